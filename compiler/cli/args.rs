@@ -1,0 +1,173 @@
+//! The command line, as clap sees it. `plan.rs` turns it into decisions.
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// A model compression compiler: ONNX in, a smaller and faster ONNX out, and a report of what that cost.
+#[derive(Parser)]
+#[command(
+    version,
+    after_help = passes_help(),
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    override_usage = "compress MODEL [-o OUT] [--int8] [--prune F] [--data PATH] ...\n       compress inspect|check|bench MODEL ..."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub compress: CompressArgs,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Show what a model is made of: inputs, outputs, operators, layers.
+    Inspect(InspectArgs),
+    /// Compare a model with the original it came from, and gate on the result.
+    Check(CheckArgs),
+    /// Time a model on our runtime.
+    Bench(BenchArgs),
+}
+
+#[derive(Args)]
+pub struct CompressArgs {
+    /// The ONNX model to compress.
+    #[arg(required = true)]
+    pub model: Option<PathBuf>,
+    /// Where the result goes [default: MODEL with .compressed.onnx].
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Quantise to INT8: static, QDQ, calibrated on --data.
+    #[arg(long)]
+    pub int8: bool,
+    /// Zero this fraction of the weights, the smallest of all layers together.
+    #[arg(long, value_name = "FRACTION")]
+    pub prune: Option<f64>,
+    /// Prune the first and the last layers too.
+    #[arg(long)]
+    pub prune_ends: bool,
+    /// Leave alone the layers whose node or weight name matches; may be repeated.
+    #[arg(long, value_name = "REGEX")]
+    pub exclude: Vec<String>,
+    /// How activation ranges are chosen: minmax, percentile or mse.
+    #[arg(long, value_name = "HOW", default_value = "mse")]
+    pub calibration: String,
+    /// How many samples of --data are calibrated on.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub calibration_samples: usize,
+    #[command(flatten)]
+    pub data: DataArgs,
+    #[command(flatten)]
+    pub gates: GateArgs,
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// Overwrite what exists.
+    #[arg(long)]
+    pub force: bool,
+    /// Say what would be done, and do nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// End the pipeline after this pass.
+    #[arg(long, value_name = "PASS")]
+    pub stop_after: Option<String>,
+    /// Write the graph as text after every pass into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub dump_ir: Option<PathBuf>,
+}
+
+#[derive(Args, Clone)]
+pub struct DataArgs {
+    /// Data to calibrate on: .npz, .npy, IDX (.gz too), a folder of pictures, or ONNX test_data_set folders.
+    /// A fifth of it is held out for evaluation unless --eval is given.
+    #[arg(long, value_name = "PATH")]
+    pub data: Option<PathBuf>,
+    /// Labelled data to measure accuracy on.
+    #[arg(long, value_name = "PATH")]
+    pub eval: Option<PathBuf>,
+    /// How pictures become inputs: `imagenet`, or e.g. resize=256,crop=224,scale=255,mean=0.1307,std=0.3081,bgr.
+    #[arg(long, value_name = "HOW")]
+    pub preprocess: Option<String>,
+}
+
+#[derive(Args, Clone)]
+pub struct GateArgs {
+    /// Fail (exit 9) when accuracy drops by more, e.g. 1%; without labels, when more samples change their class.
+    #[arg(long, value_name = "PERCENT")]
+    pub max_drop: Option<String>,
+    /// Fail (exit 9) when the result is not this many times as fast on our runtime.
+    #[arg(long, value_name = "RATIO")]
+    pub min_speedup: Option<f64>,
+    /// Fail (exit 9) when the file is larger, e.g. 30MB.
+    #[arg(long, value_name = "SIZE")]
+    pub max_size: Option<String>,
+}
+
+#[derive(Args, Clone)]
+pub struct RunArgs {
+    /// Samples a batch when timing.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub batch: usize,
+    /// Where to run: cpu, cuda, cuda:N, or auto.
+    #[arg(long, default_value = "auto")]
+    pub device: String,
+    /// The seed of every random choice.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Write report.json into this folder [default: beside the result].
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
+    /// Print the report as JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+    /// Print errors only.
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+#[derive(Args)]
+pub struct InspectArgs {
+    /// The ONNX model.
+    pub model: PathBuf,
+    /// Print the graph as text.
+    #[arg(long)]
+    pub ir: bool,
+    /// Print JSON.
+    #[arg(long, conflicts_with = "ir")]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct CheckArgs {
+    /// The ONNX model to check.
+    pub model: PathBuf,
+    /// The model it came from.
+    #[arg(long, value_name = "FILE")]
+    pub against: PathBuf,
+    #[command(flatten)]
+    pub data: DataArgs,
+    #[command(flatten)]
+    pub gates: GateArgs,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+#[derive(Args)]
+pub struct BenchArgs {
+    /// The ONNX model.
+    pub model: PathBuf,
+    /// Timed runs.
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub runs: usize,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+fn passes_help() -> String {
+    let mut text = String::from("Passes, in order:\n");
+    for stage in compress_passes::STAGES {
+        text += &format!("  {:<9} {}\n", stage.name, stage.does);
+    }
+    text += "\nExit codes: 0 fine, 1 our bug, 2 usage, 3 malformed model, 4 a limit, 5 unsupported,\n\
+             6 file access, 7 data, 8 device, 9 a gate failed (the model is still written), 130 interrupted.";
+    text
+}

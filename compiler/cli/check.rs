@@ -1,0 +1,66 @@
+//! `compress check`: a gate for model CI.
+
+use crate::{
+    args::CheckArgs,
+    compress::{gates, verdict},
+    data::Sets,
+    facts, measure,
+    plan::{DataPlan, Gates, RunPlan},
+    terminal,
+};
+use compress_compiler::{
+    error::{Error, Result},
+    onnx,
+    report::{FileFacts, Recipe, Report},
+};
+use compress_runtime::device::Device;
+use std::path::Path;
+
+/// Runs the subcommand.
+pub fn run(args: CheckArgs) -> Result<()> {
+    let (data, limits, run) = (DataPlan::new(args.data)?, Gates::new(args.gates)?, RunPlan::new(args.run)?);
+    let (original, model) = (onnx::read(&args.against)?, onnx::read(&args.model)?);
+    let device = Device::open(run.device)?;
+    // Nothing is calibrated, so what --data gives is measured on as a whole.
+    let data = DataPlan { eval: data.eval.or(data.data.clone()), ..data };
+    let sets = Sets::open(&data, &original.graph, 1, run.seed)?;
+    let quiet = run.quiet || run.json;
+    let before = measure::executable(&original.graph, &device).map_err(|e| e.in_file(&args.against))?;
+    let after = measure::executable(&model.graph, &device).map_err(|e| e.in_file(&args.model))?;
+    let accuracy = measure::accuracy(&before, &after, &sets.evaluation, quiet).map_err(|e| e.in_file(&args.model))?;
+    let layers = facts::layers(&model.graph).into_iter().map(|(n, l)| (n.into(), l)).collect();
+    let mut report = Report {
+        schema: 1,
+        input: file(&args.against, &original)?,
+        output: Some(file(&args.model, &model)?),
+        passes: vec![],
+        accuracy: Some(accuracy),
+        speed: Some(measure::speed(&before, &after, &sets.evaluation, run.batch, &device)?),
+        layers: measure::layers(layers, (&original.graph, &before), (&model.graph, &after), &sets.evaluation)?,
+        gates: vec![],
+        warnings: original.warnings.into_iter().chain(model.warnings.clone()).collect(),
+        recipe: Recipe {
+            version: env!("CARGO_PKG_VERSION"),
+            flags: vec!["check".into()],
+            seed: run.seed,
+            data: Some(sets.evaluation.set.digest()?),
+        },
+    };
+    report.gates = gates(&limits, &report)?;
+    if let Some(dir) = &run.report {
+        std::fs::create_dir_all(dir).map_err(|e| Error::file(e.to_string()).in_file(dir))?;
+        onnx::write_atomic(&dir.join("report.json"), terminal::json(&report)?.as_bytes(), true)?;
+    }
+    if run.json {
+        terminal::print(&terminal::json(&report)?);
+    } else if !run.quiet {
+        terminal::print(&format!("{} against {}\n", args.model.display(), args.against.display()));
+        terminal::print(&terminal::table(&report));
+    }
+    verdict(&report.gates)
+}
+
+fn file(path: &Path, model: &onnx::Model) -> Result<FileFacts> {
+    let bytes = std::fs::read(path).map_err(|e| Error::file(e.to_string()).in_file(path))?;
+    Ok(facts::file(path, &bytes, &model.graph))
+}

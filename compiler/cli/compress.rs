@@ -1,0 +1,223 @@
+//! `compress MODEL`: the main job.
+
+use crate::{
+    args::CompressArgs,
+    data::Sets,
+    facts, interrupt, measure,
+    measure::DataCalibrator,
+    plan::{CompressPlan, Gates},
+    terminal,
+};
+use compress_compiler::{
+    error::{Error, Result},
+    onnx::{self, Model},
+    op::Op,
+    pass::Context,
+    report::{Gate, Recipe, Report},
+};
+use compress_passes::pipeline;
+use compress_runtime::{burn::evaluator::BurnEvaluator, device::Device};
+
+/// Runs the main form of the command.
+pub fn run(args: CompressArgs) -> Result<()> {
+    let plan = CompressPlan::new(args)?;
+    let bytes = std::fs::read(&plan.model).map_err(|e| Error::file(e.to_string()).in_file(&plan.model));
+    let original = onnx::read(&plan.model)?;
+    let bytes = bytes?;
+    let pipeline = pipeline(&plan.options, plan.stop_after.as_deref());
+    if plan.dry_run {
+        let names: Vec<&str> = pipeline.passes.iter().map(|p| p.name()).collect();
+        terminal::print(&format!(
+            "{} ({} operators) -> {}\npasses: {}\n",
+            plan.model.display(),
+            original.graph.operators().count(),
+            plan.output.display(),
+            names.join(", ")
+        ));
+        return Ok(());
+    }
+    let device = Device::open(plan.run.device)?;
+    let mut report = Report {
+        schema: 1,
+        input: facts::file(&plan.model, &bytes, &original.graph),
+        output: None,
+        passes: vec![],
+        accuracy: None,
+        speed: None,
+        layers: vec![],
+        gates: vec![],
+        warnings: original.warnings.clone(),
+        recipe: Recipe {
+            version: env!("CARGO_PKG_VERSION"),
+            flags: plan.flags.clone(),
+            seed: plan.run.seed,
+            data: None,
+        },
+    };
+    drop(bytes);
+    let sets = open_sets(&plan, &original, &mut report)?;
+    let mut model = original.clone();
+    compile(&plan, &mut model, &pipeline, sets.as_ref(), &device, &mut report)?;
+
+    let recipe = serde_json::to_string(&report.recipe).map_err(|e| Error::bug(e.to_string()))?;
+    model.set_metadata("compress.version", env!("CARGO_PKG_VERSION"));
+    model.set_metadata("compress.recipe", &facts::sha256(recipe.as_bytes()));
+    let bytes = onnx::to_bytes(&model).map_err(|e| e.in_file(&plan.model))?;
+    // What is measured is what was written, read back.
+    let written = onnx::read_bytes(&bytes).map_err(|e| Error::bug(format!("the output does not read back: {e}")))?;
+    report.output = Some(facts::file(&plan.output, &bytes, &written.graph));
+    match sets {
+        Some(sets) => measure_all(&plan, &original, &written, &sets, &device, &mut report)?,
+        None => report.layers = facts::layers(&written.graph).into_iter().map(|(_, l)| l).collect(),
+    }
+    honest_sentences(&plan, &mut report);
+    report.gates = gates(&plan.gates, &report)?;
+
+    if interrupt::stopped() {
+        return Err(Error::interrupted());
+    }
+    onnx::write_atomic(&plan.output, &bytes, plan.force)?;
+    onnx::write_atomic(&plan.report_path(), terminal::json(&report)?.as_bytes(), true)?;
+    if plan.run.json {
+        terminal::print(&terminal::json(&report)?);
+    } else if !plan.run.quiet {
+        terminal::print(&format!("{} -> {}\n", plan.model.display(), plan.output.display()));
+        terminal::print(&terminal::table(&report));
+    }
+    verdict(&report.gates)
+}
+
+/// The data, unless nothing would be measured: a model with an operator we can't run.
+fn open_sets(plan: &CompressPlan, model: &Model, report: &mut Report) -> Result<Option<Sets>> {
+    let g = &model.graph;
+    let opaque = g.operators().find_map(|n| match g.op(n) {
+        Op::Opaque(o) => Some((g.node(n).label(), o.reason.clone())),
+        _ => None,
+    });
+    if let Some((label, reason)) = opaque {
+        if plan.options.int8.is_some() {
+            return Err(Error::unsupported(reason)
+                .at(label)
+                .in_file(&plan.model)
+                .help("INT8 needs to run the model for calibration; without --int8 this node is kept as it is"));
+        }
+        report.warnings.push(format!(
+            "node {label} can't be run here ({reason}): it is kept as it is, and accuracy and speed were not measured"
+        ));
+        return Ok(None);
+    }
+    let sets =
+        Sets::open(&plan.data, g, plan.calibration_samples, plan.run.seed).map_err(|e| e.in_file(&plan.model))?;
+    if sets.calibration.synthetic && plan.options.int8.is_some() {
+        report.warnings.push(
+            "NO DATA: activation ranges were calibrated on made-up inputs (standard normal); accuracy on real \
+             inputs may be far lower than any figure here. Give --data"
+                .into(),
+        );
+    }
+    Ok(Some(sets))
+}
+
+fn compile(
+    plan: &CompressPlan,
+    model: &mut Model,
+    pipeline: &compress_compiler::pass::Pipeline,
+    sets: Option<&Sets>,
+    device: &Device,
+    report: &mut Report,
+) -> Result<()> {
+    let evaluator = BurnEvaluator::cpu();
+    let calibrator =
+        sets.map(|s| DataCalibrator { samples: &s.calibration, device, quiet: plan.run.quiet || plan.run.json });
+    if let Some(s) = sets
+        && plan.options.int8.is_some()
+    {
+        report.recipe.data = Some(s.calibration.set.digest()?);
+    }
+    let cx = Context {
+        evaluator: &evaluator,
+        calibrator: calibrator.as_ref().map(|c| c as &dyn compress_compiler::pass::Calibrator),
+        stopped: &interrupt::stopped,
+    };
+    let mut step = 0;
+    let (passes, warnings) = pipeline
+        .run(&mut model.graph, &cx, &mut |pass, graph| {
+            step += 1;
+            if let Some(dir) = &plan.dump_ir {
+                std::fs::create_dir_all(dir).map_err(|e| Error::file(e.to_string()).in_file(dir))?;
+                let file = dir.join(format!("{step:02}-{}.txt", pass.name));
+                onnx::write_atomic(&file, graph.to_string().as_bytes(), true)?;
+            }
+            Ok(())
+        })
+        .map_err(|e| e.in_file(&plan.model))?;
+    report.passes = passes;
+    report.warnings.extend(warnings);
+    Ok(())
+}
+
+fn measure_all(
+    plan: &CompressPlan,
+    original: &Model,
+    written: &Model,
+    sets: &Sets,
+    device: &Device,
+    report: &mut Report,
+) -> Result<()> {
+    let quiet = plan.run.quiet || plan.run.json;
+    let before = measure::executable(&original.graph, device)?;
+    let after = measure::executable(&written.graph, device)?;
+    report.accuracy = Some(measure::accuracy(&before, &after, &sets.evaluation, quiet)?);
+    let layers = facts::layers(&written.graph).into_iter().map(|(n, l)| (n.into(), l)).collect();
+    report.layers = measure::layers(layers, (&original.graph, &before), (&written.graph, &after), &sets.evaluation)?;
+    report.speed = Some(measure::speed(&before, &after, &sets.evaluation, plan.run.batch, device)?);
+    Ok(())
+}
+
+/// Says where a number misleads.
+fn honest_sentences(plan: &CompressPlan, report: &mut Report) {
+    let mut say = |s: String| report.warnings.push(s);
+    if let Some(f) = plan.options.prune {
+        say(format!(
+            "--prune {f}: zeros make no dense kernel faster and the file no smaller; only a compressed copy (size, zstd) and sparse kernels profit"
+        ));
+    }
+    if plan.options.int8.is_some() {
+        say("latency here is that of our float runtime, which emulates INT8 and is slower for it; \
+             ONNX Runtime, TensorRT and OpenVINO run integer kernels on the same file"
+            .into());
+    }
+}
+
+/// Holds the measured figures against the gates.
+pub fn gates(gates: &Gates, report: &Report) -> Result<Vec<Gate>> {
+    let mut out = vec![];
+    let unmeasured = |flag: &str| {
+        Error::data(format!("{flag} was asked, but it was not measured"))
+            .help("see the warnings; give --data or --eval")
+    };
+    if let Some(limit) = gates.max_drop {
+        let a = report.accuracy.as_ref().ok_or_else(|| unmeasured("--max-drop"))?;
+        // Without labels the share of samples that change their class bounds the drop.
+        let value = a.drop.or(a.agreement.map(|g| 1.0 - g)).ok_or_else(|| unmeasured("--max-drop"))?;
+        out.push(Gate { name: "--max-drop", limit, value, passed: value <= limit });
+    }
+    if let Some(limit) = gates.min_speedup {
+        let value = report.speed.as_ref().ok_or_else(|| unmeasured("--min-speedup"))?.speedup;
+        out.push(Gate { name: "--min-speedup", limit, value, passed: value >= limit });
+    }
+    if let (Some(limit), Some(o)) = (gates.max_size, &report.output) {
+        let value = o.bytes as f64;
+        out.push(Gate { name: "--max-size", limit, value, passed: value <= limit });
+    }
+    Ok(out)
+}
+
+/// # Errors
+/// Gate when one failed.
+pub fn verdict(gates: &[Gate]) -> Result<()> {
+    match gates.iter().find(|g| !g.passed) {
+        None => Ok(()),
+        Some(g) => Err(Error::gate(format!("{} is {}, measured {:.4}", g.name, g.limit, g.value))),
+    }
+}

@@ -1,0 +1,147 @@
+//! Which samples a run calibrates on and which it measures on.
+
+use crate::plan::DataPlan;
+use compress_compiler::{
+    error::{Error, Result},
+    graph::Graph,
+    node::NodeId,
+    op::Op,
+    tensor::DType,
+    value::Dim,
+};
+use compress_runtime::dataset::{Dataset, InputSpec, hold_out, sample};
+use std::rc::Rc;
+
+/// Samples made up when there is no data.
+const SYNTHETIC: usize = 64;
+/// Bytes that the largest activation of a batch may take.
+const ACTIVATION_BYTES: usize = 8 << 20;
+
+/// Some samples of a data set, and how many of them a model takes at once.
+pub struct Samples {
+    pub set: Rc<Dataset>,
+    pub indices: Vec<usize>,
+    /// Whether they are made up.
+    pub synthetic: bool,
+    /// Samples a batch.
+    pub batch: usize,
+    /// Whether the model takes batches of this size only.
+    fixed: bool,
+}
+
+/// What a run calibrates on and what it measures on: never the same samples, unless made up.
+pub struct Sets {
+    pub calibration: Samples,
+    pub evaluation: Samples,
+}
+
+impl Sets {
+    /// Opens the data for a model with `graph`'s inputs; `count` samples are for calibration.
+    ///
+    /// # Errors
+    /// Data or file when a set can't be used.
+    pub fn open(plan: &DataPlan, graph: &Graph, count: usize, seed: u64) -> Result<Self> {
+        let specs = specs(graph)?;
+        let open = |path| Dataset::open(path, &specs, plan.preprocess.as_ref()).map(Rc::new);
+        let data = plan.data.as_deref().map(open).transpose()?;
+        let eval = plan.eval.as_deref().map(open).transpose()?;
+        let made_up = if data.is_none() { Some(Rc::new(Dataset::synthetic(&specs, SYNTHETIC, seed)?)) } else { None };
+        let all = |set: &Dataset| (0..set.len()).collect::<Vec<_>>();
+        let (calibrate, held) = match (&data, &made_up, &eval) {
+            (Some(d), _, Some(_)) => (sample(&all(d), count, seed), vec![]),
+            (Some(d), _, None) => {
+                let (rest, held) = hold_out(d.len(), seed);
+                if held.is_empty() || rest.is_empty() {
+                    return Err(Error::data(format!("{}: too few to hold out a fifth", d.describe()))
+                        .help("give more --data, or labelled --eval as well"));
+                }
+                (sample(&rest, count, seed), held)
+            }
+            (None, made_up, _) => {
+                let all = made_up.as_deref().map(all).unwrap_or_default();
+                (all.clone(), all)
+            }
+        };
+        let source = data.or(made_up).ok_or_else(|| Error::bug("neither data nor made-up samples"))?;
+        let samples = |set: Rc<Dataset>, indices: Vec<usize>, synthetic| -> Result<Samples> {
+            let fixed = fixed_batch(graph).is_some() || !set.stacks();
+            let batch = batch_size(graph, &set);
+            if indices.len() < batch && fixed {
+                return Err(Error::data(format!(
+                    "the model takes {batch} samples at once, there are {}",
+                    indices.len()
+                ))
+                .help("give more data, or export the model with a dynamic batch"));
+            }
+            Ok(Samples { set, indices, synthetic, batch, fixed })
+        };
+        let synthetic = plan.data.is_none();
+        Ok(Self {
+            calibration: samples(source.clone(), calibrate, synthetic)?,
+            evaluation: match eval {
+                Some(set) => {
+                    let indices = all(&set);
+                    samples(set, indices, false)?
+                }
+                None => samples(source, held, synthetic)?,
+            },
+        })
+    }
+}
+
+impl Samples {
+    /// The samples in batches. A model with a fixed batch can't take a smaller last one, so
+    /// that is left out.
+    pub fn batches(&self) -> impl Iterator<Item = &[usize]> {
+        self.indices.chunks(self.batch).filter(|c| !self.fixed || c.len() == self.batch)
+    }
+
+    /// The batch to time when `asked` is: a model with a fixed batch has no choice.
+    pub fn timed(&self, asked: usize) -> usize {
+        if self.fixed { self.batch } else { asked }
+    }
+}
+
+/// What the model wants of its inputs. Those with a default need no data.
+fn specs(g: &Graph) -> Result<Vec<InputSpec>> {
+    let mut specs = vec![];
+    for n in g.inputs() {
+        let value = g.value((*n).into());
+        if has_default(g, *n) {
+            continue;
+        }
+        let unknown = || Error::unsupported(format!("input `{}` has no declared type and rank", value.name));
+        let shape = value.fact.dims().ok_or_else(unknown)?;
+        specs.push(InputSpec {
+            name: value.name.clone(),
+            dtype: value.fact.dtype.unwrap_or(DType::F32),
+            shape: shape.iter().map(|d| d.known().and_then(|n| usize::try_from(n).ok())).collect(),
+        });
+    }
+    Ok(specs)
+}
+
+fn has_default(g: &Graph, n: NodeId) -> bool {
+    matches!(g.op(n), Op::Input(i) if i.default.is_some())
+}
+
+fn fixed_batch(g: &Graph) -> Option<usize> {
+    let first = g.inputs().iter().find(|n| !has_default(g, **n))?;
+    let dims = g.fact((*first).into()).dims()?;
+    dims.first()?.known().and_then(|n| usize::try_from(n).ok())
+}
+
+/// How many samples to run at once: what the model fixes, else as many as keep the largest
+/// activation within bounds, so that memory depends neither on the model nor on the set.
+fn batch_size(g: &Graph, set: &Dataset) -> usize {
+    if !set.stacks() {
+        return 1;
+    }
+    if let Some(n) = fixed_batch(g) {
+        return n.max(1);
+    }
+    let elements = |dims: &[Dim]| -> usize { dims.iter().map(|d| d.known().unwrap_or(1).max(1) as usize).product() };
+    let largest =
+        g.operators().flat_map(|n| &g.node(n).outputs).filter_map(|v| v.fact.dims()).map(elements).max().unwrap_or(1);
+    (ACTIVATION_BYTES / (4 * largest)).clamp(1, 256).min(set.len())
+}

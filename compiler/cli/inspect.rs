@@ -1,0 +1,91 @@
+//! `compress inspect`: what a model is made of.
+
+use crate::{args::InspectArgs, facts, terminal};
+use compress_compiler::{
+    error::{Error, Result},
+    graph::Graph,
+    node::Port,
+    onnx,
+    op::{Op, Operator},
+};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+#[derive(Serialize)]
+struct Inspection {
+    file: compress_compiler::report::FileFacts,
+    opset: i64,
+    inputs: Vec<Signature>,
+    outputs: Vec<Signature>,
+    operators: BTreeMap<String, usize>,
+    opaque: Vec<(String, String)>,
+    layers: Vec<compress_compiler::report::LayerFacts>,
+    warnings: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Signature {
+    name: String,
+    r#type: String,
+}
+
+/// Runs the subcommand.
+pub fn run(args: InspectArgs) -> Result<()> {
+    let model = onnx::read(&args.model)?;
+    let g = &model.graph;
+    if args.ir {
+        terminal::print(&g.to_string());
+        return Ok(());
+    }
+    let bytes = std::fs::read(&args.model).map_err(|e| Error::file(e.to_string()).in_file(&args.model))?;
+    let mut operators = BTreeMap::new();
+    for n in g.operators() {
+        *operators.entry(g.op(n).op_type().to_string()).or_insert(0) += 1;
+    }
+    let opaque = g.operators().filter_map(|n| match g.op(n) {
+        Op::Opaque(o) => Some((g.node(n).display_name().to_string(), o.reason.clone())),
+        _ => None,
+    });
+    let i = Inspection {
+        file: facts::file(&args.model, &bytes, g),
+        opset: model.opset(),
+        inputs: g.inputs().iter().map(|n| signature(g, &g.value((*n).into()).name, (*n).into())).collect(),
+        outputs: g.outputs().iter().map(|o| signature(g, &o.name, o.port)).collect(),
+        operators,
+        opaque: opaque.collect(),
+        layers: facts::layers(g).into_iter().map(|(_, l)| l).collect(),
+        warnings: model.warnings.clone(),
+    };
+    terminal::print(&if args.json { terminal::json(&i)? } else { text(&i) });
+    Ok(())
+}
+
+fn signature(g: &Graph, name: &str, port: Port) -> Signature {
+    Signature { name: name.into(), r#type: g.fact(port).to_string() }
+}
+
+fn text(i: &Inspection) -> String {
+    let f = &i.file;
+    let mut t = vec![format!(
+        "{}: opset {}, {}, {} operators, {} parameters, {} MACs a sample",
+        f.path,
+        i.opset,
+        terminal::bytes(f.bytes),
+        f.nodes,
+        f.parameters,
+        terminal::count(f.macs)
+    )];
+    for (kind, list) in [("input", &i.inputs), ("output", &i.outputs)] {
+        t.extend(list.iter().map(|s| format!("  {kind:<7} {}: {}", s.name, s.r#type)));
+    }
+    t.push("operators".into());
+    t.extend(i.operators.iter().map(|(name, n)| format!("  {n:>5} {name}")));
+    t.push(format!("layers{:>38}{:>10}{:>8}{:>10}", "operator", "weight", "zero", "MACs"));
+    t.extend(i.layers.iter().map(|l| {
+        let macs = terminal::count(l.macs);
+        format!("  {:<32}{:>10}{:>10}{:>7.1}%{macs:>10}", l.node, l.op, l.precision, l.sparsity * 100.0)
+    }));
+    t.extend(i.opaque.iter().map(|(n, why)| format!("  note: `{n}` is kept as it is and can't be run here: {why}")));
+    t.extend(i.warnings.iter().map(|w| format!("  note: {w}")));
+    t.join("\n") + "\n"
+}

@@ -1,0 +1,40 @@
+//! The command `compress`: flags to plan to run to report, and exit codes.
+
+mod args;
+mod bench;
+mod check;
+mod compress;
+mod data;
+mod facts;
+mod inspect;
+mod interrupt;
+mod measure;
+mod plan;
+mod terminal;
+
+use args::{Cli, Command};
+use clap::Parser;
+use compress_compiler::error::Result;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::from_env("COMPRESS_LOG");
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    interrupt::install();
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("error: {e}");
+            ExitCode::from(e.exit_code() as u8)
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<()> {
+    match cli.command {
+        None => compress::run(cli.compress),
+        Some(Command::Inspect(a)) => inspect::run(a),
+        Some(Command::Check(a)) => check::run(a),
+        Some(Command::Bench(a)) => bench::run(a),
+    }
+}

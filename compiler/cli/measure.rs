@@ -1,0 +1,199 @@
+//! Models in front of data: calibration, accuracy, layer by layer, speed.
+
+use crate::{data::Samples, interrupt, terminal::Progress};
+use compress_compiler::{
+    error::{Error, Result},
+    graph::Graph,
+    node::Port,
+    pass::Calibrator,
+    report::{Accuracy, LayerFacts, Speed},
+    tensor::Tensor,
+    verify::{Verified, verify},
+};
+use compress_runtime::{
+    bench::{self, Timing},
+    burn::exec::Executable,
+    dataset::Batch,
+    device::Device,
+    metrics::{Comparison, Sqnr},
+};
+use std::collections::HashMap;
+
+/// Samples on which layers are compared one by one.
+const LAYER_SAMPLES: usize = 16;
+
+/// Hands calibration samples to the passes that ask for them.
+pub struct DataCalibrator<'a> {
+    pub samples: &'a Samples,
+    pub device: &'a Device,
+    pub quiet: bool,
+}
+
+impl Calibrator for DataCalibrator<'_> {
+    fn observe(
+        &self,
+        graph: &Verified,
+        watch: &[Port],
+        sink: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        let exe = Executable::new(graph, self.device)?;
+        let progress = Progress::new("calibrate", self.samples.indices.len(), self.quiet);
+        for indices in self.samples.batches() {
+            stop_if_asked()?;
+            let batch = self.samples.set.batch(indices)?;
+            exe.observe(&batch.inputs, watch, sink)?;
+            progress.advance(batch.len);
+        }
+        Ok(())
+    }
+}
+
+fn stop_if_asked() -> Result<()> {
+    if interrupt::stopped() { Err(Error::interrupted()) } else { Ok(()) }
+}
+
+/// Runs both models on the samples and compares their outputs: all of them for the noise, the
+/// first that holds a score for each class for the choice of class.
+///
+/// # Errors
+/// Whatever running or reading can raise; interrupted.
+pub fn accuracy(before: &Executable, after: &Executable, samples: &Samples, quiet: bool) -> Result<Accuracy> {
+    let mut classes = Comparison::default();
+    let mut sqnr = Sqnr::default();
+    let mut count = 0;
+    let progress = Progress::new("evaluate", samples.indices.len(), quiet);
+    for indices in samples.batches() {
+        stop_if_asked()?;
+        let batch = samples.set.batch(indices)?;
+        let (a, b) = (before.run(&batch.inputs)?, after.run(&batch.inputs)?);
+        if a.len() != b.len() || a.iter().zip(&b).any(|(a, b)| a.shape() != b.shape()) {
+            return Err(Error::data("the two models have outputs of different number or shape"));
+        }
+        for (a, b) in a.iter().zip(&b) {
+            if let (Some(a), Some(b)) = (a.as_f32(), b.as_f32()) {
+                sqnr.add(&a, &b);
+            }
+        }
+        let scores = |t: &Tensor| t.dtype().is_float() && matches!(*t.shape(), [n, c] if n == batch.len && c > 1);
+        if let Some(i) = a.iter().position(scores) {
+            classes.add(&a[i], &b[i], batch.labels.as_deref())?;
+        }
+        count += batch.len;
+        progress.advance(batch.len);
+    }
+    let (before, after) = (classes.top1_before(), classes.top1_after());
+    let agreement = classes.agreement();
+    Ok(Accuracy {
+        metric: match (before, agreement) {
+            (Some(_), _) => "top1",
+            (None, Some(_)) => "agreement",
+            (None, None) => "sqnr",
+        },
+        samples: count,
+        synthetic: samples.synthetic,
+        before,
+        after,
+        drop: before.zip(after).map(|(b, a)| b - a),
+        agreement,
+        sqnr_db: sqnr.db(),
+    })
+}
+
+/// Fills in how far each layer's output is from the original's, where both have that value.
+///
+/// # Errors
+/// Whatever running or reading can raise.
+pub fn layers(
+    layers: Vec<(Port, LayerFacts)>,
+    before: (&Graph, &Executable),
+    after: (&Graph, &Executable),
+    samples: &Samples,
+) -> Result<Vec<LayerFacts>> {
+    let ports: HashMap<&str, Port> = before
+        .0
+        .operators()
+        .flat_map(|n| {
+            before.0.node(n).outputs.iter().enumerate().map(move |(slot, v)| (&v.name[..], Port { node: n, slot }))
+        })
+        .collect();
+    let pairs: Vec<(usize, Port, Port)> = layers
+        .iter()
+        .enumerate()
+        .filter_map(|(i, (port, _))| Some((i, *ports.get(&after.0.value(*port).name[..])?, *port)))
+        .collect();
+    let mut sqnr: Vec<Sqnr> = vec![Sqnr::default(); pairs.len()];
+    let few = &samples.indices[..samples.indices.len().min(LAYER_SAMPLES.max(samples.batch))];
+    for indices in few.chunks(samples.batch.min(LAYER_SAMPLES).max(1)) {
+        stop_if_asked()?;
+        let batch = samples.set.batch(indices)?;
+        let mut original: Vec<Vec<f32>> = vec![vec![]; pairs.len()];
+        let watch: Vec<Port> = pairs.iter().map(|p| p.1).collect();
+        before.1.observe(&batch.inputs, &watch, &mut |i, v| {
+            original[i] = v.to_vec();
+            Ok(())
+        })?;
+        let watch: Vec<Port> = pairs.iter().map(|p| p.2).collect();
+        after.1.observe(&batch.inputs, &watch, &mut |i, v| {
+            sqnr[i].add(&original[i], v);
+            Ok(())
+        })?;
+    }
+    let mut out: Vec<LayerFacts> = layers.into_iter().map(|(_, l)| l).collect();
+    for ((i, _, _), s) in pairs.iter().zip(&sqnr) {
+        out[*i].sqnr_db = s.db();
+    }
+    Ok(out)
+}
+
+/// Times both models on one batch, taking turns.
+///
+/// # Errors
+/// Whatever running or reading can raise.
+pub fn speed(
+    before: &Executable,
+    after: &Executable,
+    samples: &Samples,
+    batch: usize,
+    device: &Device,
+) -> Result<Speed> {
+    let inputs = timing_batch(samples, batch)?;
+    let (a, b) = bench::interleaved(before, after, &inputs.inputs, 30, 3)?;
+    Ok(Speed {
+        device: device.describe(),
+        engine: "burn",
+        threads: threads(device),
+        batch: inputs.len,
+        before_ms: a.median_ms,
+        after_ms: b.median_ms,
+        speedup: a.median_ms / b.median_ms,
+        p90: [a.p90_ms, b.p90_ms],
+    })
+}
+
+/// Times one model on one batch.
+///
+/// # Errors
+/// Whatever running or reading can raise.
+pub fn time(exe: &Executable, samples: &Samples, batch: usize, runs: usize) -> Result<(Timing, usize)> {
+    let inputs = timing_batch(samples, batch)?;
+    Ok((bench::time(exe, &inputs.inputs, runs, 3)?, inputs.len))
+}
+
+fn timing_batch(samples: &Samples, batch: usize) -> Result<Batch> {
+    let n = samples.timed(batch);
+    let indices: Vec<usize> = samples.indices.iter().cycle().take(n).copied().collect();
+    samples.set.batch(&indices)
+}
+
+/// Threads the executor may use on `device`.
+pub fn threads(device: &Device) -> usize {
+    if device.is_cpu() { std::thread::available_parallelism().map_or(1, |n| n.get()) } else { 1 }
+}
+
+/// An executable for a whole graph.
+///
+/// # Errors
+/// Malformed or unsupported, naming the node.
+pub fn executable(graph: &Graph, device: &Device) -> Result<Executable> {
+    Executable::new(&verify(graph)?, device)
+}

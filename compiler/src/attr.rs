@@ -1,0 +1,167 @@
+//! Attributes of an operator, in the one form that ONNX files and the text form share.
+
+use crate::{
+    error::{Error, Result},
+    tensor::{DType, Tensor},
+};
+
+/// The value of an attribute.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs)]
+pub enum Attr {
+    Int(i64),
+    Float(f32),
+    Str(String),
+    Ints(Vec<i64>),
+    Floats(Vec<f32>),
+    Tensor(Tensor),
+}
+
+/// Attributes by name, in the order in which the operator declares them.
+pub type Attrs = Vec<(&'static str, Attr)>;
+
+macro_rules! from {
+    ($($t:ty => $variant:ident),*) => {$(
+        impl From<$t> for Attr {
+            fn from(v: $t) -> Self { Attr::$variant(v.into()) }
+        }
+    )*};
+}
+from!(i64 => Int, f32 => Float, &str => Str, String => Str, Vec<i64> => Ints, &[i64] => Ints, Tensor => Tensor);
+
+impl From<bool> for Attr {
+    fn from(v: bool) -> Self {
+        Attr::Int(v as i64)
+    }
+}
+
+/// Reads a node: its attributes are taken one by one, and what older opsets kept in
+/// attributes is lifted into constant inputs, so that an operator has one form only.
+pub struct Reader {
+    /// The operator's ONNX name.
+    pub op_type: String,
+    /// The version of the default operator set that the node was written for.
+    pub opset: i64,
+    /// The number of inputs the node has, absent ones in between counted.
+    pub inputs: usize,
+    /// The rank of the first input, if known.
+    pub rank: Option<usize>,
+    /// The number of outputs the node has.
+    pub outputs: usize,
+    attrs: Vec<(String, Attr)>,
+    lifted: Vec<(usize, Tensor)>,
+}
+
+impl Reader {
+    /// A reader over a node's attributes.
+    pub fn new(
+        op_type: &str,
+        opset: i64,
+        inputs: usize,
+        outputs: usize,
+        rank: Option<usize>,
+        attrs: Vec<(String, Attr)>,
+    ) -> Self {
+        Self { op_type: op_type.into(), opset, inputs, outputs, rank, attrs, lifted: vec![] }
+    }
+
+    fn take(&mut self, name: &str) -> Option<Attr> {
+        let i = self.attrs.iter().position(|(n, _)| n == name)?;
+        Some(self.attrs.swap_remove(i).1)
+    }
+
+    /// An integer attribute, if present.
+    ///
+    /// # Errors
+    /// Malformed when the attribute has another type; so for all readers below.
+    pub fn opt_int(&mut self, name: &str) -> Result<Option<i64>> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Attr::Int(v)) => Ok(Some(v)),
+            Some(other) => Err(wrong(name, "an integer", &other)),
+        }
+    }
+
+    /// An integer attribute, or its default.
+    pub fn int(&mut self, name: &str, default: i64) -> Result<i64> {
+        Ok(self.opt_int(name)?.unwrap_or(default))
+    }
+
+    /// A 0/1 attribute, or its default.
+    pub fn flag(&mut self, name: &str, default: bool) -> Result<bool> {
+        Ok(self.int(name, default as i64)? != 0)
+    }
+
+    /// A float attribute, or its default.
+    pub fn float(&mut self, name: &str, default: f32) -> Result<f32> {
+        match self.take(name) {
+            None => Ok(default),
+            Some(Attr::Float(v)) => Ok(v),
+            Some(other) => Err(wrong(name, "a float", &other)),
+        }
+    }
+
+    /// A string attribute, or its default.
+    pub fn string(&mut self, name: &str, default: &str) -> Result<String> {
+        match self.take(name) {
+            None => Ok(default.into()),
+            Some(Attr::Str(v)) => Ok(v),
+            Some(other) => Err(wrong(name, "a string", &other)),
+        }
+    }
+
+    /// A list of integers, if present.
+    pub fn opt_ints(&mut self, name: &str) -> Result<Option<Vec<i64>>> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Attr::Ints(v)) => Ok(Some(v)),
+            Some(other) => Err(wrong(name, "a list of integers", &other)),
+        }
+    }
+
+    /// A list of floats, if present.
+    pub fn opt_floats(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Attr::Floats(v)) => Ok(Some(v)),
+            Some(other) => Err(wrong(name, "a list of floats", &other)),
+        }
+    }
+
+    /// A tensor attribute, if present.
+    pub fn opt_tensor(&mut self, name: &str) -> Result<Option<Tensor>> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Attr::Tensor(v)) => Ok(Some(v)),
+            Some(other) => Err(wrong(name, "a tensor", &other)),
+        }
+    }
+
+    /// An element type given by its ONNX number, if present.
+    pub fn opt_dtype(&mut self, name: &str) -> Result<Option<DType>> {
+        let Some(code) = self.opt_int(name)? else { return Ok(None) };
+        let known = i32::try_from(code).ok().and_then(DType::from_onnx);
+        known.map(Some).ok_or_else(|| Error::unsupported(format!("element type {code} in `{name}`")))
+    }
+
+    /// Makes `tensor` the constant input `slot`, as newer opsets have it.
+    pub fn lift(&mut self, slot: usize, tensor: Tensor) {
+        self.lifted.push((slot, tensor));
+    }
+
+    /// The constant inputs made by [`Reader::lift`].
+    ///
+    /// # Errors
+    /// Unsupported when an attribute was left unread: an operator whose attributes we
+    /// don't all know is not one we understand.
+    pub fn finish(self) -> Result<Vec<(usize, Tensor)>> {
+        match self.attrs.first() {
+            None => Ok(self.lifted),
+            Some((name, _)) => Err(Error::unsupported(format!("attribute `{name}` of {}", self.op_type))),
+        }
+    }
+}
+
+fn wrong(name: &str, expected: &str, got: &Attr) -> Error {
+    Error::malformed(format!("attribute `{name}` should be {expected}, it is {got:?}"))
+}

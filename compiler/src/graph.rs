@@ -1,0 +1,366 @@
+//! The graph: operators as nodes, values as edges, over petgraph, which stays in here.
+//!
+//! Inputs and constants are nodes too. An edge from (node, output slot) to (node, input
+//! slot) is the only truth about who uses what. A value with several readers is simply the
+//! tail of several edges, so shared weights stay shared.
+
+use crate::{
+    error::{Error, Result},
+    node::{Node, NodeId, Output, Port, Use, Value},
+    op::{Inputs, Op, Operator},
+    tensor::Tensor,
+    value::Fact,
+};
+use petgraph::{
+    Direction::{Incoming, Outgoing},
+    stable_graph::{NodeIndex, StableDiGraph},
+    visit::EdgeRef,
+};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashSet},
+};
+
+#[derive(Debug, Clone, Copy)]
+struct Edge {
+    from: usize,
+    to: usize,
+}
+
+/// A computation graph. See the module's page.
+#[derive(Clone, Default)]
+pub struct Graph {
+    /// The graph's ONNX name.
+    pub name: String,
+    inner: StableDiGraph<Node, Edge>,
+    inputs: Vec<NodeId>,
+    outputs: Vec<Output>,
+    names: HashSet<String>,
+}
+
+fn ix(id: NodeId) -> NodeIndex {
+    NodeIndex::new(id.0 as usize)
+}
+
+fn id(ix: NodeIndex) -> NodeId {
+    NodeId(ix.index() as u32)
+}
+
+impl Graph {
+    /// An empty graph.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..Self::default() }
+    }
+
+    // --- reading ---
+
+    /// The node `id`.
+    ///
+    /// # Panics
+    /// When the node was removed: ids are never kept across a removal.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.inner[ix(id)]
+    }
+
+    /// Whether `id` is still in the graph.
+    pub fn contains(&self, id: NodeId) -> bool {
+        self.inner.contains_node(ix(id))
+    }
+
+    /// The operator of a node.
+    pub fn op(&self, id: NodeId) -> &Op {
+        &self.node(id).op
+    }
+
+    /// The value at `port`.
+    pub fn value(&self, port: Port) -> &Value {
+        &self.node(port.node).outputs[port.slot]
+    }
+
+    /// What is known of the value at `port`.
+    pub fn fact(&self, port: Port) -> &Fact {
+        &self.value(port).fact
+    }
+
+    /// The tensor at `port`, when a constant makes it.
+    pub fn constant(&self, port: Port) -> Option<&Tensor> {
+        match self.op(port.node) {
+            Op::Constant(c) => Some(&c.0),
+            _ => None,
+        }
+    }
+
+    /// All nodes in order of their ids.
+    pub fn ids(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.inner.node_indices().map(id)
+    }
+
+    /// The nodes that compute: all but inputs and constants.
+    pub fn operators(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.ids().filter(|n| !matches!(self.op(*n), Op::Input(_) | Op::Constant(_)))
+    }
+
+    /// The input nodes, in the order of the model's signature.
+    pub fn inputs(&self) -> &[NodeId] {
+        &self.inputs
+    }
+
+    /// The graph's outputs, in the order of the model's signature.
+    pub fn outputs(&self) -> &[Output] {
+        &self.outputs
+    }
+
+    /// What node `id` reads, by input slot; `None` where an optional input is absent.
+    pub fn operands(&self, id: NodeId) -> Vec<Option<Port>> {
+        let mut out = vec![];
+        for e in self.inner.edges_directed(ix(id), Incoming) {
+            let w = e.weight();
+            if out.len() <= w.to {
+                out.resize(w.to + 1, None);
+            }
+            out[w.to] = Some(Port { node: NodeId(e.source().index() as u32), slot: w.from });
+        }
+        out
+    }
+
+    /// What node `id` reads at `slot`.
+    pub fn operand(&self, id: NodeId, slot: usize) -> Option<Port> {
+        self.inner
+            .edges_directed(ix(id), Incoming)
+            .find(|e| e.weight().to == slot)
+            .map(|e| Port { node: NodeId(e.source().index() as u32), slot: e.weight().from })
+    }
+
+    /// The nodes that read the value at `port`, in a fixed order.
+    pub fn uses(&self, port: Port) -> Vec<Use> {
+        let mut out: Vec<Use> = self
+            .inner
+            .edges_directed(ix(port.node), Outgoing)
+            .filter(|e| e.weight().from == port.slot)
+            .map(|e| Use { node: id(e.target()), slot: e.weight().to })
+            .collect();
+        out.sort();
+        out
+    }
+
+    /// Whether the value at `port` is a graph output.
+    pub fn is_output(&self, port: Port) -> bool {
+        self.outputs.iter().any(|o| o.port == port)
+    }
+
+    /// The only reader of `port`, when there is exactly one and it is no graph output.
+    pub fn only_use(&self, port: Port) -> Option<Use> {
+        match self.uses(port)[..] {
+            [u] if !self.is_output(port) => Some(u),
+            _ => None,
+        }
+    }
+
+    /// Every node after the nodes it reads from; ties go to the smaller id.
+    ///
+    /// # Errors
+    /// Malformed when there is a cycle.
+    pub fn topological(&self) -> Result<Vec<NodeId>> {
+        let mut waiting: Vec<usize> = vec![0; self.inner.node_indices().map(|n| n.index() + 1).max().unwrap_or(0)];
+        let mut ready = BinaryHeap::new();
+        for n in self.inner.node_indices() {
+            waiting[n.index()] = self.inner.edges_directed(n, Incoming).count();
+            if waiting[n.index()] == 0 {
+                ready.push(Reverse(n));
+            }
+        }
+        let mut order = Vec::with_capacity(self.inner.node_count());
+        while let Some(Reverse(n)) = ready.pop() {
+            order.push(id(n));
+            for e in self.inner.edges_directed(n, Outgoing) {
+                let t = e.target();
+                waiting[t.index()] -= 1;
+                if waiting[t.index()] == 0 {
+                    ready.push(Reverse(t));
+                }
+            }
+        }
+        if order.len() == self.inner.node_count() {
+            return Ok(order);
+        }
+        let stuck = self.inner.node_indices().find(|n| waiting[n.index()] > 0);
+        let label = stuck.map_or_else(String::new, |n| self.inner[n].label());
+        Err(Error::malformed("the graph has a cycle").at(label))
+    }
+
+    // --- changing ---
+
+    /// Adds a graph input.
+    ///
+    /// # Errors
+    /// Malformed when the name is taken.
+    pub fn add_input(&mut self, name: &str, fact: Fact, op: Op) -> Result<NodeId> {
+        let n = self.insert(name, op, vec![Value { name: name.into(), fact }])?;
+        self.inputs.push(n);
+        Ok(n)
+    }
+
+    /// Adds a constant called `name`, or like it when that is taken.
+    pub fn add_constant(&mut self, name: &str, tensor: Tensor) -> NodeId {
+        let name = self.fresh(name);
+        let fact = Fact::of(&tensor);
+        self.names.insert(name.clone());
+        let outputs = vec![Value { name, fact }];
+        id(self.inner.add_node(Node { name: String::new(), op: Op::constant(tensor), outputs }))
+    }
+
+    /// Adds an operator reading `operands`, with outputs called `outputs` (an empty name
+    /// for an output nobody wants), and infers what it makes.
+    ///
+    /// # Errors
+    /// Malformed when an output's name is taken or the operator refuses its inputs.
+    pub fn add_node(&mut self, name: &str, op: Op, operands: &[Option<Port>], outputs: &[&str]) -> Result<NodeId> {
+        let facts = self.infer_op(&op, operands)?;
+        let values = outputs
+            .iter()
+            .enumerate()
+            .map(|(i, n)| Value { name: n.to_string(), fact: facts.get(i).cloned().unwrap_or_default() })
+            .collect();
+        let node = self.insert(name, op, values)?;
+        for (slot, port) in operands.iter().enumerate() {
+            self.set_operand(node, slot, *port);
+        }
+        Ok(node)
+    }
+
+    fn insert(&mut self, name: &str, op: Op, outputs: Vec<Value>) -> Result<NodeId> {
+        for v in outputs.iter().filter(|v| !v.name.is_empty()) {
+            if !self.names.insert(v.name.clone()) {
+                return Err(Error::malformed(format!("two values are called `{}`", v.name)));
+            }
+        }
+        Ok(id(self.inner.add_node(Node { name: name.into(), op, outputs })))
+    }
+
+    /// What `op` would make of `operands`.
+    ///
+    /// # Errors
+    /// What the operator's inference says.
+    pub fn infer_op(&self, op: &Op, operands: &[Option<Port>]) -> Result<Vec<Fact>> {
+        let facts: Vec<Option<&Fact>> = operands.iter().map(|p| p.map(|p| self.fact(p))).collect();
+        op.infer(&Inputs(&facts))
+    }
+
+    /// Makes node `id` read `port` at `slot`, or nothing.
+    pub fn set_operand(&mut self, id: NodeId, slot: usize, port: Option<Port>) {
+        let old = self.inner.edges_directed(ix(id), Incoming).find(|e| e.weight().to == slot).map(|e| e.id());
+        if let Some(e) = old {
+            self.inner.remove_edge(e);
+        }
+        if let Some(p) = port {
+            self.inner.add_edge(ix(p.node), ix(id), Edge { from: p.slot, to: slot });
+        }
+    }
+
+    /// Replaces a node's operator; its operands and outputs stay.
+    pub fn set_op(&mut self, id: NodeId, op: Op) {
+        self.inner[ix(id)].op = op;
+    }
+
+    /// Replaces a constant's tensor.
+    ///
+    /// # Panics
+    /// When `id` is no constant: the caller found it as one.
+    pub fn set_constant(&mut self, id: NodeId, tensor: Tensor) {
+        let node = &mut self.inner[ix(id)];
+        assert!(matches!(node.op, Op::Constant(_)), "{} is no constant", node.label());
+        node.outputs[0].fact = Fact::of(&tensor);
+        node.op = Op::constant(tensor);
+    }
+
+    /// Replaces what is known of a value.
+    pub fn set_fact(&mut self, port: Port, fact: Fact) {
+        self.inner[ix(port.node)].outputs[port.slot].fact = fact;
+    }
+
+    /// Appends a graph output.
+    pub fn add_output(&mut self, name: &str, port: Port) {
+        self.outputs.push(Output { name: name.into(), port });
+    }
+
+    /// Makes every reader of `old` but those in `except`, and every graph output on it, take
+    /// `new` instead.
+    pub fn redirect(&mut self, old: Port, new: Port, except: &[NodeId]) {
+        for u in self.uses(old) {
+            if !except.contains(&u.node) {
+                self.set_operand(u.node, u.slot, Some(new));
+            }
+        }
+        for o in self.outputs.iter_mut().filter(|o| o.port == old) {
+            o.port = new;
+        }
+    }
+
+    /// Gives the value at `to` the name of the one at `from`, which gets a fresh one.
+    pub fn take_name(&mut self, from: Port, to: Port) {
+        let name = self.value(from).name.clone();
+        let fresh = self.fresh(&name);
+        self.names.insert(fresh.clone());
+        let old = std::mem::replace(&mut self.inner[ix(to.node)].outputs[to.slot].name, name);
+        self.names.remove(&old);
+        self.inner[ix(from.node)].outputs[from.slot].name = fresh;
+    }
+
+    /// Removes a node nobody reads.
+    ///
+    /// # Panics
+    /// When somebody does: that is a defect of the pass.
+    pub fn remove(&mut self, id: NodeId) {
+        let read = self.inner.edges_directed(ix(id), Outgoing).next().is_some();
+        assert!(!read && !self.outputs.iter().any(|o| o.port.node == id), "{} is in use", self.node(id).label());
+        if let Some(node) = self.inner.remove_node(ix(id)) {
+            for v in node.outputs {
+                self.names.remove(&v.name);
+            }
+        }
+    }
+
+    /// Whether nobody reads any output of `id`. Inputs are part of the signature: never dead.
+    pub fn is_dead(&self, id: NodeId) -> bool {
+        !matches!(self.op(id), Op::Input(_))
+            && self.inner.edges_directed(ix(id), Outgoing).next().is_none()
+            && !self.outputs.iter().any(|o| o.port.node == id)
+    }
+
+    /// A value name not taken yet: `base`, or `base_1`, `base_2`, ...
+    pub fn fresh(&self, base: &str) -> String {
+        if !base.is_empty() && !self.names.contains(base) {
+            return base.into();
+        }
+        // Doubling keeps this linear over many requests for one base.
+        let name = |i: u64| format!("{base}_{i}");
+        let mut step = 1;
+        while self.names.contains(&name(step)) {
+            step *= 2;
+        }
+        let (mut low, mut high) = (step / 2, step);
+        while high - low > 1 {
+            let mid = low + (high - low) / 2;
+            if self.names.contains(&name(mid)) { low = mid } else { high = mid }
+        }
+        name(high)
+    }
+
+    /// Infers again what every node makes, in topological order.
+    ///
+    /// # Errors
+    /// What an operator's inference says, naming the node.
+    pub fn infer_all(&mut self) -> Result<()> {
+        for n in self.topological()? {
+            if matches!(self.op(n), Op::Input(_) | Op::Constant(_)) {
+                continue;
+            }
+            let facts = self.infer_op(self.op(n), &self.operands(n)).map_err(|e| e.at(self.node(n).label()))?;
+            for (value, new) in self.inner[ix(n)].outputs.iter_mut().zip(facts) {
+                // What was known before (declared by the file) still holds where inference knows less.
+                value.fact = new.clone().refined(&value.fact).unwrap_or(new);
+            }
+        }
+        Ok(())
+    }
+}

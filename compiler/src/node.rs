@@ -1,0 +1,86 @@
+//! The parts of a graph: nodes, the values they make, and how both are addressed.
+
+use crate::{
+    op::{Op, Operator},
+    value::Fact,
+};
+use std::fmt;
+
+/// Addresses a node; stays valid while other nodes come and go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub(crate) u32);
+
+/// Addresses one output of a node, i.e. a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Port {
+    /// The node that makes the value.
+    pub node: NodeId,
+    /// Which of its outputs.
+    pub slot: usize,
+}
+
+impl From<NodeId> for Port {
+    /// The first output.
+    fn from(node: NodeId) -> Self {
+        Port { node, slot: 0 }
+    }
+}
+
+/// One place where a value is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Use {
+    /// The node that reads.
+    pub node: NodeId,
+    /// Which of its inputs.
+    pub slot: usize,
+}
+
+/// A value: its ONNX name, unique in the graph, and what is known of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Value {
+    /// The name; empty for an optional output that nobody asked for.
+    pub name: String,
+    /// Type, shape, elements.
+    pub fact: Fact,
+}
+
+/// An operator with the values it makes. Its inputs are the graph's edges.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// The ONNX node name; may be empty, need not be unique.
+    pub name: String,
+    /// What it computes.
+    pub op: Op,
+    /// The values it makes, one an output slot.
+    pub outputs: Vec<Value>,
+}
+
+impl Node {
+    /// How messages call this node: its name, else its first output's, with the operator.
+    pub fn label(&self) -> String {
+        format!("`{}` ({})", self.display_name(), self.op.op_type())
+    }
+
+    /// The name a user knows this node by: its own, else its first output's.
+    pub fn display_name(&self) -> &str {
+        match &self.name[..] {
+            "" => self.outputs.first().map_or("", |v| &v.name),
+            name => name,
+        }
+    }
+}
+
+/// A graph output: a value under the name by which callers ask for it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Output {
+    /// The name.
+    pub name: String,
+    /// The value.
+    pub port: Port,
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "#{}", self.0)
+    }
+}

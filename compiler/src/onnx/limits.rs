@@ -1,0 +1,15 @@
+//! What we accept of a file, checked before memory is spent on it.
+
+/// Bytes of one file. Above this, protobuf itself no longer holds (2 GB).
+pub const MAX_FILE: u64 = (1 << 31) - 1;
+/// Messages inside messages: subgraphs, nested types.
+pub const MAX_DEPTH: usize = 64;
+/// Messages in one file: ten of them (a node with its attributes) for each of a million nodes.
+pub const MAX_MESSAGES: usize = 10_000_000;
+/// Messages that are not initializers may have this many of them a kilobyte of file: real
+/// files have a few, a file of empty nodes hundreds.
+pub const MAX_MESSAGES_PER_KB: usize = 128;
+/// Nodes of one graph.
+pub const MAX_NODES: usize = 1_000_000;
+/// Elements of one tensor.
+pub const MAX_ELEMENTS: usize = 1 << 33;

@@ -1,0 +1,93 @@
+//! Operator set and IR versions.
+
+use crate::error::{Error, Result};
+use onnx_protobuf::{GraphProto, NodeProto, OperatorSetIdProto};
+
+/// The newest version of the default operator set that we read.
+pub const NEWEST: i64 = 28;
+
+/// An `opset_import` entry.
+pub fn import(domain: &str, version: i64) -> OperatorSetIdProto {
+    OperatorSetIdProto { domain: domain.into(), version, ..Default::default() }
+}
+
+/// Whether `domain` names the default operator set.
+pub fn is_default(domain: &str) -> bool {
+    matches!(domain, "" | "ai.onnx")
+}
+
+/// The imported version of the default operator set.
+pub fn default_domain(imports: &[OperatorSetIdProto]) -> Option<i64> {
+    imports.iter().find(|i| is_default(&i.domain)).map(|i| i.version)
+}
+
+/// The IR version that came with `opset` (ONNX's table of releases); files must have at least it.
+pub fn ir_version(opset: i64) -> i64 {
+    match opset {
+        ..=8 => 3,
+        9 => 4,
+        10 => 5,
+        11 => 6,
+        12..=14 => 7,
+        15..=18 => 8,
+        19..=20 => 9,
+        21..=22 => 10,
+        23 => 11,
+        24 => 12,
+        25..=27 => 13,
+        _ => 14,
+    }
+}
+
+/// Operators whose older form means something else, or nothing, from an opset on.
+const CHANGED: &[(&str, i64)] = &[
+    ("Slice", 10),
+    ("Upsample", 10),
+    ("TopK", 10),
+    ("TopK", 11),
+    ("Pad", 11),
+    ("Clip", 11),
+    ("Resize", 11),
+    ("Dropout", 12),
+    ("Softmax", 13),
+    ("LogSoftmax", 13),
+    ("Hardmax", 13),
+    ("Squeeze", 13),
+    ("Unsqueeze", 13),
+    ("ReduceSum", 13),
+    ("Split", 13),
+    ("BatchNormalization", 14),
+    ("Split", 18),
+    ("ReduceL1", 18),
+    ("ReduceL2", 18),
+    ("ReduceLogSum", 18),
+    ("ReduceLogSumExp", 18),
+    ("ReduceMax", 18),
+    ("ReduceMean", 18),
+    ("ReduceMin", 18),
+    ("ReduceProd", 18),
+    ("ReduceSumSquare", 18),
+];
+
+/// Checks that a node kept byte for byte means the same at opset `to` as at `from`.
+///
+/// # Errors
+/// Unsupported, naming the operator.
+pub fn check_raise(node: &NodeProto, from: i64, to: i64) -> Result<()> {
+    if is_default(&node.domain)
+        && let Some((_, at)) = CHANGED.iter().find(|(n, at)| *n == node.op_type && (from + 1..=to).contains(at))
+    {
+        return Err(Error::unsupported(format!(
+            "operator {} of opset {from} is kept as it is, but changed in opset {at}, and the model must move to opset {to}",
+            node.op_type
+        ))
+        .at(format!("`{}` ({})", node.name, node.op_type))
+        .help("export the model at a newer opset"));
+    }
+    subgraphs(node).flat_map(|g| &g.node).try_for_each(|n| check_raise(n, from, to))
+}
+
+/// The subgraphs in a node's attributes.
+pub fn subgraphs(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
+    node.attribute.iter().flat_map(|a| a.g.iter().chain(&a.graphs))
+}

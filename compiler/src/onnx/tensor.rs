@@ -1,0 +1,112 @@
+//! Tensors and types between ONNX's form and ours.
+
+use super::limits::MAX_ELEMENTS;
+use crate::{
+    error::{Error, Result},
+    tensor::{DType, Tensor},
+    value::{Dim, Fact},
+};
+use onnx_protobuf::{
+    TensorProto, TensorShapeProto, TypeProto,
+    tensor_proto::DataLocation,
+    tensor_shape_proto::{Dimension, dimension},
+    type_proto,
+};
+
+/// Our form of a tensor; its bytes are moved, not copied, when they are raw.
+///
+/// # Errors
+/// Malformed when the data doesn't fit the shape; unsupported for types we don't know.
+pub fn read(mut t: TensorProto) -> Result<Tensor> {
+    let dtype = DType::from_onnx(t.data_type)
+        .ok_or_else(|| Error::unsupported(format!("element type {} of tensor `{}`", t.data_type, t.name)))?;
+    let what = |e: Error| Error::new(e.kind(), format!("tensor `{}`: {}", t.name, e.message()));
+    let shape = shape(&t.dims).map_err(what)?;
+    if t.data_location.enum_value() == Ok(DataLocation::EXTERNAL) {
+        return Err(Error::unsupported(format!("tensor `{}` keeps its data in another file", t.name))
+            .help("save the model as one file, e.g. onnx.save(model, path, save_as_external_data=False)"));
+    }
+    let typed: Option<Vec<u8>> = match dtype {
+        DType::F32 if !t.float_data.is_empty() => Some(t.float_data.iter().flat_map(|v| v.to_le_bytes()).collect()),
+        DType::F64 if !t.double_data.is_empty() => Some(t.double_data.iter().flat_map(|v| v.to_le_bytes()).collect()),
+        DType::I64 if !t.int64_data.is_empty() => Some(t.int64_data.iter().flat_map(|v| v.to_le_bytes()).collect()),
+        DType::U32 | DType::U64 if !t.uint64_data.is_empty() => {
+            let n = dtype.size();
+            Some(t.uint64_data.iter().flat_map(|v| v.to_le_bytes().into_iter().take(n)).collect())
+        }
+        _ if dtype.size() <= 4 && !t.int32_data.is_empty() => {
+            let n = dtype.size();
+            Some(t.int32_data.iter().flat_map(|v| v.to_le_bytes().into_iter().take(n)).collect())
+        }
+        _ => None,
+    };
+    let raw = std::mem::take(&mut t.raw_data);
+    if typed.is_some() && !raw.is_empty() {
+        return Err(Error::malformed(format!("tensor `{}` has both raw and typed data", t.name)));
+    }
+    Tensor::new(dtype, shape, typed.unwrap_or(raw)).map_err(what)
+}
+
+fn shape(dims: &[i64]) -> Result<Vec<usize>> {
+    let mut count = 1usize;
+    dims.iter()
+        .map(|d| {
+            let n = usize::try_from(*d).map_err(|_| Error::malformed(format!("dimension {d}")))?;
+            count = count
+                .checked_mul(n.max(1))
+                .filter(|c| *c <= MAX_ELEMENTS)
+                .ok_or_else(|| Error::limit(format!("shape {dims:?} has more than {MAX_ELEMENTS} elements")))?;
+            Ok(n)
+        })
+        .collect()
+}
+
+/// ONNX's form of a tensor, raw.
+pub fn write(name: &str, t: &Tensor) -> TensorProto {
+    TensorProto {
+        name: name.into(),
+        dims: t.shape().iter().map(|d| *d as i64).collect(),
+        data_type: t.dtype() as i32,
+        raw_data: t.bytes().to_vec(),
+        ..Default::default()
+    }
+}
+
+/// What a declared type says. Types other than tensors say nothing we can use.
+///
+/// # Errors
+/// Malformed for a negative dimension.
+pub fn read_type(t: &TypeProto) -> Result<Fact> {
+    let Some(type_proto::Value::TensorType(t)) = &t.value else { return Ok(Fact::default()) };
+    let dims = t.shape.as_ref().map(|s| s.dim.iter().map(read_dim).collect::<Result<Vec<_>>>()).transpose()?;
+    Ok(Fact::new(DType::from_onnx(t.elem_type), dims))
+}
+
+fn read_dim(d: &Dimension) -> Result<Dim> {
+    Ok(match &d.value {
+        Some(dimension::Value::DimValue(n)) if *n < 0 => return Err(Error::malformed(format!("dimension {n}"))),
+        Some(dimension::Value::DimValue(n)) => Dim::Known(*n),
+        Some(dimension::Value::DimParam(s)) if !s.is_empty() => Dim::Sym(s.as_str().into()),
+        _ => Dim::Unknown,
+    })
+}
+
+/// The declared type of a value; `None` when not even its element type is known.
+pub fn write_type(fact: &Fact) -> Option<TypeProto> {
+    let mut t = type_proto::Tensor { elem_type: fact.dtype? as i32, ..Default::default() };
+    if let Some(dims) = &fact.shape {
+        let dim = dims
+            .iter()
+            .map(|d| Dimension {
+                value: match d {
+                    Dim::Known(n) => Some(dimension::Value::DimValue(*n)),
+                    Dim::Sym(s) => Some(dimension::Value::DimParam(s.to_string())),
+                    Dim::Unknown => None,
+                },
+                ..Default::default()
+            })
+            .collect();
+        t.shape = Some(TensorShapeProto { dim, ..Default::default() }).into();
+    }
+    Some(TypeProto { value: Some(type_proto::Value::TensorType(t)), ..Default::default() })
+}

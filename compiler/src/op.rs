@@ -1,0 +1,250 @@
+//! The operators: one enum, one trait, one file each under `ops/`.
+//!
+//! Every operator has one form, that of the newest ONNX operator set: what old opsets kept
+//! in attributes is an input here. Reading lifts ([`Reader`]), writing lowers again
+//! ([`Operator::lower`]).
+
+use crate::{
+    attr::{Attrs, Reader},
+    error::Result,
+    ops,
+    tensor::Tensor,
+    value::{Dim, Fact, Shape},
+};
+use std::ops::RangeInclusive;
+
+/// What is known of an operator's inputs, by slot.
+#[derive(Clone, Copy)]
+pub struct Inputs<'a>(pub &'a [Option<&'a Fact>]);
+
+impl<'a> Inputs<'a> {
+    const UNKNOWN: &'static Fact = &Fact { dtype: None, shape: None, elems: None, floats: None };
+
+    /// The fact at `slot`; one that knows nothing when the input is absent.
+    pub fn get(&self, slot: usize) -> &'a Fact {
+        self.opt(slot).unwrap_or(Self::UNKNOWN)
+    }
+
+    /// The fact at `slot`, if the input is present.
+    pub fn opt(&self, slot: usize) -> Option<&'a Fact> {
+        self.0.get(slot).copied().flatten()
+    }
+
+    /// The shape at `slot`.
+    pub fn shape(&self, slot: usize) -> &'a Shape {
+        &self.get(slot).shape
+    }
+
+    /// The dimensions at `slot`, if the rank is known.
+    pub fn dims(&self, slot: usize) -> Option<&'a [Dim]> {
+        self.get(slot).dims()
+    }
+
+    /// The integers at `slot`, if all are known.
+    pub fn ints(&self, slot: usize) -> Option<Vec<i64>> {
+        self.get(slot).known_elems()
+    }
+
+    /// The inputs that are present.
+    pub fn present(&self) -> impl Iterator<Item = &'a Fact> + '_ {
+        self.0.iter().copied().flatten()
+    }
+}
+
+/// Which axes of an operator's weight are channels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WeightAxes {
+    /// The input slot of the weight.
+    pub slot: usize,
+    /// The axis of its output channels: per-channel quantisation runs along it.
+    pub output: usize,
+    /// The input slot of the bias, where the operator has one.
+    pub bias: Option<usize>,
+}
+
+/// How an operator takes part in INT8 inference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quant {
+    /// Stays in floating point.
+    Float,
+    /// Multiplies input 0 by a weight: integer kernel with INT32 accumulation and bias.
+    Weighted,
+    /// Moves or picks values of input 0: the output shares its scale and zero point.
+    Same,
+    /// Joins its inputs, which all take the output's scale and zero point.
+    Tied,
+    /// Has an integer kernel that takes every input with its own scale.
+    Arithmetic,
+}
+
+/// What the compiler must know of an operator. The kernel lives in runtime/.
+pub trait Operator {
+    /// The ONNX operator name.
+    fn op_type(&self) -> &str;
+
+    /// The attributes in canonical form, without those at their default where ONNX allows.
+    fn attrs(&self) -> Attrs {
+        vec![]
+    }
+
+    /// How many inputs it takes, trailing optional ones included.
+    fn arity(&self) -> RangeInclusive<usize> {
+        1..=1
+    }
+
+    /// How many outputs it can make.
+    fn max_outputs(&self) -> usize {
+        1
+    }
+
+    /// What is known of the outputs, given what is known of the inputs. Unknown in, unknown
+    /// out: an error is only for inputs that break the specification.
+    ///
+    /// # Errors
+    /// Malformed.
+    fn infer(&self, inputs: &Inputs) -> Result<Vec<Fact>>;
+
+    /// The first opset that has the operator in this form or one that [`Operator::lower`] can write.
+    fn since(&self) -> i64 {
+        1
+    }
+
+    /// Inputs that opset `opset` keeps in attributes: (input slot, attribute name).
+    fn lower(&self, _opset: i64) -> Option<(usize, &'static str)> {
+        None
+    }
+
+    /// The role in INT8 inference.
+    fn quant(&self) -> Quant {
+        Quant::Float
+    }
+
+    /// The weight's channel axes. Prunable and quantisable per channel is what has them.
+    fn weight(&self) -> Option<WeightAxes> {
+        None
+    }
+
+    /// Multiply-accumulates of one run, when the shapes are known; unknown batches count as 1.
+    fn macs(&self, _inputs: &Inputs, _outputs: &[&Fact]) -> u64 {
+        0
+    }
+
+    /// Whether folding the operator over constants may make the file larger (Expand,
+    /// ConstantOfShape): such a result is folded only while small.
+    fn inflates(&self) -> bool {
+        false
+    }
+}
+
+macro_rules! operators {
+    ($($variant:ident($path:path)),* $(,)?) => {
+        /// An operator.
+        #[derive(Debug, Clone, PartialEq)]
+        #[allow(missing_docs)]
+        pub enum Op { $($variant($path)),* }
+
+        impl Op {
+            fn get(&self) -> &dyn Operator {
+                match self { $(Op::$variant(op) => op),* }
+            }
+        }
+
+        $(impl From<$path> for Op {
+            fn from(op: $path) -> Self { Op::$variant(op) }
+        })*
+    };
+}
+
+operators! {
+    Input(ops::source::Input),
+    Constant(ops::source::Constant),
+    Opaque(ops::opaque::Opaque),
+    Conv(ops::conv::Conv),
+    ConvTranspose(ops::conv_transpose::ConvTranspose),
+    Pool(ops::pool::Pool),
+    GlobalPool(ops::pool::GlobalPool),
+    BatchNorm(ops::batch_norm::BatchNorm),
+    LayerNorm(ops::layer_norm::LayerNorm),
+    Gemm(ops::gemm::Gemm),
+    MatMul(ops::matmul::MatMul),
+    Unary(ops::unary::Unary),
+    Activation(ops::activation::Activation),
+    Binary(ops::binary::Binary),
+    Clip(ops::clip::Clip),
+    Softmax(ops::softmax::Softmax),
+    Reduce(ops::reduce::Reduce),
+    Identity(ops::identity::Identity),
+    Dropout(ops::identity::Dropout),
+    Cast(ops::cast::Cast),
+    Where(ops::select::Where),
+    Reshape(ops::reshape::Reshape),
+    Flatten(ops::reshape::Flatten),
+    Squeeze(ops::squeeze::Squeeze),
+    Unsqueeze(ops::squeeze::Unsqueeze),
+    Transpose(ops::transpose::Transpose),
+    Concat(ops::concat::Concat),
+    Split(ops::split::Split),
+    Slice(ops::slice::Slice),
+    Gather(ops::gather::Gather),
+    ScatterNd(ops::scatter_nd::ScatterNd),
+    Pad(ops::pad::Pad),
+    Expand(ops::expand::Expand),
+    ConstantOfShape(ops::expand::ConstantOfShape),
+    Range(ops::range::Range),
+    Resize(ops::resize::Resize),
+    Shape(ops::shape::Shape),
+    Quantize(ops::quantize::Quantize),
+    Dequantize(ops::quantize::Dequantize),
+}
+
+impl Op {
+    /// A constant.
+    pub fn constant(tensor: Tensor) -> Self {
+        Op::Constant(ops::source::Constant(tensor))
+    }
+
+    /// Reads the operator of the default domain that `r` holds.
+    ///
+    /// # Errors
+    /// Unsupported for an operator, or a use of one, that we don't know; malformed when its
+    /// attributes break the specification.
+    pub fn read(r: &mut Reader) -> Result<Op> {
+        ops::read(r)
+    }
+}
+
+impl Operator for Op {
+    fn op_type(&self) -> &str {
+        self.get().op_type()
+    }
+    fn attrs(&self) -> Attrs {
+        self.get().attrs()
+    }
+    fn arity(&self) -> RangeInclusive<usize> {
+        self.get().arity()
+    }
+    fn max_outputs(&self) -> usize {
+        self.get().max_outputs()
+    }
+    fn infer(&self, inputs: &Inputs) -> Result<Vec<Fact>> {
+        self.get().infer(inputs)
+    }
+    fn since(&self) -> i64 {
+        self.get().since()
+    }
+    fn lower(&self, opset: i64) -> Option<(usize, &'static str)> {
+        self.get().lower(opset)
+    }
+    fn quant(&self) -> Quant {
+        self.get().quant()
+    }
+    fn weight(&self) -> Option<WeightAxes> {
+        self.get().weight()
+    }
+    fn macs(&self, inputs: &Inputs, outputs: &[&Fact]) -> u64 {
+        self.get().macs(inputs, outputs)
+    }
+    fn inflates(&self) -> bool {
+        self.get().inflates()
+    }
+}

@@ -1,0 +1,40 @@
+//! Clip.
+
+use crate::{
+    attr::Reader,
+    error::Result,
+    op::{Inputs, Operator},
+    tensor::Tensor,
+    value::Fact,
+};
+use std::ops::RangeInclusive;
+
+/// `min(max(x, low), high)`. Inputs: x, low, high; both bounds optional scalars.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Clip;
+
+impl Clip {
+    pub(super) fn read(r: &mut Reader) -> Result<Self> {
+        if r.opset < 11 {
+            let (low, high) = (r.float("min", f32::MIN)?, r.float("max", f32::MAX)?);
+            r.lift(1, Tensor::f32(&[], &[low]));
+            r.lift(2, Tensor::f32(&[], &[high]));
+        }
+        Ok(Self)
+    }
+}
+
+impl Operator for Clip {
+    fn op_type(&self) -> &str {
+        "Clip"
+    }
+    fn arity(&self) -> RangeInclusive<usize> {
+        1..=3
+    }
+    fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
+        Ok(vec![Fact::new(x.get(0).dtype, x.shape(0).clone())])
+    }
+    fn since(&self) -> i64 {
+        11
+    }
+}

@@ -1,0 +1,82 @@
+//! Concat.
+
+use crate::{
+    attr::{Attrs, Reader},
+    error::{Error, Result},
+    op::{Inputs, Operator, Quant},
+    value::{self, Dim, Fact, MAX_ELEMS},
+};
+use std::ops::RangeInclusive;
+
+/// Joins its inputs along one axis.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Concat {
+    /// The axis; may count from the end.
+    pub axis: i64,
+}
+
+impl Concat {
+    pub(super) fn read(r: &mut Reader) -> Result<Self> {
+        let axis = r.opt_int("axis")?.ok_or_else(|| Error::malformed("attribute `axis` is missing"))?;
+        Ok(Self { axis })
+    }
+}
+
+impl Operator for Concat {
+    fn op_type(&self) -> &str {
+        "Concat"
+    }
+
+    fn attrs(&self) -> Attrs {
+        vec![("axis", self.axis.into())]
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        1..=usize::MAX
+    }
+
+    fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
+        let dtype = x.present().find_map(|f| f.dtype);
+        let Some(first) = x.present().find_map(|f| f.dims()) else {
+            return Ok(vec![Fact::new(dtype, None)]);
+        };
+        let axis = value::axis(self.axis, first.len())?;
+        let mut shape = first.to_vec();
+        shape[axis] = Dim::Known(0);
+        for f in x.present() {
+            let Some(dims) = f.dims() else {
+                shape[axis] = Dim::Unknown;
+                continue;
+            };
+            if dims.len() != shape.len() {
+                return Err(Error::malformed(format!("inputs of rank {} and {}", shape.len(), dims.len())));
+            }
+            for (i, (s, d)) in shape.iter_mut().zip(dims).enumerate() {
+                if i == axis {
+                    *s = if *s == Dim::Known(0) { d.clone() } else { s.zip(d, i64::checked_add) };
+                } else if let (Some(a), Some(b)) = (s.known(), d.known())
+                    && a != b
+                {
+                    return Err(Error::malformed(format!("axis {i} has sizes {a} and {b}")));
+                } else if s.known().is_none() && *d != Dim::Unknown {
+                    *s = d.clone();
+                }
+            }
+        }
+        let mut fact = Fact::new(dtype, Some(shape));
+        if fact.rank() == Some(1) {
+            let parts: Option<Vec<&Vec<Dim>>> = x.present().map(|f| f.elems.as_ref()).collect();
+            fact.elems =
+                parts.map(|p| p.into_iter().flatten().cloned().collect::<Vec<_>>()).filter(|e| e.len() <= MAX_ELEMS);
+        }
+        Ok(vec![fact])
+    }
+
+    fn since(&self) -> i64 {
+        4
+    }
+
+    fn quant(&self) -> Quant {
+        Quant::Tied
+    }
+}

@@ -1,0 +1,85 @@
+//! Expand and ConstantOfShape.
+
+use crate::{
+    attr::{Attrs, Reader},
+    error::{Error, Result},
+    op::{Inputs, Operator},
+    tensor::Tensor,
+    value::{Dim, Fact, broadcast},
+};
+use std::ops::RangeInclusive;
+
+/// Broadcasts input 0 to the shape in input 1.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Expand;
+
+impl Operator for Expand {
+    fn op_type(&self) -> &str {
+        "Expand"
+    }
+    fn arity(&self) -> RangeInclusive<usize> {
+        2..=2
+    }
+    fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
+        let shape = match &x.get(1).elems {
+            Some(target) => broadcast(x.shape(0), &Some(target.clone()))?,
+            None => None,
+        };
+        Ok(vec![Fact::new(x.get(0).dtype, shape)])
+    }
+    fn inflates(&self) -> bool {
+        true
+    }
+    fn since(&self) -> i64 {
+        8
+    }
+}
+
+/// A tensor of the shape in input 0, filled with one value.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConstantOfShape {
+    /// The value: one element of the output's type.
+    pub value: Tensor,
+}
+
+impl ConstantOfShape {
+    pub(super) fn read(r: &mut Reader) -> Result<Self> {
+        let value = r.opt_tensor("value")?.unwrap_or_else(|| Tensor::f32(&[1], &[0.0]));
+        if value.len() != 1 {
+            return Err(Error::malformed(format!("value has {} elements, not one", value.len())));
+        }
+        Ok(Self { value })
+    }
+}
+
+impl Operator for ConstantOfShape {
+    fn op_type(&self) -> &str {
+        "ConstantOfShape"
+    }
+    fn attrs(&self) -> Attrs {
+        vec![("value", self.value.clone().into())]
+    }
+    fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
+        if x.ints(0).is_some_and(|v| v.iter().any(|n| *n < 0)) {
+            return Err(Error::malformed("a negative dimension"));
+        }
+        let shape = match (&x.get(0).elems, x.get(0).fixed().as_deref()) {
+            (Some(e), _) => Some(e.clone()),
+            (None, Some(&[rank])) if rank <= 64 => Some(vec![Dim::Unknown; rank]),
+            _ => None,
+        };
+        let mut fact = Fact::new(Some(self.value.dtype()), shape);
+        if let (Some(&[n]), Some(v)) = (fact.fixed().as_deref(), self.value.as_i64())
+            && n <= crate::value::MAX_ELEMS
+        {
+            fact.elems = Some(vec![Dim::Known(v[0]); n]);
+        }
+        Ok(vec![fact])
+    }
+    fn inflates(&self) -> bool {
+        true
+    }
+    fn since(&self) -> i64 {
+        9
+    }
+}

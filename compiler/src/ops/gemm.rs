@@ -1,0 +1,97 @@
+//! Gemm: a matrix product with bias.
+
+use super::conv::size;
+use crate::{
+    attr::{Attrs, Reader},
+    error::{Error, Result},
+    op::{Inputs, Operator, Quant, WeightAxes},
+    value::Fact,
+};
+use std::ops::RangeInclusive;
+
+/// `Y = alpha * A' * B' + beta * C`, where A' and B' are A and B, transposed if asked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gemm {
+    /// Scales the product.
+    pub alpha: f32,
+    /// Scales the bias C.
+    pub beta: f32,
+    /// Whether A is `[K, M]`.
+    pub trans_a: bool,
+    /// Whether B is `[N, K]`.
+    pub trans_b: bool,
+}
+
+impl Gemm {
+    pub(super) fn read(r: &mut Reader) -> Result<Self> {
+        Ok(Self {
+            alpha: r.float("alpha", 1.0)?,
+            beta: r.float("beta", 1.0)?,
+            trans_a: r.flag("transA", false)?,
+            trans_b: r.flag("transB", false)?,
+        })
+    }
+}
+
+impl Operator for Gemm {
+    fn op_type(&self) -> &str {
+        "Gemm"
+    }
+
+    fn attrs(&self) -> Attrs {
+        let mut a: Attrs = vec![];
+        if self.alpha != 1.0 {
+            a.push(("alpha", self.alpha.into()));
+        }
+        if self.beta != 1.0 {
+            a.push(("beta", self.beta.into()));
+        }
+        if self.trans_a {
+            a.push(("transA", true.into()));
+        }
+        if self.trans_b {
+            a.push(("transB", true.into()));
+        }
+        a
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        2..=3
+    }
+
+    fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
+        let dtype = x.get(0).dtype;
+        let (Some(a), Some(b)) = (x.dims(0), x.dims(1)) else {
+            return Ok(vec![Fact::new(dtype, None)]);
+        };
+        let (&[ref a0, ref a1], &[ref b0, ref b1]) = (a, b) else {
+            return Err(Error::malformed(format!("operands of rank {} and {} should be matrices", a.len(), b.len())));
+        };
+        let (m, k) = if self.trans_a { (a1, a0) } else { (a0, a1) };
+        let (k2, n) = if self.trans_b { (b1, b0) } else { (b0, b1) };
+        if let (Some(p), Some(q)) = (k.known(), k2.known())
+            && p != q
+        {
+            return Err(Error::malformed(format!("inner dimensions {p} and {q} differ")));
+        }
+        Ok(vec![Fact::new(dtype, Some(vec![m.clone(), n.clone()]))])
+    }
+
+    fn since(&self) -> i64 {
+        11
+    }
+
+    fn quant(&self) -> Quant {
+        // ONNX Runtime's integer Gemm wants A as it is, and no scale but that of the tensors.
+        if self.trans_a || self.alpha != 1.0 || self.beta != 1.0 { Quant::Float } else { Quant::Weighted }
+    }
+
+    fn weight(&self) -> Option<WeightAxes> {
+        Some(WeightAxes { slot: 1, output: if self.trans_b { 0 } else { 1 }, bias: Some(2) })
+    }
+
+    fn macs(&self, x: &Inputs, outputs: &[&Fact]) -> u64 {
+        let inner = x.dims(1).map(|b| &b[if self.trans_b { 1..2 } else { 0..1 }]);
+        size(inner) * size(outputs[0].dims())
+    }
+}

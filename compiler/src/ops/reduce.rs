@@ -1,0 +1,109 @@
+//! Reductions over axes.
+
+use crate::{
+    attr::{Attrs, Reader},
+    error::Result,
+    op::{Inputs, Operator},
+    tensor::Tensor,
+    value::{self, Dim, Fact},
+};
+use std::ops::RangeInclusive;
+
+/// What a reduction computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum ReduceKind {
+    Mean,
+    Sum,
+    Max,
+    Min,
+    Prod,
+}
+
+/// Reduces over the axes in input 1, or over all when it is absent or empty.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reduce {
+    /// What is computed.
+    pub kind: ReduceKind,
+    /// Whether reduced axes stay, with size 1.
+    pub keepdims: bool,
+    /// Whether no axes means that nothing is reduced.
+    pub noop_with_empty_axes: bool,
+}
+
+impl Reduce {
+    pub(super) fn read(r: &mut Reader) -> Result<Self> {
+        let kind = match r.op_type.as_str() {
+            "ReduceMean" => ReduceKind::Mean,
+            "ReduceSum" => ReduceKind::Sum,
+            "ReduceMax" => ReduceKind::Max,
+            "ReduceMin" => ReduceKind::Min,
+            _ => ReduceKind::Prod,
+        };
+        if let Some(axes) = r.opt_ints("axes")? {
+            r.lift(1, Tensor::i64s(&axes));
+        }
+        Ok(Self {
+            kind,
+            keepdims: r.flag("keepdims", true)?,
+            noop_with_empty_axes: r.flag("noop_with_empty_axes", false)?,
+        })
+    }
+
+    /// Which axes of an input of `rank` are reduced, given the elements of input 1.
+    ///
+    /// # Errors
+    /// Malformed when an axis is out of range.
+    pub fn axes(&self, axes: Option<&[i64]>, rank: usize) -> Result<Vec<usize>> {
+        let axes = axes.unwrap_or(&[]);
+        if axes.is_empty() && !self.noop_with_empty_axes {
+            return Ok((0..rank).collect());
+        }
+        let mut out = axes.iter().map(|a| value::axis(*a, rank)).collect::<Result<Vec<_>>>()?;
+        out.sort_unstable();
+        out.dedup();
+        Ok(out)
+    }
+}
+
+impl Operator for Reduce {
+    fn op_type(&self) -> &str {
+        match self.kind {
+            ReduceKind::Mean => "ReduceMean",
+            ReduceKind::Sum => "ReduceSum",
+            ReduceKind::Max => "ReduceMax",
+            ReduceKind::Min => "ReduceMin",
+            ReduceKind::Prod => "ReduceProd",
+        }
+    }
+
+    fn attrs(&self) -> Attrs {
+        let mut a: Attrs = vec![("keepdims", self.keepdims.into())];
+        if self.noop_with_empty_axes {
+            a.push(("noop_with_empty_axes", true.into()));
+        }
+        a
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        1..=2
+    }
+
+    fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
+        let dtype = x.get(0).dtype;
+        let known = x.opt(1).is_none() || x.ints(1).is_some();
+        let (Some(data), true) = (x.dims(0), known) else { return Ok(vec![Fact::new(dtype, None)]) };
+        let axes = self.axes(x.ints(1).as_deref(), data.len())?;
+        let shape = data.iter().enumerate().filter_map(|(i, d)| match (axes.contains(&i), self.keepdims) {
+            (false, _) => Some(d.clone()),
+            (true, true) => Some(Dim::Known(1)),
+            (true, false) => None,
+        });
+        Ok(vec![Fact::new(dtype, Some(shape.collect()))])
+    }
+
+    fn lower(&self, opset: i64) -> Option<(usize, &'static str)> {
+        let since = if self.kind == ReduceKind::Sum { 13 } else { 18 };
+        (opset < since).then_some((1, "axes"))
+    }
+}

@@ -1,0 +1,136 @@
+//! Slice.
+
+use crate::{
+    attr::Reader,
+    error::{Error, Result},
+    op::{Inputs, Operator, Quant},
+    tensor::Tensor,
+    value::{self, Dim, Fact},
+};
+use std::ops::RangeInclusive;
+
+/// Takes every `step`th element from `start` to before `end` along some axes.
+/// Inputs: data, starts, ends, axes, steps; the last two optional.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Slice;
+
+/// One axis of a slice, resolved: which indices are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    /// The axis, counted from the front.
+    pub axis: usize,
+    /// The first index.
+    pub start: i64,
+    /// From one index to the next; may be negative.
+    pub step: i64,
+    /// How many.
+    pub count: i64,
+}
+
+impl Slice {
+    pub(super) fn read(r: &mut Reader) -> Result<Self> {
+        if r.opset < 10 {
+            for (slot, name) in [(1, "starts"), (2, "ends"), (3, "axes")] {
+                if let Some(v) = r.opt_ints(name)? {
+                    r.lift(slot, Tensor::i64s(&v));
+                }
+            }
+        }
+        Ok(Self)
+    }
+
+    /// The indices that a slice takes along one axis of `size`.
+    ///
+    /// # Errors
+    /// Malformed when the step is 0.
+    pub fn take(axis: usize, size: i64, start: i64, end: i64, step: i64) -> Result<Taken> {
+        if step == 0 {
+            return Err(Error::malformed("a slice with step 0"));
+        }
+        let wrap = |v: i64| if v < 0 { v.saturating_add(size) } else { v };
+        let (start, end) = if step > 0 {
+            (wrap(start).clamp(0, size), wrap(end).clamp(0, size))
+        } else {
+            (wrap(start).clamp(-1, size - 1), wrap(end).clamp(-1, size - 1))
+        };
+        let span = if step > 0 { end - start } else { start - end };
+        let step_size = step.unsigned_abs().min(i64::MAX as u64) as i64;
+        let count = if span <= 0 { 0 } else { (span - 1) / step_size + 1 };
+        Ok(Taken { axis, start, step, count })
+    }
+
+    /// All axes of a slice, from the elements of its inputs.
+    ///
+    /// # Errors
+    /// Malformed when the lists differ in length or name an axis wrongly.
+    pub fn resolve(
+        shape: &[i64],
+        starts: &[i64],
+        ends: &[i64],
+        axes: Option<&[i64]>,
+        steps: Option<&[i64]>,
+    ) -> Result<Vec<Taken>> {
+        let n = starts.len();
+        let differ = ends.len() != n || axes.is_some_and(|a| a.len() != n) || steps.is_some_and(|s| s.len() != n);
+        if differ {
+            return Err(Error::malformed("starts, ends, axes and steps differ in length"));
+        }
+        (0..n)
+            .map(|i| {
+                let axis = value::axis(axes.map_or(i as i64, |a| a[i]), shape.len())?;
+                Self::take(axis, shape[axis], starts[i], ends[i], steps.map_or(1, |s| s[i]))
+            })
+            .collect()
+    }
+}
+
+impl Operator for Slice {
+    fn op_type(&self) -> &str {
+        "Slice"
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        3..=5
+    }
+
+    fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
+        let dtype = x.get(0).dtype;
+        let Some(data) = x.dims(0) else { return Ok(vec![Fact::new(dtype, None)]) };
+        let list = |slot| match x.opt(slot) {
+            None => Some(None),
+            Some(f) => f.known_elems().map(Some),
+        };
+        let unknown = vec![Dim::Unknown; data.len()];
+        let (Some(starts), Some(ends), Some(axes), Some(steps)) = (x.ints(1), x.ints(2), list(3), list(4)) else {
+            return Ok(vec![Fact::new(dtype, Some(unknown))]);
+        };
+        // An unknown axis is taken as huge to find out which indices don't depend on its size.
+        let sizes: Vec<i64> = data.iter().map(|d| d.known().unwrap_or(i64::MAX / 4)).collect();
+        let taken = Self::resolve(&sizes, &starts, &ends, axes.as_deref(), steps.as_deref())?;
+        let mut fact = Fact::new(dtype, Some(data.to_vec()));
+        if let Some(shape) = &mut fact.shape {
+            for (i, t) in taken.iter().enumerate() {
+                let whole = starts[i] == 0 && ends[i] >= i32::MAX as i64 && t.step == 1;
+                shape[t.axis] = match data[t.axis] {
+                    Dim::Known(_) => Dim::Known(t.count),
+                    _ if whole => data[t.axis].clone(),
+                    _ => Dim::Unknown,
+                };
+            }
+        }
+        if let (Some(elems), [t]) = (&x.get(0).elems, &taken[..])
+            && data.len() == 1
+        {
+            fact.elems = (0..t.count).map(|i| elems.get((t.start + i * t.step) as usize).cloned()).collect();
+        }
+        Ok(vec![fact])
+    }
+
+    fn since(&self) -> i64 {
+        10
+    }
+
+    fn quant(&self) -> Quant {
+        Quant::Same
+    }
+}

@@ -1,0 +1,45 @@
+//! Where values come from: graph inputs and constants.
+
+use crate::{
+    error::Result,
+    op::{Inputs, Operator},
+    tensor::Tensor,
+    value::Fact,
+};
+use std::ops::RangeInclusive;
+
+/// A graph input.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Input {
+    /// The initializer that stands in when the caller gives nothing (ONNX: an initializer
+    /// that is also a graph input). A caller may replace it, so nothing folds it.
+    pub default: Option<Tensor>,
+}
+
+impl Operator for Input {
+    fn op_type(&self) -> &str {
+        "Input"
+    }
+    fn arity(&self) -> RangeInclusive<usize> {
+        0..=0
+    }
+    fn infer(&self, _: &Inputs) -> Result<Vec<Fact>> {
+        Ok(vec![Fact::default()])
+    }
+}
+
+/// A constant: an initializer, or the result of folding.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Constant(pub Tensor);
+
+impl Operator for Constant {
+    fn op_type(&self) -> &str {
+        "Constant"
+    }
+    fn arity(&self) -> RangeInclusive<usize> {
+        0..=0
+    }
+    fn infer(&self, _: &Inputs) -> Result<Vec<Fact>> {
+        Ok(vec![Fact::of(&self.0)])
+    }
+}

@@ -1,0 +1,123 @@
+//! Squeeze and Unsqueeze.
+
+use crate::{
+    attr::Reader,
+    error::{Error, Result},
+    op::{Inputs, Operator, Quant},
+    tensor::Tensor,
+    value::{self, Dim, Fact},
+};
+use std::ops::RangeInclusive;
+
+/// Drops the axes in input 1, which have size 1; all such axes when it is absent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Squeeze;
+
+/// Inserts axes of size 1 where input 1 says, counted in the output.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Unsqueeze;
+
+fn lift_axes(r: &mut Reader) -> Result<()> {
+    if r.opset < 13
+        && let Some(axes) = r.opt_ints("axes")?
+    {
+        r.lift(1, Tensor::i64s(&axes));
+    }
+    Ok(())
+}
+
+impl Squeeze {
+    pub(super) fn read(r: &mut Reader) -> Result<Self> {
+        lift_axes(r)?;
+        Ok(Self)
+    }
+}
+
+impl Unsqueeze {
+    pub(super) fn read(r: &mut Reader) -> Result<Self> {
+        lift_axes(r)?;
+        Ok(Self)
+    }
+
+    /// The output's axes that are new, ascending, for an input of `rank`.
+    ///
+    /// # Errors
+    /// Malformed when an axis is out of range or named twice.
+    pub fn axes(axes: &[i64], rank: usize) -> Result<Vec<usize>> {
+        let mut out = axes.iter().map(|a| value::axis(*a, rank + axes.len())).collect::<Result<Vec<_>>>()?;
+        out.sort_unstable();
+        if out.windows(2).any(|w| w[0] == w[1]) {
+            return Err(Error::malformed(format!("axes {axes:?} repeat one")));
+        }
+        Ok(out)
+    }
+}
+
+impl Operator for Squeeze {
+    fn op_type(&self) -> &str {
+        "Squeeze"
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        1..=2
+    }
+
+    fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
+        let dtype = x.get(0).dtype;
+        let Some(data) = x.dims(0) else { return Ok(vec![Fact::new(dtype, None)]) };
+        let drop: Vec<usize> = match (x.opt(1), x.ints(1)) {
+            (Some(_), Some(axes)) => axes.iter().map(|a| value::axis(*a, data.len())).collect::<Result<_>>()?,
+            (None, _) if data.iter().all(|d| d.known().is_some()) => {
+                (0..data.len()).filter(|i| data[*i] == Dim::Known(1)).collect()
+            }
+            _ => return Ok(vec![Fact::new(dtype, None)]),
+        };
+        if let Some(i) = drop.iter().find(|i| data[**i].known().is_some_and(|n| n != 1)) {
+            return Err(Error::malformed(format!("axis {i} has size {}, not 1", data[*i])));
+        }
+        let shape = data.iter().enumerate().filter(|(i, _)| !drop.contains(i)).map(|(_, d)| d.clone());
+        let mut fact = Fact::new(dtype, Some(shape.collect()));
+        fact.elems = x.get(0).elems.clone();
+        Ok(vec![fact])
+    }
+
+    fn since(&self) -> i64 {
+        13
+    }
+
+    fn quant(&self) -> Quant {
+        Quant::Same
+    }
+}
+
+impl Operator for Unsqueeze {
+    fn op_type(&self) -> &str {
+        "Unsqueeze"
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        2..=2
+    }
+
+    fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
+        let dtype = x.get(0).dtype;
+        let (Some(data), Some(axes)) = (x.dims(0), x.ints(1)) else { return Ok(vec![Fact::new(dtype, None)]) };
+        let mut shape = data.to_vec();
+        for a in Unsqueeze::axes(&axes, data.len())? {
+            shape.insert(a, Dim::Known(1));
+        }
+        let mut fact = Fact::new(dtype, Some(shape));
+        if fact.rank() == Some(1) {
+            fact.elems = x.get(0).elems.clone();
+        }
+        Ok(vec![fact])
+    }
+
+    fn since(&self) -> i64 {
+        13
+    }
+
+    fn quant(&self) -> Quant {
+        Quant::Same
+    }
+}

@@ -1,0 +1,59 @@
+//! Transpose.
+
+use crate::{
+    attr::{Attrs, Reader},
+    error::{Error, Result},
+    op::{Inputs, Operator, Quant},
+    value::Fact,
+};
+
+/// Reorders axes: output axis i is input axis `perm[i]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Transpose {
+    /// The permutation; empty reverses the axes.
+    pub perm: Vec<i64>,
+}
+
+impl Transpose {
+    pub(super) fn read(r: &mut Reader) -> Result<Self> {
+        Ok(Self { perm: r.opt_ints("perm")?.unwrap_or_default() })
+    }
+
+    /// The permutation for an input of `rank`.
+    ///
+    /// # Errors
+    /// Malformed when it is none.
+    pub fn resolve(&self, rank: usize) -> Result<Vec<usize>> {
+        if self.perm.is_empty() {
+            return Ok((0..rank).rev().collect());
+        }
+        let mut seen = vec![false; rank];
+        let ok = self.perm.len() == rank
+            && self.perm.iter().all(|p| {
+                usize::try_from(*p).ok().and_then(|p| seen.get_mut(p)).is_some_and(|s| !std::mem::replace(s, true))
+            });
+        if !ok {
+            return Err(Error::malformed(format!("perm {:?} is no permutation of {rank} axes", self.perm)));
+        }
+        Ok(self.perm.iter().map(|p| *p as usize).collect())
+    }
+}
+
+impl Operator for Transpose {
+    fn op_type(&self) -> &str {
+        "Transpose"
+    }
+    fn attrs(&self) -> Attrs {
+        if self.perm.is_empty() { vec![] } else { vec![("perm", self.perm.clone().into())] }
+    }
+    fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
+        let shape = match x.dims(0) {
+            Some(d) => Some(self.resolve(d.len())?.into_iter().map(|p| d[p].clone()).collect()),
+            None => None,
+        };
+        Ok(vec![Fact::new(x.get(0).dtype, shape)])
+    }
+    fn quant(&self) -> Quant {
+        Quant::Same
+    }
+}

@@ -1,0 +1,135 @@
+//! The report of a run: `report.json`, schema 1.
+
+use crate::pass::PassReport;
+use serde::Serialize;
+
+/// Everything a run found out. Fields are only ever added within a schema.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// The version of this layout.
+    pub schema: u32,
+    /// The model that came in.
+    pub input: FileFacts,
+    /// The model that went out; absent after a dry run and in `check`.
+    pub output: Option<FileFacts>,
+    /// What each pass did, in order.
+    pub passes: Vec<PassReport>,
+    /// What the change cost, measured.
+    pub accuracy: Option<Accuracy>,
+    /// What the change gained on our runtime, measured.
+    pub speed: Option<Speed>,
+    /// The layers of the output.
+    pub layers: Vec<LayerFacts>,
+    /// The gates that were asked for.
+    pub gates: Vec<Gate>,
+    /// Sentences that a user should read.
+    pub warnings: Vec<String>,
+    /// What is needed to run it again.
+    pub recipe: Recipe,
+}
+
+/// A model file in numbers.
+#[derive(Debug, Clone, Serialize)]
+pub struct FileFacts {
+    /// Where it is.
+    pub path: String,
+    /// SHA-256 of its bytes, in hex.
+    pub sha256: String,
+    /// Its size.
+    pub bytes: usize,
+    /// Its size after zstd at level 3: what a download or a container layer sees.
+    pub zstd_bytes: usize,
+    /// Operators; constants are not counted.
+    pub nodes: usize,
+    /// Elements of all constants.
+    pub parameters: usize,
+    /// How many of them are not zero.
+    pub nonzero: usize,
+    /// Multiply-accumulates of one sample.
+    pub macs: u64,
+}
+
+/// How the outputs before and after compare.
+#[derive(Debug, Clone, Serialize)]
+pub struct Accuracy {
+    /// `top1` with labels, else `agreement` of the two argmaxes, else `sqnr`.
+    pub metric: &'static str,
+    /// Samples measured on.
+    pub samples: usize,
+    /// Whether the samples are made up, so that only the divergence means something.
+    pub synthetic: bool,
+    /// The metric of the original.
+    pub before: Option<f64>,
+    /// The metric of the output.
+    pub after: Option<f64>,
+    /// `before - after`.
+    pub drop: Option<f64>,
+    /// The share of samples on which both have the same argmax.
+    pub agreement: Option<f64>,
+    /// Signal to quantisation noise of the outputs, in decibels; absent when they are equal.
+    pub sqnr_db: Option<f64>,
+}
+
+/// Latency of one batch, interleaved.
+#[derive(Debug, Clone, Serialize)]
+pub struct Speed {
+    /// Where it ran.
+    pub device: String,
+    /// Which executor ran it.
+    pub engine: &'static str,
+    /// Threads the executor may use.
+    pub threads: usize,
+    /// Samples a batch.
+    pub batch: usize,
+    /// Median of the original, in milliseconds.
+    pub before_ms: f64,
+    /// Median of the output, in milliseconds.
+    pub after_ms: f64,
+    /// `before_ms / after_ms`.
+    pub speedup: f64,
+    /// The 90th percentile of the original and of the output, in milliseconds.
+    pub p90: [f64; 2],
+}
+
+/// One layer of the output.
+#[derive(Debug, Clone, Serialize)]
+pub struct LayerFacts {
+    /// Its node.
+    pub node: String,
+    /// Its operator.
+    pub op: String,
+    /// `int8` or the weight's float type.
+    pub precision: String,
+    /// The share of its weights that are zero.
+    pub sparsity: f64,
+    /// How far its output is from the original's, where that has the same value.
+    pub sqnr_db: Option<f64>,
+    /// Multiply-accumulates of one sample.
+    pub macs: u64,
+}
+
+/// A gate and what became of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct Gate {
+    /// The flag.
+    pub name: &'static str,
+    /// What was asked.
+    pub limit: f64,
+    /// What was measured.
+    pub value: f64,
+    /// Whether it holds.
+    pub passed: bool,
+}
+
+/// What is needed to run it again.
+#[derive(Debug, Clone, Serialize)]
+pub struct Recipe {
+    /// The version of this program.
+    pub version: &'static str,
+    /// The passes and options that shape the output, as flags.
+    pub flags: Vec<String>,
+    /// The seed of every random choice.
+    pub seed: u64,
+    /// Which data was calibrated on: a digest, or how it was made up.
+    pub data: Option<String>,
+}

@@ -1,0 +1,167 @@
+//! Pass "clean": removes what changes nothing, what is computed twice, and what nobody reads.
+
+use compress_compiler::{
+    error::Result,
+    graph::Graph,
+    node::{NodeId, Port},
+    op::{Op, Operator},
+    ops::{binary::Binary, transpose::Transpose},
+    pass::{Context, Outcome, Pass},
+    rewrite::{Edit, Rule, Verdict, remove_dead, rewrite},
+    tensor::{DType, Tensor},
+    value::{Dim, Fact},
+};
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
+};
+
+/// The pass "clean".
+pub struct Clean;
+
+impl Pass for Clean {
+    fn name(&self) -> &'static str {
+        "clean"
+    }
+
+    fn run(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome> {
+        graph.infer_all()?;
+        let unread = remove_unread(graph)?;
+        let mut done = rewrite(graph, &[Box::new(NoOp)], cx)?;
+        done.edits += unread + merge_equal(graph, cx)?;
+        Ok(done)
+    }
+}
+
+/// Removes what no output depends on.
+fn remove_unread(graph: &mut Graph) -> Result<usize> {
+    let order = graph.topological()?;
+    let dead: Vec<NodeId> = order.into_iter().filter(|n| graph.is_dead(*n)).collect();
+    for n in &dead {
+        remove_dead(graph, *n);
+    }
+    Ok(dead.len())
+}
+
+/// Lets later nodes that compute the same as an earlier one step aside for it.
+fn merge_equal(graph: &mut Graph, cx: &Context) -> Result<usize> {
+    let mut seen: HashMap<u64, Vec<NodeId>> = HashMap::new();
+    let mut edits = 0;
+    for n in graph.topological()? {
+        cx.check()?;
+        if matches!(graph.op(n), Op::Input(_) | Op::Opaque(_)) {
+            continue;
+        }
+        let same = seen.entry(hash(graph, n)).or_default();
+        let Some(first) = same.iter().copied().find(|m| equal(graph, *m, n)) else {
+            same.push(n);
+            continue;
+        };
+        for slot in 0..graph.node(n).outputs.len() {
+            graph.redirect(Port { node: n, slot }, Port { node: first, slot }, &[]);
+        }
+        remove_dead(graph, n);
+        edits += 1;
+    }
+    Ok(edits)
+}
+
+/// Equal nodes hash alike. Attributes are left to the comparison.
+fn hash(graph: &Graph, n: NodeId) -> u64 {
+    let mut h = DefaultHasher::new();
+    match graph.op(n) {
+        Op::Constant(c) => (c.0.dtype(), c.0.shape(), c.0.bytes()).hash(&mut h),
+        op => (op.op_type(), graph.operands(n)).hash(&mut h),
+    }
+    h.finish()
+}
+
+fn equal(graph: &Graph, a: NodeId, b: NodeId) -> bool {
+    let unnamed = |n| graph.node(n).outputs.iter().map(|v| v.name.is_empty()).collect::<Vec<_>>();
+    graph.op(a) == graph.op(b) && graph.operands(a) == graph.operands(b) && unnamed(a) == unnamed(b)
+}
+
+/// Nodes of any operator whose first output surely is one of their operands.
+struct NoOp;
+
+impl Rule for NoOp {
+    fn name(&self) -> &'static str {
+        "no-op"
+    }
+
+    fn roots(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn apply(&self, graph: &Graph, node: NodeId, _: &Context) -> Result<Verdict> {
+        Ok(match unchanged(graph, node)? {
+            Some(operand) => Verdict::Apply(Edit::swap(node.into(), operand)),
+            None => Verdict::No,
+        })
+    }
+}
+
+/// The operand that `node` hands on as it is, if that is certain.
+fn unchanged(graph: &Graph, node: NodeId) -> Result<Option<Port>> {
+    let operands = graph.operands(node);
+    let Some(x) = operands.first().copied().flatten() else { return Ok(None) };
+    let fact = |slot: usize| operands.get(slot).copied().flatten().map(|p| graph.fact(p));
+    let (from, to) = (graph.fact(x), graph.fact(node.into()));
+    let certain = match graph.op(node) {
+        Op::Identity(_) | Op::Dropout(_) => true,
+        Op::Cast(c) => from.dtype == Some(c.to),
+        Op::Reshape(_) | Op::Flatten(_) | Op::Squeeze(_) | Op::Unsqueeze(_) | Op::Expand(_) => same_shape(from, to),
+        Op::Transpose(t) => same_shape(from, to) && keeps_order(t, from)?,
+        // Nothing is left out, so only a step backwards could change the order.
+        Op::Slice(_) => same_shape(from, to) && fact(4).is_none_or(|f| all_elems(f, |n| n > 0)),
+        Op::Pad(_) => fact(1).is_some_and(|f| all_elems(f, |n| n == 0)),
+        Op::Concat(_) => operands.len() == 1,
+        Op::Split(s) => s.parts == 1,
+        Op::Binary(b) => return Ok(neutral(graph, *b, &operands, to)),
+        _ => false,
+    };
+    Ok(certain.then_some(x))
+}
+
+fn same_shape(a: &Fact, b: &Fact) -> bool {
+    match (a.dims(), b.dims()) {
+        (Some(a), Some(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same(b)),
+        _ => false,
+    }
+}
+
+fn all_elems(f: &Fact, test: impl Fn(i64) -> bool) -> bool {
+    f.known_elems().is_some_and(|e| e.into_iter().all(test))
+}
+
+/// Whether a transpose leaves all axes that are longer than 1 in their order.
+fn keeps_order(t: &Transpose, input: &Fact) -> Result<bool> {
+    let Some(dims) = input.dims() else { return Ok(false) };
+    let long: Vec<usize> = t.resolve(dims.len())?.into_iter().filter(|a| dims[*a] != Dim::Known(1)).collect();
+    Ok(long.is_sorted())
+}
+
+/// The operand of an elementwise operator whose other operand is its neutral element.
+fn neutral(graph: &Graph, op: Binary, operands: &[Option<Port>], to: &Fact) -> Option<Port> {
+    let &[Some(a), Some(b)] = operands else { return None };
+    let one = match op {
+        Binary::Add | Binary::Sub => false,
+        Binary::Mul | Binary::Div | Binary::Pow => true,
+        _ => return None,
+    };
+    let swapped = op.commutes().then_some((b, a));
+    [Some((a, b)), swapped].into_iter().flatten().find_map(|(x, other)| {
+        let kept = same_shape(graph.fact(x), to) && graph.fact(x).dtype == to.dtype;
+        (kept && graph.constant(other).is_some_and(|t| filled_with(t, one))).then_some(x)
+    })
+}
+
+/// Whether every element is 1, or every element is 0.
+fn filled_with(t: &Tensor, one: bool) -> bool {
+    let value = match t.dtype() {
+        DType::Bool | DType::String => return false,
+        d if d.is_float() => Tensor::floats(d, &[], &[one.into()]),
+        d => Tensor::ints(d, &[], &[one.into()]),
+    };
+    t.bytes().chunks_exact(value.bytes().len()).all(|c| c == value.bytes())
+}

@@ -1,0 +1,236 @@
+//! Pass "fold": computes what does not depend on the model's inputs.
+//!
+//! Three things become constants: operators over constants, run by the evaluator; integers
+//! that follow from shapes, which inference already knows although the input of `Shape` is
+//! no constant; and the target of a Reshape or Expand of which all but one size is known.
+//! The last two end the chains of `Shape`, `Gather` and `Concat` that exporters leave behind.
+
+use compress_compiler::{
+    error::{Error, Kind, Result},
+    graph::Graph,
+    node::{NodeId, Port},
+    op::{Op, Operator},
+    ops::reshape::Reshape,
+    pass::{Context, Outcome, Pass, Skipped},
+    rewrite::remove_dead,
+    tensor::Tensor,
+    value::{Dim, Fact},
+};
+
+/// Up to this size a result is always worth having.
+const SMALL: usize = 64 << 10;
+
+/// The pass "fold".
+pub struct Fold;
+
+impl Pass for Fold {
+    fn name(&self) -> &'static str {
+        "fold"
+    }
+
+    fn run(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome> {
+        let mut done = Outcome::default();
+        for n in graph.topological()? {
+            // What was folded before may have taken this node along, or reused its id.
+            if !graph.contains(n) || matches!(graph.op(n), Op::Input(_) | Op::Constant(_)) {
+                continue;
+            }
+            cx.check()?;
+            // What was folded before sharpens what is known here.
+            infer(graph, n)?;
+            if keeps(graph.op(n)) {
+                continue;
+            }
+            done.edits += known_elements(graph, n);
+            if !graph.contains(n) {
+                continue;
+            }
+            done.edits += fixed_target(graph, n);
+            match evaluate(graph, n, cx)? {
+                Verdict::Variable => {}
+                Verdict::Folded => done.edits += 1,
+                Verdict::Skipped(reason) => {
+                    let node = graph.node(n).display_name().to_string();
+                    done.skipped.push(Skipped { rule: "fold".into(), node, reason });
+                }
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// Whether an operator stays although its operands are constants: quantised weights are
+/// stored as integers and scaled when the model runs, and nobody knows what an opaque
+/// operator computes.
+fn keeps(op: &Op) -> bool {
+    matches!(op, Op::Quantize(_) | Op::Dequantize(_) | Op::Opaque(_))
+}
+
+/// Infers again what `node` makes; what was known before still holds where that knows less.
+fn infer(graph: &mut Graph, node: NodeId) -> Result<()> {
+    let facts = graph.infer_op(graph.op(node), &graph.operands(node)).map_err(|e| e.at(graph.node(node).label()))?;
+    for (slot, new) in facts.into_iter().enumerate().take(graph.node(node).outputs.len()) {
+        let port = Port { node, slot };
+        let fact = new.clone().refined(graph.fact(port)).unwrap_or(new);
+        graph.set_fact(port, fact);
+    }
+    Ok(())
+}
+
+/// Whether anybody asks for the value at `port`.
+fn is_read(graph: &Graph, port: Port) -> bool {
+    graph.is_output(port) || !graph.uses(port).is_empty()
+}
+
+/// Makes every reader of `port` read `tensor` instead, under the same name.
+fn replace(graph: &mut Graph, port: Port, tensor: Tensor) {
+    let constant = graph.add_constant("", tensor).into();
+    graph.redirect(port, constant, &[]);
+    graph.take_name(port, constant);
+}
+
+/// Replaces outputs whose elements inference knows.
+fn known_elements(graph: &mut Graph, node: NodeId) -> usize {
+    let known: Vec<(Port, Tensor)> = (0..graph.node(node).outputs.len())
+        .map(|slot| Port { node, slot })
+        .filter(|port| is_read(graph, *port))
+        .filter_map(|port| Some((port, elements(graph.fact(port))?)))
+        .collect();
+    let edits = known.len();
+    for (port, tensor) in known {
+        replace(graph, port, tensor);
+    }
+    if edits > 0 {
+        remove_dead(graph, node);
+    }
+    edits
+}
+
+/// The tensor that a fact describes to the last element.
+fn elements(fact: &Fact) -> Option<Tensor> {
+    let (elems, shape, dtype) = (fact.known_elems()?, fact.fixed()?, fact.dtype?);
+    let (low, high) = dtype.int_range()?;
+    let fits = shape.iter().product::<usize>() == elems.len() && elems.iter().all(|e| (low..=high).contains(e));
+    fits.then(|| Tensor::ints(dtype, &shape, &elems))
+}
+
+/// Gives a Reshape or Expand a constant target where one says the same.
+fn fixed_target(graph: &mut Graph, node: NodeId) -> usize {
+    let (Some(data), Some(old)) = (graph.operand(node, 0), graph.operand(node, 1)) else { return 0 };
+    let op = graph.op(node);
+    if graph.constant(old).is_some() || !matches!(op, Op::Reshape(_) | Op::Expand(_)) {
+        return 0;
+    }
+    let (Some(input), Some(output)) = (graph.fact(data).dims(), graph.fact(node.into()).dims()) else { return 0 };
+    let target = if matches!(op, Op::Expand(_)) { expand_target(input, output) } else { reshape_target(input, output) };
+    let Some(target) = target else { return 0 };
+    if matches!(op, Op::Reshape(_)) {
+        graph.set_op(node, Reshape { allow_zero: false }.into());
+    }
+    let name = graph.value(old).name.clone();
+    graph.set_operand(node, 1, None);
+    remove_dead(graph, old.node);
+    let constant = graph.add_constant(&name, Tensor::i64s(&target));
+    graph.set_operand(node, 1, Some(constant.into()));
+    1
+}
+
+/// The constant with which a Reshape (without `allow_zero`) turns `input` into `output`, if
+/// one size at most must be left for it to find.
+pub(crate) fn reshape_target(input: &[Dim], output: &[Dim]) -> Option<Vec<i64>> {
+    let mut rest = false;
+    (0..output.len())
+        .map(|i| match &output[i] {
+            // An empty axis would need `allow_zero`, and leaves -1 undefined.
+            Dim::Known(n) => (*n > 0).then_some(*n),
+            d if input.get(i).is_some_and(|x| x.same(d)) => Some(0),
+            _ => (!std::mem::replace(&mut rest, true)).then_some(-1),
+        })
+        .collect()
+}
+
+/// The constant with which an Expand turns `input` into `output`.
+fn expand_target(input: &[Dim], output: &[Dim]) -> Option<Vec<i64>> {
+    let new = output.len().checked_sub(input.len())?;
+    (0..output.len())
+        .map(|i| match &output[i] {
+            Dim::Known(n) => Some(*n),
+            // 1 keeps what the input has.
+            d => (i >= new && input[i - new].same(d)).then_some(1),
+        })
+        .collect()
+}
+
+enum Verdict {
+    /// Depends on a graph input.
+    Variable,
+    Folded,
+    Skipped(String),
+}
+
+/// Runs `node` if all it reads is constant and the result is worth keeping.
+fn evaluate(graph: &mut Graph, node: NodeId, cx: &Context) -> Result<Verdict> {
+    let operands = graph.operands(node);
+    // Cheap clones: a tensor's bytes are shared.
+    let inputs: Vec<Option<Tensor>> = operands.iter().map(|p| graph.constant((*p)?).cloned()).collect();
+    if operands.is_empty() || operands.iter().zip(&inputs).any(|(p, t)| p.is_some() && t.is_none()) {
+        return Ok(Verdict::Variable);
+    }
+    let op = graph.op(node).clone();
+    let before: usize = inputs.iter().flatten().map(|t| t.bytes().len()).sum();
+    // The size is known before anything is allocated; a cast may well widen what it reads.
+    let limit = SMALL.max(before.saturating_mul(if op.inflates() { 1 } else { 4 }));
+    match result_size(&op, graph, node, &inputs) {
+        None => return Ok(Verdict::Skipped("the size of its constant result is not known".into())),
+        Some(after) if after > limit => {
+            let reason = format!("its constant result has {after} bytes, what it is made from {before}");
+            return Ok(Verdict::Skipped(reason));
+        }
+        Some(_) => {}
+    }
+    let label = graph.node(node).label();
+    let results = match cx.evaluator.eval(&op, &inputs) {
+        Ok(results) => results,
+        Err(e) if e.kind() == Kind::Unsupported => return Ok(Verdict::Skipped(e.message().into())),
+        Err(e) => return Err(e.at(label)),
+    };
+    if results.len() < graph.node(node).outputs.len() {
+        return Err(Error::bug(format!("the evaluator made {} outputs", results.len())).at(label));
+    }
+    for (slot, tensor) in results.into_iter().enumerate().take(graph.node(node).outputs.len()) {
+        let port = Port { node, slot };
+        if let Err(e) = Fact::of(&tensor).refined(graph.fact(port)) {
+            return Err(Error::bug(format!("the evaluator and inference disagree: {}", e.message())).at(label));
+        }
+        if is_read(graph, port) {
+            replace(graph, port, tensor);
+        }
+    }
+    remove_dead(graph, node);
+    Ok(Verdict::Folded)
+}
+
+/// The bytes of all outputs of `node`, if they are known and can be counted.
+fn result_size(op: &Op, graph: &Graph, node: NodeId, inputs: &[Option<Tensor>]) -> Option<usize> {
+    if matches!(op, Op::Range(_)) {
+        return range_size(inputs);
+    }
+    graph.node(node).outputs.iter().try_fold(0usize, |sum, v| {
+        let size = v.fact.fixed()?.into_iter().try_fold(v.fact.dtype?.size(), usize::checked_mul)?;
+        sum.checked_add(size)
+    })
+}
+
+/// The bytes of a Range, which inference cannot tell.
+fn range_size(inputs: &[Option<Tensor>]) -> Option<usize> {
+    let number = |slot: usize| {
+        let t = inputs.get(slot)?.as_ref()?;
+        let floats = t.as_f32().and_then(|v| v.first().map(|v| f64::from(*v)));
+        floats.or_else(|| Some(*t.as_i64()?.first()? as f64))
+    };
+    let (start, limit, delta) = (number(0)?, number(1)?, number(2)?);
+    let count = ((limit - start) / delta).ceil();
+    // A cast from floating point saturates: a count too large to hold is too large to keep.
+    let size = inputs[0].as_ref()?.dtype().size();
+    count.is_finite().then(|| (count as usize).saturating_mul(size))
+}

@@ -1,0 +1,73 @@
+//! Pass "fuse": several operators become one that computes the same.
+//!
+//! One file a rule. All take a value out of the graph, so it must have one reader and be no
+//! graph output; a constant that others read too is left to them, the fused operator gets its
+//! own. `tests/golden/fuse` shows each rule at work, and where it must not apply.
+
+mod affine;
+mod batch_norm;
+mod clamp;
+mod constants;
+mod layer;
+mod matmul_add;
+mod pad;
+mod reshape;
+mod slice;
+mod squeeze;
+mod transpose;
+
+use compress_compiler::{
+    error::Result,
+    graph::Graph,
+    node::Port,
+    op::Operator,
+    pass::{Context, Outcome, Pass},
+    rewrite::{Edit, Ref, Rule, Verdict, rewrite},
+    tensor::Tensor,
+};
+
+/// The pass "fuse".
+pub struct Fuse;
+
+impl Pass for Fuse {
+    fn name(&self) -> &'static str {
+        "fuse"
+    }
+
+    fn run(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome> {
+        graph.infer_all()?;
+        let rules: [Box<dyn Rule>; 10] = [
+            Box::new(batch_norm::ConvBatchNorm),
+            Box::new(affine::LayerAffine),
+            Box::new(matmul_add::MatMulAdd),
+            Box::new(constants::ConstantPair),
+            Box::new(pad::PadWindow),
+            Box::new(transpose::TransposePair),
+            Box::new(squeeze::SqueezePair),
+            Box::new(reshape::ReshapePair),
+            Box::new(slice::SlicePair),
+            Box::new(clamp::ClampPair),
+        ];
+        rewrite(graph, &rules, cx)
+    }
+}
+
+/// The integers that a constant at `port` holds.
+fn ints(graph: &Graph, port: Port) -> Option<Vec<i64>> {
+    graph.constant(port)?.as_i64()
+}
+
+/// Adds `tensor` as the successor of the constant `old`, under its name if nobody else reads it.
+fn succeed(graph: &Graph, edit: &mut Edit, old: Port, tensor: Tensor) -> Ref {
+    let new = edit.constant(&graph.value(old).name, tensor);
+    if graph.only_use(old).is_some() {
+        edit.replace(old, new);
+    }
+    new
+}
+
+/// Why the producer of `value` stays.
+fn shared(graph: &Graph, value: Port) -> Verdict {
+    let node = graph.node(value.node);
+    Verdict::Skip(format!("the result of {} `{}` is needed elsewhere too", node.op.op_type(), node.display_name()))
+}

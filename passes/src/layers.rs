@@ -1,0 +1,94 @@
+//! The layers of a graph: operators that multiply activations by a constant weight. What
+//! pruning and quantisation agree on.
+
+use compress_compiler::{
+    graph::Graph,
+    node::{NodeId, Port},
+    op::{Operator, WeightAxes},
+    tensor::DType,
+};
+use regex::Regex;
+use std::collections::HashSet;
+
+/// A layer and its weight.
+#[derive(Debug, Clone, Copy)]
+pub struct Layer {
+    /// The operator.
+    pub node: NodeId,
+    /// The constant that holds the weight.
+    pub weight: NodeId,
+    /// The weight's channel axes.
+    pub axes: WeightAxes,
+}
+
+/// All layers in topological order.
+///
+/// # Errors
+/// Malformed when the graph has a cycle.
+pub fn layers(g: &Graph) -> compress_compiler::error::Result<Vec<Layer>> {
+    let order = g.topological()?;
+    Ok(order.into_iter().filter_map(|n| layer(g, n)).collect())
+}
+
+fn layer(g: &Graph, node: NodeId) -> Option<Layer> {
+    let axes = g.op(node).weight()?;
+    let port = g.operand(node, axes.slot)?;
+    let tensor = g.constant(port)?;
+    // A MatMul by a vector or a stack of matrices has no output channels in our sense.
+    let fits = tensor.dtype().is_float() && tensor.shape().len() >= 2 && axes.output < tensor.shape().len();
+    let stack = g.op(node).op_type() == "MatMul" && tensor.shape().len() != 2;
+    (fits && !stack).then_some(Layer { node, weight: port.node, axes })
+}
+
+/// The layers with no layer before them, and those with none after: the ends of the network,
+/// which compress badly.
+pub fn ends(g: &Graph, layers: &[Layer]) -> HashSet<NodeId> {
+    let nodes: HashSet<NodeId> = layers.iter().map(|l| l.node).collect();
+    let Ok(order) = g.topological() else { return HashSet::new() };
+    let mut seen: HashSet<NodeId> = HashSet::new();
+    let mut ends = HashSet::new();
+    for &n in &order {
+        let after = g.operands(n).into_iter().flatten().any(|p| nodes.contains(&p.node) || seen.contains(&p.node));
+        if after {
+            seen.insert(n);
+        } else if nodes.contains(&n) {
+            ends.insert(n);
+        }
+    }
+    let mut before: HashSet<NodeId> = HashSet::new();
+    for &n in order.iter().rev() {
+        let readers = (0..g.node(n).outputs.len()).flat_map(|slot| g.uses(Port { node: n, slot }));
+        let ahead = readers.into_iter().any(|u| nodes.contains(&u.node) || before.contains(&u.node));
+        if ahead {
+            before.insert(n);
+        } else if nodes.contains(&n) {
+            ends.insert(n);
+        }
+    }
+    ends
+}
+
+/// Whether the user excluded this layer, by the node's name or its weight's.
+pub fn excluded(g: &Graph, layer: &Layer, exclude: &[Regex]) -> bool {
+    let weight = &g.value(layer.weight.into()).name;
+    exclude.iter().any(|r| r.is_match(g.node(layer.node).display_name()) || r.is_match(weight))
+}
+
+/// Why a weight can't be touched, if so.
+pub fn obstacle(g: &Graph, layer: &Layer, layers: &[Layer]) -> Option<String> {
+    let tensor = g.constant(layer.weight.into())?;
+    if tensor.dtype() != DType::F32 {
+        return Some(format!("its weight is {}, only f32 is handled", tensor.dtype()));
+    }
+    if tensor.as_f32()?.iter().any(|v| !v.is_finite()) {
+        return Some("its weight has NaN or infinite values".into());
+    }
+    if g.is_output(layer.weight.into()) {
+        return Some("its weight is a graph output".into());
+    }
+    let other = g
+        .uses(layer.weight.into())
+        .into_iter()
+        .find(|u| !layers.iter().any(|l| l.node == u.node && l.axes.slot == u.slot));
+    other.map(|u| format!("its weight is shared with {}", g.node(u.node).label()))
+}

@@ -1,0 +1,123 @@
+//! The passes, and the one table that says in which order they run.
+
+pub mod clean;
+pub mod fold;
+pub mod fuse;
+pub mod layers;
+pub mod prune;
+pub mod quant;
+
+use compress_compiler::{
+    error::Result,
+    graph::Graph,
+    pass::{Context, Outcome, Pass, Pipeline},
+};
+use prune::unstructured::Prune;
+use quant::{observe::Calibration, ptq::Int8};
+use regex::Regex;
+
+/// What the user asked of the pipeline.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The fraction of the weights to zero.
+    pub prune: Option<f64>,
+    /// Whether the first and last layers are pruned too.
+    pub prune_ends: bool,
+    /// Quantise to INT8, with activation ranges chosen so.
+    pub int8: Option<Calibration>,
+    /// Layers to leave alone.
+    pub exclude: Vec<Regex>,
+}
+
+/// A step of the pipeline: its place, its name, and when it runs.
+pub struct Stage {
+    /// The name, as in reports.
+    pub name: &'static str,
+    /// What it does, in one line.
+    pub does: &'static str,
+    make: fn(&Options) -> Option<Box<dyn Pass>>,
+}
+
+/// Every pass, in the order in which they run.
+pub const STAGES: &[Stage] = &[
+    Stage {
+        name: "fold",
+        does: "compute what depends on constants and known shapes only",
+        make: |_| Some(Box::new(fold::Fold)),
+    },
+    Stage {
+        name: "clean",
+        does: "remove dead nodes, identities, dropout, duplicates and unused weights",
+        make: |_| Some(Box::new(clean::Clean)),
+    },
+    Stage {
+        name: "fuse",
+        does: "merge batch norms, biases, scales and pads into layers; merge chains of reshapes, transposes, slices",
+        make: |_| Some(Box::new(fuse::Fuse)),
+    },
+    Stage {
+        name: "simplify",
+        does: "repeat the three above until nothing changes",
+        make: |_| Some(Box::new(Simplify)),
+    },
+    Stage {
+        name: "prune",
+        does: "zero the smallest weights of all layers together (--prune)",
+        make: |o| {
+            let (fraction, exclude) = (o.prune?, o.exclude.clone());
+            Some(Box::new(Prune { fraction, exclude, ends: o.prune_ends }))
+        },
+    },
+    Stage {
+        name: "int8",
+        does: "quantise activations to U8, weights to S8 per channel, biases to INT32, as QDQ (--int8)",
+        make: |o| Some(Box::new(Int8 { calibration: o.int8?, exclude: o.exclude.clone() })),
+    },
+];
+
+/// The passes that `options` ask for, up to `stop_after`.
+pub fn pipeline(options: &Options, stop_after: Option<&str>) -> Pipeline {
+    let last = stop_after.and_then(|s| STAGES.iter().position(|t| t.name == s)).unwrap_or(STAGES.len() - 1);
+    Pipeline { passes: STAGES[..=last].iter().filter_map(|s| (s.make)(options)).collect() }
+}
+
+/// How often [`simplify`] starts over at most. Three rounds are the rule; the bound is for
+/// graphs made to need more.
+const ROUNDS: usize = 8;
+
+/// Folds, cleans and fuses until there is nothing left to do.
+///
+/// # Errors
+/// What the passes raise.
+pub fn simplify(graph: &mut Graph, cx: &Context) -> Result<Outcome> {
+    let passes: [&dyn Pass; 3] = [&fold::Fold, &clean::Clean, &fuse::Fuse];
+    let mut total = Outcome::default();
+    for _ in 0..ROUNDS {
+        let before = total.edits;
+        // What an earlier round left alone may be gone since.
+        total.skipped.clear();
+        for pass in passes {
+            let done = pass.run(graph, cx)?;
+            total.edits += done.edits;
+            total.skipped.extend(done.skipped);
+            total.warnings.extend(done.warnings);
+        }
+        if total.edits == before {
+            break;
+        }
+    }
+    Ok(total)
+}
+
+/// [`simplify`] as a pass.
+struct Simplify;
+
+impl Pass for Simplify {
+    fn name(&self) -> &'static str {
+        "simplify"
+    }
+
+    fn run(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome> {
+        simplify(graph, cx)
+    }
+}

@@ -1,0 +1,3 @@
+//! Pruning.
+
+pub mod unstructured;

@@ -1,0 +1,259 @@
+//! What is quantised, and with which parameters.
+//!
+//! Activations become U8 where an integer kernel reads or writes them: at the input of every
+//! layer (Conv, Gemm, MatMul by a constant), at the output of every Conv, and on the way
+//! between them through operators that move values (MaxPool, Reshape, ...), join them
+//! (Concat) or have an integer kernel of their own (Add, average pools). A Relu or Clip after
+//! such an operator is part of its output's range and disappears. What leads to no further
+//! layer stays in floating point, so a classifier's logits keep their resolution.
+
+use super::{
+    observe::{Calibration, Observer},
+    params::Affine,
+    qdq,
+};
+use crate::layers::{Layer, excluded, layers, obstacle};
+use compress_compiler::{
+    error::{Error, Result},
+    graph::Graph,
+    node::{NodeId, Port},
+    op::{Op, Operator, Quant},
+    ops::unary::Unary,
+    pass::{Context, Outcome, Pass, Skipped},
+    tensor::DType,
+    value::Fact,
+    verify::verify,
+};
+use regex::Regex;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Static post-training quantisation: U8 activations, S8 weights per channel, INT32 biases.
+pub struct Int8 {
+    /// How activation ranges are chosen.
+    pub calibration: Calibration,
+    /// Layers to leave in floating point.
+    pub exclude: Vec<Regex>,
+}
+
+impl Pass for Int8 {
+    fn name(&self) -> &'static str {
+        "int8"
+    }
+
+    fn run(&self, g: &mut Graph, cx: &Context) -> Result<Outcome> {
+        let mut out = Outcome::default();
+        if g.operators().any(|n| matches!(g.op(n), Op::Quantize(_) | Op::Dequantize(_))) {
+            return Err(
+                Error::unsupported("the model is quantised already").help("give the FP32 model, or drop --int8")
+            );
+        }
+        let layers = self.choose(g, &mut out)?;
+        if layers.is_empty() {
+            out.warnings.push("--int8 found no layer to quantise; the report lists why".into());
+            return Ok(out);
+        }
+        let mut plan = Plan::new(g, layers);
+        let watch: Vec<Port> = plan.wanted.iter().copied().collect();
+        let mut observers = vec![Observer::default(); watch.len()];
+        let calibrator = cx.calibrator.ok_or_else(|| Error::bug("int8 was planned without calibration data"))?;
+        calibrator.observe(&verify(g)?, &watch, &mut |i, values| {
+            observers[i].add(values).map_err(|e| e.at(g.node(watch[i].node).label()))
+        })?;
+        cx.check()?;
+        let ranges = watch.iter().zip(&observers).map(|(p, o)| (*p, o.range(self.calibration)));
+        let params = plan.parameters(ranges)?;
+        out.edits = plan.layers.len();
+        qdq::insert(g, &plan, &params)?;
+        Ok(out)
+    }
+}
+
+impl Int8 {
+    /// The layers that can be quantised; the others are reported.
+    fn choose(&self, g: &Graph, out: &mut Outcome) -> Result<Vec<Layer>> {
+        let all = layers(g)?;
+        let mut chosen = vec![];
+        for l in &all {
+            let reason = match obstacle(g, l, &all) {
+                _ if excluded(g, l, &self.exclude) => Some("excluded by --exclude".into()),
+                Some(o) => Some(o),
+                None if g.op(l.node).quant() != Quant::Weighted => {
+                    Some("it scales its product, which no integer kernel does".into())
+                }
+                None => bias_obstacle(g, l).or_else(|| input_obstacle(g, l)),
+            };
+            match reason {
+                None => chosen.push(*l),
+                Some(reason) => out.skipped.push(Skipped {
+                    rule: self.name().into(),
+                    node: g.node(l.node).display_name().into(),
+                    reason,
+                }),
+            }
+        }
+        Ok(chosen)
+    }
+}
+
+fn bias_obstacle(g: &Graph, l: &Layer) -> Option<String> {
+    let port = g.operand(l.node, l.axes.bias?)?;
+    let channels = g.constant(l.weight.into())?.shape()[l.axes.output];
+    match g.constant(port) {
+        None => Some("its bias is computed".into()),
+        Some(t) if t.shape() != [channels] || t.dtype() != DType::F32 => {
+            Some(format!("its bias is {t:?}, not one value a channel"))
+        }
+        Some(t) if !t.as_f32()?.iter().all(|v| v.is_finite()) => Some("its bias has NaN or infinite values".into()),
+        Some(_) => None,
+    }
+}
+
+fn input_obstacle(g: &Graph, l: &Layer) -> Option<String> {
+    let input = g.operand(l.node, 0)?;
+    (g.constant(input).is_some() || g.fact(input).dtype != Some(DType::F32))
+        .then(|| "its input is no f32 activation".into())
+}
+
+/// Which values are quantised, and how they hang together.
+pub(super) struct Plan {
+    /// The layers that become integer.
+    pub layers: Vec<Layer>,
+    /// The values that become U8.
+    pub wanted: BTreeSet<Port>,
+    /// Operators between layers that become integer too.
+    pub taken: BTreeSet<NodeId>,
+    /// For a wanted value after an activation that its range makes needless: the value before.
+    pub before: BTreeMap<Port, Port>,
+    /// Values that share their parameters, as a forest.
+    parent: HashMap<Port, Port>,
+}
+
+impl Plan {
+    fn new(g: &Graph, layers: Vec<Layer>) -> Self {
+        let integer: BTreeSet<NodeId> = layers.iter().map(|l| l.node).collect();
+        let mut plan = Self {
+            layers,
+            wanted: BTreeSet::new(),
+            taken: BTreeSet::new(),
+            before: BTreeMap::new(),
+            parent: HashMap::new(),
+        };
+        let mut queue: Vec<Port> = vec![];
+        for l in &plan.layers {
+            queue.extend(g.operand(l.node, 0));
+            if matches!(g.op(l.node), Op::Conv(_)) {
+                queue.push(after_activation(g, l.node.into()));
+            }
+        }
+        while let Some(port) = queue.pop() {
+            if g.fact(port).dtype != Some(DType::F32) || !plan.wanted.insert(port) {
+                continue;
+            }
+            let source = before_activation(g, port);
+            let node = source.node;
+            let operands: Vec<Port> = g.operands(node).into_iter().flatten().collect();
+            let activations: Vec<Port> = operands.iter().copied().filter(|p| is_activation(g, *p)).collect();
+            let take = match g.op(node).quant() {
+                Quant::Weighted => integer.contains(&node),
+                Quant::Same => source == port && activations.first() == operands.first() && !activations.is_empty(),
+                Quant::Tied => source == port && activations.len() == operands.len(),
+                // An integer kernel pays when an operand is integer already.
+                Quant::Arithmetic => {
+                    activations.len() == operands.len()
+                        && activations
+                            .iter()
+                            .any(|p| integer.contains(&before_activation(g, *p).node) || plan.wanted.contains(p))
+                }
+                Quant::Float => false,
+            };
+            if !take {
+                continue;
+            }
+            if source != port {
+                plan.before.insert(port, source);
+            }
+            match g.op(node).quant() {
+                Quant::Weighted | Quant::Float => continue,
+                Quant::Same => {
+                    plan.join(port, activations[0]);
+                    queue.push(activations[0]);
+                }
+                Quant::Tied => {
+                    activations.iter().for_each(|p| plan.join(port, *p));
+                    queue.extend(&activations);
+                }
+                Quant::Arithmetic => queue.extend(&activations),
+            }
+            plan.taken.insert(node);
+        }
+        plan
+    }
+
+    fn root(&self, mut p: Port) -> Port {
+        while let Some(up) = self.parent.get(&p) {
+            p = *up;
+        }
+        p
+    }
+
+    fn join(&mut self, a: Port, b: Port) {
+        let (a, b) = (self.root(a), self.root(b));
+        if a != b {
+            self.parent.insert(a, b);
+        }
+    }
+
+    /// Parameters of every wanted value: those that hang together cover all their ranges.
+    fn parameters(
+        &mut self,
+        ranges: impl Iterator<Item = (Port, Option<(f32, f32)>)>,
+    ) -> Result<HashMap<Port, Affine>> {
+        let mut merged: HashMap<Port, (f32, f32)> = HashMap::new();
+        for (port, range) in ranges {
+            let Some((low, high)) = range else { continue };
+            let r = merged.entry(self.root(port)).or_insert((low, high));
+            *r = (r.0.min(low), r.1.max(high));
+        }
+        self.wanted
+            .iter()
+            .map(|p| match merged.get(&self.root(*p)) {
+                Some((low, high)) => Ok((*p, Affine::covering(*low, *high))),
+                None => Err(Error::data("calibration reached no value of an activation; is the data set empty?")),
+            })
+            .collect()
+    }
+}
+
+fn is_activation(g: &Graph, port: Port) -> bool {
+    g.constant(port).is_none() && g.fact(port).dtype == Some(DType::F32)
+}
+
+/// The value after the Relu or Clip that alone reads `port`, or `port`.
+fn after_activation(g: &Graph, port: Port) -> Port {
+    match g.only_use(port) {
+        Some(u) if u.slot == 0 && saturates(g, u.node) => u.node.into(),
+        _ => port,
+    }
+}
+
+/// The value before the Relu or Clip that makes `port`, if only that reads it and an
+/// integer kernel could make it; else `port`.
+fn before_activation(g: &Graph, port: Port) -> Port {
+    if !saturates(g, port.node) {
+        return port;
+    }
+    let Some(source) = g.operand(port.node, 0) else { return port };
+    let fits = matches!(g.op(source.node).quant(), Quant::Weighted | Quant::Arithmetic);
+    if fits && g.only_use(source).is_some() { source } else { port }
+}
+
+/// Whether a node is a Relu, or a Clip from 0 up: what it does, the range of a U8 value with
+/// zero point 0 does as well.
+fn saturates(g: &Graph, n: NodeId) -> bool {
+    let zero = |f: &Fact| f.floats.as_deref() == Some(&[0.0]);
+    match g.op(n) {
+        Op::Unary(Unary::Relu) => true,
+        Op::Clip(_) => g.operand(n, 1).is_some_and(|p| g.constant(p).is_some() && zero(g.fact(p))),
+        _ => false,
+    }
+}

@@ -1,0 +1,82 @@
+//! How long a model takes.
+
+use crate::burn::Executable;
+use compress_compiler::{error::Result, tensor::Tensor};
+use std::time::Instant;
+
+/// What was measured over several runs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Timing {
+    /// The median, in milliseconds.
+    pub median_ms: f64,
+    /// Nine runs of ten were at least this fast.
+    pub p90_ms: f64,
+    /// How many runs were measured.
+    pub runs: usize,
+}
+
+impl Timing {
+    /// Sums up the times of single runs, in milliseconds. All zero when there are none.
+    pub fn of(mut times: Vec<f64>) -> Self {
+        times.sort_by(f64::total_cmp);
+        let n = times.len();
+        let at = |i: usize| times.get(i).copied().unwrap_or(0.0);
+        let median_ms = if n.is_multiple_of(2) { (at(n.saturating_sub(1) / 2) + at(n / 2)) / 2.0 } else { at(n / 2) };
+        Self { median_ms, p90_ms: at((n * 9).div_ceil(10).saturating_sub(1)), runs: n }
+    }
+}
+
+fn once(exe: &Executable, inputs: &[Tensor]) -> Result<f64> {
+    // Downloading the outputs is part of a run: it waits for the device.
+    let start = Instant::now();
+    exe.run(inputs)?;
+    Ok(start.elapsed().as_secs_f64() * 1e3)
+}
+
+/// Times one model.
+///
+/// # Errors
+/// What running it raises.
+pub fn time(exe: &Executable, inputs: &[Tensor], runs: usize, warmup: usize) -> Result<Timing> {
+    for _ in 0..warmup {
+        exe.run(inputs)?;
+    }
+    (0..runs.max(1)).map(|_| once(exe, inputs)).collect::<Result<_>>().map(Timing::of)
+}
+
+/// Times two models in turns, so that a machine that slows down or speeds up does so for both.
+///
+/// # Errors
+/// What running them raises.
+pub fn interleaved(
+    before: &Executable,
+    after: &Executable,
+    inputs: &[Tensor],
+    runs: usize,
+    warmup: usize,
+) -> Result<(Timing, Timing)> {
+    for _ in 0..warmup {
+        before.run(inputs)?;
+        after.run(inputs)?;
+    }
+    let (mut first, mut second) = (vec![], vec![]);
+    for _ in 0..runs.max(1) {
+        first.push(once(before, inputs)?);
+        second.push(once(after, inputs)?);
+    }
+    Ok((Timing::of(first), Timing::of(second)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_statistics() {
+        let t = Timing::of((1..=10).rev().map(f64::from).collect());
+        assert_eq!((t.median_ms, t.p90_ms, t.runs), (5.5, 9.0, 10));
+        let t = Timing::of(vec![3.0, 1.0, 2.0]);
+        assert_eq!((t.median_ms, t.p90_ms, t.runs), (2.0, 3.0, 3));
+        assert_eq!(Timing::of(vec![]).runs, 0);
+    }
+}

@@ -1,0 +1,322 @@
+//! The interpreter: runs the nodes of a verified graph in order.
+
+use super::{
+    kernels::{self, Args},
+    tensor::Value,
+};
+use crate::device::Device;
+use compress_compiler::{
+    error::{Error, Result},
+    graph::Graph,
+    node::{NodeId, Port},
+    op::Op,
+    tensor::{DType, Tensor},
+    value::{Dim, Fact},
+    verify::Verified,
+};
+use std::collections::{HashMap, HashSet};
+
+/// A graph made ready to run on one device. Constants were sent there, quantised constants
+/// were dequantised, and it is known after which node each value is of no more use.
+pub struct Executable {
+    device: Device,
+    steps: Vec<Step>,
+    inputs: Vec<Input>,
+    /// Constants by slot; `None` for the slots of values that are computed.
+    constants: Vec<Option<Value>>,
+    outputs: Vec<usize>,
+    slots: HashMap<Port, usize>,
+}
+
+struct Step {
+    label: String,
+    op: Op,
+    /// The slot of each input, and whether this is the last time that it is read.
+    inputs: Vec<Option<(usize, bool)>>,
+    /// The slot of each output; `None` where nobody reads it.
+    outputs: Vec<Option<usize>>,
+}
+
+struct Input {
+    name: String,
+    /// `None` where nobody reads the input.
+    slot: Option<usize>,
+    fact: Fact,
+    default: Option<Tensor>,
+}
+
+/// What [`Executable::observe`] hands out: the place in the list of watched values, and the
+/// elements.
+pub type Sink<'a> = dyn FnMut(usize, &[f32]) -> Result<()> + 'a;
+
+impl Executable {
+    /// Makes `graph` ready. Nodes that no output needs are left out.
+    ///
+    /// # Errors
+    /// Unsupported, naming the node, where an output needs an operator without kernel; device
+    /// errors of the upload.
+    pub fn new(graph: &Verified, device: &Device) -> Result<Self> {
+        let needed = ancestors(graph);
+        let mut this = Self {
+            device: device.clone(),
+            steps: vec![],
+            inputs: vec![],
+            constants: vec![],
+            outputs: vec![],
+            slots: HashMap::new(),
+        };
+        for &id in graph.order().iter().filter(|id| needed.contains(id)) {
+            let node = graph.node(id);
+            let at = |e: Error| e.at(node.label());
+            let operands = graph.operands(id);
+            match &node.op {
+                Op::Input(_) | Op::Constant(_) => continue,
+                Op::Opaque(o) => {
+                    let why = format!("this operator cannot be run: {}", o.reason);
+                    return Err(at(Error::unsupported(why)));
+                }
+                Op::Dequantize(op) => {
+                    if let Some(t) = dequantized(graph, op, &operands).map_err(at)? {
+                        let slot = this.slot(id.into());
+                        this.constants[slot] = Some(Value::upload(&t, device).map_err(at)?);
+                        continue;
+                    }
+                }
+                _ => {}
+            }
+            let mut inputs = Vec::with_capacity(operands.len());
+            for port in operands {
+                inputs.push(match port {
+                    Some(p) => Some((this.source(graph, p)?, false)),
+                    None => None,
+                });
+            }
+            let used = |slot: usize| {
+                let port = Port { node: id, slot };
+                graph.is_output(port) || graph.uses(port).iter().any(|u| needed.contains(&u.node))
+            };
+            let outputs =
+                (0..node.outputs.len()).map(|s| used(s).then(|| this.slot(Port { node: id, slot: s }))).collect();
+            this.steps.push(Step { label: node.label(), op: node.op.clone(), inputs, outputs });
+        }
+        for o in graph.outputs() {
+            let slot = this.source(graph, o.port)?;
+            this.outputs.push(slot);
+        }
+        for &id in graph.inputs() {
+            let node = graph.node(id);
+            let default = if let Op::Input(i) = &node.op { i.default.clone() } else { None };
+            let value = graph.value(id.into());
+            let slot = this.slots.get(&Port::from(id)).copied();
+            this.inputs.push(Input { name: value.name.clone(), slot, fact: value.fact.clone(), default });
+        }
+        this.mark_last_uses();
+        Ok(this)
+    }
+
+    /// The slot of a value, a new one if it has none.
+    fn slot(&mut self, port: Port) -> usize {
+        let next = self.constants.len();
+        let slot = *self.slots.entry(port).or_insert(next);
+        if slot == next {
+            self.constants.push(None);
+        }
+        slot
+    }
+
+    /// The slot of a value that is read; a constant is sent to the device the first time.
+    fn source(&mut self, graph: &Graph, port: Port) -> Result<usize> {
+        let slot = self.slot(port);
+        if let Some(t) = graph.constant(port)
+            && self.constants[slot].is_none()
+        {
+            let value = Value::upload(t, &self.device).map_err(|e| e.at(graph.node(port.node).label()))?;
+            self.constants[slot] = Some(value);
+        }
+        Ok(slot)
+    }
+
+    fn mark_last_uses(&mut self) {
+        let mut seen: HashSet<usize> = self.outputs.iter().copied().collect();
+        for step in self.steps.iter_mut().rev() {
+            // From the last input on, as a step that reads a value twice takes the second.
+            for (slot, last) in step.inputs.iter_mut().rev().flatten() {
+                *last = seen.insert(*slot);
+            }
+        }
+    }
+
+    /// Where this runs.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The names of the inputs, in order.
+    pub fn input_names(&self) -> impl Iterator<Item = &str> {
+        self.inputs.iter().map(|i| &i.name[..])
+    }
+
+    /// Runs the graph on `inputs`, in the order of the model's signature, and returns its
+    /// outputs. Inputs with a default may all be left out.
+    ///
+    /// # Errors
+    /// Data when the inputs don't fit the signature; what a kernel raises, naming the node.
+    pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        self.interpret(inputs, &HashMap::new(), &mut |_, _| Ok(()))
+    }
+
+    /// As [`Executable::run`], and shows every floating-point value in `watch` to `sink`, by
+    /// its place in that list, as soon as it exists. Other values are not shown.
+    ///
+    /// # Errors
+    /// As for [`Executable::run`]; what `sink` returns; a bug when no output needs a watched
+    /// value, so that it is never computed.
+    pub fn observe(&self, inputs: &[Tensor], watch: &[Port], sink: &mut Sink) -> Result<Vec<Tensor>> {
+        let mut watched: HashMap<usize, Vec<usize>> = HashMap::new();
+        for (i, port) in watch.iter().enumerate() {
+            let slot = self.slots.get(port);
+            let slot = slot.ok_or_else(|| Error::bug(format!("value {port:?} is watched and never computed")))?;
+            watched.entry(*slot).or_default().push(i);
+        }
+        self.interpret(inputs, &watched, sink)
+    }
+
+    fn interpret(
+        &self,
+        inputs: &[Tensor],
+        watched: &HashMap<usize, Vec<usize>>,
+        sink: &mut Sink,
+    ) -> Result<Vec<Tensor>> {
+        let mut see = |slot: usize, value: &Value| -> Result<()> {
+            let Some(places) = watched.get(&slot) else { return Ok(()) };
+            match value {
+                Value::Float(f) if f.dtype().is_float() => {
+                    f.view(|data| places.iter().try_for_each(|place| sink(*place, data)))
+                }
+                _ => Ok(()),
+            }
+        };
+        let mut values: Vec<Option<Value>> = vec![None; self.constants.len()];
+        self.feed(inputs, &mut values)?;
+        if !watched.is_empty() {
+            for (slot, (value, constant)) in values.iter().zip(&self.constants).enumerate() {
+                if let Some(v) = value.as_ref().or(constant.as_ref()) {
+                    see(slot, v)?;
+                }
+            }
+        }
+        for step in &self.steps {
+            let mut args = Vec::with_capacity(step.inputs.len());
+            for input in &step.inputs {
+                args.push(match *input {
+                    None => None,
+                    Some((slot, last)) => Some(self.read(&mut values, slot, last).map_err(|e| e.at(&step.label))?),
+                });
+            }
+            let made = kernels::eval(&step.op, Args::new(args, &self.device)).map_err(|e| e.at(&step.label))?;
+            if made.len() < step.outputs.len() {
+                return Err(Error::bug(format!("{} outputs were made", made.len())).at(&step.label));
+            }
+            for (value, slot) in made.into_iter().zip(&step.outputs) {
+                if let Some(slot) = *slot {
+                    see(slot, &value)?;
+                    values[slot] = Some(value);
+                }
+            }
+        }
+        self.outputs.iter().map(|slot| self.read(&mut values, *slot, false)?.download()).collect()
+    }
+
+    fn read(&self, values: &mut [Option<Value>], slot: usize, last: bool) -> Result<Value> {
+        if let Some(c) = &self.constants[slot] {
+            return Ok(c.clone());
+        }
+        let value = if last { values[slot].take() } else { values[slot].clone() };
+        value.ok_or_else(|| Error::bug("a value is read before it is computed"))
+    }
+
+    /// Checks the inputs and puts them where they are read.
+    fn feed(&self, given: &[Tensor], values: &mut [Option<Value>]) -> Result<()> {
+        let required = self.inputs.iter().filter(|i| i.default.is_none()).count();
+        let all = given.len() == self.inputs.len();
+        if !all && given.len() != required {
+            return Err(Error::data(format!("{} inputs given, the model takes {required}", given.len()))
+                .help(format!("its inputs are {}", self.input_names().collect::<Vec<_>>().join(", "))));
+        }
+        let mut given = given.iter();
+        let mut symbols = HashMap::new();
+        for input in &self.inputs {
+            let tensor = match &input.default {
+                Some(default) if !all => default,
+                _ => given.next().ok_or_else(|| Error::bug("inputs were counted wrongly"))?,
+            };
+            input.check(tensor, &mut symbols)?;
+            let Some(slot) = input.slot else { continue };
+            let value = Value::upload(tensor, &self.device)?;
+            // Pictures come as bytes, and belong on the device; short lists of bytes don't.
+            let bytes = matches!(tensor.dtype(), DType::U8 | DType::I8) && tensor.shape().len() > 1;
+            values[slot] = Some(if bytes { Value::Float(value.into_device(&self.device)?) } else { value });
+        }
+        Ok(())
+    }
+}
+
+impl Input {
+    fn check<'a>(&'a self, t: &Tensor, symbols: &mut HashMap<&'a str, usize>) -> Result<()> {
+        let wrong = || {
+            Err(Error::data(format!(
+                "input `{}` is {}, the given tensor is {}{:?}",
+                self.name,
+                self.fact,
+                t.dtype(),
+                t.shape()
+            )))
+        };
+        if self.fact.dtype.is_some_and(|d| d != t.dtype()) {
+            return wrong();
+        }
+        let Some(dims) = self.fact.dims() else { return Ok(()) };
+        if dims.len() != t.shape().len() {
+            return wrong();
+        }
+        for (dim, &n) in dims.iter().zip(t.shape()) {
+            let fits = match dim {
+                Dim::Known(k) => *k == n as i64,
+                Dim::Sym(s) => *symbols.entry(s).or_insert(n) == n,
+                Dim::Unknown => true,
+            };
+            if !fits {
+                return wrong();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The nodes that some output depends on.
+fn ancestors(graph: &Graph) -> HashSet<NodeId> {
+    let mut found: HashSet<NodeId> = HashSet::new();
+    let mut open: Vec<NodeId> = graph.outputs().iter().map(|o| o.port.node).collect();
+    while let Some(id) = open.pop() {
+        if found.insert(id) {
+            open.extend(graph.operands(id).into_iter().flatten().map(|p| p.node));
+        }
+    }
+    found
+}
+
+/// What DequantizeLinear makes of constants.
+fn dequantized(
+    graph: &Graph,
+    op: &compress_compiler::ops::quantize::Dequantize,
+    operands: &[Option<Port>],
+) -> Result<Option<Tensor>> {
+    let constant = |slot: usize| operands.get(slot).copied().flatten().map(|p| graph.constant(p));
+    match (constant(0), constant(1), constant(2)) {
+        (Some(Some(x)), Some(Some(scale)), None) => kernels::dequantize_constant(op, x, scale, None).map(Some),
+        (Some(Some(x)), Some(Some(scale)), Some(Some(zero))) => {
+            kernels::dequantize_constant(op, x, scale, Some(zero)).map(Some)
+        }
+        _ => Ok(None),
+    }
+}

@@ -1,0 +1,69 @@
+//! Operators on tensors without elements, which Burn's kernels don't all accept.
+
+use super::{Args, empty_value};
+use crate::burn::tensor::{Float, Value};
+use compress_compiler::{
+    error::{Error, Result},
+    op::{Inputs, Op, Operator},
+    ops::reduce::ReduceKind,
+    value::{Dim, Fact},
+};
+
+/// Runs `op`, one of whose inputs has no elements: mostly, neither has its output.
+pub(super) fn eval(op: &Op, mut a: Args) -> Result<Vec<Value>> {
+    match op {
+        // These only look at the shape, or change nothing.
+        Op::Shape(op) => return Ok(vec![super::fill::shape(op, a)?]),
+        Op::Identity(_) | Op::Dropout(_) => return Ok(vec![a.take(0)?]),
+        _ => {}
+    }
+    let facts: Vec<Option<Fact>> = a.values.iter().map(|v| v.as_ref().map(fact)).collect();
+    let refs: Vec<Option<&Fact>> = facts.iter().map(Option::as_ref).collect();
+    let made = op.infer(&Inputs(&refs))?;
+    let shapes: Option<Vec<Vec<usize>>> = made.iter().map(Fact::fixed).collect();
+    let shapes = shapes.ok_or_else(|| Error::unsupported("this operator on an empty tensor"))?;
+    if shapes.iter().all(|s| s.contains(&0)) {
+        let dtype = |f: &Fact| f.dtype.ok_or_else(|| Error::unsupported("this operator on an empty tensor"));
+        return made.iter().zip(&shapes).map(|(f, s)| empty_value(dtype(f)?, s, a.device)).collect();
+    }
+    match op {
+        Op::Concat(op) => {
+            let full = a.values.into_iter().filter(|v| v.as_ref().is_some_and(|v| !v.shape().contains(&0)));
+            Ok(vec![super::movement::concat(op, Args::new(full.collect(), a.device))?])
+        }
+        // An empty sum is 0, an empty product 1.
+        Op::Reduce(r) => {
+            let start = match r.kind {
+                ReduceKind::Sum => 0.0,
+                ReduceKind::Prod => 1.0,
+                ReduceKind::Mean => f32::NAN,
+                ReduceKind::Max | ReduceKind::Min => {
+                    return Err(Error::malformed("the extremum of an empty tensor"));
+                }
+            };
+            let x = a.float(0)?;
+            Ok(vec![Value::Float(Float::full(&shapes[0], start, a.device)?.with_dtype(x.dtype()))])
+        }
+        Op::MatMul(_) => {
+            let x = a.float(0)?;
+            Ok(vec![Value::Float(Float::full(&shapes[0], 0.0, a.device)?.with_dtype(x.dtype()))])
+        }
+        _ => Err(Error::unsupported("this operator on an empty tensor")),
+    }
+}
+
+/// All that inference can use of a value: the elements matter where they are a shape.
+fn fact(v: &Value) -> Fact {
+    let shape = v.shape().iter().map(|d| Dim::from(*d)).collect();
+    let mut fact = Fact::new(Some(v.dtype()), Some(shape));
+    match v {
+        Value::Int(a) if a.shape.len() <= 1 => {
+            fact.elems = Some(a.data.iter().map(|v| Dim::Known(*v)).collect());
+        }
+        Value::Float(f) if f.elements() <= 16 && f.shape().len() == 1 => {
+            fact.floats = f.clone().into_vec().ok();
+        }
+        _ => {}
+    }
+    fact
+}

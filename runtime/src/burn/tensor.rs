@@ -1,0 +1,437 @@
+//! Values at run time, and the only file (with its children) that names Burn's primitives.
+//!
+//! Burn panics where shapes don't fit, so every operation here that could meet shapes that
+//! don't fit checks them first and returns an error. A value without axes is held as one of
+//! shape `[1]` on the device, as not every backend knows scalars; [`Float::shape`] is ONNX's.
+
+use super::host::{self, IntArray};
+use crate::device::Device;
+use ::burn::backend::{
+    BoolDType, Dispatch, FloatDType, Scalar, Shape, Slice, TensorData, TensorMetadata, get_or_init_device_settings,
+    ops::{BoolTensorOps, FloatTensorOps, IntTensorOps, PadMode},
+    tensor::{BoolTensor, FloatTensor, IntTensor},
+};
+
+mod layers;
+mod math;
+
+use compress_compiler::{
+    error::{Error, Result},
+    tensor::{DType, Tensor},
+};
+
+pub use layers::Geometry;
+
+/// The backend: picks the real one by the device of the tensors.
+type B = Dispatch;
+/// A float tensor on some device.
+type Prim = FloatTensor<B>;
+
+/// Values with more elements than this are refused: 8 GiB as floats.
+pub const MAX_ELEMENTS: usize = 1 << 31;
+
+/// Constants up to this size keep their host copy beside the one on the device, so that
+/// kernels which read scales and bounds never wait for the device.
+const HOST_COPY: usize = 1024;
+
+/// A value while the model runs.
+// Floats are by far the most frequent; a box would cost each of them an allocation.
+#[allow(clippy::large_enum_variant)]
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// On the device, held as `f32`: floats of up to 32 bits, and 8 and 16-bit integers that
+    /// are quantised activations (which `f32` holds exactly).
+    Float(Float),
+    /// On the host: shapes, indices, conditions.
+    Int(IntArray),
+}
+
+impl Value {
+    /// Sends `t` where its kind of value lives: floats to the device, all others stay.
+    ///
+    /// # Errors
+    /// Unsupported for strings.
+    pub fn upload(t: &Tensor, device: &Device) -> Result<Self> {
+        match t.dtype() {
+            DType::F32 | DType::F16 | DType::BF16 => Float::upload(t, device).map(Value::Float),
+            _ => IntArray::from_tensor(t).map(Value::Int),
+        }
+    }
+
+    /// Brings the value to the host as what it is in ONNX.
+    ///
+    /// # Errors
+    /// Device, when reading from it fails.
+    pub fn download(self) -> Result<Tensor> {
+        match self {
+            Value::Float(f) => f.download(),
+            Value::Int(a) => a.into_tensor(),
+        }
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> &[usize] {
+        match self {
+            Value::Float(f) => &f.shape,
+            Value::Int(a) => &a.shape,
+        }
+    }
+
+    /// The ONNX element type.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Value::Float(f) => f.dtype,
+            Value::Int(a) => a.dtype,
+        }
+    }
+
+    /// The value on the host, as integers.
+    ///
+    /// # Errors
+    /// Malformed when it is of a float type; device when reading fails.
+    pub fn into_ints(self) -> Result<IntArray> {
+        match self {
+            Value::Int(a) => Ok(a),
+            Value::Float(f) if f.dtype.is_float() => {
+                Err(Error::malformed(format!("an input is {}, where integers are expected", f.dtype)))
+            }
+            Value::Float(f) => {
+                let (dtype, shape) = (f.dtype, f.shape.clone());
+                Ok(IntArray::new(dtype, shape, f.into_vec()?.into_iter().map(|v| v as i64).collect()))
+            }
+        }
+    }
+
+    /// The value on the device: integers of up to 16 bits are sent there.
+    ///
+    /// # Errors
+    /// Unsupported for wider integers and `f64`.
+    pub fn into_device(self, device: &Device) -> Result<Float> {
+        match self {
+            Value::Float(f) => Ok(f),
+            Value::Int(a) if matches!(a.dtype, DType::U8 | DType::I8 | DType::U16 | DType::I16) => {
+                let data = a.data.iter().map(|v| *v as f32).collect();
+                Ok(Float::from_vec(data, &a.shape, device)?.with_dtype(a.dtype))
+            }
+            Value::Int(a) => Err(Error::unsupported(format!("this operator on {} values", a.dtype))),
+        }
+    }
+}
+
+/// A tensor on the device, held as `f32`.
+#[derive(Clone, Debug)]
+pub struct Float {
+    t: Prim,
+    shape: Vec<usize>,
+    dtype: DType,
+    host: Option<Tensor>,
+}
+
+fn scalar(v: f32) -> Scalar {
+    Scalar::Float(f64::from(v))
+}
+
+/// How the device of `t` holds truth values.
+fn bool_dtype(t: &Prim) -> BoolDType {
+    get_or_init_device_settings::<B>(&t.device()).bool_dtype
+}
+
+fn prim_shape(shape: &[usize]) -> Shape {
+    Shape::from(if shape.is_empty() { vec![1] } else { shape.to_vec() })
+}
+
+/// # Errors
+/// Limit when a value of `shape` would be too large.
+pub fn check_size(shape: &[usize]) -> Result<usize> {
+    let n = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).filter(|n| *n <= MAX_ELEMENTS);
+    n.ok_or_else(|| Error::limit(format!("a value of shape {shape:?} has more than {MAX_ELEMENTS} elements")))
+}
+
+impl Float {
+    // --- between host and device ---
+
+    /// Sends a float tensor to the device. `f16` and `bf16` are widened.
+    ///
+    /// # Errors
+    /// Unsupported for other types.
+    pub fn upload(t: &Tensor, device: &Device) -> Result<Self> {
+        let data = t.as_f32().filter(|_| t.dtype() != DType::F64);
+        let data = data.ok_or_else(|| Error::unsupported(format!("computing with {} values", t.dtype())))?;
+        let host = (t.len() <= HOST_COPY).then(|| t.clone());
+        Ok(Self { host, ..Self::from_vec(data.into_owned(), t.shape(), device)?.with_dtype(t.dtype()) })
+    }
+
+    /// Sends `data` to the device as an `f32` tensor.
+    ///
+    /// # Errors
+    /// Limit when it is too large; a bug when `data` doesn't fill `shape`.
+    pub fn from_vec(data: Vec<f32>, shape: &[usize], device: &Device) -> Result<Self> {
+        if check_size(shape)? != data.len() {
+            return Err(Error::bug(format!("{} elements for shape {shape:?}", data.len())));
+        }
+        let data = TensorData::new(data, prim_shape(shape));
+        Ok(Self::wrap(B::float_from_data(data, device.burn()), shape.to_vec(), DType::F32))
+    }
+
+    /// An `f32` tensor filled with `v`.
+    ///
+    /// # Errors
+    /// Limit when it is too large.
+    pub fn full(shape: &[usize], v: f32, device: &Device) -> Result<Self> {
+        check_size(shape)?;
+        let t = B::float_full(prim_shape(shape), scalar(v), device.burn(), FloatDType::F32);
+        Ok(Self::wrap(t, shape.to_vec(), DType::F32))
+    }
+
+    /// The elements, read from the device.
+    ///
+    /// # Errors
+    /// Device, when reading fails.
+    pub fn into_vec(self) -> Result<Vec<f32>> {
+        match &self.host {
+            Some(t) if t.dtype().is_float() => Ok(t.as_f32().map(|v| v.into_owned()).unwrap_or_default()),
+            _ => {
+                let data = self.into_data()?;
+                data.try_into_vec::<f32>().map_err(|e| Error::device(format!("reading a tensor: {e:?}")))
+            }
+        }
+    }
+
+    /// Shows the elements to `see` without copying them where that can be avoided.
+    ///
+    /// # Errors
+    /// Device, when reading fails, and what `see` returns.
+    pub fn view<T>(&self, see: impl FnOnce(&[f32]) -> Result<T>) -> Result<T> {
+        let data = self.clone().into_data()?;
+        see(data.as_slice::<f32>().map_err(|e| Error::device(format!("reading a tensor: {e:?}")))?)
+    }
+
+    fn into_data(self) -> Result<TensorData> {
+        match ::burn::backend::try_read_sync(B::float_into_data(self.t)) {
+            Some(Ok(data)) => Ok(data),
+            Some(Err(e)) => Err(Error::device(format!("reading a tensor: {e:?}"))),
+            None => Err(Error::device("reading a tensor: the device cannot be waited for")),
+        }
+    }
+
+    fn download(self) -> Result<Tensor> {
+        let (dtype, shape) = (self.dtype, self.shape.clone());
+        if let Some(t) = self.host {
+            return Ok(t);
+        }
+        let data = self.into_vec()?;
+        if dtype.is_float() {
+            return Ok(Tensor::floats(dtype, &shape, &data));
+        }
+        let ints: Vec<i64> = data.iter().map(|v| *v as i64).collect();
+        Ok(Tensor::ints(dtype, &shape, &ints))
+    }
+
+    fn wrap(t: Prim, shape: Vec<usize>, dtype: DType) -> Self {
+        Self { t, shape, dtype, host: None }
+    }
+
+    fn map(self, f: impl FnOnce(Prim) -> Prim) -> Self {
+        Self::wrap(f(self.t), self.shape, self.dtype)
+    }
+
+    // --- reading ---
+
+    /// The shape.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The number of elements.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// The ONNX element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The one element of a constant that is known on the host.
+    pub fn known_scalar(&self) -> Option<f32> {
+        match self.host.as_ref()?.as_f32()?[..] {
+            [v] => Some(v),
+            _ => None,
+        }
+    }
+
+    /// The one element, read from the device if need be.
+    ///
+    /// # Errors
+    /// Malformed when there are more.
+    pub fn scalar(self) -> Result<f32> {
+        if let Some(v) = self.known_scalar() {
+            return Ok(v);
+        }
+        let shape = self.shape.clone();
+        match self.into_vec()?[..] {
+            [v] => Ok(v),
+            _ => Err(Error::malformed(format!("an input of shape {shape:?}, where one element is expected"))),
+        }
+    }
+
+    /// The same elements under another ONNX type; they are not changed.
+    pub fn with_dtype(mut self, dtype: DType) -> Self {
+        if dtype != self.dtype {
+            self.host = None;
+        }
+        self.dtype = dtype;
+        self
+    }
+
+    /// Rounds the elements to what `dtype` (a float type of up to 32 bits) can hold.
+    pub fn rounded_to(self, dtype: DType) -> Self {
+        let narrow = match dtype {
+            DType::F16 => FloatDType::F16,
+            DType::BF16 => FloatDType::BF16,
+            _ => return self.with_dtype(dtype),
+        };
+        self.map(|t| B::float_cast(B::float_cast(t, narrow), FloatDType::F32)).with_dtype(dtype)
+    }
+
+    // --- moving elements ---
+
+    /// The same elements under another shape.
+    ///
+    /// # Errors
+    /// Malformed when the number of elements differs.
+    pub fn reshape(self, shape: &[usize]) -> Result<Self> {
+        if self.shape == shape {
+            return Ok(self);
+        }
+        if check_size(shape)? != self.elements() {
+            return Err(Error::malformed(format!("{:?} cannot become {shape:?}", self.shape)));
+        }
+        Ok(Self::wrap(B::float_reshape(self.t, prim_shape(shape)), shape.to_vec(), self.dtype))
+    }
+
+    /// Reorders axes: output axis i is input axis `axes[i]`. The caller has checked that
+    /// this is a permutation.
+    pub fn permute(self, axes: &[usize]) -> Self {
+        if axes.iter().enumerate().all(|(i, a)| i == *a) {
+            return self;
+        }
+        let shape = axes.iter().map(|a| self.shape[*a]).collect();
+        Self::wrap(B::float_permute(self.t, axes), shape, self.dtype)
+    }
+
+    /// Takes `count` elements along `axis`, from `start` on, every `step`th; `step` may be
+    /// negative, and then `start` is the last one in memory.
+    ///
+    /// # Errors
+    /// A bug when that leaves the axis.
+    pub fn slice(self, axis: usize, start: usize, count: usize, step: i64) -> Result<Self> {
+        let size = self.shape[axis];
+        if start == 0 && count == size && step == 1 {
+            return Ok(self);
+        }
+        let far = start as i64 + step * (count as i64 - 1).max(0);
+        if count == 0 || step == 0 || start >= size || far < 0 || far >= size as i64 {
+            return Err(Error::bug(format!("slice {start}+{count}*{step} of an axis of {size}")));
+        }
+        let (low, high) = (far.min(start as i64) as isize, far.max(start as i64) as isize);
+        let mut shape = self.shape;
+        let mut slices: Vec<Slice> = shape.iter().map(|n| Slice::new(0, Some(*n as isize), 1)).collect();
+        slices[axis] = Slice::new(low, Some(high + 1), step.unsigned_abs() as isize);
+        shape[axis] = count;
+        let mut t = B::float_slice(self.t, &slices);
+        if step < 0 {
+            t = B::float_flip(t, &[axis]);
+        }
+        Ok(Self::wrap(t, shape, self.dtype))
+    }
+
+    /// Joins tensors along `axis`.
+    ///
+    /// # Errors
+    /// Malformed when the other axes differ; limit when the result is too large.
+    pub fn cat(parts: Vec<Self>, axis: usize) -> Result<Self> {
+        let Some(first) = parts.first() else { return Err(Error::malformed("nothing to join")) };
+        let dtype = first.dtype;
+        let shape = host::cat_shape(parts.iter().map(|p| &p.shape[..]), axis)?;
+        check_size(&shape)?;
+        let t = B::float_cat(parts.into_iter().map(|p| p.t).collect(), axis);
+        Ok(Self::wrap(t, shape, dtype))
+    }
+
+    /// Broadcasts to `shape`, which must be one that `self` broadcasts to.
+    ///
+    /// # Errors
+    /// Malformed when it isn't; limit when it is too large.
+    pub fn expand(self, shape: &[usize]) -> Result<Self> {
+        if self.shape == shape {
+            return Ok(self);
+        }
+        check_size(shape)?;
+        if host::broadcast(&self.shape, shape)? != shape {
+            return Err(Error::malformed(format!("{:?} does not broadcast to {shape:?}", self.shape)));
+        }
+        let t = B::float_expand(self.padded(shape.len()), prim_shape(shape));
+        Ok(Self { t, shape: shape.to_vec(), dtype: self.dtype, host: None })
+    }
+
+    /// Takes the entries `indices` along `axis`.
+    ///
+    /// # Errors
+    /// Malformed when an index is out of range; limit when the result is too large.
+    pub fn select(self, axis: usize, indices: Vec<i64>) -> Result<Self> {
+        let size = self.shape[axis] as i64;
+        if let Some(i) = indices.iter().find(|i| !(0..size).contains(i)) {
+            return Err(Error::malformed(format!("index {i} is out of range for an axis of {size}")));
+        }
+        let mut shape = self.shape;
+        shape[axis] = indices.len();
+        check_size(&shape)?;
+        let (device, count) = (self.t.device(), indices.len());
+        let as_device = get_or_init_device_settings::<B>(&device).int_dtype;
+        let indices = TensorData::new(indices, [count]).convert_dtype(as_device.into());
+        let indices: IntTensor<B> = B::int_from_data(indices, &device);
+        Ok(Self::wrap(B::float_select(self.t, axis, indices), shape, self.dtype))
+    }
+
+    /// Adds a border of `value`: (before, after) for every axis.
+    ///
+    /// # Errors
+    /// Limit when the result is too large.
+    pub fn pad(self, border: &[(usize, usize)], value: f32) -> Result<Self> {
+        if border.iter().all(|b| *b == (0, 0)) {
+            return Ok(self);
+        }
+        let shape: Vec<usize> = self.shape.iter().zip(border).map(|(n, (b, e))| n + b + e).collect();
+        check_size(&shape)?;
+        Ok(Self::wrap(B::float_pad(self.t, border, PadMode::Constant(value)), shape, self.dtype))
+    }
+
+    /// `condition ? self : other`, broadcast. `condition` is on the host, 0 is false.
+    ///
+    /// # Errors
+    /// Malformed when the shapes don't broadcast; limit when the result is too large.
+    pub fn select_where(self, condition: &IntArray, other: Self) -> Result<Self> {
+        let shape = host::broadcast(&host::broadcast(&self.shape, &other.shape)?, &condition.shape)?;
+        let dtype = self.dtype;
+        let (yes, no) = (self.expand(&shape)?, other.expand(&shape)?);
+        // Sent as floats, as every device has them and not every one has this kind of bool.
+        let mask = condition.data.iter().map(|v| (*v != 0) as u8 as f32).collect();
+        let mask = B::float_from_data(TensorData::new(mask, prim_shape(&condition.shape)), &yes.t.device());
+        let mask = Self::wrap(mask, condition.shape.clone(), DType::F32).padded(shape.len());
+        let mask: BoolTensor<B> = B::float_greater_elem(mask, scalar(0.5), bool_dtype(&yes.t));
+        let mask = B::bool_expand(mask, prim_shape(&shape));
+        Ok(Self::wrap(B::float_mask_where(no.t, mask, yes.t), shape, dtype))
+    }
+
+    /// The primitive with axes of size 1 in front, up to `rank` axes.
+    fn padded(&self, rank: usize) -> Prim {
+        let have = self.shape.len().max(1);
+        if rank <= have {
+            return self.t.clone();
+        }
+        let mut shape = vec![1; rank - self.shape.len()];
+        shape.extend_from_slice(&self.shape);
+        B::float_reshape(self.t.clone(), prim_shape(&shape))
+    }
+}

@@ -1,0 +1,159 @@
+//! Arithmetic on the device, element by element.
+
+use super::{B, Float, Prim, bool_dtype, check_size, scalar};
+use crate::{burn::host, device::Device};
+use ::burn::backend::ops::{ActivationOps, FloatTensorOps};
+use compress_compiler::{error::Result, tensor::DType};
+
+macro_rules! unary {
+    ($($(#[$doc:meta])* $name:ident => $prim:ident),* $(,)?) => {
+        // The operators of the standard library cannot fail, and these can.
+        #[allow(clippy::should_implement_trait)]
+        impl Float {$(
+            $(#[$doc])*
+            pub fn $name(self) -> Self { self.map(B::$prim) }
+        )*}
+    };
+}
+
+unary! {
+    /// `max(x, 0)`; NaN stays.
+    relu => relu,
+    /// The logistic function.
+    sigmoid => sigmoid,
+    /// `log(sigmoid(x))`, stable.
+    log_sigmoid => log_sigmoid,
+    /// Gaussian error linear unit, by the error function.
+    gelu => gelu,
+    /// Hyperbolic tangent.
+    tanh => float_tanh,
+    /// Exponential.
+    exp => float_exp,
+    /// Natural logarithm.
+    log => float_log,
+    /// Square root.
+    sqrt => float_sqrt,
+    /// The error function.
+    erf => float_erf,
+    /// `-x`.
+    neg => float_neg,
+    /// Absolute value.
+    abs => float_abs,
+    /// -1, 0 or 1.
+    sign => float_sign,
+    /// Rounds up.
+    ceil => float_ceil,
+    /// Rounds down.
+    floor => float_floor,
+    /// Rounds to the nearest integer, halves to the even one.
+    round => float_round,
+    /// `1 / x`.
+    recip => float_recip,
+    /// Sine.
+    sin => float_sin,
+    /// Cosine.
+    cos => float_cos,
+}
+
+macro_rules! with_scalar {
+    ($($(#[$doc:meta])* $name:ident => $prim:ident),* $(,)?) => {
+        impl Float {$(
+            $(#[$doc])*
+            pub fn $name(self, v: f32) -> Self { self.map(|t| B::$prim(t, scalar(v))) }
+        )*}
+    };
+}
+
+with_scalar! {
+    /// `x + v`.
+    add_scalar => float_add_scalar,
+    /// `x - v`.
+    sub_scalar => float_sub_scalar,
+    /// `x * v`.
+    mul_scalar => float_mul_scalar,
+    /// `x / v`.
+    div_scalar => float_div_scalar,
+    /// `max(x, v)`; NaN stays.
+    clamp_min => float_clamp_min,
+    /// `min(x, v)`; NaN stays.
+    clamp_max => float_clamp_max,
+    /// `x < 0 ? v * x : x`.
+    leaky_relu => leaky_relu,
+}
+
+macro_rules! binary {
+    ($($(#[$doc:meta])* $name:ident => $prim:ident),* $(,)?) => {
+        #[allow(clippy::should_implement_trait)]
+        impl Float {$(
+            $(#[$doc])*
+            ///
+            /// # Errors
+            /// Malformed when the shapes don't broadcast, limit when the result is too large.
+            pub fn $name(self, other: Self) -> Result<Self> {
+                let (a, b, shape, dtype) = Self::pair(self, other)?;
+                Ok(Self { t: B::$prim(a, b), shape, dtype, host: None })
+            }
+        )*}
+    };
+}
+
+binary! {
+    /// `a + b`, broadcast.
+    add => float_add,
+    /// `a - b`, broadcast.
+    sub => float_sub,
+    /// `a * b`, broadcast.
+    mul => float_mul,
+    /// `a / b`, broadcast.
+    div => float_div,
+    /// `a` to the power of `b`, broadcast.
+    powf => float_powf,
+    /// `a < 0 ? b * a : a`, broadcast.
+    prelu => prelu,
+}
+
+impl Float {
+    /// Both operands with equal ranks, and the shape and type of the result.
+    fn pair(a: Self, b: Self) -> Result<(Prim, Prim, Vec<usize>, DType)> {
+        let shape = host::broadcast(&a.shape, &b.shape)?;
+        check_size(&shape)?;
+        let (rank, dtype) = (shape.len(), a.dtype);
+        // An operand that needs no axes is moved, not cloned, so that Burn may overwrite it.
+        let prim = |x: Self| if rank <= x.shape.len().max(1) { x.t } else { x.padded(rank) };
+        Ok((prim(a), prim(b), shape, dtype))
+    }
+
+    /// The larger (or smaller) of two, broadcast; NaN wins, as in numpy.
+    ///
+    /// # Errors
+    /// As for the other operators of two tensors.
+    pub fn extremum(self, other: Self, max: bool) -> Result<Self> {
+        let shape = host::broadcast(&self.shape, &other.shape)?;
+        let (a, b) = (self.expand(&shape)?, other.expand(&shape)?);
+        let keep = if max { B::float_greater_equal } else { B::float_lower_equal };
+        // False where either is NaN: `b` is taken there, and NaNs of `a` are put back after.
+        let bools = bool_dtype(&a.t);
+        let kept = keep(a.t.clone(), b.t.clone(), bools);
+        let nan = B::float_not_equal(a.t.clone(), a.t.clone(), bools);
+        let t = B::float_mask_where(b.t, kept, a.t.clone());
+        Ok(Self::wrap(B::float_mask_where(t, nan, a.t), shape, a.dtype))
+    }
+
+    /// `x` to the power of `v`.
+    ///
+    /// # Errors
+    /// As for the other operators of two tensors.
+    pub fn pow_scalar(self, v: f32, device: &Device) -> Result<Self> {
+        // Burn converts a whole exponent to an integer, and panics when it doesn't fit.
+        if v.abs() < 1e9 {
+            return Ok(self.map(|t| B::float_powf_scalar(t, scalar(v))));
+        }
+        let exponent = Self::full(&[], v, device)?;
+        self.powf(exponent)
+    }
+
+    /// `max(0, min(1, alpha * x + beta))`; NaN stays.
+    pub fn hard_sigmoid(self, alpha: f32, beta: f32) -> Self {
+        self.map(|t| B::hard_sigmoid(t, scalar(alpha), scalar(beta)))
+    }
+}

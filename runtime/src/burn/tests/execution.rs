@@ -1,0 +1,111 @@
+use super::*;
+use compress_compiler::{
+    error::{Error, Kind},
+    ops::{binary::Binary, opaque::Opaque, unary::Unary},
+    value::Dim,
+};
+
+fn input(g: &mut Graph, name: &str, shape: &[Dim], default: Option<Tensor>) -> Port {
+    let fact = Fact::new(Some(DType::F32), Some(shape.to_vec()));
+    g.add_input(name, fact, Op::Input(Input { default })).unwrap().into()
+}
+
+/// y = relu(x + w) * (x + w), z = x, with w a default input.
+fn model() -> (Graph, Port) {
+    let mut g = Graph::new("m");
+    let n = [Dim::Sym("n".into())];
+    let x = input(&mut g, "x", &n, None);
+    let w = input(&mut g, "w", &n, Some(f32s(&[1.0, -1.0])));
+    let sum = g.add_node("sum", Binary::Add.into(), &[Some(x), Some(w)], &["s"]).unwrap();
+    let relu = g.add_node("relu", Unary::Relu.into(), &[Some(sum.into())], &["r"]).unwrap();
+    let mul = g.add_node("mul", Binary::Mul.into(), &[Some(relu.into()), Some(sum.into())], &["y"]).unwrap();
+    g.add_output("y", mul.into());
+    g.add_output("z", x);
+    (g, sum.into())
+}
+
+fn executable(g: &Graph) -> Result<Executable, Error> {
+    Executable::new(&verify(g)?, &Device::cpu())
+}
+
+#[test]
+fn runs_in_order_and_again() {
+    let (g, _) = model();
+    let e = executable(&g).unwrap();
+    for _ in 0..2 {
+        let y = e.run(&[f32s(&[1.0, -2.0])]).unwrap();
+        close(&y[0], &[2], &[4.0, 0.0]);
+        close(&y[1], &[2], &[1.0, -2.0]);
+        let y = e.run(&[f32s(&[1.0, -2.0]), f32s(&[0.5, 4.0])]).unwrap();
+        close(&y[0], &[2], &[2.25, 4.0]);
+    }
+}
+
+#[test]
+fn inputs_are_checked() {
+    let (g, _) = model();
+    let e = executable(&g).unwrap();
+    let kind = |inputs: &[Tensor]| e.run(inputs).unwrap_err().kind();
+    assert_eq!(kind(&[]), Kind::Data);
+    assert_eq!(kind(&[f32s(&[1.0]), f32s(&[1.0, 2.0])]), Kind::Data, "one symbol, two sizes");
+    assert_eq!(kind(&[Tensor::i64s(&[1, 2])]), Kind::Data);
+    assert_eq!(kind(&[noise(&[1, 2], 1)]), Kind::Data);
+    let message = e.run(&[noise(&[1, 2], 1)]).unwrap_err().to_string();
+    assert!(message.contains("`x`") && message.contains("f32[1, 2]"), "{message}");
+}
+
+#[test]
+fn watched_values_are_shown_as_they_were() {
+    let (g, sum) = model();
+    let e = executable(&g).unwrap();
+    let mut seen = vec![];
+    let x = Port::from(g.inputs()[0]);
+    let mut sink = |i: usize, v: &[f32]| -> Result<()> {
+        seen.push((i, v.to_vec()));
+        Ok(())
+    };
+    e.observe(&[f32s(&[1.0, -2.0])], &[sum, x, sum], &mut sink).unwrap();
+    assert_eq!(seen, [(1, vec![1.0, -2.0]), (0, vec![2.0, -3.0]), (2, vec![2.0, -3.0])]);
+    let stop = e.observe(&[f32s(&[1.0, -2.0])], &[sum], &mut |_, _| Err(Error::interrupted()));
+    assert_eq!(stop.unwrap_err().kind(), Kind::Interrupted);
+}
+
+#[test]
+fn a_value_read_twice_by_one_node() {
+    let mut g = Graph::new("square");
+    let x = input(&mut g, "x", &[Dim::Known(2)], None);
+    let n = g.add_node("neg", Unary::Neg.into(), &[Some(x)], &["n"]).unwrap();
+    let sq = g.add_node("sq", Binary::Mul.into(), &[Some(n.into()), Some(n.into())], &["y"]).unwrap();
+    g.add_output("y", sq.into());
+    g.add_output("again", sq.into());
+    let y = executable(&g).unwrap().run(&[f32s(&[3.0, -4.0])]).unwrap();
+    close(&y[0], &[2], &[9.0, 16.0]);
+    close(&y[1], &[2], &[9.0, 16.0]);
+}
+
+#[test]
+fn unknown_operators_matter_only_where_needed() {
+    let (mut g, sum) = model();
+    let opaque = Op::Opaque(Opaque { proto: Default::default(), captures: vec![], reason: "operator Mystery".into() });
+    let mut proto_outputs = opaque.clone();
+    if let Op::Opaque(o) = &mut proto_outputs {
+        o.proto.output.push("m".into());
+    }
+    let m = g.add_node("mystery", proto_outputs, &[Some(sum)], &["m"]).unwrap();
+    assert!(executable(&g).is_ok(), "nobody needs it");
+    g.add_output("m", m.into());
+    let e = executable(&g).err().unwrap();
+    assert_eq!(e.kind(), Kind::Unsupported);
+    assert!(e.to_string().contains("mystery") && e.to_string().contains("Mystery"), "{e}");
+}
+
+#[test]
+fn errors_name_the_node() {
+    let mut g = Graph::new("bad");
+    let x = input(&mut g, "x", &[Dim::Sym("a".into())], None);
+    let y = input(&mut g, "y", &[Dim::Sym("b".into())], None);
+    let n = g.add_node("clash", Binary::Add.into(), &[Some(x), Some(y)], &["s"]).unwrap();
+    g.add_output("s", n.into());
+    let e = executable(&g).unwrap().run(&[noise(&[2], 1), noise(&[3], 1)]).unwrap_err();
+    assert!(e.to_string().contains("`clash` (Add)"), "{e}");
+}

@@ -1,0 +1,296 @@
+//! The data that a model is calibrated, trained and measured on.
+//!
+//! Sets stay where they are: files are kept open and a batch reads just what it is made of, so
+//! memory does not grow with the set. Compressed files are unpacked once, to a temporary file
+//! that has no name and goes with the process.
+
+mod array;
+mod idx;
+mod images;
+mod numpy;
+mod onnx_dir;
+mod preprocess;
+mod synthetic;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod values;
+
+pub use preprocess::Preprocess;
+pub use synthetic::{hold_out, sample};
+
+use array::Columns;
+use compress_compiler::{
+    error::{Error, Result},
+    tensor::{DType, Tensor},
+};
+use idx::Found;
+use images::Pictures;
+use onnx_dir::Folders;
+use sha2::{Digest, Sha256};
+use std::{
+    fmt::Write,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+use synthetic::Synthetic;
+
+const KINDS: &str = "data can be an .npz or .npy, an IDX file such as \
+    train-images-idx3-ubyte.gz, a folder of pictures (png, jpg, bmp) or of one folder of pictures \
+    for each class, or a folder of ONNX test_data_set folders";
+
+/// What the model wants of one input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InputSpec {
+    /// Its name in the graph.
+    pub name: String,
+    /// Its element type.
+    pub dtype: DType,
+    /// Its axes, `None` where any size will do. The first is the batch.
+    pub shape: Vec<Option<usize>>,
+}
+
+/// Some samples of a set, ready for the model.
+#[derive(Debug, Clone)]
+pub struct Batch {
+    /// In the order of the specs. The first axis counts the samples; where the set does not
+    /// [stack](Dataset::stacks) there is no such axis, and a single sample.
+    pub inputs: Vec<Tensor>,
+    /// The class of each sample, when the set has labels.
+    pub labels: Option<Vec<i64>>,
+    /// The number of samples.
+    pub len: usize,
+}
+
+enum Source {
+    Columns(Columns, Vec<PathBuf>),
+    Pictures(Pictures),
+    Folders(Folders),
+    Synthetic(Synthetic),
+}
+
+/// A set of samples that fit a model, read at random.
+pub struct Dataset {
+    inputs: Vec<InputSpec>,
+    source: Source,
+    path: PathBuf,
+}
+
+impl Dataset {
+    /// Opens the set at `path`, whatever its kind, for a model with these inputs.
+    ///
+    /// # Errors
+    /// File when something cannot be read; data when it is broken or does not fit the model;
+    /// usage when the preprocessing makes no sense for the model.
+    pub fn open(path: &Path, inputs: &[InputSpec], preprocess: Option<&Preprocess>) -> Result<Self> {
+        if inputs.is_empty() {
+            return Err(Error::data("the model has no inputs to feed"));
+        }
+        if let Some(p) = preprocess
+            && p.has_arithmetic()
+            && !inputs.iter().any(|spec| spec.dtype.is_float())
+        {
+            return Err(Error::usage(format!(
+                "the preprocessing `{p}` makes fractions, but the model takes whole numbers only"
+            ))
+            .help("leave out scale, mean and std"));
+        }
+        let (source, path) = find(path, inputs, preprocess).map_err(|e| e.in_file(path))?;
+        Ok(Self { inputs: inputs.to_vec(), source, path })
+    }
+
+    /// `samples` made-up samples: standard normal floats, and zeros for every other type.
+    ///
+    /// Each depends on `seed` and its index alone. Free axes other than the batch become 1.
+    ///
+    /// # Errors
+    /// Data when no sample is asked for; limit when one is too large; unsupported for text.
+    pub fn synthetic(inputs: &[InputSpec], samples: usize, seed: u64) -> Result<Self> {
+        if samples == 0 || inputs.is_empty() {
+            return Err(Error::data("a made-up set needs a sample and an input at least"));
+        }
+        let source = Source::Synthetic(Synthetic::new(inputs, samples, seed)?);
+        Ok(Self { inputs: inputs.to_vec(), source, path: PathBuf::new() })
+    }
+
+    /// The number of samples.
+    pub fn len(&self) -> usize {
+        match &self.source {
+            Source::Columns(columns, _) => columns.len(),
+            Source::Pictures(pictures) => pictures.len(),
+            Source::Folders(folders) => folders.len(),
+            Source::Synthetic(synthetic) => synthetic.rows,
+        }
+    }
+
+    /// Whether there is no sample, which no set that opens can be.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether every sample has a class.
+    pub fn is_labelled(&self) -> bool {
+        match &self.source {
+            Source::Columns(columns, _) => columns.is_labelled(),
+            Source::Pictures(pictures) => pictures.is_labelled(),
+            Source::Folders(_) | Source::Synthetic(_) => false,
+        }
+    }
+
+    /// Whether a batch may have several samples.
+    ///
+    /// That takes a first axis shared by all inputs. A model with a scalar input, or with a
+    /// recurrent state that has the batch elsewhere, is fed one sample at a time.
+    pub fn stacks(&self) -> bool {
+        match &self.source {
+            Source::Columns(columns, _) => columns.stacked(),
+            Source::Pictures(_) => true,
+            Source::Folders(folders) => folders.stacked(),
+            Source::Synthetic(synthetic) => synthetic.stacked,
+        }
+    }
+
+    /// The samples at `indices`, in that order.
+    ///
+    /// # Errors
+    /// Data when a sample is broken or holds a NaN, or when samples don't stack; limit when the
+    /// batch is too large; file when a file cannot be read any more; bug for an index that is
+    /// out of range, or none.
+    pub fn batch(&self, indices: &[usize]) -> Result<Batch> {
+        let len = self.len();
+        if let Some(index) = indices.iter().find(|index| **index >= len) {
+            return Err(Error::bug(format!("sample {index} was asked for, of {len}")));
+        }
+        if indices.is_empty() {
+            return Err(Error::bug("a batch without samples was asked for"));
+        }
+        if indices.len() > 1 && !self.stacks() {
+            return Err(Error::data(
+                "these samples cannot share a batch: not all the inputs have a \
+                first axis that counts samples",
+            )
+            .help("use a batch of 1")
+            .in_file(&self.path));
+        }
+        let (inputs, labels) = match &self.source {
+            Source::Columns(columns, _) => (columns.inputs(&self.inputs, indices)?, columns.labels(indices)?),
+            Source::Pictures(pictures) => {
+                let spec = self.inputs.first().ok_or_else(|| Error::bug("pictures feed nothing"))?;
+                (vec![pictures.inputs(spec, indices)?], pictures.labels(indices))
+            }
+            Source::Folders(folders) => (folders.inputs(&self.inputs, indices)?, None),
+            Source::Synthetic(synthetic) => (synthetic.inputs(&self.inputs, indices)?, None),
+        };
+        Ok(Batch { inputs, labels, len: indices.len() })
+    }
+
+    /// The SHA-256 of what the set is made of, or `synthetic:SEED`.
+    ///
+    /// One file gives its own hash. Several give that of the lines which `sha256sum` prints for
+    /// them, sorted by name, so that names (and with them the classes) count as well.
+    ///
+    /// # Errors
+    /// File when something cannot be read.
+    pub fn digest(&self) -> Result<String> {
+        let mut files = match &self.source {
+            Source::Columns(_, files) => files.clone(),
+            Source::Pictures(pictures) => pictures.files(),
+            Source::Folders(folders) => folders.files(),
+            Source::Synthetic(synthetic) => return Ok(format!("synthetic:{}", synthetic.seed)),
+        };
+        if let [file] = &files[..] {
+            return hash_file(file);
+        }
+        files.sort();
+        let root = if self.path.is_dir() { Some(&*self.path) } else { self.path.parent() };
+        let mut all = Sha256::new();
+        for file in &files {
+            let name = root.and_then(|root| file.strip_prefix(root).ok()).unwrap_or(file);
+            all.update(hash_file(file)?);
+            all.update("  ");
+            all.update(name.as_os_str().as_encoded_bytes());
+            all.update("\n");
+        }
+        Ok(hex(all))
+    }
+
+    /// A line for people, such as `60000 labelled samples from train-images-idx3-ubyte.gz`.
+    pub fn describe(&self) -> String {
+        let samples = match self.len() {
+            1 => "sample",
+            _ => "samples",
+        };
+        if let Source::Synthetic(synthetic) = &self.source {
+            return format!("{} synthetic {samples} (seed {})", synthetic.rows, synthetic.seed);
+        }
+        let labelled = if self.is_labelled() { "labelled " } else { "" };
+        // A path such as `.` has no last part.
+        let name = self.path.file_name().unwrap_or(self.path.as_os_str()).to_string_lossy();
+        format!("{} {labelled}{samples} from {name}", self.len())
+    }
+}
+
+/// Opens the set at `path`, and says where it really is.
+fn find(path: &Path, inputs: &[InputSpec], preprocess: Option<&Preprocess>) -> Result<(Source, PathBuf)> {
+    let idx = |path: &Path| -> Result<_> {
+        let Found { columns, files } = idx::open(path, inputs, preprocess).map_err(|e| e.in_file(path))?;
+        Ok((Source::Columns(columns, files), path.to_owned()))
+    };
+    let meta = match path.metadata() {
+        Ok(meta) => meta,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let missing = || Err(Error::file("no such file or folder").help(KINDS));
+            return idx(&idx::by_prefix(path).unwrap_or_else(missing)?);
+        }
+        Err(e) => return Err(Error::file(format!("cannot be read: {e}"))),
+    };
+    let here = || path.to_owned();
+    if meta.is_dir() {
+        if let Some(folders) = Folders::open(path, inputs, preprocess)? {
+            return Ok((Source::Folders(folders), here()));
+        }
+        match &idx::in_folder(path, "")?[..] {
+            [] => {}
+            [one] => return idx(one),
+            several => return Err(idx::several(several)),
+        }
+        return match Pictures::open(path, inputs, preprocess)? {
+            Some(pictures) => Ok((Source::Pictures(pictures), here())),
+            None => Err(Error::data("the folder has no data that is known").help(KINDS)),
+        };
+    }
+    let extension = path.extension().map(|e| e.to_ascii_lowercase()).unwrap_or_default();
+    let columns = match extension.to_str() {
+        Some("npz") => numpy::open_npz(path, inputs, preprocess)?,
+        Some("npy") => numpy::open_npy(path, inputs, preprocess)?,
+        _ if idx::is_likely(path) => return idx(path),
+        _ if extension == "pb" || images::is_picture(path) => {
+            return Err(Error::data("it is a single sample").help("name the folder that it is in"));
+        }
+        _ => return Err(Error::data("it is of no kind that is known").help(KINDS)),
+    };
+    Ok((Source::Columns(columns, vec![here()]), here()))
+}
+
+fn hash_file(path: &Path) -> Result<String> {
+    let mut file = array::open(path)?;
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(hex(hash)),
+            Ok(n) => hash.update(&buffer[..n]),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(Error::file(format!("cannot be read: {e}")).in_file(path)),
+        }
+    }
+}
+
+fn hex(hash: Sha256) -> String {
+    hash.finalize().iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

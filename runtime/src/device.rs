@@ -1,0 +1,141 @@
+//! Which device runs a model: chosen by name, checked before anything is sent to it.
+
+use ::burn::backend::{DispatchDevice, FlexDevice};
+use compress_compiler::error::{Error, Result};
+use std::str::FromStr;
+
+/// What the user asked for with `--device`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DeviceChoice {
+    /// A CUDA device where there is one, else the CPU.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The CUDA device of this number.
+    Cuda(usize),
+}
+
+impl FromStr for DeviceChoice {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Self> {
+        let cuda = |n: &str| n.parse().ok().map(Self::Cuda);
+        let choice = match s {
+            "auto" => Some(Self::Auto),
+            "cpu" => Some(Self::Cpu),
+            "cuda" => Some(Self::Cuda(0)),
+            _ => s.strip_prefix("cuda:").and_then(cuda),
+        };
+        choice.ok_or_else(|| {
+            Error::usage(format!("`{s}` is no device")).help("say auto, cpu, cuda, or cuda:N with N from 0")
+        })
+    }
+}
+
+/// A device that was found and can be used.
+#[derive(Debug, Clone)]
+pub struct Device {
+    inner: DispatchDevice,
+    description: String,
+}
+
+impl Device {
+    /// Opens the device asked for.
+    ///
+    /// # Errors
+    /// Device, when it is not there or this program was built without support for it.
+    pub fn open(choice: DeviceChoice) -> Result<Self> {
+        // Opening a device that is not there panics inside Burn, so what exists is listed first.
+        let found = cuda_devices();
+        match choice {
+            DeviceChoice::Cpu => Ok(Self::cpu()),
+            DeviceChoice::Auto => Ok(match found.into_iter().next() {
+                Some(inner) => Self { inner, description: "CUDA device 0".into() },
+                None => Self { description: format!("CPU ({})", why_no_cuda()), ..Self::cpu() },
+            }),
+            DeviceChoice::Cuda(n) => {
+                let count = found.len();
+                match found.into_iter().nth(n) {
+                    Some(inner) => Ok(Self { inner, description: format!("CUDA device {n}") }),
+                    None if count > 0 => Err(Error::device(format!("there is no CUDA device {n}"))
+                        .help(format!("{count} found; say cuda:0 to cuda:{}", count - 1))),
+                    None if cfg!(feature = "cuda") => Err(Error::device(why_no_cuda())
+                        .help("check that the NVIDIA driver is installed (nvidia-smi), or say --device cpu")),
+                    None => Err(Error::device("this program was built without CUDA")
+                        .help("build it with `cargo build --release --features cuda`, or say --device cpu")),
+                }
+            }
+        }
+    }
+
+    /// The CPU, which is always there.
+    pub fn cpu() -> Self {
+        Self { inner: DispatchDevice::Flex(FlexDevice), description: "CPU".into() }
+    }
+
+    /// What was taken, and why when it was not asked for by name.
+    pub fn describe(&self) -> String {
+        self.description.clone()
+    }
+
+    /// Whether this is the CPU.
+    pub fn is_cpu(&self) -> bool {
+        self.description.starts_with("CPU")
+    }
+
+    /// The device as Burn knows it.
+    pub fn burn(&self) -> &DispatchDevice {
+        &self.inner
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn cuda_devices() -> Vec<DispatchDevice> {
+    ::burn::backend::Dispatch::enumerate_cube(::burn::backend::RuntimeId::Cuda)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cuda_devices() -> Vec<DispatchDevice> {
+    vec![]
+}
+
+fn why_no_cuda() -> &'static str {
+    if cfg!(feature = "cuda") { "no CUDA device found" } else { "built without the cuda feature" }
+}
+
+/// Limits the CPU kernels to `threads` threads, for the whole program. The first call, before
+/// anything ran, decides; `false` says that it came too late.
+pub fn set_threads(threads: usize) -> bool {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use compress_compiler::error::Kind;
+
+    #[test]
+    fn names_of_devices() {
+        for (name, choice) in [
+            ("auto", DeviceChoice::Auto),
+            ("cpu", DeviceChoice::Cpu),
+            ("cuda", DeviceChoice::Cuda(0)),
+            ("cuda:3", DeviceChoice::Cuda(3)),
+        ] {
+            assert_eq!(name.parse::<DeviceChoice>().unwrap(), choice);
+        }
+        for name in ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "CPU"] {
+            assert_eq!(name.parse::<DeviceChoice>().unwrap_err().kind(), Kind::Usage, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_missing_device_is_an_error_with_advice() {
+        let e = Device::open(DeviceChoice::Cuda(999)).unwrap_err();
+        assert_eq!(e.kind(), Kind::Device);
+        assert!(e.to_string().contains("help:"), "{e}");
+        assert_eq!(Device::open(DeviceChoice::Cpu).unwrap().describe(), "CPU");
+        assert!(!Device::open(DeviceChoice::Auto).unwrap().describe().is_empty());
+    }
+}

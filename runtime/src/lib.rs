@@ -1,0 +1,37 @@
+//! What runs models.
+//!
+//! # One interpreter
+//! [`burn::Executable`] runs any graph whose operators have kernels, node after node, on Burn's
+//! backend primitives. They don't carry a rank in their type, so one interpreter serves every
+//! graph, on the CPU (burn-flex, always there) and on CUDA (the cargo feature `cuda`), and the
+//! device is chosen when the program runs ([`device`]). The kernels are pure functions of their
+//! inputs, so the same ones can run under Burn's autodiff.
+//!
+//! # Where values live
+//! - **Floats** live on the device, as `f32`. `f16` and `bf16` models are computed in `f32`.
+//! - **Quantised activations** (8 or 16 bits between QuantizeLinear and DequantizeLinear) live
+//!   there too, also as `f32`, which holds them exactly. The arithmetic around them is that of
+//!   the ONNX specification; it gives the right values, not the speed of integer kernels.
+//! - **Integers and truth values** live on the host. In models they are shapes, indices and
+//!   conditions: little data on which control depends, and a device would only add waiting.
+//! - **`f64`** is moved and cast on the host, never computed with.
+//!
+//! # What is done once, what each time
+//! [`burn::Executable::new`] sends each constant to the device, dequantises quantised weights,
+//! leaves out what no output needs, and finds the last reader of every value. A run then gives
+//! each value to its last reader for good: Burn overwrites what nobody else holds, and memory
+//! is that of the values still needed.
+//!
+//! # What models cannot do
+//! Shapes are checked before Burn is called, which panics on those that don't fit, and a value
+//! of more than 2^31 elements is refused before it is made.
+//!
+//! # Beside it
+//! [`burn::BurnEvaluator`] runs single operators for constant folding. [`metrics`] says how
+//! close two models are, [`bench`] how fast.
+
+pub mod bench;
+pub mod burn;
+pub mod dataset;
+pub mod device;
+pub mod metrics;
