@@ -158,8 +158,21 @@ pub struct BenchArgs {
     /// Timed runs.
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub runs: usize,
-    #[command(flatten)]
-    pub run: RunArgs,
+    /// Run on this device too, and compare: outputs and time.
+    #[arg(long, value_name = "DEVICE")]
+    pub reference: Option<String>,
+    /// Samples a batch.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub batch: usize,
+    /// Where to run: cpu, cuda, cuda:N, or auto.
+    #[arg(long, default_value = "auto")]
+    pub device: String,
+    /// The seed of the made-up inputs.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 fn passes_help() -> String {

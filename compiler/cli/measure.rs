@@ -11,7 +11,7 @@ use compress_compiler::{
     verify::{Verified, verify},
 };
 use compress_runtime::{
-    bench::{self, Timing},
+    bench,
     burn::exec::Executable,
     dataset::Batch,
     device::Device,
@@ -95,7 +95,7 @@ pub fn accuracy(before: &Executable, after: &Executable, samples: &Samples, quie
         after,
         drop: before.zip(after).map(|(b, a)| b - a),
         agreement,
-        sqnr_db: sqnr.db(),
+        sqnr_db: sqnr.db().filter(|d| d.is_finite()),
     })
 }
 
@@ -140,7 +140,7 @@ pub fn layers(
     }
     let mut out: Vec<LayerFacts> = layers.into_iter().map(|(_, l)| l).collect();
     for ((i, _, _), s) in pairs.iter().zip(&sqnr) {
-        out[*i].sqnr_db = s.db();
+        out[*i].sqnr_db = s.db().filter(|d| d.is_finite());
     }
     Ok(out)
 }
@@ -170,16 +170,11 @@ pub fn speed(
     })
 }
 
-/// Times one model on one batch.
+/// The batch to time on: `asked` samples, unless the model takes batches of one size only.
 ///
 /// # Errors
-/// Whatever running or reading can raise.
-pub fn time(exe: &Executable, samples: &Samples, batch: usize, runs: usize) -> Result<(Timing, usize)> {
-    let inputs = timing_batch(samples, batch)?;
-    Ok((bench::time(exe, &inputs.inputs, runs, 3)?, inputs.len))
-}
-
-fn timing_batch(samples: &Samples, batch: usize) -> Result<Batch> {
+/// Whatever reading the data can raise.
+pub fn timing_batch(samples: &Samples, batch: usize) -> Result<Batch> {
     let n = samples.timed(batch);
     let indices: Vec<usize> = samples.indices.iter().cycle().take(n).copied().collect();
     samples.set.batch(&indices)

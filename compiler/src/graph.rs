@@ -346,21 +346,27 @@ impl Graph {
         name(high)
     }
 
+    /// Infers again what a node makes. What was known before (declared by the file) still
+    /// holds where inference knows less.
+    ///
+    /// # Errors
+    /// What the operator's inference says, naming the node.
+    pub fn infer(&mut self, id: NodeId) -> Result<()> {
+        if matches!(self.op(id), Op::Input(_) | Op::Constant(_)) {
+            return Ok(());
+        }
+        let facts = self.infer_op(self.op(id), &self.operands(id)).map_err(|e| e.at(self.node(id).label()))?;
+        for (value, new) in self.inner[ix(id)].outputs.iter_mut().zip(facts) {
+            value.fact = new.clone().refined(&value.fact).unwrap_or(new);
+        }
+        Ok(())
+    }
+
     /// Infers again what every node makes, in topological order.
     ///
     /// # Errors
-    /// What an operator's inference says, naming the node.
+    /// As [`Graph::infer`].
     pub fn infer_all(&mut self) -> Result<()> {
-        for n in self.topological()? {
-            if matches!(self.op(n), Op::Input(_) | Op::Constant(_)) {
-                continue;
-            }
-            let facts = self.infer_op(self.op(n), &self.operands(n)).map_err(|e| e.at(self.node(n).label()))?;
-            for (value, new) in self.inner[ix(n)].outputs.iter_mut().zip(facts) {
-                // What was known before (declared by the file) still holds where inference knows less.
-                value.fact = new.clone().refined(&value.fact).unwrap_or(new);
-            }
-        }
-        Ok(())
+        self.topological()?.into_iter().try_for_each(|n| self.infer(n))
     }
 }

@@ -143,7 +143,9 @@ impl Fact {
                     )));
                 }
                 for (x, y) in a.iter_mut().zip(b) {
-                    if *x == Dim::Unknown || (matches!(x, Dim::Sym(_)) && y.known().is_some()) {
+                    // A number never overrides a symbol: exporters leave the batch they traced with
+                    // in value_info, and a dynamic batch must stay dynamic.
+                    if *x == Dim::Unknown {
                         *x = y.clone();
                     }
                 }

@@ -37,7 +37,7 @@ impl Pass for Fold {
             }
             cx.check()?;
             // What was folded before sharpens what is known here.
-            infer(graph, n)?;
+            graph.infer(n)?;
             if keeps(graph.op(n)) {
                 continue;
             }
@@ -64,17 +64,6 @@ impl Pass for Fold {
 /// operator computes.
 fn keeps(op: &Op) -> bool {
     matches!(op, Op::Quantize(_) | Op::Dequantize(_) | Op::Opaque(_))
-}
-
-/// Infers again what `node` makes; what was known before still holds where that knows less.
-fn infer(graph: &mut Graph, node: NodeId) -> Result<()> {
-    let facts = graph.infer_op(graph.op(node), &graph.operands(node)).map_err(|e| e.at(graph.node(node).label()))?;
-    for (slot, new) in facts.into_iter().enumerate().take(graph.node(node).outputs.len()) {
-        let port = Port { node, slot };
-        let fact = new.clone().refined(graph.fact(port)).unwrap_or(new);
-        graph.set_fact(port, fact);
-    }
-    Ok(())
 }
 
 /// Whether anybody asks for the value at `port`.
@@ -233,4 +222,61 @@ fn range_size(inputs: &[Option<Tensor>]) -> Option<usize> {
     // A cast from floating point saturates: a count too large to hold is too large to keep.
     let size = inputs[0].as_ref()?.dtype().size();
     count.is_finite().then(|| (count as usize).saturating_mul(size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use compress_compiler::{pass::Evaluator, text};
+
+    /// Answers every question with the same words.
+    struct Fake(Result<Vec<Tensor>>);
+
+    impl Evaluator for Fake {
+        fn eval(&self, _: &Op, _: &[Option<Tensor>]) -> Result<Vec<Tensor>> {
+            self.0.clone()
+        }
+    }
+
+    fn fold(answer: Result<Vec<Tensor>>) -> Result<(Outcome, String)> {
+        let mut graph = text::parse(
+            r#"graph "g" {
+                const %a: f32[2] = [1, 2]
+                %y = Neg(%a) "minus"
+                output %y
+            }"#,
+        )?;
+        let cx = Context { evaluator: &Fake(answer), calibrator: None, stopped: &|| false };
+        let done = Fold.run(&mut graph, &cx)?;
+        Ok((done, graph.to_string()))
+    }
+
+    #[test]
+    fn takes_the_evaluators_word() {
+        let (done, text) = fold(Ok(vec![Tensor::f32(&[2], &[-1.0, -2.0])])).unwrap();
+        assert_eq!(done.edits, 1);
+        assert!(text.contains("const %y: f32[2] = [-1.0, -2.0]"), "{text}");
+    }
+
+    #[test]
+    fn what_cannot_run_stays() {
+        let (done, _) = fold(Err(Error::unsupported("no kernel"))).unwrap();
+        assert_eq!(
+            (done.edits, done.skipped[0].node.as_str(), done.skipped[0].reason.as_str()),
+            (0, "minus", "no kernel")
+        );
+    }
+
+    #[test]
+    fn a_broken_model_is_an_error_at_its_node() {
+        let e = fold(Err(Error::malformed("nonsense"))).unwrap_err();
+        assert_eq!(e.to_string(), "malformed model: node `minus` (Neg): nonsense");
+    }
+
+    #[test]
+    fn a_broken_evaluator_is_a_bug() {
+        for answer in [vec![], vec![Tensor::f32(&[1], &[0.0])]] {
+            assert_eq!(fold(Ok(answer)).unwrap_err().kind(), Kind::Bug);
+        }
+    }
 }

@@ -30,6 +30,8 @@
 //! [`burn::BurnEvaluator`] runs single operators for constant folding. [`metrics`] says how
 //! close two models are, [`bench`] how fast.
 
+#![warn(missing_docs)]
+
 pub mod bench;
 pub mod burn;
 pub mod dataset;

@@ -157,12 +157,14 @@ impl Plan {
                 Quant::Weighted => integer.contains(&node),
                 Quant::Same => source == port && activations.first() == operands.first() && !activations.is_empty(),
                 Quant::Tied => source == port && activations.len() == operands.len(),
-                // An integer kernel pays when an operand is integer already.
+                // An integer kernel pays when an operand comes from one.
                 Quant::Arithmetic => {
-                    activations.len() == operands.len()
-                        && activations
-                            .iter()
-                            .any(|p| integer.contains(&before_activation(g, *p).node) || plan.wanted.contains(p))
+                    let from_integer = |p: &Port| {
+                        let source = before_activation(g, *p).node;
+                        integer.contains(&source)
+                            || matches!(g.op(source).quant(), Quant::Same | Quant::Tied | Quant::Arithmetic)
+                    };
+                    activations.len() == operands.len() && activations.iter().any(from_integer)
                 }
                 Quant::Float => false,
             };

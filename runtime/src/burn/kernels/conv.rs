@@ -112,7 +112,9 @@ pub(super) fn conv_transpose(op: &ConvTranspose, mut a: Args) -> Result<Value> {
     }
     let channels = w.shape()[1].checked_mul(groups).ok_or_else(|| Error::limit("too many channels"))?;
     check_bias(&bias, channels)?;
-    if !op.output_padding.is_empty() && op.output_padding.len() != n || op.output_padding.iter().any(|p| *p < 0) {
+    if !op.output_padding.is_empty() && op.output_padding.len() != n
+        || op.output_padding.iter().any(|p| !(0..=i64::from(i32::MAX)).contains(p))
+    {
         return Err(Error::malformed(format!("output_padding {:?} does not fit {n} axes", op.output_padding)));
     }
     let mut at = geometry(&op.window, &x.shape()[2..], &w.shape()[2..]);

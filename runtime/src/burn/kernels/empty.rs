@@ -31,15 +31,14 @@ pub(super) fn eval(op: &Op, mut a: Args) -> Result<Vec<Value>> {
             let full = a.values.into_iter().filter(|v| v.as_ref().is_some_and(|v| !v.shape().contains(&0)));
             Ok(vec![super::movement::concat(op, Args::new(full.collect(), a.device))?])
         }
-        // An empty sum is 0, an empty product 1.
+        // Of nothing, the result is what changes nothing.
         Op::Reduce(r) => {
             let start = match r.kind {
                 ReduceKind::Sum => 0.0,
                 ReduceKind::Prod => 1.0,
                 ReduceKind::Mean => f32::NAN,
-                ReduceKind::Max | ReduceKind::Min => {
-                    return Err(Error::malformed("the extremum of an empty tensor"));
-                }
+                ReduceKind::Max => f32::NEG_INFINITY,
+                ReduceKind::Min => f32::INFINITY,
             };
             let x = a.float(0)?;
             Ok(vec![Value::Float(Float::full(&shapes[0], start, a.device)?.with_dtype(x.dtype()))])

@@ -107,8 +107,10 @@ pub fn eval(op: &Op, mut a: Args) -> Result<Vec<Value>> {
     if !op.arity().contains(&a.values.len()) {
         return Err(Error::malformed(format!("{} does not take {} inputs", op.op_type(), a.values.len())));
     }
-    // Burn's kernels don't all accept tensors without elements.
-    if a.values.iter().flatten().any(|v| v.shape().contains(&0) && matches!(v, Value::Float(_))) {
+    // Burn's kernels don't all accept tensors without elements. To Resize they are lists that
+    // are not given.
+    let data = if let Op::Resize(_) = op { 1 } else { a.values.len() };
+    if a.values[..data].iter().flatten().any(|v| v.shape().contains(&0) && matches!(v, Value::Float(_))) {
         return empty::eval(op, a);
     }
     let one = match op {

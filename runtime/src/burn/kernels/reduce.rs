@@ -37,6 +37,7 @@ fn ints(op: &Reduce, x: IntArray, axes: &[usize]) -> Result<IntArray> {
     let dtype = x.dtype;
     let shape = host::reduced_shape(&x.shape, axes, op.keepdims);
     let unsigned = dtype == DType::U64;
+    let (least, most) = if unsigned { (0, -1) } else { dtype.int_range().unwrap_or((i64::MIN, i64::MAX)) };
     let f: &dyn Fn(i64, i64) -> i64 = match op.kind {
         ReduceKind::Sum => &|p, q| p.wrapping_add(q),
         ReduceKind::Prod => &|p, q| p.wrapping_mul(q),
@@ -53,11 +54,12 @@ fn ints(op: &Reduce, x: IntArray, axes: &[usize]) -> Result<IntArray> {
     let data = (0..rows).map(|r| {
         let row = &x.data[r * count..(r + 1) * count];
         match (row.iter().copied().reduce(f), op.kind) {
-            (Some(v), _) => Ok(wrap(dtype, v)),
-            (None, ReduceKind::Sum) => Ok(0),
-            (None, ReduceKind::Prod) => Ok(1),
-            (None, _) => Err(Error::malformed("the extremum of an empty tensor")),
+            (Some(v), _) => wrap(dtype, v),
+            (None, ReduceKind::Sum) => 0,
+            (None, ReduceKind::Prod) => 1,
+            (None, ReduceKind::Max) => least,
+            (None, ReduceKind::Min | ReduceKind::Mean) => most,
         }
     });
-    Ok(IntArray::new(dtype, shape, data.collect::<Result<_>>()?))
+    Ok(IntArray::new(dtype, shape, data.collect()))
 }

@@ -18,7 +18,7 @@ pub(super) fn resize(op: &Resize, mut a: Args) -> Result<Value> {
     let old = x.shape().to_vec();
     let new = Resize::output(&old, scales.as_deref(), sizes.as_deref().map(Vec::as_slice))?;
     check_size(&new)?;
-    if new.contains(&0) || old.contains(&0) {
+    if new.contains(&0) {
         return Err(Error::unsupported("Resize to an empty tensor"));
     }
     for axis in 0..old.len() {
@@ -42,8 +42,9 @@ pub(super) fn resize(op: &Resize, mut a: Args) -> Result<Value> {
     Ok(x)
 }
 
-/// Where output pixel `i` lies in the input. In `f32`, as others do it, so that the same
-/// pixels are picked.
+/// Where output pixel `i` lies in the input. In `f32`, as ONNX Runtime does it, so that the
+/// same pixels are picked; and like it, with `to` whole, where ONNX's reference implementation
+/// aligns the corners of an output of fractional size.
 fn coordinate(mode: Coordinates, i: usize, scale: f32, from: usize, to: usize) -> f32 {
     let i = i as f32;
     match mode {

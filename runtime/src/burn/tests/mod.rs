@@ -1,5 +1,7 @@
 //! Kernels against plain loops, each run twice: in a graph, and alone by the evaluator.
 
+#![allow(clippy::type_complexity, clippy::excessive_precision)]
+
 mod elements;
 mod execution;
 mod movement;

@@ -1,0 +1,37 @@
+"""Fixtures: the command, the folder of real models, and a quiet ONNX Runtime."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from support import binary, run_command
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quiet_runtime():
+    """ONNX Runtime warns of much that is none of our business."""
+    ort.set_default_logger_severity(3)
+
+
+@pytest.fixture(scope="session")
+def compress():
+    """Runs the command."""
+    if not binary().exists():
+        pytest.exit(f"{binary()} is missing: run `cargo build`, or tests/run", returncode=1)
+    return run_command
+
+
+@pytest.fixture(scope="session")
+def zoo() -> Path:
+    """The folder of real models."""
+    if not os.environ.get("COMPRESS_ZOO"):
+        pytest.skip("COMPRESS_ZOO is not set")
+    return Path(os.environ["COMPRESS_ZOO"])
+
+
+@pytest.fixture
+def rng():
+    """The same numbers every time."""
+    return np.random.default_rng(0)

@@ -1,0 +1,42 @@
+"""Resize: every combination of modes that the compiler knows, at whole and fractional scales."""
+
+import numpy as np
+
+from .build import Cases, f32, i64
+
+cases = Cases()
+rng = np.random.default_rng(8)
+IMAGE = f32(rng, 1, 2, 4, 5)
+
+
+def scales(*values):
+    """The scales of the spatial axes, as the input that Resize wants."""
+    return np.array([1, 1, *values], np.float32)
+
+
+for mode in ("nearest", "linear"):
+    for coordinates in ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"):
+        kind = {"mode": mode, "coordinate_transformation_mode": coordinates}
+        for name, by in (("double", (2, 2)), ("fraction", (1.6, 2.4)), ("shrink", (0.5, 0.6))):
+            cases.op(f"{mode}_{coordinates}_{name}", "Resize", IMAGE, None, scales(*by), const=(2,), **kind)
+        sizes = i64(1, 2, 7, 3)
+        cases.op(f"{mode}_{coordinates}_sizes", "Resize", IMAGE, None, None, sizes, const=(3,), **kind)
+for rounding in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"):
+    for coordinates in ("half_pixel", "asymmetric"):
+        kind = {"mode": "nearest", "nearest_mode": rounding, "coordinate_transformation_mode": coordinates}
+        cases.op(f"{rounding}_{coordinates}_up", "Resize", IMAGE, None, scales(2.5, 3), const=(2,), **kind)
+        cases.op(f"{rounding}_{coordinates}_down", "Resize", IMAGE, None, scales(0.5, 0.4), const=(2,), **kind)
+cases.op("to_one_pixel", "Resize", IMAGE, None, None, i64(1, 2, 1, 1), const=(3,), mode="linear",
+         coordinate_transformation_mode="pytorch_half_pixel")
+cases.op("to_one_pixel_corners", "Resize", IMAGE, None, None, i64(1, 2, 1, 1), const=(3,), mode="linear",
+         coordinate_transformation_mode="align_corners")
+cases.op("same_size", "Resize", IMAGE, None, scales(1, 1), const=(2,), mode="linear")
+cases.op("opset11", "Resize", IMAGE, np.zeros(0, np.float32), scales(2, 2), const=(1, 2), opset=11, mode="nearest",
+         coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+cases.op("opset11_sizes", "Resize", IMAGE, np.zeros(0, np.float32), np.zeros(0, np.float32), i64(1, 2, 8, 10),
+         const=(1, 2, 3), opset=11, mode="linear")
+cases.op("scales_are_input", "Resize", IMAGE, None, scales(2, 2), mode="nearest")
+cases.op("sizes_are_input", "Resize", IMAGE, None, None, i64(1, 2, 8, 5), mode="linear")
+cases.op("u8", "Resize", rng.integers(0, 255, (1, 2, 4, 4), np.uint8), None, scales(2, 2), const=(2,), mode="nearest")
+cases.op("1d", "Resize", f32(rng, 1, 2, 6), None, np.array([1, 1, 2], np.float32), const=(2,), mode="linear")
+cases.op("opset19", "Resize", IMAGE, None, scales(2, 2), const=(2,), mode="linear", opset=19)

@@ -1,0 +1,175 @@
+//! Every operator against ONNX Runtime: cases that `tests/make_op_cases.py` wrote, run as they
+//! are and again after the simplifying passes.
+//!
+//! Each case is a folder with up to four forms of one model (see `tests/op_cases/build.py`) and
+//! an ONNX test data set. The folder comes in `COMPRESS_OP_CASES`; `tests/run` sets it.
+
+use compress_compiler::{
+    graph::Graph,
+    onnx,
+    pass::Context,
+    tensor::{DType, Tensor},
+    verify::verify,
+};
+use compress_passes::{Options, pipeline};
+use compress_runtime::{
+    burn::{evaluator::BurnEvaluator, exec::Executable},
+    device::Device,
+};
+use std::{
+    env, fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+};
+
+/// Fewer cases than this mean that the generator lost some.
+const AT_LEAST: usize = 800;
+/// What has no kernel yet, and has to say so.
+const UNSUPPORTED: [&str; 6] =
+    ["averagepool_3d", "conv_3d", "conv_3d_pads_stride", "convtranspose_3d", "matmul_i32", "maxpool_3d"];
+const FORMS: [&str; 4] = ["model", "symbolic", "unranked", "constant"];
+
+#[test]
+fn operators_agree_with_onnx_runtime() {
+    let Some(folder) = env::var_os("COMPRESS_OP_CASES") else {
+        println!("skipped: COMPRESS_OP_CASES is not set; tests/run makes the cases and sets it");
+        return;
+    };
+    let mut cases: Vec<PathBuf> =
+        fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_dir()).collect();
+    cases.sort();
+    assert!(cases.len() >= AT_LEAST, "only {} cases in {}", cases.len(), folder.display());
+    let mut wrong = vec![];
+    for case in &cases {
+        for form in FORMS {
+            let model = case.join(format!("{form}.onnx"));
+            if !model.exists() {
+                continue;
+            }
+            // A panic is a failure of one case, not the end of all.
+            let checked = catch_unwind(AssertUnwindSafe(|| check(case, &model, form == "constant")));
+            let name = case.file_name().unwrap().to_string_lossy();
+            match checked.unwrap_or_else(|_| Err("panicked".into())) {
+                Ok(()) if UNSUPPORTED.contains(&&*name) => {
+                    wrong.push(format!("{name}/{form}: runs now; take it off the list UNSUPPORTED"));
+                }
+                Err(why) if !(UNSUPPORTED.contains(&&*name) && why.contains("unsupported: node")) => {
+                    wrong.push(format!("{name}/{form}: {why}"));
+                }
+                _ => {}
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Runs a model before and after the passes.
+fn check(case: &Path, model: &Path, constant: bool) -> Result<(), String> {
+    let data = case.join("test_data_set_0");
+    let inputs = if constant { vec![] } else { tensors(&data, "input") };
+    let expected = tensors(&data, "output");
+    let mut graph = onnx::read(model).map_err(|e| e.to_string())?.graph;
+    let device = Device::cpu();
+    outputs_agree(&graph, &inputs, &expected, &device).map_err(|e| format!("as it is: {e}"))?;
+
+    let evaluator = BurnEvaluator::cpu();
+    let cx = Context { evaluator: &evaluator, calibrator: None, stopped: &|| false };
+    let passes = pipeline(&Options::default(), None);
+    passes.run(&mut graph, &cx, &mut |_, _| Ok(())).map_err(|e| format!("while simplifying: {e}"))?;
+    outputs_agree(&graph, &inputs, &expected, &device)
+        .map_err(|e| format!("simplified: {e}\n{}", indent(&graph.to_string())))
+}
+
+fn outputs_agree(graph: &Graph, inputs: &[Tensor], expected: &[Tensor], device: &Device) -> Result<(), String> {
+    let verified = verify(graph).map_err(|e| e.to_string())?;
+    let executable = Executable::new(&verified, device).map_err(|e| e.to_string())?;
+    let got = executable.run(inputs).map_err(|e| e.to_string())?;
+    if got.len() != expected.len() {
+        return Err(format!("{} outputs, not {}", got.len(), expected.len()));
+    }
+    for (output, (got, expected)) in graph.outputs().iter().zip(got.iter().zip(expected)) {
+        agree(got, expected).map_err(|e| format!("output `{}`: {e}", output.name))?;
+        let fact = graph.fact(output.port);
+        let known = fact.dims().map(|d| d.iter().map(|d| d.known()).collect::<Vec<_>>());
+        let fits = known.is_none_or(|k| {
+            let shape = expected.shape();
+            k.len() == shape.len() && k.iter().zip(shape).all(|(k, n)| k.is_none_or(|k| k == *n as i64))
+        });
+        if !fits || fact.dtype.is_some_and(|d| d != expected.dtype()) {
+            return Err(format!("output `{}` is inferred as {fact}, and is {expected:?}", output.name));
+        }
+    }
+    Ok(())
+}
+
+/// Integers must be equal; floats may differ by their rounding, seen against the largest.
+fn agree(got: &Tensor, expected: &Tensor) -> Result<(), String> {
+    if (got.dtype(), got.shape()) != (expected.dtype(), expected.shape()) {
+        return Err(format!("{got:?} instead of {expected:?}"));
+    }
+    let tolerance = if matches!(expected.dtype(), DType::F16 | DType::BF16) { 2e-3 } else { 1e-5 };
+    let (Some(a), Some(b)) = (got.as_f32(), expected.as_f32()) else {
+        let (a, b) = (got.as_i64().unwrap(), expected.as_i64().unwrap());
+        let first = a.iter().zip(&b).position(|(a, b)| a != b);
+        return first.map_or(Ok(()), |i| Err(format!("element {i} is {} instead of {}", a[i], b[i])));
+    };
+    let largest = b.iter().filter(|v| v.is_finite()).fold(0f32, |m, v| m.max(v.abs()));
+    let near =
+        |a: f32, b: f32| a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= tolerance * (largest + b.abs());
+    let first = a.iter().zip(b.iter()).position(|(a, b)| !near(*a, *b));
+    first.map_or(Ok(()), |i| Err(format!("element {i} of {} is {} instead of {}", a.len(), a[i], b[i])))
+}
+
+fn indent(text: &str) -> String {
+    text.lines().map(|l| format!("    {l}\n")).collect()
+}
+
+/// The tensors `kind_0.pb`, `kind_1.pb` and so on.
+fn tensors(folder: &Path, kind: &str) -> Vec<Tensor> {
+    let files = (0..).map(|i| folder.join(format!("{kind}_{i}.pb"))).take_while(|p| p.exists());
+    files.map(|p| tensor(&fs::read(&p).unwrap())).collect()
+}
+
+/// A TensorProto as the generator writes it: dims (field 1), data_type (2), raw_data (9).
+fn tensor(mut bytes: &[u8]) -> Tensor {
+    let (mut dims, mut dtype, mut raw) = (vec![], None, vec![]);
+    while !bytes.is_empty() {
+        let tag = varint(&mut bytes);
+        match tag & 7 {
+            0 => match (tag >> 3, varint(&mut bytes)) {
+                (1, n) => dims.push(n as usize),
+                (2, code) => dtype = DType::from_onnx(code as i32),
+                _ => {}
+            },
+            2 => {
+                let len = varint(&mut bytes) as usize;
+                let (mut field, rest) = bytes.split_at(len);
+                bytes = rest;
+                match tag >> 3 {
+                    1 => {
+                        while !field.is_empty() {
+                            dims.push(varint(&mut field) as usize);
+                        }
+                    }
+                    9 => raw = field.to_vec(),
+                    _ => {}
+                }
+            }
+            other => panic!("wire type {other} in a tensor"),
+        }
+    }
+    Tensor::new(dtype.unwrap(), dims, raw).unwrap()
+}
+
+fn varint(bytes: &mut &[u8]) -> u64 {
+    let mut value = 0;
+    for shift in (0..).step_by(7) {
+        let (first, rest) = bytes.split_first().unwrap();
+        *bytes = rest;
+        value |= u64::from(first & 0x7f) << shift;
+        if first & 0x80 == 0 {
+            break;
+        }
+    }
+    value
+}

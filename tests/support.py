@@ -1,0 +1,93 @@
+"""Running the command and ONNX Runtime, and comparing what they say."""
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+
+ROOT = Path(__file__).resolve().parent.parent
+# Generous: a slow machine must not fail, a hang must not last for ever.
+TIMEOUT = 600
+
+
+def binary() -> Path:
+    """The command under test."""
+    return Path(os.environ.get("COMPRESS_BIN", ROOT / "target/debug/compress"))
+
+
+@dataclass
+class Result:
+    """What a run of the command said."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self):
+        """Its stdout as JSON; constants that JSON lacks, such as NaN, are an error."""
+
+        def refuse(constant):
+            raise AssertionError(f"{constant} is no JSON")
+
+        return json.loads(self.out, parse_constant=refuse)
+
+
+def run_command(*args, code=0, cwd=None, env=None, **rest) -> Result:
+    """Runs the command; its exit code is to be `code`, or one of several."""
+    done = subprocess.run(
+        [binary(), *map(str, args)],
+        cwd=cwd,
+        env={**os.environ, "NO_COLOR": "1", **(env or {})},
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=TIMEOUT,
+        **rest,
+    )
+    said = f"compress {' '.join(map(str, args))}\nexit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert "panicked" not in done.stderr, said
+    codes = code if isinstance(code, tuple) else (code,)
+    assert done.returncode in codes, said
+    if done.returncode not in (0, 2):
+        # One clear message: a single line that begins so, perhaps with advice.
+        errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        assert len(errors) == 1, said
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def session(model, optimise=False, save=None):
+    """An ONNX Runtime session for a path or a ModelProto, as the file says unless `optimise`."""
+    options = ort.SessionOptions()
+    levels = ort.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimise else levels.ORT_DISABLE_ALL
+    if save:
+        options.graph_optimization_level = levels.ORT_ENABLE_EXTENDED
+        options.optimized_model_filepath = str(save)
+    source = str(model) if isinstance(model, (str, Path)) else model.SerializeToString()
+    return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def run_onnx(model, feeds, optimise=False):
+    """The outputs of a model in ONNX Runtime. Integer kernels need `optimise`."""
+    return session(model, optimise).run(None, feeds)
+
+
+def assert_close(got, expected, tolerance=1e-5):
+    """Equal but for rounding, seen against the largest number of each output."""
+    assert len(got) == len(expected)
+    for g, e in zip(got, expected):
+        assert g.shape == e.shape and g.dtype == e.dtype
+        if g.dtype.kind == "f":
+            scale = np.max(np.abs(e[np.isfinite(e)]), initial=0) or 1
+            np.testing.assert_allclose(g, e, rtol=tolerance, atol=tolerance * scale)
+        else:
+            np.testing.assert_array_equal(g, e)
+
+
+def listing(folder: Path):
+    """All that is in a folder, with sizes and contents: to see that nothing was left or changed."""
+    return {p.relative_to(folder): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}

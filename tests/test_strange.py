@@ -1,0 +1,230 @@
+"""Operators we don't know: kept as they are, named in the report, and no obstacle to the rest."""
+
+import numpy as np
+import onnx
+import pytest
+import small
+from onnx import TensorProto, helper
+from small import node
+from support import assert_close, listing, run_onnx
+
+
+def around(strange, domains=(), opset=17, outputs=("s",), **rest):
+    """A layer, the strange node from `h` to `s`, and another layer."""
+    return small.model(
+        [
+            node("MatMul", "x w", "m"),
+            node("Add", "m b", "h", "add"),
+            strange,
+            node("Identity", "s", "i"),
+            node("MatMul", "i v", "y", "last"),
+        ],
+        [("x", ["n", 6])],
+        [("y", ["n", 2])],
+        {"w": small.floats(1, 6, 4), "b": small.floats(2, 4), "v": small.floats(3, 4, 2)} | rest.get("weights", {}),
+        opset=opset,
+        domains=domains,
+    )
+
+
+def the_node(path, name="odd"):
+    """The strange node in a file."""
+    return next(n for n in onnx.load(path).graph.node if n.name == name)
+
+
+STRANGE = {
+    "unknown_operator": around(node("Frobnicate", "h", "s", "odd", depth=3, how="gently")),
+    "unknown_domain": around(
+        helper.make_node("Attention", ["h"], ["s"], name="odd", domain="com.example", heads=2), [("com.example", 1)]
+    ),
+    "known_operator": around(node("Selu", "h", "s", "odd", alpha=1.5)),
+    "known_name_in_another_domain": around(
+        helper.make_node("Relu", ["h"], ["s"], name="odd", domain="com.example"), [("com.example", 1)]
+    ),
+    "unknown_attribute": around(node("Relu", "h", "s", "odd", speed=11)),
+    "unknown_mode": around(node("CumSum", "h axis", "s", "odd", reverse=1), weights={"axis": np.array(1, np.int64)}),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_strange_nodes_are_kept_byte_for_byte(compress, tmp_path, name):
+    path = small.save(STRANGE[name], tmp_path)
+    report = compress(path, "--json").json()
+    output = tmp_path / "model.compressed.onnx"
+    before, after = the_node(path), the_node(output)
+    assert after.SerializeToString() == before.SerializeToString()
+    # The rest was simplified.
+    assert "Identity" not in small.ops(output) and small.ops(output).count("Gemm") == 1
+    assert any("odd" in w for w in report["warnings"])
+    assert report["accuracy"] is None and report["speed"] is None
+    facts = compress("inspect", path, "--json").json()
+    assert [o[0] for o in facts["opaque"]] == ["odd"]
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_int8_needs_to_run_the_model(compress, tmp_path, name):
+    path = small.save(STRANGE[name], tmp_path)
+    before = listing(tmp_path)
+    assert "odd" in compress(path, "--int8", code=5).err
+    assert "odd" in compress("check", path, "--against", path, code=5).err
+    assert "odd" in compress("bench", path, code=5).err
+    assert listing(tmp_path) == before
+
+
+def test_pruning_needs_no_run(compress, tmp_path):
+    path = small.save(STRANGE["unknown_operator"], tmp_path)
+    compress(path, "--prune", "0.5", "--prune-ends")
+    weights = small.initializers(tmp_path / "model.compressed.onnx")
+    assert sum((w == 0).sum() for w in weights.values()) == 16
+    assert the_node(tmp_path / "model.compressed.onnx") == the_node(path)
+
+
+def test_gates_that_cannot_be_measured_are_7(compress, tmp_path):
+    path = small.save(STRANGE["unknown_operator"], tmp_path)
+    for gate in (["--max-drop", "1%"], ["--min-speedup", "1"]):
+        before = listing(tmp_path)
+        assert gate[0] in compress(path, *gate, code=7).err
+        assert listing(tmp_path) == before
+    compress(path, "--max-size", "1MB")
+
+
+def branch(name, nodes, output):
+    """A subgraph without inputs."""
+    return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)])
+
+
+def test_subgraphs_see_what_they_saw(compress, tmp_path):
+    """The branches of an If read outer values by name, some of which the passes would remove."""
+    made = small.model(
+        [
+            node("ReduceSum", "x", "total", keepdims=0),
+            node("Greater", "total zero", "positive"),
+            node("Identity", "x", "kept"),
+            node("Mul", "two three", "six"),
+            node("MatMul", "x w", "m"),
+            node("Add", "m b", "sum"),
+            node(
+                "If",
+                "positive",
+                "y",
+                "odd",
+                then_branch=branch("then", [node("Mul", "kept six", "t"), node("Add", "t sum", "t2")], "t2"),
+                else_branch=branch("else", [node("Sub", "kept b", "e"), node("Neg", "e", "e2")], "e2"),
+            ),
+        ],
+        [("x", ["n", 4])],
+        [("y", ["n", 4])],
+        {
+            "zero": np.float32(0),
+            "two": np.float32([2]),
+            "three": np.float32([3]),
+            "w": small.floats(1, 4, 4),
+            "b": small.floats(2, 4),
+        },
+    )
+    path = small.save(made, tmp_path)
+    for flags in ([], ["--prune", "0.1"]):
+        output = tmp_path / "out.onnx"
+        compress(path, "-o", output, "--force", *flags)
+        onnx.checker.check_model(str(output), full_check=True)
+        for sign in (1, -1):
+            x = np.abs(small.floats(3, 5, 4)) * np.float32(sign)
+            got, expected = run_onnx(output, {"x": x}), run_onnx(path, {"x": x})
+            if not flags:
+                assert_close(got, expected)
+            assert got[0].shape == expected[0].shape
+
+
+def test_loops_and_shadowless_names(compress, tmp_path):
+    """A Loop whose body reads outer values."""
+    body = helper.make_graph(
+        [node("Add", "state step", "next"), node("Identity", "going", "still"), node("Mul", "next w", "seen")],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("going", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("state", TensorProto.FLOAT, [2]),
+        ],
+        [
+            helper.make_tensor_value_info("still", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", TensorProto.FLOAT, [2]),
+            helper.make_tensor_value_info("seen", TensorProto.FLOAT, [2]),
+        ],
+    )
+    made = small.model(
+        [
+            node("Mul", "half half", "step"),
+            node("Identity", "x", "start"),
+            node("Loop", "times yes start", "last all", "odd", body=body),
+        ],
+        [("x", [2])],
+        [("last", [2]), ("all", ["t", 2])],
+        {"half": np.float32([0.5]), "times": np.array(3, np.int64), "yes": np.array(True), "w": small.floats(1, 2)},
+    )
+    path = small.save(made, tmp_path)
+    compress(path)
+    output = tmp_path / "model.compressed.onnx"
+    onnx.checker.check_model(str(output), full_check=True)
+    x = small.floats(2, 2)
+    assert_close(run_onnx(output, {"x": x}), run_onnx(path, {"x": x}))
+
+
+def test_a_strange_node_may_forbid_a_newer_opset(compress, tmp_path):
+    """TopK of opset 9 means nothing at 13, where a per-channel scale would need the model to go."""
+    made = small.model(
+        [node("Clip", "x", "c", min=0.0, max=1.0), node("TopK", "c", "v i", "odd", k=2)],
+        [("x", [1, 6])],
+        [("v", [1, 2]), ("i", [1, 2], TensorProto.INT64)],
+        opset=9,
+        ir=4,
+    )
+    path = small.save(made, tmp_path)
+    result = compress(path, code=(0, 5))
+    if result.code == 5:
+        assert "TopK" in result.err and "opset" in result.err
+    else:
+        onnx.checker.check_model(str(tmp_path / "model.compressed.onnx"), full_check=True)
+
+
+def test_already_quantised_models(compress, tmp_path):
+    """--int8 twice is refused; simplifying what is quantised keeps it so."""
+    path = small.save(small.cnn(), tmp_path)
+    once = tmp_path / "once.onnx"
+    compress(path, "--int8", "-o", once)
+    assert "quantised already" in compress(once, "--int8", code=5).err
+    again = tmp_path / "again.onnx"
+    report = compress(once, "-o", again, "--json").json()
+    x = small.floats(1, 3, 3, 12, 12)
+    assert_close(run_onnx(again, {"input": x}), run_onnx(once, {"input": x}))
+    assert small.ops(again).count("QuantizeLinear") == small.ops(once).count("QuantizeLinear")
+    assert report["output"]["bytes"] <= report["input"]["bytes"] + 200
+
+
+def test_simplifying_twice_changes_nothing(compress, tmp_path):
+    path = small.save(small.cnn(), tmp_path)
+    compress(path, "-o", tmp_path / "a.onnx")
+    report = compress(tmp_path / "a.onnx", "-o", tmp_path / "b.onnx", "--json").json()
+    assert sum(p["edits"] for p in report["passes"]) == 0
+    assert onnx.load(tmp_path / "a.onnx").graph == onnx.load(tmp_path / "b.onnx").graph
+
+
+def test_nothing_to_compress_is_said(compress, tmp_path):
+    made = small.model([node("Relu", "x", "y")], [("x", [2, 3])], [("y", [2, 3])])
+    path = small.save(made, tmp_path)
+    report = compress(path, "--int8", "--prune", "0.5", "--json").json()
+    assert any("--int8 found no layer" in w for w in report["warnings"])
+    assert any("--prune found no weight" in w for w in report["warnings"])
+
+
+def test_unquantisable_layers_are_named_with_reasons(compress, tmp_path):
+    weight = small.floats(1, 4, 4)
+    made = small.model(
+        [node("Gemm", "x w b", "g", "scaled", alpha=0.5), node("MatMul", "g v", "y", "broken")],
+        [("x", ["n", 4])],
+        [("y", ["n", 4])],
+        {"w": weight, "b": small.floats(2, 4), "v": np.where(np.eye(4, dtype=bool), np.float32(np.nan), weight)},
+    )
+    path = small.save(made, tmp_path)
+    report = compress(path, "--int8", "--json", code=(0, 7)).json()
+    reasons = {s["node"]: s["reason"] for p in report["passes"] for s in p["skipped"] if p["name"] == "int8"}
+    assert "NaN" in reasons["broken"]
