@@ -9,7 +9,7 @@ use crate::{
     terminal,
 };
 use compress_compiler::{
-    error::{Error, Result},
+    error::{Error, Kind, Result},
     onnx::{self, Model},
     op::Op,
     pass::Context,
@@ -66,9 +66,10 @@ pub fn run(args: CompressArgs) -> Result<()> {
     // What is measured is what was written, read back.
     let written = onnx::read_bytes(&bytes).map_err(|e| Error::bug(format!("the output does not read back: {e}")))?;
     report.output = Some(facts::file(&plan.output, &bytes, &written.graph));
-    match sets {
-        Some(sets) => measure_all(&plan, &original, &written, &sets, &device, &mut report)?,
-        None => report.layers = facts::layers(&written.graph).into_iter().map(|(_, l)| l).collect(),
+    report.layers = facts::layers(&written.graph).into_iter().map(|(_, l)| l).collect();
+    if let Some(sets) = sets {
+        let measured = measure_all(&plan, &original, &written, &sets, &device, &mut report);
+        tolerate(measured.map_err(|e| e.in_file(&plan.model)), &plan, &mut report)?;
     }
     honest_sentences(&plan, &mut report);
     report.gates = gates(&plan.gates, &report)?;
@@ -85,6 +86,21 @@ pub fn run(args: CompressArgs) -> Result<()> {
         terminal::print(&terminal::table(&report));
     }
     verdict(&report.gates)
+}
+
+/// A model that was only simplified is as good when it can't be run on made-up inputs: that is
+/// a warning. With data, with INT8, or with a gate to hold, it is an error.
+fn tolerate<T>(result: Result<T>, plan: &CompressPlan, report: &mut Report) -> Result<Option<T>> {
+    let asked = plan.data.data.is_some() || plan.data.eval.is_some() || plan.options.int8.is_some();
+    let harmless = |e: &Error| matches!(e.kind(), Kind::Unsupported | Kind::Data | Kind::Malformed | Kind::Limit);
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(e) if !asked && harmless(&e) => {
+            report.warnings.push(format!("accuracy and speed were not measured: {e}"));
+            Ok(None)
+        }
+        Err(e) => Err(e),
+    }
 }
 
 /// The data, unless nothing would be measured: a model with an operator we can't run.

@@ -45,7 +45,14 @@ impl Sets {
         let open = |path| Dataset::open(path, &specs, plan.preprocess.as_ref()).map(Rc::new);
         let data = plan.data.as_deref().map(open).transpose()?;
         let eval = plan.eval.as_deref().map(open).transpose()?;
-        let made_up = if data.is_none() { Some(Rc::new(Dataset::synthetic(&specs, SYNTHETIC, seed)?)) } else { None };
+        let made_up = if data.is_none() {
+            {
+                let samples = SYNTHETIC.max(fixed_batch(graph).unwrap_or(1));
+                Some(Rc::new(Dataset::synthetic(&specs, samples, seed)?))
+            }
+        } else {
+            None
+        };
         let all = |set: &Dataset| (0..set.len()).collect::<Vec<_>>();
         let (calibrate, held) = match (&data, &made_up, &eval) {
             (Some(d), _, Some(_)) => (sample(&all(d), count, seed), vec![]),
@@ -94,6 +101,13 @@ impl Samples {
     /// that is left out.
     pub fn batches(&self) -> impl Iterator<Item = &[usize]> {
         self.indices.chunks(self.batch).filter(|c| !self.fixed || c.len() == self.batch)
+    }
+
+    /// The first samples, `count` or a few more, in small batches: for what keeps every
+    /// activation of a batch at once.
+    pub fn few(&self, count: usize) -> impl Iterator<Item = &[usize]> {
+        let size = if self.fixed { self.batch } else { self.batch.min(4) };
+        self.indices.chunks(size).filter(move |c| !self.fixed || c.len() == size).take(count.div_ceil(size))
     }
 
     /// The batch to time when `asked` is: a model with a fixed batch has no choice.

@@ -122,8 +122,7 @@ pub fn layers(
         .filter_map(|(i, (port, _))| Some((i, *ports.get(&after.0.value(*port).name[..])?, *port)))
         .collect();
     let mut sqnr: Vec<Sqnr> = vec![Sqnr::default(); pairs.len()];
-    let few = &samples.indices[..samples.indices.len().min(LAYER_SAMPLES.max(samples.batch))];
-    for indices in few.chunks(samples.batch.min(LAYER_SAMPLES).max(1)) {
+    for indices in samples.few(LAYER_SAMPLES) {
         stop_if_asked()?;
         let batch = samples.set.batch(indices)?;
         let mut original: Vec<Vec<f32>> = vec![vec![]; pairs.len()];

@@ -3,6 +3,7 @@
 use crate::{
     error::{Error, Result},
     tensor::{DType, Tensor},
+    value::Fact,
 };
 
 /// The value of an attribute.
@@ -44,8 +45,8 @@ pub struct Reader {
     pub opset: i64,
     /// The number of inputs the node has, absent ones in between counted.
     pub inputs: usize,
-    /// The rank of the first input, if known.
-    pub rank: Option<usize>,
+    /// What is known of the first input.
+    pub first: Fact,
     /// The number of outputs the node has.
     pub outputs: usize,
     attrs: Vec<(String, Attr)>,
@@ -59,10 +60,10 @@ impl Reader {
         opset: i64,
         inputs: usize,
         outputs: usize,
-        rank: Option<usize>,
+        first: Fact,
         attrs: Vec<(String, Attr)>,
     ) -> Self {
-        Self { op_type: op_type.into(), opset, inputs, outputs, rank, attrs, lifted: vec![] }
+        Self { op_type: op_type.into(), opset, inputs, outputs, first, attrs, lifted: vec![] }
     }
 
     fn take(&mut self, name: &str) -> Option<Attr> {
@@ -147,6 +148,12 @@ impl Reader {
     /// Makes `tensor` the constant input `slot`, as newer opsets have it.
     pub fn lift(&mut self, slot: usize, tensor: Tensor) {
         self.lifted.push((slot, tensor));
+    }
+
+    /// Makes a scalar of the first input's type the constant input `slot`.
+    pub fn lift_scalar(&mut self, slot: usize, value: f32) {
+        let dtype = self.first.dtype.filter(|d| d.is_float()).unwrap_or(DType::F32);
+        self.lift(slot, Tensor::floats(dtype, &[], &[value]));
     }
 
     /// The constant inputs made by [`Reader::lift`].

@@ -37,7 +37,7 @@ impl From<Port> for Ref {
 
 enum Make {
     Constant { name: String, tensor: Tensor },
-    Node { name: String, op: Op, operands: Vec<Option<Ref>> },
+    Node { name: String, op: Box<Op>, operands: Vec<Option<Ref>> },
 }
 
 /// A change to the graph: nodes to add, and values to replace. What nobody reads any more
@@ -62,7 +62,7 @@ impl Edit {
 
     /// Adds an operator with one output. `name` is the node's ONNX name.
     pub fn node(&mut self, name: &str, op: impl Into<Op>, operands: &[Option<Ref>]) -> Ref {
-        self.makes.push(Make::Node { name: name.into(), op: op.into(), operands: operands.to_vec() });
+        self.makes.push(Make::Node { name: name.into(), op: Box::new(op.into()), operands: operands.to_vec() });
         Ref::New { index: self.makes.len() - 1, slot: 0 }
     }
 
@@ -87,7 +87,7 @@ impl Edit {
                 Make::Node { name, op, operands } => {
                     let operands: Vec<Option<Port>> = operands.iter().map(|r| r.map(|r| resolve(r, &made))).collect();
                     let value = g.fresh(if name.is_empty() { op.op_type() } else { &name });
-                    g.add_node(&name, op, &operands, &[&value])?
+                    g.add_node(&name, *op, &operands, &[&value])?
                 }
             });
         }

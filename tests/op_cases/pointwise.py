@@ -89,6 +89,7 @@ cases.op("overflow_i64", "Add", np.array([2**63 - 1, -(2**63)], np.int64), np.ar
 cases.op("towards_zero", "Div", np.array([-7, 7, -7, 7], np.int64), np.array([2, -2, -2, 2], np.int64))
 cases.op("by_zero", "Div", np.array([1, -1, 0], np.float32), np.zeros(3, np.float32))
 cases.op("u8", "Add", rng.integers(0, 100, (3, 4), np.uint8), rng.integers(0, 100, 4, np.uint8), opset=14)
+cases.op("f64", "Add", f32(rng, 3, 4).astype(np.float64), f32(rng, 4).astype(np.float64))
 cases.op("empty", "Add", np.zeros((0, 3), np.float32), f32(rng, 3))
 
 for name, (a, b) in list(BROADCASTS.items())[:6]:

@@ -192,11 +192,11 @@ impl Importer {
         while operands.last() == Some(&None) {
             operands.pop();
         }
-        let rank = operands.first().copied().flatten().and_then(|p| self.graph.fact(p).rank());
+        let first = operands.first().copied().flatten().map(|p| self.graph.fact(p).clone()).unwrap_or_default();
         // Trailing outputs that nobody named are not asked for.
         let wanted = node.output.iter().rposition(|o| !o.is_empty()).map_or(0, |i| i + 1);
         let known = if opset::is_default(&node.domain) {
-            understand(&node, self.opset, operands.len(), wanted, rank)
+            understand(&node, self.opset, operands.len(), wanted, first)
         } else {
             Err(Error::unsupported(format!("operator {}::{}", node.domain, node.op_type)))
         };
@@ -281,13 +281,13 @@ fn understand(
     opset: i64,
     inputs: usize,
     outputs: usize,
-    rank: Option<usize>,
+    first: Fact,
 ) -> Result<(Op, Vec<(usize, Tensor)>)> {
     if outputs == 0 {
         return Err(Error::malformed("the node has no outputs"));
     }
     let attrs = node.attribute.iter().cloned().map(attribute::read).collect::<Result<Vec<_>>>()?;
-    let mut reader = Reader::new(&node.op_type, opset, inputs, outputs, rank, attrs);
+    let mut reader = Reader::new(&node.op_type, opset, inputs, outputs, first, attrs);
     let op = Op::read(&mut reader)?;
     if outputs > op.max_outputs() {
         return Err(Error::unsupported(format!("{} with {outputs} outputs", node.op_type)));

@@ -4,7 +4,6 @@ use crate::{
     attr::Reader,
     error::Result,
     op::{Inputs, Operator},
-    tensor::Tensor,
     value::Fact,
 };
 use std::ops::RangeInclusive;
@@ -17,8 +16,8 @@ impl Clip {
     pub(super) fn read(r: &mut Reader) -> Result<Self> {
         if r.opset < 11 {
             let (low, high) = (r.float("min", f32::MIN)?, r.float("max", f32::MAX)?);
-            r.lift(1, Tensor::f32(&[], &[low]));
-            r.lift(2, Tensor::f32(&[], &[high]));
+            r.lift_scalar(1, low);
+            r.lift_scalar(2, high);
         }
         Ok(Self)
     }

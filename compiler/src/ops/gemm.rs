@@ -64,7 +64,7 @@ impl Operator for Gemm {
         let (Some(a), Some(b)) = (x.dims(0), x.dims(1)) else {
             return Ok(vec![Fact::new(dtype, None)]);
         };
-        let (&[ref a0, ref a1], &[ref b0, ref b1]) = (a, b) else {
+        let ([a0, a1], [b0, b1]) = (a, b) else {
             return Err(Error::malformed(format!("operands of rank {} and {} should be matrices", a.len(), b.len())));
         };
         let (m, k) = if self.trans_a { (a1, a0) } else { (a0, a1) };
@@ -78,7 +78,7 @@ impl Operator for Gemm {
     }
 
     fn since(&self) -> i64 {
-        11
+        7
     }
 
     fn quant(&self) -> Quant {

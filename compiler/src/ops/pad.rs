@@ -37,7 +37,7 @@ impl Pad {
             let pads = r.opt_ints("pads")?.ok_or_else(|| Error::malformed("attribute `pads` is missing"))?;
             r.lift(1, Tensor::i64s(&pads));
             let value = r.float("value", 0.0)?;
-            r.lift(2, Tensor::f32(&[], &[value]));
+            r.lift_scalar(2, value);
         }
         Ok(Self { mode })
     }

@@ -24,7 +24,8 @@ impl Softmax {
         }
         // Before opset 13 all axes from `axis` on were one; that is the same for the last.
         let axis = r.int("axis", 1)?;
-        let last = axis == -1 || r.rank.is_some_and(|rank| value::axis(axis, rank).is_ok_and(|a| a + 1 == rank));
+        let last =
+            axis == -1 || r.first.rank().is_some_and(|rank| value::axis(axis, rank).is_ok_and(|a| a + 1 == rank));
         if !last {
             return Err(Error::unsupported(format!(
                 "{} over several axes (opset {}, axis {axis})",

@@ -238,8 +238,8 @@ impl<'a> Parser<'a> {
         }
         let port = |n: &Name| n.as_ref().map(|n| self.value(n)).transpose();
         let mut ports = operands.iter().map(port).collect::<Result<Vec<_>>>()?;
-        let rank = ports.first().copied().flatten().and_then(|p| self.graph.fact(p).rank());
-        let mut reader = Reader::new(op_type, OPSET, ports.len(), results.len(), rank, attrs);
+        let first = ports.first().copied().flatten().map(|p| self.graph.fact(p).clone()).unwrap_or_default();
+        let mut reader = Reader::new(op_type, OPSET, ports.len(), results.len(), first, attrs);
         let op = Op::read(&mut reader)?;
         for (slot, tensor) in reader.finish()? {
             ports.resize(ports.len().max(slot + 1), None);

@@ -61,7 +61,7 @@ impl Pass for Int8 {
         })?;
         cx.check()?;
         let ranges = watch.iter().zip(&observers).map(|(p, o)| (*p, o.range(self.calibration)));
-        let params = plan.parameters(ranges)?;
+        let params = plan.parameters(g, ranges)?;
         out.edits = plan.layers.len();
         qdq::insert(g, &plan, &params)?;
         Ok(out)
@@ -126,6 +126,31 @@ pub(super) struct Plan {
     pub before: BTreeMap<Port, Port>,
     /// Values that share their parameters, as a forest.
     parent: HashMap<Port, Port>,
+    /// The output and an input of a join: they share parameters where that is sound.
+    tied: Vec<(Port, Port)>,
+}
+
+/// The range of values that hang together, and the most it may be: where a Relu or Clip was
+/// dropped, `[0, high]` does its work.
+#[derive(Clone, Copy)]
+struct Range {
+    low: f32,
+    high: f32,
+    bounds: (f32, f32),
+}
+
+impl Range {
+    fn union(self, o: Self) -> Self {
+        Self {
+            low: self.low.min(o.low),
+            high: self.high.max(o.high),
+            bounds: (self.bounds.0.max(o.bounds.0), self.bounds.1.min(o.bounds.1)),
+        }
+    }
+
+    fn is_sound(self) -> bool {
+        self.low >= self.bounds.0 && self.high <= self.bounds.1
+    }
 }
 
 impl Plan {
@@ -137,6 +162,7 @@ impl Plan {
             taken: BTreeSet::new(),
             before: BTreeMap::new(),
             parent: HashMap::new(),
+            tied: vec![],
         };
         let mut queue: Vec<Port> = vec![];
         for l in &plan.layers {
@@ -181,7 +207,7 @@ impl Plan {
                     queue.push(activations[0]);
                 }
                 Quant::Tied => {
-                    activations.iter().for_each(|p| plan.join(port, *p));
+                    plan.tied.extend(activations.iter().map(|p| (port, *p)));
                     queue.extend(&activations);
                 }
                 Quant::Arithmetic => queue.extend(&activations),
@@ -208,21 +234,33 @@ impl Plan {
     /// Parameters of every wanted value: those that hang together cover all their ranges.
     fn parameters(
         &mut self,
+        g: &Graph,
         ranges: impl Iterator<Item = (Port, Option<(f32, f32)>)>,
     ) -> Result<HashMap<Port, Affine>> {
-        let mut merged: HashMap<Port, (f32, f32)> = HashMap::new();
+        let mut merged: HashMap<Port, Range> = HashMap::new();
         for (port, range) in ranges {
-            let Some((low, high)) = range else { continue };
-            let r = merged.entry(self.root(port)).or_insert((low, high));
-            *r = (r.0.min(low), r.1.max(high));
+            let Some((low, high)) = range else {
+                return Err(Error::data("calibration reached no value of an activation; is the data set empty?"));
+            };
+            let bounds = if self.before.contains_key(&port) { bounds(g, port.node) } else { (f32::MIN, f32::MAX) };
+            let r = Range { low, high, bounds };
+            merged.entry(self.root(port)).and_modify(|m| *m = m.union(r)).or_insert(r);
         }
-        self.wanted
-            .iter()
-            .map(|p| match merged.get(&self.root(*p)) {
-                Some((low, high)) => Ok((*p, Affine::covering(*low, *high))),
-                None => Err(Error::data("calibration reached no value of an activation; is the data set empty?")),
-            })
-            .collect()
+        // A join shares its parameters with an input unless that would undo a dropped Relu or
+        // Clip; then the input keeps its own, and the kernel of the join rescales it.
+        for (out, input) in std::mem::take(&mut self.tied) {
+            let (a, b) = (self.root(out), self.root(input));
+            let union = merged[&a].union(merged[&b]);
+            if a != b && union.is_sound() {
+                self.join(out, input);
+                merged.insert(self.root(out), union);
+            }
+        }
+        let affine = |p: &Port| {
+            let r = merged[&self.root(*p)];
+            (*p, Affine::covering(r.low, r.high))
+        };
+        Ok(self.wanted.iter().map(affine).collect())
     }
 }
 
@@ -249,13 +287,25 @@ fn before_activation(g: &Graph, port: Port) -> Port {
     if fits && g.only_use(source).is_some() { source } else { port }
 }
 
+/// What a Relu or Clip lets through.
+fn bounds(g: &Graph, n: NodeId) -> (f32, f32) {
+    let high = match g.op(n) {
+        Op::Clip(_) => g.operand(n, 2).and_then(|p| g.fact(p).floats.as_ref()?.first().copied()),
+        _ => None,
+    };
+    (0.0, high.unwrap_or(f32::MAX))
+}
+
 /// Whether a node is a Relu, or a Clip from 0 up: what it does, the range of a U8 value with
 /// zero point 0 does as well.
 fn saturates(g: &Graph, n: NodeId) -> bool {
     let zero = |f: &Fact| f.floats.as_deref() == Some(&[0.0]);
     match g.op(n) {
         Op::Unary(Unary::Relu) => true,
-        Op::Clip(_) => g.operand(n, 1).is_some_and(|p| g.constant(p).is_some() && zero(g.fact(p))),
+        Op::Clip(_) => {
+            let constant = |p| g.constant(p).is_some();
+            g.operand(n, 1).is_some_and(|p| constant(p) && zero(g.fact(p))) && g.operand(n, 2).is_none_or(constant)
+        }
         _ => false,
     }
 }

@@ -14,7 +14,7 @@ use compress_compiler::{
     rewrite::remove_dead,
     tensor::{DType, Tensor},
 };
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, hash_map::Entry};
 
 /// Applies `plan`.
 pub(super) fn insert(g: &mut Graph, plan: &Plan, params: &HashMap<Port, Affine>) -> Result<()> {
@@ -60,12 +60,11 @@ fn add(g: &mut Graph, name: &str, op: impl Into<Op>, x: Port, scale: Port, zero:
 fn quantize_layer(g: &mut Graph, l: &Layer, x: Affine, done: &mut HashMap<NodeId, (Port, Vec<f32>)>) -> Result<()> {
     let bias_port = l.axes.bias.and_then(|slot| g.operand(l.node, slot));
     let bias: Option<Vec<f32>> = bias_port.and_then(|p| g.constant(p)?.as_f32().map(|b| b.into_owned()));
-    if !done.contains_key(&l.weight) {
+    let (weight, scales) = match done.entry(l.weight) {
         // A shared weight is shared again: quantised once, with the first reader's floor.
-        let quantized = quantize_weight(g, l, x, bias.as_deref())?;
-        done.insert(l.weight, quantized);
-    }
-    let (weight, scales) = &done[&l.weight];
+        Entry::Occupied(e) => e.into_mut(),
+        Entry::Vacant(e) => e.insert(quantize_weight(g, l, x, bias.as_deref())?),
+    };
     g.set_operand(l.node, l.axes.slot, Some(*weight));
     if let (Some(slot), Some(port), Some(bias)) = (l.axes.bias, bias_port, bias) {
         let name = g.value(port).name.clone();
