@@ -70,7 +70,8 @@ def test_what_cannot_be_measured_is_still_simplified(compress, tmp_path, name):
     make, shape = MODELS[name]
     path, output = small.save(make(), tmp_path), tmp_path / "model.compressed.onnx"
     report = compress(path, "--json").json()
-    assert "Identity" not in small.ops(output)
+    # A model without inputs folds to one constant, which the output takes through an Identity.
+    assert small.ops(output) == ["Identity"] if name == "no_inputs" else "Identity" not in small.ops(output)
     assert report["accuracy"] or any("measured" in w for w in report["warnings"])
     feeds = {}
     if shape is not None:

@@ -2,7 +2,7 @@
 
 use crate::{
     args::CompressArgs,
-    data::Sets,
+    data::{self, Sets},
     facts, interrupt, measure,
     measure::DataCalibrator,
     plan::{CompressPlan, Gates},
@@ -10,6 +10,7 @@ use crate::{
 };
 use compress_compiler::{
     error::{Error, Kind, Result},
+    graph::Graph,
     onnx::{self, Model},
     op::Op,
     pass::Context,
@@ -69,7 +70,7 @@ pub fn run(args: CompressArgs) -> Result<()> {
     report.layers = facts::layers(&written.graph).into_iter().map(|(_, l)| l).collect();
     if let Some(sets) = sets {
         let measured = measure_all(&plan, &original, &written, &sets, &device, &mut report);
-        tolerate(measured.map_err(|e| e.in_file(&plan.model)), &plan, &mut report)?;
+        tolerate(measured.map_err(|e| e.in_file(&plan.model)), &plan, &original.graph, &mut report)?;
     }
     honest_sentences(&plan, &mut report);
     report.gates = gates(&plan.gates, &report)?;
@@ -90,9 +91,14 @@ pub fn run(args: CompressArgs) -> Result<()> {
 
 /// A model that was only simplified is as good when it can't be run on made-up inputs: that is
 /// a warning. With data, with INT8, or with a gate to hold, it is an error.
-fn tolerate<T>(result: Result<T>, plan: &CompressPlan, report: &mut Report) -> Result<Option<T>> {
+fn tolerate<T>(result: Result<T>, plan: &CompressPlan, g: &Graph, report: &mut Report) -> Result<Option<T>> {
     let asked = plan.data.data.is_some() || plan.data.eval.is_some() || plan.options.int8.is_some();
-    let harmless = |e: &Error| matches!(e.kind(), Kind::Unsupported | Kind::Data | Kind::Malformed | Kind::Limit);
+    let harmless = |e: &Error| match e.kind() {
+        Kind::Unsupported | Kind::Data => true,
+        // The size 1 that made-up inputs have on a free axis may be one that the model can't take.
+        Kind::Malformed => data::has_free_axes(g),
+        _ => false,
+    };
     match result {
         Ok(value) => Ok(Some(value)),
         Err(e) if !asked && harmless(&e) => {
@@ -122,8 +128,9 @@ fn open_sets(plan: &CompressPlan, model: &Model, report: &mut Report) -> Result<
         ));
         return Ok(None);
     }
-    let sets =
-        Sets::open(&plan.data, g, plan.calibration_samples, plan.run.seed).map_err(|e| e.in_file(&plan.model))?;
+    let sets = Sets::open(&plan.data, g, plan.calibration_samples, plan.run.seed);
+    let sets = tolerate(sets.map_err(|e| e.in_file(&plan.model)), plan, g, report)?;
+    let Some(sets) = sets else { return Ok(None) };
     if sets.calibration.synthetic && plan.options.int8.is_some() {
         report.warnings.push(
             "NO DATA: activation ranges were calibrated on made-up inputs (standard normal); accuracy on real \

@@ -139,6 +139,14 @@ fn has_default(g: &Graph, n: NodeId) -> bool {
     matches!(g.op(n), Op::Input(i) if i.default.is_some())
 }
 
+/// Whether an input has axes of any size besides the batch.
+pub fn has_free_axes(g: &Graph) -> bool {
+    g.inputs().iter().any(|n| match g.fact((*n).into()).dims() {
+        Some(dims) => dims.iter().skip(1).any(|d| d.known().is_none()),
+        None => true,
+    })
+}
+
 fn fixed_batch(g: &Graph) -> Option<usize> {
     let first = g.inputs().iter().find(|n| !has_default(g, **n))?;
     let dims = g.fact((*first).into()).dims()?;

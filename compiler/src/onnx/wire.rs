@@ -170,7 +170,7 @@ mod tests {
         // Model > graph > node > attribute > graph > ...: each level two bytes longer.
         let mut deep = vec![];
         for i in 0..120 {
-            let tag = [0x0au8, 0x2a, 0x32][i % 3];
+            let tag = [0x32u8, 0x2a, 0x0a][i % 3];
             let mut outer = vec![tag];
             let mut len = deep.len();
             while len >= 0x80 {

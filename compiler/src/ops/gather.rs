@@ -2,7 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
-    error::Result,
+    error::{Error, Result},
     op::{Inputs, Operator, Quant},
     value::{self, Dim, Fact},
 };
@@ -39,6 +39,11 @@ impl Operator for Gather {
         let dtype = x.get(0).dtype;
         let (Some(data), Some(indices)) = (x.dims(0), x.dims(1)) else { return Ok(vec![Fact::new(dtype, None)]) };
         let axis = value::axis(self.axis, data.len())?;
+        if let (Some(n), Some(at)) = (data[axis].known(), x.ints(1))
+            && let Some(i) = at.iter().find(|i| !(-n..n).contains(i))
+        {
+            return Err(Error::malformed(format!("index {i} is out of range for an axis of {n}")));
+        }
         let shape = [&data[..axis], indices, &data[axis + 1..]].concat();
         let mut fact = Fact::new(dtype, Some(shape));
         if let (Some(elems), Some(at)) = (&x.get(0).elems, x.ints(1))

@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn least_error_trades_clipping_for_resolution() {
         let mut o = Observer::default();
-        let values: Vec<f32> = (0..100_000).map(|i| (i % 1000) as f32 / 1000.0).collect();
+        let values: Vec<f32> = (0..1_000_000).map(|i| (i % 1000) as f32 / 1000.0).collect();
         o.add(&values).unwrap();
         o.add(&[2.0]).unwrap();
         let (_, high) = o.range(Calibration::Mse).unwrap();
