@@ -139,10 +139,11 @@ fn has_default(g: &Graph, n: NodeId) -> bool {
     matches!(g.op(n), Op::Input(i) if i.default.is_some())
 }
 
-/// Whether an input has axes of any size besides the batch.
-pub fn has_free_axes(g: &Graph) -> bool {
-    g.inputs().iter().any(|n| match g.fact((*n).into()).dims() {
-        Some(dims) => dims.iter().skip(1).any(|d| d.known().is_none()),
+/// Whether made-up inputs may be ones that the model can't take: some have axes of any size
+/// besides the batch, or are integers, such as indices.
+pub fn is_guesswork(g: &Graph) -> bool {
+    g.inputs().iter().map(|n| g.fact((*n).into())).any(|f| match f.dims() {
+        Some(dims) => dims.iter().skip(1).any(|d| d.known().is_none()) || f.dtype.is_some_and(|d| !d.is_float()),
         None => true,
     })
 }
