@@ -50,7 +50,7 @@ pub struct CompressArgs {
     #[arg(long, value_name = "REGEX")]
     pub exclude: Vec<String>,
     /// How activation ranges are chosen: minmax, percentile or mse.
-    #[arg(long, value_name = "HOW", default_value = "mse")]
+    #[arg(long, value_name = "HOW", default_value = "minmax")]
     pub calibration: String,
     /// How many samples of --data are calibrated on.
     #[arg(long, value_name = "N", default_value_t = 256)]

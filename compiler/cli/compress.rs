@@ -199,10 +199,10 @@ fn measure_all(
 /// Says where a number misleads.
 fn honest_sentences(plan: &CompressPlan, report: &mut Report) {
     let mut say = |s: String| report.warnings.push(s);
-    if let Some(f) = plan.options.prune {
-        say(format!(
-            "--prune {f}: zeros make no dense kernel faster and the file no smaller; only a compressed copy (size, zstd) and sparse kernels profit"
-        ));
+    if plan.options.prune.is_some() {
+        say("zeros make no dense kernel faster and the file no smaller; only a compressed copy (size, zstd) and \
+             sparse kernels profit"
+            .into());
     }
     if plan.options.int8.is_some() {
         say("latency here is that of our float runtime, which emulates INT8 and is slower for it; \

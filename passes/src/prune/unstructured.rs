@@ -49,7 +49,8 @@ impl Pass for Prune {
             return Ok(out);
         }
         let magnitudes: Vec<f32> = weights.iter().flat_map(|w| floats(g, *w)).map(f32::abs).collect();
-        let mut left = (self.fraction * magnitudes.len() as f64).round() as usize;
+        let count = magnitudes.len();
+        let mut left = (self.fraction * count as f64).round() as usize;
         let threshold = match left.checked_sub(1) {
             None => return Ok(out),
             Some(k) => {
@@ -57,6 +58,12 @@ impl Pass for Prune {
                 *m.select_nth_unstable_by(k, f32::total_cmp).1
             }
         };
+        out.warnings.push(format!(
+            "--prune {} zeroed {left} of the {count} weights of {} layers; {} layers were left alone (see `passes` in the report)",
+            self.fraction,
+            weights.len(),
+            out.skipped.len()
+        ));
         // First what lies below the threshold, then equal values in order until the count is met.
         let below: usize = weights.iter().flat_map(|w| floats(g, *w)).filter(|v| v.abs() < threshold).count();
         left -= below;
