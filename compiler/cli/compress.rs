@@ -206,7 +206,7 @@ fn honest_sentences(plan: &CompressPlan, report: &mut Report) {
     }
     if plan.options.int8.is_some() {
         say("latency here is that of our float runtime, which emulates INT8 and is slower for it; \
-             ONNX Runtime, TensorRT and OpenVINO run integer kernels on the same file"
+             ONNX Runtime runs integer kernels on the same file"
             .into());
     }
 }
