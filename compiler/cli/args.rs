@@ -104,6 +104,18 @@ pub struct GateArgs {
 
 #[derive(Args, Clone)]
 pub struct RunArgs {
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Write report.json into this folder [default: beside the result].
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
+    /// Print errors only.
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+#[derive(Args, Clone)]
+pub struct DeviceArgs {
     /// Samples a batch when timing.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub batch: usize,
@@ -113,15 +125,9 @@ pub struct RunArgs {
     /// The seed of every random choice.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Write report.json into this folder [default: beside the result].
-    #[arg(long, value_name = "DIR")]
-    pub report: Option<PathBuf>,
-    /// Print the report as JSON instead of a table.
+    /// Print JSON instead of a table.
     #[arg(long)]
     pub json: bool,
-    /// Print errors only.
-    #[arg(short, long)]
-    pub quiet: bool,
 }
 
 #[derive(Args)]
@@ -161,18 +167,8 @@ pub struct BenchArgs {
     /// Run on this device too, and compare: outputs and time.
     #[arg(long, value_name = "DEVICE")]
     pub reference: Option<String>,
-    /// Samples a batch.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub batch: usize,
-    /// Where to run: cpu, cuda, cuda:N, or auto.
-    #[arg(long, default_value = "auto")]
-    pub device: String,
-    /// The seed of the made-up inputs.
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub on: DeviceArgs,
 }
 
 fn passes_help() -> String {

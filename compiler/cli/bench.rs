@@ -3,8 +3,8 @@
 use crate::{
     args::BenchArgs,
     data::{Samples, Sets},
-    measure,
-    plan::DataPlan,
+    interrupt, measure,
+    plan::{DataPlan, batch_size},
     terminal,
 };
 use compress_compiler::{
@@ -40,14 +40,15 @@ struct Timed {
 
 /// Runs the subcommand.
 pub fn run(args: BenchArgs) -> Result<()> {
-    if args.runs == 0 || args.batch == 0 {
-        return Err(Error::usage("--runs and --batch must be 1 or more"));
+    if args.runs == 0 {
+        return Err(Error::usage("--runs must be 1 or more"));
     }
-    let device = Device::open(args.device.parse()?)?;
+    batch_size(args.on.batch)?;
+    let device = Device::open(args.on.device.parse()?)?;
     let second = args.reference.as_deref().map(|d| Device::open(d.parse()?)).transpose()?;
     let model = onnx::read(&args.model)?;
     let data = DataPlan { data: None, eval: None, preprocess: None };
-    let sets = Sets::open(&data, &model.graph, 1, args.seed).map_err(|e| e.in_file(&args.model))?;
+    let sets = Sets::open(&data, &model.graph, 1, args.on.seed).map_err(|e| e.in_file(&args.model))?;
     let time = |device: &Device| time(&model, device, &sets.evaluation, &args).map_err(|e| e.in_file(&args.model));
     let (on, outputs, batch) = time(&device)?;
     let reference = second.as_ref().map(time).transpose()?;
@@ -59,15 +60,15 @@ pub fn run(args: BenchArgs) -> Result<()> {
         reference: reference.map(|r| r.0),
         on,
     };
-    terminal::print(&if args.json { terminal::json(&f)? } else { text(&f) });
+    terminal::print(&if args.on.json { terminal::json(&f)? } else { text(&f) });
     Ok(())
 }
 
 fn time(model: &Model, device: &Device, samples: &Samples, args: &BenchArgs) -> Result<(Timed, Vec<Tensor>, usize)> {
     let exe = measure::executable(&model.graph, device)?;
-    let batch = measure::timing_batch(samples, args.batch)?;
+    let batch = measure::timing_batch(samples, args.on.batch)?;
     let outputs = exe.run(&batch.inputs)?;
-    let timing = compress_runtime::bench::time(&exe, &batch.inputs, args.runs, 3)?;
+    let timing = compress_runtime::bench::time(&exe, &batch.inputs, args.runs, &interrupt::stopped)?;
     let timed = Timed {
         device: device.describe(),
         engine: "burn",

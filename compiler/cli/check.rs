@@ -21,6 +21,7 @@ pub fn run(args: CheckArgs) -> Result<()> {
     let (data, limits, run) = (DataPlan::new(args.data)?, Gates::new(args.gates)?, RunPlan::new(args.run)?);
     let (original, model) = (onnx::read(&args.against)?, onnx::read(&args.model)?);
     let device = Device::open(run.device)?;
+    same_signature(&original, &model).map_err(|e| e.in_file(&args.model))?;
     // Nothing is calibrated, so what --data gives is measured on as a whole.
     let data = DataPlan { eval: data.eval.or(data.data.clone()), ..data };
     let sets = Sets::open(&data, &original.graph, 1, run.seed)?;
@@ -46,6 +47,9 @@ pub fn run(args: CheckArgs) -> Result<()> {
             data: Some(sets.evaluation.set.digest()?),
         },
     };
+    if sets.evaluation.synthetic {
+        report.warnings.push("NO DATA: compared on made-up inputs; figures on real data differ. Give --eval".into());
+    }
     report.gates = gates(&limits, &report)?;
     if let Some(dir) = &run.report {
         std::fs::create_dir_all(dir).map_err(|e| Error::file(e.to_string()).in_file(dir))?;
@@ -58,6 +62,23 @@ pub fn run(args: CheckArgs) -> Result<()> {
         terminal::print(&terminal::table(&report));
     }
     verdict(&report.gates)
+}
+
+/// Inputs and outputs are compared in order, so both models must call them the same.
+fn same_signature(a: &onnx::Model, b: &onnx::Model) -> Result<()> {
+    let names = |m: &onnx::Model| -> (Vec<String>, Vec<String>) {
+        let g = &m.graph;
+        let inputs = g.inputs().iter().map(|n| g.value((*n).into()).name.clone());
+        (inputs.collect(), g.outputs().iter().map(|o| o.name.clone()).collect())
+    };
+    let (a, b) = (names(a), names(b));
+    if a == b {
+        return Ok(());
+    }
+    Err(Error::data(format!(
+        "inputs and outputs are {:?} -> {:?}, those of the original {:?} -> {:?}",
+        b.0, b.1, a.0, a.1
+    )))
 }
 
 fn file(path: &Path, model: &onnx::Model) -> Result<FileFacts> {

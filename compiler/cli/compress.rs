@@ -104,8 +104,16 @@ fn tolerate<T>(result: Result<T>, plan: &CompressPlan, g: &Graph, report: &mut R
             report.warnings.push(format!("accuracy and speed were not measured: {e}"));
             Ok(None)
         }
-        Err(e) => Err(e),
+        Err(e) => Err(blame_made_up(e, plan, g)),
     }
+}
+
+/// What looks like a malformed model may only be one that made-up inputs don't suit.
+fn blame_made_up(e: Error, plan: &CompressPlan, g: &Graph) -> Error {
+    if plan.data.data.is_none() && e.kind() == Kind::Malformed && data::is_guesswork(g) {
+        return Error::data(format!("the model may not take made-up inputs: {e}")).help("give --data");
+    }
+    e
 }
 
 /// The data, unless nothing would be measured: a model with an operator we can't run.
@@ -161,6 +169,7 @@ fn compile(
         calibrator: calibrator.as_ref().map(|c| c as &dyn compress_compiler::pass::Calibrator),
         stopped: &interrupt::stopped,
     };
+    let source = &model.graph.clone();
     let mut step = 0;
     let (passes, warnings) = pipeline
         .run(&mut model.graph, &cx, &mut |pass, graph| {
@@ -172,7 +181,7 @@ fn compile(
             }
             Ok(())
         })
-        .map_err(|e| e.in_file(&plan.model))?;
+        .map_err(|e| blame_made_up(e, plan, source).in_file(&plan.model))?;
     report.passes = passes;
     report.warnings.extend(warnings);
     Ok(())
@@ -198,13 +207,14 @@ fn measure_all(
 
 /// Says where a number misleads.
 fn honest_sentences(plan: &CompressPlan, report: &mut Report) {
+    let quantized = report.passes.iter().any(|p| p.name == "int8" && p.edits > 0);
     let mut say = |s: String| report.warnings.push(s);
     if plan.options.prune.is_some() {
         say("zeros make no dense kernel faster and the file no smaller; only a compressed copy (size, zstd) and \
              sparse kernels profit"
             .into());
     }
-    if plan.options.int8.is_some() {
+    if quantized {
         say("latency here is that of our float runtime, which emulates INT8 and is slower for it; \
              ONNX Runtime runs integer kernels on the same file"
             .into());

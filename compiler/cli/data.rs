@@ -163,8 +163,10 @@ fn batch_size(g: &Graph, set: &Dataset) -> usize {
     if let Some(n) = fixed_batch(g) {
         return n.max(1);
     }
-    let elements = |dims: &[Dim]| -> usize { dims.iter().map(|d| d.known().unwrap_or(1).max(1) as usize).product() };
+    let elements = |dims: &[Dim]| -> usize {
+        dims.iter().map(|d| d.known().unwrap_or(1).max(1) as usize).fold(1, usize::saturating_mul)
+    };
     let largest =
         g.operators().flat_map(|n| &g.node(n).outputs).filter_map(|v| v.fact.dims()).map(elements).max().unwrap_or(1);
-    (ACTIVATION_BYTES / (4 * largest)).clamp(1, 256).min(set.len())
+    (ACTIVATION_BYTES / largest.saturating_mul(4)).clamp(1, 256).min(set.len())
 }

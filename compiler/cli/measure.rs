@@ -7,7 +7,6 @@ use compress_compiler::{
     node::Port,
     pass::Calibrator,
     report::{Accuracy, LayerFacts, Speed},
-    tensor::Tensor,
     verify::{Verified, verify},
 };
 use compress_runtime::{
@@ -58,44 +57,30 @@ fn stop_if_asked() -> Result<()> {
 /// # Errors
 /// Whatever running or reading can raise; interrupted.
 pub fn accuracy(before: &Executable, after: &Executable, samples: &Samples, quiet: bool) -> Result<Accuracy> {
-    let mut classes = Comparison::default();
-    let mut sqnr = Sqnr::default();
-    let mut count = 0;
+    let mut compared = Comparison::default();
     let progress = Progress::new("evaluate", samples.indices.len(), quiet);
     for indices in samples.batches() {
         stop_if_asked()?;
         let batch = samples.set.batch(indices)?;
         let (a, b) = (before.run(&batch.inputs)?, after.run(&batch.inputs)?);
-        if a.len() != b.len() || a.iter().zip(&b).any(|(a, b)| a.shape() != b.shape()) {
-            return Err(Error::data("the two models have outputs of different number or shape"));
-        }
-        for (a, b) in a.iter().zip(&b) {
-            if let (Some(a), Some(b)) = (a.as_f32(), b.as_f32()) {
-                sqnr.add(&a, &b);
-            }
-        }
-        let scores = |t: &Tensor| t.dtype().is_float() && matches!(*t.shape(), [n, c] if n == batch.len && c > 1);
-        if let Some(i) = a.iter().position(scores) {
-            classes.add(&a[i], &b[i], batch.labels.as_deref())?;
-        }
-        count += batch.len;
+        compared.add(&a, &b, batch.len, batch.labels.as_deref())?;
         progress.advance(batch.len);
     }
-    let (before, after) = (classes.top1_before(), classes.top1_after());
-    let agreement = classes.agreement();
+    let (before, after) = (compared.top1_before(), compared.top1_after());
+    let agreement = compared.agreement();
     Ok(Accuracy {
         metric: match (before, agreement) {
             (Some(_), _) => "top1",
             (None, Some(_)) => "agreement",
             (None, None) => "sqnr",
         },
-        samples: count,
+        samples: compared.samples(),
         synthetic: samples.synthetic,
         before,
         after,
         drop: before.zip(after).map(|(b, a)| b - a),
         agreement,
-        sqnr_db: sqnr.db().filter(|d| d.is_finite()),
+        sqnr_db: compared.sqnr_db().filter(|d| d.is_finite()),
     })
 }
 
@@ -156,7 +141,7 @@ pub fn speed(
     device: &Device,
 ) -> Result<Speed> {
     let inputs = timing_batch(samples, batch)?;
-    let (a, b) = bench::interleaved(before, after, &inputs.inputs, 30, 3)?;
+    let (a, b) = bench::interleaved(before, after, &inputs.inputs, 30, &interrupt::stopped)?;
     Ok(Speed {
         device: device.describe(),
         engine: "burn",

@@ -1,6 +1,6 @@
 //! Command line in, decisions out: everything is checked once, before any work.
 
-use crate::args::{CompressArgs, DataArgs, GateArgs, RunArgs};
+use crate::args::{CompressArgs, DataArgs, DeviceArgs, GateArgs, RunArgs};
 use compress_compiler::error::{Error, Result};
 use compress_passes::{Options, quant::observe::Calibration};
 use compress_runtime::{dataset::Preprocess, device::DeviceChoice};
@@ -113,6 +113,15 @@ impl CompressPlan {
             model,
             output,
         };
+        let report = plan.report_path();
+        if same_file(&report, &plan.output) || same_file(&report, &plan.model) {
+            return Err(Error::usage("the report would replace a model")
+                .in_file(&report)
+                .help("give another --report"));
+        }
+        if !plan.force && !plan.dry_run && report.exists() {
+            return Err(Error::file("exists already").in_file(&report).help("pass --force, or another --report"));
+        }
         if !plan.dry_run {
             writable(plan.output.parent())?;
             if let Some(dir) = &plan.run.report {
@@ -162,18 +171,16 @@ impl RunPlan {
     /// # Errors
     /// Usage for a bad --device or --batch.
     pub fn new(a: RunArgs) -> Result<Self> {
-        if a.batch == 0 {
-            return Err(Error::usage("--batch must be 1 or more"));
-        }
-        Ok(Self {
-            batch: a.batch,
-            device: a.device.parse()?,
-            seed: a.seed,
-            report: a.report,
-            json: a.json,
-            quiet: a.quiet,
-        })
+        let DeviceArgs { batch, device, seed, json } = a.device;
+        batch_size(batch)?;
+        Ok(Self { batch, device: device.parse()?, seed, report: a.report, json, quiet: a.quiet })
     }
+}
+
+/// # Errors
+/// Usage for a batch of nothing, or of more than any timing needs.
+pub fn batch_size(n: usize) -> Result<()> {
+    if (1..=65_536).contains(&n) { Ok(()) } else { Err(Error::usage(format!("--batch {n} is not from 1 to 65536"))) }
 }
 
 fn same_file(a: &Path, b: &Path) -> bool {

@@ -1,7 +1,10 @@
 //! How long a model takes.
 
 use crate::burn::Executable;
-use compress_compiler::{error::Result, tensor::Tensor};
+use compress_compiler::{
+    error::{Error, Result},
+    tensor::Tensor,
+};
 use std::time::Instant;
 
 /// What was measured over several runs.
@@ -26,43 +29,49 @@ impl Timing {
     }
 }
 
-fn once(exe: &Executable, inputs: &[Tensor]) -> Result<f64> {
+/// Runs before those that count: caches fill, buffers are allocated.
+const WARMUP: usize = 3;
+
+fn once(exe: &Executable, inputs: &[Tensor], stopped: &dyn Fn() -> bool) -> Result<f64> {
+    if stopped() {
+        return Err(Error::interrupted());
+    }
     // Downloading the outputs is part of a run: it waits for the device.
     let start = Instant::now();
     exe.run(inputs)?;
     Ok(start.elapsed().as_secs_f64() * 1e3)
 }
 
-/// Times one model.
+/// Times one model, until `stopped` says so.
 ///
 /// # Errors
-/// What running it raises.
-pub fn time(exe: &Executable, inputs: &[Tensor], runs: usize, warmup: usize) -> Result<Timing> {
-    for _ in 0..warmup {
-        exe.run(inputs)?;
+/// What running it raises; interrupted.
+pub fn time(exe: &Executable, inputs: &[Tensor], runs: usize, stopped: &dyn Fn() -> bool) -> Result<Timing> {
+    for _ in 0..WARMUP {
+        once(exe, inputs, stopped)?;
     }
-    (0..runs.max(1)).map(|_| once(exe, inputs)).collect::<Result<_>>().map(Timing::of)
+    (0..runs.max(1)).map(|_| once(exe, inputs, stopped)).collect::<Result<_>>().map(Timing::of)
 }
 
 /// Times two models in turns, so that a machine that slows down or speeds up does so for both.
 ///
 /// # Errors
-/// What running them raises.
+/// What running them raises; interrupted when `stopped` says so.
 pub fn interleaved(
     before: &Executable,
     after: &Executable,
     inputs: &[Tensor],
     runs: usize,
-    warmup: usize,
+    stopped: &dyn Fn() -> bool,
 ) -> Result<(Timing, Timing)> {
-    for _ in 0..warmup {
-        before.run(inputs)?;
-        after.run(inputs)?;
+    for _ in 0..WARMUP {
+        once(before, inputs, stopped)?;
+        once(after, inputs, stopped)?;
     }
     let (mut first, mut second) = (vec![], vec![]);
     for _ in 0..runs.max(1) {
-        first.push(once(before, inputs)?);
-        second.push(once(after, inputs)?);
+        first.push(once(before, inputs, stopped)?);
+        second.push(once(after, inputs, stopped)?);
     }
     Ok((Timing::of(first), Timing::of(second)))
 }

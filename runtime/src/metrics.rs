@@ -1,5 +1,7 @@
 //! How good a model is, and how close to another, summed up batch by batch.
 
+use std::borrow::Cow;
+
 use compress_compiler::{
     error::{Error, Result},
     tensor::Tensor,
@@ -67,6 +69,11 @@ impl Sqnr {
         }
     }
 
+    /// Whether something turned NaN or infinite.
+    pub fn is_lost(&self) -> bool {
+        self.noise == f64::INFINITY
+    }
+
     /// The ratio in decibels: infinite when nothing was lost, `None` before anything was added.
     pub fn db(&self) -> Option<f64> {
         match (self.signal > 0.0, self.noise > 0.0) {
@@ -90,34 +97,40 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Adds one batch: an output before, the same output after, and the labels if known.
+    /// Adds one batch of `samples`: all outputs before, the same outputs after, and the labels
+    /// if known. The first output with a score for each class decides on classes.
     ///
     /// # Errors
-    /// Data when the shapes differ or there are not as many labels as samples; unsupported
-    /// when the outputs are no floats.
-    pub fn add(&mut self, before: &Tensor, after: &Tensor, labels: Option<&[i64]>) -> Result<()> {
-        if before.shape() != after.shape() {
-            let (a, b) = (before.shape(), after.shape());
-            return Err(Error::data(format!("the outputs to compare have shapes {a:?} and {b:?}")));
-        }
-        let (Some(a), Some(b)) = (before.as_f32(), after.as_f32()) else {
-            return Err(Error::unsupported(format!("comparing outputs of type {}", before.dtype())));
-        };
-        let samples = before.shape().first().copied().unwrap_or(1);
-        if let Some(l) = labels.filter(|l| l.len() != samples) {
-            return Err(Error::data(format!("{} labels for {samples} samples", l.len())));
+    /// Data when number or shapes of the outputs differ, when the outputs after have NaN or
+    /// infinite values where those before have none, or when a label is no class.
+    pub fn add(&mut self, before: &[Tensor], after: &[Tensor], samples: usize, labels: Option<&[i64]>) -> Result<()> {
+        if before.len() != after.len() || before.iter().zip(after).any(|(a, b)| a.shape() != b.shape()) {
+            return Err(Error::data("the two models have outputs of different number or shape"));
         }
         self.samples += samples;
-        self.sqnr.add(&a, &b);
-        // One score a sample is no choice among classes.
-        if rows(before).is_some_and(|c| c > 1) {
-            self.scored += samples;
-            self.agreed += agreement(before, after);
-            if let Some(l) = labels {
-                self.labelled += samples;
-                self.correct_before += top1(before, l);
-                self.correct_after += top1(after, l);
+        for (a, b) in before.iter().zip(after) {
+            self.sqnr.add(&numbers(a), &numbers(b));
+        }
+        if self.sqnr.is_lost() {
+            return Err(Error::data(
+                "the new model's outputs have NaN or infinite values where the original's have none",
+            ));
+        }
+        let scores = |t: &Tensor| t.dtype().is_float() && matches!(*t.shape(), [n, c] if n == samples && c > 1);
+        let Some(i) = before.iter().position(scores) else { return Ok(()) };
+        self.scored += samples;
+        self.agreed += agreement(&before[i], &after[i]);
+        if let Some(l) = labels {
+            let classes = before[i].shape()[1];
+            if let Some(bad) = l.iter().find(|l| usize::try_from(**l).map_or(true, |l| l >= classes)) {
+                return Err(Error::data(format!("label {bad}, where the model tells {classes} classes apart, from 0")));
             }
+            if l.len() != samples {
+                return Err(Error::data(format!("{} labels for {samples} samples", l.len())));
+            }
+            self.labelled += samples;
+            self.correct_before += top1(&before[i], l);
+            self.correct_after += top1(&after[i], l);
         }
         Ok(())
     }
@@ -148,6 +161,11 @@ impl Comparison {
     }
 }
 
+/// The elements as numbers, whatever their type.
+fn numbers(t: &Tensor) -> Cow<'_, [f32]> {
+    t.as_f32().unwrap_or_else(|| t.as_i64().unwrap_or_default().into_iter().map(|v| v as f32).collect())
+}
+
 fn share(part: usize, whole: usize) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
@@ -169,16 +187,35 @@ mod tests {
     fn compares_batches() {
         let mut c = Comparison::default();
         assert_eq!((c.agreement(), c.sqnr_db(), c.top1_before()), (None, None, None));
-        let before = Tensor::f32(&[2, 2], &[3.0, 0.0, 0.0, 4.0]);
-        let after = Tensor::f32(&[2, 2], &[3.0, 0.0, 0.5, 0.0]);
-        c.add(&before, &after, Some(&[0, 1])).unwrap();
+        let before = [Tensor::f32(&[2, 2], &[3.0, 0.0, 0.0, 4.0])];
+        let after = [Tensor::f32(&[2, 2], &[3.0, 0.0, 0.5, 0.0])];
+        c.add(&before, &after, 2, Some(&[0, 1])).unwrap();
         assert_eq!((c.samples(), c.top1_before(), c.top1_after(), c.agreement()), (2, Some(1.0), Some(0.5), Some(0.5)));
         let db = 10.0 * (25.0f64 / 16.25).log10();
         assert!((c.sqnr_db().unwrap() - db).abs() < 1e-9);
-        assert!(c.add(&before, &after, Some(&[0])).is_err());
-        assert!(c.add(&before, &Tensor::f32(&[1], &[0.0]), None).is_err());
         let mut same = Comparison::default();
-        same.add(&Tensor::f32(&[2, 1], &[1.0, 2.0]), &Tensor::f32(&[2, 1], &[1.0, 2.0]), None).unwrap();
+        let one = [Tensor::f32(&[2, 1], &[1.0, 2.0])];
+        same.add(&one, &one, 2, None).unwrap();
         assert_eq!((same.sqnr_db(), same.agreement()), (Some(f64::INFINITY), None));
+    }
+
+    #[test]
+    fn refuses_what_cannot_be_compared() {
+        let t = [Tensor::f32(&[2, 2], &[3.0, 0.0, 0.0, 4.0])];
+        let refused = |after: &[Tensor], labels: Option<&[i64]>| {
+            Comparison::default().add(&t, after, 2, labels).unwrap_err().exit_code() == 7
+        };
+        assert!(refused(&t, Some(&[0])), "a label is missing");
+        assert!(refused(&t, Some(&[0, 2])) && refused(&t, Some(&[-1, 0])), "labels that are no class");
+        assert!(refused(&[], None) && refused(&[Tensor::f32(&[1], &[0.0])], None), "other outputs");
+        assert!(refused(&[Tensor::f32(&[2, 2], &[f32::NAN, 0.0, 0.0, 4.0])], None), "a NaN that is new");
+    }
+
+    #[test]
+    fn whole_numbers_count() {
+        let (a, b) = ([Tensor::i64s(&[1, 2])], [Tensor::i64s(&[1, 3])]);
+        let mut c = Comparison::default();
+        c.add(&a, &b, 2, None).unwrap();
+        assert!(c.sqnr_db().unwrap().is_finite());
     }
 }

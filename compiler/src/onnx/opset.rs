@@ -47,6 +47,7 @@ const CHANGED: &[(&str, i64)] = &[
     ("TopK", 11),
     ("Pad", 11),
     ("Clip", 11),
+    ("Scatter", 11),
     ("Resize", 11),
     ("Dropout", 12),
     ("Softmax", 13),
@@ -81,7 +82,11 @@ pub fn check_raise(node: &NodeProto, from: i64, to: i64) -> Result<()> {
             "operator {} of opset {from} is kept as it is, but changed in opset {at}, and the model must move to opset {to}",
             node.op_type
         ))
-        .at(format!("`{}` ({})", node.name, node.op_type))
+        .at(format!(
+            "`{}` ({})",
+            if node.name.is_empty() { node.output.first().map_or("", |o| o) } else { &node.name },
+            node.op_type
+        ))
         .help("export the model at a newer opset"));
     }
     subgraphs(node).flat_map(|g| &g.node).try_for_each(|n| check_raise(n, from, to))

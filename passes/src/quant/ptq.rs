@@ -100,7 +100,10 @@ fn bias_obstacle(g: &Graph, l: &Layer) -> Option<String> {
     let channels = g.constant(l.weight.into())?.shape()[l.axes.output];
     match g.constant(port) {
         None => Some("its bias is computed".into()),
-        Some(t) if t.shape() != [channels] || t.dtype() != DType::F32 => {
+        Some(t)
+            if !(t.len() == 1 || t.shape().last() == Some(&t.len()) && t.len() == channels)
+                || t.dtype() != DType::F32 =>
+        {
             Some(format!("its bias is {t:?}, not one value a channel"))
         }
         Some(t) if !t.as_f32()?.iter().all(|v| v.is_finite()) => Some("its bias has NaN or infinite values".into()),
