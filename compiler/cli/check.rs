@@ -29,7 +29,6 @@ pub fn run(args: CheckArgs) -> Result<()> {
     let before = measure::executable(&original.graph, &device).map_err(|e| e.in_file(&args.against))?;
     let after = measure::executable(&model.graph, &device).map_err(|e| e.in_file(&args.model))?;
     let accuracy = measure::accuracy(&before, &after, &sets.evaluation, quiet).map_err(|e| e.in_file(&args.model))?;
-    let layers = facts::layers(&model.graph).into_iter().map(|(n, l)| (n.into(), l)).collect();
     let mut report = Report {
         schema: 1,
         input: file(&args.against, &original)?,
@@ -37,7 +36,7 @@ pub fn run(args: CheckArgs) -> Result<()> {
         passes: vec![],
         accuracy: Some(accuracy),
         speed: Some(measure::speed(&before, &after, &sets.evaluation, run.batch, &device)?),
-        layers: measure::layers(layers, (&original.graph, &before), (&model.graph, &after), &sets.evaluation)?,
+        layers: measure::layers((&original.graph, &before), (&model.graph, &after), &sets.evaluation)?,
         gates: vec![],
         warnings: original.warnings.into_iter().chain(model.warnings.clone()).collect(),
         recipe: Recipe {

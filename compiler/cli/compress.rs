@@ -13,11 +13,14 @@ use compress_compiler::{
     graph::Graph,
     onnx::{self, Model},
     op::Op,
-    pass::Context,
+    pass::{Calibrator, Context, Pipeline},
     report::{Gate, Recipe, Report},
 };
 use compress_passes::pipeline;
-use compress_runtime::{burn::evaluator::BurnEvaluator, device::Device};
+use compress_runtime::{
+    burn::{evaluator::BurnEvaluator, exec::Executable},
+    device::Device,
+};
 
 /// Runs the main form of the command.
 pub fn run(args: CompressArgs) -> Result<()> {
@@ -57,6 +60,13 @@ pub fn run(args: CompressArgs) -> Result<()> {
     };
     drop(bytes);
     let sets = open_sets(&plan, &original, &mut report)?;
+    let before = match &sets {
+        Some(sets) => {
+            let probe = measure::probe(&original.graph, &device, &sets.evaluation);
+            tolerate(probe.map_err(|e| e.in_file(&plan.model)), &plan, &original.graph, &mut report)?
+        }
+        None => None,
+    };
     let mut model = original.clone();
     compile(&plan, &mut model, &pipeline, sets.as_ref(), &device, &mut report)?;
 
@@ -67,10 +77,10 @@ pub fn run(args: CompressArgs) -> Result<()> {
     // What is measured is what was written, read back.
     let written = onnx::read_bytes(&bytes).map_err(|e| Error::bug(format!("the output does not read back: {e}")))?;
     report.output = Some(facts::file(&plan.output, &bytes, &written.graph));
-    report.layers = facts::layers(&written.graph).into_iter().map(|(_, l)| l).collect();
-    if let Some(sets) = sets {
-        let measured = measure_all(&plan, &original, &written, &sets, &device, &mut report);
-        tolerate(measured.map_err(|e| e.in_file(&plan.model)), &plan, &original.graph, &mut report)?;
+    match (&sets, before) {
+        (Some(sets), Some(before)) => measure_all(&plan, (&original, &before), &written, sets, &device, &mut report)
+            .map_err(|e| e.in_file(&plan.model))?,
+        _ => report.layers = facts::layers(&written.graph).into_iter().map(|(_, l)| l).collect(),
     }
     honest_sentences(&plan, &mut report);
     report.gates = gates(&plan.gates, &report)?;
@@ -79,7 +89,7 @@ pub fn run(args: CompressArgs) -> Result<()> {
         return Err(Error::interrupted());
     }
     onnx::write_atomic(&plan.output, &bytes, plan.force)?;
-    onnx::write_atomic(&plan.report_path(), terminal::json(&report)?.as_bytes(), true)?;
+    onnx::write_atomic(&plan.report_path(), terminal::json(&report)?.as_bytes(), plan.force)?;
     if plan.run.json {
         terminal::print(&terminal::json(&report)?);
     } else if !plan.run.quiet {
@@ -89,31 +99,24 @@ pub fn run(args: CompressArgs) -> Result<()> {
     verdict(&report.gates)
 }
 
-/// A model that was only simplified is as good when it can't be run on made-up inputs: that is
-/// a warning. With data, with INT8, or with a gate to hold, it is an error.
+/// A model that was only simplified is as good when the original can't be run on made-up
+/// inputs: that is a warning. With data or with INT8 it is an error.
 fn tolerate<T>(result: Result<T>, plan: &CompressPlan, g: &Graph, report: &mut Report) -> Result<Option<T>> {
-    let asked = plan.data.data.is_some() || plan.data.eval.is_some() || plan.options.int8.is_some();
-    let harmless = |e: &Error| match e.kind() {
-        Kind::Unsupported | Kind::Data => true,
-        Kind::Malformed => data::is_guesswork(g),
-        _ => false,
-    };
+    let given = plan.data.data.is_some() || plan.data.eval.is_some();
+    // What looks like a malformed model may only be one that made-up inputs don't suit.
+    let doubtful = |e: &Error| !given && e.kind() == Kind::Malformed && data::is_guesswork(g);
     match result {
         Ok(value) => Ok(Some(value)),
-        Err(e) if !asked && harmless(&e) => {
+        Err(e) if given || !(doubtful(&e) || matches!(e.kind(), Kind::Unsupported | Kind::Data)) => Err(e),
+        Err(e) if plan.options.int8.is_none() => {
             report.warnings.push(format!("accuracy and speed were not measured: {e}"));
             Ok(None)
         }
-        Err(e) => Err(blame_made_up(e, plan, g)),
+        Err(e) if doubtful(&e) => {
+            Err(Error::data(format!("the model may not take made-up inputs: {e}")).help("give --data"))
+        }
+        Err(e) => Err(e),
     }
-}
-
-/// What looks like a malformed model may only be one that made-up inputs don't suit.
-fn blame_made_up(e: Error, plan: &CompressPlan, g: &Graph) -> Error {
-    if plan.data.data.is_none() && e.kind() == Kind::Malformed && data::is_guesswork(g) {
-        return Error::data(format!("the model may not take made-up inputs: {e}")).help("give --data");
-    }
-    e
 }
 
 /// The data, unless nothing would be measured: a model with an operator we can't run.
@@ -151,7 +154,7 @@ fn open_sets(plan: &CompressPlan, model: &Model, report: &mut Report) -> Result<
 fn compile(
     plan: &CompressPlan,
     model: &mut Model,
-    pipeline: &compress_compiler::pass::Pipeline,
+    pipeline: &Pipeline,
     sets: Option<&Sets>,
     device: &Device,
     report: &mut Report,
@@ -166,10 +169,9 @@ fn compile(
     }
     let cx = Context {
         evaluator: &evaluator,
-        calibrator: calibrator.as_ref().map(|c| c as &dyn compress_compiler::pass::Calibrator),
+        calibrator: calibrator.as_ref().map(|c| c as &dyn Calibrator),
         stopped: &interrupt::stopped,
     };
-    let source = &model.graph.clone();
     let mut step = 0;
     let (passes, warnings) = pipeline
         .run(&mut model.graph, &cx, &mut |pass, graph| {
@@ -181,7 +183,7 @@ fn compile(
             }
             Ok(())
         })
-        .map_err(|e| blame_made_up(e, plan, source).in_file(&plan.model))?;
+        .map_err(|e| e.in_file(&plan.model))?;
     report.passes = passes;
     report.warnings.extend(warnings);
     Ok(())
@@ -189,19 +191,17 @@ fn compile(
 
 fn measure_all(
     plan: &CompressPlan,
-    original: &Model,
+    (original, before): (&Model, &Executable),
     written: &Model,
     sets: &Sets,
     device: &Device,
     report: &mut Report,
 ) -> Result<()> {
     let quiet = plan.run.quiet || plan.run.json;
-    let before = measure::executable(&original.graph, device)?;
     let after = measure::executable(&written.graph, device)?;
-    report.accuracy = Some(measure::accuracy(&before, &after, &sets.evaluation, quiet)?);
-    let layers = facts::layers(&written.graph).into_iter().map(|(n, l)| (n.into(), l)).collect();
-    report.layers = measure::layers(layers, (&original.graph, &before), (&written.graph, &after), &sets.evaluation)?;
-    report.speed = Some(measure::speed(&before, &after, &sets.evaluation, plan.run.batch, device)?);
+    report.accuracy = Some(measure::accuracy(before, &after, &sets.evaluation, quiet)?);
+    report.layers = measure::layers((&original.graph, before), (&written.graph, &after), &sets.evaluation)?;
+    report.speed = Some(measure::speed(before, &after, &sets.evaluation, plan.run.batch, device)?);
     Ok(())
 }
 

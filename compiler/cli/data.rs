@@ -45,31 +45,27 @@ impl Sets {
         let open = |path| Dataset::open(path, &specs, plan.preprocess.as_ref()).map(Rc::new);
         let data = plan.data.as_deref().map(open).transpose()?;
         let eval = plan.eval.as_deref().map(open).transpose()?;
-        let made_up = if data.is_none() {
-            {
-                let samples = SYNTHETIC.max(fixed_batch(graph).unwrap_or(1));
-                Some(Rc::new(Dataset::synthetic(&specs, samples, seed)?))
-            }
-        } else {
-            None
-        };
         let all = |set: &Dataset| (0..set.len()).collect::<Vec<_>>();
-        let (calibrate, held) = match (&data, &made_up, &eval) {
-            (Some(d), _, Some(_)) => (sample(&all(d), count, seed), vec![]),
-            (Some(d), _, None) => {
-                let (rest, held) = hold_out(d.len(), seed);
+        let synthetic = data.is_none();
+        let source = match data {
+            Some(set) => set,
+            None => {
+                let samples = SYNTHETIC.max(fixed_batch(graph).unwrap_or(1));
+                Rc::new(Dataset::synthetic(&specs, samples, seed)?)
+            }
+        };
+        let (calibrate, held) = match &eval {
+            _ if synthetic => (all(&source), all(&source)),
+            Some(_) => (sample(&all(&source), count, seed), vec![]),
+            None => {
+                let (rest, held) = hold_out(source.len(), seed);
                 if held.is_empty() || rest.is_empty() {
-                    return Err(Error::data(format!("{}: too few to hold out a fifth", d.describe()))
+                    return Err(Error::data(format!("{}: too few to hold out a fifth", source.describe()))
                         .help("give more --data, or labelled --eval as well"));
                 }
                 (sample(&rest, count, seed), held)
             }
-            (None, made_up, _) => {
-                let all = made_up.as_deref().map(all).unwrap_or_default();
-                (all.clone(), all)
-            }
         };
-        let source = data.or(made_up).ok_or_else(|| Error::bug("neither data nor made-up samples"))?;
         let samples = |set: Rc<Dataset>, indices: Vec<usize>, synthetic| -> Result<Samples> {
             let fixed = fixed_batch(graph).is_some() || !set.stacks();
             let batch = batch_size(graph, &set);
@@ -82,7 +78,6 @@ impl Sets {
             }
             Ok(Samples { set, indices, synthetic, batch, fixed })
         };
-        let synthetic = plan.data.is_none();
         Ok(Self {
             calibration: samples(source.clone(), calibrate, synthetic)?,
             evaluation: match eval {

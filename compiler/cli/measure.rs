@@ -1,6 +1,6 @@
 //! Models in front of data: calibration, accuracy, layer by layer, speed.
 
-use crate::{data::Samples, interrupt, terminal::Progress};
+use crate::{data::Samples, facts, interrupt, terminal::Progress};
 use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
@@ -84,16 +84,17 @@ pub fn accuracy(before: &Executable, after: &Executable, samples: &Samples, quie
     })
 }
 
-/// Fills in how far each layer's output is from the original's, where both have that value.
+/// The layers of the model after, with how far the output of each is from the original's where
+/// both have that value.
 ///
 /// # Errors
 /// Whatever running or reading can raise.
 pub fn layers(
-    layers: Vec<(Port, LayerFacts)>,
     before: (&Graph, &Executable),
     after: (&Graph, &Executable),
     samples: &Samples,
 ) -> Result<Vec<LayerFacts>> {
+    let layers: Vec<(Port, LayerFacts)> = facts::layers(after.0).into_iter().map(|(n, l)| (n.into(), l)).collect();
     let ports: HashMap<&str, Port> = before
         .0
         .operators()
@@ -167,6 +168,18 @@ pub fn timing_batch(samples: &Samples, batch: usize) -> Result<Batch> {
 /// Threads the executor may use on `device`.
 pub fn threads(device: &Device) -> usize {
     if device.is_cpu() { std::thread::available_parallelism().map_or(1, |n| n.get()) } else { 1 }
+}
+
+/// An executable that has run the first batch: what fails here is the model or the samples.
+///
+/// # Errors
+/// Whatever running or reading can raise.
+pub fn probe(graph: &Graph, device: &Device, samples: &Samples) -> Result<Executable> {
+    let exe = executable(graph, device)?;
+    if let Some(indices) = samples.batches().next() {
+        exe.run(&samples.set.batch(indices)?.inputs)?;
+    }
+    Ok(exe)
 }
 
 /// An executable for a whole graph.
