@@ -1,0 +1,256 @@
+//! Attention and RotaryEmbedding.
+//!
+//! Results are rounded to the inputs' type at each step, as the operators' definitions by
+//! smaller operators have it.
+
+use super::Args;
+use crate::burn::{
+    host::{self, IntArray, check_host},
+    tensor::{Float, Value, check_size},
+};
+use compress_compiler::{
+    error::{Error, Result},
+    ops::{attention::Attention, reduce::ReduceKind, rotary_embedding::RotaryEmbedding},
+    tensor::DType,
+};
+
+/// `[batch, heads, length, size]` of an input that has these axes, or `[batch, length,
+/// heads * size]`.
+fn split_heads(x: Float, heads: Option<i64>) -> Result<Float> {
+    match *x.shape() {
+        [_, _, _, _] => Ok(x),
+        [batch, length, hidden] => {
+            let heads = heads.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0 && hidden % n == 0);
+            let heads = heads.ok_or_else(|| Error::malformed(format!("{hidden} features don't divide into heads")))?;
+            Ok(x.reshape(&[batch, length, heads, hidden / heads])?.permute(&[0, 2, 1, 3]))
+        }
+        _ => Err(Error::malformed(format!("an input of shape {:?}, where 3 or 4 axes are due", x.shape()))),
+    }
+}
+
+/// Softmax of `scale * Q * K' + masks`, times V.
+pub(super) fn attention(op: &Attention, mut a: Args) -> Result<Vec<Value>> {
+    let (q, k, v) = (a.float(0)?, a.float(1)?, a.float(2)?);
+    let dtype = q.dtype();
+    let flat = q.shape().len() == 3;
+    let q = split_heads(q, op.q_num_heads)?;
+    let (k, v) = (split_heads(k, op.kv_num_heads)?, split_heads(v, op.kv_num_heads)?);
+    let mut past = |slot| Ok::<_, Error>(a.opt_float(slot)?.filter(|p| p.elements() > 0));
+    let (past_k, past_v) = (past(4)?, past(5)?);
+    let before = past_k.as_ref().and_then(|p| p.shape().get(2)).copied().unwrap_or(0);
+    let joined = |past: Option<Float>, new: Float| match past {
+        Some(p) => Float::cat(vec![p.with_dtype(new.dtype()), new], 2),
+        None => Ok(new),
+    };
+    let (k, v) = (joined(past_k, k)?, joined(past_v, v)?);
+    let (&[batch, heads, length, size], &[kb, groups, total, ks], &[vb, vg, vt, value_size]) =
+        (q.shape(), k.shape(), v.shape())
+    else {
+        return Err(Error::bug("attention over inputs without heads"));
+    };
+    if (kb, vb, ks, vg, vt) != (batch, batch, size, groups, total) || groups == 0 || heads % groups != 0 {
+        let shapes = (q.shape(), k.shape(), v.shape());
+        return Err(Error::malformed(format!("Q, K, V of {shapes:?} don't fit together")));
+    }
+
+    let lengths = a.opt_ints(6)?;
+    if lengths.as_ref().is_some_and(|n| n.len() != batch) {
+        return Err(Error::malformed(format!("nonpad_kv_seqlen for a batch of {batch}: {lengths:?}")));
+    }
+    let frame = Frame { op, length, total, before, lengths: lengths.as_deref().map(Vec::as_slice) };
+    let masks = [mask(&mut a, total, dtype)?, frame.bias(&a)?];
+    let bias = match masks {
+        [Some(x), Some(y)] => Some(x.add(y)?.rounded_to(dtype)),
+        [x, y] => x.or(y),
+    };
+
+    let scale = op.scale.map_or(1.0 / (size.max(1) as f64).sqrt(), f64::from).sqrt();
+    let scaled = |x: Float| x.mul_scalar(scale).rounded_to(dtype);
+    // The heads that share a key are rows of one product.
+    let rows = [batch, groups, heads / groups * length];
+    let shape = [batch, heads, length, total];
+    let left = scaled(q).reshape(&[rows[0], rows[1], rows[2], size])?;
+    let products = left.matmul(scaled(k.clone()).permute(&[0, 1, 3, 2]))?.reshape(&shape)?.rounded_to(dtype);
+    let mut stages = vec![products.clone()];
+    let capped = if op.softcap > 0.0 {
+        let squeezed = products.div_scalar(op.softcap).rounded_to(dtype).tanh().rounded_to(dtype);
+        squeezed.mul_scalar(op.softcap).rounded_to(dtype)
+    } else {
+        products
+    };
+    stages.push(capped.clone());
+    let masked = match &bias {
+        Some(b) if host::broadcast(b.shape(), &shape)? != shape => {
+            return Err(Error::malformed(format!("a mask of {:?} for products of {shape:?}", b.shape())));
+        }
+        Some(b) => capped.add(b.clone())?.rounded_to(dtype),
+        None => capped,
+    };
+    stages.push(masked.clone());
+    let precision = op.softmax_precision.unwrap_or(dtype);
+    let mut weights = masked.rounded_to(precision).softmax(3, false).rounded_to(precision);
+    if let Some(b) = bias
+        && let Some(seeing) = seeing(b)?
+    {
+        weights = weights.select_where(&seeing, Float::full(&[], 0.0, a.device)?)?;
+    }
+    let weights = weights.rounded_to(dtype);
+    stages.push(weights.clone());
+    let y = weights.reshape(&[rows[0], rows[1], rows[2], total])?.matmul(v.clone())?;
+    let mut y = y.reshape(&[batch, heads, length, value_size])?.with_dtype(dtype);
+    if flat {
+        y = y.permute(&[0, 2, 1, 3]).reshape(&[batch, length, heads * value_size])?;
+    }
+    let mode = usize::try_from(op.qk_matmul_output_mode).unwrap_or(0).min(3);
+    Ok([y, k, v, stages.swap_remove(mode)].map(Value::Float).into())
+}
+
+/// attn_mask as what is added to the products; keys that it doesn't reach are not seen.
+fn mask(a: &mut Args, total: usize, dtype: DType) -> Result<Option<Float>> {
+    let mask = match a.opt(3) {
+        None => return Ok(None),
+        Some(Value::Float(mask)) => mask,
+        Some(Value::Int(m)) => {
+            let m = m.computable()?;
+            let truth = m.dtype == DType::Bool;
+            let bias = |v: &i64| match (truth, *v) {
+                (true, 0) => f32::NEG_INFINITY,
+                (true, _) => 0.0,
+                (false, v) => v as f32,
+            };
+            Float::from_vec(m.data.iter().map(bias).collect(), &m.shape, a.device)?
+        }
+    };
+    let Some(&last) = mask.shape().last() else { return Err(Error::malformed("a mask without axes")) };
+    let mut border = vec![(0, 0); mask.shape().len()];
+    if let Some(b) = border.last_mut() {
+        b.1 = total.saturating_sub(last);
+    }
+    Ok(Some(mask.pad(&border, f32::NEG_INFINITY)?.with_dtype(dtype)))
+}
+
+/// What decides which keys a query sees by their places.
+struct Frame<'a> {
+    op: &'a Attention,
+    length: usize,
+    total: usize,
+    /// The number of keys of the past.
+    before: usize,
+    /// For each sample, how many keys are not padding.
+    lengths: Option<&'a [i64]>,
+}
+
+impl Frame<'_> {
+    /// 0 where a query sees a key and minus infinity elsewhere, `[batch or 1, 1, length, total]`.
+    fn bias(&self, a: &Args) -> Result<Option<Float>> {
+        let op = self.op;
+        if !op.is_causal && !op.has_window() && self.lengths.is_none() {
+            return Ok(None);
+        }
+        let (length, total) = (self.length as i64, self.total as i64);
+        let samples: Vec<(i64, i64)> = match self.lengths {
+            // With keys of the past, the sample's own length says nothing about the queries' places.
+            Some(lengths) if self.before == 0 => lengths.iter().map(|n| (n.saturating_sub(length), *n)).collect(),
+            Some(lengths) => lengths.iter().map(|n| (self.before as i64, *n)).collect(),
+            None => vec![(self.before as i64, total)],
+        };
+        let shape = [samples.len(), 1, self.length, self.total];
+        let mut bias = Vec::with_capacity(check_host(&shape)?);
+        for (offset, valid) in samples {
+            for i in 0..length {
+                let at = offset.saturating_add(i);
+                for j in 0..total {
+                    let ahead = j.saturating_sub(at);
+                    let seen = j < valid
+                        && (!op.is_causal || ahead <= 0)
+                        && (op.left_window_size < 0 || ahead.saturating_neg() <= op.left_window_size)
+                        && (op.right_window_size < 0 || ahead <= op.right_window_size);
+                    bias.push(if seen { 0.0 } else { f32::NEG_INFINITY });
+                }
+            }
+        }
+        Float::from_vec(bias, &shape, a.device).map(Some)
+    }
+}
+
+/// The queries that see some key, if there are others.
+fn seeing(bias: Float) -> Result<Option<IntArray>> {
+    let last = bias.shape().len() - 1;
+    let best = bias.reduce(ReduceKind::Max, &[last], true)?;
+    let seeing: Vec<i64> = best.view(|v| Ok(v.iter().map(|v| (*v != f32::NEG_INFINITY) as i64).collect()))?;
+    let blind = seeing.contains(&0);
+    Ok(blind.then(|| IntArray::new(DType::Bool, best.shape().to_vec(), seeing)))
+}
+
+/// Turns pairs of features by the angles whose cosines and sines are given.
+pub(super) fn rotary(op: &RotaryEmbedding, mut a: Args) -> Result<Value> {
+    let (x, cos, sin) = (a.float(0)?, a.float(1)?, a.float(2)?);
+    let (shape, dtype) = (x.shape().to_vec(), x.dtype());
+    let heads_first = shape.len() == 4;
+    let x = match shape[..] {
+        [_, _, _, _] => x,
+        [batch, length, hidden] => {
+            let heads = usize::try_from(op.num_heads).ok().filter(|n| *n > 0 && hidden % n == 0);
+            let heads = heads.ok_or_else(|| Error::malformed(format!("{hidden} features don't divide into heads")))?;
+            x.reshape(&[batch, length, heads, hidden / heads])?
+        }
+        _ => return Err(Error::malformed(format!("an input of shape {shape:?}, where 3 or 4 axes are due"))),
+    };
+    let whole = x.shape().to_vec();
+    let size = whole[3];
+    let turned = match usize::try_from(op.rotary_embedding_dim).unwrap_or(0) {
+        0 => size,
+        n => n,
+    };
+    if turned > size || turned % 2 != 0 {
+        return Err(Error::malformed(format!("{turned} of {size} features cannot be turned")));
+    }
+    let half = turned / 2;
+    let places = a.opt(3).map(Value::into_ints).transpose()?;
+    let angles = |table: Float| -> Result<Float> {
+        let table = match &places {
+            None => table,
+            Some(p) => {
+                let &[_, width] = table.shape() else {
+                    return Err(Error::malformed(format!("a table of shape {:?}, not a matrix", table.shape())));
+                };
+                let picked = [&p.shape[..], &[width]].concat();
+                check_size(&picked)?;
+                table.select(0, p.data.to_vec())?.reshape(&picked)?
+            }
+        };
+        let &[batch, length, width] = table.shape() else {
+            return Err(Error::malformed(format!("cosines or sines of shape {:?}", table.shape())));
+        };
+        if width != half {
+            return Err(Error::malformed(format!("{width} angles for {half} pairs of features")));
+        }
+        let broadcast = if heads_first { [batch, 1, length, half] } else { [batch, length, 1, half] };
+        let mut pairs = whole.clone();
+        pairs[3] = half;
+        if host::broadcast(&broadcast, &pairs)? != pairs {
+            return Err(Error::malformed(format!("angles of {:?} for an input of {shape:?}", table.shape())));
+        }
+        table.reshape(&broadcast)
+    };
+    let (cos, sin) = (angles(cos)?, angles(sin)?);
+    let (first, second) = if op.interleaved {
+        (x.clone().slice(3, 0, half, 2)?, x.clone().slice(3, 1, half, 2)?)
+    } else {
+        (x.clone().slice(3, 0, half, 1)?, x.clone().slice(3, half, half, 1)?)
+    };
+    let product = |a: &Float, b: &Float| Ok::<_, Error>(a.clone().mul(b.clone())?.rounded_to(dtype));
+    let real = product(&first, &cos)?.sub(product(&second, &sin)?)?;
+    let imaginary = product(&first, &sin)?.add(product(&second, &cos)?)?;
+    let mut parts = if op.interleaved {
+        let column = [whole[0], whole[1], whole[2], half, 1];
+        let pairs = Float::cat(vec![real.reshape(&column)?, imaginary.reshape(&column)?], 4)?;
+        vec![pairs.reshape(&[whole[0], whole[1], whole[2], turned])?]
+    } else {
+        vec![real, imaginary]
+    };
+    if turned < size {
+        parts.push(x.slice(3, turned, size - turned, 1)?);
+    }
+    Float::cat(parts, 3)?.reshape(&shape).map(Value::Float)
+}

@@ -1,0 +1,269 @@
+//! RNN, GRU, LSTM.
+//!
+//! The product with W is one for the whole sequence; only what depends on the state goes step
+//! by step.
+
+use super::Args;
+use crate::{
+    burn::{
+        host::IntArray,
+        tensor::{Float, Value, check_size},
+    },
+    device::Device,
+};
+use compress_compiler::{
+    error::{Error, Result},
+    ops::recurrent::{Cell, GateActivation, GateKind, Recurrent},
+    tensor::DType,
+};
+
+/// What all directions share.
+struct Layer<'a> {
+    op: &'a Recurrent,
+    length: usize,
+    batch: usize,
+    hidden: usize,
+    /// How long each sequence is, where they differ.
+    lengths: Option<Vec<i64>>,
+    device: &'a Device,
+}
+
+/// One direction's weights, and its state before the first step.
+struct Pass<'a> {
+    /// The activations f, g, h, as many as the cell has.
+    functions: &'a [GateActivation],
+    /// `X W'` with the biases that don't depend on the state, `[length, batch, gates * hidden]`.
+    projected: Float,
+    /// R, transposed: `[hidden, gates * hidden]`.
+    r: Float,
+    /// The bias on `H R'` where it can't be added to `projected`.
+    inner_bias: Option<Float>,
+    /// Weights of the peepholes i, o, f.
+    peepholes: Option<[Float; 3]>,
+    h: Float,
+    c: Float,
+}
+
+/// RNN, GRU or LSTM.
+pub(super) fn recurrent(op: &Recurrent, mut a: Args) -> Result<Vec<Value>> {
+    let (x, w, r) = (a.float(0)?, a.float(1)?, a.float(2)?);
+    let (&[first, second, input], &[_, _, hidden]) = (x.shape(), r.shape()) else {
+        return Err(Error::malformed(format!("X of {:?} and R of {:?}", x.shape(), r.shape())));
+    };
+    let (batch, length) = if op.batch_first { (first, second) } else { (second, first) };
+    let (directions, gates) = (op.directions(), op.cell.gates());
+    let x = if op.batch_first { x.permute(&[1, 0, 2]) } else { x };
+    let rows = check_size(&[gates, hidden])?;
+    let state = [directions, batch, hidden];
+    check_size(&[length, directions, batch, rows])?;
+    expect(&w, 1, &[directions, rows, input])?;
+    expect(&r, 2, &[directions, rows, hidden])?;
+
+    let b = sized(&mut a, 3, &[directions, 2 * rows])?;
+    let lengths = lengths(&mut a, batch, length)?;
+    let mut start = |slot| {
+        let given = if op.batch_first { [batch, directions, hidden] } else { state };
+        Ok::<_, Error>(match sized(&mut a, slot, &given)? {
+            Some(s) if op.batch_first => s.permute(&[1, 0, 2]),
+            Some(s) => s,
+            None => Float::full(&state, 0.0, a.device)?.with_dtype(x.dtype()),
+        })
+    };
+    let h = start(5)?;
+    let lstm = matches!(op.cell, Cell::Lstm { .. });
+    let c = if lstm { start(6)? } else { h.clone() };
+    let p = if lstm { sized(&mut a, 7, &[directions, 3 * hidden])? } else { None };
+
+    let layer = Layer { op, length, batch, hidden, lengths, device: a.device };
+    let flat = x.reshape(&[length * batch, input])?;
+    let (mut ys, mut hs, mut cs) = (vec![], vec![], vec![]);
+    let functions = op.activations.chunks(op.activations.len() / directions);
+    for (d, (functions, backwards)) in functions.zip(op.direction.passes()).enumerate() {
+        let part = |t: &Float| -> Result<Float> {
+            let rest = t.shape()[1..].to_vec();
+            t.clone().slice(0, d, 1, 1)?.reshape(&rest)
+        };
+        let (outer, inner_bias) = match &b {
+            None => (None, None),
+            Some(b) => {
+                let row = b.clone().slice(0, d, 1, 1)?;
+                let (wb, rb) = (row.clone().slice(1, 0, rows, 1)?, row.slice(1, rows, rows, 1)?);
+                match op.cell {
+                    Cell::Gru { linear_before_reset: true } => (Some(wb), Some(rb)),
+                    _ => (Some(wb.add(rb)?), None),
+                }
+            }
+        };
+        let mut projected = flat.clone().matmul(part(&w)?.permute(&[1, 0]))?;
+        if let Some(b) = outer {
+            projected = projected.add(b)?;
+        }
+        let peepholes = match &p {
+            None => None,
+            Some(p) => {
+                let row = p.clone().slice(0, d, 1, 1)?;
+                let at = |i: usize| row.clone().slice(1, i * hidden, hidden, 1);
+                Some([at(0)?, at(1)?, at(2)?])
+            }
+        };
+        let pass = Pass {
+            functions,
+            projected,
+            r: part(&r)?.permute(&[1, 0]),
+            inner_bias,
+            peepholes,
+            h: part(&h)?,
+            c: part(&c)?,
+        };
+        let (y, h, c) = layer.run(pass, *backwards)?;
+        ys.push(y);
+        hs.push(h.reshape(&[1, batch, hidden])?);
+        cs.push(c.reshape(&[1, batch, hidden])?);
+    }
+    let y = Float::cat(ys, 1)?;
+    let mut out = vec![if op.batch_first { y.permute(&[2, 0, 1, 3]) } else { y }];
+    for states in if lstm { vec![hs, cs] } else { vec![hs] } {
+        let s = Float::cat(states, 0)?;
+        out.push(if op.batch_first { s.permute(&[1, 0, 2]) } else { s });
+    }
+    Ok(out.into_iter().map(Value::Float).collect())
+}
+
+fn expect(t: &Float, slot: usize, shape: &[usize]) -> Result<()> {
+    if t.shape() == shape {
+        return Ok(());
+    }
+    Err(Error::malformed(format!("input {slot} has shape {:?}, not {shape:?}", t.shape())))
+}
+
+fn sized(a: &mut Args, slot: usize, shape: &[usize]) -> Result<Option<Float>> {
+    let t = a.opt_float(slot)?;
+    t.iter().try_for_each(|t| expect(t, slot, shape))?;
+    Ok(t)
+}
+
+fn lengths(a: &mut Args, batch: usize, length: usize) -> Result<Option<Vec<i64>>> {
+    let Some(lengths) = a.opt_ints(4)? else { return Ok(None) };
+    if lengths.len() != batch || lengths.iter().any(|n| !(0..=length as i64).contains(n)) {
+        return Err(Error::malformed(format!(
+            "sequence_lens {lengths:?} for {batch} sequences of {length} elements at most"
+        )));
+    }
+    Ok(lengths.iter().any(|n| *n < length as i64).then(|| lengths.to_vec()))
+}
+
+impl Layer<'_> {
+    /// Reads the sequence: Y as `[length, 1, batch, hidden]`, and the last state.
+    fn run(&self, mut pass: Pass, backwards: bool) -> Result<(Float, Float, Float)> {
+        let (batch, hidden) = (self.batch, self.hidden);
+        let mut ys = Vec::with_capacity(self.length);
+        for i in 0..self.length {
+            let t = if backwards { self.length - 1 - i } else { i };
+            let x = pass.projected.clone().slice(0, t * batch, batch, 1)?;
+            let (h, c) = self.step(&pass, x)?;
+            let y = match &self.lengths {
+                None => {
+                    (pass.h, pass.c) = (h.clone(), c);
+                    h
+                }
+                // A sequence that has ended, or seen backwards has not begun, keeps its state.
+                Some(lengths) => {
+                    let inside = lengths.iter().map(|n| (t < *n as usize) as i64).collect();
+                    let inside = IntArray::new(DType::Bool, vec![batch, 1], inside);
+                    let y = h.clone().select_where(&inside, Float::full(&[], 0.0, self.device)?)?;
+                    (pass.h, pass.c) = (h.select_where(&inside, pass.h)?, c.select_where(&inside, pass.c)?);
+                    y
+                }
+            };
+            ys.push(y.reshape(&[1, 1, batch, hidden])?);
+        }
+        if backwards {
+            ys.reverse();
+        }
+        Ok((Float::cat(ys, 0)?, pass.h, pass.c))
+    }
+
+    /// The state after one step, given the rows of the projected input.
+    fn step(&self, pass: &Pass, x: Float) -> Result<(Float, Float)> {
+        let n = self.hidden;
+        let gate = |t: &Float, i: usize| t.clone().slice(1, i * n, n, 1);
+        let call = |i: usize, t: Float| activate(&pass.functions[i], self.clipped(t));
+        let hr = |r: &Float| pass.h.clone().matmul(r.clone());
+        match self.op.cell {
+            Cell::Rnn => {
+                let h = call(0, x.add(hr(&pass.r)?)?)?;
+                Ok((h.clone(), h))
+            }
+            Cell::Gru { linear_before_reset } => {
+                let (z, r, inner) = if linear_before_reset {
+                    let mut inner = hr(&pass.r)?;
+                    if let Some(b) = &pass.inner_bias {
+                        inner = inner.add(b.clone())?;
+                    }
+                    let z = gate(&x, 0)?.add(gate(&inner, 0)?)?;
+                    (z, gate(&x, 1)?.add(gate(&inner, 1)?)?, Some(gate(&inner, 2)?))
+                } else {
+                    let inner = hr(&pass.r.clone().slice(1, 0, 2 * n, 1)?)?;
+                    (gate(&x, 0)?.add(gate(&inner, 0)?)?, gate(&x, 1)?.add(gate(&inner, 1)?)?, None)
+                };
+                let (z, r) = (call(0, z)?, call(0, r)?);
+                let inner = match inner {
+                    Some(inner) => r.mul(inner)?,
+                    None => r.mul(pass.h.clone())?.matmul(gate(&pass.r, 2)?)?,
+                };
+                let new = call(1, gate(&x, 2)?.add(inner)?)?;
+                let kept = z.clone().mul(pass.h.clone())?;
+                let h = z.neg().add_scalar(1.0).mul(new)?.add(kept)?;
+                Ok((h.clone(), h))
+            }
+            Cell::Lstm { input_forget } => {
+                let gates = x.add(hr(&pass.r)?)?;
+                let peep = |t: Float, i: usize, c: &Float| match &pass.peepholes {
+                    Some(p) => t.add(c.clone().mul(p[i].clone())?),
+                    None => Ok(t),
+                };
+                let i = call(0, peep(gate(&gates, 0)?, 0, &pass.c)?)?;
+                let f = if input_forget {
+                    i.clone().neg().add_scalar(1.0)
+                } else {
+                    call(0, peep(gate(&gates, 2)?, 2, &pass.c)?)?
+                };
+                let new = call(1, gate(&gates, 3)?)?;
+                let c = f.mul(pass.c.clone())?.add(i.mul(new)?)?;
+                let o = call(0, peep(gate(&gates, 1)?, 1, &c)?)?;
+                let h = o.mul(activate(&pass.functions[2], c.clone())?)?;
+                Ok((h, c))
+            }
+        }
+    }
+
+    fn clipped(&self, x: Float) -> Float {
+        match self.op.clip {
+            Some(c) => x.clamp_min(-c).clamp_max(c),
+            None => x,
+        }
+    }
+}
+
+fn activate(f: &GateActivation, x: Float) -> Result<Float> {
+    let (alpha, beta) = (f.alpha, f.beta);
+    Ok(match f.kind {
+        GateKind::Relu => x.relu(),
+        GateKind::Tanh => x.tanh(),
+        GateKind::Sigmoid => x.sigmoid(),
+        GateKind::Affine => x.mul_scalar(alpha).add_scalar(beta),
+        GateKind::LeakyRelu => x.leaky_relu(alpha),
+        GateKind::ThresholdedRelu => {
+            let below = x.clone().sub_scalar(alpha).sign().clamp_max(0.0);
+            below.add_scalar(1.0).mul(x)?
+        }
+        GateKind::ScaledTanh => x.mul_scalar(beta).tanh().mul_scalar(alpha),
+        GateKind::HardSigmoid => x.hard_sigmoid(alpha, beta),
+        GateKind::Elu => {
+            let below = x.clone().clamp_max(0.0).exp().sub_scalar(1.0).mul_scalar(alpha);
+            x.clamp_min(0.0).add(below)?
+        }
+        GateKind::Softsign => x.clone().div(x.abs().add_scalar(1.0))?,
+        GateKind::Softplus => x.neg().log_sigmoid().neg(),
+    })
+}
