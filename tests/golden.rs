@@ -48,7 +48,8 @@ fn real_models() {
     for (name, most) in [("resnet20_cifar10", 54), ("ultraface_rfb320", 124), ("tinyvit_fashion", 106)] {
         let before = onnx::read(&Path::new(&zoo).join(format!("models/{name}.onnx"))).unwrap().graph;
         let mut after = before.clone();
-        let cx = Context { evaluator: &BurnEvaluator::cpu(), calibrator: None, stopped: &|| false };
+        let evaluator = BurnEvaluator::cpu();
+        let cx = Context::new(&evaluator);
         simplify(&mut after, &cx).unwrap();
         assert!(after.operators().count() <= most, "{name} has {} operators", after.operators().count());
         compare(&before, &after).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -90,7 +91,8 @@ fn after(pass: &dyn Pass, before: &str, file: &Path) -> String {
     let context = |what: &str, e: &dyn std::fmt::Display| -> ! { panic!("{}: {e}\n{what}:\n{before}", file.display()) };
     let graph = text::parse(before).unwrap_or_else(|e| context("reading", &e));
     let mut new = graph.clone();
-    let cx = Context { evaluator: &BurnEvaluator::cpu(), calibrator: None, stopped: &|| false };
+    let evaluator = BurnEvaluator::cpu();
+    let cx = Context::new(&evaluator);
     let done = pass.run(&mut new, &cx).unwrap_or_else(|e| context("the pass on", &e));
     if let Err(e) = compare(&graph, &new) {
         context(&format!("{new}is what the pass makes of"), &e);

@@ -2,6 +2,7 @@
 
 use crate::{
     error::{Error, Result},
+    ops::control::Body,
     tensor::{DType, Tensor},
     value::Fact,
 };
@@ -15,7 +16,9 @@ pub enum Attr {
     Str(String),
     Ints(Vec<i64>),
     Floats(Vec<f32>),
+    Strs(Vec<String>),
     Tensor(Tensor),
+    Graph(Body),
 }
 
 /// Attributes by name, in the order in which the operator declares them.
@@ -28,7 +31,7 @@ macro_rules! from {
         }
     )*};
 }
-from!(i64 => Int, f32 => Float, &str => Str, String => Str, Vec<i64> => Ints, &[i64] => Ints, Tensor => Tensor);
+from!(i64 => Int, f32 => Float, &str => Str, String => Str, Vec<i64> => Ints, &[i64] => Ints, Tensor => Tensor, Body => Graph);
 
 impl From<bool> for Attr {
     fn from(v: bool) -> Self {
@@ -50,7 +53,16 @@ pub struct Reader {
     /// The number of outputs the node has.
     pub outputs: usize,
     attrs: Vec<(String, Attr)>,
-    lifted: Vec<(usize, Tensor)>,
+    inputs_now: NewInputs,
+}
+
+/// How the inputs of the canonical form differ from those of an older one.
+#[derive(Debug, Default)]
+pub struct NewInputs {
+    /// Inputs that now have another slot: (from, to).
+    pub moved: Vec<(usize, usize)>,
+    /// Constants that were attributes, by slot.
+    pub lifted: Vec<(usize, Tensor)>,
 }
 
 impl Reader {
@@ -63,7 +75,7 @@ impl Reader {
         first: Fact,
         attrs: Vec<(String, Attr)>,
     ) -> Self {
-        Self { op_type: op_type.into(), opset, inputs, outputs, first, attrs, lifted: vec![] }
+        Self { op_type: op_type.into(), opset, inputs, outputs, first, attrs, inputs_now: NewInputs::default() }
     }
 
     fn take(&mut self, name: &str) -> Option<Attr> {
@@ -95,9 +107,14 @@ impl Reader {
 
     /// A float attribute, or its default.
     pub fn float(&mut self, name: &str, default: f32) -> Result<f32> {
+        Ok(self.opt_float(name)?.unwrap_or(default))
+    }
+
+    /// A float attribute, if present.
+    pub fn opt_float(&mut self, name: &str) -> Result<Option<f32>> {
         match self.take(name) {
-            None => Ok(default),
-            Some(Attr::Float(v)) => Ok(v),
+            None => Ok(None),
+            Some(Attr::Float(v)) => Ok(Some(v)),
             Some(other) => Err(wrong(name, "a float", &other)),
         }
     }
@@ -129,12 +146,30 @@ impl Reader {
         }
     }
 
+    /// A list of strings, if present.
+    pub fn opt_strings(&mut self, name: &str) -> Result<Option<Vec<String>>> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Attr::Strs(v)) => Ok(Some(v)),
+            Some(other) => Err(wrong(name, "a list of strings", &other)),
+        }
+    }
+
     /// A tensor attribute, if present.
     pub fn opt_tensor(&mut self, name: &str) -> Result<Option<Tensor>> {
         match self.take(name) {
             None => Ok(None),
             Some(Attr::Tensor(v)) => Ok(Some(v)),
             Some(other) => Err(wrong(name, "a tensor", &other)),
+        }
+    }
+
+    /// A graph, which must be present.
+    pub fn body(&mut self, name: &str) -> Result<Body> {
+        match self.take(name) {
+            None => Err(Error::malformed(format!("attribute `{name}` is missing"))),
+            Some(Attr::Graph(v)) => Ok(v),
+            Some(other) => Err(wrong(name, "a graph", &other)),
         }
     }
 
@@ -147,7 +182,12 @@ impl Reader {
 
     /// Makes `tensor` the constant input `slot`, as newer opsets have it.
     pub fn lift(&mut self, slot: usize, tensor: Tensor) {
-        self.lifted.push((slot, tensor));
+        self.inputs_now.lifted.push((slot, tensor));
+    }
+
+    /// Gives the input at slot `from` the slot `to`, as newer opsets have it.
+    pub fn move_input(&mut self, from: usize, to: usize) {
+        self.inputs_now.moved.push((from, to));
     }
 
     /// Makes a scalar of the first input's type the constant input `slot`.
@@ -156,14 +196,14 @@ impl Reader {
         self.lift(slot, Tensor::floats(dtype, &[], &[value]));
     }
 
-    /// The constant inputs made by [`Reader::lift`].
+    /// What [`Reader::lift`] and [`Reader::move_input`] asked for.
     ///
     /// # Errors
     /// Unsupported when an attribute was left unread: an operator whose attributes we
     /// don't all know is not one we understand.
-    pub fn finish(self) -> Result<Vec<(usize, Tensor)>> {
+    pub fn finish(self) -> Result<NewInputs> {
         match self.attrs.first() {
-            None => Ok(self.lifted),
+            None => Ok(self.inputs_now),
             Some((name, _)) => Err(Error::unsupported(format!("attribute `{name}` of {}", self.op_type))),
         }
     }

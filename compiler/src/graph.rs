@@ -257,6 +257,26 @@ impl Graph {
         }
     }
 
+    /// Makes node `id` read `operands` and nothing else.
+    pub fn set_operands(&mut self, id: NodeId, operands: &[Option<Port>]) {
+        let old: Vec<_> = self.inner.edges_directed(ix(id), Incoming).map(|e| e.id()).collect();
+        for e in old {
+            self.inner.remove_edge(e);
+        }
+        for (slot, port) in operands.iter().enumerate() {
+            self.set_operand(id, slot, *port);
+        }
+    }
+
+    /// Removes a graph input that nobody reads: the signature gets shorter.
+    ///
+    /// # Panics
+    /// When somebody does: that is a defect of the pass.
+    pub fn remove_input(&mut self, id: NodeId) {
+        self.inputs.retain(|n| *n != id);
+        self.remove(id);
+    }
+
     /// Replaces a node's operator; its operands and outputs stay.
     pub fn set_op(&mut self, id: NodeId, op: Op) {
         self.inner[ix(id)].op = op;

@@ -7,7 +7,7 @@
 use crate::{
     attr::{Attrs, Reader},
     error::Result,
-    ops,
+    ops::{self, control::Body},
     tensor::Tensor,
     value::{Dim, Fact, Shape},
 };
@@ -109,6 +109,11 @@ pub trait Operator {
         1
     }
 
+    /// The last opset in which the operator, as it is, means what it means here.
+    fn until(&self) -> Option<i64> {
+        None
+    }
+
     /// Inputs that opset `opset` keeps in attributes: (input slot, attribute name).
     fn lower(&self, _opset: i64) -> Option<(usize, &'static str)> {
         None
@@ -134,6 +139,14 @@ pub trait Operator {
     fn inflates(&self) -> bool {
         false
     }
+
+    /// The graphs that the operator runs.
+    fn bodies(&self) -> Vec<&Body> {
+        vec![]
+    }
+
+    /// Replaces [`Operator::bodies`], in the same order.
+    fn set_bodies(&mut self, _bodies: Vec<Body>) {}
 }
 
 macro_rules! operators {
@@ -145,6 +158,10 @@ macro_rules! operators {
 
         impl Op {
             fn get(&self) -> &dyn Operator {
+                match self { $(Op::$variant(op) => op),* }
+            }
+
+            fn get_mut(&mut self) -> &mut dyn Operator {
                 match self { $(Op::$variant(op) => op),* }
             }
         }
@@ -163,19 +180,45 @@ operators! {
     ConvTranspose(ops::conv_transpose::ConvTranspose),
     Pool(ops::pool::Pool),
     GlobalPool(ops::pool::GlobalPool),
+    MaxUnpool(ops::max_unpool::MaxUnpool),
+    DeformConv(ops::deform_conv::DeformConv),
+    IntegerConv(ops::integer::IntegerConv),
+    IntegerMatMul(ops::integer::IntegerMatMul),
+    DynamicQuantize(ops::integer::DynamicQuantize),
     BatchNorm(ops::batch_norm::BatchNorm),
     LayerNorm(ops::layer_norm::LayerNorm),
+    RmsNorm(ops::layer_norm::RmsNorm),
+    GroupNorm(ops::group_norm::GroupNorm),
+    InstanceNorm(ops::group_norm::InstanceNorm),
+    Lrn(ops::lrn::Lrn),
+    Attention(ops::attention::Attention),
+    RotaryEmbedding(ops::rotary_embedding::RotaryEmbedding),
+    LinearAttention(ops::linear_attention::LinearAttention),
+    CausalConv(ops::linear_attention::CausalConv),
+    Recurrent(ops::recurrent::Recurrent),
     Gemm(ops::gemm::Gemm),
     MatMul(ops::matmul::MatMul),
     Unary(ops::unary::Unary),
     Activation(ops::activation::Activation),
+    IsInf(ops::unary::IsInf),
     Binary(ops::binary::Binary),
+    Mod(ops::binary::Mod),
+    BitShift(ops::binary::BitShift),
+    Variadic(ops::variadic::Variadic),
+    SwiGlu(ops::swiglu::SwiGlu),
+    Arg(ops::arg::Arg),
+    Cumulative(ops::cumulative::Cumulative),
+    LpNorm(ops::normalize::LpNorm),
+    MeanVarianceNorm(ops::normalize::MeanVarianceNorm),
+    Loss(ops::loss::Loss),
     Clip(ops::clip::Clip),
     Softmax(ops::softmax::Softmax),
     Reduce(ops::reduce::Reduce),
     Identity(ops::identity::Identity),
     Dropout(ops::identity::Dropout),
     Cast(ops::cast::Cast),
+    CastLike(ops::cast::CastLike),
+    BitCast(ops::cast::BitCast),
     Where(ops::select::Where),
     Reshape(ops::reshape::Reshape),
     Flatten(ops::reshape::Flatten),
@@ -195,6 +238,9 @@ operators! {
     Shape(ops::shape::Shape),
     Quantize(ops::quantize::Quantize),
     Dequantize(ops::quantize::Dequantize),
+    If(ops::control::If),
+    Loop(ops::control::Loop),
+    Scan(ops::control::Scan),
 }
 
 impl Op {
@@ -232,6 +278,9 @@ impl Operator for Op {
     fn since(&self) -> i64 {
         self.get().since()
     }
+    fn until(&self) -> Option<i64> {
+        self.get().until()
+    }
     fn lower(&self, opset: i64) -> Option<(usize, &'static str)> {
         self.get().lower(opset)
     }
@@ -246,5 +295,11 @@ impl Operator for Op {
     }
     fn inflates(&self) -> bool {
         self.get().inflates()
+    }
+    fn bodies(&self) -> Vec<&Body> {
+        self.get().bodies()
+    }
+    fn set_bodies(&mut self, bodies: Vec<Body>) {
+        self.get_mut().set_bodies(bodies);
     }
 }

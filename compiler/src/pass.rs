@@ -9,7 +9,10 @@ use crate::{
     verify::Verified,
 };
 use serde::Serialize;
-use std::time::Instant;
+use std::{
+    cell::{Cell, RefCell},
+    time::Instant,
+};
 
 /// Runs operators: what folding asks of the runtime.
 pub trait Evaluator {
@@ -43,9 +46,54 @@ pub struct Context<'a> {
     pub calibrator: Option<&'a dyn Calibrator>,
     /// Whether the user asked to stop; long passes look now and then.
     pub stopped: &'a dyn Fn() -> bool,
+    /// Counts the changes, and says when there were enough.
+    pub edits: Edits,
 }
 
-impl Context<'_> {
+/// Counts the changes that passes make. With a limit, the changes after it are not made:
+/// that is how a search finds the one that is wrong.
+#[derive(Debug, Default)]
+pub struct Edits {
+    made: Cell<usize>,
+    limit: Option<usize>,
+    last: RefCell<Option<(String, String)>>,
+}
+
+impl Edits {
+    /// A count that ends at `limit`.
+    pub fn up_to(limit: usize) -> Self {
+        Self { limit: Some(limit), ..Self::default() }
+    }
+
+    /// Asks for one more change, by `rule` at the node called `node`.
+    pub fn allow(&self, rule: &str, node: impl FnOnce() -> String) -> bool {
+        if let Some(limit) = self.limit {
+            if self.made.get() >= limit {
+                return false;
+            }
+            *self.last.borrow_mut() = Some((rule.into(), node()));
+        }
+        self.made.set(self.made.get() + 1);
+        true
+    }
+
+    /// How many changes were made.
+    pub fn made(&self) -> usize {
+        self.made.get()
+    }
+
+    /// The rule and the node of the last change, where there is a limit.
+    pub fn last(&self) -> Option<(String, String)> {
+        self.last.borrow().clone()
+    }
+}
+
+impl<'a> Context<'a> {
+    /// A context with an evaluator only, and nobody to stop it.
+    pub fn new(evaluator: &'a dyn Evaluator) -> Self {
+        Self { evaluator, calibrator: None, stopped: &|| false, edits: Edits::default() }
+    }
+
     /// # Errors
     /// Interrupted when the user asked to stop.
     pub fn check(&self) -> Result<()> {
@@ -75,10 +123,24 @@ pub struct Outcome {
     pub warnings: Vec<String>,
 }
 
+impl Outcome {
+    /// Takes what another run did along.
+    pub fn add(&mut self, other: Outcome) {
+        self.edits += other.edits;
+        self.skipped.extend(other.skipped);
+        self.warnings.extend(other.warnings);
+    }
+}
+
 /// One step of the pipeline.
 pub trait Pass {
     /// Its name, as in the pipeline's table, `--stop-after` and the report.
     fn name(&self) -> &'static str;
+
+    /// Whether the outputs stay the same. Compression means to change them.
+    fn is_exact(&self) -> bool {
+        true
+    }
 
     /// Changes the graph.
     ///

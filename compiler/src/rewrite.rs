@@ -197,9 +197,12 @@ pub fn rewrite(graph: &mut Graph, rules: &[Box<dyn Rule>], cx: &Context) -> Resu
                     skipped.insert((i, node, graph.node(node).display_name().to_string(), reason));
                 }
                 Verdict::Apply(edit) => {
+                    let label = graph.node(node).label();
+                    if !cx.edits.allow(rule.name(), || label.clone()) {
+                        continue;
+                    }
                     fuel[i] -= 1;
                     edits += 1;
-                    let label = graph.node(node).label();
                     tracing::trace!(rule = rule.name(), node = label);
                     let again = edit
                         .apply(graph)

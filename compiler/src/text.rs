@@ -8,6 +8,14 @@
 //!   %y = Conv(%x, %w) {pads=[1, 1, 1, 1]} "node/name" : f32[batch,2,30,30]
 //!   %a, %b = Split(%y) {axis=1} : f32[batch,1,30,30], f32[batch,1,30,30]
 //!   %c = Clip(%b, _, %gain) : f32[batch,1,30,30]
+//!   %d = If(%cond, %c) {then_branch=graph "yes" {
+//!     capture %c: f32[batch,1,30,30]           // an outer value: the operand behind the operator's own
+//!     %n = Neg(%c) : f32[batch,1,30,30]
+//!     output %n
+//!   }, else_branch=graph "no" {
+//!     capture %c: f32[batch,1,30,30]
+//!     output %c
+//!   }} : f32[batch,1,30,30]
 //!   output %a as "logits"                      // without `as`: under the value's own name
 //! }
 //! ```
@@ -54,57 +62,71 @@ pub fn digest(t: &Tensor) -> String {
 
 impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        writeln!(f, "graph {:?} {{", self.name)?;
-        for &n in self.inputs() {
-            let value = self.value(n.into());
-            write!(f, "  input {}: {}", Name(&value.name), Type(&value.fact))?;
-            if let Op::Input(input) = self.op(n)
-                && let Some(default) = &input.default
-            {
-                write!(f, " = {}", Elements(default))?;
-            }
-            writeln!(f)?;
-        }
-        let mut printed = HashSet::new();
-        // A graph with a cycle is broken, but must be seen all the more.
-        for n in self.topological().unwrap_or_else(|_| self.ids().collect()) {
-            if !matches!(self.op(n), Op::Input(_) | Op::Constant(_)) {
-                for p in self.operands(n).into_iter().flatten() {
-                    constant(self, p.node, &mut printed, f)?;
-                }
-                operator(self, n, f)?;
-            }
-        }
-        for n in self.ids() {
-            constant(self, n, &mut printed, f)?;
-        }
-        for o in self.outputs() {
-            let name = &self.value(o.port).name;
-            write!(f, "  output {}", Name(name))?;
-            if *name != o.name {
-                write!(f, " as {:?}", o.name)?;
-            }
-            writeln!(f)?;
-        }
-        writeln!(f, "}}")
+        graph(self, 0, 0, f)?;
+        writeln!(f)
     }
 }
 
+impl fmt::Debug for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Prints a graph whose last `captures` inputs are outer values, `indent` blanks from the left.
+fn graph(g: &Graph, captures: usize, indent: usize, f: &mut fmt::Formatter) -> fmt::Result {
+    writeln!(f, "graph {:?} {{", g.name)?;
+    let inner = indent + 2;
+    for (i, &n) in g.inputs().iter().enumerate() {
+        let value = g.value(n.into());
+        let keyword = if i + captures < g.inputs().len() { "input" } else { "capture" };
+        write!(f, "{:inner$}{keyword} {}: {}", "", Name(&value.name), Type(&value.fact))?;
+        if let Op::Input(input) = g.op(n)
+            && let Some(default) = &input.default
+        {
+            write!(f, " = {}", Elements(default))?;
+        }
+        writeln!(f)?;
+    }
+    let mut printed = HashSet::new();
+    // A graph with a cycle is broken, but must be seen all the more.
+    for n in g.topological().unwrap_or_else(|_| g.ids().collect()) {
+        if !matches!(g.op(n), Op::Input(_) | Op::Constant(_)) {
+            for p in g.operands(n).into_iter().flatten() {
+                constant(g, p.node, &mut printed, inner, f)?;
+            }
+            operator(g, n, inner, f)?;
+        }
+    }
+    for n in g.ids() {
+        constant(g, n, &mut printed, inner, f)?;
+    }
+    for o in g.outputs() {
+        let name = &g.value(o.port).name;
+        write!(f, "{:inner$}output {}", "", Name(name))?;
+        if *name != o.name {
+            write!(f, " as {:?}", o.name)?;
+        }
+        writeln!(f)?;
+    }
+    write!(f, "{:indent$}}}", "")
+}
+
 /// Prints node `n` if it is a constant that was not printed yet.
-fn constant(g: &Graph, n: NodeId, printed: &mut HashSet<NodeId>, f: &mut fmt::Formatter) -> fmt::Result {
+fn constant(g: &Graph, n: NodeId, printed: &mut HashSet<NodeId>, indent: usize, f: &mut fmt::Formatter) -> fmt::Result {
     let value = g.value(n.into());
     match g.constant(n.into()) {
         Some(t) if printed.insert(n) => {
-            writeln!(f, "  const {}: {} = {}", Name(&value.name), Type(&value.fact), Elements(t))
+            writeln!(f, "{:indent$}const {}: {} = {}", "", Name(&value.name), Type(&value.fact), Elements(t))
         }
         _ => Ok(()),
     }
 }
 
-fn operator(g: &Graph, n: NodeId, f: &mut fmt::Formatter) -> fmt::Result {
+fn operator(g: &Graph, n: NodeId, indent: usize, f: &mut fmt::Formatter) -> fmt::Result {
     let node = g.node(n);
     let results: Vec<String> = node.outputs.iter().map(|v| Name(&v.name).to_string()).collect();
-    write!(f, "  {} = ", results.join(", "))?;
+    write!(f, "{:indent$}{} = ", "", results.join(", "))?;
     let mut operands: Vec<String> = vec![];
     match &node.op {
         Op::Opaque(o) => {
@@ -116,9 +138,15 @@ fn operator(g: &Graph, n: NodeId, f: &mut fmt::Formatter) -> fmt::Result {
     let name = |p: Option<Port>| p.map_or("_".into(), |p| Name(&g.value(p).name).to_string());
     operands.extend(g.operands(n).into_iter().map(name));
     write!(f, "({})", operands.join(", "))?;
-    let attrs: Vec<String> = node.op.attrs().iter().map(|(name, a)| format!("{name}={}", Value(a))).collect();
-    if !attrs.is_empty() {
-        write!(f, " {{{}}}", attrs.join(", "))?;
+    for (i, (name, attr)) in node.op.attrs().iter().enumerate() {
+        write!(f, "{}{name}=", if i == 0 { " {" } else { ", " })?;
+        match attr {
+            Attr::Graph(body) => graph(body.graph(), body.captures(), indent, f)?,
+            attr => write!(f, "{}", Value(attr))?,
+        }
+    }
+    if !node.op.attrs().is_empty() {
+        f.write_str("}")?;
     }
     if !node.name.is_empty() {
         write!(f, " {:?}", node.name)?;
@@ -167,12 +195,15 @@ struct Elements<'a>(&'a Tensor);
 impl fmt::Display for Elements<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let t = self.0;
-        let elements: Vec<String> = match (t.len() <= INLINE, t.dtype(), t.as_f32(), t.as_i64()) {
-            (true, DType::F64, ..) => {
+        if t.len() > INLINE {
+            return write!(f, "#{} ({} B)", digest(t), t.bytes().len());
+        }
+        let elements: Vec<String> = match (t.dtype(), t.as_f32(), t.as_i64()) {
+            (DType::F64, ..) => {
                 t.bytes().as_chunks().0.iter().map(|c| format!("{:?}", f64::from_le_bytes(*c))).collect()
             }
-            (true, _, Some(v), _) => v.iter().map(|v| format!("{v:?}")).collect(),
-            (true, _, None, Some(v)) => v.iter().map(i64::to_string).collect(),
+            (_, Some(v), _) => v.iter().map(|v| format!("{v:?}")).collect(),
+            (_, None, Some(v)) => v.iter().map(i64::to_string).collect(),
             _ => return write!(f, "#{} ({} B)", digest(t), t.bytes().len()),
         };
         write!(f, "[{}]", elements.join(", "))
@@ -190,7 +221,9 @@ impl fmt::Display for Value<'_> {
             Attr::Str(v) => write!(f, "{v:?}"),
             Attr::Ints(v) => write!(f, "{v:?}"),
             Attr::Floats(v) => write!(f, "{v:?}"),
+            Attr::Strs(v) => write!(f, "{v:?}"),
             Attr::Tensor(t) => write!(f, "{} = {}", Type(&Fact::of(t)), Elements(t)),
+            Attr::Graph(body) => write!(f, "{body:?}"),
         }
     }
 }

@@ -41,11 +41,11 @@ impl Pass for Fold {
             if keeps(graph.op(n)) {
                 continue;
             }
-            done.edits += known_elements(graph, n);
+            done.edits += known_elements(graph, n, cx);
             if !graph.contains(n) {
                 continue;
             }
-            done.edits += fixed_target(graph, n);
+            done.edits += fixed_target(graph, n, cx);
             match evaluate(graph, n, cx)? {
                 Verdict::Variable => {}
                 Verdict::Folded => done.edits += 1,
@@ -60,10 +60,10 @@ impl Pass for Fold {
 }
 
 /// Whether an operator stays although its operands are constants: quantised weights are
-/// stored as integers and scaled when the model runs, and nobody knows what an opaque
-/// operator computes.
+/// stored as integers and scaled when the model runs, nobody knows what an opaque operator
+/// computes, nor how long a loop takes.
 fn keeps(op: &Op) -> bool {
-    matches!(op, Op::Quantize(_) | Op::Dequantize(_) | Op::Opaque(_))
+    matches!(op, Op::Quantize(_) | Op::Dequantize(_) | Op::Opaque(_)) || !op.bodies().is_empty()
 }
 
 /// Whether anybody asks for the value at `port`.
@@ -79,15 +79,18 @@ fn replace(graph: &mut Graph, port: Port, tensor: Tensor) {
 }
 
 /// Replaces outputs whose elements inference knows.
-fn known_elements(graph: &mut Graph, node: NodeId) -> usize {
+fn known_elements(graph: &mut Graph, node: NodeId, cx: &Context) -> usize {
     let known: Vec<(Port, Tensor)> = (0..graph.node(node).outputs.len())
         .map(|slot| Port { node, slot })
         .filter(|port| is_read(graph, *port))
         .filter_map(|port| Some((port, elements(graph.fact(port))?)))
         .collect();
-    let edits = known.len();
+    let mut edits = 0;
     for (port, tensor) in known {
-        replace(graph, port, tensor);
+        if cx.edits.allow("known elements", || graph.node(node).label()) {
+            replace(graph, port, tensor);
+            edits += 1;
+        }
     }
     if edits > 0 {
         remove_dead(graph, node);
@@ -104,7 +107,7 @@ fn elements(fact: &Fact) -> Option<Tensor> {
 }
 
 /// Gives a Reshape or Expand a constant target where one says the same.
-fn fixed_target(graph: &mut Graph, node: NodeId) -> usize {
+fn fixed_target(graph: &mut Graph, node: NodeId, cx: &Context) -> usize {
     let (Some(data), Some(old)) = (graph.operand(node, 0), graph.operand(node, 1)) else { return 0 };
     let op = graph.op(node);
     if graph.constant(old).is_some() || !matches!(op, Op::Reshape(_) | Op::Expand(_)) {
@@ -113,6 +116,9 @@ fn fixed_target(graph: &mut Graph, node: NodeId) -> usize {
     let (Some(input), Some(output)) = (graph.fact(data).dims(), graph.fact(node.into()).dims()) else { return 0 };
     let target = if matches!(op, Op::Expand(_)) { expand_target(input, output) } else { reshape_target(input, output) };
     let Some(target) = target else { return 0 };
+    if !cx.edits.allow("fixed target", || graph.node(node).label()) {
+        return 0;
+    }
     if matches!(op, Op::Reshape(_)) {
         graph.set_op(node, Reshape { allow_zero: false }.into());
     }
@@ -178,6 +184,9 @@ fn evaluate(graph: &mut Graph, node: NodeId, cx: &Context) -> Result<Verdict> {
         Some(_) => {}
     }
     let label = graph.node(node).label();
+    if !cx.edits.allow("evaluate", || label.clone()) {
+        return Ok(Verdict::Variable);
+    }
     let results = match cx.evaluator.eval(&op, &inputs) {
         Ok(results) => results,
         Err(e) if e.kind() == Kind::Unsupported => return Ok(Verdict::Skipped(e.message().into())),
@@ -205,7 +214,7 @@ fn result_size(op: &Op, graph: &Graph, node: NodeId, inputs: &[Option<Tensor>]) 
         return range_size(inputs);
     }
     graph.node(node).outputs.iter().try_fold(0usize, |sum, v| {
-        let size = v.fact.fixed()?.into_iter().try_fold(v.fact.dtype?.size(), usize::checked_mul)?;
+        let size = v.fact.dtype?.bytes(&v.fact.fixed()?)?;
         sum.checked_add(size)
     })
 }
@@ -246,7 +255,8 @@ mod tests {
                 output %y
             }"#,
         )?;
-        let cx = Context { evaluator: &Fake(answer), calibrator: None, stopped: &|| false };
+        let fake = Fake(answer);
+        let cx = Context::new(&fake);
         let done = Fold.run(&mut graph, &cx)?;
         Ok((done, graph.to_string()))
     }

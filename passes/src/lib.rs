@@ -1,5 +1,7 @@
 //! The passes, and the one table that says in which order they run.
 
+pub mod bisect;
+pub mod bodies;
 pub mod clean;
 pub mod fold;
 pub mod fuse;
@@ -57,7 +59,7 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "simplify",
-        does: "repeat the three above until nothing changes",
+        does: "repeat the three above until nothing changes, also inside If, Loop and Scan",
         make: |_| Some(Box::new(Simplify)),
     },
     Stage {
@@ -85,27 +87,36 @@ pub fn pipeline(options: &Options, stop_after: Option<&str>) -> Pipeline {
 /// graphs made to need more.
 const ROUNDS: usize = 8;
 
-/// Folds, cleans and fuses until there is nothing left to do.
+/// Folds, cleans and fuses until there is nothing left to do, inside If, Loop and Scan too.
 ///
 /// # Errors
 /// What the passes raise.
 pub fn simplify(graph: &mut Graph, cx: &Context) -> Result<Outcome> {
+    simplify_at(graph, cx, 0)
+}
+
+/// [`simplify`], for a graph inside `depth` others.
+fn simplify_at(graph: &mut Graph, cx: &Context, depth: usize) -> Result<Outcome> {
     let passes: [&dyn Pass; 3] = [&fold::Fold, &clean::Clean, &fuse::Fuse];
     let mut total = Outcome::default();
+    let mut seen = bodies::Seen::default();
+    let mut inside = Outcome::default();
     for _ in 0..ROUNDS {
         let before = total.edits;
         // What an earlier round left alone may be gone since.
         total.skipped.clear();
         for pass in passes {
-            let done = pass.run(graph, cx)?;
-            total.edits += done.edits;
-            total.skipped.extend(done.skipped);
-            total.warnings.extend(done.warnings);
+            total.add(pass.run(graph, cx)?);
         }
+        let done = bodies::run(graph, cx, depth, &mut seen)?;
+        total.edits += done.edits;
+        inside.add(done);
         if total.edits == before {
             break;
         }
     }
+    total.skipped.append(&mut inside.skipped);
+    total.warnings.append(&mut inside.warnings);
     Ok(total)
 }
 

@@ -8,27 +8,41 @@ use crate::{
 };
 
 pub mod activation;
+pub mod arg;
+pub mod attention;
 pub mod batch_norm;
 pub mod binary;
 pub mod cast;
 pub mod clip;
 pub mod concat;
+pub mod control;
 pub mod conv;
 pub mod conv_transpose;
+pub mod cumulative;
+pub mod deform_conv;
 pub mod expand;
 pub mod gather;
 pub mod gemm;
+pub mod group_norm;
 pub mod identity;
+pub mod integer;
 pub mod layer_norm;
+pub mod linear_attention;
+pub mod lrn;
+pub mod loss;
 pub mod matmul;
+pub mod max_unpool;
+pub mod normalize;
 pub mod opaque;
 pub mod pad;
 pub mod pool;
 pub mod quantize;
 pub mod range;
+pub mod recurrent;
 pub mod reduce;
 pub mod reshape;
 pub mod resize;
+pub mod rotary_embedding;
 pub mod scatter_nd;
 pub mod select;
 pub mod shape;
@@ -37,8 +51,10 @@ pub mod softmax;
 pub mod source;
 pub mod split;
 pub mod squeeze;
+pub mod swiglu;
 pub mod transpose;
 pub mod unary;
+pub mod variadic;
 pub mod window;
 
 /// Reads the operator that `r` holds: the one table from ONNX names to files.
@@ -46,19 +62,48 @@ pub(crate) fn read(r: &mut Reader) -> Result<Op> {
     Ok(match r.op_type.as_str() {
         "Conv" => conv::Conv::read(r)?.into(),
         "ConvTranspose" => conv_transpose::ConvTranspose::read(r)?.into(),
-        "MaxPool" | "AveragePool" => pool::Pool::read(r)?.into(),
-        "GlobalAveragePool" | "GlobalMaxPool" => pool::GlobalPool::read(r)?.into(),
+        "MaxPool" | "AveragePool" | "LpPool" => pool::Pool::read(r)?.into(),
+        "GlobalAveragePool" | "GlobalMaxPool" | "GlobalLpPool" => pool::GlobalPool::read(r)?.into(),
+        "MaxUnpool" => max_unpool::MaxUnpool::read(r)?.into(),
+        "DeformConv" => deform_conv::DeformConv::read(r)?.into(),
+        "ConvInteger" | "QLinearConv" => integer::IntegerConv::read(r)?.into(),
+        "MatMulInteger" | "QLinearMatMul" => integer::IntegerMatMul::read(r).into(),
+        "DynamicQuantizeLinear" => integer::DynamicQuantize.into(),
         "BatchNormalization" => batch_norm::BatchNorm::read(r)?.into(),
         "LayerNormalization" => layer_norm::LayerNorm::read(r)?.into(),
+        "RMSNormalization" => layer_norm::RmsNorm::read(r)?.into(),
+        "GroupNormalization" => group_norm::GroupNorm::read(r)?.into(),
+        "InstanceNormalization" => group_norm::InstanceNorm::read(r)?.into(),
+        "LRN" => lrn::Lrn::read(r)?.into(),
+        "Attention" => attention::Attention::read(r)?.into(),
+        "RotaryEmbedding" => rotary_embedding::RotaryEmbedding::read(r)?.into(),
+        "LinearAttention" => linear_attention::LinearAttention::read(r)?.into(),
+        "CausalConvWithState" => linear_attention::CausalConv::read(r)?.into(),
+        "RNN" | "GRU" | "LSTM" => recurrent::Recurrent::read(r)?.into(),
         "Gemm" => gemm::Gemm::read(r)?.into(),
         "MatMul" => matmul::MatMul.into(),
-        "LeakyRelu" | "Elu" | "HardSigmoid" | "Gelu" => activation::Activation::read(r)?.into(),
+        "LeakyRelu" | "Elu" | "HardSigmoid" | "Gelu" | "Selu" | "Celu" | "ThresholdedRelu" | "Swish" | "Shrink" => {
+            activation::Activation::read(r)?.into()
+        }
+        "IsInf" => unary::IsInf::read(r)?.into(),
+        "Mod" => binary::Mod::read(r)?.into(),
+        "BitShift" => binary::BitShift::read(r)?.into(),
+        "Sum" | "Mean" | "Max" | "Min" => variadic::Variadic::read(r)?,
+        "SwiGLU" => swiglu::SwiGlu::read(r)?.into(),
+        "ArgMax" | "ArgMin" => arg::Arg::read(r)?.into(),
+        "CumSum" | "CumProd" => cumulative::Cumulative::read(r)?.into(),
+        "LpNormalization" => normalize::LpNorm::read(r)?.into(),
+        "MeanVarianceNormalization" => normalize::MeanVarianceNorm::read(r)?.into(),
+        "NegativeLogLikelihoodLoss" | "SoftmaxCrossEntropyLoss" => loss::Loss::read(r)?.into(),
         "Clip" => clip::Clip::read(r)?.into(),
-        "Softmax" | "LogSoftmax" => softmax::Softmax::read(r)?.into(),
-        "ReduceMean" | "ReduceSum" | "ReduceMax" | "ReduceMin" | "ReduceProd" => reduce::Reduce::read(r)?.into(),
+        "Softmax" | "LogSoftmax" | "Hardmax" => softmax::Softmax::read(r)?.into(),
+        "ReduceMean" | "ReduceSum" | "ReduceMax" | "ReduceMin" | "ReduceProd" | "ReduceL1" | "ReduceL2"
+        | "ReduceLogSum" | "ReduceLogSumExp" | "ReduceSumSquare" => reduce::Reduce::read(r)?.into(),
         "Identity" => identity::Identity.into(),
         "Dropout" => identity::Dropout::read(r)?.into(),
         "Cast" => cast::Cast::read(r)?.into(),
+        "CastLike" => cast::CastLike::read(r)?.into(),
+        "BitCast" => cast::BitCast::read(r)?.into(),
         "Where" => select::Where.into(),
         "Reshape" => reshape::Reshape::read(r)?.into(),
         "Flatten" => reshape::Flatten::read(r)?.into(),
@@ -78,6 +123,9 @@ pub(crate) fn read(r: &mut Reader) -> Result<Op> {
         "Shape" => shape::Shape::read(r)?.into(),
         "QuantizeLinear" => quantize::Quantize::read(r)?.into(),
         "DequantizeLinear" => quantize::Dequantize::read(r)?.into(),
+        "If" => control::If::read(r)?.into(),
+        "Loop" => control::Loop::read(r)?.into(),
+        "Scan" => control::Scan::read(r)?.into(),
         name => match (unary::Unary::from_name(name), binary::Binary::from_name(name)) {
             (Some(op), _) => op.into(),
             (None, Some(op)) => op.into(),

@@ -15,6 +15,8 @@ pub struct Opaque {
     pub proto: onnx_protobuf::NodeProto,
     /// The outer values that its subgraphs read, by the names they use.
     pub captures: Vec<String>,
+    /// The version of the default operator set that the node was written for.
+    pub opset: i64,
     /// Why the node is not understood.
     pub reason: String,
 }
@@ -34,6 +36,9 @@ impl Operator for Opaque {
     }
     fn max_outputs(&self) -> usize {
         self.proto.output.len()
+    }
+    fn since(&self) -> i64 {
+        self.opset
     }
     fn infer(&self, _: &Inputs) -> Result<Vec<Fact>> {
         Ok(vec![Fact::default(); self.proto.output.len()])

@@ -5,9 +5,10 @@ use crate::{
     attr::{Attr, Reader},
     error::{Error, Result},
     graph::Graph,
+    narrow,
     node::Port,
     op::Op,
-    ops::source::Input,
+    ops::{control::Body, source::Input},
     tensor::{DType, Tensor},
     value::{Dim, Fact},
 };
@@ -15,6 +16,9 @@ use std::{collections::HashMap, str::FromStr};
 
 /// The most elements that `zeros`, `fill` and `random` make.
 const MAX_MADE: usize = 1 << 26;
+
+/// Graphs inside each other, of If and its kind.
+const MAX_DEPTH: usize = 32;
 
 /// Parses the text form. A constant given by its digest is an error here; see [`parse_with`].
 ///
@@ -29,9 +33,10 @@ pub fn parse(text: &str) -> Result<Graph> {
 /// # Errors
 /// As for [`parse`].
 pub fn parse_with(text: &str, lookup: &dyn Fn(&str) -> Option<Tensor>) -> Result<Graph> {
-    let mut p = Parser { text, at: 0, mark: 0, lookup, graph: Graph::default(), values: HashMap::new() };
-    match p.graph() {
-        Ok(()) => Ok(p.graph),
+    let scope = Scope::default();
+    let mut p = Parser { text, at: 0, mark: 0, depth: 0, lookup, scope };
+    match p.file() {
+        Ok(graph) => Ok(graph),
         Err(e) => {
             let line = 1 + text[..p.mark].matches('\n').count();
             let at = format!("line {line}: {}", e.message());
@@ -46,9 +51,19 @@ struct Parser<'a> {
     at: usize,
     /// Where an error is reported: at the last token, or at the statement once it was read.
     mark: usize,
+    /// How many graphs are open inside the first.
+    depth: usize,
     lookup: &'a dyn Fn(&str) -> Option<Tensor>,
+    scope: Scope,
+}
+
+/// The graph that is being read.
+#[derive(Default)]
+struct Scope {
     graph: Graph,
     values: HashMap<String, Port>,
+    /// How many of the inputs are outer values.
+    captures: usize,
 }
 
 /// A value's name; `None` for `_`.
@@ -147,19 +162,37 @@ impl<'a> Parser<'a> {
 
     // --- statements ---
 
-    fn graph(&mut self) -> Result<()> {
-        match self.word("`graph`")? {
-            "graph" => self.graph.name = self.string()?,
-            other => return Err(Error::malformed(format!("expected `graph`, found `{other}`"))),
+    fn file(&mut self) -> Result<Graph> {
+        self.keyword("graph")?;
+        let graph = self.graph()?.graph;
+        match self.peek() {
+            None => Ok(graph),
+            Some(_) => Err(self.expected("the end")),
         }
+    }
+
+    fn keyword(&mut self, keyword: &str) -> Result<()> {
+        match self.word(&format!("`{keyword}`"))? {
+            word if word == keyword => Ok(()),
+            other => Err(Error::malformed(format!("expected `{keyword}`, found `{other}`"))),
+        }
+    }
+
+    /// What follows the word `graph`.
+    fn graph(&mut self) -> Result<Scope> {
+        if self.depth > MAX_DEPTH {
+            return Err(Error::limit(format!("more than {MAX_DEPTH} graphs inside each other")));
+        }
+        let name = self.string()?;
+        let inner = Scope { graph: Graph::new(name), ..Scope::default() };
+        let outer = std::mem::replace(&mut self.scope, inner);
+        self.depth += 1;
         self.expect('{')?;
         while !self.eat('}') {
             self.statement()?;
         }
-        match self.peek() {
-            None => Ok(()),
-            Some(_) => Err(self.expected("the end")),
-        }
+        self.depth -= 1;
+        Ok(std::mem::replace(&mut self.scope, outer))
     }
 
     fn statement(&mut self) -> Result<()> {
@@ -169,11 +202,21 @@ impl<'a> Parser<'a> {
         let start = self.at;
         match self.word("a statement")? {
             "input" => {
+                if self.scope.captures > 0 {
+                    return Err(Error::malformed("captures come after all inputs"));
+                }
                 let (name, fact) = self.declaration()?;
                 let default = if self.eat('=') { Some(self.tensor(&fact)?) } else { None };
                 self.mark = start;
-                let node = self.graph.add_input(&name, fact, Op::Input(Input { default }))?;
-                self.values.insert(name, node.into());
+                let node = self.scope.graph.add_input(&name, fact, Op::Input(Input { default }))?;
+                self.scope.values.insert(name, node.into());
+            }
+            "capture" if self.depth > 1 => {
+                let (name, fact) = self.declaration()?;
+                self.mark = start;
+                let node = self.scope.graph.add_input(&name, fact, Op::Input(Input { default: None }))?;
+                self.scope.values.insert(name, node.into());
+                self.scope.captures += 1;
             }
             "const" => {
                 let (name, fact) = self.declaration()?;
@@ -181,11 +224,11 @@ impl<'a> Parser<'a> {
                 let tensor = self.tensor(&fact)?;
                 self.mark = start;
                 // The graph would rename a constant whose name is taken.
-                if self.values.contains_key(&name) {
+                if self.scope.values.contains_key(&name) {
                     return Err(Error::malformed(format!("two values are called `{name}`")));
                 }
-                let node = self.graph.add_constant(&name, tensor);
-                self.values.insert(name, node.into());
+                let node = self.scope.graph.add_constant(&name, tensor);
+                self.scope.values.insert(name, node.into());
             }
             "output" => {
                 let value = self.value_name()?;
@@ -198,7 +241,7 @@ impl<'a> Parser<'a> {
                 };
                 self.mark = start;
                 let port = self.value(&value)?;
-                self.graph.add_output(&name, port);
+                self.scope.graph.add_output(&name, port);
             }
             other => {
                 return Err(Error::malformed(format!("expected a statement, found `{other}`")));
@@ -238,27 +281,28 @@ impl<'a> Parser<'a> {
         }
         let port = |n: &Name| n.as_ref().map(|n| self.value(n)).transpose();
         let mut ports = operands.iter().map(port).collect::<Result<Vec<_>>>()?;
-        let first = ports.first().copied().flatten().map(|p| self.graph.fact(p).clone()).unwrap_or_default();
+        let first = ports.first().copied().flatten().map(|p| self.scope.graph.fact(p).clone()).unwrap_or_default();
         let mut reader = Reader::new(op_type, OPSET, ports.len(), results.len(), first, attrs);
         let op = Op::read(&mut reader)?;
-        for (slot, tensor) in reader.finish()? {
+        for (slot, tensor) in reader.finish()?.lifted {
             ports.resize(ports.len().max(slot + 1), None);
-            ports[slot] = Some(self.graph.add_constant("", tensor).into());
+            ports[slot] = Some(self.scope.graph.add_constant("", tensor).into());
         }
         let outputs: Vec<&str> = results.iter().map(|r| r.as_deref().unwrap_or("")).collect();
-        let node = self.graph.add_node(&name, op, &ports, &outputs)?;
+        let node = self.scope.graph.add_node(&name, op, &ports, &outputs)?;
         for (slot, declared) in types.iter().enumerate() {
             let port = Port { node, slot };
-            self.graph.set_fact(port, self.graph.fact(port).clone().refined(declared)?);
+            self.scope.graph.set_fact(port, self.scope.graph.fact(port).clone().refined(declared)?);
         }
         for (slot, result) in results.into_iter().enumerate() {
-            self.values.extend(result.map(|name| (name, Port { node, slot })));
+            self.scope.values.extend(result.map(|name| (name, Port { node, slot })));
         }
         Ok(())
     }
 
     fn value(&self, name: &str) -> Result<Port> {
-        self.values
+        self.scope
+            .values
             .get(name)
             .copied()
             .ok_or_else(|| Error::malformed(format!("no value is called `{name}` up to here")))
@@ -313,6 +357,9 @@ impl<'a> Parser<'a> {
             Some('"') => Attr::Str(self.string()?),
             Some('[') => {
                 self.at += 1;
+                if self.peek() == Some('"') {
+                    return Ok((name, Attr::Strs(self.list(']', Self::string)?)));
+                }
                 let words = self.list(']', |p| p.word("a number"))?;
                 match words.iter().map(|w| w.parse().ok()).collect() {
                     Some(ints) => Attr::Ints(ints),
@@ -322,7 +369,10 @@ impl<'a> Parser<'a> {
             _ => {
                 let start = self.at;
                 let word = self.word("an attribute's value")?;
-                if DType::from_name(word).is_some() {
+                if word == "graph" {
+                    let scope = self.graph()?;
+                    Attr::Graph(Body::new(scope.graph, scope.captures))
+                } else if DType::from_name(word).is_some() {
                     self.at = start;
                     let fact = self.fact()?;
                     self.expect('=')?;
@@ -348,7 +398,7 @@ impl<'a> Parser<'a> {
                 self.at += 1;
                 let words = self.list(']', |p| p.word("a number"))?;
                 let bytes = words.iter().map(|w| element(dtype, w)).collect::<Result<Vec<_>>>()?.concat();
-                return Tensor::new(dtype, shape, bytes);
+                return Tensor::new(dtype, shape, packed(dtype, bytes));
             }
             Some('#') => {
                 self.at += 1;
@@ -365,12 +415,12 @@ impl<'a> Parser<'a> {
         let len = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).filter(|n| *n <= MAX_MADE);
         let len = len.ok_or_else(|| Error::limit(format!("{shape:?} is too large for a constant in text")))?;
         let bytes = match self.word("a constant's value")? {
-            "zeros" => vec![0; len * dtype.size()],
+            "zeros" => vec![0; dtype.bytes(&[len]).unwrap_or(0)],
             "fill" => {
                 self.expect('(')?;
                 let value = element(dtype, self.word("a number")?)?;
                 self.expect(')')?;
-                value.repeat(len)
+                packed(dtype, value.repeat(len))
             }
             "random" => {
                 self.expect('(')?;
@@ -405,6 +455,12 @@ fn escape(rest: &mut dyn Iterator<Item = char>) -> Option<char> {
 
 fn float(word: &str) -> Result<f32> {
     word.parse().map_err(|_| Error::malformed(format!("expected a number, found `{word}`")))
+}
+
+/// The bytes of a tensor whose elements stand one after the other, a byte each where they are
+/// smaller.
+fn packed(dtype: DType, bytes: Vec<u8>) -> Vec<u8> {
+    if dtype.bits() < 8 { narrow::pack(dtype.bits(), bytes.into_iter()) } else { bytes }
 }
 
 /// One element's bytes.

@@ -8,6 +8,7 @@ mod affine;
 mod batch_norm;
 mod clamp;
 mod constants;
+mod gelu;
 mod layer;
 mod matmul_add;
 mod pad;
@@ -36,10 +37,11 @@ impl Pass for Fuse {
 
     fn run(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome> {
         graph.infer_all()?;
-        let rules: [Box<dyn Rule>; 10] = [
+        let rules: [Box<dyn Rule>; 11] = [
             Box::new(batch_norm::ConvBatchNorm),
             Box::new(affine::LayerAffine),
             Box::new(matmul_add::MatMulAdd),
+            Box::new(gelu::FindGelu),
             Box::new(constants::ConstantPair),
             Box::new(pad::PadWindow),
             Box::new(transpose::TransposePair),

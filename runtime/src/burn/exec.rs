@@ -1,6 +1,7 @@
 //! The interpreter: runs the nodes of a verified graph in order.
 
 use super::{
+    control::{self, Trips},
     kernels::{self, Args},
     tensor::Value,
 };
@@ -25,12 +26,16 @@ pub struct Executable {
     /// Constants by slot; `None` for the slots of values that are computed.
     constants: Vec<Option<Value>>,
     outputs: Vec<usize>,
+    /// What is known of the outputs.
+    results: Vec<Fact>,
     slots: HashMap<Port, usize>,
 }
 
 struct Step {
     label: String,
     op: Op,
+    /// The graphs that the operator runs.
+    bodies: Vec<Executable>,
     /// The slot of each input, and whether this is the last time that it is read.
     inputs: Vec<Option<(usize, bool)>>,
     /// The slot of each output; `None` where nobody reads it.
@@ -63,6 +68,7 @@ impl Executable {
             inputs: vec![],
             constants: vec![],
             outputs: vec![],
+            results: graph.outputs().iter().map(|o| graph.fact(o.port).clone()).collect(),
             slots: HashMap::new(),
         };
         for &id in graph.order().iter().filter(|id| needed.contains(id)) {
@@ -97,7 +103,8 @@ impl Executable {
             };
             let outputs =
                 (0..node.outputs.len()).map(|s| used(s).then(|| this.slot(Port { node: id, slot: s }))).collect();
-            this.steps.push(Step { label: node.label(), op: node.op.clone(), inputs, outputs });
+            let bodies = control::prepare(&node.op, device).map_err(at)?;
+            this.steps.push(Step { label: node.label(), op: node.op.clone(), bodies, inputs, outputs });
         }
         for o in graph.outputs() {
             let slot = this.source(graph, o.port)?;
@@ -151,6 +158,11 @@ impl Executable {
         &self.device
     }
 
+    /// What was known of the outputs before anything ran.
+    pub(super) fn results(&self) -> &[Fact] {
+        &self.results
+    }
+
     /// The names of the inputs, in order.
     pub fn input_names(&self) -> impl Iterator<Item = &str> {
         self.inputs.iter().map(|i| &i.name[..])
@@ -162,7 +174,22 @@ impl Executable {
     /// # Errors
     /// Data when the inputs don't fit the signature; what a kernel raises, naming the node.
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        self.interpret(inputs, &HashMap::new(), &mut |_, _| Ok(()))
+        download(self.interpret(self.feed(inputs)?, &HashMap::new(), &mut |_, _| Ok(()), &Trips::default())?)
+    }
+
+    /// Runs a body: every input is given, and values stay where they are.
+    ///
+    /// # Errors
+    /// As for [`Executable::run`].
+    pub(super) fn run_body(&self, inputs: Vec<Value>, trips: &Trips) -> Result<Vec<Value>> {
+        let mut values: Vec<Option<Value>> = vec![None; self.constants.len()];
+        for (input, value) in self.inputs.iter().zip(inputs) {
+            input.check(value.dtype(), value.shape(), &mut HashMap::new())?;
+            if let Some(slot) = input.slot {
+                values[slot] = Some(value);
+            }
+        }
+        self.interpret(values, &HashMap::new(), &mut |_, _| Ok(()), trips)
     }
 
     /// As [`Executable::run`], and shows every floating-point value in `watch` to `sink`, by
@@ -178,15 +205,17 @@ impl Executable {
             let slot = slot.ok_or_else(|| Error::bug(format!("value {port:?} is watched and never computed")))?;
             watched.entry(*slot).or_default().push(i);
         }
-        self.interpret(inputs, &watched, sink)
+        download(self.interpret(self.feed(inputs)?, &watched, sink, &Trips::default())?)
     }
 
+    /// Runs all steps; `values` holds the inputs.
     fn interpret(
         &self,
-        inputs: &[Tensor],
+        mut values: Vec<Option<Value>>,
         watched: &HashMap<usize, Vec<usize>>,
         sink: &mut Sink,
-    ) -> Result<Vec<Tensor>> {
+        trips: &Trips,
+    ) -> Result<Vec<Value>> {
         let mut see = |slot: usize, value: &Value| -> Result<()> {
             let Some(places) = watched.get(&slot) else { return Ok(()) };
             match value {
@@ -196,8 +225,6 @@ impl Executable {
                 _ => Ok(()),
             }
         };
-        let mut values: Vec<Option<Value>> = vec![None; self.constants.len()];
-        self.feed(inputs, &mut values)?;
         if !watched.is_empty() {
             for (slot, (value, constant)) in values.iter().zip(&self.constants).enumerate() {
                 if let Some(v) = value.as_ref().or(constant.as_ref()) {
@@ -213,7 +240,11 @@ impl Executable {
                     Some((slot, last)) => Some(self.read(&mut values, slot, last).map_err(|e| e.at(&step.label))?),
                 });
             }
-            let made = kernels::eval(&step.op, Args::new(args, &self.device)).map_err(|e| e.at(&step.label))?;
+            let made = match &step.bodies[..] {
+                [] => kernels::eval(&step.op, Args::new(args, &self.device)),
+                bodies => control::eval(&step.op, bodies, args, trips),
+            };
+            let made = made.map_err(|e| e.at(&step.label))?;
             if made.len() < step.outputs.len() {
                 return Err(Error::bug(format!("{} outputs were made", made.len())).at(&step.label));
             }
@@ -224,7 +255,7 @@ impl Executable {
                 }
             }
         }
-        self.outputs.iter().map(|slot| self.read(&mut values, *slot, false)?.download()).collect()
+        self.outputs.iter().map(|slot| self.read(&mut values, *slot, false)).collect()
     }
 
     fn read(&self, values: &mut [Option<Value>], slot: usize, last: bool) -> Result<Value> {
@@ -236,7 +267,8 @@ impl Executable {
     }
 
     /// Checks the inputs and puts them where they are read.
-    fn feed(&self, given: &[Tensor], values: &mut [Option<Value>]) -> Result<()> {
+    fn feed(&self, given: &[Tensor]) -> Result<Vec<Option<Value>>> {
+        let mut values: Vec<Option<Value>> = vec![None; self.constants.len()];
         let required = self.inputs.iter().filter(|i| i.default.is_none()).count();
         let all = given.len() == self.inputs.len();
         if !all && given.len() != required {
@@ -250,36 +282,30 @@ impl Executable {
                 Some(default) if !all => default,
                 _ => given.next().ok_or_else(|| Error::bug("inputs were counted wrongly"))?,
             };
-            input.check(tensor, &mut symbols)?;
+            input.check(tensor.dtype(), tensor.shape(), &mut symbols)?;
             let Some(slot) = input.slot else { continue };
             let value = Value::upload(tensor, &self.device)?;
             // Pictures come as bytes, and belong on the device; short lists of bytes don't.
             let bytes = matches!(tensor.dtype(), DType::U8 | DType::I8) && tensor.shape().len() > 1;
             values[slot] = Some(if bytes { Value::Float(value.into_device(&self.device)?) } else { value });
         }
-        Ok(())
+        Ok(values)
     }
 }
 
 impl Input {
-    fn check<'a>(&'a self, t: &Tensor, symbols: &mut HashMap<&'a str, usize>) -> Result<()> {
+    fn check<'a>(&'a self, dtype: DType, shape: &[usize], symbols: &mut HashMap<&'a str, usize>) -> Result<()> {
         let wrong = || {
-            Err(Error::data(format!(
-                "input `{}` is {}, the given tensor is {}{:?}",
-                self.name,
-                self.fact,
-                t.dtype(),
-                t.shape()
-            )))
+            Err(Error::data(format!("input `{}` is {}, the given tensor is {dtype}{shape:?}", self.name, self.fact,)))
         };
-        if self.fact.dtype.is_some_and(|d| d != t.dtype()) {
+        if self.fact.dtype.is_some_and(|d| d != dtype) {
             return wrong();
         }
         let Some(dims) = self.fact.dims() else { return Ok(()) };
-        if dims.len() != t.shape().len() {
+        if dims.len() != shape.len() {
             return wrong();
         }
-        for (dim, &n) in dims.iter().zip(t.shape()) {
+        for (dim, &n) in dims.iter().zip(shape) {
             let fits = match dim {
                 Dim::Known(k) => *k == n as i64,
                 Dim::Sym(s) => *symbols.entry(s).or_insert(n) == n,
@@ -291,6 +317,11 @@ impl Input {
         }
         Ok(())
     }
+}
+
+/// Brings the outputs to the host.
+fn download(values: Vec<Value>) -> Result<Vec<Tensor>> {
+    values.into_iter().map(Value::download).collect()
 }
 
 /// The nodes that some output depends on.

@@ -1,5 +1,6 @@
 //! The interpreter on Burn's backend primitives: see the crate's page.
 
+mod control;
 pub mod evaluator;
 pub mod exec;
 pub mod host;

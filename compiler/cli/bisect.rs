@@ -1,0 +1,58 @@
+//! `compress MODEL --bisect`: which change, if any, makes the model compute something else.
+
+use crate::{
+    data::Sets,
+    interrupt, measure,
+    measure::DataCalibrator,
+    plan::CompressPlan,
+    terminal,
+};
+use compress_compiler::{
+    error::{Error, Result},
+    graph::Graph,
+    pass::{Calibrator, Context, Pipeline},
+};
+use compress_passes::bisect::{Step, bisect};
+use compress_runtime::{burn::evaluator::BurnEvaluator, device::Device};
+
+/// Samples on which the graphs are compared.
+const SAMPLES: usize = 8;
+
+/// Runs the graph before and after every pass on the same inputs and prints what that showed.
+///
+/// # Errors
+/// A bug, naming pass, rule and node, when one changes the outputs; whatever running can raise.
+pub fn run(plan: &CompressPlan, graph: &Graph, pipeline: &Pipeline, sets: &Sets, device: &Device) -> Result<()> {
+    let evaluator = BurnEvaluator::cpu();
+    let calibrator = DataCalibrator { samples: &sets.calibration, device, quiet: true };
+    let cx = Context {
+        calibrator: Some(&calibrator as &dyn Calibrator),
+        stopped: &interrupt::stopped,
+        ..Context::new(&evaluator)
+    };
+    let compute = |g: &Graph| {
+        let exe = measure::executable(g, device)?;
+        let mut outputs = vec![];
+        for indices in sets.evaluation.few(SAMPLES) {
+            outputs.push(exe.run(&sets.evaluation.set.batch(indices)?.inputs)?);
+        }
+        Ok(outputs)
+    };
+    let culprit = bisect(graph, &pipeline.passes, &cx, &compute, &mut |step: Step| {
+        if !plan.run.quiet {
+            let what = match step.difference {
+                Some(d) => format!("outputs differ by {d:.1e} of their largest element at most"),
+                None => "means to change the outputs: not judged".into(),
+            };
+            terminal::print(&format!("{:<9} {:>6} changes   {what}\n", step.pass, step.edits));
+        }
+    })?;
+    match culprit {
+        None => Ok(()),
+        Some(c) => Err(Error::bug(format!(
+            "pass `{}`, change {}, rule `{}`: {}",
+            c.pass, c.edit, c.rule, c.difference
+        ))
+        .at(c.node)),
+    }
+}

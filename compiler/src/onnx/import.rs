@@ -1,0 +1,470 @@
+//! From ONNX's nodes to a graph: names become edges, subgraphs become bodies, functions are
+//! replaced by what they stand for.
+
+use super::{
+    attribute, functions,
+    functions::Functions,
+    limits, opset,
+    order::{captured, sorted},
+    source::Source,
+    tensor,
+};
+use crate::{
+    attr::{Attr, NewInputs, Reader},
+    error::{Error, Kind, Result},
+    graph::Graph,
+    node::Port,
+    op::{Op, Operator},
+    ops::{control::Body, opaque::Opaque, source::Input},
+    tensor::{DType, Tensor},
+    value::{Dim, Fact},
+};
+use onnx_protobuf::{AttributeProto, GraphProto, NodeProto, TypeProto};
+use std::collections::{HashMap, HashSet};
+
+/// Builds one graph.
+pub struct Importer<'a> {
+    /// What was built so far.
+    pub graph: Graph,
+    /// Sentences about the file that its user should know.
+    pub warnings: Vec<String>,
+    values: Values,
+    opset: i64,
+    ir_version: i64,
+    functions: &'a Functions,
+    /// Where the bytes of weights are.
+    source: &'a Source,
+    /// The functions that are being replaced, each called by the one before.
+    calls: Vec<functions::Key>,
+    /// What stands before the names of values inside those functions.
+    prefix: String,
+    /// Whether symbols in declared shapes mean one size: in a loop's body they may mean
+    /// another one each time.
+    symbols: bool,
+}
+
+/// The value that a name stands for; `None` where a function's caller left an input out.
+type Values = HashMap<String, Option<Port>>;
+
+/// What an attribute's graph is given from around it.
+#[derive(Default)]
+struct Around {
+    /// What is known of each formal input.
+    formals: Vec<Fact>,
+    /// The outer values that it reads, and what is known of them.
+    captures: Vec<(String, Fact)>,
+}
+
+impl<'a> Importer<'a> {
+    /// An importer of a model's main graph.
+    pub fn new(name: &str, opset: i64, ir_version: i64, functions: &'a Functions, source: &'a Source) -> Self {
+        Self {
+            graph: Graph::new(name),
+            warnings: vec![],
+            values: HashMap::new(),
+            opset,
+            ir_version,
+            functions,
+            source,
+            calls: vec![],
+            prefix: String::new(),
+            symbols: true,
+        }
+    }
+
+    /// Imports a model's main graph.
+    ///
+    /// # Errors
+    /// Malformed, limit or unsupported for what is wrong inside, naming the node.
+    pub fn model(&mut self, g: GraphProto) -> Result<()> {
+        self.build(g, None)
+    }
+
+    fn build(&mut self, mut g: GraphProto, around: Option<Around>) -> Result<()> {
+        if g.node.len() > limits::MAX_NODES {
+            return Err(Error::limit(format!("{} nodes; at most {} are read", g.node.len(), limits::MAX_NODES)));
+        }
+        if !g.sparse_initializer.is_empty() {
+            return Err(Error::unsupported("sparse initializers"));
+        }
+        let mut declared = HashMap::new();
+        for v in g.value_info.iter().chain(&g.output) {
+            if let Some(t) = v.type_.as_ref() {
+                declared.insert(v.name.clone(), self.declared(t)?);
+            }
+        }
+        let declared = Declared { facts: declared, outputs: g.output.iter().map(|o| o.name.clone()).collect() };
+        match around {
+            None => self.sources(&mut g)?,
+            Some(around) => self.formals(&mut g, around)?,
+        }
+        for node in sorted(std::mem::take(&mut g.node))? {
+            self.labelled(node, &declared)?;
+        }
+        for o in &g.output {
+            let port = self.values.get(&o.name).copied().flatten();
+            let port = port.ok_or_else(|| Error::malformed(format!("no node makes the graph output `{}`", o.name)))?;
+            self.graph.add_output(&o.name, port);
+        }
+        if g.output.is_empty() {
+            return Err(Error::malformed("the graph has no outputs"));
+        }
+        Ok(())
+    }
+
+    /// What a declared type says here.
+    fn declared(&self, t: &TypeProto) -> Result<Fact> {
+        let mut fact = tensor::read_type(t)?;
+        if !self.symbols {
+            let dims = fact.shape.iter_mut().flatten();
+            dims.filter(|d| matches!(d, Dim::Sym(_))).for_each(|d| *d = Dim::Unknown);
+        }
+        Ok(fact)
+    }
+
+    /// The main graph's inputs and initializers.
+    fn sources(&mut self, g: &mut GraphProto) -> Result<()> {
+        let mut initializers: HashMap<String, Tensor> = HashMap::new();
+        let mut order = vec![];
+        for t in std::mem::take(&mut g.initializer) {
+            let name = t.name.clone();
+            order.push(name.clone());
+            if initializers.insert(name.clone(), tensor::read(t, self.source)?).is_some() {
+                return Err(Error::malformed(format!("two initializers are called `{name}`")));
+            }
+        }
+        let listed = g.input.iter().filter(|i| initializers.contains_key(&i.name)).count();
+        // Up to IR version 3 every initializer had to be listed as an input too, and files of
+        // version 4 that list them all still follow that habit: there it means nothing.
+        let formality = listed > 0 && self.ir_version <= 4 && listed == initializers.len();
+        for input in &g.input {
+            let default = if formality && initializers.contains_key(&input.name) {
+                continue;
+            } else {
+                initializers.remove(&input.name)
+            };
+            let mut fact = input.type_.as_ref().map(|t| self.declared(t)).transpose()?.unwrap_or_default();
+            if let Some(t) = &default {
+                // The caller may give another value, so only type and shape are known.
+                fact = Fact::new(Some(t.dtype()), Fact::of(t).shape);
+            }
+            let node = self.graph.add_input(&input.name, fact, Op::Input(Input { default }))?;
+            self.values.insert(input.name.clone(), Some(node.into()));
+        }
+        if formality {
+            self.warnings.push(format!(
+                "all {listed} weights are also listed as graph inputs (the rule before IR version 4); they are treated as constants"
+            ));
+        } else if listed > 0 {
+            self.warnings.push(format!(
+                "{listed} weights are also graph inputs: a caller may replace them, so they are left as they are"
+            ));
+        }
+        for name in order {
+            if let Some(t) = initializers.remove(&name) {
+                self.constant(&name, t)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A body's inputs, the outer values that it reads, and its initializers.
+    fn formals(&mut self, g: &mut GraphProto, around: Around) -> Result<()> {
+        for (i, input) in g.input.iter().enumerate() {
+            let declared = input.type_.as_ref().map(|t| self.declared(t)).transpose()?.unwrap_or_default();
+            let given = around.formals.get(i).cloned().unwrap_or_default();
+            let node =
+                self.graph.add_input(&input.name, declared.refined(&given)?, Op::Input(Input { default: None }))?;
+            self.values.insert(input.name.clone(), Some(node.into()));
+        }
+        for (name, fact) in around.captures {
+            let node = self.graph.add_input(&name, fact, Op::Input(Input { default: None }))?;
+            self.values.insert(name, Some(node.into()));
+        }
+        for t in std::mem::take(&mut g.initializer) {
+            let name = t.name.clone();
+            // A caller always gives a formal input, so its default means nothing.
+            if !g.input.iter().any(|i| i.name == name) {
+                self.constant(&name, tensor::read(t, self.source)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn constant(&mut self, name: &str, tensor: Tensor) -> Result<()> {
+        let node = self.graph.add_constant(&self.value_name(name), tensor);
+        self.define(name, node.into())
+    }
+
+    /// The name in the graph of a value called `name` here.
+    fn value_name(&self, name: &str) -> String {
+        if name.is_empty() { String::new() } else { self.graph.fresh(&format!("{}{name}", self.prefix)) }
+    }
+
+    fn define(&mut self, name: &str, port: Port) -> Result<()> {
+        match self.values.insert(name.into(), Some(port)) {
+            None => Ok(()),
+            Some(_) => Err(Error::malformed(format!("two nodes make `{name}`"))),
+        }
+    }
+
+    fn labelled(&mut self, node: NodeProto, declared: &Declared) -> Result<()> {
+        let name = if node.name.is_empty() { node.output.first().map_or("", |o| o) } else { &node.name };
+        let label = format!("`{}{name}` ({})", self.prefix, node.op_type);
+        self.node(node, declared).map_err(|e| e.at(label))
+    }
+
+    fn node(&mut self, node: NodeProto, declared: &Declared) -> Result<()> {
+        if let Some(function) = self.functions.of(&node) {
+            return self.call(function, node);
+        }
+        let standard = opset::is_default(&node.domain);
+        if standard && node.op_type == "Constant" {
+            let [name] = &node.output[..] else { return Err(Error::malformed("a Constant has one output")) };
+            let name = name.clone();
+            // What we have no tensor type for (strings, sparse) stays opaque below.
+            match constant(&node, self.source) {
+                Ok(t) => return self.constant(&name, t),
+                Err(e) if e.kind() == Kind::Unsupported => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let mut operands = node.input.iter().map(|n| self.operand(n)).collect::<Result<Vec<_>>>()?;
+        while operands.last() == Some(&None) {
+            operands.pop();
+        }
+        // What subgraphs read from here; a name that is not known here is their own affair.
+        let captures: Vec<(String, Port)> = captured(&node)
+            .into_iter()
+            .filter_map(|n| Some((n.clone(), self.values.get(&n).copied().flatten()?)))
+            .collect();
+        // Trailing outputs that nobody named are not asked for.
+        let wanted = node.output.iter().rposition(|o| !o.is_empty()).map_or(0, |i| i + 1);
+        let known = if standard {
+            self.understand(&node, &operands, &captures, wanted)
+        } else {
+            Err(Error::unsupported(format!("operator {}::{}", node.domain, node.op_type)))
+        };
+        let name = if node.name.is_empty() { String::new() } else { format!("{}{}", self.prefix, node.name) };
+        let id = match known {
+            Ok((op, inputs)) => {
+                for (from, to) in inputs.moved {
+                    let port = operands.get_mut(from).and_then(Option::take);
+                    operands.resize(operands.len().max(to + 1), None);
+                    operands[to] = port;
+                }
+                for (slot, t) in inputs.lifted {
+                    let base = node.output.first().map_or("", |o| o);
+                    let id = self.graph.add_constant(&self.value_name(&format!("{base}_in{slot}")), t);
+                    if operands.len() <= slot {
+                        operands.resize(slot + 1, None);
+                    }
+                    operands[slot] = Some(id.into());
+                }
+                if !op.bodies().is_empty() {
+                    operands.resize(own_operands(&op, operands.len()), None);
+                    operands.extend(captures.iter().map(|(_, port)| Some(*port)));
+                }
+                check_arity(&op, &operands)?;
+                let names: Vec<String> = node.output[..wanted].iter().map(|o| self.value_name(o)).collect();
+                self.graph.add_node(&name, op, &operands, &names.iter().map(|n| &n[..]).collect::<Vec<_>>())?
+            }
+            Err(e) if e.kind() == Kind::Unsupported => {
+                // Explicit inputs that are absent at the end must not shift the captures.
+                operands.resize(node.input.len(), None);
+                operands.extend(captures.iter().map(|(_, port)| Some(*port)));
+                let captures = captures.into_iter().map(|(name, _)| name).collect();
+                let op = Opaque { captures, reason: e.message().into(), opset: self.opset, proto: node.clone() };
+                let names: Vec<String> = node.output.iter().map(|o| self.value_name(o)).collect();
+                self.graph.add_node(
+                    &name,
+                    Op::Opaque(op),
+                    &operands,
+                    &names.iter().map(|n| &n[..]).collect::<Vec<_>>(),
+                )?
+            }
+            Err(e) => return Err(e),
+        };
+        for (slot, name) in node.output.iter().enumerate().filter(|(_, n)| !n.is_empty()) {
+            let port = Port { node: id, slot };
+            if let Some(d) = declared.facts.get(name) {
+                let refined = self.graph.fact(port).clone().refined(d);
+                // A contradiction is the file's fault, except where the file's output shape
+                // is only what its exporter believed.
+                match refined {
+                    Ok(fact) => self.graph.set_fact(port, fact),
+                    Err(e) if declared.outputs.contains(name) && e.message().contains("shape") => {
+                        self.warnings.push(format!("graph output `{name}`: {}", e.message()))
+                    }
+                    Err(e) => return Err(e),
+                }
+            }
+            self.define(name, port)?;
+        }
+        Ok(())
+    }
+
+    fn operand(&self, name: &str) -> Result<Option<Port>> {
+        if name.is_empty() {
+            return Ok(None);
+        }
+        let port = self.values.get(name);
+        port.copied().ok_or_else(|| Error::malformed(format!("reads `{name}`, which nothing makes")))
+    }
+
+    /// The operator that a node of the default domain stands for, and its inputs there.
+    fn understand(
+        &mut self,
+        node: &NodeProto,
+        operands: &[Option<Port>],
+        captures: &[(String, Port)],
+        outputs: usize,
+    ) -> Result<(Op, NewInputs)> {
+        if outputs == 0 {
+            return Err(Error::malformed("the node has no outputs"));
+        }
+        let mut attrs = vec![];
+        for a in &node.attribute {
+            attrs.push(match a.g.as_ref() {
+                Some(g) if matches!(&node.op_type[..], "If" | "Loop" | "Scan") => {
+                    (a.name.clone(), Attr::Graph(self.body(&node.op_type, g.clone(), operands, captures)?))
+                }
+                _ => attribute::read(a.clone(), self.source)?,
+            });
+        }
+        let first = operands.first().copied().flatten().map(|p| self.graph.fact(p).clone()).unwrap_or_default();
+        let mut reader = Reader::new(&node.op_type, self.opset, operands.len(), outputs, first, attrs);
+        let op = Op::read(&mut reader)?;
+        if outputs > op.max_outputs() {
+            return Err(Error::unsupported(format!("{} with {outputs} outputs", node.op_type)));
+        }
+        if operands.len() > *op.arity().end() {
+            return Err(Error::unsupported(format!("{} with {} inputs", node.op_type, operands.len())));
+        }
+        Ok((op, reader.finish()?))
+    }
+
+    /// Imports the graph in an attribute of an If, Loop or Scan.
+    fn body(
+        &mut self,
+        op_type: &str,
+        g: GraphProto,
+        operands: &[Option<Port>],
+        captures: &[(String, Port)],
+    ) -> Result<Body> {
+        let dtype = |i: usize| operands.get(i).copied().flatten().and_then(|p| self.graph.fact(p).dtype);
+        let formals = (0..g.input.len()).map(|i| match (op_type, i) {
+            ("Loop", 0) => Fact::new(Some(DType::I64), None),
+            ("Loop", 1) => Fact::new(Some(DType::Bool), None),
+            // What is handed on may change its shape, but not its type.
+            _ => Fact::new(dtype(i), None),
+        });
+        let around = Around {
+            formals: formals.collect(),
+            captures: captures.iter().map(|(n, p)| (n.clone(), self.graph.fact(*p).clone())).collect(),
+        };
+        let mut inner = Importer {
+            graph: Graph::new(&g.name),
+            warnings: vec![],
+            values: HashMap::new(),
+            prefix: self.prefix.clone(),
+            calls: self.calls.clone(),
+            symbols: self.symbols && op_type == "If",
+            ..*self
+        };
+        inner.build(g, Some(around))?;
+        self.warnings.append(&mut inner.warnings);
+        Ok(Body::new(inner.graph, captures.len()))
+    }
+
+    /// Puts the nodes of a function where it is called.
+    fn call(&mut self, function: &functions::Function, node: NodeProto) -> Result<()> {
+        let operands = node.input.iter().map(|n| self.operand(n)).collect::<Result<Vec<_>>>()?;
+        if self.calls.contains(&function.key) {
+            return Err(Error::malformed(format!("function `{}` calls itself", function.proto.name)));
+        }
+        if operands.len() > function.proto.input.len() || node.output.len() > function.proto.output.len() {
+            return Err(Error::malformed(format!(
+                "{} inputs and {} outputs, where the function has {} and {}",
+                operands.len(),
+                node.output.len(),
+                function.proto.input.len(),
+                function.proto.output.len()
+            )));
+        }
+        let given = operands.into_iter().chain(std::iter::repeat(None));
+        let inner = function.proto.input.iter().cloned().zip(given).collect();
+        let label = if node.name.is_empty() { node.output.first().map_or("", |o| o) } else { &node.name };
+        let prefix = format!("{}{label}/", self.prefix);
+        let opset = function.opset.unwrap_or(self.opset);
+        let outer = (
+            std::mem::replace(&mut self.values, inner),
+            std::mem::replace(&mut self.prefix, prefix),
+            std::mem::replace(&mut self.opset, opset),
+        );
+        self.calls.push(function.key.clone());
+        let nothing = Declared::default();
+        for inner in sorted(function.nodes(&node.attribute, self.functions)?)? {
+            self.labelled(inner, &nothing)?;
+        }
+        self.calls.pop();
+        let inner = std::mem::replace(&mut self.values, outer.0);
+        (self.prefix, self.opset) = (outer.1, outer.2);
+        for (name, result) in node.output.iter().zip(&function.proto.output).filter(|(n, _)| !n.is_empty()) {
+            let port = inner.get(result).copied().flatten();
+            let port =
+                port.ok_or_else(|| Error::malformed(format!("the function does not make its output `{result}`")))?;
+            self.define(name, port)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a graph says of its values.
+#[derive(Default)]
+struct Declared {
+    facts: HashMap<String, Fact>,
+    outputs: HashSet<String>,
+}
+
+/// How many operands an operator with bodies has before the captures.
+fn own_operands(op: &Op, given: usize) -> usize {
+    match op {
+        Op::If(_) => 1,
+        Op::Loop(op) => op.body.formals(),
+        Op::Scan(op) => op.body.formals(),
+        _ => given,
+    }
+}
+
+fn check_arity(op: &Op, operands: &[Option<Port>]) -> Result<()> {
+    let arity = op.arity();
+    if arity.contains(&operands.len()) && operands.iter().take(*arity.start()).all(Option::is_some) {
+        return Ok(());
+    }
+    Err(Error::malformed(format!(
+        "{} inputs are given, {} are needed",
+        operands.iter().flatten().count(),
+        arity.start()
+    )))
+}
+
+/// The tensor of a Constant node.
+fn constant(node: &NodeProto, source: &Source) -> Result<Tensor> {
+    let mut tensor = None;
+    for a in &node.attribute {
+        let (name, attr) = attribute::read(AttributeProto::clone(a), source)?;
+        let t = match (name.as_str(), attr) {
+            ("value", Attr::Tensor(t)) => t,
+            ("value_float", Attr::Float(v)) => Tensor::f32(&[], &[v]),
+            ("value_floats", Attr::Floats(v)) => Tensor::f32(&[v.len()], &v),
+            ("value_int", Attr::Int(v)) => Tensor::ints(DType::I64, &[], &[v]),
+            ("value_ints", Attr::Ints(v)) => Tensor::i64s(&v),
+            _ => return Err(Error::unsupported(format!("Constant with attribute `{name}`"))),
+        };
+        if tensor.replace(t).is_some() {
+            return Err(Error::malformed("a Constant with two values"));
+        }
+    }
+    tensor.ok_or_else(|| Error::malformed("a Constant without a value"))
+}

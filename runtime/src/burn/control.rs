@@ -1,0 +1,195 @@
+//! Control flow: runs the graphs inside If, Loop and Scan.
+
+use super::{
+    exec::Executable,
+    host::IntArray,
+    kernels::{self, Args},
+    tensor::Value,
+};
+use crate::device::Device;
+use compress_compiler::{
+    error::{Error, Result},
+    op::{Op, Operator},
+    ops::{concat::Concat, control::Scan},
+    tensor::DType,
+    value,
+    verify::verify,
+};
+use std::cell::Cell;
+
+/// Repetitions of all loops of one run together: a loop that never ends must.
+const MAX_TRIPS: u64 = 10_000_000;
+
+/// Counts what loops repeat during one run.
+#[derive(Default)]
+pub struct Trips(Cell<u64>);
+
+impl Trips {
+    /// # Errors
+    /// Limit, when there were too many.
+    fn count(&self) -> Result<()> {
+        self.0.set(self.0.get() + 1);
+        if self.0.get() > MAX_TRIPS {
+            return Err(Error::limit(format!("its loops repeat more than {MAX_TRIPS} times")));
+        }
+        Ok(())
+    }
+}
+
+/// The graphs inside `op`, made ready to run.
+///
+/// # Errors
+/// As [`Executable::new`], naming the node inside.
+pub fn prepare(op: &Op, device: &Device) -> Result<Vec<Executable>> {
+    op.bodies().into_iter().map(|b| Executable::new(&verify(b.graph())?, device)).collect()
+}
+
+/// Runs an operator with `bodies`.
+///
+/// # Errors
+/// What the bodies raise; malformed when a condition is none.
+pub fn eval(op: &Op, bodies: &[Executable], args: Vec<Option<Value>>, trips: &Trips) -> Result<Vec<Value>> {
+    match (op, bodies) {
+        (Op::If(_), [yes, no]) => branch(yes, no, args, trips),
+        (Op::Loop(op), [body]) => repeat(op.states(), op.body.captures(), body, args, trips),
+        (Op::Scan(op), [body]) => scan(op, body, args, trips),
+        _ => Err(Error::bug(format!("{} has {} bodies", op.op_type(), bodies.len()))),
+    }
+}
+
+fn given(values: impl Iterator<Item = Option<Value>>) -> Result<Vec<Value>> {
+    values.map(|v| v.ok_or_else(|| Error::malformed("an input is missing"))).collect()
+}
+
+/// The truth in a tensor of one element.
+fn holds(v: Value) -> Result<bool> {
+    match v.into_ints()?.data[..] {
+        [v] => Ok(v != 0),
+        _ => Err(Error::malformed("a condition has not one element")),
+    }
+}
+
+fn branch(yes: &Executable, no: &Executable, args: Vec<Option<Value>>, trips: &Trips) -> Result<Vec<Value>> {
+    let mut args = given(args.into_iter())?.into_iter();
+    let condition = args.next().ok_or_else(|| Error::malformed("an If without condition"))?;
+    if holds(condition)? { yes } else { no }.run_body(args.collect(), trips)
+}
+
+fn repeat(
+    states: usize,
+    captures: usize,
+    body: &Executable,
+    args: Vec<Option<Value>>,
+    trips: &Trips,
+) -> Result<Vec<Value>> {
+    let mut args = args.into_iter();
+    let most = match args.next().flatten() {
+        None => i64::MAX,
+        Some(v) => match v.into_ints()?.data[..] {
+            [n] => n,
+            _ => return Err(Error::malformed("the trip count has not one element")),
+        },
+    };
+    let mut go = args.next().flatten().map_or(Ok(true), holds)?;
+    let mut state = given(args)?;
+    let captured = state.split_off(state.len().checked_sub(captures).unwrap_or(states));
+    let mut rows: Vec<Vec<Value>> = vec![];
+    let scalar = |dtype, v| Value::Int(IntArray::new(dtype, vec![], vec![v]));
+    let mut i = 0;
+    while go && i < most {
+        trips.count()?;
+        let mut inputs = vec![scalar(DType::I64, i), scalar(DType::Bool, 1)];
+        inputs.append(&mut state);
+        inputs.extend(captured.iter().cloned());
+        let mut made = body.run_body(inputs, trips)?.into_iter();
+        go = holds(made.next().ok_or_else(|| Error::malformed("a body without outputs"))?)?;
+        state.extend(made.by_ref().take(states));
+        collect(&mut rows, made);
+        i += 1;
+    }
+    if rows.is_empty() && body.results().len() > 1 + states {
+        // Nothing was made, so only inference can say how each row would have looked.
+        for fact in &body.results()[1 + states..] {
+            let shape: Option<Vec<usize>> = fact
+                .dims()
+                .and_then(|d| d.iter().map(|d| d.known().map_or(Some(0), |n| usize::try_from(n).ok())).collect());
+            let (Some(dtype), Some(mut shape)) = (fact.dtype, shape) else {
+                return Err(Error::unsupported("a Loop that never runs and whose results have no known type"));
+            };
+            shape.insert(0, 0);
+            state.push(kernels::empty_value(dtype, &shape, body.device())?);
+        }
+        return Ok(state);
+    }
+    for row in rows {
+        state.push(stack(row, 0, body.device())?);
+    }
+    Ok(state)
+}
+
+/// Adds one value to each list.
+fn collect(rows: &mut Vec<Vec<Value>>, made: impl Iterator<Item = Value>) {
+    for (i, value) in made.enumerate() {
+        if rows.len() <= i {
+            rows.push(vec![]);
+        }
+        rows[i].push(value);
+    }
+}
+
+/// Joins values along a new axis.
+fn stack(values: Vec<Value>, axis: i64, device: &Device) -> Result<Value> {
+    let rank = values.first().map_or(0, |v| v.shape().len());
+    let axis = value::axis(axis, rank + 1)?;
+    let rows = values.into_iter().map(|v| {
+        let mut shape = v.shape().to_vec();
+        shape.insert(axis, 1);
+        v.reshape(&shape).map(Some)
+    });
+    let args = Args::new(rows.collect::<Result<_>>()?, device);
+    one(kernels::eval(&Concat { axis: axis as i64 }.into(), args)?)
+}
+
+fn one(values: Vec<Value>) -> Result<Value> {
+    values.into_iter().next().ok_or_else(|| Error::bug("a kernel made nothing"))
+}
+
+fn scan(op: &Scan, body: &Executable, args: Vec<Option<Value>>, trips: &Trips) -> Result<Vec<Value>> {
+    let mut state = given(args.into_iter())?;
+    let captured = state.split_off(op.states() + op.sequences);
+    let sequences = state.split_off(op.states());
+    let axes = sequences
+        .iter()
+        .enumerate()
+        .map(|(i, s)| value::axis(op.input_axes.get(i).copied().unwrap_or(0), s.shape().len()));
+    let axes = axes.collect::<Result<Vec<_>>>()?;
+    let lengths: Vec<usize> = sequences.iter().zip(&axes).map(|(s, a)| s.shape()[*a]).collect();
+    let length = lengths.first().copied().unwrap_or(0);
+    if lengths.iter().any(|l| *l != length) {
+        return Err(Error::malformed(format!("its sequences have the lengths {lengths:?}")));
+    }
+    let reversed = |directions: &[i64], i: usize| directions.get(i) == Some(&1);
+    let mut rows: Vec<Vec<Value>> = vec![];
+    for step in 0..length {
+        trips.count()?;
+        let mut inputs = std::mem::take(&mut state);
+        for (i, (sequence, axis)) in sequences.iter().zip(&axes).enumerate() {
+            let at = if reversed(&op.input_directions, i) { length - 1 - step } else { step };
+            inputs.push(sequence.clone().entry(*axis, at)?);
+        }
+        inputs.extend(captured.iter().cloned());
+        let mut made = body.run_body(inputs, trips)?.into_iter();
+        state.extend(made.by_ref().take(op.states()));
+        collect(&mut rows, made);
+    }
+    if length == 0 && body.results().len() > op.states() {
+        return Err(Error::unsupported("a Scan of an empty sequence"));
+    }
+    for (i, mut row) in rows.into_iter().enumerate() {
+        if reversed(&op.output_directions, i) {
+            row.reverse();
+        }
+        state.push(stack(row, op.output_axes.get(i).copied().unwrap_or(0), body.device())?);
+    }
+    Ok(state)
+}

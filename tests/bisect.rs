@@ -1,0 +1,100 @@
+//! `--bisect` finds a rule that is wrong: here it is planted.
+
+use compress_compiler::{
+    error::Result,
+    graph::Graph,
+    node::NodeId,
+    op::Op,
+    ops::{activation::Activation, unary::Unary},
+    pass::{Context, Outcome, Pass},
+    rewrite::{Edit, Rule, Verdict, rewrite},
+    tensor::Tensor,
+    text,
+    verify::verify,
+};
+use compress_passes::{bisect::bisect, clean::Clean, fold::Fold};
+use compress_runtime::{
+    burn::{evaluator::BurnEvaluator, exec::Executable},
+    device::Device,
+};
+
+/// Turns every Relu into a LeakyRelu, which is right without a slope, and gives one called
+/// `bad` a slope.
+struct Leaky;
+
+impl Rule for Leaky {
+    fn name(&self) -> &'static str {
+        "leaky"
+    }
+    fn roots(&self) -> &'static [&'static str] {
+        &["Relu"]
+    }
+    fn apply(&self, graph: &Graph, node: NodeId, _: &Context) -> Result<Verdict> {
+        assert_eq!(*graph.op(node), Op::Unary(Unary::Relu));
+        let name = graph.node(node).name.clone();
+        let alpha = if name == "bad" { 0.5 } else { 0.0 };
+        let mut edit = Edit::new();
+        let x = graph.operand(node, 0).map(Into::into);
+        let leaky = edit.node(&name, Activation::LeakyRelu { alpha }, &[x]);
+        edit.replace(node.into(), leaky);
+        Ok(Verdict::Apply(edit))
+    }
+}
+
+struct Planted;
+
+impl Pass for Planted {
+    fn name(&self) -> &'static str {
+        "planted"
+    }
+    fn run(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome> {
+        rewrite(graph, &[Box::new(Leaky)], cx)
+    }
+}
+
+fn run(graph: &Graph) -> Result<Vec<Vec<Tensor>>> {
+    let exe = Executable::new(&verify(graph)?, &Device::cpu())?;
+    let x: Vec<f32> = (0..12).map(|i| i as f32 - 6.0).collect();
+    Ok(vec![exe.run(&[Tensor::f32(&[3, 4], &x)])?])
+}
+
+/// A chain of Relus and Negs, whose `bad`th Relu is called so.
+fn chain(relus: usize, bad: Option<usize>) -> Graph {
+    let mut nodes = String::new();
+    let mut last = "x".to_string();
+    for i in 0..relus {
+        let name = if Some(i) == bad { "bad".into() } else { format!("good{i}") };
+        nodes += &format!("%r{i} = Relu(%{last}) \"{name}\"\n%a{i} = Add(%r{i}, %shift)\n%n{i} = Neg(%a{i})\n");
+        last = format!("n{i}");
+    }
+    let text = format!(
+        "graph \"g\" {{ input %x: f32[3,4] const %shift: f32[] = [-2.5]\n{nodes}%same = Identity(%{last})\noutput %same }}"
+    );
+    text::parse(&text).unwrap()
+}
+
+fn passes() -> Vec<Box<dyn Pass>> {
+    vec![Box::new(Fold), Box::new(Clean), Box::new(Planted)]
+}
+
+#[test]
+fn finds_the_pass_the_rule_and_the_node() {
+    let evaluator = BurnEvaluator::cpu();
+    let cx = Context::new(&evaluator);
+    for bad in [0, 1, 6] {
+        let mut seen = vec![];
+        let graph = chain(7, Some(bad));
+        let found = bisect(&graph, &passes(), &cx, &run, &mut |s| seen.push((s.pass, s.edits))).unwrap().unwrap();
+        assert_eq!((found.pass, &found.rule[..], &found.node[..]), ("planted", "leaky", "`bad` (Relu)"));
+        assert_eq!(found.edit, bad + 1, "it is the change of that number");
+        assert!(found.difference.contains("output `same`"), "{}", found.difference);
+        assert_eq!(seen, [("fold", 0), ("clean", 1)], "the passes before it are cleared");
+    }
+}
+
+#[test]
+fn clears_passes_that_are_right() {
+    let evaluator = BurnEvaluator::cpu();
+    let found = bisect(&chain(3, None), &passes(), &Context::new(&evaluator), &run, &mut |_| {}).unwrap();
+    assert_eq!(found, None);
+}
