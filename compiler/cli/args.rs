@@ -61,6 +61,14 @@ pub struct CompressArgs {
     pub gates: GateArgs,
     #[command(flatten)]
     pub run: RunArgs,
+    #[command(flatten)]
+    pub read: ReadArgs,
+    /// Write the weights into a file of their own beside the result; models over 1.9 GB always are.
+    #[arg(long)]
+    pub external_data: bool,
+    /// Don't run the models to measure accuracy and speed.
+    #[arg(long)]
+    pub no_check: bool,
     /// Overwrite what exists.
     #[arg(long)]
     pub force: bool,
@@ -70,9 +78,25 @@ pub struct CompressArgs {
     /// End the pipeline after this pass.
     #[arg(long, value_name = "PASS")]
     pub stop_after: Option<String>,
+    /// Compress nothing: run the graph before and after every pass, and name the change that alters its outputs.
+    #[arg(long)]
+    pub bisect: bool,
     /// Write the graph as text after every pass into this folder.
     #[arg(long, value_name = "DIR")]
     pub dump_ir: Option<PathBuf>,
+}
+
+#[derive(Args, Clone)]
+pub struct ReadArgs {
+    /// Read weights from files with several names (hard links), some perhaps outside the model's folder.
+    #[arg(long)]
+    pub allow_hardlinks: bool,
+}
+
+impl From<ReadArgs> for compress_compiler::onnx::ReadOptions {
+    fn from(a: ReadArgs) -> Self {
+        Self { allow_hardlinks: a.allow_hardlinks }
+    }
 }
 
 #[derive(Args, Clone)]
@@ -140,6 +164,8 @@ pub struct InspectArgs {
     /// Print JSON.
     #[arg(long, conflicts_with = "ir")]
     pub json: bool,
+    #[command(flatten)]
+    pub read: ReadArgs,
 }
 
 #[derive(Args)]
@@ -155,6 +181,8 @@ pub struct CheckArgs {
     pub gates: GateArgs,
     #[command(flatten)]
     pub run: RunArgs,
+    #[command(flatten)]
+    pub read: ReadArgs,
 }
 
 #[derive(Args)]
@@ -169,6 +197,8 @@ pub struct BenchArgs {
     pub reference: Option<String>,
     #[command(flatten)]
     pub on: DeviceArgs,
+    #[command(flatten)]
+    pub read: ReadArgs,
 }
 
 fn passes_help() -> String {

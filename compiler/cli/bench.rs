@@ -46,7 +46,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
     batch_size(args.on.batch)?;
     let device = Device::open(args.on.device.parse()?)?;
     let second = args.reference.as_deref().map(|d| Device::open(d.parse()?)).transpose()?;
-    let model = onnx::read(&args.model)?;
+    let model = onnx::read_with(&args.model, &args.read.clone().into())?;
     let data = DataPlan { data: None, eval: None, preprocess: None };
     let sets = Sets::open(&data, &model.graph, 1, args.on.seed).map_err(|e| e.in_file(&args.model))?;
     let time = |device: &Device| time(&model, device, &sets.evaluation, &args).map_err(|e| e.in_file(&args.model));

@@ -11,15 +11,15 @@ use crate::{
 use compress_compiler::{
     error::{Error, Result},
     onnx,
-    report::{FileFacts, Recipe, Report},
+    report::{Recipe, Report},
 };
 use compress_runtime::device::Device;
-use std::path::Path;
 
 /// Runs the subcommand.
 pub fn run(args: CheckArgs) -> Result<()> {
     let (data, limits, run) = (DataPlan::new(args.data)?, Gates::new(args.gates)?, RunPlan::new(args.run)?);
-    let (original, model) = (onnx::read(&args.against)?, onnx::read(&args.model)?);
+    let options = args.read.into();
+    let (original, model) = (onnx::read_with(&args.against, &options)?, onnx::read_with(&args.model, &options)?);
     let device = Device::open(run.device)?;
     same_signature(&original, &model).map_err(|e| e.in_file(&args.model))?;
     // Nothing is calibrated, so what --data gives is measured on as a whole.
@@ -31,8 +31,8 @@ pub fn run(args: CheckArgs) -> Result<()> {
     let accuracy = measure::accuracy(&before, &after, &sets.evaluation, quiet).map_err(|e| e.in_file(&args.model))?;
     let mut report = Report {
         schema: 1,
-        input: file(&args.against, &original)?,
-        output: Some(file(&args.model, &model)?),
+        input: facts::file(&args.against, &original),
+        output: Some(facts::file(&args.model, &model)),
         passes: vec![],
         accuracy: Some(accuracy),
         speed: Some(measure::speed(&before, &after, &sets.evaluation, run.batch, &device)?),
@@ -78,9 +78,4 @@ fn same_signature(a: &onnx::Model, b: &onnx::Model) -> Result<()> {
         "inputs and outputs are {:?} -> {:?}, those of the original {:?} -> {:?}",
         b.0, b.1, a.0, a.1
     )))
-}
-
-fn file(path: &Path, model: &onnx::Model) -> Result<FileFacts> {
-    let bytes = std::fs::read(path).map_err(|e| Error::file(e.to_string()).in_file(path))?;
-    Ok(facts::file(path, &bytes, &model.graph))
 }

@@ -2,6 +2,7 @@
 
 use crate::{
     args::CompressArgs,
+    bisect,
     data::{self, Sets},
     facts, interrupt, measure,
     measure::DataCalibrator,
@@ -14,7 +15,7 @@ use compress_compiler::{
     onnx::{self, Model},
     op::Op,
     pass::{Calibrator, Context, Pipeline},
-    report::{Gate, Recipe, Report},
+    report::{FileFacts, Gate, Recipe, Report},
 };
 use compress_passes::pipeline;
 use compress_runtime::{
@@ -25,9 +26,7 @@ use compress_runtime::{
 /// Runs the main form of the command.
 pub fn run(args: CompressArgs) -> Result<()> {
     let plan = CompressPlan::new(args)?;
-    let bytes = std::fs::read(&plan.model).map_err(|e| Error::file(e.to_string()).in_file(&plan.model));
-    let original = onnx::read(&plan.model)?;
-    let bytes = bytes?;
+    let original = onnx::read_with(&plan.model, &plan.read)?;
     let pipeline = pipeline(&plan.options, plan.stop_after.as_deref());
     if plan.dry_run {
         let names: Vec<&str> = pipeline.passes.iter().map(|p| p.name()).collect();
@@ -43,7 +42,7 @@ pub fn run(args: CompressArgs) -> Result<()> {
     let device = Device::open(plan.run.device)?;
     let mut report = Report {
         schema: 1,
-        input: facts::file(&plan.model, &bytes, &original.graph),
+        input: FileFacts::default(),
         output: None,
         passes: vec![],
         accuracy: None,
@@ -58,14 +57,24 @@ pub fn run(args: CompressArgs) -> Result<()> {
             data: None,
         },
     };
-    drop(bytes);
-    let sets = open_sets(&plan, &original, &mut report)?;
+    // This reads all of a model that may be large, so it goes on beside the work.
+    let facts = std::thread::spawn({
+        let (path, model) = (plan.model.clone(), original.clone());
+        move || facts::file(&path, &model)
+    });
+    let check = measurable(&plan, &original, &mut report);
+    if plan.bisect {
+        let sets = open_sets(&plan, &original, &mut report)?;
+        let sets = sets.ok_or_else(|| Error::unsupported(report.warnings.join("; ")).in_file(&plan.model))?;
+        return bisect::run(&plan, &original.graph, &pipeline, &sets, &device).map_err(|e| e.in_file(&plan.model));
+    }
+    let sets = if check || plan.options.int8.is_some() { open_sets(&plan, &original, &mut report)? } else { None };
     let before = match &sets {
-        Some(sets) => {
+        Some(sets) if check => {
             let probe = measure::probe(&original.graph, &device, &sets.evaluation);
             tolerate(probe.map_err(|e| e.in_file(&plan.model)), &plan, &original.graph, &mut report)?
         }
-        None => None,
+        _ => None,
     };
     let mut model = original.clone();
     compile(&plan, &mut model, &pipeline, sets.as_ref(), &device, &mut report)?;
@@ -73,10 +82,11 @@ pub fn run(args: CompressArgs) -> Result<()> {
     let recipe = serde_json::to_string(&report.recipe).map_err(|e| Error::bug(e.to_string()))?;
     model.set_metadata("compress.version", env!("CARGO_PKG_VERSION"));
     model.set_metadata("compress.recipe", &facts::sha256(recipe.as_bytes()));
-    let bytes = onnx::to_bytes(&model).map_err(|e| e.in_file(&plan.model))?;
+    let staged = onnx::stage(&model, &plan.output, plan.external_data).map_err(|e| e.in_file(&plan.model))?;
     // What is measured is what was written, read back.
-    let written = onnx::read_bytes(&bytes).map_err(|e| Error::bug(format!("the output does not read back: {e}")))?;
-    report.output = Some(facts::file(&plan.output, &bytes, &written.graph));
+    let written = staged.read_back().map_err(|e| Error::bug(format!("the output does not read back: {e}")))?;
+    report.output = Some(facts::file(&plan.output, &written));
+    report.input = facts.join().map_err(|_| Error::bug("reading the model's file failed"))?;
     match (&sets, before) {
         (Some(sets), Some(before)) => measure_all(&plan, (&original, &before), &written, sets, &device, &mut report)
             .map_err(|e| e.in_file(&plan.model))?,
@@ -88,7 +98,7 @@ pub fn run(args: CompressArgs) -> Result<()> {
     if interrupt::stopped() {
         return Err(Error::interrupted());
     }
-    onnx::write_atomic(&plan.output, &bytes, plan.force)?;
+    staged.commit(plan.force)?;
     onnx::write_atomic(&plan.report_path(), terminal::json(&report)?.as_bytes(), plan.force)?;
     if plan.run.json {
         terminal::print(&terminal::json(&report)?);
@@ -97,6 +107,25 @@ pub fn run(args: CompressArgs) -> Result<()> {
         terminal::print(&terminal::table(&report));
     }
     verdict(&report.gates)
+}
+
+/// Larger models are not run only to be measured: original and result would both have to be in
+/// the device's memory, beside what they compute.
+const MAX_MEASURED: u64 = 1_900_000_000;
+
+/// Whether the models are run to measure them; says so where not.
+fn measurable(plan: &CompressPlan, model: &Model, report: &mut Report) -> bool {
+    let size = model.source().len();
+    if plan.check && size <= MAX_MEASURED {
+        return true;
+    }
+    let why = if plan.check {
+        format!("the model has {}, and two of them would have to be in memory", terminal::bytes(size as usize))
+    } else {
+        "--no-check".into()
+    };
+    report.warnings.push(format!("accuracy and speed were not measured: {why}"));
+    false
 }
 
 /// A model that was only simplified is as good when the original can't be run on made-up
@@ -168,9 +197,9 @@ fn compile(
         report.recipe.data = Some(s.calibration.set.digest()?);
     }
     let cx = Context {
-        evaluator: &evaluator,
         calibrator: calibrator.as_ref().map(|c| c as &dyn Calibrator),
         stopped: &interrupt::stopped,
+        ..Context::new(&evaluator)
     };
     let mut step = 0;
     let (passes, warnings) = pipeline

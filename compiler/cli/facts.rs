@@ -3,32 +3,68 @@
 use compress_compiler::{
     graph::Graph,
     node::{NodeId, Port},
+    onnx::{Model, Source, SourceFile},
     op::{Inputs, Op, Operator},
-    report::{FileFacts, LayerFacts},
+    report::{DataFacts, FileFacts, LayerFacts},
     tensor::DType,
     value::Fact,
 };
 use sha2::{Digest, Sha256};
-use std::path::Path;
+use std::{io::Write, path::Path};
+
+/// Larger models are not compressed only to see how small they get.
+const MAX_ZSTD: u64 = 256 << 20;
 
 /// SHA-256 in hex.
 pub fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// The facts of a file that holds `graph`.
-pub fn file(path: &Path, bytes: &[u8], graph: &Graph) -> FileFacts {
+/// The facts of the file at `path`, from which `model` was read.
+pub fn file(path: &Path, model: &Model) -> FileFacts {
+    let (graph, source) = (&model.graph, model.source());
     let tensors = || graph.ids().filter_map(|n| graph.constant(n.into()));
+    let hash = |f: &SourceFile| f.sha256().map_or_else(|| sha256(f.bytes()), str::to_string);
+    let data = source.files().iter().skip(1).map(|f| DataFacts {
+        path: f.path().display().to_string(),
+        sha256: hash(f),
+        bytes: f.bytes().len(),
+    });
     FileFacts {
         path: path.display().to_string(),
-        sha256: sha256(bytes),
-        bytes: bytes.len(),
-        zstd_bytes: zstd::bulk::compress(bytes, 3).map_or(bytes.len(), |z| z.len()),
+        sha256: source.files().first().map(hash).unwrap_or_default(),
+        bytes: source.len() as usize,
+        zstd_bytes: zstd_bytes(source),
+        data: data.collect(),
         nodes: graph.operators().count(),
         parameters: tensors().map(|t| t.len()).sum(),
         nonzero: tensors().map(|t| t.nonzero()).sum(),
         macs: graph.operators().map(|n| macs(graph, n)).sum(),
     }
+}
+
+/// Bytes of all files after zstd, which are counted and not kept.
+fn zstd_bytes(source: &Source) -> Option<usize> {
+    struct Count(usize);
+    impl Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let compressed = |f: &SourceFile| {
+        let mut to = zstd::Encoder::new(Count(0), 3)?;
+        to.set_pledged_src_size(Some(f.bytes().len() as u64))?;
+        to.write_all(f.bytes())?;
+        Ok(to.finish()?.0)
+    };
+    if source.len() > MAX_ZSTD {
+        return None;
+    }
+    source.files().iter().map(compressed).sum::<std::io::Result<usize>>().ok()
 }
 
 fn macs(g: &Graph, n: NodeId) -> u64 {

@@ -2,7 +2,7 @@
 
 use crate::{args::InspectArgs, facts, terminal};
 use compress_compiler::{
-    error::{Error, Result},
+    error::Result,
     graph::Graph,
     node::Port,
     onnx,
@@ -31,13 +31,12 @@ struct Signature {
 
 /// Runs the subcommand.
 pub fn run(args: InspectArgs) -> Result<()> {
-    let model = onnx::read(&args.model)?;
+    let model = onnx::read_with(&args.model, &args.read.into())?;
     let g = &model.graph;
     if args.ir {
         terminal::print(&g.to_string());
         return Ok(());
     }
-    let bytes = std::fs::read(&args.model).map_err(|e| Error::file(e.to_string()).in_file(&args.model))?;
     let mut operators = BTreeMap::new();
     for n in g.operators() {
         *operators.entry(g.op(n).op_type().to_string()).or_insert(0) += 1;
@@ -47,7 +46,7 @@ pub fn run(args: InspectArgs) -> Result<()> {
         _ => None,
     });
     let i = Inspection {
-        file: facts::file(&args.model, &bytes, g),
+        file: facts::file(&args.model, &model),
         opset: model.opset(),
         inputs: g.inputs().iter().map(|n| signature(g, &g.value((*n).into()).name, (*n).into())).collect(),
         outputs: g.outputs().iter().map(|o| signature(g, &o.name, o.port)).collect(),

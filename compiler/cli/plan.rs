@@ -1,7 +1,10 @@
 //! Command line in, decisions out: everything is checked once, before any work.
 
 use crate::args::{CompressArgs, DataArgs, DeviceArgs, GateArgs, RunArgs};
-use compress_compiler::error::{Error, Result};
+use compress_compiler::{
+    error::{Error, Result},
+    onnx::ReadOptions,
+};
 use compress_passes::{Options, quant::observe::Calibration};
 use compress_runtime::{dataset::Preprocess, device::DeviceChoice};
 use regex::Regex;
@@ -16,8 +19,13 @@ pub struct CompressPlan {
     pub data: DataPlan,
     pub gates: Gates,
     pub run: RunPlan,
+    pub read: ReadOptions,
+    pub external_data: bool,
+    /// Whether the models are run to measure them.
+    pub check: bool,
     pub force: bool,
     pub dry_run: bool,
+    pub bisect: bool,
     pub stop_after: Option<String>,
     pub dump_ir: Option<PathBuf>,
     /// The flags that shape the output, for the recipe.
@@ -74,7 +82,7 @@ impl CompressPlan {
             let known: Vec<&str> = compress_passes::STAGES.iter().map(|s| s.name).collect();
             return Err(Error::usage(format!("--stop-after {stop}")).help(format!("passes: {}", known.join(", "))));
         }
-        if !a.force && !a.dry_run && output.exists() {
+        if !a.force && !a.dry_run && !a.bisect && output.exists() {
             return Err(Error::file("exists already").in_file(&output).help("pass --force, or another name with -o"));
         }
         let exclude: Vec<Regex> = a
@@ -98,6 +106,12 @@ impl CompressPlan {
         flags.extend(a.exclude.iter().map(|e| format!("--exclude {e}")));
         flags.extend(a.data.preprocess.iter().map(|p| format!("--preprocess {p}")));
         flags.extend(a.stop_after.iter().map(|p| format!("--stop-after {p}")));
+        if a.external_data {
+            flags.push("--external-data".into());
+        }
+        if a.no_check && (a.gates.max_drop.is_some() || a.gates.min_speedup.is_some()) {
+            return Err(Error::usage("--no-check leaves nothing for --max-drop and --min-speedup to look at"));
+        }
         let run = RunPlan::new(a.run)?;
         let plan = Self {
             options: Options { prune: a.prune, prune_ends: a.prune_ends, int8: a.int8.then_some(calibration), exclude },
@@ -105,8 +119,12 @@ impl CompressPlan {
             data: DataPlan::new(a.data)?,
             gates: Gates::new(a.gates)?,
             run,
+            read: a.read.into(),
+            external_data: a.external_data,
+            check: !a.no_check,
             force: a.force,
             dry_run: a.dry_run,
+            bisect: a.bisect,
             stop_after: a.stop_after,
             dump_ir: a.dump_ir,
             flags,
@@ -119,10 +137,10 @@ impl CompressPlan {
                 .in_file(&report)
                 .help("give another --report"));
         }
-        if !plan.force && !plan.dry_run && report.exists() {
+        if !plan.force && !plan.dry_run && !plan.bisect && report.exists() {
             return Err(Error::file("exists already").in_file(&report).help("pass --force, or another --report"));
         }
-        if !plan.dry_run {
+        if !plan.dry_run && !plan.bisect {
             writable(plan.output.parent())?;
             if let Some(dir) = &plan.run.report {
                 std::fs::create_dir_all(dir).map_err(|e| Error::file(e.to_string()).in_file(dir))?;

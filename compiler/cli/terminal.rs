@@ -71,7 +71,9 @@ pub fn table(r: &Report) -> String {
     if let Some(o) = output {
         let ratio = |a: usize, b: usize| if a == 0 { String::new() } else { format!("{:.3}x", b as f64 / a as f64) };
         line("size", &bytes(input.bytes), &bytes(o.bytes), &ratio(input.bytes, o.bytes));
-        line("size, zstd", &bytes(input.zstd_bytes), &bytes(o.zstd_bytes), &ratio(input.zstd_bytes, o.zstd_bytes));
+        if let (Some(before), Some(after)) = (input.zstd_bytes, o.zstd_bytes) {
+            line("size, zstd", &bytes(before), &bytes(after), &ratio(before, after));
+        }
         line("operators", &input.nodes.to_string(), &o.nodes.to_string(), "");
         line("parameters", &input.parameters.to_string(), &o.parameters.to_string(), "");
         let zero = |f: &FileFacts| percent(1.0 - f.nonzero as f64 / f.parameters.max(1) as f64);

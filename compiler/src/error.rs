@@ -98,6 +98,12 @@ impl Error {
         self
     }
 
+    /// Says first what the message is about.
+    pub fn about(mut self, what: impl fmt::Display) -> Self {
+        self.0.message = format!("{what}: {}", self.0.message);
+        self
+    }
+
     /// Says what the user can do about it.
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.0.help.get_or_insert_with(|| help.into());

@@ -38,6 +38,7 @@
 pub mod attr;
 pub mod error;
 pub mod graph;
+pub mod narrow;
 pub mod node;
 pub mod onnx;
 pub mod op;
@@ -45,6 +46,7 @@ pub mod ops;
 pub mod pass;
 pub mod report;
 pub mod rewrite;
+pub mod storage;
 pub mod tensor;
 pub mod text;
 pub mod value;

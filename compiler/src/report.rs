@@ -29,16 +29,19 @@ pub struct Report {
 }
 
 /// A model file in numbers.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct FileFacts {
     /// Where it is.
     pub path: String,
     /// SHA-256 of its bytes, in hex.
     pub sha256: String,
-    /// Its size.
+    /// The size of the model: of this file and of those in `data`.
     pub bytes: usize,
-    /// Its size after zstd at level 3: what a download or a container layer sees.
-    pub zstd_bytes: usize,
+    /// The same after zstd at level 3: what a download or a container layer sees. Absent for
+    /// large models, which take too long to compress.
+    pub zstd_bytes: Option<usize>,
+    /// The files of weights that lie outside this one.
+    pub data: Vec<DataFacts>,
     /// Operators; constants are not counted.
     pub nodes: usize,
     /// Elements of all constants.
@@ -47,6 +50,17 @@ pub struct FileFacts {
     pub nonzero: usize,
     /// Multiply-accumulates of one sample.
     pub macs: u64,
+}
+
+/// A file of weights (ONNX's external data).
+#[derive(Debug, Clone, Serialize)]
+pub struct DataFacts {
+    /// Where it is.
+    pub path: String,
+    /// SHA-256 of its bytes, in hex.
+    pub sha256: String,
+    /// Its size.
+    pub bytes: usize,
 }
 
 /// How the outputs before and after compare.

@@ -1,7 +1,11 @@
 //! Element types, and tensors held in host memory.
 
-use crate::error::{Error, Result};
-use std::{borrow::Cow, fmt, sync::Arc};
+use crate::{
+    error::{Error, Result},
+    narrow::{self, RoundMode},
+    storage::Storage,
+};
+use std::{borrow::Cow, fmt};
 
 /// An ONNX element type (`TensorProto.DataType`); the discriminants are ONNX's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,11 +25,23 @@ pub enum DType {
     U32 = 12,
     U64 = 13,
     BF16 = 16,
+    F8E4M3FN = 17,
+    F8E4M3FNUZ = 18,
+    F8E5M2 = 19,
+    F8E5M2FNUZ = 20,
+    U4 = 21,
+    I4 = 22,
+    F4E2M1 = 23,
+    F8E8M0 = 24,
+    U2 = 25,
+    I2 = 26,
+    F6E2M3 = 27,
+    F6E3M2 = 28,
 }
 
 impl DType {
     /// Every type, in the order of ONNX's numbers.
-    pub const ALL: [DType; 14] = [
+    pub const ALL: [DType; 26] = [
         DType::F32,
         DType::U8,
         DType::I8,
@@ -40,6 +56,18 @@ impl DType {
         DType::U32,
         DType::U64,
         DType::BF16,
+        DType::F8E4M3FN,
+        DType::F8E4M3FNUZ,
+        DType::F8E5M2,
+        DType::F8E5M2FNUZ,
+        DType::U4,
+        DType::I4,
+        DType::F4E2M1,
+        DType::F8E8M0,
+        DType::U2,
+        DType::I2,
+        DType::F6E2M3,
+        DType::F6E3M2,
     ];
 
     /// The type with ONNX's number `code`, if this crate knows it.
@@ -47,20 +75,35 @@ impl DType {
         Self::ALL.into_iter().find(|d| *d as i32 == code)
     }
 
-    /// Bytes an element; 0 for strings, which have no fixed size.
-    pub fn size(self) -> usize {
+    /// Bits an element; 0 for strings, which have no fixed size.
+    pub fn bits(self) -> usize {
         match self {
             DType::String => 0,
-            DType::U8 | DType::I8 | DType::Bool => 1,
-            DType::U16 | DType::I16 | DType::F16 | DType::BF16 => 2,
-            DType::F32 | DType::I32 | DType::U32 => 4,
-            DType::F64 | DType::I64 | DType::U64 => 8,
+            DType::U2 | DType::I2 => 2,
+            DType::U4 | DType::I4 | DType::F4E2M1 => 4,
+            DType::F6E2M3 | DType::F6E3M2 => 6,
+            DType::F8E4M3FN | DType::F8E4M3FNUZ | DType::F8E5M2 | DType::F8E5M2FNUZ | DType::F8E8M0 => 8,
+            DType::U8 | DType::I8 | DType::Bool => 8,
+            DType::U16 | DType::I16 | DType::F16 | DType::BF16 => 16,
+            DType::F32 | DType::I32 | DType::U32 => 32,
+            DType::F64 | DType::I64 | DType::U64 => 64,
         }
+    }
+
+    /// Bytes one element takes by itself; 0 for strings. Tensors pack elements of less than a
+    /// byte: [`DType::bytes`] counts right.
+    pub fn size(self) -> usize {
+        self.bits().div_ceil(8)
+    }
+
+    /// Bytes of a tensor of `shape`, unless they overflow.
+    pub fn bytes(self, shape: &[usize]) -> Option<usize> {
+        shape.iter().try_fold(self.bits(), |n, d| n.checked_mul(*d)).map(|bits| bits.div_ceil(8))
     }
 
     /// Whether this is a floating-point type.
     pub fn is_float(self) -> bool {
-        matches!(self, DType::F32 | DType::F64 | DType::F16 | DType::BF16)
+        matches!(self, DType::F32 | DType::F64 | DType::F16 | DType::BF16) || narrow::is_narrow(self)
     }
 
     /// The name used in the text form, e.g. `f32`.
@@ -80,6 +123,18 @@ impl DType {
             DType::U32 => "u32",
             DType::U64 => "u64",
             DType::BF16 => "bf16",
+            DType::F8E4M3FN => "f8e4m3fn",
+            DType::F8E4M3FNUZ => "f8e4m3fnuz",
+            DType::F8E5M2 => "f8e5m2",
+            DType::F8E5M2FNUZ => "f8e5m2fnuz",
+            DType::U4 => "u4",
+            DType::I4 => "i4",
+            DType::F4E2M1 => "f4e2m1",
+            DType::F8E8M0 => "f8e8m0",
+            DType::U2 => "u2",
+            DType::I2 => "i2",
+            DType::F6E2M3 => "f6e2m3",
+            DType::F6E3M2 => "f6e3m2",
         }
     }
 
@@ -92,6 +147,10 @@ impl DType {
     pub fn int_range(self) -> Option<(i64, i64)> {
         Some(match self {
             DType::Bool => (0, 1),
+            DType::U2 => (0, 3),
+            DType::I2 => (-2, 1),
+            DType::U4 => (0, 15),
+            DType::I4 => (-8, 7),
             DType::U8 => (0, u8::MAX as i64),
             DType::I8 => (i8::MIN as i64, i8::MAX as i64),
             DType::U16 => (0, u16::MAX as i64),
@@ -115,7 +174,7 @@ impl fmt::Display for DType {
 pub struct Tensor {
     dtype: DType,
     shape: Vec<usize>,
-    bytes: Arc<Vec<u8>>,
+    bytes: Storage,
 }
 
 impl Tensor {
@@ -123,18 +182,16 @@ impl Tensor {
     ///
     /// # Errors
     /// Malformed when the bytes don't fill the shape exactly; limit when the shape overflows.
-    pub fn new(dtype: DType, shape: Vec<usize>, bytes: Vec<u8>) -> Result<Self> {
-        let need = shape
-            .iter()
-            .try_fold(dtype.size(), |n, &d| n.checked_mul(d))
-            .ok_or_else(|| Error::limit(format!("the shape {shape:?} overflows")))?;
+    pub fn new(dtype: DType, shape: Vec<usize>, bytes: impl Into<Storage>) -> Result<Self> {
+        let bytes = bytes.into();
+        let need = dtype.bytes(&shape).ok_or_else(|| Error::limit(format!("the shape {shape:?} overflows")))?;
         if dtype == DType::String {
             return Err(Error::unsupported("string tensors are not supported"));
         }
         if need != bytes.len() {
             return Err(Error::malformed(format!("{dtype}{shape:?} needs {need} bytes, the file has {}", bytes.len())));
         }
-        Ok(Self { dtype, shape, bytes: Arc::new(bytes) })
+        Ok(Self { dtype, shape, bytes: bytes.into() })
     }
 
     /// An `f32` tensor.
@@ -143,8 +200,8 @@ impl Tensor {
     /// When `data` does not fill `shape`: the caller computed both.
     pub fn f32(shape: &[usize], data: &[f32]) -> Self {
         assert_eq!(shape.iter().product::<usize>(), data.len(), "f32 tensor {shape:?}");
-        let bytes = data.iter().flat_map(|v| v.to_le_bytes()).collect();
-        Self { dtype: DType::F32, shape: shape.to_vec(), bytes: Arc::new(bytes) }
+        let bytes: Vec<u8> = data.iter().flat_map(|v| v.to_le_bytes()).collect();
+        Self { dtype: DType::F32, shape: shape.to_vec(), bytes: bytes.into() }
     }
 
     /// An integer or bool tensor; values are cut to the width of `dtype` as C does.
@@ -155,8 +212,11 @@ impl Tensor {
         assert_eq!(shape.iter().product::<usize>(), data.len(), "int tensor {shape:?}");
         assert!(dtype.int_range().is_some(), "{dtype} is not an integer type");
         let size = dtype.size();
-        let bytes = data.iter().flat_map(|v| v.to_le_bytes().into_iter().take(size)).collect();
-        Self { dtype, shape: shape.to_vec(), bytes: Arc::new(bytes) }
+        let bytes = match dtype.bits() {
+            bits @ ..8 => narrow::pack(bits, data.iter().map(|v| *v as u8)),
+            _ => data.iter().flat_map(|v| v.to_le_bytes().into_iter().take(size)).collect(),
+        };
+        Self { dtype, shape: shape.to_vec(), bytes: bytes.into() }
     }
 
     /// An `i64` vector.
@@ -164,7 +224,8 @@ impl Tensor {
         Self::ints(DType::I64, &[data.len()], data)
     }
 
-    /// A float tensor of `dtype` from `f32` values (rounded for f16 and bf16).
+    /// A float tensor of `dtype` from `f32` values, rounded for narrower types; what an 8-bit type
+    /// cannot hold saturates.
     ///
     /// # Panics
     /// When `data` does not fill `shape`, or `dtype` is not a float type: the caller chose both.
@@ -175,9 +236,13 @@ impl Tensor {
             DType::F64 => data.iter().flat_map(|v| f64::from(*v).to_le_bytes()).collect(),
             DType::F16 => data.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect(),
             DType::BF16 => data.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect(),
-            _ => panic!("{dtype} is not a float type"),
+            _ => {
+                assert!(narrow::is_narrow(dtype), "{dtype} is not a float type");
+                let code = |v: &f32| narrow::encode(dtype, (*v).into(), !v.is_infinite(), RoundMode::Up);
+                narrow::pack(dtype.bits(), data.iter().map(code))
+            }
         };
-        Self { dtype, shape: shape.to_vec(), bytes: Arc::new(bytes) }
+        Self { dtype, shape: shape.to_vec(), bytes: bytes.into() }
     }
 
     /// The element type.
@@ -205,6 +270,11 @@ impl Tensor {
         &self.bytes
     }
 
+    /// The raw bytes, wherever they are.
+    pub fn storage(&self) -> &Storage {
+        &self.bytes
+    }
+
     /// The same elements under another shape.
     ///
     /// # Errors
@@ -229,8 +299,16 @@ impl Tensor {
             DType::F64 => Cow::Owned(chunks(b, |c| f64::from_le_bytes(c) as f32)),
             DType::F16 => Cow::Owned(chunks(b, |c| half::f16::from_le_bytes(c).to_f32())),
             DType::BF16 => Cow::Owned(chunks(b, |c| half::bf16::from_le_bytes(c).to_f32())),
+            d if narrow::is_narrow(d) => {
+                Cow::Owned(narrow::unpack(d.bits(), b, self.len()).map(|c| narrow::decode(d, c)).collect())
+            }
             _ => return None,
         })
+    }
+
+    /// The elements of an `f64` tensor; `None` for other types.
+    pub fn as_f64(&self) -> Option<Vec<f64>> {
+        (self.dtype == DType::F64).then(|| chunks(&self.bytes, f64::from_le_bytes))
     }
 
     /// Integer or bool elements as `i64`. `None` for other types.
@@ -246,18 +324,40 @@ impl Tensor {
             DType::U32 => chunks(b, |c| i64::from(u32::from_le_bytes(c))),
             DType::I64 => chunks(b, i64::from_le_bytes),
             DType::U64 => chunks(b, |c| u64::from_le_bytes(c) as i64),
+            d @ (DType::U2 | DType::U4) => narrow::unpack(d.bits(), b, self.len()).map(i64::from).collect(),
+            d @ (DType::I2 | DType::I4) => {
+                let shift = 8 - d.bits();
+                narrow::unpack(d.bits(), b, self.len()).map(|c| i64::from((c << shift) as i8 >> shift)).collect()
+            }
             _ => return None,
         })
     }
 
-    /// How many elements are not zero.
-    pub fn nonzero(&self) -> usize {
-        match (self.as_f32(), self.dtype.size()) {
-            (Some(values), _) => values.iter().filter(|v| **v != 0.0).count(),
-            (None, 0) => self.len(),
-            (None, size) => self.bytes.chunks_exact(size).filter(|c| c.iter().any(|b| *b != 0)).count(),
+    /// Whether every float passes `test`, looked at where they are. `None` for other types.
+    pub fn all_f32(&self, test: impl Fn(f32) -> bool) -> Option<bool> {
+        match self.dtype {
+            DType::F32 => Some(self.bytes.as_chunks().0.iter().all(|c| test(f32::from_le_bytes(*c)))),
+            _ => self.as_f32().map(|v| v.iter().all(|v| test(*v))),
         }
     }
+
+    /// How many elements are not zero.
+    pub fn nonzero(&self) -> usize {
+        // Everything but the sign of a float that is not zero.
+        self.bytes.nonzero(|b| match self.dtype {
+            DType::String => self.len(),
+            DType::F16 | DType::BF16 => count(b, |c| u16::from_le_bytes(c) << 1 != 0),
+            DType::F32 => count(b, |c| u32::from_le_bytes(c) << 1 != 0),
+            DType::F64 => count(b, |c| u64::from_le_bytes(c) << 1 != 0),
+            d if d.is_float() => narrow::unpack(d.bits(), b, self.len()).filter(|c| narrow::decode(d, *c) != 0.0).count(),
+            d if d.bits() < 8 => narrow::unpack(d.bits(), b, self.len()).filter(|c| *c != 0).count(),
+            d => b.chunks_exact(d.size()).filter(|c| c.iter().any(|b| *b != 0)).count(),
+        })
+    }
+}
+
+fn count<const N: usize>(bytes: &[u8], test: impl Fn([u8; N]) -> bool) -> usize {
+    bytes.as_chunks::<N>().0.iter().filter(|c| test(**c)).count()
 }
 
 fn chunks<const N: usize, T>(bytes: &[u8], read: impl Fn([u8; N]) -> T) -> Vec<T> {

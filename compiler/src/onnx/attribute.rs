@@ -1,28 +1,31 @@
 //! Attributes between ONNX's form and ours.
 
-use super::tensor;
+use super::{
+    source::{Blobs, Source},
+    tensor,
+};
 use crate::{
     attr::Attr,
     error::{Error, Result},
+    ops::control::Body,
 };
-use onnx_protobuf::{AttributeProto, attribute_proto::AttributeType as Type};
+use onnx_protobuf::{AttributeProto, GraphProto, attribute_proto::AttributeType as Type};
 
 /// Our form of an attribute.
 ///
 /// # Errors
-/// Unsupported for kinds we have no form for (graphs, sparse tensors, lists of strings).
-pub fn read(mut a: AttributeProto) -> Result<(String, Attr)> {
+/// Unsupported for kinds we have no form for (graphs, sparse tensors).
+pub fn read(mut a: AttributeProto, source: &Source) -> Result<(String, Attr)> {
     let kind = a.type_.enum_value_or(Type::UNDEFINED);
     let attr = match kind {
         Type::INT => Attr::Int(a.i),
         Type::FLOAT => Attr::Float(a.f),
-        Type::STRING => Attr::Str(
-            String::from_utf8(a.s).map_err(|_| Error::malformed(format!("attribute `{}` is not UTF-8", a.name)))?,
-        ),
+        Type::STRING => Attr::Str(utf8(&a.name, a.s)?),
+        Type::STRINGS => Attr::Strs(a.strings.into_iter().map(|s| utf8(&a.name, s)).collect::<Result<_>>()?),
         Type::INTS => Attr::Ints(a.ints),
         Type::FLOATS => Attr::Floats(a.floats),
         Type::TENSOR => match a.t.take() {
-            Some(t) => Attr::Tensor(tensor::read(t)?),
+            Some(t) => Attr::Tensor(tensor::read(t, source)?),
             None => return Err(Error::malformed(format!("attribute `{}` has no tensor", a.name))),
         },
         // Old files leave the type out: then the one field that is filled tells.
@@ -33,8 +36,20 @@ pub fn read(mut a: AttributeProto) -> Result<(String, Attr)> {
     Ok((a.name, attr))
 }
 
-/// ONNX's form of an attribute.
-pub fn write(name: &str, attr: Attr) -> AttributeProto {
+fn utf8(name: &str, bytes: Vec<u8>) -> Result<String> {
+    String::from_utf8(bytes).map_err(|_| Error::malformed(format!("attribute `{name}` is not UTF-8")))
+}
+
+/// ONNX's form of an attribute. The graph in one is written by `body`.
+///
+/// # Errors
+/// What `body` raises.
+pub fn write(
+    name: &str,
+    attr: Attr,
+    blobs: &Blobs,
+    body: &dyn Fn(&Body) -> Result<GraphProto>,
+) -> Result<AttributeProto> {
     let mut a = AttributeProto { name: name.into(), ..Default::default() };
     let kind = match attr {
         Attr::Int(v) => {
@@ -57,11 +72,19 @@ pub fn write(name: &str, attr: Attr) -> AttributeProto {
             a.floats = v;
             Type::FLOATS
         }
+        Attr::Strs(v) => {
+            a.strings = v.into_iter().map(String::into_bytes).collect();
+            Type::STRINGS
+        }
         Attr::Tensor(v) => {
-            a.t = Some(tensor::write("", &v)).into();
+            a.t = Some(tensor::write("", &v, blobs)).into();
             Type::TENSOR
+        }
+        Attr::Graph(v) => {
+            a.g = Some(body(&v)?).into();
+            Type::GRAPH
         }
     };
     a.type_ = kind.into();
-    a
+    Ok(a)
 }

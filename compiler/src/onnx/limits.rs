@@ -13,3 +13,5 @@ pub const MAX_MESSAGES_PER_KB: usize = 128;
 pub const MAX_NODES: usize = 1_000_000;
 /// Elements of one tensor.
 pub const MAX_ELEMENTS: usize = 1 << 33;
+/// Nodes that calls of model-local functions stand for.
+pub const MAX_INLINED: usize = 200_000;

@@ -1,29 +1,42 @@
 //! ONNX files in and out.
 //!
-//! Reading: the bytes are mapped, walked once by [`wire`] before any parser sees them, then
-//! parsed, sorted and built node by node with inference. Writing is the reverse, to a scratch
-//! file that is renamed at the end.
+//! Reading: the bytes are mapped and walked once by [`wire`] before any parser sees them. The
+//! parser gets a skeleton in which weights are references into the map, and there they stay
+//! until a pass changes them. Nodes are then sorted and built one by one with inference.
+//! Writing is the reverse: the skeleton's pieces and the weights between them go one by one into
+//! a scratch file that takes its name at the end.
 
 use crate::graph::Graph;
 
 mod attribute;
+mod external;
+mod functions;
+mod import;
 mod limits;
 mod opset;
+mod order;
 mod read;
+mod scratch;
+mod source;
+mod stream;
 mod tensor;
 mod wire;
 mod write;
 
-pub use read::{read, read_bytes};
-pub use write::{to_bytes, write, write_atomic};
+pub use read::{ReadOptions, read, read_bytes, read_with};
+pub use scratch::write_atomic;
+pub use source::{Source, SourceFile};
+pub use write::{Staged, stage, to_bytes, write};
 
 /// A model: its graph, and everything else its file said.
 #[derive(Clone)]
 pub struct Model {
     /// What the model computes.
     pub graph: Graph,
-    /// The rest of the file, with an empty graph: versions, producer, metadata.
+    /// The rest of the file, with an empty graph: versions, producer, metadata. The raw data of its
+    /// tensors, and of those in operators kept as they came, are references into `source`.
     pub(crate) skeleton: onnx_protobuf::ModelProto,
+    pub(crate) source: Source,
     /// Sentences about the file that its user should know.
     pub warnings: Vec<String>,
 }
@@ -38,7 +51,12 @@ impl Model {
             opset_import: vec![opset::import("", 13)],
             ..Default::default()
         };
-        Self { graph, skeleton, warnings: vec![] }
+        Self { graph, skeleton, source: Source::default(), warnings: vec![] }
+    }
+
+    /// The files that the model came from.
+    pub fn source(&self) -> &Source {
+        &self.source
     }
 
     /// The version of the default operator set that the file was written for.

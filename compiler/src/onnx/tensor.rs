@@ -1,31 +1,31 @@
 //! Tensors and types between ONNX's form and ours.
 
-use super::limits::MAX_ELEMENTS;
+use super::{
+    limits::MAX_ELEMENTS,
+    source::{Blobs, Source},
+};
 use crate::{
     error::{Error, Result},
+    narrow,
+    storage::Storage,
     tensor::{DType, Tensor},
     value::{Dim, Fact},
 };
 use onnx_protobuf::{
     TensorProto, TensorShapeProto, TypeProto,
-    tensor_proto::DataLocation,
     tensor_shape_proto::{Dimension, dimension},
     type_proto,
 };
 
-/// Our form of a tensor; its bytes are moved, not copied, when they are raw.
+/// Our form of a tensor of a skeleton; its bytes stay in `source` when they are raw.
 ///
 /// # Errors
 /// Malformed when the data doesn't fit the shape; unsupported for types we don't know.
-pub fn read(mut t: TensorProto) -> Result<Tensor> {
+pub fn read(t: TensorProto, source: &Source) -> Result<Tensor> {
     let dtype = DType::from_onnx(t.data_type)
         .ok_or_else(|| Error::unsupported(format!("element type {} of tensor `{}`", t.data_type, t.name)))?;
     let what = |e: Error| Error::new(e.kind(), format!("tensor `{}`: {}", t.name, e.message()));
     let shape = shape(&t.dims).map_err(what)?;
-    if t.data_location.enum_value() == Ok(DataLocation::EXTERNAL) {
-        return Err(Error::unsupported(format!("tensor `{}` keeps its data in another file", t.name))
-            .help("save the model as one file, e.g. onnx.save(model, path, save_as_external_data=False)"));
-    }
     let typed: Option<Vec<u8>> = match dtype {
         DType::F32 if !t.float_data.is_empty() => Some(t.float_data.iter().flat_map(|v| v.to_le_bytes()).collect()),
         DType::F64 if !t.double_data.is_empty() => Some(t.double_data.iter().flat_map(|v| v.to_le_bytes()).collect()),
@@ -34,17 +34,21 @@ pub fn read(mut t: TensorProto) -> Result<Tensor> {
             let n = dtype.size();
             Some(t.uint64_data.iter().flat_map(|v| v.to_le_bytes().into_iter().take(n)).collect())
         }
+        // One code an entry, where raw data packs them. Types of 4 and 2 bits are packed in both.
+        DType::F6E2M3 | DType::F6E3M2 if !t.int32_data.is_empty() => {
+            Some(narrow::pack(6, t.int32_data.iter().map(|v| *v as u8)))
+        }
         _ if dtype.size() <= 4 && !t.int32_data.is_empty() => {
             let n = dtype.size();
             Some(t.int32_data.iter().flat_map(|v| v.to_le_bytes().into_iter().take(n)).collect())
         }
         _ => None,
     };
-    let raw = std::mem::take(&mut t.raw_data);
+    let raw = if t.raw_data.is_empty() { vec![].into() } else { source.resolve(&t.raw_data)? };
     if typed.is_some() && !raw.is_empty() {
         return Err(Error::malformed(format!("tensor `{}` has both raw and typed data", t.name)));
     }
-    Tensor::new(dtype, shape, typed.unwrap_or(raw)).map_err(what)
+    Tensor::new(dtype, shape, typed.map_or(raw, Storage::from)).map_err(what)
 }
 
 fn shape(dims: &[i64]) -> Result<Vec<usize>> {
@@ -61,13 +65,13 @@ fn shape(dims: &[i64]) -> Result<Vec<usize>> {
         .collect()
 }
 
-/// ONNX's form of a tensor, raw.
-pub fn write(name: &str, t: &Tensor) -> TensorProto {
+/// ONNX's form of a tensor, whose raw data stands for its bytes in `blobs`.
+pub fn write(name: &str, t: &Tensor, blobs: &Blobs) -> TensorProto {
     TensorProto {
         name: name.into(),
         dims: t.shape().iter().map(|d| *d as i64).collect(),
         data_type: t.dtype() as i32,
-        raw_data: t.bytes().to_vec(),
+        raw_data: blobs.add(t.storage()),
         ..Default::default()
     }
 }

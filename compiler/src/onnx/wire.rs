@@ -1,37 +1,46 @@
 //! A walk over the protobuf wire format before any parser sees the file.
 //!
-//! The generated parser recurses into groups without a bound and allocates for every empty
-//! message; both kill the process on a hostile file. The walk descends into every message
-//! that ONNX defines, in constant memory, and refuses what no exporter writes.
+//! The generated parser recurses into groups without a bound, allocates for every empty
+//! message, and copies every weight. The walk descends into every message that ONNX defines, in
+//! constant memory, and refuses what no exporter writes. What the parser gets is the *skeleton*:
+//! the same messages, in which the raw data of every tensor is a [`Ref`] to where it lies.
+//! As every raw data of a skeleton was put there by the walk, a file can't forge one.
 
 use super::limits::{MAX_DEPTH, MAX_MESSAGES, MAX_MESSAGES_PER_KB};
 use crate::error::{Error, Result};
 
 /// The messages of ONNX that hold further messages.
-#[derive(Clone, Copy)]
-enum Message {
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Message {
     Model,
     Graph,
     Node,
     Attribute,
     Tensor,
     Sparse,
-    Value,
-    Type,
-    TypeOf,
-    Shape,
     Training,
     Function,
+    Value,
+    Type,
+    TensorType,
+    Shape,
+    Sequence,
+    Map,
     Leaf,
 }
 
+/// The field of a tensor that holds its elements as bytes.
+pub(super) const RAW_DATA: u64 = 9;
+/// Fields of one message are numbered up to this.
+const MAX_FIELD: u64 = (1 << 29) - 1;
+
 impl Message {
     /// The message in length-delimited field `field`; `None` for strings, bytes and numbers.
-    fn child(self, field: u64) -> Option<Message> {
+    pub(super) fn child(self, field: u64) -> Option<Message> {
         use Message::*;
         Some(match (self, field) {
             (Model, 7) => Graph,
-            (Model, 8 | 14) => Leaf,
+            (Model, 8 | 14 | 26) => Leaf,
             (Model, 20) => Training,
             (Model, 25) => Function,
             (Graph, 1) => Node,
@@ -40,7 +49,7 @@ impl Message {
             (Graph, 14 | 16) => Leaf,
             (Graph, 15) => Sparse,
             (Node, 5) => Attribute,
-            (Node, 9) => Leaf,
+            (Node, 9 | 10) => Leaf,
             (Attribute, 5 | 10) => Tensor,
             (Attribute, 6 | 11) => Graph,
             (Attribute, 14 | 15) => Type,
@@ -49,11 +58,13 @@ impl Message {
             (Sparse, 1 | 2) => Tensor,
             (Value, 2) => Type,
             (Value, 4) => Leaf,
-            (Type, 1 | 4 | 5 | 8 | 9) => TypeOf,
-            // Tensor types hold a shape where sequences hold a type; a map's type is field 2 too.
-            (TypeOf, 1) => Type,
-            (TypeOf, 2) => Shape,
+            (Type, 1 | 8) => TensorType,
+            (Type, 4 | 9) => Sequence,
+            (Type, 5) => Map,
+            (Type, 7) => Leaf,
+            (TensorType, 2) => Shape,
             (Shape, 1) => Leaf,
+            (Sequence, 1) | (Map, 2) => Type,
             (Training, 1 | 2) => Graph,
             (Training, 3 | 4) => Leaf,
             (Function, 7) => Node,
@@ -63,22 +74,71 @@ impl Message {
             _ => return None,
         })
     }
+
+    /// Whether tensors may lie in it.
+    pub(super) fn holds_tensors(self) -> bool {
+        use Message::*;
+        matches!(self, Model | Graph | Node | Attribute | Tensor | Sparse | Training | Function)
+    }
+}
+
+/// Where the bytes of a tensor are, in place of its raw data.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Ref {
+    /// The place of the file in a [`Source`](super::source::Source).
+    pub file: u16,
+    /// The first byte; at most 48 bits.
+    pub at: u64,
+    /// The number of bytes.
+    pub len: u64,
+}
+
+impl Ref {
+    /// The length of every reference.
+    pub(super) const LEN: usize = 16;
+
+    /// The raw data that stands for the reference.
+    pub(super) fn encode(self) -> [u8; Self::LEN] {
+        let place = u64::from(self.file) << 48 | self.at;
+        let mut out = [0; Self::LEN];
+        out[..8].copy_from_slice(&place.to_le_bytes());
+        out[8..].copy_from_slice(&self.len.to_le_bytes());
+        out
+    }
+
+    /// The reference in a skeleton's raw data.
+    ///
+    /// # Errors
+    /// A bug when that is none.
+    pub(super) fn decode(raw: &[u8]) -> Result<Self> {
+        let ([place, len], []) = raw.as_chunks::<8>() else {
+            return Err(Error::bug(format!("raw data of {} bytes where a reference should be", raw.len())));
+        };
+        let place = u64::from_le_bytes(*place);
+        Ok(Self { file: (place >> 48) as u16, at: place & ((1 << 48) - 1), len: u64::from_le_bytes(*len) })
+    }
+}
+
+/// Walks a whole ONNX file and returns its skeleton.
+///
+/// # Errors
+/// Malformed for truncation, varint overflow, groups and other broken wire data; limit for
+/// depth and counts. Messages name the byte.
+pub(super) fn skeleton(bytes: &[u8]) -> Result<Vec<u8>> {
+    let budget = (bytes.len() / 1024 + 8).saturating_mul(MAX_MESSAGES_PER_KB).min(MAX_MESSAGES);
+    let mut walk = Walk { bytes, messages: 0, budget, out: vec![], copied: 0 };
+    walk.message(Message::Model, 0, bytes.len(), 0)?;
+    walk.copy(bytes.len());
+    Ok(walk.out)
 }
 
 struct Walk<'a> {
     bytes: &'a [u8],
     messages: usize,
     budget: usize,
-}
-
-/// Walks a whole ONNX file.
-///
-/// # Errors
-/// Malformed for truncation, varint overflow, groups and other broken wire data; limit for
-/// depth and counts. Messages name the byte.
-pub(super) fn check(bytes: &[u8]) -> Result<()> {
-    let budget = (bytes.len() / 1024 + 8).saturating_mul(MAX_MESSAGES_PER_KB).min(MAX_MESSAGES);
-    Walk { bytes, messages: 0, budget }.message(Message::Model, 0, bytes.len(), 0)
+    out: Vec<u8>,
+    /// Everything before this byte is in `out`, or left out for good.
+    copied: usize,
 }
 
 impl Walk<'_> {
@@ -91,49 +151,100 @@ impl Walk<'_> {
             return Err(Error::limit(format!("more than {} protobuf messages for its size", self.budget)));
         }
         while at < end {
-            let start = at;
-            let tag = self.varint(&mut at, end)?;
-            let field = tag >> 3;
-            if field == 0 {
-                return Err(broken(start, "field number 0"));
-            }
-            match tag & 7 {
-                0 => {
-                    self.varint(&mut at, end)?;
+            let field = Field::read(self.bytes, &mut at, end)?;
+            let Some((length_at, content)) = field.content else { continue };
+            match kind.child(field.number) {
+                Some(child) if child.holds_tensors() => {
+                    self.copy(length_at);
+                    self.copied = content;
+                    let length = self.out.len();
+                    self.out.extend([0; PADDED]);
+                    self.message(child, content, at, depth + 1)?;
+                    self.copy(at);
+                    let len = self.out.len() - length - PADDED;
+                    self.out[length..length + PADDED].copy_from_slice(&padded(len));
                 }
-                1 => at = skip(at, 8, end)?,
-                2 => {
-                    let len = self.varint(&mut at, end)?;
-                    let stop = skip(at, len, end)?;
-                    if let Some(child) = kind.child(field) {
-                        self.message(child, at, stop, depth + 1)?;
-                    }
-                    at = stop;
+                Some(child) => self.message(child, content, at, depth + 1)?,
+                None if kind == Message::Tensor && field.number == RAW_DATA => {
+                    self.copy(length_at);
+                    self.copied = at;
+                    self.out.push(Ref::LEN as u8);
+                    let here = Ref { file: 0, at: content as u64, len: (at - content) as u64 };
+                    self.out.extend(here.encode());
                 }
-                5 => at = skip(at, 4, end)?,
-                3 | 4 => return Err(broken(start, "a group, which ONNX does not have")),
-                other => return Err(broken(start, &format!("wire type {other}"))),
+                None => {}
             }
         }
         Ok(())
     }
 
-    fn varint(&self, at: &mut usize, end: usize) -> Result<u64> {
-        let start = *at;
-        let mut value = 0u64;
-        for shift in (0..70).step_by(7) {
-            let Some(&byte) = self.bytes[..end].get(*at) else { return Err(broken(start, "the end inside a number")) };
-            *at += 1;
-            if shift == 63 && byte > 1 {
-                break;
-            }
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Ok(value);
-            }
-        }
-        Err(broken(start, "a number of more than 64 bits"))
+    fn copy(&mut self, to: usize) {
+        self.out.extend_from_slice(&self.bytes[self.copied..to]);
+        self.copied = to;
     }
+}
+
+/// Bytes of a length that is only known later.
+const PADDED: usize = 5;
+
+fn padded(len: usize) -> [u8; PADDED] {
+    std::array::from_fn(|i| (len >> (7 * i)) as u8 & 0x7f | if i + 1 < PADDED { 0x80 } else { 0 })
+}
+
+/// One field of a message.
+pub(super) struct Field {
+    pub number: u64,
+    /// For what is length-delimited: where its length is, and where its content begins.
+    pub content: Option<(usize, usize)>,
+}
+
+impl Field {
+    /// Reads the field at `at`, which is moved behind it.
+    ///
+    /// # Errors
+    /// Malformed, naming the byte.
+    pub(super) fn read(bytes: &[u8], at: &mut usize, end: usize) -> Result<Self> {
+        let start = *at;
+        let tag = varint(bytes, at, end)?;
+        let number = tag >> 3;
+        if !(1..=MAX_FIELD).contains(&number) {
+            return Err(broken(start, &format!("field number {number}")));
+        }
+        let mut content = None;
+        match tag & 7 {
+            0 => {
+                varint(bytes, at, end)?;
+            }
+            1 => *at = skip(*at, 8, end)?,
+            2 => {
+                let length_at = *at;
+                let len = varint(bytes, at, end)?;
+                content = Some((length_at, *at));
+                *at = skip(*at, len, end)?;
+            }
+            5 => *at = skip(*at, 4, end)?,
+            3 | 4 => return Err(broken(start, "a group, which ONNX does not have")),
+            other => return Err(broken(start, &format!("wire type {other}"))),
+        }
+        Ok(Self { number, content })
+    }
+}
+
+fn varint(bytes: &[u8], at: &mut usize, end: usize) -> Result<u64> {
+    let start = *at;
+    let mut value = 0u64;
+    for shift in (0..70).step_by(7) {
+        let Some(&byte) = bytes[..end].get(*at) else { return Err(broken(start, "the end inside a number")) };
+        *at += 1;
+        if shift == 63 && byte > 1 {
+            break;
+        }
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Ok(value);
+        }
+    }
+    Err(broken(start, "a number of more than 64 bits"))
 }
 
 fn skip(at: usize, len: u64, end: usize) -> Result<usize> {
@@ -152,7 +263,7 @@ mod tests {
     use crate::error::Kind;
 
     fn kind(bytes: &[u8]) -> Option<Kind> {
-        check(bytes).err().map(|e| e.kind())
+        skeleton(bytes).err().map(|e| e.kind())
     }
 
     #[test]
@@ -165,29 +276,47 @@ mod tests {
         assert_eq!(kind(b"hello, world"), Some(Kind::Malformed), "text");
     }
 
-    #[test]
-    fn refuses_depth_and_counts() {
-        // Model > graph > node > attribute > graph > ...: each level two bytes longer.
-        let mut deep = vec![];
-        for i in 0..120 {
-            let tag = [0x32u8, 0x2a, 0x0a][i % 3];
-            let mut outer = vec![tag];
-            let mut len = deep.len();
+    /// `content` inside `depth` messages with the tags `tags` by turns, the innermost first.
+    fn nested(content: Vec<u8>, depth: usize, tags: &[u8]) -> Vec<u8> {
+        (0..depth).fold(content, |inner, i| {
+            let mut outer = vec![tags[i % tags.len()]];
+            let mut len = inner.len();
             while len >= 0x80 {
                 outer.push(len as u8 | 0x80);
                 len >>= 7;
             }
             outer.push(len as u8);
-            outer.extend(deep);
-            deep = outer;
-        }
-        let mut model = vec![0x3a, (deep.len() & 0x7f) as u8 | 0x80, (deep.len() >> 7) as u8];
-        model.extend(deep);
-        assert_eq!(kind(&model), Some(Kind::Limit));
+            outer.extend(inner);
+            outer
+        })
+    }
+
+    #[test]
+    fn refuses_depth_and_counts() {
+        // Model > graph > node > attribute > graph > ...
+        assert_eq!(kind(&nested(nested(vec![], 120, &[0x32, 0x2a, 0x0a]), 1, &[0x3a])), Some(Kind::Limit));
+        // Model > graph > value > type > map > type > map > ...
+        let types = nested(vec![], 120, &[0x12, 0x2a]);
+        assert_eq!(kind(&nested(types, 3, &[0x12, 0x5a, 0x3a])), Some(Kind::Limit));
 
         let nodes = [0x0a, 0].repeat(100_000);
         let mut model = vec![0x3a, 0xc0, 0x9a, 0x0c];
         model.extend(nodes);
         assert_eq!(kind(&model), Some(Kind::Limit));
+    }
+
+    #[test]
+    fn raw_data_becomes_a_reference() {
+        // Model > graph > initializer > raw_data, with other fields around it.
+        let raw: Vec<u8> = (0..200).collect();
+        let mut tensor = vec![8, 7];
+        tensor.extend(nested(raw.clone(), 1, &[0x4a]));
+        tensor.extend([0x10, 1]);
+        let model = nested(tensor, 2, &[0x2a, 0x3a]);
+        let cut = skeleton(&model).unwrap();
+        let place = cut.windows(2).position(|w| w == [0x4a, Ref::LEN as u8]).unwrap() + 2;
+        let found = Ref::decode(&cut[place..place + Ref::LEN]).unwrap();
+        assert_eq!(model[found.at as usize..][..found.len as usize], raw[..]);
+        assert!(cut.ends_with(&[0x10, 1]) && cut.len() < 60);
     }
 }

@@ -1,20 +1,26 @@
 //! From a graph to an ONNX file.
 
-use super::{Model, attribute, opset, tensor};
+use super::{
+    Model, attribute,
+    external::{self, Place},
+    opset, read,
+    scratch::{Scratch, failure},
+    source::{self, Blobs, SourceFile},
+    stream::Layout,
+    tensor,
+};
 use crate::{
     attr::Attr,
     error::{Error, Result},
     graph::Graph,
     node::{NodeId, Port},
     op::{Op, Operator},
-    ops::opaque::Opaque,
+    ops::{control::Body, opaque::Opaque},
     verify::{Verified, verify},
 };
-use onnx_protobuf::{GraphProto, Message, NodeProto, ValueInfoProto};
+use onnx_protobuf::{GraphProto, Message, ModelProto, NodeProto, ValueInfoProto};
 use std::{
     collections::{HashMap, HashSet},
-    fs::File,
-    io::Write,
     path::Path,
 };
 
@@ -27,101 +33,220 @@ const MAX_OUTPUT: u64 = 1_900_000_000;
 /// File when the place can't be written, or exists and `overwrite` is not set; unsupported
 /// when an operator kept as it is can't move to the opset that others need.
 pub fn write(model: &Model, path: &Path, overwrite: bool) -> Result<()> {
-    write_atomic(path, &to_bytes(model)?, overwrite)
+    stage(model, path, false)?.commit(overwrite)
 }
 
 /// The bytes of `model` as an ONNX file.
 ///
 /// # Errors
-/// As [`write()`], save for the file's.
+/// As [`write()`], save for the file's; limit when one file can't hold them.
 pub fn to_bytes(model: &Model) -> Result<Vec<u8>> {
+    let blobs = Blobs::new(&model.source);
+    let layout = layout(&to_proto(model, &blobs)?, &blobs)?;
+    check_size(&layout)?;
+    let mut bytes = Vec::with_capacity(layout.len() as usize);
+    layout.write(&mut bytes).map_err(|e| Error::bug(e.to_string()))?;
+    Ok(bytes)
+}
+
+/// A model that was written, but to files that have no name yet. Dropped, it is gone.
+pub struct Staged {
+    model: Written,
+    /// The file of the weights, if they are in one of their own.
+    data: Option<(String, Written)>,
+}
+
+struct Written {
+    scratch: Scratch,
+    file: SourceFile,
+}
+
+impl Written {
+    fn new(layout: &Layout, path: &Path) -> std::io::Result<(Scratch, String)> {
+        let mut scratch = Scratch::beside(path)?;
+        let sha256 = layout.write(scratch.file())?;
+        scratch.begin_flush()?;
+        Ok((scratch, sha256))
+    }
+
+    fn mapped(scratch: Scratch, path: &Path, sha256: &str) -> std::io::Result<Self> {
+        let file = SourceFile::new(path, source::map(scratch.file())?).with_sha256(sha256);
+        Ok(Self { scratch, file })
+    }
+}
+
+/// Writes `model` to scratch files beside `path`, weight by weight: no second copy of a weight is
+/// ever in memory. Where one file can't hold it, or when `external` is set, the weights go into
+/// a file of their own, called after `path` and what it holds.
+///
+/// # Errors
+/// As [`write()`].
+pub fn stage(model: &Model, path: &Path, external: bool) -> Result<Staged> {
+    let fail = |e| failure(path, e);
+    let blobs = Blobs::new(&model.source);
+    let mut proto = to_proto(model, &blobs)?;
+    let mut whole = layout(&proto, &blobs)?;
+    let mut data = None;
+    if external || whole.len() > MAX_OUTPUT {
+        let weights = external::move_out(&mut proto, &blobs)?;
+        if weights.len() > 0 {
+            let (scratch, sha256) = Written::new(&weights, path).map_err(fail)?;
+            let stem = path.file_stem().and_then(|s| s.to_str()).unwrap_or("model");
+            let name = format!("{stem}-{}.data", &sha256[..16]);
+            external::set_location(&mut proto, &name)?;
+            let written = Written::mapped(scratch, &path.with_file_name(&name), &sha256).map_err(fail)?;
+            data = Some((name, written));
+            whole = layout(&proto, &blobs)?;
+        }
+    }
+    check_size(&whole)?;
+    let (scratch, sha256) = Written::new(&whole, path).map_err(fail)?;
+    Ok(Staged { model: Written::mapped(scratch, path, &sha256).map_err(fail)?, data })
+}
+
+impl Staged {
+    /// The model that was written, read back.
+    ///
+    /// # Errors
+    /// Whatever reading raises.
+    pub fn read_back(&self) -> Result<Model> {
+        let data: Vec<_> = self.data.iter().map(|(name, w)| (name.clone(), w.file.clone())).collect();
+        read::import(self.model.file.clone(), &Place::Given(&data))
+    }
+
+    /// Flushes the files to disk and gives them their names, the model's last: it is whole or not
+    /// there.
+    ///
+    /// # Errors
+    /// File when a name can't be given, or the model's exists and `overwrite` is not set.
+    pub fn commit(self, overwrite: bool) -> Result<()> {
+        let path = self.model.file.path().to_path_buf();
+        let mut made = None;
+        if let Some((_, Written { scratch, file })) = self.data {
+            // The name says what is in the file: one that has it already is the same.
+            let there = file.path().exists();
+            scratch.name(file.path(), true).map_err(|e| failure(file.path(), e))?;
+            made = (!there).then_some(file);
+        }
+        self.model.scratch.name(&path, overwrite).map_err(|e| {
+            if let Some(file) = made {
+                // What the user should read is why the model could not be written.
+                let _ = std::fs::remove_file(file.path());
+            }
+            failure(&path, e)
+        })
+    }
+}
+
+/// ONNX's form of a model, its weights in `blobs`.
+fn to_proto(model: &Model, blobs: &Blobs) -> Result<ModelProto> {
     let graph = verify(&model.graph)?;
     let from = model.opset();
-    // The lowest opset that has every operator as it is used, never below the source's.
-    let target = graph.operators().map(|n| graph.op(n).since()).fold(from, i64::max);
+    let target = target(&graph, from);
     let mut proto = model.skeleton.clone();
     for import in proto.opset_import.iter_mut().filter(|i| opset::is_default(&i.domain)) {
         import.version = target;
     }
     proto.ir_version = proto.ir_version.max(opset::ir_version(target)).max(4);
-    proto.graph = Some(Writer { graph: &graph, names: names(&graph), from, target }.graph()?).into();
-    let size = proto.compute_size();
-    if size > MAX_OUTPUT {
-        return Err(Error::limit(format!("the model has {size} bytes; one file holds {MAX_OUTPUT}")));
+    let names = Scope::new(&graph, &[], None);
+    let mut out = Writer { graph: &graph, names, captures: 0, target, blobs }.graph()?;
+    if let Some(GraphProto { doc_string, metadata_props, special_fields, .. }) = proto.graph.take() {
+        (out.doc_string, out.metadata_props, out.special_fields) = (doc_string, metadata_props, special_fields);
     }
-    proto.write_to_bytes().map_err(|e| Error::bug(e.to_string()))
+    proto.graph = Some(out).into();
+    Ok(proto)
 }
 
-/// Writes `bytes` to `path` so that it holds them all or is not there: a scratch file in the
-/// same folder, flushed to disk, renamed.
-///
-/// # Errors
-/// File, naming the path.
-pub fn write_atomic(path: &Path, bytes: &[u8], overwrite: bool) -> Result<()> {
-    let fail = |e: std::io::Error| Error::file(format!("cannot write: {e}")).in_file(path);
-    let folder = match path.parent() {
-        Some(p) if !p.as_os_str().is_empty() => p,
-        _ => Path::new("."),
-    };
-    let mut scratch = tempfile::Builder::new().prefix(".compress-").tempfile_in(folder).map_err(fail)?;
-    scratch.write_all(bytes).map_err(fail)?;
-    // Scratch files are private; the result gets the permissions any new file has.
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666 & !umask());
-    scratch.as_file().set_permissions(mode).map_err(fail)?;
-    scratch.as_file().sync_all().map_err(fail)?;
-    if overwrite {
-        scratch.persist(path).map_err(|e| fail(e.error))?;
-    } else {
-        scratch.persist_noclobber(path).map_err(|e| match e.error.kind() {
-            std::io::ErrorKind::AlreadyExists => {
-                Error::file("exists already").in_file(path).help("give another name with -o, or pass --force")
+fn layout(proto: &ModelProto, blobs: &Blobs) -> Result<Layout> {
+    let skeleton = proto.write_to_bytes().map_err(|e| Error::bug(e.to_string()))?;
+    Layout::of_model(&skeleton, blobs)
+}
+
+fn check_size(file: &Layout) -> Result<()> {
+    if file.len() <= MAX_OUTPUT {
+        return Ok(());
+    }
+    Err(Error::limit(format!("the model has {} bytes; one file holds {MAX_OUTPUT}", file.len())))
+}
+
+/// The lowest opset, `from` or above, that has every operator as it is used.
+fn target(graph: &Graph, from: i64) -> i64 {
+    graph
+        .operators()
+        .map(|n| graph.op(n))
+        .fold(from, |at, op| op.bodies().iter().fold(at.max(op.since()), |at, body| target(body.graph(), at)))
+}
+
+/// The names under which the values of a graph are written. Those of a body must differ from
+/// those of the graphs around it.
+struct Scope<'a> {
+    /// A value's own name, but graph outputs have theirs.
+    values: HashMap<Port, String>,
+    outputs: Vec<String>,
+    all: HashSet<String>,
+    outer: Option<&'a Scope<'a>>,
+}
+
+impl<'a> Scope<'a> {
+    /// The names for `graph`, whose last inputs are the outer values `captured`.
+    fn new(graph: &Graph, captured: &[String], outer: Option<&'a Scope<'a>>) -> Self {
+        let hides = |name: &str| outer.is_some_and(|o| o.has(name));
+        let fresh = |name: &str, also: &dyn Fn(&str) -> bool| {
+            let mut new = graph.fresh(name);
+            let mut i = 1;
+            while hides(&new) || also(&new) {
+                new = graph.fresh(&format!("{name}_{i}"));
+                i += 1;
             }
-            _ => fail(e.error),
-        })?;
-    }
-    File::open(folder).and_then(|d| d.sync_all()).map_err(fail)
-}
-
-fn umask() -> u32 {
-    // The mask can only be read by setting it, which would race with other threads; the
-    // kernel also reports it here.
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|l| l.strip_prefix("Umask:")).map(str::trim);
-    mask.and_then(|m| u32::from_str_radix(m, 8).ok()).unwrap_or(0o022)
-}
-
-/// The name under which each value is written: its own, but graph outputs have theirs.
-fn names(graph: &Graph) -> HashMap<Port, String> {
-    let reserved: HashSet<&str> = graph.outputs().iter().map(|o| &o.name[..]).collect();
-    let mut names: HashMap<Port, String> = HashMap::new();
-    for o in graph.outputs() {
-        let source = matches!(graph.op(o.port.node), Op::Input(_) | Op::Constant(_));
-        if !source {
-            names.entry(o.port).or_insert_with(|| o.name.clone());
+            new
+        };
+        let mut outputs: Vec<String> = vec![];
+        for o in graph.outputs() {
+            outputs.push(if hides(&o.name) {
+                fresh(&o.name, &|n| outputs.iter().any(|o| o == n))
+            } else {
+                o.name.clone()
+            });
         }
-    }
-    for node in graph.ids() {
-        for (slot, value) in graph.node(node).outputs.iter().enumerate() {
-            let port = Port { node, slot };
-            if names.contains_key(&port) {
-                continue;
+        let reserved: HashSet<&str> = outputs.iter().map(|o| &o[..]).collect();
+        let mut values: HashMap<Port, String> = HashMap::new();
+        for (n, name) in graph.inputs().iter().rev().zip(captured.iter().rev()) {
+            values.insert((*n).into(), name.clone());
+        }
+        for (o, name) in graph.outputs().iter().zip(&outputs) {
+            let source = matches!(graph.op(o.port.node), Op::Input(_) | Op::Constant(_));
+            if !source {
+                values.entry(o.port).or_insert_with(|| name.clone());
             }
-            let is_input = matches!(graph.op(node), Op::Input(_));
-            let name = match &value.name[..] {
-                taken if reserved.contains(taken) && !is_input => graph.fresh(taken),
-                own => own.into(),
-            };
-            names.insert(port, name);
         }
+        for node in graph.ids() {
+            for (slot, value) in graph.node(node).outputs.iter().enumerate() {
+                let is_input = matches!(graph.op(node), Op::Input(_));
+                values.entry(Port { node, slot }).or_insert_with(|| match &value.name[..] {
+                    taken if (reserved.contains(taken) && !is_input) || hides(taken) => {
+                        fresh(taken, &|n| reserved.contains(n))
+                    }
+                    own => own.into(),
+                });
+            }
+        }
+        let all = values.values().chain(&outputs).filter(|n| !n.is_empty()).cloned().collect();
+        Self { values, outputs, all, outer }
     }
-    names
+
+    fn has(&self, name: &str) -> bool {
+        self.all.contains(name) || self.outer.is_some_and(|o| o.has(name))
+    }
 }
 
 struct Writer<'a> {
     graph: &'a Verified<'a>,
-    names: HashMap<Port, String>,
-    from: i64,
+    names: Scope<'a>,
+    /// How many of the inputs stand for outer values.
+    captures: usize,
     target: i64,
+    /// Where the bytes of tensors go.
+    blobs: &'a Blobs<'a>,
 }
 
 impl Writer<'_> {
@@ -129,13 +254,13 @@ impl Writer<'_> {
         let g = self.graph;
         let mut out =
             GraphProto { name: if g.name.is_empty() { "main".into() } else { g.name.clone() }, ..Default::default() };
-        for &n in g.inputs() {
-            let name = &self.names[&n.into()];
+        for &n in &g.inputs()[..g.inputs().len() - self.captures] {
+            let name = self.name(n.into());
             out.input.push(self.value(name, n.into())?);
             if let Op::Input(input) = g.op(n)
                 && let Some(t) = &input.default
             {
-                out.initializer.push(tensor::write(name, t));
+                out.initializer.push(tensor::write(name, t, self.blobs));
             }
         }
         for &n in g.order() {
@@ -144,7 +269,7 @@ impl Writer<'_> {
                 Op::Constant(c) => {
                     // A constant whose every reader took it as an attribute has no place in the file.
                     if self.is_read(n) {
-                        out.initializer.push(tensor::write(&self.names[&n.into()], &c.0));
+                        out.initializer.push(tensor::write(self.name(n.into()), &c.0, self.blobs));
                     }
                 }
                 Op::Opaque(op) => {
@@ -152,29 +277,44 @@ impl Writer<'_> {
                     for (slot, _) in g.node(n).outputs.iter().enumerate() {
                         let port = Port { node: n, slot };
                         // Nobody can infer what this makes, so what the file declared is kept.
-                        if !self.names[&port].is_empty() && g.fact(port).dtype.is_some() {
-                            out.value_info.push(self.value(&self.names[&port], port)?);
+                        if !self.name(port).is_empty() && g.fact(port).dtype.is_some() {
+                            out.value_info.push(self.value(self.name(port), port)?);
                         }
                     }
                 }
                 op => out.node.push(self.node(n, op)?),
             }
         }
-        for o in g.outputs() {
-            if self.names[&o.port] != o.name {
+        for (o, name) in g.outputs().iter().zip(&self.names.outputs) {
+            if self.name(o.port) != name {
                 // An output that is an input, a constant, or another output's value.
                 out.node.push(NodeProto {
-                    name: o.name.clone(),
+                    name: name.clone(),
                     op_type: "Identity".into(),
-                    input: vec![self.names[&o.port].clone()],
-                    output: vec![o.name.clone()],
+                    input: vec![self.name(o.port).into()],
+                    output: vec![name.clone()],
                     ..Default::default()
                 });
             }
-            out.output.push(self.value(&o.name, o.port)?);
+            out.output.push(self.value(name, o.port)?);
         }
         out.value_info.retain(|v| !out.output.iter().any(|o| o.name == v.name));
         Ok(out)
+    }
+
+    /// The name under which a value is written.
+    fn name(&self, port: Port) -> &str {
+        &self.names.values[&port]
+    }
+
+    /// The graph in an attribute of node `n`.
+    fn body(&self, n: NodeId, body: &Body) -> Result<GraphProto> {
+        let operands = self.graph.operands(n);
+        let captured = &operands[operands.len().saturating_sub(body.captures())..];
+        let captured: Vec<String> = captured.iter().flatten().map(|p| self.name(*p).into()).collect();
+        let graph = verify(body.graph())?;
+        let names = Scope::new(&graph, &captured, Some(&self.names));
+        Writer { graph: &graph, names, captures: body.captures(), target: self.target, blobs: self.blobs }.graph()
     }
 
     fn value(&self, name: &str, port: Port) -> Result<ValueInfoProto> {
@@ -192,6 +332,14 @@ impl Writer<'_> {
     fn node(&self, n: NodeId, op: &Op) -> Result<NodeProto> {
         let g = self.graph;
         let node = g.node(n);
+        if let Some(last) = op.until().filter(|last| *last < self.target) {
+            return Err(Error::unsupported(format!(
+                "this form of the operator ends with opset {last}, and the model must move to opset {}",
+                self.target
+            ))
+            .at(node.label())
+            .help("export the model at a newer opset"));
+        }
         let mut operands = g.operands(n);
         let mut attrs = op.attrs();
         if let Some((slot, name)) = op.lower(self.target)
@@ -209,28 +357,31 @@ impl Writer<'_> {
         Ok(NodeProto {
             name: node.name.clone(),
             op_type: op.op_type().into(),
-            input: operands.iter().map(|p| p.map_or_else(String::new, |p| self.names[&p].clone())).collect(),
-            output: (0..node.outputs.len()).map(|slot| self.names[&Port { node: n, slot }].clone()).collect(),
-            attribute: attrs.into_iter().map(|(name, a)| attribute::write(name, a)).collect(),
+            input: operands.iter().map(|p| p.map_or_else(String::new, |p| self.name(p).into())).collect(),
+            output: (0..node.outputs.len()).map(|slot| self.name(Port { node: n, slot }).into()).collect(),
+            attribute: attrs
+                .into_iter()
+                .map(|(name, a)| attribute::write(name, a, self.blobs, &|body| self.body(n, body)))
+                .collect::<Result<_>>()?,
             ..Default::default()
         })
     }
 
     fn opaque(&self, n: NodeId, op: &Opaque) -> Result<NodeProto> {
-        opset::check_raise(&op.proto, self.from, self.target)?;
+        opset::check_raise(&op.proto, op.opset, self.target)?;
         let mut proto = op.proto.clone();
         let operands = self.graph.operands(n);
         for (slot, input) in proto.input.iter_mut().enumerate() {
-            *input = operands.get(slot).copied().flatten().map_or_else(String::new, |p| self.names[&p].clone());
+            *input = operands.get(slot).copied().flatten().map_or_else(String::new, |p| self.name(p).into());
         }
         for (slot, output) in proto.output.iter_mut().enumerate() {
-            *output = self.names[&Port { node: n, slot }].clone();
+            *output = self.name(Port { node: n, slot }).into();
         }
         let renamed: HashMap<&str, &str> = op
             .captures
             .iter()
             .zip(operands.iter().skip(op.proto.input.len()).flatten())
-            .map(|(old, port)| (&old[..], &self.names[port][..]))
+            .map(|(old, port)| (&old[..], self.name(*port)))
             .filter(|(old, new)| old != new)
             .collect();
         if !renamed.is_empty() {

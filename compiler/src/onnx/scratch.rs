@@ -1,0 +1,150 @@
+//! Files that are whole or not there at all.
+
+use crate::error::{Error, Result};
+use rustix::{
+    fs::{AtFlags, CWD, Mode, OFlags},
+    io::Errno,
+};
+use std::{
+    fs::File,
+    io::{ErrorKind, Write},
+    path::{Path, PathBuf},
+    thread::JoinHandle,
+};
+
+/// A file without a name yet, in the folder where it is going to have one. Where the file
+/// system can, it really has none, and nothing is left of it however this program ends.
+pub(super) struct Scratch {
+    folder: PathBuf,
+    made: Made,
+    flush: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+enum Made {
+    Nameless(File),
+    Named(tempfile::NamedTempFile),
+}
+
+impl Scratch {
+    /// A new file in the folder of `path`.
+    ///
+    /// # Errors
+    /// What making it raises.
+    pub(super) fn beside(path: &Path) -> std::io::Result<Self> {
+        let folder = match path.parent() {
+            Some(p) if !p.as_os_str().is_empty() => p.to_path_buf(),
+            _ => PathBuf::from("."),
+        };
+        // As for any new file, the kernel takes from the mode what the user's mask says.
+        let mode = Mode::from_raw_mode(0o666);
+        #[cfg(target_os = "linux")]
+        if Path::new(DESCRIPTORS).exists()
+            && let Ok(fd) = rustix::fs::openat(CWD, &folder, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, mode)
+        {
+            return Ok(Self { folder, made: Made::Nameless(fd.into()), flush: None });
+        }
+        let named = tempfile::Builder::new().prefix(".compress-").make_in(&folder, |path| {
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+            Ok(File::from(rustix::fs::openat(CWD, path, flags, mode)?))
+        })?;
+        Ok(Self { folder, made: Made::Named(named), flush: None })
+    }
+
+    /// The open file.
+    pub(super) fn file(&self) -> &File {
+        match &self.made {
+            Made::Nameless(file) => file,
+            Made::Named(named) => named.as_file(),
+        }
+    }
+
+    /// Begins to flush the file to disk while other work goes on.
+    ///
+    /// # Errors
+    /// What copying the descriptor raises.
+    pub(super) fn begin_flush(&mut self) -> std::io::Result<()> {
+        let file = self.file().try_clone()?;
+        self.flush = Some(std::thread::spawn(move || file.sync_all()));
+        Ok(())
+    }
+
+    /// Flushes the file to disk and gives it its name.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when the name is taken and `overwrite` is not set, and what flushing or
+    /// linking raises; then the file is gone.
+    pub(super) fn name(mut self, path: &Path, overwrite: bool) -> std::io::Result<()> {
+        match self.flush.take() {
+            Some(flush) => flush.join().map_err(|_| std::io::Error::other("flushing failed"))??,
+            None => self.file().sync_all()?,
+        }
+        match self.made {
+            Made::Named(named) if overwrite => drop(named.persist(path).map_err(|e| e.error)?),
+            Made::Named(named) => drop(named.persist_noclobber(path).map_err(|e| e.error)?),
+            Made::Nameless(file) => match link(&file, path) {
+                // A link replaces nothing, a rename does.
+                Err(Errno::EXIST) if overwrite => {
+                    let linked = tempfile::Builder::new()
+                        .prefix(".compress-")
+                        .make_in(&self.folder, |scratch| Ok(link(&file, scratch)?))?;
+                    linked.into_temp_path().persist(path).map_err(|e| e.error)?;
+                }
+                done => done?,
+            },
+        }
+        File::open(&self.folder)?.sync_all()
+    }
+}
+
+const DESCRIPTORS: &str = "/proc/self/fd";
+
+fn link(file: &File, path: &Path) -> Result<(), Errno> {
+    use std::os::fd::AsRawFd;
+    let nameless = format!("{DESCRIPTORS}/{}", file.as_raw_fd());
+    rustix::fs::linkat(CWD, nameless, CWD, path, AtFlags::SYMLINK_FOLLOW)
+}
+
+/// What went wrong when `path` was written.
+pub(super) fn failure(path: &Path, e: std::io::Error) -> Error {
+    match e.kind() {
+        ErrorKind::AlreadyExists => {
+            Error::file("exists already").in_file(path).help("give another name with -o, or pass --force")
+        }
+        _ => Error::file(format!("cannot write: {e}")).in_file(path),
+    }
+}
+
+/// Writes `bytes` to `path` so that it holds them all or is not there: a scratch file in the
+/// same folder, flushed to disk, renamed.
+///
+/// # Errors
+/// File, naming the path.
+pub fn write_atomic(path: &Path, bytes: &[u8], overwrite: bool) -> Result<()> {
+    let write = || {
+        let scratch = Scratch::beside(path)?;
+        scratch.file().write_all(bytes)?;
+        scratch.name(path, overwrite)
+    };
+    write().map_err(|e| failure(path, e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Kind;
+
+    #[test]
+    fn replaces_only_when_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        write_atomic(&path, b"one", false).unwrap();
+        let refused = write_atomic(&path, b"two", false).unwrap_err();
+        assert_eq!(refused.kind(), Kind::File);
+        assert_eq!(std::fs::read(&path).unwrap(), b"one");
+        write_atomic(&path, b"three", true).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"three");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        drop(Scratch::beside(&path).unwrap());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,163 @@
+//! The files behind a model, and the bytes that references stand for.
+
+use super::wire::Ref;
+use crate::{
+    error::{Error, Result},
+    storage::{Blob, Storage},
+};
+use std::{
+    cell::RefCell,
+    fs::File,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// The files that a model was read from: its own, then those that hold weights outside it.
+/// None for a model that was built here.
+#[derive(Clone, Default)]
+pub struct Source {
+    files: Vec<SourceFile>,
+}
+
+/// A file of a model, mapped.
+#[derive(Clone)]
+pub struct SourceFile {
+    path: PathBuf,
+    blob: Arc<Blob>,
+    sha256: Option<String>,
+}
+
+impl SourceFile {
+    pub(super) fn new(path: &Path, blob: Blob) -> Self {
+        Self { path: path.into(), blob: Arc::new(blob), sha256: None }
+    }
+
+    /// The same file, whose SHA-256 is known.
+    pub(super) fn with_sha256(self, sha256: &str) -> Self {
+        Self { sha256: Some(sha256.into()), ..self }
+    }
+
+    /// Where it is, or will be.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// All its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.blob
+    }
+
+    /// Its SHA-256 in hex, if it was found while the file was written.
+    pub fn sha256(&self) -> Option<&str> {
+        self.sha256.as_deref()
+    }
+}
+
+impl Source {
+    pub(super) fn new(model: SourceFile) -> Self {
+        Self { files: vec![model] }
+    }
+
+    /// The files, the model's own first.
+    pub fn files(&self) -> &[SourceFile] {
+        &self.files
+    }
+
+    /// Bytes of all files.
+    pub fn len(&self) -> u64 {
+        self.files.iter().map(|f| f.bytes().len() as u64).sum()
+    }
+
+    /// Whether there is nothing in them.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds a file, and returns its place.
+    ///
+    /// # Errors
+    /// Limit when there are too many.
+    pub(super) fn add(&mut self, file: SourceFile) -> Result<u16> {
+        let place = u16::try_from(self.files.len()).ok().filter(|n| *n < MADE);
+        let place = place.ok_or_else(|| Error::limit(format!("weights in more than {MADE} files")))?;
+        self.files.push(file);
+        Ok(place)
+    }
+
+    /// The bytes that the raw data of a skeleton's tensor stands for.
+    ///
+    /// # Errors
+    /// A bug when it stands for nothing here.
+    pub(super) fn resolve(&self, raw: &[u8]) -> Result<Storage> {
+        let Ref { file, at, len } = Ref::decode(raw)?;
+        let range = usize::try_from(at).ok().zip(at.checked_add(len).and_then(|end| usize::try_from(end).ok()));
+        let file = self.files.get(usize::from(file));
+        file.zip(range)
+            .and_then(|(file, (start, end))| Storage::view(&file.blob, start..end))
+            .ok_or_else(|| Error::bug(format!("no file of the model has bytes {at} to {at} + {len}")))
+    }
+}
+
+/// The place of what is in no file.
+const MADE: u16 = u16::MAX;
+
+/// The bytes of the tensors of a model that is being written: those of its source, and those of
+/// the tensors in its graph.
+pub(super) struct Blobs<'a> {
+    source: &'a Source,
+    made: RefCell<Vec<Storage>>,
+}
+
+impl<'a> Blobs<'a> {
+    pub(super) fn new(source: &'a Source) -> Self {
+        Self { source, made: RefCell::default() }
+    }
+
+    /// The raw data that stands for `bytes`.
+    pub(super) fn add(&self, bytes: &Storage) -> Vec<u8> {
+        let mut made = self.made.borrow_mut();
+        made.push(bytes.clone());
+        Ref { file: MADE, at: made.len() as u64 - 1, len: bytes.len() as u64 }.encode().into()
+    }
+
+    /// The bytes that raw data stands for.
+    ///
+    /// # Errors
+    /// A bug when it stands for nothing.
+    pub(super) fn resolve(&self, raw: &[u8]) -> Result<Storage> {
+        match Ref::decode(raw)? {
+            Ref { file: MADE, at, .. } => {
+                let made = self.made.borrow();
+                made.get(at as usize).cloned().ok_or_else(|| Error::bug(format!("no tensor {at} was made")))
+            }
+            _ => self.source.resolve(raw),
+        }
+    }
+}
+
+/// Opens the file of a model and maps it.
+///
+/// # Errors
+/// File when it can't be read or is no regular file.
+pub(super) fn open(path: &Path) -> Result<SourceFile> {
+    let io = |e: std::io::Error| Error::file(e.to_string());
+    let mut options = File::options();
+    // A FIFO without a writer would keep us waiting.
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, rustix::fs::OFlags::NONBLOCK.bits() as i32);
+    let file = options.read(true).open(path).map_err(io)?;
+    if !file.metadata().map_err(io)?.is_file() {
+        return Err(Error::file("not a regular file").help("give the path of an .onnx file"));
+    }
+    Ok(SourceFile::new(path, map(&file).map_err(io)?))
+}
+
+/// Maps a whole file.
+pub(super) fn map(file: &File) -> std::io::Result<Blob> {
+    if file.metadata()?.len() == 0 {
+        return Ok(Blob::Heap(vec![]));
+    }
+    // SAFETY: the map is only read. What small tensors say is copied before it is relied on; a
+    // file that another process changes meanwhile can change weights, never what was checked. One
+    // that is truncated raises SIGBUS, which the command turns into an exit code.
+    Ok(Blob::Map(unsafe { memmap2::Mmap::map(file) }?))
+}

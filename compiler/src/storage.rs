@@ -1,0 +1,118 @@
+//! The bytes of tensors: in memory, or still in the file that they came from.
+
+use std::{
+    fmt,
+    hash::{DefaultHasher, Hash, Hasher},
+    ops::{Deref, Range},
+    sync::{Arc, OnceLock},
+};
+
+/// A whole file: mapped, or read into memory.
+pub enum Blob {
+    /// A mapped file. Another process that truncates it makes the next read raise SIGBUS, as
+    /// with every reader that maps.
+    Map(memmap2::Mmap),
+    /// Bytes in memory.
+    Heap(Vec<u8>),
+}
+
+impl Deref for Blob {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Blob::Map(map) => map,
+            Blob::Heap(bytes) => bytes,
+        }
+    }
+}
+
+/// The bytes of one tensor. Cheap to clone, never changed; what is found out about them once is
+/// kept, as a look at every byte of a large model takes as long as a copy of it.
+#[derive(Clone)]
+pub struct Storage(Arc<Inner>);
+
+struct Inner {
+    data: Data,
+    nonzero: OnceLock<usize>,
+    digest: OnceLock<u64>,
+}
+
+enum Data {
+    Owned(Vec<u8>),
+    View(Arc<Blob>, Range<usize>),
+}
+
+impl Storage {
+    fn new(data: Data) -> Self {
+        Self(Arc::new(Inner { data, nonzero: OnceLock::new(), digest: OnceLock::new() }))
+    }
+
+    /// A part of a file; `None` when the file ends before it.
+    pub fn view(blob: &Arc<Blob>, range: Range<usize>) -> Option<Self> {
+        let bytes = blob.get(range.clone())?;
+        // Small ones may say how a graph is built; they must stay what they were when they were
+        // checked, whatever happens to the file.
+        if bytes.len() <= 4096 {
+            return Some(bytes.to_vec().into());
+        }
+        Some(Self::new(Data::View(blob.clone(), range)))
+    }
+
+    /// How many elements are not zero, as `count` finds it the first time.
+    pub(crate) fn nonzero(&self, count: impl FnOnce(&[u8]) -> usize) -> usize {
+        *self.0.nonzero.get_or_init(|| count(self))
+    }
+
+    /// A hash of all the bytes.
+    pub fn digest(&self) -> u64 {
+        *self.0.digest.get_or_init(|| {
+            let mut h = DefaultHasher::new();
+            self.hash(&mut h);
+            h.finish()
+        })
+    }
+}
+
+impl From<Vec<u8>> for Storage {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::new(Data::Owned(bytes))
+    }
+}
+
+impl Deref for Storage {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match &self.0.data {
+            Data::Owned(bytes) => bytes,
+            Data::View(blob, range) => &blob[range.clone()],
+        }
+    }
+}
+
+impl PartialEq for Storage {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self[..] == other[..]
+    }
+}
+
+impl fmt::Debug for Storage {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{} bytes", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn views_are_parts_of_a_file() {
+        let blob = Arc::new(Blob::Heap((0..10_000).map(|i| i as u8).collect()));
+        let view = Storage::view(&blob, 1..9_000).unwrap();
+        assert_eq!(view[..], blob[1..9_000]);
+        assert_eq!(view.as_ptr(), blob[1..].as_ptr(), "a large view is no copy");
+        assert!(Storage::view(&blob, 9_000..10_001).is_none());
+        assert_eq!(view, Storage::from(blob[1..9_000].to_vec()));
+        assert_eq!(view.digest(), Storage::from(blob[1..9_000].to_vec()).digest());
+    }
+}
