@@ -36,6 +36,14 @@ impl Dim {
         self == other && *self != Dim::Unknown
     }
 
+    /// The product; a symbol survives a factor of 1.
+    pub fn times(&self, other: &Dim) -> Dim {
+        match (self, other) {
+            (Dim::Known(1), d) | (d, Dim::Known(1)) => d.clone(),
+            _ => self.zip(other, i64::checked_mul),
+        }
+    }
+
     /// `f` of two known numbers; unknown otherwise, and on overflow.
     pub fn zip(&self, other: &Dim, f: impl Fn(i64, i64) -> Option<i64>) -> Dim {
         match (self.known(), other.known()) {
@@ -85,9 +93,9 @@ impl Fact {
 
     /// What is known of a constant: everything, with elements when small.
     pub fn of(t: &Tensor) -> Self {
-        let small = (t.len() <= MAX_ELEMS && t.shape().len() <= 1).then_some(t);
+        let small = (t.len() <= MAX_ELEMS).then_some(t);
         let elems = small.and_then(Tensor::as_i64).map(|v| v.into_iter().map(Dim::Known).collect());
-        let floats = small.and_then(Tensor::as_f32).map(|v| v.into_owned());
+        let floats = small.filter(|t| t.shape().len() <= 1).and_then(Tensor::as_f32).map(|v| v.into_owned());
         Self { dtype: Some(t.dtype()), shape: Some(t.shape().iter().map(|&d| Dim::from(d)).collect()), elems, floats }
     }
 

@@ -1,7 +1,8 @@
 //! Operators of two inputs, elementwise, broadcast as numpy does.
 
 use crate::{
-    error::Result,
+    attr::{Attrs, Reader},
+    error::{Error, Result},
     op::{Inputs, Operator, Quant},
     tensor::DType,
     value::{Dim, Fact, broadcast},
@@ -28,7 +29,10 @@ macro_rules! binary {
     };
 }
 
-binary!(Add, Sub, Mul, Div, Pow, Min, Max, PRelu, Equal, Less, LessOrEqual, Greater, GreaterOrEqual, And, Or, Xor);
+binary!(
+    Add, Sub, Mul, Div, Pow, Min, Max, PRelu, Equal, Less, LessOrEqual, Greater, GreaterOrEqual, And, Or, Xor, BitwiseAnd,
+    BitwiseOr, BitwiseXor
+);
 
 impl Binary {
     /// Whether the result is a truth value.
@@ -40,7 +44,7 @@ impl Binary {
     /// Whether the operands may be swapped.
     pub fn commutes(self) -> bool {
         use Binary::*;
-        matches!(self, Add | Mul | Min | Max | Equal | And | Or | Xor)
+        matches!(self, Add | Mul | Min | Max | Equal | And | Or | Xor | BitwiseAnd | BitwiseOr | BitwiseXor)
     }
 
     fn of_dims(self, a: &Dim, b: &Dim) -> Dim {
@@ -56,9 +60,33 @@ impl Binary {
             Binary::Div => a.zip(b, i64::checked_div),
             Binary::Min => a.zip(b, |a, b| Some(a.min(b))),
             Binary::Max => a.zip(b, |a, b| Some(a.max(b))),
+            Binary::Equal if a.same(b) => Dim::Known(1),
+            // A symbol is a size, which is not negative.
+            Binary::Equal
+                if matches!((a, b), (Dim::Sym(_), Dim::Known(n)) | (Dim::Known(n), Dim::Sym(_)) if *n < 0) =>
+            {
+                Dim::Known(0)
+            }
+            Binary::Equal => a.zip(b, |a, b| Some((a == b).into())),
+            Binary::Less => a.zip(b, |a, b| Some((a < b).into())),
+            Binary::LessOrEqual => a.zip(b, |a, b| Some((a <= b).into())),
+            Binary::Greater => a.zip(b, |a, b| Some((a > b).into())),
+            Binary::GreaterOrEqual => a.zip(b, |a, b| Some((a >= b).into())),
+            Binary::And => a.zip(b, |a, b| Some(a & b)),
+            Binary::Or => a.zip(b, |a, b| Some(a | b)),
+            Binary::Xor => a.zip(b, |a, b| Some(a ^ b)),
             _ => Dim::Unknown,
         }
     }
+}
+
+/// The elements that `f` makes of two shape-like values, vectors or scalars.
+fn zip_elems(a: &Fact, b: &Fact, f: impl Fn(&Dim, &Dim) -> Dim) -> Option<Vec<Dim>> {
+    let (p, q) = (a.elems.as_ref()?, b.elems.as_ref()?);
+    let n = if p.len() == 1 { q.len() } else { p.len() };
+    let fits = |v: &[Dim]| v.len() == n || v.len() == 1;
+    let vectors = [a, b].iter().all(|f| f.rank().is_some_and(|r| r <= 1));
+    (vectors && fits(p) && fits(q)).then(|| (0..n).map(|i| f(&p[i % p.len()], &q[i % q.len()])).collect())
 }
 
 impl Operator for Binary {
@@ -74,12 +102,9 @@ impl Operator for Binary {
         let (a, b) = (x.get(0), x.get(1));
         let dtype = if self.is_logical() { Some(DType::Bool) } else { a.dtype.or(b.dtype) };
         let mut fact = Fact::new(dtype, broadcast(&a.shape, &b.shape)?);
-        if let (Some(p), Some(q)) = (&a.elems, &b.elems)
-            && !self.is_logical()
-            && (p.len() == q.len() || p.len() == 1 || q.len() == 1)
-        {
-            let n = if p.len() == 1 { q.len() } else { p.len() };
-            fact.elems = Some((0..n).map(|i| self.of_dims(&p[i % p.len()], &q[i % q.len()])).collect());
+        // The elements of u64 are held in the bits of i64, which order differently.
+        if a.dtype != Some(DType::U64) {
+            fact.elems = zip_elems(a, b, |p, q| self.of_dims(p, q));
         }
         Ok(vec![fact])
     }
@@ -87,6 +112,7 @@ impl Operator for Binary {
     fn since(&self) -> i64 {
         match self {
             Binary::LessOrEqual | Binary::GreaterOrEqual => 12,
+            Binary::BitwiseAnd | Binary::BitwiseOr | Binary::BitwiseXor => 18,
             Binary::Min | Binary::Max => 8,
             _ => 7,
         }
@@ -94,5 +120,82 @@ impl Operator for Binary {
 
     fn quant(&self) -> Quant {
         if *self == Binary::Add { Quant::Arithmetic } else { Quant::Float }
+    }
+}
+
+/// The remainder of a division. Inputs: a, b.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mod {
+    /// Whether the quotient is rounded towards zero, as C does, and not down.
+    pub fmod: bool,
+}
+
+impl Mod {
+    pub(super) fn read(r: &mut Reader) -> Result<Self> {
+        Ok(Self { fmod: r.flag("fmod", false)? })
+    }
+
+    fn of_dims(&self, a: i64, b: i64) -> Option<i64> {
+        let rest = a.checked_rem(b)?;
+        let down = !self.fmod && rest != 0 && (rest < 0) != (b < 0);
+        Some(if down { rest + b } else { rest })
+    }
+}
+
+impl Operator for Mod {
+    fn op_type(&self) -> &str {
+        "Mod"
+    }
+    fn attrs(&self) -> Attrs {
+        if self.fmod { vec![("fmod", true.into())] } else { vec![] }
+    }
+    fn arity(&self) -> RangeInclusive<usize> {
+        2..=2
+    }
+    fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
+        let (a, b) = (x.get(0), x.get(1));
+        let mut fact = Fact::new(a.dtype.or(b.dtype), broadcast(&a.shape, &b.shape)?);
+        if a.dtype != Some(DType::U64) {
+            fact.elems = zip_elems(a, b, |p, q| p.zip(q, |p, q| self.of_dims(p, q)));
+        }
+        Ok(vec![fact])
+    }
+    fn since(&self) -> i64 {
+        10
+    }
+}
+
+/// Shifts the bits of integers. Inputs: x, by how many.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BitShift {
+    /// Whether they move towards the lower ones.
+    pub right: bool,
+}
+
+impl BitShift {
+    pub(super) fn read(r: &mut Reader) -> Result<Self> {
+        match r.string("direction", "")?.as_str() {
+            "RIGHT" => Ok(Self { right: true }),
+            "LEFT" => Ok(Self { right: false }),
+            other => Err(Error::malformed(format!("direction={other}"))),
+        }
+    }
+}
+
+impl Operator for BitShift {
+    fn op_type(&self) -> &str {
+        "BitShift"
+    }
+    fn attrs(&self) -> Attrs {
+        vec![("direction", if self.right { "RIGHT" } else { "LEFT" }.into())]
+    }
+    fn arity(&self) -> RangeInclusive<usize> {
+        2..=2
+    }
+    fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
+        Ok(vec![Fact::new(x.get(0).dtype.or(x.get(1).dtype), broadcast(x.shape(0), x.shape(1))?)])
+    }
+    fn since(&self) -> i64 {
+        11
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     error::{Error, Result},
     op::{Inputs, Operator},
     tensor::Tensor,
-    value::{Dim, Fact, broadcast},
+    value::{Dim, Fact, MAX_ELEMS, broadcast},
 };
 use std::ops::RangeInclusive;
 
@@ -21,11 +21,18 @@ impl Operator for Expand {
         2..=2
     }
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
-        let shape = match &x.get(1).elems {
-            Some(target) => broadcast(x.shape(0), &Some(target.clone()))?,
-            None => None,
+        let target = match (&x.get(1).elems, x.get(1).fixed().as_deref()) {
+            (Some(target), _) => Some(target.clone()),
+            (None, Some(&[rank])) if rank <= 64 => Some(vec![Dim::Unknown; rank]),
+            _ => None,
         };
-        Ok(vec![Fact::new(x.get(0).dtype, shape)])
+        let mut fact = Fact::new(x.get(0).dtype, broadcast(x.shape(0), &target)?);
+        if let (Some(&[n]), Some([elem])) = (fact.fixed().as_deref(), x.get(0).elems.as_deref())
+            && n <= MAX_ELEMS
+        {
+            fact.elems = Some(vec![elem.clone(); n]);
+        }
+        Ok(vec![fact])
     }
     fn inflates(&self) -> bool {
         true
@@ -70,7 +77,7 @@ impl Operator for ConstantOfShape {
         };
         let mut fact = Fact::new(Some(self.value.dtype()), shape);
         if let (Some(&[n]), Some(v)) = (fact.fixed().as_deref(), self.value.as_i64())
-            && n <= crate::value::MAX_ELEMS
+            && n <= MAX_ELEMS
         {
             fact.elems = Some(vec![Dim::Known(v[0]); n]);
         }

@@ -1,4 +1,4 @@
-//! Gather.
+//! Gather, GatherElements and GatherND.
 
 use crate::{
     attr::{Attrs, Reader},
@@ -14,6 +14,12 @@ use std::ops::RangeInclusive;
 pub struct Gather {
     /// The axis; may count from the end.
     pub axis: i64,
+}
+
+/// The elements at `at`, where negative places count from the end.
+fn picked(elems: &[Dim], at: &[i64]) -> Option<Vec<Dim>> {
+    let n = elems.len() as i64;
+    at.iter().map(|i| elems.get(usize::try_from(if *i < 0 { i + n } else { *i }).ok()?).cloned()).collect()
 }
 
 impl Gather {
@@ -50,13 +56,118 @@ impl Operator for Gather {
             && data.len() == 1
             && indices.len() <= 1
         {
-            let n = elems.len() as i64;
-            fact.elems = at
-                .iter()
-                .map(|i| elems.get(usize::try_from(if *i < 0 { i + n } else { *i }).ok()?).cloned())
-                .collect::<Option<Vec<Dim>>>();
+            fact.elems = picked(elems, &at);
         }
         Ok(vec![fact])
+    }
+
+    fn quant(&self) -> Quant {
+        Quant::Same
+    }
+}
+
+/// Takes one element of input 0 for each element of input 1, which is its index along `axis`; the
+/// other coordinates are those of the index itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GatherElements {
+    /// The axis; may count from the end.
+    pub axis: i64,
+}
+
+impl GatherElements {
+    pub(super) fn read(r: &mut Reader) -> Result<Self> {
+        Ok(Self { axis: r.int("axis", 0)? })
+    }
+}
+
+impl Operator for GatherElements {
+    fn op_type(&self) -> &str {
+        "GatherElements"
+    }
+
+    fn attrs(&self) -> Attrs {
+        vec![("axis", self.axis.into())]
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        2..=2
+    }
+
+    fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
+        let mut fact = Fact::new(x.get(0).dtype, x.shape(1).clone());
+        if let (Some(data), Some(at)) = (x.dims(0), x.dims(1)) {
+            value::axis(self.axis, data.len())?;
+            if data.len() != at.len() {
+                return Err(Error::malformed(format!("indices of rank {} into rank {}", at.len(), data.len())));
+            }
+            if let (1, Some(elems), Some(at)) = (data.len(), &x.get(0).elems, x.ints(1)) {
+                fact.elems = picked(elems, &at);
+            }
+        }
+        Ok(vec![fact])
+    }
+
+    fn since(&self) -> i64 {
+        11
+    }
+
+    fn quant(&self) -> Quant {
+        Quant::Same
+    }
+}
+
+/// Takes the slices of input 0 that the rows of input 1 address.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GatherNd {
+    /// How many leading axes both inputs share.
+    pub batch_dims: usize,
+}
+
+impl GatherNd {
+    pub(super) fn read(r: &mut Reader) -> Result<Self> {
+        let batch_dims = r.int("batch_dims", 0)?;
+        let batch_dims = usize::try_from(batch_dims).ok().filter(|b| *b <= 64);
+        Ok(Self { batch_dims: batch_dims.ok_or_else(|| Error::malformed("batch_dims is out of range"))? })
+    }
+}
+
+impl Operator for GatherNd {
+    fn op_type(&self) -> &str {
+        "GatherND"
+    }
+
+    fn attrs(&self) -> Attrs {
+        if self.batch_dims == 0 { vec![] } else { vec![("batch_dims", (self.batch_dims as i64).into())] }
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        2..=2
+    }
+
+    fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
+        let dtype = x.get(0).dtype;
+        let (Some(data), Some(at)) = (x.dims(0), x.dims(1)) else { return Ok(vec![Fact::new(dtype, None)]) };
+        let Some(Dim::Known(depth)) = at.last() else {
+            return if at.is_empty() {
+                Err(Error::malformed("the indices of GatherND are a scalar"))
+            } else {
+                Ok(vec![Fact::new(dtype, None)])
+            };
+        };
+        let (b, depth) = (self.batch_dims, usize::try_from(*depth).unwrap_or(0));
+        if depth == 0 || b >= at.len() || b + depth > data.len() {
+            return Err(Error::malformed(format!("{depth} indices a row, after {b} axes, into rank {}", data.len())));
+        }
+        let shape = [&at[..at.len() - 1], &data[b + depth..]].concat();
+        let mut fact = Fact::new(dtype, Some(shape));
+        if let (1, 0..=2, Some(elems), Some(at)) = (data.len(), at.len(), &x.get(0).elems, x.ints(1)) {
+            fact.elems = picked(elems, &at);
+        }
+        Ok(vec![fact])
+    }
+
+    fn since(&self) -> i64 {
+        if self.batch_dims == 0 { 11 } else { 12 }
     }
 
     fn quant(&self) -> Quant {

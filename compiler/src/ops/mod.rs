@@ -18,11 +18,15 @@ pub mod concat;
 pub mod control;
 pub mod conv;
 pub mod conv_transpose;
+pub mod crop;
 pub mod cumulative;
 pub mod deform_conv;
+pub mod einsum;
 pub mod expand;
+pub mod find;
 pub mod gather;
 pub mod gemm;
+pub mod grid;
 pub mod group_norm;
 pub mod identity;
 pub mod integer;
@@ -33,6 +37,7 @@ pub mod loss;
 pub mod matmul;
 pub mod max_unpool;
 pub mod normalize;
+pub mod one_hot;
 pub mod opaque;
 pub mod pad;
 pub mod pool;
@@ -42,16 +47,21 @@ pub mod recurrent;
 pub mod reduce;
 pub mod reshape;
 pub mod resize;
+pub mod roi;
 pub mod rotary_embedding;
-pub mod scatter_nd;
+pub mod scatter;
 pub mod select;
 pub mod shape;
+pub mod signal;
 pub mod slice;
 pub mod softmax;
 pub mod source;
+pub mod space;
 pub mod split;
 pub mod squeeze;
 pub mod swiglu;
+pub mod tile;
+pub mod top_k;
 pub mod transpose;
 pub mod unary;
 pub mod variadic;
@@ -114,13 +124,42 @@ pub(crate) fn read(r: &mut Reader) -> Result<Op> {
         "Split" => split::Split::read(r)?.into(),
         "Slice" => slice::Slice::read(r)?.into(),
         "Gather" => gather::Gather::read(r)?.into(),
-        "ScatterND" => scatter_nd::ScatterNd::read(r)?.into(),
+        "GatherElements" => gather::GatherElements::read(r)?.into(),
+        "GatherND" => gather::GatherNd::read(r)?.into(),
+        "ScatterND" => scatter::ScatterNd::read(r)?.into(),
+        "ScatterElements" | "Scatter" => scatter::ScatterElements::read(r)?.into(),
+        "TensorScatter" => scatter::TensorScatter::read(r)?.into(),
+        "OneHot" => one_hot::OneHot::read(r)?.into(),
+        "EyeLike" => one_hot::EyeLike::read(r)?.into(),
+        "Trilu" => one_hot::Trilu::read(r)?.into(),
+        "Tile" => tile::Tile.into(),
+        "NonZero" => find::NonZero.into(),
+        "Compress" => find::Compress::read(r)?.into(),
+        "Unique" => find::Unique::read(r)?.into(),
+        "TopK" => top_k::TopK::read(r)?.into(),
+        "DepthToSpace" => space::DepthToSpace::read(r)?.into(),
+        "SpaceToDepth" => space::SpaceToDepth::read(r)?.into(),
+        "Col2Im" => space::Col2Im::read(r)?.into(),
+        "CenterCropPad" => crop::CenterCropPad::read(r)?.into(),
+        "ReverseSequence" => crop::ReverseSequence::read(r)?.into(),
+        "Einsum" => einsum::Einsum::read(r)?.into(),
+        "Det" => einsum::Det.into(),
+        "NonMaxSuppression" => roi::NonMaxSuppression::read(r)?.into(),
+        "RoiAlign" => roi::RoiAlign::read(r)?.into(),
+        "MaxRoiPool" => roi::MaxRoiPool::read(r)?.into(),
+        "GridSample" => grid::GridSample::read(r)?.into(),
+        "AffineGrid" => grid::AffineGrid::read(r)?.into(),
+        "HannWindow" | "HammingWindow" | "BlackmanWindow" => signal::SignalWindow::read(r)?.into(),
+        "DFT" => signal::Dft::read(r)?.into(),
+        "STFT" => signal::Stft::read(r)?.into(),
+        "MelWeightMatrix" => signal::MelWeightMatrix::read(r)?.into(),
         "Pad" => pad::Pad::read(r)?.into(),
         "Expand" => expand::Expand.into(),
         "ConstantOfShape" => expand::ConstantOfShape::read(r)?.into(),
-        "Range" => range::Range.into(),
+        "Range" => range::Range::read(r)?.into(),
         "Resize" | "Upsample" => resize::Resize::read(r)?.into(),
         "Shape" => shape::Shape::read(r)?.into(),
+        "Size" => shape::Size.into(),
         "QuantizeLinear" => quantize::Quantize::read(r)?.into(),
         "DequantizeLinear" => quantize::Dequantize::read(r)?.into(),
         "If" => control::If::read(r)?.into(),

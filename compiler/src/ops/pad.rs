@@ -16,6 +16,7 @@ pub enum PadMode {
     Constant,
     Reflect,
     Edge,
+    Wrap,
 }
 
 /// Adds a border; negative pads cut. Inputs: data, pads (begins, then ends), value, axes.
@@ -31,6 +32,7 @@ impl Pad {
             "constant" => PadMode::Constant,
             "reflect" => PadMode::Reflect,
             "edge" => PadMode::Edge,
+            "wrap" => PadMode::Wrap,
             other => return Err(Error::unsupported(format!("Pad with mode={other}"))),
         };
         if r.opset < 11 {
@@ -70,6 +72,7 @@ impl Operator for Pad {
             PadMode::Constant => vec![],
             PadMode::Reflect => vec![("mode", "reflect".into())],
             PadMode::Edge => vec![("mode", "edge".into())],
+            PadMode::Wrap => vec![("mode", "wrap".into())],
         }
     }
 
@@ -100,7 +103,7 @@ impl Operator for Pad {
     }
 
     fn since(&self) -> i64 {
-        11
+        if self.mode == PadMode::Wrap { 19 } else { 11 }
     }
 
     fn inflates(&self) -> bool {

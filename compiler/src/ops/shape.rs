@@ -1,11 +1,11 @@
-//! Shape.
+//! Shape and Size.
 
 use crate::{
     attr::{Attrs, Reader},
     error::Result,
     op::{Inputs, Operator},
     tensor::DType,
-    value::Fact,
+    value::{Dim, Fact},
 };
 
 /// The shape of its input as an `i64` vector, from axis `start` to before `end`.
@@ -48,10 +48,24 @@ impl Operator for Shape {
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         Ok(vec![match x.dims(0) {
             Some(d) => Fact::elems(d[self.axes(d.len())].to_vec(), false),
-            None => Fact::new(Some(DType::I64), Some(vec![crate::value::Dim::Unknown])),
+            None => Fact::new(Some(DType::I64), Some(vec![Dim::Unknown])),
         }])
     }
     fn since(&self) -> i64 {
         if self.start != 0 || self.end.is_some() { 15 } else { 1 }
+    }
+}
+
+/// The number of elements of its input.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Size;
+
+impl Operator for Size {
+    fn op_type(&self) -> &str {
+        "Size"
+    }
+    fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
+        let size = x.dims(0).map_or(Dim::Unknown, |d| d.iter().fold(Dim::Known(1), |n, d| n.times(d)));
+        Ok(vec![Fact::elems(vec![size], true)])
     }
 }

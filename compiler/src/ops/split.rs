@@ -42,13 +42,17 @@ impl Split {
     pub fn sizes(&self, given: Option<&[i64]>, size: i64) -> Result<Vec<i64>> {
         let parts = self.parts as i64;
         match given {
-            Some(s) if s.len() == self.parts && s.iter().all(|v| *v >= 0) && s.iter().sum::<i64>() == size => {
+            Some(s)
+                if s.len() == self.parts
+                    && s.iter().all(|v| *v >= 0)
+                    && s.iter().try_fold(0i64, |n, v| n.checked_add(*v)) == Some(size) =>
+            {
                 Ok(s.to_vec())
             }
             Some(s) => Err(Error::malformed(format!("parts {s:?} do not fill an axis of {size}"))),
             None => {
-                let each = (size + parts - 1) / parts.max(1);
-                Ok((0..parts).map(|i| each.min(size - i * each).max(0)).collect())
+                let each = size.saturating_add(parts - 1) / parts.max(1);
+                Ok((0..parts).map(|i| each.min(size.saturating_sub(i.saturating_mul(each))).max(0)).collect())
             }
         }
     }
@@ -84,11 +88,19 @@ impl Operator for Split {
             (Some(n), Some(_), Some(given)) => Some(self.sizes(Some(&given), n)?),
             _ => None,
         };
+        let elems = x.get(0).elems.as_ref().filter(|_| data.len() == 1);
+        let mut start = 0;
         Ok((0..self.parts)
             .map(|i| {
                 let mut shape = data.to_vec();
                 shape[axis] = sizes.as_ref().map_or(Dim::Unknown, |s| Dim::Known(s[i]));
-                Fact::new(dtype, Some(shape))
+                let mut fact = Fact::new(dtype, Some(shape));
+                if let (Some(elems), Some(sizes)) = (elems, &sizes) {
+                    let end = start + sizes[i] as usize;
+                    fact.elems = elems.get(start..end).map(<[Dim]>::to_vec);
+                    start = end;
+                }
+                fact
             })
             .collect())
     }

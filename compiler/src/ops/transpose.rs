@@ -51,7 +51,11 @@ impl Operator for Transpose {
             Some(d) => Some(self.resolve(d.len())?.into_iter().map(|p| d[p].clone()).collect()),
             None => None,
         };
-        Ok(vec![Fact::new(x.get(0).dtype, shape)])
+        let mut fact = Fact::new(x.get(0).dtype, shape);
+        if fact.rank().is_some_and(|r| r <= 1) {
+            fact.elems = x.get(0).elems.clone();
+        }
+        Ok(vec![fact])
     }
     fn quant(&self) -> Quant {
         Quant::Same

@@ -11,8 +11,7 @@ use std::sync::Arc;
 /// Host values with more elements than this are refused: 1 GiB.
 pub const MAX_HOST_ELEMENTS: usize = 1 << 27;
 
-/// An integer or bool tensor on the host. `u64` is held as the `i64` of the same bits, and so
-/// is `f64`: such tensors can be moved and cast, but nothing computes with them.
+/// An integer or bool tensor on the host. `u64` is held as the `i64` of the same bits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IntArray {
     /// The ONNX element type.
@@ -33,12 +32,9 @@ impl IntArray {
     /// The elements of a tensor.
     ///
     /// # Errors
-    /// Unsupported for strings, and for floats other than `f64`.
+    /// Unsupported for strings and floats.
     pub fn from_tensor(t: &Tensor) -> Result<Self> {
-        let data = match t.dtype() {
-            DType::F64 => t.bytes().as_chunks::<8>().0.iter().map(|c| i64::from_le_bytes(*c)).collect(),
-            d => t.as_i64().ok_or_else(|| Error::unsupported(format!("{d} values on the host")))?,
-        };
+        let data = t.as_i64().ok_or_else(|| Error::unsupported(format!("{} values on the host", t.dtype())))?;
         Ok(Self::new(t.dtype(), t.shape().to_vec(), data))
     }
 
@@ -47,10 +43,7 @@ impl IntArray {
     /// # Errors
     /// None: the elements fill the shape.
     pub fn into_tensor(self) -> Result<Tensor> {
-        match self.dtype {
-            DType::F64 => Tensor::new(DType::F64, self.shape, self.data.iter().flat_map(|v| v.to_le_bytes()).collect()),
-            dtype => Ok(Tensor::ints(dtype, &self.shape, &self.data)),
-        }
+        Ok(Tensor::ints(self.dtype, &self.shape, &self.data))
     }
 
     /// The number of elements.
@@ -66,11 +59,8 @@ impl IntArray {
     /// This tensor, when arithmetic can be done with it.
     ///
     /// # Errors
-    /// Unsupported for `f64`.
+    /// None: all that is held here can be computed with.
     pub fn computable(self) -> Result<Self> {
-        if self.dtype.int_range().is_none() {
-            return Err(Error::unsupported(format!("computing with {} values", self.dtype)));
-        }
         Ok(self)
     }
 
@@ -201,6 +191,10 @@ pub fn wrap(dtype: DType, v: i64) -> i64 {
         DType::Bool => (v != 0) as i64,
         DType::U8 => i64::from(v as u8),
         DType::I8 => i64::from(v as i8),
+        DType::U2 => v & 3,
+        DType::U4 => v & 15,
+        DType::I2 => v << 62 >> 62,
+        DType::I4 => v << 60 >> 60,
         DType::U16 => i64::from(v as u16),
         DType::I16 => i64::from(v as i16),
         DType::I32 => i64::from(v as i32),
@@ -273,9 +267,10 @@ pub fn reduced_shape(shape: &[usize], axes: &[usize], keepdims: bool) -> Vec<usi
 
 /// Row-major strides.
 pub fn strides(shape: &[usize]) -> Vec<isize> {
-    let mut out = vec![1; shape.len()];
+    let mut out = vec![1isize; shape.len()];
     for i in (1..shape.len()).rev() {
-        out[i - 1] = out[i] * shape[i] as isize;
+        // Without elements, nothing is read by them.
+        out[i - 1] = out[i].wrapping_mul(shape[i] as isize);
     }
     out
 }
@@ -288,7 +283,7 @@ fn broadcast_strides(shape: &[usize], rank: usize) -> Vec<isize> {
 }
 
 /// Calls `see` with the offset of every index of `shape`, in row-major order.
-fn each_offset(shape: &[usize], strides: &[isize], offset: usize, mut see: impl FnMut(usize)) {
+pub fn each_offset(shape: &[usize], strides: &[isize], offset: usize, mut see: impl FnMut(usize)) {
     if shape.contains(&0) {
         return;
     }

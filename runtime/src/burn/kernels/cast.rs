@@ -1,67 +1,97 @@
-//! Cast among all element types.
+//! Cast among all element types, and BitCast.
 
 use super::Args;
-use crate::burn::{
-    host::{IntArray, wrap},
-    tensor::{Float, Value},
+use crate::{
+    burn::{
+        host::{IntArray, wrap},
+        tensor::{Float, Value},
+    },
+    device::Device,
 };
 use compress_compiler::{
     error::{Error, Result},
-    tensor::DType,
+    narrow::{decode, encode, is_narrow},
+    ops::cast::{BitCast, Rounding},
+    tensor::{DType, Tensor},
 };
 
 /// Floats become integers by truncation and saturate; integers are cut to the width.
-pub(super) fn cast(to: DType, mut a: Args) -> Result<Value> {
+pub(super) fn cast(to: DType, how: Rounding, mut a: Args) -> Result<Value> {
     if to == DType::String {
         return Err(Error::unsupported("Cast to strings"));
     }
-    let on_device = matches!(to, DType::F32 | DType::F16 | DType::BF16);
     match a.take(0)? {
-        Value::Float(x) if on_device => Ok(Value::Float(x.rounded_to(to))),
-        Value::Float(x) if x.dtype().is_float() => {
-            let shape = x.shape().to_vec();
-            let data = x.into_vec()?.into_iter().map(|v| from_f64(f64::from(v), to)).collect();
-            Ok(Value::Int(IntArray::new(to, shape, data)))
+        Value::Float(x) if x.dtype().is_float() => from_float(x, to, how, a.device),
+        other => from_ints(other.into_ints()?, to, how, a.device),
+    }
+}
+
+/// Cast to the type of the second input.
+pub(super) fn cast_like(how: Rounding, mut a: Args) -> Result<Value> {
+    cast(a.take(1)?.dtype(), how, a)
+}
+
+fn from_float(x: Float, to: DType, how: Rounding, device: &Device) -> Result<Value> {
+    if x.dtype() == to {
+        return Ok(Value::Float(x));
+    }
+    let shape = x.shape().to_vec();
+    // Burn's own cast rounds to f16 and bf16 from f32 only.
+    if to.is_float() && !is_narrow(to) && x.dtype() != DType::F64 {
+        return Ok(Value::Float(x.rounded_to(to)));
+    }
+    let data = x.into_f64s()?;
+    if to.is_float() {
+        let data = if is_narrow(to) { data.into_iter().map(|v| narrow(v, to, how)).collect() } else { data };
+        return Float::from_f64s(data, &shape, to, device).map(Value::Float);
+    }
+    let data = data.into_iter().map(|v| to_int(v, to)).collect();
+    Ok(Value::Int(IntArray::new(to, shape, data)))
+}
+
+fn from_ints(x: IntArray, to: DType, how: Rounding, device: &Device) -> Result<Value> {
+    let number = |v: &i64| if x.dtype == DType::U64 { *v as u64 as f64 } else { *v as f64 };
+    match to {
+        // Rounded once: a wide integer through `f64` could be rounded up twice.
+        DType::F32 => {
+            let number = |v: &i64| if x.dtype == DType::U64 { *v as u64 as f32 } else { *v as f32 };
+            Float::from_vec(x.data.iter().map(number).collect(), &x.shape, device).map(Value::Float)
         }
-        other => {
-            let x = other.into_ints()?;
-            if x.dtype == to {
-                return Ok(Value::Int(x));
-            }
-            if on_device {
-                let data = x.data.iter().map(|v| as_f64(*v, x.dtype) as f32).collect();
-                return Ok(Value::Float(Float::from_vec(data, &x.shape, a.device)?.rounded_to(to)));
-            }
-            let convert = |v: &i64| match x.dtype {
-                DType::F64 => from_f64(as_f64(*v, DType::F64), to),
-                _ if to == DType::F64 => as_f64(*v, x.dtype).to_bits() as i64,
-                _ => wrap(to, *v),
-            };
-            let data = x.data.iter().map(convert).collect();
+        _ if to.is_float() => {
+            let one = |v: &i64| if is_narrow(to) { narrow(number(v), to, how) } else { number(v) };
+            Float::from_f64s(x.data.iter().map(one).collect(), &x.shape, to, device).map(Value::Float)
+        }
+        _ => {
+            let data = x.data.iter().map(|v| wrap(to, *v)).collect();
             Ok(Value::Int(IntArray::new(to, x.shape, data)))
         }
     }
 }
 
-/// The number behind a host element.
-fn as_f64(v: i64, dtype: DType) -> f64 {
-    match dtype {
-        DType::F64 => f64::from_bits(v as u64),
-        DType::U64 => v as u64 as f64,
-        _ => v as f64,
-    }
+fn narrow(v: f64, to: DType, how: Rounding) -> f64 {
+    decode(to, encode(to, v, how.saturate, how.mode)).into()
 }
 
 /// The host element for a number.
-fn from_f64(v: f64, to: DType) -> i64 {
+pub(super) fn to_int(v: f64, to: DType) -> i64 {
     match to {
-        DType::F64 => v.to_bits() as i64,
         DType::Bool => (v != 0.0) as i64,
         DType::U64 => v as u64 as i64,
+        // Types that share a byte are cut as integers are.
+        _ if to.bits() < 8 => wrap(to, v as i64),
         _ => {
             // `as` truncates, saturates, and makes NaN 0.
             let (low, high) = to.int_range().unwrap_or((i64::MIN, i64::MAX));
             (v as i64).clamp(low, high)
         }
     }
+}
+
+/// The same bits as elements of another type.
+pub(super) fn bit_cast(op: &BitCast, mut a: Args) -> Result<Value> {
+    let x = a.take(0)?.download()?;
+    if x.dtype().bits() != op.to.bits() {
+        return Err(Error::malformed(format!("the bits of {} are not those of {}", x.dtype(), op.to)));
+    }
+    Value::upload(&Tensor::new(op.to, x.shape().to_vec(), x.bytes().to_vec())?, a.device)
 }

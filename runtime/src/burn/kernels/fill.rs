@@ -1,6 +1,11 @@
 //! Operators whose output may be larger than their inputs, and Shape.
 
-use super::{Args, empty_value, index::entries};
+use super::{
+    Args, empty_value,
+    index::entries,
+    movement::take,
+    numbers::{number, of_floats},
+};
 use crate::burn::{
     host::{self, IntArray},
     tensor::{Float, Value, check_size},
@@ -10,7 +15,9 @@ use compress_compiler::{
     ops::{
         expand::ConstantOfShape,
         pad::{Pad, PadMode},
+        range::Range,
         shape::Shape,
+        slice::Taken,
     },
     tensor::DType,
 };
@@ -52,7 +59,7 @@ pub(super) fn constant_of_shape(op: &ConstantOfShape, mut a: Args) -> Result<Val
     }
     let one = Value::upload(&op.value, a.device)?;
     Ok(match one {
-        Value::Float(f) => Value::Float(Float::full(&shape, f.scalar()?, a.device)?.with_dtype(dtype)),
+        Value::Float(f) => Value::Float(Float::filled(&shape, f.scalar()?, dtype, a.device)?),
         Value::Int(i) => {
             let v = *i.data.first().ok_or_else(|| Error::malformed("a value without an element"))?;
             Value::Int(IntArray::new(dtype, shape.clone(), vec![v; host::check_host(&shape)?]))
@@ -72,13 +79,13 @@ pub(super) fn range(mut a: Args) -> Result<Value> {
     match (start, limit, delta) {
         (Value::Float(s), Value::Float(l), Value::Float(d)) => {
             let dtype = s.dtype();
-            let (s, l, d) = (f64::from(s.scalar()?), f64::from(l.scalar()?), f64::from(d.scalar()?));
+            let (s, l, d) = (s.scalar()?, l.scalar()?, d.scalar()?);
             if d == 0.0 {
                 return Err(Error::malformed("a range with step 0"));
             }
             let n = count((l - s) / d)?;
-            let data = (0..n).map(|i| (s + i as f64 * d) as f32).collect();
-            Ok(Value::Float(Float::from_vec(data, &[n], a.device)?.with_dtype(dtype)))
+            let data = (0..n).map(|i| s + i as f64 * d).collect();
+            Ok(Value::Float(Float::from_f64s(data, &[n], dtype, a.device)?))
         }
         (s, l, d) => {
             let dtype = s.dtype();
@@ -87,13 +94,7 @@ pub(super) fn range(mut a: Args) -> Result<Value> {
                 _ => Err(Error::malformed("an input of Range is no scalar")),
             };
             let (s, l, d) = (one(s)?, one(l)?, one(d)?);
-            if d == 0 {
-                return Err(Error::malformed("a range with step 0"));
-            }
-            // In 128 bits nothing overflows.
-            let (span, step) = (i128::from(l) - i128::from(s), i128::from(d));
-            let n = if (span > 0) == (step > 0) { (span.abs() + step.abs() - 1) / step.abs() } else { 0 };
-            let n = host::check_host(&[usize::try_from(n).unwrap_or(usize::MAX)])?;
+            let n = host::check_host(&[usize::try_from(Range::count(s, l, d)?).unwrap_or(usize::MAX)])?;
             let data = (0..n as i64).map(|i| s.wrapping_add(i.wrapping_mul(d))).collect();
             Ok(Value::Int(IntArray::new(dtype, vec![n], data)))
         }
@@ -106,28 +107,32 @@ pub(super) fn pad(op: &Pad, mut a: Args) -> Result<Value> {
     let value = a.opt(2);
     let mut x = a.take(0)?;
     let pads = Pad::resolve(x.shape().len(), &pads, axes.as_deref().map(Vec::as_slice))?;
-    let mut border = vec![];
-    let mut shape = vec![];
+    let (mut cut, mut border, mut shape) = (vec![], vec![], vec![]);
     for (axis, (begin, end)) in pads.into_iter().enumerate() {
         let size = x.shape()[axis] as i64;
         let (low, high) = (begin.min(0).unsigned_abs() as i64, end.min(0).unsigned_abs() as i64);
         let kept = low.checked_add(high).and_then(|cut| size.checked_sub(cut)).filter(|n| *n >= 0);
         let kept = kept
             .ok_or_else(|| Error::malformed(format!("pads {begin} and {end} cut more than an axis of {size} has")))?;
-        if kept == 0 && size > 0 {
-            return Err(Error::unsupported("Pad that cuts a whole axis"));
-        }
-        if kept < size {
-            x = entries_range(x, axis, low, kept)?;
-        }
+        cut.push(Taken { axis, start: low, step: 1, count: kept });
         border.push((begin.max(0) as usize, end.max(0) as usize));
         let add = begin.max(0).saturating_add(end.max(0)) as usize;
         shape.push((kept as usize).saturating_add(add));
     }
     check_size(&shape)?;
+    if shape.contains(&0) {
+        return empty_value(x.dtype(), &shape, a.device);
+    }
+    if cut.iter().any(|t| t.count < x.shape()[t.axis] as i64) {
+        x = take(x, &cut, a.device)?;
+    }
+    if x.shape().contains(&0) && op.mode == PadMode::Constant {
+        let border = value.map(number).transpose()?.unwrap_or(0.0);
+        return of_floats(vec![border; host::check_host(&shape)?], &shape, x.dtype(), a.device);
+    }
     match op.mode {
         PadMode::Constant => constant(x, &border, value),
-        PadMode::Edge | PadMode::Reflect => {
+        PadMode::Edge | PadMode::Reflect | PadMode::Wrap => {
             for (axis, &(begin, end)) in border.iter().enumerate() {
                 let size = x.shape()[axis] as i64;
                 if (begin, end) == (0, 0) {
@@ -138,6 +143,7 @@ pub(super) fn pad(op: &Pad, mut a: Args) -> Result<Value> {
                 }
                 let index = |i: i64| match op.mode {
                     PadMode::Reflect => reflect(i, size),
+                    PadMode::Wrap => i.rem_euclid(size),
                     _ => i.clamp(0, size - 1),
                 };
                 let indices = (-(begin as i64)..size + end as i64).map(index).collect();
@@ -148,7 +154,8 @@ pub(super) fn pad(op: &Pad, mut a: Args) -> Result<Value> {
     }
 }
 
-fn constant(x: Value, border: &[(usize, usize)], value: Option<Value>) -> Result<Value> {
+/// `x` in a border of one value, 0 where none is given.
+pub(super) fn constant(x: Value, border: &[(usize, usize)], value: Option<Value>) -> Result<Value> {
     let mismatch = |d: DType| Error::malformed(format!("a border of type {d} on values of another"));
     match x {
         Value::Int(x) => {
@@ -165,20 +172,13 @@ fn constant(x: Value, border: &[(usize, usize)], value: Option<Value>) -> Result
         Value::Float(x) => {
             let v = match value {
                 None => 0.0,
-                Some(Value::Float(v)) => v.scalar()?,
+                Some(Value::Float(v)) => v.scalar()? as f32,
                 Some(Value::Int(v)) if v.dtype == x.dtype() && v.len() == 1 => v.data[0] as f32,
                 Some(Value::Int(v)) => return Err(mismatch(v.dtype)),
             };
             x.pad(border, v).map(Value::Float)
         }
     }
-}
-
-fn entries_range(x: Value, axis: usize, start: i64, count: i64) -> Result<Value> {
-    Ok(match x {
-        Value::Float(f) => Value::Float(f.slice(axis, start as usize, count as usize, 1)?),
-        Value::Int(a) => Value::Int(a.select(axis, &(start..start + count).collect::<Vec<_>>())?),
-    })
 }
 
 /// The index that `i` mirrors to, the edges not repeated.

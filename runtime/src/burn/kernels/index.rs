@@ -1,13 +1,16 @@
-//! Gather, ScatterND and Where.
+//! Operators that pick elements by index, and Where.
 
-use super::{Args, empty_value, movement::relayout};
-use crate::burn::{
-    host::{self, IntArray},
-    tensor::{Float, Value, check_size},
+use super::{Args, empty_value};
+use crate::{
+    burn::{
+        host::{self, IntArray},
+        tensor::{Float, Value, check_size},
+    },
+    device::Device,
 };
 use compress_compiler::{
     error::{Error, Result},
-    ops::gather::Gather,
+    ops::gather::{Gather, GatherElements, GatherNd},
     value,
 };
 
@@ -23,8 +26,33 @@ pub(super) fn entries(x: Value, axis: usize, indices: Vec<i64>) -> Result<Value>
     })
 }
 
+/// The elements of `x` at the places `at`, in row-major order, as a value of `shape`.
+pub(super) fn pick(x: Value, at: Vec<i64>, shape: &[usize], device: &Device) -> Result<Value> {
+    if at.is_empty() {
+        return empty_value(x.dtype(), shape, device);
+    }
+    let n = x.shape().iter().product();
+    entries(x.reshape(&[n])?, 0, at)?.reshape(shape)
+}
+
+/// Two values of one type, joined along their first axis.
+pub(super) fn joined(x: Value, y: Value, device: &Device) -> Result<Value> {
+    match (x, y) {
+        (Value::Int(x), Value::Int(y)) => IntArray::cat(&[x, y], 0).map(Value::Int),
+        (x, y) => Float::cat(vec![x.into_device(device)?, y.into_device(device)?], 0).map(Value::Float),
+    }
+}
+
+/// `x` with its axes reordered, by a permutation.
+pub(super) fn permute(x: Value, axes: &[usize]) -> Result<Value> {
+    Ok(match x {
+        Value::Float(f) => Value::Float(f.permute(axes)),
+        Value::Int(i) => Value::Int(i.permute(axes)?),
+    })
+}
+
 /// `index`, counted from the front.
-fn from_front(index: i64, size: usize) -> Result<i64> {
+pub(super) fn from_front(index: i64, size: usize) -> Result<i64> {
     let at = if index < 0 { index + size as i64 } else { index };
     if (0..size as i64).contains(&at) {
         return Ok(at);
@@ -43,48 +71,61 @@ pub(super) fn gather(op: &Gather, mut a: Args) -> Result<Value> {
         return empty_value(x.dtype(), &shape, a.device);
     }
     let indices = at.data.iter().map(|i| from_front(*i, size)).collect::<Result<_>>()?;
-    relayout(entries(x, axis, indices)?, &shape)
+    entries(x, axis, indices)?.reshape(&shape)
 }
 
-/// A copy of input 0 with some slices replaced.
-pub(super) fn scatter_nd(mut a: Args) -> Result<Value> {
-    let (x, at, updates) = (a.take(0)?, a.take(1)?.into_ints()?.computable()?, a.take(2)?);
-    let shape = x.shape().to_vec();
-    let depth = at.shape.last().copied().unwrap_or(0);
-    if at.shape.is_empty() || depth == 0 || depth > shape.len() {
+/// The place in `x`, of `shape`, that each index along `axis` means; its other coordinates are its own.
+pub(super) fn places(shape: &[usize], axis: usize, at: &IntArray) -> Result<Vec<i64>> {
+    let fits = at.shape.len() == shape.len() && (0..shape.len()).all(|i| i == axis || at.shape[i] <= shape[i]);
+    if !fits {
         return Err(Error::malformed(format!("indices of {:?} into a tensor of {shape:?}", at.shape)));
     }
-    let expected = [&at.shape[..at.shape.len() - 1], &shape[depth..]].concat();
-    if updates.shape() != expected || updates.dtype() != x.dtype() {
-        return Err(Error::malformed(format!(
-            "updates are {}{:?}, where {}{expected:?} is expected",
-            updates.dtype(),
-            updates.shape(),
-            x.dtype()
-        )));
+    let mut strides = host::strides(shape);
+    let along = std::mem::replace(&mut strides[axis], 0) as i64;
+    let mut out = Vec::with_capacity(at.len());
+    host::each_offset(&at.shape, &strides, 0, |offset| out.push(offset as i64));
+    for (place, index) in out.iter_mut().zip(at.data.iter()) {
+        *place += from_front(*index, shape[axis])? * along;
     }
-    // Rows of the tensor, then rows of the updates: the result picks from both.
-    let rows: usize = shape[..depth].iter().product();
-    let width: usize = shape[depth..].iter().product();
-    let strides = host::strides(&shape[..depth]);
-    let mut from: Vec<i64> = (0..rows as i64).collect();
+    Ok(out)
+}
+
+/// Single elements, by their index along one axis.
+pub(super) fn gather_elements(op: &GatherElements, mut a: Args) -> Result<Value> {
+    let (x, at) = (a.take(0)?, a.take(1)?.into_ints()?);
+    let axis = value::axis(op.axis, x.shape().len())?;
+    let from = places(x.shape(), axis, &at)?;
+    pick(x, from, &at.shape, a.device)
+}
+
+/// The slices that the rows of input 1 address.
+pub(super) fn gather_nd(op: &GatherNd, mut a: Args) -> Result<Value> {
+    let (x, at) = (a.take(0)?, a.take(1)?.into_ints()?);
+    let (shape, b) = (x.shape().to_vec(), op.batch_dims);
+    let depth = at.shape.last().copied().unwrap_or(0);
+    let fits = depth > 0 && b < at.shape.len() && b + depth <= shape.len() && shape[..b] == at.shape[..b];
+    if !fits {
+        return Err(Error::malformed(format!("indices of {:?} into a tensor of {shape:?}", at.shape)));
+    }
+    let out = [&at.shape[..at.shape.len() - 1], &shape[b + depth..]].concat();
+    check_size(&out)?;
+    if out.contains(&0) {
+        return empty_value(x.dtype(), &out, a.device);
+    }
+    let slices: usize = shape[b..b + depth].iter().product();
+    let strides = host::strides(&shape[b..b + depth]);
+    let a_batch: usize = at.shape[b..at.shape.len() - 1].iter().product();
+    let mut from = Vec::with_capacity(at.len() / depth);
     for (n, index) in at.data.chunks_exact(depth).enumerate() {
-        let mut row = 0;
+        let mut row = (n / a_batch * slices) as i64;
         for (i, v) in index.iter().enumerate() {
-            row += from_front(*v, shape[i])? as usize * strides[i] as usize;
+            row += from_front(*v, shape[b + i])? * strides[i] as i64;
         }
-        from[row] = (rows + n) as i64;
+        from.push(row);
     }
-    let count = at.data.len() / depth;
-    if count == 0 || width == 0 {
-        return Ok(x);
-    }
-    let parts = (relayout(x, &[rows, width])?, relayout(updates, &[count, width])?);
-    let all = match parts {
-        (Value::Int(x), Value::Int(u)) => Value::Int(IntArray::cat(&[x, u], 0)?),
-        (x, u) => Value::Float(Float::cat(vec![x.into_device(a.device)?, u.into_device(a.device)?], 0)?),
-    };
-    relayout(entries(all, 0, from)?, &shape)
+    let rows: usize = shape[..b + depth].iter().product();
+    let width = shape[b + depth..].iter().product();
+    entries(x.reshape(&[rows, width])?, 0, from)?.reshape(&out)
 }
 
 /// `condition ? x : y`.

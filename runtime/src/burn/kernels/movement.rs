@@ -21,14 +21,6 @@ use compress_compiler::{
     value::{self, Dim},
 };
 
-/// The same elements under another shape.
-pub(super) fn relayout(v: Value, shape: &[usize]) -> Result<Value> {
-    Ok(match v {
-        Value::Float(f) => Value::Float(f.reshape(shape)?),
-        Value::Int(a) => Value::Int(a.reshape(shape)?),
-    })
-}
-
 /// Reshape to the shape in input 1.
 pub(super) fn reshape(op: &Reshape, mut a: Args) -> Result<Value> {
     let target: Vec<Dim> = a.ints(1)?.iter().map(|v| Dim::Known(*v)).collect();
@@ -37,7 +29,7 @@ pub(super) fn reshape(op: &Reshape, mut a: Args) -> Result<Value> {
     let shape = op.resolve(Some(&dims), &target)?;
     let shape: Option<Vec<usize>> = shape.iter().map(|d| d.known().and_then(|n| usize::try_from(n).ok())).collect();
     let shape = shape.ok_or_else(|| Error::malformed(format!("{:?} cannot become {target:?}", x.shape())))?;
-    relayout(x, &shape)
+    x.reshape(&shape)
 }
 
 /// Flatten to a matrix.
@@ -50,7 +42,7 @@ pub(super) fn flatten(op: &Flatten, mut a: Args) -> Result<Value> {
     }
     let (rows, columns) = x.shape().split_at(at as usize);
     let shape = [rows.iter().product(), columns.iter().product()];
-    relayout(x, &shape)
+    x.reshape(&shape)
 }
 
 /// Drops axes of size 1.
@@ -66,7 +58,7 @@ pub(super) fn squeeze(mut a: Args) -> Result<Value> {
         return Err(Error::malformed(format!("axis {i} has size {}, not 1", x.shape()[*i])));
     }
     let shape: Vec<usize> = (0..rank).filter(|i| !drop.contains(i)).map(|i| x.shape()[i]).collect();
-    relayout(x, &shape)
+    x.reshape(&shape)
 }
 
 /// Inserts axes of size 1.
@@ -77,7 +69,7 @@ pub(super) fn unsqueeze(mut a: Args) -> Result<Value> {
     for i in Unsqueeze::axes(&axes, shape.len())? {
         shape.insert(i, 1);
     }
-    relayout(x, &shape)
+    x.reshape(&shape)
 }
 
 /// Reorders axes.
@@ -108,7 +100,7 @@ pub(super) fn concat(op: &Concat, a: Args) -> Result<Value> {
 }
 
 /// Takes what `taken` says, at most once an axis.
-fn take(x: Value, taken: &[Taken], device: &Device) -> Result<Value> {
+pub(super) fn take(x: Value, taken: &[Taken], device: &Device) -> Result<Value> {
     match x {
         Value::Int(i) => i.slice(taken).map(Value::Int),
         Value::Float(f) if taken.iter().any(|t| t.count == 0) => {

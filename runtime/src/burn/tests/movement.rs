@@ -9,7 +9,7 @@ use compress_compiler::{
         range::Range,
         reshape::{Flatten, Reshape},
         resize::{Coordinates, Interpolation, Nearest, Resize},
-        scatter_nd::ScatterNd,
+        scatter::{Reduction, ScatterNd},
         shape::Shape,
         slice::Slice,
         split::Split,
@@ -110,7 +110,7 @@ fn picks_and_replaces() {
     assert_eq!(fails(Gather { axis: 0 }, &[&noise(&[3], 1), &Tensor::i64s(&[-4])]), Kind::Malformed);
     for x in kinds(&[3, 2]) {
         let replacement = run(Slice, &[&x, &Tensor::i64s(&[0]), &Tensor::i64s(&[2])]);
-        let y = run(ScatterNd, &[&x, &Tensor::ints(DType::I64, &[2, 1], &[2, -2]), &replacement]);
+        let y = run(ScatterNd { reduction: Reduction::Replace }, &[&x, &Tensor::ints(DType::I64, &[2, 1], &[2, -2]), &replacement]);
         assert_eq!(numbers(&y), [0, 1, 2, 3, 0, 1]);
         let one = run(
             Slice,
@@ -120,12 +120,12 @@ fn picks_and_replaces() {
                 &Tensor::i64s(&[6]),
             ],
         );
-        let y = run(ScatterNd, &[&x, &Tensor::ints(DType::I64, &[1, 2], &[0, 1]), &one]);
+        let y = run(ScatterNd { reduction: Reduction::Replace }, &[&x, &Tensor::ints(DType::I64, &[1, 2], &[0, 1]), &one]);
         assert_eq!(numbers(&y), [0, 5, 2, 3, 4, 5]);
     }
     let (x, u) = (noise(&[3, 2], 1), noise(&[1, 2], 1));
-    assert_eq!(fails(ScatterNd, &[&x, &Tensor::ints(DType::I64, &[1, 1], &[3]), &u]), Kind::Malformed);
-    assert_eq!(fails(ScatterNd, &[&x, &Tensor::ints(DType::I64, &[1, 2], &[0, 0]), &u]), Kind::Malformed);
+    assert_eq!(fails(ScatterNd { reduction: Reduction::Replace }, &[&x, &Tensor::ints(DType::I64, &[1, 1], &[3]), &u]), Kind::Malformed);
+    assert_eq!(fails(ScatterNd { reduction: Reduction::Replace }, &[&x, &Tensor::ints(DType::I64, &[1, 2], &[0, 0]), &u]), Kind::Malformed);
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn growth() {
 }
 
 fn resize(mode: Interpolation, coordinates: Coordinates, nearest: Nearest, x: &Tensor, scales: &[f32]) -> Tensor {
-    let op = Resize { mode, coordinates, nearest };
+    let op = Resize { mode, coordinates, nearest, ..Resize::default() };
     try_run(op, &[Some(x.clone()), None, Some(f32s(scales))], 1).unwrap().remove(0)
 }
 
@@ -220,7 +220,7 @@ fn resizes() {
     let y = resize(Interpolation::Nearest, Asymmetric, Nearest::Floor, &line, &[1.0, 1.0, 2.0]);
     close(&y, &[1, 1, 8], &[0.0, 0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0]);
     // By sizes, and of bytes.
-    let op = Resize { mode: Interpolation::Nearest, coordinates: Asymmetric, nearest: Nearest::Floor };
+    let op = Resize { coordinates: Asymmetric, nearest: Nearest::Floor, ..Resize::default() };
     let bytes = Tensor::ints(DType::U8, &[1, 1, 2], &[7, 200]);
     let y = try_run(op.clone(), &[Some(bytes), None, None, Some(Tensor::i64s(&[1, 1, 3]))], 1).unwrap().remove(0);
     same_ints(&y, &[1, 1, 3], &[7, 7, 200]);
