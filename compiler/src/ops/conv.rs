@@ -5,7 +5,7 @@ use crate::{
     attr::{Attrs, Reader},
     error::{Error, Result},
     op::{Inputs, Operator, Quant, WeightAxes},
-    value::{Dim, Fact},
+    value::{Dim, Fact, Shape},
 };
 use std::ops::RangeInclusive;
 
@@ -32,6 +32,49 @@ impl Conv {
         }
         Ok(op)
     }
+
+    /// The output's shape, given those of data and weight.
+    ///
+    /// # Errors
+    /// Malformed when they don't fit each other or the attributes.
+    pub fn output(&self, data: Option<&[Dim]>, weight: Option<&[Dim]>) -> Result<Shape> {
+        let (Some(data), Some(weight)) = (data, weight) else { return Ok(None) };
+        if data.len() < 3 || data.len() != weight.len() {
+            return Err(Error::malformed(format!(
+                "input of rank {} and weight of rank {} should be equal and at least 3",
+                data.len(),
+                weight.len()
+            )));
+        }
+        let spatial = data.len() - 2;
+        self.window.check_rank(spatial)?;
+        if !self.kernel.is_empty() {
+            let fits = self.kernel.len() == spatial
+                && self.kernel.iter().zip(&weight[2..]).all(|(k, w)| w.known().is_none_or(|w| w == *k));
+            if !fits {
+                return Err(Error::malformed(format!("kernel_shape {:?} is not that of the weight", self.kernel)));
+            }
+        }
+        if let (Some(c), Some(w)) = (data[1].known(), weight[1].known())
+            && w.checked_mul(self.group) != Some(c)
+        {
+            return Err(Error::malformed(format!(
+                "input has {c} channels, the weight wants {w} in each of {} groups",
+                self.group
+            )));
+        }
+        if weight[0].known().is_some_and(|m| m % self.group != 0) {
+            return Err(Error::malformed(format!("{} filters do not divide into {} groups", weight[0], self.group)));
+        }
+        let mut shape = vec![data[0].clone(), weight[0].clone()];
+        for i in 0..spatial {
+            shape.push(match weight[2 + i].known() {
+                Some(k) => self.window.output(i, &data[2 + i], k)?,
+                None => Dim::Unknown,
+            });
+        }
+        Ok(Some(shape))
+    }
 }
 
 impl Operator for Conv {
@@ -56,45 +99,7 @@ impl Operator for Conv {
     }
 
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
-        let dtype = x.get(0).dtype;
-        let (Some(data), Some(weight)) = (x.dims(0), x.dims(1)) else {
-            return Ok(vec![Fact::new(dtype, None)]);
-        };
-        if data.len() < 3 || data.len() != weight.len() {
-            return Err(Error::malformed(format!(
-                "input of rank {} and weight of rank {} should be equal and at least 3",
-                data.len(),
-                weight.len()
-            )));
-        }
-        let spatial = data.len() - 2;
-        self.window.check_rank(spatial)?;
-        if !self.kernel.is_empty() {
-            let fits = self.kernel.len() == spatial
-                && self.kernel.iter().zip(&weight[2..]).all(|(k, w)| w.known().is_none_or(|w| w == *k));
-            if !fits {
-                return Err(Error::malformed(format!("kernel_shape {:?} is not that of the weight", self.kernel)));
-            }
-        }
-        if let (Some(c), Some(w)) = (data[1].known(), weight[1].known())
-            && c != w * self.group
-        {
-            return Err(Error::malformed(format!(
-                "input has {c} channels, the weight wants {w} in each of {} groups",
-                self.group
-            )));
-        }
-        if weight[0].known().is_some_and(|m| m % self.group != 0) {
-            return Err(Error::malformed(format!("{} filters do not divide into {} groups", weight[0], self.group)));
-        }
-        let mut shape = vec![data[0].clone(), weight[0].clone()];
-        for i in 0..spatial {
-            shape.push(match weight[2 + i].known() {
-                Some(k) => self.window.output(i, &data[2 + i], k)?,
-                None => Dim::Unknown,
-            });
-        }
-        Ok(vec![Fact::new(dtype, Some(shape))])
+        Ok(vec![Fact::new(x.get(0).dtype, self.output(x.dims(0), x.dims(1))?)])
     }
 
     fn quant(&self) -> Quant {

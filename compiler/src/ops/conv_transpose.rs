@@ -23,26 +23,71 @@ pub struct ConvTranspose {
     pub kernel: Vec<i64>,
     /// Added to the end of each output axis; empty means 0.
     pub output_padding: Vec<i64>,
+    /// The spatial sizes of the output, from which padding follows; empty means that padding is
+    /// given, and sizes follow.
+    pub output_shape: Vec<i64>,
 }
 
 impl ConvTranspose {
     pub(super) fn read(r: &mut Reader) -> Result<Self> {
-        if r.opt_ints("output_shape")?.is_some() {
-            return Err(Error::unsupported("ConvTranspose with output_shape"));
-        }
         let op = Self {
             window: Window::read(r)?,
             group: r.int("group", 1)?,
             kernel: r.opt_ints("kernel_shape")?.unwrap_or_default(),
             output_padding: r.opt_ints("output_padding")?.unwrap_or_default(),
+            output_shape: r.opt_ints("output_shape")?.unwrap_or_default(),
         };
+        let sizes = [&op.output_padding, &op.output_shape].into_iter().flatten();
+        if sizes.into_iter().any(|n| !(0..=i64::from(i32::MAX)).contains(n)) {
+            return Err(Error::malformed(format!(
+                "output_padding {:?} and output_shape {:?} must not be negative",
+                op.output_padding, op.output_shape
+            )));
+        }
         if op.group < 1 {
             return Err(Error::malformed(format!("group {} must be 1 or more", op.group)));
         }
-        if op.window.auto_pad != AutoPad::NotSet {
-            return Err(Error::unsupported("ConvTranspose with auto_pad"));
-        }
         Ok(op)
+    }
+
+    /// Checks that every list has one entry an axis (two for pads).
+    ///
+    /// # Errors
+    /// Malformed otherwise.
+    pub fn check_rank(&self, spatial: usize) -> Result<()> {
+        self.window.check_rank(spatial)?;
+        let fits = |list: &[i64]| list.is_empty() || list.len() == spatial;
+        // Some exporters write the whole shape.
+        if fits(&self.output_padding) && (fits(&self.output_shape) || self.output_shape.len() == spatial + 2) {
+            return Ok(());
+        }
+        Err(Error::malformed(format!(
+            "output_padding {:?} and output_shape {:?} do not fit {spatial} spatial axes",
+            self.output_padding, self.output_shape
+        )))
+    }
+
+    /// Along one of `spatial` axes, of size `size` under a kernel of `kernel` taps: how much is cut
+    /// from the start of what all taps reach, and the size of the output; `None` when that is
+    /// negative or absurd.
+    pub fn placed(&self, axis: usize, spatial: usize, size: i64, kernel: i64) -> Option<(i64, i64)> {
+        let w = &self.window;
+        let taps = w.dilation(axis).checked_mul(kernel - 1)?.checked_add(1)?;
+        let reach = w.stride(axis).checked_mul(size - 1)?.checked_add(taps)?;
+        let reach = reach.checked_add(self.output_padding.get(axis).copied().unwrap_or(0))?;
+        let given = self.output_shape.len().checked_sub(spatial).and_then(|i| self.output_shape.get(i + axis).copied());
+        let same = matches!(w.auto_pad, AutoPad::SameUpper | AutoPad::SameLower);
+        let (begin, out) = match given.or(same.then(|| size.saturating_mul(w.stride(axis)))) {
+            Some(out) => {
+                let cut = (reach - out).max(0);
+                (if w.auto_pad == AutoPad::SameUpper { cut / 2 } else { cut - cut / 2 }, out)
+            }
+            None => {
+                let (begin, end) = w.padding(axis, size, kernel);
+                (begin, reach - begin - end)
+            }
+        };
+        (0..=i64::from(i32::MAX)).contains(&out).then_some((begin, out))
     }
 }
 
@@ -59,6 +104,9 @@ impl Operator for ConvTranspose {
         a.extend(self.window.attrs());
         if !self.output_padding.is_empty() {
             a.push(("output_padding", self.output_padding.clone().into()));
+        }
+        if !self.output_shape.is_empty() {
+            a.push(("output_shape", self.output_shape.clone().into()));
         }
         if self.group != 1 {
             a.push(("group", self.group.into()));
@@ -78,7 +126,8 @@ impl Operator for ConvTranspose {
         if data.len() < 3 || data.len() != weight.len() {
             return Err(Error::malformed("input and weight should have one rank, at least 3"));
         }
-        self.window.check_rank(data.len() - 2)?;
+        let spatial = data.len() - 2;
+        self.check_rank(spatial)?;
         if let (Some(c), Some(w)) = (data[1].known(), weight[0].known())
             && (c != w || c % self.group != 0)
         {
@@ -87,11 +136,7 @@ impl Operator for ConvTranspose {
         let channels = weight[1].zip(&Dim::Known(self.group), i64::checked_mul);
         let mut shape = vec![data[0].clone(), channels];
         for (i, size) in data[2..].iter().enumerate() {
-            let extra = self.output_padding.get(i).copied().unwrap_or(0);
-            shape.push(size.zip(&weight[2 + i], |n, k| {
-                let (begin, end) = self.window.padding(i, n, k);
-                Some(self.window.stride(i) * (n - 1) + extra + self.window.dilation(i) * (k - 1) + 1 - begin - end)
-            }));
+            shape.push(size.zip(&weight[2 + i], |n, k| Some(self.placed(i, spatial, n, k)?.1)));
         }
         Ok(vec![Fact::new(dtype, Some(shape))])
     }

@@ -4,7 +4,7 @@ use super::conv::size;
 use crate::{
     error::{Error, Result},
     op::{Inputs, Operator, Quant, WeightAxes},
-    value::{Fact, broadcast},
+    value::{Dim, Fact, Shape, broadcast},
 };
 use std::ops::RangeInclusive;
 
@@ -22,30 +22,7 @@ impl Operator for MatMul {
     }
 
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
-        let dtype = x.get(0).dtype;
-        let (Some(a), Some(b)) = (x.dims(0), x.dims(1)) else {
-            return Ok(vec![Fact::new(dtype, None)]);
-        };
-        let (Some(k), Some(_)) = (a.last(), b.last()) else {
-            return Err(Error::malformed("a scalar operand"));
-        };
-        let k2 = &b[b.len().saturating_sub(2)];
-        if let (Some(p), Some(q)) = (k.known(), k2.known())
-            && p != q
-        {
-            return Err(Error::malformed(format!("inner dimensions {p} and {q} differ")));
-        }
-        let batch = |d: &[_]| Some(d[..d.len().saturating_sub(2)].to_vec());
-        let shape = broadcast(&batch(a), &batch(b))?.map(|mut s| {
-            if a.len() > 1 {
-                s.push(a[a.len() - 2].clone());
-            }
-            if b.len() > 1 {
-                s.push(b[b.len() - 1].clone());
-            }
-            s
-        });
-        Ok(vec![Fact::new(dtype, shape)])
+        Ok(vec![Fact::new(x.get(0).dtype, output(x.dims(0), x.dims(1))?)])
     }
 
     fn quant(&self) -> Quant {
@@ -59,4 +36,28 @@ impl Operator for MatMul {
     fn macs(&self, x: &Inputs, outputs: &[&Fact]) -> u64 {
         size(x.dims(0).and_then(|a| a.last()).map(std::slice::from_ref)) * size(outputs[0].dims())
     }
+}
+
+/// The shape of a product, given those of its operands.
+pub(super) fn output(a: Option<&[Dim]>, b: Option<&[Dim]>) -> Result<Shape> {
+    let (Some(a), Some(b)) = (a, b) else { return Ok(None) };
+    let (Some(k), Some(_)) = (a.last(), b.last()) else {
+        return Err(Error::malformed("a scalar operand"));
+    };
+    let k2 = &b[b.len().saturating_sub(2)];
+    if let (Some(p), Some(q)) = (k.known(), k2.known())
+        && p != q
+    {
+        return Err(Error::malformed(format!("inner dimensions {p} and {q} differ")));
+    }
+    let batch = |d: &[_]| Some(d[..d.len().saturating_sub(2)].to_vec());
+    Ok(broadcast(&batch(a), &batch(b))?.map(|mut s| {
+        if a.len() > 1 {
+            s.push(a[a.len() - 2].clone());
+        }
+        if b.len() > 1 {
+            s.push(b[b.len() - 1].clone());
+        }
+        s
+    }))
 }

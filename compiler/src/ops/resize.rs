@@ -1,42 +1,70 @@
-//! Resize: nearest neighbour and linear interpolation by whole or fractional scales.
+//! Resize, and Upsample, its name of old.
 
 use crate::{
     attr::{Attrs, Reader},
     error::{Error, Result},
     op::{Inputs, Operator, Quant},
-    value::{Dim, Fact},
+    tensor::Tensor,
+    value::{self, Dim, Fact},
 };
 use std::ops::RangeInclusive;
 
-/// How values between pixels are found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Interpolation {
-    Nearest,
-    Linear,
+macro_rules! names {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident = $text:literal),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[allow(missing_docs)]
+        pub enum $name { $($variant),* }
+
+        impl $name {
+            fn read(r: &mut Reader, attr: &str, default: Self) -> Result<Self> {
+                match r.string(attr, default.text())?.as_str() {
+                    $($text => Ok(Self::$variant),)*
+                    other => Err(Error::malformed(format!("{attr} {other}"))),
+                }
+            }
+
+            fn text(self) -> &'static str {
+                match self { $(Self::$variant => $text),* }
+            }
+        }
+    };
 }
 
-/// ONNX's `coordinate_transformation_mode`, those we know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Coordinates {
-    HalfPixel,
-    PytorchHalfPixel,
-    AlignCorners,
-    Asymmetric,
+names! {
+    /// How values between pixels are found.
+    Interpolation { Nearest = "nearest", Linear = "linear", Cubic = "cubic" }
 }
 
-/// ONNX's `nearest_mode`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Nearest {
-    RoundPreferFloor,
-    RoundPreferCeil,
-    Floor,
-    Ceil,
+names! {
+    /// ONNX's `coordinate_transformation_mode`: where in the input an output pixel lies.
+    Coordinates {
+        HalfPixel = "half_pixel",
+        HalfPixelSymmetric = "half_pixel_symmetric",
+        PytorchHalfPixel = "pytorch_half_pixel",
+        AlignCorners = "align_corners",
+        Asymmetric = "asymmetric",
+        CropAndResize = "tf_crop_and_resize",
+    }
 }
 
-/// Resizes input 0. Inputs: x, roi (unused), scales, sizes; one of the last two is given.
+names! {
+    /// ONNX's `nearest_mode`.
+    Nearest {
+        RoundPreferFloor = "round_prefer_floor",
+        RoundPreferCeil = "round_prefer_ceil",
+        Floor = "floor",
+        Ceil = "ceil",
+    }
+}
+
+names! {
+    /// ONNX's `keep_aspect_ratio_policy`: what becomes of sizes in another ratio.
+    Aspect { Stretch = "stretch", NotLarger = "not_larger", NotSmaller = "not_smaller" }
+}
+
+/// Resizes input 0. Inputs: x, roi (of [`Coordinates::CropAndResize`]), scales, sizes; one of the
+/// last two is given.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resize {
     /// How values between pixels are found.
@@ -45,67 +73,134 @@ pub struct Resize {
     pub coordinates: Coordinates,
     /// How nearest rounds.
     pub nearest: Nearest,
+    /// The parameter of the cubic kernel.
+    pub cubic: f32,
+    /// Whether pixels outside weigh nothing, where otherwise those of the edge stand for them.
+    pub exclude_outside: bool,
+    /// What lies outside for [`Coordinates::CropAndResize`].
+    pub extrapolation: f32,
+    /// Whether the kernel is widened where the output is smaller.
+    pub antialias: bool,
+    /// The axes that roi, scales and sizes are for; all when absent.
+    pub axes: Option<Vec<i64>>,
+    /// What becomes of sizes in another ratio.
+    pub aspect: Aspect,
+}
+
+impl Default for Resize {
+    fn default() -> Self {
+        Self {
+            mode: Interpolation::Nearest,
+            coordinates: Coordinates::HalfPixel,
+            nearest: Nearest::RoundPreferFloor,
+            cubic: -0.75,
+            exclude_outside: false,
+            extrapolation: 0.0,
+            antialias: false,
+            axes: None,
+            aspect: Aspect::Stretch,
+        }
+    }
+}
+
+/// What happens to one axis.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Stretch {
+    /// The factor, of which the new size is what remains after rounding.
+    pub scale: f64,
+    /// The new size.
+    pub size: usize,
 }
 
 impl Resize {
     pub(super) fn read(r: &mut Reader) -> Result<Self> {
-        let no = |what: &str, v: &str| Error::unsupported(format!("Resize with {what}={v}"));
-        let mode = match r.string("mode", "nearest")?.as_str() {
-            "nearest" => Interpolation::Nearest,
-            "linear" => Interpolation::Linear,
-            other => return Err(no("mode", other)),
-        };
+        let default = Self::default();
         if r.opset < 11 {
-            // Upsample and Resize of opset 10: x, scales; asymmetric, rounding down.
-            return Err(no("opset", &r.opset.to_string()));
+            return Self::read_old(r);
         }
-        let coordinates = match r.string("coordinate_transformation_mode", "half_pixel")?.as_str() {
-            "half_pixel" => Coordinates::HalfPixel,
-            "pytorch_half_pixel" => Coordinates::PytorchHalfPixel,
-            "align_corners" => Coordinates::AlignCorners,
-            "asymmetric" => Coordinates::Asymmetric,
-            other => return Err(no("coordinate_transformation_mode", other)),
-        };
-        let nearest = match r.string("nearest_mode", "round_prefer_floor")?.as_str() {
-            "round_prefer_floor" => Nearest::RoundPreferFloor,
-            "round_prefer_ceil" => Nearest::RoundPreferCeil,
-            "floor" => Nearest::Floor,
-            "ceil" => Nearest::Ceil,
-            other => return Err(no("nearest_mode", other)),
-        };
-        // These matter to modes we refused above; at other values they change nothing.
-        r.float("cubic_coeff_a", -0.75)?;
-        r.float("extrapolation_value", 0.0)?;
-        r.flag("exclude_outside", false)?;
-        if r.flag("antialias", false)? {
-            return Err(no("antialias", "1"));
+        if r.op_type == "Upsample" {
+            return Err(Error::unsupported("Upsample, which ended with opset 9"));
         }
-        match r.string("keep_aspect_ratio_policy", "stretch")?.as_str() {
-            "stretch" => {}
-            other => return Err(no("keep_aspect_ratio_policy", other)),
-        }
-        if r.opt_ints("axes")?.is_some() {
-            return Err(Error::unsupported("Resize with axes"));
-        }
-        Ok(Self { mode, coordinates, nearest })
+        Ok(Self {
+            mode: Interpolation::read(r, "mode", default.mode)?,
+            coordinates: Coordinates::read(r, "coordinate_transformation_mode", default.coordinates)?,
+            nearest: Nearest::read(r, "nearest_mode", default.nearest)?,
+            cubic: r.float("cubic_coeff_a", default.cubic)?,
+            exclude_outside: r.flag("exclude_outside", false)?,
+            extrapolation: r.float("extrapolation_value", 0.0)?,
+            antialias: r.flag("antialias", false)?,
+            axes: r.opt_ints("axes")?,
+            aspect: Aspect::read(r, "keep_aspect_ratio_policy", default.aspect)?,
+        })
     }
 
-    /// The output's shape.
+    /// Upsample, and Resize of opset 10: x and scales, asymmetric, rounding down.
+    fn read_old(r: &mut Reader) -> Result<Self> {
+        let mode = match r.string("mode", "nearest")?.as_str() {
+            "nearest" => Interpolation::Nearest,
+            "linear" | "bilinear" => Interpolation::Linear,
+            other => return Err(Error::malformed(format!("mode {other}"))),
+        };
+        match r.opt_floats("scales")? {
+            Some(scales) => r.lift(2, Tensor::f32(&[scales.len()], &scales)),
+            None => r.move_input(1, 2),
+        }
+        // Opset 11 wants it, be it empty.
+        r.lift(1, Tensor::f32(&[0], &[]));
+        Ok(Self { mode, coordinates: Coordinates::Asymmetric, nearest: Nearest::Floor, ..Self::default() })
+    }
+
+    /// The axes that the lists are for, counted from the front.
+    ///
+    /// # Errors
+    /// Malformed when one is out of range or named twice.
+    pub fn axes(&self, rank: usize) -> Result<Vec<usize>> {
+        let Some(given) = &self.axes else { return Ok((0..rank).collect()) };
+        let axes = given.iter().map(|a| value::axis(*a, rank)).collect::<Result<Vec<_>>>()?;
+        match (1..axes.len()).find(|i| axes[..*i].contains(&axes[*i])) {
+            Some(i) => Err(Error::malformed(format!("axis {} is named twice", given[i]))),
+            None => Ok(axes),
+        }
+    }
+
+    /// What happens to each axis of a tensor of `shape`.
     ///
     /// # Errors
     /// Malformed when the lists don't fit the rank or a scale is not positive.
-    pub fn output(shape: &[usize], scales: Option<&[f32]>, sizes: Option<&[i64]>) -> Result<Vec<usize>> {
+    pub fn stretches(&self, shape: &[usize], scales: Option<&[f32]>, sizes: Option<&[i64]>) -> Result<Vec<Stretch>> {
         let bad = || Error::malformed(format!("scales {scales:?}, sizes {sizes:?} do not fit {shape:?}"));
+        let axes = self.axes(shape.len())?;
+        let mut out: Vec<Stretch> = shape.iter().map(|n| Stretch { scale: 1.0, size: *n }).collect();
         match (scales.filter(|s| !s.is_empty()), sizes.filter(|s| !s.is_empty())) {
-            (Some(s), None) if s.len() == shape.len() && s.iter().all(|s| *s > 0.0 && s.is_finite()) => {
-                Ok(shape.iter().zip(s).map(|(n, s)| (*n as f32 * s).floor() as usize).collect())
+            (Some(s), None) if s.len() == axes.len() && s.iter().all(|s| *s > 0.0 && s.is_finite()) => {
+                for (axis, s) in axes.into_iter().zip(s) {
+                    out[axis] = Stretch { scale: f64::from(*s), size: scaled(shape[axis] as i64, *s) as usize };
+                }
             }
-            (None, Some(s)) if s.len() == shape.len() => {
-                s.iter().map(|n| usize::try_from(*n).map_err(|_| bad())).collect()
+            (None, Some(s)) if s.len() == axes.len() && s.iter().all(|n| *n >= 0) => {
+                let by = |(axis, n): (&usize, &i64)| *n as f64 / shape[*axis].max(1) as f64;
+                let ratios = axes.iter().zip(s).map(by);
+                let common = match self.aspect {
+                    Aspect::Stretch => None,
+                    Aspect::NotLarger => ratios.reduce(f64::min),
+                    Aspect::NotSmaller => ratios.reduce(f64::max),
+                };
+                for (axis, n) in axes.iter().zip(s) {
+                    out[*axis] = match common {
+                        Some(scale) => Stretch { scale, size: (scale * shape[*axis] as f64 + 0.5) as usize },
+                        None => Stretch { scale: by((axis, n)), size: *n as usize },
+                    };
+                }
             }
-            _ => Err(bad()),
+            _ => return Err(bad()),
         }
+        Ok(out)
     }
+}
+
+/// The size of an axis of `n` after scaling. In `f32`, as other implementations have it.
+fn scaled(n: i64, scale: f32) -> i64 {
+    (n as f32 * scale).floor() as i64
 }
 
 impl Operator for Resize {
@@ -114,27 +209,31 @@ impl Operator for Resize {
     }
 
     fn attrs(&self) -> Attrs {
-        let mode = match self.mode {
-            Interpolation::Nearest => "nearest",
-            Interpolation::Linear => "linear",
-        };
-        let coordinates = match self.coordinates {
-            Coordinates::HalfPixel => "half_pixel",
-            Coordinates::PytorchHalfPixel => "pytorch_half_pixel",
-            Coordinates::AlignCorners => "align_corners",
-            Coordinates::Asymmetric => "asymmetric",
-        };
-        let nearest = match self.nearest {
-            Nearest::RoundPreferFloor => "round_prefer_floor",
-            Nearest::RoundPreferCeil => "round_prefer_ceil",
-            Nearest::Floor => "floor",
-            Nearest::Ceil => "ceil",
-        };
-        vec![
-            ("mode", mode.into()),
-            ("coordinate_transformation_mode", coordinates.into()),
-            ("nearest_mode", nearest.into()),
-        ]
+        let default = Self::default();
+        let mut a: Attrs = vec![
+            ("mode", self.mode.text().into()),
+            ("coordinate_transformation_mode", self.coordinates.text().into()),
+            ("nearest_mode", self.nearest.text().into()),
+        ];
+        if self.cubic != default.cubic {
+            a.push(("cubic_coeff_a", self.cubic.into()));
+        }
+        if self.exclude_outside {
+            a.push(("exclude_outside", true.into()));
+        }
+        if self.extrapolation != 0.0 {
+            a.push(("extrapolation_value", self.extrapolation.into()));
+        }
+        if self.antialias {
+            a.push(("antialias", true.into()));
+        }
+        if let Some(axes) = &self.axes {
+            a.push(("axes", axes.clone().into()));
+        }
+        if self.aspect != default.aspect {
+            a.push(("keep_aspect_ratio_policy", self.aspect.text().into()));
+        }
+        a
     }
 
     fn arity(&self) -> RangeInclusive<usize> {
@@ -142,28 +241,36 @@ impl Operator for Resize {
     }
 
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
-        let Some(data) = x.dims(0) else { return Ok(vec![Fact::new(x.get(0).dtype, None)]) };
-        let unknown = vec![Dim::Unknown; data.len()];
-        let shape = match (x.ints(3), x.opt(2).and_then(|f| f.floats.as_ref())) {
-            (Some(s), _) if s.len() == data.len() => s.into_iter().map(Dim::Known).collect(),
-            (None, Some(s)) if s.len() == data.len() => {
-                let scaled = data.iter().zip(s).map(|(d, s)| match (d.known(), *s == 1.0) {
-                    (_, true) => d.clone(),
-                    (Some(n), false) => Dim::Known((n as f32 * s).floor() as i64),
-                    (None, false) => Dim::Unknown,
-                });
-                scaled.collect()
-            }
-            _ => unknown,
-        };
-        Ok(vec![Fact::new(x.get(0).dtype, Some(shape))])
+        let fact = x.get(0);
+        let Some(data) = fact.dims() else { return Ok(vec![Fact::new(fact.dtype, None)]) };
+        let axes = self.axes(data.len())?;
+        let mut shape = data.to_vec();
+        let scales = x.opt(2).and_then(|f| f.floats.as_deref()).filter(|s| s.len() == axes.len());
+        let sizes = x.ints(3).filter(|s| s.len() == axes.len());
+        let fixed = fact.fixed();
+        for (i, axis) in axes.iter().enumerate() {
+            shape[*axis] = match (scales, &sizes, &fixed) {
+                (Some(s), None, _) if s[i] == 1.0 => continue,
+                (Some(s), None, _) => data[*axis].zip(&Dim::Known(0), |n, _| Some(scaled(n, s[i]))),
+                (None, Some(s), _) if self.aspect == Aspect::Stretch => Dim::Known(s[i]),
+                (None, Some(s), Some(fixed)) => Dim::from(self.stretches(fixed, None, Some(s))?[*axis].size),
+                _ => Dim::Unknown,
+            };
+        }
+        Ok(vec![Fact::new(fact.dtype, Some(shape))])
     }
 
     fn since(&self) -> i64 {
-        11
+        match self {
+            _ if self.coordinates == Coordinates::HalfPixelSymmetric => 19,
+            _ if self.antialias || self.axes.is_some() || self.aspect != Aspect::Stretch => 18,
+            _ => 11,
+        }
     }
 
     fn quant(&self) -> Quant {
-        if self.mode == Interpolation::Nearest { Quant::Same } else { Quant::Float }
+        // A value that is made up has no place on the input's scale.
+        let picks = self.mode == Interpolation::Nearest && self.coordinates != Coordinates::CropAndResize;
+        if picks { Quant::Same } else { Quant::Float }
     }
 }

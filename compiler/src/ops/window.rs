@@ -6,6 +6,9 @@ use crate::{
     value::Dim,
 };
 
+/// The longest axis whose windows are counted.
+const LONGEST: i64 = i32::MAX as i64;
+
 /// ONNX's `auto_pad`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
@@ -51,11 +54,11 @@ impl Window {
             ceil_mode: r.flag("ceil_mode", false)?,
         };
         for (name, list) in [("strides", &w.strides), ("dilations", &w.dilations)] {
-            if list.iter().any(|v| *v < 1 || *v > i32::MAX as i64) {
+            if list.iter().any(|v| *v < 1 || *v > LONGEST) {
                 return Err(Error::malformed(format!("{name} {list:?} must all be 1 or more")));
             }
         }
-        if w.pads.iter().any(|p| *p < 0 || *p > i32::MAX as i64) {
+        if w.pads.iter().any(|p| *p < 0 || *p > LONGEST) {
             return Err(Error::malformed(format!("pads {:?} must not be negative", w.pads)));
         }
         Ok(w)
@@ -127,7 +130,10 @@ impl Window {
     /// # Errors
     /// Malformed when the window is larger than the padded axis.
     pub fn output(&self, axis: usize, size: &Dim, kernel: i64) -> Result<Dim> {
-        let Some(size) = size.known() else { return Ok(Dim::Unknown) };
+        // What is larger than that can't run, and might overflow here.
+        let (Some(size), 1..=LONGEST) = (size.known().filter(|n| *n <= LONGEST), kernel) else {
+            return Ok(Dim::Unknown);
+        };
         let (begin, end) = self.padding(axis, size, kernel);
         let room = size + begin + end - (self.dilation(axis) * (kernel - 1) + 1);
         if room < 0 {

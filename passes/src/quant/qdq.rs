@@ -42,8 +42,8 @@ pub(super) fn insert(g: &mut Graph, plan: &Plan, params: &HashMap<Port, Affine>)
         let Affine { scale, zero } = params[&port];
         let scale = g.add_constant(&format!("{name}_scale"), Tensor::f32(&[], &[scale])).into();
         let zero = g.add_constant(&format!("{name}_zero_point"), Tensor::ints(DType::U8, &[], &[zero.into()])).into();
-        let q = add(g, &format!("{name}_QuantizeLinear"), Quantize { axis: 1 }, source, scale, zero)?;
-        let dq = add(g, &format!("{name}_DequantizeLinear"), Dequantize { axis: 1 }, q.into(), scale, zero)?;
+        let q = add(g, &format!("{name}_QuantizeLinear"), Quantize::along(1), source, scale, zero)?;
+        let dq = add(g, &format!("{name}_DequantizeLinear"), Dequantize::along(1), q.into(), scale, zero)?;
         if integer.contains(&source.node) {
             g.redirect(port, dq.into(), &[q]);
         } else {
@@ -100,7 +100,7 @@ fn quantize_layer(
         let zero = g
             .add_constant(&format!("{name}_quantized_zero_point"), Tensor::ints(DType::I32, &[zeros.len()], &zeros))
             .into();
-        let dq = add(g, &format!("{name}_DequantizeLinear"), Dequantize { axis: 0 }, values, scale, zero)?;
+        let dq = add(g, &format!("{name}_DequantizeLinear"), Dequantize::along(0), values, scale, zero)?;
         g.set_operand(l.node, slot, Some(dq.into()));
         remove_dead(g, port.node);
     }
@@ -118,6 +118,6 @@ fn quantize_weight(g: &mut Graph, l: &Layer, floor: Option<&Vec<f32>>) -> Result
     let values = g.add_constant(&format!("{name}_quantized"), q.values).into();
     let scale = g.add_constant(&format!("{name}_scale"), Tensor::f32(&[n], &q.scales)).into();
     let zero = g.add_constant(&format!("{name}_zero_point"), Tensor::ints(DType::I8, &[n], &vec![0; n])).into();
-    let dq = add(g, &format!("{name}_DequantizeLinear"), Dequantize { axis: axis as i64 }, values, scale, zero)?;
+    let dq = add(g, &format!("{name}_DequantizeLinear"), Dequantize::along(axis as i64), values, scale, zero)?;
     Ok((dq.into(), q.scales))
 }

@@ -1,4 +1,4 @@
-//! Conv and ConvTranspose over one or two spatial axes; one is two with a size of 1.
+//! Conv and ConvTranspose over one to three spatial axes; one is two with a size of 1.
 
 use super::Args;
 use crate::burn::tensor::{Float, Geometry, Value, check_size};
@@ -8,55 +8,58 @@ use compress_compiler::{
     value::Dim,
 };
 
-/// The window over one or two axes of sizes `data` with `kernel` taps, as one over two.
-pub(super) fn geometry(w: &Window, data: &[usize], kernel: &[usize]) -> Geometry {
-    let n = data.len();
-    // A missing first axis is one of size 1 under a kernel of 1 tap.
-    let at = |i: usize, f: &dyn Fn(usize) -> i64, default: i64| (i + n).checked_sub(2).map_or(default, f) as usize;
-    let each = |f: &dyn Fn(usize) -> i64, default| [at(0, f, default), at(1, f, default)];
+/// The window over axes of sizes `data` with `kernel` taps, as one over `N`: axes missing in front
+/// have size 1 under a kernel of 1 tap.
+pub(super) fn geometry<const N: usize>(w: &Window, data: &[usize], kernel: &[usize]) -> Geometry<N> {
+    let each = |f: &dyn Fn(usize) -> i64, default: i64| {
+        std::array::from_fn(|i| (i + data.len()).checked_sub(N).map_or(default, f) as usize)
+    };
     let pad = |i: usize| w.padding(i, data[i] as i64, kernel[i] as i64);
-    let (begin, end) = (each(&|i| pad(i).0, 0), each(&|i| pad(i).1, 0));
+    let (begin, end): ([_; N], [_; N]) = (each(&|i| pad(i).0, 0), each(&|i| pad(i).1, 0));
     Geometry {
         stride: each(&|i| w.stride(i), 1),
         dilation: each(&|i| w.dilation(i), 1),
-        pads: [(begin[0], end[0]), (begin[1], end[1])],
+        pads: std::array::from_fn(|i| (begin[i], end[i])),
     }
 }
 
-/// `[A, B, L]` as `[A, B, 1, L]`; four axes stay.
-pub(super) fn two_axes(shape: &[usize]) -> Vec<usize> {
-    match *shape {
-        [a, b, l] => vec![a, b, 1, l],
-        _ => shape.to_vec(),
-    }
+/// `[A, B, ...]` with `N` axes behind the first two, those missing of size 1.
+pub(super) fn axes<const N: usize>(shape: &[usize]) -> Vec<usize> {
+    let mut out = shape[..2].to_vec();
+    out.resize((2 + N).saturating_sub(shape.len() - 2), 1);
+    out.extend_from_slice(&shape[2..]);
+    out
 }
 
-/// The number of spatial axes, when there is a kernel for so many.
+/// The number of spatial axes.
 ///
 /// # Errors
-/// Malformed below one, unsupported above two.
+/// Malformed below one.
 pub(super) fn spatial(rank: usize) -> Result<usize> {
     match rank {
         0..=2 => Err(Error::malformed(format!("an input of rank {rank} has no spatial axes"))),
-        3 | 4 => Ok(rank - 2),
-        _ => Err(Error::unsupported(format!("windows over {} axes", rank - 2))),
+        _ => Ok(rank - 2),
     }
 }
 
-fn check_weight(x: &Float, w: &Float, kernel: &[i64]) -> Result<usize> {
-    let n = spatial(x.shape().len())?;
-    if w.shape().len() != n + 2 {
-        return Err(Error::malformed(format!("a weight of {:?} on an input of {:?}", w.shape(), x.shape())));
+fn too_many(axes: usize) -> Error {
+    Error::unsupported(format!("convolution over {axes} axes"))
+}
+
+fn check_weight(x: &[usize], w: &[usize], kernel: &[i64]) -> Result<usize> {
+    let n = spatial(x.len())?;
+    if w.len() != n + 2 {
+        return Err(Error::malformed(format!("a weight of {w:?} on an input of {x:?}")));
     }
     let same = |(k, s): (&i64, &usize)| *k == *s as i64;
-    let told = kernel.len() == n && kernel.iter().zip(&w.shape()[2..]).all(same);
+    let told = kernel.len() == n && kernel.iter().zip(&w[2..]).all(same);
     if !(told || kernel.is_empty()) {
-        return Err(Error::malformed(format!("kernel_shape {kernel:?} is not that of the weight {:?}", w.shape())));
+        return Err(Error::malformed(format!("kernel_shape {kernel:?} is not that of the weight {w:?}")));
     }
     Ok(n)
 }
 
-fn check_bias(bias: &Option<Float>, channels: usize) -> Result<()> {
+fn check_bias(bias: Option<&Float>, channels: usize) -> Result<()> {
     match bias {
         Some(b) if b.shape() != [channels] => {
             Err(Error::malformed(format!("a bias of {:?} for {channels} channels", b.shape())))
@@ -65,28 +68,56 @@ fn check_bias(bias: &Option<Float>, channels: usize) -> Result<()> {
     }
 }
 
-/// Convolution.
-pub(super) fn conv(op: &Conv, mut a: Args) -> Result<Value> {
-    let (x, w, bias) = (a.float(0)?, a.float(1)?, a.opt_float(2)?);
-    let n = check_weight(&x, &w, &op.kernel)?;
+/// The shape of a convolution's output.
+///
+/// # Errors
+/// Malformed when the shapes don't fit.
+pub(super) fn output_shape(op: &Conv, x: &[usize], w: &[usize], bias: Option<&Float>) -> Result<Vec<usize>> {
+    let n = check_weight(x, w, &op.kernel)?;
     op.window.check_rank(n)?;
-    let (filters, groups) = (w.shape()[0], op.group as usize);
-    if w.shape()[1].checked_mul(groups) != Some(x.shape()[1]) || filters % groups != 0 {
-        let (w, x) = (w.shape(), x.shape());
+    let (filters, groups) = (w[0], op.group as usize);
+    if w[1].checked_mul(groups) != Some(x[1]) || filters % groups != 0 {
         return Err(Error::malformed(format!("a weight of {w:?} in {groups} groups on an input of {x:?}")));
     }
-    check_bias(&bias, filters)?;
-    let (data, kernel) = (x.shape()[2..].to_vec(), w.shape()[2..].to_vec());
-    let mut out = vec![x.shape()[0], filters];
+    check_bias(bias, filters)?;
+    let mut out = vec![x[0], filters];
     for i in 0..n {
-        out.push(output(&op.window, i, data[i], kernel[i])?);
+        out.push(output(&op.window, i, x[2 + i], w[2 + i])?);
     }
-    let at = geometry(&op.window, &data, &kernel);
-    let (xs, ws) = (two_axes(x.shape()), two_axes(w.shape()));
+    Ok(out)
+}
+
+/// Convolution.
+pub(super) fn conv(op: &Conv, mut a: Args) -> Result<Value> {
+    convolve(op, a.float(0)?, a.float(1)?, a.opt_float(2)?).map(Value::Float)
+}
+
+/// Convolution of what is on the device.
+pub(super) fn convolve(op: &Conv, x: Float, w: Float, bias: Option<Float>) -> Result<Float> {
+    let out = output_shape(op, x.shape(), w.shape(), bias.as_ref())?;
+    match out.len() - 2 {
+        1 | 2 => {
+            let at = placed::<2>(&op.window, x.shape(), w.shape())?;
+            let (xs, ws) = (axes::<2>(x.shape()), axes::<2>(w.shape()));
+            x.reshape(&xs)?.conv2d(w.reshape(&ws)?, bias, &at, op.group as usize)?.reshape(&out)
+        }
+        3 => {
+            let at = placed::<3>(&op.window, x.shape(), w.shape())?;
+            x.conv3d(w, bias, &at, op.group as usize)
+        }
+        n => Err(too_many(n)),
+    }
+}
+
+fn placed<const N: usize>(w: &Window, x: &[usize], weight: &[usize]) -> Result<Geometry<N>> {
+    let at: Geometry<N> = geometry(w, &x[2..], &weight[2..]);
     // Where the padding differs at both ends, a padded copy is made.
-    let padded = |i: usize| xs[2 + i].saturating_add(at.pads[i].0).saturating_add(at.pads[i].1);
-    check_size(&[xs[0], xs[1], padded(0), padded(1)])?;
-    x.reshape(&xs)?.conv2d(w.reshape(&ws)?, bias, &at, groups)?.reshape(&out).map(Value::Float)
+    let mut padded = axes::<N>(x);
+    for (size, (begin, end)) in padded[2..].iter_mut().zip(at.pads) {
+        *size = size.saturating_add(begin).saturating_add(end);
+    }
+    check_size(&padded)?;
+    Ok(at)
 }
 
 /// The positions of a window along an axis.
@@ -103,47 +134,68 @@ pub(super) fn output(w: &Window, axis: usize, size: usize, kernel: usize) -> Res
 /// Transposed convolution.
 pub(super) fn conv_transpose(op: &ConvTranspose, mut a: Args) -> Result<Value> {
     let (x, w, bias) = (a.float(0)?, a.float(1)?, a.opt_float(2)?);
-    let n = check_weight(&x, &w, &op.kernel)?;
-    op.window.check_rank(n)?;
+    let n = check_weight(x.shape(), w.shape(), &op.kernel)?;
+    op.check_rank(n)?;
     let groups = op.group as usize;
     if w.shape()[0] != x.shape()[1] || x.shape()[1] % groups != 0 {
         let (w, x) = (w.shape(), x.shape());
         return Err(Error::malformed(format!("a weight of {w:?} in {groups} groups on an input of {x:?}")));
     }
     let channels = w.shape()[1].checked_mul(groups).ok_or_else(|| Error::limit("too many channels"))?;
-    check_bias(&bias, channels)?;
-    if !op.output_padding.is_empty() && op.output_padding.len() != n
-        || op.output_padding.iter().any(|p| !(0..=i64::from(i32::MAX)).contains(p))
-    {
-        return Err(Error::malformed(format!("output_padding {:?} does not fit {n} axes", op.output_padding)));
+    check_bias(bias.as_ref(), channels)?;
+    let mut out = vec![x.shape()[0], channels];
+    let mut begins = vec![];
+    for i in 0..n {
+        let place = op.placed(i, n, x.shape()[2 + i] as i64, w.shape()[2 + i] as i64).filter(|(_, out)| *out > 0);
+        let (begin, size) = place.ok_or_else(|| Error::malformed("padding leaves no output"))?;
+        begins.push(begin as usize);
+        out.push(size as usize);
     }
-    let mut at = geometry(&op.window, &x.shape()[2..], &w.shape()[2..]);
-    let mut extra = [0; 2];
-    for (e, p) in extra[2 - n..].iter_mut().zip(&op.output_padding) {
-        *e = *p as usize;
-    }
-    let (xs, ws) = (two_axes(x.shape()), two_axes(w.shape()));
-    let mut out = [0; 2];
-    for i in 0..2 {
-        let full = (xs[2 + i] - 1).checked_mul(at.stride[i]).map(|f| f + at.dilation[i] * (ws[2 + i] - 1) + 1);
-        let cut = at.pads[i].0 + at.pads[i].1;
-        out[i] = full
-            .and_then(|f| (f + extra[i]).checked_sub(cut))
-            .filter(|n| *n > 0)
-            .ok_or_else(|| Error::malformed(format!("padding {:?} leaves no output", at.pads[i])))?;
-    }
-    // Burn takes one padding an axis; where begin and end differ, the border is cut after.
-    let cut = at.pads;
-    let symmetric = cut.iter().all(|(begin, end)| begin == end);
-    if !symmetric {
-        at.pads = [(0, 0); 2];
-    }
-    let mut y = x.reshape(&xs)?.conv_transpose2d(w.reshape(&ws)?, bias, &at, extra, groups)?;
-    if !symmetric {
-        for i in 0..2 {
-            y = y.slice(2 + i, cut[i].0, out[i], 1)?;
+    check_size(&out)?;
+    let y = match n {
+        1 | 2 => {
+            let (at, extra) = grown::<2>(op, &x, &w, &begins, &out)?;
+            let (xs, ws) = (axes::<2>(x.shape()), axes::<2>(w.shape()));
+            x.reshape(&xs)?.conv_transpose2d(w.reshape(&ws)?, bias, &at, extra, groups)?
         }
+        3 => {
+            let (at, extra) = grown::<3>(op, &x, &w, &begins, &out)?;
+            x.conv_transpose3d(w, bias, &at, extra, groups)?
+        }
+        n => return Err(too_many(n)),
+    };
+    // Burn cuts as much from the end as from the start: what is too much was not added, and what
+    // is left is cut here.
+    let mut y = y;
+    let first = y.shape().len() - n;
+    for i in 0..n {
+        y = y.slice(first + i, 0, out[2 + i], 1)?;
     }
-    let shape = [&[xs[0], channels], &out[2 - n..]].concat();
-    y.reshape(&shape).map(Value::Float)
+    y.reshape(&out).map(Value::Float)
+}
+
+/// A window whose padding is `begins` at both ends, and how much the output must grow at its end
+/// to reach the size of `out`.
+fn grown<const N: usize>(
+    op: &ConvTranspose,
+    x: &Float,
+    w: &Float,
+    begins: &[usize],
+    out: &[usize],
+) -> Result<(Geometry<N>, [usize; N])> {
+    let (data, kernel) = (&x.shape()[2..], &w.shape()[2..]);
+    let mut at: Geometry<N> = geometry(&op.window, data, kernel);
+    at.pads = [(0, 0); N];
+    let mut extra = [0; N];
+    let missing = N - data.len();
+    for (i, begin) in begins.iter().enumerate() {
+        let reach = at.stride[missing + i]
+            .checked_mul(data[i] - 1)
+            .and_then(|s| s.checked_add(at.dilation[missing + i].checked_mul(kernel[i] - 1)?)?.checked_add(1));
+        let reach = reach.filter(|r| *r <= i32::MAX as usize && *begin <= i32::MAX as usize);
+        let reach = reach.ok_or_else(|| Error::limit("the output is too large"))?;
+        at.pads[missing + i] = (*begin, *begin);
+        extra[missing + i] = (out[2 + i] + 2 * begin).saturating_sub(reach);
+    }
+    Ok((at, extra))
 }

@@ -1,6 +1,6 @@
 //! MatMul and Gemm.
 
-use super::Args;
+use super::{Args, int_matmul};
 use crate::burn::{
     host,
     tensor::{Float, Value},
@@ -12,7 +12,14 @@ use compress_compiler::{
 
 /// The product as numpy has it: operands of one axis are rows and columns, batches broadcast.
 pub(super) fn matmul(mut a: Args) -> Result<Value> {
-    let (x, y) = (a.float(0)?, a.float(1)?);
+    if int_matmul::applies(&a) {
+        return int_matmul::matmul(a);
+    }
+    product(a.float(0)?, a.float(1)?).map(Value::Float)
+}
+
+/// The product of what is on the device.
+pub(super) fn product(x: Float, y: Float) -> Result<Float> {
     let (xs, ys) = (x.shape().to_vec(), y.shape().to_vec());
     let (Some(&k), Some(_)) = (xs.last(), ys.last()) else {
         return Err(Error::malformed("a product of scalars"));
@@ -30,11 +37,14 @@ pub(super) fn matmul(mut a: Args) -> Result<Value> {
         _ if ys.len() <= 2 => x.reshape(&[xs[..xs.len() - 1].iter().product(), k])?,
         _ => x,
     };
-    x.matmul(y)?.reshape(&out).map(Value::Float)
+    x.matmul(y)?.reshape(&out)
 }
 
 /// `alpha * A' * B' + beta * C`.
 pub(super) fn gemm(op: &Gemm, mut a: Args) -> Result<Value> {
+    if int_matmul::applies(&a) {
+        return int_matmul::gemm(op, a);
+    }
     let (x, y, c) = (a.float(0)?, a.float(1)?, a.opt_float(2)?);
     if x.shape().len() != 2 || y.shape().len() != 2 {
         return Err(Error::malformed(format!("operands of {:?} and {:?} should be matrices", x.shape(), y.shape())));

@@ -1,140 +1,247 @@
-//! MaxPool and AveragePool over one or two spatial axes, and their global forms.
+//! MaxPool, AveragePool, LpPool, their global forms, and MaxUnpool.
+//!
+//! A window over several axes is one over each in turn: a maximum of maxima, a sum of sums. That
+//! is how the CPU does it here, for any number of axes. Other devices have kernels of their own
+//! for the frequent cases.
 
-use super::{
-    Args,
-    conv::{geometry, output, spatial, two_axes},
-};
-use crate::{
-    burn::tensor::{Float, Geometry, Value},
-    device::Device,
+use super::{Args, conv::output, pool_device};
+use crate::burn::{
+    host::{self, IntArray, check_host},
+    tensor::{Float, Value, check_size},
 };
 use compress_compiler::{
     error::{Error, Result},
     ops::{
+        max_unpool::MaxUnpool,
         pool::{GlobalPool, Pool, PoolKind},
         reduce::ReduceKind,
     },
+    tensor::DType,
+    value::Dim,
 };
+use rayon::prelude::*;
+use std::ops::{Add, Div, Range};
 
-/// A pool over a window.
-pub(super) fn pool(op: &Pool, mut a: Args) -> Result<Value> {
-    // A maximum of quantised values is one of their integers.
-    let x = match op.kind {
-        PoolKind::Max => a.take(0)?.into_device(a.device)?,
-        PoolKind::Average => a.float(0)?,
-    };
-    let n = spatial(x.shape().len())?;
-    if op.kernel.len() != n {
-        return Err(Error::malformed(format!("kernel_shape {:?} on an input of {:?}", op.kernel, x.shape())));
-    }
-    op.window.check_rank(n)?;
-    let (data, taps): (Vec<_>, Vec<_>) = (x.shape()[2..].to_vec(), op.kernel.iter().map(|k| *k as usize).collect());
-    let mut shape = x.shape()[..2].to_vec();
-    for i in 0..n {
-        shape.push(output(&op.window, i, data[i], taps[i])?);
-    }
-    let at = geometry(&op.window, &data, &taps);
-    let four = two_axes(x.shape());
-    let (size, out) = ([four[2], four[3]], [two_axes(&shape)[2], two_axes(&shape)[3]]);
-    let kernel = [if n == 2 { taps[0] } else { 1 }, taps[n - 1]];
-    let x = x.reshape(&four)?;
-    let y = match op.kind {
-        PoolKind::Max => max(x, kernel, &at, size, out)?,
-        PoolKind::Average => average(x, kernel, &at, size, out, op, a.device)?,
-    };
-    y.reshape(&shape).map(Value::Float)
+/// A window along one axis.
+struct Axis {
+    size: usize,
+    out: usize,
+    taps: usize,
+    stride: usize,
+    dilation: usize,
+    begin: usize,
+    end: usize,
 }
 
-/// The padding behind each axis that makes the last position fit.
-fn needed(kernel: [usize; 2], at: &Geometry, size: [usize; 2], out: [usize; 2]) -> [usize; 2] {
-    [0, 1].map(|i| {
-        let reach = (out[i] - 1) * at.stride[i] + at.dilation[i] * (kernel[i] - 1) + 1;
-        reach.saturating_sub(size[i] + at.pads[i].0)
-    })
-}
-
-fn max(x: Float, kernel: [usize; 2], at: &Geometry, size: [usize; 2], out: [usize; 2]) -> Result<Float> {
-    // Burn pads both ends alike. More padding than asked for is harmless to a maximum, as
-    // long as it adds no position.
-    let fits = |i: usize| {
-        let room = size[i] + 2 * at.pads[i].0;
-        let reach = at.dilation[i] * (kernel[i] - 1) + 1;
-        room >= reach && (room - reach) / at.stride[i] + 1 == out[i]
-    };
-    if fits(0) && fits(1) {
-        return Ok(x.max_pool2d(kernel, at, false, out));
+impl Axis {
+    /// The taps that lie in `range`, counted from the start of the padding, at a position.
+    fn taps(&self, position: usize, range: Range<usize>) -> Range<usize> {
+        let start = position.saturating_mul(self.stride);
+        let before = |at: usize| at.saturating_sub(start).div_ceil(self.dilation).min(self.taps);
+        before(range.start)..before(range.end)
     }
-    let end = needed(kernel, at, size, out);
-    let border = [(0, 0), (0, 0), (at.pads[0].0, end[0]), (at.pads[1].0, end[1])];
-    let bare = Geometry { pads: [(0, 0); 2], ..*at };
-    let x = x.pad(&border, f32::NEG_INFINITY)?;
-    // What lies behind the last position is cut, lest it make another.
-    Ok(cut(x, kernel, at, out)?.max_pool2d(kernel, &bare, false, out))
+
+    /// The elements that a position sees.
+    fn seen(&self, position: usize) -> impl Iterator<Item = usize> {
+        let start = position.saturating_mul(self.stride);
+        let (begin, dilation) = (self.begin, self.dilation);
+        self.taps(position, begin..begin + self.size).map(move |t| start + t * dilation - begin)
+    }
+
+    /// How many taps an average is over: those in the input, or also those in the padding, but
+    /// never those beyond it (the overhang of ceil_mode).
+    fn counted(&self, position: usize, padding: bool) -> usize {
+        let all = self.begin + self.size + self.end;
+        self.taps(position, if padding { 0..all } else { self.begin..self.begin + self.size }).len()
+    }
+
+    /// Folds what each position sees along an axis with `inner` elements behind each entry.
+    fn fold<T: Copy + Send + Sync>(
+        &self,
+        x: &[T],
+        inner: usize,
+        start: T,
+        f: impl Fn(T, T) -> T + Sync,
+        finish: impl Fn(T, usize) -> T + Sync,
+    ) -> Vec<T> {
+        let mut y = vec![start; x.len() / self.size * self.out];
+        y.par_chunks_mut(self.out * inner).zip(x.par_chunks(self.size * inner)).for_each(|(y, x)| {
+            for (position, to) in y.chunks_mut(inner).enumerate() {
+                for at in self.seen(position) {
+                    for (t, v) in to.iter_mut().zip(&x[at * inner..][..inner]) {
+                        *t = f(*t, *v);
+                    }
+                }
+                to.iter_mut().for_each(|t| *t = finish(*t, position));
+            }
+        });
+        y
+    }
 }
 
-/// Cuts what no position reaches.
-fn cut(mut x: Float, kernel: [usize; 2], at: &Geometry, out: [usize; 2]) -> Result<Float> {
-    for i in 0..2 {
-        let reach = (out[i] - 1) * at.stride[i] + at.dilation[i] * (kernel[i] - 1) + 1;
-        if reach < x.shape()[2 + i] {
-            x = x.slice(2 + i, 0, reach, 1)?;
-        }
+/// Folds over all axes, one after the other. `finish` also gets the axis.
+fn fold<T: Copy + Send + Sync>(
+    axes: &[Axis],
+    mut x: Vec<T>,
+    start: T,
+    f: impl Fn(T, T) -> T + Sync,
+    finish: impl Fn(T, &Axis, usize) -> T + Sync,
+) -> Result<Vec<T>> {
+    for (i, axis) in axes.iter().enumerate() {
+        let inner: usize = axes[i + 1..].iter().map(|a| a.size).product();
+        check_size(&[x.len() / axis.size, axis.out])?;
+        x = axis.fold(&x, inner, start, &f, |v, position| finish(v, axis, position));
     }
     Ok(x)
 }
 
-fn average(
-    x: Float,
-    kernel: [usize; 2],
-    at: &Geometry,
-    size: [usize; 2],
-    out: [usize; 2],
-    op: &Pool,
-    device: &Device,
-) -> Result<Float> {
-    let undilated = at.dilation == [1, 1];
-    let symmetric = at.pads.iter().all(|(begin, end)| begin == end);
-    if undilated && symmetric && !op.window.ceil_mode {
-        return Ok(x.avg_pool2d(kernel, at, op.count_include_pad, false, out));
+/// What pools compute with.
+trait Real: Copy + Send + Sync + PartialOrd + Add<Output = Self> + Div<Output = Self> {
+    const LEAST: Self;
+    const ZERO: Self;
+    fn count(n: usize) -> Self;
+    fn power(self, p: f64) -> Self;
+}
+
+macro_rules! real {
+    ($($t:ty),*) => {$(
+        impl Real for $t {
+            const LEAST: Self = <$t>::NEG_INFINITY;
+            const ZERO: Self = 0.0;
+            fn count(n: usize) -> Self { n as $t }
+            fn power(self, p: f64) -> Self { self.abs().powf(p as $t) }
+        }
+    )*};
+}
+real!(f32, f64);
+
+/// The pool, and the flat indices of maxima if asked for.
+fn on_host<T: Real>(op: &Pool, axes: &[Axis], x: Vec<T>) -> Result<(Vec<T>, Option<Vec<i64>>)> {
+    let as_is = |v, _: &Axis, _| v;
+    match op.kind {
+        PoolKind::Max if op.indices => {
+            // Of equal elements the first is found.
+            let better = |a: (T, i64), b: (T, i64)| {
+                if a.1 < 0 || b.0 > a.0 || (b.0 == a.0 && b.1 < a.1) { b } else { a }
+            };
+            let x = x.into_iter().zip(0..).collect();
+            let (y, at) = fold(axes, x, (T::LEAST, -1), better, |v, _, _| v)?.into_iter().unzip();
+            Ok((y, Some(at)))
+        }
+        #[allow(clippy::eq_op)] // NaN is not equal to itself, and wins as in numpy.
+        PoolKind::Max => Ok((fold(axes, x, T::LEAST, |a, b| if b > a || b != b { b } else { a }, as_is)?, None)),
+        PoolKind::Average => {
+            let mean = |v, axis: &Axis, p| v / T::count(axis.counted(p, op.count_include_pad).max(1));
+            Ok((fold(axes, x, T::ZERO, |a, b| a + b, mean)?, None))
+        }
+        PoolKind::Lp(p) => {
+            let powers = x.into_iter().map(|v| v.power(p as f64)).collect();
+            let sums = fold(axes, powers, T::ZERO, |a, b| a + b, as_is)?;
+            Ok((sums.into_iter().map(|v| v.power(1.0 / p as f64)).collect(), None))
+        }
     }
-    // In general: sums over the zero-padded input, divided by how many taps count.
-    let end = needed(kernel, at, size, out);
-    let border = [(0, 0), (0, 0), (at.pads[0].0, end[0]), (at.pads[1].0, end[1])];
-    let bare = Geometry { pads: [(0, 0); 2], ..*at };
-    let x = cut(x.pad(&border, 0.0)?, kernel, at, out)?;
-    let taps = kernel[0] * kernel[1];
-    let sums = if undilated {
-        x.avg_pool2d(kernel, &bare, true, false, out).mul_scalar(taps as f32)
+}
+
+/// A pool over a window.
+pub(super) fn pool(op: &Pool, mut a: Args) -> Result<Vec<Value>> {
+    // A maximum of quantised values is one of their integers.
+    let x = match op.kind {
+        PoolKind::Max => a.take(0)?.into_device(a.device)?,
+        _ => a.float(0)?,
+    };
+    let (n, shape, dtype) = (op.kernel.len(), x.shape().to_vec(), x.dtype());
+    if n == 0 || shape.len() != n + 2 {
+        return Err(Error::malformed(format!("kernel_shape {:?} on an input of {shape:?}", op.kernel)));
+    }
+    op.window.check_rank(n)?;
+    let mut out = shape[..2].to_vec();
+    let mut axes = vec![];
+    for (i, taps) in op.kernel.iter().enumerate() {
+        let (size, taps) = (shape[2 + i], *taps as usize);
+        let (begin, end) = op.window.padding(i, size as i64, taps as i64);
+        let (stride, dilation) = (op.window.stride(i) as usize, op.window.dilation(i) as usize);
+        let places = output(&op.window, i, size, taps)?;
+        out.push(places);
+        axes.push(Axis { size, out: places, taps, stride, dilation, begin: begin as usize, end: end as usize });
+    }
+    check_size(&out)?;
+    if !a.device.is_cpu() && pool_device::can(op, &x) {
+        return Ok(vec![Value::Float(pool_device::pool(op, x, &out, a.device)?)]);
+    }
+    let (y, at) = if dtype == DType::F64 {
+        let (y, at) = on_host(op, &axes, x.into_f64s()?)?;
+        (Float::from_f64s(y, &out, dtype, a.device)?, at)
     } else {
-        let shape = x.shape().to_vec();
-        let ones = Float::full(&[1, 1, kernel[0], kernel[1]], 1.0, device)?;
-        let rows = x.reshape(&[shape[0] * shape[1], 1, shape[2], shape[3]])?;
-        rows.conv2d(ones, None, &bare, 1)?.reshape(&[shape[0], shape[1], out[0], out[1]])?
+        let (y, at) = on_host(op, &axes, x.into_vec()?)?;
+        (Float::from_vec(y, &out, a.device)?.with_dtype(dtype), at)
     };
-    // Taps beyond the padding asked for (the overhang of ceil_mode) never count.
-    let count = |i: usize, position: usize| {
-        let (low, high) = match op.count_include_pad {
-            true => (0, at.pads[i].0 + size[i] + at.pads[i].1),
-            false => (at.pads[i].0, at.pads[i].0 + size[i]),
-        };
-        let tap = |t: usize| position * at.stride[i] + t * at.dilation[i];
-        (0..kernel[i]).filter(|t| (low..high).contains(&tap(*t))).count().max(1)
-    };
-    let counts = |i: usize| (0..out[i]).map(move |p| count(i, p)).collect::<Vec<_>>();
-    let (rows, columns) = (counts(0), counts(1));
-    let divisors = rows.iter().flat_map(|r| columns.iter().map(move |c| (r * c) as f32)).collect();
-    sums.div(Float::from_vec(divisors, &[1, 1, out[0], out[1]], device)?)
+    let mut made = vec![Value::Float(y)];
+    if let Some(mut at) = at {
+        check_host(&out)?;
+        if op.column_major {
+            at.iter_mut().for_each(|at| *at = column_major(*at, &shape[2..]));
+        }
+        made.push(Value::Int(IntArray::new(DType::I64, out, at)));
+    }
+    Ok(made)
+}
+
+/// A flat index into planes of `shape`, where these are counted column by column.
+fn column_major(at: i64, shape: &[usize]) -> i64 {
+    let plane: i64 = shape.iter().product::<usize>() as i64;
+    let (mut rest, mut step, mut index) = (at % plane, plane, 0);
+    for size in shape.iter().rev() {
+        step /= *size as i64;
+        index += rest % *size as i64 * step;
+        rest /= *size as i64;
+    }
+    at - at % plane + index
 }
 
 /// A pool over all spatial axes.
 pub(super) fn global(op: &GlobalPool, mut a: Args) -> Result<Value> {
-    let (x, kind) = match op.kind {
-        PoolKind::Max => (a.take(0)?.into_device(a.device)?, ReduceKind::Max),
-        PoolKind::Average => (a.float(0)?, ReduceKind::Mean),
+    let x = match op.kind {
+        PoolKind::Max => a.take(0)?.into_device(a.device)?,
+        _ => a.float(0)?,
     };
     if x.shape().len() < 2 {
         return Err(Error::malformed(format!("an input of {:?} has no channels", x.shape())));
     }
     let axes: Vec<usize> = (2..x.shape().len()).collect();
-    x.reduce(kind, &axes, true).map(Value::Float)
+    Ok(Value::Float(match op.kind {
+        PoolKind::Max => x.reduce(ReduceKind::Max, &axes, true)?,
+        PoolKind::Average => x.reduce(ReduceKind::Mean, &axes, true)?,
+        PoolKind::Lp(p) => {
+            let sums = x.abs().pow_scalar(p as f64, a.device)?.reduce(ReduceKind::Sum, &axes, true)?;
+            sums.pow_scalar(1.0 / p as f64, a.device)?
+        }
+    }))
+}
+
+/// Values at the places where a pool found them, zeros elsewhere.
+pub(super) fn unpool(op: &MaxUnpool, mut a: Args) -> Result<Value> {
+    let (x, at, asked) = (a.float(0)?, a.take(1)?, a.opt_ints(2)?);
+    if at.shape() != x.shape() {
+        return Err(Error::malformed(format!("indices of {:?} for values of {:?}", at.shape(), x.shape())));
+    }
+    let dims: Vec<Dim> = x.shape().iter().map(|n| Dim::from(*n)).collect();
+    let pooled = op.pooled(&dims)?.iter().map(|d| d.known().map(|n| n as usize)).collect::<Option<Vec<_>>>();
+    let pooled = pooled.ok_or_else(|| Error::limit("the output is too large"))?;
+    let asked = match asked {
+        None => pooled.clone(),
+        Some(a) => a.iter().map(|n| usize::try_from(*n).unwrap_or(0)).collect(),
+    };
+    if asked.len() != pooled.len() || asked.iter().zip(&pooled).any(|(a, p)| a < p) {
+        return Err(Error::malformed(format!("output_shape {asked:?} has no room for {pooled:?}")));
+    }
+    let mut y = vec![0.0; check_host(&pooled)?];
+    let dtype = x.dtype();
+    let at = at.into_ints()?.computable()?;
+    for (v, at) in x.into_f64s()?.into_iter().zip(at.data.iter()) {
+        let place = usize::try_from(*at).ok().and_then(|at| y.get_mut(at));
+        *place.ok_or_else(|| Error::malformed(format!("index {at} is outside of {pooled:?}")))? = v;
+    }
+    host::check_host(&asked)?;
+    let border: Vec<(usize, usize)> = asked.iter().zip(&pooled).map(|(a, p)| (0, a - p)).collect();
+    Float::from_f64s(y, &pooled, dtype, a.device)?.pad(&border, 0.0).map(Value::Float)
 }

@@ -1,129 +1,134 @@
-//! QuantizeLinear and DequantizeLinear. Quantised activations are whole numbers held as
-//! `f32` on the device, which is exact up to 24 bits.
+//! QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear. Quantised activations are whole
+//! numbers held as `f32` on the device, which is exact up to 24 bits.
 
 use super::Args;
-use crate::burn::{
-    host::IntArray,
-    tensor::{Float, Value},
+use crate::{
+    burn::tensor::{Float, Value},
+    device::Device,
 };
 use compress_compiler::{
     error::{Error, Result},
-    ops::quantize::{Dequantize, Quantize},
+    narrow::{RoundMode, decode, encode, is_narrow},
+    op::Op,
+    ops::quantize::{Dequantize, Grain, Quantize},
     tensor::{DType, Tensor},
     value,
 };
 
-/// Scale and zero point, and the shape by which they broadcast.
-struct Parameters {
-    scale: Float,
-    zero: Option<IntArray>,
-    /// Empty when there is one scale for all.
-    shape: Vec<usize>,
-}
-
-impl Parameters {
-    fn take(a: &mut Args, axis: i64, shape: &[usize]) -> Result<Self> {
-        let scale = a.float(1)?;
-        let zero = a.opt(2).map(|z| z.into_ints()?.computable()).transpose()?;
-        let n = scale.elements();
-        if let Some(z) = zero.as_ref().filter(|z| z.len() != n) {
-            return Err(Error::malformed(format!("{} zero points for {n} scales", z.len())));
+/// Numbers on the device, integers of up to 32 bits among them: those of more than 16 as `f64`,
+/// which holds them exactly.
+pub(super) fn numbers(v: Value, device: &Device) -> Result<Float> {
+    match v {
+        Value::Int(a) if matches!(a.dtype, DType::I32 | DType::U32) => {
+            Float::from_f64s(a.data.iter().map(|v| *v as f64).collect(), &a.shape, DType::F64, device)
         }
-        let shape = along(scale.shape(), axis, shape)?;
-        Ok(Self { scale, zero, shape })
-    }
-
-    /// The zero point when it is one for all.
-    fn one_zero(&self) -> Option<f32> {
-        match &self.zero {
-            None => Some(0.0),
-            Some(z) if z.data.iter().all(|v| *v == z.data[0]) => Some(z.data[0] as f32),
-            Some(_) => None,
-        }
-    }
-
-    fn zeros(&self, a: &Args) -> Result<Float> {
-        let data = self.zero.iter().flat_map(|z| z.data.iter()).map(|v| *v as f32).collect();
-        Float::from_vec(data, &self.shape, a.device)
+        other => other.into_device(device),
     }
 }
 
-/// The shape by which a scale of shape `scale` broadcasts over `shape`.
-fn along(scale: &[usize], axis: i64, shape: &[usize]) -> Result<Vec<usize>> {
-    let n: usize = scale.iter().product();
-    if n == 1 && scale.len() <= 1 {
-        return Ok(vec![]);
+/// Parameters as they broadcast over data of `shape`.
+fn spread(p: Float, grain: Grain, shape: &[usize]) -> Result<Float> {
+    if p.elements() == 1 && p.shape().len() <= 1 {
+        return p.reshape(&[]);
     }
-    let axis = value::axis(axis, shape.len())?;
-    if scale.len() != 1 || shape[axis] != n {
-        return Err(Error::malformed(format!("scales of {scale:?} along axis {axis} of {shape:?}")));
+    let axis = value::axis(grain.axis, shape.len())?;
+    let mut expected = shape.to_vec();
+    if grain.block == 0 {
+        expected = vec![shape[axis]];
+    } else {
+        expected[axis] = shape[axis].div_ceil(grain.block as usize);
     }
-    let mut out = vec![1; shape.len()];
-    out[axis] = n;
-    Ok(out)
+    if p.shape() != expected {
+        let (block, p) = (grain.block, p.shape());
+        return Err(Error::malformed(format!(
+            "scales or zero points of {p:?} along axis {axis} of {shape:?}, in blocks of {block}"
+        )));
+    }
+    if grain.block == 0 {
+        let mut along = vec![1; shape.len()];
+        along[axis] = shape[axis];
+        return p.reshape(&along);
+    }
+    p.select(axis, (0..shape[axis] as i64).map(|i| i / grain.block).collect())
+}
+
+/// The zero point, unless there is none or it is 0 for all.
+fn zero_point(a: &mut Args, grain: Grain, shape: &[usize]) -> Result<(Option<DType>, Option<Float>)> {
+    let Some(zero) = a.opt(2) else { return Ok((None, None)) };
+    let dtype = zero.dtype();
+    // Those of symmetric quantisation are so many that it pays to look.
+    if let Value::Int(z) = &zero
+        && z.data.iter().all(|v| *v == 0)
+    {
+        if z.shape.len() > 1 || z.data.len() != 1 {
+            let p = Float::from_vec(vec![0.0; z.data.len()], &z.shape, a.device)?;
+            spread(p, grain, shape)?;
+        }
+        return Ok((Some(dtype), None));
+    }
+    let zero = numbers(zero, a.device)?;
+    Ok((Some(dtype), Some(spread(zero, grain, shape)?)))
+}
+
+/// `x` by a scalar or tensor `y`.
+fn by(x: Float, y: Float, one: fn(Float, f64) -> Float, all: fn(Float, Float) -> Result<Float>) -> Result<Float> {
+    if y.shape().is_empty() { Ok(one(x, y.scalar()?)) } else { all(x, y) }
+}
+
+/// Whole or fractional numbers as the nearest that `dtype` has.
+pub(super) fn saturated(y: Float, dtype: DType, saturate: bool, device: &Device) -> Result<Float> {
+    if is_narrow(dtype) {
+        let shape = y.shape().to_vec();
+        let nearest = |v: f64| decode(dtype, encode(dtype, v, saturate, RoundMode::Up));
+        let data = y.into_f64s()?.into_iter().map(nearest).collect();
+        return Ok(Float::from_vec(data, &shape, device)?.with_dtype(dtype));
+    }
+    match dtype.int_range().filter(|_| dtype != DType::Bool && dtype.bits() <= 16) {
+        Some((low, high)) => Ok(y.clamp_min(low as f64).clamp_max(high as f64).with_dtype(dtype)),
+        None => Err(Error::unsupported(format!("quantising to {dtype}"))),
+    }
 }
 
 /// `saturate(round_half_even(x / scale) + zero_point)`.
 pub(super) fn quantize(op: &Quantize, mut a: Args) -> Result<Value> {
-    let x = match a.take(0)? {
-        Value::Float(f) if f.dtype().is_float() => f,
-        other => {
-            let x = other.into_ints()?.computable()?;
-            Float::from_vec(x.data.iter().map(|v| *v as f32).collect(), &x.shape, a.device)?
-        }
-    };
-    let p = Parameters::take(&mut a, op.axis, x.shape())?;
-    let dtype = p.zero.as_ref().map_or(DType::U8, |z| z.dtype);
-    if !matches!(dtype, DType::U8 | DType::I8 | DType::U16 | DType::I16) {
-        return Err(Error::unsupported(format!("QuantizeLinear to {dtype}")));
+    let (x, scale) = (numbers(a.take(0)?, a.device)?, numbers(a.take(1)?, a.device)?);
+    let (typed, zero) = zero_point(&mut a, op.grain, x.shape())?;
+    let dtype = typed.or(op.output).unwrap_or(DType::U8);
+    // Where both are narrow, so is their quotient.
+    let same = x.dtype() == scale.dtype();
+    let precision = op.precision.or(same.then(|| scale.dtype())).filter(|d| matches!(d, DType::F16 | DType::BF16));
+    let scale = spread(scale, op.grain, x.shape())?;
+    let mut y = by(x, scale, Float::div_scalar, Float::div)?;
+    if let Some(precision) = precision {
+        y = y.rounded_to(precision);
     }
-    let (low, high) = dtype.int_range().unwrap_or((0, 0));
-    let one = p.one_zero();
-    let mut y = if p.shape.is_empty() {
-        x.div_scalar(p.scale.clone().scalar()?)
-    } else {
-        x.div(p.scale.clone().reshape(&p.shape)?)?
-    };
-    y = match one {
-        Some(0.0) => y.round(),
-        Some(z) => y.round().add_scalar(z),
-        None => y.round().add(p.zeros(&a)?)?,
-    };
-    Ok(Value::Float(y.clamp_min(low as f32).clamp_max(high as f32).with_dtype(dtype)))
+    if !is_narrow(dtype) {
+        y = y.round();
+    }
+    if let Some(zero) = zero {
+        y = by(y, zero, Float::add_scalar, Float::add)?;
+    }
+    saturated(y, dtype, op.saturate, a.device).map(Value::Float)
 }
 
 /// `(x - zero_point) * scale`.
 pub(super) fn dequantize(op: &Dequantize, mut a: Args) -> Result<Value> {
-    let mut x = match a.take(0)? {
-        Value::Float(f) if !f.dtype().is_float() => f,
-        Value::Float(f) => return Err(Error::malformed(format!("DequantizeLinear of {} values", f.dtype()))),
-        Value::Int(x) if matches!(x.dtype, DType::U8 | DType::I8 | DType::U16 | DType::I16) => {
-            Value::Int(x).into_device(a.device)?
-        }
-        // Wider integers are exact only on the host.
-        Value::Int(x) => {
-            let scale = a.float(1)?;
-            let (dtype, shape) = (scale.dtype(), scale.shape().to_vec());
-            let zero = a.opt_ints(2)?;
-            let data = host(&x, &scale.into_vec()?, &shape, zero.as_deref().map(Vec::as_slice), op.axis)?;
-            return Ok(Value::Float(Float::from_vec(data, &x.shape, a.device)?.with_dtype(dtype)));
-        }
-    };
-    let p = Parameters::take(&mut a, op.axis, x.shape())?;
-    let dtype = p.scale.dtype();
-    x = match p.one_zero() {
-        Some(0.0) => x,
-        Some(z) => x.sub_scalar(z),
-        None => x.sub(p.zeros(&a)?)?,
-    };
-    x = match p.shape.is_empty() {
-        true => x.mul_scalar(p.scale.scalar()?),
-        false => x.mul(p.scale.reshape(&p.shape)?)?,
-    };
-    Ok(Value::Float(x.with_dtype(dtype)))
+    let x = a.take(0)?;
+    if matches!(x.dtype(), DType::F32 | DType::F64 | DType::F16 | DType::BF16) {
+        return Err(Error::malformed(format!("DequantizeLinear of {} values", x.dtype())));
+    }
+    let (mut x, scale) = (numbers(x, a.device)?, a.float(1)?);
+    let dtype = op.output.unwrap_or(scale.dtype());
+    let (_, zero) = zero_point(&mut a, op.grain, x.shape())?;
+    if let Some(zero) = zero {
+        x = by(x, zero, Float::sub_scalar, Float::sub)?;
+    }
+    let scale = spread(scale, op.grain, x.shape())?;
+    let y = by(x.with_dtype(DType::F32), scale, Float::mul_scalar, Float::mul)?;
+    Ok(Value::Float(y.with_dtype(dtype)))
 }
 
-/// DequantizeLinear of constants, on the host: done once when a model is loaded.
+/// DequantizeLinear of constants, done once when a model is loaded.
 ///
 /// # Errors
 /// Malformed when the shapes or types don't fit.
@@ -133,27 +138,22 @@ pub(in crate::burn) fn dequantize_constant(
     scale: &Tensor,
     zero: Option<&Tensor>,
 ) -> Result<Tensor> {
-    let ints = |t: &Tensor| IntArray::from_tensor(t)?.computable();
-    let scales = scale.as_f32().filter(|_| scale.dtype() != DType::F64);
-    let scales = scales.ok_or_else(|| Error::unsupported(format!("scales of type {}", scale.dtype())))?;
-    let zero = zero.map(ints).transpose()?;
-    let data = host(&ints(x)?, &scales, scale.shape(), zero.as_ref().map(|z| z.data.as_slice()), op.axis)?;
-    Ok(Tensor::floats(scale.dtype(), x.shape(), &data))
+    let device = Device::cpu();
+    let value = |t: &Tensor| Value::upload(t, &device);
+    let values = vec![Some(value(x)?), Some(value(scale)?), zero.map(value).transpose()?];
+    let mut made = super::eval(&Op::Dequantize(op.clone()), Args::new(values, &device))?;
+    made.pop().ok_or_else(|| Error::bug("DequantizeLinear made nothing"))?.download()
 }
 
-fn host(x: &IntArray, scale: &[f32], scale_shape: &[usize], zero: Option<&[i64]>, axis: i64) -> Result<Vec<f32>> {
-    let shape = along(scale_shape, axis, &x.shape)?;
-    if let Some(z) = zero.filter(|z| z.len() != scale.len()) {
-        return Err(Error::malformed(format!("{} zero points for {} scales", z.len(), scale.len())));
-    }
-    // Elements behind one scale before the next one begins.
-    let inner: usize = match shape.iter().rposition(|n| *n > 1) {
-        Some(axis) => x.shape[axis + 1..].iter().product(),
-        None => usize::MAX,
-    };
-    let one = |(i, v): (usize, &i64)| {
-        let c = if scale.len() == 1 { 0 } else { i / inner % scale.len() };
-        v.wrapping_sub(zero.map_or(0, |z| z[c])) as f32 * scale[c]
-    };
-    Ok(x.data.iter().enumerate().map(one).collect())
+/// Quantises to U8 with the range of the data, in which 0 always is.
+pub(super) fn dynamic(mut a: Args) -> Result<Vec<Value>> {
+    let x = a.float(0)?;
+    let (low, high) =
+        x.view(|data| Ok(data.iter().fold((0f32, 0f32), |(low, high), v| (low.min(*v), high.max(*v)))))?;
+    let scale = if low == high { 1.0 } else { high - low } / 255.0;
+    let zero = (-low / scale).clamp(0.0, 255.0).round_ties_even();
+    let y = saturated(x.div_scalar(scale).round().add_scalar(zero), DType::U8, true, a.device)?;
+    let scale = Float::from_vec(vec![scale], &[], a.device)?;
+    let zero = Float::from_vec(vec![zero], &[], a.device)?.with_dtype(DType::U8);
+    Ok([y, scale, zero].map(Value::Float).into())
 }

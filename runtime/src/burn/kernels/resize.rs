@@ -1,63 +1,145 @@
-//! Resize, one axis after the other: nearest picks entries, linear mixes two of them.
+//! Resize, one axis after the other: nearest picks entries, the others mix some.
 
-use super::{Args, index::entries};
+use super::{Args, empty_value, index::entries};
 use crate::{
-    burn::tensor::{Float, Value, check_size},
+    burn::{
+        host::{self, IntArray, wrap},
+        tensor::{Float, Value, check_size},
+    },
     device::Device,
 };
 use compress_compiler::{
     error::{Error, Result},
     ops::resize::{Coordinates, Interpolation, Nearest, Resize},
+    tensor::DType,
 };
+
+/// More input pixels than this for one output pixel are refused.
+const MAX_TAPS: usize = 4096;
+
+/// What happens to one axis.
+struct Axis {
+    from: usize,
+    to: usize,
+    scale: f64,
+    /// The part of the axis that is looked at, in shares of it.
+    roi: (f64, f64),
+}
 
 /// Resizes input 0 by the scales in input 2 or to the sizes in input 3.
 pub(super) fn resize(op: &Resize, mut a: Args) -> Result<Value> {
-    let mut x = a.take(0)?;
-    let scales = a.opt_float(2)?.map(Float::into_vec).transpose()?;
+    let x = a.take(0)?;
+    let dtype = x.dtype();
+    let roi = a.opt_float(1)?.map(Float::into_f64s).transpose()?.filter(|r| !r.is_empty());
+    let scales = a.opt_float(2)?.map(Float::into_f64s).transpose()?;
+    let scales: Option<Vec<f32>> = scales.map(|s| s.into_iter().map(|v| v as f32).collect());
     let sizes = a.opt_ints(3)?;
     let old = x.shape().to_vec();
-    let new = Resize::output(&old, scales.as_deref(), sizes.as_deref().map(Vec::as_slice))?;
+    let axes = op.axes(old.len())?;
+    if op.coordinates == Coordinates::CropAndResize && roi.as_ref().is_none_or(|r| r.len() != 2 * axes.len()) {
+        return Err(Error::malformed(format!("a region of interest {roi:?} for {} axes", axes.len())));
+    }
+    let stretches = op.stretches(&old, scales.as_deref(), sizes.as_deref().map(Vec::as_slice))?;
+    let new: Vec<usize> = stretches.iter().map(|s| s.size).collect();
     check_size(&new)?;
     if new.contains(&0) {
-        return Err(Error::unsupported("Resize to an empty tensor"));
+        return empty_value(dtype, &new, a.device);
     }
-    for axis in 0..old.len() {
-        let (from, to) = (old[axis], new[axis]);
-        let scale = match scales.as_deref().filter(|s| !s.is_empty()) {
-            Some(s) => s[axis],
-            None => to as f32 / from as f32,
+    // Mixing whole numbers makes fractions, which are rounded in the end.
+    let mixes = op.mode != Interpolation::Nearest;
+    let mut x = match x {
+        Value::Int(i) if mixes && dtype != DType::Bool => {
+            let data = i.computable()?.data.iter().map(|v| *v as f64).collect();
+            Value::Float(Float::from_f64s(data, &old, DType::F64, a.device)?)
+        }
+        other => other,
+    };
+    let mut outside = vec![];
+    for (i, axis) in axes.iter().enumerate() {
+        let roi = match (&roi, op.coordinates) {
+            (Some(r), Coordinates::CropAndResize) => (r[i], r[axes.len() + i]),
+            _ => (0.0, 1.0),
         };
-        if scale == 1.0 && from == to {
+        let of = Axis { from: old[*axis], to: new[*axis], scale: stretches[*axis].scale, roi };
+        if of.scale == 1.0 && of.from == of.to && roi == (0.0, 1.0) {
             continue;
         }
-        let at: Vec<f32> = (0..to).map(|i| coordinate(op.coordinates, i, scale, from, to)).collect();
-        x = match op.mode {
-            Interpolation::Nearest => {
-                let pick = |v: &f32| (nearest(op.nearest, *v) as i64).clamp(0, from as i64 - 1);
-                entries(x, axis, at.iter().map(pick).collect())?
-            }
-            Interpolation::Linear => Value::Float(linear(super::as_float(x)?, axis, &at, a.device)?),
+        let at: Vec<f64> = (0..of.to).map(|p| of.coordinate(op.coordinates, p as f64)).collect();
+        if op.coordinates == Coordinates::CropAndResize {
+            let last = (of.from - 1) as f64;
+            outside.push((*axis, at.iter().map(|v| i64::from((0.0..=last).contains(v))).collect::<Vec<_>>()));
+        }
+        x = if mixes {
+            Value::Float(mix(op, x.into_device(a.device)?, *axis, &at, &of, a.device)?)
+        } else {
+            let pick = |v: &f64| (nearest(op.nearest, *v) as i64).clamp(0, of.from as i64 - 1);
+            entries(x, *axis, at.iter().map(pick).collect())?
         };
     }
-    Ok(x)
+    for (axis, inside) in outside.into_iter().filter(|(_, inside)| inside.contains(&0)) {
+        let mut shape = vec![1; new.len()];
+        shape[axis] = inside.len();
+        x = extrapolated(x, IntArray::new(DType::I64, shape, inside), op.extrapolation, a.device)?;
+    }
+    if mixes { finished(x, dtype) } else { Ok(x) }
 }
 
-/// Where output pixel `i` lies in the input. In `f32`, as ONNX Runtime does it, so that the
-/// same pixels are picked; and like it, with `to` whole, where ONNX's reference implementation
-/// aligns the corners of an output of fractional size.
-fn coordinate(mode: Coordinates, i: usize, scale: f32, from: usize, to: usize) -> f32 {
-    let i = i as f32;
-    match mode {
-        Coordinates::HalfPixel => (i + 0.5) / scale - 0.5,
-        Coordinates::PytorchHalfPixel if to > 1 => (i + 0.5) / scale - 0.5,
-        Coordinates::PytorchHalfPixel => 0.0,
-        Coordinates::AlignCorners if to > 1 => i * (from - 1) as f32 / (to - 1) as f32,
-        Coordinates::AlignCorners => 0.0,
-        Coordinates::Asymmetric => i / scale,
+/// `x` where `inside`, the extrapolation value elsewhere.
+fn extrapolated(x: Value, inside: IntArray, value: f32, device: &Device) -> Result<Value> {
+    match x {
+        Value::Float(x) => {
+            let dtype = x.dtype();
+            let value = Float::from_f64s(vec![f64::from(value)], &[], dtype, device)?;
+            x.select_where(&inside, value).map(|y| Value::Float(y.with_dtype(dtype)))
+        }
+        Value::Int(x) => {
+            let value = wrap(x.dtype, value as i64);
+            let pick = |x, inside| Ok(if inside != 0 { x } else { value });
+            let data = host::zip((&x.data, &x.shape), (&inside.data, &inside.shape), &x.shape, pick)?;
+            Ok(Value::Int(IntArray::new(x.dtype, x.shape, data)))
+        }
     }
 }
 
-fn nearest(mode: Nearest, v: f32) -> f32 {
+/// Numbers as elements of `dtype`.
+fn finished(x: Value, dtype: DType) -> Result<Value> {
+    let (x, (low, high)) = match (x, dtype.int_range()) {
+        (Value::Float(x), Some(range)) => (x, range),
+        (x, _) => return Ok(x),
+    };
+    let x = x.round().clamp_min(low as f64).clamp_max(high as f64);
+    if dtype.bits() <= 16 {
+        return Ok(Value::Float(x.with_dtype(dtype)));
+    }
+    let shape = x.shape().to_vec();
+    let data = x.into_f64s()?.into_iter().map(|v| v as i64).collect();
+    Ok(Value::Int(IntArray::new(dtype, shape, data)))
+}
+
+impl Axis {
+    /// Where output pixel `i` lies in the input.
+    fn coordinate(&self, mode: Coordinates, i: f64) -> f64 {
+        let (from, to) = (self.from as f64, self.to as f64);
+        // Before it was rounded to the size.
+        let width = self.scale * from;
+        match mode {
+            Coordinates::PytorchHalfPixel if self.to == 1 => 0.0,
+            Coordinates::HalfPixel | Coordinates::PytorchHalfPixel => (i + 0.5) / self.scale - 0.5,
+            Coordinates::HalfPixelSymmetric => from / 2.0 * (1.0 - to / width) + (i + 0.5) / self.scale - 0.5,
+            Coordinates::AlignCorners if width == 1.0 => 0.0,
+            Coordinates::AlignCorners => i * (from - 1.0) / (width - 1.0),
+            Coordinates::Asymmetric => i / self.scale,
+            Coordinates::CropAndResize => {
+                let (start, end) = self.roi;
+                let middle = self.to == 1;
+                let share = if middle { 0.5 * (start + end) } else { start + i * (end - start) / (width - 1.0) };
+                share * (from - 1.0)
+            }
+        }
+    }
+}
+
+fn nearest(mode: Nearest, v: f64) -> f64 {
     match mode {
         Nearest::RoundPreferFloor => (v - 0.5).ceil(),
         Nearest::RoundPreferCeil => (v + 0.5).floor(),
@@ -66,21 +148,71 @@ fn nearest(mode: Nearest, v: f32) -> f32 {
     }
 }
 
-fn linear(x: Float, axis: usize, at: &[f32], device: &Device) -> Result<Float> {
-    let last = x.shape()[axis] - 1;
-    let (mut low, mut high, mut weight) = (vec![], vec![], vec![]);
-    for v in at {
-        // Beyond the edge its pixel is repeated.
-        let v = v.clamp(0.0, last as f32);
-        let l = (v as usize).min(last);
-        low.push(l as i64);
-        high.push((l + 1).min(last) as i64);
-        weight.push(v - l as f32);
+/// How much a pixel at distance `t` counts.
+fn kernel(op: &Resize, t: f64) -> f64 {
+    let (t, a) = (t.abs(), f64::from(op.cubic));
+    match op.mode {
+        Interpolation::Cubic if t <= 1.0 => ((a + 2.0) * t - (a + 3.0)) * t * t + 1.0,
+        Interpolation::Cubic if t < 2.0 => ((a * t - 5.0 * a) * t + 8.0 * a) * t - 4.0 * a,
+        Interpolation::Cubic => 0.0,
+        _ => (1.0 - t).max(0.0),
     }
+}
+
+/// The input pixels that make one at `at`, and how much each counts.
+fn taps(op: &Resize, at: f64, axis: &Axis) -> Vec<(i64, f64)> {
+    let last = axis.from as i64 - 1;
+    // A kernel that is antialiased spans as many output pixels as it otherwise spans input ones.
+    let squeeze = if op.antialias { axis.scale.min(1.0) } else { 1.0 };
+    let radius = if op.mode == Interpolation::Cubic { 2.0 } else { 1.0 } / squeeze;
+    let mut taps: Vec<(i64, f64)> = vec![];
+    let mut total = 0.0;
+    for i in (at - radius).ceil() as i64..=(at + radius).floor() as i64 {
+        let weight = kernel(op, (i as f64 - at) * squeeze);
+        if weight == 0.0 || op.exclude_outside && !(0..=last).contains(&i) {
+            continue;
+        }
+        total += weight;
+        // Beyond the edge its pixel is repeated.
+        match taps.last_mut() {
+            Some((pixel, sum)) if *pixel == i.clamp(0, last) => *sum += weight,
+            _ => taps.push((i.clamp(0, last), weight)),
+        }
+    }
+    if total != 0.0 && (op.antialias || op.exclude_outside) {
+        taps.iter_mut().for_each(|(_, weight)| *weight /= total);
+    }
+    taps
+}
+
+/// Mixes entries of an axis.
+fn mix(op: &Resize, x: Float, axis: usize, at: &[f64], of: &Axis, device: &Device) -> Result<Float> {
+    // What lies outside of a crop is replaced in the end.
+    let cut =
+        |v: f64| if op.coordinates == Coordinates::CropAndResize { v.clamp(0.0, (of.from - 1) as f64) } else { v };
+    let limit = || Error::limit(format!("more than {MAX_TAPS} pixels of an axis of {} in one of {}", of.from, of.to));
+    if op.antialias && 4.0 / of.scale > MAX_TAPS as f64 {
+        return Err(limit());
+    }
+    let all: Vec<Vec<(i64, f64)>> = at.iter().map(|v| taps(op, cut(*v), of)).collect();
+    let most = all.iter().map(Vec::len).max().unwrap_or(0).max(1);
     let mut shape = vec![1; x.shape().len()];
     shape[axis] = at.len();
-    let weight = Float::from_vec(weight, &shape, device)?;
-    let (low, high) = (x.clone().select(axis, low)?, x.select(axis, high)?);
-    let step = high.sub(low.clone())?.mul(weight)?;
-    low.add(step)
+    let dtype = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+    let mut sum: Option<Float> = None;
+    for n in 0..most {
+        // Where fewer pixels count, the first one counts several times, in parts: to count
+        // another one 0 times would make NaN of infinity.
+        let part = |t: &Vec<(i64, f64)>| match t.len() {
+            len if n > 0 && n < len => t[n],
+            len => t.first().map_or((0, 0.0), |(pixel, weight)| (*pixel, weight / (most - len.max(1) + 1) as f64)),
+        };
+        let (pixels, weights) = all.iter().map(part).unzip();
+        let part = x.clone().select(axis, pixels)?.mul(Float::from_f64s(weights, &shape, dtype, device)?)?;
+        sum = Some(match sum {
+            None => part,
+            Some(sum) => sum.add(part)?,
+        });
+    }
+    sum.ok_or_else(|| Error::bug("an axis without pixels"))
 }

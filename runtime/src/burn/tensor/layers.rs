@@ -1,20 +1,74 @@
 //! Whole layers on the device: products, reductions, normalisation, convolution, pooling.
 
-use super::{B, Float, check_size};
+use super::{B, Float, Prim, check_size};
 use crate::burn::host;
 use ::burn::backend::ops::{ActivationOps, ConvOptions, ConvTransposeOptions, FloatTensorOps, ModuleOps};
 use compress_compiler::{error::Result, ops::reduce::ReduceKind};
 
-/// Where a window of two axes stands.
+/// Where a window of `N` axes stands.
 #[derive(Debug, Clone, Copy)]
-pub struct Geometry {
+pub struct Geometry<const N: usize> {
     /// Steps between positions.
-    pub stride: [usize; 2],
+    pub stride: [usize; N],
     /// Steps between taps.
-    pub dilation: [usize; 2],
+    pub dilation: [usize; N],
     /// (begin, end) padding.
-    pub pads: [(usize, usize); 2],
+    pub pads: [(usize, usize); N],
 }
+
+macro_rules! convolutions {
+    ($n:literal, $conv:ident, $transpose:ident) => {
+        impl Float {
+            /// Convolution of `[N, C, ...]` by `[M, C / groups, ...]` with bias `[M]`. The caller
+            /// has checked that the shapes fit.
+            ///
+            /// # Errors
+            /// Limit when the result is too large.
+            pub fn $conv(self, weight: Self, bias: Option<Self>, at: &Geometry<$n>, groups: usize) -> Result<Self> {
+                let mut shape = vec![self.shape[0], weight.shape[0]];
+                for i in 0..$n {
+                    let room = self.shape[2 + i] + at.pads[i].0 + at.pads[i].1;
+                    shape.push((room - at.dilation[i] * (weight.shape[2 + i] - 1) - 1) / at.stride[i] + 1);
+                }
+                check_size(&shape)?;
+                let (weight, bias) = (weight.as_wide_as(&self), bias.map(|b| b.as_wide_as(&self)));
+                let options = ConvOptions::new_with_padding(at.stride, at.pads, at.dilation, groups);
+                let t = B::$conv(self.t, weight.t, bias.map(|b| b.t), options);
+                Ok(Self::wrap(t, shape, self.dtype))
+            }
+
+            /// Transposed convolution of `[N, C, ...]` by `[C, M / groups, ...]` with bias `[M]`,
+            /// whose output grows by `extra` at the end. Takes symmetric padding only (the begins
+            /// of `at`). The caller has checked that the shapes fit and the output is not empty.
+            ///
+            /// # Errors
+            /// Limit when the result is too large.
+            pub fn $transpose(
+                self,
+                weight: Self,
+                bias: Option<Self>,
+                at: &Geometry<$n>,
+                extra: [usize; $n],
+                groups: usize,
+            ) -> Result<Self> {
+                let pads = at.pads.map(|(begin, _)| begin);
+                let mut shape = vec![self.shape[0], weight.shape[1] * groups];
+                for i in 0..$n {
+                    let full = (self.shape[2 + i] - 1) * at.stride[i] + at.dilation[i] * (weight.shape[2 + i] - 1) + 1;
+                    shape.push(full + extra[i] - 2 * pads[i]);
+                }
+                check_size(&shape)?;
+                let (weight, bias) = (weight.as_wide_as(&self), bias.map(|b| b.as_wide_as(&self)));
+                let options = ConvTransposeOptions::new(at.stride, pads, extra, at.dilation, groups);
+                let t = B::$transpose(self.t, weight.t, bias.map(|b| b.t), options);
+                Ok(Self::wrap(t, shape, self.dtype))
+            }
+        }
+    };
+}
+
+convolutions!(2, conv2d, conv_transpose2d);
+convolutions!(3, conv3d, conv_transpose3d);
 
 impl Float {
     /// The matrix product over the last two axes; those before broadcast. The caller has
@@ -28,6 +82,7 @@ impl Float {
         shape.extend([self.shape[ra - 2], other.shape[rb - 1]]);
         check_size(&shape)?;
         let (rank, dtype) = (shape.len(), self.dtype);
+        let other = other.as_wide_as(&self);
         let prim = |x: Self| if rank <= x.shape.len() { x.t } else { x.padded(rank) };
         Ok(Self::wrap(B::float_matmul(prim(self), prim(other)), shape, dtype))
     }
@@ -39,20 +94,8 @@ impl Float {
 
     /// Normalises the rows of a matrix, then scales and shifts its columns.
     pub fn layer_norm(self, scale: Self, bias: Option<Self>, epsilon: f32) -> Self {
+        let (scale, bias) = (scale.as_wide_as(&self), bias.map(|b| b.as_wide_as(&self)));
         self.map(|t| B::layer_norm(t, scale.t, bias.map(|b| b.t), f64::from(epsilon)))
-    }
-
-    /// Reduces axis 1 of a tensor of three axes, which stays with size 1.
-    fn reduce_middle(self, kind: ReduceKind) -> Self {
-        let shape = vec![self.shape[0], 1, self.shape[2]];
-        let t = match kind {
-            ReduceKind::Mean => B::float_mean_dim(self.t, 1),
-            ReduceKind::Sum => B::float_sum_dim(self.t, 1),
-            ReduceKind::Max => B::float_max_dim(self.t, 1),
-            ReduceKind::Min => B::float_min_dim(self.t, 1),
-            ReduceKind::Prod => B::float_prod_dim(self.t, 1),
-        };
-        Self::wrap(t, shape, self.dtype)
     }
 
     /// Reduces over `axes` (ascending, no axis of them empty).
@@ -60,6 +103,32 @@ impl Float {
     /// # Errors
     /// None for checked axes.
     pub fn reduce(self, kind: ReduceKind, axes: &[usize], keepdims: bool) -> Result<Self> {
+        let sum = |x: Self| x.reduce_by(B::float_sum_dim, axes, keepdims);
+        let squared = |x: Self| x.clone().mul(x);
+        match kind {
+            ReduceKind::Sum => sum(self),
+            ReduceKind::Mean => self.reduce_by(B::float_mean_dim, axes, keepdims),
+            ReduceKind::Max => self.reduce_by(B::float_max_dim, axes, keepdims),
+            ReduceKind::Min => self.reduce_by(B::float_min_dim, axes, keepdims),
+            ReduceKind::Prod => self.reduce_by(B::float_prod_dim, axes, keepdims),
+            ReduceKind::L1 => sum(self.abs()),
+            ReduceKind::SumSquare => sum(squared(self)?),
+            ReduceKind::L2 => Ok(sum(squared(self)?)?.sqrt()),
+            ReduceKind::LogSum => Ok(sum(self)?.log()),
+            ReduceKind::LogSumExp => {
+                // The largest exponent is taken out, so that none overflows; infinity minus
+                // itself would be NaN.
+                let largest = self.clone().reduce_by(B::float_max_dim, axes, true)?;
+                let largest = largest.clamp_min(f32::MIN).clamp_max(f32::MAX);
+                let rest = sum(self.sub(largest.clone())?.exp())?.log();
+                let shape = rest.shape.clone();
+                rest.add(largest.reshape(&shape)?)
+            }
+        }
+    }
+
+    /// Reduces over `axes` by `f`, which reduces one axis to size 1.
+    fn reduce_by(self, f: fn(Prim, usize) -> Prim, axes: &[usize], keepdims: bool) -> Result<Self> {
         let out = host::reduced_shape(&self.shape, axes, keepdims);
         let (Some(&first), Some(&last)) = (axes.first(), axes.last()) else { return Ok(self) };
         let size = |r: &[usize]| r.iter().product::<usize>();
@@ -74,55 +143,14 @@ impl Float {
             let columns = axes.iter().map(|i| self.shape[*i]).product();
             self.permute(&[&kept, axes].concat()).reshape(&[rows, columns, 1])?
         };
-        x.reduce_middle(kind).reshape(&out)
-    }
-
-    /// Convolution of `[N, C, H, W]` by `[M, C / groups, h, w]` with bias `[M]`. The caller has
-    /// checked that the shapes fit.
-    ///
-    /// # Errors
-    /// Limit when the result is too large.
-    pub fn conv2d(self, weight: Self, bias: Option<Self>, at: &Geometry, groups: usize) -> Result<Self> {
-        let size = |i: usize| {
-            let room = self.shape[2 + i] + at.pads[i].0 + at.pads[i].1;
-            (room - at.dilation[i] * (weight.shape[2 + i] - 1) - 1) / at.stride[i] + 1
-        };
-        let shape = vec![self.shape[0], weight.shape[0], size(0), size(1)];
-        check_size(&shape)?;
-        let options = ConvOptions::new_with_padding(at.stride, at.pads, at.dilation, groups);
-        let t = B::conv2d(self.t, weight.t, bias.map(|b| b.t), options);
-        Ok(Self::wrap(t, shape, self.dtype))
-    }
-
-    /// Transposed convolution of `[N, C, H, W]` by `[C, M / groups, h, w]` with bias `[M]`,
-    /// whose output grows by `extra` at the end. Takes symmetric padding only (the begins of
-    /// `at`). The caller has checked that the shapes fit and the output is not empty.
-    ///
-    /// # Errors
-    /// Limit when the result is too large.
-    pub fn conv_transpose2d(
-        self,
-        weight: Self,
-        bias: Option<Self>,
-        at: &Geometry,
-        extra: [usize; 2],
-        groups: usize,
-    ) -> Result<Self> {
-        let pads = at.pads.map(|(begin, _)| begin);
-        let size = |i: usize| {
-            let full = (self.shape[2 + i] - 1) * at.stride[i] + at.dilation[i] * (weight.shape[2 + i] - 1) + 1;
-            full + extra[i] - 2 * pads[i]
-        };
-        let shape = vec![self.shape[0], weight.shape[1] * groups, size(0), size(1)];
-        check_size(&shape)?;
-        let options = ConvTransposeOptions::new(at.stride, pads, extra, at.dilation, groups);
-        let t = B::conv_transpose2d(self.t, weight.t, bias.map(|b| b.t), options);
-        Ok(Self::wrap(t, shape, self.dtype))
+        let shape = vec![x.shape[0], 1, x.shape[2]];
+        let dtype = x.dtype;
+        Self::wrap(f(x.t, 1), shape, dtype).reshape(&out)
     }
 
     /// Maximum over a window with symmetric padding (the begins of `at`), giving `out`
     /// positions.
-    pub fn max_pool2d(self, kernel: [usize; 2], at: &Geometry, ceil: bool, out: [usize; 2]) -> Self {
+    pub fn max_pool2d(self, kernel: [usize; 2], at: &Geometry<2>, ceil: bool, out: [usize; 2]) -> Self {
         let shape = vec![self.shape[0], self.shape[1], out[0], out[1]];
         let t = B::max_pool2d(self.t, kernel, at.stride, at.pads.map(|p| p.0), at.dilation, ceil);
         Self::wrap(t, shape, self.dtype)
@@ -130,7 +158,14 @@ impl Float {
 
     /// Average over a window with symmetric padding (the begins of `at`) and without
     /// dilation, giving `out` positions.
-    pub fn avg_pool2d(self, kernel: [usize; 2], at: &Geometry, count_pad: bool, ceil: bool, out: [usize; 2]) -> Self {
+    pub fn avg_pool2d(
+        self,
+        kernel: [usize; 2],
+        at: &Geometry<2>,
+        count_pad: bool,
+        ceil: bool,
+        out: [usize; 2],
+    ) -> Self {
         let shape = vec![self.shape[0], self.shape[1], out[0], out[1]];
         let t = B::avg_pool2d(self.t, kernel, at.stride, at.pads.map(|p| p.0), count_pad, ceil);
         Self::wrap(t, shape, self.dtype)

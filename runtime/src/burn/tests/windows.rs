@@ -116,7 +116,13 @@ fn transposed_convolutions() {
         let m = ws[1] * *group as usize;
         let b = noise(&[m], 6);
         let op =
-            ConvTranspose { window: window.clone(), group: *group, kernel: vec![], output_padding: extra.to_vec() };
+            ConvTranspose {
+                window: window.clone(),
+                group: *group,
+                kernel: vec![],
+                output_padding: extra.to_vec(),
+                output_shape: vec![],
+            };
         // Each input element adds the kernel to the output.
         let (sx, sk, axes) = (spatial(xs), spatial(ws), xs.len() - 2);
         let at = each(window, sx, sk, axes);
@@ -206,7 +212,7 @@ fn pools() {
         let x = noise(shape, 7);
         for (kind, count_include_pad) in [(PoolKind::Max, false), (PoolKind::Average, false), (PoolKind::Average, true)]
         {
-            let op = Pool { kind, kernel: kernel.to_vec(), window: window.clone(), count_include_pad };
+            let op = Pool { count_include_pad, ..Pool::new(kind, kernel.to_vec(), window.clone()) };
             let (shape, y) = naive_pool(&x, &op);
             close(&run(op, &[&x]), &shape, &y);
         }
@@ -215,7 +221,7 @@ fn pools() {
 
 #[test]
 fn pools_of_quantised_values_keep_their_type() {
-    let op = Pool { kind: PoolKind::Max, kernel: vec![2], window: Window::default(), count_include_pad: false };
+    let op = Pool::new(PoolKind::Max, vec![2], Window::default());
     let y = run(op, &[&Tensor::ints(DType::I8, &[1, 1, 4], &[-128, -5, 127, 3])]);
     assert_eq!(y.dtype(), DType::I8);
     same_ints(&y, &[1, 1, 3], &[-5, 127, 127]);
