@@ -32,6 +32,35 @@ pub enum Activation {
         /// Whether the tanh approximation is meant.
         tanh: bool,
     },
+    /// `gamma * (x < 0 ? alpha * (exp(x) - 1) : x)`
+    Selu {
+        /// The limit below zero, negated, before scaling.
+        alpha: f32,
+        /// The scale.
+        gamma: f32,
+    },
+    /// `max(0, x) + min(0, alpha * (exp(x / alpha) - 1))`
+    Celu {
+        /// The limit below zero, negated.
+        alpha: f32,
+    },
+    /// `x > alpha ? x : 0`
+    ThresholdedRelu {
+        /// The threshold.
+        alpha: f32,
+    },
+    /// `x * sigmoid(alpha * x)`
+    Swish {
+        /// The slope inside the sigmoid.
+        alpha: f32,
+    },
+    /// `x < -lambd ? x + bias : x > lambd ? x - bias : 0`
+    Shrink {
+        /// By how much what remains shrinks.
+        bias: f32,
+        /// Up to where nothing remains.
+        lambd: f32,
+    },
 }
 
 impl Activation {
@@ -40,6 +69,11 @@ impl Activation {
             "LeakyRelu" => Self::LeakyRelu { alpha: r.float("alpha", 0.01)? },
             "Elu" => Self::Elu { alpha: r.float("alpha", 1.0)? },
             "HardSigmoid" => Self::HardSigmoid { alpha: r.float("alpha", 0.2)?, beta: r.float("beta", 0.5)? },
+            "Selu" => Self::Selu { alpha: r.float("alpha", 1.673_263_2)?, gamma: r.float("gamma", 1.050_701)? },
+            "Celu" => Self::Celu { alpha: r.float("alpha", 1.0)? },
+            "ThresholdedRelu" => Self::ThresholdedRelu { alpha: r.float("alpha", 1.0)? },
+            "Swish" => Self::Swish { alpha: r.float("alpha", 1.0)? },
+            "Shrink" => Self::Shrink { bias: r.float("bias", 0.0)?, lambd: r.float("lambd", 0.5)? },
             _ => match r.string("approximate", "none")?.as_str() {
                 "none" => Self::Gelu { tanh: false },
                 "tanh" => Self::Gelu { tanh: true },
@@ -56,12 +90,23 @@ impl Operator for Activation {
             Self::Elu { .. } => "Elu",
             Self::HardSigmoid { .. } => "HardSigmoid",
             Self::Gelu { .. } => "Gelu",
+            Self::Selu { .. } => "Selu",
+            Self::Celu { .. } => "Celu",
+            Self::ThresholdedRelu { .. } => "ThresholdedRelu",
+            Self::Swish { .. } => "Swish",
+            Self::Shrink { .. } => "Shrink",
         }
     }
 
     fn attrs(&self) -> Attrs {
         match *self {
-            Self::LeakyRelu { alpha } | Self::Elu { alpha } => vec![("alpha", alpha.into())],
+            Self::LeakyRelu { alpha }
+            | Self::Elu { alpha }
+            | Self::Celu { alpha }
+            | Self::ThresholdedRelu { alpha }
+            | Self::Swish { alpha } => vec![("alpha", alpha.into())],
+            Self::Selu { alpha, gamma } => vec![("alpha", alpha.into()), ("gamma", gamma.into())],
+            Self::Shrink { bias, lambd } => vec![("bias", bias.into()), ("lambd", lambd.into())],
             Self::HardSigmoid { alpha, beta } => vec![("alpha", alpha.into()), ("beta", beta.into())],
             Self::Gelu { tanh } => vec![("approximate", if tanh { "tanh" } else { "none" }.into())],
         }
@@ -72,6 +117,13 @@ impl Operator for Activation {
     }
 
     fn since(&self) -> i64 {
-        if matches!(self, Self::Gelu { .. }) { 20 } else { 6 }
+        match self {
+            Self::LeakyRelu { .. } | Self::Elu { .. } | Self::HardSigmoid { .. } | Self::Selu { .. } => 6,
+            Self::Shrink { .. } => 9,
+            Self::ThresholdedRelu { .. } => 10,
+            Self::Celu { .. } => 12,
+            Self::Gelu { .. } => 20,
+            Self::Swish { .. } => 24,
+        }
     }
 }

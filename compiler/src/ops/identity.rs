@@ -4,6 +4,7 @@ use crate::{
     attr::Reader,
     error::{Error, Result},
     op::{Inputs, Operator, Quant},
+    tensor::DType,
     value::Fact,
 };
 use std::ops::RangeInclusive;
@@ -24,22 +25,26 @@ impl Operator for Identity {
     }
 }
 
-/// Dropout at inference: `y = x`. Inputs: x, ratio, training_mode; the last two are kept.
+/// Dropout at inference: `y = x`. Inputs: x, ratio, training_mode. With the last one true, only
+/// a ratio of 0 can be computed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Dropout;
+pub struct Dropout {
+    /// Whether the mask of what was kept is a second output.
+    pub mask: bool,
+    /// Whether there is a training_mode, so that it may not be at inference.
+    pub trains: bool,
+}
 
 impl Dropout {
     pub(super) fn read(r: &mut Reader) -> Result<Self> {
-        if r.outputs > 1 {
-            return Err(Error::unsupported("Dropout with an output of its mask"));
-        }
-        if r.inputs > 2 {
-            return Err(Error::unsupported("Dropout with a training_mode"));
+        let mask = r.outputs > 1;
+        if mask && r.opset < 10 {
+            return Err(Error::unsupported("Dropout with a mask that is no truth value"));
         }
         // The ratio and the seed mean nothing at inference.
         r.float("ratio", 0.5)?;
         r.int("seed", 0)?;
-        Ok(Self)
+        Ok(Self { mask, trains: r.inputs > 2 })
     }
 }
 
@@ -48,10 +53,18 @@ impl Operator for Dropout {
         "Dropout"
     }
     fn arity(&self) -> RangeInclusive<usize> {
-        1..=2
+        1..=3
+    }
+    fn max_outputs(&self) -> usize {
+        2
     }
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
-        Ok(vec![x.get(0).clone()])
+        let x = x.get(0);
+        let mut facts = vec![if self.trains { Fact::new(x.dtype, x.shape.clone()) } else { x.clone() }];
+        if self.mask {
+            facts.push(Fact::new(Some(DType::Bool), x.shape.clone()));
+        }
+        Ok(facts)
     }
     fn since(&self) -> i64 {
         12

@@ -18,6 +18,11 @@ pub enum ReduceKind {
     Max,
     Min,
     Prod,
+    L1,
+    L2,
+    LogSum,
+    LogSumExp,
+    SumSquare,
 }
 
 /// Reduces over the axes in input 1, or over all when it is absent or empty.
@@ -38,7 +43,12 @@ impl Reduce {
             "ReduceSum" => ReduceKind::Sum,
             "ReduceMax" => ReduceKind::Max,
             "ReduceMin" => ReduceKind::Min,
-            _ => ReduceKind::Prod,
+            "ReduceProd" => ReduceKind::Prod,
+            "ReduceL1" => ReduceKind::L1,
+            "ReduceL2" => ReduceKind::L2,
+            "ReduceLogSum" => ReduceKind::LogSum,
+            "ReduceLogSumExp" => ReduceKind::LogSumExp,
+            _ => ReduceKind::SumSquare,
         };
         if let Some(axes) = r.opt_ints("axes")? {
             r.lift(1, Tensor::i64s(&axes));
@@ -48,6 +58,11 @@ impl Reduce {
             keepdims: r.flag("keepdims", true)?,
             noop_with_empty_axes: r.flag("noop_with_empty_axes", false)?,
         })
+    }
+
+    /// The opset that made an input of the axes.
+    fn axes_are_input(&self) -> i64 {
+        if self.kind == ReduceKind::Sum { 13 } else { 18 }
     }
 
     /// Which axes of an input of `rank` are reduced, given the elements of input 1.
@@ -74,6 +89,11 @@ impl Operator for Reduce {
             ReduceKind::Max => "ReduceMax",
             ReduceKind::Min => "ReduceMin",
             ReduceKind::Prod => "ReduceProd",
+            ReduceKind::L1 => "ReduceL1",
+            ReduceKind::L2 => "ReduceL2",
+            ReduceKind::LogSum => "ReduceLogSum",
+            ReduceKind::LogSumExp => "ReduceLogSumExp",
+            ReduceKind::SumSquare => "ReduceSumSquare",
         }
     }
 
@@ -92,7 +112,14 @@ impl Operator for Reduce {
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         let dtype = x.get(0).dtype;
         let known = x.opt(1).is_none() || x.ints(1).is_some();
-        let (Some(data), true) = (x.dims(0), known) else { return Ok(vec![Fact::new(dtype, None)]) };
+        let data = match (x.dims(0), known) {
+            (Some(data), true) => data,
+            // Which axes become 1 is open.
+            (Some(data), false) if self.keepdims => {
+                return Ok(vec![Fact::new(dtype, Some(vec![Dim::Unknown; data.len()]))]);
+            }
+            _ => return Ok(vec![Fact::new(dtype, None)]),
+        };
         let axes = self.axes(x.ints(1).as_deref(), data.len())?;
         let shape = data.iter().enumerate().filter_map(|(i, d)| match (axes.contains(&i), self.keepdims) {
             (false, _) => Some(d.clone()),
@@ -102,8 +129,11 @@ impl Operator for Reduce {
         Ok(vec![Fact::new(dtype, Some(shape.collect()))])
     }
 
+    fn since(&self) -> i64 {
+        if self.noop_with_empty_axes { self.axes_are_input() } else { 1 }
+    }
+
     fn lower(&self, opset: i64) -> Option<(usize, &'static str)> {
-        let since = if self.kind == ReduceKind::Sum { 13 } else { 18 };
-        (opset < since).then_some((1, "axes"))
+        (opset < self.axes_are_input()).then_some((1, "axes"))
     }
 }

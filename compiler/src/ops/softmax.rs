@@ -1,44 +1,59 @@
-//! Softmax and LogSoftmax.
+//! Softmax, LogSoftmax and Hardmax.
 
 use crate::{
     attr::{Attrs, Reader},
-    error::{Error, Result},
+    error::Result,
     op::{Inputs, Operator},
     value::{self, Fact},
 };
 
-/// `exp(x) / sum(exp(x))` along one axis, or its logarithm.
+/// What is made of the elements along the axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SoftmaxKind {
+    /// `exp(x) / sum(exp(x))`
+    Soft,
+    /// Its logarithm.
+    Log,
+    /// 1 for the first of the largest elements, 0 for the others.
+    Hard,
+}
+
+/// Softmax and its kin, along one axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Softmax {
+    /// What is computed.
+    pub kind: SoftmaxKind,
     /// The axis; may count from the end.
     pub axis: i64,
-    /// Whether the logarithm is meant.
-    pub log: bool,
+    /// Whether all axes from `axis` on are one, as before opset 13.
+    pub coerced: bool,
 }
 
 impl Softmax {
     pub(super) fn read(r: &mut Reader) -> Result<Self> {
-        let log = r.op_type == "LogSoftmax";
+        let kind = match r.op_type.as_str() {
+            "Softmax" => SoftmaxKind::Soft,
+            "LogSoftmax" => SoftmaxKind::Log,
+            _ => SoftmaxKind::Hard,
+        };
         if r.opset >= 13 {
-            return Ok(Self { axis: r.int("axis", -1)?, log });
+            return Ok(Self { kind, axis: r.int("axis", -1)?, coerced: false });
         }
-        // Before opset 13 all axes from `axis` on were one; that is the same for the last.
+        // Of the last axis alone, the old form and the new one make the same.
         let axis = r.int("axis", 1)?;
         let last =
             axis == -1 || r.first.rank().is_some_and(|rank| value::axis(axis, rank).is_ok_and(|a| a + 1 == rank));
-        if !last {
-            return Err(Error::unsupported(format!(
-                "{} over several axes (opset {}, axis {axis})",
-                r.op_type, r.opset
-            )));
-        }
-        Ok(Self { axis: -1, log })
+        Ok(Self { kind, axis: if last { -1 } else { axis }, coerced: !last })
     }
 }
 
 impl Operator for Softmax {
     fn op_type(&self) -> &str {
-        if self.log { "LogSoftmax" } else { "Softmax" }
+        match self.kind {
+            SoftmaxKind::Soft => "Softmax",
+            SoftmaxKind::Log => "LogSoftmax",
+            SoftmaxKind::Hard => "Hardmax",
+        }
     }
     fn attrs(&self) -> Attrs {
         vec![("axis", self.axis.into())]
@@ -50,6 +65,9 @@ impl Operator for Softmax {
         Ok(vec![Fact::new(x.get(0).dtype, x.shape(0).clone())])
     }
     fn since(&self) -> i64 {
-        13
+        if self.coerced { 1 } else { 13 }
+    }
+    fn until(&self) -> Option<i64> {
+        self.coerced.then_some(12)
     }
 }

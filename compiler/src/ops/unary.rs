@@ -1,6 +1,7 @@
-//! Operators of one input, elementwise, without attributes.
+//! Operators of one input, elementwise, without parameters; and IsInf.
 
 use crate::{
+    attr::{Attrs, Reader},
     error::Result,
     op::{Inputs, Operator},
     tensor::DType,
@@ -29,7 +30,7 @@ macro_rules! unary {
 
 unary!(
     Relu, Sigmoid, Tanh, Exp, Log, Sqrt, Erf, Neg, Abs, Sign, Ceil, Floor, Round, Reciprocal, Sin, Cos, Softplus,
-    HardSwish, Not
+    HardSwish, Not, Tan, Asin, Acos, Atan, Sinh, Cosh, Asinh, Acosh, Atanh, Softsign, Mish, IsNaN, BitwiseNot
 );
 
 impl Operator for Unary {
@@ -38,11 +39,49 @@ impl Operator for Unary {
     }
 
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
-        let dtype = if *self == Unary::Not { Some(DType::Bool) } else { x.get(0).dtype };
+        let dtype = if matches!(self, Unary::Not | Unary::IsNaN) { Some(DType::Bool) } else { x.get(0).dtype };
         Ok(vec![Fact::new(dtype, x.shape(0).clone())])
     }
 
     fn since(&self) -> i64 {
-        if *self == Unary::HardSwish { 14 } else { 1 }
+        match self {
+            Unary::Tan | Unary::Asin | Unary::Acos | Unary::Atan => 7,
+            Unary::Sinh | Unary::Cosh | Unary::Asinh | Unary::Acosh | Unary::Atanh | Unary::Erf | Unary::Sign => 9,
+            Unary::IsNaN => 9,
+            Unary::Round => 11,
+            Unary::HardSwish => 14,
+            Unary::Mish | Unary::BitwiseNot => 18,
+            _ => 1,
+        }
+    }
+}
+
+/// Whether an element is infinite.
+#[derive(Debug, Clone, PartialEq)]
+pub struct IsInf {
+    /// Whether negative infinity counts.
+    pub negative: bool,
+    /// Whether positive infinity counts.
+    pub positive: bool,
+}
+
+impl IsInf {
+    pub(super) fn read(r: &mut Reader) -> Result<Self> {
+        Ok(Self { negative: r.flag("detect_negative", true)?, positive: r.flag("detect_positive", true)? })
+    }
+}
+
+impl Operator for IsInf {
+    fn op_type(&self) -> &str {
+        "IsInf"
+    }
+    fn attrs(&self) -> Attrs {
+        vec![("detect_negative", self.negative.into()), ("detect_positive", self.positive.into())]
+    }
+    fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
+        Ok(vec![Fact::new(Some(DType::Bool), x.shape(0).clone())])
+    }
+    fn since(&self) -> i64 {
+        10
     }
 }

@@ -7,7 +7,7 @@
 use super::host::{self, IntArray};
 use crate::device::Device;
 use ::burn::backend::{
-    BoolDType, Dispatch, FloatDType, Scalar, Shape, Slice, TensorData, TensorMetadata, get_or_init_device_settings,
+    Backend, BoolDType, DType as BurnDType, Dispatch, FloatDType, Scalar, Shape, Slice, TensorData, TensorMetadata, get_or_init_device_settings,
     ops::{BoolTensorOps, FloatTensorOps, IntTensorOps, PadMode},
     tensor::{BoolTensor, FloatTensor, IntTensor},
 };
@@ -17,6 +17,7 @@ mod math;
 
 use compress_compiler::{
     error::{Error, Result},
+    narrow::{RoundMode, decode, encode, is_narrow},
     tensor::{DType, Tensor},
 };
 
@@ -39,8 +40,8 @@ const HOST_COPY: usize = 1024;
 #[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// On the device, held as `f32`: floats of up to 32 bits, and 8 and 16-bit integers that
-    /// are quantised activations (which `f32` holds exactly).
+    /// On the device: `f64` as itself, and held as `f32` all other floats, and integers of up to
+    /// 16 bits that are quantised activations (which `f32` holds exactly).
     Float(Float),
     /// On the host: shapes, indices, conditions.
     Int(IntArray),
@@ -52,9 +53,10 @@ impl Value {
     /// # Errors
     /// Unsupported for strings.
     pub fn upload(t: &Tensor, device: &Device) -> Result<Self> {
-        match t.dtype() {
-            DType::F32 | DType::F16 | DType::BF16 => Float::upload(t, device).map(Value::Float),
-            _ => IntArray::from_tensor(t).map(Value::Int),
+        if t.dtype().is_float() {
+            Float::upload(t, device).map(Value::Float)
+        } else {
+            IntArray::from_tensor(t).map(Value::Int)
         }
     }
 
@@ -85,6 +87,34 @@ impl Value {
         }
     }
 
+    /// The same elements under another shape.
+    ///
+    /// # Errors
+    /// Malformed when the number of elements differs.
+    pub fn reshape(self, shape: &[usize]) -> Result<Self> {
+        Ok(match self {
+            Value::Float(f) => Value::Float(f.reshape(shape)?),
+            Value::Int(a) => Value::Int(a.reshape(shape)?),
+        })
+    }
+
+    /// The entry `at` of `axis`, without that axis.
+    ///
+    /// # Errors
+    /// Malformed when it is out of range.
+    pub fn entry(self, axis: usize, at: usize) -> Result<Self> {
+        let mut shape = self.shape().to_vec();
+        if shape.get(axis).is_none_or(|n| at >= *n) {
+            return Err(Error::malformed(format!("entry {at} of axis {axis} of {shape:?}")));
+        }
+        shape.remove(axis);
+        match self {
+            Value::Float(f) => Value::Float(f.slice(axis, at, 1, 1)?),
+            Value::Int(a) => Value::Int(a.select(axis, &[at as i64])?),
+        }
+        .reshape(&shape)
+    }
+
     /// The value on the host, as integers.
     ///
     /// # Errors
@@ -105,11 +135,11 @@ impl Value {
     /// The value on the device: integers of up to 16 bits are sent there.
     ///
     /// # Errors
-    /// Unsupported for wider integers and `f64`.
+    /// Unsupported for wider integers.
     pub fn into_device(self, device: &Device) -> Result<Float> {
         match self {
             Value::Float(f) => Ok(f),
-            Value::Int(a) if matches!(a.dtype, DType::U8 | DType::I8 | DType::U16 | DType::I16) => {
+            Value::Int(a) if a.dtype != DType::Bool && a.dtype.int_range().is_some() && a.dtype.bits() <= 16 => {
                 let data = a.data.iter().map(|v| *v as f32).collect();
                 Ok(Float::from_vec(data, &a.shape, device)?.with_dtype(a.dtype))
             }
@@ -118,7 +148,7 @@ impl Value {
     }
 }
 
-/// A tensor on the device, held as `f32`.
+/// A tensor on the device, held as `f64` if that is its type and as `f32` otherwise.
 #[derive(Clone, Debug)]
 pub struct Float {
     t: Prim,
@@ -127,8 +157,13 @@ pub struct Float {
     host: Option<Tensor>,
 }
 
-fn scalar(v: f32) -> Scalar {
-    Scalar::Float(f64::from(v))
+fn scalar(v: impl Into<f64>) -> Scalar {
+    Scalar::Float(v.into())
+}
+
+/// How the device holds what is `dtype` in ONNX.
+fn held_as(dtype: DType) -> FloatDType {
+    if dtype == DType::F64 { FloatDType::F64 } else { FloatDType::F32 }
 }
 
 /// How the device of `t` holds truth values.
@@ -150,15 +185,42 @@ pub fn check_size(shape: &[usize]) -> Result<usize> {
 impl Float {
     // --- between host and device ---
 
-    /// Sends a float tensor to the device. `f16` and `bf16` are widened.
+    /// Sends a float tensor to the device. Narrower types are widened to `f32`.
     ///
     /// # Errors
-    /// Unsupported for other types.
+    /// Unsupported for other types, and where the device knows no `f64`.
     pub fn upload(t: &Tensor, device: &Device) -> Result<Self> {
-        let data = t.as_f32().filter(|_| t.dtype() != DType::F64);
-        let data = data.ok_or_else(|| Error::unsupported(format!("computing with {} values", t.dtype())))?;
         let host = (t.len() <= HOST_COPY).then(|| t.clone());
+        if let Some(data) = t.as_f64() {
+            return Ok(Self { host, ..Self::from_f64s(data, t.shape(), DType::F64, device)? });
+        }
+        let data = t.as_f32().ok_or_else(|| Error::unsupported(format!("computing with {} values", t.dtype())))?;
         Ok(Self { host, ..Self::from_vec(data.into_owned(), t.shape(), device)?.with_dtype(t.dtype()) })
+    }
+
+    /// Sends `data` to the device as a tensor of a float type, to which it is rounded.
+    ///
+    /// # Errors
+    /// As for [`Float::from_vec`].
+    pub fn from_f64s(data: Vec<f64>, shape: &[usize], dtype: DType, device: &Device) -> Result<Self> {
+        if dtype != DType::F64 {
+            // Rounded once: through `f32` a number could be rounded up twice.
+            let round = |v: f64| match dtype {
+                DType::F16 => half::f16::from_f64(v).to_f32(),
+                DType::BF16 => half::bf16::from_f64(v).to_f32(),
+                d if is_narrow(d) => decode(d, encode(d, v, false, RoundMode::Up)),
+                _ => v as f32,
+            };
+            return Ok(Self::from_vec(data.into_iter().map(round).collect(), shape, device)?.with_dtype(dtype));
+        }
+        if check_size(shape)? != data.len() {
+            return Err(Error::bug(format!("{} elements for shape {shape:?}", data.len())));
+        }
+        if !B::supports_dtype(device.burn(), BurnDType::F64) {
+            return Err(Error::unsupported("computing with f64 values on this device"));
+        }
+        let data = TensorData::new(data, prim_shape(shape));
+        Ok(Self::wrap(B::float_from_data(data, device.burn()), shape.to_vec(), DType::F64))
     }
 
     /// Sends `data` to the device as an `f32` tensor.
@@ -177,18 +239,28 @@ impl Float {
     ///
     /// # Errors
     /// Limit when it is too large.
-    pub fn full(shape: &[usize], v: f32, device: &Device) -> Result<Self> {
+    pub fn full(shape: &[usize], v: impl Into<f64>, device: &Device) -> Result<Self> {
         check_size(shape)?;
         let t = B::float_full(prim_shape(shape), scalar(v), device.burn(), FloatDType::F32);
         Ok(Self::wrap(t, shape.to_vec(), DType::F32))
     }
 
+    /// A tensor of a float type filled with `v`.
+    ///
+    /// # Errors
+    /// Limit when it is too large; unsupported where the device knows no `f64`.
+    pub fn filled(shape: &[usize], v: f64, dtype: DType, device: &Device) -> Result<Self> {
+        Self::from_f64s(vec![v], &[], dtype, device)?.expand(shape)
+    }
+
     /// The elements, read from the device.
     ///
     /// # Errors
-    /// Device, when reading fails.
+    /// Device, when reading fails; unsupported for `f64`, which would lose digits: see
+    /// [`Float::into_f64s`].
     pub fn into_vec(self) -> Result<Vec<f32>> {
         match &self.host {
+            _ if self.dtype == DType::F64 => Err(Error::unsupported("this operator on f64 values")),
             Some(t) if t.dtype().is_float() => Ok(t.as_f32().map(|v| v.into_owned()).unwrap_or_default()),
             _ => {
                 let data = self.into_data()?;
@@ -197,12 +269,26 @@ impl Float {
         }
     }
 
-    /// Shows the elements to `see` without copying them where that can be avoided.
+    /// The elements of any float type, read from the device.
+    ///
+    /// # Errors
+    /// Device, when reading fails.
+    pub fn into_f64s(self) -> Result<Vec<f64>> {
+        if self.dtype != DType::F64 {
+            return Ok(self.into_vec()?.into_iter().map(f64::from).collect());
+        }
+        if let Some(data) = self.host.as_ref().and_then(Tensor::as_f64) {
+            return Ok(data);
+        }
+        self.into_data()?.try_into_vec::<f64>().map_err(|e| Error::device(format!("reading a tensor: {e:?}")))
+    }
+
+    /// Shows the elements as `f32` to `see` without copying them where that can be avoided.
     ///
     /// # Errors
     /// Device, when reading fails, and what `see` returns.
     pub fn view<T>(&self, see: impl FnOnce(&[f32]) -> Result<T>) -> Result<T> {
-        let data = self.clone().into_data()?;
+        let data = self.clone().held(FloatDType::F32).into_data()?;
         see(data.as_slice::<f32>().map_err(|e| Error::device(format!("reading a tensor: {e:?}")))?)
     }
 
@@ -219,6 +305,10 @@ impl Float {
         if let Some(t) = self.host {
             return Ok(t);
         }
+        if dtype == DType::F64 {
+            let data = self.into_f64s()?;
+            return Tensor::new(dtype, shape, data.into_iter().flat_map(f64::to_le_bytes).collect::<Vec<u8>>());
+        }
         let data = self.into_vec()?;
         if dtype.is_float() {
             return Ok(Tensor::floats(dtype, &shape, &data));
@@ -229,6 +319,19 @@ impl Float {
 
     fn wrap(t: Prim, shape: Vec<usize>, dtype: DType) -> Self {
         Self { t, shape, dtype, host: None }
+    }
+
+    /// The same tensor, held in another width. What is made of it may have another type.
+    fn held(mut self, width: FloatDType) -> Self {
+        if self.t.dtype() != width.into() {
+            self.t = B::float_cast(self.t, width);
+        }
+        self
+    }
+
+    /// Held as `other` is: Burn does not mix widths.
+    fn as_wide_as(self, other: &Self) -> Self {
+        self.held(held_as(other.dtype))
     }
 
     fn map(self, f: impl FnOnce(Prim) -> Prim) -> Self {
@@ -253,30 +356,30 @@ impl Float {
     }
 
     /// The one element of a constant that is known on the host.
-    pub fn known_scalar(&self) -> Option<f32> {
-        match self.host.as_ref()?.as_f32()?[..] {
-            [v] => Some(v),
-            _ => None,
-        }
+    pub fn known_scalar(&self) -> Option<f64> {
+        let host = self.host.as_ref().filter(|t| t.len() == 1)?;
+        host.as_f64().and_then(|v| v.first().copied()).or_else(|| host.as_f32()?.first().map(|v| f64::from(*v)))
     }
 
     /// The one element, read from the device if need be.
     ///
     /// # Errors
     /// Malformed when there are more.
-    pub fn scalar(self) -> Result<f32> {
+    pub fn scalar(self) -> Result<f64> {
         if let Some(v) = self.known_scalar() {
             return Ok(v);
         }
         let shape = self.shape.clone();
-        match self.into_vec()?[..] {
+        match self.into_f64s()?[..] {
             [v] => Ok(v),
             _ => Err(Error::malformed(format!("an input of shape {shape:?}, where one element is expected"))),
         }
     }
 
-    /// The same elements under another ONNX type; they are not changed.
+    /// The same elements under another ONNX type; they are not changed, but for digits that `f64`
+    /// alone has.
     pub fn with_dtype(mut self, dtype: DType) -> Self {
+        self = self.held(held_as(dtype));
         if dtype != self.dtype {
             self.host = None;
         }
@@ -284,7 +387,7 @@ impl Float {
         self
     }
 
-    /// Rounds the elements to what `dtype` (a float type of up to 32 bits) can hold.
+    /// Rounds the elements to what `dtype`, a float type of 16 bits or more, can hold.
     pub fn rounded_to(self, dtype: DType) -> Self {
         let narrow = match dtype {
             DType::F16 => FloatDType::F16,
@@ -355,7 +458,7 @@ impl Float {
         let dtype = first.dtype;
         let shape = host::cat_shape(parts.iter().map(|p| &p.shape[..]), axis)?;
         check_size(&shape)?;
-        let t = B::float_cat(parts.into_iter().map(|p| p.t).collect(), axis);
+        let t = B::float_cat(parts.into_iter().map(|p| p.with_dtype(dtype).t).collect(), axis);
         Ok(Self::wrap(t, shape, dtype))
     }
 
@@ -414,7 +517,7 @@ impl Float {
     pub fn select_where(self, condition: &IntArray, other: Self) -> Result<Self> {
         let shape = host::broadcast(&host::broadcast(&self.shape, &other.shape)?, &condition.shape)?;
         let dtype = self.dtype;
-        let (yes, no) = (self.expand(&shape)?, other.expand(&shape)?);
+        let (yes, no) = (self.expand(&shape)?, other.with_dtype(dtype).expand(&shape)?);
         // Sent as floats, as every device has them and not every one has this kind of bool.
         let mask = condition.data.iter().map(|v| (*v != 0) as u8 as f32).collect();
         let mask = B::float_from_data(TensorData::new(mask, prim_shape(&condition.shape)), &yes.t.device());

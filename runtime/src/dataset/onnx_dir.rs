@@ -7,6 +7,7 @@ use super::{
 };
 use compress_compiler::{
     error::{Error, Result},
+    narrow,
     tensor::{DType, Tensor},
 };
 use onnx_protobuf::{TensorProto, tensor_proto::DataLocation};
@@ -224,6 +225,8 @@ fn typed_bytes(proto: &TensorProto, dtype: DType) -> Vec<u8> {
         DType::U32 | DType::U64 => {
             proto.uint64_data.iter().flat_map(|v| v.to_le_bytes().into_iter().take(size)).collect()
         }
+        // One code an entry, where raw data packs them.
+        DType::F6E2M3 | DType::F6E3M2 => narrow::pack(6, proto.int32_data.iter().map(|v| *v as u8)),
         _ => proto.int32_data.iter().flat_map(|v| v.to_le_bytes().into_iter().take(size)).collect(),
     }
 }

@@ -1,10 +1,7 @@
 //! Made-up samples and seeded choices.
 
 use super::{InputSpec, array::batch_shape, values};
-use compress_compiler::{
-    error::{Error, Result},
-    tensor::{DType, Tensor},
-};
+use compress_compiler::{error::Result, tensor::Tensor};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::index};
 use rayon::prelude::*;
 use std::f64::consts::TAU;
@@ -23,9 +20,7 @@ impl Synthetic {
         let stacked = values::stacks(inputs);
         let mut shapes = Vec::new();
         for spec in inputs {
-            if spec.dtype == DType::String {
-                return Err(Error::unsupported(format!("`{}`: text cannot be fed", spec.name)));
-            }
+            values::check_type(spec.dtype).map_err(|e| e.at(&spec.name))?;
             let axes = values::sample_axes(spec, stacked);
             let shape: Vec<usize> = axes.iter().map(|axis| axis.unwrap_or(1)).collect();
             values::size_of(spec.dtype, &shape).map_err(|e| e.at(&spec.name))?;
@@ -95,7 +90,7 @@ pub fn sample(from: &[usize], count: usize, seed: u64) -> Vec<usize> {
 mod tests {
     use super::super::{Dataset, testing::spec};
     use super::*;
-    use compress_compiler::error::Kind;
+    use compress_compiler::{error::Kind, tensor::DType};
 
     #[test]
     fn samples_depend_on_seed_and_index_alone() {

@@ -3,6 +3,7 @@
 use super::{InputSpec, Preprocess};
 use compress_compiler::{
     error::{Error, Result},
+    narrow::is_narrow,
     tensor::DType,
 };
 use std::ops::Range;
@@ -77,6 +78,14 @@ pub(super) fn room(count: usize, sample_bytes: usize) -> Result<Vec<u8>> {
     }
 }
 
+/// Data sets hold neither text nor the narrow types, which may share a byte.
+pub(super) fn check_type(dtype: DType) -> Result<()> {
+    if dtype == DType::String || dtype.bits() < 8 || is_narrow(dtype) {
+        return Err(Error::unsupported(format!("{dtype} values cannot be fed")));
+    }
+    Ok(())
+}
+
 /// The bytes of one sample, unless they are too many.
 pub(super) fn size_of(dtype: DType, shape: &[usize]) -> Result<usize> {
     shape
@@ -110,9 +119,7 @@ impl Values {
         picture: bool,
     ) -> Result<Self> {
         let to = spec.dtype;
-        if to == DType::String || from == DType::String {
-            return Err(Error::unsupported(format!("`{}`: text cannot be fed", spec.name)));
-        }
+        check_type(to).and(check_type(from)).map_err(|e| e.at(&spec.name))?;
         if from.is_float() && !to.is_float() {
             return Err(Error::data(format!("the data for `{}` is {from}, but the model takes {to}", spec.name))
                 .help(format!("convert it first; fractions are not cut off to make {to} of them")));

@@ -1,6 +1,6 @@
 //! Functions of two tensors, element by element, broadcast.
 
-use super::Args;
+use super::{Args, elementwise::order};
 use crate::{
     burn::{
         host::{self, IntArray, wrap},
@@ -10,7 +10,10 @@ use crate::{
 };
 use compress_compiler::{
     error::{Error, Result},
-    ops::binary::Binary,
+    ops::{
+        binary::{Binary, BitShift, Mod},
+        variadic::Variadic,
+    },
     tensor::DType,
 };
 
@@ -18,29 +21,34 @@ use compress_compiler::{
 pub(super) fn binary(op: Binary, mut a: Args) -> Result<Value> {
     let (x, y) = (a.take(0)?, a.take(1)?);
     match (x, y) {
-        (Value::Float(x), Value::Float(y)) if x.dtype().is_float() && y.dtype().is_float() => {
-            floats(op, x, y, a.device)
-        }
         // Pow alone may mix types; the result has that of the base.
+        (Value::Float(x), Value::Float(y)) if x.dtype().is_float() && y.dtype().is_float() => {
+            let dtype = x.dtype();
+            match floats(op, x, y, a.device)? {
+                Value::Float(z) if op == Binary::Pow => Ok(Value::Float(z.with_dtype(dtype))),
+                z => Ok(z),
+            }
+        }
         (Value::Float(x), y) if op == Binary::Pow && x.dtype().is_float() => {
-            let y = y.into_ints()?.computable()?;
+            let y = y.into_ints()?;
             match y.data[..] {
-                [v] if y.shape.len() <= x.shape().len() => x.pow_scalar(v as f32, a.device).map(Value::Float),
+                [v] if y.shape.len() <= x.shape().len() => x.pow_scalar(v as f64, a.device).map(Value::Float),
                 _ => {
-                    let data = y.data.iter().map(|v| *v as f32).collect();
-                    x.powf(Float::from_vec(data, &y.shape, a.device)?).map(Value::Float)
+                    let data = y.data.iter().map(|v| *v as f64).collect();
+                    let dtype = x.dtype();
+                    x.powf(Float::from_f64s(data, &y.shape, dtype, a.device)?).map(Value::Float)
                 }
             }
         }
         (x, Value::Float(y)) if op == Binary::Pow && y.dtype().is_float() => {
-            let x = x.into_ints()?.computable()?;
+            let x = x.into_ints()?;
             let (shape, exponent) = (host::broadcast(&x.shape, y.shape())?, y.shape().to_vec());
-            let exponents = y.into_vec()?;
-            let pow = |b: i64, e: f32| Ok(wrap(x.dtype, (b as f64).powf(f64::from(e)) as i64));
+            let exponents = y.into_f64s()?;
+            let pow = |b: i64, e: f64| Ok(wrap(x.dtype, (b as f64).powf(e) as i64));
             let data = host::zip((&x.data, &x.shape), (&exponents, &exponent), &shape, pow)?;
             Ok(Value::Int(IntArray::new(x.dtype, shape, data)))
         }
-        (x, y) => ints(op, x.into_ints()?.computable()?, y.into_ints()?.computable()?).map(Value::Int),
+        (x, y) => ints(op, x.into_ints()?, y.into_ints()?).map(Value::Int),
     }
 }
 
@@ -85,13 +93,18 @@ fn floats(op: Binary, x: Float, y: Float, device: &Device) -> Result<Value> {
         Binary::Equal | Binary::Less | Binary::LessOrEqual | Binary::Greater | Binary::GreaterOrEqual => {
             return Err(Error::bug("a comparison is done on the host"));
         }
-        Binary::And | Binary::Or | Binary::Xor => return Err(Error::malformed("a truth function of floats")),
+        Binary::And
+        | Binary::Or
+        | Binary::Xor
+        | Binary::BitwiseAnd
+        | Binary::BitwiseOr
+        | Binary::BitwiseXor => return Err(Error::malformed("a truth function of floats")),
     }))
 }
 
 /// Conditions live on the host, so floats are compared there.
 fn compare(op: Binary, x: Float, y: Float) -> Result<IntArray> {
-    let f: fn(f32, f32) -> bool = match op {
+    let f: fn(f64, f64) -> bool = match op {
         Binary::Equal => |p, q| p == q,
         Binary::Less => |p, q| p < q,
         Binary::LessOrEqual => |p, q| p <= q,
@@ -101,7 +114,7 @@ fn compare(op: Binary, x: Float, y: Float) -> Result<IntArray> {
     };
     let shape = host::broadcast(x.shape(), y.shape())?;
     let (xs, ys) = (x.shape().to_vec(), y.shape().to_vec());
-    let data = host::zip((&x.into_vec()?, &xs), (&y.into_vec()?, &ys), &shape, |p, q| Ok(f(p, q) as i64))?;
+    let data = host::zip((&x.into_f64s()?, &xs), (&y.into_f64s()?, &ys), &shape, |p, q| Ok(f(p, q) as i64))?;
     Ok(IntArray::new(DType::Bool, shape, data))
 }
 
@@ -115,7 +128,7 @@ fn ints(op: Binary, x: IntArray, y: IntArray) -> Result<IntArray> {
     }
     let shape = host::broadcast(&x.shape, &y.shape)?;
     let unsigned = dtype == DType::U64;
-    let order = |p: i64, q: i64| if unsigned { (p as u64).cmp(&(q as u64)) } else { p.cmp(&q) };
+    let order = |p: i64, q: i64| order(dtype, p, q);
     let f = |p: i64, q: i64| -> Result<i64> {
         Ok(match op {
             Binary::Add => p.wrapping_add(q),
@@ -151,9 +164,9 @@ fn ints(op: Binary, x: IntArray, y: IntArray) -> Result<IntArray> {
             Binary::LessOrEqual => order(p, q).is_le() as i64,
             Binary::Greater => order(p, q).is_gt() as i64,
             Binary::GreaterOrEqual => order(p, q).is_ge() as i64,
-            Binary::And => p & q,
-            Binary::Or => p | q,
-            Binary::Xor => p ^ q,
+            Binary::And | Binary::BitwiseAnd => p & q,
+            Binary::Or | Binary::BitwiseOr => p | q,
+            Binary::Xor | Binary::BitwiseXor => p ^ q,
         })
     };
     let out = if op.is_logical() { DType::Bool } else { dtype };
@@ -179,4 +192,83 @@ fn pow(mut base: i64, exponent: i64) -> Result<i64> {
         left >>= 1;
     }
     Ok(out)
+}
+
+/// Mod.
+pub(super) fn modulo(op: &Mod, mut a: Args) -> Result<Value> {
+    match (a.take(0)?, a.take(1)?) {
+        (Value::Float(x), Value::Float(y)) if x.dtype().is_float() && y.dtype().is_float() => {
+            let (dtype, shape) = (x.dtype(), host::broadcast(x.shape(), y.shape())?);
+            let (x, y) = (x.expand(&shape)?.into_f64s()?, y.expand(&shape)?.into_f64s()?);
+            // Exact in `f64`, so that rounding comes once.
+            let rest = |(x, y): (f64, f64)| {
+                let rest = x % y;
+                match (op.fmod, rest == 0.0) {
+                    (true, _) => rest,
+                    (false, true) => rest.copysign(y),
+                    (false, false) if (rest < 0.0) != (y < 0.0) => rest + y,
+                    (false, false) => rest,
+                }
+            };
+            let data = x.into_iter().zip(y).map(rest).collect();
+            Float::from_f64s(data, &shape, dtype, a.device).map(Value::Float)
+        }
+        (x, y) => {
+            let rest = |dtype: DType, x: i64, y: i64| match y {
+                0 => Err(Error::malformed("the remainder of a division by zero")),
+                _ if dtype == DType::U64 => Ok((x as u64 % y as u64) as i64),
+                _ => {
+                    let rest = x.wrapping_rem(y);
+                    Ok(if !op.fmod && rest != 0 && (rest < 0) != (y < 0) { rest + y } else { rest })
+                }
+            };
+            of_ints(x, y, rest)
+        }
+    }
+}
+
+/// BitShift.
+pub(super) fn bit_shift(op: &BitShift, mut a: Args) -> Result<Value> {
+    let shift = |dtype: DType, x: i64, by: i64| {
+        // By more than there are bits, what is left is the sign of what moves right.
+        let far = usize::try_from(by).map_or(true, |by| by >= dtype.bits());
+        Ok(match (op.right, far) {
+            (true, false) if dtype == DType::U64 => ((x as u64) >> by) as i64,
+            (true, false) => x >> by,
+            (true, true) if x < 0 && dtype != DType::U64 => -1,
+            (false, false) => wrap(dtype, x << by),
+            _ => 0,
+        })
+    };
+    of_ints(a.take(0)?, a.take(1)?, shift)
+}
+
+/// `f` of two integer tensors of one type, which is that of the result.
+fn of_ints(x: Value, y: Value, f: impl Fn(DType, i64, i64) -> Result<i64>) -> Result<Value> {
+    let (x, y) = (x.into_ints()?, y.into_ints()?);
+    if x.dtype != y.dtype {
+        return Err(Error::malformed(format!("inputs of types {} and {}", x.dtype, y.dtype)));
+    }
+    let shape = host::broadcast(&x.shape, &y.shape)?;
+    let data = host::zip((&x.data, &x.shape), (&y.data, &y.shape), &shape, |p, q| f(x.dtype, p, q))?;
+    Ok(Value::Int(IntArray::new(x.dtype, shape, data)))
+}
+
+/// Sum, Mean, Max, Min of any number of inputs.
+pub(super) fn variadic(op: Variadic, mut a: Args) -> Result<Value> {
+    let by = match op {
+        Variadic::Sum | Variadic::Mean => Binary::Add,
+        Variadic::Max => Binary::Max,
+        Variadic::Min => Binary::Min,
+    };
+    let mut out = a.take(0)?;
+    let count = a.len();
+    for slot in 1..count {
+        let next = a.take(slot)?;
+        out = binary(by, Args::new(vec![Some(out), Some(next)], a.device))?;
+    }
+    match out {
+        Value::Float(x) if op == Variadic::Mean => Ok(Value::Float(x.div_scalar(count as f64))),
+        out => Ok(out),
+    }
 }

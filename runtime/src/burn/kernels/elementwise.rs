@@ -2,20 +2,26 @@
 
 use super::Args;
 use crate::burn::{
-    host::{IntArray, wrap},
-    tensor::Value,
+    host::{IntArray, check_host, wrap},
+    tensor::{Float, Value},
 };
 use compress_compiler::{
     error::{Error, Result},
-    ops::{activation::Activation, unary::Unary},
+    ops::{
+        activation::Activation,
+        identity::Dropout,
+        swiglu::SwiGlu,
+        unary::{IsInf, Unary},
+    },
     tensor::DType,
 };
+use std::cmp::Ordering;
 
 /// Relu, Sigmoid, Neg, ...
 pub(super) fn unary(op: Unary, mut a: Args) -> Result<Value> {
     let x = match a.take(0)? {
         Value::Float(f) if f.dtype().is_float() => f,
-        other => return ints(op, other.into_ints()?.computable()?).map(Value::Int),
+        other => return ints(op, other.into_ints()?).map(Value::Int),
     };
     Ok(Value::Float(match op {
         Unary::Relu => x.relu(),
@@ -34,11 +40,43 @@ pub(super) fn unary(op: Unary, mut a: Args) -> Result<Value> {
         Unary::Reciprocal => x.recip(),
         Unary::Sin => x.sin(),
         Unary::Cos => x.cos(),
-        // log(1 + exp(x)) overflows; this is the same and doesn't.
-        Unary::Softplus => x.neg().log_sigmoid().neg(),
+        Unary::Tan => x.tan(),
+        Unary::Asin => x.asin(),
+        Unary::Acos => x.acos(),
+        Unary::Atan => x.atan(),
+        Unary::Sinh => x.sinh(),
+        Unary::Cosh => x.cosh(),
+        Unary::Asinh => x.asinh(),
+        Unary::Acosh => x.acosh(),
+        Unary::Atanh => x.atanh(),
+        Unary::Softplus => softplus(x),
+        Unary::Softsign => x.clone().div(x.abs().add_scalar(1.0))?,
+        Unary::Mish => x.clone().mul(softplus(x).tanh())?,
         Unary::HardSwish => x.clone().mul(x.hard_sigmoid(1.0 / 6.0, 0.5))?,
-        Unary::Not => return Err(Error::malformed(format!("Not of {} values", x.dtype()))),
+        Unary::IsNaN => return truth(x, f64::is_nan).map(Value::Int),
+        Unary::Not | Unary::BitwiseNot => {
+            return Err(Error::malformed(format!("a truth function of {} values", x.dtype())));
+        }
     }))
+}
+
+/// `log(1 + exp(x))` overflows; this is the same and doesn't.
+fn softplus(x: Float) -> Float {
+    x.neg().log_sigmoid().neg()
+}
+
+/// What `f` says of every element.
+fn truth(x: Float, f: impl Fn(f64) -> bool) -> Result<IntArray> {
+    let shape = x.shape().to_vec();
+    check_host(&shape)?;
+    let data = x.into_f64s()?.into_iter().map(|v| f(v).into()).collect();
+    Ok(IntArray::new(DType::Bool, shape, data))
+}
+
+/// IsInf.
+pub(super) fn is_inf(op: &IsInf, mut a: Args) -> Result<Value> {
+    let counts = |v: f64| (op.positive && v == f64::INFINITY) || (op.negative && v == f64::NEG_INFINITY);
+    truth(a.float(0)?, counts).map(Value::Int)
 }
 
 fn ints(op: Unary, x: IntArray) -> Result<IntArray> {
@@ -50,6 +88,7 @@ fn ints(op: Unary, x: IntArray) -> Result<IntArray> {
         Unary::Abs => |v, signed| if signed { v.wrapping_abs() } else { v },
         Unary::Sign => |v, signed| if signed { v.signum() } else { (v != 0) as i64 },
         Unary::Not if dtype == DType::Bool => |v, _| (v == 0) as i64,
+        Unary::BitwiseNot if dtype != DType::Bool => |v, _| !v,
         // Whole numbers are already rounded.
         Unary::Ceil | Unary::Floor | Unary::Round => |v, _| v,
         _ => return Err(Error::unsupported(format!("this operator on {dtype} values"))),
@@ -58,23 +97,84 @@ fn ints(op: Unary, x: IntArray) -> Result<IntArray> {
     Ok(IntArray::new(dtype, x.shape, data))
 }
 
-/// LeakyRelu, Elu, HardSigmoid, Gelu.
+/// LeakyRelu, Elu, HardSigmoid, Gelu, ...
 pub(super) fn activation(op: &Activation, mut a: Args) -> Result<Value> {
-    let x = a.float(0)?;
+    let x = match (a.take(0)?, op) {
+        (Value::Float(x), _) if x.dtype().is_float() => x,
+        (other, Activation::Shrink { bias, lambd }) => {
+            return shrink(other.into_ints()?, f64::from(*bias), f64::from(*lambd)).map(Value::Int);
+        }
+        (other, _) => return Err(Error::unsupported(format!("this operator on {} values", other.dtype()))),
+    };
+    // `alpha * (exp(x) - 1)` below zero.
+    let below = |x: Float, alpha: f32| x.clamp_max(0.0).exp().sub_scalar(1.0).mul_scalar(alpha);
     Ok(Value::Float(match *op {
         Activation::LeakyRelu { alpha } => x.leaky_relu(alpha),
-        Activation::Elu { alpha } => {
-            let below = x.clone().clamp_max(0.0).exp().sub_scalar(1.0).mul_scalar(alpha);
-            x.clamp_min(0.0).add(below)?
+        Activation::Elu { alpha } => x.clone().clamp_min(0.0).add(below(x, alpha))?,
+        Activation::Selu { alpha, gamma } => x.clone().clamp_min(0.0).add(below(x, alpha))?.mul_scalar(gamma),
+        Activation::Celu { alpha } => {
+            let low = x.clone().div_scalar(alpha).exp().sub_scalar(1.0).mul_scalar(alpha).clamp_max(0.0);
+            x.clamp_min(0.0).add(low)?
         }
         Activation::HardSigmoid { alpha, beta } => x.hard_sigmoid(alpha, beta),
         Activation::Gelu { tanh: false } => x.gelu(),
         Activation::Gelu { tanh: true } => {
             let cube = x.clone().mul(x.clone())?.mul(x.clone())?.mul_scalar(0.044715);
-            let inner = cube.add(x.clone())?.mul_scalar((2.0 / std::f32::consts::PI).sqrt());
+            let inner = cube.add(x.clone())?.mul_scalar((2.0 / std::f64::consts::PI).sqrt());
             inner.tanh().add_scalar(1.0).mul(x)?.mul_scalar(0.5)
         }
+        Activation::ThresholdedRelu { alpha } => x.clone().where_above(alpha, x),
+        Activation::Swish { alpha } => swish(x, alpha)?,
+        Activation::Shrink { bias, lambd } => {
+            let high = x.clone().where_above(lambd, x.clone().sub_scalar(bias));
+            let low = x.clone().neg().where_above(lambd, x.add_scalar(bias));
+            high.add(low)?
+        }
     }))
+}
+
+fn swish(x: Float, alpha: f32) -> Result<Float> {
+    x.clone().mul(x.mul_scalar(alpha).sigmoid())
+}
+
+fn shrink(x: IntArray, bias: f64, lambd: f64) -> Result<IntArray> {
+    let unsigned = x.dtype == DType::U64;
+    let one = |v: &i64| {
+        let n = if unsigned { *v as u64 as f64 } else { *v as f64 };
+        let y = if n < -lambd {
+            n + bias
+        } else if n > lambd {
+            n - bias
+        } else {
+            0.0
+        };
+        if unsigned { y as u64 as i64 } else { wrap(x.dtype, y as i64) }
+    };
+    Ok(IntArray::new(x.dtype, x.shape, x.data.iter().map(one).collect()))
+}
+
+/// SwiGLU.
+pub(super) fn swiglu(op: &SwiGlu, mut a: Args) -> Result<Value> {
+    let (gate, x) = (a.float(0)?, a.float(1)?);
+    if gate.shape() != x.shape() {
+        return Err(Error::malformed(format!("the inputs of SwiGLU have shapes {:?} and {:?}", gate.shape(), x.shape())));
+    }
+    swish(gate, op.alpha)?.mul(x).map(Value::Float)
+}
+
+/// Dropout where nothing is dropped, and the mask that says so.
+pub(super) fn dropout(op: &Dropout, mut a: Args) -> Result<Vec<Value>> {
+    let x = a.take(0)?;
+    let ratio = a.opt_float(1)?.map_or(Ok(0.5), Float::scalar)?;
+    if a.opt_ints(2)?.is_some_and(|t| t.first() == Some(&1)) && ratio != 0.0 {
+        return Err(Error::unsupported("Dropout in training: what it drops is left to chance"));
+    }
+    if !op.mask {
+        return Ok(vec![x]);
+    }
+    let shape = x.shape().to_vec();
+    let mask = IntArray::new(DType::Bool, shape.clone(), vec![1; check_host(&shape)?]);
+    Ok(vec![x, Value::Int(mask)])
 }
 
 /// Clip, whose bounds are optional.
@@ -91,19 +191,24 @@ pub(super) fn clip(mut a: Args) -> Result<Value> {
             Ok(Value::Float(x))
         }
         other => {
-            let x = other.into_ints()?.computable()?;
-            let bound = |v: Option<std::sync::Arc<Vec<i64>>>, default| match v.as_deref().map(Vec::as_slice) {
-                None => Ok(default),
-                Some([v]) => Ok(*v),
+            let x = other.into_ints()?;
+            let bound = |v: Option<std::sync::Arc<Vec<i64>>>| match v.as_deref().map(Vec::as_slice) {
+                None => Ok(None),
+                Some([v]) => Ok(Some(*v)),
                 Some(_) => Err(Error::malformed("a bound of Clip is no scalar")),
             };
-            // u64 is held in the bits of i64, which order differently.
-            if x.dtype == DType::U64 {
-                return Err(Error::unsupported("Clip of u64 values"));
-            }
-            let (low, high) = (bound(a.opt_ints(1)?, i64::MIN)?, bound(a.opt_ints(2)?, i64::MAX)?);
-            let data = x.data.iter().map(|v| (*v).max(low).min(high)).collect();
+            let (low, high) = (bound(a.opt_ints(1)?)?, bound(a.opt_ints(2)?)?);
+            let clip = |v: i64| {
+                let v = low.map_or(v, |low| if order(x.dtype, v, low).is_lt() { low } else { v });
+                high.map_or(v, |high| if order(x.dtype, v, high).is_gt() { high } else { v })
+            };
+            let data = x.data.iter().map(|v| clip(*v)).collect();
             Ok(Value::Int(IntArray::new(x.dtype, x.shape, data)))
         }
     }
+}
+
+/// How two host elements compare: `u64` is held in the bits of `i64`, which order differently.
+pub(super) fn order(dtype: DType, p: i64, q: i64) -> Ordering {
+    if dtype == DType::U64 { (p as u64).cmp(&(q as u64)) } else { p.cmp(&q) }
 }

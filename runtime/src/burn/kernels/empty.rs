@@ -14,7 +14,8 @@ pub(super) fn eval(op: &Op, mut a: Args) -> Result<Vec<Value>> {
     match op {
         // These only look at the shape, or change nothing.
         Op::Shape(op) => return Ok(vec![super::fill::shape(op, a)?]),
-        Op::Identity(_) | Op::Dropout(_) => return Ok(vec![a.take(0)?]),
+        Op::Identity(_) => return Ok(vec![a.take(0)?]),
+        Op::Dropout(op) => return super::elementwise::dropout(op, a),
         _ => {}
     }
     let facts: Vec<Option<Fact>> = a.values.iter().map(|v| v.as_ref().map(fact)).collect();
@@ -34,10 +35,10 @@ pub(super) fn eval(op: &Op, mut a: Args) -> Result<Vec<Value>> {
         // Of nothing, the result is what changes nothing.
         Op::Reduce(r) => {
             let start = match r.kind {
-                ReduceKind::Sum => 0.0,
+                ReduceKind::Sum | ReduceKind::L1 | ReduceKind::L2 | ReduceKind::SumSquare => 0.0,
                 ReduceKind::Prod => 1.0,
                 ReduceKind::Mean => f32::NAN,
-                ReduceKind::Max => f32::NEG_INFINITY,
+                ReduceKind::Max | ReduceKind::LogSum | ReduceKind::LogSumExp => f32::NEG_INFINITY,
                 ReduceKind::Min => f32::INFINITY,
             };
             let x = a.float(0)?;

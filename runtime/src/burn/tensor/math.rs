@@ -1,8 +1,8 @@
 //! Arithmetic on the device, element by element.
 
-use super::{B, Float, Prim, bool_dtype, check_size, scalar};
+use super::{B, Float, Prim, bool_dtype, check_size, held_as, scalar};
 use crate::{burn::host, device::Device};
-use ::burn::backend::ops::{ActivationOps, FloatTensorOps};
+use ::burn::backend::ops::{ActivationOps, BoolTensorOps, FloatTensorOps};
 use compress_compiler::{error::Result, tensor::DType};
 
 macro_rules! unary {
@@ -53,13 +53,33 @@ unary! {
     sin => float_sin,
     /// Cosine.
     cos => float_cos,
+    /// Tangent.
+    tan => float_tan,
+    /// Inverse sine.
+    asin => float_asin,
+    /// Inverse cosine.
+    acos => float_acos,
+    /// Inverse tangent.
+    atan => float_atan,
+    /// Hyperbolic sine.
+    sinh => float_sinh,
+    /// Hyperbolic cosine.
+    cosh => float_cosh,
+    /// Inverse hyperbolic sine.
+    asinh => float_asinh,
+    /// Inverse hyperbolic cosine.
+    acosh => float_acosh,
+    /// Inverse hyperbolic tangent.
+    atanh => float_atanh,
+    /// `log(1 + x)`.
+    log1p => float_log1p,
 }
 
 macro_rules! with_scalar {
     ($($(#[$doc:meta])* $name:ident => $prim:ident),* $(,)?) => {
         impl Float {$(
             $(#[$doc])*
-            pub fn $name(self, v: f32) -> Self { self.map(|t| B::$prim(t, scalar(v))) }
+            pub fn $name(self, v: impl Into<f64>) -> Self { self.map(|t| B::$prim(t, scalar(v))) }
         )*}
     };
 }
@@ -117,7 +137,9 @@ impl Float {
     fn pair(a: Self, b: Self) -> Result<(Prim, Prim, Vec<usize>, DType)> {
         let shape = host::broadcast(&a.shape, &b.shape)?;
         check_size(&shape)?;
-        let (rank, dtype) = (shape.len(), a.dtype);
+        // Computed in the wider of both types.
+        let dtype = if b.dtype == DType::F64 { b.dtype } else { a.dtype };
+        let (a, b, rank) = (a.held(held_as(dtype)), b.held(held_as(dtype)), shape.len());
         // An operand that needs no axes is moved, not cloned, so that Burn may overwrite it.
         let prim = |x: Self| if rank <= x.shape.len().max(1) { x.t } else { x.padded(rank) };
         Ok((prim(a), prim(b), shape, dtype))
@@ -129,7 +151,8 @@ impl Float {
     /// As for the other operators of two tensors.
     pub fn extremum(self, other: Self, max: bool) -> Result<Self> {
         let shape = host::broadcast(&self.shape, &other.shape)?;
-        let (a, b) = (self.expand(&shape)?, other.expand(&shape)?);
+        let dtype = self.dtype;
+        let (a, b) = (self.expand(&shape)?, other.with_dtype(dtype).expand(&shape)?);
         let keep = if max { B::float_greater_equal } else { B::float_lower_equal };
         // False where either is NaN: `b` is taken there, and NaNs of `a` are put back after.
         let bools = bool_dtype(&a.t);
@@ -143,7 +166,8 @@ impl Float {
     ///
     /// # Errors
     /// As for the other operators of two tensors.
-    pub fn pow_scalar(self, v: f32, device: &Device) -> Result<Self> {
+    pub fn pow_scalar(self, v: impl Into<f64>, device: &Device) -> Result<Self> {
+        let v = v.into();
         // Burn converts a whole exponent to an integer, and panics when it doesn't fit.
         if v.abs() < 1e9 {
             return Ok(self.map(|t| B::float_powf_scalar(t, scalar(v))));
@@ -152,8 +176,30 @@ impl Float {
         self.powf(exponent)
     }
 
+    /// The elements of `yes`, which has the same shape, where `self` is above `bound`; 0 elsewhere.
+    pub fn where_above(self, bound: impl Into<f64>, yes: Self) -> Self {
+        let below = B::bool_not(B::float_greater_elem(self.t.clone(), scalar(bound), bool_dtype(&self.t)));
+        yes.map(|t| B::float_mask_fill(t, below, scalar(0.0)))
+    }
+
+    /// `x == 0 ? v : x`
+    pub fn replace_zero(self, v: impl Into<f64>) -> Self {
+        let zero = B::float_equal_elem(self.t.clone(), scalar(0.0), bool_dtype(&self.t));
+        self.map(|t| B::float_mask_fill(t, zero, scalar(v)))
+    }
+
+    /// The sums of all elements up to each along `axis`.
+    pub fn cumsum(self, axis: usize) -> Self {
+        self.map(|t| B::float_cumsum(t, axis))
+    }
+
+    /// The products of all elements up to each along `axis`.
+    pub fn cumprod(self, axis: usize) -> Self {
+        self.map(|t| B::float_cumprod(t, axis))
+    }
+
     /// `max(0, min(1, alpha * x + beta))`; NaN stays.
-    pub fn hard_sigmoid(self, alpha: f32, beta: f32) -> Self {
+    pub fn hard_sigmoid(self, alpha: impl Into<f64>, beta: impl Into<f64>) -> Self {
         self.map(|t| B::hard_sigmoid(t, scalar(alpha), scalar(beta)))
     }
 }

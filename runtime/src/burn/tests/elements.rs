@@ -173,19 +173,19 @@ fn integers_wrap_and_truncate() {
 #[test]
 fn casts() {
     let x = f32s(&[-1.9, 2.5, 300.7, f32::NAN, f32::INFINITY]);
-    same_ints(&run(Cast { to: DType::I32 }, &[&x]), &[5], &[-1, 2, 300, 0, i32::MAX as i64]);
-    same_ints(&run(Cast { to: DType::U8 }, &[&x]), &[5], &[0, 2, 255, 0, 255]);
-    same_ints(&run(Cast { to: DType::Bool }, &[&f32s(&[0.0, 0.5, -0.0])]), &[3], &[0, 1, 0]);
-    same_ints(&run(Cast { to: DType::U8 }, &[&ints(DType::I64, &[-1, 300])]), &[2], &[255, 44]);
-    close(&run(Cast { to: DType::F32 }, &[&ints(DType::U64, &[-1, 3])]), &[2], &[u64::MAX as f32, 3.0]);
-    close(&run(Cast { to: DType::F32 }, &[&Tensor::ints(DType::U8, &[1, 2], &[7, 255])]), &[1, 2], &[7.0, 255.0]);
-    let half = run(Cast { to: DType::F16 }, &[&f32s(&[1.0 + 1.0 / 4096.0, 70000.0])]);
+    same_ints(&run(Cast::new(DType::I32), &[&x]), &[5], &[-1, 2, 300, 0, i32::MAX as i64]);
+    same_ints(&run(Cast::new(DType::U8), &[&x]), &[5], &[0, 2, 255, 0, 255]);
+    same_ints(&run(Cast::new(DType::Bool), &[&f32s(&[0.0, 0.5, -0.0])]), &[3], &[0, 1, 0]);
+    same_ints(&run(Cast::new(DType::U8), &[&ints(DType::I64, &[-1, 300])]), &[2], &[255, 44]);
+    close(&run(Cast::new(DType::F32), &[&ints(DType::U64, &[-1, 3])]), &[2], &[u64::MAX as f32, 3.0]);
+    close(&run(Cast::new(DType::F32), &[&Tensor::ints(DType::U8, &[1, 2], &[7, 255])]), &[1, 2], &[7.0, 255.0]);
+    let half = run(Cast::new(DType::F16), &[&f32s(&[1.0 + 1.0 / 4096.0, 70000.0])]);
     assert_eq!(half.dtype(), DType::F16);
     close(&half, &[2], &[1.0, f32::INFINITY]);
-    close(&run(Cast { to: DType::F32 }, &[&half]), &[2], &[1.0, f32::INFINITY]);
-    let wide = run(Cast { to: DType::F64 }, &[&f32s(&[0.1, -2.0])]);
+    close(&run(Cast::new(DType::F32), &[&half]), &[2], &[1.0, f32::INFINITY]);
+    let wide = run(Cast::new(DType::F64), &[&f32s(&[0.1, -2.0])]);
     assert_eq!((wide.dtype(), wide.bytes().len()), (DType::F64, 16));
-    close(&run(Cast { to: DType::F32 }, &[&wide]), &[2], &[0.1, -2.0]);
-    same_ints(&run(Cast { to: DType::I8 }, &[&wide]), &[2], &[0, -2]);
+    close(&run(Cast::new(DType::F32), &[&wide]), &[2], &[0.1, -2.0]);
+    same_ints(&run(Cast::new(DType::I8), &[&wide]), &[2], &[0, -2]);
     assert_eq!(fails(Unary::Relu, &[&wide]), Kind::Unsupported);
 }

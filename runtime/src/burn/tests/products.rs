@@ -7,7 +7,7 @@ use compress_compiler::{
         layer_norm::LayerNorm,
         matmul::MatMul,
         reduce::{Reduce, ReduceKind},
-        softmax::Softmax,
+        softmax::{Softmax, SoftmaxKind},
     },
 };
 
@@ -76,13 +76,13 @@ fn softmaxes() {
             (0..len).map(|j| f[start + j * step].exp()).sum::<f32>()
         };
         let y: Vec<f32> = (0..24).map(|i| f[i].exp() / row(i)).collect();
-        close(&run(Softmax { axis, log: false }, &[&x]), &[2, 3, 4], &y);
+        close(&run(Softmax { axis, kind: SoftmaxKind::Soft, coerced: false }, &[&x]), &[2, 3, 4], &y);
         let y: Vec<f32> = y.iter().map(|v| v.ln()).collect();
-        close(&run(Softmax { axis, log: true }, &[&x]), &[2, 3, 4], &y);
+        close(&run(Softmax { axis, kind: SoftmaxKind::Log, coerced: false }, &[&x]), &[2, 3, 4], &y);
     }
-    let y = run(Softmax { axis: 0, log: false }, &[&f32s(&[1000.0, 1000.0, -1000.0])]);
+    let y = run(Softmax { axis: 0, kind: SoftmaxKind::Soft, coerced: false }, &[&f32s(&[1000.0, 1000.0, -1000.0])]);
     close(&y, &[3], &[0.5, 0.5, 0.0]);
-    let y = run(Softmax { axis: 0, log: true }, &[&f32s(&[1000.0, -1000.0])]);
+    let y = run(Softmax { axis: 0, kind: SoftmaxKind::Log, coerced: false }, &[&f32s(&[1000.0, -1000.0])]);
     close(&y, &[2], &[0.0, -2000.0]);
 }
 
