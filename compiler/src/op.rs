@@ -258,6 +258,7 @@ operators! {
     Dft(ops::signal::Dft),
     Stft(ops::signal::Stft),
     MelWeightMatrix(ops::signal::MelWeightMatrix),
+    TfIdf(ops::tfidf::TfIdf),
     Pad(ops::pad::Pad),
     Expand(ops::expand::Expand),
     ConstantOfShape(ops::expand::ConstantOfShape),

@@ -60,6 +60,7 @@ pub mod space;
 pub mod split;
 pub mod squeeze;
 pub mod swiglu;
+pub mod tfidf;
 pub mod tile;
 pub mod top_k;
 pub mod transpose;
@@ -152,6 +153,7 @@ pub(crate) fn read(r: &mut Reader) -> Result<Op> {
         "HannWindow" | "HammingWindow" | "BlackmanWindow" => signal::SignalWindow::read(r)?.into(),
         "DFT" => signal::Dft::read(r)?.into(),
         "STFT" => signal::Stft::read(r)?.into(),
+        "TfIdfVectorizer" => tfidf::TfIdf::read(r)?.into(),
         "MelWeightMatrix" => signal::MelWeightMatrix::read(r)?.into(),
         "Pad" => pad::Pad::read(r)?.into(),
         "Expand" => expand::Expand.into(),

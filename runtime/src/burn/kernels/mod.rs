@@ -30,6 +30,7 @@ mod resize;
 mod roi;
 mod scatter;
 mod signal;
+mod tfidf;
 
 pub(super) use quantize::dequantize_constant;
 
@@ -131,7 +132,7 @@ pub fn eval(op: &Op, mut a: Args) -> Result<Vec<Value>> {
     // Burn's kernels don't all accept tensors without elements. To Resize they are lists that
     // are not given; where there is a past, it may be empty.
     let data = match op {
-        Op::Resize(_) => 1,
+        Op::Resize(_) | Op::CastLike(_) => 1,
         Op::CausalConv(_) => 2,
         Op::Attention(_) => 3,
         // These move elements by index, and nothing where there is none.
@@ -226,6 +227,7 @@ pub fn eval(op: &Op, mut a: Args) -> Result<Vec<Value>> {
         Op::SignalWindow(op) => signal::window(op, a)?,
         Op::Dft(op) => signal::dft(op, a)?,
         Op::Stft(op) => signal::stft(op, a)?,
+        Op::TfIdf(op) => tfidf::tfidf(op, a)?,
         Op::MelWeightMatrix(op) => signal::mel_weight_matrix(op, a)?,
         Op::Pad(op) => fill::pad(op, a)?,
         Op::Expand(_) => fill::expand(a)?,
