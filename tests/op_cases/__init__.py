@@ -1,9 +1,9 @@
 """Every operator the compiler knows, on small random inputs, as ONNX Runtime computes it."""
 
-from . import index, layout, linear, pointwise, quant, reduce, resize, shapes, windows
+from . import index, integer, layout, linear, pointwise, quant, reduce, resize, sequence, shapes, windows
 from .build import FORMS, Case
 
-MODULES = (windows, linear, pointwise, reduce, layout, shapes, index, resize, quant)
+MODULES = (windows, linear, pointwise, reduce, layout, shapes, index, resize, quant, sequence, integer)
 
 
 def all_cases() -> list[Case]:

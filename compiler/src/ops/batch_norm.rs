@@ -1,4 +1,4 @@
-//! BatchNormalization in inference mode.
+//! BatchNormalization.
 
 use crate::{
     attr::{Attrs, Reader},
@@ -9,26 +9,27 @@ use crate::{
 use std::ops::RangeInclusive;
 
 /// `Y = (X - mean) / sqrt(var + epsilon) * scale + bias` along axis 1.
-/// Inputs: X, scale, bias, mean, var.
+/// Inputs: X, scale, bias, mean, var. Outputs: Y, and in training the running mean and variance.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchNorm {
     /// Added to the variance.
     pub epsilon: f32,
-    /// How fast training moves the running statistics; of no use to inference, but kept.
+    /// How slowly training moves the running statistics.
     pub momentum: f32,
+    /// Whether X is normalised by its own mean and variance, not by those given.
+    pub training: bool,
 }
 
 impl BatchNorm {
     pub(super) fn read(r: &mut Reader) -> Result<Self> {
-        let op = Self { epsilon: r.float("epsilon", 1e-5)?, momentum: r.float("momentum", 0.9)? };
-        let training = if r.opset >= 14 { r.flag("training_mode", false)? } else { false };
-        if training || r.outputs > 1 {
-            return Err(Error::unsupported("BatchNormalization in training mode"));
+        let training = r.opset >= 14 && r.flag("training_mode", false)?;
+        if r.outputs > 1 && !training {
+            return Err(Error::unsupported("BatchNormalization with outputs of statistics outside of training"));
         }
         if r.opset < 9 && !r.flag("spatial", true)? {
             return Err(Error::unsupported("BatchNormalization with spatial=0"));
         }
-        Ok(op)
+        Ok(Self { epsilon: r.float("epsilon", 1e-5)?, momentum: r.float("momentum", 0.9)?, training })
     }
 }
 
@@ -37,10 +38,17 @@ impl Operator for BatchNorm {
         "BatchNormalization"
     }
     fn attrs(&self) -> Attrs {
-        vec![("epsilon", self.epsilon.into()), ("momentum", self.momentum.into())]
+        let mut a: Attrs = vec![("epsilon", self.epsilon.into()), ("momentum", self.momentum.into())];
+        if self.training {
+            a.push(("training_mode", true.into()));
+        }
+        a
     }
     fn arity(&self) -> RangeInclusive<usize> {
         5..=5
+    }
+    fn max_outputs(&self) -> usize {
+        if self.training { 3 } else { 1 }
     }
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         if let (Some(data), Some(scale)) = (x.dims(0), x.dims(1)) {
@@ -50,6 +58,13 @@ impl Operator for BatchNorm {
                 return Err(Error::malformed(format!("scale of {scale:?} does not fit an input of {data:?}")));
             }
         }
-        Ok(vec![Fact::new(x.get(0).dtype, x.shape(0).clone())])
+        let mut facts = vec![Fact::new(x.get(0).dtype, x.shape(0).clone())];
+        if self.training {
+            facts.extend([3, 4].map(|slot| Fact::new(x.get(slot).dtype, x.shape(slot).clone())));
+        }
+        Ok(facts)
+    }
+    fn since(&self) -> i64 {
+        if self.training { 14 } else { 1 }
     }
 }

@@ -1,31 +1,69 @@
-//! LayerNormalization.
+//! LayerNormalization and RMSNormalization.
 
 use crate::{
     attr::{Attrs, Reader},
     error::{Error, Result},
     op::{Inputs, Operator},
-    value::{self, Fact},
+    tensor::DType,
+    value::{self, Dim, Fact},
 };
 use std::ops::RangeInclusive;
 
 /// Normalises over the axes from `axis` on, then scales and shifts. Inputs: X, scale, bias.
+/// Outputs: Y, the mean, and the inverse of the standard deviation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerNorm {
     /// The first normalised axis; may count from the end.
     pub axis: i64,
     /// Added to the variance.
     pub epsilon: f32,
+    /// The type of the statistics, in which they are computed at least.
+    pub stash_type: DType,
+    /// Whether the statistics are asked for.
+    pub statistics: bool,
+}
+
+/// Divides by the root mean square over the axes from `axis` on, then scales. Inputs: X, scale.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RmsNorm {
+    /// The first normalised axis; may count from the end.
+    pub axis: i64,
+    /// Added to the mean square.
+    pub epsilon: f32,
+    /// The type in which the root mean square is computed at least.
+    pub stash_type: DType,
+}
+
+/// The type in which a normalisation computes.
+pub(super) fn stash_type(r: &mut Reader) -> Result<DType> {
+    match r.opt_dtype("stash_type")?.unwrap_or(DType::F32) {
+        t @ (DType::F32 | DType::F64 | DType::F16 | DType::BF16) => Ok(t),
+        other => Err(Error::malformed(format!("stash_type {other}"))),
+    }
+}
+
+fn attrs(axis: i64, epsilon: f32, stash_type: DType) -> Attrs {
+    let mut a: Attrs = vec![("axis", axis.into()), ("epsilon", epsilon.into())];
+    if stash_type != DType::F32 {
+        a.push(("stash_type", (stash_type as i64).into()));
+    }
+    a
 }
 
 impl LayerNorm {
     pub(super) fn read(r: &mut Reader) -> Result<Self> {
-        if r.outputs > 1 {
-            return Err(Error::unsupported("LayerNormalization with outputs of statistics"));
-        }
-        if r.int("stash_type", 1)? != 1 {
-            return Err(Error::unsupported("LayerNormalization with a stash_type other than float"));
-        }
-        Ok(Self { axis: r.int("axis", -1)?, epsilon: r.float("epsilon", 1e-5)? })
+        Ok(Self {
+            axis: r.int("axis", -1)?,
+            epsilon: r.float("epsilon", 1e-5)?,
+            stash_type: stash_type(r)?,
+            statistics: r.outputs > 1,
+        })
+    }
+}
+
+impl RmsNorm {
+    pub(super) fn read(r: &mut Reader) -> Result<Self> {
+        Ok(Self { axis: r.int("axis", -1)?, epsilon: r.float("epsilon", 1e-5)?, stash_type: stash_type(r)? })
     }
 }
 
@@ -34,18 +72,45 @@ impl Operator for LayerNorm {
         "LayerNormalization"
     }
     fn attrs(&self) -> Attrs {
-        vec![("axis", self.axis.into()), ("epsilon", self.epsilon.into())]
+        attrs(self.axis, self.epsilon, self.stash_type)
     }
     fn arity(&self) -> RangeInclusive<usize> {
         2..=3
+    }
+    fn max_outputs(&self) -> usize {
+        if self.statistics { 3 } else { 1 }
+    }
+    fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
+        let mut reduced = x.shape(0).clone();
+        if let Some(dims) = &mut reduced {
+            let axis = value::axis(self.axis, dims.len())?;
+            dims[axis..].fill(Dim::Known(1));
+        }
+        let statistics = Fact::new(Some(self.stash_type), reduced);
+        Ok(vec![Fact::new(x.get(0).dtype, x.shape(0).clone()), statistics.clone(), statistics])
+    }
+    fn since(&self) -> i64 {
+        17
+    }
+}
+
+impl Operator for RmsNorm {
+    fn op_type(&self) -> &str {
+        "RMSNormalization"
+    }
+    fn attrs(&self) -> Attrs {
+        attrs(self.axis, self.epsilon, self.stash_type)
+    }
+    fn arity(&self) -> RangeInclusive<usize> {
+        2..=2
     }
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         if let Some(rank) = x.get(0).rank() {
             value::axis(self.axis, rank)?;
         }
-        Ok(vec![Fact::new(x.get(0).dtype, x.shape(0).clone())])
+        Ok(vec![Fact::new(x.get(1).dtype, x.shape(0).clone())])
     }
     fn since(&self) -> i64 {
-        17
+        23
     }
 }

@@ -32,7 +32,7 @@ impl Rule for ConvBatchNorm {
 
 fn fuse(graph: &Graph, node: NodeId) -> Result<Verdict, Verdict> {
     let (Op::BatchNorm(norm), Some(x)) = (graph.op(node), graph.operand(node, 0)) else { return Err(Verdict::No) };
-    if !is_layer(graph.op(x.node)) {
+    if norm.training || !is_layer(graph.op(x.node)) {
         return Err(Verdict::No);
     }
     if graph.only_use(x).is_none() {

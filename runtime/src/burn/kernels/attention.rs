@@ -65,12 +65,13 @@ pub(super) fn attention(op: &Attention, mut a: Args) -> Result<Vec<Value>> {
     };
 
     let scale = op.scale.map_or(1.0 / (size.max(1) as f64).sqrt(), f64::from).sqrt();
-    let scaled = |x: Float| x.mul_scalar(scale).rounded_to(dtype);
+    let scale = Float::filled(&[], scale, dtype, a.device)?;
+    let scaled = |x: Float| Ok::<_, Error>(x.mul(scale.clone())?.rounded_to(dtype));
     // The heads that share a key are rows of one product.
     let rows = [batch, groups, heads / groups * length];
     let shape = [batch, heads, length, total];
-    let left = scaled(q).reshape(&[rows[0], rows[1], rows[2], size])?;
-    let products = left.matmul(scaled(k.clone()).permute(&[0, 1, 3, 2]))?.reshape(&shape)?.rounded_to(dtype);
+    let left = scaled(q)?.reshape(&[rows[0], rows[1], rows[2], size])?;
+    let products = left.matmul(scaled(k.clone())?.permute(&[0, 1, 3, 2]))?.reshape(&shape)?.rounded_to(dtype);
     let mut stages = vec![products.clone()];
     let capped = if op.softcap > 0.0 {
         let squeezed = products.div_scalar(op.softcap).rounded_to(dtype).tanh().rounded_to(dtype);
@@ -88,7 +89,7 @@ pub(super) fn attention(op: &Attention, mut a: Args) -> Result<Vec<Value>> {
     };
     stages.push(masked.clone());
     let precision = op.softmax_precision.unwrap_or(dtype);
-    let mut weights = masked.rounded_to(precision).softmax(3, false).rounded_to(precision);
+    let mut weights = softmax(masked.rounded_to(precision))?;
     if let Some(b) = bias
         && let Some(seeing) = seeing(b)?
     {
@@ -171,6 +172,18 @@ impl Frame<'_> {
         }
         Float::from_vec(bias, &shape, a.device).map(Some)
     }
+}
+
+/// Softmax along the last of four axes, for types of 16 bits with all their roundings.
+fn softmax(x: Float) -> Result<Float> {
+    let dtype = x.dtype();
+    if !matches!(dtype, DType::F16 | DType::BF16) {
+        return Ok(x.softmax(3, false));
+    }
+    let most = x.clone().reduce(ReduceKind::Max, &[3], true)?;
+    let powers = x.sub(most)?.rounded_to(dtype).exp().rounded_to(dtype);
+    let sum = powers.clone().reduce(ReduceKind::Sum, &[3], true)?.rounded_to(dtype);
+    Ok(powers.div(sum)?.rounded_to(dtype))
 }
 
 /// The queries that see some key, if there are others.
