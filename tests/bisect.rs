@@ -58,19 +58,17 @@ fn run(graph: &Graph) -> Result<Vec<Vec<Tensor>>> {
     Ok(vec![exe.run(&[Tensor::f32(&[3, 4], &x)])?])
 }
 
-/// A chain of Relus and Negs, whose `bad`th Relu is called so.
+/// Relus of shifted values, summed up; the `bad`th one is called so.
 fn chain(relus: usize, bad: Option<usize>) -> Graph {
     let mut nodes = String::new();
     let mut last = "x".to_string();
     for i in 0..relus {
         let name = if Some(i) == bad { "bad".into() } else { format!("good{i}") };
-        nodes += &format!("%r{i} = Relu(%{last}) \"{name}\"\n%a{i} = Add(%r{i}, %shift)\n%n{i} = Neg(%a{i})\n");
-        last = format!("n{i}");
+        nodes += &format!("%a{i} = Add(%x, %shift{i})\n%r{i} = Relu(%a{i}) \"{name}\"\n%s{i} = Add(%{last}, %r{i})\n");
+        nodes.insert_str(0, &format!("const %shift{i}: f32[] = [{}]\n", i as f32 / 2.0));
+        last = format!("s{i}");
     }
-    let text = format!(
-        "graph \"g\" {{ input %x: f32[3,4] const %shift: f32[] = [-2.5]\n{nodes}%same = Identity(%{last})\noutput %same }}"
-    );
-    text::parse(&text).unwrap()
+    text::parse(&format!("graph \"g\" {{ input %x: f32[3,4]\n{nodes}%same = Identity(%{last})\noutput %same }}")).unwrap()
 }
 
 fn passes() -> Vec<Box<dyn Pass>> {
@@ -84,7 +82,8 @@ fn finds_the_pass_the_rule_and_the_node() {
     for bad in [0, 1, 6] {
         let mut seen = vec![];
         let graph = chain(7, Some(bad));
-        let found = bisect(&graph, &passes(), &cx, &run, &mut |s| seen.push((s.pass, s.edits))).unwrap().unwrap();
+        let found = bisect(&graph, &passes(), &cx, &run, &mut |s| seen.push((s.pass, s.edits))).unwrap();
+        let found = found.unwrap_or_else(|| panic!("nothing found: {seen:?}"));
         assert_eq!((found.pass, &found.rule[..], &found.node[..]), ("planted", "leaky", "`bad` (Relu)"));
         assert_eq!(found.edit, bad + 1, "it is the change of that number");
         assert!(found.difference.contains("output `same`"), "{}", found.difference);

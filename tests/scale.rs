@@ -1,0 +1,125 @@
+//! Cost grows with the model, not faster: import, simplification and export of chains of 10,000 and of 40,000 nodes.
+//!
+//! What is compared is counted, not timed: allocations and their bytes, by an allocator that counts; and processor
+//! time of the thread, which other processes don't lengthen as they do wall time, with room to spare. Four times the
+//! nodes would be sixteen times the cost if anything were quadratic.
+
+use compress_compiler::{
+    graph::Graph,
+    node::Port,
+    onnx::{self, Model},
+    op::Op,
+    ops::{binary::Binary, identity::Identity, source::Input, unary::Unary},
+    pass::Context,
+    tensor::{DType, Tensor},
+    value::{Dim, Fact},
+};
+use compress_passes::simplify;
+use compress_runtime::burn::evaluator::BurnEvaluator;
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+static CALLS: AtomicU64 = AtomicU64::new(0);
+static BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// The system's allocator, counting.
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        CALLS.fetch_add(1, Relaxed);
+        BYTES.fetch_add(layout.size() as u64, Relaxed);
+        // SAFETY: the caller's promise is handed on.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Links of a chain: what each makes of the value before.
+type Link = fn(usize) -> (Op, Option<f32>);
+
+/// Foldable and removable links, as peers are measured with: Add, Identity, Mul, Relu.
+fn foldable(i: usize) -> (Op, Option<f32>) {
+    match i % 4 {
+        0 => (Binary::Add.into(), Some(0.5)),
+        1 => (Identity.into(), None),
+        2 => (Binary::Mul.into(), Some(2.0)),
+        _ => (Unary::Relu.into(), None),
+    }
+}
+
+/// Nothing here can go: the graph stays as long as it is.
+fn lasting(i: usize) -> (Op, Option<f32>) {
+    (if i.is_multiple_of(2) { Unary::Sigmoid } else { Unary::Tanh }.into(), None)
+}
+
+/// The ONNX file of a chain. With `constant`, it starts from a constant and folds away whole.
+fn chain(nodes: usize, link: Link, constant: bool) -> Vec<u8> {
+    let mut g = Graph::new("chain");
+    let fact = Fact::new(Some(DType::F32), Some(vec![Dim::Sym("n".into()), Dim::Known(4)]));
+    let x = g.add_input("x", fact, Op::Input(Input { default: None })).unwrap();
+    let start = Tensor::f32(&[1, 4], &[1.0, -2.0, 3.0, 0.5]);
+    let mut last: Port = if constant { g.add_constant("start", start).into() } else { x.into() };
+    for i in 0..nodes {
+        let (op, operand) = link(i);
+        let c = operand.map(|v| Port::from(g.add_constant(&format!("c{i}"), Tensor::f32(&[], &[v]))));
+        let operands: Vec<Option<Port>> = [Some(last), c].into_iter().take(1 + c.iter().len()).collect();
+        last = g.add_node(&format!("n{i}"), op, &operands, &[&format!("v{i}")]).unwrap().into();
+    }
+    let sum = g.add_node("sum", Binary::Add.into(), &[Some(x.into()), Some(last)], &["y"]).unwrap();
+    g.add_output("y", sum.into());
+    onnx::to_bytes(&Model::new(g)).unwrap()
+}
+
+/// Calls of the allocator, bytes asked of it, and seconds of processor time.
+fn cost(file: &[u8]) -> [f64; 3] {
+    let now = || [CALLS.load(Relaxed) as f64, BYTES.load(Relaxed) as f64, processor_seconds()];
+    let before = now();
+    let mut model = onnx::read_bytes(file).unwrap();
+    let evaluator = BurnEvaluator::cpu();
+    simplify(&mut model.graph, &Context::new(&evaluator)).unwrap();
+    let out = onnx::to_bytes(&model).unwrap();
+    assert!(!out.is_empty());
+    let after = now();
+    [0, 1, 2].map(|i| after[i] - before[i])
+}
+
+/// What this thread has used.
+fn processor_seconds() -> f64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
+}
+
+// One test, as others beside it would be counted too.
+#[test]
+fn cost_is_linear_in_the_nodes() {
+    let mut worst = 0f64;
+    for (name, link, constant) in
+        [("foldable", foldable as Link, true), ("foldable, variable", foldable, false), ("lasting", lasting, false)]
+    {
+        let (small, large) = (chain(10_000, link, constant), chain(40_000, link, constant));
+        // The first run pays for thread pools and tables. Of processor time the least of three counts, as
+        // caches are shared with whoever else runs.
+        cost(&small);
+        let least = |file: &[u8]| {
+            let runs = [cost(file), cost(file), cost(file)];
+            [0, 1, 2].map(|i| runs.iter().map(|r| r[i]).fold(f64::INFINITY, f64::min))
+        };
+        let (a, b) = (least(&small), least(&large));
+        for (what, i) in [("calls of the allocator", 0), ("bytes allocated", 1), ("processor time", 2)] {
+            let ratio = b[i] / a[i];
+            worst = worst.max(ratio);
+            println!("{name}: {what} {:.4e} -> {:.4e}, ratio {ratio:.2}", a[i], b[i]);
+        }
+    }
+    assert!(worst <= 5.0, "a cost grows {worst:.2} times with 4 times the nodes");
+}
