@@ -4,6 +4,8 @@
 //! Each case is a folder with up to four forms of one model (see `tests/op_cases/build.py`) and
 //! an ONNX test data set. The folder comes in `COMPRESS_OP_CASES`; `tests/run` sets it.
 
+mod pb;
+
 use compress_compiler::{
     graph::Graph,
     onnx,
@@ -16,6 +18,7 @@ use compress_runtime::{
     burn::{evaluator::BurnEvaluator, exec::Executable},
     device::Device,
 };
+use pb::tensors;
 use std::{
     env, fs,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -25,8 +28,7 @@ use std::{
 /// Fewer cases than this mean that the generator lost some.
 const AT_LEAST: usize = 800;
 /// What has no kernel yet, and has to say so.
-const UNSUPPORTED: [&str; 7] =
-    ["add_f64", "averagepool_3d", "conv_3d", "conv_3d_pads_stride", "convtranspose_3d", "matmul_i32", "maxpool_3d"];
+const UNSUPPORTED: [&str; 0] = [];
 const FORMS: [&str; 4] = ["model", "symbolic", "unranked", "constant"];
 
 #[test]
@@ -73,7 +75,7 @@ fn check(case: &Path, model: &Path, constant: bool) -> Result<(), String> {
     outputs_agree(&graph, &inputs, &expected, &device).map_err(|e| format!("as it is: {e}"))?;
 
     let evaluator = BurnEvaluator::cpu();
-    let cx = Context { evaluator: &evaluator, calibrator: None, stopped: &|| false };
+    let cx = Context::new(&evaluator);
     let passes = pipeline(&Options::default(), None);
     passes.run(&mut graph, &cx, &mut |_, _| Ok(())).map_err(|e| format!("while simplifying: {e}"))?;
     outputs_agree(&graph, &inputs, &expected, &device)
@@ -122,54 +124,4 @@ fn agree(got: &Tensor, expected: &Tensor) -> Result<(), String> {
 
 fn indent(text: &str) -> String {
     text.lines().map(|l| format!("    {l}\n")).collect()
-}
-
-/// The tensors `kind_0.pb`, `kind_1.pb` and so on.
-fn tensors(folder: &Path, kind: &str) -> Vec<Tensor> {
-    let files = (0..).map(|i| folder.join(format!("{kind}_{i}.pb"))).take_while(|p| p.exists());
-    files.map(|p| tensor(&fs::read(&p).unwrap())).collect()
-}
-
-/// A TensorProto as the generator writes it: dims (field 1), data_type (2), raw_data (9).
-fn tensor(mut bytes: &[u8]) -> Tensor {
-    let (mut dims, mut dtype, mut raw) = (vec![], None, vec![]);
-    while !bytes.is_empty() {
-        let tag = varint(&mut bytes);
-        match tag & 7 {
-            0 => match (tag >> 3, varint(&mut bytes)) {
-                (1, n) => dims.push(n as usize),
-                (2, code) => dtype = DType::from_onnx(code as i32),
-                _ => {}
-            },
-            2 => {
-                let len = varint(&mut bytes) as usize;
-                let (mut field, rest) = bytes.split_at(len);
-                bytes = rest;
-                match tag >> 3 {
-                    1 => {
-                        while !field.is_empty() {
-                            dims.push(varint(&mut field) as usize);
-                        }
-                    }
-                    9 => raw = field.to_vec(),
-                    _ => {}
-                }
-            }
-            other => panic!("wire type {other} in a tensor"),
-        }
-    }
-    Tensor::new(dtype.unwrap(), dims, raw).unwrap()
-}
-
-fn varint(bytes: &mut &[u8]) -> u64 {
-    let mut value = 0;
-    for shift in (0..).step_by(7) {
-        let (first, rest) = bytes.split_first().unwrap();
-        *bytes = rest;
-        value |= u64::from(first & 0x7f) << shift;
-        if first & 0x80 == 0 {
-            break;
-        }
-    }
-    value
 }
