@@ -1,9 +1,23 @@
 """Every operator the compiler knows, on small random inputs, as ONNX Runtime computes it."""
 
-from . import index, integer, layout, linear, pointwise, quant, reduce, resize, sequence, shapes, windows
+from . import (
+    index,
+    integer,
+    layout,
+    linear,
+    moving,
+    pointwise,
+    quant,
+    reduce,
+    resize,
+    sampling,
+    sequence,
+    shapes,
+    windows,
+)
 from .build import FORMS, Case
 
-MODULES = (windows, linear, pointwise, reduce, layout, shapes, index, resize, quant, sequence, integer)
+MODULES = (windows, linear, pointwise, reduce, layout, shapes, index, resize, quant, sequence, integer, moving, sampling)
 
 
 def all_cases() -> list[Case]:

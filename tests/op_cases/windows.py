@@ -70,6 +70,13 @@ transposed("group", (1, 4, 5, 5), (4, 3, 3, 3), 6, group=2)
 transposed("depthwise", (1, 4, 5, 5), (4, 1, 2, 2), group=4, strides=[2, 2])
 transposed("1d", (1, 3, 9), (3, 2, 4), 2, strides=[2], pads=[1, 1])
 transposed("3d", (1, 2, 3, 4, 3), (2, 3, 2, 2, 2), 3, strides=[2, 2, 2])
+transposed("3d_pads", (1, 2, 3, 4, 3), (2, 3, 3, 2, 3), 3, strides=[2, 1, 2], pads=[1, 0, 0, 1, 1, 1], output_padding=[1, 0, 1])
+transposed("same_upper", (1, 3, 5, 5), (3, 4, 3, 4), 4, strides=[2, 2], auto_pad="SAME_UPPER")
+transposed("same_lower", (1, 3, 5, 6), (3, 4, 4, 3), strides=[2, 3], auto_pad="SAME_LOWER")
+transposed("valid", (1, 3, 5, 5), (3, 4, 3, 3), auto_pad="VALID", strides=[2, 2])
+transposed("output_shape", (1, 3, 5, 5), (3, 4, 3, 3), 4, strides=[2, 2], output_shape=[10, 9])
+transposed("output_shape_upper", (1, 3, 5, 5), (3, 4, 4, 4), strides=[3, 2], output_shape=[13, 9], auto_pad="SAME_UPPER")
+transposed("pads_end", (1, 3, 5, 6), (3, 4, 4, 4), 4, strides=[2, 2], pads=[0, 1, 2, 3])
 transposed("opset7", (1, 3, 5, 5), (3, 4, 3, 3), 4, opset=7, kernel_shape=[3, 3])
 
 
@@ -96,6 +103,8 @@ pool("valid", (1, 3, 8, 8), [3, 3], auto_pad="VALID", strides=[3, 3])
 pool("1d", (2, 3, 15), [3], strides=[2], pads=[1, 0])
 pool("1d_ceil", (2, 3, 16), [3], strides=[2], ceil_mode=1)
 pool("3d", (1, 2, 6, 6, 6), [2, 2, 2], strides=[2, 2, 2])
+pool("3d_pads", (1, 2, 6, 5, 7), [3, 2, 3], strides=[2, 1, 2], pads=[1, 0, 1, 1, 1, 0])
+pool("3d_ceil", (1, 2, 6, 7, 6), [3, 3, 2], strides=[2, 2, 3], ceil_mode=1)
 pool("global_window", (1, 3, 7, 7), [7, 7])
 pool("negative", (1, 3, 6, 6), [3, 3], pads=[1, 1, 1, 1], opset=12)
 pool("dilations", (1, 3, 11, 11), [3, 3], MAX, dilations=[2, 2])
@@ -110,6 +119,39 @@ pool("opset7", (1, 3, 8, 8), [2, 2], opset=7, strides=[2, 2])
 pool("all_negative", (1, 1, 4, 4), [2, 2], MAX, pads=[1, 1, 1, 1])
 cases.op("u8", "MaxPool", rng.integers(0, 255, (1, 3, 6, 6), np.uint8), kernel_shape=[2, 2], strides=[2, 2])
 cases.op("i8_pads", "MaxPool", rng.integers(-128, -1, (1, 3, 6, 6), np.int8), kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+
+for p in (1, 2, 3):
+    pool(f"p{p}", (1, 3, 8, 8), [3, 3], ("LpPool",), p=p, strides=[2, 2], pads=[1, 1, 1, 1])
+    cases.op(f"p{p}", "GlobalLpPool", f32(rng, 2, 3, 4, 5), p=p)
+pool("1d", (1, 3, 9), [3], ("LpPool",))
+pool("3d", (1, 2, 5, 5, 5), [2, 3, 2], ("LpPool",), strides=[1, 2, 2])
+pool("same_upper", (1, 3, 8, 8), [3, 3], ("LpPool",), auto_pad="SAME_UPPER", strides=[2, 2])
+pool("dilations", (1, 3, 9, 9), [3, 2], ("LpPool",), opset=18, dilations=[2, 3])
+
+
+def indexed(name, data, kernel, **attributes):
+    """A MaxPool that tells where it found its maxima."""
+    cases.op(f"indices_{name}", "MaxPool", f32(rng, *data), kernel_shape=kernel, outputs=2, **attributes)
+
+
+indexed("1d", (2, 3, 9), [3], strides=[2], pads=[1, 0])
+indexed("2d", (2, 3, 7, 6), [3, 2], strides=[2, 2], pads=[1, 0, 1, 1])
+indexed("3d", (1, 2, 5, 4, 6), [2, 2, 3], strides=[2, 1, 2])
+indexed("dilations", (1, 2, 9, 9), [2, 3], dilations=[2, 3])
+indexed("columns", (2, 2, 7, 6), [3, 2], strides=[2, 2], storage_order=1)
+cases.op("indices_ties", "MaxPool", np.ones((1, 2, 5, 5), np.float32), kernel_shape=[3, 3], pads=[1] * 4, outputs=2)
+cases.op("indices_u8", "MaxPool", rng.integers(0, 9, (1, 2, 5, 5), np.uint8), kernel_shape=[3, 3], outputs=2)
+
+PLACES = np.array([[[[1, 3], [9, 15]], [[17, 22], [26, 31]]]], np.int64)
+cases.op("plain", "MaxUnpool", f32(rng, 1, 2, 2, 2), PLACES, kernel_shape=[2, 2], strides=[2, 2])
+
+MOVED = f32(rng, 1, 2 * 2 * 9, 4, 4)
+MASK = f32(rng, 1, 2 * 9, 4, 4)
+cases.op("plain", "DeformConv", f32(rng, 1, 4, 6, 6), f32(rng, 3, 4, 3, 3), MOVED[:, :18], opset=19)
+cases.op("groups", "DeformConv", f32(rng, 1, 4, 6, 6), f32(rng, 6, 2, 3, 3), MOVED, f32(rng, 6), MASK, opset=19,
+         group=2, offset_group=2)  # fmt: skip
+cases.op("strides", "DeformConv", f32(rng, 1, 4, 9, 9), f32(rng, 3, 4, 3, 3), MOVED[:, :18], opset=19,
+         strides=[2, 2], pads=[1, 1, 1, 1], dilations=[2, 2])  # fmt: skip
 
 for kind in ("GlobalAveragePool", "GlobalMaxPool"):
     cases.op("2d", kind, f32(rng, 2, 3, 5, 7))

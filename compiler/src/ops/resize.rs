@@ -106,8 +106,10 @@ impl Default for Resize {
 /// What happens to one axis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stretch {
-    /// The factor, of which the new size is what remains after rounding.
-    pub scale: f64,
+    /// The factor.
+    pub scale: f32,
+    /// The new size before it was rounded.
+    pub width: f32,
     /// The new size.
     pub size: usize,
 }
@@ -170,11 +172,12 @@ impl Resize {
     pub fn stretches(&self, shape: &[usize], scales: Option<&[f32]>, sizes: Option<&[i64]>) -> Result<Vec<Stretch>> {
         let bad = || Error::malformed(format!("scales {scales:?}, sizes {sizes:?} do not fit {shape:?}"));
         let axes = self.axes(shape.len())?;
-        let mut out: Vec<Stretch> = shape.iter().map(|n| Stretch { scale: 1.0, size: *n }).collect();
+        let mut out: Vec<Stretch> = shape.iter().map(|n| Stretch { scale: 1.0, width: *n as f32, size: *n }).collect();
         match (scales.filter(|s| !s.is_empty()), sizes.filter(|s| !s.is_empty())) {
             (Some(s), None) if s.len() == axes.len() && s.iter().all(|s| *s > 0.0 && s.is_finite()) => {
                 for (axis, s) in axes.into_iter().zip(s) {
-                    out[axis] = Stretch { scale: f64::from(*s), size: scaled(shape[axis] as i64, *s) as usize };
+                    let width = shape[axis] as f32 * s;
+                    out[axis] = Stretch { scale: *s, width, size: width as usize };
                 }
             }
             (None, Some(s)) if s.len() == axes.len() && s.iter().all(|n| *n >= 0) => {
@@ -187,8 +190,11 @@ impl Resize {
                 };
                 for (axis, n) in axes.iter().zip(s) {
                     out[*axis] = match common {
-                        Some(scale) => Stretch { scale, size: (scale * shape[*axis] as f64 + 0.5) as usize },
-                        None => Stretch { scale: by((axis, n)), size: *n as usize },
+                        Some(scale) => {
+                            let width = scale * shape[*axis] as f64;
+                            Stretch { scale: scale as f32, width: width as f32, size: (width + 0.5) as usize }
+                        }
+                        None => Stretch { scale: by((axis, n)) as f32, width: *n as f32, size: *n as usize },
                     };
                 }
             }
@@ -196,11 +202,6 @@ impl Resize {
         }
         Ok(out)
     }
-}
-
-/// The size of an axis of `n` after scaling. In `f32`, as other implementations have it.
-fn scaled(n: i64, scale: f32) -> i64 {
-    (n as f32 * scale).floor() as i64
 }
 
 impl Operator for Resize {
@@ -251,7 +252,8 @@ impl Operator for Resize {
         for (i, axis) in axes.iter().enumerate() {
             shape[*axis] = match (scales, &sizes, &fixed) {
                 (Some(s), None, _) if s[i] == 1.0 => continue,
-                (Some(s), None, _) => data[*axis].zip(&Dim::Known(0), |n, _| Some(scaled(n, s[i]))),
+                // In `f32`, as other implementations have it.
+                (Some(s), None, _) => data[*axis].zip(&Dim::Known(0), |n, _| Some((n as f32 * s[i]).floor() as i64)),
                 (None, Some(s), _) if self.aspect == Aspect::Stretch => Dim::Known(s[i]),
                 (None, Some(s), Some(fixed)) => Dim::from(self.stretches(fixed, None, Some(s))?[*axis].size),
                 _ => Dim::Unknown,

@@ -1,11 +1,15 @@
 //! Operators on tensors without elements, which Burn's kernels don't all accept.
 
 use super::{Args, empty_value};
-use crate::burn::tensor::{Float, Value};
+use crate::burn::{
+    host::{IntArray, check_host},
+    tensor::{Float, Value},
+};
 use compress_compiler::{
     error::{Error, Result},
     op::{Inputs, Op, Operator},
-    ops::reduce::ReduceKind,
+    ops::{integer::Accumulator, reduce::ReduceKind},
+    tensor::DType,
     value::{Dim, Fact},
 };
 
@@ -47,6 +51,14 @@ pub(super) fn eval(op: &Op, mut a: Args) -> Result<Vec<Value>> {
         Op::MatMul(_) => {
             let x = a.float(0)?;
             Ok(vec![Value::Float(Float::full(&shapes[0], 0.0, a.device)?.with_dtype(x.dtype()))])
+        }
+        Op::IntegerMatMul(m) if m.result == Accumulator::Kept => {
+            let zeros = vec![0; check_host(&shapes[0])?];
+            Ok(vec![Value::Int(IntArray::new(DType::I32, shapes[0].clone(), zeros))])
+        }
+        Op::Gemm(op) => {
+            let product = Float::filled(&shapes[0], 0.0, a.float(0)?.dtype(), a.device)?;
+            super::matmul::biased(op, product, a.opt_float(2)?).map(|y| vec![Value::Float(y)])
         }
         _ => Err(Error::unsupported("this operator on an empty tensor")),
     }

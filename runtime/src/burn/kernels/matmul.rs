@@ -54,16 +54,21 @@ pub(super) fn gemm(op: &Gemm, mut a: Args) -> Result<Value> {
     if x.shape()[1] != y.shape()[0] {
         return Err(Error::malformed(format!("the inner sizes of {:?} and {:?} differ", x.shape(), y.shape())));
     }
-    let mut out = x.matmul(y)?;
+    biased(op, x.matmul(y)?, c).map(Value::Float)
+}
+
+/// `alpha * product + beta * C`.
+pub(super) fn biased(op: &Gemm, product: Float, c: Option<Float>) -> Result<Float> {
+    let mut out = product;
     if op.alpha != 1.0 {
         out = out.mul_scalar(op.alpha);
     }
-    let Some(mut c) = c.filter(|_| op.beta != 0.0) else { return Ok(Value::Float(out)) };
+    let Some(mut c) = c.filter(|_| op.beta != 0.0) else { return Ok(out) };
     if host::broadcast(out.shape(), c.shape())? != out.shape() {
         return Err(Error::malformed(format!("C of {:?} does not broadcast to {:?}", c.shape(), out.shape())));
     }
     if op.beta != 1.0 {
         c = c.mul_scalar(op.beta);
     }
-    out.add(c).map(Value::Float)
+    out.add(c)
 }

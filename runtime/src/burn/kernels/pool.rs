@@ -165,6 +165,9 @@ pub(super) fn pool(op: &Pool, mut a: Args) -> Result<Vec<Value>> {
         axes.push(Axis { size, out: places, taps, stride, dilation, begin: begin as usize, end: end as usize });
     }
     check_size(&out)?;
+    if op.indices {
+        check_host(&shape)?;
+    }
     if !a.device.is_cpu() && pool_device::can(op, &x) {
         return Ok(vec![Value::Float(pool_device::pool(op, x, &out, a.device)?)]);
     }
@@ -177,7 +180,6 @@ pub(super) fn pool(op: &Pool, mut a: Args) -> Result<Vec<Value>> {
     };
     let mut made = vec![Value::Float(y)];
     if let Some(mut at) = at {
-        check_host(&out)?;
         if op.column_major {
             at.iter_mut().for_each(|at| *at = column_major(*at, &shape[2..]));
         }

@@ -10,20 +10,24 @@ use crate::{
 };
 use compress_compiler::{
     error::{Error, Result},
-    ops::resize::{Coordinates, Interpolation, Nearest, Resize},
+    ops::resize::{Coordinates, Interpolation, Nearest, Resize, Stretch},
     tensor::DType,
 };
 
 /// More input pixels than this for one output pixel are refused.
 const MAX_TAPS: usize = 4096;
+/// Longer axes are refused, as each of their pixels has a list of others.
+const MAX_PIXELS: usize = 1 << 24;
 
 /// What happens to one axis.
 struct Axis {
     from: usize,
     to: usize,
-    scale: f64,
+    scale: f32,
+    /// The new size before it was rounded.
+    width: f32,
     /// The part of the axis that is looked at, in shares of it.
-    roi: (f64, f64),
+    roi: (f32, f32),
 }
 
 /// Resizes input 0 by the scales in input 2 or to the sizes in input 3.
@@ -42,6 +46,9 @@ pub(super) fn resize(op: &Resize, mut a: Args) -> Result<Value> {
     let stretches = op.stretches(&old, scales.as_deref(), sizes.as_deref().map(Vec::as_slice))?;
     let new: Vec<usize> = stretches.iter().map(|s| s.size).collect();
     check_size(&new)?;
+    if let Some(n) = axes.iter().map(|axis| new[*axis]).find(|n| *n > MAX_PIXELS) {
+        return Err(Error::limit(format!("resizing an axis to {n}; at most {MAX_PIXELS} are computed")));
+    }
     if new.contains(&0) {
         return empty_value(dtype, &new, a.device);
     }
@@ -57,14 +64,15 @@ pub(super) fn resize(op: &Resize, mut a: Args) -> Result<Value> {
     let mut outside = vec![];
     for (i, axis) in axes.iter().enumerate() {
         let roi = match (&roi, op.coordinates) {
-            (Some(r), Coordinates::CropAndResize) => (r[i], r[axes.len() + i]),
+            (Some(r), Coordinates::CropAndResize) => (r[i] as f32, r[axes.len() + i] as f32),
             _ => (0.0, 1.0),
         };
-        let of = Axis { from: old[*axis], to: new[*axis], scale: stretches[*axis].scale, roi };
+        let Stretch { scale, width, size: to } = stretches[*axis];
+        let of = Axis { from: old[*axis], to, scale, width, roi };
         if of.scale == 1.0 && of.from == of.to && roi == (0.0, 1.0) {
             continue;
         }
-        let at: Vec<f64> = (0..of.to).map(|p| of.coordinate(op.coordinates, p as f64)).collect();
+        let at: Vec<f64> = (0..of.to).map(|p| f64::from(of.coordinate(op.coordinates, p as f32))).collect();
         if op.coordinates == Coordinates::CropAndResize {
             let last = (of.from - 1) as f64;
             outside.push((*axis, at.iter().map(|v| i64::from((0.0..=last).contains(v))).collect::<Vec<_>>()));
@@ -117,11 +125,10 @@ fn finished(x: Value, dtype: DType) -> Result<Value> {
 }
 
 impl Axis {
-    /// Where output pixel `i` lies in the input.
-    fn coordinate(&self, mode: Coordinates, i: f64) -> f64 {
-        let (from, to) = (self.from as f64, self.to as f64);
-        // Before it was rounded to the size.
-        let width = self.scale * from;
+    /// Where output pixel `i` lies in the input. In `f32`, as ONNX Runtime does it, so that the
+    /// same pixels are picked.
+    fn coordinate(&self, mode: Coordinates, i: f32) -> f32 {
+        let (from, to, width) = (self.from as f32, self.to as f32, self.width);
         match mode {
             Coordinates::PytorchHalfPixel if self.to == 1 => 0.0,
             Coordinates::HalfPixel | Coordinates::PytorchHalfPixel => (i + 0.5) / self.scale - 0.5,
@@ -163,7 +170,7 @@ fn kernel(op: &Resize, t: f64) -> f64 {
 fn taps(op: &Resize, at: f64, axis: &Axis) -> Vec<(i64, f64)> {
     let last = axis.from as i64 - 1;
     // A kernel that is antialiased spans as many output pixels as it otherwise spans input ones.
-    let squeeze = if op.antialias { axis.scale.min(1.0) } else { 1.0 };
+    let squeeze = if op.antialias { f64::from(axis.scale).min(1.0) } else { 1.0 };
     let radius = if op.mode == Interpolation::Cubic { 2.0 } else { 1.0 } / squeeze;
     let mut taps: Vec<(i64, f64)> = vec![];
     let mut total = 0.0;
@@ -191,7 +198,7 @@ fn mix(op: &Resize, x: Float, axis: usize, at: &[f64], of: &Axis, device: &Devic
     let cut =
         |v: f64| if op.coordinates == Coordinates::CropAndResize { v.clamp(0.0, (of.from - 1) as f64) } else { v };
     let limit = || Error::limit(format!("more than {MAX_TAPS} pixels of an axis of {} in one of {}", of.from, of.to));
-    if op.antialias && 4.0 / of.scale > MAX_TAPS as f64 {
+    if op.antialias && 4.0 / of.scale > MAX_TAPS as f32 {
         return Err(limit());
     }
     let all: Vec<Vec<(i64, f64)>> = at.iter().map(|v| taps(op, cut(*v), of)).collect();
