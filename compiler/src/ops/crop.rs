@@ -32,6 +32,9 @@ impl CenterCropPad {
         if axes.len() != sizes {
             return Err(Error::malformed(format!("{sizes} sizes for {} axes", axes.len())));
         }
+        if (1..axes.len()).any(|i| axes[..i].contains(&axes[i])) {
+            return Err(Error::malformed(format!("axes {axes:?} repeat one")));
+        }
         Ok(axes)
     }
 }

@@ -203,10 +203,17 @@ pub fn wrap(dtype: DType, v: i64) -> i64 {
     }
 }
 
+/// The number of elements of a value of `shape`. `None` where it overflows, and also where it would
+/// but for an empty axis: nobody who computes with parts of such a shape has to think of that.
+pub fn elements(shape: &[usize]) -> Option<usize> {
+    let rest = shape.iter().try_fold(1usize, |n, d| n.checked_mul((*d).max(1)))?;
+    isize::try_from(rest).is_ok().then_some(if shape.contains(&0) { 0 } else { rest })
+}
+
 /// # Errors
 /// Limit when a host value of `shape` would be too large.
 pub fn check_host(shape: &[usize]) -> Result<usize> {
-    let n = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).filter(|n| *n <= MAX_HOST_ELEMENTS);
+    let n = elements(shape).filter(|n| *n <= MAX_HOST_ELEMENTS);
     n.ok_or_else(|| {
         Error::limit(format!("an integer value of shape {shape:?} has more than {MAX_HOST_ELEMENTS} elements"))
     })

@@ -178,7 +178,7 @@ fn prim_shape(shape: &[usize]) -> Shape {
 /// # Errors
 /// Limit when a value of `shape` would be too large.
 pub fn check_size(shape: &[usize]) -> Result<usize> {
-    let n = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).filter(|n| *n <= MAX_ELEMENTS);
+    let n = host::elements(shape).filter(|n| *n <= MAX_ELEMENTS);
     n.ok_or_else(|| Error::limit(format!("a value of shape {shape:?} has more than {MAX_ELEMENTS} elements")))
 }
 

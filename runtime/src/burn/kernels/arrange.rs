@@ -214,7 +214,7 @@ pub(super) fn col2im(op: &Col2Im, mut a: Args) -> Result<Value> {
     let (Some(in_block), Some(blocks)) = (product(&block), product(&counts)) else {
         return Err(Error::malformed(format!("no block of {block:?} fits an image of {image:?}")));
     };
-    if blocks != length || columns % in_block != 0 {
+    if blocks != length || columns < in_block || columns % in_block != 0 {
         return Err(Error::malformed(format!("{columns} rows and {length} columns for {blocks} blocks of {block:?}")));
     }
     let channels = columns / in_block;

@@ -12,6 +12,9 @@ use compress_compiler::{
 };
 use rayon::prelude::*;
 
+/// Pictures of more axes are refused: each quadruples the pixels that a cubic looks at.
+const MOST_AXES: usize = 6;
+
 /// A pixel along one axis, if it is inside, and its weight.
 type Tap = (Option<usize>, f64);
 
@@ -59,6 +62,9 @@ impl Axis<'_> {
         }
         let (low, high) = self.bounds();
         match self.op.outside {
+            // A cubic near the border still sees pixels inside: there, the border is repeated tap by tap,
+            // as PyTorch and ONNX Runtime do it (ONNX's reference moves the place to the border).
+            Outside::Border if self.op.mode == Sampling::Cubic => v.clamp(-3.0, n + 2.0),
             Outside::Border if v < low || v > high => v.clamp(0.0, n - 1.0),
             Outside::Reflection => self.reflected(v),
             _ => v,
@@ -102,6 +108,9 @@ pub(super) fn grid_sample(op: &GridSample, mut a: Args) -> Result<Value> {
     let space = xs.len().saturating_sub(2);
     if space == 0 || gs.len() != xs.len() || gs[0] != xs[0] || gs[space + 1] != space {
         return Err(Error::malformed(format!("a grid of {gs:?} on pictures of {xs:?}")));
+    }
+    if space > MOST_AXES {
+        return Err(Error::unsupported(format!("GridSample over {space} axes")));
     }
     let shape = [&xs[..2], &gs[1..=space]].concat();
     check_host(&shape)?;

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     burn::{
         host::{self, check_host},
-        tensor::Value,
+        tensor::{Value, check_size},
     },
     device::Device,
 };
@@ -30,7 +30,7 @@ fn scatter(x: Value, updates: Value, places: &[usize], width: usize, how: Reduct
     let shape = x.shape().to_vec();
     if how == Reduction::Replace {
         // Rows of the tensor, then rows of the updates: the result picks from both.
-        let rows = check_host(&shape)? / width;
+        let rows = check_host(&[check_size(&shape)? / width])?;
         let mut from: Vec<i64> = (0..rows as i64).collect();
         for (n, row) in places.iter().enumerate() {
             from[*row] = (rows + n) as i64;
