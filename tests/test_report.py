@@ -12,7 +12,7 @@ import pytest
 import small
 from support import TIMEOUT, binary, listing, run_onnx
 
-FILE = {"path", "sha256", "bytes", "zstd_bytes", "nodes", "parameters", "nonzero", "macs"}
+FILE = {"path", "sha256", "bytes", "zstd_bytes", "data", "nodes", "parameters", "nonzero", "macs"}
 SCHEMA = {
     "input": FILE,
     "output": FILE,

@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    fs::File,
     hash::{DefaultHasher, Hash, Hasher},
     ops::{Deref, Range},
     sync::{Arc, OnceLock},
@@ -10,8 +11,8 @@ use std::{
 /// A whole file: mapped, or read into memory.
 pub enum Blob {
     /// A mapped file. Another process that truncates it makes the next read raise SIGBUS, as
-    /// with every reader that maps.
-    Map(memmap2::Mmap),
+    /// with every reader that maps. The file stays open where the kernel is to copy from it.
+    Map(memmap2::Mmap, Option<File>),
     /// Bytes in memory.
     Heap(Vec<u8>),
 }
@@ -20,7 +21,7 @@ impl Deref for Blob {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         match self {
-            Blob::Map(map) => map,
+            Blob::Map(map, _) => map,
             Blob::Heap(bytes) => bytes,
         }
     }
@@ -56,6 +57,17 @@ impl Storage {
             return Some(bytes.to_vec().into());
         }
         Some(Self::new(Data::View(blob.clone(), range)))
+    }
+
+    /// The open file that the bytes are in, and where they begin.
+    pub(crate) fn in_file(&self) -> Option<(&File, u64)> {
+        match &self.0.data {
+            Data::View(blob, range) => match &**blob {
+                Blob::Map(_, Some(file)) => Some((file, range.start as u64)),
+                _ => None,
+            },
+            Data::Owned(_) => None,
+        }
     }
 
     /// How many elements are not zero, as `count` finds it the first time.

@@ -61,7 +61,7 @@ pub(super) fn resolve(model: &mut ModelProto, source: &mut Source, place: &Place
         let place = match files.get(&entry.location) {
             Some(place) => *place,
             None => {
-                let place = source.add(find(&entry.location, place).map_err(at)?)?;
+                let place = source.add(find(&entry.location, place, files.len() < KEPT_OPEN).map_err(at)?)?;
                 files.insert(entry.location.clone(), place);
                 place
             }
@@ -144,8 +144,8 @@ impl Entry {
     }
 }
 
-/// The file that a model calls `location`.
-fn find(location: &str, place: &Place) -> Result<SourceFile> {
+/// The file that a model calls `location`, which stays open if `keep` is set.
+fn find(location: &str, place: &Place, keep: bool) -> Result<SourceFile> {
     match place {
         Place::Nowhere => Err(Error::unsupported("is another file, and the model came without a folder")),
         Place::Given(files) => {
@@ -167,7 +167,7 @@ fn find(location: &str, place: &Place) -> Result<SourceFile> {
                 return Err(Error::file("has other names too (hard links), perhaps outside the model's folder")
                     .help("copy it, or pass --allow-hardlinks if you trust the model"));
             }
-            Ok(SourceFile::new(&folder.join(location), source::map(&file).map_err(io)?))
+            Ok(SourceFile::new(&folder.join(location), source::map(file, keep).map_err(io)?))
         }
     }
 }
@@ -228,6 +228,8 @@ fn beneath(root: &Path, path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(&at, last.as_os_str(), flags | OFlags::NOFOLLOW, Mode::empty())
 }
 
+/// A process may have a thousand files open; a model may have a file for each weight.
+const KEPT_OPEN: usize = 64;
 /// Smaller weights stay in the model's file.
 const SMALLEST: usize = 1024;
 /// Weights from this size on begin at a page, so that a reader can map them alone.

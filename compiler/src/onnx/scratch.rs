@@ -110,6 +110,10 @@ pub(super) fn failure(path: &Path, e: std::io::Error) -> Error {
         ErrorKind::AlreadyExists => {
             Error::file("exists already").in_file(path).help("give another name with -o, or pass --force")
         }
+        // The kernel found nothing where a weight was mapped.
+        _ if Errno::from_io_error(&e) == Some(Errno::FAULT) => {
+            Error::file("a file of the model was cut short while it was read")
+        }
         _ => Error::file(format!("cannot write: {e}")).in_file(path),
     }
 }

@@ -148,16 +148,17 @@ pub(super) fn open(path: &Path) -> Result<SourceFile> {
     if !file.metadata().map_err(io)?.is_file() {
         return Err(Error::file("not a regular file").help("give the path of an .onnx file"));
     }
-    Ok(SourceFile::new(path, map(&file).map_err(io)?))
+    Ok(SourceFile::new(path, map(file, true).map_err(io)?))
 }
 
-/// Maps a whole file.
-pub(super) fn map(file: &File) -> std::io::Result<Blob> {
+/// Maps a whole file, which stays open if `keep` is set.
+pub(super) fn map(file: File, keep: bool) -> std::io::Result<Blob> {
     if file.metadata()?.len() == 0 {
         return Ok(Blob::Heap(vec![]));
     }
     // SAFETY: the map is only read. What small tensors say is copied before it is relied on; a
     // file that another process changes meanwhile can change weights, never what was checked. One
     // that is truncated raises SIGBUS, which the command turns into an exit code.
-    Ok(Blob::Map(unsafe { memmap2::Mmap::map(file) }?))
+    let map = unsafe { memmap2::Mmap::map(&file) }?;
+    Ok(Blob::Map(map, keep.then_some(file)))
 }

@@ -2,12 +2,14 @@
 //! them still where they were read from.
 
 use super::{
+    scratch::Scratch,
     source::Blobs,
     wire::{Field, Message, RAW_DATA},
 };
 use crate::{error::Result, storage::Storage};
 use sha2::{Digest, Sha256};
 use std::{
+    fs::File,
     io::{BufWriter, Write},
     ops::Range,
 };
@@ -84,19 +86,58 @@ impl Layout {
         hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
     }
 
-    /// Writes the file to `to`, and returns its SHA-256, which a second thread finds meanwhile.
+    /// Writes the file to `to`.
     ///
     /// # Errors
     /// What writing raises.
-    pub(super) fn write(&self, to: impl Write) -> std::io::Result<String> {
+    pub(super) fn write(&self, to: &mut impl Write) -> std::io::Result<()> {
+        self.slices().try_for_each(|s| to.write_all(s))
+    }
+
+    /// Writes the file to `scratch`, begins to flush it to disk, and returns its SHA-256, which a
+    /// second thread finds meanwhile.
+    ///
+    /// # Errors
+    /// What writing raises.
+    pub(super) fn save(&self, scratch: &mut Scratch) -> std::io::Result<String> {
         std::thread::scope(|scope| {
             let hash = scope.spawn(|| self.sha256());
-            let mut to = BufWriter::with_capacity(1 << 20, to);
-            self.slices().try_for_each(|s| to.write_all(s))?;
+            let file = scratch.file();
+            let mut to = BufWriter::with_capacity(1 << 20, file);
+            for (piece, bytes) in self.pieces.iter().zip(self.slices()) {
+                let mut copied = 0;
+                if let Piece::Weight(s) = piece
+                    && bytes.len() >= COPIED
+                    && let Some((from, at)) = s.in_file()
+                {
+                    to.flush()?;
+                    copied = copy(from, at, file, bytes.len());
+                }
+                to.write_all(&bytes[copied..])?;
+            }
             to.flush()?;
+            drop(to);
+            scratch.begin_flush()?;
             hash.join().map_err(|_| std::io::Error::other("hashing failed"))
         })
     }
+}
+
+/// From this size on, the kernel copies from file to file.
+const COPIED: usize = 64 << 10;
+
+/// Lets the kernel copy `len` bytes, and returns how many it did: not every file system can, and
+/// the rest can be written as any bytes are.
+fn copy(from: &File, mut at: u64, to: &File, len: usize) -> usize {
+    let mut done = 0;
+    #[cfg(target_os = "linux")]
+    while done < len {
+        match rustix::fs::copy_file_range(from, Some(&mut at), to, None, len - done) {
+            Ok(n) if n > 0 => done += n,
+            _ => break,
+        }
+    }
+    done
 }
 
 /// A part of the file, as found in its skeleton.
@@ -202,8 +243,10 @@ mod tests {
         let layout = Layout::of_model(&skeleton, &Blobs::new(&source)).unwrap();
         assert_eq!(layout.len(), bytes.len() as u64);
         let mut out = vec![];
-        let sha = layout.write(&mut out).unwrap();
+        layout.write(&mut out).unwrap();
         assert!(out == bytes);
+        let folder = tempfile::tempdir().unwrap();
+        let sha = layout.save(&mut Scratch::beside(&folder.path().join("x")).unwrap()).unwrap();
         assert_eq!(sha, Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect::<String>());
     }
 

@@ -64,13 +64,12 @@ struct Written {
 impl Written {
     fn new(layout: &Layout, path: &Path) -> std::io::Result<(Scratch, String)> {
         let mut scratch = Scratch::beside(path)?;
-        let sha256 = layout.write(scratch.file())?;
-        scratch.begin_flush()?;
+        let sha256 = layout.save(&mut scratch)?;
         Ok((scratch, sha256))
     }
 
     fn mapped(scratch: Scratch, path: &Path, sha256: &str) -> std::io::Result<Self> {
-        let file = SourceFile::new(path, source::map(scratch.file())?).with_sha256(sha256);
+        let file = SourceFile::new(path, source::map(scratch.file().try_clone()?, false)?).with_sha256(sha256);
         Ok(Self { scratch, file })
     }
 }
@@ -354,9 +353,11 @@ impl Writer<'_> {
         while operands.last() == Some(&None) {
             operands.pop();
         }
+        let (domain, op_type) = op.op_type().rsplit_once('.').unwrap_or(("", op.op_type()));
         Ok(NodeProto {
             name: node.name.clone(),
-            op_type: op.op_type().into(),
+            domain: domain.into(),
+            op_type: op_type.into(),
             input: operands.iter().map(|p| p.map_or_else(String::new, |p| self.name(p).into())).collect(),
             output: (0..node.outputs.len()).map(|slot| self.name(Port { node: n, slot }).into()).collect(),
             attribute: attrs
