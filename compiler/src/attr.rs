@@ -50,6 +50,8 @@ pub struct Reader {
     pub inputs: usize,
     /// What is known of the first input.
     pub first: Fact,
+    /// What is known of the second input.
+    pub second: Fact,
     /// The number of outputs the node has.
     pub outputs: usize,
     attrs: Vec<(String, Attr)>,
@@ -73,9 +75,12 @@ impl Reader {
         inputs: usize,
         outputs: usize,
         first: Fact,
-        attrs: Vec<(String, Attr)>,
+        mut attrs: Vec<(String, Attr)>,
     ) -> Self {
-        Self { op_type: op_type.into(), opset, inputs, outputs, first, attrs, inputs_now: NewInputs::default() }
+        // A hint to runtimes that opset 6 did away with.
+        attrs.retain(|(name, _)| opset >= 6 || name != "consumed_inputs");
+        let (second, inputs_now) = (Fact::default(), NewInputs::default());
+        Self { op_type: op_type.into(), opset, inputs, outputs, first, second, attrs, inputs_now }
     }
 
     fn take(&mut self, name: &str) -> Option<Attr> {
@@ -164,13 +169,18 @@ impl Reader {
         }
     }
 
-    /// A graph, which must be present.
-    pub fn body(&mut self, name: &str) -> Result<Body> {
+    /// A graph, if present.
+    pub fn opt_body(&mut self, name: &str) -> Result<Option<Body>> {
         match self.take(name) {
-            None => Err(Error::malformed(format!("attribute `{name}` is missing"))),
-            Some(Attr::Graph(v)) => Ok(v),
+            None => Ok(None),
+            Some(Attr::Graph(v)) => Ok(Some(v)),
             Some(other) => Err(wrong(name, "a graph", &other)),
         }
+    }
+
+    /// A graph, which must be present.
+    pub fn body(&mut self, name: &str) -> Result<Body> {
+        self.opt_body(name)?.ok_or_else(|| Error::malformed(format!("attribute `{name}` is missing")))
     }
 
     /// An element type given by its ONNX number, if present.

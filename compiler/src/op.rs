@@ -79,7 +79,7 @@ pub enum Quant {
 
 /// What the compiler must know of an operator. The kernel lives in runtime/.
 pub trait Operator {
-    /// The ONNX operator name.
+    /// The ONNX operator name; outside of the default domain, behind `domain.`.
     fn op_type(&self) -> &str;
 
     /// The attributes in canonical form, without those at their default where ONNX allows.
@@ -192,6 +192,7 @@ operators! {
     InstanceNorm(ops::group_norm::InstanceNorm),
     Lrn(ops::lrn::Lrn),
     Attention(ops::attention::Attention),
+    FlexAttention(ops::flex_attention::FlexAttention),
     RotaryEmbedding(ops::rotary_embedding::RotaryEmbedding),
     LinearAttention(ops::linear_attention::LinearAttention),
     CausalConv(ops::linear_attention::CausalConv),

@@ -240,10 +240,9 @@ impl<'a> Importer<'a> {
             .collect();
         // Trailing outputs that nobody named are not asked for.
         let wanted = node.output.iter().rposition(|o| !o.is_empty()).map_or(0, |i| i + 1);
-        let known = if standard {
-            self.understand(&node, &operands, &captures, wanted)
-        } else {
-            Err(Error::unsupported(format!("operator {}::{}", node.domain, node.op_type)))
+        let known = match opset::operator_name(&node) {
+            Some(name) => self.understand(&name, &node, &operands, &captures, wanted),
+            None => Err(Error::unsupported(format!("operator {}::{}", node.domain, node.op_type))),
         };
         let name = if node.name.is_empty() { String::new() } else { format!("{}{}", self.prefix, node.name) };
         let id = match known {
@@ -315,6 +314,7 @@ impl<'a> Importer<'a> {
     /// The operator that a node of the default domain stands for, and its inputs there.
     fn understand(
         &mut self,
+        name: &str,
         node: &NodeProto,
         operands: &[Option<Port>],
         captures: &[(String, Port)],
@@ -326,14 +326,16 @@ impl<'a> Importer<'a> {
         let mut attrs = vec![];
         for a in &node.attribute {
             attrs.push(match a.g.as_ref() {
-                Some(g) if matches!(&node.op_type[..], "If" | "Loop" | "Scan") => {
+                Some(g) if matches!(&node.op_type[..], "If" | "Loop" | "Scan" | "FlexAttention") => {
                     (a.name.clone(), Attr::Graph(self.body(&node.op_type, g.clone(), operands, captures)?))
                 }
                 _ => attribute::read(a.clone(), self.source)?,
             });
         }
-        let first = operands.first().copied().flatten().map(|p| self.graph.fact(p).clone()).unwrap_or_default();
-        let mut reader = Reader::new(&node.op_type, self.opset, operands.len(), outputs, first, attrs);
+        let fact = |slot: usize| operands.get(slot).copied().flatten().map(|p| self.graph.fact(p).clone());
+        let first = fact(0).unwrap_or_default();
+        let mut reader = Reader::new(name, self.opset, operands.len(), outputs, first, attrs);
+        reader.second = fact(1).unwrap_or_default();
         let op = Op::read(&mut reader)?;
         if outputs > op.max_outputs() {
             return Err(Error::unsupported(format!("{} with {outputs} outputs", node.op_type)));
@@ -356,6 +358,7 @@ impl<'a> Importer<'a> {
         let formals = (0..g.input.len()).map(|i| match (op_type, i) {
             ("Loop", 0) => Fact::new(Some(DType::I64), None),
             ("Loop", 1) => Fact::new(Some(DType::Bool), None),
+            ("FlexAttention", _) => Fact::default(),
             // What is handed on may change its shape, but not its type.
             _ => Fact::new(dtype(i), None),
         });

@@ -16,6 +16,16 @@ pub fn is_default(domain: &str) -> bool {
     matches!(domain, "" | "ai.onnx")
 }
 
+/// The name by which our table of operators knows a node's: outside of the default domain, of
+/// which we know little, with the domain in front.
+pub fn operator_name(node: &NodeProto) -> Option<String> {
+    match &node.domain[..] {
+        domain if is_default(domain) => Some(node.op_type.clone()),
+        "ai.onnx.preview" => Some(format!("{}.{}", node.domain, node.op_type)),
+        _ => None,
+    }
+}
+
 /// The imported version of the default operator set.
 pub fn default_domain(imports: &[OperatorSetIdProto]) -> Option<i64> {
     imports.iter().find(|i| is_default(&i.domain)).map(|i| i.version)
@@ -75,8 +85,12 @@ const CHANGED: &[(&str, i64)] = &[
 /// # Errors
 /// Unsupported, naming the operator.
 pub fn check_raise(node: &NodeProto, from: i64, to: i64) -> Result<()> {
+    // Most operators changed with opset 7, and what is understood here is not kept as it is.
+    let old = (from < 7 && to >= 7).then_some(7);
+    let changed =
+        || CHANGED.iter().find(|(n, at)| *n == node.op_type && (from + 1..=to).contains(at)).map(|(_, at)| *at);
     if is_default(&node.domain)
-        && let Some((_, at)) = CHANGED.iter().find(|(n, at)| *n == node.op_type && (from + 1..=to).contains(at))
+        && let Some(at) = old.or_else(changed)
     {
         return Err(Error::unsupported(format!(
             "operator {} of opset {from} is kept as it is, but changed in opset {at}, and the model must move to opset {to}",

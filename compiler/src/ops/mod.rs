@@ -24,6 +24,7 @@ pub mod deform_conv;
 pub mod einsum;
 pub mod expand;
 pub mod find;
+pub mod flex_attention;
 pub mod gather;
 pub mod gemm;
 pub mod grid;
@@ -70,6 +71,9 @@ pub mod window;
 
 /// Reads the operator that `r` holds: the one table from ONNX names to files.
 pub(crate) fn read(r: &mut Reader) -> Result<Op> {
+    if r.opset < 7 && old_form(&r.op_type, r.opset) {
+        return Err(Error::unsupported(format!("{} of opset {}", r.op_type, r.opset)));
+    }
     Ok(match r.op_type.as_str() {
         "Conv" => conv::Conv::read(r)?.into(),
         "ConvTranspose" => conv_transpose::ConvTranspose::read(r)?.into(),
@@ -87,6 +91,7 @@ pub(crate) fn read(r: &mut Reader) -> Result<Op> {
         "InstanceNormalization" => group_norm::InstanceNorm::read(r)?.into(),
         "LRN" => lrn::Lrn::read(r)?.into(),
         "Attention" => attention::Attention::read(r)?.into(),
+        "ai.onnx.preview.FlexAttention" => flex_attention::FlexAttention::read(r)?.into(),
         "RotaryEmbedding" => rotary_embedding::RotaryEmbedding::read(r)?.into(),
         "LinearAttention" => linear_attention::LinearAttention::read(r)?.into(),
         "CausalConvWithState" => linear_attention::CausalConv::read(r)?.into(),
@@ -169,8 +174,14 @@ pub(crate) fn read(r: &mut Reader) -> Result<Op> {
         "Scan" => control::Scan::read(r)?.into(),
         name => match (unary::Unary::from_name(name), binary::Binary::from_name(name)) {
             (Some(op), _) => op.into(),
-            (None, Some(op)) => op.into(),
+            (None, Some(op)) => op.read(r)?.into(),
             (None, None) => return Err(Error::unsupported(format!("operator {name}"))),
         },
     })
+}
+
+/// Whether an operator meant something else in an opset below 7 than what is read here.
+fn old_form(op_type: &str, opset: i64) -> bool {
+    let until_6 = ["Cast", "Concat", "Pad", "Reshape", "Selu", "Split", "Tile", "LpPool", "GlobalLpPool"];
+    op_type == "Upsample" || (opset < 6 && until_6.contains(&op_type))
 }

@@ -10,7 +10,7 @@ use crate::device::Device;
 use compress_compiler::{
     error::{Error, Result},
     op::{Op, Operator},
-    ops::{concat::Concat, control::Scan},
+    ops::{concat::Concat, control::Scan, flex_attention::FlexAttention},
     tensor::DType,
     value,
     verify::verify,
@@ -53,8 +53,26 @@ pub fn eval(op: &Op, bodies: &[Executable], args: Vec<Option<Value>>, trips: &Tr
         (Op::If(_), [yes, no]) => branch(yes, no, args, trips),
         (Op::Loop(op), [body]) => repeat(op.states(), op.body.captures(), body, args, trips),
         (Op::Scan(op), [body]) => scan(op, body, args, trips),
+        (Op::FlexAttention(op), bodies) => flex_attention(op, bodies, args, trips),
         _ => Err(Error::bug(format!("{} has {} bodies", op.op_type(), bodies.len()))),
     }
+}
+
+fn flex_attention(
+    op: &FlexAttention,
+    bodies: &[Executable],
+    mut args: Vec<Option<Value>>,
+    trips: &Trips,
+) -> Result<Vec<Value>> {
+    let captured = given(args.split_off(args.len().min(3)).into_iter())?;
+    let first = bodies.first().ok_or_else(|| Error::bug("a FlexAttention without bodies"))?;
+    // There may be but one of the two.
+    let body = |stage: usize| if op.score_mod.is_some() { bodies.get(stage) } else { Some(first) };
+    kernels::flex_attention(op, Args::new(args, first.device()), &mut |stage, x| {
+        let body = body(stage).ok_or_else(|| Error::bug("a graph of FlexAttention is missing"))?;
+        let inputs = std::iter::once(x).chain(captured.iter().cloned()).collect();
+        body.run_body(inputs, trips)?.pop().ok_or_else(|| Error::bug("a body without outputs"))
+    })
 }
 
 fn given(values: impl Iterator<Item = Option<Value>>) -> Result<Vec<Value>> {

@@ -4,13 +4,16 @@
 //! smaller operators have it.
 
 use super::Args;
-use crate::burn::{
-    host::{self, IntArray, check_host},
-    tensor::{Float, Value, check_size},
+use crate::{
+    burn::{
+        host::{self, IntArray, check_host},
+        tensor::{Float, Value, check_size},
+    },
+    device::Device,
 };
 use compress_compiler::{
     error::{Error, Result},
-    ops::{attention::Attention, reduce::ReduceKind, rotary_embedding::RotaryEmbedding},
+    ops::{attention::Attention, flex_attention::FlexAttention, reduce::ReduceKind, rotary_embedding::RotaryEmbedding},
     tensor::DType,
 };
 
@@ -28,6 +31,83 @@ fn split_heads(x: Float, heads: Option<i64>) -> Result<Float> {
     }
 }
 
+/// The sizes of `[batch, heads, length, size]`, `[batch, groups, total, size]` and `[batch,
+/// groups, total, value size]`, where each group of heads shares keys and values.
+struct Sizes {
+    batch: usize,
+    heads: usize,
+    groups: usize,
+    length: usize,
+    total: usize,
+    size: usize,
+    value_size: usize,
+}
+
+impl Sizes {
+    fn new(q: &Float, k: &Float, v: &Float) -> Result<Self> {
+        if let (&[batch, heads, length, size], &[kb, groups, total, ks], &[vb, vg, vt, value_size]) =
+            (q.shape(), k.shape(), v.shape())
+            && (kb, vb, ks, vg, vt) == (batch, batch, size, groups, total)
+            && groups > 0
+            && heads % groups == 0
+        {
+            return Ok(Self { batch, heads, groups, length, total, size, value_size });
+        }
+        let shapes = (q.shape(), k.shape(), v.shape());
+        Err(Error::malformed(format!("Q, K, V of {shapes:?} don't fit together")))
+    }
+
+    /// `scale * Q * K'`, `[batch, heads, length, total]`.
+    fn products(&self, q: Float, k: Float, scale: Option<f32>, device: &Device) -> Result<Float> {
+        let dtype = q.dtype();
+        let scale = scale.map_or(1.0 / (self.size.max(1) as f64).sqrt(), f64::from).sqrt();
+        let scale = Float::filled(&[], scale, dtype, device)?;
+        let scaled = |x: Float| Ok::<_, Error>(x.mul(scale.clone())?.rounded_to(dtype));
+        let y = self.rows(scaled(q)?, self.size)?.matmul(scaled(k)?.permute(&[0, 1, 3, 2]))?;
+        Ok(y.reshape(&[self.batch, self.heads, self.length, self.total])?.rounded_to(dtype))
+    }
+
+    /// Weighted sums of V, `[batch, heads, length, value size]`.
+    fn sums(&self, weights: Float, v: Float) -> Result<Float> {
+        let y = self.rows(weights, self.total)?.matmul(v)?;
+        y.reshape(&[self.batch, self.heads, self.length, self.value_size])
+    }
+
+    /// The heads of a group as rows of one matrix, since they share keys and values.
+    fn rows(&self, x: Float, columns: usize) -> Result<Float> {
+        x.reshape(&[self.batch, self.groups, self.heads / self.groups * self.length, columns])
+    }
+}
+
+/// What a body of FlexAttention makes of scores (0) or of probabilities (1).
+pub type Modify<'a> = dyn FnMut(usize, Value) -> Result<Value> + 'a;
+
+/// Attention whose scores and probabilities go through graphs of their own.
+pub fn flex(op: &FlexAttention, mut a: Args, modify: &mut Modify) -> Result<Vec<Value>> {
+    let (q, k, v) = (a.float(0)?, a.float(1)?, a.float(2)?);
+    let sizes = Sizes::new(&q, &k, &v)?;
+    let (dtype, device) = (v.dtype(), a.device);
+    let precision = op.precision(q.dtype());
+    let shape = [sizes.batch, sizes.heads, sizes.length, sizes.total];
+    if check_size(&shape)? == 0 || sizes.size == 0 || sizes.value_size == 0 {
+        return Err(Error::unsupported("FlexAttention over nothing"));
+    }
+    let mut through = |present: bool, stage: usize, x: Float| {
+        if !present {
+            return Ok(x);
+        }
+        match modify(stage, Value::Float(x))? {
+            Value::Float(y) if y.shape() == shape && y.dtype() == precision => Ok(y),
+            y => Err(Error::malformed(format!("{}{:?}, where {precision}{shape:?} is due", y.dtype(), y.shape()))),
+        }
+    };
+    let scores = sizes.products(q, k, op.scale, device)?.rounded_to(precision);
+    let weights = softmax(through(op.score_mod.is_some(), 0, scores)?)?;
+    let weights = through(op.prob_mod.is_some(), 1, weights)?;
+    let y = sizes.sums(weights, v.with_dtype(precision))?.with_dtype(dtype);
+    Ok(vec![Value::Float(y)])
+}
+
 /// Softmax of `scale * Q * K' + masks`, times V.
 pub(super) fn attention(op: &Attention, mut a: Args) -> Result<Vec<Value>> {
     let (q, k, v) = (a.float(0)?, a.float(1)?, a.float(2)?);
@@ -43,16 +123,8 @@ pub(super) fn attention(op: &Attention, mut a: Args) -> Result<Vec<Value>> {
         None => Ok(new),
     };
     let (k, v) = (joined(past_k, k)?, joined(past_v, v)?);
-    let (&[batch, heads, length, size], &[kb, groups, total, ks], &[vb, vg, vt, value_size]) =
-        (q.shape(), k.shape(), v.shape())
-    else {
-        return Err(Error::bug("attention over inputs without heads"));
-    };
-    if (kb, vb, ks, vg, vt) != (batch, batch, size, groups, total) || groups == 0 || heads % groups != 0 {
-        let shapes = (q.shape(), k.shape(), v.shape());
-        return Err(Error::malformed(format!("Q, K, V of {shapes:?} don't fit together")));
-    }
-
+    let sizes = Sizes::new(&q, &k, &v)?;
+    let Sizes { batch, heads, length, total, .. } = sizes;
     let lengths = a.opt_ints(6)?;
     if lengths.as_ref().is_some_and(|n| n.len() != batch) {
         return Err(Error::malformed(format!("nonpad_kv_seqlen for a batch of {batch}: {lengths:?}")));
@@ -64,14 +136,8 @@ pub(super) fn attention(op: &Attention, mut a: Args) -> Result<Vec<Value>> {
         [x, y] => x.or(y),
     };
 
-    let scale = op.scale.map_or(1.0 / (size.max(1) as f64).sqrt(), f64::from).sqrt();
-    let scale = Float::filled(&[], scale, dtype, a.device)?;
-    let scaled = |x: Float| Ok::<_, Error>(x.mul(scale.clone())?.rounded_to(dtype));
-    // The heads that share a key are rows of one product.
-    let rows = [batch, groups, heads / groups * length];
     let shape = [batch, heads, length, total];
-    let left = scaled(q)?.reshape(&[rows[0], rows[1], rows[2], size])?;
-    let products = left.matmul(scaled(k.clone())?.permute(&[0, 1, 3, 2]))?.reshape(&shape)?.rounded_to(dtype);
+    let products = sizes.products(q, k.clone(), op.scale, a.device)?;
     let mut stages = vec![products.clone()];
     let capped = if op.softcap > 0.0 {
         let squeezed = products.div_scalar(op.softcap).rounded_to(dtype).tanh().rounded_to(dtype);
@@ -97,10 +163,9 @@ pub(super) fn attention(op: &Attention, mut a: Args) -> Result<Vec<Value>> {
     }
     let weights = weights.rounded_to(dtype);
     stages.push(weights.clone());
-    let y = weights.reshape(&[rows[0], rows[1], rows[2], total])?.matmul(v.clone())?;
-    let mut y = y.reshape(&[batch, heads, length, value_size])?.with_dtype(dtype);
+    let mut y = sizes.sums(weights, v.clone())?.with_dtype(dtype);
     if flat {
-        y = y.permute(&[0, 2, 1, 3]).reshape(&[batch, length, heads * value_size])?;
+        y = y.permute(&[0, 2, 1, 3]).reshape(&[batch, length, heads * sizes.value_size])?;
     }
     let mode = usize::try_from(op.qk_matmul_output_mode).unwrap_or(0).min(3);
     Ok([y, k, v, stages.swap_remove(mode)].map(Value::Float).into())

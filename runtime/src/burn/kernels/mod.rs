@@ -32,6 +32,7 @@ mod scatter;
 mod signal;
 mod tfidf;
 
+pub(super) use attention::flex as flex_attention;
 pub(super) use quantize::dequantize_constant;
 
 use super::tensor::{Float, Value};
@@ -162,6 +163,7 @@ pub fn eval(op: &Op, mut a: Args) -> Result<Vec<Value>> {
         Op::InstanceNorm(op) => norm::instance(op, a)?,
         Op::Lrn(op) => norm::local_response(op, a)?,
         Op::Attention(op) => return attention::attention(op, a),
+        Op::FlexAttention(op) => return attention::flex(op, a, &mut |_, x| Ok(x)),
         Op::RotaryEmbedding(op) => attention::rotary(op, a)?,
         Op::LinearAttention(op) => return linear_attention::linear_attention(op, a),
         Op::CausalConv(op) => return linear_attention::causal_conv(op, a),

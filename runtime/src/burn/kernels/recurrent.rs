@@ -34,8 +34,10 @@ struct Pass<'a> {
     functions: &'a [GateActivation],
     /// `X W'` with the biases that don't depend on the state, `[length, batch, gates * hidden]`.
     projected: Float,
-    /// R, transposed: `[hidden, gates * hidden]`.
+    /// R, transposed: `[hidden, gates * hidden]`, but without what is in `r_new`.
     r: Float,
+    /// The part of R that is multiplied after the reset gate was applied.
+    r_new: Option<Float>,
     /// The bias on `H R'` where it can't be added to `projected`.
     inner_bias: Option<Float>,
     /// Weights of the peepholes i, o, f.
@@ -106,15 +108,15 @@ pub(super) fn recurrent(op: &Recurrent, mut a: Args) -> Result<Vec<Value>> {
                 Some([at(0)?, at(1)?, at(2)?])
             }
         };
-        let pass = Pass {
-            functions,
-            projected,
-            r: part(&r)?.permute(&[1, 0]),
-            inner_bias,
-            peepholes,
-            h: part(&h)?,
-            c: part(&c)?,
+        let turned = part(&r)?.permute(&[1, 0]);
+        let (r_outer, r_new) = match op.cell {
+            Cell::Gru { linear_before_reset: false } => {
+                let new = turned.clone().slice(1, 2 * hidden, hidden, 1)?;
+                (turned.slice(1, 0, 2 * hidden, 1)?, Some(new))
+            }
+            _ => (turned, None),
         };
+        let pass = Pass { functions, projected, r: r_outer, r_new, inner_bias, peepholes, h: part(&h)?, c: part(&c)? };
         let (y, h, c) = layer.run(pass, *backwards)?;
         ys.push(y);
         hs.push(h.reshape(&[1, batch, hidden])?);
@@ -194,22 +196,16 @@ impl Layer<'_> {
                 let h = call(0, x.add(hr(&pass.r)?)?)?;
                 Ok((h.clone(), h))
             }
-            Cell::Gru { linear_before_reset } => {
-                let (z, r, inner) = if linear_before_reset {
-                    let mut inner = hr(&pass.r)?;
-                    if let Some(b) = &pass.inner_bias {
-                        inner = inner.add(b.clone())?;
-                    }
-                    let z = gate(&x, 0)?.add(gate(&inner, 0)?)?;
-                    (z, gate(&x, 1)?.add(gate(&inner, 1)?)?, Some(gate(&inner, 2)?))
-                } else {
-                    let inner = hr(&pass.r.clone().slice(1, 0, 2 * n, 1)?)?;
-                    (gate(&x, 0)?.add(gate(&inner, 0)?)?, gate(&x, 1)?.add(gate(&inner, 1)?)?, None)
-                };
-                let (z, r) = (call(0, z)?, call(0, r)?);
-                let inner = match inner {
-                    Some(inner) => r.mul(inner)?,
-                    None => r.mul(pass.h.clone())?.matmul(gate(&pass.r, 2)?)?,
+            Cell::Gru { .. } => {
+                let mut inner = hr(&pass.r)?;
+                if let Some(b) = &pass.inner_bias {
+                    inner = inner.add(b.clone())?;
+                }
+                let z = call(0, gate(&x, 0)?.add(gate(&inner, 0)?)?)?;
+                let r = call(0, gate(&x, 1)?.add(gate(&inner, 1)?)?)?;
+                let inner = match &pass.r_new {
+                    Some(r_new) => r.mul(pass.h.clone())?.matmul(r_new.clone())?,
+                    None => r.mul(gate(&inner, 2)?)?,
                 };
                 let new = call(1, gate(&x, 2)?.add(inner)?)?;
                 let kept = z.clone().mul(pass.h.clone())?;
