@@ -6,6 +6,7 @@ from . import (
     layout,
     linear,
     moving,
+    norm,
     pointwise,
     quant,
     reduce,
@@ -17,7 +18,7 @@ from . import (
 )
 from .build import FORMS, Case
 
-MODULES = (windows, linear, pointwise, reduce, layout, shapes, index, resize, quant, sequence, integer, moving, sampling)
+MODULES = (windows, linear, norm, pointwise, reduce, layout, shapes, index, resize, quant, sequence, integer, moving, sampling)
 
 
 def all_cases() -> list[Case]:

@@ -23,6 +23,9 @@ pub struct BatchNorm {
 impl BatchNorm {
     pub(super) fn read(r: &mut Reader) -> Result<Self> {
         let training = r.opset >= 14 && r.flag("training_mode", false)?;
+        if r.opset < 7 && !r.flag("is_test", false)? {
+            return Err(Error::unsupported("BatchNormalization in training"));
+        }
         if r.outputs > 1 && !training {
             return Err(Error::unsupported("BatchNormalization with outputs of statistics outside of training"));
         }
@@ -65,6 +68,6 @@ impl Operator for BatchNorm {
         Ok(facts)
     }
     fn since(&self) -> i64 {
-        if self.training { 14 } else { 1 }
+        if self.training { 14 } else { 7 }
     }
 }
