@@ -75,6 +75,9 @@ impl Operator for MaxUnpool {
             (Some(data), None) => Some(self.pooled(data)?),
             (None, None) => None,
         };
+        if let Some(n) = shape.iter().flatten().filter_map(Dim::known).find(|n| *n < 0) {
+            return Err(Error::malformed(format!("an axis of size {n}")));
+        }
         Ok(vec![Fact::new(x.get(0).dtype, shape)])
     }
 

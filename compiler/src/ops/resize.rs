@@ -248,6 +248,9 @@ impl Operator for Resize {
         let mut shape = data.to_vec();
         let scales = x.opt(2).and_then(|f| f.floats.as_deref()).filter(|s| s.len() == axes.len());
         let sizes = x.ints(3).filter(|s| s.len() == axes.len());
+        if let Some(n) = sizes.iter().flatten().find(|n| **n < 0) {
+            return Err(Error::malformed(format!("a size of {n}")));
+        }
         let fixed = fact.fixed();
         for (i, axis) in axes.iter().enumerate() {
             shape[*axis] = match (scales, &sizes, &fixed) {

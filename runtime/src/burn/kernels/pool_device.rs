@@ -112,3 +112,50 @@ fn average(
     let divisors = rows.iter().flat_map(|r| columns.iter().map(move |c| (r * c) as f32)).collect();
     sums.div(Float::from_vec(divisors, &[1, 1, out[0], out[1]], device)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::burn::{
+        kernels::{Args, pool},
+        tensor::Value,
+    };
+    use compress_compiler::ops::window::{AutoPad, Window};
+
+    /// These kernels and the host's must agree; both run on the CPU.
+    #[test]
+    fn devices_pool_as_the_host_does() -> Result<()> {
+        let device = Device::cpu();
+        let window = |strides: &[i64], pads: &[i64], dilations: &[i64], ceil_mode| Window {
+            strides: strides.into(),
+            pads: pads.into(),
+            dilations: dilations.into(),
+            ceil_mode,
+            auto_pad: AutoPad::NotSet,
+        };
+        let cases: &[(&[usize], &[i64], Window)] = &[
+            (&[2, 3, 9, 8], &[3, 2], window(&[2, 2], &[], &[], false)),
+            (&[1, 2, 9, 9], &[3, 3], window(&[2, 2], &[1, 1, 1, 1], &[], false)),
+            (&[1, 2, 9, 8], &[3, 3], window(&[2, 2], &[0, 1, 2, 1], &[], false)),
+            (&[1, 2, 8, 8], &[3, 3], window(&[2, 2], &[1, 1, 1, 1], &[], true)),
+            (&[1, 2, 11, 10], &[3, 2], window(&[2, 1], &[1, 0, 1, 1], &[2, 3], false)),
+            (&[2, 3, 15], &[3], window(&[2], &[1, 0], &[], true)),
+        ];
+        for (shape, kernel, window) in cases {
+            let data = (0..shape.iter().product()).map(|i: usize| (i * 37 % 101) as f32 - 50.0).collect();
+            let x = Float::from_vec(data, shape, &device)?;
+            for (kind, count_include_pad) in
+                [(PoolKind::Max, false), (PoolKind::Average, false), (PoolKind::Average, true)]
+            {
+                let op = Pool { count_include_pad, ..Pool::new(kind, kernel.to_vec(), window.clone()) };
+                assert!(can(&op, &x));
+                let args = Args::new(vec![Some(Value::Float(x.clone()))], &device);
+                let Some(Value::Float(host)) = pool::pool(&op, args)?.pop() else { panic!("no float") };
+                let out = host.shape().to_vec();
+                let (a, b) = (host.into_vec()?, super::pool(&op, x.clone(), &out, &device)?.into_vec()?);
+                assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-4), "{op:?}: {a:?} {b:?}");
+            }
+        }
+        Ok(())
+    }
+}

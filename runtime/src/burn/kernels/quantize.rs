@@ -26,10 +26,15 @@ pub(super) fn numbers(v: Value, device: &Device) -> Result<Float> {
     }
 }
 
+/// Whether there is one parameter for all elements.
+fn is_one(p: &Float) -> bool {
+    p.elements() == 1 && p.shape().len() <= 1
+}
+
 /// Parameters as they broadcast over data of `shape`.
 fn spread(p: Float, grain: Grain, shape: &[usize]) -> Result<Float> {
-    if p.elements() == 1 && p.shape().len() <= 1 {
-        return p.reshape(&[]);
+    if is_one(&p) {
+        return Ok(p);
     }
     let axis = value::axis(grain.axis, shape.len())?;
     let mut expected = shape.to_vec();
@@ -52,18 +57,16 @@ fn spread(p: Float, grain: Grain, shape: &[usize]) -> Result<Float> {
     p.select(axis, (0..shape[axis] as i64).map(|i| i / grain.block).collect())
 }
 
-/// The zero point, unless there is none or it is 0 for all.
-fn zero_point(a: &mut Args, grain: Grain, shape: &[usize]) -> Result<(Option<DType>, Option<Float>)> {
+/// The type of the zero points of `scale`, and themselves unless all are 0.
+fn zero_point(a: &mut Args, scale: &Float, grain: Grain, shape: &[usize]) -> Result<(Option<DType>, Option<Float>)> {
     let Some(zero) = a.opt(2) else { return Ok((None, None)) };
     let dtype = zero.dtype();
-    // Those of symmetric quantisation are so many that it pays to look.
-    if let Value::Int(z) = &zero
-        && z.data.iter().all(|v| *v == 0)
-    {
-        if z.shape.len() > 1 || z.data.len() != 1 {
-            let p = Float::from_vec(vec![0.0; z.data.len()], &z.shape, a.device)?;
-            spread(p, grain, shape)?;
-        }
+    let (zeros, scales): (usize, _) = (zero.shape().iter().product(), scale.elements());
+    if zeros != scales {
+        return Err(Error::malformed(format!("{zeros} zero points for {scales} scales")));
+    }
+    // Weights are mostly quantised around 0, where nothing needs to be done.
+    if matches!(&zero, Value::Int(z) if z.data.iter().all(|v| *v == 0)) {
         return Ok((Some(dtype), None));
     }
     let zero = numbers(zero, a.device)?;
@@ -72,7 +75,7 @@ fn zero_point(a: &mut Args, grain: Grain, shape: &[usize]) -> Result<(Option<DTy
 
 /// `x` by a scalar or tensor `y`.
 fn by(x: Float, y: Float, one: fn(Float, f64) -> Float, all: fn(Float, Float) -> Result<Float>) -> Result<Float> {
-    if y.shape().is_empty() { Ok(one(x, y.scalar()?)) } else { all(x, y) }
+    if is_one(&y) { Ok(one(x, y.scalar()?)) } else { all(x, y) }
 }
 
 /// Whole or fractional numbers as the nearest that `dtype` has.
@@ -92,7 +95,7 @@ pub(super) fn saturated(y: Float, dtype: DType, saturate: bool, device: &Device)
 /// `saturate(round_half_even(x / scale) + zero_point)`.
 pub(super) fn quantize(op: &Quantize, mut a: Args) -> Result<Value> {
     let (x, scale) = (numbers(a.take(0)?, a.device)?, numbers(a.take(1)?, a.device)?);
-    let (typed, zero) = zero_point(&mut a, op.grain, x.shape())?;
+    let (typed, zero) = zero_point(&mut a, &scale, op.grain, x.shape())?;
     let dtype = typed.or(op.output).unwrap_or(DType::U8);
     // Where both are narrow, so is their quotient.
     let same = x.dtype() == scale.dtype();
@@ -119,7 +122,7 @@ pub(super) fn dequantize(op: &Dequantize, mut a: Args) -> Result<Value> {
     }
     let (mut x, scale) = (numbers(x, a.device)?, a.float(1)?);
     let dtype = op.output.unwrap_or(scale.dtype());
-    let (_, zero) = zero_point(&mut a, op.grain, x.shape())?;
+    let (_, zero) = zero_point(&mut a, &scale, op.grain, x.shape())?;
     if let Some(zero) = zero {
         x = by(x, zero, Float::sub_scalar, Float::sub)?;
     }

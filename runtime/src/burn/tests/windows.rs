@@ -96,7 +96,7 @@ fn convolutions_that_do_not_fit() {
     assert_eq!(refused(&[2, 3, 5, 3]), Kind::Malformed);
     assert_eq!(refused(&[2, 3, 3]), Kind::Malformed);
     assert_eq!(fails(op.clone(), &[&x, &noise(&[2, 3, 3, 3], 1), &noise(&[3], 1)]), Kind::Malformed);
-    let (x, w) = (noise(&[1, 1, 3, 3, 3], 1), noise(&[1, 1, 1, 1, 1], 1));
+    let (x, w) = (noise(&[1, 1, 3, 3, 3, 3], 1), noise(&[1, 1, 1, 1, 1, 1], 1));
     assert_eq!(fails(op.clone(), &[&x, &w]), Kind::Unsupported);
     let wide = Conv { window: window(&[], &[i32::MAX as i64; 4], &[]), ..op };
     assert_eq!(fails(wide, &[&noise(&[1, 3, 4, 4], 1), &noise(&[2, 3, 3, 3], 1)]), Kind::Limit);
