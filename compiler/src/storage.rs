@@ -34,6 +34,11 @@ pub struct Storage(Arc<Inner>);
 
 struct Inner {
     data: Data,
+    found: Arc<Found>,
+}
+
+#[derive(Default)]
+struct Found {
     nonzero: OnceLock<usize>,
     digest: OnceLock<u64>,
 }
@@ -45,7 +50,7 @@ enum Data {
 
 impl Storage {
     fn new(data: Data) -> Self {
-        Self(Arc::new(Inner { data, nonzero: OnceLock::new(), digest: OnceLock::new() }))
+        Self(Arc::new(Inner { data, found: Arc::default() }))
     }
 
     /// A part of a file; `None` when the file ends before it.
@@ -57,6 +62,15 @@ impl Storage {
             return Some(bytes.to_vec().into());
         }
         Some(Self::new(Data::View(blob.clone(), range)))
+    }
+
+    /// A part of a file to which `original` was written: what is found out about one holds for the
+    /// other.
+    pub(crate) fn view_of_copy(blob: &Arc<Blob>, range: Range<usize>, original: &Self) -> Option<Self> {
+        if blob.len() < range.end || range.len() != original.len() {
+            return None;
+        }
+        Some(Self(Arc::new(Inner { data: Data::View(blob.clone(), range), found: original.0.found.clone() })))
     }
 
     /// The open file that the bytes are in, and where they begin.
@@ -72,12 +86,12 @@ impl Storage {
 
     /// How many elements are not zero, as `count` finds it the first time.
     pub(crate) fn nonzero(&self, count: impl FnOnce(&[u8]) -> usize) -> usize {
-        *self.0.nonzero.get_or_init(|| count(self))
+        *self.0.found.nonzero.get_or_init(|| count(self))
     }
 
     /// A hash of all the bytes.
     pub fn digest(&self) -> u64 {
-        *self.0.digest.get_or_init(|| {
+        *self.0.found.digest.get_or_init(|| {
             let mut h = DefaultHasher::new();
             self.hash(&mut h);
             h.finish()

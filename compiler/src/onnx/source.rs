@@ -7,7 +7,9 @@ use crate::{
 };
 use std::{
     cell::RefCell,
+    collections::HashMap,
     fs::File,
+    ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -24,17 +26,31 @@ pub struct Source {
 pub struct SourceFile {
     path: PathBuf,
     blob: Arc<Blob>,
-    sha256: Option<String>,
+    written: Option<Arc<Written>>,
+}
+
+/// What is known of a file that was written here.
+struct Written {
+    sha256: String,
+    /// The weights by their places.
+    weights: HashMap<u64, Storage>,
 }
 
 impl SourceFile {
     pub(super) fn new(path: &Path, blob: Blob) -> Self {
-        Self { path: path.into(), blob: Arc::new(blob), sha256: None }
+        Self { path: path.into(), blob: Arc::new(blob), written: None }
     }
 
-    /// The same file, whose SHA-256 is known.
-    pub(super) fn with_sha256(self, sha256: &str) -> Self {
-        Self { sha256: Some(sha256.into()), ..self }
+    /// The same file, which was written here: its SHA-256 and its weights by their places.
+    pub(super) fn written(self, sha256: String, weights: HashMap<u64, Storage>) -> Self {
+        Self { written: Some(Arc::new(Written { sha256, weights })), ..self }
+    }
+
+    fn view(&self, range: Range<usize>) -> Option<Storage> {
+        let original = self.written.as_ref().and_then(|w| w.weights.get(&(range.start as u64)));
+        original
+            .and_then(|o| Storage::view_of_copy(&self.blob, range.clone(), o))
+            .or_else(|| Storage::view(&self.blob, range))
     }
 
     /// Where it is, or will be.
@@ -49,7 +65,7 @@ impl SourceFile {
 
     /// Its SHA-256 in hex, if it was found while the file was written.
     pub fn sha256(&self) -> Option<&str> {
-        self.sha256.as_deref()
+        self.written.as_ref().map(|w| &w.sha256[..])
     }
 }
 
@@ -93,7 +109,7 @@ impl Source {
         let range = usize::try_from(at).ok().zip(at.checked_add(len).and_then(|end| usize::try_from(end).ok()));
         let file = self.files.get(usize::from(file));
         file.zip(range)
-            .and_then(|(file, (start, end))| Storage::view(&file.blob, start..end))
+            .and_then(|(file, (start, end))| file.view(start..end))
             .ok_or_else(|| Error::bug(format!("no file of the model has bytes {at} to {at} + {len}")))
     }
 }

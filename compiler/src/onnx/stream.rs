@@ -9,6 +9,7 @@ use super::{
 use crate::{error::Result, storage::Storage};
 use sha2::{Digest, Sha256};
 use std::{
+    collections::HashMap,
     fs::File,
     io::{BufWriter, Write},
     ops::Range,
@@ -84,6 +85,21 @@ impl Layout {
         let mut hash = Sha256::new();
         self.slices().for_each(|s| hash.update(s));
         hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    /// The large weights by their places.
+    pub(super) fn weights(&self) -> HashMap<u64, Storage> {
+        let mut at = 0;
+        let mut out = HashMap::new();
+        for (piece, bytes) in self.pieces.iter().zip(self.slices()) {
+            if let Piece::Weight(s) = piece
+                && bytes.len() >= COPIED
+            {
+                out.insert(at, s.clone());
+            }
+            at += bytes.len() as u64;
+        }
+        out
     }
 
     /// Writes the file to `to`.

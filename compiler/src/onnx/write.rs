@@ -21,7 +21,7 @@ use crate::{
 use onnx_protobuf::{GraphProto, Message, ModelProto, NodeProto, ValueInfoProto};
 use std::{
     collections::{HashMap, HashSet},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// Above this protobuf's own 2 GB limit comes near, and rust-protobuf writes corrupt files.
@@ -62,14 +62,12 @@ struct Written {
 }
 
 impl Written {
-    fn new(layout: &Layout, path: &Path) -> std::io::Result<(Scratch, String)> {
+    /// Writes a file that is going to be called what `name` makes of its SHA-256.
+    fn new(layout: &Layout, path: &Path, name: impl Fn(&str) -> PathBuf) -> std::io::Result<Self> {
         let mut scratch = Scratch::beside(path)?;
         let sha256 = layout.save(&mut scratch)?;
-        Ok((scratch, sha256))
-    }
-
-    fn mapped(scratch: Scratch, path: &Path, sha256: &str) -> std::io::Result<Self> {
-        let file = SourceFile::new(path, source::map(scratch.file().try_clone()?, false)?).with_sha256(sha256);
+        let blob = source::map(scratch.file().try_clone()?, false)?;
+        let file = SourceFile::new(&name(&sha256), blob).written(sha256, layout.weights());
         Ok(Self { scratch, file })
     }
 }
@@ -89,18 +87,18 @@ pub fn stage(model: &Model, path: &Path, external: bool) -> Result<Staged> {
     if external || whole.len() > MAX_OUTPUT {
         let weights = external::move_out(&mut proto, &blobs)?;
         if weights.len() > 0 {
-            let (scratch, sha256) = Written::new(&weights, path).map_err(fail)?;
             let stem = path.file_stem().and_then(|s| s.to_str()).unwrap_or("model");
-            let name = format!("{stem}-{}.data", &sha256[..16]);
+            let name = |sha256: &str| path.with_file_name(format!("{stem}-{}.data", &sha256[..16]));
+            let written = Written::new(&weights, path, name).map_err(fail)?;
+            let name = written.file.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
             external::set_location(&mut proto, &name)?;
-            let written = Written::mapped(scratch, &path.with_file_name(&name), &sha256).map_err(fail)?;
             data = Some((name, written));
             whole = layout(&proto, &blobs)?;
         }
     }
     check_size(&whole)?;
-    let (scratch, sha256) = Written::new(&whole, path).map_err(fail)?;
-    Ok(Staged { model: Written::mapped(scratch, path, &sha256).map_err(fail)?, data })
+    let model = Written::new(&whole, path, |_| path.into()).map_err(fail)?;
+    Ok(Staged { model, data })
 }
 
 impl Staged {
@@ -370,7 +368,7 @@ impl Writer<'_> {
 
     fn opaque(&self, n: NodeId, op: &Opaque) -> Result<NodeProto> {
         opset::check_raise(&op.proto, op.opset, self.target)?;
-        let mut proto = op.proto.clone();
+        let mut proto = NodeProto::clone(&op.proto);
         let operands = self.graph.operands(n);
         for (slot, input) in proto.input.iter_mut().enumerate() {
             *input = operands.get(slot).copied().flatten().map_or_else(String::new, |p| self.name(p).into());
