@@ -140,7 +140,7 @@ impl Operator for AffineGrid {
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         let shape = match x.get(1).elems.as_deref() {
             Some([n, _, space @ ..]) if matches!(space.len(), 2 | 3) => {
-                Some([&[n.clone()], space, &[Dim::from(space.len())]].concat())
+                Some([std::slice::from_ref(n), space, &[Dim::from(space.len())]].concat())
             }
             Some(_) => return Err(Error::malformed("the size of AffineGrid has 4 or 5 elements")),
             None => None,
