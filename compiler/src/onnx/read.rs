@@ -86,9 +86,6 @@ pub(super) fn import(file: SourceFile, place: &Place) -> Result<Model> {
     if !(1..=opset::NEWEST).contains(&version) {
         return Err(Error::malformed(format!("opset {version}; versions 1 to {} exist", opset::NEWEST)));
     }
-    if version < 7 {
-        return Err(Error::unsupported(format!("opset {version}")).help("export the model at opset 7 or newer"));
-    }
     let functions = Functions::new(&proto.functions)?;
     let mut importer = Importer::new(&graph.name, version, proto.ir_version, &functions, &source);
     importer.model(graph)?;

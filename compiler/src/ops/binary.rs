@@ -5,7 +5,7 @@ use crate::{
     error::{Error, Result},
     op::{Inputs, Operator, Quant},
     tensor::DType,
-    value::{Dim, Fact, broadcast},
+    value::{self, Dim, Fact, broadcast},
 };
 use std::ops::RangeInclusive;
 
@@ -30,11 +30,45 @@ macro_rules! binary {
 }
 
 binary!(
-    Add, Sub, Mul, Div, Pow, Min, Max, PRelu, Equal, Less, LessOrEqual, Greater, GreaterOrEqual, And, Or, Xor, BitwiseAnd,
-    BitwiseOr, BitwiseXor
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Pow,
+    Min,
+    Max,
+    PRelu,
+    Equal,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+    And,
+    Or,
+    Xor,
+    BitwiseAnd,
+    BitwiseOr,
+    BitwiseXor
 );
 
 impl Binary {
+    /// Before opset 7 the second input was broadcast only on demand, and from any axis on.
+    pub(super) fn read(self, r: &mut Reader) -> Result<Self> {
+        if r.opset >= 7 {
+            return Ok(self);
+        }
+        let (axis, slope) = (r.opt_int("axis")?, self == Binary::PRelu);
+        r.flag("broadcast", false)?;
+        // A slope stood for the channels.
+        let axis = axis.or((slope && r.second.fixed() != Some(vec![1])).then_some(1));
+        let Some(axis) = axis else { return Ok(self) };
+        let ends = |a: usize, b: usize| value::axis(axis, a).is_ok_and(|axis| axis + b == a);
+        match (r.first.rank(), r.second.rank()) {
+            (Some(a), Some(b)) if ends(a, b) => Ok(self),
+            _ => Err(Error::unsupported(format!("{} broadcast from axis {axis}", r.op_type))),
+        }
+    }
+
     /// Whether the result is a truth value.
     pub fn is_logical(self) -> bool {
         use Binary::*;
@@ -62,9 +96,7 @@ impl Binary {
             Binary::Max => a.zip(b, |a, b| Some(a.max(b))),
             Binary::Equal if a.same(b) => Dim::Known(1),
             // A symbol is a size, which is not negative.
-            Binary::Equal
-                if matches!((a, b), (Dim::Sym(_), Dim::Known(n)) | (Dim::Known(n), Dim::Sym(_)) if *n < 0) =>
-            {
+            Binary::Equal if matches!((a, b), (Dim::Sym(_), Dim::Known(n)) | (Dim::Known(n), Dim::Sym(_)) if *n < 0) => {
                 Dim::Known(0)
             }
             Binary::Equal => a.zip(b, |a, b| Some((a == b).into())),

@@ -115,7 +115,7 @@ impl Operator for Cast {
             DType::U4 | DType::I4 => 21,
             DType::F8E4M3FN | DType::F8E4M3FNUZ | DType::F8E5M2 | DType::F8E5M2FNUZ => 19,
             DType::BF16 => 13,
-            _ => 1,
+            _ => 6,
         };
         self.rounding.since().max(types)
     }

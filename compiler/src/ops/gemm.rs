@@ -24,6 +24,10 @@ pub struct Gemm {
 
 impl Gemm {
     pub(super) fn read(r: &mut Reader) -> Result<Self> {
+        if r.opset < 7 {
+            // C was broadcast only on demand.
+            r.flag("broadcast", false)?;
+        }
         Ok(Self {
             alpha: r.float("alpha", 1.0)?,
             beta: r.float("beta", 1.0)?,

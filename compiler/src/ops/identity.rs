@@ -41,6 +41,9 @@ impl Dropout {
         if mask && r.opset < 10 {
             return Err(Error::unsupported("Dropout with a mask that is no truth value"));
         }
+        if r.opset < 7 && !r.flag("is_test", false)? {
+            return Err(Error::unsupported("Dropout in training"));
+        }
         // The ratio and the seed mean nothing at inference.
         r.float("ratio", 0.5)?;
         r.int("seed", 0)?;

@@ -93,12 +93,9 @@ fn floats(op: Binary, x: Float, y: Float, device: &Device) -> Result<Value> {
         Binary::Equal | Binary::Less | Binary::LessOrEqual | Binary::Greater | Binary::GreaterOrEqual => {
             return Err(Error::bug("a comparison is done on the host"));
         }
-        Binary::And
-        | Binary::Or
-        | Binary::Xor
-        | Binary::BitwiseAnd
-        | Binary::BitwiseOr
-        | Binary::BitwiseXor => return Err(Error::malformed("a truth function of floats")),
+        Binary::And | Binary::Or | Binary::Xor | Binary::BitwiseAnd | Binary::BitwiseOr | Binary::BitwiseXor => {
+            return Err(Error::malformed("a truth function of floats"));
+        }
     }))
 }
 

@@ -157,7 +157,11 @@ fn shrink(x: IntArray, bias: f64, lambd: f64) -> Result<IntArray> {
 pub(super) fn swiglu(op: &SwiGlu, mut a: Args) -> Result<Value> {
     let (gate, x) = (a.float(0)?, a.float(1)?);
     if gate.shape() != x.shape() {
-        return Err(Error::malformed(format!("the inputs of SwiGLU have shapes {:?} and {:?}", gate.shape(), x.shape())));
+        return Err(Error::malformed(format!(
+            "the inputs of SwiGLU have shapes {:?} and {:?}",
+            gate.shape(),
+            x.shape()
+        )));
     }
     swish(gate, op.alpha)?.mul(x).map(Value::Float)
 }

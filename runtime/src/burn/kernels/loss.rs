@@ -47,9 +47,7 @@ pub(super) fn loss(op: &Loss, mut a: Args) -> Result<Vec<Value>> {
     let losses = target.data.iter().enumerate().map(one).collect::<Result<Vec<(f64, f64)>>>()?;
     let sum: f64 = losses.iter().map(|l| l.0).sum();
     let out = match op.reduction {
-        Reduction::None => {
-            Float::from_f64s(losses.into_iter().map(|l| l.0).collect(), &target.shape, dtype, a.device)?
-        }
+        Reduction::None => Float::from_f64s(losses.into_iter().map(|l| l.0).collect(), &target.shape, dtype, a.device)?,
         Reduction::Sum => Float::from_f64s(vec![sum], &[], dtype, a.device)?,
         Reduction::Mean => {
             let weight: f64 = losses.iter().map(|l| l.1).sum();

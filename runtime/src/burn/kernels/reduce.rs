@@ -67,7 +67,8 @@ impl Along {
     /// Where in each line the element is that no other one beats.
     fn best<T: Copy>(&self, data: &[T], beats: impl Fn(T, T) -> bool) -> Vec<usize> {
         let one = |line: usize| {
-            (1..self.size).fold(0, |best, i| if beats(data[self.at(line, i)], data[self.at(line, best)]) { i } else { best })
+            (1..self.size)
+                .fold(0, |best, i| if beats(data[self.at(line, i)], data[self.at(line, best)]) { i } else { best })
         };
         (0..self.outer * self.inner).map(one).collect()
     }
@@ -101,9 +102,7 @@ pub(super) fn arg(op: &Arg, mut a: Args) -> Result<Value> {
     host::check_host(&shape)?;
     let places = match x {
         Value::Float(x) => along.best(&x.into_f64s()?, |new, old| beats(new, old, op.max, op.select_last_index)),
-        Value::Int(x) => {
-            along.best(&x.data, |new, old| wins(order(x.dtype, new, old), op.max, op.select_last_index))
-        }
+        Value::Int(x) => along.best(&x.data, |new, old| wins(order(x.dtype, new, old), op.max, op.select_last_index)),
     };
     Ok(Value::Int(IntArray::new(DType::I64, shape, places.into_iter().map(|p| p as i64).collect())))
 }

@@ -3,7 +3,7 @@
 use super::{B, Float, Prim, check_size};
 use crate::burn::host;
 use ::burn::backend::ops::{ActivationOps, ConvOptions, ConvTransposeOptions, FloatTensorOps, ModuleOps};
-use compress_compiler::{error::Result, ops::reduce::ReduceKind};
+use compress_compiler::{error::Result, ops::reduce::ReduceKind, tensor::DType};
 
 /// Where a window of `N` axes stands.
 #[derive(Debug, Clone, Copy)]
@@ -119,7 +119,8 @@ impl Float {
                 // The largest exponent is taken out, so that none overflows; infinity minus
                 // itself would be NaN.
                 let largest = self.clone().reduce_by(B::float_max_dim, axes, true)?;
-                let largest = largest.clamp_min(f32::MIN).clamp_max(f32::MAX);
+                let most = if largest.dtype == DType::F64 { f64::MAX } else { f32::MAX.into() };
+                let largest = largest.clamp_min(-most).clamp_max(most);
                 let rest = sum(self.sub(largest.clone())?.exp())?.log();
                 let shape = rest.shape.clone();
                 rest.add(largest.reshape(&shape)?)

@@ -7,6 +7,7 @@ mod execution;
 mod movement;
 mod products;
 mod quantized;
+mod types;
 mod windows;
 
 use super::{BurnEvaluator, Executable};
@@ -45,7 +46,8 @@ fn try_run(op: impl Into<Op>, inputs: &[Option<Tensor>], outputs: usize) -> Resu
     }
     let given: Vec<Tensor> = inputs.iter().flatten().cloned().collect();
     let made = Executable::new(&verify(&g)?, &Device::cpu())?.run(&given)?;
-    assert_eq!(made.len(), alone.len());
+    // A kernel may make outputs that nobody asks for.
+    assert!(made.len() <= alone.len());
     for ((slot, a), b) in made.iter().enumerate().zip(&alone) {
         assert_eq!((a.dtype(), a.shape(), a.bytes()), (b.dtype(), b.shape(), b.bytes()), "output {slot}");
         // What inference said must hold.
