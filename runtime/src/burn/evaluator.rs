@@ -7,8 +7,8 @@ use super::{
 use crate::device::Device;
 use compress_compiler::{error::Result, op::Op, pass::Evaluator, tensor::Tensor};
 
-/// Evaluates operators by the interpreter's kernels. `f16` and `bf16` are computed in `f32`
-/// and rounded back; `f64` is only moved and cast.
+/// Evaluates operators by the interpreter's kernels. Floats are computed in `f32`, narrower
+/// ones rounded back, and `f64` in itself.
 pub struct BurnEvaluator {
     /// Where the kernels run.
     pub device: Device,

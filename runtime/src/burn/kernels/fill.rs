@@ -89,7 +89,7 @@ pub(super) fn range(mut a: Args) -> Result<Value> {
         }
         (s, l, d) => {
             let dtype = s.dtype();
-            let one = |v: Value| match v.into_ints()?.computable()?.data[..] {
+            let one = |v: Value| match v.into_ints()?.data[..] {
                 [v] => Ok(v),
                 _ => Err(Error::malformed("an input of Range is no scalar")),
             };

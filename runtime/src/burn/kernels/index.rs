@@ -62,7 +62,7 @@ pub(super) fn from_front(index: i64, size: usize) -> Result<i64> {
 
 /// The entries that input 1 lists.
 pub(super) fn gather(op: &Gather, mut a: Args) -> Result<Value> {
-    let (x, at) = (a.take(0)?, a.take(1)?.into_ints()?.computable()?);
+    let (x, at) = (a.take(0)?, a.take(1)?.into_ints()?);
     let axis = value::axis(op.axis, x.shape().len())?;
     let size = x.shape()[axis];
     let shape = [&x.shape()[..axis], &at.shape, &x.shape()[axis + 1..]].concat();
@@ -130,7 +130,7 @@ pub(super) fn gather_nd(op: &GatherNd, mut a: Args) -> Result<Value> {
 
 /// `condition ? x : y`.
 pub(super) fn select(mut a: Args) -> Result<Value> {
-    let condition = a.take(0)?.into_ints()?.computable()?;
+    let condition = a.take(0)?.into_ints()?;
     let (x, y) = (a.take(1)?, a.take(2)?);
     if x.dtype() != y.dtype() {
         return Err(Error::malformed(format!("inputs of types {} and {}", x.dtype(), y.dtype())));

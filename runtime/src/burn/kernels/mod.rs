@@ -102,7 +102,7 @@ impl<'a> Args<'a> {
     /// # Errors
     /// Malformed when absent or of another type.
     pub fn ints(&mut self, slot: usize) -> Result<Arc<Vec<i64>>> {
-        Ok(self.take(slot)?.into_ints()?.computable()?.data)
+        Ok(self.take(slot)?.into_ints()?.data)
     }
 
     /// Takes the elements of an integer input, if present.

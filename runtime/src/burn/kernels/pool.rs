@@ -238,7 +238,7 @@ pub(super) fn unpool(op: &MaxUnpool, mut a: Args) -> Result<Value> {
     }
     let mut y = vec![0.0; check_host(&pooled)?];
     let dtype = x.dtype();
-    let at = at.into_ints()?.computable()?;
+    let at = at.into_ints()?;
     for (v, at) in x.into_f64s()?.into_iter().zip(at.data.iter()) {
         let place = usize::try_from(*at).ok().and_then(|at| y.get_mut(at));
         *place.ok_or_else(|| Error::malformed(format!("index {at} is outside of {pooled:?}")))? = v;

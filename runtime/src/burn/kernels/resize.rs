@@ -56,7 +56,7 @@ pub(super) fn resize(op: &Resize, mut a: Args) -> Result<Value> {
     let mixes = op.mode != Interpolation::Nearest;
     let mut x = match x {
         Value::Int(i) if mixes && dtype != DType::Bool => {
-            let data = i.computable()?.data.iter().map(|v| *v as f64).collect();
+            let data = i.data.iter().map(|v| *v as f64).collect();
             Value::Float(Float::from_f64s(data, &old, DType::F64, a.device)?)
         }
         other => other,
