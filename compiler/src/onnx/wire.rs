@@ -150,7 +150,9 @@ impl Walk<'_> {
         if self.messages > self.budget {
             return Err(Error::limit(format!("more than {} protobuf messages for its size", self.budget)));
         }
+        let packed = if kind == Message::Tensor { packed_floats(self.bytes, at, end)? } else { None };
         while at < end {
+            let start = at;
             let field = Field::read(self.bytes, &mut at, end)?;
             let Some((length_at, content)) = field.content else { continue };
             match kind.child(field.number) {
@@ -165,10 +167,10 @@ impl Walk<'_> {
                     self.out[length..length + PADDED].copy_from_slice(&padded(len));
                 }
                 Some(child) => self.message(child, content, at, depth + 1)?,
-                None if kind == Message::Tensor && field.number == RAW_DATA => {
-                    self.copy(length_at);
+                None if packed == Some(start) || kind == Message::Tensor && field.number == RAW_DATA => {
+                    self.copy(start);
                     self.copied = at;
-                    self.out.push(Ref::LEN as u8);
+                    self.out.extend([(RAW_DATA << 3 | 2) as u8, Ref::LEN as u8]);
                     let here = Ref { file: 0, at: content as u64, len: (at - content) as u64 };
                     self.out.extend(here.encode());
                 }
@@ -184,6 +186,30 @@ impl Walk<'_> {
     }
 }
 
+/// Where the field of a tensor begins that holds many floats as raw data would, if there is one
+/// and no other data: the parser would copy them, and we once more.
+fn packed_floats(bytes: &[u8], mut at: usize, end: usize) -> Result<Option<usize>> {
+    let (mut data_type, mut data) = (0, vec![]);
+    while at < end {
+        let start = at;
+        let field = Field::read(bytes, &mut at, end)?;
+        match field.number {
+            2 => data_type = field.value,
+            4..=7 | RAW_DATA | 10 | 11 => {
+                data.push((field.number, start, field.content.map_or(0, |(_, from)| at - from)))
+            }
+            _ => {}
+        }
+        if data.len() > 1 {
+            return Ok(None);
+        }
+    }
+    Ok(match (data_type, &data[..]) {
+        (1, [(4, start, 4096..)]) | (11, [(10, start, 4096..)]) => Some(*start),
+        _ => None,
+    })
+}
+
 /// Bytes of a length that is only known later.
 const PADDED: usize = 5;
 
@@ -194,6 +220,8 @@ fn padded(len: usize) -> [u8; PADDED] {
 /// One field of a message.
 pub(super) struct Field {
     pub number: u64,
+    /// For numbers of any length.
+    value: u64,
     /// For what is length-delimited: where its length is, and where its content begins.
     pub content: Option<(usize, usize)>,
 }
@@ -210,11 +238,9 @@ impl Field {
         if !(1..=MAX_FIELD).contains(&number) {
             return Err(broken(start, &format!("field number {number}")));
         }
-        let mut content = None;
+        let (mut value, mut content) = (0, None);
         match tag & 7 {
-            0 => {
-                varint(bytes, at, end)?;
-            }
+            0 => value = varint(bytes, at, end)?,
             1 => *at = skip(*at, 8, end)?,
             2 => {
                 let length_at = *at;
@@ -226,7 +252,7 @@ impl Field {
             3 | 4 => return Err(broken(start, "a group, which ONNX does not have")),
             other => return Err(broken(start, &format!("wire type {other}"))),
         }
-        Ok(Self { number, content })
+        Ok(Self { number, value, content })
     }
 }
 
@@ -318,5 +344,15 @@ mod tests {
         let found = Ref::decode(&cut[place..place + Ref::LEN]).unwrap();
         assert_eq!(model[found.at as usize..][..found.len as usize], raw[..]);
         assert!(cut.ends_with(&[0x10, 1]) && cut.len() < 60);
+    }
+
+    #[test]
+    fn many_floats_become_a_reference_too() {
+        let floats = nested(vec![7; 8000], 1, &[0x22]);
+        let tensor = |more: &[u8]| nested([&[0x10, 1], &floats[..], more].concat(), 2, &[0x2a, 0x3a]);
+        assert!(skeleton(&tensor(&[])).unwrap().len() < 60);
+        // Two fields of floats follow each other; other data besides is an error to be found.
+        assert!(skeleton(&tensor(&floats)).unwrap().len() > 16_000);
+        assert!(skeleton(&tensor(&[0x4a, 0])).unwrap().len() > 8000);
     }
 }
