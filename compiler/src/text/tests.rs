@@ -38,6 +38,8 @@ fn reads_what_people_write() {
         "graph \"g\" {// made by hand
             input %x: f32[N,4] const %w: f32[4,40] = random(7)
             const %m: i8[300] = random(1) const %z: f16[2] = zeros const %h: bf16[3] = fill(0.5)
+            const %n: i4[3] = [7, -8, 1] const %t: u2[5] = fill(3) const %e: f8e4m3fn[2] = [448.0, -0.5]
+            const %f: f4e2m1[3] = zeros const %b: f6e3m2[3] = [28.0, 0.0625, 1.0]
             %y = MatMul(%x, %w) output %y as \"out\"
         }",
     )
@@ -46,6 +48,15 @@ fn reads_what_people_write() {
     assert!(text.contains("%y = MatMul(%x, %w) : f32[N,40]"), "{text}");
     assert!(text.contains("const %z: f16[2] = [0.0, 0.0]"), "{text}");
     assert!(text.contains("const %h: bf16[3] = [0.5, 0.5, 0.5]"), "{text}");
+    for narrow in [
+        "%n: i4[3] = [7, -8, 1]",
+        "%t: u2[5] = [3, 3, 3, 3, 3]",
+        "%e: f8e4m3fn[2] = [448.0, -0.5]",
+        "%f: f4e2m1[3] = [0.0, 0.0, 0.0]",
+        "%b: f6e3m2[3] = [28.0, 0.0625, 1.0]",
+    ] {
+        assert!(text.contains(narrow), "{text}");
+    }
     assert!(text.contains("(640 B)"), "{text}");
     let w = g.constant(g.operand(g.operators().next().unwrap(), 1).unwrap()).unwrap();
     let values = w.as_f32().unwrap();
