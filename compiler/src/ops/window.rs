@@ -136,16 +136,16 @@ impl Window {
         };
         let (begin, end) = self.padding(axis, size, kernel);
         let room = size + begin + end - (self.dilation(axis) * (kernel - 1) + 1);
-        if room < 0 {
+        let s = self.stride(axis);
+        let mut out = room.div_euclid(s) + 1;
+        // A last, partial position counts only if it starts inside the input or its left padding.
+        if self.ceil_mode && room.rem_euclid(s) != 0 && out * s < size + begin {
+            out += 1;
+        }
+        if out < 1 {
             return Err(Error::malformed(format!(
                 "a window of {kernel} taps does not fit an axis of {size} padded by {begin} and {end}"
             )));
-        }
-        let s = self.stride(axis);
-        let mut out = room / s + 1;
-        // A last, partial position counts only if it starts inside the input or its left padding.
-        if self.ceil_mode && room % s != 0 && out * s < size + begin {
-            out += 1;
         }
         Ok(Dim::Known(out))
     }
