@@ -359,3 +359,18 @@ def test_nothing_in_the_file_is_executed_or_expanded(compress, tmp_path):
     compress(path)
     assert odd in [n.name for n in onnx.load(tmp_path / "model.compressed.onnx").graph.node]
     assert compress("inspect", path, "--json").json()["layers"][0]["node"] == odd
+
+
+@pytest.mark.parametrize("name", ["op_type", "input", "tensor"])
+def test_names_that_are_no_utf8_are_3(compress, tmp_path, name):
+    """Names have to be UTF-8, whatever other readers take."""
+    made = small.mlp()
+    if name == "op_type":
+        made.graph.node[1].op_type = "Re@u"
+    elif name == "input":
+        made.graph.node[1].input[0] = made.graph.node[0].output[0] = "Re@u"
+    else:
+        made.graph.initializer[0].name = made.graph.node[0].input[1] = "Re@u"
+    data = made.SerializeToString()
+    assert b"Re@u" in data
+    refused(compress, tmp_path, data.replace(b"Re@u", b"Re\xffu"), 3)

@@ -231,8 +231,7 @@ mod tests {
         TensorProto { dims: vec![n as i64], data_type: 2, raw_data: vec![n as u8; n], ..Default::default() }
     }
 
-    #[test]
-    fn a_file_comes_back_from_its_skeleton() {
+    fn model() -> ModelProto {
         let inner = GraphProto { initializer: vec![tensor(0), tensor(70_000)], ..Default::default() };
         let attribute = AttributeProto {
             t: Some(tensor(300)).into(),
@@ -248,8 +247,12 @@ mod tests {
             initializer: vec![tensor(3), tensor(100), TensorProto { float_data: vec![1.0; 99], ..Default::default() }],
             ..Default::default()
         };
-        let model = ModelProto { ir_version: 9, graph: Some(graph).into(), ..Default::default() };
-        let bytes = model.write_to_bytes().unwrap();
+        ModelProto { ir_version: 9, graph: Some(graph).into(), ..Default::default() }
+    }
+
+    #[test]
+    fn a_file_comes_back_from_its_skeleton() {
+        let bytes = model().write_to_bytes().unwrap();
         let skeleton = wire::skeleton(&bytes).unwrap();
         assert!(skeleton.len() < 1_000);
         // Through the parser and back, as models go.
@@ -264,6 +267,35 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let sha = layout.save(&mut Scratch::beside(&folder.path().join("x")).unwrap()).unwrap();
         assert_eq!(sha, Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect::<String>());
+    }
+
+    #[test]
+    fn damaged_files_are_errors_or_files() {
+        let bytes = model().write_to_bytes().unwrap();
+        let mut seed = 1u64;
+        let mut random = |n: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) as usize % n
+        };
+        let mut read = 0;
+        for _ in 0..2_000 {
+            let mut bytes = bytes.clone();
+            for _ in 0..1 + random(4) {
+                let place = if random(2) == 0 { random(200) } else { random(bytes.len()) };
+                bytes[place] = random(256) as u8;
+            }
+            let Ok(skeleton) = wire::skeleton(&bytes) else { continue };
+            let Ok(parsed) = ModelProto::parse_from_bytes(&skeleton) else { continue };
+            let source = Source::new(SourceFile::new(Path::new("x"), Blob::Heap(bytes.clone())));
+            let layout = Layout::of_model(&parsed.write_to_bytes().unwrap(), &Blobs::new(&source)).unwrap();
+            let mut out = vec![];
+            layout.write(&mut out).unwrap();
+            assert_eq!(out.len() as u64, layout.len());
+            read += 1;
+            // The parser reads from it what it reads from the damaged file.
+            assert_eq!(ModelProto::parse_from_bytes(&out).ok(), ModelProto::parse_from_bytes(&bytes).ok());
+        }
+        assert!(read > 500, "{read}");
     }
 
     #[test]
