@@ -41,7 +41,8 @@ def make(path, width, external):
         return name
 
     for i in range(BLOCKS):
-        w, b, s, o = (weight(f"{n}{i}", *shape) for n, shape in (("w", [width] * 2), ("b", [width]), ("s", [width]), ("o", [width])))
+        w = weight(f"w{i}", width, width)
+        b, s, o = (weight(f"{n}{i}", width) for n in "bso")
         nodes += [
             helper.make_node("MatMul", [x, w], [f"m{i}"], f"matmul{i}"),
             helper.make_node("Add", [f"m{i}", b], [f"a{i}"], f"add{i}"),
@@ -121,7 +122,8 @@ def bench(source, external):
             seconds = sorted(d[0] for d in done)[len(done) // 2]
             copied = copied or seconds
             memory = [max(d[i] for d in done) for i in (1, 2)]
-            print(f"| {name} | {seconds:.2f} | {seconds / copied:.2f} | {memory[0]:.0f} | {memory[1]:.0f} |", flush=True)
+            figures = [f"{seconds:.2f}", f"{seconds / copied:.2f}", *(f"{m:.0f}" for m in memory)]
+            print(f"| {name} | {' | '.join(figures)} |", flush=True)
 
 
 def main(folder):
