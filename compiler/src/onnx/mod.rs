@@ -23,7 +23,7 @@ mod tensor;
 mod wire;
 mod write;
 
-pub use read::{ReadOptions, read, read_bytes, read_with};
+pub use read::{ReadOptions, read, read_bytes, read_tensor, read_with};
 pub use scratch::write_atomic;
 pub use source::{Source, SourceFile};
 pub use write::{Staged, stage, to_bytes, write};

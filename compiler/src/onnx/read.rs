@@ -7,15 +7,16 @@ use super::{
     import::Importer,
     limits, opset,
     source::{self, Source, SourceFile},
-    wire,
+    tensor, wire,
 };
 use crate::{
     error::{Error, Result},
     graph::Graph,
     op::{Op, Operator},
     storage::Blob,
+    tensor::Tensor,
 };
-use onnx_protobuf::{GraphProto, Message, ModelProto};
+use onnx_protobuf::{GraphProto, Message, ModelProto, TensorProto, tensor_proto::DataLocation};
 use std::path::Path;
 
 /// What a reader is allowed.
@@ -52,6 +53,22 @@ pub fn read_bytes(bytes: &[u8]) -> Result<Model> {
     import(SourceFile::new(Path::new(""), Blob::Heap(bytes.to_vec())), &Place::Nowhere)
 }
 
+/// Reads the name and the content of a tensor from the bytes of a file of its own, such as those of
+/// ONNX's test data.
+///
+/// # Errors
+/// Malformed, limit or unsupported for what is wrong inside.
+pub fn read_tensor(bytes: Vec<u8>) -> Result<(String, Tensor)> {
+    let skeleton = wire::skeleton(&bytes, wire::Message::Tensor)?;
+    let proto = TensorProto::parse_from_bytes(&skeleton)
+        .map_err(|e| Error::malformed(format!("not an ONNX tensor, or a damaged one: {e}")))?;
+    if proto.data_location.enum_value() == Ok(DataLocation::EXTERNAL) {
+        return Err(Error::unsupported("its elements are in another file"));
+    }
+    let source = Source::new(SourceFile::new(Path::new(""), Blob::Heap(bytes)));
+    Ok((proto.name.clone(), tensor::read(proto, &source)?))
+}
+
 /// Reads a model whose own file is `file`.
 ///
 /// # Errors
@@ -64,7 +81,7 @@ pub(super) fn import(file: SourceFile, place: &Place) -> Result<Model> {
     if size == 0 {
         return Err(Error::malformed("the file is empty"));
     }
-    let skeleton = wire::skeleton(file.bytes())?;
+    let skeleton = wire::skeleton(file.bytes(), wire::Message::Model)?;
     let mut proto = ModelProto::parse_from_bytes(&skeleton)
         .map_err(|e| Error::malformed(format!("not an ONNX file, or a damaged one: {e}")))?;
     let mut source = Source::new(file);

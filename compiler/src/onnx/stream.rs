@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn a_file_comes_back_from_its_skeleton() {
         let bytes = model().write_to_bytes().unwrap();
-        let skeleton = wire::skeleton(&bytes).unwrap();
+        let skeleton = wire::skeleton(&bytes, Message::Model).unwrap();
         assert!(skeleton.len() < 1_000);
         // Through the parser and back, as models go.
         let parsed = ModelProto::parse_from_bytes(&skeleton).unwrap();
@@ -284,7 +284,7 @@ mod tests {
                 let place = if random(2) == 0 { random(200) } else { random(bytes.len()) };
                 bytes[place] = random(256) as u8;
             }
-            let Ok(skeleton) = wire::skeleton(&bytes) else { continue };
+            let Ok(skeleton) = wire::skeleton(&bytes, Message::Model) else { continue };
             let Ok(parsed) = ModelProto::parse_from_bytes(&skeleton) else { continue };
             let source = Source::new(SourceFile::new(Path::new("x"), Blob::Heap(bytes.clone())));
             let layout = Layout::of_model(&parsed.write_to_bytes().unwrap(), &Blobs::new(&source)).unwrap();

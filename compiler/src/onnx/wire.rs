@@ -119,15 +119,15 @@ impl Ref {
     }
 }
 
-/// Walks a whole ONNX file and returns its skeleton.
+/// Walks a whole file that holds a message of kind `root`, and returns its skeleton.
 ///
 /// # Errors
 /// Malformed for truncation, varint overflow, groups and other broken wire data; limit for
 /// depth and counts. Messages name the byte.
-pub(super) fn skeleton(bytes: &[u8]) -> Result<Vec<u8>> {
+pub(super) fn skeleton(bytes: &[u8], root: Message) -> Result<Vec<u8>> {
     let budget = (bytes.len() / 1024 + 8).saturating_mul(MAX_MESSAGES_PER_KB).min(MAX_MESSAGES);
     let mut walk = Walk { bytes, messages: 0, budget, out: vec![], copied: 0 };
-    walk.message(Message::Model, 0, bytes.len(), 0)?;
+    walk.message(root, 0, bytes.len(), 0)?;
     walk.copy(bytes.len());
     Ok(walk.out)
 }
@@ -289,7 +289,7 @@ mod tests {
     use crate::error::Kind;
 
     fn kind(bytes: &[u8]) -> Option<Kind> {
-        skeleton(bytes).err().map(|e| e.kind())
+        skeleton(bytes, Message::Model).err().map(|e| e.kind())
     }
 
     #[test]
@@ -339,7 +339,7 @@ mod tests {
         tensor.extend(nested(raw.clone(), 1, &[0x4a]));
         tensor.extend([0x10, 1]);
         let model = nested(tensor, 2, &[0x2a, 0x3a]);
-        let cut = skeleton(&model).unwrap();
+        let cut = skeleton(&model, Message::Model).unwrap();
         let place = cut.windows(2).position(|w| w == [0x4a, Ref::LEN as u8]).unwrap() + 2;
         let found = Ref::decode(&cut[place..place + Ref::LEN]).unwrap();
         assert_eq!(model[found.at as usize..][..found.len as usize], raw[..]);
@@ -350,9 +350,10 @@ mod tests {
     fn many_floats_become_a_reference_too() {
         let floats = nested(vec![7; 8000], 1, &[0x22]);
         let tensor = |more: &[u8]| nested([&[0x10, 1], &floats[..], more].concat(), 2, &[0x2a, 0x3a]);
-        assert!(skeleton(&tensor(&[])).unwrap().len() < 60);
+        let skeleton = |model: Vec<u8>| skeleton(&model, Message::Model);
+        assert!(skeleton(tensor(&[])).unwrap().len() < 60);
         // Two fields of floats follow each other; other data besides is an error to be found.
-        assert!(skeleton(&tensor(&floats)).unwrap().len() > 16_000);
-        assert!(skeleton(&tensor(&[0x4a, 0])).unwrap().len() > 8000);
+        assert!(skeleton(tensor(&floats)).unwrap().len() > 16_000);
+        assert!(skeleton(tensor(&[0x4a, 0])).unwrap().len() > 8000);
     }
 }
