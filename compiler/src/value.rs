@@ -131,25 +131,20 @@ impl Fact {
     /// # Errors
     /// Malformed when the two contradict each other.
     pub fn refined(mut self, other: &Fact) -> Result<Self> {
-        match (self.dtype, other.dtype) {
-            (Some(a), Some(b)) if a != b => {
-                return Err(Error::malformed(format!("declared {b}, but the operator gives {a}")));
-            }
-            (None, b) => self.dtype = b,
-            _ => {}
-        }
+        self.refine(other)?;
+        Ok(self)
+    }
+
+    /// Fills in what `other` knows and this fact doesn't.
+    ///
+    /// # Errors
+    /// Malformed when the two contradict each other; then nothing changed.
+    pub fn refine(&mut self, other: &Fact) -> Result<()> {
+        self.agrees(other)?;
+        self.dtype = self.dtype.or(other.dtype);
         match (&mut self.shape, &other.shape) {
             (shape @ None, b) => *shape = b.clone(),
             (Some(a), Some(b)) => {
-                let clash = a.len() != b.len()
-                    || a.iter().zip(b).any(|(x, y)| x.zip(y, |x, y| Some((x != y) as i64)) == Dim::Known(1));
-                if clash {
-                    return Err(Error::malformed(format!(
-                        "declared shape {}, but the operator gives {}",
-                        show_shape(&other.shape),
-                        show_shape(&self.shape)
-                    )));
-                }
                 for (x, y) in a.iter_mut().zip(b) {
                     // A number never overrides a symbol: exporters leave the batch they traced with
                     // in value_info, and a dynamic batch must stay dynamic.
@@ -160,7 +155,31 @@ impl Fact {
             }
             _ => {}
         }
-        Ok(self)
+        Ok(())
+    }
+
+    /// Checks that nothing in `other`, which was declared, contradicts this fact, which was
+    /// inferred.
+    ///
+    /// # Errors
+    /// Malformed when something does.
+    pub fn agrees(&self, other: &Fact) -> Result<()> {
+        if let (Some(a), Some(b)) = (self.dtype, other.dtype)
+            && a != b
+        {
+            return Err(Error::malformed(format!("declared {b}, but the operator gives {a}")));
+        }
+        if let (Some(a), Some(b)) = (&self.shape, &other.shape) {
+            let differ = |x: &Dim, y: &Dim| matches!((x, y), (Dim::Known(x), Dim::Known(y)) if x != y);
+            if a.len() != b.len() || a.iter().zip(b).any(|(x, y)| differ(x, y)) {
+                return Err(Error::malformed(format!(
+                    "declared shape {}, but the operator gives {}",
+                    show_shape(&other.shape),
+                    show_shape(&self.shape)
+                )));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -203,6 +222,17 @@ pub fn broadcast(a: &Shape, b: &Shape) -> Result<Shape> {
         })
         .collect::<Result<Vec<_>>>()
         .map(Some)
+}
+
+/// `sizes`, when they can be those of a shape.
+///
+/// # Errors
+/// Malformed when one is negative.
+pub fn sizes(sizes: &[Dim]) -> Result<&[Dim]> {
+    match sizes.iter().find(|d| d.known().is_some_and(|n| n < 0)) {
+        None => Ok(sizes),
+        Some(n) => Err(Error::malformed(format!("an axis of {n}"))),
+    }
 }
 
 /// `axis` counted from the front.

@@ -58,7 +58,7 @@ impl Operator for CenterCropPad {
         let mut shape = data.to_vec();
         match &x.get(1).elems {
             Some(sizes) => {
-                for (axis, size) in self.axes(data.len(), sizes.len())?.into_iter().zip(sizes) {
+                for (axis, size) in self.axes(data.len(), sizes.len())?.into_iter().zip(value::sizes(sizes)?) {
                     shape[axis] = size.clone();
                 }
             }

@@ -5,7 +5,7 @@ use crate::{
     error::{Error, Result},
     op::{Inputs, Operator},
     tensor::Tensor,
-    value::{Dim, Fact, MAX_ELEMS, broadcast},
+    value::{self, Dim, Fact, MAX_ELEMS, broadcast},
 };
 use std::ops::RangeInclusive;
 
@@ -22,7 +22,7 @@ impl Operator for Expand {
     }
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         let target = match (&x.get(1).elems, x.get(1).fixed().as_deref()) {
-            (Some(target), _) => Some(target.clone()),
+            (Some(target), _) => Some(value::sizes(target)?.to_vec()),
             (None, Some(&[rank])) if rank <= 64 => Some(vec![Dim::Unknown; rank]),
             _ => None,
         };
@@ -67,11 +67,8 @@ impl Operator for ConstantOfShape {
         vec![("value", self.value.clone().into())]
     }
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
-        if x.ints(0).is_some_and(|v| v.iter().any(|n| *n < 0)) {
-            return Err(Error::malformed("a negative dimension"));
-        }
         let shape = match (&x.get(0).elems, x.get(0).fixed().as_deref()) {
-            (Some(e), _) => Some(e.clone()),
+            (Some(e), _) => Some(value::sizes(e)?.to_vec()),
             (None, Some(&[rank])) if rank <= 64 => Some(vec![Dim::Unknown; rank]),
             _ => None,
         };

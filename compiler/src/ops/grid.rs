@@ -4,7 +4,7 @@ use crate::{
     attr::{Attrs, Reader},
     error::{Error, Result},
     op::{Inputs, Operator},
-    value::{Dim, Fact},
+    value::{self, Dim, Fact},
 };
 use std::ops::RangeInclusive;
 
@@ -138,7 +138,7 @@ impl Operator for AffineGrid {
     }
 
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
-        let shape = match x.get(1).elems.as_deref() {
+        let shape = match x.get(1).elems.as_deref().map(value::sizes).transpose()? {
             Some([n, _, space @ ..]) if matches!(space.len(), 2 | 3) => {
                 Some([std::slice::from_ref(n), space, &[Dim::from(space.len())]].concat())
             }

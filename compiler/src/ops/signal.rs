@@ -216,7 +216,7 @@ impl Operator for Stft {
             None => (Dim::Unknown, Dim::Unknown),
         };
         let length = match (x.opt(3), x.opt(2)) {
-            (Some(_), _) => one(x, 3),
+            (Some(_), _) => not_negative(one(x, 3), "a window")?,
             (None, Some(w)) => w.dims().and_then(|d| d.first()).cloned().unwrap_or(Dim::Unknown),
             (None, None) => signal.clone(),
         };

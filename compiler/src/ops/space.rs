@@ -4,7 +4,7 @@ use crate::{
     attr::{Attrs, Reader},
     error::{Error, Result},
     op::{Inputs, Operator, Quant},
-    value::{Dim, Fact},
+    value::{self, Dim, Fact},
 };
 use std::ops::RangeInclusive;
 
@@ -170,13 +170,14 @@ impl Operator for Col2Im {
             None => (Dim::Unknown, Dim::Unknown),
         };
         let Some(image) = &x.get(1).elems else { return Ok(vec![Fact::new(dtype, None)]) };
+        let image = value::sizes(image)?;
         let block = x.ints(2).map(|b| b.iter().try_fold(1i64, |n, v| n.checked_mul(*v)));
         let channels = match block {
             Some(Some(n)) if (1..=i64::from(i32::MAX)).contains(&n) => part(&columns, n as usize)?,
             Some(_) => return Err(Error::malformed("the block's shape is out of range")),
             None => Dim::Unknown,
         };
-        Ok(vec![Fact::new(dtype, Some([&[batch, channels], &image[..]].concat()))])
+        Ok(vec![Fact::new(dtype, Some([&[batch, channels], image].concat()))])
     }
 
     fn since(&self) -> i64 {

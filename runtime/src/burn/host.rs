@@ -1,5 +1,6 @@
 //! Integer tensors on the host, and the index arithmetic that moving elements comes down to.
 
+use crate::memory;
 use compress_compiler::{
     error::{Error, Result},
     ops::slice::Taken,
@@ -54,14 +55,6 @@ impl IntArray {
     /// Whether there is no element.
     pub fn is_empty(&self) -> bool {
         self.data.is_empty()
-    }
-
-    /// This tensor, when arithmetic can be done with it.
-    ///
-    /// # Errors
-    /// None: all that is held here can be computed with.
-    pub fn computable(self) -> Result<Self> {
-        Ok(self)
     }
 
     /// The same elements under another shape.
@@ -203,20 +196,23 @@ pub fn wrap(dtype: DType, v: i64) -> i64 {
     }
 }
 
-/// The number of elements of a value of `shape`. `None` where it overflows, and also where it would
-/// but for an empty axis: nobody who computes with parts of such a shape has to think of that.
+/// The number of elements of a value of `shape`. `None` where it is absurd, and also where it would
+/// be but for an empty axis: nobody who computes with parts of such a shape has to think of that,
+/// and no file can hold it.
 pub fn elements(shape: &[usize]) -> Option<usize> {
-    let rest = shape.iter().try_fold(1usize, |n, d| n.checked_mul((*d).max(1)))?;
-    isize::try_from(rest).is_ok().then_some(if shape.contains(&0) { 0 } else { rest })
+    let rest = shape.iter().try_fold(1usize, |n, d| n.checked_mul((*d).max(1))).filter(|n| *n <= 1 << 33)?;
+    Some(if shape.contains(&0) { 0 } else { rest })
 }
 
 /// # Errors
 /// Limit when a host value of `shape` would be too large.
 pub fn check_host(shape: &[usize]) -> Result<usize> {
     let n = elements(shape).filter(|n| *n <= MAX_HOST_ELEMENTS);
-    n.ok_or_else(|| {
+    let n = n.ok_or_else(|| {
         Error::limit(format!("an integer value of shape {shape:?} has more than {MAX_HOST_ELEMENTS} elements"))
-    })
+    })?;
+    memory::check(n.saturating_mul(size_of::<i64>()), || format!("an integer value of shape {shape:?}"))?;
+    Ok(n)
 }
 
 /// The shape two operands broadcast to.
