@@ -37,12 +37,10 @@ STRANGE = {
     "unknown_domain": around(
         helper.make_node("Attention", ["h"], ["s"], name="odd", domain="com.example", heads=2), [("com.example", 1)]
     ),
-    "known_operator": around(node("Selu", "h", "s", "odd", alpha=1.5)),
     "known_name_in_another_domain": around(
         helper.make_node("Relu", ["h"], ["s"], name="odd", domain="com.example"), [("com.example", 1)]
     ),
     "unknown_attribute": around(node("Relu", "h", "s", "odd", speed=11)),
-    "unknown_mode": around(node("CumSum", "h axis", "s", "odd", reverse=1), weights={"axis": np.array(1, np.int64)}),
 }
 
 

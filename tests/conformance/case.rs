@@ -114,6 +114,7 @@ impl Case {
         self.outputs_agree(&model.graph)?;
         *stage = "written and read";
         let bytes = onnx::to_bytes(&model).map_err(|e| e.to_string())?;
+        fs::write(self.folder.join("simplified.onnx"), &bytes).map_err(|e| e.to_string())?;
         self.outputs_agree(&onnx::read_bytes(&bytes).map_err(|e| e.to_string())?.graph)?;
         *stage = "without shapes";
         let mut model = self.model("model_unranked.onnx")?;

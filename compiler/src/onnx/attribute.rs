@@ -17,6 +17,12 @@ use onnx_protobuf::{AttributeProto, GraphProto, attribute_proto::AttributeType a
 /// Unsupported for kinds we have no form for (graphs, sparse tensors).
 pub fn read(mut a: AttributeProto, source: &Source) -> Result<(String, Attr)> {
     let kind = a.type_.enum_value_or(Type::UNDEFINED);
+    if kind != Type::UNDEFINED && held(&a).any(|k| k != kind) {
+        return Err(Error::malformed(format!(
+            "attribute `{}` is said to be {kind:?} and holds something else",
+            a.name
+        )));
+    }
     let attr = match kind {
         Type::INT => Attr::Int(a.i),
         Type::FLOAT => Attr::Float(a.f),
@@ -34,6 +40,22 @@ pub fn read(mut a: AttributeProto, source: &Source) -> Result<(String, Attr)> {
         other => return Err(Error::unsupported(format!("attribute `{}` of kind {other:?}", a.name))),
     };
     Ok((a.name, attr))
+}
+
+/// The kinds of what an attribute holds; a zero is not seen.
+fn held(a: &AttributeProto) -> impl Iterator<Item = Type> {
+    [
+        (a.i != 0, Type::INT),
+        (a.f != 0.0, Type::FLOAT),
+        (!a.s.is_empty(), Type::STRING),
+        (!a.ints.is_empty(), Type::INTS),
+        (!a.floats.is_empty(), Type::FLOATS),
+        (!a.strings.is_empty(), Type::STRINGS),
+        (a.t.is_some(), Type::TENSOR),
+        (a.g.is_some(), Type::GRAPH),
+    ]
+    .into_iter()
+    .filter_map(|(holds, kind)| holds.then_some(kind))
 }
 
 fn utf8(name: &str, bytes: Vec<u8>) -> Result<String> {

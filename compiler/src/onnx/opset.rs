@@ -28,7 +28,12 @@ pub fn operator_name(node: &NodeProto) -> Option<String> {
 
 /// The imported version of the default operator set.
 pub fn default_domain(imports: &[OperatorSetIdProto]) -> Option<i64> {
-    imports.iter().find(|i| is_default(&i.domain)).map(|i| i.version)
+    versions(imports).next()
+}
+
+/// Every imported version of the default operator set: a set has two names.
+pub fn versions(imports: &[OperatorSetIdProto]) -> impl Iterator<Item = i64> {
+    imports.iter().filter(|i| is_default(&i.domain)).map(|i| i.version)
 }
 
 /// The IR version that came with `opset` (ONNX's table of releases); files must have at least it.

@@ -22,9 +22,13 @@ use onnx_protobuf::{
 /// # Errors
 /// Malformed when the data doesn't fit the shape; unsupported for types we don't know.
 pub fn read(t: TensorProto, source: &Source) -> Result<Tensor> {
-    let dtype = DType::from_onnx(t.data_type)
-        .ok_or_else(|| Error::unsupported(format!("element type {} of tensor `{}`", t.data_type, t.name)))?;
-    let what = |e: Error| Error::new(e.kind(), format!("tensor `{}`: {}", t.name, e.message()));
+    let what = |e: Error| e.about(format_args!("tensor `{}`", t.name));
+    let dtype = element_type(t.data_type)
+        .and_then(|d| d.ok_or_else(|| Error::unsupported(format!("element type {}", t.data_type))))
+        .map_err(what)?;
+    if dtype == DType::String && !t.raw_data.is_empty() {
+        return Err(what(Error::malformed("strings cannot be raw data")));
+    }
     let shape = shape(&t.dims).map_err(what)?;
     let typed: Option<Vec<u8>> = match dtype {
         DType::F32 if !t.float_data.is_empty() => Some(t.float_data.iter().flat_map(|v| v.to_le_bytes()).collect()),
@@ -83,7 +87,21 @@ pub fn write(name: &str, t: &Tensor, blobs: &Blobs) -> TensorProto {
 pub fn read_type(t: &TypeProto) -> Result<Fact> {
     let Some(type_proto::Value::TensorType(t)) = &t.value else { return Ok(Fact::default()) };
     let dims = t.shape.as_ref().map(|s| s.dim.iter().map(read_dim).collect::<Result<Vec<_>>>()).transpose()?;
-    Ok(Fact::new(DType::from_onnx(t.elem_type), dims))
+    // A type that is left open says nothing.
+    let dtype = if t.elem_type == 0 { None } else { element_type(t.elem_type)? };
+    Ok(Fact::new(dtype, dims))
+}
+
+/// The type with ONNX's number `code`; `None` for one that we have no form for.
+///
+/// # Errors
+/// Malformed when there is no such type.
+fn element_type(code: i32) -> Result<Option<DType>> {
+    match DType::from_onnx(code) {
+        // Complex numbers.
+        None if !(14..=15).contains(&code) => Err(Error::malformed(format!("there is no element type {code}"))),
+        dtype => Ok(dtype),
+    }
 }
 
 fn read_dim(d: &Dimension) -> Result<Dim> {

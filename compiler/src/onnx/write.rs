@@ -338,6 +338,8 @@ impl Writer<'_> {
             .help("export the model at a newer opset"));
         }
         let mut operands = g.operands(n);
+        // What bodies read from around them they read by name.
+        operands.truncate(operands.len() - op.bodies().first().map_or(0, |b| b.captures().min(operands.len())));
         let mut attrs = op.attrs();
         if let Some((slot, name)) = op.lower(self.target)
             && let Some(port) = operands.get_mut(slot).and_then(Option::take)

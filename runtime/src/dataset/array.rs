@@ -147,7 +147,7 @@ impl Columns {
         preprocess: Option<&Preprocess>,
         picture: bool,
     ) -> Result<()> {
-        let (rows, found) = stored.split().map_err(|e| e.at(name))?;
+        let (rows, found) = stored.split().map_err(|e| e.about(format_args!("array `{name}`")))?;
         self.same_rows(name, rows)?;
         let sample = values::fit(spec, self.stacked, found)?;
         let (from, shape) = (stored.dtype, &sample);

@@ -158,13 +158,13 @@ pub(super) fn open_npz(path: &Path, inputs: &[InputSpec], preprocess: Option<&Pr
     // Unpacking may take minutes, so everything that headers can tell is checked before.
     let mut headers = Vec::new();
     for name in wanted.iter().copied().chain(labels) {
-        headers.push(header(&mut archive, name).map_err(|e| e.at(name))?);
+        headers.push(header(&mut archive, name).map_err(|e| e.about(format_args!("array `{name}`")))?);
     }
     for ((spec, name), header) in inputs.iter().zip(&wanted).zip(&headers) {
-        columns.fits(spec, &header.shape).map_err(|e| e.at(*name))?;
+        columns.fits(spec, &header.shape).map_err(|e| e.about(format_args!("array `{name}`")))?;
     }
     for (i, (header, name)) in headers.into_iter().zip(wanted.iter().copied().chain(labels)).enumerate() {
-        let stored = member(&mut archive, &file, name, header).map_err(|e| e.at(name))?;
+        let stored = member(&mut archive, &file, name, header).map_err(|e| e.about(format_args!("array `{name}`")))?;
         match inputs.get(i) {
             Some(spec) => columns.push(spec, name, stored, preprocess, false)?,
             None => columns.label(name, stored)?,

@@ -20,10 +20,10 @@ impl Synthetic {
         let stacked = values::stacks(inputs);
         let mut shapes = Vec::new();
         for spec in inputs {
-            values::check_type(spec.dtype).map_err(|e| e.at(&spec.name))?;
+            values::check_type(spec.dtype).map_err(|e| e.about(format_args!("input `{}`", spec.name)))?;
             let axes = values::sample_axes(spec, stacked);
             let shape: Vec<usize> = axes.iter().map(|axis| axis.unwrap_or(1)).collect();
-            values::size_of(spec.dtype, &shape).map_err(|e| e.at(&spec.name))?;
+            values::size_of(spec.dtype, &shape).map_err(|e| e.about(format_args!("input `{}`", spec.name)))?;
             shapes.push(shape);
         }
         Ok(Self { seed, rows, stacked, shapes })

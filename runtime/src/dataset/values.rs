@@ -119,7 +119,7 @@ impl Values {
         picture: bool,
     ) -> Result<Self> {
         let to = spec.dtype;
-        check_type(to).and(check_type(from)).map_err(|e| e.at(&spec.name))?;
+        check_type(to).and(check_type(from)).map_err(|e| e.about(format_args!("input `{}`", spec.name)))?;
         if from.is_float() && !to.is_float() {
             return Err(Error::data(format!("the data for `{}` is {from}, but the model takes {to}", spec.name))
                 .help(format!("convert it first; fractions are not cut off to make {to} of them")));
