@@ -330,7 +330,7 @@ impl Float {
     }
 
     /// Held as `other` is: Burn does not mix widths.
-    fn as_wide_as(self, other: &Self) -> Self {
+    fn widened_like(self, other: &Self) -> Self {
         self.held(held_as(other.dtype))
     }
 

@@ -259,7 +259,7 @@ pub(super) fn variadic(op: Variadic, mut a: Args) -> Result<Value> {
         Variadic::Min => Binary::Min,
     };
     let mut out = a.take(0)?;
-    let count = a.len();
+    let count = a.count();
     for slot in 1..count {
         let next = a.take(slot)?;
         out = binary(by, Args::new(vec![Some(out), Some(next)], a.device))?;

@@ -59,7 +59,7 @@ impl<'a> Args<'a> {
     }
 
     /// How many inputs there are, absent ones counted.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.values.len()
     }
 

@@ -31,7 +31,7 @@ macro_rules! convolutions {
                     shape.push((room - at.dilation[i] * (weight.shape[2 + i] - 1) - 1) / at.stride[i] + 1);
                 }
                 check_size(&shape)?;
-                let (weight, bias) = (weight.as_wide_as(&self), bias.map(|b| b.as_wide_as(&self)));
+                let (weight, bias) = (weight.widened_like(&self), bias.map(|b| b.widened_like(&self)));
                 let options = ConvOptions::new_with_padding(at.stride, at.pads, at.dilation, groups);
                 let t = B::$conv(self.t, weight.t, bias.map(|b| b.t), options);
                 Ok(Self::wrap(t, shape, self.dtype))
@@ -58,7 +58,7 @@ macro_rules! convolutions {
                     shape.push(full + extra[i] - 2 * pads[i]);
                 }
                 check_size(&shape)?;
-                let (weight, bias) = (weight.as_wide_as(&self), bias.map(|b| b.as_wide_as(&self)));
+                let (weight, bias) = (weight.widened_like(&self), bias.map(|b| b.widened_like(&self)));
                 let options = ConvTransposeOptions::new(at.stride, pads, extra, at.dilation, groups);
                 let t = B::$transpose(self.t, weight.t, bias.map(|b| b.t), options);
                 Ok(Self::wrap(t, shape, self.dtype))
@@ -82,7 +82,7 @@ impl Float {
         shape.extend([self.shape[ra - 2], other.shape[rb - 1]]);
         check_size(&shape)?;
         let (rank, dtype) = (shape.len(), self.dtype);
-        let other = other.as_wide_as(&self);
+        let other = other.widened_like(&self);
         let prim = |x: Self| if rank <= x.shape.len() { x.t } else { x.padded(rank) };
         Ok(Self::wrap(B::float_matmul(prim(self), prim(other)), shape, dtype))
     }
@@ -94,7 +94,7 @@ impl Float {
 
     /// Normalises the rows of a matrix, then scales and shifts its columns.
     pub fn layer_norm(self, scale: Self, bias: Option<Self>, epsilon: f32) -> Self {
-        let (scale, bias) = (scale.as_wide_as(&self), bias.map(|b| b.as_wide_as(&self)));
+        let (scale, bias) = (scale.widened_like(&self), bias.map(|b| b.widened_like(&self)));
         self.map(|t| B::layer_norm(t, scale.t, bias.map(|b| b.t), f64::from(epsilon)))
     }
 
