@@ -8,13 +8,13 @@
 //! inputs, so the same ones can run under Burn's autodiff.
 //!
 //! # Where values live
-//! - **Floats** live on the device, as `f32`. `f16` and `bf16` models are computed in `f32`.
+//! - **Floats** live on the device, `f64` as itself and all others as `f32`: narrower types are
+//!   computed in `f32` and rounded when they leave.
 //! - **Quantised activations** (8 or 16 bits between QuantizeLinear and DequantizeLinear) live
 //!   there too, also as `f32`, which holds them exactly. The arithmetic around them is that of
 //!   the ONNX specification; it gives the right values, not the speed of integer kernels.
-//! - **Integers and truth values** live on the host. In models they are shapes, indices and
+//! - **Other integers and truth values** live on the host. In models they are shapes, indices and
 //!   conditions: little data on which control depends, and a device would only add waiting.
-//! - **`f64`** is moved and cast on the host, never computed with.
 //!
 //! # What is done once, what each time
 //! [`burn::Executable::new`] sends each constant to the device, dequantises quantised weights,
@@ -36,4 +36,5 @@ pub mod bench;
 pub mod burn;
 pub mod dataset;
 pub mod device;
+pub mod memory;
 pub mod metrics;

@@ -100,6 +100,9 @@ pub(super) fn import(file: SourceFile, place: &Place) -> Result<Model> {
     }
     let version = opset::default_domain(&proto.opset_import)
         .ok_or_else(|| Error::malformed("the file imports no version of the default operator set"))?;
+    if let Some(other) = opset::versions(&proto.opset_import).find(|v| *v != version) {
+        return Err(Error::malformed(format!("the file imports the opsets {version} and {other}")));
+    }
     if !(1..=opset::NEWEST).contains(&version) {
         return Err(Error::malformed(format!("opset {version}; versions 1 to {} exist", opset::NEWEST)));
     }
