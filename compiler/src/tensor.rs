@@ -191,7 +191,7 @@ impl Tensor {
         if need != bytes.len() {
             return Err(Error::malformed(format!("{dtype}{shape:?} needs {need} bytes, the file has {}", bytes.len())));
         }
-        Ok(Self { dtype, shape, bytes: bytes.into() })
+        Ok(Self { dtype, shape, bytes })
     }
 
     /// An `f32` tensor.

@@ -312,5 +312,5 @@ fn in_attribute(a: &mut onnx_protobuf::AttributeProto, see: &mut See) -> Result<
 }
 
 fn in_sparse(s: &mut SparseTensorProto, see: &mut See) -> Result<()> {
-    s.values.as_mut().into_iter().chain(s.indices.as_mut().into_iter()).try_for_each(|t| see(t, false))
+    s.values.as_mut().into_iter().chain(s.indices.as_mut()).try_for_each(|t| see(t, false))
 }
