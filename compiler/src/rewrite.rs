@@ -37,7 +37,7 @@ impl From<Port> for Ref {
 
 enum Make {
     Constant { name: String, tensor: Tensor },
-    Node { name: String, op: Box<Op>, operands: Vec<Option<Ref>> },
+    Node { name: String, op: Box<Op>, operands: Vec<Option<Ref>>, outputs: usize },
 }
 
 /// A change to the graph: nodes to add, and values to replace. What nobody reads any more
@@ -62,8 +62,14 @@ impl Edit {
 
     /// Adds an operator with one output. `name` is the node's ONNX name.
     pub fn node(&mut self, name: &str, op: impl Into<Op>, operands: &[Option<Ref>]) -> Ref {
-        self.makes.push(Make::Node { name: name.into(), op: Box::new(op.into()), operands: operands.to_vec() });
+        self.nodes(name, op, operands, 1);
         Ref::New { index: self.makes.len() - 1, slot: 0 }
+    }
+
+    /// Adds an operator with so many outputs.
+    pub fn nodes(&mut self, name: &str, op: impl Into<Op>, operands: &[Option<Ref>], outputs: usize) -> Vec<Ref> {
+        self.makes.push(Make::Node { name: name.into(), op: Box::new(op.into()), operands: operands.to_vec(), outputs });
+        (0..outputs).map(|slot| Ref::New { index: self.makes.len() - 1, slot }).collect()
     }
 
     /// Makes all readers of `old` read `new`, which keeps the name if the edit made it.
@@ -84,10 +90,13 @@ impl Edit {
         for make in self.makes {
             made.push(match make {
                 Make::Constant { name, tensor } => g.add_constant(&name, tensor),
-                Make::Node { name, op, operands } => {
+                Make::Node { name, op, operands, outputs } => {
                     let operands: Vec<Option<Port>> = operands.iter().map(|r| r.map(|r| resolve(r, &made))).collect();
-                    let value = g.fresh(if name.is_empty() { op.op_type() } else { &name });
-                    g.add_node(&name, *op, &operands, &[&value])?
+                    let base = if name.is_empty() { op.op_type() } else { &name };
+                    let suffix = |slot| if slot == 0 { String::new() } else { format!(".{slot}") };
+                    let values: Vec<String> =
+                        (0..outputs).map(|slot| g.fresh(&format!("{base}{}", suffix(slot)))).collect();
+                    g.add_node(&name, *op, &operands, &values.iter().map(|v| &v[..]).collect::<Vec<_>>())?
                 }
             });
         }
@@ -96,10 +105,13 @@ impl Edit {
             let port = resolve(new, &made);
             again.extend(g.uses(old).iter().map(|u| u.node));
             g.redirect(old, port, &made);
+            // Both are the same value, so what was known of one holds for the other; but inputs are as they are.
+            if !matches!(g.op(port.node), Op::Input(_))
+                && let Ok(fact) = g.fact(port).clone().refined(g.fact(old))
+            {
+                g.set_fact(port, fact);
+            }
             if matches!(new, Ref::New { .. }) {
-                let declared = g.fact(old).clone();
-                let fact = g.fact(port).clone();
-                g.set_fact(port, fact.clone().refined(&declared).unwrap_or(fact));
                 g.take_name(old, port);
             }
             again.extend(g.operands(port.node).into_iter().flatten().map(|p| p.node));

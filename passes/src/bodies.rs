@@ -63,6 +63,22 @@ fn inline(graph: &mut Graph, n: NodeId, branch: &Body) -> Result<()> {
     for (input, port) in inner.inputs().iter().zip(captured) {
         ports.extend(port.map(|p| (Port::from(*input), p)));
     }
+    copy(inner, graph, &mut ports)?;
+    for (slot, output) in inner.outputs().iter().enumerate().take(graph.node(n).outputs.len()) {
+        let (old, new) = (Port { node: n, slot }, ports[&output.port]);
+        graph.redirect(old, new, &[]);
+        let first = inner.outputs().iter().position(|o| o.port == output.port) == Some(slot);
+        if first && !matches!(inner.op(output.port.node), Op::Input(_)) {
+            graph.take_name(old, new);
+        }
+    }
+    remove_dead(graph, n);
+    Ok(())
+}
+
+/// Adds all that `inner` computes to `graph`, where `ports` says what stands for its inputs; then
+/// it says what stands for every value.
+pub(crate) fn copy(inner: &Graph, graph: &mut Graph, ports: &mut HashMap<Port, Port>) -> Result<()> {
     for m in inner.topological()? {
         let node = inner.node(m);
         let made = match &node.op {
@@ -87,15 +103,6 @@ fn inline(graph: &mut Graph, n: NodeId, branch: &Body) -> Result<()> {
             ports.insert(Port { node: m, slot }, port);
         }
     }
-    for (slot, output) in inner.outputs().iter().enumerate().take(graph.node(n).outputs.len()) {
-        let (old, new) = (Port { node: n, slot }, ports[&output.port]);
-        graph.redirect(old, new, &[]);
-        let first = inner.outputs().iter().position(|o| o.port == output.port) == Some(slot);
-        if first && !matches!(inner.op(output.port.node), Op::Input(_)) {
-            graph.take_name(old, new);
-        }
-    }
-    remove_dead(graph, n);
     Ok(())
 }
 

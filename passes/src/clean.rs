@@ -1,5 +1,6 @@
 //! Pass "clean": removes what changes nothing, what is computed twice, and what nobody reads.
 
+use crate::fuse::slice::cuts;
 use compress_compiler::{
     error::Result,
     graph::Graph,
@@ -25,7 +26,6 @@ impl Pass for Clean {
     }
 
     fn run(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome> {
-        graph.infer_all()?;
         let unread = remove_unread(graph)?;
         let mut done = rewrite(graph, &[Box::new(NoOp)], cx)?;
         done.edits += unread + merge_equal(graph, cx)?;
@@ -128,7 +128,8 @@ fn unchanged(graph: &Graph, node: NodeId) -> Result<Option<Port>> {
         Op::Reshape(_) | Op::Flatten(_) | Op::Squeeze(_) | Op::Unsqueeze(_) | Op::Expand(_) => same_shape(from, to),
         Op::Transpose(t) => same_shape(from, to) && keeps_order(t, from)?,
         // Nothing is left out, so only a step backwards could change the order.
-        Op::Slice(_) => same_shape(from, to) && fact(4).is_none_or(|f| all_elems(f, |n| n > 0)),
+        Op::Slice(_) if same_shape(from, to) => fact(4).is_none_or(|f| all_elems(f, |n| n > 0)),
+        Op::Slice(_) => cuts(graph, node)?.is_some_and(|cuts| cuts.is_empty()),
         Op::Pad(_) => fact(1).is_some_and(|f| all_elems(f, |n| n == 0)),
         Op::Concat(_) => operands.len() == 1,
         Op::Split(s) => s.parts == 1,
@@ -142,7 +143,7 @@ fn is_read(graph: &Graph, port: Port) -> bool {
     graph.is_output(port) || !graph.uses(port).is_empty()
 }
 
-fn same_shape(a: &Fact, b: &Fact) -> bool {
+pub(crate) fn same_shape(a: &Fact, b: &Fact) -> bool {
     match (a.dims(), b.dims()) {
         (Some(a), Some(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same(b)),
         _ => false,
@@ -154,7 +155,7 @@ fn all_elems(f: &Fact, test: impl Fn(i64) -> bool) -> bool {
 }
 
 /// Whether a transpose leaves all axes that are longer than 1 in their order.
-fn keeps_order(t: &Transpose, input: &Fact) -> Result<bool> {
+pub(crate) fn keeps_order(t: &Transpose, input: &Fact) -> Result<bool> {
     let Some(dims) = input.dims() else { return Ok(false) };
     let long: Vec<usize> = t.resolve(dims.len())?.into_iter().filter(|a| dims[*a] != Dim::Known(1)).collect();
     Ok(long.is_sorted())
@@ -170,8 +171,11 @@ fn neutral(graph: &Graph, op: Binary, operands: &[Option<Port>], to: &Fact) -> O
     };
     let swapped = op.commutes().then_some((b, a));
     [Some((a, b)), swapped].into_iter().flatten().find_map(|(x, other)| {
-        let kept = same_shape(graph.fact(x), to) && graph.fact(x).dtype == to.dtype;
-        (kept && graph.constant(other).is_some_and(|t| filled_with(t, one))).then_some(x)
+        let t = graph.constant(other)?;
+        // A single element never changes the shape of what has as many axes.
+        let single = t.len() == 1 && graph.fact(x).rank().unwrap_or(0) >= t.shape().len();
+        let kept = (single || same_shape(graph.fact(x), to)) && graph.fact(x).dtype == to.dtype;
+        (kept && filled_with(t, one)).then_some(x)
     })
 }
 

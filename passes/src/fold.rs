@@ -10,7 +10,7 @@ use compress_compiler::{
     graph::Graph,
     node::{NodeId, Port},
     op::{Op, Operator},
-    ops::reshape::Reshape,
+    ops::{binary::Binary, reshape::Reshape},
     pass::{Context, Outcome, Pass, Skipped},
     rewrite::remove_dead,
     tensor::Tensor,
@@ -83,7 +83,7 @@ fn known_elements(graph: &mut Graph, node: NodeId, cx: &Context) -> usize {
     let known: Vec<(Port, Tensor)> = (0..graph.node(node).outputs.len())
         .map(|slot| Port { node, slot })
         .filter(|port| is_read(graph, *port))
-        .filter_map(|port| Some((port, elements(graph.fact(port))?)))
+        .filter_map(|port| Some((port, elements(graph.fact(port)).or_else(|| nothing(graph, port))?)))
         .collect();
     let mut edits = 0;
     for (port, tensor) in known {
@@ -104,6 +104,17 @@ fn elements(fact: &Fact) -> Option<Tensor> {
     let (low, high) = dtype.int_range()?;
     let fits = shape.iter().product::<usize>() == elems.len() && elems.iter().all(|e| (low..=high).contains(e));
     fits.then(|| Tensor::ints(dtype, &shape, &elems))
+}
+
+/// The zeros that a product of integers with zeros is. Floating point has NaN and infinity.
+fn nothing(graph: &Graph, port: Port) -> Option<Tensor> {
+    let Op::Binary(Binary::Mul) = graph.op(port.node) else { return None };
+    let (shape, dtype) = (graph.fact(port).fixed()?, graph.fact(port).dtype?);
+    dtype.int_range()?;
+    let zeros = |p: Port| graph.constant(p).is_some_and(|t| !t.is_empty() && t.bytes().iter().all(|b| *b == 0));
+    let small = dtype.bytes(&shape).is_some_and(|n| n <= SMALL);
+    let some = small && graph.operands(port.node).into_iter().flatten().any(zeros);
+    some.then(|| Tensor::ints(dtype, &shape, &vec![0; shape.iter().product()]))
 }
 
 /// Gives a Reshape or Expand a constant target where one says the same.

@@ -6,15 +6,21 @@
 
 mod affine;
 mod batch_norm;
+mod branch;
 mod clamp;
 mod constants;
 mod gelu;
+mod keepdims;
 mod layer;
+mod layout;
 mod matmul_add;
 mod pad;
 mod reshape;
-mod slice;
+mod shape;
+pub(crate) mod slice;
+mod split;
 mod squeeze;
+mod stack;
 mod transpose;
 
 use compress_compiler::{
@@ -37,7 +43,7 @@ impl Pass for Fuse {
 
     fn run(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome> {
         graph.infer_all()?;
-        let rules: [Box<dyn Rule>; 11] = [
+        let rules: [Box<dyn Rule>; 19] = [
             Box::new(batch_norm::ConvBatchNorm),
             Box::new(affine::LayerAffine),
             Box::new(matmul_add::MatMulAdd),
@@ -46,9 +52,17 @@ impl Pass for Fuse {
             Box::new(pad::PadWindow),
             Box::new(transpose::TransposePair),
             Box::new(squeeze::SqueezePair),
+            Box::new(keepdims::KeepDims),
             Box::new(reshape::ReshapePair),
+            Box::new(reshape::ReshapePast),
+            Box::new(stack::ReshapedConcat),
+            Box::new(shape::ShapePart),
             Box::new(slice::SlicePair),
+            Box::new(split::SplitSlices),
+            Box::new(split::BeforeSplit),
             Box::new(clamp::ClampPair),
+            Box::new(branch::IfNot),
+            Box::new(branch::IfPair),
         ];
         rewrite(graph, &rules, cx)
     }

@@ -1,18 +1,19 @@
-//! Slices along different axes are one.
+//! Slices one after another are one.
 
-use super::{ints, shared};
+use super::{ints, layout::freed, shared};
 use compress_compiler::{
     error::Result,
     graph::Graph,
     node::NodeId,
     op::Op,
+    ops::slice::Slice,
     pass::Context,
     rewrite::{Edit, Rule, Verdict},
     tensor::Tensor,
     value,
 };
 
-/// `Slice(Slice(x))` is one Slice if no axis is cut twice.
+/// `Slice(Slice(x))` is one Slice, if an axis that both cut is cut from the front, without steps.
 pub(super) struct SlicePair;
 
 impl Rule for SlicePair {
@@ -30,15 +31,14 @@ impl Rule for SlicePair {
         let (Some(inner), Some(outer)) = (cuts(graph, middle.node)?, cuts(graph, node)?) else {
             return Ok(Verdict::No);
         };
-        if outer.iter().any(|o| inner.iter().any(|i| i.axis == o.axis)) {
-            return Ok(Verdict::No);
-        }
-        if graph.only_use(middle).is_none() {
+        let Some(both) = join(&inner, &outer).filter(|b| !b.is_empty()) else { return Ok(Verdict::No) };
+        let joins = |outer: Vec<Cut>| join(&inner, &outer).is_some();
+        if !freed(graph, middle, |u| u.slot == 0 && cuts(graph, u.node).is_ok_and(|c| c.is_some_and(joins))) {
             return Ok(shared(graph, middle));
         }
         let mut edit = Edit::new();
         let mut operands = vec![Some(x.into())];
-        let list = |of: fn(&Cut) -> i64| Tensor::i64s(&inner.iter().chain(&outer).map(of).collect::<Vec<_>>());
+        let list = |of: fn(&Cut) -> i64| Tensor::i64s(&both.iter().map(of).collect::<Vec<_>>());
         for (name, tensor) in [
             ("starts", list(|c| c.start)),
             ("ends", list(|c| c.end)),
@@ -53,16 +53,60 @@ impl Rule for SlicePair {
     }
 }
 
-struct Cut {
+/// What a Slice takes of one axis.
+#[derive(Clone)]
+pub(crate) struct Cut {
     start: i64,
     end: i64,
     axis: i64,
     step: i64,
 }
 
-/// What a Slice cuts from each axis, if that is constant. Starts and ends may count from the
-/// end of their axis, whose size a cut along other axes leaves alone.
-fn cuts(graph: &Graph, node: NodeId) -> Result<Option<Vec<Cut>>> {
+impl Cut {
+    /// Whether it counts from the front only, one by one. Then the size of the axis doesn't matter.
+    fn is_plain(&self) -> bool {
+        self.start >= 0 && self.end >= 0 && self.step == 1
+    }
+}
+
+/// Both cuts, one after the other, if they are one.
+fn join(inner: &[Cut], outer: &[Cut]) -> Option<Vec<Cut>> {
+    let mut both = inner.to_vec();
+    for o in outer {
+        match both.iter_mut().find(|i| i.axis == o.axis) {
+            None => both.push(o.clone()),
+            Some(i) if i.is_plain() && o.is_plain() => {
+                i.end = i.end.min(i.start.saturating_add(o.end));
+                i.start = i.start.saturating_add(o.start);
+            }
+            Some(_) => return None,
+        }
+    }
+    Some(both)
+}
+
+/// A Slice of one axis: the entries from `start` to before `end`, of `size`.
+pub(super) struct Span {
+    pub(super) axis: usize,
+    pub(super) start: i64,
+    pub(super) end: i64,
+    pub(super) size: i64,
+}
+
+/// What a Slice takes if it cuts a single axis of known size without steps.
+pub(super) fn span(graph: &Graph, node: NodeId) -> Result<Option<Span>> {
+    let Some([cut]) = cuts(graph, node)?.and_then(|c| <[Cut; 1]>::try_from(c).ok()) else { return Ok(None) };
+    let axis = cut.axis as usize;
+    let size = graph.operand(node, 0).and_then(|x| graph.fact(x).dims()).and_then(|d| d.get(axis)?.known());
+    let Some(size) = size.filter(|_| cut.step == 1) else { return Ok(None) };
+    let taken = Slice::take(axis, size, cut.start, cut.end, 1)?;
+    Ok(Some(Span { axis, start: taken.start, end: taken.start + taken.count, size }))
+}
+
+/// What a Slice cuts from each axis, if that is constant. Axes that it takes whole are left out.
+/// Starts and ends may count from the end of their axis, whose size a cut along other axes leaves
+/// alone.
+pub(crate) fn cuts(graph: &Graph, node: NodeId) -> Result<Option<Vec<Cut>>> {
     let operands = graph.operands(node);
     let list = |slot: usize| operands.get(slot).copied().flatten().map(|p| ints(graph, p));
     let (Op::Slice(_), Some(Some(starts)), Some(Some(ends))) = (graph.op(node), list(1), list(2)) else {
@@ -79,5 +123,17 @@ fn cuts(graph: &Graph, node: NodeId) -> Result<Option<Vec<Cut>>> {
         .zip(axes)
         .zip(steps)
         .map(|(((start, end), axis), step)| Ok(Cut { start, end, axis: value::axis(axis, rank)? as i64, step }));
-    cuts.collect::<Result<_>>().map(Some)
+    let whole = |c: &Cut| c.start == 0 && c.step == 1 && c.end >= i32::MAX.into();
+    let cuts = cuts.filter(|c| !c.as_ref().is_ok_and(whole)).collect::<Result<Vec<_>>>()?;
+    // An axis that is named twice is nothing for us to understand.
+    let twice = cuts.iter().enumerate().any(|(i, c)| cuts[..i].iter().any(|d| d.axis == c.axis));
+    Ok((!twice).then_some(cuts))
+}
+
+/// What a Slice takes of a vector, from one entry to before another, if it has no steps.
+pub(super) fn plain_range(graph: &Graph, node: NodeId) -> Option<(i64, Option<i64>)> {
+    match &cuts(graph, node).ok()??[..] {
+        [c] if c.axis == 0 && c.step == 1 => Some((c.start, (c.end < i32::MAX.into()).then_some(c.end))),
+        _ => None,
+    }
 }
