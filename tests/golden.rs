@@ -15,7 +15,7 @@ use compress_compiler::{
     text,
     verify::verify,
 };
-use compress_passes::{clean::Clean, fold::Fold, fuse::Fuse, simplify};
+use compress_passes::{clean::Clean, fold::Fold, fuse::Fuse, simplify, target::ForOnnxRuntime};
 use compress_runtime::{
     burn::{BurnEvaluator, Executable},
     device::Device,
@@ -40,12 +40,17 @@ fn fuse() {
     golden(&Fuse);
 }
 
+#[test]
+fn target() {
+    golden(&ForOnnxRuntime);
+}
+
 /// All passes in turn take real models down to so many operators, and compute the same.
 /// `COMPRESS_ZOO` says where the models are; without it there is nothing to do.
 #[test]
 fn real_models() {
     let Some(zoo) = std::env::var_os("COMPRESS_ZOO") else { return };
-    for (name, most) in [("resnet20_cifar10", 54), ("ultraface_rfb320", 124), ("tinyvit_fashion", 106)] {
+    for (name, most) in [("resnet20_cifar10", 54), ("ultraface_rfb320", 124), ("tinyvit_fashion", 85)] {
         let before = onnx::read(&Path::new(&zoo).join(format!("models/{name}.onnx"))).unwrap().graph;
         let mut after = before.clone();
         let evaluator = BurnEvaluator::cpu();

@@ -49,6 +49,9 @@ pub struct CompressArgs {
     /// Leave alone the layers whose node or weight name matches; may be repeated.
     #[arg(long, value_name = "REGEX")]
     pub exclude: Vec<String>,
+    /// What has to run the result: `portable`, or `onnxruntime` for newer operators that it has kernels for.
+    #[arg(long, value_name = "RUNTIME", default_value = "portable")]
+    pub target: String,
     /// How activation ranges are chosen: minmax, percentile or mse.
     #[arg(long, value_name = "HOW", default_value = "minmax")]
     pub calibration: String,

@@ -5,7 +5,7 @@ use compress_compiler::{
     error::{Error, Result},
     onnx::ReadOptions,
 };
-use compress_passes::{Options, quant::observe::Calibration};
+use compress_passes::{Options, quant::observe::Calibration, target::Target};
 use compress_runtime::{dataset::Preprocess, device::DeviceChoice};
 use regex::Regex;
 use std::path::{Path, PathBuf};
@@ -91,6 +91,7 @@ impl CompressPlan {
             .map(|r| Regex::new(r).map_err(|e| Error::usage(format!("--exclude {r}: {e}"))))
             .collect::<Result<_>>()?;
         let calibration: Calibration = a.calibration.parse()?;
+        let target: Target = a.target.parse()?;
         let mut flags: Vec<String> = vec![];
         if let Some(f) = a.prune {
             flags.push(format!("--prune {f}"));
@@ -103,6 +104,9 @@ impl CompressPlan {
             flags.push(format!("--calibration {}", a.calibration));
             flags.push(format!("--calibration-samples {}", a.calibration_samples));
         }
+        if target != Target::Portable {
+            flags.push(format!("--target {}", a.target));
+        }
         flags.extend(a.exclude.iter().map(|e| format!("--exclude {e}")));
         flags.extend(a.data.preprocess.iter().map(|p| format!("--preprocess {p}")));
         flags.extend(a.stop_after.iter().map(|p| format!("--stop-after {p}")));
@@ -114,7 +118,13 @@ impl CompressPlan {
         }
         let run = RunPlan::new(a.run)?;
         let plan = Self {
-            options: Options { prune: a.prune, prune_ends: a.prune_ends, int8: a.int8.then_some(calibration), exclude },
+            options: Options {
+                prune: a.prune,
+                prune_ends: a.prune_ends,
+                int8: a.int8.then_some(calibration),
+                exclude,
+                target,
+            },
             calibration_samples: a.calibration_samples,
             data: DataPlan::new(a.data)?,
             gates: Gates::new(a.gates)?,

@@ -1,13 +1,17 @@
 //! The passes, and the one table that says in which order they run.
 
+pub mod attention;
 pub mod bisect;
 pub mod bodies;
 pub mod clean;
 pub mod fold;
 pub mod fuse;
 pub mod layers;
+pub mod layout;
+pub mod normalise;
 pub mod prune;
 pub mod quant;
+pub mod target;
 
 use compress_compiler::{
     error::Result,
@@ -17,6 +21,7 @@ use compress_compiler::{
 use prune::unstructured::Prune;
 use quant::{observe::Calibration, ptq::Int8};
 use regex::Regex;
+use target::Target;
 
 /// What the user asked of the pipeline.
 #[derive(Debug, Clone, Default)]
@@ -29,6 +34,8 @@ pub struct Options {
     pub int8: Option<Calibration>,
     /// Layers to leave alone.
     pub exclude: Vec<Regex>,
+    /// What the result has to run on.
+    pub target: Target,
 }
 
 /// A step of the pipeline: its place, its name, and when it runs.
@@ -61,6 +68,14 @@ pub const STAGES: &[Stage] = &[
         name: "simplify",
         does: "repeat the three above until nothing changes, also inside If, Loop and Scan",
         make: |_| Some(Box::new(Simplify)),
+    },
+    Stage {
+        name: "target",
+        does: "bring in newer operators that ONNX Runtime has kernels for (--target onnxruntime)",
+        make: |o| match o.target {
+            Target::Portable => None,
+            Target::OnnxRuntime => Some(Box::new(target::ForOnnxRuntime)),
+        },
     },
     Stage {
         name: "prune",

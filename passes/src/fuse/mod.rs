@@ -5,6 +5,7 @@
 //! own. `tests/golden/fuse` shows each rule at work, and where it must not apply.
 
 mod affine;
+mod attention;
 mod batch_norm;
 mod branch;
 mod clamp;
@@ -12,10 +13,12 @@ mod constants;
 mod gelu;
 mod keepdims;
 mod layer;
+mod layer_norm;
 mod layout;
 mod matmul_add;
 mod pad;
 mod reshape;
+mod scatter;
 mod shape;
 pub(crate) mod slice;
 mod split;
@@ -42,12 +45,15 @@ impl Pass for Fuse {
     }
 
     fn run(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome> {
-        graph.infer_all()?;
-        let rules: [Box<dyn Rule>; 19] = [
+        let rules: [Box<dyn Rule>; 25] = [
             Box::new(batch_norm::ConvBatchNorm),
             Box::new(affine::LayerAffine),
             Box::new(matmul_add::MatMulAdd),
             Box::new(gelu::FindGelu),
+            Box::new(layer_norm::FindLayerNorm),
+            Box::new(attention::AttentionScale),
+            Box::new(attention::KeyBias),
+            Box::new(attention::ValueBias),
             Box::new(constants::ConstantPair),
             Box::new(pad::PadWindow),
             Box::new(transpose::TransposePair),
@@ -58,6 +64,8 @@ impl Pass for Fuse {
             Box::new(stack::ReshapedConcat),
             Box::new(shape::ShapePart),
             Box::new(slice::SlicePair),
+            Box::new(scatter::ReadPastWrite),
+            Box::new(scatter::WriteAll),
             Box::new(split::SplitSlices),
             Box::new(split::BeforeSplit),
             Box::new(clamp::ClampPair),
