@@ -65,7 +65,7 @@ fn chain(relus: usize, bad: Option<usize>) -> Graph {
     for i in 0..relus {
         let name = if Some(i) == bad { "bad".into() } else { format!("good{i}") };
         nodes += &format!("%a{i} = Add(%x, %shift{i})\n%r{i} = Relu(%a{i}) \"{name}\"\n%s{i} = Add(%{last}, %r{i})\n");
-        nodes.insert_str(0, &format!("const %shift{i}: f32[] = [{}]\n", i as f32 / 2.0));
+        nodes.insert_str(0, &format!("const %shift{i}: f32[] = [{}]\n", (i + 1) as f32 / 2.0));
         last = format!("s{i}");
     }
     text::parse(&format!("graph \"g\" {{ input %x: f32[3,4]\n{nodes}%same = Identity(%{last})\noutput %same }}")).unwrap()

@@ -16,28 +16,35 @@ use compress_compiler::{
 };
 use compress_passes::simplify;
 use compress_runtime::burn::evaluator::BurnEvaluator;
+use mimalloc::MiMalloc;
 use std::{
-    alloc::{GlobalAlloc, Layout, System},
+    alloc::{GlobalAlloc, Layout},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// The system's allocator, counting.
+/// The command's allocator, counting.
 struct Counting;
 
-// SAFETY: every call goes to the system's allocator unchanged.
+// SAFETY: every call goes to the command's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         CALLS.fetch_add(1, Relaxed);
         BYTES.fetch_add(layout.size() as u64, Relaxed);
         // SAFETY: the caller's promise is handed on.
-        unsafe { System.alloc(layout) }
+        unsafe { MiMalloc.alloc(layout) }
+    }
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        CALLS.fetch_add(1, Relaxed);
+        BYTES.fetch_add(size as u64, Relaxed);
+        // SAFETY: as above.
+        unsafe { MiMalloc.realloc(at, layout, size) }
     }
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         // SAFETY: as above.
-        unsafe { System.dealloc(at, layout) }
+        unsafe { MiMalloc.dealloc(at, layout) }
     }
 }
 

@@ -23,8 +23,9 @@ pub fn sha256(bytes: &[u8]) -> String {
 /// The facts of the file at `path`, from which `model` was read.
 pub fn file(path: &Path, model: &Model) -> FileFacts {
     let (graph, source) = (&model.graph, model.source());
-    let tensors = || graph.ids().filter_map(|n| graph.constant(n.into()));
-    let hash = |f: &SourceFile| f.sha256().map_or_else(|| sha256(f.bytes()), str::to_string);
+    let graphs = graph.and_bodies();
+    let tensors = || graphs.iter().flat_map(|g| g.ids().filter_map(|n| g.constant(n.into())));
+    let hash = |f: &SourceFile| f.sha256().to_string();
     let data = source.files().iter().skip(1).map(|f| DataFacts {
         path: f.path().display().to_string(),
         sha256: hash(f),
@@ -36,7 +37,7 @@ pub fn file(path: &Path, model: &Model) -> FileFacts {
         bytes: source.len() as usize,
         zstd_bytes: zstd_bytes(source),
         data: data.collect(),
-        nodes: graph.operators().count(),
+        nodes: graphs.iter().map(|g| g.operators().count()).sum(),
         parameters: tensors().map(|t| t.len()).sum(),
         nonzero: tensors().map(|t| t.nonzero()).sum(),
         macs: graph.operators().map(|n| macs(graph, n)).sum(),

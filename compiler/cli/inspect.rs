@@ -38,20 +38,20 @@ pub fn run(args: InspectArgs) -> Result<()> {
         return Ok(());
     }
     let mut operators = BTreeMap::new();
-    for n in g.operators() {
+    let mut opaque = vec![];
+    for (g, n) in g.and_bodies().into_iter().flat_map(|g| g.operators().map(move |n| (g, n))) {
         *operators.entry(g.op(n).op_type().to_string()).or_insert(0) += 1;
+        if let Op::Opaque(o) = g.op(n) {
+            opaque.push((g.node(n).display_name().to_string(), o.reason.clone()));
+        }
     }
-    let opaque = g.operators().filter_map(|n| match g.op(n) {
-        Op::Opaque(o) => Some((g.node(n).display_name().to_string(), o.reason.clone())),
-        _ => None,
-    });
     let i = Inspection {
         file: facts::file(&args.model, &model),
         opset: model.opset(),
         inputs: g.inputs().iter().map(|n| signature(g, &g.value((*n).into()).name, (*n).into())).collect(),
         outputs: g.outputs().iter().map(|o| signature(g, &o.name, o.port)).collect(),
         operators,
-        opaque: opaque.collect(),
+        opaque,
         layers: facts::layers(g).into_iter().map(|(_, l)| l).collect(),
         warnings: model.warnings.clone(),
     };

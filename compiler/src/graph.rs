@@ -100,6 +100,19 @@ impl Graph {
         self.ids().filter(|n| !matches!(self.op(*n), Op::Input(_) | Op::Constant(_)))
     }
 
+    /// This graph, and those that its operators run (If, Loop, Scan), whatever their depth.
+    pub fn and_bodies(&self) -> Vec<&Graph> {
+        let mut found = vec![self];
+        let mut at = 0;
+        while at < found.len() {
+            let graph: &Graph = found[at];
+            let bodies = graph.operators().flat_map(|n| graph.op(n).bodies());
+            found.extend(bodies.map(|b| b.graph()));
+            at += 1;
+        }
+        found
+    }
+
     /// The input nodes, in the order of the model's signature.
     pub fn inputs(&self) -> &[NodeId] {
         &self.inputs
@@ -161,6 +174,10 @@ impl Graph {
     /// # Errors
     /// Malformed when there is a cycle.
     pub fn topological(&self) -> Result<Vec<NodeId>> {
+        // As long as every edge goes to a larger id, as in what was just read, the ids are the order.
+        if self.inner.edge_indices().filter_map(|e| self.inner.edge_endpoints(e)).all(|(from, to)| from < to) {
+            return Ok(self.ids().collect());
+        }
         let mut waiting: Vec<usize> = vec![0; self.inner.node_indices().map(|n| n.index() + 1).max().unwrap_or(0)];
         let mut ready = BinaryHeap::new();
         for n in self.inner.node_indices() {
@@ -377,7 +394,9 @@ impl Graph {
         }
         let facts = self.infer_op(self.op(id), &self.operands(id)).map_err(|e| e.at(self.node(id).label()))?;
         for (value, new) in self.inner[ix(id)].outputs.iter_mut().zip(facts) {
-            value.fact = new.clone().refined(&value.fact).unwrap_or(new);
+            let declared = std::mem::replace(&mut value.fact, new);
+            // Where the two contradict each other, what was inferred stays.
+            let _ = value.fact.refine(&declared);
         }
         Ok(())
     }

@@ -174,18 +174,34 @@ pub trait Rule {
     fn apply(&self, graph: &Graph, node: NodeId, cx: &Context) -> Result<Verdict>;
 }
 
+/// Rules by the operators at which they are asked.
+struct Buckets {
+    by_root: HashMap<&'static str, Vec<usize>>,
+    /// Those asked everywhere, which the lists above contain too.
+    anywhere: Vec<usize>,
+}
+
+impl Buckets {
+    fn new(rules: &[Box<dyn Rule>]) -> Self {
+        let of = |root: Option<&str>| {
+            let asked = |r: &dyn Rule| r.roots().is_empty() || root.is_some_and(|root| r.roots().contains(&root));
+            (0..rules.len()).filter(|i| asked(&*rules[*i])).collect()
+        };
+        let roots = rules.iter().flat_map(|r| r.roots());
+        Self { by_root: roots.map(|r| (*r, of(Some(r)))).collect(), anywhere: of(None) }
+    }
+
+    fn of(&self, op: &Op) -> &[usize] {
+        self.by_root.get(op.op_type()).unwrap_or(&self.anywhere)
+    }
+}
+
 /// Applies `rules` to `graph` until none has anything to say.
 ///
 /// # Errors
 /// What a rule raises; a bug, naming the rule, when it proposes nodes that inference refuses.
 pub fn rewrite(graph: &mut Graph, rules: &[Box<dyn Rule>], cx: &Context) -> Result<Outcome> {
-    let mut by_root: HashMap<&str, Vec<usize>> = HashMap::new();
-    for (i, rule) in rules.iter().enumerate() {
-        for root in rule.roots() {
-            by_root.entry(root).or_default().push(i);
-        }
-    }
-    let anywhere: Vec<usize> = (0..rules.len()).filter(|i| rules[*i].roots().is_empty()).collect();
+    let buckets = Buckets::new(rules);
     let mut queue: VecDeque<NodeId> = graph.topological()?.into();
     let mut queued: HashSet<NodeId> = queue.iter().copied().collect();
     let mut fuel = vec![4 * queue.len() + 64; rules.len()];
@@ -197,8 +213,7 @@ pub fn rewrite(graph: &mut Graph, rules: &[Box<dyn Rule>], cx: &Context) -> Resu
             continue;
         }
         cx.check()?;
-        let matching = by_root.get(graph.op(node).op_type()).into_iter().flatten().chain(&anywhere);
-        for &i in matching.collect::<BTreeSet<_>>() {
+        for &i in buckets.of(graph.op(node)) {
             if fuel[i] == 0 {
                 continue;
             }

@@ -70,7 +70,7 @@ pub fn verify(graph: &Graph) -> Result<Verified<'_>> {
             return Err(at(Error::malformed("reads an output that its producer does not make")));
         }
         for (value, fact) in node.outputs.iter().zip(graph.infer_op(&node.op, &operands).map_err(at)?) {
-            fact.refined(&value.fact).map_err(|e| at(e).help("the file's value_info contradicts the operator"))?;
+            fact.agrees(&value.fact).map_err(|e| at(e).help("the file's value_info contradicts the operator"))?;
         }
     }
     if graph.outputs().is_empty() {

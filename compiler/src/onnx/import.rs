@@ -99,7 +99,7 @@ impl<'a> Importer<'a> {
             Some(around) => self.formals(&mut g, around)?,
         }
         for node in sorted(std::mem::take(&mut g.node))? {
-            self.labelled(node, &declared)?;
+            self.labelled(&node, &declared)?;
         }
         for o in &g.output {
             let port = self.values.get(&o.name).copied().flatten();
@@ -146,7 +146,8 @@ impl<'a> Importer<'a> {
             let mut fact = input.type_.as_ref().map(|t| self.declared(t)).transpose()?.unwrap_or_default();
             if let Some(t) = &default {
                 // The caller may give another value, so only type and shape are known.
-                fact = Fact::new(Some(t.dtype()), Fact::of(t).shape);
+                let given = Fact::new(Some(t.dtype()), Fact::of(t).shape);
+                fact = given.refined(&fact).map_err(|e| e.about(format_args!("the default of input `{}`", input.name)))?;
             }
             let node = self.graph.add_input(&input.name, fact, Op::Input(Input { default }))?;
             self.values.insert(input.name.clone(), Some(node.into()));
@@ -208,14 +209,15 @@ impl<'a> Importer<'a> {
         }
     }
 
-    fn labelled(&mut self, node: NodeProto, declared: &Declared) -> Result<()> {
-        let name = if node.name.is_empty() { node.output.first().map_or("", |o| o) } else { &node.name };
-        let label = format!("`{}{name}` ({})", self.prefix, node.op_type);
-        self.node(node, declared).map_err(|e| e.at(label))
+    fn labelled(&mut self, node: &NodeProto, declared: &Declared) -> Result<()> {
+        self.node(node, declared).map_err(|e| {
+            let name = if node.name.is_empty() { node.output.first().map_or("", |o| o) } else { &node.name };
+            e.at(format!("`{}{name}` ({})", self.prefix, node.op_type))
+        })
     }
 
-    fn node(&mut self, node: NodeProto, declared: &Declared) -> Result<()> {
-        if let Some(function) = self.functions.of(&node) {
+    fn node(&mut self, node: &NodeProto, declared: &Declared) -> Result<()> {
+        if let Some(function) = self.functions.of(node) {
             return self.call(function, node);
         }
         let standard = opset::is_default(&node.domain);
@@ -223,7 +225,7 @@ impl<'a> Importer<'a> {
             let [name] = &node.output[..] else { return Err(Error::malformed("a Constant has one output")) };
             let name = name.clone();
             // What we have no tensor type for (strings, sparse) stays opaque below.
-            match constant(&node, self.source) {
+            match constant(node, self.source) {
                 Ok(t) => return self.constant(&name, t),
                 Err(e) if e.kind() == Kind::Unsupported => {}
                 Err(e) => return Err(e),
@@ -234,14 +236,14 @@ impl<'a> Importer<'a> {
             operands.pop();
         }
         // What subgraphs read from here; a name that is not known here is their own affair.
-        let captures: Vec<(String, Port)> = captured(&node)
+        let captures: Vec<(String, Port)> = captured(node)
             .into_iter()
             .filter_map(|n| Some((n.clone(), self.values.get(&n).copied().flatten()?)))
             .collect();
         // Trailing outputs that nobody named are not asked for.
         let wanted = node.output.iter().rposition(|o| !o.is_empty()).map_or(0, |i| i + 1);
-        let known = match opset::operator_name(&node) {
-            Some(name) => self.understand(&name, &node, &operands, &captures, wanted),
+        let known = match opset::operator_name(node) {
+            Some(name) => self.understand(&name, node, &operands, &captures, wanted),
             None => Err(Error::unsupported(format!("operator {}::{}", node.domain, node.op_type))),
         };
         let name = if node.name.is_empty() { String::new() } else { format!("{}{}", self.prefix, node.name) };
@@ -273,7 +275,7 @@ impl<'a> Importer<'a> {
                 operands.resize(node.input.len(), None);
                 operands.extend(captures.iter().map(|(_, port)| Some(*port)));
                 let captures = captures.into_iter().map(|(name, _)| name).collect();
-                let op = Opaque { captures, reason: e.message().into(), opset: self.opset, proto: node.clone() };
+                let op = Opaque { captures, reason: e.message().into(), opset: self.opset, proto: Box::new(node.clone()) };
                 let names: Vec<String> = node.output.iter().map(|o| self.value_name(o)).collect();
                 self.graph.add_node(
                     &name,
@@ -324,7 +326,11 @@ impl<'a> Importer<'a> {
             return Err(Error::malformed("the node has no outputs"));
         }
         let mut attrs = vec![];
+        let mut seen = HashSet::new();
         for a in &node.attribute {
+            if !seen.insert(&a.name) {
+                return Err(Error::malformed(format!("attribute `{}` is given twice", a.name)));
+            }
             attrs.push(match a.g.as_ref() {
                 Some(g) if matches!(&node.op_type[..], "If" | "Loop" | "Scan" | "FlexAttention") => {
                     (a.name.clone(), Attr::Graph(self.body(&node.op_type, g.clone(), operands, captures)?))
@@ -381,7 +387,7 @@ impl<'a> Importer<'a> {
     }
 
     /// Puts the nodes of a function where it is called.
-    fn call(&mut self, function: &functions::Function, node: NodeProto) -> Result<()> {
+    fn call(&mut self, function: &functions::Function, node: &NodeProto) -> Result<()> {
         let operands = node.input.iter().map(|n| self.operand(n)).collect::<Result<Vec<_>>>()?;
         if self.calls.contains(&function.key) {
             return Err(Error::malformed(format!("function `{}` calls itself", function.proto.name)));
@@ -408,7 +414,7 @@ impl<'a> Importer<'a> {
         self.calls.push(function.key.clone());
         let nothing = Declared::default();
         for inner in sorted(function.nodes(&node.attribute, self.functions)?)? {
-            self.labelled(inner, &nothing)?;
+            self.labelled(&inner, &nothing)?;
         }
         self.calls.pop();
         let inner = std::mem::replace(&mut self.values, outer.0);

@@ -11,8 +11,9 @@ use std::{fmt, ops::RangeInclusive};
 /// values that its subgraphs read by name ([`Opaque::captures`]).
 #[derive(Clone, PartialEq)]
 pub struct Opaque {
-    /// The node as it stood in the file, names included.
-    pub proto: onnx_protobuf::NodeProto,
+    /// The node as it stood in the file, names included; the raw data of its tensors stands for
+    /// places in the files of the model.
+    pub proto: Box<onnx_protobuf::NodeProto>,
     /// The outer values that its subgraphs read, by the names they use.
     pub captures: Vec<String>,
     /// The version of the default operator set that the node was written for.

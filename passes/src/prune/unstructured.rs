@@ -27,6 +27,10 @@ impl Pass for Prune {
         "prune"
     }
 
+    fn is_exact(&self) -> bool {
+        false
+    }
+
     fn run(&self, g: &mut Graph, _: &Context) -> Result<Outcome> {
         let all = layers(g)?;
         let guarded = if self.ends { Default::default() } else { ends(g, &all) };

@@ -40,6 +40,10 @@ impl Pass for Int8 {
         "int8"
     }
 
+    fn is_exact(&self) -> bool {
+        false
+    }
+
     fn run(&self, g: &mut Graph, cx: &Context) -> Result<Outcome> {
         let mut out = Outcome::default();
         if g.operators().any(|n| matches!(g.op(n), Op::Quantize(_) | Op::Dequantize(_))) {
