@@ -58,9 +58,9 @@ pub fn run(args: CompressArgs) -> Result<()> {
         },
     };
     // This reads all of a model that may be large, so it goes on beside the work.
-    let facts = std::thread::spawn({
-        let (path, model) = (plan.model.clone(), original.clone());
-        move || facts::file(&path, &model)
+    let counting = std::thread::spawn({
+        let graph = original.graph.clone();
+        move || facts::nonzero(&graph)
     });
     let check = measurable(&plan, &original, &mut report);
     if plan.bisect {
@@ -89,8 +89,9 @@ pub fn run(args: CompressArgs) -> Result<()> {
         Kind::Limit => e.about("the result").in_file(&plan.model),
         _ => Error::bug(format!("the output does not read back: {e}")),
     })?;
+    counting.join().map_err(|_| Error::bug("counting zeros failed"))?;
+    report.input = facts::file(&plan.model, &original);
     report.output = Some(facts::file(&plan.output, &written));
-    report.input = facts.join().map_err(|_| Error::bug("reading the model's file failed"))?;
     match (&sets, before) {
         (Some(sets), Some(before)) => measure_all(&plan, (&original, &before), &written, sets, &device, &mut report)
             .map_err(|e| e.in_file(&plan.model))?,

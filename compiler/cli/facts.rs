@@ -6,7 +6,7 @@ use compress_compiler::{
     onnx::{Model, Source, SourceFile},
     op::{Inputs, Op, Operator},
     report::{DataFacts, FileFacts, LayerFacts},
-    tensor::DType,
+    tensor::{DType, Tensor},
     value::Fact,
 };
 use sha2::{Digest, Sha256};
@@ -24,7 +24,6 @@ pub fn sha256(bytes: &[u8]) -> String {
 pub fn file(path: &Path, model: &Model) -> FileFacts {
     let (graph, source) = (&model.graph, model.source());
     let graphs = graph.and_bodies();
-    let tensors = || graphs.iter().flat_map(|g| g.ids().filter_map(|n| g.constant(n.into())));
     let hash = |f: &SourceFile| f.sha256().to_string();
     let data = source.files().iter().skip(1).map(|f| DataFacts {
         path: f.path().display().to_string(),
@@ -38,10 +37,20 @@ pub fn file(path: &Path, model: &Model) -> FileFacts {
         zstd_bytes: zstd_bytes(source),
         data: data.collect(),
         nodes: graphs.iter().map(|g| g.operators().count()).sum(),
-        parameters: tensors().map(|t| t.len()).sum(),
-        nonzero: tensors().map(|t| t.nonzero()).sum(),
+        parameters: graphs.iter().flat_map(|g| tensors(g)).map(|t| t.len()).sum(),
+        nonzero: nonzero(graph),
         macs: graph.operators().map(|n| macs(graph, n)).sum(),
     }
+}
+
+fn tensors(graph: &Graph) -> impl Iterator<Item = &Tensor> {
+    graph.ids().filter_map(|n| graph.constant(n.into()))
+}
+
+/// How many elements of all constants are not zero. Each tensor keeps what was found, so that
+/// asking again costs nothing.
+pub fn nonzero(graph: &Graph) -> usize {
+    graph.and_bodies().into_iter().flat_map(tensors).map(|t| t.nonzero()).sum()
 }
 
 /// Bytes of all files after zstd, which are counted and not kept.
@@ -94,7 +103,7 @@ pub fn layers(graph: &Graph) -> Vec<(NodeId, LayerFacts)> {
     order.into_iter().filter_map(layer).collect()
 }
 
-fn stored(g: &Graph, port: Port) -> Option<&compress_compiler::tensor::Tensor> {
+fn stored(g: &Graph, port: Port) -> Option<&Tensor> {
     match g.op(port.node) {
         Op::Dequantize(_) => g.constant(g.operand(port.node, 0)?),
         _ => g.constant(port),

@@ -9,6 +9,7 @@
 use crate::graph::Graph;
 
 mod attribute;
+mod digest;
 mod external;
 mod functions;
 mod import;

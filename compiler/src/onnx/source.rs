@@ -1,6 +1,6 @@
 //! The files behind a model, and the bytes that references stand for.
 
-use super::wire::Ref;
+use super::{digest, wire::Ref};
 use crate::{
     error::{Error, Result},
     storage::{Blob, Storage},
@@ -11,7 +11,7 @@ use std::{
     fs::File,
     ops::Range,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 /// The files that a model was read from: its own, then those that hold weights outside it.
@@ -26,28 +26,23 @@ pub struct Source {
 pub struct SourceFile {
     path: PathBuf,
     blob: Arc<Blob>,
-    written: Option<Arc<Written>>,
-}
-
-/// What is known of a file that was written here.
-struct Written {
-    sha256: String,
-    /// The weights by their places.
-    weights: HashMap<u64, Storage>,
+    sha256: Arc<OnceLock<String>>,
+    /// The weights that were written to it here, by their places.
+    written: Arc<HashMap<u64, Storage>>,
 }
 
 impl SourceFile {
     pub(super) fn new(path: &Path, blob: Blob) -> Self {
-        Self { path: path.into(), blob: Arc::new(blob), written: None }
+        Self { path: path.into(), blob: Arc::new(blob), sha256: Arc::default(), written: Arc::default() }
     }
 
-    /// The same file, which was written here: its SHA-256 and its weights by their places.
-    pub(super) fn written(self, sha256: String, weights: HashMap<u64, Storage>) -> Self {
-        Self { written: Some(Arc::new(Written { sha256, weights })), ..self }
+    /// The same file, to which weights were written here, by their places.
+    pub(super) fn written(self, weights: HashMap<u64, Storage>) -> Self {
+        Self { written: Arc::new(weights), ..self }
     }
 
     fn view(&self, range: Range<usize>) -> Option<Storage> {
-        let original = self.written.as_ref().and_then(|w| w.weights.get(&(range.start as u64)));
+        let original = self.written.get(&(range.start as u64));
         original
             .and_then(|o| Storage::view_of_copy(&self.blob, range.clone(), o))
             .or_else(|| Storage::view(&self.blob, range))
@@ -63,9 +58,15 @@ impl SourceFile {
         &self.blob
     }
 
-    /// Its SHA-256 in hex, if it was found while the file was written.
-    pub fn sha256(&self) -> Option<&str> {
-        self.written.as_ref().map(|w| &w.sha256[..])
+    /// Its SHA-256 in hex.
+    pub fn sha256(&self) -> &str {
+        self.sha256.get_or_init(|| digest::sha256([self.bytes()].into_iter()))
+    }
+
+    /// Says what its SHA-256 is.
+    pub(super) fn set_sha256(&self, sha256: String) {
+        // Whoever found it first found the same.
+        let _ = self.sha256.set(sha256);
     }
 }
 
@@ -87,6 +88,11 @@ impl Source {
     /// Whether there is nothing in them.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The largest file, unless its SHA-256 is known.
+    pub(super) fn unhashed(&self) -> Option<&SourceFile> {
+        self.files.iter().max_by_key(|f| f.bytes().len()).filter(|f| f.sha256.get().is_none())
     }
 
     /// Adds a file, and returns its place.

@@ -2,12 +2,12 @@
 //! them still where they were read from.
 
 use super::{
+    digest,
     scratch::Scratch,
-    source::Blobs,
+    source::{Blobs, Source},
     wire::{Field, Message, RAW_DATA},
 };
 use crate::{error::Result, storage::Storage};
-use sha2::{Digest, Sha256};
 use std::{
     collections::HashMap,
     fs::File,
@@ -80,13 +80,6 @@ impl Layout {
         })
     }
 
-    /// The SHA-256 of the file, in hex.
-    pub(super) fn sha256(&self) -> String {
-        let mut hash = Sha256::new();
-        self.slices().for_each(|s| hash.update(s));
-        hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
-    }
-
     /// The large weights by their places.
     pub(super) fn weights(&self) -> HashMap<u64, Storage> {
         let mut at = 0;
@@ -111,13 +104,18 @@ impl Layout {
     }
 
     /// Writes the file to `scratch`, begins to flush it to disk, and returns its SHA-256, which a
-    /// second thread finds meanwhile.
+    /// second thread finds meanwhile, and with it that of the largest file of `source`.
     ///
     /// # Errors
     /// What writing raises.
-    pub(super) fn save(&self, scratch: &mut Scratch) -> std::io::Result<String> {
+    pub(super) fn save(&self, scratch: &mut Scratch, source: &Source) -> std::io::Result<String> {
         std::thread::scope(|scope| {
-            let hash = scope.spawn(|| self.sha256());
+            let hash = scope.spawn(|| {
+                let Some(file) = source.unhashed() else { return digest::sha256(self.slices()) };
+                let [own, other] = digest::sha256_of_two(self.slices(), [file.bytes()].into_iter());
+                file.set_sha256(other);
+                own
+            });
             let file = scratch.file();
             let mut to = BufWriter::with_capacity(1 << 20, file);
             for (piece, bytes) in self.pieces.iter().zip(self.slices()) {
@@ -217,10 +215,7 @@ fn varint(mut n: u64) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{
-            source::{Source, SourceFile},
-            wire,
-        },
+        super::{source::SourceFile, wire},
         *,
     };
     use crate::storage::Blob;
@@ -265,8 +260,9 @@ mod tests {
         layout.write(&mut out).unwrap();
         assert!(out == bytes);
         let folder = tempfile::tempdir().unwrap();
-        let sha = layout.save(&mut Scratch::beside(&folder.path().join("x")).unwrap()).unwrap();
-        assert_eq!(sha, Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect::<String>());
+        let sha = layout.save(&mut Scratch::beside(&folder.path().join("x")).unwrap(), &source).unwrap();
+        assert_eq!(sha, digest::sha256([&bytes[..]].into_iter()));
+        assert_eq!(source.files()[0].sha256(), sha);
     }
 
     #[test]

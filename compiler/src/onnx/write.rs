@@ -5,7 +5,7 @@ use super::{
     external::{self, Place},
     opset, read,
     scratch::{Scratch, failure},
-    source::{self, Blobs, SourceFile},
+    source::{self, Blobs, Source, SourceFile},
     stream::Layout,
     tensor,
 };
@@ -63,11 +63,17 @@ struct Written {
 
 impl Written {
     /// Writes a file that is going to be called what `name` makes of its SHA-256.
-    fn new(layout: &Layout, path: &Path, name: impl Fn(&str) -> PathBuf) -> std::io::Result<Self> {
+    fn new(
+        layout: &Layout,
+        source: &Source,
+        path: &Path,
+        name: impl Fn(&str) -> PathBuf,
+    ) -> std::io::Result<Self> {
         let mut scratch = Scratch::beside(path)?;
-        let sha256 = layout.save(&mut scratch)?;
+        let sha256 = layout.save(&mut scratch, source)?;
         let blob = source::map(scratch.file().try_clone()?, false)?;
-        let file = SourceFile::new(&name(&sha256), blob).written(sha256, layout.weights());
+        let file = SourceFile::new(&name(&sha256), blob).written(layout.weights());
+        file.set_sha256(sha256);
         Ok(Self { scratch, file })
     }
 }
@@ -89,7 +95,7 @@ pub fn stage(model: &Model, path: &Path, external: bool) -> Result<Staged> {
         if weights.len() > 0 {
             let stem = path.file_stem().and_then(|s| s.to_str()).unwrap_or("model");
             let name = |sha256: &str| path.with_file_name(format!("{stem}-{}.data", &sha256[..16]));
-            let written = Written::new(&weights, path, name).map_err(fail)?;
+            let written = Written::new(&weights, &model.source, path, name).map_err(fail)?;
             let name = written.file.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
             external::set_location(&mut proto, &name)?;
             data = Some((name, written));
@@ -97,7 +103,7 @@ pub fn stage(model: &Model, path: &Path, external: bool) -> Result<Staged> {
         }
     }
     check_size(&whole)?;
-    let model = Written::new(&whole, path, |_| path.into()).map_err(fail)?;
+    let model = Written::new(&whole, &model.source, path, |_| path.into()).map_err(fail)?;
     Ok(Staged { model, data })
 }
 
