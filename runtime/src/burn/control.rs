@@ -18,7 +18,7 @@ use compress_compiler::{
 use std::cell::Cell;
 
 /// Repetitions of all loops of one run together: a loop that never ends must.
-const MAX_TRIPS: u64 = 10_000_000;
+const MAX_TRIPS: u64 = 1_000_000;
 
 /// Counts what loops repeat during one run.
 #[derive(Default)]
@@ -30,7 +30,8 @@ impl Trips {
     fn count(&self) -> Result<()> {
         self.0.set(self.0.get() + 1);
         if self.0.get() > MAX_TRIPS {
-            return Err(Error::limit(format!("its loops repeat more than {MAX_TRIPS} times")));
+            return Err(Error::limit(format!("its loops repeat more than {MAX_TRIPS} times"))
+                .help("if they do end, --no-check compresses the model without running it"));
         }
         Ok(())
     }
