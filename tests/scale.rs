@@ -19,6 +19,7 @@ use compress_runtime::burn::evaluator::BurnEvaluator;
 use mimalloc::MiMalloc;
 use std::{
     alloc::{GlobalAlloc, Layout},
+    collections::HashMap,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
@@ -69,16 +70,20 @@ fn lasting(i: usize) -> (Op, Option<f32>) {
     (if i.is_multiple_of(2) { Unary::Sigmoid } else { Unary::Tanh }.into(), None)
 }
 
-/// The ONNX file of a chain. With `constant`, it starts from a constant and folds away whole.
-fn chain(nodes: usize, link: Link, constant: bool) -> Vec<u8> {
+/// The ONNX file of a chain. With `constant`, it starts from a constant and folds away whole; with `shared`, all links
+/// of a kind read the same constant.
+fn chain(nodes: usize, link: Link, constant: bool, shared: bool) -> Vec<u8> {
     let mut g = Graph::new("chain");
     let fact = Fact::new(Some(DType::F32), Some(vec![Dim::Sym("n".into()), Dim::Known(4)]));
     let x = g.add_input("x", fact, Op::Input(Input { default: None })).unwrap();
     let start = Tensor::f32(&[1, 4], &[1.0, -2.0, 3.0, 0.5]);
     let mut last: Port = if constant { g.add_constant("start", start).into() } else { x.into() };
+    let mut known: HashMap<u32, Port> = HashMap::new();
     for i in 0..nodes {
         let (op, operand) = link(i);
-        let c = operand.map(|v| Port::from(g.add_constant(&format!("c{i}"), Tensor::f32(&[], &[v]))));
+        let mut make = |v| Port::from(g.add_constant(&format!("c{i}"), Tensor::f32(&[], &[v])));
+        let c =
+            operand.map(|v: f32| if shared { *known.entry(v.to_bits()).or_insert_with(|| make(v)) } else { make(v) });
         let operands: Vec<Option<Port>> = [Some(last), c].into_iter().take(1 + c.iter().len()).collect();
         last = g.add_node(&format!("n{i}"), op, &operands, &[&format!("v{i}")]).unwrap().into();
     }
@@ -110,10 +115,14 @@ fn processor_seconds() -> f64 {
 #[test]
 fn cost_is_linear_in_the_nodes() {
     let mut worst = 0f64;
-    for (name, link, constant) in
-        [("foldable", foldable as Link, true), ("foldable, variable", foldable, false), ("lasting", lasting, false)]
-    {
-        let (small, large) = (chain(10_000, link, constant), chain(40_000, link, constant));
+    for (name, link, constant, shared) in [
+        ("foldable", foldable as Link, true, false),
+        ("foldable, shared constants", foldable, true, true),
+        ("foldable, variable", foldable, false, false),
+        ("variable, shared constants", foldable, false, true),
+        ("lasting", lasting, false, false),
+    ] {
+        let (small, large) = (chain(10_000, link, constant, shared), chain(40_000, link, constant, shared));
         // The first run pays for thread pools and tables. Of processor time the least of three counts, as
         // caches are shared with whoever else runs.
         cost(&small);

@@ -18,7 +18,7 @@ use petgraph::{
 };
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashSet},
+    collections::{BinaryHeap, HashMap, HashSet},
 };
 
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +35,8 @@ pub struct Graph {
     inner: StableDiGraph<Node, Edge>,
     inputs: Vec<NodeId>,
     outputs: Vec<Output>,
+    /// How many outputs each value is.
+    output_counts: HashMap<Port, usize>,
     names: HashSet<String>,
 }
 
@@ -146,27 +148,44 @@ impl Graph {
 
     /// The nodes that read the value at `port`, in a fixed order.
     pub fn uses(&self, port: Port) -> Vec<Use> {
-        let mut out: Vec<Use> = self
-            .inner
-            .edges_directed(ix(port.node), Outgoing)
-            .filter(|e| e.weight().from == port.slot)
-            .map(|e| Use { node: id(e.target()), slot: e.weight().to })
-            .collect();
+        let mut out: Vec<Use> = self.readers(port).collect();
         out.sort();
         out
     }
 
     /// Whether the value at `port` is a graph output.
     pub fn is_output(&self, port: Port) -> bool {
-        self.outputs.iter().any(|o| o.port == port)
+        self.output_counts.contains_key(&port)
+    }
+
+    /// Whether an output of `id` is a graph output.
+    fn makes_output(&self, id: NodeId) -> bool {
+        (0..self.node(id).outputs.len()).any(|slot| self.is_output(Port { node: id, slot }))
     }
 
     /// The only reader of `port`, when there is exactly one and it is no graph output.
     pub fn only_use(&self, port: Port) -> Option<Use> {
-        match self.uses(port)[..] {
-            [u] if !self.is_output(port) => Some(u),
+        // A constant may have thousands of readers: two are enough to know.
+        let mut uses = self.readers(port);
+        match (uses.next(), uses.next()) {
+            (Some(u), None) if !self.is_output(port) => Some(u),
             _ => None,
         }
+    }
+
+    /// Whether anybody reads the value at `port`, be it as a graph output.
+    pub fn is_read(&self, port: Port) -> bool {
+        self.readers(port).next().is_some() || self.is_output(port)
+    }
+
+    /// Whether nothing but `node` reads the value at `port`.
+    pub fn is_read_only_by(&self, port: Port, node: NodeId) -> bool {
+        !self.is_output(port) && self.readers(port).all(|u| u.node == node)
+    }
+
+    fn readers(&self, port: Port) -> impl Iterator<Item = Use> + '_ {
+        let edges = self.inner.edges_directed(ix(port.node), Outgoing).filter(move |e| e.weight().from == port.slot);
+        edges.map(|e| Use { node: id(e.target()), slot: e.weight().to })
     }
 
     /// Every node after the nodes it reads from; ties go to the smaller id.
@@ -318,6 +337,7 @@ impl Graph {
     /// Appends a graph output.
     pub fn add_output(&mut self, name: &str, port: Port) {
         self.outputs.push(Output { name: name.into(), port });
+        *self.output_counts.entry(port).or_default() += 1;
     }
 
     /// Makes every reader of `old` but those in `except`, and every graph output on it, take
@@ -328,8 +348,9 @@ impl Graph {
                 self.set_operand(u.node, u.slot, Some(new));
             }
         }
-        for o in self.outputs.iter_mut().filter(|o| o.port == old) {
-            o.port = new;
+        if let Some(count) = self.output_counts.remove(&old) {
+            self.outputs.iter_mut().filter(|o| o.port == old).for_each(|o| o.port = new);
+            *self.output_counts.entry(new).or_default() += count;
         }
     }
 
@@ -349,7 +370,7 @@ impl Graph {
     /// When somebody does: that is a defect of the pass.
     pub fn remove(&mut self, id: NodeId) {
         let read = self.inner.edges_directed(ix(id), Outgoing).next().is_some();
-        assert!(!read && !self.outputs.iter().any(|o| o.port.node == id), "{} is in use", self.node(id).label());
+        assert!(!read && !self.makes_output(id), "{} is in use", self.node(id).label());
         if let Some(node) = self.inner.remove_node(ix(id)) {
             for v in node.outputs {
                 self.names.remove(&v.name);
@@ -361,7 +382,7 @@ impl Graph {
     pub fn is_dead(&self, id: NodeId) -> bool {
         !matches!(self.op(id), Op::Input(_))
             && self.inner.edges_directed(ix(id), Outgoing).next().is_none()
-            && !self.outputs.iter().any(|o| o.port.node == id)
+            && !self.makes_output(id)
     }
 
     /// A value name not taken yet: `base`, or `base_1`, `base_2`, ...
@@ -399,6 +420,22 @@ impl Graph {
             let _ = value.fact.refine(&declared);
         }
         Ok(())
+    }
+
+    /// Puts the edges of each value in the order of its readers. petgraph finds an edge to remove by walking that
+    /// list from the edge added last, and passes remove from the front: without this, a constant that thousands of
+    /// nodes read would cost each of them all the others.
+    pub(crate) fn sort_edges(&mut self) {
+        let ids: Vec<NodeId> = self.ids().collect();
+        let operands: Vec<Vec<Option<Port>>> = ids.iter().map(|n| self.operands(*n)).collect();
+        self.inner.clear_edges();
+        for (node, operands) in ids.iter().zip(&operands).rev() {
+            for (slot, port) in operands.iter().enumerate().rev() {
+                if let Some(p) = port {
+                    self.inner.add_edge(ix(p.node), ix(*node), Edge { from: p.slot, to: slot });
+                }
+            }
+        }
     }
 
     /// Infers again what every node makes, in topological order.

@@ -144,7 +144,7 @@ fn inside(graph: &mut Graph, n: NodeId, cx: &Context, depth: usize, seen: &mut S
     // A capture that no body reads any more is none.
     let read = |g: &Graph, i: usize| {
         let input = g.inputs()[g.inputs().len() - captures + i].into();
-        g.is_output(input) || !g.uses(input).is_empty()
+        g.is_read(input)
     };
     let kept: Vec<bool> = (0..captures).map(|i| inner.iter().any(|g| read(g, i))).collect();
     edits += kept.iter().filter(|k| !**k).count();

@@ -123,7 +123,7 @@ fn unchanged(graph: &Graph, node: NodeId) -> Result<Option<Port>> {
     let (from, to) = (graph.fact(x), graph.fact(node.into()));
     let certain = match graph.op(node) {
         Op::Identity(_) => true,
-        Op::Dropout(d) => !d.trains && !(d.mask && is_read(graph, Port { node, slot: 1 })),
+        Op::Dropout(d) => !d.trains && (!d.mask || !graph.is_read(Port { node, slot: 1 })),
         Op::Cast(c) => from.dtype == Some(c.to),
         Op::Reshape(_) | Op::Flatten(_) | Op::Squeeze(_) | Op::Unsqueeze(_) | Op::Expand(_) => same_shape(from, to),
         Op::Transpose(t) => same_shape(from, to) && keeps_order(t, from)?,
@@ -137,10 +137,6 @@ fn unchanged(graph: &Graph, node: NodeId) -> Result<Option<Port>> {
         _ => false,
     };
     Ok(certain.then_some(x))
-}
-
-fn is_read(graph: &Graph, port: Port) -> bool {
-    graph.is_output(port) || !graph.uses(port).is_empty()
 }
 
 pub(crate) fn same_shape(a: &Fact, b: &Fact) -> bool {

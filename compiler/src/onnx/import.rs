@@ -109,6 +109,7 @@ impl<'a> Importer<'a> {
         if g.output.is_empty() {
             return Err(Error::malformed("the graph has no outputs"));
         }
+        self.graph.sort_edges();
         Ok(())
     }
 

@@ -93,7 +93,7 @@ fn apart(graph: &Graph, node: NodeId, other: NodeId) -> bool {
 
 /// The outputs that somebody reads.
 fn read(graph: &Graph, node: NodeId) -> Vec<usize> {
-    let asked = |port: Port| graph.is_output(port) || !graph.uses(port).is_empty();
+    let asked = |port: Port| graph.is_read(port);
     (0..graph.node(node).outputs.len()).filter(|slot| asked(Port { node, slot: *slot })).collect()
 }
 
