@@ -15,7 +15,7 @@ from support import assert_close, run_onnx, session
 NODES = {
     "lenet5_mnist": None,
     "bncnn_fashion": None,
-    "tinyvit_fashion": 106,
+    "tinyvit_fashion": 85,
     "resnet20_cifar10": 54,
     "squeezenet1_1_imagenet": None,
     "ultraface_rfb320": 124,

@@ -10,6 +10,9 @@ use compress_compiler::{
     value,
 };
 
+/// As many nodes move a value at most.
+const MOVES: usize = 16;
+
 /// What moves a value and multiplies it by numbers, up to where it is read.
 pub struct Chain {
     /// The nodes, the first first.
@@ -34,7 +37,7 @@ impl Chain {
     pub fn to(graph: &Graph, port: Port) -> Self {
         let mut nodes = vec![];
         let mut source = port;
-        while graph.only_use(source).is_some() {
+        while nodes.len() < MOVES && graph.only_use(source).is_some() {
             let x = match graph.op(source.node) {
                 Op::Transpose(_) => graph.operand(source.node, 0),
                 op if reshapes(op) => graph.operand(source.node, 0),
@@ -94,8 +97,10 @@ pub struct Scores {
     pub products: NodeId,
     /// Multiplications of the products before the mask, the last first.
     pub factors: Vec<Factor>,
-    /// The Add of a mask, and the mask, from the last to the first.
-    pub masks: Vec<(NodeId, Port)>,
+    /// What is added behind.
+    pub masks: Vec<Port>,
+    /// Whether a Where replaces some of the products.
+    pub replaced: bool,
 }
 
 /// Masks and scales that are looked through at most; each is tried on both sides of an Add.
@@ -117,21 +122,25 @@ impl Scores {
         match graph.op(node) {
             Op::MatMul(_) => {
                 let constant = graph.operands(node).into_iter().flatten().any(|p| graph.constant(p).is_some());
-                (!constant).then(|| Self { products: node, factors: vec![], masks: vec![] })
+                (!constant).then(|| Self { products: node, factors: vec![], masks: vec![], replaced: false })
             }
             Op::Binary(Binary::Add) => {
                 let (a, b) = (graph.operand(node, 0)?, graph.operand(node, 1)?);
                 let (mut scores, mask) = Self::made(graph, a, rank, steps)
                     .map(|s| (s, b))
                     .or_else(|| Self::made(graph, b, rank, steps).map(|s| (s, a)))?;
-                scores.masks.insert(0, (node, mask));
+                scores.masks.push(mask);
                 Some(scores)
+            }
+            Op::Where(_) => {
+                let made = |slot| Self::made(graph, graph.operand(node, slot)?, rank, steps);
+                Some(Self { replaced: true, ..made(1).or_else(|| made(2))? })
             }
             _ => {
                 let factor = Factor::of(graph, node)?;
                 let mut scores = Self::made(graph, factor.x, rank, steps)?;
                 // A mask that is scaled too is none that could be left where it is.
-                if !scores.masks.is_empty() {
+                if !scores.masks.is_empty() || scores.replaced {
                     return None;
                 }
                 scores.factors.insert(0, factor);

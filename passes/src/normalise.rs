@@ -60,10 +60,10 @@ impl Normalised {
         (epsilon >= 0.0).then_some(Self { x, dtype, axis, sizes, epsilon })
     }
 
-    /// How many elements are normalised together, if a scale of ones may have as many.
-    pub fn len(&self) -> Option<usize> {
-        let len = self.sizes.iter().try_fold(1usize, |n, s| n.checked_mul(*s))?;
-        (len <= MOST_ONES).then_some(len)
+    /// A scale of ones, unless it would be large.
+    pub fn ones(&self) -> Option<Tensor> {
+        let len = self.sizes.iter().try_fold(1usize, |n, s| n.checked_mul(*s)).filter(|n| *n <= MOST_ONES)?;
+        Some(Tensor::floats(self.dtype, &self.sizes, &vec![1.0; len]))
     }
 }
 

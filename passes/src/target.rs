@@ -149,7 +149,7 @@ struct Operands {
 
 impl<'a> Pattern<'a> {
     fn of(graph: &'a Graph, softmax: NodeId) -> Option<Self> {
-        let scores = Scores::of(graph, softmax)?;
+        let scores = Scores::of(graph, softmax).filter(|s| !s.replaced)?;
         let (q, k) = scores.operands(graph)?;
         let reader = graph.only_use(softmax.into()).filter(|u| u.slot == 0)?.node;
         let Op::MatMul(_) = graph.op(reader) else { return None };
@@ -187,7 +187,7 @@ impl<'a> Pattern<'a> {
         let mut inputs = vec![Some(operands.q), Some(operands.k), Some(operands.v)];
         match self.scores.masks[..] {
             [] => {}
-            [(_, mask)] => {
+            [mask] => {
                 inputs.push(Some(self.mask(&mut edit, mask, &operands, [b, h, length, total])?));
             }
             _ => return Err("several masks are added"),

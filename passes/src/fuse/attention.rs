@@ -160,7 +160,9 @@ impl Rule for KeyBias {
     }
 
     fn apply(&self, graph: &Graph, node: NodeId, _: &Context) -> Result<Verdict> {
-        let keys = Scores::from(graph, node).and_then(|s| s.operands(graph)).map(|(_, k)| k);
+        // What replaces products knows nothing of the bias.
+        let scores = Scores::from(graph, node).filter(|s| !s.replaced);
+        let keys = scores.and_then(|s| s.operands(graph)).map(|(_, k)| k);
         let Some(keys) = keys else { return Ok(Verdict::No) };
         let chain = Chain::to(graph, keys);
         let Some(bias) = Bias::added(graph, chain.source.node) else { return Ok(Verdict::No) };

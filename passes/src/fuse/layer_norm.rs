@@ -41,7 +41,7 @@ fn find(graph: &Graph, node: NodeId) -> Option<Verdict> {
             result = product;
             scale
         }
-        None => edit.constant("scale", Tensor::floats(norm.dtype, &norm.sizes, &vec![1.0; norm.len()?])),
+        None => edit.constant("scale", norm.ones()?),
     };
     let mut operands = vec![Some(x.into()), Some(scale)];
     if let Some((sum, port, tensor)) = shifted(graph, result, norm.sizes.len())
