@@ -9,7 +9,12 @@ use std::{
     fs::File,
     io::{ErrorKind, Write},
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     thread::JoinHandle,
+    time::Duration,
 };
 
 /// A file without a name yet, in the folder where it is going to have one. Where the file
@@ -17,7 +22,7 @@ use std::{
 pub(super) struct Scratch {
     folder: PathBuf,
     made: Made,
-    flush: Option<JoinHandle<std::io::Result<()>>>,
+    flush: Option<Flush>,
 }
 
 enum Made {
@@ -58,14 +63,20 @@ impl Scratch {
         }
     }
 
-    /// Begins to flush the file to disk while other work goes on.
+    /// Begins to flush the file to disk while it is written.
     ///
     /// # Errors
     /// What copying the descriptor raises.
     pub(super) fn begin_flush(&mut self) -> std::io::Result<()> {
-        let file = self.file().try_clone()?;
-        self.flush = Some(std::thread::spawn(move || file.sync_all()));
+        self.flush = Some(Flush::new(self.file().try_clone()?));
         Ok(())
+    }
+
+    /// Says that all was written, so that the last of it can be flushed while other work goes on.
+    pub(super) fn written(&self) {
+        if let Some(flush) = &self.flush {
+            flush.written.store(true, Relaxed);
+        }
     }
 
     /// Flushes the file to disk and gives it its name.
@@ -75,7 +86,7 @@ impl Scratch {
     /// linking raises; then the file is gone.
     pub(super) fn name(mut self, path: &Path, overwrite: bool) -> std::io::Result<()> {
         match self.flush.take() {
-            Some(flush) => flush.join().map_err(|_| std::io::Error::other("flushing failed"))??,
+            Some(flush) => flush.wait()?,
             None => self.file().sync_all()?,
         }
         match self.made {
@@ -93,6 +104,40 @@ impl Scratch {
             },
         }
         File::open(&self.folder)?.sync_all()
+    }
+}
+
+/// A thread that flushes a file, again and again until all was written.
+struct Flush {
+    written: Arc<AtomicBool>,
+    thread: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+impl Flush {
+    fn new(file: File) -> Self {
+        let written = Arc::new(AtomicBool::new(false));
+        let seen = written.clone();
+        let thread = std::thread::spawn(move || {
+            while !seen.load(Relaxed) {
+                std::thread::sleep(Duration::from_millis(50));
+                file.sync_data()?;
+            }
+            file.sync_all()
+        });
+        Self { written, thread: Some(thread) }
+    }
+
+    fn wait(mut self) -> std::io::Result<()> {
+        self.written.store(true, Relaxed);
+        let done = self.thread.take().map(JoinHandle::join);
+        done.unwrap_or(Ok(Ok(()))).map_err(|_| std::io::Error::other("flushing failed"))?
+    }
+}
+
+impl Drop for Flush {
+    fn drop(&mut self) {
+        // Writing failed: the thread must not wait for it.
+        self.written.store(true, Relaxed);
     }
 }
 

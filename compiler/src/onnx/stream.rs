@@ -103,8 +103,8 @@ impl Layout {
         self.slices().try_for_each(|s| to.write_all(s))
     }
 
-    /// Writes the file to `scratch`, begins to flush it to disk, and returns its SHA-256, which a
-    /// second thread finds meanwhile, and with it that of the largest file of `source`.
+    /// Writes the file to `scratch` and returns its SHA-256, which a second thread finds meanwhile,
+    /// and with it that of the largest file of `source`.
     ///
     /// # Errors
     /// What writing raises.
@@ -116,6 +116,9 @@ impl Layout {
                 file.set_sha256(other);
                 own
             });
+            if self.len >= FLUSHED {
+                scratch.begin_flush()?;
+            }
             let file = scratch.file();
             let mut to = BufWriter::with_capacity(1 << 20, file);
             for (piece, bytes) in self.pieces.iter().zip(self.slices()) {
@@ -131,7 +134,7 @@ impl Layout {
             }
             to.flush()?;
             drop(to);
-            scratch.begin_flush()?;
+            scratch.written();
             hash.join().map_err(|_| std::io::Error::other("hashing failed"))
         })
     }
@@ -139,6 +142,8 @@ impl Layout {
 
 /// From this size on, the kernel copies from file to file.
 const COPIED: usize = 64 << 10;
+/// From this size on, a file goes to disk while it is written.
+const FLUSHED: u64 = 64 << 20;
 
 /// Lets the kernel copy `len` bytes, and returns how many it did: not every file system can, and
 /// the rest can be written as any bytes are.
