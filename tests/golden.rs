@@ -50,7 +50,14 @@ fn target() {
 #[test]
 fn real_models() {
     let Some(zoo) = std::env::var_os("COMPRESS_ZOO") else { return };
-    for (name, most) in [("resnet20_cifar10", 54), ("ultraface_rfb320", 124), ("tinyvit_fashion", 85)] {
+    let most = [
+        ("resnet20_cifar10", 54),
+        ("ultraface_rfb320", 122),
+        ("tinyvit_fashion", 85),
+        ("yunet_n_320", 109),
+        ("gtcrn", 261),
+    ];
+    for (name, most) in most {
         let before = onnx::read(&Path::new(&zoo).join(format!("models/{name}.onnx"))).unwrap().graph;
         let mut after = before.clone();
         let evaluator = BurnEvaluator::cpu();

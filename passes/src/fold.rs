@@ -13,12 +13,19 @@ use compress_compiler::{
     ops::{binary::Binary, reshape::Reshape},
     pass::{Context, Outcome, Pass, Skipped},
     rewrite::remove_dead,
-    tensor::Tensor,
+    tensor::{DType, Tensor},
     value::{Dim, Fact},
 };
+use std::{
+    collections::{BTreeSet, HashMap},
+    hash::{DefaultHasher, Hash, Hasher},
+};
 
-/// Up to this size a result is always worth having.
+/// Up to this size a result is worth having whatever it is made from, as long as there is room.
 const SMALL: usize = 64 << 10;
+
+/// By so much the constants of a graph may grow, and by a tenth. What computes them goes.
+const ROOM: usize = 64 << 10;
 
 /// The pass "fold".
 pub struct Fold;
@@ -29,7 +36,34 @@ impl Pass for Fold {
     }
 
     fn run(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome> {
+        FoldWithin::of(graph).run(graph, cx)
+    }
+}
+
+/// The pass "fold" with a limit for the bytes of all constants together, however often it runs.
+pub struct FoldWithin(usize);
+
+impl FoldWithin {
+    /// The limit for what becomes of `graph`.
+    pub fn of(graph: &Graph) -> Self {
+        let now = constants(graph);
+        Self(now.saturating_add(now / 10).saturating_add(ROOM))
+    }
+}
+
+/// The bytes of all constants.
+fn constants(graph: &Graph) -> usize {
+    graph.ids().filter_map(|n| graph.constant(n.into())).fold(0, |sum, t| sum.saturating_add(t.bytes().len()))
+}
+
+impl Pass for FoldWithin {
+    fn name(&self) -> &'static str {
+        "fold"
+    }
+
+    fn run(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome> {
         let mut done = Outcome::default();
+        let mut room = Room { left: self.0.saturating_sub(constants(graph)), made: HashMap::new() };
         for n in graph.topological()? {
             // What was folded before may have taken this node along, or reused its id.
             if !graph.contains(n) || matches!(graph.op(n), Op::Input(_) | Op::Constant(_)) {
@@ -46,7 +80,7 @@ impl Pass for Fold {
                 continue;
             }
             done.edits += fixed_target(graph, n, cx);
-            match evaluate(graph, n, cx)? {
+            match evaluate(graph, n, cx, &mut room)? {
                 Verdict::Variable => {}
                 Verdict::Folded => done.edits += 1,
                 Verdict::Skipped(reason) => {
@@ -66,23 +100,19 @@ fn keeps(op: &Op) -> bool {
     matches!(op, Op::Quantize(_) | Op::Dequantize(_) | Op::Opaque(_)) || !op.bodies().is_empty()
 }
 
-/// Whether anybody asks for the value at `port`.
-fn is_read(graph: &Graph, port: Port) -> bool {
-    graph.is_output(port) || !graph.uses(port).is_empty()
-}
-
 /// Makes every reader of `port` read `tensor` instead, under the same name.
-fn replace(graph: &mut Graph, port: Port, tensor: Tensor) {
-    let constant = graph.add_constant("", tensor).into();
-    graph.redirect(port, constant, &[]);
-    graph.take_name(port, constant);
+fn replace(graph: &mut Graph, port: Port, tensor: Tensor) -> NodeId {
+    let constant = graph.add_constant("", tensor);
+    graph.redirect(port, constant.into(), &[]);
+    graph.take_name(port, constant.into());
+    constant
 }
 
 /// Replaces outputs whose elements inference knows.
 fn known_elements(graph: &mut Graph, node: NodeId, cx: &Context) -> usize {
     let known: Vec<(Port, Tensor)> = (0..graph.node(node).outputs.len())
         .map(|slot| Port { node, slot })
-        .filter(|port| is_read(graph, *port))
+        .filter(|port| graph.is_read(*port))
         .filter_map(|port| Some((port, elements(graph.fact(port)).or_else(|| nothing(graph, port))?)))
         .collect();
     let mut edits = 0;
@@ -124,7 +154,10 @@ fn fixed_target(graph: &mut Graph, node: NodeId, cx: &Context) -> usize {
     if graph.constant(old).is_some() || !matches!(op, Op::Reshape(_) | Op::Expand(_)) {
         return 0;
     }
-    let (Some(input), Some(output)) = (graph.fact(data).dims(), graph.fact(node.into()).dims()) else { return 0 };
+    // What the file declares of the output may be what its exporter saw once.
+    let Ok(inferred) = graph.infer_op(op, &graph.operands(node)) else { return 0 };
+    let output = inferred.first().and_then(Fact::dims);
+    let (Some(input), Some(output)) = (graph.fact(data).dims(), output) else { return 0 };
     let target = if matches!(op, Op::Expand(_)) { expand_target(input, output) } else { reshape_target(input, output) };
     let Some(target) = target else { return 0 };
     if !cx.edits.allow("fixed target", || graph.node(node).label()) {
@@ -174,8 +207,47 @@ enum Verdict {
     Skipped(String),
 }
 
+/// What constants may still be made.
+struct Room {
+    /// How many bytes more than now they may have together.
+    left: usize,
+    /// Those that were made, by their hash: what is computed twice is kept once.
+    made: HashMap<u64, NodeId>,
+}
+
+impl Room {
+    /// The bytes that go when `node` does.
+    fn freed(graph: &Graph, node: NodeId) -> usize {
+        let operands: BTreeSet<Port> = graph.operands(node).into_iter().flatten().collect();
+        let own = |p: &Port| graph.is_read_only_by(*p, node);
+        let freed = operands.into_iter().filter(own).filter_map(|p| graph.constant(p));
+        freed.fold(0, |sum, t| sum.saturating_add(t.bytes().len()))
+    }
+
+    /// Makes every reader of `port` read `tensor` instead, or a constant that is the same.
+    fn put(&mut self, graph: &mut Graph, port: Port, tensor: Tensor) {
+        fn all(t: &Tensor) -> (DType, &[usize], &[u8]) {
+            (t.dtype(), t.shape(), t.bytes())
+        }
+        let mut hash = DefaultHasher::new();
+        all(&tensor).hash(&mut hash);
+        let hash = hash.finish();
+        let twin = self.made.get(&hash).copied().filter(|n| {
+            let there = graph.contains(*n).then(|| graph.constant((*n).into())).flatten();
+            there.is_some_and(|t| all(t) == all(&tensor))
+        });
+        match twin {
+            Some(twin) if !graph.is_output(port) => graph.redirect(port, twin.into(), &[]),
+            _ => {
+                self.left = self.left.saturating_sub(tensor.bytes().len());
+                self.made.insert(hash, replace(graph, port, tensor));
+            }
+        }
+    }
+}
+
 /// Runs `node` if all it reads is constant and the result is worth keeping.
-fn evaluate(graph: &mut Graph, node: NodeId, cx: &Context) -> Result<Verdict> {
+fn evaluate(graph: &mut Graph, node: NodeId, cx: &Context, room: &mut Room) -> Result<Verdict> {
     let operands = graph.operands(node);
     // Cheap clones: a tensor's bytes are shared.
     let inputs: Vec<Option<Tensor>> = operands.iter().map(|p| graph.constant((*p)?).cloned()).collect();
@@ -186,10 +258,15 @@ fn evaluate(graph: &mut Graph, node: NodeId, cx: &Context) -> Result<Verdict> {
     let before: usize = inputs.iter().flatten().map(|t| t.bytes().len()).sum();
     // The size is known before anything is allocated; a cast may well widen what it reads.
     let limit = SMALL.max(before.saturating_mul(if op.inflates() { 1 } else { 4 }));
+    let freed = Room::freed(graph, node);
     match result_size(&op, graph, node, &inputs) {
         None => return Ok(Verdict::Skipped("the size of its constant result is not known".into())),
         Some(after) if after > limit => {
             let reason = format!("its constant result has {after} bytes, what it is made from {before}");
+            return Ok(Verdict::Skipped(reason));
+        }
+        Some(after) if after > room.left.saturating_add(freed) => {
+            let reason = format!("its constant result has {after} bytes, and the model is larger for others already");
             return Ok(Verdict::Skipped(reason));
         }
         Some(_) => {}
@@ -211,10 +288,11 @@ fn evaluate(graph: &mut Graph, node: NodeId, cx: &Context) -> Result<Verdict> {
         if let Err(e) = Fact::of(&tensor).refined(graph.fact(port)) {
             return Err(Error::bug(format!("the evaluator and inference disagree: {}", e.message())).at(label));
         }
-        if is_read(graph, port) {
-            replace(graph, port, tensor);
+        if graph.is_read(port) {
+            room.put(graph, port, tensor);
         }
     }
+    room.left = room.left.saturating_add(freed);
     remove_dead(graph, node);
     Ok(Verdict::Folded)
 }

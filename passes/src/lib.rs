@@ -112,7 +112,8 @@ pub fn simplify(graph: &mut Graph, cx: &Context) -> Result<Outcome> {
 
 /// [`simplify`], for a graph inside `depth` others.
 fn simplify_at(graph: &mut Graph, cx: &Context, depth: usize) -> Result<Outcome> {
-    let passes: [&dyn Pass; 3] = [&fold::Fold, &clean::Clean, &fuse::Fuse];
+    let fold = fold::FoldWithin::of(graph);
+    let passes: [&dyn Pass; 3] = [&fold, &clean::Clean, &fuse::Fuse];
     let mut total = Outcome::default();
     let mut seen = bodies::Seen::default();
     let mut inside = Outcome::default();

@@ -18,6 +18,7 @@ mod layout;
 mod matmul_add;
 mod pad;
 mod reshape;
+mod scatter;
 mod shape;
 pub(crate) mod slice;
 mod split;
@@ -44,8 +45,7 @@ impl Pass for Fuse {
     }
 
     fn run(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome> {
-        graph.infer_all()?;
-        let rules: [Box<dyn Rule>; 23] = [
+        let rules: [Box<dyn Rule>; 25] = [
             Box::new(batch_norm::ConvBatchNorm),
             Box::new(affine::LayerAffine),
             Box::new(matmul_add::MatMulAdd),
@@ -64,6 +64,8 @@ impl Pass for Fuse {
             Box::new(stack::ReshapedConcat),
             Box::new(shape::ShapePart),
             Box::new(slice::SlicePair),
+            Box::new(scatter::ReadPastWrite),
+            Box::new(scatter::WriteAll),
             Box::new(split::SplitSlices),
             Box::new(split::BeforeSplit),
             Box::new(clamp::ClampPair),
