@@ -282,6 +282,12 @@ NODES = [
 ]
 
 
+def input_as_two_outputs():
+    made = small.model([node("Identity", "x", "y")], [("x", [2])], [("y", [2])])
+    made.graph.output.append(made.graph.output[0])
+    return made
+
+
 def unsorted():
     """Backwards, which one sort mends."""
     made = small.cnn()
@@ -383,6 +389,7 @@ CASES = [
     spoiled(25, "first", output_is_an_initializer),
     spoiled(25, "h", output_is_an_input),
     spoiled(25, "", graph_output_twice, 0),
+    bad(25, "graph_output_that_is_an_input_twice", input_as_two_outputs, 0),
     spoiled(25, "input", input_twice),
     spoiled(26, "w1", initializer_twice),
     spoiled(27, "nowhere", undefined_input),

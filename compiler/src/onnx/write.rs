@@ -288,8 +288,10 @@ impl Writer<'_> {
                 op => out.node.push(self.node(n, op)?),
             }
         }
+        let mut made = HashSet::new();
         for (o, name) in g.outputs().iter().zip(&self.names.outputs) {
-            if self.name(o.port) != name {
+            // The same output may be listed twice.
+            if self.name(o.port) != name && made.insert(name) {
                 // An output that is an input, a constant, or another output's value.
                 out.node.push(NodeProto {
                     name: name.clone(),
