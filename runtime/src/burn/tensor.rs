@@ -5,7 +5,7 @@
 //! shape `[1]` on the device, as not every backend knows scalars; [`Float::shape`] is ONNX's.
 
 use super::host::{self, IntArray};
-use crate::device::Device;
+use crate::{device::Device, memory};
 use ::burn::backend::{
     Backend, BoolDType, DType as BurnDType, Dispatch, FloatDType, Scalar, Shape, TensorData, TensorMetadata,
     get_or_init_device_settings, ops::FloatTensorOps, tensor::FloatTensor,
@@ -176,10 +176,13 @@ fn prim_shape(shape: &[usize]) -> Shape {
 }
 
 /// # Errors
-/// Limit when a value of `shape` would be too large.
+/// Limit when a value of `shape` would be too large, or larger than the memory that is free.
 pub fn check_size(shape: &[usize]) -> Result<usize> {
     let n = host::elements(shape).filter(|n| *n <= MAX_ELEMENTS);
-    n.ok_or_else(|| Error::limit(format!("a value of shape {shape:?} has more than {MAX_ELEMENTS} elements")))
+    let n =
+        n.ok_or_else(|| Error::limit(format!("a value of shape {shape:?} has more than {MAX_ELEMENTS} elements")))?;
+    memory::check(n.saturating_mul(size_of::<f32>()), || format!("a value of shape {shape:?}"))?;
+    Ok(n)
 }
 
 impl Float {
