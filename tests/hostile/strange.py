@@ -29,6 +29,14 @@ def kept(made):
     return check
 
 
+def foreign():
+    """A model that imports no version of the default operator set, and needs none."""
+    made = helper.make_node("Binarizer", ["x"], ["y"], name="odd", domain="ai.onnx.ml", threshold=0.5)
+    model = small.model([made], [("x", [2])], [("y", [2])], domains=[("ai.onnx.ml", 1)])
+    del model.opset_import[0]
+    return model
+
+
 def control():
     """An If, a Loop and a Scan, which run."""
     value = helper.make_tensor_value_info
@@ -116,6 +124,7 @@ CASES = [
     bad(42, "unknown_operator_to_int8", UNKNOWN, 5, "odd", "--int8"),
     bad(43, "unknown_domain", UNKNOWN_DOMAIN, 0, "odd", check=kept(UNKNOWN_DOMAIN)),
     bad(43, "domain_not_imported", around(helper.make_node("F", ["h"], ["s"], name="odd", domain="far.away")), (0, 3), "odd"),
+    bad(43, "no_default_domain", foreign, 0, "odd"),
     bad(44, "if_loop_scan", control, 0, check=runs),
     bad(45, "sparse_initializer", sparse_initializer, 5),
     bad(45, "sparse_attribute", sparse_attribute, (0, 5), "odd"),

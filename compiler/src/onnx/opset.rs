@@ -1,10 +1,13 @@
 //! Operator set and IR versions.
 
 use crate::error::{Error, Result};
-use onnx_protobuf::{GraphProto, NodeProto, OperatorSetIdProto};
+use onnx_protobuf::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 
 /// The newest version of the default operator set that we read.
 pub const NEWEST: i64 = 28;
+
+/// A version that every runtime knows.
+const USUAL: i64 = 13;
 
 /// An `opset_import` entry.
 pub fn import(domain: &str, version: i64) -> OperatorSetIdProto {
@@ -32,8 +35,34 @@ pub fn default_domain(imports: &[OperatorSetIdProto]) -> Option<i64> {
 }
 
 /// Every imported version of the default operator set: a set has two names.
-pub fn versions(imports: &[OperatorSetIdProto]) -> impl Iterator<Item = i64> {
+fn versions(imports: &[OperatorSetIdProto]) -> impl Iterator<Item = i64> {
     imports.iter().filter(|i| is_default(&i.domain)).map(|i| i.version)
+}
+
+/// The version of the default operator set that `model` imports, whose graph is `graph`. A model
+/// that needs none, as all its operators are others', is given one for what passes put in.
+///
+/// # Errors
+/// Malformed when there is none, or more than one, or one that does not exist.
+pub fn imported(model: &mut ModelProto, graph: &GraphProto) -> Result<i64> {
+    if default_domain(&model.opset_import).is_none() && !model.opset_import.is_empty() && !needs_default(graph) {
+        let fits = (1..=USUAL).rev().find(|v| ir_version(*v) <= model.ir_version);
+        model.opset_import.push(import("", fits.unwrap_or(1)));
+    }
+    let version = default_domain(&model.opset_import)
+        .ok_or_else(|| Error::malformed("the file imports no version of the default operator set"))?;
+    if let Some(other) = versions(&model.opset_import).find(|v| *v != version) {
+        return Err(Error::malformed(format!("the file imports the opsets {version} and {other}")));
+    }
+    if !(1..=NEWEST).contains(&version) {
+        return Err(Error::malformed(format!("opset {version}; versions 1 to {NEWEST} exist")));
+    }
+    Ok(version)
+}
+
+/// Whether a graph has an operator of the default set, also inside others.
+fn needs_default(graph: &GraphProto) -> bool {
+    graph.node.iter().any(|n| is_default(&n.domain) || subgraphs(n).any(needs_default))
 }
 
 /// The IR version that came with `opset` (ONNX's table of releases); files must have at least it.

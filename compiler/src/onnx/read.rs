@@ -98,14 +98,7 @@ pub(super) fn import(file: SourceFile, place: &Place) -> Result<Model> {
     if !(1..=64).contains(&proto.ir_version) {
         return Err(Error::malformed(format!("ir_version {}", proto.ir_version)));
     }
-    let version = opset::default_domain(&proto.opset_import)
-        .ok_or_else(|| Error::malformed("the file imports no version of the default operator set"))?;
-    if let Some(other) = opset::versions(&proto.opset_import).find(|v| *v != version) {
-        return Err(Error::malformed(format!("the file imports the opsets {version} and {other}")));
-    }
-    if !(1..=opset::NEWEST).contains(&version) {
-        return Err(Error::malformed(format!("opset {version}; versions 1 to {} exist", opset::NEWEST)));
-    }
+    let version = opset::imported(&mut proto, &graph)?;
     let functions = Functions::new(&proto.functions)?;
     let mut importer = Importer::new(&graph.name, version, proto.ir_version, &functions, &source);
     importer.model(graph)?;
