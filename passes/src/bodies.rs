@@ -35,6 +35,10 @@ pub fn run(graph: &mut Graph, cx: &Context, depth: usize, seen: &mut Seen) -> Re
     let nodes: Vec<NodeId> = graph.operators().filter(|n| !graph.op(*n).bodies().is_empty()).collect();
     for n in nodes {
         cx.check()?;
+        // What was done before may have taken this node along, or reused its id.
+        if !graph.contains(n) || graph.op(n).bodies().is_empty() {
+            continue;
+        }
         if let Some(branch) = taken(graph, n).filter(|_| cx.edits.allow("taken branch", || graph.node(n).label())) {
             inline(graph, n, &branch)?;
             seen.0.remove(&n);
