@@ -177,7 +177,6 @@ fn mask(a: &mut Args, total: usize, dtype: DType) -> Result<Option<Float>> {
         None => return Ok(None),
         Some(Value::Float(mask)) => mask,
         Some(Value::Int(m)) => {
-            let m = m;
             let truth = m.dtype == DType::Bool;
             let bias = |v: &i64| match (truth, *v) {
                 (true, 0) => f32::NEG_INFINITY,
