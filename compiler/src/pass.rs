@@ -66,7 +66,7 @@ impl Edits {
     }
 
     /// Asks for one more change, by `rule` at the node called `node`.
-    pub fn allow(&self, rule: &str, node: impl FnOnce() -> String) -> bool {
+    pub fn allow(&self, rule: &str, node: impl Fn() -> String) -> bool {
         if let Some(limit) = self.limit {
             if self.made.get() >= limit {
                 return false;
@@ -74,6 +74,7 @@ impl Edits {
             *self.last.borrow_mut() = Some((rule.into(), node()));
         }
         self.made.set(self.made.get() + 1);
+        tracing::trace!(rule, node = node());
         true
     }
 

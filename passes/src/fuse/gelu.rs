@@ -122,8 +122,10 @@ impl Reading<'_> {
             return Some([[0.0; 4], [1.0, 0.0, 0.0, 0.0]]);
         }
         if let Some(t) = self.graph.constant(port) {
+            // A number of more axes than `x` would give them to the result.
+            let fits = t.shape().len() <= self.graph.fact(self.x).rank().unwrap_or(0);
             return match t.as_f32()?[..] {
-                [v] => Some([[f64::from(v), 0.0, 0.0, 0.0], [0.0; 4]]),
+                [v] if fits => Some([[f64::from(v), 0.0, 0.0, 0.0], [0.0; 4]]),
                 _ => None,
             };
         }
