@@ -234,14 +234,14 @@ impl Chain {
         ];
         // ONNX counts what stays of the old statistics, Burn what comes of the new.
         let momentum = 1.0 - block.bn.momentum as f32;
-        let norm = batch_norm::BatchNorm { epsilon: EPSILON as f32, momentum };
+        let norm = batch_norm::BatchNorm { epsilon: EPSILON as f32, momentum, training: false };
         self.step(&format!("/bn{i}/BatchNormalization"), norm, &statistics)?;
         self.step(&format!("/relu{i}/Relu"), Unary::Relu, &[])
     }
 
     fn pool(&mut self, i: usize) -> Result<()> {
         let window = Window { strides: vec![2; 2], ..Window::default() };
-        let pool = Pool { kind: PoolKind::Max, kernel: vec![2; 2], window, count_include_pad: false };
+        let pool = Pool::new(PoolKind::Max, vec![2; 2], window);
         self.step(&format!("/pool{i}/MaxPool"), pool, &[])
     }
 }
