@@ -63,12 +63,7 @@ struct Written {
 
 impl Written {
     /// Writes a file that is going to be called what `name` makes of its SHA-256.
-    fn new(
-        layout: &Layout,
-        source: &Source,
-        path: &Path,
-        name: impl Fn(&str) -> PathBuf,
-    ) -> std::io::Result<Self> {
+    fn new(layout: &Layout, source: &Source, path: &Path, name: impl Fn(&str) -> PathBuf) -> std::io::Result<Self> {
         let mut scratch = Scratch::beside(path)?;
         let sha256 = layout.save(&mut scratch, source)?;
         let blob = source::map(scratch.file().try_clone()?, false)?;
