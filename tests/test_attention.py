@@ -219,6 +219,18 @@ def test_old_norms_are_one_operator(compress, tmp_path, opset):
     assert opset == 17
 
 
+def test_a_model_that_must_stay_at_its_opset_stays(compress, tmp_path):
+    """Softmax over several axes ended with opset 12."""
+    w = Writer()
+    w("Softmax", old_norm(w, "x"), axis=1)
+    shape = ["batch", "length", HIDDEN]
+    model = small.model(w.nodes, [("x", shape)], [(w.nodes[-1].output[0], shape)], w.weights, opset=12)
+    for target in ("portable", "onnxruntime"):
+        operators, opset, report = compressed(compress, model, tmp_path, target)
+        assert opset == 12 and operators["LayerNormalization"] == 0
+        assert any("opset 17" in s["reason"] for p in report["passes"] for s in p["skipped"])
+
+
 def test_rms_norms_are_one_operator_for_onnx_runtime(compress, tmp_path):
     model = transformer(plain, rms_norm)
     assert compressed(compress, model, tmp_path, "portable")[0]["RMSNormalization"] == 0

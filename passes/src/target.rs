@@ -50,6 +50,17 @@ impl FromStr for Target {
 /// The opset that has these operators.
 const OPSET: i64 = 23;
 
+/// The newest opset that every operator of a graph, and of the graphs inside it, can move to.
+pub fn newest(graph: &Graph) -> i64 {
+    let of = |op: &Op| match op {
+        // Other domains have versions of their own.
+        Op::Opaque(o) if matches!(&o.proto.domain[..], "" | "ai.onnx") => o.opset,
+        op => op.until().unwrap_or(i64::MAX),
+    };
+    let ops = graph.operators().map(|n| graph.op(n));
+    ops.map(|op| op.bodies().iter().map(|b| newest(b.graph())).fold(of(op), i64::min)).min().unwrap_or(i64::MAX)
+}
+
 /// The pass "target", for ONNX Runtime.
 pub struct ForOnnxRuntime;
 
@@ -59,11 +70,9 @@ impl Pass for ForOnnxRuntime {
     }
 
     fn run(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome> {
-        let bound =
-            |op: &Op| op.until().is_some_and(|last| last < OPSET) || matches!(op, Op::Opaque(o) if o.opset < OPSET);
-        if let Some(n) = graph.operators().find(|n| bound(graph.op(*n))) {
-            let why = format!("--target: {} keeps the model at its opset", graph.node(n).label());
-            return Ok(Outcome { warnings: vec![why], ..Outcome::default() });
+        if newest(graph) < OPSET {
+            let why = "--target: an operator that is kept as it is keeps the model at its opset";
+            return Ok(Outcome { warnings: vec![why.into()], ..Outcome::default() });
         }
         let mut done = rewrite(graph, &[Box::new(ToAttention), Box::new(ToRmsNorm)], cx)?;
         if done.edits > 0 {

@@ -27,7 +27,10 @@ const DEPTH: usize = 6;
 /// Coefficients of 1, x, x², x³; then the same, times the function's value.
 type Poly = [[f64; 4]; 2];
 
-pub(super) struct FindGelu;
+pub(super) struct FindGelu {
+    /// The newest opset that the model can move to.
+    pub(super) newest: i64,
+}
 
 impl Rule for FindGelu {
     fn name(&self) -> &'static str {
@@ -53,6 +56,9 @@ impl Rule for FindGelu {
                 && read.port(node.into(), DEPTH).is_some_and(|p| near(&p, &whole, dtype))
         });
         let Some(x) = x else { return Ok(Verdict::No) };
+        if self.newest < 20 {
+            return Ok(Verdict::Skip("the model can't move to opset 20, which has it".into()));
+        }
         if graph.only_use(gate).is_none() {
             return Ok(shared(graph, gate));
         }

@@ -13,7 +13,10 @@ use compress_compiler::{
 };
 
 /// `(x - mean) / sqrt(mean((x - mean)²) + epsilon) * scale + bias` is one LayerNormalization.
-pub(super) struct FindLayerNorm;
+pub(super) struct FindLayerNorm {
+    /// The newest opset that the model can move to.
+    pub(super) newest: i64,
+}
 
 impl Rule for FindLayerNorm {
     fn name(&self) -> &'static str {
@@ -25,7 +28,10 @@ impl Rule for FindLayerNorm {
     }
 
     fn apply(&self, graph: &Graph, node: NodeId, _: &Context) -> Result<Verdict> {
-        Ok(find(graph, node).unwrap_or(Verdict::No))
+        Ok(match find(graph, node) {
+            Some(_) if self.newest < 17 => Verdict::Skip("the model can't move to opset 17, which has it".into()),
+            found => found.unwrap_or(Verdict::No),
+        })
     }
 }
 

@@ -26,6 +26,7 @@ mod squeeze;
 mod stack;
 mod transpose;
 
+use crate::target::newest;
 use compress_compiler::{
     error::Result,
     graph::Graph,
@@ -45,12 +46,13 @@ impl Pass for Fuse {
     }
 
     fn run(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome> {
+        let newest = newest(graph);
         let rules: [Box<dyn Rule>; 25] = [
             Box::new(batch_norm::ConvBatchNorm),
             Box::new(affine::LayerAffine),
             Box::new(matmul_add::MatMulAdd),
-            Box::new(gelu::FindGelu),
-            Box::new(layer_norm::FindLayerNorm),
+            Box::new(gelu::FindGelu { newest }),
+            Box::new(layer_norm::FindLayerNorm { newest }),
             Box::new(attention::AttentionScale),
             Box::new(attention::KeyBias),
             Box::new(attention::ValueBias),
