@@ -279,7 +279,7 @@ impl Graph {
     /// What the operator's inference says.
     pub fn infer_op(&self, op: &Op, operands: &[Option<Port>]) -> Result<Vec<Fact>> {
         let facts: Vec<Option<&Fact>> = operands.iter().map(|p| p.map(|p| self.fact(p))).collect();
-        op.infer(&Inputs(&facts))
+        Ok(op.infer(&Inputs(&facts))?.into_iter().map(Fact::wrapped).collect())
     }
 
     /// Makes node `id` read `port` at `slot`, or nothing.

@@ -106,6 +106,16 @@ impl Fact {
         Self { dtype: Some(DType::I64), shape: Some(shape), elems, floats: None }
     }
 
+    /// Without elements that the type cannot hold: what they became by wrapping around is not known.
+    pub(crate) fn wrapped(mut self) -> Self {
+        let range = self.dtype.and_then(DType::int_range);
+        if let (Some((low, high)), Some(elems)) = (range, &mut self.elems) {
+            let lost = |d: &Dim| d.known().is_some_and(|n| n < low || n > high);
+            elems.iter_mut().filter(|d| lost(d)).for_each(|d| *d = Dim::Unknown);
+        }
+        self
+    }
+
     /// The rank, if known.
     pub fn rank(&self) -> Option<usize> {
         self.shape.as_ref().map(Vec::len)

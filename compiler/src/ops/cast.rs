@@ -184,3 +184,23 @@ impl Operator for BitCast {
         26
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{node::Port, text, value::Dim};
+
+    #[test]
+    fn what_wraps_around_is_not_known() {
+        let graph = text::parse(
+            r#"graph "wide" {
+                const %n: i64[2] = [3, 4294967299]
+                %narrow = Cast(%n) {to=6}
+                %wide = Cast(%narrow) {to=7}
+                output %wide
+            }"#,
+        )
+        .unwrap();
+        let wide: Port = graph.outputs()[0].port;
+        assert_eq!(graph.fact(wide).elems, Some(vec![Dim::Known(3), Dim::Unknown]));
+    }
+}
