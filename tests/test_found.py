@@ -69,9 +69,14 @@ def test_an_absurd_batch_is_2(compress, tmp_path):
 
 
 def test_an_operator_that_a_newer_opset_dropped_stays_where_it_was(compress, tmp_path):
-    """Clip moves to opset 11 as we write it; Scatter, kept as it is, is gone there."""
-    nodes = [node("Clip", "x", "c", min=0.0, max=1.0), node("Scatter", "c i u", "y")]
-    weights = {"i": np.zeros((1, 3), np.int64), "u": np.ones((1, 3), np.float32)}
-    model = small.model(nodes, [("x", [2, 3])], [("y", [2, 3])], weights, opset=10, ir=5)
+    """Clip moves to opset 11 as we write it; what BatchNormalization can say in opset 8, it can't there."""
+    nodes = [
+        node("Clip", "x", "c", min=0.0, max=1.0),
+        node("BatchNormalization", "c s b m v", "y", spatial=0),
+    ]
+    weights = {k: np.ones((3, 2, 2), np.float32) for k in "sbmv"}
+    shape = [2, 3, 2, 2]
+    inputs = [("x", shape), *((k, shape[1:]) for k in "sbmv")]
+    model = small.model(nodes, inputs, [("y", shape)], weights, opset=8, ir=3)
     result = compress(small.save(model, tmp_path), code=5)
-    assert "Scatter" in result.err
+    assert "BatchNormalization" in result.err

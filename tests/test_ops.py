@@ -12,10 +12,16 @@ from op_cases import all_cases
 from support import assert_close, run_onnx
 
 CASES = all_cases()
-# What has no kernel here (see tests/ops.rs) is simplified, but can't be measured on data.
-NO_KERNEL = {"add_f64", "averagepool_3d", "conv_3d", "conv_3d_pads_stride", "convtranspose_3d", "matmul_i32", "maxpool_3d"}
-# ONNX's own inference still has the formula that ONNX Runtime and PyTorch corrected.
-CHECKER_IS_WRONG = {"maxpool_ceil_drops_last", "averagepool_ceil_drops_last"}
+# ONNX's own inference still has the formula that ONNX Runtime and PyTorch corrected, it forgets that STFT is one-sided
+# where a window is given, and it calls GroupNormalization of opset 18 deprecated, which ONNX Runtime runs.
+CHECKER_IS_WRONG = {
+    "maxpool_ceil_drops_last",
+    "averagepool_ceil_drops_last",
+    "maxpool_3d_ceil",
+    "averagepool_3d_ceil",
+    "stft_window",
+    *(f"groupnormalization_groups_{n}_18" for n in (1, 2, 3, 6)),
+}
 
 
 def test_every_operator_has_cases():
@@ -34,7 +40,8 @@ def test_every_operator_has_cases():
 
 def feedable(case):
     """Whether the case can be measured: a data set takes numbers only, and at least one."""
-    return case.name not in NO_KERNEL and all(v.size and (v.dtype.kind != "f" or np.isfinite(v).all()) for v in case.feeds.values())
+    fits = [v.size and (v.dtype.kind != "f" or np.isfinite(v).all()) for v in case.feeds.values()]
+    return bool(fits) and all(fits)
 
 
 @pytest.mark.parametrize("form", ["model", "inner"])

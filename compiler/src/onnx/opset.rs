@@ -85,6 +85,9 @@ pub fn ir_version(opset: i64) -> i64 {
 
 /// Operators whose older form means something else, or nothing, from an opset on.
 const CHANGED: &[(&str, i64)] = &[
+    ("BatchNormalization", 9),
+    ("Scan", 9),
+    ("Upsample", 9),
     ("Slice", 10),
     ("Upsample", 10),
     ("TopK", 10),
@@ -112,6 +115,9 @@ const CHANGED: &[(&str, i64)] = &[
     ("ReduceMin", 18),
     ("ReduceProd", 18),
     ("ReduceSumSquare", 18),
+    ("DFT", 20),
+    ("GridSample", 20),
+    ("GroupNormalization", 21),
 ];
 
 /// Checks that a node kept byte for byte means the same at opset `to` as at `from`.
