@@ -9,17 +9,14 @@ use crate::{
     node::{Node, NodeId, Output, Port, Use, Value},
     op::{Inputs, Op, Operator},
     tensor::Tensor,
-    value::Fact,
+    value::{self, Fact},
 };
 use petgraph::{
     Direction::{Incoming, Outgoing},
     stable_graph::{NodeIndex, StableDiGraph},
-    visit::EdgeRef,
+    visit::{EdgeRef, NodeIndexable},
 };
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, HashMap, HashSet},
-};
+use std::collections::{HashMap, HashSet};
 
 #[derive(Debug, Clone, Copy)]
 struct Edge {
@@ -188,40 +185,46 @@ impl Graph {
         edges.map(|e| Use { node: id(e.target()), slot: e.weight().to })
     }
 
-    /// Every node after the nodes it reads from; ties go to the smaller id.
+    /// Every node after the nodes it reads from: in the order of their ids, but what a node needs comes before it.
     ///
     /// # Errors
     /// Malformed when there is a cycle.
     pub fn topological(&self) -> Result<Vec<NodeId>> {
-        // As long as every edge goes to a larger id, as in what was just read, the ids are the order.
-        if self.inner.edge_indices().filter_map(|e| self.inner.edge_endpoints(e)).all(|(from, to)| from < to) {
-            return Ok(self.ids().collect());
+        #[derive(Clone, Copy, PartialEq)]
+        enum State {
+            Unseen,
+            /// What it needs is being visited.
+            Open,
+            Placed,
         }
-        let mut waiting: Vec<usize> = vec![0; self.inner.node_indices().map(|n| n.index() + 1).max().unwrap_or(0)];
-        let mut ready = BinaryHeap::new();
-        for n in self.inner.node_indices() {
-            waiting[n.index()] = self.inner.edges_directed(n, Incoming).count();
-            if waiting[n.index()] == 0 {
-                ready.push(Reverse(n));
-            }
-        }
+        let nodes = self.inner.node_indices();
+        let mut states = vec![State::Unseen; self.inner.node_bound()];
         let mut order = Vec::with_capacity(self.inner.node_count());
-        while let Some(Reverse(n)) = ready.pop() {
-            order.push(id(n));
-            for e in self.inner.edges_directed(n, Outgoing) {
-                let t = e.target();
-                waiting[t.index()] -= 1;
-                if waiting[t.index()] == 0 {
-                    ready.push(Reverse(t));
+        let mut open: Vec<NodeIndex> = vec![];
+        for start in nodes {
+            open.push(start);
+            while let Some(&n) = open.last() {
+                if states[n.index()] == State::Unseen {
+                    states[n.index()] = State::Open;
+                    for m in self.inner.neighbors_directed(n, Incoming) {
+                        match states[m.index()] {
+                            State::Unseen => open.push(m),
+                            State::Open => {
+                                return Err(Error::malformed("the graph has a cycle").at(self.inner[m].label()));
+                            }
+                            State::Placed => {}
+                        }
+                    }
+                } else {
+                    open.pop();
+                    if states[n.index()] == State::Open {
+                        states[n.index()] = State::Placed;
+                        order.push(id(n));
+                    }
                 }
             }
         }
-        if order.len() == self.inner.node_count() {
-            return Ok(order);
-        }
-        let stuck = self.inner.node_indices().find(|n| waiting[n.index()] > 0);
-        let label = stuck.map_or_else(String::new, |n| self.inner[n].label());
-        Err(Error::malformed("the graph has a cycle").at(label))
+        Ok(order)
     }
 
     // --- changing ---
@@ -279,7 +282,9 @@ impl Graph {
     /// What the operator's inference says.
     pub fn infer_op(&self, op: &Op, operands: &[Option<Port>]) -> Result<Vec<Fact>> {
         let facts: Vec<Option<&Fact>> = operands.iter().map(|p| p.map(|p| self.fact(p))).collect();
-        Ok(op.infer(&Inputs(&facts))?.into_iter().map(Fact::wrapped).collect())
+        let made: Vec<Fact> = op.infer(&Inputs(&facts))?.into_iter().map(Fact::wrapped).collect();
+        made.iter().filter_map(Fact::dims).try_for_each(|dims| value::sizes(dims).map(drop))?;
+        Ok(made)
     }
 
     /// Makes node `id` read `port` at `slot`, or nothing.

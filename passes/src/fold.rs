@@ -79,7 +79,7 @@ impl Pass for FoldWithin {
             if !graph.contains(n) {
                 continue;
             }
-            done.edits += fixed_target(graph, n, cx);
+            done.edits += fixed_target(graph, n, cx)?;
             match evaluate(graph, n, cx, &mut room)? {
                 Verdict::Variable => {}
                 Verdict::Folded => done.edits += 1,
@@ -148,20 +148,20 @@ fn nothing(graph: &Graph, port: Port) -> Option<Tensor> {
 }
 
 /// Gives a Reshape or Expand a constant target where one says the same.
-fn fixed_target(graph: &mut Graph, node: NodeId, cx: &Context) -> usize {
-    let (Some(data), Some(old)) = (graph.operand(node, 0), graph.operand(node, 1)) else { return 0 };
+fn fixed_target(graph: &mut Graph, node: NodeId, cx: &Context) -> Result<usize> {
+    let (Some(data), Some(old)) = (graph.operand(node, 0), graph.operand(node, 1)) else { return Ok(0) };
     let op = graph.op(node);
     if graph.constant(old).is_some() || !matches!(op, Op::Reshape(_) | Op::Expand(_)) {
-        return 0;
+        return Ok(0);
     }
     // What the file declares of the output may be what its exporter saw once.
-    let Ok(inferred) = graph.infer_op(op, &graph.operands(node)) else { return 0 };
+    let Ok(inferred) = graph.infer_op(op, &graph.operands(node)) else { return Ok(0) };
     let output = inferred.first().and_then(Fact::dims);
-    let (Some(input), Some(output)) = (graph.fact(data).dims(), output) else { return 0 };
+    let (Some(input), Some(output)) = (graph.fact(data).dims(), output) else { return Ok(0) };
     let target = if matches!(op, Op::Expand(_)) { expand_target(input, output) } else { reshape_target(input, output) };
-    let Some(target) = target else { return 0 };
+    let Some(target) = target else { return Ok(0) };
     if !cx.edits.allow("fixed target", || graph.node(node).label()) {
-        return 0;
+        return Ok(0);
     }
     if matches!(op, Op::Reshape(_)) {
         graph.set_op(node, Reshape { allow_zero: false }.into());
@@ -171,7 +171,9 @@ fn fixed_target(graph: &mut Graph, node: NodeId, cx: &Context) -> usize {
     remove_dead(graph, old.node);
     let constant = graph.add_constant(&name, Tensor::i64s(&target));
     graph.set_operand(node, 1, Some(constant.into()));
-    1
+    // This may show that what the file declared was wrong.
+    graph.infer(node)?;
+    Ok(1)
 }
 
 /// The constant with which a Reshape (without `allow_zero`) turns `input` into `output`, if

@@ -288,6 +288,19 @@ def input_as_two_outputs():
     return made
 
 
+def rnn(hidden):
+    """Nothing but the attribute tells the size of the state."""
+    nodes = [node("RNN", "x w r", "y h", "the_rnn", hidden_size=hidden)]
+    ends = [("x", None), ("w", None), ("r", None)], [("y", None), ("h", None)]
+    return lambda: small.model(nodes, *ends)
+
+
+def declared_too_large():
+    """One element reshaped to a vector, which is said to have two."""
+    nodes = [node("Reshape", "x s", "y", "the_reshape")]
+    return small.model(nodes, [("x", []), ("s", [1], TensorProto.INT64)], [("y", [2])])
+
+
 def unsorted():
     """Backwards, which one sort mends."""
     made = small.cnn()
@@ -414,6 +427,9 @@ CASES = [
     bad(38, "types", branches((FLOAT, [2]), (INT, [2])), 3, "the_if"),
     bad(38, "counts", branch_outputs_differ, 3, "the_if"),
     bad(38, "shapes_may_differ", branches((FLOAT, [2]), (FLOAT, [3, 1])), 0),
+    bad(32, "hidden_size_negative", rnn(-1), 3, "the_rnn"),
+    bad(32, "hidden_size_0", rnn(0), (0, 3)),
+    bad(39, "output_declared_larger_than_it_can_be", declared_too_large, (0, 3)),
     spoiled(39, "first", input_shape_contradicts),
     spoiled(39, "first", input_rank_contradicts),
     spoiled(39, "first", value_info_type_contradicts),
