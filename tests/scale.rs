@@ -111,10 +111,19 @@ fn processor_seconds() -> f64 {
     t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
 }
 
+/// What four times the nodes cost, in times: calls of the allocator, its bytes, processor time.
+fn ratios(small: &[u8], large: &[u8]) -> [f64; 3] {
+    let least = |file: &[u8]| {
+        let runs = [cost(file), cost(file), cost(file)];
+        [0, 1, 2].map(|i| runs.iter().map(|r| r[i]).fold(f64::INFINITY, f64::min))
+    };
+    let (a, b) = (least(small), least(large));
+    [0, 1, 2].map(|i| b[i] / a[i])
+}
+
 // One test, as others beside it would be counted too.
 #[test]
 fn cost_is_linear_in_the_nodes() {
-    let mut worst = 0f64;
     for (name, link, constant, shared) in [
         ("foldable", foldable as Link, true, false),
         ("foldable, shared constants", foldable, true, true),
@@ -123,19 +132,14 @@ fn cost_is_linear_in_the_nodes() {
         ("lasting", lasting, false, false),
     ] {
         let (small, large) = (chain(10_000, link, constant, shared), chain(40_000, link, constant, shared));
-        // The first run pays for thread pools and tables. Of processor time the least of three counts, as
-        // caches are shared with whoever else runs.
+        // The first run pays for thread pools and tables.
         cost(&small);
-        let least = |file: &[u8]| {
-            let runs = [cost(file), cost(file), cost(file)];
-            [0, 1, 2].map(|i| runs.iter().map(|r| r[i]).fold(f64::INFINITY, f64::min))
-        };
-        let (a, b) = (least(&small), least(&large));
-        for (what, i) in [("calls of the allocator", 0), ("bytes allocated", 1), ("processor time", 2)] {
-            let ratio = b[i] / a[i];
-            worst = worst.max(ratio);
-            println!("{name}: {what} {:.4e} -> {:.4e}, ratio {ratio:.2}", a[i], b[i]);
-        }
+        // Caches are shared with whoever else runs, so time gets another try. Had it grown with the square of the
+        // nodes, no try would end below 8.
+        let mut tries = (0..5).map(|_| ratios(&small, &large));
+        let [calls, bytes, time] = tries.find(|r| r[2] <= 5.0).unwrap_or_else(|| ratios(&small, &large));
+        println!("{name}: calls of the allocator {calls:.2}, bytes {bytes:.2}, processor time {time:.2}");
+        assert!(calls <= 4.2 && bytes <= 4.2, "{name}: 4 times the nodes take {calls:.2} times the allocations");
+        assert!(time <= 5.0, "{name}: 4 times the nodes take {time:.2} times the time");
     }
-    assert!(worst <= 5.0, "a cost grows {worst:.2} times with 4 times the nodes");
 }
