@@ -20,6 +20,7 @@ use compress_runtime::{
     device::Device,
 };
 use rand::Rng;
+use regex::Regex;
 use std::{
     collections::HashMap,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -51,14 +52,31 @@ pub fn check(m: &mut Maker, simplify: Simplify) -> Checked {
     symbols_agree(m.values.iter().map(|v| (before.fact(v.port), &v.known.tensor)))?;
     round_trips(&before, &m.inputs, &expected)?;
 
-    let mut after = before.clone();
-    let evaluator = BurnEvaluator::cpu();
-    caught(|| simplify(&mut after, &Context::new(&evaluator))).map_err(|e| format!("simplifying: {e}"))?;
-    let checked = simplified(m, &before, &after, &expected);
-    checked.map_err(|e| format!("simplified: {e}\n{}", after))
+    let after = made_simple(&before, simplify)?;
+    simplified(&before, &after, &m.inputs, &expected).map_err(|e| format!("simplified: {e}\n{after}"))?;
+    if let Some(less) = knowing_less(&before)? {
+        let after = made_simple(&less, simplify).map_err(|e| format!("without shapes: {e}\n{less}"))?;
+        let checked = simplified(&less, &after, &m.inputs, &expected);
+        checked.map_err(|e| format!("without shapes, simplified: {e}\n{after}"))?;
+    }
+    for _ in 0..3 {
+        // Fewer operators are more likely to take other sizes.
+        let v = m.size(0, m.values.len() - 1);
+        let part = m.alone(v).graph;
+        let after = made_simple(&part, simplify)?;
+        other_sizes(m, &part, &after).map_err(|e| format!("simplified, {e}\n{after}"))?;
+    }
+    Ok(())
 }
 
-fn simplified(m: &mut Maker, before: &Graph, after: &Graph, expected: &[&Tensor]) -> Checked {
+fn made_simple(graph: &Graph, simplify: Simplify) -> Checked<Graph> {
+    let mut after = graph.clone();
+    let evaluator = BurnEvaluator::cpu();
+    caught(|| simplify(&mut after, &Context::new(&evaluator))).map_err(|e| format!("simplifying: {e}"))?;
+    Ok(after)
+}
+
+fn simplified(before: &Graph, after: &Graph, given: &[Tensor], expected: &[&Tensor]) -> Checked {
     let names = |g: &Graph| -> Vec<String> {
         let inputs = g.inputs().iter().map(|n| g.value((*n).into()).name.clone());
         inputs.chain(g.outputs().iter().map(|o| o.name.clone())).collect()
@@ -70,13 +88,24 @@ fn simplified(m: &mut Maker, before: &Graph, after: &Graph, expected: &[&Tensor]
     if inputs(before) != inputs(after) {
         return Err(format!("inputs became {:?} instead of {:?}", inputs(after), inputs(before)));
     }
-    same(after, expected, &run(after, &m.inputs)?)?;
-    all_fit(after, &m.inputs)?;
-    round_trips(after, &m.inputs, expected)?;
-    for _ in 0..2 {
-        other_sizes(m, before, after)?;
-    }
-    Ok(())
+    same(after, expected, &run(after, given)?)?;
+    all_fit(after, given)?;
+    round_trips(after, given, expected)
+}
+
+/// The graph without the shapes of its inputs, and so without most that inference found.
+fn knowing_less(g: &Graph) -> Checked<Option<Graph>> {
+    let Some(known) = digests(g) else { return Ok(None) };
+    let replaced = |text: &str, pattern: &str, by: &str| {
+        Regex::new(pattern).map(|r| r.replace_all(text, by).into_owned()).map_err(|e| e.to_string())
+    };
+    // What stands two blanks from the left is not inside of a body.
+    let shape = r#"[a-z0-9?]+\[[^\]]*\]"#;
+    let text = replaced(&g.to_string(), &format!(r"(?m)^(  (?:%|_|\}}).*) : {shape}(, {shape})*$"), "$1")?;
+    let text = replaced(&text, r"(?m)^(  input [^=]*: [a-z0-9]+)\[[^\]=]*\]$", "$1[*]")?;
+    caught(|| text::parse_with(&text, &|d| known.get(d).cloned()))
+        .map(Some)
+        .map_err(|e| format!("without shapes: {e}\n{text}"))
 }
 
 /// What `f` returns, panics among the errors.
@@ -161,29 +190,37 @@ fn all_fit(g: &Graph, inputs: &[Tensor]) -> Checked {
 
 /// All tensors in `g` that the text form gives by their digest.
 fn tensors(g: &Graph, found: &mut HashMap<String, Vec<Tensor>>) {
+    // Shorter ones are written out.
+    let long = |t: &Tensor| t.len() > 16;
     for n in g.ids() {
-        if let Op::Constant(c) = g.op(n) {
+        if let Op::Constant(c) = g.op(n)
+            && long(&c.0)
+        {
             found.entry(digest(&c.0)).or_default().push(c.0.clone());
         }
         g.op(n).bodies().into_iter().for_each(|b| tensors(b.graph(), found));
     }
     for n in g.inputs() {
         if let Op::Input(input) = g.op(*n)
-            && let Some(t) = &input.default
+            && let Some(t) = input.default.as_ref().filter(|t| long(t))
         {
             found.entry(digest(t)).or_default().push(t.clone());
         }
     }
 }
 
-fn round_trips(g: &Graph, inputs: &[Tensor], expected: &[&Tensor]) -> Checked {
+/// What the digests in the text form of `g` stand for, unless one stands for equal bytes in several shapes.
+fn digests(g: &Graph) -> Option<HashMap<String, Tensor>> {
     let mut known = HashMap::new();
     tensors(g, &mut known);
-    // One digest may stand for equal bytes in several shapes, and names but one of them.
-    let ambiguous = known.values().any(|t| t.iter().any(|u| (u.dtype(), u.shape()) != (t[0].dtype(), t[0].shape())));
-    if !ambiguous {
+    let same = |t: &[Tensor]| t.iter().all(|u| (u.dtype(), u.shape()) == (t[0].dtype(), t[0].shape()));
+    known.into_iter().map(|(d, t)| same(&t).then(|| (d, t[0].clone()))).collect()
+}
+
+fn round_trips(g: &Graph, inputs: &[Tensor], expected: &[&Tensor]) -> Checked {
+    if let Some(known) = digests(g) {
         let printed = g.to_string();
-        let parsed = caught(|| text::parse_with(&printed, &|d| known.get(d).map(|t| t[0].clone())))
+        let parsed = caught(|| text::parse_with(&printed, &|d| known.get(d).cloned()))
             .map_err(|e| format!("its text: {e}\n{printed}"))?;
         if parsed.to_string() != printed {
             return Err(format!("its text\n{printed}became\n{parsed}"));
@@ -197,9 +234,13 @@ fn round_trips(g: &Graph, inputs: &[Tensor], expected: &[&Tensor]) -> Checked {
     same(&model.graph, expected, &run(&model.graph, inputs).map_err(|e| format!("from ONNX: {e}"))?)
         .map_err(|e| format!("from ONNX: {e}"))?;
     let second = caught(|| onnx::to_bytes(&model))?;
-    if first != second {
-        let (a, b) = (model.graph.to_string(), read(&second)?.graph.to_string());
-        return Err(format!("written again it is {} bytes instead of {}:\n{a}became\n{b}", second.len(), first.len()));
+    // A constant that a body has as a capture and does not read is gone when it is read.
+    // Without shapes to begin with, the first file may say more of them than the second.
+    let free = g.and_bodies().len() > 1 || g.inputs().iter().any(|n| g.fact((*n).into()).shape.is_none());
+    let third = if free { written(&read(&second)?.graph)? } else { first.clone() };
+    if second != third {
+        let (a, b) = (read(&third)?.graph, read(&second)?.graph);
+        return Err(format!("written again it is {} bytes instead of {}:\n{a}became\n{b}", second.len(), third.len()));
     }
     Ok(())
 }

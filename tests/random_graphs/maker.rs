@@ -445,8 +445,18 @@ impl Maker {
             remove_dead(&mut graph, n);
         }
         let values = self.values.iter().filter(|v| graph.contains(v.port.node)).cloned().collect();
-        let (inputs, open) = (self.inputs.clone(), Graph::default());
-        Self { rng: self.rng.clone(), graph, values, inputs, failure: None, open, body: false, took: vec![], names: self.names }
+        let (inputs, open) = (self.inputs.clone(), self.open.clone());
+        Self {
+            rng: self.rng.clone(),
+            graph,
+            values,
+            inputs,
+            failure: None,
+            open,
+            body: false,
+            took: vec![],
+            names: self.names,
+        }
     }
 
     fn fail<T>(&mut self, name: &str, operands: &[Option<V>], why: &str) -> Option<T> {

@@ -39,6 +39,10 @@ fn fuse(graph: &Graph, node: NodeId) -> Result<Verdict, Verdict> {
         return Err(shared(graph, x));
     }
     let layer = Layer::new(graph, x.node)?;
+    // A MatMul of more than two axes has its channels last, BatchNormalization has them second.
+    if layer.output.1 != 1 {
+        return Err(Verdict::No);
+    }
     let parameter = |slot| {
         let port = graph.operand(node, slot).ok_or(Verdict::No)?;
         let name = &graph.value(port).name;

@@ -52,8 +52,10 @@ fn reshape(m: &mut Maker) -> Option<()> {
             let at = m.size(0, target.len() - 1);
             target[at] = -1;
         }
+        // With zeros meant as such none can be copied.
+        let meant = !target.contains(&0) && m.chance(0.1);
         let target = m.ints(&target);
-        x = m.op("Reshape", &[Some(x), Some(target)], &[])?;
+        x = m.op("Reshape", &[Some(x), Some(target)], &if meant { vec![("allowzero", i(1))] } else { vec![] })?;
     }
     Some(())
 }

@@ -12,7 +12,7 @@ use compress_compiler::tensor::{DType, Tensor};
 
 pub const ENTRIES: &[&[Entry]] = &[
     entries!(true: constants 5, clamps 3, gelu 3, layer_norm 3, reduced 3, repeated 3, neutral 3),
-    entries!(false: conv_block 8, padded 4, attention 5, heads 2, flattened 2),
+    entries!(false: conv_block 8, padded 4, attention 5, heads 2, flattened 2, layers 4, expand_like 3, positions 2, window_of_shape 2),
 ];
 
 fn scalar(m: &mut Maker, x: V, v: f32) -> Option<V> {
@@ -283,4 +283,95 @@ fn neutral(m: &mut Maker) -> Option<()> {
     };
     let turned = matches!(name, "Add" | "Mul") && m.chance(0.4);
     done(m.op(name, &if turned { [Some(c), Some(x)] } else { [Some(x), Some(c)] }, &[]))
+}
+
+/// A layer of another kind than Conv, and what can move into it.
+fn layers(m: &mut Maker) -> Option<()> {
+    let mut y = match m.int(0, 2) {
+        0 => {
+            let x = picture(m, 2);
+            let (c, out) = (m.shape(x)[1], m.size(1, 3));
+            let w = m.weight(DType::F32, &[c, out, 2, 2]);
+            let bias = m.maybe_weight(0.5, DType::F32, &[out]);
+            m.op("ConvTranspose", &[Some(x), Some(w), bias], &[])?
+        }
+        1 => {
+            let (rank, out) = (m.size(2, 3), m.size(1, 4));
+            let x = m.x(rank);
+            let k = m.shape(x)[rank - 1];
+            let w = m.weight(DType::F32, &[k, out]);
+            m.op("MatMul", &[Some(x), Some(w)], &[])?
+        }
+        _ => {
+            let x = m.x(2);
+            let (k, out) = (m.shape(x)[1], m.size(1, 4));
+            let w = m.weight(DType::F32, &[out, k]);
+            let bias = m.maybe_weight(0.5, DType::F32, &[out]);
+            m.op("Gemm", &[Some(x), Some(w), bias], &[("transB", i(1))])?
+        }
+    };
+    if m.chance(0.5) {
+        y = batch_norm_of(m, y)?;
+    }
+    for name in ["Mul", "Add", "Div", "Sub"] {
+        if m.chance(0.35) {
+            let channels = if m.rank(y) == 4 { 1 } else { m.rank(y) - 1 };
+            let mut shape = vec![m.shape(y)[channels]];
+            shape.resize(m.rank(y) - channels, 1);
+            let shape = m.one(&[shape, vec![], vec![1]]);
+            let t = m.filled(DType::F32, &shape, 0.4, 2.0);
+            let c = m.constant(t);
+            let turned = matches!(name, "Mul" | "Add") && m.chance(0.4);
+            y = m.op(name, &if turned { [Some(c), Some(y)] } else { [Some(y), Some(c)] }, &[])?;
+        }
+    }
+    Some(())
+}
+
+/// What PyTorch makes of `x.expand(...)`: a target with ones where it had -1.
+fn expand_like(m: &mut Maker) -> Option<()> {
+    let like = m.of(DType::F32, 1..=4);
+    let rank = m.rank(like);
+    let shape = m.op("Shape", &[Some(like)], &[])?;
+    let target = if m.chance(0.5) {
+        let keep: Vec<i64> = (0..rank).map(|_| m.one(&[-1, 1])).collect();
+        let (keep, minus) = (m.ints(&keep), m.ints(&[-1]));
+        let hit = m.op("Equal", &[Some(keep), Some(minus)], &[])?;
+        m.op("Where", &[Some(hit), Some(shape), Some(keep)], &[])?
+    } else {
+        shape
+    };
+    let ones = vec![1; m.size(0, rank)];
+    let x = m.weight(DType::F32, &ones);
+    let y = m.op("Expand", &[Some(x), Some(target)], &[])?;
+    done(m.op("Add", &[Some(like), Some(y)], &[]))
+}
+
+/// Positions along an axis, looked up in a table.
+fn positions(m: &mut Maker) -> Option<()> {
+    let x = m.of(DType::F32, 2..=3);
+    let shape = m.op("Shape", &[Some(x)], &[])?;
+    let (zero, one) = (m.scalar(0), m.scalar(1));
+    let length = m.op("Gather", &[Some(shape), Some(one)], &[])?;
+    let range = m.op("Range", &[Some(zero), Some(length), Some(one)], &[])?;
+    let axes = m.ints(&[0]);
+    let rows = m.op("Unsqueeze", &[Some(range), Some(axes)], &[])?;
+    let table = m.filled(DType::F32, &[m.shape(x)[1].max(6), 3], -1.0, 1.0);
+    let table = m.constant(table);
+    done(m.op("Gather", &[Some(table), Some(rows)], &[]))
+}
+
+/// A Slice or Pad whose bounds come from a shape.
+fn window_of_shape(m: &mut Maker) -> Option<()> {
+    let x = m.of(DType::F32, 1..=3);
+    let shape = m.op("Shape", &[Some(x)], &[])?;
+    let (zero, one) = (m.ints(&[0]), m.ints(&[1]));
+    let size = m.op("Gather", &[Some(shape), Some(zero)], &[])?;
+    let end = if m.chance(0.5) { m.op("Sub", &[Some(size), Some(one)], &[])? } else { size };
+    let y = m.op("Slice", &[Some(x), Some(zero), Some(end), Some(zero)], &[])?;
+    if m.chance(0.5) {
+        let pads = m.op("Concat", &[Some(one), Some(zero)], &[("axis", i(0))])?;
+        m.op("Pad", &[Some(x), Some(pads), None, Some(zero)], &[])?;
+    }
+    if m.chance(0.5) { done(m.op("Shape", &[Some(y)], &[])) } else { Some(()) }
 }

@@ -108,9 +108,12 @@ pub(super) fn quantize(op: &Quantize, mut a: Args) -> Result<Value> {
     if !is_narrow(dtype) {
         y = y.round();
     }
-    if let Some(zero) = zero {
-        y = by(y, zero, Float::add_scalar, Float::add)?;
-    }
+    y = match zero {
+        Some(zero) => by(y, zero, Float::add_scalar, Float::add)?,
+        // An integer has no -0.0, which rounding leaves of small negative numbers.
+        None if !is_narrow(dtype) => y.add_scalar(0.0),
+        None => y,
+    };
     saturated(y, dtype, op.saturate, a.device).map(Value::Float)
 }
 

@@ -58,3 +58,19 @@ fn constants_are_dequantised_once_and_alike() {
     let y = Executable::new(&verify(&g).unwrap(), &Device::cpu()).unwrap().run(&[]).unwrap();
     assert_eq!(y[0].bytes(), at_run_time.bytes());
 }
+
+/// An integer zero has no sign, also while it is held as a float.
+#[test]
+fn small_negative_numbers_become_zero() {
+    let text = r#"graph "g" {
+        input %x: f32[2]
+        const %scale: f32[] = [1]
+        const %zero: i8[] = [0]
+        %q = QuantizeLinear(%x, %scale, %zero)
+        %y = DequantizeLinear(%q, %scale, %zero)
+        output %y
+    }"#;
+    let g = compress_compiler::text::parse(text).unwrap();
+    let y = Executable::new(&verify(&g).unwrap(), &Device::cpu()).unwrap().run(&[f32s(&[-0.25, -0.0])]).unwrap();
+    assert_eq!(y[0].bytes(), [0; 8]);
+}
