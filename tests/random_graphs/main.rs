@@ -14,6 +14,7 @@
 //! made a change.
 
 mod check;
+mod choose;
 mod known;
 mod maker;
 mod rules;
@@ -38,13 +39,14 @@ use proptest::{
 };
 use rules::{Counts, Listener};
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
     env,
+    sync::Once,
 };
 
 /// Graphs in one run of the tests.
-const CASES: u32 = 400;
+const CASES: u32 = 3000;
 
 /// The most steps of a plan.
 const STEPS: usize = 25;
@@ -136,16 +138,28 @@ fn cases() -> u32 {
     env::var("PROPTEST_CASES").ok().and_then(|s| s.parse().ok()).unwrap_or(CASES)
 }
 
+thread_local! {
+    /// Whether panics of this thread are caught, and told with their graph.
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Checks random graphs; the error is the smallest plan that fails, its graph and what is wrong.
 fn search(cases: u32, simplify: Simplify) -> std::result::Result<(), String> {
-    // Panics are errors here, and told once.
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let told = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !QUIET.get() {
+                told(info);
+            }
+        }));
+    });
+    QUIET.set(true);
     let done = runner(cases).run(&plans(), |plan| {
         let mut m = build(&plan);
         check(&mut m, simplify).map_err(|e| TestCaseError::fail(smallest(&m, e, simplify)))
     });
-    std::panic::set_hook(hook);
+    QUIET.set(false);
     done.map_err(|e| match e {
         TestError::Fail(why, plan) => format!("{}\n{plan:?}", why.message()),
         TestError::Abort(why) => why.message().into(),
