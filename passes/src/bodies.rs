@@ -165,7 +165,10 @@ fn inside(graph: &mut Graph, n: NodeId, cx: &Context, depth: usize, seen: &mut S
         operands[..own].iter().copied().chain(outer.iter().zip(&kept).filter(|(_, k)| **k).map(|(p, _)| Some(*p)));
     graph.set_operands(n, &left.collect::<Vec<_>>());
     outer.iter().for_each(|p| drop(remove_dead(graph, p.node)));
+    let before = graph.node(n).outputs.clone();
     graph.infer(n)?;
+    // Where results are known better, so may be what reads them: the next round infers that.
+    edits += usize::from(graph.node(n).outputs != before);
     let facts = facts.into_iter().zip(kept).filter(|(_, kept)| *kept).map(|(f, _)| f).collect();
     seen.0.insert(n, (bodies, facts));
     done.edits += edits;

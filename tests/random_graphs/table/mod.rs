@@ -49,6 +49,12 @@ pub fn all() -> Vec<Entry> {
     entries.flat_map(|e| std::iter::repeat_n(e.clone(), e.weight)).collect()
 }
 
+/// Those that rules are about.
+pub fn focused() -> Vec<Entry> {
+    let lists = [patterns::ENTRIES, moving::ENTRIES].into_iter().flatten().copied().flatten();
+    lists.flat_map(|e| std::iter::repeat_n(e.clone(), e.weight)).collect()
+}
+
 /// Those that may stand in a body.
 pub fn tame() -> Vec<Entry> {
     all().into_iter().filter(|e| e.tame).collect()
