@@ -68,7 +68,8 @@ fn chain(relus: usize, bad: Option<usize>) -> Graph {
         nodes.insert_str(0, &format!("const %shift{i}: f32[] = [{}]\n", (i + 1) as f32 / 2.0));
         last = format!("s{i}");
     }
-    text::parse(&format!("graph \"g\" {{ input %x: f32[3,4]\n{nodes}%same = Identity(%{last})\noutput %same }}")).unwrap()
+    text::parse(&format!("graph \"g\" {{ input %x: f32[3,4]\n{nodes}%same = Identity(%{last})\noutput %same }}"))
+        .unwrap()
 }
 
 fn passes() -> Vec<Box<dyn Pass>> {

@@ -1,12 +1,6 @@
 //! `compress MODEL --bisect`: which change, if any, makes the model compute something else.
 
-use crate::{
-    data::Sets,
-    interrupt, measure,
-    measure::DataCalibrator,
-    plan::CompressPlan,
-    terminal,
-};
+use crate::{data::Sets, interrupt, measure, measure::DataCalibrator, plan::CompressPlan, terminal};
 use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
@@ -49,10 +43,9 @@ pub fn run(plan: &CompressPlan, graph: &Graph, pipeline: &Pipeline, sets: &Sets,
     })?;
     match culprit {
         None => Ok(()),
-        Some(c) => Err(Error::bug(format!(
-            "pass `{}`, change {}, rule `{}`: {}",
-            c.pass, c.edit, c.rule, c.difference
-        ))
-        .at(c.node)),
+        Some(c) => {
+            Err(Error::bug(format!("pass `{}`, change {}, rule `{}`: {}", c.pass, c.edit, c.rule, c.difference))
+                .at(c.node))
+        }
     }
 }

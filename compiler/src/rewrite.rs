@@ -68,7 +68,12 @@ impl Edit {
 
     /// Adds an operator with so many outputs.
     pub fn nodes(&mut self, name: &str, op: impl Into<Op>, operands: &[Option<Ref>], outputs: usize) -> Vec<Ref> {
-        self.makes.push(Make::Node { name: name.into(), op: Box::new(op.into()), operands: operands.to_vec(), outputs });
+        self.makes.push(Make::Node {
+            name: name.into(),
+            op: Box::new(op.into()),
+            operands: operands.to_vec(),
+            outputs,
+        });
         (0..outputs).map(|slot| Ref::New { index: self.makes.len() - 1, slot }).collect()
     }
 

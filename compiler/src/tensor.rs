@@ -349,7 +349,9 @@ impl Tensor {
             DType::F16 | DType::BF16 => count(b, |c| u16::from_le_bytes(c) << 1 != 0),
             DType::F32 => count(b, |c| u32::from_le_bytes(c) << 1 != 0),
             DType::F64 => count(b, |c| u64::from_le_bytes(c) << 1 != 0),
-            d if d.is_float() => narrow::unpack(d.bits(), b, self.len()).filter(|c| narrow::decode(d, *c) != 0.0).count(),
+            d if d.is_float() => {
+                narrow::unpack(d.bits(), b, self.len()).filter(|c| narrow::decode(d, *c) != 0.0).count()
+            }
             d if d.bits() < 8 => narrow::unpack(d.bits(), b, self.len()).filter(|c| *c != 0).count(),
             d => b.chunks_exact(d.size()).filter(|c| c.iter().any(|b| *b != 0)).count(),
         })

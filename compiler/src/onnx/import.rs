@@ -148,7 +148,8 @@ impl<'a> Importer<'a> {
             if let Some(t) = &default {
                 // The caller may give another value, so only type and shape are known.
                 let given = Fact::new(Some(t.dtype()), Fact::of(t).shape);
-                fact = given.refined(&fact).map_err(|e| e.about(format_args!("the default of input `{}`", input.name)))?;
+                fact =
+                    given.refined(&fact).map_err(|e| e.about(format_args!("the default of input `{}`", input.name)))?;
             }
             let node = self.graph.add_input(&input.name, fact, Op::Input(Input { default }))?;
             self.values.insert(input.name.clone(), Some(node.into()));
@@ -276,7 +277,8 @@ impl<'a> Importer<'a> {
                 operands.resize(node.input.len(), None);
                 operands.extend(captures.iter().map(|(_, port)| Some(*port)));
                 let captures = captures.into_iter().map(|(name, _)| name).collect();
-                let op = Opaque { captures, reason: e.message().into(), opset: self.opset, proto: Box::new(node.clone()) };
+                let op =
+                    Opaque { captures, reason: e.message().into(), opset: self.opset, proto: Box::new(node.clone()) };
                 let names: Vec<String> = node.output.iter().map(|o| self.value_name(o)).collect();
                 self.graph.add_node(
                     &name,

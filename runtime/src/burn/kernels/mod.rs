@@ -1,7 +1,7 @@
 //! What each operator computes: one file a family, and the one match that finds it.
 
-mod attention;
 mod arrange;
+mod attention;
 mod binary;
 mod cast;
 mod conv;
@@ -13,10 +13,10 @@ mod fill;
 mod find;
 mod grid;
 mod index;
-mod linear_attention;
 mod int_matmul;
-mod loss;
 mod integer;
+mod linear_attention;
+mod loss;
 mod matmul;
 mod movement;
 mod norm;
@@ -240,7 +240,9 @@ pub fn eval(op: &Op, mut a: Args) -> Result<Vec<Value>> {
         Op::Size(_) => arrange::size(a)?,
         Op::Quantize(op) => quantize::quantize(op, a)?,
         Op::Dequantize(op) => quantize::dequantize(op, a)?,
-        Op::If(_) | Op::Loop(_) | Op::Scan(_) => return Err(Error::bug("an operator with bodies is run by the interpreter")),
+        Op::If(_) | Op::Loop(_) | Op::Scan(_) => {
+            return Err(Error::bug("an operator with bodies is run by the interpreter"));
+        }
     };
     Ok(vec![one])
 }

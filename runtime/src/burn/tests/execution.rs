@@ -86,7 +86,12 @@ fn a_value_read_twice_by_one_node() {
 #[test]
 fn unknown_operators_matter_only_where_needed() {
     let (mut g, sum) = model();
-    let opaque = Op::Opaque(Opaque { proto: Default::default(), captures: vec![], opset: 13, reason: "operator Mystery".into() });
+    let opaque = Op::Opaque(Opaque {
+        proto: Default::default(),
+        captures: vec![],
+        opset: 13,
+        reason: "operator Mystery".into(),
+    });
     let mut proto_outputs = opaque.clone();
     if let Op::Opaque(o) = &mut proto_outputs {
         o.proto.output.push("m".into());

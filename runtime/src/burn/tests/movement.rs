@@ -110,7 +110,10 @@ fn picks_and_replaces() {
     assert_eq!(fails(Gather { axis: 0 }, &[&noise(&[3], 1), &Tensor::i64s(&[-4])]), Kind::Malformed);
     for x in kinds(&[3, 2]) {
         let replacement = run(Slice, &[&x, &Tensor::i64s(&[0]), &Tensor::i64s(&[2])]);
-        let y = run(ScatterNd { reduction: Reduction::Replace }, &[&x, &Tensor::ints(DType::I64, &[2, 1], &[2, -2]), &replacement]);
+        let y = run(
+            ScatterNd { reduction: Reduction::Replace },
+            &[&x, &Tensor::ints(DType::I64, &[2, 1], &[2, -2]), &replacement],
+        );
         assert_eq!(numbers(&y), [0, 1, 2, 3, 0, 1]);
         let one = run(
             Slice,
@@ -120,12 +123,19 @@ fn picks_and_replaces() {
                 &Tensor::i64s(&[6]),
             ],
         );
-        let y = run(ScatterNd { reduction: Reduction::Replace }, &[&x, &Tensor::ints(DType::I64, &[1, 2], &[0, 1]), &one]);
+        let y =
+            run(ScatterNd { reduction: Reduction::Replace }, &[&x, &Tensor::ints(DType::I64, &[1, 2], &[0, 1]), &one]);
         assert_eq!(numbers(&y), [0, 5, 2, 3, 4, 5]);
     }
     let (x, u) = (noise(&[3, 2], 1), noise(&[1, 2], 1));
-    assert_eq!(fails(ScatterNd { reduction: Reduction::Replace }, &[&x, &Tensor::ints(DType::I64, &[1, 1], &[3]), &u]), Kind::Malformed);
-    assert_eq!(fails(ScatterNd { reduction: Reduction::Replace }, &[&x, &Tensor::ints(DType::I64, &[1, 2], &[0, 0]), &u]), Kind::Malformed);
+    assert_eq!(
+        fails(ScatterNd { reduction: Reduction::Replace }, &[&x, &Tensor::ints(DType::I64, &[1, 1], &[3]), &u]),
+        Kind::Malformed
+    );
+    assert_eq!(
+        fails(ScatterNd { reduction: Reduction::Replace }, &[&x, &Tensor::ints(DType::I64, &[1, 2], &[0, 0]), &u]),
+        Kind::Malformed
+    );
 }
 
 #[test]

@@ -115,14 +115,13 @@ fn transposed_convolutions() {
         let (x, w) = (noise(xs, 4), noise(ws, 5));
         let m = ws[1] * *group as usize;
         let b = noise(&[m], 6);
-        let op =
-            ConvTranspose {
-                window: window.clone(),
-                group: *group,
-                kernel: vec![],
-                output_padding: extra.to_vec(),
-                output_shape: vec![],
-            };
+        let op = ConvTranspose {
+            window: window.clone(),
+            group: *group,
+            kernel: vec![],
+            output_padding: extra.to_vec(),
+            output_shape: vec![],
+        };
         // Each input element adds the kernel to the output.
         let (sx, sk, axes) = (spatial(xs), spatial(ws), xs.len() - 2);
         let at = each(window, sx, sk, axes);
