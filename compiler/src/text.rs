@@ -29,6 +29,7 @@
 //! input may also leave out the types of operators, and give a constant as `zeros`,
 //! `fill(VALUE)` or `random(SEED)`.
 
+mod literal;
 mod parse;
 #[cfg(test)]
 mod tests;
