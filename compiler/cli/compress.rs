@@ -92,12 +92,20 @@ pub fn run(args: CompressArgs) -> Result<()> {
     counting.join().map_err(|_| Error::bug("counting zeros failed"))?;
     report.input = facts::file(&plan.model, &original);
     report.output = Some(facts::file(&plan.output, &written));
+    let lossless = pipeline.passes.iter().all(|p| p.is_exact());
     match (&sets, before) {
         (Some(sets), Some(before)) => measure_all(&plan, (&original, &before), &written, sets, &device, &mut report)
+            .map_err(|e| if lossless { ours(e) } else { e })
             .map_err(|e| e.in_file(&plan.model))?,
         _ => report.layers = facts::layers(&written.graph).into_iter().map(|(_, l)| l).collect(),
     }
     honest_sentences(&plan, &mut report);
+    if let Some(db) = report.accuracy.as_ref().and_then(|a| a.sqnr_db).filter(|db| lossless && *db < ROUNDING_DB) {
+        report.warnings.push(format!(
+            "simplification alone should change nothing, but the outputs differ by more than rounding ({db:.1} dB): \
+             --bisect names the change"
+        ));
+    }
     report.gates = gates(&plan.gates, &report)?;
 
     if interrupt::stopped() {
@@ -112,6 +120,19 @@ pub fn run(args: CompressArgs) -> Result<()> {
         terminal::print(&terminal::table(&report));
     }
     verdict(&report.gates)
+}
+
+/// Outputs that differ by rounding alone are closer than this.
+const ROUNDING_DB: f64 = 40.0;
+
+/// Where nothing meant to change the outputs, their number and shapes are our affair.
+fn ours(e: Error) -> Error {
+    match e.kind() {
+        Kind::Data => {
+            Error::bug(e.message().to_string()).help("--bisect names the change that is wrong; please report it")
+        }
+        _ => e,
+    }
 }
 
 /// Larger models are not run only to be measured: original and result would both have to be in

@@ -82,6 +82,7 @@ impl CompressPlan {
             let known: Vec<&str> = compress_passes::STAGES.iter().map(|s| s.name).collect();
             return Err(Error::usage(format!("--stop-after {stop}")).help(format!("passes: {}", known.join(", "))));
         }
+        replaceable(&output)?;
         if !a.force && !a.dry_run && !a.bisect && output.exists() {
             return Err(Error::file("exists already").in_file(&output).help("pass --force, or another name with -o"));
         }
@@ -142,6 +143,7 @@ impl CompressPlan {
             output,
         };
         let report = plan.report_path();
+        replaceable(&report)?;
         if same_file(&report, &plan.output) || same_file(&report, &plan.model) {
             return Err(Error::usage("the report would replace a model")
                 .in_file(&report)
@@ -219,6 +221,15 @@ fn same_file(a: &Path, b: &Path) -> bool {
 }
 
 /// Finds out before hours of work whether the result can be written.
+/// # Errors
+/// File when there is something at `path` that is no file: a device, a pipe or a folder would be gone.
+fn replaceable(path: &Path) -> Result<()> {
+    match std::fs::metadata(path) {
+        Ok(m) if !m.is_file() => Err(Error::file("is no regular file, and would be replaced").in_file(path)),
+        _ => Ok(()),
+    }
+}
+
 fn writable(folder: Option<&Path>) -> Result<()> {
     let folder = folder.filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     tempfile::Builder::new()
@@ -233,7 +244,8 @@ fn percent(s: &str) -> Result<f64> {
     let bad = || Error::usage(format!("`{s}` is not a share such as 1% or 0.01"));
     let value = match s.strip_suffix('%') {
         Some(p) => p.trim().parse::<f64>().map_err(|_| bad())? / 100.0,
-        None => s.parse::<f64>().map_err(|_| bad())?,
+        // A bare 1 may be meant as one per cent.
+        None => s.parse::<f64>().ok().filter(|v| *v < 1.0).ok_or_else(bad)?,
     };
     if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(bad()) }
 }

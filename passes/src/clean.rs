@@ -6,7 +6,7 @@ use compress_compiler::{
     graph::Graph,
     node::{NodeId, Port},
     op::{Op, Operator},
-    ops::{binary::Binary, transpose::Transpose},
+    ops::{binary::Binary, control::Body, transpose::Transpose},
     pass::{Context, Outcome, Pass},
     rewrite::{Edit, Rule, Verdict, remove_dead, rewrite},
     tensor::{DType, Tensor},
@@ -49,7 +49,7 @@ fn merge_equal(graph: &mut Graph, cx: &Context) -> Result<usize> {
     let mut edits = 0;
     for n in graph.topological()? {
         cx.check()?;
-        if matches!(graph.op(n), Op::Input(_) | Op::Opaque(_)) {
+        if matches!(graph.op(n), Op::Input(_)) || by_chance(graph.op(n)) {
             continue;
         }
         let same = seen.entry(hash(graph, n)).or_default();
@@ -67,6 +67,16 @@ fn merge_equal(graph: &mut Graph, cx: &Context) -> Result<usize> {
         edits += 1;
     }
     Ok(edits)
+}
+
+/// Whether an operator may make something else each time: training's Dropout, and what nobody knows.
+fn by_chance(op: &Op) -> bool {
+    let inside = |b: &&Body| b.graph().operators().any(|n| by_chance(b.graph().op(n)));
+    match op {
+        Op::Opaque(_) => true,
+        Op::Dropout(d) => d.trains,
+        op => op.bodies().iter().any(inside),
+    }
 }
 
 /// Equal nodes hash alike. Attributes and most of a large weight are left to the comparison.

@@ -67,9 +67,9 @@ impl Normalised {
     }
 }
 
-/// The single number that a constant is.
+/// The single number that a constant is. One of more axes would give them to the result.
 fn number(graph: &Graph, port: Port) -> Option<f32> {
-    match graph.constant(port)?.as_f32()?[..] {
+    match graph.constant(port).filter(|t| t.shape().len() <= 1)?.as_f32()?[..] {
         [v] => Some(v),
         _ => None,
     }
@@ -142,6 +142,11 @@ pub fn with_constant(graph: &Graph, node: NodeId, port: Port, axes: usize) -> Op
 pub fn as_scale(graph: &Graph, edit: &mut Edit, port: Port, tensor: &Tensor, sizes: &[usize]) -> Option<Ref> {
     if tensor.shape() == sizes {
         return Some(port.into());
+    }
+    // An axis of size 1 would grow to that of the constant.
+    let aligned = tensor.shape().iter().rev().zip(sizes.iter().rev());
+    if aligned.into_iter().any(|(d, size)| d != size && *d != 1) {
+        return None;
     }
     let len = sizes.iter().try_fold(1usize, |n, s| n.checked_mul(*s)).filter(|n| *n <= MOST_ONES)?;
     let tensor = match tensor.as_f32()?[..] {

@@ -6,9 +6,10 @@ pub const MAX_FILE: u64 = (1 << 31) - 1;
 pub const MAX_DEPTH: usize = 64;
 /// Messages in one file: ten of them (a node with its attributes) for each of a million nodes.
 pub const MAX_MESSAGES: usize = 10_000_000;
-/// Messages that are not initializers may have this many of them a kilobyte of file: real
-/// files have a few, a file of empty nodes hundreds.
-pub const MAX_MESSAGES_PER_KB: usize = 128;
+/// Bytes that parsed messages may take whatever the file's size: those of some hundred thousand nodes.
+pub const PARSED_BYTES: usize = 64 << 20;
+/// Bytes that they may take for each byte of the file. An empty node takes two in the file and some hundred parsed.
+pub const PARSED_BYTES_PER_BYTE: usize = 32;
 /// Nodes of one graph.
 pub const MAX_NODES: usize = 1_000_000;
 /// Elements of one tensor.

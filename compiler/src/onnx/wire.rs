@@ -6,8 +6,9 @@
 //! the same messages, in which the raw data of every tensor is a [`Ref`] to where it lies.
 //! As every raw data of a skeleton was put there by the walk, a file can't forge one.
 
-use super::limits::{MAX_DEPTH, MAX_MESSAGES, MAX_MESSAGES_PER_KB};
+use super::limits::{MAX_DEPTH, MAX_MESSAGES, PARSED_BYTES, PARSED_BYTES_PER_BYTE};
 use crate::error::{Error, Result};
+use onnx_protobuf::{AttributeProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, tensor_shape_proto::Dimension};
 
 /// The messages of ONNX that hold further messages.
 #[derive(Clone, Copy, PartialEq)]
@@ -35,6 +36,18 @@ pub(super) const RAW_DATA: u64 = 9;
 const MAX_FIELD: u64 = (1 << 29) - 1;
 
 impl Message {
+    /// The bytes that an empty message of this kind takes when it is parsed.
+    fn parsed_size(self) -> usize {
+        match self {
+            Self::Node => size_of::<NodeProto>(),
+            Self::Attribute => size_of::<AttributeProto>(),
+            Self::Tensor => size_of::<TensorProto>(),
+            Self::Value => size_of::<ValueInfoProto>(),
+            Self::Type => size_of::<TypeProto>(),
+            _ => size_of::<Dimension>(),
+        }
+    }
+
     /// The message in length-delimited field `field`; `None` for strings, bytes and numbers.
     pub(super) fn child(self, field: u64) -> Option<Message> {
         use Message::*;
@@ -125,8 +138,8 @@ impl Ref {
 /// Malformed for truncation, varint overflow, groups and other broken wire data; limit for
 /// depth and counts. Messages name the byte.
 pub(super) fn skeleton(bytes: &[u8], root: Message) -> Result<Vec<u8>> {
-    let budget = (bytes.len() / 1024 + 8).saturating_mul(MAX_MESSAGES_PER_KB).min(MAX_MESSAGES);
-    let mut walk = Walk { bytes, messages: 0, budget, out: vec![], copied: 0 };
+    let room = bytes.len().saturating_mul(PARSED_BYTES_PER_BYTE).saturating_add(PARSED_BYTES);
+    let mut walk = Walk { bytes, messages: 0, room, out: vec![], copied: 0 };
     walk.message(root, 0, bytes.len(), 0)?;
     walk.copy(bytes.len());
     Ok(walk.out)
@@ -135,7 +148,8 @@ pub(super) fn skeleton(bytes: &[u8], root: Message) -> Result<Vec<u8>> {
 struct Walk<'a> {
     bytes: &'a [u8],
     messages: usize,
-    budget: usize,
+    /// Bytes that the messages still to come may take when they are parsed.
+    room: usize,
     out: Vec<u8>,
     /// Everything before this byte is in `out`, or left out for good.
     copied: usize,
@@ -147,9 +161,13 @@ impl Walk<'_> {
             return Err(Error::limit(format!("messages nested deeper than {MAX_DEPTH} at byte {at}")));
         }
         self.messages += 1;
-        if self.messages > self.budget {
-            return Err(Error::limit(format!("more than {} protobuf messages for its size", self.budget)));
+        if self.messages > MAX_MESSAGES {
+            return Err(Error::limit(format!("more than {MAX_MESSAGES} protobuf messages")));
         }
+        self.room = self.room.checked_sub(kind.parsed_size()).ok_or_else(|| {
+            Error::limit(format!("more than {} protobuf messages for its size", self.messages))
+                .help("no exporter writes so many messages that hold nothing")
+        })?;
         let packed = if kind == Message::Tensor { packed_floats(self.bytes, at, end)? } else { None };
         while at < end {
             let start = at;
@@ -325,8 +343,8 @@ mod tests {
         let types = nested(vec![], 120, &[0x12, 0x2a]);
         assert_eq!(kind(&nested(types, 3, &[0x12, 0x5a, 0x3a])), Some(Kind::Limit));
 
-        let nodes = [0x0a, 0].repeat(100_000);
-        let mut model = vec![0x3a, 0xc0, 0x9a, 0x0c];
+        let nodes = [0x0a, 0].repeat(1_000_000);
+        let mut model = vec![0x3a, 0x80, 0x89, 0x7a];
         model.extend(nodes);
         assert_eq!(kind(&model), Some(Kind::Limit));
     }

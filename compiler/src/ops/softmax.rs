@@ -65,7 +65,12 @@ impl Operator for Softmax {
         Ok(vec![Fact::new(x.get(0).dtype, x.shape(0).clone())])
     }
     fn since(&self) -> i64 {
-        if self.coerced { 1 } else { 13 }
+        match (self.coerced, self.axis) {
+            (true, _) => 1,
+            // Of the last axis alone, the old form makes the same; it may count from the end from opset 11 on.
+            (false, -1) => 11,
+            (false, _) => 13,
+        }
     }
     fn until(&self) -> Option<i64> {
         self.coerced.then_some(12)

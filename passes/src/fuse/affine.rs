@@ -2,6 +2,7 @@
 //! layer's weight and bias.
 
 use super::{
+    constants::rounds,
     layer::{Layer, is_layer},
     shared,
 };
@@ -58,6 +59,9 @@ fn fuse(graph: &Graph, node: NodeId) -> Result<Verdict, Verdict> {
         (Binary::Div, false) => (each(|v| 1.0 / v), zeros),
         _ => return Err(Verdict::No),
     };
+    if shift.iter().any(|v| rounds(*v)) {
+        return Err(Verdict::Skip("a constant as large rounds what it is added to".into()));
+    }
     if graph.only_use(x).is_none() {
         return Err(shared(graph, x));
     }

@@ -63,11 +63,24 @@ fn fuse(graph: &Graph, node: NodeId) -> Option<Verdict> {
     if !joined.iter().all(|v| v.is_finite()) {
         return Some(Verdict::Skip("the joined constant would not be finite".into()));
     }
+    let lost = match outer.op {
+        Binary::Add => a.iter().chain(&b).any(|v| rounds(*v)),
+        _ => joined.iter().any(|v| v.is_subnormal() || *v == 0.0) && !a.contains(&0.0) && !b.contains(&0.0),
+    };
+    if lost {
+        return Some(Verdict::Skip("the constants round what they meet, which one in their place would not".into()));
+    }
     let mut edit = Edit::new();
     let constant = succeed(graph, &mut edit, inner.port, Tensor::f32(shape, &joined));
     let fused = edit.node(&graph.node(node).name, outer.op, &[Some(inner.x.into()), Some(constant)]);
     edit.replace(node.into(), fused);
     Some(Verdict::Apply(edit))
+}
+
+/// Whether adding `v` rounds most of what it is added to: adding 1.5 * 2^23 and taking it away again is
+/// how a float is rounded to a whole number.
+pub(super) fn rounds(v: f64) -> bool {
+    v.abs() >= 65536.0
 }
 
 /// A sum or product with a constant.

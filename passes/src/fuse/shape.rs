@@ -12,7 +12,10 @@ use compress_compiler::{
 };
 
 /// A Gather of adjacent entries, or a Slice, of `Shape(x)` is a Shape from one axis to another.
-pub(super) struct ShapePart;
+pub(super) struct ShapePart {
+    /// The newest opset that the model can move to.
+    pub(super) newest: i64,
+}
 
 impl Rule for ShapePart {
     fn name(&self) -> &'static str {
@@ -30,7 +33,7 @@ impl Rule for ShapePart {
         else {
             return Ok(Verdict::No);
         };
-        let Some((start, end)) = range(graph, node) else { return Ok(Verdict::No) };
+        let Some((start, end)) = range(graph, node).filter(|_| self.newest >= 15) else { return Ok(Verdict::No) };
         if !freed(graph, middle, |u| u.slot == 0 && range(graph, u.node).is_some()) {
             return Ok(shared(graph, middle));
         }

@@ -24,7 +24,10 @@ use std::collections::BTreeMap;
 const READERS: usize = 64;
 
 /// Slices that cut one axis into adjacent parts are one Split.
-pub(super) struct SplitSlices;
+pub(super) struct SplitSlices {
+    /// The newest opset that the model can move to.
+    pub(super) newest: i64,
+}
 
 impl Rule for SplitSlices {
     fn name(&self) -> &'static str {
@@ -36,6 +39,9 @@ impl Rule for SplitSlices {
     }
 
     fn apply(&self, graph: &Graph, node: NodeId, _: &Context) -> Result<Verdict> {
+        if self.newest < 13 {
+            return Ok(Verdict::No);
+        }
         Ok(split(graph, node)?.map_or(Verdict::No, Verdict::Apply))
     }
 }
