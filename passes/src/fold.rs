@@ -176,18 +176,20 @@ fn fixed_target(graph: &mut Graph, node: NodeId, cx: &Context) -> Result<usize> 
     Ok(1)
 }
 
-/// The constant with which a Reshape (without `allow_zero`) turns `input` into `output`, if
-/// one size at most must be left for it to find.
+/// The constant with which a Reshape (without `allow_zero`) turns `input` into `output`: the sizes
+/// that are not known are copied, or there is one of them, which is left to find. Not both, as -1 is
+/// undefined where what is copied is 0.
 pub(crate) fn reshape_target(input: &[Dim], output: &[Dim]) -> Option<Vec<i64>> {
-    let mut rest = false;
-    (0..output.len())
+    let target: Option<Vec<i64>> = (0..output.len())
         .map(|i| match &output[i] {
             // An empty axis would need `allow_zero`, and leaves -1 undefined.
             Dim::Known(n) => (*n > 0).then_some(*n),
             d if input.get(i).is_some_and(|x| x.same(d)) => Some(0),
-            _ => (!std::mem::replace(&mut rest, true)).then_some(-1),
+            _ => Some(-1),
         })
-        .collect()
+        .collect();
+    let count = |what: i64| target.iter().flatten().filter(|n| **n == what).count();
+    (count(-1) == 0 || count(-1) == 1 && count(0) == 0).then_some(target?)
 }
 
 /// The constant with which an Expand turns `input` into `output`.
