@@ -188,6 +188,8 @@ impl Pipeline {
             cx.check()?;
             let start = Instant::now();
             let done = pass.run(graph, cx)?;
+            // What the file declared and inference now contradicts was wrong.
+            graph.infer_all()?;
             crate::verify::verify(graph)
                 .map_err(|e| Error::new(Kind::Bug, format!("pass `{}` left a broken graph: {e}", pass.name())))?;
             let report = PassReport {

@@ -81,14 +81,13 @@ fn same_type(a: &Fact, b: &Fact, what: &str) -> Result<Fact> {
     }
 }
 
-/// Checks that a body has an input for each of `x`.
-fn check_operands(body: &Body, x: &Inputs) -> Result<()> {
+/// Checks that a body has an input for each of `x`, all of which are there but for the first few.
+fn check_operands(body: &Body, x: &Inputs, optional: usize) -> Result<()> {
     let (takes, given) = (body.graph().inputs().len(), x.0.len());
-    if given == takes {
-        Ok(())
-    } else {
-        Err(Error::malformed(format!("{given} operands for a body of {takes} inputs")))
+    if given == takes && x.0.iter().skip(optional).all(Option::is_some) {
+        return Ok(());
     }
+    Err(Error::malformed(format!("{} operands for a body of {takes} inputs", x.present().count())))
 }
 
 /// Runs one of two graphs. Inputs: the condition, then the captures.
@@ -125,8 +124,8 @@ impl Operator for If {
     }
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         let captured = Inputs(x.0.get(1..).unwrap_or_default());
-        check_operands(&self.then_branch, &captured)?;
-        check_operands(&self.else_branch, &captured)?;
+        check_operands(&self.then_branch, &captured, 0)?;
+        check_operands(&self.else_branch, &captured, 0)?;
         let (a, b) = (self.then_branch.results(), self.else_branch.results());
         if a.len() != b.len() {
             return Err(Error::malformed(format!("one branch makes {} values, the other {}", a.len(), b.len())));
@@ -187,7 +186,7 @@ impl Operator for Loop {
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         // Both of a Loop's own inputs may be absent.
         if x.0.len().max(self.body.graph().inputs().len()) > 2 {
-            check_operands(&self.body, x)?;
+            check_operands(&self.body, x, 2)?;
         }
         let results = self.body.results();
         let states = (0..self.states()).map(|i| same_type(x.get(i + 2), results[i + 1], &format!("state {i}")));
@@ -292,7 +291,7 @@ impl Operator for Scan {
         self.body.graph().outputs().len()
     }
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
-        check_operands(&self.body, x)?;
+        check_operands(&self.body, x, 0)?;
         let results = self.body.results();
         let mut length = Dim::Unknown;
         for i in 0..self.sequences {
