@@ -21,6 +21,7 @@ use compress_passes::pipeline;
 use compress_runtime::{
     burn::{evaluator::BurnEvaluator, exec::Executable},
     device::Device,
+    metrics::OUTPUTS_DIFFER,
 };
 
 /// Runs the main form of the command.
@@ -127,8 +128,8 @@ const ROUNDING_DB: f64 = 40.0;
 
 /// Where nothing meant to change the outputs, their number and shapes are our affair.
 fn ours(e: Error) -> Error {
-    match e.kind() {
-        Kind::Data => {
+    match e.message() {
+        OUTPUTS_DIFFER => {
             Error::bug(e.message().to_string()).help("--bisect names the change that is wrong; please report it")
         }
         _ => e,

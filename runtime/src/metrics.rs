@@ -7,6 +7,9 @@ use compress_compiler::{
     tensor::Tensor,
 };
 
+/// What is said of two models that can't be compared.
+pub const OUTPUTS_DIFFER: &str = "the two models have outputs of different number or shape";
+
 /// Rows of scores, one a sample: `[N, C]`, or with more axes of size 1 behind.
 fn rows(t: &Tensor) -> Option<usize> {
     match t.shape() {
@@ -105,7 +108,7 @@ impl Comparison {
     /// infinite values where those before have none, or when a label is no class.
     pub fn add(&mut self, before: &[Tensor], after: &[Tensor], samples: usize, labels: Option<&[i64]>) -> Result<()> {
         if before.len() != after.len() || before.iter().zip(after).any(|(a, b)| a.shape() != b.shape()) {
-            return Err(Error::data("the two models have outputs of different number or shape"));
+            return Err(Error::data(OUTPUTS_DIFFER));
         }
         self.samples += samples;
         for (a, b) in before.iter().zip(after) {

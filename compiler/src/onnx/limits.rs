@@ -9,7 +9,7 @@ pub const MAX_MESSAGES: usize = 10_000_000;
 /// Bytes that parsed messages may take whatever the file's size: those of some hundred thousand nodes.
 pub const PARSED_BYTES: usize = 64 << 20;
 /// Bytes that they may take for each byte of the file. An empty node takes two in the file and some hundred parsed.
-pub const PARSED_BYTES_PER_BYTE: usize = 32;
+pub const PARSED_BYTES_PER_BYTE: usize = 24;
 /// Nodes of one graph.
 pub const MAX_NODES: usize = 1_000_000;
 /// Elements of one tensor.
