@@ -9,7 +9,7 @@ use crate::{
     terminal,
 };
 use compress_compiler::{
-    error::{Error, Result},
+    error::{Error, Kind, Result},
     onnx,
     report::{Recipe, Report},
 };
@@ -28,7 +28,8 @@ pub fn run(args: CheckArgs) -> Result<()> {
     let quiet = run.quiet || run.json;
     let before = measure::executable(&original.graph, &device).map_err(|e| e.in_file(&args.against))?;
     let after = measure::executable(&model.graph, &device).map_err(|e| e.in_file(&args.model))?;
-    let accuracy = measure::accuracy(&before, &after, &sets.evaluation, quiet).map_err(|e| e.in_file(&args.model))?;
+    let accuracy =
+        measure::accuracy(&before, &after, &sets.evaluation, Kind::Data, quiet).map_err(|e| e.in_file(&args.model))?;
     let mut report = Report {
         schema: 1,
         input: facts::file(&args.against, &original),

@@ -21,7 +21,6 @@ use compress_passes::pipeline;
 use compress_runtime::{
     burn::{evaluator::BurnEvaluator, exec::Executable},
     device::Device,
-    metrics::OUTPUTS_DIFFER,
 };
 
 /// Runs the main form of the command.
@@ -95,18 +94,13 @@ pub fn run(args: CompressArgs) -> Result<()> {
     report.output = Some(facts::file(&plan.output, &written));
     let lossless = pipeline.passes.iter().all(|p| p.is_exact());
     match (&sets, before) {
-        (Some(sets), Some(before)) => measure_all(&plan, (&original, &before), &written, sets, &device, &mut report)
-            .map_err(|e| if lossless { ours(e) } else { e })
-            .map_err(|e| e.in_file(&plan.model))?,
+        (Some(sets), Some(before)) => {
+            measure_all(&plan, (&original, &before), &written, lossless, sets, &device, &mut report)
+                .map_err(|e| e.in_file(&plan.model))?
+        }
         _ => report.layers = facts::layers(&written.graph).into_iter().map(|(_, l)| l).collect(),
     }
-    honest_sentences(&plan, &mut report);
-    if let Some(db) = report.accuracy.as_ref().and_then(|a| a.sqnr_db).filter(|db| lossless && *db < ROUNDING_DB) {
-        report.warnings.push(format!(
-            "simplification alone should change nothing, but the outputs differ by more than rounding ({db:.1} dB): \
-             --bisect names the change"
-        ));
-    }
+    honest_sentences(&plan, lossless, &mut report);
     report.gates = gates(&plan.gates, &report)?;
 
     if interrupt::stopped() {
@@ -125,16 +119,6 @@ pub fn run(args: CompressArgs) -> Result<()> {
 
 /// Outputs that differ by rounding alone are closer than this.
 const ROUNDING_DB: f64 = 40.0;
-
-/// Where nothing meant to change the outputs, their number and shapes are our affair.
-fn ours(e: Error) -> Error {
-    match e.message() {
-        OUTPUTS_DIFFER => {
-            Error::bug(e.message().to_string()).help("--bisect names the change that is wrong; please report it")
-        }
-        _ => e,
-    }
-}
 
 /// Larger models are not run only to be measured: original and result would both have to be in
 /// the device's memory, beside what they compute.
@@ -250,20 +234,33 @@ fn measure_all(
     plan: &CompressPlan,
     (original, before): (&Model, &Executable),
     written: &Model,
+    lossless: bool,
     sets: &Sets,
     device: &Device,
     report: &mut Report,
 ) -> Result<()> {
     let quiet = plan.run.quiet || plan.run.json;
     let after = measure::executable(&written.graph, device)?;
-    report.accuracy = Some(measure::accuracy(before, &after, &sets.evaluation, quiet)?);
+    // Where nothing meant to change the outputs, what they are is our affair.
+    let blame = if lossless { Kind::Bug } else { Kind::Data };
+    let accuracy = measure::accuracy(before, &after, &sets.evaluation, blame, quiet);
+    report.accuracy = Some(accuracy.map_err(|e| match e.kind() {
+        Kind::Bug => e.help("--bisect names the change that is wrong"),
+        _ => e,
+    })?);
     report.layers = measure::layers((&original.graph, before), (&written.graph, &after), &sets.evaluation)?;
     report.speed = Some(measure::speed(before, &after, &sets.evaluation, plan.run.batch, device)?);
     Ok(())
 }
 
 /// Says where a number misleads.
-fn honest_sentences(plan: &CompressPlan, report: &mut Report) {
+fn honest_sentences(plan: &CompressPlan, lossless: bool, report: &mut Report) {
+    if let Some(db) = report.accuracy.as_ref().and_then(|a| a.sqnr_db).filter(|db| lossless && *db < ROUNDING_DB) {
+        report.warnings.push(format!(
+            "simplification alone should change nothing, but the outputs differ by more than rounding ({db:.1} dB): \
+             --bisect names the change"
+        ));
+    }
     let quantized = report.passes.iter().any(|p| p.name == "int8" && p.edits > 0);
     let mut say = |s: String| report.warnings.push(s);
     if plan.options.prune.is_some() {

@@ -2,7 +2,7 @@
 
 use crate::{data::Samples, facts, interrupt, terminal::Progress};
 use compress_compiler::{
-    error::{Error, Result},
+    error::{Error, Kind, Result},
     graph::Graph,
     node::Port,
     pass::Calibrator,
@@ -56,8 +56,14 @@ fn stop_if_asked() -> Result<()> {
 ///
 /// # Errors
 /// Whatever running or reading can raise; interrupted.
-pub fn accuracy(before: &Executable, after: &Executable, samples: &Samples, quiet: bool) -> Result<Accuracy> {
-    let mut compared = Comparison::default();
+pub fn accuracy(
+    before: &Executable,
+    after: &Executable,
+    samples: &Samples,
+    blame: Kind,
+    quiet: bool,
+) -> Result<Accuracy> {
+    let mut compared = Comparison::blaming(blame);
     let progress = Progress::new("evaluate", samples.indices.len(), quiet);
     for indices in samples.batches() {
         stop_if_asked()?;

@@ -1,7 +1,7 @@
 //! How exporters write attention: `Softmax(Q * K' * scale + mask) * V`, around which Reshapes and
 //! Transposes part the heads. Found by what is computed, not by one spelling.
 
-use crate::layout::{Layout, reshapes};
+use crate::axes::{Layout, reshapes};
 use compress_compiler::{
     graph::Graph,
     node::{NodeId, Port},

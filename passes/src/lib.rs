@@ -1,13 +1,13 @@
 //! The passes, and the one table that says in which order they run.
 
 pub mod attention;
+pub mod axes;
 pub mod bisect;
 pub mod bodies;
 pub mod clean;
 pub mod fold;
 pub mod fuse;
 pub mod layers;
-pub mod layout;
 pub mod normalise;
 pub mod prune;
 pub mod quant;

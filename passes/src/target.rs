@@ -6,8 +6,8 @@
 
 use crate::{
     attention::{Chain, Scores},
+    axes::Layout,
     clean::Clean,
-    layout::Layout,
     normalise::{Normalised, as_scale, scaled},
 };
 use compress_compiler::{

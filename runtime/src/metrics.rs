@@ -3,12 +3,9 @@
 use std::borrow::Cow;
 
 use compress_compiler::{
-    error::{Error, Result},
+    error::{Error, Kind, Result},
     tensor::Tensor,
 };
-
-/// What is said of two models that can't be compared.
-pub const OUTPUTS_DIFFER: &str = "the two models have outputs of different number or shape";
 
 /// Rows of scores, one a sample: `[N, C]`, or with more axes of size 1 behind.
 fn rows(t: &Tensor) -> Option<usize> {
@@ -88,8 +85,9 @@ impl Sqnr {
 }
 
 /// Compares the outputs of a model before and after, batch by batch.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Comparison {
+    blame: Kind,
     samples: usize,
     labelled: usize,
     correct_before: usize,
@@ -100,22 +98,38 @@ pub struct Comparison {
 }
 
 impl Comparison {
+    /// A comparison that finds nothing yet. Outputs that can't be compared are an error of the kind `blame`: the
+    /// data's where somebody else made the second model, a bug where nothing meant to change them.
+    pub fn blaming(blame: Kind) -> Self {
+        Self {
+            blame,
+            samples: 0,
+            labelled: 0,
+            correct_before: 0,
+            correct_after: 0,
+            scored: 0,
+            agreed: 0,
+            sqnr: Sqnr::default(),
+        }
+    }
+
     /// Adds one batch of `samples`: all outputs before, the same outputs after, and the labels
     /// if known. The first output with a score for each class decides on classes.
     ///
     /// # Errors
-    /// Data when number or shapes of the outputs differ, when the outputs after have NaN or
-    /// infinite values where those before have none, or when a label is no class.
+    /// Of the kind to blame when number or shapes of the outputs differ, or when the outputs after have NaN or
+    /// infinite values where those before have none; data when a label is no class.
     pub fn add(&mut self, before: &[Tensor], after: &[Tensor], samples: usize, labels: Option<&[i64]>) -> Result<()> {
         if before.len() != after.len() || before.iter().zip(after).any(|(a, b)| a.shape() != b.shape()) {
-            return Err(Error::data(OUTPUTS_DIFFER));
+            return Err(Error::new(self.blame, "the two models have outputs of different number or shape"));
         }
         self.samples += samples;
         for (a, b) in before.iter().zip(after) {
             self.sqnr.add(&numbers(a), &numbers(b));
         }
         if self.sqnr.is_lost() {
-            return Err(Error::data(
+            return Err(Error::new(
+                self.blame,
                 "the new model's outputs have NaN or infinite values where the original's have none",
             ));
         }
@@ -188,7 +202,7 @@ mod tests {
 
     #[test]
     fn compares_batches() {
-        let mut c = Comparison::default();
+        let mut c = Comparison::blaming(Kind::Data);
         assert_eq!((c.agreement(), c.sqnr_db(), c.top1_before()), (None, None, None));
         let before = [Tensor::f32(&[2, 2], &[3.0, 0.0, 0.0, 4.0])];
         let after = [Tensor::f32(&[2, 2], &[3.0, 0.0, 0.5, 0.0])];
@@ -196,7 +210,7 @@ mod tests {
         assert_eq!((c.samples(), c.top1_before(), c.top1_after(), c.agreement()), (2, Some(1.0), Some(0.5), Some(0.5)));
         let db = 10.0 * (25.0f64 / 16.25).log10();
         assert!((c.sqnr_db().unwrap() - db).abs() < 1e-9);
-        let mut same = Comparison::default();
+        let mut same = Comparison::blaming(Kind::Data);
         let one = [Tensor::f32(&[2, 1], &[1.0, 2.0])];
         same.add(&one, &one, 2, None).unwrap();
         assert_eq!((same.sqnr_db(), same.agreement()), (Some(f64::INFINITY), None));
@@ -206,7 +220,7 @@ mod tests {
     fn refuses_what_cannot_be_compared() {
         let t = [Tensor::f32(&[2, 2], &[3.0, 0.0, 0.0, 4.0])];
         let refused = |after: &[Tensor], labels: Option<&[i64]>| {
-            Comparison::default().add(&t, after, 2, labels).unwrap_err().exit_code() == 7
+            Comparison::blaming(Kind::Data).add(&t, after, 2, labels).unwrap_err().exit_code() == 7
         };
         assert!(refused(&t, Some(&[0])), "a label is missing");
         assert!(refused(&t, Some(&[0, 2])) && refused(&t, Some(&[-1, 0])), "labels that are no class");
@@ -217,7 +231,7 @@ mod tests {
     #[test]
     fn whole_numbers_count() {
         let (a, b) = ([Tensor::i64s(&[1, 2])], [Tensor::i64s(&[1, 3])]);
-        let mut c = Comparison::default();
+        let mut c = Comparison::blaming(Kind::Data);
         c.add(&a, &b, 2, None).unwrap();
         assert!(c.sqnr_db().unwrap().is_finite());
     }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     attention::{Chain, Scores, weighed},
-    layout::Layout,
+    axes::Layout,
 };
 use compress_compiler::{
     error::Result,

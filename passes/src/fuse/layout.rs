@@ -1,6 +1,6 @@
 //! What the rules about shapes agree on.
 
-use crate::clean::keeps_order;
+use crate::{axes, clean::keeps_order};
 use compress_compiler::{
     graph::Graph,
     node::{NodeId, Port, Use},
@@ -17,7 +17,7 @@ const READERS: usize = 32;
 pub(super) fn reshapes(graph: &Graph, node: NodeId) -> bool {
     let Some(x) = graph.operand(node, 0) else { return false };
     match graph.op(node) {
-        Op::Reshape(_) | Op::Flatten(_) | Op::Squeeze(_) | Op::Unsqueeze(_) => true,
+        op if axes::reshapes(op) => true,
         Op::Transpose(t) => keeps_order(t, graph.fact(x)).unwrap_or(false),
         // One entry of an axis that has one.
         Op::Gather(g) => {
