@@ -1,0 +1,72 @@
+//! Instruction sets.
+
+use std::{fmt, str::FromStr};
+
+/// An instruction set for which there are kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Isa {
+    /// Plain Rust.
+    Portable,
+    /// AVX2 and FMA: 8-bit products by 16-bit multiply-adds, which are exact.
+    Avx2,
+    /// 256-bit `vpdpbusd`, of AVX-VNNI or of AVX-512 VL.
+    AvxVnni,
+    /// 512-bit `vpdpbusd`; F, BW, VL and VNNI of AVX-512.
+    Avx512Vnni,
+}
+
+impl Isa {
+    /// Every set, the best last.
+    pub const ALL: [Isa; 4] = [Isa::Portable, Isa::Avx2, Isa::AvxVnni, Isa::Avx512Vnni];
+
+    /// The best set that this machine has.
+    pub fn detect() -> Self {
+        Self::ALL.into_iter().rev().find(|isa| isa.is_available()).unwrap_or(Isa::Portable)
+    }
+
+    /// Whether this machine has it.
+    pub fn is_available(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+            let avx512 = avx2
+                && is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512vnni");
+            match self {
+                Isa::Portable => true,
+                Isa::Avx2 => avx2,
+                Isa::AvxVnni => avx512 || avx2 && is_x86_feature_detected!("avxvnni"),
+                Isa::Avx512Vnni => avx512,
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            self == Isa::Portable
+        }
+    }
+
+    /// Its name: what [`Isa::from_str`] takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Isa::Portable => "portable",
+            Isa::Avx2 => "avx2",
+            Isa::AvxVnni => "avxvnni",
+            Isa::Avx512Vnni => "avx512vnni",
+        }
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Isa {
+    type Err = ();
+    fn from_str(s: &str) -> Result<Self, ()> {
+        Self::ALL.into_iter().find(|isa| isa.name() == s).ok_or(())
+    }
+}

@@ -1,0 +1,32 @@
+//! The loops of CPU inference: convolutions, products, pools and what lies between them, on 8-bit
+//! integers and on floats, for each instruction set.
+//!
+//! # The form of data
+//! Every activation is [`Rows`]: elements in order, one row a pixel, a row as wide as there are
+//! channels (NHWC). Rows may lie further apart than they are wide, so that a layer can read or
+//! write some of the channels of a wider value.
+//!
+//! # Safety
+//! [`Rows`] proves its extents when it is made, and [`Window`] says which pixels are touched. A
+//! kernel is reached through one safe function, which asserts that its operands fit each other
+//! before it enters an instruction set's loop. Those loops read and write nothing outside of
+//! their operands, not even to throw it away: the tests run them on memory that ends at a page
+//! which must not be touched.
+//!
+//! # Instruction sets
+//! [`Isa::detect`] finds the best that the machine has. `isa/` has one file for each: the tiles of
+//! a matrix product and what else needs intrinsics. Simple loops are plain Rust, compiled once
+//! for each set.
+
+#![warn(missing_docs)]
+#![deny(unsafe_op_in_unsafe_fn)]
+
+pub mod isa;
+mod rows;
+#[cfg(test)]
+mod testing;
+mod window;
+
+pub use isa::Isa;
+pub use rows::{Rows, RowsMut};
+pub use window::Window;
