@@ -21,12 +21,14 @@
 #![warn(missing_docs)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod finish;
 pub mod isa;
 mod rows;
 #[cfg(test)]
 mod testing;
 mod window;
 
+pub use finish::Finish8;
 pub use isa::Isa;
 pub use rows::{Rows, RowsMut};
 pub use window::Window;
