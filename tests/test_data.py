@@ -167,6 +167,27 @@ def test_several_inputs(compress, tmp_path, rng):
     compress(path, "--force", "--eval", tmp_path / "data.npz", code=7)
 
 
+def masked():
+    """A mask [S, T], shared by all samples, beside sequences [B, S, 4]."""
+    nodes = [small.node("ReduceMax", "mask", "m", axes=[1]), small.node("Add", "x m", "y")]
+    return small.model(nodes, [("mask", ["S", "T"]), ("x", ["B", "S", 4])], [("y", ["B", "S", 4])])
+
+
+def with_state():
+    """A state [2, B, 4], in which the batch is not the first axis."""
+    nodes = [small.node("ReduceMean", "state", "s", axes=[0], keepdims=0), small.node("Add", "x s", "y")]
+    return small.model(nodes, [("x", ["B", 4]), ("state", [2, "B", 4])], [("y", ["B", 4])])
+
+
+@pytest.mark.parametrize("model", [masked, with_state])
+def test_made_up_inputs_agree_on_axes_of_the_same_name(compress, tmp_path, model):
+    path = small.save(model(), tmp_path)
+    assert compress("bench", path, "--batch", 8, "--runs", 1, "--json").json()["batch"] == 8
+    compress(path, "--bisect")
+    report = compress(path, "--batch", 3, "--json").json()
+    assert report["accuracy"]["sqnr_db"] is None and report["speed"]["batch"] == 3
+
+
 def bad_sets(rng):
     """Sets that are wrong for the model, and what has to be said of each."""
     x = normal(rng, 20)

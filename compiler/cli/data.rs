@@ -49,10 +49,7 @@ impl Sets {
         let synthetic = data.is_none();
         let source = match data {
             Some(set) => set,
-            None => {
-                let samples = SYNTHETIC.max(fixed_batch(graph).unwrap_or(1));
-                Rc::new(Dataset::synthetic(&specs, samples, seed)?)
-            }
+            None => Rc::new(Dataset::synthetic(&specs, SYNTHETIC, seed)?),
         };
         let (calibrate, held) = match &eval {
             _ if synthetic => (all(&source), all(&source)),
@@ -67,7 +64,7 @@ impl Sets {
             }
         };
         let samples = |set: Rc<Dataset>, indices: Vec<usize>, synthetic| -> Result<Samples> {
-            let fixed = fixed_batch(graph).is_some() || !set.stacks();
+            let fixed = set.fixed_batch().is_some();
             let batch = batch_size(graph, &set);
             if indices.len() < batch && fixed {
                 return Err(Error::data(format!(
@@ -124,7 +121,7 @@ fn specs(g: &Graph) -> Result<Vec<InputSpec>> {
         specs.push(InputSpec {
             name: value.name.clone(),
             dtype: value.fact.dtype.unwrap_or(DType::F32),
-            shape: shape.iter().map(|d| d.known().and_then(|n| usize::try_from(n).ok())).collect(),
+            shape: shape.to_vec(),
         });
     }
     Ok(specs)
@@ -143,20 +140,11 @@ pub fn is_guesswork(g: &Graph) -> bool {
     })
 }
 
-fn fixed_batch(g: &Graph) -> Option<usize> {
-    let first = g.inputs().iter().find(|n| !has_default(g, **n))?;
-    let dims = g.fact((*first).into()).dims()?;
-    dims.first()?.known().and_then(|n| usize::try_from(n).ok())
-}
-
 /// How many samples to run at once: what the model fixes, else as many as keep the largest
 /// activation within bounds, so that memory depends neither on the model nor on the set.
 fn batch_size(g: &Graph, set: &Dataset) -> usize {
-    if !set.stacks() {
-        return 1;
-    }
-    if let Some(n) = fixed_batch(g) {
-        return n.max(1);
+    if let Some(n) = set.fixed_batch() {
+        return n;
     }
     let elements = |dims: &[Dim]| -> usize {
         dims.iter().map(|d| d.known().unwrap_or(1).max(1) as usize).fold(1, usize::saturating_mul)

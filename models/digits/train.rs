@@ -63,7 +63,7 @@ struct Digits {
 
 impl Digits {
     fn open(name: &str) -> Result<Self> {
-        let shape = vec![None, Some(1), Some(SIDE), Some(SIDE)];
+        let shape = vec![Dim::Unknown, 1.into(), SIDE.into(), SIDE.into()];
         let spec = InputSpec { name: "input".into(), dtype: DType::F32, shape };
         let set = Dataset::open(&Path::new(FOLDER).join(name), &[spec], None)?;
         println!("{}", set.describe());

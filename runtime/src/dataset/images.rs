@@ -8,6 +8,7 @@ use super::{
 use compress_compiler::{
     error::{Error, Result},
     tensor::{DType, Tensor},
+    value::Dim,
 };
 use image::{DynamicImage, ImageError, ImageFormat, ImageReader, Limits, imageops::FilterType};
 use rayon::prelude::*;
@@ -80,11 +81,11 @@ impl Pictures {
             return Err(Error::data(format!("pictures feed one input, but the model has {}", inputs.len()))
                 .help("give an .npz with an array named after each input"));
         };
-        let colour = match spec.shape[..] {
+        let colour = match spec.sizes()[..] {
             [_, None | Some(3), _, _] => true,
             [_, Some(1), _, _] => false,
             _ => {
-                let axes: Vec<_> = spec.shape.iter().map(|d| d.map_or("?".to_owned(), |d| d.to_string())).collect();
+                let axes: Vec<_> = spec.shape.iter().map(Dim::to_string).collect();
                 return Err(Error::data(format!(
                     "pictures are [N, 3, height, width], or [N, 1, height, width] in grey, but \
                      `{}` is [{}]",
@@ -128,7 +129,7 @@ impl Pictures {
     /// The pictures of `rows`, which are not none, as a tensor for `spec`.
     pub(super) fn inputs(&self, spec: &InputSpec, rows: &[usize]) -> Result<Tensor> {
         let channels = if self.colour { 3 } else { 1 };
-        let (height, width) = match spec.shape[2..] {
+        let (height, width) = match spec.sizes()[2..] {
             [Some(height), Some(width)] => (height, width),
             // All must become equal, so the first tells what the model leaves open.
             _ => {

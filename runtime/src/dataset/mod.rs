@@ -24,6 +24,7 @@ use array::Columns;
 use compress_compiler::{
     error::{Error, Result},
     tensor::{DType, Tensor},
+    value::Dim,
 };
 use idx::Found;
 use images::Pictures;
@@ -47,8 +48,20 @@ pub struct InputSpec {
     pub name: String,
     /// Its element type.
     pub dtype: DType,
-    /// Its axes, `None` where any size will do. The first is the batch.
-    pub shape: Vec<Option<usize>>,
+    /// Its axes. The first counts the samples, unless it is named and that name is found elsewhere too.
+    pub shape: Vec<Dim>,
+}
+
+impl InputSpec {
+    /// The axes, `None` where any size will do.
+    fn sizes(&self) -> Vec<Option<usize>> {
+        self.shape.iter().map(size).collect()
+    }
+}
+
+/// The size of an axis that has but one.
+fn size(axis: &Dim) -> Option<usize> {
+    axis.known().and_then(|n| usize::try_from(n).ok())
 }
 
 /// Some samples of a set, ready for the model.
@@ -100,9 +113,12 @@ impl Dataset {
         Ok(Self { inputs: inputs.to_vec(), source, path })
     }
 
-    /// `samples` made-up samples: standard normal floats, and zeros for every other type.
+    /// `samples` made-up samples, or a batch where the model takes no fewer: standard normal floats, and zeros for
+    /// every other type.
     ///
-    /// Each depends on `seed` and its index alone. Free axes other than the batch become 1.
+    /// Axes of the same name get the same size: that of the batch where the name stands for it, else 1. What an
+    /// input holds of a sample depends on `seed` and the sample's index alone; an input in which the samples are
+    /// not counted by the first axis, and by no other, is made for the batch as a whole.
     ///
     /// # Errors
     /// Data when no sample is asked for; limit when one is too large; unsupported for text.
@@ -140,14 +156,23 @@ impl Dataset {
 
     /// Whether a batch may have several samples.
     ///
-    /// That takes a first axis shared by all inputs. A model with a scalar input, or with a
+    /// For data that is given, that takes a first axis shared by all inputs. A model with a scalar input, or with a
     /// recurrent state that has the batch elsewhere, is fed one sample at a time.
     pub fn stacks(&self) -> bool {
         match &self.source {
             Source::Columns(columns, _) => columns.stacked(),
             Source::Pictures(_) => true,
             Source::Folders(folders) => folders.stacked(),
-            Source::Synthetic(synthetic) => synthetic.stacked,
+            Source::Synthetic(synthetic) => synthetic.stacked(),
+        }
+    }
+
+    /// How many samples the model takes at once, unless any number will do.
+    pub fn fixed_batch(&self) -> Option<usize> {
+        match &self.source {
+            _ if !self.stacks() => Some(1),
+            Source::Synthetic(synthetic) => synthetic.fixed,
+            _ => values::fixed_front(&self.inputs),
         }
     }
 

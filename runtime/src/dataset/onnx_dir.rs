@@ -207,7 +207,10 @@ fn parse(file: &Path) -> Result<Parsed> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Dataset, testing::spec};
+    use super::super::{
+        Dataset,
+        testing::{named, spec},
+    };
     use super::*;
     use compress_compiler::{error::Kind, tensor::DType};
     use onnx_protobuf::TensorProto;
@@ -274,6 +277,20 @@ mod tests {
         assert_eq!(batch.inputs[0].shape(), [] as [usize; 0]);
         assert_eq!(batch.inputs[1].shape(), [2, 1, 3]);
         assert_eq!(set.batch(&[0, 0]).err().unwrap().kind(), Kind::Data);
+    }
+
+    #[test]
+    fn a_first_axis_that_is_found_elsewhere_counts_no_samples() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), 0, &floats("mask", &[2, 2], &[0.0; 4]));
+        write(dir.path(), 1, &floats("x", &[2, 2, 3], &[0.5; 12]));
+        let set = Dataset::open(dir.path(), &[named("mask", "S, T"), named("x", "B, S, 3")], None).unwrap();
+        assert_eq!((set.len(), set.fixed_batch()), (1, Some(1)));
+        let batch = set.batch(&[0]).unwrap();
+        assert_eq!((batch.inputs[0].shape(), batch.inputs[1].shape()), (&[2, 2][..], &[2, 2, 3][..]));
+        // Names alone make no difference between two batches.
+        let set = Dataset::open(dir.path(), &[named("mask", "B1, T"), named("x", "B2, S, 3")], None).unwrap();
+        assert_eq!((set.len(), set.fixed_batch()), (2, None));
     }
 
     #[test]

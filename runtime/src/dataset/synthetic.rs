@@ -1,7 +1,7 @@
 //! Made-up samples and seeded choices.
 
-use super::{InputSpec, array::batch_shape, values};
-use compress_compiler::{error::Result, tensor::Tensor};
+use super::{InputSpec, size, values};
+use compress_compiler::{error::Result, tensor::Tensor, value::Dim};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::index};
 use rayon::prelude::*;
 use std::f64::consts::TAU;
@@ -10,41 +10,86 @@ use std::f64::consts::TAU;
 pub(super) struct Synthetic {
     pub(super) seed: u64,
     pub(super) rows: usize,
-    pub(super) stacked: bool,
-    /// The shape of a sample of each input.
-    shapes: Vec<Vec<usize>>,
+    /// The samples of a batch, where the model takes but one number of them.
+    pub(super) fixed: Option<usize>,
+    axes: Vec<Axes>,
 }
+
+/// The axes of an input, `None` for those that count the samples.
+type Axes = Vec<Option<usize>>;
 
 impl Synthetic {
     pub(super) fn new(inputs: &[InputSpec], rows: usize, seed: u64) -> Result<Self> {
-        let stacked = values::stacks(inputs);
-        let mut shapes = Vec::new();
-        for spec in inputs {
-            values::check_type(spec.dtype).map_err(|e| e.about(format_args!("input `{}`", spec.name)))?;
-            let axes = values::sample_axes(spec, stacked);
-            let shape: Vec<usize> = axes.iter().map(|axis| axis.unwrap_or(1)).collect();
-            values::size_of(spec.dtype, &shape).map_err(|e| e.about(format_args!("input `{}`", spec.name)))?;
-            shapes.push(shape);
+        let (axes, fixed) = batched(inputs);
+        for (spec, axes) in inputs.iter().zip(&axes) {
+            let fits = values::check_type(spec.dtype).and_then(|()| values::size_of(spec.dtype, &shape(axes, 1)));
+            fits.map_err(|e| e.about(format_args!("input `{}`", spec.name)))?;
         }
-        Ok(Self { seed, rows, stacked, shapes })
+        Ok(Self { seed, rows: rows.max(fixed.unwrap_or(1)), fixed, axes })
+    }
+
+    pub(super) fn stacked(&self) -> bool {
+        self.axes.iter().flatten().any(Option::is_none)
     }
 
     pub(super) fn inputs(&self, inputs: &[InputSpec], rows: &[usize]) -> Result<Vec<Tensor>> {
-        let one = |(i, (spec, shape)): (usize, (&InputSpec, &Vec<usize>))| {
-            let sample_bytes = values::size_of(spec.dtype, shape)?;
-            let mut out = values::room(rows.len(), sample_bytes)?;
+        let one = |(i, (spec, axes)): (usize, (&InputSpec, &Axes))| {
+            // Samples that don't lie one after the other are not made one by one.
+            let apart = axes.iter().position(Option::is_none) == Some(0) && !axes[1..].contains(&None);
+            let rows_apart = if apart { rows } else { &rows[..1] };
+            let part_bytes = values::size_of(spec.dtype, &shape(&axes[usize::from(apart)..], rows.len()))?;
+            let mut out = values::room(rows_apart.len(), part_bytes)?;
             // A sample may be empty, which leaves nothing to cut into chunks.
-            if spec.dtype.is_float() && sample_bytes > 0 {
-                let len = sample_bytes / spec.dtype.size();
-                out.par_chunks_mut(sample_bytes).zip(rows).for_each(|(out, row)| {
+            if spec.dtype.is_float() && part_bytes > 0 {
+                let len = part_bytes / spec.dtype.size();
+                out.par_chunks_mut(part_bytes).zip(rows_apart).for_each(|(out, row)| {
                     let normal: Vec<f64> = normals(self.seed, *row, i).take(len).collect();
                     values::write_floats(spec.dtype, &normal, out);
                 });
             }
-            Tensor::new(spec.dtype, batch_shape(self.stacked, rows.len(), shape), out)
+            Tensor::new(spec.dtype, shape(axes, rows.len()), out)
         };
-        inputs.iter().zip(&self.shapes).enumerate().map(one).collect()
+        inputs.iter().zip(&self.axes).enumerate().map(one).collect()
     }
+}
+
+fn shape(axes: &[Option<usize>], samples: usize) -> Vec<usize> {
+    axes.iter().map(|axis| axis.unwrap_or(samples)).collect()
+}
+
+/// Which axes of the inputs count the samples, and how many there have to be. All others that are
+/// free become 1.
+fn batched(inputs: &[InputSpec]) -> (Vec<Axes>, Option<usize>) {
+    let fronts = || inputs.iter().filter_map(|i| i.shape.first());
+    let free = |axis: &Dim| size(axis).is_none();
+    let mut axes: Vec<Axes> =
+        inputs.iter().map(|i| i.shape.iter().map(|axis| Some(size(axis).unwrap_or(1))).collect()).collect();
+    let any_free = fronts().any(free);
+    // A single entry beside a free batch is there for all samples, as positions are.
+    if let Some(n) = values::fixed_front(inputs).filter(|n| (*n != 1 || !any_free) && values::stacks(inputs)) {
+        axes.iter_mut().for_each(|axes| axes[0] = None);
+        return (axes, Some(n));
+    }
+    if !any_free {
+        return (axes, Some(1));
+    }
+    // What comes first in a mask `[length, length]` is found behind the batch elsewhere.
+    let behind = |axis: &Dim| {
+        let other = |i: &&InputSpec| i.shape.first().is_some_and(|front| free(front) && front != axis);
+        inputs.iter().filter(other).any(|i| i.shape[1..].contains(axis))
+    };
+    let mut names: Vec<&Dim> = fronts().filter(|axis| matches!(axis, Dim::Sym(_)) && !behind(axis)).collect();
+    if names.is_empty() {
+        names.extend(fronts().find(|axis| matches!(axis, Dim::Sym(_))));
+    }
+    for (axes, spec) in axes.iter_mut().zip(inputs) {
+        for (i, (size, axis)) in axes.iter_mut().zip(&spec.shape).enumerate() {
+            if names.contains(&axis) || (i == 0 && *axis == Dim::Unknown) {
+                *size = None;
+            }
+        }
+    }
+    (axes, None)
 }
 
 /// Standard normal numbers that depend on nothing but the arguments.
@@ -88,7 +133,10 @@ pub fn sample(from: &[usize], count: usize, seed: u64) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Dataset, testing::spec};
+    use super::super::{
+        Dataset,
+        testing::{named, spec},
+    };
     use super::*;
     use compress_compiler::{error::Kind, tensor::DType};
 
@@ -112,9 +160,43 @@ mod tests {
         assert_eq!(set.digest().unwrap(), "synthetic:7");
         assert_eq!((set.len(), set.is_labelled(), alone.labels), (100, false, None));
 
-        specs[0].shape.push(Some(usize::MAX));
+        specs[0].shape.push(Dim::Known(i64::MAX));
         assert_eq!(Dataset::synthetic(&specs, 1, 0).err().unwrap().kind(), Kind::Limit);
         assert_eq!(Dataset::synthetic(&specs[1..], 0, 0).err().unwrap().kind(), Kind::Data);
+    }
+
+    #[test]
+    fn axes_of_the_same_name_have_the_same_size() {
+        let shapes = |inputs: &[&str], samples: usize| {
+            let specs: Vec<_> = inputs.iter().map(|shape| named("x", shape)).collect();
+            let set = Dataset::synthetic(&specs, samples, 0).unwrap();
+            let batch = set.batch(&(0..samples).collect::<Vec<_>>()).unwrap();
+            let shapes: Vec<_> = batch.inputs.iter().map(|t| t.shape().to_vec()).collect();
+            (shapes, set.fixed_batch())
+        };
+        for (inputs, expected) in [
+            // A mask shared by all samples, before and behind the batch.
+            (&["S, T", "B, S, 4"], [vec![1, 1], vec![3, 1, 4]]),
+            (&["B, S, 4", "S, T"], [vec![3, 1, 4], vec![1, 1]]),
+            // Several names for the batch.
+            (&["B1, S", "B2, S"], [vec![3, 1], vec![3, 1]]),
+            // The batch is elsewhere in a state, and no part of a scalar or of positions.
+            (&["B, S", "2, B, 4"], [vec![3, 1], vec![2, 3, 4]]),
+            (&["B, S", ""], [vec![3, 1], vec![]]),
+            (&["1, S", "B, S"], [vec![1, 1], vec![3, 1]]),
+            // One name twice in an input.
+            (&["N, N", "N, 4"], [vec![3, 3], vec![3, 4]]),
+            // Which of two is the batch nobody can tell.
+            (&["S, B, 4", "B, S"], [vec![3, 1, 4], vec![1, 3]]),
+            (&["?, S", "?, T"], [vec![3, 1], vec![3, 1]]),
+        ] {
+            assert_eq!(shapes(inputs, 3), (expected.to_vec(), None), "{inputs:?}");
+        }
+        // A batch that is fixed, and models that know none.
+        assert_eq!(shapes(&["3, S", "?, 2"], 3), (vec![vec![3, 1], vec![3, 2]], Some(3)));
+        assert_eq!(shapes(&["3, 4", "2, S"], 1), (vec![vec![3, 4], vec![2, 1]], Some(1)));
+        assert_eq!(shapes(&["0, 4"], 1), (vec![vec![0, 4]], Some(1)));
+        assert_eq!(Dataset::synthetic(&[named("x", "70, 2")], 64, 0).unwrap().len(), 70);
     }
 
     #[test]

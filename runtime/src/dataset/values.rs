@@ -1,10 +1,11 @@
 //! From the shape and numbers stored in a file to the shape and numbers a model takes.
 
-use super::{InputSpec, Preprocess};
+use super::{InputSpec, Preprocess, size};
 use compress_compiler::{
     error::{Error, Result},
     narrow::is_narrow,
     tensor::DType,
+    value::Dim,
 };
 use std::ops::Range;
 
@@ -16,18 +17,26 @@ const MAX_SAMPLE: usize = 1 << 30;
 /// Whether samples become a batch by stacking them along the first axis.
 ///
 /// That needs a first axis which all the inputs share. A model that lacks one (a recurrent state
-/// laid out `[layers, batch, ..]`, a scalar) is fed one sample at a time, each with the full shape.
+/// laid out `[layers, batch, ..]`, a mask `[length, length]`, a scalar) is fed one sample at a time,
+/// each with the full shape. First axes of different names are still the same axis: exporters
+/// name each input's anew.
 pub(super) fn stacks(inputs: &[InputSpec]) -> bool {
-    let fixed: Vec<_> = inputs.iter().filter_map(|i| i.shape.first().copied().flatten()).collect();
-    inputs.iter().all(|i| !i.shape.is_empty()) && fixed.windows(2).all(|w| w[0] == w[1])
+    let behind = |axis: &Dim| inputs.iter().any(|i| i.shape.iter().skip(1).any(|other| other.same(axis)));
+    let counts = |axis: &Dim| match size(axis) {
+        Some(n) => n > 0 && fixed_front(inputs) == Some(n),
+        None => !behind(axis),
+    };
+    inputs.iter().all(|i| i.shape.first().is_some_and(counts))
+}
+
+/// The size of the first of the first axes that have but one.
+pub(super) fn fixed_front(inputs: &[InputSpec]) -> Option<usize> {
+    inputs.iter().find_map(|i| size(i.shape.first()?))
 }
 
 /// The axes of one sample, as the model declares them.
-pub(super) fn sample_axes(spec: &InputSpec, stacked: bool) -> &[Option<usize>] {
-    match stacked {
-        true => spec.shape.get(1..).unwrap_or_default(),
-        false => &spec.shape,
-    }
+fn sample_axes(spec: &InputSpec, stacked: bool) -> Vec<Option<usize>> {
+    spec.sizes().split_off(usize::from(stacked && !spec.shape.is_empty()))
 }
 
 /// The shape that samples of shape `found` take in the model.
@@ -35,7 +44,7 @@ pub(super) fn fit(spec: &InputSpec, stacked: bool, found: &[usize]) -> Result<Ve
     let wanted = sample_axes(spec, stacked);
     let agrees = |shape: &[usize]| {
         shape.len() == wanted.len()
-            && shape.iter().zip(wanted).all(|(found, wanted)| wanted.is_none_or(|w| w == *found))
+            && shape.iter().zip(&wanted).all(|(found, wanted)| wanted.is_none_or(|w| w == *found))
     };
     if found.contains(&0) {
         return Err(Error::data(format!("the samples for `{}` are empty: {found:?}", spec.name)));
