@@ -226,3 +226,61 @@ def test_unquantisable_layers_are_named_with_reasons(compress, tmp_path):
     report = compress(path, "--int8", "--json", code=(0, 7)).json()
     reasons = {s["node"]: s["reason"] for p in report["passes"] for s in p["skipped"] if p["name"] == "int8"}
     assert "NaN" in reasons["broken"]
+
+
+def batch_norm_of_opset_8():
+    """A node that is not understood, and means nothing from opset 9 on."""
+    return node("BatchNormalization", "h g c m v", "b", "odd", spatial=0)
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "Hardmax", "Clip", "Squeeze", "Split", "Dropout", "TopK"])
+def test_what_would_need_a_newer_opset_is_kept_beside_what_forbids_it(compress, tmp_path, op):
+    """Whose own last form is of opset 10 to 13."""
+    attributes = {"Clip": {"min": 0.1, "max": 1.0}, "Squeeze": {"axes": [0]}, "TopK": {"k": 2}}.get(op, {})
+    outputs = {"Split": "y z", "TopK": "y z"}.get(op, "y")
+    made = small.model(
+        [node("Relu", "x", "h"), batch_norm_of_opset_8(), node(op, "h", outputs, "newer", **attributes)],
+        [("x", [1, 4])],
+        [("y", None), ("b", None)],
+        {"g": small.floats(1, 4), "c": small.floats(2, 4), "m": small.floats(3, 4), "v": np.ones(4, np.float32)},
+        opset=8,
+        ir=3,
+    )
+    path = small.save(made, tmp_path)
+    compress(path)
+    output = tmp_path / "model.compressed.onnx"
+    assert small.opset(output) == 8
+    assert the_node(output, "newer").SerializeToString() == made.graph.node[2].SerializeToString()
+    assert the_node(output).op_type == "BatchNormalization"
+
+
+def test_opsets_that_nothing_reconciles_name_both_operators(compress, tmp_path):
+    """A function of an older opset than the model's, with an operator that changed since."""
+    made = small.model(
+        [helper.make_node("F", ["x"], ["y"], name="call", domain="mine")],
+        [("x", [2, 6])],
+        [("y", None)],
+        opset=17,
+        domains=[("mine", 1)],
+    )
+    body = [node("TopK", "a", "v i", "inner", k=2, frob=2)]
+    made.functions.append(helper.make_function("mine", "F", ["a"], ["v"], body, [helper.make_opsetid("", 9)]))
+    error = compress(small.save(made, tmp_path), code=5).err
+    assert "inner" in error and "of opset 9" in error and "the model is of opset 17" in error
+
+
+def test_squeeze_stays_beside_a_softmax_over_several_axes(compress, tmp_path):
+    """Of opset 12 and below the one, of 13 and above the other's newest form."""
+    made = small.model(
+        [node("Softmax", "x", "s", axis=1), node("Squeeze", "s", "q", axes=[-4]), node("Split", "q", "y z", axis=-1)],
+        [("x", [1, 2, 3, 4])],
+        [("y", None), ("z", None)],
+        opset=11,
+    )
+    path = small.save(made, tmp_path)
+    compress(path)
+    output = tmp_path / "model.compressed.onnx"
+    assert small.opset(output) == 11
+    x = {"x": small.floats(1, 1, 2, 3, 4)}
+    for got, expected in zip(run_onnx(output, x), run_onnx(path, x), strict=True):
+        assert_close(got, expected)

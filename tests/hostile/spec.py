@@ -216,9 +216,10 @@ def conv(**attributes):
     return small.model(made, [("x", [1, 3, 8, 8])], [("y", None)], weights)
 
 
-def one(op, inputs, weights=(), shape=(2, 3), **attributes):
+def one(op, inputs, weights=(), shape=(2, 3), opset=17, **attributes):
     """A model of one node of that name."""
-    return small.model([node(op, inputs, "y", f"the_{op.lower()}", **attributes)], [("x", shape)], [("y", None)], weights)
+    made = [node(op, inputs, "y", f"the_{op.lower()}", **attributes)]
+    return small.model(made, [("x", shape)], [("y", None)], weights, opset)
 
 
 def ints(*values):
@@ -379,6 +380,16 @@ def default_of_another_type():
 
 FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
 
+# Nodes that are given too much, for what they are in their opset.
+ARITY = [
+    ("constant", "an_input", one("Constant", "x", value_float=1.0), "the_constant"),
+    ("squeeze", "axes_at_opset_11", one("Squeeze", "x a", {"a": ints(0)}, (1, 2), 11), "the_squeeze"),
+    ("squeeze", "axes_twice", one("Squeeze", "x a", {"a": ints(0)}, (1, 2), 11, axes=[0]), "the_squeeze"),
+    ("clip", "bounds_at_opset_6", one("Clip", "x a", {"a": np.float32(0)}, opset=6), "the_clip"),
+    ("reduce", "axes_at_opset_13", one("ReduceMax", "x a", {"a": ints(0)}, opset=13), "the_reducemax"),
+    ("batch_norm", "inputs", one("BatchNormalization", "x x x x x x"), "6 inputs are given, at most 5 are taken"),
+]
+
 CASES = [
     spoiled(18, "-8", negative_dimension),
     spoiled(18, "-16", negative_initializer),
@@ -408,9 +419,9 @@ CASES = [
     spoiled(27, "nowhere", undefined_input),
     spoiled(28, "phantom", undefined_output),
     spoiled(29, "first", too_few_inputs),
-    # Operators grow inputs and outputs: such a node is kept as it is.
-    spoiled(29, "act", too_many_inputs, (0, 3)),
-    spoiled(29, "act", too_many_outputs, (0, 3)),
+    spoiled(29, "`act` (Relu): 2 inputs are given, at most 1 are taken", too_many_inputs),
+    spoiled(29, "`act` (Relu): 2 outputs are asked for, at most 1 are made", too_many_outputs),
+    *[bad(29, f"{name}_has_{where}", made, 3, says) for name, where, made, says in ARITY],
     spoiled(29, "first", required_input_left_out),
     spoiled(30, "alpha", attribute_of_the_wrong_type),
     spoiled(30, "alpha", attribute_says_one_type_and_holds_another),

@@ -2,7 +2,7 @@
 //! replaced by what they stand for.
 
 use super::{
-    attribute, functions,
+    arity, attribute, functions,
     functions::Functions,
     limits, opset,
     order::{captured, sorted},
@@ -30,6 +30,8 @@ pub struct Importer<'a> {
     pub warnings: Vec<String>,
     values: Values,
     opset: i64,
+    /// What needs a newer opset than this is kept as it came.
+    newest: i64,
     ir_version: i64,
     functions: &'a Functions,
     /// Where the bytes of weights are.
@@ -58,11 +60,13 @@ struct Around {
 impl<'a> Importer<'a> {
     /// An importer of a model's main graph.
     pub fn new(name: &str, opset: i64, ir_version: i64, functions: &'a Functions, source: &'a Source) -> Self {
+        let newest = opset::NEWEST;
         Self {
             graph: Graph::new(name),
             warnings: vec![],
             values: HashMap::new(),
             opset,
+            newest,
             ir_version,
             functions,
             source,
@@ -70,6 +74,11 @@ impl<'a> Importer<'a> {
             prefix: String::new(),
             symbols: true,
         }
+    }
+
+    /// This importer, but what needs a newer opset than `newest` it keeps as it came.
+    pub fn up_to(self, newest: i64) -> Self {
+        Self { newest, ..self }
     }
 
     /// Imports a model's main graph.
@@ -224,7 +233,13 @@ impl<'a> Importer<'a> {
         }
         let standard = opset::is_default(&node.domain);
         if standard && node.op_type == "Constant" {
-            let [name] = &node.output[..] else { return Err(Error::malformed("a Constant has one output")) };
+            let ([], [name]) = (&node.input[..], &node.output[..]) else {
+                return Err(Error::malformed(format!(
+                    "{} inputs and {} outputs; a Constant has no input and one output",
+                    node.input.len(),
+                    node.output.len()
+                )));
+            };
             let name = name.clone();
             // What we have no tensor type for (strings, sparse) stays opaque below.
             match constant(node, self.source) {
@@ -257,6 +272,12 @@ impl<'a> Importer<'a> {
                     operands[to] = port;
                 }
                 for (slot, t) in inputs.lifted {
+                    if operands.get(slot).copied().flatten().is_some() {
+                        return Err(Error::malformed(format!(
+                            "input {slot} is given, which opset {} has as an attribute",
+                            self.opset
+                        )));
+                    }
                     let base = node.output.first().map_or("", |o| o);
                     let id = self.graph.add_constant(&self.value_name(&format!("{base}_in{slot}")), t);
                     if operands.len() <= slot {
@@ -265,10 +286,10 @@ impl<'a> Importer<'a> {
                     operands[slot] = Some(id.into());
                 }
                 if !op.bodies().is_empty() {
-                    operands.resize(own_operands(&op, operands.len()), None);
+                    operands.resize(arity::own_operands(&op).unwrap_or(operands.len()), None);
                     operands.extend(captures.iter().map(|(_, port)| Some(*port)));
                 }
-                check_arity(&op, &operands)?;
+                arity::check_needed(&op, &operands)?;
                 let names: Vec<String> = node.output[..wanted].iter().map(|o| self.value_name(o)).collect();
                 self.graph.add_node(&name, op, &operands, &names.iter().map(|n| &n[..]).collect::<Vec<_>>())?
             }
@@ -346,12 +367,14 @@ impl<'a> Importer<'a> {
         let mut reader = Reader::new(name, self.opset, operands.len(), outputs, first, attrs);
         reader.second = fact(1).unwrap_or_default();
         let op = Op::read(&mut reader)?;
-        if outputs > op.max_outputs() {
-            return Err(Error::unsupported(format!("{} with {outputs} outputs", node.op_type)));
+        if op.since() > self.newest {
+            return Err(Error::unsupported(format!(
+                "{} as it is understood is of opset {}, to which an operator that is kept as it is can't move",
+                node.op_type,
+                op.since()
+            )));
         }
-        if operands.len() > *op.arity().end() {
-            return Err(Error::unsupported(format!("{} with {} inputs", node.op_type, operands.len())));
-        }
+        arity::check_given(&op, self.opset, operands.len(), outputs)?;
         Ok((op, reader.finish()?))
     }
 
@@ -437,28 +460,6 @@ impl<'a> Importer<'a> {
 struct Declared {
     facts: HashMap<String, Fact>,
     outputs: HashSet<String>,
-}
-
-/// How many operands an operator with bodies has before the captures.
-fn own_operands(op: &Op, given: usize) -> usize {
-    match op {
-        Op::If(_) => 1,
-        Op::Loop(op) => op.body.formals(),
-        Op::Scan(op) => op.body.formals(),
-        _ => given,
-    }
-}
-
-fn check_arity(op: &Op, operands: &[Option<Port>]) -> Result<()> {
-    let arity = op.arity();
-    if arity.contains(&operands.len()) && operands.iter().take(*arity.start()).all(Option::is_some) {
-        return Ok(());
-    }
-    Err(Error::malformed(format!(
-        "{} inputs are given, {} are needed",
-        operands.iter().flatten().count(),
-        arity.start()
-    )))
 }
 
 /// The tensor of a Constant node.

@@ -8,6 +8,7 @@
 
 use crate::graph::Graph;
 
+mod arity;
 mod attribute;
 mod digest;
 mod external;

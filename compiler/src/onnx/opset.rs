@@ -1,6 +1,10 @@
 //! Operator set and IR versions.
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    graph::Graph,
+    op::{Op, Operator},
+};
 use onnx_protobuf::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 
 /// The newest version of the default operator set that we read.
@@ -120,11 +124,42 @@ const CHANGED: &[(&str, i64)] = &[
     ("GroupNormalization", 21),
 ];
 
+/// The lowest opset, `from` or above, that has every operator of `graph` as it is used.
+///
+/// # Errors
+/// Unsupported when there is none, naming an operator that needs a newer opset, and one that is not in it.
+pub fn lowest(graph: &Graph, from: i64) -> Result<i64> {
+    let graphs = graph.and_bodies();
+    let mut to = from;
+    let mut why = format!("the model is of opset {from}");
+    for (g, n) in graphs.iter().flat_map(|g| g.operators().map(move |n| (g, n))) {
+        let since = g.op(n).since();
+        if since > to {
+            to = since;
+            why = format!("{} needs opset {since}", g.node(n).label());
+        }
+    }
+    for (g, n) in graphs.iter().flat_map(|g| g.operators().map(move |n| (g, n))) {
+        let checked = match g.op(n) {
+            Op::Opaque(op) => check_raise(&op.proto, op.opset, to),
+            op => match op.until().filter(|last| *last < to) {
+                Some(last) => {
+                    let message = format!("this form of the operator ends with opset {last}");
+                    Err(Error::unsupported(message).at(g.node(n).label()))
+                }
+                None => Ok(()),
+            },
+        };
+        checked.map_err(|e| e.about(&why).help("export the model at a newer opset"))?;
+    }
+    Ok(to)
+}
+
 /// Checks that a node kept byte for byte means the same at opset `to` as at `from`.
 ///
 /// # Errors
 /// Unsupported, naming the operator.
-pub fn check_raise(node: &NodeProto, from: i64, to: i64) -> Result<()> {
+fn check_raise(node: &NodeProto, from: i64, to: i64) -> Result<()> {
     // Most operators changed with opset 7, and what is understood here is not kept as it is.
     let old = (from < 7 && to >= 7).then_some(7);
     let changed =
@@ -133,15 +168,14 @@ pub fn check_raise(node: &NodeProto, from: i64, to: i64) -> Result<()> {
         && let Some(at) = old.or_else(changed)
     {
         return Err(Error::unsupported(format!(
-            "operator {} of opset {from} is kept as it is, but changed in opset {at}, and the model must move to opset {to}",
+            "operator {} of opset {from} is kept as it is, but changed in opset {at}",
             node.op_type
         ))
         .at(format!(
             "`{}` ({})",
             if node.name.is_empty() { node.output.first().map_or("", |o| o) } else { &node.name },
             node.op_type
-        ))
-        .help("export the model at a newer opset"));
+        )));
     }
     subgraphs(node).flat_map(|g| &g.node).try_for_each(|n| check_raise(n, from, to))
 }

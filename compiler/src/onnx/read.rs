@@ -74,6 +74,18 @@ pub fn read_tensor(bytes: Vec<u8>) -> Result<(String, Tensor)> {
 /// # Errors
 /// As [`read`], without the file's name.
 pub(super) fn import(file: SourceFile, place: &Place) -> Result<Model> {
+    let model = import_up_to(file.clone(), place, opset::NEWEST)?;
+    // What is not understood may forbid the opset that other operators' newest form needs. Nothing can run such a
+    // model here, so nothing is lost when they are kept as they came, too.
+    let keeps = |g: &&Graph| g.operators().any(|n| matches!(g.op(n), Op::Opaque(_)));
+    if !model.graph.and_bodies().iter().any(keeps) || opset::lowest(&model.graph, model.opset()).is_ok() {
+        return Ok(model);
+    }
+    import_up_to(file, place, model.opset())
+}
+
+/// [`import`], where operators that need a newer opset than `newest` are kept as they came.
+fn import_up_to(file: SourceFile, place: &Place, newest: i64) -> Result<Model> {
     let size = file.bytes().len();
     if size as u64 > limits::MAX_FILE {
         return Err(Error::limit(format!("{size} bytes; a protobuf file ends at {}", limits::MAX_FILE)));
@@ -100,7 +112,8 @@ pub(super) fn import(file: SourceFile, place: &Place) -> Result<Model> {
     }
     let version = opset::imported(&mut proto, &graph)?;
     let functions = Functions::new(&proto.functions)?;
-    let mut importer = Importer::new(&graph.name, version, proto.ir_version, &functions, &source);
+    let importer = Importer::new(&graph.name, version, proto.ir_version, &functions, &source);
+    let mut importer = importer.up_to(newest);
     importer.model(graph)?;
     let Importer { graph, warnings, .. } = importer;
     if !keeps_call(&graph, &functions) {

@@ -140,7 +140,7 @@ impl Staged {
 fn to_proto(model: &Model, blobs: &Blobs) -> Result<ModelProto> {
     let graph = verify(&model.graph)?;
     let from = model.opset();
-    let target = target(&graph, from);
+    let target = opset::lowest(&graph, from)?;
     let mut proto = model.skeleton.clone();
     for import in proto.opset_import.iter_mut().filter(|i| opset::is_default(&i.domain)) {
         import.version = target;
@@ -165,14 +165,6 @@ fn check_size(file: &Layout) -> Result<()> {
         return Ok(());
     }
     Err(Error::limit(format!("the model has {} bytes; one file holds {MAX_OUTPUT}", file.len())))
-}
-
-/// The lowest opset, `from` or above, that has every operator as it is used.
-fn target(graph: &Graph, from: i64) -> i64 {
-    graph
-        .operators()
-        .map(|n| graph.op(n))
-        .fold(from, |at, op| op.bodies().iter().fold(at.max(op.since()), |at, body| target(body.graph(), at)))
 }
 
 /// The names under which the values of a graph are written. Those of a body must differ from
@@ -271,7 +263,7 @@ impl Writer<'_> {
                     }
                 }
                 Op::Opaque(op) => {
-                    out.node.push(self.opaque(n, op)?);
+                    out.node.push(self.opaque(n, op));
                     for (slot, _) in g.node(n).outputs.iter().enumerate() {
                         let port = Port { node: n, slot };
                         // Nobody can infer what this makes, so what the file declared is kept.
@@ -332,14 +324,6 @@ impl Writer<'_> {
     fn node(&self, n: NodeId, op: &Op) -> Result<NodeProto> {
         let g = self.graph;
         let node = g.node(n);
-        if let Some(last) = op.until().filter(|last| *last < self.target) {
-            return Err(Error::unsupported(format!(
-                "this form of the operator ends with opset {last}, and the model must move to opset {}",
-                self.target
-            ))
-            .at(node.label())
-            .help("export the model at a newer opset"));
-        }
         let mut operands = g.operands(n);
         // What bodies read from around them they read by name.
         operands.truncate(operands.len() - op.bodies().first().map_or(0, |b| b.captures().min(operands.len())));
@@ -371,8 +355,7 @@ impl Writer<'_> {
         })
     }
 
-    fn opaque(&self, n: NodeId, op: &Opaque) -> Result<NodeProto> {
-        opset::check_raise(&op.proto, op.opset, self.target)?;
+    fn opaque(&self, n: NodeId, op: &Opaque) -> NodeProto {
         let mut proto = NodeProto::clone(&op.proto);
         let operands = self.graph.operands(n);
         for (slot, input) in proto.input.iter_mut().enumerate() {
@@ -393,7 +376,7 @@ impl Writer<'_> {
                 a.g.0.iter_mut().map(|g| &mut **g).chain(&mut a.graphs).for_each(|g| rename(g, &renamed));
             }
         }
-        Ok(proto)
+        proto
     }
 }
 

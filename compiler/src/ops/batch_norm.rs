@@ -26,7 +26,8 @@ impl BatchNorm {
         if r.opset < 7 && !r.flag("is_test", false)? {
             return Err(Error::unsupported("BatchNormalization in training"));
         }
-        if r.outputs > 1 && !training {
+        let statistics = if r.opset >= 14 { 2..=3 } else { 2..=5 };
+        if statistics.contains(&r.outputs) && !training {
             return Err(Error::unsupported("BatchNormalization with outputs of statistics outside of training"));
         }
         if r.opset < 9 && !r.flag("spatial", true)? {

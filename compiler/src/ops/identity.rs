@@ -37,7 +37,7 @@ pub struct Dropout {
 
 impl Dropout {
     pub(super) fn read(r: &mut Reader) -> Result<Self> {
-        let mask = r.outputs > 1;
+        let mask = r.outputs == 2;
         if mask && r.opset < 10 {
             return Err(Error::unsupported("Dropout with a mask that is no truth value"));
         }

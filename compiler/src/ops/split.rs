@@ -106,7 +106,12 @@ impl Operator for Split {
     }
 
     fn since(&self) -> i64 {
-        if self.num_outputs { 18 } else { 13 }
+        // The axis may count from the end from opset 11 on.
+        if self.num_outputs { 18 } else { 11 }
+    }
+
+    fn lower(&self, opset: i64) -> Option<(usize, &'static str)> {
+        (opset < 13).then_some((1, "split"))
     }
 
     fn quant(&self) -> Quant {

@@ -17,6 +17,13 @@ pub struct Squeeze;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Unsqueeze;
 
+/// The first opset in which axes may count from the end.
+const SINCE: i64 = 11;
+
+fn lowered_axes(opset: i64) -> Option<(usize, &'static str)> {
+    (opset < 13).then_some((1, "axes"))
+}
+
 fn lift_axes(r: &mut Reader) -> Result<()> {
     if r.opset < 13
         && let Some(axes) = r.opt_ints("axes")?
@@ -82,7 +89,11 @@ impl Operator for Squeeze {
     }
 
     fn since(&self) -> i64 {
-        13
+        SINCE
+    }
+
+    fn lower(&self, opset: i64) -> Option<(usize, &'static str)> {
+        lowered_axes(opset)
     }
 
     fn quant(&self) -> Quant {
@@ -114,7 +125,11 @@ impl Operator for Unsqueeze {
     }
 
     fn since(&self) -> i64 {
-        13
+        SINCE
+    }
+
+    fn lower(&self, opset: i64) -> Option<(usize, &'static str)> {
+        lowered_axes(opset)
     }
 
     fn quant(&self) -> Quant {
