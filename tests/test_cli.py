@@ -37,6 +37,16 @@ def test_version_and_help(compress):
         (["MODEL", "--prune", "1.5"], "--prune"),
         (["MODEL", "--prune", "1"], "--prune"),
         (["MODEL", "--prune=-0.1"], "--prune"),
+        (["MODEL", "--prune", "-0.1"], "not a fraction from 0 to below 1"),
+        (["MODEL", "--prune", "--int8"], "not a fraction from 0 to below 1"),
+        (["MODEL", "--max-drop", "-1%"], "not a share"),
+        (["MODEL", "--max-size", "-5MB"], "not a size"),
+        (["MODEL", "--min-speedup", "-1"], "not a positive number"),
+        (["MODEL", "--batch", "-1"], "1..=65536"),
+        (["MODEL", "--batch", "65537"], "1..=65536"),
+        (["MODEL", "--seed", "-1"], "not a whole number"),
+        (["MODEL", "--calibration-samples", "-1"], "--calibration-samples"),
+        (["bench", "MODEL", "--runs", "-1"], "--runs"),
         (["MODEL", "--prune", "nan"], "--prune"),
         (["MODEL", "--prune", "inf"], "--prune"),
         (["MODEL", "--prune", "half"], "--prune"),
@@ -67,6 +77,31 @@ def test_usage_is_2_and_writes_nothing(compress, mlp, args, says):
     assert says in result.err
     assert result.out == ""
     assert listing(mlp.parent) == before
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--prune", "2"],
+        ["--max-drop", "2"],
+        ["--max-size", "much"],
+        ["--min-speedup", "0"],
+        ["--batch", "0"],
+        ["--calibration-samples", "0"],
+        ["--exclude", "("],
+        ["--calibration", "guess"],
+        ["--target", "moon"],
+        ["--preprocess", "mean=x"],
+        ["--device", "abacus"],
+        ["--stop-after", "lunch"],
+        ["--no-check", "--max-drop", "1%"],
+    ],
+    ids=lambda flags: flags[-2],
+)
+def test_flags_come_before_files(compress, tmp_path, flags):
+    """Neither a model that is missing nor an output in the way is found before a flag that is wrong."""
+    (tmp_path / "out.onnx").write_text("in the way")
+    compress(tmp_path / "missing.onnx", "-o", tmp_path / "out.onnx", *flags, code=2)
 
 
 def test_output_is_the_input_by_other_names(compress, mlp):
@@ -132,6 +167,18 @@ def test_unwritable_places_are_6(compress, mlp):
     for report in (mlp / "reports", "/proc/reports"):
         compress(mlp, "--report", report, code=6)
     assert listing(mlp.parent) == before
+
+
+def test_a_missing_folder_is_named_as_the_user_did(compress, mlp):
+    result = compress("model.onnx", "-o", "missing/out.onnx", cwd=mlp.parent, code=6)
+    assert "file: missing/out.onnx: " in result.err and "make the folder missing" in result.err
+    assert ".compress-" not in result.err
+    # What can't be written is found before the models are looked at.
+    for args in (["-o", "/proc/out.onnx"], ["--dump-ir", "/proc/ir"], ["--report", "/proc/reports"]):
+        result = compress("absent.onnx", *args, cwd=mlp.parent, code=6)
+        assert "/proc" in result.err and "absent" not in result.err and ".compress-" not in result.err
+    result = compress("check", "absent.onnx", "--against", "absent.onnx", "--report", "/proc/reports", code=6)
+    assert "/proc" in result.err
 
 
 def test_a_folder_in_the_way_of_the_output(compress, mlp):

@@ -1,6 +1,9 @@
 //! The command line, as clap sees it. `plan.rs` turns it into decisions.
+//!
+//! Numbers may begin with a hyphen: a negative one is then refused for what it is, not as an unknown flag.
 
-use clap::{Args, Parser, Subcommand};
+use crate::plan::{self, MAX_BATCH};
+use clap::{Args, Parser, Subcommand, builder::RangedI64ValueParser};
 use std::path::PathBuf;
 
 /// A model compression compiler: ONNX in, a smaller and faster ONNX out, and a report of what that cost.
@@ -41,7 +44,7 @@ pub struct CompressArgs {
     #[arg(long)]
     pub int8: bool,
     /// Zero this fraction of the weights, the smallest of all layers together.
-    #[arg(long, value_name = "FRACTION")]
+    #[arg(long, value_name = "FRACTION", allow_hyphen_values = true, value_parser = plan::fraction)]
     pub prune: Option<f64>,
     /// Prune the first and the last layers too.
     #[arg(long)]
@@ -56,7 +59,7 @@ pub struct CompressArgs {
     #[arg(long, value_name = "HOW", default_value = "minmax")]
     pub calibration: String,
     /// How many samples of --data are calibrated on.
-    #[arg(long, value_name = "N", default_value_t = 256)]
+    #[arg(long, value_name = "N", default_value_t = 256, allow_hyphen_values = true, value_parser = count(u32::MAX))]
     pub calibration_samples: usize,
     #[command(flatten)]
     pub data: DataArgs,
@@ -119,14 +122,14 @@ pub struct DataArgs {
 #[derive(Args, Clone)]
 pub struct GateArgs {
     /// Fail (exit 9) when accuracy drops by more, e.g. 1%; without labels, when more samples change their class.
-    #[arg(long, value_name = "PERCENT")]
-    pub max_drop: Option<String>,
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, value_parser = plan::percent)]
+    pub max_drop: Option<f64>,
     /// Fail (exit 9) when the result is not this many times as fast on our runtime.
-    #[arg(long, value_name = "RATIO")]
+    #[arg(long, value_name = "RATIO", allow_hyphen_values = true, value_parser = plan::ratio)]
     pub min_speedup: Option<f64>,
     /// Fail (exit 9) when the file is larger, e.g. 30MB.
-    #[arg(long, value_name = "SIZE")]
-    pub max_size: Option<String>,
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = plan::bytes)]
+    pub max_size: Option<f64>,
 }
 
 #[derive(Args, Clone)]
@@ -144,13 +147,13 @@ pub struct RunArgs {
 #[derive(Args, Clone)]
 pub struct DeviceArgs {
     /// Samples a batch when timing.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true, value_parser = count(MAX_BATCH))]
     pub batch: usize,
     /// Where to run: cpu, cuda, cuda:N, or auto.
     #[arg(long, default_value = "auto")]
     pub device: String,
     /// The seed of every random choice.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, allow_hyphen_values = true, value_parser = plan::seed)]
     pub seed: u64,
     /// Print JSON instead of a table.
     #[arg(long)]
@@ -193,7 +196,7 @@ pub struct BenchArgs {
     /// The ONNX model.
     pub model: PathBuf,
     /// Timed runs.
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(long, value_name = "N", default_value_t = 50, allow_hyphen_values = true, value_parser = count(u32::MAX))]
     pub runs: usize,
     /// Run on this device too, and compare: outputs and time.
     #[arg(long, value_name = "DEVICE")]
@@ -202,6 +205,11 @@ pub struct BenchArgs {
     pub on: DeviceArgs,
     #[command(flatten)]
     pub read: ReadArgs,
+}
+
+/// A whole number from 1 to `most`.
+fn count(most: u32) -> RangedI64ValueParser<usize> {
+    RangedI64ValueParser::new().range(1..=most.into())
 }
 
 fn passes_help() -> String {

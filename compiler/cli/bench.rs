@@ -4,11 +4,11 @@ use crate::{
     args::BenchArgs,
     data::{Samples, Sets},
     interrupt, measure,
-    plan::{DataPlan, batch_size},
+    plan::DataPlan,
     terminal,
 };
 use compress_compiler::{
-    error::{Error, Result},
+    error::Result,
     onnx::{self, Model},
     tensor::Tensor,
 };
@@ -40,12 +40,9 @@ struct Timed {
 
 /// Runs the subcommand.
 pub fn run(args: BenchArgs) -> Result<()> {
-    if args.runs == 0 {
-        return Err(Error::usage("--runs must be 1 or more"));
-    }
-    batch_size(args.on.batch)?;
-    let device = Device::open(args.on.device.parse()?)?;
-    let second = args.reference.as_deref().map(|d| Device::open(d.parse()?)).transpose()?;
+    let (first, second) = (args.on.device.parse()?, args.reference.as_deref().map(str::parse).transpose()?);
+    let device = Device::open(first)?;
+    let second = second.map(Device::open).transpose()?;
     let model = onnx::read_with(&args.model, &args.read.clone().into())?;
     let data = DataPlan { data: None, eval: None, preprocess: None };
     let sets = Sets::open(&data, &model.graph, 1, args.on.seed).map_err(|e| e.in_file(&args.model))?;

@@ -5,7 +5,7 @@ use crate::{
     compress::{gates, verdict},
     data::Sets,
     facts, measure,
-    plan::{DataPlan, Gates, RunPlan},
+    plan::{self, DataPlan, RunPlan},
     terminal,
 };
 use compress_compiler::{
@@ -17,10 +17,11 @@ use compress_runtime::device::Device;
 
 /// Runs the subcommand.
 pub fn run(args: CheckArgs) -> Result<()> {
-    let (data, limits, run) = (DataPlan::new(args.data)?, Gates::new(args.gates)?, RunPlan::new(args.run)?);
+    let (data, run) = (DataPlan::new(args.data)?, RunPlan::new(args.run)?);
+    let device = Device::open(run.device)?;
+    run.report.as_deref().map(plan::made).transpose()?;
     let options = args.read.into();
     let (original, model) = (onnx::read_with(&args.against, &options)?, onnx::read_with(&args.model, &options)?);
-    let device = Device::open(run.device)?;
     same_signature(&original, &model).map_err(|e| e.in_file(&args.model))?;
     // Nothing is calibrated, so what --data gives is measured on as a whole.
     let data = DataPlan { eval: data.eval.or(data.data.clone()), ..data };
@@ -50,9 +51,8 @@ pub fn run(args: CheckArgs) -> Result<()> {
     if sets.evaluation.synthetic {
         report.warnings.push("NO DATA: compared on made-up inputs; figures on real data differ. Give --eval".into());
     }
-    report.gates = gates(&limits, &report)?;
+    report.gates = gates(&args.gates, &report)?;
     if let Some(dir) = &run.report {
-        std::fs::create_dir_all(dir).map_err(|e| Error::file(e.to_string()).in_file(dir))?;
         onnx::write_atomic(&dir.join("report.json"), terminal::json(&report)?.as_bytes(), true)?;
     }
     if run.json {

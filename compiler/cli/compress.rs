@@ -1,12 +1,12 @@
 //! `compress MODEL`: the main job.
 
 use crate::{
-    args::CompressArgs,
+    args::{CompressArgs, GateArgs},
     bisect,
     data::{self, Sets},
     facts, interrupt, measure,
     measure::DataCalibrator,
-    plan::{CompressPlan, Gates},
+    plan::CompressPlan,
     terminal,
 };
 use compress_compiler::{
@@ -26,9 +26,10 @@ use compress_runtime::{
 /// Runs the main form of the command.
 pub fn run(args: CompressArgs) -> Result<()> {
     let plan = CompressPlan::new(args)?;
+    let device = if plan.dry_run { None } else { Some(Device::open(plan.run.device)?) };
     let original = onnx::read_with(&plan.model, &plan.read)?;
     let pipeline = pipeline(&plan.options, plan.stop_after.as_deref());
-    if plan.dry_run {
+    let Some(device) = device else {
         let names: Vec<&str> = pipeline.passes.iter().map(|p| p.name()).collect();
         terminal::print(&format!(
             "{} ({} operators) -> {}\npasses: {}\n",
@@ -38,8 +39,7 @@ pub fn run(args: CompressArgs) -> Result<()> {
             names.join(", ")
         ));
         return Ok(());
-    }
-    let device = Device::open(plan.run.device)?;
+    };
     let mut report = Report {
         schema: 1,
         input: FileFacts::default(),
@@ -218,7 +218,6 @@ fn compile(
         .run(&mut model.graph, &cx, &mut |pass, graph| {
             step += 1;
             if let Some(dir) = &plan.dump_ir {
-                std::fs::create_dir_all(dir).map_err(|e| Error::file(e.to_string()).in_file(dir))?;
                 let file = dir.join(format!("{step:02}-{}.txt", pass.name));
                 onnx::write_atomic(&file, graph.to_string().as_bytes(), true)?;
             }
@@ -276,7 +275,7 @@ fn honest_sentences(plan: &CompressPlan, lossless: bool, report: &mut Report) {
 }
 
 /// Holds the measured figures against the gates.
-pub fn gates(gates: &Gates, report: &Report) -> Result<Vec<Gate>> {
+pub fn gates(gates: &GateArgs, report: &Report) -> Result<Vec<Gate>> {
     let mut out = vec![];
     let unmeasured = |flag: &str| {
         Error::data(format!("{flag} was asked, but it was not measured"))

@@ -17,7 +17,7 @@ pub struct CompressPlan {
     pub options: Options,
     pub calibration_samples: usize,
     pub data: DataPlan,
-    pub gates: Gates,
+    pub gates: GateArgs,
     pub run: RunPlan,
     pub read: ReadOptions,
     pub external_data: bool,
@@ -39,13 +39,6 @@ pub struct DataPlan {
     pub preprocess: Option<Preprocess>,
 }
 
-/// The gates, in plain numbers.
-pub struct Gates {
-    pub max_drop: Option<f64>,
-    pub min_speedup: Option<f64>,
-    pub max_size: Option<f64>,
-}
-
 /// How to run and what to print.
 pub struct RunPlan {
     pub batch: usize,
@@ -65,26 +58,14 @@ impl CompressPlan {
         if same_file(&model, &output) {
             return Err(Error::usage("the output is the input").in_file(&output).help("give another name with -o"));
         }
-        if let Some(f) = a.prune
-            && !(0.0..1.0).contains(&f)
-        {
-            return Err(Error::usage(format!("--prune {f} is not a fraction from 0 to below 1")));
-        }
         if a.prune_ends && a.prune.is_none() {
             return Err(Error::usage("--prune-ends needs --prune"));
-        }
-        if a.calibration_samples == 0 {
-            return Err(Error::usage("--calibration-samples must be 1 or more"));
         }
         if let Some(stop) = &a.stop_after
             && !compress_passes::STAGES.iter().any(|s| s.name == stop)
         {
             let known: Vec<&str> = compress_passes::STAGES.iter().map(|s| s.name).collect();
             return Err(Error::usage(format!("--stop-after {stop}")).help(format!("passes: {}", known.join(", "))));
-        }
-        replaceable(&output)?;
-        if !a.force && !a.dry_run && !a.bisect && output.exists() {
-            return Err(Error::file("exists already").in_file(&output).help("pass --force, or another name with -o"));
         }
         let exclude: Vec<Regex> = a
             .exclude
@@ -117,7 +98,6 @@ impl CompressPlan {
         if a.no_check && (a.gates.max_drop.is_some() || a.gates.min_speedup.is_some()) {
             return Err(Error::usage("--no-check leaves nothing for --max-drop and --min-speedup to look at"));
         }
-        let run = RunPlan::new(a.run)?;
         let plan = Self {
             options: Options {
                 prune: a.prune,
@@ -128,8 +108,8 @@ impl CompressPlan {
             },
             calibration_samples: a.calibration_samples,
             data: DataPlan::new(a.data)?,
-            gates: Gates::new(a.gates)?,
-            run,
+            gates: a.gates,
+            run: RunPlan::new(a.run)?,
             read: a.read.into(),
             external_data: a.external_data,
             check: !a.no_check,
@@ -142,24 +122,36 @@ impl CompressPlan {
             model,
             output,
         };
-        let report = plan.report_path();
-        replaceable(&report)?;
-        if same_file(&report, &plan.output) || same_file(&report, &plan.model) {
+        plan.check_files()?;
+        Ok(plan)
+    }
+
+    /// Whether everything can be written that has to be.
+    fn check_files(&self) -> Result<()> {
+        let report = self.report_path();
+        if same_file(&report, &self.output) || same_file(&report, &self.model) {
             return Err(Error::usage("the report would replace a model")
                 .in_file(&report)
                 .help("give another --report"));
         }
-        if !plan.force && !plan.dry_run && !plan.bisect && report.exists() {
-            return Err(Error::file("exists already").in_file(&report).help("pass --force, or another --report"));
-        }
-        if !plan.dry_run && !plan.bisect {
-            writable(plan.output.parent())?;
-            if let Some(dir) = &plan.run.report {
-                std::fs::create_dir_all(dir).map_err(|e| Error::file(e.to_string()).in_file(dir))?;
-                writable(Some(dir))?;
+        let writes = !self.dry_run && !self.bisect;
+        for (path, flag) in [(&self.output, "-o"), (&report, "--report")] {
+            replaceable(path)?;
+            if !self.force && writes && path.exists() {
+                let help = format!("pass --force, or give another place with {flag}");
+                return Err(Error::file("exists already").in_file(path).help(help));
             }
         }
-        Ok(plan)
+        if !writes {
+            return Ok(());
+        }
+        let folder = self.output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if !folder.exists() {
+            let help = format!("make the folder {}, or give another place with -o", folder.display());
+            return Err(Error::file("its folder is not there").in_file(&self.output).help(help));
+        }
+        writable(folder)?;
+        self.run.report.iter().chain(&self.dump_ir).try_for_each(|folder| made(folder))
     }
 
     /// Where the report goes.
@@ -180,37 +172,13 @@ impl DataPlan {
     }
 }
 
-impl Gates {
-    /// # Errors
-    /// Usage for what is no number.
-    pub fn new(a: GateArgs) -> Result<Self> {
-        if let Some(r) = a.min_speedup
-            && !(r.is_finite() && r > 0.0)
-        {
-            return Err(Error::usage(format!("--min-speedup {r} is not a positive number")));
-        }
-        Ok(Self {
-            max_drop: a.max_drop.map(|s| percent(&s)).transpose()?,
-            min_speedup: a.min_speedup,
-            max_size: a.max_size.map(|s| bytes(&s)).transpose()?,
-        })
-    }
-}
-
 impl RunPlan {
     /// # Errors
-    /// Usage for a bad --device or --batch.
+    /// Usage for a bad --device.
     pub fn new(a: RunArgs) -> Result<Self> {
         let DeviceArgs { batch, device, seed, json } = a.device;
-        batch_size(batch)?;
         Ok(Self { batch, device: device.parse()?, seed, report: a.report, json, quiet: a.quiet })
     }
-}
-
-/// # Errors
-/// Usage for a batch of nothing, or of more than any timing needs.
-pub fn batch_size(n: usize) -> Result<()> {
-    if (1..=65_536).contains(&n) { Ok(()) } else { Err(Error::usage(format!("--batch {n} is not from 1 to 65536"))) }
 }
 
 fn same_file(a: &Path, b: &Path) -> bool {
@@ -220,7 +188,6 @@ fn same_file(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// Finds out before hours of work whether the result can be written.
 /// # Errors
 /// File when there is something at `path` that is no file: a device, a pipe or a folder would be gone.
 fn replaceable(path: &Path) -> Result<()> {
@@ -230,42 +197,68 @@ fn replaceable(path: &Path) -> Result<()> {
     }
 }
 
-fn writable(folder: Option<&Path>) -> Result<()> {
-    let folder = folder.filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    tempfile::Builder::new()
-        .prefix(".compress-")
-        .tempfile_in(folder)
-        .map(drop)
-        .map_err(|e| Error::file(format!("cannot write here: {e}")).in_file(folder))
+/// Makes a folder, unless it is there, to which files can be written.
+///
+/// # Errors
+/// File when that can't be.
+pub fn made(folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder).map_err(|e| Error::file(format!("cannot be made: {e}")).in_file(folder))?;
+    writable(folder)
+}
+
+/// Finds out before hours of work whether files can be written to `folder`.
+fn writable(folder: &Path) -> Result<()> {
+    // The kind alone: the message names a file that the user never heard of.
+    let fail = |e: std::io::Error| Error::file(format!("cannot write here: {}", e.kind())).in_file(folder);
+    tempfile::Builder::new().prefix(".compress-").tempfile_in(folder).map(drop).map_err(fail)
+}
+
+/// The largest `--batch`: more than any timing needs.
+pub const MAX_BATCH: u32 = 65_536;
+
+/// A fraction of what can't go altogether.
+pub fn fraction(s: &str) -> Result<f64, &'static str> {
+    number(s, |v| (0.0..1.0).contains(&v)).ok_or("not a fraction from 0 to below 1")
+}
+
+/// How many times as fast.
+pub fn ratio(s: &str) -> Result<f64, &'static str> {
+    number(s, |v| v.is_finite() && v > 0.0).ok_or("not a positive number")
+}
+
+pub fn seed(s: &str) -> Result<u64, &'static str> {
+    s.parse().map_err(|_| "not a whole number from 0 to 2^64 - 1")
+}
+
+fn number(s: &str, fits: impl Fn(f64) -> bool) -> Option<f64> {
+    s.parse().ok().filter(|v| fits(*v))
 }
 
 /// `1%` or `0.01`.
-fn percent(s: &str) -> Result<f64> {
-    let bad = || Error::usage(format!("`{s}` is not a share such as 1% or 0.01"));
+pub fn percent(s: &str) -> Result<f64, &'static str> {
     let value = match s.strip_suffix('%') {
-        Some(p) => p.trim().parse::<f64>().map_err(|_| bad())? / 100.0,
+        Some(p) => number(p.trim(), |v| (0.0..=100.0).contains(&v)).map(|v| v / 100.0),
         // A bare 1 may be meant as one per cent.
-        None => s.parse::<f64>().ok().filter(|v| *v < 1.0).ok_or_else(bad)?,
+        None => number(s, |v| (0.0..1.0).contains(&v)),
     };
-    if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(bad()) }
+    value.ok_or("not a share such as 1% or 0.01")
 }
 
 /// `30MB`, `512kB`, `1.5GB` or a number of bytes.
-fn bytes(s: &str) -> Result<f64> {
-    let bad = || Error::usage(format!("`{s}` is not a size such as 30MB"));
-    let number = s.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match s[number.len()..].to_ascii_lowercase().as_str() {
-        "" | "b" => 1.0,
-        "k" | "kb" => 1e3,
-        "m" | "mb" => 1e6,
-        "g" | "gb" => 1e9,
-        "kib" => 1024.0,
-        "mib" => 1024.0 * 1024.0,
-        "gib" => 1024.0 * 1024.0 * 1024.0,
-        _ => return Err(bad()),
+pub fn bytes(s: &str) -> Result<f64, &'static str> {
+    let digits = s.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match s[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => Some(1.0),
+        "k" | "kb" => Some(1e3),
+        "m" | "mb" => Some(1e6),
+        "g" | "gb" => Some(1e9),
+        "kib" => Some(1024.0),
+        "mib" => Some(1024.0 * 1024.0),
+        "gib" => Some(1024.0 * 1024.0 * 1024.0),
+        _ => None,
     };
-    let value = number.trim().parse::<f64>().map_err(|_| bad())? * unit;
-    if value.is_finite() && value > 0.0 { Ok(value) } else { Err(bad()) }
+    let value = number(digits.trim(), |v| v > 0.0).zip(unit).map(|(value, unit)| value * unit);
+    value.filter(|v| v.is_finite()).ok_or("not a size such as 30MB")
 }
 
 #[cfg(test)]
