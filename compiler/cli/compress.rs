@@ -101,6 +101,10 @@ pub fn run(args: CompressArgs) -> Result<()> {
         _ => report.layers = facts::layers(&written.graph).into_iter().map(|(_, l)| l).collect(),
     }
     honest_sentences(&plan, lossless, &mut report);
+    for file in staged.left_behind(original.source()) {
+        let file = file.display();
+        report.warnings.push(format!("{file} holds the weights of an earlier result: remove it if nothing needs it"));
+    }
     report.gates = gates(&plan.gates, &report)?;
 
     if interrupt::stopped() {

@@ -55,6 +55,11 @@ impl Scratch {
         Ok(Self { folder, made: Made::Named(named), flush: None })
     }
 
+    /// The folder that it is in.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// The open file.
     pub(super) fn file(&self) -> &File {
         match &self.made {

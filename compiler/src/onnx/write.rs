@@ -3,7 +3,7 @@
 use super::{
     Model, attribute,
     external::{self, Place},
-    opset, read,
+    opset, read, remarks,
     scratch::{Scratch, failure},
     source::{self, Blobs, Source, SourceFile},
     stream::Layout,
@@ -88,8 +88,7 @@ pub fn stage(model: &Model, path: &Path, external: bool) -> Result<Staged> {
     if external || whole.len() > MAX_OUTPUT {
         let weights = external::move_out(&mut proto, &blobs)?;
         if weights.len() > 0 {
-            let stem = path.file_stem().and_then(|s| s.to_str()).unwrap_or("model");
-            let name = |sha256: &str| path.with_file_name(format!("{stem}-{}.data", &sha256[..16]));
+            let name = |sha256: &str| path.with_file_name(format!("{}{}.data", data_prefix(path), &sha256[..16]));
             let written = Written::new(&weights, &model.source, path, name).map_err(fail)?;
             let name = written.file.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
             external::set_location(&mut proto, &name)?;
@@ -102,7 +101,38 @@ pub fn stage(model: &Model, path: &Path, external: bool) -> Result<Staged> {
     Ok(Staged { model, data })
 }
 
+/// How the names of data files for the model at `path` begin. 16 digits of a SHA-256 follow.
+fn data_prefix(path: &Path) -> String {
+    format!("{}-", path.file_stem().and_then(|s| s.to_str()).unwrap_or("model"))
+}
+
 impl Staged {
+    /// Data files of earlier results of this name, which neither this one nor the files that it was made of need.
+    /// They are never removed: a copy of an earlier result may refer to them.
+    pub fn left_behind(&self, made_of: &Source) -> Vec<PathBuf> {
+        let path = self.model.file.path();
+        let needed: Vec<_> = made_of
+            .files()
+            .iter()
+            .chain(self.data.iter().map(|(_, data)| &data.file))
+            .filter_map(|file| file.path().canonicalize().ok())
+            .collect();
+        let prefix = data_prefix(path);
+        let is_data = |name: &str| {
+            let digits = name.strip_prefix(&prefix).and_then(|rest| rest.strip_suffix(".data"));
+            digits.is_some_and(|d| d.len() == 16 && d.bytes().all(|b| b.is_ascii_hexdigit()))
+        };
+        let Ok(folder) = self.model.scratch.folder().read_dir() else { return vec![] };
+        let mut found: Vec<PathBuf> = folder
+            .flatten()
+            .filter(|entry| entry.file_name().to_str().is_some_and(is_data))
+            .filter(|entry| entry.path().canonicalize().is_ok_and(|p| !needed.contains(&p)))
+            .map(|entry| path.with_file_name(entry.file_name()))
+            .collect();
+        found.sort();
+        found
+    }
+
     /// The model that was written, read back.
     ///
     /// # Errors
@@ -148,8 +178,8 @@ fn to_proto(model: &Model, blobs: &Blobs) -> Result<ModelProto> {
     proto.ir_version = proto.ir_version.max(opset::ir_version(target)).max(4);
     let names = Scope::new(&graph, &[], None);
     let mut out = Writer { graph: &graph, names, captures: 0, target, blobs }.graph()?;
-    if let Some(GraphProto { doc_string, metadata_props, special_fields, .. }) = proto.graph.take() {
-        (out.doc_string, out.metadata_props, out.special_fields) = (doc_string, metadata_props, special_fields);
+    if let Some(said) = proto.graph.take() {
+        remarks::write_graph(&mut out, said);
     }
     proto.graph = Some(out).into();
     Ok(proto)
@@ -341,7 +371,7 @@ impl Writer<'_> {
             operands.pop();
         }
         let (domain, op_type) = op.op_type().rsplit_once('.').unwrap_or(("", op.op_type()));
-        Ok(NodeProto {
+        let mut proto = NodeProto {
             name: node.name.clone(),
             domain: domain.into(),
             op_type: op_type.into(),
@@ -352,7 +382,11 @@ impl Writer<'_> {
                 .map(|(name, a)| attribute::write(name, a, self.blobs, &|body| self.body(n, body)))
                 .collect::<Result<_>>()?,
             ..Default::default()
-        })
+        };
+        if let Some(said) = &node.remarks {
+            remarks::write_node(&mut proto, said);
+        }
+        Ok(proto)
     }
 
     fn opaque(&self, n: NodeId, op: &Opaque) -> NodeProto {
