@@ -6,7 +6,7 @@
 
 use crate::{
     error::{Error, Result},
-    node::{Node, NodeId, Output, Port, Use, Value},
+    node::{Node, NodeId, Output, Port, Remarks, Use, Value},
     op::{Inputs, Op, Operator},
     tensor::Tensor,
     value::{self, Fact},
@@ -245,7 +245,7 @@ impl Graph {
         let fact = Fact::of(&tensor);
         self.names.insert(name.clone());
         let outputs = vec![Value { name, fact }];
-        id(self.inner.add_node(Node { name: String::new(), op: Op::constant(tensor), outputs }))
+        id(self.inner.add_node(Node { name: String::new(), op: Op::constant(tensor), outputs, remarks: None }))
     }
 
     /// Adds an operator reading `operands`, with outputs called `outputs` (an empty name
@@ -273,7 +273,7 @@ impl Graph {
                 return Err(Error::malformed(format!("two values are called `{}`", v.name)));
             }
         }
-        Ok(id(self.inner.add_node(Node { name: name.into(), op, outputs })))
+        Ok(id(self.inner.add_node(Node { name: name.into(), op, outputs, remarks: None })))
     }
 
     /// What `op` would make of `operands`.
@@ -321,6 +321,11 @@ impl Graph {
     /// Replaces a node's operator; its operands and outputs stay.
     pub fn set_op(&mut self, id: NodeId, op: Op) {
         self.inner[ix(id)].op = op;
+    }
+
+    /// Sets what the file says of a node besides what it computes.
+    pub fn set_remarks(&mut self, id: NodeId, remarks: Option<Remarks>) {
+        self.inner[ix(id)].remarks = remarks.map(Box::new);
     }
 
     /// Replaces a constant's tensor.

@@ -44,6 +44,15 @@ pub struct Value {
     pub fact: Fact,
 }
 
+/// What a file says of a node besides what it computes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Remarks {
+    /// Its documentation.
+    pub doc: String,
+    /// Metadata, by key.
+    pub metadata: Vec<(String, String)>,
+}
+
 /// An operator with the values it makes. Its inputs are the graph's edges.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
@@ -53,6 +62,8 @@ pub struct Node {
     pub op: Op,
     /// The values it makes, one an output slot.
     pub outputs: Vec<Value>,
+    /// What else the file said of it; few have any.
+    pub remarks: Option<Box<Remarks>>,
 }
 
 impl Node {

@@ -96,7 +96,9 @@ pub(crate) fn copy(inner: &Graph, graph: &mut Graph, ports: &mut HashMap<Port, P
                     names.push(if v.name.is_empty() { String::new() } else { graph.fresh(&v.name) });
                 }
                 let names: Vec<&str> = names.iter().map(|s| &s[..]).collect();
-                graph.add_node(&node.name, op.clone(), &operands, &names)?
+                let made = graph.add_node(&node.name, op.clone(), &operands, &names)?;
+                graph.set_remarks(made, node.remarks.as_deref().cloned());
+                made
             }
         };
         for (slot, value) in node.outputs.iter().enumerate() {

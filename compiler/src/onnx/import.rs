@@ -6,6 +6,7 @@ use super::{
     functions::Functions,
     limits, opset,
     order::{captured, sorted},
+    remarks,
     source::Source,
     tensor,
 };
@@ -291,7 +292,13 @@ impl<'a> Importer<'a> {
                 }
                 arity::check_needed(&op, &operands)?;
                 let names: Vec<String> = node.output[..wanted].iter().map(|o| self.value_name(o)).collect();
-                self.graph.add_node(&name, op, &operands, &names.iter().map(|n| &n[..]).collect::<Vec<_>>())?
+                let id =
+                    self.graph.add_node(&name, op, &operands, &names.iter().map(|n| &n[..]).collect::<Vec<_>>())?;
+                // Many calls of a function would say the same many times.
+                if self.calls.is_empty() {
+                    self.graph.set_remarks(id, remarks::of_node(node));
+                }
+                id
             }
             Err(e) if e.kind() == Kind::Unsupported => {
                 // Explicit inputs that are absent at the end must not shift the captures.

@@ -18,6 +18,7 @@ mod limits;
 mod opset;
 mod order;
 mod read;
+mod remarks;
 mod scratch;
 mod source;
 mod stream;

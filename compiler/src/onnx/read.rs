@@ -5,7 +5,7 @@ use super::{
     external::{self, Place},
     functions::Functions,
     import::Importer,
-    limits, opset,
+    limits, opset, remarks,
     source::{self, Source, SourceFile},
     tensor, wire,
 };
@@ -16,7 +16,7 @@ use crate::{
     storage::Blob,
     tensor::Tensor,
 };
-use onnx_protobuf::{GraphProto, Message, ModelProto, TensorProto, tensor_proto::DataLocation};
+use onnx_protobuf::{Message, ModelProto, TensorProto, tensor_proto::DataLocation};
 use std::path::Path;
 
 /// What a reader is allowed.
@@ -99,14 +99,7 @@ fn import_up_to(file: SourceFile, place: &Place, newest: i64) -> Result<Model> {
     let mut source = Source::new(file);
     external::resolve(&mut proto, &mut source, place)?;
     let graph = proto.graph.take().ok_or_else(|| Error::malformed("the file has no graph; is it an ONNX model?"))?;
-    // What it says besides what it computes.
-    proto.graph = Some(GraphProto {
-        doc_string: graph.doc_string.clone(),
-        metadata_props: graph.metadata_props.clone(),
-        special_fields: graph.special_fields.clone(),
-        ..Default::default()
-    })
-    .into();
+    proto.graph = Some(remarks::of_graph(&graph)).into();
     if !(1..=64).contains(&proto.ir_version) {
         return Err(Error::malformed(format!("ir_version {}", proto.ir_version)));
     }
