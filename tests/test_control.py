@@ -1,10 +1,13 @@
 """If, Loop, Scan and model-local functions through the command: valid, and ONNX Runtime computes the same."""
 
+import resource
+import subprocess
+
 import numpy as np
 import onnx
 import pytest
 from onnx import parser
-from support import assert_close, run_onnx
+from support import TIMEOUT, assert_close, binary, run_onnx
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17{domains}]>\n'
 
@@ -221,6 +224,51 @@ def test_a_loop_that_never_ends_is_a_limit(compress, tmp_path):
     onnx.save(m, tmp_path / "in.onnx")
     result = compress(tmp_path / "in.onnx", code=4)
     assert "repeat more than" in result.err
+
+
+@pytest.mark.parametrize("condition", ["Identity (c)", "Constant <value: tensor = bool {1}>()", "Less (s, infinite)"])
+def test_a_while_loop_that_never_ends_is_a_limit(compress, tmp_path, condition):
+    """Known beforehand where the condition stays true, found out where it is computed."""
+    text = f"""
+        m (float x) => (float y) {{
+            first = Constant <value: tensor = bool {{1}}>()
+            infinite = Constant <value: tensor = float {{inf}}>()
+            y = Loop ("", first, x) <body = step (int64 i, bool c, float s) => (bool go, float t) {{
+                t = Identity (s)
+                go = {condition}
+            }}>
+        }}"""
+    onnx.save(model(text), tmp_path / "in.onnx")
+    result = compress(tmp_path / "in.onnx", code=4)
+    assert "node `y` (Loop): its loops repeat more than" in result.err
+
+
+def test_a_loop_that_gathers_more_than_memory_holds_is_a_limit(tmp_path):
+    """Repetitions of 4 MB each, as long as a number that grows is below infinity."""
+    text = """
+        m (float x) => (float[n,m] y) {
+            first = Constant <value: tensor = bool[1] {1}>()
+            last, y = Loop ("", first, x) <body = step (int64 i, bool c, float s) => (bool go, float t, float[m] row) {
+                one = Constant <value: tensor = float {1}>()
+                infinite = Constant <value: tensor = float {inf}>()
+                shape = Constant <value: tensor = int64[1] {1000000}>()
+                t = Add (s, one)
+                go = Less (t, infinite)
+                wide = Expand (t, shape)
+                row = Exp (wide)
+            }>
+        }"""
+    onnx.save(model(text), tmp_path / "in.onnx")
+    limit = 6 << 30
+    done = subprocess.run(
+        [binary(), tmp_path / "in.onnx"],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    assert done.returncode == 4, done.stderr
+    assert "node `last` (Loop): joining what its repetitions gathered needs" in done.stderr
 
 
 def test_branches_of_different_types_are_malformed(compress, tmp_path):

@@ -6,11 +6,16 @@ use super::{
     kernels::{self, Args},
     tensor::Value,
 };
-use crate::device::Device;
+use crate::{device::Device, memory};
 use compress_compiler::{
     error::{Error, Result},
+    graph::Graph,
     op::{Op, Operator},
-    ops::{concat::Concat, control::Scan, flex_attention::FlexAttention},
+    ops::{
+        concat::Concat,
+        control::{Loop, Scan},
+        flex_attention::FlexAttention,
+    },
     tensor::DType,
     value,
     verify::verify,
@@ -28,8 +33,15 @@ impl Trips {
     /// # Errors
     /// Limit, when there were too many.
     fn count(&self) -> Result<()> {
+        self.check(1)?;
         self.0.set(self.0.get() + 1);
-        if self.0.get() > MAX_TRIPS {
+        Ok(())
+    }
+
+    /// # Errors
+    /// Limit, when `more` would be too many.
+    fn check(&self, more: u64) -> Result<()> {
+        if self.0.get().saturating_add(more) > MAX_TRIPS {
             return Err(Error::limit(format!("its loops repeat more than {MAX_TRIPS} times"))
                 .help("if they do end, --no-check compresses the model without running it"));
         }
@@ -52,7 +64,7 @@ pub fn prepare(op: &Op, device: &Device) -> Result<Vec<Executable>> {
 pub fn eval(op: &Op, bodies: &[Executable], args: Vec<Option<Value>>, trips: &Trips) -> Result<Vec<Value>> {
     match (op, bodies) {
         (Op::If(_), [yes, no]) => branch(yes, no, args, trips),
-        (Op::Loop(op), [body]) => repeat(op.states(), op.body.captures(), body, args, trips),
+        (Op::Loop(op), [body]) => repeat(op, body, args, trips),
         (Op::Scan(op), [body]) => scan(op, body, args, trips),
         (Op::FlexAttention(op), bodies) => flex_attention(op, bodies, args, trips),
         _ => Err(Error::bug(format!("{} has {} bodies", op.op_type(), bodies.len()))),
@@ -94,13 +106,18 @@ fn branch(yes: &Executable, no: &Executable, args: Vec<Option<Value>>, trips: &T
     if holds(condition)? { yes } else { no }.run_body(args.collect(), trips)
 }
 
-fn repeat(
-    states: usize,
-    captures: usize,
-    body: &Executable,
-    args: Vec<Option<Value>>,
-    trips: &Trips,
-) -> Result<Vec<Value>> {
+/// Whether a loop goes on whatever its body computes: the condition is handed on, or always true.
+fn goes_on(body: &Graph) -> bool {
+    let Some(output) = body.outputs().first() else { return false };
+    let mut port = output.port;
+    while let (Op::Identity(_), [Some(operand)]) = (body.op(port.node), &body.operands(port.node)[..]) {
+        port = *operand;
+    }
+    body.inputs().get(1) == Some(&port.node) || body.constant(port).is_some_and(|t| t.as_i64().is_some_and(|v| v == [1]))
+}
+
+fn repeat(op: &Loop, body: &Executable, args: Vec<Option<Value>>, trips: &Trips) -> Result<Vec<Value>> {
+    let (states, captures) = (op.states(), op.body.captures());
     let mut args = args.into_iter();
     let most = match args.next().flatten() {
         None => i64::MAX,
@@ -112,7 +129,11 @@ fn repeat(
     let mut go = args.next().flatten().map_or(Ok(true), holds)?;
     let mut state = given(args)?;
     let captured = state.split_off(state.len().checked_sub(captures).unwrap_or(states));
-    let mut rows: Vec<Vec<Value>> = vec![];
+    if go && most > 0 && goes_on(op.body.graph()) {
+        // Known before any work is done.
+        trips.check(most as u64)?;
+    }
+    let mut rows = Rows::default();
     let scalar = |dtype, v| Value::Int(IntArray::new(dtype, vec![], vec![v]));
     let mut i = 0;
     while go && i < most {
@@ -123,10 +144,10 @@ fn repeat(
         let mut made = body.run_body(inputs, trips)?.into_iter();
         go = holds(made.next().ok_or_else(|| Error::malformed("a body without outputs"))?)?;
         state.extend(made.by_ref().take(states));
-        collect(&mut rows, made);
+        rows.add(made)?;
         i += 1;
     }
-    if rows.is_empty() && body.results().len() > 1 + states {
+    if i == 0 && body.results().len() > 1 + states {
         // Nothing was made, so only inference can say how each row would have looked.
         for fact in &body.results()[1 + states..] {
             let shape: Option<Vec<usize>> = fact
@@ -140,19 +161,47 @@ fn repeat(
         }
         return Ok(state);
     }
-    for row in rows {
+    for row in rows.values {
         state.push(stack(row, 0, body.device())?);
     }
     Ok(state)
 }
 
-/// Adds one value to each list.
-fn collect(rows: &mut Vec<Vec<Value>>, made: impl Iterator<Item = Value>) {
-    for (i, value) in made.enumerate() {
-        if rows.len() <= i {
-            rows.push(vec![]);
+/// What a loop gathers, a list for each output.
+#[derive(Default)]
+struct Rows {
+    values: Vec<Vec<Value>>,
+    bytes: usize,
+    /// The bytes for which memory was last asked for.
+    asked: usize,
+}
+
+impl Rows {
+    /// Bytes that any value takes, without its elements.
+    const VALUE: usize = 512;
+    /// After so many more bytes it is asked whether there is memory.
+    const STEP: usize = 64 << 20;
+
+    /// Adds one value to each list.
+    ///
+    /// # Errors
+    /// Limit, when memory runs out.
+    fn add(&mut self, made: impl Iterator<Item = Value>) -> Result<()> {
+        for (i, value) in made.enumerate() {
+            let wide = matches!(value, Value::Int(_)) || value.dtype() == DType::F64;
+            let elements: usize = value.shape().iter().product();
+            self.bytes += Self::VALUE + elements * if wide { 8 } else { 4 };
+            if self.values.len() <= i {
+                self.values.push(vec![]);
+            }
+            self.values[i].push(value);
         }
-        rows[i].push(value);
+        if self.bytes - self.asked >= Self::STEP {
+            self.asked = self.bytes;
+            // Joined they take as much again.
+            memory::check(self.bytes, || "joining what its repetitions gathered".into())?;
+        }
+        Ok(())
     }
 }
 
@@ -188,7 +237,7 @@ fn scan(op: &Scan, body: &Executable, args: Vec<Option<Value>>, trips: &Trips) -
         return Err(Error::malformed(format!("its sequences have the lengths {lengths:?}")));
     }
     let reversed = |directions: &[i64], i: usize| directions.get(i) == Some(&1);
-    let mut rows: Vec<Vec<Value>> = vec![];
+    let mut rows = Rows::default();
     for step in 0..length {
         trips.count()?;
         let mut inputs = std::mem::take(&mut state);
@@ -199,12 +248,12 @@ fn scan(op: &Scan, body: &Executable, args: Vec<Option<Value>>, trips: &Trips) -
         inputs.extend(captured.iter().cloned());
         let mut made = body.run_body(inputs, trips)?.into_iter();
         state.extend(made.by_ref().take(op.states()));
-        collect(&mut rows, made);
+        rows.add(made)?;
     }
     if length == 0 && body.results().len() > op.states() {
         return Err(Error::unsupported("a Scan of an empty sequence"));
     }
-    for (i, mut row) in rows.into_iter().enumerate() {
+    for (i, mut row) in rows.values.into_iter().enumerate() {
         if reversed(&op.output_directions, i) {
             row.reverse();
         }
