@@ -21,13 +21,16 @@
 #![warn(missing_docs)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod conv;
 mod finish;
 pub mod isa;
 mod rows;
 #[cfg(test)]
 mod testing;
+mod tile;
 mod window;
 
+pub use conv::{Conv8, ConvF};
 pub use finish::Finish8;
 pub use isa::Isa;
 pub use rows::{Rows, RowsMut};

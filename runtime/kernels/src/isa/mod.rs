@@ -1,5 +1,10 @@
 //! Instruction sets.
 
+#[cfg(target_arch = "x86_64")]
+mod avx512vnni;
+mod portable;
+
+use crate::tile::Tiles;
 use std::{fmt, str::FromStr};
 
 /// An instruction set for which there are kernels.
@@ -44,6 +49,19 @@ impl Isa {
         #[cfg(not(target_arch = "x86_64"))]
         {
             self == Isa::Portable
+        }
+    }
+
+    /// Its register tiles, which the machine can therefore run.
+    ///
+    /// # Panics
+    /// When this machine doesn't have it.
+    pub(crate) fn tiles(self) -> &'static Tiles {
+        assert!(self.is_available(), "this machine has no {self}");
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => &avx512vnni::TILES,
+            _ => &portable::TILES,
         }
     }
 

@@ -1,0 +1,226 @@
+//! Convolutions and products by constant weights.
+//!
+//! One driver serves 8-bit integers and floats: it divides positions of the output (or columns,
+//! where there are few positions) between threads, and these into blocks whose pixels the cache
+//! holds (`conv/blocks.rs`); a block is multiplied by one panel of the weights after the other
+//! (`conv/panels.rs`), a register tile at a time (`tile.rs`).
+
+mod blocks;
+mod float;
+mod int8;
+mod panels;
+#[cfg(test)]
+mod tests;
+
+pub use float::ConvF;
+pub use int8::Conv8;
+
+use crate::{
+    Rows, RowsMut, Window,
+    tile::{Operand, Tiles},
+};
+use blocks::{Block, Blocks, LEAST, Layout, POSITIONS};
+use panels::{Panel, Panels, Shape};
+use std::ops::Range;
+
+/// Bytes of a block's pixels: what a first-level cache holds beside a tile's weights.
+const BLOCK_BYTES: usize = 24 << 10;
+
+/// Scratch memory begins at a multiple of this.
+const ALIGN: usize = 64;
+
+/// Positions below which a thread isn't worth its start on them: columns are divided instead.
+const FEW: usize = 48;
+
+/// A convolution's constant part.
+#[derive(Debug)]
+struct Conv<W> {
+    tiles: &'static Tiles,
+    shape: Shape,
+    panels: Panels<W>,
+}
+
+/// Part of a result.
+#[derive(Debug, Clone)]
+struct Part {
+    positions: Range<usize>,
+    panels: Range<usize>,
+}
+
+/// One run of a convolution.
+struct Run<'a, X, F> {
+    blocks: Blocks<'a>,
+    tiles: &'static Tiles,
+    panels: &'a [Panel],
+    /// Steps of a line of the window.
+    steps: usize,
+    x: Rows<'a, X>,
+    /// What is outside of images.
+    pad: X,
+    /// Multiplies rows by a panel; the first of these rows is that of this position.
+    tile: F,
+}
+
+impl<W: Copy + Default> Conv<W> {
+    fn new(tiles: &'static Tiles, weights: &[W], shape: Shape, quad: usize) -> Self {
+        let most = tiles.rows.len() - 1;
+        Self { tiles, shape, panels: Panels::new(weights, &shape, tiles.lanes, most, quad) }
+    }
+
+    fn blocks<'a, X>(&'a self, window: &'a Window) -> Blocks<'a> {
+        assert_eq!(window.kernel, self.shape.kernel, "a window for these weights");
+        Blocks { window, shape: &self.shape, quad: self.panels.quad, budget: BLOCK_BYTES / size_of::<X>() }
+    }
+
+    /// Bytes of scratch memory for inputs of type `X`.
+    fn scratch<X>(&self, window: &Window, threads: usize) -> usize {
+        threads.max(1) * self.part_scratch::<X>(window)
+    }
+
+    fn part_scratch<X>(&self, window: &Window) -> usize {
+        (self.blocks::<X>(window).capacity() * size_of::<X>() + ALIGN).next_multiple_of(ALIGN)
+    }
+
+    fn macs(&self, window: &Window) -> u64 {
+        (window.positions() * self.shape.outputs * self.shape.depth()) as u64
+    }
+
+    /// Calls `tile` for every tile of the result.
+    ///
+    /// # Panics
+    /// When `x` isn't what the window slides over, or `scratch` is too small.
+    fn run<X: Copy + Send + Sync>(
+        &self,
+        x: Rows<X>,
+        pad: X,
+        window: &Window,
+        scratch: &mut [u8],
+        threads: usize,
+        tile: impl Fn(Operand<X>, &Panel, usize) + Sync,
+    ) {
+        assert_eq!((x.rows(), x.width()), (window.pixels(), self.shape.groups * self.shape.channels), "input");
+        assert!([window.stride, window.dilation].iter().flatten().all(|&n| n > 0), "steps of {window:?}");
+        if window.positions() == 0 || self.panels.list.is_empty() {
+            return;
+        }
+        let blocks = self.blocks::<X>(window);
+        let Panels { list: panels, steps, .. } = &self.panels;
+        let run = Run { blocks, tiles: self.tiles, panels, steps: *steps, x, pad, tile };
+        let whole = Part { positions: 0..window.positions(), panels: 0..run.panels.len() };
+        let scratch = &mut scratch[..self.scratch::<X>(window, threads)];
+        run.divide(whole, scratch, threads.max(1));
+    }
+}
+
+impl<X: Copy + Send + Sync, F: Fn(Operand<X>, &Panel, usize) + Sync> Run<'_, X, F> {
+    fn divide(&self, part: Part, scratch: &mut [u8], threads: usize) {
+        let left = threads / 2;
+        if left == 0 {
+            return self.part(&part, scratch);
+        }
+        let at = |range: &Range<usize>, unit: usize| {
+            let units = range.len().div_ceil(unit);
+            (range.start + units * left / threads * unit).min(range.end)
+        };
+        let Part { positions, panels } = part;
+        let (a, b) = if positions.len() < threads * FEW && panels.len() > 1 {
+            let at = at(&panels, 1);
+            (
+                Part { positions: positions.clone(), panels: panels.start..at },
+                Part { positions, panels: at..panels.end },
+            )
+        } else {
+            let at = at(&positions, LEAST);
+            (
+                Part { positions: positions.start..at, panels: panels.clone() },
+                Part { positions: at..positions.end, panels },
+            )
+        };
+        let (scratch_a, scratch_b) = scratch.split_at_mut(scratch.len() / threads * left);
+        rayon::join(|| self.divide(a, scratch_a, left), || self.divide(b, scratch_b, threads - left));
+    }
+
+    fn part(&self, part: &Part, scratch: &mut [u8]) {
+        let skip = scratch.as_ptr().align_offset(ALIGN).min(scratch.len());
+        // SAFETY: `X` is a number, for which any bytes stand.
+        let (_, strip, _) = unsafe { scratch[skip..].align_to_mut::<X>() };
+        let panels = &self.panels[part.panels.clone()];
+        let channels = self.blocks.shape.channels;
+        let mut offsets = [0; POSITIONS];
+        let mut first = part.positions.start;
+        while first < part.positions.end {
+            let block = self.blocks.at(first, part.positions.end);
+            if let Some(layout) = self.in_place(&block, &mut offsets) {
+                for panel in panels {
+                    self.panel(panel, &block, &layout, &offsets, &self.x.data()[panel.group * channels..]);
+                }
+            } else {
+                let layout = self.blocks.strip(&block);
+                self.blocks.offsets(&block, &layout, true, &mut offsets);
+                for panels in panels.chunk_by(|a, b| a.group == b.group) {
+                    let x = self.x.columns(panels[0].group * channels, channels);
+                    self.blocks.fill(&block, x, self.pad, strip);
+                    for panel in panels {
+                        self.panel(panel, &block, &layout, &offsets, strip);
+                    }
+                }
+            }
+            first += block.len;
+        }
+    }
+
+    /// Where a block's pixels lie in `x`, with their offsets, if they can be read there and
+    /// nothing behind the last group's.
+    fn in_place(&self, block: &Block, offsets: &mut [usize; POSITIONS]) -> Option<Layout> {
+        let layout = self.blocks.direct(&self.x)?;
+        self.blocks.offsets(block, &layout, false, offsets);
+        let last = offsets[block.len - 1] + self.x.width() - self.blocks.shape.channels;
+        (last + self.blocks.extent(&layout) <= self.x.data().len()).then_some(layout)
+    }
+
+    /// Multiplies a block by a panel.
+    fn panel(&self, panel: &Panel, block: &Block, layout: &Layout, offsets: &[usize; POSITIONS], x: &[X]) {
+        // Offsets ascend: what is in bounds for the last one is for all.
+        assert!(offsets[block.len - 1] + self.blocks.extent(layout) <= x.len(), "a block within its pixels");
+        let tile_rows = self.tiles.rows[panel.vectors];
+        for (i, offsets) in offsets[..block.len].chunks(tile_rows).enumerate() {
+            let operand = Operand {
+                base: x.as_ptr(),
+                offsets: offsets.as_ptr(),
+                rows: offsets.len(),
+                segments: self.blocks.shape.kernel[0],
+                segment: layout.segment,
+                steps: self.steps,
+            };
+            (self.tile)(operand, panel, block.first + i * tile_rows);
+        }
+    }
+}
+
+/// A result whose parts several threads write.
+#[derive(Clone, Copy)]
+struct Shared<Y> {
+    first: *mut Y,
+    stride: usize,
+}
+
+// SAFETY: threads write different elements, for each position and panel belongs to one part.
+unsafe impl<Y: Send> Sync for Shared<Y> {}
+
+impl<Y> Shared<Y> {
+    /// # Panics
+    /// When `y` isn't as large as the result.
+    fn new(mut y: RowsMut<Y>, window: &Window, outputs: usize) -> Self {
+        assert_eq!((y.rows(), y.width()), (window.positions(), outputs), "output");
+        Self { first: y.data().as_mut_ptr(), stride: y.stride() }
+    }
+
+    /// An element.
+    ///
+    /// # Safety
+    /// It is within the result.
+    unsafe fn at(&self, row: usize, column: usize) -> *mut Y {
+        // SAFETY: the caller's.
+        unsafe { self.first.add(row * self.stride + column) }
+    }
+}

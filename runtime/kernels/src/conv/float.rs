@@ -1,0 +1,93 @@
+//! Convolutions of floats.
+
+use super::{Conv, Shape, Shared};
+use crate::{
+    Isa, Rows, RowsMut, Window,
+    tile::{FinishF, Start, TileF},
+};
+
+/// A convolution of floats.
+#[derive(Debug)]
+pub struct ConvF {
+    conv: Conv<f32>,
+    bias: Vec<f32>,
+    min: f32,
+    max: f32,
+}
+
+impl ConvF {
+    /// A convolution with `weights[output][tap, line by line][channel of its group]`, by a window
+    /// of `kernel` taps, vertical and horizontal; outputs are those of the first group, then those
+    /// of the second, and so on. Padding is 0.
+    ///
+    /// # Panics
+    /// When the machine doesn't have `isa`, or extents don't fit each other.
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        isa: Isa,
+        weights: &[f32],
+        outputs: usize,
+        kernel: [usize; 2],
+        channels: usize,
+        groups: usize,
+        bias: Vec<f32>,
+        min: f32,
+        max: f32,
+    ) -> Self {
+        assert_eq!(bias.len(), outputs, "a bias for each output");
+        let conv = Conv::new(isa.tiles(), weights, Shape { outputs, kernel, channels, groups }, 1);
+        let bias = conv.panels.lanes_of(&bias);
+        Self { conv, bias, min, max }
+    }
+
+    /// Bytes of scratch memory that a run needs.
+    pub fn scratch(&self, window: &Window, threads: usize) -> usize {
+        self.conv.scratch::<f32>(window, threads)
+    }
+
+    /// Computes `y = clamp(conv(x) + bias + add, min, max)`: `window.positions()` rows of all
+    /// outputs from `window.pixels()` rows of all groups' channels, in `threads` parts. A sum is
+    /// computed in the order of the weights, however the work is divided. NaN stays NaN.
+    ///
+    /// # Panics
+    /// When operands don't fit, or `scratch` is too small.
+    pub fn run(
+        &self,
+        x: Rows<f32>,
+        window: &Window,
+        add: Option<Rows<f32>>,
+        y: RowsMut<f32>,
+        scratch: &mut [u8],
+        threads: usize,
+    ) {
+        if let Some(add) = &add {
+            assert_eq!((add.rows(), add.width()), (y.rows(), y.width()), "what is added");
+        }
+        let y = Shared::new(y, window, self.conv.shape.outputs);
+        self.conv.run(x, 0.0, window, scratch, threads, |x, panel, row| {
+            let (add, add_stride) = match &add {
+                Some(add) => (add.data()[row * add.stride() + panel.column..].as_ptr(), add.stride()),
+                None => (std::ptr::null(), 0),
+            };
+            let tile = TileF {
+                x,
+                weights: self.conv.panels.weights[panel.weights..].as_ptr(),
+                start: Start::Bias(self.bias[panel.lane..].as_ptr()),
+                columns: panel.columns,
+                // SAFETY: a place in the result.
+                y: unsafe { y.at(row, panel.column) },
+                stride: y.stride,
+                finish: Some(FinishF { add, add_stride, min: self.min, max: self.max }),
+            };
+            // SAFETY: `Isa::tiles` made sure of the instruction set. The driver has shown that the
+            // rows lie within the input or its strip; the panel has its weights and constants, to
+            // whole vectors; and the result, like what is added, has these rows and columns.
+            unsafe { (self.conv.tiles.tile_f)(&tile, panel.vectors) }
+        });
+    }
+
+    /// Multiply-accumulates of a run.
+    pub fn macs(&self, window: &Window) -> u64 {
+        self.conv.macs(window)
+    }
+}

@@ -1,0 +1,140 @@
+//! Convolutions of 8-bit integers.
+
+use super::{Conv, Shape, Shared};
+use crate::{
+    Finish8, Isa, Rows, RowsMut, Window,
+    tile::{Out8, Requantize, Scale, Tile8},
+};
+
+/// Weights of a step.
+const QUAD: usize = 4;
+
+/// A convolution of unsigned 8-bit activations with signed 8-bit weights, whose sums have 32 bits.
+#[derive(Debug)]
+pub struct Conv8 {
+    conv: Conv<i8>,
+    input_zero: u8,
+    finish: Finish,
+    /// Where sums begin: what the input's zero point adds to them is taken off here.
+    start: Vec<i32>,
+    scale: Vec<f32>,
+}
+
+/// What isn't in the constants of each column.
+#[derive(Debug)]
+enum Finish {
+    Requantize { zero: u8, min: u8, max: u8 },
+    Scale { bias: Vec<f32>, min: f32, max: f32 },
+}
+
+impl Conv8 {
+    /// A convolution with `weights[output][tap, line by line][channel of its group]`, by a window
+    /// of `kernel` taps, vertical and horizontal; outputs are those of the first group, then those
+    /// of the second, and so on. Sums are of `(x - input_zero) * w`; padding has the value `input_zero`.
+    ///
+    /// # Panics
+    /// When the machine doesn't have `isa`, extents don't fit each other, or sums don't fit 32
+    /// bits (see [`Conv8::fits`]).
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        isa: Isa,
+        weights: &[i8],
+        outputs: usize,
+        kernel: [usize; 2],
+        channels: usize,
+        groups: usize,
+        input_zero: u8,
+        finish: Finish8,
+    ) -> Self {
+        let shape = Shape { outputs, kernel, channels, groups };
+        assert!(Self::fits(shape.depth()), "sums of {} products don't fit 32 bits", shape.depth());
+        assert_eq!(finish.channels(), outputs, "a bias and a scale for each output");
+        let conv = Conv::new(isa.tiles(), weights, shape, QUAD);
+        let zero_sum = |output: usize| -> i32 {
+            let weights = &weights[output * shape.depth()..][..shape.depth()];
+            weights.iter().map(|&w| i32::from(w)).sum::<i32>() * i32::from(input_zero)
+        };
+        let start = |output: usize, bias: i32| bias.wrapping_sub(zero_sum(output));
+        let (start, scale, finish) = match finish {
+            Finish8::Requantize { bias, scale, zero, min, max } => {
+                assert!(min <= max, "results from {min} to {max}");
+                let start = (0..outputs).map(|output| start(output, bias[output])).collect::<Vec<_>>();
+                (start, scale, Finish::Requantize { zero, min, max })
+            }
+            Finish8::Scale { bias, scale, min, max } => {
+                let start = (0..outputs).map(|output| start(output, 0)).collect();
+                (start, scale, Finish::Scale { bias: conv.panels.lanes_of(&bias), min, max })
+            }
+        };
+        let (start, scale) = (conv.panels.lanes_of(&start), conv.panels.lanes_of(&scale));
+        Self { conv, input_zero, finish, start, scale }
+    }
+
+    /// Whether sums of so many products fit 32 bits, whatever the factors are.
+    pub fn fits(depth: usize) -> bool {
+        depth <= i32::MAX as usize / (255 * 128)
+    }
+
+    /// Bytes of scratch memory that a run needs.
+    pub fn scratch(&self, window: &Window, threads: usize) -> usize {
+        self.conv.scratch::<u8>(window, threads)
+    }
+
+    /// Computes 8-bit results: `window.positions()` rows of all outputs from `window.pixels()`
+    /// rows of all groups' channels, in `threads` parts.
+    ///
+    /// # Panics
+    /// When operands don't fit, `scratch` is too small, or the results are floats.
+    pub fn run_u8(&self, x: Rows<u8>, window: &Window, y: RowsMut<u8>, scratch: &mut [u8], threads: usize) {
+        let Finish::Requantize { zero, min, max } = self.finish else { panic!("its results are floats") };
+        let y = Shared::new(y, window, self.conv.shape.outputs);
+        self.run(x, window, scratch, threads, |row, column, _| {
+            // SAFETY: `run` asks for places in the result.
+            let to = unsafe { y.at(row, column) };
+            Out8::Integer(Requantize { y: to, stride: y.stride, zero, min, max })
+        });
+    }
+
+    /// As [`Conv8::run_u8`], for results that are floats.
+    ///
+    /// # Panics
+    /// When operands don't fit, `scratch` is too small, or the results are integers.
+    pub fn run_f32(&self, x: Rows<u8>, window: &Window, y: RowsMut<f32>, scratch: &mut [u8], threads: usize) {
+        let Finish::Scale { bias, min, max } = &self.finish else { panic!("its results are integers") };
+        let y = Shared::new(y, window, self.conv.shape.outputs);
+        self.run(x, window, scratch, threads, |row, column, lane| {
+            // SAFETY: `run` asks for places in the result.
+            let to = unsafe { y.at(row, column) };
+            Out8::Float(Scale { y: to, stride: y.stride, bias: bias[lane..].as_ptr(), min: *min, max: *max })
+        });
+    }
+
+    fn run(
+        &self,
+        x: Rows<u8>,
+        window: &Window,
+        scratch: &mut [u8],
+        threads: usize,
+        out: impl Fn(usize, usize, usize) -> Out8 + Sync,
+    ) {
+        self.conv.run(x, self.input_zero, window, scratch, threads, |x, panel, row| {
+            let tile = Tile8 {
+                x,
+                weights: self.conv.panels.weights[panel.weights..].as_ptr(),
+                bias: self.start[panel.lane..].as_ptr(),
+                scale: self.scale[panel.lane..].as_ptr(),
+                columns: panel.columns,
+                out: out(row, panel.column, panel.lane),
+            };
+            // SAFETY: `Isa::tiles` made sure of the instruction set. The driver has shown that the
+            // rows lie within the input or its strip; the panel has its weights and constants, to
+            // whole vectors; and the result has these rows and columns.
+            unsafe { (self.conv.tiles.tile8)(&tile, panel.vectors) }
+        });
+    }
+
+    /// Multiply-accumulates of a run.
+    pub fn macs(&self, window: &Window) -> u64 {
+        self.conv.macs(window)
+    }
+}

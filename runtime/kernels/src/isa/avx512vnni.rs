@@ -1,0 +1,123 @@
+//! 512-bit vectors: AVX-512 with VNNI.
+
+use crate::tile::{Requantize, Vectors, tiles};
+use std::arch::x86_64::*;
+
+/// Vectors of 16 lanes.
+pub(crate) struct Avx512;
+
+/// A mask of the first `n` lanes, or all.
+#[inline(always)]
+fn first(n: usize) -> u16 {
+    if n >= 16 { u16::MAX } else { (1 << n) - 1 }
+}
+
+// SAFETY: each is the intrinsic of its name, in all lanes.
+unsafe impl Vectors for Avx512 {
+    const LANES: usize = 16;
+    type I = __m512i;
+    type F = __m512;
+    type X = __m512i;
+    type W = __m512i;
+
+    #[inline(always)]
+    unsafe fn load_i32(from: *const i32) -> Self::I {
+        // SAFETY: the caller's, here and below.
+        unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn load_x(from: *const u8) -> Self::X {
+        unsafe { _mm512_set1_epi32(from.cast::<i32>().read_unaligned()) }
+    }
+    #[inline(always)]
+    unsafe fn load_w(from: *const i8) -> Self::W {
+        unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn dot(sum: Self::I, x: Self::X, w: Self::W) -> Self::I {
+        unsafe { _mm512_dpbusd_epi32(sum, x, w) }
+    }
+    #[inline(always)]
+    unsafe fn requantize<const N: usize>(
+        sums: [Self::I; N],
+        scale: [Self::F; N],
+        to: &Requantize,
+        y: *mut u8,
+        columns: usize,
+    ) {
+        unsafe {
+            let max = _mm512_set1_ps(f32::from(to.max) - f32::from(to.zero));
+            let mut r = [sums[0]; 4];
+            for v in 0..N {
+                // What is too small for an integer becomes the least one, so that only the upper
+                // bound has to be applied before.
+                let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[v]), scale[v]);
+                r[v] = _mm512_cvtps_epi32(_mm512_min_ps(scaled, max));
+            }
+            let zero = _mm512_set1_epi16(i16::from(to.zero));
+            let low = _mm512_adds_epi16(_mm512_packs_epi32(r[0], r[1]), zero);
+            let high = if N > 2 { _mm512_adds_epi16(_mm512_packs_epi32(r[2], r[3]), zero) } else { low };
+            let bytes = _mm512_max_epu8(_mm512_packus_epi16(low, high), _mm512_set1_epi8(to.min as i8));
+            // Packing works within 128 bits: vector v's lanes 4l..4l+4 have become lane 4l+v.
+            let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+            let bytes = _mm512_permutexvar_epi32(order, bytes);
+            match N {
+                4 if columns >= 64 => _mm512_storeu_si512(y.cast(), bytes),
+                2 if columns >= 32 => _mm256_storeu_si256(y.cast(), _mm512_castsi512_si256(bytes)),
+                1 if columns >= 16 => _mm_storeu_si128(y.cast(), _mm512_castsi512_si128(bytes)),
+                _ => {
+                    let mask = if columns >= 64 { u64::MAX } else { (1 << columns) - 1 };
+                    _mm512_mask_storeu_epi8(y.cast(), mask, bytes);
+                }
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn to_f32(sums: Self::I) -> Self::F {
+        unsafe { _mm512_cvtepi32_ps(sums) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self::F {
+        unsafe { _mm512_set1_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self::F {
+        unsafe { _mm512_loadu_ps(from) }
+    }
+    #[inline(always)]
+    unsafe fn load_first(from: *const f32, n: usize) -> Self::F {
+        unsafe { _mm512_maskz_loadu_ps(first(n), from) }
+    }
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, x: Self::F) {
+        unsafe { _mm512_storeu_ps(to, x) }
+    }
+    #[inline(always)]
+    unsafe fn store_first(to: *mut f32, x: Self::F, n: usize) {
+        unsafe { _mm512_mask_storeu_ps(to, first(n), x) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F {
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F {
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul_add(sum: Self::F, a: Self::F, b: Self::F) -> Self::F {
+        unsafe { _mm512_fmadd_ps(a, b, sum) }
+    }
+    #[inline(always)]
+    unsafe fn clamp(x: Self::F, min: Self::F, max: Self::F) -> Self::F {
+        // Where one is NaN, these have the second.
+        unsafe { _mm512_min_ps(max, _mm512_max_ps(min, x)) }
+    }
+}
+
+tiles!(
+    Avx512,
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512vnni")]
+    1: [1, 2, 4, 8], 2: [1, 2, 4, 8], 3: [1, 2, 4, 8], 4: [1, 2, 4, 6]
+);

@@ -1,0 +1,126 @@
+//! Plain Rust, for any machine.
+
+// Iterators would hide that the lanes of several vectors meet.
+#![allow(clippy::needless_range_loop)]
+
+use crate::tile::{Requantize, Vectors, tiles};
+
+/// Vectors of four lanes, which compilers turn into what there is.
+pub(crate) struct Portable;
+
+const LANES: usize = 4;
+
+/// Adding and subtracting it rounds a float of less than 2²² to an integer, half to even.
+const ROUND: f32 = 12_582_912.0;
+
+// SAFETY: loops over all lanes.
+unsafe impl Vectors for Portable {
+    const LANES: usize = LANES;
+    type I = [i32; LANES];
+    type F = [f32; LANES];
+    type X = [u8; 4];
+    type W = [[i8; 4]; LANES];
+
+    #[inline(always)]
+    unsafe fn load_i32(from: *const i32) -> Self::I {
+        // SAFETY: the caller's, here and below.
+        unsafe { from.cast::<Self::I>().read() }
+    }
+    #[inline(always)]
+    unsafe fn load_x(from: *const u8) -> Self::X {
+        unsafe { from.cast::<Self::X>().read() }
+    }
+    #[inline(always)]
+    unsafe fn load_w(from: *const i8) -> Self::W {
+        unsafe { from.cast::<Self::W>().read() }
+    }
+    #[inline(always)]
+    unsafe fn dot(mut sum: Self::I, x: Self::X, w: Self::W) -> Self::I {
+        for lane in 0..LANES {
+            for k in 0..4 {
+                sum[lane] = sum[lane].wrapping_add(i32::from(x[k]) * i32::from(w[lane][k]));
+            }
+        }
+        sum
+    }
+    #[inline(always)]
+    unsafe fn requantize<const N: usize>(
+        sums: [Self::I; N],
+        scale: [Self::F; N],
+        to: &Requantize,
+        y: *mut u8,
+        columns: usize,
+    ) {
+        let zero = i32::from(to.zero);
+        let (min, max) = ((i32::from(to.min) - zero) as f32, (i32::from(to.max) - zero) as f32);
+        for v in 0..N {
+            for lane in 0..LANES.min(columns - v * LANES) {
+                let scaled = (sums[v][lane] as f32 * scale[v][lane]).max(min).min(max);
+                let rounded = scaled + ROUND - ROUND;
+                unsafe { y.add(v * LANES + lane).write((rounded as i32 + zero) as u8) };
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn to_f32(sums: Self::I) -> Self::F {
+        sums.map(|sum| sum as f32)
+    }
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self::F {
+        [x; LANES]
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self::F {
+        unsafe { from.cast::<Self::F>().read() }
+    }
+    #[inline(always)]
+    unsafe fn load_first(from: *const f32, n: usize) -> Self::F {
+        let mut x = [0.0; LANES];
+        for lane in 0..n {
+            x[lane] = unsafe { from.add(lane).read() };
+        }
+        x
+    }
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, x: Self::F) {
+        unsafe { to.cast::<Self::F>().write(x) }
+    }
+    #[inline(always)]
+    unsafe fn store_first(to: *mut f32, x: Self::F, n: usize) {
+        for lane in 0..n {
+            unsafe { to.add(lane).write(x[lane]) };
+        }
+    }
+    #[inline(always)]
+    unsafe fn add(mut a: Self::F, b: Self::F) -> Self::F {
+        for lane in 0..LANES {
+            a[lane] += b[lane];
+        }
+        a
+    }
+    #[inline(always)]
+    unsafe fn mul(mut a: Self::F, b: Self::F) -> Self::F {
+        for lane in 0..LANES {
+            a[lane] *= b[lane];
+        }
+        a
+    }
+    #[inline(always)]
+    unsafe fn mul_add(mut sum: Self::F, a: Self::F, b: Self::F) -> Self::F {
+        for lane in 0..LANES {
+            sum[lane] += a[lane] * b[lane];
+        }
+        sum
+    }
+    #[inline(always)]
+    unsafe fn clamp(mut x: Self::F, min: Self::F, max: Self::F) -> Self::F {
+        for lane in 0..LANES {
+            x[lane] = if x[lane] < min[lane] { min[lane] } else { x[lane] };
+            x[lane] = if x[lane] > max[lane] { max[lane] } else { x[lane] };
+        }
+        x
+    }
+}
+
+tiles!(Portable, 1: [1, 4], 2: [1, 4]);
