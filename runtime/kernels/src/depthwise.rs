@@ -1,0 +1,233 @@
+//! Depthwise convolutions: one filter a channel.
+
+use crate::math::{clamp, round_within};
+use crate::multiversion::multiversion;
+use crate::parallel::in_parts;
+use crate::pool::{Position, by_columns, each_position};
+use crate::{Finish8, Isa, Rows, RowsMut, Window};
+
+/// A depthwise convolution of 8-bit integers: `sum over taps of (x - input_zero) * w`, finished.
+#[derive(Debug, Clone)]
+pub struct Depthwise8 {
+    isa: Isa,
+    /// `[taps][channels]`.
+    weights: Vec<i16>,
+    taps: usize,
+    channels: usize,
+    input_zero: u8,
+    finish: Finish8,
+}
+
+/// A depthwise convolution of floats: `clamp(sum over taps of x * w + bias, min, max)`.
+#[derive(Debug, Clone)]
+pub struct DepthwiseF {
+    isa: Isa,
+    /// `[taps][channels]`.
+    weights: Vec<f32>,
+    taps: usize,
+    channels: usize,
+    bias: Vec<f32>,
+    min: f32,
+    max: f32,
+}
+
+/// `[channels][taps]` as `[taps][channels]`.
+fn by_taps<T: Copy, U: From<T>>(weights: &[T], taps: usize, channels: usize) -> Vec<U> {
+    assert_eq!(weights.len(), taps * channels, "{channels} channels of {taps} taps");
+    (0..taps).flat_map(|tap| (0..channels).map(move |channel| U::from(weights[channel * taps + tap]))).collect()
+}
+
+impl Depthwise8 {
+    /// Packs `weights` (`[channels][taps]`). `input_zero` is the zero point of `x`, and what
+    /// padding counts as.
+    ///
+    /// # Panics
+    /// When the numbers of weights, biases and scales are not those of `taps` and `channels`, or
+    /// sums could leave 32 bits (for 2^16 taps and more).
+    pub fn new(isa: Isa, weights: &[i8], taps: usize, channels: usize, input_zero: u8, finish: Finish8) -> Self {
+        assert_eq!(finish.channels(), channels, "a bias and a scale for each channel");
+        assert!(taps < 1 << 16, "sums of {taps} products are 32-bit");
+        Self { isa, weights: by_taps(weights, taps, channels), taps, channels, input_zero, finish }
+    }
+
+    /// How many bytes of scratch memory [`Self::run_u8`] and [`Self::run_f32`] need.
+    pub fn scratch(&self, _window: &Window, _threads: usize) -> usize {
+        0
+    }
+
+    /// Multiplications for a window.
+    pub fn macs(&self, window: &Window) -> u64 {
+        (window.positions() * self.weights.len()) as u64
+    }
+
+    /// Convolves to 8 bits.
+    ///
+    /// # Panics
+    /// When the operands don't fit the window, or this finishes with floats.
+    pub fn run_u8(&self, x: Rows<u8>, window: &Window, y: RowsMut<u8>, _scratch: &mut [u8], threads: usize) {
+        let Finish8::Requantize { bias, scale, zero, min, max } = &self.finish else {
+            panic!("this convolution finishes with floats");
+        };
+        check(x, window, &y, self.taps, self.channels);
+        let zero = i32::from(*zero);
+        let bounds = [i32::from(*min), i32::from(*max)].map(|bound| (bound - zero) as f32);
+        in_parts(y, window.output[1], threads, &|part, y| {
+            requantize_rows(self.isa, self, x, window, part.row, bias, scale, zero, bounds, y);
+        });
+    }
+
+    /// Convolves to floats.
+    ///
+    /// # Panics
+    /// When the operands don't fit the window, or this finishes with 8 bits.
+    pub fn run_f32(&self, x: Rows<u8>, window: &Window, y: RowsMut<f32>, _scratch: &mut [u8], threads: usize) {
+        let Finish8::Scale { bias, scale, min, max } = &self.finish else {
+            panic!("this convolution finishes with 8 bits");
+        };
+        check(x, window, &y, self.taps, self.channels);
+        in_parts(y, window.output[1], threads, &|part, y| {
+            scale_rows(self.isa, self, x, window, part.row, bias, scale, [*min, *max], y);
+        });
+    }
+}
+
+impl DepthwiseF {
+    /// Packs `weights` (`[channels][taps]`).
+    ///
+    /// # Panics
+    /// When the numbers of weights and biases are not those of `taps` and `channels`.
+    pub fn new(isa: Isa, weights: &[f32], taps: usize, channels: usize, bias: Vec<f32>, min: f32, max: f32) -> Self {
+        assert_eq!(bias.len(), channels, "a bias for each channel");
+        Self { isa, weights: by_taps(weights, taps, channels), taps, channels, bias, min, max }
+    }
+
+    /// How many bytes of scratch memory [`Self::run`] needs.
+    pub fn scratch(&self, _window: &Window, _threads: usize) -> usize {
+        0
+    }
+
+    /// Multiplications for a window.
+    pub fn macs(&self, window: &Window) -> u64 {
+        (window.positions() * self.weights.len()) as u64
+    }
+
+    /// Convolves.
+    ///
+    /// # Panics
+    /// When the operands don't fit the window.
+    pub fn run(&self, x: Rows<f32>, window: &Window, y: RowsMut<f32>, _scratch: &mut [u8], threads: usize) {
+        check(x, window, &y, self.taps, self.channels);
+        in_parts(y, window.output[1], threads, &|part, y| {
+            float_rows(self.isa, self, x, window, part.row, y);
+        });
+    }
+}
+
+fn check<X, Y>(x: Rows<X>, window: &Window, y: &RowsMut<Y>, taps: usize, channels: usize) {
+    assert_eq!(taps, window.taps(), "taps of {window:?}");
+    assert_eq!((x.rows(), x.width()), (window.pixels(), channels), "x has a row for each pixel of {window:?}");
+    assert_eq!((y.rows(), y.width()), (window.positions(), channels), "y has a row for each position of {window:?}");
+}
+
+/// Runs `$body` for each tap that is inside of the image at `$position`, with `$n` elements of its
+/// pixel and of its weights from a column on.
+macro_rules! each_tap {
+    ($x:expr, $weights:expr, $window:expr, $position:expr, $column:expr, $n:expr, |$pixel:ident, $tap:ident| $body:block) => {
+        let covered = $position.covered($window);
+        let (rows, columns) = $position.taps($window);
+        for (i, row) in rows.enumerate() {
+            for (j, column) in columns.clone().enumerate() {
+                let pixel = covered.first + i * covered.step[0] + j * covered.step[1];
+                let tap = row * $window.kernel[1] + column;
+                let $pixel = &$x.data()[pixel * $x.stride() + $column..][..$n];
+                let $tap = &$weights[tap * $x.width() + $column..][..$n];
+                $body
+            }
+        }
+    };
+}
+
+/// The sums for `N` channels from channel `column`. A product of 9 and 8 bits fits in 16.
+macro_rules! sums {
+    ($op:expr, $x:expr, $window:expr, $position:expr, $column:expr, $n:ident) => {{
+        let zero = i16::from($op.input_zero);
+        let mut sums = [0i32; $n];
+        each_tap!($x, $op.weights, $window, $position, $column, $n, |pixel, tap| {
+            for ((sum, x), w) in sums.iter_mut().zip(pixel).zip(tap) {
+                *sum += i32::from((i16::from(*x) - zero).wrapping_mul(*w));
+            }
+        });
+        sums
+    }};
+}
+
+multiversion! {
+    fn requantize_rows(
+        isa: Isa,
+        op: &Depthwise8,
+        x: Rows<u8>,
+        window: &Window,
+        first: usize,
+        bias: &[i32],
+        scale: &[f32],
+        zero: i32,
+        bounds: [f32; 2],
+        y: RowsMut<u8>,
+    ) {
+        let mut y = y;
+        each_position!(window, first, y.rows(), |i, position, _covered| {
+            let y = y.row(i);
+            by_columns!(y.len(), |column, N| {
+                let sums = sums!(op, x, window, position, column, N);
+                let (bias, scale) = (&bias[column..][..N], &scale[column..][..N]);
+                for (((y, sum), bias), scale) in y[column..][..N].iter_mut().zip(sums).zip(bias).zip(scale) {
+                    let rounded = round_within((sum + bias) as f32 * scale, bounds[0], bounds[1]);
+                    *y = (rounded + zero) as u8;
+                }
+            });
+        });
+    }
+
+    fn scale_rows(
+        isa: Isa,
+        op: &Depthwise8,
+        x: Rows<u8>,
+        window: &Window,
+        first: usize,
+        bias: &[f32],
+        scale: &[f32],
+        bounds: [f32; 2],
+        y: RowsMut<f32>,
+    ) {
+        let mut y = y;
+        each_position!(window, first, y.rows(), |i, position, _covered| {
+            let y = y.row(i);
+            by_columns!(y.len(), |column, N| {
+                let sums = sums!(op, x, window, position, column, N);
+                let (bias, scale) = (&bias[column..][..N], &scale[column..][..N]);
+                for (((y, sum), bias), scale) in y[column..][..N].iter_mut().zip(sums).zip(bias).zip(scale) {
+                    *y = clamp(sum as f32 * scale + bias, bounds[0], bounds[1]);
+                }
+            });
+        });
+    }
+
+    fn float_rows(isa: Isa, op: &DepthwiseF, x: Rows<f32>, window: &Window, first: usize, y: RowsMut<f32>) {
+        let mut y = y;
+        each_position!(window, first, y.rows(), |i, position, _covered| {
+            let y = y.row(i);
+            by_columns!(y.len(), |column, N| {
+                let mut sums = [0f32; N];
+                sums.copy_from_slice(&op.bias[column..][..N]);
+                each_tap!(x, op.weights, window, position, column, N, |pixel, tap| {
+                    for ((sum, x), w) in sums.iter_mut().zip(pixel).zip(tap) {
+                        *sum += x * w;
+                    }
+                });
+                for (y, sum) in y[column..][..N].iter_mut().zip(sums) {
+                    *y = clamp(sum, op.min, op.max);
+                }
+            });
+        });
+    }
+}

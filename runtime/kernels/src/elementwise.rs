@@ -1,0 +1,150 @@
+//! Elementwise operators on floats, and those that normalise rows.
+//!
+//! Every instruction set gives the same result, to the last bit: nothing is fused, and sums are
+//! taken in an order that depends on nothing but the number of elements.
+
+mod normalise;
+
+pub use normalise::{layer_norm, log_softmax, softmax};
+
+use crate::broadcast::{each_pair, in_parts_of};
+use crate::math;
+use crate::multiversion::multiversion;
+use crate::parallel::{flat, flat_mut, in_parts};
+use crate::{Isa, Rows, RowsMut};
+
+/// An operator of two floats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BinaryOp {
+    /// `a + b`.
+    Add,
+    /// `a - b`.
+    Sub,
+    /// `a * b`.
+    Mul,
+    /// `a / b`.
+    Div,
+    /// The greater; NaN if either is.
+    Max,
+    /// The lesser; NaN if either is.
+    Min,
+    /// `a` to the power of `b`.
+    Pow,
+}
+
+/// An operator of one float. NaN stays NaN.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum UnaryOp {
+    /// `max(x, 0)`.
+    Relu,
+    /// `min(max(x, min), max)`.
+    Clip(f32, f32),
+    /// `x` where it is not negative, otherwise this times `x`.
+    LeakyRelu(f32),
+    /// `1 / (1 + exp(-x))`.
+    Sigmoid,
+    /// The hyperbolic tangent.
+    Tanh,
+    /// `e` to the power of `x`.
+    Exp,
+    /// The square root.
+    Sqrt,
+    /// `-x`.
+    Neg,
+    /// The absolute value.
+    Abs,
+    /// `max(0, min(1, alpha * x + beta))` of alpha and beta.
+    HardSigmoid(f32, f32),
+    /// `x * max(0, min(1, x / 6 + 1/2))`.
+    HardSwish,
+    /// `x * sigmoid(x)`.
+    Silu,
+    /// `x / 2 * (1 + erf(x / sqrt(2)))`.
+    Gelu,
+    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))`.
+    GeluTanh,
+    /// The error function.
+    Erf,
+    /// The natural logarithm.
+    Log,
+    /// The greatest integer that is not greater.
+    Floor,
+    /// The least integer that is not less.
+    Ceil,
+    /// The nearest integer, the even one of two.
+    Round,
+    /// `1 / x`.
+    Reciprocal,
+}
+
+/// `y = op(a, b)`, where either may have one row for all rows, one column for all columns, or
+/// both.
+///
+/// # Panics
+/// When the shapes don't fit.
+pub fn binary(isa: Isa, op: BinaryOp, a: Rows<f32>, b: Rows<f32>, y: RowsMut<f32>, threads: usize) {
+    in_parts_of(a, b, y, threads, |a, b, y| binary_rows(isa, op, a, b, y));
+}
+
+/// `y = f(x)`.
+///
+/// # Panics
+/// When `x` and `y` are not of one shape.
+pub fn unary(isa: Isa, f: UnaryOp, x: Rows<f32>, mut y: RowsMut<f32>, threads: usize) {
+    assert_eq!((x.rows(), x.width()), (y.rows(), y.width()), "x and y are of one shape");
+    let dense = x.is_dense() && y.is_dense();
+    let (x, y) = if dense { (flat(x), flat_mut(&mut y)) } else { (x, y) };
+    in_parts(y, 1, threads, &|part, y| unary_rows(isa, f, part.of(x), y));
+}
+
+multiversion! {
+    fn binary_rows(isa: Isa, op: BinaryOp, a: Rows<f32>, b: Rows<f32>, y: RowsMut<f32>) {
+        match op {
+            BinaryOp::Add => each_pair!(a, b, y, |a, b| a + b),
+            BinaryOp::Sub => each_pair!(a, b, y, |a, b| a - b),
+            BinaryOp::Mul => each_pair!(a, b, y, |a, b| a * b),
+            BinaryOp::Div => each_pair!(a, b, y, |a, b| a / b),
+            BinaryOp::Max => each_pair!(a, b, y, |a, b| if a > b || a.is_nan() { a } else { b }),
+            BinaryOp::Min => each_pair!(a, b, y, |a, b| if a < b || a.is_nan() { a } else { b }),
+            BinaryOp::Pow => each_pair!(a, b, y, |a, b| a.powf(b)),
+        }
+    }
+
+    fn unary_rows(isa: Isa, f: UnaryOp, x: Rows<f32>, y: RowsMut<f32>) {
+        let mut y = y;
+        for i in 0..y.rows() {
+            let (x, y) = (x.row(i), y.row(i));
+            macro_rules! each {
+                (|$v:ident| $f:expr) => {
+                    for (y, &$v) in y.iter_mut().zip(x) {
+                        *y = $f;
+                    }
+                };
+            }
+            match f {
+                UnaryOp::Relu => each!(|v| if v < 0.0 { 0.0 } else { v }),
+                UnaryOp::Clip(min, max) => each!(|v| math::clamp(v, min, max)),
+                UnaryOp::LeakyRelu(slope) => each!(|v| if v < 0.0 { v * slope } else { v }),
+                UnaryOp::Sigmoid => each!(|v| math::sigmoid(v)),
+                UnaryOp::Tanh => each!(|v| math::tanh(v)),
+                UnaryOp::Exp => each!(|v| math::exp(v)),
+                UnaryOp::Sqrt => each!(|v| v.sqrt()),
+                UnaryOp::Neg => each!(|v| -v),
+                UnaryOp::Abs => each!(|v| v.abs()),
+                UnaryOp::HardSigmoid(alpha, beta) => each!(|v| math::clamp(alpha * v + beta, 0.0, 1.0)),
+                UnaryOp::HardSwish => each!(|v| v * math::clamp(v * (1.0 / 6.0) + 0.5, 0.0, 1.0)),
+                UnaryOp::Silu => each!(|v| v * math::sigmoid(v)),
+                UnaryOp::Gelu => {
+                    each!(|v| 0.5 * v * (1.0 + math::erf(v * std::f32::consts::FRAC_1_SQRT_2)));
+                }
+                UnaryOp::GeluTanh => each!(|v| math::gelu_tanh(v)),
+                UnaryOp::Erf => each!(|v| math::erf(v)),
+                UnaryOp::Log => each!(|v| math::log(v)),
+                UnaryOp::Floor => each!(|v| v.floor()),
+                UnaryOp::Ceil => each!(|v| v.ceil()),
+                UnaryOp::Round => each!(|v| v.round_ties_even()),
+                UnaryOp::Reciprocal => each!(|v| 1.0 / v),
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Operators that look at a whole row.
+
+use crate::math;
+use crate::multiversion::multiversion;
+use crate::parallel::{Part, in_parts};
+use crate::{Isa, Rows, RowsMut};
+
+/// Sums are taken in so many parts, whatever the instruction set.
+const LANES: usize = 32;
+
+/// Softmax of each row: `exp(x - max) / sum(exp(x - max))`.
+///
+/// # Panics
+/// When `x` and `y` are not of one shape.
+pub fn softmax(isa: Isa, x: Rows<f32>, y: RowsMut<f32>, threads: usize) {
+    whole_rows(x, y, threads, |x, y| softmax_rows(isa, x, y));
+}
+
+/// LogSoftmax of each row: `x - max - ln(sum(exp(x - max)))`.
+///
+/// # Panics
+/// When `x` and `y` are not of one shape.
+pub fn log_softmax(isa: Isa, x: Rows<f32>, y: RowsMut<f32>, threads: usize) {
+    whole_rows(x, y, threads, |x, y| log_softmax_rows(isa, x, y));
+}
+
+/// LayerNormalization of each row: `(x - mean) / sqrt(variance + epsilon) * scale + bias`.
+///
+/// # Panics
+/// When `x` and `y` are not of one shape, or `scale` or `bias` is not as long as a row.
+pub fn layer_norm(
+    isa: Isa,
+    x: Rows<f32>,
+    scale: &[f32],
+    bias: Option<&[f32]>,
+    epsilon: f32,
+    y: RowsMut<f32>,
+    threads: usize,
+) {
+    assert!([Some(scale), bias].into_iter().flatten().all(|v| v.len() == x.width()), "a scale for each column");
+    whole_rows(x, y, threads, |x, y| layer_norm_rows(isa, x, scale, bias, epsilon, y));
+}
+
+fn whole_rows(x: Rows<f32>, y: RowsMut<f32>, threads: usize, body: impl Fn(Rows<f32>, RowsMut<f32>) + Sync) {
+    assert_eq!((x.rows(), x.width()), (y.rows(), y.width()), "x and y are of one shape");
+    // One row is not divided.
+    let threads = threads.min(y.rows());
+    in_parts(y, 1, threads, &|part: Part, y| body(part.of(x), y));
+}
+
+/// `fold` of all elements, first within lanes.
+macro_rules! reduce {
+    ($x:expr, $start:expr, |$sum:ident, $v:ident| $fold:expr, |$a:ident, $b:ident| $join:expr) => {{
+        let mut lanes = [$start; LANES];
+        let chunks = $x.chunks_exact(LANES);
+        let rest = chunks.remainder();
+        for chunk in chunks {
+            for (lane, &$v) in lanes.iter_mut().zip(chunk) {
+                let $sum = *lane;
+                *lane = $fold;
+            }
+        }
+        for (lane, &$v) in lanes.iter_mut().zip(rest) {
+            let $sum = *lane;
+            *lane = $fold;
+        }
+        let mut width = LANES / 2;
+        while width > 0 {
+            for i in 0..width {
+                let ($a, $b) = (lanes[i], lanes[i + width]);
+                lanes[i] = $join;
+            }
+            width /= 2;
+        }
+        lanes[0]
+    }};
+}
+
+/// The greatest element.
+#[inline(always)]
+fn greatest(x: &[f32]) -> f32 {
+    reduce!(x, f32::NEG_INFINITY, |m, v| if v > m { v } else { m }, |a, b| if a > b { a } else { b })
+}
+
+#[inline(always)]
+fn sum(x: &[f32]) -> f32 {
+    reduce!(x, 0.0f32, |sum, v| sum + v, |a, b| a + b)
+}
+
+multiversion! {
+    fn softmax_rows(isa: Isa, x: Rows<f32>, y: RowsMut<f32>) {
+        let mut y = y;
+        for i in 0..y.rows() {
+            let (x, y) = (x.row(i), y.row(i));
+            let max = greatest(x);
+            for (y, x) in y.iter_mut().zip(x) {
+                *y = math::exp(x - max);
+            }
+            let factor = 1.0 / sum(y);
+            for y in y {
+                *y *= factor;
+            }
+        }
+    }
+
+    fn log_softmax_rows(isa: Isa, x: Rows<f32>, y: RowsMut<f32>) {
+        let mut y = y;
+        for i in 0..y.rows() {
+            let (x, y) = (x.row(i), y.row(i));
+            let max = greatest(x);
+            let log = math::log(reduce!(x, 0.0f32, |sum, v| sum + math::exp(v - max), |a, b| a + b));
+            for (y, x) in y.iter_mut().zip(x) {
+                *y = (x - max) - log;
+            }
+        }
+    }
+
+    fn layer_norm_rows(
+        isa: Isa,
+        x: Rows<f32>,
+        scale: &[f32],
+        bias: Option<&[f32]>,
+        epsilon: f32,
+        y: RowsMut<f32>,
+    ) {
+        let mut y = y;
+        for i in 0..y.rows() {
+            let (x, y) = (x.row(i), y.row(i));
+            let n = x.len() as f32;
+            let mean = sum(x) / n;
+            let squares = reduce!(x, 0.0f32, |sum, v| sum + (v - mean) * (v - mean), |a, b| a + b);
+            let factor = 1.0 / (squares / n + epsilon).sqrt();
+            match bias {
+                Some(bias) => {
+                    for (((y, x), scale), bias) in y.iter_mut().zip(x).zip(scale).zip(bias) {
+                        *y = (x - mean) * factor * scale + bias;
+                    }
+                }
+                None => {
+                    for ((y, x), scale) in y.iter_mut().zip(x).zip(scale) {
+                        *y = (x - mean) * factor * scale;
+                    }
+                }
+            }
+        }
+    }
+}

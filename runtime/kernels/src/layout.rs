@@ -1,0 +1,148 @@
+//! Moving elements: between layouts, and from place to place.
+
+mod permute;
+mod tile;
+
+pub use permute::permute;
+
+use crate::multiversion::multiversion;
+use crate::parallel::in_parts;
+use crate::quant::quantize_slice;
+use crate::{Isa, Rows, RowsMut};
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A number of which every bit counts: what may be moved without a look at its type.
+pub trait Element: Copy + Default + Send + Sync + sealed::Sealed + 'static {}
+
+macro_rules! elements {
+    ($($t:ty)*) => {$(
+        impl sealed::Sealed for $t {}
+        impl Element for $t {}
+    )*};
+}
+
+elements! { u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 bool }
+
+/// Transposes each of `batch` matrices of `rows` x `columns`: row `b * columns + c` of `y` is
+/// column `c` of matrix `b`. So NCHW becomes NHWC with `rows` the channels and `columns` the
+/// pixels of an image, and NHWC becomes NCHW the other way round.
+///
+/// # Panics
+/// When `x` is too short, or `y` has not `batch * columns` rows of `rows`.
+pub fn transpose<T: Element>(
+    isa: Isa,
+    x: &[T],
+    batch: usize,
+    rows: usize,
+    columns: usize,
+    y: RowsMut<T>,
+    threads: usize,
+) {
+    assert_eq!((y.rows(), y.width()), (batch * columns, rows), "y has the columns of x as rows");
+    let x = Rows::dense(x, batch * rows, columns);
+    in_parts(y, 1, threads, &|part, mut y: RowsMut<T>| {
+        for_images(part.row, part.rows, columns, |image, first, n, at| {
+            let x = x.part(image * rows + part.column, part.width).columns(first, n);
+            tile::transpose(isa, x, rows_of(&mut y, at, n));
+        });
+    });
+}
+
+/// [`quantize`](crate::quantize) and [`transpose`] in one: images of `channels` x `pixels` floats
+/// (NCHW) to rows of pixels (NHWC).
+///
+/// # Panics
+/// When `x` is too short, or `y` has not `batch * pixels` rows of `channels`.
+#[allow(clippy::too_many_arguments)]
+pub fn quantize_transpose(
+    isa: Isa,
+    x: &[f32],
+    batch: usize,
+    channels: usize,
+    pixels: usize,
+    scale: f32,
+    zero: u8,
+    y: RowsMut<u8>,
+    threads: usize,
+) {
+    assert_eq!((y.rows(), y.width()), (batch * pixels, channels), "y has a row for each pixel");
+    let x = Rows::dense(x, batch * channels, pixels);
+    in_parts(y, 1, threads, &|part, mut y: RowsMut<u8>| {
+        for_images(part.row, part.rows, pixels, |image, first, n, at| {
+            let x = x.part(image * channels + part.column, part.width).columns(first, n);
+            quantize_planes(isa, x, scale, zero, rows_of(&mut y, at, n));
+        });
+    });
+}
+
+/// `y = x`.
+///
+/// # Panics
+/// When they are not of one shape.
+pub fn copy<T: Copy>(x: Rows<T>, mut y: RowsMut<T>) {
+    assert_eq!((x.rows(), x.width()), (y.rows(), y.width()), "x and y are of one shape");
+    if x.is_dense() && y.is_dense() {
+        return y.data().copy_from_slice(x.data());
+    }
+    for i in 0..y.rows() {
+        y.row(i).copy_from_slice(x.row(i));
+    }
+}
+
+/// Row `i` of `y` is row `index[i]` of `x`: resizing to the nearest pixel, or any choice of rows.
+///
+/// # Panics
+/// When `y` has not a row as wide as those of `x` for each index, or an index is none of `x`.
+pub fn gather_pixels<T: Copy>(x: Rows<T>, index: &[u32], mut y: RowsMut<T>) {
+    assert_eq!((index.len(), x.width()), (y.rows(), y.width()), "y has a row for each index");
+    for (i, &from) in index.iter().enumerate() {
+        y.row(i).copy_from_slice(x.row(from as usize));
+    }
+}
+
+/// Calls `body` for each image of `pixels` rows that rows `first..first + n` touch, with its
+/// number, its first row among them, how many, and where these lie from `first` on.
+fn for_images(first: usize, n: usize, pixels: usize, mut body: impl FnMut(usize, usize, usize, usize)) {
+    let mut at = 0;
+    while at < n {
+        let row = first + at;
+        let some = (pixels - row % pixels).min(n - at);
+        body(row / pixels, row % pixels, some, at);
+        at += some;
+    }
+}
+
+/// `n` rows of `y` from row `first`.
+fn rows_of<'a, T>(y: &'a mut RowsMut<T>, first: usize, n: usize) -> RowsMut<'a, T> {
+    y.reborrow().split_at(first).1.split_at(n).0
+}
+
+/// How many pixels are quantised before they are written.
+const PIXELS: usize = 64;
+/// Of how many channels.
+const CHANNELS: usize = 16;
+
+multiversion! {
+    fn quantize_planes(isa: Isa, x: Rows<f32>, scale: f32, zero: u8, y: RowsMut<u8>) {
+        let mut y = y;
+        let mut planes = [[0u8; PIXELS]; CHANNELS];
+        for first in (0..x.width()).step_by(PIXELS) {
+            let n = PIXELS.min(x.width() - first);
+            for channel in (0..x.rows()).step_by(CHANNELS) {
+                let channels = CHANNELS.min(x.rows() - channel);
+                for (c, plane) in planes[..channels].iter_mut().enumerate() {
+                    quantize_slice(&x.row(channel + c)[first..][..n], scale, zero, &mut plane[..n]);
+                }
+                for i in 0..n {
+                    let row = &mut y.row(first + i)[channel..][..channels];
+                    for (y, plane) in row.iter_mut().zip(&planes) {
+                        *y = plane[i];
+                    }
+                }
+            }
+        }
+    }
+}
