@@ -113,7 +113,8 @@ fn goes_on(body: &Graph) -> bool {
     while let (Op::Identity(_), [Some(operand)]) = (body.op(port.node), &body.operands(port.node)[..]) {
         port = *operand;
     }
-    body.inputs().get(1) == Some(&port.node) || body.constant(port).is_some_and(|t| t.as_i64().is_some_and(|v| v == [1]))
+    body.inputs().get(1) == Some(&port.node)
+        || body.constant(port).is_some_and(|t| t.as_i64().is_some_and(|v| v == [1]))
 }
 
 fn repeat(op: &Loop, body: &Executable, args: Vec<Option<Value>>, trips: &Trips) -> Result<Vec<Value>> {

@@ -41,7 +41,9 @@ const HOST_COPY: usize = 1024;
 #[derive(Clone, Debug)]
 pub enum Value {
     /// On the device: `f64` as itself, and held as `f32` all other floats, and integers of up to
-    /// 16 bits that are quantised activations (which `f32` holds exactly).
+    /// 16 bits that are quantised activations (which `f32` holds exactly). Between operators
+    /// nothing is rounded to `f16` or `bf16`, only by a cast and at the end: ONNX Runtime does the
+    /// same on a CPU, as it takes away the casts that it put between operators itself.
     Float(Float),
     /// On the host: shapes, indices, conditions.
     Int(IntArray),

@@ -42,6 +42,20 @@ fn runs_in_order_and_again() {
 }
 
 #[test]
+fn halves_are_not_rounded_between_operators() {
+    // (x + 1000) - 1000 is x, as ONNX Runtime computes it on a CPU; a rounded sum would leave [0, 0, 0.5].
+    let x = Tensor::floats(DType::F16, &[3], &[0.12573242, -0.13208008, 0.64038086]);
+    let mut g = Graph::new("m");
+    let half = Fact::new(Some(DType::F16), Some(vec![3.into()]));
+    let input = g.add_input("x", half, Op::Input(Input { default: None })).unwrap();
+    let k = g.add_constant("k", Tensor::floats(DType::F16, &[], &[1000.0]));
+    let sum = g.add_node("sum", Binary::Add.into(), &[Some(input.into()), Some(k.into())], &["s"]).unwrap();
+    let y = g.add_node("y", Binary::Sub.into(), &[Some(sum.into()), Some(k.into())], &["y"]).unwrap();
+    g.add_output("y", y.into());
+    assert_eq!(executable(&g).unwrap().run(std::slice::from_ref(&x)).unwrap(), [x]);
+}
+
+#[test]
 fn inputs_are_checked() {
     let (g, _) = model();
     let e = executable(&g).unwrap();
