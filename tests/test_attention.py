@@ -240,3 +240,51 @@ def test_rms_norms_are_one_operator_for_onnx_runtime(compress, tmp_path):
 def test_an_unknown_target_is_2(compress, tmp_path):
     path = small.save(small.mlp(), tmp_path)
     assert "portable" in compress(path, "--target", "toaster", code=2).err
+
+
+@pytest.mark.parametrize("keys, biases", [("length", 2), ("keys", 3), (5, 2)])
+def test_no_key_is_no_weight(compress, tmp_path, keys, biases):
+    """The bias of the values moves behind the weights only where these have a sum of 1, or make nothing."""
+    w = Writer()
+    memory = "x" if keys == "length" else "memory"
+    q, k, v = w.linear("x"), w.linear(memory), w.linear(memory)
+    scores = w("MatMul", w.heads(q), w.heads(k, (0, 2, 3, 1)))
+    w.linear(w.joined(w("MatMul", w("Softmax", scores), w.heads(v))))
+    w.nodes[-1].output[0] = "y"
+    inputs = [("x", ["batch", "length", HIDDEN])] + [("memory", ["batch", keys, HIDDEN])] * (memory == "memory")
+    path = small.save(small.model(w.nodes, inputs, [("y", ["batch", "length", HIDDEN])], w.weights), tmp_path)
+    compress(path)
+    assert small.ops(tmp_path / "model.compressed.onnx").count("Add") == biases
+    for batch, length, n in [(2, 3, 4), (2, 0, 4), (2, 3, 0)]:
+        n = keys if isinstance(keys, int) else n
+        feeds = {"x": small.floats(1, batch, length, HIDDEN), "memory": small.floats(2, batch, n, HIDDEN)}
+        feeds = {name: feeds[name] for name, _ in inputs}
+        expected, got = run_onnx(path, feeds)[0], run_onnx(tmp_path / "model.compressed.onnx", feeds)[0]
+        assert_close(got, expected)
+
+
+def test_attention_and_norms_over_nothing_stay_apart(compress, tmp_path):
+    """ONNX Runtime's kernels for the whole refuse what those for the parts take."""
+    made = small.model(
+        [
+            node("Transpose", "k", "t", perm=[0, 1, 3, 2]),
+            node("MatMul", "q t", "s"),
+            node("Softmax", "s", "p"),
+            node("MatMul", "p v", "y"),
+            node("Pow", "n two", "square"),
+            node("ReduceMean", "square", "mean", axes=[-1]),
+            node("Add", "mean e", "sum"),
+            node("Sqrt", "sum", "root"),
+            node("Div", "n root", "d"),
+            node("Mul", "d g", "z"),
+        ],
+        [("q", [1, 2, 3, 4]), ("k", [1, 2, 0, 4]), ("v", [1, 2, 0, 4]), ("n", ["b", 0])],
+        [("y", [1, 2, 3, 4]), ("z", ["b", 0])],
+        {"two": np.float32(2), "e": np.float32(1e-5), "g": np.zeros(0, np.float32)},
+    )
+    path = small.save(made, tmp_path)
+    compress(path, "--target", "onnxruntime")
+    feeds = {n: np.ones(s, np.float32) for n, s in [("q", (1, 2, 3, 4)), ("k", (1, 2, 0, 4)), ("n", (2, 0))]}
+    feeds["v"] = feeds["k"]
+    for got, expected in zip(run_onnx(tmp_path / "model.compressed.onnx", feeds), run_onnx(path, feeds), strict=True):
+        assert_close(got, expected)

@@ -7,6 +7,7 @@ use compress_compiler::{
     ops::{binary::Binary, reduce::ReduceKind, unary::Unary},
     rewrite::{Edit, Ref},
     tensor::{DType, Tensor},
+    value::Dim,
 };
 
 /// Scales of ones are made up to this many elements.
@@ -55,7 +56,9 @@ impl Normalised {
             let square = reduced(graph, mean, ReduceKind::Mean, *axis);
             square.is_some_and(|s| squared(graph, s) == Some(x))
         })?;
-        let sizes = fact.dims()?[axis..].iter().map(|d| d.known().and_then(|n| usize::try_from(n).ok()));
+        // ONNX Runtime has no kernel that normalises over nothing.
+        let size = |d: &Dim| usize::try_from(d.known()?).ok().filter(|n| *n > 0);
+        let sizes = fact.dims()?[axis..].iter().map(size);
         let sizes = sizes.collect::<Option<Vec<_>>>()?;
         (epsilon >= 0.0).then_some(Self { x, dtype, axis, sizes, epsilon })
     }

@@ -2,7 +2,8 @@
 //!
 //! ONNX Runtime runs Attention and RMSNormalization of opset 23 faster than what they stand for.
 //! Its Attention wants masks with a row for each query and a column for each key, where the
-//! specification would broadcast; a mask without rows is expanded.
+//! specification would broadcast; a mask without rows is expanded. It also refuses axes of size 0; a
+//! batch or a length that is left open is taken to be more.
 
 use crate::{
     attention::{Chain, Scores},
@@ -178,6 +179,9 @@ impl<'a> Pattern<'a> {
         };
         if !(b.same(kb) && b.same(vb) && h.same(kh) && h.same(vh)) {
             return Err("queries, keys and values may have batches or heads of different sizes");
+        }
+        if [self.q, self.k, self.v].into_iter().filter_map(|p| self.dims(p)).flatten().any(|d| *d == Dim::Known(0)) {
+            return Err("ONNX Runtime's Attention refuses axes of size 0");
         }
         let dtype = self.graph.fact(self.q).dtype;
         let alike = [self.k, self.v].into_iter().all(|p| self.graph.fact(p).dtype == dtype);

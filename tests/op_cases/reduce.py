@@ -42,5 +42,8 @@ for op in KINDS:
         cases.op("i64", op, rng.integers(1, 5, (2, 3, 4)), i64(1), opset=new, const=(1,))
         cases.op("i32", op, rng.integers(1, 5, (2, 3, 4)).astype(np.int32), i64(2), opset=new, const=(1,), keepdims=0)
 cases.op("empty_tensor", "ReduceSum", np.zeros((2, 0, 3), np.float32), i64(1), opset=13, const=(1,))
+for kind in ("Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare"):
+    cases.op("empty_tensor", f"Reduce{kind}", np.zeros((2, 0, 3), np.float32), i64(1), opset=18, const=(1,))
+    cases.op("empty_i32", f"Reduce{kind}", np.zeros((2, 0, 3), np.int32), i64(1), opset=18, const=(1,))
 cases.op("long", "ReduceSum", f32(rng, 1, 4000), i64(1), opset=13, const=(1,))
 cases.op("long", "ReduceMean", f32(rng, 3, 1000) + 10, i64(1), opset=18, const=(1,))

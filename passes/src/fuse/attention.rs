@@ -2,8 +2,8 @@
 //!
 //! The products of queries and keys are scaled: that can be done to the weights that make the
 //! queries. A bias of the keys adds `q * b` to all products of a query, which softmax doesn't
-//! see. Weights of a query sum to 1, so a bias of the values comes out as it went in, and can be
-//! added where the result is projected. All of it is exact but for rounding.
+//! see. Weights of a query sum to 1, if there are any, so a bias of the values comes out as it went
+//! in, and can be added where the result is projected. All of it is exact but for rounding.
 
 use super::{
     layer::{Layer, widened},
@@ -220,6 +220,9 @@ fn value_bias(graph: &Graph, sums: NodeId) -> Option<Verdict> {
     let values = bias.features(size)?;
     let layout = start(graph, chain.layout(graph, 0)?, weights, sums.into(), features)?;
     let (layer, layout) = reader_of(graph, sums.into(), layout)?;
+    if !has_keys(graph, weights, sums.into()) {
+        return Some(Verdict::Skip("there may be no keys, and no weights whose sum is 1".into()));
+    }
     let order = order(&layout, features)?;
     let values: Vec<f64> = order.into_iter().map(|i| values.get(i).copied()).collect::<Option<_>>()?;
     let result = Port::from(layer);
@@ -238,6 +241,13 @@ fn value_bias(graph: &Graph, sums: NodeId) -> Option<Verdict> {
         }
         other => other,
     })
+}
+
+/// Whether there is a key, or no query either, where `weights` of keys make `context`.
+fn has_keys(graph: &Graph, weights: Port, context: Port) -> bool {
+    let Some(keys) = graph.fact(weights).dims().and_then(<[Dim]>::last) else { return false };
+    let queries = graph.fact(context).dims().and_then(|dims| dims.iter().nth_back(1));
+    keys.known().is_some_and(|n| n > 0) || queries.is_some_and(|q| q.same(keys))
 }
 
 /// Where features of the values are in `context`, the weighted sums of values laid out so.

@@ -36,12 +36,11 @@ pub(super) fn eval(op: &Op, mut a: Args) -> Result<Vec<Value>> {
             let full = a.values.into_iter().filter(|v| v.as_ref().is_some_and(|v| !v.shape().contains(&0)));
             Ok(vec![super::movement::concat(op, Args::new(full.collect(), a.device))?])
         }
-        // Of nothing, the result is what changes nothing.
+        // Of nothing, the result is what changes nothing; the mean is undefined, and 0 in ONNX Runtime.
         Op::Reduce(r) => {
             let start = match r.kind {
-                ReduceKind::Sum | ReduceKind::L1 | ReduceKind::L2 | ReduceKind::SumSquare => 0.0,
+                ReduceKind::Sum | ReduceKind::L1 | ReduceKind::L2 | ReduceKind::SumSquare | ReduceKind::Mean => 0.0,
                 ReduceKind::Prod => 1.0,
-                ReduceKind::Mean => f32::NAN,
                 ReduceKind::Max | ReduceKind::LogSum | ReduceKind::LogSumExp => f32::NEG_INFINITY,
                 ReduceKind::Min => f32::INFINITY,
             };
