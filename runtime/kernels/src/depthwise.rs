@@ -2,7 +2,7 @@
 
 use crate::math::{clamp, round_within};
 use crate::multiversion::multiversion;
-use crate::parallel::in_parts;
+use crate::parallel::in_rows;
 use crate::pool::{Position, by_columns, each_position};
 use crate::{Finish8, Isa, Rows, RowsMut, Window};
 
@@ -71,7 +71,7 @@ impl Depthwise8 {
         check(x, window, &y, self.taps, self.channels);
         let zero = i32::from(*zero);
         let bounds = [i32::from(*min), i32::from(*max)].map(|bound| (bound - zero) as f32);
-        in_parts(y, window.output[1], threads, &|part, y| {
+        in_rows(y, window.output[1], threads, &|part, y| {
             requantize_rows(self.isa, self, x, window, part.row, bias, scale, zero, bounds, y);
         });
     }
@@ -85,7 +85,7 @@ impl Depthwise8 {
             panic!("this convolution finishes with 8 bits");
         };
         check(x, window, &y, self.taps, self.channels);
-        in_parts(y, window.output[1], threads, &|part, y| {
+        in_rows(y, window.output[1], threads, &|part, y| {
             scale_rows(self.isa, self, x, window, part.row, bias, scale, [*min, *max], y);
         });
     }
@@ -117,7 +117,7 @@ impl DepthwiseF {
     /// When the operands don't fit the window.
     pub fn run(&self, x: Rows<f32>, window: &Window, y: RowsMut<f32>, _scratch: &mut [u8], threads: usize) {
         check(x, window, &y, self.taps, self.channels);
-        in_parts(y, window.output[1], threads, &|part, y| {
+        in_rows(y, window.output[1], threads, &|part, y| {
             float_rows(self.isa, self, x, window, part.row, y);
         });
     }
@@ -231,3 +231,6 @@ multiversion! {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

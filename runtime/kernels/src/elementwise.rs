@@ -148,3 +148,6 @@ multiversion! {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -146,3 +146,6 @@ multiversion! {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -106,7 +106,7 @@ pub(crate) fn log(x: f32) -> f32 {
     let subnormal = x < f32::MIN_POSITIVE;
     let scaled = if subnormal { x * TINY } else { x };
     // x = m * 2^e with m between sqrt(1/2) and sqrt(2).
-    let bits = scaled.to_bits() as i32 - std::f32::consts::FRAC_1_SQRT_2.to_bits() as i32;
+    let bits = (scaled.to_bits() as i32).wrapping_sub(std::f32::consts::FRAC_1_SQRT_2.to_bits() as i32);
     let e = (bits >> 23) as f32 - if subnormal { 23.0 } else { 0.0 };
     let m = f32::from_bits(((bits & 0x7f_ffff) + std::f32::consts::FRAC_1_SQRT_2.to_bits() as i32) as u32);
     // ln(m) = 2 * artanh(s) = 2 * (s + s^3 / 3 + ..); the next term is less than 2e-9 of the result.

@@ -45,6 +45,17 @@ where
     }
 }
 
+/// As [`in_parts`], but every part has whole rows.
+pub(crate) fn in_rows<T, F>(y: RowsMut<T>, unit: usize, threads: usize, body: &F)
+where
+    T: Send,
+    F: Fn(Part, RowsMut<T>) + Sync,
+{
+    // With a group of rows for each part, columns are never divided.
+    let groups = y.rows().div_ceil(unit.max(1));
+    in_parts(y, unit, threads.min(groups), body);
+}
+
 fn split<T, F>(part: Part, mut y: RowsMut<T>, unit: usize, threads: usize, body: &F)
 where
     T: Send,

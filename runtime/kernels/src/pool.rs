@@ -175,3 +175,6 @@ multiversion! {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

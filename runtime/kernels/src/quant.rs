@@ -91,3 +91,6 @@ multiversion! {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 
 use crate::math;
 use crate::multiversion::multiversion;
-use crate::parallel::{Part, in_parts};
+use crate::parallel::{Part, in_rows};
 use crate::{Isa, Rows, RowsMut};
 
 /// Sums are taken in so many parts, whatever the instruction set.
@@ -43,9 +43,7 @@ pub fn layer_norm(
 
 fn whole_rows(x: Rows<f32>, y: RowsMut<f32>, threads: usize, body: impl Fn(Rows<f32>, RowsMut<f32>) + Sync) {
     assert_eq!((x.rows(), x.width()), (y.rows(), y.width()), "x and y are of one shape");
-    // One row is not divided.
-    let threads = threads.min(y.rows());
-    in_parts(y, 1, threads, &|part: Part, y| body(part.of(x), y));
+    in_rows(y, 1, threads, &|part: Part, y| body(part.of(x), y));
 }
 
 /// `fold` of all elements, first within lanes.
