@@ -6,10 +6,12 @@ Every model of COMPRESS_ZOO, by ONNX Runtime's static quantiser in several forma
 come out, not good ones. Each case has two data sets, one sample and, where the batch is open, three. A second case,
 `..._exposed`, has every quantised value as an output, to find out which layer is to blame.
 
-tests/executor.rs runs them on each of our engines. Models that a tool can't quantise are listed.
+tests/executor.rs runs them on each of our engines. Models that a tool can't quantise are listed. What an earlier run left
+is kept if it came from the same models, tools and scripts.
 """
 
 import contextlib
+import hashlib
 import io
 import json
 import logging
@@ -123,16 +125,30 @@ def write(model, source, folder):
     (folder / "case.json").write_text(json.dumps(facts, indent=1) + "\n")
 
 
+def origin(models):
+    """What the result depends on."""
+    here = Path(__file__).parent
+    files = [*models, Path(__file__), here / "qdq_cases/net.py", here / "test_zoo.py"]
+    tools = [f"{m.__name__} {m.__version__}" for m in (np, onnx, ort, nncf) if m]
+    return "\n".join([*tools, *(f"{p} {hashlib.sha256(p.read_bytes()).hexdigest()}" for p in files)])
+
+
 def main(folder: Path):
     """Replaces what an earlier run left in `folder`."""
     marker = folder / ".qdq-models"
+    models = sorted((Path(os.environ["COMPRESS_ZOO"]) / "models").glob("*.onnx"))
+    wanted = origin(models)
+    if marker.exists() and marker.read_text() == wanted:
+        print(f"the quantised models in {folder} are up to date")
+        return
     if folder.exists() and any(folder.iterdir()) and not marker.exists():
         sys.exit(f"{folder} holds other things; give an empty or a new folder")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    # Empty until all of it is there.
     marker.touch()
     count = 0
-    for path in sorted((Path(os.environ["COMPRESS_ZOO"]) / "models").glob("*.onnx")):
+    for path in models:
         for how in (*FORMATS, *(["nncf"] if nncf else [])):
             name = f"{path.stem}_{how}"
             with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(io.StringIO()):
@@ -153,6 +169,7 @@ def main(folder: Path):
                 except Exception as e:
                     shutil.rmtree(folder / name, ignore_errors=True)
                     print(f"{name}: {type(e).__name__}: {str(e).splitlines()[0][:200]}", file=sys.stderr, flush=True)
+    marker.write_text(wanted)
     print(f"{count} quantised models in {folder}")
 
 
