@@ -23,8 +23,10 @@ use blocks::{Block, Blocks, LEAST, Layout, POSITIONS};
 use panels::{Panel, Panels, Shape};
 use std::ops::Range;
 
-/// Bytes of a block's pixels: what a first-level cache holds beside a tile's weights.
-const BLOCK_BYTES: usize = 24 << 10;
+/// Bytes of a block's pixels: what a second-level cache holds beside a panel. Each tile reads its
+/// pixels in order, which is fast from there; and the more pixels, the fewer times all the weights
+/// have to come from farther away.
+const BLOCK_BYTES: usize = 192 << 10;
 
 /// Scratch memory begins at a multiple of this.
 const ALIGN: usize = 64;
@@ -38,6 +40,8 @@ struct Conv<W> {
     tiles: &'static Tiles,
     shape: Shape,
     panels: Panels<W>,
+    /// Bytes of a block's pixels.
+    block: usize,
 }
 
 /// Part of a result.
@@ -50,7 +54,6 @@ struct Part {
 /// One run of a convolution.
 struct Run<'a, X, F> {
     blocks: Blocks<'a>,
-    tiles: &'static Tiles,
     panels: &'a [Panel],
     /// Steps of a line of the window.
     steps: usize,
@@ -58,18 +61,18 @@ struct Run<'a, X, F> {
     /// What is outside of images.
     pad: X,
     /// Multiplies rows by a panel; the first of these rows is that of this position.
-    tile: F,
+    tiles: F,
 }
 
 impl<W: Copy + Default> Conv<W> {
     fn new(tiles: &'static Tiles, weights: &[W], shape: Shape, quad: usize) -> Self {
-        let most = tiles.rows.len() - 1;
-        Self { tiles, shape, panels: Panels::new(weights, &shape, tiles.lanes, most, quad) }
+        let panels = Panels::new(weights, &shape, tiles.lanes, tiles.vectors, quad);
+        Self { tiles, shape, panels, block: BLOCK_BYTES }
     }
 
     fn blocks<'a, X>(&'a self, window: &'a Window) -> Blocks<'a> {
         assert_eq!(window.kernel, self.shape.kernel, "a window for these weights");
-        Blocks { window, shape: &self.shape, quad: self.panels.quad, budget: BLOCK_BYTES / size_of::<X>() }
+        Blocks { window, shape: &self.shape, quad: self.panels.quad, budget: self.block / size_of::<X>() }
     }
 
     /// Bytes of scratch memory for inputs of type `X`.
@@ -85,7 +88,7 @@ impl<W: Copy + Default> Conv<W> {
         (window.positions() * self.shape.outputs * self.shape.depth()) as u64
     }
 
-    /// Calls `tile` for every tile of the result.
+    /// Calls `tiles` for every block and panel of the result.
     ///
     /// # Panics
     /// When `x` isn't what the window slides over, or `scratch` is too small.
@@ -96,7 +99,7 @@ impl<W: Copy + Default> Conv<W> {
         window: &Window,
         scratch: &mut [u8],
         threads: usize,
-        tile: impl Fn(Operand<X>, &Panel, usize) + Sync,
+        tiles: impl Fn(Operand<X>, &Panel, usize) + Sync,
     ) {
         assert_eq!((x.rows(), x.width()), (window.pixels(), self.shape.groups * self.shape.channels), "input");
         assert!([window.stride, window.dilation].iter().flatten().all(|&n| n > 0), "steps of {window:?}");
@@ -105,7 +108,7 @@ impl<W: Copy + Default> Conv<W> {
         }
         let blocks = self.blocks::<X>(window);
         let Panels { list: panels, steps, .. } = &self.panels;
-        let run = Run { blocks, tiles: self.tiles, panels, steps: *steps, x, pad, tile };
+        let run = Run { blocks, panels, steps: *steps, x, pad, tiles };
         let whole = Part { positions: 0..window.positions(), panels: 0..run.panels.len() };
         let scratch = &mut scratch[..self.scratch::<X>(window, threads)];
         run.divide(whole, scratch, threads.max(1));
@@ -182,18 +185,15 @@ impl<X: Copy + Send + Sync, F: Fn(Operand<X>, &Panel, usize) + Sync> Run<'_, X, 
     fn panel(&self, panel: &Panel, block: &Block, layout: &Layout, offsets: &[usize; POSITIONS], x: &[X]) {
         // Offsets ascend: what is in bounds for the last one is for all.
         assert!(offsets[block.len - 1] + self.blocks.extent(layout) <= x.len(), "a block within its pixels");
-        let tile_rows = self.tiles.rows[panel.vectors];
-        for (i, offsets) in offsets[..block.len].chunks(tile_rows).enumerate() {
-            let operand = Operand {
-                base: x.as_ptr(),
-                offsets: offsets.as_ptr(),
-                rows: offsets.len(),
-                segments: self.blocks.shape.kernel[0],
-                segment: layout.segment,
-                steps: self.steps,
-            };
-            (self.tile)(operand, panel, block.first + i * tile_rows);
-        }
+        let operand = Operand {
+            base: x.as_ptr(),
+            offsets: offsets.as_ptr(),
+            rows: block.len,
+            segments: self.blocks.shape.kernel[0],
+            segment: layout.segment,
+            steps: self.steps,
+        };
+        (self.tiles)(operand, panel, block.first);
     }
 }
 

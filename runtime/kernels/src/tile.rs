@@ -16,7 +16,7 @@ pub(crate) struct Operand<X> {
     pub base: *const X,
     /// Where each row begins.
     pub offsets: *const usize,
-    /// How many rows, at least one; a tile takes as many as it is made for.
+    /// How many rows.
     pub rows: usize,
     /// Pieces of a row.
     pub segments: usize,
@@ -81,40 +81,24 @@ pub(crate) struct Scale {
     pub max: f32,
 }
 
-/// A tile on floats: `y = clamp(start + x * weights + add, min, max)`.
+/// A tile on floats: `y = clamp(bias + x * weights + add, min, max)`.
 pub(crate) struct TileF {
     /// The rows.
     pub x: Operand<f32>,
     /// A panel: for each step, one weight for each column.
     pub weights: *const f32,
-    /// Where the sums begin.
-    pub start: Start,
+    /// Where the sum of each column begins; as wide as the panel.
+    pub bias: *const f32,
     /// How many columns are wanted.
     pub columns: usize,
-    /// The first row's first result.
-    pub y: *mut f32,
-    /// Elements from row to row.
-    pub stride: usize,
-    /// What comes after the sum; nothing where other steps follow.
-    pub finish: Option<FinishF>,
-}
-
-/// Where float sums begin.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Start {
-    /// At a bias for each column, as wide as the panel.
-    Bias(*const f32),
-    /// At what is in the result.
-    Result,
-}
-
-/// What float sums become.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct FinishF {
     /// Rows to be added, null for none.
     pub add: *const f32,
     /// Elements from row to row of these.
     pub add_stride: usize,
+    /// The first row's first result.
+    pub y: *mut f32,
+    /// Elements from row to row.
+    pub stride: usize,
     /// The least result.
     pub min: f32,
     /// The greatest result.
@@ -176,30 +160,43 @@ pub(crate) unsafe trait Vectors {
     unsafe fn clamp(x: Self::F, min: Self::F, max: Self::F) -> Self::F;
 }
 
-/// The pointers to `M` rows; where there are fewer, the last one stands in for the others.
-#[inline(always)]
-unsafe fn rows<X, const M: usize>(x: &Operand<X>) -> [*const X; M] {
-    let mut rows = [x.base; M];
-    for i in 0..M {
-        // SAFETY: the caller has offsets for `x.rows` rows, at least one, which lie within what
-        // `base` points into.
-        rows[i] = unsafe { x.base.add(*x.offsets.add(i.min(x.rows - 1))) };
-    }
-    rows
+/// A loop of up to 16 turns, written out: where a compiler leaves it a loop, sums are in memory.
+macro_rules! unrolled {
+    ($i:ident < $n:expr => $body:block) => {
+        unrolled!($i < $n => $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    ($i:ident < $n:expr => $body:block, $($index:literal)+) => {$(
+        if $index < $n {
+            let $i = $index;
+            $body
+        }
+    )+};
 }
 
-/// Computes up to `M` rows of `N` vectors.
+/// The pointers to `rows` rows from `first` on; up to `M`, the last one stands in for others.
+#[inline(always)]
+unsafe fn pointers<X, const M: usize>(x: &Operand<X>, first: usize, rows: usize) -> [*const X; M] {
+    let mut pointers = [x.base; M];
+    for i in 0..M {
+        // SAFETY: the caller has offsets for these rows, at least one, which lie within what
+        // `base` points into.
+        pointers[i] = unsafe { x.base.add(*x.offsets.add(first + i.min(rows - 1))) };
+    }
+    pointers
+}
+
+/// Computes `rows` rows from `first` on, from one to `M`, of `N` vectors.
 ///
 /// # Safety
 /// The machine has the instruction set of `V`, and what `t` points to is there: for each row its
 /// segments, each of `4 * steps` elements; weights, biases and scales for `N` vectors of columns;
 /// results for `columns` columns, at most those and more than one vector less.
 #[inline(always)]
-pub(crate) unsafe fn tile8<V: Vectors, const M: usize, const N: usize>(t: &Tile8) {
+pub(crate) unsafe fn tile8<V: Vectors, const M: usize, const N: usize>(t: &Tile8, first: usize, rows: usize) {
     // SAFETY: every address lies within what the caller vouches for. Rows step beyond their last
     // segment in the end, but are not read any more.
     unsafe {
-        let mut x = rows::<u8, M>(&t.x);
+        let mut x = pointers::<u8, M>(&t.x, first, rows);
         let mut w = t.weights;
         let mut start = [V::load_i32(t.bias); N];
         for v in 1..N {
@@ -230,59 +227,45 @@ pub(crate) unsafe fn tile8<V: Vectors, const M: usize, const N: usize>(t: &Tile8
         }
         match &t.out {
             Out8::Integer(to) => {
-                for i in 0..M {
-                    if i < t.x.rows {
-                        V::requantize(sums[i], scale, to, to.y.add(i * to.stride), t.columns);
+                unrolled!(i < M => {
+                    if i < rows {
+                        V::requantize(sums[i], scale, to, to.y.add((first + i) * to.stride), t.columns);
                     }
-                }
+                });
             }
             Out8::Float(to) => {
                 let (min, max) = (V::splat(to.min), V::splat(to.max));
-                for v in 0..N {
+                unrolled!(v < N => {
                     let bias = V::load(to.bias.add(v * V::LANES));
-                    for i in 0..M {
-                        if i < t.x.rows {
+                    unrolled!(i < M => {
+                        if i < rows {
                             let y = V::add(V::mul(V::to_f32(sums[i][v]), scale[v]), bias);
                             let y = V::clamp(y, min, max);
                             let at = v * V::LANES;
-                            store::<V>(to.y.add(i * to.stride + at), y, t.columns - at);
+                            store::<V>(to.y.add((first + i) * to.stride + at), y, t.columns - at);
                         }
-                    }
-                }
+                    });
+                });
             }
         }
     }
 }
 
-/// Computes up to `M` rows of `N` vectors.
+/// Computes `rows` rows from `first` on, from one to `M`, of `N` vectors.
 ///
 /// # Safety
 /// As for [`tile8`], but segments have `steps` elements.
 #[inline(always)]
-pub(crate) unsafe fn tile_f<V: Vectors, const M: usize, const N: usize>(t: &TileF) {
+pub(crate) unsafe fn tile_f<V: Vectors, const M: usize, const N: usize>(t: &TileF, first: usize, rows: usize) {
     // SAFETY: as in `tile8`.
     unsafe {
-        let mut x = rows::<f32, M>(&t.x);
+        let mut x = pointers::<f32, M>(&t.x, first, rows);
         let mut w = t.weights;
-        let mut sums = [[V::splat(0.0); N]; M];
-        for v in 0..N {
-            let at = v * V::LANES;
-            match t.start {
-                Start::Bias(bias) => {
-                    let bias = V::load(bias.add(at));
-                    for i in 0..M {
-                        sums[i][v] = bias;
-                    }
-                }
-                Start::Result => {
-                    for i in 0..M {
-                        if i < t.x.rows {
-                            sums[i][v] = load::<V>(t.y.add(i * t.stride + at), t.columns - at);
-                        }
-                    }
-                }
-            }
+        let mut start = [V::load(t.bias); N];
+        for v in 1..N {
+            start[v] = V::load(t.bias.add(v * V::LANES));
         }
+        let mut sums = [start; M];
         for _ in 0..t.x.segments {
             for step in 0..t.x.steps {
                 let mut panel = [V::load(w); N];
@@ -301,21 +284,19 @@ pub(crate) unsafe fn tile_f<V: Vectors, const M: usize, const N: usize>(t: &Tile
                 x[i] = x[i].wrapping_add(t.x.segment);
             }
         }
-        for v in 0..N {
+        unrolled!(v < N => {
             let at = v * V::LANES;
-            for i in 0..M {
-                if i < t.x.rows {
+            unrolled!(i < M => {
+                if i < rows {
                     let mut y = sums[i][v];
-                    if let Some(finish) = t.finish {
-                        if !finish.add.is_null() {
-                            y = V::add(y, load::<V>(finish.add.add(i * finish.add_stride + at), t.columns - at));
-                        }
-                        y = V::clamp(y, V::splat(finish.min), V::splat(finish.max));
+                    if !t.add.is_null() {
+                        y = V::add(y, load::<V>(t.add.add((first + i) * t.add_stride + at), t.columns - at));
                     }
-                    store::<V>(t.y.add(i * t.stride + at), y, t.columns - at);
+                    let y = V::clamp(y, V::splat(t.min), V::splat(t.max));
+                    store::<V>(t.y.add((first + i) * t.stride + at), y, t.columns - at);
                 }
-            }
-        }
+            });
+        });
     }
 }
 
@@ -344,53 +325,72 @@ unsafe fn store<V: Vectors>(to: *mut f32, x: V::F, columns: usize) {
 pub(crate) struct Tiles {
     /// 32-bit lanes of a vector.
     pub lanes: usize,
-    /// For a panel of each number of vectors, from 0 on, the rows of its largest tile.
-    pub rows: &'static [usize],
-    /// Runs [`tile8`] for a panel of so many vectors, on as many rows as `x` has. Safe to call
-    /// only where the machine has the instruction set, and with what [`tile8`] asks for.
-    pub tile8: unsafe fn(&Tile8, usize),
+    /// How many vectors of columns a panel has at most.
+    pub vectors: usize,
+    /// Runs [`tile8`] on all rows, for a panel of so many vectors. Safe to call only where the
+    /// machine has the instruction set, and with what [`tile8`] asks for.
+    pub tiles8: unsafe fn(&Tile8, usize),
     /// Runs [`tile_f`] in the same way.
-    pub tile_f: unsafe fn(&TileF, usize),
+    pub tiles_f: unsafe fn(&TileF, usize),
 }
 
-/// Defines `TILES` for a [`Vectors`] with panels of up to so many vectors, for each the numbers of
-/// rows for which there is a tile, in ascending order.
+/// Defines `TILES` for a [`Vectors`]: for panels of each number of vectors the rows of the largest
+/// tile, and of those that take what rows are left, in ascending order; or another set's floats.
 macro_rules! tiles {
-    ($vectors:ty, $(#[$features:meta])* $($n:literal: [$($m:literal),+]),+) => {
+    ($vectors:ty, $(#[$features:meta])*
+        int8: $($n:literal: $most:literal [$($m:literal),+]),+;
+        float: $($n_f:literal: $most_f:literal [$($m_f:literal),+]),+
+    ) => {
+        $crate::tile::tiles!($vectors, $(#[$features])* int8: $($n: $most [$($m),+]),+; float: tiles_f);
+        $crate::tile::tiles!(@run tiles_f, TileF, tile_f, $vectors, $(#[$features])* $($n_f: $most_f [$($m_f),+]),+);
+    };
+    ($vectors:ty, $(#[$features:meta])*
+        int8: $($n:literal: $most:literal [$($m:literal),+]),+;
+        float: $tiles_f:path
+    ) => {
         /// The tiles of this instruction set.
         pub(crate) static TILES: $crate::tile::Tiles = $crate::tile::Tiles {
             lanes: <$vectors as $crate::tile::Vectors>::LANES,
-            rows: &[0, $($crate::tile::last(&[$($m),+])),+],
-            tile8,
-            tile_f,
+            vectors: $crate::tile::last(&[$($n),+]),
+            tiles8,
+            tiles_f: $tiles_f,
         };
-
-        unsafe fn tile8(t: &$crate::tile::Tile8, vectors: usize) {
+        $crate::tile::tiles!(@run tiles8, Tile8, tile8, $vectors, $(#[$features])* $($n: $most [$($m),+]),+);
+    };
+    (@run $name:ident, $operands:ident, $tile:ident, $vectors:ty,
+        $(#[$features:meta])* $($n:literal: $most:literal [$($m:literal),+]),+
+    ) => {
+        /// Runs tiles on all rows, for a panel of so many vectors.
+        ///
+        /// # Safety
+        /// The machine has the instruction set, and `t` points to what a tile needs.
+        pub(crate) unsafe fn $name(t: &$crate::tile::$operands, vectors: usize) {
             $(#[$features])*
-            unsafe fn run<const M: usize, const N: usize>(t: &$crate::tile::Tile8) {
-                // SAFETY: the caller's.
-                unsafe { $crate::tile::tile8::<$vectors, M, N>(t) }
-            }
-            // SAFETY: the caller's.
-            unsafe {
-                match (vectors, t.x.rows) {
-                    $($(($n, ..=$m) => run::<$m, $n>(t),)+)+
-                    (n, m) => unreachable!("a tile of {m} rows of {n} vectors"),
+            unsafe fn full<const M: usize, const N: usize>(t: &$crate::tile::$operands) -> usize {
+                let whole = t.x.rows - t.x.rows % M;
+                for first in (0..whole).step_by(M) {
+                    // SAFETY: the caller's; and there are these rows.
+                    unsafe { $crate::tile::$tile::<$vectors, M, N>(t, first, M) }
                 }
+                whole
             }
-        }
-
-        unsafe fn tile_f(t: &$crate::tile::TileF, vectors: usize) {
             $(#[$features])*
-            unsafe fn run<const M: usize, const N: usize>(t: &$crate::tile::TileF) {
-                // SAFETY: the caller's.
-                unsafe { $crate::tile::tile_f::<$vectors, M, N>(t) }
+            unsafe fn rest<const M: usize, const N: usize>(t: &$crate::tile::$operands, first: usize) {
+                // SAFETY: the caller's; and there are these rows.
+                unsafe { $crate::tile::$tile::<$vectors, M, N>(t, first, t.x.rows - first) }
             }
             // SAFETY: the caller's.
             unsafe {
-                match (vectors, t.x.rows) {
-                    $($(($n, ..=$m) => run::<$m, $n>(t),)+)+
-                    (n, m) => unreachable!("a tile of {m} rows of {n} vectors"),
+                match vectors {
+                    $($n => {
+                        let first = full::<$most, $n>(t);
+                        match t.x.rows - first {
+                            0 => {}
+                            $(..=$m => rest::<$m, $n>(t, first),)+
+                            _ => rest::<$most, $n>(t, first),
+                        }
+                    })+
+                    _ => unreachable!("a panel of {vectors} vectors"),
                 }
             }
         }

@@ -142,15 +142,21 @@ impl Blocks<'_> {
         let (mut image, mut line, mut column) =
             (block.first / (height * width), block.first / width % height, block.first % width);
         let (image0, line0, column0) = if strip { (image, block.lines[0], block.columns[0]) } else { (0, 0, 0) };
-        for offset in &mut offsets[..block.len] {
-            *offset =
+        // Lines may follow each other as columns do, as those of a matrix, which are short.
+        let even = layout.line == width * layout.column && layout.image == height * layout.line;
+        let mut offsets = &mut offsets[..block.len];
+        while !offsets.is_empty() {
+            let first =
                 (image - image0) * layout.image + (line - line0) * layout.line + (column - column0) * layout.column;
-            column += 1;
-            if column == width {
-                (line, column) = (line + 1, 0);
-                if line == height {
-                    (image, line) = (image + 1, 0);
-                }
+            let here = if even { offsets.len() } else { offsets.len().min(width - column) };
+            let (of_line, of_others) = offsets.split_at_mut(here);
+            for (i, offset) in of_line.iter_mut().enumerate() {
+                *offset = first + i * layout.column;
+            }
+            offsets = of_others;
+            (line, column) = (line + 1, 0);
+            if line == height {
+                (image, line) = (image + 1, 0);
             }
         }
     }

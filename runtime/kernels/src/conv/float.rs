@@ -1,15 +1,12 @@
 //! Convolutions of floats.
 
 use super::{Conv, Shape, Shared};
-use crate::{
-    Isa, Rows, RowsMut, Window,
-    tile::{FinishF, Start, TileF},
-};
+use crate::{Isa, Rows, RowsMut, Window, tile::TileF};
 
 /// A convolution of floats.
 #[derive(Debug)]
 pub struct ConvF {
-    conv: Conv<f32>,
+    pub(super) conv: Conv<f32>,
     bias: Vec<f32>,
     min: f32,
     max: f32,
@@ -72,17 +69,20 @@ impl ConvF {
             let tile = TileF {
                 x,
                 weights: self.conv.panels.weights[panel.weights..].as_ptr(),
-                start: Start::Bias(self.bias[panel.lane..].as_ptr()),
+                bias: self.bias[panel.lane..].as_ptr(),
                 columns: panel.columns,
                 // SAFETY: a place in the result.
                 y: unsafe { y.at(row, panel.column) },
                 stride: y.stride,
-                finish: Some(FinishF { add, add_stride, min: self.min, max: self.max }),
+                add,
+                add_stride,
+                min: self.min,
+                max: self.max,
             };
             // SAFETY: `Isa::tiles` made sure of the instruction set. The driver has shown that the
             // rows lie within the input or its strip; the panel has its weights and constants, to
             // whole vectors; and the result, like what is added, has these rows and columns.
-            unsafe { (self.conv.tiles.tile_f)(&tile, panel.vectors) }
+            unsafe { (self.conv.tiles.tiles_f)(&tile, panel.vectors) }
         });
     }
 

@@ -12,7 +12,7 @@ const QUAD: usize = 4;
 /// A convolution of unsigned 8-bit activations with signed 8-bit weights, whose sums have 32 bits.
 #[derive(Debug)]
 pub struct Conv8 {
-    conv: Conv<i8>,
+    pub(super) conv: Conv<i8>,
     input_zero: u8,
     finish: Finish,
     /// Where sums begin: what the input's zero point adds to them is taken off here.
@@ -129,7 +129,7 @@ impl Conv8 {
             // SAFETY: `Isa::tiles` made sure of the instruction set. The driver has shown that the
             // rows lie within the input or its strip; the panel has its weights and constants, to
             // whole vectors; and the result has these rows and columns.
-            unsafe { (self.conv.tiles.tile8)(&tile, panel.vectors) }
+            unsafe { (self.conv.tiles.tiles8)(&tile, panel.vectors) }
         });
     }
 

@@ -16,6 +16,8 @@ struct Case {
     /// What rows of the input, the output, and what is added are longer than wide.
     slack: [usize; 3],
     threads: usize,
+    /// Bytes of a block's pixels.
+    block: usize,
     seed: u64,
 }
 
@@ -135,7 +137,9 @@ impl Case {
         for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
             let conv = |finish| {
                 let Shape { outputs, kernel, channels, groups } = shape;
-                Conv8::new(isa, &weights, outputs, kernel, channels, groups, input_zero, finish)
+                let mut conv = Conv8::new(isa, &weights, outputs, kernel, channels, groups, input_zero, finish);
+                conv.conv.block = self.block;
+                conv
             };
             let x = Rows::new(&x, pixels, self.inputs(), self.inputs() + self.slack[0]);
             let stride = shape.outputs + self.slack[1];
@@ -185,9 +189,10 @@ impl Case {
         let (x, add) = (Guarded::new(&x), Guarded::new(&add));
         for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
             let Shape { outputs, kernel, channels, groups } = shape;
-            let conv = ConvF::new(isa, &weights, outputs, kernel, channels, groups, bias.clone(), min, max);
+            let mut conv = ConvF::new(isa, &weights, outputs, kernel, channels, groups, bias.clone(), min, max);
+            conv.conv.block = self.block;
             let x = Rows::new(&x, pixels, self.inputs(), self.inputs() + self.slack[0]);
-            let run = |threads| {
+            let run = |conv: &ConvF, threads| {
                 let mut scratch = Guarded::new(&vec![7; conv.scratch(window, threads)]);
                 let mut y = Guarded::new(&vec![99.0; Self::extent(positions, outputs, self.slack[1])]);
                 let rows = RowsMut::new(&mut y, positions, outputs, stride);
@@ -195,12 +200,14 @@ impl Case {
                 conv.run(x, window, add, rows, &mut scratch, threads);
                 self.rows(&y, 99.0)
             };
-            let y = run(self.threads);
+            let y = run(&conv, self.threads);
             for (i, (&y, &(want, size))) in y.iter().zip(&want).enumerate() {
                 assert!((f64::from(y) - want).abs() <= 1e-5 * size, "{isa}, {i}: {y}, not {want}, in {self:?}");
             }
             assert_eq!(y.len(), want.len());
-            assert!(y == run(1), "{isa}: {} threads have other results: {self:?}", self.threads);
+            assert!(y == run(&conv, 1), "{isa}: {} threads have other results: {self:?}", self.threads);
+            conv.conv.block = BLOCK_BYTES;
+            assert!(y == run(&conv, 1), "{isa}: other blocks have other results: {self:?}");
         }
     }
 }
@@ -239,8 +246,8 @@ fn chosen_convolutions() {
         (window(1, [10, 9], [3, 3], 1, 1, 1), 1, 19, 1),
     ];
     for (i, (window, channels, groups, outputs)) in cases.into_iter().enumerate() {
-        for (threads, slack) in [(1, [0, 0, 0]), (2, [5, 3, 2])] {
-            Case { window, channels, groups, outputs, slack, threads, seed: i as u64 }.check();
+        for (threads, slack, block) in [(1, [0, 0, 0], BLOCK_BYTES), (2, [5, 3, 2], 6 << 10)] {
+            Case { window, channels, groups, outputs, slack, threads, block, seed: i as u64 }.check();
         }
     }
 }
@@ -250,8 +257,8 @@ fn products() {
     for (rows, depth, outputs) in [(1, 1, 1), (1, 300, 200), (2, 7, 65), (7, 33, 16), (50, 20, 10), (700, 65, 3)] {
         for threads in 1..=3 {
             let window = Window::pixel(rows);
-            let case = Case { window, channels: depth, groups: 1, outputs, slack: [0; 3], threads, seed: rows as u64 };
-            case.check();
+            let (block, seed) = (2 << 10, rows as u64);
+            Case { window, channels: depth, groups: 1, outputs, slack: [0; 3], threads, block, seed }.check();
         }
     }
 }
@@ -259,9 +266,19 @@ fn products() {
 #[test]
 fn nothing_is_computed_of_nothing() {
     let (window, slack) = (window(0, [4, 4], [3, 3], 1, 1, 1), [0; 3]);
-    Case { window, channels: 3, groups: 1, outputs: 4, slack, threads: 2, seed: 0 }.check();
+    Case { window, channels: 3, groups: 1, outputs: 4, slack, threads: 2, block: BLOCK_BYTES, seed: 0 }.check();
     let slack = [0, 1, 0];
-    Case { window: Window::pixel(3), channels: 3, groups: 1, outputs: 0, slack, threads: 2, seed: 0 }.check();
+    Case {
+        window: Window::pixel(3),
+        channels: 3,
+        groups: 1,
+        outputs: 0,
+        slack,
+        threads: 2,
+        block: BLOCK_BYTES,
+        seed: 0,
+    }
+    .check();
 }
 
 /// NaN and infinity get through the sum, the bias and both bounds.
@@ -310,8 +327,9 @@ fn case() -> impl Strategy<Value = Case> {
     let pair = |range: std::ops::RangeInclusive<usize>| [range.clone(), range];
     let size = (1..=3usize, pair(1..=20), pair(1..=5), pair(1..=3), pair(1..=3), pair(0..=6));
     let width = (1..=20usize, 1..=3usize, 1..=70usize);
-    (size, width, [0..=3usize, 0..=3, 0..=3], 1..=3usize, any::<u64>()).prop_map(
-        |(size, width, slack, threads, seed)| {
+    let block = prop_oneof![200..=8000usize, Just(BLOCK_BYTES)];
+    (size, width, [0..=3usize, 0..=3, 0..=3], 1..=3usize, block, any::<u64>()).prop_map(
+        |(size, width, slack, threads, block, seed)| {
             let (batch, input, kernel, stride, dilation, pad) = size;
             // Some positions of the last window may hang over the image.
             let output = [0, 1].map(|axis| {
@@ -321,7 +339,7 @@ fn case() -> impl Strategy<Value = Case> {
             let (channels, groups, outputs) = width;
             let outputs = outputs.div_ceil(groups);
             let window = Window { batch, input, output, kernel, stride, dilation, pad };
-            Case { window, channels, groups, outputs, slack, threads, seed }
+            Case { window, channels, groups, outputs, slack, threads, block, seed }
         },
     )
 }

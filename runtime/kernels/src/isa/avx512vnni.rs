@@ -63,6 +63,10 @@ unsafe impl Vectors for Avx512 {
             let bytes = _mm512_permutexvar_epi32(order, bytes);
             match N {
                 4 if columns >= 64 => _mm512_storeu_si512(y.cast(), bytes),
+                3 if columns >= 48 => {
+                    _mm256_storeu_si256(y.cast(), _mm512_castsi512_si256(bytes));
+                    _mm_storeu_si128(y.add(32).cast(), _mm512_extracti32x4_epi32::<2>(bytes));
+                }
                 2 if columns >= 32 => _mm256_storeu_si256(y.cast(), _mm512_castsi512_si256(bytes)),
                 1 if columns >= 16 => _mm_storeu_si128(y.cast(), _mm512_castsi512_si128(bytes)),
                 _ => {
@@ -119,5 +123,6 @@ unsafe impl Vectors for Avx512 {
 tiles!(
     Avx512,
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512vnni")]
-    1: [1, 2, 4, 8], 2: [1, 2, 4, 8], 3: [1, 2, 4, 8], 4: [1, 2, 4, 6]
+    int8: 1: 12 [1, 4, 8], 2: 12 [1, 2, 4, 8], 3: 8 [1, 2, 4], 4: 6 [1, 2, 4];
+    float: 1: 12 [1, 4, 8], 2: 12 [1, 2, 4, 8], 3: 8 [1, 2, 4], 4: 6 [1, 2, 4]
 );

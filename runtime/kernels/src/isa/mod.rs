@@ -1,8 +1,14 @@
 //! Instruction sets.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512vnni;
+#[cfg(target_arch = "x86_64")]
+mod avxvnni;
 mod portable;
+#[cfg(target_arch = "x86_64")]
+mod ymm;
 
 use crate::tile::Tiles;
 use std::{fmt, str::FromStr};
@@ -61,6 +67,12 @@ impl Isa {
         match self {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni => &avx512vnni::TILES,
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni if is_x86_feature_detected!("avxvnni") => &avxvnni::vex::TILES,
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => &avxvnni::evex::TILES,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => &avx2::TILES,
             _ => &portable::TILES,
         }
     }

@@ -5,10 +5,10 @@
 
 use crate::tile::{Requantize, Vectors, tiles};
 
-/// Vectors of four lanes, which compilers turn into what there is.
+/// Vectors of eight lanes, which compilers turn into what there is.
 pub(crate) struct Portable;
 
-const LANES: usize = 4;
+const LANES: usize = 8;
 
 /// Adding and subtracting it rounds a float of less than 2²² to an integer, half to even.
 const ROUND: f32 = 12_582_912.0;
@@ -18,8 +18,8 @@ unsafe impl Vectors for Portable {
     const LANES: usize = LANES;
     type I = [i32; LANES];
     type F = [f32; LANES];
-    type X = [u8; 4];
-    type W = [[i8; 4]; LANES];
+    type X = [i32; 4];
+    type W = [[i32; LANES]; 4];
 
     #[inline(always)]
     unsafe fn load_i32(from: *const i32) -> Self::I {
@@ -28,17 +28,25 @@ unsafe impl Vectors for Portable {
     }
     #[inline(always)]
     unsafe fn load_x(from: *const u8) -> Self::X {
-        unsafe { from.cast::<Self::X>().read() }
+        unsafe { from.cast::<[u8; 4]>().read() }.map(i32::from)
     }
     #[inline(always)]
     unsafe fn load_w(from: *const i8) -> Self::W {
-        unsafe { from.cast::<Self::W>().read() }
+        let mut w = [[0; LANES]; 4];
+        for lane in 0..LANES {
+            // Shifts, unlike single bytes, are vector operations anywhere.
+            let four = i32::from_le_bytes(unsafe { from.add(4 * lane).cast::<[u8; 4]>().read() });
+            for k in 0..4 {
+                w[k][lane] = four << (24 - 8 * k) >> 24;
+            }
+        }
+        w
     }
     #[inline(always)]
     unsafe fn dot(mut sum: Self::I, x: Self::X, w: Self::W) -> Self::I {
-        for lane in 0..LANES {
-            for k in 0..4 {
-                sum[lane] = sum[lane].wrapping_add(i32::from(x[k]) * i32::from(w[lane][k]));
+        for k in 0..4 {
+            for lane in 0..LANES {
+                sum[lane] = sum[lane].wrapping_add(x[k] * w[k][lane]);
             }
         }
         sum
@@ -123,4 +131,4 @@ unsafe impl Vectors for Portable {
     }
 }
 
-tiles!(Portable, 1: [1, 4], 2: [1, 4]);
+tiles!(Portable, int8: 1: 4 [1]; float: 1: 4 [1]);

@@ -1,0 +1,142 @@
+//! What the instruction sets with 256-bit vectors have in common.
+
+use crate::tile::Requantize;
+use std::arch::x86_64::*;
+
+/// Implements [`Vectors`] with 256-bit vectors; what differs is how four products are added.
+///
+/// [`Vectors`]: crate::tile::Vectors
+macro_rules! vectors {
+    ($name:ident, $x:ty, $w:ty, $load_x:expr, $load_w:expr, $dot:expr) => {
+        // SAFETY: each is the intrinsic of its name, in all lanes.
+        unsafe impl $crate::tile::Vectors for $name {
+            const LANES: usize = 8;
+            type I = __m256i;
+            type F = __m256;
+            type X = $x;
+            type W = $w;
+
+            #[inline(always)]
+            unsafe fn load_i32(from: *const i32) -> Self::I {
+                // SAFETY: the caller's, here and below.
+                unsafe { _mm256_loadu_si256(from.cast()) }
+            }
+            #[inline(always)]
+            unsafe fn load_x(from: *const u8) -> Self::X {
+                unsafe { $load_x(_mm256_set1_epi32(from.cast::<i32>().read_unaligned())) }
+            }
+            #[inline(always)]
+            unsafe fn load_w(from: *const i8) -> Self::W {
+                unsafe { $load_w(_mm256_loadu_si256(from.cast())) }
+            }
+            #[inline(always)]
+            unsafe fn dot(sum: Self::I, x: Self::X, w: Self::W) -> Self::I {
+                unsafe { $dot(sum, x, w) }
+            }
+            #[inline(always)]
+            unsafe fn requantize<const N: usize>(
+                sums: [Self::I; N],
+                scale: [Self::F; N],
+                to: &$crate::tile::Requantize,
+                y: *mut u8,
+                columns: usize,
+            ) {
+                unsafe { $crate::isa::ymm::requantize(sums, scale, to, y, columns) }
+            }
+            #[inline(always)]
+            unsafe fn to_f32(sums: Self::I) -> Self::F {
+                unsafe { _mm256_cvtepi32_ps(sums) }
+            }
+
+            #[inline(always)]
+            unsafe fn splat(x: f32) -> Self::F {
+                unsafe { _mm256_set1_ps(x) }
+            }
+            #[inline(always)]
+            unsafe fn load(from: *const f32) -> Self::F {
+                unsafe { _mm256_loadu_ps(from) }
+            }
+            #[inline(always)]
+            unsafe fn load_first(from: *const f32, n: usize) -> Self::F {
+                unsafe { _mm256_maskload_ps(from, $crate::isa::ymm::first(n)) }
+            }
+            #[inline(always)]
+            unsafe fn store(to: *mut f32, x: Self::F) {
+                unsafe { _mm256_storeu_ps(to, x) }
+            }
+            #[inline(always)]
+            unsafe fn store_first(to: *mut f32, x: Self::F, n: usize) {
+                unsafe { _mm256_maskstore_ps(to, $crate::isa::ymm::first(n), x) }
+            }
+            #[inline(always)]
+            unsafe fn add(a: Self::F, b: Self::F) -> Self::F {
+                unsafe { _mm256_add_ps(a, b) }
+            }
+            #[inline(always)]
+            unsafe fn mul(a: Self::F, b: Self::F) -> Self::F {
+                unsafe { _mm256_mul_ps(a, b) }
+            }
+            #[inline(always)]
+            unsafe fn mul_add(sum: Self::F, a: Self::F, b: Self::F) -> Self::F {
+                unsafe { _mm256_fmadd_ps(a, b, sum) }
+            }
+            #[inline(always)]
+            unsafe fn clamp(x: Self::F, min: Self::F, max: Self::F) -> Self::F {
+                // Where one is NaN, these have the second.
+                unsafe { _mm256_min_ps(max, _mm256_max_ps(min, x)) }
+            }
+        }
+    };
+}
+
+pub(super) use vectors;
+
+/// A mask of the first `n` of eight lanes.
+///
+/// # Safety
+/// The machine has AVX2.
+#[inline(always)]
+pub(super) unsafe fn first(n: usize) -> __m256i {
+    // SAFETY: the caller's.
+    unsafe { _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)) }
+}
+
+/// Writes the first `columns` results of up to two vectors.
+///
+/// # Safety
+/// The machine has AVX2, and there is room at `y`.
+#[inline(always)]
+pub(super) unsafe fn requantize<const N: usize>(
+    sums: [__m256i; N],
+    scale: [__m256; N],
+    to: &Requantize,
+    y: *mut u8,
+    columns: usize,
+) {
+    const { assert!(N == 1 || N == 2) }
+    // SAFETY: the caller's.
+    unsafe {
+        let max = _mm256_set1_ps(f32::from(to.max) - f32::from(to.zero));
+        let mut r = [sums[0]; 2];
+        for v in 0..N {
+            // What is too small for an integer becomes the least one, so that only the upper
+            // bound has to be applied before.
+            let scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sums[v]), scale[v]);
+            r[v] = _mm256_cvtps_epi32(_mm256_min_ps(scaled, max));
+        }
+        let words = _mm256_adds_epi16(_mm256_packs_epi32(r[0], r[1]), _mm256_set1_epi16(i16::from(to.zero)));
+        // Packing works within 128 bits, so that quarters have to change places.
+        let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
+        let bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+        let bytes = _mm_max_epu8(bytes, _mm_set1_epi8(to.min as i8));
+        match N {
+            2 if columns >= 16 => _mm_storeu_si128(y.cast(), bytes),
+            1 if columns >= 8 => _mm_storel_epi64(y.cast(), bytes),
+            _ => {
+                let mut all = [0; 16];
+                _mm_storeu_si128(all.as_mut_ptr().cast(), bytes);
+                y.copy_from_nonoverlapping(all.as_ptr(), columns);
+            }
+        }
+    }
+}
