@@ -1,5 +1,8 @@
 //! Depthwise convolutions: one filter a channel.
 
+#[cfg(target_arch = "x86_64")]
+mod vnni;
+
 use crate::math::{clamp, round_within};
 use crate::multiversion::multiversion;
 use crate::parallel::in_rows;
@@ -16,6 +19,8 @@ pub struct Depthwise8 {
     channels: usize,
     input_zero: u8,
     finish: Finish8,
+    #[cfg(target_arch = "x86_64")]
+    vnni: Option<vnni::Packed>,
 }
 
 /// A depthwise convolution of floats: `clamp(sum over taps of x * w + bias, min, max)`.
@@ -47,7 +52,23 @@ impl Depthwise8 {
     pub fn new(isa: Isa, weights: &[i8], taps: usize, channels: usize, input_zero: u8, finish: Finish8) -> Self {
         assert_eq!(finish.channels(), channels, "a bias and a scale for each channel");
         assert!(taps < 1 << 16, "sums of {taps} products are 32-bit");
-        Self { isa, weights: by_taps(weights, taps, channels), taps, channels, input_zero, finish }
+        assert!(isa.is_available(), "this machine has no {isa}");
+        Self {
+            isa,
+            weights: by_taps(weights, taps, channels),
+            taps,
+            channels,
+            input_zero,
+            #[cfg(target_arch = "x86_64")]
+            vnni: match &finish {
+                Finish8::Requantize { bias, scale, zero, min, max } if isa == Isa::Avx512Vnni => {
+                    let (zero, min, max) = (*zero, *min, *max);
+                    vnni::Packed::new(weights, taps, input_zero, &vnni::Requantize { bias, scale, zero, min, max })
+                }
+                _ => None,
+            },
+            finish,
+        }
     }
 
     /// How many bytes of scratch memory [`Self::run_u8`] and [`Self::run_f32`] need.
@@ -71,6 +92,14 @@ impl Depthwise8 {
         check(x, window, &y, self.taps, self.channels);
         let zero = i32::from(*zero);
         let bounds = [i32::from(*min), i32::from(*max)].map(|bound| (bound - zero) as f32);
+        #[cfg(target_arch = "x86_64")]
+        if let Some(packed) = &self.vnni {
+            return in_rows(y, window.output[1], threads, &|part, y| {
+                // SAFETY: `new` found the instruction set available, and packed as many taps and
+                // channels as `check` found the window and the operands to have.
+                unsafe { packed.run(x, window, part.row, y) };
+            });
+        }
         in_rows(y, window.output[1], threads, &|part, y| {
             requantize_rows(self.isa, self, x, window, part.row, bias, scale, zero, bounds, y);
         });
@@ -129,16 +158,14 @@ fn check<X, Y>(x: Rows<X>, window: &Window, y: &RowsMut<Y>, taps: usize, channel
     assert_eq!((y.rows(), y.width()), (window.positions(), channels), "y has a row for each position of {window:?}");
 }
 
-/// Runs `$body` for each tap that is inside of the image at `$position`, with `$n` elements of its
-/// pixel and of its weights from a column on.
+/// Runs `$body` for each tap that is inside of the image, with `$n` elements of its pixel and of
+/// its weights from a column on.
 macro_rules! each_tap {
-    ($x:expr, $weights:expr, $window:expr, $position:expr, $column:expr, $n:expr, |$pixel:ident, $tap:ident| $body:block) => {
-        let covered = $position.covered($window);
-        let (rows, columns) = $position.taps($window);
-        for (i, row) in rows.enumerate() {
-            for (j, column) in columns.clone().enumerate() {
-                let pixel = covered.first + i * covered.step[0] + j * covered.step[1];
-                let tap = row * $window.kernel[1] + column;
+    ($x:expr, $weights:expr, $window:expr, $covered:expr, $column:expr, $n:expr, |$pixel:ident, $tap:ident| $body:block) => {
+        for i in 0..$covered.count[0] {
+            for j in 0..$covered.count[1] {
+                let pixel = $covered.first + i * $covered.step[0] + j * $covered.step[1];
+                let tap = ($covered.tap[0] + i) * $window.kernel[1] + $covered.tap[1] + j;
                 let $pixel = &$x.data()[pixel * $x.stride() + $column..][..$n];
                 let $tap = &$weights[tap * $x.width() + $column..][..$n];
                 $body
@@ -149,10 +176,10 @@ macro_rules! each_tap {
 
 /// The sums for `N` channels from channel `column`. A product of 9 and 8 bits fits in 16.
 macro_rules! sums {
-    ($op:expr, $x:expr, $window:expr, $position:expr, $column:expr, $n:ident) => {{
+    ($op:expr, $x:expr, $window:expr, $covered:expr, $column:expr, $n:ident) => {{
         let zero = i16::from($op.input_zero);
         let mut sums = [0i32; $n];
-        each_tap!($x, $op.weights, $window, $position, $column, $n, |pixel, tap| {
+        each_tap!($x, $op.weights, $window, $covered, $column, $n, |pixel, tap| {
             for ((sum, x), w) in sums.iter_mut().zip(pixel).zip(tap) {
                 *sum += i32::from((i16::from(*x) - zero).wrapping_mul(*w));
             }
@@ -175,13 +202,13 @@ multiversion! {
         y: RowsMut<u8>,
     ) {
         let mut y = y;
-        each_position!(window, first, y.rows(), |i, position, _covered| {
+        each_position!(window, first, y.rows(), |i, _position, covered| {
             let y = y.row(i);
             by_columns!(y.len(), |column, N| {
-                let sums = sums!(op, x, window, position, column, N);
+                let sums = sums!(op, x, window, covered, column, N);
                 let (bias, scale) = (&bias[column..][..N], &scale[column..][..N]);
                 for (((y, sum), bias), scale) in y[column..][..N].iter_mut().zip(sums).zip(bias).zip(scale) {
-                    let rounded = round_within((sum + bias) as f32 * scale, bounds[0], bounds[1]);
+                    let rounded = round_within(sum.wrapping_add(*bias) as f32 * scale, bounds[0], bounds[1]);
                     *y = (rounded + zero) as u8;
                 }
             });
@@ -200,10 +227,10 @@ multiversion! {
         y: RowsMut<f32>,
     ) {
         let mut y = y;
-        each_position!(window, first, y.rows(), |i, position, _covered| {
+        each_position!(window, first, y.rows(), |i, _position, covered| {
             let y = y.row(i);
             by_columns!(y.len(), |column, N| {
-                let sums = sums!(op, x, window, position, column, N);
+                let sums = sums!(op, x, window, covered, column, N);
                 let (bias, scale) = (&bias[column..][..N], &scale[column..][..N]);
                 for (((y, sum), bias), scale) in y[column..][..N].iter_mut().zip(sums).zip(bias).zip(scale) {
                     *y = clamp(sum as f32 * scale + bias, bounds[0], bounds[1]);
@@ -214,12 +241,12 @@ multiversion! {
 
     fn float_rows(isa: Isa, op: &DepthwiseF, x: Rows<f32>, window: &Window, first: usize, y: RowsMut<f32>) {
         let mut y = y;
-        each_position!(window, first, y.rows(), |i, position, _covered| {
+        each_position!(window, first, y.rows(), |i, _position, covered| {
             let y = y.row(i);
             by_columns!(y.len(), |column, N| {
                 let mut sums = [0f32; N];
                 sums.copy_from_slice(&op.bias[column..][..N]);
-                each_tap!(x, op.weights, window, position, column, N, |pixel, tap| {
+                each_tap!(x, op.weights, window, covered, column, N, |pixel, tap| {
                     for ((sum, x), w) in sums.iter_mut().zip(pixel).zip(tap) {
                         *sum += x * w;
                     }

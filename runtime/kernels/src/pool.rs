@@ -7,7 +7,6 @@ pub use average::{Divisor, Rescale, average_pool, average_pool8, global_average,
 use crate::multiversion::multiversion;
 use crate::parallel::in_parts;
 use crate::{Isa, Rows, RowsMut, Window};
-use std::ops::Range;
 
 /// What has a greatest value.
 pub trait Pooled: Copy + Send + Sync + 'static {
@@ -108,6 +107,8 @@ pub(crate) struct Position {
 pub(crate) struct Covered {
     /// The first pixel.
     pub first: usize,
+    /// The tap on it.
+    pub tap: [usize; 2],
     /// How many in each direction.
     pub count: [usize; 2],
     /// From one to the next in each direction.
@@ -132,16 +133,10 @@ impl Position {
         }
     }
 
-    /// The taps inside of the image: rows and columns of them.
-    #[inline(always)]
-    pub fn taps(&self, window: &Window) -> (Range<usize>, Range<usize>) {
-        (window.taps_inside(0, self.at[0]), window.taps_inside(1, self.at[1]))
-    }
-
     #[inline(always)]
     pub fn covered(&self, window: &Window) -> Covered {
         let [height, width] = window.input;
-        let (rows, columns) = self.taps(window);
+        let (rows, columns) = (window.taps_inside(0, self.at[0]), window.taps_inside(1, self.at[1]));
         let pixel = |axis: usize, tap: usize| {
             self.at[axis] * window.stride[axis] + tap * window.dilation[axis] - window.pad[axis]
         };
@@ -150,7 +145,8 @@ impl Position {
             true => 0,
             false => (self.image * height + pixel(0, rows.start)) * width + pixel(1, columns.start),
         };
-        Covered { first, count, step: [window.dilation[0] * width, window.dilation[1]] }
+        let (tap, step) = ([rows.start, columns.start], [window.dilation[0] * width, window.dilation[1]]);
+        Covered { first, tap, count, step }
     }
 }
 
@@ -169,7 +165,7 @@ fn greatest<T: Pooled, const N: usize>(x: Rows<T>, covered: Covered, column: usi
 multiversion! {
     fn max_rows<T: Pooled>(isa: Isa, x: Rows<T>, window: &Window, first: usize, y: RowsMut<T>) {
         let mut y = y;
-        each_position!(window, first, y.rows(), |i, position, covered| {
+        each_position!(window, first, y.rows(), |i, _position, covered| {
             let y = y.row(i);
             by_columns!(y.len(), |column, N| greatest::<T, N>(x, covered, column, y));
         });
