@@ -15,8 +15,8 @@ use compress_compiler::{
 };
 use compress_passes::{Options, pipeline};
 use compress_runtime::{
-    burn::{evaluator::BurnEvaluator, exec::Executable},
-    device::Device,
+    burn::BurnEvaluator,
+    session::{Backend, Session},
 };
 use pb::tensors;
 use std::{
@@ -71,21 +71,26 @@ fn check(case: &Path, model: &Path, constant: bool) -> Result<(), String> {
     let inputs = if constant { vec![] } else { tensors(&data, "input") };
     let expected = tensors(&data, "output");
     let mut graph = onnx::read(model).map_err(|e| e.to_string())?.graph;
-    let device = Device::cpu();
-    outputs_agree(&graph, &inputs, &expected, &device).map_err(|e| format!("as it is: {e}"))?;
+    outputs_agree(&graph, &inputs, &expected).map_err(|e| format!("as it is: {e}"))?;
 
     let evaluator = BurnEvaluator::cpu();
     let cx = Context::new(&evaluator);
     let passes = pipeline(&Options::default(), None);
     passes.run(&mut graph, &cx, &mut |_, _| Ok(())).map_err(|e| format!("while simplifying: {e}"))?;
-    outputs_agree(&graph, &inputs, &expected, &device)
-        .map_err(|e| format!("simplified: {e}\n{}", indent(&graph.to_string())))
+    outputs_agree(&graph, &inputs, &expected).map_err(|e| format!("simplified: {e}\n{}", indent(&graph.to_string())))
 }
 
-fn outputs_agree(graph: &Graph, inputs: &[Tensor], expected: &[Tensor], device: &Device) -> Result<(), String> {
+fn outputs_agree(graph: &Graph, inputs: &[Tensor], expected: &[Tensor]) -> Result<(), String> {
+    for backend in [Backend::cpu(), Backend::burn()] {
+        agree_on(&backend, graph, inputs, expected).map_err(|e| format!("{}: {e}", backend.engine))?;
+    }
+    Ok(())
+}
+
+fn agree_on(backend: &Backend, graph: &Graph, inputs: &[Tensor], expected: &[Tensor]) -> Result<(), String> {
     let verified = verify(graph).map_err(|e| e.to_string())?;
-    let executable = Executable::new(&verified, device).map_err(|e| e.to_string())?;
-    let got = executable.run(inputs).map_err(|e| e.to_string())?;
+    let session = Session::new(&verified, backend, &[]).map_err(|e| e.to_string())?;
+    let got = session.run(inputs).map_err(|e| e.to_string())?;
     if got.len() != expected.len() {
         return Err(format!("{} outputs, not {}", got.len(), expected.len()));
     }

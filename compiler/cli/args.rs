@@ -152,6 +152,12 @@ pub struct DeviceArgs {
     /// Where to run: cpu, cuda, cuda:N, or auto.
     #[arg(long, default_value = "auto")]
     pub device: String,
+    /// What runs on the CPU: burn, or our kernels for portable, avx2, avxvnni or avx512vnni; auto is the best.
+    #[arg(long, default_value = "auto")]
+    pub engine: String,
+    /// Threads on the CPU [default: one a core].
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = count(MAX_THREADS))]
+    pub threads: Option<usize>,
     /// The seed of every random choice.
     #[arg(long, default_value_t = 0, allow_hyphen_values = true, value_parser = plan::seed)]
     pub seed: u64,
@@ -206,6 +212,9 @@ pub struct BenchArgs {
     #[command(flatten)]
     pub read: ReadArgs,
 }
+
+/// More threads than any machine has cores.
+const MAX_THREADS: u32 = 4096;
 
 /// A whole number from 1 to `most`.
 fn count(most: u32) -> RangedI64ValueParser<usize> {

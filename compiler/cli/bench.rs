@@ -4,7 +4,7 @@ use crate::{
     args::BenchArgs,
     data::{Samples, Sets},
     interrupt, measure,
-    plan::DataPlan,
+    plan::{BackendPlan, DataPlan},
     terminal,
 };
 use compress_compiler::{
@@ -12,8 +12,9 @@ use compress_compiler::{
     onnx::{self, Model},
     tensor::Tensor,
 };
-use compress_runtime::device::Device;
+use compress_runtime::session::{Backend, Session};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 #[derive(Serialize)]
 struct Figures {
@@ -31,23 +32,32 @@ struct Figures {
 #[derive(Serialize)]
 struct Timed {
     device: String,
-    engine: &'static str,
+    engine: String,
     threads: usize,
     median_ms: f64,
     p90_ms: f64,
     samples_per_second: f64,
+    /// Where the time went, by node.
+    nodes: Vec<NodeTime>,
+}
+
+#[derive(Serialize)]
+struct NodeTime {
+    node: String,
+    kernel: String,
+    ms: f64,
 }
 
 /// Runs the subcommand.
 pub fn run(args: BenchArgs) -> Result<()> {
-    let (first, second) = (args.on.device.parse()?, args.reference.as_deref().map(str::parse).transpose()?);
-    let device = Device::open(first)?;
-    let second = second.map(Device::open).transpose()?;
+    let (first, second) = (BackendPlan::new(&args.on)?, args.reference.as_deref().map(str::parse).transpose()?);
+    let backend = first.open()?;
+    let second = second.map(|device| Backend::open(device, "auto")).transpose()?;
     let model = onnx::read_with(&args.model, &args.read.clone().into())?;
     let data = DataPlan { data: None, eval: None, preprocess: None };
     let sets = Sets::open(&data, &model.graph, 1, args.on.seed).map_err(|e| e.in_file(&args.model))?;
-    let time = |device: &Device| time(&model, device, &sets.evaluation, &args).map_err(|e| e.in_file(&args.model));
-    let (on, outputs, batch) = time(&device)?;
+    let time = |on: &Backend| time(&model, on, &sets.evaluation, &args).map_err(|e| e.in_file(&args.model));
+    let (on, outputs, batch) = time(&backend)?;
     let reference = second.as_ref().map(time).transpose()?;
     let f = Figures {
         model: args.model.display().to_string(),
@@ -61,20 +71,54 @@ pub fn run(args: BenchArgs) -> Result<()> {
     Ok(())
 }
 
-fn time(model: &Model, device: &Device, samples: &Samples, args: &BenchArgs) -> Result<(Timed, Vec<Tensor>, usize)> {
-    let exe = measure::executable(&model.graph, device)?;
+fn time(model: &Model, backend: &Backend, samples: &Samples, args: &BenchArgs) -> Result<(Timed, Vec<Tensor>, usize)> {
+    let exe = measure::session(&model.graph, backend)?;
     let batch = measure::timing_batch(samples, args.on.batch)?;
     let outputs = exe.run(&batch.inputs)?;
     let timing = compress_runtime::bench::time(&exe, &batch.inputs, args.runs, &interrupt::stopped)?;
+    let nodes = profile(&exe, &batch.inputs, args.runs.min(PROFILED))?;
     let timed = Timed {
-        device: device.describe(),
-        engine: "burn",
-        threads: measure::threads(device),
+        nodes,
+        device: backend.device.describe(),
+        engine: backend.engine.to_string(),
+        threads: measure::threads(&backend.device),
         median_ms: timing.median_ms,
         p90_ms: timing.p90_ms,
         samples_per_second: batch.len as f64 * 1e3 / timing.median_ms,
     };
     Ok((timed, outputs, batch.len))
+}
+
+/// Nodes that are listed; --json has all.
+const SLOWEST: usize = 10;
+
+/// Runs over which the times of nodes are averaged.
+const PROFILED: usize = 20;
+
+/// The time of each node, on average over `runs`.
+fn profile(session: &Session, inputs: &[Tensor], runs: usize) -> Result<Vec<NodeTime>> {
+    let mut sum: Vec<NodeTime> = vec![];
+    for _ in 0..runs {
+        let spent = session.profile(inputs)?;
+        if sum.is_empty() {
+            sum = spent.iter().map(|s| NodeTime { node: s.node.clone(), kernel: s.kernel.into(), ms: 0.0 }).collect();
+        }
+        sum.iter_mut().zip(&spent).for_each(|(sum, s)| sum.ms += s.ms / runs as f64);
+    }
+    Ok(sum)
+}
+
+/// The nodes or kernels that take longest, with their share.
+fn slowest(nodes: &[NodeTime], name: impl Fn(&NodeTime) -> &str, most: usize) -> Vec<(String, f64, usize)> {
+    let mut sums: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
+    for n in nodes {
+        let sum = sums.entry(name(n)).or_default();
+        *sum = (sum.0 + n.ms, sum.1 + 1);
+    }
+    let mut list: Vec<(String, f64, usize)> = sums.into_iter().map(|(n, (ms, k))| (n.into(), ms, k)).collect();
+    list.sort_by(|a, b| b.1.total_cmp(&a.1));
+    list.truncate(most);
+    list
 }
 
 /// NaN where one side alone is NaN counts as infinitely far.
@@ -96,13 +140,23 @@ fn difference(a: &[Tensor], b: &[Tensor]) -> f64 {
 fn text(f: &Figures) -> String {
     let line = |t: &Timed| {
         format!(
-            "median {:.3} ms, p90 {:.3} ms, {:.0} samples/s ({}, {} threads)",
-            t.median_ms, t.p90_ms, t.samples_per_second, t.device, t.threads
+            "median {:.3} ms, p90 {:.3} ms, {:.0} samples/s ({}, {}, {} threads)",
+            t.median_ms, t.p90_ms, t.samples_per_second, t.device, t.engine, t.threads
         )
     };
     let mut out = format!("{}: batch {}, {} runs\n  {}\n", f.model, f.batch, f.runs, line(&f.on));
     if let (Some(r), Some(d)) = (&f.reference, f.max_relative_difference) {
         out += &format!("  {}\n  {:.2}x, outputs differ by {d:.1e} relative\n", line(r), r.median_ms / f.on.median_ms);
+    }
+    let all: f64 = f.on.nodes.iter().map(|n| n.ms).sum();
+    for (title, list) in [
+        ("kernel", slowest(&f.on.nodes, |n| &n.kernel, usize::MAX)),
+        ("node", slowest(&f.on.nodes, |n| &n.node, SLOWEST)),
+    ] {
+        out += &format!("\n  {:>9}  share  calls  {title}\n", "ms");
+        for (name, ms, calls) in list {
+            out += &format!("  {ms:>9.4}  {:>4.0}%  {calls:>5}  {name}\n", 100.0 * ms / all);
+        }
     }
     out
 }

@@ -7,7 +7,7 @@ use compress_compiler::{
     pass::{Calibrator, Context, Pipeline},
 };
 use compress_passes::bisect::{Step, bisect};
-use compress_runtime::{burn::evaluator::BurnEvaluator, device::Device};
+use compress_runtime::{burn::BurnEvaluator, session::Backend};
 
 /// Samples on which the graphs are compared.
 const SAMPLES: usize = 8;
@@ -16,16 +16,16 @@ const SAMPLES: usize = 8;
 ///
 /// # Errors
 /// A bug, naming pass, rule and node, when one changes the outputs; whatever running can raise.
-pub fn run(plan: &CompressPlan, graph: &Graph, pipeline: &Pipeline, sets: &Sets, device: &Device) -> Result<()> {
+pub fn run(plan: &CompressPlan, graph: &Graph, pipeline: &Pipeline, sets: &Sets, backend: &Backend) -> Result<()> {
     let evaluator = BurnEvaluator::cpu();
-    let calibrator = DataCalibrator { samples: &sets.calibration, device, quiet: true };
+    let calibrator = DataCalibrator { samples: &sets.calibration, backend, quiet: true };
     let cx = Context {
         calibrator: Some(&calibrator as &dyn Calibrator),
         stopped: &interrupt::stopped,
         ..Context::new(&evaluator)
     };
     let compute = |g: &Graph| {
-        let exe = measure::executable(g, device)?;
+        let exe = measure::session(g, backend)?;
         let mut outputs = vec![];
         for indices in sets.evaluation.few(SAMPLES) {
             outputs.push(exe.run(&sets.evaluation.set.batch(indices)?.inputs)?);

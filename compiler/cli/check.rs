@@ -13,12 +13,11 @@ use compress_compiler::{
     onnx,
     report::{Recipe, Report},
 };
-use compress_runtime::device::Device;
 
 /// Runs the subcommand.
 pub fn run(args: CheckArgs) -> Result<()> {
     let (data, run) = (DataPlan::new(args.data)?, RunPlan::new(args.run)?);
-    let device = Device::open(run.device)?;
+    let backend = run.on.open()?;
     run.report.as_deref().map(plan::made).transpose()?;
     let options = args.read.into();
     let (original, model) = (onnx::read_with(&args.against, &options)?, onnx::read_with(&args.model, &options)?);
@@ -27,8 +26,8 @@ pub fn run(args: CheckArgs) -> Result<()> {
     let data = DataPlan { eval: data.eval.or(data.data.clone()), ..data };
     let sets = Sets::open(&data, &original.graph, 1, run.seed)?;
     let quiet = run.quiet || run.json;
-    let before = measure::executable(&original.graph, &device).map_err(|e| e.in_file(&args.against))?;
-    let after = measure::executable(&model.graph, &device).map_err(|e| e.in_file(&args.model))?;
+    let before = measure::session(&original.graph, &backend).map_err(|e| e.in_file(&args.against))?;
+    let after = measure::session(&model.graph, &backend).map_err(|e| e.in_file(&args.model))?;
     let accuracy =
         measure::accuracy(&before, &after, &sets.evaluation, Kind::Data, quiet).map_err(|e| e.in_file(&args.model))?;
     let mut report = Report {
@@ -37,8 +36,8 @@ pub fn run(args: CheckArgs) -> Result<()> {
         output: Some(facts::file(&args.model, &model)),
         passes: vec![],
         accuracy: Some(accuracy),
-        speed: Some(measure::speed(&before, &after, &sets.evaluation, run.batch, &device)?),
-        layers: measure::layers((&original.graph, &before), (&model.graph, &after), &sets.evaluation)?,
+        speed: Some(measure::speed(&before, &after, &sets.evaluation, run.batch, &backend)?),
+        layers: measure::layers(&original.graph, &model.graph, &sets.evaluation, &backend)?,
         gates: vec![],
         warnings: original.warnings.into_iter().chain(model.warnings.clone()).collect(),
         recipe: Recipe {

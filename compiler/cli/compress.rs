@@ -19,17 +19,17 @@ use compress_compiler::{
 };
 use compress_passes::pipeline;
 use compress_runtime::{
-    burn::{evaluator::BurnEvaluator, exec::Executable},
-    device::Device,
+    burn::BurnEvaluator,
+    session::{Backend, Session},
 };
 
 /// Runs the main form of the command.
 pub fn run(args: CompressArgs) -> Result<()> {
     let plan = CompressPlan::new(args)?;
-    let device = if plan.dry_run { None } else { Some(Device::open(plan.run.device)?) };
+    let backend = if plan.dry_run { None } else { Some(plan.run.on.open()?) };
     let original = onnx::read_with(&plan.model, &plan.read)?;
     let pipeline = pipeline(&plan.options, plan.stop_after.as_deref());
-    let Some(device) = device else {
+    let Some(backend) = backend else {
         let names: Vec<&str> = pipeline.passes.iter().map(|p| p.name()).collect();
         terminal::print(&format!(
             "{} ({} operators) -> {}\npasses: {}\n",
@@ -66,18 +66,18 @@ pub fn run(args: CompressArgs) -> Result<()> {
     if plan.bisect {
         let sets = open_sets(&plan, &original, &mut report)?;
         let sets = sets.ok_or_else(|| Error::unsupported(report.warnings.join("; ")).in_file(&plan.model))?;
-        return bisect::run(&plan, &original.graph, &pipeline, &sets, &device).map_err(|e| e.in_file(&plan.model));
+        return bisect::run(&plan, &original.graph, &pipeline, &sets, &backend).map_err(|e| e.in_file(&plan.model));
     }
     let sets = if check || plan.options.int8.is_some() { open_sets(&plan, &original, &mut report)? } else { None };
     let before = match &sets {
         Some(sets) if check => {
-            let probe = measure::probe(&original.graph, &device, &sets.evaluation);
+            let probe = measure::probe(&original.graph, &backend, &sets.evaluation);
             tolerate(probe.map_err(|e| e.in_file(&plan.model)), &plan, &original.graph, &mut report)?
         }
         _ => None,
     };
     let mut model = original.clone();
-    compile(&plan, &mut model, &pipeline, sets.as_ref(), &device, &mut report)?;
+    compile(&plan, &mut model, &pipeline, sets.as_ref(), &backend, &mut report)?;
 
     let recipe = serde_json::to_string(&report.recipe).map_err(|e| Error::bug(e.to_string()))?;
     model.set_metadata("compress.version", env!("CARGO_PKG_VERSION"));
@@ -95,7 +95,7 @@ pub fn run(args: CompressArgs) -> Result<()> {
     let lossless = pipeline.passes.iter().all(|p| p.is_exact());
     match (&sets, before) {
         (Some(sets), Some(before)) => {
-            measure_all(&plan, (&original, &before), &written, lossless, sets, &device, &mut report)
+            measure_all(&plan, (&original, &before), &written, lossless, sets, &backend, &mut report)
                 .map_err(|e| e.in_file(&plan.model))?
         }
         _ => report.layers = facts::layers(&written.graph).into_iter().map(|(_, l)| l).collect(),
@@ -201,12 +201,12 @@ fn compile(
     model: &mut Model,
     pipeline: &Pipeline,
     sets: Option<&Sets>,
-    device: &Device,
+    backend: &Backend,
     report: &mut Report,
 ) -> Result<()> {
     let evaluator = BurnEvaluator::cpu();
     let calibrator =
-        sets.map(|s| DataCalibrator { samples: &s.calibration, device, quiet: plan.run.quiet || plan.run.json });
+        sets.map(|s| DataCalibrator { samples: &s.calibration, backend, quiet: plan.run.quiet || plan.run.json });
     if let Some(s) = sets
         && plan.options.int8.is_some()
     {
@@ -235,15 +235,15 @@ fn compile(
 
 fn measure_all(
     plan: &CompressPlan,
-    (original, before): (&Model, &Executable),
+    (original, before): (&Model, &Session),
     written: &Model,
     lossless: bool,
     sets: &Sets,
-    device: &Device,
+    backend: &Backend,
     report: &mut Report,
 ) -> Result<()> {
     let quiet = plan.run.quiet || plan.run.json;
-    let after = measure::executable(&written.graph, device)?;
+    let after = measure::session(&written.graph, backend)?;
     // Where nothing meant to change the outputs, what they are is our affair.
     let blame = if lossless { Kind::Bug } else { Kind::Data };
     let accuracy = measure::accuracy(before, &after, &sets.evaluation, blame, quiet);
@@ -251,8 +251,8 @@ fn measure_all(
         Kind::Bug => e.help("--bisect names the change that is wrong"),
         _ => e,
     })?);
-    report.layers = measure::layers((&original.graph, before), (&written.graph, &after), &sets.evaluation)?;
-    report.speed = Some(measure::speed(before, &after, &sets.evaluation, plan.run.batch, device)?);
+    report.layers = measure::layers(&original.graph, &written.graph, &sets.evaluation, backend)?;
+    report.speed = Some(measure::speed(before, &after, &sets.evaluation, plan.run.batch, backend)?);
     Ok(())
 }
 
@@ -264,16 +264,10 @@ fn honest_sentences(plan: &CompressPlan, lossless: bool, report: &mut Report) {
              --bisect names the change"
         ));
     }
-    let quantized = report.passes.iter().any(|p| p.name == "int8" && p.edits > 0);
     let mut say = |s: String| report.warnings.push(s);
     if plan.options.prune.is_some() {
         say("zeros make no dense kernel faster and the file no smaller; only a compressed copy (size, zstd) and \
              sparse kernels profit"
-            .into());
-    }
-    if quantized {
-        say("latency here is that of our float runtime, which emulates INT8 and is slower for it; \
-             ONNX Runtime runs integer kernels on the same file"
             .into());
     }
 }

@@ -11,10 +11,10 @@ use compress_compiler::{
 };
 use compress_runtime::{
     bench,
-    burn::exec::Executable,
     dataset::Batch,
     device::Device,
     metrics::{Comparison, Sqnr},
+    session::{Backend, Session},
 };
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ const LAYER_SAMPLES: usize = 16;
 /// Hands calibration samples to the passes that ask for them.
 pub struct DataCalibrator<'a> {
     pub samples: &'a Samples,
-    pub device: &'a Device,
+    pub backend: &'a Backend,
     pub quiet: bool,
 }
 
@@ -35,12 +35,12 @@ impl Calibrator for DataCalibrator<'_> {
         watch: &[Port],
         sink: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
     ) -> Result<()> {
-        let exe = Executable::new(graph, self.device)?;
+        let session = Session::new(graph, self.backend, watch)?;
         let progress = Progress::new("calibrate", self.samples.indices.len(), self.quiet);
         for indices in self.samples.batches() {
             stop_if_asked()?;
             let batch = self.samples.set.batch(indices)?;
-            exe.observe(&batch.inputs, watch, sink)?;
+            session.observe(&batch.inputs, sink)?;
             progress.advance(batch.len);
         }
         Ok(())
@@ -56,13 +56,7 @@ fn stop_if_asked() -> Result<()> {
 ///
 /// # Errors
 /// Whatever running or reading can raise; interrupted.
-pub fn accuracy(
-    before: &Executable,
-    after: &Executable,
-    samples: &Samples,
-    blame: Kind,
-    quiet: bool,
-) -> Result<Accuracy> {
+pub fn accuracy(before: &Session, after: &Session, samples: &Samples, blame: Kind, quiet: bool) -> Result<Accuracy> {
     let mut compared = Comparison::blaming(blame);
     let progress = Progress::new("evaluate", samples.indices.len(), quiet);
     for indices in samples.batches() {
@@ -95,36 +89,33 @@ pub fn accuracy(
 ///
 /// # Errors
 /// Whatever running or reading can raise.
-pub fn layers(
-    before: (&Graph, &Executable),
-    after: (&Graph, &Executable),
-    samples: &Samples,
-) -> Result<Vec<LayerFacts>> {
-    let layers: Vec<(Port, LayerFacts)> = facts::layers(after.0).into_iter().map(|(n, l)| (n.into(), l)).collect();
+pub fn layers(before: &Graph, after: &Graph, samples: &Samples, backend: &Backend) -> Result<Vec<LayerFacts>> {
+    let layers: Vec<(Port, LayerFacts)> = facts::layers(after).into_iter().map(|(n, l)| (n.into(), l)).collect();
     let ports: HashMap<&str, Port> = before
-        .0
         .operators()
         .flat_map(|n| {
-            before.0.node(n).outputs.iter().enumerate().map(move |(slot, v)| (&v.name[..], Port { node: n, slot }))
+            before.node(n).outputs.iter().enumerate().map(move |(slot, v)| (&v.name[..], Port { node: n, slot }))
         })
         .collect();
     let pairs: Vec<(usize, Port, Port)> = layers
         .iter()
         .enumerate()
-        .filter_map(|(i, (port, _))| Some((i, *ports.get(&after.0.value(*port).name[..])?, *port)))
+        .filter_map(|(i, (port, _))| Some((i, *ports.get(&after.value(*port).name[..])?, *port)))
         .collect();
+    let watching = |graph: &Graph, of: &dyn Fn(&(usize, Port, Port)) -> Port| {
+        Session::new(&verify(graph)?, backend, &pairs.iter().map(of).collect::<Vec<_>>())
+    };
+    let (before, after) = (watching(before, &|p| p.1)?, watching(after, &|p| p.2)?);
     let mut sqnr: Vec<Sqnr> = vec![Sqnr::default(); pairs.len()];
     for indices in samples.few(LAYER_SAMPLES) {
         stop_if_asked()?;
         let batch = samples.set.batch(indices)?;
         let mut original: Vec<Vec<f32>> = vec![vec![]; pairs.len()];
-        let watch: Vec<Port> = pairs.iter().map(|p| p.1).collect();
-        before.1.observe(&batch.inputs, &watch, &mut |i, v| {
+        before.observe(&batch.inputs, &mut |i, v| {
             original[i] = v.to_vec();
             Ok(())
         })?;
-        let watch: Vec<Port> = pairs.iter().map(|p| p.2).collect();
-        after.1.observe(&batch.inputs, &watch, &mut |i, v| {
+        after.observe(&batch.inputs, &mut |i, v| {
             sqnr[i].add(&original[i], v);
             Ok(())
         })?;
@@ -140,19 +131,13 @@ pub fn layers(
 ///
 /// # Errors
 /// Whatever running or reading can raise.
-pub fn speed(
-    before: &Executable,
-    after: &Executable,
-    samples: &Samples,
-    batch: usize,
-    device: &Device,
-) -> Result<Speed> {
+pub fn speed(before: &Session, after: &Session, samples: &Samples, batch: usize, backend: &Backend) -> Result<Speed> {
     let inputs = timing_batch(samples, batch)?;
     let (a, b) = bench::interleaved(before, after, &inputs.inputs, 30, &interrupt::stopped)?;
     Ok(Speed {
-        device: device.describe(),
-        engine: "burn",
-        threads: threads(device),
+        device: backend.device.describe(),
+        engine: backend.engine.to_string(),
+        threads: threads(&backend.device),
         batch: inputs.len,
         before_ms: a.median_ms,
         after_ms: b.median_ms,
@@ -171,27 +156,27 @@ pub fn timing_batch(samples: &Samples, batch: usize) -> Result<Batch> {
     samples.set.batch(&indices)
 }
 
-/// Threads the executor may use on `device`.
+/// Threads that may be used on `device`.
 pub fn threads(device: &Device) -> usize {
-    if device.is_cpu() { std::thread::available_parallelism().map_or(1, |n| n.get()) } else { 1 }
+    if device.is_cpu() { rayon::current_num_threads() } else { 1 }
 }
 
-/// An executable that has run the first batch: what fails here is the model or the samples.
+/// A session that has run the first batch: what fails here is the model or the samples.
 ///
 /// # Errors
 /// Whatever running or reading can raise.
-pub fn probe(graph: &Graph, device: &Device, samples: &Samples) -> Result<Executable> {
-    let exe = executable(graph, device)?;
+pub fn probe(graph: &Graph, backend: &Backend, samples: &Samples) -> Result<Session> {
+    let session = session(graph, backend)?;
     if let Some(indices) = samples.batches().next() {
-        exe.run(&samples.set.batch(indices)?.inputs)?;
+        session.run(&samples.set.batch(indices)?.inputs)?;
     }
-    Ok(exe)
+    Ok(session)
 }
 
-/// An executable for a whole graph.
+/// A whole graph made ready to run.
 ///
 /// # Errors
 /// Malformed or unsupported, naming the node.
-pub fn executable(graph: &Graph, device: &Device) -> Result<Executable> {
-    Executable::new(&verify(graph)?, device)
+pub fn session(graph: &Graph, backend: &Backend) -> Result<Session> {
+    Session::new(&verify(graph)?, backend, &[])
 }

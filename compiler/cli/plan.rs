@@ -6,7 +6,7 @@ use compress_compiler::{
     onnx::ReadOptions,
 };
 use compress_passes::{Options, quant::observe::Calibration, target::Target};
-use compress_runtime::{dataset::Preprocess, device::DeviceChoice};
+use compress_runtime::{dataset::Preprocess, device::DeviceChoice, session::Backend};
 use regex::Regex;
 use std::path::{Path, PathBuf};
 
@@ -42,11 +42,18 @@ pub struct DataPlan {
 /// How to run and what to print.
 pub struct RunPlan {
     pub batch: usize,
-    pub device: DeviceChoice,
+    pub on: BackendPlan,
     pub seed: u64,
     pub report: Option<PathBuf>,
     pub json: bool,
     pub quiet: bool,
+}
+
+/// Where models run.
+pub struct BackendPlan {
+    device: DeviceChoice,
+    engine: String,
+    threads: Option<usize>,
 }
 
 impl CompressPlan {
@@ -176,8 +183,29 @@ impl RunPlan {
     /// # Errors
     /// Usage for a bad --device.
     pub fn new(a: RunArgs) -> Result<Self> {
-        let DeviceArgs { batch, device, seed, json } = a.device;
-        Ok(Self { batch, device: device.parse()?, seed, report: a.report, json, quiet: a.quiet })
+        let on = BackendPlan::new(&a.device)?;
+        let DeviceArgs { batch, seed, json, .. } = a.device;
+        Ok(Self { batch, on, seed, report: a.report, json, quiet: a.quiet })
+    }
+}
+
+impl BackendPlan {
+    /// # Errors
+    /// Usage for a bad --device.
+    pub fn new(a: &DeviceArgs) -> Result<Self> {
+        Ok(Self { device: a.device.parse()?, engine: a.engine.clone(), threads: a.threads })
+    }
+
+    /// Opens the device; from then on, work is shared among so many threads.
+    ///
+    /// # Errors
+    /// Device when it is not there; usage for an engine that is not.
+    pub fn open(&self) -> Result<Backend> {
+        if let Some(n) = self.threads {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(n).build_global();
+            pool.map_err(|e| Error::limit(format!("{n} threads could not be started: {e}")))?;
+        }
+        Backend::open(self.device, &self.engine)
     }
 }
 

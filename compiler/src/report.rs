@@ -90,7 +90,7 @@ pub struct Speed {
     /// Where it ran.
     pub device: String,
     /// Which executor ran it.
-    pub engine: &'static str,
+    pub engine: String,
     /// Threads the executor may use.
     pub threads: usize,
     /// Samples a batch.

@@ -1,6 +1,6 @@
 //! How long a model takes.
 
-use crate::burn::Executable;
+use crate::session::Session;
 use compress_compiler::{
     error::{Error, Result},
     tensor::Tensor,
@@ -32,13 +32,13 @@ impl Timing {
 /// Runs before those that count: caches fill, buffers are allocated.
 const WARMUP: usize = 3;
 
-fn once(exe: &Executable, inputs: &[Tensor], stopped: &dyn Fn() -> bool) -> Result<f64> {
+fn once(session: &Session, inputs: &[Tensor], stopped: &dyn Fn() -> bool) -> Result<f64> {
     if stopped() {
         return Err(Error::interrupted());
     }
     // Downloading the outputs is part of a run: it waits for the device.
     let start = Instant::now();
-    exe.run(inputs)?;
+    session.run(inputs)?;
     Ok(start.elapsed().as_secs_f64() * 1e3)
 }
 
@@ -46,11 +46,11 @@ fn once(exe: &Executable, inputs: &[Tensor], stopped: &dyn Fn() -> bool) -> Resu
 ///
 /// # Errors
 /// What running it raises; interrupted.
-pub fn time(exe: &Executable, inputs: &[Tensor], runs: usize, stopped: &dyn Fn() -> bool) -> Result<Timing> {
+pub fn time(session: &Session, inputs: &[Tensor], runs: usize, stopped: &dyn Fn() -> bool) -> Result<Timing> {
     for _ in 0..WARMUP {
-        once(exe, inputs, stopped)?;
+        once(session, inputs, stopped)?;
     }
-    (0..runs.max(1)).map(|_| once(exe, inputs, stopped)).collect::<Result<_>>().map(Timing::of)
+    (0..runs.max(1)).map(|_| once(session, inputs, stopped)).collect::<Result<_>>().map(Timing::of)
 }
 
 /// Times two models in turns, so that a machine that slows down or speeds up does so for both.
@@ -58,8 +58,8 @@ pub fn time(exe: &Executable, inputs: &[Tensor], runs: usize, stopped: &dyn Fn()
 /// # Errors
 /// What running them raises; interrupted when `stopped` says so.
 pub fn interleaved(
-    before: &Executable,
-    after: &Executable,
+    before: &Session,
+    after: &Session,
     inputs: &[Tensor],
     runs: usize,
     stopped: &dyn Fn() -> bool,

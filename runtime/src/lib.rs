@@ -34,7 +34,9 @@
 
 pub mod bench;
 pub mod burn;
+pub mod cpu;
 pub mod dataset;
 pub mod device;
 pub mod memory;
 pub mod metrics;
+pub mod session;

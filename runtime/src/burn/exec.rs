@@ -42,8 +42,9 @@ struct Step {
     outputs: Vec<Option<usize>>,
 }
 
-struct Input {
-    name: String,
+/// An input: what is known of it, and what it is when it isn't given.
+pub(crate) struct Input {
+    pub name: String,
     /// `None` where nobody reads the input.
     slot: Option<usize>,
     fact: Fact,
@@ -61,14 +62,25 @@ impl Executable {
     /// Unsupported, naming the node, where an output needs an operator without kernel; device
     /// errors of the upload.
     pub fn new(graph: &Verified, device: &Device) -> Result<Self> {
-        let needed = ancestors(graph);
+        let inputs: Vec<Port> = graph.inputs().iter().map(|id| Port::from(*id)).collect();
+        let outputs: Vec<Port> = graph.outputs().iter().map(|o| o.port).collect();
+        Self::part(graph, &inputs, &outputs, device)
+    }
+
+    /// Makes the part of `graph` ready that computes `outputs` from `inputs`.
+    ///
+    /// # Errors
+    /// As for [`Executable::new`].
+    pub(crate) fn part(graph: &Verified, inputs: &[Port], outputs: &[Port], device: &Device) -> Result<Self> {
+        let needed = between(graph, inputs, outputs);
+        let wanted: HashSet<Port> = outputs.iter().copied().collect();
         let mut this = Self {
             device: device.clone(),
             steps: vec![],
             inputs: vec![],
             constants: vec![],
             outputs: vec![],
-            results: graph.outputs().iter().map(|o| graph.fact(o.port).clone()).collect(),
+            results: outputs.iter().map(|p| graph.fact(*p).clone()).collect(),
             slots: HashMap::new(),
         };
         for &id in graph.order().iter().filter(|id| needed.contains(id)) {
@@ -90,32 +102,28 @@ impl Executable {
                 }
                 _ => {}
             }
-            let mut inputs = Vec::with_capacity(operands.len());
+            let mut read = Vec::with_capacity(operands.len());
             for port in operands {
-                inputs.push(match port {
+                read.push(match port {
                     Some(p) => Some((this.source(graph, p)?, false)),
                     None => None,
                 });
             }
             let used = |slot: usize| {
                 let port = Port { node: id, slot };
-                graph.is_output(port) || graph.uses(port).iter().any(|u| needed.contains(&u.node))
+                wanted.contains(&port) || graph.uses(port).iter().any(|u| needed.contains(&u.node))
             };
-            let outputs =
+            let made =
                 (0..node.outputs.len()).map(|s| used(s).then(|| this.slot(Port { node: id, slot: s }))).collect();
             let bodies = control::prepare(&node.op, device).map_err(at)?;
-            this.steps.push(Step { label: node.label(), op: node.op.clone(), bodies, inputs, outputs });
+            this.steps.push(Step { label: node.label(), op: node.op.clone(), bodies, inputs: read, outputs: made });
         }
-        for o in graph.outputs() {
-            let slot = this.source(graph, o.port)?;
+        for port in outputs {
+            let slot = this.source(graph, *port)?;
             this.outputs.push(slot);
         }
-        for &id in graph.inputs() {
-            let node = graph.node(id);
-            let default = if let Op::Input(i) = &node.op { i.default.clone() } else { None };
-            let value = graph.value(id.into());
-            let slot = this.slots.get(&Port::from(id)).copied();
-            this.inputs.push(Input { name: value.name.clone(), slot, fact: value.fact.clone(), default });
+        for port in inputs {
+            this.inputs.push(Input::of(graph, *port, this.slots.get(port).copied()));
         }
         this.mark_last_uses();
         Ok(this)
@@ -151,6 +159,11 @@ impl Executable {
                 *last = seen.insert(*slot);
             }
         }
+    }
+
+    /// How many operators it runs.
+    pub(crate) fn len(&self) -> usize {
+        self.steps.len()
     }
 
     /// Where this runs.
@@ -269,20 +282,7 @@ impl Executable {
     /// Checks the inputs and puts them where they are read.
     fn feed(&self, given: &[Tensor]) -> Result<Vec<Option<Value>>> {
         let mut values: Vec<Option<Value>> = vec![None; self.constants.len()];
-        let required = self.inputs.iter().filter(|i| i.default.is_none()).count();
-        let all = given.len() == self.inputs.len();
-        if !all && given.len() != required {
-            return Err(Error::data(format!("{} inputs given, the model takes {required}", given.len()))
-                .help(format!("its inputs are {}", self.input_names().collect::<Vec<_>>().join(", "))));
-        }
-        let mut given = given.iter();
-        let mut symbols = HashMap::new();
-        for input in &self.inputs {
-            let tensor = match &input.default {
-                Some(default) if !all => default,
-                _ => given.next().ok_or_else(|| Error::bug("inputs were counted wrongly"))?,
-            };
-            input.check(tensor.dtype(), tensor.shape(), &mut symbols)?;
+        for (input, tensor) in self.inputs.iter().zip(complete(&self.inputs, given)?) {
             let Some(slot) = input.slot else { continue };
             let value = Value::upload(tensor, &self.device)?;
             // Pictures come as bytes, and belong on the device; short lists of bytes don't.
@@ -293,7 +293,38 @@ impl Executable {
     }
 }
 
+/// The tensor for each of `inputs`. Those with a default may all be left out of `given`.
+///
+/// # Errors
+/// Data when what is given doesn't fit the signature.
+pub(crate) fn complete<'a>(inputs: &'a [Input], given: &'a [Tensor]) -> Result<Vec<&'a Tensor>> {
+    let required = inputs.iter().filter(|i| i.default.is_none()).count();
+    let all = given.len() == inputs.len();
+    if !all && given.len() != required {
+        let names: Vec<&str> = inputs.iter().map(|i| &i.name[..]).collect();
+        return Err(Error::data(format!("{} inputs given, the model takes {required}", given.len()))
+            .help(format!("its inputs are {}", names.join(", "))));
+    }
+    let mut given = given.iter();
+    let mut symbols = HashMap::new();
+    let mut of = |input: &'a Input| {
+        let tensor = match &input.default {
+            Some(default) if !all => default,
+            _ => given.next().ok_or_else(|| Error::bug("inputs were counted wrongly"))?,
+        };
+        input.check(tensor.dtype(), tensor.shape(), &mut symbols)?;
+        Ok(tensor)
+    };
+    inputs.iter().map(&mut of).collect()
+}
+
 impl Input {
+    pub fn of(graph: &Graph, port: Port, slot: Option<usize>) -> Self {
+        let default = if let Op::Input(i) = graph.op(port.node) { i.default.clone() } else { None };
+        let value = graph.value(port);
+        Self { name: value.name.clone(), slot, fact: value.fact.clone(), default }
+    }
+
     fn check<'a>(&'a self, dtype: DType, shape: &[usize], symbols: &mut HashMap<&'a str, usize>) -> Result<()> {
         let wrong = || {
             Err(Error::data(format!("input `{}` is {}, the given tensor is {dtype}{shape:?}", self.name, self.fact,)))
@@ -324,13 +355,14 @@ fn download(values: Vec<Value>) -> Result<Vec<Tensor>> {
     values.into_iter().map(Value::download).collect()
 }
 
-/// The nodes that some output depends on.
-fn ancestors(graph: &Graph) -> HashSet<NodeId> {
+/// The nodes that some of `outputs` depends on, back to `inputs`.
+fn between(graph: &Graph, inputs: &[Port], outputs: &[Port]) -> HashSet<NodeId> {
+    let given: HashSet<Port> = inputs.iter().copied().collect();
     let mut found: HashSet<NodeId> = HashSet::new();
-    let mut open: Vec<NodeId> = graph.outputs().iter().map(|o| o.port.node).collect();
-    while let Some(id) = open.pop() {
-        if found.insert(id) {
-            open.extend(graph.operands(id).into_iter().flatten().map(|p| p.node));
+    let mut open: Vec<Port> = outputs.to_vec();
+    while let Some(port) = open.pop() {
+        if !given.contains(&port) && found.insert(port.node) {
+            open.extend(graph.operands(port.node).into_iter().flatten());
         }
     }
     found

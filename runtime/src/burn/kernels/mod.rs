@@ -33,7 +33,7 @@ mod signal;
 mod tfidf;
 
 pub(super) use attention::flex as flex_attention;
-pub(super) use quantize::dequantize_constant;
+pub(crate) use quantize::dequantize_constant;
 
 use super::tensor::{Float, Value};
 use crate::device::Device;

@@ -138,7 +138,7 @@ pub(super) fn dequantize(op: &Dequantize, mut a: Args) -> Result<Value> {
 ///
 /// # Errors
 /// Malformed when the shapes or types don't fit.
-pub(in crate::burn) fn dequantize_constant(
+pub(crate) fn dequantize_constant(
     op: &Dequantize,
     x: &Tensor,
     scale: &Tensor,

@@ -1,0 +1,161 @@
+//! The memory in which values live while a plan runs.
+
+use std::{collections::BTreeMap, ops::Range};
+
+/// Places begin at multiples of this many bytes: a cache line, and a vector.
+pub(super) const ALIGN: usize = 64;
+
+#[derive(Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
+#[repr(C, align(64))]
+struct Line([u8; ALIGN]);
+
+/// Zeroed bytes that begin at a multiple of [`ALIGN`].
+pub(super) struct Bytes(Vec<Line>);
+
+impl Bytes {
+    pub fn new(len: usize) -> Self {
+        Self(vec![Line([0; ALIGN]); len.div_ceil(ALIGN)])
+    }
+
+    pub fn get_mut(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(&mut self.0)
+    }
+}
+
+/// When a value is needed: from the step that makes it to the last that reads it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Life {
+    pub bytes: usize,
+    pub first: usize,
+    pub last: usize,
+}
+
+/// Gives every value a place, so that none overlaps another that is needed at the same time:
+/// each takes the smallest hole that holds it when it is made. Returns where they begin, and the
+/// size of the whole.
+pub(super) fn assign(lives: &[Life]) -> (Vec<usize>, usize) {
+    let mut order: Vec<usize> = (0..lives.len()).collect();
+    order.sort_by_key(|i| (lives[*i].first, std::cmp::Reverse(lives[*i].bytes)));
+    let mut ends: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    let mut holes: BTreeMap<usize, usize> = BTreeMap::new();
+    let (mut places, mut top) = (vec![0; lives.len()], 0);
+    for i in order {
+        let life = lives[i];
+        let size = life.bytes.next_multiple_of(ALIGN);
+        while let Some(entry) = ends.first_entry().filter(|e| *e.key() < life.first) {
+            for ended in entry.remove() {
+                release(&mut holes, places[ended], lives[ended].bytes.next_multiple_of(ALIGN));
+            }
+        }
+        let fits = holes.iter().filter(|(_, room)| **room >= size).min_by_key(|(at, room)| (**room, **at));
+        let at = match fits.map(|(at, room)| (*at, *room)) {
+            Some((at, room)) => {
+                holes.remove(&at);
+                if room > size {
+                    holes.insert(at + size, room - size);
+                }
+                at
+            }
+            None => {
+                // The arena grows, from the hole at its end if there is one.
+                let last = holes.last_key_value().map(|(at, room)| (*at, *room));
+                let at = match last.filter(|(at, room)| at + room == top) {
+                    Some((at, _)) => {
+                        holes.remove(&at);
+                        at
+                    }
+                    None => top,
+                };
+                top = at + size;
+                at
+            }
+        };
+        places[i] = at;
+        ends.entry(life.last).or_default().push(i);
+    }
+    (places, top)
+}
+
+fn release(holes: &mut BTreeMap<usize, usize>, mut at: usize, mut size: usize) {
+    if size == 0 {
+        return;
+    }
+    if let Some((before, room)) = holes.range(..at).next_back().map(|(a, r)| (*a, *r))
+        && before + room == at
+    {
+        holes.remove(&before);
+        (at, size) = (before, size + room);
+    }
+    if let Some(room) = holes.remove(&(at + size)) {
+        size += room;
+    }
+    holes.insert(at, size);
+}
+
+/// One range to write and the rest to read.
+pub(super) struct Split<'a> {
+    before: &'a [u8],
+    /// What may be written.
+    pub write: &'a mut [u8],
+    behind: &'a [u8],
+    end: usize,
+}
+
+impl<'a> Split<'a> {
+    pub fn new(memory: &'a mut [u8], write: Range<usize>) -> Self {
+        let (before, rest) = memory.split_at_mut(write.start);
+        let (middle, behind) = rest.split_at_mut(write.len());
+        Self { before, write: middle, behind, end: write.end }
+    }
+
+    /// The bytes at `range`.
+    ///
+    /// # Panics
+    /// When it overlaps what is written: a plan that says so is wrong.
+    pub fn read(&self, range: Range<usize>) -> &'a [u8] {
+        match range.start.checked_sub(self.end) {
+            Some(start) if range.start >= self.end => &self.behind[start..range.end - self.end],
+            _ => &self.before[range],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lives_together_lies_apart_and_holes_are_used_again() {
+        let life = |bytes, first, last| Life { bytes, first, last };
+        // A chain of three, the middle one large; the last fits where the first was.
+        let (places, top) = assign(&[life(64, 0, 1), life(640, 1, 2), life(60, 2, 3)]);
+        assert_eq!((places, top), (vec![0, 64, 0], 704));
+        // Neighbouring holes become one.
+        let (places, top) = assign(&[life(64, 0, 1), life(64, 0, 1), life(64, 0, 9), life(128, 2, 3)]);
+        assert_eq!((places[3], top), (0, 192));
+    }
+
+    #[test]
+    fn no_two_values_overlap_while_both_are_needed() {
+        let mut state = 7u32;
+        let mut random = |n: u32| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 16) % n
+        };
+        let lives: Vec<Life> = (0..300)
+            .map(|_| {
+                let first = random(100) as usize;
+                Life { bytes: random(1000) as usize, first, last: first + random(20) as usize }
+            })
+            .collect();
+        let (places, top) = assign(&lives);
+        for (i, a) in lives.iter().enumerate() {
+            assert!(places[i] + a.bytes <= top);
+            for (j, b) in lives.iter().enumerate().skip(i + 1) {
+                let together = a.first <= b.last && b.first <= a.last;
+                let apart = places[i] + a.bytes <= places[j] || places[j] + b.bytes <= places[i];
+                assert!(!together || apart || a.bytes == 0 || b.bytes == 0, "{i} and {j}");
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! From a part of a graph to layers.
+
+use super::{
+    ops,
+    program::{Placed, Program},
+    recipe::{Form, Recipe, Want},
+    scope::{Scope, is_constant},
+};
+use compress_compiler::{
+    error::{Error, Result},
+    graph::Graph,
+    node::{NodeId, Port},
+    op::Op,
+    tensor::DType,
+};
+use compress_kernels::Isa;
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+/// The form in which a value lies outside, between executors: `None` for those that only Burn has.
+pub(crate) fn outside(graph: &Graph, port: Port) -> Option<Form> {
+    match graph.fact(port).dtype? {
+        DType::F32 => Some(Form::Float),
+        DType::U8 | DType::I8 => Some(Form::Codes),
+        _ => None,
+    }
+}
+
+/// The nodes of `order` that can be lowered, each by itself.
+pub(crate) fn known(graph: &Graph, order: &[NodeId]) -> HashSet<NodeId> {
+    let nothing = HashSet::new();
+    let all = |_| true;
+    let scope = Scope::new(graph, order, &all, &nothing);
+    let is_known = |id: NodeId| {
+        !matches!(graph.op(id), Op::Input(_) | Op::Constant(_) | Op::Opaque(_))
+            && (0..graph.node(id).outputs.len()).all(|slot| {
+                let port = Port { node: id, slot };
+                outside(graph, port).is_some_and(|form| ops::recipe(&scope, Want { port, form }).is_some())
+            })
+    };
+    order.iter().copied().filter(|id| is_known(*id)).collect()
+}
+
+/// Lowers the nodes for which `part` is true, as far as `outputs` and `watch` need them.
+///
+/// # Errors
+/// A bug when there is no recipe for a node of the part; what packing raises.
+pub(crate) fn lower(
+    graph: &Graph,
+    order: &[NodeId],
+    part: &dyn Fn(NodeId) -> bool,
+    outputs: &[Port],
+    watch: &[(usize, Port)],
+    isa: Isa,
+) -> Result<Program> {
+    let pinned: HashSet<Port> = outputs.iter().copied().chain(watch.iter().map(|w| w.1)).collect();
+    let scope = Scope::new(graph, order, part, &pinned);
+    let place: HashMap<NodeId, usize> = order.iter().enumerate().map(|(i, id)| (*id, i)).collect();
+    let asked = |port: &Port| {
+        outside(graph, *port).map(|form| Want { port: *port, form }).ok_or_else(|| Error::bug("a value of Burn's"))
+    };
+
+    // Backwards: what is asked for, last node first.
+    let mut open: BTreeSet<(usize, Want)> = BTreeSet::new();
+    for port in &pinned {
+        open.insert((place[&port.node], asked(port)?));
+    }
+    let mut recipes: Vec<(Want, Recipe)> = vec![];
+    let mut inputs: Vec<Want> = vec![];
+    while let Some((_, want)) = open.pop_last() {
+        if !part(want.port.node) && !is_constant(graph, want.port) {
+            inputs.push(want);
+            continue;
+        }
+        let recipe = ops::recipe(&scope, want);
+        let recipe = recipe.ok_or_else(|| Error::bug("no recipe").at(graph.node(want.port.node).label()))?;
+        open.extend(recipe.operands.iter().map(|w| (place[&w.port.node], *w)));
+        recipes.push((want, recipe));
+    }
+
+    // Forwards: layers in an order in which they can run.
+    let mut program = Program::new(isa);
+    let mut ids = HashMap::new();
+    for want in inputs.into_iter().rev() {
+        let shown = outside(graph, want.port);
+        if shown != Some(want.form) {
+            return Err(Error::bug(format!("{want:?} is made elsewhere in another form")));
+        }
+        ids.insert(want, program.add_input(Placed::of(graph, want)));
+    }
+    for (want, recipe) in recipes.into_iter().rev() {
+        let label = graph.node(want.port.node).label();
+        let operands: Vec<usize> = recipe.operands.iter().map(|w| ids[w]).collect();
+        let layer = (recipe.make)(isa).map_err(|e| e.at(&label))?;
+        ids.insert(want, program.add_layer(label, layer, operands, Placed::of(graph, want)));
+    }
+    for port in outputs {
+        program.add_output(ids[&asked(port)?]);
+    }
+    for (place, port) in watch {
+        program.add_watch(*place, ids[&asked(port)?]);
+    }
+    program.find_shape_nodes(graph, order);
+    Ok(program)
+}

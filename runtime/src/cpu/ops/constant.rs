@@ -1,0 +1,28 @@
+//! Constants that other layers read as values.
+
+use crate::cpu::{
+    plan::Planner,
+    recipe::{Form, Layer, Recipe, ValueId, Want},
+    scope::Scope,
+};
+use compress_compiler::{
+    error::Result,
+    tensor::{DType, Tensor},
+};
+
+struct Constant(Tensor);
+
+pub(super) fn recipe<'g>(s: &Scope<'g>, want: Want) -> Option<Recipe<'g>> {
+    let fits = match (want.form, s.graph.fact(want.port).dtype?) {
+        (Form::Float, dtype) => dtype == DType::F32,
+        (Form::Codes, dtype) => matches!(dtype, DType::U8 | DType::I8),
+    };
+    let value = s.constant_later(want.port);
+    fits.then(|| Recipe::with(vec![], move |_| Ok(Constant(value()?))))
+}
+
+impl Layer for Constant {
+    fn plan(&self, p: &mut Planner, _inputs: &[ValueId], output: ValueId) -> Result<()> {
+        p.constant(output, &self.0)
+    }
+}

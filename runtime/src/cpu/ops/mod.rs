@@ -1,0 +1,35 @@
+//! Recipes, one file a family of operators: how a value is recognised, and the steps that make it.
+
+mod constant;
+mod elementwise;
+mod movement;
+mod norm;
+mod pool;
+mod product;
+mod quant;
+mod rows;
+
+use super::{
+    recipe::{Form, Recipe, Want},
+    scope::{Scope, is_constant},
+};
+
+/// How the value `want` is made; `None` for what only Burn can make.
+pub(super) fn recipe<'g>(s: &Scope<'g>, want: Want) -> Option<Recipe<'g>> {
+    if is_constant(s.graph, want.port) {
+        return constant::recipe(s, want);
+    }
+    match want.form {
+        // An integer kernel's sums become floats at no cost; other floats come from codes last.
+        Form::Float => product::float(s, want.port)
+            .or_else(|| quant::dequantize(s, want.port))
+            .or_else(|| pool::recipe(s, want))
+            .or_else(|| elementwise::recipe(s, want.port))
+            .or_else(|| rows::recipe(s, want.port))
+            .or_else(|| norm::recipe(s, want.port))
+            .or_else(|| movement::recipe(s, want)),
+        Form::Codes => {
+            quant::quantize(s, want.port).or_else(|| pool::recipe(s, want)).or_else(|| movement::recipe(s, want))
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Operators that move elements: they work on floats and on codes alike.
+
+use super::quant::Lookup;
+use crate::cpu::{
+    plan::{Layout, Planner},
+    recipe::{Form, Layer, Recipe, ValueId, Want},
+    scope::{Affine, Scope},
+    steps::{Element, Operands, View},
+};
+use compress_compiler::{error::Result, node::Port, op::Op, ops::slice::Slice, tensor::DType, value};
+use compress_kernels as kernels;
+
+/// The value `want`, where it is made by moving elements.
+pub(super) fn recipe<'g>(s: &Scope<'g>, want: Want) -> Option<Recipe<'g>> {
+    let g = s.graph;
+    let id = want.port.node;
+    if !s.has(id) {
+        return None;
+    }
+    let operand = |slot: usize| asked(s, g.operand(id, slot)?, want.form);
+    let one = |layer: Take| Some(Recipe::of(vec![operand(0)?], layer));
+    let list = |slot: usize| g.operand(id, slot).map(|p| g.constant(p).and_then(|t| t.as_i64()));
+    let rank = s.rank(g.operand(id, 0)?)?;
+    s.rank(want.port)?;
+    match g.op(id) {
+        Op::Identity(_) => Some(Recipe::of(vec![operand(0)?], Same)),
+        Op::Dropout(op) if want.port.slot == 0 && !op.trains => Some(Recipe::of(vec![operand(0)?], Same)),
+        Op::Reshape(_) | Op::Flatten(_) | Op::Squeeze(_) | Op::Unsqueeze(_) => {
+            Some(Recipe::of(vec![operand(0)?], Reshape))
+        }
+        Op::Transpose(op) if rank <= MOST_AXES => {
+            Some(Recipe::of(vec![operand(0)?], Transpose(op.resolve(rank).ok()?)))
+        }
+        Op::Concat(op) => {
+            let operands: Vec<Want> = (0..g.operands(id).len()).map(operand).collect::<Option<_>>()?;
+            let tables = operands.iter().map(|_| None).collect();
+            Some(Recipe::of(operands, Concat { axis: value::axis(op.axis, rank).ok()?, tables }))
+        }
+        Op::Slice(_) => {
+            let (starts, ends) = (list(1)??, list(2)??);
+            let axes = list(3).map_or(Some(None), |a| a.map(Some))?;
+            let one_step = list(4).is_none_or(|s| s.is_some_and(|s| s.iter().all(|s| *s == 1)));
+            let axis = match &axes {
+                None => 0,
+                Some(axes) => value::axis(*axes.first()?, rank).ok()?,
+            };
+            (starts.len() == 1 && ends.len() == 1 && one_step)
+                .then(|| one(Take::Slice { axis, start: starts[0], end: ends[0] }))
+                .flatten()
+        }
+        Op::Split(op) => {
+            let sizes = list(1).map_or(Some(None), |s| s.map(Some))?;
+            one(Take::Part { split: op.clone(), axis: value::axis(op.axis, rank).ok()?, slot: want.port.slot, sizes })
+        }
+        _ => None,
+    }
+}
+
+/// The operand `port` in a form: as the codes behind it, or as it is.
+fn asked(s: &Scope, port: Port, form: Form) -> Option<Want> {
+    match (form, s.graph.fact(port).dtype?) {
+        (Form::Float, DType::F32) => Some(Want::float(port)),
+        (Form::Codes, DType::F32) => s.codes(port).map(|c| c.0),
+        (Form::Codes, DType::U8 | DType::I8) => Some(Want::codes(port)),
+        _ => None,
+    }
+}
+
+/// The codes under `y` of a Concat of values that have codes.
+pub(super) fn requantized_concat<'g>(s: &Scope<'g>, port: Port, y: Affine) -> Option<Recipe<'g>> {
+    let g = s.graph;
+    let id = s.inner(port)?;
+    let Op::Concat(op) = g.op(id) else { return None };
+    let axis = value::axis(op.axis, s.rank(port)?).ok()?;
+    let parts: Vec<(Want, Affine)> = g.operands(id).into_iter().map(|p| s.codes(p?)).collect::<Option<_>>()?;
+    let tables = parts.iter().map(|(_, from)| Lookup::between(*from, y)).collect();
+    Some(Recipe::of(parts.into_iter().map(|p| p.0).collect(), Concat { axis, tables }))
+}
+
+/// The value itself.
+pub(super) struct Same;
+
+impl Layer for Same {
+    fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
+        let layout = p.layout(inputs[0]);
+        let view = p.read(inputs[0], layout);
+        p.alias(output, view, layout);
+        Ok(())
+    }
+}
+
+struct Reshape;
+
+impl Layer for Reshape {
+    fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
+        let x = p.dense(inputs[0]);
+        let (rows, width) = Layout::Plain.rows(p.dims(output));
+        p.alias(output, View { rows, width, stride: width, ..x }, Layout::Plain);
+        Ok(())
+    }
+}
+
+/// Calls `f` of the elements of `T`, by the form in which a value is held.
+macro_rules! by_form {
+    ($p:expr, $id:expr, $f:ident ( $($arg:expr),* )) => {
+        match $p.form($id) {
+            Form::Float => $f::<f32>($($arg),*),
+            Form::Codes => $f::<u8>($($arg),*),
+        }
+    };
+}
+
+/// The most axes that can be permuted.
+const MOST_AXES: usize = 8;
+
+struct Transpose(Vec<usize>);
+
+impl Layer for Transpose {
+    fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
+        let rank = self.0.len();
+        let layout = p.layout(inputs[0]);
+        // Axes in the order in which they lie.
+        let lie: Vec<usize> = layout.storage(&(0..rank).collect::<Vec<_>>());
+        let view = p.read(inputs[0], layout);
+        // Either end may already lie as the other wants it.
+        for to in [Layout::Plain, Layout::Pixels] {
+            if to.storage(&self.0) == lie {
+                p.alias(output, view, to);
+                return Ok(());
+            }
+        }
+        let dims = layout.storage(p.dims(inputs[0]));
+        let perm = self.0.iter().map(|axis| lie.iter().position(|l| l == axis).unwrap_or(*axis)).collect();
+        let view = p.gathered(inputs[0], view);
+        let y = p.output(output, Layout::Plain);
+        by_form!(p, output, permute(p, output, view, y, dims, perm));
+        Ok(())
+    }
+}
+
+fn permute<T: Element + kernels::Element>(
+    p: &mut Planner,
+    id: ValueId,
+    x: View,
+    y: View,
+    dims: Vec<usize>,
+    perm: Vec<usize>,
+) {
+    let rank = perm.len();
+    let front = rank.saturating_sub(2);
+    let (isa, work) = (p.isa(), x.len() as u64);
+    if rank >= 2 && y.is_dense() && perm[..front].iter().copied().eq(0..front) {
+        // Only the last two axes trade places.
+        let (batch, rows, columns) = (dims[..front].iter().product(), dims[front], dims[front + 1]);
+        return p.step("transpose", id, &[x], y, 0, work, move |o| {
+            let threads = o.threads;
+            let mut y = o.out::<T>();
+            let y = kernels::RowsMut::dense(y.data(), batch * columns, rows);
+            kernels::transpose::<T>(isa, o.slice(0), batch, rows, columns, y, threads);
+        });
+    }
+    p.step("transpose", id, &[x], y, 0, work, move |o| {
+        let x = o.slice::<T>(0);
+        kernels::permute(x, &dims, &perm, o.out::<T>().data());
+    });
+}
+
+fn copy<T: Element>(p: &mut Planner, id: ValueId, x: View, y: View) {
+    p.step("copy", id, &[x], y, 0, 0, |o: &mut Operands| kernels::copy::<T>(o.read(0), o.out()));
+}
+
+/// Values one behind the other along an axis; codes may be translated on the way.
+struct Concat {
+    axis: usize,
+    tables: Vec<Option<Lookup>>,
+}
+
+impl Layer for Concat {
+    fn joins_along(&self) -> Option<usize> {
+        self.tables.iter().all(Option::is_none).then_some(self.axis)
+    }
+
+    fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
+        let dims = p.dims(output).to_vec();
+        let any_pixels = inputs.iter().any(|id| p.layout(*id) == Layout::Pixels);
+        let layout = match p.placed(output) {
+            Some(layout) => layout,
+            None if dims.len() > 2 && any_pixels => Layout::Pixels,
+            None => Layout::Plain,
+        };
+        let at = layout.place_of(self.axis, dims.len());
+        let all = layout.storage(&dims);
+        let last = at + 1 == all.len();
+        let whole = match p.placed(output) {
+            Some(_) => p.read(output, layout),
+            None if last => p.output(output, layout),
+            None => p.fresh(output, layout),
+        };
+        let behind: usize = all[at + 1..].iter().product();
+        let mut start = 0;
+        for (id, table) in inputs.iter().zip(&self.tables) {
+            let own = layout.storage(p.dims(*id));
+            let view = p.read(*id, layout);
+            let (rows, width) = (own[..at].iter().product(), own[at..].iter().product());
+            // Rows of the part within rows of the whole.
+            let stride = if last { whole.stride } else { all[at] * behind };
+            let to = View { place: whole.place, offset: whole.offset + start * behind, rows, width, stride };
+            // What was written there already is there.
+            if (view.place, view.offset) != (to.place, to.offset) {
+                let from = match view.reshaped(rows, width) {
+                    Some(from) => from,
+                    None => View { rows, width, stride: width, ..p.gathered(*id, view) },
+                };
+                match table {
+                    Some(table) => table.step(p, output, from, to),
+                    None => by_form!(p, output, copy(p, output, from, to)),
+                }
+            }
+            start += own[at];
+        }
+        Ok(())
+    }
+}
+
+/// One range along one axis.
+enum Take {
+    Slice { axis: usize, start: i64, end: i64 },
+    Part { split: compress_compiler::ops::split::Split, axis: usize, slot: usize, sizes: Option<Vec<i64>> },
+}
+
+impl Take {
+    /// The axis, the first entry, and how many.
+    fn range(&self, dims: &[usize]) -> Result<(usize, usize, usize)> {
+        Ok(match self {
+            Self::Slice { axis, start, end } => {
+                let taken = Slice::take(*axis, dims[*axis] as i64, *start, *end, 1)?;
+                (*axis, taken.start as usize, taken.count as usize)
+            }
+            Self::Part { split, axis, slot, sizes } => {
+                let sizes = split.sizes(sizes.as_deref(), dims[*axis] as i64)?;
+                (*axis, sizes[..*slot].iter().sum::<i64>() as usize, sizes[*slot] as usize)
+            }
+        })
+    }
+}
+
+impl Layer for Take {
+    fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
+        let layout = p.layout(inputs[0]);
+        let view = p.read(inputs[0], layout);
+        let dims = p.dims(inputs[0]).to_vec();
+        let (axis, first, count) = self.range(&dims)?;
+        let at = layout.place_of(axis, dims.len());
+        let all = layout.storage(&dims);
+        let behind: usize = all[at + 1..].iter().product();
+        let (rows, width) = layout.rows(p.dims(output));
+        if at + 1 == all.len() {
+            // Columns of every row.
+            p.alias(output, View { offset: view.offset + first, rows, width, ..view }, layout);
+            return Ok(());
+        }
+        let view = p.gathered(inputs[0], view);
+        let outer: usize = all[..at].iter().product();
+        let offset = view.offset + first * behind;
+        let taken = View { offset, rows: outer, width: count * behind, stride: all[at] * behind, ..view };
+        if outer == 1 {
+            p.alias(output, View { rows, width, stride: width, ..taken }, layout);
+            return Ok(());
+        }
+        let y = p.fresh(output, layout);
+        let to = View { rows: outer, width: count * behind, stride: count * behind, ..y };
+        by_form!(p, output, copy(p, output, taken, to));
+        Ok(())
+    }
+}

@@ -1,0 +1,183 @@
+//! Pools over windows and over whole images.
+
+use crate::cpu::{
+    plan::{Layout, Planner},
+    recipe::{Form, Layer, Recipe, ValueId, Want},
+    scope::{Affine, Scope},
+    window::window,
+};
+use compress_compiler::{
+    error::Result,
+    node::{NodeId, Port},
+    op::Op,
+    ops::{
+        pool::{Pool, PoolKind},
+        reduce::ReduceKind,
+    },
+    tensor::DType,
+};
+use compress_kernels::{self as kernels, Divisor, Rescale};
+
+/// What is pooled, and how.
+enum Kind<'g> {
+    Max(&'g Pool),
+    Average(&'g Pool),
+    /// The average of each image.
+    Whole,
+}
+
+fn kind<'g>(s: &Scope<'g>, id: NodeId) -> Option<(Port, Kind<'g>)> {
+    let g = s.graph;
+    if !s.has(id) {
+        return None;
+    }
+    let x = g.operand(id, 0)?;
+    let rank = s.rank(x)?;
+    let kind = match g.op(id) {
+        Op::Pool(op) if op.kind == PoolKind::Max && !op.indices && matches!(rank, 3 | 4) => Kind::Max(op),
+        Op::Pool(op) if op.kind == PoolKind::Average && matches!(rank, 3 | 4) => Kind::Average(op),
+        Op::GlobalPool(op) if op.kind == PoolKind::Average && rank > 2 => Kind::Whole,
+        // The mean over all axes behind the channels is the same.
+        Op::Reduce(op) if op.kind == ReduceKind::Mean && rank > 2 => {
+            let axes = g.constant(g.operand(id, 1)?)?.as_i64()?;
+            let mut axes = op.axes(Some(&axes), rank).ok()?;
+            axes.sort_unstable();
+            if axes != (2..rank).collect::<Vec<_>>() {
+                return None;
+            }
+            Kind::Whole
+        }
+        _ => return None,
+    };
+    Some((x, kind))
+}
+
+/// The value `want`, where it is a pool: of floats, or the maximum of codes.
+pub(super) fn recipe<'g>(s: &Scope<'g>, want: Want) -> Option<Recipe<'g>> {
+    let (x, kind) = kind(s, want.port.node)?;
+    let codes = || s.codes(x).map(|c| c.0).or(s.has_codes(x).then_some(Want::codes(x)));
+    match (want.form, kind) {
+        (Form::Codes, Kind::Max(op)) => Some(Recipe::of(vec![codes()?], Max(op.clone()))),
+        (Form::Codes, _) => None,
+        (Form::Float, _) if s.graph.fact(x).dtype != Some(DType::F32) => None,
+        (Form::Float, Kind::Max(op)) => Some(Recipe::of(vec![Want::float(x)], Max(op.clone()))),
+        (Form::Float, Kind::Average(op)) => Some(Recipe::of(vec![Want::float(x)], Average::of(op.clone(), None))),
+        (Form::Float, Kind::Whole) => Some(Recipe::of(vec![Want::float(x)], Whole(None))),
+    }
+}
+
+/// The codes under `y` of the value `port`, where it is an average of codes.
+pub(super) fn requantized<'g>(s: &Scope<'g>, port: Port, y: Affine) -> Option<Recipe<'g>> {
+    let (x, kind) = kind(s, s.inner(port)?)?;
+    let (codes, of) = s.codes(x)?;
+    let rescale = Rescale { x_scale: of.scale, x_zero: of.zero, y_scale: y.scale, y_zero: y.zero };
+    match kind {
+        Kind::Max(_) => None,
+        Kind::Average(op) => Some(Recipe::of(vec![codes], Average::of(op.clone(), Some(rescale)))),
+        Kind::Whole => Some(Recipe::of(vec![codes], Whole(Some(rescale)))),
+    }
+}
+
+/// The sizes of a window with a first axis of 1 where there is but one.
+fn taps(kernel: &[i64]) -> [usize; 2] {
+    match *kernel {
+        [h, w] => [h as usize, w as usize],
+        _ => [1, kernel.first().map_or(1, |w| *w as usize)],
+    }
+}
+
+struct Max(Pool);
+
+impl Layer for Max {
+    fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
+        let window = window(&self.0.window, taps(&self.0.kernel), p.dims(inputs[0]), p.dims(output));
+        let (x, y) = (p.read(inputs[0], Layout::Pixels), p.output(output, Layout::Pixels));
+        let (isa, work) = (p.isa(), (y.len() * window.taps()) as u64);
+        match p.form(output) {
+            Form::Float => p.step("max_pool", output, &[x], y, 0, work, move |o| {
+                kernels::max_pool::<f32>(isa, o.read(0), &window, o.out(), o.threads);
+            }),
+            Form::Codes => p.step("max_pool_i8", output, &[x], y, 0, work / 4, move |o| {
+                kernels::max_pool::<u8>(isa, o.read(0), &window, o.out(), o.threads);
+            }),
+        }
+        Ok(())
+    }
+}
+
+/// The average of floats; or of codes, with what they stand for before and after.
+struct Average {
+    pool: Pool,
+    codes: Option<Rescale>,
+}
+
+impl Average {
+    fn of(pool: Pool, codes: Option<Rescale>) -> Self {
+        Self { pool, codes }
+    }
+
+    /// How many taps count at each position along an axis: those inside of the image, or also
+    /// those in the padding, but never those beyond it (the overhang of ceil_mode).
+    fn counts(&self, axis: usize, size: usize, positions: usize) -> Vec<usize> {
+        let (w, taps) = (&self.pool.window, self.pool.kernel[axis] as usize);
+        let (begin, end) = w.padding(axis, size as i64, taps as i64);
+        let (begin, end) = (begin as usize, end as usize);
+        let counted = if self.pool.count_include_pad { 0..begin + size + end } else { begin..begin + size };
+        let (stride, dilation) = (w.stride(axis) as usize, w.dilation(axis) as usize);
+        let inside = |at: usize| (0..taps).filter(|t| counted.contains(&(at * stride + t * dilation))).count();
+        (0..positions).map(inside).collect()
+    }
+}
+
+impl Layer for Average {
+    fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
+        let (dims, made) = (p.dims(inputs[0]).to_vec(), p.dims(output).to_vec());
+        let window = window(&self.pool.window, taps(&self.pool.kernel), &dims, &made);
+        let mut counts: Vec<Vec<usize>> = (2..dims.len()).map(|i| self.counts(i - 2, dims[i], made[i])).collect();
+        if counts.len() == 1 {
+            counts.insert(0, vec![1]);
+        }
+        let (x, y) = (p.read(inputs[0], Layout::Pixels), p.output(output, Layout::Pixels));
+        let (isa, work) = (p.isa(), (y.len() * window.taps()) as u64);
+        match self.codes {
+            None => p.step("average_pool", output, &[x], y, 0, work, move |o| {
+                let counts = [&counts[0][..], &counts[1][..]];
+                let (x, threads) = (o.read(0), o.threads);
+                kernels::average_pool(isa, x, &window, Divisor::Counts(counts), o.out(), threads);
+            }),
+            Some(rescale) => p.step("average_pool_i8", output, &[x], y, 0, work, move |o| {
+                let counts = [&counts[0][..], &counts[1][..]];
+                let (x, threads) = (o.read(0), o.threads);
+                kernels::average_pool8(isa, x, &window, Divisor::Counts(counts), rescale, o.out(), threads);
+            }),
+        }
+        Ok(())
+    }
+}
+
+/// The average of each image; of codes, with what they stand for before and after.
+struct Whole(Option<Rescale>);
+
+impl Layer for Whole {
+    fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
+        let dims = p.dims(inputs[0]);
+        let (images, channels) = (dims[0], dims[1]);
+        let x = p.read(inputs[0], Layout::Pixels);
+        // One row an image: without the axes of the image, or where these are 1, both layouts are this.
+        let made = match p.dims(output).len() {
+            2 => p.output(output, Layout::Plain),
+            _ => p.output(output, Layout::Pixels),
+        };
+        debug_assert_eq!((made.rows, made.width), (images, channels));
+        let (isa, work) = (p.isa(), x.len() as u64);
+        match self.0 {
+            None => p.step("global_average_pool", output, &[x], made, 0, work, move |o| {
+                kernels::global_average(isa, o.read(0), images, o.out(), o.threads);
+            }),
+            Some(rescale) => p.step("global_average_pool_i8", output, &[x], made, 0, work, move |o| {
+                kernels::global_average8(isa, o.read(0), images, rescale, o.out(), o.threads);
+            }),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,464 @@
+//! Conv, Gemm and MatMul by constant weights, with what follows them.
+
+use super::norm;
+use crate::cpu::{
+    plan::{Layout, Planner},
+    recipe::{Form, Layer, Recipe, ValueId, Want},
+    scope::{Affine, Scope},
+    window::window,
+};
+use compress_compiler::{
+    error::Result,
+    node::{NodeId, Port},
+    op::Op,
+    ops::{binary::Binary, window::Window as OpWindow},
+    tensor::{DType, Tensor},
+};
+use compress_kernels::{Conv8, ConvF, Depthwise8, DepthwiseF, Finish8, Isa, Window};
+use std::sync::Arc;
+
+/// A product of an activation and a constant weight.
+struct Product<'g> {
+    /// The activation.
+    x: Port,
+    /// The weight's value.
+    weight: Port,
+    bias: Option<Port>,
+    kind: Kind<'g>,
+    /// What the product and the bias are multiplied by.
+    alpha: f32,
+    beta: f32,
+    /// A BatchNormalization of the result.
+    norm: Option<NodeId>,
+}
+
+#[derive(Clone, Copy)]
+enum Kind<'g> {
+    Conv {
+        window: &'g OpWindow,
+        groups: usize,
+    },
+    /// The last axis by a matrix; whether that is `[outputs, inputs]`.
+    Rows {
+        transposed: bool,
+    },
+}
+
+/// A weight as `[outputs][taps][channels of a group]`.
+struct Weight<T> {
+    data: Vec<T>,
+    outputs: usize,
+    taps: usize,
+    channels: usize,
+    groups: usize,
+    /// The sizes of the window, with a first axis of 1 where there is but one.
+    kernel: [usize; 2],
+}
+
+fn product<'g>(s: &Scope<'g>, id: NodeId) -> Option<Product<'g>> {
+    let g = s.graph;
+    if !s.has(id) {
+        return None;
+    }
+    let (x, weight) = (g.operand(id, 0)?, g.operand(id, 1)?);
+    let shape = weight_shape(s, weight)?;
+    let bias = g.operand(id, 2);
+    if g.fact(x).dtype != Some(DType::F32) || s.is_constant(x) || bias.is_some_and(|b| !s.is_constant(b)) {
+        return None;
+    }
+    let (kind, alpha, beta) = match g.op(id) {
+        Op::Conv(op) if matches!(shape.len(), 3 | 4) && s.rank(x) == Some(shape.len()) => {
+            (Kind::Conv { window: &op.window, groups: op.group as usize }, 1.0, 1.0)
+        }
+        Op::Gemm(op) if !op.trans_a => (Kind::Rows { transposed: op.trans_b }, op.alpha, op.beta),
+        Op::MatMul(_) if shape.len() == 2 && s.rank(x)? >= 2 => (Kind::Rows { transposed: false }, 1.0, 1.0),
+        _ => return None,
+    };
+    let outputs = match kind {
+        Kind::Conv { .. } | Kind::Rows { transposed: true } => shape[0],
+        Kind::Rows { transposed: false } => shape[1],
+    };
+    let channels: usize = shape.iter().product::<usize>().checked_div(outputs)?;
+    let bias_fits = bias.is_none_or(|b| {
+        let dims = s.graph.fact(b).fixed();
+        dims.is_some_and(|d| {
+            let n: usize = d.iter().product();
+            n == 1 || n == outputs && d.last() == Some(&n)
+        })
+    });
+    (channels > 0 && bias_fits).then_some(Product { x, weight, bias, kind, alpha, beta, norm: None })
+}
+
+/// The product `port`, or the one of which it is the BatchNormalization.
+fn normalised<'g>(s: &Scope<'g>, port: Port) -> Option<Product<'g>> {
+    let id = port.node;
+    if !matches!(s.graph.op(id), Op::BatchNorm(_)) {
+        return product(s, id);
+    }
+    let x = s.graph.operand(id, 0)?;
+    s.inner(x)?;
+    (s.has(id) && port.slot == 0 && norm::is_constant(s, id)).then_some(())?;
+    // Only a convolution has its channels where the normalisation looks for them.
+    product(s, x.node).filter(|p| matches!(p.kind, Kind::Conv { .. })).map(|p| Product { norm: Some(id), ..p })
+}
+
+fn weight_shape(s: &Scope, weight: Port) -> Option<Vec<usize>> {
+    let shape = s.graph.fact(weight).fixed().filter(|_| s.is_constant(weight))?;
+    (shape.len() >= 2).then_some(shape)
+}
+
+/// Brings a weight into the order that kernels take.
+fn ordered<T: Copy>(kind: Kind, shape: &[usize], data: &[T]) -> Weight<T> {
+    match kind {
+        Kind::Conv { groups, .. } => {
+            let (outputs, channels) = (shape[0], shape[1]);
+            let kernel = match shape[2..] {
+                [h, w] => [h, w],
+                _ => [1, shape[2]],
+            };
+            let taps = kernel[0] * kernel[1];
+            let mut to = Vec::with_capacity(data.len());
+            for of_output in data.chunks_exact((channels * taps).max(1)) {
+                for tap in 0..taps {
+                    to.extend((0..channels).map(|c| of_output[c * taps + tap]));
+                }
+            }
+            Weight { data: to, outputs, taps, channels, groups, kernel }
+        }
+        Kind::Rows { transposed } => {
+            let (outputs, channels) = if transposed { (shape[0], shape[1]) } else { (shape[1], shape[0]) };
+            let data = match transposed {
+                true => data.to_vec(),
+                false => (0..outputs).flat_map(|o| (0..channels).map(move |c| data[c * outputs + o])).collect(),
+            };
+            Weight { data, outputs, taps: 1, channels, groups: 1, kernel: [1, 1] }
+        }
+    }
+}
+
+/// One entry an output.
+fn vector(t: Option<Tensor>, outputs: usize, factor: f32) -> Vec<f32> {
+    match t.as_ref().and_then(Tensor::as_f32) {
+        None => vec![0.0; outputs],
+        Some(v) if v.len() == 1 => vec![v[0] * factor; outputs],
+        Some(v) => v.iter().map(|v| v * factor).collect(),
+    }
+}
+
+/// The float value `port`: a product, then perhaps a sum with another value, then bounds.
+pub(super) fn float<'g>(s: &Scope<'g>, port: Port) -> Option<Recipe<'g>> {
+    let (at, low, high) = s.unclamped(port);
+    if let Some(p) = normalised(s, at) {
+        return scaled(s, &p, low, high).or_else(|| floating(s, p, None, low, high));
+    }
+    if !matches!(s.graph.op(at.node), Op::Binary(Binary::Add)) || !s.has(at.node) {
+        return None;
+    }
+    let (a, b) = (s.graph.operand(at.node, 0)?, s.graph.operand(at.node, 1)?);
+    [(a, b), (b, a)].into_iter().find_map(|(a, b)| {
+        s.inner(a)?;
+        let p = normalised(s, a).filter(|p| s.codes(p.x).is_none())?;
+        let dense = match p.kind {
+            Kind::Conv { groups, .. } => groups == 1,
+            Kind::Rows { .. } => true,
+        };
+        (dense && s.same_shape(a, b) && a != b).then(|| floating(s, p, Some(b), low, high)).flatten()
+    })
+}
+
+fn floating<'g>(s: &Scope<'g>, p: Product<'g>, add: Option<Port>, low: f32, high: f32) -> Option<Recipe<'g>> {
+    let mut operands = vec![Want::float(p.x)];
+    operands.extend(add.map(Want::float));
+    let weight = s.constant_later(p.weight);
+    let bias = p.bias.map(|b| s.constant_later(b));
+    let norm = match p.norm {
+        Some(id) => Some(norm::factors(s, id)?),
+        None => None,
+    };
+    Some(Recipe::with(operands, move |isa| {
+        let t = weight()?;
+        let values = t.as_f32().unwrap_or_default();
+        let mut w = ordered(p.kind, t.shape(), &values);
+        w.data.iter_mut().filter(|_| p.alpha != 1.0).for_each(|v| *v *= p.alpha);
+        let mut bias = vector(bias.map(|b| b()).transpose()?, w.outputs, p.beta);
+        if let Some((factors, offsets)) = norm {
+            let depth = w.taps * w.channels;
+            for (of_output, factor) in w.data.chunks_exact_mut(depth).zip(&factors) {
+                of_output.iter_mut().for_each(|v| *v *= factor);
+            }
+            bias.iter_mut()
+                .zip(factors.iter().zip(&offsets))
+                .for_each(|(b, (factor, offset))| *b = *b * factor + offset);
+        }
+        Ok(Floating { kernel: FloatKernel::new(isa, &w, bias, low, high), at: Place::of(&p.kind, w.kernel) })
+    }))
+}
+
+/// An integer product: its weight and what it is made of.
+struct Integer<'g> {
+    p: Product<'g>,
+    codes: Want,
+    x: Affine,
+    /// The quantised weight, its scales, and its zero point (of unsigned ones).
+    weight: Tensor,
+    scales: Vec<f32>,
+    /// The bias in units of `x.scale * scales`, if it is quantised so.
+    bias: Option<Vec<i32>>,
+}
+
+fn integer<'g>(s: &Scope<'g>, p: &Product<'g>) -> Option<Integer<'g>> {
+    let g = s.graph;
+    let (codes, x) = s.codes(p.x)?;
+    let Op::Dequantize(op) = g.op(p.weight.node) else { return None };
+    let operand = |slot: usize| g.operand(p.weight.node, slot);
+    let (weight, scales) = (g.constant(operand(0)?)?, g.constant(operand(1)?)?);
+    let zeros = match operand(2) {
+        Some(z) => g.constant(z)?.as_i64()?,
+        None => vec![0],
+    };
+    // Unsigned weights around 128 are signed ones around 0.
+    let zero = match weight.dtype() {
+        DType::I8 => 0,
+        DType::U8 => 128,
+        _ => return None,
+    };
+    let shape = weight.shape();
+    let (axis, outputs) = match p.kind {
+        Kind::Conv { .. } | Kind::Rows { transposed: true } => (0, shape[0]),
+        Kind::Rows { transposed: false } => (1, shape[1]),
+    };
+    let along = op.grain.axis == axis || op.grain.axis == axis - shape.len() as i64;
+    let per_output = scales.len() == 1 || along && scales.shape() == [outputs];
+    let per_sum = weight.len() / outputs;
+    let sound = op.grain.block == 0
+        && p.norm.is_none()
+        && per_output
+        && scales.dtype() == DType::F32
+        && zeros.iter().all(|z| *z == zero)
+        && p.alpha == 1.0
+        && Conv8::fits(per_sum);
+    if !sound {
+        return None;
+    }
+    let scales = scales.as_f32()?;
+    let scales: Vec<f32> = if scales.len() == 1 { vec![scales[0]; outputs] } else { scales.to_vec() };
+    let bias = match p.bias {
+        None => Some(vec![0; outputs]),
+        Some(b) if p.beta == 1.0 => integer_bias(s, b, x, &scales),
+        Some(_) => None,
+    };
+    let p = Product { ..*p };
+    Some(Integer { p, codes, x, weight: weight.clone(), scales, bias })
+}
+
+/// The 32-bit bias behind a DequantizeLinear whose scale is that of the sums.
+fn integer_bias(s: &Scope, port: Port, x: Affine, scales: &[f32]) -> Option<Vec<i32>> {
+    let g = s.graph;
+    let Op::Dequantize(_) = g.op(port.node) else { return None };
+    let bias = g.constant(g.operand(port.node, 0)?).filter(|t| t.dtype() == DType::I32)?;
+    let of = g.constant(g.operand(port.node, 1)?)?.as_f32()?.into_owned();
+    if let Some(z) = g.operand(port.node, 2)
+        && g.constant(z)?.as_i64()?.iter().any(|z| *z != 0)
+    {
+        return None;
+    }
+    let same = |(i, w): (usize, &f32)| {
+        let own = of[if of.len() == 1 { 0 } else { i }];
+        (own - x.scale * w).abs() <= 1e-5 * own.abs()
+    };
+    let fits = bias.len() == scales.len() && (of.len() == 1 || of.len() == scales.len());
+    (fits && scales.iter().enumerate().all(same))
+        .then(|| bias.as_i64().map(|v| v.into_iter().map(|v| v as i32).collect()))
+        .flatten()
+}
+
+impl Integer<'_> {
+    fn weight(&self) -> Weight<i8> {
+        let flip = if self.weight.dtype() == DType::U8 { 128 } else { 0 };
+        let data: Vec<i8> = self.weight.bytes().iter().map(|b| (b ^ flip) as i8).collect();
+        ordered(self.p.kind, self.weight.shape(), &data)
+    }
+
+    fn recipe<'g>(self, finish: impl FnOnce(&Self) -> Result<Finish8> + 'g) -> Recipe<'g>
+    where
+        Self: 'g,
+    {
+        Recipe::with(vec![self.codes], move |isa| {
+            let w = self.weight();
+            let finish = finish(&self)?;
+            Ok(Coded { kernel: CodeKernel::new(isa, &w, self.x.zero, finish), at: Place::of(&self.p.kind, w.kernel) })
+        })
+    }
+}
+
+/// An integer product whose sums become floats.
+fn scaled<'g>(s: &Scope<'g>, p: &Product<'g>, min: f32, max: f32) -> Option<Recipe<'g>> {
+    let i = integer(s, p)?;
+    let bias = p.bias.map(|b| s.constant_later(b));
+    let beta = p.beta;
+    Some(i.recipe(move |i| {
+        let scale: Vec<f32> = i.scales.iter().map(|w| i.x.scale * w).collect();
+        let bias = vector(bias.map(|b| b()).transpose()?, scale.len(), beta);
+        Ok(Finish8::Scale { bias, scale, min, max })
+    }))
+}
+
+/// An integer product whose sums become the codes of what `port` is, under `y`.
+pub(super) fn requantized<'g>(s: &Scope<'g>, port: Port, y: Affine) -> Option<Recipe<'g>> {
+    s.inner(port)?;
+    let (at, low, high) = s.unclamped(port);
+    s.inner(at)?;
+    let i = integer(s, &product(s, at.node)?)?;
+    i.bias.as_ref()?;
+    Some(i.recipe(move |i| {
+        // In this order, as ONNX Runtime has it.
+        let scale = i.scales.iter().map(|w| i.x.scale * w / y.scale).collect();
+        let bias = i.bias.clone().unwrap_or_default();
+        Ok(Finish8::Requantize { bias, scale, zero: y.zero, min: y.quantize(low), max: y.quantize(high) })
+    }))
+}
+
+/// Where a product slides.
+enum Place {
+    Window { window: OpWindow, kernel: [usize; 2] },
+    Rows,
+}
+
+impl Place {
+    /// One name for windows, one for rows.
+    fn name(&self, window: &'static str, rows: &'static str) -> &'static str {
+        if matches!(self, Self::Rows) { rows } else { window }
+    }
+
+    fn of(kind: &Kind, kernel: [usize; 2]) -> Self {
+        match kind {
+            Kind::Conv { window, .. } => Self::Window { window: (*window).clone(), kernel },
+            Kind::Rows { .. } => Self::Rows,
+        }
+    }
+
+    /// The layout of both ends, and the window.
+    fn at(&self, x: &[usize], y: &[usize]) -> (Layout, Window) {
+        match self {
+            Self::Window { window: w, kernel } => (Layout::Pixels, window(w, *kernel, x, y)),
+            Self::Rows => (Layout::Plain, Window::pixel(Layout::Plain.rows(x).0)),
+        }
+    }
+}
+
+#[derive(Clone)]
+enum FloatKernel {
+    Dense(Arc<ConvF>),
+    Depthwise(Arc<DepthwiseF>),
+}
+
+impl FloatKernel {
+    fn new(isa: Isa, w: &Weight<f32>, bias: Vec<f32>, low: f32, high: f32) -> Self {
+        match w.channels == 1 && w.outputs == w.groups {
+            true => Self::Depthwise(Arc::new(DepthwiseF::new(isa, &w.data, w.taps, w.outputs, bias, low, high))),
+            false => {
+                let conv = ConvF::new(isa, &w.data, w.outputs, w.kernel, w.channels, w.groups, bias, low, high);
+                Self::Dense(Arc::new(conv))
+            }
+        }
+    }
+}
+
+struct Floating {
+    kernel: FloatKernel,
+    at: Place,
+}
+
+impl Layer for Floating {
+    fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
+        let (layout, window) = self.at.at(p.dims(inputs[0]), p.dims(output));
+        let mut reads = vec![p.read(inputs[0], layout)];
+        reads.extend(inputs.get(1).map(|add| p.read(*add, layout)));
+        let y = p.output(output, layout);
+        match self.kernel.clone() {
+            FloatKernel::Dense(k) => {
+                let work = k.macs(&window);
+                let scratch = k.scratch(&window, p.threads(work));
+                let sums = reads.len() > 1;
+                p.step(self.at.name("conv_f32", "gemm_f32"), output, &reads, y, scratch, work, move |o| {
+                    let (x, add, threads) = (o.read(0), sums.then(|| o.read(1)), o.threads);
+                    let (y, scratch) = o.write();
+                    k.run(x, &window, add, y, scratch, threads);
+                });
+            }
+            FloatKernel::Depthwise(k) => {
+                let work = k.macs(&window);
+                let scratch = k.scratch(&window, p.threads(work));
+                p.step("depthwise_f32", output, &reads, y, scratch, work, move |o| {
+                    let (x, threads) = (o.read(0), o.threads);
+                    let (y, scratch) = o.write();
+                    k.run(x, &window, y, scratch, threads);
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone)]
+enum CodeKernel {
+    Dense(Arc<Conv8>),
+    Depthwise(Arc<Depthwise8>),
+}
+
+impl CodeKernel {
+    fn new(isa: Isa, w: &Weight<i8>, zero: u8, finish: Finish8) -> Self {
+        match w.channels == 1 && w.outputs == w.groups {
+            true => Self::Depthwise(Arc::new(Depthwise8::new(isa, &w.data, w.taps, w.outputs, zero, finish))),
+            false => {
+                let conv = Conv8::new(isa, &w.data, w.outputs, w.kernel, w.channels, w.groups, zero, finish);
+                Self::Dense(Arc::new(conv))
+            }
+        }
+    }
+}
+
+struct Coded {
+    kernel: CodeKernel,
+    at: Place,
+}
+
+impl Layer for Coded {
+    fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
+        let (layout, window) = self.at.at(p.dims(inputs[0]), p.dims(output));
+        let x = p.read(inputs[0], layout);
+        let y = p.output(output, layout);
+        let floats = p.form(output) == Form::Float;
+        match self.kernel.clone() {
+            CodeKernel::Dense(k) => {
+                let work = k.macs(&window);
+                let scratch = k.scratch(&window, p.threads(work));
+                p.step_from(1, self.at.name("conv_i8", "gemm_i8"), output, &[x], y, scratch, work, move |o| {
+                    let (x, threads) = (o.read(0), o.threads);
+                    if floats {
+                        let (y, scratch) = o.write();
+                        k.run_f32(x, &window, y, scratch, threads);
+                    } else {
+                        let (y, scratch) = o.write();
+                        k.run_u8(x, &window, y, scratch, threads);
+                    }
+                });
+            }
+            CodeKernel::Depthwise(k) => {
+                let work = k.macs(&window);
+                let scratch = k.scratch(&window, p.threads(work));
+                p.step_from(1, "depthwise_i8", output, &[x], y, scratch, work, move |o| {
+                    let (x, threads) = (o.read(0), o.threads);
+                    if floats {
+                        let (y, scratch) = o.write();
+                        k.run_f32(x, &window, y, scratch, threads);
+                    } else {
+                        let (y, scratch) = o.write();
+                        k.run_u8(x, &window, y, scratch, threads);
+                    }
+                });
+            }
+        }
+        Ok(())
+    }
+}

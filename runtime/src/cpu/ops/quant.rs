@@ -1,0 +1,158 @@
+//! QuantizeLinear and DequantizeLinear, with what lies between them.
+
+use super::{
+    elementwise::{self, Pair},
+    movement, pool, product,
+};
+use crate::cpu::{
+    plan::{Layout, Planner},
+    recipe::{Layer, Recipe, ValueId, Want},
+    scope::{Affine, Scope},
+    steps::View,
+};
+use compress_compiler::{error::Result, node::Port, op::Op, ops::binary::Binary, tensor::DType};
+use compress_kernels::{self as kernels, Add8, Isa, Mul8, Rows, RowsMut};
+
+/// The floats for which the codes of `port` stand.
+pub(super) fn dequantize<'g>(s: &Scope<'g>, port: Port) -> Option<Recipe<'g>> {
+    let (codes, affine) = s.codes(port)?;
+    Some(Recipe::of(vec![codes], Dequantize(affine)))
+}
+
+/// The codes that a QuantizeLinear makes, and those that a Relu or Clip makes of codes.
+pub(super) fn quantize<'g>(s: &Scope<'g>, port: Port) -> Option<Recipe<'g>> {
+    let g = s.graph;
+    let Op::Quantize(op) = g.op(port.node) else {
+        // The same codes, within bounds.
+        let (_, affine) = s.codes(port)?;
+        let (low, high) = s.bounds(port.node)?;
+        let (codes, _) = s.codes(g.operand(port.node, 0)?)?;
+        let bounded = |code: u8| code.clamp(affine.quantize(low), affine.quantize(high));
+        return Some(Recipe::of(vec![codes], Lookup::of(bounded)));
+    };
+    let x = g.operand(port.node, 0)?;
+    if op.grain.block != 0 {
+        return None;
+    }
+    let y = s.parameters(g.operand(port.node, 1)?, g.operand(port.node, 2), g.fact(port).dtype?)?;
+    product::requantized(s, x, y)
+        .or_else(|| arithmetic(s, x, y))
+        .or_else(|| pool::requantized(s, x, y))
+        .or_else(|| movement::requantized_concat(s, x, y))
+        .or_else(|| function(s, x, y))
+        .or_else(|| (g.fact(x).dtype == Some(DType::F32)).then(|| Recipe::of(vec![Want::float(x)], Quantize(y))))
+}
+
+/// Add or Mul of two values with codes, within bounds.
+fn arithmetic<'g>(s: &Scope<'g>, x: Port, y: Affine) -> Option<Recipe<'g>> {
+    let g = s.graph;
+    s.inner(x)?;
+    let (at, low, high) = s.unclamped(x);
+    s.inner(at)?;
+    let operand = |slot: usize| s.codes(g.operand(at.node, slot)?);
+    let (min, max) = (y.quantize(low), y.quantize(high));
+    let (y_scale, y_zero) = (y.scale, y.zero);
+    let kernel = |a: Affine, b: Affine| {
+        let (a_scale, a_zero, b_scale, b_zero) = (a.scale, a.zero, b.scale, b.zero);
+        Some(match g.op(at.node) {
+            Op::Binary(Binary::Add) => Pair::Add8(Add8 { a_scale, a_zero, b_scale, b_zero, y_scale, y_zero, min, max }),
+            Op::Binary(Binary::Mul) => Pair::Mul8(Mul8 { a_scale, a_zero, b_scale, b_zero, y_scale, y_zero, min, max }),
+            _ => return None,
+        })
+    };
+    let ((a, of_a), (b, of_b)) = (operand(0)?, operand(1)?);
+    Some(Recipe::of(vec![a, b], kernel(of_a, of_b)?))
+}
+
+/// Functions of one value with codes, one after the other: a table.
+fn function<'g>(s: &Scope<'g>, x: Port, y: Affine) -> Option<Recipe<'g>> {
+    let mut functions = vec![];
+    let mut at = x;
+    let (codes, affine) = loop {
+        if let Some(found) = s.codes(at) {
+            break found;
+        }
+        functions.push(elementwise::function(s, s.inner(at)?)?);
+        at = s.graph.operand(at.node, 0)?;
+    };
+    if functions.is_empty() && affine == y {
+        return Some(Recipe::of(vec![codes], movement::Same));
+    }
+    let mut values: Vec<f32> = (0..=255).map(|code| affine.dequantize(code)).collect();
+    for f in functions.iter().rev() {
+        let mut made = vec![0.0; values.len()];
+        kernels::unary(Isa::Portable, *f, Rows::dense(&values, 1, 256), RowsMut::dense(&mut made, 1, 256), 1);
+        values = made;
+    }
+    Some(Recipe::of(vec![codes], Lookup::of(|code| y.quantize(values[usize::from(code)]))))
+}
+
+/// A table of codes by codes.
+pub(super) struct Lookup(Box<[u8; 256]>);
+
+impl Lookup {
+    pub fn of(f: impl Fn(u8) -> u8) -> Self {
+        Self(Box::new(std::array::from_fn(|code| f(code as u8))))
+    }
+
+    /// The table by which codes under `from` become codes under `to`; none where they are the same.
+    pub fn between(from: Affine, to: Affine) -> Option<Self> {
+        (from != to).then(|| Self::of(|code| to.quantize(from.dequantize(code))))
+    }
+
+    /// Writes what the table makes of `x` to `y`.
+    pub fn step(&self, p: &mut Planner, made: ValueId, x: View, y: View) {
+        let (isa, table, work) = (p.isa(), self.0.clone(), y.len() as u64);
+        p.step("lookup", made, &[x], y, 0, work, move |o| {
+            kernels::lookup(isa, o.read(0), &table, o.out(), o.threads);
+        });
+    }
+}
+
+impl Layer for Lookup {
+    fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
+        let layout = p.layout(inputs[0]);
+        let (x, y) = (p.read(inputs[0], layout), p.output(output, layout));
+        self.step(p, output, x, y);
+        Ok(())
+    }
+}
+
+struct Dequantize(Affine);
+
+impl Layer for Dequantize {
+    fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
+        let layout = p.layout(inputs[0]);
+        let (x, y) = (p.read(inputs[0], layout), p.output(output, layout));
+        let (isa, Affine { scale, zero }, work) = (p.isa(), self.0, y.len() as u64);
+        p.step_from(1, "dequantize", output, &[x], y, 0, work, move |o| {
+            kernels::dequantize(isa, o.read(0), scale, zero, o.out(), o.threads);
+        });
+        Ok(())
+    }
+}
+
+struct Quantize(Affine);
+
+impl Layer for Quantize {
+    fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
+        let Affine { scale, zero } = self.0;
+        let (isa, layout, dims) = (p.isa(), p.layout(inputs[0]), p.dims(inputs[0]).to_vec());
+        // What has channels is most often read by pixels: it is turned on the way.
+        if layout == Layout::Plain && dims.len() > 2 {
+            let x = p.dense(inputs[0]);
+            let y = p.output(output, Layout::Pixels);
+            let (batch, channels, pixels) = (dims[0], dims[1], dims[2..].iter().product());
+            p.step_from(size_of::<f32>(), "quantize", output, &[x], y, 0, y.len() as u64, move |o| {
+                let threads = o.threads;
+                kernels::quantize_transpose(isa, o.slice(0), batch, channels, pixels, scale, zero, o.out(), threads);
+            });
+            return Ok(());
+        }
+        let (x, y) = (p.read(inputs[0], layout), p.output(output, layout));
+        p.step_from(size_of::<f32>(), "quantize", output, &[x], y, 0, y.len() as u64, move |o| {
+            kernels::quantize(isa, o.read(0), scale, zero, o.out(), o.threads);
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,80 @@
+//! Functions of whole rows: Softmax, LayerNormalization.
+
+use crate::cpu::{
+    plan::{Layout, Planner},
+    recipe::{Layer, Recipe, ValueId, Want},
+    scope::Scope,
+};
+use compress_compiler::{error::Result, node::Port, op::Op, ops::softmax::SoftmaxKind, tensor::DType, value};
+use compress_kernels as kernels;
+use std::sync::Arc;
+
+/// The float value `port`, where it is made row by row.
+pub(super) fn recipe<'g>(s: &Scope<'g>, port: Port) -> Option<Recipe<'g>> {
+    let g = s.graph;
+    let x = g.operand(port.node, 0)?;
+    let rank = s.rank(x).filter(|r| *r > 0)?;
+    if !s.has(port.node) || g.fact(x).dtype != Some(DType::F32) || port.slot != 0 {
+        return None;
+    }
+    match g.op(port.node) {
+        Op::Softmax(op) if !op.coerced && op.kind != SoftmaxKind::Hard => {
+            let axis = value::axis(op.axis, rank).ok()?;
+            // The axis that lies last, in one layout or the other.
+            let layout = match axis {
+                _ if axis + 1 == rank => Layout::Plain,
+                1 if rank > 2 => Layout::Pixels,
+                _ => return None,
+            };
+            Some(Recipe::of(vec![Want::float(x)], Softmax { log: op.kind == SoftmaxKind::Log, layout }))
+        }
+        Op::LayerNorm(op) if !op.statistics && op.stash_type == DType::F32 => {
+            let last = value::axis(op.axis, rank).ok()? + 1 == rank;
+            let scale = g.operand(port.node, 1)?;
+            let bias = g.operand(port.node, 2);
+            let vector = |p: Port| s.is_constant(p) && s.rank(p) == Some(1);
+            if !last || !vector(scale) || !bias.is_none_or(vector) {
+                return None;
+            }
+            let epsilon = op.epsilon;
+            let (scale, bias) = (s.constant_later(scale), bias.map(|b| s.constant_later(b)));
+            Some(Recipe::with(vec![Want::float(x)], move |_| {
+                let list = |t: compress_compiler::tensor::Tensor| t.as_f32().map(|v| v.to_vec()).unwrap_or_default();
+                let (scale, bias) = (list(scale()?), bias.map(|b| b()).transpose()?.map(list));
+                Ok(LayerNorm(Arc::new((scale, bias, epsilon))))
+            }))
+        }
+        _ => None,
+    }
+}
+
+struct Softmax {
+    log: bool,
+    layout: Layout,
+}
+
+impl Layer for Softmax {
+    fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
+        let (x, y) = (p.read(inputs[0], self.layout), p.output(output, self.layout));
+        let (isa, log) = (p.isa(), self.log);
+        p.step("softmax", output, &[x], y, 0, 8 * y.len() as u64, move |o| match log {
+            false => kernels::softmax(isa, o.read(0), o.out(), o.threads),
+            true => kernels::log_softmax(isa, o.read(0), o.out(), o.threads),
+        });
+        Ok(())
+    }
+}
+
+struct LayerNorm(Arc<(Vec<f32>, Option<Vec<f32>>, f32)>);
+
+impl Layer for LayerNorm {
+    fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
+        let (x, y) = (p.read(inputs[0], Layout::Plain), p.output(output, Layout::Plain));
+        let (isa, of) = (p.isa(), self.0.clone());
+        p.step("layer_norm", output, &[x], y, 0, 8 * y.len() as u64, move |o| {
+            let (scale, bias, epsilon) = &*of;
+            kernels::layer_norm(isa, o.read(0), scale, bias.as_deref(), *epsilon, o.out(), o.threads);
+        });
+        Ok(())
+    }
+}

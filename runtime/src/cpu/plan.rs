@@ -1,0 +1,509 @@
+//! From layers and shapes to steps and places.
+
+use super::{
+    arena::{Bytes, Life, Split, assign},
+    program::Program,
+    recipe::{Form, ValueId},
+    steps::{Call, Element, Operands, Place, READS, Seen, Spent, Step, View},
+};
+use compress_compiler::{
+    error::{Error, Result},
+    tensor::{DType, Tensor},
+};
+use compress_kernels::{self as kernels, Isa};
+use std::{borrow::Cow, collections::HashMap, time::Instant};
+
+/// In which order the elements of a value lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Layout {
+    /// As ONNX has them.
+    Plain,
+    /// The axis of channels, which is the second, last: one row a pixel.
+    Pixels,
+}
+
+impl Layout {
+    /// The sizes in the order in which they lie.
+    pub fn storage(self, dims: &[usize]) -> Vec<usize> {
+        let mut dims = dims.to_vec();
+        if self == Layout::Pixels && dims.len() > 2 {
+            let channels = dims.remove(1);
+            dims.push(channels);
+        }
+        dims
+    }
+
+    /// Where the axis `axis` of `rank` lies.
+    pub fn place_of(self, axis: usize, rank: usize) -> usize {
+        match axis {
+            1 if self == Layout::Pixels && rank > 2 => rank - 1,
+            2.. if self == Layout::Pixels => axis - 1,
+            _ => axis,
+        }
+    }
+
+    /// Rows and width of a value.
+    pub fn rows(self, dims: &[usize]) -> (usize, usize) {
+        match self.storage(dims).split_last() {
+            Some((width, rows)) => (rows.iter().product(), *width),
+            None => (1, 1),
+        }
+    }
+}
+
+/// Whether both layouts are the same for a value of these sizes.
+fn coincide(dims: &[usize]) -> bool {
+    dims.len() < 3 || dims[1] == 1 || dims[2..].iter().product::<usize>() <= 1
+}
+
+/// Work below this many operations is not worth a second thread.
+const WORTH_A_THREAD: u64 = 400_000;
+
+/// A constant of a plan.
+enum Constant {
+    Float(Vec<f32>),
+    Codes(Vec<u8>),
+}
+
+/// Where a value was put, and how.
+#[derive(Clone, Copy)]
+struct Located {
+    layout: Layout,
+    view: View,
+}
+
+/// A part of a Concat, to be written where the whole lies.
+struct Part {
+    whole: ValueId,
+    axis: usize,
+    start: usize,
+}
+
+/// Makes a plan.
+pub(super) struct Planner<'p> {
+    program: &'p Program,
+    shapes: Vec<Vec<usize>>,
+    threads: usize,
+    located: HashMap<ValueId, Located>,
+    converted: HashMap<(ValueId, Layout), View>,
+    parts: HashMap<ValueId, Part>,
+    lives: Vec<Life>,
+    constants: Vec<Constant>,
+    steps: Vec<Step>,
+    scratch: usize,
+    layer: Option<usize>,
+}
+
+/// Steps with places: what runs.
+pub(super) struct Plan {
+    shapes: Vec<Vec<usize>>,
+    threads: usize,
+    steps: Vec<Step>,
+    constants: Vec<Constant>,
+    /// Where each buffer begins.
+    places: Vec<usize>,
+    memory: Bytes,
+    scratch: Bytes,
+    outputs: Vec<(View, DType, Vec<usize>)>,
+    /// Values to show: after which step, by which number, where.
+    shown: Vec<(usize, usize, View)>,
+}
+
+/// Plans `program` for values of `shapes`.
+///
+/// # Errors
+/// What planning a layer raises, naming the node.
+pub(super) fn plan(program: &Program, shapes: Vec<Vec<usize>>, threads: usize) -> Result<Plan> {
+    let mut p = Planner {
+        program,
+        shapes,
+        threads,
+        located: HashMap::new(),
+        converted: HashMap::new(),
+        parts: HashMap::new(),
+        lives: vec![],
+        constants: vec![],
+        steps: vec![],
+        scratch: 0,
+        layer: None,
+    };
+    for (i, id) in program.inputs.iter().enumerate() {
+        let (rows, width) = Layout::Plain.rows(&p.shapes[*id]);
+        let mut view = View::dense(Place::Input(i), rows, width);
+        if program.values[*id].signed {
+            let unsigned = p.buffer(*id, rows, width);
+            p.step("relabel", *id, &[view], unsigned, 0, 0, |o| kernels::xor_sign(o.slice(0), o.out().data()));
+            view = unsigned;
+        }
+        p.located.insert(*id, Located { layout: Layout::Plain, view });
+    }
+    p.find_parts();
+    let mut shown = vec![];
+    let mut watched: HashMap<ValueId, Vec<usize>> = HashMap::new();
+    for (place, id) in &program.watch {
+        watched.entry(*id).or_default().push(*place);
+    }
+    for (i, layer) in program.layers.iter().enumerate() {
+        p.layer = Some(i);
+        layer.layer.plan(&mut p, &layer.inputs, layer.output).map_err(|e| e.at(&layer.label))?;
+        if let Some(places) = watched.get(&layer.output) {
+            let view = p.dense(layer.output);
+            p.touch(&view);
+            shown.extend(places.iter().map(|place| (p.steps.len(), *place, view)));
+        }
+    }
+    p.layer = None;
+    let mut outputs = vec![];
+    for id in &program.outputs {
+        outputs.push((p.dense(*id), program.values[*id].dtype(), p.shapes[*id].clone()));
+    }
+    for (view, ..) in &outputs {
+        p.touch(view);
+    }
+    let (places, bytes) = assign(&p.lives);
+    crate::memory::check(bytes, || "the activations of this batch".into())?;
+    Ok(Plan {
+        shapes: program.inputs.iter().map(|id| p.shapes[*id].clone()).collect(),
+        threads,
+        steps: p.steps,
+        constants: p.constants,
+        places,
+        memory: Bytes::new(bytes),
+        scratch: Bytes::new(p.scratch),
+        outputs,
+        shown,
+    })
+}
+
+impl Planner<'_> {
+    /// The shape of a value.
+    pub fn dims(&self, id: ValueId) -> &[usize] {
+        &self.shapes[id]
+    }
+
+    /// The instruction set.
+    pub fn isa(&self) -> Isa {
+        self.program.isa
+    }
+
+    /// The layout in which a value lies.
+    pub fn layout(&self, id: ValueId) -> Layout {
+        self.located[&id].layout
+    }
+
+    /// Whether a value is held as floats or as codes.
+    pub fn form(&self, id: ValueId) -> Form {
+        self.program.values[id].form
+    }
+
+    fn size(&self, id: ValueId) -> usize {
+        match self.form(id) {
+            Form::Float => size_of::<f32>(),
+            Form::Codes => 1,
+        }
+    }
+
+    /// Finds parts of Concats that nobody else reads.
+    fn find_parts(&mut self) {
+        let program = self.program;
+        let mut readers = vec![0; program.values.len()];
+        let ends = program.outputs.iter().chain(program.watch.iter().map(|w| &w.1));
+        for id in program.layers.iter().flat_map(|l| &l.inputs).chain(ends).chain(&program.inputs) {
+            readers[*id] += 1;
+        }
+        for layer in &program.layers {
+            let Some(axis) = layer.layer.joins_along() else { continue };
+            let mut start = 0;
+            for id in &layer.inputs {
+                if readers[*id] == 1 {
+                    self.parts.insert(*id, Part { whole: layer.output, axis, start });
+                }
+                start += self.shapes[*id][axis];
+            }
+        }
+    }
+
+    fn buffer(&mut self, id: ValueId, rows: usize, width: usize) -> View {
+        self.lives.push(Life { bytes: rows * width * self.size(id), first: self.steps.len(), last: self.steps.len() });
+        View::dense(Place::Buffer(self.lives.len() - 1), rows, width)
+    }
+
+    fn touch(&mut self, view: &View) {
+        if let Place::Buffer(b) = view.place {
+            self.lives[b].last = self.lives[b].last.max(self.steps.len());
+        }
+    }
+
+    /// A place for `id`, which the current layer makes in `layout`.
+    pub fn output(&mut self, id: ValueId, layout: Layout) -> View {
+        if let Some(view) = self.placed_in_whole(id, layout) {
+            self.located.insert(id, Located { layout, view });
+            return view;
+        }
+        self.fresh(id, layout)
+    }
+
+    /// A place for `id` that is not within another value.
+    pub fn fresh(&mut self, id: ValueId, layout: Layout) -> View {
+        let (rows, width) = layout.rows(&self.shapes[id]);
+        let view = self.buffer(id, rows, width);
+        self.located.insert(id, Located { layout, view });
+        view
+    }
+
+    /// The place of a part within the whole, which gets the layout of its first part; none where
+    /// the part's rows would not be rows there.
+    fn placed_in_whole(&mut self, id: ValueId, layout: Layout) -> Option<View> {
+        let Part { whole, axis, start } = *self.parts.get(&id)?;
+        let (own, all) = (layout.storage(&self.shapes[id]), layout.storage(&self.shapes[whole]));
+        let (rows, width) = layout.rows(&self.shapes[id]);
+        let at = layout.place_of(axis, all.len());
+        let (offset, stride) = if at + 1 == all.len() {
+            (start, all[at])
+        } else if own[..at].iter().all(|n| *n == 1) {
+            (start * own[at + 1..].iter().product::<usize>(), width)
+        } else {
+            return None;
+        };
+        if !self.located.contains_key(&whole) {
+            self.fresh(whole, layout);
+        }
+        let Located { layout: of_whole, view } = self.located[&whole];
+        (of_whole == layout).then_some(View { place: view.place, offset, rows, width, stride })
+    }
+
+    /// The layout of a value that was placed already, as some of its parts were.
+    pub fn placed(&self, id: ValueId) -> Option<Layout> {
+        self.located.get(&id).map(|l| l.layout)
+    }
+
+    /// Lets `id` be what lies at `view` already.
+    pub fn alias(&mut self, id: ValueId, view: View, layout: Layout) {
+        self.located.insert(id, Located { layout, view });
+    }
+
+    /// Keeps a constant, which `id` becomes.
+    pub fn constant(&mut self, id: ValueId, data: &Tensor) -> Result<()> {
+        let constant = match self.program.values[id].form {
+            Form::Float => Constant::Float(data.as_f32().ok_or_else(|| Error::bug("a float constant"))?.into_owned()),
+            Form::Codes => {
+                let flip = if data.dtype() == DType::I8 { 128 } else { 0 };
+                Constant::Codes(data.bytes().iter().map(|b| b ^ flip).collect())
+            }
+        };
+        self.constants.push(constant);
+        let (rows, width) = Layout::Plain.rows(&self.shapes[id]);
+        let view = View::dense(Place::Constant(self.constants.len() - 1), rows, width);
+        self.located.insert(id, Located { layout: Layout::Plain, view });
+        Ok(())
+    }
+
+    /// Where `id` is to be read in `layout`, converted if it must be.
+    pub fn read(&mut self, id: ValueId, layout: Layout) -> View {
+        let Located { layout: has, view } = self.located[&id];
+        if has == layout {
+            return view;
+        }
+        if let Some(view) = self.converted.get(&(id, layout)) {
+            return *view;
+        }
+        let (rows, width) = layout.rows(&self.shapes[id]);
+        let made = match coincide(&self.shapes[id]) {
+            true => match view.reshaped(rows, width) {
+                Some(view) => view,
+                None => self.gathered(id, view).reshaped(rows, width).unwrap_or(view),
+            },
+            false => self.convert(id, view, layout),
+        };
+        self.converted.insert((id, layout), made);
+        made
+    }
+
+    /// Where `id` is to be read as ONNX has it, without gaps.
+    pub fn dense(&mut self, id: ValueId) -> View {
+        let view = self.read(id, Layout::Plain);
+        if view.is_dense() { view } else { self.gathered(id, view) }
+    }
+
+    /// A copy without gaps.
+    pub fn gathered(&mut self, id: ValueId, view: View) -> View {
+        if view.is_dense() {
+            return view;
+        }
+        let to = self.buffer(id, view.rows, view.width);
+        match self.size(id) {
+            1 => self.step("copy", id, &[view], to, 0, 0, |o| kernels::copy::<u8>(o.read(0), o.out())),
+            _ => self.step("copy", id, &[view], to, 0, 0, |o| kernels::copy::<f32>(o.read(0), o.out())),
+        }
+        to
+    }
+
+    /// `[N, C, pixels]` to `[N, pixels, C]` or back.
+    fn convert(&mut self, id: ValueId, view: View, to: Layout) -> View {
+        let view = self.gathered(id, view);
+        let dims = &self.shapes[id];
+        let (batch, channels, pixels) = (dims[0], dims[1], dims[2..].iter().product::<usize>());
+        let (rows, columns) = if to == Layout::Pixels { (channels, pixels) } else { (pixels, channels) };
+        if let Place::Constant(i) = view.place {
+            let turned = match &self.constants[i] {
+                Constant::Float(x) => Constant::Float(turned(x, batch, rows, columns)),
+                Constant::Codes(x) => Constant::Codes(turned(x, batch, rows, columns)),
+            };
+            self.constants.push(turned);
+            let (rows, width) = to.rows(&self.shapes[id]);
+            return View::dense(Place::Constant(self.constants.len() - 1), rows, width);
+        }
+        let made = self.buffer(id, batch * columns, rows);
+        let (isa, work) = (self.isa(), made.len() as u64);
+        match self.size(id) {
+            1 => self.step("transpose", id, &[view], made, 0, work, move |o| {
+                kernels::transpose::<u8>(isa, o.slice(0), batch, rows, columns, o.out(), o.threads);
+            }),
+            _ => self.step("transpose", id, &[view], made, 0, work, move |o| {
+                kernels::transpose::<f32>(isa, o.slice(0), batch, rows, columns, o.out(), o.threads);
+            }),
+        }
+        let (rows, width) = to.rows(&self.shapes[id]);
+        View { rows, width, stride: width, ..made }
+    }
+
+    /// How many threads `work` operations are worth.
+    pub fn threads(&self, work: u64) -> usize {
+        if work < WORTH_A_THREAD { 1 } else { self.threads }
+    }
+
+    /// Adds a step that makes `made` of values at `reads`; all are of the types of the value
+    /// that is written unless [`Planner::step_from`] is used.
+    pub fn step(
+        &mut self,
+        kernel: &'static str,
+        made: ValueId,
+        reads: &[View],
+        write: View,
+        scratch: usize,
+        work: u64,
+        call: impl Fn(&mut Operands) + Send + Sync + 'static,
+    ) {
+        self.step_from(self.size(made), kernel, made, reads, write, scratch, work, call);
+    }
+
+    /// As [`Planner::step`], where elements of `size` bytes are read.
+    #[allow(clippy::too_many_arguments)]
+    pub fn step_from(
+        &mut self,
+        size: usize,
+        kernel: &'static str,
+        made: ValueId,
+        reads: &[View],
+        write: View,
+        scratch: usize,
+        work: u64,
+        call: impl Fn(&mut Operands) + Send + Sync + 'static,
+    ) {
+        assert!(reads.len() <= READS, "a step of {} operands", reads.len());
+        reads.iter().for_each(|v| self.touch(v));
+        self.touch(&write);
+        self.scratch = self.scratch.max(scratch);
+        let threads = self.threads(work);
+        let call: Call = Box::new(call);
+        let sizes = (size, self.size(made));
+        self.steps.push(Step { layer: self.layer, kernel, reads: reads.to_vec(), write, sizes, threads, call });
+    }
+}
+
+fn turned<T: Element>(x: &[T], batch: usize, rows: usize, columns: usize) -> Vec<T> {
+    let mut y = Vec::with_capacity(x.len());
+    for b in 0..batch {
+        for c in 0..columns {
+            y.extend((0..rows).map(|r| x[(b * rows + r) * columns + c]));
+        }
+    }
+    y
+}
+
+impl Plan {
+    /// Whether it is for inputs of these shapes.
+    pub fn fits(&self, shapes: &[&[usize]], threads: usize) -> bool {
+        self.threads == threads && self.shapes.iter().map(|s| &s[..]).eq(shapes.iter().copied())
+    }
+
+    /// Runs all steps.
+    ///
+    /// # Errors
+    /// What `sink` returns.
+    pub fn run(
+        &mut self,
+        program: &Program,
+        inputs: &[&Tensor],
+        sink: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
+        mut spent: Option<&mut Vec<Spent>>,
+    ) -> Result<Vec<Tensor>> {
+        // Mapped tensors may lie anywhere; what is not aligned is copied.
+        let aligned: Vec<Cow<[u8]>> = inputs
+            .iter()
+            .map(|t| match t.as_f32() {
+                Some(Cow::Owned(v)) => Cow::Owned(bytemuck::cast_slice(&v).to_vec()),
+                _ => Cow::Borrowed(t.bytes()),
+            })
+            .collect();
+        let (memory, scratch) = (self.memory.get_mut(), self.scratch.get_mut());
+        let mut shown = self.shown.iter().peekable();
+        for (i, step) in self.steps.iter().enumerate() {
+            while let Some((_, place, view)) = shown.next_if(|s| s.0 == i) {
+                let source = Source { inputs: &aligned, constants: &self.constants, places: &self.places };
+                sink(*place, bytemuck::cast_slice(source.bytes(view, 4, |range| &memory[range])))?;
+            }
+            let started = spent.is_some().then(Instant::now);
+            let Place::Buffer(b) = step.write.place else { return Err(Error::bug("a step writes to a constant")) };
+            let start = self.places[b] + step.write.offset * step.sizes.1;
+            let split = Split::new(memory, start..start + step.write.extent() * step.sizes.1);
+            let source = Source { inputs: &aligned, constants: &self.constants, places: &self.places };
+            let mut reads = [None; READS];
+            for (to, view) in reads.iter_mut().zip(&step.reads) {
+                *to = Some(Seen { bytes: source.bytes(view, step.sizes.0, |range| split.read(range)), view: *view });
+            }
+            let write = Some((split.write, step.write));
+            (step.call)(&mut Operands { reads, write, scratch, threads: step.threads });
+            if let (Some(list), Some(started)) = (spent.as_deref_mut(), started) {
+                list.push(Spent {
+                    node: step.layer.map_or("(edge)".into(), |l| program.layers[l].label.clone()),
+                    kernel: step.kernel,
+                    ms: started.elapsed().as_secs_f64() * 1e3,
+                });
+            }
+        }
+        let source = Source { inputs: &aligned, constants: &self.constants, places: &self.places };
+        for (_, place, view) in shown {
+            sink(*place, bytemuck::cast_slice(source.bytes(view, 4, |range| &memory[range])))?;
+        }
+        let tensor = |(view, dtype, dims): &(View, DType, Vec<usize>)| {
+            let mut bytes = source.bytes(view, dtype.size(), |range| &memory[range]).to_vec();
+            if *dtype == DType::I8 {
+                bytes.iter_mut().for_each(|b| *b ^= 128);
+            }
+            Tensor::new(*dtype, dims.clone(), bytes)
+        };
+        self.outputs.iter().map(tensor).collect()
+    }
+}
+
+/// Where what is read lies.
+struct Source<'a> {
+    inputs: &'a [Cow<'a, [u8]>],
+    constants: &'a [Constant],
+    places: &'a [usize],
+}
+
+impl<'a> Source<'a> {
+    fn bytes(&self, view: &View, size: usize, memory: impl FnOnce(std::ops::Range<usize>) -> &'a [u8]) -> &'a [u8] {
+        let range = view.offset * size..(view.offset + view.extent()) * size;
+        match view.place {
+            Place::Buffer(b) => memory(self.places[b] + range.start..self.places[b] + range.end),
+            Place::Input(i) => &self.inputs[i][range],
+            Place::Constant(c) => match &self.constants[c] {
+                Constant::Float(v) => &bytemuck::cast_slice(v)[range],
+                Constant::Codes(v) => &v[range],
+            },
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! What lowering makes: layers in order, whose shapes are open, and the plans made of them.
+
+use super::{
+    plan::{Plan, plan},
+    recipe::{Form, Layer, ValueId, Want},
+    steps::Spent,
+};
+use compress_compiler::{
+    error::{Error, Result},
+    graph::Graph,
+    node::{NodeId, Port},
+    op::{Inputs, Op, Operator},
+    tensor::{DType, Tensor},
+    value::{Dim, Fact},
+};
+use compress_kernels::Isa;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Mutex,
+};
+
+/// Plans that are kept: batches have one size, and the last one another.
+const PLANS: usize = 4;
+
+/// A value of a program, as the graph knows it.
+pub(super) struct Placed {
+    pub port: Port,
+    pub form: Form,
+    /// Whether the codes are those of signed numbers.
+    pub signed: bool,
+}
+
+impl Placed {
+    pub fn of(graph: &Graph, want: Want) -> Self {
+        Self { port: want.port, form: want.form, signed: graph.fact(want.port).dtype == Some(DType::I8) }
+    }
+
+    /// The type outside.
+    pub fn dtype(&self) -> DType {
+        match (self.form, self.signed) {
+            (Form::Float, _) => DType::F32,
+            (Form::Codes, false) => DType::U8,
+            (Form::Codes, true) => DType::I8,
+        }
+    }
+}
+
+/// A layer with its operands.
+pub(super) struct Placement {
+    pub label: String,
+    pub layer: Box<dyn Layer>,
+    pub inputs: Vec<ValueId>,
+    pub output: ValueId,
+}
+
+/// A part of a graph, lowered.
+pub struct Program {
+    pub(super) isa: Isa,
+    pub(super) values: Vec<Placed>,
+    pub(super) layers: Vec<Placement>,
+    pub(super) inputs: Vec<ValueId>,
+    pub(super) outputs: Vec<ValueId>,
+    pub(super) watch: Vec<(usize, ValueId)>,
+    /// The nodes from which shapes follow, in order.
+    shape_nodes: Vec<NodeId>,
+    plans: Mutex<Vec<Plan>>,
+}
+
+impl Program {
+    pub(super) fn new(isa: Isa) -> Self {
+        Self {
+            isa,
+            values: vec![],
+            layers: vec![],
+            inputs: vec![],
+            outputs: vec![],
+            watch: vec![],
+            shape_nodes: vec![],
+            plans: Mutex::default(),
+        }
+    }
+
+    fn add_value(&mut self, value: Placed) -> ValueId {
+        self.values.push(value);
+        self.values.len() - 1
+    }
+
+    pub(super) fn add_input(&mut self, value: Placed) -> ValueId {
+        let id = self.add_value(value);
+        self.inputs.push(id);
+        id
+    }
+
+    pub(super) fn add_layer(
+        &mut self,
+        label: String,
+        layer: Box<dyn Layer>,
+        inputs: Vec<ValueId>,
+        output: Placed,
+    ) -> ValueId {
+        let output = self.add_value(output);
+        self.layers.push(Placement { label, layer, inputs, output });
+        output
+    }
+
+    pub(super) fn add_output(&mut self, value: ValueId) {
+        self.outputs.push(value);
+    }
+
+    pub(super) fn add_watch(&mut self, place: usize, value: ValueId) {
+        self.watch.push((place, value));
+    }
+
+    /// The values that it takes, in order.
+    pub fn inputs(&self) -> impl Iterator<Item = Port> + '_ {
+        self.inputs.iter().map(|id| self.values[*id].port)
+    }
+
+    /// Finds the nodes from which the shapes of all values follow, back to the inputs.
+    pub(super) fn find_shape_nodes(&mut self, graph: &Graph, order: &[NodeId]) {
+        let inputs: HashSet<Port> = self.inputs().collect();
+        let mut needed = HashSet::new();
+        let mut open: Vec<Port> = self.values.iter().map(|v| v.port).collect();
+        while let Some(port) = open.pop() {
+            if !inputs.contains(&port) && needed.insert(port.node) {
+                open.extend(graph.operands(port.node).into_iter().flatten());
+            }
+        }
+        let is_source = |id: NodeId| matches!(graph.op(id), Op::Input(_) | Op::Constant(_));
+        self.shape_nodes = order.iter().copied().filter(|id| needed.contains(id) && !is_source(*id)).collect();
+    }
+
+    /// The shape of every value, given those of the inputs.
+    fn shapes(&self, graph: &Graph, given: &[&[usize]]) -> Result<Vec<Vec<usize>>> {
+        let mut facts: HashMap<Port, Fact> = HashMap::new();
+        for (id, dims) in self.inputs.iter().zip(given) {
+            let dims = dims.iter().map(|n| Dim::from(*n)).collect();
+            facts.insert(self.values[*id].port, Fact::new(Some(self.values[*id].dtype()), Some(dims)));
+        }
+        for id in &self.shape_nodes {
+            let operands = graph.operands(*id);
+            let known: Vec<Option<&Fact>> =
+                operands.iter().map(|p| p.map(|p| facts.get(&p).unwrap_or_else(|| graph.fact(p)))).collect();
+            let made = graph.op(*id).infer(&Inputs(&known)).map_err(|e| e.at(graph.node(*id).label()))?;
+            for (slot, fact) in made.into_iter().enumerate() {
+                let port = Port { node: *id, slot };
+                // An input may lie behind another one: what was given for it stands.
+                facts.entry(port).or_insert(fact);
+            }
+        }
+        let shape = |v: &Placed| {
+            let fact = facts.get(&v.port).unwrap_or_else(|| graph.fact(v.port));
+            fact.fixed()
+                .filter(|dims| !dims.contains(&0))
+                .ok_or_else(|| Error::unsupported(format!("a value of {fact}")).at(graph.node(v.port.node).label()))
+        };
+        self.values.iter().map(shape).collect()
+    }
+
+    /// Runs it on `inputs`, in the order of [`Program::inputs`], and shows watched values to
+    /// `sink`. `None` where no plan can be made for these shapes.
+    ///
+    /// # Errors
+    /// What `sink` returns.
+    pub fn run(
+        &self,
+        graph: &Graph,
+        inputs: &[&Tensor],
+        sink: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
+        spent: Option<&mut Vec<Spent>>,
+    ) -> Result<Option<Vec<Tensor>>> {
+        let threads = rayon::current_num_threads();
+        let mut plans = self.plans.lock().unwrap_or_else(|broken| {
+            // A kernel panicked: what it left in the arena is of no use, and nothing else is.
+            self.plans.clear_poison();
+            broken.into_inner()
+        });
+        let shapes: Vec<&[usize]> = inputs.iter().map(|t| t.shape()).collect();
+        let at = match plans.iter().position(|p| p.fits(&shapes, threads)) {
+            Some(at) => at,
+            None => {
+                let made = match self.shapes(graph, &shapes).and_then(|shapes| plan(self, shapes, threads)) {
+                    Ok(plan) => plan,
+                    Err(why) => {
+                        tracing::debug!("no plan for inputs of {shapes:?}: {why}");
+                        return Ok(None);
+                    }
+                };
+                if plans.len() == PLANS {
+                    plans.remove(0);
+                }
+                plans.push(made);
+                plans.len() - 1
+            }
+        };
+        plans[at].run(self, inputs, sink, spent).map(Some)
+    }
+}

@@ -1,0 +1,74 @@
+//! How one value is made.
+
+use super::plan::Planner;
+use compress_compiler::{error::Result, node::Port};
+use compress_kernels::Isa;
+
+/// What a value is held as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Form {
+    /// The floats themselves.
+    Float,
+    /// The unsigned 8-bit codes which stand for them, or which are the value.
+    Codes,
+}
+
+/// A value that is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Want {
+    /// The value.
+    pub port: Port,
+    /// The form.
+    pub form: Form,
+}
+
+impl Want {
+    pub fn float(port: Port) -> Self {
+        Self { port, form: Form::Float }
+    }
+
+    pub fn codes(port: Port) -> Self {
+        Self { port, form: Form::Codes }
+    }
+}
+
+/// Places of values in a program.
+pub(super) type ValueId = usize;
+
+/// A lowered operator: its constants are packed, shapes are open.
+pub(super) trait Layer: Send + Sync {
+    /// Adds the steps that make `output`.
+    ///
+    /// # Errors
+    /// Unsupported where the shapes of the inputs don't allow it.
+    fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()>;
+
+    /// For a Concat that copies its inputs as they are: along which axis. They may then be written
+    /// where the whole lies.
+    fn joins_along(&self) -> Option<usize> {
+        None
+    }
+}
+
+/// Makes a layer when the instruction set is known.
+pub(super) type Make<'g> = Box<dyn FnOnce(Isa) -> Result<Box<dyn Layer>> + 'g>;
+
+/// How one value is made: from which others, and by which layer.
+pub(super) struct Recipe<'g> {
+    /// The values that are read.
+    pub operands: Vec<Want>,
+    /// Packs the constants.
+    pub make: Make<'g>,
+}
+
+impl<'g> Recipe<'g> {
+    /// A recipe whose layer needs no packing.
+    pub fn of(operands: Vec<Want>, layer: impl Layer + 'g + 'static) -> Self {
+        Self { operands, make: Box::new(move |_| Ok(Box::new(layer))) }
+    }
+
+    /// A recipe whose layer is made by `make`.
+    pub fn with<L: Layer + 'static>(operands: Vec<Want>, make: impl FnOnce(Isa) -> Result<L> + 'g) -> Self {
+        Self { operands, make: Box::new(move |isa| Ok(Box::new(make(isa)?))) }
+    }
+}

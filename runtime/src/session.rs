@@ -1,0 +1,364 @@
+//! One model made ready to run, on two executors: the only place where both meet.
+//!
+//! A graph is cut into parts by what runs them: the CPU executor where it knows the operators,
+//! Burn for the others. Between parts values are [`Tensor`]s as ONNX has them, so neither knows
+//! of the other. A part that cannot be planned for the shapes at hand runs on Burn.
+
+use crate::{
+    burn::{
+        Executable,
+        exec::{Input, Sink, complete},
+    },
+    cpu::{self, Program, Spent},
+    device::{Device, DeviceChoice},
+};
+use compress_compiler::{
+    error::{Error, Result},
+    graph::Graph,
+    node::{NodeId, Port},
+    op::Op,
+    tensor::Tensor,
+    verify::{Verified, verify},
+};
+use compress_kernels::Isa;
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    str::FromStr,
+    sync::OnceLock,
+    time::Instant,
+};
+
+/// What runs the operators that the CPU executor knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    /// The CPU executor, with the kernels of an instruction set.
+    Cpu(Isa),
+    /// Burn, as all others.
+    Burn,
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Engine::Cpu(isa) => write!(f, "{isa}"),
+            Engine::Burn => f.write_str("burn"),
+        }
+    }
+}
+
+/// Where models run, and what runs them.
+#[derive(Debug, Clone)]
+pub struct Backend {
+    /// Where.
+    pub device: Device,
+    /// What runs the operators that the CPU executor knows.
+    pub engine: Engine,
+}
+
+impl Backend {
+    /// Burn on the CPU.
+    pub fn burn() -> Self {
+        Self { device: Device::cpu(), engine: Engine::Burn }
+    }
+
+    /// The CPU, with the best kernels of this machine.
+    pub fn cpu() -> Self {
+        Self { device: Device::cpu(), engine: Engine::Cpu(Isa::detect()) }
+    }
+
+    /// A device, and the engine called `engine`: `auto`, `burn`, or an instruction set. `auto` is
+    /// what the environment variable `COMPRESS_ISA` says, otherwise the best set of this machine;
+    /// on another device than the CPU it is Burn.
+    ///
+    /// # Errors
+    /// Device as for [`Device::open`]; usage for an engine that is not there.
+    pub fn open(device: DeviceChoice, engine: &str) -> Result<Self> {
+        let device = Device::open(device)?;
+        let named = std::env::var("COMPRESS_ISA").ok();
+        let engine = match (engine, named) {
+            ("auto", _) if !device.is_cpu() => Engine::Burn,
+            ("auto", None) => Engine::Cpu(Isa::detect()),
+            ("auto", Some(isa)) => Engine::Cpu(available(&isa, "COMPRESS_ISA")?),
+            ("burn", _) => Engine::Burn,
+            (isa, _) if device.is_cpu() => Engine::Cpu(available(isa, "--engine")?),
+            (isa, _) => return Err(Error::usage(format!("{} runs on burn, not on `{isa}`", device.describe()))),
+        };
+        Ok(Self { device, engine })
+    }
+}
+
+/// The instruction set `name`, which `source` asks for.
+fn available(name: &str, source: &str) -> Result<Isa> {
+    let here = Isa::ALL.into_iter().filter(|i| i.is_available());
+    Isa::from_str(name).ok().filter(|isa| isa.is_available()).ok_or_else(|| {
+        let names: Vec<&str> = here.map(Isa::name).collect();
+        Error::usage(format!("{source} is `{name}`")).help(format!("say auto, burn, {}", names.join(", ")))
+    })
+}
+
+/// A part of a graph, and what runs it.
+struct Part {
+    inputs: Vec<Port>,
+    outputs: Vec<Port>,
+    /// Values to show, with their numbers.
+    watch: Vec<(usize, Port)>,
+    runner: Runner,
+}
+
+enum Runner {
+    Cpu {
+        program: Box<Program>,
+        /// Which of the part's inputs it reads.
+        read: Vec<usize>,
+        /// What runs where it cannot.
+        burn: OnceLock<Executable>,
+    },
+    Burn(Executable),
+}
+
+/// A model made ready to run.
+pub struct Session {
+    graph: Graph,
+    backend: Backend,
+    inputs: Vec<Input>,
+    /// Outputs and watched values that are constants.
+    constants: Vec<(Port, Tensor)>,
+    parts: Vec<Part>,
+    watch: Vec<Port>,
+}
+
+impl Session {
+    /// Makes `graph` ready to run. [`Session::observe`] shows the values in `watch`.
+    ///
+    /// # Errors
+    /// As for [`Executable::new`].
+    pub fn new(graph: &Verified, backend: &Backend, watch: &[Port]) -> Result<Self> {
+        let known = match backend.engine {
+            Engine::Cpu(_) => cpu::known(graph, graph.order()),
+            Engine::Burn => HashSet::new(),
+        };
+        let levels = Levels::of(graph, known);
+        let mut this = Self {
+            graph: Graph::clone(graph),
+            backend: backend.clone(),
+            inputs: graph.inputs().iter().map(|id| Input::of(graph, Port::from(*id), None)).collect(),
+            constants: vec![],
+            parts: vec![],
+            watch: watch.to_vec(),
+        };
+        let mut needed: HashSet<Port> = graph.outputs().iter().map(|o| o.port).chain(watch.iter().copied()).collect();
+        for port in &needed {
+            if cpu::is_constant(graph, *port) {
+                this.constants.extend(cpu::constant(graph, *port).map(|t| (*port, t)));
+            }
+        }
+        for level in (0..levels.count()).rev() {
+            let mut outputs: Vec<Port> = needed.iter().copied().filter(|p| levels.at(p.node) == Some(level)).collect();
+            outputs.sort_unstable();
+            if !outputs.is_empty() {
+                let part = this.part(graph, &levels, level, outputs)?;
+                needed.extend(&part.inputs);
+                this.parts.push(part);
+            }
+        }
+        this.parts.reverse();
+        Ok(this)
+    }
+
+    fn part(&self, graph: &Verified, levels: &Levels, level: usize, outputs: Vec<Port>) -> Result<Part> {
+        let is_here = |id: NodeId| levels.at(id) == Some(level);
+        let watch: Vec<(usize, Port)> =
+            self.watch.iter().copied().enumerate().filter(|(_, port)| is_here(port.node)).collect();
+        let inputs = self.borders(graph, &is_here, &outputs);
+        if let Engine::Cpu(isa) = self.backend.engine
+            && Levels::is_cpu(level)
+        {
+            let program = Box::new(cpu::lower(graph, graph.order(), &is_here, &outputs, &watch, isa)?);
+            // The inputs are those that Burn would read, were it to run the part; we may need fewer.
+            let place = |port: Port| inputs.iter().position(|p| *p == port);
+            let read = program.inputs().map(|p| place(p).ok_or_else(|| Error::bug("an input from nowhere")));
+            let read = read.collect::<Result<_>>()?;
+            return Ok(Part { inputs, outputs, watch, runner: Runner::Cpu { program, read, burn: OnceLock::new() } });
+        }
+        let runner = Runner::Burn(Executable::part(graph, &inputs, &outputs, &self.backend.device)?);
+        Ok(Part { inputs, outputs, watch, runner })
+    }
+
+    /// What the nodes for which `is_here` holds read from elsewhere, as far as `outputs` need them.
+    fn borders(&self, graph: &Graph, is_here: &dyn Fn(NodeId) -> bool, outputs: &[Port]) -> Vec<Port> {
+        let (mut seen, mut borders) = (HashSet::new(), HashSet::new());
+        let mut open: Vec<NodeId> = outputs.iter().map(|p| p.node).collect();
+        while let Some(id) = open.pop() {
+            if !seen.insert(id) {
+                continue;
+            }
+            for port in graph.operands(id).into_iter().flatten().filter(|p| !cpu::is_constant(graph, *p)) {
+                match is_here(port.node) {
+                    true => open.push(port.node),
+                    false => drop(borders.insert(port)),
+                }
+            }
+        }
+        let mut borders: Vec<Port> = borders.into_iter().collect();
+        borders.sort_unstable();
+        borders
+    }
+
+    /// The names of the inputs, in order.
+    pub fn input_names(&self) -> impl Iterator<Item = &str> {
+        self.inputs.iter().map(|i| &i.name[..])
+    }
+
+    /// Runs the model on `inputs`, in the order of its signature, and returns its outputs. Inputs
+    /// with a default may all be left out.
+    ///
+    /// # Errors
+    /// Data when the inputs don't fit the signature; what a kernel raises, naming the node.
+    pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        self.go(inputs, &mut |_, _| Ok(()), None)
+    }
+
+    /// As [`Session::run`], and shows every watched floating-point value to `sink`, by its place
+    /// in the list given to [`Session::new`], as soon as it exists. Other values are not shown.
+    ///
+    /// # Errors
+    /// As for [`Session::run`]; what `sink` returns.
+    pub fn observe(&self, inputs: &[Tensor], sink: &mut Sink) -> Result<Vec<Tensor>> {
+        for (i, port) in self.watch.iter().enumerate() {
+            let constant = self.constants.iter().find(|(p, _)| p == port).map(|(_, t)| t);
+            let place = self.graph.inputs().iter().position(|id| Port::from(*id) == *port);
+            let given = match place {
+                Some(place) => complete(&self.inputs, inputs)?.get(place).copied(),
+                None => constant,
+            };
+            if let Some(values) = given.and_then(Tensor::as_f32) {
+                sink(i, &values)?;
+            }
+        }
+        self.go(inputs, sink, None)
+    }
+
+    /// As [`Session::run`], and says how long each node took that the CPU executor ran, and each
+    /// part that Burn ran.
+    ///
+    /// # Errors
+    /// As for [`Session::run`].
+    pub fn profile(&self, inputs: &[Tensor]) -> Result<Vec<Spent>> {
+        let mut spent = vec![];
+        self.go(inputs, &mut |_, _| Ok(()), Some(&mut spent))?;
+        Ok(spent)
+    }
+
+    fn go(&self, inputs: &[Tensor], sink: &mut Sink, mut spent: Option<&mut Vec<Spent>>) -> Result<Vec<Tensor>> {
+        let mut values: HashMap<Port, Tensor> = self.constants.iter().cloned().collect();
+        for (id, tensor) in self.graph.inputs().iter().zip(complete(&self.inputs, inputs)?) {
+            values.insert(Port::from(*id), tensor.clone());
+        }
+        for part in &self.parts {
+            let read = |port: &Port| values.get(port).ok_or_else(|| Error::bug("a part reads what is not made"));
+            let given: Vec<&Tensor> = part.inputs.iter().map(read).collect::<Result<_>>()?;
+            let made = self.run_part(part, &given, sink, spent.as_deref_mut())?;
+            values.extend(part.outputs.iter().copied().zip(made));
+        }
+        let output = |port: Port| values.get(&port).cloned().ok_or_else(|| Error::bug("an output is not made"));
+        self.graph.outputs().iter().map(|o| output(o.port)).collect()
+    }
+
+    fn run_part(
+        &self,
+        part: &Part,
+        inputs: &[&Tensor],
+        sink: &mut Sink,
+        mut spent: Option<&mut Vec<Spent>>,
+    ) -> Result<Vec<Tensor>> {
+        let exe = match &part.runner {
+            Runner::Burn(exe) => exe,
+            Runner::Cpu { program, read, burn } => {
+                let read: Vec<&Tensor> = read.iter().map(|i| inputs[*i]).collect();
+                if let Some(made) = program.run(&self.graph, &read, sink, spent.as_deref_mut())? {
+                    return Ok(made);
+                }
+                if burn.get().is_none() {
+                    let made =
+                        Executable::part(&verify(&self.graph)?, &part.inputs, &part.outputs, &self.backend.device)?;
+                    // Another thread may have been faster; either will do.
+                    let _ = burn.set(made);
+                }
+                burn.get().ok_or_else(|| Error::bug("no executable was made"))?
+            }
+        };
+        let inputs: Vec<Tensor> = inputs.iter().map(|t| (*t).clone()).collect();
+        let ports: Vec<Port> = part.watch.iter().map(|w| w.1).collect();
+        let started = Instant::now();
+        let made = exe.observe(&inputs, &ports, &mut |i, values| sink(part.watch[i].0, values))?;
+        if let Some(list) = spent {
+            let node = format!("{} nodes that Burn runs", exe.len());
+            list.push(Spent { node, kernel: "burn", ms: started.elapsed().as_secs_f64() * 1e3 });
+        }
+        Ok(made)
+    }
+}
+
+/// A number for each node, such that nodes of one number form a part: even ones run on the CPU
+/// executor, odd ones on Burn, and no node needs a value of a higher number.
+struct Levels(HashMap<NodeId, usize>);
+
+impl Levels {
+    fn of(graph: &Verified, mut known: HashSet<NodeId>) -> Self {
+        loop {
+            let levels = Self::given(graph, &known);
+            if levels.count() <= 1 {
+                return levels;
+            }
+            // A part without anything heavy is not worth handing values over.
+            let worthy: HashSet<usize> =
+                known.iter().filter(|id| is_heavy(graph.op(**id))).filter_map(|id| levels.at(*id)).collect();
+            let before = known.len();
+            known.retain(|id| levels.at(*id).is_some_and(|l| worthy.contains(&l)));
+            if known.len() == before {
+                return levels;
+            }
+        }
+    }
+
+    fn given(graph: &Verified, known: &HashSet<NodeId>) -> Self {
+        let mut levels: HashMap<NodeId, usize> = HashMap::new();
+        for id in graph.order() {
+            if matches!(graph.op(*id), Op::Input(_)) || cpu::is_constant(graph, Port::from(*id)) {
+                continue;
+            }
+            let own = usize::from(!known.contains(id));
+            let reads = graph.operands(*id).into_iter().flatten().filter_map(|p| levels.get(&p.node));
+            let level = reads.map(|l| l + (l + own) % 2).max().unwrap_or(own);
+            levels.insert(*id, level);
+        }
+        Self(levels)
+    }
+
+    fn at(&self, id: NodeId) -> Option<usize> {
+        self.0.get(&id).copied()
+    }
+
+    fn count(&self) -> usize {
+        self.0.values().max().map_or(0, |l| l + 1)
+    }
+
+    fn is_cpu(level: usize) -> bool {
+        level.is_multiple_of(2)
+    }
+}
+
+/// Whether an operator is one for whose sake values are handed to the CPU executor.
+fn is_heavy(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Conv(_)
+            | Op::Gemm(_)
+            | Op::MatMul(_)
+            | Op::Pool(_)
+            | Op::GlobalPool(_)
+            | Op::Quantize(_)
+            | Op::Dequantize(_)
+    )
+}
