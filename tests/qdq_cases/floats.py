@@ -76,7 +76,8 @@ for kind in ("MaxPool", "AveragePool"):
     for name, how in pool.items():
         single(f"{kind.lower()}_{name}", kind, cases.f32(2, 5, 8, 7), **how)
 single("averagepool_all", "AveragePool", cases.f32(1, 5, 8, 7), kernel_shape=[3, 3], count_include_pad=1, **SAME)
-single("averagepool_all_ceil", "AveragePool", cases.f32(1, 5, 8, 8), kernel_shape=[3, 3], strides=[2, 2], count_include_pad=1, ceil_mode=1, opset=19, **SAME)
+ALL = dict(count_include_pad=1, ceil_mode=1, opset=19)
+single("averagepool_all_ceil", "AveragePool", cases.f32(1, 5, 8, 8), kernel_shape=[3, 3], strides=[2, 2], **ALL, **SAME)
 single("maxpool_dilated", "MaxPool", cases.f32(1, 5, 8, 7), kernel_shape=[2, 3], dilations=[2, 2])
 single("global_average", "GlobalAveragePool", cases.f32(3, 5, 8, 7), dynamic=True)
 single("global_max", "GlobalMaxPool", cases.f32(1, 5, 8, 7))
