@@ -6,11 +6,13 @@ use crate::{
     node::Port,
     op::Op,
     tensor::Tensor,
-    verify::Verified,
+    value::Fact,
+    verify::{Verified, verify},
 };
 use serde::Serialize;
 use std::{
     cell::{Cell, RefCell},
+    collections::HashMap,
     time::Instant,
 };
 
@@ -175,7 +177,8 @@ impl Pipeline {
     /// Returns the reports and all warnings.
     ///
     /// # Errors
-    /// What a pass raises; a bug, naming the pass, when one leaves a broken graph.
+    /// What a pass raises; a bug, naming the pass, when one leaves a broken graph; malformed when
+    /// what it shows of the graph contradicts the graph itself.
     pub fn run(
         &self,
         graph: &mut Graph,
@@ -184,6 +187,8 @@ impl Pipeline {
     ) -> Result<(Vec<PassReport>, Vec<String>)> {
         let mut reports = vec![];
         let mut warnings = vec![];
+        // Tensors are shared: this copies names and edges.
+        let original = graph.clone();
         for pass in &self.passes {
             cx.check()?;
             let start = Instant::now();
@@ -191,8 +196,8 @@ impl Pipeline {
             // What the file declared and inference now contradicts was wrong.
             graph
                 .infer_all()
-                .and_then(|()| crate::verify::verify(graph).map(drop))
-                .map_err(|e| Error::new(Kind::Bug, format!("pass `{}` left a broken graph: {e}", pass.name())))?;
+                .and_then(|()| verify(graph).map(drop))
+                .map_err(|e| contradiction(&original, graph).unwrap_or_else(|| broken(pass.name(), &e)))?;
             let report = PassReport {
                 name: pass.name(),
                 seconds: start.elapsed().as_secs_f64(),
@@ -205,5 +210,113 @@ impl Pipeline {
             reports.push(report);
         }
         Ok((reports, warnings))
+    }
+}
+
+/// The error of a pass that broke the graph.
+fn broken(pass: &str, e: &Error) -> Error {
+    Error::bug(format!("pass `{pass}` left a broken graph: {e}"))
+}
+
+/// How a model contradicts itself, if it does: its own operators refuse what passes found out of its
+/// values. A file may declare the shape of a copy, say, that readers of what is copied can't take:
+/// nothing shows it while the copy is there.
+fn contradiction(original: &Graph, after: &Graph) -> Option<Error> {
+    let mut original = original.clone();
+    let values = after.ids().flat_map(|n| &after.node(n).outputs);
+    // Values keep their names for as long as they mean the same.
+    let known: HashMap<&str, &Fact> =
+        values.filter(|v| !v.name.is_empty()).map(|v| (v.name.as_str(), &v.fact)).collect();
+    for node in original.topological().ok()? {
+        if let Err(e) = original.infer(node) {
+            let help = "shapes that the file declares (value_info, outputs) contradict each other: \
+                        remove them, or infer them again";
+            return (e.kind() == Kind::Malformed).then(|| e.help(help));
+        }
+        for slot in 0..original.node(node).outputs.len() {
+            let port = Port { node, slot };
+            let value = original.value(port);
+            // What differs was changed by a pass: that proves nothing against the model.
+            if let Some(fact) = known.get(value.name.as_str())
+                && let Ok(fact) = value.fact.clone().refined(fact)
+            {
+                original.set_fact(port, fact);
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{node::NodeId, text};
+
+    struct NoEvaluator;
+
+    impl Evaluator for NoEvaluator {
+        fn eval(&self, _: &Op, _: &[Option<Tensor>]) -> Result<Vec<Tensor>> {
+            Err(Error::unsupported("nothing runs here"))
+        }
+    }
+
+    /// A pass that does this.
+    struct Does(fn(&mut Graph));
+
+    impl Pass for Does {
+        fn name(&self) -> &'static str {
+            "test"
+        }
+
+        fn run(&self, graph: &mut Graph, _: &Context) -> Result<Outcome> {
+            (self.0)(graph);
+            Ok(Outcome::default())
+        }
+    }
+
+    /// The error of a pass that does `what` to a graph in which %a has no known shape, and its copy %b has one.
+    fn error(copy: &str, what: fn(&mut Graph)) -> String {
+        let graph = format!(
+            r#"graph "g" {{
+                input %x: f32[*]
+                const %w: f32[4,5] = zeros
+                %a = Relu(%x) : f32[*]
+                %b = Identity(%a) : {copy}
+                %y = MatMul(%a, %w) "product"
+                output %b
+                output %y
+            }}"#
+        );
+        let mut graph = text::parse(&graph).unwrap();
+        let pipeline = Pipeline { passes: vec![Box::new(Does(what))] };
+        pipeline.run(&mut graph, &Context::new(&NoEvaluator), &mut |_, _| Ok(())).unwrap_err().to_string()
+    }
+
+    fn named(graph: &Graph, name: &str) -> NodeId {
+        graph.ids().find(|n| graph.value((*n).into()).name == name).unwrap()
+    }
+
+    /// What is known of the copy holds for what is copied.
+    fn merge(graph: &mut Graph) {
+        let (a, b) = (named(graph, "a").into(), named(graph, "b").into());
+        graph.set_fact(a, graph.fact(b).clone());
+        graph.redirect(b, a, &[]);
+        graph.remove(b.node);
+    }
+
+    #[test]
+    fn a_model_that_contradicts_itself_is_malformed() {
+        let e = error("f32[2,3]", merge);
+        assert!(e.starts_with("malformed model: node `product` (MatMul): inner dimensions 3 and 4 differ"), "{e}");
+    }
+
+    #[test]
+    fn a_pass_that_breaks_a_graph_is_to_blame() {
+        let e = error("f32[2,4]", |graph| {
+            merge(graph);
+            graph.set_constant(named(graph, "w"), Tensor::f32(&[3, 5], &[0.0; 15]));
+        });
+        let bug = "internal error: pass `test` left a broken graph: malformed model: node `product` (MatMul): inner";
+        assert!(e.starts_with(bug), "{e}");
     }
 }

@@ -131,6 +131,10 @@ fn unchanged(graph: &Graph, node: NodeId) -> Result<Option<Port>> {
     let Some(x) = operands.first().copied().flatten() else { return Ok(None) };
     let fact = |slot: usize| operands.get(slot).copied().flatten().map(|p| graph.fact(p));
     let (from, to) = (graph.fact(x), graph.fact(node.into()));
+    if matches!(graph.op(x.node), Op::Input(_)) && says_more(to, from) {
+        // An input stays as it is declared, so what the file says of the copy would be lost.
+        return Ok(None);
+    }
     let certain = match graph.op(node) {
         Op::Identity(_) => true,
         Op::Dropout(d) => !d.trains && (!d.mask || !graph.is_read(Port { node, slot: 1 })),
@@ -147,6 +151,11 @@ fn unchanged(graph: &Graph, node: NodeId) -> Result<Option<Port>> {
         _ => false,
     };
     Ok(certain.then_some(x))
+}
+
+/// Whether something is known of `a` that isn't of `b`.
+fn says_more(a: &Fact, b: &Fact) -> bool {
+    b.clone().refined(a).is_ok_and(|both| both != *b)
 }
 
 pub(crate) fn same_shape(a: &Fact, b: &Fact) -> bool {

@@ -83,9 +83,16 @@ fn heads(x: &Inputs, slot: usize, heads: Option<i64>) -> Result<Option<[Dim; 4]>
     }
 }
 
-/// The first dimension if it says more than the second.
-fn either(a: &Dim, b: &Dim) -> Dim {
-    if a.known().is_some() || *b == Dim::Unknown { a.clone() } else { b.clone() }
+/// A dimension that two inputs have in common: what says more of it.
+fn shared(a: &Dim, b: &Dim, what: &str) -> Result<Dim> {
+    match (a.known(), b.known()) {
+        (Some(x), Some(y)) if x != y => {
+            Err(Error::malformed(format!("{x} is the {what} of one input and {y} that of another")))
+        }
+        (Some(_), _) => Ok(a.clone()),
+        _ if *b == Dim::Unknown => Ok(a.clone()),
+        _ => Ok(b.clone()),
+    }
 }
 
 impl Operator for Attention {
@@ -128,9 +135,10 @@ impl Operator for Attention {
         let v = heads(x, 2, self.kv_num_heads)?;
         let unknown = || [const { Dim::Unknown }; 4];
         let flat = x.dims(0).map(|d| d.len() == 3);
-        let ([qb, qh, length, _], [kb, kh, kl, kd], [_, vh, vl, vd]) =
+        let ([qb, qh, length, _], [kb, kh, kl, kd], [vb, vh, vl, vd]) =
             (q.unwrap_or_else(unknown), k.unwrap_or_else(unknown), v.unwrap_or_else(unknown));
-        let (batch, groups, length_k) = (either(&qb, &kb), either(&kh, &vh), either(&kl, &vl));
+        let batch = shared(&qb, &shared(&kb, &vb, "batch")?, "batch")?;
+        let (groups, length_k) = (shared(&kh, &vh, "number of heads")?, shared(&kl, &vl, "length")?);
         if qh.zip(&groups, |q, k| Some((k == 0 || q % k != 0) as i64)) == Dim::Known(1) {
             return Err(Error::malformed(format!("{qh} heads of queries don't divide among {groups} of keys")));
         }
@@ -164,5 +172,37 @@ impl Operator for Attention {
         let (Ok(facts), Ok(Some([.., k]))) = (self.infer(x), heads(x, 1, self.kv_num_heads)) else { return 0 };
         let v = facts[2].dims().and_then(|d| d.last()).cloned().unwrap_or(Dim::Unknown);
         size(facts[3].dims()).saturating_mul(size(Some(&[k])).saturating_add(size(Some(&[v]))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::text;
+
+    #[test]
+    fn keys_and_values_fit_each_other_and_the_queries() {
+        let error = |k: &str, v: &str| {
+            let source = format!(
+                r#"graph "g" {{
+                    input %q: f32[2,6,4,8]
+                    input %k: f32{k}
+                    input %v: f32{v}
+                    %y = Attention(%q, %k, %v)
+                    output %y
+                }}"#
+            );
+            text::parse(&source).err().map(|e| e.message().to_owned()).unwrap_or_default()
+        };
+        assert_eq!(error("[2,3,5,8]", "[2,3,5,7]"), "");
+        assert_eq!(error("[?,3,N,8]", "[2,?,5,7]"), "");
+        for (k, v, expected) in [
+            ("[2,3,5,8]", "[2,2,5,7]", "3 is the number of heads of one input and 2 that of another"),
+            ("[2,3,5,8]", "[2,3,4,7]", "5 is the length of one input and 4 that of another"),
+            ("[2,3,5,8]", "[1,3,5,7]", "2 is the batch of one input and 1 that of another"),
+            ("[?,4,?,8]", "[1,?,?,7]", "2 is the batch of one input and 1 that of another"),
+            ("[2,4,5,8]", "[2,4,5,7]", "6 heads of queries don't divide among 4 of keys"),
+        ] {
+            assert!(error(k, v).contains(expected), "{k} {v}: {}", error(k, v));
+        }
     }
 }
