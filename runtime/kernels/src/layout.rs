@@ -128,22 +128,43 @@ const CHANNELS: usize = 16;
 multiversion! {
     fn quantize_planes(isa: Isa, x: Rows<f32>, scale: f32, zero: u8, y: RowsMut<u8>) {
         let mut y = y;
-        let mut planes = [[0u8; PIXELS]; CHANNELS];
+        let mut planes = [0u8; CHANNELS * PIXELS];
         for first in (0..x.width()).step_by(PIXELS) {
             let n = PIXELS.min(x.width() - first);
             for channel in (0..x.rows()).step_by(CHANNELS) {
                 let channels = CHANNELS.min(x.rows() - channel);
-                for (c, plane) in planes[..channels].iter_mut().enumerate() {
+                for (c, plane) in planes.chunks_mut(PIXELS).take(channels).enumerate() {
                     quantize_slice(&x.row(channel + c)[first..][..n], scale, zero, &mut plane[..n]);
                 }
-                for i in 0..n {
-                    let row = &mut y.row(first + i)[channel..][..channels];
-                    for (y, plane) in row.iter_mut().zip(&planes) {
-                        *y = plane[i];
-                    }
+                let mut y = rows_of(&mut y, first, n);
+                let mut y = y.columns(channel, channels);
+                if channels <= 4 {
+                    interleave(&planes, y);
+                } else {
+                    tile::transpose(isa, Rows::new(&planes, channels, n, PIXELS), y.reborrow());
                 }
             }
         }
+    }
+}
+
+/// Writes planes, at most four, as pixels.
+#[inline(always)]
+fn interleave(planes: &[u8; CHANNELS * PIXELS], mut y: RowsMut<u8>) {
+    let (n, channels, dense) = (y.rows(), y.width(), y.is_dense());
+    let mut pixels = [0u32; PIXELS];
+    for (c, plane) in planes.chunks(PIXELS).take(channels).enumerate() {
+        for (pixel, x) in pixels.iter_mut().zip(plane) {
+            *pixel |= u32::from(*x) << (8 * c);
+        }
+    }
+    // A store of four bytes is one instruction; the next pixel writes over what is too much.
+    let whole = if dense { (n * channels).saturating_sub(4 - channels) / channels } else { 0 };
+    for (i, pixel) in pixels[..whole].iter().enumerate() {
+        y.data()[i * channels..][..4].copy_from_slice(&pixel.to_le_bytes());
+    }
+    for (i, pixel) in pixels[..n].iter().enumerate().skip(whole) {
+        y.row(i).copy_from_slice(&pixel.to_le_bytes()[..channels]);
     }
 }
 

@@ -99,7 +99,8 @@ pub(crate) use {by_columns, each_pixel, each_position};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Position {
     image: usize,
-    at: [usize; 2],
+    /// Its row and column.
+    pub at: [usize; 2],
 }
 
 /// The pixels under a window at one position: some rows of an image, and the same columns of each.
@@ -131,6 +132,13 @@ impl Position {
                 *self = Self { image: self.image + 1, at: [0, 0] };
             }
         }
+    }
+
+    /// The first pixel of the window, where all of it is inside of the image.
+    #[inline(always)]
+    pub fn first_pixel(&self, window: &Window) -> usize {
+        let [row, column] = std::array::from_fn(|axis| self.at[axis] * window.stride[axis] - window.pad[axis]);
+        (self.image * window.input[0] + row) * window.input[1] + column
     }
 
     #[inline(always)]

@@ -56,8 +56,7 @@ impl Window {
     /// The taps on an axis (0 vertical, 1 horizontal) that are inside of the image at position `o`.
     pub fn taps_inside(&self, axis: usize, o: usize) -> Range<usize> {
         let (first, dilation) = (o * self.stride[axis], self.dilation[axis]);
-        let last = first + (self.kernel[axis].max(1) - 1) * dilation;
-        if first >= self.pad[axis] && last < self.input[axis] + self.pad[axis] {
+        if first >= self.pad[axis] && first + self.reach(axis) <= self.input[axis] + self.pad[axis] {
             // Nearly always, and without a division.
             return 0..self.kernel[axis];
         }
@@ -65,6 +64,19 @@ impl Window {
         let before = |pixel: usize| (pixel + self.pad[axis]).saturating_sub(first).div_ceil(dilation);
         let end = before(self.input[axis]).min(self.kernel[axis]);
         before(0).min(end)..end
+    }
+
+    /// The positions on an axis at which all taps are inside of the image.
+    pub fn interior(&self, axis: usize) -> Range<usize> {
+        let first = self.pad[axis].div_ceil(self.stride[axis]);
+        let room = (self.input[axis] + self.pad[axis]).checked_sub(self.reach(axis));
+        let end = room.map_or(0, |room| room / self.stride[axis] + 1).min(self.output[axis]);
+        first.min(end)..end
+    }
+
+    /// Pixels from the first tap to the last.
+    fn reach(&self, axis: usize) -> usize {
+        (self.kernel[axis].max(1) - 1) * self.dilation[axis] + 1
     }
 
     /// Whether each position covers exactly the pixel of its own place.
@@ -91,6 +103,8 @@ mod tests {
                         };
                         let want: Vec<usize> = (0..kernel[1]).filter(inside).collect();
                         assert_eq!(window.taps_inside(1, o).collect::<Vec<_>>(), want, "{window:?} at {o}");
+                        let whole = want.len() == kernel[1];
+                        assert_eq!(window.interior(1).contains(&o), whole, "{window:?} at {o}");
                     }
                 }
             }

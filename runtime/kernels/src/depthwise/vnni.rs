@@ -5,7 +5,7 @@
 //! in an order of its own, which packing the sums into bytes undoes:
 //! element `j` of vector `q` is channel `(j / 4) * 16 + q * 4 + j % 4`.
 
-use crate::pool::{Position, each_position};
+use crate::pool::Position;
 use crate::{Rows, RowsMut, Window};
 use std::arch::x86_64::*;
 
@@ -151,14 +151,10 @@ impl Packed {
             let zero = _mm512_set1_epi16(self.zero);
             let (min, upper) = (_mm512_set1_epi8(self.min as i8), _mm512_set1_ps(self.upper));
             let (origin, step) = (x.data().as_ptr().wrapping_add(channel), x.stride());
-            let taps = window.taps();
-            let offset = |tap: usize| {
+            let mut offsets = [[0; 4]; G];
+            for (tap, to) in offsets.as_flattened_mut()[..window.taps()].iter_mut().enumerate() {
                 let (i, j) = (tap / window.kernel[1], tap % window.kernel[1]);
-                (i * window.dilation[0] * window.input[1] + j * window.dilation[1]) * step
-            };
-            let mut offsets = [0; GROUPS * 4];
-            for (tap, to) in offsets[..taps].iter_mut().enumerate() {
-                *to = offset(tap);
+                *to = (i * window.dilation[0] * window.input[1] + j * window.dilation[1]) * step;
             }
             let y_stride = y.stride();
             let mut to = y.data().as_mut_ptr().add(rows.start * y_stride + channel);
@@ -166,33 +162,42 @@ impl Packed {
                 true => _mm512_loadu_si512(from.cast()),
                 false => _mm512_maskz_loadu_epi8(mask, from.cast()),
             };
-            each_position!(window, first, rows.len(), |_i, _position, covered| {
-                let inside = covered.count == window.kernel;
-                let base = origin.wrapping_add(covered.first * step);
-                let mut addresses = [self.padding.as_ptr(); GROUPS * 4];
-                if !inside {
+            let multiply = |sums: &mut [__m512i; 4], g: usize, [a, b, c, d]: [*const u8; 4]| {
+                let (a, b, c, d) = (load(a), load(b), load(c), load(d));
+                let (ab_low, ab_high) = (_mm512_unpacklo_epi8(a, b), _mm512_unpackhi_epi8(a, b));
+                let (cd_low, cd_high) = (_mm512_unpacklo_epi8(c, d), _mm512_unpackhi_epi8(c, d));
+                let interleaved = [
+                    _mm512_unpacklo_epi16(ab_low, cd_low),
+                    _mm512_unpackhi_epi16(ab_low, cd_low),
+                    _mm512_unpacklo_epi16(ab_high, cd_high),
+                    _mm512_unpackhi_epi16(ab_high, cd_high),
+                ];
+                for q in 0..4 {
+                    sums[q] = _mm512_dpbusd_epi32(sums[q], interleaved[q], weights[g][q]);
+                }
+            };
+            let mut position = Position::of(window, first);
+            let whole = window.interior(0).contains(&position.at[0]);
+            let interior = if whole { window.interior(1) } else { 0..0 };
+            for column in 0..rows.len() {
+                let mut sums = bias;
+                position.at[1] = column;
+                if interior.contains(&column) {
+                    let base = origin.add(position.first_pixel(window) * step);
+                    for g in 0..G {
+                        // Taps that only fill up a group have the weight 0, and offset 0.
+                        multiply(&mut sums, g, offsets[g].map(|offset| base.add(offset)));
+                    }
+                } else {
+                    let covered = position.covered(window);
+                    let mut addresses = [[self.padding.as_ptr(); 4]; G];
                     for (i, j) in (0..covered.count[0]).flat_map(|i| (0..covered.count[1]).map(move |j| (i, j))) {
                         let tap = (covered.tap[0] + i) * window.kernel[1] + covered.tap[1] + j;
-                        addresses[tap] = base.add((i * covered.step[0] + j * covered.step[1]) * step);
+                        let pixel = covered.first + i * covered.step[0] + j * covered.step[1];
+                        addresses.as_flattened_mut()[tap] = origin.add(pixel * step);
                     }
-                }
-                let mut sums = bias;
-                for g in 0..G {
-                    let pixel = |tap: usize| {
-                        // Taps that only fill up a group have the weight 0, and offset 0.
-                        load(if inside { base.add(offsets[g * 4 + tap]) } else { addresses[g * 4 + tap] })
-                    };
-                    let (a, b, c, d) = (pixel(0), pixel(1), pixel(2), pixel(3));
-                    let (ab_low, ab_high) = (_mm512_unpacklo_epi8(a, b), _mm512_unpackhi_epi8(a, b));
-                    let (cd_low, cd_high) = (_mm512_unpacklo_epi8(c, d), _mm512_unpackhi_epi8(c, d));
-                    let interleaved = [
-                        _mm512_unpacklo_epi16(ab_low, cd_low),
-                        _mm512_unpackhi_epi16(ab_low, cd_low),
-                        _mm512_unpacklo_epi16(ab_high, cd_high),
-                        _mm512_unpackhi_epi16(ab_high, cd_high),
-                    ];
-                    for q in 0..4 {
-                        sums[q] = _mm512_dpbusd_epi32(sums[q], interleaved[q], weights[g][q]);
+                    for g in 0..G {
+                        multiply(&mut sums, g, addresses[g]);
                     }
                 }
                 // What is too small becomes the least integer, and saturates when it is packed.
@@ -209,7 +214,7 @@ impl Packed {
                 }
                 // Beyond the last row this is not used.
                 to = to.wrapping_add(y_stride);
-            });
+            }
         }
     }
 }
