@@ -284,3 +284,46 @@ def test_squeeze_stays_beside_a_softmax_over_several_axes(compress, tmp_path):
     x = {"x": small.floats(1, 1, 2, 3, 4)}
     for got, expected in zip(run_onnx(output, x), run_onnx(path, x), strict=True):
         assert_close(got, expected)
+
+
+@pytest.mark.parametrize("declared", [[5, 4], [1, 4], ["n", 1], [0, 4], [3], [3, 4]])
+@pytest.mark.parametrize("op", ["Gelu", "Compress"])
+def test_nothing_is_concluded_from_shapes_that_nobody_can_check(compress, tmp_path, op, declared):
+    """Those of a node that is not understood, or that depend on data; nor are they lost."""
+    strange = {
+        "Gelu": helper.make_node("Gelu", ["x"], ["u"], name="odd", domain="com.microsoft"),
+        "Compress": node("Compress", "x c", "u", "odd", axis=0),
+    }
+    made = small.model(
+        [
+            strange[op],
+            node("Shape", "u", "shape"),
+            node("Size", "u", "size"),
+            node("Expand", "one shape", "expanded"),
+            node("Reshape", "u flat", "r"),
+            node("Reshape", "r columns", "turned"),
+        ],
+        [("x", ["n", 4]), ("c", ["n"], TensorProto.BOOL)],
+        [("shape", [None], TensorProto.INT64), ("size", [], TensorProto.INT64), ("expanded", None), ("turned", None)],
+        {"one": np.float32(1), "flat": np.array([-1]), "columns": np.array([2, -1])},
+        domains=[("com.microsoft", 1)],
+    )
+    made.graph.value_info.append(helper.make_tensor_value_info("u", TensorProto.FLOAT, declared))
+    path, output = small.save(made, tmp_path), tmp_path / "model.compressed.onnx"
+    # Where something can be checked, it is.
+    if compress(path, code=(0, 3) if op == "Compress" else 0).code == 3:
+        assert declared not in ([5, 4], [1, 4], [3, 4])
+        return
+    feeds = {"x": small.floats(1, 3, 4), "c": np.array([True, False, True])}
+    for got, expected in zip(run_onnx(output, feeds), run_onnx(path, feeds), strict=True):
+        assert got.tolist() == expected.tolist()
+    if op == "Gelu":
+        assert [v for v in onnx.load(output).graph.value_info if v.name == "u"] == list(made.graph.value_info)
+
+
+def test_the_shape_declared_of_an_output_is_kept(compress, tmp_path):
+    """Though nothing here knows it."""
+    made = around(helper.make_node("Odd", ["h"], ["s"], name="odd", domain="com.example"), [("com.example", 1)])
+    made.graph.node[-1].CopyFrom(node("Relu", "i", "y"))
+    compress(small.save(made, tmp_path))
+    assert onnx.load(tmp_path / "model.compressed.onnx").graph.output == made.graph.output

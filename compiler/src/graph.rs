@@ -9,7 +9,7 @@ use crate::{
     node::{Node, NodeId, Output, Port, Remarks, Use, Value},
     op::{Inputs, Op, Operator},
     tensor::Tensor,
-    value::{self, Fact},
+    value::{self, Fact, Shape},
 };
 use petgraph::{
     Direction::{Incoming, Outgoing},
@@ -35,6 +35,8 @@ pub struct Graph {
     /// How many outputs each value is.
     output_counts: HashMap<Port, usize>,
     names: HashSet<String>,
+    /// Shapes that the file declares of values for which there is no proof, by their names.
+    declared: HashMap<String, Shape>,
 }
 
 fn ix(id: NodeId) -> NodeIndex {
@@ -342,6 +344,18 @@ impl Graph {
     /// Replaces what is known of a value.
     pub fn set_fact(&mut self, port: Port, fact: Fact) {
         self.inner[ix(port.node)].outputs[port.slot].fact = fact;
+    }
+
+    /// Says what shape the file declares of the value or output `name`. Nothing is concluded from it.
+    pub fn declare(&mut self, name: &str, shape: Shape) {
+        self.declared.insert(name.into(), shape);
+    }
+
+    /// The fact at `port`, which is called `name` in the file, with what the file declares of it where that agrees.
+    pub fn declared(&self, name: &str, port: Port) -> Fact {
+        let fact = self.fact(port).clone();
+        let declared = self.declared.get(name).map(|shape| Fact::new(None, shape.clone()));
+        declared.and_then(|d| fact.clone().refined(&d).ok()).unwrap_or(fact)
     }
 
     /// Appends a graph output.

@@ -320,11 +320,20 @@ impl<'a> Importer<'a> {
         for (slot, name) in node.output.iter().enumerate().filter(|(_, n)| !n.is_empty()) {
             let port = Port { node: id, slot };
             if let Some(d) = declared.facts.get(name) {
-                let refined = self.graph.fact(port).clone().refined(d);
+                let mut fact = self.graph.fact(port).clone();
                 // A contradiction is the file's fault, except where the file's output shape
                 // is only what its exporter believed.
-                match refined {
-                    Ok(fact) => self.graph.set_fact(port, fact),
+                match fact.agrees(d) {
+                    Ok(()) => {
+                        // Nobody checks a shape that can't be inferred, and exporters leave those they traced with:
+                        // it is handed on, but nothing is concluded from it.
+                        let opaque = matches!(self.graph.op(id), Op::Opaque(_));
+                        if (opaque || declared.outputs.contains(name)) && d.shape.is_some() && fact.fixed().is_none() {
+                            self.graph.declare(&self.graph.value(port).name.clone(), d.shape.clone());
+                        }
+                        fact.dtype = fact.dtype.or(d.dtype);
+                        self.graph.set_fact(port, fact);
+                    }
                     Err(e) if declared.outputs.contains(name) && e.message().contains("shape") => {
                         self.warnings.push(format!("graph output `{name}`: {}", e.message()))
                     }

@@ -340,7 +340,7 @@ impl Writer<'_> {
     }
 
     fn value(&self, name: &str, port: Port) -> Result<ValueInfoProto> {
-        let info = tensor::write_type(self.graph.fact(port));
+        let info = tensor::write_type(&self.graph.declared(name, port));
         Ok(ValueInfoProto { name: name.into(), type_: info.into(), ..Default::default() })
     }
 
