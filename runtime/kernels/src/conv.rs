@@ -7,16 +7,18 @@
 
 mod blocks;
 mod float;
+mod gemm;
 mod int8;
 mod panels;
 #[cfg(test)]
 mod tests;
 
 pub use float::ConvF;
+pub use gemm::GemmF;
 pub use int8::Conv8;
 
 use crate::{
-    Rows, RowsMut, Window,
+    Isa, Rows, RowsMut, Window,
     tile::{Operand, Tiles},
 };
 use blocks::{Block, Blocks, LEAST, Layout, POSITIONS};
@@ -34,12 +36,12 @@ const ALIGN: usize = 64;
 /// Positions below which a thread isn't worth its start on them: columns are divided instead.
 const FEW: usize = 48;
 
-/// A convolution's constant part.
+/// What a convolution is before it has weights.
 #[derive(Debug)]
-struct Conv<W> {
+struct Conv {
     tiles: &'static Tiles,
     shape: Shape,
-    panels: Panels<W>,
+    panels: Panels,
     /// Bytes of a block's pixels.
     block: usize,
 }
@@ -64,9 +66,10 @@ struct Run<'a, X, F> {
     tiles: F,
 }
 
-impl<W: Copy + Default> Conv<W> {
-    fn new(tiles: &'static Tiles, weights: &[W], shape: Shape, quad: usize) -> Self {
-        let panels = Panels::new(weights, &shape, tiles.lanes, tiles.vectors, quad);
+impl Conv {
+    fn new(isa: Isa, shape: Shape, quad: usize) -> Self {
+        let tiles = isa.tiles();
+        let panels = Panels::new(&shape, tiles.lanes, tiles.vectors, quad);
         Self { tiles, shape, panels, block: BLOCK_BYTES }
     }
 
@@ -76,12 +79,12 @@ impl<W: Copy + Default> Conv<W> {
     }
 
     /// Bytes of scratch memory for inputs of type `X`.
-    fn scratch<X>(&self, window: &Window, threads: usize) -> usize {
+    fn scratch<X: Number>(&self, window: &Window, threads: usize) -> usize {
         threads.max(1) * self.part_scratch::<X>(window)
     }
 
-    fn part_scratch<X>(&self, window: &Window) -> usize {
-        (self.blocks::<X>(window).capacity() * size_of::<X>() + ALIGN).next_multiple_of(ALIGN)
+    fn part_scratch<X: Number>(&self, window: &Window) -> usize {
+        bytes::<X>(self.blocks::<X>(window).capacity())
     }
 
     fn macs(&self, window: &Window) -> u64 {
@@ -92,7 +95,7 @@ impl<W: Copy + Default> Conv<W> {
     ///
     /// # Panics
     /// When `x` isn't what the window slides over, or `scratch` is too small.
-    fn run<X: Copy + Send + Sync>(
+    fn run<X: Number>(
         &self,
         x: Rows<X>,
         pad: X,
@@ -115,7 +118,7 @@ impl<W: Copy + Default> Conv<W> {
     }
 }
 
-impl<X: Copy + Send + Sync, F: Fn(Operand<X>, &Panel, usize) + Sync> Run<'_, X, F> {
+impl<X: Number, F: Fn(Operand<X>, &Panel, usize) + Sync> Run<'_, X, F> {
     fn divide(&self, part: Part, scratch: &mut [u8], threads: usize) {
         let left = threads / 2;
         if left == 0 {
@@ -144,9 +147,7 @@ impl<X: Copy + Send + Sync, F: Fn(Operand<X>, &Panel, usize) + Sync> Run<'_, X, 
     }
 
     fn part(&self, part: &Part, scratch: &mut [u8]) {
-        let skip = scratch.as_ptr().align_offset(ALIGN).min(scratch.len());
-        // SAFETY: `X` is a number, for which any bytes stand.
-        let (_, strip, _) = unsafe { scratch[skip..].align_to_mut::<X>() };
+        let strip = aligned(scratch);
         let panels = &self.panels[part.panels.clone()];
         let channels = self.blocks.shape.channels;
         let mut offsets = [0; POSITIONS];
@@ -195,6 +196,28 @@ impl<X: Copy + Send + Sync, F: Fn(Operand<X>, &Panel, usize) + Sync> Run<'_, X, 
         };
         (self.tiles)(operand, panel, block.first);
     }
+}
+
+/// A number, for which any bytes stand.
+///
+/// # Safety
+/// Any bytes are a value.
+unsafe trait Number: Copy + Send + Sync {}
+// SAFETY: they are.
+unsafe impl Number for u8 {}
+// SAFETY: they are.
+unsafe impl Number for f32 {}
+
+/// Scratch memory from where it is aligned.
+fn aligned<X: Number>(scratch: &mut [u8]) -> &mut [X] {
+    let skip = scratch.as_ptr().align_offset(ALIGN).min(scratch.len());
+    // SAFETY: any bytes are an `X`.
+    unsafe { scratch[skip..].align_to_mut().1 }
+}
+
+/// Bytes of scratch memory in which there are so many numbers, wherever it begins.
+fn bytes<X: Number>(numbers: usize) -> usize {
+    (numbers * size_of::<X>() + ALIGN).next_multiple_of(ALIGN)
 }
 
 /// A result whose parts several threads write.

@@ -22,9 +22,9 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod broadcast;
+mod conv;
 mod depthwise;
 mod elementwise;
-mod conv;
 mod finish;
 pub mod isa;
 mod layout;
@@ -39,15 +39,13 @@ mod testing;
 mod tile;
 mod window;
 
-pub use conv::{Conv8, ConvF};
+pub use conv::{Conv8, ConvF, GemmF};
 pub use depthwise::{Depthwise8, DepthwiseF};
 pub use elementwise::{BinaryOp, UnaryOp, binary, layer_norm, log_softmax, softmax, unary};
 pub use finish::Finish8;
 pub use isa::Isa;
 pub use layout::{Element, copy, gather_pixels, permute, quantize_transpose, transpose};
-pub use pool::{
-    Divisor, Pooled, Rescale, average_pool, average_pool8, global_average, global_average8, max_pool,
-};
+pub use pool::{Divisor, Pooled, Rescale, average_pool, average_pool8, global_average, global_average8, max_pool};
 pub use quant::{Add8, Mul8, dequantize, lookup, quantize, xor_sign};
 pub use rows::{Rows, RowsMut};
 pub use window::Window;

@@ -6,7 +6,8 @@ use crate::{Isa, Rows, RowsMut, Window, tile::TileF};
 /// A convolution of floats.
 #[derive(Debug)]
 pub struct ConvF {
-    pub(super) conv: Conv<f32>,
+    pub(super) conv: Conv,
+    weights: Vec<f32>,
     bias: Vec<f32>,
     min: f32,
     max: f32,
@@ -32,9 +33,11 @@ impl ConvF {
         max: f32,
     ) -> Self {
         assert_eq!(bias.len(), outputs, "a bias for each output");
-        let conv = Conv::new(isa.tiles(), weights, Shape { outputs, kernel, channels, groups }, 1);
+        let shape = Shape { outputs, kernel, channels, groups };
+        let conv = Conv::new(isa, shape, 1);
+        let weights = conv.panels.pack(&shape, weights);
         let bias = conv.panels.lanes_of(&bias);
-        Self { conv, bias, min, max }
+        Self { conv, weights, bias, min, max }
     }
 
     /// Bytes of scratch memory that a run needs.
@@ -68,7 +71,7 @@ impl ConvF {
             };
             let tile = TileF {
                 x,
-                weights: self.conv.panels.weights[panel.weights..].as_ptr(),
+                weights: self.weights[panel.weights..].as_ptr(),
                 bias: self.bias[panel.lane..].as_ptr(),
                 columns: panel.columns,
                 // SAFETY: a place in the result.

@@ -12,7 +12,8 @@ const QUAD: usize = 4;
 /// A convolution of unsigned 8-bit activations with signed 8-bit weights, whose sums have 32 bits.
 #[derive(Debug)]
 pub struct Conv8 {
-    pub(super) conv: Conv<i8>,
+    pub(super) conv: Conv,
+    weights: Vec<i8>,
     input_zero: u8,
     finish: Finish,
     /// Where sums begin: what the input's zero point adds to them is taken off here.
@@ -49,7 +50,8 @@ impl Conv8 {
         let shape = Shape { outputs, kernel, channels, groups };
         assert!(Self::fits(shape.depth()), "sums of {} products don't fit 32 bits", shape.depth());
         assert_eq!(finish.channels(), outputs, "a bias and a scale for each output");
-        let conv = Conv::new(isa.tiles(), weights, shape, QUAD);
+        let conv = Conv::new(isa, shape, QUAD);
+        let packed = conv.panels.pack(&shape, weights);
         let zero_sum = |output: usize| -> i32 {
             let weights = &weights[output * shape.depth()..][..shape.depth()];
             weights.iter().map(|&w| i32::from(w)).sum::<i32>() * i32::from(input_zero)
@@ -67,7 +69,7 @@ impl Conv8 {
             }
         };
         let (start, scale) = (conv.panels.lanes_of(&start), conv.panels.lanes_of(&scale));
-        Self { conv, input_zero, finish, start, scale }
+        Self { conv, weights: packed, input_zero, finish, start, scale }
     }
 
     /// Whether sums of so many products fit 32 bits, whatever the factors are.
@@ -120,7 +122,7 @@ impl Conv8 {
         self.conv.run(x, self.input_zero, window, scratch, threads, |x, panel, row| {
             let tile = Tile8 {
                 x,
-                weights: self.conv.panels.weights[panel.weights..].as_ptr(),
+                weights: self.weights[panel.weights..].as_ptr(),
                 bias: self.start[panel.lane..].as_ptr(),
                 scale: self.scale[panel.lane..].as_ptr(),
                 columns: panel.columns,

@@ -42,60 +42,81 @@ impl Shape {
     }
 }
 
-/// Weights in panels: for each line of the window, for each step in it, for each column, the
-/// `quad` weights that one step has.
+/// How weights lie in panels: for each line of the window, for each step in it, for each column,
+/// the `quad` weights that one step has.
 #[derive(Debug)]
-pub(crate) struct Panels<W> {
-    /// The weights; where lines or panels are filled up, 0.
-    pub weights: Vec<W>,
+pub(crate) struct Panels {
     /// The panels, in the order of their columns.
     pub list: Vec<Panel>,
     /// Lanes of all panels.
     pub lanes: usize,
+    /// Weights of all panels, with those that fill them up.
+    pub weights: usize,
+    /// Lanes of a vector.
+    lanes_of_vector: usize,
     /// Steps of a line.
     pub steps: usize,
     /// Weights of a step.
     pub quad: usize,
 }
 
-impl<W: Copy + Default> Panels<W> {
-    /// Packs `weights[output][line][column of the window][channel]` for vectors of `lanes`, of
-    /// which a panel has up to `most`.
+impl Panels {
+    /// Panels for vectors of `lanes`, up to `most` in each.
     ///
     /// # Panics
-    /// When the number of weights isn't that of `shape`, or groups don't divide the outputs.
-    pub fn new(weights: &[W], shape: &Shape, lanes: usize, most: usize, quad: usize) -> Self {
+    /// When groups don't divide the outputs, or there is nothing to sum.
+    pub fn new(shape: &Shape, lanes: usize, most: usize, quad: usize) -> Self {
         let Shape { outputs, kernel, groups, .. } = *shape;
-        assert_eq!(weights.len(), outputs * shape.depth(), "weights of {shape:?}");
-        assert!(shape.depth() > 0, "a product of {shape:?} has no terms");
         assert!(groups > 0 && outputs.is_multiple_of(groups), "{groups} groups of {outputs} outputs");
-        let run = shape.run();
-        let steps = run.div_ceil(quad);
+        assert!(shape.depth() > 0, "a product of {shape:?} has no terms");
+        let steps = shape.run().div_ceil(quad);
         let each = outputs / groups;
-        let mut packed = Self { weights: Vec::new(), list: Vec::new(), lanes: 0, steps, quad };
+        let mut panels = Self { list: Vec::new(), lanes: 0, weights: 0, lanes_of_vector: lanes, steps, quad };
         for group in 0..groups {
             let mut done = 0;
             for vectors in vectors(each.div_ceil(lanes), most) {
                 let (column, columns) = (group * each + done, (each - done).min(vectors * lanes));
-                let panel =
-                    Panel { group, vectors, column, columns, weights: packed.weights.len(), lane: packed.lanes };
-                packed.list.push(panel);
-                packed.lanes += vectors * lanes;
+                let (weights, lane) = (panels.weights, panels.lanes);
+                panels.list.push(Panel { group, vectors, column, columns, weights, lane });
+                panels.lanes += vectors * lanes;
+                panels.weights += vectors * lanes * kernel[0] * steps * quad;
                 done += columns;
-                for line in 0..kernel[0] {
-                    for step in 0..steps {
-                        for lane in 0..vectors * lanes {
-                            for k in step * quad..(step + 1) * quad {
-                                let real = lane < columns && k < run;
-                                let weight = || weights[(column + lane) * shape.depth() + line * run + k];
-                                packed.weights.push(if real { weight() } else { W::default() });
-                            }
+            }
+        }
+        panels
+    }
+
+    /// Packs `weights[output][line][column of the window][channel]`; lines and panels are filled
+    /// up with 0.
+    ///
+    /// # Panics
+    /// When the number of weights isn't that of `shape`.
+    pub fn pack<W: Copy + Default>(&self, shape: &Shape, weights: &[W]) -> Vec<W> {
+        let (depth, run) = (shape.depth(), shape.run());
+        assert_eq!(weights.len(), shape.outputs * depth, "weights of {shape:?}");
+        let mut packed = vec![W::default(); self.weights];
+        let mut to = packed.chunks_exact_mut(self.quad);
+        for panel in &self.list {
+            let lanes = self.width(panel);
+            for line in 0..shape.kernel[0] {
+                for step in 0..self.steps {
+                    let first = step * self.quad;
+                    let here = (run - first).min(self.quad);
+                    for (lane, to) in to.by_ref().take(lanes).enumerate() {
+                        if lane < panel.columns {
+                            let from = (panel.column + lane) * depth + line * run + first;
+                            to[..here].copy_from_slice(&weights[from..][..here]);
                         }
                     }
                 }
             }
         }
         packed
+    }
+
+    /// Lanes of a panel.
+    pub fn width(&self, panel: &Panel) -> usize {
+        self.lanes_of_vector * panel.vectors
     }
 
     /// A value for each output, as one for each lane.
@@ -133,12 +154,12 @@ mod tests {
     fn lines_are_filled_up_to_whole_steps() {
         let shape = Shape { outputs: 3, kernel: [2, 3], channels: 1, groups: 1 };
         let weights: Vec<i8> = (1..=18).collect();
-        let packed = Panels::new(&weights, &shape, 2, 1, 4);
+        let panels = Panels::new(&shape, 2, 1, 4);
         #[rustfmt::skip]
-        assert_eq!(packed.weights, [
+        assert_eq!(panels.pack(&shape, &weights), [
             1, 2, 3, 0,  7, 8, 9, 0,  4, 5, 6, 0,  10, 11, 12, 0,
             13, 14, 15, 0,  0, 0, 0, 0,  16, 17, 18, 0,  0, 0, 0, 0,
         ]);
-        assert_eq!(packed.lanes_of(&[7, 8, 9]), [7, 8, 9, 0]);
+        assert_eq!(panels.lanes_of(&[7, 8, 9]), [7, 8, 9, 0]);
     }
 }

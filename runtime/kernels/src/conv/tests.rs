@@ -263,6 +263,36 @@ fn products() {
     }
 }
 
+/// Both forms of a product have the results of one by constants, to the last bit.
+#[test]
+fn products_of_two_matrices() {
+    for (rows, depth, columns) in [(1, 1, 1), (1, 70, 130), (5, 16, 16), (33, 17, 65), (70, 64, 3), (0, 3, 2)] {
+        let mut noise = Noise(rows as u64);
+        let a = Guarded::new(&noise.many(rows * depth, Noise::f32));
+        let transposed = noise.many(columns * depth, Noise::f32);
+        let plain: Vec<f32> = (0..depth * columns).map(|i| transposed[i % columns * depth + i / columns]).collect();
+        let (plain, transposed) = (Guarded::new(&plain), Guarded::new(&transposed));
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            let (min, max) = (f32::NEG_INFINITY, f32::INFINITY);
+            let conv = ConvF::new(isa, &transposed, columns, [1, 1], depth, 1, vec![0.0; columns], min, max);
+            let (a, window) = (Rows::dense(&a, rows, depth), Window::pixel(rows));
+            let mut want = vec![0.0; rows * columns];
+            let mut scratch = vec![0; conv.scratch(&window, 1)];
+            conv.run(a, &window, None, RowsMut::dense(&mut want, rows, columns), &mut scratch, 1);
+            for threads in 1..=3 {
+                let b = [Rows::dense(&plain, depth, columns), Rows::dense(&transposed, columns, depth)];
+                for (b, transposed) in b.into_iter().zip([false, true]) {
+                    let gemm = GemmF::new(isa, depth, columns, transposed);
+                    let mut scratch = Guarded::new(&vec![0xff; gemm.scratch(rows, threads)]);
+                    let mut y = Guarded::new(&vec![9.0; rows * columns]);
+                    gemm.run(a, b, RowsMut::dense(&mut y, rows, columns), &mut scratch, threads);
+                    assert!(*y == *want, "{isa}, {rows}x{depth}x{columns}, {threads} threads, {transposed}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn nothing_is_computed_of_nothing() {
     let (window, slack) = (window(0, [4, 4], [3, 3], 1, 1, 1), [0; 3]);
