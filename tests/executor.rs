@@ -7,10 +7,12 @@
 mod pb;
 
 use compress_compiler::{graph::Graph, onnx, pass::Context, tensor::Tensor, verify::verify};
+use compress_kernels::Isa;
 use compress_passes::{Options, pipeline};
 use compress_runtime::{
-    burn::{evaluator::BurnEvaluator, exec::Executable},
+    burn::BurnEvaluator,
     device::Device,
+    session::{Backend, Engine as Runner, Session},
 };
 use pb::tensors;
 use serde::Deserialize;
@@ -22,18 +24,30 @@ use std::{
 
 /// What runs a graph, and how much it promises.
 struct Engine {
-    name: &'static str,
+    name: String,
     /// Whether its integers are those of ONNX Runtime's kernels; if not, they come from floats.
     exact: bool,
-    run: fn(&Graph, &[Tensor]) -> Result<Vec<Tensor>, String>,
+    backend: Backend,
 }
 
-const ENGINES: [Engine; 1] = [Engine { name: "burn", exact: false, run: on_burn }];
+/// Every instruction set of this machine, and Burn.
+fn engines() -> Vec<Engine> {
+    let sets = Isa::ALL.into_iter().filter(|isa| isa.is_available()).map(Runner::Cpu);
+    let all = sets.chain([Runner::Burn]);
+    all.map(|engine| Engine {
+        name: engine.to_string(),
+        exact: engine != Runner::Burn,
+        backend: Backend { device: Device::cpu(), engine },
+    })
+    .collect()
+}
 
-fn on_burn(graph: &Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
-    let verified = verify(graph).map_err(|e| e.to_string())?;
-    let executable = Executable::new(&verified, &Device::cpu()).map_err(|e| e.to_string())?;
-    executable.run(inputs).map_err(|e| e.to_string())
+impl Engine {
+    fn run(&self, graph: &Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
+        let verified = verify(graph).map_err(|e| e.to_string())?;
+        let session = Session::new(&verified, &self.backend, &[]).map_err(|e| e.to_string())?;
+        session.run(inputs).map_err(|e| e.to_string())
+    }
 }
 
 /// What is written beside a case (`case.json`).
@@ -106,7 +120,7 @@ fn check(variable: &str, at_least: usize, whole: bool) {
         "| engine | form | cases | exact | a step, allowed | grown rounding | a step | worse | refused | failed |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|");
-    for engine in &ENGINES {
+    for engine in &engines() {
         for simplified in [false, true] {
             let form = if simplified { "simplified" } else { "as it is" };
             let mut counts = [0; 7];
@@ -172,7 +186,7 @@ fn run(engine: &Engine, case: &Path, simplified: bool) -> Result<Off, String> {
     let sets = (0..).map(|i| case.join(format!("test_data_set_{i}"))).take_while(|p| p.exists());
     for data in sets {
         let expected = tensors(&data, "output");
-        let got = (engine.run)(&graph, &tensors(&data, "input"))?;
+        let got = engine.run(&graph, &tensors(&data, "input"))?;
         if got.len() != expected.len() || scales.len() != expected.len() {
             return Err(format!("{} outputs, not {}", got.len(), expected.len()));
         }

@@ -7,7 +7,7 @@ use compress_compiler::{
     graph::Graph,
     node::{NodeId, Port},
     op::Op,
-    ops::{pool::PoolKind, resize::Interpolation, unary::Unary},
+    ops::{pad::PadMode, pool::PoolKind, resize::Interpolation, unary::Unary},
     tensor::{DType, Tensor},
     value::Dim,
 };
@@ -84,7 +84,16 @@ impl<'g> Scope<'g> {
             Op::Pool(op) if op.kind == PoolKind::Max && !op.indices => of(0),
             Op::GlobalPool(op) if op.kind == PoolKind::Max => of(0),
             Op::Resize(op) if op.mode == Interpolation::Nearest => of(0),
-            Op::Unary(Unary::Relu) | Op::Clip(_) => of(0),
+            Op::Unary(Unary::Relu) => of(0),
+            // Bounds between two codes would be rounded twice.
+            Op::Clip(_) => of(0).filter(|a| {
+                let exact = |v: f32| a.dequantize(a.quantize(v)) == v || v < a.dequantize(0) || v > a.dequantize(255);
+                self.bounds(id).is_some_and(|(low, high)| exact(low) && exact(high))
+            }),
+            Op::Pad(op) if op.mode == PadMode::Constant => {
+                let value = g.operand(id, 2).map_or(Some(0.0), |v| self.scalar(v))?;
+                of(0).filter(|a| a.dequantize(a.quantize(value)) == value)
+            }
             Op::Reshape(_)
             | Op::Flatten(_)
             | Op::Squeeze(_)

@@ -80,8 +80,7 @@ pub(super) fn resize(op: &Resize, mut a: Args) -> Result<Value> {
         x = if mixes {
             Value::Float(mix(op, x.into_device(a.device)?, *axis, &at, &of, a.device)?)
         } else {
-            let pick = |v: &f64| (nearest(op.nearest, *v) as i64).clamp(0, of.from as i64 - 1);
-            entries(x, *axis, at.iter().map(pick).collect())?
+            entries(x, *axis, at.iter().map(|v| of.picked(op, *v) as i64).collect())?
         };
     }
     for (axis, inside) in outside.into_iter().filter(|(_, inside)| inside.contains(&0)) {
@@ -124,7 +123,30 @@ fn finished(x: Value, dtype: DType) -> Result<Value> {
     Ok(Value::Int(IntArray::new(dtype, shape, data)))
 }
 
+/// The input pixels that [`Interpolation::Nearest`] picks along every axis of `dims`.
+///
+/// # Errors
+/// As for [`Resize::stretches`].
+pub(crate) fn nearest_entries(
+    op: &Resize,
+    dims: &[usize],
+    scales: Option<&[f32]>,
+    sizes: Option<&[i64]>,
+) -> Result<Vec<Vec<usize>>> {
+    let axis = |(from, s): (&usize, &Stretch)| {
+        let of = Axis { from: *from, to: s.size, scale: s.scale, width: s.width, roi: (0.0, 1.0) };
+        let picked = |p: usize| of.picked(op, f64::from(of.coordinate(op.coordinates, p as f32)));
+        if of.scale == 1.0 && of.from == of.to { (0..of.to).collect() } else { (0..of.to).map(picked).collect() }
+    };
+    Ok(dims.iter().zip(&op.stretches(dims, scales, sizes)?).map(axis).collect())
+}
+
 impl Axis {
+    /// The pixel nearest to `at`.
+    fn picked(&self, op: &Resize, at: f64) -> usize {
+        nearest(op.nearest, at).clamp(0.0, (self.from - 1) as f64) as usize
+    }
+
     /// Where output pixel `i` lies in the input. In `f32`, as ONNX Runtime does it, so that the
     /// same pixels are picked.
     fn coordinate(&self, mode: Coordinates, i: f32) -> f32 {

@@ -4,6 +4,7 @@ mod constant;
 mod elementwise;
 mod movement;
 mod norm;
+mod pick;
 mod pool;
 mod product;
 mod quant;

@@ -1,6 +1,6 @@
 //! Operators that move elements: they work on floats and on codes alike.
 
-use super::quant::Lookup;
+use super::{pick, quant::Lookup};
 use crate::cpu::{
     plan::{Layout, Planner},
     recipe::{Form, Layer, Recipe, ValueId, Want},
@@ -18,7 +18,6 @@ pub(super) fn recipe<'g>(s: &Scope<'g>, want: Want) -> Option<Recipe<'g>> {
         return None;
     }
     let operand = |slot: usize| asked(s, g.operand(id, slot)?, want.form);
-    let one = |layer: Take| Some(Recipe::of(vec![operand(0)?], layer));
     let list = |slot: usize| g.operand(id, slot).map(|p| g.constant(p).and_then(|t| t.as_i64()));
     let rank = s.rank(g.operand(id, 0)?)?;
     s.rank(want.port)?;
@@ -36,24 +35,31 @@ pub(super) fn recipe<'g>(s: &Scope<'g>, want: Want) -> Option<Recipe<'g>> {
             let tables = operands.iter().map(|_| None).collect();
             Some(Recipe::of(operands, Concat { axis: value::axis(op.axis, rank).ok()?, tables }))
         }
-        Op::Slice(_) => {
-            let (starts, ends) = (list(1)??, list(2)??);
-            let axes = list(3).map_or(Some(None), |a| a.map(Some))?;
-            let one_step = list(4).is_none_or(|s| s.is_some_and(|s| s.iter().all(|s| *s == 1)));
-            let axis = match &axes {
-                None => 0,
-                Some(axes) => value::axis(*axes.first()?, rank).ok()?,
-            };
-            (starts.len() == 1 && ends.len() == 1 && one_step)
-                .then(|| one(Take::Slice { axis, start: starts[0], end: ends[0] }))
-                .flatten()
-        }
+        Op::Slice(_) => slice(s, want, rank)
+            .and_then(|take| Some(Recipe::of(vec![operand(0)?], take)))
+            .or_else(|| pick::recipe(s, want, operand(0)?)),
+        Op::Pad(_) | Op::Resize(_) => pick::recipe(s, want, operand(0)?),
         Op::Split(op) => {
             let sizes = list(1).map_or(Some(None), |s| s.map(Some))?;
-            one(Take::Part { split: op.clone(), axis: value::axis(op.axis, rank).ok()?, slot: want.port.slot, sizes })
+            let part =
+                Take::Part { split: op.clone(), axis: value::axis(op.axis, rank).ok()?, slot: want.port.slot, sizes };
+            Some(Recipe::of(vec![operand(0)?], part))
         }
         _ => None,
     }
+}
+
+/// A slice of successive entries along one axis.
+fn slice(s: &Scope, want: Want, rank: usize) -> Option<Take> {
+    let g = s.graph;
+    let list = |slot: usize| g.constant(g.operand(want.port.node, slot)?)?.as_i64();
+    let (starts, ends) = (list(1)?, list(2)?);
+    let axis = match g.operand(want.port.node, 3) {
+        None => 0,
+        Some(_) => value::axis(*list(3)?.first()?, rank).ok()?,
+    };
+    let by_one = g.operand(want.port.node, 4).is_none() || list(4)? == [1];
+    (starts.len() == 1 && ends.len() == 1 && by_one).then(|| Take::Slice { axis, start: starts[0], end: ends[0] })
 }
 
 /// The operand `port` in a form: as the codes behind it, or as it is.
@@ -132,7 +138,7 @@ impl Layer for Transpose {
         let dims = layout.storage(p.dims(inputs[0]));
         let perm = self.0.iter().map(|axis| lie.iter().position(|l| l == axis).unwrap_or(*axis)).collect();
         let view = p.gathered(inputs[0], view);
-        let y = p.output(output, Layout::Plain);
+        let y = p.fresh(output, Layout::Plain);
         by_form!(p, output, permute(p, output, view, y, dims, perm));
         Ok(())
     }
@@ -149,7 +155,7 @@ fn permute<T: Element + kernels::Element>(
     let rank = perm.len();
     let front = rank.saturating_sub(2);
     let (isa, work) = (p.isa(), x.len() as u64);
-    if rank >= 2 && y.is_dense() && perm[..front].iter().copied().eq(0..front) {
+    if rank >= 2 && perm[..front].iter().copied().eq(0..front) {
         // Only the last two axes trade places.
         let (batch, rows, columns) = (dims[..front].iter().product(), dims[front], dims[front + 1]);
         return p.step("transpose", id, &[x], y, 0, work, move |o| {

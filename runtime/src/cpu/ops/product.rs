@@ -251,9 +251,16 @@ fn integer<'g>(s: &Scope<'g>, p: &Product<'g>) -> Option<Integer<'g>> {
     Some(Integer { p, codes, x, weight: weight.clone(), scales, bias })
 }
 
-/// The 32-bit bias behind a DequantizeLinear whose scale is that of the sums.
+/// The bias in units of the sums: that behind a DequantizeLinear with their scale, or a float one
+/// rounded, as ONNX Runtime does it.
 fn integer_bias(s: &Scope, port: Port, x: Affine, scales: &[f32]) -> Option<Vec<i32>> {
     let g = s.graph;
+    if let Some(bias) = g.constant(port) {
+        let values = vector(Some(bias.clone()), scales.len(), 1.0);
+        let units: Vec<f32> = values.iter().zip(scales).map(|(b, w)| (b / (x.scale * w)).round_ties_even()).collect();
+        let fits = |v: &f32| v.abs() < 1e9;
+        return units.iter().all(fits).then(|| units.iter().map(|v| *v as i32).collect());
+    }
     let Op::Dequantize(_) = g.op(port.node) else { return None };
     let bias = g.constant(g.operand(port.node, 0)?).filter(|t| t.dtype() == DType::I32)?;
     let of = g.constant(g.operand(port.node, 1)?)?.as_f32()?.into_owned();

@@ -1,0 +1,180 @@
+//! Slice, Pad and Resize to the nearest pixel: every entry along an axis is one of the input's, or
+//! the padding.
+
+use crate::{
+    burn::kernels::nearest_entries,
+    cpu::{
+        plan::{Layout, Planner},
+        recipe::{Form, Layer, Recipe, ValueId, Want},
+        scope::Scope,
+        steps::{Element, Operands, View},
+    },
+};
+use compress_compiler::{
+    error::{Error, Result},
+    op::Op,
+    ops::{
+        pad::{Pad, PadMode},
+        resize::{Coordinates, Interpolation, Resize},
+        slice::Slice,
+    },
+};
+
+/// The value `want`, where its entries are picked from operand 0, which is asked for as `x`.
+pub(super) fn recipe<'g>(s: &Scope<'g>, want: Want, x: Want) -> Option<Recipe<'g>> {
+    let g = s.graph;
+    let id = want.port.node;
+    let list = |slot: usize| match g.operand(id, slot) {
+        None => Some(None),
+        Some(p) => g.constant(p)?.as_i64().map(Some),
+    };
+    let kind = match g.op(id) {
+        Op::Slice(_) => Kind::Slice { starts: list(1)??, ends: list(2)??, axes: list(3)?, steps: list(4)? },
+        Op::Pad(op) if op.mode == PadMode::Constant => {
+            let value = match g.operand(id, 2) {
+                Some(v) => g.constant(v)?.as_f32()?.first().copied()?,
+                None => 0.0,
+            };
+            let fill = match (want.form, s.codes(want.port)) {
+                (Form::Float, _) => value,
+                (Form::Codes, Some((_, affine))) => f32::from(affine.quantize(value)),
+                (Form::Codes, None) => return None,
+            };
+            Kind::Pad { pads: list(1)??, axes: list(3)?, fill }
+        }
+        Op::Resize(op) if op.mode == Interpolation::Nearest && op.coordinates != Coordinates::CropAndResize => {
+            let scales = match g.operand(id, 2) {
+                Some(p) => Some(g.constant(p)?.as_f32()?.into_owned()).filter(|s| !s.is_empty()),
+                None => None,
+            };
+            Kind::Resize { op: op.clone(), scales, sizes: list(3)? }
+        }
+        _ => return None,
+    };
+    Some(Recipe::of(vec![x], Pick(kind)))
+}
+
+enum Kind {
+    Slice { starts: Vec<i64>, ends: Vec<i64>, axes: Option<Vec<i64>>, steps: Option<Vec<i64>> },
+    Pad { pads: Vec<i64>, axes: Option<Vec<i64>>, fill: f32 },
+    Resize { op: Resize, scales: Option<Vec<f32>>, sizes: Option<Vec<i64>> },
+}
+
+/// Which entry of the input each entry along an axis is; none is padding.
+type Entries = Vec<Option<usize>>;
+
+impl Kind {
+    /// The entries along every axis of an input of shape `dims`.
+    fn entries(&self, dims: &[usize]) -> Result<Vec<Entries>> {
+        let mut all: Vec<Entries> = dims.iter().map(|n| (0..*n).map(Some).collect()).collect();
+        match self {
+            Kind::Slice { starts, ends, axes, steps } => {
+                let sizes: Vec<i64> = dims.iter().map(|n| *n as i64).collect();
+                for taken in Slice::resolve(&sizes, starts, ends, axes.as_deref(), steps.as_deref())? {
+                    let at = |i: i64| usize::try_from(taken.start + i * taken.step).ok();
+                    all[taken.axis] = (0..taken.count).map(at).collect();
+                }
+            }
+            Kind::Pad { pads, axes, .. } => {
+                for (entries, (before, after)) in all.iter_mut().zip(Pad::resolve(dims.len(), pads, axes.as_deref())?) {
+                    let n = entries.len() as i64;
+                    let inside = |i: i64| usize::try_from(i).ok().filter(|i| (*i as i64) < n);
+                    *entries = (-before..n + after).map(inside).collect();
+                }
+            }
+            Kind::Resize { op, scales, sizes } => {
+                let picked = nearest_entries(op, dims, scales.as_deref(), sizes.as_deref())?;
+                all = picked.into_iter().map(|axis| axis.into_iter().map(Some).collect()).collect();
+            }
+        }
+        Ok(all)
+    }
+}
+
+struct Pick(Kind);
+
+/// A row of padding.
+const NONE: u32 = u32::MAX;
+
+/// How rows of the result are made.
+struct Rows {
+    /// The row of the input, or [`NONE`].
+    index: Vec<u32>,
+    /// The columns of the input that are taken, and where they go.
+    first: usize,
+    width: usize,
+    to: usize,
+}
+
+/// Reads a list of entries as columns: how many are padding, then the first of the run of
+/// successive ones, and how many.
+fn run(entries: &Entries) -> Option<(usize, usize, usize)> {
+    let to = entries.iter().take_while(|e| e.is_none()).count();
+    let first = entries.get(to).copied().flatten().unwrap_or(0);
+    let width = entries[to..].iter().take_while(|e| e.is_some()).count();
+    let follows = entries[to..to + width].iter().enumerate().all(|(i, e)| *e == Some(first + i));
+    (follows && entries[to + width..].iter().all(Option::is_none)).then_some((to, first, width))
+}
+
+/// The rows, if the last axis in `layout` is a run.
+fn rows(entries: &[Entries], dims: &[usize], layout: Layout) -> Option<Rows> {
+    let order = layout.storage(&(0..dims.len()).collect::<Vec<_>>());
+    let (last, front) = order.split_last()?;
+    let (to, first, width) = run(&entries[*last])?;
+    let mut index = vec![0u32];
+    for axis in front {
+        let n = u32::try_from(dims[*axis]).ok()?;
+        let mut next = Vec::with_capacity(index.len() * entries[*axis].len());
+        for at in index {
+            next.extend(entries[*axis].iter().map(|e| match e {
+                Some(e) if at != NONE => at * n + *e as u32,
+                _ => NONE,
+            }));
+        }
+        index = next;
+    }
+    Some(Rows { index, first, width, to })
+}
+
+impl Layer for Pick {
+    fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
+        let dims = p.dims(inputs[0]).to_vec();
+        let entries = self.0.entries(&dims)?;
+        if u32::try_from(dims.iter().product::<usize>()).is_err() {
+            return Err(Error::unsupported(format!("picking from {dims:?}")));
+        }
+        if !entries.iter().map(Vec::len).eq(p.dims(output).iter().copied()) {
+            return Err(Error::bug(format!("{dims:?} becomes {:?}", p.dims(output))));
+        }
+        // Rather where it lies; what has channels is most often read by pixels next.
+        let has = p.layout(inputs[0]);
+        let choices = if dims.len() == 4 { [Layout::Pixels, Layout::Plain] } else { [has, Layout::Plain] };
+        let found = choices.into_iter().find_map(|l| Some((l, rows(&entries, &dims, l)?)));
+        let (layout, rows) = found.ok_or_else(|| Error::unsupported("columns that are no run"))?;
+        let (x, y) = (p.read(inputs[0], layout), p.output(output, layout));
+        let fill = if let Kind::Pad { fill, .. } = self.0 { fill } else { 0.0 };
+        match p.form(output) {
+            Form::Float => step::<f32>(p, output, x, y, rows, fill),
+            Form::Codes => step::<u8>(p, output, x, y, rows, fill as u8),
+        }
+        Ok(())
+    }
+}
+
+fn step<T: Element>(p: &mut Planner, made: ValueId, x: View, y: View, rows: Rows, fill: T) {
+    p.step("pick", made, &[x], y, 0, 0, move |o: &mut Operands| {
+        let (x, mut y) = (o.read::<T>(0), o.out::<T>());
+        for (i, from) in rows.index.iter().enumerate() {
+            let to = y.row(i);
+            if *from == NONE {
+                to.fill(fill);
+                continue;
+            }
+            let (before, rest) = to.split_at_mut(rows.to);
+            let (middle, after) = rest.split_at_mut(rows.width);
+            before.fill(fill);
+            middle.copy_from_slice(&x.row(*from as usize)[rows.first..][..rows.width]);
+            after.fill(fill);
+        }
+    });
+}
