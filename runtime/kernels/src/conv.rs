@@ -150,7 +150,8 @@ impl<X: Number, F: Fn(Operand<X>, &Panel, usize) + Sync> Run<'_, X, F> {
         let strip = aligned(scratch);
         let panels = &self.panels[part.panels.clone()];
         let channels = self.blocks.shape.channels;
-        let mut offsets = [0; POSITIONS];
+        // Nowhere: only those of a block may be followed.
+        let mut offsets = [usize::MAX >> 8; POSITIONS];
         let mut first = part.positions.start;
         while first < part.positions.end {
             let block = self.blocks.at(first, part.positions.end);

@@ -1,7 +1,7 @@
 //! Moving elements: between layouts, and from place to place.
 
 mod permute;
-mod tile;
+pub(crate) mod tile;
 
 pub use permute::permute;
 

@@ -1,14 +1,12 @@
 //! Products of two matrices of which neither is constant.
 
 use super::{Conv, Shape, Shared, aligned, bytes};
-use crate::{Isa, Rows, RowsMut, Window, tile::TileF};
-
-/// Floats of a cache line.
-const LINE: usize = 16;
+use crate::{Isa, Rows, RowsMut, Window, layout::tile::transpose, tile::TileF};
 
 /// A product of two matrices of floats, the second of which is packed in every run.
 #[derive(Debug)]
 pub struct GemmF {
+    isa: Isa,
     conv: Conv,
     transposed: bool,
     /// Where sums begin.
@@ -24,7 +22,7 @@ impl GemmF {
     pub fn new(isa: Isa, depth: usize, columns: usize, transposed: bool) -> Self {
         let conv = Conv::new(isa, Shape { outputs: columns, kernel: [1, 1], channels: depth, groups: 1 }, 1);
         let zeros = vec![0.0; conv.panels.lanes];
-        Self { conv, transposed, zeros }
+        Self { isa, conv, transposed, zeros }
     }
 
     /// Bytes of scratch memory that a run on so many rows needs.
@@ -71,25 +69,19 @@ impl GemmF {
         assert_eq!((b.rows(), b.width()), shape, "the second matrix");
         for panel in &self.conv.panels.list {
             let width = self.conv.panels.width(panel);
-            let to = &mut weights[panel.weights..][..width * depth];
+            let mut to = RowsMut::dense(&mut weights[panel.weights..], depth, width);
+            // Lanes beyond the columns are filled too: what lies there may be denormal numbers,
+            // on which some machines are slow.
+            for k in 0..depth {
+                to.row(k)[panel.columns..].fill(0.0);
+            }
+            let mut to = to.columns(0, panel.columns);
             if self.transposed {
-                // A cache line of each row at a time.
-                for (block, to) in to.chunks_mut(width * LINE).enumerate() {
-                    for lane in 0..panel.columns {
-                        let from = &b.row(panel.column + lane)[block * LINE..];
-                        for (to, from) in to.chunks_exact_mut(width).zip(from) {
-                            to[lane] = *from;
-                        }
-                    }
-                    for to in to.chunks_exact_mut(width) {
-                        to[panel.columns..].fill(0.0);
-                    }
-                }
+                transpose(self.isa, b.part(panel.column, panel.columns), to);
             } else {
-                for (to, k) in to.chunks_exact_mut(width).zip(0..depth) {
-                    let (to, beyond) = to.split_at_mut(panel.columns);
-                    to.copy_from_slice(&b.row(k)[panel.column..][..panel.columns]);
-                    beyond.fill(0.0);
+                let from = b.columns(panel.column, panel.columns);
+                for k in 0..depth {
+                    to.row(k).copy_from_slice(from.row(k));
                 }
             }
         }

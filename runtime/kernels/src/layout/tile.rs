@@ -10,7 +10,7 @@ const BLOCK: usize = 16;
 ///
 /// # Panics
 /// When `y` has not a row for each column of `x`, as wide as `x` has rows.
-pub(super) fn transpose<T: Element>(isa: Isa, x: Rows<T>, mut y: RowsMut<T>) {
+pub(crate) fn transpose<T: Element>(isa: Isa, x: Rows<T>, mut y: RowsMut<T>) {
     assert_eq!((x.rows(), x.width()), (y.width(), y.rows()), "y is of the shape of x, transposed");
     let side = tile_side::<T>(isa);
     for column in (0..x.width()).step_by(BLOCK) {
