@@ -13,8 +13,8 @@ use compress_compiler::{
 };
 use compress_passes::{Options, pipeline as passes};
 use compress_runtime::{
-    burn::{BurnEvaluator, Executable},
-    device::Device,
+    burn::BurnEvaluator,
+    session::{Backend, Session},
 };
 
 /// Inputs larger than this are not made.
@@ -73,7 +73,7 @@ fn simplify(model: &mut Model) -> Option<()> {
 
 fn run(graph: &Graph, inputs: &[Tensor]) -> Option<Vec<Tensor>> {
     let verified = verify(graph).unwrap_or_else(|e| panic!("{e}"));
-    let executable = honest(Executable::new(&verified, &Device::cpu()))?;
+    let executable = honest(Session::new(&verified, &Backend::cpu(), &[]))?;
     honest(executable.run(inputs))
 }
 

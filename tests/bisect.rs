@@ -14,8 +14,8 @@ use compress_compiler::{
 };
 use compress_passes::{bisect::bisect, clean::Clean, fold::Fold};
 use compress_runtime::{
-    burn::{evaluator::BurnEvaluator, exec::Executable},
-    device::Device,
+    burn::BurnEvaluator,
+    session::{Backend, Session},
 };
 
 /// Turns every Relu into a LeakyRelu, which is right without a slope, and gives one called
@@ -53,7 +53,7 @@ impl Pass for Planted {
 }
 
 fn run(graph: &Graph) -> Result<Vec<Vec<Tensor>>> {
-    let exe = Executable::new(&verify(graph)?, &Device::cpu())?;
+    let exe = Session::new(&verify(graph)?, &Backend::cpu(), &[])?;
     let x: Vec<f32> = (0..12).map(|i| i as f32 - 6.0).collect();
     Ok(vec![exe.run(&[Tensor::f32(&[3, 4], &x)])?])
 }

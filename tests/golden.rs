@@ -17,8 +17,8 @@ use compress_compiler::{
 };
 use compress_passes::{clean::Clean, fold::Fold, fuse::Fuse, simplify, target::ForOnnxRuntime};
 use compress_runtime::{
-    burn::{BurnEvaluator, Executable},
-    device::Device,
+    burn::BurnEvaluator,
+    session::{Backend, Session},
 };
 use std::{fs, path::Path};
 
@@ -121,7 +121,7 @@ fn compare(before: &Graph, after: &Graph) -> Result<(), String> {
     let inputs: Vec<Tensor> = before.inputs().iter().enumerate().map(|(i, n)| input(before, *n, i)).collect();
     let run = |g: &Graph| {
         let verified = verify(g)?;
-        Executable::new(&verified, &Device::cpu())?.run(&inputs)
+        Session::new(&verified, &Backend::cpu(), &[])?.run(&inputs)
     };
     let old = run(before).map_err(|e| format!("before: {e}"))?;
     let new = run(after).map_err(|e| format!("after: {e}"))?;

@@ -10,8 +10,8 @@ use compress_compiler::{
 };
 use compress_passes::{Options, pipeline};
 use compress_runtime::{
-    burn::{evaluator::BurnEvaluator, exec::Executable},
-    device::Device,
+    burn::BurnEvaluator,
+    session::{Backend, Session},
 };
 use std::{
     cell::RefCell,
@@ -131,7 +131,7 @@ impl Case {
 
     fn outputs_agree(&self, graph: &Graph) -> Result<(), String> {
         let verified = verify(graph).map_err(|e| e.to_string())?;
-        let executable = Executable::new(&verified, &Device::cpu()).map_err(|e| e.to_string())?;
+        let executable = Session::new(&verified, &Backend::cpu(), &[]).map_err(|e| e.to_string())?;
         let sets = (0..).map(|i| self.folder.join(format!("test_data_set_{i}")));
         for set in sets.take_while(|s| s.exists()) {
             let expected = pb::tensors(&set, "output");

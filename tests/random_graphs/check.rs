@@ -16,8 +16,8 @@ use compress_compiler::{
     verify::verify,
 };
 use compress_runtime::{
-    burn::{BurnEvaluator, Executable},
-    device::Device,
+    burn::BurnEvaluator,
+    session::{Backend, Session},
 };
 use rand::Rng;
 use regex::Regex;
@@ -118,7 +118,7 @@ fn caught<T>(f: impl FnOnce() -> compress_compiler::error::Result<T>) -> Checked
 
 /// Verifies a graph and runs it.
 pub fn run(g: &Graph, inputs: &[Tensor]) -> Checked<Vec<Tensor>> {
-    caught(|| Executable::new(&verify(g)?, &Device::cpu())?.run(inputs))
+    caught(|| Session::new(&verify(g)?, &Backend::cpu(), &[])?.run(inputs))
 }
 
 /// Checks the outputs of `g`.

@@ -18,8 +18,8 @@ use compress_compiler::{
     verify::verify,
 };
 use compress_runtime::{
-    burn::{BurnEvaluator, Executable},
-    device::Device,
+    burn::BurnEvaluator,
+    session::{Backend, Session},
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -205,7 +205,7 @@ pub fn evaluate(op: &Op, inputs: &[Option<Tensor>], outputs: usize) -> Result<Ve
     let node = g.add_node("", op.clone(), &ports, &names.iter().map(|n| &n[..]).collect::<Vec<_>>())?;
     (0..outputs).for_each(|slot| g.add_output(&names[slot], Port { node, slot }));
     let given: Vec<Tensor> = inputs.iter().flatten().cloned().collect();
-    Executable::new(&verify(&g)?, &Device::cpu())?.run(&given)
+    Session::new(&verify(&g)?, &Backend::cpu(), &[])?.run(&given)
 }
 
 /// What `op` makes of its operands.

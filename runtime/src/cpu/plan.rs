@@ -345,9 +345,10 @@ impl Planner<'_> {
         let (batch, channels, pixels) = (dims[0], dims[1], dims[2..].iter().product::<usize>());
         let (rows, columns) = if to == Layout::Pixels { (channels, pixels) } else { (pixels, channels) };
         if let Place::Constant(i) = view.place {
+            let part = view.offset..view.offset + view.len();
             let turned = match &self.constants[i] {
-                Constant::Float(x) => Constant::Float(turned(x, batch, rows, columns)),
-                Constant::Codes(x) => Constant::Codes(turned(x, batch, rows, columns)),
+                Constant::Float(x) => Constant::Float(turned(&x[part], batch, rows, columns)),
+                Constant::Codes(x) => Constant::Codes(turned(&x[part], batch, rows, columns)),
             };
             self.constants.push(turned);
             let (rows, width) = to.rows(&self.shapes[id]);

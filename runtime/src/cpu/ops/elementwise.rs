@@ -132,10 +132,13 @@ impl Layer for Pair {
         let (isa, work) = (p.isa(), y.len() as u64);
         if blocks == 0 {
             // All at once; an operand of a single row or column is seen as such.
-            for (view, t) in reads.iter_mut().zip(&spread).filter(|(_, t)| **t != storage) {
+            for ((id, view), t) in inputs.iter().zip(&mut reads).zip(&spread) {
                 let width = t.last().copied().unwrap_or(1);
                 let rows = t.iter().product::<usize>() / width.max(1);
-                *view = view.reshaped(rows, width).unwrap_or(*view);
+                *view = match view.reshaped(rows, width) {
+                    Some(view) => view,
+                    None => View { rows, width, stride: width, ..p.gathered(*id, *view) },
+                };
             }
             pair.step(p, output, &reads, y, work, move |o| pair.block(isa, o.threads, o));
             return Ok(());

@@ -361,7 +361,7 @@ enum FloatKernel {
 
 impl FloatKernel {
     fn new(isa: Isa, w: &Weight<f32>, bias: Vec<f32>, low: f32, high: f32) -> Self {
-        match w.channels == 1 && w.outputs == w.groups {
+        match w.channels == 1 && w.outputs == w.groups && w.groups > 1 {
             true => Self::Depthwise(Arc::new(DepthwiseF::new(isa, &w.data, w.taps, w.outputs, bias, low, high))),
             false => {
                 let conv = ConvF::new(isa, &w.data, w.outputs, w.kernel, w.channels, w.groups, bias, low, high);
@@ -415,7 +415,7 @@ enum CodeKernel {
 
 impl CodeKernel {
     fn new(isa: Isa, w: &Weight<i8>, zero: u8, finish: Finish8) -> Self {
-        match w.channels == 1 && w.outputs == w.groups {
+        match w.channels == 1 && w.outputs == w.groups && w.groups > 1 {
             true => Self::Depthwise(Arc::new(Depthwise8::new(isa, &w.data, w.taps, w.outputs, zero, finish))),
             false => {
                 let conv = Conv8::new(isa, &w.data, w.outputs, w.kernel, w.channels, w.groups, zero, finish);
