@@ -6,7 +6,7 @@ mod vnni;
 use crate::math::{clamp, round_within};
 use crate::multiversion::multiversion;
 use crate::parallel::in_rows;
-use crate::pool::{Position, by_columns, each_position};
+use crate::pool::{Position, by_columns, each_pixel, each_position};
 use crate::{Finish8, Isa, Rows, RowsMut, Window};
 
 /// A depthwise convolution of 8-bit integers: `sum over taps of (x - input_zero) * w`, finished.
@@ -158,28 +158,14 @@ fn check<X, Y>(x: Rows<X>, window: &Window, y: &RowsMut<Y>, taps: usize, channel
     assert_eq!((y.rows(), y.width()), (window.positions(), channels), "y has a row for each position of {window:?}");
 }
 
-/// Runs `$body` for each tap that is inside of the image, with `$n` elements of its pixel and of
-/// its weights from a column on.
-macro_rules! each_tap {
-    ($x:expr, $weights:expr, $window:expr, $covered:expr, $column:expr, $n:expr, |$pixel:ident, $tap:ident| $body:block) => {
-        for i in 0..$covered.count[0] {
-            for j in 0..$covered.count[1] {
-                let pixel = $covered.first + i * $covered.step[0] + j * $covered.step[1];
-                let tap = ($covered.tap[0] + i) * $window.kernel[1] + $covered.tap[1] + j;
-                let $pixel = &$x.data()[pixel * $x.stride() + $column..][..$n];
-                let $tap = &$weights[tap * $x.width() + $column..][..$n];
-                $body
-            }
-        }
-    };
-}
-
 /// The sums for `N` channels from channel `column`. A product of 9 and 8 bits fits in 16.
 macro_rules! sums {
     ($op:expr, $x:expr, $window:expr, $covered:expr, $column:expr, $n:ident) => {{
         let zero = i16::from($op.input_zero);
         let mut sums = [0i32; $n];
-        each_tap!($x, $op.weights, $window, $covered, $column, $n, |pixel, tap| {
+        each_pixel!($window, $covered, |pixel, tap| {
+            let pixel = &$x.data()[pixel * $x.stride() + $column..][..$n];
+            let tap = &$op.weights[tap * $x.width() + $column..][..$n];
             for ((sum, x), w) in sums.iter_mut().zip(pixel).zip(tap) {
                 *sum += i32::from((i16::from(*x) - zero).wrapping_mul(*w));
             }
@@ -246,9 +232,12 @@ multiversion! {
             by_columns!(y.len(), |column, N| {
                 let mut sums = [0f32; N];
                 sums.copy_from_slice(&op.bias[column..][..N]);
-                each_tap!(x, op.weights, window, covered, column, N, |pixel, tap| {
+                each_pixel!(window, covered, |pixel, tap| {
+                    let pixel = &x.data()[pixel * x.stride() + column..][..N];
+                    let tap = &op.weights[tap * x.width() + column..][..N];
                     for ((sum, x), w) in sums.iter_mut().zip(pixel).zip(tap) {
-                        *sum += x * w;
+                        // Without the instruction a fused product would be a call.
+                        *sum = if isa == Isa::Portable { *sum + x * w } else { x.mul_add(*w, *sum) };
                     }
                 });
                 for (y, sum) in y[column..][..N].iter_mut().zip(sums) {

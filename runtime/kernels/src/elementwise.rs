@@ -8,7 +8,7 @@ mod normalise;
 pub use normalise::{layer_norm, log_softmax, softmax};
 
 use crate::broadcast::{each_pair, in_parts_of};
-use crate::math;
+use crate::math::{self, each};
 use crate::multiversion::multiversion;
 use crate::parallel::{flat, flat_mut, in_parts};
 use crate::{Isa, Rows, RowsMut};
@@ -114,36 +114,29 @@ multiversion! {
         let mut y = y;
         for i in 0..y.rows() {
             let (x, y) = (x.row(i), y.row(i));
-            macro_rules! each {
-                (|$v:ident| $f:expr) => {
-                    for (y, &$v) in y.iter_mut().zip(x) {
-                        *y = $f;
-                    }
-                };
-            }
             match f {
-                UnaryOp::Relu => each!(|v| if v < 0.0 { 0.0 } else { v }),
-                UnaryOp::Clip(min, max) => each!(|v| math::clamp(v, min, max)),
-                UnaryOp::LeakyRelu(slope) => each!(|v| if v < 0.0 { v * slope } else { v }),
-                UnaryOp::Sigmoid => each!(|v| math::sigmoid(v)),
-                UnaryOp::Tanh => each!(|v| math::tanh(v)),
-                UnaryOp::Exp => each!(|v| math::exp(v)),
-                UnaryOp::Sqrt => each!(|v| v.sqrt()),
-                UnaryOp::Neg => each!(|v| -v),
-                UnaryOp::Abs => each!(|v| v.abs()),
-                UnaryOp::HardSigmoid(alpha, beta) => each!(|v| math::clamp(alpha * v + beta, 0.0, 1.0)),
-                UnaryOp::HardSwish => each!(|v| v * math::clamp(v * (1.0 / 6.0) + 0.5, 0.0, 1.0)),
-                UnaryOp::Silu => each!(|v| v * math::sigmoid(v)),
+                UnaryOp::Relu => each!(x, y, |v| if v < 0.0 { 0.0 } else { v }),
+                UnaryOp::Clip(min, max) => each!(x, y, |v| math::clamp(v, min, max)),
+                UnaryOp::LeakyRelu(slope) => each!(x, y, |v| if v < 0.0 { v * slope } else { v }),
+                UnaryOp::Sigmoid => each!(x, y, |v| math::sigmoid(v)),
+                UnaryOp::Tanh => each!(x, y, |v| math::tanh(v)),
+                UnaryOp::Exp => each!(x, y, |v| math::exp(v)),
+                UnaryOp::Sqrt => each!(x, y, |v| v.sqrt()),
+                UnaryOp::Neg => each!(x, y, |v| -v),
+                UnaryOp::Abs => each!(x, y, |v| v.abs()),
+                UnaryOp::HardSigmoid(alpha, beta) => each!(x, y, |v| math::clamp(alpha * v + beta, 0.0, 1.0)),
+                UnaryOp::HardSwish => each!(x, y, |v| v * math::clamp(v * (1.0 / 6.0) + 0.5, 0.0, 1.0)),
+                UnaryOp::Silu => each!(x, y, |v| v * math::sigmoid(v)),
                 UnaryOp::Gelu => {
-                    each!(|v| 0.5 * v * (1.0 + math::erf(v * std::f32::consts::FRAC_1_SQRT_2)));
+                    each!(x, y, |v| 0.5 * v * (1.0 + math::erf(v * std::f32::consts::FRAC_1_SQRT_2)));
                 }
-                UnaryOp::GeluTanh => each!(|v| math::gelu_tanh(v)),
-                UnaryOp::Erf => each!(|v| math::erf(v)),
-                UnaryOp::Log => each!(|v| math::log(v)),
-                UnaryOp::Floor => each!(|v| v.floor()),
-                UnaryOp::Ceil => each!(|v| v.ceil()),
-                UnaryOp::Round => each!(|v| v.round_ties_even()),
-                UnaryOp::Reciprocal => each!(|v| 1.0 / v),
+                UnaryOp::GeluTanh => each!(x, y, |v| math::gelu_tanh(v)),
+                UnaryOp::Erf => each!(x, y, |v| math::erf(v)),
+                UnaryOp::Log => each!(x, y, |v| math::log(v)),
+                UnaryOp::Floor => each!(x, y, |v| v.floor()),
+                UnaryOp::Ceil => each!(x, y, |v| v.ceil()),
+                UnaryOp::Round => each!(x, y, |v| v.round_ties_even()),
+                UnaryOp::Reciprocal => each!(x, y, |v| 1.0 / v),
             }
         }
     }

@@ -7,7 +7,7 @@ pub use permute::permute;
 
 use crate::multiversion::multiversion;
 use crate::parallel::in_parts;
-use crate::quant::quantize_slice;
+use crate::quant::{quantize, quantize_slice};
 use crate::{Isa, Rows, RowsMut};
 
 mod sealed {
@@ -69,6 +69,9 @@ pub fn quantize_transpose(
     threads: usize,
 ) {
     assert_eq!((y.rows(), y.width()), (batch * pixels, channels), "y has a row for each pixel");
+    if channels == 1 {
+        return quantize(isa, Rows::dense(x, batch * pixels, 1), scale, zero, y, threads);
+    }
     let x = Rows::dense(x, batch * channels, pixels);
     in_parts(y, 1, threads, &|part, mut y: RowsMut<u8>| {
         for_images(part.row, part.rows, pixels, |image, first, n, at| {
@@ -121,7 +124,7 @@ fn rows_of<'a, T>(y: &'a mut RowsMut<T>, first: usize, n: usize) -> RowsMut<'a, 
 }
 
 /// How many pixels are quantised before they are written.
-const PIXELS: usize = 64;
+const PIXELS: usize = 256;
 /// Of how many channels.
 const CHANNELS: usize = 16;
 
@@ -138,33 +141,40 @@ multiversion! {
                 }
                 let mut y = rows_of(&mut y, first, n);
                 let mut y = y.columns(channel, channels);
-                if channels <= 4 {
-                    interleave(&planes, y);
-                } else {
-                    tile::transpose(isa, Rows::new(&planes, channels, n, PIXELS), y.reborrow());
+                match channels {
+                    2 => interleave::<2>(&planes, y),
+                    3 => interleave::<3>(&planes, y),
+                    4 => interleave::<4>(&planes, y),
+                    _ => tile::transpose(isa, Rows::new(&planes, channels, n, PIXELS), y.reborrow()),
                 }
             }
         }
     }
 }
 
-/// Writes planes, at most four, as pixels.
+/// Writes two to four planes as pixels.
 #[inline(always)]
-fn interleave(planes: &[u8; CHANNELS * PIXELS], mut y: RowsMut<u8>) {
-    let (n, channels, dense) = (y.rows(), y.width(), y.is_dense());
+fn interleave<const C: usize>(planes: &[u8; CHANNELS * PIXELS], mut y: RowsMut<u8>) {
+    let n = y.rows();
     let mut pixels = [0u32; PIXELS];
-    for (c, plane) in planes.chunks(PIXELS).take(channels).enumerate() {
+    for (c, plane) in planes.chunks(PIXELS).take(C).enumerate() {
         for (pixel, x) in pixels.iter_mut().zip(plane) {
             *pixel |= u32::from(*x) << (8 * c);
         }
     }
-    // A store of four bytes is one instruction; the next pixel writes over what is too much.
-    let whole = if dense { (n * channels).saturating_sub(4 - channels) / channels } else { 0 };
-    for (i, pixel) in pixels[..whole].iter().enumerate() {
-        y.data()[i * channels..][..4].copy_from_slice(&pixel.to_le_bytes());
+    let mut done = 0;
+    if C == 3 && y.is_dense() {
+        // Four pixels are three words.
+        let (words, _) = y.data().as_chunks_mut::<12>();
+        for (out, [a, b, c, d]) in words.iter_mut().zip(pixels.as_chunks::<4>().0) {
+            out[..4].copy_from_slice(&(a | b << 24).to_le_bytes());
+            out[4..8].copy_from_slice(&(b >> 8 | c << 16).to_le_bytes());
+            out[8..].copy_from_slice(&(c >> 16 | d << 8).to_le_bytes());
+        }
+        done = n / 4 * 4;
     }
-    for (i, pixel) in pixels[..n].iter().enumerate().skip(whole) {
-        y.row(i).copy_from_slice(&pixel.to_le_bytes()[..channels]);
+    for (i, pixel) in pixels[..n].iter().enumerate().skip(done) {
+        y.row(i).copy_from_slice(&pixel.to_le_bytes()[..C]);
     }
 }
 

@@ -120,3 +120,28 @@ pub(crate) fn log(x: f32) -> f32 {
 }
 
 const _: () = assert!(LN_2_HIGH + LN_2_LOW == LN_2);
+
+/// `y = f(x)` for every element, where `f` is an expression: always for 16 elements at once, the
+/// last of which may be computed twice, as one by one they would take longer than all others.
+macro_rules! each {
+    ($x:expr, $y:expr, |$v:ident| $f:expr) => {{
+        const N: usize = 16;
+        let (x, y): (&[f32], &mut [f32]) = ($x, $y);
+        for (y, x) in y.as_chunks_mut::<N>().0.iter_mut().zip(x.as_chunks::<N>().0) {
+            for (y, &$v) in y.iter_mut().zip(x) {
+                *y = $f;
+            }
+        }
+        if let (Some(y), Some(x)) = (y.last_chunk_mut::<N>(), x.last_chunk::<N>()) {
+            for (y, &$v) in y.iter_mut().zip(x) {
+                *y = $f;
+            }
+        } else {
+            for (y, &$v) in y.iter_mut().zip(x) {
+                *y = $f;
+            }
+        }
+    }};
+}
+
+pub(crate) use each;

@@ -7,6 +7,7 @@ pub use average::{Divisor, Rescale, average_pool, average_pool8, global_average,
 use crate::multiversion::multiversion;
 use crate::parallel::in_parts;
 use crate::{Isa, Rows, RowsMut, Window};
+use std::ops::Range;
 
 /// What has a greatest value.
 pub trait Pooled: Copy + Send + Sync + 'static {
@@ -28,7 +29,8 @@ impl Pooled for f32 {
     const LOWEST: f32 = f32::NEG_INFINITY;
     #[inline(always)]
     fn greater(self, other: f32) -> f32 {
-        if self > other { self } else { other }
+        // A comparison would become a masked store, from which loads must wait.
+        self.max(other)
     }
 }
 
@@ -56,34 +58,38 @@ macro_rules! each_position {
     ($window:expr, $first:expr, $n:expr, |$i:ident, $position:ident, $covered:ident| $body:block) => {
         let mut $position = Position::of($window, $first);
         for $i in 0..$n {
-            let $covered = $position.covered($window);
+            let $covered = $position.covered();
             $body
-            $position.advance($window);
+            $position.advance();
         }
     };
 }
 
-/// Runs `$body` for each pixel covered, row by row, with `$n` of its columns.
+/// Runs `$body` for each pixel covered, row by row, with its number and that of its tap.
 macro_rules! each_pixel {
-    ($x:expr, $covered:expr, $column:expr, $n:expr, |$pixel:ident| $body:block) => {
+    ($window:expr, $covered:expr, |$pixel:ident, $tap:ident| $body:block) => {
         for i in 0..$covered.count[0] {
             for j in 0..$covered.count[1] {
-                let pixel = $covered.first + i * $covered.step[0] + j * $covered.step[1];
-                let $pixel = &$x.data()[pixel * $x.stride() + $column..][..$n];
+                let $pixel = $covered.first + i * $covered.step[0] + j * $covered.step[1];
+                let $tap = ($covered.tap[0] + i) * $window.kernel[1] + $covered.tap[1] + j;
                 $body
             }
         }
     };
 }
 
-/// Runs `$body` for some columns at a time, with the first and the constant `$n`, how many.
+/// Runs `$body` for some columns at a time, with the first and the constant `$n`, how many: as many
+/// as stay in registers, 32 where nothing else is said.
 macro_rules! by_columns {
-    ($width:expr, |$column:ident, $n:ident| $body:expr) => {{
+    ($most:literal: $width:expr, |$column:ident, $n:ident| $body:expr) => {{
         let mut $column = 0;
-        by_columns!(@ 64, $width, $column, $n, $body);
+        by_columns!(@ $most, $width, $column, $n, $body);
         by_columns!(@ 16, $width, $column, $n, $body);
         by_columns!(@ 1, $width, $column, $n, $body);
     }};
+    ($width:expr, |$column:ident, $n:ident| $body:expr) => {
+        by_columns!(32: $width, |$column, $n| $body)
+    };
     (@ $some:literal, $width:expr, $column:ident, $n:ident, $body:expr) => {
         while $column + $some <= $width {
             const $n: usize = $some;
@@ -96,8 +102,11 @@ macro_rules! by_columns {
 pub(crate) use {by_columns, each_pixel, each_position};
 
 /// A position of a window.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Position {
+#[derive(Debug, Clone)]
+pub(crate) struct Position<'a> {
+    window: &'a Window,
+    /// Where all of the window is inside of the image: rows and columns.
+    pub interior: [Range<usize>; 2],
     image: usize,
     /// Its row and column.
     pub at: [usize; 2],
@@ -116,54 +125,55 @@ pub(crate) struct Covered {
     pub step: [usize; 2],
 }
 
-impl Position {
+impl<'a> Position<'a> {
+    /// The position that belongs to a row of the result.
     #[inline(always)]
-    pub fn of(window: &Window, row: usize) -> Self {
+    pub fn of(window: &'a Window, row: usize) -> Self {
         let [height, width] = window.output;
-        Self { image: row / width / height, at: [row / width % height, row % width] }
+        let at = [row / width % height, row % width];
+        Self { window, interior: [window.interior(0), window.interior(1)], image: row / width / height, at }
     }
 
     #[inline(always)]
-    pub fn advance(&mut self, window: &Window) {
+    pub fn advance(&mut self) {
         self.at[1] += 1;
-        if self.at[1] == window.output[1] {
+        if self.at[1] == self.window.output[1] {
             self.at = [self.at[0] + 1, 0];
-            if self.at[0] == window.output[0] {
-                *self = Self { image: self.image + 1, at: [0, 0] };
+            if self.at[0] == self.window.output[0] {
+                (self.image, self.at) = (self.image + 1, [0, 0]);
             }
         }
     }
 
-    /// The first pixel of the window, where all of it is inside of the image.
+    /// What the window covers.
     #[inline(always)]
-    pub fn first_pixel(&self, window: &Window) -> usize {
-        let [row, column] = std::array::from_fn(|axis| self.at[axis] * window.stride[axis] - window.pad[axis]);
-        (self.image * window.input[0] + row) * window.input[1] + column
+    pub fn covered(&self) -> Covered {
+        let window = self.window;
+        let step = [window.dilation[0] * window.input[1], window.dilation[1]];
+        // Nearly always.
+        if self.interior[0].contains(&self.at[0]) && self.interior[1].contains(&self.at[1]) {
+            return Covered { first: self.pixel([0, 0]), tap: [0, 0], count: window.kernel, step };
+        }
+        let taps = [0, 1].map(|axis| window.taps_inside(axis, self.at[axis]));
+        let (tap, count) = ([taps[0].start, taps[1].start], [taps[0].len(), taps[1].len()]);
+        Covered { first: if count.contains(&0) { 0 } else { self.pixel(tap) }, tap, count, step }
     }
 
+    /// The pixel under a tap that is inside of the image.
     #[inline(always)]
-    pub fn covered(&self, window: &Window) -> Covered {
-        let [height, width] = window.input;
-        let (rows, columns) = (window.taps_inside(0, self.at[0]), window.taps_inside(1, self.at[1]));
-        let pixel = |axis: usize, tap: usize| {
-            self.at[axis] * window.stride[axis] + tap * window.dilation[axis] - window.pad[axis]
-        };
-        let count = [rows.len(), columns.len()];
-        let first = match count.contains(&0) {
-            true => 0,
-            false => (self.image * height + pixel(0, rows.start)) * width + pixel(1, columns.start),
-        };
-        let (tap, step) = ([rows.start, columns.start], [window.dilation[0] * width, window.dilation[1]]);
-        Covered { first, tap, count, step }
+    pub fn pixel(&self, tap: [usize; 2]) -> usize {
+        let Window { input, stride, dilation, pad, .. } = self.window;
+        let of = |axis: usize| self.at[axis] * stride[axis] + tap[axis] * dilation[axis] - pad[axis];
+        (self.image * input[0] + of(0)) * input[1] + of(1)
     }
 }
 
 /// The greatest of `N` columns of all pixels covered.
 #[inline(always)]
-fn greatest<T: Pooled, const N: usize>(x: Rows<T>, covered: Covered, column: usize, y: &mut [T]) {
+fn greatest<T: Pooled, const N: usize>(x: Rows<T>, window: &Window, covered: Covered, column: usize, y: &mut [T]) {
     let mut most = [T::LOWEST; N];
-    each_pixel!(x, covered, column, N, |x| {
-        for (most, x) in most.iter_mut().zip(x) {
+    each_pixel!(window, covered, |pixel, _tap| {
+        for (most, x) in most.iter_mut().zip(&x.data()[pixel * x.stride() + column..][..N]) {
             *most = x.greater(*most);
         }
     });
@@ -175,7 +185,11 @@ multiversion! {
         let mut y = y;
         each_position!(window, first, y.rows(), |i, _position, covered| {
             let y = y.row(i);
-            by_columns!(y.len(), |column, N| greatest::<T, N>(x, covered, column, y));
+            if size_of::<T>() == 1 {
+                by_columns!(64: y.len(), |column, N| greatest::<T, N>(x, window, covered, column, y));
+            } else {
+                by_columns!(y.len(), |column, N| greatest::<T, N>(x, window, covered, column, y));
+            }
         });
     }
 }

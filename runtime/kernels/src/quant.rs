@@ -4,6 +4,8 @@
 //! operations in the order of those kernels. Rounding is always half to even.
 
 mod binary;
+#[cfg(target_arch = "x86_64")]
+mod vbmi;
 
 pub use binary::{Add8, Mul8};
 
@@ -42,7 +44,15 @@ pub fn lookup(isa: Isa, x: Rows<u8>, table: &[u8; 256], mut y: RowsMut<u8>, thre
     assert_eq!((x.rows(), x.width()), (y.rows(), y.width()), "x and y are of one shape");
     let dense = x.is_dense() && y.is_dense();
     let (x, y) = if dense { (flat(x), flat_mut(&mut y)) } else { (x, y) };
-    in_parts(y, 1, threads, &|part, y| lookup_rows(isa, part.of(x), table, y));
+    in_parts(y, 1, threads, &|part, y| {
+        #[cfg(target_arch = "x86_64")]
+        if isa == Isa::Avx512Vnni && is_x86_feature_detected!("avx512vbmi") {
+            assert!(isa.is_available(), "this machine has no {isa}");
+            // SAFETY: the features are there, and `x` and `y` are of one shape.
+            return unsafe { vbmi::lookup(part.of(x), table, y) };
+        }
+        lookup_rows(isa, part.of(x), table, y)
+    });
 }
 
 /// Between signed and unsigned: `y = x ^ 0x80`, which adds 128 to what is taken as signed.

@@ -56,10 +56,6 @@ impl Window {
     /// The taps on an axis (0 vertical, 1 horizontal) that are inside of the image at position `o`.
     pub fn taps_inside(&self, axis: usize, o: usize) -> Range<usize> {
         let (first, dilation) = (o * self.stride[axis], self.dilation[axis]);
-        if first >= self.pad[axis] && first + self.reach(axis) <= self.input[axis] + self.pad[axis] {
-            // Nearly always, and without a division.
-            return 0..self.kernel[axis];
-        }
         // Tap `t` is pixel `first + t * dilation - pad`.
         let before = |pixel: usize| (pixel + self.pad[axis]).saturating_sub(first).div_ceil(dilation);
         let end = before(self.input[axis]).min(self.kernel[axis]);

@@ -177,24 +177,26 @@ impl Packed {
                 }
             };
             let mut position = Position::of(window, first);
-            let whole = window.interior(0).contains(&position.at[0]);
-            let interior = if whole { window.interior(1) } else { 0..0 };
+            let whole = position.interior[0].contains(&position.at[0]);
+            let interior = if whole { position.interior[1].clone() } else { 0..0 };
             for column in 0..rows.len() {
                 let mut sums = bias;
                 position.at[1] = column;
                 if interior.contains(&column) {
-                    let base = origin.add(position.first_pixel(window) * step);
+                    let base = origin.add(position.pixel([0, 0]) * step);
                     for g in 0..G {
                         // Taps that only fill up a group have the weight 0, and offset 0.
                         multiply(&mut sums, g, offsets[g].map(|offset| base.add(offset)));
                     }
                 } else {
-                    let covered = position.covered(window);
+                    let covered = position.covered();
                     let mut addresses = [[self.padding.as_ptr(); 4]; G];
-                    for (i, j) in (0..covered.count[0]).flat_map(|i| (0..covered.count[1]).map(move |j| (i, j))) {
-                        let tap = (covered.tap[0] + i) * window.kernel[1] + covered.tap[1] + j;
-                        let pixel = covered.first + i * covered.step[0] + j * covered.step[1];
-                        addresses.as_flattened_mut()[tap] = origin.add(pixel * step);
+                    for i in 0..covered.count[0] {
+                        for j in 0..covered.count[1] {
+                            let tap = (covered.tap[0] + i) * window.kernel[1] + covered.tap[1] + j;
+                            let pixel = covered.first + i * covered.step[0] + j * covered.step[1];
+                            addresses.as_flattened_mut()[tap] = origin.add(pixel * step);
+                        }
                     }
                     for g in 0..G {
                         multiply(&mut sums, g, addresses[g]);

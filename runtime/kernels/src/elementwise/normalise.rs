@@ -1,12 +1,12 @@
 //! Operators that look at a whole row.
 
-use crate::math;
+use crate::math::{self, each};
 use crate::multiversion::multiversion;
 use crate::parallel::{Part, in_rows};
 use crate::{Isa, Rows, RowsMut};
 
 /// Sums are taken in so many parts, whatever the instruction set.
-const LANES: usize = 32;
+const LANES: usize = 16;
 
 /// Softmax of each row: `exp(x - max) / sum(exp(x - max))`.
 ///
@@ -46,21 +46,29 @@ fn whole_rows(x: Rows<f32>, y: RowsMut<f32>, threads: usize, body: impl Fn(Rows<
     in_rows(y, 1, threads, &|part: Part, y| body(part.of(x), y));
 }
 
-/// `fold` of all elements, first within lanes.
+/// What an expression makes of all elements, first within lanes; `neutral` is an element that
+/// changes nothing.
 macro_rules! reduce {
-    ($x:expr, $start:expr, |$sum:ident, $v:ident| $fold:expr, |$a:ident, $b:ident| $join:expr) => {{
+    ($x:expr, $start:expr, $neutral:expr, |$sum:ident, $v:ident| $fold:expr, |$a:ident, $b:ident| $join:expr) => {{
         let mut lanes = [$start; LANES];
-        let chunks = $x.chunks_exact(LANES);
-        let rest = chunks.remainder();
+        let (chunks, rest) = $x.as_chunks::<LANES>();
         for chunk in chunks {
             for (lane, &$v) in lanes.iter_mut().zip(chunk) {
                 let $sum = *lane;
                 *lane = $fold;
             }
         }
-        for (lane, &$v) in lanes.iter_mut().zip(rest) {
-            let $sum = *lane;
-            *lane = $fold;
+        if let (Some(last), false) = ($x.last_chunk::<LANES>(), rest.is_empty()) {
+            let done = (LANES - rest.len()) as u32;
+            for (i, (lane, &v)) in (0..).zip(lanes.iter_mut().zip(last)) {
+                let ($sum, $v) = (*lane, if i < done { $neutral } else { v });
+                *lane = $fold;
+            }
+        } else {
+            for &$v in rest {
+                let $sum = lanes[0];
+                lanes[0] = $fold;
+            }
         }
         let mut width = LANES / 2;
         while width > 0 {
@@ -77,12 +85,13 @@ macro_rules! reduce {
 /// The greatest element.
 #[inline(always)]
 fn greatest(x: &[f32]) -> f32 {
-    reduce!(x, f32::NEG_INFINITY, |m, v| if v > m { v } else { m }, |a, b| if a > b { a } else { b })
+    const LEAST: f32 = f32::NEG_INFINITY;
+    reduce!(x, LEAST, LEAST, |most, v| most.max(v), |a, b| a.max(b))
 }
 
 #[inline(always)]
 fn sum(x: &[f32]) -> f32 {
-    reduce!(x, 0.0f32, |sum, v| sum + v, |a, b| a + b)
+    reduce!(x, 0.0f32, 0.0, |sum, v| sum + v, |a, b| a + b)
 }
 
 multiversion! {
@@ -91,9 +100,7 @@ multiversion! {
         for i in 0..y.rows() {
             let (x, y) = (x.row(i), y.row(i));
             let max = greatest(x);
-            for (y, x) in y.iter_mut().zip(x) {
-                *y = math::exp(x - max);
-            }
+            each!(x, y, |v| math::exp(v - max));
             let factor = 1.0 / sum(y);
             for y in y {
                 *y *= factor;
@@ -106,7 +113,7 @@ multiversion! {
         for i in 0..y.rows() {
             let (x, y) = (x.row(i), y.row(i));
             let max = greatest(x);
-            let log = math::log(reduce!(x, 0.0f32, |sum, v| sum + math::exp(v - max), |a, b| a + b));
+            let log = math::log(reduce!(x, 0.0f32, f32::NEG_INFINITY, |sum, v| sum + math::exp(v - max), |a, b| a + b));
             for (y, x) in y.iter_mut().zip(x) {
                 *y = (x - max) - log;
             }
@@ -126,7 +133,7 @@ multiversion! {
             let (x, y) = (x.row(i), y.row(i));
             let n = x.len() as f32;
             let mean = sum(x) / n;
-            let squares = reduce!(x, 0.0f32, |sum, v| sum + (v - mean) * (v - mean), |a, b| a + b);
+            let squares = reduce!(x, 0.0f32, mean, |sum, v| sum + (v - mean) * (v - mean), |a, b| a + b);
             let factor = 1.0 / (squares / n + epsilon).sqrt();
             match bias {
                 Some(bias) => {

@@ -12,6 +12,12 @@ const BLOCK: usize = 16;
 /// When `y` has not a row for each column of `x`, as wide as `x` has rows.
 pub(crate) fn transpose<T: Element>(isa: Isa, x: Rows<T>, mut y: RowsMut<T>) {
     assert_eq!((x.rows(), x.width()), (y.width(), y.rows()), "y is of the shape of x, transposed");
+    match x.rows() {
+        2 => return few_rows::<T, 2>(x, y),
+        3 => return few_rows::<T, 3>(x, y),
+        4 => return few_rows::<T, 4>(x, y),
+        _ => {}
+    }
     let side = tile_side::<T>(isa);
     for column in (0..x.width()).step_by(BLOCK) {
         let columns = BLOCK.min(x.width() - column);
@@ -34,6 +40,18 @@ pub(crate) fn transpose<T: Element>(isa: Isa, x: Rows<T>, mut y: RowsMut<T>) {
                     *y = *x;
                 }
             }
+        }
+    }
+}
+
+/// `R` rows, such as the colours of an image: they are read side by side.
+fn few_rows<T: Element, const R: usize>(x: Rows<T>, mut y: RowsMut<T>) {
+    let n = x.width();
+    let rows: [&[T]; R] = std::array::from_fn(|r| &x.row(r)[..n]);
+    let stride = y.stride();
+    for (c, y) in y.data().chunks_mut(stride).enumerate().take(n) {
+        for (y, row) in y.iter_mut().zip(rows) {
+            *y = row[c];
         }
     }
 }

@@ -130,8 +130,8 @@ multiversion! {
             let divisor = divisor.at(&position, covered.count);
             by_columns!(y.len(), |column, N| {
                 let mut sum = [0f32; N];
-                each_pixel!(x, covered, column, N, |x| {
-                    for (sum, x) in sum.iter_mut().zip(x) {
+                each_pixel!(window, covered, |pixel, _tap| {
+                    for (sum, x) in sum.iter_mut().zip(&x.data()[pixel * x.stride() + column..][..N]) {
                         *sum += x;
                     }
                 });
@@ -158,8 +158,8 @@ multiversion! {
             let divisor = divisor.at(&position, covered.count);
             by_columns!(y.len(), |column, N| {
                 let mut sum = [0f32; N];
-                each_pixel!(x, covered, column, N, |x| {
-                    for (sum, x) in sum.iter_mut().zip(x) {
+                each_pixel!(window, covered, |pixel, _tap| {
+                    for (sum, x) in sum.iter_mut().zip(&x.data()[pixel * x.stride() + column..][..N]) {
                         *sum += (i32::from(*x) - i32::from(x_zero)) as f32 * x_scale;
                     }
                 });
