@@ -2,7 +2,7 @@
 //!
 //! Errors stay below 1e-6 of the result.
 
-use std::f32::consts::{LN_2, LOG2_E};
+use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, LN_2, LOG2_E};
 
 /// Adding this rounds to an integer, half to even: floats of its size have no room for a fraction.
 /// The integer is then the difference of the bits.
@@ -78,7 +78,7 @@ pub(crate) fn tanh(x: f32) -> f32 {
 /// keeps small results accurate.
 #[inline(always)]
 pub(crate) fn gelu_tanh(x: f32) -> f32 {
-    const A: f32 = 1.595_769_1; // 2 * sqrt(2 / pi)
+    const A: f32 = 1.595_769; // 2 * sqrt(2 / pi)
     x * sigmoid(A * (x + 0.044715 * x * x * x))
 }
 
@@ -88,10 +88,10 @@ pub(crate) fn erf(x: f32) -> f32 {
     // Least-squares fits, reweighted until the greatest errors were equal. Up to 1: erf(x) / x
     // as a polynomial in x^2, to 1.2e-9.
     const SMALL: [f32; 7] =
-        [7.889_112e-5, -8.020_839e-4, 5.189_535e-3, -2.685_444_4e-2, 0.112_836, -0.376_126_26, 1.128_379_1];
+        [7.889_112e-5, -8.020_839e-4, 5.189_535e-3, -2.685_444_4e-2, 0.112_836, -0.376_126_26, FRAC_2_SQRT_PI];
     // From 1 to 4, from where on the nearest float is 1: -ln(erfc(x)), to 1.1e-9 of the result.
     const LARGE: [f32; 7] =
-        [-1.855_769_5e-4, 2.939_635_4e-3, -2.180_542_8e-2, 0.103_037_59, 0.638_225_44, 1.127_040_1, 3.536_843_8e-4];
+        [-1.855_769_5e-4, 2.939_635_4e-3, -2.180_542_8e-2, 0.103_037_59, 0.638_225_44, 1.127_040_1, 3.536_844e-4];
     let polynomial = |at: f32, terms: &[f32; 7]| terms[1..].iter().fold(terms[0], |sum, term| sum * at + term);
     let positive = clamp(x.abs(), 0.0, 4.0);
     let small = positive * polynomial(positive * positive, &SMALL);
@@ -106,9 +106,9 @@ pub(crate) fn log(x: f32) -> f32 {
     let subnormal = x < f32::MIN_POSITIVE;
     let scaled = if subnormal { x * TINY } else { x };
     // x = m * 2^e with m between sqrt(1/2) and sqrt(2).
-    let bits = (scaled.to_bits() as i32).wrapping_sub(std::f32::consts::FRAC_1_SQRT_2.to_bits() as i32);
+    let bits = (scaled.to_bits() as i32).wrapping_sub(FRAC_1_SQRT_2.to_bits() as i32);
     let e = (bits >> 23) as f32 - if subnormal { 23.0 } else { 0.0 };
-    let m = f32::from_bits(((bits & 0x7f_ffff) + std::f32::consts::FRAC_1_SQRT_2.to_bits() as i32) as u32);
+    let m = f32::from_bits(((bits & 0x7f_ffff) + FRAC_1_SQRT_2.to_bits() as i32) as u32);
     // ln(m) = 2 * artanh(s) = 2 * (s + s^3 / 3 + ..); the next term is less than 2e-9 of the result.
     let s = (m - 1.0) / (m + 1.0);
     let square = s * s;

@@ -14,6 +14,7 @@ macro_rules! multiversion {
         ) $body:block
     )+) => {$(
         $(#[$attribute])*
+        #[allow(clippy::too_many_arguments)]
         $visibility fn $name $(<$($generic: $bound),+>)? ($isa: $crate::Isa $(, $argument: $type)*) {
             #[inline(always)]
             #[allow(unused_variables, clippy::too_many_arguments)]

@@ -91,7 +91,7 @@ macro_rules! by_columns {
         by_columns!(32: $width, |$column, $n| $body)
     };
     (@ $some:literal, $width:expr, $column:ident, $n:ident, $body:expr) => {
-        while $column + $some <= $width {
+        while $width - $column >= $some {
             const $n: usize = $some;
             $body;
             $column += $n;

@@ -184,9 +184,9 @@ impl Packed {
                 position.at[1] = column;
                 if interior.contains(&column) {
                     let base = origin.add(position.pixel([0, 0]) * step);
-                    for g in 0..G {
+                    for (g, offsets) in offsets.iter().enumerate() {
                         // Taps that only fill up a group have the weight 0, and offset 0.
-                        multiply(&mut sums, g, offsets[g].map(|offset| base.add(offset)));
+                        multiply(&mut sums, g, offsets.map(|offset| base.add(offset)));
                     }
                 } else {
                     let covered = position.covered();
@@ -198,8 +198,8 @@ impl Packed {
                             addresses.as_flattened_mut()[tap] = origin.add(pixel * step);
                         }
                     }
-                    for g in 0..G {
-                        multiply(&mut sums, g, addresses[g]);
+                    for (g, addresses) in addresses.into_iter().enumerate() {
+                        multiply(&mut sums, g, addresses);
                     }
                 }
                 // What is too small becomes the least integer, and saturates when it is packed.

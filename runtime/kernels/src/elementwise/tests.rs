@@ -112,13 +112,6 @@ fn functions_are_accurate() {
     x.extend((0..0x7f80_0000u32).step_by(10_007).flat_map(|bits| [f32::from_bits(bits), -f32::from_bits(bits)]));
     x.extend([0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 88.72, 88.73, -87.3, -103.9, -104.1, 1.0]);
     for f in OPS {
-        let limit = match f {
-            // x^3 of the approximation, or the exponential, leaves the floats.
-            UnaryOp::GeluTanh | UnaryOp::Silu => 80.0,
-            _ => f32::INFINITY,
-        };
-        let x: Vec<f32> =
-            x.iter().copied().filter(|x| !(x.abs() > limit) && !(limit < f32::INFINITY && x.is_infinite())).collect();
         check(f, &x);
     }
 }
