@@ -19,6 +19,7 @@ pub use int8::Conv8;
 
 use crate::{
     Isa, Rows, RowsMut, Window,
+    team::join,
     tile::{Operand, Tiles},
 };
 use blocks::{Block, Blocks, LEAST, Layout, POSITIONS};
@@ -143,7 +144,7 @@ impl<X: Number, F: Fn(Operand<X>, &Panel, usize) + Sync> Run<'_, X, F> {
             )
         };
         let (scratch_a, scratch_b) = scratch.split_at_mut(scratch.len() / threads * left);
-        rayon::join(|| self.divide(a, scratch_a, left), || self.divide(b, scratch_b, threads - left));
+        join(|| self.divide(a, scratch_a, left), || self.divide(b, scratch_b, threads - left));
     }
 
     fn part(&self, part: &Part, scratch: &mut [u8]) {

@@ -13,6 +13,10 @@
 //! their operands, not even to throw it away: the tests run them on memory that ends at a page
 //! which must not be touched.
 //!
+//! # Threads
+//! A kernel divides its work into as many parts as its argument `threads` says. They run at the
+//! same time while a [`Team`] is assembled, one after the other otherwise; results are the same.
+//!
 //! # Instruction sets
 //! [`Isa::detect`] finds the best that the machine has. `isa/` has one file for each: the tiles of
 //! a matrix product and what else needs intrinsics. Simple loops are plain Rust, compiled once
@@ -34,6 +38,7 @@ mod parallel;
 mod pool;
 mod quant;
 mod rows;
+mod team;
 #[cfg(test)]
 mod testing;
 mod tile;
@@ -48,4 +53,5 @@ pub use layout::{Element, copy, gather_pixels, permute, quantize_transpose, tran
 pub use pool::{Divisor, Pooled, Rescale, average_pool, average_pool8, global_average, global_average8, max_pool};
 pub use quant::{Add8, Mul8, dequantize, lookup, quantize, xor_sign};
 pub use rows::{Rows, RowsMut};
+pub use team::Team;
 pub use window::Window;

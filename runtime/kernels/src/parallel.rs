@@ -1,6 +1,6 @@
 //! Work in parts.
 
-use crate::{Rows, RowsMut};
+use crate::{Rows, RowsMut, team::join};
 
 /// Columns are divided between parts at multiples of this many, so that no two parts write into
 /// the same cache line of a result that is aligned.
@@ -82,7 +82,7 @@ where
     } else {
         return split(part, y, unit, threads - left, body);
     };
-    rayon::join(|| split(a, y_a.reborrow(), unit, left, body), || split(b, y_b.reborrow(), unit, threads - left, body));
+    join(|| split(a, y_a.reborrow(), unit, left, body), || split(b, y_b.reborrow(), unit, threads - left, body));
 }
 
 /// Rows that follow each other without a gap, as one row: loops over long rows are faster.

@@ -1,17 +1,19 @@
 //! What the tests of kernels share: memory that ends where a page begins that must not be touched,
 //! numbers that look random, and windows.
 
-use crate::{Isa, Rows, RowsMut, Window};
+use crate::{Isa, Rows, RowsMut, Team, Window};
 use proptest::{prelude::*, test_runner::RngSeed};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use std::ops::{Deref, DerefMut};
 
-/// A copy of a slice, directly behind which reading or writing kills the process.
+/// A copy of a slice, directly behind which reading or writing kills the process. As long as there
+/// is one, helpers are awake: parts of a kernel run at the same time.
 pub struct Guarded<T: Copy> {
     base: *mut core::ffi::c_void,
     bytes: usize,
     first: *mut T,
     len: usize,
+    _team: Team,
 }
 
 impl<T: Copy> Guarded<T> {
@@ -30,7 +32,7 @@ impl<T: Copy> Guarded<T> {
             mprotect(base.byte_add(used), page, MprotectFlags::empty()).expect("a page is protected");
             let first: *mut T = base.byte_add(used - size_of_val(data)).cast();
             core::ptr::copy_nonoverlapping(data.as_ptr(), first, data.len());
-            Self { base, bytes, first, len: data.len() }
+            Self { base, bytes, first, len: data.len(), _team: Team::assemble(3) }
         }
     }
 }

@@ -10,7 +10,7 @@ use compress_compiler::{
     error::{Error, Result},
     tensor::{DType, Tensor},
 };
-use compress_kernels::{self as kernels, Isa};
+use compress_kernels::{self as kernels, Isa, Team};
 use std::{borrow::Cow, collections::HashMap, time::Instant};
 
 /// In which order the elements of a value lie.
@@ -448,6 +448,8 @@ impl Plan {
             })
             .collect();
         let (memory, scratch) = (self.memory.get_mut(), self.scratch.get_mut());
+        let threads = self.steps.iter().map(|s| s.threads).max().unwrap_or(1);
+        let _team = (threads > 1).then(|| Team::assemble(threads));
         let mut shown = self.shown.iter().peekable();
         for (i, step) in self.steps.iter().enumerate() {
             while let Some((_, place, view)) = shown.next_if(|s| s.0 == i) {

@@ -1,0 +1,297 @@
+//! Threads that stay awake while a plan runs.
+//!
+//! A layer takes microseconds; to wake a thread that sleeps takes longer. So [`Team::assemble`]
+//! wakes helpers once, and until the team is released they look for work in a few slots without
+//! going to sleep. [`join`] offers half of its work in such a slot. Nobody has to come: what no
+//! helper has taken when the other half is done, the caller does itself. A caller waits only for
+//! work that some thread is doing, so that nothing can wait in a circle, whatever is nested.
+
+use std::{
+    any::Any,
+    cell::UnsafeCell,
+    hint, mem,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    ptr,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering},
+    },
+    thread::{self, Thread},
+};
+
+/// How many works can be on offer at once: helpers empty slots faster than they are filled.
+const SLOTS: usize = 16;
+
+/// How often a thread that waits looks before it lets others run, or goes to sleep when no team is
+/// assembled: some ten microseconds, so that helpers stay awake between two runs.
+const LOOKS: u32 = 2000;
+
+/// Teams that are assembled.
+static TEAMS: AtomicUsize = AtomicUsize::new(0);
+/// Threads that help, all teams alike.
+static HELPERS: Mutex<Vec<Thread>> = Mutex::new(vec![]);
+static OFFERS: [Slot; SLOTS] = [const { Slot(AtomicPtr::new(ptr::null_mut())) }; SLOTS];
+
+/// Where work is offered; one cache line, and the one that is fetched with it.
+#[repr(align(128))]
+struct Slot(AtomicPtr<Job>);
+
+/// Half of a [`join`], in the frame of that call.
+struct Job {
+    body: *mut (dyn FnMut() + Send),
+    outcome: UnsafeCell<Result<(), Box<dyn Any + Send>>>,
+    done: AtomicBool,
+}
+
+/// Helpers that are awake, until it is dropped.
+#[derive(Debug)]
+pub struct Team(());
+
+impl Team {
+    /// Wakes helpers, so that there are `threads` with the caller.
+    pub fn assemble(threads: usize) -> Self {
+        TEAMS.fetch_add(1, Ordering::Relaxed);
+        let mut helpers = HELPERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = threads.saturating_sub(1);
+        while helpers.len() < wanted {
+            // Work gets done with fewer threads too.
+            let Ok(started) = thread::Builder::new().name("kernels".into()).spawn(help) else { break };
+            helpers.push(started.thread().clone());
+        }
+        helpers.iter().take(wanted).for_each(Thread::unpark);
+        Self(())
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        TEAMS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What a helper does all its life.
+fn help() {
+    let mut patience = Patience::default();
+    loop {
+        if let Some(job) = OFFERS.iter().find_map(Slot::take) {
+            // SAFETY: whoever takes a job out of its slot is the only one to have it, and its
+            // frame stays until it is done.
+            unsafe { Job::run(job) };
+            patience = Patience::default();
+        } else if patience.is_over() && TEAMS.load(Ordering::Relaxed) == 0 {
+            thread::park();
+            patience = Patience::default();
+        } else {
+            patience.wait();
+        }
+    }
+}
+
+/// Does `a` and `b`, `b` on another thread if a team is assembled and one of it comes.
+///
+/// # Panics
+/// When one of them does, after both have ended.
+pub(crate) fn join(a: impl FnOnce(), b: impl FnOnce() + Send) {
+    let mut b = Some(b);
+    let mut b = || b.take().into_iter().for_each(|b| b());
+    let body: *mut (dyn FnMut() + Send + '_) = &mut b;
+    // SAFETY: only the lifetime is another. This call doesn't end, nor unwind, before the job was
+    // taken back or is done: nobody calls `body` later.
+    let body = unsafe { mem::transmute::<*mut (dyn FnMut() + Send + '_), *mut (dyn FnMut() + Send)>(body) };
+    let job = Job { body, outcome: UnsafeCell::new(Ok(())), done: AtomicBool::new(false) };
+    let is_team = TEAMS.load(Ordering::Relaxed) > 0;
+    let Some(slot) = OFFERS.iter().find(|s| is_team && s.offer(&job)) else {
+        a();
+        return b();
+    };
+    let first = catch_unwind(AssertUnwindSafe(a));
+    let second = if slot.take_back(&job) {
+        if first.is_ok() {
+            b();
+        }
+        Ok(())
+    } else {
+        job.wait()
+    };
+    if let Err(panic) = first.and(second) {
+        resume_unwind(panic);
+    }
+}
+
+impl Slot {
+    /// Offers a job, if nothing is on offer here.
+    fn offer(&self, job: &Job) -> bool {
+        let job = ptr::from_ref(job).cast_mut();
+        self.0.load(Ordering::Relaxed).is_null()
+            && self.0.compare_exchange(ptr::null_mut(), job, Ordering::Release, Ordering::Relaxed).is_ok()
+    }
+
+    /// Takes a job. It may be another than the one first seen at its address: it is a job on offer
+    /// all the same.
+    fn take(&self) -> Option<*mut Job> {
+        let job = self.0.load(Ordering::Relaxed);
+        let is_mine = || self.0.compare_exchange(job, ptr::null_mut(), Ordering::Acquire, Ordering::Relaxed).is_ok();
+        (!job.is_null() && is_mine()).then_some(job)
+    }
+
+    /// Takes the caller's own job, if nobody has.
+    fn take_back(&self, job: &Job) -> bool {
+        let job = ptr::from_ref(job).cast_mut();
+        self.0.compare_exchange(job, ptr::null_mut(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}
+
+impl Job {
+    /// # Safety
+    /// The caller took it out of its slot.
+    unsafe fn run(job: *mut Self) {
+        // SAFETY: the frame that it lies in waits for `done`, and only this thread touches `body`
+        // and `outcome` before.
+        unsafe {
+            *(*job).outcome.get() = catch_unwind(AssertUnwindSafe(|| (*(*job).body)()));
+            // The last touch: the frame may go.
+            (*job).done.store(true, Ordering::Release);
+        }
+    }
+
+    /// Waits for who took it.
+    fn wait(&self) -> Result<(), Box<dyn Any + Send>> {
+        let mut patience = Patience::default();
+        while !self.done.load(Ordering::Acquire) {
+            patience.wait();
+        }
+        // SAFETY: who took it touches it no more, and it is in no slot.
+        mem::replace(unsafe { &mut *self.outcome.get() }, Ok(()))
+    }
+}
+
+/// Waits busily for a while, then politely.
+#[derive(Default)]
+struct Patience(u32);
+
+impl Patience {
+    fn is_over(&self) -> bool {
+        self.0 >= LOOKS
+    }
+
+    fn wait(&mut self) {
+        if self.is_over() {
+            // There may be more threads than processors, and what is waited for on none.
+            thread::yield_now();
+        } else {
+            self.0 += 1;
+            hint::spin_loop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sum of `numbers` by recursive halves.
+    fn sum(numbers: &[u64], least: usize) -> u64 {
+        if numbers.len() <= least {
+            return numbers.iter().sum();
+        }
+        let (a, b) = numbers.split_at(numbers.len() / 2);
+        let (mut x, mut y) = (0, 0);
+        join(|| x = sum(a, least), || y = sum(b, least));
+        x + y
+    }
+
+    fn numbers(n: u64) -> Vec<u64> {
+        (0..n).map(|i| i * i % 1009).collect()
+    }
+
+    #[test]
+    fn all_work_is_done_once() {
+        let numbers = numbers(3000);
+        let want = numbers.iter().sum::<u64>();
+        assert_eq!(sum(&numbers, 10), want, "without a team");
+        for threads in 1..=8 {
+            let _team = Team::assemble(threads);
+            for least in [1, 2, 7, 100, 2000] {
+                for _ in 0..20 {
+                    assert_eq!(sum(&numbers, least), want, "{threads} threads, {least}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn many_small_works_one_after_the_other() {
+        for threads in [2, 3, 8] {
+            let _team = Team::assemble(threads);
+            let (mut a, mut b) = (0u64, 0u64);
+            for _ in 0..200_000 {
+                join(|| a += 1, || b += 2);
+            }
+            assert_eq!((a, b), (200_000, 400_000));
+        }
+    }
+
+    #[test]
+    fn teams_at_the_same_time_share_helpers() {
+        let numbers = numbers(500);
+        let want = numbers.iter().sum::<u64>();
+        thread::scope(|s| {
+            for threads in 1..=6 {
+                let numbers = &numbers;
+                s.spawn(move || {
+                    for _ in 0..300 {
+                        let _team = Team::assemble(threads);
+                        let _nested = Team::assemble(2);
+                        assert_eq!(sum(numbers, 3), want);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn helpers_come_and_sleep_and_come_again() {
+        for _ in 0..5 {
+            let team = Team::assemble(2);
+            let caller = thread::current().id();
+            let mut by = caller;
+            // Now and then they are busy with what other tests have for them.
+            while by == caller {
+                join(thread::yield_now, || by = thread::current().id());
+            }
+            drop(team);
+            thread::sleep(std::time::Duration::from_millis(2));
+        }
+    }
+
+    #[test]
+    fn panics_reach_the_caller_when_both_halves_have_ended() {
+        let _team = Team::assemble(4);
+        for i in 0..2000 {
+            let (at_a, at_b) = (i % 3 != 1, i % 3 != 0);
+            let (mut a_ended, mut b_ended) = (false, false);
+            let done = catch_unwind(AssertUnwindSafe(|| {
+                join(
+                    || {
+                        a_ended = true;
+                        // Gives a helper time to take the other half, now and then.
+                        (0..i % 500).for_each(|_| hint::spin_loop());
+                        if at_a {
+                            resume_unwind(Box::new("a"));
+                        }
+                    },
+                    || {
+                        b_ended = true;
+                        if at_b {
+                            resume_unwind(Box::new("b"));
+                        }
+                    },
+                );
+            }));
+            let said = *done.unwrap_err().downcast::<&str>().unwrap();
+            assert_eq!(said, if at_a { "a" } else { "b" });
+            assert!(a_ended && (b_ended || at_a));
+        }
+        assert_eq!(sum(&numbers(1000), 1), numbers(1000).iter().sum::<u64>(), "helpers live on");
+    }
+}
