@@ -17,6 +17,10 @@ impl Bytes {
         Self(vec![Line([0; ALIGN]); len.div_ceil(ALIGN)])
     }
 
+    pub fn len(&self) -> usize {
+        self.0.len() * ALIGN
+    }
+
     pub fn get_mut(&mut self) -> &mut [u8] {
         bytemuck::cast_slice_mut(&mut self.0)
     }

@@ -21,11 +21,13 @@
 //! activations are relabelled as unsigned ones, 128 higher, which changes nothing else.
 
 mod arena;
+mod batch;
 mod lower;
 mod ops;
 mod plan;
 mod program;
 mod recipe;
+mod run;
 mod scope;
 mod steps;
 mod window;

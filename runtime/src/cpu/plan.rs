@@ -1,17 +1,18 @@
 //! From layers and shapes to steps and places.
 
 use super::{
-    arena::{Bytes, Life, Split, assign},
+    arena::{Bytes, Life, assign},
     program::Program,
     recipe::{Form, ValueId},
-    steps::{Call, Element, Operands, Place, READS, Seen, Spent, Step, View},
+    run::{Constant, Plan},
+    steps::{Call, Element, Operands, Place, READS, Step, View},
 };
 use compress_compiler::{
     error::{Error, Result},
     tensor::{DType, Tensor},
 };
-use compress_kernels::{self as kernels, Isa, Team};
-use std::{borrow::Cow, collections::HashMap, time::Instant};
+use compress_kernels::{self as kernels, Isa};
+use std::collections::HashMap;
 
 /// In which order the elements of a value lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -59,12 +60,6 @@ fn coincide(dims: &[usize]) -> bool {
 /// Work below this many operations is not worth a second thread.
 const WORTH_A_THREAD: u64 = 400_000;
 
-/// A constant of a plan.
-enum Constant {
-    Float(Vec<f32>),
-    Codes(Vec<u8>),
-}
-
 /// Where a value was put, and how.
 #[derive(Clone, Copy)]
 struct Located {
@@ -92,21 +87,6 @@ pub(super) struct Planner<'p> {
     steps: Vec<Step>,
     scratch: usize,
     layer: Option<usize>,
-}
-
-/// Steps with places: what runs.
-pub(super) struct Plan {
-    shapes: Vec<Vec<usize>>,
-    threads: usize,
-    steps: Vec<Step>,
-    constants: Vec<Constant>,
-    /// Where each buffer begins.
-    places: Vec<usize>,
-    memory: Bytes,
-    scratch: Bytes,
-    outputs: Vec<(View, DType, Vec<usize>)>,
-    /// Values to show: after which step, by which number, where.
-    shown: Vec<(usize, usize, View)>,
 }
 
 /// Plans `program` for values of `shapes`.
@@ -163,8 +143,6 @@ pub(super) fn plan(program: &Program, shapes: Vec<Vec<usize>>, threads: usize) -
     let (places, bytes) = assign(&p.lives);
     crate::memory::check(bytes, || "the activations of this batch".into())?;
     Ok(Plan {
-        shapes: program.inputs.iter().map(|id| p.shapes[*id].clone()).collect(),
-        threads,
         steps: p.steps,
         constants: p.constants,
         places,
@@ -420,93 +398,4 @@ fn turned<T: Element>(x: &[T], batch: usize, rows: usize, columns: usize) -> Vec
         }
     }
     y
-}
-
-impl Plan {
-    /// Whether it is for inputs of these shapes.
-    pub fn fits(&self, shapes: &[&[usize]], threads: usize) -> bool {
-        self.threads == threads && self.shapes.iter().map(|s| &s[..]).eq(shapes.iter().copied())
-    }
-
-    /// Runs all steps.
-    ///
-    /// # Errors
-    /// What `sink` returns.
-    pub fn run(
-        &mut self,
-        program: &Program,
-        inputs: &[&Tensor],
-        sink: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
-        mut spent: Option<&mut Vec<Spent>>,
-    ) -> Result<Vec<Tensor>> {
-        // Mapped tensors may lie anywhere; what is not aligned is copied.
-        let aligned: Vec<Cow<[u8]>> = inputs
-            .iter()
-            .map(|t| match t.as_f32() {
-                Some(Cow::Owned(v)) => Cow::Owned(bytemuck::cast_slice(&v).to_vec()),
-                _ => Cow::Borrowed(t.bytes()),
-            })
-            .collect();
-        let (memory, scratch) = (self.memory.get_mut(), self.scratch.get_mut());
-        let threads = self.steps.iter().map(|s| s.threads).max().unwrap_or(1);
-        let _team = (threads > 1).then(|| Team::assemble(threads));
-        let mut shown = self.shown.iter().peekable();
-        for (i, step) in self.steps.iter().enumerate() {
-            while let Some((_, place, view)) = shown.next_if(|s| s.0 == i) {
-                let source = Source { inputs: &aligned, constants: &self.constants, places: &self.places };
-                sink(*place, bytemuck::cast_slice(source.bytes(view, 4, |range| &memory[range])))?;
-            }
-            let started = spent.is_some().then(Instant::now);
-            let Place::Buffer(b) = step.write.place else { return Err(Error::bug("a step writes to a constant")) };
-            let start = self.places[b] + step.write.offset * step.sizes.1;
-            let split = Split::new(memory, start..start + step.write.extent() * step.sizes.1);
-            let source = Source { inputs: &aligned, constants: &self.constants, places: &self.places };
-            let mut reads = [None; READS];
-            for (to, view) in reads.iter_mut().zip(&step.reads) {
-                *to = Some(Seen { bytes: source.bytes(view, step.sizes.0, |range| split.read(range)), view: *view });
-            }
-            let write = Some((split.write, step.write));
-            (step.call)(&mut Operands { reads, write, scratch, threads: step.threads });
-            if let (Some(list), Some(started)) = (spent.as_deref_mut(), started) {
-                list.push(Spent {
-                    node: step.layer.map_or("(edge)".into(), |l| program.layers[l].label.clone()),
-                    kernel: step.kernel,
-                    ms: started.elapsed().as_secs_f64() * 1e3,
-                });
-            }
-        }
-        let source = Source { inputs: &aligned, constants: &self.constants, places: &self.places };
-        for (_, place, view) in shown {
-            sink(*place, bytemuck::cast_slice(source.bytes(view, 4, |range| &memory[range])))?;
-        }
-        let tensor = |(view, dtype, dims): &(View, DType, Vec<usize>)| {
-            let mut bytes = source.bytes(view, dtype.size(), |range| &memory[range]).to_vec();
-            if *dtype == DType::I8 {
-                bytes.iter_mut().for_each(|b| *b ^= 128);
-            }
-            Tensor::new(*dtype, dims.clone(), bytes)
-        };
-        self.outputs.iter().map(tensor).collect()
-    }
-}
-
-/// Where what is read lies.
-struct Source<'a> {
-    inputs: &'a [Cow<'a, [u8]>],
-    constants: &'a [Constant],
-    places: &'a [usize],
-}
-
-impl<'a> Source<'a> {
-    fn bytes(&self, view: &View, size: usize, memory: impl FnOnce(std::ops::Range<usize>) -> &'a [u8]) -> &'a [u8] {
-        let range = view.offset * size..(view.offset + view.extent()) * size;
-        match view.place {
-            Place::Buffer(b) => memory(self.places[b] + range.start..self.places[b] + range.end),
-            Place::Input(i) => &self.inputs[i][range],
-            Place::Constant(c) => match &self.constants[c] {
-                Constant::Float(v) => &bytemuck::cast_slice(v)[range],
-                Constant::Codes(v) => &v[range],
-            },
-        }
-    }
 }

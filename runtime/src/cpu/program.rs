@@ -1,7 +1,7 @@
 //! What lowering makes: layers in order, whose shapes are open, and the plans made of them.
 
 use super::{
-    plan::{Plan, plan},
+    batch::Batch,
     recipe::{Form, Layer, ValueId, Want},
     steps::Spent,
 };
@@ -63,7 +63,9 @@ pub struct Program {
     pub(super) watch: Vec<(usize, ValueId)>,
     /// The nodes from which shapes follow, in order.
     shape_nodes: Vec<NodeId>,
-    plans: Mutex<Vec<Plan>>,
+    /// The constants among the values.
+    constants: HashSet<ValueId>,
+    plans: Mutex<Vec<Batch>>,
 }
 
 impl Program {
@@ -76,6 +78,7 @@ impl Program {
             outputs: vec![],
             watch: vec![],
             shape_nodes: vec![],
+            constants: HashSet::new(),
             plans: Mutex::default(),
         }
     }
@@ -99,6 +102,9 @@ impl Program {
         output: Placed,
     ) -> ValueId {
         let output = self.add_value(output);
+        if layer.is_constant() {
+            self.constants.insert(output);
+        }
         self.layers.push(Placement { label, layer, inputs, output });
         output
     }
@@ -109,6 +115,11 @@ impl Program {
 
     pub(super) fn add_watch(&mut self, place: usize, value: ValueId) {
         self.watch.push((place, value));
+    }
+
+    /// Whether a value is a constant.
+    pub(super) fn is_constant(&self, id: ValueId) -> bool {
+        self.constants.contains(&id)
     }
 
     /// The values that it takes, in order.
@@ -131,7 +142,7 @@ impl Program {
     }
 
     /// The shape of every value, given those of the inputs.
-    fn shapes(&self, graph: &Graph, given: &[&[usize]]) -> Result<Vec<Vec<usize>>> {
+    pub(super) fn shapes(&self, graph: &Graph, given: &[&[usize]]) -> Result<Vec<Vec<usize>>> {
         let mut facts: HashMap<Port, Fact> = HashMap::new();
         for (id, dims) in self.inputs.iter().zip(given) {
             let dims = dims.iter().map(|n| Dim::from(*n)).collect();
@@ -179,8 +190,8 @@ impl Program {
         let at = match plans.iter().position(|p| p.fits(&shapes, threads)) {
             Some(at) => at,
             None => {
-                let made = match self.shapes(graph, &shapes).and_then(|shapes| plan(self, shapes, threads)) {
-                    Ok(plan) => plan,
+                let made = match Batch::new(self, graph, &shapes, threads) {
+                    Ok(made) => made,
                     Err(why) => {
                         tracing::debug!("no plan for inputs of {shapes:?}: {why}");
                         return Ok(None);

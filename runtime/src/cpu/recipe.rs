@@ -32,6 +32,12 @@ impl Want {
     }
 }
 
+/// An input as [`Layer::is_by_sample`] looks at it.
+pub(super) struct Operand<'a> {
+    pub dims: &'a [usize],
+    pub is_constant: bool,
+}
+
 /// Places of values in a program.
 pub(super) type ValueId = usize;
 
@@ -42,6 +48,20 @@ pub(super) trait Layer: Send + Sync {
     /// # Errors
     /// Unsupported where the shapes of the inputs don't allow it.
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()>;
+
+    /// Whether each sample of `output`, along axis 0, is made of the same sample of the inputs that
+    /// are no constants, and of nothing else. Both have as many samples.
+    fn is_by_sample(&self, inputs: &[Operand], output: &[usize]) -> bool;
+
+    /// Whether it has no inputs, and makes the same at all times.
+    fn is_constant(&self) -> bool {
+        false
+    }
+
+    /// Bytes of the weights that it reads.
+    fn weight_bytes(&self) -> usize {
+        0
+    }
 
     /// For a Concat that copies its inputs as they are: along which axis. They may then be written
     /// where the whole lies.

@@ -2,7 +2,7 @@
 
 use crate::cpu::{
     plan::Planner,
-    recipe::{Form, Layer, Recipe, ValueId, Want},
+    recipe::{Form, Layer, Operand, Recipe, ValueId, Want},
     scope::Scope,
 };
 use compress_compiler::{
@@ -22,6 +22,15 @@ pub(super) fn recipe<'g>(s: &Scope<'g>, want: Want) -> Option<Recipe<'g>> {
 }
 
 impl Layer for Constant {
+    fn is_by_sample(&self, _inputs: &[Operand], _output: &[usize]) -> bool {
+        true
+    }
+
+    fn is_constant(&self) -> bool {
+        true
+    }
+
+
     fn plan(&self, p: &mut Planner, _inputs: &[ValueId], output: ValueId) -> Result<()> {
         p.constant(output, &self.0)
     }

@@ -2,7 +2,7 @@
 
 use crate::cpu::{
     plan::{Layout, Planner},
-    recipe::{Layer, Recipe, ValueId, Want},
+    recipe::{Layer, Operand, Recipe, ValueId, Want},
     scope::Scope,
     steps::{Element, Operands, View},
 };
@@ -79,6 +79,11 @@ pub(super) fn function(s: &Scope, id: NodeId) -> Option<UnaryOp> {
 struct Function(UnaryOp);
 
 impl Layer for Function {
+    fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
+        inputs.iter().all(|x| !x.is_constant)
+    }
+
+
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let layout = p.layout(inputs[0]);
         let (x, y) = (p.read(inputs[0], layout), p.output(output, layout));
@@ -107,6 +112,14 @@ struct Spread {
 }
 
 impl Layer for Pair {
+    fn is_by_sample(&self, inputs: &[Operand], output: &[usize]) -> bool {
+        inputs.iter().all(|x| match x.is_constant {
+            true => x.dims.len() < output.len() || x.dims[0] == 1,
+            false => x.dims.len() == output.len(),
+        })
+    }
+
+
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let dims = p.dims(output).to_vec();
         let layout = common(p, inputs, &dims);

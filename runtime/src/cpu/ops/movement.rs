@@ -3,7 +3,7 @@
 use super::{pick, quant::Lookup};
 use crate::cpu::{
     plan::{Layout, Planner},
-    recipe::{Form, Layer, Recipe, ValueId, Want},
+    recipe::{Form, Layer, Operand, Recipe, ValueId, Want},
     scope::{Affine, Scope},
     steps::{Element, Operands, View},
 };
@@ -87,6 +87,11 @@ pub(super) fn requantized_concat<'g>(s: &Scope<'g>, port: Port, y: Affine) -> Op
 pub(super) struct Same;
 
 impl Layer for Same {
+    fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
+        inputs.iter().all(|x| !x.is_constant)
+    }
+
+
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let layout = p.layout(inputs[0]);
         let view = p.read(inputs[0], layout);
@@ -98,6 +103,11 @@ impl Layer for Same {
 struct Reshape;
 
 impl Layer for Reshape {
+    fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
+        inputs.iter().all(|x| !x.is_constant)
+    }
+
+
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let x = p.dense(inputs[0]);
         let (rows, width) = Layout::Plain.rows(p.dims(output));
@@ -122,6 +132,11 @@ const MOST_AXES: usize = 8;
 struct Transpose(Vec<usize>);
 
 impl Layer for Transpose {
+    fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
+        self.0.first() == Some(&0) && inputs.iter().all(|x| !x.is_constant)
+    }
+
+
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let rank = self.0.len();
         let layout = p.layout(inputs[0]);
@@ -182,6 +197,11 @@ struct Concat {
 }
 
 impl Layer for Concat {
+    fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
+        self.axis > 0 && inputs.iter().all(|x| !x.is_constant)
+    }
+
+
     fn joins_along(&self) -> Option<usize> {
         self.tables.iter().all(Option::is_none).then_some(self.axis)
     }
@@ -235,6 +255,12 @@ enum Take {
 }
 
 impl Take {
+    fn axis(&self) -> usize {
+        match self {
+            Self::Slice { axis, .. } | Self::Part { axis, .. } => *axis,
+        }
+    }
+
     /// The axis, the first entry, and how many.
     fn range(&self, dims: &[usize]) -> Result<(usize, usize, usize)> {
         Ok(match self {
@@ -251,6 +277,11 @@ impl Take {
 }
 
 impl Layer for Take {
+    fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
+        self.axis() > 0 && inputs.iter().all(|x| !x.is_constant)
+    }
+
+
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let layout = p.layout(inputs[0]);
         let view = p.read(inputs[0], layout);

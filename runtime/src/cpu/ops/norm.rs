@@ -2,7 +2,7 @@
 
 use crate::cpu::{
     plan::{Layout, Planner},
-    recipe::{Layer, Recipe, ValueId, Want},
+    recipe::{Layer, Operand, Recipe, ValueId, Want},
     scope::Scope,
 };
 use compress_compiler::{
@@ -49,6 +49,11 @@ pub(super) fn recipe<'g>(s: &Scope<'g>, port: Port) -> Option<Recipe<'g>> {
 struct BatchNorm(Arc<DepthwiseF>);
 
 impl Layer for BatchNorm {
+    fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
+        inputs.iter().all(|x| !x.is_constant)
+    }
+
+
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let (x, y) = (p.read(inputs[0], Layout::Pixels), p.output(output, Layout::Pixels));
         let (window, kernel) = (Window::pixel(x.rows), self.0.clone());

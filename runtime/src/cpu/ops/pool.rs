@@ -2,7 +2,7 @@
 
 use crate::cpu::{
     plan::{Layout, Planner},
-    recipe::{Form, Layer, Recipe, ValueId, Want},
+    recipe::{Form, Layer, Operand, Recipe, ValueId, Want},
     scope::{Affine, Scope},
     window::window,
 };
@@ -89,6 +89,11 @@ fn taps(kernel: &[i64]) -> [usize; 2] {
 struct Max(Pool);
 
 impl Layer for Max {
+    fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
+        inputs.iter().all(|x| !x.is_constant)
+    }
+
+
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let window = window(&self.0.window, taps(&self.0.kernel), p.dims(inputs[0]), p.dims(output));
         let (x, y) = (p.read(inputs[0], Layout::Pixels), p.output(output, Layout::Pixels));
@@ -130,6 +135,11 @@ impl Average {
 }
 
 impl Layer for Average {
+    fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
+        inputs.iter().all(|x| !x.is_constant)
+    }
+
+
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let (dims, made) = (p.dims(inputs[0]).to_vec(), p.dims(output).to_vec());
         let window = window(&self.pool.window, taps(&self.pool.kernel), &dims, &made);
@@ -139,6 +149,14 @@ impl Layer for Average {
         }
         let (x, y) = (p.read(inputs[0], Layout::Pixels), p.output(output, Layout::Pixels));
         let (isa, work) = (p.isa(), (y.len() * window.taps()) as u64);
+        let whole = window.kernel == window.input && window.output == [1, 1] && window.pad == [0, 0];
+        if let (Some(rescale), true) = (self.codes, whole && counts == [[window.kernel[0]], [window.kernel[1]]]) {
+            // As ONNX Runtime has it, whose two pools round differently.
+            p.step("global_average_pool_i8", output, &[x], y, 0, work, move |o| {
+                kernels::global_average8(isa, o.read(0), window.batch, rescale, o.out(), o.threads);
+            });
+            return Ok(());
+        }
         match self.codes {
             None => p.step("average_pool", output, &[x], y, 0, work, move |o| {
                 let counts = [&counts[0][..], &counts[1][..]];
@@ -159,6 +177,11 @@ impl Layer for Average {
 struct Whole(Option<Rescale>);
 
 impl Layer for Whole {
+    fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
+        inputs.iter().all(|x| !x.is_constant)
+    }
+
+
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let dims = p.dims(inputs[0]);
         let (images, channels) = (dims[0], dims[1]);

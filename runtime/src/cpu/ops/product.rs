@@ -3,7 +3,7 @@
 use super::norm;
 use crate::cpu::{
     plan::{Layout, Planner},
-    recipe::{Form, Layer, Recipe, ValueId, Want},
+    recipe::{Form, Layer, Operand, Recipe, ValueId, Want},
     scope::{Affine, Scope},
     window::window,
 };
@@ -190,7 +190,9 @@ fn floating<'g>(s: &Scope<'g>, p: Product<'g>, add: Option<Port>, low: f32, high
                 .zip(factors.iter().zip(&offsets))
                 .for_each(|(b, (factor, offset))| *b = *b * factor + offset);
         }
-        Ok(Floating { kernel: FloatKernel::new(isa, &w, bias, low, high), at: Place::of(&p.kind, w.kernel) })
+        let weight_bytes = size_of_val(&w.data[..]);
+        let (kernel, at) = (FloatKernel::new(isa, &w, bias, low, high), Place::of(&p.kind, w.kernel));
+        Ok(Floating { kernel, at, weight_bytes })
     }))
 }
 
@@ -293,7 +295,8 @@ impl Integer<'_> {
         Recipe::with(vec![self.codes], move |isa| {
             let w = self.weight();
             let finish = finish(&self)?;
-            Ok(Coded { kernel: CodeKernel::new(isa, &w, self.x.zero, finish), at: Place::of(&self.p.kind, w.kernel) })
+            let (kernel, at) = (CodeKernel::new(isa, &w, self.x.zero, finish), Place::of(&self.p.kind, w.kernel));
+            Ok(Coded { kernel, at, weight_bytes: w.data.len() })
         })
     }
 }
@@ -374,9 +377,18 @@ impl FloatKernel {
 struct Floating {
     kernel: FloatKernel,
     at: Place,
+    weight_bytes: usize,
 }
 
 impl Layer for Floating {
+    fn weight_bytes(&self) -> usize {
+        self.weight_bytes
+    }
+    fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
+        inputs.iter().all(|x| !x.is_constant)
+    }
+
+
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let (layout, window) = self.at.at(p.dims(inputs[0]), p.dims(output));
         let mut reads = vec![p.read(inputs[0], layout)];
@@ -428,9 +440,18 @@ impl CodeKernel {
 struct Coded {
     kernel: CodeKernel,
     at: Place,
+    weight_bytes: usize,
 }
 
 impl Layer for Coded {
+    fn weight_bytes(&self) -> usize {
+        self.weight_bytes
+    }
+    fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
+        inputs.iter().all(|x| !x.is_constant)
+    }
+
+
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let (layout, window) = self.at.at(p.dims(inputs[0]), p.dims(output));
         let x = p.read(inputs[0], layout);

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::cpu::{
     plan::{Layout, Planner},
-    recipe::{Layer, Recipe, ValueId, Want},
+    recipe::{Layer, Operand, Recipe, ValueId, Want},
     scope::{Affine, Scope},
     steps::View,
 };
@@ -110,6 +110,11 @@ impl Lookup {
 }
 
 impl Layer for Lookup {
+    fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
+        inputs.iter().all(|x| !x.is_constant)
+    }
+
+
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let layout = p.layout(inputs[0]);
         let (x, y) = (p.read(inputs[0], layout), p.output(output, layout));
@@ -121,6 +126,11 @@ impl Layer for Lookup {
 struct Dequantize(Affine);
 
 impl Layer for Dequantize {
+    fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
+        inputs.iter().all(|x| !x.is_constant)
+    }
+
+
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let layout = p.layout(inputs[0]);
         let (x, y) = (p.read(inputs[0], layout), p.output(output, layout));
@@ -135,6 +145,11 @@ impl Layer for Dequantize {
 struct Quantize(Affine);
 
 impl Layer for Quantize {
+    fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
+        inputs.iter().all(|x| !x.is_constant)
+    }
+
+
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let Affine { scale, zero } = self.0;
         let (isa, layout, dims) = (p.isa(), p.layout(inputs[0]), p.dims(inputs[0]).to_vec());

@@ -2,7 +2,7 @@
 
 use crate::cpu::{
     plan::{Layout, Planner},
-    recipe::{Layer, Recipe, ValueId, Want},
+    recipe::{Layer, Operand, Recipe, ValueId, Want},
     scope::Scope,
 };
 use compress_compiler::{error::Result, node::Port, op::Op, ops::softmax::SoftmaxKind, tensor::DType, value};
@@ -54,6 +54,11 @@ struct Softmax {
 }
 
 impl Layer for Softmax {
+    fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
+        inputs.iter().all(|x| !x.is_constant && x.dims.len() > 1)
+    }
+
+
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let (x, y) = (p.read(inputs[0], self.layout), p.output(output, self.layout));
         let (isa, log) = (p.isa(), self.log);
@@ -68,6 +73,11 @@ impl Layer for Softmax {
 struct LayerNorm(Arc<(Vec<f32>, Option<Vec<f32>>, f32)>);
 
 impl Layer for LayerNorm {
+    fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
+        inputs.iter().all(|x| !x.is_constant && x.dims.len() > 1)
+    }
+
+
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let (x, y) = (p.read(inputs[0], Layout::Plain), p.output(output, Layout::Plain));
         let (isa, of) = (p.isa(), self.0.clone());

@@ -1,0 +1,186 @@
+//! How the samples of a batch are run: all at once, or a few at a time.
+//!
+//! A batch of pictures whose activations don't fit into the cache runs faster in pieces that do;
+//! and threads that have samples of their own never wait for each other. That needs a model in
+//! which every sample is made of its own input alone ([`Layer::is_by_sample`]), and pays where
+//! weights are read for more than one sample's sake.
+//!
+//! [`Layer::is_by_sample`]: super::recipe::Layer::is_by_sample
+
+use super::{
+    plan::plan,
+    program::Program,
+    recipe::Operand,
+    run::{Plan, Sink},
+    steps::Spent,
+};
+use compress_compiler::{
+    error::{Error, Result},
+    graph::Graph,
+    tensor::Tensor,
+};
+use rayon::prelude::*;
+use std::{
+    borrow::Cow,
+    sync::{Mutex, PoisonError},
+};
+
+/// Bytes of activations that stay in a core's second-level cache.
+const CACHE: usize = 1 << 20;
+
+/// A piece's activations must be at least this share of the weights, which are read once a piece.
+const ACTIVATIONS_PER_WEIGHT: f64 = 1.0 / 8.0;
+
+/// Plans for inputs of certain shapes.
+pub(super) struct Batch {
+    shapes: Vec<Vec<usize>>,
+    threads: usize,
+    /// The shapes of the outputs.
+    outputs: Vec<Vec<usize>>,
+    /// Into how many pieces a batch is cut.
+    pieces: usize,
+    /// One plan for a piece, or one for each thread.
+    plans: Vec<Plan>,
+}
+
+impl Batch {
+    /// Plans `program` for inputs of `shapes`.
+    ///
+    /// # Errors
+    /// Those of shape inference and of planning.
+    pub fn new(program: &Program, graph: &Graph, shapes: &[&[usize]], threads: usize) -> Result<Self> {
+        let all = program.shapes(graph, shapes)?;
+        let outputs = program.outputs.iter().map(|id| all[*id].clone()).collect();
+        let made = match Self::in_pieces(program, graph, shapes, &all, threads)? {
+            Some(made) => made,
+            None => (1, vec![plan(program, all, threads)?]),
+        };
+        let shapes = shapes.iter().map(|s| s.to_vec()).collect();
+        Ok(Self { shapes, threads, outputs, pieces: made.0, plans: made.1 })
+    }
+
+    /// The number of pieces and their plans, where cutting the batch pays.
+    fn in_pieces(
+        program: &Program,
+        graph: &Graph,
+        shapes: &[&[usize]],
+        all: &[Vec<usize>],
+        threads: usize,
+    ) -> Result<Option<(usize, Vec<Plan>)>> {
+        // What is watched is shown once, as a whole.
+        let Some(samples) = samples(program, all).filter(|n| *n > 1 && program.watch.is_empty()) else {
+            return Ok(None);
+        };
+        let of = |n: usize| -> Option<Vec<Vec<usize>>> {
+            let cut: Vec<Vec<usize>> = shapes.iter().map(|s| [&[n], &s[1..]].concat()).collect();
+            let made = program.shapes(graph, &cut.iter().map(|s| &s[..]).collect::<Vec<_>>()).ok()?;
+            // A shape that is written down somewhere may not follow.
+            let follows = |(id, (a, b)): (usize, (&Vec<usize>, &Vec<usize>))| match program.is_constant(id) {
+                true => a == b,
+                false => a[0] == n && a[1..] == b[1..],
+            };
+            made.iter().zip(all).enumerate().all(follows).then_some(made)
+        };
+        let Some(one) = of(1) else { return Ok(None) };
+        let bytes = plan(program, one, 1)?.memory.len().max(1);
+        let weights: usize = program.layers.iter().map(|l| l.layer.weight_bytes()).sum();
+        let pays = |n: usize| (n * bytes) as f64 >= ACTIVATIONS_PER_WEIGHT * weights as f64;
+        let fits = (CACHE / bytes).clamp(1, samples);
+        let share = samples / threads;
+        let (most, workers) = if threads > 1 && share > 0 && pays(share) { (fits.min(share), threads) } else { (fits, 1) };
+        let Some(n) = (1..=most).rev().find(|n| samples.is_multiple_of(*n)).filter(|n| *n < samples && pays(*n)) else {
+            return Ok(None);
+        };
+        let (pieces, inner) = (samples / n, if workers > 1 { 1 } else { threads });
+        let Some(shapes) = of(n) else { return Ok(None) };
+        let plans = (0..workers.min(pieces)).map(|_| plan(program, shapes.clone(), inner)).collect::<Result<_>>()?;
+        Ok(Some((pieces, plans)))
+    }
+
+    /// Whether this is for inputs of these shapes.
+    pub fn fits(&self, shapes: &[&[usize]], threads: usize) -> bool {
+        self.threads == threads && self.shapes.iter().map(|s| &s[..]).eq(shapes.iter().copied())
+    }
+
+    /// Runs all pieces.
+    ///
+    /// # Errors
+    /// What `sink` returns.
+    pub fn run(
+        &mut self,
+        program: &Program,
+        inputs: &[&Tensor],
+        sink: &mut Sink,
+        mut spent: Option<&mut Vec<Spent>>,
+    ) -> Result<Vec<Tensor>> {
+        // Mapped tensors may lie anywhere; what is not aligned is copied.
+        let aligned: Vec<Cow<[u8]>> = inputs
+            .iter()
+            .map(|t| match t.as_f32() {
+                Some(Cow::Owned(v)) => Cow::Owned(bytemuck::cast_slice(&v).to_vec()),
+                _ => Cow::Borrowed(t.bytes()),
+            })
+            .collect();
+        let types = program.outputs.iter().map(|id| program.values[*id].dtype());
+        let made: Vec<_> = types.zip(self.outputs.iter().cloned()).collect();
+        let mut bytes: Vec<Vec<u8>> = made.iter().map(|(t, dims)| vec![0; dims.iter().product::<usize>() * t.size()]).collect();
+        let pieces = pieces(self.pieces, &aligned, &mut bytes);
+        match &mut self.plans[..] {
+            [plan] => {
+                for (inputs, mut outputs) in pieces {
+                    plan.run(program, &inputs, &mut outputs, sink, spent.as_deref_mut())?;
+                }
+            }
+            plans if spent.is_some() => {
+                for (inputs, mut outputs) in pieces {
+                    plans[0].run(program, &inputs, &mut outputs, sink, spent.as_deref_mut())?;
+                }
+            }
+            plans => {
+                let open = Mutex::new(pieces.into_iter());
+                let next = || open.lock().unwrap_or_else(PoisonError::into_inner).next();
+                plans.par_iter_mut().try_for_each(|plan| {
+                    while let Some((inputs, mut outputs)) = next() {
+                        plan.run(program, &inputs, &mut outputs, &mut |_, _| Ok(()), None)?;
+                    }
+                    Ok::<(), Error>(())
+                })?;
+            }
+        }
+        made.into_iter().zip(bytes).map(|((dtype, dims), bytes)| Tensor::new(dtype, dims, bytes)).collect()
+    }
+}
+
+/// The bytes of a piece's inputs and outputs.
+type Piece<'a> = (Vec<&'a [u8]>, Vec<&'a mut [u8]>);
+
+/// Cuts inputs and outputs into `n` pieces of equal size.
+fn pieces<'a>(n: usize, inputs: &'a [Cow<[u8]>], outputs: &'a mut [Vec<u8>]) -> Vec<Piece<'a>> {
+    let mut out: Vec<Piece> = (0..n).map(|_| (vec![], vec![])).collect();
+    for all in inputs {
+        let size = all.len() / n;
+        out.iter_mut().enumerate().for_each(|(i, piece)| piece.0.push(&all[i * size..][..size]));
+    }
+    for all in outputs {
+        let size = all.len() / n;
+        let mut rest = &mut all[..];
+        for piece in &mut out {
+            let (own, behind) = rest.split_at_mut(size);
+            piece.1.push(own);
+            rest = behind;
+        }
+    }
+    out
+}
+
+/// How many samples there are along the first axis of all values, if each is made of its own.
+fn samples(program: &Program, all: &[Vec<usize>]) -> Option<usize> {
+    let n = *all[*program.inputs.first()?].first()?;
+    let has = |id: usize| program.is_constant(id) || all[id].first() == Some(&n);
+    let operand = |id: &usize| Operand { dims: &all[*id], is_constant: program.is_constant(*id) };
+    let by_sample = |l: &super::program::Placement| {
+        l.layer.is_by_sample(&l.inputs.iter().map(operand).collect::<Vec<_>>(), &all[l.output])
+    };
+    let ends = program.outputs.iter().all(|id| !program.is_constant(*id));
+    (ends && (0..all.len()).all(has) && program.layers.iter().all(by_sample)).then_some(n)
+}

@@ -1,0 +1,109 @@
+//! Running a plan.
+
+use super::{
+    arena::{Bytes, Split},
+    program::Program,
+    steps::{Operands, Place, READS, Seen, Spent, Step, View},
+};
+use compress_compiler::{
+    error::{Error, Result},
+    tensor::DType,
+};
+use compress_kernels::Team;
+use std::{ops::Range, time::Instant};
+
+/// A constant of a plan.
+pub(super) enum Constant {
+    Float(Vec<f32>),
+    Codes(Vec<u8>),
+}
+
+/// Steps with places: what runs.
+pub(super) struct Plan {
+    pub steps: Vec<Step>,
+    pub constants: Vec<Constant>,
+    /// Where each buffer begins.
+    pub places: Vec<usize>,
+    pub memory: Bytes,
+    pub scratch: Bytes,
+    pub outputs: Vec<(View, DType, Vec<usize>)>,
+    /// Values to show: after which step, by which number, where.
+    pub shown: Vec<(usize, usize, View)>,
+}
+
+/// What watched values are shown to.
+pub(super) type Sink<'a> = dyn FnMut(usize, &[f32]) -> Result<()> + 'a;
+
+impl Plan {
+    /// Runs all steps on the bytes of the inputs, and fills those of the outputs.
+    ///
+    /// # Errors
+    /// What `sink` returns.
+    pub fn run(
+        &mut self,
+        program: &Program,
+        inputs: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+        sink: &mut Sink,
+        mut spent: Option<&mut Vec<Spent>>,
+    ) -> Result<()> {
+        let (memory, scratch) = (self.memory.get_mut(), self.scratch.get_mut());
+        let source = Source { inputs, constants: &self.constants, places: &self.places };
+        let threads = self.steps.iter().map(|s| s.threads).max().unwrap_or(1);
+        let _team = (threads > 1).then(|| Team::assemble(threads));
+        let mut shown = self.shown.iter().peekable();
+        for (i, step) in self.steps.iter().enumerate() {
+            while let Some((_, place, view)) = shown.next_if(|s| s.0 == i) {
+                sink(*place, bytemuck::cast_slice(source.bytes(view, size_of::<f32>(), |range| &memory[range])))?;
+            }
+            let started = spent.is_some().then(Instant::now);
+            let Place::Buffer(b) = step.write.place else { return Err(Error::bug("a step writes to a constant")) };
+            let start = self.places[b] + step.write.offset * step.sizes.1;
+            let split = Split::new(memory, start..start + step.write.extent() * step.sizes.1);
+            let mut reads = [None; READS];
+            for (to, view) in reads.iter_mut().zip(&step.reads) {
+                *to = Some(Seen { bytes: source.bytes(view, step.sizes.0, |range| split.read(range)), view: *view });
+            }
+            let write = Some((split.write, step.write));
+            (step.call)(&mut Operands { reads, write, scratch, threads: step.threads });
+            if let (Some(list), Some(started)) = (spent.as_deref_mut(), started) {
+                list.push(Spent {
+                    node: step.layer.map_or("(edge)".into(), |l| program.layers[l].label.clone()),
+                    kernel: step.kernel,
+                    ms: started.elapsed().as_secs_f64() * 1e3,
+                });
+            }
+        }
+        for (_, place, view) in shown {
+            sink(*place, bytemuck::cast_slice(source.bytes(view, size_of::<f32>(), |range| &memory[range])))?;
+        }
+        for ((view, dtype, _), to) in self.outputs.iter().zip(outputs) {
+            to.copy_from_slice(source.bytes(view, dtype.size(), |range| &memory[range]));
+            if *dtype == DType::I8 {
+                to.iter_mut().for_each(|b| *b ^= 128);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where what is read lies.
+struct Source<'a> {
+    inputs: &'a [&'a [u8]],
+    constants: &'a [Constant],
+    places: &'a [usize],
+}
+
+impl Source<'_> {
+    fn bytes<'m>(&'m self, view: &View, size: usize, memory: impl FnOnce(Range<usize>) -> &'m [u8]) -> &'m [u8] {
+        let range = view.offset * size..(view.offset + view.extent()) * size;
+        match view.place {
+            Place::Buffer(b) => memory(self.places[b] + range.start..self.places[b] + range.end),
+            Place::Input(i) => &self.inputs[i][range],
+            Place::Constant(c) => match &self.constants[c] {
+                Constant::Float(v) => &bytemuck::cast_slice(v)[range],
+                Constant::Codes(v) => &v[range],
+            },
+        }
+    }
+}
