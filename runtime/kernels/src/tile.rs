@@ -51,7 +51,8 @@ pub(crate) enum Out8 {
     Float(Scale),
 }
 
-/// To `clamp(round_half_even(sum as f32 * scale) + zero, min, max)`.
+/// To `clamp(round_half_even(sum as f32 * scale) + zero, min, max)`. Of vectors that narrow
+/// integers as they are packed, four at a time make one of bytes, be they of one row or of several.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Requantize {
     /// The first row's first result.
@@ -129,12 +130,15 @@ pub(crate) unsafe trait Vectors {
     unsafe fn load_w(from: *const i8) -> Self::W;
     /// Adds four products to each lane, wrapping around.
     unsafe fn dot(sum: Self::I, x: Self::X, w: Self::W) -> Self::I;
-    /// Writes the first `columns` results of a row to `y`.
+    /// Writes the first `columns` results of each of `rows` rows from `y` on. Sums are those of
+    /// the first row's `N` vectors, then those of the second row's, and so on. Scaled, they are
+    /// integers of 32 bits.
     unsafe fn requantize<const N: usize>(
-        sums: [Self::I; N],
-        scale: [Self::F; N],
+        sums: [Self::I; 4],
+        scale: [Self::F; 4],
         to: &Requantize,
         y: *mut u8,
+        rows: usize,
         columns: usize,
     );
     /// Converts, rounding to the nearest.
@@ -227,9 +231,16 @@ pub(crate) unsafe fn tile8<V: Vectors, const M: usize, const N: usize>(t: &Tile8
         }
         match &t.out {
             Out8::Integer(to) => {
-                unrolled!(i < M => {
+                let together = const { if N < 4 { 4 / N } else { 1 } };
+                unrolled!(group < M.div_ceil(together) => {
+                    let i = group * together;
                     if i < rows {
-                        V::requantize(sums[i], scale, to, to.y.add((first + i) * to.stride), t.columns);
+                        let (mut four, mut scales) = ([sums[i][0]; 4], [scale[0]; 4]);
+                        for k in 0..together * N {
+                            (four[k], scales[k]) = (sums[(i + k / N).min(M - 1)][k % N], scale[k % N]);
+                        }
+                        let y = to.y.add((first + i) * to.stride);
+                        V::requantize::<N>(four, scales, to, y, together.min(rows - i), t.columns);
                     }
                 });
             }

@@ -9,6 +9,9 @@ use crate::{
 /// Weights of a step.
 const QUAD: usize = 4;
 
+/// By this or anything greater, every sum but 0 becomes the least or the greatest result.
+const ANY: f32 = 512.0;
+
 /// A convolution of unsigned 8-bit activations with signed 8-bit weights, whose sums have 32 bits.
 #[derive(Debug)]
 pub struct Conv8 {
@@ -50,24 +53,31 @@ impl Conv8 {
         let shape = Shape { outputs, kernel, channels, groups };
         assert!(Self::fits(shape.depth()), "sums of {} products don't fit 32 bits", shape.depth());
         assert_eq!(finish.channels(), outputs, "a bias and a scale for each output");
-        let conv = Conv::new(isa, shape, QUAD);
-        let packed = conv.panels.pack(&shape, weights);
-        let zero_sum = |output: usize| -> i32 {
-            let weights = &weights[output * shape.depth()..][..shape.depth()];
-            weights.iter().map(|&w| i32::from(w)).sum::<i32>() * i32::from(input_zero)
-        };
+        let of = |output: usize| &weights[output * shape.depth()..][..shape.depth()];
+        let zero_sum = |output: usize| of(output).iter().map(|&w| i32::from(w)).sum::<i32>() * i32::from(input_zero);
         let start = |output: usize, bias: i32| bias.wrapping_sub(zero_sum(output));
-        let (start, scale, finish) = match finish {
-            Finish8::Requantize { bias, scale, zero, min, max } => {
+        let (conv, start, scale, finish) = match finish {
+            Finish8::Requantize { bias, mut scale, zero, min, max } => {
                 assert!(min <= max, "results from {min} to {max}");
                 let start = (0..outputs).map(|output| start(output, bias[output])).collect::<Vec<_>>();
-                (start, scale, Finish::Requantize { zero, min, max })
+                scale.iter_mut().for_each(|scale| *scale = scale.clamp(-ANY, ANY));
+                let fits = |output: usize| {
+                    let products = of(output).iter().map(|&w| u64::from(w.unsigned_abs()) * 255).sum::<u64>();
+                    let sum = (products + u64::from(start[output].unsigned_abs())).min(1 << 31);
+                    sum as f64 * f64::from(scale[output].abs()) < f64::from(i32::MAX / 2)
+                };
+                // Only plain Rust bounds what is scaled before it becomes an integer.
+                let isa = if (0..outputs).all(fits) { isa } else { Isa::Portable };
+                (Conv::new(isa, shape, QUAD), start, scale, Finish::Requantize { zero, min, max })
             }
             Finish8::Scale { bias, scale, min, max } => {
+                let conv = Conv::new(isa, shape, QUAD);
                 let start = (0..outputs).map(|output| start(output, 0)).collect();
-                (start, scale, Finish::Scale { bias: conv.panels.lanes_of(&bias), min, max })
+                let finish = Finish::Scale { bias: conv.panels.lanes_of(&bias), min, max };
+                (conv, start, scale, finish)
             }
         };
+        let packed = conv.panels.pack(&shape, weights);
         let (start, scale) = (conv.panels.lanes_of(&start), conv.panels.lanes_of(&scale));
         Self { conv, weights: packed, input_zero, finish, start, scale }
     }

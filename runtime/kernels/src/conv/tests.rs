@@ -335,6 +335,14 @@ fn what_is_too_large_saturates() {
         let mut scratch = vec![0; conv.scratch(&window, 1)];
         conv.run_u8(Rows::dense(&[200], 1, 1), &window, RowsMut::dense(&mut y, 1, 2), &mut scratch, 1);
         assert_eq!(y, [250, 3], "{isa}");
+
+        // A scale that is too large for some sums only.
+        let depth = 10_000;
+        let finish = Finish8::Requantize { bias: vec![0; 2], scale: vec![8.5; 2], zero: 10, min: 3, max: 250 };
+        let conv = Conv8::new(isa, &[[127; 10_000], [-128; 10_000]].concat(), 2, [1, 1], depth, 1, 0, finish);
+        let mut scratch = vec![0; conv.scratch(&window, 1)];
+        conv.run_u8(Rows::dense(&vec![255; depth], 1, depth), &window, RowsMut::dense(&mut y, 1, 2), &mut scratch, 1);
+        assert_eq!(y, [250, 3], "{isa}");
     }
 }
 

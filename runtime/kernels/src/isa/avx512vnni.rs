@@ -39,39 +39,59 @@ unsafe impl Vectors for Avx512 {
     }
     #[inline(always)]
     unsafe fn requantize<const N: usize>(
-        sums: [Self::I; N],
-        scale: [Self::F; N],
+        sums: [Self::I; 4],
+        scale: [Self::F; 4],
         to: &Requantize,
         y: *mut u8,
+        rows: usize,
         columns: usize,
     ) {
         unsafe {
-            let max = _mm512_set1_ps(f32::from(to.max) - f32::from(to.zero));
-            let mut r = [sums[0]; 4];
-            for v in 0..N {
-                // What is too small for an integer becomes the least one, so that only the upper
-                // bound has to be applied before.
-                let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[v]), scale[v]);
-                r[v] = _mm512_cvtps_epi32(_mm512_min_ps(scaled, max));
+            let mut r = sums;
+            for v in 0..4 {
+                r[v] = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(sums[v]), scale[v]));
             }
             let zero = _mm512_set1_epi16(i16::from(to.zero));
             let low = _mm512_adds_epi16(_mm512_packs_epi32(r[0], r[1]), zero);
-            let high = if N > 2 { _mm512_adds_epi16(_mm512_packs_epi32(r[2], r[3]), zero) } else { low };
+            let high = _mm512_adds_epi16(_mm512_packs_epi32(r[2], r[3]), zero);
             let bytes = _mm512_max_epu8(_mm512_packus_epi16(low, high), _mm512_set1_epi8(to.min as i8));
+            let bytes = _mm512_min_epu8(bytes, _mm512_set1_epi8(to.max as i8));
             // Packing works within 128 bits: vector v's lanes 4l..4l+4 have become lane 4l+v.
             let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
             let bytes = _mm512_permutexvar_epi32(order, bytes);
+            let width = 16 * N;
+            if columns < width {
+                for i in 0..rows {
+                    // The bytes of the rows before are masked, and so is what is before the row.
+                    let mask = ((1 << columns) - 1) << (i * width);
+                    _mm512_mask_storeu_epi8(y.add(i * to.stride).wrapping_sub(i * width).cast(), mask, bytes);
+                }
+                return;
+            }
             match N {
-                4 if columns >= 64 => _mm512_storeu_si512(y.cast(), bytes),
-                3 if columns >= 48 => {
+                4 => _mm512_storeu_si512(y.cast(), bytes),
+                3 => {
                     _mm256_storeu_si256(y.cast(), _mm512_castsi512_si256(bytes));
                     _mm_storeu_si128(y.add(32).cast(), _mm512_extracti32x4_epi32::<2>(bytes));
                 }
-                2 if columns >= 32 => _mm256_storeu_si256(y.cast(), _mm512_castsi512_si256(bytes)),
-                1 if columns >= 16 => _mm_storeu_si128(y.cast(), _mm512_castsi512_si128(bytes)),
+                _ if rows == 4 / N && to.stride == width => _mm512_storeu_si512(y.cast(), bytes),
+                2 => {
+                    _mm256_storeu_si256(y.cast(), _mm512_castsi512_si256(bytes));
+                    if rows > 1 {
+                        _mm256_storeu_si256(y.add(to.stride).cast(), _mm512_extracti64x4_epi64::<1>(bytes));
+                    }
+                }
                 _ => {
-                    let mask = if columns >= 64 { u64::MAX } else { (1 << columns) - 1 };
-                    _mm512_mask_storeu_epi8(y.cast(), mask, bytes);
+                    _mm_storeu_si128(y.cast(), _mm512_castsi512_si128(bytes));
+                    if rows > 1 {
+                        _mm_storeu_si128(y.add(to.stride).cast(), _mm512_extracti32x4_epi32::<1>(bytes));
+                    }
+                    if rows > 2 {
+                        _mm_storeu_si128(y.add(2 * to.stride).cast(), _mm512_extracti32x4_epi32::<2>(bytes));
+                    }
+                    if rows > 3 {
+                        _mm_storeu_si128(y.add(3 * to.stride).cast(), _mm512_extracti32x4_epi32::<3>(bytes));
+                    }
                 }
             }
         }

@@ -53,19 +53,21 @@ unsafe impl Vectors for Portable {
     }
     #[inline(always)]
     unsafe fn requantize<const N: usize>(
-        sums: [Self::I; N],
-        scale: [Self::F; N],
+        sums: [Self::I; 4],
+        scale: [Self::F; 4],
         to: &Requantize,
         y: *mut u8,
+        rows: usize,
         columns: usize,
     ) {
         let zero = i32::from(to.zero);
         let (min, max) = ((i32::from(to.min) - zero) as f32, (i32::from(to.max) - zero) as f32);
-        for v in 0..N {
-            for lane in 0..LANES.min(columns - v * LANES) {
+        for v in 0..rows * N {
+            let y = unsafe { y.add(v / N * to.stride + v % N * LANES) };
+            for lane in 0..LANES.min(columns - v % N * LANES) {
                 let scaled = (sums[v][lane] as f32 * scale[v][lane]).max(min).min(max);
                 let rounded = scaled + ROUND - ROUND;
-                unsafe { y.add(v * LANES + lane).write((rounded as i32 + zero) as u8) };
+                unsafe { y.add(lane).write((rounded as i32 + zero) as u8) };
             }
         }
     }

@@ -35,13 +35,14 @@ macro_rules! vectors {
             }
             #[inline(always)]
             unsafe fn requantize<const N: usize>(
-                sums: [Self::I; N],
-                scale: [Self::F; N],
+                sums: [Self::I; 4],
+                scale: [Self::F; 4],
                 to: &$crate::tile::Requantize,
                 y: *mut u8,
+                rows: usize,
                 columns: usize,
             ) {
-                unsafe { $crate::isa::ymm::requantize(sums, scale, to, y, columns) }
+                unsafe { $crate::isa::ymm::requantize::<N>(sums, scale, to, y, rows, columns) }
             }
             #[inline(always)]
             unsafe fn to_f32(sums: Self::I) -> Self::F {
@@ -101,41 +102,56 @@ pub(super) unsafe fn first(n: usize) -> __m256i {
     unsafe { _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)) }
 }
 
-/// Writes the first `columns` results of up to two vectors.
+/// Writes the first `columns` results of each of `rows` rows.
 ///
 /// # Safety
 /// The machine has AVX2, and there is room at `y`.
 #[inline(always)]
 pub(super) unsafe fn requantize<const N: usize>(
-    sums: [__m256i; N],
-    scale: [__m256; N],
+    sums: [__m256i; 4],
+    scale: [__m256; 4],
     to: &Requantize,
     y: *mut u8,
+    rows: usize,
     columns: usize,
 ) {
     const { assert!(N == 1 || N == 2) }
     // SAFETY: the caller's.
     unsafe {
-        let max = _mm256_set1_ps(f32::from(to.max) - f32::from(to.zero));
-        let mut r = [sums[0]; 2];
-        for v in 0..N {
-            // What is too small for an integer becomes the least one, so that only the upper
-            // bound has to be applied before.
-            let scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sums[v]), scale[v]);
-            r[v] = _mm256_cvtps_epi32(_mm256_min_ps(scaled, max));
+        let mut r = sums;
+        for v in 0..4 {
+            r[v] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_cvtepi32_ps(sums[v]), scale[v]));
         }
-        let words = _mm256_adds_epi16(_mm256_packs_epi32(r[0], r[1]), _mm256_set1_epi16(i16::from(to.zero)));
-        // Packing works within 128 bits, so that quarters have to change places.
-        let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
-        let bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
-        let bytes = _mm_max_epu8(bytes, _mm_set1_epi8(to.min as i8));
-        match N {
-            2 if columns >= 16 => _mm_storeu_si128(y.cast(), bytes),
-            1 if columns >= 8 => _mm_storel_epi64(y.cast(), bytes),
-            _ => {
-                let mut all = [0; 16];
-                _mm_storeu_si128(all.as_mut_ptr().cast(), bytes);
-                y.copy_from_nonoverlapping(all.as_ptr(), columns);
+        let zero = _mm256_set1_epi16(i16::from(to.zero));
+        let low = _mm256_adds_epi16(_mm256_packs_epi32(r[0], r[1]), zero);
+        let high = _mm256_adds_epi16(_mm256_packs_epi32(r[2], r[3]), zero);
+        let bytes = _mm256_max_epu8(_mm256_packus_epi16(low, high), _mm256_set1_epi8(to.min as i8));
+        let bytes = _mm256_min_epu8(bytes, _mm256_set1_epi8(to.max as i8));
+        // Packing works within 128 bits: vector v's lanes 4l..4l+4 have become lane 4l+v.
+        let bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+        let width = 8 * N;
+        if columns < width {
+            let mut all = [0; 32];
+            _mm256_storeu_si256(all.as_mut_ptr().cast(), bytes);
+            for i in 0..rows {
+                y.add(i * to.stride).copy_from_nonoverlapping(all[i * width..].as_ptr(), columns);
+            }
+            return;
+        }
+        if rows == 4 / N && to.stride == width {
+            return _mm256_storeu_si256(y.cast(), bytes);
+        }
+        let halves = [_mm256_castsi256_si128(bytes), _mm256_extracti128_si256::<1>(bytes)];
+        for i in 0..2 {
+            if N == 2 && i < rows {
+                _mm_storeu_si128(y.add(i * to.stride).cast(), halves[i]);
+            }
+            if N == 1 && 2 * i < rows {
+                _mm_storel_epi64(y.add(2 * i * to.stride).cast(), halves[i]);
+            }
+            if N == 1 && 2 * i + 1 < rows {
+                let upper = _mm_unpackhi_epi64(halves[i], halves[i]);
+                _mm_storel_epi64(y.add((2 * i + 1) * to.stride).cast(), upper);
             }
         }
     }
