@@ -74,7 +74,7 @@ impl Panels {
         let mut panels = Self { list: Vec::new(), lanes: 0, weights: 0, lanes_of_vector: lanes, steps, quad };
         for group in 0..groups {
             let mut done = 0;
-            for vectors in vectors(each.div_ceil(lanes), most) {
+            for vectors in vectors(each.div_ceil(lanes), most, quad == 1) {
                 let (column, columns) = (group * each + done, (each - done).min(vectors * lanes));
                 let (weights, lane) = (panels.weights, panels.lanes);
                 panels.list.push(Panel { group, vectors, column, columns, weights, lane });
@@ -129,11 +129,12 @@ impl Panels {
     }
 }
 
-/// Divides `n` vectors between as few panels of up to `most` as can be, as evenly as can be:
-/// narrow panels are slower.
-fn vectors(n: usize, most: usize) -> impl Iterator<Item = usize> {
-    let panels = n.div_ceil(most).max(1);
-    (0..panels).map(move |i| n / panels + usize::from(i < n % panels)).filter(|&n| n > 0)
+/// Divides `n` vectors between as few panels of up to `most` as can be: evenly, for products by
+/// narrow panels are slower; or all but the last of `most`, where it matters more that four
+/// vectors make one of bytes.
+fn vectors(n: usize, most: usize, evenly: bool) -> impl Iterator<Item = usize> {
+    let panels = n.div_ceil(most);
+    (0..panels).map(move |i| if evenly { n / panels + usize::from(i < n % panels) } else { most.min(n - i * most) })
 }
 
 #[cfg(test)]
@@ -141,13 +142,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn panels_are_even() {
-        let widths = |n| vectors(n, 4).collect::<Vec<_>>();
-        assert_eq!(widths(0), []);
-        assert_eq!(widths(4), [4]);
-        assert_eq!(widths(5), [3, 2]);
-        assert_eq!(widths(9), [3, 3, 3]);
-        assert_eq!(widths(63).iter().sum::<usize>(), 63);
+    fn panels_are_even_or_full() {
+        let widths = |n, evenly| vectors(n, 4, evenly).collect::<Vec<_>>();
+        for (n, even, full) in [
+            (0, &[][..], &[][..]),
+            (4, &[4], &[4]),
+            (5, &[3, 2], &[4, 1]),
+            (9, &[3, 3, 3], &[4, 4, 1]),
+            (14, &[4, 4, 3, 3], &[4, 4, 4, 2]),
+        ] {
+            assert_eq!((widths(n, true), widths(n, false)), (even.to_vec(), full.to_vec()), "{n}");
+        }
     }
 
     #[test]

@@ -142,16 +142,15 @@ pub(super) unsafe fn requantize<const N: usize>(
             return _mm256_storeu_si256(y.cast(), bytes);
         }
         let halves = [_mm256_castsi256_si128(bytes), _mm256_extracti128_si256::<1>(bytes)];
-        for i in 0..2 {
+        for (i, half) in halves.into_iter().enumerate() {
             if N == 2 && i < rows {
-                _mm_storeu_si128(y.add(i * to.stride).cast(), halves[i]);
+                _mm_storeu_si128(y.add(i * to.stride).cast(), half);
             }
             if N == 1 && 2 * i < rows {
-                _mm_storel_epi64(y.add(2 * i * to.stride).cast(), halves[i]);
+                _mm_storel_epi64(y.add(2 * i * to.stride).cast(), half);
             }
             if N == 1 && 2 * i + 1 < rows {
-                let upper = _mm_unpackhi_epi64(halves[i], halves[i]);
-                _mm_storel_epi64(y.add((2 * i + 1) * to.stride).cast(), upper);
+                _mm_storel_epi64(y.add((2 * i + 1) * to.stride).cast(), _mm_unpackhi_epi64(half, half));
             }
         }
     }
