@@ -18,11 +18,11 @@ use compress_compiler::{
     node::{NodeId, Port},
     op::Op,
     tensor::Tensor,
-    verify::{Verified, verify},
+    verify::Verified,
 };
 use compress_kernels::Isa;
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     fmt,
     str::FromStr,
     sync::OnceLock,
@@ -119,8 +119,10 @@ enum Runner {
 
 /// A model made ready to run.
 pub struct Session {
-    graph: Graph,
     backend: Backend,
+    /// What plans are made of; only where there are parts that need them.
+    graph: Option<Graph>,
+    signature: (Vec<Port>, Vec<Port>),
     inputs: Vec<Input>,
     /// Outputs and watched values that are constants.
     constants: Vec<(Port, Tensor)>,
@@ -139,49 +141,81 @@ impl Session {
             Engine::Burn => HashSet::new(),
         };
         let levels = Levels::of(graph, known);
+        let plans = !levels.is_burn_alone();
         let mut this = Self {
-            graph: Graph::clone(graph),
+            graph: plans.then(|| Graph::clone(graph)),
+            signature: (
+                graph.inputs().iter().map(|id| Port::from(*id)).collect(),
+                graph.outputs().iter().map(|o| o.port).collect(),
+            ),
             backend: backend.clone(),
             inputs: graph.inputs().iter().map(|id| Input::of(graph, Port::from(*id), None)).collect(),
             constants: vec![],
             parts: vec![],
             watch: watch.to_vec(),
         };
-        let mut needed: HashSet<Port> = graph.outputs().iter().map(|o| o.port).chain(watch.iter().copied()).collect();
-        for port in &needed {
-            if cpu::is_constant(graph, *port) {
-                this.constants.extend(cpu::constant(graph, *port).map(|t| (*port, t)));
+        let place = places(graph.order().iter());
+        let mut nodes: Vec<Vec<NodeId>> = vec![vec![]; levels.count()];
+        for id in graph.order() {
+            if let Some(level) = levels.at(*id) {
+                nodes[level].push(*id);
+            }
+        }
+        let mut watched: Vec<Vec<(usize, Port)>> = vec![vec![]; levels.count()];
+        for (i, port) in watch.iter().enumerate() {
+            if let Some(level) = levels.at(port.node) {
+                watched[level].push((i, *port));
+            }
+        }
+        // What each part is asked for by later ones, the last part first.
+        let mut asked: Vec<BTreeSet<Port>> = vec![BTreeSet::new(); levels.count()];
+        let ends: BTreeSet<Port> = graph.outputs().iter().map(|o| o.port).chain(watch.iter().copied()).collect();
+        for port in ends {
+            match levels.at(port.node) {
+                Some(level) => drop(asked[level].insert(port)),
+                None => this.constants.extend(cpu::constant(graph, port).map(|t| (port, t))),
             }
         }
         for level in (0..levels.count()).rev() {
-            let mut outputs: Vec<Port> = needed.iter().copied().filter(|p| levels.at(p.node) == Some(level)).collect();
-            outputs.sort_unstable();
-            if !outputs.is_empty() {
-                let part = this.part(graph, &levels, level, outputs)?;
-                needed.extend(&part.inputs);
-                this.parts.push(part);
+            let outputs: Vec<Port> = std::mem::take(&mut asked[level]).into_iter().collect();
+            if outputs.is_empty() {
+                continue;
             }
+            let watch = std::mem::take(&mut watched[level]);
+            let part = this.part(graph, &levels, level, (&place, &nodes[level]), outputs, watch)?;
+            for port in &part.inputs {
+                if let Some(level) = levels.at(port.node) {
+                    asked[level].insert(*port);
+                }
+            }
+            this.parts.push(part);
         }
         this.parts.reverse();
         Ok(this)
     }
 
-    fn part(&self, graph: &Verified, levels: &Levels, level: usize, outputs: Vec<Port>) -> Result<Part> {
+    fn part(
+        &self,
+        graph: &Verified,
+        levels: &Levels,
+        level: usize,
+        (place, nodes): (&HashMap<NodeId, usize>, &[NodeId]),
+        outputs: Vec<Port>,
+        watch: Vec<(usize, Port)>,
+    ) -> Result<Part> {
         let is_here = |id: NodeId| levels.at(id) == Some(level);
-        let watch: Vec<(usize, Port)> =
-            self.watch.iter().copied().enumerate().filter(|(_, port)| is_here(port.node)).collect();
         let inputs = self.borders(graph, &is_here, &outputs);
         if let Engine::Cpu(isa) = self.backend.engine
             && Levels::is_cpu(level)
         {
-            let program = Box::new(cpu::lower(graph, graph.order(), &is_here, &outputs, &watch, isa)?);
+            let program = Box::new(cpu::lower(graph, place, nodes, &is_here, &outputs, &watch, isa)?);
             // The inputs are those that Burn would read, were it to run the part; we may need fewer.
             let place = |port: Port| inputs.iter().position(|p| *p == port);
             let read = program.inputs().map(|p| place(p).ok_or_else(|| Error::bug("an input from nowhere")));
             let read = read.collect::<Result<_>>()?;
             return Ok(Part { inputs, outputs, watch, runner: Runner::Cpu { program, read, burn: OnceLock::new() } });
         }
-        let runner = Runner::Burn(Executable::part(graph, &inputs, &outputs, &self.backend.device)?);
+        let runner = Runner::Burn(Executable::part(graph, place, &inputs, &outputs, &self.backend.device)?);
         Ok(Part { inputs, outputs, watch, runner })
     }
 
@@ -227,7 +261,7 @@ impl Session {
     pub fn observe(&self, inputs: &[Tensor], sink: &mut Sink) -> Result<Vec<Tensor>> {
         for (i, port) in self.watch.iter().enumerate() {
             let constant = self.constants.iter().find(|(p, _)| p == port).map(|(_, t)| t);
-            let place = self.graph.inputs().iter().position(|id| Port::from(*id) == *port);
+            let place = self.signature.0.iter().position(|input| input == port);
             let given = match place {
                 Some(place) => complete(&self.inputs, inputs)?.get(place).copied(),
                 None => constant,
@@ -252,8 +286,8 @@ impl Session {
 
     fn go(&self, inputs: &[Tensor], sink: &mut Sink, mut spent: Option<&mut Vec<Spent>>) -> Result<Vec<Tensor>> {
         let mut values: HashMap<Port, Tensor> = self.constants.iter().cloned().collect();
-        for (id, tensor) in self.graph.inputs().iter().zip(complete(&self.inputs, inputs)?) {
-            values.insert(Port::from(*id), tensor.clone());
+        for (port, tensor) in self.signature.0.iter().zip(complete(&self.inputs, inputs)?) {
+            values.insert(*port, tensor.clone());
         }
         for part in &self.parts {
             let read = |port: &Port| values.get(port).ok_or_else(|| Error::bug("a part reads what is not made"));
@@ -262,7 +296,7 @@ impl Session {
             values.extend(part.outputs.iter().copied().zip(made));
         }
         let output = |port: Port| values.get(&port).cloned().ok_or_else(|| Error::bug("an output is not made"));
-        self.graph.outputs().iter().map(|o| output(o.port)).collect()
+        self.signature.1.iter().map(|port| output(*port)).collect()
     }
 
     fn run_part(
@@ -276,12 +310,14 @@ impl Session {
             Runner::Burn(exe) => exe,
             Runner::Cpu { program, read, burn } => {
                 let read: Vec<&Tensor> = read.iter().map(|i| inputs[*i]).collect();
-                if let Some(made) = program.run(&self.graph, &read, sink, spent.as_deref_mut())? {
+                let graph = self.graph.as_ref().ok_or_else(|| Error::bug("a plan without a graph"))?;
+                if let Some(made) = program.run(graph, &read, sink, spent.as_deref_mut())? {
                     return Ok(made);
                 }
                 if burn.get().is_none() {
+                    let place = places(graph.topological()?.iter());
                     let made =
-                        Executable::part(&verify(&self.graph)?, &part.inputs, &part.outputs, &self.backend.device)?;
+                        Executable::part(graph, &place, &part.inputs, &part.outputs, &self.backend.device)?;
                     // Another thread may have been faster; either will do.
                     let _ = burn.set(made);
                 }
@@ -300,13 +336,21 @@ impl Session {
     }
 }
 
+/// Where each node stands in an order.
+fn places<'a>(order: impl Iterator<Item = &'a NodeId>) -> HashMap<NodeId, usize> {
+    order.enumerate().map(|(i, id)| (*id, i)).collect()
+}
+
 /// A number for each node, such that nodes of one number form a part: even ones run on the CPU
 /// executor, odd ones on Burn, and no node needs a value of a higher number.
 struct Levels(HashMap<NodeId, usize>);
 
+/// How often parts that are not worth it are looked for: taking one away joins others.
+const ROUNDS: usize = 8;
+
 impl Levels {
     fn of(graph: &Verified, mut known: HashSet<NodeId>) -> Self {
-        loop {
+        for _ in 0..ROUNDS {
             let levels = Self::given(graph, &known);
             if levels.count() <= 1 {
                 return levels;
@@ -320,6 +364,7 @@ impl Levels {
                 return levels;
             }
         }
+        Self::given(graph, &known)
     }
 
     fn given(graph: &Verified, known: &HashSet<NodeId>) -> Self {
@@ -342,6 +387,11 @@ impl Levels {
 
     fn count(&self) -> usize {
         self.0.values().max().map_or(0, |l| l + 1)
+    }
+
+    /// Whether no node runs on the CPU executor.
+    fn is_burn_alone(&self) -> bool {
+        !self.0.values().any(|level| Self::is_cpu(*level))
     }
 
     fn is_cpu(level: usize) -> bool {

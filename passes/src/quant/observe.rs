@@ -5,6 +5,7 @@
 //! to find the range and no activation is kept.
 
 use compress_compiler::error::{Error, Result};
+use rayon::prelude::*;
 use std::str::FromStr;
 
 /// How a range is chosen from what was observed.
@@ -37,6 +38,28 @@ const HALF: usize = 2048;
 /// The share of values that percentile calibration cuts off, both ends together.
 const CUT: f64 = 1e-4;
 
+/// Values that one thread counts at a time; few enough that a bin's count fits 32 bits.
+const PART: usize = 1 << 17;
+
+/// How many of `values` fall into each bin.
+fn counted(values: &[f32], scale: f32) -> Vec<u32> {
+    // Most values are alike, zeros after a Relu above all: neighbours counted in one place would
+    // wait for each other.
+    const LANES: usize = 4;
+    const BATCH: usize = 64;
+    let mut lanes = vec![[0u32; LANES]; 2 * HALF];
+    for batch in values.chunks(BATCH) {
+        let mut bins = [0u32; BATCH];
+        for (bin, v) in bins.iter_mut().zip(batch) {
+            *bin = (v * scale + HALF as f32).min((2 * HALF - 1) as f32) as i32 as u32;
+        }
+        for (i, bin) in bins[..batch.len()].iter().enumerate() {
+            lanes[*bin as usize][i % LANES] += 1;
+        }
+    }
+    lanes.iter().map(|l| l.iter().sum()).collect()
+}
+
 /// What was seen of one value.
 #[derive(Clone)]
 pub struct Observer {
@@ -60,12 +83,15 @@ impl Observer {
     /// # Errors
     /// Data when one of them is NaN or infinite.
     pub fn add(&mut self, values: &[f32]) -> Result<()> {
-        let (mut low, mut high, mut finite) = (f32::INFINITY, f32::NEG_INFINITY, true);
-        for v in values {
-            low = low.min(*v);
-            high = high.max(*v);
-            finite &= v.is_finite();
-        }
+        let extremes = |part: &[f32]| {
+            part.iter().fold((f32::INFINITY, f32::NEG_INFINITY, true), |(low, high, finite), v| {
+                (low.min(*v), high.max(*v), finite & v.is_finite())
+            })
+        };
+        let (low, high, finite) = values
+            .par_chunks(PART)
+            .map(extremes)
+            .reduce(|| (f32::INFINITY, f32::NEG_INFINITY, true), |a, b| (a.0.min(b.0), a.1.max(b.1), a.2 & b.2));
         if !finite {
             return Err(Error::data("an activation is NaN or infinite on the calibration data")
                 .help("check the data's preprocessing, or exclude the layer with --exclude"));
@@ -79,10 +105,11 @@ impl Observer {
             return Ok(());
         }
         let scale = HALF as f32 / self.radius;
-        for v in values {
-            let bin = (v * scale + HALF as f32) as usize;
-            self.bins[bin.min(2 * HALF - 1)] += 1;
-        }
+        let counts = values.par_chunks(PART).map(|part| counted(part, scale)).reduce_with(|mut a, b| {
+            a.iter_mut().zip(&b).for_each(|(a, b)| *a += b);
+            a
+        });
+        self.bins.iter_mut().zip(counts.iter().flatten()).for_each(|(bin, n)| *bin += u64::from(*n));
         Ok(())
     }
 

@@ -64,15 +64,25 @@ impl Executable {
     pub fn new(graph: &Verified, device: &Device) -> Result<Self> {
         let inputs: Vec<Port> = graph.inputs().iter().map(|id| Port::from(*id)).collect();
         let outputs: Vec<Port> = graph.outputs().iter().map(|o| o.port).collect();
-        Self::part(graph, &inputs, &outputs, device)
+        let place = graph.order().iter().enumerate().map(|(i, id)| (*id, i)).collect();
+        Self::part(graph, &place, &inputs, &outputs, device)
     }
 
-    /// Makes the part of `graph` ready that computes `outputs` from `inputs`.
+    /// Makes the part of `graph` ready that computes `outputs` from `inputs`. `place` says where
+    /// every node stands in the order.
     ///
     /// # Errors
     /// As for [`Executable::new`].
-    pub(crate) fn part(graph: &Verified, inputs: &[Port], outputs: &[Port], device: &Device) -> Result<Self> {
+    pub(crate) fn part(
+        graph: &Graph,
+        place: &HashMap<NodeId, usize>,
+        inputs: &[Port],
+        outputs: &[Port],
+        device: &Device,
+    ) -> Result<Self> {
         let needed = between(graph, inputs, outputs);
+        let mut nodes: Vec<NodeId> = needed.iter().copied().collect();
+        nodes.sort_unstable_by_key(|id| place[id]);
         let wanted: HashSet<Port> = outputs.iter().copied().collect();
         let mut this = Self {
             device: device.clone(),
@@ -83,7 +93,7 @@ impl Executable {
             results: outputs.iter().map(|p| graph.fact(*p).clone()).collect(),
             slots: HashMap::new(),
         };
-        for &id in graph.order().iter().filter(|id| needed.contains(id)) {
+        for id in nodes {
             let node = graph.node(id);
             let at = |e: Error| e.at(node.label());
             let operands = graph.operands(id);

@@ -1,6 +1,9 @@
 //! The memory in which values live while a plan runs.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 /// Places begin at multiples of this many bytes: a cache line, and a vector.
 pub(super) const ALIGN: usize = 64;
@@ -41,59 +44,81 @@ pub(super) fn assign(lives: &[Life]) -> (Vec<usize>, usize) {
     let mut order: Vec<usize> = (0..lives.len()).collect();
     order.sort_by_key(|i| (lives[*i].first, std::cmp::Reverse(lives[*i].bytes)));
     let mut ends: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    let mut holes: BTreeMap<usize, usize> = BTreeMap::new();
-    let (mut places, mut top) = (vec![0; lives.len()], 0);
+    let (mut holes, mut places, mut top) = (Holes::default(), vec![0; lives.len()], 0);
     for i in order {
         let life = lives[i];
         let size = life.bytes.next_multiple_of(ALIGN);
         while let Some(entry) = ends.first_entry().filter(|e| *e.key() < life.first) {
             for ended in entry.remove() {
-                release(&mut holes, places[ended], lives[ended].bytes.next_multiple_of(ALIGN));
+                holes.add(places[ended], lives[ended].bytes.next_multiple_of(ALIGN));
             }
         }
-        let fits = holes.iter().filter(|(_, room)| **room >= size).min_by_key(|(at, room)| (**room, **at));
-        let at = match fits.map(|(at, room)| (*at, *room)) {
-            Some((at, room)) => {
-                holes.remove(&at);
-                if room > size {
-                    holes.insert(at + size, room - size);
-                }
-                at
-            }
-            None => {
-                // The arena grows, from the hole at its end if there is one.
-                let last = holes.last_key_value().map(|(at, room)| (*at, *room));
-                let at = match last.filter(|(at, room)| at + room == top) {
-                    Some((at, _)) => {
-                        holes.remove(&at);
-                        at
-                    }
-                    None => top,
-                };
-                top = at + size;
-                at
-            }
-        };
-        places[i] = at;
+        places[i] = holes.take(size).unwrap_or_else(|| {
+            // The arena grows, from the hole at its end if there is one.
+            let at = holes.take_last(top).unwrap_or(top);
+            top = at + size;
+            at
+        });
         ends.entry(life.last).or_default().push(i);
     }
     (places, top)
 }
 
-fn release(holes: &mut BTreeMap<usize, usize>, mut at: usize, mut size: usize) {
-    if size == 0 {
-        return;
+/// The free ranges of an arena, none of which touches another.
+#[derive(Default)]
+struct Holes {
+    /// Their sizes by where they begin.
+    sizes: BTreeMap<usize, usize>,
+    by_size: BTreeSet<(usize, usize)>,
+}
+
+impl Holes {
+    fn insert(&mut self, at: usize, size: usize) {
+        self.sizes.insert(at, size);
+        self.by_size.insert((size, at));
     }
-    if let Some((before, room)) = holes.range(..at).next_back().map(|(a, r)| (*a, *r))
-        && before + room == at
-    {
-        holes.remove(&before);
-        (at, size) = (before, size + room);
+
+    fn remove(&mut self, at: usize) -> Option<usize> {
+        let size = self.sizes.remove(&at)?;
+        self.by_size.remove(&(size, at));
+        Some(size)
     }
-    if let Some(room) = holes.remove(&(at + size)) {
-        size += room;
+
+    /// Frees a range.
+    fn add(&mut self, mut at: usize, mut size: usize) {
+        if size == 0 {
+            return;
+        }
+        if let Some((before, room)) = self.sizes.range(..at).next_back().map(|(a, r)| (*a, *r))
+            && before + room == at
+        {
+            self.remove(before);
+            (at, size) = (before, size + room);
+        }
+        if let Some(room) = self.remove(at + size) {
+            size += room;
+        }
+        self.insert(at, size);
     }
-    holes.insert(at, size);
+
+    /// Takes `size` bytes of the smallest hole that has them.
+    fn take(&mut self, size: usize) -> Option<usize> {
+        let (room, at) = *self.by_size.range((size, 0)..).next()?;
+        self.remove(at);
+        if room > size {
+            self.insert(at + size, room - size);
+        }
+        Some(at)
+    }
+
+    /// Takes the hole that ends at `top`.
+    fn take_last(&mut self, top: usize) -> Option<usize> {
+        let (at, room) = self.sizes.last_key_value().map(|(a, r)| (*a, *r))?;
+        (at + room == top).then(|| {
+            self.remove(at);
+            at
+        })
+    }
 }
 
 /// One range to write and the rest to read.

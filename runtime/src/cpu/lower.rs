@@ -40,21 +40,22 @@ pub(crate) fn known(graph: &Graph, order: &[NodeId]) -> HashSet<NodeId> {
     order.iter().copied().filter(|id| is_known(*id)).collect()
 }
 
-/// Lowers the nodes for which `part` is true, as far as `outputs` and `watch` need them.
+/// Lowers `nodes`, which come in order and for which `part` is true, as far as `outputs` and
+/// `watch` need them. `place` says where every node of the graph stands in its order.
 ///
 /// # Errors
 /// A bug when there is no recipe for a node of the part; what packing raises.
 pub(crate) fn lower(
     graph: &Graph,
-    order: &[NodeId],
+    place: &HashMap<NodeId, usize>,
+    nodes: &[NodeId],
     part: &dyn Fn(NodeId) -> bool,
     outputs: &[Port],
     watch: &[(usize, Port)],
     isa: Isa,
 ) -> Result<Program> {
     let pinned: HashSet<Port> = outputs.iter().copied().chain(watch.iter().map(|w| w.1)).collect();
-    let scope = Scope::new(graph, order, part, &pinned);
-    let place: HashMap<NodeId, usize> = order.iter().enumerate().map(|(i, id)| (*id, i)).collect();
+    let scope = Scope::new(graph, nodes, part, &pinned);
     let asked = |port: &Port| {
         outside(graph, *port).map(|form| Want { port: *port, form }).ok_or_else(|| Error::bug("a value of Burn's"))
     };
@@ -99,6 +100,6 @@ pub(crate) fn lower(
     for (place, port) in watch {
         program.add_watch(*place, ids[&asked(port)?]);
     }
-    program.find_shape_nodes(graph, order);
+    program.find_shape_nodes(graph, place);
     Ok(program)
 }

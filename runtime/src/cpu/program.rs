@@ -5,6 +5,7 @@ use super::{
     recipe::{Form, Layer, ValueId, Want},
     steps::Spent,
 };
+use crate::burn::tensor::check_size;
 use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
@@ -128,7 +129,7 @@ impl Program {
     }
 
     /// Finds the nodes from which the shapes of all values follow, back to the inputs.
-    pub(super) fn find_shape_nodes(&mut self, graph: &Graph, order: &[NodeId]) {
+    pub(super) fn find_shape_nodes(&mut self, graph: &Graph, place: &HashMap<NodeId, usize>) {
         let inputs: HashSet<Port> = self.inputs().collect();
         let mut needed = HashSet::new();
         let mut open: Vec<Port> = self.values.iter().map(|v| v.port).collect();
@@ -138,7 +139,8 @@ impl Program {
             }
         }
         let is_source = |id: NodeId| matches!(graph.op(id), Op::Input(_) | Op::Constant(_));
-        self.shape_nodes = order.iter().copied().filter(|id| needed.contains(id) && !is_source(*id)).collect();
+        self.shape_nodes = needed.into_iter().filter(|id| !is_source(*id)).collect();
+        self.shape_nodes.sort_by_key(|id| place[id]);
     }
 
     /// The shape of every value, given those of the inputs.
@@ -161,9 +163,9 @@ impl Program {
         }
         let shape = |v: &Placed| {
             let fact = facts.get(&v.port).unwrap_or_else(|| graph.fact(v.port));
-            fact.fixed()
-                .filter(|dims| !dims.contains(&0))
-                .ok_or_else(|| Error::unsupported(format!("a value of {fact}")).at(graph.node(v.port.node).label()))
+            let dims = fact.fixed().filter(|dims| !dims.contains(&0));
+            let dims = dims.ok_or_else(|| Error::unsupported(format!("a value of {fact}")));
+            dims.and_then(|d| check_size(&d).map(|_| d)).map_err(|e| e.at(graph.node(v.port.node).label()))
         };
         self.values.iter().map(shape).collect()
     }

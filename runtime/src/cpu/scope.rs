@@ -32,6 +32,9 @@ impl Affine {
     }
 }
 
+/// How many nodes that follow each other are taken together at most.
+pub(super) const CHAIN: usize = 8;
+
 /// The nodes that are lowered together.
 pub(super) struct Scope<'g> {
     pub graph: &'g Graph,
@@ -185,11 +188,13 @@ impl<'g> Scope<'g> {
     /// before them, and the bounds that they set.
     pub fn unclamped(&self, mut port: Port) -> (Port, f32, f32) {
         let (mut low, mut high) = (f32::NEG_INFINITY, f32::INFINITY);
-        while self.has(port.node)
-            && let Some((l, h)) = self.bounds(port.node)
-            && let Some(before) = self.graph.operand(port.node, 0)
-            && self.inner(before).is_some()
-        {
+        // In a chain of them each would go back over all before it.
+        for _ in 0..CHAIN {
+            let bounds = if self.has(port.node) { self.bounds(port.node) } else { None };
+            let (Some((l, h)), Some(before)) = (bounds, self.graph.operand(port.node, 0)) else { break };
+            if self.inner(before).is_none() {
+                break;
+            }
             (low, high, port) = (l.clamp(low, high), h.clamp(low, high), before);
         }
         (port, low, high)

@@ -5,9 +5,10 @@ use super::{
     movement, pool, product,
 };
 use crate::cpu::{
+    cost,
     plan::{Layout, Planner},
     recipe::{Layer, Operand, Recipe, ValueId, Want},
-    scope::{Affine, Scope},
+    scope::{Affine, CHAIN, Scope},
     steps::View,
 };
 use compress_compiler::{error::Result, node::Port, op::Op, ops::binary::Binary, tensor::DType};
@@ -72,7 +73,7 @@ fn function<'g>(s: &Scope<'g>, x: Port, y: Affine) -> Option<Recipe<'g>> {
         if let Some(found) = s.codes(at) {
             break found;
         }
-        functions.push(elementwise::function(s, s.inner(at)?)?);
+        functions.push(elementwise::function(s, s.inner(at)?).filter(|_| functions.len() < CHAIN)?);
         at = s.graph.operand(at.node, 0)?;
     };
     if functions.is_empty() && affine == y {
@@ -102,7 +103,7 @@ impl Lookup {
 
     /// Writes what the table makes of `x` to `y`.
     pub fn step(&self, p: &mut Planner, made: ValueId, x: View, y: View) {
-        let (isa, table, work) = (p.isa(), self.0.clone(), y.len() as u64);
+        let (isa, table, work) = (p.isa(), self.0.clone(), cost::bytes(2 * y.len()));
         p.step("lookup", made, &[x], y, 0, work, move |o| {
             kernels::lookup(isa, o.read(0), &table, o.out(), o.threads);
         });
@@ -134,7 +135,7 @@ impl Layer for Dequantize {
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let layout = p.layout(inputs[0]);
         let (x, y) = (p.read(inputs[0], layout), p.output(output, layout));
-        let (isa, Affine { scale, zero }, work) = (p.isa(), self.0, y.len() as u64);
+        let (isa, Affine { scale, zero }, work) = (p.isa(), self.0, cost::bytes(5 * y.len()));
         p.step_from(1, "dequantize", output, &[x], y, 0, work, move |o| {
             kernels::dequantize(isa, o.read(0), scale, zero, o.out(), o.threads);
         });
@@ -158,14 +159,14 @@ impl Layer for Quantize {
             let x = p.dense(inputs[0]);
             let y = p.output(output, Layout::Pixels);
             let (batch, channels, pixels) = (dims[0], dims[1], dims[2..].iter().product());
-            p.step_from(size_of::<f32>(), "quantize", output, &[x], y, 0, y.len() as u64, move |o| {
+            p.step_from(size_of::<f32>(), "quantize", output, &[x], y, 0, cost::bytes(5 * y.len()), move |o| {
                 let threads = o.threads;
                 kernels::quantize_transpose(isa, o.slice(0), batch, channels, pixels, scale, zero, o.out(), threads);
             });
             return Ok(());
         }
         let (x, y) = (p.read(inputs[0], layout), p.output(output, layout));
-        p.step_from(size_of::<f32>(), "quantize", output, &[x], y, 0, y.len() as u64, move |o| {
+        p.step_from(size_of::<f32>(), "quantize", output, &[x], y, 0, cost::bytes(5 * y.len()), move |o| {
             kernels::quantize(isa, o.read(0), scale, zero, o.out(), o.threads);
         });
         Ok(())
