@@ -120,9 +120,24 @@ def write(model, source, folder):
     onnx.save(model, folder / "model.onnx")
     # Its own integer kernels approximate these, too.
     loose = rounds_before_quantising(graph) | {"QLinearSoftmax", "QLinearSigmoid"}.intersection(kernels)
+    if has_asymmetric_weights(model.graph):
+        # We compute these in floats: our integer kernels take weights around zero.
+        loose.add("asymmetric weights")
     facts = {"steps": 0, "loose": sorted(loose), "scales": scales(model)}
     facts["kernels"] = {k: kernels.count(k) for k in sorted(set(kernels))}
     (folder / "case.json").write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def has_asymmetric_weights(graph):
+    """Whether a weight of eight bits has a zero point that is not the middle of its type."""
+    constants = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "DequantizeLinear" and len(node.input) > 2 and node.input[0] in constants:
+            zero = constants.get(node.input[2])
+            middle = {"uint8": 128, "int8": 0}.get(str(zero.dtype)) if zero is not None else None
+            if middle is not None and constants[node.input[0]].ndim > 1 and (zero != middle).any():
+                return True
+    return False
 
 
 def origin(models):
