@@ -1,13 +1,18 @@
 //! What runs models.
 //!
-//! # One interpreter
+//! # Two executors
+//! [`session::Session`] makes a graph ready to run. On the CPU, what [`cpu`] knows runs there: it
+//! has its own kernels for convolutions, products and what lies between them, on floats and on
+//! the 8-bit codes of quantised models, planned once and several times faster. All else, and all
+//! on other devices, runs on Burn.
+//!
 //! [`burn::Executable`] runs any graph whose operators have kernels, node after node, on Burn's
 //! backend primitives. They don't carry a rank in their type, so one interpreter serves every
 //! graph, on the CPU (burn-flex, always there) and on CUDA (the cargo feature `cuda`), and the
 //! device is chosen when the program runs ([`device`]). The kernels are pure functions of their
 //! inputs, so the same ones can run under Burn's autodiff.
 //!
-//! # Where values live
+//! # Where Burn's values live
 //! - **Floats** live on the device, `f64` as itself and all others as `f32`: narrower types are
 //!   computed in `f32` and rounded when they leave.
 //! - **Quantised activations** (8 or 16 bits between QuantizeLinear and DequantizeLinear) live
