@@ -22,6 +22,7 @@
 
 mod arena;
 mod batch;
+mod cost;
 mod lower;
 mod ops;
 mod plan;

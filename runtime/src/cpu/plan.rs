@@ -2,6 +2,7 @@
 
 use super::{
     arena::{Bytes, Life, assign},
+    cost,
     program::Program,
     recipe::{Form, ValueId},
     run::{Constant, Plan},
@@ -56,9 +57,6 @@ impl Layout {
 fn coincide(dims: &[usize]) -> bool {
     dims.len() < 3 || dims[1] == 1 || dims[2..].iter().product::<usize>() <= 1
 }
-
-/// Work below this many operations is not worth a second thread.
-const WORTH_A_THREAD: u64 = 400_000;
 
 /// Where a value was put, and how.
 #[derive(Clone, Copy)]
@@ -333,7 +331,7 @@ impl Planner<'_> {
             return View::dense(Place::Constant(self.constants.len() - 1), rows, width);
         }
         let made = self.buffer(id, batch * columns, rows);
-        let (isa, work) = (self.isa(), made.len() as u64);
+        let (isa, work) = (self.isa(), cost::bytes(2 * made.len() * self.size(id)));
         match self.size(id) {
             1 => self.step("transpose", id, &[view], made, 0, work, move |o| {
                 kernels::transpose::<u8>(isa, o.slice(0), batch, rows, columns, o.out(), o.threads);
@@ -346,9 +344,9 @@ impl Planner<'_> {
         View { rows, width, stride: width, ..made }
     }
 
-    /// How many threads `work` operations are worth.
+    /// How many threads `work` nanoseconds are worth.
     pub fn threads(&self, work: u64) -> usize {
-        if work < WORTH_A_THREAD { 1 } else { self.threads }
+        cost::threads(work, self.threads)
     }
 
     /// Adds a step that makes `made` of values at `reads`; all are of the types of the value

@@ -1,6 +1,7 @@
 //! Functions of single elements, and of pairs with broadcasting.
 
 use crate::cpu::{
+    cost,
     plan::{Layout, Planner},
     recipe::{Layer, Operand, Recipe, ValueId, Want},
     scope::Scope,
@@ -83,12 +84,11 @@ impl Layer for Function {
         inputs.iter().all(|x| !x.is_constant)
     }
 
-
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let layout = p.layout(inputs[0]);
         let (x, y) = (p.read(inputs[0], layout), p.output(output, layout));
         let (isa, f) = (p.isa(), self.0);
-        p.step("elementwise", output, &[x], y, 0, 4 * y.len() as u64, move |o| {
+        p.step("elementwise", output, &[x], y, 0, cost::math(y.len()), move |o| {
             kernels::unary(isa, f, o.read(0), o.out(), o.threads);
         });
         Ok(())
@@ -119,7 +119,6 @@ impl Layer for Pair {
         })
     }
 
-
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let dims = p.dims(output).to_vec();
         let layout = common(p, inputs, &dims);
@@ -142,7 +141,8 @@ impl Layer for Pair {
         let (outer, inner) = storage.split_at(blocks);
         let (width, rows) = inner.split_last().map_or((1, 1), |(w, r)| (*w, r.iter().product()));
         let pair = *self;
-        let (isa, work) = (p.isa(), y.len() as u64);
+        let size = if matches!(self, Pair::Float(_)) { size_of::<f32>() } else { 1 };
+        let (isa, work) = (p.isa(), cost::bytes(3 * size * y.len()));
         if blocks == 0 {
             // All at once; an operand of a single row or column is seen as such.
             for ((id, view), t) in inputs.iter().zip(&mut reads).zip(&spread) {

@@ -2,6 +2,7 @@
 
 use super::{pick, quant::Lookup};
 use crate::cpu::{
+    cost,
     plan::{Layout, Planner},
     recipe::{Form, Layer, Operand, Recipe, ValueId, Want},
     scope::{Affine, Scope},
@@ -91,7 +92,6 @@ impl Layer for Same {
         inputs.iter().all(|x| !x.is_constant)
     }
 
-
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let layout = p.layout(inputs[0]);
         let view = p.read(inputs[0], layout);
@@ -106,7 +106,6 @@ impl Layer for Reshape {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         inputs.iter().all(|x| !x.is_constant)
     }
-
 
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let x = p.dense(inputs[0]);
@@ -135,7 +134,6 @@ impl Layer for Transpose {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         self.0.first() == Some(&0) && inputs.iter().all(|x| !x.is_constant)
     }
-
 
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let rank = self.0.len();
@@ -169,7 +167,7 @@ fn permute<T: Element + kernels::Element>(
 ) {
     let rank = perm.len();
     let front = rank.saturating_sub(2);
-    let (isa, work) = (p.isa(), x.len() as u64);
+    let (isa, work) = (p.isa(), cost::bytes(2 * x.len() * size_of::<T>()));
     if rank >= 2 && perm[..front].iter().copied().eq(0..front) {
         // Only the last two axes trade places.
         let (batch, rows, columns) = (dims[..front].iter().product(), dims[front], dims[front + 1]);
@@ -200,7 +198,6 @@ impl Layer for Concat {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         self.axis > 0 && inputs.iter().all(|x| !x.is_constant)
     }
-
 
     fn joins_along(&self) -> Option<usize> {
         self.tables.iter().all(Option::is_none).then_some(self.axis)
@@ -280,7 +277,6 @@ impl Layer for Take {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         self.axis() > 0 && inputs.iter().all(|x| !x.is_constant)
     }
-
 
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let layout = p.layout(inputs[0]);

@@ -1,6 +1,7 @@
 //! BatchNormalization of floats, where nothing before it takes it in.
 
 use crate::cpu::{
+    cost,
     plan::{Layout, Planner},
     recipe::{Layer, Operand, Recipe, ValueId, Want},
     scope::Scope,
@@ -53,11 +54,10 @@ impl Layer for BatchNorm {
         inputs.iter().all(|x| !x.is_constant)
     }
 
-
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let (x, y) = (p.read(inputs[0], Layout::Pixels), p.output(output, Layout::Pixels));
         let (window, kernel) = (Window::pixel(x.rows), self.0.clone());
-        p.step("batch_norm", output, &[x], y, 0, y.len() as u64, move |o| {
+        p.step("batch_norm", output, &[x], y, 0, cost::bytes(8 * y.len()), move |o| {
             let (x, threads) = (o.read(0), o.threads);
             let (y, scratch) = o.write();
             kernel.run(x, &window, y, scratch, threads);

@@ -1,6 +1,7 @@
 //! Pools over windows and over whole images.
 
 use crate::cpu::{
+    cost,
     plan::{Layout, Planner},
     recipe::{Form, Layer, Operand, Recipe, ValueId, Want},
     scope::{Affine, Scope},
@@ -93,16 +94,15 @@ impl Layer for Max {
         inputs.iter().all(|x| !x.is_constant)
     }
 
-
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let window = window(&self.0.window, taps(&self.0.kernel), p.dims(inputs[0]), p.dims(output));
         let (x, y) = (p.read(inputs[0], Layout::Pixels), p.output(output, Layout::Pixels));
-        let (isa, work) = (p.isa(), (y.len() * window.taps()) as u64);
+        let (isa, taps) = (p.isa(), y.len() * window.taps());
         match p.form(output) {
-            Form::Float => p.step("max_pool", output, &[x], y, 0, work, move |o| {
+            Form::Float => p.step("max_pool", output, &[x], y, 0, cost::bytes(4 * taps), move |o| {
                 kernels::max_pool::<f32>(isa, o.read(0), &window, o.out(), o.threads);
             }),
-            Form::Codes => p.step("max_pool_i8", output, &[x], y, 0, work / 4, move |o| {
+            Form::Codes => p.step("max_pool_i8", output, &[x], y, 0, cost::bytes(taps), move |o| {
                 kernels::max_pool::<u8>(isa, o.read(0), &window, o.out(), o.threads);
             }),
         }
@@ -139,7 +139,6 @@ impl Layer for Average {
         inputs.iter().all(|x| !x.is_constant)
     }
 
-
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let (dims, made) = (p.dims(inputs[0]).to_vec(), p.dims(output).to_vec());
         let window = window(&self.pool.window, taps(&self.pool.kernel), &dims, &made);
@@ -148,7 +147,7 @@ impl Layer for Average {
             counts.insert(0, vec![1]);
         }
         let (x, y) = (p.read(inputs[0], Layout::Pixels), p.output(output, Layout::Pixels));
-        let (isa, work) = (p.isa(), (y.len() * window.taps()) as u64);
+        let (isa, work) = (p.isa(), cost::bytes(4 * y.len() * window.taps()));
         let whole = window.kernel == window.input && window.output == [1, 1] && window.pad == [0, 0];
         if let (Some(rescale), true) = (self.codes, whole && counts == [[window.kernel[0]], [window.kernel[1]]]) {
             // As ONNX Runtime has it, whose two pools round differently.
@@ -181,7 +180,6 @@ impl Layer for Whole {
         inputs.iter().all(|x| !x.is_constant)
     }
 
-
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let dims = p.dims(inputs[0]);
         let (images, channels) = (dims[0], dims[1]);
@@ -192,7 +190,7 @@ impl Layer for Whole {
             _ => p.output(output, Layout::Pixels),
         };
         debug_assert_eq!((made.rows, made.width), (images, channels));
-        let (isa, work) = (p.isa(), x.len() as u64);
+        let (isa, work) = (p.isa(), cost::bytes(x.len() * self.0.map_or(size_of::<f32>(), |_| 1)));
         match self.0 {
             None => p.step("global_average_pool", output, &[x], made, 0, work, move |o| {
                 kernels::global_average(isa, o.read(0), images, o.out(), o.threads);

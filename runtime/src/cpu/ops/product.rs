@@ -2,6 +2,7 @@
 
 use super::norm;
 use crate::cpu::{
+    cost,
     plan::{Layout, Planner},
     recipe::{Form, Layer, Operand, Recipe, ValueId, Want},
     scope::{Affine, Scope},
@@ -388,7 +389,6 @@ impl Layer for Floating {
         inputs.iter().all(|x| !x.is_constant)
     }
 
-
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let (layout, window) = self.at.at(p.dims(inputs[0]), p.dims(output));
         let mut reads = vec![p.read(inputs[0], layout)];
@@ -396,7 +396,7 @@ impl Layer for Floating {
         let y = p.output(output, layout);
         match self.kernel.clone() {
             FloatKernel::Dense(k) => {
-                let work = k.macs(&window);
+                let work = cost::macs32(p.isa(), k.macs(&window));
                 let scratch = k.scratch(&window, p.threads(work));
                 let sums = reads.len() > 1;
                 p.step(self.at.name("conv_f32", "gemm_f32"), output, &reads, y, scratch, work, move |o| {
@@ -406,7 +406,7 @@ impl Layer for Floating {
                 });
             }
             FloatKernel::Depthwise(k) => {
-                let work = k.macs(&window);
+                let work = cost::macs32(p.isa(), k.macs(&window));
                 let scratch = k.scratch(&window, p.threads(work));
                 p.step("depthwise_f32", output, &reads, y, scratch, work, move |o| {
                     let (x, threads) = (o.read(0), o.threads);
@@ -451,7 +451,6 @@ impl Layer for Coded {
         inputs.iter().all(|x| !x.is_constant)
     }
 
-
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let (layout, window) = self.at.at(p.dims(inputs[0]), p.dims(output));
         let x = p.read(inputs[0], layout);
@@ -459,7 +458,7 @@ impl Layer for Coded {
         let floats = p.form(output) == Form::Float;
         match self.kernel.clone() {
             CodeKernel::Dense(k) => {
-                let work = k.macs(&window);
+                let work = cost::macs8(p.isa(), k.macs(&window));
                 let scratch = k.scratch(&window, p.threads(work));
                 p.step_from(1, self.at.name("conv_i8", "gemm_i8"), output, &[x], y, scratch, work, move |o| {
                     let (x, threads) = (o.read(0), o.threads);
@@ -473,7 +472,7 @@ impl Layer for Coded {
                 });
             }
             CodeKernel::Depthwise(k) => {
-                let work = k.macs(&window);
+                let work = cost::macs8(p.isa(), k.macs(&window));
                 let scratch = k.scratch(&window, p.threads(work));
                 p.step_from(1, "depthwise_i8", output, &[x], y, scratch, work, move |o| {
                     let (x, threads) = (o.read(0), o.threads);

@@ -115,7 +115,6 @@ impl Layer for Lookup {
         inputs.iter().all(|x| !x.is_constant)
     }
 
-
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let layout = p.layout(inputs[0]);
         let (x, y) = (p.read(inputs[0], layout), p.output(output, layout));
@@ -130,7 +129,6 @@ impl Layer for Dequantize {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         inputs.iter().all(|x| !x.is_constant)
     }
-
 
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let layout = p.layout(inputs[0]);
@@ -149,7 +147,6 @@ impl Layer for Quantize {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         inputs.iter().all(|x| !x.is_constant)
     }
-
 
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let Affine { scale, zero } = self.0;

@@ -1,6 +1,7 @@
 //! Functions of whole rows: Softmax, LayerNormalization.
 
 use crate::cpu::{
+    cost,
     plan::{Layout, Planner},
     recipe::{Layer, Operand, Recipe, ValueId, Want},
     scope::Scope,
@@ -58,11 +59,10 @@ impl Layer for Softmax {
         inputs.iter().all(|x| !x.is_constant && x.dims.len() > 1)
     }
 
-
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let (x, y) = (p.read(inputs[0], self.layout), p.output(output, self.layout));
         let (isa, log) = (p.isa(), self.log);
-        p.step("softmax", output, &[x], y, 0, 8 * y.len() as u64, move |o| match log {
+        p.step("softmax", output, &[x], y, 0, cost::math(y.len()), move |o| match log {
             false => kernels::softmax(isa, o.read(0), o.out(), o.threads),
             true => kernels::log_softmax(isa, o.read(0), o.out(), o.threads),
         });
@@ -77,11 +77,10 @@ impl Layer for LayerNorm {
         inputs.iter().all(|x| !x.is_constant && x.dims.len() > 1)
     }
 
-
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let (x, y) = (p.read(inputs[0], Layout::Plain), p.output(output, Layout::Plain));
         let (isa, of) = (p.isa(), self.0.clone());
-        p.step("layer_norm", output, &[x], y, 0, 8 * y.len() as u64, move |o| {
+        p.step("layer_norm", output, &[x], y, 0, cost::bytes(16 * y.len()), move |o| {
             let (scale, bias, epsilon) = &*of;
             kernels::layer_norm(isa, o.read(0), scale, bias.as_deref(), *epsilon, o.out(), o.threads);
         });
