@@ -13,7 +13,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     ptr,
     sync::{
-        Mutex, PoisonError,
+        LazyLock, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering},
     },
     thread::{self, Thread},
@@ -22,9 +22,14 @@ use std::{
 /// How many works can be on offer at once: helpers empty slots faster than they are filled.
 const SLOTS: usize = 16;
 
-/// How often a thread that waits looks before it lets others run, or goes to sleep when no team is
-/// assembled: some ten microseconds, so that helpers stay awake between two runs.
-const LOOKS: u32 = 2000;
+/// How often a helper looks for work before it lets other programs run, or goes to sleep when no
+/// team is assembled: about a millisecond, so that it is there after steps that one thread does,
+/// and when the next run follows soon.
+const LOOKS_FOR_WORK: u32 = 40_000;
+
+/// How often a caller looks whether its work is done before it lets others run: who does it may be
+/// waiting for a processor.
+const LOOKS_FOR_RESULTS: u32 = 2_000;
 
 /// Teams that are assembled.
 static TEAMS: AtomicUsize = AtomicUsize::new(0);
@@ -36,7 +41,8 @@ static OFFERS: [Slot; SLOTS] = [const { Slot(AtomicPtr::new(ptr::null_mut())) };
 #[repr(align(128))]
 struct Slot(AtomicPtr<Job>);
 
-/// Half of a [`join`], in the frame of that call.
+/// Half of a [`join`], in the frame of that call, whose other variables are in other cache lines.
+#[repr(align(128))]
 struct Job {
     body: *mut (dyn FnMut() + Send),
     outcome: UnsafeCell<Result<(), Box<dyn Any + Send>>>,
@@ -48,8 +54,14 @@ struct Job {
 pub struct Team(());
 
 impl Team {
-    /// Wakes helpers, so that there are `threads` with the caller.
+    /// Wakes helpers, so that there are `threads` with the caller, but no more than processors:
+    /// who looks for work would only take time from who has some.
     pub fn assemble(threads: usize) -> Self {
+        static PROCESSORS: LazyLock<usize> = LazyLock::new(|| thread::available_parallelism().map_or(1, Into::into));
+        Self::of(threads.min(*PROCESSORS))
+    }
+
+    fn of(threads: usize) -> Self {
         TEAMS.fetch_add(1, Ordering::Relaxed);
         let mut helpers = HELPERS.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = threads.saturating_sub(1);
@@ -71,16 +83,16 @@ impl Drop for Team {
 
 /// What a helper does all its life.
 fn help() {
-    let mut patience = Patience::default();
+    let mut patience = Patience(LOOKS_FOR_WORK);
     loop {
         if let Some(job) = OFFERS.iter().find_map(Slot::take) {
             // SAFETY: whoever takes a job out of its slot is the only one to have it, and its
             // frame stays until it is done.
             unsafe { Job::run(job) };
-            patience = Patience::default();
+            patience = Patience(LOOKS_FOR_WORK);
         } else if patience.is_over() && TEAMS.load(Ordering::Relaxed) == 0 {
             thread::park();
-            patience = Patience::default();
+            patience = Patience(LOOKS_FOR_WORK);
         } else {
             patience.wait();
         }
@@ -105,7 +117,8 @@ pub(crate) fn join(a: impl FnOnce(), b: impl FnOnce() + Send) {
         return b();
     };
     let first = catch_unwind(AssertUnwindSafe(a));
-    let second = if slot.take_back(&job) {
+    // What is done is in no slot: to look there would only fetch another cache line.
+    let second = if !job.is_done() && slot.take_back(&job) {
         if first.is_ok() {
             b();
         }
@@ -154,10 +167,14 @@ impl Job {
         }
     }
 
+    fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
+    }
+
     /// Waits for who took it.
     fn wait(&self) -> Result<(), Box<dyn Any + Send>> {
-        let mut patience = Patience::default();
-        while !self.done.load(Ordering::Acquire) {
+        let mut patience = Patience(LOOKS_FOR_RESULTS);
+        while !self.is_done() {
             patience.wait();
         }
         // SAFETY: who took it touches it no more, and it is in no slot.
@@ -165,21 +182,19 @@ impl Job {
     }
 }
 
-/// Waits busily for a while, then politely.
-#[derive(Default)]
+/// Waits busily so many times, then politely.
 struct Patience(u32);
 
 impl Patience {
     fn is_over(&self) -> bool {
-        self.0 >= LOOKS
+        self.0 == 0
     }
 
     fn wait(&mut self) {
         if self.is_over() {
-            // There may be more threads than processors, and what is waited for on none.
             thread::yield_now();
         } else {
-            self.0 += 1;
+            self.0 -= 1;
             hint::spin_loop();
         }
     }
@@ -210,7 +225,7 @@ mod tests {
         let want = numbers.iter().sum::<u64>();
         assert_eq!(sum(&numbers, 10), want, "without a team");
         for threads in 1..=8 {
-            let _team = Team::assemble(threads);
+            let _team = Team::of(threads);
             for least in [1, 2, 7, 100, 2000] {
                 for _ in 0..20 {
                     assert_eq!(sum(&numbers, least), want, "{threads} threads, {least}");
@@ -222,7 +237,7 @@ mod tests {
     #[test]
     fn many_small_works_one_after_the_other() {
         for threads in [2, 3, 8] {
-            let _team = Team::assemble(threads);
+            let _team = Team::of(threads);
             let (mut a, mut b) = (0u64, 0u64);
             for _ in 0..200_000 {
                 join(|| a += 1, || b += 2);
@@ -240,8 +255,8 @@ mod tests {
                 let numbers = &numbers;
                 s.spawn(move || {
                     for _ in 0..300 {
-                        let _team = Team::assemble(threads);
-                        let _nested = Team::assemble(2);
+                        let _team = Team::of(threads);
+                        let _nested = Team::of(2);
                         assert_eq!(sum(numbers, 3), want);
                     }
                 });
@@ -252,7 +267,7 @@ mod tests {
     #[test]
     fn helpers_come_and_sleep_and_come_again() {
         for _ in 0..5 {
-            let team = Team::assemble(2);
+            let team = Team::of(2);
             let caller = thread::current().id();
             let mut by = caller;
             // Now and then they are busy with what other tests have for them.
@@ -266,7 +281,7 @@ mod tests {
 
     #[test]
     fn panics_reach_the_caller_when_both_halves_have_ended() {
-        let _team = Team::assemble(4);
+        let _team = Team::of(4);
         for i in 0..2000 {
             let (at_a, at_b) = (i % 3 != 1, i % 3 != 0);
             let (mut a_ended, mut b_ended) = (false, false);
