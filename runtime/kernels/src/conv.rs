@@ -10,12 +10,14 @@ mod float;
 mod gemm;
 mod int8;
 mod panels;
+mod sparse;
 #[cfg(test)]
 mod tests;
 
 pub use float::ConvF;
 pub use gemm::GemmF;
 pub use int8::Conv8;
+pub use sparse::SparseF;
 
 use crate::{
     Isa, Rows, RowsMut, Window,

@@ -44,7 +44,7 @@ mod testing;
 mod tile;
 mod window;
 
-pub use conv::{Conv8, ConvF, GemmF};
+pub use conv::{Conv8, ConvF, GemmF, SparseF};
 pub use depthwise::{Depthwise8, DepthwiseF};
 pub use elementwise::{BinaryOp, UnaryOp, binary, layer_norm, log_softmax, softmax, unary};
 pub use finish::Finish8;
