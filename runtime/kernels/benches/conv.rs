@@ -5,7 +5,7 @@ use criterion::{Criterion, Throughput};
 use std::hint::black_box;
 
 /// A name, kernel, stride, padding, channels, outputs and pixels of a side.
-const CONVOLUTIONS: [(&str, usize, usize, usize, usize, usize, usize); 11] = [
+const CONVOLUTIONS: [(&str, usize, usize, usize, usize, usize, usize); 13] = [
     ("3x3 64-64 56", 3, 1, 1, 64, 64, 56),
     ("1x1 256-64 56", 1, 1, 0, 256, 64, 56),
     ("7x7/2 3-64 224", 7, 2, 3, 3, 64, 224),
@@ -15,6 +15,8 @@ const CONVOLUTIONS: [(&str, usize, usize, usize, usize, usize, usize); 11] = [
     ("3x3 16-16 32", 3, 1, 1, 16, 16, 32),
     ("3x3 512-512 7", 3, 1, 1, 512, 512, 7),
     ("1x1/2 256-512 56", 1, 2, 0, 256, 512, 56),
+    ("1x1 64-16 55", 1, 1, 0, 64, 16, 55),
+    ("1x1 16-64 55", 1, 1, 0, 16, 64, 55),
     ("1x1 24-144 56", 1, 1, 0, 24, 144, 56),
     ("16x16/16 3-192 224", 16, 16, 0, 3, 192, 224),
 ];

@@ -232,6 +232,11 @@ fn chosen_convolutions() {
         (window(1, [14, 14], [3, 3], 1, 1, 1), 64, 1, 64),
         (window(3, [7, 7], [3, 3], 1, 1, 1), 40, 1, 33),
         (window(1, [14, 14], [1, 1], 2, 1, 0), 24, 1, 48),
+        // Panels of every number of whole vectors, some rows of which make one of bytes.
+        (window(1, [5, 7], [1, 1], 1, 1, 0), 8, 1, 8),
+        (window(1, [5, 7], [1, 1], 1, 1, 0), 8, 1, 16),
+        (window(1, [5, 7], [1, 1], 1, 1, 0), 8, 1, 32),
+        (window(1, [5, 7], [1, 1], 1, 1, 0), 8, 1, 64),
         // Patches; a window as large as the image.
         (window(2, [16, 16], [8, 8], 8, 1, 0), 3, 1, 20),
         (window(2, [5, 5], [5, 5], 1, 1, 0), 6, 1, 17),
