@@ -13,9 +13,13 @@ use compress_compiler::{
     pass::Context,
     tensor::{DType, Tensor},
     value::{Dim, Fact},
+    verify::verify,
 };
 use compress_passes::simplify;
-use compress_runtime::burn::evaluator::BurnEvaluator;
+use compress_runtime::{
+    burn::BurnEvaluator,
+    session::{Backend, Session},
+};
 use mimalloc::MiMalloc;
 use std::{
     alloc::{GlobalAlloc, Layout},
@@ -121,9 +125,33 @@ fn ratios(small: &[u8], large: &[u8]) -> [f64; 3] {
     [0, 1, 2].map(|i| b[i] / a[i])
 }
 
+/// A chain that runs on both executors by turns.
+fn alternating(i: usize) -> (Op, Option<f32>) {
+    (if i.is_multiple_of(2) { Unary::Softplus } else { Unary::Tanh }.into(), None)
+}
+
+/// Calls of the allocator for making a file ready to run, for the first run and for the second.
+fn session_calls(file: &[u8]) -> [u64; 3] {
+    let graph = onnx::read_bytes(file).unwrap().graph;
+    let input = [Tensor::f32(&[2, 4], &[0.5; 8])];
+    let start = CALLS.load(Relaxed);
+    let session = Session::new(&verify(&graph).unwrap(), &Backend::cpu(), &[]).unwrap();
+    let made = CALLS.load(Relaxed);
+    session.run(&input).unwrap();
+    let first = CALLS.load(Relaxed);
+    session.run(&input).unwrap();
+    [made - start, first - made, CALLS.load(Relaxed) - first]
+}
+
 // One test, as others beside it would be counted too.
 #[test]
 fn cost_is_linear_in_the_nodes() {
+    let [small, large] = [1_000, 4_000].map(|n| session_calls(&chain(n, lasting, false, false)));
+    println!("sessions: {small:?} and {large:?} calls of the allocator");
+    assert!(large[0] <= small[0] * 42 / 10 && large[1] <= small[1] * 42 / 10, "making a plan");
+    assert_eq!(small[2], large[2], "what is planned allocates for its outputs alone");
+    let [small, large] = [1_000, 4_000].map(|n| session_calls(&chain(n, alternating, false, false)));
+    assert!((0..3).all(|i| large[i] <= small[i] * 42 / 10), "sessions in parts: {small:?} and {large:?} calls");
     for (name, link, constant, shared) in [
         ("foldable", foldable as Link, true, false),
         ("foldable, shared constants", foldable, true, true),

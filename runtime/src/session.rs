@@ -316,8 +316,7 @@ impl Session {
                 }
                 if burn.get().is_none() {
                     let place = places(graph.topological()?.iter());
-                    let made =
-                        Executable::part(graph, &place, &part.inputs, &part.outputs, &self.backend.device)?;
+                    let made = Executable::part(graph, &place, &part.inputs, &part.outputs, &self.backend.device)?;
                     // Another thread may have been faster; either will do.
                     let _ = burn.set(made);
                 }

@@ -87,7 +87,8 @@ impl Batch {
         let pays = |n: usize| (n * bytes) as f64 >= ACTIVATIONS_PER_WEIGHT * weights as f64;
         let fits = (CACHE / bytes).clamp(1, samples);
         let share = samples / threads;
-        let (most, workers) = if threads > 1 && share > 0 && pays(share) { (fits.min(share), threads) } else { (fits, 1) };
+        let (most, workers) =
+            if threads > 1 && share > 0 && pays(share) { (fits.min(share), threads) } else { (fits, 1) };
         let Some(n) = (1..=most).rev().find(|n| samples.is_multiple_of(*n)).filter(|n| *n < samples && pays(*n)) else {
             return Ok(None);
         };
@@ -123,7 +124,8 @@ impl Batch {
             .collect();
         let types = program.outputs.iter().map(|id| program.values[*id].dtype());
         let made: Vec<_> = types.zip(self.outputs.iter().cloned()).collect();
-        let mut bytes: Vec<Vec<u8>> = made.iter().map(|(t, dims)| vec![0; dims.iter().product::<usize>() * t.size()]).collect();
+        let mut bytes: Vec<Vec<u8>> =
+            made.iter().map(|(t, dims)| vec![0; dims.iter().product::<usize>() * t.size()]).collect();
         let pieces = pieces(self.pieces, &aligned, &mut bytes);
         match &mut self.plans[..] {
             [plan] => {

@@ -30,7 +30,6 @@ impl Layer for Constant {
         true
     }
 
-
     fn plan(&self, p: &mut Planner, _inputs: &[ValueId], output: ValueId) -> Result<()> {
         p.constant(output, &self.0)
     }

@@ -139,10 +139,10 @@ fn rows(entries: &[Entries], dims: &[usize], layout: Layout) -> Option<Rows> {
 impl Layer for Pick {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         // What is picked along the first axis must be all of it.
-        let whole = |dims: &[usize]| self.0.entries(dims).is_ok_and(|all| all[0].iter().copied().eq((0..dims[0]).map(Some)));
+        let whole =
+            |dims: &[usize]| self.0.entries(dims).is_ok_and(|all| all[0].iter().copied().eq((0..dims[0]).map(Some)));
         inputs.iter().all(|x| !x.is_constant && whole(x.dims))
     }
-
 
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let dims = p.dims(inputs[0]).to_vec();

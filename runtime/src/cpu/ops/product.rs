@@ -15,7 +15,7 @@ use compress_compiler::{
     ops::{binary::Binary, window::Window as OpWindow},
     tensor::{DType, Tensor},
 };
-use compress_kernels::{Conv8, ConvF, Depthwise8, DepthwiseF, Finish8, Isa, Window};
+use compress_kernels::{Conv8, ConvF, Depthwise8, DepthwiseF, Finish8, Isa, SparseF, Window};
 use std::sync::Arc;
 
 /// A product of an activation and a constant weight.
@@ -359,7 +359,11 @@ impl Place {
 
 #[derive(Clone)]
 enum FloatKernel {
-    Dense(Arc<ConvF>),
+    Dense {
+        dense: Arc<ConvF>,
+        /// Without the zeros, where over some number of positions that is faster.
+        sparse: Option<Arc<SparseF>>,
+    },
     Depthwise(Arc<DepthwiseF>),
 }
 
@@ -368,8 +372,11 @@ impl FloatKernel {
         match w.channels == 1 && w.outputs == w.groups && w.groups > 1 {
             true => Self::Depthwise(Arc::new(DepthwiseF::new(isa, &w.data, w.taps, w.outputs, bias, low, high))),
             false => {
+                let pays = |nonzero| [1, usize::MAX].iter().any(|n| SparseF::pays(w.channels, w.outputs, nonzero, *n));
+                let sparse = (w.taps == 1 && w.groups == 1 && pays(w.data.iter().filter(|w| **w != 0.0).count()))
+                    .then(|| Arc::new(SparseF::new(isa, &w.data, w.channels, bias.clone(), low, high)));
                 let conv = ConvF::new(isa, &w.data, w.outputs, w.kernel, w.channels, w.groups, bias, low, high);
-                Self::Dense(Arc::new(conv))
+                Self::Dense { dense: Arc::new(conv), sparse }
             }
         }
     }
@@ -395,15 +402,29 @@ impl Layer for Floating {
         reads.extend(inputs.get(1).map(|add| p.read(*add, layout)));
         let y = p.output(output, layout);
         match self.kernel.clone() {
-            FloatKernel::Dense(k) => {
-                let work = cost::macs32(p.isa(), k.macs(&window));
-                let scratch = k.scratch(&window, p.threads(work));
+            FloatKernel::Dense { dense, sparse } => {
                 let sums = reads.len() > 1;
-                p.step(self.at.name("conv_f32", "gemm_f32"), output, &reads, y, scratch, work, move |o| {
-                    let (x, add, threads) = (o.read(0), sums.then(|| o.read(1)), o.threads);
-                    let (y, scratch) = o.write();
-                    k.run(x, &window, add, y, scratch, threads);
-                });
+                // By the positions of one sample: however a batch is cut, its results are the same.
+                let positions = window.positions() / p.dims(output)[0].max(1);
+                if let Some(k) = sparse.filter(|k| window.is_pixel() && k.pays_at(positions)) {
+                    // Each costs about twice as much as in a dense product.
+                    let work = cost::macs32(p.isa(), 2 * k.macs(&window));
+                    let scratch = k.scratch(&window, p.threads(work));
+                    let name = self.at.name("conv_sparse_f32", "gemm_sparse_f32");
+                    p.step(name, output, &reads, y, scratch, work, move |o| {
+                        let (x, add, threads) = (o.read(0), sums.then(|| o.read(1)), o.threads);
+                        let (y, scratch) = o.write();
+                        k.run(x, &window, add, y, scratch, threads);
+                    });
+                } else {
+                    let work = cost::macs32(p.isa(), dense.macs(&window));
+                    let scratch = dense.scratch(&window, p.threads(work));
+                    p.step(self.at.name("conv_f32", "gemm_f32"), output, &reads, y, scratch, work, move |o| {
+                        let (x, add, threads) = (o.read(0), sums.then(|| o.read(1)), o.threads);
+                        let (y, scratch) = o.write();
+                        dense.run(x, &window, add, y, scratch, threads);
+                    });
+                }
             }
             FloatKernel::Depthwise(k) => {
                 let work = cost::macs32(p.isa(), k.macs(&window));

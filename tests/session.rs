@@ -1,0 +1,96 @@
+//! Both executors together: what one cannot run the other does, and nobody sees the difference.
+
+use compress_compiler::{graph::Graph, node::Port, tensor::Tensor, text, verify::verify};
+use compress_runtime::session::{Backend, Session};
+
+/// Convolutions, a Concat of what others read too, a residual, and a Softplus, which only Burn has.
+const NET: &str = r#"graph "net" {
+  input %x: f32[N,3,64,64]
+  const %w1: f32[16,3,3,3] = random(1)
+  const %w2: f32[16,16,3,3] = random(2)
+  const %w3: f32[8,16,1,1] = random(3)
+  const %w4: f32[24,1,3,3] = random(4)
+  const %w5: f32[24,10] = random(5)
+  %a = Conv(%x, %w1) {pads=[1, 1, 1, 1], strides=[2, 2]} "a"
+  %ra = Relu(%a) "ra"
+  %b = Conv(%ra, %w2) {pads=[1, 1, 1, 1]} "b"
+  %sum = Add(%b, %ra) "sum"
+  %soft = Softplus(%sum) "soft"
+  %c = Conv(%soft, %w3) "c"
+  %joined = Concat(%c, %sum) {axis=1} "joined"
+  %d = Conv(%joined, %w4) {group=24, pads=[1, 1, 1, 1]} "d"
+  %p = GlobalAveragePool(%d) "p"
+  %flat = Flatten(%p) {axis=1} "flat"
+  %y = MatMul(%flat, %w5) "y"
+  output %y
+  output %c
+}"#;
+
+fn net() -> Graph {
+    text::parse(NET).unwrap()
+}
+
+fn samples(n: usize) -> Tensor {
+    let size = 3 * 64 * 64;
+    let data: Vec<f32> = (0..n * size).map(|i| ((i * 2_654_435_761) % 1000) as f32 / 500.0 - 1.0).collect();
+    Tensor::f32(&[n, 3, 64, 64], &data)
+}
+
+fn session(graph: &Graph, backend: &Backend, watch: &[Port]) -> Session {
+    Session::new(&verify(graph).unwrap(), backend, watch).unwrap()
+}
+
+#[track_caller]
+fn near(a: &[f32], b: &[f32]) {
+    assert_eq!(a.len(), b.len());
+    let largest = b.iter().fold(0f32, |m, v| m.max(v.abs()));
+    for (i, (a, b)) in a.iter().zip(b).enumerate() {
+        assert!((a - b).abs() <= 1e-5 * largest, "element {i} is {a}, not {b}");
+    }
+}
+
+#[test]
+fn a_batch_gives_what_its_samples_give() {
+    let graph = net();
+    for n in [1, 2, 7, 12] {
+        let all = session(&graph, &Backend::cpu(), &[]).run(&[samples(n)]).unwrap();
+        let burn = session(&graph, &Backend::burn(), &[]).run(&[samples(n)]).unwrap();
+        for (a, b) in all.iter().zip(&burn) {
+            assert_eq!(a.shape(), b.shape());
+            near(&a.as_f32().unwrap(), &b.as_f32().unwrap());
+        }
+    }
+}
+
+#[test]
+fn batches_may_change_and_may_be_empty() {
+    let graph = net();
+    let session = session(&graph, &Backend::cpu(), &[]);
+    let first = session.run(&[samples(3)]).unwrap();
+    for n in [1, 5, 0, 2, 8, 1] {
+        assert_eq!(session.run(&[samples(n)]).unwrap()[0].shape(), [n, 10]);
+    }
+    assert_eq!(session.run(&[samples(3)]).unwrap(), first);
+}
+
+#[test]
+fn watched_values_are_shown_as_onnx_has_them() {
+    let graph = net();
+    let watch: Vec<Port> =
+        graph.operators().map(Port::from).chain(graph.inputs().iter().map(|i| Port::from(*i))).collect();
+    let seen = |backend: &Backend| {
+        let mut seen: Vec<Vec<f32>> = vec![vec![]; watch.len()];
+        session(&graph, backend, &watch)
+            .observe(&[samples(2)], &mut |i, v| {
+                assert!(seen[i].is_empty(), "shown twice");
+                seen[i] = v.to_vec();
+                Ok(())
+            })
+            .unwrap();
+        seen
+    };
+    for (a, b) in seen(&Backend::cpu()).iter().zip(seen(&Backend::burn())) {
+        assert!(!a.is_empty());
+        near(a, &b);
+    }
+}
