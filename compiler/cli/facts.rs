@@ -4,10 +4,9 @@ use compress_compiler::{
     graph::Graph,
     node::{NodeId, Port},
     onnx::{Model, Source, SourceFile},
-    op::{Inputs, Op, Operator},
+    op::{Op, Operator},
     report::{DataFacts, FileFacts, LayerFacts},
     tensor::{DType, Tensor},
-    value::Fact,
 };
 use sha2::{Digest, Sha256};
 use std::{io::Write, path::Path};
@@ -39,7 +38,7 @@ pub fn file(path: &Path, model: &Model) -> FileFacts {
         nodes: graphs.iter().map(|g| g.operators().count()).sum(),
         parameters: graphs.iter().flat_map(|g| tensors(g)).map(|t| t.len()).sum(),
         nonzero: nonzero(graph),
-        macs: graph.operators().map(|n| macs(graph, n)).sum(),
+        macs: graph.operators().map(|n| graph.macs(n)).sum(),
     }
 }
 
@@ -77,13 +76,6 @@ fn zstd_bytes(source: &Source) -> Option<usize> {
     source.files().iter().map(compressed).sum::<std::io::Result<usize>>().ok()
 }
 
-fn macs(g: &Graph, n: NodeId) -> u64 {
-    let operands = g.operands(n);
-    let inputs: Vec<Option<&Fact>> = operands.iter().map(|p| p.map(|p| g.fact(p))).collect();
-    let outputs: Vec<&Fact> = g.node(n).outputs.iter().map(|v| &v.fact).collect();
-    g.op(n).macs(&Inputs(&inputs), &outputs)
-}
-
 /// The layers of `graph`: operators with a weight, seen through DequantizeLinear.
 pub fn layers(graph: &Graph) -> Vec<(NodeId, LayerFacts)> {
     let Ok(order) = graph.topological() else { return vec![] };
@@ -96,7 +88,7 @@ pub fn layers(graph: &Graph) -> Vec<(NodeId, LayerFacts)> {
             precision: if weight.dtype() == DType::I8 { "int8".into() } else { weight.dtype().to_string() },
             sparsity: 1.0 - weight.nonzero() as f64 / weight.len().max(1) as f64,
             sqnr_db: None,
-            macs: macs(graph, n),
+            macs: graph.macs(n),
         };
         Some((n, facts))
     };

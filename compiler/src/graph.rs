@@ -278,6 +278,14 @@ impl Graph {
         Ok(id(self.inner.add_node(Node { name: name.into(), op, outputs, remarks: None })))
     }
 
+    /// Multiply-accumulates of a node for one sample; sizes that are not known count as 1.
+    pub fn macs(&self, id: NodeId) -> u64 {
+        let operands = self.operands(id);
+        let inputs: Vec<Option<&Fact>> = operands.iter().map(|p| p.map(|p| self.fact(p))).collect();
+        let outputs: Vec<&Fact> = self.node(id).outputs.iter().map(|v| &v.fact).collect();
+        self.op(id).macs(&Inputs(&inputs), &outputs)
+    }
+
     /// What `op` would make of `operands`.
     ///
     /// # Errors

@@ -354,11 +354,14 @@ impl Levels {
             if levels.count() <= 1 {
                 return levels;
             }
-            // A part without anything heavy is not worth handing values over.
-            let worthy: HashSet<usize> =
-                known.iter().filter(|id| is_heavy(graph.op(**id))).filter_map(|id| levels.at(*id)).collect();
+            let mut gain: HashMap<usize, u64> = HashMap::new();
+            for id in &known {
+                if let Some(level) = levels.at(*id) {
+                    *gain.entry(level).or_default() += weight(graph, *id);
+                }
+            }
             let before = known.len();
-            known.retain(|id| levels.at(*id).is_some_and(|l| worthy.contains(&l)));
+            known.retain(|id| levels.at(*id).is_some_and(|l| gain.get(&l).is_some_and(|g| *g >= WORTH_A_PART)));
             if known.len() == before {
                 return levels;
             }
@@ -398,16 +401,22 @@ impl Levels {
     }
 }
 
-/// Whether an operator is one for whose sake values are handed to the CPU executor.
-fn is_heavy(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Conv(_)
-            | Op::Gemm(_)
-            | Op::MatMul(_)
-            | Op::Pool(_)
-            | Op::GlobalPool(_)
-            | Op::Quantize(_)
-            | Op::Dequantize(_)
-    )
+/// Multiply-accumulates for whose sake values are handed to the CPU executor and back, which
+/// takes some ten microseconds.
+const WORTH_A_PART: u64 = 200_000;
+
+/// What a node counts for, in multiply-accumulates of a sample.
+fn weight(graph: &Graph, id: NodeId) -> u64 {
+    match graph.op(id) {
+        // Burn emulates these in several floating-point operators.
+        Op::Quantize(_) | Op::Dequantize(_) | Op::Pool(_) | Op::GlobalPool(_) => WORTH_A_PART / 4,
+        _ => match graph.macs(id) {
+            0 => 0,
+            // Of what is not known yet there may be much.
+            _ if !graph.fact(id.into()).dims().is_some_and(|d| d.iter().skip(1).all(|d| d.known().is_some())) => {
+                WORTH_A_PART
+            }
+            macs => macs,
+        },
+    }
 }

@@ -351,6 +351,7 @@ impl Planner<'_> {
 
     /// Adds a step that makes `made` of values at `reads`; all are of the types of the value
     /// that is written unless [`Planner::step_from`] is used.
+    #[allow(clippy::too_many_arguments)]
     pub fn step(
         &mut self,
         kernel: &'static str,
