@@ -103,6 +103,8 @@ struct Part {
     outputs: Vec<Port>,
     /// Values to show, with their numbers.
     watch: Vec<(usize, Port)>,
+    /// What nobody needs after it.
+    last: Vec<Port>,
     runner: Runner,
 }
 
@@ -122,7 +124,10 @@ pub struct Session {
     backend: Backend,
     /// What plans are made of; only where there are parts that need them.
     graph: Option<Graph>,
+    /// The graph's inputs and outputs.
     signature: (Vec<Port>, Vec<Port>),
+    /// Where each node stands in the graph's order.
+    place: HashMap<NodeId, usize>,
     inputs: Vec<Input>,
     /// Outputs and watched values that are constants.
     constants: Vec<(Port, Tensor)>,
@@ -148,13 +153,14 @@ impl Session {
                 graph.inputs().iter().map(|id| Port::from(*id)).collect(),
                 graph.outputs().iter().map(|o| o.port).collect(),
             ),
+            place: HashMap::new(),
             backend: backend.clone(),
             inputs: graph.inputs().iter().map(|id| Input::of(graph, Port::from(*id), None)).collect(),
             constants: vec![],
             parts: vec![],
             watch: watch.to_vec(),
         };
-        let place = places(graph.order().iter());
+        let place: HashMap<NodeId, usize> = graph.order().iter().enumerate().map(|(i, id)| (*id, i)).collect();
         let mut nodes: Vec<Vec<NodeId>> = vec![vec![]; levels.count()];
         for id in graph.order() {
             if let Some(level) = levels.at(*id) {
@@ -190,7 +196,13 @@ impl Session {
             }
             this.parts.push(part);
         }
+        // The parts are still in reverse.
+        let mut read: HashSet<Port> = this.signature.1.iter().copied().collect();
+        for part in &mut this.parts {
+            part.last = part.inputs.iter().copied().filter(|port| read.insert(*port)).collect();
+        }
         this.parts.reverse();
+        this.place = place;
         Ok(this)
     }
 
@@ -213,10 +225,16 @@ impl Session {
             let place = |port: Port| inputs.iter().position(|p| *p == port);
             let read = program.inputs().map(|p| place(p).ok_or_else(|| Error::bug("an input from nowhere")));
             let read = read.collect::<Result<_>>()?;
-            return Ok(Part { inputs, outputs, watch, runner: Runner::Cpu { program, read, burn: OnceLock::new() } });
+            return Ok(Part {
+                inputs,
+                outputs,
+                watch,
+                last: vec![],
+                runner: Runner::Cpu { program, read, burn: OnceLock::new() },
+            });
         }
         let runner = Runner::Burn(Executable::part(graph, place, &inputs, &outputs, &self.backend.device)?);
-        Ok(Part { inputs, outputs, watch, runner })
+        Ok(Part { inputs, outputs, watch, last: vec![], runner })
     }
 
     /// What the nodes for which `is_here` holds read from elsewhere, as far as `outputs` need them.
@@ -293,6 +311,7 @@ impl Session {
             let read = |port: &Port| values.get(port).ok_or_else(|| Error::bug("a part reads what is not made"));
             let given: Vec<&Tensor> = part.inputs.iter().map(read).collect::<Result<_>>()?;
             let made = self.run_part(part, &given, sink, spent.as_deref_mut())?;
+            part.last.iter().for_each(|port| drop(values.remove(port)));
             values.extend(part.outputs.iter().copied().zip(made));
         }
         let output = |port: Port| values.get(&port).cloned().ok_or_else(|| Error::bug("an output is not made"));
@@ -315,8 +334,7 @@ impl Session {
                     return Ok(made);
                 }
                 if burn.get().is_none() {
-                    let place = places(graph.topological()?.iter());
-                    let made = Executable::part(graph, &place, &part.inputs, &part.outputs, &self.backend.device)?;
+                    let made = Executable::part(graph, &self.place, &part.inputs, &part.outputs, &self.backend.device)?;
                     // Another thread may have been faster; either will do.
                     let _ = burn.set(made);
                 }
@@ -333,11 +351,6 @@ impl Session {
         }
         Ok(made)
     }
-}
-
-/// Where each node stands in an order.
-fn places<'a>(order: impl Iterator<Item = &'a NodeId>) -> HashMap<NodeId, usize> {
-    order.enumerate().map(|(i, id)| (*id, i)).collect()
 }
 
 /// A number for each node, such that nodes of one number form a part: even ones run on the CPU

@@ -143,8 +143,11 @@ impl Slot {
     /// all the same.
     fn take(&self) -> Option<*mut Job> {
         let job = self.0.load(Ordering::Relaxed);
-        let is_mine = || self.0.compare_exchange(job, ptr::null_mut(), Ordering::Acquire, Ordering::Relaxed).is_ok();
-        (!job.is_null() && is_mine()).then_some(job)
+        if job.is_null() {
+            return None;
+        }
+        // What is taken, not what was looked at: another job may lie at the same address by now.
+        self.0.compare_exchange(job, ptr::null_mut(), Ordering::Acquire, Ordering::Relaxed).ok()
     }
 
     /// Takes the caller's own job, if nobody has.

@@ -39,7 +39,7 @@ pub(super) struct Batch {
     outputs: Vec<Vec<usize>>,
     /// Into how many pieces a batch is cut.
     pieces: usize,
-    /// One plan for a piece, or one for each thread.
+    /// One plan for a piece, or one for each thread; none where there can be no plan.
     plans: Vec<Plan>,
 }
 
@@ -57,6 +57,16 @@ impl Batch {
         };
         let shapes = shapes.iter().map(|s| s.to_vec()).collect();
         Ok(Self { shapes, threads, outputs, pieces: made.0, plans: made.1 })
+    }
+
+    /// Remembers that there is no plan for inputs of `shapes`.
+    pub fn impossible(shapes: &[&[usize]], threads: usize) -> Self {
+        Self { shapes: shapes.iter().map(|s| s.to_vec()).collect(), threads, outputs: vec![], pieces: 0, plans: vec![] }
+    }
+
+    /// Whether there is a plan.
+    pub fn is_possible(&self) -> bool {
+        !self.plans.is_empty()
     }
 
     /// The number of pieces and their plans, where cutting the batch pays.

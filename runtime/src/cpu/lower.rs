@@ -100,6 +100,6 @@ pub(crate) fn lower(
     for (place, port) in watch {
         program.add_watch(*place, ids[&asked(port)?]);
     }
-    program.find_shape_nodes(graph, place);
+    program.find_shape_nodes(graph, place, part);
     Ok(program)
 }

@@ -128,13 +128,23 @@ impl Program {
         self.inputs.iter().map(|id| self.values[*id].port)
     }
 
-    /// Finds the nodes from which the shapes of all values follow, back to the inputs.
-    pub(super) fn find_shape_nodes(&mut self, graph: &Graph, place: &HashMap<NodeId, usize>) {
+    /// Finds the nodes from which the shapes of all values follow: back to the inputs, and before
+    /// `part` to what is known without them, or each part would go through all before it.
+    pub(super) fn find_shape_nodes(
+        &mut self,
+        graph: &Graph,
+        place: &HashMap<NodeId, usize>,
+        part: &dyn Fn(NodeId) -> bool,
+    ) {
         let inputs: HashSet<Port> = self.inputs().collect();
+        let is_known = |port: Port| {
+            let fact = graph.fact(port);
+            !part(port.node) && (fact.known_elems().is_some() || fact.elems.is_none() && fact.fixed().is_some())
+        };
         let mut needed = HashSet::new();
         let mut open: Vec<Port> = self.values.iter().map(|v| v.port).collect();
         while let Some(port) = open.pop() {
-            if !inputs.contains(&port) && needed.insert(port.node) {
+            if !inputs.contains(&port) && !is_known(port) && needed.insert(port.node) {
                 open.extend(graph.operands(port.node).into_iter().flatten());
             }
         }
@@ -192,13 +202,10 @@ impl Program {
         let at = match plans.iter().position(|p| p.fits(&shapes, threads)) {
             Some(at) => at,
             None => {
-                let made = match Batch::new(self, graph, &shapes, threads) {
-                    Ok(made) => made,
-                    Err(why) => {
-                        tracing::debug!("no plan for inputs of {shapes:?}: {why}");
-                        return Ok(None);
-                    }
-                };
+                let made = Batch::new(self, graph, &shapes, threads).unwrap_or_else(|why| {
+                    tracing::debug!("no plan for inputs of {shapes:?}: {why}");
+                    Batch::impossible(&shapes, threads)
+                });
                 if plans.len() == PLANS {
                     plans.remove(0);
                 }
@@ -206,6 +213,9 @@ impl Program {
                 plans.len() - 1
             }
         };
-        plans[at].run(self, inputs, sink, spent).map(Some)
+        match plans[at].is_possible() {
+            true => plans[at].run(self, inputs, sink, spent).map(Some),
+            false => Ok(None),
+        }
     }
 }

@@ -1,0 +1,206 @@
+//! Products as layers: their packed weights, and the steps that compute them.
+
+use super::{Kind, Weight};
+use crate::cpu::{
+    cost,
+    plan::{Layout, Planner},
+    recipe::{Form, Layer, Operand, ValueId},
+    steps::Operands,
+    window::window,
+};
+use compress_compiler::{error::Result, ops::window::Window as OpWindow};
+use compress_kernels::{Conv8, ConvF, Depthwise8, DepthwiseF, Finish8, Isa, SparseF, Window};
+use std::sync::Arc;
+
+/// Where a product slides.
+pub(super) enum Place {
+    Window { window: OpWindow, kernel: [usize; 2] },
+    Rows,
+}
+
+impl Place {
+    /// One name for windows, one for rows.
+    fn name(&self, window: &'static str, rows: &'static str) -> &'static str {
+        if matches!(self, Self::Rows) { rows } else { window }
+    }
+
+    pub(super) fn of(kind: &Kind, kernel: [usize; 2]) -> Self {
+        match kind {
+            Kind::Conv { window, .. } => Self::Window { window: (*window).clone(), kernel },
+            Kind::Rows { .. } => Self::Rows,
+        }
+    }
+
+    /// The layout of both ends, and the window.
+    fn at(&self, x: &[usize], y: &[usize]) -> (Layout, Window) {
+        match self {
+            Self::Window { window: w, kernel } => (Layout::Pixels, window(w, *kernel, x, y)),
+            Self::Rows => (Layout::Plain, Window::pixel(Layout::Plain.rows(x).0)),
+        }
+    }
+}
+
+#[derive(Clone)]
+pub(super) enum FloatKernel {
+    Dense {
+        dense: Arc<ConvF>,
+        /// Without the zeros, where over some number of positions that is faster.
+        sparse: Option<Arc<SparseF>>,
+    },
+    Depthwise(Arc<DepthwiseF>),
+}
+
+impl FloatKernel {
+    pub(super) fn new(isa: Isa, w: &Weight<f32>, bias: Vec<f32>, low: f32, high: f32) -> Self {
+        match w.channels == 1 && w.outputs == w.groups && w.groups > 1 {
+            true => Self::Depthwise(Arc::new(DepthwiseF::new(isa, &w.data, w.taps, w.outputs, bias, low, high))),
+            false => {
+                let pays = |nonzero| [1, usize::MAX].iter().any(|n| SparseF::pays(w.channels, w.outputs, nonzero, *n));
+                let sparse = (w.taps == 1 && w.groups == 1 && pays(w.data.iter().filter(|w| **w != 0.0).count()))
+                    .then(|| Arc::new(SparseF::new(isa, &w.data, w.channels, bias.clone(), low, high)));
+                let conv = ConvF::new(isa, &w.data, w.outputs, w.kernel, w.channels, w.groups, bias, low, high);
+                Self::Dense { dense: Arc::new(conv), sparse }
+            }
+        }
+    }
+}
+
+pub(super) struct Floating {
+    pub kernel: FloatKernel,
+    pub at: Place,
+    pub weight_bytes: usize,
+}
+
+impl Layer for Floating {
+    fn weight_bytes(&self) -> usize {
+        self.weight_bytes
+    }
+    fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
+        inputs.iter().all(|x| !x.is_constant)
+    }
+
+    fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
+        let (layout, window) = self.at.at(p.dims(inputs[0]), p.dims(output));
+        let mut reads = vec![p.read(inputs[0], layout)];
+        reads.extend(inputs.get(1).map(|add| p.read(*add, layout)));
+        let y = p.output(output, layout);
+        match self.kernel.clone() {
+            FloatKernel::Dense { dense, sparse } => {
+                let sums = reads.len() > 1;
+                // By the positions of one sample: however a batch is cut, its results are the same.
+                let positions = window.positions() / p.dims(output)[0].max(1);
+                if let Some(k) = sparse.filter(|k| window.is_pixel() && k.pays_at(positions)) {
+                    // Each costs about twice as much as in a dense product.
+                    let work = cost::macs32(p.isa(), 2 * k.macs(&window));
+                    let scratch = k.scratch(&window, p.threads(work));
+                    let name = self.at.name("conv_sparse_f32", "gemm_sparse_f32");
+                    p.step(name, output, &reads, y, scratch, work, move |o| {
+                        let (x, add, threads) = (o.read(0), sums.then(|| o.read(1)), o.threads);
+                        let (y, scratch) = o.write();
+                        k.run(x, &window, add, y, scratch, threads);
+                    });
+                } else {
+                    let work = cost::macs32(p.isa(), dense.macs(&window));
+                    let scratch = dense.scratch(&window, p.threads(work));
+                    p.step(self.at.name("conv_f32", "gemm_f32"), output, &reads, y, scratch, work, move |o| {
+                        let (x, add, threads) = (o.read(0), sums.then(|| o.read(1)), o.threads);
+                        let (y, scratch) = o.write();
+                        dense.run(x, &window, add, y, scratch, threads);
+                    });
+                }
+            }
+            FloatKernel::Depthwise(k) => {
+                let work = cost::macs32(p.isa(), k.macs(&window));
+                let scratch = k.scratch(&window, p.threads(work));
+                p.step("depthwise_f32", output, &reads, y, scratch, work, move |o| {
+                    let (x, threads) = (o.read(0), o.threads);
+                    let (y, scratch) = o.write();
+                    k.run(x, &window, y, scratch, threads);
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone)]
+pub(super) enum CodeKernel {
+    Dense(Arc<Conv8>),
+    Depthwise(Arc<Depthwise8>),
+}
+
+impl CodeKernel {
+    pub(super) fn new(isa: Isa, w: &Weight<i8>, zero: u8, finish: Finish8) -> Self {
+        match w.channels == 1 && w.outputs == w.groups && w.groups > 1 {
+            true => Self::Depthwise(Arc::new(Depthwise8::new(isa, &w.data, w.taps, w.outputs, zero, finish))),
+            false => {
+                let conv = Conv8::new(isa, &w.data, w.outputs, w.kernel, w.channels, w.groups, zero, finish);
+                Self::Dense(Arc::new(conv))
+            }
+        }
+    }
+}
+
+impl CodeKernel {
+    fn macs(&self, window: &Window) -> u64 {
+        match self {
+            Self::Dense(k) => k.macs(window),
+            Self::Depthwise(k) => k.macs(window),
+        }
+    }
+
+    fn scratch(&self, window: &Window, threads: usize) -> usize {
+        match self {
+            Self::Dense(k) => k.scratch(window, threads),
+            Self::Depthwise(k) => k.scratch(window, threads),
+        }
+    }
+
+    fn run(&self, o: &mut Operands, window: &Window, floats: bool) {
+        let (x, threads) = (o.read(0), o.threads);
+        if floats {
+            let (y, scratch) = o.write();
+            match self {
+                Self::Dense(k) => k.run_f32(x, window, y, scratch, threads),
+                Self::Depthwise(k) => k.run_f32(x, window, y, scratch, threads),
+            }
+        } else {
+            let (y, scratch) = o.write();
+            match self {
+                Self::Dense(k) => k.run_u8(x, window, y, scratch, threads),
+                Self::Depthwise(k) => k.run_u8(x, window, y, scratch, threads),
+            }
+        }
+    }
+}
+
+pub(super) struct Coded {
+    pub kernel: CodeKernel,
+    pub at: Place,
+    pub weight_bytes: usize,
+}
+
+impl Layer for Coded {
+    fn weight_bytes(&self) -> usize {
+        self.weight_bytes
+    }
+    fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
+        inputs.iter().all(|x| !x.is_constant)
+    }
+
+    fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
+        let (layout, window) = self.at.at(p.dims(inputs[0]), p.dims(output));
+        let x = p.read(inputs[0], layout);
+        let y = p.output(output, layout);
+        let floats = p.form(output) == Form::Float;
+        let work = cost::macs8(p.isa(), self.kernel.macs(&window));
+        let scratch = self.kernel.scratch(&window, p.threads(work));
+        let name = match &self.kernel {
+            CodeKernel::Dense(_) => self.at.name("conv_i8", "gemm_i8"),
+            CodeKernel::Depthwise(_) => "depthwise_i8",
+        };
+        let kernel = self.kernel.clone();
+        p.step_from(1, name, output, &[x], y, scratch, work, move |o| kernel.run(o, &window, floats));
+        Ok(())
+    }
+}
