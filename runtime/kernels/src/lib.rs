@@ -42,6 +42,7 @@ mod team;
 #[cfg(test)]
 mod testing;
 mod tile;
+pub mod train;
 mod window;
 
 pub use conv::{Conv8, ConvF, GemmF, SparseF};

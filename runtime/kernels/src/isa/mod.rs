@@ -1,12 +1,12 @@
 //! Instruction sets.
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
+pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
-mod avx512vnni;
+pub(crate) mod avx512vnni;
 #[cfg(target_arch = "x86_64")]
 mod avxvnni;
-mod portable;
+pub(crate) mod portable;
 #[cfg(target_arch = "x86_64")]
 mod ymm;
 

@@ -1,0 +1,180 @@
+//! Batch normalisation with the batch's own statistics, and its gradients.
+//!
+//! Each channel is a task: its planes stay in the cache from pass to pass.
+
+use super::tile::Isa;
+use crate::multiversion::multiversion;
+use rayon::prelude::*;
+
+/// What [`batch_norm`] makes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Normalised {
+    /// The output.
+    pub y: Vec<f32>,
+    /// The mean of each channel.
+    pub mean: Vec<f32>,
+    /// The variance of each channel: of the batch, not an estimate of what it was drawn from.
+    pub variance: Vec<f32>,
+}
+
+/// What [`batch_norm_gradients`] makes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NormGradients {
+    /// By the input.
+    pub x: Vec<f32>,
+    /// By the scale.
+    pub scale: Vec<f32>,
+    /// By the bias.
+    pub bias: Vec<f32>,
+}
+
+/// Normalises each channel of `x`, `[samples, channels, pixels]`, over samples and pixels.
+pub fn batch_norm(
+    x: &[f32],
+    samples: usize,
+    channels: usize,
+    pixels: usize,
+    scale: &[f32],
+    bias: &[f32],
+    epsilon: f32,
+) -> Normalised {
+    assert_eq!(x.len(), samples * channels * pixels, "elements of the input");
+    assert_eq!([scale.len(), bias.len()], [channels; 2], "a scale and a bias for each channel");
+    let isa = Isa::detect();
+    let count = (samples * pixels) as f64;
+    let mut y = vec![0.0; x.len()];
+    let statistics: Vec<(f32, f32)> = by_channel(&mut y, channels, pixels)
+        .into_par_iter()
+        .enumerate()
+        .map(|(c, y)| {
+            let planes = || x.chunks_exact(pixels.max(1)).skip(c).step_by(channels);
+            let mut sum = 0.0;
+            planes().for_each(|x| add_elements(isa, x, &mut sum));
+            let mean = (sum / count) as f32;
+            // In a second pass: the mean of squares less the square of the mean loses digits.
+            let mut squares = 0.0;
+            planes().for_each(|x| add_squares(isa, x, mean, &mut squares));
+            let variance = (squares / count) as f32;
+            let factor = scale[c] / (variance + epsilon).sqrt();
+            for (y, x) in y.into_iter().zip(planes()) {
+                normalise(isa, x, y, mean, factor, bias[c]);
+            }
+            (mean, variance)
+        })
+        .collect();
+    let (mean, variance) = statistics.into_iter().unzip();
+    Normalised { y, mean, variance }
+}
+
+/// The gradients of [`batch_norm`], of that by its output.
+#[allow(clippy::too_many_arguments)]
+pub fn batch_norm_gradients(
+    x: &[f32],
+    samples: usize,
+    channels: usize,
+    pixels: usize,
+    scale: &[f32],
+    mean: &[f32],
+    variance: &[f32],
+    epsilon: f32,
+    dy: &[f32],
+) -> NormGradients {
+    assert_eq!([x.len(), dy.len()], [samples * channels * pixels; 2], "elements of the input and the output");
+    assert_eq!([scale.len(), mean.len(), variance.len()], [channels; 3], "statistics of each channel");
+    let isa = Isa::detect();
+    let count = (samples * pixels) as f64;
+    let mut dx = vec![0.0; x.len()];
+    let gradients: Vec<(f32, f32)> = by_channel(&mut dx, channels, pixels)
+        .into_par_iter()
+        .enumerate()
+        .map(|(c, dx)| {
+            let planes = || {
+                let pairs = x.chunks_exact(pixels.max(1)).zip(dy.chunks_exact(pixels.max(1)));
+                pairs.skip(c).step_by(channels)
+            };
+            let mut sums = [0.0; 2];
+            planes().for_each(|(x, dy)| add_gradients(isa, x, dy, mean[c], &mut sums));
+            let [by_bias, products] = sums;
+            let deviation = 1.0 / f64::from(variance[c] + epsilon).sqrt();
+            let by_scale = products * deviation;
+            let factor = f64::from(scale[c]) * deviation;
+            let slope = -factor * deviation * by_scale / count;
+            let offset = -factor * by_bias / count;
+            for (dx, (x, dy)) in dx.into_iter().zip(planes()) {
+                input_gradient(isa, x, dy, dx, mean[c], [factor, slope, offset].map(|v| v as f32));
+            }
+            (by_scale as f32, by_bias as f32)
+        })
+        .collect();
+    let (scale, bias) = gradients.into_iter().unzip();
+    NormGradients { x: dx, scale, bias }
+}
+
+/// The planes of each channel.
+fn by_channel(all: &mut [f32], channels: usize, pixels: usize) -> Vec<Vec<&mut [f32]>> {
+    let mut planes: Vec<Vec<_>> = (0..channels).map(|_| vec![]).collect();
+    for (i, plane) in all.chunks_exact_mut(pixels.max(1)).enumerate() {
+        planes[i % channels].push(plane);
+    }
+    planes
+}
+
+multiversion! {
+    /// Adds the sum of all elements.
+    pub(super) fn add_elements(isa: Isa, x: &[f32], to: &mut f64) {
+        *to += sums(x, x, |x, _| [x])[0];
+    }
+
+    /// Adds the sum of the squares of what elements differ from the mean.
+    fn add_squares(isa: Isa, x: &[f32], mean: f32, to: &mut f64) {
+        *to += sums(x, x, |x, _| [(x - mean) * (x - mean)])[0];
+    }
+
+    /// Adds the sum of `dy`, and that of its products with what `x` differs from the mean.
+    fn add_gradients(isa: Isa, x: &[f32], dy: &[f32], mean: f32, to: &mut [f64; 2]) {
+        let sums = sums(x, dy, |x, dy| [dy, dy * (x - mean)]);
+        *to = [to[0] + sums[0], to[1] + sums[1]];
+    }
+
+    fn normalise(isa: Isa, x: &[f32], y: &mut [f32], mean: f32, factor: f32, bias: f32) {
+        for (y, x) in y.iter_mut().zip(x) {
+            *y = (x - mean) * factor + bias;
+        }
+    }
+
+    fn input_gradient(isa: Isa, x: &[f32], dy: &[f32], dx: &mut [f32], mean: f32, factors: [f32; 3]) {
+        let [factor, slope, offset] = factors;
+        for ((dx, x), dy) in dx.iter_mut().zip(x).zip(dy) {
+            *dx = factor * dy + (slope * (x - mean) + offset);
+        }
+    }
+}
+
+/// Elements whose sum is taken in floats of 32 bits.
+const BLOCK: usize = 1 << 12;
+
+/// Sums of functions of pairs of elements.
+#[inline(always)]
+fn sums<const K: usize>(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> [f32; K]) -> [f64; K] {
+    const LANES: usize = 64;
+    let mut total = [0.0; K];
+    for (a, b) in a.chunks(BLOCK).zip(b.chunks(BLOCK)) {
+        let mut lanes = [[0.0f32; LANES]; K];
+        let ((whole_a, rest_a), (whole_b, rest_b)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+        for (a, b) in whole_a.iter().zip(whole_b) {
+            for k in 0..K {
+                for lane in 0..LANES {
+                    lanes[k][lane] += f(a[lane], b[lane])[k];
+                }
+            }
+        }
+        for (lane, (a, b)) in rest_a.iter().zip(rest_b).enumerate() {
+            let values = f(*a, *b);
+            (0..K).for_each(|k| lanes[k][lane] += values[k]);
+        }
+        for (total, lanes) in total.iter_mut().zip(&lanes) {
+            *total += lanes.iter().map(|&lane| f64::from(lane)).sum::<f64>();
+        }
+    }
+    total
+}

@@ -1,0 +1,192 @@
+//! Convolutions, and their gradients by the input and by the bias.
+
+use super::Shape2d;
+use super::batch_norm::add_elements;
+use super::tile::{Filters, Isa, convolve, join_columns};
+use super::unroll::{Axis, Layout};
+use rayon::prelude::*;
+
+/// The convolution of `x` with `weight`: `[filters, channels / groups, rows, columns]`.
+pub fn conv(at: &Shape2d, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
+    conv_on(Isa::detect(), at, x, weight, bias)
+}
+
+/// [`conv`] on an instruction set.
+pub(super) fn conv_on(isa: Isa, at: &Shape2d, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
+    at.check(Some(x), Some(weight), None);
+    assert!(bias.is_none_or(|bias| bias.len() == at.filters), "the bias doesn't fit {at:?}");
+    let mut y = vec![0.0; at.output_len()];
+    if y.is_empty() || x.is_empty() {
+        let planes = y.chunks_exact_mut(at.pixels().max(1));
+        planes.enumerate().for_each(|(i, y)| y.fill(bias.map_or(0.0, |bias| bias[i % at.filters])));
+        return y;
+    }
+    let (channels, [rows, columns]) = (at.group_channels(), at.kernel);
+    let layer = Layer::new(isa, at.axes(), at.groups, channels, at.group_filters(), |group, filter, channel, i, j| {
+        weight[(((group * at.group_filters() + filter) * channels + channel) * rows + i) * columns + j]
+    });
+    y.par_chunks_exact_mut(at.filters * at.pixels()).enumerate().for_each_init(Scratch::default, |scratch, (n, y)| {
+        layer.run(&x[n * at.channels * at.plane()..][..at.channels * at.plane()], bias, y, scratch);
+    });
+    y
+}
+
+/// The gradient of [`conv`] by its input, of that by its output.
+pub fn conv_input_gradient(at: &Shape2d, weight: &[f32], dy: &[f32]) -> Vec<f32> {
+    conv_input_gradient_on(Isa::detect(), at, weight, dy)
+}
+
+/// [`conv_input_gradient`] on an instruction set.
+///
+/// Inputs a stride apart are read by the same taps: each such phase of the input is a convolution
+/// of the output's gradient, with a stride of 1.
+pub(super) fn conv_input_gradient_on(isa: Isa, at: &Shape2d, weight: &[f32], dy: &[f32]) -> Vec<f32> {
+    at.check(None, Some(weight), Some(dy));
+    let mut dx = vec![0.0; at.input_len()];
+    if dx.is_empty() || dy.is_empty() {
+        return dx;
+    }
+    let (channels, filters, [rows, columns]) = (at.group_channels(), at.group_filters(), at.kernel);
+    let axes = at.axes();
+    let phases: Vec<Option<Layer>> = (0..at.stride[0] * at.stride[1])
+        .map(|phase| {
+            let (down, i_of) = axes[0].adjoint(phase / at.stride[1]);
+            let (across, j_of) = axes[1].adjoint(phase % at.stride[1]);
+            let any = down.taps * across.taps * down.output * across.output > 0;
+            any.then(|| {
+                Layer::new(isa, [down, across], at.groups, filters, channels, |group, channel, filter, i, j| {
+                    let plane = (group * filters + filter) * channels + channel;
+                    weight[(plane * rows + i_of[i]) * columns + j_of[j]]
+                })
+            })
+        })
+        .collect();
+    let [size, dy_size] = [at.channels * at.plane(), at.filters * at.pixels()];
+    dx.par_chunks_exact_mut(size).zip(dy.par_chunks_exact(dy_size)).for_each_init(
+        || phases.iter().map(|_| Scratch::default()).collect::<Vec<_>>(),
+        |scratch, (dx, dy)| {
+            if let [Some(layer)] = &phases[..] {
+                return layer.run(dy, None, dx, &mut scratch[0]);
+            }
+            let parts = phases.iter().zip(scratch).map(|(layer, scratch)| {
+                let layer = layer.as_ref()?;
+                let mut part = std::mem::take(&mut scratch.result);
+                part.resize(layer.len(), 0.0);
+                layer.run(dy, None, &mut part, scratch);
+                scratch.result = part;
+                Some((layer, &scratch.result[..]))
+            });
+            scatter(isa, at, &parts.collect::<Vec<_>>(), dx);
+        },
+    );
+    dx
+}
+
+/// Puts each phase's gradient where it belongs in that of the input.
+fn scatter(isa: Isa, at: &Shape2d, parts: &[Option<(&Layer, &[f32])>], dx: &mut [f32]) {
+    let [down, across] = at.stride;
+    for (n, row) in dx.chunks_exact_mut(at.columns).enumerate() {
+        let (channel, y) = (n / at.rows, n % at.rows);
+        let of_phase = |phase: usize| {
+            parts[y % down * across + phase].map(|(layer, part)| {
+                let [rows, columns] = layer.output;
+                &part[(channel * rows + y / down) * columns..][..columns]
+            })
+        };
+        if across == 2
+            && let (Some(a), Some(b)) = (of_phase(0), of_phase(1))
+        {
+            join_columns(isa, [a, b], row);
+            continue;
+        }
+        for phase in 0..across {
+            for (dx, part) in row.iter_mut().skip(phase).step_by(across).zip(of_phase(phase).unwrap_or_default()) {
+                *dx = *part;
+            }
+        }
+    }
+}
+
+/// The gradient of [`conv`] by its bias, of that by its output.
+pub fn conv_bias_gradient(at: &Shape2d, dy: &[f32]) -> Vec<f32> {
+    at.check(None, None, Some(dy));
+    let (isa, pixels) = (Isa::detect(), at.pixels());
+    let sum = |filter: usize| {
+        let mut sum = 0.0;
+        let planes = dy.chunks_exact(pixels.max(1)).skip(filter).step_by(at.filters);
+        planes.for_each(|dy| add_elements(isa, dy, &mut sum));
+        sum as f32
+    };
+    (0..at.filters).into_par_iter().map(sum).collect()
+}
+
+/// What a thread needs from sample to sample.
+#[derive(Default)]
+struct Scratch {
+    planes: Vec<f32>,
+    split: Vec<f32>,
+    result: Vec<f32>,
+}
+
+/// A convolution, ready to be run sample by sample.
+struct Layer {
+    isa: Isa,
+    layout: Layout,
+    groups: Vec<Filters>,
+    /// Where each tap of each channel begins.
+    taps: Vec<usize>,
+    /// Elements of a group's input and output.
+    input: usize,
+    channels: usize,
+    filters: usize,
+    output: [usize; 2],
+}
+
+impl Layer {
+    /// `weight` is asked for a group, a filter, a channel of the group, and a tap's row and column.
+    fn new(
+        isa: Isa,
+        axes: [Axis; 2],
+        groups: usize,
+        channels: usize,
+        filters: usize,
+        weight: impl Fn(usize, usize, usize, usize, usize) -> f32,
+    ) -> Self {
+        let layout = Layout::new(axes, filters);
+        let plane = if layout.is_plain() { axes[0].input * axes[1].input } else { layout.plane };
+        let taps: Vec<usize> = (0..channels).flat_map(|c| layout.taps.iter().map(move |tap| c * plane + tap)).collect();
+        let (rows, window) = (axes[0].taps, layout.taps.len());
+        let groups = (0..groups)
+            .map(|group| {
+                Filters::new(isa, filters, taps.len(), |filter, tap| {
+                    let (channel, tap) = (tap / window, tap % window);
+                    weight(group, filter, channel, tap % rows, tap / rows)
+                })
+            })
+            .collect();
+        let (input, output) = (axes[0].input * axes[1].input, axes.map(|axis| axis.output));
+        Self { isa, layout, groups, taps, input: channels * input, channels, filters, output }
+    }
+
+    /// Elements of a sample's output.
+    fn len(&self) -> usize {
+        self.groups.len() * self.filters * self.output[0] * self.output[1]
+    }
+
+    /// Convolves a sample.
+    fn run(&self, x: &[f32], bias: Option<&[f32]>, y: &mut [f32], scratch: &mut Scratch) {
+        let (isa, layout) = (self.isa, &self.layout);
+        let y = y.chunks_exact_mut(self.filters * layout.runs.elements());
+        let plain = layout.is_plain();
+        scratch.planes.resize(if plain { 0 } else { self.channels * layout.plane }, 0.0);
+        for (group, ((filters, x), y)) in self.groups.iter().zip(x.chunks_exact(self.input)).zip(y).enumerate() {
+            let bias = bias.map(|bias| &bias[group * self.filters..][..self.filters]);
+            if plain {
+                convolve(isa, filters, x, &self.taps, layout.runs, bias, y);
+            } else {
+                layout.fill(isa, x, &mut scratch.planes, &mut scratch.split);
+                convolve(isa, filters, &scratch.planes, &self.taps, layout.runs, bias, y);
+            }
+        }
+    }
+}
