@@ -45,3 +45,4 @@ pub mod device;
 pub mod memory;
 pub mod metrics;
 pub mod session;
+pub mod train;

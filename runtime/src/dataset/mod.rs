@@ -130,6 +130,11 @@ impl Dataset {
         Ok(Self { inputs: inputs.to_vec(), source, path: PathBuf::new() })
     }
 
+    /// What the model wants of each input.
+    pub fn inputs(&self) -> &[InputSpec] {
+        &self.inputs
+    }
+
     /// The number of samples.
     pub fn len(&self) -> usize {
         match &self.source {
