@@ -2,5 +2,8 @@
 
 mod ahead;
 pub mod augment;
+pub mod checkpoint;
 pub mod loader;
+pub mod log;
 mod random;
+pub mod tensorboard;
