@@ -23,6 +23,26 @@ for mode in ("nearest", "linear", "cubic"):
             cases.op(f"{mode}_{coordinates}_{name}", "Resize", IMAGE, None, scales(*by), const=(2,), **kind)
         sizes = i64(1, 2, 7, 3)
         cases.op(f"{mode}_{coordinates}_sizes", "Resize", IMAGE, None, None, sizes, const=(3,), **kind)
+# Lengths at which the scale, a rounded quotient, decides which of two pixels is picked.
+for rounding, coordinates, old, new in (
+    ("round_prefer_ceil", "asymmetric", 7, 2),
+    ("round_prefer_ceil", "asymmetric", 7, 8),
+    ("round_prefer_floor", "asymmetric", 23, 14),
+    ("round_prefer_ceil", "half_pixel", 20, 6),
+    ("round_prefer_floor", "half_pixel", 14, 19),
+    ("round_prefer_floor", "pytorch_half_pixel", 18, 21),
+    ("floor", "align_corners", 13, 7),
+    ("floor", "half_pixel_symmetric", 24, 8),
+    ("floor", "half_pixel_symmetric", 23, 7),
+    ("ceil", "half_pixel_symmetric", 21, 3),
+    ("ceil", "tf_crop_and_resize", 21, 16),
+):
+    kind = {"mode": "nearest", "nearest_mode": rounding, "coordinate_transformation_mode": coordinates, "opset": 19}
+    row, name = np.arange(old, dtype=np.float32).reshape(1, old), f"{rounding}_{coordinates}_{old}_to_{new}"
+    region = np.array([0, 0.1, 1, 0.85], np.float32) if coordinates == "tf_crop_and_resize" else None
+    cases.op(name, "Resize", row, region, None, i64(1, new), const=(1, 3), **kind)
+    by = np.array([1, np.float32(new) / np.float32(old)], np.float32)
+    cases.op(f"{name}_scale", "Resize", row, region, by, const=(1, 2), **kind)
 for rounding in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"):
     for coordinates in ("half_pixel", "asymmetric"):
         kind = {"mode": "nearest", "nearest_mode": rounding, "coordinate_transformation_mode": coordinates}
@@ -40,11 +60,14 @@ for policy in ("not_larger", "not_smaller"):
     cases.op(policy, "Resize", IMAGE, None, None, i64(7, 9), const=(3,), keep_aspect_ratio_policy=policy, **SIZED)
 cases.op("opset10", "Resize", IMAGE, scales(2, 1.5), const=(1,), opset=10, mode="linear")
 cases.op("opset10_down", "Resize", IMAGE, scales(0.5, 0.6), const=(1,), opset=10, mode="linear")
+cases.op("opset10_nearest_down", "Resize", IMAGE, scales(0.6, 0.5), const=(1,), opset=10, mode="nearest")
 cases.op("opset9", "Upsample", IMAGE, scales(2, 3), const=(1,), opset=9, mode="nearest")
 cases.op("opset9_linear", "Upsample", IMAGE, scales(2, 3), const=(1,), opset=9, mode="linear")
 cases.op("opset7", "Upsample", IMAGE, opset=7, mode="nearest", scales=[1.0, 1.0, 2.0, 2.0])
 cases.op("nearest_i32", "Resize", rng.integers(0, 2**30, (1, 2, 4, 4), np.int32), None, scales(2, 1), const=(2,))
-cases.op("3d", "Resize", f32(rng, 1, 2, 3, 4, 3), None, np.array([1, 1, 2, 1.5, 1], np.float32), const=(2,), mode="linear")
+cases.op(
+    "3d", "Resize", f32(rng, 1, 2, 3, 4, 3), None, np.array([1, 1, 2, 1.5, 1], np.float32), const=(2,), mode="linear"
+)
 cases.op("to_one_pixel", "Resize", IMAGE, None, None, i64(1, 2, 1, 1), const=(3,), mode="linear",
          coordinate_transformation_mode="pytorch_half_pixel")
 cases.op("to_one_pixel_corners", "Resize", IMAGE, None, None, i64(1, 2, 1, 1), const=(3,), mode="linear",

@@ -136,12 +136,20 @@ impl Resize {
         })
     }
 
-    /// Upsample, and Resize of opset 10: x and scales, asymmetric, rounding down.
+    /// Upsample, and Resize of opset 10: x and scales, asymmetric, rounding down; rounding up where Resize shrinks.
     fn read_old(r: &mut Reader) -> Result<Self> {
         let mode = match r.string("mode", "nearest")?.as_str() {
             "nearest" => Interpolation::Nearest,
             "linear" | "bilinear" => Interpolation::Linear,
             other => return Err(Error::malformed(format!("mode {other}"))),
+        };
+        let shrinks = |s: &&[f32]| r.op_type == "Resize" && s.iter().any(|s| *s < 1.0);
+        let nearest = match r.second.floats.as_deref().filter(shrinks) {
+            Some(s) if mode == Interpolation::Nearest && s.iter().any(|s| *s > 1.0) => {
+                return Err(Error::unsupported("Resize of opset 10 that enlarges one axis and shrinks another"));
+            }
+            Some(_) => Nearest::Ceil,
+            None => Nearest::Floor,
         };
         match r.opt_floats("scales")? {
             Some(scales) => r.lift(2, Tensor::f32(&[scales.len()], &scales)),
@@ -149,7 +157,7 @@ impl Resize {
         }
         // Opset 11 wants it, be it empty.
         r.lift(1, Tensor::f32(&[0], &[]));
-        Ok(Self { mode, coordinates: Coordinates::Asymmetric, nearest: Nearest::Floor, ..Self::default() })
+        Ok(Self { mode, coordinates: Coordinates::Asymmetric, nearest, ..Self::default() })
     }
 
     /// The axes that the lists are for, counted from the front.

@@ -147,29 +147,43 @@ impl Axis {
         nearest(op.nearest, at).clamp(0.0, (self.from - 1) as f64) as usize
     }
 
-    /// Where output pixel `i` lies in the input. In `f32`, as ONNX Runtime does it, so that the
-    /// same pixels are picked.
+    /// Where output pixel `i` lies in the input. In `f32` but for one mode, as ONNX Runtime does it,
+    /// so that the same pixels are picked.
     fn coordinate(&self, mode: Coordinates, i: f32) -> f32 {
-        let (from, to, width) = (self.from as f32, self.to as f32, self.width);
+        let (from, to) = (self.from as f32, self.to as f32);
+        // A scale is a rounded quotient, so its product may miss a whole number.
+        let width = if (self.width - to).abs() <= to * f32::EPSILON { to } else { self.width };
         match mode {
             Coordinates::PytorchHalfPixel if self.to == 1 => 0.0,
             Coordinates::HalfPixel | Coordinates::PytorchHalfPixel => (i + 0.5) / self.scale - 0.5,
-            Coordinates::HalfPixelSymmetric => from / 2.0 * (1.0 - to / width) + (i + 0.5) / self.scale - 0.5,
+            Coordinates::HalfPixelSymmetric => {
+                let offset = from / 2.0 * (1.0 - to / (from * self.scale));
+                (f64::from(offset) + f64::from(i + 0.5) / f64::from(self.scale) - 0.5) as f32
+            }
             Coordinates::AlignCorners if width == 1.0 => 0.0,
             Coordinates::AlignCorners => i * (from - 1.0) / (width - 1.0),
             Coordinates::Asymmetric => i / self.scale,
             Coordinates::CropAndResize => {
-                let (start, end) = self.roi;
+                let ((start, end), last) = (self.roi, from - 1.0);
                 let middle = self.to == 1;
-                let share = if middle { 0.5 * (start + end) } else { start + i * (end - start) / (width - 1.0) };
-                share * (from - 1.0)
+                if middle {
+                    0.5 * (start + end) * last
+                } else {
+                    start * last + i * (end - start) * last / (width - 1.0)
+                }
             }
         }
     }
 }
 
+/// What is closer than this to the middle between two pixels lies there, as in ONNX Runtime.
+const TIE: f64 = 1e-6;
+
 fn nearest(mode: Nearest, v: f64) -> f64 {
+    let tie = (v - v.floor() - 0.5).abs() < TIE;
     match mode {
+        Nearest::RoundPreferFloor if tie => v.floor(),
+        Nearest::RoundPreferCeil if tie => v.ceil(),
         Nearest::RoundPreferFloor => (v - 0.5).ceil(),
         Nearest::RoundPreferCeil => (v + 0.5).floor(),
         Nearest::Floor => v.floor(),
