@@ -28,7 +28,9 @@ def unranked():
 
 
 def no_inputs():
-    return small.model([node("Identity", "c", "i"), node("Relu", "i", "y")], [], [("y", [4])], {"c": small.floats(1, 4)})
+    return small.model(
+        [node("Identity", "c", "i"), node("Relu", "i", "y")], [], [("y", [4])], {"c": small.floats(1, 4)}
+    )
 
 
 def empty_batch():
@@ -90,6 +92,16 @@ def test_missing_kernels_are_5_where_the_model_must_run(compress, tmp_path, op):
         said = compress(*args, code=5).err
         assert "model.onnx" in said and "node" in said
     assert listing(tmp_path) == before
+
+
+def test_made_up_inputs_that_do_not_suit_ask_for_data(compress, tmp_path):
+    """One pixel, which open axes become, is too small for the window: the model is fine."""
+    path, data = small.save(open_pictures(), tmp_path), tmp_path / "data.npz"
+    np.savez(data, x=small.floats(1, 4, 3, 9, 11))
+    for args in (["bench", path, "--runs", "1"], ["check", path, "--against", path]):
+        said = compress(*args, code=7).err
+        assert "made-up inputs" in said and "--data" in said and "node" in said
+        compress(*args, "--data", data)
 
 
 def test_long_chains_need_no_stack(compress, tmp_path):

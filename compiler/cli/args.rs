@@ -201,6 +201,9 @@ pub struct CheckArgs {
 pub struct BenchArgs {
     /// The ONNX model.
     pub model: PathBuf,
+    /// Data to run on, as for compressing; made up if there is none.
+    #[arg(long, value_name = "PATH")]
+    pub data: Option<PathBuf>,
     /// Timed runs.
     #[arg(long, value_name = "N", default_value_t = 50, allow_hyphen_values = true, value_parser = count(u32::MAX))]
     pub runs: usize,

@@ -2,7 +2,7 @@
 
 use crate::{
     args::BenchArgs,
-    data::{Samples, Sets},
+    data::{self, Samples, Sets},
     interrupt, measure,
     plan::{BackendPlan, DataPlan},
     terminal,
@@ -54,9 +54,10 @@ pub fn run(args: BenchArgs) -> Result<()> {
     let backend = first.open()?;
     let second = second.map(|device| Backend::open(device, "auto")).transpose()?;
     let model = onnx::read_with(&args.model, &args.read.clone().into())?;
-    let data = DataPlan { data: None, eval: None, preprocess: None };
+    let data = DataPlan { data: args.data.clone(), eval: args.data.clone(), preprocess: None };
     let sets = Sets::open(&data, &model.graph, 1, args.on.seed).map_err(|e| e.in_file(&args.model))?;
-    let time = |on: &Backend| time(&model, on, &sets.evaluation, &args).map_err(|e| e.in_file(&args.model));
+    let suited = |e| if sets.evaluation.synthetic { data::unsuited(e, &model.graph) } else { e };
+    let time = |on: &Backend| time(&model, on, &sets.evaluation, &args).map_err(|e| suited(e).in_file(&args.model));
     let (on, outputs, batch) = time(&backend)?;
     let reference = second.as_ref().map(time).transpose()?;
     let f = Figures {

@@ -3,7 +3,7 @@
 use crate::{
     args::CheckArgs,
     compress::{gates, verdict},
-    data::Sets,
+    data::{self, Sets},
     facts, measure,
     plan::{self, DataPlan, RunPlan},
     terminal,
@@ -28,8 +28,9 @@ pub fn run(args: CheckArgs) -> Result<()> {
     let quiet = run.quiet || run.json;
     let before = measure::session(&original.graph, &backend).map_err(|e| e.in_file(&args.against))?;
     let after = measure::session(&model.graph, &backend).map_err(|e| e.in_file(&args.model))?;
-    let accuracy =
-        measure::accuracy(&before, &after, &sets.evaluation, Kind::Data, quiet).map_err(|e| e.in_file(&args.model))?;
+    let suited = |e| if sets.evaluation.synthetic { data::unsuited(e, &original.graph) } else { e };
+    let accuracy = measure::accuracy(&before, &after, &sets.evaluation, Kind::Data, quiet)
+        .map_err(|e| suited(e).in_file(&args.model))?;
     let mut report = Report {
         schema: 1,
         input: facts::file(&args.against, &original),

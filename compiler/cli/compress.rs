@@ -147,17 +147,12 @@ fn measurable(plan: &CompressPlan, model: &Model, report: &mut Report) -> bool {
 /// inputs: that is a warning. With data or with INT8 it is an error.
 fn tolerate<T>(result: Result<T>, plan: &CompressPlan, g: &Graph, report: &mut Report) -> Result<Option<T>> {
     let given = plan.data.data.is_some() || plan.data.eval.is_some();
-    // What looks like a malformed model may only be one that made-up inputs don't suit.
-    let doubtful = |e: &Error| !given && e.kind() == Kind::Malformed && data::is_guesswork(g);
-    match result {
+    match result.map_err(|e| if given { e } else { data::unsuited(e, g) }) {
         Ok(value) => Ok(Some(value)),
-        Err(e) if given || !(doubtful(&e) || matches!(e.kind(), Kind::Unsupported | Kind::Data)) => Err(e),
+        Err(e) if given || !matches!(e.kind(), Kind::Unsupported | Kind::Data) => Err(e),
         Err(e) if plan.options.int8.is_none() => {
             report.warnings.push(format!("accuracy and speed were not measured: {e}"));
             Ok(None)
-        }
-        Err(e) if doubtful(&e) => {
-            Err(Error::data(format!("the model may not take made-up inputs: {e}")).help("give --data"))
         }
         Err(e) => Err(e),
     }

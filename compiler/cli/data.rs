@@ -2,7 +2,7 @@
 
 use crate::plan::DataPlan;
 use compress_compiler::{
-    error::{Error, Result},
+    error::{Error, Kind, Result},
     graph::Graph,
     node::NodeId,
     op::Op,
@@ -131,9 +131,18 @@ fn has_default(g: &Graph, n: NodeId) -> bool {
     matches!(g.op(n), Op::Input(i) if i.default.is_some())
 }
 
+/// What stopped a run of the model of `g` on made-up inputs: what looks like a malformed model may
+/// only be one that they don't suit.
+pub fn unsuited(e: Error, g: &Graph) -> Error {
+    if e.kind() != Kind::Malformed || !is_guesswork(g) {
+        return e;
+    }
+    Error::data(format!("the model may not take made-up inputs: {e}")).help("give --data")
+}
+
 /// Whether made-up inputs may be ones that the model can't take: some have axes of any size
 /// besides the batch, or are integers, such as indices.
-pub fn is_guesswork(g: &Graph) -> bool {
+fn is_guesswork(g: &Graph) -> bool {
     g.inputs().iter().map(|n| g.fact((*n).into())).any(|f| match f.dims() {
         Some(dims) => dims.iter().skip(1).any(|d| d.known().is_none()) || f.dtype.is_some_and(|d| !d.is_float()),
         None => true,
