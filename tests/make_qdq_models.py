@@ -6,8 +6,8 @@ Every model of COMPRESS_ZOO, by ONNX Runtime's static quantiser in several forma
 come out, not good ones. Each case has two data sets, one sample and, where the batch is open, three. A second case,
 `..._exposed`, has every quantised value as an output, to find out which layer is to blame.
 
-tests/executor.rs runs them on each of our engines. Models that a tool can't quantise are listed. What an earlier run left
-is kept if it came from the same models, tools and scripts.
+tests/executor.rs runs them on each of our engines. Models that a tool can't quantise are listed. What an earlier run
+left is kept if it came from the same models, tools and scripts.
 """
 
 import contextlib

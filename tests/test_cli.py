@@ -206,7 +206,9 @@ def test_disk_full_leaves_nothing(compress, tmp_path):
 def test_dry_run_writes_nothing(compress, mlp):
     (mlp.parent / "model.compressed.onnx").write_bytes(b"precious")
     before = listing(mlp.parent)
-    result = compress(mlp, "--int8", "--prune", "0.5", "--dry-run", "--report", mlp.parent / "r", "--dump-ir", mlp.parent / "ir")
+    result = compress(
+        mlp, "--int8", "--prune", "0.5", "--dry-run", "--report", mlp.parent / "r", "--dump-ir", mlp.parent / "ir"
+    )
     assert "prune" in result.out and "int8" in result.out and "model.compressed.onnx" in result.out
     assert listing(mlp.parent) == before
 

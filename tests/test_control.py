@@ -85,7 +85,9 @@ def test_branches_read_outer_values(compress, tmp_path):
 
 
 def test_a_known_condition_takes_its_branch(compress, tmp_path):
-    text = CHOICE.replace("bool c, ", "").replace("a = Add(x, w)", "c = Constant <value = bool {0}> ()\n    a = Add(x, w)")
+    text = CHOICE.replace("bool c, ", "").replace(
+        "a = Add(x, w)", "c = Constant <value = bool {0}> ()\n    a = Add(x, w)"
+    )
     after = check(compress, tmp_path, model(text), [{"x": X}])
     assert sorted(operators(after.graph)) == ["Add", "Neg", "Sub"]
     assert [o.name for o in after.graph.output] == ["y", "z"]
@@ -211,7 +213,8 @@ def test_functions_that_grow_without_a_bound_are_a_limit(compress, tmp_path):
     text = "main (float[n,3] x) => (float[n,3] y) { y = my.f0 (x) }\n"
     for i in range(40):
         call = f"my.f{i + 1}" if i < 39 else "Relu"
-        text += f'<domain: "my", opset_import: ["" : 17, "my" : 1]> f{i} (x) => (y) {{ t = {call}(x)\n y = {call}(t) }}\n'
+        body = f"{{ t = {call}(x)\n y = {call}(t) }}"
+        text += f'<domain: "my", opset_import: ["" : 17, "my" : 1]> f{i} (x) => (y) {body}\n'
     (tmp_path / "in.onnx").write_bytes(model(text, ', "my" : 1').SerializeToString())
     result = compress(tmp_path / "in.onnx", code=4)
     assert "functions stand for more than" in result.err

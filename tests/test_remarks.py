@@ -34,7 +34,9 @@ def test_nodes_keep_their_documentation(compress, tmp_path):
             node("Abs", "h", "a"),
             remarked(node("Frobnicate", "a", "f"), "doc of f"),
             helper.make_node("If", ["c"], ["y"], "y", then_branch=branch("t", "Exp"), else_branch=branch("e", "Neg")),
-            helper.make_node("If", ["true"], ["z"], "z", then_branch=branch("s", "Sin"), else_branch=branch("o", "Cos")),
+            helper.make_node(
+                "If", ["true"], ["z"], "z", then_branch=branch("s", "Sin"), else_branch=branch("o", "Cos")
+            ),
         ],
         [("x", [2, 3]), ("c", [], TensorProto.BOOL)],
         [("f", None), ("y", [2, 3]), ("z", [2, 3])],

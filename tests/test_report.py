@@ -38,7 +38,8 @@ def cnn(tmp_path):
 
 def test_schema(compress, cnn):
     result = compress(
-        cnn, "--int8", "--prune", "0.5", "--data", cnn.parent / "data.npz", "--max-size", "1GB", "--max-drop", "100%", "--json"
+        cnn, "--int8", "--prune", "0.5", "--data", cnn.parent / "data.npz",
+        "--max-size", "1GB", "--max-drop", "100%", "--json",
     )
     report = result.json()
     assert result.err == ""
@@ -86,7 +87,9 @@ def test_pruning_zeroes_the_fraction_asked_for(compress, cnn):
             assert 0 <= layer["sparsity"] <= 1
     # Without --prune-ends the first and the last layer are whole.
     compress(cnn, "--prune", "0.9", "--force")
-    zeros = {n: (w == 0).mean() for n, w in small.initializers(cnn.parent / "model.compressed.onnx").items() if w.ndim > 1}
+    zeros = {
+        n: (w == 0).mean() for n, w in small.initializers(cnn.parent / "model.compressed.onnx").items() if w.ndim > 1
+    }
     assert sorted(z > 0.5 for z in zeros.values()) == [False, False, True], zeros
 
 
@@ -114,7 +117,9 @@ def test_gates_that_hold(compress, cnn):
     gates = ["--max-drop", "100%", "--max-size", "30MB", "--min-speedup", "0.000001"]
     report = compress(cnn, "--eval", cnn.parent / "data.npz", *gates, "--json").json()
     assert [g["passed"] for g in report["gates"]] == [True] * 3
-    assert {g["name"]: g["limit"] for g in report["gates"]} == {"--max-drop": 1, "--max-size": 30e6, "--min-speedup": 1e-6}
+    assert {g["name"]: g["limit"] for g in report["gates"]} == {
+        "--max-drop": 1, "--max-size": 30e6, "--min-speedup": 1e-6
+    }
 
 
 def test_made_up_data_is_said_loudly(compress, cnn):

@@ -94,15 +94,24 @@ def endless_loop():
 BOMBS = {
     "expand": ([node("Expand", "one s", "big")], {"one": np.float32([1]), "s": ints(2**20, 2**16)}),
     "tile": ([node("Tile", "one s", "big")], {"one": np.float32([[1]]), "s": ints(2**20, 2**16)}),
-    "range": ([node("Range", "a b c", "i"), node("Cast", "i", "big", to=1)], dict(a=np.array(0), b=np.array(2**62), c=np.array(1))),
+    "range": (
+        [node("Range", "a b c", "i"), node("Cast", "i", "big", to=1)],
+        dict(a=np.array(0), b=np.array(2**62), c=np.array(1)),
+    ),
     "pad": ([node("Pad", "one s", "big")], {"one": np.float32([1]), "s": ints(2**34, 2**34)}),
     "pad_overflow": ([node("Pad", "one s", "big")], {"one": np.float32([1]), "s": ints(2**62, 2**62)}),
-    "resize": ([node("Resize", "one  s", "big")], {"one": np.ones((1, 1, 1, 1), np.float32), "s": np.float32([1, 1, 2**18, 2**18])}),
+    "resize": (
+        [node("Resize", "one  s", "big")],
+        {"one": np.ones((1, 1, 1, 1), np.float32), "s": np.float32([1, 1, 2**18, 2**18])},
+    ),
     "one_hot": (
         [node("OneHot", "i d v", "big")],
         {"i": ints(*range(1000)), "d": np.array(2**40), "v": np.float32([0, 1])},
     ),
-    "eye_like": ([node("EyeLike", "w", "e"), node("ConstantOfShape", "s", "f"), node("Add", "e f", "big")], {"w": np.ones((9, 9), np.float32), "s": ints(2**40)}),
+    "eye_like": (
+        [node("EyeLike", "w", "e"), node("ConstantOfShape", "s", "f"), node("Add", "e f", "big")],
+        {"w": np.ones((9, 9), np.float32), "s": ints(2**40)},
+    ),
 }
 # What is refused at sight (3), runs into a limit (4), or is written as it came (0).
 REFUSED = (0, 3, 4)

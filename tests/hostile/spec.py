@@ -252,7 +252,11 @@ NODES = [
     (33, "group_negative", conv(group=-3)),
     (33, "group_unfit", conv(group=2)),
     (33, "group_2_63", conv(group=2**63 - 1)),
-    (33, "groups_0_of_group_norm", one("GroupNormalization", "x c c", {"c": small.floats(1, 3)}, [1, 3, 4], num_groups=0)),
+    (
+        33,
+        "groups_0_of_group_norm",
+        one("GroupNormalization", "x c c", {"c": small.floats(1, 3)}, [1, 3, 4], num_groups=0),
+    ),
     (34, "softmax", one("Softmax", "x", axis=2)),
     (34, "concat", one("Concat", "x x", axis=-3)),
     (34, "gather", one("Gather", "x i", {"i": ints(0)}, axis=5)),
@@ -320,7 +324,9 @@ def calling(*functions):
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
 
     def make():
-        made = small.model([node("f", "x", "y", "the_call", domain="mine")], [("x", [2])], [("y", [2])], domains=[("mine", 1)])
+        made = small.model(
+            [node("f", "x", "y", "the_call", domain="mine")], [("x", [2])], [("y", [2])], domains=[("mine", 1)]
+        )
         for name, op in functions:
             inner = helper.make_node(op, ["a"], ["b"], domain="mine" if op in dict(functions) else "")
             made.functions.append(helper.make_function("mine", name, ["a"], ["b"], [inner], imports))

@@ -45,7 +45,11 @@ def control():
     body = helper.make_graph(
         [node("Identity", "going", "still"), node("Add", "state state", "next")],
         "body",
-        [value("i", TensorProto.INT64, []), value("going", TensorProto.BOOL, []), value("state", TensorProto.FLOAT, None)],
+        [
+            value("i", TensorProto.INT64, []),
+            value("going", TensorProto.BOOL, []),
+            value("state", TensorProto.FLOAT, None),
+        ],
         [value("still", TensorProto.BOOL, []), value("next", TensorProto.FLOAT, None)],
     )
     scan = helper.make_graph(
@@ -79,13 +83,15 @@ def runs(folder, _report):
 
 def sparse_initializer():
     made = small.mlp()
-    values, indices = numpy_helper.from_array(np.ones(1, np.float32), "s"), numpy_helper.from_array(np.zeros(1, np.int64), "i")
+    values = numpy_helper.from_array(np.ones(1, np.float32), "s")
+    indices = numpy_helper.from_array(np.zeros(1, np.int64), "i")
     made.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [4]))
     return made
 
 
 def sparse_attribute():
-    values, indices = numpy_helper.from_array(np.ones(1, np.float32), "s"), numpy_helper.from_array(np.zeros(1, np.int64), "i")
+    values = numpy_helper.from_array(np.ones(1, np.float32), "s")
+    indices = numpy_helper.from_array(np.zeros(1, np.int64), "i")
     sparse = helper.make_sparse_tensor(values, indices, [4])
     constant = helper.make_node("Constant", [], ["k"], name="odd", sparse_value=sparse)
     return small.model([constant, node("Add", "x k", "y")], [("x", [4])], [("y", [4])])
@@ -123,7 +129,13 @@ CASES = [
     bad(42, "unknown_attribute", UNKNOWN_ATTRIBUTE, 0, "odd", check=kept(UNKNOWN_ATTRIBUTE)),
     bad(42, "unknown_operator_to_int8", UNKNOWN, 5, "odd", "--int8"),
     bad(43, "unknown_domain", UNKNOWN_DOMAIN, 0, "odd", check=kept(UNKNOWN_DOMAIN)),
-    bad(43, "domain_not_imported", around(helper.make_node("F", ["h"], ["s"], name="odd", domain="far.away")), (0, 3), "odd"),
+    bad(
+        43,
+        "domain_not_imported",
+        around(helper.make_node("F", ["h"], ["s"], name="odd", domain="far.away")),
+        (0, 3),
+        "odd",
+    ),
     bad(43, "no_default_domain", foreign, 0, "odd"),
     bad(44, "if_loop_scan", control, 0, check=runs),
     bad(45, "sparse_initializer", sparse_initializer, 5),

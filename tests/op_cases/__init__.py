@@ -18,7 +18,9 @@ from . import (
 )
 from .build import FORMS, Case
 
-MODULES = (windows, linear, norm, pointwise, reduce, layout, shapes, index, resize, quant, sequence, integer, moving, sampling)
+MODULES = (
+    windows, linear, norm, pointwise, reduce, layout, shapes, index, resize, quant, sequence, integer, moving, sampling
+)
 
 
 def all_cases() -> list[Case]:

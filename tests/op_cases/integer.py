@@ -47,16 +47,38 @@ def qconv(name, data, weight, scale=np.float32(0.01), zero=np.int8(0), bias=Fals
 
 qconv("plain", (1, 3, 6, 6), (4, 3, 3, 3))
 qconv("bias", (2, 3, 6, 6), (4, 3, 3, 3), bias=True, pads=[1, 1, 1, 1])
-qconv("per_channel", (1, 3, 6, 6), (4, 3, 3, 3), np.array([0.01, 0.002, 0.03, 0.004], np.float32), zeros(0, 0, 0, 0, of=np.int8), True)
+qconv(
+    "per_channel",
+    (1, 3, 6, 6),
+    (4, 3, 3, 3),
+    np.array([0.01, 0.002, 0.03, 0.004], np.float32),
+    zeros(0, 0, 0, 0, of=np.int8),
+    True,
+)
 qconv("group", (1, 4, 6, 6), (6, 2, 3, 3), bias=True, group=2, strides=[2, 2])
 qconv("deep", (1, 200, 5, 5), (3, 200, 3, 3), np.float32(0.0003), bias=True)
 qconv("1d", (1, 3, 9), (4, 3, 3), bias=True)
 
 SCALES = np.float32(0.02), np.float32(0.003), np.float32(0.04)
 cases.op("plain", "QLinearMatMul", u8(4, 30), SCALES[0], ONE, u8(30, 5), SCALES[1], ONE, SCALES[2], np.uint8(99))
-cases.op("i8", "QLinearMatMul", i8(4, 30), SCALES[0], np.int8(3), i8(30, 5), SCALES[1], np.int8(-4), SCALES[2], np.int8(1))
-cases.op("batch", "QLinearMatMul", u8(2, 4, 9), SCALES[0], ONE, i8(2, 9, 5), SCALES[1], np.int8(0), SCALES[2], ONE, const=(3, 4, 5))
-cases.op("columns", "QLinearMatMul", u8(4, 9), SCALES[0], ONE, i8(9, 3), np.array([0.01, 0.02, 0.003], np.float32), zeros(1, 0, -2, of=np.int8),
+cases.op(
+    "i8", "QLinearMatMul", i8(4, 30), SCALES[0], np.int8(3), i8(30, 5), SCALES[1], np.int8(-4), SCALES[2], np.int8(1)
+)
+cases.op(
+    "batch",
+    "QLinearMatMul",
+    u8(2, 4, 9),
+    SCALES[0],
+    ONE,
+    i8(2, 9, 5),
+    SCALES[1],
+    np.int8(0),
+    SCALES[2],
+    ONE,
+    const=(3, 4, 5),
+)
+COLUMNS = np.array([0.01, 0.02, 0.003], np.float32)
+cases.op("columns", "QLinearMatMul", u8(4, 9), SCALES[0], ONE, i8(9, 3), COLUMNS, zeros(1, 0, -2, of=np.int8),
          SCALES[2], ONE, const=range(1, 8))  # fmt: skip
 
 cases.op("plain", "DynamicQuantizeLinear", f32(rng, 3, 4), outputs=3)

@@ -18,7 +18,9 @@ def channels(n=6):
 for opset in (18, 21):
     for groups in (1, 2, 3, 6):
         scale = channels(groups if opset < 21 else 6)
-        cases.op(f"groups_{groups}_{opset}", "GroupNormalization", X, *scale, opset=opset, num_groups=groups, const=(1, 2))
+        cases.op(
+            f"groups_{groups}_{opset}", "GroupNormalization", X, *scale, opset=opset, num_groups=groups, const=(1, 2)
+        )
 cases.op("epsilon", "GroupNormalization", X, *channels(), opset=21, num_groups=2, epsilon=0.5)
 cases.op("plain", "InstanceNormalization", X, *channels(), const=(1, 2))
 cases.op("one_axis", "InstanceNormalization", f32(rng, 2, 6, 9), *channels(), epsilon=0.1)

@@ -11,7 +11,9 @@ rng = np.random.default_rng(3)
 SIGNED = f32(rng, 2, 3, 5, scale=2)
 POSITIVE = np.abs(SIGNED) + np.float32(0.1)
 
-for op in ("Relu", "Sigmoid", "Tanh", "Exp", "Erf", "Neg", "Abs", "Sign", "Ceil", "Floor", "Round", "Sin", "Cos", "Softplus"):
+for op in (
+    "Relu", "Sigmoid", "Tanh", "Exp", "Erf", "Neg", "Abs", "Sign", "Ceil", "Floor", "Round", "Sin", "Cos", "Softplus"
+):
     cases.op("f32", op, SIGNED)
 for op in ("Log", "Sqrt", "Reciprocal"):
     cases.op("f32", op, POSITIVE)

@@ -22,7 +22,9 @@ cases.op("u8_zero", "QuantizeLinear", X, SCALE, np.uint8(0), const=(1, 2))
 cases.op("no_zero_point", "QuantizeLinear", X, SCALE, const=(1,))
 cases.op("saturates", "QuantizeLinear", X * 100, SCALE, np.int8(0), const=(1, 2))
 cases.op("ties", "QuantizeLinear", np.arange(-4, 5, dtype=np.float32) / 2, np.float32(1), np.int8(0), const=(1, 2))
-cases.op("ties_odd_zero", "QuantizeLinear", np.arange(-4, 5, dtype=np.float32) / 2, np.float32(1), np.uint8(7), const=(1, 2))
+cases.op(
+    "ties_odd_zero", "QuantizeLinear", np.arange(-4, 5, dtype=np.float32) / 2, np.float32(1), np.uint8(7), const=(1, 2)
+)
 cases.op("opset10", "QuantizeLinear", X, SCALE, np.uint8(3), const=(1, 2), opset=10)
 cases.op("per_axis", "QuantizeLinear", X, vector(0.1, 0.02, 0.3), np.array([0, 5, 128], np.uint8), const=(1, 2))
 cases.op("per_axis_last", "QuantizeLinear", X, vector(0.1, 0.02, 0.3, 1), np.zeros(4, np.int8), const=(1, 2), axis=-1)
@@ -46,7 +48,9 @@ cases.op("per_axis_last", "DequantizeLinear", U8, vector(0.1, 0.02, 0.3, 1), con
 cases.op("per_axis_first", "DequantizeLinear", I8, vector(0.1, 0.02), const=(1,), axis=0)
 cases.op("per_axis_bias", "DequantizeLinear", I32[0, :, 0], vector(0.1, 0.02, 0.3), const=(1,), axis=0)
 cases.op("all_inputs", "DequantizeLinear", U8, SCALE, np.uint8(9))
-cases.op("u16", "DequantizeLinear", rng.integers(0, 65535, (3, 4), np.uint16), SCALE, np.uint16(500), const=(1, 2), opset=21)
+cases.op(
+    "u16", "DequantizeLinear", rng.integers(0, 65535, (3, 4), np.uint16), SCALE, np.uint16(500), const=(1, 2), opset=21
+)
 
 
 def qdq(name, middle, feeds, constants, scale=np.float32(0.05), zero=np.uint8(120), **rest):

@@ -70,12 +70,16 @@ transposed("group", (1, 4, 5, 5), (4, 3, 3, 3), 6, group=2)
 transposed("depthwise", (1, 4, 5, 5), (4, 1, 2, 2), group=4, strides=[2, 2])
 transposed("1d", (1, 3, 9), (3, 2, 4), 2, strides=[2], pads=[1, 1])
 transposed("3d", (1, 2, 3, 4, 3), (2, 3, 2, 2, 2), 3, strides=[2, 2, 2])
-transposed("3d_pads", (1, 2, 3, 4, 3), (2, 3, 3, 2, 3), 3, strides=[2, 1, 2], pads=[1, 0, 0, 1, 1, 1], output_padding=[1, 0, 1])
+transposed(
+    "3d_pads", (1, 2, 3, 4, 3), (2, 3, 3, 2, 3), 3, strides=[2, 1, 2], pads=[1, 0, 0, 1, 1, 1], output_padding=[1, 0, 1]
+)
 transposed("same_upper", (1, 3, 5, 5), (3, 4, 3, 4), 4, strides=[2, 2], auto_pad="SAME_UPPER")
 transposed("same_lower", (1, 3, 5, 6), (3, 4, 4, 3), strides=[2, 3], auto_pad="SAME_LOWER")
 transposed("valid", (1, 3, 5, 5), (3, 4, 3, 3), auto_pad="VALID", strides=[2, 2])
 transposed("output_shape", (1, 3, 5, 5), (3, 4, 3, 3), 4, strides=[2, 2], output_shape=[10, 9])
-transposed("output_shape_upper", (1, 3, 5, 5), (3, 4, 4, 4), strides=[3, 2], output_shape=[13, 9], auto_pad="SAME_UPPER")
+transposed(
+    "output_shape_upper", (1, 3, 5, 5), (3, 4, 4, 4), strides=[3, 2], output_shape=[13, 9], auto_pad="SAME_UPPER"
+)
 transposed("pads_end", (1, 3, 5, 6), (3, 4, 4, 4), 4, strides=[2, 2], pads=[0, 1, 2, 3])
 transposed("opset7", (1, 3, 5, 5), (3, 4, 3, 3), 4, opset=7, kernel_shape=[3, 3])
 
@@ -111,10 +115,29 @@ pool("negative", (1, 3, 6, 6), [3, 3], pads=[1, 1, 1, 1], opset=12)
 pool("dilations", (1, 3, 11, 11), [3, 3], MAX, dilations=[2, 2])
 pool("dilations_pads", (1, 2, 11, 10), [3, 2], MAX, dilations=[2, 3], pads=[1, 1, 1, 1], strides=[2, 2])
 pool("dilations", (1, 3, 11, 11), [3, 3], AVERAGE, opset=19, dilations=[2, 2])
-pool("dilations_include", (1, 3, 11, 11), [3, 3], AVERAGE, opset=19, dilations=[2, 2], pads=[2, 2, 2, 2], count_include_pad=1)
+pool(
+    "dilations_include",
+    (1, 3, 11, 11),
+    [3, 3],
+    AVERAGE,
+    opset=19,
+    dilations=[2, 2],
+    pads=[2, 2, 2, 2],
+    count_include_pad=1,
+)
 pool("include_pad", (1, 3, 8, 8), [3, 3], AVERAGE, pads=[1, 1, 1, 1], count_include_pad=1)
 pool("include_pad_asymmetric", (1, 3, 8, 8), [3, 3], AVERAGE, pads=[2, 0, 1, 1], strides=[2, 2], count_include_pad=1)
-pool("include_pad_ceil", (1, 3, 8, 8), [3, 3], AVERAGE, pads=[1, 1, 1, 1], strides=[2, 2], ceil_mode=1, count_include_pad=1, opset=19)
+pool(
+    "include_pad_ceil",
+    (1, 3, 8, 8),
+    [3, 3],
+    AVERAGE,
+    pads=[1, 1, 1, 1],
+    strides=[2, 2],
+    ceil_mode=1,
+    count_include_pad=1,
+    opset=19,
+)
 pool("include_pad_same", (1, 3, 8, 8), [3, 3], AVERAGE, auto_pad="SAME_UPPER", strides=[2, 2], count_include_pad=1)
 pool("opset7", (1, 3, 8, 8), [2, 2], opset=7, strides=[2, 2])
 pool("all_negative", (1, 1, 4, 4), [2, 2], MAX, pads=[1, 1, 1, 1])

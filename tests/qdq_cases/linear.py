@@ -7,7 +7,9 @@ from .net import SATURATES, Cases, Net
 cases = Cases(102)
 
 
-def gemm(name, rows=3, k=20, columns=7, bias="int32", axis=True, trans=1, signed=False, after=(), quantised=True, **rest):
+def gemm(
+    name, rows=3, k=20, columns=7, bias="int32", axis=True, trans=1, signed=False, after=(), quantised=True, **rest
+):
     """Gemm of a quantised input and weight."""
     fused = rest.pop("fused", "QGemm")
     steps, why = rest.pop("steps", 0), rest.pop("why", "")

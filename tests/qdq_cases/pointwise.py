@@ -53,7 +53,9 @@ def with_itself():
         cases.add(f"{op.lower()}_with_itself", net, f"QLinear{op}")
 
 
-def unary(name, op, zeros=(117, 60), signed=False, shape=SHAPE, fused=(), steps=0, why="", scale=2.0, like=False, **attributes):
+def unary(
+    name, op, zeros=(117, 60), signed=False, shape=SHAPE, fused=(), steps=0, why="", scale=2.0, like=False, **attributes
+):
     """One operator between DQ and Q."""
     net = Net()
     q = net.quantize(net.input(cases.f32(*shape, scale=scale)), zero=zeros[0], signed=signed)
@@ -84,7 +86,9 @@ unary("softmax_channels", "Softmax", zeros=(117, 0), axis=1, fused=["QLinearSoft
 
 def clips():
     """Bounds on either side of what can be represented."""
-    for name, low, high, zero in (("relu6", 0, 6, 0), ("relu6_zero_117", 0, 6, 117), ("both", -1, 1.5, 117), ("idle", -99, 99, 117)):
+    for name, low, high, zero in (
+        ("relu6", 0, 6, 0), ("relu6_zero_117", 0, 6, 117), ("both", -1, 1.5, 117), ("idle", -99, 99, 117)
+    ):
         net = Net()
         x = net.qdq(net.input(cases.f32(*SHAPE, scale=3)))
         net.output(net.qdq(net.op("Clip", x, np.float32(low), np.float32(high)), zero=zero, scale=0.031))
