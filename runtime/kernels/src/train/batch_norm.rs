@@ -2,7 +2,7 @@
 //!
 //! Each channel is a task: its planes stay in the cache from pass to pass.
 
-use super::tile::Isa;
+use crate::Isa;
 use crate::multiversion::multiversion;
 use rayon::prelude::*;
 
@@ -158,6 +158,13 @@ const BLOCK: usize = 1 << 12;
 fn sums<const K: usize>(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> [f32; K]) -> [f64; K] {
     const LANES: usize = 64;
     let mut total = [0.0; K];
+    if a.len() < LANES {
+        for (a, b) in a.iter().zip(b) {
+            let values = f(*a, *b);
+            (0..K).for_each(|k| total[k] += f64::from(values[k]));
+        }
+        return total;
+    }
     for (a, b) in a.chunks(BLOCK).zip(b.chunks(BLOCK)) {
         let mut lanes = [[0.0f32; LANES]; K];
         let ((whole_a, rest_a), (whole_b, rest_b)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
@@ -172,8 +179,13 @@ fn sums<const K: usize>(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> [f32; K]) 
             let values = f(*a, *b);
             (0..K).for_each(|k| lanes[k][lane] += values[k]);
         }
-        for (total, lanes) in total.iter_mut().zip(&lanes) {
-            *total += lanes.iter().map(|&lane| f64::from(lane)).sum::<f64>();
+        for (total, lanes) in total.iter_mut().zip(&mut lanes) {
+            for width in [32, 16, 8, 4, 2, 1] {
+                for lane in 0..width {
+                    lanes[lane] += lanes[lane + width];
+                }
+            }
+            *total += f64::from(lanes[0]);
         }
     }
     total

@@ -2,8 +2,10 @@
 
 use super::Shape2d;
 use super::batch_norm::add_elements;
-use super::tile::{Filters, Isa, convolve, join_columns};
+use super::copy::{Aligned, join_columns};
+use super::tile::{Filters, Start, convolve};
 use super::unroll::{Axis, Layout};
+use crate::Isa;
 use rayon::prelude::*;
 
 /// The convolution of `x` with `weight`: `[filters, channels / groups, rows, columns]`.
@@ -25,9 +27,12 @@ pub(super) fn conv_on(isa: Isa, at: &Shape2d, x: &[f32], weight: &[f32], bias: O
     let layer = Layer::new(isa, at.axes(), at.groups, channels, at.group_filters(), |group, filter, channel, i, j| {
         weight[(((group * at.group_filters() + filter) * channels + channel) * rows + i) * columns + j]
     });
-    y.par_chunks_exact_mut(at.filters * at.pixels()).enumerate().for_each_init(Scratch::default, |scratch, (n, y)| {
-        layer.run(&x[n * at.channels * at.plane()..][..at.channels * at.plane()], bias, y, scratch);
-    });
+    y.par_chunks_exact_mut(at.filters * at.pixels()).enumerate().for_each_init(
+        || layer.scratch(),
+        |scratch, (n, y)| {
+            layer.run(&x[n * at.channels * at.plane()..][..at.channels * at.plane()], bias, y, scratch);
+        },
+    );
     y
 }
 
@@ -63,13 +68,13 @@ pub(super) fn conv_input_gradient_on(isa: Isa, at: &Shape2d, weight: &[f32], dy:
         .collect();
     let [size, dy_size] = [at.channels * at.plane(), at.filters * at.pixels()];
     dx.par_chunks_exact_mut(size).zip(dy.par_chunks_exact(dy_size)).for_each_init(
-        || phases.iter().map(|_| Scratch::default()).collect::<Vec<_>>(),
+        || phases.iter().map(|layer| layer.as_ref().map(Layer::scratch)).collect::<Vec<_>>(),
         |scratch, (dx, dy)| {
-            if let [Some(layer)] = &phases[..] {
-                return layer.run(dy, None, dx, &mut scratch[0]);
+            if let ([Some(layer)], [Some(scratch)]) = (&phases[..], &mut scratch[..]) {
+                return layer.run(dy, None, dx, scratch);
             }
             let parts = phases.iter().zip(scratch).map(|(layer, scratch)| {
-                let layer = layer.as_ref()?;
+                let (layer, scratch) = layer.as_ref().zip(scratch.as_mut())?;
                 let mut part = std::mem::take(&mut scratch.result);
                 part.resize(layer.len(), 0.0);
                 layer.run(dy, None, &mut part, scratch);
@@ -121,22 +126,29 @@ pub fn conv_bias_gradient(at: &Shape2d, dy: &[f32]) -> Vec<f32> {
 }
 
 /// What a thread needs from sample to sample.
-#[derive(Default)]
 struct Scratch {
-    planes: Vec<f32>,
+    planes: Aligned,
     split: Vec<f32>,
     result: Vec<f32>,
 }
+
+/// Elements of unrolled planes, and of weights, that channels of a block have at most: as many as
+/// stay in the cache while tiles go over them again and again.
+const UNROLLED: usize = 1 << 16;
+const WEIGHTS: usize = 1 << 17;
 
 /// A convolution, ready to be run sample by sample.
 struct Layer {
     isa: Isa,
     layout: Layout,
-    groups: Vec<Filters>,
-    /// Where each tap of each channel begins.
+    /// Of each group the filters' weights, by blocks of channels.
+    groups: Vec<Vec<Filters>>,
+    /// Where each tap of a block's channels begins.
     taps: Vec<usize>,
-    /// Elements of a group's input and output.
-    input: usize,
+    /// Channels of a block.
+    block: usize,
+    /// Elements of an input plane.
+    plane: usize,
     channels: usize,
     filters: usize,
     output: [usize; 2],
@@ -154,18 +166,21 @@ impl Layer {
     ) -> Self {
         let layout = Layout::new(axes, filters);
         let plane = if layout.is_plain() { axes[0].input * axes[1].input } else { layout.plane };
-        let taps: Vec<usize> = (0..channels).flat_map(|c| layout.taps.iter().map(move |tap| c * plane + tap)).collect();
         let (rows, window) = (axes[0].taps, layout.taps.len());
-        let groups = (0..groups)
-            .map(|group| {
-                Filters::new(isa, filters, taps.len(), |filter, tap| {
-                    let (channel, tap) = (tap / window, tap % window);
+        let block = (UNROLLED / plane).min(WEIGHTS / (filters * window)).clamp(1, channels);
+        let taps = (0..block).flat_map(|c| layout.taps.iter().map(move |tap| c * plane + tap)).collect();
+        let blocks = |group| {
+            let filters_of = |first: usize| {
+                Filters::new(isa, filters, block.min(channels - first) * window, |filter, tap| {
+                    let (channel, tap) = (first + tap / window, tap % window);
                     weight(group, filter, channel, tap % rows, tap / rows)
                 })
-            })
-            .collect();
-        let (input, output) = (axes[0].input * axes[1].input, axes.map(|axis| axis.output));
-        Self { isa, layout, groups, taps, input: channels * input, channels, filters, output }
+            };
+            (0..channels).step_by(block).map(filters_of).collect()
+        };
+        let groups = (0..groups).map(blocks).collect();
+        let (plane, output) = (axes[0].input * axes[1].input, axes.map(|axis| axis.output));
+        Self { isa, layout, groups, taps, block, plane, channels, filters, output }
     }
 
     /// Elements of a sample's output.
@@ -173,19 +188,27 @@ impl Layer {
         self.groups.len() * self.filters * self.output[0] * self.output[1]
     }
 
+    fn scratch(&self) -> Scratch {
+        let len = if self.layout.is_plain() { 0 } else { self.block * self.layout.plane };
+        Scratch { planes: Aligned::zeros(len), split: vec![], result: vec![] }
+    }
+
     /// Convolves a sample.
     fn run(&self, x: &[f32], bias: Option<&[f32]>, y: &mut [f32], scratch: &mut Scratch) {
         let (isa, layout) = (self.isa, &self.layout);
         let y = y.chunks_exact_mut(self.filters * layout.runs.elements());
-        let plain = layout.is_plain();
-        scratch.planes.resize(if plain { 0 } else { self.channels * layout.plane }, 0.0);
-        for (group, ((filters, x), y)) in self.groups.iter().zip(x.chunks_exact(self.input)).zip(y).enumerate() {
-            let bias = bias.map(|bias| &bias[group * self.filters..][..self.filters]);
-            if plain {
-                convolve(isa, filters, x, &self.taps, layout.runs, bias, y);
-            } else {
-                layout.fill(isa, x, &mut scratch.planes, &mut scratch.split);
-                convolve(isa, filters, &scratch.planes, &self.taps, layout.runs, bias, y);
+        let groups = self.groups.iter().zip(x.chunks_exact(self.channels * self.plane));
+        for (group, ((blocks, x), y)) in groups.zip(y).enumerate() {
+            let mut start = bias.map_or(Start::Zero, |bias| Start::Bias(&bias[group * self.filters..][..self.filters]));
+            for (filters, x) in blocks.iter().zip(x.chunks(self.block * self.plane)) {
+                let taps = &self.taps[..filters.taps()];
+                if layout.is_plain() {
+                    convolve(isa, filters, x, taps, layout.runs, start, y);
+                } else {
+                    layout.fill(isa, x, &mut scratch.planes, &mut scratch.split);
+                    convolve(isa, filters, &scratch.planes, taps, layout.runs, start, y);
+                }
+                start = Start::Sums;
             }
         }
     }

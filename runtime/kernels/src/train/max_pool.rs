@@ -1,7 +1,8 @@
 //! Maximum pools, and their gradients.
 
 use super::Shape2d;
-use super::tile::Isa;
+use super::unroll::Axis;
+use crate::Isa;
 use crate::multiversion::multiversion;
 use rayon::prelude::*;
 
@@ -27,7 +28,7 @@ pub fn max_pool(at: &Shape2d, output: [usize; 2], x: &[f32]) -> (Vec<f32>, Vec<u
         if is_halved {
             halve(isa, at.columns, output, x, y, winners);
         } else {
-            pool(at, output, x, y, winners);
+            pool(isa, at.axes(), output, x, y, winners);
         }
     });
     (y, winners)
@@ -65,29 +66,33 @@ impl Shape2d {
     }
 }
 
-/// Pools a plane.
-fn pool(at: &Shape2d, [_, columns]: [usize; 2], x: &[f32], y: &mut [f32], winners: &mut [u32]) {
-    for (row, (y, winners)) in y.chunks_exact_mut(columns).zip(winners.chunks_exact_mut(columns)).enumerate() {
-        for (column, (y, winner)) in y.iter_mut().zip(winners).enumerate() {
-            let of_axis = |axis: usize, output: usize, input: usize| {
-                (0..at.kernel[axis])
-                    .map(move |tap| output * at.stride[axis] + tap * at.dilation[axis])
-                    .filter_map(move |padded| padded.checked_sub(at.pads[axis].0).filter(|&i| i < input))
-            };
-            for i in of_axis(0, row, at.rows) {
-                for j in of_axis(1, column, at.columns) {
-                    let index = i * at.columns + j;
-                    let v = x[index];
-                    if v > *y || v.is_nan() && !y.is_nan() || *winner == NOWHERE {
-                        (*y, *winner) = (v, index as u32);
-                    }
+multiversion! {
+    /// Pools a plane, tap by tap.
+    fn pool(isa: Isa, axes: [Axis; 2], output: [usize; 2], x: &[f32], y: &mut [f32], winners: &mut [u32]) {
+        let width = axes[1].input;
+        let lines = y.chunks_exact_mut(output[1]).zip(winners.chunks_exact_mut(output[1]));
+        for (row, (y, winners)) in lines.enumerate() {
+            for (i, j) in (0..axes[0].taps).flat_map(|i| (0..axes[1].taps).map(move |j| (i, j))) {
+                let line = (row * axes[0].stride + i * axes[0].dilation).checked_add_signed(axes[0].first);
+                let Some(line) = line.filter(|&line| line < axes[0].input) else { continue };
+                let first = (j * axes[1].dilation) as isize + axes[1].first;
+                let columns = axes[1].inside(first, output[1]);
+                if columns.is_empty() {
+                    continue;
+                }
+                // Inside: it isn't negative.
+                let from = line * width + (first + (columns.start * axes[1].stride) as isize) as usize;
+                let stride = axes[1].stride;
+                let results = y[columns.clone()].iter_mut().zip(&mut winners[columns]);
+                for (n, ((y, winner), v)) in results.zip(x[from..].iter().step_by(stride)).enumerate() {
+                    let wins = (*v > *y) | (v.is_nan() & !y.is_nan()) | (*winner == NOWHERE);
+                    *y = if wins { *v } else { *y };
+                    *winner = if wins { (from + n * stride) as u32 } else { *winner };
                 }
             }
         }
     }
-}
 
-multiversion! {
     /// Pools a plane by squares of four.
     fn halve(isa: Isa, width: usize, output: [usize; 2], x: &[f32], y: &mut [f32], winners: &mut [u32]) {
         let columns = output[1];

@@ -10,6 +10,8 @@
 
 mod batch_norm;
 mod conv;
+mod copy;
+mod correlate;
 mod max_pool;
 #[cfg(test)]
 mod tests;

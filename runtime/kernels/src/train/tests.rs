@@ -1,8 +1,8 @@
 //! Every kernel against plain loops, on every instruction set, and every gradient against
 //! differences of these.
 
-use super::tile::Isa;
 use super::*;
+use crate::Isa;
 use proptest::{prelude::*, test_runner::RngSeed};
 
 /// Calls `f` with the indices of input, weight and output of every product.

@@ -6,7 +6,9 @@
 //! their remainder, so that this stays true. Where there are too few filters for so many copies,
 //! a plane is copied once, with its padding, and read line by line.
 
-use super::tile::{Isa, Runs, copy_rows, split_columns};
+use super::copy::{copy_rows, split_columns};
+use super::tile::Runs;
+use crate::Isa;
 use std::ops::Range;
 
 /// One axis of a window: output `o` and tap `t` meet at input `o * stride + t * dilation + first`,
@@ -28,7 +30,7 @@ impl Axis {
     }
 
     /// Which of `count` positions, a stride apart, the first at `first`, are in the input.
-    fn inside(&self, first: isize, count: usize) -> Range<usize> {
+    pub fn inside(&self, first: isize, count: usize) -> Range<usize> {
         let up_to = |end: isize| ((end - first).max(0) as usize).div_ceil(self.stride).min(count);
         let start = up_to(0);
         start..up_to(self.input as isize).max(start)
@@ -145,16 +147,28 @@ impl Layout {
                     // Both are inside: neither is negative.
                     let row = (first_row + (lines_inside.start * stride) as isize) as usize;
                     let column = (first.div_euclid(by as isize) + columns.start as isize) as usize;
-                    copy_rows(
-                        isa,
-                        &source[row * width + column..],
-                        stride * width,
-                        &mut to[(r * lines + lines_inside.start) * self.width + columns.start..],
-                        self.width,
-                        [lines_inside.len(), columns.len()],
-                    );
+                    let source = &source[row * width + column..];
+                    let to = &mut to[(r * lines + lines_inside.start) * self.width + columns.start..];
+                    let size = [lines_inside.len(), columns.len()];
+                    if stride == 1 && width == self.width {
+                        copy_at_once(source, to, width, size);
+                    } else {
+                        copy_rows(isa, source, stride * width, to, self.width, size);
+                    }
                 }
             }
+        }
+    }
+}
+
+/// Copies rows of `width` elements, of which `columns` are wanted, with what is between them, and
+/// makes that 0.
+fn copy_at_once(from: &[f32], to: &mut [f32], width: usize, [rows, columns]: [usize; 2]) {
+    let len = (rows - 1) * width + columns;
+    to[..len].copy_from_slice(&from[..len]);
+    for column in columns..width {
+        for row in 0..rows - 1 {
+            to[row * width + column] = 0.0;
         }
     }
 }

@@ -1,8 +1,10 @@
 //! The gradient of convolutions by their weight.
 
 use super::Shape2d;
-use super::tile::{Isa, correlate};
+use super::copy::Aligned;
+use super::correlate::{Panels, correlate};
 use super::unroll::Layout;
+use crate::Isa;
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -88,13 +90,22 @@ impl Gradient<'_> {
         let (filters, pixels) = (at.group_filters(), at.pixels());
         let size = |block: &Range<usize>| filters * block.len() * at.taps();
         let mut all = vec![0.0; blocks.iter().map(|(_, block)| size(block)).sum()];
-        let (mut unrolled, mut split) = (vec![], vec![]);
+        let most = blocks.iter().map(|(_, block)| block.len()).max().unwrap_or(0);
+        let room = if layout.is_plain() { 0 } else { most * self.together * self.plane };
+        let (mut unrolled, mut split) = (Aligned::zeros(room), vec![]);
+        let mut panels = Panels::new(self.together, filters, layout.runs);
         for first in samples.clone().step_by(self.together) {
             let together = first..(first + self.together).min(samples.end);
             let mut rest = &mut all[..];
+            let mut packed = None;
             for (group, block) in blocks {
                 let (sums, others) = rest.split_at_mut(size(block));
                 rest = others;
+                if packed.replace(group) != Some(group) {
+                    let dy = &self.dy[(first * at.filters + group * filters) * pixels..];
+                    let steps = [at.filters * pixels, pixels];
+                    panels.pack(self.isa, dy, [together.len(), filters], steps, layout.runs);
+                }
                 let planes = |n: usize| {
                     let channel = n * at.channels + group * at.group_channels() + block.start;
                     &self.x[channel * at.plane()..]
@@ -105,25 +116,12 @@ impl Gradient<'_> {
                     (planes(first), at.channels * at.plane())
                 } else {
                     let step = block.len() * self.plane;
-                    unrolled.resize(step * together.len(), 0.0);
                     for (n, to) in together.clone().zip(unrolled.chunks_exact_mut(step)) {
                         layout.fill(self.isa, &planes(n)[..block.len() * at.plane()], to, &mut split);
                     }
                     (&unrolled[..], step)
                 };
-                let dy = &self.dy[(first * at.filters + group * filters) * pixels..];
-                correlate(
-                    self.isa,
-                    together.len(),
-                    dy,
-                    [at.filters * pixels, pixels],
-                    filters,
-                    x,
-                    step,
-                    &taps,
-                    layout.runs,
-                    sums,
-                );
+                correlate(self.isa, &panels, x, step, &taps, layout.runs, sums);
             }
         }
         all
