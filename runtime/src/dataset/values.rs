@@ -114,12 +114,26 @@ pub(super) struct Values {
     /// Bytes of a stored colour plane, when red and blue trade places.
     swap: Option<usize>,
     plane: usize,
+    /// What each byte becomes, for each mean and std; empty unless bytes become `f32`.
+    table: Vec<[[u8; 4]; 256]>,
 }
 
 impl Values {
     /// For samples of `shape` (as [`fit`] gave it) stored as `from`. `picture` says that a stored
     /// byte is a brightness, which becomes 0 to 1 even when nothing is asked for.
     pub(super) fn new(
+        spec: &InputSpec,
+        stacked: bool,
+        from: DType,
+        shape: &[usize],
+        preprocess: Option<&Preprocess>,
+        picture: bool,
+    ) -> Result<Self> {
+        let values = Self::computed(spec, stacked, from, shape, preprocess, picture)?;
+        Ok(Self { table: values.tabulated(), ..values })
+    }
+
+    fn computed(
         spec: &InputSpec,
         stacked: bool,
         from: DType,
@@ -144,6 +158,7 @@ impl Values {
             std: vec![1.0],
             swap: None,
             plane: shape.iter().skip(axis + 1).product(),
+            table: Vec::new(),
         };
         if to.is_float() && picture {
             values.scale = 255.0;
@@ -173,6 +188,25 @@ impl Values {
         values.mean = widen(&p.mean, 0.0);
         values.std = widen(&p.std, 1.0);
         Ok(values)
+    }
+
+    /// The table of bytes, unless one of them becomes too large a value, which only samples that
+    /// have it are refused for.
+    fn tabulated(&self) -> Vec<[[u8; 4]; 256]> {
+        if (self.from, self.to) != (DType::U8, DType::F32) {
+            return Vec::new();
+        }
+        let bytes: [u8; 256] = std::array::from_fn(|byte| byte as u8);
+        let one = |channel: usize| {
+            let mut out = [[0; 4]; 256];
+            self.convert_run(0..256, self.of(channel), &bytes, out.as_flattened_mut()).ok().map(|()| out)
+        };
+        (0..self.mean.len().max(self.std.len())).map(one).collect::<Option<_>>().unwrap_or_default()
+    }
+
+    /// The mean and std of a channel.
+    fn of(&self, channel: usize) -> (f64, f64) {
+        (self.mean[channel % self.mean.len()], self.std[channel % self.std.len()])
     }
 
     /// Converts one sample; an `Err` says what is wrong with it. `stored` is spoiled.
@@ -207,10 +241,15 @@ impl Values {
         let run = if per_channel > 1 { self.plane } else { elements };
         for start in (0..elements).step_by(run.max(1)) {
             let channel = start / run.max(1) % per_channel;
-            let mean = self.mean[channel % self.mean.len()];
-            let std = self.std[channel % self.std.len()];
             let end = (start + run).min(elements);
-            self.convert_run(start..end, (mean, std), stored, out)?;
+            match self.table.get(channel) {
+                Some(table) => {
+                    for (byte, out) in stored[start..end].iter().zip(out.as_chunks_mut().0[start..end].iter_mut()) {
+                        *out = table[usize::from(*byte)];
+                    }
+                }
+                None => self.convert_run(start..end, self.of(channel), stored, out)?,
+            }
         }
         Ok(())
     }
@@ -304,5 +343,34 @@ pub(super) fn write_floats(dtype: DType, values: &[f64], out: &mut [u8]) -> bool
             let v = v as f32;
             (v.is_finite(), v.to_le_bytes())
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::spec;
+    use super::*;
+
+    #[test]
+    fn looked_up_bytes_are_the_computed_ones() {
+        let spec = spec("x", &[None, Some(3), Some(9), Some(33)]);
+        for text in ["imagenet", "scale=1,mean=3", "bgr,std=0.1:0.2:0.3", "scale=0.001"] {
+            let preprocess = text.parse().unwrap();
+            let make = |new: fn(_, _, _, _, _, _) -> Result<Values>| {
+                let values = new(&spec, true, DType::U8, &[3, 9, 33][..], Some(&preprocess), true).unwrap();
+                let mut stored: Vec<u8> = (0..891).map(|i| (i * 7) as u8).collect();
+                let mut out = vec![0; 891 * 4];
+                values.convert(&mut stored, &mut out).unwrap();
+                (values.table.len(), out)
+            };
+            let (looked_up, computed) = (make(Values::new), make(Values::computed));
+            assert!(looked_up.0 > 0 && computed.0 == 0 && looked_up.1 == computed.1, "{text}");
+        }
+        // The byte 255 is too large, so there is no table, and only samples with it are refused.
+        let narrow = "scale=1e-37".parse().unwrap();
+        let values = Values::new(&spec, true, DType::U8, &[3, 9, 33], Some(&narrow), true).unwrap();
+        let mut out = vec![0; 891 * 4];
+        assert!(values.convert(&mut vec![1; 891], &mut out).is_ok());
+        assert!(values.convert(&mut vec![255; 891], &mut out).is_err());
     }
 }
