@@ -46,7 +46,7 @@ impl Random {
 
     /// One of `0..n`, each as likely; `n` is not zero.
     pub(super) fn below(&mut self, n: usize) -> usize {
-        (u128::from(self.0.next_u64()) * n as u128 >> 64) as usize
+        ((u128::from(self.0.next_u64()) * n as u128) >> 64) as usize
     }
 
     /// Between zero and one, and neither.
