@@ -8,8 +8,9 @@ use crate::{
     attr::Attr,
     error::{Error, Result},
     ops::control::Body,
+    tensor::{DType, Tensor},
 };
-use onnx_protobuf::{AttributeProto, GraphProto, attribute_proto::AttributeType as Type};
+use onnx_protobuf::{AttributeProto, GraphProto, NodeProto, attribute_proto::AttributeType as Type};
 
 /// Our form of an attribute.
 ///
@@ -109,4 +110,27 @@ pub fn write(
     };
     a.type_ = kind.into();
     Ok(a)
+}
+
+/// The tensor of a Constant node.
+///
+/// # Errors
+/// Unsupported for what we have no tensor type for; malformed when it has no value, or two.
+pub fn constant(node: &NodeProto, source: &Source) -> Result<Tensor> {
+    let mut tensor = None;
+    for a in &node.attribute {
+        let (name, attr) = read(AttributeProto::clone(a), source)?;
+        let t = match (name.as_str(), attr) {
+            ("value", Attr::Tensor(t)) => t,
+            ("value_float", Attr::Float(v)) => Tensor::f32(&[], &[v]),
+            ("value_floats", Attr::Floats(v)) => Tensor::f32(&[v.len()], &v),
+            ("value_int", Attr::Int(v)) => Tensor::ints(DType::I64, &[], &[v]),
+            ("value_ints", Attr::Ints(v)) => Tensor::i64s(&v),
+            _ => return Err(Error::unsupported(format!("Constant with attribute `{name}`"))),
+        };
+        if tensor.replace(t).is_some() {
+            return Err(Error::malformed("a Constant with two values"));
+        }
+    }
+    tensor.ok_or_else(|| Error::malformed("a Constant without a value"))
 }

@@ -1,6 +1,8 @@
 //! From ONNX's nodes to a graph: names become edges, subgraphs become bodies, functions are
 //! replaced by what they stand for.
 
+mod quantised;
+
 use super::{
     arity, attribute, functions,
     functions::Functions,
@@ -20,7 +22,7 @@ use crate::{
     tensor::{DType, Tensor},
     value::{Dim, Fact},
 };
-use onnx_protobuf::{AttributeProto, GraphProto, NodeProto, TypeProto};
+use onnx_protobuf::{GraphProto, NodeProto, TypeProto};
 use std::collections::{HashMap, HashSet};
 
 /// Builds one graph.
@@ -232,6 +234,9 @@ impl<'a> Importer<'a> {
         if let Some(function) = self.functions.of(node) {
             return self.call(function, node);
         }
+        if self.quantised(node, declared)? {
+            return Ok(());
+        }
         let standard = opset::is_default(&node.domain);
         if standard && node.op_type == "Constant" {
             let ([], [name]) = (&node.input[..], &node.output[..]) else {
@@ -243,7 +248,7 @@ impl<'a> Importer<'a> {
             };
             let name = name.clone();
             // What we have no tensor type for (strings, sparse) stays opaque below.
-            match constant(node, self.source) {
+            match attribute::constant(node, self.source) {
                 Ok(t) => return self.constant(&name, t),
                 Err(e) if e.kind() == Kind::Unsupported => {}
                 Err(e) => return Err(e),
@@ -476,24 +481,4 @@ impl<'a> Importer<'a> {
 struct Declared {
     facts: HashMap<String, Fact>,
     outputs: HashSet<String>,
-}
-
-/// The tensor of a Constant node.
-fn constant(node: &NodeProto, source: &Source) -> Result<Tensor> {
-    let mut tensor = None;
-    for a in &node.attribute {
-        let (name, attr) = attribute::read(AttributeProto::clone(a), source)?;
-        let t = match (name.as_str(), attr) {
-            ("value", Attr::Tensor(t)) => t,
-            ("value_float", Attr::Float(v)) => Tensor::f32(&[], &[v]),
-            ("value_floats", Attr::Floats(v)) => Tensor::f32(&[v.len()], &v),
-            ("value_int", Attr::Int(v)) => Tensor::ints(DType::I64, &[], &[v]),
-            ("value_ints", Attr::Ints(v)) => Tensor::i64s(&v),
-            _ => return Err(Error::unsupported(format!("Constant with attribute `{name}`"))),
-        };
-        if tensor.replace(t).is_some() {
-            return Err(Error::malformed("a Constant with two values"));
-        }
-    }
-    tensor.ok_or_else(|| Error::malformed("a Constant without a value"))
 }

@@ -1,0 +1,192 @@
+//! Operators on codes: what ONNX Runtime's quantiser writes as QLinearConv, QLinearAdd and so on is read as what it
+//! means, DequantizeLinear before the operator on floats and QuantizeLinear behind it.
+//!
+//! QLinearConv and QLinearMatMul, which are ONNX's own, stay where that would not be exact: where the weight is none, or
+//! not around zero, or too little is known of the input, so that they would be multiplied as floats.
+
+use super::{Declared, Importer};
+use crate::{
+    error::Result,
+    onnx::opset,
+    tensor::{DType, Tensor},
+};
+use onnx_protobuf::{AttributeProto, NodeProto};
+
+/// The opset that has DequantizeLinear with a scale for each channel.
+const OPSET: i64 = 13;
+
+/// The operator on floats that an operator on codes stands for, and where its inputs are.
+struct Layout {
+    float: &'static str,
+    /// The slot of each operand, behind which are its scale and zero point.
+    codes: Vec<usize>,
+    /// The axis along which the scales of the second operand, a weight, differ.
+    channels: i64,
+    /// The slot of a bias of 32 bits.
+    bias: Option<usize>,
+    /// The slot of the result's scale, behind which is its zero point.
+    result: usize,
+}
+
+impl Layout {
+    fn of(node: &NodeProto) -> Option<Self> {
+        let unary = |float| Self { float, codes: vec![0], channels: 1, bias: None, result: 3 };
+        let binary = |float| Self { float, codes: vec![0, 3], channels: 1, bias: None, result: 6 };
+        let layout = match (&node.domain[..], &node.op_type[..]) {
+            (domain, "QLinearConv") if opset::is_default(domain) => {
+                Self { channels: 0, bias: Some(8), ..binary("Conv") }
+            }
+            (domain, "QLinearMatMul") if opset::is_default(domain) => binary("MatMul"),
+            ("com.microsoft", "QGemm") => {
+                let transposed = int(node, "transB") == Some(1);
+                Self { channels: i64::from(!transposed), bias: Some(6), result: 7, ..binary("Gemm") }
+            }
+            ("com.microsoft", "QLinearAdd") => binary("Add"),
+            ("com.microsoft", "QLinearMul") => binary("Mul"),
+            ("com.microsoft", "QLinearSigmoid") => unary("Sigmoid"),
+            ("com.microsoft", "QLinearLeakyRelu") => unary("LeakyRelu"),
+            ("com.microsoft", "QLinearAveragePool") => unary("AveragePool"),
+            ("com.microsoft", "QLinearGlobalAveragePool") => unary("GlobalAveragePool"),
+            // It says itself how it is meant.
+            ("com.microsoft", "QLinearSoftmax") if int(node, "opset")? >= OPSET => unary("Softmax"),
+            ("com.microsoft", "QLinearConcat") if node.input.len() % 3 == 2 => {
+                Self { codes: (2..node.input.len()).step_by(3).collect(), result: 0, ..unary("Concat") }
+            }
+            _ => return None,
+        };
+        // Codes in another order, and a result whose type or scale is not given, are left to others.
+        let given = |slot: usize| node.input.get(slot).is_some_and(|name| !name.is_empty());
+        let last = layout.codes.iter().map(|slot| slot + 2).chain([layout.result + 1]).chain(layout.bias).max()?;
+        let sound = !layout.codes.is_empty()
+            && int(node, "channels_last").unwrap_or(0) == 0
+            && node.input.len() <= last + 1
+            && node.output.len() == 1
+            && layout.codes.iter().all(|slot| given(*slot) && given(slot + 1))
+            && given(layout.result)
+            && given(layout.result + 1);
+        sound.then_some(layout)
+    }
+}
+
+/// The whole number that a node has as an attribute.
+fn int(node: &NodeProto, name: &str) -> Option<i64> {
+    node.attribute.iter().find(|a| a.name == name).map(|a| a.i)
+}
+
+/// Attributes that only the operator on codes has.
+fn is_own(attribute: &AttributeProto) -> bool {
+    matches!(&attribute.name[..], "channels_last" | "opset")
+}
+
+impl Importer<'_> {
+    /// Adds what `node` stands for if it is an operator on codes, and says whether it was.
+    pub(super) fn quantised(&mut self, node: &NodeProto, declared: &Declared) -> Result<bool> {
+        let Some(layout) = Layout::of(node).filter(|_| self.newest >= OPSET) else { return Ok(false) };
+        let standard = opset::is_default(&node.domain);
+        if standard && !self.has_centred_weight(node, &layout) {
+            return Ok(false);
+        }
+        let bias = layout.bias.and_then(|slot| node.input.get(slot)).filter(|name| !name.is_empty());
+        let bias = match bias.map(|name| (name, self.bias_scale(node))) {
+            Some((_, None)) => return Ok(false),
+            Some((name, Some(scale))) => Some((name, scale)),
+            None => None,
+        };
+
+        let mut own = vec![];
+        let mut name = |importer: &Self, suffix: &str| {
+            let base = format!("{}/{suffix}", node.output[0]);
+            let mut tries = std::iter::once(base.clone()).chain((2..).map(|i| format!("{base}.{i}")));
+            let free = tries.find(|name| !importer.values.contains_key(name)).unwrap_or(base);
+            own.push(free.clone());
+            free
+        };
+        let mut nodes = vec![];
+        let mut inputs = vec![];
+        for (i, slot) in layout.codes.iter().enumerate() {
+            let made = name(self, &format!("dequantized.{i}"));
+            let from = node.input[*slot..].iter().take(3).cloned().collect();
+            nodes.push(NodeProto {
+                attribute: if i == 1 { axis(layout.channels) } else { vec![] },
+                ..made_by("DequantizeLinear", from, &made)
+            });
+            inputs.push(made);
+        }
+        if let Some((bias, scale)) = bias {
+            let (made, by) = (name(self, "dequantized.bias"), name(self, "bias_scale"));
+            self.constant(&by, scale)?;
+            let from = vec![bias.clone(), by];
+            nodes.push(NodeProto { attribute: axis(0), ..made_by("DequantizeLinear", from, &made) });
+            inputs.push(made);
+        }
+        let result = name(self, "float");
+        nodes.push(NodeProto {
+            name: node.name.clone(),
+            attribute: node.attribute.iter().filter(|a| standard || !is_own(a)).cloned().collect(),
+            doc_string: node.doc_string.clone(),
+            metadata_props: node.metadata_props.clone(),
+            ..made_by(layout.float, inputs, &result)
+        });
+        let parameters = &node.input[layout.result..layout.result + 2];
+        let quantised = made_by("QuantizeLinear", [&[result], parameters].concat(), &node.output[0]);
+
+        let outer = self.opset;
+        self.opset = outer.max(OPSET);
+        let nothing = Declared::default();
+        let added =
+            nodes.iter().try_for_each(|n| self.node(n, &nothing)).and_then(|()| self.node(&quantised, declared));
+        self.opset = outer;
+        added?;
+        // Others may have these names.
+        own.iter().for_each(|name| _ = self.values.remove(name));
+        Ok(true)
+    }
+
+    /// The constant that a node reads at `slot`.
+    fn constant_of(&self, node: &NodeProto, slot: usize) -> Option<&Tensor> {
+        let port = self.values.get(node.input.get(slot)?).copied().flatten()?;
+        self.graph.constant(port)
+    }
+
+    /// Whether the second operand of `node` is a weight that is multiplied in integers.
+    fn has_centred_weight(&self, node: &NodeProto, layout: &Layout) -> bool {
+        let x = self.values.get(&node.input[0]).copied().flatten();
+        if x.is_none_or(|x| self.graph.fact(x).rank().is_none() || self.graph.constant(x).is_some()) {
+            return false;
+        }
+        let constant = |slot| self.constant_of(node, slot);
+        let parameters = [1, 2, 4, 5, layout.result, layout.result + 1].map(constant);
+        let [_, _, Some(scale), Some(zeros), ..] = parameters else { return false };
+        let Some(weight) = constant(3).filter(|_| parameters.iter().all(Option::is_some)) else { return false };
+        let centre = match weight.dtype() {
+            DType::I8 => 0,
+            DType::U8 => 128,
+            _ => return false,
+        };
+        let shape = weight.shape();
+        let along = shape.get(layout.channels as usize);
+        let per_output = scale.len() == 1 || scale.shape().len() == 1 && along == Some(&scale.len());
+        let rank = if layout.float == "Conv" { 4 } else { 2 };
+        shape.len() == rank && per_output && zeros.as_i64().is_some_and(|z| z.iter().all(|z| *z == centre))
+    }
+
+    /// The scale of a bias in units of the sums that it is added to.
+    fn bias_scale(&self, node: &NodeProto) -> Option<Tensor> {
+        let alpha = node.attribute.iter().find(|a| a.name == "alpha").map_or(1.0, |a| a.f);
+        let scale = |slot| self.constant_of(node, slot).filter(|t| t.dtype() == DType::F32);
+        let (x, w) = (scale(1)?.as_f32()?, scale(4)?.as_f32()?);
+        let [x] = x[..] else { return None };
+        let scales: Vec<f32> = w.iter().map(|w| alpha * (x * w)).collect();
+        let shape: &[usize] = if scales.len() == 1 { &[] } else { &[scales.len()] };
+        Some(Tensor::f32(shape, &scales))
+    }
+}
+
+fn made_by(op_type: &str, input: Vec<String>, output: &str) -> NodeProto {
+    NodeProto { op_type: op_type.into(), input, output: vec![output.into()], ..Default::default() }
+}
+
+fn axis(axis: i64) -> Vec<AttributeProto> {
+    use onnx_protobuf::attribute_proto::AttributeType;
+    vec![AttributeProto { name: "axis".into(), i: axis, type_: AttributeType::INT.into(), ..Default::default() }]
+}
