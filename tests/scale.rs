@@ -1,4 +1,5 @@
 //! Cost grows with the model, not faster: import, simplification and export of chains of 10,000 and of 40,000 nodes.
+//! The memory in which a session runs doesn't grow with the number of its parts.
 //!
 //! What is compared is counted, not timed: allocations and their bytes, by an allocator that counts; and processor
 //! time of the thread, which other processes don't lengthen as they do wall time, with room to spare. Four times the
@@ -12,6 +13,7 @@ use compress_compiler::{
     ops::{binary::Binary, identity::Identity, source::Input, unary::Unary},
     pass::Context,
     tensor::{DType, Tensor},
+    text,
     value::{Dim, Fact},
     verify::verify,
 };
@@ -29,6 +31,8 @@ use std::{
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
+/// Bytes that were given back.
+static FREED: AtomicU64 = AtomicU64::new(0);
 
 /// The command's allocator, counting.
 struct Counting;
@@ -44,10 +48,12 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         CALLS.fetch_add(1, Relaxed);
         BYTES.fetch_add(size as u64, Relaxed);
+        FREED.fetch_add(layout.size() as u64, Relaxed);
         // SAFETY: as above.
         unsafe { MiMalloc.realloc(at, layout, size) }
     }
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        FREED.fetch_add(layout.size() as u64, Relaxed);
         // SAFETY: as above.
         unsafe { MiMalloc.dealloc(at, layout) }
     }
@@ -143,6 +149,30 @@ fn session_calls(file: &[u8]) -> [u64; 3] {
     [made - start, first - made, CALLS.load(Relaxed) - first]
 }
 
+/// Parts of the CPU executor's, each with an activation of 256 KB, and of Burn's by turns.
+fn parts(n: usize) -> Graph {
+    let part = |i: usize| {
+        format!(
+            "  %c{i} = Conv(%s{i}, %w) {{group=16, pads=[1, 1, 1, 1]}} \"c{i}\"\n  %s{} = Softplus(%c{i}) \"s{i}\"\n",
+            i + 1
+        )
+    };
+    let body: String = (0..n).map(part).collect();
+    let head = "input %s0: f32[1,16,64,64]\n  const %w: f32[16,1,3,3] = random(1)";
+    text::parse(&format!("graph \"parts\" {{\n  {head}\n{body}  output %s{n}\n}}")).unwrap()
+}
+
+/// Bytes that a session of so many parts holds after it has run.
+fn session_bytes(n: usize) -> u64 {
+    let graph = parts(n);
+    let input = [Tensor::f32(&[1, 16, 64, 64], &[0.5; 16 * 64 * 64])];
+    let held = || BYTES.load(Relaxed) - FREED.load(Relaxed);
+    let before = held();
+    let session = Session::new(&verify(&graph).unwrap(), &Backend::cpu(), &[]).unwrap();
+    session.run(&input).unwrap();
+    held() - before
+}
+
 // One test, as others beside it would be counted too.
 #[test]
 fn cost_is_linear_in_the_nodes() {
@@ -152,6 +182,10 @@ fn cost_is_linear_in_the_nodes() {
     assert_eq!(small[2], large[2], "what is planned allocates for its outputs alone");
     let [small, large] = [1_000, 4_000].map(|n| session_calls(&chain(n, alternating, false, false)));
     assert!((0..3).all(|i| large[i] <= small[i] * 42 / 10), "sessions in parts: {small:?} and {large:?} calls");
+    session_bytes(1);
+    let [few, many] = [4, 36].map(session_bytes);
+    println!("sessions of 4 and of 36 parts hold {few} and {many} bytes");
+    assert!(many - few < 32 * (64 << 10), "each part has memory of its own");
     for (name, link, constant, shared) in [
         ("foldable", foldable as Link, true, false),
         ("foldable, shared constants", foldable, true, true),

@@ -2,6 +2,12 @@
 
 use compress_compiler::{graph::Graph, node::Port, tensor::Tensor, text, verify::verify};
 use compress_runtime::session::{Backend, Session};
+use rayon::prelude::*;
+use std::{
+    sync::mpsc::{RecvTimeoutError, channel},
+    thread,
+    time::Duration,
+};
 
 /// Convolutions, a Concat of what others read too, a residual, and a Softplus, which only Burn has.
 const NET: &str = r#"graph "net" {
@@ -93,4 +99,41 @@ fn watched_values_are_shown_as_onnx_has_them() {
         assert!(!a.is_empty());
         near(a, &b);
     }
+}
+
+#[test]
+fn many_threads_may_run_one_session_at_once() {
+    let session = session(&net(), &Backend::cpu(), &[]);
+    let want: Vec<_> = (0..6).map(|n| session.run(&[samples(n)]).unwrap()).collect();
+    thread::scope(|s| {
+        for first in 0..4 {
+            let (session, want) = (&session, &want);
+            s.spawn(move || {
+                for n in (first..first + 24).map(|i| i % want.len()) {
+                    assert_eq!(session.run(&[samples(n)]).unwrap(), want[n]);
+                }
+            });
+        }
+    });
+}
+
+/// Threads of Rayon's that wait for the pieces of a batch begin other tasks meanwhile: here more runs of the session
+/// that they are in.
+#[test]
+fn tasks_of_rayon_may_run_one_session() {
+    let (done, wait) = channel();
+    let tasks = || {
+        let session = session(&net(), &Backend::cpu(), &[]);
+        let want: Vec<_> = (0..13).map(|n| session.run(&[samples(n)]).unwrap()).collect();
+        (0..200).into_par_iter().map(|i| i * 5 % want.len()).for_each(|n| {
+            assert_eq!(session.run(&[samples(n)]).unwrap(), want[n]);
+        });
+    };
+    let runner = thread::spawn(move || {
+        rayon::ThreadPoolBuilder::new().num_threads(4).build().unwrap().install(tasks);
+        done.send(()).unwrap();
+    });
+    // Threads that wait for each other would never say so; one that panics hangs up.
+    assert_ne!(wait.recv_timeout(Duration::from_secs(120)), Err(RecvTimeoutError::Timeout), "a deadlock");
+    runner.join().unwrap();
 }

@@ -9,7 +9,7 @@ use crate::{
         Executable,
         exec::{Input, Sink, complete},
     },
-    cpu::{self, Program, Spent},
+    cpu::{self, Program, Spent, Workspaces},
     device::{Device, DeviceChoice},
 };
 use compress_compiler::{
@@ -132,6 +132,8 @@ pub struct Session {
     /// Outputs and watched values that are constants.
     constants: Vec<(Port, Tensor)>,
     parts: Vec<Part>,
+    /// What the CPU executor's parts run in.
+    workspaces: Workspaces,
     watch: Vec<Port>,
 }
 
@@ -158,6 +160,7 @@ impl Session {
             inputs: graph.inputs().iter().map(|id| Input::of(graph, Port::from(*id), None)).collect(),
             constants: vec![],
             parts: vec![],
+            workspaces: Workspaces::default(),
             watch: watch.to_vec(),
         };
         let place: HashMap<NodeId, usize> = graph.order().iter().enumerate().map(|(i, id)| (*id, i)).collect();
@@ -330,7 +333,7 @@ impl Session {
             Runner::Cpu { program, read, burn } => {
                 let read: Vec<&Tensor> = read.iter().map(|i| inputs[*i]).collect();
                 let graph = self.graph.as_ref().ok_or_else(|| Error::bug("a plan without a graph"))?;
-                if let Some(made) = program.run(graph, &read, sink, spent.as_deref_mut())? {
+                if let Some(made) = program.run(graph, &self.workspaces, &read, sink, spent.as_deref_mut())? {
                     return Ok(made);
                 }
                 if burn.get().is_none() {
@@ -357,29 +360,27 @@ impl Session {
 /// executor, odd ones on Burn, and no node needs a value of a higher number.
 struct Levels(HashMap<NodeId, usize>);
 
-/// How often parts that are not worth it are looked for: taking one away joins others.
-const ROUNDS: usize = 8;
-
 impl Levels {
     fn of(graph: &Verified, mut known: HashSet<NodeId>) -> Self {
-        for _ in 0..ROUNDS {
-            let levels = Self::given(graph, &known);
-            if levels.count() <= 1 {
-                return levels;
-            }
-            let mut gain: HashMap<usize, u64> = HashMap::new();
-            for id in &known {
-                if let Some(level) = levels.at(*id) {
-                    *gain.entry(level).or_default() += weight(graph, *id);
-                }
-            }
-            let before = known.len();
-            known.retain(|id| levels.at(*id).is_some_and(|l| gain.get(&l).is_some_and(|g| *g >= WORTH_A_PART)));
-            if known.len() == before {
-                return levels;
-            }
+        let levels = Self::given(graph, &known);
+        if levels.count() <= 1 {
+            return levels;
         }
+        let gains = levels.gains(graph);
+        known.retain(|id| levels.at(*id).is_some_and(|level| gains[level] >= WORTH_A_PART));
+        // Looking once is enough. What gives a node its level is a path through every level below.
+        // Without one of the CPU executor's levels that path is two shorter, and so is every other
+        // as long: all levels behind move down by two, and the nodes of each stay together.
         Self::given(graph, &known)
+    }
+
+    /// What each of the CPU executor's levels is worth.
+    fn gains(&self, graph: &Graph) -> Vec<u64> {
+        let mut gains = vec![0u64; self.count()];
+        for (id, level) in self.0.iter().filter(|(_, level)| Self::is_cpu(**level)) {
+            gains[*level] = gains[*level].saturating_add(weight(graph, *id));
+        }
+        gains
     }
 
     fn given(graph: &Verified, known: &HashSet<NodeId>) -> Self {
@@ -431,5 +432,49 @@ fn weight(graph: &Graph, id: NodeId) -> u64 {
             }
             macs => macs,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use compress_compiler::{text, verify::verify};
+    use std::fmt::Write;
+
+    /// Pools, of which four are worth a part, Softplus, which Burn runs, and sums of two values.
+    fn random(nodes: usize, mut state: u32) -> Graph {
+        let mut random = |n: usize| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 16) as usize % n
+        };
+        let mut source = String::from("graph \"random\" {\n  input %v0: f32[1,2,4,4]\n");
+        for i in 1..=nodes {
+            let (a, b) = (i - 1 - random(i.min(12)), i - 1 - random(i.min(12)));
+            let op = match random(3) {
+                0 => format!("AveragePool(%v{a}) {{kernel_shape=[3, 3], pads=[1, 1, 1, 1]}}"),
+                1 => format!("Softplus(%v{a})"),
+                _ => format!("Add(%v{a}, %v{b})"),
+            };
+            writeln!(source, "  %v{i} = {op} \"n{i}\"").unwrap();
+        }
+        (1..=nodes).for_each(|i| writeln!(source, "  output %v{i}").unwrap());
+        text::parse(&(source + "}")).unwrap()
+    }
+
+    #[test]
+    fn every_part_of_the_cpu_executor_is_worth_it() {
+        let mut parts = 0;
+        for seed in 0..200 {
+            let graph = random(120, seed);
+            let graph = verify(&graph).unwrap();
+            let levels = Levels::of(&graph, cpu::known(&graph, graph.order()));
+            let own = levels.gains(&graph).into_iter().enumerate().filter(|(level, _)| Levels::is_cpu(*level));
+            let own: Vec<u64> = own.map(|(_, gain)| gain).collect();
+            parts += own.len();
+            // None is empty but the first, where Burn begins.
+            let low = |(i, gain): &(usize, &u64)| **gain < WORTH_A_PART && (*i > 0 || **gain > 0);
+            assert_eq!(own.iter().enumerate().find(low), None, "seed {seed}");
+        }
+        assert!(parts > 400, "{parts} parts");
     }
 }

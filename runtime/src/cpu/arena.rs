@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 /// Places begin at multiples of this many bytes: a cache line, and a vector.
@@ -12,20 +13,51 @@ pub(super) const ALIGN: usize = 64;
 #[repr(C, align(64))]
 struct Line([u8; ALIGN]);
 
-/// Zeroed bytes that begin at a multiple of [`ALIGN`].
-pub(super) struct Bytes(Vec<Line>);
+/// Memory in which a plan runs. It begins at a multiple of [`ALIGN`].
+#[derive(Default)]
+pub(super) struct Workspace(Vec<Line>);
 
-impl Bytes {
-    pub fn new(len: usize) -> Self {
-        Self(vec![Line([0; ALIGN]); len.div_ceil(ALIGN)])
+impl Workspace {
+    /// Makes it hold `len` bytes, whatever they are.
+    fn grow(&mut self, len: usize) {
+        let lines = len.div_ceil(ALIGN);
+        if self.0.len() < lines {
+            // What was there goes first: it is of no use, and both together would be more.
+            self.0 = vec![];
+            self.0 = vec![Line([0; ALIGN]); lines];
+        }
     }
 
-    pub fn len(&self) -> usize {
-        self.0.len() * ALIGN
-    }
-
-    pub fn get_mut(&mut self) -> &mut [u8] {
+    pub fn bytes(&mut self) -> &mut [u8] {
         bytemuck::cast_slice_mut(&mut self.0)
+    }
+}
+
+/// The workspaces of a session that are not in use. Its parts run one after another and none
+/// leaves anything behind in them, so a run needs one for each thread that takes pieces, and they
+/// get as large as the plan that needs most. Runs at the same time have their own.
+#[derive(Default)]
+pub(crate) struct Workspaces(Mutex<Vec<Workspace>>);
+
+impl Workspaces {
+    /// Takes `n` of `len` bytes, those that were put back last if there are so many.
+    pub(super) fn take(&self, n: usize, len: usize) -> Vec<Workspace> {
+        let mut taken = {
+            let mut idle = self.idle();
+            let others = idle.len().saturating_sub(n);
+            idle.split_off(others)
+        };
+        taken.resize_with(n, Workspace::default);
+        taken.iter_mut().for_each(|w| w.grow(len));
+        taken
+    }
+
+    pub(super) fn put_back(&self, taken: Vec<Workspace>) {
+        self.idle().extend(taken);
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Workspace>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -162,6 +194,26 @@ mod tests {
         // Neighbouring holes become one.
         let (places, top) = assign(&[life(64, 0, 1), life(64, 0, 1), life(64, 0, 9), life(128, 2, 3)]);
         assert_eq!((places[3], top), (0, 192));
+    }
+
+    #[test]
+    fn workspaces_are_used_again_and_grow() {
+        let spaces = Workspaces::default();
+        let sizes = |taken: &mut Vec<Workspace>| taken.iter_mut().map(|w| w.bytes().len()).collect::<Vec<_>>();
+        let mut two = spaces.take(2, 100);
+        assert_eq!(sizes(&mut two), [128, 128]);
+        assert!(two.iter_mut().all(|w| w.bytes().as_ptr().addr().is_multiple_of(ALIGN)));
+        spaces.put_back(two);
+        let mut one = spaces.take(1, 300);
+        assert_eq!(sizes(&mut one), [320]);
+        // While that is in use, others are taken; afterwards all are there.
+        let mut others = spaces.take(2, 64);
+        assert_eq!(sizes(&mut others), [128, 64]);
+        spaces.put_back(one);
+        spaces.put_back(others);
+        let mut all = spaces.take(3, 1);
+        assert_eq!(sizes(&mut all), [320, 128, 64]);
+        assert!(spaces.take(1, 0)[0].bytes().is_empty());
     }
 
     #[test]

@@ -8,17 +8,15 @@
 //! [`Layer::is_by_sample`]: super::recipe::Layer::is_by_sample
 
 use super::{
+    arena::Workspaces,
     plan::plan,
     program::Program,
     recipe::Operand,
     run::{Plan, Sink},
     steps::Spent,
 };
-use compress_compiler::{
-    error::{Error, Result},
-    graph::Graph,
-    tensor::Tensor,
-};
+use crate::memory;
+use compress_compiler::{error::Result, graph::Graph, tensor::Tensor};
 use rayon::prelude::*;
 use std::{
     borrow::Cow,
@@ -31,7 +29,7 @@ const CACHE: usize = 1 << 20;
 /// A piece's activations must be at least this share of the weights, which are read once a piece.
 const ACTIVATIONS_PER_WEIGHT: f64 = 1.0 / 8.0;
 
-/// Plans for inputs of certain shapes.
+/// How inputs of certain shapes are run.
 pub(super) struct Batch {
     shapes: Vec<Vec<usize>>,
     threads: usize,
@@ -39,8 +37,10 @@ pub(super) struct Batch {
     outputs: Vec<Vec<usize>>,
     /// Into how many pieces a batch is cut.
     pieces: usize,
-    /// One plan for a piece, or one for each thread; none where there can be no plan.
-    plans: Vec<Plan>,
+    /// How many threads take pieces.
+    workers: usize,
+    /// How a piece is run; none where there can be no plan.
+    plan: Option<Plan>,
 }
 
 impl Batch {
@@ -51,32 +51,30 @@ impl Batch {
     pub fn new(program: &Program, graph: &Graph, shapes: &[&[usize]], threads: usize) -> Result<Self> {
         let all = program.shapes(graph, shapes)?;
         let outputs = program.outputs.iter().map(|id| all[*id].clone()).collect();
-        let made = match Self::in_pieces(program, graph, shapes, &all, threads)? {
+        let (pieces, workers, plan) = match Self::in_pieces(program, graph, shapes, &all, threads)? {
             Some(made) => made,
-            None => (1, vec![plan(program, all, threads)?]),
+            None => (1, 1, plan(program, all, threads)?),
         };
+        memory::check(plan.bytes().saturating_mul(workers), || "the activations of this batch".into())?;
         let shapes = shapes.iter().map(|s| s.to_vec()).collect();
-        Ok(Self { shapes, threads, outputs, pieces: made.0, plans: made.1 })
+        Ok(Self { shapes, threads, outputs, pieces, workers, plan: Some(plan) })
     }
 
     /// Remembers that there is no plan for inputs of `shapes`.
     pub fn impossible(shapes: &[&[usize]], threads: usize) -> Self {
-        Self { shapes: shapes.iter().map(|s| s.to_vec()).collect(), threads, outputs: vec![], pieces: 0, plans: vec![] }
+        let shapes = shapes.iter().map(|s| s.to_vec()).collect();
+        Self { shapes, threads, outputs: vec![], pieces: 0, workers: 0, plan: None }
     }
 
-    /// Whether there is a plan.
-    pub fn is_possible(&self) -> bool {
-        !self.plans.is_empty()
-    }
-
-    /// The number of pieces and their plans, where cutting the batch pays.
+    /// The number of pieces, of threads that take them, and the plan for one, where cutting the
+    /// batch pays.
     fn in_pieces(
         program: &Program,
         graph: &Graph,
         shapes: &[&[usize]],
         all: &[Vec<usize>],
         threads: usize,
-    ) -> Result<Option<(usize, Vec<Plan>)>> {
+    ) -> Result<Option<(usize, usize, Plan)>> {
         // What is watched is shown once, as a whole.
         let Some(samples) = samples(program, all).filter(|n| *n > 1 && program.watch.is_empty()) else {
             return Ok(None);
@@ -92,7 +90,7 @@ impl Batch {
             made.iter().zip(all).enumerate().all(follows).then_some(made)
         };
         let Some(one) = of(1) else { return Ok(None) };
-        let bytes = plan(program, one, 1)?.memory.len().max(1);
+        let bytes = plan(program, one, 1)?.memory.max(1);
         let weights: usize = program.layers.iter().map(|l| l.layer.weight_bytes()).sum();
         let pays = |n: usize| (n * bytes) as f64 >= ACTIVATIONS_PER_WEIGHT * weights as f64;
         let fits = (CACHE / bytes).clamp(1, samples);
@@ -104,8 +102,7 @@ impl Batch {
         };
         let (pieces, inner) = (samples / n, if workers > 1 { 1 } else { threads });
         let Some(shapes) = of(n) else { return Ok(None) };
-        let plans = (0..workers.min(pieces)).map(|_| plan(program, shapes.clone(), inner)).collect::<Result<_>>()?;
-        Ok(Some((pieces, plans)))
+        Ok(Some((pieces, workers.min(pieces), plan(program, shapes, inner)?)))
     }
 
     /// Whether this is for inputs of these shapes.
@@ -113,17 +110,19 @@ impl Batch {
         self.threads == threads && self.shapes.iter().map(|s| &s[..]).eq(shapes.iter().copied())
     }
 
-    /// Runs all pieces.
+    /// Runs all pieces; `None` where there is no plan.
     ///
     /// # Errors
     /// What `sink` returns.
     pub fn run(
-        &mut self,
+        &self,
         program: &Program,
+        workspaces: &Workspaces,
         inputs: &[&Tensor],
         sink: &mut Sink,
         mut spent: Option<&mut Vec<Spent>>,
-    ) -> Result<Vec<Tensor>> {
+    ) -> Result<Option<Vec<Tensor>>> {
+        let Some(plan) = &self.plan else { return Ok(None) };
         // Mapped tensors may lie anywhere; what is not aligned is copied.
         let aligned: Vec<Cow<[u8]>> = inputs
             .iter()
@@ -136,30 +135,28 @@ impl Batch {
         let made: Vec<_> = types.zip(self.outputs.iter().cloned()).collect();
         let mut bytes: Vec<Vec<u8>> =
             made.iter().map(|(t, dims)| vec![0; dims.iter().product::<usize>() * t.size()]).collect();
-        let pieces = pieces(self.pieces, &aligned, &mut bytes);
-        match &mut self.plans[..] {
-            [plan] => {
-                for (inputs, mut outputs) in pieces {
-                    plan.run(program, &inputs, &mut outputs, sink, spent.as_deref_mut())?;
-                }
-            }
-            plans if spent.is_some() => {
-                for (inputs, mut outputs) in pieces {
-                    plans[0].run(program, &inputs, &mut outputs, sink, spent.as_deref_mut())?;
-                }
-            }
-            plans => {
-                let open = Mutex::new(pieces.into_iter());
+        let mut pieces = pieces(self.pieces, &aligned, &mut bytes).into_iter();
+        let workers = if spent.is_some() { 1 } else { self.workers };
+        let mut spaces = workspaces.take(workers, plan.bytes());
+        let done = match &mut spaces[..] {
+            [space] => pieces.try_for_each(|(inputs, mut outputs)| {
+                plan.run(program, space, &inputs, &mut outputs, sink, spent.as_deref_mut())
+            }),
+            spaces => {
+                let open = Mutex::new(pieces);
                 let next = || open.lock().unwrap_or_else(PoisonError::into_inner).next();
-                plans.par_iter_mut().try_for_each(|plan| {
+                spaces.par_iter_mut().try_for_each(|space| {
                     while let Some((inputs, mut outputs)) = next() {
-                        plan.run(program, &inputs, &mut outputs, &mut |_, _| Ok(()), None)?;
+                        plan.run(program, space, &inputs, &mut outputs, &mut |_, _| Ok(()), None)?;
                     }
-                    Ok::<(), Error>(())
-                })?;
+                    Ok(())
+                })
             }
-        }
-        made.into_iter().zip(bytes).map(|((dtype, dims), bytes)| Tensor::new(dtype, dims, bytes)).collect()
+        };
+        workspaces.put_back(spaces);
+        done?;
+        let tensors = made.into_iter().zip(bytes).map(|((dtype, dims), bytes)| Tensor::new(dtype, dims, bytes));
+        tensors.collect::<Result<_>>().map(Some)
     }
 }
 

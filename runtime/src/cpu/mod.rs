@@ -34,6 +34,7 @@ mod scope;
 mod steps;
 mod window;
 
+pub(crate) use arena::Workspaces;
 pub(crate) use lower::{known, lower};
 pub(crate) use program::Program;
 pub(crate) use scope::{constant, is_constant};

@@ -1,7 +1,7 @@
 //! From layers and shapes to steps and places.
 
 use super::{
-    arena::{Bytes, Life, assign},
+    arena::{Life, assign},
     cost,
     program::Program,
     recipe::{Form, ValueId},
@@ -138,17 +138,8 @@ pub(super) fn plan(program: &Program, shapes: Vec<Vec<usize>>, threads: usize) -
     for (view, ..) in &outputs {
         p.touch(view);
     }
-    let (places, bytes) = assign(&p.lives);
-    crate::memory::check(bytes, || "the activations of this batch".into())?;
-    Ok(Plan {
-        steps: p.steps,
-        constants: p.constants,
-        places,
-        memory: Bytes::new(bytes),
-        scratch: Bytes::new(p.scratch),
-        outputs,
-        shown,
-    })
+    let (places, memory) = assign(&p.lives);
+    Ok(Plan { steps: p.steps, constants: p.constants, places, memory, scratch: p.scratch, outputs, shown })
 }
 
 impl Planner<'_> {

@@ -1,6 +1,7 @@
 //! What lowering makes: layers in order, whose shapes are open, and the plans made of them.
 
 use super::{
+    arena::Workspaces,
     batch::Batch,
     recipe::{Form, Layer, ValueId, Want},
     steps::Spent,
@@ -17,7 +18,7 @@ use compress_compiler::{
 use compress_kernels::Isa;
 use std::{
     collections::{HashMap, HashSet},
-    sync::Mutex,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// Plans that are kept: batches have one size, and the last one another.
@@ -66,7 +67,7 @@ pub struct Program {
     shape_nodes: Vec<NodeId>,
     /// The constants among the values.
     constants: HashSet<ValueId>,
-    plans: Mutex<Vec<Batch>>,
+    plans: Mutex<Vec<Arc<Batch>>>,
 }
 
 impl Program {
@@ -180,42 +181,47 @@ impl Program {
         self.values.iter().map(shape).collect()
     }
 
-    /// Runs it on `inputs`, in the order of [`Program::inputs`], and shows watched values to
-    /// `sink`. `None` where no plan can be made for these shapes.
+    /// Runs it in `workspaces` on `inputs`, in the order of [`Program::inputs`], and shows watched
+    /// values to `sink`. `None` where no plan can be made for these shapes.
     ///
     /// # Errors
     /// What `sink` returns.
     pub fn run(
         &self,
         graph: &Graph,
+        workspaces: &Workspaces,
         inputs: &[&Tensor],
         sink: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
         spent: Option<&mut Vec<Spent>>,
     ) -> Result<Option<Vec<Tensor>>> {
-        let threads = rayon::current_num_threads();
-        let mut plans = self.plans.lock().unwrap_or_else(|broken| {
-            // A kernel panicked: what it left in the arena is of no use, and nothing else is.
-            self.plans.clear_poison();
-            broken.into_inner()
-        });
         let shapes: Vec<&[usize]> = inputs.iter().map(|t| t.shape()).collect();
-        let at = match plans.iter().position(|p| p.fits(&shapes, threads)) {
-            Some(at) => at,
-            None => {
-                let made = Batch::new(self, graph, &shapes, threads).unwrap_or_else(|why| {
-                    tracing::debug!("no plan for inputs of {shapes:?}: {why}");
-                    Batch::impossible(&shapes, threads)
-                });
-                if plans.len() == PLANS {
-                    plans.remove(0);
-                }
-                plans.push(made);
-                plans.len() - 1
-            }
-        };
-        match plans[at].is_possible() {
-            true => plans[at].run(self, inputs, sink, spent).map(Some),
-            false => Ok(None),
+        self.planned(graph, &shapes).run(self, workspaces, inputs, sink, spent)
+    }
+
+    /// How inputs of `shapes` are run. No lock is held while they are planned, nor while they run:
+    /// a thread of Rayon's that waits for others may begin another run of the same program.
+    fn planned(&self, graph: &Graph, shapes: &[&[usize]]) -> Arc<Batch> {
+        let threads = rayon::current_num_threads();
+        let known = |plans: &[Arc<Batch>]| plans.iter().find(|p| p.fits(shapes, threads)).cloned();
+        if let Some(batch) = known(&self.plans()) {
+            return batch;
         }
+        let made = Batch::new(self, graph, shapes, threads).unwrap_or_else(|why| {
+            tracing::debug!("no plan for inputs of {shapes:?}: {why}");
+            Batch::impossible(shapes, threads)
+        });
+        let mut plans = self.plans();
+        // Another thread may have been faster; its plan is the same.
+        known(&plans).unwrap_or_else(|| {
+            if plans.len() == PLANS {
+                plans.remove(0);
+            }
+            plans.push(Arc::new(made));
+            plans[plans.len() - 1].clone()
+        })
+    }
+
+    fn plans(&self) -> MutexGuard<'_, Vec<Arc<Batch>>> {
+        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

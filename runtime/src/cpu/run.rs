@@ -1,7 +1,7 @@
 //! Running a plan.
 
 use super::{
-    arena::{Bytes, Split},
+    arena::{Split, Workspace},
     program::Program,
     steps::{Operands, Place, READS, Seen, Spent, Step, View},
 };
@@ -24,8 +24,10 @@ pub(super) struct Plan {
     pub constants: Vec<Constant>,
     /// Where each buffer begins.
     pub places: Vec<usize>,
-    pub memory: Bytes,
-    pub scratch: Bytes,
+    /// Bytes of all buffers together.
+    pub memory: usize,
+    /// Bytes that kernels have for themselves.
+    pub scratch: usize,
     pub outputs: Vec<(View, DType, Vec<usize>)>,
     /// Values to show: after which step, by which number, where.
     pub shown: Vec<(usize, usize, View)>,
@@ -35,19 +37,28 @@ pub(super) struct Plan {
 pub(super) type Sink<'a> = dyn FnMut(usize, &[f32]) -> Result<()> + 'a;
 
 impl Plan {
+    /// Bytes of a workspace that it needs.
+    pub fn bytes(&self) -> usize {
+        self.memory + self.scratch
+    }
+
     /// Runs all steps on the bytes of the inputs, and fills those of the outputs.
     ///
     /// # Errors
     /// What `sink` returns.
+    ///
+    /// # Panics
+    /// When the workspace has less than [`Plan::bytes`].
     pub fn run(
-        &mut self,
+        &self,
         program: &Program,
+        workspace: &mut Workspace,
         inputs: &[&[u8]],
         outputs: &mut [&mut [u8]],
         sink: &mut Sink,
         mut spent: Option<&mut Vec<Spent>>,
     ) -> Result<()> {
-        let (memory, scratch) = (self.memory.get_mut(), self.scratch.get_mut());
+        let (memory, scratch) = workspace.bytes()[..self.bytes()].split_at_mut(self.memory);
         let source = Source { inputs, constants: &self.constants, places: &self.places };
         let threads = self.steps.iter().map(|s| s.threads).max().unwrap_or(1);
         let _team = (threads > 1).then(|| Team::assemble(threads));
