@@ -118,6 +118,22 @@ conv("float_output_depthwise", (1, 16, 6, 6), (16, 1, 3, 3), group=16, quantised
 conv("float_output_no_bias", **PLAIN, quantised=False, bias=None, axis=None, fused=())
 
 
+def infinite_scale(name, data, weight, **attributes):
+    """An output scale so small that sums are multiplied by infinity; some are 0, of which NaN and then 0 becomes."""
+    net = Net()
+    x = net.quantize(net.input(cases.f32(*data)))
+    values = cases.f32(*weight, scale=0.3)
+    values[::2] = 0
+    w, _ = net.weight(values)
+    y = net.op("Conv", net.dequantize(x), w, **attributes)
+    net.quantize(y, zero=120, scale=1e-44)
+    cases.add(f"conv_infinite_scale_{name}", net, "QLinearConv", floats_differ=True)
+
+
+infinite_scale("dense", (1, 5, 7, 6), (9, 5, 3, 3))
+infinite_scale("depthwise", (1, 70, 7, 6), (70, 1, 3, 3), group=70)
+
+
 def own_format():
     """QLinearConv as the file has it."""
     for name, signed, axis, bias, data, weight, rest in (

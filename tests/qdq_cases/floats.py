@@ -65,6 +65,34 @@ single("matmul_2d", "MatMul", cases.f32(3, 20), cases.f32(20, 7))
 single("matmul_3d", "MatMul", cases.f32(2, 5, 20), cases.f32(20, 7), dynamic=True)
 single("matmul_row", "MatMul", cases.f32(1, 200), cases.f32(200, 65))
 
+
+def product(name, left, right, turned=(None, None), dynamic=False):
+    """MatMul of two activations, each perhaps behind a Transpose."""
+    net = Net()
+    a, b = net.input(cases.f32(*left), "a", dynamic=dynamic), net.input(cases.f32(*right), "b", dynamic=dynamic)
+    a, b = (x if perm is None else net.op("Transpose", x, perm=perm) for x, perm in zip((a, b), turned))
+    net.output(net.op("MatMul", a, b))
+    cases.add(f"f32_matmul_of_activations_{name}", net)
+
+
+product("2d", (3, 20), (20, 7))
+product("row", (1, 20), (20, 1))
+product("3d", (2, 5, 20), (2, 20, 7), dynamic=True)
+product("4d", (2, 3, 5, 20), (2, 3, 20, 70))
+product("wide", (3, 40, 70), (3, 70, 130), dynamic=True)
+product("fewer_axes", (2, 3, 5, 8), (8, 7))
+product("more_axes", (5, 8), (2, 3, 8, 7))
+product("broadcast_left", (2, 1, 5, 8), (2, 3, 8, 7))
+product("broadcast_right", (2, 3, 5, 8), (1, 3, 8, 7))
+product("broadcast_both", (2, 1, 5, 8), (3, 8, 7))
+product("heads", (2, 6, 4, 8), (2, 9, 4, 8), ([0, 2, 1, 3], [0, 2, 3, 1]), dynamic=True)
+product("heads_values", (2, 4, 6, 9), (2, 9, 4, 8), (None, [0, 2, 1, 3]), dynamic=True)
+product("turned", (3, 5, 8), (3, 7, 8), (None, [0, 2, 1]))
+product("turned_left", (3, 8, 5), (3, 8, 7), ([0, 2, 1], None))
+product("turned_batch", (5, 8, 3), (5, 3, 8, 2), ([2, 0, 1], [3, 1, 2, 0]))
+product("turned_first", (4, 2, 8), (2, 8, 7), ([1, 0, 2], None))
+product("turned_row", (4, 2, 1), (4, 2, 1), (None, [0, 2, 1]))
+
 for kind in ("MaxPool", "AveragePool"):
     pool = {
         "2x2": dict(kernel_shape=[2, 2], strides=[2, 2]),
@@ -80,6 +108,10 @@ ALL = dict(count_include_pad=1, ceil_mode=1, opset=19)
 single("averagepool_all_ceil", "AveragePool", cases.f32(1, 5, 8, 8), kernel_shape=[3, 3], strides=[2, 2], **ALL, **SAME)
 single("maxpool_dilated", "MaxPool", cases.f32(1, 5, 8, 7), kernel_shape=[2, 3], dilations=[2, 2])
 single("global_average", "GlobalAveragePool", cases.f32(3, 5, 8, 7), dynamic=True)
+for keep in (0, 1):
+    single(f"mean_of_rows_{keep}", "ReduceMean", cases.f32(3, 16, 20), axes=[1], keepdims=keep, dynamic=True)
+    single(f"mean_of_pixels_{keep}", "ReduceMean", cases.f32(2, 4, 5, 33), axes=[1, 2], keepdims=keep)
+    single(f"mean_of_images_{keep}", "ReduceMean", cases.f32(2, 9, 4, 5), axes=[-1, -2], keepdims=keep)
 single("global_max", "GlobalMaxPool", cases.f32(1, 5, 8, 7))
 
 for axis in range(-4, 4):
@@ -119,6 +151,7 @@ def chain(name, data, *steps, dynamic=False):
 
 
 CONV = ("Conv", [cases.f32(6, 3, 3, 3, scale=0.4), cases.f32(6)], SAME)
+FLOOR = dict(coordinate_transformation_mode="asymmetric", nearest_mode="floor")
 TO_NHWC = ("Transpose", [], dict(perm=[0, 2, 3, 1]))
 chain("conv_transpose_reshape", (1, 3, 5, 4), CONV, TO_NHWC, ("Reshape", [i64(1, -1, 2)], {}))
 chain("conv_transpose_reshape_batch", (3, 3, 5, 4), CONV, TO_NHWC, ("Reshape", [i64(0, -1, 2)], {}), dynamic=True)
@@ -128,6 +161,10 @@ chain("conv_reshape_matmul", (2, 3, 5, 4), CONV, ("Reshape", [i64(2, 6, 20)], {}
 chain("conv_pool_conv", (2, 3, 8, 8), CONV, ("MaxPool", [], dict(kernel_shape=[2, 2], strides=[2, 2])), ("Conv", [cases.f32(4, 6, 1, 1)], {}), dynamic=True)
 chain("conv_softmax", (1, 3, 5, 4), CONV, ("Softmax", [], dict(axis=1)))
 chain("conv_slice", (1, 3, 5, 4), CONV, ("Slice", [i64(1, 0), i64(5, 4), i64(1, 2), i64(2, 1)], {}))
+chain("conv_slice_step", (1, 3, 5, 8), CONV, ("Slice", [i64(0, 7), i64(6, -9), i64(1, 3), i64(2, -3)], {}))
+chain("slice_step_batch", (3, 5, 8), ("Slice", [i64(-1), i64(-9), i64(2), i64(-2)], {}), dynamic=True)
+chain("slice_step_vector", (9,), ("Slice", [i64(1), i64(9), i64(0), i64(3)], {}))
+chain("resize_columns", (2, 3, 5), ("Resize", ["", np.array([1, 1, 3], np.float32)], dict(mode="nearest", **FLOOR)))
 chain("conv_squeeze", (1, 3, 5, 4), CONV, ("GlobalAveragePool", [], {}), ("Squeeze", [i64(2, 3)], {}))
 
 

@@ -55,8 +55,13 @@ between("global_average_large", op("GlobalAveragePool"), (1, 3, 40, 41), **GLOBA
 between("global_average_like", op("GlobalAveragePool"), like=True, **GLOBAL)
 between("global_average_s8", op("GlobalAveragePool"), zeros=(-3, 9), signed=True, **GLOBAL)
 between("global_average_zero_0", op("GlobalAveragePool"), zeros=(0, 0), **GLOBAL)
-MEAN = dict(steps=1, why="ONNX Runtime averages floats")
-between("reduce_mean", op("ReduceMean", axes=[2, 3], keepdims=1), **MEAN)
+MEAN = op("ReduceMean", axes=[2, 3], keepdims=1)
+for name, shape in {"8x7": (2, 61, 8, 7), "5x2": (1, 61, 5, 2), "7x7": (2, 70, 7, 7), "1x3": (1, 9, 1, 3)}.items():
+    # Of one scale, many means lie in the middle between two codes.
+    between(f"reduce_mean_{name}", MEAN, shape, like=True, same_order=True)
+between("reduce_mean", MEAN, same_order=True)
+between("reduce_mean_s8", MEAN, zeros=(-3, 9), signed=True, same_order=True)
+between("reduce_mean_flat", op("ReduceMean", axes=[2, 3], keepdims=0), like=True, dynamic=True, same_order=True)
 between("global_max", op("GlobalMaxPool"))
 
 
@@ -75,6 +80,7 @@ MOVES = {
     "unsqueeze": op("Unsqueeze", i64(0, 5)),
     "slice": op("Slice", i64(1, 2), i64(4, 7), i64(1, 2)),
     "slice_step": op("Slice", i64(0, 7), i64(5, -9), i64(1, 2), i64(2, -2)),
+    "slice_step_each": op("Slice", i64(0, 6, 0), i64(5, -8, 8), i64(1, 3, 2), i64(3, -2, 3)),
     "split": op("Split", i64(2, 3), outputs=2, axis=1),
     "split_columns": op("Split", i64(3, 3, 1), outputs=3, axis=3),
     "resize_nearest": op(

@@ -1,9 +1,11 @@
 //! Moving elements: between layouts, and from place to place.
 
 mod permute;
+mod pick;
 pub(crate) mod tile;
 
 pub use permute::permute;
+pub use pick::{Columns, PADDING, pick};
 
 use crate::multiversion::multiversion;
 use crate::parallel::in_parts;
@@ -92,17 +94,6 @@ pub fn copy<T: Copy>(x: Rows<T>, mut y: RowsMut<T>) {
     }
     for i in 0..y.rows() {
         y.row(i).copy_from_slice(x.row(i));
-    }
-}
-
-/// Row `i` of `y` is row `index[i]` of `x`: resizing to the nearest pixel, or any choice of rows.
-///
-/// # Panics
-/// When `y` has not a row as wide as those of `x` for each index, or an index is none of `x`.
-pub fn gather_pixels<T: Copy>(x: Rows<T>, index: &[u32], mut y: RowsMut<T>) {
-    assert_eq!((index.len(), x.width()), (y.rows(), y.width()), "y has a row for each index");
-    for (i, &from) in index.iter().enumerate() {
-        y.row(i).copy_from_slice(x.row(from as usize));
     }
 }
 

@@ -50,8 +50,10 @@ pub use depthwise::{Depthwise8, DepthwiseF};
 pub use elementwise::{BinaryOp, UnaryOp, binary, layer_norm, log_softmax, softmax, unary};
 pub use finish::Finish8;
 pub use isa::Isa;
-pub use layout::{Element, copy, gather_pixels, permute, quantize_transpose, transpose};
-pub use pool::{Divisor, Pooled, Rescale, average_pool, average_pool8, global_average, global_average8, max_pool};
+pub use layout::{Columns, Element, PADDING, copy, permute, pick, quantize_transpose, transpose};
+pub use pool::{
+    Divisor, Pooled, Rescale, average_pool, average_pool8, global_average, global_average8, global_mean8, max_pool,
+};
 pub use quant::{Add8, Mul8, dequantize, lookup, quantize, xor_sign};
 pub use rows::{Rows, RowsMut};
 pub use team::Team;

@@ -1,8 +1,10 @@
 //! Pooling.
 
 mod average;
+mod mean;
 
 pub use average::{Divisor, Rescale, average_pool, average_pool8, global_average, global_average8};
+pub use mean::global_mean8;
 
 use crate::multiversion::multiversion;
 use crate::parallel::in_parts;

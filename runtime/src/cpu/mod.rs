@@ -18,8 +18,9 @@
 //! # Exactness
 //! Integer layers compute what ONNX Runtime's do, to the last bit: 32-bit sums, one
 //! multiplication by `x_scale * w_scale / y_scale` in `f32`, rounding half to even. Signed 8-bit
-//! activations are relabelled as unsigned ones, 128 higher, which changes nothing else. Averages
-//! that ONNX Runtime computes in floats, as ReduceMean, may be one step off.
+//! activations are relabelled as unsigned ones, 128 higher, which changes nothing else. Means of whole
+//! images, which ONNX Runtime computes in floats, are added up in its order; other averages that it
+//! computes so (those behind a Pad or a Concat) may be one step off.
 
 mod arena;
 mod batch;

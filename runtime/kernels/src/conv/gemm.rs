@@ -1,7 +1,8 @@
 //! Products of two matrices of which neither is constant.
 
 use super::{Conv, Shape, Shared, aligned, bytes};
-use crate::{Isa, Rows, RowsMut, Window, layout::tile::transpose, tile::TileF};
+use crate::{Isa, Rows, RowsMut, Window, layout::tile::transpose, team::join, tile::TileF};
+use std::ops::Range;
 
 /// A product of two matrices of floats, the second of which is packed in every run.
 #[derive(Debug)]
@@ -36,11 +37,94 @@ impl GemmF {
     /// # Panics
     /// When operands don't fit, or `scratch` is too small.
     pub fn run(&self, a: Rows<f32>, b: Rows<f32>, y: RowsMut<f32>, scratch: &mut [u8], threads: usize) {
-        let window = Window::pixel(a.rows());
         let (for_b, scratch) = scratch.split_at_mut(bytes::<f32>(self.conv.panels.weights));
         let weights = &mut aligned::<f32>(for_b)[..self.conv.panels.weights];
         self.pack(b, weights);
-        let weights = &*weights;
+        self.multiply(a, weights, y, scratch, threads);
+    }
+
+    /// Bytes of scratch memory that [`Self::run_each`] needs for `n` products of so many rows.
+    pub fn scratch_each(&self, n: usize, rows: usize, threads: usize) -> usize {
+        if n < threads { self.scratch(rows, threads) } else { threads.max(1) * self.scratch(rows, 1) }
+    }
+
+    /// Computes `n` products, whose operands `of` gives, into `y`, one below the other. Threads
+    /// take whole products if there are enough.
+    ///
+    /// # Panics
+    /// As [`Self::run`].
+    pub fn run_each<'a>(
+        &self,
+        n: usize,
+        of: impl Fn(usize) -> [Rows<'a, f32>; 2] + Sync,
+        mut y: RowsMut<f32>,
+        scratch: &mut [u8],
+        threads: usize,
+    ) {
+        let rows = y.rows().checked_div(n).unwrap_or(0);
+        assert_eq!(y.rows(), n * rows, "{n} products");
+        if n < threads {
+            for i in 0..n {
+                let (own, rest) = y.split_at(rows);
+                let [a, b] = of(i);
+                self.run(a, b, own, scratch, threads);
+                y = rest;
+            }
+        } else {
+            let scratch = &mut scratch[..self.scratch_each(n, rows, threads)];
+            self.divide(0..n, rows, &of, y, scratch, threads.max(1));
+        }
+    }
+
+    fn divide<'a>(
+        &self,
+        part: Range<usize>,
+        rows: usize,
+        of: &(impl Fn(usize) -> [Rows<'a, f32>; 2] + Sync),
+        y: RowsMut<f32>,
+        scratch: &mut [u8],
+        threads: usize,
+    ) {
+        let left = threads / 2;
+        if left == 0 {
+            return self.one_by_one(part, rows, of, y, scratch);
+        }
+        let n = part.len() * left / threads;
+        let (y_a, y_b) = y.split_at(n * rows);
+        let (a, b) = (part.start..part.start + n, part.start + n..part.end);
+        let (scratch_a, scratch_b) = scratch.split_at_mut(scratch.len() / threads * left);
+        join(
+            || self.divide(a, rows, of, y_a, scratch_a, left),
+            || self.divide(b, rows, of, y_b, scratch_b, threads - left),
+        );
+    }
+
+    fn one_by_one<'a>(
+        &self,
+        part: Range<usize>,
+        rows: usize,
+        of: &impl Fn(usize) -> [Rows<'a, f32>; 2],
+        mut y: RowsMut<f32>,
+        scratch: &mut [u8],
+    ) {
+        let (for_b, scratch) = scratch.split_at_mut(bytes::<f32>(self.conv.panels.weights));
+        let weights = &mut aligned::<f32>(for_b)[..self.conv.panels.weights];
+        let mut packed = None;
+        for i in part {
+            let (own, rest) = y.split_at(rows);
+            let [a, b] = of(i);
+            // Where matrices are broadcast, the same one comes again.
+            if packed != Some(b.data().as_ptr()) {
+                self.pack(b, weights);
+                packed = Some(b.data().as_ptr());
+            }
+            self.multiply(a, weights, own, scratch, 1);
+            y = rest;
+        }
+    }
+
+    fn multiply(&self, a: Rows<f32>, weights: &[f32], y: RowsMut<f32>, scratch: &mut [u8], threads: usize) {
+        let window = Window::pixel(a.rows());
         let y = Shared::new(y, &window, self.conv.shape.outputs);
         self.conv.run(a, 0.0, &window, scratch, threads, |x, panel, row| {
             let tile = TileF {

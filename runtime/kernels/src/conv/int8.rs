@@ -60,7 +60,8 @@ impl Conv8 {
             Finish8::Requantize { bias, mut scale, zero, min, max } => {
                 assert!(min <= max, "results from {min} to {max}");
                 let start = (0..outputs).map(|output| start(output, bias[output])).collect::<Vec<_>>();
-                scale.iter_mut().for_each(|scale| *scale = scale.clamp(-ANY, ANY));
+                // An infinite one stays: 0 by that is NaN, and then the least result, as in ONNX Runtime.
+                scale.iter_mut().filter(|s| s.is_finite()).for_each(|s| *s = s.clamp(-ANY, ANY));
                 let fits = |output: usize| {
                     let products = of(output).iter().map(|&w| u64::from(w.unsigned_abs()) * 255).sum::<u64>();
                     let sum = (products + u64::from(start[output].unsigned_abs())).min(1 << 31);

@@ -298,6 +298,37 @@ fn products_of_two_matrices() {
     }
 }
 
+/// Many products at once are those one by one, also where they share a matrix.
+#[test]
+fn products_of_many_matrices() {
+    let (rows, depth, columns) = (5, 17, 19);
+    let mut noise = Noise(3);
+    let a = Guarded::new(&noise.many(7 * rows * depth, Noise::f32));
+    let b = Guarded::new(&noise.many(2 * depth * columns, Noise::f32));
+    let (all_a, all_b) = (&a[..], &b[..]);
+    let of = |i: usize| {
+        let b = &all_b[[0, 0, 1, 1, 1, 0, 1][i] * depth * columns..];
+        [Rows::dense(&all_a[i * rows * depth..], rows, depth), Rows::dense(b, depth, columns)]
+    };
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        let gemm = GemmF::new(isa, depth, columns, false);
+        for n in [0, 1, 2, 7] {
+            let mut want = vec![0.0; n * rows * columns];
+            for (i, y) in want.chunks_mut(rows * columns).enumerate() {
+                let [a, b] = of(i);
+                let mut scratch = vec![0; gemm.scratch(rows, 1)];
+                gemm.run(a, b, RowsMut::dense(y, rows, columns), &mut scratch, 1);
+            }
+            for threads in 1..=4 {
+                let mut scratch = Guarded::new(&vec![0xff; gemm.scratch_each(n, rows, threads)]);
+                let mut y = Guarded::new(&vec![9.0; n * rows * columns]);
+                gemm.run_each(n, of, RowsMut::dense(&mut y, n * rows, columns), &mut scratch, threads);
+                assert!(*y == *want, "{isa}, {n} products, {threads} threads");
+            }
+        }
+    }
+}
+
 #[test]
 fn nothing_is_computed_of_nothing() {
     let (window, slack) = (window(0, [4, 4], [3, 3], 1, 1, 1), [0; 3]);
@@ -327,6 +358,20 @@ fn nan_stays_nan() {
         let x = Rows::dense(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY], 3, 1);
         conv.run(x, &window, None, RowsMut::dense(&mut y, 3, 20), &mut scratch, 1);
         assert!(y[..20].iter().all(|y| y.is_nan()) && y[20..40] == [6.0; 20] && y[40..] == [0.0; 20], "{isa}: {y:?}");
+    }
+}
+
+/// As in ONNX Runtime, whose vector code takes the least result for NaN.
+#[test]
+fn nothing_by_an_infinite_scale_is_the_least_result() {
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        let (bias, scale) = ((0..70).map(|c| c % 3 - 1).collect(), vec![f32::INFINITY; 70]);
+        let finish = Finish8::Requantize { bias, scale, zero: 10, min: 3, max: 250 };
+        let conv = Conv8::new(isa, &[0; 70], 70, [1, 1], 1, 1, 0, finish);
+        let (window, mut y) = (Window::pixel(1), [0; 70]);
+        let mut scratch = vec![0; conv.scratch(&window, 1)];
+        conv.run_u8(Rows::dense(&[200], 1, 1), &window, RowsMut::dense(&mut y, 1, 70), &mut scratch, 1);
+        assert!((0..70).all(|c| y[c] == [3, 3, 250][c % 3]), "{isa}: {y:?}");
     }
 }
 

@@ -105,3 +105,16 @@ fn results_beyond_32_bits_are_the_bounds() {
         }
     }
 }
+
+/// As in ONNX Runtime, whose vector code takes the least result for NaN.
+#[test]
+fn nothing_by_an_infinite_scale_is_the_least_result() {
+    for isa in isas() {
+        let (bias, scale) = ((0..70).map(|c| c % 3 - 1).collect(), vec![f32::INFINITY; 70]);
+        let finish = Finish8::Requantize { bias, scale, zero: 3, min: 1, max: 250 };
+        let op = Depthwise8::new(isa, &[0; 70], 1, 70, 0, finish);
+        let mut y = [0; 70];
+        op.run_u8(Rows::dense(&[9; 70], 1, 70), &Window::pixel(1), RowsMut::dense(&mut y, 1, 70), &mut [], 1);
+        assert!((0..70).all(|c| y[c] == [1, 1, 250][c % 3]), "{isa}: {y:?}");
+    }
+}

@@ -202,10 +202,11 @@ impl Packed {
                         multiply(&mut sums, g, addresses);
                     }
                 }
-                // What is too small becomes the least integer, and saturates when it is packed.
+                // What is too small becomes the least integer, and saturates when it is packed; NaN
+                // (0 by an infinite scale) is the second of two, and becomes that, too.
                 let rounded: [__m512i; 4] = std::array::from_fn(|q| {
                     let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[q]), scale[q]);
-                    _mm512_cvtps_epi32(_mm512_min_ps(scaled, upper))
+                    _mm512_cvtps_epi32(_mm512_min_ps(upper, scaled))
                 });
                 let low = _mm512_adds_epi16(_mm512_packs_epi32(rounded[0], rounded[1]), zero);
                 let high = _mm512_adds_epi16(_mm512_packs_epi32(rounded[2], rounded[3]), zero);

@@ -1,7 +1,7 @@
 //! Permutation of axes.
 
 use super::{Element, tile};
-use crate::{Isa, Rows, RowsMut};
+use crate::{Isa, Rows, RowsMut, team::join};
 
 /// How many axes there may be.
 const RANK: usize = 8;
@@ -19,13 +19,13 @@ struct Axis {
 /// # Panics
 /// When `perm` is no permutation of the axes of `dims`, there are more than 8, or the number of
 /// elements of `x` or `y` is not that of `dims`.
-pub fn permute<T: Element>(x: &[T], dims: &[usize], perm: &[usize], y: &mut [T]) {
+pub fn permute<T: Element>(x: &[T], dims: &[usize], perm: &[usize], y: &mut [T], threads: usize) {
     let n = dims.iter().product::<usize>();
     assert_eq!((x.len(), y.len()), (n, n), "the elements of {dims:?}");
     let mut axes = [Axis::default(); RANK];
     let axes = axes_of(dims, perm, &mut axes);
     if n > 0 {
-        walk(Isa::detect(), x, axes, y);
+        divide(Isa::detect(), x, axes, y, threads);
     }
 }
 
@@ -52,6 +52,27 @@ fn axes_of<'a>(dims: &[usize], perm: &[usize], axes: &'a mut [Axis; RANK]) -> &'
         y *= axis.len;
     }
     &axes[..used]
+}
+
+/// Divides the first axis of the result between threads.
+fn divide<T: Element>(isa: Isa, x: &[T], axes: &[Axis], y: &mut [T], threads: usize) {
+    let left = threads / 2;
+    let n = axes.first().map_or(0, |axis| axis.len * left / threads.max(1));
+    if n == 0 {
+        return walk(isa, x, axes, y);
+    }
+    let part = |len| {
+        let mut part = [Axis::default(); RANK];
+        part[..axes.len()].copy_from_slice(axes);
+        part[0].len = len;
+        part
+    };
+    let (a, b) = (part(n), part(axes[0].len - n));
+    let (y_a, y_b) = y.split_at_mut(n * axes[0].y);
+    join(
+        || divide(isa, x, &a[..axes.len()], y_a, left),
+        || divide(isa, &x[n * axes[0].x..], &b[..axes.len()], y_b, threads - left),
+    );
 }
 
 /// Writes the elements of some of the axes; `x` and `y` begin at the first.

@@ -95,23 +95,43 @@ proptest! {
         let mut noise = Noise(seed);
         let x = noise_of(dims.iter().product(), || noise.float());
         let mut y = Guarded::new(&vec![9.0; x.len()]);
-        permute(&x, &dims, &perm, &mut y);
-        assert_eq!(*y, naive_permute(&x, &dims, &perm), "{dims:?} {perm:?}");
+        for threads in 1..4 {
+            y.fill(9.0);
+            permute(&x, &dims, &perm, &mut y, threads);
+            assert_eq!(*y, naive_permute(&x, &dims, &perm), "{dims:?} {perm:?}");
+        }
     }
 
     #[test]
-    fn rows_are_copied_and_chosen(rows in 1usize..9, width in 1usize..70, gaps: [u8; 2], seed: u64) {
+    fn rows_are_copied_and_picked(
+        rows in 1usize..9, width in 1usize..70, gaps: [u8; 2], threads in 1usize..4, seed: u64,
+    ) {
         let mut noise = Noise(seed);
         let [x_gap, y_gap] = gaps.map(|gap| usize::from(gap % 3));
         let x = Grid::new(rows, width, x_gap, 7, || noise.byte());
         let mut y = Grid::new(rows, width, y_gap, 9, || 1);
         copy(x.rows(), y.rows_mut());
         assert_eq!(y.values(), x.values());
-        let index: Vec<u32> = (0..rows * 2).map(|_| noise.below(rows) as u32).collect();
-        let mut y = Grid::new(rows * 2, width, y_gap, 9, || 1);
-        gather_pixels(x.rows(), &index, y.rows_mut());
-        let want: Vec<u8> = index.iter().flat_map(|&i| x.rows().row(i as usize)).copied().collect();
-        assert_eq!(y.values(), want);
+
+        let mut some = |n: usize, of: usize| -> Vec<u32> {
+            (0..n).map(|_| if noise.below(4) == 0 { PADDING } else { noise.below(of) as u32 }).collect()
+        };
+        let picked = some(rows * 2, rows);
+        let columns = some(width + 3, width);
+        let first = columns.iter().copied().find(|c| *c != PADDING).unwrap_or(0);
+        let run: Vec<u32> = [PADDING; 2].into_iter().chain(first..width as u32).chain([PADDING]).collect();
+        let as_run = Columns::Run { first: first as usize, width: width - first as usize, to: 2 };
+        let each = [columns, run.clone()].map(|columns| (Columns::Each(columns.clone()), columns));
+        for (kind, columns) in each.into_iter().chain([(as_run, run)]) {
+            let mut y = Grid::new(picked.len(), columns.len(), y_gap, 9, || 1);
+            pick(x.rows(), &picked, &kind, 200, y.rows_mut(), threads);
+            let at = |row: u32, column: u32| match row == PADDING || column == PADDING {
+                true => 200,
+                false => x.at(row as usize, column as usize),
+            };
+            let want: Vec<u8> = picked.iter().flat_map(|row| columns.iter().map(|c| at(*row, *c))).collect();
+            assert_eq!(y.values(), want, "{kind:?}");
+        }
     }
 }
 
@@ -128,7 +148,7 @@ fn permutations_of_attention() {
     ] {
         let x = noise_of(dims.iter().product(), || noise.bits() as u32);
         let mut y = Guarded::new(&vec![9; x.len()]);
-        permute(&x, &dims, &perm, &mut y);
+        permute(&x, &dims, &perm, &mut y, 2);
         assert_eq!(*y, naive_permute(&x, &dims, &perm), "{dims:?} {perm:?}");
     }
 }
@@ -136,5 +156,5 @@ fn permutations_of_attention() {
 #[test]
 #[should_panic(expected = "no permutation")]
 fn an_axis_that_comes_twice_is_refused() {
-    permute(&[1; 4], &[2, 2], &[0, 0], &mut [0; 4]);
+    permute(&[1; 4], &[2, 2], &[0, 0], &mut [0; 4], 1);
 }

@@ -91,7 +91,8 @@ pub fn global_average8(isa: Isa, x: Rows<u8>, images: usize, rescale: Rescale, y
     });
 }
 
-fn pixels_of<X, Y>(x: Rows<X>, images: usize, y: &RowsMut<Y>) -> usize {
+/// How many rows of `x` each of `images` images has.
+pub(super) fn pixels_of<X, Y>(x: Rows<X>, images: usize, y: &RowsMut<Y>) -> usize {
     assert_eq!((y.rows(), y.width()), (images, x.width()), "y has a row for each image");
     let pixels = x.rows().checked_div(images).unwrap_or(0);
     assert_eq!(images * pixels, x.rows(), "{images} images of {} pixels in all", x.rows());

@@ -107,6 +107,45 @@ proptest! {
     }
 }
 
+/// The sum of a channel as Eigen has it, by vectors of four floats of which `x[start]` begins one.
+fn by_vectors(x: &[f32], start: usize) -> f32 {
+    let start = start.min(x.len());
+    let (vectors, rest) = x[start..].as_chunks::<4>();
+    let (pairs, last) = vectors.as_chunks::<2>();
+    let add = |a: [f32; 4], b: [f32; 4]| std::array::from_fn(|i| a[i] + b[i]);
+    let [a, b] = pairs.iter().fold([[0.0; 4]; 2], |sum, pair| [add(sum[0], pair[0]), add(sum[1], pair[1])]);
+    let four = last.iter().fold(add(a, b), |sum, vector| add(sum, *vector));
+    x[..start].iter().chain(rest).fold((four[0] + four[2]) + (four[1] + four[3]), |sum, x| sum + x)
+}
+
+proptest! {
+    #![proptest_config(cases(150))]
+
+    #[test]
+    fn means_are_sums_by_vectors(
+        images in 1usize..4, pixels in 1usize..60, width in 1usize..80, gap in 0usize..4, threads in 1usize..4, seed: u64,
+    ) {
+        let mut noise = Noise(seed);
+        let x = Grid::new(images * pixels, width, gap, 77, || noise.byte());
+        // Of one scale, many means lie in the middle between two codes.
+        let scale = 0.01 + noise.float().abs();
+        let rescale = Rescale { x_scale: scale, x_zero: noise.byte(), y_scale: scale, y_zero: noise.byte() };
+        for isa in isas() {
+            let mut y = Grid::new(images, width, gap, 99, || 1);
+            global_mean8(isa, x.rows(), images, rescale, y.rows_mut(), threads);
+            y.values();
+            for (image, c) in (0..images).flat_map(|image| (0..width).map(move |c| (image, c))) {
+                let float = |p| (i32::from(x.at(image * pixels + p, c)) - i32::from(rescale.x_zero)) as f32 * scale;
+                let floats: Vec<f32> = (0..pixels).map(float).collect();
+                let before = c * pixels;
+                let mean = by_vectors(&floats, before.next_multiple_of(4) - before) / pixels as f32;
+                let want = (mean / scale).round_ties_even() + f32::from(rescale.y_zero);
+                assert_eq!(y.at(image, c), want.clamp(0.0, 255.0) as u8, "{isa}: image {image}, channel {c}");
+            }
+        }
+    }
+}
+
 #[test]
 fn nan_never_wins() {
     let window = Window { kernel: [2, 1], output: [1, 1], ..Window::pixel(2) };

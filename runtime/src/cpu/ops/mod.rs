@@ -2,6 +2,7 @@
 
 mod constant;
 mod elementwise;
+mod matmul;
 mod movement;
 mod norm;
 mod pick;
@@ -28,6 +29,7 @@ pub(super) fn recipe<'g>(s: &Scope<'g>, want: Want) -> Option<Recipe<'g>> {
             .or_else(|| elementwise::recipe(s, want.port))
             .or_else(|| rows::recipe(s, want.port))
             .or_else(|| norm::recipe(s, want.port))
+            .or_else(|| matmul::recipe(s, want.port))
             .or_else(|| movement::recipe(s, want)),
         Form::Codes => {
             quant::quantize(s, want.port).or_else(|| pool::recipe(s, want)).or_else(|| movement::recipe(s, want))

@@ -179,8 +179,8 @@ fn permute<T: Element + kernels::Element>(
         });
     }
     p.step("transpose", id, &[x], y, 0, work, move |o| {
-        let x = o.slice::<T>(0);
-        kernels::permute(x, &dims, &perm, o.out::<T>().data());
+        let (x, threads) = (o.slice::<T>(0), o.threads);
+        kernels::permute(x, &dims, &perm, o.out::<T>().data(), threads);
     });
 }
 

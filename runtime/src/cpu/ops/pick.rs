@@ -4,6 +4,7 @@
 use crate::{
     burn::kernels::nearest_entries,
     cpu::{
+        cost,
         plan::{Layout, Planner},
         recipe::{Form, Layer, Operand, Recipe, ValueId, Want},
         scope::Scope,
@@ -19,6 +20,7 @@ use compress_compiler::{
         slice::Slice,
     },
 };
+use compress_kernels::{self as kernels, Columns, PADDING};
 
 /// The value `want`, where its entries are picked from operand 0, which is asked for as `x`.
 pub(super) fn recipe<'g>(s: &Scope<'g>, want: Want, x: Want) -> Option<Recipe<'g>> {
@@ -93,47 +95,41 @@ impl Kind {
 
 struct Pick(Kind);
 
-/// A row of padding.
-const NONE: u32 = u32::MAX;
-
-/// How rows of the result are made.
-struct Rows {
-    /// The row of the input, or [`NONE`].
-    index: Vec<u32>,
-    /// The columns of the input that are taken, and where they go.
-    first: usize,
-    width: usize,
-    to: usize,
+/// What [`kernels::pick`] takes: the rows, and the columns of each.
+struct Picked {
+    rows: Vec<u32>,
+    columns: Columns,
 }
 
-/// Reads a list of entries as columns: how many are padding, then the first of the run of
-/// successive ones, and how many.
-fn run(entries: &Entries) -> Option<(usize, usize, usize)> {
+/// The entries of the last axis as columns.
+fn columns(entries: &Entries) -> Columns {
     let to = entries.iter().take_while(|e| e.is_none()).count();
     let first = entries.get(to).copied().flatten().unwrap_or(0);
     let width = entries[to..].iter().take_while(|e| e.is_some()).count();
     let follows = entries[to..to + width].iter().enumerate().all(|(i, e)| *e == Some(first + i));
-    (follows && entries[to + width..].iter().all(Option::is_none)).then_some((to, first, width))
+    match follows && entries[to + width..].iter().all(Option::is_none) {
+        true => Columns::Run { first, width, to },
+        false => Columns::Each(entries.iter().map(|e| e.map_or(PADDING, |e| e as u32)).collect()),
+    }
 }
 
-/// The rows, if the last axis in `layout` is a run.
-fn rows(entries: &[Entries], dims: &[usize], layout: Layout) -> Option<Rows> {
+/// What is picked from a value of sizes `dims` that lies in `layout`.
+fn picked(entries: &[Entries], dims: &[usize], layout: Layout) -> Option<Picked> {
     let order = layout.storage(&(0..dims.len()).collect::<Vec<_>>());
     let (last, front) = order.split_last()?;
-    let (to, first, width) = run(&entries[*last])?;
-    let mut index = vec![0u32];
+    let mut rows = vec![0u32];
     for axis in front {
         let n = u32::try_from(dims[*axis]).ok()?;
-        let mut next = Vec::with_capacity(index.len() * entries[*axis].len());
-        for at in index {
+        let mut next = Vec::with_capacity(rows.len() * entries[*axis].len());
+        for at in rows {
             next.extend(entries[*axis].iter().map(|e| match e {
-                Some(e) if at != NONE => at * n + *e as u32,
-                _ => NONE,
+                Some(e) if at != PADDING => at * n + *e as u32,
+                _ => PADDING,
             }));
         }
-        index = next;
+        rows = next;
     }
-    Some(Rows { index, first, width, to })
+    Some(Picked { rows, columns: columns(&entries[*last]) })
 }
 
 impl Layer for Pick {
@@ -156,32 +152,29 @@ impl Layer for Pick {
         // Rather where it lies; what has channels is most often read by pixels next.
         let has = p.layout(inputs[0]);
         let choices = if dims.len() == 4 { [Layout::Pixels, Layout::Plain] } else { [has, Layout::Plain] };
-        let found = choices.into_iter().find_map(|l| Some((l, rows(&entries, &dims, l)?)));
-        let (layout, rows) = found.ok_or_else(|| Error::unsupported("columns that are no run"))?;
+        let all = choices.map(|layout| picked(&entries, &dims, layout).map(|of| (layout, of)));
+        // Columns one by one are slower.
+        let is_run = |of: &(Layout, Picked)| matches!(of.1.columns, Columns::Run { .. });
+        let [a, b] = all;
+        let best = if a.as_ref().is_some_and(is_run) || !b.as_ref().is_some_and(is_run) { a.or(b) } else { b };
+        let (layout, of) = best.ok_or_else(|| Error::unsupported("picking from a value without axes"))?;
         let (x, y) = (p.read(inputs[0], layout), p.output(output, layout));
         let fill = if let Kind::Pad { fill, .. } = self.0 { fill } else { 0.0 };
         match p.form(output) {
-            Form::Float => step::<f32>(p, output, x, y, rows, fill),
-            Form::Codes => step::<u8>(p, output, x, y, rows, fill as u8),
+            Form::Float => step::<f32>(p, output, x, y, of, fill),
+            Form::Codes => step::<u8>(p, output, x, y, of, fill as u8),
         }
         Ok(())
     }
 }
 
-fn step<T: Element>(p: &mut Planner, made: ValueId, x: View, y: View, rows: Rows, fill: T) {
-    p.step("pick", made, &[x], y, 0, 0, move |o: &mut Operands| {
-        let (x, mut y) = (o.read::<T>(0), o.out::<T>());
-        for (i, from) in rows.index.iter().enumerate() {
-            let to = y.row(i);
-            if *from == NONE {
-                to.fill(fill);
-                continue;
-            }
-            let (before, rest) = to.split_at_mut(rows.to);
-            let (middle, after) = rest.split_at_mut(rows.width);
-            before.fill(fill);
-            middle.copy_from_slice(&x.row(*from as usize)[rows.first..][..rows.width]);
-            after.fill(fill);
-        }
+fn step<T: Element>(p: &mut Planner, made: ValueId, x: View, y: View, of: Picked, fill: T) {
+    let bytes = match of.columns {
+        Columns::Run { .. } => 2 * size_of::<T>(),
+        // One at a time takes about a nanosecond for two.
+        Columns::Each(_) => 16,
+    };
+    p.step("pick", made, &[x], y, 0, cost::bytes(bytes * y.len()), move |o: &mut Operands| {
+        kernels::pick::<T>(o.read(0), &of.rows, &of.columns, fill, o.out(), o.threads);
     });
 }

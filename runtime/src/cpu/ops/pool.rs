@@ -25,6 +25,10 @@ enum Kind<'g> {
     Average(&'g Pool),
     /// The average of each image.
     Whole,
+    /// The same as a ReduceMean.
+    Mean,
+    /// The average over all axes but the first and the last.
+    Middle,
 }
 
 fn kind<'g>(s: &Scope<'g>, id: NodeId) -> Option<(Port, Kind<'g>)> {
@@ -38,15 +42,17 @@ fn kind<'g>(s: &Scope<'g>, id: NodeId) -> Option<(Port, Kind<'g>)> {
         Op::Pool(op) if op.kind == PoolKind::Max && !op.indices && matches!(rank, 3 | 4) => Kind::Max(op),
         Op::Pool(op) if op.kind == PoolKind::Average && matches!(rank, 3 | 4) => Kind::Average(op),
         Op::GlobalPool(op) if op.kind == PoolKind::Average && rank > 2 => Kind::Whole,
-        // The mean over all axes behind the channels is the same.
         Op::Reduce(op) if op.kind == ReduceKind::Mean && rank > 2 => {
             let axes = g.constant(g.operand(id, 1)?)?.as_i64()?;
             let mut axes = op.axes(Some(&axes), rank).ok()?;
             axes.sort_unstable();
-            if axes != (2..rank).collect::<Vec<_>>() {
+            if axes.iter().copied().eq(2..rank) {
+                Kind::Mean
+            } else if axes.iter().copied().eq(1..rank - 1) {
+                Kind::Middle
+            } else {
                 return None;
             }
-            Kind::Whole
         }
         _ => return None,
     };
@@ -63,7 +69,10 @@ pub(super) fn recipe<'g>(s: &Scope<'g>, want: Want) -> Option<Recipe<'g>> {
         (Form::Float, _) if s.graph.fact(x).dtype != Some(DType::F32) => None,
         (Form::Float, Kind::Max(op)) => Some(Recipe::of(vec![Want::float(x)], Max(op.clone()))),
         (Form::Float, Kind::Average(op)) => Some(Recipe::of(vec![Want::float(x)], Average::of(op.clone(), None))),
-        (Form::Float, Kind::Whole) => Some(Recipe::of(vec![Want::float(x)], Whole(None))),
+        (Form::Float, Kind::Whole | Kind::Mean) => Some(Recipe::of(vec![Want::float(x)], Whole::FLOATS)),
+        (Form::Float, Kind::Middle) => {
+            Some(Recipe::of(vec![Want::float(x)], Whole { layout: Layout::Plain, ..Whole::FLOATS }))
+        }
     }
 }
 
@@ -73,9 +82,10 @@ pub(super) fn requantized<'g>(s: &Scope<'g>, port: Port, y: Affine) -> Option<Re
     let (codes, of) = s.codes(x)?;
     let rescale = Rescale { x_scale: of.scale, x_zero: of.zero, y_scale: y.scale, y_zero: y.zero };
     match kind {
-        Kind::Max(_) => None,
+        Kind::Max(_) | Kind::Middle => None,
         Kind::Average(op) => Some(Recipe::of(vec![codes], Average::of(op.clone(), Some(rescale)))),
-        Kind::Whole => Some(Recipe::of(vec![codes], Whole(Some(rescale)))),
+        Kind::Whole => Some(Recipe::of(vec![codes], Whole { codes: Codes::Whole(rescale), ..Whole::FLOATS })),
+        Kind::Mean => Some(Recipe::of(vec![codes], Whole { codes: Codes::Mean(rescale), ..Whole::FLOATS })),
     }
 }
 
@@ -172,8 +182,26 @@ impl Layer for Average {
     }
 }
 
-/// The average of each image; of codes, with what they stand for before and after.
-struct Whole(Option<Rescale>);
+/// The average of each image: of all pixels of a channel.
+struct Whole {
+    codes: Codes,
+    /// How images lie: with channels behind their axes, or as they are, where these come last.
+    layout: Layout,
+}
+
+/// What averages are of; codes with what they stand for before and after.
+#[derive(Clone, Copy)]
+enum Codes {
+    None,
+    /// Averaged as ONNX Runtime does between integers.
+    Whole(Rescale),
+    /// As it does where floats are averaged.
+    Mean(Rescale),
+}
+
+impl Whole {
+    const FLOATS: Self = Self { codes: Codes::None, layout: Layout::Pixels };
+}
 
 impl Layer for Whole {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
@@ -181,23 +209,29 @@ impl Layer for Whole {
     }
 
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
-        let dims = p.dims(inputs[0]);
-        let (images, channels) = (dims[0], dims[1]);
-        let x = p.read(inputs[0], Layout::Pixels);
+        let images = p.dims(inputs[0])[0];
+        let x = p.read(inputs[0], self.layout);
         // One row an image: without the axes of the image, or where these are 1, both layouts are this.
         let made = match p.dims(output).len() {
             2 => p.output(output, Layout::Plain),
-            _ => p.output(output, Layout::Pixels),
+            _ => p.output(output, self.layout),
         };
-        debug_assert_eq!((made.rows, made.width), (images, channels));
-        let (isa, work) = (p.isa(), cost::bytes(x.len() * self.0.map_or(size_of::<f32>(), |_| 1)));
-        match self.0 {
-            None => p.step("global_average_pool", output, &[x], made, 0, work, move |o| {
+        debug_assert_eq!((made.rows, made.width), (images, x.width));
+        let isa = p.isa();
+        match self.codes {
+            Codes::None => p.step("global_average_pool", output, &[x], made, 0, cost::bytes(4 * x.len()), move |o| {
                 kernels::global_average(isa, o.read(0), images, o.out(), o.threads);
             }),
-            Some(rescale) => p.step("global_average_pool_i8", output, &[x], made, 0, work, move |o| {
-                kernels::global_average8(isa, o.read(0), images, rescale, o.out(), o.threads);
-            }),
+            Codes::Whole(rescale) => {
+                p.step("global_average_pool_i8", output, &[x], made, 0, cost::bytes(x.len()), move |o| {
+                    kernels::global_average8(isa, o.read(0), images, rescale, o.out(), o.threads);
+                });
+            }
+            Codes::Mean(rescale) => {
+                p.step("reduce_mean_i8", output, &[x], made, 0, cost::bytes(4 * x.len()), move |o| {
+                    kernels::global_mean8(isa, o.read(0), images, rescale, o.out(), o.threads);
+                })
+            }
         }
         Ok(())
     }
