@@ -11,15 +11,25 @@ use compress_compiler::{
 };
 use compress_runtime::{
     bench,
-    dataset::Batch,
+    dataset::{Batch, Dataset},
     device::Device,
     metrics::{Comparison, Sqnr},
     session::{Backend, Session},
 };
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    panic::resume_unwind,
+    sync::{Mutex, PoisonError},
+    thread,
+};
 
 /// Samples on which layers are compared one by one.
 const LAYER_SAMPLES: usize = 16;
+
+/// The most sessions that calibrate at once, and the bytes of weights that they may have together:
+/// memory does not grow with the machine.
+const WORKERS: usize = 8;
+const WORKERS_BYTES: usize = 256 << 20;
 
 /// Hands calibration samples to the passes that ask for them.
 pub struct DataCalibrator<'a> {
@@ -33,17 +43,59 @@ impl Calibrator for DataCalibrator<'_> {
         &self,
         graph: &Verified,
         watch: &[Port],
-        sink: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
+        sink: &(dyn Fn(usize, &[f32]) -> Result<()> + Sync),
     ) -> Result<()> {
-        let session = Session::new(graph, self.backend, watch)?;
+        let set: &Dataset = &self.samples.set;
         let progress = Progress::new("calibrate", self.samples.indices.len(), self.quiet);
-        for indices in self.samples.batches() {
+        // None are open once something went wrong.
+        let open = Mutex::new(Some(self.samples.batches().enumerate()));
+        let open = || open.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = || open().as_mut().and_then(Iterator::next);
+        let run = |session: &Session, indices: &[usize]| -> Result<()> {
             stop_if_asked()?;
-            let batch = self.samples.set.batch(indices)?;
-            session.observe(&batch.inputs, sink)?;
+            let batch = set.batch(indices)?;
+            session.observe(&batch.inputs, &mut |i, values| sink(i, values))?;
             progress.advance(batch.len);
+            Ok(())
+        };
+        let work = || -> Result<(), (usize, Error)> {
+            let session = Session::new(graph, self.backend, watch).map_err(|e| (0, e))?;
+            while let Some((i, indices)) = next() {
+                run(&session, indices).map_err(|e| {
+                    *open() = None;
+                    (i, e)
+                })?;
+            }
+            Ok(())
+        };
+        let threads = threads(&self.backend.device);
+        let workers = self.workers(graph, threads);
+        if workers == 1 {
+            return work().map_err(|(_, e)| e);
         }
-        Ok(())
+        let pool = || rayon::ThreadPoolBuilder::new().num_threads(threads / workers).build();
+        let pools: Vec<_> = (0..workers)
+            .map(|_| pool().map_err(|e| Error::limit(format!("no more threads: {e}"))))
+            .collect::<Result<_>>()?;
+        let done: Vec<Result<(), (usize, Error)>> = thread::scope(|s| {
+            let started: Vec<_> = pools.iter().map(|p| s.spawn(|| p.install(&work))).collect();
+            started.into_iter().map(|w| w.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+        });
+        // The same error whichever thread met one first: all batches before it were run.
+        match done.into_iter().filter_map(Result::err).min_by_key(|(i, _)| *i) {
+            Some((_, e)) => Err(e),
+            None => Ok(()),
+        }
+    }
+}
+
+impl DataCalibrator<'_> {
+    /// How many sessions run batches at once: threads with batches of their own never wait for each
+    /// other, but each session has the weights once more.
+    fn workers(&self, graph: &Graph, threads: usize) -> usize {
+        let weights: usize = graph.ids().filter_map(|n| graph.constant(n.into())).map(|t| t.bytes().len()).sum();
+        let spare = WORKERS_BYTES / weights.max(1);
+        threads.min(WORKERS).min(spare).min(self.samples.batches().count()).max(1)
     }
 }
 

@@ -28,7 +28,8 @@ pub trait Evaluator {
 /// Runs a graph over calibration data: what quantisation asks of the runtime.
 pub trait Calibrator {
     /// Feeds every calibration batch through `graph` and hands each value in `watch`, by its
-    /// place in that list, to `sink`. Streams: one batch is in memory at a time.
+    /// place in that list, to `sink`: in any order, and by several threads at once. Streams: each
+    /// thread has one batch in memory at a time.
     ///
     /// # Errors
     /// Whatever running or reading the data can raise.
@@ -36,7 +37,7 @@ pub trait Calibrator {
         &self,
         graph: &Verified,
         watch: &[Port],
-        sink: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
+        sink: &(dyn Fn(usize, &[f32]) -> Result<()> + Sync),
     ) -> Result<()>;
 }
 

@@ -1,12 +1,14 @@
 //! Ranges of activations, gathered in one streaming pass at constant memory.
 //!
-//! Every watched value has one histogram over `[-r, r]`. When a value falls outside, `r`
-//! doubles and neighbouring bins merge two by two, which is exact; so no first pass is needed
-//! to find the range and no activation is kept.
+//! Every watched value has one histogram over `[-2^n, 2^n]`. When a value falls outside, `n` grows
+//! and neighbouring bins merge, which is exact; so no first pass is needed to find the range and
+//! no activation is kept. Nor does it matter in which order values come, or on which threads.
 
 use compress_compiler::error::{Error, Result};
-use rayon::prelude::*;
-use std::str::FromStr;
+use std::{
+    str::FromStr,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 /// How a range is chosen from what was observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -35,120 +37,176 @@ impl FromStr for Calibration {
 /// Bins on either side of zero.
 const HALF: usize = 2048;
 
+/// Where histograms begin: what is smaller than `2^LEAST / HALF` may as well be zero.
+const LEAST: i32 = -64;
+
 /// The share of values that percentile calibration cuts off, both ends together.
 const CUT: f64 = 1e-4;
 
-/// Values that one thread counts at a time; few enough that a bin's count fits 32 bits.
-const PART: usize = 1 << 17;
+/// Values that are counted at a time; few enough that a bin's count fits 32 bits.
+const PART: usize = 1 << 24;
 
-/// How many of `values` fall into each bin.
-fn counted(values: &[f32], scale: f32) -> Vec<u32> {
+/// The smallest and largest of some values, `None` if one of them is NaN or infinite.
+fn extremes(values: &[f32]) -> Option<(f32, f32)> {
+    // Each lane is on its own, so the compiler can keep several in a register.
+    const LANES: usize = 16;
+    let (mut low, mut high) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
+    // Stays zero as long as all values are finite.
+    let mut odd = [0.0; LANES];
+    let mut look = |values: &[f32]| {
+        for (i, v) in values.iter().enumerate() {
+            low[i] = if *v < low[i] { *v } else { low[i] };
+            high[i] = if *v > high[i] { *v } else { high[i] };
+            odd[i] += v * 0.0;
+        }
+    };
+    let (lanes, rest) = values.as_chunks::<LANES>();
+    lanes.iter().for_each(|v| look(v));
+    look(rest);
+    let least = |a: [f32; LANES]| a.into_iter().fold(f32::INFINITY, f32::min);
+    odd.iter().all(|o| *o == 0.0).then(|| (least(low), -least(high.map(|v| -v))))
+}
+
+/// How many of `values` fall into each bin of a histogram over `[-2^power, 2^power]`, between
+/// which they are.
+fn counted(values: &[f32], power: i32) -> Vec<u32> {
     // Most values are alike, zeros after a Relu above all: neighbours counted in one place would
     // wait for each other.
     const LANES: usize = 4;
     const BATCH: usize = 64;
-    let mut lanes = vec![[0u32; LANES]; 2 * HALF];
-    for batch in values.chunks(BATCH) {
+    // Floats from 2 * HALF up to twice that have one exponent: the first bits of their mantissa
+    // count in steps of 1.
+    const OFFSET: f32 = (3 * HALF) as f32;
+    const DROPPED: u32 = f32::MANTISSA_DIGITS - 1 - (2 * HALF).ilog2();
+    // A value next to `2^power` would be rounded up to that.
+    const LAST: f32 = (4 * HALF) as f32 - 0.5;
+    // `2^-128` itself is no f32 that `powi` finds.
+    let scale = (HALF as f64 * 2f64.powi(-power)) as f32;
+    let mut lanes = [[0u32; LANES]; 2 * HALF];
+    let mut count = |values: &[f32]| {
         let mut bins = [0u32; BATCH];
-        for (bin, v) in bins.iter_mut().zip(batch) {
-            *bin = (v * scale + HALF as f32).min((2 * HALF - 1) as f32) as i32 as u32;
+        for (bin, v) in bins.iter_mut().zip(values) {
+            let at = v * scale + OFFSET;
+            *bin = if at < LAST { at } else { LAST }.to_bits() >> DROPPED;
         }
-        for (i, bin) in bins[..batch.len()].iter().enumerate() {
-            lanes[*bin as usize][i % LANES] += 1;
+        for (i, bin) in bins[..values.len()].iter().enumerate() {
+            lanes[*bin as usize % (2 * HALF)][i % LANES] += 1;
         }
-    }
+    };
+    let (batches, rest) = values.as_chunks::<BATCH>();
+    batches.iter().for_each(|v| count(v));
+    count(rest);
     lanes.iter().map(|l| l.iter().sum()).collect()
 }
 
-/// What was seen of one value.
-#[derive(Clone)]
+/// What was seen of one value, by any number of threads.
 pub struct Observer {
+    how: Calibration,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Clone)]
+struct Seen {
     bins: Vec<u64>,
-    /// The bins cover `[-radius, radius]`; 0 before the first nonzero value.
-    radius: f32,
+    /// The bins cover `[-2^power, 2^power]`.
+    power: i32,
     low: f32,
     high: f32,
     count: u64,
 }
 
-impl Default for Observer {
-    fn default() -> Self {
-        Self { bins: vec![0; 2 * HALF], radius: 0.0, low: f32::INFINITY, high: f32::NEG_INFINITY, count: 0 }
-    }
-}
-
 impl Observer {
+    /// Observes what `how` has to know.
+    pub fn new(how: Calibration) -> Self {
+        let bins = if how == Calibration::MinMax { 0 } else { 2 * HALF };
+        let (low, high) = (f32::INFINITY, f32::NEG_INFINITY);
+        Self { how, seen: Mutex::new(Seen { bins: vec![0; bins], power: LEAST, low, high, count: 0 }) }
+    }
+
     /// Takes in values.
     ///
     /// # Errors
     /// Data when one of them is NaN or infinite.
-    pub fn add(&mut self, values: &[f32]) -> Result<()> {
-        let extremes = |part: &[f32]| {
-            part.iter().fold((f32::INFINITY, f32::NEG_INFINITY, true), |(low, high, finite), v| {
-                (low.min(*v), high.max(*v), finite & v.is_finite())
-            })
+    pub fn add(&self, values: &[f32]) -> Result<()> {
+        let (low, high) = extremes(values).ok_or_else(|| {
+            Error::data("an activation is NaN or infinite on the calibration data")
+                .help("check the data's preprocessing, or exclude the layer with --exclude")
+        })?;
+        let power = {
+            let mut seen = self.seen();
+            seen.low = seen.low.min(low);
+            seen.high = seen.high.max(high);
+            seen.count += values.len() as u64;
+            seen.grow(power_above(low.abs().max(high.abs())));
+            seen.power
         };
-        let (low, high, finite) = values
-            .par_chunks(PART)
-            .map(extremes)
-            .reduce(|| (f32::INFINITY, f32::NEG_INFINITY, true), |a, b| (a.0.min(b.0), a.1.max(b.1), a.2 & b.2));
-        if !finite {
-            return Err(Error::data("an activation is NaN or infinite on the calibration data")
-                .help("check the data's preprocessing, or exclude the layer with --exclude"));
+        if self.how != Calibration::MinMax {
+            for part in values.chunks(PART) {
+                // Outside of the lock: other threads count too.
+                let counts = counted(part, power);
+                self.seen().merge(&counts, power);
+            }
         }
-        self.low = self.low.min(low);
-        self.high = self.high.max(high);
-        self.count += values.len() as u64;
-        self.grow(low.abs().max(high.abs()));
-        if self.radius == 0.0 {
-            self.bins[HALF] += values.len() as u64;
-            return Ok(());
-        }
-        let scale = HALF as f32 / self.radius;
-        let counts = values.par_chunks(PART).map(|part| counted(part, scale)).reduce_with(|mut a, b| {
-            a.iter_mut().zip(&b).for_each(|(a, b)| *a += b);
-            a
-        });
-        self.bins.iter_mut().zip(counts.iter().flatten()).for_each(|(bin, n)| *bin += u64::from(*n));
         Ok(())
     }
 
-    /// Doubles the radius until it covers `reach`.
-    fn grow(&mut self, reach: f32) {
-        // An empty batch has an infinite reach.
-        if reach == 0.0 || !reach.is_finite() {
-            return;
-        }
-        if self.radius == 0.0 {
-            self.radius = reach;
-            return;
-        }
-        while self.radius < reach {
-            let mut merged = vec![0; 2 * HALF];
-            for (i, n) in self.bins.iter().enumerate() {
-                merged[HALF / 2 + i / 2] += n;
-            }
-            self.bins = merged;
-            self.radius *= 2.0;
-        }
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The range to quantise, `None` when nothing was seen. It always includes zero, which
     /// padding and Relu need to be exact.
-    pub fn range(&self, how: Calibration) -> Option<(f32, f32)> {
-        if self.count == 0 {
+    pub fn range(&self) -> Option<(f32, f32)> {
+        let seen = self.seen();
+        if seen.count == 0 {
             return None;
         }
-        let (low, high) = match how {
-            Calibration::MinMax => (self.low, self.high),
-            Calibration::Percentile => self.percentile(),
-            Calibration::Mse => self.least_error(),
+        let (low, high) = match self.how {
+            Calibration::MinMax => (seen.low, seen.high),
+            Calibration::Percentile => seen.percentile(),
+            Calibration::Mse => seen.least_error(),
         };
         Some((low.min(0.0), high.max(0.0)))
     }
+}
 
-    fn edge(&self, bin: usize) -> f32 {
-        (bin as f32 / HALF as f32 - 1.0) * self.radius
+/// The least power of two above a number that is not negative; nothing in particular if that is
+/// infinite, as the reach of no values is.
+fn power_above(reach: f32) -> i32 {
+    match reach.is_finite() {
+        true => (reach.to_bits() >> (f32::MANTISSA_DIGITS - 1)) as i32 + f32::MIN_EXP - 1,
+        false => LEAST,
+    }
+}
+
+/// Where a bin goes when the range of the histogram grows by `2^doublings`.
+fn moved(bin: usize, doublings: i32) -> usize {
+    let at = (bin as isize - HALF as isize) >> doublings.clamp(0, HALF.ilog2() as i32);
+    (at + HALF as isize) as usize
+}
+
+impl Seen {
+    /// Makes the histogram cover `[-2^power, 2^power]`.
+    fn grow(&mut self, power: i32) {
+        if power <= self.power {
+            return;
+        }
+        let bins = std::mem::take(&mut self.bins);
+        self.bins = vec![0; bins.len()];
+        let doublings = power - self.power;
+        bins.iter().enumerate().for_each(|(i, n)| self.bins[moved(i, doublings)] += n);
+        self.power = power;
+    }
+
+    /// Adds what was counted in a histogram over `[-2^power, 2^power]`, which is no wider.
+    fn merge(&mut self, counts: &[u32], power: i32) {
+        let doublings = self.power - power;
+        counts.iter().enumerate().for_each(|(i, n)| self.bins[moved(i, doublings)] += u64::from(*n));
+    }
+
+    /// Where a bin begins.
+    fn edge(&self, bin: usize) -> f64 {
+        (bin as f64 / HALF as f64 - 1.0) * 2f64.powi(self.power)
     }
 
     fn percentile(&self) -> (f32, f32) {
@@ -162,8 +220,8 @@ impl Observer {
                 gone > cut
             })
         };
-        let low = reach(Box::new(0..2 * HALF)).map_or(self.low, |b| self.edge(b));
-        let high = reach(Box::new((0..2 * HALF).rev())).map_or(self.high, |b| self.edge(b + 1));
+        let low = reach(Box::new(0..2 * HALF)).map_or(self.low, |b| self.edge(b) as f32);
+        let high = reach(Box::new((0..2 * HALF).rev())).map_or(self.high, |b| self.edge(b + 1) as f32);
         (low.max(self.low), high.min(self.high))
     }
 
@@ -173,7 +231,7 @@ impl Observer {
         let (low, high) = (self.low.min(0.0), self.high.max(0.0));
         let used: Vec<(f64, f64)> = (0..2 * HALF)
             .filter(|b| self.bins[*b] > 0)
-            .map(|b| (f64::from(self.edge(b) + self.edge(b + 1)) / 2.0, self.bins[b] as f64))
+            .map(|b| ((self.edge(b) + self.edge(b + 1)) / 2.0, self.bins[b] as f64))
             .collect();
         let error = |share: f32| {
             let (lo, hi) = (f64::from(low * share), f64::from(high * share));
@@ -189,40 +247,101 @@ impl Observer {
 mod tests {
     use super::*;
 
+    const EACH: [Calibration; 3] = [Calibration::MinMax, Calibration::Percentile, Calibration::Mse];
+
+    fn observer(how: Calibration, all: &[&[f32]]) -> Observer {
+        let o = Observer::new(how);
+        all.iter().for_each(|values| o.add(values).unwrap());
+        o
+    }
+
     #[test]
     fn growing_keeps_every_count() {
-        let mut o = Observer::default();
-        o.add(&[0.0; 3]).unwrap();
-        o.add(&[0.1, -0.1]).unwrap();
-        o.add(&[100.0, -3.0]).unwrap();
-        assert_eq!(o.bins.iter().sum::<u64>(), 7);
-        assert_eq!(o.range(Calibration::MinMax), Some((-3.0, 100.0)));
+        let o = observer(Calibration::Percentile, &[&[0.0; 3], &[0.1, -0.1], &[100.0, -3.0], &[]]);
+        let seen = o.seen();
+        assert_eq!((seen.bins.iter().sum::<u64>(), seen.power), (7, 7));
+        assert_eq!((seen.low, seen.high), (-3.0, 100.0));
+    }
+
+    #[test]
+    fn every_value_is_in_its_bin() {
+        // More than a batch, and both ends of the histogram.
+        let mut values: Vec<f32> = (-4000..4000).map(|i| i as f32 / 2000.0).collect();
+        values.extend([2f32.next_down(), -2f32.next_down()]);
+        let counts = counted(&values, 1);
+        let mut want = vec![0; 2 * HALF];
+        for v in values {
+            want[((f64::from(v) / 2.0 + 1.0) * HALF as f64) as usize] += 1;
+        }
+        assert_eq!(counts, want);
+    }
+
+    #[test]
+    fn all_finite_values_have_a_range() {
+        let far = [f32::MAX, -f32::MAX, f32::MIN_POSITIVE, 1e-45, 0.0, -0.0];
+        for how in EACH {
+            assert_eq!(observer(how, &[&far]).range(), Some((-f32::MAX, f32::MAX)), "{how:?}");
+            assert_eq!(observer(how, &[&[0.0; 100]]).range(), Some((0.0, 0.0)), "{how:?}");
+            let near = observer(how, &[&[1e-45; 100]]).range();
+            assert!(near.is_some_and(|(low, high)| low == 0.0 && high <= 1e-45), "{how:?}: {near:?}");
+            assert_eq!(observer(how, &[&[]]).range(), None, "{how:?}");
+        }
+    }
+
+    #[test]
+    fn neither_order_nor_threads_matter() {
+        let parts: Vec<Vec<f32>> = (0..40)
+            .map(|i| (0..500 + i).map(|j| ((i * 7919 + j * 104_729) % 1009 - 300) as f32 * 1.3f32.powi(i)).collect())
+            .collect();
+        for how in EACH {
+            let want = Observer::new(how);
+            parts.iter().for_each(|p| want.add(p).unwrap());
+            let (back, together) = (Observer::new(how), Observer::new(how));
+            parts.iter().rev().for_each(|p| back.add(p).unwrap());
+            std::thread::scope(|s| {
+                for half in parts.chunks(10) {
+                    s.spawn(|| half.iter().for_each(|p| together.add(p).unwrap()));
+                }
+            });
+            assert_eq!(back.range(), want.range(), "{how:?}");
+            assert_eq!(together.range(), want.range(), "{how:?}");
+            assert_eq!(together.seen().bins, want.seen().bins, "{how:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_counted_by_a_narrower_histogram_is_merged() {
+        let o = observer(Calibration::Percentile, &[&[3.0]]);
+        o.seen().merge(&counted(&[0.5, -0.5], 0), 0);
+        let bins: Vec<usize> = (0..2 * HALF).filter(|b| o.seen().bins[*b] > 0).collect();
+        assert_eq!(bins, [HALF - HALF / 8, HALF + HALF / 8, HALF + HALF * 3 / 4]);
     }
 
     #[test]
     fn percentile_cuts_the_outlier_only() {
-        let mut o = Observer::default();
         let values: Vec<f32> = (0..100_000).map(|i| i as f32 / 100_000.0).collect();
-        o.add(&values).unwrap();
-        o.add(&[50.0]).unwrap();
-        let (low, high) = o.range(Calibration::Percentile).unwrap();
+        let (low, high) = observer(Calibration::Percentile, &[&values, &[50.0]]).range().unwrap();
         assert_eq!(low, 0.0);
-        // The bins are 50 / 2048 wide or less.
+        // The bins are 64 / 2048 wide.
         assert!((0.95..1.06).contains(&high), "{high}");
     }
 
     #[test]
     fn least_error_trades_clipping_for_resolution() {
-        let mut o = Observer::default();
         let values: Vec<f32> = (0..1_000_000).map(|i| (i % 1000) as f32 / 1000.0).collect();
-        o.add(&values).unwrap();
-        o.add(&[2.0]).unwrap();
-        let (_, high) = o.range(Calibration::Mse).unwrap();
+        let (_, high) = observer(Calibration::Mse, &[&values, &[2.0]]).range().unwrap();
         assert!((0.9..1.3).contains(&high), "{high}");
     }
 
     #[test]
     fn nan_is_refused() {
-        assert_eq!(Observer::default().add(&[f32::NAN]).unwrap_err().exit_code(), 7);
+        for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for at in [0, 15, 16, 99] {
+                let mut values = [1.0; 100];
+                values[at] = odd;
+                let e = Observer::new(Calibration::MinMax).add(&values).unwrap_err();
+                assert_eq!(e.exit_code(), 7);
+            }
+        }
     }
 }

@@ -58,13 +58,13 @@ impl Pass for Int8 {
         }
         let mut plan = Plan::new(g, layers);
         let watch: Vec<Port> = plan.wanted.iter().copied().collect();
-        let mut observers = vec![Observer::default(); watch.len()];
+        let observers: Vec<Observer> = watch.iter().map(|_| Observer::new(self.calibration)).collect();
         let calibrator = cx.calibrator.ok_or_else(|| Error::bug("int8 was planned without calibration data"))?;
-        calibrator.observe(&verify(g)?, &watch, &mut |i, values| {
+        calibrator.observe(&verify(g)?, &watch, &|i, values| {
             observers[i].add(values).map_err(|e| e.at(g.node(watch[i].node).label()))
         })?;
         cx.check()?;
-        let ranges = watch.iter().zip(&observers).map(|(p, o)| (*p, o.range(self.calibration)));
+        let ranges = watch.iter().zip(&observers).map(|(p, o)| (*p, o.range()));
         let params = plan.parameters(g, ranges)?;
         out.edits = plan.layers.len();
         qdq::insert(g, &plan, &params)?;
