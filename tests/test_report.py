@@ -148,8 +148,9 @@ def test_same_input_same_bytes(compress, cnn):
 @pytest.mark.parametrize("how", ["minmax", "percentile", "mse"])
 def test_calibrations_are_deterministic_and_differ(compress, cnn, how):
     data = cnn.parent / "data.npz"
-    for name in ("a", "b"):
-        compress(cnn, "--int8", "--data", data, "--calibration", how, "-o", cnn.parent / f"{name}.onnx")
+    for name, threads in (("a", 1), ("b", 3)):
+        flags = ["--calibration", how, "--threads", threads]
+        compress(cnn, "--int8", "--data", data, *flags, "-o", cnn.parent / f"{name}.onnx")
     assert (cnn.parent / "a.onnx").read_bytes() == (cnn.parent / "b.onnx").read_bytes()
     other = "minmax" if how != "minmax" else "percentile"
     compress(cnn, "--int8", "--data", data, "--calibration", other, "-o", cnn.parent / "c.onnx")
