@@ -1,5 +1,6 @@
 //! The loops of CPU inference: convolutions, products, pools and what lies between them, on 8-bit
-//! integers and on floats, for each instruction set.
+//! integers and on floats, for each instruction set. The loops of training are in [`train`]; what
+//! follows is not about them.
 //!
 //! # The form of data
 //! Every activation is [`Rows`]: elements in order, one row a pixel, a row as wide as there are

@@ -2,11 +2,12 @@
 
 use super::Shape2d;
 use super::batch_norm::add_elements;
-use super::copy::{Aligned, join_columns};
+use super::copy::{Aligned, join_columns, written};
 use super::tile::{Filters, Start, convolve};
 use super::unroll::{Axis, Layout};
 use crate::Isa;
 use rayon::prelude::*;
+use std::mem::MaybeUninit;
 
 /// The convolution of `x` with `weight`: `[filters, channels / groups, rows, columns]`.
 pub fn conv(at: &Shape2d, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
@@ -17,8 +18,8 @@ pub fn conv(at: &Shape2d, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Ve
 pub(super) fn conv_on(isa: Isa, at: &Shape2d, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
     at.check(Some(x), Some(weight), None);
     assert!(bias.is_none_or(|bias| bias.len() == at.filters), "the bias doesn't fit {at:?}");
-    let mut y = vec![0.0; at.output_len()];
-    if y.is_empty() || x.is_empty() {
+    if at.output_len() == 0 || x.is_empty() {
+        let mut y = vec![0.0; at.output_len()];
         let planes = y.chunks_exact_mut(at.pixels().max(1));
         planes.enumerate().for_each(|(i, y)| y.fill(bias.map_or(0.0, |bias| bias[i % at.filters])));
         return y;
@@ -27,13 +28,7 @@ pub(super) fn conv_on(isa: Isa, at: &Shape2d, x: &[f32], weight: &[f32], bias: O
     let layer = Layer::new(isa, at.axes(), at.groups, channels, at.group_filters(), |group, filter, channel, i, j| {
         weight[(((group * at.group_filters() + filter) * channels + channel) * rows + i) * columns + j]
     });
-    y.par_chunks_exact_mut(at.filters * at.pixels()).enumerate().for_each_init(
-        || layer.scratch(),
-        |scratch, (n, y)| {
-            layer.run(&x[n * at.channels * at.plane()..][..at.channels * at.plane()], bias, y, scratch);
-        },
-    );
-    y
+    layer.run_all(at.samples, x, bias)
 }
 
 /// The gradient of [`conv`] by its input, of that by its output.
@@ -47,9 +42,8 @@ pub fn conv_input_gradient(at: &Shape2d, weight: &[f32], dy: &[f32]) -> Vec<f32>
 /// of the output's gradient, with a stride of 1.
 pub(super) fn conv_input_gradient_on(isa: Isa, at: &Shape2d, weight: &[f32], dy: &[f32]) -> Vec<f32> {
     at.check(None, Some(weight), Some(dy));
-    let mut dx = vec![0.0; at.input_len()];
-    if dx.is_empty() || dy.is_empty() {
-        return dx;
+    if at.input_len() == 0 || dy.is_empty() {
+        return vec![0.0; at.input_len()];
     }
     let (channels, filters, [rows, columns]) = (at.group_channels(), at.group_filters(), at.kernel);
     let axes = at.axes();
@@ -66,20 +60,18 @@ pub(super) fn conv_input_gradient_on(isa: Isa, at: &Shape2d, weight: &[f32], dy:
             })
         })
         .collect();
+    if let [Some(layer)] = &phases[..] {
+        return layer.run_all(at.samples, dy, None);
+    }
+    let mut dx = vec![0.0; at.input_len()];
     let [size, dy_size] = [at.channels * at.plane(), at.filters * at.pixels()];
     dx.par_chunks_exact_mut(size).zip(dy.par_chunks_exact(dy_size)).for_each_init(
         || phases.iter().map(|layer| layer.as_ref().map(Layer::scratch)).collect::<Vec<_>>(),
         |scratch, (dx, dy)| {
-            if let ([Some(layer)], [Some(scratch)]) = (&phases[..], &mut scratch[..]) {
-                return layer.run(dy, None, dx, scratch);
-            }
             let parts = phases.iter().zip(scratch).map(|(layer, scratch)| {
                 let (layer, scratch) = layer.as_ref().zip(scratch.as_mut())?;
-                let mut part = std::mem::take(&mut scratch.result);
-                part.resize(layer.len(), 0.0);
-                layer.run(dy, None, &mut part, scratch);
-                scratch.result = part;
-                Some((layer, &scratch.result[..]))
+                // SAFETY: `run` writes every element.
+                Some((layer, unsafe { written(layer.len(), |part| layer.run(dy, None, part, scratch)) }))
             });
             scatter(isa, at, &parts.collect::<Vec<_>>(), dx);
         },
@@ -88,12 +80,12 @@ pub(super) fn conv_input_gradient_on(isa: Isa, at: &Shape2d, weight: &[f32], dy:
 }
 
 /// Puts each phase's gradient where it belongs in that of the input.
-fn scatter(isa: Isa, at: &Shape2d, parts: &[Option<(&Layer, &[f32])>], dx: &mut [f32]) {
+fn scatter(isa: Isa, at: &Shape2d, parts: &[Option<(&Layer, Vec<f32>)>], dx: &mut [f32]) {
     let [down, across] = at.stride;
     for (n, row) in dx.chunks_exact_mut(at.columns).enumerate() {
         let (channel, y) = (n / at.rows, n % at.rows);
         let of_phase = |phase: usize| {
-            parts[y % down * across + phase].map(|(layer, part)| {
+            parts[y % down * across + phase].as_ref().map(|(layer, part)| {
                 let [rows, columns] = layer.output;
                 &part[(channel * rows + y / down) * columns..][..columns]
             })
@@ -129,7 +121,6 @@ pub fn conv_bias_gradient(at: &Shape2d, dy: &[f32]) -> Vec<f32> {
 struct Scratch {
     planes: Aligned,
     split: Vec<f32>,
-    result: Vec<f32>,
 }
 
 /// Elements of unrolled planes, and of weights, that channels of a block have at most: as many as
@@ -164,7 +155,9 @@ impl Layer {
         filters: usize,
         weight: impl Fn(usize, usize, usize, usize, usize) -> f32,
     ) -> Self {
-        let layout = Layout::new(axes, filters);
+        // Lines of some whole vectors are read as fast as whole planes, and are copied but once.
+        let are_long = axes[1].output >= 32 && axes[1].output.is_multiple_of(16);
+        let layout = Layout::new(axes, filters > 2 && !are_long);
         let plane = if layout.is_plain() { axes[0].input * axes[1].input } else { layout.plane };
         let (rows, window) = (axes[0].taps, layout.taps.len());
         let block = (UNROLLED / plane).min(WEIGHTS / (filters * window)).clamp(1, channels);
@@ -190,11 +183,24 @@ impl Layer {
 
     fn scratch(&self) -> Scratch {
         let len = if self.layout.is_plain() { 0 } else { self.block * self.layout.plane };
-        Scratch { planes: Aligned::zeros(len), split: vec![], result: vec![] }
+        Scratch { planes: Aligned::zeros(len), split: vec![] }
     }
 
-    /// Convolves a sample.
-    fn run(&self, x: &[f32], bias: Option<&[f32]>, y: &mut [f32], scratch: &mut Scratch) {
+    /// Convolves all samples.
+    fn run_all(&self, samples: usize, x: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
+        let size = self.groups.len() * self.channels * self.plane;
+        let samples_of = |y: &mut [MaybeUninit<f32>]| {
+            y.par_chunks_exact_mut(self.len())
+                .zip(x.par_chunks_exact(size))
+                .for_each_init(|| self.scratch(), |scratch, (y, x)| self.run(x, bias, y, scratch));
+        };
+        assert_eq!(x.len(), samples * size, "samples");
+        // SAFETY: there is an input for each sample, and `run` writes every element of its output.
+        unsafe { written(samples * self.len(), samples_of) }
+    }
+
+    /// Convolves a sample: every element of `y` is written.
+    fn run(&self, x: &[f32], bias: Option<&[f32]>, y: &mut [MaybeUninit<f32>], scratch: &mut Scratch) {
         let (isa, layout) = (self.isa, &self.layout);
         let y = y.chunks_exact_mut(self.filters * layout.runs.elements());
         let groups = self.groups.iter().zip(x.chunks_exact(self.channels * self.plane));
@@ -202,12 +208,14 @@ impl Layer {
             let mut start = bias.map_or(Start::Zero, |bias| Start::Bias(&bias[group * self.filters..][..self.filters]));
             for (filters, x) in blocks.iter().zip(x.chunks(self.block * self.plane)) {
                 let taps = &self.taps[..filters.taps()];
-                if layout.is_plain() {
-                    convolve(isa, filters, x, taps, layout.runs, start, y);
+                let x = if layout.is_plain() {
+                    x
                 } else {
                     layout.fill(isa, x, &mut scratch.planes, &mut scratch.split);
-                    convolve(isa, filters, &scratch.planes, taps, layout.runs, start, y);
-                }
+                    &scratch.planes
+                };
+                // SAFETY: sums are added to from the second block on, when the first has written.
+                unsafe { convolve(isa, filters, x, taps, layout.runs, start, y) }
                 start = Start::Sums;
             }
         }

@@ -1,6 +1,7 @@
 //! Maximum pools, and their gradients.
 
 use super::Shape2d;
+use super::copy::split_columns;
 use super::unroll::Axis;
 use crate::Isa;
 use crate::multiversion::multiversion;
@@ -24,11 +25,16 @@ pub fn max_pool(at: &Shape2d, output: [usize; 2], x: &[f32]) -> (Vec<f32>, Vec<u
     }
     let is_halved = at.is_halved(output);
     let planes = y.par_chunks_exact_mut(pixels).zip(winners.par_chunks_exact_mut(pixels));
-    planes.zip(x.par_chunks_exact(plane)).with_min_len(8).for_each(|((y, winners), x)| {
+    let (axes, by) = (at.axes(), at.stride[1]);
+    let sorted = || vec![0.0; if by > 1 && !is_halved { by * at.rows * at.columns.div_ceil(by) } else { 0 }];
+    planes.zip(x.par_chunks_exact(plane)).with_min_len(8).for_each_init(sorted, |sorted, ((y, winners), x)| {
         if is_halved {
             halve(isa, at.columns, output, x, y, winners);
+        } else if by > 1 {
+            split_columns(isa, x, at.columns, by, sorted);
+            pool(isa, axes, output, sorted, y, winners);
         } else {
-            pool(isa, at.axes(), output, x, y, winners);
+            pool(isa, axes, output, x, y, winners);
         }
     });
     (y, winners)
@@ -67,27 +73,29 @@ impl Shape2d {
 }
 
 multiversion! {
-    /// Pools a plane, tap by tap.
+    /// Pools a plane, tap by tap; its columns are sorted by their remainder, if the stride has any.
     fn pool(isa: Isa, axes: [Axis; 2], output: [usize; 2], x: &[f32], y: &mut [f32], winners: &mut [u32]) {
-        let width = axes[1].input;
+        let [down, across] = axes;
+        let width = across.input.div_ceil(across.stride);
         let lines = y.chunks_exact_mut(output[1]).zip(winners.chunks_exact_mut(output[1]));
         for (row, (y, winners)) in lines.enumerate() {
-            for (i, j) in (0..axes[0].taps).flat_map(|i| (0..axes[1].taps).map(move |j| (i, j))) {
-                let line = (row * axes[0].stride + i * axes[0].dilation).checked_add_signed(axes[0].first);
-                let Some(line) = line.filter(|&line| line < axes[0].input) else { continue };
-                let first = (j * axes[1].dilation) as isize + axes[1].first;
-                let columns = axes[1].inside(first, output[1]);
+            for (i, j) in (0..down.taps).flat_map(|i| (0..across.taps).map(move |j| (i, j))) {
+                let line = (row * down.stride + i * down.dilation).checked_add_signed(down.first);
+                let Some(line) = line.filter(|&line| line < down.input) else { continue };
+                let first = (j * across.dilation) as isize + across.first;
+                let columns = across.inside(first, output[1]);
                 if columns.is_empty() {
                     continue;
                 }
                 // Inside: it isn't negative.
-                let from = line * width + (first + (columns.start * axes[1].stride) as isize) as usize;
-                let stride = axes[1].stride;
+                let column = (first + (columns.start * across.stride) as isize) as usize;
+                let from = (column % across.stride * down.input + line) * width + column / across.stride;
+                let index = (line * across.input + column) as u32;
                 let results = y[columns.clone()].iter_mut().zip(&mut winners[columns]);
-                for (n, ((y, winner), v)) in results.zip(x[from..].iter().step_by(stride)).enumerate() {
+                for (n, ((y, winner), v)) in results.zip(&x[from..]).enumerate() {
                     let wins = (*v > *y) | (v.is_nan() & !y.is_nan()) | (*winner == NOWHERE);
                     *y = if wins { *v } else { *y };
-                    *winner = if wins { (from + n * stride) as u32 } else { *winner };
+                    *winner = if wins { index + n as u32 * across.stride as u32 } else { *winner };
                 }
             }
         }

@@ -125,6 +125,8 @@ fn usual_convolutions() {
         usual(5, 16, 16, 32, 3, 2),
         usual(3, 16, 15, 24, 3, 2),
         usual(17, 20, 8, 33, 3, 1),
+        // More channels than a block has.
+        usual(1, 90, 24, 9, 3, 1),
         usual(2, 8, 7, 9, 1, 1),
         usual(2, 8, 8, 9, 1, 2),
         usual(1, 3, 30, 7, 7, 2),

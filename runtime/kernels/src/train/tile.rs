@@ -8,6 +8,7 @@
 
 use crate::Isa;
 use crate::tile::Vectors;
+use std::mem::MaybeUninit;
 
 /// What is read from where a tap begins: `count` times `length` elements, `step` apart.
 #[derive(Clone, Copy, Debug)]
@@ -123,19 +124,22 @@ struct Convolve<'a> {
     taps: &'a [usize],
     runs: Runs,
     start: Start<'a>,
-    y: &'a mut [f32],
+    y: &'a mut [MaybeUninit<f32>],
 }
 
 /// For each filter, what the taps read of `x` times its weights, added up; a row of `y` for each
-/// filter.
-pub(super) fn convolve(
+/// filter, of which every element is written.
+///
+/// # Safety
+/// To begin with [`Start::Sums`], `y` has been written before.
+pub(super) unsafe fn convolve(
     isa: Isa,
     filters: &Filters,
     x: &[f32],
     taps: &[usize],
     runs: Runs,
     start: Start,
-    y: &mut [f32],
+    y: &mut [MaybeUninit<f32>],
 ) {
     assert_eq!(taps.len(), filters.taps, "taps and weights");
     assert_eq!(y.len(), filters.count * runs.elements(), "filters and results");
@@ -143,7 +147,8 @@ pub(super) fn convolve(
         assert_eq!(bias.len(), filters.count, "a bias for each filter");
     }
     assert!(taps.iter().all(|&tap| tap + runs.extent() <= x.len()), "taps and the input");
-    // SAFETY: the operands fit each other, and panels are of this set's height or of less.
+    // SAFETY: the operands fit each other, and panels are of this set's height or of less; sums are
+    // there if they are to be read.
     unsafe { convolve_on(isa, &mut Convolve { filters, x, taps, runs, start, y }) }
 }
 
@@ -250,7 +255,7 @@ unsafe fn convolve_tile<V: Vectors, const M: usize, const N: usize>(
         }
         for i in 0..M {
             if first + i < t.filters.count {
-                let y = t.y.as_mut_ptr().add((first + i) * t.runs.elements() + run * t.runs.length + at);
+                let y = t.y.as_mut_ptr().cast::<f32>().add((first + i) * t.runs.elements() + run * t.runs.length + at);
                 let (bias, add) = match t.start {
                     Start::Zero => (V::splat(0.0), false),
                     Start::Bias(bias) => (V::splat(*bias.get_unchecked(first + i)), false),

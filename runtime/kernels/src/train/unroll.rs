@@ -84,9 +84,8 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// The layout for so many filters.
-    pub fn new([rows, columns]: [Axis; 2], filters: usize) -> Self {
-        let wide = filters > 2;
+    /// The layout, either with a copy for each column of taps or, not `wide`, with one.
+    pub fn new([rows, columns]: [Axis; 2], wide: bool) -> Self {
         let lines = rows.positions();
         let (copies, width): (Vec<_>, _) = if wide {
             ((0..columns.taps).map(|tap| columns.first + (tap * columns.dilation) as isize).collect(), columns.output)

@@ -33,7 +33,7 @@ pub(super) fn conv_weight_gradient_on(isa: Isa, at: &Shape2d, x: &[f32], dy: &[f
         return dw;
     }
     let (channels, filters, taps) = (at.group_channels(), at.group_filters(), at.taps());
-    let layout = Layout::new(at.axes(), filters);
+    let layout = Layout::new(at.axes(), filters > 2);
     let plane = if layout.is_plain() { at.plane() } else { layout.plane };
 
     let parts = (at.samples * at.pixels()).div_ceil(PIXELS).min(at.samples).min(PARTS).min(SUMS.div_ceil(dw.len()));
