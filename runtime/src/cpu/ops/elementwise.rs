@@ -255,15 +255,17 @@ fn padded(dims: &[usize], rank: usize) -> Vec<usize> {
 }
 
 /// The layout in which a result is computed: that of pixels if an operand lies so and all others
-/// can be read so.
+/// can be read so. Sequences, which have three axes, are read as they are by most: one that lies
+/// so already has the others follow.
 fn common(p: &Planner, inputs: &[ValueId], dims: &[usize]) -> Layout {
     let readable = |id: &ValueId| {
         let own = p.dims(*id);
         let wide = padded(own, dims.len());
         own.len() == dims.len() || wide[1] == 1 || wide[2..].iter().all(|n| *n == 1)
     };
-    let lies_so = |id: &ValueId| p.layout(*id) == Layout::Pixels && p.dims(*id) == dims;
-    match dims.len() > 2 && inputs.iter().any(lies_so) && inputs.iter().all(readable) {
+    let any = |layout| inputs.iter().any(|id| p.layout(*id) == layout && p.dims(*id) == dims);
+    let fit = dims.len() > 3 || dims.len() == 3 && !any(Layout::Plain);
+    match fit && any(Layout::Pixels) && inputs.iter().all(readable) {
         true => Layout::Pixels,
         false => Layout::Plain,
     }
