@@ -154,6 +154,8 @@ multiversion! {
 const BLOCK: usize = 1 << 12;
 
 /// Sums of functions of pairs of elements.
+// By indices it is plain that lanes stay in registers.
+#[allow(clippy::needless_range_loop)]
 #[inline(always)]
 fn sums<const K: usize>(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> [f32; K]) -> [f64; K] {
     const LANES: usize = 64;
