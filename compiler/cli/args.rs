@@ -2,7 +2,10 @@
 //!
 //! Numbers may begin with a hyphen: a negative one is then refused for what it is, not as an unknown flag.
 
-use crate::plan::{self, MAX_BATCH};
+use crate::{
+    plan::{self, MAX_BATCH},
+    train_args::TrainArgs,
+};
 use clap::{Args, Parser, Subcommand, builder::RangedI64ValueParser};
 use std::path::PathBuf;
 
@@ -13,7 +16,7 @@ use std::path::PathBuf;
     after_help = passes_help(),
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    override_usage = "compress MODEL [-o OUT] [--int8] [--prune F] [--data PATH] ...\n       compress inspect|check|bench MODEL ..."
+    override_usage = "compress MODEL [-o OUT] [--int8] [--prune F] [--data PATH] ...\n       compress inspect|check|bench MODEL ...\n       compress distill STUDENT [--teacher T] --data D ...\n       compress run RECIPE.toml"
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -30,6 +33,53 @@ pub enum Command {
     Check(CheckArgs),
     /// Time a model on our runtime.
     Bench(BenchArgs),
+    /// Train a model: by a teacher, by labels, or both.
+    Distill(Box<DistillArgs>),
+    /// Run a training job as a recipe says.
+    Run(RunRecipeArgs),
+}
+
+#[derive(Args)]
+pub struct DistillArgs {
+    /// The ONNX model to train.
+    pub student: PathBuf,
+    #[command(flatten)]
+    pub train: TrainArgs,
+    /// Write what these flags say into a file for `compress run`.
+    #[arg(long, value_name = "FILE")]
+    pub save_recipe: Option<PathBuf>,
+    #[command(flatten)]
+    pub job: JobArgs,
+}
+
+#[derive(Args)]
+pub struct RunRecipeArgs {
+    /// The recipe, as --save-recipe writes it.
+    pub recipe: PathBuf,
+    #[command(flatten)]
+    pub job: JobArgs,
+}
+
+/// How a job is run, which is not part of what it does.
+#[derive(Args, Clone)]
+pub struct JobArgs {
+    /// Go on from the last checkpoint, if there is one.
+    #[arg(long)]
+    pub resume: bool,
+    /// Overwrite what exists, checkpoints too.
+    #[arg(long)]
+    pub force: bool,
+    /// Say what would be done, and do nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+    /// Print errors only.
+    #[arg(short, long)]
+    pub quiet: bool,
+    #[command(flatten)]
+    pub read: ReadArgs,
 }
 
 #[derive(Args)]
@@ -220,7 +270,7 @@ pub struct BenchArgs {
 const MAX_THREADS: u32 = 4096;
 
 /// A whole number from 1 to `most`.
-fn count(most: u32) -> RangedI64ValueParser<usize> {
+pub fn count(most: u32) -> RangedI64ValueParser<usize> {
     RangedI64ValueParser::new().range(1..=most.into())
 }
 

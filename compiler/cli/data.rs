@@ -10,7 +10,7 @@ use compress_compiler::{
     value::Dim,
 };
 use compress_runtime::dataset::{Dataset, InputSpec, hold_out, sample};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Samples made up when there is no data.
 const SYNTHETIC: usize = 64;
@@ -19,7 +19,7 @@ const ACTIVATION_BYTES: usize = 8 << 20;
 
 /// Some samples of a data set, and how many of them a model takes at once.
 pub struct Samples {
-    pub set: Rc<Dataset>,
+    pub set: Arc<Dataset>,
     pub indices: Vec<usize>,
     /// Whether they are made up.
     pub synthetic: bool,
@@ -42,14 +42,14 @@ impl Sets {
     /// Data or file when a set can't be used.
     pub fn open(plan: &DataPlan, graph: &Graph, count: usize, seed: u64) -> Result<Self> {
         let specs = specs(graph)?;
-        let open = |path| Dataset::open(path, &specs, plan.preprocess.as_ref()).map(Rc::new);
+        let open = |path| Dataset::open(path, &specs, plan.preprocess.as_ref()).map(Arc::new);
         let data = plan.data.as_deref().map(open).transpose()?;
         let eval = plan.eval.as_deref().map(open).transpose()?;
         let all = |set: &Dataset| (0..set.len()).collect::<Vec<_>>();
         let synthetic = data.is_none();
         let source = match data {
             Some(set) => set,
-            None => Rc::new(Dataset::synthetic(&specs, SYNTHETIC, seed)?),
+            None => Arc::new(Dataset::synthetic(&specs, SYNTHETIC, seed)?),
         };
         let (calibrate, held) = match &eval {
             _ if synthetic => (all(&source), all(&source)),
@@ -63,7 +63,7 @@ impl Sets {
                 (sample(&rest, count, seed), held)
             }
         };
-        let samples = |set: Rc<Dataset>, indices: Vec<usize>, synthetic| -> Result<Samples> {
+        let samples = |set: Arc<Dataset>, indices: Vec<usize>, synthetic| -> Result<Samples> {
             let fixed = set.fixed_batch().is_some();
             let batch = batch_size(graph, &set);
             if indices.len() < batch && fixed {

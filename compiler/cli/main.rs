@@ -6,12 +6,16 @@ mod bisect;
 mod check;
 mod compress;
 mod data;
+mod distill;
 mod facts;
 mod inspect;
 mod interrupt;
 mod measure;
 mod plan;
 mod terminal;
+mod train_args;
+mod train_plan;
+mod train_progress;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -41,5 +45,7 @@ fn run(cli: Cli) -> Result<()> {
         Some(Command::Inspect(a)) => inspect::run(a),
         Some(Command::Check(a)) => check::run(a),
         Some(Command::Bench(a)) => bench::run(a),
+        Some(Command::Distill(a)) => distill::run(*a),
+        Some(Command::Run(a)) => distill::run_recipe(a),
     }
 }

@@ -8,7 +8,10 @@ use compress_compiler::{
 use compress_passes::{Options, quant::observe::Calibration, target::Target};
 use compress_runtime::{dataset::Preprocess, device::DeviceChoice, session::Backend};
 use regex::Regex;
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// What a compression run will do.
 pub struct CompressPlan {
@@ -174,8 +177,14 @@ impl DataPlan {
     /// # Errors
     /// Usage for a bad --preprocess.
     pub fn new(a: DataArgs) -> Result<Self> {
-        let preprocess = a.preprocess.map(|p| p.parse()).transpose()?;
-        Ok(Self { data: a.data, eval: a.eval, preprocess })
+        Self::from_paths(a.data, a.eval, a.preprocess)
+    }
+
+    /// # Errors
+    /// Usage for bad preprocessing.
+    pub fn from_paths(data: Option<PathBuf>, eval: Option<PathBuf>, preprocess: Option<String>) -> Result<Self> {
+        let preprocess = preprocess.map(|p| p.parse()).transpose()?;
+        Ok(Self { data, eval, preprocess })
     }
 }
 
@@ -193,7 +202,13 @@ impl BackendPlan {
     /// # Errors
     /// Usage for a bad --device.
     pub fn new(a: &DeviceArgs) -> Result<Self> {
-        Ok(Self { device: a.device.parse()?, engine: a.engine.clone(), threads: a.threads })
+        Self::of(&a.device, &a.engine, a.threads)
+    }
+
+    /// # Errors
+    /// Usage for a bad device.
+    pub fn of(device: &str, engine: &str, threads: Option<usize>) -> Result<Self> {
+        Ok(Self { device: device.parse()?, engine: engine.into(), threads })
     }
 
     /// Opens the device; from then on, work is shared among so many threads.
@@ -209,7 +224,8 @@ impl BackendPlan {
     }
 }
 
-fn same_file(a: &Path, b: &Path) -> bool {
+/// Whether two paths lead to one file.
+pub fn same_file(a: &Path, b: &Path) -> bool {
     match (a.canonicalize(), b.canonicalize()) {
         (Ok(a), Ok(b)) => a == b,
         _ => a == b,
@@ -218,7 +234,7 @@ fn same_file(a: &Path, b: &Path) -> bool {
 
 /// # Errors
 /// File when there is something at `path` that is no file: a device, a pipe or a folder would be gone.
-fn replaceable(path: &Path) -> Result<()> {
+pub fn replaceable(path: &Path) -> Result<()> {
     match std::fs::metadata(path) {
         Ok(m) if !m.is_file() => Err(Error::file("is no regular file, and would be replaced").in_file(path)),
         _ => Ok(()),
@@ -252,6 +268,25 @@ pub fn fraction(s: &str) -> Result<f64, &'static str> {
 /// How many times as fast.
 pub fn ratio(s: &str) -> Result<f64, &'static str> {
     number(s, |v| v.is_finite() && v > 0.0).ok_or("not a positive number")
+}
+
+/// A weight of something, 0 for none.
+pub fn not_negative(s: &str) -> Result<f64, &'static str> {
+    number(s, |v| v.is_finite() && v >= 0.0).ok_or("not a number from 0 on")
+}
+
+/// `90s`, `30m`, `1.5h`.
+pub fn duration(s: &str) -> Result<Duration, &'static str> {
+    let digits = s.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &s[digits.len()..] {
+        "s" | "" => Some(1.0),
+        "m" | "min" => Some(60.0),
+        "h" => Some(3600.0),
+        "d" => Some(86400.0),
+        _ => None,
+    };
+    let value = number(digits.trim(), |v| v > 0.0).zip(unit).map(|(value, unit)| value * unit);
+    value.and_then(|v| Duration::try_from_secs_f64(v).ok()).ok_or("not a time such as 90s, 30m or 8h")
 }
 
 pub fn seed(s: &str) -> Result<u64, &'static str> {

@@ -129,6 +129,11 @@ pub trait Operator {
         None
     }
 
+    /// The input slots whose floating-point constants training learns.
+    fn parameters(&self) -> &'static [usize] {
+        &[]
+    }
+
     /// Multiply-accumulates of one run, when the shapes are known; unknown batches count as 1.
     fn macs(&self, _inputs: &Inputs, _outputs: &[&Fact]) -> u64 {
         0
@@ -320,6 +325,9 @@ impl Operator for Op {
     }
     fn weight(&self) -> Option<WeightAxes> {
         self.get().weight()
+    }
+    fn parameters(&self) -> &'static [usize] {
+        self.get().parameters()
     }
     fn macs(&self, inputs: &Inputs, outputs: &[&Fact]) -> u64 {
         self.get().macs(inputs, outputs)

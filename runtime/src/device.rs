@@ -84,6 +84,11 @@ impl Device {
         self.description.starts_with("CPU")
     }
 
+    /// The device as Burn's tensors know it.
+    pub fn tensors(&self) -> ::burn::tensor::Device {
+        self.inner.clone().into()
+    }
+
     /// The device as Burn knows it.
     pub fn burn(&self) -> &DispatchDevice {
         &self.inner

@@ -51,6 +51,9 @@ impl Operator for BatchNorm {
     fn arity(&self) -> RangeInclusive<usize> {
         5..=5
     }
+    fn parameters(&self) -> &'static [usize] {
+        &[1, 2]
+    }
     fn max_outputs(&self) -> usize {
         if self.training { 3 } else { 1 }
     }

@@ -130,6 +130,14 @@ impl Operator for Binary {
         2..=2
     }
 
+    fn parameters(&self) -> &'static [usize] {
+        match self {
+            Binary::Add | Binary::Sub | Binary::Mul => &[0, 1],
+            Binary::PRelu => &[1],
+            _ => &[],
+        }
+    }
+
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         let (a, b) = (x.get(0), x.get(1));
         let dtype = if self.is_logical() { Some(DType::Bool) } else { a.dtype.or(b.dtype) };

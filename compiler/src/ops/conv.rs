@@ -98,6 +98,10 @@ impl Operator for Conv {
         2..=3
     }
 
+    fn parameters(&self) -> &'static [usize] {
+        &[1, 2]
+    }
+
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         Ok(vec![Fact::new(x.get(0).dtype, self.output(x.dims(0), x.dims(1))?)])
     }

@@ -118,6 +118,10 @@ impl Operator for ConvTranspose {
         2..=3
     }
 
+    fn parameters(&self) -> &'static [usize] {
+        &[1, 2]
+    }
+
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         let dtype = x.get(0).dtype;
         let (Some(data), Some(weight)) = (x.dims(0), x.dims(1)) else {

@@ -41,6 +41,10 @@ impl Operator for Gather {
         2..=2
     }
 
+    fn parameters(&self) -> &'static [usize] {
+        &[0]
+    }
+
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         let dtype = x.get(0).dtype;
         let (Some(data), Some(indices)) = (x.dims(0), x.dims(1)) else { return Ok(vec![Fact::new(dtype, None)]) };

@@ -63,6 +63,10 @@ impl Operator for Gemm {
         2..=3
     }
 
+    fn parameters(&self) -> &'static [usize] {
+        &[0, 1, 2]
+    }
+
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         let dtype = x.get(0).dtype;
         let (Some(a), Some(b)) = (x.dims(0), x.dims(1)) else {

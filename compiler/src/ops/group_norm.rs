@@ -86,6 +86,9 @@ impl Operator for GroupNorm {
     fn arity(&self) -> RangeInclusive<usize> {
         3..=3
     }
+    fn parameters(&self) -> &'static [usize] {
+        &[1, 2]
+    }
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         let channels = channels(x)?;
         if channels.is_some_and(|c| c % self.num_groups != 0) {
@@ -112,6 +115,9 @@ impl Operator for InstanceNorm {
     }
     fn arity(&self) -> RangeInclusive<usize> {
         3..=3
+    }
+    fn parameters(&self) -> &'static [usize] {
+        &[1, 2]
     }
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         checked(x, channels(x)?)

@@ -25,12 +25,17 @@ impl Operator for Identity {
     }
 }
 
-/// Dropout at inference: `y = x`. Inputs: x, ratio, training_mode. With the last one true, only
-/// a ratio of 0 can be computed.
+/// Dropout. At inference `y = x`. Inputs: x, ratio, training_mode. With the last one true, only
+/// a ratio of 0 can be computed, unless a seed is given: while a model is trained this is a fourth
+/// input, which no file has.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dropout {
+    /// The share that is dropped where no input says it.
+    pub ratio: f32,
     /// Whether the mask of what was kept is a second output.
     pub mask: bool,
+    /// Whether the last input is the seed of what is dropped.
+    pub seeded: bool,
     /// Whether there is a training_mode, so that it may not be at inference.
     pub trains: bool,
 }
@@ -44,10 +49,10 @@ impl Dropout {
         if r.opset < 7 && !r.flag("is_test", false)? {
             return Err(Error::unsupported("Dropout in training"));
         }
-        // The ratio and the seed mean nothing at inference.
-        r.float("ratio", 0.5)?;
+        let ratio = r.float("ratio", 0.5)?;
+        // The seed means nothing at inference.
         r.int("seed", 0)?;
-        Ok(Self { mask, trains: r.inputs > 2 })
+        Ok(Self { ratio, mask, seeded: false, trains: r.inputs > 2 })
     }
 }
 
@@ -56,7 +61,7 @@ impl Operator for Dropout {
         "Dropout"
     }
     fn arity(&self) -> RangeInclusive<usize> {
-        1..=3
+        1..=if self.seeded { 4 } else { 3 }
     }
     fn max_outputs(&self) -> usize {
         2

@@ -77,6 +77,9 @@ impl Operator for LayerNorm {
     fn arity(&self) -> RangeInclusive<usize> {
         2..=3
     }
+    fn parameters(&self) -> &'static [usize] {
+        &[1, 2]
+    }
     fn max_outputs(&self) -> usize {
         if self.statistics { 3 } else { 1 }
     }
@@ -103,6 +106,9 @@ impl Operator for RmsNorm {
     }
     fn arity(&self) -> RangeInclusive<usize> {
         2..=2
+    }
+    fn parameters(&self) -> &'static [usize] {
+        &[1]
     }
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         if let Some(rank) = x.get(0).rank() {

@@ -21,6 +21,10 @@ impl Operator for MatMul {
         2..=2
     }
 
+    fn parameters(&self) -> &'static [usize] {
+        &[0, 1]
+    }
+
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         Ok(vec![Fact::new(x.get(0).dtype, output(x.dims(0), x.dims(1))?)])
     }

@@ -241,6 +241,10 @@ impl Operator for Recurrent {
         3..=if let Cell::Lstm { .. } = self.cell { 8 } else { 6 }
     }
 
+    fn parameters(&self) -> &'static [usize] {
+        &[1, 2, 3, 7]
+    }
+
     fn max_outputs(&self) -> usize {
         if let Cell::Lstm { .. } = self.cell { 3 } else { 2 }
     }

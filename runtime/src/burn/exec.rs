@@ -81,6 +81,7 @@ impl Executable {
         device: &Device,
     ) -> Result<Self> {
         let needed = between(graph, inputs, outputs);
+        let given: HashSet<Port> = inputs.iter().copied().collect();
         let mut nodes: Vec<NodeId> = needed.iter().copied().collect();
         nodes.sort_unstable_by_key(|id| place[id]);
         let wanted: HashSet<Port> = outputs.iter().copied().collect();
@@ -115,7 +116,7 @@ impl Executable {
             let mut read = Vec::with_capacity(operands.len());
             for port in operands {
                 read.push(match port {
-                    Some(p) => Some((this.source(graph, p)?, false)),
+                    Some(p) => Some((this.source(graph, p, &given)?, false)),
                     None => None,
                 });
             }
@@ -129,7 +130,7 @@ impl Executable {
             this.steps.push(Step { label: node.label(), op: node.op.clone(), bodies, inputs: read, outputs: made });
         }
         for port in outputs {
-            let slot = this.source(graph, *port)?;
+            let slot = this.source(graph, *port, &given)?;
             this.outputs.push(slot);
         }
         for port in inputs {
@@ -149,10 +150,10 @@ impl Executable {
         slot
     }
 
-    /// The slot of a value that is read; a constant is sent to the device the first time.
-    fn source(&mut self, graph: &Graph, port: Port) -> Result<usize> {
+    /// The slot of a value that is read; a constant that is not `given` is sent to the device the first time.
+    fn source(&mut self, graph: &Graph, port: Port, given: &HashSet<Port>) -> Result<usize> {
         let slot = self.slot(port);
-        if let Some(t) = graph.constant(port)
+        if let Some(t) = graph.constant(port).filter(|_| !given.contains(&port))
             && self.constants[slot].is_none()
         {
             let value = Value::upload(t, &self.device).map_err(|e| e.at(graph.node(port.node).label()))?;
@@ -198,6 +199,14 @@ impl Executable {
     /// Data when the inputs don't fit the signature; what a kernel raises, naming the node.
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         download(self.interpret(self.feed(inputs)?, &HashMap::new(), &mut |_, _| Ok(()), &Trips::default())?)
+    }
+
+    /// Runs it on values that stay where they are, every input given.
+    ///
+    /// # Errors
+    /// As for [`Executable::run`].
+    pub(crate) fn run_values(&self, inputs: Vec<Value>) -> Result<Vec<Value>> {
+        self.run_body(inputs, &Trips::default())
     }
 
     /// Runs a body: every input is given, and values stay where they are.
@@ -294,10 +303,7 @@ impl Executable {
         let mut values: Vec<Option<Value>> = vec![None; self.constants.len()];
         for (input, tensor) in self.inputs.iter().zip(complete(&self.inputs, given)?) {
             let Some(slot) = input.slot else { continue };
-            let value = Value::upload(tensor, &self.device)?;
-            // Pictures come as bytes, and belong on the device; short lists of bytes don't.
-            let bytes = matches!(tensor.dtype(), DType::U8 | DType::I8) && tensor.shape().len() > 1;
-            values[slot] = Some(if bytes { Value::Float(value.into_device(&self.device)?) } else { value });
+            values[slot] = Some(Value::input(tensor, &self.device)?);
         }
         Ok(values)
     }

@@ -11,9 +11,11 @@ use ::burn::backend::{
     get_or_init_device_settings, ops::FloatTensorOps, tensor::FloatTensor,
 };
 
+mod extension;
 mod layers;
 mod math;
 mod moving;
+mod training;
 
 use compress_compiler::{
     error::{Error, Result},
@@ -22,6 +24,7 @@ use compress_compiler::{
 };
 
 pub use layers::Geometry;
+pub use training::Gradients;
 
 /// The backend: picks the real one by the device of the tensors.
 type B = Dispatch;
@@ -59,6 +62,19 @@ impl Value {
             Float::upload(t, device).map(Value::Float)
         } else {
             IntArray::from_tensor(t).map(Value::Int)
+        }
+    }
+
+    /// An input of a model, sent where its kind lives. Pictures come as bytes, and belong on the device; short
+    /// lists of bytes don't.
+    ///
+    /// # Errors
+    /// As for [`Value::upload`].
+    pub fn input(t: &Tensor, device: &Device) -> Result<Self> {
+        let value = Self::upload(t, device)?;
+        match matches!(t.dtype(), DType::U8 | DType::I8) && t.shape().len() > 1 {
+            true => Ok(Value::Float(value.into_device(device)?)),
+            false => Ok(value),
         }
     }
 
@@ -298,6 +314,10 @@ impl Float {
     }
 
     fn into_data(self) -> Result<TensorData> {
+        // What a kernel makes of elements on the host has no gradient.
+        if self.is_tracked() {
+            return Err(Error::unsupported("this operator cannot be trained through: it has no gradient"));
+        }
         match ::burn::backend::try_read_sync(B::float_into_data(self.t)) {
             Some(Ok(data)) => Ok(data),
             Some(Err(e)) => Err(Error::device(format!("reading a tensor: {e:?}"))),

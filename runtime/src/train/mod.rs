@@ -3,7 +3,14 @@
 mod ahead;
 pub mod augment;
 pub mod checkpoint;
+pub mod init;
+pub mod job;
 pub mod loader;
 pub mod log;
+pub mod loss;
+pub mod model;
+pub mod optimiser;
 mod random;
+pub mod schedule;
+pub mod teacher;
 pub mod tensorboard;

@@ -98,8 +98,13 @@ pub(super) fn convolve(op: &Conv, x: Float, w: Float, bias: Option<Float>) -> Re
     match out.len() - 2 {
         1 | 2 => {
             let at = placed::<2>(&op.window, x.shape(), w.shape())?;
-            let (xs, ws) = (axes::<2>(x.shape()), axes::<2>(w.shape()));
-            x.reshape(&xs)?.conv2d(w.reshape(&ws)?, bias, &at, op.group as usize)?.reshape(&out)
+            let (xs, ws, wide) = (axes::<2>(x.shape()), axes::<2>(w.shape()), axes::<2>(&out));
+            let (x, w, groups) = (x.reshape(&xs)?, w.reshape(&ws)?, op.group as usize);
+            match x.convolved(&w, bias.as_ref(), &at, groups, [wide[2], wide[3]])? {
+                Some(y) => y,
+                None => x.conv2d(w, bias, &at, groups)?,
+            }
+            .reshape(&out)
         }
         3 => {
             let at = placed::<3>(&op.window, x.shape(), w.shape())?;

@@ -1,6 +1,6 @@
 //! Functions of one tensor, element by element.
 
-use super::Args;
+use super::{Args, as_float};
 use crate::burn::{
     host::{IntArray, check_host, wrap},
     tensor::{Float, Value},
@@ -15,6 +15,7 @@ use compress_compiler::{
     },
     tensor::DType,
 };
+use rayon::prelude::*;
 use std::cmp::Ordering;
 
 /// Relu, Sigmoid, Neg, ...
@@ -169,7 +170,13 @@ pub(super) fn swiglu(op: &SwiGlu, mut a: Args) -> Result<Value> {
 /// Dropout where nothing is dropped, and the mask that says so.
 pub(super) fn dropout(op: &Dropout, mut a: Args) -> Result<Vec<Value>> {
     let x = a.take(0)?;
-    let ratio = a.opt_float(1)?.map_or(Ok(0.5), Float::scalar)?;
+    let ratio = a.opt_float(1)?.map_or(Ok(f64::from(op.ratio)), Float::scalar)?;
+    if let Some(seed) = a.opt_ints(3)? {
+        let seed = seed.first().copied().unwrap_or_default() as u64;
+        let x = as_float(x)?;
+        let kept = Float::from_vec(kept(x.elements(), ratio, seed), x.shape(), a.device)?;
+        return Ok(vec![Value::Float(x.mul(kept)?)]);
+    }
     if a.opt_ints(2)?.is_some_and(|t| t.first() == Some(&1)) && ratio != 0.0 {
         return Err(Error::unsupported("Dropout in training: what it drops is left to chance"));
     }
@@ -179,6 +186,27 @@ pub(super) fn dropout(op: &Dropout, mut a: Args) -> Result<Vec<Value>> {
     let shape = x.shape().to_vec();
     let mask = IntArray::new(DType::Bool, shape.clone(), vec![1; check_host(&shape)?]);
     Ok(vec![x, Value::Int(mask)])
+}
+
+/// What each element is multiplied by when a share of `ratio` is dropped: 0, or what keeps the expectation.
+/// An element's fate depends on the seed and its place alone.
+fn kept(elements: usize, ratio: f64, seed: u64) -> Vec<f32> {
+    let scale = if ratio < 1.0 { (1.0 / (1.0 - ratio)) as f32 } else { 0.0 };
+    let bound = (ratio.clamp(0.0, 1.0) * 2f64.powi(53)) as u64;
+    // SplitMix64 (Steele, Lea, Flood 2014), as a function of a counter.
+    let mixed = |place: u64| {
+        let mut z = seed.wrapping_add(place.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    let mut out = vec![0.0; elements];
+    out.par_iter_mut().enumerate().for_each(|(i, v)| {
+        if mixed(i as u64) >> 11 >= bound {
+            *v = scale;
+        }
+    });
+    out
 }
 
 /// Clip, whose bounds are optional.

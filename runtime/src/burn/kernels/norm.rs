@@ -35,6 +35,18 @@ pub(super) fn batch(op: &BatchNorm, mut a: Args) -> Result<Vec<Value>> {
     let rank = x.shape().len();
     // Without an axis of channels there is one channel.
     let channels = x.shape().get(1).copied().unwrap_or(1);
+    let moved = |old: Float, new: Float| {
+        let new = new.reshape(old.shape())?.mul_scalar(1.0 - op.momentum);
+        old.mul_scalar(op.momentum).add(new)?.reshape(&[channels])
+    };
+    if op.training
+        && let (Some(Value::Float(scale)), Some(Value::Float(bias))) = (a.peek(1), a.peek(2))
+        && [scale, bias].iter().all(|p| p.shape() == [channels])
+        && let Some([y, mean, variance]) = x.batch_norm(scale, bias, op.epsilon)
+    {
+        let (old_mean, old_variance) = (a.float(3)?, a.float(4)?);
+        return Ok([y, moved(old_mean, mean)?, moved(old_variance, variance)?].map(Value::Float).into());
+    }
     let mut parameter = |slot| along_channels(&mut a, slot, channels, rank);
     let (scale, bias, mean, var) = (parameter(1)?, parameter(2)?, parameter(3)?, parameter(4)?);
     if !op.training {
@@ -47,10 +59,7 @@ pub(super) fn batch(op: &BatchNorm, mut a: Args) -> Result<Vec<Value>> {
     let centred = x.sub(current.clone())?;
     let spread = centred.clone().mul(centred.clone())?.reduce(ReduceKind::Mean, &others, true)?;
     let y = centred.div(spread.clone().add_scalar(op.epsilon).sqrt())?.mul(scale)?.add(bias)?;
-    let moved = |old: Float, new: Float| {
-        old.mul_scalar(op.momentum).add(new.mul_scalar(1.0 - op.momentum))?.reshape(&[channels])
-    };
-    let (mean, var) = (moved(mean, current)?, moved(var, spread)?);
+    let (mean, var) = (moved(mean, current.detached())?, moved(var, spread.detached())?);
     Ok([y, mean, var].map(Value::Float).into())
 }
 

@@ -1,8 +1,8 @@
 //! MaxPool, AveragePool, LpPool, their global forms, and MaxUnpool.
 //!
 //! A window over several axes is one over each in turn: a maximum of maxima, a sum of sums. That
-//! is how the CPU does it here, for any number of axes. Other devices have kernels of their own
-//! for the frequent cases.
+//! is how the CPU does it here, for any number of axes. Other devices, and training, have kernels
+//! of their own for the frequent cases.
 
 use super::{Args, conv::output, pool_device};
 use crate::burn::{
@@ -168,7 +168,8 @@ pub(super) fn pool(op: &Pool, mut a: Args) -> Result<Vec<Value>> {
     if op.indices {
         check_host(&shape)?;
     }
-    if !a.device.is_cpu() && pool_device::can(op, &x) {
+    // The host's loops have no gradient.
+    if (x.is_tracked() || !a.device.is_cpu()) && pool_device::can(op, &x) {
         return Ok(vec![Value::Float(pool_device::pool(op, x, &out, a.device)?)]);
     }
     let (y, at) = if dtype == DType::F64 {

@@ -1,0 +1,321 @@
+//! `compress distill` and `compress run`: training jobs.
+
+use crate::{
+    args::{DistillArgs, JobArgs, RunRecipeArgs},
+    data::{Samples, Sets},
+    facts, terminal,
+    train_args::{Batch, Recipe},
+    train_plan::TrainPlan,
+    train_progress::{Follower, shown},
+};
+use compress_compiler::{
+    error::{Error, Kind, Result},
+    graph::Graph,
+    onnx,
+    report::FileFacts,
+    verify::verify,
+};
+use compress_runtime::{
+    metrics::Comparison,
+    session::{Backend, Session},
+    train::{
+        augment::Augment,
+        checkpoint::Checkpoints,
+        init,
+        job::{Ended, Job, Outcome, Spent},
+        loader::{Loader, LoaderOptions},
+        model::{ModelOptions, Trainable},
+        teacher::Teacher,
+    },
+};
+use serde::Serialize;
+use std::{cell::RefCell, time::Instant};
+
+/// Runs `compress distill`.
+///
+/// # Errors
+/// Those of the job.
+pub fn run(args: DistillArgs) -> Result<()> {
+    let recipe = Recipe { student: args.student, train: args.train };
+    if let Some(path) = &args.save_recipe {
+        onnx::write_atomic(path, recipe.text()?.as_bytes(), args.job.force)?;
+    }
+    train(recipe, &args.job)
+}
+
+/// Runs `compress run`.
+///
+/// # Errors
+/// Those of the recipe and of the job.
+pub fn run_recipe(args: RunRecipeArgs) -> Result<()> {
+    train(Recipe::read(&args.recipe)?, &args.job)
+}
+
+/// What a job's report says.
+#[derive(Serialize)]
+struct TrainReport {
+    schema: u32,
+    input: FileFacts,
+    teacher: Option<FileFacts>,
+    output: FileFacts,
+    training: Training,
+    warnings: Vec<String>,
+    recipe: Recipe,
+    data: String,
+    version: &'static str,
+}
+
+#[derive(Serialize)]
+struct Training {
+    metric: &'static str,
+    /// Samples that the score is of.
+    samples: usize,
+    before: f64,
+    after: f64,
+    ended: Ended,
+    steps: u64,
+    parameters: usize,
+    seconds: f64,
+    samples_per_second: f64,
+    spent: Spent,
+    bound: String,
+}
+
+fn train(recipe: Recipe, job: &JobArgs) -> Result<()> {
+    let began = Instant::now();
+    let plan = TrainPlan::new(recipe, job)?;
+    let backend = plan.on.open()?;
+    let read = job.read.clone().into();
+    let original = onnx::read_with(&plan.student, &read)?;
+    let taught = plan.teacher.as_ref().map(|path| onnx::read_with(path, &read)).transpose()?;
+    let mut student = original.clone();
+    if plan.from_nothing {
+        init::from_nothing(&mut student.graph, plan.job.seed);
+    }
+    let sets = Sets::open(&plan.data, &student.graph, usize::MAX, plan.job.seed)?;
+    let (set, held) = (&sets.calibration.set, &sets.evaluation);
+    let metric = metric(&student.graph, held, taught.is_some());
+    let loss = plan.loss(metric != "sqnr", set.is_labelled())?;
+    let needs_teacher = loss.needs_teacher();
+
+    let (ours, theirs): (Vec<String>, Vec<String>) = plan.matched.iter().cloned().unzip();
+    let options = ModelOptions { freeze: plan.freeze.clone(), features: ours, recompute: plan.recompute };
+    let model = Trainable::new(&student.graph, &options, &backend.device).map_err(|e| e.in_file(&plan.student))?;
+    let same_samples = plan.augment == Augment::default() && plan.job.epochs > 1;
+    let teacher = match &taught {
+        Some(t) if needs_teacher => {
+            let keep = if same_samples { set.len() } else { 0 };
+            Some(
+                Teacher::new(&t.graph, &theirs, &backend, keep)
+                    .map_err(|e| e.in_file(plan.teacher.as_deref().unwrap_or(&plan.student)))?,
+            )
+        }
+        _ => None,
+    };
+    let batch = match (set.fixed_batch(), plan.batch) {
+        (Some(n), _) => n,
+        (None, Batch::Fixed(n)) => n.min(sets.calibration.indices.len()),
+        (None, Batch::Auto(_)) => return Err(Error::unsupported("--batch auto").help("give a number")),
+    };
+    let loader = Loader::new(
+        set.clone(),
+        sets.calibration.indices.clone(),
+        LoaderOptions {
+            batch,
+            seed: plan.job.seed,
+            workers: plan.workers,
+            prefetch: 2,
+            augment: plan.augment.clone(),
+            shuffle: true,
+            drop_last: set.fixed_batch().is_some() || sets.calibration.indices.len() > batch,
+        },
+    )?;
+    let data = set.digest()?;
+    let digest = facts::sha256(format!("{}\n{data}\n{batch}", plan.recipe.essence()?).as_bytes());
+    if job.dry_run {
+        let summary = format!(
+            "{} ({} parameters in {} tensors) -> {}\n{} epochs of {} batches of {batch}; {} samples to train on, {} to score\n",
+            plan.student.display(),
+            model.parameters().iter().map(|p| p.value.elements()).sum::<usize>(),
+            model.parameters().len(),
+            plan.output.display(),
+            plan.job.epochs,
+            loader.batches(),
+            sets.calibration.indices.len(),
+            held.indices.len(),
+        );
+        terminal::print(&summary);
+        return Ok(());
+    }
+
+    let judge = Judge {
+        held,
+        backend: &backend,
+        teacher: match &taught {
+            Some(t) => Some(RefCell::new(Teacher::new(&t.graph, &[], &backend, held.set.len())?)),
+            None => None,
+        },
+        metric,
+    };
+    let checkpoints = Checkpoints::open(&plan.folder)?;
+    let resumed = if job.resume { checkpoints.latest(&digest)?.map(|(c, _)| c.step) } else { None };
+    if resumed.is_none() && !job.force && plan.folder.join("metrics.jsonl").exists() && !job.resume {
+        return Err(Error::file("a job left its checkpoints here")
+            .in_file(&plan.folder)
+            .help("pass --resume to go on with it, --force to begin anew, or another folder with --checkpoint"));
+    }
+    let shape = (plan.job.epochs, loader.batches() as u64);
+    let parameters = model.parameters().iter().map(|p| p.value.elements()).sum();
+    let mut follower = Follower::new(&plan.folder, resumed, shape, metric, job.quiet || job.json)?;
+    let mut options = plan.job.clone();
+    options.loss = loss;
+    let work = Job {
+        model,
+        teacher,
+        loader,
+        options,
+        score: &|graph| judge.score(graph),
+        checkpoints: Some((checkpoints, digest)),
+        same_samples,
+    };
+    let done = work.run(resumed.is_some(), &mut follower).map_err(|e| e.in_file(&plan.student))?;
+    let mut warnings = original.warnings.clone();
+    warnings.append(&mut follower.warnings);
+    drop(follower);
+    if done.ended == Ended::Stopped {
+        let help = format!("go on with --resume; the checkpoint is in {}", plan.folder.display());
+        return Err(Error::interrupted().help(help));
+    }
+
+    student.graph = done.graph.clone();
+    student.set_metadata("compress.version", env!("CARGO_PKG_VERSION"));
+    student.set_metadata("compress.recipe", &facts::sha256(plan.recipe.essence()?.as_bytes()));
+    let staged = onnx::stage(&student, &plan.output, false).map_err(|e| e.in_file(&plan.student))?;
+    let written = staged.read_back().map_err(|e| Error::bug(format!("the output does not read back: {e}")))?;
+    let report = TrainReport {
+        schema: 1,
+        input: facts::file(&plan.student, &original),
+        teacher: taught.as_ref().zip(plan.teacher.as_ref()).map(|(t, path)| facts::file(path, t)),
+        output: facts::file(&plan.output, &written),
+        training: training(&done, metric, held.indices.len(), parameters, began),
+        warnings,
+        recipe: plan.recipe.clone(),
+        data,
+        version: env!("CARGO_PKG_VERSION"),
+    };
+    let force = job.force || job.resume;
+    staged.commit(force)?;
+    onnx::write_atomic(&plan.report_path(), terminal::json(&report)?.as_bytes(), force)?;
+    done.checkpoints.iter().try_for_each(Checkpoints::clear)?;
+    if job.json {
+        terminal::print(&terminal::json(&report)?);
+    } else if !job.quiet {
+        terminal::print(&format!("{} -> {}\n{}", plan.student.display(), plan.output.display(), table(&report)));
+    }
+    Ok(())
+}
+
+/// Scores models on what was held out.
+struct Judge<'a> {
+    held: &'a Samples,
+    backend: &'a Backend,
+    teacher: Option<RefCell<Teacher>>,
+    metric: &'static str,
+}
+
+impl Judge<'_> {
+    fn score(&self, graph: &Graph) -> Result<f64> {
+        let session = Session::new(&verify(graph)?, self.backend, &[])?;
+        let mut compared = Comparison::blaming(Kind::Data);
+        for indices in self.held.batches() {
+            let batch = self.held.set.batch(indices)?;
+            let made = session.run(&batch.inputs)?;
+            if made.iter().any(|t| t.all_f32(f32::is_finite) == Some(false)) {
+                // Worse than any model that gives numbers.
+                return Ok(f64::MIN);
+            }
+            let answer = match &self.teacher {
+                Some(t) => t.borrow_mut().answer(&batch.inputs, Some(indices))?.outputs,
+                None => made.clone(),
+            };
+            compared.add(&answer, &made, batch.len, batch.labels.as_deref())?;
+        }
+        let score = match self.metric {
+            "top1" => compared.top1_after(),
+            "agreement" => compared.agreement(),
+            _ => compared.sqnr_db(),
+        };
+        Ok(score.unwrap_or(f64::MIN).clamp(f64::MIN, f64::MAX))
+    }
+}
+
+/// What a model is scored by: the share of right classes, that of classes which the teacher chooses too, or how
+/// near its outputs are to the teacher's.
+fn metric(graph: &Graph, held: &Samples, taught: bool) -> &'static str {
+    let classes = graph.outputs().iter().any(|o| {
+        let dims = graph.fact(o.port).dims().unwrap_or_default();
+        let sizes: Vec<i64> = dims.iter().skip(1).map(|d| d.known().unwrap_or(2)).collect();
+        !sizes.is_empty() && sizes.iter().filter(|n| **n > 1).count() == 1
+    });
+    match (classes, held.set.is_labelled(), taught) {
+        (true, true, _) => "top1",
+        (true, false, true) => "agreement",
+        _ => "sqnr",
+    }
+}
+
+fn training(done: &Outcome, metric: &'static str, samples: usize, parameters: usize, began: Instant) -> Training {
+    let s = &done.spent;
+    let steps = s.data + s.teacher + s.compute;
+    let share = |v: f64| 100.0 * v / (steps + s.scoring + s.saving).max(1e-9);
+    let largest = [("computing", s.compute), ("running the teacher", s.teacher), ("waiting for data", s.data)]
+        .into_iter()
+        .max_by(|a, b| a.1.total_cmp(&b.1))
+        .map_or("computing", |(name, _)| name);
+    let bound = format!(
+        "bound by {largest}: computing {:.0}%, teacher {:.0}%, waiting for data {:.0}%, scoring {:.0}%, checkpoints {:.0}%",
+        share(s.compute),
+        share(s.teacher),
+        share(s.data),
+        share(s.scoring),
+        share(s.saving),
+    );
+    Training {
+        metric,
+        samples,
+        before: done.first,
+        after: done.best,
+        ended: done.ended,
+        steps: done.steps,
+        parameters,
+        seconds: began.elapsed().as_secs_f64(),
+        samples_per_second: done.samples as f64 / steps.max(1e-9),
+        spent: *s,
+        bound,
+    }
+}
+
+fn table(r: &TrainReport) -> String {
+    let t = &r.training;
+    let why = match t.ended {
+        Ended::Finished => "all epochs done",
+        Ended::Patience => "no better score for a while",
+        Ended::Time => "the time was up",
+        Ended::Stopped => "stopped",
+    };
+    let mut text = format!(
+        "  {:<12} {} -> {} on {} samples held out\n  {:<12} {} steps, {:.1} s, {:.0} samples/s: {why}\n  {:<12} {}\n",
+        t.metric,
+        shown(t.metric, t.before),
+        shown(t.metric, t.after),
+        t.samples,
+        "training",
+        t.steps,
+        t.seconds,
+        t.samples_per_second,
+        "speed",
+        t.bound,
+    );
+    r.warnings.iter().for_each(|w| text += &format!("  note: {w}\n"));
+    text
+}

@@ -1,0 +1,54 @@
+//! Weights to begin with, where a model is trained from nothing.
+
+use super::random::{Purpose, Random};
+use compress_compiler::{
+    graph::Graph,
+    node::NodeId,
+    op::{Op, Operator},
+    tensor::{DType, Tensor},
+};
+
+/// Gives all weights of layers values drawn by `seed`: uniform within `1 / sqrt(fan-in)` around zero, and so their
+/// biases (LeCun 1998; what PyTorch does). Scales of normalisations become 1, shifts and running means 0, running
+/// variances 1. Other constants stay.
+pub fn from_nothing(graph: &mut Graph, seed: u64) {
+    let nodes: Vec<NodeId> = graph.operators().collect();
+    for (place, node) in nodes.into_iter().enumerate() {
+        let operands = graph.operands(node);
+        let constant = |slot: usize| operands.get(slot).copied().flatten().filter(|p| graph.constant(*p).is_some());
+        match graph.op(node) {
+            Op::BatchNorm(_) => {
+                let fills = [(1, 1.0), (2, 0.0), (3, 0.0), (4, 1.0)];
+                for (port, v) in fills.map(|(slot, v)| (constant(slot), v)) {
+                    port.into_iter().for_each(|p| fill(graph, p.node, |_| v));
+                }
+            }
+            Op::LayerNorm(_) | Op::GroupNorm(_) | Op::InstanceNorm(_) | Op::RmsNorm(_) => {
+                for (port, v) in [(1, 1.0), (2, 0.0)].map(|(slot, v)| (constant(slot), v)) {
+                    port.into_iter().for_each(|p| fill(graph, p.node, |_| v));
+                }
+            }
+            op => {
+                let Some(axes) = op.weight() else { continue };
+                let Some(weight) = constant(axes.slot) else { continue };
+                let bias = axes.bias.and_then(constant);
+                let Some(shape) = graph.constant(weight).map(|t| t.shape().to_vec()) else { continue };
+                let inputs = shape.iter().product::<usize>() / shape.get(axes.output).copied().unwrap_or(1).max(1);
+                let bound = 1.0 / (inputs.max(1) as f32).sqrt();
+                for (part, port) in [Some(weight), bias].into_iter().enumerate() {
+                    let mut random = Random::new(seed, Purpose::Weights, place as u64, part);
+                    port.into_iter().for_each(|p| fill(graph, p.node, |_| (random.unit() as f32 * 2.0 - 1.0) * bound));
+                }
+            }
+        }
+    }
+}
+
+fn fill(graph: &mut Graph, node: NodeId, mut v: impl FnMut(usize) -> f32) {
+    let Some(t) = graph.constant(node.into()).filter(|t| t.dtype().is_float() && t.dtype() != DType::F64) else {
+        return;
+    };
+    let data: Vec<f32> = (0..t.len()).map(&mut v).collect();
+    let made = Tensor::floats(t.dtype(), t.shape(), &data);
+    graph.set_constant(node, made);
+}

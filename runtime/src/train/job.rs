@@ -1,0 +1,519 @@
+//! A training job: epochs of steps, checkpoints, the best model kept.
+//!
+//! What a job makes follows from its options alone: it can be stopped or killed at any moment, and goes on from its
+//! last checkpoint to the same bytes. So everything a step depends on is either a function of its number (learning
+//! rate, order of the samples, augmentation, dropout) or in the checkpoint (weights, statistics, what the optimiser
+//! remembers, the average of the weights, gradients that are being summed, the best model so far).
+
+use super::{
+    checkpoint::{Checkpoint, Checkpoints},
+    loader::{Loader, TrainBatch},
+    loss::{LossOptions, Target},
+    model::{Forward, Trainable},
+    optimiser::{Optimiser, OptimiserOptions},
+    schedule::Schedule,
+    teacher::{Answer, Teacher},
+};
+use crate::burn::tensor::Float;
+use compress_compiler::{
+    error::{Error, Result},
+    graph::Graph,
+    tensor::{DType, Tensor},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+/// How a model is trained.
+#[derive(Debug, Clone)]
+pub struct JobOptions {
+    /// Times that every sample is seen.
+    pub epochs: u64,
+    /// Batches whose gradients are summed for a step.
+    pub accumulate: usize,
+    /// The highest learning rate.
+    pub rate: f64,
+    /// How it falls.
+    pub schedule: Schedule,
+    /// The share of the training in which it rises.
+    pub warmup: f64,
+    /// How gradients change weights.
+    pub optimiser: OptimiserOptions,
+    /// What is made small.
+    pub loss: LossOptions,
+    /// How much of the average of the weights stays in a step; the average is what is scored and kept.
+    pub average: Option<f64>,
+    /// Epochs without a better score after which the job ends.
+    pub patience: Option<u64>,
+    /// The time after which the job ends.
+    pub time: Option<Duration>,
+    /// How often a checkpoint is written.
+    pub save_every: Duration,
+    /// The seed of dropout.
+    pub seed: u64,
+}
+
+/// What a job tells of its course.
+#[derive(Debug, Clone, Serialize)]
+pub struct Progress {
+    /// Optimiser steps done.
+    pub step: u64,
+    /// The epoch, from 0.
+    pub epoch: u64,
+    /// Batches done in it.
+    pub batch: u64,
+    /// The mean loss of the epoch so far.
+    pub loss: f64,
+    /// The loss of the last batch, part by part.
+    pub parts: Vec<(&'static str, f32)>,
+    /// The learning rate.
+    pub rate: f64,
+    /// The norm of the gradients in the last step.
+    pub norm: f32,
+    /// Samples a second since the job began or went on.
+    pub samples_per_second: f64,
+}
+
+/// What follows the course of a job.
+pub trait Watcher {
+    /// A batch is done.
+    ///
+    /// # Errors
+    /// Whatever writing about it raises; the job ends with it.
+    fn batch(&mut self, progress: &Progress) -> Result<()>;
+    /// An epoch is done, or the job is about to begin, and the model was scored.
+    ///
+    /// # Errors
+    /// As for [`Watcher::batch`].
+    fn scored(&mut self, progress: &Progress, score: f64, best: f64) -> Result<()>;
+    /// Something that the user should know.
+    fn warn(&mut self, what: &str);
+    /// A checkpoint is about to be written: what was told so far should be safe.
+    ///
+    /// # Errors
+    /// As for [`Watcher::batch`].
+    fn saving(&mut self) -> Result<()>;
+    /// Whether the user asked to stop.
+    fn stopped(&self) -> bool;
+}
+
+/// Why a job ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    /// All epochs are done.
+    Finished,
+    /// The score no longer rose.
+    Patience,
+    /// The time is up.
+    Time,
+    /// The user stopped it; it can go on.
+    Stopped,
+}
+
+/// Where a job's time went.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct Spent {
+    /// Waiting for samples.
+    pub data: f64,
+    /// Running the teacher.
+    pub teacher: f64,
+    /// Forward, backward, and changing the weights.
+    pub compute: f64,
+    /// Scoring the model.
+    pub scoring: f64,
+    /// Writing checkpoints.
+    pub saving: f64,
+}
+
+/// What a job made.
+pub struct Outcome {
+    /// The best model, as it is written.
+    pub graph: Graph,
+    /// Its score.
+    pub best: f64,
+    /// The score before the first step.
+    pub first: f64,
+    /// Why it ended.
+    pub ended: Ended,
+    /// Steps done, those before going on included.
+    pub steps: u64,
+    /// Samples seen since it began or went on.
+    pub samples: u64,
+    /// Where the time went.
+    pub spent: Spent,
+    /// The checkpoints, of no more use when the model is written.
+    pub checkpoints: Option<Checkpoints>,
+}
+
+/// The small part of a checkpoint.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Course {
+    first: f64,
+    best: f64,
+    /// Epochs since the best score.
+    idle: u64,
+    /// What the learning rate is multiplied by since the loss was no number.
+    brake: f64,
+    /// Batches whose gradients are summed and not yet applied.
+    summed: usize,
+    /// The mean loss of the epoch: sum and count.
+    loss: (f64, u64),
+    /// Seconds of earlier runs.
+    seconds: f64,
+}
+
+/// A job, ready to run.
+pub struct Job<'a> {
+    /// What is trained.
+    pub model: Trainable,
+    /// What it learns from, if not from labels alone.
+    pub teacher: Option<Teacher>,
+    /// Where samples come from.
+    pub loader: Loader,
+    /// How.
+    pub options: JobOptions,
+    /// Scores a model: higher is better.
+    pub score: &'a dyn Fn(&Graph) -> Result<f64>,
+    /// Where it can go on from, and the digest of its recipe.
+    pub checkpoints: Option<(Checkpoints, String)>,
+    /// Whether answers of the teacher can be kept from epoch to epoch.
+    pub same_samples: bool,
+}
+
+/// What changes while a job runs.
+struct State {
+    optimiser: Optimiser,
+    course: Course,
+    average: Option<Vec<Float>>,
+    /// Summed gradients.
+    sum: Vec<Option<Float>>,
+    /// Parameters and statistics of the best model.
+    best: Vec<(String, Tensor)>,
+    step: u64,
+    epoch: u64,
+    batch: u64,
+}
+
+impl Job<'_> {
+    /// Trains the model to the end, or until it is stopped. With `resume` it goes on from its last checkpoint, if
+    /// there is one.
+    ///
+    /// # Errors
+    /// Whatever running, reading and writing raises; data when the loss is no number twice.
+    pub fn run(mut self, resume: bool, watcher: &mut dyn Watcher) -> Result<Outcome> {
+        let began = Instant::now();
+        let mut spent = Spent::default();
+        let mut state = self.begin(resume, watcher, &mut spent)?;
+        let earlier = state.course.seconds;
+        let (mut samples, mut saved) = (0, Instant::now());
+        let mut ended = Ended::Finished;
+        'epochs: while state.epoch < self.options.epochs {
+            let mut batches = self.loader.epoch(state.epoch, state.batch as usize)?;
+            loop {
+                let asked = Instant::now();
+                let Some(batch) = batches.next() else { break };
+                let batch = batch?;
+                spent.data += asked.elapsed().as_secs_f64();
+                let seconds = earlier + began.elapsed().as_secs_f64();
+                let done = self.done(&state, seconds);
+                samples += batch.len as u64;
+                let Some((parts, norm, rate)) = self.step(&mut state, &batch, done, &mut spent)? else {
+                    self.brake(&mut state, watcher)?;
+                    continue;
+                };
+                let progress = Progress {
+                    step: state.step,
+                    epoch: state.epoch,
+                    batch: state.batch,
+                    loss: state.course.loss.0 / state.course.loss.1.max(1) as f64,
+                    parts,
+                    rate,
+                    norm,
+                    samples_per_second: samples as f64 / (spent.data + spent.teacher + spent.compute).max(1e-9),
+                };
+                watcher.batch(&progress)?;
+                if watcher.stopped() {
+                    ended = Ended::Stopped;
+                } else if self.options.time.is_some_and(|most| seconds >= most.as_secs_f64()) {
+                    ended = Ended::Time;
+                }
+                if ended != Ended::Finished || saved.elapsed() >= self.options.save_every {
+                    state.course.seconds = seconds;
+                    self.save(&state, watcher, &mut spent)?;
+                    saved = Instant::now();
+                }
+                if ended != Ended::Finished {
+                    break 'epochs;
+                }
+            }
+            (state.epoch, state.batch) = (state.epoch + 1, 0);
+            self.judge(&mut state, watcher, samples, &mut spent)?;
+            state.course.loss = (0.0, 0);
+            state.course.seconds = earlier + began.elapsed().as_secs_f64();
+            self.save(&state, watcher, &mut spent)?;
+            saved = Instant::now();
+            if self.options.patience.is_some_and(|most| state.course.idle >= most) {
+                ended = Ended::Patience;
+                break;
+            }
+        }
+        if ended == Ended::Time {
+            // What was learnt since the last score counts too.
+            self.judge(&mut state, watcher, samples, &mut spent)?;
+        }
+        self.restore(&state.best)?;
+        Ok(Outcome {
+            graph: self.model.trained()?,
+            best: state.course.best,
+            first: state.course.first,
+            ended,
+            steps: state.step,
+            samples,
+            spent,
+            checkpoints: self.checkpoints.map(|(c, _)| c),
+        })
+    }
+
+    /// The state to begin with: that of the last checkpoint, or a fresh one with the model's first score.
+    fn begin(&mut self, resume: bool, watcher: &mut dyn Watcher, spent: &mut Spent) -> Result<State> {
+        let count = self.model.parameters().len();
+        let mut state = State {
+            optimiser: Optimiser::new(&self.options.optimiser, count),
+            course: Course {
+                first: f64::NEG_INFINITY,
+                best: f64::NEG_INFINITY,
+                idle: 0,
+                brake: 1.0,
+                summed: 0,
+                loss: (0.0, 0),
+                seconds: 0.0,
+            },
+            average: self.options.average.map(|_| self.model.parameters().iter().map(|p| p.value.clone()).collect()),
+            sum: (0..count).map(|_| None).collect(),
+            best: vec![],
+            step: 0,
+            epoch: 0,
+            batch: 0,
+        };
+        if resume
+            && let Some((checkpoints, digest)) = &self.checkpoints
+            && let Some((found, warnings)) = checkpoints.latest(digest)?
+        {
+            warnings.iter().for_each(|w| watcher.warn(w));
+            self.resume(&mut state, found)?;
+            return Ok(state);
+        }
+        let started = Instant::now();
+        state.best = self.model.state()?;
+        state.course.first = (self.score)(&self.model.trained()?)?;
+        state.course.best = state.course.first;
+        spent.scoring += started.elapsed().as_secs_f64();
+        watcher.scored(&self.progress(&state, 0.0), state.course.first, state.course.first)?;
+        Ok(state)
+    }
+
+    /// The share of the training that is done, which the learning rate follows.
+    fn done(&self, state: &State, seconds: f64) -> f64 {
+        let batches = self.loader.batches() as u64;
+        let steps = (state.epoch * batches + state.batch) as f64 / (self.options.epochs * batches).max(1) as f64;
+        let time = self.options.time.map_or(0.0, |most| seconds / most.as_secs_f64().max(1e-9));
+        steps.max(time)
+    }
+
+    /// One batch: the parts of its loss, the norm of the gradients and the learning rate. `None` when the loss was
+    /// no number.
+    #[allow(clippy::type_complexity)]
+    fn step(
+        &mut self,
+        state: &mut State,
+        batch: &TrainBatch,
+        done: f64,
+        spent: &mut Spent,
+    ) -> Result<Option<(Vec<(&'static str, f32)>, f32, f64)>> {
+        let started = Instant::now();
+        let answer = match &mut self.teacher {
+            Some(t) => t.answer(&batch.inputs, self.same_samples.then_some(&batch.indices[..]))?,
+            None => Answer { outputs: vec![], features: vec![] },
+        };
+        spent.teacher += started.elapsed().as_secs_f64();
+        let started = Instant::now();
+        let seed = self.options.seed ^ (state.epoch << 32 | state.batch).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        let pass = self.model.forward(&batch.inputs, seed)?;
+        let (parts, loss, gradients) = self.backward(batch, &answer, &pass)?;
+        if !loss.is_finite() {
+            return Ok(None);
+        }
+        self.model.keep_statistics(&pass)?;
+        drop(pass);
+        for (sum, gradient) in state.sum.iter_mut().zip(gradients) {
+            *sum = match (sum.take(), gradient) {
+                (Some(a), Some(b)) => Some(a.add(b)?),
+                (a, b) => a.or(b),
+            };
+        }
+        state.course.summed += 1;
+        state.course.loss = (state.course.loss.0 + loss, state.course.loss.1 + 1);
+        state.batch += 1;
+        let rate = self.options.rate * state.course.brake * self.options.schedule.factor(done, self.options.warmup);
+        let last = state.batch as usize == self.loader.batches();
+        let mut norm = 0.0;
+        if state.course.summed == self.options.accumulate || last {
+            let share = 1.0 / state.course.summed as f32;
+            let sums =
+                state.sum.iter_mut().map(|s| s.take().map(|s| if share < 1.0 { s.mul_scalar(share) } else { s }));
+            let sums: Vec<Option<Float>> = sums.collect();
+            norm = state.optimiser.step(rate, self.model.parameters_mut(), sums)?;
+            state.course.summed = 0;
+            state.step += 1;
+            if let (Some(average), Some(stays)) = (&mut state.average, self.options.average) {
+                // The first steps count more: an average that began with them would lag (Adam's correction).
+                let stays = stays.min((1.0 + state.step as f64) / (10.0 + state.step as f64));
+                for (a, p) in average.iter_mut().zip(self.model.parameters()) {
+                    *a = a.clone().mul_scalar(stays).add(p.value.clone().mul_scalar(1.0 - stays))?;
+                }
+            }
+        }
+        spent.compute += started.elapsed().as_secs_f64();
+        Ok(Some((parts, norm, rate)))
+    }
+
+    /// The loss of a pass, its parts, and the gradients.
+    #[allow(clippy::type_complexity)]
+    fn backward(
+        &self,
+        batch: &TrainBatch,
+        answer: &Answer,
+        pass: &Forward,
+    ) -> Result<(Vec<(&'static str, f32)>, f64, Vec<Option<Float>>)> {
+        let target = Target {
+            labels: batch.labels.as_deref(),
+            mix: batch.mix.as_ref().map(|m| (&m.partner[..], m.share as f32)),
+            outputs: &answer.outputs,
+            features: &answer.features,
+        };
+        let loss = self.options.loss.of(&pass.outputs, &pass.features, &target, self.model.device())?;
+        let value = loss.whole.clone().detached().scalar()?;
+        if !value.is_finite() {
+            return Ok((loss.parts, value, vec![]));
+        }
+        Ok((loss.parts, value, pass.gradients(loss.whole)?))
+    }
+
+    /// The loss was no number: back to the best model, at half the rate; a second time is the end.
+    fn brake(&mut self, state: &mut State, watcher: &mut dyn Watcher) -> Result<()> {
+        if state.course.brake < 1.0 {
+            return Err(Error::data("the loss is no number, also at half the learning rate")
+                .help("lower --lr, clip gradients (--clip), or look for broken samples"));
+        }
+        watcher.warn("the loss is no number: going back to the best model, at half the learning rate");
+        state.course.brake = 0.5;
+        self.restore(&state.best)?;
+        let count = self.model.parameters().len();
+        state.optimiser = Optimiser::new(&self.options.optimiser, count);
+        state.sum.iter_mut().for_each(|s| *s = None);
+        state.course.summed = 0;
+        state.average = self.options.average.map(|_| self.model.parameters().iter().map(|p| p.value.clone()).collect());
+        state.batch += 1;
+        Ok(())
+    }
+
+    /// Scores the model, and keeps it if it is the best.
+    fn judge(&mut self, state: &mut State, watcher: &mut dyn Watcher, samples: u64, spent: &mut Spent) -> Result<()> {
+        let started = Instant::now();
+        let live: Option<Vec<Float>> = state.average.as_ref().map(|average| self.swap(average.clone()));
+        let score = (self.score)(&self.model.trained()?)?;
+        // Of equal scores the later one stands: it has seen more.
+        if score >= state.course.best {
+            state.best = self.model.state()?;
+            state.course.best = score;
+            state.course.idle = 0;
+        } else {
+            state.course.idle += 1;
+        }
+        live.map(|live| self.swap(live));
+        spent.scoring += started.elapsed().as_secs_f64();
+        let speed = samples as f64 / (spent.data + spent.teacher + spent.compute).max(1e-9);
+        watcher.scored(&self.progress(state, speed), score, state.course.best)
+    }
+
+    /// Puts other values in the place of the parameters, and gives those.
+    fn swap(&mut self, values: Vec<Float>) -> Vec<Float> {
+        let swapped = self.model.parameters_mut().iter_mut().zip(values);
+        swapped.map(|(p, v)| std::mem::replace(&mut p.value, v)).collect()
+    }
+
+    fn progress(&self, state: &State, samples_per_second: f64) -> Progress {
+        Progress {
+            step: state.step,
+            epoch: state.epoch,
+            batch: state.batch,
+            loss: state.course.loss.0 / state.course.loss.1.max(1) as f64,
+            parts: vec![],
+            rate: self.options.rate
+                * state.course.brake
+                * self.options.schedule.factor(self.done(state, 0.0), self.options.warmup),
+            norm: 0.0,
+            samples_per_second,
+        }
+    }
+
+    fn restore(&mut self, state: &[(String, Tensor)]) -> Result<()> {
+        self.model.set_state(&state.iter().map(|(name, t)| (&name[..], t)).collect())
+    }
+
+    fn save(&self, state: &State, watcher: &mut dyn Watcher, spent: &mut Spent) -> Result<()> {
+        let Some((checkpoints, digest)) = &self.checkpoints else { return Ok(()) };
+        let started = Instant::now();
+        watcher.saving()?;
+        let names: Vec<&str> = self.model.parameters().iter().map(|p| &p.name[..]).collect();
+        let mut tensors = prefixed("model/", self.model.state()?);
+        tensors.extend(prefixed("optimiser/", state.optimiser.state(self.model.parameters())?));
+        tensors.extend(prefixed("best/", state.best.clone()));
+        for (name, average) in names.iter().zip(state.average.iter().flatten()) {
+            tensors.push((format!("average/{name}"), float(average)?));
+        }
+        for (name, sum) in names.iter().zip(&state.sum) {
+            if let Some(sum) = sum {
+                tensors.push((format!("sum/{name}"), float(sum)?));
+            }
+        }
+        let course = serde_json::to_value(&state.course).map_err(|e| Error::bug(format!("a checkpoint: {e}")))?;
+        let State { step, epoch, batch, .. } = *state;
+        checkpoints.save(&Checkpoint { step, epoch, batch, digest: digest.clone(), state: course, tensors })?;
+        spent.saving += started.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    fn resume(&mut self, state: &mut State, found: Checkpoint) -> Result<()> {
+        let broken = || Error::data("the checkpoint is not one of this program").help("begin anew with --fresh");
+        let part = |prefix: &str| -> HashMap<&str, &Tensor> {
+            found.tensors.iter().filter_map(|(name, t)| Some((name.strip_prefix(prefix)?, t))).collect()
+        };
+        self.model.set_state(&part("model/"))?;
+        let device = self.model.device().clone();
+        state.optimiser.set_state(self.model.parameters(), &part("optimiser/"), &device);
+        state.best = part("best/").into_iter().map(|(name, t)| (name.to_string(), t.clone())).collect();
+        let (averages, sums) = (part("average/"), part("sum/"));
+        for (i, p) in self.model.parameters().iter().enumerate() {
+            if let Some(average) = &mut state.average {
+                average[i] = Float::upload(averages.get(&p.name[..]).ok_or_else(broken)?, &device)?;
+            }
+            state.sum[i] = sums.get(&p.name[..]).map(|t| Float::upload(t, &device)).transpose()?;
+        }
+        state.course = serde_json::from_value(found.state.clone()).map_err(|_| broken())?;
+        (state.step, state.epoch, state.batch) = (found.step, found.epoch, found.batch);
+        Ok(())
+    }
+}
+
+fn float(x: &Float) -> Result<Tensor> {
+    let data = x.clone().into_vec()?;
+    Ok(Tensor::floats(DType::F32, x.shape(), &data))
+}
+
+fn prefixed(prefix: &str, tensors: Vec<(String, Tensor)>) -> Vec<(String, Tensor)> {
+    tensors.into_iter().map(|(name, t)| (format!("{prefix}{name}"), t)).collect()
+}

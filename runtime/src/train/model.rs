@@ -1,0 +1,319 @@
+//! A graph with parameters: what is trained.
+//!
+//! The interpreter that runs any graph ([`Executable`]) runs it here too, with two changes. Constants that are
+//! learnt ([`Operator::parameters`]) become inputs, which are leaves of Burn's tape. And what behaves differently
+//! in training is written so in a copy of the graph, as ONNX has it: BatchNormalization takes its statistics from
+//! the batch and gives the moved running ones as outputs; Dropout drops, by a seed that is an input.
+
+use super::teacher::named;
+use crate::{
+    burn::{
+        Executable,
+        host::IntArray,
+        tensor::{Float, Value},
+    },
+    device::Device,
+};
+use compress_compiler::{
+    error::{Error, Result},
+    graph::Graph,
+    node::{NodeId, Port},
+    op::{Op, Operator},
+    ops::source::Input,
+    tensor::{DType, Tensor},
+    value::Fact,
+    verify::verify,
+};
+use regex::Regex;
+use std::collections::{BTreeSet, HashMap};
+
+/// A constant that is learnt.
+pub struct Parameter {
+    /// Its name in the graph.
+    pub name: String,
+    /// What it is now.
+    pub value: Float,
+    node: NodeId,
+}
+
+impl Parameter {
+    /// Whether weight decay applies to it: to matrices and kernels, not to biases and scales.
+    pub fn decays(&self) -> bool {
+        self.value.shape().len() > 1
+    }
+}
+
+/// A running mean or variance.
+struct Statistic {
+    name: String,
+    node: NodeId,
+    value: Float,
+}
+
+/// What a forward pass made.
+pub struct Forward {
+    /// The graph's outputs, in order.
+    pub outputs: Vec<Value>,
+    /// The values asked for by name, in order.
+    pub features: Vec<Value>,
+    leaves: Vec<Float>,
+    statistics: Vec<Value>,
+}
+
+impl Forward {
+    /// The gradient of `loss` by each parameter, `None` where it doesn't depend on it.
+    ///
+    /// # Errors
+    /// Unsupported when it depends on none.
+    pub fn gradients(&self, loss: Float) -> Result<Vec<Option<Float>>> {
+        let mut all = loss.backward()?;
+        Ok(self.leaves.iter().map(|leaf| all.take(leaf)).collect())
+    }
+}
+
+/// How a graph is trained.
+#[derive(Debug, Clone, Default)]
+pub struct ModelOptions {
+    /// Parameters that stay as they are, by name.
+    pub freeze: Vec<Regex>,
+    /// Values, by name, that the loss reads besides the outputs.
+    pub features: Vec<String>,
+    /// Compute cheap operators again in the backward pass instead of keeping what they made (Chen et al. 2016).
+    pub recompute: bool,
+}
+
+/// A graph whose parameters can be trained.
+pub struct Trainable {
+    graph: Graph,
+    exe: Executable,
+    device: Device,
+    parameters: Vec<Parameter>,
+    statistics: Vec<Statistic>,
+    dropouts: usize,
+    outputs: usize,
+    features: usize,
+    recompute: bool,
+}
+
+impl Trainable {
+    /// Makes `graph` ready to be trained.
+    ///
+    /// # Errors
+    /// Unsupported when nothing in it can be trained or an operator has no kernel; usage when a feature is not a
+    /// value of the graph.
+    pub fn new(graph: &Graph, options: &ModelOptions, device: &Device) -> Result<Self> {
+        let found = parameters(graph);
+        let name = |node: NodeId| graph.value(node.into()).name.clone();
+        let frozen = |node: &NodeId| options.freeze.iter().any(|r| r.is_match(&graph.value((*node).into()).name));
+        let trained: BTreeSet<NodeId> = found.into_iter().filter(|node| !frozen(node)).collect();
+        if trained.is_empty() {
+            return Err(Error::unsupported("the model has no weight that can be trained").help(
+                "weights are floating-point constants of Conv, Gemm, MatMul and the like; --freeze leaves some out",
+            ));
+        }
+        let form = TrainingForm::of(graph, &trained)?;
+        let features = options.features.iter().map(|name| named(&form.graph, name)).collect::<Result<Vec<_>>>()?;
+        let ends: Vec<Port> = form.graph.outputs().iter().map(|o| o.port).collect();
+        let upload = |node: NodeId| -> Result<Float> {
+            let t = graph.constant(node.into()).ok_or_else(|| Error::bug("a parameter is no constant"))?;
+            Float::upload(t, device)
+        };
+        let parameters = trained
+            .iter()
+            .map(|node| Ok(Parameter { name: name(*node), value: upload(*node)?, node: *node }))
+            .collect::<Result<Vec<_>>>()?;
+        let statistics = form
+            .statistics
+            .iter()
+            .map(|(node, _)| Ok(Statistic { name: name(*node), node: *node, value: upload(*node)? }))
+            .collect::<Result<Vec<_>>>()?;
+        let inputs: Vec<Port> = (form.graph.inputs().iter().copied())
+            .chain(trained.iter().copied())
+            .chain(form.statistics.iter().map(|(node, _)| *node))
+            .map(Port::from)
+            .collect();
+        let outputs: Vec<Port> =
+            ends.iter().chain(&features).copied().chain(form.statistics.iter().map(|(_, port)| *port)).collect();
+        let place = verify(&form.graph)?.order().iter().enumerate().map(|(i, id)| (*id, i)).collect();
+        Ok(Self {
+            exe: Executable::part(&form.graph, &place, &inputs, &outputs, device)?,
+            graph: graph.clone(),
+            device: device.clone(),
+            parameters,
+            statistics,
+            dropouts: form.dropouts,
+            outputs: ends.len(),
+            features: features.len(),
+            recompute: options.recompute,
+        })
+    }
+
+    /// The parameters that are trained.
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    /// The parameters, to be changed.
+    pub fn parameters_mut(&mut self) -> &mut [Parameter] {
+        &mut self.parameters
+    }
+
+    /// Where it is trained.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Runs it in training mode on a batch, and moves the running statistics. `seed` decides what dropout drops.
+    ///
+    /// # Errors
+    /// As for [`Executable::run`]; unsupported, naming the node, where there is no gradient.
+    pub fn forward(&mut self, inputs: &[Tensor], seed: u64) -> Result<Forward> {
+        let mut values = inputs.iter().map(|t| Value::input(t, &self.device)).collect::<Result<Vec<_>>>()?;
+        values.extend((0..self.dropouts as u64).map(|i| {
+            let seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(i);
+            Value::Int(IntArray::new(DType::I64, vec![], vec![seed as i64]))
+        }));
+        let leaves: Vec<Float> = self.parameters.iter().map(|p| p.value.clone().leaf(self.recompute)).collect();
+        values.extend(leaves.iter().cloned().map(Value::Float));
+        values.extend(self.statistics.iter().map(|s| Value::Float(s.value.clone())));
+        let mut made = self.exe.run_values(values)?;
+        let statistics = made.split_off(self.outputs + self.features);
+        let features = made.split_off(self.outputs);
+        Ok(Forward { outputs: made, features, leaves, statistics })
+    }
+
+    /// Takes over the running statistics that a forward pass moved.
+    ///
+    /// # Errors
+    /// None for what [`Trainable::forward`] made.
+    pub fn keep_statistics(&mut self, pass: &Forward) -> Result<()> {
+        for (s, new) in self.statistics.iter_mut().zip(&pass.statistics) {
+            let Value::Float(new) = new else { return Err(Error::bug("a running statistic is no float")) };
+            s.value = new.clone().detached();
+        }
+        Ok(())
+    }
+
+    /// The graph as it is written: in inference mode, with the parameters as they are now.
+    ///
+    /// # Errors
+    /// Device, when reading fails.
+    pub fn trained(&self) -> Result<Graph> {
+        let mut graph = self.graph.clone();
+        for (node, _, value) in self.learnt() {
+            let dtype = graph.constant(node.into()).map_or(DType::F32, Tensor::dtype);
+            let data = value.clone().into_vec()?;
+            graph.set_constant(node, Tensor::floats(dtype, value.shape(), &data));
+        }
+        Ok(graph)
+    }
+
+    /// Parameters and statistics.
+    fn learnt(&self) -> impl Iterator<Item = (NodeId, &str, &Float)> {
+        let parameters = self.parameters.iter().map(|p| (p.node, &p.name[..], &p.value));
+        parameters.chain(self.statistics.iter().map(|s| (s.node, &s.name[..], &s.value)))
+    }
+
+    /// Parameters and statistics as tensors, by name.
+    ///
+    /// # Errors
+    /// Device, when reading fails.
+    pub fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        self.learnt().map(|(_, name, v)| Ok((name.into(), Tensor::f32(v.shape(), &v.clone().into_vec()?)))).collect()
+    }
+
+    /// Takes over what [`Trainable::state`] gave.
+    ///
+    /// # Errors
+    /// Data when something is missing or of another shape.
+    pub fn set_state(&mut self, state: &HashMap<&str, &Tensor>) -> Result<()> {
+        let take = |name: &str, old: &Float| -> Result<Float> {
+            let fits = |t: &&&Tensor| t.dtype() == DType::F32 && t.shape() == old.shape();
+            match state.get(name).filter(fits) {
+                Some(t) => Ok(Float::upload(t, &self.device)?.with_dtype(old.dtype())),
+                None => Err(Error::data(format!("the saved state has no `{name}` of shape {:?}", old.shape()))),
+            }
+        };
+        let parameters = self.parameters.iter().map(|p| take(&p.name, &p.value)).collect::<Result<Vec<_>>>()?;
+        let statistics = self.statistics.iter().map(|s| take(&s.name, &s.value)).collect::<Result<Vec<_>>>()?;
+        self.parameters.iter_mut().zip(parameters).for_each(|(p, v)| p.value = v);
+        self.statistics.iter_mut().zip(statistics).for_each(|(s, v)| s.value = v);
+        Ok(())
+    }
+}
+
+/// The constants that training learns.
+fn parameters(graph: &Graph) -> BTreeSet<NodeId> {
+    let learns = |node: NodeId| {
+        let op = graph.op(node);
+        // A single number beside a tensor is a setting: the scale of an attention, an epsilon.
+        let least = if matches!(op, Op::Binary(_)) { 2 } else { 1 };
+        op.parameters().iter().filter_map(move |slot| graph.operand(node, *slot)).filter(move |port| {
+            let trained = |t: &Tensor| t.dtype().is_float() && t.dtype() != DType::F64 && t.len() >= least;
+            graph.constant(*port).is_some_and(trained)
+        })
+    };
+    graph.operators().flat_map(learns).map(|port| port.node).collect()
+}
+
+/// A graph rewritten for training.
+struct TrainingForm {
+    graph: Graph,
+    /// The constant of each running statistic, and where the moved one is made.
+    statistics: Vec<(NodeId, Port)>,
+    /// How many seeds follow the model's own inputs.
+    dropouts: usize,
+}
+
+impl TrainingForm {
+    fn of(graph: &Graph, trained: &BTreeSet<NodeId>) -> Result<Self> {
+        let mut g = graph.clone();
+        let (mut statistics, mut dropouts) = (vec![], 0);
+        for node in graph.operators() {
+            let operands = graph.operands(node);
+            let constant = |slot: usize| operands.get(slot).copied().flatten().filter(|p| graph.constant(*p).is_some());
+            match graph.op(node) {
+                Op::BatchNorm(op) if !op.training => {
+                    // One whose scale is frozen keeps its statistics too.
+                    let (Some(scale), Some(mean), Some(variance)) = (constant(1), constant(3), constant(4)) else {
+                        continue;
+                    };
+                    if !trained.contains(&scale.node) {
+                        continue;
+                    }
+                    let mut op = op.clone();
+                    op.training = true;
+                    let made = replace(&mut g, node, op.into(), &operands, 3)?;
+                    statistics.push((mean.node, Port { node: made, slot: 1 }));
+                    statistics.push((variance.node, Port { node: made, slot: 2 }));
+                }
+                Op::Dropout(op) if !op.mask => {
+                    let seed = g.add_input(
+                        &format!("seed of dropout {dropouts}"),
+                        Fact::new(Some(DType::I64), Some(vec![])),
+                        Input { default: None }.into(),
+                    )?;
+                    dropouts += 1;
+                    let mut op = op.clone();
+                    op.seeded = true;
+                    let ratio = operands.get(1).copied().flatten();
+                    replace(&mut g, node, op.into(), &[operands[0], ratio, None, Some(seed.into())], 1)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(Self { graph: g, statistics, dropouts })
+    }
+}
+
+/// Puts an operator with `outputs` outputs in the place of `node`, whose first output is read as before.
+fn replace(g: &mut Graph, node: NodeId, op: Op, operands: &[Option<Port>], outputs: usize) -> Result<NodeId> {
+    let (name, value) = (g.node(node).name.clone(), g.value(node.into()).name.clone());
+    let names: Vec<String> = (0..outputs).map(|i| format!("{value} in training {i}")).collect();
+    let names: Vec<&str> = names.iter().map(|n| &n[..]).collect();
+    let made = g.add_node(&name, op, operands, &names)?;
+    g.redirect(node.into(), made.into(), &[]);
+    g.take_name(node.into(), made.into());
+    g.remove(node);
+    Ok(made)
+}

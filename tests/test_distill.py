@@ -1,0 +1,313 @@
+"""Training jobs: what is learnt, and that a job can be stopped or killed at any moment."""
+
+import json
+import random
+import resource
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from support import ROOT, binary, run_onnx, session
+
+DIGITS = ROOT / "models/digits"
+STUDENT, TRAIN, TEST = DIGITS / "digits.onnx", DIGITS / "train.npz", DIGITS / "test.npz"
+
+
+def accuracy(model, data=TEST):
+    """The share of right classes in ONNX Runtime."""
+    data = np.load(data)
+    (scores,) = run_onnx(model, {"input": data["x"]})
+    return (scores.argmax(1) == data["y"]).mean()
+
+
+def distill(compress, out, *args, student=STUDENT, code=0, **rest):
+    """Trains; gives what the command said and the report."""
+    done = compress("distill", student, "--data", TRAIN, "--eval", TEST, "-o", out, *args, code=code, **rest)
+    report = out.with_suffix(".report.json")
+    return done, json.loads(report.read_text()) if report.exists() else None
+
+
+@pytest.fixture
+def unlabelled(tmp_path):
+    """The training pictures alone."""
+    np.savez(tmp_path / "pictures.npz", x=np.load(TRAIN)["x"])
+    return tmp_path / "pictures.npz"
+
+
+def small_student(folder):
+    """A student with a quarter of the weights, or so, without any batch normalisation."""
+    rng = np.random.default_rng(1)
+    tensors = {
+        "w1": rng.normal(0, 0.3, (6, 1, 3, 3)),
+        "b1": np.zeros(6),
+        "w2": rng.normal(0, 0.1, (10, 96)),
+        "b2": np.zeros(10),
+    }
+    nodes = [
+        helper.make_node("Conv", ["input", "w1", "b1"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Flatten", ["p"], ["f"]),
+        helper.make_node("Gemm", ["f", "w2", "b2"], ["logits"], "head", transB=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "student",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 1, 8, 8])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 10])],
+        [numpy_helper.from_array(v.astype(np.float32), k) for k, v in tensors.items()],
+    )
+    path = folder / "student.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_labels_alone_train_a_model_from_nothing(compress, tmp_path):
+    out = tmp_path / "trained.onnx"
+    done, report = distill(compress, out, "--from-nothing", "--epochs", 12, "--batch", 32, "--lr", "0.003")
+    onnx.checker.check_model(onnx.load(out), full_check=True)
+    assert accuracy(out) > 0.95
+    training = report["training"]
+    assert training["metric"] == "top1" and training["before"] < 0.3
+    assert abs(training["after"] - accuracy(out)) < 1e-6
+    assert "top1" in done.out and "bound by" in done.out
+    # The graph is the one that came in: names, normalisation, dynamic batch.
+    a, b = onnx.load(STUDENT).graph, onnx.load(out).graph
+    assert [n.op_type for n in a.node] == [n.op_type for n in b.node]
+    assert [i.name for i in a.initializer] == [i.name for i in b.initializer]
+    changed = [
+        x.name for x, y in zip(a.initializer, b.initializer) if x.raw_data != y.raw_data or x.float_data != y.float_data
+    ]
+    assert len(changed) >= 10, "running statistics are learnt too"
+
+
+def test_a_teacher_alone_is_enough(compress, tmp_path, unlabelled):
+    student = small_student(tmp_path)
+    out = tmp_path / "trained.onnx"
+    compress("distill", student, "--teacher", STUDENT, "--data", unlabelled, "--epochs", 15, "--batch", 32, "-o", out,
+             "--lr", "0.01")  # fmt: skip
+    report = json.loads(out.with_suffix(".report.json").read_text())
+    assert report["training"]["metric"] == "agreement"
+    assert report["training"]["after"] > 0.85 > report["training"]["before"]
+    assert accuracy(out) > 0.85
+
+
+def test_a_recipe_says_what_the_flags_say(compress, tmp_path):
+    recipe, flags = tmp_path / "job.toml", ["--epochs", 2, "--ema", "0.9", "--augment", "crop=1", "--clip", "1"]
+    one, two = tmp_path / "one.onnx", tmp_path / "two.onnx"
+    distill(compress, one, *flags, "--save-recipe", recipe)
+    text = recipe.read_text().replace("one.onnx", "two.onnx")
+    assert "[train]" in text and "ema = 0.9" in text
+    recipe.write_text(text)
+    compress("run", recipe)
+    weights = [{t.name: t.raw_data for t in onnx.load(m).graph.initializer} for m in (one, two)]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "says"),
+    [
+        ("student = 3", 2, "student"),
+        ("", 2, "student"),
+        ('student = "s.onnx"\nepochs = 3', 2, "epochs"),
+        ('student = "s.onnx"\n[train]\nepochs = -1', 2, "epochs"),
+        ('student = "s.onnx"\n[train]\nlr = nan', 2, "lr"),
+        ('student = "s.onnx"\n[train]\nteecher = "t.onnx"', 2, "teecher"),
+        ('student = "s.onnx"\n[train]\ndata = "nowhere"', 6, "s.onnx"),
+    ],
+)
+def test_a_wrong_recipe_is_refused(compress, tmp_path, text, code, says):
+    recipe = tmp_path / "job.toml"
+    recipe.write_text(text)
+    done = compress("run", recipe, code=code, cwd=tmp_path)
+    assert says in done.err
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (["--epochs", "0"], 2, "--epochs"),
+        (["--lr", "-1"], 2, "--lr"),
+        (["--distill", "1"], 2, "--teacher"),
+        (["--match", "a=b"], 2, "--teacher"),
+        (["--teacher", STUDENT, "--match", "a"], 2, "STUDENT_VALUE=TEACHER_VALUE"),
+        (["--teacher", STUDENT, "--match", "nothing=logits"], 2, "nothing"),
+        (["--optimiser", "magic"], 2, "adamw"),
+        (["--schedule", "magic"], 2, "cosine"),
+        (["--augment", "magic"], 2, "flip"),
+        (["--time", "soon"], 2, "30m"),
+        (["--freeze", "("], 2, "--freeze"),
+        (["--freeze", "."], 5, "no weight that can be trained"),
+        (["--labels", "0"], 2, "nothing to learn from"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(compress, tmp_path, args, code, says):
+    done, _ = distill(compress, tmp_path / "out.onnx", *args, code=code)
+    assert says in done.err
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_nothing_is_overwritten_unasked(compress, tmp_path):
+    out = tmp_path / "out.onnx"
+    distill(compress, out, "--epochs", 1)
+    before = out.read_bytes()
+    done, _ = distill(compress, out, "--epochs", 1, code=6)
+    assert "--force" in done.err and out.read_bytes() == before
+    out.unlink()
+    out.with_suffix(".report.json").unlink()
+    done, _ = distill(compress, out, "--epochs", 1, code=6)
+    assert "--resume" in done.err and "--force" in done.err
+    distill(compress, out, "--epochs", 1, "--force")
+    assert out.read_bytes() == before
+
+
+def test_threads_and_workers_change_nothing(compress, tmp_path):
+    made = []
+    for i, args in enumerate([["--threads", 1, "--workers", 1], ["--threads", 2, "--workers", 3]]):
+        out = tmp_path / f"{i}.onnx"
+        distill(compress, out, "--epochs", 2, "--augment", "crop=1,mixup=0.2", "--accumulate", 2, *args)
+        made.append({t.name: t.raw_data for t in onnx.load(out).graph.initializer})
+    assert made[0] == made[1]
+
+
+def test_frozen_weights_stay(compress, tmp_path):
+    out = tmp_path / "out.onnx"
+    names = [i.name for i in onnx.load(STUDENT).graph.initializer]
+    # From nothing its values are drawn, by the seed alone.
+    frozen = onnx.load(STUDENT).graph.node[0].input[1]
+    drawn = tmp_path / "drawn.onnx"
+    distill(compress, drawn, "--epochs", 1, "--lr", "1e-30", "--from-nothing", "--weight-decay", "0")
+    distill(compress, out, "--epochs", 2, "--freeze", f"^{frozen}$", "--from-nothing")
+    old, new = ({t.name: t.raw_data for t in onnx.load(m).graph.initializer} for m in (drawn, out))
+    assert old[frozen] == new[frozen]
+    assert sum(old[n] != new[n] for n in names) > len(names) / 2
+
+
+def test_features_are_matched(compress, tmp_path, unlabelled):
+    student = small_student(tmp_path)
+    out = tmp_path / "out.onnx"
+    compress("distill", student, "--teacher", STUDENT, "--data", unlabelled, "--epochs", 8, "--match", "logits=logits",
+             "--distill", "0", "-o", out, "--lr", "0.01")  # fmt: skip
+    lines = (out.with_suffix(".job") / "metrics.jsonl").read_text().splitlines()
+    losses = [r["loss_features"] for r in map(json.loads, lines) if "loss_features" in r]
+    assert losses and losses[-1] < losses[0] / 2
+
+
+def test_a_loss_that_is_no_number_ends_the_job(compress, tmp_path):
+    out = tmp_path / "out.onnx"
+    done, _ = distill(compress, out, "--epochs", 5, "--optimiser", "sgd", "--lr", "1e30", "--clip", "0", "--warmup", "0",
+                      code=7)  # fmt: skip
+    assert "half the learning rate" in done.err and "--lr" in done.err
+    assert not out.exists()
+
+
+def job(out, *args):
+    """A long job as a process."""
+    return subprocess.Popen(
+        [binary(), "distill", STUDENT, "--data", TRAIN, "--eval", TEST, "-o", out, "--epochs", "6", "--batch", "16",
+         "--from-nothing", "--augment", "crop=1", "--accumulate", "3", "--ema", "0.99", "--save-every", "0.05s", "--quiet", *args],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """What the long job makes when nobody disturbs it, and the seconds it takes."""
+    out = tmp_path_factory.mktemp("unbroken") / "out.onnx"
+    began = time.monotonic()
+    process = job(out)
+    assert process.wait() == 0, process.stderr.read()
+    return out.read_bytes(), time.monotonic() - began
+
+
+def test_a_killed_job_goes_on_to_the_same_bytes(tmp_path, unbroken):
+    expected, seconds = unbroken
+    rng = random.Random(0)
+    for i in range(6):
+        out = tmp_path / f"{i}.onnx"
+        process = job(out)
+        time.sleep(rng.uniform(0.05, seconds))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process = job(out, "--resume")
+        assert process.wait() == 0, process.stderr.read()
+        assert out.read_bytes() == expected, f"kill {i}"
+
+
+def test_ctrl_c_saves_and_goes_on(tmp_path, unbroken):
+    expected, seconds = unbroken
+    out = tmp_path / "out.onnx"
+    process = job(out)
+    time.sleep(seconds / 2)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 130 and "--resume" in said, said
+    assert not out.exists() and list(out.with_suffix(".job").glob("checkpoint-*"))
+    process = job(out, "--resume")
+    assert process.wait() == 0, process.stderr.read()
+    assert out.read_bytes() == expected
+
+
+def test_a_spoilt_checkpoint_falls_back_to_the_one_before(tmp_path, unbroken):
+    expected, seconds = unbroken
+    out = tmp_path / "out.onnx"
+    process = job(out)
+    time.sleep(seconds * 0.7)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    saved = sorted(out.with_suffix(".job").glob("checkpoint-*"), key=lambda p: int(p.stem.split("-")[1]))
+    assert len(saved) == 2
+    data = bytearray(saved[-1].read_bytes())
+    data[len(data) // 2] ^= 1
+    saved[-1].write_bytes(data)
+    process = subprocess.Popen([a for a in job(out, "--resume").args if a != "--quiet"], stderr=subprocess.PIPE, text=True)
+    _, said = process.communicate()
+    assert process.returncode == 0 and saved[-1].name in said, said
+    assert out.read_bytes() == expected
+
+
+def test_another_recipe_does_not_resume(compress, tmp_path):
+    out = tmp_path / "out.onnx"
+    process = job(out)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done, _ = distill(compress, out, "--epochs", 3, "--resume", code=2)
+    assert "--checkpoint" in done.err or "--force" in done.err
+
+
+def test_a_full_disk_leaves_whole_files(tmp_path):
+    out = tmp_path / "out.onnx"
+    # Room for the data, which is unpacked to a temporary file, and not for a checkpoint.
+    limit = 400_000
+    np.savez(tmp_path / "few.npz", **{k: v[:64] for k, v in np.load(TRAIN).items()})
+    process = subprocess.run(
+        [binary(), "distill", STUDENT, "--data", tmp_path / "few.npz", "--eval", TEST, "-o", out, "--epochs", "2", "--quiet"],
+        preexec_fn=lambda: (
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        ),
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert process.returncode == 6, process.stderr
+    assert not out.exists()
+    assert not [p for p in Path(tmp_path).rglob("*") if p.name.startswith((".checkpoint-", ".compress-"))]
+
+
+def test_the_log_of_a_resumed_job_has_each_step_once(tmp_path, unbroken):
+    _, seconds = unbroken
+    out = tmp_path / "out.onnx"
+    process = job(out)
+    time.sleep(seconds * 0.6)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process = job(out, "--resume")
+    assert process.wait() == 0
+    records = [json.loads(line) for line in (out.with_suffix(".job") / "metrics.jsonl").read_text().splitlines()]
+    batches = [(r["epoch"], r["batch"]) for r in records if "batch" in r]
+    assert batches == sorted(set(batches))
+    assert session(out)
