@@ -2,9 +2,11 @@
 //!
 //! Each channel is a task: its planes stay in the cache from pass to pass.
 
+use super::copy::written;
 use crate::Isa;
 use crate::multiversion::multiversion;
 use rayon::prelude::*;
+use std::mem::MaybeUninit;
 
 /// What [`batch_norm`] makes.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,26 +44,30 @@ pub fn batch_norm(
     assert_eq!([scale.len(), bias.len()], [channels; 2], "a scale and a bias for each channel");
     let isa = Isa::detect();
     let count = (samples * pixels) as f64;
-    let mut y = vec![0.0; x.len()];
-    let statistics: Vec<(f32, f32)> = by_channel(&mut y, channels, pixels)
-        .into_par_iter()
-        .enumerate()
-        .map(|(c, y)| {
-            let planes = || x.chunks_exact(pixels.max(1)).skip(c).step_by(channels);
-            let mut sum = 0.0;
-            planes().for_each(|x| add_elements(isa, x, &mut sum));
-            let mean = (sum / count) as f32;
-            // In a second pass: the mean of squares less the square of the mean loses digits.
-            let mut squares = 0.0;
-            planes().for_each(|x| add_squares(isa, x, mean, &mut squares));
-            let variance = (squares / count) as f32;
-            let factor = scale[c] / (variance + epsilon).sqrt();
-            for (y, x) in y.into_iter().zip(planes()) {
-                normalise(isa, x, y, mean, factor, bias[c]);
-            }
-            (mean, variance)
-        })
-        .collect();
+    let normalise_all = |y: &mut [MaybeUninit<f32>]| -> Vec<(f32, f32)> {
+        by_channel(y, channels, pixels)
+            .into_par_iter()
+            .enumerate()
+            .map(|(c, y)| {
+                let planes = || x.chunks_exact(pixels.max(1)).skip(c).step_by(channels);
+                let mut sum = 0.0;
+                planes().for_each(|x| add_elements(isa, x, &mut sum));
+                let mean = (sum / count) as f32;
+                // In a second pass: the mean of squares less the square of the mean loses digits.
+                let mut squares = 0.0;
+                planes().for_each(|x| add_squares(isa, x, mean, &mut squares));
+                let variance = (squares / count) as f32;
+                let factor = scale[c] / (variance + epsilon).sqrt();
+                for (y, x) in y.into_iter().zip(planes()) {
+                    normalise(isa, x, y, mean, factor, bias[c]);
+                }
+                (mean, variance)
+            })
+            .collect()
+    };
+    let mut statistics = vec![];
+    // SAFETY: every plane of the output is some channel's.
+    let y = unsafe { written(x.len(), |y| statistics = normalise_all(y)) };
     let (mean, variance) = statistics.into_iter().unzip();
     Normalised { y, mean, variance }
 }
@@ -83,35 +89,39 @@ pub fn batch_norm_gradients(
     assert_eq!([scale.len(), mean.len(), variance.len()], [channels; 3], "statistics of each channel");
     let isa = Isa::detect();
     let count = (samples * pixels) as f64;
-    let mut dx = vec![0.0; x.len()];
-    let gradients: Vec<(f32, f32)> = by_channel(&mut dx, channels, pixels)
-        .into_par_iter()
-        .enumerate()
-        .map(|(c, dx)| {
-            let planes = || {
-                let pairs = x.chunks_exact(pixels.max(1)).zip(dy.chunks_exact(pixels.max(1)));
-                pairs.skip(c).step_by(channels)
-            };
-            let mut sums = [0.0; 2];
-            planes().for_each(|(x, dy)| add_gradients(isa, x, dy, mean[c], &mut sums));
-            let [by_bias, products] = sums;
-            let deviation = 1.0 / f64::from(variance[c] + epsilon).sqrt();
-            let by_scale = products * deviation;
-            let factor = f64::from(scale[c]) * deviation;
-            let slope = -factor * deviation * by_scale / count;
-            let offset = -factor * by_bias / count;
-            for (dx, (x, dy)) in dx.into_iter().zip(planes()) {
-                input_gradient(isa, x, dy, dx, mean[c], [factor, slope, offset].map(|v| v as f32));
-            }
-            (by_scale as f32, by_bias as f32)
-        })
-        .collect();
+    let derive_all = |dx: &mut [MaybeUninit<f32>]| -> Vec<(f32, f32)> {
+        by_channel(dx, channels, pixels)
+            .into_par_iter()
+            .enumerate()
+            .map(|(c, dx)| {
+                let planes = || {
+                    let pairs = x.chunks_exact(pixels.max(1)).zip(dy.chunks_exact(pixels.max(1)));
+                    pairs.skip(c).step_by(channels)
+                };
+                let mut sums = [0.0; 2];
+                planes().for_each(|(x, dy)| add_gradients(isa, x, dy, mean[c], &mut sums));
+                let [by_bias, products] = sums;
+                let deviation = 1.0 / f64::from(variance[c] + epsilon).sqrt();
+                let by_scale = products * deviation;
+                let factor = f64::from(scale[c]) * deviation;
+                let slope = -factor * deviation * by_scale / count;
+                let offset = -factor * by_bias / count;
+                for (dx, (x, dy)) in dx.into_iter().zip(planes()) {
+                    input_gradient(isa, x, dy, dx, mean[c], [factor, slope, offset].map(|v| v as f32));
+                }
+                (by_scale as f32, by_bias as f32)
+            })
+            .collect()
+    };
+    let mut gradients = vec![];
+    // SAFETY: every plane of the input is some channel's.
+    let dx = unsafe { written(x.len(), |dx| gradients = derive_all(dx)) };
     let (scale, bias) = gradients.into_iter().unzip();
     NormGradients { x: dx, scale, bias }
 }
 
 /// The planes of each channel.
-fn by_channel(all: &mut [f32], channels: usize, pixels: usize) -> Vec<Vec<&mut [f32]>> {
+fn by_channel<T>(all: &mut [T], channels: usize, pixels: usize) -> Vec<Vec<&mut [T]>> {
     let mut planes: Vec<Vec<_>> = (0..channels).map(|_| vec![]).collect();
     for (i, plane) in all.chunks_exact_mut(pixels.max(1)).enumerate() {
         planes[i % channels].push(plane);
@@ -136,16 +146,16 @@ multiversion! {
         *to = [to[0] + sums[0], to[1] + sums[1]];
     }
 
-    fn normalise(isa: Isa, x: &[f32], y: &mut [f32], mean: f32, factor: f32, bias: f32) {
+    fn normalise(isa: Isa, x: &[f32], y: &mut [MaybeUninit<f32>], mean: f32, factor: f32, bias: f32) {
         for (y, x) in y.iter_mut().zip(x) {
-            *y = (x - mean) * factor + bias;
+            y.write((x - mean) * factor + bias);
         }
     }
 
-    fn input_gradient(isa: Isa, x: &[f32], dy: &[f32], dx: &mut [f32], mean: f32, factors: [f32; 3]) {
+    fn input_gradient(isa: Isa, x: &[f32], dy: &[f32], dx: &mut [MaybeUninit<f32>], mean: f32, factors: [f32; 3]) {
         let [factor, slope, offset] = factors;
         for ((dx, x), dy) in dx.iter_mut().zip(x).zip(dy) {
-            *dx = factor * dy + (slope * (x - mean) + offset);
+            dx.write(factor * dy + (slope * (x - mean) + offset));
         }
     }
 }

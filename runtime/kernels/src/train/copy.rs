@@ -37,8 +37,8 @@ impl DerefMut for Aligned {
     }
 }
 
-/// A vector of so many elements, written by `fill`: to make them 0 before would take a tenth of the
-/// time of what writes them.
+/// A vector of so many elements, written by `fill`: to make them 0 before would take up to
+/// a tenth of the time of what writes them.
 ///
 /// # Safety
 /// `fill` writes every element.
