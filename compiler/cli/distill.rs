@@ -31,6 +31,10 @@ use compress_runtime::{
 use serde::Serialize;
 use std::{cell::RefCell, time::Instant};
 
+/// What `--batch auto` stays within besides memory: batches so large that an epoch has but a few steps learn badly.
+const STEPS_AN_EPOCH: usize = 16;
+const LARGEST_BATCH: usize = 4096;
+
 /// Runs `compress distill`.
 ///
 /// # Errors
@@ -79,10 +83,12 @@ struct Training {
     samples_per_second: f64,
     spent: Spent,
     bound: String,
+    batch: usize,
 }
 
 fn train(recipe: Recipe, job: &JobArgs) -> Result<()> {
     let began = Instant::now();
+    crate::keep_memory();
     let plan = TrainPlan::new(recipe, job)?;
     let backend = plan.on.open()?;
     let read = job.read.clone().into();
@@ -100,7 +106,7 @@ fn train(recipe: Recipe, job: &JobArgs) -> Result<()> {
 
     let (ours, theirs): (Vec<String>, Vec<String>) = plan.matched.iter().cloned().unzip();
     let options = ModelOptions { freeze: plan.freeze.clone(), features: ours, recompute: plan.recompute };
-    let model = Trainable::new(&student.graph, &options, &backend.device).map_err(|e| e.in_file(&plan.student))?;
+    let mut model = Trainable::new(&student.graph, &options, &backend.device).map_err(|e| e.in_file(&plan.student))?;
     let same_samples = plan.augment == Augment::default() && plan.job.epochs > 1;
     let teacher = match &taught {
         Some(t) if needs_teacher => {
@@ -112,14 +118,19 @@ fn train(recipe: Recipe, job: &JobArgs) -> Result<()> {
         }
         _ => None,
     };
+    let train = &sets.calibration.indices;
     let batch = match (set.fixed_batch(), plan.batch) {
         (Some(n), _) => n,
-        (None, Batch::Fixed(n)) => n.min(sets.calibration.indices.len()),
-        (None, Batch::Auto(_)) => return Err(Error::unsupported("--batch auto").help("give a number")),
+        (None, Batch::Fixed(n)) => n.min(train.len()),
+        (None, Batch::Auto(_)) => {
+            let most = (train.len() / STEPS_AN_EPOCH).clamp(1, LARGEST_BATCH);
+            let sample = |n: usize| Ok(set.batch(&train.iter().cycle().take(n).copied().collect::<Vec<_>>())?.inputs);
+            model.largest_batch(most, sample).map_err(|e| e.in_file(&plan.student))?
+        }
     };
     let loader = Loader::new(
         set.clone(),
-        sets.calibration.indices.clone(),
+        train.clone(),
         LoaderOptions {
             batch,
             seed: plan.job.seed,
@@ -127,7 +138,7 @@ fn train(recipe: Recipe, job: &JobArgs) -> Result<()> {
             prefetch: 2,
             augment: plan.augment.clone(),
             shuffle: true,
-            drop_last: set.fixed_batch().is_some() || sets.calibration.indices.len() > batch,
+            drop_last: set.fixed_batch().is_some() || train.len() > batch,
         },
     )?;
     let data = set.digest()?;
@@ -141,7 +152,7 @@ fn train(recipe: Recipe, job: &JobArgs) -> Result<()> {
             plan.output.display(),
             plan.job.epochs,
             loader.batches(),
-            sets.calibration.indices.len(),
+            train.len(),
             held.indices.len(),
         );
         terminal::print(&summary);
@@ -158,7 +169,7 @@ fn train(recipe: Recipe, job: &JobArgs) -> Result<()> {
         metric,
     };
     let checkpoints = Checkpoints::open(&plan.folder)?;
-    let resumed = if job.resume { checkpoints.latest(&digest)?.map(|(c, _)| c.step) } else { None };
+    let resumed = if job.resume { checkpoints.latest(&digest)?.map(|(c, _)| (c.step, c.epoch, c.batch)) } else { None };
     if resumed.is_none() && !job.force && plan.folder.join("metrics.jsonl").exists() && !job.resume {
         return Err(Error::file("a job left its checkpoints here")
             .in_file(&plan.folder)
@@ -197,7 +208,7 @@ fn train(recipe: Recipe, job: &JobArgs) -> Result<()> {
         input: facts::file(&plan.student, &original),
         teacher: taught.as_ref().zip(plan.teacher.as_ref()).map(|(t, path)| facts::file(path, t)),
         output: facts::file(&plan.output, &written),
-        training: training(&done, metric, held.indices.len(), parameters, began),
+        training: training(&done, metric, held.indices.len(), parameters, batch, began),
         warnings,
         recipe: plan.recipe.clone(),
         data,
@@ -264,7 +275,14 @@ fn metric(graph: &Graph, held: &Samples, taught: bool) -> &'static str {
     }
 }
 
-fn training(done: &Outcome, metric: &'static str, samples: usize, parameters: usize, began: Instant) -> Training {
+fn training(
+    done: &Outcome,
+    metric: &'static str,
+    samples: usize,
+    parameters: usize,
+    batch: usize,
+    began: Instant,
+) -> Training {
     let s = &done.spent;
     let steps = s.data + s.teacher + s.compute;
     let share = |v: f64| 100.0 * v / (steps + s.scoring + s.saving).max(1e-9);
@@ -292,6 +310,7 @@ fn training(done: &Outcome, metric: &'static str, samples: usize, parameters: us
         samples_per_second: done.samples as f64 / steps.max(1e-9),
         spent: *s,
         bound,
+        batch,
     }
 }
 
@@ -304,13 +323,14 @@ fn table(r: &TrainReport) -> String {
         Ended::Stopped => "stopped",
     };
     let mut text = format!(
-        "  {:<12} {} -> {} on {} samples held out\n  {:<12} {} steps, {:.1} s, {:.0} samples/s: {why}\n  {:<12} {}\n",
+        "  {:<12} {} -> {} on {} samples held out\n  {:<12} {} steps of {} samples, {:.1} s, {:.0} samples/s: {why}\n  {:<12} {}\n",
         t.metric,
         shown(t.metric, t.before),
         shown(t.metric, t.after),
         t.samples,
         "training",
         t.steps,
+        t.batch,
         t.seconds,
         t.samples_per_second,
         "speed",

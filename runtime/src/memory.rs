@@ -23,16 +23,41 @@ pub fn check(bytes: usize, what: impl FnOnce() -> String) -> Result<()> {
     Err(Error::limit(format!("{} needs {:.1} GB of memory, more than is free", what(), bytes as f64 / 1e9)))
 }
 
-/// The memory that the system can give without swapping, where it says so.
-fn available() -> Option<usize> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+/// Runs `f`, and says how much more memory the process had at most while it ran than before, where the system says so.
+///
+/// # Errors
+/// What `f` returns.
+pub fn peak_of<T>(f: impl FnOnce() -> Result<T>) -> Result<(T, Option<usize>)> {
+    // Linux forgets the peak so far when this is written (proc(5)).
+    let reset = fs::write("/proc/self/clear_refs", "5").is_ok();
+    let before = field("/proc/self/status", "VmRSS:").filter(|_| reset);
+    let made = f()?;
+    let after = field("/proc/self/status", "VmHWM:");
+    Ok((made, before.zip(after).map(|(before, after)| after.saturating_sub(before))))
+}
+
+/// A figure in kB of a file of the system, in bytes.
+fn field(path: &str, name: &str) -> Option<usize> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix(name))?;
     line.trim().strip_suffix(" kB")?.parse::<usize>().ok()?.checked_mul(1024)
+}
+
+/// The memory that the system can give without swapping, where it says so.
+pub fn available() -> Option<usize> {
+    field("/proc/meminfo", "MemAvailable:")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_peak_is_that_of_the_work_alone() {
+        let (len, peak) = peak_of(|| Ok(vec![1u8; 64 << 20].len())).unwrap();
+        // Other tests run beside this one.
+        assert!(len == 64 << 20 && peak.is_none_or(|p| p >= 60 << 20), "{peak:?}");
+    }
 
     #[test]
     fn what_nobody_has_is_refused() {

@@ -1,6 +1,9 @@
 //! Weights to begin with, where a model is trained from nothing.
 
-use super::random::{Purpose, Random};
+use super::{
+    random::{Purpose, Random},
+    untie::untie,
+};
 use compress_compiler::{
     graph::Graph,
     node::NodeId,
@@ -12,6 +15,7 @@ use compress_compiler::{
 /// biases (LeCun 1998; what PyTorch does). Scales of normalisations become 1, shifts and running means 0, running
 /// variances 1. Other constants stay.
 pub fn from_nothing(graph: &mut Graph, seed: u64) {
+    untie(graph);
     let nodes: Vec<NodeId> = graph.operators().collect();
     for (place, node) in nodes.into_iter().enumerate() {
         let operands = graph.operands(node);

@@ -14,3 +14,4 @@ mod random;
 pub mod schedule;
 pub mod teacher;
 pub mod tensorboard;
+pub mod untie;

@@ -5,7 +5,7 @@
 //! in training is written so in a copy of the graph, as ONNX has it: BatchNormalization takes its statistics from
 //! the batch and gives the moved running ones as outputs; Dropout drops, by a seed that is an input.
 
-use super::teacher::named;
+use super::{teacher::named, untie::untie};
 use crate::{
     burn::{
         Executable,
@@ -13,13 +13,14 @@ use crate::{
         tensor::{Float, Value},
     },
     device::Device,
+    memory,
 };
 use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
     node::{NodeId, Port},
     op::{Op, Operator},
-    ops::source::Input,
+    ops::{reduce::ReduceKind, source::Input},
     tensor::{DType, Tensor},
     value::Fact,
     verify::verify,
@@ -82,6 +83,12 @@ pub struct ModelOptions {
     pub recompute: bool,
 }
 
+/// The batches by which the memory of a step is measured.
+const PROBES: [usize; 2] = [16, 64];
+
+/// The share of the free memory that a step may take.
+const SHARE: f64 = 0.6;
+
 /// A graph whose parameters can be trained.
 pub struct Trainable {
     graph: Graph,
@@ -102,6 +109,11 @@ impl Trainable {
     /// Unsupported when nothing in it can be trained or an operator has no kernel; usage when a feature is not a
     /// value of the graph.
     pub fn new(graph: &Graph, options: &ModelOptions, device: &Device) -> Result<Self> {
+        let graph = &{
+            let mut own = graph.clone();
+            untie(&mut own);
+            own
+        };
         let found = parameters(graph);
         let name = |node: NodeId| graph.value(node.into()).name.clone();
         let frozen = |node: &NodeId| options.freeze.iter().any(|r| r.is_match(&graph.value((*node).into()).name));
@@ -146,6 +158,32 @@ impl Trainable {
             features: features.len(),
             recompute: options.recompute,
         })
+    }
+
+    /// The most samples of a batch that fit into the memory that is free, up to `most`: a power of two, found by
+    /// training on two batches that `sample` makes and looking at what that takes.
+    ///
+    /// # Errors
+    /// As for [`Trainable::forward`]; unsupported where the system doesn't tell.
+    pub fn largest_batch(&mut self, most: usize, sample: impl Fn(usize) -> Result<Vec<Tensor>>) -> Result<usize> {
+        let mut taken = [0; 2];
+        let sizes = [PROBES[0].min(most), PROBES[1].min(most)];
+        for (size, taken) in sizes.into_iter().zip(&mut taken) {
+            let inputs = sample(size)?;
+            let ((), peak) = memory::peak_of(|| {
+                let pass = self.forward(&inputs, 0)?;
+                let first = pass.outputs.iter().find_map(|v| if let Value::Float(x) = v { Some(x) } else { None });
+                let whole = first.ok_or_else(|| Error::unsupported("no output is a float"))?.clone();
+                let n = whole.elements();
+                pass.gradients(whole.reshape(&[n])?.reduce(ReduceKind::Sum, &[0], false)?).map(drop)
+            })?;
+            *taken = peak.ok_or_else(|| Error::unsupported("the system does not tell what memory a step takes"))?;
+        }
+        let free = memory::available().unwrap_or(0) as f64 * SHARE;
+        let each = taken[1].saturating_sub(taken[0]) as f64 / (sizes[1] - sizes[0]).max(1) as f64;
+        let fits = (sizes[1] as f64 + (free - taken[1] as f64).max(0.0) / each.max(1.0)) as usize;
+        let fits = fits.clamp(1, most);
+        Ok(1 << fits.ilog2())
     }
 
     /// The parameters that are trained.

@@ -12,6 +12,7 @@ mod batch_norm;
 mod conv;
 mod copy;
 mod correlate;
+mod elementwise;
 mod max_pool;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ mod weight_gradient;
 
 pub use batch_norm::{NormGradients, Normalised, batch_norm, batch_norm_gradients};
 pub use conv::{conv, conv_bias_gradient, conv_input_gradient};
+pub use elementwise::{add, copied, relu, relu_gradient};
 pub use max_pool::{max_pool, max_pool_gradient};
 pub use weight_gradient::conv_weight_gradient;
 

@@ -55,6 +55,10 @@ pub trait Train: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
     /// Maximum over a window of `[N, C, H, W]`.
     fn train_max_pool(x: FloatTensor<Self>, window: Window2d) -> FloatTensor<Self>;
+    /// `max(x, 0)`; NaN stays.
+    fn train_relu(x: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// `a + b` of equal shapes.
+    fn train_add(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
 /// An operator with `N` inputs and a vector-Jacobian product.
@@ -116,6 +120,11 @@ fn dims(t: &FlexTensor) -> Vec<usize> {
     t.shape().iter().copied().collect()
 }
 
+/// The elements of a contiguous tensor, which may lie inside of a larger one.
+fn elements(t: &FlexTensor) -> &[f32] {
+    t.as_slice().unwrap_or_default()
+}
+
 fn tensor(data: Vec<f32>, dims: &[usize]) -> FlexTensor {
     let layout = Layout::contiguous(Shape::from(dims.to_vec()));
     FlexTensor::new(::burn::tensor::Bytes::from_elems(data), layout, DType::F32)
@@ -144,7 +153,7 @@ impl Conv {
         let (x, weight, bias) = (x.to_contiguous(), weight.to_contiguous(), bias.map(|b| b.to_contiguous()));
         let at = self.shape(&dims(&x), &dims(&weight));
         let [rows, columns] = at.output();
-        let y = train::conv(&at, x.storage(), weight.storage(), bias.as_ref().map(|b| b.storage()));
+        let y = train::conv(&at, elements(&x), elements(&weight), bias.as_ref().map(elements));
         tensor(y, &[at.samples, at.filters, rows, columns])
     }
 
@@ -160,9 +169,9 @@ impl Conv {
         let (xs, ws) = (dims(&x), dims(&weight));
         let at = self.shape(&xs, &ws);
         [
-            wants[0].then(|| tensor(train::conv_input_gradient(&at, weight.storage(), dy.storage()), &xs)),
-            wants[1].then(|| tensor(train::conv_weight_gradient(&at, x.storage(), dy.storage()), &ws)),
-            wants[2].then(|| tensor(train::conv_bias_gradient(&at, dy.storage()), &ws[..1])),
+            wants[0].then(|| tensor(train::conv_input_gradient(&at, elements(&weight), elements(&dy)), &xs)),
+            wants[1].then(|| tensor(train::conv_weight_gradient(&at, elements(&x), elements(&dy)), &ws)),
+            wants[2].then(|| tensor(train::conv_bias_gradient(&at, elements(&dy)), &ws[..1])),
         ]
     }
 }
@@ -222,7 +231,8 @@ impl Vjp<3> for BatchNorm {
         let [x, scale, bias] = x.map(|t| t.to_contiguous());
         let shape = dims(&x);
         let (samples, channels, pixels) = planes(&shape);
-        let made = train::batch_norm(x.storage(), samples, channels, pixels, scale.storage(), bias.storage(), self.0);
+        let made =
+            train::batch_norm(elements(&x), samples, channels, pixels, elements(&scale), elements(&bias), self.0);
         let statistic = |v| tensor(v, &[channels]);
         (tensor(made.y, &shape), (statistic(made.mean), statistic(made.variance)))
     }
@@ -238,8 +248,8 @@ impl Vjp<3> for BatchNorm {
         let (x, scale, dy) = (x.to_contiguous(), scale.to_contiguous(), dy.to_contiguous());
         let shape = dims(&x);
         let (samples, channels, pixels) = planes(&shape);
-        let (x, scale, dy) = (x.storage(), scale.storage(), dy.storage());
-        let (mean, variance) = (mean.storage(), variance.storage());
+        let (x, scale, dy) = (elements(&x), elements(&scale), elements(&dy));
+        let (mean, variance) = (elements(&mean), elements(&variance));
         let made = train::batch_norm_gradients(x, samples, channels, pixels, scale, mean, variance, self.0, dy);
         [tensor(made.x, &shape), tensor(made.scale, &[channels]), tensor(made.bias, &[channels])].map(Some)
     }
@@ -269,7 +279,7 @@ impl Vjp<1> for Window2d {
     fn forward(&self, [x]: [FlexTensor; 1]) -> (FlexTensor, Self::Saved) {
         let x = x.to_contiguous();
         let shape = dims(&x);
-        let (y, winners) = train::max_pool(&self.shape(&shape), self.out, x.storage());
+        let (y, winners) = train::max_pool(&self.shape(&shape), self.out, elements(&x));
         (tensor(y, &[shape[0], shape[1], self.out[0], self.out[1]]), (shape, Arc::new(winners)))
     }
 
@@ -280,8 +290,70 @@ impl Vjp<1> for Window2d {
         dy: FlexTensor,
         _: [bool; 1],
     ) -> [Option<FlexTensor>; 1] {
-        let dx = train::max_pool_gradient(&self.shape(&shape), self.out, dy.to_contiguous().storage(), &winners);
+        let dx = train::max_pool_gradient(&self.shape(&shape), self.out, elements(&dy.to_contiguous()), &winners);
         [Some(tensor(dx, &shape))]
+    }
+}
+
+/// Changes elements in place where nobody else holds them, in a copy otherwise.
+fn changed(mut x: FlexTensor, change: impl FnOnce(&mut [f32])) -> FlexTensor {
+    if x.is_contiguous()
+        && elements(&x).len() * size_of::<f32>() == x.bytes().len()
+        && let Some(own) = x.try_storage_mut::<f32>()
+    {
+        change(own);
+        return x;
+    }
+    let x = x.to_contiguous();
+    let mut data = train::copied(elements(&x));
+    change(&mut data);
+    tensor(data, &dims(&x))
+}
+
+#[derive(Clone, Debug)]
+struct Relu;
+
+impl Vjp<1> for Relu {
+    type Saved = FlexTensor;
+    const READS: [bool; 1] = [false];
+
+    fn forward(&self, [x]: [FlexTensor; 1]) -> (FlexTensor, FlexTensor) {
+        let y = changed(x, train::relu);
+        (y.clone(), y)
+    }
+
+    fn backward(
+        &self,
+        _: [Option<FlexTensor>; 1],
+        y: FlexTensor,
+        dy: FlexTensor,
+        _: [bool; 1],
+    ) -> [Option<FlexTensor>; 1] {
+        let y = y.to_contiguous();
+        [Some(changed(dy, |dy| train::relu_gradient(elements(&y), dy)))]
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Add;
+
+impl Vjp<2> for Add {
+    type Saved = ();
+    const READS: [bool; 2] = [false; 2];
+
+    fn forward(&self, [a, b]: [FlexTensor; 2]) -> (FlexTensor, ()) {
+        let b = b.to_contiguous();
+        (changed(a, |a| train::add(a, elements(&b))), ())
+    }
+
+    fn backward(
+        &self,
+        _: [Option<FlexTensor>; 2],
+        (): (),
+        dy: FlexTensor,
+        wants: [bool; 2],
+    ) -> [Option<FlexTensor>; 2] {
+        wants.map(|w| w.then(|| dy.clone()))
     }
 }
 
@@ -306,6 +378,14 @@ impl Train for Flex {
 
     fn train_max_pool(x: FlexTensor, window: Window2d) -> FlexTensor {
         window.forward([x]).0
+    }
+
+    fn train_relu(x: FlexTensor) -> FlexTensor {
+        Relu.forward([x]).0
+    }
+
+    fn train_add(a: FlexTensor, b: FlexTensor) -> FlexTensor {
+        Add.forward([a, b]).0
     }
 }
 
@@ -336,5 +416,13 @@ impl<C: CheckpointStrategy> Train for Autodiff<Flex, C> {
 
     fn train_max_pool(x: FloatTensor<Self>, window: Window2d) -> FloatTensor<Self> {
         record::<_, C, 1>(window, [x]).0
+    }
+
+    fn train_relu(x: FloatTensor<Self>) -> FloatTensor<Self> {
+        record::<_, C, 1>(Relu, [x]).0
+    }
+
+    fn train_add(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
+        record::<_, C, 2>(Add, [a, b]).0
     }
 }

@@ -1,6 +1,6 @@
 //! Arithmetic on the device, element by element.
 
-use super::{B, Float, Prim, bool_dtype, check_size, held_as, scalar};
+use super::{B, Float, Prim, bool_dtype, check_size, extension::Train, held_as, scalar};
 use crate::{burn::host, device::Device};
 use ::burn::backend::ops::{ActivationOps, BoolTensorOps, FloatTensorOps};
 use compress_compiler::{error::Result, tensor::DType};
@@ -17,8 +17,6 @@ macro_rules! unary {
 }
 
 unary! {
-    /// `max(x, 0)`; NaN stays.
-    relu => relu,
     /// The logistic function.
     sigmoid => sigmoid,
     /// `log(sigmoid(x))`, stable.
@@ -118,8 +116,6 @@ macro_rules! binary {
 }
 
 binary! {
-    /// `a + b`, broadcast.
-    add => float_add,
     /// `a - b`, broadcast.
     sub => float_sub,
     /// `a * b`, broadcast.
@@ -133,6 +129,28 @@ binary! {
 }
 
 impl Float {
+    /// `max(x, 0)`; NaN stays.
+    pub fn relu(self) -> Self {
+        match self.is_tracked() && self.has_kernels() {
+            true => self.map(B::train_relu),
+            false => self.map(B::relu),
+        }
+    }
+
+    /// `a + b`, broadcast.
+    ///
+    /// # Errors
+    /// As for the other operators of two tensors.
+    // The operator of the standard library cannot fail.
+    #[allow(clippy::should_implement_trait)]
+    pub fn add(self, other: Self) -> Result<Self> {
+        let ours = (self.is_tracked() || other.is_tracked()) && self.has_kernels() && other.has_kernels();
+        let alike = self.shape == other.shape;
+        let (a, b, shape, dtype) = Self::pair(self, other)?;
+        let t = if ours && alike { B::train_add(a, b) } else { B::float_add(a, b) };
+        Ok(Self::wrap(t, shape, dtype))
+    }
+
     /// Both operands with equal ranks, and the shape and type of the result.
     fn pair(a: Self, b: Self) -> Result<(Prim, Prim, Vec<usize>, DType)> {
         let shape = host::broadcast(&a.shape, &b.shape)?;
@@ -186,6 +204,17 @@ impl Float {
     pub fn replace_zero(self, v: impl Into<f64>) -> Self {
         let zero = B::float_equal_elem(self.t.clone(), scalar(0.0), bool_dtype(&self.t));
         self.map(|t| B::float_mask_fill(t, zero, scalar(v)))
+    }
+
+    /// The square root of a sum of squares. Its derivative at 0 is taken for 0: the infinite one of a square root,
+    /// times that of the squares, would be NaN.
+    pub fn norm(self) -> Self {
+        if !self.is_tracked() {
+            return self.sqrt();
+        }
+        let zero = B::float_equal_elem(self.t.clone(), scalar(0.0), bool_dtype(&self.t));
+        let root = |t| B::float_sqrt(B::float_mask_fill(t, zero.clone(), scalar(1.0)));
+        self.map(|t| B::float_mask_fill(root(t), zero.clone(), scalar(0.0)))
     }
 
     /// The sums of all elements up to each along `axis`.

@@ -84,7 +84,7 @@ impl Float {
     }
 
     /// Whether kernels of ours run under the tape.
-    fn has_kernels(&self) -> bool {
+    pub(super) fn has_kernels(&self) -> bool {
         let on_cpu = match &self.t.kind {
             DispatchTensorKind::Autodiff(inner) => matches!(**inner, DispatchTensorKind::Flex(_)),
             kind => matches!(kind, DispatchTensorKind::Flex(_)),
