@@ -11,7 +11,7 @@ use crate::{
 use compress_compiler::{
     error::{Error, Kind, Result},
     graph::Graph,
-    onnx,
+    onnx::{self, SourceFile},
     report::FileFacts,
     verify::verify,
 };
@@ -22,7 +22,7 @@ use compress_runtime::{
         augment::Augment,
         checkpoint::Checkpoints,
         init,
-        job::{Ended, Job, Outcome, Spent},
+        job::{self, Ended, Job, Outcome, Spent},
         loader::{Loader, LoaderOptions},
         model::{ModelOptions, Trainable},
         teacher::Teacher,
@@ -93,7 +93,10 @@ fn train(recipe: Recipe, job: &JobArgs) -> Result<()> {
     let backend = plan.on.open()?;
     let read = job.read.clone().into();
     let original = onnx::read_with(&plan.student, &read)?;
-    let taught = plan.teacher.as_ref().map(|path| onnx::read_with(path, &read)).transpose()?;
+    let taught = match &plan.teacher {
+        Some(path) => Some((path, onnx::read_with(path, &read)?)),
+        None => None,
+    };
     let mut student = original.clone();
     if plan.from_nothing {
         init::from_nothing(&mut student.graph, plan.job.seed);
@@ -109,20 +112,32 @@ fn train(recipe: Recipe, job: &JobArgs) -> Result<()> {
     let mut model = Trainable::new(&student.graph, &options, &backend.device).map_err(|e| e.in_file(&plan.student))?;
     let same_samples = plan.augment == Augment::default() && plan.job.epochs > 1;
     let teacher = match &taught {
-        Some(t) if needs_teacher => {
+        Some((path, t)) if needs_teacher => {
             let keep = if same_samples { set.len() } else { 0 };
-            Some(
-                Teacher::new(&t.graph, &theirs, &backend, keep)
-                    .map_err(|e| e.in_file(plan.teacher.as_deref().unwrap_or(&plan.student)))?,
-            )
+            Some(Teacher::new(path, &t.graph, &theirs, &backend, keep)?)
         }
         _ => None,
     };
     let train = &sets.calibration.indices;
-    let batch = match (set.fixed_batch(), plan.batch) {
-        (Some(n), _) => n,
-        (None, Batch::Fixed(n)) => n.min(train.len()),
-        (None, Batch::Auto(_)) => {
+    let data = set.digest()?;
+    // Files may change between two runs, which then are not one job.
+    let scored = if plan.data.eval.is_some() { held.set.digest()? } else { data.clone() };
+    let models = [Some(&original), taught.as_ref().map(|(_, t)| t)].into_iter().flatten();
+    let models: Vec<&str> = models.flat_map(|m| m.source().files()).map(SourceFile::sha256).collect();
+    let digest = [&plan.recipe.essence()?, &data, &scored, &models.join("\n")].map(String::as_str).join("\n");
+    let digest = facts::sha256(digest.as_bytes());
+    let checkpoints = (!job.dry_run).then(|| Checkpoints::open(&plan.folder)).transpose()?;
+    let saved = match &checkpoints {
+        Some(c) if job.resume => c.latest(&digest)?.map(|(found, _)| found),
+        _ => None,
+    };
+    let resumed = saved.as_ref().map(|c| (c.step, c.epoch, c.batch));
+    let batch = match (set.fixed_batch(), plan.batch, saved.as_ref().and_then(job::batch_of)) {
+        (Some(n), ..) => n,
+        (None, Batch::Fixed(n), _) => n.min(train.len()),
+        // Another number may fit the memory by now.
+        (None, Batch::Auto(_), Some(n)) => n,
+        (None, Batch::Auto(_), None) => {
             let most = (train.len() / STEPS_AN_EPOCH).clamp(1, LARGEST_BATCH);
             let sample = |n: usize| Ok(set.batch(&train.iter().cycle().take(n).copied().collect::<Vec<_>>())?.inputs);
             model.largest_batch(most, sample).map_err(|e| e.in_file(&plan.student))?
@@ -141,8 +156,7 @@ fn train(recipe: Recipe, job: &JobArgs) -> Result<()> {
             drop_last: set.fixed_batch().is_some() || train.len() > batch,
         },
     )?;
-    let data = set.digest()?;
-    let digest = facts::sha256(format!("{}\n{data}\n{batch}", plan.recipe.essence()?).as_bytes());
+    drop(saved);
     if job.dry_run {
         let summary = format!(
             "{} ({} parameters in {} tensors) -> {}\n{} epochs of {} batches of {batch}; {} samples to train on, {} to score\n",
@@ -163,13 +177,13 @@ fn train(recipe: Recipe, job: &JobArgs) -> Result<()> {
         held,
         backend: &backend,
         teacher: match &taught {
-            Some(t) => Some(RefCell::new(Teacher::new(&t.graph, &[], &backend, held.set.len())?)),
-            None => None,
+            Some((path, t)) if metric != "top1" => {
+                Some(RefCell::new(Teacher::new(path, &t.graph, &[], &backend, held.set.len())?))
+            }
+            _ => None,
         },
         metric,
     };
-    let checkpoints = Checkpoints::open(&plan.folder)?;
-    let resumed = if job.resume { checkpoints.latest(&digest)?.map(|(c, _)| (c.step, c.epoch, c.batch)) } else { None };
     if resumed.is_none() && !job.force && plan.folder.join("metrics.jsonl").exists() && !job.resume {
         return Err(Error::file("a job left its checkpoints here")
             .in_file(&plan.folder)
@@ -186,7 +200,7 @@ fn train(recipe: Recipe, job: &JobArgs) -> Result<()> {
         loader,
         options,
         score: &|graph| judge.score(graph),
-        checkpoints: Some((checkpoints, digest)),
+        checkpoints: checkpoints.map(|c| (c, digest)),
         same_samples,
     };
     let done = work.run(resumed.is_some(), &mut follower).map_err(|e| e.in_file(&plan.student))?;
@@ -206,7 +220,7 @@ fn train(recipe: Recipe, job: &JobArgs) -> Result<()> {
     let report = TrainReport {
         schema: 1,
         input: facts::file(&plan.student, &original),
-        teacher: taught.as_ref().zip(plan.teacher.as_ref()).map(|(t, path)| facts::file(path, t)),
+        teacher: taught.as_ref().map(|(path, t)| facts::file(path, t)),
         output: facts::file(&plan.output, &written),
         training: training(&done, metric, held.indices.len(), parameters, batch, began),
         warnings,

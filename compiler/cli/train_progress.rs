@@ -4,7 +4,7 @@ use crate::interrupt;
 use compress_compiler::error::Result;
 use compress_runtime::train::{
     job::{Progress, Watcher},
-    log::MetricsLog,
+    log::{MetricsLog, Place},
     tensorboard::EventFile,
 };
 use indicatif::{ProgressBar, ProgressStyle};
@@ -38,13 +38,13 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Logs go to `folder`; a job that goes on after the step `resumed` continues them.
+    /// Logs go to `folder`; a job that goes on after `resumed` continues them.
     ///
     /// # Errors
     /// File when they can't be written.
     pub fn new(
         folder: &Path,
-        resumed: Option<u64>,
+        resumed: Option<Place>,
         (epochs, batches): (u64, u64),
         metric: &'static str,
         quiet: bool,
@@ -63,7 +63,7 @@ impl Follower {
             metric,
             last_score: None,
             log: MetricsLog::open(&folder.join("metrics.jsonl"), resumed)?,
-            events: EventFile::create(folder, resumed)?,
+            events: EventFile::create(folder, resumed.map(|(step, ..)| step))?,
             last_line: Instant::now(),
             warnings: vec![],
         })
@@ -79,6 +79,8 @@ impl Follower {
 /// A score for people.
 pub fn shown(metric: &str, score: f64) -> String {
     match metric {
+        // What a job gives models whose outputs are no numbers.
+        _ if score == f64::MIN => "no number".into(),
         "sqnr" => format!("{score:.1} dB"),
         _ => format!("{:.2}%", score * 100.0),
     }

@@ -148,9 +148,9 @@ impl Checkpoints {
                 }
                 Ok(found) => {
                     let both = format!("made by the recipe {}, and this is the recipe {digest}", found.digest);
-                    return Err(Error::usage(both)
-                        .in_file(path)
-                        .help("give another --checkpoint folder, or --fresh to begin anew in this one"));
+                    return Err(Error::usage(both).in_file(path).help(
+                        "give another --checkpoint folder, or --force without --resume to begin anew in this one",
+                    ));
                 }
                 Err(e) if e.kind() == Kind::File => {
                     skipped.push(format!("skipped {}: {}", path.display(), e.message()));
@@ -163,7 +163,7 @@ impl Checkpoints {
         }
         Err(Error::file(format!("no checkpoint is whole: {}", skipped.join("; ")))
             .in_file(&self.folder)
-            .help("--fresh begins anew"))
+            .help("--force without --resume begins anew"))
     }
 
     /// Deletes all checkpoints.
@@ -363,7 +363,7 @@ fn read_from(file: impl Read, length: u64, path: &Path, step: u64) -> Result<Che
     let head = metadata.metadata().as_ref().and_then(|entries| entries.get(HEAD)).ok_or_else(|| {
         Error::unsupported("not a checkpoint of this version of compress")
             .in_file(path)
-            .help("go on with the version that wrote it, or give --fresh to begin anew")
+            .help("go on with the version that wrote it, or begin anew: --force without --resume")
     })?;
     let head: Head = serde_json::from_str(head).map_err(|e| damaged(&e))?;
     if head.step != step {

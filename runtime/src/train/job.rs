@@ -163,6 +163,8 @@ struct Course {
     loss: (f64, u64),
     /// Seconds of earlier runs.
     seconds: f64,
+    /// Samples of a batch, which may have been chosen by the memory that was free.
+    samples: usize,
 }
 
 /// A job, ready to run.
@@ -195,6 +197,11 @@ struct State {
     step: u64,
     epoch: u64,
     batch: u64,
+}
+
+/// The samples of a batch in the job that left this checkpoint.
+pub fn batch_of(checkpoint: &Checkpoint) -> Option<usize> {
+    serde_json::from_value::<Course>(checkpoint.state.clone()).ok().map(|course| course.samples)
 }
 
 impl Job<'_> {
@@ -290,6 +297,7 @@ impl Job<'_> {
                 summed: 0,
                 loss: (0.0, 0),
                 seconds: 0.0,
+                samples: self.loader.batch(),
             },
             average: self.options.average.map(|_| self.model.parameters().iter().map(|p| p.value.clone()).collect()),
             sum: (0..count).map(|_| None).collect(),
@@ -488,7 +496,8 @@ impl Job<'_> {
     }
 
     fn resume(&mut self, state: &mut State, found: Checkpoint) -> Result<()> {
-        let broken = || Error::data("the checkpoint is not one of this program").help("begin anew with --fresh");
+        let broken =
+            || Error::data("the checkpoint is not one of this program").help("begin anew: --force without --resume");
         let part = |prefix: &str| -> HashMap<&str, &Tensor> {
             found.tensors.iter().filter_map(|(name, t)| Some((name.strip_prefix(prefix)?, t))).collect()
         };

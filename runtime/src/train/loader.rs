@@ -83,6 +83,11 @@ impl Loader {
         Ok(loader)
     }
 
+    /// The samples of a batch.
+    pub fn batch(&self) -> usize {
+        self.0.options.batch
+    }
+
     /// The number of batches in an epoch.
     pub fn batches(&self) -> usize {
         let Plan { samples, options, .. } = &*self.0;

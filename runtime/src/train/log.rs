@@ -18,23 +18,30 @@ pub struct MetricsLog {
     path: PathBuf,
 }
 
-/// What is asked of each record.
+/// A step and, as several batches may make one, the epoch and the batch in it.
+pub type Place = (u64, u64, u64);
+
+/// What is asked of each record: a step. Where it tells its epoch and batch, they count too.
 #[derive(Deserialize)]
-struct Stepped {
+struct Placed {
     step: u64,
+    #[serde(default)]
+    epoch: u64,
+    #[serde(default)]
+    batch: u64,
 }
 
 impl MetricsLog {
     /// Opens the log. A job that begins (`resumed` is `None`) begins it anew. One that goes on
-    /// after a step keeps the records up to that step: the first record of a later one, or the
-    /// first line that is no record, and all behind it go, as those steps are done again.
+    /// after a place keeps the records up to that place: the first record of a later one, or the
+    /// first line that is no record, and all behind it go, as those batches are done again.
     ///
     /// # Errors
     /// File, when it can't be read or written.
-    pub fn open(path: &Path, resumed: Option<u64>) -> Result<Self> {
+    pub fn open(path: &Path, resumed: Option<Place>) -> Result<Self> {
         let open = || {
             let mut file = File::options().create(true).truncate(false).read(true).write(true).open(path)?;
-            let end = resumed.map_or(Ok(0), |step| whole_until(&file, step))?;
+            let end = resumed.map_or(Ok(0), |place| whole_until(&file, place))?;
             file.set_len(end)?;
             file.seek(SeekFrom::Start(end))?;
             Ok(file)
@@ -53,7 +60,7 @@ impl MetricsLog {
     pub fn record(&mut self, record: &impl Serialize) -> Result<()> {
         let mut line = serde_json::to_vec(record).map_err(|e| Error::bug(format!("a record of the log: {e}")))?;
         line.push(b'\n');
-        if !line.starts_with(b"{") || step_of(&line).is_none() {
+        if !line.starts_with(b"{") || place_of(&line).is_none() {
             return Err(Error::bug("a record of the log without a step"));
         }
         self.file.write_all(&line).map_err(|e| self.failure(e))
@@ -72,23 +79,23 @@ impl MetricsLog {
     }
 }
 
-/// Where the records up to `step` end.
-fn whole_until(file: &File, step: u64) -> io::Result<u64> {
+/// Where the records up to `place` end.
+fn whole_until(file: &File, place: Place) -> io::Result<u64> {
     let mut lines = BufReader::new(file);
     let mut line = Vec::new();
     let mut end = 0;
     loop {
         line.clear();
         match (&mut lines).take(LINE_LIMIT).read_until(b'\n', &mut line) {
-            Ok(n) if line.ends_with(b"\n") && step_of(&line).is_some_and(|found| found <= step) => end += n as u64,
+            Ok(n) if line.ends_with(b"\n") && place_of(&line).is_some_and(|found| found <= place) => end += n as u64,
             Err(e) if e.kind() != ErrorKind::Interrupted => return Err(e),
             _ => return Ok(end),
         }
     }
 }
 
-fn step_of(line: &[u8]) -> Option<u64> {
-    serde_json::from_slice::<Stepped>(line).ok().map(|found| found.step)
+fn place_of(line: &[u8]) -> Option<Place> {
+    serde_json::from_slice::<Placed>(line).ok().map(|found| (found.step, found.epoch, found.batch))
 }
 
 #[cfg(test)]
@@ -116,7 +123,7 @@ mod tests {
         let twenty: usize = unbroken.split_inclusive('\n').take(20).map(str::len).sum();
         for at in twenty..=unbroken.len() {
             fs::write(&path, &unbroken[..at]).unwrap();
-            let mut log = MetricsLog::open(&path, Some(20)).unwrap();
+            let mut log = MetricsLog::open(&path, Some((20, 0, 0))).unwrap();
             log.sync().unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), unbroken[..twenty]);
             write(&mut log, 21..31);
@@ -128,6 +135,26 @@ mod tests {
     }
 
     #[test]
+    fn batches_of_one_step_are_told_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let places = [(0, 0, 1), (0, 0, 2), (1, 0, 3), (1, 0, 4), (1, 1, 0), (1, 1, 1), (2, 1, 2)];
+        let lines = places.map(|(step, epoch, batch)| {
+            let mut record = json!({ "step": step, "epoch": epoch, "batch": batch });
+            if batch == 0 {
+                // The score of an epoch, which has no batch.
+                record = json!({ "step": step, "epoch": epoch, "score": 0.5 });
+            }
+            format!("{record}\n")
+        });
+        for (i, place) in places.into_iter().enumerate() {
+            fs::write(&path, lines.concat()).unwrap();
+            MetricsLog::open(&path, Some(place)).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), lines[..=i].concat(), "{place:?}");
+        }
+    }
+
+    #[test]
     fn what_is_no_record_goes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
@@ -135,7 +162,7 @@ mod tests {
         let long = format!("{{\"step\":3,\"x\":\"{}\"}}\n", "x".repeat(LINE_LIMIT as usize));
         for bad in ["", "\0\0\0\0\0", "{\"loss\":1}\n", "{\"step\":-1}\n", "\u{fe0f}\n", "\n", "{\"step\":3}", &long] {
             fs::write(&path, format!("{good}{bad}")).unwrap();
-            MetricsLog::open(&path, Some(9)).unwrap();
+            MetricsLog::open(&path, Some((9, 0, 0))).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), good);
         }
     }

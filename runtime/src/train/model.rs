@@ -96,6 +96,8 @@ pub struct Trainable {
     device: Device,
     parameters: Vec<Parameter>,
     statistics: Vec<Statistic>,
+    /// What the model's own inputs are where they have defaults: no data is given for those.
+    defaults: Vec<Option<Tensor>>,
     dropouts: usize,
     outputs: usize,
     features: usize,
@@ -116,6 +118,7 @@ impl Trainable {
         };
         let found = parameters(graph);
         let name = |node: NodeId| graph.value(node.into()).name.clone();
+        let default = |node: &NodeId| if let Op::Input(i) = graph.op(*node) { i.default.clone() } else { None };
         let frozen = |node: &NodeId| options.freeze.iter().any(|r| r.is_match(&graph.value((*node).into()).name));
         let trained: BTreeSet<NodeId> = found.into_iter().filter(|node| !frozen(node)).collect();
         if trained.is_empty() {
@@ -153,6 +156,7 @@ impl Trainable {
             device: device.clone(),
             parameters,
             statistics,
+            defaults: graph.inputs().iter().map(default).collect(),
             dropouts: form.dropouts,
             outputs: ends.len(),
             features: features.len(),
@@ -206,7 +210,12 @@ impl Trainable {
     /// # Errors
     /// As for [`Executable::run`]; unsupported, naming the node, where there is no gradient.
     pub fn forward(&mut self, inputs: &[Tensor], seed: u64) -> Result<Forward> {
-        let mut values = inputs.iter().map(|t| Value::input(t, &self.device)).collect::<Result<Vec<_>>>()?;
+        let mut given = inputs.iter();
+        let own = self.defaults.iter().map(|default| {
+            let t = default.as_ref().or_else(|| given.next()).ok_or_else(|| Error::data("an input is missing"))?;
+            Value::input(t, &self.device)
+        });
+        let mut values = own.collect::<Result<Vec<_>>>()?;
         values.extend((0..self.dropouts as u64).map(|i| {
             let seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(i);
             Value::Int(IntArray::new(DType::I64, vec![], vec![seed as i64]))

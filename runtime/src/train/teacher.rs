@@ -8,7 +8,12 @@ use compress_compiler::{
     tensor::{DType, Tensor},
     verify::verify,
 };
-use std::{fs::File, io, os::unix::fs::FileExt};
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
 
 /// A teacher's answer to one sample: what comes of it, output after output.
 struct Kept {
@@ -22,6 +27,8 @@ struct Kept {
 
 /// A model that is learnt from.
 pub struct Teacher {
+    /// Its file, which errors name.
+    path: PathBuf,
     session: Session,
     outputs: usize,
     /// Answers on disk, in a file without a name that goes with the process.
@@ -39,13 +46,17 @@ pub struct Answer {
 }
 
 impl Teacher {
-    /// Makes a teacher ready that also gives the values called `features`. `keep` is the number of samples whose
-    /// answers may be kept on disk: where every epoch asks the same, and samples have answers of their own.
+    /// Makes a teacher ready, read from the file at `path`, that also gives the values called `features`. `keep` is
+    /// the number of samples whose answers may be kept on disk: where every epoch asks the same, and samples have
+    /// answers of their own.
     ///
     /// # Errors
     /// As for [`Session::new`]; usage when a feature is no value of the graph.
-    pub fn new(graph: &Graph, features: &[String], backend: &Backend, keep: usize) -> Result<Self> {
-        let mut graph = graph.clone();
+    pub fn new(path: &Path, graph: &Graph, features: &[String], backend: &Backend, keep: usize) -> Result<Self> {
+        Self::of(path, graph.clone(), features, backend, keep).map_err(|e| e.in_file(path))
+    }
+
+    fn of(path: &Path, mut graph: Graph, features: &[String], backend: &Backend, keep: usize) -> Result<Self> {
         let outputs = graph.outputs().len();
         for name in features {
             let port = named(&graph, name)?;
@@ -53,20 +64,20 @@ impl Teacher {
             graph.add_output(&output, port);
         }
         let session = Session::new(&verify(&graph)?, backend, &[])?;
-        Ok(Self { session, outputs, kept: None, samples: keep })
+        Ok(Self { path: path.to_owned(), session, outputs, kept: None, samples: keep })
     }
 
     /// What it says of a batch. `indices` names the samples where answers may be kept.
     ///
     /// # Errors
-    /// As for [`Session::run`]; file when the disk is full.
+    /// As for [`Session::run`]; data when it gives no numbers; file when the disk is full.
     pub fn answer(&mut self, inputs: &[Tensor], indices: Option<&[usize]>) -> Result<Answer> {
         let made = match indices.filter(|_| self.samples > 0) {
-            None => self.session.run(inputs)?,
+            None => self.ask(inputs)?,
             Some(indices) => match self.recalled(indices)? {
                 Some(made) => made,
                 None => {
-                    let made = self.session.run(inputs)?;
+                    let made = self.ask(inputs)?;
                     self.keep(indices, &made)?;
                     made
                 }
@@ -75,6 +86,14 @@ impl Teacher {
         let mut outputs = made;
         let features = outputs.split_off(self.outputs.min(outputs.len()));
         Ok(Answer { outputs, features })
+    }
+
+    fn ask(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        let made = self.session.run(inputs).map_err(|e| e.in_file(&self.path))?;
+        if made.iter().any(|t| t.all_f32(f32::is_finite) == Some(false)) {
+            return Err(Error::data("the teacher's outputs have NaN or infinite values").in_file(&self.path));
+        }
+        Ok(made)
     }
 
     fn recalled(&self, indices: &[usize]) -> Result<Option<Vec<Tensor>>> {
