@@ -213,3 +213,114 @@ fn lars(value: &Float, gradient: Float, decay: f32) -> Result<Float> {
     let scale = if w > 0.0 && g > 0.0 { TRUST * w / (g + decay * w) } else { 1.0 };
     Ok(gradient.add(value.clone().mul_scalar(decay))?.mul_scalar(scale))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::train::model::{ModelOptions, Trainable};
+    use compress_compiler::text;
+
+    /// A model with a matrix of two weights, 1 and -2, and a bias, 3.
+    fn model() -> Trainable {
+        let graph = text::parse(
+            r#"graph "g" {
+                input %x: f32[N,2]
+                const %w: f32[2,1] = [1, -2]
+                const %b: f32[1] = [3]
+                %y = Gemm(%x, %w, %b)
+                output %y
+            }"#,
+        )
+        .unwrap();
+        Trainable::new(&graph, &ModelOptions::default(), &Device::cpu()).unwrap()
+    }
+
+    /// The weights and the bias after steps of these gradients, by the name of the parameter.
+    fn after(options: &OptimiserOptions, steps: &[([f32; 2], f32)]) -> (Vec<f32>, Vec<f32>) {
+        let mut model = model();
+        let mut optimiser = Optimiser::new(options, 2);
+        for (i, (w, b)) in steps.iter().enumerate() {
+            let float = |v: &[f32], shape: &[usize]| Float::from_vec(v.to_vec(), shape, &Device::cpu()).ok();
+            let gradients = model.parameters().iter().map(|p| match &p.name[..] {
+                "w" => float(w, &[2, 1]),
+                _ => float(&[*b], &[1]),
+            });
+            let gradients = gradients.collect();
+            optimiser.step(0.1, model.parameters_mut(), gradients).unwrap();
+            if i == 0 {
+                // What a checkpoint keeps is all that the rule remembers.
+                let state = optimiser.state(model.parameters()).unwrap();
+                optimiser = Optimiser::new(options, 2);
+                let state = state.iter().map(|(name, t)| (&name[..], t)).collect();
+                optimiser.set_state(model.parameters(), &state, &Device::cpu());
+            }
+        }
+        let value = |name: &str| model.parameters().iter().find(|p| p.name == name).unwrap().value.clone();
+        (value("w").into_vec().unwrap(), value("b").into_vec().unwrap())
+    }
+
+    fn close(got: &[f32], expected: &[f64]) {
+        let near = |(g, e): (&f32, &f64)| (f64::from(*g) - e).abs() < 1e-5;
+        assert!(got.iter().zip(expected).all(near), "{got:?}, not {expected:?}");
+    }
+
+    const STEPS: &[([f32; 2], f32)] = &[([0.5, 1.0], 2.0), ([-1.0, 0.25], 1.0)];
+
+    #[test]
+    fn momentum_and_decay_by_hand() {
+        let options =
+            OptimiserOptions { method: Method::Sgd, momentum: 0.9, nesterov: false, weight_decay: 0.01, clip: None };
+        let (w, b) = after(&options, STEPS);
+        let (mut expected, mut velocity) = ([1.0, -2.0], [0.0; 2]);
+        for (g, _) in STEPS {
+            for i in 0..2 {
+                velocity[i] = 0.9 * velocity[i] + f64::from(g[i]) + 0.01 * expected[i];
+                expected[i] -= 0.1 * velocity[i];
+            }
+        }
+        close(&w, &expected);
+        // The bias does not decay.
+        close(&b, &[3.0 - 0.1 * 2.0 - 0.1 * (0.9 * 2.0 + 1.0)]);
+    }
+
+    #[test]
+    fn adam_by_hand() {
+        let options = OptimiserOptions { weight_decay: 0.5, clip: None, ..OptimiserOptions::default() };
+        let (w, _) = after(&options, STEPS);
+        let (mut expected, mut first, mut second) = ([1.0, -2.0], [0.0; 2], [0.0; 2]);
+        for (t, (g, _)) in (1..).zip(STEPS) {
+            for i in 0..2 {
+                let g = f64::from(g[i]);
+                first[i] = 0.9 * first[i] + 0.1 * g;
+                second[i] = 0.999 * second[i] + 0.001 * g * g;
+                let (m, v) = (first[i] / (1.0 - 0.9f64.powi(t)), second[i] / (1.0 - 0.999f64.powi(t)));
+                expected[i] = expected[i] * (1.0 - 0.1 * 0.5) - 0.1 * m / (v.sqrt() + 1e-8);
+            }
+        }
+        close(&w, &expected);
+    }
+
+    #[test]
+    fn lars_steps_by_the_norm_of_the_weight() {
+        let options =
+            OptimiserOptions { method: Method::Lars, momentum: 0.0, nesterov: false, weight_decay: 0.0, clip: None };
+        let (w, b) = after(&options, &STEPS[..1]);
+        let scale = 1e-3 * 5f64.sqrt() / 1.25f64.sqrt();
+        close(&w, &[1.0 - 0.1 * scale * 0.5, -2.0 - 0.1 * scale]);
+        close(&b, &[3.0 - 0.1 * 2.0]);
+    }
+
+    #[test]
+    fn large_gradients_are_scaled_down_together() {
+        let options = OptimiserOptions {
+            method: Method::Sgd,
+            momentum: 0.0,
+            nesterov: false,
+            weight_decay: 0.0,
+            clip: Some(1.0),
+        };
+        let (w, b) = after(&options, &[([3.0, 0.0], 4.0)]);
+        close(&w, &[1.0 - 0.1 * 0.6, -2.0]);
+        close(&b, &[3.0 - 0.1 * 0.8]);
+    }
+}
