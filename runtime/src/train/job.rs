@@ -5,6 +5,7 @@
 //! rate, order of the samples, augmentation, dropout) or in the checkpoint (weights, statistics, what the optimiser
 //! remembers, the average of the weights, gradients that are being summed, the best model so far).
 
+pub use super::course::{Ended, Progress, Spent, Watcher};
 use super::{
     checkpoint::{Checkpoint, Checkpoints},
     loader::{Loader, TrainBatch},
@@ -53,79 +54,6 @@ pub struct JobOptions {
     pub save_every: Duration,
     /// The seed of dropout.
     pub seed: u64,
-}
-
-/// What a job tells of its course.
-#[derive(Debug, Clone, Serialize)]
-pub struct Progress {
-    /// Optimiser steps done.
-    pub step: u64,
-    /// The epoch, from 0.
-    pub epoch: u64,
-    /// Batches done in it.
-    pub batch: u64,
-    /// The mean loss of the epoch so far.
-    pub loss: f64,
-    /// The loss of the last batch, part by part.
-    pub parts: Vec<(&'static str, f32)>,
-    /// The learning rate.
-    pub rate: f64,
-    /// The norm of the gradients in the last step.
-    pub norm: f32,
-    /// Samples a second since the job began or went on.
-    pub samples_per_second: f64,
-}
-
-/// What follows the course of a job.
-pub trait Watcher {
-    /// A batch is done.
-    ///
-    /// # Errors
-    /// Whatever writing about it raises; the job ends with it.
-    fn batch(&mut self, progress: &Progress) -> Result<()>;
-    /// An epoch is done, or the job is about to begin, and the model was scored.
-    ///
-    /// # Errors
-    /// As for [`Watcher::batch`].
-    fn scored(&mut self, progress: &Progress, score: f64, best: f64) -> Result<()>;
-    /// Something that the user should know.
-    fn warn(&mut self, what: &str);
-    /// A checkpoint is about to be written: what was told so far should be safe.
-    ///
-    /// # Errors
-    /// As for [`Watcher::batch`].
-    fn saving(&mut self) -> Result<()>;
-    /// Whether the user asked to stop.
-    fn stopped(&self) -> bool;
-}
-
-/// Why a job ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Ended {
-    /// All epochs are done.
-    Finished,
-    /// The score no longer rose.
-    Patience,
-    /// The time is up.
-    Time,
-    /// The user stopped it; it can go on.
-    Stopped,
-}
-
-/// Where a job's time went.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
-pub struct Spent {
-    /// Waiting for samples.
-    pub data: f64,
-    /// Running the teacher.
-    pub teacher: f64,
-    /// Forward, backward, and changing the weights.
-    pub compute: f64,
-    /// Scoring the model.
-    pub scoring: f64,
-    /// Writing checkpoints.
-    pub saving: f64,
 }
 
 /// What a job made.

@@ -3,6 +3,7 @@
 mod ahead;
 pub mod augment;
 pub mod checkpoint;
+mod course;
 pub mod init;
 pub mod job;
 pub mod loader;
