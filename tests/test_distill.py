@@ -1,8 +1,10 @@
 """Training jobs: what is learnt, and that a job can be stopped or killed at any moment."""
 
 import json
+import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -188,6 +190,33 @@ def test_frozen_weights_stay(compress, tmp_path):
     assert sum(old[n] != new[n] for n in names) > len(names) / 2
 
 
+def test_weights_that_are_transposed_in_the_graph_are_trained(compress, tmp_path):
+    """As PyTorch's exporter writes linear layers: MatMul by Transpose of the weight, then Add."""
+    rng = np.random.default_rng(0)
+    tensors = {"w1": rng.normal(0, 0.1, (32, 64)), "b1": np.zeros(32), "w2": rng.normal(0, 0.1, (10, 32))}
+    nodes = [
+        helper.make_node("Flatten", ["input"], ["x"]),
+        helper.make_node("Transpose", ["w1"], ["t1"], perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "t1"], ["m"]),
+        helper.make_node("Add", ["b1", "m"], ["a"]),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("Transpose", ["w2"], ["t2"], perm=[1, 0]),
+        helper.make_node("MatMul", ["r", "t2"], ["logits"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "mlp",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 1, 8, 8])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 10])],
+        [numpy_helper.from_array(v.astype(np.float32), k) for k, v in tensors.items()],
+    )
+    student, out = tmp_path / "mlp.onnx", tmp_path / "out.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), student)
+    done, report = distill(compress, out, "--from-nothing", "--epochs", 8, "--lr", "0.01", student=student)
+    assert report["training"]["parameters"] == 32 * 64 + 32 + 10 * 32
+    assert accuracy(out) > 0.9
+
+
 def test_features_are_matched(compress, tmp_path, unlabelled):
     student = small_student(tmp_path)
     out = tmp_path / "out.onnx"
@@ -225,29 +254,45 @@ def finished(out):
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
-    """What the long job makes when nobody disturbs it, and the seconds it takes."""
+    """What the long job makes when nobody disturbs it, the seconds it takes, and its log."""
     out = tmp_path_factory.mktemp("unbroken") / "out.onnx"
     began = time.monotonic()
     process = job(out)
     assert process.wait() == 0, process.stderr.read()
-    return out.read_bytes(), time.monotonic() - began
+    return out.read_bytes(), time.monotonic() - began, records(out)
+
+
+def records(out):
+    """The log of a job without what depends on the time."""
+    lines = (out.with_suffix(".job") / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "samples_per_second"} for line in lines]
+
+
+def killed(out, share, unbroken):
+    """Kills a long job when its log has some share of all records; its checkpoints, the oldest first."""
+    process, folder = job(out), out.with_suffix(".job")
+    log, enough = folder / "metrics.jsonl", share * len(unbroken[2])
+    while process.poll() is None and (not log.exists() or log.read_bytes().count(b"\n") < enough):
+        time.sleep(0.002)
+    process.kill()
+    process.wait()
+    assert process.returncode == -signal.SIGKILL
+    return sorted(folder.glob("checkpoint-*"))
 
 
 def test_a_killed_job_goes_on_to_the_same_bytes(tmp_path, unbroken):
-    expected, seconds = unbroken
     rng = random.Random(0)
     for i in range(6):
         out = tmp_path / f"{i}.onnx"
-        process = job(out)
-        time.sleep(rng.uniform(0.05, seconds))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        killed(out, rng.uniform(0, 0.95), unbroken)
         finished(out)
-        assert out.read_bytes() == expected, f"kill {i}"
+        assert out.read_bytes() == unbroken[0], f"kill {i}"
+        # Several batches make a step, so a checkpoint between them must not let any be told twice.
+        assert records(out) == unbroken[2], f"kill {i}"
 
 
 def test_ctrl_c_saves_and_goes_on(tmp_path, unbroken):
-    expected, seconds = unbroken
+    expected, seconds, _ = unbroken
     out = tmp_path / "out.onnx"
     process = job(out)
     time.sleep(seconds / 2)
@@ -259,30 +304,65 @@ def test_ctrl_c_saves_and_goes_on(tmp_path, unbroken):
     assert out.read_bytes() == expected
 
 
-def test_a_spoilt_checkpoint_falls_back_to_the_one_before(tmp_path, unbroken):
-    expected, seconds = unbroken
+SPOILT = {
+    "flipped": lambda p: p.write_bytes((data := p.read_bytes())[:-9] + bytes([data[-9] ^ 1]) + data[-8:]),
+    "cut": lambda p: os.truncate(p, p.stat().st_size // 2),
+    "empty": lambda p: os.truncate(p, 0),
+    "deleted": Path.unlink,
+}
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_a_spoilt_checkpoint_falls_back_to_the_one_before(tmp_path, unbroken, how):
     out = tmp_path / "out.onnx"
-    process = job(out)
-    time.sleep(seconds * 0.7)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    saved = sorted(out.with_suffix(".job").glob("checkpoint-*"), key=lambda p: int(p.stem.split("-")[1]))
+    saved = killed(out, 0.7, unbroken)
     assert len(saved) == 2
-    data = bytearray(saved[-1].read_bytes())
-    data[len(data) // 2] ^= 1
-    saved[-1].write_bytes(data)
-    assert saved[-1].name in finished(out)
-    assert out.read_bytes() == expected
+    SPOILT[how](saved[-1])
+    assert saved[-1].name in finished(out) or how == "deleted"
+    assert out.read_bytes() == unbroken[0] and records(out) == unbroken[2]
 
 
-def test_another_recipe_does_not_resume(compress, tmp_path):
+def test_no_whole_checkpoint_is_an_error(tmp_path, unbroken):
     out = tmp_path / "out.onnx"
-    process = job(out)
-    time.sleep(1.0)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    saved = killed(out, 0.7, unbroken)
+    for path in saved:
+        SPOILT["cut"](path)
+    process = job(out, "--resume")
+    _, said = process.communicate()
+    assert process.returncode == 6 and all(p.name in said for p in saved) and "--force" in said, said
+    assert not out.exists()
+
+
+def test_another_recipe_does_not_resume(compress, tmp_path, unbroken):
+    out = tmp_path / "out.onnx"
+    killed(out, 0.5, unbroken)
     done, _ = distill(compress, out, "--epochs", 3, "--resume", code=2)
-    assert "--checkpoint" in done.err or "--force" in done.err
+    assert "--checkpoint" in done.err and "--force" in done.err
+
+
+@pytest.mark.parametrize("which", ["student", "teacher", "eval"])
+def test_a_job_with_other_files_does_not_resume(compress, tmp_path, which):
+    files = {"student": STUDENT, "teacher": STUDENT, "eval": TEST}
+    for name, source in files.items():
+        files[name] = tmp_path / f"{name}{source.suffix}"
+        shutil.copy(source, files[name])
+    args = ["distill", files["student"], "--teacher", files["teacher"], "--data", TRAIN, "--eval", files["eval"], "-o",
+            tmp_path / "out.onnx", "--epochs", 100_000, "--save-every", "0.1s"]  # fmt: skip
+    command = [str(a) for a in [binary(), *args]]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not list((tmp_path / "out.job").glob("checkpoint-*")):
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    if which == "eval":
+        data = dict(np.load(TEST))
+        np.savez(files["eval"], x=data["x"][1:], y=data["y"][1:])
+    else:
+        model = onnx.load(STUDENT)
+        model.graph.initializer[0].raw_data = bytes(len(model.graph.initializer[0].raw_data))
+        onnx.save(model, files[which])
+    done = compress(*command[1:], "--resume", code=2)
+    assert "recipe" in done.err
 
 
 def test_a_full_disk_leaves_whole_files(tmp_path):
@@ -302,15 +382,78 @@ def test_a_full_disk_leaves_whole_files(tmp_path):
     assert not [p for p in Path(tmp_path).rglob("*") if p.name.startswith((".checkpoint-", ".compress-"))]
 
 
-def test_the_log_of_a_resumed_job_has_each_step_once(tmp_path, unbroken):
-    _, seconds = unbroken
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 1 MB that is full, and the file that fills it."""
+    place = tmp_path / "small"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True).returncode:
+        pytest.skip("mounting needs root")
+    try:
+        (place / "filler").write_bytes(bytes(os.statvfs(place).f_bavail * os.statvfs(place).f_bsize))
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def test_a_full_file_system_leaves_whole_files(compress, tmp_path, small_disk):
+    done, _ = distill(compress, tmp_path / "out.onnx", "--checkpoint", small_disk / "job", code=6)
+    assert "No space left" in done.err
+    out = small_disk / "out.onnx"
+    (small_disk / "filler").unlink()
+    out.write_bytes(b"old")
+    (small_disk / "filler").write_bytes(bytes(os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_bsize))
+    args = ["--checkpoint", tmp_path / "job", "--epochs", 2]
+    done, _ = distill(compress, out, *args, "--force", code=6)
+    assert "No space left" in done.err and out.read_bytes() == b"old"
+    assert sorted(p.name for p in small_disk.iterdir() if p.name != "job") == ["filler", "out.onnx"]
+    (small_disk / "filler").unlink()
+    _, report = distill(compress, out, *args, "--resume")
+    assert report["training"]["spent"]["compute"] == 0, "only the output was missing"
+
+
+def test_one_job_a_folder(compress, tmp_path):
     out = tmp_path / "out.onnx"
     process = job(out)
-    time.sleep(seconds * 0.6)
-    process.send_signal(signal.SIGKILL)
+    while not (out.with_suffix(".job") / "metrics.jsonl").exists():
+        time.sleep(0.002)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        for flag in ("--force", "--resume"):
+            done, _ = distill(compress, out, flag, code=6)
+            assert "another training job" in done.err
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("what", ["data", "student"])
+def test_files_cut_short_while_they_are_used(tmp_path, what):
+    files = {"student": tmp_path / "student.onnx", "data": tmp_path / "pictures.npy"}
+    shutil.copy(STUDENT, files["student"])
+    np.save(files["data"], np.load(TRAIN)["x"])
+    out = tmp_path / "out.onnx"
+    process = subprocess.Popen(
+        [binary(), "distill", files["student"], "--teacher", STUDENT, "--data", files["data"], "--eval", TEST, "-o", out,
+         "--epochs", "4"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    log = out.with_suffix(".job") / "metrics.jsonl"
+    while not log.exists():
+        time.sleep(0.002)
+    os.truncate(files[what], 1000)
+    _, said = process.communicate()
+    assert process.returncode == 6 and "error: file: " in said, said
+    assert not out.exists()
+
+
+def test_the_memory_chooses_the_batch_once(compress, tmp_path):
+    out = tmp_path / "out.onnx"
+    command = ["distill", STUDENT, "--data", TRAIN, "--eval", TEST, "-o", out, "--batch", "auto", "--epochs", "40",
+               "--save-every", "0.1s"]  # fmt: skip
+    process = subprocess.Popen([binary(), *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not list(out.with_suffix(".job").glob("checkpoint-*")):
+        time.sleep(0.002)
+    process.kill()
     process.wait()
-    finished(out)
-    records = [json.loads(line) for line in (out.with_suffix(".job") / "metrics.jsonl").read_text().splitlines()]
-    batches = [(r["epoch"], r["batch"]) for r in records if "batch" in r]
-    assert batches == sorted(set(batches))
-    assert session(out)
+    compress(*command, "--resume")
+    assert json.loads(out.with_suffix(".report.json").read_text())["training"]["batch"] == 64

@@ -25,7 +25,7 @@ use compress_runtime::{
         augment::Augment,
         checkpoint::Checkpoints,
         init,
-        job::{self, Ended, Job, Outcome, Spent},
+        job::{self, Ended, Job, Outcome, Spent, Watcher},
         loader::{Loader, LoaderOptions},
         model::{ModelOptions, Trainable},
         teacher::Teacher,
@@ -195,6 +195,10 @@ fn train(recipe: Recipe, job: &JobArgs) -> Result<()> {
     let shape = (plan.job.epochs, loader.batches() as u64);
     let parameters = model.parameters().iter().map(|p| p.value.elements()).sum();
     let mut follower = Follower::new(&plan.folder, resumed, shape, metric, job.quiet || job.json)?;
+    if let [first, rest @ ..] = model.left_out() {
+        let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+        follower.warn(&format!("`{first}`{more} stay as they are: nothing that learns reads them"));
+    }
     let mut options = plan.job.clone();
     options.loss = loss;
     let work = Job {

@@ -120,7 +120,8 @@ pub struct TrainArgs {
     #[arg(long)]
     #[serde(skip_serializing_if = "is_false")]
     pub from_nothing: bool,
-    /// Compute cheap operators again in the backward pass: less memory, more time.
+    /// Compute cheap operators that Burn runs again in the backward pass, instead of keeping what they made. Those with
+    /// kernels of ours keep it: convolutional networks on a CPU take no less memory.
     #[arg(long)]
     #[serde(skip_serializing_if = "is_false")]
     pub recompute: bool,
@@ -132,7 +133,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = count(1_000_000))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub patience: Option<usize>,
-    /// Threads that prepare samples [default: 1].
+    /// Threads that prepare samples [default: as many as --threads, up to 8].
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = count(1024))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<usize>,

@@ -1,6 +1,7 @@
 //! Weights to begin with, where a model is trained from nothing.
 
 use super::{
+    model::origins,
     random::{Purpose, Random},
     untie::untie,
 };
@@ -34,14 +35,18 @@ pub fn from_nothing(graph: &mut Graph, seed: u64) {
             }
             op => {
                 let Some(axes) = op.weight() else { continue };
-                let Some(weight) = constant(axes.slot) else { continue };
-                let bias = axes.bias.and_then(constant);
-                let Some(shape) = graph.constant(weight).map(|t| t.shape().to_vec()) else { continue };
+                let read = |slot: usize| operands.get(slot).copied().flatten();
+                let Some(weight) = read(axes.slot) else { continue };
+                // What is transposed before it is multiplied by is a weight too.
+                let Some(shape) = graph.fact(weight).fixed() else { continue };
                 let inputs = shape.iter().product::<usize>() / shape.get(axes.output).copied().unwrap_or(1).max(1);
                 let bound = 1.0 / (inputs.max(1) as f32).sqrt();
-                for (part, port) in [Some(weight), bias].into_iter().enumerate() {
+                let parts = [Some(weight), axes.bias.and_then(read)].map(|port| port.map(|p| origins(graph, p)));
+                for (part, constants) in parts.into_iter().enumerate() {
                     let mut random = Random::new(seed, Purpose::Weights, place as u64, part);
-                    port.into_iter().for_each(|p| fill(graph, p.node, |_| (random.unit() as f32 * 2.0 - 1.0) * bound));
+                    for constant in constants.unwrap_or_default() {
+                        fill(graph, constant, |_| (random.unit() as f32 * 2.0 - 1.0) * bound);
+                    }
                 }
             }
         }

@@ -19,7 +19,7 @@ use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
     node::{NodeId, Port},
-    op::{Op, Operator},
+    op::{Op, Operator, Quant},
     ops::{reduce::ReduceKind, source::Input},
     tensor::{DType, Tensor},
     value::Fact,
@@ -102,6 +102,7 @@ pub struct Trainable {
     outputs: usize,
     features: usize,
     recompute: bool,
+    left_out: Vec<String>,
 }
 
 impl Trainable {
@@ -117,6 +118,9 @@ impl Trainable {
             own
         };
         let found = parameters(graph);
+        let matrix = |t: &Tensor| t.dtype().is_float() && t.shape().len() > 1;
+        let others = graph.ids().filter(|n| !found.contains(n) && graph.constant((*n).into()).is_some_and(matrix));
+        let left_out = others.map(|n| graph.value(n.into()).name.clone()).collect();
         let name = |node: NodeId| graph.value(node.into()).name.clone();
         let default = |node: &NodeId| if let Op::Input(i) = graph.op(*node) { i.default.clone() } else { None };
         let frozen = |node: &NodeId| options.freeze.iter().any(|r| r.is_match(&graph.value((*node).into()).name));
@@ -161,6 +165,7 @@ impl Trainable {
             outputs: ends.len(),
             features: features.len(),
             recompute: options.recompute,
+            left_out,
         })
     }
 
@@ -193,6 +198,11 @@ impl Trainable {
     /// The parameters that are trained.
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
+    }
+
+    /// Matrices that look like weights and are none that training knows: what reads them has no parameters.
+    pub fn left_out(&self) -> &[String] {
+        &self.left_out
     }
 
     /// The parameters, to be changed.
@@ -295,12 +305,34 @@ fn parameters(graph: &Graph) -> BTreeSet<NodeId> {
         let op = graph.op(node);
         // A single number beside a tensor is a setting: the scale of an attention, an epsilon.
         let least = if matches!(op, Op::Binary(_)) { 2 } else { 1 };
-        op.parameters().iter().filter_map(move |slot| graph.operand(node, *slot)).filter(move |port| {
+        let read = op.parameters().iter().filter_map(move |slot| graph.operand(node, *slot));
+        read.flat_map(|port| origins(graph, port)).filter(move |node| {
             let trained = |t: &Tensor| t.dtype().is_float() && t.dtype() != DType::F64 && t.len() >= least;
-            graph.constant(*port).is_some_and(trained)
+            graph.constant((*node).into()).is_some_and(trained)
         })
     };
-    graph.operators().flat_map(learns).map(|port| port.node).collect()
+    graph.operators().flat_map(learns).collect()
+}
+
+/// The constants of which the elements at `port` are, moved and joined perhaps: exporters transpose a weight in the
+/// graph before they multiply by it.
+pub(super) fn origins(graph: &Graph, port: Port) -> Vec<NodeId> {
+    let (mut found, mut seen, mut open) = (vec![], BTreeSet::new(), vec![port]);
+    while let Some(port) = open.pop() {
+        if !seen.insert(port) {
+            continue;
+        }
+        match graph.op(port.node) {
+            Op::Constant(_) => found.push(port.node),
+            Op::Cast(_) => open.extend(graph.operand(port.node, 0)),
+            op => match op.quant() {
+                Quant::Same => open.extend(graph.operand(port.node, 0)),
+                Quant::Tied => open.extend(graph.operands(port.node).into_iter().flatten()),
+                _ => {}
+            },
+        }
+    }
+    found
 }
 
 /// A graph rewritten for training.
