@@ -347,7 +347,7 @@ def test_a_job_with_other_files_does_not_resume(compress, tmp_path, which):
         files[name] = tmp_path / f"{name}{source.suffix}"
         shutil.copy(source, files[name])
     args = ["distill", files["student"], "--teacher", files["teacher"], "--data", TRAIN, "--eval", files["eval"], "-o",
-            tmp_path / "out.onnx", "--epochs", 100_000, "--save-every", "0.1s"]  # fmt: skip
+            tmp_path / "out.onnx", "--epochs", 60, "--save-every", "0.1s"]  # fmt: skip
     command = [str(a) for a in [binary(), *args]]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not list((tmp_path / "out.job").glob("checkpoint-*")):
@@ -434,8 +434,8 @@ def test_files_cut_short_while_they_are_used(tmp_path, what):
     np.save(files["data"], np.load(TRAIN)["x"])
     out = tmp_path / "out.onnx"
     process = subprocess.Popen(
-        [binary(), "distill", files["student"], "--teacher", STUDENT, "--data", files["data"], "--eval", TEST, "-o", out,
-         "--epochs", "4"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [binary(), "distill", files["student"], "--teacher", STUDENT, "--data", files["data"], "--eval", TEST,
+         "-o", out, "--epochs", "4"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     log = out.with_suffix(".job") / "metrics.jsonl"
     while not log.exists():
@@ -448,7 +448,7 @@ def test_files_cut_short_while_they_are_used(tmp_path, what):
 
 def test_the_memory_chooses_the_batch_once(compress, tmp_path):
     out = tmp_path / "out.onnx"
-    command = ["distill", STUDENT, "--data", TRAIN, "--eval", TEST, "-o", out, "--batch", "auto", "--epochs", "40",
+    command = ["distill", STUDENT, "--data", TRAIN, "--eval", TEST, "-o", out, "--batch", "auto", "--epochs", "10",
                "--save-every", "0.1s"]  # fmt: skip
     process = subprocess.Popen([binary(), *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not list(out.with_suffix(".job").glob("checkpoint-*")):

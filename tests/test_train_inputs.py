@@ -1,0 +1,119 @@
+"""Training jobs on models, teachers and data that are odd, or do not go together."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from support import session
+from test_distill import STUDENT, TEST, TRAIN, distill
+
+
+def changed(path, change):
+    """The student, changed."""
+    model = onnx.load(STUDENT)
+    change(model.graph)
+    onnx.save(model, path)
+    return path
+
+
+def of_seven_classes(graph):
+    """Leaves three classes out."""
+    for t in graph.initializer:
+        if t.name.startswith("fc."):
+            t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(t)[:7].copy(), t.name))
+    graph.output[0].type.tensor_type.shape.dim[1].dim_value = 7
+
+
+def of_bytes(graph):
+    """Takes bytes."""
+    graph.input[0].type.tensor_type.elem_type = TensorProto.UINT8
+    graph.node.insert(0, helper.make_node("Cast", ["input"], ["cast"], to=TensorProto.FLOAT))
+    graph.node[1].input[0] = "cast"
+
+
+def without_numbers(graph):
+    """Spoils a weight."""
+    weight = numpy_helper.to_array(graph.initializer[0]).copy()
+    weight.flat[0] = np.nan
+    graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, graph.initializer[0].name))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (of_seven_classes, "same classes"),
+        (of_bytes, "teacher.onnx: input `input` is u8"),
+        (without_numbers, "teacher.onnx: the teacher's outputs have NaN"),
+    ],
+)
+def test_a_teacher_that_does_not_suit_is_refused(compress, tmp_path, change, says):
+    teacher = changed(tmp_path / "teacher.onnx", change)
+    done, _ = distill(compress, tmp_path / "out.onnx", "--teacher", teacher, "--epochs", 1, code=7)
+    assert says in done.err
+
+
+def test_a_teacher_of_other_classes_can_give_features(compress, tmp_path):
+    teacher = changed(tmp_path / "teacher.onnx", of_seven_classes)
+    features = "/Flatten_output_0=/Flatten_output_0"
+    _, report = distill(compress, tmp_path / "out.onnx", "--teacher", teacher, "--distill", 0, "--labels", 1, "--match",
+                        features, "--epochs", 1)  # fmt: skip
+    assert report["training"]["metric"] == "top1" and report["training"]["after"] > 0.9
+
+
+def test_inputs_with_defaults_need_no_data(compress, tmp_path):
+    def scaled(graph):
+        graph.input.insert(0, helper.make_tensor_value_info("scale", TensorProto.FLOAT, []))
+        graph.initializer.append(numpy_helper.from_array(np.float32(1), "scale"))
+        graph.node.insert(0, helper.make_node("Mul", ["input", "scale"], ["scaled"]))
+        graph.node[1].input[0] = "scaled"
+
+    out = tmp_path / "out.onnx"
+    _, report = distill(compress, out, "--epochs", 1, student=changed(tmp_path / "student.onnx", scaled))
+    assert report["training"]["after"] > 0.9
+    assert [i.name for i in onnx.load(out).graph.input] == ["scale", "input"]
+
+
+def test_a_model_for_one_sample_is_trained_sample_by_sample(compress, tmp_path):
+    def alone(graph):
+        for value in (graph.input[0], graph.output[0]):
+            value.type.tensor_type.shape.dim[0].dim_value = 1
+
+    data = np.load(TRAIN)
+    np.savez(tmp_path / "few.npz", x=data["x"][:64], y=data["y"][:64])
+    student = changed(tmp_path / "student.onnx", alone)
+    out = tmp_path / "out.onnx"
+    student = changed(tmp_path / "student.onnx", alone)
+    compress("distill", student, "--data", tmp_path / "few.npz", "--eval", TEST, "-o", out, "--epochs", 1,
+             "--accumulate", 32)  # fmt: skip
+    report = json.loads(out.with_suffix(".report.json").read_text())
+    assert report["training"]["batch"] == 1 and report["training"]["steps"] == 2
+
+
+@pytest.mark.parametrize("label", [-1, 10])
+def test_labels_that_are_no_classes_are_refused(compress, tmp_path, label):
+    data = np.load(TRAIN)
+    y = data["y"][:100].copy()
+    y[7] = label
+    np.savez(tmp_path / "few.npz", x=data["x"][:100], y=y)
+    done = compress("distill", STUDENT, "--data", tmp_path / "few.npz", "--eval", TEST, "-o", tmp_path / "out.onnx",
+                    "--batch", 100, code=7)  # fmt: skip
+    assert f"label {label}" in done.err
+
+
+@pytest.mark.parametrize("count", [1, 2, 17])
+def test_tiny_sets_are_trained_on(compress, tmp_path, count):
+    data = np.load(TRAIN)
+    np.savez(tmp_path / "few.npz", x=data["x"][:count], y=data["y"][:count])
+    out = tmp_path / "out.onnx"
+    compress("distill", STUDENT, "--data", tmp_path / "few.npz", "--eval", TEST, "-o", out, "--batch", 16,
+             "--epochs", 2, "--augment", "mixup=0.2")  # fmt: skip
+    assert session(out)
+
+
+def test_a_quantised_model_has_nothing_to_train(compress, tmp_path):
+    quantised = tmp_path / "int8.onnx"
+    compress(STUDENT, "--int8", "--data", TRAIN, "--eval", TEST, "-o", quantised)
+    done, _ = distill(compress, tmp_path / "out.onnx", "--epochs", 1, student=quantised, code=5)
+    assert "no weight that can be trained" in done.err
