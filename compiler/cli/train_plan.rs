@@ -55,6 +55,12 @@ const BATCH: usize = 64;
 const WARMUP: f64 = 0.05;
 const CLIP: f64 = 5.0;
 const SAVE_EVERY: Duration = Duration::from_secs(60);
+/// The most threads that prepare samples unless told otherwise: each holds a batch.
+const WORKERS: usize = 8;
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
 
 impl TrainPlan {
     /// # Errors
@@ -95,7 +101,7 @@ impl TrainPlan {
             folder: a.checkpoint.unwrap_or_else(|| output.with_extension("job")),
             augment: a.augment.as_deref().map_or(Ok(Augment::default()), str::parse)?,
             batch: a.batch.unwrap_or(Batch::Fixed(BATCH)),
-            workers: a.workers.unwrap_or(1),
+            workers: a.workers.unwrap_or_else(|| a.threads.unwrap_or_else(cores).min(WORKERS)),
             freeze: a.freeze.iter().map(regex).collect::<Result<_>>()?,
             matched: a.matched.iter().map(pair).collect::<Result<_>>()?,
             from_nothing: a.from_nothing,
@@ -158,8 +164,9 @@ impl TrainPlan {
             return Err(Error::data("the data has no labels").help("give labels, or leave --labels out"));
         }
         if loss.labels == 0.0 && !loss.needs_teacher() {
-            return Err(Error::usage("there is nothing to learn from: no teacher, and no labels of classes")
-                .help("give --teacher MODEL, or labelled --data for a model that tells classes apart"));
+            return Err(Error::usage("there is nothing to learn from: no teacher, and no labels of classes").help(
+                "give --teacher MODEL, or labels in --data, and in --eval, for a model that tells classes apart",
+            ));
         }
         Ok(loss)
     }
