@@ -46,6 +46,10 @@ impl Operator for DeformConv {
         3..=5
     }
 
+    fn parameters(&self) -> &'static [usize] {
+        &[1, 3]
+    }
+
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         Ok(vec![Fact::new(x.get(0).dtype, self.conv.output(x.dims(0), x.dims(1))?)])
     }

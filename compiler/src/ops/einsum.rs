@@ -131,6 +131,10 @@ impl Operator for Einsum {
         1..=usize::MAX
     }
 
+    fn parameters(&self) -> &'static [usize] {
+        &[0, 1]
+    }
+
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         let dtype = x.present().find_map(|f| f.dtype);
         let dims: Option<Vec<&[Dim]>> = x.present().map(Fact::dims).collect();

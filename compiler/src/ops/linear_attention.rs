@@ -157,6 +157,10 @@ impl Operator for CausalConv {
         2
     }
 
+    fn parameters(&self) -> &'static [usize] {
+        &[1, 2]
+    }
+
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         let (input, weight) = (three(x, 0)?, three(x, 1)?);
         let kept = weight.and_then(|w| w[2].known()).map_or(Dim::Unknown, |k| Dim::Known((k - 1).max(0)));

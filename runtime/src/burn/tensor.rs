@@ -133,6 +133,14 @@ impl Value {
         .reshape(&shape)
     }
 
+    /// The same elements off the tape, for what changes with them by jumps only: its derivative is 0.
+    pub fn detached(self) -> Self {
+        match self {
+            Value::Float(f) => Value::Float(f.detached()),
+            ints => ints,
+        }
+    }
+
     /// The value on the host, as integers.
     ///
     /// # Errors
@@ -145,7 +153,8 @@ impl Value {
             }
             Value::Float(f) => {
                 let (dtype, shape) = (f.dtype, f.shape.clone());
-                Ok(IntArray::new(dtype, shape, f.into_vec()?.into_iter().map(|v| v as i64).collect()))
+                let data = f.detached().into_vec()?.into_iter().map(|v| v as i64).collect();
+                Ok(IntArray::new(dtype, shape, data))
             }
         }
     }

@@ -154,7 +154,7 @@ pub(super) fn eye_like(op: &EyeLike, mut a: Args) -> Result<Value> {
 
 /// A new axis, on which the place that an index names differs from the others.
 pub(super) fn one_hot(op: &OneHot, mut a: Args) -> Result<Value> {
-    let (indices, depth, values) = (Host::of(a.take(0)?)?, whole(a.take(1)?)?, a.take(2)?);
+    let (indices, depth, values) = (Host::of(a.take(0)?.detached())?, whole(a.take(1)?)?, a.take(2)?);
     if values.shape() != [2] {
         return Err(Error::malformed(format!("values of {:?}, not an off and an on", values.shape())));
     }

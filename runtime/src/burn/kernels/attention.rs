@@ -155,12 +155,13 @@ pub(super) fn attention(op: &Attention, mut a: Args) -> Result<Vec<Value>> {
     };
     stages.push(masked.clone());
     let precision = op.softmax_precision.unwrap_or(dtype);
-    let mut weights = softmax(masked.rounded_to(precision))?;
-    if let Some(b) = bias
-        && let Some(seeing) = seeing(b)?
-    {
-        weights = weights.select_where(&seeing, Float::full(&[], 0.0, a.device)?)?;
-    }
+    // Queries that see no key would have NaN for weights, and for gradients.
+    let seeing = bias.map(seeing).transpose()?.flatten();
+    let zero_where_blind = |x: Float| match &seeing {
+        Some(seeing) => x.select_where(seeing, Float::full(&[], 0.0, a.device)?),
+        None => Ok(x),
+    };
+    let weights = zero_where_blind(softmax(zero_where_blind(masked.rounded_to(precision))?)?)?;
     let weights = weights.rounded_to(dtype);
     stages.push(weights.clone());
     let mut y = sizes.sums(weights, v.clone())?.with_dtype(dtype);
@@ -253,7 +254,7 @@ fn softmax(x: Float) -> Result<Float> {
 /// The queries that see some key, if there are others.
 fn seeing(bias: Float) -> Result<Option<IntArray>> {
     let last = bias.shape().len() - 1;
-    let best = bias.reduce(ReduceKind::Max, &[last], true)?;
+    let best = bias.detached().reduce(ReduceKind::Max, &[last], true)?;
     let seeing: Vec<i64> = best.view(|v| Ok(v.iter().map(|v| (*v != f32::NEG_INFINITY) as i64).collect()))?;
     let blind = seeing.contains(&0);
     Ok(blind.then(|| IntArray::new(DType::Bool, best.shape().to_vec(), seeing)))

@@ -111,7 +111,8 @@ fn compare(op: Binary, x: Float, y: Float) -> Result<IntArray> {
     };
     let shape = host::broadcast(x.shape(), y.shape())?;
     let (xs, ys) = (x.shape().to_vec(), y.shape().to_vec());
-    let data = host::zip((&x.into_f64s()?, &xs), (&y.into_f64s()?, &ys), &shape, |p, q| Ok(f(p, q) as i64))?;
+    let (x, y) = (x.detached().into_f64s()?, y.detached().into_f64s()?);
+    let data = host::zip((&x, &xs), (&y, &ys), &shape, |p, q| Ok(f(p, q) as i64))?;
     Ok(IntArray::new(DType::Bool, shape, data))
 }
 

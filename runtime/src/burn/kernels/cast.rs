@@ -40,7 +40,7 @@ fn from_float(x: Float, to: DType, how: Rounding, device: &Device) -> Result<Val
     if to.is_float() && !is_narrow(to) && x.dtype() != DType::F64 {
         return Ok(Value::Float(x.rounded_to(to)));
     }
-    let data = x.into_f64s()?;
+    let data = if to.is_float() { x } else { x.detached() }.into_f64s()?;
     if to.is_float() {
         let data = if is_narrow(to) { data.into_iter().map(|v| narrow(v, to, how)).collect() } else { data };
         return Float::from_f64s(data, &shape, to, device).map(Value::Float);

@@ -70,7 +70,7 @@ fn softplus(x: Float) -> Float {
 fn truth(x: Float, f: impl Fn(f64) -> bool) -> Result<IntArray> {
     let shape = x.shape().to_vec();
     check_host(&shape)?;
-    let data = x.into_f64s()?.into_iter().map(|v| f(v).into()).collect();
+    let data = x.detached().into_f64s()?.into_iter().map(|v| f(v).into()).collect();
     Ok(IntArray::new(DType::Bool, shape, data))
 }
 
@@ -107,15 +107,15 @@ pub(super) fn activation(op: &Activation, mut a: Args) -> Result<Value> {
         }
         (other, _) => return Err(Error::unsupported(format!("this operator on {} values", other.dtype()))),
     };
-    // `alpha * (exp(x) - 1)` below zero.
+    // `alpha * (exp(x) - 1)` below zero. At 0 the derivative is that of this part: Relu's is 0 there.
     let below = |x: Float, alpha: f32| x.clamp_max(0.0).exp().sub_scalar(1.0).mul_scalar(alpha);
     Ok(Value::Float(match *op {
         Activation::LeakyRelu { alpha } => x.leaky_relu(alpha),
-        Activation::Elu { alpha } => x.clone().clamp_min(0.0).add(below(x, alpha))?,
-        Activation::Selu { alpha, gamma } => x.clone().clamp_min(0.0).add(below(x, alpha))?.mul_scalar(gamma),
+        Activation::Elu { alpha } => x.clone().relu().add(below(x, alpha))?,
+        Activation::Selu { alpha, gamma } => x.clone().relu().add(below(x, alpha))?.mul_scalar(gamma),
         Activation::Celu { alpha } => {
             let low = x.clone().div_scalar(alpha).exp().sub_scalar(1.0).mul_scalar(alpha).clamp_max(0.0);
-            x.clamp_min(0.0).add(low)?
+            x.relu().add(low)?
         }
         Activation::HardSigmoid { alpha, beta } => x.hard_sigmoid(alpha, beta),
         Activation::Gelu { tanh: false } => x.gelu(),

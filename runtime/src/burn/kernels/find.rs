@@ -26,7 +26,7 @@ fn list(data: Vec<i64>) -> Value {
 
 /// The coordinates of what is not zero.
 pub(super) fn non_zero(mut a: Args) -> Result<Value> {
-    let x = Host::of(a.take(0)?)?;
+    let x = Host::of(a.take(0)?.detached())?;
     let found: Vec<usize> = match &x.data {
         Numbers::Floats(data) => (0..data.len()).filter(|i| data[*i] != 0.0).collect(),
         Numbers::Ints(data) => (0..data.len()).filter(|i| data[*i] != 0).collect(),
@@ -84,7 +84,7 @@ pub(super) fn unique(op: &Unique, mut a: Args) -> Result<Vec<Value>> {
     let count = x.shape()[axis];
     let order: Vec<usize> = std::iter::once(axis).chain((0..x.shape().len()).filter(|i| *i != axis)).collect();
     let whole: usize = x.shape().iter().product();
-    let keys = if whole == 0 { vec![] } else { Host::of(permute(x.clone(), &order)?)?.into_keys() };
+    let keys = if whole == 0 { vec![] } else { Host::of(permute(x.clone().detached(), &order)?)?.into_keys() };
     let width = whole / count.max(1);
     let row = |i: usize| &keys[i * width..(i + 1) * width];
     let mut rows: Vec<usize> = (0..count).collect();
@@ -125,7 +125,7 @@ pub(super) fn top_k(op: &TopK, mut a: Args) -> Result<Vec<Value>> {
         let none = Value::Int(IntArray::new(DType::I64, shape.clone(), vec![]));
         return Ok(vec![empty_value(x.dtype(), &shape, a.device)?, none]);
     }
-    let keys = Host::of(x.clone())?.into_keys();
+    let keys = Host::of(x.clone().detached())?.into_keys();
     let (mut from, mut indices) = (vec![0; total], vec![0; total]);
     let mut order: Vec<usize> = Vec::with_capacity(size);
     for o in 0..outer {

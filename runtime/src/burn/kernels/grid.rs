@@ -2,9 +2,16 @@
 
 use super::{
     Args,
+    index::mixed,
     numbers::{floats, of_floats},
 };
-use crate::burn::{host::check_host, tensor::Value};
+use crate::{
+    burn::{
+        host::check_host,
+        tensor::{Float, Value},
+    },
+    device::Device,
+};
 use compress_compiler::{
     error::{Error, Result},
     ops::grid::{AffineGrid, GridSample, Outside, Sampling},
@@ -115,7 +122,7 @@ pub(super) fn grid_sample(op: &GridSample, mut a: Args) -> Result<Value> {
     let shape = [&xs[..2], &gs[1..=space]].concat();
     check_host(&shape)?;
     let wide = grid.dtype() == DType::F64;
-    let (x, grid) = (floats(x)?, floats(grid)?);
+    let grid = floats(grid)?;
     let axes: Vec<Axis> = xs[2..].iter().map(|n| Axis { op, size: *n }).collect();
     let (plane, places): (usize, usize) = (xs[2..].iter().product(), gs[1..=space].iter().product());
     // For each place, all pixels that matter, and their weights: the same in all channels.
@@ -138,6 +145,16 @@ pub(super) fn grid_sample(op: &GridSample, mut a: Args) -> Result<Value> {
     if out.is_empty() || plane == 0 {
         return of_floats(out, &shape, dtype, a.device);
     }
+    let x = match x {
+        Value::Float(x) if x.is_tracked() => {
+            let taps = grid.chunks_exact(space).enumerate().map(|(place, at)| {
+                let from = place / places * plane;
+                sample(at).into_iter().map(|(at, weight)| ((from + at) as i64, weight)).collect()
+            });
+            return sampled(x, &taps.collect::<Vec<_>>(), &shape, a.device).map(Value::Float);
+        }
+        x => floats(x)?,
+    };
     out.par_chunks_mut(channels * places).enumerate().for_each(|(n, out)| {
         for i in 0..places {
             let taps = sample(&grid[(n * places + i) * space..][..space]);
@@ -148,6 +165,16 @@ pub(super) fn grid_sample(op: &GridSample, mut a: Args) -> Result<Value> {
         }
     });
     of_floats(out, &shape, dtype, a.device)
+}
+
+/// Mixes pixels of pictures, whose places are counted over all samples but within one channel, to pictures of
+/// `shape`. Unlike loops on the host this has a gradient.
+pub(super) fn sampled(x: Float, taps: &[Vec<(i64, f64)>], shape: &[usize], device: &Device) -> Result<Float> {
+    let (samples, channels) = (x.shape()[0], x.shape()[1]);
+    let plane = x.shape()[2..].iter().product();
+    let x = x.reshape(&[samples, channels, plane])?.permute(&[1, 0, 2]).reshape(&[channels, samples * plane])?;
+    let y = mixed(x, 1, taps, device)?.reshape(&[channels, shape[0], taps.len() / shape[0]])?;
+    y.permute(&[1, 0, 2]).reshape(shape)
 }
 
 /// The places to which affine transforms send the pixels of a picture.

@@ -11,6 +11,7 @@ use crate::{
 use compress_compiler::{
     error::{Error, Result},
     ops::gather::{Gather, GatherElements, GatherNd},
+    tensor::DType,
     value,
 };
 
@@ -49,6 +50,25 @@ pub(super) fn permute(x: Value, axes: &[usize]) -> Result<Value> {
         Value::Float(f) => Value::Float(f.permute(axes)),
         Value::Int(i) => Value::Int(i.permute(axes)?),
     })
+}
+
+/// Mixes entries of an axis: each new one is a sum of old ones, and how much each counts.
+pub(super) fn mixed(x: Float, axis: usize, all: &[Vec<(i64, f64)>], device: &Device) -> Result<Float> {
+    let most = all.iter().map(Vec::len).max().unwrap_or(0).max(1);
+    let mut shape = vec![1; x.shape().len()];
+    shape[axis] = all.len();
+    let dtype = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+    let part = |n: usize| {
+        // Where fewer entries count, the first one counts several times, in parts: to count
+        // another one 0 times would make NaN of infinity.
+        let part = |t: &Vec<(i64, f64)>| match t.len() {
+            len if n > 0 && n < len => t[n],
+            len => t.first().map_or((0, 0.0), |(entry, weight)| (*entry, weight / (most - len.max(1) + 1) as f64)),
+        };
+        let (entries, weights) = all.iter().map(part).unzip();
+        x.clone().select(axis, entries)?.mul(Float::from_f64s(weights, &shape, dtype, device)?)
+    };
+    (1..most).try_fold(part(0)?, |sum, n| sum.add(part(n)?))
 }
 
 /// `index`, counted from the front.

@@ -31,28 +31,29 @@ pub(super) fn loss(op: &Loss, mut a: Args) -> Result<Vec<Value>> {
         x = x.softmax(1, true);
     }
     let log_prob = op.softmax.then(|| x.clone());
-    let scores = x.into_f64s()?;
     let places: usize = places.iter().product();
-    // Each with its weight.
+    let n = x.elements();
+    // Where each loss is found, a zero behind the scores where there is none, and its weight.
     let one = |(i, class): (usize, &i64)| {
         if Some(*class) == op.ignore_index {
-            return Ok((0.0, 0.0));
+            return Ok((n as i64, 0.0));
         }
         let class = usize::try_from(*class).ok().filter(|c| c < classes);
         let class = class.ok_or_else(|| Error::malformed(format!("a class is outside 0 to {classes}")))?;
         let weight = weights.as_ref().map_or(1.0, |w| w[class]);
         let at = (i / places * classes + class) * places + i % places;
-        Ok((-scores[at] * weight, weight))
+        Ok((at as i64, weight))
     };
-    let losses = target.data.iter().enumerate().map(one).collect::<Result<Vec<(f64, f64)>>>()?;
-    let sum: f64 = losses.iter().map(|l| l.0).sum();
+    let found = target.data.iter().enumerate().map(one).collect::<Result<Vec<(i64, f64)>>>()?;
+    let (from, weights): (Vec<i64>, Vec<f64>) = found.into_iter().unzip();
+    let (count, total) = (from.len(), weights.iter().sum::<f64>());
+    let weights = Float::from_f64s(weights, &[count], dtype, a.device)?;
+    let losses = x.reshape(&[n])?.pad(&[(0, 1)], 0.0)?.select(0, from)?.mul(weights)?.neg();
+    let sum = |losses: Float| losses.reduce(ReduceKind::Sum, &[0], false);
     let out = match op.reduction {
-        Reduction::None => Float::from_f64s(losses.into_iter().map(|l| l.0).collect(), &target.shape, dtype, a.device)?,
-        Reduction::Sum => Float::from_f64s(vec![sum], &[], dtype, a.device)?,
-        Reduction::Mean => {
-            let weight: f64 = losses.iter().map(|l| l.1).sum();
-            Float::from_f64s(vec![sum / weight], &[], dtype, a.device)?
-        }
+        Reduction::None => losses.reshape(&target.shape)?,
+        Reduction::Sum => sum(losses)?,
+        Reduction::Mean => sum(losses)?.div_scalar(total),
     };
     Ok([Some(out), log_prob].into_iter().flatten().map(Value::Float).collect())
 }
@@ -75,5 +76,5 @@ pub(super) fn mean_variance(op: &MeanVarianceNorm, mut a: Args) -> Result<Value>
     let centred = x.sub(mean)?;
     let variance = centred.clone().mul(centred.clone())?.reduce(ReduceKind::Mean, &axes, true)?;
     // ONNX's own definition of the operator adds as much.
-    centred.div(variance.sqrt().add_scalar(1e-9)).map(Value::Float)
+    centred.div(variance.norm().add_scalar(1e-9)).map(Value::Float)
 }

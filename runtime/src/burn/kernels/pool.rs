@@ -5,9 +5,12 @@
 //! of their own for the frequent cases.
 
 use super::{Args, conv::output, pool_device};
-use crate::burn::{
-    host::{self, IntArray, check_host},
-    tensor::{Float, Value, check_size},
+use crate::{
+    burn::{
+        host::{self, IntArray, check_host},
+        tensor::{Float, Value, check_size},
+    },
+    device::Device,
 };
 use compress_compiler::{
     error::{Error, Result},
@@ -172,6 +175,20 @@ pub(super) fn pool(op: &Pool, mut a: Args) -> Result<Vec<Value>> {
     if (x.is_tracked() || !a.device.is_cpu()) && pool_device::can(op, &x) {
         return Ok(vec![Value::Float(pool_device::pool(op, x, &out, a.device)?)]);
     }
+    if x.is_tracked() && op.kind != PoolKind::Max {
+        return Ok(vec![Value::Float(by_slices(op, &axes, x, &out, a.device)?)]);
+    }
+    if x.is_tracked() {
+        // Where the maxima are has no derivative, and what is there is picked.
+        let (n, by_index) = (x.elements(), Pool { indices: true, ..op.clone() });
+        let (_, at) = on_host(&by_index, &axes, x.clone().detached().into_f64s()?)?;
+        let at = at.ok_or_else(|| Error::bug("a pool without indices"))?;
+        // A window in the padding sees nothing.
+        let from = at.iter().map(|at| usize::try_from(*at).unwrap_or(n) as i64).collect();
+        let y = x.reshape(&[n])?.pad(&[(0, 1)], f32::NEG_INFINITY)?.select(0, from)?.reshape(&out)?;
+        let at = op.indices.then(|| Value::Int(IntArray::new(DType::I64, out, numbered(op, at, &shape))));
+        return Ok([Some(Value::Float(y)), at].into_iter().flatten().collect());
+    }
     let (y, at) = if dtype == DType::F64 {
         let (y, at) = on_host(op, &axes, x.into_f64s()?)?;
         (Float::from_f64s(y, &out, dtype, a.device)?, at)
@@ -180,13 +197,47 @@ pub(super) fn pool(op: &Pool, mut a: Args) -> Result<Vec<Value>> {
         (Float::from_vec(y, &out, a.device)?.with_dtype(dtype), at)
     };
     let mut made = vec![Value::Float(y)];
-    if let Some(mut at) = at {
-        if op.column_major {
-            at.iter_mut().for_each(|at| *at = column_major(*at, &shape[2..]));
-        }
-        made.push(Value::Int(IntArray::new(DType::I64, out, at)));
-    }
+    made.extend(at.map(|at| Value::Int(IntArray::new(DType::I64, out, numbered(op, at, &shape)))));
     Ok(made)
+}
+
+/// Flat indices of an input of `shape` as the operator counts them.
+fn numbered(op: &Pool, mut at: Vec<i64>, shape: &[usize]) -> Vec<i64> {
+    if op.column_major {
+        at.iter_mut().for_each(|at| *at = column_major(*at, &shape[2..]));
+    }
+    at
+}
+
+/// Sums over a window, axis by axis, each a sum of slices: what has a gradient, for any number of axes.
+fn by_slices(op: &Pool, axes: &[Axis], x: Float, out: &[usize], device: &Device) -> Result<Float> {
+    let dtype = x.dtype();
+    let mut y = match op.kind {
+        PoolKind::Lp(p) => x.abs().pow_scalar(p as f64, device)?,
+        _ => x,
+    };
+    for (i, axis) in axes.iter().enumerate() {
+        let at = 2 + i;
+        let reach = (axis.out - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1;
+        let mut border = vec![(0, 0); out.len()];
+        border[at] = (axis.begin, reach.saturating_sub(axis.begin + axis.size));
+        let padded = y.pad(&border, 0.0)?;
+        let tap = |t: usize| padded.clone().slice(at, t * axis.dilation, axis.out, axis.stride as i64);
+        y = tap(0)?;
+        for t in 1..axis.taps {
+            y = y.add(tap(t)?)?;
+        }
+        if op.kind == PoolKind::Average {
+            let counts = (0..axis.out).map(|p| axis.counted(p, op.count_include_pad).max(1) as f64).collect();
+            let mut shape = vec![1; out.len()];
+            shape[at] = axis.out;
+            y = y.div(Float::from_f64s(counts, &shape, dtype, device)?)?;
+        }
+    }
+    match op.kind {
+        PoolKind::Lp(p) => y.pow_scalar(1.0 / p as f64, device),
+        _ => Ok(y),
+    }
 }
 
 /// A flat index into planes of `shape`, where these are counted column by column.
@@ -237,14 +288,15 @@ pub(super) fn unpool(op: &MaxUnpool, mut a: Args) -> Result<Value> {
     if asked.len() != pooled.len() || asked.iter().zip(&pooled).any(|(a, p)| a < p) {
         return Err(Error::malformed(format!("output_shape {asked:?} has no room for {pooled:?}")));
     }
-    let mut y = vec![0.0; check_host(&pooled)?];
-    let dtype = x.dtype();
-    let at = at.into_ints()?;
-    for (v, at) in x.into_f64s()?.into_iter().zip(at.data.iter()) {
-        let place = usize::try_from(*at).ok().and_then(|at| y.get_mut(at));
-        *place.ok_or_else(|| Error::malformed(format!("index {at} is outside of {pooled:?}")))? = v;
+    // Each place is picked from X, or from a zero behind it.
+    let zero = x.elements();
+    let mut from = vec![zero as i64; check_host(&pooled)?];
+    for (n, at) in at.into_ints()?.data.iter().enumerate() {
+        let place = usize::try_from(*at).ok().and_then(|at| from.get_mut(at));
+        *place.ok_or_else(|| Error::malformed(format!("index {at} is outside of {pooled:?}")))? = n as i64;
     }
     host::check_host(&asked)?;
     let border: Vec<(usize, usize)> = asked.iter().zip(&pooled).map(|(a, p)| (0, a - p)).collect();
-    Float::from_f64s(y, &pooled, dtype, a.device)?.pad(&border, 0.0).map(Value::Float)
+    let all = x.reshape(&[zero])?.pad(&[(0, 1)], 0.0)?;
+    all.select(0, from)?.reshape(&pooled)?.pad(&border, 0.0).map(Value::Float)
 }

@@ -257,7 +257,7 @@ fn activate(f: &GateActivation, x: Float) -> Result<Float> {
         GateKind::HardSigmoid => x.hard_sigmoid(alpha, beta),
         GateKind::Elu => {
             let below = x.clone().clamp_max(0.0).exp().sub_scalar(1.0).mul_scalar(alpha);
-            x.clamp_min(0.0).add(below)?
+            x.relu().add(below)?
         }
         GateKind::Softsign => x.clone().div(x.abs().add_scalar(1.0))?,
         GateKind::Softplus => x.neg().log_sigmoid().neg(),

@@ -34,7 +34,7 @@ pub(super) fn softmax(op: &Softmax, mut a: Args) -> Result<Value> {
         SoftmaxKind::Hard => {
             let along = Along::new(x.shape(), axis);
             let flat = x.shape().to_vec();
-            let places = along.best(&x.into_f64s()?, |new, old| beats(new, old, true, false));
+            let places = along.best(&x.detached().into_f64s()?, |new, old| beats(new, old, true, false));
             let mut data = vec![0.0; along.outer * along.size * along.inner];
             for (i, place) in places.into_iter().enumerate() {
                 data[along.at(i, place)] = 1.0;
@@ -101,7 +101,9 @@ pub(super) fn arg(op: &Arg, mut a: Args) -> Result<Value> {
     let shape = host::reduced_shape(x.shape(), &[axis], op.keepdims);
     host::check_host(&shape)?;
     let places = match x {
-        Value::Float(x) => along.best(&x.into_f64s()?, |new, old| beats(new, old, op.max, op.select_last_index)),
+        Value::Float(x) => {
+            along.best(&x.detached().into_f64s()?, |new, old| beats(new, old, op.max, op.select_last_index))
+        }
         Value::Int(x) => along.best(&x.data, |new, old| wins(order(x.dtype, new, old), op.max, op.select_last_index)),
     };
     Ok(Value::Int(IntArray::new(DType::I64, shape, places.into_iter().map(|p| p as i64).collect())))

@@ -1,6 +1,9 @@
 //! Resize, one axis after the other: nearest picks entries, the others mix some.
 
-use super::{Args, empty_value, index::entries};
+use super::{
+    Args, empty_value,
+    index::{entries, mixed},
+};
 use crate::{
     burn::{
         host::{self, IntArray, wrap},
@@ -238,24 +241,5 @@ fn mix(op: &Resize, x: Float, axis: usize, at: &[f64], of: &Axis, device: &Devic
         return Err(limit());
     }
     let all: Vec<Vec<(i64, f64)>> = at.iter().map(|v| taps(op, cut(*v), of)).collect();
-    let most = all.iter().map(Vec::len).max().unwrap_or(0).max(1);
-    let mut shape = vec![1; x.shape().len()];
-    shape[axis] = at.len();
-    let dtype = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
-    let mut sum: Option<Float> = None;
-    for n in 0..most {
-        // Where fewer pixels count, the first one counts several times, in parts: to count
-        // another one 0 times would make NaN of infinity.
-        let part = |t: &Vec<(i64, f64)>| match t.len() {
-            len if n > 0 && n < len => t[n],
-            len => t.first().map_or((0, 0.0), |(pixel, weight)| (*pixel, weight / (most - len.max(1) + 1) as f64)),
-        };
-        let (pixels, weights) = all.iter().map(part).unzip();
-        let part = x.clone().select(axis, pixels)?.mul(Float::from_f64s(weights, &shape, dtype, device)?)?;
-        sum = Some(match sum {
-            None => part,
-            Some(sum) => sum.add(part)?,
-        });
-    }
-    sum.ok_or_else(|| Error::bug("an axis without pixels"))
+    mixed(x, axis, &all, device)
 }

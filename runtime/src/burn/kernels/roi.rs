@@ -2,6 +2,7 @@
 
 use super::{
     Args,
+    grid::sampled,
     numbers::{Host, floats, number, of_floats, whole},
 };
 use crate::burn::{
@@ -59,7 +60,7 @@ pub(super) fn non_max_suppression(op: &NonMaxSuppression, mut a: Args) -> Result
     if (*also, *same) != (batches, count) {
         return Err(Error::malformed(format!("boxes of {:?}, scores of {:?}", boxes.shape(), scores.shape())));
     }
-    let (boxes, scores) = (floats(boxes)?, floats(scores)?);
+    let (boxes, scores) = (floats(boxes.detached())?, floats(scores.detached())?);
     let most = usize::try_from(most).unwrap_or(0).min(count);
     let mut out = vec![];
     for batch in (0..batches).filter(|_| most > 0) {
@@ -131,7 +132,13 @@ pub(super) fn roi_align(op: &RoiAlign, mut a: Args) -> Result<Value> {
     }
     let shape = [of.len(), channels, out_h, out_w];
     let mut out = Vec::with_capacity(check_host(&shape)?);
-    let (x, regions) = (floats(x)?, floats(regions)?);
+    let taped = match &x {
+        Value::Float(x) if x.is_tracked() && !op.max => Some(x.clone()),
+        _ => None,
+    };
+    let x = floats(if taped.is_some() { x.detached() } else { x })?;
+    let regions = floats(regions)?;
+    let mut taps = vec![];
     let offset = if op.half_pixel { 0.5 } else { 0.0 };
     for (region, picture) in regions.chunks_exact(4).zip(of.iter()) {
         let picture = index(*picture, batch)?;
@@ -143,16 +150,25 @@ pub(super) fn roi_align(op: &RoiAlign, mut a: Args) -> Result<Value> {
         let (rows, columns) = (grid(height), grid(width));
         check_size(&[rows, columns, out_h, out_w])?;
         let samples = check_host(&[rows, columns])?;
+        let sample = |pixel: usize, i: usize| {
+            let (py, px) = ((pixel / out_w) as f64, (pixel % out_w) as f64);
+            let y = top + py * height + ((i / columns) as f64 + 0.5) * height / rows as f64;
+            let x = left + px * width + ((i % columns) as f64 + 0.5) * width / columns as f64;
+            bilinear(y, x, h, w)
+        };
+        if taped.is_some() {
+            taps.extend((0..out_h * out_w).map(|pixel| {
+                let all = (0..samples).filter_map(|i| sample(pixel, i)).flatten();
+                let one = |(at, weight)| ((picture * h * w + at) as i64, weight / samples.max(1) as f64);
+                all.map(one).collect::<Vec<_>>()
+            }));
+            continue;
+        }
         for channel in 0..channels {
             let plane = &x[(picture * channels + channel) * h * w..][..h * w];
             for pixel in 0..out_h * out_w {
-                let (py, px) = ((pixel / out_w) as f64, (pixel % out_w) as f64);
-                let sample = |i: usize| {
-                    let y = top + py * height + ((i / columns) as f64 + 0.5) * height / rows as f64;
-                    let x = left + px * width + ((i % columns) as f64 + 0.5) * width / columns as f64;
-                    bilinear(y, x, h, w).map_or([0.0; 4], |s| s.map(|(at, weight)| plane[at] * weight))
-                };
-                let values = (0..samples).map(sample);
+                let value = |i| sample(pixel, i).map_or([0.0; 4], |s| s.map(|(at, weight)| plane[at] * weight));
+                let values = (0..samples).map(value);
                 out.push(if op.max {
                     values.flatten().reduce(f64::max).unwrap_or(0.0)
                 } else {
@@ -160,6 +176,9 @@ pub(super) fn roi_align(op: &RoiAlign, mut a: Args) -> Result<Value> {
                 });
             }
         }
+    }
+    if let Some(x) = taped.filter(|_| !taps.is_empty()) {
+        return sampled(x, &taps, &shape, a.device).map(Value::Float);
     }
     of_floats(out, &shape, dtype, a.device)
 }

@@ -113,12 +113,13 @@ impl Float {
             ReduceKind::Prod => self.reduce_by(B::float_prod_dim, axes, keepdims),
             ReduceKind::L1 => sum(self.abs()),
             ReduceKind::SumSquare => sum(squared(self)?),
-            ReduceKind::L2 => Ok(sum(squared(self)?)?.sqrt()),
+            ReduceKind::L2 => Ok(sum(squared(self)?)?.norm()),
             ReduceKind::LogSum => Ok(sum(self)?.log()),
             ReduceKind::LogSumExp => {
                 // The largest exponent is taken out, so that none overflows; infinity minus
                 // itself would be NaN.
-                let largest = self.clone().reduce_by(B::float_max_dim, axes, true)?;
+                // Whatever is taken out comes back, so it has no derivative.
+                let largest = self.clone().detached().reduce_by(B::float_max_dim, axes, true)?;
                 let most = if largest.dtype == DType::F64 { f64::MAX } else { f32::MAX.into() };
                 let largest = largest.clamp_min(-most).clamp_max(most);
                 let rest = sum(self.sub(largest.clone())?.exp())?.log();

@@ -122,8 +122,6 @@ binary! {
     mul => float_mul,
     /// `a / b`, broadcast.
     div => float_div,
-    /// `a` to the power of `b`, broadcast.
-    powf => float_powf,
     /// `a < 0 ? b * a : a`, broadcast.
     prelu => prelu,
 }
@@ -178,6 +176,24 @@ impl Float {
         let nan = B::float_not_equal(a.t.clone(), a.t.clone(), bools);
         let t = B::float_mask_where(b.t, kept, a.t.clone());
         Ok(Self::wrap(B::float_mask_where(t, nan, a.t), shape, a.dtype))
+    }
+
+    /// `a` to the power of `b`, broadcast.
+    ///
+    /// # Errors
+    /// As for the other operators of two tensors.
+    pub fn powf(self, other: Self) -> Result<Self> {
+        let power = |a, b| Self::pair(a, b).map(|(a, b, shape, dtype)| Self::wrap(B::float_powf(a, b), shape, dtype));
+        if !other.is_tracked() {
+            return power(self, other);
+        }
+        // A power of 0 doesn't depend on the exponent, but Burn's derivative has the logarithm of 0.
+        let shape = host::broadcast(&self.shape, &other.shape)?;
+        let base = self.expand(&shape)?;
+        let zero = B::float_equal_elem(base.t.clone(), scalar(0.0), bool_dtype(&base.t));
+        let at_zero = power(base.clone(), other.clone().detached())?;
+        let elsewhere = power(base.replace_zero(1.0), other)?;
+        Ok(elsewhere.map(|t| B::float_mask_where(t, zero, at_zero.t)))
     }
 
     /// `x` to the power of `v`.

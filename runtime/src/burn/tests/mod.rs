@@ -4,9 +4,11 @@
 
 mod elements;
 mod execution;
+mod gradients;
 mod movement;
 mod products;
 mod quantized;
+mod training;
 mod types;
 mod windows;
 

@@ -1,0 +1,186 @@
+//! Our training kernels against Burn's own gradients, on shapes drawn by a seed.
+
+use super::noise;
+use crate::{
+    burn::tensor::{Float, Geometry},
+    device::Device,
+};
+use compress_compiler::{error::Result, ops::reduce::ReduceKind, tensor::Tensor};
+
+/// How many shapes of each operator.
+const ROUNDS: u64 = 60;
+
+/// What is drawn by a seed.
+struct Draw(u64);
+
+impl Draw {
+    fn from(&mut self, low: usize, high: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        low + (self.0 >> 33) as usize % (high - low + 1)
+    }
+
+    fn of(&mut self, list: &[usize]) -> usize {
+        list[self.from(0, list.len() - 1)]
+    }
+}
+
+/// The output of `f`, and the gradients of all leaves by a weighted sum of it.
+fn derived(leaves: &[Tensor], f: impl Fn(&[Float]) -> Result<Float>) -> Result<Vec<Vec<f32>>> {
+    let device = Device::cpu();
+    let leaf = |t: &Tensor| Ok(Float::upload(t, &device)?.leaf(false));
+    let leaves = leaves.iter().map(leaf).collect::<Result<Vec<_>>>()?;
+    let y = f(&leaves)?;
+    let n = y.elements();
+    let weights = Float::upload(&noise(y.shape(), 99), &device)?;
+    let mut out = vec![y.clone().detached().into_vec()?];
+    let mut all = y.mul(weights)?.reshape(&[n])?.reduce(ReduceKind::Sum, &[0], false)?.backward()?;
+    for leaf in &leaves {
+        out.push(all.take(leaf).expect("the loss depends on all leaves").into_vec()?);
+    }
+    Ok(out)
+}
+
+/// `ours` gives what `theirs` gives, and the same to the last bit whatever the number of threads.
+fn same(
+    what: &str,
+    leaves: &[Tensor],
+    ours: impl Fn(&[Float]) -> Result<Float> + Sync,
+    theirs: impl Fn(&[Float]) -> Result<Float>,
+) {
+    let threads = |n| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(n).build().unwrap();
+        pool.install(|| derived(leaves, &ours)).unwrap()
+    };
+    let (one, three) = (threads(1), threads(3));
+    let bits = |all: &[Vec<f32>]| all.iter().map(|v| v.iter().map(|v| v.to_bits()).collect()).collect::<Vec<Vec<_>>>();
+    assert!(bits(&one) == bits(&three), "{what}: differs by the number of threads");
+    for (i, (a, b)) in one.iter().zip(derived(leaves, theirs).unwrap()).enumerate() {
+        let size = b.iter().fold(1e-3f32, |m, v| m.max(v.abs()));
+        let worst = a.iter().zip(&b).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
+        assert!(a.len() == b.len() && worst <= 1e-4 * size, "{what}: result {i} is off by {worst} of {size}");
+    }
+}
+
+#[test]
+fn convolutions() {
+    for seed in 0..ROUNDS {
+        let mut draw = Draw(seed);
+        let groups = draw.of(&[1, 1, 2, 3]);
+        let depthwise = draw.from(0, 3) == 0;
+        let each = if depthwise { 1 } else { draw.from(1, 5) };
+        let (channels, filters) = (groups * each, groups * draw.from(1, 5));
+        let flat = draw.from(0, 3) == 0;
+        let (mut size, mut kernel) = ([0; 2], [0; 2]);
+        let mut at = Geometry { stride: [1; 2], dilation: [1; 2], pads: [(0, 0); 2] };
+        for i in 0..2 {
+            if flat && i == 0 {
+                (size[i], kernel[i]) = (1, 1);
+                continue;
+            }
+            kernel[i] = draw.from(1, 4);
+            at.stride[i] = draw.from(1, 3);
+            at.dilation[i] = draw.from(1, 2);
+            at.pads[i] = (draw.from(0, 2), draw.from(0, 2));
+            size[i] = at.dilation[i] * (kernel[i] - 1) + draw.from(1, 9);
+        }
+        let out = [0, 1].map(|i| {
+            let room = size[i] + at.pads[i].0 + at.pads[i].1;
+            (room - at.dilation[i] * (kernel[i] - 1) - 1) / at.stride[i] + 1
+        });
+        let mut leaves = vec![
+            noise(&[draw.from(1, 3), channels, size[0], size[1]], 3 * seed),
+            noise(&[filters, each, kernel[0], kernel[1]], 3 * seed + 1),
+        ];
+        if draw.from(0, 1) == 0 {
+            leaves.push(noise(&[filters], 3 * seed + 2));
+        }
+        let ours = |x: &[Float]| Ok(x[0].convolved(&x[1], x.get(2), &at, groups, out)?.expect("a kernel of ours"));
+        let border = [(0, 0), (0, 0), at.pads[0], at.pads[1]];
+        let bare = Geometry { pads: [(0, 0); 2], ..at };
+        let theirs =
+            |x: &[Float]| x[0].clone().pad(&border, 0.0)?.conv2d(x[1].clone(), x.get(2).cloned(), &bare, groups);
+        same(&format!("{:?} by {:?}, {at:?}, {groups} groups", leaves[0], leaves[1]), &leaves, ours, theirs);
+    }
+}
+
+#[test]
+fn batch_normalisation() {
+    for seed in 0..ROUNDS {
+        let mut draw = Draw(seed);
+        let channels = draw.from(1, 9);
+        let mut shape = vec![draw.from(2, 5), channels];
+        (0..draw.from(0, 3)).for_each(|_| shape.push(draw.from(1, 7)));
+        let leaves = [noise(&shape, 3 * seed), noise(&[channels], 3 * seed + 1), noise(&[channels], 3 * seed + 2)];
+        let ours = |x: &[Float]| {
+            let [y, ..] = x[0].batch_norm(&x[1], &x[2], 1e-3).expect("a kernel of ours");
+            Ok(y)
+        };
+        let others: Vec<usize> = (0..shape.len()).filter(|axis| *axis != 1).collect();
+        let mut along = vec![1; shape.len()];
+        along[1] = channels;
+        let theirs = |x: &[Float]| {
+            let mean = |x: Float| x.reduce(ReduceKind::Mean, &others, true);
+            let centred = x[0].clone().sub(mean(x[0].clone())?)?;
+            let variance = mean(centred.clone().mul(centred.clone())?)?;
+            let y = centred.div(variance.add_scalar(1e-3).sqrt())?;
+            y.mul(x[1].clone().reshape(&along)?)?.sub(x[2].clone().reshape(&along)?.neg())
+        };
+        same(&format!("{shape:?}"), &leaves, ours, theirs);
+    }
+}
+
+#[test]
+fn maximum_pools() {
+    for seed in 0..ROUNDS {
+        let mut draw = Draw(seed);
+        let (mut size, mut kernel, mut out, mut reach) = ([0; 2], [0; 2], [0; 2], [0; 2]);
+        let mut at = Geometry { stride: [1; 2], dilation: [1; 2], pads: [(0, 0); 2] };
+        for i in 0..2 {
+            kernel[i] = draw.from(1, 4);
+            at.stride[i] = draw.from(1, 3);
+            at.dilation[i] = draw.from(1, 2);
+            at.pads[i] = (draw.from(0, kernel[i] - 1), draw.from(0, kernel[i] - 1));
+            let window = at.dilation[i] * (kernel[i] - 1) + 1;
+            size[i] = window + draw.from(0, 9);
+            let rest = size[i] + at.pads[i].0 + at.pads[i].1 - window;
+            let up = draw.from(0, 1) == 1;
+            out[i] = if up { rest.div_ceil(at.stride[i]) } else { rest / at.stride[i] } + 1;
+            if (out[i] - 1) * at.stride[i] >= size[i] + at.pads[i].0 {
+                out[i] -= 1;
+            }
+            reach[i] = (out[i] - 1) * at.stride[i] + window;
+        }
+        let shape = [draw.from(1, 3), draw.from(1, 4), size[0], size[1]];
+        let leaves = [noise(&shape, seed)];
+        let ours = |x: &[Float]| Ok(x[0].max_pooled(kernel, &at, out).expect("a kernel of ours"));
+        let theirs = |x: &[Float]| {
+            let end = |i: usize| reach[i].saturating_sub(size[i] + at.pads[i].0);
+            let border = [(0, 0), (0, 0), (at.pads[0].0, end(0)), (at.pads[1].0, end(1))];
+            let padded = x[0].clone().pad(&border, f32::NEG_INFINITY)?;
+            let cut = padded.slice(2, 0, reach[0], 1)?.slice(3, 0, reach[1], 1)?;
+            Ok(cut.max_pool2d(kernel, &Geometry { pads: [(0, 0); 2], ..at }, false, out))
+        };
+        same(&format!("{shape:?} by {kernel:?}, {at:?}, giving {out:?}"), &leaves, ours, theirs);
+    }
+}
+
+#[test]
+fn rectifiers_and_sums() {
+    for seed in 0..ROUNDS {
+        let mut draw = Draw(seed);
+        let shape: Vec<usize> = (0..draw.from(1, 4)).map(|_| draw.from(1, 40)).collect();
+        let leaves = [noise(&shape, 2 * seed), noise(&shape, 2 * seed + 1)];
+        same(
+            &format!("Relu of {shape:?}"),
+            &leaves[..1],
+            |x| Ok(x[0].clone().relu()),
+            |x| Ok(x[0].clone().clamp_min(0.0)),
+        );
+        let theirs = |x: &[Float]| x[0].clone().sub(x[1].clone().neg());
+        same(&format!("Add of {shape:?}"), &leaves, |x| x[0].clone().add(x[1].clone()), theirs);
+        // A value that is read twice, by what overwrites in place.
+        let twice = |x: &[Float]| x[0].clone().relu().add(x[0].clone())?.add(x[0].clone().relu());
+        let theirs = |x: &[Float]| x[0].clone().clamp_min(0.0).mul_scalar(2.0).sub(x[0].clone().neg());
+        same(&format!("both of {shape:?}"), &leaves[..1], twice, theirs);
+    }
+}
