@@ -2,10 +2,17 @@
 
 use super::noise;
 use crate::{
-    burn::tensor::{Float, Geometry},
+    burn::{
+        kernels::{self, Args},
+        tensor::{Float, Geometry, Value},
+    },
     device::Device,
 };
-use compress_compiler::{error::Result, ops::reduce::ReduceKind, tensor::Tensor};
+use compress_compiler::{
+    error::Result,
+    ops::{activation::Activation, normalize::LpNorm, reduce::ReduceKind},
+    tensor::Tensor,
+};
 
 /// How many shapes of each operator.
 const ROUNDS: u64 = 60;
@@ -183,4 +190,23 @@ fn rectifiers_and_sums() {
         let theirs = |x: &[Float]| x[0].clone().clamp_min(0.0).mul_scalar(2.0).sub(x[0].clone().neg());
         same(&format!("both of {shape:?}"), &leaves[..1], twice, theirs);
     }
+}
+
+#[test]
+fn derivatives_at_zero_are_some_sides() {
+    let zero = [Tensor::f32(&[3], &[0.0; 3])];
+    let gradient = |op: compress_compiler::op::Op| {
+        let device = Device::cpu();
+        let f = |x: &[Float]| {
+            let args = Args::new(vec![Some(Value::Float(x[0].clone()))], &device);
+            let Value::Float(y) = kernels::eval(&op, args)?.remove(0) else { panic!("no float") };
+            Ok(y)
+        };
+        derived(&zero, f).unwrap().remove(1)
+    };
+    let weights = noise(&[3], 99).as_f32().unwrap().into_owned();
+    let twice: Vec<f32> = weights.iter().map(|w| 2.0 * w).collect();
+    assert_eq!(gradient(Activation::Elu { alpha: 2.0 }.into()), twice);
+    assert_eq!(gradient(Activation::Celu { alpha: 2.0 }.into()), weights);
+    assert_eq!(gradient(LpNorm { axis: 0, p: 2 }.into()), weights);
 }
