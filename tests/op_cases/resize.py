@@ -42,6 +42,8 @@ for rounding, coordinates, old, new in (
     region = np.array([0, 0.1, 1, 0.85], np.float32) if coordinates == "tf_crop_and_resize" else None
     cases.op(name, "Resize", row, region, None, i64(1, new), const=(1, 3), **kind)
     by = np.array([1, np.float32(new) / np.float32(old)], np.float32)
+    if int(old * float(by[1])) != new:
+        continue  # ONNX's checker infers an element less than ONNX Runtime makes.
     cases.op(f"{name}_scale", "Resize", row, region, by, const=(1, 2), **kind)
 for rounding in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"):
     for coordinates in ("half_pixel", "asymmetric"):
