@@ -154,7 +154,7 @@ fn train(recipe: Recipe, job: &JobArgs) -> Result<()> {
             seed: plan.job.seed,
             workers: plan.workers,
             prefetch: 2,
-            augment: plan.augment.clone(),
+            augment: plan.augment,
             shuffle: true,
             drop_last: set.fixed_batch().is_some() || train.len() > batch,
         },

@@ -78,7 +78,7 @@ impl Calibrator for DataCalibrator<'_> {
             .map(|_| pool().map_err(|e| Error::limit(format!("no more threads: {e}"))))
             .collect::<Result<_>>()?;
         let done: Vec<Result<(), (usize, Error)>> = thread::scope(|s| {
-            let started: Vec<_> = pools.iter().map(|p| s.spawn(|| p.install(&work))).collect();
+            let started: Vec<_> = pools.iter().map(|p| s.spawn(|| p.install(work))).collect();
             started.into_iter().map(|w| w.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
         });
         // The same error whichever thread met one first: all batches before it were run.

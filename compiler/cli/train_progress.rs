@@ -94,7 +94,7 @@ impl Watcher for Follower {
             eprintln!("{} ({} of {} batches)", self.line(p), p.batch, self.batches);
             self.last_line = Instant::now();
         }
-        if p.batch % self.batches.div_ceil(RECORDS).max(1) == 0 {
+        if p.batch.is_multiple_of(self.batches.div_ceil(RECORDS).max(1)) {
             let mut record = json!({
                 "step": p.step, "epoch": p.epoch, "batch": p.batch, "loss": p.loss, "rate": p.rate, "norm": p.norm,
                 "samples_per_second": p.samples_per_second,

@@ -63,7 +63,7 @@ fn main() {
         transpose(isa, black_box(&image), 1, 3, 224 * 224, y, 1);
     });
     against_copy(c, "permute f32 49x4x32 heads", 8 * 6272, || {
-        permute(black_box(&a[..6272]), &[1, 49, 4, 32], &[0, 2, 3, 1], &mut y[..6272]);
+        permute(black_box(&a[..6272]), &[1, 49, 4, 32], &[0, 2, 3, 1], &mut y[..6272], 1);
     });
     against_copy(c, "quantize", 5 * n, || {
         quantize(isa, Rows::dense(black_box(&a), 1, n), 0.02, 114, RowsMut::dense(&mut y8, 1, n), 1);

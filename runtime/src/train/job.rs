@@ -326,7 +326,7 @@ impl Job<'_> {
     ) -> Result<(Vec<(&'static str, f32)>, f64, Vec<Option<Float>>)> {
         let target = Target {
             labels: batch.labels.as_deref(),
-            mix: batch.mix.as_ref().map(|m| (&m.partner[..], m.share as f32)),
+            mix: batch.mix.as_ref().map(|m| (&m.partner[..], m.share)),
             outputs: &answer.outputs,
             features: &answer.features,
         };

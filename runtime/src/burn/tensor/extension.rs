@@ -298,7 +298,7 @@ impl Vjp<1> for Window2d {
 /// Changes elements in place where nobody else holds them, in a copy otherwise.
 fn changed(mut x: FlexTensor, change: impl FnOnce(&mut [f32])) -> FlexTensor {
     if x.is_contiguous()
-        && elements(&x).len() * size_of::<f32>() == x.bytes().len()
+        && size_of_val(elements(&x)) == x.bytes().len()
         && let Some(own) = x.try_storage_mut::<f32>()
     {
         change(own);
