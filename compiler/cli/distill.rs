@@ -187,7 +187,7 @@ fn train(recipe: Recipe, job: &JobArgs) -> Result<()> {
         },
         metric,
     };
-    if resumed.is_none() && !job.force && plan.folder.join("metrics.jsonl").exists() && !job.resume {
+    if !job.resume && !job.force && plan.folder.join("metrics.jsonl").exists() {
         return Err(Error::file("a job left its checkpoints here")
             .in_file(&plan.folder)
             .help("pass --resume to go on with it, --force to begin anew, or another folder with --checkpoint"));
@@ -308,8 +308,7 @@ fn training(
     began: Instant,
 ) -> Training {
     let s = &done.spent;
-    let steps = s.data + s.teacher + s.compute;
-    let share = |v: f64| 100.0 * v / (steps + s.scoring + s.saving).max(1e-9);
+    let share = |v: f64| 100.0 * v / (s.training() + s.scoring + s.saving).max(1e-9);
     let largest = [("computing", s.compute), ("running the teacher", s.teacher), ("waiting for data", s.data)]
         .into_iter()
         .max_by(|a, b| a.1.total_cmp(&b.1))
@@ -331,7 +330,7 @@ fn training(
         steps: done.steps,
         parameters,
         seconds: began.elapsed().as_secs_f64(),
-        samples_per_second: done.samples as f64 / steps.max(1e-9),
+        samples_per_second: s.samples_per_second(done.samples),
         spent: *s,
         bound,
         batch,

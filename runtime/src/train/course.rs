@@ -75,3 +75,15 @@ pub struct Spent {
     /// Writing checkpoints.
     pub saving: f64,
 }
+
+impl Spent {
+    /// Seconds of training alone, without scores and checkpoints.
+    pub fn training(&self) -> f64 {
+        self.data + self.teacher + self.compute
+    }
+
+    /// How fast so many samples were trained on.
+    pub fn samples_per_second(&self, samples: u64) -> f64 {
+        samples as f64 / self.training().max(1e-9)
+    }
+}

@@ -9,7 +9,7 @@ pub use super::course::{Ended, Progress, Spent, Watcher};
 use super::{
     checkpoint::{Checkpoint, Checkpoints},
     loader::{Loader, TrainBatch},
-    loss::{LossOptions, Target},
+    loss::{Loss, LossOptions, Target},
     model::{Forward, Trainable},
     optimiser::{Optimiser, OptimiserOptions},
     schedule::Schedule,
@@ -127,6 +127,13 @@ struct State {
     batch: u64,
 }
 
+/// What a batch showed: the parts of its loss, the norm of the gradients, and the learning rate.
+struct Step {
+    parts: Vec<(&'static str, f32)>,
+    norm: f32,
+    rate: f64,
+}
+
 /// The samples of a batch in the job that left this checkpoint.
 pub fn batch_of(checkpoint: &Checkpoint) -> Option<usize> {
     serde_json::from_value::<Course>(checkpoint.state.clone()).ok().map(|course| course.samples)
@@ -155,21 +162,12 @@ impl Job<'_> {
                 let seconds = earlier + began.elapsed().as_secs_f64();
                 let done = self.done(&state, seconds);
                 samples += batch.len as u64;
-                let Some((parts, norm, rate)) = self.step(&mut state, &batch, done, &mut spent)? else {
+                let Some(Step { parts, norm, rate }) = self.step(&mut state, &batch, done, &mut spent)? else {
                     self.brake(&mut state, watcher)?;
                     continue;
                 };
-                let progress = Progress {
-                    step: state.step,
-                    epoch: state.epoch,
-                    batch: state.batch,
-                    loss: state.course.loss.0 / state.course.loss.1.max(1) as f64,
-                    parts,
-                    rate,
-                    norm,
-                    samples_per_second: samples as f64 / (spent.data + spent.teacher + spent.compute).max(1e-9),
-                };
-                watcher.batch(&progress)?;
+                let progress = self.progress(&state, spent.samples_per_second(samples));
+                watcher.batch(&Progress { parts, norm, rate, ..progress })?;
                 if watcher.stopped() {
                     ended = Ended::Stopped;
                 } else if self.options.time.is_some_and(|most| seconds >= most.as_secs_f64()) {
@@ -227,7 +225,7 @@ impl Job<'_> {
                 seconds: 0.0,
                 samples: self.loader.batch(),
             },
-            average: self.options.average.map(|_| self.model.parameters().iter().map(|p| p.value.clone()).collect()),
+            average: self.average(),
             sum: (0..count).map(|_| None).collect(),
             best: vec![],
             step: 0,
@@ -251,6 +249,11 @@ impl Job<'_> {
         Ok(state)
     }
 
+    /// The average of the weights to begin with, if one is kept.
+    fn average(&self) -> Option<Vec<Float>> {
+        self.options.average.map(|_| self.model.parameters().iter().map(|p| p.value.clone()).collect())
+    }
+
     /// The share of the training that is done, which the learning rate follows.
     fn done(&self, state: &State, seconds: f64) -> f64 {
         let batches = self.loader.batches() as u64;
@@ -259,16 +262,8 @@ impl Job<'_> {
         steps.max(time)
     }
 
-    /// One batch: the parts of its loss, the norm of the gradients and the learning rate. `None` when the loss was
-    /// no number.
-    #[allow(clippy::type_complexity)]
-    fn step(
-        &mut self,
-        state: &mut State,
-        batch: &TrainBatch,
-        done: f64,
-        spent: &mut Spent,
-    ) -> Result<Option<(Vec<(&'static str, f32)>, f32, f64)>> {
+    /// One batch. `None` when the loss was no number.
+    fn step(&mut self, state: &mut State, batch: &TrainBatch, done: f64, spent: &mut Spent) -> Result<Option<Step>> {
         let started = Instant::now();
         let answer = match &mut self.teacher {
             Some(t) => t.answer(&batch.inputs, self.same_samples.then_some(&batch.indices[..]))?,
@@ -278,10 +273,12 @@ impl Job<'_> {
         let started = Instant::now();
         let seed = self.options.seed ^ (state.epoch << 32 | state.batch).wrapping_mul(0xd6e8_feb8_6659_fd93);
         let pass = self.model.forward(&batch.inputs, seed)?;
-        let (parts, loss, gradients) = self.backward(batch, &answer, &pass)?;
-        if !loss.is_finite() {
+        let loss = self.loss(batch, &answer, &pass)?;
+        let (value, parts) = (loss.whole.clone().detached().scalar()?, loss.parts);
+        if !value.is_finite() {
             return Ok(None);
         }
+        let gradients = pass.gradients(loss.whole)?;
         self.model.keep_statistics(&pass)?;
         drop(pass);
         for (sum, gradient) in state.sum.iter_mut().zip(gradients) {
@@ -291,7 +288,7 @@ impl Job<'_> {
             };
         }
         state.course.summed += 1;
-        state.course.loss = (state.course.loss.0 + loss, state.course.loss.1 + 1);
+        state.course.loss = (state.course.loss.0 + value, state.course.loss.1 + 1);
         state.batch += 1;
         let rate = self.options.rate * state.course.brake * self.options.schedule.factor(done, self.options.warmup);
         let last = state.batch as usize == self.loader.batches();
@@ -313,29 +310,17 @@ impl Job<'_> {
             }
         }
         spent.compute += started.elapsed().as_secs_f64();
-        Ok(Some((parts, norm, rate)))
+        Ok(Some(Step { parts, norm, rate }))
     }
 
-    /// The loss of a pass, its parts, and the gradients.
-    #[allow(clippy::type_complexity)]
-    fn backward(
-        &self,
-        batch: &TrainBatch,
-        answer: &Answer,
-        pass: &Forward,
-    ) -> Result<(Vec<(&'static str, f32)>, f64, Vec<Option<Float>>)> {
+    fn loss(&self, batch: &TrainBatch, answer: &Answer, pass: &Forward) -> Result<Loss> {
         let target = Target {
             labels: batch.labels.as_deref(),
             mix: batch.mix.as_ref().map(|m| (&m.partner[..], m.share)),
             outputs: &answer.outputs,
             features: &answer.features,
         };
-        let loss = self.options.loss.of(&pass.outputs, &pass.features, &target, self.model.device())?;
-        let value = loss.whole.clone().detached().scalar()?;
-        if !value.is_finite() {
-            return Ok((loss.parts, value, vec![]));
-        }
-        Ok((loss.parts, value, pass.gradients(loss.whole)?))
+        self.options.loss.of(&pass.outputs, &pass.features, &target, self.model.device())
     }
 
     /// The loss was no number: back to the best model, at half the rate; a second time is the end.
@@ -351,7 +336,7 @@ impl Job<'_> {
         state.optimiser = Optimiser::new(&self.options.optimiser, count);
         state.sum.iter_mut().for_each(|s| *s = None);
         state.course.summed = 0;
-        state.average = self.options.average.map(|_| self.model.parameters().iter().map(|p| p.value.clone()).collect());
+        state.average = self.average();
         state.batch += 1;
         Ok(())
     }
@@ -371,8 +356,7 @@ impl Job<'_> {
         }
         live.map(|live| self.swap(live));
         spent.scoring += started.elapsed().as_secs_f64();
-        let speed = samples as f64 / (spent.data + spent.teacher + spent.compute).max(1e-9);
-        watcher.scored(&self.progress(state, speed), score, state.course.best)
+        watcher.scored(&self.progress(state, spent.samples_per_second(samples)), score, state.course.best)
     }
 
     /// Puts other values in the place of the parameters, and gives those.
