@@ -101,10 +101,11 @@ def test_a_teacher_alone_is_enough(compress, tmp_path, unlabelled):
 
 def test_a_recipe_says_what_the_flags_say(compress, tmp_path):
     recipe, flags = tmp_path / "job.toml", ["--epochs", 2, "--ema", "0.9", "--augment", "crop=1", "--clip", "1"]
+    flags += ["--precision", "bf16", "--replicas", 2, "--threads", 2]
     one, two = tmp_path / "one.onnx", tmp_path / "two.onnx"
     distill(compress, one, *flags, "--save-recipe", recipe)
     text = recipe.read_text().replace("one.onnx", "two.onnx")
-    assert "[train]" in text and "ema = 0.9" in text
+    assert all(line in text for line in ["[train]", "ema = 0.9", 'precision = "bf16"', "replicas = 2"])
     recipe.write_text(text)
     compress("run", recipe)
     weights = [{t.name: t.raw_data for t in onnx.load(m).graph.initializer} for m in (one, two)]
@@ -141,6 +142,10 @@ def test_a_wrong_recipe_is_refused(compress, tmp_path, text, code, says):
         (["--teacher", STUDENT, "--match", "nothing=logits"], 2, "nothing"),
         (["--optimiser", "magic"], 2, "adamw"),
         (["--schedule", "magic"], 2, "cosine"),
+        (["--precision", "f8"], 2, "bf16"),
+        (["--replicas", "0"], 2, "--replicas"),
+        (["--replicas", "2", "--threads", "1"], 2, "2 replicas for 1 threads"),
+        (["--replicas", "5", "--threads", "8", "--batch", "4"], 2, "5 replicas for 4 samples"),
         (["--augment", "magic"], 2, "flip"),
         (["--time", "soon"], 2, "30m"),
         (["--freeze", "("], 2, "--freeze"),
@@ -175,6 +180,81 @@ def test_threads_and_workers_change_nothing(compress, tmp_path):
         distill(compress, out, "--epochs", 2, "--augment", "crop=1,mixup=0.2", "--accumulate", 2, *args)
         made.append({t.name: t.raw_data for t in onnx.load(out).graph.initializer})
     assert made[0] == made[1]
+
+
+def weights(model):
+    """The weights of a model by name."""
+    return {t.name: numpy_helper.to_array(t) for t in onnx.load(model).graph.initializer}
+
+
+def test_replicas_depend_on_their_number_alone(compress, tmp_path):
+    made = []
+    for i, args in enumerate([["--replicas", 2, "--threads", 2], ["--replicas", 2, "--threads", 5], []]):
+        out = tmp_path / f"{i}.onnx"
+        distill(compress, out, "--epochs", 2, "--augment", "crop=1,mixup=0.2", "--batch", 33, "--accumulate", 2,
+                "--teacher", STUDENT, "--from-nothing", *args)  # fmt: skip
+        made.append(weights(out))
+    assert all((made[0][name] == made[1][name]).all() for name in made[0])
+    # Each normalises its own part.
+    assert any((made[0][name] != made[2][name]).any() for name in made[0])
+
+
+def test_replicas_add_up_to_one(compress, tmp_path):
+    """Where nothing mixes samples they find the same gradients, but for how sums are rounded."""
+    student, made = small_student(tmp_path), []
+    for replicas in (1, 2, 3):
+        out = tmp_path / f"{replicas}.onnx"
+        args = ["--epochs", 2, "--optimiser", "sgd", "--augment", "mixup=0.2", "--threads", 3, "--replicas", replicas]
+        distill(compress, out, *args, student=student)
+        made.append(weights(out))
+    for other in made[1:]:
+        for name, expected in made[0].items():
+            np.testing.assert_allclose(other[name], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_replicas_need_batches_of_any_size(compress, tmp_path):
+    model = onnx.load(small_student(tmp_path))
+    for value in [*model.graph.input, *model.graph.output]:
+        value.type.tensor_type.shape.dim[0].dim_value = 8
+    onnx.save(model, tmp_path / "fixed.onnx")
+    args = ["--replicas", 2, "--threads", 2]
+    done, _ = distill(compress, tmp_path / "out.onnx", *args, student=tmp_path / "fixed.onnx", code=2)
+    assert "--replicas 2" in done.err and "fixes the size of a batch" in done.err
+
+
+@pytest.mark.parametrize("precision", ["bf16", "f16"])
+def test_half_precision_learns(compress, tmp_path, precision):
+    made = []
+    for i in range(2):
+        out = tmp_path / f"{i}.onnx"
+        args = ["--from-nothing", "--epochs", 6, "--batch", 32, "--lr", "0.003", "--precision", precision]
+        done, report = distill(compress, out, *args)
+        assert "slower than in f32" in done.err and any("slower" in w for w in report["warnings"])
+        made.append(out.read_bytes())
+    assert made[0] == made[1]
+    assert accuracy(out) > 0.9
+    # Half the width is for computing alone: the model keeps its own types.
+    types = [{t.name: t.data_type for t in onnx.load(m).graph.initializer} for m in (STUDENT, out)]
+    assert types[0] == types[1]
+
+
+def scales(out):
+    """By what the loss was multiplied, as the log tells."""
+    lines = (out.with_suffix(".job") / "metrics.jsonl").read_text().splitlines()
+    return [r["scale"] for r in map(json.loads, lines) if "scale" in r]
+
+
+def test_gradients_that_overflow_are_skipped(compress, tmp_path):
+    out = tmp_path / "out.onnx"
+    args = ["--from-nothing", "--epochs", 4, "--lr", "0.003", "--batch", 32, "--precision", "f16", "--labels", 10_000]
+    done, _ = distill(compress, out, *args)
+    # The first batches overflow, which is no divergence: the learning rate stays, and the model learns.
+    assert scales(out)[-1] < 65536 / 16 and "half the learning rate" not in done.err
+    assert accuracy(out) > 0.8
+    # No scale is left to lower: this is one.
+    other = tmp_path / "other.onnx"
+    done, _ = distill(compress, other, *args[:-1], 1e9, code=7)
+    assert "half the learning rate" in done.err and not other.exists()
 
 
 def test_frozen_weights_stay(compress, tmp_path):
@@ -244,9 +324,9 @@ def job(out, *args):
     )  # fmt: skip
 
 
-def finished(out):
+def finished(out, *args):
     """Goes on with a job to its end; what it said."""
-    process = job(out, "--resume")
+    process = job(out, "--resume", *args)
     _, said = process.communicate()
     assert process.returncode == 0, said
     return said
@@ -268,9 +348,9 @@ def records(out):
     return [{k: v for k, v in json.loads(line).items() if k != "samples_per_second"} for line in lines]
 
 
-def killed(out, share, unbroken):
+def killed(out, share, unbroken, *args):
     """Kills a long job when its log has some share of all records; its checkpoints, the oldest first."""
-    process, folder = job(out), out.with_suffix(".job")
+    process, folder = job(out, *args), out.with_suffix(".job")
     log, enough = folder / "metrics.jsonl", share * len(unbroken[2])
     while process.poll() is None and (not log.exists() or log.read_bytes().count(b"\n") < enough):
         time.sleep(0.002)
@@ -289,6 +369,21 @@ def test_a_killed_job_goes_on_to_the_same_bytes(tmp_path, unbroken):
         assert out.read_bytes() == unbroken[0], f"kill {i}"
         # Several batches make a step, so a checkpoint between them must not let any be told twice.
         assert records(out) == unbroken[2], f"kill {i}"
+
+
+def test_half_precision_goes_on_to_the_same_bytes(tmp_path):
+    # Large losses overflow first, so that a scale that isn't kept would be found out.
+    args = ["--precision", "f16", "--labels", "1000"]
+    out = tmp_path / "unbroken.onnx"
+    process = job(out, *args)
+    assert process.wait() == 0, process.stderr.read()
+    unbroken = (out.read_bytes(), None, records(out))
+    assert scales(out)[-1] < 65536
+    for share in (0.05, 0.6):
+        out = tmp_path / f"{share}.onnx"
+        killed(out, share, unbroken, *args)
+        finished(out, *args)
+        assert out.read_bytes() == unbroken[0] and records(out) == unbroken[2], share
 
 
 def test_ctrl_c_saves_and_goes_on(tmp_path, unbroken):
@@ -410,6 +505,28 @@ def test_a_full_file_system_leaves_whole_files(compress, tmp_path, small_disk):
     (small_disk / "filler").unlink()
     _, report = distill(compress, out, *args, "--resume")
     assert report["training"]["spent"]["compute"] == 0, "only the output was missing"
+
+
+def test_a_finished_job_is_not_done_again(compress, tmp_path):
+    out = tmp_path / "out.onnx"
+    begun, first = distill(compress, out, "--epochs", 1, "--resume")
+    assert "no checkpoint to go on from" in begun.err
+    made = out.read_bytes(), out.stat().st_mtime_ns
+    again, report = distill(compress, out, "--epochs", 1, "--resume")
+    assert "is done already" in again.out and "--force" in again.out
+    assert report == first and (out.read_bytes(), out.stat().st_mtime_ns) == made
+    again, _ = distill(compress, out, "--epochs", 1, "--resume", "--json")
+    assert json.loads(again.out) == first
+    # What another recipe would make, or somebody else did, is not replaced.
+    other, _ = distill(compress, out, "--epochs", 2, "--resume", code=6)
+    assert "not what this job made" in other.err and "--force" in other.err
+    out.write_bytes(b"changed")
+    other, _ = distill(compress, out, "--epochs", 1, "--resume", code=6)
+    assert out.read_bytes() == b"changed"
+    # Without the model it is made again.
+    out.unlink()
+    distill(compress, out, "--epochs", 1, "--resume")
+    assert out.read_bytes() == made[0]
 
 
 def test_one_job_a_folder(compress, tmp_path):

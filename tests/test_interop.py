@@ -76,10 +76,9 @@ def test_int8_moves_old_models_to_opset_13(compress, tmp_path, opset):
     made = small.cnn(opset=opset)
     if opset < 9:
         made.ir_version = 4
-    path, output = compressed(compress, made, tmp_path, "--int8")
+    path, output, x = calibrated(compress, tmp_path, made)
     assert small.opset(output) == max(opset, 13)
     assert onnx.load(output).ir_version >= 7
-    x = small.floats(20, 6, 3, 12, 12)
     (before,), (after,) = run_onnx(path, {"input": x}), run_onnx(output, {"input": x})
     error = np.sqrt(((before - after) ** 2).sum() / (before**2).sum())
     assert error < 0.1

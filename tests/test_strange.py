@@ -211,7 +211,7 @@ def test_nothing_to_compress_is_said(compress, tmp_path):
     path = small.save(made, tmp_path)
     report = compress(path, "--int8", "--prune", "0.5", "--json").json()
     assert any("--int8 found no layer" in w for w in report["warnings"])
-    assert any("--prune found no weight" in w for w in report["warnings"])
+    assert any("--prune 0.5 found no weight" in w for w in report["warnings"])
 
 
 def test_unquantisable_layers_are_named_with_reasons(compress, tmp_path):

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
 from support import session
 from test_distill import STUDENT, TEST, TRAIN, distill
 
@@ -75,6 +76,23 @@ def test_inputs_with_defaults_need_no_data(compress, tmp_path):
     assert [i.name for i in onnx.load(out).graph.input] == ["scale", "input"]
 
 
+def test_weights_that_callers_may_replace_are_not_trained(compress, tmp_path):
+    """Up to IR version 3 all initializers had to be inputs too; later it makes inputs with defaults of them."""
+
+    def listed(graph):
+        for t in graph.initializer:
+            graph.input.append(helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)))
+
+    student = changed(tmp_path / "student.onnx", listed)
+    done, _ = distill(compress, tmp_path / "out.onnx", "--epochs", 1, student=student, code=5)
+    assert "inputs too" in done.err and "keep_initializers_as_inputs" in done.err
+    model = onnx.load(student)
+    model.ir_version = 3
+    onnx.save(model, student)
+    _, report = distill(compress, tmp_path / "out.onnx", "--epochs", 1, student=student)
+    assert report["training"]["after"] > 0.9
+
+
 def test_a_model_for_one_sample_is_trained_sample_by_sample(compress, tmp_path):
     def alone(graph):
         for value in (graph.input[0], graph.output[0]):
@@ -89,6 +107,13 @@ def test_a_model_for_one_sample_is_trained_sample_by_sample(compress, tmp_path):
              "--accumulate", 32)  # fmt: skip
     report = json.loads(out.with_suffix(".report.json").read_text())
     assert report["training"]["batch"] == 1 and report["training"]["steps"] == 2
+    assert report["warnings"] == []
+    for batch in ("8", "auto"):
+        done = compress("distill", student, "--data", tmp_path / "few.npz", "--eval", TEST, "-o", out, "--epochs", 1,
+                        "--batch", batch, "--force")  # fmt: skip
+        report = json.loads(out.with_suffix(".report.json").read_text())
+        (warning,) = report["warnings"]
+        assert f"--batch {batch} is not heeded" in warning and warning in done.err
 
 
 @pytest.mark.parametrize("label", [-1, 10])
@@ -96,10 +121,39 @@ def test_labels_that_are_no_classes_are_refused(compress, tmp_path, label):
     data = np.load(TRAIN)
     y = data["y"][:100].copy()
     y[7] = label
-    np.savez(tmp_path / "few.npz", x=data["x"][:100], y=y)
-    done = compress("distill", STUDENT, "--data", tmp_path / "few.npz", "--eval", TEST, "-o", tmp_path / "out.onnx",
-                    "--batch", 100, code=7)  # fmt: skip
-    assert f"label {label}" in done.err
+    few = tmp_path / "few.npz"
+    np.savez(few, x=data["x"][:100], y=y)
+    out = tmp_path / "out.onnx"
+    for data, held in ((few, TEST), (TRAIN, few)):
+        done = compress("distill", STUDENT, "--data", data, "--eval", held, "-o", out, code=7)
+        assert f"label {label} of sample 7 (from 0) of {few}" in done.err
+        # It was found before the job began.
+        assert not out.with_suffix(".job").exists()
+
+
+def test_folders_that_are_no_classes_are_refused(compress, tmp_path):
+    for label in range(11):
+        (tmp_path / "set" / f"{label:02}").mkdir(parents=True)
+        Image.new("L", (8, 8)).save(tmp_path / "set" / f"{label:02}" / "one.png")
+    done = compress("distill", STUDENT, "--data", tmp_path / "set", "--eval", TEST, "-o", tmp_path / "out.onnx", code=7)
+    assert f"label 10 of {tmp_path}/set/10/one.png" in done.err and "each folder is one" in done.err
+
+
+def test_classes_may_have_axes_of_size_one(compress, tmp_path):
+    """As of models that end in a pool: [N, 10, 1, 1]."""
+
+    def pooled(graph):
+        graph.initializer.append(numpy_helper.from_array(np.array([0, 10, 1, 1]), "shape"))
+        graph.node[-1].output[0] = "flat"
+        graph.node.append(helper.make_node("Reshape", ["flat", "shape"], [graph.output[0].name]))
+        dims = graph.output[0].type.tensor_type.shape.dim
+        for _ in range(2):
+            dims.add().dim_value = 1
+
+    student = changed(tmp_path / "student.onnx", pooled)
+    _, report = distill(compress, tmp_path / "out.onnx", "--epochs", 1, student=student)
+    training = report["training"]
+    assert training["metric"] == "top1" and training["before"] > 0.9 and training["after"] > 0.9
 
 
 @pytest.mark.parametrize("count", [1, 2, 17])
@@ -116,4 +170,4 @@ def test_a_quantised_model_has_nothing_to_train(compress, tmp_path):
     quantised = tmp_path / "int8.onnx"
     compress(STUDENT, "--int8", "--data", TRAIN, "--eval", TEST, "-o", quantised)
     done, _ = distill(compress, tmp_path / "out.onnx", "--epochs", 1, student=quantised, code=5)
-    assert "no weight that can be trained" in done.err
+    assert "no weight that can be trained: it is quantised" in done.err and "quantise what comes out" in done.err

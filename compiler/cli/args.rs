@@ -7,6 +7,7 @@ use crate::{
     train_args::TrainArgs,
 };
 use clap::{Args, Parser, Subcommand, builder::RangedI64ValueParser};
+use compress_passes::prune::mask::Pattern;
 use std::path::PathBuf;
 
 /// A model compression compiler: ONNX in, a smaller and faster ONNX out, and a report of what that cost.
@@ -82,7 +83,7 @@ pub struct JobArgs {
     pub read: ReadArgs,
 }
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct CompressArgs {
     /// The ONNX model to compress.
     #[arg(required = true)]
@@ -93,12 +94,50 @@ pub struct CompressArgs {
     /// Quantise to INT8: static, QDQ, calibrated on --data.
     #[arg(long)]
     pub int8: bool,
-    /// Zero this fraction of the weights, the smallest of all layers together.
+    /// Train the quantised model, so that it gets used to being rounded (implies --int8; needs --data).
+    #[arg(long)]
+    pub qat: bool,
+    /// Bits of a quantised weight: 8, or 4, of which each is kept in 8.
+    #[arg(long, value_name = "BITS", default_value = "8", value_parser = ["4", "8"])]
+    pub weight_bits: String,
+    /// Zero this fraction of the weights, the smallest of all layers together. With --data the others are solved for
+    /// and then trained, for the model to stay as good as it was.
     #[arg(long, value_name = "FRACTION", allow_hyphen_values = true, value_parser = plan::fraction)]
     pub prune: Option<f64>,
+    /// Zero N of every M weights along the input channels, e.g. 2:4, which sparse tensor cores are made for. With --data
+    /// what stays is trained then.
+    #[arg(long, value_name = "N:M", conflicts_with = "prune", value_parser = str::parse::<Pattern>)]
+    pub prune_pattern: Option<Pattern>,
+    /// What decides which weights go: `reconstruct`, how well the others can make up for them on data, which they then
+    /// do; their `magnitude`; or, under training, `taylor`, how much the loss feels them. Under training the last two go
+    /// little by little [default: reconstruct].
+    #[arg(long, value_name = "BY", value_parser = ["magnitude", "taylor", "reconstruct"])]
+    pub prune_by: Option<String>,
+    /// Whether the fraction is one of all weights together, or the same of each layer: `global` or `layer`.
+    #[arg(long, value_name = "OF", default_value = "global", conflicts_with = "prune_pattern",
+        value_parser = ["global", "layer"])]
+    pub prune_budget: String,
+    /// Prune by each of these fractions in turn, e.g. 0.5,0.7,0.9: a model and a report each, called after the fraction,
+    /// and a table and a plot of all. Gates hold for each; it fails (exit 9) when no model passes them.
+    #[arg(long, value_name = "FRACTIONS", value_delimiter = ',', value_parser = plan::fraction,
+        conflicts_with_all = ["prune", "prune_pattern", "bisect", "dump_ir"])]
+    pub sweep: Vec<f64>,
+    /// Show how much the outputs change when one layer alone is pruned (needs --data); with --dry-run, only that.
+    #[arg(long)]
+    pub sensitivity: bool,
     /// Prune the first and the last layers too.
     #[arg(long)]
     pub prune_ends: bool,
+    /// Times that training sees every sample, 0 for no training [default: by the size of model and data, at most
+    /// some minutes].
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub epochs: Option<usize>,
+    /// The highest learning rate of training [default: 0.001]; --qat takes a tenth of it.
+    #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = plan::ratio)]
+    pub lr: Option<f64>,
+    /// The model that training learns from [default: MODEL itself].
+    #[arg(long, value_name = "FILE")]
+    pub teacher: Option<PathBuf>,
     /// Leave alone the layers whose node or weight name matches; may be repeated.
     #[arg(long, value_name = "REGEX")]
     pub exclude: Vec<String>,
@@ -108,9 +147,10 @@ pub struct CompressArgs {
     /// How activation ranges are chosen: minmax, percentile or mse.
     #[arg(long, value_name = "HOW", default_value = "minmax")]
     pub calibration: String,
-    /// How many samples of --data are calibrated on.
-    #[arg(long, value_name = "N", default_value_t = 256, allow_hyphen_values = true, value_parser = count(u32::MAX))]
-    pub calibration_samples: usize,
+    /// How many samples of --data are calibrated on [default: 256; to prune 1024, or fewer for a
+    /// large model].
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = count(u32::MAX))]
+    pub calibration_samples: Option<usize>,
     #[command(flatten)]
     pub data: DataArgs,
     #[command(flatten)]

@@ -4,7 +4,8 @@ use crate::{
     args::CheckArgs,
     compress::{gates, verdict},
     data::{self, Sets},
-    facts, measure,
+    facts,
+    measure::{self, Reference},
     plan::{self, DataPlan, RunPlan},
     terminal,
 };
@@ -27,6 +28,7 @@ pub fn run(args: CheckArgs) -> Result<()> {
     let sets = Sets::open(&data, &original.graph, 1, run.seed)?;
     let quiet = run.quiet || run.json;
     let before = measure::session(&original.graph, &backend).map_err(|e| e.in_file(&args.against))?;
+    let before = Reference::new(before, false);
     let after = measure::session(&model.graph, &backend).map_err(|e| e.in_file(&args.model))?;
     let suited = |e| if sets.evaluation.synthetic { data::unsuited(e, &original.graph) } else { e };
     let accuracy = measure::accuracy(&before, &after, &sets.evaluation, Kind::Data, quiet)
@@ -36,9 +38,10 @@ pub fn run(args: CheckArgs) -> Result<()> {
         input: facts::file(&args.against, &original),
         output: Some(facts::file(&args.model, &model)),
         passes: vec![],
+        sensitivity: vec![],
         accuracy: Some(accuracy),
-        speed: Some(measure::speed(&before, &after, &sets.evaluation, run.batch, &backend)?),
-        layers: measure::layers(&original.graph, &model.graph, &sets.evaluation, &backend)?,
+        speed: Some(measure::speed(&before.session, &after, &sets.evaluation, run.batch, &backend)?),
+        layers: measure::layers(&original.graph, (&model.graph, &after), &sets.evaluation, &backend)?,
         gates: vec![],
         warnings: original.warnings.into_iter().chain(model.warnings.clone()).collect(),
         recipe: Recipe {

@@ -1,6 +1,6 @@
 //! Which samples a run calibrates on and which it measures on.
 
-use crate::plan::DataPlan;
+use crate::{interrupt, plan::DataPlan, terminal::Progress, train_score::classes};
 use compress_compiler::{
     error::{Error, Kind, Result},
     graph::Graph,
@@ -9,11 +9,29 @@ use compress_compiler::{
     tensor::DType,
     value::Dim,
 };
-use compress_runtime::dataset::{Dataset, InputSpec, hold_out, sample};
+use compress_runtime::{
+    dataset::{Dataset, InputSpec, hold_out, sample},
+    session::Backend,
+    train::matched::{MatchOptions, Matcher},
+};
 use std::sync::Arc;
 
 /// Samples made up when there is no data.
 const SYNTHETIC: usize = 64;
+/// Samples that are matched to statistics, of which one in so many is measured on; and the steps of that. Of large
+/// models fewer: what a step keeps of activations and what all of them compute have bounds.
+const MATCHED: usize = 128;
+const MEASURED: usize = 4;
+const FEWEST_MATCHED: usize = 8;
+const STEPS: usize = 200;
+const USUAL_STEPS: usize = 100;
+const FEWEST_STEPS: usize = 50;
+const MATCHING_BYTES: usize = 2 << 30;
+const MATCHING_MACS: f64 = 5e11;
+/// One in so many samples validates, up to so many; of fewer than a few a choice would be chance, and all do.
+const VALIDATED: usize = 20;
+const MOST_VALIDATED: usize = 5000;
+const FEW: usize = 64;
 /// Bytes that the largest activation of a batch may take.
 const ACTIVATION_BYTES: usize = 8 << 20;
 
@@ -33,6 +51,13 @@ pub struct Samples {
 pub struct Sets {
     pub calibration: Samples,
     pub evaluation: Samples,
+    /// The samples of the calibration's set that may be trained on.
+    pub training: Vec<usize>,
+    /// Samples of the same set that choose between what training makes: they are neither trained on, nor evaluated on,
+    /// which would flatter the choice.
+    pub validation: Samples,
+    /// How near made-up samples came to the statistics of the model, if they were matched to those.
+    pub matched: Option<[f64; 2]>,
 }
 
 impl Sets {
@@ -51,18 +76,28 @@ impl Sets {
             Some(set) => set,
             None => Arc::new(Dataset::synthetic(&specs, SYNTHETIC, seed)?),
         };
-        let (calibrate, held) = match &eval {
+        let (training, held) = match &eval {
             _ if synthetic => (all(&source), all(&source)),
-            Some(_) => (sample(&all(&source), count, seed), vec![]),
+            Some(_) => (all(&source), vec![]),
             None => {
                 let (rest, held) = hold_out(source.len(), seed);
                 if held.is_empty() || rest.is_empty() {
                     return Err(Error::data(format!("{}: too few to hold out a fifth", source.describe()))
                         .help("give more --data, or labelled --eval as well"));
                 }
-                (sample(&rest, count, seed), held)
+                (rest, held)
             }
         };
+        let calibrate = if synthetic { training.clone() } else { sample(&training, count, seed) };
+        let some = (training.len() / VALIDATED).min(MOST_VALIDATED);
+        let validation = if some < FEW.max(source.fixed_batch().unwrap_or(0)) {
+            training.clone()
+        } else {
+            sample(&training, some, !seed)
+        };
+        let mut chosen = vec![false; source.len()];
+        validation.iter().for_each(|i| chosen[*i] = validation.len() < training.len());
+        let training = training.into_iter().filter(|i| !chosen[*i]).collect();
         let samples = |set: Arc<Dataset>, indices: Vec<usize>, synthetic| -> Result<Samples> {
             let fixed = set.fixed_batch().is_some();
             let batch = batch_size(graph, &set);
@@ -77,6 +112,7 @@ impl Sets {
         };
         Ok(Self {
             calibration: samples(source.clone(), calibrate, synthetic)?,
+            validation: samples(source.clone(), validation, synthetic)?,
             evaluation: match eval {
                 Some(set) => {
                     let indices = all(&set);
@@ -84,8 +120,77 @@ impl Sets {
                 }
                 None => samples(source, held, synthetic)?,
             },
+            training,
+            matched: None,
         })
     }
+
+    /// Matches made-up samples to the statistics that the BatchNormalizations of `graph` have, where it has any and can
+    /// be followed backwards; says why not, if it can't.
+    ///
+    /// # Errors
+    /// Interrupted; limit; device.
+    pub fn match_statistics(
+        &mut self,
+        graph: &Graph,
+        seed: u64,
+        backend: &Backend,
+        quiet: bool,
+    ) -> Result<Option<String>> {
+        match self.matching(graph, seed, backend, quiet) {
+            Ok(()) => Ok(None),
+            Err(e) if matches!(e.kind(), Kind::Unsupported | Kind::Data | Kind::Malformed) => Ok(Some(e.to_string())),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn matching(&mut self, graph: &Graph, seed: u64, backend: &Backend, quiet: bool) -> Result<()> {
+        let Some(matcher) = Matcher::new(graph, &backend.device)?.filter(|_| !is_guesswork(graph)) else {
+            return Ok(());
+        };
+        let fixed = self.calibration.set.fixed_batch();
+        let (samples, steps) = matching_size(graph, fixed.unwrap_or(1));
+        let noise = Dataset::synthetic(&specs(graph)?, samples, seed)?;
+        let progress = Progress::new("match", steps, quiet);
+        let classes = classes(graph).and_then(|k| usize::try_from(k).ok());
+        let options = MatchOptions { steps, classes, seed };
+        let mut distance = None;
+        let made = noise.changed(fixed.unwrap_or(samples), |batches| {
+            let made = matcher.run(batches, &options, &mut || {
+                progress.advance(1);
+                if interrupt::stopped() { Err(Error::interrupted()) } else { Ok(()) }
+            })?;
+            distance = Some(made.distance);
+            Ok(made.batches)
+        })?;
+        let Some(set) = made.map(Arc::new) else { return Ok(()) };
+        let batches = samples / fixed.unwrap_or(1);
+        let measured = batches / MEASURED * fixed.unwrap_or(1);
+        let (calibrate, measure): (Vec<_>, Vec<_>) = (0..samples).partition(|i| *i < samples - measured);
+        let batch = batch_size(graph, &set);
+        let of = |indices| Samples { set: set.clone(), indices, synthetic: true, batch, fixed: fixed.is_some() };
+        if self.evaluation.synthetic {
+            self.evaluation = of(if measure.is_empty() { calibrate.clone() } else { measure });
+        }
+        self.training = calibrate.clone();
+        self.validation = of(calibrate.clone());
+        self.calibration = of(calibrate);
+        self.matched = distance;
+        Ok(())
+    }
+}
+
+/// How many samples are matched, whole batches of `batch`, in how many steps. It follows from the model alone, so that
+/// the samples do too.
+fn matching_size(g: &Graph, batch: usize) -> (usize, usize) {
+    let elements = |dims: &[Dim]| dims.iter().skip(1).map(|d| d.known().unwrap_or(1).max(1) as f64).product::<f64>();
+    let kept: f64 = g.operators().flat_map(|n| &g.node(n).outputs).filter_map(|v| v.fact.dims()).map(elements).sum();
+    let macs: u64 = g.operators().map(|n| g.macs(n)).sum();
+    // A step goes forward and, by the inputs alone, back.
+    let affordable = MATCHING_MACS / (2.0 * (macs as f64).max(1.0));
+    let fit = f64::min(MATCHING_BYTES as f64 / (4.0 * kept).max(1.0), affordable / USUAL_STEPS as f64);
+    let samples = (fit as usize).clamp(FEWEST_MATCHED, MATCHED).next_multiple_of(batch.max(1));
+    (samples, ((affordable / samples as f64) as usize).clamp(FEWEST_STEPS, STEPS))
 }
 
 impl Samples {

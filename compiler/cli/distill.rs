@@ -6,37 +6,34 @@ use crate::{
     facts, terminal,
     train_args::{Batch, Recipe},
     train_plan::TrainPlan,
-    train_progress::{Follower, shown},
+    train_progress::Follower,
+    train_report::{TrainReport, Training, bound, show_finished},
+    train_score::{Judge, classes, metric},
 };
 use compress_compiler::{
-    error::{Error, Kind, Result},
-    graph::Graph,
-    onnx::{self, SourceFile},
-    pass::Context,
-    report::FileFacts,
-    verify::verify,
+    error::{Error, Result},
+    onnx::{self, Model, SourceFile},
 };
-use compress_passes::simplify;
 use compress_runtime::{
-    burn::BurnEvaluator,
-    metrics::Comparison,
-    session::{Backend, Session},
+    session::Backend,
     train::{
         augment::Augment,
-        checkpoint::Checkpoints,
+        checkpoint::{Checkpoint, Checkpoints},
         init,
-        job::{self, Ended, Job, Outcome, Spent, Watcher},
+        job::{self, Ended, Job, JobOptions, Outcome, Watcher},
         loader::{Loader, LoaderOptions},
+        loss::LossOptions,
         model::{ModelOptions, Trainable},
+        replicas::Replicas,
         teacher::Teacher,
     },
 };
-use serde::Serialize;
-use std::{cell::RefCell, time::Instant};
+use std::{path::PathBuf, time::Instant};
 
 /// What `--batch auto` stays within besides memory: batches so large that an epoch has but a few steps learn badly.
 const STEPS_AN_EPOCH: usize = 16;
 const LARGEST_BATCH: usize = 4096;
+const LABELS_AT_ONCE: usize = 1 << 16;
 
 /// Runs `compress distill`.
 ///
@@ -58,307 +55,296 @@ pub fn run_recipe(args: RunRecipeArgs) -> Result<()> {
     train(Recipe::read(&args.recipe)?, &args.job)
 }
 
-/// What a job's report says.
-#[derive(Serialize)]
-struct TrainReport {
-    schema: u32,
-    input: FileFacts,
-    teacher: Option<FileFacts>,
-    output: FileFacts,
-    training: Training,
-    warnings: Vec<String>,
-    recipe: Recipe,
-    data: String,
-    version: &'static str,
-}
-
-#[derive(Serialize)]
-struct Training {
-    metric: &'static str,
-    /// Samples that the score is of.
-    samples: usize,
-    before: f64,
-    after: f64,
-    ended: Ended,
-    steps: u64,
-    parameters: usize,
-    seconds: f64,
-    samples_per_second: f64,
-    spent: Spent,
-    bound: String,
-    batch: usize,
-}
-
 fn train(recipe: Recipe, job: &JobArgs) -> Result<()> {
     let began = Instant::now();
     crate::keep_memory();
     let plan = TrainPlan::new(recipe, job)?;
-    let backend = plan.on.open()?;
-    let read = job.read.clone().into();
-    let original = onnx::read_with(&plan.student, &read)?;
-    let taught = match &plan.teacher {
-        Some(path) => Some((path, onnx::read_with(path, &read)?)),
-        None => None,
-    };
-    let mut student = original.clone();
-    if plan.from_nothing {
-        init::from_nothing(&mut student.graph, plan.job.seed);
-    }
-    let sets = Sets::open(&plan.data, &student.graph, usize::MAX, plan.job.seed)?;
-    let (set, held) = (&sets.calibration.set, &sets.evaluation);
-    let metric = metric(&student.graph, held, taught.is_some());
-    let loss = plan.loss(metric != "sqnr", set.is_labelled())?;
-    let needs_teacher = loss.needs_teacher();
-
-    let (ours, theirs): (Vec<String>, Vec<String>) = plan.matched.iter().cloned().unzip();
-    let options = ModelOptions { freeze: plan.freeze.clone(), features: ours, recompute: plan.recompute };
-    let mut model = Trainable::new(&student.graph, &options, &backend.device).map_err(|e| e.in_file(&plan.student))?;
-    let same_samples = plan.augment == Augment::default() && plan.job.epochs > 1;
-    let teacher = match &taught {
-        Some((path, t)) if needs_teacher => {
-            let keep = if same_samples { set.len() } else { 0 };
-            Some(Teacher::new(path, &t.graph, &theirs, &backend, keep)?)
-        }
-        _ => None,
-    };
-    let train = &sets.calibration.indices;
-    let data = set.digest()?;
-    // Files may change between two runs, which then are not one job.
-    let scored = if plan.data.eval.is_some() { held.set.digest()? } else { data.clone() };
-    let models = [Some(&original), taught.as_ref().map(|(_, t)| t)].into_iter().flatten();
-    let models: Vec<&str> = models.flat_map(|m| m.source().files()).map(SourceFile::sha256).collect();
-    let digest = [&plan.recipe.essence()?, &data, &scored, &models.join("\n")].map(String::as_str).join("\n");
-    let digest = facts::sha256(digest.as_bytes());
-    let checkpoints = (!job.dry_run).then(|| Checkpoints::open(&plan.folder)).transpose()?;
-    let saved = match &checkpoints {
-        Some(c) if job.resume => c.latest(&digest)?.map(|(found, _)| found),
-        _ => None,
-    };
-    let resumed = saved.as_ref().map(|c| (c.step, c.epoch, c.batch));
-    let batch = match (set.fixed_batch(), plan.batch, saved.as_ref().and_then(job::batch_of)) {
-        (Some(n), ..) => n,
-        (None, Batch::Fixed(n), _) => n.min(train.len()),
-        // Another number may fit the memory by now.
-        (None, Batch::Auto(_), Some(n)) => n,
-        (None, Batch::Auto(_), None) => {
-            let most = (train.len() / STEPS_AN_EPOCH).clamp(1, LARGEST_BATCH);
-            let sample = |n: usize| Ok(set.batch(&train.iter().cycle().take(n).copied().collect::<Vec<_>>())?.inputs);
-            model.largest_batch(most, sample).map_err(|e| e.in_file(&plan.student))?
-        }
-    };
-    let loader = Loader::new(
-        set.clone(),
-        train.clone(),
-        LoaderOptions {
-            batch,
-            seed: plan.job.seed,
-            workers: plan.workers,
-            prefetch: 2,
-            augment: plan.augment,
-            shuffle: true,
-            drop_last: set.fixed_batch().is_some() || train.len() > batch,
-        },
-    )?;
-    drop(saved);
+    let backend = plan.on.open_among()?;
+    let opened = Opened::new(&plan, job)?;
+    let mut model = opened.trainable(&plan, &backend)?;
+    let teacher = opened.teacher(&plan, &backend)?;
     if job.dry_run {
-        let summary = format!(
-            "{} ({} parameters in {} tensors) -> {}\n{} epochs of {} batches of {batch}; {} samples to train on, {} to score\n",
-            plan.student.display(),
-            model.parameters().iter().map(|p| p.value.elements()).sum::<usize>(),
-            model.parameters().len(),
-            plan.output.display(),
-            plan.job.epochs,
-            loader.batches(),
-            train.len(),
-            held.indices.len(),
-        );
-        terminal::print(&summary);
+        let loader = opened.loader(&plan, opened.batch(&plan, &mut model, None)?)?;
+        opened.replicas(&plan, &backend, loader.batch())?;
+        terminal::print(&opened.summary(&plan, &model, &loader));
+        opened.ignored_batch(&plan).iter().for_each(|note| eprintln!("note: {note}"));
         return Ok(());
     }
-
-    let judge = Judge {
-        held,
-        backend: &backend,
-        teacher: match &taught {
-            Some((path, t)) if metric != "top1" => {
-                Some(RefCell::new(Teacher::new(path, &t.graph, &[], &backend, held.set.len())?))
-            }
-            _ => None,
-        },
-        metric,
-    };
+    let digest = opened.digest(&plan)?;
+    let checkpoints = Checkpoints::open(&plan.folder)?;
     if !job.resume && !job.force && plan.folder.join("metrics.jsonl").exists() {
         return Err(Error::file("a job left its checkpoints here")
             .in_file(&plan.folder)
             .help("pass --resume to go on with it, --force to begin anew, or another folder with --checkpoint"));
     }
+    // It is read again when the job begins: until then there is no need for its memory.
+    let saved = if job.resume { checkpoints.latest(&digest)?.map(|(found, _)| found) } else { None };
+    if job.resume && saved.is_none() {
+        if show_finished(&plan, &digest, job)? {
+            return Ok(());
+        }
+        if !job.quiet {
+            eprintln!("note: there is no checkpoint to go on from: the job begins");
+        }
+    }
+    let batch = opened.batch(&plan, &mut model, saved.as_ref())?;
+    let resumed = saved.map(|c| (c.step, c.epoch, c.batch));
+    let replicas = opened.replicas(&plan, &backend, batch)?;
+
+    let judge = opened.judge(&backend)?;
+    let loader = opened.loader(&plan, batch)?;
     let shape = (plan.job.epochs, loader.batches() as u64);
-    let parameters = model.parameters().iter().map(|p| p.value.elements()).sum();
-    let mut follower = Follower::new(&plan.folder, resumed, shape, metric, job.quiet || job.json)?;
+    let parameters = elements(&model);
+    let mut follower = Follower::new(&plan.folder, resumed, shape, opened.metric, job.quiet || job.json)?;
+    opened.ignored_batch(&plan).iter().for_each(|note| follower.warn(note));
     if let [first, rest @ ..] = model.left_out() {
         let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
         follower.warn(&format!("`{first}`{more} stay as they are: nothing that learns reads them"));
     }
-    let mut options = plan.job.clone();
-    options.loss = loss;
     let work = Job {
         model,
+        replicas,
         teacher,
         loader,
-        options,
+        options: JobOptions { loss: opened.loss.clone(), ..plan.job.clone() },
         score: &|graph| judge.score(graph),
-        checkpoints: checkpoints.map(|c| (c, digest)),
-        same_samples,
+        checkpoints: Some((checkpoints, digest.clone())),
+        same_samples: same_samples(&plan),
+        masks: None,
     };
     let done = work.run(resumed.is_some(), &mut follower).map_err(|e| e.in_file(&plan.student))?;
-    let mut warnings = original.warnings.clone();
+    let mut warnings = opened.original.warnings.clone();
     warnings.append(&mut follower.warnings);
     drop(follower);
     if done.ended == Ended::Stopped {
         let help = format!("go on with --resume; the checkpoint is in {}", plan.folder.display());
         return Err(Error::interrupted().help(help));
     }
-
-    student.graph = done.graph.clone();
-    student.set_metadata("compress.version", env!("CARGO_PKG_VERSION"));
-    student.set_metadata("compress.recipe", &facts::sha256(plan.recipe.essence()?.as_bytes()));
-    let staged = onnx::stage(&student, &plan.output, false).map_err(|e| e.in_file(&plan.student))?;
-    let written = staged.read_back().map_err(|e| Error::bug(format!("the output does not read back: {e}")))?;
-    let report = TrainReport {
-        schema: 1,
-        input: facts::file(&plan.student, &original),
-        teacher: taught.as_ref().map(|(path, t)| facts::file(path, t)),
-        output: facts::file(&plan.output, &written),
-        training: training(&done, metric, held.indices.len(), parameters, batch, began),
-        warnings,
-        recipe: plan.recipe.clone(),
-        data,
-        version: env!("CARGO_PKG_VERSION"),
-    };
-    let force = job.force || job.resume;
-    staged.commit(force)?;
-    onnx::write_atomic(&plan.report_path(), terminal::json(&report)?.as_bytes(), force)?;
-    done.checkpoints.iter().try_for_each(Checkpoints::clear)?;
-    if job.json {
-        terminal::print(&terminal::json(&report)?);
-    } else if !job.quiet {
-        terminal::print(&format!("{} -> {}\n{}", plan.student.display(), plan.output.display(), table(&report)));
-    }
-    Ok(())
-}
-
-/// Scores models on what was held out.
-struct Judge<'a> {
-    held: &'a Samples,
-    backend: &'a Backend,
-    teacher: Option<RefCell<Teacher>>,
-    metric: &'static str,
-}
-
-impl Judge<'_> {
-    fn score(&self, graph: &Graph) -> Result<f64> {
-        // As it would be deployed: with normalisations folded it runs several times as fast.
-        let mut graph = graph.clone();
-        simplify(&mut graph, &Context::new(&BurnEvaluator::cpu()))?;
-        let session = Session::new(&verify(&graph)?, self.backend, &[])?;
-        let mut compared = Comparison::blaming(Kind::Data);
-        for indices in self.held.batches() {
-            let batch = self.held.set.batch(indices)?;
-            let made = session.run(&batch.inputs)?;
-            if made.iter().any(|t| t.all_f32(f32::is_finite) == Some(false)) {
-                // Worse than any model that gives numbers.
-                return Ok(f64::MIN);
-            }
-            let answer = match &self.teacher {
-                Some(t) => t.borrow_mut().answer(&batch.inputs, Some(indices))?.outputs,
-                None => made.clone(),
-            };
-            compared.add(&answer, &made, batch.len, batch.labels.as_deref())?;
-        }
-        let score = match self.metric {
-            "top1" => compared.top1_after(),
-            "agreement" => compared.agreement(),
-            _ => compared.sqnr_db(),
-        };
-        Ok(score.unwrap_or(f64::MIN).clamp(f64::MIN, f64::MAX))
-    }
-}
-
-/// What a model is scored by: the share of right classes, that of classes which the teacher chooses too, or how
-/// near its outputs are to the teacher's.
-fn metric(graph: &Graph, held: &Samples, taught: bool) -> &'static str {
-    let classes = graph.outputs().iter().any(|o| {
-        let dims = graph.fact(o.port).dims().unwrap_or_default();
-        let sizes: Vec<i64> = dims.iter().skip(1).map(|d| d.known().unwrap_or(2)).collect();
-        !sizes.is_empty() && sizes.iter().filter(|n| **n > 1).count() == 1
-    });
-    match (classes, held.set.is_labelled(), taught) {
-        (true, true, _) => "top1",
-        (true, false, true) => "agreement",
-        _ => "sqnr",
-    }
-}
-
-fn training(
-    done: &Outcome,
-    metric: &'static str,
-    samples: usize,
-    parameters: usize,
-    batch: usize,
-    began: Instant,
-) -> Training {
-    let s = &done.spent;
-    let share = |v: f64| 100.0 * v / (s.training() + s.scoring + s.saving).max(1e-9);
-    let largest = [("computing", s.compute), ("running the teacher", s.teacher), ("waiting for data", s.data)]
-        .into_iter()
-        .max_by(|a, b| a.1.total_cmp(&b.1))
-        .map_or("computing", |(name, _)| name);
-    let bound = format!(
-        "bound by {largest}: computing {:.0}%, teacher {:.0}%, waiting for data {:.0}%, scoring {:.0}%, checkpoints {:.0}%",
-        share(s.compute),
-        share(s.teacher),
-        share(s.data),
-        share(s.scoring),
-        share(s.saving),
-    );
-    Training {
-        metric,
-        samples,
+    let training = Training {
+        metric: opened.metric,
+        samples: opened.sets.evaluation.indices.len(),
         before: done.first,
         after: done.best,
         ended: done.ended,
         steps: done.steps,
         parameters,
         seconds: began.elapsed().as_secs_f64(),
-        samples_per_second: s.samples_per_second(done.samples),
-        spent: *s,
-        bound,
+        samples_per_second: done.spent.samples_per_second(done.samples),
+        spent: done.spent,
+        bound: bound(&done.spent),
         batch,
-    }
+    };
+    opened.write(&plan, job, &done, training, warnings, digest)
 }
 
-fn table(r: &TrainReport) -> String {
-    let t = &r.training;
-    let why = match t.ended {
-        Ended::Finished => "all epochs done",
-        Ended::Patience => "no better score for a while",
-        Ended::Time => "the time was up",
-        Ended::Stopped => "stopped",
-    };
-    let mut text = format!(
-        "  {:<12} {} -> {} on {} samples held out\n  {:<12} {} steps of {} samples, {:.1} s, {:.0} samples/s: {why}\n  {:<12} {}\n",
-        t.metric,
-        shown(t.metric, t.before),
-        shown(t.metric, t.after),
-        t.samples,
-        "training",
-        t.steps,
-        t.batch,
-        t.seconds,
-        t.samples_per_second,
-        "speed",
-        t.bound,
-    );
-    r.warnings.iter().for_each(|w| text += &format!("  note: {w}\n"));
-    text
+fn elements(model: &Trainable) -> usize {
+    model.parameters().iter().map(|p| p.value.elements()).sum()
+}
+
+/// Whether every epoch shows the model the same samples, so that the teacher's answers can be kept.
+fn same_samples(plan: &TrainPlan) -> bool {
+    plan.augment == Augment::default() && plan.job.epochs > 1
+}
+
+/// Looks at all labels before the first step: otherwise one that is no class is met hours later, with its batch.
+fn check_labels(samples: &Samples, classes: Option<i64>) -> Result<()> {
+    let Some(classes) = classes else { return Ok(()) };
+    for indices in samples.indices.chunks(LABELS_AT_ONCE) {
+        let labels = samples.set.labels(indices)?.unwrap_or_default();
+        if let Some((index, label)) = indices.iter().zip(labels).find(|(_, label)| !(0..classes).contains(label)) {
+            let place = samples.set.place(*index);
+            return Err(Error::data(format!("label {label} of {place} is none of the model's {classes} classes"))
+                .help("classes count from 0; of pictures each folder is one, in the order of their names"));
+        }
+    }
+    Ok(())
+}
+
+/// The files of a job, and what follows from them together.
+struct Opened {
+    original: Model,
+    /// The model that is trained: the original, or one with random weights.
+    student: Model,
+    teacher: Option<(PathBuf, Model)>,
+    sets: Sets,
+    metric: &'static str,
+    loss: LossOptions,
+    /// The digest of the data to train on.
+    data: String,
+}
+
+impl Opened {
+    fn new(plan: &TrainPlan, job: &JobArgs) -> Result<Self> {
+        let read = job.read.clone().into();
+        let original = onnx::read_with(&plan.student, &read)?;
+        let teacher = match &plan.teacher {
+            Some(path) => Some((path.clone(), onnx::read_with(path, &read)?)),
+            None => None,
+        };
+        let mut student = original.clone();
+        if plan.from_nothing {
+            init::from_nothing(&mut student.graph, plan.job.seed);
+        }
+        let sets = Sets::open(&plan.data, &student.graph, usize::MAX, plan.job.seed)?;
+        let metric = metric(&student.graph, &sets.evaluation, teacher.is_some());
+        let loss = plan.loss(metric != "sqnr", sets.calibration.set.is_labelled())?;
+        let classes = classes(&student.graph);
+        if loss.labels > 0.0 {
+            check_labels(&sets.calibration, classes)?;
+        }
+        if metric == "top1" {
+            check_labels(&sets.evaluation, classes)?;
+        }
+        let data = sets.calibration.set.digest()?;
+        Ok(Self { original, student, teacher, sets, metric, loss, data })
+    }
+
+    fn samples(&self) -> &Samples {
+        &self.sets.calibration
+    }
+
+    /// The digest of all that the result follows from. Files may change between two runs, which then are not one job.
+    fn digest(&self, plan: &TrainPlan) -> Result<String> {
+        let scored = if plan.data.eval.is_some() { self.sets.evaluation.set.digest()? } else { self.data.clone() };
+        let models = [Some(&self.original), self.teacher.as_ref().map(|(_, t)| t)].into_iter().flatten();
+        let models: Vec<&str> = models.flat_map(|m| m.source().files()).map(SourceFile::sha256).collect();
+        let all = [&plan.recipe.essence()?, &self.data, &scored, &models.join("\n")].map(String::as_str).join("\n");
+        Ok(facts::sha256(all.as_bytes()))
+    }
+
+    fn trainable(&self, plan: &TrainPlan, backend: &Backend) -> Result<Trainable> {
+        let features = plan.matched.iter().map(|(ours, _)| ours.clone()).collect();
+        let options = ModelOptions {
+            freeze: plan.freeze.clone(),
+            features,
+            recompute: plan.recompute,
+            precision: plan.precision,
+            ..ModelOptions::default()
+        };
+        Trainable::new(&self.student.graph, &options, &backend.device).map_err(|e| e.in_file(&plan.student))
+    }
+
+    /// The samples of a batch: what the model fixes, what was asked for, what the job had that goes on from `saved`
+    /// (by now another number may fit the memory), or what fits the memory.
+    fn batch(&self, plan: &TrainPlan, model: &mut Trainable, saved: Option<&Checkpoint>) -> Result<usize> {
+        let Samples { set, indices, .. } = self.samples();
+        match (set.fixed_batch(), plan.batch, saved.and_then(job::batch_of)) {
+            (Some(n), ..) => Ok(n),
+            (None, Batch::Fixed(n), _) => Ok(n.min(indices.len())),
+            (None, Batch::Auto(_), Some(n)) => Ok(n),
+            (None, Batch::Auto(_), None) => {
+                let most = (indices.len() / STEPS_AN_EPOCH).clamp(1, LARGEST_BATCH);
+                let sample =
+                    |n: usize| Ok(set.batch(&indices.iter().cycle().take(n).copied().collect::<Vec<_>>())?.inputs);
+                model.largest_batch(most, sample).map_err(|e| e.in_file(&plan.student))
+            }
+        }
+    }
+
+    /// What to say where the model decides on the size of batches and not who asked for one.
+    fn ignored_batch(&self, plan: &TrainPlan) -> Option<String> {
+        let (fixed, asked) = (self.samples().set.fixed_batch()?, plan.recipe.train.batch?);
+        let asked = match asked {
+            Batch::Fixed(n) if n == fixed => return None,
+            Batch::Fixed(n) => n.to_string(),
+            Batch::Auto(_) => "auto".into(),
+        };
+        Some(format!(
+            "--batch {asked} is not heeded: the model takes {fixed} at once; --accumulate sums several batches"
+        ))
+    }
+
+    fn replicas(&self, plan: &TrainPlan, backend: &Backend, batch: usize) -> Result<Replicas> {
+        let refused = |why: &str| Err(Error::usage(format!("--replicas {}: {why}", plan.replicas)));
+        match plan.replicas {
+            1 => Ok(Replicas::default()),
+            _ if !backend.device.is_cpu() => refused("replicas share the threads of a CPU"),
+            _ if self.samples().set.fixed_batch().is_some() => refused("the model fixes the size of a batch"),
+            n => Replicas::new(n, batch, rayon::current_num_threads()),
+        }
+    }
+
+    fn loader(&self, plan: &TrainPlan, batch: usize) -> Result<Loader> {
+        let Samples { set, indices, .. } = self.samples();
+        let options = LoaderOptions {
+            batch,
+            seed: plan.job.seed,
+            workers: plan.workers,
+            prefetch: 2,
+            augment: plan.augment,
+            shuffle: true,
+            drop_last: set.fixed_batch().is_some() || indices.len() > batch,
+        };
+        Loader::new(set.clone(), indices.clone(), options)
+    }
+
+    /// The teacher of the training, if its loss needs one.
+    fn teacher(&self, plan: &TrainPlan, backend: &Backend) -> Result<Option<Teacher>> {
+        let Some((path, model)) = self.teacher.as_ref().filter(|_| self.loss.needs_teacher()) else { return Ok(None) };
+        let features: Vec<String> = plan.matched.iter().map(|(_, theirs)| theirs.clone()).collect();
+        let keep = if same_samples(plan) { self.samples().set.len() } else { 0 };
+        Teacher::new(path, &model.graph, &features, backend, keep).map(Some)
+    }
+
+    fn judge<'a>(&'a self, backend: &'a Backend) -> Result<Judge<'a>> {
+        let held = &self.sets.evaluation;
+        let teacher = match &self.teacher {
+            Some((path, t)) if self.metric != "top1" => {
+                Some(Teacher::new(path, &t.graph, &[], backend, held.set.len())?)
+            }
+            _ => None,
+        };
+        Judge::new(held, backend, teacher, self.metric)
+    }
+
+    fn summary(&self, plan: &TrainPlan, model: &Trainable, loader: &Loader) -> String {
+        format!(
+            "{} ({} parameters in {} tensors) -> {}\n\
+             {} epochs of {} batches of {}; {} samples to train on, {} to score\n",
+            plan.student.display(),
+            elements(model),
+            model.parameters().len(),
+            plan.output.display(),
+            plan.job.epochs,
+            loader.batches(),
+            loader.batch(),
+            self.samples().indices.len(),
+            self.sets.evaluation.indices.len(),
+        )
+    }
+
+    /// Writes the model, then its report; then the checkpoints are of no more use.
+    fn write(
+        &self,
+        plan: &TrainPlan,
+        job: &JobArgs,
+        done: &Outcome,
+        training: Training,
+        warnings: Vec<String>,
+        digest: String,
+    ) -> Result<()> {
+        let mut trained = self.student.clone();
+        trained.graph = done.graph.clone();
+        trained.set_metadata("compress.version", env!("CARGO_PKG_VERSION"));
+        trained.set_metadata("compress.recipe", &facts::sha256(plan.recipe.essence()?.as_bytes()));
+        let staged = onnx::stage(&trained, &plan.output, false).map_err(|e| e.in_file(&plan.student))?;
+        let written = staged.read_back().map_err(|e| Error::bug(format!("the output does not read back: {e}")))?;
+        let report = TrainReport {
+            schema: 1,
+            job: digest,
+            input: facts::file(&plan.student, &self.original),
+            teacher: self.teacher.as_ref().map(|(path, t)| facts::file(path, t)),
+            output: facts::file(&plan.output, &written),
+            training,
+            warnings,
+            recipe: plan.recipe.clone(),
+            data: self.data.clone(),
+            version: env!("CARGO_PKG_VERSION"),
+        };
+        let force = job.force || job.resume;
+        staged.commit(force)?;
+        onnx::write_atomic(&plan.report_path(), terminal::json(&report)?.as_bytes(), force)?;
+        done.checkpoints.iter().try_for_each(Checkpoints::clear)?;
+        report.show(job.json, job.quiet)
+    }
 }

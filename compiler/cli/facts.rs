@@ -82,11 +82,15 @@ pub fn layers(graph: &Graph) -> Vec<(NodeId, LayerFacts)> {
     let layer = |n: NodeId| {
         let axes = graph.op(n).weight()?;
         let weight = stored(graph, graph.operand(n, axes.slot)?)?;
+        let (zeros, size) = (weight.len() - weight.nonzero(), weight.bytes().len() / weight.len().max(1));
         let facts = LayerFacts {
             node: graph.node(n).display_name().into(),
             op: graph.op(n).op_type().into(),
             precision: if weight.dtype() == DType::I8 { "int8".into() } else { weight.dtype().to_string() },
-            sparsity: 1.0 - weight.nonzero() as f64 / weight.len().max(1) as f64,
+            sparsity: zeros as f64 / weight.len().max(1) as f64,
+            live_bytes: weight.nonzero() * size,
+            dead_bytes: zeros * size,
+            skips_zeros: None,
             sqnr_db: None,
             macs: graph.macs(n),
         };

@@ -12,10 +12,16 @@ mod inspect;
 mod interrupt;
 mod measure;
 mod plan;
+mod plot;
+mod recover;
+mod sensitivity;
+mod sweep;
 mod terminal;
 mod train_args;
 mod train_plan;
 mod train_progress;
+mod train_report;
+mod train_score;
 
 use args::{Cli, Command};
 use clap::Parser;

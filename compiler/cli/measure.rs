@@ -4,20 +4,25 @@ use crate::{data::Samples, facts, interrupt, terminal::Progress};
 use compress_compiler::{
     error::{Error, Kind, Result},
     graph::Graph,
-    node::Port,
+    node::{NodeId, Port},
+    op::Operator,
     pass::Calibrator,
     report::{Accuracy, LayerFacts, Speed},
+    tensor::Tensor,
     verify::{Verified, verify},
 };
 use compress_runtime::{
     bench,
+    cpu::Spent,
     dataset::{Batch, Dataset},
     device::Device,
     metrics::{Comparison, Sqnr},
     session::{Backend, Session},
 };
 use std::{
+    cell::RefCell,
     collections::HashMap,
+    io::{IsTerminal, stderr},
     panic::resume_unwind,
     sync::{Mutex, PoisonError},
     thread,
@@ -87,6 +92,23 @@ impl Calibrator for DataCalibrator<'_> {
             None => Ok(()),
         }
     }
+
+    fn run(&self, graphs: &[&Verified], sink: &mut dyn FnMut(&[Vec<Tensor>]) -> Result<()>) -> Result<()> {
+        // One of many such runs: a line for each would be noise.
+        let progress = Progress::new("calibrate", self.samples(), self.quiet || !stderr().is_terminal());
+        let sessions = graphs.iter().map(|g| Session::new(g, self.backend, &[])).collect::<Result<Vec<_>>>()?;
+        for indices in self.samples.batches() {
+            stop_if_asked()?;
+            let batch = self.samples.set.batch(indices)?;
+            sink(&sessions.iter().map(|s| s.run(&batch.inputs)).collect::<Result<Vec<_>>>()?)?;
+            progress.advance(batch.len);
+        }
+        Ok(())
+    }
+
+    fn samples(&self) -> usize {
+        self.samples.indices.len()
+    }
 }
 
 impl DataCalibrator<'_> {
@@ -103,18 +125,50 @@ fn stop_if_asked() -> Result<()> {
     if interrupt::stopped() { Err(Error::interrupted()) } else { Ok(()) }
 }
 
+/// The model that others are compared with.
+pub struct Reference {
+    pub session: Session,
+    /// Its answers, batch by batch, if it is going to be asked for them again.
+    kept: Option<RefCell<Vec<Vec<Tensor>>>>,
+}
+
+/// Bytes of answers that are kept.
+const KEPT_BYTES: usize = 64 << 20;
+
+impl Reference {
+    /// A reference for one comparison, or for several on the same samples.
+    pub fn new(session: Session, again: bool) -> Self {
+        Self { session, kept: again.then(RefCell::default) }
+    }
+
+    /// What it answers to batch `i`.
+    fn answers(&self, i: usize, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        let Some(kept) = &self.kept else { return self.session.run(inputs) };
+        if let Some(answers) = kept.borrow().get(i) {
+            return Ok(answers.clone());
+        }
+        let answers = self.session.run(inputs)?;
+        let mut kept = kept.borrow_mut();
+        let bytes: usize = kept.iter().flatten().chain(&answers).map(|t| t.bytes().len()).sum();
+        if i == kept.len() && bytes <= KEPT_BYTES {
+            kept.push(answers.clone());
+        }
+        Ok(answers)
+    }
+}
+
 /// Runs both models on the samples and compares their outputs: all of them for the noise, the
 /// first that holds a score for each class for the choice of class.
 ///
 /// # Errors
 /// Whatever running or reading can raise; interrupted.
-pub fn accuracy(before: &Session, after: &Session, samples: &Samples, blame: Kind, quiet: bool) -> Result<Accuracy> {
+pub fn accuracy(before: &Reference, after: &Session, samples: &Samples, blame: Kind, quiet: bool) -> Result<Accuracy> {
     let mut compared = Comparison::blaming(blame);
     let progress = Progress::new("evaluate", samples.indices.len(), quiet);
-    for indices in samples.batches() {
+    for (i, indices) in samples.batches().enumerate() {
         stop_if_asked()?;
         let batch = samples.set.batch(indices)?;
-        let (a, b) = (before.run(&batch.inputs)?, after.run(&batch.inputs)?);
+        let (a, b) = (before.answers(i, &batch.inputs)?, after.run(&batch.inputs)?);
         compared.add(&a, &b, batch.len, batch.labels.as_deref())?;
         progress.advance(batch.len);
     }
@@ -137,12 +191,20 @@ pub fn accuracy(before: &Session, after: &Session, samples: &Samples, blame: Kin
 }
 
 /// The layers of the model after, with how far the output of each is from the original's where
-/// both have that value.
+/// both have that value, and whether the session that runs it leaves their zeros out.
 ///
 /// # Errors
 /// Whatever running or reading can raise.
-pub fn layers(before: &Graph, after: &Graph, samples: &Samples, backend: &Backend) -> Result<Vec<LayerFacts>> {
-    let layers: Vec<(Port, LayerFacts)> = facts::layers(after).into_iter().map(|(n, l)| (n.into(), l)).collect();
+pub fn layers(
+    before: &Graph,
+    (after, session): (&Graph, &Session),
+    samples: &Samples,
+    backend: &Backend,
+) -> Result<Vec<LayerFacts>> {
+    let spent = session.profile(&timing_batch(samples, 1)?.inputs)?;
+    let layer =
+        |(n, l): (NodeId, LayerFacts)| (Port::from(n), LayerFacts { skips_zeros: skips_zeros(after, n, &spent), ..l });
+    let layers: Vec<(Port, LayerFacts)> = facts::layers(after).into_iter().map(layer).collect();
     let ports: HashMap<&str, Port> = before
         .operators()
         .flat_map(|n| {
@@ -180,6 +242,22 @@ pub fn layers(before: &Graph, after: &Graph, samples: &Samples, backend: &Backen
         out[*i].sqnr_db = s.db().filter(|d| d.is_finite());
     }
     Ok(out)
+}
+
+/// Whether the step that computed a layer left its zeros out; `None` if it is not known which that was.
+fn skips_zeros(graph: &Graph, layer: NodeId, spent: &[Spent]) -> Option<bool> {
+    // A step is called after the last of the nodes that it computes together.
+    let mut node = layer;
+    loop {
+        let label = graph.node(node).label();
+        if let Some(step) = spent.iter().find(|s| s.node == label) {
+            return Some(step.skips_zeros());
+        }
+        node = graph.only_use(node.into())?.node;
+        if graph.op(node).weight().is_some() {
+            return None;
+        }
+    }
 }
 
 /// Times both models on one batch, taking turns.

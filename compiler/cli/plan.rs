@@ -1,11 +1,14 @@
 //! Command line in, decisions out: everything is checked once, before any work.
 
-use crate::args::{CompressArgs, DataArgs, DeviceArgs, GateArgs, RunArgs};
+use crate::{
+    args::{CompressArgs, DataArgs, DeviceArgs, GateArgs, RunArgs},
+    recover::RecoverPlan,
+};
 use compress_compiler::{
     error::{Error, Result},
     onnx::ReadOptions,
 };
-use compress_passes::{Options, quant::observe::Calibration, target::Target};
+use compress_passes::{Options, Training, WeightBits, prune::recover::By, quant::observe::Calibration, target::Target};
 use compress_runtime::{dataset::Preprocess, device::DeviceChoice, session::Backend};
 use regex::Regex;
 use std::{
@@ -18,7 +21,9 @@ pub struct CompressPlan {
     pub model: PathBuf,
     pub output: PathBuf,
     pub options: Options,
-    pub calibration_samples: usize,
+    pub training: RecoverPlan,
+    /// Samples to calibrate on, if the user said how many.
+    pub calibration_samples: Option<usize>,
     pub data: DataPlan,
     pub gates: GateArgs,
     pub run: RunPlan,
@@ -29,6 +34,8 @@ pub struct CompressPlan {
     pub force: bool,
     pub dry_run: bool,
     pub bisect: bool,
+    /// Whether each layer is pruned alone first, to show what that does.
+    pub sensitivity: bool,
     pub stop_after: Option<String>,
     pub dump_ir: Option<PathBuf>,
     /// The flags that shape the output, for the recipe.
@@ -68,9 +75,20 @@ impl CompressPlan {
         if same_file(&model, &output) {
             return Err(Error::usage("the output is the input").in_file(&output).help("give another name with -o"));
         }
-        if a.prune_ends && a.prune.is_none() {
-            return Err(Error::usage("--prune-ends needs --prune"));
+        let prunes = a.prune.is_some() || a.prune_pattern.is_some();
+        let (each_layer, by) = (a.prune_budget == "layer", a.prune_by.as_deref());
+        for (flag, given) in [("--prune-by", by.is_some()), ("--prune-budget", each_layer)] {
+            if given && !prunes {
+                return Err(Error::usage(format!("{flag} needs --prune or --prune-pattern")));
+            }
         }
+        if a.prune_ends && !prunes && !a.sensitivity {
+            return Err(Error::usage("--prune-ends needs --prune, --prune-pattern or --sensitivity"));
+        }
+        if a.sensitivity && a.data.data.is_none() {
+            return Err(Error::usage("--sensitivity needs --data"));
+        }
+        let reconstruct = prunes && by != Some("magnitude");
         if let Some(stop) = &a.stop_after
             && !compress_passes::STAGES.iter().any(|s| s.name == stop)
         {
@@ -83,19 +101,47 @@ impl CompressPlan {
             .map(|r| Regex::new(r).map_err(|e| Error::usage(format!("--exclude {r}: {e}"))))
             .collect::<Result<_>>()?;
         let calibration: Calibration = a.calibration.parse()?;
+        let (int8, trains) = (a.int8 || a.qat, a.epochs != Some(0) && a.data.data.is_some());
+        if a.qat && !trains {
+            return Err(Error::usage("--qat trains: it needs --data, and --epochs other than 0"));
+        }
+        match by {
+            Some("taylor") if !trains => {
+                return Err(Error::usage(
+                    "--prune-by taylor is for training: it needs --data, and --epochs other than 0",
+                ));
+            }
+            _ => {}
+        }
+        if a.weight_bits == "4" && !int8 {
+            return Err(Error::usage("--weight-bits needs --int8 or --qat"));
+        }
+        if !(a.qat || prunes) && (a.epochs.is_some() || a.lr.is_some() || a.teacher.is_some()) {
+            return Err(Error::usage("--epochs, --lr and --teacher are for training, which --prune and --qat do"));
+        }
         let target: Target = a.target.parse()?;
         let mut flags: Vec<String> = vec![];
         if let Some(f) = a.prune {
             flags.push(format!("--prune {f}"));
         }
+        flags.extend(a.prune_pattern.map(|p| format!("--prune-pattern {p}")));
+        flags.extend(a.prune_by.iter().map(|s| format!("--prune-by {s}")));
+        flags.extend(each_layer.then(|| "--prune-budget layer".into()));
         if a.prune_ends {
             flags.push("--prune-ends".into());
         }
-        if a.int8 {
-            flags.push("--int8".into());
-            flags.push(format!("--calibration {}", a.calibration));
-            flags.push(format!("--calibration-samples {}", a.calibration_samples));
+        flags.extend(a.epochs.map(|n| format!("--epochs {n}")));
+        flags.extend(a.lr.map(|v| format!("--lr {v}")));
+        flags.extend(a.teacher.iter().map(|p| format!("--teacher {}", p.display())));
+        if a.qat {
+            flags.push("--qat".into());
         }
+        if int8 {
+            flags.push("--int8".into());
+            flags.extend((a.weight_bits == "4").then(|| "--weight-bits 4".into()));
+            flags.push(format!("--calibration {}", a.calibration));
+        }
+        flags.extend(a.calibration_samples.map(|n| format!("--calibration-samples {n}")));
         if target != Target::Portable {
             flags.push(format!("--target {}", a.target));
         }
@@ -111,11 +157,26 @@ impl CompressPlan {
         let plan = Self {
             options: Options {
                 prune: a.prune,
+                pattern: a.prune_pattern,
+                each_layer,
+                reconstruct,
                 prune_ends: a.prune_ends,
-                int8: a.int8.then_some(calibration),
+                training: (trains && prunes && !a.bisect).then(|| Training {
+                    by: match by {
+                        Some("magnitude") => By::Magnitude,
+                        Some("taylor") => By::Taylor,
+                        _ => By::Solved,
+                    },
+                    must: a.epochs.is_some(),
+                }),
+                int8: int8.then_some(calibration),
+                weight_bits: if a.weight_bits == "4" { WeightBits::Four } else { WeightBits::Eight },
+                // A search for a wrong change trains nothing.
+                qat: a.qat && !a.bisect,
                 exclude,
                 target,
             },
+            training: RecoverPlan { epochs: a.epochs, rate: a.lr, teacher: a.teacher },
             calibration_samples: a.calibration_samples,
             data: DataPlan::new(a.data)?,
             gates: a.gates,
@@ -126,6 +187,7 @@ impl CompressPlan {
             force: a.force,
             dry_run: a.dry_run,
             bisect: a.bisect,
+            sensitivity: a.sensitivity,
             stop_after: a.stop_after,
             dump_ir: a.dump_ir,
             flags,
@@ -162,6 +224,11 @@ impl CompressPlan {
         }
         writable(folder)?;
         self.run.report.iter().chain(&self.dump_ir).try_for_each(|folder| made(folder))
+    }
+
+    /// Whether inputs are made up on which something is decided.
+    pub fn makes_inputs(&self) -> bool {
+        self.data.data.is_none() && (self.options.int8.is_some() || self.options.reconstruct)
     }
 
     /// Where the report goes.
@@ -217,10 +284,24 @@ impl BackendPlan {
     /// Device when it is not there; usage for an engine that is not.
     pub fn open(&self) -> Result<Backend> {
         if let Some(n) = self.threads {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(n).build_global();
-            pool.map_err(|e| Error::limit(format!("{n} threads could not be started: {e}")))?;
+            Self::start(rayon::ThreadPoolBuilder::new().num_threads(n))?;
         }
         Backend::open(self.device, &self.engine)
+    }
+
+    /// The same, this thread being one of those: for work of many short steps, which are not to be handed over
+    /// to others.
+    ///
+    /// # Errors
+    /// Those of [`BackendPlan::open`].
+    pub fn open_among(&self) -> Result<Backend> {
+        let threads = rayon::ThreadPoolBuilder::new().num_threads(self.threads.unwrap_or(0));
+        Self::start(threads.use_current_thread())?;
+        Backend::open(self.device, &self.engine)
+    }
+
+    fn start(threads: rayon::ThreadPoolBuilder) -> Result<()> {
+        threads.build_global().map_err(|e| Error::limit(format!("the threads could not be started: {e}")))
     }
 }
 
@@ -254,7 +335,7 @@ pub fn made(folder: &Path) -> Result<()> {
 fn writable(folder: &Path) -> Result<()> {
     // The kind alone: the message names a file that the user never heard of.
     let fail = |e: std::io::Error| Error::file(format!("cannot write here: {}", e.kind())).in_file(folder);
-    tempfile::Builder::new().prefix(".compress-").tempfile_in(folder).map(drop).map_err(fail)
+    tempfile::tempfile_in(folder).map(drop).map_err(fail)
 }
 
 /// The largest `--batch`: more than any timing needs.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::{
     fmt::Write as _,
     io::{IsTerminal, Write as _},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// Prints to stdout. A reader that went away (`| head`) is no error.
@@ -43,6 +43,15 @@ impl Progress {
         }
         bar.set_message(what.to_string());
         Self { what: what.into(), bar, start: Instant::now(), plain: !quiet && !terminal }
+    }
+
+    /// A line beside the bar.
+    pub fn say(&self, line: &str) {
+        if self.plain {
+            eprintln!("{line}");
+        } else {
+            self.bar.println(line);
+        }
     }
 
     /// Counts `n` more units.
@@ -126,6 +135,16 @@ pub fn count(n: u64) -> String {
     }
 }
 
-fn percent(share: f64) -> String {
+/// A time for people.
+pub fn duration(d: Duration) -> String {
+    match d.as_secs() {
+        s if s >= 5400 => format!("{:.1} h", s as f64 / 3600.0),
+        s if s >= 90 => format!("{:.0} min", s as f64 / 60.0),
+        _ => format!("{:.0} s", d.as_secs_f64().max(1.0)),
+    }
+}
+
+/// A share for people.
+pub fn percent(share: f64) -> String {
     format!("{:.2}%", share * 100.0)
 }

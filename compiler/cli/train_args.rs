@@ -4,7 +4,10 @@ use crate::{args::count, plan};
 use clap::Args;
 use compress_compiler::error::{Error, Result};
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::{
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
 
 /// What a training job is: as flags, and as a recipe in TOML under the same names. Paths are those of the command
 /// line also there.
@@ -20,7 +23,7 @@ pub struct TrainArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<PathBuf>,
     /// Data to train on: .npz, .npy, IDX, a folder of pictures, or ONNX test_data_set folders. A fifth of it is held
-    /// out to score the model unless --eval is given.
+    /// out to score the model unless --eval is given. Inputs that have a default in the model keep it.
     #[arg(long, value_name = "PATH")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<PathBuf>,
@@ -120,11 +123,21 @@ pub struct TrainArgs {
     #[arg(long)]
     #[serde(skip_serializing_if = "is_false")]
     pub from_nothing: bool,
-    /// Compute cheap operators that Burn runs again in the backward pass, instead of keeping what they made. Those with
-    /// kernels of ours keep it: convolutional networks on a CPU take no less memory.
+    /// Compute cheap operators (normalisation, activations, sums) again in the backward pass, instead of keeping what
+    /// they made: less memory, more time, the same result.
     #[arg(long)]
     #[serde(skip_serializing_if = "is_false")]
     pub recompute: bool,
+    /// In which width convolutions and products compute: f32, bf16 or f16. Weights, statistics and the loss stay in
+    /// f32; f16 scales the loss. It does not pay on a CPU [default: f32].
+    #[arg(long, value_name = "TYPE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub precision: Option<String>,
+    /// Parts of each batch that are trained on side by side, on threads of their own: faster for small models on a CPU.
+    /// Each part normalises by its own statistics [default: 1].
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = count(4096))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<usize>,
     /// End after this time, e.g. 90s, 30m, 8h.
     #[arg(long, value_name = "TIME")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -182,7 +195,7 @@ fn batch(s: &str) -> Result<Batch, &'static str> {
         "auto" => Ok(Batch::Auto(Auto::Auto)),
         _ => match s.parse() {
             Ok(n) if (1..=plan::MAX_BATCH as usize).contains(&n) => Ok(Batch::Fixed(n)),
-            _ => Err("not a number of samples, nor auto"),
+            _ => Err("not a number of samples from 1 to 65536, nor auto"),
         },
     }
 }
@@ -208,8 +221,10 @@ impl Recipe {
     /// # Errors
     /// File when it can't be read; usage when it says what no flag says.
     pub fn read(path: &Path) -> Result<Self> {
-        let text =
-            std::fs::read_to_string(path).map_err(|e| Error::file(format!("cannot be read: {e}")).in_file(path))?;
+        let text = std::fs::read_to_string(path).map_err(|e| match e.kind() {
+            ErrorKind::InvalidData => Error::usage("is no recipe, which is a text").in_file(path),
+            _ => Error::file(format!("cannot be read: {e}")).in_file(path),
+        })?;
         let recipe: Self = toml::from_str(&text).map_err(|e| {
             Error::usage(e.to_string().trim_end().to_string())
                 .in_file(path)
@@ -261,6 +276,7 @@ impl TrainArgs {
             ("patience", self.patience),
             ("workers", self.workers),
             ("threads", self.threads),
+            ("replicas", self.replicas),
             ("batch", if let Some(Batch::Fixed(n)) = self.batch { Some(n) } else { None }),
         ];
         let wrong = |name: &str, what: &str| Err(Error::usage(format!("{name}: {what}")));

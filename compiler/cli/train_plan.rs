@@ -6,12 +6,15 @@ use crate::{
     train_args::{Batch, Recipe, TrainArgs},
 };
 use compress_compiler::error::{Error, Result};
-use compress_runtime::train::{
-    augment::Augment,
-    job::JobOptions,
-    loss::LossOptions,
-    optimiser::{Method, OptimiserOptions},
-    schedule::Schedule,
+use compress_runtime::{
+    burn::precision::Precision,
+    train::{
+        augment::Augment,
+        job::JobOptions,
+        loss::LossOptions,
+        optimiser::{Method, OptimiserOptions},
+        schedule::Schedule,
+    },
 };
 use regex::Regex;
 use std::{path::PathBuf, time::Duration};
@@ -32,6 +35,8 @@ pub struct TrainPlan {
     pub matched: Vec<(String, String)>,
     pub from_nothing: bool,
     pub recompute: bool,
+    pub precision: Precision,
+    pub replicas: usize,
     pub on: BackendPlan,
     /// All but the loss.
     pub job: JobOptions,
@@ -57,6 +62,11 @@ const CLIP: f64 = 5.0;
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 /// The most threads that prepare samples unless told otherwise: each holds a batch.
 const WORKERS: usize = 8;
+
+/// Threads that prepare samples unless told otherwise, beside so many that compute.
+pub fn workers(threads: usize) -> usize {
+    threads.min(WORKERS)
+}
 
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
@@ -101,11 +111,13 @@ impl TrainPlan {
             folder: a.checkpoint.unwrap_or_else(|| output.with_extension("job")),
             augment: a.augment.as_deref().map_or(Ok(Augment::default()), str::parse)?,
             batch: a.batch.unwrap_or(Batch::Fixed(BATCH)),
-            workers: a.workers.unwrap_or_else(|| a.threads.unwrap_or_else(cores).min(WORKERS)),
+            workers: a.workers.unwrap_or_else(|| workers(a.threads.unwrap_or_else(cores))),
             freeze: a.freeze.iter().map(regex).collect::<Result<_>>()?,
             matched: a.matched.iter().map(pair).collect::<Result<_>>()?,
             from_nothing: a.from_nothing,
             recompute: a.recompute,
+            precision: a.precision.as_deref().map_or(Ok(Precision::default()), str::parse)?,
+            replicas: a.replicas.unwrap_or(1),
             on: BackendPlan::of(a.device.as_deref().unwrap_or("auto"), "auto", a.threads)?,
             job: JobOptions {
                 epochs: a.epochs.unwrap_or(EPOCHS) as u64,
@@ -151,13 +163,14 @@ impl TrainPlan {
     /// Usage when there is nothing to learn from.
     pub fn loss(&self, classes: bool, labelled: bool) -> Result<LossOptions> {
         let (asked, taught) = (&self.loss, self.teacher.is_some());
-        let default = |wanted: bool, v: f64| if wanted { v } else { 0.0 };
+        let usual = LossOptions::usual(classes, labelled, taught);
+        let or = |asked: Option<f64>, usual: f32| asked.map_or(usual, |v| v as f32);
         let loss = LossOptions {
-            labels: asked.labels.unwrap_or(default(labelled && classes, if taught { 0.1 } else { 1.0 })) as f32,
+            labels: or(asked.labels, usual.labels),
             smoothing: asked.smoothing as f32,
-            distill: asked.distill.unwrap_or(default(taught && classes, 0.9)) as f32,
+            distill: or(asked.distill, usual.distill),
             temperature: asked.temperature as f32,
-            mse: asked.mse.unwrap_or(default(taught && !classes, 1.0)) as f32,
+            mse: or(asked.mse, usual.mse),
             features: asked.features as f32,
         };
         if loss.labels > 0.0 && !labelled {

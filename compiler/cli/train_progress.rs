@@ -99,6 +99,9 @@ impl Watcher for Follower {
                 "step": p.step, "epoch": p.epoch, "batch": p.batch, "loss": p.loss, "rate": p.rate, "norm": p.norm,
                 "samples_per_second": p.samples_per_second,
             });
+            if let Some(scale) = p.scale {
+                record["scale"] = json!(scale);
+            }
             for (name, v) in &p.parts {
                 record[format!("loss_{name}")] = json!(v);
                 self.events.scalar(&format!("loss/{name}"), p.step, *v)?;

@@ -372,6 +372,12 @@ impl Graph {
         *self.output_counts.entry(port).or_default() += 1;
     }
 
+    /// Takes all graph outputs away, to give it others.
+    pub fn remove_outputs(&mut self) {
+        self.outputs.clear();
+        self.output_counts.clear();
+    }
+
     /// Makes every reader of `old` but those in `except`, and every graph output on it, take
     /// `new` instead.
     pub fn redirect(&mut self, old: Port, new: Port, except: &[NodeId]) {

@@ -3,7 +3,7 @@
 use crate::{
     error::{Error, Kind, Result},
     graph::Graph,
-    node::Port,
+    node::{NodeId, Port},
     op::Op,
     tensor::Tensor,
     value::Fact,
@@ -25,7 +25,7 @@ pub trait Evaluator {
     fn eval(&self, op: &Op, inputs: &[Option<Tensor>]) -> Result<Vec<Tensor>>;
 }
 
-/// Runs a graph over calibration data: what quantisation asks of the runtime.
+/// Runs a graph over calibration data: what quantisation and pruning ask of the runtime.
 pub trait Calibrator {
     /// Feeds every calibration batch through `graph` and hands each value in `watch`, by its
     /// place in that list, to `sink`: in any order, and by several threads at once. Streams: each
@@ -39,6 +39,86 @@ pub trait Calibrator {
         watch: &[Port],
         sink: &(dyn Fn(usize, &[f32]) -> Result<()> + Sync),
     ) -> Result<()>;
+
+    /// Feeds every calibration batch to each of `graphs`, which have the same inputs, and hands their outputs, graph by
+    /// graph, to `sink`: one batch after the other, in order.
+    ///
+    /// # Errors
+    /// Whatever running or reading the data can raise.
+    fn run(&self, graphs: &[&Verified], sink: &mut dyn FnMut(&[Vec<Tensor>]) -> Result<()>) -> Result<()>;
+
+    /// How many samples these are.
+    fn samples(&self) -> usize;
+}
+
+/// Trains the weights of a graph on data: what pruning with recovery and quantisation-aware training
+/// ask of the runtime.
+pub trait Trainer {
+    /// Trains `graph` to answer as the model did before it was compressed.
+    ///
+    /// # Errors
+    /// Whatever running, reading the data and writing can raise; interrupted.
+    fn train(&self, graph: &mut Graph, training: Training) -> Result<Trained>;
+}
+
+/// What a training has to keep, and what it changes besides weights.
+pub struct Training<'a> {
+    /// What it is for, in a word or two, as progress shows it.
+    pub name: &'static str,
+    /// The constants whose zeros stay.
+    pub masked: Vec<NodeId>,
+    /// Makes more of their elements zero as the training goes on.
+    pub masking: Option<Masking<'a>>,
+    /// Whether the scales of QuantizeLinear are learnt too (LSQ, Esser et al. 2020).
+    pub scales: bool,
+    /// Makes of a copy of the graph what will run: that is what is scored.
+    pub deploy: &'a dyn Fn(&mut Graph) -> Result<()>,
+}
+
+/// Given how much of the time for it is over, from 0 to 1, and the weights: which elements of each stay.
+pub type Choose<'a> = dyn FnMut(f64, &[Weight]) -> Result<Vec<Vec<bool>>> + 'a;
+
+/// Chooses masks while weights are trained (gradual pruning, Zhu and Gupta 2018).
+pub struct Masking<'a> {
+    /// How.
+    pub choose: Box<Choose<'a>>,
+    /// Whether it looks at what the loss feels.
+    pub felt: bool,
+}
+
+/// A weight in training.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Weight {
+    /// The constant.
+    pub node: NodeId,
+    /// Its elements.
+    pub values: Vec<f32>,
+    /// How much the loss feels each element: a running mean of |gradient * element| (Molchanov et al. 2017). Empty
+    /// unless asked for.
+    pub felt: Vec<f32>,
+}
+
+/// What a training did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Trained {
+    /// What it was for.
+    pub name: &'static str,
+    /// Epochs that were planned.
+    pub epochs: u64,
+    /// Samples of an epoch.
+    pub samples: usize,
+    /// Steps that were done.
+    pub steps: u64,
+    /// Wall time.
+    pub seconds: f64,
+    /// What it was scored by on what was held out: `top1`, `agreement` or `sqnr`.
+    pub metric: &'static str,
+    /// The score before the first step.
+    pub before: f64,
+    /// The best score with all masks in place.
+    pub after: f64,
+    /// Why it ended, in words.
+    pub ended: &'static str,
 }
 
 /// What a pass is given besides the graph.
@@ -47,6 +127,8 @@ pub struct Context<'a> {
     pub evaluator: &'a dyn Evaluator,
     /// Runs the graph over calibration data, where there is any.
     pub calibrator: Option<&'a dyn Calibrator>,
+    /// Trains the graph, where that was asked for.
+    pub trainer: Option<&'a dyn Trainer>,
     /// Whether the user asked to stop; long passes look now and then.
     pub stopped: &'a dyn Fn() -> bool,
     /// Counts the changes, and says when there were enough.
@@ -95,7 +177,7 @@ impl Edits {
 impl<'a> Context<'a> {
     /// A context with an evaluator only, and nobody to stop it.
     pub fn new(evaluator: &'a dyn Evaluator) -> Self {
-        Self { evaluator, calibrator: None, stopped: &|| false, edits: Edits::default() }
+        Self { evaluator, calibrator: None, trainer: None, stopped: &|| false, edits: Edits::default() }
     }
 
     /// # Errors
@@ -125,6 +207,8 @@ pub struct Outcome {
     pub skipped: Vec<Skipped>,
     /// Sentences for the user that are not tied to one node.
     pub warnings: Vec<String>,
+    /// Trainings that were part of it.
+    pub trained: Vec<Trained>,
 }
 
 impl Outcome {
@@ -133,6 +217,7 @@ impl Outcome {
         self.edits += other.edits;
         self.skipped.extend(other.skipped);
         self.warnings.extend(other.warnings);
+        self.trained.extend(other.trained);
     }
 }
 
@@ -164,6 +249,9 @@ pub struct PassReport {
     pub edits: usize,
     /// What it left alone.
     pub skipped: Vec<Skipped>,
+    /// Trainings that were part of it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub trained: Vec<Trained>,
 }
 
 /// The passes to run, in order.
@@ -204,6 +292,7 @@ impl Pipeline {
                 seconds: start.elapsed().as_secs_f64(),
                 edits: done.edits,
                 skipped: done.skipped,
+                trained: done.trained,
             };
             tracing::debug!(pass = report.name, edits = report.edits, seconds = report.seconds);
             after(&report, graph)?;
@@ -251,7 +340,7 @@ fn contradiction(original: &Graph, after: &Graph) -> Option<Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{node::NodeId, text};
+    use crate::text;
 
     struct NoEvaluator;
 

@@ -14,6 +14,9 @@ pub struct Report {
     pub output: Option<FileFacts>,
     /// What each pass did, in order.
     pub passes: Vec<PassReport>,
+    /// How much the outputs change when one layer alone is pruned, where that was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sensitivity: Vec<Sensitivity>,
     /// What the change cost, measured.
     pub accuracy: Option<Accuracy>,
     /// What the change gained on our runtime, measured.
@@ -116,10 +119,81 @@ pub struct LayerFacts {
     pub precision: String,
     /// The share of its weights that are zero.
     pub sparsity: f64,
+    /// Bytes of its weights that are not zero.
+    pub live_bytes: usize,
+    /// Bytes of those that are: the file has them all the same.
+    pub dead_bytes: usize,
+    /// Whether our runtime left its zeros out, and so was faster for them; absent where it did not run the layer.
+    pub skips_zeros: Option<bool>,
     /// How far its output is from the original's, where that has the same value.
     pub sqnr_db: Option<f64>,
     /// Multiply-accumulates of one sample.
     pub macs: u64,
+}
+
+/// What pruning one layer alone does to the outputs.
+#[derive(Debug, Clone, Serialize)]
+pub struct Sensitivity {
+    /// The layer, or the first of those that share the weight.
+    pub node: String,
+    /// Elements of its weight.
+    pub weights: usize,
+    /// What happens as more of them go.
+    pub pruned: Vec<PrunedAlone>,
+}
+
+/// A layer with a fraction of its weights zero, all others as they were.
+#[derive(Debug, Clone, Serialize)]
+pub struct PrunedAlone {
+    /// The fraction, of the smallest magnitude.
+    pub fraction: f64,
+    /// The accuracy of the model, with labels.
+    pub accuracy: Option<f64>,
+    /// The share of samples on which it has the same argmax as before.
+    pub agreement: Option<f64>,
+    /// Signal to noise of its outputs, in decibels; absent when they are equal.
+    pub sqnr_db: Option<f64>,
+}
+
+/// The report of `--sweep`: what each fraction cost and gained.
+#[derive(Debug, Clone, Serialize)]
+pub struct SweepReport {
+    /// The version of this layout.
+    pub schema: u32,
+    /// The model that came in.
+    pub input: FileFacts,
+    /// As in a report of one model.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sensitivity: Vec<Sensitivity>,
+    /// The models that went out, by rising fraction.
+    pub sweep: Vec<SweepPoint>,
+    /// The plot of the figures, an SVG; absent where there was nothing to plot.
+    pub plot: Option<String>,
+    /// Sentences that are in the report of each.
+    pub warnings: Vec<String>,
+    /// What is needed to run it again.
+    pub recipe: Recipe,
+}
+
+/// One model of a sweep.
+#[derive(Debug, Clone, Serialize)]
+pub struct SweepPoint {
+    /// The fraction that was asked for.
+    pub fraction: f64,
+    /// The share of all parameters that is zero.
+    pub sparsity: f64,
+    /// The file.
+    pub output: FileFacts,
+    /// Its own report.
+    pub report: String,
+    /// What the change cost, measured.
+    pub accuracy: Option<Accuracy>,
+    /// What the change gained on our runtime, measured.
+    pub speed: Option<Speed>,
+    /// The gates that were asked for.
+    pub gates: Vec<Gate>,
+    /// Whether it passed all of them.
+    pub passed: bool,
 }
 
 /// A gate and what became of it.

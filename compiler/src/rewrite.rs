@@ -255,5 +255,5 @@ pub fn rewrite(graph: &mut Graph, rules: &[Box<dyn Rule>], cx: &Context) -> Resu
         .filter(|(_, n, name, _)| graph.contains(*n) && graph.node(*n).display_name() == name)
         .map(|(i, _, node, reason)| Skipped { rule: rules[i].name().into(), node, reason })
         .collect();
-    Ok(Outcome { edits, skipped, warnings: vec![] })
+    Ok(Outcome { edits, skipped, ..Outcome::default() })
 }

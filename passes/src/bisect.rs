@@ -64,6 +64,7 @@ pub fn bisect(
             let cx = Context {
                 evaluator: cx.evaluator,
                 calibrator: cx.calibrator,
+                trainer: cx.trainer,
                 stopped: cx.stopped,
                 edits: Edits::up_to(limit),
             };

@@ -18,7 +18,12 @@ use compress_compiler::{
     graph::Graph,
     pass::{Context, Outcome, Pass, Pipeline},
 };
-use prune::unstructured::Prune;
+use prune::{
+    mask::{Pattern, Scope},
+    reconstruct::Budget,
+    recover::{By, Recover},
+    unstructured::Prune,
+};
 use quant::{observe::Calibration, ptq::Int8};
 use regex::Regex;
 use target::Target;
@@ -28,14 +33,58 @@ use target::Target;
 pub struct Options {
     /// The fraction of the weights to zero.
     pub prune: Option<f64>,
+    /// The zeros of every group of weights.
+    pub pattern: Option<Pattern>,
+    /// Whether every layer loses the same fraction of its weights, rather than all together.
+    pub each_layer: bool,
+    /// Whether what calibration data shows of the layers decides which weights go and what the others become, rather
+    /// than their magnitude.
+    pub reconstruct: bool,
     /// Whether the first and last layers are pruned too.
     pub prune_ends: bool,
+    /// How the model is trained to win accuracy back, if it is.
+    pub training: Option<Training>,
     /// Quantise to INT8, with activation ranges chosen so.
     pub int8: Option<Calibration>,
+    /// Bits of a quantised weight: 8 or 4.
+    pub weight_bits: WeightBits,
+    /// Train the quantised model (quantisation-aware training).
+    pub qat: bool,
     /// Layers to leave alone.
     pub exclude: Vec<Regex>,
     /// What the result has to run on.
     pub target: Target,
+}
+
+/// How a model is trained to win accuracy back.
+#[derive(Debug, Clone, Copy)]
+pub struct Training {
+    /// What decides which weights go.
+    pub by: By,
+    /// Whether a model that can't be trained is an error.
+    pub must: bool,
+}
+
+/// The type of a quantised weight, which is kept in 8 bits whatever it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WeightBits {
+    /// From -7 to 7.
+    Four,
+    /// From -127 to 127.
+    #[default]
+    Eight,
+}
+
+impl Options {
+    /// Which weights may be pruned.
+    pub fn scope(&self) -> Scope {
+        Scope { exclude: self.exclude.clone(), ends: self.prune_ends }
+    }
+
+    fn budget(&self) -> Option<Budget> {
+        let of = if self.each_layer { Budget::Layers } else { Budget::Fraction };
+        self.pattern.map(Budget::Pattern).or(self.prune.map(of))
+    }
 }
 
 /// A step of the pipeline: its place, its name, and when it runs.
@@ -79,16 +128,29 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "prune",
-        does: "zero the smallest weights of all layers together (--prune)",
+        does: "zero weights and, with --data, solve for the others so that layers answer as before (--prune)",
+        make: |o| match o.training {
+            Some(Training { by: By::Solved, .. }) | None => {
+                Some(Box::new(Prune { budget: o.budget()?, scope: o.scope(), reconstruct: o.reconstruct }))
+            }
+            Some(_) => None,
+        },
+    },
+    Stage {
+        name: "recover",
+        does: "train what stays to answer as the model did, or prune little by little meanwhile (--prune with --data)",
         make: |o| {
-            let (fraction, exclude) = (o.prune?, o.exclude.clone());
-            Some(Box::new(Prune { fraction, exclude, ends: o.prune_ends }))
+            let Training { by, must } = o.training?;
+            Some(Box::new(Recover { budget: o.budget()?, scope: o.scope(), by, must }))
         },
     },
     Stage {
         name: "int8",
         does: "quantise activations to U8, weights to S8 per channel, biases to INT32, as QDQ (--int8)",
-        make: |o| Some(Box::new(Int8 { calibration: o.int8?, exclude: o.exclude.clone() })),
+        make: |o| {
+            let (calibration, exclude) = (o.int8?, o.exclude.clone());
+            Some(Box::new(Int8 { calibration, exclude, weights: o.weight_bits, train: o.qat }))
+        },
     },
 ];
 

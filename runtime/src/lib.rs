@@ -45,4 +45,5 @@ pub mod device;
 pub mod memory;
 pub mod metrics;
 pub mod session;
+mod settings;
 pub mod train;

@@ -7,12 +7,10 @@ use compress_compiler::{
     tensor::Tensor,
 };
 
-/// Rows of scores, one a sample: `[N, C]`, or with more axes of size 1 behind.
+/// The length of rows of scores, one row a sample: `[N, C]`, or with more axes of size 1.
 fn rows(t: &Tensor) -> Option<usize> {
-    match t.shape() {
-        [_, c, rest @ ..] if rest.iter().all(|n| *n == 1) => Some(*c),
-        _ => None,
-    }
+    let (_, rest) = t.shape().split_first()?;
+    (!rest.is_empty() && rest.iter().filter(|n| **n != 1).count() <= 1).then(|| rest.iter().product())
 }
 
 /// The place of the largest score; NaN never is, and a row of nothing else has none.
@@ -133,7 +131,7 @@ impl Comparison {
                 "the new model's outputs have NaN or infinite values where the original's have none",
             ));
         }
-        let scores = |t: &Tensor| t.dtype().is_float() && matches!(*t.shape(), [n, c] if n == samples && c > 1);
+        let scores = |t: &Tensor| t.dtype().is_float() && t.shape().first() == Some(&samples) && rows(t) > Some(1);
         let Some(i) = before.iter().position(scores) else { return Ok(()) };
         self.scored += samples;
         self.agreed += agreement(&before[i], &after[i]);

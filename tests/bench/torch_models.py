@@ -90,8 +90,9 @@ def idx(path):
     return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape(shape)
 
 
-def train(model, x, y, epochs, batch, rate, seed, decay=1e-2, warmup=0.05):
-    """AdamW, cosine with warm-up, clipped gradients: what `compress distill --epochs --batch --lr` does."""
+def train(model, x, y, epochs, batch, rate, seed, decay=1e-2, warmup=0.05, masks=()):
+    """AdamW, cosine with warm-up, clipped gradients: what `compress distill --epochs --batch --lr` does. `masks` are pairs of a
+    weight and which of its elements stay."""
     weights = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1]
     groups = [{"params": weights, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
@@ -111,6 +112,9 @@ def train(model, x, y, epochs, batch, rate, seed, decay=1e-2, warmup=0.05):
             F.cross_entropy(model(x[at]), y[at]).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 5.0)
             optimiser.step()
+            with torch.no_grad():
+                for weight, mask in masks:
+                    weight.mul_(mask)
             step += 1
     model.eval()
     return model

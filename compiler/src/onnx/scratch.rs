@@ -6,8 +6,9 @@ use rustix::{
     io::Errno,
 };
 use std::{
-    fs::File,
+    fs::{File, TryLockError},
     io::{ErrorKind, Write},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -17,8 +18,14 @@ use std::{
     time::Duration,
 };
 
+/// What a file is called that is not whole yet, or about to replace another: a program that is killed leaves it.
+const PREFIX: &str = ".compress-";
+const SUFFIX: &str = ".partial";
+
 /// A file without a name yet, in the folder where it is going to have one. Where the file
-/// system can, it really has none, and nothing is left of it however this program ends.
+/// system can, it really has none until it is whole. It is locked as long as a program lives that
+/// may give it its name; what is not was left by one that was killed, and goes when the next
+/// file in its folder is begun.
 pub(super) struct Scratch {
     folder: PathBuf,
     made: Made,
@@ -40,17 +47,25 @@ impl Scratch {
             Some(p) if !p.as_os_str().is_empty() => p.to_path_buf(),
             _ => PathBuf::from("."),
         };
+        sweep(&folder);
         // As for any new file, the kernel takes from the mode what the user's mask says.
         let mode = Mode::from_raw_mode(0o666);
         #[cfg(target_os = "linux")]
         if Path::new(DESCRIPTORS).exists()
             && let Ok(fd) = rustix::fs::openat(CWD, &folder, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, mode)
         {
-            return Ok(Self { folder, made: Made::Nameless(fd.into()), flush: None });
+            let file = File::from(fd);
+            hold(&file);
+            return Ok(Self { folder, made: Made::Nameless(file), flush: None });
         }
-        let named = tempfile::Builder::new().prefix(".compress-").make_in(&folder, |path| {
+        let named = partial(&folder, |path| {
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-            Ok(File::from(rustix::fs::openat(CWD, path, flags, mode)?))
+            let file = File::from(rustix::fs::openat(CWD, path, flags, mode)?);
+            match hold(&file) && file.metadata()?.nlink() > 0 {
+                true => Ok(file),
+                // Another program sweeps it away, as it was not locked at once: another name is tried.
+                false => Err(ErrorKind::AlreadyExists.into()),
+            }
         })?;
         Ok(Self { folder, made: Made::Named(named), flush: None })
     }
@@ -100,15 +115,41 @@ impl Scratch {
             Made::Nameless(file) => match link(&file, path) {
                 // A link replaces nothing, a rename does.
                 Err(Errno::EXIST) if overwrite => {
-                    let linked = tempfile::Builder::new()
-                        .prefix(".compress-")
-                        .make_in(&self.folder, |scratch| Ok(link(&file, scratch)?))?;
+                    let linked = partial(&self.folder, |scratch| Ok(link(&file, scratch)?))?;
                     linked.into_temp_path().persist(path).map_err(|e| e.error)?;
                 }
                 done => done?,
             },
         }
         File::open(&self.folder)?.sync_all()
+    }
+}
+
+/// A file of the name that tells what is not whole.
+fn partial<T>(
+    folder: &Path,
+    make: impl FnMut(&Path) -> std::io::Result<T>,
+) -> std::io::Result<tempfile::NamedTempFile<T>> {
+    tempfile::Builder::new().prefix(PREFIX).suffix(SUFFIX).make_in(folder, make)
+}
+
+/// Locks a file until it is closed; false when another has it locked. Where the file system has no locks, nothing is
+/// ever swept.
+fn hold(file: &File) -> bool {
+    !matches!(file.try_lock(), Err(TryLockError::WouldBlock))
+}
+
+/// Deletes what programs left that were killed: nobody has it locked. What can't be deleted stays.
+fn sweep(folder: &Path) {
+    let partial = |name: &str| name.starts_with(PREFIX) && name.ends_with(SUFFIX);
+    for entry in folder.read_dir().into_iter().flatten().flatten() {
+        if entry.file_name().to_str().is_some_and(partial)
+            && entry.file_type().is_ok_and(|t| t.is_file())
+            && let Ok(file) = File::open(entry.path())
+            && file.try_lock().is_ok()
+        {
+            let _ = std::fs::remove_file(entry.path());
+        }
     }
 }
 
@@ -200,5 +241,46 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
         drop(Scratch::beside(&path).unwrap());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+    #[test]
+    fn what_a_killed_program_left_goes_and_what_a_living_one_makes_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for name in [".compress-a1B2c3.partial", ".compress-config", "a.partial"] {
+            std::fs::write(path(name), b"half").unwrap();
+        }
+        std::fs::create_dir(path(".compress-folder.partial")).unwrap();
+        // As another process would hold it: the lock belongs to the open file, not to the process.
+        let living = partial(folder.path(), |path| {
+            let file = File::create_new(path)?;
+            hold(&file);
+            Ok(file)
+        })
+        .unwrap();
+        write_atomic(&path("new"), b"whole", false).unwrap();
+        let mut left: Vec<String> = std::fs::read_dir(folder.path())
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .filter(|name| !living.path().ends_with(name))
+            .collect();
+        left.sort();
+        assert_eq!(left, [".compress-config", ".compress-folder.partial", "a.partial", "new"]);
+        assert!(living.path().exists());
+    }
+
+    #[test]
+    fn a_nameless_file_is_locked_before_it_has_a_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let scratch = Scratch::beside(&folder.path().join("a")).unwrap();
+        let name = folder.path().join(".compress-a1B2c3.partial");
+        match &scratch.made {
+            Made::Nameless(file) => link(file, &name).unwrap(),
+            Made::Named(named) => std::fs::hard_link(named.path(), &name).unwrap(),
+        }
+        sweep(folder.path());
+        assert!(name.exists());
+        drop(scratch);
+        sweep(folder.path());
+        assert!(!name.exists());
     }
 }

@@ -1,26 +1,30 @@
-//! Unstructured pruning by global magnitude (Han et al., 2015): the smallest weights of all
-//! layers together become zero.
+//! Pruning without training: by magnitude (Han et al., 2015), or such that layers answer as before.
 
-use crate::layers::{Layer, ends, excluded, layers, obstacle};
+use super::{
+    choice::Choice,
+    mask::Scope,
+    reconstruct::{Budget, Done, reconstruct},
+};
 use compress_compiler::{
     error::Result,
     graph::Graph,
     node::NodeId,
-    pass::{Context, Outcome, Pass, Skipped},
+    pass::{Context, Outcome, Pass},
     tensor::Tensor,
 };
-use regex::Regex;
-use std::collections::BTreeSet;
 
-/// Zeroes a fraction of the weights of Conv, Gemm and MatMul; never biases or norms.
+/// Zeroes weights of Conv, Gemm and MatMul.
 pub struct Prune {
-    /// The fraction of the prunable weights, in `0..1`.
-    pub fraction: f64,
-    /// Layers to leave alone.
-    pub exclude: Vec<Regex>,
-    /// Whether the first and last layers are pruned too.
-    pub ends: bool,
+    /// How many.
+    pub budget: Budget,
+    /// Of which layers.
+    pub scope: Scope,
+    /// Whether calibration data decides which go and what the others become, or magnitude alone.
+    pub reconstruct: bool,
 }
+
+/// Layers that are named one by one; of more, only the extremes.
+const NAMED: usize = 8;
 
 impl Pass for Prune {
     fn name(&self) -> &'static str {
@@ -31,70 +35,90 @@ impl Pass for Prune {
         false
     }
 
-    fn run(&self, g: &mut Graph, _: &Context) -> Result<Outcome> {
-        let all = layers(g)?;
-        let guarded = if self.ends { Default::default() } else { ends(g, &all) };
-        let mut out = Outcome::default();
-        // A weight shared by several layers is one weight; it is left alone if any of them is.
-        let mut spared: BTreeSet<NodeId> = BTreeSet::new();
-        for l in &all {
-            let reason = match obstacle(g, l, &all) {
-                _ if excluded(g, l, &self.exclude) => "excluded by --exclude".into(),
-                Some(o) => o,
-                None if guarded.contains(&l.node) => "first or last layer; --prune-ends prunes it too".into(),
-                None => continue,
-            };
-            spared.insert(l.weight);
-            out.skipped.push(Skipped { rule: self.name().into(), node: g.node(l.node).display_name().into(), reason });
-        }
-        let weights: BTreeSet<NodeId> = all.iter().map(|l: &Layer| l.weight).filter(|w| !spared.contains(w)).collect();
+    fn run(&self, g: &mut Graph, cx: &Context) -> Result<Outcome> {
+        let choice = Choice::new(g, &self.scope, self.budget, self.name())?;
+        let mut out = Outcome { skipped: choice.skipped.clone(), ..Outcome::default() };
+        let weights = &choice.weights;
         if weights.is_empty() {
-            out.warnings.push("--prune found no weight it may touch; the report lists why".into());
+            out.warnings.push(format!("{} found no weight it may touch; the report lists why", self.flag()));
             return Ok(out);
         }
-        let magnitudes: Vec<f32> = weights.iter().flat_map(|w| floats(g, *w)).map(f32::abs).collect();
-        let count = magnitudes.len();
-        let mut left = (self.fraction * count as f64).round() as usize;
-        let threshold = match left.checked_sub(1) {
-            None => return Ok(out),
-            Some(k) => {
-                let mut m = magnitudes;
-                *m.select_nth_unstable_by(k, f32::total_cmp).1
+        let before: Vec<Vec<f32>> = weights.iter().map(|w| floats(g, *w)).collect();
+        let magnitudes = |(w, v): (&NodeId, &Vec<f32>)| (*w, v.iter().map(|v| v.abs()).collect());
+        let masks = choice.keep(weights.iter().zip(&before).map(magnitudes).collect(), 1.0);
+        let goes = before.iter().flatten().zip(masks.iter().flatten()).filter(|(v, keep)| **v != 0.0 && !**keep);
+        // What was pruned under training is not to be solved for once more; folding may have moved one or the other.
+        let pruned_already = goes.count() <= weights.len();
+        let how = match cx.calibrator.filter(|_| self.reconstruct && !pruned_already) {
+            Some(calibrator) => {
+                let done = reconstruct(g, weights, self.budget, calibrator, cx)?;
+                self.left_to_magnitude(g, &done, &mut out);
+                format!(
+                    ", those that change the outputs of their layers least on {} samples, and solved for the others",
+                    calibrator.samples()
+                )
+            }
+            None => {
+                zero(g, weights, &before, &masks);
+                let unable = self.reconstruct && !pruned_already;
+                if unable { ", the smallest, as the model can't be run here".into() } else { String::new() }
             }
         };
+        let after: Vec<Vec<f32>> = weights.iter().map(|w| floats(g, *w)).collect();
+        out.edits = before.iter().zip(&after).filter(|(a, b)| a != b).count();
         out.warnings.push(format!(
-            "--prune {} zeroed {left} of the {count} weights of {} layers; {} layers were left alone (see `passes` in the report)",
-            self.fraction,
+            "{} zeroed {} of the {} weights of {} layers{how}: {}; {} layers were left alone (see `passes` in the report)",
+            self.flag(),
+            after.iter().flatten().filter(|v| **v == 0.0).count(),
+            after.iter().map(Vec::len).sum::<usize>(),
             weights.len(),
+            shares(g, weights, &after),
             out.skipped.len()
         ));
-        // First what lies below the threshold, then equal values in order until the count is met.
-        let below: usize = weights.iter().flat_map(|w| floats(g, *w)).filter(|v| v.abs() < threshold).count();
-        left -= below;
-        for w in weights {
-            let mut values = floats(g, w);
-            for v in &mut values {
-                let zero = v.abs() < threshold || (v.abs() == threshold && left > 0);
-                if v.abs() == threshold && left > 0 {
-                    left -= 1;
-                }
-                if zero {
-                    *v = 0.0;
-                }
-            }
-            if values.iter().all(|v| *v == 0.0) {
-                out.warnings.push(format!(
-                    "--prune {} zeroes all of `{}`: the layer computes a constant now; --exclude it or prune less",
-                    self.fraction,
-                    g.value(w.into()).name
-                ));
-            }
-            let shape = g.constant(w.into()).map(|t| t.shape().to_vec()).unwrap_or_default();
-            g.set_constant(w, Tensor::f32(&shape, &values));
-            out.edits += 1;
-        }
         Ok(out)
     }
+}
+
+impl Prune {
+    fn flag(&self) -> String {
+        match self.budget {
+            Budget::Fraction(f) => format!("--prune {f}"),
+            Budget::Layers(f) => format!("--prune {f} --prune-budget layer"),
+            Budget::Pattern(p) => format!("--prune-pattern {p}"),
+        }
+    }
+
+    fn left_to_magnitude(&self, g: &Graph, done: &[Done], out: &mut Outcome) {
+        for d in done {
+            if let Some(reason) = &d.by_magnitude {
+                let name = &g.value(d.weight.into()).name;
+                out.warnings.push(format!("`{name}` was pruned by magnitude: {reason}"));
+            }
+        }
+    }
+}
+
+/// Leaves of each weight what its mask keeps.
+fn zero(g: &mut Graph, weights: &[NodeId], values: &[Vec<f32>], masks: &[Vec<bool>]) {
+    for ((w, values), keep) in weights.iter().zip(values).zip(masks) {
+        let pruned: Vec<f32> = values.iter().zip(keep).map(|(v, keep)| if *keep { *v } else { 0.0 }).collect();
+        if pruned != *values {
+            let shape = g.constant((*w).into()).map(|t| t.shape().to_vec()).unwrap_or_default();
+            g.set_constant(*w, Tensor::f32(&shape, &pruned));
+        }
+    }
+}
+
+/// The shares of zeros, in words.
+fn shares(g: &Graph, weights: &[NodeId], values: &[Vec<f32>]) -> String {
+    let share = |v: &Vec<f32>| 100.0 * v.iter().filter(|v| **v == 0.0).count() as f64 / v.len().max(1) as f64;
+    let each = weights.iter().zip(values).map(|(w, v)| (share(v), &g.value((*w).into()).name));
+    if weights.len() <= NAMED {
+        let named: Vec<String> = each.map(|(share, name)| format!("{name} {share:.1}%")).collect();
+        return named.join(", ");
+    }
+    let (least, most) = each.fold((f64::MAX, 0.0), |(least, most), (s, _)| (s.min(least), s.max(most)));
+    format!("from {least:.1}% to {most:.1}% of each")
 }
 
 fn floats(g: &Graph, constant: NodeId) -> Vec<f32> {

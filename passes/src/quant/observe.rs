@@ -78,16 +78,18 @@ fn counted(values: &[f32], power: i32) -> Vec<u32> {
     // count in steps of 1.
     const OFFSET: f32 = (3 * HALF) as f32;
     const DROPPED: u32 = f32::MANTISSA_DIGITS - 1 - (2 * HALF).ilog2();
-    // A value next to `2^power` would be rounded up to that.
-    const LAST: f32 = (4 * HALF) as f32 - 0.5;
     // `2^-128` itself is no f32 that `powi` finds.
     let scale = (HALF as f64 * 2f64.powi(-power)) as f32;
     let mut lanes = [[0u32; LANES]; 2 * HALF];
     let mut count = |values: &[f32]| {
         let mut bins = [0u32; BATCH];
         for (bin, v) in bins.iter_mut().zip(values) {
-            let at = v * scale + OFFSET;
-            *bin = if at < LAST { at } else { LAST }.to_bits() >> DROPPED;
+            let scaled = v * scale;
+            let at = scaled + OFFSET;
+            // Rounded up, to the next bin perhaps, into which a narrower histogram would not have put it; so would it be
+            // what became zero from below.
+            let up = (at - OFFSET > scaled) | ((scaled == 0.0) & (*v < 0.0));
+            *bin = (at.to_bits() - u32::from(up)) >> DROPPED;
         }
         for (i, bin) in bins[..values.len()].iter().enumerate() {
             lanes[*bin as usize % (2 * HALF)][i % LANES] += 1;
@@ -315,6 +317,19 @@ mod tests {
         o.seen().merge(&counted(&[0.5, -0.5], 0), 0);
         let bins: Vec<usize> = (0..2 * HALF).filter(|b| o.seen().bins[*b] > 0).collect();
         assert_eq!(bins, [HALF - HALF / 8, HALF + HALF / 8, HALF + HALF * 3 / 4]);
+    }
+
+    #[test]
+    fn a_value_is_in_the_same_bin_whatever_the_width_of_the_histogram() {
+        let below = |v: f32| f32::from_bits(v.to_bits() - 1);
+        let values = [0.0, -0.0, 1e-6, -1e-6, -1e-40, below(0.25), below(-0.25), 0.25, -0.25, below(0.5), 0.3];
+        for v in values {
+            let (narrow, wide) =
+                (observer(Calibration::Mse, &[&[v], &[3000.0]]), observer(Calibration::Mse, &[&[3000.0]]));
+            wide.seen().merge(&counted(&[v], 12), 12);
+            assert_eq!(narrow.seen().power, 12);
+            assert_eq!(narrow.seen().bins, wide.seen().bins, "{v}");
+        }
     }
 
     #[test]

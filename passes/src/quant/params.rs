@@ -20,38 +20,42 @@ impl Affine {
     }
 }
 
-/// A weight in S8, symmetric, one scale an output channel (Krishnamoorthi, 2018).
-pub(super) struct Quantized {
-    pub values: Tensor,
-    pub scales: Vec<f32>,
-}
-
-/// Quantises `weight` along `axis`. A channel's scale never falls below `floor` of it, which
-/// keeps the INT32 bias that shares it in range.
-pub(super) fn weight(weight: &[f32], shape: &[usize], axis: usize, floor: impl Fn(usize) -> f32) -> Quantized {
-    let channels = shape[axis];
-    let inner: usize = shape[axis + 1..].iter().product();
-    let channel = |i: usize| i / inner % channels;
-    let mut largest = vec![0f32; channels];
+/// The scales of a weight with symmetric codes up to `most`, one an output channel along `axis`
+/// (Krishnamoorthi, 2018). A channel's scale never falls below `floor` of it, which keeps the INT32
+/// bias that shares it in range.
+pub(super) fn weight_scales(
+    weight: &[f32],
+    shape: &[usize],
+    axis: usize,
+    most: i64,
+    floor: impl Fn(usize) -> f32,
+) -> Vec<f32> {
+    let channel = channels(shape, axis);
+    let mut largest = vec![0f32; shape[axis]];
     for (i, v) in weight.iter().enumerate() {
         let m = &mut largest[channel(i)];
         *m = m.max(v.abs());
     }
-    let scales: Vec<f32> = largest
-        .iter()
-        .enumerate()
-        .map(|(c, m)| match (m / 127.0).max(floor(c)) {
-            s if s.is_normal() => s,
-            // A channel of zeros without a bias: any scale is exact.
-            _ => 1.0,
-        })
-        .collect();
-    let values: Vec<i64> = weight
-        .iter()
-        .enumerate()
-        .map(|(i, v)| (v / scales[channel(i)]).round_ties_even().clamp(-127.0, 127.0) as i64)
-        .collect();
-    Quantized { values: Tensor::ints(DType::I8, shape, &values), scales }
+    let scale = |(c, m): (usize, &f32)| match (m / most as f32).max(floor(c)) {
+        s if s.is_normal() => s,
+        // A channel of zeros without a bias: any scale is exact.
+        _ => 1.0,
+    };
+    largest.iter().enumerate().map(scale).collect()
+}
+
+/// What QuantizeLinear makes of a weight under symmetric scales along `axis`, between the least and
+/// the largest code.
+pub(super) fn codes(weight: &[f32], shape: &[usize], axis: usize, scales: &[f32], (low, high): (i64, i64)) -> Vec<i64> {
+    let channel = channels(shape, axis);
+    let code = |(i, v): (usize, &f32)| (v / scales[channel(i)]).round_ties_even().clamp(low as f32, high as f32) as i64;
+    weight.iter().enumerate().map(code).collect()
+}
+
+/// The channel along `axis` of an element.
+fn channels(shape: &[usize], axis: usize) -> impl Fn(usize) -> usize {
+    let (count, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
+    move |i| i / inner % count
 }
 
 /// A bias in INT32 under the scales of the accumulator.
@@ -81,10 +85,15 @@ mod tests {
 
     #[test]
     fn channels_have_their_own_scale() {
-        let q = weight(&[1.27, -0.635, 0.0, 0.0, 254.0, 127.0], &[3, 2], 0, |_| 0.0);
-        assert_eq!(q.scales, [0.01, 1.0, 2.0]);
-        assert_eq!(q.values.as_i64().unwrap(), [127, -64, 0, 0, 127, 64]);
-        let q = weight(&[1.0, 2.0, 3.0, 4.0], &[2, 2], 1, |_| 0.0);
-        assert_eq!(q.values.as_i64().unwrap(), [42, 64, 127, 127]);
+        let weight = [1.27, -0.635, 0.0, 0.0, 254.0, 127.0];
+        let scales = weight_scales(&weight, &[3, 2], 0, 127, |_| 0.0);
+        assert_eq!(scales, [0.01, 1.0, 2.0]);
+        assert_eq!(codes(&weight, &[3, 2], 0, &scales, (-128, 127)), [127, -64, 0, 0, 127, 64]);
+        let weight = [1.0, 2.0, 3.0, 4.0];
+        let scales = weight_scales(&weight, &[2, 2], 1, 127, |_| 0.0);
+        assert_eq!(codes(&weight, &[2, 2], 1, &scales, (-128, 127)), [42, 64, 127, 127]);
+        let weight = [1.2, 2.0, -3.0, 4.0];
+        let scales = weight_scales(&weight, &[2, 2], 0, 7, |_| 0.0);
+        assert_eq!(codes(&weight, &[2, 2], 0, &scales, (-8, 7)), [4, 7, -5, 7]);
     }
 }

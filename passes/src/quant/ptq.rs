@@ -12,14 +12,17 @@ use super::{
     params::Affine,
     qdq,
 };
-use crate::layers::{Layer, excluded, layers, obstacle};
+use crate::{
+    WeightBits,
+    layers::{Layer, excluded, layers, obstacle},
+};
 use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
     node::{NodeId, Port},
     op::{Op, Operator, Quant},
     ops::unary::Unary,
-    pass::{Context, Outcome, Pass, Skipped},
+    pass::{Context, Outcome, Pass, Skipped, Training},
     tensor::DType,
     value::Fact,
     verify::verify,
@@ -27,12 +30,16 @@ use compress_compiler::{
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Static post-training quantisation: U8 activations, S8 weights per channel, INT32 biases.
+/// Static quantisation, after training or with it: U8 activations, S8 weights per channel, INT32 biases.
 pub struct Int8 {
     /// How activation ranges are chosen.
     pub calibration: Calibration,
     /// Layers to leave in floating point.
     pub exclude: Vec<Regex>,
+    /// The type of weights' codes.
+    pub weights: WeightBits,
+    /// Whether weights and scales are trained as they will be rounded (quantisation-aware training).
+    pub train: bool,
 }
 
 impl Pass for Int8 {
@@ -67,7 +74,18 @@ impl Pass for Int8 {
         let ranges = watch.iter().zip(&observers).map(|(p, o)| (*p, o.range()));
         let params = plan.parameters(g, ranges)?;
         out.edits = plan.layers.len();
-        qdq::insert(g, &plan, &params)?;
+        let dtype = match self.weights {
+            WeightBits::Four => DType::I4,
+            WeightBits::Eight => DType::I8,
+        };
+        qdq::insert(g, &plan, &params, dtype)?;
+        if self.train {
+            let trainer = cx.trainer.ok_or_else(|| Error::bug("training was planned without data"))?;
+            let masked = g.ids().filter(|n| g.constant((*n).into()).is_some_and(|t| t.shape().len() > 1)).collect();
+            let training = Training { name: "qat", masked, masking: None, scales: true, deploy: &qdq::freeze };
+            out.trained.push(trainer.train(g, training)?);
+        }
+        qdq::freeze(g)?;
         Ok(out)
     }
 }

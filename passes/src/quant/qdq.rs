@@ -6,7 +6,7 @@ use super::{
 };
 use crate::layers::Layer;
 use compress_compiler::{
-    error::Result,
+    error::{Error, Result},
     graph::Graph,
     node::{NodeId, Port},
     op::{Op, Operator, Quant},
@@ -16,24 +16,26 @@ use compress_compiler::{
 };
 use std::collections::{BTreeSet, HashMap, hash_map::Entry};
 
-/// Applies `plan`.
-pub(super) fn insert(g: &mut Graph, plan: &Plan, params: &HashMap<Port, Affine>) -> Result<()> {
+/// Applies `plan`: activations and weights pass through QuantizeLinear and DequantizeLinear, the latter
+/// as floats still, and biases stay as they are. [`freeze`] does the rest.
+pub(super) fn insert(g: &mut Graph, plan: &Plan, params: &HashMap<Port, Affine>, weights: DType) -> Result<()> {
     // A weight shared by several layers is quantised once, so that all their biases fit.
     let mut floors: HashMap<NodeId, Vec<f32>> = HashMap::new();
-    let inputs: Vec<Option<Affine>> = plan.layers.iter().map(|l| g.operand(l.node, 0).map(|x| params[&x])).collect();
-    for (l, x) in plan.layers.iter().zip(&inputs) {
-        let (Some(x), Some((_, bias))) = (x, bias(g, l)) else { continue };
+    for l in &plan.layers {
+        let (Some(x), Some((_, bias))) = (g.operand(l.node, 0).map(|x| params[&x]), bias(g, l)) else { continue };
         let floor = floors.entry(l.weight).or_insert_with(|| vec![0.0; bias.len()]);
         for (f, b) in floor.iter_mut().zip(&bias) {
             // In units of the accumulator the bias must fit 32 bits, with a bit to spare.
             *f = f.max(b.abs() / (x.scale * (1u32 << 30) as f32));
         }
     }
-    let mut weights = HashMap::new();
-    for (l, x) in plan.layers.iter().zip(inputs) {
-        if let Some(x) = x {
-            quantize_layer(g, l, x, &floors, &mut weights)?;
-        }
+    let mut done: HashMap<NodeId, Port> = HashMap::new();
+    for l in &plan.layers {
+        let weight = match done.entry(l.weight) {
+            Entry::Occupied(e) => *e.get(),
+            Entry::Vacant(e) => *e.insert(quantize_weight(g, l, floors.get(&l.weight), weights)?),
+        };
+        g.set_operand(l.node, l.axes.slot, Some(weight));
     }
     let integer: BTreeSet<NodeId> = plan.layers.iter().map(|l| l.node).chain(plan.taken.iter().copied()).collect();
     for &port in &plan.wanted {
@@ -76,48 +78,72 @@ fn bias(g: &Graph, l: &Layer) -> Option<(Port, Vec<f32>)> {
     Some((port, if values.len() == 1 { vec![values[0]; channels] } else { values }))
 }
 
-/// Makes a layer read its weight and bias through DequantizeLinear.
-fn quantize_layer(
-    g: &mut Graph,
-    l: &Layer,
-    x: Affine,
-    floors: &HashMap<NodeId, Vec<f32>>,
-    done: &mut HashMap<NodeId, (Port, Vec<f32>)>,
-) -> Result<()> {
-    let bias = bias(g, l);
-    let (weight, scales) = match done.entry(l.weight) {
-        Entry::Occupied(e) => e.into_mut(),
-        Entry::Vacant(e) => e.insert(quantize_weight(g, l, floors.get(&l.weight))?),
-    };
-    g.set_operand(l.node, l.axes.slot, Some(*weight));
-    if let (Some(slot), Some((port, bias))) = (l.axes.bias, bias) {
-        let name = g.value(port).name.clone();
+fn quantize_weight(g: &mut Graph, l: &Layer, floor: Option<&Vec<f32>>, dtype: DType) -> Result<Port> {
+    let name = g.value(l.weight.into()).name.clone();
+    let tensor = g.constant(l.weight.into()).cloned().unwrap_or_else(|| Tensor::f32(&[0, 0], &[]));
+    let (values, axis) = (tensor.as_f32().unwrap_or_default(), l.axes.output);
+    let (_, most) = dtype.int_range().ok_or_else(|| Error::bug(format!("weights of {dtype}")))?;
+    let scales = params::weight_scales(&values, tensor.shape(), axis, most, |c| floor.map_or(0.0, |f| f[c]));
+    let n = scales.len();
+    let scale = g.add_constant(&format!("{name}_scale"), Tensor::f32(&[n], &scales)).into();
+    let zero = g.add_constant(&format!("{name}_zero_point"), Tensor::ints(dtype, &[n], &vec![0; n])).into();
+    let along = axis as i64;
+    let q = add(g, &format!("{name}_QuantizeLinear"), Quantize::along(along), l.weight.into(), scale, zero)?;
+    add(g, &format!("{name}_DequantizeLinear"), Dequantize::along(along), q.into(), scale, zero).map(Port::from)
+}
+
+/// Makes codes of the weights that [`insert`] left in floats, and INT32 of the biases of their layers.
+pub(super) fn freeze(g: &mut Graph) -> Result<()> {
+    for node in g.topological()? {
+        let axes = g.op(node).weight().filter(|_| g.op(node).quant() == Quant::Weighted);
+        let Some(axes) = axes else { continue };
+        let Some((scales, dequantize)) = dequantized(g, node, axes.slot) else { continue };
+        freeze_weight(g, dequantize, axes.output, &scales)?;
+        let Some(((x, _), slot)) = dequantized(g, node, 0).zip(axes.bias) else { continue };
+        let Some(port) = g.operand(node, slot).filter(|p| g.constant(*p).is_some()) else { continue };
+        let bias = g.constant(port).and_then(|t| Some(t.as_f32()?.into_owned())).unwrap_or_default();
+        // Gemm lets one value stand for all channels.
+        let bias = if bias.len() == 1 { vec![bias[0]; scales.len()] } else { bias };
         // The product in f32, as kernels compute the accumulator's scale.
-        let scales: Vec<f32> = scales.iter().map(|w| (x.scale * w).max(f32::MIN_POSITIVE)).collect();
+        let scales: Vec<f32> = scales.iter().map(|w| (x[0] * w).max(f32::MIN_POSITIVE)).collect();
+        let name = g.value(port).name.clone();
         let values = g.add_constant(&format!("{name}_quantized"), params::bias(&bias, &scales)).into();
         let scale = g.add_constant(&format!("{name}_quantized_scale"), Tensor::f32(&[scales.len()], &scales)).into();
-        let zeros = vec![0; scales.len()];
-        let zero = g
-            .add_constant(&format!("{name}_quantized_zero_point"), Tensor::ints(DType::I32, &[zeros.len()], &zeros))
-            .into();
+        let zeros = Tensor::ints(DType::I32, &[scales.len()], &vec![0; scales.len()]);
+        let zero = g.add_constant(&format!("{name}_quantized_zero_point"), zeros).into();
         let dq = add(g, &format!("{name}_DequantizeLinear"), Dequantize::along(0), values, scale, zero)?;
-        g.set_operand(l.node, slot, Some(dq.into()));
+        g.set_operand(node, slot, Some(dq.into()));
         remove_dead(g, port.node);
     }
-    remove_dead(g, l.weight);
     Ok(())
 }
 
-fn quantize_weight(g: &mut Graph, l: &Layer, floor: Option<&Vec<f32>>) -> Result<(Port, Vec<f32>)> {
-    let name = g.value(l.weight.into()).name.clone();
-    let tensor = g.constant(l.weight.into()).cloned().unwrap_or_else(|| Tensor::f32(&[0, 0], &[]));
+/// The scales of the DequantizeLinear that makes an operand, and that node.
+fn dequantized(g: &Graph, node: NodeId, slot: usize) -> Option<(Vec<f32>, NodeId)> {
+    let made = g.operand(node, slot)?.node;
+    let scales = matches!(g.op(made), Op::Dequantize(_)).then(|| g.operand(made, 1))??;
+    Some((g.constant(scales)?.as_f32()?.into_owned(), made))
+}
+
+/// Makes codes of what a DequantizeLinear reads through a QuantizeLinear.
+fn freeze_weight(g: &mut Graph, dequantize: NodeId, axis: usize, scales: &[f32]) -> Result<()> {
+    let quantize = g.operand(dequantize, 0).map(|p| p.node).filter(|n| matches!(g.op(*n), Op::Quantize(_)));
+    let Some(quantize) = quantize else { return Ok(()) };
+    let (weight, zero) = (g.operand(quantize, 0), g.operand(quantize, 2));
+    let (Some(weight), Some(zero)) = (weight, zero) else { return Ok(()) };
+    let Some(tensor) = g.constant(weight).cloned() else { return Ok(()) };
+    let range = g.constant(zero).and_then(|z| z.dtype().int_range());
+    let range = range.ok_or_else(|| Error::bug("a zero point that is no integer"))?;
     let values = tensor.as_f32().unwrap_or_default();
-    let axis = l.axes.output;
-    let q = params::weight(&values, tensor.shape(), axis, |c| floor.map_or(0.0, |f| f[c]));
-    let n = q.scales.len();
-    let values = g.add_constant(&format!("{name}_quantized"), q.values).into();
-    let scale = g.add_constant(&format!("{name}_scale"), Tensor::f32(&[n], &q.scales)).into();
-    let zero = g.add_constant(&format!("{name}_zero_point"), Tensor::ints(DType::I8, &[n], &vec![0; n])).into();
-    let dq = add(g, &format!("{name}_DequantizeLinear"), Dequantize::along(axis as i64), values, scale, zero)?;
-    Ok((dq.into(), q.scales))
+    let codes = params::codes(&values, tensor.shape(), axis, scales, range);
+    let (name, n) = (g.value(weight).name.clone(), scales.len());
+    // Codes of four bits are kept in eight: every runtime has integer kernels for these.
+    let codes = g.add_constant(&format!("{name}_quantized"), Tensor::ints(DType::I8, tensor.shape(), &codes));
+    if let Some(t) = g.constant(zero).filter(|t| t.dtype() != DType::I8) {
+        let zeros = Tensor::ints(DType::I8, t.shape(), &vec![0; n]);
+        g.set_constant(zero.node, zeros);
+    }
+    g.set_operand(dequantize, 0, Some(codes.into()));
+    remove_dead(g, quantize);
+    Ok(())
 }

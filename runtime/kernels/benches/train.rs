@@ -1,8 +1,7 @@
 //! What training kernels cost, on one thread: `cargo bench -p compress-kernels --bench train [WORD]`.
 
 use compress_kernels::train::{
-    Shape2d, batch_norm, batch_norm_gradients, conv, conv_input_gradient, conv_weight_gradient, max_pool,
-    max_pool_gradient,
+    BatchNorm, Shape2d, conv, conv_input_gradient, conv_weight_gradient, max_pool, max_pool_gradient,
 };
 use criterion::Criterion;
 use std::hint::black_box;
@@ -51,20 +50,18 @@ fn main() {
     }
     for (samples, channels, pixels) in [(64, 16, 1024), (64, 64, 64), (64, 512, 1)] {
         let (x, scale) = (values(samples * channels * pixels), values(channels));
-        let made = batch_norm(&x, samples, channels, pixels, &scale, &scale, 1e-5);
-        let (mean, variance) = (&made.mean, &made.variance);
-        let mut group = criterion.benchmark_group(format!("batch norm {channels}x{pixels}"));
-        group.bench_function("forward", |b| {
-            one.install(|| b.iter(|| batch_norm(black_box(&x), samples, channels, pixels, &scale, &scale, 1e-5)));
-        });
-        group.bench_function("gradients", |b| {
-            one.install(|| {
-                b.iter(|| {
-                    batch_norm_gradients(black_box(&x), samples, channels, pixels, &scale, mean, variance, 1e-5, &x)
-                })
+        let shape = [samples, channels, pixels];
+        for rectified in [false, true] {
+            let norm = BatchNorm { x: &x, shape, scale: &scale, bias: &scale, epsilon: 1e-5, rectified };
+            let made = norm.run();
+            let name = if rectified { "batch norm, relu" } else { "batch norm" };
+            let mut group = criterion.benchmark_group(format!("{name} {channels}x{pixels}"));
+            group.bench_function("forward", |b| one.install(|| b.iter(|| black_box(&norm).run())));
+            group.bench_function("gradients", |b| {
+                one.install(|| b.iter(|| black_box(&norm).gradients(&made.mean, &made.variance, &x)))
             });
-        });
-        group.finish();
+            group.finish();
+        }
     }
     for (kernel, pad) in [(2, 0), (3, 1)] {
         let at = Shape2d {

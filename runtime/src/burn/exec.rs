@@ -3,6 +3,7 @@
 use super::{
     control::{self, Trips},
     kernels::{self, Args},
+    precision::Precision,
     tensor::Value,
 };
 use crate::device::Device;
@@ -11,6 +12,7 @@ use compress_compiler::{
     graph::Graph,
     node::{NodeId, Port},
     op::Op,
+    ops::unary::Unary,
     tensor::{DType, Tensor},
     value::{Dim, Fact},
     verify::Verified,
@@ -28,6 +30,8 @@ pub struct Executable {
     outputs: Vec<usize>,
     /// What is known of the outputs.
     results: Vec<Fact>,
+    /// In which width it computes; the graphs inside of nodes are always run in 32 bits.
+    precision: Precision,
     slots: HashMap<Port, usize>,
 }
 
@@ -92,6 +96,7 @@ impl Executable {
             constants: vec![],
             outputs: vec![],
             results: outputs.iter().map(|p| graph.fact(*p).clone()).collect(),
+            precision: Precision::F32,
             slots: HashMap::new(),
         };
         for id in nodes {
@@ -138,6 +143,44 @@ impl Executable {
         }
         this.mark_last_uses();
         Ok(this)
+    }
+
+    /// The same, computing in another width.
+    pub(crate) fn in_precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
+    }
+
+    /// For training: each Relu becomes a part of the batch normalisation that it alone reads, so that what is
+    /// between them is neither written nor read, forward and backward.
+    pub(crate) fn with_fused_steps(mut self) -> Self {
+        let mut readers: HashMap<usize, usize> = HashMap::new();
+        let read = self.steps.iter().flat_map(|step| step.inputs.iter().flatten().map(|(slot, _)| *slot));
+        read.chain(self.outputs.iter().copied()).for_each(|slot| *readers.entry(slot).or_default() += 1);
+        let mut norms: HashMap<usize, usize> = HashMap::new();
+        let mut steps: Vec<Step> = Vec::with_capacity(self.steps.len());
+        for step in self.steps {
+            match (&step.op, &step.inputs[..]) {
+                (Op::BatchNorm(norm), _) if norm.training => {
+                    if let Some(slot) = step.outputs[0]
+                        && readers.get(&slot) == Some(&1)
+                    {
+                        norms.insert(slot, steps.len());
+                    }
+                }
+                (Op::Unary(Unary::Relu), [Some((slot, _))]) => {
+                    let before = norms.remove(slot).map(|at| &mut steps[at]);
+                    if let Some(Step { op: Op::BatchNorm(norm), outputs, .. }) = before {
+                        norm.rectified = true;
+                        outputs[0] = step.outputs[0];
+                        continue;
+                    }
+                }
+                _ => {}
+            }
+            steps.push(step);
+        }
+        self.steps = steps;
+        self
     }
 
     /// The slot of a value, a new one if it has none.
@@ -272,10 +315,10 @@ impl Executable {
                     Some((slot, last)) => Some(self.read(&mut values, slot, last).map_err(|e| e.at(&step.label))?),
                 });
             }
-            let made = match &step.bodies[..] {
+            let made = self.precision.around(&step.op, args, |args| match &step.bodies[..] {
                 [] => kernels::eval(&step.op, Args::new(args, &self.device)),
                 bodies => control::eval(&step.op, bodies, args, trips),
-            };
+            });
             let made = made.map_err(|e| e.at(&step.label))?;
             if made.len() < step.outputs.len() {
                 return Err(Error::bug(format!("{} outputs were made", made.len())).at(&step.label));

@@ -5,6 +5,7 @@ pub mod evaluator;
 pub mod exec;
 pub mod host;
 pub mod kernels;
+pub mod precision;
 pub mod tensor;
 #[cfg(test)]
 mod tests;

@@ -15,7 +15,9 @@ mod extension;
 mod layers;
 mod math;
 mod moving;
+mod operators;
 mod training;
+mod width;
 
 use compress_compiler::{
     error::{Error, Result},
@@ -293,7 +295,7 @@ impl Float {
             _ if self.dtype == DType::F64 => Err(Error::unsupported("this operator on f64 values")),
             Some(t) if t.dtype().is_float() => Ok(t.as_f32().map(|v| v.into_owned()).unwrap_or_default()),
             _ => {
-                let data = self.into_data()?;
+                let data = self.held(FloatDType::F32).into_data()?;
                 data.try_into_vec::<f32>().map_err(|e| Error::device(format!("reading a tensor: {e:?}")))
             }
         }
@@ -365,7 +367,7 @@ impl Float {
 
     /// Held as `other` is: Burn does not mix widths.
     fn widened_like(self, other: &Self) -> Self {
-        self.held(held_as(other.dtype))
+        self.held(other.t.dtype().into())
     }
 
     fn map(self, f: impl FnOnce(Prim) -> Prim) -> Self {

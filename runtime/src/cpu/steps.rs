@@ -139,3 +139,10 @@ pub struct Spent {
     /// Milliseconds.
     pub ms: f64,
 }
+
+impl Spent {
+    /// Whether the kernel leaves out weights that are zero.
+    pub fn skips_zeros(&self) -> bool {
+        self.kernel.contains("_sparse_")
+    }
+}

@@ -118,7 +118,7 @@ impl Pictures {
         (0..self.len()).map(|row| self.path(row)).collect()
     }
 
-    fn path(&self, row: usize) -> PathBuf {
+    pub(super) fn path(&self, row: usize) -> PathBuf {
         let (class, name) = &self.files[row];
         match self.classes.get(*class) {
             Some(class) => self.root.join(class).join(name),

@@ -130,6 +130,27 @@ impl Dataset {
         Ok(Self { inputs: inputs.to_vec(), source, path: PathBuf::new() })
     }
 
+    /// A [made-up](Self::synthetic) set with `change` made to its inputs, all of them: they are given and come back in
+    /// batches, and are kept in memory. `None` for what was not made up, or has inputs in which the first axis does not
+    /// count the samples.
+    ///
+    /// # Errors
+    /// Those of `change`; malformed when it changes a shape; limit when the inputs are too large.
+    pub fn changed(
+        &self,
+        batch: usize,
+        change: impl FnOnce(Vec<Vec<Tensor>>) -> Result<Vec<Vec<Tensor>>>,
+    ) -> Result<Option<Self>> {
+        let Source::Synthetic(noise) = &self.source else { return Ok(None) };
+        if !noise.apart() {
+            return Ok(None);
+        }
+        let rows: Vec<usize> = (0..noise.rows).collect();
+        let batches = rows.chunks(batch.max(1)).map(|rows| noise.inputs(&self.inputs, rows)).collect::<Result<_>>()?;
+        let source = Source::Synthetic(noise.holding(&change(batches)?)?);
+        Ok(Some(Self { inputs: self.inputs.clone(), source, path: PathBuf::new() }))
+    }
+
     /// What the model wants of each input.
     pub fn inputs(&self) -> &[InputSpec] {
         &self.inputs
@@ -181,6 +202,26 @@ impl Dataset {
         }
     }
 
+    /// The classes of the samples at `indices`, which there must be, in that order, if they have any.
+    ///
+    /// # Errors
+    /// Data when a label is too large; file when the file cannot be read any more.
+    pub fn labels(&self, indices: &[usize]) -> Result<Option<Vec<i64>>> {
+        match &self.source {
+            Source::Columns(columns, _) => columns.labels(indices),
+            Source::Pictures(pictures) => Ok(pictures.labels(indices)),
+            Source::Folders(_) | Source::Synthetic(_) => Ok(None),
+        }
+    }
+
+    /// Where a user finds the sample at `index`, which there must be.
+    pub fn place(&self, index: usize) -> String {
+        match &self.source {
+            Source::Pictures(pictures) => pictures.path(index).display().to_string(),
+            _ => format!("sample {index} (from 0) of {}", self.path.display()),
+        }
+    }
+
     /// The samples at `indices`, in that order.
     ///
     /// # Errors
@@ -203,19 +244,20 @@ impl Dataset {
             .help("use a batch of 1")
             .in_file(&self.path));
         }
-        let (inputs, labels) = match &self.source {
-            Source::Columns(columns, _) => (columns.inputs(&self.inputs, indices)?, columns.labels(indices)?),
+        let inputs = match &self.source {
+            Source::Columns(columns, _) => columns.inputs(&self.inputs, indices)?,
             Source::Pictures(pictures) => {
                 let spec = self.inputs.first().ok_or_else(|| Error::bug("pictures feed nothing"))?;
-                (vec![pictures.inputs(spec, indices)?], pictures.labels(indices))
+                vec![pictures.inputs(spec, indices)?]
             }
-            Source::Folders(folders) => (folders.inputs(&self.inputs, indices)?, None),
-            Source::Synthetic(synthetic) => (synthetic.inputs(&self.inputs, indices)?, None),
+            Source::Folders(folders) => folders.inputs(&self.inputs, indices)?,
+            Source::Synthetic(synthetic) => synthetic.inputs(&self.inputs, indices)?,
         };
-        Ok(Batch { inputs, labels, len: indices.len() })
+        Ok(Batch { inputs, labels: self.labels(indices)?, len: indices.len() })
     }
 
-    /// The SHA-256 of what the set is made of, or `synthetic:SEED`.
+    /// The SHA-256 of what the set is made of, or `synthetic:SEED`, or `synthetic:SEED:matched` of one that was
+    /// [changed](Self::changed).
     ///
     /// One file gives its own hash. Several give that of the lines which `sha256sum` prints for
     /// them, sorted by name, so that names (and with them the classes) count as well.
@@ -227,7 +269,8 @@ impl Dataset {
             Source::Columns(_, files) => files.clone(),
             Source::Pictures(pictures) => pictures.files(),
             Source::Folders(folders) => folders.files(),
-            Source::Synthetic(synthetic) => return Ok(format!("synthetic:{}", synthetic.seed)),
+            Source::Synthetic(noise) if noise.is_made() => return Ok(format!("synthetic:{}:matched", noise.seed)),
+            Source::Synthetic(noise) => return Ok(format!("synthetic:{}", noise.seed)),
         };
         if let [file] = &files[..] {
             return hash_file(file);

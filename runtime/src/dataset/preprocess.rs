@@ -1,14 +1,15 @@
 //! What to do to pictures and arrays before the model sees them.
 
+use crate::settings::Settings;
 use compress_compiler::error::{Error, Result};
 use std::{fmt, str::FromStr};
 
-const KNOWN: &str = "`imagenet`, or a list such as \
-    resize=256,crop=224,scale=255,mean=0.485:0.456:0.406,std=0.229:0.224:0.225,bgr \
-    (every part may be left out; mean and std take one value, or one per channel)";
-
-/// Far beyond any model's picture; it keeps a mistyped size from becoming a huge allocation.
-const MAX_SIDE: usize = 16_384;
+const SETTINGS: Settings = Settings {
+    of: "preprocessing",
+    known: "`imagenet`, or a list such as \
+        resize=256,crop=224,scale=255,mean=0.485:0.456:0.406,std=0.229:0.224:0.225,bgr \
+        (every part may be left out; mean and std take one value, or one per channel)",
+};
 
 /// How stored values become model values: `(x / scale - mean) / std`.
 ///
@@ -37,12 +38,12 @@ impl Preprocess {
     fn checked(self) -> Result<Self> {
         let (means, stds) = (self.mean.len(), self.std.len());
         if means > 1 && stds > 1 && means != stds {
-            return Err(bad(format!("mean has {means} values but std has {stds}")));
+            return Err(SETTINGS.bad(format!("mean has {means} values but std has {stds}")));
         }
         if let (Some(resize), Some(crop)) = (self.resize, self.crop)
             && crop > resize
         {
-            return Err(bad(format!("crop={crop} does not fit in resize={resize}")));
+            return Err(SETTINGS.bad(format!("crop={crop} does not fit in resize={resize}")));
         }
         Ok(self)
     }
@@ -63,30 +64,22 @@ impl FromStr for Preprocess {
             });
         }
         let mut read = Self { resize: None, crop: None, scale: None, mean: vec![], std: vec![], bgr: false };
-        let mut seen = Vec::new();
-        for part in text.split(',').map(str::trim) {
-            let (key, value) = match part.split_once('=') {
-                Some((key, value)) => (key.trim(), Some(value.trim())),
-                None => (part, None),
-            };
-            if seen.contains(&key) {
-                return Err(bad(format!("`{key}` is given twice")));
-            }
-            seen.push(key);
+        SETTINGS.each(text, |key, value| {
             match (key, value) {
-                ("resize", Some(v)) => read.resize = Some(side(key, v)?),
-                ("crop", Some(v)) => read.crop = Some(side(key, v)?),
-                ("scale", Some(v)) => read.scale = Some(positive(key, v)?),
+                ("resize", Some(v)) => read.resize = Some(SETTINGS.pixels(key, v)?),
+                ("crop", Some(v)) => read.crop = Some(SETTINGS.pixels(key, v)?),
+                ("scale", Some(v)) => read.scale = Some(SETTINGS.positive(key, v)?),
                 ("mean", Some(v)) => {
-                    read.mean = v.split(':').map(|v| number(key, v)).collect::<Result<_>>()?;
+                    read.mean = v.split(':').map(|v| SETTINGS.number(key, v)).collect::<Result<_>>()?;
                 }
                 ("std", Some(v)) => {
-                    read.std = v.split(':').map(|v| positive(key, v)).collect::<Result<_>>()?;
+                    read.std = v.split(':').map(|v| SETTINGS.positive(key, v)).collect::<Result<_>>()?;
                 }
                 ("bgr", None) => read.bgr = true,
-                _ => return Err(bad(format!("`{part}` is not understood"))),
+                _ => return Ok(false),
             }
-        }
+            Ok(true)
+        })?;
         read.checked()
     }
 }
@@ -103,31 +96,6 @@ impl fmt::Display for Preprocess {
             self.bgr.then(|| "bgr".to_owned()),
         ];
         f.write_str(&parts.into_iter().flatten().collect::<Vec<_>>().join(","))
-    }
-}
-
-fn bad(message: impl fmt::Display) -> Error {
-    Error::usage(format!("preprocessing: {message}")).help(format!("known are {KNOWN}"))
-}
-
-fn side(key: &str, text: &str) -> Result<usize> {
-    match text.parse() {
-        Ok(v) if (1..=MAX_SIDE).contains(&v) => Ok(v),
-        _ => Err(bad(format!("`{key}={text}` is not a number of pixels from 1 to {MAX_SIDE}"))),
-    }
-}
-
-fn number(key: &str, text: &str) -> Result<f32> {
-    match text.trim().parse::<f32>() {
-        Ok(v) if v.is_finite() => Ok(v),
-        _ => Err(bad(format!("{key}: `{text}` is not a finite number"))),
-    }
-}
-
-fn positive(key: &str, text: &str) -> Result<f32> {
-    match number(key, text)? {
-        v if v > 0.0 => Ok(v),
-        _ => Err(bad(format!("{key}: `{text}` is not above zero"))),
     }
 }
 

@@ -1,7 +1,11 @@
 //! Made-up samples and seeded choices.
 
 use super::{InputSpec, size, values};
-use compress_compiler::{error::Result, tensor::Tensor, value::Dim};
+use compress_compiler::{
+    error::{Error, Result},
+    tensor::Tensor,
+    value::Dim,
+};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::index};
 use rayon::prelude::*;
 use std::f64::consts::TAU;
@@ -13,6 +17,8 @@ pub(super) struct Synthetic {
     /// The samples of a batch, where the model takes but one number of them.
     pub(super) fixed: Option<usize>,
     axes: Vec<Axes>,
+    /// The inputs of all samples, where they are more than noise.
+    made: Option<Vec<Tensor>>,
 }
 
 /// The axes of an input, `None` for those that count the samples.
@@ -25,7 +31,29 @@ impl Synthetic {
             let fits = values::check_type(spec.dtype).and_then(|()| values::size_of(spec.dtype, &shape(axes, 1)));
             fits.map_err(|e| e.about(format_args!("input `{}`", spec.name)))?;
         }
-        Ok(Self { seed, rows: rows.max(fixed.unwrap_or(1)), fixed, axes })
+        Ok(Self { seed, rows: rows.max(fixed.unwrap_or(1)), fixed, axes, made: None })
+    }
+
+    /// Whether the first axis of every input counts the samples, and no other does.
+    pub(super) fn apart(&self) -> bool {
+        self.axes.iter().all(|axes| lies_apart(axes))
+    }
+
+    /// The same set with these inputs, batch by batch: all samples in order.
+    pub(super) fn holding(&self, batches: &[Vec<Tensor>]) -> Result<Self> {
+        let joined = |(i, axes): (usize, &Axes)| {
+            let parts = batches.iter().filter_map(|b| b.get(i));
+            let dtype = parts.clone().next().map(Tensor::dtype).ok_or_else(|| Error::bug("no batch was made"))?;
+            let bytes: Vec<u8> = parts.flat_map(|t| t.bytes()).copied().collect();
+            Tensor::new(dtype, shape(axes, self.rows), bytes)
+        };
+        let made = self.axes.iter().enumerate().map(joined).collect::<Result<_>>()?;
+        Ok(Self { axes: self.axes.clone(), made: Some(made), ..*self })
+    }
+
+    /// Whether the samples are more than noise.
+    pub(super) fn is_made(&self) -> bool {
+        self.made.is_some()
     }
 
     pub(super) fn stacked(&self) -> bool {
@@ -33,9 +61,17 @@ impl Synthetic {
     }
 
     pub(super) fn inputs(&self, inputs: &[InputSpec], rows: &[usize]) -> Result<Vec<Tensor>> {
+        if let Some(made) = &self.made {
+            let some = |(t, axes): (&Tensor, &Axes)| {
+                let each = t.bytes().len() / self.rows;
+                let bytes: Vec<u8> = rows.iter().flat_map(|r| &t.bytes()[r * each..(r + 1) * each]).copied().collect();
+                Tensor::new(t.dtype(), shape(axes, rows.len()), bytes)
+            };
+            return made.iter().zip(&self.axes).map(some).collect();
+        }
         let one = |(i, (spec, axes)): (usize, (&InputSpec, &Axes))| {
             // Samples that don't lie one after the other are not made one by one.
-            let apart = axes.iter().position(Option::is_none) == Some(0) && !axes[1..].contains(&None);
+            let apart = lies_apart(axes);
             let rows_apart = if apart { rows } else { &rows[..1] };
             let part_bytes = values::size_of(spec.dtype, &shape(&axes[usize::from(apart)..], rows.len()))?;
             let mut out = values::room(rows_apart.len(), part_bytes)?;
@@ -51,6 +87,10 @@ impl Synthetic {
         };
         inputs.iter().zip(&self.axes).enumerate().map(one).collect()
     }
+}
+
+fn lies_apart(axes: &[Option<usize>]) -> bool {
+    axes.first() == Some(&None) && !axes[1..].contains(&None)
 }
 
 fn shape(axes: &[Option<usize>], samples: usize) -> Vec<usize> {

@@ -1,7 +1,7 @@
 //! Random changes to samples, of which a model sees more variety than a set has.
 
 use super::random::{Purpose, Random};
-use crate::{dataset::InputSpec, memory};
+use crate::{dataset::InputSpec, memory, settings::Settings};
 use compress_compiler::{
     error::{Error, Result},
     tensor::{DType, Tensor},
@@ -9,13 +9,13 @@ use compress_compiler::{
 use rayon::prelude::*;
 use std::{fmt, str::FromStr};
 
-const KNOWN: &str = "`none`, or a list such as flip,crop=4,brightness=0.2,noise=0.05,mixup=0.2 \
-    (every part may be left out: mirroring every other picture; shifting by up to so many pixels; \
-    adding one number of at most that size to a picture; adding noise of that standard deviation; \
-    mixing samples by shares from Beta(a, a))";
-
-/// Far beyond any model's picture.
-const MAX_PAD: usize = 16_384;
+const SETTINGS: Settings = Settings {
+    of: "augmentation",
+    known: "`none`, or a list such as flip,crop=4,brightness=0.2,noise=0.05,mixup=0.2 \
+        (every part may be left out: mirroring every other picture; shifting by up to so many pixels; \
+        adding one number of at most that size to a picture; adding noise of that standard deviation; \
+        mixing samples by shares from Beta(a, a))",
+};
 
 /// The bytes of a value: only `f32` is changed.
 const WIDTH: usize = 4;
@@ -88,9 +88,8 @@ impl Augment {
             if let (Some(pad), Some(side)) = (self.crop, smallest)
                 && pad as i64 >= side
             {
-                return Err(bad(format!(
-                    "crop={pad} could shift the pictures of `{name}` out of sight: a side has {side}"
-                )));
+                return Err(SETTINGS
+                    .bad(format!("crop={pad} could shift the pictures of `{name}` out of sight: a side has {side}")));
             }
         }
         Ok(())
@@ -222,25 +221,17 @@ impl FromStr for Augment {
         if text.trim() == "none" {
             return Ok(read);
         }
-        let mut seen = Vec::new();
-        for part in text.split(',').map(str::trim) {
-            let (key, value) = match part.split_once('=') {
-                Some((key, value)) => (key.trim(), Some(value.trim())),
-                None => (part, None),
-            };
-            if seen.contains(&key) {
-                return Err(bad(format!("`{key}` is given twice")));
-            }
-            seen.push(key);
+        SETTINGS.each(text, |key, value| {
             match (key, value) {
                 ("flip", None) => read.flip = true,
-                ("crop", Some(v)) => read.crop = Some(pixels(key, v)?),
-                ("brightness", Some(v)) => read.brightness = Some(positive(key, v)?),
-                ("noise", Some(v)) => read.noise = Some(positive(key, v)?),
-                ("mixup", Some(v)) => read.mixup = Some(positive(key, v)?),
-                _ => return Err(bad(format!("`{part}` is not understood"))),
+                ("crop", Some(v)) => read.crop = Some(SETTINGS.pixels(key, v)?),
+                ("brightness", Some(v)) => read.brightness = Some(SETTINGS.positive(key, v)?),
+                ("noise", Some(v)) => read.noise = Some(SETTINGS.positive(key, v)?),
+                ("mixup", Some(v)) => read.mixup = Some(SETTINGS.positive(key, v)?),
+                _ => return Ok(false),
             }
-        }
+            Ok(true)
+        })?;
         Ok(read)
     }
 }
@@ -257,24 +248,6 @@ impl fmt::Display for Augment {
         ];
         let parts: Vec<_> = parts.into_iter().flatten().collect();
         f.write_str(if parts.is_empty() { "none".to_owned() } else { parts.join(",") }.as_str())
-    }
-}
-
-fn bad(message: impl fmt::Display) -> Error {
-    Error::usage(format!("augmentation: {message}")).help(format!("known are {KNOWN}"))
-}
-
-fn pixels(key: &str, text: &str) -> Result<usize> {
-    match text.parse() {
-        Ok(v) if (1..=MAX_PAD).contains(&v) => Ok(v),
-        _ => Err(bad(format!("`{key}={text}` is not a number of pixels from 1 to {MAX_PAD}"))),
-    }
-}
-
-fn positive(key: &str, text: &str) -> Result<f32> {
-    match text.parse::<f32>() {
-        Ok(v) if v.is_finite() && v > 0.0 => Ok(v),
-        _ => Err(bad(format!("{key}: `{text}` is not a finite number above zero"))),
     }
 }
 

@@ -20,6 +20,8 @@ pub struct Progress {
     pub rate: f64,
     /// The norm of the gradients in the last step.
     pub norm: f32,
+    /// By what the loss is multiplied in 16 bits.
+    pub scale: Option<f32>,
     /// Samples a second since the job began or went on.
     pub samples_per_second: f64,
 }

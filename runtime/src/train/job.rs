@@ -9,13 +9,16 @@ pub use super::course::{Ended, Progress, Spent, Watcher};
 use super::{
     checkpoint::{Checkpoint, Checkpoints},
     loader::{Loader, TrainBatch},
-    loss::{Loss, LossOptions, Target},
-    model::{Forward, Trainable},
+    loss::LossOptions,
+    masks::Masks,
+    model::Trainable,
     optimiser::{Optimiser, OptimiserOptions},
+    replicas::{self, Replicas},
+    scaler::Scaler,
     schedule::Schedule,
     teacher::{Answer, Teacher},
 };
-use crate::burn::tensor::Float;
+use crate::burn::{precision::Precision, tensor::Float};
 use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
@@ -91,6 +94,8 @@ struct Course {
     loss: (f64, u64),
     /// Seconds of earlier runs.
     seconds: f64,
+    /// In 16 bits, by what the loss is multiplied.
+    scaler: Option<Scaler>,
     /// Samples of a batch, which may have been chosen by the memory that was free.
     samples: usize,
 }
@@ -99,6 +104,8 @@ struct Course {
 pub struct Job<'a> {
     /// What is trained.
     pub model: Trainable,
+    /// Who computes.
+    pub replicas: Replicas,
     /// What it learns from, if not from labels alone.
     pub teacher: Option<Teacher>,
     /// Where samples come from.
@@ -111,6 +118,8 @@ pub struct Job<'a> {
     pub checkpoints: Option<(Checkpoints, String)>,
     /// Whether answers of the teacher can be kept from epoch to epoch.
     pub same_samples: bool,
+    /// What stays zero.
+    pub masks: Option<Masks<'a>>,
 }
 
 /// What changes while a job runs.
@@ -212,7 +221,11 @@ impl Job<'_> {
 
     /// The state to begin with: that of the last checkpoint, or a fresh one with the model's first score.
     fn begin(&mut self, resume: bool, watcher: &mut dyn Watcher, spent: &mut Spent) -> Result<State> {
-        let count = self.model.parameters().len();
+        let (count, precision) = (self.model.parameters().len(), self.model.precision());
+        if precision.is_half() && self.model.device().is_cpu() {
+            let why = "a CPU computes in f32 anyway";
+            watcher.warn(&format!("training in {precision} is slower than in f32 here: {why}"));
+        }
         let mut state = State {
             optimiser: Optimiser::new(&self.options.optimiser, count),
             course: Course {
@@ -223,6 +236,7 @@ impl Job<'_> {
                 summed: 0,
                 loss: (0.0, 0),
                 seconds: 0.0,
+                scaler: (precision == Precision::F16).then(Scaler::default),
                 samples: self.loader.batch(),
             },
             average: self.average(),
@@ -243,7 +257,8 @@ impl Job<'_> {
         let started = Instant::now();
         state.best = self.model.state()?;
         state.course.first = (self.score)(&self.model.trained()?)?;
-        state.course.best = state.course.first;
+        state.course.best =
+            if self.masks.as_ref().is_none_or(Masks::are_final) { state.course.first } else { f64::MIN };
         spent.scoring += started.elapsed().as_secs_f64();
         watcher.scored(&self.progress(&state, 0.0), state.course.first, state.course.first)?;
         Ok(state)
@@ -262,7 +277,7 @@ impl Job<'_> {
         steps.max(time)
     }
 
-    /// One batch. `None` when the loss was no number.
+    /// One batch. `None` when the loss, or what it asks for, was no number.
     fn step(&mut self, state: &mut State, batch: &TrainBatch, done: f64, spent: &mut Spent) -> Result<Option<Step>> {
         let started = Instant::now();
         let answer = match &mut self.teacher {
@@ -272,33 +287,41 @@ impl Job<'_> {
         spent.teacher += started.elapsed().as_secs_f64();
         let started = Instant::now();
         let seed = self.options.seed ^ (state.epoch << 32 | state.batch).wrapping_mul(0xd6e8_feb8_6659_fd93);
-        let pass = self.model.forward(&batch.inputs, seed)?;
-        let loss = self.loss(batch, &answer, &pass)?;
-        let (value, parts) = (loss.whole.clone().detached().scalar()?, loss.parts);
-        if !value.is_finite() {
-            return Ok(None);
+        let scale = state.course.scaler.as_ref().map_or(1.0, Scaler::scale);
+        let learnt = self.replicas.learn(&self.model, &self.options.loss, batch, &answer, seed, scale)?;
+        let Some(lesson) = learnt else { return Ok(None) };
+        let mut finite = true;
+        if let Some(scaler) = &mut state.course.scaler {
+            finite = lesson.is_finite()?;
+            if !scaler.saw(finite) {
+                return Ok(None);
+            }
         }
-        let gradients = pass.gradients(loss.whole)?;
-        self.model.keep_statistics(&pass)?;
-        drop(pass);
-        for (sum, gradient) in state.sum.iter_mut().zip(gradients) {
-            *sum = match (sum.take(), gradient) {
-                (Some(a), Some(b)) => Some(a.add(b)?),
-                (a, b) => a.or(b),
-            };
-        }
-        state.course.summed += 1;
-        state.course.loss = (state.course.loss.0 + value, state.course.loss.1 + 1);
+        state.course.loss = (state.course.loss.0 + lesson.loss, state.course.loss.1 + 1);
         state.batch += 1;
+        if finite {
+            self.model.keep_statistics(lesson.statistics);
+            for (sum, gradient) in state.sum.iter_mut().zip(lesson.gradients) {
+                *sum = replicas::sum(sum.take(), gradient)?;
+            }
+            state.course.summed += 1;
+        }
         let rate = self.options.rate * state.course.brake * self.options.schedule.factor(done, self.options.warmup);
         let last = state.batch as usize == self.loader.batches();
         let mut norm = 0.0;
-        if state.course.summed == self.options.accumulate || last {
+        if state.course.summed == self.options.accumulate || last && state.course.summed > 0 {
             let share = 1.0 / state.course.summed as f32;
             let sums =
                 state.sum.iter_mut().map(|s| s.take().map(|s| if share < 1.0 { s.mul_scalar(share) } else { s }));
             let sums: Vec<Option<Float>> = sums.collect();
+            if let Some(masks) = &mut self.masks {
+                masks.feel(self.model.parameters(), &sums)?;
+            }
             norm = state.optimiser.step(rate, self.model.parameters_mut(), sums)?;
+            if let Some(masks) = &mut self.masks {
+                let device = self.model.device().clone();
+                masks.apply(done, self.model.parameters_mut(), &device)?;
+            }
             state.course.summed = 0;
             state.step += 1;
             if let (Some(average), Some(stays)) = (&mut state.average, self.options.average) {
@@ -310,26 +333,17 @@ impl Job<'_> {
             }
         }
         spent.compute += started.elapsed().as_secs_f64();
-        Ok(Some(Step { parts, norm, rate }))
-    }
-
-    fn loss(&self, batch: &TrainBatch, answer: &Answer, pass: &Forward) -> Result<Loss> {
-        let target = Target {
-            labels: batch.labels.as_deref(),
-            mix: batch.mix.as_ref().map(|m| (&m.partner[..], m.share)),
-            outputs: &answer.outputs,
-            features: &answer.features,
-        };
-        self.options.loss.of(&pass.outputs, &pass.features, &target, self.model.device())
+        Ok(Some(Step { parts: lesson.parts, norm, rate }))
     }
 
     /// The loss was no number: back to the best model, at half the rate; a second time is the end.
     fn brake(&mut self, state: &mut State, watcher: &mut dyn Watcher) -> Result<()> {
         if state.course.brake < 1.0 {
-            return Err(Error::data("the loss is no number, also at half the learning rate")
+            return Err(Error::data("the loss, or its gradient, is no number, also at half the learning rate")
                 .help("lower --lr, clip gradients (--clip), or look for broken samples"));
         }
-        watcher.warn("the loss is no number: going back to the best model, at half the learning rate");
+        watcher
+            .warn("the loss, or its gradient, is no number: going back to the best model, at half the learning rate");
         state.course.brake = 0.5;
         self.restore(&state.best)?;
         let count = self.model.parameters().len();
@@ -346,13 +360,12 @@ impl Job<'_> {
         let started = Instant::now();
         let live: Option<Vec<Float>> = state.average.as_ref().map(|average| self.swap(average.clone()));
         let score = (self.score)(&self.model.trained()?)?;
-        // Of equal scores the later one stands: it has seen more.
-        if score >= state.course.best {
+        // Of equal scores the later one stands: it has seen more. One with weights that are yet to go is none.
+        let counts = self.masks.as_ref().is_none_or(Masks::are_final);
+        state.course.idle = if score > state.course.best || !counts { 0 } else { state.course.idle + 1 };
+        if score >= state.course.best || !counts {
             state.best = self.model.state()?;
-            state.course.best = score;
-            state.course.idle = 0;
-        } else {
-            state.course.idle += 1;
+            state.course.best = if counts { score } else { f64::MIN };
         }
         live.map(|live| self.swap(live));
         spent.scoring += started.elapsed().as_secs_f64();
@@ -376,6 +389,7 @@ impl Job<'_> {
                 * state.course.brake
                 * self.options.schedule.factor(self.done(state, 0.0), self.options.warmup),
             norm: 0.0,
+            scale: state.course.scaler.as_ref().map(Scaler::scale),
             samples_per_second,
         }
     }

@@ -34,6 +34,18 @@ impl Default for LossOptions {
 }
 
 impl LossOptions {
+    /// What is usual: cross-entropy with the labels, of which a tenth stays beside a teacher; the teacher's
+    /// distribution where outputs are scores of `classes`, else its outputs.
+    pub fn usual(classes: bool, labelled: bool, taught: bool) -> Self {
+        let when = |wanted: bool, v: f32| if wanted { v } else { 0.0 };
+        Self {
+            labels: when(labelled && classes, if taught { 0.1 } else { 1.0 }),
+            distill: when(taught && classes, 0.9),
+            mse: when(taught && !classes, 1.0),
+            ..Self::default()
+        }
+    }
+
     /// Whether the teacher's outputs are needed.
     pub fn needs_teacher(&self) -> bool {
         self.distill > 0.0 || self.mse > 0.0 || self.features > 0.0
@@ -45,8 +57,8 @@ impl LossOptions {
 pub struct Target<'a> {
     /// The class of each sample.
     pub labels: Option<&'a [i64]>,
-    /// With which other sample each was mixed, and the share that it kept.
-    pub mix: Option<(&'a [usize], f32)>,
+    /// The class of the sample mixed into each, and the share that it kept.
+    pub mix: Option<(&'a [i64], f32)>,
     /// The teacher's outputs.
     pub outputs: &'a [Tensor],
     /// The teacher's features.
@@ -134,12 +146,13 @@ fn scores(outputs: &[Value]) -> Result<Float> {
 }
 
 /// The distribution over `[N, C]` that the labels ask for, row after row.
-fn classes(labels: &[i64], mix: Option<(&[usize], f32)>, shape: &[usize], smoothing: f32) -> Result<Vec<f32>> {
+fn classes(labels: &[i64], mix: Option<(&[i64], f32)>, shape: &[usize], smoothing: f32) -> Result<Vec<f32>> {
     let (rows, count) = (shape[0], shape[1]);
     if labels.len() != rows {
         return Err(Error::data(format!("{} labels for {rows} samples", labels.len())));
     }
-    if let Some(label) = labels.iter().find(|l| !(0..count as i64).contains(l)) {
+    let all = labels.iter().chain(mix.into_iter().flat_map(|(others, _)| others));
+    if let Some(label) = all.into_iter().find(|l| !(0..count as i64).contains(l)) {
         return Err(Error::data(format!("label {label} is none of the model's {count} classes")));
     }
     let mut wanted = vec![smoothing / count as f32; rows * count];
@@ -147,9 +160,9 @@ fn classes(labels: &[i64], mix: Option<(&[usize], f32)>, shape: &[usize], smooth
         |row: usize, label: i64, share: f32| wanted[row * count + label as usize] += share * (1.0 - smoothing);
     for (row, label) in labels.iter().enumerate() {
         match mix {
-            Some((partner, share)) => {
+            Some((others, share)) => {
                 put(row, *label, share);
-                put(row, labels[partner[row]], 1.0 - share);
+                put(row, others[row], 1.0 - share);
             }
             None => put(row, *label, 1.0),
         }
@@ -230,7 +243,7 @@ mod tests {
     fn cross_entropy_with_smoothing_and_mixing_by_hand() {
         let labels = [1, 2];
         let smooth = LossOptions { labels: 2.0, smoothing: 0.3, ..nothing() };
-        let mixed = Target { labels: Some(&labels), mix: Some((&[1, 0], 0.75)), ..Target::default() };
+        let mixed = Target { labels: Some(&labels), mix: Some((&[2, 1], 0.75)), ..Target::default() };
         let mut expected = 0.0;
         for (row, label) in labels.iter().enumerate() {
             let p = softmax(&SCORES[row * 3..][..3], 1.0);

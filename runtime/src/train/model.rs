@@ -10,6 +10,7 @@ use crate::{
     burn::{
         Executable,
         host::IntArray,
+        precision::Precision,
         tensor::{Float, Value},
     },
     device::Device,
@@ -26,7 +27,10 @@ use compress_compiler::{
     verify::verify,
 };
 use regex::Regex;
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::{Duration, Instant},
+};
 
 /// A constant that is learnt.
 pub struct Parameter {
@@ -34,10 +38,17 @@ pub struct Parameter {
     pub name: String,
     /// What it is now.
     pub value: Float,
+    /// Of a scale of quantised values, what it was at first: it is learnt in proportion to that, and stays positive.
+    pub scale: Option<f32>,
     node: NodeId,
 }
 
 impl Parameter {
+    /// The constant.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
     /// Whether weight decay applies to it: to matrices and kernels, not to biases and scales.
     pub fn decays(&self) -> bool {
         self.value.shape().len() > 1
@@ -70,6 +81,18 @@ impl Forward {
         let mut all = loss.backward()?;
         Ok(self.leaves.iter().map(|leaf| all.take(leaf)).collect())
     }
+
+    /// The running statistics that it moved, off the tape.
+    ///
+    /// # Errors
+    /// None for what [`Trainable::forward`] made.
+    pub fn statistics(self) -> Result<Vec<Float>> {
+        let float = |v| match v {
+            Value::Float(x) => Ok(x.detached()),
+            Value::Int(_) => Err(Error::bug("a running statistic is no float")),
+        };
+        self.statistics.into_iter().map(float).collect()
+    }
 }
 
 /// How a graph is trained.
@@ -81,6 +104,10 @@ pub struct ModelOptions {
     pub features: Vec<String>,
     /// Compute cheap operators again in the backward pass instead of keeping what they made (Chen et al. 2016).
     pub recompute: bool,
+    /// In which width convolutions and products are computed.
+    pub precision: Precision,
+    /// Learn the scales of QuantizeLinear too (LSQ, Esser et al. 2020).
+    pub scales: bool,
 }
 
 /// The batches by which the memory of a step is measured.
@@ -88,6 +115,26 @@ const PROBES: [usize; 2] = [16, 64];
 
 /// The share of the free memory that a step may take.
 const SHARE: f64 = 0.6;
+
+/// Why a graph without parameters has none.
+fn untrainable(graph: &Graph) -> Error {
+    let coded = |n: NodeId| {
+        let codes = graph.operand(n, 0).and_then(|port| graph.constant(port));
+        matches!(graph.op(n), Op::Dequantize(_)) && codes.is_some_and(|t| t.shape().len() > 1)
+    };
+    let replaceable = |n: &NodeId| matches!(graph.op(*n), Op::Input(i) if i.default.is_some());
+    let none = "the model has no weight that can be trained";
+    if graph.operators().any(coded) {
+        return Error::unsupported(format!("{none}: it is quantised, its weights are codes"))
+            .help("train the model from which it was made, and quantise what comes out");
+    }
+    if graph.inputs().iter().any(replaceable) {
+        return Error::unsupported(format!("{none}: they are inputs too, of which a caller may give others"))
+            .help("take the initializers out of the graph's inputs (keep_initializers_as_inputs=False in PyTorch)");
+    }
+    Error::unsupported(none)
+        .help("weights are floating-point constants of Conv, Gemm, MatMul and the like; --freeze leaves some out")
+}
 
 /// A graph whose parameters can be trained.
 pub struct Trainable {
@@ -102,6 +149,7 @@ pub struct Trainable {
     outputs: usize,
     features: usize,
     recompute: bool,
+    precision: Precision,
     left_out: Vec<String>,
 }
 
@@ -112,12 +160,17 @@ impl Trainable {
     /// Unsupported when nothing in it can be trained or an operator has no kernel; usage when a feature is not a
     /// value of the graph.
     pub fn new(graph: &Graph, options: &ModelOptions, device: &Device) -> Result<Self> {
+        if !Float::can_hold(options.precision, device) {
+            return Err(Error::unsupported(format!("computing in {} on {}", options.precision, device.describe())));
+        }
         let graph = &{
             let mut own = graph.clone();
             untie(&mut own);
             own
         };
-        let found = parameters(graph);
+        let scales = if options.scales { scales(graph) } else { BTreeSet::new() };
+        let mut found = parameters(graph);
+        found.extend(&scales);
         let matrix = |t: &Tensor| t.dtype().is_float() && t.shape().len() > 1;
         let others = graph.ids().filter(|n| !found.contains(n) && graph.constant((*n).into()).is_some_and(matrix));
         let left_out = others.map(|n| graph.value(n.into()).name.clone()).collect();
@@ -126,9 +179,7 @@ impl Trainable {
         let frozen = |node: &NodeId| options.freeze.iter().any(|r| r.is_match(&graph.value((*node).into()).name));
         let trained: BTreeSet<NodeId> = found.into_iter().filter(|node| !frozen(node)).collect();
         if trained.is_empty() {
-            return Err(Error::unsupported("the model has no weight that can be trained").help(
-                "weights are floating-point constants of Conv, Gemm, MatMul and the like; --freeze leaves some out",
-            ));
+            return Err(untrainable(graph));
         }
         let form = TrainingForm::of(graph, &trained)?;
         let features = options.features.iter().map(|name| named(&form.graph, name)).collect::<Result<Vec<_>>>()?;
@@ -139,7 +190,12 @@ impl Trainable {
         };
         let parameters = trained
             .iter()
-            .map(|node| Ok(Parameter { name: name(*node), value: upload(*node)?, node: *node }))
+            .map(|node| {
+                let value = upload(*node)?;
+                let mean = |v: &[f32]| Ok(v.iter().map(|v| v.abs()).sum::<f32>() / v.len() as f32);
+                let scale = if scales.contains(node) { Some(value.view(mean)?) } else { None };
+                Ok(Parameter { name: name(*node), value, scale, node: *node })
+            })
             .collect::<Result<Vec<_>>>()?;
         let statistics = form
             .statistics
@@ -155,7 +211,9 @@ impl Trainable {
             ends.iter().chain(&features).copied().chain(form.statistics.iter().map(|(_, port)| *port)).collect();
         let place = verify(&form.graph)?.order().iter().enumerate().map(|(i, id)| (*id, i)).collect();
         Ok(Self {
-            exe: Executable::part(&form.graph, &place, &inputs, &outputs, device)?,
+            exe: Executable::part(&form.graph, &place, &inputs, &outputs, device)?
+                .with_fused_steps()
+                .in_precision(options.precision),
             graph: graph.clone(),
             device: device.clone(),
             parameters,
@@ -165,6 +223,7 @@ impl Trainable {
             outputs: ends.len(),
             features: features.len(),
             recompute: options.recompute,
+            precision: options.precision,
             left_out,
         })
     }
@@ -174,18 +233,12 @@ impl Trainable {
     ///
     /// # Errors
     /// As for [`Trainable::forward`]; unsupported where the system doesn't tell.
-    pub fn largest_batch(&mut self, most: usize, sample: impl Fn(usize) -> Result<Vec<Tensor>>) -> Result<usize> {
+    pub fn largest_batch(&self, most: usize, sample: impl Fn(usize) -> Result<Vec<Tensor>>) -> Result<usize> {
         let mut taken = [0; 2];
         let sizes = [PROBES[0].min(most), PROBES[1].min(most)];
         for (size, taken) in sizes.into_iter().zip(&mut taken) {
             let inputs = sample(size)?;
-            let ((), peak) = memory::peak_of(|| {
-                let pass = self.forward(&inputs, 0)?;
-                let first = pass.outputs.iter().find_map(|v| if let Value::Float(x) = v { Some(x) } else { None });
-                let whole = first.ok_or_else(|| Error::unsupported("no output is a float"))?.clone();
-                let n = whole.elements();
-                pass.gradients(whole.reshape(&[n])?.reduce(ReduceKind::Sum, &[0], false)?).map(drop)
-            })?;
+            let ((), peak) = memory::peak_of(|| self.probe(&inputs))?;
             *taken = peak.ok_or_else(|| Error::unsupported("the system does not tell what memory a step takes"))?;
         }
         let free = memory::available().unwrap_or(0) as f64 * SHARE;
@@ -193,6 +246,27 @@ impl Trainable {
         let fits = (sizes[1] as f64 + (free - taken[1] as f64).max(0.0) / each.max(1.0)) as usize;
         let fits = fits.clamp(1, most);
         Ok(1 << fits.ilog2())
+    }
+
+    /// A step that learns nothing: for what it takes.
+    fn probe(&self, inputs: &[Tensor]) -> Result<()> {
+        let pass = self.forward(inputs, 0)?;
+        let first = pass.outputs.iter().find_map(|v| if let Value::Float(x) = v { Some(x) } else { None });
+        let whole = first.ok_or_else(|| Error::unsupported("no output is a float"))?.clone();
+        let n = whole.elements();
+        pass.gradients(whole.reshape(&[n])?.reduce(ReduceKind::Sum, &[0], false)?).map(drop)
+    }
+
+    /// How long a step on these inputs takes.
+    ///
+    /// # Errors
+    /// As for [`Trainable::forward`].
+    pub fn duration_of_a_step(&self, inputs: &[Tensor]) -> Result<Duration> {
+        // The first of all steps gets the memory of all.
+        self.probe(inputs)?;
+        let began = Instant::now();
+        self.probe(inputs)?;
+        Ok(began.elapsed())
     }
 
     /// The parameters that are trained.
@@ -215,11 +289,16 @@ impl Trainable {
         &self.device
     }
 
+    /// In which width it computes.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
     /// Runs it in training mode on a batch, and moves the running statistics. `seed` decides what dropout drops.
     ///
     /// # Errors
     /// As for [`Executable::run`]; unsupported, naming the node, where there is no gradient.
-    pub fn forward(&mut self, inputs: &[Tensor], seed: u64) -> Result<Forward> {
+    pub fn forward(&self, inputs: &[Tensor], seed: u64) -> Result<Forward> {
         let mut given = inputs.iter();
         let own = self.defaults.iter().map(|default| {
             let t = default.as_ref().or_else(|| given.next()).ok_or_else(|| Error::data("an input is missing"))?;
@@ -234,21 +313,15 @@ impl Trainable {
         values.extend(leaves.iter().cloned().map(Value::Float));
         values.extend(self.statistics.iter().map(|s| Value::Float(s.value.clone())));
         let mut made = self.exe.run_values(values)?;
+        made.iter_mut().for_each(|value| value.hold(Precision::F32));
         let statistics = made.split_off(self.outputs + self.features);
         let features = made.split_off(self.outputs);
         Ok(Forward { outputs: made, features, leaves, statistics })
     }
 
     /// Takes over the running statistics that a forward pass moved.
-    ///
-    /// # Errors
-    /// None for what [`Trainable::forward`] made.
-    pub fn keep_statistics(&mut self, pass: &Forward) -> Result<()> {
-        for (s, new) in self.statistics.iter_mut().zip(&pass.statistics) {
-            let Value::Float(new) = new else { return Err(Error::bug("a running statistic is no float")) };
-            s.value = new.clone().detached();
-        }
-        Ok(())
+    pub fn keep_statistics(&mut self, moved: Vec<Float>) {
+        self.statistics.iter_mut().zip(moved).for_each(|(s, new)| s.value = new);
     }
 
     /// The graph as it is written: in inference mode, with the parameters as they are now.
@@ -314,6 +387,13 @@ fn parameters(graph: &Graph) -> BTreeSet<NodeId> {
     graph.operators().flat_map(learns).collect()
 }
 
+/// The constants that scale what QuantizeLinear reads.
+fn scales(graph: &Graph) -> BTreeSet<NodeId> {
+    let quantize = graph.operators().filter(|n| matches!(graph.op(*n), Op::Quantize(_)));
+    let scales = quantize.filter_map(|n| graph.operand(n, 1)).filter(|p| graph.constant(*p).is_some());
+    scales.map(|p| p.node).collect()
+}
+
 /// The constants of which the elements at `port` are, moved and joined perhaps: exporters transpose a weight in the
 /// graph before they multiply by it.
 pub(super) fn origins(graph: &Graph, port: Port) -> Vec<NodeId> {
@@ -324,7 +404,7 @@ pub(super) fn origins(graph: &Graph, port: Port) -> Vec<NodeId> {
         }
         match graph.op(port.node) {
             Op::Constant(_) => found.push(port.node),
-            Op::Cast(_) => open.extend(graph.operand(port.node, 0)),
+            Op::Cast(_) | Op::Quantize(_) | Op::Dequantize(_) => open.extend(graph.operand(port.node, 0)),
             op => match op.quant() {
                 Quant::Same => open.extend(graph.operand(port.node, 0)),
                 Quant::Tied => open.extend(graph.operands(port.node).into_iter().flatten()),

@@ -66,6 +66,9 @@ impl Default for OptimiserOptions {
 /// LARS: the share of a weight's norm that a gradient of its own size moves it.
 const TRUST: f32 = 1e-3;
 
+/// The share of what a scale was at first below which it does not fall.
+const LEAST: f32 = 0.01;
+
 enum Rules {
     Sgd(Sgd, Vec<Option<<Sgd as Rule>::State<1>>>),
     AdamW { decaying: AdamW, free: AdamW, states: Vec<Option<<AdamW as Rule>::State<1>>> },
@@ -104,7 +107,10 @@ impl Optimiser {
     /// # Errors
     /// Device, when reading from it fails.
     pub fn step(&mut self, rate: f64, parameters: &mut [Parameter], gradients: Vec<Option<Float>>) -> Result<f32> {
-        let norm = norm(&gradients)?;
+        // What the loss feels of a scale is the sum over all that it scales: beside it weights would seem to stand still.
+        let weights =
+            parameters.iter().zip(&gradients).filter(|(p, _)| p.scale.is_none()).filter_map(|(_, g)| g.as_ref());
+        let norm = norm(weights)?;
         let factor = self.options.clip.filter(|most| norm > *most).map(|most| most / norm);
         for (i, (parameter, gradient)) in parameters.iter_mut().zip(gradients).enumerate() {
             let Some(mut gradient) = gradient else { continue };
@@ -112,6 +118,7 @@ impl Optimiser {
                 gradient = gradient.mul_scalar(factor);
             }
             let value = parameter.value.clone();
+            let rate = rate * f64::from(parameter.scale.unwrap_or(1.0));
             let decay = if parameter.decays() { self.options.weight_decay } else { 0.0 };
             parameter.value = match &mut self.rules {
                 Rules::Sgd(rule, states) => {
@@ -127,6 +134,9 @@ impl Optimiser {
                     stepped(rule, rate, value, gradient, &mut states[i])?
                 }
             };
+            if let Some(first) = parameter.scale {
+                parameter.value = parameter.value.clone().clamp_min(first * LEAST);
+            }
         }
         Ok(norm)
     }
@@ -197,10 +207,10 @@ fn stepped<R: Rule>(
     Float::from_list(value, dtype).reshape(&shape)
 }
 
-/// The norm of all gradients together.
-fn norm(gradients: &[Option<Float>]) -> Result<f32> {
+/// The norm of gradients together.
+fn norm<'a>(gradients: impl Iterator<Item = &'a Float>) -> Result<f32> {
     let mut sum = 0.0;
-    for g in gradients.iter().flatten() {
+    for g in gradients {
         sum += g.view(|v| Ok(v.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>()))?;
     }
     Ok(sum.sqrt() as f32)

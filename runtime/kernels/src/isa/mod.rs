@@ -11,7 +11,7 @@ pub(crate) mod portable;
 mod ymm;
 
 use crate::tile::Tiles;
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::OnceLock};
 
 /// An instruction set for which there are kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,6 +37,12 @@ impl Isa {
 
     /// Whether this machine has it.
     pub fn is_available(self) -> bool {
+        // Asked before every tile: one load instead of a dozen.
+        static AVAILABLE: OnceLock<[bool; Isa::ALL.len()]> = OnceLock::new();
+        AVAILABLE.get_or_init(|| Self::ALL.map(Self::is_found))[self as usize]
+    }
+
+    fn is_found(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         {
             let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");

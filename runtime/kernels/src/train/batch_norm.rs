@@ -1,14 +1,32 @@
-//! Batch normalisation with the batch's own statistics, and its gradients.
+//! Batch normalisation with the batch's own statistics, with or without a rectifier behind it, and its gradients.
 //!
 //! Each channel is a task: its planes stay in the cache from pass to pass.
 
 use super::copy::written;
+use super::elementwise::passed;
 use crate::Isa;
 use crate::multiversion::multiversion;
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
-/// What [`batch_norm`] makes.
+/// A batch normalisation: its operands, the first `[samples, channels, pixels]`.
+#[derive(Debug, Clone, Copy)]
+pub struct BatchNorm<'a> {
+    /// What is normalised, each channel over samples and pixels.
+    pub x: &'a [f32],
+    /// Its axes.
+    pub shape: [usize; 3],
+    /// What each channel is multiplied by.
+    pub scale: &'a [f32],
+    /// What is added to each channel.
+    pub bias: &'a [f32],
+    /// Added to variances.
+    pub epsilon: f32,
+    /// Whether what is below 0 becomes 0; NaN stays.
+    pub rectified: bool,
+}
+
+/// What [`BatchNorm::run`] makes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Normalised {
     /// The output.
@@ -19,7 +37,7 @@ pub struct Normalised {
     pub variance: Vec<f32>,
 }
 
-/// What [`batch_norm_gradients`] makes.
+/// What [`BatchNorm::gradients`] makes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NormGradients {
     /// By the input.
@@ -30,94 +48,102 @@ pub struct NormGradients {
     pub bias: Vec<f32>,
 }
 
-/// Normalises each channel of `x`, `[samples, channels, pixels]`, over samples and pixels.
-pub fn batch_norm(
-    x: &[f32],
-    samples: usize,
-    channels: usize,
-    pixels: usize,
-    scale: &[f32],
-    bias: &[f32],
-    epsilon: f32,
-) -> Normalised {
-    assert_eq!(x.len(), samples * channels * pixels, "elements of the input");
-    assert_eq!([scale.len(), bias.len()], [channels; 2], "a scale and a bias for each channel");
-    let isa = Isa::detect();
-    let count = (samples * pixels) as f64;
-    let normalise_all = |y: &mut [MaybeUninit<f32>]| -> Vec<(f32, f32)> {
-        by_channel(y, channels, pixels)
-            .into_par_iter()
-            .enumerate()
-            .map(|(c, y)| {
-                let planes = || x.chunks_exact(pixels.max(1)).skip(c).step_by(channels);
-                let mut sum = 0.0;
-                planes().for_each(|x| add_elements(isa, x, &mut sum));
-                let mean = (sum / count) as f32;
-                // In a second pass: the mean of squares less the square of the mean loses digits.
-                let mut squares = 0.0;
-                planes().for_each(|x| add_squares(isa, x, mean, &mut squares));
-                let variance = (squares / count) as f32;
-                let factor = scale[c] / (variance + epsilon).sqrt();
-                for (y, x) in y.into_iter().zip(planes()) {
-                    normalise(isa, x, y, mean, factor, bias[c]);
-                }
-                (mean, variance)
-            })
-            .collect()
-    };
-    let mut statistics = vec![];
-    // SAFETY: every plane of the output is some channel's.
-    let y = unsafe { written(x.len(), |y| statistics = normalise_all(y)) };
-    let (mean, variance) = statistics.into_iter().unzip();
-    Normalised { y, mean, variance }
+/// What an element of a channel becomes before it is rectified: `(x - mean) * factor + bias`.
+#[derive(Debug, Clone, Copy)]
+struct Affine {
+    mean: f32,
+    factor: f32,
+    bias: f32,
 }
 
-/// The gradients of [`batch_norm`], of that by its output.
-#[allow(clippy::too_many_arguments)]
-pub fn batch_norm_gradients(
-    x: &[f32],
-    samples: usize,
-    channels: usize,
-    pixels: usize,
-    scale: &[f32],
-    mean: &[f32],
-    variance: &[f32],
-    epsilon: f32,
-    dy: &[f32],
-) -> NormGradients {
-    assert_eq!([x.len(), dy.len()], [samples * channels * pixels; 2], "elements of the input and the output");
-    assert_eq!([scale.len(), mean.len(), variance.len()], [channels; 3], "statistics of each channel");
-    let isa = Isa::detect();
-    let count = (samples * pixels) as f64;
-    let derive_all = |dx: &mut [MaybeUninit<f32>]| -> Vec<(f32, f32)> {
-        by_channel(dx, channels, pixels)
-            .into_par_iter()
-            .enumerate()
-            .map(|(c, dx)| {
-                let planes = || {
-                    let pairs = x.chunks_exact(pixels.max(1)).zip(dy.chunks_exact(pixels.max(1)));
-                    pairs.skip(c).step_by(channels)
-                };
-                let mut sums = [0.0; 2];
-                planes().for_each(|(x, dy)| add_gradients(isa, x, dy, mean[c], &mut sums));
-                let [by_bias, products] = sums;
-                let deviation = 1.0 / f64::from(variance[c] + epsilon).sqrt();
-                let by_scale = products * deviation;
-                let factor = f64::from(scale[c]) * deviation;
-                let slope = -factor * deviation * by_scale / count;
-                let offset = -factor * by_bias / count;
-                for (dx, (x, dy)) in dx.into_iter().zip(planes()) {
-                    input_gradient(isa, x, dy, dx, mean[c], [factor, slope, offset].map(|v| v as f32));
-                }
-                (by_scale as f32, by_bias as f32)
-            })
-            .collect()
-    };
-    let mut gradients = vec![];
-    // SAFETY: every plane of the input is some channel's.
-    let dx = unsafe { written(x.len(), |dx| gradients = derive_all(dx)) };
-    let (scale, bias) = gradients.into_iter().unzip();
-    NormGradients { x: dx, scale, bias }
+impl Affine {
+    #[inline(always)]
+    fn of(&self, x: f32) -> f32 {
+        (x - self.mean) * self.factor + self.bias
+    }
+}
+
+impl BatchNorm<'_> {
+    fn check(&self) -> [usize; 3] {
+        let channels = self.shape[1];
+        assert_eq!(self.x.len(), self.shape.iter().product::<usize>(), "elements of the input");
+        assert_eq!([self.scale.len(), self.bias.len()], [channels; 2], "a scale and a bias for each channel");
+        self.shape
+    }
+
+    fn affine(&self, channel: usize, mean: f32, variance: f32) -> Affine {
+        let factor = self.scale[channel] / (variance + self.epsilon).sqrt();
+        Affine { mean, factor, bias: self.bias[channel] }
+    }
+
+    /// Normalises, scales, shifts and perhaps rectifies.
+    pub fn run(&self) -> Normalised {
+        let ([samples, channels, pixels], isa) = (self.check(), Isa::detect());
+        let count = (samples * pixels) as f64;
+        let normalise_all = |y: &mut [MaybeUninit<f32>]| -> Vec<(f32, f32)> {
+            by_channel(y, channels, pixels)
+                .into_par_iter()
+                .enumerate()
+                .map(|(c, y)| {
+                    let planes = || self.x.chunks_exact(pixels.max(1)).skip(c).step_by(channels);
+                    let mut sum = 0.0;
+                    planes().for_each(|x| add_elements(isa, x, &mut sum));
+                    let mean = (sum / count) as f32;
+                    // In a second pass: the mean of squares less the square of the mean loses digits.
+                    let mut squares = 0.0;
+                    planes().for_each(|x| add_squares(isa, x, mean, &mut squares));
+                    let variance = (squares / count) as f32;
+                    let affine = self.affine(c, mean, variance);
+                    y.into_iter().zip(planes()).for_each(|(y, x)| normalise(isa, x, y, affine, self.rectified));
+                    (mean, variance)
+                })
+                .collect()
+        };
+        let mut statistics = vec![];
+        // SAFETY: every plane of the output is some channel's.
+        let y = unsafe { written(self.x.len(), |y| statistics = normalise_all(y)) };
+        let (mean, variance) = statistics.into_iter().unzip();
+        Normalised { y, mean, variance }
+    }
+
+    /// The gradients, of that by the output; the statistics are those that [`BatchNorm::run`] gave.
+    pub fn gradients(&self, mean: &[f32], variance: &[f32], dy: &[f32]) -> NormGradients {
+        let ([samples, channels, pixels], isa) = (self.check(), Isa::detect());
+        assert_eq!(self.x.len(), dy.len(), "elements of the input and the output");
+        assert_eq!([mean.len(), variance.len()], [channels; 2], "statistics of each channel");
+        let count = (samples * pixels) as f64;
+        let derive_all = |dx: &mut [MaybeUninit<f32>]| -> Vec<(f32, f32)> {
+            by_channel(dx, channels, pixels)
+                .into_par_iter()
+                .enumerate()
+                .map(|(c, dx)| {
+                    let planes = || {
+                        let pairs = self.x.chunks_exact(pixels.max(1)).zip(dy.chunks_exact(pixels.max(1)));
+                        pairs.skip(c).step_by(channels)
+                    };
+                    let affine = self.affine(c, mean[c], variance[c]);
+                    let mut sums = [0.0; 2];
+                    planes().for_each(|(x, dy)| add_gradients(isa, x, dy, affine, self.rectified, &mut sums));
+                    let [by_bias, products] = sums;
+                    let deviation = 1.0 / f64::from(variance[c] + self.epsilon).sqrt();
+                    let by_scale = products * deviation;
+                    let factor = f64::from(self.scale[c]) * deviation;
+                    let slope = -factor * deviation * by_scale / count;
+                    let offset = -factor * by_bias / count;
+                    let factors = [factor, slope, offset].map(|v| v as f32);
+                    for (dx, (x, dy)) in dx.into_iter().zip(planes()) {
+                        input_gradient(isa, x, dy, dx, affine, self.rectified, factors);
+                    }
+                    (by_scale as f32, by_bias as f32)
+                })
+                .collect()
+        };
+        let mut gradients = vec![];
+        // SAFETY: every plane of the input is some channel's.
+        let dx = unsafe { written(self.x.len(), |dx| gradients = derive_all(dx)) };
+        let (scale, bias) = gradients.into_iter().unzip();
+        NormGradients { x: dx, scale, bias }
+    }
 }
 
 /// The planes of each channel.
@@ -141,21 +167,41 @@ multiversion! {
     }
 
     /// Adds the sum of `dy`, and that of its products with what `x` differs from the mean.
-    fn add_gradients(isa: Isa, x: &[f32], dy: &[f32], mean: f32, to: &mut [f64; 2]) {
-        let sums = sums(x, dy, |x, dy| [dy, dy * (x - mean)]);
+    fn add_gradients(isa: Isa, x: &[f32], dy: &[f32], affine: Affine, rectified: bool, to: &mut [f64; 2]) {
+        let Affine { mean, .. } = affine;
+        let sums = match rectified {
+            true => sums(x, dy, |x, dy| {
+                let dy = passed(affine.of(x), dy);
+                [dy, dy * (x - mean)]
+            }),
+            false => sums(x, dy, |x, dy| [dy, dy * (x - mean)]),
+        };
         *to = [to[0] + sums[0], to[1] + sums[1]];
     }
 
-    fn normalise(isa: Isa, x: &[f32], y: &mut [MaybeUninit<f32>], mean: f32, factor: f32, bias: f32) {
-        for (y, x) in y.iter_mut().zip(x) {
-            y.write((x - mean) * factor + bias);
+    fn normalise(isa: Isa, x: &[f32], y: &mut [MaybeUninit<f32>], affine: Affine, rectified: bool) {
+        let all = y.iter_mut().zip(x);
+        match rectified {
+            true => all.for_each(|(y, x)| _ = y.write(passed(affine.of(*x), affine.of(*x)))),
+            false => all.for_each(|(y, x)| _ = y.write(affine.of(*x))),
         }
     }
 
-    fn input_gradient(isa: Isa, x: &[f32], dy: &[f32], dx: &mut [MaybeUninit<f32>], mean: f32, factors: [f32; 3]) {
+    fn input_gradient(
+        isa: Isa,
+        x: &[f32],
+        dy: &[f32],
+        dx: &mut [MaybeUninit<f32>],
+        affine: Affine,
+        rectified: bool,
+        factors: [f32; 3],
+    ) {
         let [factor, slope, offset] = factors;
-        for ((dx, x), dy) in dx.iter_mut().zip(x).zip(dy) {
-            dx.write(factor * dy + (slope * (x - mean) + offset));
+        let of = |x: f32, dy: f32| factor * dy + (slope * (x - affine.mean) + offset);
+        let all = dx.iter_mut().zip(x).zip(dy);
+        match rectified {
+            true => all.for_each(|((dx, x), dy)| _ = dx.write(of(*x, passed(affine.of(*x), *dy)))),
+            false => all.for_each(|((dx, x), dy)| _ = dx.write(of(*x, *dy))),
         }
     }
 }

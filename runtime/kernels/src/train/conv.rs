@@ -153,7 +153,7 @@ impl Layer {
         groups: usize,
         channels: usize,
         filters: usize,
-        weight: impl Fn(usize, usize, usize, usize, usize) -> f32,
+        weight: impl Fn(usize, usize, usize, usize, usize) -> f32 + Sync,
     ) -> Self {
         // Lines of some whole vectors are read as fast as whole planes, and are copied but once.
         let are_long = axes[1].output >= 32 && axes[1].output.is_multiple_of(16);

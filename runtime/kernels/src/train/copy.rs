@@ -42,7 +42,7 @@ impl DerefMut for Aligned {
 ///
 /// # Safety
 /// `fill` writes every element.
-pub(super) unsafe fn written(len: usize, fill: impl FnOnce(&mut [MaybeUninit<f32>])) -> Vec<f32> {
+pub(super) unsafe fn written<T>(len: usize, fill: impl FnOnce(&mut [MaybeUninit<T>])) -> Vec<T> {
     let mut data = Vec::with_capacity(len);
     fill(&mut data.spare_capacity_mut()[..len]);
     // SAFETY: there is this capacity, and the caller's word that it is written.

@@ -4,18 +4,37 @@ use super::copy::written;
 use crate::Isa;
 use crate::multiversion::multiversion;
 use rayon::prelude::*;
+use std::mem::MaybeUninit;
 
 /// Elements that a thread takes at a time: they fit its cache, and are worth the handing out.
 const CHUNK: usize = 1 << 14;
 
+/// What passes a rectifier that gets `x`, forward `x` itself and backward a gradient; NaN is not below 0.
+#[inline(always)]
+pub(super) fn passed(x: f32, v: f32) -> f32 {
+    if x <= 0.0 { 0.0 } else { v }
+}
+
+/// Elements that share a word of [`Signs`].
+const WORD: usize = u32::BITS as usize;
+
 multiversion! {
-    fn rectify_chunk(isa: Isa, x: &mut [f32]) {
-        // NaN is not below 0, and stays.
-        x.iter_mut().for_each(|v| *v = if *v <= 0.0 { 0.0 } else { *v });
+    fn rectify_chunk(isa: Isa, x: &mut [f32], signs: &mut [MaybeUninit<u32>]) {
+        let (words, rest) = x.as_chunks_mut::<WORD>();
+        for (x, signs) in words.iter_mut().zip(&mut *signs) {
+            signs.write(rectify_word(x));
+        }
+        if let (Some(signs), [_, ..]) = (signs.last_mut(), &*rest) {
+            signs.write(rectify_word(rest));
+        }
     }
 
-    fn mask_chunk(isa: Isa, y: &[f32], dy: &mut [f32]) {
-        dy.iter_mut().zip(y).for_each(|(dy, y)| *dy = if *y <= 0.0 { 0.0 } else { *dy });
+    fn mask_chunk(isa: Isa, signs: &[u32], dy: &mut [f32]) {
+        let (words, rest) = dy.as_chunks_mut::<WORD>();
+        for (dy, signs) in words.iter_mut().zip(signs) {
+            mask_word(*signs, dy);
+        }
+        mask_word(signs.last().copied().unwrap_or(0), rest);
     }
 
     fn add_chunk(isa: Isa, a: &mut [f32], b: &[f32]) {
@@ -23,17 +42,48 @@ multiversion! {
     }
 }
 
-/// `max(x, 0)`, in place; NaN stays.
-pub fn relu(x: &mut [f32]) {
-    let isa = Isa::detect();
-    x.par_chunks_mut(CHUNK).for_each(|x| rectify_chunk(isa, x));
+/// Rectifies up to as many elements as a word has bits; a bit is 1 where the element passed.
+#[inline(always)]
+fn rectify_word(x: &mut [f32]) -> u32 {
+    let mut signs = 0;
+    for (lane, x) in x.iter_mut().enumerate() {
+        signs |= u32::from(*x > 0.0 || x.is_nan()) << lane;
+        *x = passed(*x, *x);
+    }
+    signs
 }
 
-/// The gradient of [`relu`], whose output is `y`, in the place of that by its output.
-pub fn relu_gradient(y: &[f32], dy: &mut [f32]) {
-    assert_eq!(y.len(), dy.len(), "elements of a rectifier and its gradient");
+#[inline(always)]
+fn mask_word(signs: u32, dy: &mut [f32]) {
+    for (lane, dy) in dy.iter_mut().enumerate() {
+        // 0 as it is in bits, all ones or none.
+        let keep = ((signs >> lane) & 1).wrapping_neg();
+        *dy = f32::from_bits(dy.to_bits() & keep);
+    }
+}
+
+/// Which elements a rectifier let pass, a bit for each: a chunk has words of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signs(Vec<u32>);
+
+/// `max(x, 0)`, in place; NaN stays.
+pub fn relu(x: &mut [f32]) -> Signs {
     let isa = Isa::detect();
-    dy.par_chunks_mut(CHUNK).zip(y.par_chunks(CHUNK)).for_each(|(dy, y)| mask_chunk(isa, y, dy));
+    let words = x.len().div_ceil(WORD);
+    let rectify_all = |signs: &mut [MaybeUninit<u32>]| {
+        x.par_chunks_mut(CHUNK)
+            .zip(signs.par_chunks_mut(CHUNK / WORD))
+            .for_each(|(x, signs)| rectify_chunk(isa, x, signs));
+    };
+    // SAFETY: there are as many words as the elements need, and those of each chunk are written.
+    Signs(unsafe { written(words, rectify_all) })
+}
+
+/// The gradient of [`relu`], in the place of that by its output.
+pub fn relu_gradient(signs: &Signs, dy: &mut [f32]) {
+    assert_eq!(signs.0.len(), dy.len().div_ceil(WORD), "elements of a rectifier and its gradient");
+    let isa = Isa::detect();
+    dy.par_chunks_mut(CHUNK).zip(signs.0.par_chunks(CHUNK / WORD)).for_each(|(dy, signs)| mask_chunk(isa, signs, dy));
 }
 
 /// `a + b`, in the place of `a`.
@@ -45,7 +95,7 @@ pub fn add(a: &mut [f32], b: &[f32]) {
 
 /// A copy.
 pub fn copied(x: &[f32]) -> Vec<f32> {
-    let fill = |to: &mut [std::mem::MaybeUninit<f32>]| {
+    let fill = |to: &mut [MaybeUninit<f32>]| {
         to.par_chunks_mut(CHUNK).zip(x.par_chunks(CHUNK)).for_each(|(to, x)| {
             to.iter_mut().zip(x).for_each(|(to, x)| {
                 to.write(*x);
@@ -62,12 +112,12 @@ mod tests {
 
     #[test]
     fn rectifiers_and_sums() {
-        for len in [0, 1, CHUNK, CHUNK + 3] {
+        for len in [0, 1, WORD, 3 * WORD + 5, CHUNK, CHUNK + 3] {
             let x: Vec<f32> = (0..len).map(|i| if i == 7 { f32::NAN } else { (i % 11) as f32 - 5.0 }).collect();
             let mut y = copied(&x);
-            relu(&mut y);
+            let signs = relu(&mut y);
             let mut dx: Vec<f32> = (0..len).map(|i| i as f32).collect();
-            relu_gradient(&y, &mut dx);
+            relu_gradient(&signs, &mut dx);
             let mut sum = copied(&x);
             add(&mut sum, &dx);
             for (i, x) in x.iter().enumerate() {

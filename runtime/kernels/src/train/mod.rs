@@ -14,16 +14,20 @@ mod copy;
 mod correlate;
 mod elementwise;
 mod max_pool;
+mod place;
+mod quantise;
 #[cfg(test)]
 mod tests;
 mod tile;
 mod unroll;
 mod weight_gradient;
 
-pub use batch_norm::{NormGradients, Normalised, batch_norm, batch_norm_gradients};
+pub use batch_norm::{BatchNorm, NormGradients, Normalised};
 pub use conv::{conv, conv_bias_gradient, conv_input_gradient};
-pub use elementwise::{add, copied, relu, relu_gradient};
+pub use elementwise::{Signs, add, copied, relu, relu_gradient};
 pub use max_pool::{max_pool, max_pool_gradient};
+pub use place::{Picked, Span, place};
+pub use quantise::{Codes, dequantise, dequantise_gradients, quantise, quantise_gradients};
 pub use weight_gradient::conv_weight_gradient;
 
 use unroll::Axis;

@@ -148,8 +148,9 @@ fn operands_without_elements() {
         check_conv(&at);
     }
     check_conv(&Shape2d { pads: [(0, 0); 2], ..usual(2, 3, 2, 4, 3, 1) });
-    let empty = batch_norm(&[], 0, 2, 5, &[1.0; 2], &[0.0; 2], 1e-5);
-    assert_eq!(empty.y, []);
+    let (scale, bias) = (&[1.0; 2], &[0.0; 2]);
+    let empty = BatchNorm { x: &[], shape: [0, 2, 5], scale, bias, epsilon: 1e-5, rectified: false }.run();
+    assert!(empty.y.is_empty());
 }
 
 /// The derivative of `f` by each element of `x`.
@@ -212,13 +213,14 @@ fn batch_normalisation() {
         let wide = |v: &[f32]| v.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
         let size = [channels, pixels];
         let (y, statistics) = normalised(&wide(&x), size, &wide(&scale), &wide(&bias));
-        let got = batch_norm(&x, samples, channels, pixels, &scale, &bias, 1e-3);
-        assert_close("y", &got.y, &y, 100.0);
+        let shape = [samples, channels, pixels];
+        let norm = BatchNorm { x: &x, shape, scale: &scale, bias: &bias, epsilon: 1e-3, rectified: false };
+        let made = norm.run();
+        assert_close("y", &made.y, &y, 100.0);
         let [mean, variance] = [0, 1].map(|k| statistics.iter().map(|s| s[k]).collect::<Vec<_>>());
-        assert_close("mean", &got.mean, &mean, 1.0);
-        assert_close("variance", &got.variance, &variance, 1.0);
-        let (mean, variance) = (&got.mean, &got.variance);
-        let got = batch_norm_gradients(&x, samples, channels, pixels, &scale, mean, variance, 1e-3, &dy);
+        assert_close("mean", &made.mean, &mean, 1.0);
+        assert_close("variance", &made.variance, &variance, 1.0);
+        let got = norm.gradients(&made.mean, &made.variance, &dy);
         let loss = |x: &[f64], scale: &[f64], bias: &[f64]| dot(&normalised(x, size, scale, bias).0, &dy);
         if x.len() < 300 {
             assert_close("dx", &got.x, &differences(&x, |x| loss(x, &wide(&scale), &wide(&bias))), 400.0);
@@ -226,14 +228,32 @@ fn batch_normalisation() {
         let terms = (samples * pixels) as f64;
         assert_close("dscale", &got.scale, &differences(&scale, |s| loss(&wide(&x), s, &wide(&bias))), terms);
         assert_close("dbias", &got.bias, &differences(&bias, |b| loss(&wide(&x), &wide(&scale), b)), terms);
+
+        // With a rectifier it is what both are one after the other, to the last bit.
+        let both = BatchNorm { rectified: true, ..norm };
+        let (mut y, mut dy) = (made.y.clone(), dy);
+        relu_gradient(&relu(&mut y), &mut dy);
+        assert_eq!(both.run(), Normalised { y, ..made.clone() });
+        let masked = norm.gradients(&made.mean, &made.variance, &dy);
+        assert_eq!(both.gradients(&made.mean, &made.variance, &noise(x.len(), 4)), masked);
     }
 }
 
 #[test]
 fn the_variance_far_from_zero() {
     let x: Vec<f32> = noise(64 * 100, 1).iter().map(|x| 1000.0 + x).collect();
-    let got = batch_norm(&x, 64, 1, 100, &[1.0], &[0.0], 0.0);
+    let norm = BatchNorm { x: &x, shape: [64, 1, 100], scale: &[1.0], bias: &[0.0], epsilon: 0.0, rectified: false };
+    let got = norm.run();
     assert!((got.variance[0] - 1.0 / 3.0).abs() < 0.02, "{}", got.variance[0]);
+}
+
+#[test]
+fn rectified_normalisation_keeps_nan() {
+    let x = [1.0, f32::NAN, 2.0, 3.0];
+    let shape = [2, 2, 1];
+    let norm = BatchNorm { x: &x, shape, scale: &[1.0; 2], bias: &[0.0; 2], epsilon: 1e-5, rectified: true };
+    let y = norm.run().y;
+    assert!(y[0] == 0.0 && y[1].is_nan() && y[2] > 0.9 && y[3].is_nan(), "{y:?}");
 }
 
 /// For each window its greatest element and where it is.
@@ -317,10 +337,11 @@ proptest! {
         let dy = noise(at.output_len(), 4);
         let all = || {
             let (scale, pixels) = (noise(at.channels, 5), at.plane());
-            let norm = batch_norm(&x, at.samples, at.channels, pixels, &scale, &scale, 1e-5);
-            let (mean, variance) = (&norm.mean, &norm.variance);
-            let gradients =
-                batch_norm_gradients(&x, at.samples, at.channels, pixels, &scale, mean, variance, 1e-5, &norm.y);
+            let shape = [at.samples, at.channels, pixels];
+            let rectified = true;
+            let norm = BatchNorm { x: &x, shape, scale: &scale, bias: &scale, epsilon: 1e-5, rectified };
+            let made = norm.run();
+            let gradients = norm.gradients(&made.mean, &made.variance, &made.y);
             let pool = Shape2d { filters: at.channels, ..at };
             let (y, winners) = max_pool(&pool, at.output(), &x);
             let results = [
@@ -329,8 +350,8 @@ proptest! {
                 conv_weight_gradient(&at, &x, &dy),
                 conv_bias_gradient(&at, &dy),
                 max_pool_gradient(&pool, at.output(), &y, &winners),
-                norm.y,
-                norm.variance,
+                made.y,
+                made.variance,
                 gradients.x,
                 gradients.scale,
                 gradients.bias,

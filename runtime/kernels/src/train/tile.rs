@@ -8,6 +8,7 @@
 
 use crate::Isa;
 use crate::tile::Vectors;
+use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
 /// What is read from where a tap begins: `count` times `length` elements, `step` apart.
@@ -41,16 +42,16 @@ pub(super) struct Filters {
 
 impl Filters {
     /// Packs what `weight` gives for a filter and a tap.
-    pub fn new(isa: Isa, count: usize, taps: usize, weight: impl Fn(usize, usize) -> f32) -> Self {
+    pub fn new(isa: Isa, count: usize, taps: usize, weight: impl Fn(usize, usize) -> f32 + Sync) -> Self {
         let height = height(isa).min(count.next_power_of_two());
         let mut panels = vec![0.0; count.next_multiple_of(height) * taps];
-        for (first, panel) in panels.chunks_exact_mut((height * taps).max(1)).enumerate() {
+        panels.par_chunks_exact_mut((height * taps).max(1)).enumerate().for_each(|(first, panel)| {
             for (tap, side) in panel.chunks_exact_mut(height).enumerate() {
                 for (filter, w) in (first * height..count).zip(side) {
                     *w = weight(filter, tap);
                 }
             }
-        }
+        });
         Self { panels, count, taps, height }
     }
 

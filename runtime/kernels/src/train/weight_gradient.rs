@@ -55,19 +55,28 @@ pub(super) fn conv_weight_gradient_on(isa: Isa, at: &Shape2d, x: &[f32], dy: &[f
             gradient.sums(first.min(at.samples)..(first + per_part).min(at.samples), tasks[i % tasks.len()])
         })
         .collect();
-    for (i, sums) in sums.iter().enumerate() {
-        let mut sums = sums.chunks_exact(taps);
-        for (group, block) in tasks[i % tasks.len()] {
-            for filter in group * filters..(group + 1) * filters {
-                for (channel, sums) in block.clone().zip(&mut sums) {
-                    let dw = &mut dw[(filter * channels + channel) * taps..][..taps];
-                    for (j, column) in sums.chunks_exact(at.kernel[0]).enumerate() {
-                        dw[j..].iter_mut().step_by(at.kernel[1]).zip(column).for_each(|(dw, sum)| *dw += sum);
+    // A block lies filter by filter: where those of each begin.
+    let [rows, columns] = at.kernel;
+    dw.par_chunks_exact_mut(channels * taps).enumerate().for_each(|(filter, dw)| {
+        let (group, filter) = (filter / filters, filter % filters);
+        for (i, sums) in sums.iter().enumerate() {
+            let mut start = 0;
+            for (of, block) in tasks[i % tasks.len()] {
+                if *of == group {
+                    let sums = &sums[start + filter * block.len() * taps..][..block.len() * taps];
+                    let dw = &mut dw[block.start * taps..block.end * taps];
+                    for (dw, sums) in dw.chunks_exact_mut(taps).zip(sums.chunks_exact(taps)) {
+                        for i in 0..rows {
+                            for j in 0..columns {
+                                dw[i * columns + j] += sums[j * rows + i];
+                            }
+                        }
                     }
                 }
+                start += filters * block.len() * taps;
             }
         }
-    }
+    });
     dw
 }
 

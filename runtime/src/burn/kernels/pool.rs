@@ -235,7 +235,7 @@ fn by_slices(op: &Pool, axes: &[Axis], x: Float, out: &[usize], device: &Device)
         }
     }
     match op.kind {
-        PoolKind::Lp(p) => y.pow_scalar(1.0 / p as f64, device),
+        PoolKind::Lp(p) => y.root(p as f64, device),
         _ => Ok(y),
     }
 }
@@ -267,7 +267,7 @@ pub(super) fn global(op: &GlobalPool, mut a: Args) -> Result<Value> {
         PoolKind::Average => x.reduce(ReduceKind::Mean, &axes, true)?,
         PoolKind::Lp(p) => {
             let sums = x.abs().pow_scalar(p as f64, a.device)?.reduce(ReduceKind::Sum, &axes, true)?;
-            sums.pow_scalar(1.0 / p as f64, a.device)?
+            sums.root(p as f64, a.device)?
         }
     }))
 }

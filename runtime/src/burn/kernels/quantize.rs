@@ -75,7 +75,25 @@ fn zero_point(a: &mut Args, scale: &Float, grain: Grain, shape: &[usize]) -> Res
 
 /// `x` by a scalar or tensor `y`.
 fn by(x: Float, y: Float, one: fn(Float, f64) -> Float, all: fn(Float, Float) -> Result<Float>) -> Result<Float> {
-    if is_one(&y) { Ok(one(x, y.scalar()?)) } else { all(x, y) }
+    if is_one(&y) && !y.is_tracked() { Ok(one(x, y.scalar()?)) } else { all(x, y) }
+}
+
+/// Codes of `x`, of the zero point's type or of `dtype`, or (`back`) what they stand for, where a kernel of ours can do it
+/// on the tape.
+fn on_tape(a: &Args, x: &Float, scale: &Float, grain: Grain, dtype: DType, back: bool) -> Result<Option<Float>> {
+    // Quotients of narrow scales are rounded to their type, which the kernel does not do.
+    if !(x.is_tracked() || scale.is_tracked()) || grain.block != 0 || scale.dtype() != DType::F32 {
+        return Ok(None);
+    }
+    let (dtype, zero) = match a.peek(2) {
+        Some(Value::Int(zero)) => (zero.dtype, zero.data.iter().map(|v| *v as f32).collect()),
+        Some(Value::Float(zero)) => (zero.dtype(), zero.view(|v| Ok(v.to_vec()))?),
+        None => (dtype, vec![0.0; scale.elements()]),
+    };
+    let Some((low, high)) = dtype.int_range().filter(|_| dtype.bits() <= 16) else { return Ok(None) };
+    let axis = if scale.elements() == 1 { 0 } else { value::axis(grain.axis, x.shape().len())? };
+    let y = x.quantised(scale, axis, zero, (low as f32, high as f32), back);
+    Ok(y.map(|y| if back { y } else { y.with_dtype(dtype) }))
 }
 
 /// Whole or fractional numbers as the nearest that `dtype` has.
@@ -92,9 +110,16 @@ pub(super) fn saturated(y: Float, dtype: DType, saturate: bool, device: &Device)
     }
 }
 
-/// `saturate(round_half_even(x / scale) + zero_point)`.
+/// `saturate(round_half_even(x / scale) + zero_point)`. In training its gradient is that of what is not
+/// rounded, and 0 where it saturates; with DequantizeLinear's this is "learned step size quantisation"
+/// (Esser et al. 2020).
 pub(super) fn quantize(op: &Quantize, mut a: Args) -> Result<Value> {
     let (x, scale) = (numbers(a.take(0)?, a.device)?, numbers(a.take(1)?, a.device)?);
+    if op.precision.is_none()
+        && let Some(y) = on_tape(&a, &x, &scale, op.grain, op.output.unwrap_or(DType::U8), false)?
+    {
+        return Ok(Value::Float(y));
+    }
     let (typed, zero) = zero_point(&mut a, &scale, op.grain, x.shape())?;
     let dtype = typed.or(op.output).unwrap_or(DType::U8);
     // Where both are narrow, so is their quotient.
@@ -106,7 +131,7 @@ pub(super) fn quantize(op: &Quantize, mut a: Args) -> Result<Value> {
         y = y.rounded_to(precision);
     }
     if !is_narrow(dtype) {
-        y = y.round();
+        y = y.round_through()?;
     }
     y = match zero {
         Some(zero) => by(y, zero, Float::add_scalar, Float::add)?,
@@ -125,6 +150,9 @@ pub(super) fn dequantize(op: &Dequantize, mut a: Args) -> Result<Value> {
     }
     let (mut x, scale) = (numbers(x, a.device)?, a.float(1)?);
     let dtype = op.output.unwrap_or(scale.dtype());
+    if let Some(y) = on_tape(&a, &x, &scale, op.grain, x.dtype(), true)? {
+        return Ok(Value::Float(y.with_dtype(dtype)));
+    }
     let (_, zero) = zero_point(&mut a, &scale, op.grain, x.shape())?;
     if let Some(zero) = zero {
         x = by(x, zero, Float::sub_scalar, Float::sub)?;

@@ -2,7 +2,10 @@
 
 use super::{B, Float, Prim, bool_dtype, check_size, extension::Train, held_as, scalar};
 use crate::{burn::host, device::Device};
-use ::burn::backend::ops::{ActivationOps, BoolTensorOps, FloatTensorOps};
+use ::burn::backend::{
+    TensorMetadata,
+    ops::{ActivationOps, BoolTensorOps, FloatTensorOps},
+};
 use compress_compiler::{error::Result, tensor::DType};
 
 macro_rules! unary {
@@ -155,7 +158,9 @@ impl Float {
         check_size(&shape)?;
         // Computed in the wider of both types.
         let dtype = if b.dtype == DType::F64 { b.dtype } else { a.dtype };
-        let (a, b, rank) = (a.held(held_as(dtype)), b.held(held_as(dtype)), shape.len());
+        let alike = a.t.dtype() == b.t.dtype();
+        let held = |x: Self| if alike { x } else { x.held(held_as(dtype)) };
+        let (a, b, rank) = (held(a), held(b), shape.len());
         // An operand that needs no axes is moved, not cloned, so that Burn may overwrite it.
         let prim = |x: Self| if rank <= x.shape.len().max(1) { x.t } else { x.padded(rank) };
         Ok((prim(a), prim(b), shape, dtype))
@@ -231,6 +236,19 @@ impl Float {
         let zero = B::float_equal_elem(self.t.clone(), scalar(0.0), bool_dtype(&self.t));
         let root = |t| B::float_sqrt(B::float_mask_fill(t, zero.clone(), scalar(1.0)));
         self.map(|t| B::float_mask_fill(root(t), zero.clone(), scalar(0.0)))
+    }
+
+    /// The root of a sum of powers of `p`, whose derivative at 0 is taken for 0, as that of [`Self::norm`].
+    ///
+    /// # Errors
+    /// As for [`Self::pow_scalar`].
+    pub fn root(self, p: f64, device: &Device) -> Result<Self> {
+        if !self.is_tracked() {
+            return self.pow_scalar(1.0 / p, device);
+        }
+        let zero = B::float_equal_elem(self.t.clone(), scalar(0.0), bool_dtype(&self.t));
+        let root = self.replace_zero(1.0).pow_scalar(1.0 / p, device)?;
+        Ok(root.map(|t| B::float_mask_fill(t, zero, scalar(0.0))))
     }
 
     /// The sums of all elements up to each along `axis`.

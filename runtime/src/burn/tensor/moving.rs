@@ -1,6 +1,11 @@
 //! Moving elements on the device: shapes, slices, joins, picks.
 
-use super::{B, Float, bool_dtype, check_size, prim_shape, scalar};
+use super::{
+    B, Float, bool_dtype, check_size,
+    extension::Train,
+    operators::{Pad, Slices},
+    prim_shape, scalar,
+};
 use crate::burn::host::{self, IntArray};
 use ::burn::backend::{
     Slice, TensorData, TensorMetadata, get_or_init_device_settings,
@@ -52,11 +57,14 @@ impl Float {
             return Err(Error::bug(format!("slice {start}+{count}*{step} of an axis of {size}")));
         }
         let (low, high) = (far.min(start as i64) as isize, far.max(start as i64) as isize);
-        let mut shape = self.shape;
+        let mut shape = self.shape.clone();
         let mut slices: Vec<Slice> = shape.iter().map(|n| Slice::new(0, Some(*n as isize), 1)).collect();
         slices[axis] = Slice::new(low, Some(high + 1), step.unsigned_abs() as isize);
         shape[axis] = count;
-        let mut t = B::float_slice(self.t, &slices);
+        let mut t = match self.is_tracked() && self.has_kernels() {
+            true => B::train_slice(self.t, Slices(slices)),
+            false => B::float_slice(self.t, &slices),
+        };
         if step < 0 {
             t = B::float_flip(t, &[axis]);
         }
@@ -121,7 +129,11 @@ impl Float {
         }
         let shape: Vec<usize> = self.shape.iter().zip(border).map(|(n, (b, e))| n + b + e).collect();
         check_size(&shape)?;
-        Ok(Self::wrap(B::float_pad(self.t, border, PadMode::Constant(value)), shape, self.dtype))
+        let t = match self.is_tracked() && self.has_kernels() {
+            true => B::train_pad(self.t, Pad { border: border.to_vec(), value }),
+            false => B::float_pad(self.t, border, PadMode::Constant(value)),
+        };
+        Ok(Self::wrap(t, shape, self.dtype))
     }
 
     /// `condition ? self : other`, broadcast. `condition` is on the host, 0 is false.

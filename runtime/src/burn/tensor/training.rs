@@ -2,17 +2,20 @@
 
 use super::{
     B, Float, check_size,
-    extension::{Train, Window2d},
+    extension::{Train, begin_backward},
     layers::Geometry,
+    operators::{BatchNorm, Quantised, Window2d},
 };
 use ::burn::backend::{
-    AutodiffBackend, Dispatch, DispatchAutodiffContext, DispatchTensorKind, GradientCheckpointingStrategy,
+    AutodiffBackend, DType as BurnDType, Dispatch, DispatchAutodiffContext, DispatchTensorKind,
+    GradientCheckpointingStrategy, TensorMetadata,
     ops::{ConvOptions, FloatTensorOps},
 };
 use compress_compiler::{
     error::{Error, Result},
     tensor::DType,
 };
+use compress_kernels::train::Codes;
 
 /// The gradients of one backward pass.
 pub struct Gradients(<B as AutodiffBackend>::Gradients);
@@ -51,6 +54,21 @@ impl Float {
         }
     }
 
+    /// Rounded to the nearest, the even one of two; the gradient is that of what is not rounded (the
+    /// "straight-through estimator", Bengio et al. 2013).
+    ///
+    /// # Errors
+    /// None: all shapes are one.
+    pub fn round_through(self) -> Result<Self> {
+        if !self.is_tracked() {
+            return Ok(self.round());
+        }
+        // The difference is exact, and so is the sum: both are within a factor of two of each other, or 0.
+        let plain = self.clone().detached();
+        let step = plain.clone().round().sub(plain)?;
+        self.add(step)
+    }
+
     /// The gradients of all leaves with respect to this, a single element.
     ///
     /// # Errors
@@ -59,6 +77,7 @@ impl Float {
         if !self.is_tracked() {
             return Err(Error::unsupported("the loss depends on no parameter that is trained"));
         }
+        begin_backward();
         Ok(Gradients(B::backward(self.t)))
     }
 
@@ -89,7 +108,8 @@ impl Float {
             DispatchTensorKind::Autodiff(inner) => matches!(**inner, DispatchTensorKind::Flex(_)),
             kind => matches!(kind, DispatchTensorKind::Flex(_)),
         };
-        on_cpu && self.dtype != DType::F64
+        // Of what the device holds, whatever it is in ONNX: kernels of ours are `f32`.
+        on_cpu && self.t.dtype() == BurnDType::F32
     }
 
     /// Convolution of `[N, C, H, W]` on the tape; the caller has checked that the shapes fit. `None` where there
@@ -121,14 +141,15 @@ impl Float {
     }
 
     /// Normalises `[N, C, ...]` by the mean and variance of each channel, scales and shifts (`[C]` each), and
-    /// gives the mean and the population variance too. `None` where there is no kernel of ours.
-    pub fn batch_norm(&self, scale: &Self, bias: &Self, epsilon: f32) -> Option<[Self; 3]> {
+    /// gives the mean and the population variance too; what is `rectified` then is 0 where it was below. `None`
+    /// where there is no kernel of ours.
+    pub fn batch_norm(&self, scale: &Self, bias: &Self, epsilon: f32, rectified: bool) -> Option<[Self; 3]> {
         let tracked = [self, scale, bias].iter().any(|t| t.is_tracked());
         if !(tracked && self.has_kernels()) {
             return None;
         }
-        let (y, mean, variance) =
-            B::train_batch_norm(self.t.clone(), scale.t.clone(), bias.t.clone(), f64::from(epsilon));
+        let norm = BatchNorm { epsilon, rectified };
+        let (y, mean, variance) = B::train_batch_norm(self.t.clone(), scale.t.clone(), bias.t.clone(), norm);
         let statistic = |t| Self::wrap(t, scale.shape.clone(), self.dtype).detached();
         Some([Self::wrap(y, self.shape.clone(), self.dtype), statistic(mean), statistic(variance)])
     }
@@ -141,5 +162,20 @@ impl Float {
         let Geometry { stride, dilation, pads } = *at;
         let t = B::train_max_pool(self.t.clone(), Window2d { kernel, stride, dilation, pads, out });
         Some(Self::wrap(t, vec![self.shape[0], self.shape[1], out[0], out[1]], self.dtype))
+    }
+
+    /// What QuantizeLinear makes of this by a scale a channel along `axis` or by one, or DequantizeLinear (`back`), on
+    /// the tape. `None` where there is no kernel of ours.
+    pub fn quantised(&self, scale: &Self, axis: usize, zero: Vec<f32>, range: (f32, f32), back: bool) -> Option<Self> {
+        let tracked = self.is_tracked() || scale.is_tracked();
+        let channels = scale.elements();
+        let fits = channels == 1 || scale.shape == [*self.shape.get(axis)?];
+        if !(tracked && fits && zero.len() == channels && self.has_kernels() && scale.has_kernels()) {
+            return None;
+        }
+        let inner = if channels == 1 { 1 } else { self.shape[axis + 1..].iter().product() };
+        let by = Quantised { codes: Codes { channels, inner, range }, zero, back };
+        let t = B::train_quantised(self.t.clone(), scale.t.clone(), by);
+        Some(Self::wrap(t, self.shape.clone(), self.dtype))
     }
 }

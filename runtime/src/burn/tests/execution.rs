@@ -1,7 +1,7 @@
 use super::*;
 use compress_compiler::{
     error::{Error, Kind},
-    ops::{binary::Binary, opaque::Opaque, unary::Unary},
+    ops::{batch_norm::BatchNorm, binary::Binary, opaque::Opaque, unary::Unary},
     value::Dim,
 };
 
@@ -53,6 +53,37 @@ fn halves_are_not_rounded_between_operators() {
     let y = g.add_node("y", Binary::Sub.into(), &[Some(sum.into()), Some(k.into())], &["y"]).unwrap();
     g.add_output("y", y.into());
     assert_eq!(executable(&g).unwrap().run(std::slice::from_ref(&x)).unwrap(), [x]);
+}
+
+#[test]
+fn a_relu_behind_batch_normalisation_is_a_part_of_it() {
+    let mut g = Graph::new("m");
+    let x = input(&mut g, "x", &[4.into(), 2.into()], None);
+    let vector = |g: &mut Graph, name: &str, data: &[f32]| Some(g.add_constant(name, f32s(data)).into());
+    let operands = [("scale", [1.0, -2.0]), ("bias", [0.5, 0.0]), ("mean", [0.0; 2]), ("variance", [1.0; 2])];
+    let operands = operands.map(|(name, data)| vector(&mut g, name, &data));
+    let norm = |g: &mut Graph, x: Port, name: &str| -> Port {
+        let op = BatchNorm { epsilon: 1e-3, momentum: 0.9, training: true, rectified: false };
+        let outputs = [name.to_owned(), format!("{name} mean"), format!("{name} variance")];
+        let all = [&[Some(x)], &operands[..]].concat();
+        g.add_node(name, op.into(), &all, &outputs.each_ref().map(|s| &s[..])).unwrap().into()
+    };
+    let relu = |g: &mut Graph, x: Port, name: &str| -> Port {
+        g.add_node(name, Unary::Relu.into(), &[Some(x)], &[name]).unwrap().into()
+    };
+    // The second is an output too, and the Relu after the first Relu reads no normalisation.
+    let first = norm(&mut g, x, "first");
+    let first = relu(&mut g, first, "r");
+    let again = relu(&mut g, first, "s");
+    let second = norm(&mut g, again, "second");
+    let last = relu(&mut g, second, "t");
+    g.add_output("y", last);
+    g.add_output("z", second);
+    g.add_output("mean", Port { node: second.node, slot: 1 });
+    let data = Tensor::f32(&[4, 2], &[1.0, 2.0, -3.0, 5.0, 0.5, -1.0, 4.0, 0.25]);
+    let (plain, fused) = (executable(&g).unwrap(), executable(&g).unwrap().with_fused_steps());
+    assert_eq!((plain.len(), fused.len()), (5, 4));
+    assert_eq!(plain.run(std::slice::from_ref(&data)).unwrap(), fused.run(&[data]).unwrap());
 }
 
 #[test]

@@ -78,11 +78,16 @@ struct Made {
 }
 
 impl Case {
-    /// `None` where the case has other than tensors.
+    /// `None` where the case has other than tensors, or rounds in its middle: gradients pass through that as if it
+    /// didn't, so no difference is one. The kernels of that have their own tests.
     fn read(folder: &Path) -> Option<Self> {
         let graph = onnx::read(&folder.join("model.onnx")).ok()?.graph;
         let verified = verify(&graph).ok()?;
         let operators: Vec<_> = graph.operators().collect();
+        let rounded = operators.iter().any(|n| matches!(graph.op(*n), Op::Quantize(_)));
+        if rounded && operators.len() > 1 {
+            return None;
+        }
         let mut inputs = vec![];
         for i in 0..graph.inputs().len() {
             let bytes = fs::read(folder.join(format!("test_data_set_0/input_{i}.pb"))).ok()?;

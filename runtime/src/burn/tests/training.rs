@@ -10,7 +10,14 @@ use crate::{
 };
 use compress_compiler::{
     error::Result,
-    ops::{activation::Activation, normalize::LpNorm, reduce::ReduceKind},
+    op::Op,
+    ops::{
+        activation::Activation,
+        normalize::LpNorm,
+        pool::{GlobalPool, Pool, PoolKind},
+        reduce::ReduceKind,
+        window::Window,
+    },
     tensor::Tensor,
 };
 
@@ -33,8 +40,13 @@ impl Draw {
 
 /// The output of `f`, and the gradients of all leaves by a weighted sum of it.
 fn derived(leaves: &[Tensor], f: impl Fn(&[Float]) -> Result<Float>) -> Result<Vec<Vec<f32>>> {
+    derived_by(false, leaves, f)
+}
+
+/// [`derived`], where cheap values are computed again or not.
+fn derived_by(recompute: bool, leaves: &[Tensor], f: impl Fn(&[Float]) -> Result<Float>) -> Result<Vec<Vec<f32>>> {
     let device = Device::cpu();
-    let leaf = |t: &Tensor| Ok(Float::upload(t, &device)?.leaf(false));
+    let leaf = |t: &Tensor| Ok(Float::upload(t, &device)?.leaf(recompute));
     let leaves = leaves.iter().map(leaf).collect::<Result<Vec<_>>>()?;
     let y = f(&leaves)?;
     let n = y.elements();
@@ -45,6 +57,10 @@ fn derived(leaves: &[Tensor], f: impl Fn(&[Float]) -> Result<Float>) -> Result<V
         out.push(all.take(leaf).expect("the loss depends on all leaves").into_vec()?);
     }
     Ok(out)
+}
+
+fn bits(all: &[Vec<f32>]) -> Vec<Vec<u32>> {
+    all.iter().map(|v| v.iter().map(|v| v.to_bits()).collect()).collect()
 }
 
 /// `ours` gives what `theirs` gives, and the same to the last bit whatever the number of threads.
@@ -59,7 +75,6 @@ fn same(
         pool.install(|| derived(leaves, &ours)).unwrap()
     };
     let (one, three) = (threads(1), threads(3));
-    let bits = |all: &[Vec<f32>]| all.iter().map(|v| v.iter().map(|v| v.to_bits()).collect()).collect::<Vec<Vec<_>>>();
     assert!(bits(&one) == bits(&three), "{what}: differs by the number of threads");
     for (i, (a, b)) in one.iter().zip(derived(leaves, theirs).unwrap()).enumerate() {
         let size = b.iter().fold(1e-3f32, |m, v| m.max(v.abs()));
@@ -118,8 +133,9 @@ fn batch_normalisation() {
         let mut shape = vec![draw.from(2, 5), channels];
         (0..draw.from(0, 3)).for_each(|_| shape.push(draw.from(1, 7)));
         let leaves = [noise(&shape, 3 * seed), noise(&[channels], 3 * seed + 1), noise(&[channels], 3 * seed + 2)];
+        let rectified = draw.from(0, 1) == 1;
         let ours = |x: &[Float]| {
-            let [y, ..] = x[0].batch_norm(&x[1], &x[2], 1e-3).expect("a kernel of ours");
+            let [y, ..] = x[0].batch_norm(&x[1], &x[2], 1e-3, rectified).expect("a kernel of ours");
             Ok(y)
         };
         let others: Vec<usize> = (0..shape.len()).filter(|axis| *axis != 1).collect();
@@ -130,9 +146,10 @@ fn batch_normalisation() {
             let centred = x[0].clone().sub(mean(x[0].clone())?)?;
             let variance = mean(centred.clone().mul(centred.clone())?)?;
             let y = centred.div(variance.add_scalar(1e-3).sqrt())?;
-            y.mul(x[1].clone().reshape(&along)?)?.sub(x[2].clone().reshape(&along)?.neg())
+            let y = y.mul(x[1].clone().reshape(&along)?)?.sub(x[2].clone().reshape(&along)?.neg())?;
+            Ok(if rectified { y.clamp_min(0.0) } else { y })
         };
-        same(&format!("{shape:?}"), &leaves, ours, theirs);
+        same(&format!("{shape:?}, rectified: {rectified}"), &leaves, ours, theirs);
     }
 }
 
@@ -193,6 +210,68 @@ fn rectifiers_and_sums() {
 }
 
 #[test]
+fn slices_and_borders() {
+    for seed in 0..ROUNDS {
+        let mut draw = Draw(seed);
+        let rank = draw.from(1, 4);
+        let shape: Vec<usize> = (0..rank).map(|_| draw.from(1, 12)).collect();
+        let cut: Vec<[usize; 3]> = (shape.iter())
+            .map(|n| {
+                let (start, step) = (draw.from(0, n - 1), draw.from(1, 3));
+                [start, draw.from(1, (n - start).div_ceil(step)), step]
+            })
+            .collect();
+        let border: Vec<(usize, usize)> = shape.iter().map(|_| (draw.from(0, 2), draw.from(0, 2))).collect();
+        let leaves = [noise(&shape, seed)];
+        let ours = |x: &[Float]| {
+            let mut cut = cut.iter().enumerate();
+            let part =
+                cut.try_fold(x[0].clone(), |x, (axis, &[start, count, step])| x.slice(axis, start, count, step as i64));
+            part?.pad(&border, 0.5)
+        };
+        let theirs = |x: &[Float]| {
+            let mut y = x[0].clone();
+            for (axis, (&[start, count, step], (before, after))) in cut.iter().zip(&border).enumerate() {
+                y = y.select(axis, (0..count).map(|i| (start + i * step) as i64).collect())?;
+                let blank = |n: usize| {
+                    let shape: Vec<usize> =
+                        y.shape().iter().enumerate().map(|(i, m)| if i == axis { n } else { *m }).collect();
+                    Float::full(&shape, 0.5, &Device::cpu())
+                };
+                let parts = [(*before > 0).then(|| blank(*before)), (*after > 0).then(|| blank(*after))];
+                let [before, after] = parts.map(Option::transpose);
+                let parts = [before?, Some(y), after?].into_iter().flatten().collect();
+                y = Float::cat(parts, axis)?;
+            }
+            Ok(y)
+        };
+        same(&format!("{shape:?} cut by {cut:?} in {border:?}"), &leaves, ours, theirs);
+    }
+}
+
+#[test]
+fn what_is_computed_again_is_the_same() {
+    let at = Geometry { stride: [1; 2], dilation: [1; 2], pads: [(1, 1); 2] };
+    let kernel = |seed: u64| noise(&[4, 4, 3, 3], seed);
+    let mut leaves = vec![noise(&[2, 4, 8, 8], 1), kernel(2), kernel(3), kernel(4)];
+    leaves.extend((5..9).map(|seed| noise(&[4], seed)));
+    let net = |x: &[Float]| {
+        let conv = |y: &Float, w: &Float| Ok(y.convolved(w, None, &at, 1, [8; 2])?.expect("a kernel of ours"));
+        let norm = |y: Float, scale: &Float, bias: &Float, rectified| {
+            let [y, ..] = y.batch_norm(scale, bias, 1e-3, rectified).expect("a kernel of ours");
+            y
+        };
+        let first = norm(conv(&x[0], &x[1])?, &x[4], &x[5], true);
+        let second = norm(conv(&first, &x[2])?, &x[6], &x[7], false);
+        let sum = second.add(first.clone())?.relu();
+        let part = sum.clone().slice(2, 0, 4, 2)?.slice(3, 0, 4, 2)?.pad(&[(0, 0), (0, 0), (2, 2), (2, 2)], 0.0)?;
+        conv(&sum, &x[3])?.add(part)?.relu().add(first)
+    };
+    let (kept, again) = (derived(&leaves, net).unwrap(), derived_by(true, &leaves, net).unwrap());
+    assert!(bits(&kept) == bits(&again));
+}
+
+#[test]
 fn derivatives_at_zero_are_some_sides() {
     let zero = [Tensor::f32(&[3], &[0.0; 3])];
     let gradient = |op: compress_compiler::op::Op| {
@@ -209,4 +288,23 @@ fn derivatives_at_zero_are_some_sides() {
     assert_eq!(gradient(Activation::Elu { alpha: 2.0 }.into()), twice);
     assert_eq!(gradient(Activation::Celu { alpha: 2.0 }.into()), weights);
     assert_eq!(gradient(LpNorm { axis: 0, p: 2 }.into()), weights);
+}
+
+#[test]
+fn pools_of_zeros_have_no_gradient() {
+    let device = Device::cpu();
+    for p in [1, 2, 3] {
+        let kind = PoolKind::Lp(p);
+        let window = Window { strides: vec![2], ..Window::default() };
+        for op in [Op::from(Pool::new(kind, vec![2], window)), GlobalPool { kind }.into()] {
+            let pooled = |x: &[Float]| {
+                let args = Args::new(vec![Some(Value::Float(x[0].clone()))], &device);
+                let Value::Float(y) = kernels::eval(&op, args)?.remove(0) else { panic!("no float") };
+                Ok(y)
+            };
+            let made = derived(&[Tensor::f32(&[2, 1, 4], &[0.0, 0.0, 3.0, 4.0, 0.0, 0.0, 0.0, 0.0])], pooled).unwrap();
+            assert!(made.iter().flatten().all(|v| v.is_finite()), "{op:?}: {made:?}");
+            assert_eq!(made[1][4..], [0.0; 4], "{op:?}");
+        }
+    }
 }

@@ -1,0 +1,239 @@
+//! Training as passes ask for it: pruning with recovery, and quantisation-aware training.
+
+use crate::{
+    data::Sets,
+    interrupt, terminal, train_plan,
+    train_progress::shown,
+    train_score::{Judge, metric},
+};
+use compress_compiler::{
+    error::{Error, Result},
+    graph::Graph,
+    pass::{Trained, Trainer, Training},
+};
+use compress_runtime::{
+    dataset::sample,
+    session::Backend,
+    train::{
+        augment::Augment,
+        job::{Ended, Job, JobOptions, Progress, Watcher},
+        loader::{Loader, LoaderOptions},
+        loss::LossOptions,
+        masks::Masks,
+        model::{ModelOptions, Trainable},
+        optimiser::OptimiserOptions,
+        replicas::Replicas,
+        schedule::Schedule,
+        teacher::Teacher,
+    },
+};
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+/// What the user said of training.
+#[derive(Debug, Clone, Default)]
+pub struct RecoverPlan {
+    /// Times that every sample is seen; 0 for no training.
+    pub epochs: Option<usize>,
+    /// The highest learning rate.
+    pub rate: Option<f64>,
+    /// The model to learn from, if not the original.
+    pub teacher: Option<PathBuf>,
+}
+
+/// Multiply-accumulates of a training that nobody sized: some minutes on two cores.
+const MACS: f64 = 6e12;
+/// A step computes about three times what a forward pass does.
+const PASSES: f64 = 3.0;
+/// Epochs of a training that nobody sized, and its steps where that makes few.
+const EPOCHS: usize = 10;
+const STEPS: usize = 1000;
+/// Epochs of a small set at most.
+const MOST_EPOCHS: usize = 50;
+/// Weights that are only rounded move little: of both, and of the learning rate, a part is enough, and more leads away from
+/// the teacher (measured: docs/recovery.md).
+const ROUNDED_EPOCHS: f64 = 0.3;
+const ROUNDED_RATE: f64 = 0.1;
+/// Samples of an epoch at least, however large the model.
+const LEAST_SAMPLES: usize = 512;
+
+/// How much longer than its passes through the model a step takes: the optimiser, the teacher, scores.
+const BESIDES: f64 = 1.3;
+
+const BATCH: usize = 64;
+const RATE: f64 = 1e-3;
+/// Epochs without a better score after which the training has converged.
+const PATIENCE: u64 = 3;
+/// The share of the training in which the learning rate rises.
+const WARMUP: f64 = 0.05;
+
+/// Trains graphs on the data of a run.
+pub struct DataTrainer<'a> {
+    /// The model as it was, which is learnt from, and the file of it.
+    pub teacher: (&'a Path, &'a Graph),
+    pub sets: &'a Sets,
+    pub plan: &'a RecoverPlan,
+    pub seed: u64,
+    pub backend: &'a Backend,
+    pub quiet: bool,
+}
+
+impl Trainer for DataTrainer<'_> {
+    fn train(&self, graph: &mut Graph, training: Training) -> Result<Trained> {
+        let began = Instant::now();
+        let held = &self.sets.validation;
+        let set = &self.sets.calibration.set;
+        let (path, original) = self.teacher;
+        let metric = metric(original, held, true);
+        let options = ModelOptions { scales: training.scales, ..ModelOptions::default() };
+        let model = Trainable::new(graph, &options, &self.backend.device)?;
+        let masks = Masks::new(model.parameters(), &training.masked, training.masking, &self.backend.device)?;
+        let rounded = training.scales;
+        let Size { epochs, samples, batch } = self.size(graph, if rounded { ROUNDED_EPOCHS } else { 1.0 });
+        let loader = Loader::new(
+            set.clone(),
+            sample(&self.sets.training, samples, self.seed),
+            LoaderOptions {
+                batch,
+                seed: self.seed,
+                workers: train_plan::workers(rayon::current_num_threads()),
+                prefetch: 2,
+                augment: Augment::default(),
+                shuffle: true,
+                drop_last: set.fixed_batch().is_some() || samples > batch,
+            },
+        )?;
+        let answers = |keep| Teacher::new(path, original, &[], self.backend, keep);
+        let beside = if metric == "top1" { None } else { Some(answers(held.set.len())?) };
+        let judge = Judge::new(held, self.backend, beside, metric)?;
+        let steps = loader.batches() * epochs;
+        let mut watcher = Recovery {
+            steps: terminal::Progress::new(training.name, steps, self.quiet),
+            metric,
+            epochs: epochs as u64,
+        };
+        let first = loader.epoch(0, 0)?.next().transpose()?.ok_or_else(|| Error::data("no batch"))?;
+        let step = model.duration_of_a_step(&first.inputs)?;
+        watcher.steps.say(&format!(
+            "{}: {epochs} epochs of {samples} samples, {} or less; --epochs says otherwise",
+            training.name,
+            terminal::duration(step.mul_f64(BESIDES * steps as f64))
+        ));
+        let job = Job {
+            replicas: Replicas::default(),
+            teacher: Some(answers(if epochs > 1 { set.len() } else { 0 })?),
+            model,
+            loader,
+            options: JobOptions {
+                epochs: epochs as u64,
+                accumulate: 1,
+                rate: self.plan.rate.unwrap_or(RATE) * if rounded { ROUNDED_RATE } else { 1.0 },
+                schedule: Schedule::Cosine,
+                warmup: WARMUP,
+                optimiser: OptimiserOptions::default(),
+                loss: LossOptions::usual(metric != "sqnr", set.is_labelled(), true),
+                average: None,
+                patience: self.plan.epochs.is_none().then_some(PATIENCE),
+                time: None,
+                save_every: Duration::MAX,
+                seed: self.seed,
+            },
+            score: &|graph| {
+                let mut graph = graph.clone();
+                (training.deploy)(&mut graph)?;
+                judge.score(&graph)
+            },
+            checkpoints: None,
+            same_samples: true,
+            masks: Some(masks),
+        };
+        let done = job.run(false, &mut watcher)?;
+        if done.ended == Ended::Stopped {
+            return Err(Error::interrupted());
+        }
+        *graph = done.graph;
+        Ok(Trained {
+            name: training.name,
+            epochs: epochs as u64,
+            samples,
+            steps: done.steps,
+            seconds: began.elapsed().as_secs_f64(),
+            metric,
+            before: done.first,
+            after: done.best,
+            ended: match done.ended {
+                Ended::Patience => "it had converged",
+                _ => "all epochs were done",
+            },
+        })
+    }
+}
+
+struct Size {
+    epochs: usize,
+    samples: usize,
+    batch: usize,
+}
+
+impl DataTrainer<'_> {
+    /// How much to train. It follows from the model and the data alone, so that the result does too.
+    fn size(&self, graph: &Graph, share: f64) -> Size {
+        let all = self.sets.training.len();
+        let batch = self.sets.calibration.set.fixed_batch().unwrap_or((all / 16).clamp(1, BATCH));
+        if let Some(epochs) = self.plan.epochs {
+            return Size { epochs, samples: all, batch };
+        }
+        let macs: u64 = graph.operators().map(|n| graph.macs(n)).sum();
+        let affordable = MACS / (PASSES * (macs as f64).max(1.0));
+        let samples = (affordable as usize).max(LEAST_SAMPLES).min(all);
+        let steps = (samples / batch).max(1);
+        let most = EPOCHS.max(STEPS.div_ceil(steps)).min(MOST_EPOCHS) as f64;
+        let epochs = (affordable / samples as f64).clamp(1.0, most) * share;
+        Size { epochs: epochs.round().max(1.0) as usize, samples, batch }
+    }
+}
+
+/// Shows the course of a training.
+struct Recovery {
+    steps: terminal::Progress,
+    metric: &'static str,
+    epochs: u64,
+}
+
+/// Epochs of which a line tells, or about so many.
+const LINES: u64 = 10;
+
+impl Watcher for Recovery {
+    fn batch(&mut self, _: &Progress) -> Result<()> {
+        self.steps.advance(1);
+        Ok(())
+    }
+
+    fn scored(&mut self, p: &Progress, score: f64, _: f64) -> Result<()> {
+        if !p.epoch.is_multiple_of(self.epochs.div_ceil(LINES)) && p.epoch < self.epochs {
+            return Ok(());
+        }
+        self.steps.say(&format!(
+            "  epoch {}: loss {:.4}, {} {}",
+            p.epoch,
+            p.loss,
+            self.metric,
+            shown(self.metric, score)
+        ));
+        Ok(())
+    }
+
+    fn warn(&mut self, what: &str) {
+        self.steps.say(&format!("warning: {what}"));
+    }
+
+    fn saving(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn stopped(&self) -> bool {
+        interrupt::stopped()
+    }
+}

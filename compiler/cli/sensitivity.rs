@@ -1,0 +1,116 @@
+//! How much each layer minds: the model with one layer pruned alone, beside the model as it was.
+
+use crate::{
+    data::Samples,
+    interrupt, measure,
+    plan::CompressPlan,
+    terminal::{Progress, percent},
+};
+use compress_compiler::{
+    error::{Error, Kind, Result},
+    graph::Graph,
+    node::NodeId,
+    pass::Context,
+    report::{PrunedAlone, Sensitivity},
+    tensor::Tensor,
+};
+use compress_passes::{layers::layers, prune::mask::highest, simplify};
+use compress_runtime::{
+    burn::BurnEvaluator,
+    dataset::Batch,
+    metrics::Comparison,
+    session::{Backend, Session},
+};
+use std::fmt::Write;
+
+/// The fractions of a layer that are tried.
+const FRACTIONS: [f64; 4] = [0.5, 0.8, 0.9, 0.95];
+
+/// Samples that the models run on.
+const SAMPLES: usize = 256;
+
+/// Prunes every layer that may be pruned alone, by magnitude and without training, and compares the outputs.
+///
+/// # Errors
+/// Whatever running or reading can raise; interrupted.
+pub fn measure(
+    graph: &Graph,
+    plan: &CompressPlan,
+    samples: &Samples,
+    backend: &Backend,
+    quiet: bool,
+) -> Result<Vec<Sensitivity>> {
+    let mut dense = graph.clone();
+    simplify(&mut dense, &Context::new(&BurnEvaluator::cpu()))?;
+    let all = layers(&dense)?;
+    let (weights, _) = plan.options.scope().prunable(&dense, "sensitivity")?;
+    // In the order of the network.
+    let mut layers: Vec<(NodeId, NodeId)> = vec![];
+    for l in all.iter().filter(|l| weights.contains(&l.weight)) {
+        if layers.iter().all(|(_, weight)| *weight != l.weight) {
+            layers.push((l.node, l.weight));
+        }
+    }
+    let session = measure::session(&dense, backend)?;
+    let batches = samples.batches().take(SAMPLES.div_ceil(samples.batch)).map(|i| samples.set.batch(i));
+    let batches: Vec<Batch> = batches.collect::<Result<_>>()?;
+    let answers = batches.iter().map(|b| session.run(&b.inputs)).collect::<Result<Vec<_>>>()?;
+    let progress = Progress::new("sensitivity", layers.len() * FRACTIONS.len(), quiet);
+    let mut found = vec![];
+    for (node, weight) in layers {
+        let tensor = dense.constant(weight.into()).cloned().ok_or_else(|| Error::bug("a weight is no constant"))?;
+        let values = tensor.as_f32().ok_or_else(|| Error::bug("a weight is not f32"))?;
+        let scores = [values.iter().map(|v| v.abs()).collect()];
+        let mut pruned = vec![];
+        for fraction in FRACTIONS {
+            let keep = highest(&scores, fraction).concat();
+            let kept: Vec<f32> = values.iter().zip(keep).map(|(v, keep)| if keep { *v } else { 0.0 }).collect();
+            dense.set_constant(weight, Tensor::f32(tensor.shape(), &kept));
+            let compared = compare(&measure::session(&dense, backend)?, &batches, &answers)?;
+            pruned.push(PrunedAlone {
+                fraction,
+                accuracy: compared.top1_after(),
+                agreement: compared.agreement(),
+                sqnr_db: compared.sqnr_db().filter(|db| db.is_finite()),
+            });
+            progress.advance(1);
+        }
+        dense.set_constant(weight, tensor.clone());
+        let node = dense.node(node).display_name().to_string();
+        found.push(Sensitivity { node, weights: tensor.len(), pruned });
+    }
+    Ok(found)
+}
+
+fn compare(session: &Session, batches: &[Batch], answers: &[Vec<Tensor>]) -> Result<Comparison> {
+    let mut compared = Comparison::blaming(Kind::Data);
+    for (batch, answers) in batches.iter().zip(answers) {
+        if interrupt::stopped() {
+            return Err(Error::interrupted());
+        }
+        compared.add(answers, &session.run(&batch.inputs)?, batch.len, batch.labels.as_deref())?;
+    }
+    Ok(compared)
+}
+
+/// What pruning each layer alone does, for people.
+pub fn table(layers: &[Sensitivity]) -> String {
+    if layers.is_empty() {
+        return "no layer may be pruned\n".into();
+    }
+    let wide = layers.iter().map(|l| l.node.chars().count()).max().unwrap_or(0).clamp(5, 40);
+    let mut t = String::from(
+        "outputs when one layer alone is pruned: signal to noise, and the share of samples in the same class\n",
+    );
+    let heads: String = FRACTIONS.iter().map(|f| format!("{:>18}", format!("{:.0}% zero", f * 100.0))).collect();
+    let _ = writeln!(t, "  {:wide$}{:>10}{heads}", "layer", "weights");
+    for l in layers {
+        let cell = |p: &PrunedAlone| {
+            let db = p.sqnr_db.map_or("equal".into(), |db| format!("{db:.1} dB"));
+            format!("{:>18}", [Some(db), p.agreement.map(percent)].into_iter().flatten().collect::<Vec<_>>().join(" "))
+        };
+        let cells: String = l.pruned.iter().map(cell).collect();
+        let _ = writeln!(t, "  {:wide$}{:>10}{cells}", l.node, l.weights);
+    }
+    t
+}

@@ -1,0 +1,232 @@
+//! `compress MODEL --sweep 0.5,0.7,0.9`: the whole command for each fraction, and the figures of all side by side.
+
+use crate::{
+    args::CompressArgs,
+    compress::{Opened, say},
+    plan::{CompressPlan, replaceable},
+    plot::{Plot, svg},
+    terminal::{self, bytes, percent},
+};
+use compress_compiler::{
+    error::{Error, Result},
+    onnx,
+    report::{Accuracy, Report, SweepPoint, SweepReport},
+};
+use std::{
+    fmt::Write,
+    path::{Path, PathBuf},
+};
+
+/// Runs the command for each fraction. What a fraction made is written when it is done.
+///
+/// # Errors
+/// Those of the command for one fraction; gate when no model passes.
+pub fn run(args: CompressArgs) -> Result<()> {
+    let files = Files::of(&args)?;
+    let plans = plans(&args, &files)?;
+    let (_, first) = plans.first().ok_or_else(|| Error::usage("--sweep needs a fraction"))?;
+    if first.dry_run {
+        let asked = if first.sensitivity { 1 } else { plans.len() };
+        return plans.iter().take(asked).try_for_each(|(_, plan)| say(plan));
+    }
+    files.check(&args)?;
+    let mut opened = Opened::new(first, true)?;
+    let (mut points, mut reports) = (vec![], vec![]);
+    for (fraction, plan) in &plans {
+        if !plan.run.quiet && !plan.run.json {
+            eprintln!("--prune {fraction} -> {}", plan.output.display());
+        }
+        let report = opened.compress(plan)?;
+        points.push(point(*fraction, plan, &report)?);
+        reports.push(report);
+    }
+    let plot = plotted(&args, &points).map(|plot| svg(&plot));
+    if let Some(plot) = &plot {
+        onnx::write_atomic(&files.plot, plot.as_bytes(), args.force)?;
+    }
+    let report = summary(&plans, reports, points, plot.map(|_| files.plot.display().to_string()));
+    onnx::write_atomic(&files.report, terminal::json(&report)?.as_bytes(), args.force)?;
+    if first.run.json {
+        terminal::print(&terminal::json(&report)?);
+    } else if !first.run.quiet {
+        terminal::print(&table(&report));
+    }
+    match report.sweep.iter().any(|p| p.passed) {
+        true => Ok(()),
+        false => Err(Error::gate(format!("none of the {} models passed the gates", report.sweep.len()))),
+    }
+}
+
+/// What there is besides the models and their reports.
+struct Files {
+    /// The model that fractions are put into the name of.
+    output: PathBuf,
+    report: PathBuf,
+    plot: PathBuf,
+}
+
+impl Files {
+    fn of(args: &CompressArgs) -> Result<Self> {
+        let model = args.model.as_ref().ok_or_else(|| Error::usage("no model given"))?;
+        let output = args.output.clone().unwrap_or_else(|| model.with_extension("compressed.onnx"));
+        let beside = |extension: &str| match &args.run.report {
+            Some(folder) => folder.join(extension),
+            None => output.with_extension(extension),
+        };
+        Ok(Self { report: beside("report.json"), plot: beside("sweep.svg"), output })
+    }
+
+    fn check(&self, args: &CompressArgs) -> Result<()> {
+        for path in [&self.report, &self.plot] {
+            replaceable(path)?;
+            if path.exists() && !args.force {
+                let help = "pass --force, or give another place with -o or --report";
+                return Err(Error::file("exists already").in_file(path).help(help));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is to be done for each fraction, the least first.
+fn plans(args: &CompressArgs, files: &Files) -> Result<Vec<(f64, CompressPlan)>> {
+    let mut fractions = args.sweep.clone();
+    fractions.sort_by(f64::total_cmp);
+    fractions.dedup();
+    let plan = |fraction: f64| {
+        let mut of_one = args.clone();
+        of_one.sweep.clear();
+        of_one.prune = Some(fraction);
+        of_one.output = Some(named(&files.output, fraction));
+        of_one.run.report = args.run.report.as_ref().map(|folder| folder.join(fraction.to_string()));
+        Ok((fraction, CompressPlan::new(of_one)?))
+    };
+    fractions.into_iter().map(plan).collect()
+}
+
+/// `model.onnx` as `model-0.9.onnx`.
+fn named(output: &Path, fraction: f64) -> PathBuf {
+    let part = |p: Option<&std::ffi::OsStr>| p.unwrap_or_default().to_string_lossy().into_owned();
+    let extension = output.extension().map_or("onnx".into(), |e| part(Some(e)));
+    output.with_file_name(format!("{}-{fraction}.{extension}", part(output.file_stem())))
+}
+
+fn point(fraction: f64, plan: &CompressPlan, report: &Report) -> Result<SweepPoint> {
+    let output = report.output.clone().ok_or_else(|| Error::bug("a model without facts"))?;
+    Ok(SweepPoint {
+        fraction,
+        sparsity: 1.0 - output.nonzero as f64 / output.parameters.max(1) as f64,
+        output,
+        report: plan.report_path().display().to_string(),
+        accuracy: report.accuracy.clone(),
+        speed: report.speed.clone(),
+        gates: report.gates.clone(),
+        passed: report.gates.iter().all(|g| g.passed),
+    })
+}
+
+fn summary(
+    plans: &[(f64, CompressPlan)],
+    reports: Vec<Report>,
+    sweep: Vec<SweepPoint>,
+    plot: Option<String>,
+) -> SweepReport {
+    let fractions: Vec<String> = plans.iter().map(|p| p.0.to_string()).collect();
+    let mut warnings = reports.first().map(|r| r.warnings.clone()).unwrap_or_default();
+    warnings.retain(|w| reports.iter().all(|r| r.warnings.contains(w)));
+    let first = reports.into_iter().next().map(|r| (r.input, r.sensitivity, r.recipe));
+    // There is at least one fraction, as the plans were made.
+    let (input, sensitivity, mut recipe) = first.expect("a report of each plan");
+    let own = format!("--prune {}", fractions[0]);
+    recipe.flags.iter_mut().filter(|f| **f == own).for_each(|f| *f = format!("--sweep {}", fractions.join(",")));
+    SweepReport { schema: 1, input, sensitivity, sweep, plot, warnings, recipe }
+}
+
+/// What is plotted over the fractions: accuracy, else agreement, else noise.
+fn plotted(args: &CompressArgs, points: &[SweepPoint]) -> Option<Plot> {
+    let share =
+        |of: fn(&Accuracy) -> Option<f64>| of_all(points, of).map(|v| v.into_iter().map(|v| v * 100.0).collect());
+    let (label, values, original): (_, Vec<f64>, _) = if let Some(values) = share(|a| a.after) {
+        let before = points.first()?.accuracy.as_ref()?.before?;
+        ("accuracy, %", values, Some(before * 100.0))
+    } else if let Some(values) = share(|a| a.agreement) {
+        ("samples in the same class, %", values, None)
+    } else {
+        ("signal to noise of the outputs, dB", of_all(points, |a| a.sqnr_db)?, None)
+    };
+    let name = args.model.as_ref()?.file_name()?.to_string_lossy().into_owned();
+    Some(Plot {
+        title: format!("{name}: what pruning costs"),
+        across: "weights asked to be zero, %".into(),
+        up: label.into(),
+        points: points.iter().map(|p| p.fraction * 100.0).zip(values).collect(),
+        original,
+    })
+}
+
+fn of_all(points: &[SweepPoint], of: fn(&Accuracy) -> Option<f64>) -> Option<Vec<f64>> {
+    points.iter().map(|p| p.accuracy.as_ref().and_then(of)).collect()
+}
+
+fn table(r: &SweepReport) -> String {
+    let mut t = String::new();
+    let mut line = |cells: [String; 8]| {
+        let [first, rest @ ..] = cells;
+        let rest: String = rest.iter().map(|c| format!("{c:>13}")).collect();
+        let _ = writeln!(t, "{}", format!("  {first:<9}{rest}").trim_end());
+    };
+    line(["--prune", "zeros", "accuracy", "same class", "SQNR", "size", "size, zstd", "latency"].map(String::from));
+    let time = |ms: f64| format!("{ms:.3} ms");
+    let shown = |v: Option<f64>| v.map_or("-".into(), percent);
+    let zstd = |b: Option<usize>| b.map_or("-".into(), bytes);
+    let of_first = r.sweep.first();
+    line([
+        "original".into(),
+        percent(1.0 - r.input.nonzero as f64 / r.input.parameters.max(1) as f64),
+        shown(of_first.and_then(|p| p.accuracy.as_ref()?.before)),
+        "-".into(),
+        "-".into(),
+        bytes(r.input.bytes),
+        zstd(r.input.zstd_bytes),
+        of_first.and_then(|p| p.speed.as_ref()).map_or("-".into(), |s| time(s.before_ms)),
+    ]);
+    for p in &r.sweep {
+        let a = p.accuracy.as_ref();
+        line([
+            p.fraction.to_string(),
+            percent(p.sparsity),
+            shown(a.and_then(|a| a.after)),
+            shown(a.and_then(|a| a.agreement)),
+            a.map_or("-".into(), |a| a.sqnr_db.map_or("equal".into(), |db| format!("{db:.1} dB"))),
+            bytes(p.output.bytes),
+            zstd(p.output.zstd_bytes),
+            p.speed.as_ref().map_or("-".into(), |s| time(s.after_ms)),
+        ]);
+    }
+    for p in &r.sweep {
+        for g in p.gates.iter().filter(|g| !g.passed) {
+            let _ = writeln!(
+                t,
+                "  --prune {}: gate {} FAILED (limit {}, measured {:.4})",
+                p.fraction, g.name, g.limit, g.value
+            );
+        }
+    }
+    for w in &r.warnings {
+        let _ = writeln!(t, "  note: {w}");
+    }
+    let files: Vec<&str> = r.sweep.iter().map(|p| &p.output.path[..]).chain(r.plot.as_deref()).collect();
+    let _ = writeln!(t, "  written: {}", files.join(", "));
+    t
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fractions_are_part_of_the_name() {
+        assert_eq!(named(Path::new("a/b.c.onnx"), 0.95), Path::new("a/b.c-0.95.onnx"));
+        assert_eq!(named(Path::new("out"), 0.5), Path::new("out-0.5.onnx"));
+    }
+}

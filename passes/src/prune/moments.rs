@@ -1,0 +1,297 @@
+//! What a layer reads and should answer, in second moments: gathered batch by batch, so that no activation is kept.
+
+use super::{layout::Layout, solve::Rows};
+use compress_compiler::{
+    error::{Error, Result},
+    ops::{conv::Conv, window::Window},
+    tensor::Tensor,
+};
+use rayon::prelude::*;
+
+/// Multiplications that the moments of a group may take. Positions of a convolution are much alike: those of many
+/// samples tell more than all of a few.
+const WORK: f64 = 8e9;
+
+/// But so many observations for each input there should be.
+const OBSERVATIONS: usize = 16;
+
+/// Observations that are multiplied at a time.
+const CHUNK: usize = 512;
+
+/// How a layer's inputs become the columns of its matrix.
+pub struct Inputs {
+    /// The window; `None` for a product.
+    window: Option<(Window, Vec<usize>)>,
+    groups: usize,
+    layout: Layout,
+}
+
+impl Inputs {
+    /// Those of a product.
+    pub fn product(layout: Layout) -> Self {
+        Self { window: None, groups: 1, layout }
+    }
+
+    /// Those of a convolution with a weight of this shape.
+    pub fn convolution(conv: &Conv, weight: &[usize], layout: Layout) -> Self {
+        Self { window: Some((conv.window.clone(), weight[2..].to_vec())), groups: conv.group as usize, layout }
+    }
+
+    /// Parts of the layer with inputs of their own.
+    pub fn groups(&self) -> usize {
+        self.groups
+    }
+}
+
+/// Sums over the observations of one group: inputs with themselves, and with wanted outputs.
+pub struct Moments {
+    columns: usize,
+    rows: usize,
+    count: f64,
+    xx: Vec<f64>,
+    yx: Vec<f64>,
+    x: Vec<f64>,
+    y: Vec<f64>,
+    yy: Vec<f64>,
+}
+
+impl Moments {
+    /// None yet, for each group of a layer.
+    pub fn none(inputs: &Inputs) -> Vec<Self> {
+        let (columns, rows) = (inputs.layout.columns(), inputs.layout.rows / inputs.groups);
+        let zeros = |n| vec![0.0; n];
+        let moments = || Self {
+            columns,
+            rows,
+            count: 0.0,
+            xx: zeros(columns * columns),
+            yx: zeros(rows * columns),
+            x: zeros(columns),
+            y: zeros(rows),
+            yy: zeros(rows),
+        };
+        (0..inputs.groups).map(|_| moments()).collect()
+    }
+
+    /// Whether nothing was seen, or something that is no number.
+    pub fn are_void(&self) -> bool {
+        self.count == 0.0 || !self.xx.iter().chain(&self.yx).all(|v| v.is_finite())
+    }
+
+    /// Adds `n` observations: `x` has all columns of each, `y` all rows of each or nothing.
+    fn add(&mut self, x: &[f64], y: &[f64]) {
+        let (d, r) = (self.columns, self.rows);
+        self.count += (x.len() / d) as f64;
+        let upper = |(i, to): (usize, &mut [f64])| rank(&mut to[i..], x, d, i, |n| x[n * d + i]);
+        self.xx.par_chunks_mut(d).enumerate().for_each(upper);
+        x.chunks(d).for_each(|x| self.x.iter_mut().zip(x).for_each(|(to, v)| *to += v));
+        if y.is_empty() {
+            return;
+        }
+        self.yx.par_chunks_mut(d).enumerate().for_each(|(i, to)| rank(to, x, d, 0, |n| y[n * r + i]));
+        for y in y.chunks(r) {
+            for ((to, square), v) in self.y.iter_mut().zip(&mut self.yy).zip(y) {
+                *to += v;
+                *square += v * v;
+            }
+        }
+    }
+
+    /// The rows to solve for so that the outputs are those that were wanted, with the bias that `bias` says.
+    pub fn rows(&self, weight: &[f64], bias: &Bias) -> Rows {
+        let (d, n) = (self.columns, self.count);
+        let centred = !matches!(bias, Bias::Kept);
+        let mean: Vec<f64> = self.x.iter().map(|v| if centred { v / n } else { 0.0 }).collect();
+        let mut h = vec![0.0; d * d];
+        for i in 0..d {
+            for j in i..d {
+                let v = self.xx[i * d + j] / n - mean[i] * mean[j];
+                (h[i * d + j], h[j * d + i]) = (v, v);
+            }
+        }
+        let own = |w: &[f64]| (0..d).map(|j| h[j * d..(j + 1) * d].iter().zip(w).map(|(h, w)| h * w).sum()).collect();
+        let mut g: Vec<f64> = match bias {
+            Bias::Wanted => {
+                let wanted = self.yx.chunks(d).zip(&self.y);
+                wanted.flat_map(|(yx, y)| yx.iter().zip(&mean).map(move |(v, m)| v / n - y / n * m)).collect()
+            }
+            _ => weight.par_chunks(d).flat_map_iter(|w| -> Vec<f64> { own(w) }).collect(),
+        };
+        let squares = |(w, g): (&[f64], &[f64])| w.iter().zip(g).map(|(w, g)| w * g).sum::<f64>();
+        let mut energy: Vec<f64> = match bias {
+            Bias::Wanted => self.yy.iter().zip(&self.y).map(|(yy, y)| yy / n - (y / n).powi(2)).collect(),
+            _ => weight.chunks(d).zip(g.chunks(d)).map(squares).collect(),
+        };
+        // Directions in which the inputs hardly vary are not to be trusted, least of all with few observations:
+        // there the weights stay what they were.
+        let mean_square = (0..d).map(|i| h[i * d + i]).sum::<f64>() / d as f64;
+        let damping = mean_square * (0.02 * d as f64 / n).clamp(0.003, 1.0);
+        let damping = if damping > 0.0 { damping } else { 1.0 };
+        (0..d).for_each(|i| h[i * d + i] += damping);
+        g.iter_mut().zip(weight).for_each(|(g, w)| *g += damping * w);
+        for (e, w) in energy.iter_mut().zip(weight.chunks(d)) {
+            *e += damping * w.iter().map(|w| w * w).sum::<f64>();
+        }
+        Rows { columns: d, h, g, energy }
+    }
+
+    /// The bias with which these rows have the mean output that was wanted.
+    pub fn bias<'a>(&'a self, values: &'a [f64]) -> impl Iterator<Item = f32> + 'a {
+        let product = |w: &[f64]| w.iter().zip(&self.x).map(|(w, x)| w * x).sum::<f64>();
+        values.chunks(self.columns).zip(&self.y).map(move |(w, y)| ((y - product(w)) / self.count) as f32)
+    }
+}
+
+/// What is wanted of a layer's bias.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bias {
+    /// Outputs as observed; the bias makes up for their mean.
+    Wanted,
+    /// Outputs as the layer itself would answer to these inputs; the bias makes up for their mean.
+    Free,
+    /// The same, with the bias as it is or none.
+    Kept,
+}
+
+/// `to[j] += sum over n of factor(n) * x[n][from + j]`.
+fn rank(to: &mut [f64], x: &[f64], d: usize, from: usize, factor: impl Fn(usize) -> f64) {
+    let n = x.len() / d;
+    let row = |n: usize| &x[n * d + from..(n + 1) * d];
+    let whole = n / 4 * 4;
+    for n in (0..whole).step_by(4) {
+        let f = [factor(n), factor(n + 1), factor(n + 2), factor(n + 3)];
+        let rows = row(n).iter().zip(row(n + 1)).zip(row(n + 2)).zip(row(n + 3));
+        for (to, (((a, b), c), e)) in to.iter_mut().zip(rows) {
+            *to += f[0] * a + f[1] * b + f[2] * c + f[3] * e;
+        }
+    }
+    for n in whole..n {
+        let f = factor(n);
+        to.iter_mut().zip(row(n)).for_each(|(to, v)| *to += f * v);
+    }
+}
+
+/// Adds a batch of a layer's inputs, and of the outputs that are wanted if any; `samples` is how many there will be in
+/// all.
+///
+/// # Errors
+/// Malformed when the values have not the layer's shape.
+pub fn observe(inputs: &Inputs, moments: &mut [Moments], x: &Tensor, y: Option<&Tensor>, samples: usize) -> Result<()> {
+    let (d, rows) = (inputs.layout.columns(), inputs.layout.rows / inputs.groups);
+    let odd = |t: &Tensor| Error::malformed(format!("an activation is {t:?}, which the layer can't take"));
+    let grid = Grid::of(inputs, x.shape()).ok_or_else(|| odd(x))?;
+    let values = x.as_f32().ok_or_else(|| odd(x))?;
+    let wanted =
+        y.map(|y| y.as_f32().filter(|v| v.len() == grid.observations() * inputs.layout.rows).ok_or_else(|| odd(y)));
+    let wanted = wanted.transpose()?;
+    let few = (WORK / (d * d) as f64) as usize;
+    let each = few.max(OBSERVATIONS * d).div_ceil(samples.max(1)).clamp(1, grid.positions.max(1));
+    let picked: Vec<(usize, usize)> = (0..grid.samples).flat_map(|s| grid.pick(s, each)).collect();
+    for (group, moments) in moments.iter_mut().enumerate() {
+        for part in picked.chunks(CHUNK) {
+            let mut columns = vec![0.0; part.len() * d];
+            columns
+                .par_chunks_mut(d)
+                .zip(part)
+                .for_each(|(to, (s, p))| grid.columns(inputs, &values, group, *s, *p, to));
+            let mut answers = vec![];
+            if let Some(wanted) = &wanted {
+                for (s, p) in part {
+                    let at = |r: usize| f64::from(wanted[grid.output(inputs, *s, *p, group * rows + r)]);
+                    answers.extend((0..rows).map(at));
+                }
+            }
+            moments.add(&columns, &answers);
+        }
+    }
+    Ok(())
+}
+
+/// Where observations are in a layer's input.
+struct Grid {
+    samples: usize,
+    /// Positions of a window, or vectors of a sample.
+    positions: usize,
+    /// Sizes of the input along the axes of the window.
+    sizes: Vec<usize>,
+    /// Positions along them.
+    outputs: Vec<usize>,
+    /// Padding at their beginnings.
+    begins: Vec<i64>,
+}
+
+impl Grid {
+    fn of(inputs: &Inputs, shape: &[usize]) -> Option<Self> {
+        let channels = inputs.layout.channels * inputs.groups;
+        let Some((window, kernel)) = &inputs.window else {
+            let [leading @ .., last] = shape else { return None };
+            let samples = leading.first().copied().unwrap_or(1);
+            let positions = leading.iter().skip(1).product();
+            return (*last == channels).then_some(Self {
+                samples,
+                positions,
+                sizes: vec![],
+                outputs: vec![],
+                begins: vec![],
+            });
+        };
+        let [samples, c, sizes @ ..] = shape else { return None };
+        if *c != channels || sizes.len() != kernel.len() {
+            return None;
+        }
+        let mut grid = Self { samples: *samples, positions: 1, sizes: sizes.to_vec(), outputs: vec![], begins: vec![] };
+        for (axis, (size, k)) in sizes.iter().zip(kernel).enumerate() {
+            let output = window.output(axis, &(*size).into(), *k as i64).ok()?.known()?;
+            grid.begins.push(window.padding(axis, *size as i64, *k as i64).0);
+            grid.outputs.push(output.max(0) as usize);
+            grid.positions *= output.max(0) as usize;
+        }
+        Some(grid)
+    }
+
+    fn observations(&self) -> usize {
+        self.samples * self.positions
+    }
+
+    /// `count` positions of a sample, evenly apart, others in each sample.
+    fn pick(&self, sample: usize, count: usize) -> impl Iterator<Item = (usize, usize)> {
+        let positions = self.positions;
+        let shift = sample % (positions / count).max(1);
+        (0..count.min(positions)).map(move |i| (sample, (i * positions / count + shift).min(positions - 1)))
+    }
+
+    /// Where the output is of a row for an observation.
+    fn output(&self, inputs: &Inputs, sample: usize, position: usize, row: usize) -> usize {
+        let rows = inputs.layout.rows;
+        match inputs.window {
+            Some(_) => (sample * rows + row) * self.positions + position,
+            None => (sample * self.positions + position) * rows + row,
+        }
+    }
+
+    /// What a group reads for an observation.
+    fn columns(&self, inputs: &Inputs, x: &[f32], group: usize, sample: usize, position: usize, to: &mut [f64]) {
+        let Some((window, kernel)) = &inputs.window else {
+            let from = (sample * self.positions + position) * to.len();
+            to.iter_mut().zip(&x[from..]).for_each(|(to, v)| *to = f64::from(*v));
+            return;
+        };
+        let (channels, taps) = (inputs.layout.channels, inputs.layout.taps);
+        let plane: usize = self.sizes.iter().product();
+        let first = (sample * inputs.groups + group) * channels;
+        for tap in 0..taps {
+            // From the last axis to the first: where the tap is in the input, unless that is padding.
+            let (mut t, mut p, mut step, mut at) = (tap, position, 1, Some(0));
+            for axis in (0..kernel.len()).rev() {
+                let (k, o, size) = (kernel[axis], self.outputs[axis], self.sizes[axis]);
+                let i =
+                    (p % o) as i64 * window.stride(axis) + (t % k) as i64 * window.dilation(axis) - self.begins[axis];
+                at = at.filter(|_| (0..size as i64).contains(&i)).map(|at| at + i as usize * step);
+                (t, p, step) = (t / k, p / o, step * size);
+            }
+            for c in 0..channels {
+                to[c * taps + tap] = at.map_or(0.0, |at| f64::from(x[(first + c) * plane + at]));
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Training after pruning, or pruning step by step while the model is trained (Zhu and Gupta, 2018).
+
+use super::{choice::Choice, mask::Scope, reconstruct::Budget, unstructured::Prune};
+use compress_compiler::{
+    error::{Error, Kind, Result},
+    graph::Graph,
+    pass::{Context, Masking, Outcome, Pass, Training, Weight},
+};
+
+/// What decides which weights go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// [`Prune`], before the training.
+    Solved,
+    /// Their magnitude, meanwhile.
+    Magnitude,
+    /// How much the loss feels them, meanwhile.
+    Taylor,
+}
+
+/// Trains a pruned model to answer as it did.
+pub struct Recover {
+    /// How many weights are zero in the end.
+    pub budget: Budget,
+    /// Of which layers.
+    pub scope: Scope,
+    /// Which.
+    pub by: By,
+    /// Whether a model that can't be trained is an error, rather than pruned without.
+    pub must: bool,
+}
+
+impl Pass for Recover {
+    fn name(&self) -> &'static str {
+        "recover"
+    }
+
+    fn is_exact(&self) -> bool {
+        false
+    }
+
+    fn run(&self, g: &mut Graph, cx: &Context) -> Result<Outcome> {
+        let trainer = cx.trainer.ok_or_else(|| Error::bug("recovery was planned without data"))?;
+        let choice = Choice::new(g, &self.scope, self.budget, self.name())?;
+        let mut out = Outcome::default();
+        if choice.weights.is_empty() {
+            return Ok(out);
+        }
+        let choose = |done: f64, weights: &[Weight]| {
+            // Fast at first, when there is much that nothing needs. What a magnitude leaves of a pattern is known from the
+            // start; what the loss feels is not.
+            let at_once = matches!(self.budget, Budget::Pattern(_)) && self.by != By::Taylor;
+            let done = if at_once { 1.0 } else { 1.0 - (1.0 - done).powi(3) };
+            let keep = choice.keep(weights.iter().map(|w| (w.node, self.scores(w))).collect(), done);
+            // What is zero already stays zero, whether or not the budget asks for it.
+            let both =
+                |(w, keep): (&Weight, Vec<bool>)| w.values.iter().zip(keep).map(|(v, k)| k && *v != 0.0).collect();
+            Ok(weights.iter().zip(keep).map(both).collect())
+        };
+        let gradual = self.by != By::Solved;
+        let training = Training {
+            name: "recover",
+            masked: choice.weights.clone(),
+            masking: gradual.then(|| Masking { choose: Box::new(choose), felt: self.by == By::Taylor }),
+            scales: false,
+            deploy: &|_| Ok(()),
+        };
+        match trainer.train(g, training) {
+            Ok(trained) => {
+                out.edits = choice.weights.len();
+                out.trained.push(trained);
+            }
+            Err(e) if e.kind() == Kind::Unsupported && !self.must => {
+                out.warnings.push(format!("no training won accuracy back: {e}"));
+            }
+            Err(e) => return Err(e),
+        }
+        if gradual {
+            // It prunes what could not be trained, and says what is zero.
+            let prune = Prune { budget: self.budget, scope: self.scope.clone(), reconstruct: false };
+            out.add(prune.run(g, cx)?);
+        }
+        Ok(out)
+    }
+}
+
+impl Recover {
+    fn scores(&self, w: &Weight) -> Vec<f32> {
+        // What is zero already goes first.
+        let zero = |score: f32, value: f32| if value == 0.0 { -1.0 } else { score };
+        match w.felt.len() == w.values.len() {
+            true => w.felt.iter().zip(&w.values).map(|(f, v)| zero(*f, *v)).collect(),
+            false => w.values.iter().map(|v| zero(v.abs(), *v)).collect(),
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! Which elements of a layer to do without, and what the others become so that its output stays: the optimal brain
+//! surgeon (Hassibi and Stork, 1993) layer by layer (Frantar et al., 2022), many elements at a time.
+//!
+//! Of a row `w` the mean squared error at the output is `energy - 2 w g + w H w`, with `H` the second moments of the
+//! inputs and `g` those of inputs and wanted output. On a support, the least is at `w = H⁻¹ g`, and doing without the
+//! element `j` as well costs `w_j² / H⁻¹_jj`. Of a layer that is small enough, elements go one at a time, row by row, and
+//! those are chosen of all rows that cost least. Of others they go in steps, a fifth of those left at a time, and after each
+//! step what stays is solved for again.
+
+use super::mask::{Groups, lowest};
+use rayon::prelude::*;
+use std::collections::BTreeMap;
+
+/// The most multiplications for which elements go one at a time.
+const SINGLE_WORK: f64 = 5e9;
+
+/// Points of a curve of elements that go one at a time.
+const POINTS: usize = 64;
+
+/// The share of the elements that stays in each step.
+const STEP: f64 = 0.8;
+
+/// The most multiplications that a step before the last may take.
+const STEP_WORK: f64 = 2e10;
+
+/// The squared error at the outputs of rows that share their inputs.
+pub struct Rows {
+    /// Inputs of a row.
+    pub columns: usize,
+    /// Second moments of the inputs, positive definite: `columns` times `columns`.
+    pub h: Vec<f64>,
+    /// Those of inputs and wanted output, row by row.
+    pub g: Vec<f64>,
+    /// Those of the wanted output.
+    pub energy: Vec<f64>,
+}
+
+/// A layer: rows that share their inputs, and others with inputs of their own (groups of a convolution).
+pub struct Problem {
+    /// All of the same number of rows and columns.
+    pub parts: Vec<Rows>,
+}
+
+/// A layer with zeros.
+pub struct Sparse {
+    /// Its matrix.
+    pub values: Vec<f64>,
+    /// Its squared error at the output.
+    pub error: f64,
+}
+
+impl Problem {
+    /// Elements.
+    pub fn len(&self) -> usize {
+        self.parts.iter().map(|p| p.g.len()).sum()
+    }
+
+    /// The most zeros there may be: one element stays.
+    pub fn most_zeros(&self) -> usize {
+        self.len().saturating_sub(1)
+    }
+
+    /// The least squared error at the outputs with so many zeros, from few to the most: `(zeros, error)`.
+    pub fn curve(&self) -> Vec<(usize, f64)> {
+        let mut curve = vec![];
+        if self.work(self.len()) > SINGLE_WORK {
+            self.steps(self.most_zeros(), None, &mut |zeros, s| curve.push((zeros, s.error)));
+            return curve;
+        }
+        let mut error = self.solve(&vec![true; self.len()]).0.error;
+        let order = self.order(None);
+        let step = order.len().div_ceil(POINTS);
+        for (i, gone) in order[..self.most_zeros()].iter().enumerate() {
+            error += gone.adds;
+            if (i + 1) % step == 0 || i + 1 == self.most_zeros() {
+                curve.push((i + 1, error));
+            }
+        }
+        curve
+    }
+
+    /// The layer with so many zeros.
+    pub fn prune(&self, zeros: usize, groups: Option<&Groups>) -> Sparse {
+        let zeros = zeros.min(self.most_zeros());
+        if self.work(self.len()) > SINGLE_WORK {
+            return self.steps(zeros, groups, &mut |_, _| {});
+        }
+        let mut keep = vec![true; self.len()];
+        self.order(groups).iter().take(zeros).for_each(|gone| keep[gone.element] = false);
+        self.solve(&keep).0
+    }
+
+    /// All elements that may go, in the order in which they go.
+    fn order(&self, groups: Option<&Groups>) -> Vec<Gone> {
+        let mut order = vec![];
+        let mut done = 0;
+        for part in &self.parts {
+            let whole = Inverse::of(&part.h, part.columns, &(0..part.columns).collect::<Vec<_>>());
+            let inverse = whole.matrix(part.columns);
+            let rows = part.g.par_chunks(part.columns).enumerate();
+            let row = |(r, g): (usize, &[f64])| leave(&inverse, whole.solve(g), done + r * part.columns, groups);
+            order.extend(rows.map(row).collect::<Vec<_>>().concat());
+            done += part.g.len();
+        }
+        order.sort_by(|a, b| a.costs.total_cmp(&b.costs));
+        order
+    }
+
+    fn steps(&self, zeros: usize, groups: Option<&Groups>, seen: &mut dyn FnMut(usize, &Sparse)) -> Sparse {
+        let all = self.len();
+        let (mut now, mut costs) = self.solve(&vec![true; all]);
+        let mut left = all;
+        while left > all - zeros {
+            left = ((left as f64 * STEP) as usize).max(all - zeros);
+            // Most of the work is in the first steps, and least depends on them.
+            let early = left > all / 2 && groups.is_none();
+            if left > all - zeros && (early || self.work(left) > STEP_WORK) {
+                continue;
+            }
+            let keep = lowest(&costs, all - left, groups);
+            (now, costs) = self.solve(&keep);
+            seen(all - left, &now);
+        }
+        now
+    }
+
+    /// About how many multiplications it takes to solve for so many elements.
+    fn work(&self, left: usize) -> f64 {
+        let rows: usize = self.parts.iter().map(|p| p.energy.len()).sum();
+        rows as f64 * (left as f64 / rows as f64).powi(3) / 3.0
+    }
+
+    /// The best values on a support, and what it costs to do without each as well.
+    fn solve(&self, keep: &[bool]) -> (Sparse, Vec<f64>) {
+        let all = self.len();
+        let mut now = Sparse { values: vec![0.0; all], error: 0.0 };
+        // What is gone already goes first.
+        let mut costs = vec![-1.0; all];
+        let mut done = 0;
+        for part in &self.parts {
+            let place = done..done + part.g.len();
+            done = place.end;
+            let (values, costs) = (&mut now.values[place.clone()], &mut costs[place.clone()]);
+            now.error += part.solve(&keep[place], values, costs);
+        }
+        (now, costs)
+    }
+}
+
+impl Rows {
+    /// Solves every row on its support; returns their error.
+    fn solve(&self, keep: &[bool], values: &mut [f64], costs: &mut [f64]) -> f64 {
+        let n = self.columns;
+        // Before anything is gone, all rows have the same inverse.
+        let whole = keep.iter().all(|k| *k).then(|| Inverse::of(&self.h, n, &(0..n).collect::<Vec<_>>()));
+        let row = |r: usize, keep: &[bool], values: &mut [f64], costs: &mut [f64]| {
+            let support: Vec<usize> = (0..n).filter(|c| keep[*c]).collect();
+            let g = &self.g[r * n..(r + 1) * n];
+            let own = whole.is_none().then(|| Inverse::of(&self.h, n, &support));
+            let Some(inverse) = whole.as_ref().or(own.as_ref()) else { return self.energy[r] };
+            let solved = inverse.solve(&support.iter().map(|c| g[*c]).collect::<Vec<_>>());
+            for ((c, w), diagonal) in support.iter().zip(solved).zip(&inverse.diagonal) {
+                values[*c] = w;
+                costs[*c] = w * w / diagonal;
+            }
+            self.energy[r] - values.iter().zip(g).map(|(w, g)| w * g).sum::<f64>()
+        };
+        let rows = keep.par_chunks(n).zip(values.par_chunks_mut(n)).zip(costs.par_chunks_mut(n));
+        let errors: Vec<f64> =
+            rows.enumerate().map(|(r, ((keep, values), costs))| row(r, keep, values, costs)).collect();
+        errors.iter().sum()
+    }
+}
+
+/// An element that goes.
+#[derive(Clone)]
+struct Gone {
+    element: usize,
+    /// What it adds to the squared error when it goes after those of its row before it.
+    adds: f64,
+    /// The same, but no less than that of any before it.
+    costs: f64,
+}
+
+/// The elements of a row in the order in which they go, the one that costs least first, and the others make up for each.
+fn leave(inverse: &[f64], mut w: Vec<f64>, first: usize, groups: Option<&Groups>) -> Vec<Gone> {
+    let n = w.len();
+    // What is left: the first `left` rows and columns, of these elements.
+    let (mut a, mut at): (Vec<f64>, Vec<usize>) = (inverse.to_vec(), (first..first + n).collect());
+    let mut out: Vec<Gone> = vec![];
+    let mut lost = BTreeMap::new();
+    for left in (0..n).rev() {
+        let cost = |i: &usize| w[*i] * w[*i] / a[i * n + i];
+        let group = |i: usize| groups.map(|g| g.of[at[i]]);
+        let may = |i: &usize| groups.is_none_or(|g| lost.get(&group(*i)).is_none_or(|n| *n < g.zeros));
+        let Some(goes) = (0..=left).filter(may).min_by(|i, j| cost(i).total_cmp(&cost(j))) else { break };
+        *lost.entry(group(goes)).or_insert(0) += 1;
+        let adds = cost(&goes);
+        let costs = out.last().map_or(adds, |before| before.costs.max(adds));
+        out.push(Gone { element: at[goes], adds, costs });
+        // To the end, where nothing looks any more.
+        at.swap(goes, left);
+        w.swap(goes, left);
+        (0..=left).for_each(|i| a.swap(i * n + goes, i * n + left));
+        (0..=left).for_each(|j| a.swap(goes * n + j, left * n + j));
+        let (stay, gone) = a.split_at_mut(left * n);
+        let (gone, pivot) = (&gone[..left], gone[left]);
+        let share = w[left] / pivot;
+        w.iter_mut().zip(gone).for_each(|(w, v)| *w -= share * v);
+        for (row, factor) in stay.chunks_mut(n).zip(gone) {
+            let factor = factor / pivot;
+            row.iter_mut().zip(gone).for_each(|(a, v)| *a -= factor * v);
+        }
+        // Rounding must not turn an inverse around.
+        (0..left).for_each(|i| a[i * n + i] = a[i * n + i].max(f64::MIN_POSITIVE));
+    }
+    out
+}
+
+/// The inverse of a positive definite matrix, by its Cholesky factor.
+struct Inverse {
+    /// The inverse of the factor: row by row, its lower triangle.
+    factor: Vec<f64>,
+    /// The diagonal of the inverse of the matrix.
+    diagonal: Vec<f64>,
+}
+
+impl Inverse {
+    /// That of the rows and columns `support` of `h`, which has `n`.
+    fn of(h: &[f64], n: usize, support: &[usize]) -> Self {
+        let s = support.len();
+        let mut l = vec![0.0; s * s];
+        for i in 0..s {
+            let (above, rest) = l.split_at_mut(i * s);
+            let row = &mut rest[..=i];
+            let from = &h[support[i] * n..(support[i] + 1) * n];
+            for j in 0..i {
+                let other = &above[j * s..j * s + j + 1];
+                row[j] = (from[support[j]] - dot(&row[..j], &other[..j])) / other[j];
+            }
+            // Rounding may leave less than nothing of an input that others determine.
+            let left = from[support[i]] - dot(&row[..i], &row[..i]);
+            row[i] = left.max(from[support[i]].abs() * 1e-12).max(f64::MIN_POSITIVE).sqrt();
+        }
+        // Row i of the inverse of L is made of those above it.
+        let mut sum = vec![0.0; s];
+        let mut diagonal = vec![0.0; s];
+        for i in 0..s {
+            let (above, rest) = l.split_at_mut(i * s);
+            let row = &mut rest[..=i];
+            let sum = &mut sum[..i];
+            sum.fill(0.0);
+            for (k, factor) in row[..i].iter().enumerate() {
+                for (to, v) in sum.iter_mut().zip(&above[k * s..=k * s + k]) {
+                    *to += factor * v;
+                }
+            }
+            let scale = 1.0 / row[i];
+            row[i] = scale;
+            for (to, v) in row.iter_mut().zip(sum) {
+                *to = -*v * scale;
+            }
+            for (d, v) in diagonal.iter_mut().zip(&*row) {
+                *d += v * v;
+            }
+        }
+        Self { factor: l, diagonal }
+    }
+
+    /// The inverse itself, of `s` rows.
+    fn matrix(&self, s: usize) -> Vec<f64> {
+        let mut out = vec![0.0; s * s];
+        // The transpose of the factor's inverse times that: of a row, the first elements of all rows below it.
+        out.par_chunks_mut(s).enumerate().for_each(|(i, to)| {
+            for row in self.factor.chunks(s).enumerate().skip(i).map(|(k, row)| &row[..=k]) {
+                to.iter_mut().zip(row).for_each(|(to, v)| *to += row[i] * v);
+            }
+        });
+        out
+    }
+
+    /// The inverse times a vector.
+    fn solve(&self, g: &[f64]) -> Vec<f64> {
+        let s = g.len();
+        let mut out = vec![0.0; s];
+        for i in 0..s {
+            let row = &self.factor[i * s..=i * s + i];
+            let middle = dot(row, &g[..=i]);
+            for (to, v) in out.iter_mut().zip(row) {
+                *to += v * middle;
+            }
+        }
+        out
+    }
+}
+
+/// The product of two vectors, summed in lanes, so that the compiler can keep them in registers.
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    const LANES: usize = 16;
+    let mut lanes = [0.0; LANES];
+    let (a, b) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+    let rest: f64 = a.remainder().iter().zip(b.remainder()).map(|(x, y)| x * y).sum();
+    for (x, y) in a.zip(b) {
+        for i in 0..LANES {
+            lanes[i] += x[i] * y[i];
+        }
+    }
+    lanes.iter().sum::<f64>() + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows over inputs of which the second is the first again, and the third has a life of its own.
+    fn problem() -> Problem {
+        let h = vec![1.0, 0.999, 0.0, 0.999, 1.0, 0.0, 0.0, 0.0, 0.5];
+        let w = [1.0, 1.0, 0.9, 0.1, 0.0, 1.0];
+        let g: Vec<f64> =
+            w.chunks(3).flat_map(|w| (0..3).map(|c| dot(w, &h[c * 3..c * 3 + 3])).collect::<Vec<_>>()).collect();
+        let energy = w.chunks(3).zip(g.chunks(3)).map(|(w, g)| dot(w, g)).collect();
+        Problem { parts: vec![Rows { columns: 3, h, g, energy }] }
+    }
+
+    fn stays(sparse: &Sparse) -> Vec<bool> {
+        sparse.values.iter().map(|v| *v != 0.0).collect()
+    }
+
+    #[test]
+    fn one_input_takes_over_from_its_copy() {
+        let p = problem();
+        let dense = p.prune(0, None);
+        assert!(dense.error.abs() < 1e-12 && (dense.values[2] - 0.9).abs() < 1e-12);
+        let sparse = p.prune(3, None);
+        let [a, b, c, _, _, f] = stays(&sparse)[..] else { panic!() };
+        assert_eq!(stays(&sparse).iter().filter(|k| **k).count(), 3);
+        // Magnitude would have kept both copies and lost what neither can tell.
+        assert!(c && f && a != b);
+        assert!(sparse.values[..2].iter().any(|v| (v - 1.999).abs() < 1e-9));
+        assert!(sparse.error < 0.02);
+    }
+
+    #[test]
+    fn one_at_a_time_no_pair_of_copies_goes() {
+        // Every other input is the one before it again.
+        let n = 12;
+        let value = |i: usize, j: usize| {
+            if i == j {
+                1.001
+            } else if i / 2 == j / 2 {
+                1.0
+            } else {
+                0.0
+            }
+        };
+        let h: Vec<f64> = (0..n * n).map(|k| value(k / n, k % n)).collect();
+        let w: Vec<f64> = (0..n).map(|c| 1.0 + (c as f64 * 7.0).sin() / 2.0).collect();
+        let g: Vec<f64> = h.chunks(n).map(|row| dot(row, &w)).collect();
+        let energy = vec![dot(&w, &g)];
+        let p = Problem { parts: vec![Rows { columns: n, h, g, energy }] };
+        let sparse = p.prune(n / 2, None);
+        assert!(stays(&sparse).chunks(2).all(|pair| pair[0] != pair[1]));
+        let curve = p.curve();
+        let at_half = curve.iter().find(|point| point.0 == n / 2).unwrap().1;
+        assert!((at_half - sparse.error).abs() < 1e-9 && sparse.error < 0.02, "{at_half} {}", sparse.error);
+        // Those that may go in each group, and no others.
+        let groups = Groups { zeros: 1, of: (0..n).map(|c| c / 3).collect() };
+        let kept = stays(&p.prune(groups.total(), Some(&groups)));
+        assert!(kept.chunks(3).all(|group| group.iter().filter(|k| **k).count() == 2));
+    }
+
+    #[test]
+    fn errors_rise_with_zeros_and_one_element_stays() {
+        let curve = problem().curve();
+        assert!(curve.windows(2).all(|w| w[0].0 < w[1].0 && w[0].1 <= w[1].1));
+        assert_eq!(curve.last().unwrap().0, 5);
+        assert_eq!(stays(&problem().prune(6, None)).iter().filter(|k| **k).count(), 1);
+    }
+
+    #[test]
+    fn groups_keep_their_share() {
+        let groups = Groups { zeros: 1, of: vec![0, 0, 1, 2, 2, 3] };
+        let [a, b, c, _, _, f] = stays(&problem().prune(4, Some(&groups)))[..] else { panic!() };
+        assert!(!c && !f && a != b);
+    }
+
+    #[test]
+    fn the_inverse_is_one() {
+        let n = 40;
+        let value = |i: usize, j: usize| if i == j { 3.0 } else { 1.0 / (1.0 + (i as f64 - j as f64).abs()) };
+        let h: Vec<f64> = (0..n * n).map(|k| value(k / n, k % n)).collect();
+        let support: Vec<usize> = (0..n).filter(|c| c % 3 != 1).collect();
+        let inverse = Inverse::of(&h, n, &support);
+        let g: Vec<f64> = support.iter().map(|c| (*c as f64).sin()).collect();
+        let w = inverse.solve(&g);
+        for (i, want) in support.iter().zip(&g) {
+            let found: f64 = support.iter().zip(&w).map(|(j, w)| h[i * n + j] * w).sum();
+            assert!((found - want).abs() < 1e-12);
+        }
+        let mut unit = vec![0.0; support.len()];
+        unit[7] = 1.0;
+        assert!((inverse.solve(&unit)[7] - inverse.diagonal[7]).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,186 @@
+//! In which width training computes (Micikevicius et al. 2018).
+//!
+//! Parameters, and what an optimiser remembers of them, are 32 bits wide in any case. In half precision convolutions
+//! and products narrow what they read, on the tape, so that the gradients of parameters are wide again. What they make
+//! stays narrow as long as operators only move, rectify or add it; all others compute in 32 bits, and those whose
+//! results are about as large as what they read give these back as narrow as that was.
+
+use super::tensor::Value;
+use compress_compiler::{
+    error::{Error, Result},
+    op::Op,
+    ops::{binary::Binary, reduce::ReduceKind, unary::Unary},
+};
+use std::{fmt, str::FromStr};
+
+/// The width of convolutions and products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Precision {
+    /// 32 bits.
+    #[default]
+    F32,
+    /// The upper half of those: their range, and 8 bits of a number.
+    Bf16,
+    /// 11 bits of a number, up to 65504: needs its gradients scaled.
+    F16,
+}
+
+impl FromStr for Precision {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Self> {
+        match s {
+            "f32" => Ok(Self::F32),
+            "bf16" => Ok(Self::Bf16),
+            "f16" => Ok(Self::F16),
+            other => Err(Error::usage(format!("precision `{other}`")).help("known: f32, bf16, f16")),
+        }
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+        })
+    }
+}
+
+/// How wide an operator computes in half precision.
+enum Width {
+    /// Narrow: where the time goes, and sums are wide inside.
+    Product,
+    /// As it is given.
+    Moving,
+    /// In 32 bits, to numbers of about the size of those it reads, or of 1.
+    Bounded,
+    /// In 32 bits.
+    Wide,
+}
+
+impl Width {
+    fn of(op: &Op) -> Self {
+        match op {
+            Op::Conv(_) | Op::ConvTranspose(_) | Op::Gemm(_) | Op::MatMul(_) => Self::Product,
+            Op::Unary(Unary::Relu) | Op::Binary(Binary::Add | Binary::Sub) => Self::Moving,
+            Op::Identity(_) | Op::Reshape(_) | Op::Flatten(_) | Op::Squeeze(_) | Op::Unsqueeze(_) => Self::Moving,
+            Op::Transpose(_) | Op::Concat(_) | Op::Slice(_) | Op::Expand(_) => Self::Moving,
+            Op::BatchNorm(_) | Op::LayerNorm(_) | Op::RmsNorm(_) | Op::GroupNorm(_) | Op::InstanceNorm(_) => {
+                Self::Bounded
+            }
+            Op::Softmax(_) | Op::Activation(_) | Op::Clip(_) | Op::Dropout(_) => Self::Bounded,
+            Op::Pool(_) | Op::GlobalPool(_) => Self::Bounded,
+            Op::Unary(Unary::Sigmoid | Unary::Tanh | Unary::Erf | Unary::HardSwish) => Self::Bounded,
+            Op::Reduce(op) if matches!(op.kind, ReduceKind::Mean | ReduceKind::Max | ReduceKind::Min) => Self::Bounded,
+            _ => Self::Wide,
+        }
+    }
+}
+
+impl Precision {
+    /// Whether it is one of 16 bits.
+    pub fn is_half(self) -> bool {
+        self != Self::F32
+    }
+
+    /// Runs `op` on values in the width that suits it.
+    ///
+    /// # Errors
+    /// Those of `eval`.
+    pub(super) fn around(
+        self,
+        op: &Op,
+        mut values: Vec<Option<Value>>,
+        eval: impl FnOnce(Vec<Option<Value>>) -> Result<Vec<Value>>,
+    ) -> Result<Vec<Value>> {
+        if !self.is_half() {
+            return eval(values);
+        }
+        let narrow = |v: &Value| matches!(v, Value::Float(x) if x.is_half());
+        let wide = |v: &Value| matches!(v, Value::Float(x) if x.dtype().is_float() && !x.is_half());
+        let (inside, outside) = match Width::of(op) {
+            Width::Product => (self, self),
+            Width::Moving if !values.iter().flatten().any(wide) => (self, self),
+            Width::Bounded if values.first().is_some_and(|v| v.as_ref().is_some_and(narrow)) => (Self::F32, self),
+            _ => (Self::F32, Self::F32),
+        };
+        for value in values.iter_mut().flatten() {
+            value.hold(inside);
+        }
+        let mut made = eval(values)?;
+        // Other outputs than the first are statistics and places.
+        made.iter_mut().take(1).for_each(|value| value.hold(outside));
+        Ok(made)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{burn::Executable, device::Device};
+    use compress_compiler::{tensor::Tensor, text, verify::verify};
+
+    /// The outputs of a graph on numbers that no half has.
+    fn run(precision: Precision, source: &str) -> Vec<Vec<f32>> {
+        let graph = text::parse(source).unwrap();
+        let exe = Executable::new(&verify(&graph).unwrap(), &Device::cpu()).unwrap().in_precision(precision);
+        let x = Tensor::f32(&[1, 2, 2, 2], &[0.1, 0.2, 0.3, -0.4, 0.5, 0.6, -0.7, 0.8]);
+        let values = vec![Value::upload(&x, &Device::cpu()).unwrap()];
+        exe.run_values(values).unwrap().into_iter().map(|v| v.download().unwrap().as_f32().unwrap().to_vec()).collect()
+    }
+
+    fn is_half(v: &[f32], precision: Precision) -> bool {
+        v.iter().all(|v| match precision {
+            Precision::F16 => half::f16::from_f32(*v).to_f32() == *v,
+            _ => half::bf16::from_f32(*v).to_f32() == *v,
+        })
+    }
+
+    #[test]
+    fn products_are_narrow_and_sums_of_constants_wide() {
+        let source = r#"graph "g" {
+            input %x: f32[N,2,2,2]
+            const %w: f32[2,2,1,1] = [1.1, 0.2, -0.3, 0.7]
+            const %b: f32[2] = [0.1, 0.2]
+            const %c: f32[1,2,1,1] = [0.123456, 100000]
+            %conv = Conv(%x, %w, %b)
+            %twice = Add(%conv, %conv)
+            %pool = MaxPool(%twice) {kernel_shape=[2,2]}
+            %soft = Softmax(%pool) {axis=1}
+            %moved = Transpose(%soft) {perm=[0,2,3,1]}
+            %sum = Add(%conv, %c)
+            %exp = Exp(%conv)
+            %product = MatMul(%exp, %sum)
+            output %conv
+            output %twice
+            output %pool
+            output %moved
+            output %sum
+            output %exp
+            output %product
+        }"#;
+        let wide = run(Precision::F32, source);
+        for precision in [Precision::F16, Precision::Bf16] {
+            let made = run(precision, source);
+            let halves: Vec<bool> = made.iter().map(|v| is_half(v, precision)).collect();
+            // The large constant is no f16: what adds it must be wide, and its product is infinite in f16.
+            assert_eq!(halves, [true, true, true, true, false, false, true], "{precision}: {made:?}");
+            assert!(made[4][4] > 99_000.0, "{made:?}");
+            for (made, wide) in made[..6].iter().zip(&wide) {
+                let off = made.iter().zip(wide).map(|(a, b)| (a - b).abs() / b.abs().max(0.1));
+                assert!(off.fold(0.0, f32::max) < 0.05, "{precision}: {made:?} {wide:?}");
+            }
+        }
+        assert_eq!(run(Precision::F16, source)[6][4..], [f32::INFINITY; 4]);
+    }
+
+    #[test]
+    fn names() {
+        for name in ["f32", "bf16", "f16"] {
+            assert_eq!(name.parse::<Precision>().unwrap().to_string(), name);
+        }
+        assert_eq!("int8".parse::<Precision>().unwrap_err().exit_code(), 2);
+    }
+}

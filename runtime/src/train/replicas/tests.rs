@@ -1,0 +1,173 @@
+use super::*;
+use crate::{
+    burn::precision::Precision,
+    device::Device,
+    train::{augment::Mix, model::ModelOptions},
+};
+use compress_compiler::text;
+
+/// Numbers between -0.5 and 0.5 that look random.
+fn numbers(n: usize, seed: usize) -> Vec<f32> {
+    (0..n).map(|i| ((i * 7919 + seed * 104_729) % 1009) as f32 / 1009.0 - 0.5).collect()
+}
+
+/// Three classes of pictures of 4 by 4 pixels.
+fn model(normalised: bool, precision: Precision) -> Trainable {
+    let list = |n, seed| format!("{:?}", numbers(n, seed));
+    let (w, m) = (list(4 * 2 * 9, 1), list(3 * 64, 2));
+    let normalise = match normalised {
+        true => {
+            "const %scale: f32[4] = [1, 0.5, 2, 1]
+             const %bias: f32[4] = [0, 1, 0, -1]
+             const %mean: f32[4] = [0, 0, 0, 0]
+             const %variance: f32[4] = [1, 1, 1, 1]
+             %n = BatchNormalization(%c, %scale, %bias, %mean, %variance)"
+        }
+        false => "%n = Identity(%c)",
+    };
+    let source = format!(
+        r#"graph "g" {{
+            input %x: f32[N,2,4,4]
+            const %w: f32[4,2,3,3] = {w}
+            const %m: f32[64,3] = {m}
+            const %b: f32[3] = [0.1, 0, -0.1]
+            %c = Conv(%x, %w) {{pads=[1,1,1,1]}}
+            {normalise}
+            %r = Relu(%n)
+            %f = Flatten(%r)
+            %y = Gemm(%f, %m, %b)
+            output %y
+        }}"#
+    );
+    let graph = text::parse(&source).unwrap();
+    let options = ModelOptions { precision, ..ModelOptions::default() };
+    Trainable::new(&graph, &options, &Device::cpu()).unwrap()
+}
+
+/// Seven samples, mixed with each other, and what a teacher says of them.
+fn material() -> (TrainBatch, Answer) {
+    let tensor = |shape: &[usize], seed| Tensor::f32(shape, &numbers(shape.iter().product(), seed));
+    let batch = TrainBatch {
+        inputs: vec![tensor(&[7, 2, 4, 4], 3)],
+        labels: Some(vec![0, 1, 2, 0, 2, 1, 0]),
+        mix: Some(Mix { partner: vec![6, 5, 4, 3, 2, 1, 0], share: 0.7 }),
+        indices: (0..7).collect(),
+        len: 7,
+    };
+    (batch, Answer { outputs: vec![tensor(&[7, 3], 4)], features: vec![] })
+}
+
+fn learn(model: &Trainable, replicas: &Replicas, scale: f32) -> Lesson {
+    let (batch, answer) = material();
+    let loss = LossOptions { labels: 1.0, smoothing: 0.1, mse: 0.5, ..LossOptions::default() };
+    replicas.learn(model, &loss, &batch, &answer, 0, scale).unwrap().unwrap()
+}
+
+/// The loss, the gradients and the statistics.
+fn found(lesson: Lesson) -> Vec<Vec<f32>> {
+    let gradients = lesson.gradients.into_iter().map(|g| g.expect("the loss depends on all parameters"));
+    let tensors = gradients.chain(lesson.statistics).map(|x| x.into_vec().unwrap());
+    std::iter::once(vec![lesson.loss as f32]).chain(tensors).collect()
+}
+
+fn far(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
+    assert!(a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.len() == b.len()));
+    let each = |(a, b): (&Vec<f32>, &Vec<f32>)| {
+        let size = b.iter().fold(1e-3f32, |m, v| m.max(v.abs()));
+        a.iter().zip(b).fold(0f32, |m, (a, b)| m.max((a - b).abs() / size))
+    };
+    a.iter().zip(b).map(each).fold(0.0, f32::max)
+}
+
+#[test]
+fn replicas_find_what_one_finds() {
+    let model = model(false, Precision::F32);
+    let one = found(learn(&model, &Replicas::default(), 1.0));
+    for count in [2, 3, 7] {
+        let many = found(learn(&model, &Replicas::new(count, 7, count).unwrap(), 1.0));
+        assert!(far(&many, &one) < 1e-5, "{count} replicas: {}", far(&many, &one));
+    }
+}
+
+#[test]
+fn threads_of_replicas_change_nothing() {
+    for normalised in [false, true] {
+        let model = model(normalised, Precision::F32);
+        let [a, b] = [2, 5].map(|threads| found(learn(&model, &Replicas::new(2, 7, threads).unwrap(), 1.0)));
+        assert_eq!(a, b);
+    }
+}
+
+#[test]
+fn statistics_are_averaged_by_the_sizes_of_parts() {
+    let model = model(true, Precision::F32);
+    let (batch, answer) = material();
+    let whole = Material::new(&batch, &answer);
+    let loss = LossOptions { labels: 1.0, distill: 0.0, ..LossOptions::default() };
+    let of = |part: Material| part.teach(&model, &loss, 0, 1.0).unwrap().unwrap().statistics;
+    let (a, b) = (of(whole.part(0..3).unwrap()), of(whole.part(3..7).unwrap()));
+    let both = Replicas::new(2, 7, 2).unwrap().learn(&model, &loss, &batch, &answer, 0, 1.0).unwrap().unwrap();
+    assert_eq!(both.statistics.len(), 2);
+    for ((a, b), both) in a.into_iter().zip(b).zip(both.statistics) {
+        let [a, b, both] = [a, b, both].map(|x| x.into_vec().unwrap());
+        for ((a, b), both) in a.iter().zip(&b).zip(&both) {
+            assert!((a * 3.0 / 7.0 + b * 4.0 / 7.0 - both).abs() < 1e-6);
+        }
+    }
+}
+
+#[test]
+fn too_many_replicas_are_refused() {
+    assert!(Replicas::new(2, 2, 2).is_ok() && Replicas::new(1, 1, 1).is_ok());
+    for (count, samples, threads) in [(3, 2, 4), (3, 4, 2)] {
+        assert_eq!(Replicas::new(count, samples, threads).unwrap_err().exit_code(), 2);
+    }
+}
+
+#[test]
+fn what_is_not_counted_by_samples_is_refused() {
+    let (batch, mut answer) = material();
+    answer.outputs[0] = Tensor::f32(&[1, 3], &[0.0; 3]);
+    let replicas = Replicas::new(2, 7, 2).unwrap();
+    let made = replicas.learn(&model(false, Precision::F32), &LossOptions::default(), &batch, &answer, 0, 1.0);
+    assert_eq!(made.err().map(|e| e.exit_code()), Some(7));
+}
+
+#[test]
+fn half_precision_rounds_and_is_near() {
+    for normalised in [false, true] {
+        let wide = found(learn(&model(normalised, Precision::F32), &Replicas::default(), 1.0));
+        for (precision, bound) in [(Precision::F16, 1e-2), (Precision::Bf16, 8e-2)] {
+            let model = model(normalised, precision);
+            let half = learn(&model, &Replicas::default(), 1.0);
+            assert!(half.gradients.iter().flatten().all(|g| !g.is_half()), "gradients are wide");
+            let half = found(half);
+            let off = far(&half, &wide);
+            assert!(off > bound / 100.0 && off < bound, "{precision}: {off}");
+            // A scale is a power of two: but for what is too small or too large it changes exponents alone.
+            let scaled = found(learn(&model, &Replicas::default(), 256.0));
+            assert!(far(&scaled, &half) < bound, "{precision}: {}", far(&scaled, &half));
+        }
+    }
+}
+
+#[test]
+fn small_gradients_need_a_scale_and_large_ones_overflow() {
+    let model = model(false, Precision::F16);
+    let (batch, answer) = material();
+    let learn = |labels: f32, scale: f32| {
+        let loss = LossOptions { labels, distill: 0.0, ..LossOptions::default() };
+        Replicas::default().learn(&model, &loss, &batch, &answer, 0, scale).unwrap().unwrap()
+    };
+    // The gradient of the convolution's weight, which passes through two products in 16 bits.
+    let size = |lesson: Lesson| {
+        let gradients = lesson.gradients.into_iter().flatten().filter(|g| g.shape().len() == 4);
+        gradients.flat_map(|g| g.into_vec().unwrap()).fold(0f32, |m, v| m.max(v.abs()))
+    };
+    assert_eq!(size(learn(1e-7, 1.0)), 0.0);
+    let (small, whole) = (size(learn(1e-7, 65536.0)), size(learn(1.0, 1.0)));
+    assert!((small * 1e7 / whole - 1.0).abs() < 0.05, "{small} {whole}");
+    assert!(learn(1.0, 1.0).is_finite().unwrap());
+    let lost = learn(1.0, 1e8);
+    assert!(lost.loss.is_finite() && !lost.is_finite().unwrap());
+}
