@@ -83,7 +83,8 @@ impl Axis {
         let (low, high) = (values.clone().fold(f64::MAX, f64::min), values.fold(f64::MIN, f64::max));
         let (low, high) = match () {
             _ if low > high => (0.0, 1.0),
-            _ if low == high => (low - 1.0, high + 1.0),
+            // Not above: what is drawn most is a percentage.
+            _ if low == high => (low - 1.0, high),
             _ => (low, high),
         };
         // About six steps of 1, 2 or 5 times a power of ten.
@@ -124,7 +125,7 @@ mod tests {
         };
         assert_eq!(ticks(&[50.0, 70.0, 90.0]), ["50", "60", "70", "80", "90"]);
         assert_eq!(ticks(&[98.61, 99.44]), ["98.6", "98.8", "99.0", "99.2", "99.4", "99.6"]);
-        assert_eq!(ticks(&[3.0]), ["2.0", "2.5", "3.0", "3.5", "4.0"]);
+        assert_eq!(ticks(&[100.0]), ["99.0", "99.2", "99.4", "99.6", "99.8", "100.0"]);
         assert_eq!(ticks(&[]).len(), 6);
     }
 

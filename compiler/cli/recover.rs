@@ -215,13 +215,8 @@ impl Watcher for Recovery {
         if !p.epoch.is_multiple_of(self.epochs.div_ceil(LINES)) && p.epoch < self.epochs {
             return Ok(());
         }
-        self.steps.say(&format!(
-            "  epoch {}: loss {:.4}, {} {}",
-            p.epoch,
-            p.loss,
-            self.metric,
-            shown(self.metric, score)
-        ));
+        let loss = if p.epoch == 0 { String::new() } else { format!("loss {:.4}, ", p.loss) };
+        self.steps.say(&format!("  epoch {}: {loss}{} {}", p.epoch, self.metric, shown(self.metric, score)));
         Ok(())
     }
 
