@@ -37,6 +37,7 @@
 #![warn(missing_docs)]
 
 pub mod attr;
+pub mod axes;
 pub mod error;
 pub mod graph;
 pub mod narrow;

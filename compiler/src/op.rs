@@ -6,6 +6,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Kept, Narrowed, Sides},
     error::Result,
     ops::{self, control::Body},
     tensor::Tensor,
@@ -137,6 +138,21 @@ pub trait Operator {
     /// Multiply-accumulates of one run, when the shapes are known; unknown batches count as 1.
     fn macs(&self, _inputs: &Inputs, _outputs: &[&Fact]) -> u64 {
         0
+    }
+
+    /// What goes with indices of `at`, an axis of an operand or of a result, when they are removed. The axes of
+    /// constants are listed like those of any operand.
+    fn axes_map(&self, _at: Axis, _sides: &Sides) -> Flow {
+        Flow::closed(format!("what goes with them through {} is not known", self.op_type()))
+    }
+
+    /// What else changes in the node of which only the indices `kept` stay, as [`Operator::axes_map`] ties them;
+    /// `sides` is how it was before.
+    ///
+    /// # Errors
+    /// Malformed, where inference says so too.
+    fn narrowed(&self, _kept: &Kept, _sides: &Sides) -> Result<Narrowed> {
+        Ok(Narrowed::default())
     }
 
     /// Whether folding the operator over constants may make the file larger (Expand,
@@ -331,6 +347,12 @@ impl Operator for Op {
     }
     fn macs(&self, inputs: &Inputs, outputs: &[&Fact]) -> u64 {
         self.get().macs(inputs, outputs)
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        self.get().axes_map(at, sides)
+    }
+    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+        self.get().narrowed(kept, sides)
     }
     fn inflates(&self) -> bool {
         self.get().inflates()

@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides},
     error::{Error, Result},
     op::{Inputs, Operator},
     value::Fact,
@@ -114,6 +115,10 @@ impl Operator for Activation {
 
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         Ok(vec![Fact::new(x.get(0).dtype, x.shape(0).clone())])
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.broadcast(at, 0..1)
     }
 
     fn since(&self) -> i64 {

@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides},
     error::Result,
     op::{Inputs, Operator},
     tensor::DType,
@@ -53,6 +54,10 @@ impl Operator for Arg {
             shape.remove(axis);
         }
         Ok(vec![Fact::new(Some(DType::I64), Some(shape))])
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        let over = value::axis(self.axis, sides.inputs.get(0).rank().unwrap_or(0)).unwrap_or(0);
+        sides.reduces(at, "it looks for one among these", &[over], self.keepdims)
     }
     fn since(&self) -> i64 {
         match (self.select_last_index, self.axis) {

@@ -3,6 +3,7 @@
 use super::conv::size;
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Kept, Narrowed, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator},
     tensor::DType,
@@ -80,6 +81,29 @@ fn heads(x: &Inputs, slot: usize, heads: Option<i64>) -> Result<Option<[Dim; 4]>
         }
         ([_, _, _], None) => Err(Error::malformed("inputs of three axes without q_num_heads and kv_num_heads")),
         _ => Err(Error::malformed(format!("input {slot} of rank {}, not 3 or 4", dims.len()))),
+    }
+}
+
+/// The axis of a value along which heads lie, how many there are, and how many of its indices are one head's.
+pub(super) struct Heads {
+    pub(super) axis: Axis,
+    pub(super) heads: usize,
+    pub(super) size: usize,
+}
+
+impl Heads {
+    /// Of the value that `first` is an axis of, which has `heads` heads if it has three axes.
+    pub(super) fn of(first: Axis, heads: Option<i64>, sides: &Sides) -> Option<Self> {
+        let axis = |i| match first {
+            Axis::In(slot, _) => Axis::In(slot, i),
+            Axis::Out(slot, _) => Axis::Out(slot, i),
+        };
+        let (axis, heads) = match sides.dims(first)?.len() {
+            4 => (axis(1), sides.size(axis(1))?),
+            _ => (axis(2), usize::try_from(heads?).ok()?),
+        };
+        let size = sides.size(axis)?.checked_div(heads)?;
+        Some(Self { axis, heads, size })
     }
 }
 
@@ -162,6 +186,50 @@ impl Operator for Attention {
             Fact::new(vtype, Some(vec![batch.clone(), groups, total.clone(), vd])),
             Fact::new(dtype, Some(vec![batch, qh, length, total])),
         ])
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        use Axis::{In, Out};
+        let batch = |axis: Axis| match axis {
+            In(3, 0) => (sides.dims(axis)?.len() == 4).then_some(()),
+            In(_, 0) | Out(_, 0) => Some(()),
+            _ => None,
+        };
+        if batch(at).is_some() {
+            return sides.alike(at, UNKNOWN, batch);
+        }
+        let (Some(q), Some(k), Some(v), Some(y)) = (
+            Heads::of(In(0, 0), self.q_num_heads, sides),
+            Heads::of(In(1, 0), self.kv_num_heads, sides),
+            Heads::of(In(2, 0), self.kv_num_heads, sides),
+            Heads::of(Out(0, 0), self.q_num_heads, sides),
+        ) else {
+            return Flow::closed(UNKNOWN);
+        };
+        // So many heads of queries share one of keys and values.
+        let shared = q.heads.checked_div(k.heads).unwrap_or(1).max(1);
+        let mut axes = vec![(q.axis, q.size * shared), (k.axis, k.size), (v.axis, v.size), (y.axis, y.size * shared)];
+        axes.extend([(In(4, 1), 1), (In(5, 1), 1), (Out(1, 1), 1), (Out(2, 1), 1), (Out(3, 1), shared)]);
+        // The mask broadcasts to batch, heads, queries and keys.
+        let mask = sides.dims(In(3, 0)).and_then(|mask| mask.len().checked_sub(3)).map(|axis| In(3, axis));
+        axes.extend(mask.filter(|axis| sides.size(*axis) != Some(1)).map(|axis| (axis, shared)));
+        if !axes.iter().any(|(axis, _)| *axis == at) {
+            return Flow::closed("only whole heads can go");
+        }
+        sides.blocks(at, axes)
+    }
+
+    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+        let left = |slot, heads| {
+            let all = Heads::of(Axis::In(slot, 0), heads, sides)?;
+            Some((kept.count(all.axis)? / all.size.max(1)) as i64)
+        };
+        let (q, kv) = (left(0, self.q_num_heads), left(1, self.kv_num_heads));
+        Ok(Narrowed::op(Self {
+            q_num_heads: self.q_num_heads.map(|n| q.unwrap_or(n)),
+            kv_num_heads: self.kv_num_heads.map(|n| kv.unwrap_or(n)),
+            ..self.clone()
+        }))
     }
 
     fn since(&self) -> i64 {

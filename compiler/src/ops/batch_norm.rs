@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides},
     error::{Error, Result},
     op::{Inputs, Operator},
     value::Fact,
@@ -73,6 +74,13 @@ impl Operator for BatchNorm {
             facts.extend([3, 4].map(|slot| Fact::new(x.get(slot).dtype, x.shape(slot).clone())));
         }
         Ok(facts)
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.alike(at, "it normalises over these", |axis| match axis {
+            Axis::In(0, 1) | Axis::In(1..=4, 0) | Axis::Out(0, 1) | Axis::Out(1.., 0) => Some(1),
+            Axis::In(0, i) | Axis::Out(0, i) if !self.training => Some(i),
+            _ => None,
+        })
     }
     fn since(&self) -> i64 {
         if self.training { 14 } else { 7 }

@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides},
     error::{Error, Result},
     op::{Inputs, Operator, Quant},
     tensor::DType,
@@ -149,6 +150,10 @@ impl Operator for Binary {
         Ok(vec![fact])
     }
 
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.broadcast(at, 0..2)
+    }
+
     fn since(&self) -> i64 {
         match self {
             Binary::LessOrEqual | Binary::GreaterOrEqual => 12,
@@ -200,6 +205,9 @@ impl Operator for Mod {
         }
         Ok(vec![fact])
     }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.broadcast(at, 0..2)
+    }
     fn since(&self) -> i64 {
         10
     }
@@ -234,6 +242,9 @@ impl Operator for BitShift {
     }
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         Ok(vec![Fact::new(x.get(0).dtype.or(x.get(1).dtype), broadcast(x.shape(0), x.shape(1))?)])
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.broadcast(at, 0..2)
     }
     fn since(&self) -> i64 {
         11

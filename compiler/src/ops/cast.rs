@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides},
     error::{Error, Result},
     narrow::RoundMode,
     op::{Inputs, Operator},
@@ -106,6 +107,9 @@ impl Operator for Cast {
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         Ok(vec![cast_fact(x.get(0), Some(self.to))])
     }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.broadcast(at, 0..1)
+    }
     fn since(&self) -> i64 {
         let types = match self.to {
             DType::F6E2M3 | DType::F6E3M2 => 28,
@@ -149,6 +153,9 @@ impl Operator for CastLike {
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         Ok(vec![cast_fact(x.get(0), x.get(1).dtype)])
     }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.broadcast(at, 0..1)
+    }
     fn since(&self) -> i64 {
         self.rounding.since().max(15)
     }
@@ -179,6 +186,9 @@ impl Operator for BitCast {
             return Err(Error::malformed(format!("BitCast from {from} to {}: their widths differ", self.to)));
         }
         Ok(vec![Fact::new(Some(self.to), x.shape(0).clone())])
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.broadcast(at, 0..1)
     }
     fn since(&self) -> i64 {
         26

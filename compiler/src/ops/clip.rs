@@ -2,6 +2,7 @@
 
 use crate::{
     attr::Reader,
+    axes::{Axis, Flow, Sides},
     error::Result,
     op::{Inputs, Operator},
     value::Fact,
@@ -32,6 +33,9 @@ impl Operator for Clip {
     }
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         Ok(vec![Fact::new(x.get(0).dtype, x.shape(0).clone())])
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.broadcast(at, 0..1)
     }
     fn since(&self) -> i64 {
         11

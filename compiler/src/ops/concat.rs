@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator, Quant},
     value::{self, Dim, Fact, MAX_ELEMS},
@@ -70,6 +71,25 @@ impl Operator for Concat {
                 parts.map(|p| p.into_iter().flatten().cloned().collect::<Vec<_>>()).filter(|e| e.len() <= MAX_ELEMS);
         }
         Ok(vec![fact])
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        let Some(axis) = sides.dims(Axis::Out(0, 0)).and_then(|dims| value::axis(self.axis, dims.len()).ok()) else {
+            return Flow::closed(UNKNOWN);
+        };
+        if !matches!(at, Axis::In(_, i) | Axis::Out(_, i) if i == axis) {
+            return sides.alike(at, "", |axis| match axis {
+                Axis::In(_, i) | Axis::Out(_, i) => Some(i),
+            });
+        }
+        let mut start = 0;
+        let mut axes = vec![(Axis::Out(0, axis), 0)];
+        for slot in (0..sides.inputs.0.len()).filter(|slot| sides.inputs.opt(*slot).is_some()) {
+            let Some(size) = sides.size(Axis::In(slot, axis)) else { return Flow::closed(UNKNOWN) };
+            axes.push((Axis::In(slot, axis), start));
+            start += size;
+        }
+        sides.labelled(at, axes.into_iter().map(|(axis, start)| (axis, move |i| start + i)))
     }
 
     fn since(&self) -> i64 {

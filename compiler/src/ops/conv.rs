@@ -3,6 +3,7 @@
 use super::window::Window;
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Kept, Narrowed, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator, Quant, WeightAxes},
     value::{Dim, Fact, Shape},
@@ -106,6 +107,15 @@ impl Operator for Conv {
         Ok(vec![Fact::new(x.get(0).dtype, self.output(x.dims(0), x.dims(1))?)])
     }
 
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        channels(at, sides, self.group, [Axis::In(1, 1), Axis::In(1, 0)])
+    }
+
+    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+        let left = groups_left(self.group, kept, sides);
+        Ok(left.map_or_else(Narrowed::default, |group| Narrowed::op(Self { group, ..self.clone() })))
+    }
+
     fn quant(&self) -> Quant {
         Quant::Weighted
     }
@@ -118,6 +128,45 @@ impl Operator for Conv {
         let taps: u64 = size(x.dims(1).map(|w| &w[1..]));
         taps * size(outputs[0].dims())
     }
+}
+
+/// How the channels of a convolution of `group` groups go together, given the axes of its weight that face the data and
+/// the result. A group of a depthwise convolution goes as a whole. Other groups stay, and each of them loses the channels
+/// at the same places.
+pub(super) fn channels(at: Axis, sides: &Sides, group: i64, [data, result]: [Axis; 2]) -> Flow {
+    use Axis::{In, Out};
+    let window = "its window slides over these";
+    if group == 1 || matches!(at, In(0, 0) | Out(0, 0)) {
+        return sides.alike(at, window, |axis| match axis {
+            In(0, 0) | Out(0, 0) => Some("batch"),
+            _ if axis == data || axis == In(0, 1) => Some("data"),
+            _ if axis == result || matches!(axis, In(2, 0) | Out(0, 1)) => Some("result"),
+            _ => None,
+        });
+    }
+    let (Some(c), Some(m), Ok(groups @ 1..)) = (sides.size(In(0, 1)), sides.size(Out(0, 1)), usize::try_from(group))
+    else {
+        return Flow::closed(UNKNOWN);
+    };
+    let whole = [In(0, 1), In(1, 0), In(2, 0), Out(0, 1)];
+    if c == groups && whole.contains(&at) {
+        return sides.blocks(at, whole.map(|axis| (axis, sides.size(axis).unwrap_or(0) / groups)));
+    }
+    let places = |axes: &[Axis], each: usize| {
+        sides.labelled(at, axes.iter().map(|axis| (*axis, move |i: usize| i % each.max(1))))
+    };
+    match at {
+        _ if c == groups => Flow::closed(window),
+        _ if at == data || at == In(0, 1) => places(&[In(0, 1), data], c / groups),
+        _ if at == result || whole.contains(&at) => places(&[result, In(2, 0), Out(0, 1)], m / groups),
+        _ => Flow::closed(window),
+    }
+}
+
+/// How many groups a depthwise convolution has left, if it lost any.
+pub(super) fn groups_left(group: i64, kept: &Kept, sides: &Sides) -> Option<i64> {
+    let depthwise = group > 1 && sides.size(Axis::In(0, 1)).map(|c| c as i64) == Some(group);
+    kept.count(Axis::In(0, 1)).filter(|_| depthwise).map(|n| n as i64)
 }
 
 /// The product of dimensions, unknown ones counted as 1; 0 when not even the rank is known.

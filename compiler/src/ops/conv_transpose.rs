@@ -1,11 +1,12 @@
 //! ConvTranspose: the transpose (gradient) of a convolution, used to upsample.
 
 use super::{
-    conv::size,
+    conv::{channels, groups_left, size},
     window::{AutoPad, Window},
 };
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Kept, Narrowed, Sides},
     error::{Error, Result},
     op::{Inputs, Operator},
     value::{Dim, Fact},
@@ -143,6 +144,19 @@ impl Operator for ConvTranspose {
             shape.push(size.zip(&weight[2 + i], |n, k| Some(self.placed(i, spatial, n, k)?.1)));
         }
         Ok(vec![Fact::new(dtype, Some(shape))])
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        channels(at, sides, self.group, [Axis::In(1, 0), Axis::In(1, 1)])
+    }
+
+    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+        let mut op = self.clone();
+        op.group = groups_left(op.group, kept, sides).unwrap_or(op.group);
+        // Of the whole shape, which some exporters write, only the spatial sizes mean anything.
+        let spatial = sides.inputs.get(0).rank().map_or(0, |rank| rank.saturating_sub(2));
+        op.output_shape.drain(..op.output_shape.len().saturating_sub(spatial));
+        Ok(Narrowed::op(op))
     }
 
     fn macs(&self, x: &Inputs, _: &[&Fact]) -> u64 {

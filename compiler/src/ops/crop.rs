@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides},
     error::{Error, Result},
     op::{Inputs, Operator},
     value::{self, Dim, Fact},
@@ -67,6 +68,12 @@ impl Operator for CenterCropPad {
         Ok(vec![Fact::new(dtype, Some(shape))])
     }
 
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        let rank = sides.inputs.get(0).rank().unwrap_or(0);
+        let cut = self.axes.as_ref().map(|axes| axes.iter().map(|a| value::axis(*a, rank)).collect::<Result<Vec<_>>>());
+        sides.passes(at, "it cuts or pads these", |axis| !matches!(&cut, Some(Ok(cut)) if !cut.contains(&axis)))
+    }
+
     fn since(&self) -> i64 {
         18
     }
@@ -110,6 +117,12 @@ impl Operator for ReverseSequence {
             return Err(Error::malformed("sequences have 2 axes or more"));
         }
         Ok(vec![Fact::new(x.get(0).dtype, x.shape(0).clone())])
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.alike(at, "it turns these round", |axis| match axis {
+            Axis::In(0, i) | Axis::Out(_, i) => (i != self.time_axis).then_some(i),
+            Axis::In(..) => Some(self.batch_axis),
+        })
     }
     fn since(&self) -> i64 {
         10

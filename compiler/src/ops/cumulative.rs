@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides},
     error::Result,
     op::{Inputs, Operator},
     value::{self, Fact},
@@ -44,6 +45,16 @@ impl Operator for Cumulative {
             value::axis(*axis, rank)?;
         }
         Ok(vec![Fact::new(x.get(0).dtype, x.shape(0).clone())])
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        let why = "it adds up along these";
+        match (sides.inputs.get(0).rank(), sides.inputs.ints(1).as_deref()) {
+            (Some(rank), Some([along])) => {
+                let along = value::axis(*along, rank).ok();
+                sides.passes(at, why, |axis| along == Some(axis))
+            }
+            _ => Flow::closed(why),
+        }
     }
     fn since(&self) -> i64 {
         if self.product { 26 } else { 11 }

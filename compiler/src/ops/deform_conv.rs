@@ -3,6 +3,7 @@
 use super::conv::{Conv, size};
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides},
     error::{Error, Result},
     op::{Inputs, Operator},
     value::Fact,
@@ -52,6 +53,21 @@ impl Operator for DeformConv {
 
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         Ok(vec![Fact::new(x.get(0).dtype, self.conv.output(x.dims(0), x.dims(1))?)])
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        use Axis::{In, Out};
+        let why = if self.conv.group == 1 && self.offset_group == 1 {
+            "its window slides over these"
+        } else {
+            "its groups of channels have offsets of their own"
+        };
+        sides.alike(at, why, |axis| match axis {
+            In(0 | 2 | 4, 0) | Out(0, 0) => Some("batch"),
+            In(0 | 1, 1) if self.conv.group == 1 && self.offset_group == 1 => Some("data"),
+            In(1 | 3, 0) | Out(0, 1) if self.conv.group == 1 => Some("result"),
+            _ => None,
+        })
     }
 
     fn since(&self) -> i64 {

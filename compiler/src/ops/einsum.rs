@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator},
     value::{Dim, Fact, broadcast},
@@ -147,6 +148,19 @@ impl Operator for Einsum {
         }
         let size = |l: &Label| sizes.get(l).cloned().flatten().and_then(|mut s| s.pop()).unwrap_or(Dim::Unknown);
         Ok(vec![Fact::new(dtype, Some(output.iter().map(size).collect()))])
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        let ranks: Option<Vec<usize>> = sides.inputs.present().map(Fact::rank).collect();
+        let Some(Ok((inputs, output))) = ranks.map(|ranks| self.labels(&ranks)) else { return Flow::closed(UNKNOWN) };
+        sides.alike(at, "it sums over these", |axis| {
+            let label = match axis {
+                Axis::In(slot, i) => *inputs.get(slot)?.get(i)?,
+                Axis::Out(_, i) => *output.get(i)?,
+            };
+            let operands = inputs.iter().filter(|labels| labels.contains(&label)).count();
+            (output.contains(&label) || operands > 1).then_some(label)
+        })
     }
 
     fn since(&self) -> i64 {

@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Kept, Narrowed, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator},
     tensor::Tensor,
@@ -33,6 +34,23 @@ impl Operator for Expand {
             fact.elems = Some(vec![elem.clone(); n]);
         }
         Ok(vec![fact])
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        match sides.inputs.ints(1) {
+            Some(_) => sides.broadcast(at, 0..1),
+            None => Flow::closed(UNKNOWN),
+        }
+    }
+
+    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+        let (Some(mut target), Some(made)) = (sides.inputs.ints(1), sides.dims(Axis::Out(0, 0))) else {
+            return Ok(Narrowed::default());
+        };
+        let before = made.len().saturating_sub(target.len());
+        for (i, size) in target.iter_mut().enumerate().filter(|(_, size)| **size != 1) {
+            *size = kept.count(Axis::Out(0, before + i)).map_or(*size, |n| n as i64);
+        }
+        Ok(Narrowed::operands([sides.rewritten(1, &target)]))
     }
     fn inflates(&self) -> bool {
         true

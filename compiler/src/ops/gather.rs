@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Kept, Narrowed, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator, Quant},
     value::{self, Dim, Fact},
@@ -20,6 +21,13 @@ pub struct Gather {
 fn picked(elems: &[Dim], at: &[i64]) -> Option<Vec<Dim>> {
     let n = elems.len() as i64;
     at.iter().map(|i| elems.get(usize::try_from(if *i < 0 { i + n } else { *i }).ok()?).cloned()).collect()
+}
+
+/// The indices, counted from the front, that are taken along `axis`, if they are known.
+fn taken(axis: usize, sides: &Sides) -> Option<Vec<usize>> {
+    let n = sides.size(Axis::In(0, axis))?;
+    let index = |i: i64| usize::try_from(if i < 0 { i + n as i64 } else { i }).ok().filter(|i| *i < n);
+    sides.inputs.ints(1)?.into_iter().map(index).collect()
 }
 
 impl Gather {
@@ -63,6 +71,39 @@ impl Operator for Gather {
             fact.elems = picked(elems, &at);
         }
         Ok(vec![fact])
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        let (Some(data), Some(indices)) = (sides.inputs.get(0).rank(), sides.inputs.get(1).rank()) else {
+            return Flow::closed(UNKNOWN);
+        };
+        let Ok(axis) = value::axis(self.axis, data) else { return Flow::closed(UNKNOWN) };
+        let why = "it takes some of these by their number";
+        match taken(axis, sides) {
+            Some(taken) if indices == 1 && [Axis::In(0, axis), Axis::In(1, 0), Axis::Out(0, axis)].contains(&at) => {
+                let taken = |i: usize| taken[i];
+                let axes: [(Axis, &dyn Fn(usize) -> usize); 3] =
+                    [(Axis::In(0, axis), &|i| i), (Axis::In(1, 0), &taken), (Axis::Out(0, axis), &taken)];
+                sides.labelled(at, axes)
+            }
+            _ => sides.alike(at, why, |of| match of {
+                Axis::In(0, i) => (i != axis).then_some((0, i)),
+                Axis::In(_, i) => Some((1, i)),
+                Axis::Out(_, i) if i < axis => Some((0, i)),
+                Axis::Out(_, i) if i < axis + indices => Some((1, i - axis)),
+                Axis::Out(_, i) => Some((0, i + 1 - indices)),
+            }),
+        }
+    }
+
+    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+        let axis = value::axis(self.axis, sides.inputs.get(0).rank().unwrap_or(0))?;
+        let (Some(left), Some(taken)) = (kept.get(Axis::In(0, axis)), taken(axis, sides)) else {
+            return Ok(Narrowed::default());
+        };
+        // An index that is taken has become the number of those that stay before it.
+        let now: Vec<i64> = taken.iter().filter_map(|i| left.binary_search(i).ok()).map(|i| i as i64).collect();
+        Ok(Narrowed::operands([sides.rewritten(1, &now)]))
     }
 
     fn quant(&self) -> Quant {

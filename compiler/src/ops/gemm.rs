@@ -3,6 +3,7 @@
 use super::conv::size;
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides},
     error::{Error, Result},
     op::{Inputs, Operator, Quant, WeightAxes},
     value::Fact,
@@ -83,6 +84,19 @@ impl Operator for Gemm {
             return Err(Error::malformed(format!("inner dimensions {p} and {q} differ")));
         }
         Ok(vec![Fact::new(dtype, Some(vec![m.clone(), n.clone()]))])
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        let (a, b) =
+            (if self.trans_a { ["k", "m"] } else { ["m", "k"] }, if self.trans_b { ["n", "k"] } else { ["k", "n"] });
+        let named = |names: &[&'static str], i: usize| names.get(i).copied();
+        sides.alike(at, "an operand that is no matrix", |axis| match axis {
+            Axis::In(0, i) => named(&a, i),
+            Axis::In(1, i) => named(&b, i),
+            // C broadcasts.
+            Axis::In(_, i) => named(&["m", "n"], (i + 2).checked_sub(sides.dims(axis)?.len())?),
+            Axis::Out(_, i) => named(&["m", "n"], i),
+        })
     }
 
     fn since(&self) -> i64 {

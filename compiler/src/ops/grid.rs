@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides},
     error::{Error, Result},
     op::{Inputs, Operator},
     value::{self, Dim, Fact},
@@ -104,6 +105,14 @@ impl Operator for GridSample {
             None => shape.resize(rank, Dim::Unknown),
         }
         Ok(vec![Fact::new(dtype, Some(shape))])
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.alike(at, "it samples these", |axis| match axis {
+            Axis::In(_, 0) | Axis::Out(_, 0) => Some("batch"),
+            Axis::In(0, 1) | Axis::Out(_, 1) => Some("channel"),
+            _ => None,
+        })
     }
 
     fn since(&self) -> i64 {

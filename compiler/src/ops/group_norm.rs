@@ -3,6 +3,7 @@
 use super::layer_norm::stash_type;
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Kept, Narrowed, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator},
     tensor::DType,
@@ -42,11 +43,22 @@ impl GroupNorm {
     }
 }
 
+impl GroupNorm {
+    /// How many channels a group has.
+    fn group(&self, sides: &Sides) -> Option<usize> {
+        let groups = usize::try_from(self.num_groups).ok().filter(|n| *n > 0)?;
+        sides.size(Axis::In(0, 1)).map(|c| c / groups).filter(|n| *n > 0)
+    }
+}
+
 impl InstanceNorm {
     pub(super) fn read(r: &mut Reader) -> Result<Self> {
         Ok(Self { epsilon: r.float("epsilon", 1e-5)? })
     }
 }
+
+/// Why spatial axes can't lose indices.
+const OVER: &str = "it normalises over these";
 
 /// The shape of X, once scale and bias are known to fit `entries`.
 fn checked(x: &Inputs, entries: Option<i64>) -> Result<Vec<Fact>> {
@@ -96,6 +108,22 @@ impl Operator for GroupNorm {
         }
         checked(x, if self.per_group { Some(self.num_groups) } else { channels })
     }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        use Axis::{In, Out};
+        match (at, self.group(sides)) {
+            (In(0, 1) | In(1 | 2, 0) | Out(0, 1), Some(group)) => {
+                let entries = if self.per_group { 1 } else { group };
+                sides.blocks(at, [(In(0, 1), group), (In(1, 0), entries), (In(2, 0), entries), (Out(0, 1), group)])
+            }
+            (In(0, 1) | In(1 | 2, 0) | Out(0, 1), None) => Flow::closed(UNKNOWN),
+            _ => sides.passes(at, OVER, |axis| axis != 0),
+        }
+    }
+
+    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+        let left = kept.count(Axis::In(0, 1)).zip(self.group(sides)).map(|(channels, group)| (channels / group) as i64);
+        Ok(left.map_or_else(Narrowed::default, |num_groups| Narrowed::op(Self { num_groups, ..self.clone() })))
+    }
     fn since(&self) -> i64 {
         if self.per_group { 18 } else { 21 }
     }
@@ -121,6 +149,13 @@ impl Operator for InstanceNorm {
     }
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         checked(x, channels(x)?)
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.alike(at, OVER, |axis| match axis {
+            Axis::In(0, 0) | Axis::Out(_, 0) => Some("batch"),
+            Axis::In(0, 1) | Axis::In(1 | 2, 0) | Axis::Out(_, 1) => Some("channel"),
+            _ => None,
+        })
     }
     fn since(&self) -> i64 {
         6

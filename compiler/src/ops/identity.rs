@@ -2,6 +2,7 @@
 
 use crate::{
     attr::Reader,
+    axes::{Axis, Flow, Sides},
     error::{Error, Result},
     op::{Inputs, Operator, Quant},
     tensor::DType,
@@ -19,6 +20,9 @@ impl Operator for Identity {
     }
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         Ok(vec![x.get(0).clone()])
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.broadcast(at, 0..1)
     }
     fn quant(&self) -> Quant {
         Quant::Same
@@ -73,6 +77,9 @@ impl Operator for Dropout {
             facts.push(Fact::new(Some(DType::Bool), x.shape.clone()));
         }
         Ok(facts)
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.broadcast(at, 0..1)
     }
     fn since(&self) -> i64 {
         12

@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides},
     error::{Error, Result},
     op::{Inputs, Operator},
     tensor::DType,
@@ -40,6 +41,16 @@ pub(super) fn stash_type(r: &mut Reader) -> Result<DType> {
         t @ (DType::F32 | DType::F64 | DType::F16 | DType::BF16) => Ok(t),
         other => Err(Error::malformed(format!("stash_type {other}"))),
     }
+}
+
+/// Axes before the one that is normalised first pass; scale and bias broadcast to X.
+fn before(at: Axis, sides: &Sides, axis: i64) -> Flow {
+    let rank = sides.inputs.get(0).rank().unwrap_or(0);
+    let first = value::axis(axis, rank).unwrap_or(0);
+    sides.alike(at, "it normalises over these", |axis| {
+        let (Axis::In(_, i) | Axis::Out(_, i)) = axis;
+        (i + rank).checked_sub(sides.dims(axis)?.len()).filter(|i| *i < first)
+    })
 }
 
 fn attrs(axis: i64, epsilon: f32, stash_type: DType) -> Attrs {
@@ -92,6 +103,9 @@ impl Operator for LayerNorm {
         let statistics = Fact::new(Some(self.stash_type), reduced);
         Ok(vec![Fact::new(x.get(0).dtype, x.shape(0).clone()), statistics.clone(), statistics])
     }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        before(at, sides, self.axis)
+    }
     fn since(&self) -> i64 {
         17
     }
@@ -115,6 +129,9 @@ impl Operator for RmsNorm {
             value::axis(self.axis, rank)?;
         }
         Ok(vec![Fact::new(x.get(1).dtype, x.shape(0).clone())])
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        before(at, sides, self.axis)
     }
     fn since(&self) -> i64 {
         23

@@ -3,6 +3,7 @@
 use super::conv::size;
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides},
     error::{Error, Result},
     op::{Inputs, Operator},
     value::{Dim, Fact},
@@ -167,6 +168,14 @@ impl Operator for CausalConv {
         let axis = |i: usize| input.map_or(Dim::Unknown, |d| d[i].clone());
         let dtype = x.get(0).dtype;
         Ok(vec![Fact::new(dtype, x.shape(0).clone()), Fact::new(dtype, Some(vec![axis(0), axis(1), kept]))])
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.alike(at, "its window slides over these", |axis| match axis {
+            Axis::In(0 | 3, 0) | Axis::Out(_, 0) => Some("batch"),
+            Axis::In(0 | 3, 1) | Axis::In(1 | 2, 0) | Axis::Out(_, 1) => Some("channel"),
+            _ => None,
+        })
     }
 
     fn since(&self) -> i64 {

@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides},
     error::{Error, Result},
     op::{Inputs, Operator},
     value::Fact,
@@ -48,5 +49,8 @@ impl Operator for Lrn {
             return Err(Error::malformed("an input without channels"));
         }
         Ok(vec![Fact::new(x.get(0).dtype, x.shape(0).clone())])
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.passes(at, "it normalises over neighbours of these", |axis| axis == 1)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::conv::size;
 use crate::{
+    axes::{Axis, Flow, Sides},
     error::{Error, Result},
     op::{Inputs, Operator, Quant, WeightAxes},
     value::{Dim, Fact, Shape, broadcast},
@@ -29,6 +30,22 @@ impl Operator for MatMul {
         Ok(vec![Fact::new(x.get(0).dtype, output(x.dims(0), x.dims(1))?)])
     }
 
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        let vector = [0, 1].map(|slot| usize::from(sides.inputs.get(slot).rank() == Some(1)));
+        sides.alike(at, "", |axis| {
+            let (Axis::In(_, i) | Axis::Out(_, i)) = axis;
+            let back = sides.dims(axis)?.len().checked_sub(i + 1)?;
+            // As if a vector were a matrix, whose one row or column the result lacks.
+            let (names, back) = match axis {
+                Axis::In(0, _) => ([Role::Inner, Role::Row], back),
+                Axis::In(..) => ([Role::Column, Role::Inner], back + vector[1]),
+                Axis::Out(..) if back + vector[1] == 0 => ([Role::Column, Role::Row], 0),
+                Axis::Out(..) => ([Role::Column, Role::Row], back + vector[1] + vector[0]),
+            };
+            Some(names.get(back).copied().unwrap_or(Role::Batch(back)))
+        })
+    }
+
     fn quant(&self) -> Quant {
         Quant::Weighted
     }
@@ -40,6 +57,19 @@ impl Operator for MatMul {
     fn macs(&self, x: &Inputs, outputs: &[&Fact]) -> u64 {
         size(x.dims(0).and_then(|a| a.last()).map(std::slice::from_ref)) * size(outputs[0].dims())
     }
+}
+
+/// What an axis of an operand or of the result is to a product.
+#[derive(Clone, Copy, PartialEq)]
+enum Role {
+    /// It is summed over.
+    Inner,
+    /// The first matrix's rows.
+    Row,
+    /// The second matrix's columns.
+    Column,
+    /// It broadcasts: the axis with so many behind it.
+    Batch(usize),
 }
 
 /// The shape of a product, given those of its operands.

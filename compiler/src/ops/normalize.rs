@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides},
     error::{Error, Result},
     op::{Inputs, Operator},
     value::{self, Fact},
@@ -38,6 +39,10 @@ impl Operator for LpNorm {
             value::axis(self.axis, rank)?;
         }
         Ok(vec![Fact::new(x.get(0).dtype, x.shape(0).clone())])
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        let over = value::axis(self.axis, sides.inputs.get(0).rank().unwrap_or(0)).ok();
+        sides.passes(at, "it normalises over these", |axis| over == Some(axis))
     }
 }
 
@@ -77,6 +82,10 @@ impl Operator for MeanVarianceNorm {
             self.axes(rank)?;
         }
         Ok(vec![Fact::new(x.get(0).dtype, x.shape(0).clone())])
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        let over = self.axes(sides.inputs.get(0).rank().unwrap_or(0)).unwrap_or_default();
+        sides.passes(at, "it normalises over these", |axis| over.contains(&axis))
     }
     fn since(&self) -> i64 {
         9

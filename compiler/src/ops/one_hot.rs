@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides},
     error::{Error, Result},
     op::{Inputs, Operator},
     tensor::DType,
@@ -144,6 +145,11 @@ impl Operator for Trilu {
             return Err(Error::malformed("the input of Trilu is no matrix"));
         }
         Ok(vec![Fact::new(x.get(0).dtype, x.shape(0).clone())])
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        let rank = sides.inputs.get(0).rank().unwrap_or(0);
+        sides.passes(at, "it takes a triangle of these", |axis| axis + 2 >= rank)
     }
 
     fn since(&self) -> i64 {

@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator},
     tensor::Tensor,
@@ -100,6 +101,15 @@ impl Operator for Pad {
             shape.push(padded);
         }
         Ok(vec![Fact::new(dtype, Some(shape))])
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        let Some(rank) = sides.inputs.get(0).rank() else { return Flow::closed(UNKNOWN) };
+        let axes = sides.inputs.ints(3);
+        let known = axes.is_some() || sides.inputs.opt(3).is_none();
+        let pads = sides.inputs.ints(1).filter(|_| known).map(|pads| Self::resolve(rank, &pads, axes.as_deref()));
+        let Some(Ok(pads)) = pads else { return Flow::closed(UNKNOWN) };
+        sides.passes(at, "it pads these", |axis| pads[axis] != (0, 0))
     }
 
     fn since(&self) -> i64 {

@@ -3,6 +3,7 @@
 use super::window::Window;
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides},
     error::{Error, Result},
     op::{Inputs, Operator, Quant},
     tensor::DType,
@@ -132,6 +133,12 @@ impl Operator for Pool {
         Ok(made)
     }
 
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        // The places that a second result names are counted over all axes.
+        let why = if self.indices { "it tells places among these" } else { "its window slides over these" };
+        sides.passes(at, why, |axis| self.indices || axis > 1)
+    }
+
     fn quant(&self) -> Quant {
         if self.indices { Quant::Float } else { self.kind.quant() }
     }
@@ -171,6 +178,10 @@ impl Operator for GlobalPool {
         }
         let shape = data.iter().enumerate().map(|(i, d)| if i < 2 { d.clone() } else { Dim::Known(1) });
         Ok(vec![Fact::new(dtype, Some(shape.collect()))])
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.passes(at, "it reduces over these", |axis| axis > 1)
     }
 
     fn quant(&self) -> Quant {

@@ -2,10 +2,11 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator},
     tensor::DType,
-    value::Fact,
+    value::{self, Fact},
 };
 use std::ops::RangeInclusive;
 
@@ -43,6 +44,18 @@ impl Grain {
             a.push(("block_size", self.block.into()));
         }
         a
+    }
+
+    /// Data passes, and takes the scales and zero points along with it.
+    fn axes_map(self, at: Axis, sides: &Sides) -> Flow {
+        if self.block != 0 {
+            return Flow::closed("blocks of these share a scale");
+        }
+        let along = value::axis(self.axis, sides.inputs.get(0).rank().unwrap_or(0)).ok();
+        sides.alike(at, UNKNOWN, |axis| match axis {
+            Axis::In(0, i) | Axis::Out(_, i) => Some(i),
+            Axis::In(..) => along,
+        })
     }
 }
 
@@ -119,6 +132,9 @@ impl Operator for Quantize {
         let dtype = x.opt(2).map_or(self.output.or(Some(DType::U8)), |z| z.dtype.or(self.output));
         Ok(vec![Fact::new(dtype, x.shape(0).clone())])
     }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        self.grain.axes_map(at, sides)
+    }
     fn since(&self) -> i64 {
         match self {
             _ if self.precision.is_some() => 23,
@@ -164,6 +180,9 @@ impl Operator for Dequantize {
     }
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         Ok(vec![Fact::new(self.output.or(x.get(1).dtype), x.shape(0).clone())])
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        self.grain.axes_map(at, sides)
     }
     fn since(&self) -> i64 {
         match self {

@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides, UNKNOWN},
     error::Result,
     op::{Inputs, Operator},
     tensor::Tensor,
@@ -127,6 +128,16 @@ impl Operator for Reduce {
             (true, false) => None,
         });
         Ok(vec![Fact::new(dtype, Some(shape.collect()))])
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        let axes = sides.inputs.ints(1);
+        match sides.inputs.get(0).rank().map(|rank| self.axes(axes.as_deref(), rank)) {
+            Some(Ok(gone)) if axes.is_some() || sides.inputs.opt(1).is_none() => {
+                sides.reduces(at, "it reduces over these", &gone, self.keepdims)
+            }
+            _ => Flow::closed(UNKNOWN),
+        }
     }
 
     fn since(&self) -> i64 {

@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Kept, Narrowed, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator, Quant},
     value::{Dim, Fact},
@@ -19,6 +20,18 @@ pub struct Reshape {
 impl Reshape {
     pub(super) fn read(r: &mut Reader) -> Result<Self> {
         Ok(Self { allow_zero: r.flag("allowzero", false)? })
+    }
+
+    /// The shape operand as numbers: sizes that aren't known copy an axis, or one takes what is left.
+    fn target(&self, sides: &Sides) -> Option<Vec<i64>> {
+        let (target, data) = (sides.inputs.get(1).elems.as_ref()?, sides.inputs.dims(0)?);
+        let mut rest = target.contains(&Dim::Known(-1)) || self.allow_zero;
+        let number = |(i, entry): (usize, &Dim)| match entry {
+            Dim::Known(n) => Some(*n),
+            _ if !self.allow_zero && data.get(i).is_some_and(|d| d.same(entry)) => Some(0),
+            _ => (!std::mem::replace(&mut rest, true)).then_some(-1),
+        };
+        target.iter().enumerate().map(number).collect()
     }
 
     /// The shape that `target` makes of `data`.
@@ -87,6 +100,77 @@ impl Reshape {
     }
 }
 
+/// As many of the first axes of two shapes, at least one of each, as hold equally many elements.
+fn equal(from: &[Dim], to: &[Dim]) -> Option<[usize; 2]> {
+    let (first, second) = (from.first()?, to.first()?);
+    if first.same(second) {
+        return Some([1, 1]);
+    }
+    let (mut p, mut q, mut taken) = (first.known()?, second.known()?, [1, 1]);
+    while p != q {
+        let (product, i, dims) = if p < q { (&mut p, 0, from) } else { (&mut q, 1, to) };
+        *product = product.checked_mul(dims.get(taken[i])?.known()?)?;
+        taken[i] += 1;
+    }
+    Some(taken)
+}
+
+/// An axis of a shape, longer than one index, and its size.
+type Long<'a> = (Axis, &'a Dim);
+
+/// The axes of two shapes of the same elements in runs that hold equally many, as far as sizes are known from the first
+/// axis on and from the last one back.
+fn runs<'a>(mut from: &[Long<'a>], mut to: &[Long<'a>]) -> Vec<[Vec<Long<'a>>; 2]> {
+    let dims = |axes: &[Long], back: bool| -> Vec<Dim> {
+        let dims = axes.iter().map(|(_, d)| (*d).clone());
+        if back { dims.rev().collect() } else { dims.collect() }
+    };
+    let mut out = vec![];
+    while let Some([a, b]) = equal(&dims(from, false), &dims(to, false)) {
+        out.push([from[..a].to_vec(), to[..b].to_vec()]);
+        (from, to) = (&from[a..], &to[b..]);
+    }
+    while let Some([a, b]) = equal(&dims(from, true), &dims(to, true)) {
+        let (a, b) = (from.len() - a, to.len() - b);
+        out.push([from[a..].to_vec(), to[b..].to_vec()]);
+        (from, to) = (&from[..a], &to[..b]);
+    }
+    out
+}
+
+/// An operator that gives the elements of its operand another shape.
+fn rearranged(at: Axis, sides: &Sides) -> Flow {
+    let long = |axis: fn(usize) -> Axis| -> Option<Vec<Long>> {
+        let axes = sides.dims(axis(0))?.iter().enumerate().map(|(i, d)| (axis(i), d));
+        Some(axes.filter(|(_, d)| **d != Dim::Known(1)).collect())
+    };
+    let (Some(from), Some(to)) = (long(|i| Axis::In(0, i)), long(|i| Axis::Out(0, i))) else {
+        return Flow::closed(UNKNOWN);
+    };
+    let runs = runs(&from, &to);
+    let run = runs.iter().find(|run| run.iter().flatten().any(|(axis, _)| *axis == at));
+    let (merged, factors) = match run {
+        Some([one, many]) | Some([many, one]) if one.len() == 1 => (one[0].0, many),
+        Some(_) => return Flow::closed("it cuts these anew"),
+        None if sides.size(at) == Some(1) => return Flow::closed("there is one of these"),
+        None => return Flow::closed(UNKNOWN),
+    };
+    // The factor's index is that of the merged axis over the size of what lies behind it, modulo its own size.
+    let mut ties = vec![];
+    let mut behind = 1usize;
+    for (factor, _) in factors.iter().rev() {
+        let Some(size) = sides.size(*factor) else { return Flow::closed(UNKNOWN) };
+        let of_merged = move |i: usize| i / behind.max(1) % size.max(1);
+        let tie = sides.tie([(merged, &of_merged as &dyn Fn(usize) -> usize), (*factor, &|i| i)]);
+        let Some(tie) = tie else { return Flow::closed(UNKNOWN) };
+        if tie.iter().any(|(axis, _)| *axis == at) {
+            ties.insert(0, tie);
+        }
+        behind = behind.saturating_mul(size);
+    }
+    if ties.len() == 1 { Flow::Tied(ties.remove(0)) } else { Flow::Either(ties) }
+}
+
 impl Operator for Reshape {
     fn op_type(&self) -> &str {
         "Reshape"
@@ -111,6 +195,29 @@ impl Operator for Reshape {
             fact.elems = x.get(0).elems.clone();
         }
         Ok(vec![fact])
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        match self.target(sides) {
+            Some(_) => rearranged(at, sides),
+            None => Flow::closed("the shape that it makes is not known"),
+        }
+    }
+
+    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+        let Some(mut target) = self.target(sides) else { return Ok(Narrowed::default()) };
+        for (i, entry) in target.iter_mut().enumerate() {
+            let size = kept.size(Axis::Out(0, i), sides);
+            let stays = match *entry {
+                -1 => true,
+                0 if !self.allow_zero => kept.size(Axis::In(0, i), sides) == size,
+                _ => false,
+            };
+            if let (false, Some(n)) = (stays, size) {
+                *entry = n as i64;
+            }
+        }
+        Ok(Narrowed::operands([sides.rewritten(1, &target)]))
     }
 
     fn since(&self) -> i64 {
@@ -160,6 +267,10 @@ impl Operator for Flatten {
         };
         let (a, b) = data.split_at(at as usize);
         Ok(vec![Fact::new(dtype, Some(vec![join(a), join(b)]))])
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        rearranged(at, sides)
     }
 
     fn quant(&self) -> Quant {

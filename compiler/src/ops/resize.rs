@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Kept, Narrowed, Sides},
     error::{Error, Result},
     op::{Inputs, Operator, Quant},
     tensor::Tensor,
@@ -173,6 +174,22 @@ impl Resize {
         }
     }
 
+    /// Whether something may happen to an axis: its size or scale isn't known to be the same, or it is cropped.
+    fn resizes(&self, axis: usize, sides: &Sides) -> bool {
+        let Ok(axes) = self.axes(sides.inputs.get(0).rank().unwrap_or(0)) else { return true };
+        let Some(i) = axes.iter().position(|a| *a == axis) else { return false };
+        let scales = sides.inputs.get(2).floats.as_deref().and_then(|s| s.get(i));
+        let sizes = sides.inputs.ints(3).and_then(|s| s.get(i).copied());
+        let same = match (scales, sizes) {
+            (Some(scale), None) => *scale == 1.0,
+            (None, Some(n)) if self.aspect == Aspect::Stretch => {
+                sides.size(Axis::In(0, axis)) == usize::try_from(n).ok()
+            }
+            _ => false,
+        };
+        !same || self.coordinates == Coordinates::CropAndResize
+    }
+
     /// What happens to each axis of a tensor of `shape`.
     ///
     /// # Errors
@@ -271,6 +288,19 @@ impl Operator for Resize {
             };
         }
         Ok(vec![Fact::new(fact.dtype, Some(shape))])
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.passes(at, "it makes more or fewer of these", |axis| self.resizes(axis, sides))
+    }
+
+    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+        let rank = sides.inputs.get(0).rank().unwrap_or(0);
+        let Some(mut sizes) = sides.inputs.ints(3).filter(|s| !s.is_empty()) else { return Ok(Narrowed::default()) };
+        for (size, axis) in sizes.iter_mut().zip(self.axes(rank)?) {
+            *size = kept.count(Axis::In(0, axis)).map_or(*size, |n| n as i64);
+        }
+        Ok(Narrowed::operands([sides.rewritten(3, &sizes)]))
     }
 
     fn since(&self) -> i64 {

@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides},
     error::{Error, Result},
     op::{Inputs, Operator},
     tensor::DType,
@@ -52,6 +53,15 @@ fn pooled(x: &Inputs, size: [usize; 2]) -> Vec<Fact> {
     let regions = x.dims(1).and_then(|d| d.first()).cloned().unwrap_or(Dim::Unknown);
     let channels = x.dims(0).and_then(|d| d.get(1)).cloned().unwrap_or(Dim::Unknown);
     vec![Fact::new(x.get(0).dtype, Some(vec![regions, channels, Dim::from(size[0]), Dim::from(size[1])]))]
+}
+
+/// Channels pass, and regions; pictures are chosen by number.
+fn regions(at: Axis, sides: &Sides) -> Flow {
+    sides.alike(at, "it takes regions of these", |axis| match axis {
+        Axis::In(1 | 2, 0) | Axis::Out(_, 0) => Some("region"),
+        Axis::In(0, 1) | Axis::Out(_, 1) => Some("channel"),
+        _ => None,
+    })
 }
 
 /// Samples regions of pictures by bilinear interpolation. Inputs: pictures, regions, the picture
@@ -122,6 +132,10 @@ impl Operator for RoiAlign {
         Ok(pooled(x, self.size))
     }
 
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        regions(at, sides)
+    }
+
     fn since(&self) -> i64 {
         16
     }
@@ -159,5 +173,8 @@ impl Operator for MaxRoiPool {
     }
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         Ok(pooled(x, self.size))
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        regions(at, sides)
     }
 }

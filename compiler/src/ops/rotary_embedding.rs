@@ -1,7 +1,9 @@
 //! RotaryEmbedding.
 
+use super::attention::Heads;
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Kept, Narrowed, Sides},
     error::{Error, Result},
     op::{Inputs, Operator},
     value::Fact,
@@ -61,6 +63,27 @@ impl Operator for RotaryEmbedding {
             None | Some([_, _, _] | [_, _, _, _]) => Ok(vec![Fact::new(x.get(0).dtype, x.shape(0).clone())]),
             Some(dims) => Err(Error::malformed(format!("an input of rank {}, not 3 or 4", dims.len()))),
         }
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        let batch = |axis: Axis| match axis {
+            Axis::In(1 | 2, 0) => (sides.dims(axis)?.len() == 3).then_some(()),
+            Axis::In(_, 0) | Axis::Out(_, 0) => Some(()),
+            _ => None,
+        };
+        let heads = Some(self.num_heads);
+        match (Heads::of(Axis::In(0, 0), heads, sides), Heads::of(Axis::Out(0, 0), heads, sides)) {
+            (Some(x), Some(y)) if at == x.axis || at == y.axis => {
+                sides.blocks(at, [(x.axis, x.size), (y.axis, y.size)])
+            }
+            _ => sides.alike(at, "only whole heads can go", batch),
+        }
+    }
+
+    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+        let heads = Heads::of(Axis::In(0, 0), Some(self.num_heads), sides);
+        let left =
+            heads.and_then(|x| Some((kept.count(x.axis)? / x.size.max(1)) as i64)).filter(|_| self.num_heads != 0);
+        Ok(left.map_or_else(Narrowed::default, |num_heads| Narrowed::op(Self { num_heads, ..self.clone() })))
     }
     fn since(&self) -> i64 {
         23

@@ -1,6 +1,7 @@
 //! Where.
 
 use crate::{
+    axes::{Axis, Flow, Sides},
     error::Result,
     op::{Inputs, Operator},
     value::{Dim, Fact, MAX_ELEMS, broadcast},
@@ -40,6 +41,9 @@ impl Operator for Where {
             fact.elems = Some((0..n).map(pick).collect());
         }
         Ok(vec![fact])
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.broadcast(at, 0..3)
     }
     fn since(&self) -> i64 {
         9

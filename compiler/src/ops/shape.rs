@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides},
     error::Result,
     op::{Inputs, Operator},
     tensor::DType,
@@ -51,6 +52,13 @@ impl Operator for Shape {
             None => Fact::new(Some(DType::I64), Some(vec![Dim::Unknown])),
         }])
     }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        let read = self.axes(sides.inputs.get(0).rank().unwrap_or(0));
+        sides.alike(at, "their number is read", |axis| match axis {
+            Axis::In(_, i) => (!read.contains(&i)).then_some(i),
+            Axis::Out(..) => None,
+        })
+    }
     fn since(&self) -> i64 {
         if self.start != 0 || self.end.is_some() { 15 } else { 1 }
     }
@@ -67,5 +75,8 @@ impl Operator for Size {
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         let size = x.dims(0).map_or(Dim::Unknown, |d| d.iter().fold(Dim::Known(1), |n, d| n.times(d)));
         Ok(vec![Fact::elems(vec![size], true)])
+    }
+    fn axes_map(&self, _: Axis, _: &Sides) -> Flow {
+        Flow::closed("their number is read")
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::{
     attr::Reader,
+    axes::{Axis, Flow, Kept, Narrowed, Sides},
     error::{Error, Result},
     op::{Inputs, Operator, Quant},
     tensor::Tensor,
@@ -57,6 +58,28 @@ impl Slice {
         let step_size = step.unsigned_abs().min(i64::MAX as u64) as i64;
         let count = if span <= 0 { 0 } else { (span - 1) / step_size + 1 };
         Ok(Taken { axis, start, step, count })
+    }
+
+    /// Which indices of `axis` are taken, and at which place the lists say so; `Some(None)` where they don't, so that all
+    /// are taken, and `None` where that isn't known.
+    fn along(sides: &Sides, axis: usize) -> Option<Option<(usize, Taken)>> {
+        let (x, rank) = (sides.inputs, sides.inputs.get(0).rank()?);
+        let axes = match x.opt(3) {
+            Some(axes) => axes.known_elems()?,
+            None => (0..sides.size(Axis::In(1, 0))? as i64).collect(),
+        };
+        let axes = axes.into_iter().map(|a| value::axis(a, rank)).collect::<Result<Vec<_>>>().ok()?;
+        let places: Vec<usize> = (0..axes.len()).filter(|i| axes[*i] == axis).collect();
+        let entry = |slot, i: usize| x.ints(slot)?.get(i).copied();
+        match places[..] {
+            [] => Some(None),
+            [i] => {
+                let step = if x.opt(4).is_some() { entry(4, i)? } else { 1 };
+                let taken = Self::take(axis, sides.size(Axis::In(0, axis))? as i64, entry(1, i)?, entry(2, i)?, step);
+                Some(Some((i, taken.ok()?)))
+            }
+            _ => None,
+        }
     }
 
     /// All axes of a slice, from the elements of its inputs.
@@ -124,6 +147,39 @@ impl Operator for Slice {
             fact.elems = (0..t.count).map(|i| elems.get((t.start + i * t.step) as usize).cloned()).collect();
         }
         Ok(vec![fact])
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        let (Axis::In(_, axis) | Axis::Out(_, axis)) = at;
+        match Self::along(sides, axis) {
+            _ if !matches!(at, Axis::In(0, _) | Axis::Out(..)) => Flow::closed("an operand that is no data"),
+            None => Flow::closed("it takes some of these by bounds that are not known"),
+            Some(None) => sides.passes(at, "", |_| false),
+            Some(Some((_, t))) if t.step != 1 => Flow::closed("it takes every so many of these"),
+            Some(Some((_, t))) => {
+                let ends = [(Axis::In(0, axis), 0), (Axis::Out(0, axis), t.start as usize)];
+                sides.labelled(at, ends.map(|(axis, start)| (axis, move |i| start + i)))
+            }
+        }
+    }
+
+    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+        let (Some(mut starts), Some(mut ends)) = (sides.inputs.ints(1), sides.inputs.ints(2)) else {
+            return Ok(Narrowed::default());
+        };
+        for axis in 0..sides.inputs.get(0).rank().unwrap_or(0) {
+            let (Some(Some((i, t))), Some(left)) = (Self::along(sides, axis), kept.get(Axis::In(0, axis))) else {
+                continue;
+            };
+            let before = |end: i64| left.iter().filter(|index| (**index as i64) < end).count() as i64;
+            let (start, end) = (before(t.start), before(t.start + t.count));
+            let now = Self::take(axis, left.len() as i64, starts[i], ends[i], 1)?;
+            // Bounds that still mean the same stay, as "to the end" does.
+            if (now.start, now.count) != (start, end - start) {
+                (starts[i], ends[i]) = (start, end);
+            }
+        }
+        Ok(Narrowed::operands([sides.rewritten(1, &starts), sides.rewritten(2, &ends)]))
     }
 
     fn since(&self) -> i64 {

@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides},
     error::Result,
     op::{Inputs, Operator},
     value::{self, Fact},
@@ -63,6 +64,10 @@ impl Operator for Softmax {
             value::axis(self.axis, rank)?;
         }
         Ok(vec![Fact::new(x.get(0).dtype, x.shape(0).clone())])
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        let first = value::axis(self.axis, sides.inputs.get(0).rank().unwrap_or(0)).unwrap_or(0);
+        sides.passes(at, "it normalises over these", |axis| axis == first || self.coerced && axis > first)
     }
     fn since(&self) -> i64 {
         match (self.coerced, self.axis) {

@@ -1,6 +1,7 @@
 //! Where values come from: graph inputs and constants.
 
 use crate::{
+    axes::{Axis, Flow, Sides},
     error::Result,
     op::{Inputs, Operator},
     tensor::Tensor,
@@ -26,6 +27,9 @@ impl Operator for Input {
     fn infer(&self, _: &Inputs) -> Result<Vec<Fact>> {
         Ok(vec![Fact::default()])
     }
+    fn axes_map(&self, _: Axis, _: &Sides) -> Flow {
+        Flow::closed("it is an input of the model")
+    }
 }
 
 /// A constant: an initializer, or the result of folding.
@@ -41,5 +45,8 @@ impl Operator for Constant {
     }
     fn infer(&self, _: &Inputs) -> Result<Vec<Fact>> {
         Ok(vec![Fact::of(&self.0)])
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.alike(at, "", Some)
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator, Quant},
     value::{self, Dim, Fact},
@@ -35,6 +36,18 @@ impl Blocks {
             a.push(("mode", "CRD".into()));
         }
         a
+    }
+
+    /// How the channels of the picture with few go together with those of the one with many.
+    fn axes_map(self, at: Axis, sides: &Sides, [few, many]: [Axis; 2]) -> Flow {
+        match (at, sides.size(few)) {
+            (Axis::In(0, 1) | Axis::Out(0, 1), Some(channels)) => {
+                let of_many = |i: usize| if self.crd { i / (self.size * self.size) } else { i % channels.max(1) };
+                sides.labelled(at, [(few, &(|i| i) as &dyn Fn(usize) -> usize), (many, &of_many)])
+            }
+            (Axis::In(0, 1) | Axis::Out(0, 1), None) => Flow::closed(UNKNOWN),
+            _ => sides.passes(at, "it makes blocks of these", |axis| axis != 0),
+        }
     }
 }
 
@@ -90,6 +103,9 @@ impl Operator for DepthToSpace {
         };
         Ok(vec![Fact::new(x.get(0).dtype, Some(shape))])
     }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        self.0.axes_map(at, sides, [Axis::Out(0, 1), Axis::In(0, 1)])
+    }
     fn since(&self) -> i64 {
         if self.0.crd { 11 } else { 1 }
     }
@@ -114,6 +130,9 @@ impl Operator for SpaceToDepth {
             None => vec![Dim::Unknown; 4],
         };
         Ok(vec![Fact::new(x.get(0).dtype, Some(shape))])
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        self.0.axes_map(at, sides, [Axis::In(0, 1), Axis::Out(0, 1)])
     }
     fn since(&self) -> i64 {
         if self.0.crd { 28 } else { 1 }
@@ -178,6 +197,17 @@ impl Operator for Col2Im {
             None => Dim::Unknown,
         };
         Ok(vec![Fact::new(dtype, Some([&[batch, channels], image].concat()))])
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        let block = sides.inputs.ints(2).and_then(|b| b.iter().try_fold(1i64, |n, v| n.checked_mul(*v)));
+        match (at, block.and_then(|n| usize::try_from(n).ok())) {
+            (Axis::In(0, 1) | Axis::Out(0, 1), Some(block)) => {
+                sides.blocks(at, [(Axis::In(0, 1), block), (Axis::Out(0, 1), 1)])
+            }
+            (Axis::In(0, 1) | Axis::Out(0, 1), None) => Flow::closed(UNKNOWN),
+            _ => sides.passes(at, "it makes blocks of these", |axis| axis != 0),
+        }
     }
 
     fn since(&self) -> i64 {

@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Kept, Narrowed, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator, Quant},
     tensor::Tensor,
@@ -56,6 +57,15 @@ impl Split {
             }
         }
     }
+
+    /// The sizes of the parts along `axis`, if they are known.
+    fn known(&self, x: &Inputs, axis: usize) -> Result<Option<Vec<i64>>> {
+        match (x.dims(0).and_then(|data| data[axis].known()), x.opt(1), x.ints(1)) {
+            (Some(n), None, _) => self.sizes(None, n).map(Some),
+            (Some(n), Some(_), Some(given)) => self.sizes(Some(&given), n).map(Some),
+            _ => Ok(None),
+        }
+    }
 }
 
 impl Operator for Split {
@@ -83,11 +93,7 @@ impl Operator for Split {
         let dtype = x.get(0).dtype;
         let Some(data) = x.dims(0) else { return Ok(vec![Fact::new(dtype, None); self.parts]) };
         let axis = value::axis(self.axis, data.len())?;
-        let sizes = match (data[axis].known(), x.opt(1), x.ints(1)) {
-            (Some(n), None, _) => Some(self.sizes(None, n)?),
-            (Some(n), Some(_), Some(given)) => Some(self.sizes(Some(&given), n)?),
-            _ => None,
-        };
+        let sizes = self.known(x, axis)?;
         let elems = x.get(0).elems.as_ref().filter(|_| data.len() == 1);
         let mut start = 0;
         Ok((0..self.parts)
@@ -103,6 +109,31 @@ impl Operator for Split {
                 fact
             })
             .collect())
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        let Some(axis) = sides.inputs.get(0).rank().and_then(|rank| value::axis(self.axis, rank).ok()) else {
+            return Flow::closed(UNKNOWN);
+        };
+        if !matches!(at, Axis::In(0, i) | Axis::Out(_, i) if i == axis) {
+            return sides.passes(at, "", |_| false);
+        }
+        let Ok(Some(sizes)) = self.known(&sides.inputs, axis) else { return Flow::closed(UNKNOWN) };
+        let starts = sizes.iter().scan(0, |start, n| Some(std::mem::replace(start, *start + *n as usize)));
+        let parts = starts.enumerate().map(|(slot, start)| (Axis::Out(slot, axis), start));
+        sides.labelled(at, parts.chain([(Axis::In(0, axis), 0)]).map(|(axis, start)| (axis, move |i| start + i)))
+    }
+
+    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+        let axis = value::axis(self.axis, sides.inputs.get(0).rank().unwrap_or(0))?;
+        let Some(n) = kept.count(Axis::In(0, axis)) else { return Ok(Narrowed::default()) };
+        let sizes = (0..self.parts).map(|slot| kept.size(Axis::Out(slot, axis), sides).map(|n| n as i64));
+        let Some(sizes) = sizes.collect::<Option<Vec<_>>>() else { return Ok(Narrowed::default()) };
+        if sides.inputs.opt(1).is_none() && self.sizes(None, n as i64)? == sizes {
+            return Ok(Narrowed::default());
+        }
+        let op = self.num_outputs.then(|| Self { num_outputs: false, ..self.clone() }.into());
+        Ok(Narrowed { op, operands: vec![(1, Tensor::i64s(&sizes))] })
     }
 
     fn since(&self) -> i64 {

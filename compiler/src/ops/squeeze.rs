@@ -2,6 +2,7 @@
 
 use crate::{
     attr::Reader,
+    axes::{Axis, Flow, Kept, Narrowed, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator, Quant},
     tensor::Tensor,
@@ -38,6 +39,18 @@ impl Squeeze {
         lift_axes(r)?;
         Ok(Self)
     }
+
+    /// The axes that are dropped, if that is known.
+    fn dropped(x: &Inputs) -> Result<Option<Vec<usize>>> {
+        let Some(data) = x.dims(0) else { return Ok(None) };
+        match (x.opt(1), x.ints(1)) {
+            (Some(_), Some(axes)) => axes.iter().map(|a| value::axis(*a, data.len())).collect::<Result<_>>().map(Some),
+            (None, _) if data.iter().all(|d| d.known().is_some()) => {
+                Ok(Some((0..data.len()).filter(|i| data[*i] == Dim::Known(1)).collect()))
+            }
+            _ => Ok(None),
+        }
+    }
 }
 
 impl Unsqueeze {
@@ -71,13 +84,8 @@ impl Operator for Squeeze {
 
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         let dtype = x.get(0).dtype;
-        let Some(data) = x.dims(0) else { return Ok(vec![Fact::new(dtype, None)]) };
-        let drop: Vec<usize> = match (x.opt(1), x.ints(1)) {
-            (Some(_), Some(axes)) => axes.iter().map(|a| value::axis(*a, data.len())).collect::<Result<_>>()?,
-            (None, _) if data.iter().all(|d| d.known().is_some()) => {
-                (0..data.len()).filter(|i| data[*i] == Dim::Known(1)).collect()
-            }
-            _ => return Ok(vec![Fact::new(dtype, None)]),
+        let (Some(data), Some(drop)) = (x.dims(0), Self::dropped(x)?) else {
+            return Ok(vec![Fact::new(dtype, None)]);
         };
         if let Some(i) = drop.iter().find(|i| data[**i].known().is_some_and(|n| n != 1)) {
             return Err(Error::malformed(format!("axis {i} has size {}, not 1", data[*i])));
@@ -86,6 +94,25 @@ impl Operator for Squeeze {
         let mut fact = Fact::new(dtype, Some(shape.collect()));
         fact.elems = x.get(0).elems.clone();
         Ok(vec![fact])
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        match Self::dropped(&sides.inputs) {
+            Ok(Some(gone)) => sides.reduces(at, "it drops this axis", &gone, false),
+            _ => Flow::closed(UNKNOWN),
+        }
+    }
+
+    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+        // Without a list of axes it would drop one more, of which a single index is left.
+        let axes = match Self::dropped(&sides.inputs)? {
+            Some(axes) if sides.inputs.opt(1).is_none() => axes,
+            _ => return Ok(Narrowed::default()),
+        };
+        let rank = sides.inputs.get(0).rank().unwrap_or(0);
+        let axes: Vec<i64> = axes.into_iter().map(|a| a as i64).collect();
+        let more = (0..rank).any(|i| kept.count(Axis::In(0, i)) == Some(1));
+        Ok(Narrowed::operands([more.then(|| (1, Tensor::i64s(&axes)))]))
     }
 
     fn since(&self) -> i64 {
@@ -122,6 +149,16 @@ impl Operator for Unsqueeze {
             fact.elems = x.get(0).elems.clone();
         }
         Ok(vec![fact])
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        let Some(rank) = sides.inputs.get(0).rank() else { return Flow::closed(UNKNOWN) };
+        let Some(Ok(new)) = sides.inputs.ints(1).map(|axes| Self::axes(&axes, rank)) else {
+            return Flow::closed(UNKNOWN);
+        };
+        let mut from: Vec<Option<usize>> = (0..rank).map(Some).collect();
+        new.into_iter().for_each(|axis| from.insert(axis, None));
+        sides.moves(at, "it adds this axis", &from)
     }
 
     fn since(&self) -> i64 {

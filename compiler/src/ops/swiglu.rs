@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides},
     error::{Error, Result},
     op::{Inputs, Operator},
     value::{Dim, Fact},
@@ -40,6 +41,9 @@ impl Operator for SwiGlu {
         }
         let shape = x.shape(0).clone().or_else(|| x.shape(1).clone());
         Ok(vec![Fact::new(x.get(0).dtype.or(x.get(1).dtype), shape)])
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.broadcast(at, 0..2)
     }
     fn since(&self) -> i64 {
         28

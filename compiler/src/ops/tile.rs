@@ -1,6 +1,7 @@
 //! Tile.
 
 use crate::{
+    axes::{Axis, Flow, Sides},
     error::{Error, Result},
     op::{Inputs, Operator, Quant},
     value::{Dim, Fact, MAX_ELEMS},
@@ -36,6 +37,11 @@ impl Operator for Tile {
             fact.elems = small.then(|| (0..elems.len() * times).map(|i| elems[i % elems.len()].clone()).collect());
         }
         Ok(vec![fact])
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        let times = sides.inputs.get(1).elems.as_deref().unwrap_or_default();
+        sides.passes(at, "it repeats these", |axis| times.get(axis) != Some(&Dim::Known(1)))
     }
 
     fn since(&self) -> i64 {

@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides},
     error::{Error, Result},
     op::{Inputs, Operator},
     tensor::{DType, Tensor},
@@ -74,6 +75,11 @@ impl Operator for TopK {
             None => None,
         };
         Ok(vec![Fact::new(x.get(0).dtype, shape.clone()), Fact::new(Some(DType::I64), shape)])
+    }
+
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        let along = value::axis(self.axis, sides.inputs.get(0).rank().unwrap_or(0)).ok();
+        sides.passes(at, "it puts these in order", |axis| along == Some(axis))
     }
 
     fn since(&self) -> i64 {

@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator, Quant},
     value::Fact,
@@ -56,6 +57,10 @@ impl Operator for Transpose {
             fact.elems = x.get(0).elems.clone();
         }
         Ok(vec![fact])
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        let from = sides.inputs.get(0).rank().and_then(|rank| self.resolve(rank).ok()).unwrap_or_default();
+        sides.moves(at, UNKNOWN, &from.into_iter().map(Some).collect::<Vec<_>>())
     }
     fn quant(&self) -> Quant {
         Quant::Same

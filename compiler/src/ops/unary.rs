@@ -2,6 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
+    axes::{Axis, Flow, Sides},
     error::Result,
     op::{Inputs, Operator},
     tensor::DType,
@@ -43,6 +44,10 @@ impl Operator for Unary {
         Ok(vec![Fact::new(dtype, x.shape(0).clone())])
     }
 
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.broadcast(at, 0..1)
+    }
+
     fn since(&self) -> i64 {
         match self {
             Unary::Tan | Unary::Asin | Unary::Acos | Unary::Atan => 7,
@@ -80,6 +85,9 @@ impl Operator for IsInf {
     }
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         Ok(vec![Fact::new(Some(DType::Bool), x.shape(0).clone())])
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.broadcast(at, 0..1)
     }
     fn since(&self) -> i64 {
         10

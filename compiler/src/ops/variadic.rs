@@ -2,6 +2,7 @@
 
 use crate::{
     attr::Reader,
+    axes::{Axis, Flow, Sides},
     error::Result,
     op::{Inputs, Op, Operator},
     ops::{binary::Binary, identity::Identity},
@@ -51,6 +52,9 @@ impl Operator for Variadic {
         let dtype = x.present().find_map(|f| f.dtype);
         let shape = x.present().try_fold(Some(vec![]), |shape, f| broadcast(&shape, &f.shape))?;
         Ok(vec![Fact::new(dtype, shape)])
+    }
+    fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
+        sides.broadcast(at, 0..sides.inputs.0.len())
     }
     fn since(&self) -> i64 {
         8
