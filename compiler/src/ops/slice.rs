@@ -60,15 +60,21 @@ impl Slice {
         Ok(Taken { axis, start, step, count })
     }
 
+    /// The axes that may be cut, one a bound, if it is known which.
+    fn cut(x: &Inputs, rank: usize) -> Result<Option<Vec<usize>>> {
+        let bounds = || x.dims(1)?.first()?.known().filter(|n| *n <= rank as i64);
+        let axes: Option<Vec<i64>> = match x.opt(3) {
+            Some(axes) => axes.known_elems(),
+            None => bounds().map(|n| (0..n).collect()),
+        };
+        axes.map(|axes| axes.into_iter().map(|a| value::axis(a, rank)).collect()).transpose()
+    }
+
     /// Which indices of `axis` are taken, and at which place the lists say so; `Some(None)` where they don't, so that all
     /// are taken, and `None` where that isn't known.
     fn along(sides: &Sides, axis: usize) -> Option<Option<(usize, Taken)>> {
         let (x, rank) = (sides.inputs, sides.inputs.get(0).rank()?);
-        let axes = match x.opt(3) {
-            Some(axes) => axes.known_elems()?,
-            None => (0..sides.size(Axis::In(1, 0))? as i64).collect(),
-        };
-        let axes = axes.into_iter().map(|a| value::axis(a, rank)).collect::<Result<Vec<_>>>().ok()?;
+        let axes = Self::cut(&x, rank).ok()??;
         let places: Vec<usize> = (0..axes.len()).filter(|i| axes[*i] == axis).collect();
         let entry = |slot, i: usize| x.ints(slot)?.get(i).copied();
         match places[..] {
@@ -123,9 +129,11 @@ impl Operator for Slice {
             None => Some(None),
             Some(f) => f.known_elems().map(Some),
         };
-        let unknown = vec![Dim::Unknown; data.len()];
         let (Some(starts), Some(ends), Some(axes), Some(steps)) = (x.ints(1), x.ints(2), list(3), list(4)) else {
-            return Ok(vec![Fact::new(dtype, Some(unknown))]);
+            let cut = Self::cut(x, data.len())?.unwrap_or_else(|| (0..data.len()).collect());
+            let mut shape = data.to_vec();
+            cut.into_iter().for_each(|axis| shape[axis] = Dim::Unknown);
+            return Ok(vec![Fact::new(dtype, Some(shape))]);
         };
         // An unknown axis is taken as huge to find out which indices don't depend on its size.
         let sizes: Vec<i64> = data.iter().map(|d| d.known().unwrap_or(i64::MAX / 4)).collect();
