@@ -28,10 +28,11 @@ const USUAL_STEPS: usize = 100;
 const FEWEST_STEPS: usize = 50;
 const MATCHING_BYTES: usize = 2 << 30;
 const MATCHING_MACS: f64 = 5e11;
-/// One in so many samples validates, up to so many; of fewer than a few a choice would be chance, and all do.
+/// One in so many samples validates, up to so many. A few there should be, but no more than one in five.
 const VALIDATED: usize = 20;
 const MOST_VALIDATED: usize = 5000;
 const FEW: usize = 64;
+const FIFTH: usize = 5;
 /// Bytes that the largest activation of a batch may take.
 const ACTIVATION_BYTES: usize = 8 << 20;
 
@@ -89,8 +90,9 @@ impl Sets {
             }
         };
         let calibrate = if synthetic { training.clone() } else { sample(&training, count, seed) };
-        let some = (training.len() / VALIDATED).min(MOST_VALIDATED);
-        let validation = if some < FEW.max(source.fixed_batch().unwrap_or(0)) {
+        let some = (training.len() / VALIDATED).max(FEW.min(training.len() / FIFTH)).min(MOST_VALIDATED);
+        // Too few to tell anything, or to fill a batch.
+        let validation = if some < source.fixed_batch().unwrap_or(1).max(1) {
             training.clone()
         } else {
             sample(&training, some, !seed)

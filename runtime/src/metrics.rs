@@ -13,6 +13,12 @@ fn rows(t: &Tensor) -> Option<usize> {
     (!rest.is_empty() && rest.iter().filter(|n| **n != 1).count() <= 1).then(|| rest.iter().product())
 }
 
+/// How many rows of `outputs`, `[N, C]`, have a largest score: those with any number.
+fn classified(outputs: &Tensor) -> usize {
+    let (Some(c), Some(scores)) = (rows(outputs), outputs.as_f32()) else { return 0 };
+    scores.chunks_exact(c.max(1)).filter(|row| best(row).is_some()).count()
+}
+
 /// The place of the largest score; NaN never is, and a row of nothing else has none.
 fn best(scores: &[f32]) -> Option<usize> {
     let mut best: Option<(usize, f32)> = None;
@@ -32,6 +38,19 @@ pub fn top1(outputs: &Tensor, labels: &[i64]) -> usize {
     scores.chunks_exact(c.max(1)).zip(labels).filter(|p| hit(*p)).count()
 }
 
+/// The sum over the rows of `outputs`, `[N, C]`, of the cross-entropy of their softmax with `labels`; infinite where a
+/// label is no class. Zero when it is no matrix of scores.
+pub fn cross_entropy(outputs: &Tensor, labels: &[i64]) -> f64 {
+    let (Some(c), Some(scores)) = (rows(outputs), outputs.as_f32()) else { return 0.0 };
+    let loss = |(row, label): (&[f32], &i64)| {
+        let most = row.iter().fold(f32::MIN, |m, v| m.max(*v));
+        let sum: f64 = row.iter().map(|v| f64::from(v - most).exp()).sum();
+        let of = usize::try_from(*label).ok().and_then(|label| row.get(label));
+        of.map_or(f64::INFINITY, |v| sum.ln() - f64::from(v - most))
+    };
+    scores.chunks_exact(c.max(1)).zip(labels).map(loss).sum()
+}
+
 /// How many rows of two outputs `[N, C]` have their largest score at the same place. Zero
 /// when they are no matrices of scores, or of different shapes.
 pub fn agreement(before: &Tensor, after: &Tensor) -> usize {
@@ -48,6 +67,8 @@ pub fn agreement(before: &Tensor, after: &Tensor) -> usize {
 pub struct Sqnr {
     signal: f64,
     noise: f64,
+    /// Whether something was NaN before.
+    unknown: bool,
 }
 
 impl Sqnr {
@@ -58,6 +79,7 @@ impl Sqnr {
             if a.is_finite() {
                 self.signal += a * a;
             }
+            self.unknown |= a.is_nan();
             let same = a == b || (a.is_nan() && b.is_nan());
             if !same {
                 // A number that became infinite or NaN is lost altogether.
@@ -70,6 +92,11 @@ impl Sqnr {
     /// Whether something turned NaN or infinite.
     pub fn is_lost(&self) -> bool {
         self.noise == f64::INFINITY
+    }
+
+    /// Whether all that was added is equal, and numbers.
+    pub fn is_equal(&self) -> bool {
+        self.noise == 0.0 && !self.unknown
     }
 
     /// The ratio in decibels: infinite when nothing was lost, `None` before anything was added.
@@ -133,7 +160,7 @@ impl Comparison {
         }
         let scores = |t: &Tensor| t.dtype().is_float() && t.shape().first() == Some(&samples) && rows(t) > Some(1);
         let Some(i) = before.iter().position(scores) else { return Ok(()) };
-        self.scored += samples;
+        self.scored += classified(&before[i]);
         self.agreed += agreement(&before[i], &after[i]);
         if let Some(l) = labels {
             let classes = before[i].shape()[1];
@@ -165,9 +192,14 @@ impl Comparison {
         share(self.correct_after, self.labelled)
     }
 
-    /// The share of samples to which both give the same class.
+    /// The share of samples to which both give the same class, of those to which the first gives any.
     pub fn agreement(&self) -> Option<f64> {
         share(self.agreed, self.scored)
+    }
+
+    /// See [`Sqnr::is_equal`].
+    pub fn is_equal(&self) -> bool {
+        self.samples > 0 && self.sqnr.is_equal()
     }
 
     /// See [`Sqnr::db`].
@@ -188,6 +220,14 @@ fn share(part: usize, whole: usize) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cross_entropy_by_hand() {
+        let t = Tensor::f32(&[2, 2], &[0.0, 0.0, 1000.0, 999.0]);
+        let expected = 2f64.ln() + (1.0 + (-1f64).exp()).ln() + 1.0;
+        assert!((cross_entropy(&t, &[0, 1]) - expected).abs() < 1e-9);
+        assert_eq!(cross_entropy(&t, &[0, 2]), f64::INFINITY);
+    }
 
     #[test]
     fn counts_hits() {
@@ -212,6 +252,20 @@ mod tests {
         let one = [Tensor::f32(&[2, 1], &[1.0, 2.0])];
         same.add(&one, &one, 2, None).unwrap();
         assert_eq!((same.sqnr_db(), same.agreement()), (Some(f64::INFINITY), None));
+    }
+
+    #[test]
+    fn what_is_no_number_is_not_equal() {
+        let compared = |values: &[f32]| {
+            let t = [Tensor::f32(&[2, 2], values)];
+            let mut c = Comparison::blaming(Kind::Data);
+            c.add(&t, &t, 2, None).unwrap();
+            (c.is_equal(), c.agreement())
+        };
+        assert_eq!(compared(&[f32::NAN; 4]), (false, None));
+        assert_eq!(compared(&[1.0, 0.0, f32::NAN, f32::NAN]), (false, Some(1.0)));
+        assert_eq!(compared(&[0.0; 4]), (true, Some(1.0)));
+        assert!(!Comparison::blaming(Kind::Data).is_equal());
     }
 
     #[test]

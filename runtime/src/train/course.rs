@@ -1,7 +1,7 @@
 //! What a job tells of its course, and why it ended.
 
 use compress_compiler::error::Result;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a job tells of its course.
 #[derive(Debug, Clone, Serialize)]
@@ -24,6 +24,20 @@ pub struct Progress {
     pub scale: Option<f32>,
     /// Samples a second since the job began or went on.
     pub samples_per_second: f64,
+}
+
+/// How good a model is: higher is better.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
+pub struct Score {
+    /// What counts, and is told.
+    pub value: f64,
+    /// What decides between models that are equal by that, as many are where few samples are counted.
+    pub tie: f64,
+}
+
+impl Score {
+    /// Worse than any.
+    pub const NONE: Self = Self { value: f64::MIN, tie: f64::MIN };
 }
 
 /// What follows the course of a job.

@@ -5,7 +5,7 @@
 //! rate, order of the samples, augmentation, dropout) or in the checkpoint (weights, statistics, what the optimiser
 //! remembers, the average of the weights, gradients that are being summed, the best model so far).
 
-pub use super::course::{Ended, Progress, Spent, Watcher};
+pub use super::course::{Ended, Progress, Score, Spent, Watcher};
 use super::{
     checkpoint::{Checkpoint, Checkpoints},
     loader::{Loader, TrainBatch},
@@ -30,6 +30,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// The share of a job after which scores count for its end.
+const SETTLES: f64 = 0.5;
+
 /// How a model is trained.
 #[derive(Debug, Clone)]
 pub struct JobOptions {
@@ -49,7 +52,8 @@ pub struct JobOptions {
     pub loss: LossOptions,
     /// How much of the average of the weights stays in a step; the average is what is scored and kept.
     pub average: Option<f64>,
-    /// Epochs without a better score after which the job ends.
+    /// Epochs without a better score after which the job ends. Those count once half of it is over: before that the
+    /// learning rate is too high for scores to settle.
     pub patience: Option<u64>,
     /// The time after which the job ends.
     pub time: Option<Duration>,
@@ -82,8 +86,8 @@ pub struct Outcome {
 /// The small part of a checkpoint.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Course {
-    first: f64,
-    best: f64,
+    first: Score,
+    best: Score,
     /// Epochs since the best score.
     idle: u64,
     /// What the learning rate is multiplied by since the loss was no number.
@@ -112,8 +116,8 @@ pub struct Job<'a> {
     pub loader: Loader,
     /// How.
     pub options: JobOptions,
-    /// Scores a model: higher is better.
-    pub score: &'a dyn Fn(&Graph) -> Result<f64>,
+    /// Scores a model.
+    pub score: &'a dyn Fn(&Graph) -> Result<Score>,
     /// Where it can go on from, and the digest of its recipe.
     pub checkpoints: Option<(Checkpoints, String)>,
     /// Whether answers of the teacher can be kept from epoch to epoch.
@@ -209,8 +213,8 @@ impl Job<'_> {
         self.restore(&state.best)?;
         Ok(Outcome {
             graph: self.model.trained()?,
-            best: state.course.best,
-            first: state.course.first,
+            best: state.course.best.value,
+            first: state.course.first.value,
             ended,
             steps: state.step,
             samples,
@@ -229,8 +233,8 @@ impl Job<'_> {
         let mut state = State {
             optimiser: Optimiser::new(&self.options.optimiser, count),
             course: Course {
-                first: f64::NEG_INFINITY,
-                best: f64::NEG_INFINITY,
+                first: Score::NONE,
+                best: Score::NONE,
                 idle: 0,
                 brake: 1.0,
                 summed: 0,
@@ -258,9 +262,9 @@ impl Job<'_> {
         state.best = self.model.state()?;
         state.course.first = (self.score)(&self.model.trained()?)?;
         state.course.best =
-            if self.masks.as_ref().is_none_or(Masks::are_final) { state.course.first } else { f64::MIN };
+            if self.masks.as_ref().is_none_or(Masks::are_final) { state.course.first } else { Score::NONE };
         spent.scoring += started.elapsed().as_secs_f64();
-        watcher.scored(&self.progress(&state, 0.0), state.course.first, state.course.first)?;
+        watcher.scored(&self.progress(&state, 0.0), state.course.first.value, state.course.first.value)?;
         Ok(state)
     }
 
@@ -340,7 +344,7 @@ impl Job<'_> {
     fn brake(&mut self, state: &mut State, watcher: &mut dyn Watcher) -> Result<()> {
         if state.course.brake < 1.0 {
             return Err(Error::data("the loss, or its gradient, is no number, also at half the learning rate")
-                .help("lower --lr, clip gradients (--clip), or look for broken samples"));
+                .help("lower --lr, or look for broken samples"));
         }
         watcher
             .warn("the loss, or its gradient, is no number: going back to the best model, at half the learning rate");
@@ -362,14 +366,17 @@ impl Job<'_> {
         let score = (self.score)(&self.model.trained()?)?;
         // Of equal scores the later one stands: it has seen more. One with weights that are yet to go is none.
         let counts = self.masks.as_ref().is_none_or(Masks::are_final);
-        state.course.idle = if score > state.course.best || !counts { 0 } else { state.course.idle + 1 };
+        let early = self.done(state, state.course.seconds) < SETTLES;
+        let waits = early || !counts || score > state.course.best;
+        state.course.idle = if waits { 0 } else { state.course.idle + 1 };
         if score >= state.course.best || !counts {
             state.best = self.model.state()?;
-            state.course.best = if counts { score } else { f64::MIN };
+            state.course.best = if counts { score } else { Score::NONE };
         }
         live.map(|live| self.swap(live));
         spent.scoring += started.elapsed().as_secs_f64();
-        watcher.scored(&self.progress(state, spent.samples_per_second(samples)), score, state.course.best)
+        let progress = self.progress(state, spent.samples_per_second(samples));
+        watcher.scored(&progress, score.value, state.course.best.value)
     }
 
     /// Puts other values in the place of the parameters, and gives those.
