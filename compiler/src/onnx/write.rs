@@ -321,6 +321,7 @@ impl Writer<'_> {
             out.output.push(self.value(name, o.port)?);
         }
         out.value_info.retain(|v| !out.output.iter().any(|o| o.name == v.name));
+        tell_apart(&mut out);
         Ok(out)
     }
 
@@ -411,6 +412,23 @@ impl Writer<'_> {
             }
         }
         proto
+    }
+}
+
+/// Gives nodes that would have the name of another one their own: ONNX Runtime refuses a file with two of one name.
+fn tell_apart(g: &mut GraphProto) {
+    let mut names: HashSet<String> = g.node.iter().map(|n| n.name.clone()).collect();
+    let mut met: HashMap<String, usize> = HashMap::new();
+    for node in g.node.iter_mut().filter(|n| !n.name.is_empty()) {
+        let count = met.entry(node.name.clone()).or_insert(0);
+        *count += 1;
+        if *count > 1 {
+            let base = node.name.clone();
+            while !names.insert(node.name.clone()) {
+                node.name = format!("{base}_{count}");
+                *count += 1;
+            }
+        }
     }
 }
 
