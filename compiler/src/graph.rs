@@ -5,6 +5,7 @@
 //! tail of several edges, so shared weights stay shared.
 
 use crate::{
+    axes::{Axis, Flow, Kept, Narrowed, Sides},
     error::{Error, Result},
     node::{Node, NodeId, Output, Port, Remarks, Use, Value},
     op::{Inputs, Op, Operator},
@@ -280,10 +281,28 @@ impl Graph {
 
     /// Multiply-accumulates of a node for one sample; sizes that are not known count as 1.
     pub fn macs(&self, id: NodeId) -> u64 {
+        self.with_sides(id, |sides| self.op(id).macs(&sides.inputs, sides.outputs))
+    }
+
+    /// What goes with indices of `at`, an axis of an operand or of a result of a node.
+    pub fn axes_map(&self, id: NodeId, at: Axis) -> Flow {
+        self.with_sides(id, |sides| self.op(id).axes_map(at, sides))
+    }
+
+    /// What else changes in a node of which only the indices `kept` stay.
+    ///
+    /// # Errors
+    /// Malformed, where inference says so too.
+    pub fn narrowed(&self, id: NodeId, kept: &Kept) -> Result<Narrowed> {
+        self.with_sides(id, |sides| self.op(id).narrowed(kept, sides)).map_err(|e| e.at(self.node(id).label()))
+    }
+
+    /// `f` of what is known around a node.
+    fn with_sides<T>(&self, id: NodeId, f: impl FnOnce(&Sides) -> T) -> T {
         let operands = self.operands(id);
         let inputs: Vec<Option<&Fact>> = operands.iter().map(|p| p.map(|p| self.fact(p))).collect();
         let outputs: Vec<&Fact> = self.node(id).outputs.iter().map(|v| &v.fact).collect();
-        self.op(id).macs(&Inputs(&inputs), &outputs)
+        f(&Sides { inputs: Inputs(&inputs), outputs: &outputs })
     }
 
     /// What `op` would make of `operands`.

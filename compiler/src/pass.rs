@@ -5,6 +5,7 @@ use crate::{
     graph::Graph,
     node::{NodeId, Port},
     op::Op,
+    report::counted,
     tensor::Tensor,
     value::Fact,
     verify::{Verified, verify},
@@ -103,8 +104,10 @@ pub struct Weight {
 pub struct Trained {
     /// What it was for.
     pub name: &'static str,
-    /// Epochs that were planned.
+    /// Epochs that were done.
     pub epochs: u64,
+    /// Epochs that were planned.
+    pub planned: u64,
     /// Samples of an epoch.
     pub samples: usize,
     /// Steps that were done.
@@ -113,13 +116,19 @@ pub struct Trained {
     pub seconds: f64,
     /// What it was scored by on what was held out: `top1`, `agreement` or `sqnr`.
     pub metric: &'static str,
-    /// The score before the first step.
-    pub before: f64,
-    /// The best score with all masks in place.
-    pub after: f64,
+    /// Samples that it was scored on, which chose the best epoch: neither trained on nor evaluated on.
+    pub validated: usize,
+    /// The score of what was trained before the first step, which is the model as it was pruned or rounded. Absent where
+    /// weights go while it is trained, as it then has yet to be pruned, and where the score is no finite number.
+    pub before: Option<f64>,
+    /// The best score with all masks in place; absent as above.
+    pub after: Option<f64>,
     /// Why it ended, in words.
     pub ended: &'static str,
 }
+
+/// Whether the user asked to stop.
+pub type Stopped<'a> = dyn Fn() -> bool + Sync + 'a;
 
 /// What a pass is given besides the graph.
 pub struct Context<'a> {
@@ -130,7 +139,9 @@ pub struct Context<'a> {
     /// Trains the graph, where that was asked for.
     pub trainer: Option<&'a dyn Trainer>,
     /// Whether the user asked to stop; long passes look now and then.
-    pub stopped: &'a dyn Fn() -> bool,
+    pub stopped: &'a Stopped<'a>,
+    /// Told of long work: what it is, how many of its steps are done, and of how many.
+    pub progress: &'a dyn Fn(&str, usize, usize),
     /// Counts the changes, and says when there were enough.
     pub edits: Edits,
 }
@@ -177,7 +188,7 @@ impl Edits {
 impl<'a> Context<'a> {
     /// A context with an evaluator only, and nobody to stop it.
     pub fn new(evaluator: &'a dyn Evaluator) -> Self {
-        Self { evaluator, calibrator: None, trainer: None, stopped: &|| false, edits: Edits::default() }
+        Self { evaluator, calibrator: None, trainer: None, stopped: &|| false, progress: &|_, _, _| {}, edits: Edits::default() }
     }
 
     /// # Errors
@@ -196,6 +207,19 @@ pub struct Skipped {
     pub node: String,
     /// Why, in words a user understands.
     pub reason: String,
+}
+
+/// Why something was left alone, each reason once, with the number of nodes.
+pub fn reasons(skipped: &[Skipped]) -> String {
+    let mut counts: Vec<(&str, usize)> = vec![];
+    for s in skipped {
+        match counts.iter_mut().find(|(reason, _)| *reason == s.reason) {
+            Some((_, n)) => *n += 1,
+            None => counts.push((&s.reason, 1)),
+        }
+    }
+    let each: Vec<String> = counts.into_iter().map(|(reason, n)| format!("{reason} ({})", counted(n, "layer"))).collect();
+    if each.is_empty() { "the model has no layer with constant weights".into() } else { each.join("; ") }
 }
 
 /// What a pass did.

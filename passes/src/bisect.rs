@@ -66,6 +66,7 @@ pub fn bisect(
                 calibrator: cx.calibrator,
                 trainer: cx.trainer,
                 stopped: cx.stopped,
+                progress: cx.progress,
                 edits: Edits::up_to(limit),
             };
             pass.run(&mut after, &cx)?;

@@ -33,6 +33,11 @@ impl Layout {
         }
     }
 
+    /// The axis of the weight, as it is stored, that its input channels are.
+    pub fn input_axis(&self) -> usize {
+        usize::from(!self.transposed)
+    }
+
     /// Columns.
     pub fn columns(&self) -> usize {
         self.channels * self.taps

@@ -2,10 +2,14 @@
 
 mod budget;
 pub mod choice;
+pub mod cut;
+pub mod groups;
 mod layout;
 pub mod mask;
 mod moments;
 pub mod reconstruct;
 pub mod recover;
+pub mod score;
 mod solve;
+pub mod structured;
 pub mod unstructured;

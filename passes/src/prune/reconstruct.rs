@@ -22,6 +22,7 @@ use compress_compiler::{
     tensor::Tensor,
     verify::verify,
 };
+use std::collections::BTreeMap;
 
 /// Layers with more inputs have their smallest weights zeroed: the moments of their inputs would take too much memory and time.
 const MOST_INPUTS: usize = 2304;
@@ -103,13 +104,71 @@ pub fn reconstruct(
         }
     };
     let mut done = vec![];
-    for (mut task, zeros) in tasks.into_iter().zip(zeros) {
-        cx.check()?;
-        prune(g, &dense, &mut task, zeros, calibrator)?;
+    let all = tasks.len();
+    for (i, (mut task, zeros)) in tasks.into_iter().zip(zeros).enumerate() {
+        (cx.progress)("solve", i, all);
+        prune(g, &dense, &mut task, &Goal::Zeros(zeros), calibrator, cx)?;
         let by_magnitude = task.inputs.err();
         done.push(Done { weight: task.weight, zeros, elements: task.layout.len(), by_magnitude });
     }
+    (cx.progress)("solve", all, all);
     Ok(done)
+}
+
+/// Solves for what `keep` leaves of weights of `g`, so that layers answer as those of `dense` do.
+///
+/// # Errors
+/// Whatever running the graphs can raise; interrupted.
+pub fn resolve(
+    g: &mut Graph,
+    dense: &Graph,
+    keep: &BTreeMap<NodeId, Vec<bool>>,
+    calibrator: &dyn Calibrator,
+    cx: &Context,
+) -> Result<()> {
+    let weights: Vec<NodeId> = keep.keys().copied().collect();
+    let tasks = tasks(g, &weights, Budget::Fraction(0.0))?;
+    let all = tasks.len();
+    for (i, mut task) in tasks.into_iter().enumerate() {
+        (cx.progress)("solve", i, all);
+        let goal = Goal::Keep(task.layout.matrix(&keep[&task.weight]));
+        prune(g, dense, &mut task, &goal, calibrator, cx)?;
+    }
+    (cx.progress)("solve", all, all);
+    Ok(())
+}
+
+/// What it costs, in parts of the energy of a layer's output, to do without sets of its input channels, one after the
+/// other: of each weight for which there are such sets.
+///
+/// # Errors
+/// Whatever running the graph can raise; interrupted.
+pub fn channel_costs(
+    g: &Graph,
+    sets: &BTreeMap<NodeId, Vec<Vec<usize>>>,
+    calibrator: &dyn Calibrator,
+    cx: &Context,
+) -> Result<BTreeMap<NodeId, Vec<f64>>> {
+    let weights: Vec<NodeId> = sets.keys().copied().collect();
+    let mut costs = BTreeMap::new();
+    each_problem(g, &mut tasks(g, &weights, Budget::Fraction(0.0))?, calibrator, cx, &mut |task, weight, problem| {
+        let taps = task.layout.taps;
+        let columns = |set: &Vec<usize>| set.iter().flat_map(|c| c * taps..(c + 1) * taps).collect();
+        let sets: Vec<Vec<usize>> = sets[&task.weight].iter().map(columns).collect();
+        let of = match problem {
+            Some((problem, energy)) => problem.leave(&sets)?.into_iter().map(|cost| cost / energy).collect(),
+            None => {
+                let square = |set: &Vec<usize>| -> f64 {
+                    weight.chunks(task.layout.columns()).flat_map(|row| set.iter().map(|c| row[*c] * row[*c])).sum()
+                };
+                let all: f64 = weight.iter().map(|w| w * w).sum();
+                sets.iter().map(|set| square(set) / all.max(f64::MIN_POSITIVE)).collect()
+            }
+        };
+        costs.insert(task.weight, of);
+        Ok(())
+    })?;
+    Ok(costs)
 }
 
 fn share(fraction: f64, of: usize) -> usize {
@@ -169,8 +228,29 @@ fn curves(
     calibrator: &dyn Calibrator,
     cx: &Context,
 ) -> Result<Vec<Vec<(usize, f64)>>> {
-    let bytes = |t: &Task| t.inputs.as_ref().map_or(0, |i| i.groups() * t.layout.columns().pow(2) * size_of::<f64>());
     let mut curves = vec![];
+    each_problem(dense, tasks, calibrator, cx, &mut |_, weight, problem| {
+        curves.push(match problem {
+            Some((p, energy)) => p.curve()?.into_iter().map(|(zeros, error)| (zeros, error / energy)).collect(),
+            None => by_magnitude(weight),
+        });
+        Ok(())
+    })?;
+    Ok(curves)
+}
+
+/// Gathers what layers of `dense` read, as many at a time as memory allows, and hands on, weight by weight, what there is to
+/// solve.
+fn each_problem(
+    dense: &Graph,
+    tasks: &mut [Task],
+    calibrator: &dyn Calibrator,
+    cx: &Context,
+    with: &mut dyn FnMut(&Task, &[f64], Option<(Problem, f64)>) -> Result<()>,
+) -> Result<()> {
+    let bytes = |t: &Task| t.inputs.as_ref().map_or(0, |i| i.groups() * t.layout.columns().pow(2) * size_of::<f64>());
+    let all = tasks.len();
+    (cx.progress)("weigh", 0, all);
     let mut rest = tasks;
     while !rest.is_empty() {
         let mut total = 0;
@@ -181,16 +261,18 @@ fn curves(
         let (now, later) = rest.split_at_mut(rest.iter().take_while(fits).count().max(1));
         rest = later;
         let moments = gather(dense, None, now, calibrator)?;
-        for (task, moments) in now.iter_mut().zip(moments) {
-            cx.check()?;
+        let before = all - rest.len() - now.len();
+        for (i, (task, moments)) in now.iter_mut().zip(moments).enumerate() {
+            if before + i > 0 {
+                (cx.progress)("weigh", before + i, all);
+            }
             let weight = matrix(dense, task);
-            let curve = problem(task, &moments, &weight, Bias::Free).map(|(p, energy)| {
-                p.curve().into_iter().map(|(zeros, error)| (zeros, error / energy)).collect::<Vec<_>>()
-            });
-            curves.push(curve.unwrap_or_else(|| by_magnitude(&weight)));
+            let problem = problem(task, &moments, &weight, Bias::Free, cx);
+            with(task, &weight, problem)?;
         }
     }
-    Ok(curves)
+    (cx.progress)("weigh", all, all);
+    Ok(())
 }
 
 /// The curve of a weight whose inputs are not known: as if they were noise.
@@ -259,7 +341,13 @@ fn matrix(g: &Graph, task: &Task) -> Vec<f64> {
 }
 
 /// What to solve for a weight, and the energy of its output; `None` where its inputs tell nothing.
-fn problem(task: &mut Task, moments: &[Moments], weight: &[f64], bias: Bias) -> Option<(Problem, f64)> {
+fn problem<'a>(
+    task: &mut Task,
+    moments: &[Moments],
+    weight: &[f64],
+    bias: Bias,
+    cx: &Context<'a>,
+) -> Option<(Problem<'a>, f64)> {
     if task.inputs.is_ok() && moments.iter().any(Moments::are_void) {
         task.inputs = Err("its inputs on calibration data are not all numbers".into());
     }
@@ -268,22 +356,42 @@ fn problem(task: &mut Task, moments: &[Moments], weight: &[f64], bias: Bias) -> 
     let each = weight.len() / moments.len();
     let parts: Vec<_> = moments.iter().zip(weight.chunks(each)).map(|(m, w)| m.rows(w, &bias)).collect();
     let energy: f64 = parts.iter().flat_map(|p| &p.energy).sum();
-    Some((Problem { parts }, energy.max(f64::MIN_POSITIVE)))
+    Some((Problem { parts, stopped: cx.stopped }, energy.max(f64::MIN_POSITIVE)))
 }
 
-fn prune(g: &mut Graph, dense: &Graph, task: &mut Task, zeros: usize, calibrator: &dyn Calibrator) -> Result<()> {
-    if zeros == 0 {
+/// What is to stay of a weight.
+enum Goal {
+    /// All but so many elements.
+    Zeros(usize),
+    /// These elements of its matrix.
+    Keep(Vec<bool>),
+}
+
+fn prune(
+    g: &mut Graph,
+    dense: &Graph,
+    task: &mut Task,
+    goal: &Goal,
+    calibrator: &dyn Calibrator,
+    cx: &Context,
+) -> Result<()> {
+    cx.check()?;
+    if matches!(goal, Goal::Zeros(0)) {
         return Ok(());
     }
     let moments = gather(dense, Some(g), std::slice::from_ref(task), calibrator)?.remove(0);
     let weight = matrix(g, task);
-    let sparse = match problem(task, &moments, &weight, Bias::Wanted) {
-        Some((p, _)) => p.prune(zeros, task.groups.as_ref()),
-        None => {
+    let masked = |keep: &[bool]| {
+        let values = weight.iter().zip(keep).map(|(v, k)| if *k { *v } else { 0.0 }).collect();
+        Sparse { values, error: 0.0 }
+    };
+    let sparse = match (problem(task, &moments, &weight, Bias::Wanted, cx), goal) {
+        (Some((p, _)), Goal::Zeros(zeros)) => p.prune(*zeros, task.groups.as_ref())?,
+        (Some((p, _)), Goal::Keep(keep)) => p.solve(keep)?.0,
+        (None, Goal::Keep(keep)) => masked(keep),
+        (None, Goal::Zeros(zeros)) => {
             let squares: Vec<f64> = weight.iter().map(|v| v * v).collect();
-            let keep = lowest(&squares, zeros, task.groups.as_ref());
-            let values = weight.iter().zip(&keep).map(|(v, k)| if *k { *v } else { 0.0 }).collect();
-            Sparse { values, error: 0.0 }
+            masked(&lowest(&squares, *zeros, task.groups.as_ref()))
         }
     };
     if let (Some(bias), Ok(_)) = (task.bias, &task.inputs) {

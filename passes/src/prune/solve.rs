@@ -8,6 +8,10 @@
 //! step what stays is solved for again.
 
 use super::mask::{Groups, lowest};
+use compress_compiler::{
+    error::{Error, Result},
+    pass::Stopped,
+};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 
@@ -36,9 +40,11 @@ pub struct Rows {
 }
 
 /// A layer: rows that share their inputs, and others with inputs of their own (groups of a convolution).
-pub struct Problem {
+pub struct Problem<'a> {
     /// All of the same number of rows and columns.
     pub parts: Vec<Rows>,
+    /// Asked now and then; when it says so, what is being solved ends as interrupted.
+    pub stopped: &'a Stopped<'a>,
 }
 
 /// A layer with zeros.
@@ -49,7 +55,7 @@ pub struct Sparse {
     pub error: f64,
 }
 
-impl Problem {
+impl Problem<'_> {
     /// Elements.
     pub fn len(&self) -> usize {
         self.parts.iter().map(|p| p.g.len()).sum()
@@ -61,14 +67,17 @@ impl Problem {
     }
 
     /// The least squared error at the outputs with so many zeros, from few to the most: `(zeros, error)`.
-    pub fn curve(&self) -> Vec<(usize, f64)> {
+    ///
+    /// # Errors
+    /// Interrupted.
+    pub fn curve(&self) -> Result<Vec<(usize, f64)>> {
         let mut curve = vec![];
         if self.work(self.len()) > SINGLE_WORK {
-            self.steps(self.most_zeros(), None, &mut |zeros, s| curve.push((zeros, s.error)));
-            return curve;
+            self.steps(self.most_zeros(), None, &mut |zeros, s| curve.push((zeros, s.error)))?;
+            return Ok(curve);
         }
-        let mut error = self.solve(&vec![true; self.len()]).0.error;
-        let order = self.order(None);
+        let mut error = self.solve(&vec![true; self.len()])?.0.error;
+        let order = self.order(None)?;
         let step = order.len().div_ceil(POINTS);
         for (i, gone) in order[..self.most_zeros()].iter().enumerate() {
             error += gone.adds;
@@ -76,39 +85,49 @@ impl Problem {
                 curve.push((i + 1, error));
             }
         }
-        curve
+        Ok(curve)
     }
 
     /// The layer with so many zeros.
-    pub fn prune(&self, zeros: usize, groups: Option<&Groups>) -> Sparse {
+    ///
+    /// # Errors
+    /// Interrupted.
+    pub fn prune(&self, zeros: usize, groups: Option<&Groups>) -> Result<Sparse> {
         let zeros = zeros.min(self.most_zeros());
         if self.work(self.len()) > SINGLE_WORK {
             return self.steps(zeros, groups, &mut |_, _| {});
         }
         let mut keep = vec![true; self.len()];
-        self.order(groups).iter().take(zeros).for_each(|gone| keep[gone.element] = false);
-        self.solve(&keep).0
+        self.order(groups)?.iter().take(zeros).for_each(|gone| keep[gone.element] = false);
+        Ok(self.solve(&keep)?.0)
+    }
+
+    fn check(&self) -> Result<()> {
+        if (self.stopped)() { Err(Error::interrupted()) } else { Ok(()) }
     }
 
     /// All elements that may go, in the order in which they go.
-    fn order(&self, groups: Option<&Groups>) -> Vec<Gone> {
+    fn order(&self, groups: Option<&Groups>) -> Result<Vec<Gone>> {
         let mut order = vec![];
         let mut done = 0;
         for part in &self.parts {
             let whole = Inverse::of(&part.h, part.columns, &(0..part.columns).collect::<Vec<_>>());
             let inverse = whole.matrix(part.columns);
             let rows = part.g.par_chunks(part.columns).enumerate();
-            let row = |(r, g): (usize, &[f64])| leave(&inverse, whole.solve(g), done + r * part.columns, groups);
-            order.extend(rows.map(row).collect::<Vec<_>>().concat());
+            let row = |(r, g): (usize, &[f64])| {
+                self.check()?;
+                Ok(leave(&inverse, whole.solve(g), done + r * part.columns, groups))
+            };
+            order.extend(rows.map(row).collect::<Result<Vec<_>>>()?.concat());
             done += part.g.len();
         }
         order.sort_by(|a, b| a.costs.total_cmp(&b.costs));
-        order
+        Ok(order)
     }
 
-    fn steps(&self, zeros: usize, groups: Option<&Groups>, seen: &mut dyn FnMut(usize, &Sparse)) -> Sparse {
+    fn steps(&self, zeros: usize, groups: Option<&Groups>, seen: &mut dyn FnMut(usize, &Sparse)) -> Result<Sparse> {
         let all = self.len();
-        let (mut now, mut costs) = self.solve(&vec![true; all]);
+        let (mut now, mut costs) = self.solve(&vec![true; all])?;
         let mut left = all;
         while left > all - zeros {
             left = ((left as f64 * STEP) as usize).max(all - zeros);
@@ -118,10 +137,10 @@ impl Problem {
                 continue;
             }
             let keep = lowest(&costs, all - left, groups);
-            (now, costs) = self.solve(&keep);
+            (now, costs) = self.solve(&keep)?;
             seen(all - left, &now);
         }
-        now
+        Ok(now)
     }
 
     /// About how many multiplications it takes to solve for so many elements.
@@ -131,7 +150,10 @@ impl Problem {
     }
 
     /// The best values on a support, and what it costs to do without each as well.
-    fn solve(&self, keep: &[bool]) -> (Sparse, Vec<f64>) {
+    ///
+    /// # Errors
+    /// Interrupted.
+    pub fn solve(&self, keep: &[bool]) -> Result<(Sparse, Vec<f64>)> {
         let all = self.len();
         let mut now = Sparse { values: vec![0.0; all], error: 0.0 };
         // What is gone already goes first.
@@ -141,34 +163,105 @@ impl Problem {
             let place = done..done + part.g.len();
             done = place.end;
             let (values, costs) = (&mut now.values[place.clone()], &mut costs[place.clone()]);
-            now.error += part.solve(&keep[place], values, costs);
+            now.error += part.solve(&keep[place], values, costs, &|| self.check())?;
         }
-        (now, costs)
+        Ok((now, costs))
+    }
+
+    /// Lets sets of inputs go one after the other, the one that costs least first, and the others make up for each: what
+    /// each adds to the squared error of all rows, but no less than any before it.
+    ///
+    /// # Errors
+    /// Interrupted.
+    pub fn leave(&self, sets: &[Vec<usize>]) -> Result<Vec<f64>> {
+        let mut sum = vec![0.0; sets.len()];
+        for part in &self.parts {
+            let costs = part.leave(sets, &|| self.check())?;
+            sum.iter_mut().zip(costs).for_each(|(sum, v)| *sum += v);
+        }
+        Ok(sum)
     }
 }
 
+/// Fails when the user asked to stop.
+type Check<'a> = dyn Fn() -> Result<()> + Sync + 'a;
+
 impl Rows {
-    /// Solves every row on its support; returns their error.
-    fn solve(&self, keep: &[bool], values: &mut [f64], costs: &mut [f64]) -> f64 {
+    /// See [`Problem::leave`].
+    fn leave(&self, sets: &[Vec<usize>], check: &Check) -> Result<Vec<f64>> {
         let n = self.columns;
-        // Before anything is gone, all rows have the same inverse.
-        let whole = keep.iter().all(|k| *k).then(|| Inverse::of(&self.h, n, &(0..n).collect::<Vec<_>>()));
+        let all: Vec<usize> = (0..n).collect();
+        let whole = Inverse::of(&self.h, n, &all);
+        let mut a = whole.matrix(n);
+        let mut rows: Vec<Vec<f64>> = self.g.par_chunks(n).map(|g| whole.solve(g)).collect();
+        let mut costs = vec![0.0; sets.len()];
+        let mut left: Vec<usize> = (0..sets.len()).collect();
+        let mut most: f64 = 0.0;
+        while !left.is_empty() {
+            check()?;
+            let block = |set: &[usize]| {
+                let values: Vec<f64> =
+                    set.iter().flat_map(|i| set.iter().map(|j| a[*i * n + j]).collect::<Vec<_>>()).collect();
+                Inverse::of(&values, set.len(), &(0..set.len()).collect::<Vec<_>>())
+            };
+            let cost = |set: &Vec<usize>| {
+                let block = block(set);
+                let of = |w: &Vec<f64>| {
+                    let w: Vec<f64> = set.iter().map(|i| w[*i]).collect();
+                    dot(&w, &block.solve(&w))
+                };
+                rows.iter().map(of).sum::<f64>()
+            };
+            let each: Vec<f64> = left.par_iter().map(|s| cost(&sets[*s])).collect();
+            let Some(next) = (0..left.len()).min_by(|i, j| each[*i].total_cmp(&each[*j])) else { break };
+            most = most.max(each[next]);
+            let goes = left.swap_remove(next);
+            costs[goes] = most;
+            let set = &sets[goes];
+            let block = block(set);
+            let across: Vec<Vec<f64>> = set.iter().map(|i| a[i * n..(i + 1) * n].to_vec()).collect();
+            let subtract = |row: &mut [f64]| {
+                let own: Vec<f64> = set.iter().map(|i| row[*i]).collect();
+                for (factor, from) in block.solve(&own).iter().zip(&across) {
+                    row.iter_mut().zip(from).for_each(|(to, v)| *to -= factor * v);
+                }
+            };
+            rows.par_iter_mut().for_each(|w| subtract(w));
+            a.par_chunks_mut(n).for_each(subtract);
+            // Rounding must not turn an inverse around.
+            (0..n).for_each(|i| a[i * n + i] = a[i * n + i].max(f64::MIN_POSITIVE));
+        }
+        Ok(costs)
+    }
+
+    /// Solves every row on its support; returns their error.
+    fn solve(&self, keep: &[bool], values: &mut [f64], costs: &mut [f64], check: &Check) -> Result<f64> {
+        let n = self.columns;
+        let support = |keep: &[bool]| (0..n).filter(|c| keep[*c]).collect::<Vec<_>>();
+        // Before anything is gone, and where only whole columns and rows are, rows have the same inverse.
+        let mut rows = keep.chunks(n).filter(|row| row.contains(&true));
+        let first = rows.next().filter(|first| rows.all(|row| row == *first));
+        let shared = first.map(|row| Inverse::of(&self.h, n, &support(row)));
         let row = |r: usize, keep: &[bool], values: &mut [f64], costs: &mut [f64]| {
-            let support: Vec<usize> = (0..n).filter(|c| keep[*c]).collect();
+            let support = support(keep);
+            check()?;
+            if support.is_empty() {
+                return Ok(self.energy[r]);
+            }
             let g = &self.g[r * n..(r + 1) * n];
-            let own = whole.is_none().then(|| Inverse::of(&self.h, n, &support));
-            let Some(inverse) = whole.as_ref().or(own.as_ref()) else { return self.energy[r] };
+            let own = shared.is_none().then(|| Inverse::of(&self.h, n, &support));
+            let Some(inverse) = shared.as_ref().or(own.as_ref()) else { return Ok(self.energy[r]) };
             let solved = inverse.solve(&support.iter().map(|c| g[*c]).collect::<Vec<_>>());
             for ((c, w), diagonal) in support.iter().zip(solved).zip(&inverse.diagonal) {
                 values[*c] = w;
                 costs[*c] = w * w / diagonal;
             }
-            self.energy[r] - values.iter().zip(g).map(|(w, g)| w * g).sum::<f64>()
+            Ok(self.energy[r] - values.iter().zip(g).map(|(w, g)| w * g).sum::<f64>())
         };
         let rows = keep.par_chunks(n).zip(values.par_chunks_mut(n)).zip(costs.par_chunks_mut(n));
-        let errors: Vec<f64> =
+        let errors: Result<Vec<f64>> =
             rows.enumerate().map(|(r, ((keep, values), costs))| row(r, keep, values, costs)).collect();
-        errors.iter().sum()
+        Ok(errors?.iter().sum())
     }
 }
 
@@ -313,13 +406,13 @@ mod tests {
     use super::*;
 
     /// Rows over inputs of which the second is the first again, and the third has a life of its own.
-    fn problem() -> Problem {
+    fn problem() -> Problem<'static> {
         let h = vec![1.0, 0.999, 0.0, 0.999, 1.0, 0.0, 0.0, 0.0, 0.5];
         let w = [1.0, 1.0, 0.9, 0.1, 0.0, 1.0];
         let g: Vec<f64> =
             w.chunks(3).flat_map(|w| (0..3).map(|c| dot(w, &h[c * 3..c * 3 + 3])).collect::<Vec<_>>()).collect();
         let energy = w.chunks(3).zip(g.chunks(3)).map(|(w, g)| dot(w, g)).collect();
-        Problem { parts: vec![Rows { columns: 3, h, g, energy }] }
+        Problem { parts: vec![Rows { columns: 3, h, g, energy }], stopped: &|| false }
     }
 
     fn stays(sparse: &Sparse) -> Vec<bool> {
@@ -329,9 +422,9 @@ mod tests {
     #[test]
     fn one_input_takes_over_from_its_copy() {
         let p = problem();
-        let dense = p.prune(0, None);
+        let dense = p.prune(0, None).unwrap();
         assert!(dense.error.abs() < 1e-12 && (dense.values[2] - 0.9).abs() < 1e-12);
-        let sparse = p.prune(3, None);
+        let sparse = p.prune(3, None).unwrap();
         let [a, b, c, _, _, f] = stays(&sparse)[..] else { panic!() };
         assert_eq!(stays(&sparse).iter().filter(|k| **k).count(), 3);
         // Magnitude would have kept both copies and lost what neither can tell.
@@ -357,30 +450,30 @@ mod tests {
         let w: Vec<f64> = (0..n).map(|c| 1.0 + (c as f64 * 7.0).sin() / 2.0).collect();
         let g: Vec<f64> = h.chunks(n).map(|row| dot(row, &w)).collect();
         let energy = vec![dot(&w, &g)];
-        let p = Problem { parts: vec![Rows { columns: n, h, g, energy }] };
-        let sparse = p.prune(n / 2, None);
+        let p = Problem { parts: vec![Rows { columns: n, h, g, energy }], stopped: &|| false };
+        let sparse = p.prune(n / 2, None).unwrap();
         assert!(stays(&sparse).chunks(2).all(|pair| pair[0] != pair[1]));
-        let curve = p.curve();
+        let curve = p.curve().unwrap();
         let at_half = curve.iter().find(|point| point.0 == n / 2).unwrap().1;
         assert!((at_half - sparse.error).abs() < 1e-9 && sparse.error < 0.02, "{at_half} {}", sparse.error);
         // Those that may go in each group, and no others.
         let groups = Groups { zeros: 1, of: (0..n).map(|c| c / 3).collect() };
-        let kept = stays(&p.prune(groups.total(), Some(&groups)));
+        let kept = stays(&p.prune(groups.total(), Some(&groups)).unwrap());
         assert!(kept.chunks(3).all(|group| group.iter().filter(|k| **k).count() == 2));
     }
 
     #[test]
     fn errors_rise_with_zeros_and_one_element_stays() {
-        let curve = problem().curve();
+        let curve = problem().curve().unwrap();
         assert!(curve.windows(2).all(|w| w[0].0 < w[1].0 && w[0].1 <= w[1].1));
         assert_eq!(curve.last().unwrap().0, 5);
-        assert_eq!(stays(&problem().prune(6, None)).iter().filter(|k| **k).count(), 1);
+        assert_eq!(stays(&problem().prune(6, None).unwrap()).iter().filter(|k| **k).count(), 1);
     }
 
     #[test]
     fn groups_keep_their_share() {
         let groups = Groups { zeros: 1, of: vec![0, 0, 1, 2, 2, 3] };
-        let [a, b, c, _, _, f] = stays(&problem().prune(4, Some(&groups)))[..] else { panic!() };
+        let [a, b, c, _, _, f] = stays(&problem().prune(4, Some(&groups)).unwrap())[..] else { panic!() };
         assert!(!c && !f && a != b);
     }
 

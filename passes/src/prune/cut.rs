@@ -1,0 +1,208 @@
+//! Channels that go: what stays of every axis, what the model costs then, and the surgery.
+
+use super::groups::{Groups, Unit};
+use crate::layers::Layer;
+use compress_compiler::{
+    axes::{Axis, Kept},
+    error::{Error, Result},
+    graph::Graph,
+    node::{NodeId, Port},
+    op::{Inputs, Operator},
+    tensor::Tensor,
+    value::{Dim, Fact},
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A choice of units to remove.
+#[derive(Clone)]
+pub struct Cut<'a> {
+    groups: &'a Groups,
+    /// Of each place that loses indices, which stay.
+    keep: BTreeMap<usize, Vec<bool>>,
+}
+
+impl<'a> Cut<'a> {
+    /// Nothing goes.
+    pub fn new(groups: &'a Groups) -> Self {
+        Self { groups, keep: BTreeMap::new() }
+    }
+
+    /// Removes a unit.
+    pub fn remove(&mut self, unit: &Unit) {
+        for (place, indices) in &unit.members {
+            let size = self.groups.places[*place].size;
+            let keep = self.keep.entry(*place).or_insert_with(|| vec![true; size]);
+            indices.iter().for_each(|i| keep[*i] = false);
+        }
+    }
+
+    /// The indices that stay of a place, if any goes.
+    pub fn kept(&self, place: usize) -> Option<Vec<usize>> {
+        let keep = self.keep.get(&place).filter(|keep| keep.contains(&false))?;
+        Some((0..keep.len()).filter(|i| keep[*i]).collect())
+    }
+
+    /// The places that lose indices, and what stays of them.
+    fn changed(&self) -> impl Iterator<Item = (Port, usize, Vec<usize>)> + '_ {
+        self.keep.keys().filter_map(|place| {
+            let at = self.groups.places[*place];
+            Some((at.port, at.axis, self.kept(*place)?))
+        })
+    }
+
+    /// What stays of the axes of a node.
+    pub fn of(&self, g: &Graph, node: NodeId) -> Kept {
+        let mut kept = Kept::default();
+        let operands = g.operands(node).into_iter().enumerate().filter_map(|(slot, p)| Some((p?, slot, true)));
+        let results = (0..g.node(node).outputs.len()).map(|slot| (Port { node, slot }, slot, false));
+        for (port, slot, operand) in operands.chain(results) {
+            for axis in 0..g.fact(port).rank().unwrap_or(0) {
+                if let Some(indices) = self.groups.place(port, axis).and_then(|place| self.kept(place)) {
+                    kept.insert(if operand { Axis::In(slot, axis) } else { Axis::Out(slot, axis) }, indices);
+                }
+            }
+        }
+        kept
+    }
+
+    /// The multiply-accumulates of a node then.
+    pub fn macs(&self, g: &Graph, node: NodeId) -> u64 {
+        let kept = self.of(g, node);
+        if kept.is_empty() {
+            return g.macs(node);
+        }
+        let operands = g.operands(node).into_iter().enumerate();
+        let mut inputs: Vec<Option<Fact>> =
+            operands.map(|(slot, p)| Some(narrow(g.fact(p?), |axis| kept.count(Axis::In(slot, axis))))).collect();
+        let outputs = g.node(node).outputs.iter().enumerate();
+        let outputs: Vec<Fact> =
+            outputs.map(|(slot, v)| narrow(&v.fact, |axis| kept.count(Axis::Out(slot, axis)))).collect();
+        let Ok(narrowed) = g.narrowed(node, &kept) else { return g.macs(node) };
+        for (slot, tensor) in &narrowed.operands {
+            if let Some(fact) = inputs.get_mut(*slot) {
+                *fact = Some(Fact::of(tensor));
+            }
+        }
+        let inputs: Vec<Option<&Fact>> = inputs.iter().map(Option::as_ref).collect();
+        narrowed.op.as_ref().unwrap_or(g.op(node)).macs(&Inputs(&inputs), &outputs.iter().collect::<Vec<_>>())
+    }
+
+    /// The elements of all constants then.
+    pub fn parameters(&self, g: &Graph) -> u64 {
+        let elements = |id: NodeId| {
+            let Some(t) = g.constant(id.into()) else { return 0 };
+            let left = |axis: usize| self.groups.place(id.into(), axis).and_then(|place| self.kept(place));
+            let sizes = t.shape().iter().enumerate().map(|(axis, n)| left(axis).map_or(*n, |kept| kept.len()));
+            sizes.product::<usize>() as u64
+        };
+        g.ids().map(elements).sum()
+    }
+
+    /// Zeroes what goes in the weights of layers. Returns, of those that lose input channels, which elements stay.
+    pub fn mask(&self, g: &mut Graph, layers: &[Layer]) -> BTreeMap<NodeId, Vec<bool>> {
+        let mut reads = BTreeMap::new();
+        for l in layers {
+            let Some(t) = g.constant(l.weight.into()) else { continue };
+            let shape = t.shape().to_vec();
+            let mut keep = vec![true; t.len()];
+            let mut input = false;
+            for axis in 0..shape.len() {
+                let place = self.groups.place(l.weight.into(), axis);
+                let Some(stays) = place.and_then(|p| self.keep.get(&p)) else { continue };
+                let inner: usize = shape[axis + 1..].iter().product();
+                keep.iter_mut().enumerate().for_each(|(i, k)| *k &= stays[i / inner % shape[axis]]);
+                input |= axis != l.axes.output;
+            }
+            if keep.contains(&false) {
+                let values = t.as_f32().unwrap_or_default();
+                let masked: Vec<f32> = values.iter().zip(&keep).map(|(v, k)| if *k { *v } else { 0.0 }).collect();
+                let masked = Tensor::f32(&shape, &masked);
+                g.set_constant(l.weight, masked);
+            }
+            if input {
+                reads.insert(l.weight, keep);
+            }
+        }
+        reads
+    }
+
+    /// The nodes that lose indices of an operand or a result.
+    pub fn nodes(&self, g: &Graph) -> BTreeSet<NodeId> {
+        let around = |port: Port| g.uses(port).into_iter().map(|u| u.node).chain([port.node]);
+        self.changed().flat_map(|(port, ..)| around(port).collect::<Vec<_>>()).collect()
+    }
+
+    /// Removes the indices: weights are sliced, sizes that operators keep follow, and shapes are inferred anew.
+    ///
+    /// # Errors
+    /// A bug where an operator's axes_map was wrong, or what memory allows.
+    pub fn apply(&self, g: &mut Graph) -> Result<()> {
+        let mut narrowed = vec![];
+        for node in self.nodes(g) {
+            narrowed.push((node, g.narrowed(node, &self.of(g, node))?));
+        }
+        for (port, axis, kept) in self.changed() {
+            if let Some(t) = g.constant(port) {
+                let sliced = sliced(t, axis, &kept)?;
+                g.set_constant(port.node, sliced);
+            } else {
+                // Inference fills what it can't tell with what was known.
+                let fact = narrow(g.fact(port), |i| (i == axis).then_some(kept.len()));
+                g.set_fact(port, fact);
+            }
+        }
+        for (node, change) in narrowed {
+            if let Some(op) = change.op {
+                g.set_op(node, op);
+            }
+            for (slot, tensor) in change.operands {
+                let old = g.operand(node, slot);
+                let name =
+                    old.map_or_else(|| format!("{}_{slot}", g.node(node).display_name()), |p| g.value(p).name.clone());
+                match old.filter(|p| g.constant(*p).is_some() && g.only_use(*p).is_some()) {
+                    Some(own) => g.set_constant(own.node, tensor),
+                    None => {
+                        let name = g.fresh(&name);
+                        let constant = g.add_constant(&name, tensor);
+                        g.set_operand(node, slot, Some(constant.into()));
+                    }
+                }
+            }
+        }
+        g.infer_all()?;
+        for (port, axis, kept) in self.changed() {
+            let size = g.fact(port).dims().and_then(|d| d.get(axis)).and_then(Dim::known);
+            if size != Some(kept.len() as i64) {
+                let what = format!("axis {axis} of `{}` should have kept {} indices", g.value(port).name, kept.len());
+                return Err(Error::bug(format!("{what}, and has {size:?}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A fact with other sizes where `left` says so.
+fn narrow(fact: &Fact, left: impl Fn(usize) -> Option<usize>) -> Fact {
+    let shape = fact.dims().map(|dims| {
+        let size = |(axis, dim): (usize, &Dim)| left(axis).map_or_else(|| dim.clone(), Dim::from);
+        dims.iter().enumerate().map(size).collect()
+    });
+    Fact::new(fact.dtype, shape)
+}
+
+/// The tensor with only `kept` of the indices of `axis`.
+fn sliced(t: &Tensor, axis: usize, kept: &[usize]) -> Result<Tensor> {
+    let mut shape = t.shape().to_vec();
+    let inner = shape[axis + 1..].iter().product::<usize>() * t.dtype().size();
+    let row = shape[axis] * inner;
+    let outer: usize = shape[..axis].iter().product();
+    let bytes = t.bytes();
+    let mut out = Vec::with_capacity(outer * kept.len() * inner);
+    for o in 0..outer {
+        for i in kept {
+            out.extend_from_slice(&bytes[o * row + i * inner..][..inner]);
+        }
+    }
+    shape[axis] = kept.len();
+    Tensor::new(t.dtype(), shape, out)
+}

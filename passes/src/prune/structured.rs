@@ -1,0 +1,248 @@
+//! Pruning of whole channels: units of the dependency graph are scored, chosen under a budget, and sliced away.
+
+use super::{
+    cut::Cut,
+    groups::{Group, Groups},
+    reconstruct::resolve,
+    score::{Score, scores},
+};
+use crate::{
+    clean::Clean,
+    layers::{Layer, excluded, layers, obstacle},
+};
+use compress_compiler::{
+    error::Result,
+    graph::Graph,
+    node::NodeId,
+    pass::{Context, Outcome, Pass, Skipped},
+};
+use regex::Regex;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a cut is measured by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Measure {
+    /// Multiply-accumulates of one sample.
+    #[default]
+    Macs,
+    /// Elements of constants.
+    Parameters,
+}
+
+/// Removes channels.
+pub struct PruneChannels {
+    /// The fraction to remove.
+    pub fraction: f64,
+    /// Of what.
+    pub of: Measure,
+    /// Which channels go first.
+    pub by: Score,
+    /// The channels that stay are a multiple of this, where there are enough.
+    pub round: usize,
+    /// Layers to leave alone.
+    pub exclude: Vec<Regex>,
+    /// Whether the layers that read what stays are solved for on calibration data.
+    pub reconstruct: bool,
+}
+
+/// Of a group, this share of the units stays at least.
+const FLOOR: f64 = 0.1;
+
+impl Pass for PruneChannels {
+    fn name(&self) -> &'static str {
+        "channels"
+    }
+
+    fn is_exact(&self) -> bool {
+        false
+    }
+
+    fn run(&self, g: &mut Graph, cx: &Context) -> Result<Outcome> {
+        let groups = Groups::find(g)?;
+        let layers = layers(g)?;
+        let mut out = Outcome::default();
+        let mut open = vec![];
+        for group in &groups.groups {
+            match self.closed(g, &groups, group, &layers) {
+                None => open.push(group),
+                Some(reason) => {
+                    let node = name(g, &groups, group, &layers);
+                    out.skipped.push(Skipped { rule: self.name().into(), node, reason });
+                }
+            }
+        }
+        let calibrator = cx.calibrator.filter(|_| self.reconstruct);
+        let scores = scores(g, &groups, &open, &layers, (self.by, calibrator), cx)?;
+        let dense = g.clone();
+        let choice = Choice::new(self, &dense, &groups, &open, &layers, scores);
+        let cut = choice.choose(cx)?;
+        let (before, after) = (choice.size(&Cut::new(&groups)), choice.size(&cut));
+        let told = choice.tell(&cut);
+        if let Some(calibrator) = calibrator {
+            let keep = cut.mask(g, &layers);
+            resolve(g, &dense, &keep, calibrator, cx)?;
+        }
+        cut.apply(g)?;
+        out.add(Clean.run(g, cx)?);
+        out.edits += told.len();
+        let what = match self.of {
+            Measure::Macs => "multiply-accumulates",
+            Measure::Parameters => "parameters",
+        };
+        out.warnings.push(format!(
+            "--prune-channels {} left {after} of {before} {what} ({:.1}%): {}; {} groups of layers were left alone (see `passes` in the report)",
+            self.fraction,
+            100.0 * after as f64 / before.max(1) as f64,
+            told.join(", "),
+            out.skipped.len(),
+        ));
+        Ok(out)
+    }
+}
+
+impl PruneChannels {
+    /// Why nothing of a group may go, if so.
+    fn closed(&self, g: &Graph, all: &Groups, group: &Group, layers: &[Layer]) -> Option<String> {
+        for l in members(all, group, layers) {
+            if excluded(g, l, &self.exclude) {
+                return Some("excluded by --exclude".into());
+            }
+            if let Some(why) = obstacle(g, l, layers) {
+                return Some(why);
+            }
+        }
+        let obstacles: Vec<Option<&str>> = group.units.iter().map(|unit| all.obstacle(unit)).collect();
+        match obstacles.iter().position(Option::is_none) {
+            Some(_) if group.units.len() > 1 => None,
+            Some(_) => Some("all of its channels depend on each other".into()),
+            None => obstacles.first().copied().flatten().map(String::from),
+        }
+    }
+}
+
+/// The layers whose output channels a group is of.
+fn members<'a>(all: &Groups, group: &Group, layers: &'a [Layer]) -> Vec<&'a Layer> {
+    let places: BTreeSet<usize> = group.places.iter().copied().collect();
+    let made = |l: &&Layer| all.place(l.weight.into(), l.axes.output).is_some_and(|p| places.contains(&p));
+    layers.iter().filter(made).collect()
+}
+
+/// What a group is called: the layers that make its channels.
+fn name(g: &Graph, all: &Groups, group: &Group, layers: &[Layer]) -> String {
+    members(all, group, layers).iter().map(|l| g.node(l.node).display_name()).collect::<Vec<_>>().join(" + ")
+}
+
+/// Which units go.
+struct Choice<'a> {
+    plan: &'a PruneChannels,
+    g: &'a Graph,
+    all: &'a Groups,
+    open: &'a [&'a Group],
+    layers: &'a [Layer],
+    /// Of each unit of each group: how much it matters for what it costs.
+    scores: Vec<Vec<f64>>,
+    nodes: Vec<NodeId>,
+}
+
+impl<'a> Choice<'a> {
+    fn new(
+        plan: &'a PruneChannels,
+        g: &'a Graph,
+        all: &'a Groups,
+        open: &'a [&'a Group],
+        layers: &'a [Layer],
+        scores: Vec<Vec<f64>>,
+    ) -> Self {
+        let nodes = g.operators().filter(|n| g.macs(*n) > 0).collect();
+        let mut choice = Self { plan, g, all, open, layers, scores, nodes };
+        if plan.by == Score::Solved {
+            choice.weigh();
+        }
+        choice
+    }
+
+    /// Puts scores in relation to what removing a unit saves.
+    fn weigh(&mut self) {
+        let whole = self.size(&Cut::new(self.all)) as f64;
+        for (group, scores) in self.open.iter().zip(&mut self.scores.clone()).enumerate().map(|(i, (g, s))| ((i, g), s))
+        {
+            let (i, group) = group;
+            let mut saved: BTreeMap<Vec<usize>, f64> = BTreeMap::new();
+            for (unit, score) in group.units.iter().zip(scores.iter_mut()) {
+                let places = unit.members.iter().map(|(place, _)| *place).collect();
+                let saves = *saved.entry(places).or_insert_with(|| {
+                    let mut cut = Cut::new(self.all);
+                    cut.remove(unit);
+                    (whole - self.size(&cut) as f64).max(1.0) / whole.max(1.0)
+                });
+                *score /= saves;
+            }
+            self.scores[i].clone_from(scores);
+        }
+    }
+
+    fn size(&self, cut: &Cut) -> u64 {
+        match self.plan.of {
+            Measure::Macs => self.nodes.iter().map(|n| cut.macs(self.g, *n)).sum(),
+            Measure::Parameters => cut.parameters(self.g),
+        }
+    }
+
+    /// The cut with which at most the budget is left, or as much as may go.
+    fn choose(&self, cx: &Context) -> Result<Cut<'a>> {
+        let whole = self.size(&Cut::new(self.all));
+        let target = (whole as f64 * (1.0 - self.plan.fraction)) as u64;
+        let mut order: Vec<(usize, usize)> = vec![];
+        for (i, group) in self.open.iter().enumerate() {
+            let may = |u: &usize| self.all.obstacle(&group.units[*u]).is_none();
+            order.extend((0..group.units.len()).filter(may).map(|u| (i, u)));
+        }
+        let score = |(i, u): &(usize, usize)| self.scores[*i][*u];
+        order.sort_by(|a, b| score(a).total_cmp(&score(b)));
+        let (mut low, mut high) = (0, order.len());
+        while low < high {
+            cx.check()?;
+            let middle = (low + high) / 2;
+            if self.size(&self.first(&order, middle)) <= target { high = middle } else { low = middle + 1 }
+        }
+        Ok(self.first(&order, high))
+    }
+
+    /// The cut by the first `n` units of `order`, with what stays of each group rounded.
+    fn first(&self, order: &[(usize, usize)], n: usize) -> Cut<'a> {
+        let mut cut = Cut::new(self.all);
+        for (i, group) in self.open.iter().enumerate() {
+            let mine: Vec<usize> = order.iter().filter(|(j, _)| *j == i).map(|(_, u)| *u).collect();
+            let goes = order[..n].iter().filter(|(j, _)| *j == i).count();
+            mine[..self.rounded(group, goes).min(mine.len())].iter().for_each(|u| cut.remove(&group.units[*u]));
+        }
+        cut
+    }
+
+    /// How many units of a group go, if it should be about `goes`.
+    fn rounded(&self, group: &Group, goes: usize) -> usize {
+        let all = group.units.len();
+        let least = ((all as f64 * FLOOR).ceil() as usize).max(1);
+        // A quarter of the channels is as coarse as it gets.
+        let mut step = self.plan.round.max(1);
+        while step > 1 && step * 4 > all {
+            step /= 2;
+        }
+        let stays = (all - goes).max(least);
+        let rounded = ((stays as f64 / step as f64).round() as usize * step).clamp(step.min(all), all);
+        all - rounded
+    }
+
+    /// What goes, layer by layer.
+    fn tell(&self, cut: &Cut) -> Vec<String> {
+        let mut told = vec![];
+        for l in self.layers {
+            let Some(place) = self.all.place(l.weight.into(), l.axes.output) else { continue };
+            if let Some(kept) = cut.kept(place) {
+                let name = self.g.node(l.node).display_name();
+                told.push(format!("{name} {} -> {}", self.all.places[place].size, kept.len()));
+            }
+        }
+        told
+    }
+}
