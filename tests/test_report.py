@@ -16,7 +16,7 @@ FILE = {"path", "sha256", "bytes", "zstd_bytes", "data", "nodes", "parameters", 
 SCHEMA = {
     "input": FILE,
     "output": FILE,
-    "accuracy": {"metric", "samples", "synthetic", "before", "after", "drop", "agreement", "sqnr_db"},
+    "accuracy": {"metric", "samples", "synthetic", "before", "after", "drop", "agreement", "sqnr_db", "equal"},
     "speed": {"device", "engine", "threads", "batch", "before_ms", "after_ms", "speedup", "p90"},
     "recipe": {"version", "flags", "seed", "data"},
 }

@@ -210,8 +210,8 @@ def test_nothing_to_compress_is_said(compress, tmp_path):
     made = small.model([node("Relu", "x", "y")], [("x", [2, 3])], [("y", [2, 3])])
     path = small.save(made, tmp_path)
     report = compress(path, "--int8", "--prune", "0.5", "--json").json()
-    assert any("--int8 found no layer" in w for w in report["warnings"])
-    assert any("--prune 0.5 found no weight" in w for w in report["warnings"])
+    assert any("--int8: nothing was quantised: " in w for w in report["warnings"])
+    assert any("--prune 0.5: nothing was pruned: " in w for w in report["warnings"])
 
 
 def test_unquantisable_layers_are_named_with_reasons(compress, tmp_path):

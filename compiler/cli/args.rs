@@ -3,7 +3,7 @@
 //! Numbers may begin with a hyphen: a negative one is then refused for what it is, not as an unknown flag.
 
 use crate::{
-    plan::{self, MAX_BATCH},
+    plan::{self, MAX_BATCH, MAX_EPOCHS},
     train_args::TrainArgs,
 };
 use clap::{Args, Parser, Subcommand, builder::RangedI64ValueParser};
@@ -100,8 +100,9 @@ pub struct CompressArgs {
     /// Bits of a quantised weight: 8, or 4, of which each is kept in 8.
     #[arg(long, value_name = "BITS", default_value = "8", value_parser = ["4", "8"])]
     pub weight_bits: String,
-    /// Zero this fraction of the weights, the smallest of all layers together. With --data the others are solved for
-    /// and then trained, for the model to stay as good as it was.
+    /// Zero this fraction of the weights of all layers together: those that the others, which are solved for, can best
+    /// make up for, or the smallest where nothing is known of inputs. With --data what stays is trained then, for the model
+    /// to stay as good as it was.
     #[arg(long, value_name = "FRACTION", allow_hyphen_values = true, value_parser = plan::fraction)]
     pub prune: Option<f64>,
     /// Zero N of every M weights along the input channels, e.g. 2:4, which sparse tensor cores are made for. With --data
@@ -130,7 +131,8 @@ pub struct CompressArgs {
     pub prune_ends: bool,
     /// Times that training sees every sample, 0 for no training [default: by the size of model and data, at most
     /// some minutes].
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true,
+        value_parser = RangedI64ValueParser::<usize>::new().range(0..=MAX_EPOCHS))]
     pub epochs: Option<usize>,
     /// The highest learning rate of training [default: 0.001]; --qat takes a tenth of it.
     #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = plan::ratio)]

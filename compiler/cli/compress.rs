@@ -4,7 +4,7 @@ use crate::{
     args::{CompressArgs, GateArgs},
     bisect,
     data::{self, Sets},
-    facts, interrupt,
+    facts, fit, interrupt,
     measure::{self, DataCalibrator, Reference},
     plan::CompressPlan,
     recover::DataTrainer,
@@ -16,7 +16,7 @@ use compress_compiler::{
     onnx::{self, Model},
     op::Op,
     pass::{Calibrator, Context, Pipeline, Trainer},
-    report::{FileFacts, Gate, LayerFacts, Recipe, Report, Sensitivity},
+    report::{FileFacts, Gate, LayerFacts, Recipe, Report, Sensitivity, counted},
 };
 use compress_passes::{Options, pipeline, prune::reconstruct};
 use compress_runtime::{burn::BurnEvaluator, session::Backend};
@@ -125,6 +125,11 @@ impl Opened {
         let check = measurable(plan, &original, &mut warnings);
         let runs = trains || plan.options.reconstruct || plan.options.int8.is_some() || plan.sensitivity || plan.bisect;
         let sets = if check || runs { open_sets(plan, &original, &backend, &mut warnings)? } else { None };
+        if let Some(sets) = &sets {
+            let taught = teacher.as_ref().zip(plan.training.teacher.as_deref());
+            fit::check(sets, &original.graph, taught.map(|(t, path)| (path, &t.graph)))?;
+            warnings.extend(fit::few(sets, plan.options.reconstruct, trains));
+        }
         let before = match &sets {
             Some(sets) if check => {
                 let probe = measure::probe(&original.graph, &backend, &sets.evaluation);
@@ -243,6 +248,7 @@ impl Opened {
             calibrator: calibrator.as_ref().map(|c| c as &dyn Calibrator),
             trainer: trainer.as_ref().map(|t| t as &dyn Trainer),
             stopped: &interrupt::stopped,
+            progress: &terminal::steps(quiet),
             ..Context::new(&evaluator)
         };
         let mut step = 0;
@@ -403,14 +409,22 @@ fn honest_sentences(plan: &CompressPlan, lossless: bool, report: &mut Report) {
              --bisect names the change"
         ));
     }
+    if report.accuracy.as_ref().is_some_and(|a| a.sqnr_db.is_none() && !a.equal) {
+        let what =
+            "the original's outputs are NaN for some samples, or zero throughout: how far they changed is no number";
+        report.warnings.push(what.into());
+    }
     if let Some(a) = report.accuracy.as_ref().filter(|a| a.synthetic && !lossless) {
         let class =
             a.agreement.map(|s| format!(", {} are of the same class", terminal::percent(s))).unwrap_or_default();
-        let change =
-            a.sqnr_db.map_or("are the same".into(), |db| format!("differ from the original's by {db:.1} dB SQNR"));
+        let change = match a.sqnr_db {
+            Some(db) => format!("differ from the original's by {db:.1} dB SQNR"),
+            None if a.equal => "are the same".into(),
+            None => "have no numbers to compare".into(),
+        };
         report.warnings.push(format!(
-            "on {} made-up inputs the outputs {change}{class}: accuracy on real inputs was not measured",
-            a.samples
+            "on {} the outputs {change}{class}: accuracy on real inputs was not measured",
+            counted(a.samples, "made-up input")
         ));
     }
     if plan.options.prune.is_some() || plan.options.pattern.is_some() {

@@ -3,12 +3,14 @@
 use crate::{
     args::{DistillArgs, JobArgs, RunRecipeArgs},
     data::{Samples, Sets},
-    facts, terminal,
+    facts,
+    fit::{Answers, check_labels, check_teacher},
+    terminal,
     train_args::{Batch, Recipe},
     train_plan::TrainPlan,
     train_progress::Follower,
     train_report::{TrainReport, Training, bound, show_finished},
-    train_score::{Judge, classes, metric},
+    train_score::{Judge, metric},
 };
 use compress_compiler::{
     error::{Error, Result},
@@ -33,7 +35,6 @@ use std::{path::PathBuf, time::Instant};
 /// What `--batch auto` stays within besides memory: batches so large that an epoch has but a few steps learn badly.
 const STEPS_AN_EPOCH: usize = 16;
 const LARGEST_BATCH: usize = 4096;
-const LABELS_AT_ONCE: usize = 1 << 16;
 
 /// Runs `compress distill`.
 ///
@@ -146,20 +147,6 @@ fn same_samples(plan: &TrainPlan) -> bool {
     plan.augment == Augment::default() && plan.job.epochs > 1
 }
 
-/// Looks at all labels before the first step: otherwise one that is no class is met hours later, with its batch.
-fn check_labels(samples: &Samples, classes: Option<i64>) -> Result<()> {
-    let Some(classes) = classes else { return Ok(()) };
-    for indices in samples.indices.chunks(LABELS_AT_ONCE) {
-        let labels = samples.set.labels(indices)?.unwrap_or_default();
-        if let Some((index, label)) = indices.iter().zip(labels).find(|(_, label)| !(0..classes).contains(label)) {
-            let place = samples.set.place(*index);
-            return Err(Error::data(format!("label {label} of {place} is none of the model's {classes} classes"))
-                .help("classes count from 0; of pictures each folder is one, in the order of their names"));
-        }
-    }
-    Ok(())
-}
-
 /// The files of a job, and what follows from them together.
 struct Opened {
     original: Model,
@@ -188,12 +175,17 @@ impl Opened {
         let sets = Sets::open(&plan.data, &student.graph, usize::MAX, plan.job.seed)?;
         let metric = metric(&student.graph, &sets.evaluation, teacher.is_some());
         let loss = plan.loss(metric != "sqnr", sets.calibration.set.is_labelled())?;
-        let classes = classes(&student.graph);
-        if loss.labels > 0.0 {
-            check_labels(&sets.calibration, classes)?;
+        let labelled = [(&sets.calibration, loss.labels > 0.0), (&sets.evaluation, metric == "top1")];
+        for (samples, _) in labelled.into_iter().filter(|(_, used)| *used) {
+            check_labels(&samples.set, &samples.indices, &student.graph)?;
         }
-        if metric == "top1" {
-            check_labels(&sets.evaluation, classes)?;
+        if let Some((path, teacher)) = &teacher {
+            let answers = match (metric != "top1" || loss.mse > 0.0, loss.distill > 0.0) {
+                (true, _) => Answers::All,
+                (_, true) => Answers::Scores,
+                _ => Answers::None,
+            };
+            check_teacher(path, &teacher.graph, &student.graph, answers)?;
         }
         let data = sets.calibration.set.digest()?;
         Ok(Self { original, student, teacher, sets, metric, loss, data })

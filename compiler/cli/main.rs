@@ -8,6 +8,7 @@ mod compress;
 mod data;
 mod distill;
 mod facts;
+mod fit;
 mod inspect;
 mod interrupt;
 mod measure;

@@ -187,6 +187,7 @@ pub fn accuracy(before: &Reference, after: &Session, samples: &Samples, blame: K
         drop: before.zip(after).map(|(b, a)| b - a),
         agreement,
         sqnr_db: compared.sqnr_db().filter(|d| d.is_finite()),
+        equal: compared.is_equal(),
     })
 }
 

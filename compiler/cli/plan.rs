@@ -102,22 +102,21 @@ impl CompressPlan {
             .collect::<Result<_>>()?;
         let calibration: Calibration = a.calibration.parse()?;
         let (int8, trains) = (a.int8 || a.qat, a.epochs != Some(0) && a.data.data.is_some());
-        if a.qat && !trains {
-            return Err(Error::usage("--qat trains: it needs --data, and --epochs other than 0"));
-        }
-        match by {
-            Some("taylor") if !trains => {
-                return Err(Error::usage(
-                    "--prune-by taylor is for training: it needs --data, and --epochs other than 0",
-                ));
-            }
-            _ => {}
-        }
         if a.weight_bits == "4" && !int8 {
             return Err(Error::usage("--weight-bits needs --int8 or --qat"));
         }
         if !(a.qat || prunes) && (a.epochs.is_some() || a.lr.is_some() || a.teacher.is_some()) {
             return Err(Error::usage("--epochs, --lr and --teacher are for training, which --prune and --qat do"));
+        }
+        let for_training = [
+            ("--qat", a.qat),
+            ("--prune-by taylor", by == Some("taylor")),
+            ("--epochs", a.epochs.is_some_and(|n| n > 0)),
+            ("--lr", a.lr.is_some()),
+            ("--teacher", a.teacher.is_some()),
+        ];
+        if let Some((flag, _)) = for_training.iter().find(|(_, given)| *given && !trains) {
+            return Err(Error::usage(format!("{flag} is for training: it needs --data, and --epochs other than 0")));
         }
         let target: Target = a.target.parse()?;
         let mut flags: Vec<String> = vec![];
@@ -340,6 +339,9 @@ fn writable(folder: &Path) -> Result<()> {
 
 /// The largest `--batch`: more than any timing needs.
 pub const MAX_BATCH: u32 = 65_536;
+
+/// The largest `--epochs`: more than anybody waits for.
+pub const MAX_EPOCHS: i64 = 1_000_000;
 
 /// A fraction of what can't go altogether.
 pub fn fraction(s: &str) -> Result<f64, &'static str> {

@@ -10,6 +10,7 @@ use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
     pass::{Trained, Trainer, Training},
+    report::counted,
 };
 use compress_runtime::{
     dataset::sample,
@@ -89,6 +90,7 @@ impl Trainer for DataTrainer<'_> {
         let metric = metric(original, held, true);
         let options = ModelOptions { scales: training.scales, ..ModelOptions::default() };
         let model = Trainable::new(graph, &options, &self.backend.device)?;
+        let gradual = training.masking.is_some();
         let masks = Masks::new(model.parameters(), &training.masked, training.masking, &self.backend.device)?;
         let rounded = training.scales;
         let Size { epochs, samples, batch } = self.size(graph, if rounded { ROUNDED_EPOCHS } else { 1.0 });
@@ -113,12 +115,15 @@ impl Trainer for DataTrainer<'_> {
             steps: terminal::Progress::new(training.name, steps, self.quiet),
             metric,
             epochs: epochs as u64,
+            done: 0,
         };
         let first = loader.epoch(0, 0)?.next().transpose()?.ok_or_else(|| Error::data("no batch"))?;
         let step = model.duration_of_a_step(&first.inputs)?;
         watcher.steps.say(&format!(
-            "{}: {epochs} epochs of {samples} samples, {} or less; --epochs says otherwise",
+            "{}: {} of {}, {} or less; --epochs says otherwise",
             training.name,
+            counted(epochs, "epoch"),
+            counted(samples, "sample"),
             terminal::duration(step.mul_f64(BESIDES * steps as f64))
         ));
         let job = Job {
@@ -156,19 +161,26 @@ impl Trainer for DataTrainer<'_> {
         *graph = done.graph;
         Ok(Trained {
             name: training.name,
-            epochs: epochs as u64,
+            epochs: watcher.done,
+            planned: epochs as u64,
             samples,
             steps: done.steps,
             seconds: began.elapsed().as_secs_f64(),
             metric,
-            before: done.first,
-            after: done.best,
+            validated: held.indices.len(),
+            before: number(done.first).filter(|_| !gradual),
+            after: number(done.best),
             ended: match done.ended {
                 Ended::Patience => "it had converged",
                 _ => "all epochs were done",
             },
         })
     }
+}
+
+/// A score that is not that of outputs without noise, or that are no numbers.
+fn number(score: f64) -> Option<f64> {
+    (score > f64::MIN && score < f64::MAX).then_some(score)
 }
 
 struct Size {
@@ -200,6 +212,8 @@ struct Recovery {
     steps: terminal::Progress,
     metric: &'static str,
     epochs: u64,
+    /// Epochs that are done.
+    done: u64,
 }
 
 /// Epochs of which a line tells, or about so many.
@@ -212,6 +226,7 @@ impl Watcher for Recovery {
     }
 
     fn scored(&mut self, p: &Progress, score: f64, _: f64) -> Result<()> {
+        self.done = p.epoch;
         if !p.epoch.is_multiple_of(self.epochs.div_ceil(LINES)) && p.epoch < self.epochs {
             return Ok(());
         }

@@ -10,10 +10,11 @@ use crate::{
 use compress_compiler::{
     error::{Error, Result},
     onnx,
-    report::{Accuracy, Report, SweepPoint, SweepReport},
+    report::{Accuracy, Report, SweepPoint, SweepReport, counted},
 };
 use std::{
     fmt::Write,
+    io::ErrorKind,
     path::{Path, PathBuf},
 };
 
@@ -41,8 +42,9 @@ pub fn run(args: CompressArgs) -> Result<()> {
         reports.push(report);
     }
     let plot = plotted(&args, &points).map(|plot| svg(&plot));
-    if let Some(plot) = &plot {
-        onnx::write_atomic(&files.plot, plot.as_bytes(), args.force)?;
+    match &plot {
+        Some(plot) => onnx::write_atomic(&files.plot, plot.as_bytes(), args.force)?,
+        None => files.remove_plot()?,
     }
     let report = summary(&plans, reports, points, plot.map(|_| files.plot.display().to_string()));
     onnx::write_atomic(&files.report, terminal::json(&report)?.as_bytes(), args.force)?;
@@ -86,6 +88,16 @@ impl Files {
         }
         Ok(())
     }
+
+    /// A plot of an earlier sweep is not one of this.
+    fn remove_plot(&self) -> Result<()> {
+        match std::fs::remove_file(&self.plot) {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                Err(Error::file(format!("cannot be removed: {e}")).in_file(&self.plot))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What is to be done for each fraction, the least first.
@@ -122,18 +134,24 @@ fn point(fraction: f64, plan: &CompressPlan, report: &Report) -> Result<SweepPoi
         speed: report.speed.clone(),
         gates: report.gates.clone(),
         passed: report.gates.iter().all(|g| g.passed),
+        trained: report.passes.iter().flat_map(|p| p.trained.clone()).collect(),
+        warnings: report.warnings.clone(),
     })
 }
 
 fn summary(
     plans: &[(f64, CompressPlan)],
     reports: Vec<Report>,
-    sweep: Vec<SweepPoint>,
+    mut sweep: Vec<SweepPoint>,
     plot: Option<String>,
 ) -> SweepReport {
     let fractions: Vec<String> = plans.iter().map(|p| p.0.to_string()).collect();
     let mut warnings = reports.first().map(|r| r.warnings.clone()).unwrap_or_default();
     warnings.retain(|w| reports.iter().all(|r| r.warnings.contains(w)));
+    sweep.iter_mut().for_each(|p| p.warnings.retain(|w| !warnings.contains(w)));
+    if plot.is_none() {
+        warnings.push("no plot was made: accuracy was not measured, or has no number for some fraction".into());
+    }
     let first = reports.into_iter().next().map(|r| (r.input, r.sensitivity, r.recipe));
     // There is at least one fraction, as the plans were made.
     let (input, sensitivity, mut recipe) = first.expect("a report of each plan");
@@ -197,11 +215,15 @@ fn table(r: &SweepReport) -> String {
             percent(p.sparsity),
             shown(a.and_then(|a| a.after)),
             shown(a.and_then(|a| a.agreement)),
-            a.map_or("-".into(), |a| a.sqnr_db.map_or("equal".into(), |db| format!("{db:.1} dB"))),
+            a.map_or("-".into(), terminal::sqnr),
             bytes(p.output.bytes),
             zstd(p.output.zstd_bytes),
             p.speed.as_ref().map_or("-".into(), |s| time(s.after_ms)),
         ]);
+    }
+    if let Some(a) = of_first.and_then(|p| p.accuracy.as_ref()) {
+        let made_up = if a.synthetic { ", made-up inputs" } else { "" };
+        let _ = writeln!(t, "  measured on {}{made_up}", counted(a.samples, "sample"));
     }
     for p in &r.sweep {
         for g in p.gates.iter().filter(|g| !g.passed) {
@@ -214,6 +236,16 @@ fn table(r: &SweepReport) -> String {
     }
     for w in &r.warnings {
         let _ = writeln!(t, "  note: {w}");
+    }
+    for p in &r.sweep {
+        let _ = writeln!(t, "  --prune {}:", p.fraction);
+        for done in &p.trained {
+            let [before, after, course] = terminal::training(done);
+            let _ = writeln!(t, "    {}: {before} -> {after}, {course}", done.name);
+        }
+        for w in &p.warnings {
+            let _ = writeln!(t, "    note: {w}");
+        }
     }
     let files: Vec<&str> = r.sweep.iter().map(|p| &p.output.path[..]).chain(r.plot.as_deref()).collect();
     let _ = writeln!(t, "  written: {}", files.join(", "));

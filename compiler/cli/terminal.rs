@@ -1,12 +1,15 @@
 //! What a person sees: progress on stderr, tables on stdout.
 
+use crate::train_progress::shown;
 use compress_compiler::{
     error::{Error, Result},
-    report::{FileFacts, Gate, Report},
+    pass::Trained,
+    report::{Accuracy, FileFacts, Gate, Report, counted},
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::{
+    cell::RefCell,
     fmt::Write as _,
     io::{IsTerminal, Write as _},
     time::{Duration, Instant},
@@ -69,6 +72,23 @@ impl Drop for Progress {
     }
 }
 
+/// Shows what passes tell of long work.
+pub fn steps(quiet: bool) -> impl Fn(&str, usize, usize) {
+    let shown: RefCell<Option<Progress>> = RefCell::new(None);
+    move |what, done, of| {
+        let mut shown = shown.borrow_mut();
+        match done {
+            0 => {
+                let progress = Progress::new(what, of, quiet);
+                progress.say(&format!("{what}: {}", counted(of, "layer")));
+                *shown = Some(progress);
+            }
+            _ if done == of => *shown = None,
+            _ => shown.iter().for_each(|progress| progress.advance(1)),
+        }
+    }
+}
+
 /// The report as a short table.
 pub fn table(r: &Report) -> String {
     let mut t = String::new();
@@ -91,14 +111,18 @@ pub fn table(r: &Report) -> String {
     }
     if let Some(a) = &r.accuracy {
         let made_up = if a.synthetic { ", made-up inputs" } else { "" };
-        let note = format!("{} samples{made_up}", a.samples);
+        let note = format!("{}{made_up}", counted(a.samples, "sample"));
         if let (Some(before), Some(after), Some(drop)) = (a.before, a.after, a.drop) {
             line("accuracy", &percent(before), &percent(after), &format!("drop {:.2} points, {note}", drop * 100.0));
         }
         if let Some(agreement) = a.agreement {
             line("same class", "", &percent(agreement), &note);
         }
-        line("output SQNR", "", &a.sqnr_db.map_or("equal".into(), |d| format!("{d:.1} dB")), &note);
+        line("output SQNR", "", &sqnr(a), &note);
+    }
+    for t in r.passes.iter().flat_map(|p| &p.trained) {
+        let [before, after, course] = training(t);
+        line(t.name, &before, &after, &course);
     }
     if let Some(s) = &r.speed {
         let note = format!("{:.2}x, batch {}, {}", s.speedup, s.batch, s.device);
@@ -113,6 +137,31 @@ pub fn table(r: &Report) -> String {
         let _ = writeln!(t, "  note: {w}");
     }
     t
+}
+
+/// How far outputs are from the original's.
+pub fn sqnr(a: &Accuracy) -> String {
+    match a.sqnr_db {
+        Some(db) => format!("{db:.1} dB"),
+        None if a.equal => "equal".into(),
+        None => "no number".into(),
+    }
+}
+
+/// What a training did: the score before and after, and the rest in words.
+pub fn training(t: &Trained) -> [String; 3] {
+    let epochs = if t.epochs < t.planned { format!("{} of {}", t.epochs, t.planned) } else { t.epochs.to_string() };
+    let course = format!(
+        "{} on {} for validation; {epochs} epoch{} of {}, {}: {}",
+        t.metric,
+        counted(t.validated, "sample"),
+        if t.planned == 1 { "" } else { "s" },
+        counted(t.samples, "sample"),
+        duration(Duration::from_secs_f64(t.seconds)),
+        t.ended
+    );
+    let score = |v: Option<f64>| v.map_or("-".into(), |v| shown(t.metric, v));
+    [score(t.before), score(t.after), course]
 }
 
 /// A size for people.

@@ -188,7 +188,14 @@ impl Edits {
 impl<'a> Context<'a> {
     /// A context with an evaluator only, and nobody to stop it.
     pub fn new(evaluator: &'a dyn Evaluator) -> Self {
-        Self { evaluator, calibrator: None, trainer: None, stopped: &|| false, progress: &|_, _, _| {}, edits: Edits::default() }
+        Self {
+            evaluator,
+            calibrator: None,
+            trainer: None,
+            stopped: &|| false,
+            progress: &|_, _, _| {},
+            edits: Edits::default(),
+        }
     }
 
     /// # Errors
@@ -218,7 +225,8 @@ pub fn reasons(skipped: &[Skipped]) -> String {
             None => counts.push((&s.reason, 1)),
         }
     }
-    let each: Vec<String> = counts.into_iter().map(|(reason, n)| format!("{reason} ({})", counted(n, "layer"))).collect();
+    let each: Vec<String> =
+        counts.into_iter().map(|(reason, n)| format!("{reason} ({})", counted(n, "layer"))).collect();
     if each.is_empty() { "the model has no layer with constant weights".into() } else { each.join("; ") }
 }
 

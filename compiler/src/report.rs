@@ -1,6 +1,6 @@
 //! The report of a run: `report.json`, schema 1.
 
-use crate::pass::PassReport;
+use crate::pass::{PassReport, Trained};
 use serde::Serialize;
 
 /// Everything a run found out. Fields are only ever added within a schema.
@@ -83,8 +83,11 @@ pub struct Accuracy {
     pub drop: Option<f64>,
     /// The share of samples on which both have the same argmax.
     pub agreement: Option<f64>,
-    /// Signal to quantisation noise of the outputs, in decibels; absent when they are equal.
+    /// Signal to quantisation noise of the outputs, in decibels; absent when they are equal, and when the original's are
+    /// no numbers or zero throughout.
     pub sqnr_db: Option<f64>,
+    /// Whether all outputs are equal, and numbers.
+    pub equal: bool,
 }
 
 /// Latency of one batch, interleaved.
@@ -194,6 +197,11 @@ pub struct SweepPoint {
     pub gates: Vec<Gate>,
     /// Whether it passed all of them.
     pub passed: bool,
+    /// Trainings that were part of it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub trained: Vec<Trained>,
+    /// Sentences that are in its report, and not in that of every other.
+    pub warnings: Vec<String>,
 }
 
 /// A gate and what became of it.
@@ -207,6 +215,11 @@ pub struct Gate {
     pub value: f64,
     /// Whether it holds.
     pub passed: bool,
+}
+
+/// So many of something, for people: `1 sample`, `2 samples`.
+pub fn counted(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 /// What is needed to run it again.

@@ -4,6 +4,7 @@ use super::{choice::Choice, mask::Scope, reconstruct::Budget, unstructured::Prun
 use compress_compiler::{
     error::{Error, Kind, Result},
     graph::Graph,
+    node::NodeId,
     pass::{Context, Masking, Outcome, Pass, Training, Weight},
 };
 
@@ -26,7 +27,7 @@ pub struct Recover {
     pub scope: Scope,
     /// Which.
     pub by: By,
-    /// Whether a model that can't be trained is an error, rather than pruned without.
+    /// Whether a model that can't be trained, or not on this data, is an error, rather than pruned without.
     pub must: bool,
 }
 
@@ -40,11 +41,13 @@ impl Pass for Recover {
     }
 
     fn run(&self, g: &mut Graph, cx: &Context) -> Result<Outcome> {
-        let trainer = cx.trainer.ok_or_else(|| Error::bug("recovery was planned without data"))?;
         let choice = Choice::new(g, &self.scope, self.budget, self.name())?;
         let mut out = Outcome::default();
+        let gradual = self.by != By::Solved;
+        // It prunes what could not be trained, and says what is zero.
+        let prune = Prune { budget: self.budget, scope: self.scope.clone(), reconstruct: false };
         if choice.weights.is_empty() {
-            return Ok(out);
+            return if gradual { prune.run(g, cx) } else { Ok(out) };
         }
         let choose = |done: f64, weights: &[Weight]| {
             // Fast at first, when there is much that nothing needs. What a magnitude leaves of a pattern is known from the
@@ -57,31 +60,42 @@ impl Pass for Recover {
                 |(w, keep): (&Weight, Vec<bool>)| w.values.iter().zip(keep).map(|(v, k)| k && *v != 0.0).collect();
             Ok(weights.iter().zip(keep).map(both).collect())
         };
-        let gradual = self.by != By::Solved;
-        let training = Training {
-            name: "recover",
-            masked: choice.weights.clone(),
-            masking: gradual.then(|| Masking { choose: Box::new(choose), felt: self.by == By::Taylor }),
-            scales: false,
-            deploy: &|_| Ok(()),
-        };
-        match trainer.train(g, training) {
-            Ok(trained) => {
-                out.edits = choice.weights.len();
-                out.trained.push(trained);
-            }
-            Err(e) if e.kind() == Kind::Unsupported && !self.must => {
-                out.warnings.push(format!("no training won accuracy back: {e}"));
-            }
-            Err(e) => return Err(e),
-        }
+        let masking = gradual.then(|| Masking { choose: Box::new(choose), felt: self.by == By::Taylor });
+        out.add(train(g, choice.weights.clone(), masking, self.must, cx)?);
         if gradual {
-            // It prunes what could not be trained, and says what is zero.
-            let prune = Prune { budget: self.budget, scope: self.scope.clone(), reconstruct: false };
             out.add(prune.run(g, cx)?);
         }
         Ok(out)
     }
+}
+
+/// Trains a graph to answer as the model did, with the zeros of `masked` kept. Where it can't be trained that is an error
+/// if it `must` be, and a warning if not.
+///
+/// # Errors
+/// Whatever running and reading the data can raise; interrupted.
+pub fn train(
+    g: &mut Graph,
+    masked: Vec<NodeId>,
+    masking: Option<Masking>,
+    must: bool,
+    cx: &Context,
+) -> Result<Outcome> {
+    let trainer = cx.trainer.ok_or_else(|| Error::bug("recovery was planned without data"))?;
+    let mut out = Outcome::default();
+    let edits = masked.len().max(1);
+    let training = Training { name: "recover", masked, masking, scales: false, deploy: &|_| Ok(()) };
+    match trainer.train(g, training) {
+        Ok(trained) => {
+            out.edits = edits;
+            out.trained.push(trained);
+        }
+        Err(e) if matches!(e.kind(), Kind::Unsupported | Kind::Data) && !must => {
+            out.warnings.push(format!("no training won accuracy back: {e}"));
+        }
+        Err(e) => return Err(e),
+    }
+    Ok(out)
 }
 
 impl Recover {

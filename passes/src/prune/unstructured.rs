@@ -3,13 +3,14 @@
 use super::{
     choice::Choice,
     mask::Scope,
-    reconstruct::{Budget, Done, reconstruct},
+    reconstruct::{Budget, reconstruct},
 };
 use compress_compiler::{
     error::Result,
     graph::Graph,
     node::NodeId,
-    pass::{Context, Outcome, Pass},
+    pass::{Context, Outcome, Pass, reasons},
+    report::counted,
     tensor::Tensor,
 };
 
@@ -26,6 +27,9 @@ pub struct Prune {
 /// Layers that are named one by one; of more, only the extremes.
 const NAMED: usize = 8;
 
+/// Which weights go where layers are solved.
+const LEAST: &str = "those that change the outputs of their layers least on";
+
 impl Pass for Prune {
     fn name(&self) -> &'static str {
         "prune"
@@ -40,7 +44,7 @@ impl Pass for Prune {
         let mut out = Outcome { skipped: choice.skipped.clone(), ..Outcome::default() };
         let weights = &choice.weights;
         if weights.is_empty() {
-            out.warnings.push(format!("{} found no weight it may touch; the report lists why", self.flag()));
+            out.warnings.push(format!("{}: nothing was pruned: {}", self.flag(), reasons(&out.skipped)));
             return Ok(out);
         }
         let before: Vec<Vec<f32>> = weights.iter().map(|w| floats(g, *w)).collect();
@@ -49,14 +53,20 @@ impl Pass for Prune {
         let goes = before.iter().flatten().zip(masks.iter().flatten()).filter(|(v, keep)| **v != 0.0 && !**keep);
         // What was pruned under training is not to be solved for once more; folding may have moved one or the other.
         let pruned_already = goes.count() <= weights.len();
+        let mut by_magnitude = vec![];
         let how = match cx.calibrator.filter(|_| self.reconstruct && !pruned_already) {
             Some(calibrator) => {
                 let done = reconstruct(g, weights, self.budget, calibrator, cx)?;
-                self.left_to_magnitude(g, &done, &mut out);
-                format!(
-                    ", those that change the outputs of their layers least on {} samples, and solved for the others",
-                    calibrator.samples()
-                )
+                by_magnitude = done.into_iter().filter(|d| d.by_magnitude.is_some() && d.zeros > 0).collect();
+                let samples = counted(calibrator.samples(), "sample");
+                match by_magnitude.len() {
+                    0 => format!(", {LEAST} {samples}, and solved for the others"),
+                    n if n == weights.len() => ", the smallest".into(),
+                    n => format!(
+                        "; of {}, {LEAST} {samples}, and solved for the others",
+                        counted(weights.len() - n, "layer")
+                    ),
+                }
             }
             None => {
                 zero(g, weights, &before, &masks);
@@ -66,15 +76,29 @@ impl Pass for Prune {
         };
         let after: Vec<Vec<f32>> = weights.iter().map(|w| floats(g, *w)).collect();
         out.edits = before.iter().zip(&after).filter(|(a, b)| a != b).count();
+        let left: Vec<(NodeId, &Vec<f32>)> =
+            weights.iter().copied().zip(&after).filter(|(w, _)| by_magnitude.iter().all(|d| d.weight != *w)).collect();
         out.warnings.push(format!(
-            "{} zeroed {} of the {} weights of {} layers{how}: {}; {} layers were left alone (see `passes` in the report)",
+            "{} zeroed {} of the {} weights of {}{how}{}{}; {} left alone (see `passes` in the report)",
             self.flag(),
             after.iter().flatten().filter(|v| **v == 0.0).count(),
             after.iter().map(Vec::len).sum::<usize>(),
-            weights.len(),
-            shares(g, weights, &after),
-            out.skipped.len()
+            counted(weights.len(), "layer"),
+            if left.is_empty() { "" } else { ": " },
+            shares(g, &left),
+            match out.skipped.len() {
+                1 => "1 layer was".into(),
+                n => format!("{n} layers were"),
+            }
         ));
+        for d in &by_magnitude {
+            let reason = d.by_magnitude.as_deref().unwrap_or_default();
+            let share = 100.0 * d.zeros as f64 / d.elements.max(1) as f64;
+            out.warnings.push(format!(
+                "`{}` was pruned by magnitude, {share:.1}%, and what stays of it is as it was: {reason}",
+                g.value(d.weight.into()).name
+            ));
+        }
         Ok(out)
     }
 }
@@ -85,15 +109,6 @@ impl Prune {
             Budget::Fraction(f) => format!("--prune {f}"),
             Budget::Layers(f) => format!("--prune {f} --prune-budget layer"),
             Budget::Pattern(p) => format!("--prune-pattern {p}"),
-        }
-    }
-
-    fn left_to_magnitude(&self, g: &Graph, done: &[Done], out: &mut Outcome) {
-        for d in done {
-            if let Some(reason) = &d.by_magnitude {
-                let name = &g.value(d.weight.into()).name;
-                out.warnings.push(format!("`{name}` was pruned by magnitude: {reason}"));
-            }
         }
     }
 }
@@ -110,9 +125,9 @@ fn zero(g: &mut Graph, weights: &[NodeId], values: &[Vec<f32>], masks: &[Vec<boo
 }
 
 /// The shares of zeros, in words.
-fn shares(g: &Graph, weights: &[NodeId], values: &[Vec<f32>]) -> String {
+fn shares(g: &Graph, weights: &[(NodeId, &Vec<f32>)]) -> String {
     let share = |v: &Vec<f32>| 100.0 * v.iter().filter(|v| **v == 0.0).count() as f64 / v.len().max(1) as f64;
-    let each = weights.iter().zip(values).map(|(w, v)| (share(v), &g.value((*w).into()).name));
+    let each = weights.iter().map(|(w, v)| (share(v), &g.value((*w).into()).name));
     if weights.len() <= NAMED {
         let named: Vec<String> = each.map(|(share, name)| format!("{name} {share:.1}%")).collect();
         return named.join(", ");

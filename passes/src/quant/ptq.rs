@@ -22,7 +22,7 @@ use compress_compiler::{
     node::{NodeId, Port},
     op::{Op, Operator, Quant},
     ops::unary::Unary,
-    pass::{Context, Outcome, Pass, Skipped, Training},
+    pass::{Context, Outcome, Pass, Skipped, Training, reasons},
     tensor::DType,
     value::Fact,
     verify::verify,
@@ -60,7 +60,7 @@ impl Pass for Int8 {
         }
         let layers = self.choose(g, &mut out)?;
         if layers.is_empty() {
-            out.warnings.push("--int8 found no layer to quantise; the report lists why".into());
+            out.warnings.push(format!("--int8: nothing was quantised: {}", reasons(&out.skipped)));
             return Ok(out);
         }
         let mut plan = Plan::new(g, layers);

@@ -91,12 +91,13 @@ impl LossOptions {
         }
         if self.distill > 0.0 {
             let scores = scores(outputs)?;
-            let teacher = target.outputs.iter().find(|t| t.shape() == scores.shape()).ok_or_else(|| {
+            let flat = |t: &Tensor| [t.shape().first().copied().unwrap_or(0), t.shape().iter().skip(1).product()];
+            let teacher = target.outputs.iter().find(|t| flat(t) == scores.shape()).ok_or_else(|| {
                 let theirs: Vec<_> = target.outputs.iter().map(|t| t.shape().to_vec()).collect();
                 Error::data(format!("the student gives {:?}, the teacher {theirs:?}", scores.shape()))
                     .help("student and teacher must have the same classes")
             })?;
-            let teacher = Float::upload(teacher, device)?;
+            let teacher = Float::upload(teacher, device)?.reshape(scores.shape())?;
             sum.add("distill", self.distill, divergence(scores, teacher, self.temperature)?)?;
         }
         if self.mse > 0.0 {
@@ -260,18 +261,20 @@ mod tests {
     #[test]
     fn divergence_and_squares_by_hand() {
         let theirs: Vec<f32> = SCORES.iter().rev().copied().collect();
-        let outputs = [Tensor::f32(&[2, 3], &theirs)];
+        let outputs = |shape: &[usize]| [Tensor::f32(shape, &theirs)];
         let features = [Tensor::f32(&[2], &[0.0, 4.0])];
-        let target = Target { outputs: &outputs, features: &features, ..Target::default() };
         let mut expected = 0.0;
         for row in 0..2 {
             let (p, q) = (softmax(&theirs[row * 3..][..3], 2.0), softmax(&SCORES[row * 3..][..3], 2.0));
             expected += p.iter().zip(&q).map(|(p, q)| p * (p / q).ln()).sum::<f64>() / 2.0;
         }
         let options = LossOptions { distill: 1.0, temperature: 2.0, features: 10.0, ..nothing() };
-        let got = value(&options, &target).unwrap();
-        // Features are 1 and 2 off: their mean square is 2.5.
-        assert!((got - 4.0 * expected - 25.0).abs() < 1e-4, "{got} {expected}");
+        for outputs in [outputs(&[2, 3]), outputs(&[2, 3, 1, 1])] {
+            let target = Target { outputs: &outputs, features: &features, ..Target::default() };
+            let got = value(&options, &target).unwrap();
+            // Features are 1 and 2 off: their mean square is 2.5.
+            assert!((got - 4.0 * expected - 25.0).abs() < 1e-4, "{got} {expected}");
+        }
     }
 
     #[test]

@@ -1,0 +1,136 @@
+//! Whether data and teachers fit a model, found out before the work that they would end.
+
+use crate::{
+    data::{Samples, Sets},
+    train_score::{classes, metric},
+};
+use compress_compiler::{
+    error::{Error, Result},
+    graph::Graph,
+    node::Port,
+    op::Op,
+    report::counted,
+    value::{Dim, Fact},
+};
+use compress_runtime::dataset::Dataset;
+use std::path::Path;
+
+const LABELS_AT_ONCE: usize = 1 << 16;
+
+/// Looks at the labels of these samples: otherwise one that is no class is met hours later, with its batch.
+///
+/// # Errors
+/// Data for a label that is none of the classes of `graph`, where their number is known.
+pub fn check_labels(set: &Dataset, samples: &[usize], graph: &Graph) -> Result<()> {
+    let Some(classes) = classes(graph) else { return Ok(()) };
+    for indices in samples.chunks(LABELS_AT_ONCE) {
+        let labels = set.labels(indices)?.unwrap_or_default();
+        if let Some((index, label)) = indices.iter().zip(labels).find(|(_, label)| !(0..classes).contains(label)) {
+            let place = set.place(*index);
+            return Err(Error::data(format!("label {label} of {place} is none of the model's {classes} classes"))
+                .help("classes count from 0; of pictures each folder is one, in the order of their names"));
+        }
+    }
+    Ok(())
+}
+
+/// Looks at all that a model is to be compressed with: labels, and a teacher that is another model.
+///
+/// # Errors
+/// Data where something doesn't fit.
+pub fn check(sets: &Sets, model: &Graph, teacher: Option<(&Path, &Graph)>) -> Result<()> {
+    let Samples { set, .. } = &sets.calibration;
+    for (set, indices) in
+        [(set, &sets.training), (set, &sets.validation.indices), (&sets.evaluation.set, &sets.evaluation.indices)]
+    {
+        check_labels(set, indices, model)?;
+    }
+    let Some((path, teacher)) = teacher else { return Ok(()) };
+    let answers = if metric(model, &sets.validation, true) == "top1" { Answers::Scores } else { Answers::All };
+    check_teacher(path, teacher, model, answers)
+}
+
+/// Fewer samples than these show little of what a model is given.
+const FEW: usize = 64;
+
+/// What to say where layers are solved on few samples, or trained on them.
+pub fn few(sets: &Sets, solves: bool, trains: bool) -> Option<String> {
+    if sets.calibration.synthetic {
+        return None;
+    }
+    let solved = sets.calibration.indices.len();
+    let trained = sets.training.len();
+    let what = match (solves && solved < FEW, trains && trained < FEW) {
+        (_, true) => format!("only {} to train on", counted(trained, "sample")),
+        (true, false) => format!("layers are solved for on only {}", counted(solved, "sample")),
+        _ => return None,
+    };
+    Some(format!(
+        "{what}: fewer than {FEW} show little of what the model will be given, so it may answer to these as before and to \
+         others far worse. Give more --data"
+    ))
+}
+
+/// What of a teacher's answers is learnt from or scored by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answers {
+    /// All outputs.
+    All,
+    /// A score for each class.
+    Scores,
+    /// None.
+    None,
+}
+
+/// Whether `teacher` reads what `model` reads, and answers in the same shapes.
+///
+/// # Errors
+/// Data, naming the teacher's file, where it doesn't.
+pub fn check_teacher(path: &Path, teacher: &Graph, model: &Graph, answers: Answers) -> Result<()> {
+    let differs = |what: &str, theirs: &[(&str, &Fact)], ours: &[(&str, &Fact)]| {
+        let list = |values: &[(&str, &Fact)]| {
+            values.iter().map(|(name, fact)| format!("`{name}` {fact}")).collect::<Vec<_>>().join(", ")
+        };
+        Error::data(format!("as a teacher its {what} don't fit: {}; the model's are {}", list(theirs), list(ours)))
+            .in_file(path)
+            .help("give a --teacher that reads the same inputs and answers in the same shapes")
+    };
+    let (theirs, ours) = (inputs(teacher), inputs(model));
+    let reads = |(t, m): (&(&str, &Fact), &(&str, &Fact))| same(t.1, m.1) && takes_batches(t.1, m.1);
+    if theirs.len() != ours.len() || !theirs.iter().zip(&ours).all(reads) {
+        return Err(differs("inputs", &theirs, &ours));
+    }
+    let (theirs, ours) = (outputs(teacher), outputs(model));
+    let fits = match answers {
+        Answers::All => theirs.len() == ours.len() && theirs.iter().zip(&ours).all(|(t, m)| same(t.1, m.1)),
+        Answers::Scores => classes(teacher).zip(classes(model)).is_none_or(|(a, b)| a == b),
+        Answers::None => true,
+    };
+    if fits { Ok(()) } else { Err(differs("outputs", &theirs, &ours)) }
+}
+
+/// Whether two values may be of one type and shape, as far as that is known; of their batches nothing is asked.
+fn same(a: &Fact, b: &Fact) -> bool {
+    let types = a.dtype.zip(b.dtype).is_none_or(|(a, b)| a == b);
+    let sizes = |a: &[Dim], b: &[Dim]| {
+        let equal = |(a, b): (&Dim, &Dim)| a.known().zip(b.known()).is_none_or(|(a, b)| a == b);
+        a.len() == b.len() && a.iter().zip(b).skip(1).all(equal)
+    };
+    types && a.dims().zip(b.dims()).is_none_or(|(a, b)| sizes(a, b))
+}
+
+/// Whether the teacher takes as many samples at once as the model.
+fn takes_batches(teacher: &Fact, model: &Fact) -> bool {
+    let batch = |fact: &Fact| fact.dims().and_then(|dims| dims.first()?.known());
+    batch(teacher).is_none_or(|n| batch(model) == Some(n))
+}
+
+/// The inputs without a default.
+fn inputs(g: &Graph) -> Vec<(&str, &Fact)> {
+    let fed = g.inputs().iter().filter(|n| !matches!(g.op(**n), Op::Input(i) if i.default.is_some()));
+    fed.map(|n| g.value(Port::from(*n))).map(|v| (&v.name[..], &v.fact)).collect()
+}
+
+fn outputs(g: &Graph) -> Vec<(&str, &Fact)> {
+    g.outputs().iter().map(|o| (&o.name[..], g.fact(o.port))).collect()
+}
