@@ -30,16 +30,15 @@ fn open<'a>(all: &'a Groups, group: &'a Group) -> Vec<usize> {
     (0..group.units.len()).filter(|u| all.obstacle(&group.units[*u]).is_none()).collect()
 }
 
-/// Removes some units of every group, but never all of one.
+/// Removes some units of every group.
 fn some<'a>(all: &'a Groups, noise: &mut Noise) -> Cut<'a> {
     let mut cut = Cut::new(all);
     for group in &all.groups {
-        let mut open = open(all, group);
-        // Where all may go, one stays.
-        if open.len() == group.units.len() {
-            open.swap_remove(noise.below(open.len()));
+        for u in open(all, group) {
+            if noise.below(2) == 0 {
+                cut.remove(&group.units[u]);
+            }
         }
-        open.iter().filter(|_| noise.below(2) == 0).for_each(|u| cut.remove(&group.units[*u]));
     }
     cut
 }
@@ -267,6 +266,27 @@ fn heads_of_attention_go_as_a_whole() {
   output %y
 }"#,
         &[("q+k+v", 3, 3), ("o+e", 8, 0), ("h", 16, 16)],
+    );
+}
+
+#[test]
+fn padded_channels_are_channels() {
+    check(
+        r#"graph "shortcut" {
+  input %x: f32[N,2,4,4]
+  const %w0: f32[4,2,1,1] = random(1)
+  const %pads: i64[8] = [0, 2, 0, 0, 0, 2, 0, 0]
+  const %w1: f32[8,4,3,3] = random(2)
+  const %w2: f32[3,8,1,1] = random(3)
+  %a = Conv(%x, %w0) "a"
+  %p = Pad(%a, %pads)
+  %b = Conv(%a, %w1) {pads=[1, 1, 1, 1]} "b"
+  %s = Add(%b, %p)
+  %r = Relu(%s)
+  %y = Conv(%r, %w2) "y"
+  output %y
+}"#,
+        &[("a+b", 8, 8), ("y", 3, 0)],
     );
 }
 

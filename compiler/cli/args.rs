@@ -123,6 +123,21 @@ pub struct CompressArgs {
     #[arg(long, value_name = "FRACTIONS", value_delimiter = ',', value_parser = plan::fraction,
         conflicts_with_all = ["prune", "prune_pattern", "bisect", "dump_ir"])]
     pub sweep: Vec<f64>,
+    /// Remove channels, and with them this fraction of the multiply-accumulates. With --data the layers that read the
+    /// others are solved for, and what stays is trained then.
+    #[arg(long, value_name = "FRACTION", allow_hyphen_values = true, value_parser = plan::fraction)]
+    pub prune_channels: Option<f64>,
+    /// What the fraction of --prune-channels is one of: `macs` or `parameters`.
+    #[arg(long, value_name = "OF", default_value = "macs", value_parser = ["macs", "parameters"])]
+    pub channels_budget: String,
+    /// Which channels go first: those that the layers reading them can best do without on data (`reconstruct`), or whose
+    /// weights have the smallest `l1` or `l2` norm, or are nearest to those of all others (`median`) [default:
+    /// reconstruct with --data, l2 without].
+    #[arg(long, value_name = "BY", value_parser = ["reconstruct", "l1", "l2", "median"])]
+    pub channels_by: Option<String>,
+    /// The channels that stay are a multiple of this, which kernels like, where there are enough.
+    #[arg(long, value_name = "N", default_value = "8", value_parser = count(1024))]
+    pub round_channels: usize,
     /// Show how much the outputs change when one layer alone is pruned (needs --data); with --dry-run, only that.
     #[arg(long)]
     pub sensitivity: bool,

@@ -8,7 +8,16 @@ use compress_compiler::{
     error::{Error, Result},
     onnx::ReadOptions,
 };
-use compress_passes::{Options, Training, WeightBits, prune::recover::By, quant::observe::Calibration, target::Target};
+use compress_passes::{
+    Options, Training, WeightBits,
+    prune::{
+        recover::By,
+        score::Score,
+        structured::{Channels, Measure},
+    },
+    quant::observe::Calibration,
+    target::Target,
+};
 use compress_runtime::{dataset::Preprocess, device::DeviceChoice, session::Backend};
 use regex::Regex;
 use std::{
@@ -88,7 +97,19 @@ impl CompressPlan {
         if a.sensitivity && a.data.data.is_none() {
             return Err(Error::usage("--sensitivity needs --data"));
         }
-        let reconstruct = prunes && by != Some("magnitude");
+        let channels = a.prune_channels.map(|fraction| Channels {
+            fraction,
+            of: if a.channels_budget == "parameters" { Measure::Parameters } else { Measure::Macs },
+            by: match a.channels_by.as_deref() {
+                Some("l1") => Score::L1,
+                Some("l2") => Score::L2,
+                Some("median") => Score::Median,
+                _ => Score::Solved,
+            },
+            round: a.round_channels,
+        });
+        let recovers = prunes || channels.is_some();
+        let reconstruct = recovers && by != Some("magnitude");
         if let Some(stop) = &a.stop_after
             && !compress_passes::STAGES.iter().any(|s| s.name == stop)
         {
@@ -105,8 +126,10 @@ impl CompressPlan {
         if a.weight_bits == "4" && !int8 {
             return Err(Error::usage("--weight-bits needs --int8 or --qat"));
         }
-        if !(a.qat || prunes) && (a.epochs.is_some() || a.lr.is_some() || a.teacher.is_some()) {
-            return Err(Error::usage("--epochs, --lr and --teacher are for training, which --prune and --qat do"));
+        if !(a.qat || recovers) && (a.epochs.is_some() || a.lr.is_some() || a.teacher.is_some()) {
+            return Err(Error::usage(
+                "--epochs, --lr and --teacher are for training, which --prune, --prune-channels and --qat do",
+            ));
         }
         let for_training = [
             ("--qat", a.qat),
@@ -124,6 +147,11 @@ impl CompressPlan {
             flags.push(format!("--prune {f}"));
         }
         flags.extend(a.prune_pattern.map(|p| format!("--prune-pattern {p}")));
+        if let Some(f) = a.prune_channels {
+            let (of, round) = (&a.channels_budget, a.round_channels);
+            flags.push(format!("--prune-channels {f} --channels-budget {of} --round-channels {round}"));
+            flags.extend(a.channels_by.iter().map(|s| format!("--channels-by {s}")));
+        }
         flags.extend(a.prune_by.iter().map(|s| format!("--prune-by {s}")));
         flags.extend(each_layer.then(|| "--prune-budget layer".into()));
         if a.prune_ends {
@@ -155,12 +183,13 @@ impl CompressPlan {
         }
         let plan = Self {
             options: Options {
+                channels,
                 prune: a.prune,
                 pattern: a.prune_pattern,
                 each_layer,
                 reconstruct,
                 prune_ends: a.prune_ends,
-                training: (trains && prunes && !a.bisect).then(|| Training {
+                training: (trains && recovers && !a.bisect).then(|| Training {
                     by: match by {
                         Some("magnitude") => By::Magnitude,
                         Some("taylor") => By::Taylor,

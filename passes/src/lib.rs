@@ -22,6 +22,7 @@ use prune::{
     mask::{Pattern, Scope},
     reconstruct::Budget,
     recover::{By, Recover},
+    structured::{Channels, PruneChannels},
     unstructured::Prune,
 };
 use quant::{observe::Calibration, ptq::Int8};
@@ -31,6 +32,8 @@ use target::Target;
 /// What the user asked of the pipeline.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
+    /// The channels to remove.
+    pub channels: Option<Channels>,
     /// The fraction of the weights to zero.
     pub prune: Option<f64>,
     /// The zeros of every group of weights.
@@ -117,6 +120,16 @@ pub const STAGES: &[Stage] = &[
         name: "simplify",
         does: "repeat the three above until nothing changes, also inside If, Loop and Scan",
         make: |_| Some(Box::new(Simplify)),
+    },
+    Stage {
+        name: "channels",
+        does: "remove channels, and solve for or train what reads the others (--prune-channels)",
+        make: |o| {
+            // What is pruned after that is trained after that.
+            let train = o.training.filter(|_| o.budget().is_none()).map(|t| t.must);
+            let (channels, exclude) = (o.channels?, o.exclude.clone());
+            Some(Box::new(PruneChannels { channels, exclude, reconstruct: o.reconstruct, train }))
+        },
     },
     Stage {
         name: "target",

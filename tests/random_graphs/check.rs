@@ -1,4 +1,4 @@
-//! What holds of every graph, and of what simplifying makes of it.
+//! What holds of every graph, and of what simplifying and removing channels make of it.
 
 use crate::{
     known::{Known, Refusal, apart, apply, message, tolerance},
@@ -14,6 +14,10 @@ use compress_compiler::{
     text::{self, digest},
     value::{Dim, Fact},
     verify::verify,
+};
+use compress_passes::{
+    layers::layers,
+    prune::{cut::Cut, groups::Groups},
 };
 use compress_runtime::{
     burn::BurnEvaluator,
@@ -59,6 +63,7 @@ pub fn check(m: &mut Maker, simplify: Simplify) -> Checked {
         let checked = simplified(&less, &after, &m.inputs, &expected);
         checked.map_err(|e| format!("without shapes, simplified: {e}\n{after}"))?;
     }
+    without_channels(m, &before).map_err(|e| format!("without channels: {e}"))?;
     for _ in 0..3 {
         // Fewer operators are more likely to take other sizes.
         let v = m.size(0, m.values.len() - 1);
@@ -67,6 +72,25 @@ pub fn check(m: &mut Maker, simplify: Simplify) -> Checked {
         other_sizes(m, &part, &after).map_err(|e| format!("simplified, {e}\n{after}"))?;
     }
     Ok(())
+}
+
+/// Removes some of the channels that may go: what is left computes what the whole does when their weights are zero.
+fn without_channels(m: &mut Maker, g: &Graph) -> Checked {
+    let groups = Groups::find(g).map_err(|e| e.to_string())?;
+    let mut cut = Cut::new(&groups);
+    for group in &groups.groups {
+        for unit in group.units.iter().filter(|unit| groups.obstacle(unit).is_none()) {
+            if m.chance(0.5) {
+                cut.remove(unit);
+            }
+        }
+    }
+    let (mut masked, mut sliced) = (g.clone(), g.clone());
+    cut.mask(&mut masked, &layers(g).map_err(|e| e.to_string())?);
+    caught(|| cut.apply(&mut sliced)).map_err(|e| format!("{e}\n{sliced}"))?;
+    let expected = run(&masked, &m.inputs)?;
+    let got = run(&sliced, &m.inputs).map_err(|e| format!("{e}\n{sliced}"))?;
+    same(&sliced, &expected.iter().collect::<Vec<_>>(), &got).map_err(|e| format!("{e}\n{sliced}"))
 }
 
 fn made_simple(graph: &Graph, simplify: Simplify) -> Checked<Graph> {

@@ -8,7 +8,8 @@
 //!    sizes too where sizes have names; types, shapes and names of inputs and outputs stay;
 //! 2. its text parses to the same text;
 //! 3. its ONNX file computes the same, and is written again to the byte;
-//! 4. what inference says of a value holds.
+//! 4. what inference says of a value holds;
+//! 5. without some of its channels it computes what it does when their weights are zero.
 //!
 //! `PROPTEST_CASES` sets the number of graphs, `COMPRESS_SEED` the seed. `-- --nocapture` shows how often each rule
 //! made a change.

@@ -2,7 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
-    axes::{Axis, Flow, Sides, UNKNOWN},
+    axes::{Axis, Flow, Kept, Narrowed, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator},
     tensor::Tensor,
@@ -63,6 +63,16 @@ impl Pad {
     }
 }
 
+impl Pad {
+    /// (begin, end) for every axis, if known.
+    fn border(sides: &Sides) -> Option<Vec<(i64, i64)>> {
+        let axes = sides.inputs.ints(3);
+        let known = axes.is_some() || sides.inputs.opt(3).is_none();
+        let pads = sides.inputs.ints(1).filter(|_| known)?;
+        Self::resolve(sides.inputs.get(0).rank()?, &pads, axes.as_deref()).ok()
+    }
+}
+
 impl Operator for Pad {
     fn op_type(&self) -> &str {
         "Pad"
@@ -104,12 +114,32 @@ impl Operator for Pad {
     }
 
     fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
-        let Some(rank) = sides.inputs.get(0).rank() else { return Flow::closed(UNKNOWN) };
-        let axes = sides.inputs.ints(3);
-        let known = axes.is_some() || sides.inputs.opt(3).is_none();
-        let pads = sides.inputs.ints(1).filter(|_| known).map(|pads| Self::resolve(rank, &pads, axes.as_deref()));
-        let Some(Ok(pads)) = pads else { return Flow::closed(UNKNOWN) };
+        let Some(pads) = Self::border(sides) else { return Flow::closed(UNKNOWN) };
+        if let Axis::In(0, i) | Axis::Out(0, i) = at
+            && let Some((before @ 0.., 0..)) = pads.get(i).filter(|p| self.mode == PadMode::Constant && **p != (0, 0))
+        {
+            // What is added goes and stays on its own.
+            let begins = |axis| if axis == Axis::In(0, i) { *before as usize } else { 0 };
+            return sides.labelled(at, [Axis::In(0, i), Axis::Out(0, i)].map(|axis| (axis, move |j| j + begins(axis))));
+        }
         sides.passes(at, "it pads these", |axis| pads[axis] != (0, 0))
+    }
+
+    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+        let (Some(border), Some(mut pads)) = (Self::border(sides), sides.inputs.ints(1)) else {
+            return Ok(Narrowed::default());
+        };
+        let axes = sides.inputs.ints(3).unwrap_or_else(|| (0..border.len() as i64).collect());
+        for (at, axis) in axes.iter().enumerate() {
+            let i = value::axis(*axis, border.len())?;
+            if let (Some(left), Some(n)) = (kept.get(Axis::Out(0, i)), sides.size(Axis::In(0, i))) {
+                let before = border[i].0;
+                let inside = before..before + n as i64;
+                pads[at] = left.iter().filter(|j| (**j as i64) < inside.start).count() as i64;
+                pads[axes.len() + at] = left.iter().filter(|j| (**j as i64) >= inside.end).count() as i64;
+            }
+        }
+        Ok(Narrowed::operands([sides.rewritten(1, &pads)]))
     }
 
     fn since(&self) -> i64 {

@@ -27,13 +27,21 @@ impl<'a> Cut<'a> {
         Self { groups, keep: BTreeMap::new() }
     }
 
-    /// Removes a unit.
-    pub fn remove(&mut self, unit: &Unit) {
+    /// Removes a unit, unless an axis would lose its last index. Says whether it did.
+    pub fn remove(&mut self, unit: &Unit) -> bool {
+        let left = |place: usize| match self.keep.get(&place) {
+            Some(keep) => keep.iter().filter(|k| **k).count(),
+            None => self.groups.places[place].size,
+        };
+        if unit.members.iter().any(|(place, indices)| left(*place) <= indices.len()) {
+            return false;
+        }
         for (place, indices) in &unit.members {
             let size = self.groups.places[*place].size;
             let keep = self.keep.entry(*place).or_insert_with(|| vec![true; size]);
             indices.iter().for_each(|i| keep[*i] = false);
         }
+        true
     }
 
     /// The indices that stay of a place, if any goes.

@@ -4,6 +4,7 @@ use super::{
     cut::Cut,
     groups::{Group, Groups},
     reconstruct::resolve,
+    recover,
     score::{Score, scores},
 };
 use crate::{
@@ -29,20 +30,29 @@ pub enum Measure {
     Parameters,
 }
 
-/// Removes channels.
-pub struct PruneChannels {
+/// Which channels are removed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Channels {
     /// The fraction to remove.
     pub fraction: f64,
     /// Of what.
     pub of: Measure,
-    /// Which channels go first.
+    /// Which go first.
     pub by: Score,
-    /// The channels that stay are a multiple of this, where there are enough.
+    /// Those that stay are a multiple of this, where there are enough.
     pub round: usize,
+}
+
+/// Removes channels.
+pub struct PruneChannels {
+    /// Which.
+    pub channels: Channels,
     /// Layers to leave alone.
     pub exclude: Vec<Regex>,
     /// Whether the layers that read what stays are solved for on calibration data.
     pub reconstruct: bool,
+    /// Whether the model is trained then, and if so whether it is an error when it can't be.
+    pub train: Option<bool>,
 }
 
 /// Of a group, this share of the units stays at least.
@@ -72,9 +82,9 @@ impl Pass for PruneChannels {
             }
         }
         let calibrator = cx.calibrator.filter(|_| self.reconstruct);
-        let scores = scores(g, &groups, &open, &layers, (self.by, calibrator), cx)?;
+        let scores = scores(g, &groups, &open, &layers, (self.channels.by, calibrator), cx)?;
         let dense = g.clone();
-        let choice = Choice::new(self, &dense, &groups, &open, &layers, scores);
+        let choice = Choice::new(&self.channels, &dense, &groups, &open, &layers, scores);
         let cut = choice.choose(cx)?;
         let (before, after) = (choice.size(&Cut::new(&groups)), choice.size(&cut));
         let told = choice.tell(&cut);
@@ -84,14 +94,17 @@ impl Pass for PruneChannels {
         }
         cut.apply(g)?;
         out.add(Clean.run(g, cx)?);
+        if let Some(must) = self.train {
+            out.add(recover::train(g, vec![], None, must, cx)?);
+        }
         out.edits += told.len();
-        let what = match self.of {
+        let what = match self.channels.of {
             Measure::Macs => "multiply-accumulates",
             Measure::Parameters => "parameters",
         };
         out.warnings.push(format!(
             "--prune-channels {} left {after} of {before} {what} ({:.1}%): {}; {} groups of layers were left alone (see `passes` in the report)",
-            self.fraction,
+            self.channels.fraction,
             100.0 * after as f64 / before.max(1) as f64,
             told.join(", "),
             out.skipped.len(),
@@ -134,7 +147,7 @@ fn name(g: &Graph, all: &Groups, group: &Group, layers: &[Layer]) -> String {
 
 /// Which units go.
 struct Choice<'a> {
-    plan: &'a PruneChannels,
+    plan: &'a Channels,
     g: &'a Graph,
     all: &'a Groups,
     open: &'a [&'a Group],
@@ -146,7 +159,7 @@ struct Choice<'a> {
 
 impl<'a> Choice<'a> {
     fn new(
-        plan: &'a PruneChannels,
+        plan: &'a Channels,
         g: &'a Graph,
         all: &'a Groups,
         open: &'a [&'a Group],
@@ -214,7 +227,9 @@ impl<'a> Choice<'a> {
         for (i, group) in self.open.iter().enumerate() {
             let mine: Vec<usize> = order.iter().filter(|(j, _)| *j == i).map(|(_, u)| *u).collect();
             let goes = order[..n].iter().filter(|(j, _)| *j == i).count();
-            mine[..self.rounded(group, goes).min(mine.len())].iter().for_each(|u| cut.remove(&group.units[*u]));
+            for u in &mine[..self.rounded(group, goes).min(mine.len())] {
+                cut.remove(&group.units[*u]);
+            }
         }
         cut
     }
