@@ -51,6 +51,13 @@ def test_version_and_help(compress):
         (["MODEL", "--prune", "inf"], "--prune"),
         (["MODEL", "--prune", "half"], "--prune"),
         (["MODEL", "--prune-ends"], "--prune-ends"),
+        (["MODEL", "--prune", "0.5", "--epochs", "3"], "--epochs is for training: it needs --data"),
+        (["MODEL", "--prune", "0.5", "--epochs", "-1"], "-1 is not in 0..=1000000"),
+        (["MODEL", "--prune", "0.5", "--epochs", "1000001"], "1000001 is not in 0..=1000000"),
+        (["MODEL", "--prune", "0.5", "--epochs", "18446744073709551615"], "--epochs"),
+        (["MODEL", "--prune", "0.5", "--lr", "0.1"], "--lr is for training: it needs --data"),
+        (["MODEL", "--prune", "0.5", "--teacher", "MODEL"], "--teacher is for training: it needs --data"),
+        (["MODEL", "--qat"], "--qat is for training: it needs --data"),
         (["MODEL", "--calibration", "guess"], "guess"),
         (["MODEL", "--calibration-samples", "0"], "--calibration-samples"),
         (["MODEL", "--exclude", "("], "--exclude"),
@@ -297,6 +304,23 @@ def test_check_compares_two_files(compress, mlp):
     result = compress("check", mlp.parent / "pruned.onnx", "--against", mlp, "--max-drop", "1%", code=9)
     assert "--max-drop" in result.err and "FAILED" in result.out
     assert listing(mlp.parent) == before
+
+
+def test_outputs_that_are_no_numbers_are_not_equal(compress, mlp):
+    nodes = [small.node("Relu", "input", "r"), small.node("Neg", "r", "n"), small.node("Log", "n", "output")]
+    model = small.model(nodes, [("input", ["batch", 8])], [("output", ["batch", 8])])
+    path = small.save(model, mlp.parent, "nan.onnx")
+    # Where the input is negative this is the logarithm of -0, elsewhere NaN.
+    for name, x, equal in (("some", small.floats(1, 10, 8), False), ("none", -np.ones((10, 8), np.float32), True)):
+        np.savez(mlp.parent / f"{name}.npz", x=x)
+        args = ["check", path, "--against", path, "--eval", mlp.parent / f"{name}.npz"]
+        accuracy = compress(*args, "--json").json()["accuracy"]
+        assert accuracy["sqnr_db"] is None and accuracy["equal"] is equal
+        (line,) = [line for line in compress(*args).out.splitlines() if "output SQNR" in line]
+        assert ("equal" in line) == equal and ("no number" in line) != equal
+    np.savez(mlp.parent / "all.npz", x=np.ones((10, 8), np.float32))
+    accuracy = compress("check", path, "--against", path, "--eval", mlp.parent / "all.npz", "--json").json()["accuracy"]
+    assert accuracy["agreement"] is None, "nothing is of any class"
 
 
 def test_check_refuses_models_of_other_shapes(compress, mlp, tmp_path):

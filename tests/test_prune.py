@@ -129,6 +129,8 @@ def test_what_cannot_be_reconstructed_is_pruned_by_magnitude(compress, tmp_path)
     report = compress(path, *args).json()
     wide = [w for w in report["warnings"] if "by magnitude" in w]
     assert any("2400 inputs" in w for w in wide), report["warnings"]
+    (said,) = [w for w in report["warnings"] if w.startswith("--prune 0.8 zeroed")]
+    assert "shared" in said and "wide" not in said and "turned" not in said, "only what was solved for"
     made = small.initializers(tmp_path / "model.compressed.onnx")
     zeros = sum((made[n] == 0).sum() for n in ("wide", "dead", "shared", "turned") if n in made)
     assert zeros == round(0.8 * sum(made[n].size for n in ("wide", "dead", "shared", "turned") if n in made))

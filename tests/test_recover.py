@@ -26,6 +26,13 @@ def points(path):
     return 100 * (run_onnx(path, {"input": test["x"]}, optimise=True)[0].argmax(1) == test["y"]).mean()
 
 
+def noise_ratio(path):
+    """How near the outputs on test pictures are to those of the shipped model, in decibels."""
+    x = np.load(DIGITS / "test.npz")["x"]
+    wanted, got = (run_onnx(p, {"input": x}, optimise=True)[0].astype(float) for p in (MODEL, path))
+    return 10 * np.log10((wanted**2).sum() / ((wanted - got) ** 2).sum())
+
+
 def inner(path):
     """The weights of the second and the third convolution, by size."""
     sizes = (64 * 32 * 9, 64 * 64 * 9)
@@ -58,6 +65,8 @@ def digits(compress, tmp_path_factory):
 # Quicker than to solve for what stays first.
 GRADUAL = ["--prune-by", "magnitude"]
 PRUNED = ["--prune", "0.97", "--epochs", "4", *GRADUAL]
+# Rounding to 8 bits costs so little that training can hardly help.
+FOUR = ["--weight-bits", "4"]
 
 
 def test_training_keeps_what_pruning_at_once_loses(digits):
@@ -72,11 +81,13 @@ def test_training_keeps_what_pruning_at_once_loses(digits):
     onnx.checker.check_model(output)
 
 
-def test_the_plain_command_trains(digits):
-    output, report = digits("--prune", "0.9", "--epochs", "1")
-    at_once, _ = digits("--prune", "0.9", "--epochs", "0", *GRADUAL)
-    assert trained(report) == ["recover"] and abs(zeros(output) - 0.9 * INNER) <= 2
-    assert points(output) >= points(at_once) - 0.3, (points(output), points(at_once))
+def test_training_wins_back_what_solving_leaves(digits):
+    flags = ["--prune", "0.99", "--calibration-samples", "128"]
+    (output, report), (solved, _) = digits(*flags, "--epochs", "4"), digits(*flags, "--epochs", "0")
+    assert trained(report) == ["recover"]
+    assert all(abs(zeros(path) - 0.99 * INNER) <= 2 for path in (output, solved))
+    assert points(output) >= points(solved) + 0.8, (points(output), points(solved))
+    assert noise_ratio(output) >= noise_ratio(solved) + 0.7, (noise_ratio(output), noise_ratio(solved))
 
 
 def test_the_bytes_do_not_depend_on_run_or_threads(digits):
@@ -85,16 +96,26 @@ def test_the_bytes_do_not_depend_on_run_or_threads(digits):
     assert len({hashlib.sha256(p.read_bytes()).digest() for p in runs}) == 1
 
 
+def test_qat_gets_used_to_four_bits(digits):
+    (trained_so, report), (rounded, _) = digits("--qat", "--epochs", "2", *FOUR), digits("--int8", *FOUR)
+    assert trained(report) == ["qat"]
+    (qat,) = [t for p in report["passes"] for t in p.get("trained", [])]
+    assert qat["epochs"] == qat["planned"] == 2 and qat["before"] is not None
+    assert noise_ratio(trained_so) >= noise_ratio(rounded) + 3, (noise_ratio(trained_so), noise_ratio(rounded))
+    assert points(trained_so) >= points(rounded) + 0.5, (points(trained_so), points(rounded))
+
+
 def test_qat_keeps_the_zeros(digits):
     flags = ["--prune", "0.9", "--epochs", "2", *GRADUAL]
-    (floats, _), (codes, report) = digits(*flags), digits(*flags, "--qat")
+    (floats, _), (codes, report) = digits(*flags), digits(*flags, "--qat", *FOUR)
     assert trained(report) == ["recover", "qat"]
     assert zeros(floats) == round(0.9 * INNER)
     assert {w.dtype for w in inner(codes).values()} == {np.dtype(np.int8)}
     for size, c in inner(codes).items():
         # The same mask in both; a code may be zero besides.
         assert (c[inner(floats)[size] == 0] == 0).all()
-    assert points(codes) >= 98
+    rounded, _ = digits(*flags, "--int8", *FOUR)
+    assert noise_ratio(codes) >= noise_ratio(rounded) + 3, (noise_ratio(codes), noise_ratio(rounded))
 
 
 def test_no_epochs_no_training(digits):
@@ -163,6 +184,166 @@ def test_a_model_that_cannot_be_trained_is_pruned_all_the_same(compress, tmp_pat
     assert listing(tmp_path) == before
 
 
+@pytest.fixture
+def cnn(tmp_path):
+    """A small classifier, beside it samples with and without labels."""
+    x = small.floats(11, 200, 3, 12, 12)
+    np.savez(tmp_path / "x.npz", x=x)
+    np.savez(tmp_path / "xy.npz", x=x, y=np.arange(200) % 5)
+    return small.save(small.cnn(), tmp_path)
+
+
+def test_a_loss_that_is_no_number_ends_what_was_asked_for_alone(compress, cnn):
+    data = ["--data", cnn.parent / "x.npz"]
+    args = [cnn, "--prune", "0.5", "--lr", "1e30", *data]
+    report = compress(*args, "--json").json()
+    (said,) = [w for w in report["warnings"] if "no training won accuracy back" in w]
+    assert "no number" in said and "--lr" in said and "--clip" not in said
+    compress(cnn, "--prune", "0.5", "--epochs", "0", *data, "-q", "-o", cnn.parent / "solved.onnx")
+    solved, kept = (small.initializers(cnn.parent / f"{n}.onnx") for n in ("solved", "model.compressed"))
+    assert all(np.array_equal(solved[n], kept[n]) for n in solved)
+    before = listing(cnn.parent)
+    assert "no number" in compress(*args, "--epochs", "1", "--force", code=7).err
+    assert listing(cnn.parent) == before
+
+
+def test_what_training_did_is_told(compress, cnn):
+    args = [cnn, "--prune", "0.7", "--prune-ends", "--data", cnn.parent / "x.npz", "--force"]
+    result = compress(*args)
+    plan = re.search(r"^recover: (\d+) epochs of (\d+) samples, .* or less", result.err, re.M)
+    planned, samples = map(int, plan.groups())
+    (line,) = [line for line in result.out.splitlines() if line.startswith("  recover ")]
+    report = json.loads((cnn.parent / "model.compressed.report.json").read_text())
+    (course,) = [t for p in report["passes"] for t in p.get("trained", [])]
+    assert (course["planned"], course["samples"]) == (planned, samples) == (50, 128)
+    assert 1 <= course["epochs"] <= planned and course["metric"] == "agreement" and course["validated"] == 32
+    assert course["after"] >= course["before"]
+    assert f"{100 * course['before']:.2f}%" in line and f"{100 * course['after']:.2f}%" in line
+    epochs = "50" if course["epochs"] == planned else f"{course['epochs']} of 50"
+    assert f"agreement on 32 samples for validation; {epochs} epochs of 128 samples" in line
+    assert line.endswith(course["ended"])
+    # There is no score of a model that has yet to be pruned.
+    report = compress(*args, *GRADUAL, "--epochs", "1", "--json").json()
+    (course,) = [t for p in report["passes"] for t in p.get("trained", [])]
+    assert course["before"] is None and course["after"] > 0 and course["epochs"] == course["planned"] == 1
+
+
+def test_one_of_something_is_no_plural(compress, cnn):
+    result = compress(cnn, "--prune", "0.7", "--epochs", "1", "--data", cnn.parent / "x.npz")
+    assert "recover: 1 epoch of" in result.err and "1 epoch of 128 samples" in result.out
+    assert "weights of 1 layer," in result.out
+    assert not re.search(r"\b1 (samples|layers|epochs)\b", result.out + result.err)
+
+
+def refused(compress, *args):
+    """What the command says that ends before there was any work."""
+    result = compress(*args, code=7)
+    assert not re.search("weigh|solve|recover|calibrate", result.err), result.err
+    return result.err
+
+
+@pytest.mark.parametrize("label", [5, -1])
+@pytest.mark.parametrize("where", [0, 50, 150, 199])
+def test_labels_that_are_no_classes_are_refused_before_any_work(compress, cnn, label, where):
+    y = np.arange(200) % 5
+    y[where] = label
+    data = cnn.parent / "bad.npz"
+    np.savez(data, x=np.load(cnn.parent / "x.npz")["x"], y=y)
+    said = refused(compress, cnn, "--prune", "0.5", "--data", data)
+    assert f"label {label} of sample {where} (from 0) of {data}" in said and "5 classes" in said
+    assert "model.onnx" not in said
+
+
+def test_a_teacher_that_does_not_fit_is_refused_before_any_work(compress, tmp_path):
+    student = small.save(small.mlp(), tmp_path)
+    np.savez(tmp_path / "x.npz", x=small.floats(1, 200, 8))
+    teachers = {
+        "classes": (small.mlp(classes=7), "outputs", "[batch,7]"),
+        "batch": (small.mlp(batch=1), "inputs", "[1,8]"),
+        "pictures": (small.cnn(), "inputs", "[batch,3,12,12]"),
+    }
+    for name, (made, what, shape) in teachers.items():
+        teacher = small.save(made, tmp_path, f"{name}.onnx")
+        for command in ([student, "--prune", "0.5", "--prune-ends"], ["distill", student, "-o", tmp_path / "out.onnx"]):
+            said = refused(compress, *command, "--data", tmp_path / "x.npz", "--teacher", teacher)
+            assert f"{name}.onnx: " in said and f"its {what} don't fit" in said and shape in said and "help: " in said
+    wider = small.save(small.mlp(width=64), tmp_path, "wider.onnx")
+    compress(student, "--prune", "0.5", "--prune-ends", "--epochs", "1", "--data", tmp_path / "x.npz", "--teacher", wider)
+
+
+def test_scores_with_axes_of_size_one_are_trained(compress, tmp_path):
+    nodes = [
+        small.node("Conv", "input w1", "c", pads=[1, 1, 1, 1]),
+        small.node("Relu", "c", "r"),
+        small.node("Conv", "r w2", "d"),
+        small.node("GlobalAveragePool", "d", "output"),
+    ]
+    weights = {"w1": small.floats(1, 8, 3, 3, 3), "w2": small.floats(2, 5, 8, 1, 1)}
+    made = small.model(nodes, [("input", ["n", 3, 12, 12])], [("output", ["n", 5, 1, 1])], weights)
+    np.savez(tmp_path / "xy.npz", x=small.floats(11, 100, 3, 12, 12), y=np.arange(100) % 5)
+    args = ["--prune", "0.5", "--prune-ends", "--epochs", "1", "--data", tmp_path / "xy.npz", "--json"]
+    assert trained(compress(small.save(made, tmp_path), *args).json()) == ["recover"]
+
+
+def test_few_samples_are_said(compress, cnn):
+    np.savez(cnn.parent / "few.npz", x=small.floats(11, 40, 3, 12, 12))
+
+    def said(*flags):
+        report = compress(cnn, "--prune", "0.5", "--force", "--json", *flags).json()
+        return [w for w in report["warnings"] if "fewer than 64" in w]
+
+    few = ["--data", cnn.parent / "few.npz"]
+    assert "only 26 samples to train on" in said(*few, "--epochs", "1")[0]
+    assert "solved for on only 32 samples" in said(*few, "--epochs", "0")[0]
+    assert not said(*few, "--epochs", "0", *GRADUAL) and not said("--data", cnn.parent / "x.npz", "--epochs", "1")
+    assert not said(), "made-up inputs have a warning of their own"
+
+
+@pytest.mark.parametrize("flags", [["--prune", "0.5"], ["--prune", "0.5", *GRADUAL], ["--qat"]], ids=" ".join)
+def test_what_is_not_done_to_half_floats_is_said(compress, cnn, flags):
+    made = onnx.load(cnn)
+    for t in made.graph.initializer:
+        t.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(t).astype(np.float16), t.name))
+    for v in [*made.graph.input, *made.graph.output]:
+        v.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    result = compress(small.save(made, cnn.parent, "half.onnx"), *flags, "--data", cnn.parent / "x.npz")
+    what = "quantised" if flags == ["--qat"] else "pruned"
+    assert f"nothing was {what}: its weight is f16, only f32 is handled (3 layers)" in result.out
+
+
+@pytest.mark.parametrize("flags", [["--int8"], ["--qat", "--epochs", "1"]], ids=" ".join)
+def test_equal_biases_are_quantised_to_a_file_that_loads(compress, tmp_path, flags):
+    """Three layers whose biases are zeros of one size: ONNX Runtime refuses two nodes of one name."""
+    nodes = []
+    for i in range(3):
+        nodes.append(small.node("Conv", f"x{i} w{i} b{i}", f"c{i}", f"conv{i}", pads=[1, 1, 1, 1]))
+        nodes.append(small.node("Relu", f"c{i}", f"x{i + 1}"))
+    weights = {f"w{i}": small.floats(i, 4, 4, 3, 3, scale=0.3) for i in range(3)}
+    weights |= {f"b{i}": np.zeros(4, np.float32) for i in range(3)}
+    made = small.model(nodes, [("x0", ["n", 4, 8, 8])], [("x3", ["n", 4, 8, 8])], weights)
+    x = small.floats(9, 100, 4, 8, 8)
+    np.savez(tmp_path / "x.npz", x=x)
+    path, output = small.save(made, tmp_path), tmp_path / "out.onnx"
+    compress(path, *flags, "--data", tmp_path / "x.npz", "-q", "-o", output)
+    wanted, got = (run_onnx(p, {"x0": x}, optimise=True)[0] for p in (path, output))
+    assert 10 * np.log10((wanted**2).sum() / ((wanted - got) ** 2).sum()) > 20
+
+
+def test_an_interrupt_while_layers_are_solved_leaves_nothing(tmp_path):
+    nodes = [small.node("Gemm", f"x{i} w{i}", f"x{i + 1}") for i in range(3)]
+    weights = {f"w{i}": small.floats(i, 1536, 1536, scale=0.03) for i in range(3)}
+    made = small.model(nodes, [("x0", ["n", 1536])], [("x3", ["n", 1536])], weights)
+    np.savez(tmp_path / "x.npz", x=small.floats(9, 100, 1536))
+    path, before = small.save(made, tmp_path), listing(tmp_path).keys() | {"model.onnx"}
+    args = [path, "--prune", "0.5", "--prune-ends", "--data", tmp_path / "x.npz", "--no-check"]
+    process = subprocess.Popen([binary(), *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert "weigh: 3 layers" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 130 and out == "" and "interrupted" in err and "solve:" not in err, err
+    assert {p.name for p in tmp_path.iterdir()} == {str(name) for name in before}
+
+
 def test_an_interrupt_while_training_leaves_nothing(tmp_path):
     args = ["--prune", "0.9", *GRADUAL, "--epochs", "100000", "--data", TRAIN, "-o", tmp_path / "out.onnx"]
     process = subprocess.Popen([binary(), MODEL, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -178,12 +359,15 @@ def test_an_interrupt_while_training_leaves_nothing(tmp_path):
     ("flags", "says"),
     [
         (["--prune", "0.5", "--prune-by", "taylor", "--epochs", "0"], "taylor is for training"),
+        (["--prune", "0.5", "--lr", "0.1", "--epochs", "0"], "--lr is for training"),
+        (["--prune", "0.5", "--teacher", MODEL, "--epochs", "0"], "--teacher is for training"),
+        (["--qat", "--epochs", "0"], "--qat is for training"),
         (["--prune-budget", "layer"], "needs --prune"),
         (["--prune-pattern", "2:4", "--prune-budget", "layer"], "cannot be used with"),
         (["--sweep", "0.5", "--prune", "0.5"], "cannot be used with"),
         (["--sweep", "0.5,1.5"], "not a fraction"),
     ],
-    ids=lambda v: " ".join(v) if isinstance(v, list) else "",
+    ids=lambda v: " ".join(map(str, v)) if isinstance(v, list) else "",
 )
 def test_nonsense_is_refused(compress, tmp_path, flags, says):
     assert says in compress(MODEL, "--data", TRAIN, "-o", tmp_path / "out.onnx", *flags, code=2).err
@@ -281,6 +465,25 @@ def test_gates_of_a_sweep(compress, swept, tmp_path):
     before = listing(tmp_path)
     assert "--force" in compress(MODEL, *args, "-o", tmp_path / "out.onnx", code=6).err
     assert listing(tmp_path) == before
+
+
+def test_a_sweep_tells_what_holds_for_each(compress, cnn):
+    args = [cnn, "--sweep", "0.2,0.5", *GRADUAL]
+    plot = cnn.parent / "model.compressed.sweep.svg"
+    result = compress(*args)
+    heads = [i for i, line in enumerate(result.out.splitlines()) if re.fullmatch(r"  --prune 0\.[25]:", line)]
+    assert len(heads) == 2 and result.out.count("zeroed") == 2
+    assert "measured on 64 samples, made-up inputs" in result.out and plot.exists()
+    report = json.loads((cnn.parent / "model.compressed.report.json").read_text())
+    for point in report["sweep"]:
+        own = json.loads((cnn.parent / f"model.compressed-{point['fraction']}.report.json").read_text())
+        assert sorted(report["warnings"] + point["warnings"]) == sorted(own["warnings"])
+        assert any("made-up inputs" in w for w in point["warnings"])
+    # Nothing is measured, so that the plot would be that of the sweep before.
+    result = compress(*args, "--no-check", "--force")
+    assert "no plot was made" in result.out and "sweep.svg" not in result.out and not plot.exists()
+    result = compress(*args, "--epochs", "1", "--data", cnn.parent / "xy.npz", "--force")
+    assert result.out.count("    recover: - -> ") == 2 and "made-up" not in result.out and plot.exists()
 
 
 def test_zeros_are_told_as_they_are(compress, tmp_path):
