@@ -268,7 +268,8 @@ def test_a_teacher_that_does_not_fit_is_refused_before_any_work(compress, tmp_pa
             said = refused(compress, *command, "--data", tmp_path / "x.npz", "--teacher", teacher)
             assert f"{name}.onnx: " in said and f"its {what} don't fit" in said and shape in said and "help: " in said
     wider = small.save(small.mlp(width=64), tmp_path, "wider.onnx")
-    compress(student, "--prune", "0.5", "--prune-ends", "--epochs", "1", "--data", tmp_path / "x.npz", "--teacher", wider)
+    args = ["--prune", "0.5", "--prune-ends", "--epochs", "1", "--data", tmp_path / "x.npz"]
+    compress(student, *args, "--teacher", wider)
 
 
 def test_scores_with_axes_of_size_one_are_trained(compress, tmp_path):

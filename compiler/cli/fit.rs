@@ -66,8 +66,8 @@ pub fn few(sets: &Sets, solves: bool, trains: bool) -> Option<String> {
         _ => return None,
     };
     Some(format!(
-        "{what}: fewer than {FEW} show little of what the model will be given, so it may answer to these as before and to \
-         others far worse. Give more --data"
+        "{what}: fewer than {FEW} show little of what the model will be given, so it may answer to these as before \
+         and to others far worse. Give more --data"
     ))
 }
 
