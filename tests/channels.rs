@@ -80,10 +80,8 @@ fn told(g: &Graph) -> Vec<(String, usize, usize)> {
     let groups = Groups::find(g).unwrap();
     let layers = layers(g).unwrap();
     let name = |group: &Group| {
-        let made = |l: &&compress_passes::layers::Layer| {
-            groups.place(l.weight.into(), l.axes.output).is_some_and(|p| group.places.contains(&p))
-        };
-        layers.iter().filter(made).map(|l| g.node(l.node).display_name()).collect::<Vec<_>>().join("+")
+        let names = groups.makers(group, &layers).into_iter().map(|l| g.node(l.node).display_name());
+        names.collect::<Vec<_>>().join("+")
     };
     groups.groups.iter().map(|group| (name(group), group.units.len(), open(&groups, group).len())).collect()
 }

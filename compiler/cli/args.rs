@@ -111,7 +111,8 @@ pub struct CompressArgs {
     pub prune_pattern: Option<Pattern>,
     /// What decides which weights go: `reconstruct`, how well the others can make up for them on data, which they then
     /// do; their `magnitude`; or, under training, `taylor`, how much the loss feels them. Under training the last two go
-    /// little by little [default: reconstruct].
+    /// little by little [default: reconstruct]. `magnitude` also leaves the layers that read what --prune-channels keeps
+    /// as they are.
     #[arg(long, value_name = "BY", value_parser = ["magnitude", "taylor", "reconstruct"])]
     pub prune_by: Option<String>,
     /// Whether the fraction is one of all weights together, or the same of each layer: `global` or `layer`.
@@ -138,6 +139,9 @@ pub struct CompressArgs {
     /// The channels that stay are a multiple of this, which kernels like, where there are enough.
     #[arg(long, value_name = "N", default_value = "8", value_parser = count(1024))]
     pub round_channels: usize,
+    /// Remove channels whether or not that makes the model faster on this machine, which is measured otherwise.
+    #[arg(long)]
+    pub cut_anyway: bool,
     /// Show how much the outputs change when one layer alone is pruned (needs --data); with --dry-run, only that.
     #[arg(long)]
     pub sensitivity: bool,
@@ -280,6 +284,9 @@ pub struct InspectArgs {
     /// Print the graph as text.
     #[arg(long)]
     pub ir: bool,
+    /// Print which channels can only be pruned together, and why some can't be, of the simplified model.
+    #[arg(long, conflicts_with = "ir")]
+    pub groups: bool,
     /// Print JSON.
     #[arg(long, conflicts_with = "ir")]
     pub json: bool,

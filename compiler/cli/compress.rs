@@ -5,7 +5,7 @@ use crate::{
     bisect,
     data::{self, Sets},
     facts, fit, interrupt,
-    measure::{self, DataCalibrator, Reference},
+    measure::{self, DataCalibrator, Reference, Timer},
     plan::CompressPlan,
     recover::DataTrainer,
     sensitivity, sweep, terminal,
@@ -15,7 +15,7 @@ use compress_compiler::{
     graph::Graph,
     onnx::{self, Model},
     op::Op,
-    pass::{Calibrator, Context, Pipeline, Trainer},
+    pass::{Calibrator, Context, Pipeline, Stopwatch, Trainer},
     report::{FileFacts, Gate, LayerFacts, Recipe, Report, Sensitivity, counted},
 };
 use compress_passes::{Options, pipeline, prune::reconstruct};
@@ -238,6 +238,7 @@ impl Opened {
             backend,
             quiet,
         });
+        let timer = self.sets.as_ref().map(|s| Timer { samples: &s.calibration, batch: plan.run.batch, backend });
         let options = &plan.options;
         if let Some(s) = &self.sets
             && (options.int8.is_some() || options.reconstruct || options.training.is_some())
@@ -247,6 +248,7 @@ impl Opened {
         let cx = Context {
             calibrator: calibrator.as_ref().map(|c| c as &dyn Calibrator),
             trainer: trainer.as_ref().map(|t| t as &dyn Trainer),
+            stopwatch: timer.as_ref().map(|t| t as &dyn Stopwatch),
             stopped: &interrupt::stopped,
             progress: &terminal::steps(quiet),
             ..Context::new(&evaluator)

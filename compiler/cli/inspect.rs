@@ -7,9 +7,16 @@ use compress_compiler::{
     node::Port,
     onnx,
     op::{Op, Operator},
+    pass::Context,
 };
+use compress_passes::{
+    layers::{Layer, layers},
+    prune::groups::{Group, Groups},
+    simplify,
+};
+use compress_runtime::burn::BurnEvaluator;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Serialize)]
 struct Inspection {
@@ -37,6 +44,11 @@ pub fn run(args: InspectArgs) -> Result<()> {
         terminal::print(&g.to_string());
         return Ok(());
     }
+    if args.groups {
+        let groups = groups(g)?;
+        terminal::print(&if args.json { terminal::json(&groups)? } else { groups_text(&groups) });
+        return Ok(());
+    }
     let mut operators = BTreeMap::new();
     let mut opaque = vec![];
     for (g, n) in g.and_bodies().into_iter().flat_map(|g| g.operators().map(move |n| (g, n))) {
@@ -57,6 +69,51 @@ pub fn run(args: InspectArgs) -> Result<()> {
     };
     terminal::print(&if args.json { terminal::json(&i)? } else { text(&i) });
     Ok(())
+}
+
+/// Channels that can only be pruned together.
+#[derive(Serialize)]
+struct ChannelGroup {
+    /// The layers that make them.
+    made_by: Vec<String>,
+    /// The layers that read them.
+    read_by: Vec<String>,
+    /// How many can go on their own, if several in turn, those as one.
+    units: usize,
+    /// How many of these may go.
+    open: usize,
+    /// Why the others may not.
+    closed: Vec<String>,
+}
+
+/// The groups of a graph as `--prune-channels` sees them: simplified.
+fn groups(g: &Graph) -> Result<Vec<ChannelGroup>> {
+    let mut g = g.clone();
+    simplify(&mut g, &Context::new(&BurnEvaluator::cpu()))?;
+    let (all, layers) = (Groups::find(&g)?, layers(&g)?);
+    let names = |list: Vec<&Layer>| list.iter().map(|l| g.node(l.node).display_name().to_string()).collect();
+    let group = |group: &Group| {
+        let why: Vec<Option<&str>> = group.units.iter().map(|unit| all.obstacle(unit)).collect();
+        ChannelGroup {
+            made_by: names(all.makers(group, &layers)),
+            read_by: names(all.readers(&g, group, &layers)),
+            units: why.len(),
+            open: why.iter().filter(|why| why.is_none()).count(),
+            closed: why.iter().flatten().map(|why| why.to_string()).collect::<BTreeSet<_>>().into_iter().collect(),
+        }
+    };
+    Ok(all.groups.iter().map(group).collect())
+}
+
+fn groups_text(groups: &[ChannelGroup]) -> String {
+    let mut t = vec![];
+    for group in groups {
+        let of = if group.open == group.units { String::new() } else { format!("{} of ", group.open) };
+        let readers = if group.read_by.is_empty() { "no layer".into() } else { group.read_by.join(", ") };
+        t.push(format!("{of}{} units of {}, read by {readers}", group.units, group.made_by.join(", ")));
+        t.extend(group.closed.iter().map(|why| format!("  closed: {why}")));
+    }
+    t.join("\n") + "\n"
 }
 
 fn signature(g: &Graph, name: &str, port: Port) -> Signature {

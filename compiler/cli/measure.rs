@@ -6,7 +6,7 @@ use compress_compiler::{
     graph::Graph,
     node::{NodeId, Port},
     op::Operator,
-    pass::Calibrator,
+    pass::{Calibrator, Stopwatch},
     report::{Accuracy, LayerFacts, Speed},
     tensor::Tensor,
     verify::{Verified, verify},
@@ -41,6 +41,28 @@ pub struct DataCalibrator<'a> {
     pub samples: &'a Samples,
     pub backend: &'a Backend,
     pub quiet: bool,
+}
+
+/// Times graphs on a batch of samples.
+pub struct Timer<'a> {
+    pub samples: &'a Samples,
+    pub batch: usize,
+    pub backend: &'a Backend,
+}
+
+/// Milliseconds that each graph is timed for, in about so many runs.
+const TIMED_MS: f64 = 500.0;
+const TIMED_RUNS: (f64, f64) = (5.0, 100.0);
+
+impl Stopwatch for Timer<'_> {
+    fn compare(&self, [a, b]: [&Verified; 2]) -> Result<[f64; 2]> {
+        let inputs = timing_batch(self.samples, self.batch)?.inputs;
+        let (a, b) = (Session::new(a, self.backend, &[])?, Session::new(b, self.backend, &[])?);
+        let first = bench::time(&a, &inputs, 1, &interrupt::stopped)?.median_ms;
+        let runs = (TIMED_MS / first.max(f64::MIN_POSITIVE)).clamp(TIMED_RUNS.0, TIMED_RUNS.1);
+        let (a, b) = bench::interleaved(&a, &b, &inputs, runs as usize, &interrupt::stopped)?;
+        Ok([a.median_ms, b.median_ms])
+    }
 }
 
 impl Calibrator for DataCalibrator<'_> {

@@ -86,10 +86,15 @@ impl CompressPlan {
         }
         let prunes = a.prune.is_some() || a.prune_pattern.is_some();
         let (each_layer, by) = (a.prune_budget == "layer", a.prune_by.as_deref());
-        for (flag, given) in [("--prune-by", by.is_some()), ("--prune-budget", each_layer)] {
-            if given && !prunes {
-                return Err(Error::usage(format!("{flag} needs --prune or --prune-pattern")));
-            }
+        if by.is_some() && !prunes && a.prune_channels.is_none() {
+            return Err(Error::usage("--prune-by needs --prune, --prune-pattern or --prune-channels"));
+        }
+        if each_layer && !prunes {
+            return Err(Error::usage("--prune-budget needs --prune or --prune-pattern"));
+        }
+        let for_channels = a.channels_by.is_some() || a.channels_budget != "macs" || a.cut_anyway;
+        if for_channels && a.prune_channels.is_none() {
+            return Err(Error::usage("--channels-by, --channels-budget and --cut-anyway need --prune-channels"));
         }
         if a.prune_ends && !prunes && !a.sensitivity {
             return Err(Error::usage("--prune-ends needs --prune, --prune-pattern or --sensitivity"));
@@ -107,6 +112,7 @@ impl CompressPlan {
                 _ => Score::Solved,
             },
             round: a.round_channels,
+            pays: !a.cut_anyway && a.channels_budget == "macs",
         });
         let recovers = prunes || channels.is_some();
         let reconstruct = recovers && by != Some("magnitude");
@@ -151,6 +157,7 @@ impl CompressPlan {
             let (of, round) = (&a.channels_budget, a.round_channels);
             flags.push(format!("--prune-channels {f} --channels-budget {of} --round-channels {round}"));
             flags.extend(a.channels_by.iter().map(|s| format!("--channels-by {s}")));
+            flags.extend(a.cut_anyway.then(|| "--cut-anyway".into()));
         }
         flags.extend(a.prune_by.iter().map(|s| format!("--prune-by {s}")));
         flags.extend(each_layer.then(|| "--prune-budget layer".into()));

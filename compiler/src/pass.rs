@@ -62,6 +62,15 @@ pub trait Trainer {
     fn train(&self, graph: &mut Graph, training: Training) -> Result<Trained>;
 }
 
+/// Times graphs: what pruning of channels asks of the runtime.
+pub trait Stopwatch {
+    /// Milliseconds of a run of each of two graphs with the same inputs, timed by turns.
+    ///
+    /// # Errors
+    /// Whatever running them can raise; interrupted.
+    fn compare(&self, graphs: [&Verified; 2]) -> Result<[f64; 2]>;
+}
+
 /// What a training has to keep, and what it changes besides weights.
 pub struct Training<'a> {
     /// What it is for, in a word or two, as progress shows it.
@@ -138,6 +147,8 @@ pub struct Context<'a> {
     pub calibrator: Option<&'a dyn Calibrator>,
     /// Trains the graph, where that was asked for.
     pub trainer: Option<&'a dyn Trainer>,
+    /// Times graphs, where they can be run.
+    pub stopwatch: Option<&'a dyn Stopwatch>,
     /// Whether the user asked to stop; long passes look now and then.
     pub stopped: &'a Stopped<'a>,
     /// Told of long work: what it is, how many of its steps are done, and of how many.
@@ -192,6 +203,7 @@ impl<'a> Context<'a> {
             evaluator,
             calibrator: None,
             trainer: None,
+            stopwatch: None,
             stopped: &|| false,
             progress: &|_, _, _| {},
             edits: Edits::default(),

@@ -65,6 +65,7 @@ pub fn bisect(
                 evaluator: cx.evaluator,
                 calibrator: cx.calibrator,
                 trainer: cx.trainer,
+                stopwatch: cx.stopwatch,
                 stopped: cx.stopped,
                 progress: cx.progress,
                 edits: Edits::up_to(limit),

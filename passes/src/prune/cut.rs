@@ -1,14 +1,14 @@
 //! Channels that go: what stays of every axis, what the model costs then, and the surgery.
 
-use super::groups::{Groups, Unit};
+use super::groups::{Group, Groups, Place, Unit};
 use crate::layers::Layer;
 use compress_compiler::{
-    axes::{Axis, Kept},
+    axes::{Axis, Flow, Kept, Tie},
     error::{Error, Result},
     graph::Graph,
     node::{NodeId, Port},
     op::{Inputs, Operator},
-    tensor::Tensor,
+    tensor::{DType, Tensor},
     value::{Dim, Fact},
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +42,11 @@ impl<'a> Cut<'a> {
             indices.iter().for_each(|i| keep[*i] = false);
         }
         true
+    }
+
+    /// Removes nothing of a group. Says whether it did before.
+    pub fn restore(&mut self, group: &Group) -> bool {
+        group.places.iter().filter(|place| self.keep.remove(place).is_some()).count() > 0
     }
 
     /// The indices that stay of a place, if any goes.
@@ -106,32 +111,34 @@ impl<'a> Cut<'a> {
         g.ids().map(elements).sum()
     }
 
-    /// Zeroes what goes in the weights of layers. Returns, of those that lose input channels, which elements stay.
+    /// Zeroes what goes in the weights of layers, and in all others that multiply it. Returns, of the layers that lose input
+    /// channels, which elements of their weights stay.
     pub fn mask(&self, g: &mut Graph, layers: &[Layer]) -> BTreeMap<NodeId, Vec<bool>> {
-        let mut reads = BTreeMap::new();
-        for l in layers {
-            let Some(t) = g.constant(l.weight.into()) else { continue };
-            let shape = t.shape().to_vec();
-            let mut keep = vec![true; t.len()];
-            let mut input = false;
-            for axis in 0..shape.len() {
-                let place = self.groups.place(l.weight.into(), axis);
-                let Some(stays) = place.and_then(|p| self.keep.get(&p)) else { continue };
-                let inner: usize = shape[axis + 1..].iter().product();
-                keep.iter_mut().enumerate().for_each(|(i, k)| *k &= stays[i / inner % shape[axis]]);
-                input |= axis != l.axes.output;
+        let output: BTreeMap<NodeId, usize> = layers.iter().map(|l| (l.weight, l.axes.output)).collect();
+        let mut masks: BTreeMap<NodeId, Vec<bool>> = BTreeMap::new();
+        let mut read = BTreeSet::new();
+        for (place, stays) in &self.keep {
+            let Place { port, axis, size } = self.groups.places[*place];
+            let Some(t) = g.constant(port) else { continue };
+            if !output.contains_key(&port.node) && !is_contracted(g, port, axis) {
+                continue;
             }
-            if keep.contains(&false) {
-                let values = t.as_f32().unwrap_or_default();
-                let masked: Vec<f32> = values.iter().zip(&keep).map(|(v, k)| if *k { *v } else { 0.0 }).collect();
-                let masked = Tensor::f32(&shape, &masked);
-                g.set_constant(l.weight, masked);
-            }
-            if input {
-                reads.insert(l.weight, keep);
+            let inner: usize = t.shape()[axis + 1..].iter().product();
+            let keep = masks.entry(port.node).or_insert_with(|| vec![true; t.len()]);
+            keep.iter_mut().enumerate().for_each(|(i, k)| *k &= stays[i / inner % size]);
+            if output.get(&port.node).is_some_and(|output| *output != axis) {
+                read.insert(port.node);
             }
         }
-        reads
+        for (weight, keep) in &masks {
+            let Some(t) = g.constant((*weight).into()).filter(|t| t.dtype() == DType::F32) else { continue };
+            let values = t.as_f32().unwrap_or_default();
+            let values: Vec<f32> = values.iter().zip(keep).map(|(v, k)| if *k { *v } else { 0.0 }).collect();
+            let masked = Tensor::f32(t.shape(), &values);
+            g.set_constant(*weight, masked);
+        }
+        masks.retain(|weight, _| read.contains(weight));
+        masks
     }
 
     /// The nodes that lose indices of an operand or a result.
@@ -187,6 +194,15 @@ impl<'a> Cut<'a> {
         }
         Ok(())
     }
+}
+
+/// Whether an operator sums over an axis of a constant.
+fn is_contracted(g: &Graph, constant: Port, axis: usize) -> bool {
+    let sums = |tie: &Tie| tie.len() > 1 && tie.iter().all(|(axis, _)| matches!(axis, Axis::In(..)));
+    g.uses(constant).iter().any(|u| match g.axes_map(u.node, Axis::In(u.slot, axis)) {
+        Flow::Tied(tie) => sums(&tie),
+        Flow::Either(_) | Flow::Closed(_) => false,
+    })
 }
 
 /// A fact with other sizes where `left` says so.

@@ -3,7 +3,8 @@
 //! From the channels of every layer's weight, operators are asked which indices of their other axes those are tied to
 //! ([`Operator::axes_map`]), and so on from value to value. What is tied in the end is a unit: it goes or stays as a whole.
 
-use crate::layers::layers;
+use super::layout::Layout;
+use crate::layers::{Layer, layers};
 use compress_compiler::{
     axes::{Axis, Flow, Tie},
     error::Result,
@@ -75,6 +76,26 @@ impl Groups {
     /// The number of an axis of a value, if it is in any group.
     pub fn place(&self, port: Port, axis: usize) -> Option<usize> {
         self.numbers.get(&(port, axis)).copied()
+    }
+
+    /// The layers whose output channels a group is of.
+    pub fn makers<'l>(&self, group: &Group, layers: &'l [Layer]) -> Vec<&'l Layer> {
+        self.with(group, layers, |l| Some(l.axes.output))
+    }
+
+    /// The layers that read the channels of a group.
+    pub fn readers<'l>(&self, g: &Graph, group: &Group, layers: &'l [Layer]) -> Vec<&'l Layer> {
+        self.with(group, layers, |l| Layout::of(g, l).map(|layout| layout.input_axis()))
+    }
+
+    /// The layers with an axis of their weight in a group.
+    fn with<'l>(&self, group: &Group, layers: &'l [Layer], axis: impl Fn(&Layer) -> Option<usize>) -> Vec<&'l Layer> {
+        let places: HashSet<usize> = group.places.iter().copied().collect();
+        let within = |l: &&Layer| {
+            let place = axis(l).and_then(|axis| self.place(l.weight.into(), axis));
+            place.is_some_and(|place| places.contains(&place))
+        };
+        layers.iter().filter(within).collect()
     }
 
     /// Why a unit has to stay, if it has to.

@@ -15,10 +15,11 @@ use compress_compiler::{
     error::Result,
     graph::Graph,
     node::NodeId,
-    pass::{Context, Outcome, Pass, Skipped},
+    pass::{Context, Outcome, Pass, Skipped, Stopwatch},
+    verify::verify,
 };
 use regex::Regex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// What a cut is measured by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -41,6 +42,8 @@ pub struct Channels {
     pub by: Score,
     /// Those that stay are a multiple of this, where there are enough.
     pub round: usize,
+    /// Whether only what makes the model faster here goes.
+    pub pays: bool,
 }
 
 /// Removes channels.
@@ -54,6 +57,9 @@ pub struct PruneChannels {
     /// Whether the model is trained then, and if so whether it is an error when it can't be.
     pub train: Option<bool>,
 }
+
+/// How much faster a model has to be without the channels of a group, and as a whole, for that to pay: less is noise.
+const PAYS: f64 = 0.99;
 
 /// Of a group, this share of the units stays at least.
 const FLOOR: f64 = 0.1;
@@ -85,7 +91,11 @@ impl Pass for PruneChannels {
         let scores = scores(g, &groups, &open, &layers, (self.channels.by, calibrator), cx)?;
         let dense = g.clone();
         let choice = Choice::new(&self.channels, &dense, &groups, &open, &layers, scores);
-        let cut = choice.choose(cx)?;
+        let cut = match cx.stopwatch.filter(|_| self.channels.pays) {
+            Some(watch) => choice.choose_what_pays(watch, cx, &mut out)?,
+            None => Some(choice.choose(cx)?),
+        };
+        let Some(cut) = cut else { return Ok(out) };
         let (before, after) = (choice.size(&Cut::new(&groups)), choice.size(&cut));
         let told = choice.tell(&cut);
         if let Some(calibrator) = calibrator {
@@ -116,7 +126,7 @@ impl Pass for PruneChannels {
 impl PruneChannels {
     /// Why nothing of a group may go, if so.
     fn closed(&self, g: &Graph, all: &Groups, group: &Group, layers: &[Layer]) -> Option<String> {
-        for l in members(all, group, layers) {
+        for l in all.makers(group, layers) {
             if excluded(g, l, &self.exclude) {
                 return Some("excluded by --exclude".into());
             }
@@ -133,16 +143,9 @@ impl PruneChannels {
     }
 }
 
-/// The layers whose output channels a group is of.
-fn members<'a>(all: &Groups, group: &Group, layers: &'a [Layer]) -> Vec<&'a Layer> {
-    let places: BTreeSet<usize> = group.places.iter().copied().collect();
-    let made = |l: &&Layer| all.place(l.weight.into(), l.axes.output).is_some_and(|p| places.contains(&p));
-    layers.iter().filter(made).collect()
-}
-
 /// What a group is called: the layers that make its channels.
 fn name(g: &Graph, all: &Groups, group: &Group, layers: &[Layer]) -> String {
-    members(all, group, layers).iter().map(|l| g.node(l.node).display_name()).collect::<Vec<_>>().join(" + ")
+    all.makers(group, layers).iter().map(|l| g.node(l.node).display_name()).collect::<Vec<_>>().join(" + ")
 }
 
 /// Which units go.
@@ -219,6 +222,44 @@ impl<'a> Choice<'a> {
             if self.size(&self.first(&order, middle)) <= target { high = middle } else { low = middle + 1 }
         }
         Ok(self.first(&order, high))
+    }
+
+    /// The cut, without groups whose cut doesn't make the model faster; `None`, and a note, when the whole of it doesn't.
+    fn choose_what_pays(&self, watch: &dyn Stopwatch, cx: &Context, out: &mut Outcome) -> Result<Option<Cut<'a>>> {
+        let mut cut = self.choose(cx)?;
+        for group in self.open {
+            let mut without = cut.clone();
+            if !without.restore(group) {
+                continue;
+            }
+            let [slow, fast] = watch.compare([&verify(&self.after(&without)?)?, &verify(&self.after(&cut)?)?])?;
+            if fast > slow * PAYS {
+                // The others don't make up for it: they would lose more than they can do without.
+                cut = without;
+                let node = name(self.g, self.all, group, self.layers);
+                let reason = "with fewer channels the model is no faster here; --cut-anyway cuts them".into();
+                out.skipped.push(Skipped { rule: "channels".into(), node, reason });
+            }
+        }
+        let [before, after] = watch.compare([&verify(self.g)?, &verify(&self.after(&cut)?)?])?;
+        if after <= before * PAYS {
+            return Ok(Some(cut));
+        }
+        out.warnings.push(format!(
+            "--prune-channels {} removed nothing: with {} instead of {} multiply-accumulates the model would be no faster here \
+             ({after:.3} ms instead of {before:.3} ms); --cut-anyway removes them",
+            self.plan.fraction,
+            self.size(&cut),
+            self.size(&Cut::new(self.all))
+        ));
+        Ok(None)
+    }
+
+    /// The graph without what a cut removes.
+    fn after(&self, cut: &Cut) -> Result<Graph> {
+        let mut g = self.g.clone();
+        cut.apply(&mut g)?;
+        Ok(g)
     }
 
     /// The cut by the first `n` units of `order`, with what stays of each group rounded.

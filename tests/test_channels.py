@@ -1,0 +1,106 @@
+"""Channels that really go: `--prune-channels`, and `inspect --groups`."""
+
+import json
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import small
+from support import ROOT
+
+DIGITS = ROOT / "models/digits"
+MODEL, TRAIN, TEST = DIGITS / "digits.onnx", DIGITS / "train.npz", DIGITS / "test.npz"
+
+
+@pytest.fixture
+def cut(compress, tmp_path):
+    """Runs the command without asking whether it pays; the report, and the right answers of the result in ONNX Runtime."""
+
+    def run(*flags, model=MODEL):
+        out = tmp_path / "out.onnx"
+        report = compress(model, "-o", out, "--force", "--json", "--eval", TEST, "--cut-anyway", *flags).json()
+        onnx.checker.check_model(str(out), full_check=True)
+        session = ort.InferenceSession(str(out), providers=["CPUExecutionProvider"])
+        data = np.load(TEST)
+        made = session.run(None, {session.get_inputs()[0].name: data["x"]})[0]
+        return report, (made.argmax(1) == data["y"]).mean()
+
+    return run
+
+
+def macs(report):
+    return report["output"]["macs"] / report["input"]["macs"]
+
+
+@pytest.mark.parametrize("fraction", [0.25, 0.5, 0.75])
+def test_multiply_accumulates_go(cut, fraction):
+    report, top1 = cut("--prune-channels", fraction, "--data", TRAIN, "--epochs", 0, "--round-channels", 1)
+    # One channel more or less is some percent of a network as small as this.
+    assert 1 - fraction - 0.06 <= macs(report) <= 1 - fraction
+    assert top1 == pytest.approx(report["accuracy"]["after"], abs=1e-3)
+
+
+def test_parameters_are_a_budget_too(cut):
+    report, _ = cut("--prune-channels", 0.5, "--channels-budget", "parameters", "--data", TRAIN, "--epochs", 0)
+    assert report["output"]["parameters"] <= 0.55 * report["input"]["parameters"]
+
+
+def test_solving_keeps_more_than_slicing(cut):
+    flags = ["--prune-channels", 0.8, "--channels-by", "l2", "--data", TRAIN, "--epochs", 0]
+    sliced, _ = cut(*flags, "--prune-by", "magnitude")
+    solved, _ = cut(*flags)
+    assert macs(solved) == macs(sliced)
+    assert solved["accuracy"]["sqnr_db"] > sliced["accuracy"]["sqnr_db"] + 3
+
+
+def test_training_keeps_more_than_solving(cut):
+    flags = ["--prune-channels", 0.98, "--round-channels", 1, "--data", TRAIN]
+    solved, before = cut(*flags, "--epochs", 0)
+    trained, after = cut(*flags, "--epochs", 8)
+    assert macs(solved) == macs(trained)
+    assert after > before + 0.02
+
+
+def test_channels_weights_and_codes_in_one_command(cut):
+    report, top1 = cut("--prune-channels", 0.4, "--prune", 0.5, "--int8", "--data", TRAIN, "--epochs", 3)
+    assert macs(report) < 0.62 and top1 > 0.98
+    assert {"channels", "prune", "recover", "int8"} <= {p["name"] for p in report["passes"]}
+    assert all(layer["precision"] == "int8" for layer in report["layers"])
+
+
+def test_what_does_not_pay_is_not_done(compress, tmp_path):
+    # Nothing is as fast as nothing: of a network of one row there is no time to win.
+    made = small.mlp(batch=1, width=16)
+    model = small.save(made, tmp_path)
+    report = compress(model, "-o", tmp_path / "out.onnx", "--json", "--prune-channels", 0.25, "--round-channels", 1).json()
+    removed = report["output"]["parameters"] < report["input"]["parameters"]
+    said = [w for w in report["warnings"] if w.startswith("--prune-channels")]
+    assert len(said) == 1 and ("removed nothing" in said[0]) != removed
+
+
+def test_excluded_layers_keep_their_channels(cut):
+    report, _ = cut("--prune-channels", 0.5, "--exclude", "conv2", "--data", TRAIN, "--epochs", 0)
+    told = next(w for w in report["warnings"] if w.startswith("--prune-channels"))
+    skipped = next(p for p in report["passes"] if p["name"] == "channels")["skipped"]
+    assert "conv2" not in told.split(":", 1)[1].split(";")[0]
+    assert any("--exclude" in s["reason"] for s in skipped)
+
+
+def test_groups_are_shown(compress):
+    groups = json.loads(compress("inspect", MODEL, "--groups", "--json").out)
+    assert [g["open"] == g["units"] for g in groups] == [True] * (len(groups) - 1) + [False]
+    assert groups[-1]["closed"] == ["it is a graph output"]
+    text = compress("inspect", MODEL, "--groups").out
+    assert "closed: it is a graph output" in text
+
+
+@pytest.mark.parametrize("flags", [["--cut-anyway"], ["--channels-by", "l1"], ["--channels-budget", "parameters"]])
+def test_flags_of_channels_need_them(compress, tmp_path, flags):
+    said = compress(MODEL, "-o", tmp_path / "out.onnx", *flags, code=2)
+    assert "--prune-channels" in said.err
+
+
+@pytest.mark.parametrize("fraction", ["1", "-0.1", "nan", "half"])
+def test_impossible_fractions_are_refused(compress, tmp_path, fraction):
+    compress(MODEL, "-o", tmp_path / "out.onnx", "--prune-channels", fraction, code=2)
