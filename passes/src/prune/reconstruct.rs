@@ -239,6 +239,9 @@ fn curves(
     Ok(curves)
 }
 
+/// What to do with a weight, its matrix, and what there is to solve for it: the problem and the energy of its output.
+type Solving<'a> = dyn FnMut(&Task, &[f64], Option<(Problem, f64)>) -> Result<()> + 'a;
+
 /// Gathers what layers of `dense` read, as many at a time as memory allows, and hands on, weight by weight, what there is to
 /// solve.
 fn each_problem(
@@ -246,7 +249,7 @@ fn each_problem(
     tasks: &mut [Task],
     calibrator: &dyn Calibrator,
     cx: &Context,
-    with: &mut dyn FnMut(&Task, &[f64], Option<(Problem, f64)>) -> Result<()>,
+    with: &mut Solving,
 ) -> Result<()> {
     let bytes = |t: &Task| t.inputs.as_ref().map_or(0, |i| i.groups() * t.layout.columns().pow(2) * size_of::<f64>());
     let all = tasks.len();
