@@ -27,7 +27,7 @@ const STEPS: usize = 200;
 const USUAL_STEPS: usize = 100;
 const FEWEST_STEPS: usize = 50;
 const MATCHING_BYTES: usize = 2 << 30;
-const MATCHING_MACS: f64 = 5e11;
+const MATCHING_MACS: f64 = 2e11;
 /// One in so many samples validates, up to so many. A few there should be, but no more than one in five.
 const VALIDATED: usize = 20;
 const MOST_VALIDATED: usize = 5000;

@@ -27,6 +27,10 @@ use std::collections::BTreeMap;
 /// Layers with more inputs have their smallest weights zeroed: the moments of their inputs would take too much memory and time.
 const MOST_INPUTS: usize = 2304;
 
+/// Channels of layers with more inputs are weighed one by one, as if nothing made up for them: letting them go one after the
+/// other takes time by the cube of this.
+const MOST_TOGETHER: usize = 1200;
+
 /// Bytes of moments that are gathered at a time.
 const MOMENTS_BYTES: usize = 256 << 20;
 
@@ -156,7 +160,16 @@ pub fn channel_costs(
         let columns = |set: &Vec<usize>| set.iter().flat_map(|c| c * taps..(c + 1) * taps).collect();
         let sets: Vec<Vec<usize>> = sets[&task.weight].iter().map(columns).collect();
         let of = match problem {
-            Some((problem, energy)) => problem.leave(&sets)?.into_iter().map(|cost| cost / energy).collect(),
+            Some((problem, energy)) => {
+                let of = if task.layout.columns() > MOST_TOGETHER {
+                    let each = weight.len() / problem.parts.len();
+                    let parts = problem.parts.iter().zip(weight.chunks(each)).map(|(p, w)| p.alone(w, &sets));
+                    parts.reduce(|a, b| a.iter().zip(b).map(|(a, b)| a + b).collect()).unwrap_or_default()
+                } else {
+                    problem.leave(&sets)?
+                };
+                of.into_iter().map(|cost| cost / energy).collect()
+            }
             None => {
                 let square = |set: &Vec<usize>| -> f64 {
                     weight.chunks(task.layout.columns()).flat_map(|row| set.iter().map(|c| row[*c] * row[*c])).sum()

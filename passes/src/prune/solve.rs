@@ -234,6 +234,18 @@ impl Rows {
         Ok(costs)
     }
 
+    /// What the squared error of all rows of `weight` grows by without each of these sets of inputs, when nothing makes up
+    /// for it.
+    pub fn alone(&self, weight: &[f64], sets: &[Vec<usize>]) -> Vec<f64> {
+        let n = self.columns;
+        let rows = |i: usize, j: usize| weight.chunks(n).map(|w| w[i] * w[j]).sum::<f64>();
+        let cost = |set: &Vec<usize>| {
+            let of = |i: &usize| set.iter().map(|j| self.h[i * n + j] * rows(*i, *j)).sum::<f64>();
+            set.iter().map(of).sum()
+        };
+        sets.par_iter().map(cost).collect()
+    }
+
     /// Solves every row on its support; returns their error.
     fn solve(&self, keep: &[bool], values: &mut [f64], costs: &mut [f64], check: &Check) -> Result<f64> {
         let n = self.columns;
