@@ -79,6 +79,19 @@ def test_what_does_not_pay_is_not_done(compress, tmp_path):
     assert len(said) == 1 and ("removed nothing" in said[0]) != removed
 
 
+def test_nothing_to_cut_is_said(compress, tmp_path):
+    made = small.model(
+        [small.node("Gemm", "input w", "output", "only", transB=1)],
+        [("input", ["batch", 8])],
+        [("output", ["batch", 4])],
+        {"w": small.floats(1, 4, 8)},
+    )
+    report = compress(small.save(made, tmp_path), "-o", tmp_path / "out.onnx", "--json", "--prune-channels", 0.5).json()
+    assert any(w.startswith("--prune-channels 0.5 removed nothing") for w in report["warnings"])
+    skipped = next(p for p in report["passes"] if p["name"] == "channels")["skipped"]
+    assert [s["reason"] for s in skipped] == ["it is a graph output"]
+
+
 def test_excluded_layers_keep_their_channels(cut):
     report, _ = cut("--prune-channels", 0.5, "--exclude", "conv2", "--data", TRAIN, "--epochs", 0)
     told = next(w for w in report["warnings"] if w.startswith("--prune-channels"))

@@ -47,7 +47,7 @@ const GRAPHS: &[&str] = &[
     "input %x: f32[2,4,8,8] %a = MaxPool(%x) {kernel_shape=[2, 2]} %y = GlobalAveragePool(%a) output %y",
     "input %x: f32[N,4,8,8] const %s: f32[4] = [1.0, 1.0, 2.0, 2.0] const %n: i64[2] = [4, 16] %a = Resize(%x, _, %s) %y = Resize(%a, _, _, %n) {axes=[1, 2]} output %y",
     "input %x: f32[2,4,8] const %p: i64[6] = [0, 2, 1, 0, 3, 0] %a = Relu(%x) %y = Pad(%a, %p) output %y",
-    "input %x: f32[2,4,8] const %p: i64[2] = [1, 2] const %v: f32[] = 0.5 const %a: i64[1] = [-2] %b = Relu(%x) %y = Pad(%b, %p, %v, %a) output %y",
+    "input %x: f32[2,4,8] const %p: i64[2] = [1, 2] const %v: f32[] = [0.5] const %a: i64[1] = [-2] %b = Relu(%x) %y = Pad(%b, %p, %v, %a) output %y",
     "input %x: f32[2,4,8] const %p: i64[6] = [0, 0, 1, 0, 0, 1] const %r: i64[3] = [1, 1, 2] %a = Pad(%x, %p) %y = Tile(%a, %r) output %y",
     "input %x: f32[4,1] const %s: i64[3] = [3, 1, 5] %y = Expand(%x, %s) output %y",
     "input %x: f32[1,12,4,4] %a = DepthToSpace(%x) {blocksize=2} %b = DepthToSpace(%x) {blocksize=2, mode=\"CRD\"} %y = SpaceToDepth(%a) {blocksize=2} output %y output %b",

@@ -187,6 +187,7 @@ impl<'a> Finder<'a> {
         }
         match self.g.op(port.node) {
             Op::Input(_) => self.close(number, "it is a graph input".into()),
+            Op::Constant(c) if c.0.dtype().bits() < 8 => self.close(number, "its elements are packed".into()),
             Op::Constant(_) => {}
             _ => self.ask(port.node, Axis::Out(port.slot, axis), number),
         }

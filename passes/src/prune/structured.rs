@@ -98,6 +98,11 @@ impl Pass for PruneChannels {
         let Some(cut) = cut else { return Ok(out) };
         let (before, after) = (choice.size(&Cut::new(&groups)), choice.size(&cut));
         let told = choice.tell(&cut);
+        if told.is_empty() {
+            let why = "no channel may go, or too few for a step; `passes` in the report says why";
+            out.warnings.push(format!("--prune-channels {} removed nothing: {why}", self.channels.fraction));
+            return Ok(out);
+        }
         if let Some(calibrator) = calibrator {
             let keep = cut.mask(g, &layers);
             resolve(g, &dense, &keep, calibrator, cx)?;
@@ -177,24 +182,23 @@ impl<'a> Choice<'a> {
         choice
     }
 
-    /// Puts scores in relation to what removing a unit saves.
+    /// Puts scores in relation to what removing a unit saves, in parts of the whole.
     fn weigh(&mut self) {
         let whole = self.size(&Cut::new(self.all)) as f64;
-        for (group, scores) in self.open.iter().zip(&mut self.scores.clone()).enumerate().map(|(i, (g, s))| ((i, g), s))
-        {
-            let (i, group) = group;
-            let mut saved: BTreeMap<Vec<usize>, f64> = BTreeMap::new();
-            for (unit, score) in group.units.iter().zip(scores.iter_mut()) {
+        let mut scores = std::mem::take(&mut self.scores);
+        // Units at the same places save the same.
+        let mut saved: BTreeMap<Vec<usize>, f64> = BTreeMap::new();
+        for (group, scores) in self.open.iter().zip(&mut scores) {
+            for (unit, score) in group.units.iter().zip(scores) {
                 let places = unit.members.iter().map(|(place, _)| *place).collect();
-                let saves = *saved.entry(places).or_insert_with(|| {
+                *score /= *saved.entry(places).or_insert_with(|| {
                     let mut cut = Cut::new(self.all);
                     cut.remove(unit);
                     (whole - self.size(&cut) as f64).max(1.0) / whole.max(1.0)
                 });
-                *score /= saves;
             }
-            self.scores[i].clone_from(scores);
         }
+        self.scores = scores;
     }
 
     fn size(&self, cut: &Cut) -> u64 {
@@ -227,6 +231,9 @@ impl<'a> Choice<'a> {
     /// The cut, without groups whose cut doesn't make the model faster; `None`, and a note, when the whole of it doesn't.
     fn choose_what_pays(&self, watch: &dyn Stopwatch, cx: &Context, out: &mut Outcome) -> Result<Option<Cut<'a>>> {
         let mut cut = self.choose(cx)?;
+        if self.tell(&cut).is_empty() {
+            return Ok(Some(cut));
+        }
         for group in self.open {
             let mut without = cut.clone();
             if !without.restore(group) {
