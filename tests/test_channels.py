@@ -117,3 +117,29 @@ def test_flags_of_channels_need_them(compress, tmp_path, flags):
 @pytest.mark.parametrize("fraction", ["1", "-0.1", "nan", "half"])
 def test_impossible_fractions_are_refused(compress, tmp_path, fraction):
     compress(MODEL, "-o", tmp_path / "out.onnx", "--prune-channels", fraction, code=2)
+
+
+@pytest.mark.parametrize("flags", [["--prune", 0.5, "--prune-ends"], ["--prune-channels", 0.5, "--cut-anyway"]])
+def test_a_weight_without_elements_is_no_layer(compress, tmp_path, flags):
+    made = small.model(
+        [
+            small.node("Gemm", "input w b", "h", "first", transB=1),
+            small.node("Relu", "h", "a", "act"),
+            small.node("Gemm", "a v", "none", "empty", transB=1),
+            small.node("Gemm", "a u", "some", "last", transB=1),
+            small.node("Concat", "some none", "output", "joined", axis=1),
+        ],
+        [("input", ["batch", 8])],
+        [("output", ["batch", 4])],
+        {
+            "w": small.floats(1, 16, 8),
+            "b": small.floats(2, 16),
+            "v": small.floats(3, 0, 16),
+            "u": small.floats(4, 4, 16),
+        },
+    )
+    out = tmp_path / "out.onnx"
+    np.savez(tmp_path / "data.npz", input=small.floats(5, 200, 8))
+    compress(small.save(made, tmp_path), "-o", out, "--data", tmp_path / "data.npz", "--epochs", 0, *flags)
+    session = ort.InferenceSession(str(out), providers=["CPUExecutionProvider"])
+    assert session.run(None, {"input": small.floats(6, 3, 8)})[0].shape == (3, 4)

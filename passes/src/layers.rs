@@ -35,7 +35,10 @@ fn layer(g: &Graph, node: NodeId) -> Option<Layer> {
     let port = g.operand(node, axes.slot)?;
     let tensor = g.constant(port)?;
     // A MatMul by a vector or a stack of matrices has no output channels in our sense.
-    let fits = tensor.dtype().is_float() && tensor.shape().len() >= 2 && axes.output < tensor.shape().len();
+    let fits = tensor.dtype().is_float()
+        && !tensor.is_empty()
+        && tensor.shape().len() >= 2
+        && axes.output < tensor.shape().len();
     let stack = g.op(node).op_type() == "MatMul" && tensor.shape().len() != 2;
     (fits && !stack).then_some(Layer { node, weight: port.node, axes })
 }
