@@ -1,11 +1,21 @@
 //! Structured pruning: which channels go together, and that a model without them computes what it computes with zeros.
 
-use compress_compiler::{graph::Graph, onnx, pass::Context, tensor::Tensor, text, verify::verify};
+use compress_compiler::{
+    error::Result,
+    graph::Graph,
+    onnx,
+    pass::{Context, Outcome, Pass, Stopwatch},
+    tensor::Tensor,
+    text,
+    verify::{Verified, verify},
+};
 use compress_passes::{
     layers::layers,
     prune::{
         cut::Cut,
         groups::{Group, Groups},
+        score::Score,
+        structured::{Channels, Measure, PruneChannels},
     },
     simplify,
 };
@@ -360,4 +370,71 @@ fn noise(g: &Graph, port: compress_compiler::node::Port) -> Tensor {
     let mut noise = Noise(7);
     let data: Vec<f32> = (0..shape.iter().product()).map(|_| noise.below(2000) as f32 / 1000.0 - 1.0).collect();
     Tensor::f32(&shape, &data)
+}
+
+/// A machine on which each layer takes what a test says of its channels.
+struct Machine(fn(&str, usize) -> f64);
+
+impl Stopwatch for Machine {
+    fn compare(&self, graphs: [&Verified; 2]) -> Result<[f64; 2]> {
+        Ok(graphs.map(|g| {
+            let layers = layers(g).unwrap();
+            let channels = |l: &compress_passes::layers::Layer| g.constant(l.weight.into()).unwrap().shape()[0];
+            layers.iter().map(|l| self.0(g.node(l.node).display_name(), channels(l))).sum()
+        }))
+    }
+}
+
+const TWO: &str = r#"graph "two" {
+  input %x: f32[N,3,8,8]
+  const %w0: f32[32,3,3,3] = random(1)
+  const %w1: f32[32,32,3,3] = random(2)
+  const %w2: f32[5,32,1,1] = random(3)
+  %a = Conv(%x, %w0) "a"
+  %r = Relu(%a)
+  %b = Conv(%r, %w1) "b"
+  %s = Relu(%b)
+  %y = Conv(%s, %w2) "y"
+  output %y
+}"#;
+
+/// Prunes half of the multiply-accumulates on a machine; the channels of the layers then, and what the pass says.
+fn pruned_on(machine: &Machine, of: Measure) -> (Vec<usize>, Outcome) {
+    let mut g = text::parse(TWO).unwrap();
+    let channels = Channels { fraction: 0.5, of, by: Score::L2, round: 8, pays: true, cuts: 1 };
+    let pass = PruneChannels { channels, exclude: vec![], reconstruct: false, train: None, followed: false };
+    let evaluator = BurnEvaluator::cpu();
+    let cx = Context { stopwatch: Some(machine), ..Context::new(&evaluator) };
+    let out = pass.run(&mut g, &cx).unwrap();
+    (layers(&g).unwrap().iter().map(|l| g.constant(l.weight.into()).unwrap().shape()[0]).collect(), out)
+}
+
+#[test]
+fn others_make_up_for_a_layer_that_gets_no_faster() {
+    let (sizes, out) = pruned_on(&Machine(|name, n| if name == "b" { 1000.0 } else { n as f64 * 30.0 }), Measure::Macs);
+    assert_eq!(sizes, [8, 32, 5]);
+    let alone: Vec<&str> = out.skipped.iter().filter(|s| s.reason.contains("no faster")).map(|s| &s.node[..]).collect();
+    assert_eq!(alone, ["b"]);
+}
+
+#[test]
+fn cuts_follow_the_steps_of_kernels() {
+    // Sixteen channels at a time: 24 take as long as 32.
+    let (sizes, _) = pruned_on(&Machine(|_, n| n.div_ceil(16) as f64 * 100.0), Measure::Macs);
+    assert!(sizes[..2].iter().all(|n| n % 16 == 0) && sizes[..2].contains(&16), "{sizes:?}");
+}
+
+#[test]
+fn a_machine_on_which_nothing_pays_keeps_everything() {
+    let (sizes, out) = pruned_on(&Machine(|_, _| 1.0), Measure::Macs);
+    assert_eq!(sizes, [32, 32, 5]);
+    assert!(out.warnings[0].contains("no faster here"), "{:?}", out.warnings);
+}
+
+#[test]
+fn time_is_a_budget() {
+    // `b` is slow, and takes four of its five parts of the time.
+    let (sizes, _) = pruned_on(&Machine(|name, n| n as f64 * if name == "b" { 4.0 } else { 1.0 }), Measure::Latency);
+    let time = |a: usize, b: usize| (a + 4 * b + 5) as f64;
+    assert!(time(sizes[0], sizes[1]) <= 0.5 * time(32, 32) && sizes[1] <= 16, "{sizes:?}");
 }

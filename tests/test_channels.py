@@ -108,7 +108,7 @@ def test_groups_are_shown(compress):
     assert "closed: it is a graph output" in text
 
 
-@pytest.mark.parametrize("flags", [["--cut-anyway"], ["--channels-by", "l1"], ["--channels-budget", "parameters"]])
+@pytest.mark.parametrize("flags", [["--cut-anyway"], ["--channels-by", "l1"], ["--channels-budget", "latency"], ["--channels-cuts", 2]])
 def test_flags_of_channels_need_them(compress, tmp_path, flags):
     said = compress(MODEL, "-o", tmp_path / "out.onnx", *flags, code=2)
     assert "--prune-channels" in said.err
@@ -143,3 +143,68 @@ def test_a_weight_without_elements_is_no_layer(compress, tmp_path, flags):
     compress(small.save(made, tmp_path), "-o", out, "--data", tmp_path / "data.npz", "--epochs", 0, *flags)
     session = ort.InferenceSession(str(out), providers=["CPUExecutionProvider"])
     assert session.run(None, {"input": small.floats(6, 3, 8)})[0].shape == (3, 4)
+
+
+@pytest.mark.parametrize("by", ["reconstruct", "l1", "l2", "median", "scale", "activation", "taylor"])
+def test_every_score_meets_the_budget(cut, by):
+    report, top1 = cut("--prune-channels", 0.6, "--channels-by", by, "--data", TRAIN, "--epochs", 0)
+    # Rounding gives back what it removed beyond the budget.
+    assert 0.3 < macs(report) <= 0.4
+    assert top1 > 0.9
+
+
+def test_scores_choose_differently(cut):
+    told = set()
+    for by in ["reconstruct", "l1", "median", "scale", "activation", "taylor"]:
+        report, _ = cut(
+            "--prune-channels", 0.6, "--channels-by", by, "--prune-by", "magnitude", "--data", TRAIN, "--epochs", 0
+        )
+        told.add(report["output"]["sha256"])
+    assert len(told) == 6
+
+
+def without_normalisation(tmp_path):
+    return small.save(small.mlp(width=32), tmp_path)
+
+
+def test_scales_need_normalisation(compress, tmp_path):
+    model = without_normalisation(tmp_path)
+    flags = ["--prune-channels", 0.5, "--channels-by", "scale", "--cut-anyway"]
+    said = compress(model, "-o", tmp_path / "out.onnx", *flags, code=4)
+    assert "no channel of the model is scaled by a BatchNormalization" in said.err
+
+
+def test_what_the_loss_feels_needs_labels(compress, tmp_path):
+    data = tmp_path / "data.npz"
+    np.savez(data, x=np.load(TRAIN)["x"])
+    flags = ["--prune-channels", 0.5, "--channels-by", "taylor", "--data", data, "--epochs", 0, "--cut-anyway"]
+    said = compress(MODEL, "-o", tmp_path / "out.onnx", *flags, code=4)
+    assert "labels" in said.err
+
+
+@pytest.mark.parametrize("by", ["activation", "taylor"])
+def test_scores_on_data_need_data(compress, tmp_path, by):
+    said = compress(MODEL, "-o", tmp_path / "out.onnx", "--prune-channels", 0.5, "--channels-by", by, code=2)
+    assert "--data" in said.err
+
+
+def test_several_cuts_are_trained_in_between(cut):
+    report, top1 = cut("--prune-channels", 0.9, "--channels-cuts", 3, "--data", TRAIN, "--epochs", 4)
+    trained = next(p for p in report["passes"] if p["name"] == "channels")["trained"]
+    # A quarter of four epochs after each of the first two, half of them after the last.
+    assert [t["planned"] for t in trained] == [1, 1, 2]
+    assert macs(report) <= 0.1 and top1 > 0.97
+
+
+def test_cuts_before_zeros_are_trained_but_the_last(cut):
+    flags = ["--prune-channels", 0.5, "--channels-cuts", 2, "--prune", 0.5, "--data", TRAIN, "--epochs", 2]
+    report, _ = cut(*flags)
+    trained = {p["name"]: len(p.get("trained", [])) for p in report["passes"]}
+    assert trained["channels"] == 1 and trained["recover"] == 1
+
+
+def test_latency_is_a_budget_too(compress, tmp_path):
+    flags = ["--prune-channels", 0.3, "--channels-budget", "latency", "--data", TRAIN, "--epochs", 0]
+    report = compress(MODEL, "-o", tmp_path / "out.onnx", "--json", *flags).json()
+    (told,) = [w for w in report["warnings"] if w.startswith("--prune-channels")]
+    assert (" ms (" in told and macs(report) < 1) or ("removed nothing" in told and macs(report) == 1)

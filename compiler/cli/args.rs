@@ -128,14 +128,19 @@ pub struct CompressArgs {
     /// others are solved for, and what stays is trained then.
     #[arg(long, value_name = "FRACTION", allow_hyphen_values = true, value_parser = plan::fraction)]
     pub prune_channels: Option<f64>,
-    /// What the fraction of --prune-channels is one of: `macs` or `parameters`.
-    #[arg(long, value_name = "OF", default_value = "macs", value_parser = ["macs", "parameters"])]
+    /// What the fraction of --prune-channels is one of: `macs`, `parameters`, or the `latency` measured on this machine.
+    #[arg(long, value_name = "OF", default_value = "macs", value_parser = ["macs", "parameters", "latency"])]
     pub channels_budget: String,
-    /// Which channels go first: those that the layers reading them can best do without on data (`reconstruct`), or whose
-    /// weights have the smallest `l1` or `l2` norm, or are nearest to those of all others (`median`) [default:
-    /// reconstruct with --data, l2 without].
-    #[arg(long, value_name = "BY", value_parser = ["reconstruct", "l1", "l2", "median"])]
+    /// Which channels go first: those that the layers reading them can best do without on data (`reconstruct`); whose
+    /// weights have the smallest `l1` or `l2` norm, or are nearest to those of all others (`median`); which
+    /// BatchNormalization scales least (`scale`); whose values are smallest on data (`activation`); or whose weights the
+    /// loss on labels feels least (`taylor`) [default: reconstruct with --data, l2 without].
+    #[arg(long, value_name = "BY",
+        value_parser = ["reconstruct", "l1", "l2", "median", "scale", "activation", "taylor"])]
     pub channels_by: Option<String>,
+    /// Remove channels in so many cuts, each of the same share of what is left, with training between them (needs --data).
+    #[arg(long, value_name = "N", default_value = "1", value_parser = count(64))]
+    pub channels_cuts: usize,
     /// The channels that stay are a multiple of this, which kernels like, where there are enough.
     #[arg(long, value_name = "N", default_value = "8", value_parser = count(1024))]
     pub round_channels: usize,

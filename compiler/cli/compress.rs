@@ -246,6 +246,7 @@ impl Opened {
             report.recipe.data = Some(s.calibration.set.digest()?);
         }
         let cx = Context {
+            original: Some(&self.original.graph),
             calibrator: calibrator.as_ref().map(|c| c as &dyn Calibrator),
             trainer: trainer.as_ref().map(|t| t as &dyn Trainer),
             stopwatch: timer.as_ref().map(|t| t as &dyn Stopwatch),

@@ -51,7 +51,7 @@ pub struct Timer<'a> {
 }
 
 /// Milliseconds that each graph is timed for, in about so many runs.
-const TIMED_MS: f64 = 500.0;
+const TIMED_MS: f64 = 250.0;
 const TIMED_RUNS: (f64, f64) = (5.0, 100.0);
 
 impl Stopwatch for Timer<'_> {
@@ -60,8 +60,7 @@ impl Stopwatch for Timer<'_> {
         let (a, b) = (Session::new(a, self.backend, &[])?, Session::new(b, self.backend, &[])?);
         let first = bench::time(&a, &inputs, 1, &interrupt::stopped)?.median_ms;
         let runs = (TIMED_MS / first.max(f64::MIN_POSITIVE)).clamp(TIMED_RUNS.0, TIMED_RUNS.1);
-        let (a, b) = bench::interleaved(&a, &b, &inputs, runs as usize, &interrupt::stopped)?;
-        Ok([a.median_ms, b.median_ms])
+        bench::steps([&a, &b], &inputs, runs as usize, &interrupt::stopped)
     }
 }
 

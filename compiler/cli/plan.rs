@@ -92,9 +92,15 @@ impl CompressPlan {
         if each_layer && !prunes {
             return Err(Error::usage("--prune-budget needs --prune or --prune-pattern"));
         }
-        let for_channels = a.channels_by.is_some() || a.channels_budget != "macs" || a.cut_anyway;
+        let for_channels =
+            a.channels_by.is_some() || a.channels_budget != "macs" || a.cut_anyway || a.channels_cuts > 1;
         if for_channels && a.prune_channels.is_none() {
-            return Err(Error::usage("--channels-by, --channels-budget and --cut-anyway need --prune-channels"));
+            let flags = "--channels-by, --channels-budget, --channels-cuts and --cut-anyway";
+            return Err(Error::usage(format!("{flags} need --prune-channels")));
+        }
+        let on_data = matches!(a.channels_by.as_deref(), Some("activation" | "taylor"));
+        if on_data && a.data.data.is_none() {
+            return Err(Error::usage("--channels-by activation and taylor look at data: give --data"));
         }
         if a.prune_ends && !prunes && !a.sensitivity {
             return Err(Error::usage("--prune-ends needs --prune, --prune-pattern or --sensitivity"));
@@ -104,15 +110,23 @@ impl CompressPlan {
         }
         let channels = a.prune_channels.map(|fraction| Channels {
             fraction,
-            of: if a.channels_budget == "parameters" { Measure::Parameters } else { Measure::Macs },
+            of: match &a.channels_budget[..] {
+                "parameters" => Measure::Parameters,
+                "latency" => Measure::Latency,
+                _ => Measure::Macs,
+            },
             by: match a.channels_by.as_deref() {
                 Some("l1") => Score::L1,
                 Some("l2") => Score::L2,
                 Some("median") => Score::Median,
+                Some("scale") => Score::Scale,
+                Some("activation") => Score::Activation,
+                Some("taylor") => Score::Taylor,
                 _ => Score::Solved,
             },
             round: a.round_channels,
-            pays: !a.cut_anyway && a.channels_budget == "macs",
+            pays: !a.cut_anyway && a.channels_budget != "parameters",
+            cuts: a.channels_cuts,
         });
         let recovers = prunes || channels.is_some();
         let reconstruct = recovers && by != Some("magnitude");
@@ -143,6 +157,7 @@ impl CompressPlan {
             ("--epochs", a.epochs.is_some_and(|n| n > 0)),
             ("--lr", a.lr.is_some()),
             ("--teacher", a.teacher.is_some()),
+            ("--channels-cuts", a.channels_cuts > 1),
         ];
         if let Some((flag, _)) = for_training.iter().find(|(_, given)| *given && !trains) {
             return Err(Error::usage(format!("{flag} is for training: it needs --data, and --epochs other than 0")));
@@ -157,6 +172,7 @@ impl CompressPlan {
             let (of, round) = (&a.channels_budget, a.round_channels);
             flags.push(format!("--prune-channels {f} --channels-budget {of} --round-channels {round}"));
             flags.extend(a.channels_by.iter().map(|s| format!("--channels-by {s}")));
+            flags.extend((a.channels_cuts > 1).then(|| format!("--channels-cuts {}", a.channels_cuts)));
             flags.extend(a.cut_anyway.then(|| "--cut-anyway".into()));
         }
         flags.extend(a.prune_by.iter().map(|s| format!("--prune-by {s}")));

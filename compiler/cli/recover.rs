@@ -9,10 +9,12 @@ use crate::{
 use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
-    pass::{Trained, Trainer, Training},
+    node::NodeId,
+    pass::{Trained, Trainer, Training, Weight},
     report::counted,
 };
 use compress_runtime::{
+    burn::tensor::Float,
     dataset::sample,
     session::Backend,
     train::{
@@ -21,11 +23,11 @@ use compress_runtime::{
         loader::{Loader, LoaderOptions},
         loss::LossOptions,
         masks::Masks,
-        model::{ModelOptions, Trainable},
+        model::{ModelOptions, Parameter, Trainable},
         optimiser::OptimiserOptions,
-        replicas::Replicas,
+        replicas::{self, Replicas},
         schedule::Schedule,
-        teacher::Teacher,
+        teacher::{Answer, Teacher},
     },
 };
 use std::{
@@ -63,6 +65,9 @@ const LEAST_SAMPLES: usize = 512;
 /// How much longer than its passes through the model a step takes: the optimiser, the teacher, scores.
 const BESIDES: f64 = 1.3;
 
+/// Samples on which the loss is felt.
+const FELT: usize = 2048;
+
 const BATCH: usize = 64;
 const RATE: f64 = 1e-3;
 /// Epochs without a better score after which the training has converged.
@@ -82,6 +87,39 @@ pub struct DataTrainer<'a> {
 }
 
 impl Trainer for DataTrainer<'_> {
+    fn felt(&self, graph: &Graph, constants: &[NodeId]) -> Result<Vec<Weight>> {
+        let set = &self.sets.calibration.set;
+        if !set.is_labelled() || metric(self.teacher.1, &self.sets.validation, true) != "top1" {
+            let what = "what the loss feels takes labels: a model answers as it does itself";
+            return Err(Error::data(what).help("give labels with --data, or choose by other than --channels-by taylor"));
+        }
+        let model = Trainable::new(graph, &ModelOptions::default(), &self.backend.device)?;
+        let Size { samples, batch, .. } = self.size(graph, 1.0);
+        let loader = self.loader(samples.min(FELT), batch)?;
+        let loss = LossOptions::usual(true, true, false);
+        let steps = terminal::Progress::new("feel", loader.batches(), self.quiet);
+        let mut felt: Vec<Option<Float>> = vec![None; model.parameters().len()];
+        for batch in loader.epoch(0, 0)? {
+            if interrupt::stopped() {
+                return Err(Error::interrupted());
+            }
+            let learnt = Replicas::default().learn(&model, &loss, &batch?, &Answer::default(), 0, 1.0)?;
+            let lesson = learnt.ok_or_else(|| Error::data("the loss of the model on its data is no number"))?;
+            for ((felt, gradient), p) in felt.iter_mut().zip(lesson.gradients).zip(model.parameters()) {
+                let now = gradient.map(|g| g.mul(p.value.clone())).transpose()?.map(Float::abs);
+                *felt = replicas::sum(felt.take(), now)?;
+            }
+            steps.advance(1);
+        }
+        let share = 1.0 / loader.batches().max(1) as f32;
+        let of = |(p, felt): (&Parameter, Option<Float>)| {
+            let felt = felt.map(|f| f.mul_scalar(share).into_vec()).transpose()?.unwrap_or_default();
+            Ok(Weight { node: p.node(), values: p.value.clone().into_vec()?, felt })
+        };
+        let wanted = model.parameters().iter().zip(felt).filter(|(p, _)| constants.contains(&p.node()));
+        wanted.map(of).collect()
+    }
+
     fn train(&self, graph: &mut Graph, training: Training) -> Result<Trained> {
         let began = Instant::now();
         let held = &self.sets.validation;
@@ -93,20 +131,9 @@ impl Trainer for DataTrainer<'_> {
         let gradual = training.masking.is_some();
         let masks = Masks::new(model.parameters(), &training.masked, training.masking, &self.backend.device)?;
         let rounded = training.scales;
-        let Size { epochs, samples, batch } = self.size(graph, if rounded { ROUNDED_EPOCHS } else { 1.0 });
-        let loader = Loader::new(
-            set.clone(),
-            sample(&self.sets.training, samples, self.seed),
-            LoaderOptions {
-                batch,
-                seed: self.seed,
-                workers: train_plan::workers(rayon::current_num_threads()),
-                prefetch: 2,
-                augment: Augment::default(),
-                shuffle: true,
-                drop_last: set.fixed_batch().is_some() || samples > batch,
-            },
-        )?;
+        let share = training.share * if rounded { ROUNDED_EPOCHS } else { 1.0 };
+        let Size { epochs, samples, batch } = self.size(graph, share);
+        let loader = self.loader(samples, batch)?;
         let answers = |keep| Teacher::new(path, original, &[], self.backend, keep);
         let beside = if metric == "top1" { None } else { Some(answers(held.set.len())?) };
         let judge = Judge::new(held, self.backend, beside, metric)?;
@@ -190,12 +217,30 @@ struct Size {
 }
 
 impl DataTrainer<'_> {
+    /// So many of the samples to train on.
+    fn loader(&self, samples: usize, batch: usize) -> Result<Loader> {
+        let set = &self.sets.calibration.set;
+        let options = LoaderOptions {
+            batch,
+            seed: self.seed,
+            workers: train_plan::workers(rayon::current_num_threads()),
+            prefetch: 2,
+            augment: Augment::default(),
+            shuffle: true,
+            drop_last: set.fixed_batch().is_some() || samples > batch,
+        };
+        Loader::new(set.clone(), sample(&self.sets.training, samples, self.seed), options)
+    }
+
     /// How much to train. It follows from the model and the data alone, so that the result does too.
     fn size(&self, graph: &Graph, share: f64) -> Size {
         let all = self.sets.training.len();
         let batch = self.sets.calibration.set.fixed_batch().unwrap_or((all / 16).clamp(1, BATCH));
         if let Some(epochs) = self.plan.epochs {
-            return Size { epochs, samples: all, batch };
+            // A part of an epoch is one of fewer samples.
+            let epochs = epochs as f64 * share;
+            let samples = if epochs < 1.0 { (all as f64 * epochs) as usize } else { all };
+            return Size { epochs: epochs.round().max(1.0) as usize, samples: samples.max(batch).min(all), batch };
         }
         let macs: u64 = graph.operators().map(|n| graph.macs(n)).sum();
         let affordable = MACS / (PASSES * (macs as f64).max(1.0));

@@ -60,11 +60,19 @@ pub trait Trainer {
     /// # Errors
     /// Whatever running, reading the data and writing can raise; interrupted.
     fn train(&self, graph: &mut Graph, training: Training) -> Result<Trained>;
+
+    /// How much the loss on labels feels each element of those of `constants` that can be trained, without training them:
+    /// [`Weight::felt`], as a mean over samples.
+    ///
+    /// # Errors
+    /// Data without labels; whatever running and reading the data can raise; interrupted.
+    fn felt(&self, graph: &Graph, constants: &[NodeId]) -> Result<Vec<Weight>>;
 }
 
 /// Times graphs: what pruning of channels asks of the runtime.
 pub trait Stopwatch {
-    /// Milliseconds of a run of each of two graphs with the same inputs, timed by turns.
+    /// Milliseconds of a run of each of two graphs with the same inputs, timed by turns: the sum of the least that each of its
+    /// steps took, as other work on the machine only adds to it.
     ///
     /// # Errors
     /// Whatever running them can raise; interrupted.
@@ -75,6 +83,8 @@ pub trait Stopwatch {
 pub struct Training<'a> {
     /// What it is for, in a word or two, as progress shows it.
     pub name: &'static str,
+    /// The share of the planned epochs that it gets: less than 1 when others follow.
+    pub share: f64,
     /// The constants whose zeros stay.
     pub masked: Vec<NodeId>,
     /// Makes more of their elements zero as the training goes on.
@@ -143,6 +153,8 @@ pub type Stopped<'a> = dyn Fn() -> bool + Sync + 'a;
 pub struct Context<'a> {
     /// Runs single operators.
     pub evaluator: &'a dyn Evaluator,
+    /// The model before any pass.
+    pub original: Option<&'a Graph>,
     /// Runs the graph over calibration data, where there is any.
     pub calibrator: Option<&'a dyn Calibrator>,
     /// Trains the graph, where that was asked for.
@@ -201,6 +213,7 @@ impl<'a> Context<'a> {
     pub fn new(evaluator: &'a dyn Evaluator) -> Self {
         Self {
             evaluator,
+            original: None,
             calibrator: None,
             trainer: None,
             stopwatch: None,

@@ -63,6 +63,7 @@ pub fn bisect(
             let mut after = before.clone();
             let cx = Context {
                 evaluator: cx.evaluator,
+                original: cx.original,
                 calibrator: cx.calibrator,
                 trainer: cx.trainer,
                 stopwatch: cx.stopwatch,

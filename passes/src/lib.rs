@@ -125,10 +125,10 @@ pub const STAGES: &[Stage] = &[
         name: "channels",
         does: "remove channels, and solve for or train what reads the others (--prune-channels)",
         make: |o| {
+            let (channels, exclude, train) = (o.channels?, o.exclude.clone(), o.training.map(|t| t.must));
             // What is pruned after that is trained after that.
-            let train = o.training.filter(|_| o.budget().is_none()).map(|t| t.must);
-            let (channels, exclude) = (o.channels?, o.exclude.clone());
-            Some(Box::new(PruneChannels { channels, exclude, reconstruct: o.reconstruct, train }))
+            let followed = o.budget().is_some();
+            Some(Box::new(PruneChannels { channels, exclude, reconstruct: o.reconstruct, train, followed }))
         },
     },
     Stage {

@@ -49,6 +49,18 @@ impl<'a> Cut<'a> {
         group.places.iter().filter(|place| self.keep.remove(place).is_some()).count() > 0
     }
 
+    /// Whether a unit goes.
+    pub fn removes(&self, unit: &Unit) -> bool {
+        let goes = |(place, indices): &(usize, Vec<usize>)| self.keep.get(place).is_some_and(|k| !k[indices[0]]);
+        unit.members.first().is_some_and(goes)
+    }
+
+    /// The places that lose indices, and how many stay of each: what its cost depends on.
+    pub fn sizes(&self) -> Vec<(usize, usize)> {
+        let size = |(place, keep): (&usize, &Vec<bool>)| (*place, keep.iter().filter(|k| **k).count());
+        self.keep.iter().map(size).collect()
+    }
+
     /// The indices that stay of a place, if any goes.
     pub fn kept(&self, place: usize) -> Option<Vec<usize>> {
         let keep = self.keep.get(&place).filter(|keep| keep.contains(&false))?;

@@ -88,6 +88,11 @@ impl Groups {
         self.with(group, layers, |l| Layout::of(g, l).map(|layout| layout.input_axis()))
     }
 
+    /// What a group is called: the layers that make its channels.
+    pub fn name(&self, g: &Graph, group: &Group, layers: &[Layer]) -> String {
+        self.makers(group, layers).iter().map(|l| g.node(l.node).display_name()).collect::<Vec<_>>().join(" + ")
+    }
+
     /// The layers with an axis of their weight in a group.
     fn with<'l>(&self, group: &Group, layers: &'l [Layer], axis: impl Fn(&Layer) -> Option<usize>) -> Vec<&'l Layer> {
         let places: HashSet<usize> = group.places.iter().copied().collect();

@@ -10,6 +10,7 @@ mod moments;
 pub mod reconstruct;
 pub mod recover;
 pub mod score;
+mod select;
 mod solve;
 pub mod structured;
 pub mod unstructured;

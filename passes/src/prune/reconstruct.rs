@@ -325,9 +325,9 @@ fn gather(
     if known.is_empty() {
         return Ok(moments);
     }
-    let read = cut(pruned.unwrap_or(dense), &known.iter().map(|k| k.2).collect::<Vec<_>>());
+    let read = only(pruned.unwrap_or(dense), &known.iter().map(|k| k.2).collect::<Vec<_>>());
     let answers = pruned.filter(|_| tasks.iter().any(|t| t.bias.is_some()));
-    let answered = answers.map(|_| cut(dense, &tasks.iter().map(|t| t.users[0].node.into()).collect::<Vec<_>>()));
+    let answered = answers.map(|_| only(dense, &tasks.iter().map(|t| t.users[0].node.into()).collect::<Vec<_>>()));
     let read = verify(&read)?;
     let answered = answered.as_ref().map(verify).transpose()?;
     let graphs: Vec<_> = [Some(&read), answered.as_ref()].into_iter().flatten().collect();
@@ -344,11 +344,11 @@ fn gather(
 }
 
 /// The graph with these values as its only outputs.
-fn cut(g: &Graph, ports: &[Port]) -> Graph {
-    let mut cut = g.clone();
-    cut.remove_outputs();
-    ports.iter().enumerate().for_each(|(i, port)| cut.add_output(&format!("{i}"), *port));
-    cut
+pub(super) fn only(g: &Graph, ports: &[Port]) -> Graph {
+    let mut only = g.clone();
+    only.remove_outputs();
+    ports.iter().enumerate().for_each(|(i, port)| only.add_output(&format!("{i}"), *port));
+    only
 }
 
 fn matrix(g: &Graph, task: &Task) -> Vec<f64> {

@@ -82,7 +82,7 @@ impl Pass for Int8 {
         if self.train {
             let trainer = cx.trainer.ok_or_else(|| Error::bug("training was planned without data"))?;
             let masked = g.ids().filter(|n| g.constant((*n).into()).is_some_and(|t| t.shape().len() > 1)).collect();
-            let training = Training { name: "qat", masked, masking: None, scales: true, deploy: &qdq::freeze };
+            let training = Training { name: "qat", share: 1.0, masked, masking: None, scales: true, deploy: &qdq::freeze };
             out.trained.push(trainer.train(g, training)?);
         }
         qdq::freeze(g)?;

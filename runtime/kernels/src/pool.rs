@@ -87,6 +87,8 @@ macro_rules! by_columns {
         let mut $column = 0;
         by_columns!(@ $most, $width, $column, $n, $body);
         by_columns!(@ 16, $width, $column, $n, $body);
+        by_columns!(@ 8, $width, $column, $n, $body);
+        by_columns!(@ 4, $width, $column, $n, $body);
         by_columns!(@ 1, $width, $column, $n, $body);
     }};
     ($width:expr, |$column:ident, $n:ident| $body:expr) => {

@@ -286,7 +286,7 @@ impl Job<'_> {
         let started = Instant::now();
         let answer = match &mut self.teacher {
             Some(t) => t.answer(&batch.inputs, self.same_samples.then_some(&batch.indices[..]))?,
-            None => Answer { outputs: vec![], features: vec![] },
+            None => Answer::default(),
         };
         spent.teacher += started.elapsed().as_secs_f64();
         let started = Instant::now();

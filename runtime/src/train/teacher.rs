@@ -37,7 +37,8 @@ pub struct Teacher {
     samples: usize,
 }
 
-/// What a teacher says of a batch.
+/// What a teacher says of a batch: nothing, without one.
+#[derive(Default)]
 pub struct Answer {
     /// Its outputs.
     pub outputs: Vec<Tensor>,
