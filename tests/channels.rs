@@ -67,7 +67,7 @@ fn masked_equals_sliced(g: &Graph, inputs: &[Tensor], times: u64) -> usize {
     for seed in 0..times {
         let cut = some(&groups, &mut Noise(seed));
         let (mut masked, mut sliced) = (g.clone(), g.clone());
-        cut.mask(&mut masked, &layers(g).unwrap());
+        cut.mask(&mut masked);
         cut.apply(&mut sliced).unwrap_or_else(|e| panic!("{e}\n{g}"));
         for l in layers(g).unwrap() {
             let size = |g: &Graph| g.constant(l.weight.into()).unwrap().shape()[l.axes.output];
@@ -88,9 +88,8 @@ fn masked_equals_sliced(g: &Graph, inputs: &[Tensor], times: u64) -> usize {
 /// The sizes of the units of each group that may go: how many there are, by the layers that make them.
 fn told(g: &Graph) -> Vec<(String, usize, usize)> {
     let groups = Groups::find(g).unwrap();
-    let layers = layers(g).unwrap();
     let name = |group: &Group| {
-        let names = groups.makers(group, &layers).into_iter().map(|l| g.node(l.node).display_name());
+        let names = groups.makers(group).map(|l| g.node(l.node).display_name());
         names.collect::<Vec<_>>().join("+")
     };
     groups.groups.iter().map(|group| (name(group), group.units.len(), open(&groups, group).len())).collect()
@@ -401,7 +400,7 @@ const TWO: &str = r#"graph "two" {
 /// Prunes half of the multiply-accumulates on a machine; the channels of the layers then, and what the pass says.
 fn pruned_on(machine: &Machine, of: Measure) -> (Vec<usize>, Outcome) {
     let mut g = text::parse(TWO).unwrap();
-    let channels = Channels { fraction: 0.5, of, by: Score::L2, round: 8, pays: true, cuts: 1 };
+    let channels = Channels { fraction: 0.5, of, by: Score::L2, round: None, pays: true, cuts: 1 };
     let pass = PruneChannels { channels, exclude: vec![], reconstruct: false, train: None, followed: false };
     let evaluator = BurnEvaluator::cpu();
     let cx = Context { stopwatch: Some(machine), ..Context::new(&evaluator) };

@@ -108,7 +108,7 @@ def test_groups_are_shown(compress):
     assert "closed: it is a graph output" in text
 
 
-@pytest.mark.parametrize("flags", [["--cut-anyway"], ["--channels-by", "l1"], ["--channels-budget", "latency"], ["--channels-cuts", 2]])
+@pytest.mark.parametrize("flags", [["--cut-anyway"], ["--channels-by", "l1"], ["--channels-budget", "latency"], ["--channels-cuts", 2], ["--round-channels", 8]])
 def test_flags_of_channels_need_them(compress, tmp_path, flags):
     said = compress(MODEL, "-o", tmp_path / "out.onnx", *flags, code=2)
     assert "--prune-channels" in said.err
@@ -170,7 +170,7 @@ def without_normalisation(tmp_path):
 def test_scales_need_normalisation(compress, tmp_path):
     model = without_normalisation(tmp_path)
     flags = ["--prune-channels", 0.5, "--channels-by", "scale", "--cut-anyway"]
-    said = compress(model, "-o", tmp_path / "out.onnx", *flags, code=4)
+    said = compress(model, "-o", tmp_path / "out.onnx", *flags, code=5)
     assert "no channel of the model is scaled by a BatchNormalization" in said.err
 
 
@@ -178,7 +178,7 @@ def test_what_the_loss_feels_needs_labels(compress, tmp_path):
     data = tmp_path / "data.npz"
     np.savez(data, x=np.load(TRAIN)["x"])
     flags = ["--prune-channels", 0.5, "--channels-by", "taylor", "--data", data, "--epochs", 0, "--cut-anyway"]
-    said = compress(MODEL, "-o", tmp_path / "out.onnx", *flags, code=4)
+    said = compress(MODEL, "-o", tmp_path / "out.onnx", *flags, code=7)
     assert "labels" in said.err
 
 
@@ -208,3 +208,10 @@ def test_latency_is_a_budget_too(compress, tmp_path):
     report = compress(MODEL, "-o", tmp_path / "out.onnx", "--json", *flags).json()
     (told,) = [w for w in report["warnings"] if w.startswith("--prune-channels")]
     assert (" ms (" in told and macs(report) < 1) or ("removed nothing" in told and macs(report) == 1)
+
+
+def test_onnx_runtime_gets_blocks_of_sixteen(cut):
+    report, _ = cut("--prune-channels", 0.4, "--target", "onnxruntime", "--data", TRAIN, "--epochs", 0)
+    (told,) = [w for w in report["warnings"] if w.startswith("--prune-channels")]
+    kept = [int(layer.rsplit(" ", 1)[1]) for layer in told.split(": ", 1)[1].split(";")[0].split(", ")]
+    assert kept and all(n % 16 == 0 for n in kept)

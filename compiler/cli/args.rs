@@ -141,9 +141,10 @@ pub struct CompressArgs {
     /// Remove channels in so many cuts, each of the same share of what is left, with training between them (needs --data).
     #[arg(long, value_name = "N", default_value = "1", value_parser = count(64))]
     pub channels_cuts: usize,
-    /// The channels that stay are a multiple of this, which kernels like, where there are enough.
-    #[arg(long, value_name = "N", default_value = "8", value_parser = count(1024))]
-    pub round_channels: usize,
+    /// The channels that stay are a multiple of this, which kernels like [default: 16, or a quarter of a small
+    /// layer unless the target is onnxruntime].
+    #[arg(long, value_name = "N", value_parser = count(1024))]
+    pub round_channels: Option<usize>,
     /// Remove channels whether or not that makes the model faster on this machine, which is measured otherwise.
     #[arg(long)]
     pub cut_anyway: bool,

@@ -10,7 +10,7 @@ use compress_compiler::{
     pass::Context,
 };
 use compress_passes::{
-    layers::{Layer, layers},
+    layers::Layer,
     prune::groups::{Group, Groups},
     simplify,
 };
@@ -90,13 +90,13 @@ struct ChannelGroup {
 fn groups(g: &Graph) -> Result<Vec<ChannelGroup>> {
     let mut g = g.clone();
     simplify(&mut g, &Context::new(&BurnEvaluator::cpu()))?;
-    let (all, layers) = (Groups::find(&g)?, layers(&g)?);
-    let names = |list: Vec<&Layer>| list.iter().map(|l| g.node(l.node).display_name().to_string()).collect();
+    let all = Groups::find(&g)?;
+    let name = |l: &Layer| g.node(l.node).display_name().to_string();
     let group = |group: &Group| {
         let why: Vec<Option<&str>> = group.units.iter().map(|unit| all.obstacle(unit)).collect();
         ChannelGroup {
-            made_by: names(all.makers(group, &layers)),
-            read_by: names(all.readers(&g, group, &layers)),
+            made_by: all.makers(group).map(name).collect(),
+            read_by: all.readers(group).map(name).collect(),
             units: why.len(),
             open: why.iter().filter(|why| why.is_none()).count(),
             closed: why.iter().flatten().map(|why| why.to_string()).collect::<BTreeSet<_>>().into_iter().collect(),

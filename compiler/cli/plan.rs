@@ -92,10 +92,13 @@ impl CompressPlan {
         if each_layer && !prunes {
             return Err(Error::usage("--prune-budget needs --prune or --prune-pattern"));
         }
-        let for_channels =
-            a.channels_by.is_some() || a.channels_budget != "macs" || a.cut_anyway || a.channels_cuts > 1;
+        let for_channels = a.channels_by.is_some()
+            || a.channels_budget != "macs"
+            || a.cut_anyway
+            || a.channels_cuts > 1
+            || a.round_channels.is_some();
         if for_channels && a.prune_channels.is_none() {
-            let flags = "--channels-by, --channels-budget, --channels-cuts and --cut-anyway";
+            let flags = "--channels-by, --channels-budget, --channels-cuts, --round-channels and --cut-anyway";
             return Err(Error::usage(format!("{flags} need --prune-channels")));
         }
         let on_data = matches!(a.channels_by.as_deref(), Some("activation" | "taylor"));
@@ -169,8 +172,8 @@ impl CompressPlan {
         }
         flags.extend(a.prune_pattern.map(|p| format!("--prune-pattern {p}")));
         if let Some(f) = a.prune_channels {
-            let (of, round) = (&a.channels_budget, a.round_channels);
-            flags.push(format!("--prune-channels {f} --channels-budget {of} --round-channels {round}"));
+            flags.push(format!("--prune-channels {f} --channels-budget {}", a.channels_budget));
+            flags.extend(a.round_channels.map(|n| format!("--round-channels {n}")));
             flags.extend(a.channels_by.iter().map(|s| format!("--channels-by {s}")));
             flags.extend((a.channels_cuts > 1).then(|| format!("--channels-cuts {}", a.channels_cuts)));
             flags.extend(a.cut_anyway.then(|| "--cut-anyway".into()));

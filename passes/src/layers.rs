@@ -3,7 +3,7 @@
 
 use compress_compiler::{
     graph::Graph,
-    node::{NodeId, Port},
+    node::{NodeId, Port, Use},
     op::{Operator, WeightAxes},
     tensor::DType,
 };
@@ -78,7 +78,7 @@ pub fn excluded(g: &Graph, layer: &Layer, exclude: &[Regex]) -> bool {
 }
 
 /// Why a weight can't be touched, if so.
-pub fn obstacle(g: &Graph, layer: &Layer, layers: &[Layer]) -> Option<String> {
+pub fn obstacle(g: &Graph, layer: &Layer) -> Option<String> {
     let tensor = g.constant(layer.weight.into())?;
     if tensor.dtype() != DType::F32 {
         return Some(format!("its weight is {}, only f32 is handled", tensor.dtype()));
@@ -89,9 +89,7 @@ pub fn obstacle(g: &Graph, layer: &Layer, layers: &[Layer]) -> Option<String> {
     if g.is_output(layer.weight.into()) {
         return Some("its weight is a graph output".into());
     }
-    let other = g
-        .uses(layer.weight.into())
-        .into_iter()
-        .find(|u| !layers.iter().any(|l| l.node == u.node && l.axes.slot == u.slot));
+    let reads = |u: &Use| self::layer(g, u.node).is_some_and(|l| l.axes.slot == u.slot);
+    let other = g.uses(layer.weight.into()).into_iter().find(|u| !reads(u));
     other.map(|u| format!("its weight is shared with {}", g.node(u.node).label()))
 }

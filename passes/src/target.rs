@@ -36,6 +36,16 @@ pub enum Target {
     OnnxRuntime,
 }
 
+impl Target {
+    /// What channels come in multiples of, if it is fast for nothing else: ONNX Runtime's convolutions take blocks of 16.
+    pub fn channels(self) -> Option<usize> {
+        match self {
+            Target::Portable => None,
+            Target::OnnxRuntime => Some(16),
+        }
+    }
+}
+
 impl FromStr for Target {
     type Err = compress_compiler::error::Error;
 

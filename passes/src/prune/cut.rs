@@ -1,7 +1,6 @@
 //! Channels that go: what stays of every axis, what the model costs then, and the surgery.
 
 use super::groups::{Group, Groups, Place, Unit};
-use crate::layers::Layer;
 use compress_compiler::{
     axes::{Axis, Flow, Kept, Tie},
     error::{Error, Result},
@@ -125,8 +124,8 @@ impl<'a> Cut<'a> {
 
     /// Zeroes what goes in the weights of layers, and in all others that multiply it. Returns, of the layers that lose input
     /// channels, which elements of their weights stay.
-    pub fn mask(&self, g: &mut Graph, layers: &[Layer]) -> BTreeMap<NodeId, Vec<bool>> {
-        let output: BTreeMap<NodeId, usize> = layers.iter().map(|l| (l.weight, l.axes.output)).collect();
+    pub fn mask(&self, g: &mut Graph) -> BTreeMap<NodeId, Vec<bool>> {
+        let output: BTreeMap<NodeId, usize> = self.groups.layers.iter().map(|l| (l.weight, l.axes.output)).collect();
         let mut masks: BTreeMap<NodeId, Vec<bool>> = BTreeMap::new();
         let mut read = BTreeSet::new();
         for (place, stays) in &self.keep {

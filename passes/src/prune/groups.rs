@@ -12,7 +12,7 @@ use compress_compiler::{
     node::{NodeId, Port},
     op::Op,
 };
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 /// An axis of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +39,10 @@ pub struct Group {
     pub places: Vec<usize>,
     /// The units, in the order of their first index.
     pub units: Vec<Unit>,
+    /// The layers whose output channels these are, by their numbers in the order of all.
+    makers: Vec<usize>,
+    /// The layers that read them.
+    readers: Vec<usize>,
 }
 
 /// The groups of a graph.
@@ -48,6 +52,8 @@ pub struct Groups {
     pub places: Vec<Place>,
     /// The groups, by the topological order of the layers they begin at.
     pub groups: Vec<Group>,
+    /// The layers of the graph, in topological order.
+    pub layers: Vec<Layer>,
     numbers: HashMap<(Port, usize), usize>,
     closed: BTreeMap<usize, String>,
 }
@@ -67,10 +73,7 @@ impl Groups {
             }
         }
         finder.follow();
-        // Only what removes channels of a layer is a group.
-        let made: BTreeSet<usize> =
-            layers.iter().filter_map(|l| finder.numbers.get(&(l.weight.into(), l.axes.output)).copied()).collect();
-        Ok(finder.finish(&made))
+        Ok(finder.finish(layers))
     }
 
     /// The number of an axis of a value, if it is in any group.
@@ -79,28 +82,18 @@ impl Groups {
     }
 
     /// The layers whose output channels a group is of.
-    pub fn makers<'l>(&self, group: &Group, layers: &'l [Layer]) -> Vec<&'l Layer> {
-        self.with(group, layers, |l| Some(l.axes.output))
+    pub fn makers(&self, group: &Group) -> impl Iterator<Item = &Layer> {
+        group.makers.iter().map(|i| &self.layers[*i])
     }
 
     /// The layers that read the channels of a group.
-    pub fn readers<'l>(&self, g: &Graph, group: &Group, layers: &'l [Layer]) -> Vec<&'l Layer> {
-        self.with(group, layers, |l| Layout::of(g, l).map(|layout| layout.input_axis()))
+    pub fn readers(&self, group: &Group) -> impl Iterator<Item = &Layer> {
+        group.readers.iter().map(|i| &self.layers[*i])
     }
 
     /// What a group is called: the layers that make its channels.
-    pub fn name(&self, g: &Graph, group: &Group, layers: &[Layer]) -> String {
-        self.makers(group, layers).iter().map(|l| g.node(l.node).display_name()).collect::<Vec<_>>().join(" + ")
-    }
-
-    /// The layers with an axis of their weight in a group.
-    fn with<'l>(&self, group: &Group, layers: &'l [Layer], axis: impl Fn(&Layer) -> Option<usize>) -> Vec<&'l Layer> {
-        let places: HashSet<usize> = group.places.iter().copied().collect();
-        let within = |l: &&Layer| {
-            let place = axis(l).and_then(|axis| self.place(l.weight.into(), axis));
-            place.is_some_and(|place| places.contains(&place))
-        };
-        layers.iter().filter(within).collect()
+    pub fn name(&self, g: &Graph, group: &Group) -> String {
+        self.makers(group).map(|l| g.node(l.node).display_name()).collect::<Vec<_>>().join(" + ")
     }
 
     /// Why a unit has to stay, if it has to.
@@ -267,9 +260,14 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// The groups that hold one of `wanted`.
-    fn finish(mut self, wanted: &BTreeSet<usize>) -> Groups {
-        let wanted: HashSet<usize> = wanted.iter().map(|place| self.joined.root(*place)).collect();
+    /// The groups of what makes channels of `layers`.
+    fn finish(mut self, layers: Vec<Layer>) -> Groups {
+        let at = |l: &Layer, axis: usize| self.numbers.get(&(l.weight.into(), axis)).copied();
+        let made: Vec<Option<usize>> = layers.iter().map(|l| at(l, l.axes.output)).collect();
+        let read: Vec<Option<usize>> =
+            layers.iter().map(|l| Layout::of(self.g, l).and_then(|layout| at(l, layout.input_axis()))).collect();
+        // Only what removes channels of a layer is a group.
+        let wanted: HashSet<usize> = made.iter().flatten().map(|place| self.joined.root(*place)).collect();
         let mut groups: Vec<Group> = vec![];
         let mut of_root: HashMap<usize, usize> = HashMap::new();
         let mut units: HashMap<usize, usize> = HashMap::new();
@@ -296,7 +294,16 @@ impl<'a> Finder<'a> {
                 }
             }
         }
-        Groups { places: self.places, groups, numbers: self.numbers, closed: self.closed }
+        for (i, (made, read)) in made.into_iter().zip(read).enumerate() {
+            let mut group = |place: Option<usize>| of_root.get(&self.joined.root(place?)).copied();
+            if let Some(group) = group(made) {
+                groups[group].makers.push(i);
+            }
+            if let Some(group) = group(read) {
+                groups[group].readers.push(i);
+            }
+        }
+        Groups { places: self.places, groups, layers, numbers: self.numbers, closed: self.closed }
     }
 }
 

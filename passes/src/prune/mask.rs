@@ -26,7 +26,7 @@ impl Scope {
         // A weight shared by several layers is one weight; it is left alone if any of them is.
         let mut spared: BTreeSet<NodeId> = BTreeSet::new();
         for l in &all {
-            let reason = match obstacle(g, l, &all) {
+            let reason = match obstacle(g, l) {
                 _ if excluded(g, l, &self.exclude) => "excluded by --exclude".into(),
                 Some(o) => o,
                 None if guarded.contains(&l.node) => "first or last layer; --prune-ends prunes it too".into(),

@@ -48,15 +48,13 @@ pub struct Scored<'a> {
     pub all: &'a Groups,
     /// Those of which units may go.
     pub groups: &'a [&'a Group],
-    /// The layers of the graph.
-    pub layers: &'a [Layer],
 }
 
 impl Scored<'_> {
     /// The scores of the units of each group.
     ///
     /// # Errors
-    /// Data when a model or its data doesn't have what is asked for; whatever running the graph can raise; interrupted.
+    /// Unsupported or data when a model or its data doesn't have what is asked for; whatever running the graph can raise; interrupted.
     pub fn scores(&self, by: Score, cx: &Context) -> Result<Vec<Vec<f64>>> {
         let norms = |rows: &[Vec<f64>]| rows.iter().map(|row| row.iter().map(|v| v * v).sum()).collect();
         let sums = |rows: &[Vec<f64>]| rows.iter().map(|row| row.iter().map(|v| v.abs()).sum()).collect();
@@ -89,7 +87,7 @@ impl Scored<'_> {
     /// The weights of the layers, each once, and the places of their output channels.
     fn made(&self) -> BTreeMap<NodeId, (usize, usize)> {
         let place = |l: &Layer| Some((l.weight, (self.all.place(l.weight.into(), l.axes.output)?, l.axes.output)));
-        self.layers.iter().filter_map(place).collect()
+        self.all.layers.iter().filter_map(place).collect()
     }
 
     fn of_weights(&self, measure: impl Fn(&[Vec<f64>]) -> Vec<f64>) -> Measures {
@@ -105,7 +103,9 @@ impl Scored<'_> {
     fn scales(&self, cx: &Context) -> Result<Measures> {
         let original = cx.original.ok_or_else(|| Error::bug("the original is not at hand"))?;
         let ports: BTreeMap<&str, Port> = (self.g.operators())
-            .flat_map(|node| self.g.node(node).outputs.iter().enumerate().map(move |(slot, v)| (v, Port { node, slot })))
+            .flat_map(|node| {
+                self.g.node(node).outputs.iter().enumerate().map(move |(slot, v)| (v, Port { node, slot }))
+            })
             .map(|(value, port)| (&value.name[..], port))
             .collect();
         let of = |node: NodeId| {
@@ -118,7 +118,7 @@ impl Scored<'_> {
         let scales: Measures = original.operators().filter_map(of).collect();
         if scales.is_empty() {
             let why = "no channel of the model is scaled by a BatchNormalization";
-            return Err(Error::data(why).help("choose by other than --channels-by scale"));
+            return Err(Error::unsupported(why).help("choose by other than --channels-by scale"));
         }
         // Channels of groups without any are neither more nor less than others.
         let has = |group: &&&Group| !group.places.iter().any(|place| scales.contains_key(place));
@@ -131,7 +131,7 @@ impl Scored<'_> {
     fn activations(&self, cx: &Context) -> Result<Measures> {
         let calibrator = cx.calibrator.ok_or_else(|| Error::bug("there is no calibration data"))?;
         let mut read: BTreeMap<usize, Port> = BTreeMap::new();
-        for l in self.layers {
+        for l in &self.all.layers {
             let Some(port) = self.g.operand(l.node, 0) else { continue };
             let axes = 0..self.g.fact(port).rank().unwrap_or(0);
             read.extend(axes.filter_map(|axis| self.all.place(port, axis)).map(|place| (place, port)));
@@ -173,7 +173,7 @@ impl Scored<'_> {
             Some((l.weight, place))
         };
         // A weight has one axis of inputs, which is in one group.
-        let read: BTreeMap<NodeId, usize> = self.layers.iter().filter_map(read).collect();
+        let read: BTreeMap<NodeId, usize> = self.all.layers.iter().filter_map(read).collect();
         let sets = |group: &&Group| -> BTreeMap<NodeId, Vec<Vec<usize>>> {
             let within = read.iter().filter(|(_, place)| group.places.contains(place));
             let sets = |place: usize| {

@@ -34,7 +34,6 @@ pub struct Selection<'a> {
     g: &'a Graph,
     all: &'a Groups,
     open: &'a [&'a Group],
-    layers: &'a [Layer],
     /// Of each unit of each group: how much it matters.
     scores: Vec<Vec<f64>>,
     nodes: Vec<NodeId>,
@@ -52,7 +51,7 @@ impl<'a> Selection<'a> {
     /// # Errors
     /// Whatever running the graph can raise; interrupted.
     pub fn new(plan: &'a Channels, scored: &Scored<'a>, reconstruct: bool, cx: &'a Context<'a>) -> Result<Self> {
-        let Scored { g, all, groups: open, layers } = *scored;
+        let Scored { g, all, groups: open } = *scored;
         // What isn't solved for then is not weighed as if it were.
         let solved = plan.by == Score::Solved && reconstruct && cx.calibrator.is_some();
         let by = if plan.by == Score::Solved && !solved { Score::L2 } else { plan.by };
@@ -61,10 +60,9 @@ impl<'a> Selection<'a> {
             g,
             all,
             open,
-            layers,
             scores: scored.scores(by, cx)?,
             nodes: g.operators().filter(|n| g.macs(*n) > 0).collect(),
-            steps: open.iter().map(|group| step(plan.round, group.units.len())).collect(),
+            steps: open.iter().map(|group| plan.round.unwrap_or_else(|| usual_step(group.units.len()))).collect(),
             watch: cx.stopwatch,
             times: RefCell::default(),
             cx,
@@ -222,7 +220,7 @@ impl<'a> Selection<'a> {
             cut = self.within(budget)?;
         }
         for (group, _) in self.open.iter().zip(&self.steps).filter(|(group, step)| **step == group.units.len()) {
-            let node = self.all.name(self.g, group, self.layers);
+            let node = self.all.name(self.g, group);
             let reason = "with fewer channels the model is no faster here; --cut-anyway cuts them".into();
             out.skipped.push(Skipped { rule: "channels".into(), node, reason });
         }
@@ -293,16 +291,22 @@ impl<'a> Selection<'a> {
     pub fn tell(&self, cut: &Cut) -> Vec<(String, [usize; 2])> {
         let of = |l: &Layer| {
             let place = self.all.place(l.weight.into(), l.axes.output)?;
-            Some((self.g.node(l.node).display_name().to_string(), [self.all.places[place].size, cut.kept(place)?.len()]))
+            Some((
+                self.g.node(l.node).display_name().to_string(),
+                [self.all.places[place].size, cut.kept(place)?.len()],
+            ))
         };
-        self.layers.iter().filter_map(of).collect()
+        self.all.layers.iter().filter_map(of).collect()
     }
 }
 
-/// What the units that stay are a multiple of: a quarter of a small group is as coarse as it gets, and what an earlier cut left
-/// of one is as fine as it gets.
-fn step(round: usize, units: usize) -> usize {
-    let mut step = round.max(1);
+/// What the units that stay are a multiple of, where nothing is said.
+const STEP: usize = 16;
+
+/// That, for a group of so many: a quarter of a small one is as coarse as it gets, and what an earlier cut left of one as fine as
+/// it gets.
+fn usual_step(units: usize) -> usize {
+    let mut step = STEP;
     while step > 1 && step * 4 > units.next_power_of_two() {
         step /= 2;
     }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     clean::Clean,
-    layers::{Layer, excluded, layers, obstacle},
+    layers::{excluded, obstacle},
 };
 use compress_compiler::{
     error::Result,
@@ -41,8 +41,8 @@ pub struct Channels {
     pub of: Measure,
     /// Which go first.
     pub by: Score,
-    /// Those that stay are a multiple of this, where there are enough.
-    pub round: usize,
+    /// Those that stay are a multiple of this; where nothing is said, of 16 or a quarter of a small group.
+    pub round: Option<usize>,
     /// Whether only what makes the model faster here goes.
     pub pays: bool,
     /// In how many cuts, each of the same share of what is left, with training between them.
@@ -114,21 +114,20 @@ impl PruneChannels {
     /// Removes what the next budget asks for. Says whether anything went.
     fn cut(&self, g: &mut Graph, cx: &Context, course: &mut Course, out: &mut Outcome) -> Result<bool> {
         let groups = Groups::find(g)?;
-        let layers = layers(g)?;
         let mut open = vec![];
         // What a later cut leaves alone is what the whole of them does.
         out.skipped.clear();
         for group in &groups.groups {
-            match self.closed(g, &groups, group, &layers) {
+            match self.closed(g, &groups, group) {
                 None => open.push(group),
                 Some(reason) => {
-                    let node = groups.name(g, group, &layers);
+                    let node = groups.name(g, group);
                     out.skipped.push(Skipped { rule: self.name().into(), node, reason });
                 }
             }
         }
         let dense = g.clone();
-        let scored = Scored { g: &dense, all: &groups, groups: &open, layers: &layers };
+        let scored = Scored { g: &dense, all: &groups, groups: &open };
         let mut selection = Selection::new(&self.channels, &scored, self.reconstruct, cx)?;
         let now = selection.size(&Cut::new(&groups))?;
         let [whole, left] = course.size.get_or_insert([now, now]);
@@ -142,7 +141,7 @@ impl PruneChannels {
             course.layers.entry(layer).or_insert([before, after])[1] = after;
         }
         if let Some(calibrator) = cx.calibrator.filter(|_| self.reconstruct) {
-            let keep = cut.mask(g, &layers);
+            let keep = cut.mask(g);
             resolve(g, &dense, &keep, calibrator, cx)?;
         }
         cut.apply(g)?;
@@ -151,12 +150,12 @@ impl PruneChannels {
     }
 
     /// Why nothing of a group may go, if so.
-    fn closed(&self, g: &Graph, all: &Groups, group: &Group, layers: &[Layer]) -> Option<String> {
-        for l in all.makers(group, layers) {
+    fn closed(&self, g: &Graph, all: &Groups, group: &Group) -> Option<String> {
+        for l in all.makers(group) {
             if excluded(g, l, &self.exclude) {
                 return Some("excluded by --exclude".into());
             }
-            if let Some(why) = obstacle(g, l, layers) {
+            if let Some(why) = obstacle(g, l) {
                 return Some(why);
             }
         }

@@ -82,7 +82,8 @@ impl Pass for Int8 {
         if self.train {
             let trainer = cx.trainer.ok_or_else(|| Error::bug("training was planned without data"))?;
             let masked = g.ids().filter(|n| g.constant((*n).into()).is_some_and(|t| t.shape().len() > 1)).collect();
-            let training = Training { name: "qat", share: 1.0, masked, masking: None, scales: true, deploy: &qdq::freeze };
+            let training =
+                Training { name: "qat", share: 1.0, masked, masking: None, scales: true, deploy: &qdq::freeze };
             out.trained.push(trainer.train(g, training)?);
         }
         qdq::freeze(g)?;
@@ -96,7 +97,7 @@ impl Int8 {
         let all = layers(g)?;
         let mut chosen = vec![];
         for l in &all {
-            let reason = match obstacle(g, l, &all) {
+            let reason = match obstacle(g, l) {
                 _ if excluded(g, l, &self.exclude) => Some("excluded by --exclude".into()),
                 Some(o) => Some(o),
                 None if g.op(l.node).quant() != Quant::Weighted => {
