@@ -5,7 +5,7 @@ use compress_compiler::{
     axes::{Axis, Flow, Kept, Tie},
     error::{Error, Result},
     graph::Graph,
-    node::{NodeId, Port},
+    node::{NodeId, Port, Value},
     op::{Inputs, Operator},
     tensor::{DType, Tensor},
     value::{Dim, Fact},
@@ -43,9 +43,18 @@ impl<'a> Cut<'a> {
         true
     }
 
-    /// Removes nothing of a group. Says whether it did before.
-    pub fn restore(&mut self, group: &Group) -> bool {
-        group.places.iter().filter(|place| self.keep.remove(place).is_some()).count() > 0
+    /// Puts a unit back that was removed.
+    pub fn put_back(&mut self, unit: &Unit) {
+        for (place, indices) in &unit.members {
+            if let Some(keep) = self.keep.get_mut(place) {
+                indices.iter().for_each(|i| keep[*i] = true);
+            }
+        }
+    }
+
+    /// Removes nothing of a group.
+    pub fn restore(&mut self, group: &Group) {
+        group.places.iter().for_each(|place| drop(self.keep.remove(place)));
     }
 
     /// Whether a unit goes.
@@ -57,7 +66,7 @@ impl<'a> Cut<'a> {
     /// The places that lose indices, and how many stay of each: what its cost depends on.
     pub fn sizes(&self) -> Vec<(usize, usize)> {
         let size = |(place, keep): (&usize, &Vec<bool>)| (*place, keep.iter().filter(|k| **k).count());
-        self.keep.iter().map(size).collect()
+        self.keep.iter().filter(|(_, keep)| keep.contains(&false)).map(size).collect()
     }
 
     /// The indices that stay of a place, if any goes.
@@ -89,37 +98,46 @@ impl<'a> Cut<'a> {
         kept
     }
 
+    /// What is known of the operands and the results of a node then, and what stays of their axes.
+    fn facts(&self, g: &Graph, node: NodeId) -> (Kept, Vec<Option<Fact>>, Vec<Fact>) {
+        let kept = self.of(g, node);
+        let operand =
+            |(slot, port): (usize, Option<Port>)| Some(narrow(g.fact(port?), |axis| kept.count(Axis::In(slot, axis))));
+        let operands = g.operands(node).into_iter().enumerate().map(operand).collect();
+        let result = |(slot, v): (usize, &Value)| narrow(&v.fact, |axis| kept.count(Axis::Out(slot, axis)));
+        let results = g.node(node).outputs.iter().enumerate().map(result).collect();
+        (kept, operands, results)
+    }
+
     /// The multiply-accumulates of a node then.
     pub fn macs(&self, g: &Graph, node: NodeId) -> u64 {
-        let kept = self.of(g, node);
+        let (kept, mut operands, results) = self.facts(g, node);
         if kept.is_empty() {
             return g.macs(node);
         }
-        let operands = g.operands(node).into_iter().enumerate();
-        let mut inputs: Vec<Option<Fact>> =
-            operands.map(|(slot, p)| Some(narrow(g.fact(p?), |axis| kept.count(Axis::In(slot, axis))))).collect();
-        let outputs = g.node(node).outputs.iter().enumerate();
-        let outputs: Vec<Fact> =
-            outputs.map(|(slot, v)| narrow(&v.fact, |axis| kept.count(Axis::Out(slot, axis)))).collect();
         let Ok(narrowed) = g.narrowed(node, &kept) else { return g.macs(node) };
         for (slot, tensor) in &narrowed.operands {
-            if let Some(fact) = inputs.get_mut(*slot) {
+            if let Some(fact) = operands.get_mut(*slot) {
                 *fact = Some(Fact::of(tensor));
             }
         }
-        let inputs: Vec<Option<&Fact>> = inputs.iter().map(Option::as_ref).collect();
-        narrowed.op.as_ref().unwrap_or(g.op(node)).macs(&Inputs(&inputs), &outputs.iter().collect::<Vec<_>>())
+        let operands: Vec<Option<&Fact>> = operands.iter().map(Option::as_ref).collect();
+        narrowed.op.as_ref().unwrap_or(g.op(node)).macs(&Inputs(&operands), &results.iter().collect::<Vec<_>>())
     }
 
-    /// The elements of all constants then.
-    pub fn parameters(&self, g: &Graph) -> u64 {
-        let elements = |id: NodeId| {
-            let Some(t) = g.constant(id.into()) else { return 0 };
-            let left = |axis: usize| self.groups.place(id.into(), axis).and_then(|place| self.kept(place));
-            let sizes = t.shape().iter().enumerate().map(|(axis, n)| left(axis).map_or(*n, |kept| kept.len()));
-            sizes.product::<usize>() as u64
-        };
-        g.ids().map(elements).sum()
+    /// What the cost of a node depends on then, in words.
+    pub fn shape(&self, g: &Graph, node: NodeId) -> String {
+        let (_, operands, results) = self.facts(g, node);
+        let shapes = operands.iter().flatten().chain(&results).map(Fact::to_string).collect::<Vec<_>>();
+        format!("{} {}", g.op(node).op_type(), shapes.join(" "))
+    }
+
+    /// The elements of a constant then.
+    pub fn elements(&self, g: &Graph, constant: NodeId) -> u64 {
+        let Some(t) = g.constant(constant.into()) else { return 0 };
+        let left = |axis: usize| self.groups.place(constant.into(), axis).and_then(|place| self.kept(place));
+        let sizes = t.shape().iter().enumerate().map(|(axis, n)| left(axis).map_or(*n, |kept| kept.len()));
+        sizes.product::<usize>() as u64
     }
 
     /// Zeroes what goes in the weights of layers, and in all others that multiply it. Returns, of the layers that lose input

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::layers::Layer;
 use compress_compiler::{
-    error::Result,
+    error::{Error, Result},
     graph::Graph,
     node::NodeId,
     pass::{Context, Outcome, Skipped, Stopwatch},
@@ -16,7 +16,7 @@ use compress_compiler::{
 };
 use std::{
     cell::RefCell,
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
 };
 
 /// The share of the time which its multiply-accumulates would take that a cut has to save.
@@ -33,16 +33,26 @@ pub struct Selection<'a> {
     plan: &'a Channels,
     g: &'a Graph,
     all: &'a Groups,
-    open: &'a [&'a Group],
-    /// Of each unit of each group: how much it matters.
-    scores: Vec<Vec<f64>>,
-    nodes: Vec<NodeId>,
-    /// Of each group, what the units that stay are a multiple of; all stay where that is all of them.
-    steps: Vec<usize>,
+    groups: Vec<Candidates<'a>>,
+    /// What the model costs: nodes that multiply, or constants.
+    costs: Vec<NodeId>,
     watch: Option<&'a dyn Stopwatch>,
     /// Milliseconds of the graph, whole and by what stays of its axes, as far as they were measured.
     times: RefCell<BTreeMap<Vec<(usize, usize)>, [f64; 2]>>,
     cx: &'a Context<'a>,
+}
+
+/// The units of a group, as far as they may go.
+struct Candidates<'a> {
+    group: &'a Group,
+    /// Their numbers and scores, the least important first.
+    units: Vec<(usize, f64)>,
+    /// Those of all costs that depend on the group.
+    costs: Vec<NodeId>,
+    /// What the units that stay are a multiple of; all stay where that is all of them.
+    step: usize,
+    /// Whether nothing goes as no step was found that pays.
+    slow: bool,
 }
 
 impl<'a> Selection<'a> {
@@ -51,50 +61,73 @@ impl<'a> Selection<'a> {
     /// # Errors
     /// Whatever running the graph can raise; interrupted.
     pub fn new(plan: &'a Channels, scored: &Scored<'a>, reconstruct: bool, cx: &'a Context<'a>) -> Result<Self> {
-        let Scored { g, all, groups: open } = *scored;
+        let Scored { g, all, groups } = *scored;
+        if plan.of == Measure::Latency && cx.stopwatch.is_none() {
+            let help = "leave --no-check out, or choose another --channels-budget";
+            return Err(Error::unsupported("latency is no budget for a model that is not run here").help(help));
+        }
         // What isn't solved for then is not weighed as if it were.
         let solved = plan.by == Score::Solved && reconstruct && cx.calibrator.is_some();
         let by = if plan.by == Score::Solved && !solved { Score::L2 } else { plan.by };
-        let mut this = Self {
-            plan,
-            g,
-            all,
-            open,
-            scores: scored.scores(by, cx)?,
-            nodes: g.operators().filter(|n| g.macs(*n) > 0).collect(),
-            steps: open.iter().map(|group| plan.round.unwrap_or_else(|| usual_step(group.units.len()))).collect(),
-            watch: cx.stopwatch,
-            times: RefCell::default(),
-            cx,
+        let costs: Vec<NodeId> = match plan.of {
+            Measure::Parameters => g.ids().filter(|n| g.constant((*n).into()).is_some()).collect(),
+            Measure::Macs | Measure::Latency => g.operators().filter(|n| g.macs(*n) > 0).collect(),
         };
+        let known: BTreeSet<NodeId> = costs.iter().copied().collect();
+        let candidates = |(group, scores): (&&'a Group, Vec<f64>)| {
+            let ports = group.places.iter().map(|place| all.places[*place].port);
+            let around = ports.flat_map(|port| g.uses(port).into_iter().map(|u| u.node).chain([port.node]));
+            let touched: BTreeSet<NodeId> = around.filter(|n| known.contains(n)).collect();
+            let may = |(u, _): &(usize, f64)| all.obstacle(&group.units[*u]).is_none();
+            Candidates {
+                group,
+                units: scores.into_iter().enumerate().filter(may).collect(),
+                costs: touched.into_iter().collect(),
+                step: plan.round.unwrap_or_else(|| usual_step(group.units.len())),
+                slow: false,
+            }
+        };
+        let scores = scored.scores(by, cx)?;
+        let groups = groups.iter().zip(scores).map(candidates).collect();
+        let mut this = Self { plan, g, all, groups, costs, watch: cx.stopwatch, times: RefCell::default(), cx };
         if solved {
             this.weigh();
         }
+        this.groups.iter_mut().for_each(|of| of.units.sort_by(|a, b| a.1.total_cmp(&b.1)));
         Ok(this)
     }
 
     /// Puts scores in relation to what removing a unit saves, in parts of the whole.
     fn weigh(&mut self) {
-        // Kernels are faster by steps, of which single channels tell nothing.
-        let size = |cut: &Cut| match self.plan.of {
-            Measure::Parameters => cut.parameters(self.g),
-            Measure::Macs | Measure::Latency => self.macs(cut),
-        };
-        let whole = size(&Cut::new(self.all)) as f64;
-        let mut scores = self.scores.clone();
-        // Units at the same places save the same.
-        let mut saved: BTreeMap<Vec<usize>, f64> = BTreeMap::new();
-        for (group, scores) in self.open.iter().zip(&mut scores) {
-            for (unit, score) in group.units.iter().zip(scores) {
+        let nothing = Cut::new(self.all);
+        let whole = self.cost(&self.costs, &nothing).max(1.0);
+        for i in 0..self.groups.len() {
+            let of = &self.groups[i];
+            let before = self.cost(&of.costs, &nothing);
+            // Units at the same places save the same.
+            let mut saved: HashMap<Vec<usize>, f64> = HashMap::new();
+            let weighed = |(u, score): &(usize, f64)| {
+                let unit = &of.group.units[*u];
                 let places = unit.members.iter().map(|(place, _)| *place).collect();
-                *score /= *saved.entry(places).or_insert_with(|| {
-                    let mut cut = Cut::new(self.all);
+                let saves = saved.entry(places).or_insert_with(|| {
+                    let mut cut = nothing.clone();
                     cut.remove(unit);
-                    (whole - size(&cut) as f64).max(1.0) / whole.max(1.0)
+                    (before - self.cost(&of.costs, &cut)).max(1.0) / whole
                 });
-            }
+                (*u, score / *saves)
+            };
+            self.groups[i].units = of.units.iter().map(weighed).collect();
         }
-        self.scores = scores;
+    }
+
+    /// What some of the costs are after a cut. Kernels are faster by steps, of which single channels tell nothing: latency
+    /// counts as multiply-accumulates here.
+    fn cost(&self, of: &[NodeId], cut: &Cut) -> f64 {
+        let cost = |n: &NodeId| match self.plan.of {
+            Measure::Parameters => cut.elements(self.g, *n),
+            Measure::Macs | Measure::Latency => cut.macs(self.g, *n),
+        };
+        of.iter().map(cost).sum::<u64>() as f64
     }
 
     /// What the model costs after a cut, in what the budget is one of. Of latency, that is milliseconds.
@@ -102,20 +135,12 @@ impl<'a> Selection<'a> {
     /// # Errors
     /// Whatever running the graph can raise; interrupted.
     pub fn size(&self, cut: &Cut) -> Result<f64> {
-        Ok(match self.plan.of {
-            Measure::Macs => self.macs(cut) as f64,
-            Measure::Parameters => cut.parameters(self.g) as f64,
-            Measure::Latency => {
-                let [whole, now] = self.times(cut)?;
-                // By turns with the whole, which is the only thing to compare with.
-                let first = self.times(&Cut::new(self.all))?[0];
-                first * now / whole.max(f64::MIN_POSITIVE)
-            }
-        })
-    }
-
-    fn macs(&self, cut: &Cut) -> u64 {
-        self.nodes.iter().map(|n| cut.macs(self.g, *n)).sum()
+        if self.plan.of != Measure::Latency {
+            return Ok(self.cost(&self.costs, cut));
+        }
+        // By turns with the whole, which is the only thing to compare with.
+        let [whole, now] = self.times(cut)?;
+        Ok(self.times(&Cut::new(self.all))?[0] * now / whole.max(f64::MIN_POSITIVE))
     }
 
     /// Milliseconds of the whole graph, and after a cut.
@@ -131,59 +156,74 @@ impl<'a> Selection<'a> {
         Ok(times)
     }
 
-    /// All units that may go, the least important first.
-    fn order(&self) -> Vec<(usize, usize)> {
-        let mut order: Vec<(usize, usize)> = vec![];
-        for (i, group) in self.open.iter().enumerate() {
-            let may = |u: &usize| self.all.obstacle(&group.units[*u]).is_none();
-            order.extend((0..group.units.len()).filter(may).map(|u| (i, u)));
-        }
-        let score = |(i, u): &(usize, usize)| self.scores[*i][*u];
-        order.sort_by(|a, b| score(a).total_cmp(&score(b)));
-        order
-    }
-
     /// The cut after which at most `budget` is left, or as much as may go.
     fn within(&self, budget: f64) -> Result<Cut<'a>> {
-        let order = self.order();
+        let of = |(i, of): (usize, &Candidates)| of.units.iter().map(move |(_, score)| (*score, i)).collect::<Vec<_>>();
+        let mut order: Vec<(f64, usize)> = self.groups.iter().enumerate().flat_map(of).collect();
+        order.sort_by(|a, b| a.0.total_cmp(&b.0));
+        // With the first so many gone, what stays of each group is rounded.
+        let first = |n: usize| {
+            let mut goes = vec![0; self.groups.len()];
+            order[..n].iter().for_each(|(_, i)| goes[*i] += 1);
+            let mut cut = Cut::new(self.all);
+            for (of, goes) in self.groups.iter().zip(&mut goes) {
+                *goes = of.rounded(*goes).min(of.units.len());
+                // An axis that would lose its last index keeps it.
+                for (u, _) in &of.units[..*goes] {
+                    cut.remove(&of.group.units[*u]);
+                }
+            }
+            (cut, goes)
+        };
         let (mut low, mut high) = (0, order.len());
         while low < high {
             self.cx.check()?;
             let middle = (low + high) / 2;
-            let cut = self.without(&order, &self.first(&order, middle));
-            if self.size(&cut)? <= budget { high = middle } else { low = middle + 1 }
+            if self.size(&first(middle).0)? <= budget { high = middle } else { low = middle + 1 }
         }
-        let mut goes = self.first(&order, high);
-        self.give_back(&order, &mut goes, budget)?;
-        Ok(self.without(&order, &goes))
+        let (mut cut, goes) = first(high);
+        self.give_back(&mut cut, goes, budget)?;
+        Ok(cut)
     }
 
     /// Takes back what rounding removed beyond the budget, the most important first.
-    fn give_back(&self, order: &[(usize, usize)], goes: &mut [usize], budget: f64) -> Result<()> {
-        let mut may: Vec<usize> = (0..goes.len()).collect();
-        loop {
+    fn give_back(&self, cut: &mut Cut, mut goes: Vec<usize>, budget: f64) -> Result<()> {
+        let last = |i: usize, goes: usize| {
+            let of = &self.groups[i];
+            &of.units[goes.saturating_sub(of.step)..goes]
+        };
+        let worth = |i: usize, goes: usize| last(i, goes).iter().map(|(_, score)| score).sum::<f64>();
+        let mut may: Vec<(f64, usize)> =
+            goes.iter().enumerate().filter(|(_, n)| **n > 0).map(|(i, n)| (worth(i, *n), i)).collect();
+        let mut size = self.size(cut)?;
+        while let Some(best) = (0..may.len()).max_by(|a, b| may[*a].0.total_cmp(&may[*b].0)) {
             self.cx.check()?;
-            let mut best: Option<(f64, usize)> = None;
-            let mut fits = vec![];
-            for &i in may.iter().filter(|i| goes[**i] > 0) {
-                let back = self.steps[i].min(goes[i]);
-                let mut less = goes.to_vec();
-                less[i] -= back;
-                // What doesn't fit now does so no more when others came back.
-                if self.size(&self.without(order, &less))? > budget {
-                    continue;
-                }
-                fits.push(i);
-                let mine = order.iter().filter(|(j, _)| *j == i).skip(less[i]).take(back);
-                let worth = mine.map(|(_, u)| self.scores[i][*u]).sum::<f64>();
-                if best.is_none_or(|(most, _)| worth > most) {
-                    best = Some((worth, i));
-                }
+            let i = may[best].1;
+            let (of, back) = (&self.groups[i], last(i, goes[i]));
+            let before = self.cost(&of.costs, cut);
+            for (u, _) in back {
+                cut.put_back(&of.group.units[*u]);
             }
-            let Some((_, i)) = best else { return Ok(()) };
-            goes[i] -= self.steps[i].min(goes[i]);
-            may = fits;
+            let now = match self.plan.of {
+                Measure::Latency => self.size(cut)?,
+                Measure::Macs | Measure::Parameters => size + self.cost(&of.costs, cut) - before,
+            };
+            if now > budget {
+                // What doesn't fit now does so no more when others came back.
+                for (u, _) in back {
+                    cut.remove(&of.group.units[*u]);
+                }
+                may.swap_remove(best);
+                continue;
+            }
+            size = now;
+            goes[i] -= back.len();
+            may[best].0 = worth(i, goes[i]);
+            if goes[i] == 0 {
+                may.swap_remove(best);
+            }
         }
+        Ok(())
     }
 
     /// The cut after which at most `budget` is left, as far as that pays: `None`, and a note, where it doesn't at all.
@@ -192,59 +232,73 @@ impl<'a> Selection<'a> {
     /// Whatever running the graph can raise; interrupted.
     pub fn choose(&mut self, budget: f64, out: &mut Outcome) -> Result<Option<Cut<'a>>> {
         let mut cut = self.within(budget)?;
-        let Some(watch) = self.watch.filter(|_| self.plan.pays) else { return Ok(Some(cut)) };
-        if self.tell(&cut).is_empty() {
+        if !self.plan.pays || self.tell(&cut).is_empty() {
             return Ok(Some(cut));
         }
-        // What pays does so whatever goes elsewhere, or about.
-        let mut paid: BTreeSet<(usize, usize)> = BTreeSet::new();
+        let Some(watch) = self.watch else {
+            let what = "the model is not run here: whether fewer channels make it faster was not measured";
+            out.warnings.push(what.into());
+            return Ok(Some(cut));
+        };
+        // What was measured of a group holds for all with the same shapes, whatever goes elsewhere.
+        let mut known: HashMap<String, bool> = HashMap::new();
         loop {
-            let before = self.steps.clone();
-            for i in 0..self.open.len() {
-                (self.cx.progress)("time", i, self.open.len());
-                let (all, stays) = (self.open[i].units.len(), self.stays(i, &cut));
-                if stays == all || paid.contains(&(i, stays)) {
+            let mut coarser = false;
+            for i in 0..self.groups.len() {
+                (self.cx.progress)("time", i, self.groups.len());
+                let of = &self.groups[i];
+                if !of.group.units.iter().any(|unit| cut.removes(unit)) {
                     continue;
                 }
-                if self.pays(watch, i, &cut)? {
-                    paid.insert((i, stays));
-                } else {
+                let shapes: Vec<String> = of.costs.iter().map(|n| cut.shape(self.g, *n)).collect();
+                let pays = match known.get(&shapes.join(";")) {
+                    Some(known) => *known,
+                    None => self.pays(watch, of, &cut)?,
+                };
+                known.insert(shapes.join(";"), pays);
+                if !pays {
                     // Coarser steps may; in the end it stays whole, and others have to make up for it.
-                    self.steps[i] = if self.steps[i] * 2 < all { self.steps[i] * 2 } else { all };
+                    let of = &mut self.groups[i];
+                    let all = of.group.units.len();
+                    of.slow = of.step * 2 >= all;
+                    of.step = if of.slow { all } else { of.step * 2 };
+                    coarser = true;
                 }
             }
-            (self.cx.progress)("time", self.open.len(), self.open.len());
-            if self.steps == before {
+            (self.cx.progress)("time", self.groups.len(), self.groups.len());
+            if !coarser {
                 break;
             }
             cut = self.within(budget)?;
         }
-        for (group, _) in self.open.iter().zip(&self.steps).filter(|(group, step)| **step == group.units.len()) {
-            let node = self.all.name(self.g, group);
+        for of in self.groups.iter().filter(|of| of.slow) {
             let reason = "with fewer channels the model is no faster here; --cut-anyway cuts them".into();
-            out.skipped.push(Skipped { rule: "channels".into(), node, reason });
+            out.skipped.push(Skipped { rule: "channels".into(), node: self.all.name(self.g, of.group), reason });
         }
         let [before, after] = self.times(&cut)?;
         if after <= before * FASTER {
             return Ok(Some(cut));
         }
-        let (left, all) = (self.macs(&cut), self.macs(&Cut::new(self.all)));
+        let macs = |cut: &Cut| self.g.operators().map(|n| cut.macs(self.g, n)).sum::<u64>();
         out.warnings.push(format!(
-            "--prune-channels {} removed nothing: with {left} of {all} multiply-accumulates the model would be no faster here \
+            "--prune-channels {} removed nothing: with {} of {} multiply-accumulates the model would be no faster here \
              ({after:.3} ms instead of {before:.3} ms); --cut-anyway removes them",
-            self.plan.fraction
+            self.plan.fraction,
+            macs(&cut),
+            macs(&Cut::new(self.all)),
         ));
         Ok(None)
     }
 
     /// Whether what goes of a group makes the model faster, beside all else that goes.
-    fn pays(&self, watch: &dyn Stopwatch, i: usize, cut: &Cut) -> Result<bool> {
+    fn pays(&self, watch: &dyn Stopwatch, of: &Candidates, cut: &Cut) -> Result<bool> {
         self.cx.check()?;
         let mut without = cut.clone();
-        without.restore(self.open[i]);
+        without.restore(of.group);
         let [slow, fast] = watch.compare([&verify(&self.after(&without)?)?, &verify(&self.after(cut)?)?])?;
-        let (less, more) = (self.macs(cut) as f64, self.macs(&without) as f64);
-        Ok(slow - fast > PAYS * slow * (more - less) / more.max(1.0))
+        let (whole, less) = (self.cost(&self.costs, &without), self.cost(&of.costs, cut));
+        let saved = (self.cost(&of.costs, &without) - less) / whole.max(1.0);
+        Ok(slow - fast > PAYS * slow * saved)
     }
 
     /// The graph without what a cut removes.
@@ -254,49 +308,25 @@ impl<'a> Selection<'a> {
         Ok(g)
     }
 
-    /// How many units of each group go with the first `n` of `order`, with what stays rounded.
-    fn first(&self, order: &[(usize, usize)], n: usize) -> Vec<usize> {
-        let mut goes = vec![0; self.open.len()];
-        order[..n].iter().for_each(|(i, _)| goes[*i] += 1);
-        goes.into_iter().enumerate().map(|(i, goes)| self.rounded(i, goes)).collect()
-    }
-
-    /// The cut by so many units of each group, in order.
-    fn without(&self, order: &[(usize, usize)], goes: &[usize]) -> Cut<'a> {
-        let (mut cut, mut left) = (Cut::new(self.all), goes.to_vec());
-        for (i, u) in order {
-            if left[*i] > 0 {
-                left[*i] -= 1;
-                cut.remove(&self.open[*i].units[*u]);
-            }
-        }
-        cut
-    }
-
-    /// How many units of a group go, if it should be about `goes`.
-    fn rounded(&self, i: usize, goes: usize) -> usize {
-        let (all, step) = (self.open[i].units.len(), self.steps[i]);
-        let least = ((all as f64 * FLOOR).ceil() as usize).max(1);
-        let stays = (all - goes).max(least);
-        let rounded = ((stays as f64 / step as f64).round() as usize * step).clamp(step.min(all), all);
-        all - rounded
-    }
-
-    /// How many units of a group stay.
-    fn stays(&self, i: usize, cut: &Cut) -> usize {
-        self.open[i].units.iter().filter(|unit| !cut.removes(unit)).count()
-    }
-
     /// The layers that lose channels, and how many they have before and after.
     pub fn tell(&self, cut: &Cut) -> Vec<(String, [usize; 2])> {
         let of = |l: &Layer| {
             let place = self.all.place(l.weight.into(), l.axes.output)?;
-            Some((
-                self.g.node(l.node).display_name().to_string(),
-                [self.all.places[place].size, cut.kept(place)?.len()],
-            ))
+            let sizes = [self.all.places[place].size, cut.kept(place)?.len()];
+            Some((self.g.node(l.node).display_name().to_string(), sizes))
         };
         self.all.layers.iter().filter_map(of).collect()
+    }
+}
+
+impl Candidates<'_> {
+    /// How many units go, if it should be about `goes`.
+    fn rounded(&self, goes: usize) -> usize {
+        let (all, step) = (self.group.units.len(), self.step);
+        let least = ((all as f64 * FLOOR).ceil() as usize).max(1);
+        let stays = (all - goes).max(least);
+        let rounded = ((stays as f64 / step as f64).round() as usize * step).clamp(step.min(all), all);
+        all - rounded
     }
 }
 
