@@ -196,6 +196,12 @@ def test_several_cuts_are_trained_in_between(cut):
     assert macs(report) <= 0.1 and top1 > 0.97
 
 
+def test_several_cuts_by_a_score_of_the_original(cut):
+    flags = ["--prune-channels", 0.8, "--channels-cuts", 2, "--channels-by", "scale", "--data", TRAIN, "--epochs", 4]
+    report, top1 = cut(*flags)
+    assert macs(report) <= 0.2 and top1 > 0.97
+
+
 def test_cuts_before_zeros_are_trained_but_the_last(cut):
     flags = ["--prune-channels", 0.5, "--channels-cuts", 2, "--prune", 0.5, "--data", TRAIN, "--epochs", 2]
     report, _ = cut(*flags)

@@ -1,7 +1,7 @@
 //! How much channels matter: a number for each unit of each group, comparable between groups. The lowest go first.
 
 use super::{
-    groups::{Group, Groups},
+    groups::{Group, Groups, Unit},
     layout::Layout,
     reconstruct::{channel_costs, only},
 };
@@ -15,7 +15,7 @@ use compress_compiler::{
     tensor::Tensor,
     verify::verify,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a channel's importance is taken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,8 @@ pub enum Score {
     L2,
     /// How far the weights that make it are from those of the others of its group (geometric median, He et al. 2019).
     Median,
-    /// The scale that the model's BatchNormalization gave it before that was folded (network slimming, Liu et al. 2017).
+    /// The scale that a BatchNormalization of the original gave it (network slimming, Liu et al. 2017); where there is none, as
+    /// [`Score::L1`].
     Scale,
     /// How large the values are that others read of it, on calibration data.
     Activation,
@@ -56,12 +57,10 @@ impl Scored<'_> {
     /// # Errors
     /// Unsupported or data when a model or its data doesn't have what is asked for; whatever running the graph can raise; interrupted.
     pub fn scores(&self, by: Score, cx: &Context) -> Result<Vec<Vec<f64>>> {
-        let norms = |rows: &[Vec<f64>]| rows.iter().map(|row| row.iter().map(|v| v * v).sum()).collect();
-        let sums = |rows: &[Vec<f64>]| rows.iter().map(|row| row.iter().map(|v| v.abs()).sum()).collect();
         let plain = |v: f64| v;
         Ok(match by {
-            Score::L1 => self.comparable(&self.of_weights(sums), plain),
-            Score::L2 => self.comparable(&self.of_weights(norms), f64::sqrt),
+            Score::L1 => self.comparable(&self.of_weights(magnitudes), plain),
+            Score::L2 => self.comparable(&self.of_weights(squares), f64::sqrt),
             Score::Median => self.comparable(&self.of_weights(distances), plain),
             Score::Scale => self.comparable(&self.scales(cx)?, plain),
             Score::Activation => self.comparable(&self.activations(cx)?, f64::sqrt),
@@ -115,16 +114,18 @@ impl Scored<'_> {
             let port = ports.get(&original.value(node.into()).name[..])?;
             Some((self.all.place(*port, 1)?, scale.iter().map(|v| f64::from(v.abs())).collect()))
         };
-        let scales: Measures = original.operators().filter_map(of).collect();
+        let mut scales: Measures = original.operators().filter_map(of).collect();
         if scales.is_empty() {
             let why = "no channel of the model is scaled by a BatchNormalization";
             return Err(Error::unsupported(why).help("choose by other than --channels-by scale"));
         }
-        // Channels of groups without any are neither more nor less than others.
-        let has = |group: &&&Group| !group.places.iter().any(|place| scales.contains_key(place));
-        let without = self.groups.iter().filter(has).filter_map(|group| group.places.first());
-        let none = without.map(|place| (*place, vec![1.0; self.all.places[*place].size]));
-        Ok(none.chain(scales.clone()).collect())
+        // Of channels that an earlier cut left, the original doesn't say which they are.
+        scales.retain(|place, scale: &mut Vec<f64>| self.all.places[*place].size == scale.len());
+        // Of a group without any, the weights have to tell.
+        let scaled = self.groups.iter().filter(|group| group.places.iter().any(|place| scales.contains_key(place)));
+        let scaled: BTreeSet<usize> = scaled.flat_map(|group| group.places.iter().copied()).collect();
+        let others = self.of_weights(magnitudes).into_iter().filter(|(place, _)| !scaled.contains(place));
+        Ok(others.chain(scales).collect())
     }
 
     /// The mean square of what layers read of each channel.
@@ -177,7 +178,7 @@ impl Scored<'_> {
         let sets = |group: &&Group| -> BTreeMap<NodeId, Vec<Vec<usize>>> {
             let within = read.iter().filter(|(_, place)| group.places.contains(place));
             let sets = |place: usize| {
-                let of = |unit: &super::groups::Unit| {
+                let of = |unit: &Unit| {
                     let members = unit.members.iter().filter(|(p, _)| *p == place);
                     members.flat_map(|(_, indices)| indices.iter().copied()).collect()
                 };
@@ -208,6 +209,14 @@ fn rows(shape: &[usize], values: &[f64], axis: usize) -> Vec<Vec<f64>> {
         rows[i / inner % shape[axis]].push(*v);
     }
     rows
+}
+
+fn magnitudes(rows: &[Vec<f64>]) -> Vec<f64> {
+    rows.iter().map(|row| row.iter().map(|v| v.abs()).sum()).collect()
+}
+
+fn squares(rows: &[Vec<f64>]) -> Vec<f64> {
+    rows.iter().map(|row| row.iter().map(|v| v * v).sum()).collect()
 }
 
 /// The sum of the distances of each row to all others.

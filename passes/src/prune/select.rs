@@ -295,10 +295,18 @@ impl<'a> Selection<'a> {
         self.cx.check()?;
         let mut without = cut.clone();
         without.restore(of.group);
-        let [slow, fast] = watch.compare([&verify(&self.after(&without)?)?, &verify(&self.after(cut)?)?])?;
         let (whole, less) = (self.cost(&self.costs, &without), self.cost(&of.costs, cut));
         let saved = (self.cost(&of.costs, &without) - less) / whole.max(1.0);
-        Ok(slow - fast > PAYS * slow * saved)
+        let (without, with) = (self.after(&without)?, self.after(cut)?);
+        let (without, with) = (verify(&without)?, verify(&with)?);
+        // Other work on the machine can hide what a cut saves, but not twice.
+        for _ in 0..2 {
+            let [slow, fast] = watch.compare([&without, &with])?;
+            if slow - fast > PAYS * slow * saved {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The graph without what a cut removes.
