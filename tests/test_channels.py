@@ -92,12 +92,13 @@ def test_nothing_to_cut_is_said(compress, tmp_path):
     assert [s["reason"] for s in skipped] == ["it is a graph output"]
 
 
-def test_excluded_layers_keep_their_channels(cut):
+def test_excluded_layers_keep_their_weights(cut, tmp_path):
     report, _ = cut("--prune-channels", 0.5, "--exclude", "conv2", "--data", TRAIN, "--epochs", 0)
-    told = next(w for w in report["warnings"] if w.startswith("--prune-channels"))
     skipped = next(p for p in report["passes"] if p["name"] == "channels")["skipped"]
-    assert "conv2" not in told.split(":", 1)[1].split(";")[0]
     assert any("--exclude" in s["reason"] for s in skipped)
+    # Folding its BatchNormalization scales them; nothing else may.
+    shapes = {i.name: list(i.dims) for i in onnx.load(tmp_path / "out.onnx").graph.initializer}
+    assert shapes["conv2.weight"] == [64, 32, 3, 3] and shapes["conv3.weight"][0] < 64
 
 
 def test_groups_are_shown(compress):
@@ -221,3 +222,98 @@ def test_onnx_runtime_gets_blocks_of_sixteen(cut):
     (told,) = [w for w in report["warnings"] if w.startswith("--prune-channels")]
     kept = [int(layer.rsplit(" ", 1)[1]) for layer in told.split(": ", 1)[1].split(";")[0].split(", ")]
     assert kept and all(n % 16 == 0 for n in kept)
+
+
+def dead(tmp_path, reader):
+    """Two convolutions, half of the second's channels dead, and an operator that is no layer and reads them."""
+    alive, first = np.ones(32, np.float32), small.floats(1, 16, 3, 3, 3, scale=0.3)
+    alive[16:] = 0
+    second = small.floats(2, 32, 16, 3, 3, scale=0.1) * alive[:, None, None, None]
+    nodes = [
+        small.node("Conv", "input w0", "a", "conv0", pads=[1, 1, 1, 1]),
+        small.node("Relu", "a", "ra"),
+        small.node("Conv", "ra w1", "b", "conv1", pads=[1, 1, 1, 1]),
+        small.node("Relu", "b", "rb"),
+    ]
+    if reader == "ConvTranspose":
+        nodes.append(small.node("ConvTranspose", "rb w2", "c", "up", strides=[2, 2], kernel_shape=[2, 2]))
+        third = small.floats(3, 32, 8, 2, 2, scale=0.1) * alive[:, None, None, None]
+    else:
+        nodes.append(small.node("Einsum", "rb w2", "c", "mix", equation="nchw,cd->ndhw"))
+        third = small.floats(3, 32, 8, scale=0.1) * alive[:, None]
+    nodes += [small.node("Relu", "c", "rc"), small.node("Conv", "rc w3", "output", "last")]
+    weights = {"w0": first, "w1": second, "w2": third, "w3": small.floats(4, 4, 8, 1, 1)}
+    made = small.model(nodes, [("input", ["batch", 3, 8, 8])], [("output", ["batch", 4, "h", "w"])], weights)
+    return small.save(made, tmp_path)
+
+
+@pytest.mark.parametrize("reader", ["ConvTranspose", "Einsum"])
+@pytest.mark.parametrize("by", ["reconstruct", "activation", "l1"])
+def test_what_operators_read_that_are_no_layers_counts(compress, tmp_path, reader, by):
+    model, out, data = dead(tmp_path, reader), tmp_path / "out.onnx", tmp_path / "data.npz"
+    np.savez(data, x=small.floats(5, 100, 3, 8, 8))
+    flags = ["--prune-channels", 0.3, "--round-channels", 1, "--channels-by", by, "--cut-anyway", "--epochs", 0]
+    report = compress(model, "-o", out, "--data", data, "--json", *flags).json()
+    assert macs(report) <= 0.7
+    x = small.floats(6, 4, 3, 8, 8)
+    want, got = (ort.InferenceSession(str(m)).run(None, {"input": x})[0] for m in (model, out))
+    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("by", ["l1", "l2", "median", "reconstruct"])
+def test_every_part_of_a_concatenation_is_rounded(compress, tmp_path, by):
+    made = small.model(
+        [
+            small.node("Conv", "input w0", "a", "narrow"),
+            small.node("Conv", "input w1", "b", "wide", pads=[1, 1, 1, 1]),
+            small.node("Concat", "a b", "c", axis=1),
+            small.node("Relu", "c", "r"),
+            small.node("Conv", "r w2", "output", "last"),
+        ],
+        [("input", ["batch", 8, 8, 8])],
+        [("output", ["batch", 4, 8, 8])],
+        {
+            "w0": small.floats(1, 64, 8, 1, 1, scale=0.3),
+            "w1": small.floats(2, 64, 8, 3, 3, scale=0.3),
+            "w2": small.floats(3, 4, 128, 1, 1),
+        },
+    )
+    data = tmp_path / "data.npz"
+    np.savez(data, x=small.floats(5, 100, 8, 8, 8))
+    flags = ["--prune-channels", 0.5, "--channels-by", by, "--target", "onnxruntime", "--cut-anyway", "--epochs", 0]
+    out = tmp_path / "out.onnx"
+    report = compress(small.save(made, tmp_path), "-o", out, "--data", data, "--json", *flags).json()
+    sizes = [i.dims[0] for i in onnx.load(out).graph.initializer if i.name in ("w0", "w1")]
+    assert macs(report) <= 0.5
+    assert all(n % 16 == 0 and n >= 16 for n in sizes) and sizes[1] < 64
+    if by != "reconstruct":
+        # Weights of the same spread: neither of the two is preferred by far, though one has nine times as many.
+        assert abs(sizes[0] - sizes[1]) <= 32
+
+
+def test_a_budget_that_is_missed_is_told(cut):
+    report, _ = cut("--prune-channels", 0.9, "--exclude", "conv2|conv3", "--data", TRAIN, "--epochs", 0)
+    (told,) = [w for w in report["warnings"] if w.startswith("--prune-channels")]
+    assert "removed nothing" in told or "more than the 10.0% asked for" in told
+
+
+def test_nothing_asked_is_nothing_said(cut):
+    report, _ = cut("--prune-channels", 0, "--data", TRAIN, "--epochs", 0)
+    assert macs(report) == 1 and not any("--prune-channels" in w for w in report["warnings"])
+
+
+def test_time_is_no_budget_for_what_does_not_run(compress, tmp_path):
+    flags = ["--prune-channels", 0.5, "--channels-budget", "latency", "--no-check", "--prune-by", "magnitude"]
+    said = compress(MODEL, "-o", tmp_path / "out.onnx", *flags, code=5)
+    assert "latency is no budget" in said.err
+
+
+def test_what_taylor_is_for_is_said(compress, tmp_path):
+    flags = ["--prune-channels", 0.5, "--prune-by", "taylor", "--data", TRAIN]
+    assert "--channels-by taylor" in compress(MODEL, "-o", tmp_path / "out.onnx", *flags, code=2).err
+
+
+def test_made_up_inputs_that_do_not_suit_time_nothing(compress, zoo, tmp_path):
+    model = zoo / "models/silero_vad_16k_op15.onnx"
+    report = compress(model, "-o", tmp_path / "out.onnx", "--json", "--prune-channels", 0.5).json()
+    assert any("was not measured" in w for w in report["warnings"]) and macs(report) < 0.6

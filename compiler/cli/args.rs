@@ -134,7 +134,8 @@ pub struct CompressArgs {
     /// Which channels go first: those that the layers reading them can best do without on data (`reconstruct`); whose
     /// weights have the smallest `l1` or `l2` norm, or are nearest to those of all others (`median`); which
     /// BatchNormalization scales least (`scale`); whose values are smallest on data (`activation`); or whose weights the
-    /// loss on labels feels least (`taylor`) [default: reconstruct with --data, l2 without].
+    /// loss on labels feels least (`taylor`) [default: reconstruct; l2 without --data, unless BatchNormalization tells which
+    /// inputs to make up].
     #[arg(long, value_name = "BY",
         value_parser = ["reconstruct", "l1", "l2", "median", "scale", "activation", "taylor"])]
     pub channels_by: Option<String>,
@@ -145,7 +146,8 @@ pub struct CompressArgs {
     /// layer unless the target is onnxruntime].
     #[arg(long, value_name = "N", value_parser = count(1024))]
     pub round_channels: Option<usize>,
-    /// Remove channels whether or not that makes the model faster on this machine, which is measured otherwise.
+    /// Remove channels whether or not that makes the model faster on this machine, which is measured on our runtime
+    /// otherwise, whatever the target is.
     #[arg(long)]
     pub cut_anyway: bool,
     /// Show how much the outputs change when one layer alone is pruned (needs --data); with --dry-run, only that.

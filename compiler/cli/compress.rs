@@ -238,7 +238,9 @@ impl Opened {
             backend,
             quiet,
         });
-        let timer = self.sets.as_ref().map(|s| Timer { samples: &s.calibration, batch: plan.run.batch, backend });
+        // What doesn't run on made-up inputs is not timed on them.
+        let timed = self.sets.as_ref().filter(|_| self.before.is_some() || !plan.check);
+        let timer = timed.map(|s| Timer { samples: &s.calibration, batch: plan.run.batch, backend });
         let options = &plan.options;
         if let Some(s) = &self.sets
             && (options.int8.is_some() || options.reconstruct || options.training.is_some())

@@ -8,10 +8,11 @@ use compress_compiler::{
     onnx,
     op::{Op, Operator},
     pass::Context,
+    report::counted,
 };
 use compress_passes::{
     layers::Layer,
-    prune::groups::{Group, Groups},
+    prune::groups::{Group, Groups, Unit},
     simplify,
 };
 use compress_runtime::burn::BurnEvaluator;
@@ -93,24 +94,29 @@ fn groups(g: &Graph) -> Result<Vec<ChannelGroup>> {
     let all = Groups::find(&g)?;
     let name = |l: &Layer| g.node(l.node).display_name().to_string();
     let group = |group: &Group| {
-        let why: Vec<Option<&str>> = group.units.iter().map(|unit| all.obstacle(unit)).collect();
+        let whole = all.closed(&g, group);
+        let why = |unit: &Unit| all.obstacle(unit).or(whole.as_deref()).map(String::from);
+        let why: Vec<Option<String>> = group.units.iter().map(why).collect();
         ChannelGroup {
             made_by: all.makers(group).map(name).collect(),
             read_by: all.readers(group).map(name).collect(),
             units: why.len(),
             open: why.iter().filter(|why| why.is_none()).count(),
-            closed: why.iter().flatten().map(|why| why.to_string()).collect::<BTreeSet<_>>().into_iter().collect(),
+            closed: why.into_iter().flatten().collect::<BTreeSet<_>>().into_iter().collect(),
         }
     };
     Ok(all.groups.iter().map(group).collect())
 }
 
 fn groups_text(groups: &[ChannelGroup]) -> String {
+    if groups.is_empty() {
+        return "no channels: the model has no layer with constant float weights\n".into();
+    }
     let mut t = vec![];
     for group in groups {
         let of = if group.open == group.units { String::new() } else { format!("{} of ", group.open) };
         let readers = if group.read_by.is_empty() { "no layer".into() } else { group.read_by.join(", ") };
-        t.push(format!("{of}{} units of {}, read by {readers}", group.units, group.made_by.join(", ")));
+        t.push(format!("{of}{} of {}, read by {readers}", counted(group.units, "unit"), group.made_by.join(", ")));
         t.extend(group.closed.iter().map(|why| format!("  closed: {why}")));
     }
     t.join("\n") + "\n"

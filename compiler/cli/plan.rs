@@ -89,6 +89,10 @@ impl CompressPlan {
         if by.is_some() && !prunes && a.prune_channels.is_none() {
             return Err(Error::usage("--prune-by needs --prune, --prune-pattern or --prune-channels"));
         }
+        if by == Some("taylor") && !prunes {
+            let help = "for channels there is --channels-by taylor";
+            return Err(Error::usage("--prune-by taylor needs --prune or --prune-pattern").help(help));
+        }
         if each_layer && !prunes {
             return Err(Error::usage("--prune-budget needs --prune or --prune-pattern"));
         }

@@ -125,7 +125,8 @@ pub const STAGES: &[Stage] = &[
         name: "channels",
         does: "remove channels, and solve for or train what reads the others (--prune-channels)",
         make: |o| {
-            let (mut channels, exclude, train) = (o.channels?, o.exclude.clone(), o.training.map(|t| t.must));
+            let mut channels = o.channels.filter(|c| c.fraction > 0.0)?;
+            let (exclude, train) = (o.exclude.clone(), o.training.map(|t| t.must));
             channels.round = channels.round.or(o.target.channels());
             // What is pruned after that is trained after that.
             let followed = o.budget().is_some();

@@ -1,6 +1,6 @@
 //! Channels that go: what stays of every axis, what the model costs then, and the surgery.
 
-use super::groups::{Group, Groups, Place, Unit};
+use super::groups::{Groups, Place, Unit};
 use compress_compiler::{
     axes::{Axis, Flow, Kept, Tie},
     error::{Error, Result},
@@ -50,11 +50,6 @@ impl<'a> Cut<'a> {
                 indices.iter().for_each(|i| keep[*i] = true);
             }
         }
-    }
-
-    /// Removes nothing of a group.
-    pub fn restore(&mut self, group: &Group) {
-        group.places.iter().for_each(|place| drop(self.keep.remove(place)));
     }
 
     /// Whether a unit goes.
@@ -226,7 +221,7 @@ impl<'a> Cut<'a> {
 }
 
 /// Whether an operator sums over an axis of a constant.
-fn is_contracted(g: &Graph, constant: Port, axis: usize) -> bool {
+pub(super) fn is_contracted(g: &Graph, constant: Port, axis: usize) -> bool {
     let sums = |tie: &Tie| tie.len() > 1 && tie.iter().all(|(axis, _)| matches!(axis, Axis::In(..)));
     g.uses(constant).iter().any(|u| match g.axes_map(u.node, Axis::In(u.slot, axis)) {
         Flow::Tied(tie) => sums(&tie),

@@ -4,7 +4,7 @@
 //! ([`Operator::axes_map`]), and so on from value to value. What is tied in the end is a unit: it goes or stays as a whole.
 
 use super::layout::Layout;
-use crate::layers::{Layer, layers};
+use crate::layers::{Layer, layers, obstacle};
 use compress_compiler::{
     axes::{Axis, Flow, Tie},
     error::Result,
@@ -94,6 +94,19 @@ impl Groups {
     /// What a group is called: the layers that make its channels.
     pub fn name(&self, g: &Graph, group: &Group) -> String {
         self.makers(group).map(|l| g.node(l.node).display_name()).collect::<Vec<_>>().join(" + ")
+    }
+
+    /// Why nothing of a group may go, if so.
+    pub fn closed(&self, g: &Graph, group: &Group) -> Option<String> {
+        if let Some(why) = self.makers(group).find_map(|l| obstacle(g, l)) {
+            return Some(why);
+        }
+        let mut obstacles = group.units.iter().map(|unit| self.obstacle(unit));
+        match obstacles.clone().any(|why| why.is_none()) {
+            true if group.units.len() > 1 => None,
+            true => Some("all of its channels depend on each other".into()),
+            false => obstacles.next().flatten().map(String::from),
+        }
     }
 
     /// Why a unit has to stay, if it has to.

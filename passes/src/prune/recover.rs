@@ -61,7 +61,7 @@ impl Pass for Recover {
             Ok(weights.iter().zip(keep).map(both).collect())
         };
         let masking = gradual.then(|| Masking { choose: Box::new(choose), felt: self.by == By::Taylor });
-        out.add(train(g, 1.0, choice.weights.clone(), masking, self.must, cx)?);
+        out.add(train(g, (self.name(), 1.0), choice.weights.clone(), masking, self.must, cx)?);
         if gradual {
             out.add(prune.run(g, cx)?);
         }
@@ -69,14 +69,14 @@ impl Pass for Recover {
     }
 }
 
-/// Trains a graph for a share of the planned epochs to answer as the model did, with the zeros of `masked` kept. Where it can't
+/// Trains a graph, by a name for the report and for a share of the planned epochs, to answer as the model did, with the zeros of `masked` kept. Where it can't
 /// be trained that is an error if it `must` be, and a warning if not.
 ///
 /// # Errors
 /// Whatever running and reading the data can raise; interrupted.
 pub fn train(
     g: &mut Graph,
-    share: f64,
+    (name, share): (&'static str, f64),
     masked: Vec<NodeId>,
     masking: Option<Masking>,
     must: bool,
@@ -85,7 +85,7 @@ pub fn train(
     let trainer = cx.trainer.ok_or_else(|| Error::bug("recovery was planned without data"))?;
     let mut out = Outcome::default();
     let edits = masked.len().max(1);
-    let training = Training { name: "recover", share, masked, masking, scales: false, deploy: &|_| Ok(()) };
+    let training = Training { name, share, masked, masking, scales: false, deploy: &|_| Ok(()) };
     match trainer.train(g, training) {
         Ok(trained) => {
             out.edits = edits;

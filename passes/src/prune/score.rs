@@ -1,7 +1,8 @@
 //! How much channels matter: a number for each unit of each group, comparable between groups. The lowest go first.
 
 use super::{
-    groups::{Group, Groups, Unit},
+    cut::is_contracted,
+    groups::{Group, Groups, Place, Unit},
     layout::Layout,
     reconstruct::{channel_costs, only},
 };
@@ -59,9 +60,9 @@ impl Scored<'_> {
     pub fn scores(&self, by: Score, cx: &Context) -> Result<Vec<Vec<f64>>> {
         let plain = |v: f64| v;
         Ok(match by {
-            Score::L1 => self.comparable(&self.of_weights(magnitudes), plain),
-            Score::L2 => self.comparable(&self.of_weights(squares), f64::sqrt),
-            Score::Median => self.comparable(&self.of_weights(distances), plain),
+            Score::L1 => self.comparable(&self.of_weights(f64::abs), plain),
+            Score::L2 => self.comparable(&self.of_weights(square), f64::sqrt),
+            Score::Median => self.comparable(&self.distances(cx)?, plain),
             Score::Scale => self.comparable(&self.scales(cx)?, plain),
             Score::Activation => self.comparable(&self.activations(cx)?, f64::sqrt),
             Score::Taylor => self.comparable(&self.felt(cx)?, plain),
@@ -69,16 +70,18 @@ impl Scored<'_> {
         })
     }
 
-    /// Adds up what was measured of the indices of each unit, in parts of the mean of its group.
+    /// Adds up what was measured of the indices of each unit, in parts of the mean of each place and then of the group: a place
+    /// with more weights does not count for more.
     fn comparable(&self, measured: &Measures, root: impl Fn(f64) -> f64) -> Vec<Vec<f64>> {
+        let means: BTreeMap<usize, f64> = measured.iter().map(|(place, m)| (*place, mean(m))).collect();
         let of = |group: &&Group| {
             let part = |(place, indices): &(usize, Vec<usize>)| {
-                measured.get(place).map_or(0.0, |m| indices.iter().map(|i| m[*i]).sum())
+                let sum = |m: &Vec<f64>| indices.iter().map(|i| m[*i]).sum::<f64>() / means[place];
+                measured.get(place).map_or(0.0, sum)
             };
-            let units = group.units.iter().map(|unit| root(unit.members.iter().map(part).sum()));
-            let units: Vec<f64> = units.collect();
-            let mean = units.iter().sum::<f64>() / units.len().max(1) as f64;
-            units.into_iter().map(|s| s / mean.max(f64::MIN_POSITIVE)).collect()
+            let units: Vec<f64> = group.units.iter().map(|unit| root(unit.members.iter().map(part).sum())).collect();
+            let mean = mean(&units);
+            units.into_iter().map(|s| s / mean).collect()
         };
         self.groups.iter().map(of).collect()
     }
@@ -89,13 +92,25 @@ impl Scored<'_> {
         self.all.layers.iter().filter_map(place).collect()
     }
 
-    fn of_weights(&self, measure: impl Fn(&[Vec<f64>]) -> Vec<f64>) -> Measures {
+    fn of_weights(&self, measure: impl Fn(f64) -> f64) -> Measures {
         let of = |(weight, (place, axis)): (NodeId, (usize, usize))| {
             let t = self.g.constant(weight.into())?;
-            let values: Vec<f64> = t.as_f32()?.iter().map(|v| f64::from(*v)).collect();
-            Some((place, measure(&rows(t.shape(), &values, axis))))
+            Some((place, sums(t.shape(), &t.as_f32()?, axis, &measure)))
         };
         self.made().into_iter().filter_map(of).collect()
+    }
+
+    /// How far the weights of each channel are from those of others.
+    fn distances(&self, cx: &Context) -> Result<Measures> {
+        let mut measured = Measures::new();
+        for (weight, (place, axis)) in self.made() {
+            if let Some(t) = self.g.constant(weight.into())
+                && let Some(values) = t.as_f32()
+            {
+                measured.insert(place, distances(&rows(t.shape(), &values, axis), cx)?);
+            }
+        }
+        Ok(measured)
     }
 
     /// What the BatchNormalizations of the original gave the channels of values that are still there.
@@ -124,22 +139,29 @@ impl Scored<'_> {
         // Of a group without any, the weights have to tell.
         let scaled = self.groups.iter().filter(|group| group.places.iter().any(|place| scales.contains_key(place)));
         let scaled: BTreeSet<usize> = scaled.flat_map(|group| group.places.iter().copied()).collect();
-        let others = self.of_weights(magnitudes).into_iter().filter(|(place, _)| !scaled.contains(place));
+        let others = self.of_weights(f64::abs).into_iter().filter(|(place, _)| !scaled.contains(place));
         Ok(others.chain(scales).collect())
     }
 
-    /// The mean square of what layers read of each channel.
+    /// The mean square of what layers read of each channel, or of what they make where none reads it.
     fn activations(&self, cx: &Context) -> Result<Measures> {
         let calibrator = cx.calibrator.ok_or_else(|| Error::bug("there is no calibration data"))?;
-        let mut read: BTreeMap<usize, Port> = BTreeMap::new();
-        for l in &self.all.layers {
-            let Some(port) = self.g.operand(l.node, 0) else { continue };
-            let axes = 0..self.g.fact(port).rank().unwrap_or(0);
-            read.extend(axes.filter_map(|axis| self.all.place(port, axis)).map(|place| (place, port)));
+        let mut seen: BTreeMap<usize, Port> = BTreeMap::new();
+        for group in self.groups {
+            let read = self.all.readers(group).filter_map(|l| self.g.operand(l.node, 0));
+            let made = self.all.makers(group).map(|l| Port::from(l.node));
+            let mut ports: Vec<Port> = read.collect();
+            if ports.is_empty() {
+                ports.extend(made);
+            }
+            for port in ports {
+                let axes = 0..self.g.fact(port).rank().unwrap_or(0);
+                seen.extend(axes.filter_map(|axis| self.all.place(port, axis)).map(|place| (place, port)));
+            }
         }
-        let ports: Vec<Port> = read.values().copied().collect();
+        let ports: Vec<Port> = seen.values().copied().collect();
         let graph = only(self.g, &ports);
-        let mut sums: Measures = read.keys().map(|place| (*place, vec![0.0; self.all.places[*place].size])).collect();
+        let mut sums: Measures = seen.keys().map(|place| (*place, vec![0.0; self.all.places[*place].size])).collect();
         let samples = calibrator.samples().max(1) as f64;
         calibrator.run(&[&verify(&graph)?], &mut |made| {
             for ((place, sums), values) in sums.iter_mut().zip(&made[0]) {
@@ -162,8 +184,7 @@ impl Scored<'_> {
         for weight in trainer.felt(self.g, &weights)? {
             let (place, axis) = made[&weight.node];
             let shape = self.g.constant(weight.node.into()).map(Tensor::shape).unwrap_or_default();
-            let felt: Vec<f64> = weight.felt.iter().map(|v| f64::from(*v)).collect();
-            measured.insert(place, rows(shape, &felt, axis).iter().map(|row| row.iter().sum()).collect());
+            measured.insert(place, sums(shape, &weight.felt, axis, f64::from));
         }
         Ok(measured)
     }
@@ -174,53 +195,94 @@ impl Scored<'_> {
             Some((l.weight, place))
         };
         // A weight has one axis of inputs, which is in one group.
-        let read: BTreeMap<NodeId, usize> = self.all.layers.iter().filter_map(read).collect();
-        let sets = |group: &&Group| -> BTreeMap<NodeId, Vec<Vec<usize>>> {
-            let within = read.iter().filter(|(_, place)| group.places.contains(place));
-            let sets = |place: usize| {
-                let of = |unit: &Unit| {
-                    let members = unit.members.iter().filter(|(p, _)| *p == place);
-                    members.flat_map(|(_, indices)| indices.iter().copied()).collect()
-                };
-                group.units.iter().map(of).collect()
-            };
-            within.map(|(weight, place)| (*weight, sets(*place))).collect()
-        };
-        let found: Vec<_> = self.groups.iter().map(sets).collect();
-        let every = found.iter().flatten().map(|(weight, sets)| (*weight, sets.clone())).collect();
-        let calibrator = cx.calibrator.ok_or_else(|| Error::bug("there is no calibration data"))?;
-        let costs = channel_costs(self.g, &every, calibrator, cx)?;
-        let sum = |(group, found): (&&Group, &BTreeMap<NodeId, _>)| {
-            let mut sums = vec![0.0; group.units.len()];
-            for of in found.keys().filter_map(|weight| costs.get(weight)) {
-                sums.iter_mut().zip(of).for_each(|(sum, cost)| *sum += cost);
+        let read = |group: &&Group| self.all.readers(group).filter_map(read).collect::<BTreeMap<NodeId, usize>>();
+        let read: Vec<BTreeMap<NodeId, usize>> = self.groups.iter().map(read).collect();
+        let mut sets = BTreeMap::new();
+        for (group, read) in self.groups.iter().zip(&read) {
+            for (weight, place) in read {
+                sets.insert(*weight, group.units.iter().map(|unit| indices(unit, *place)).collect());
             }
+        }
+        let calibrator = cx.calibrator.ok_or_else(|| Error::bug("there is no calibration data"))?;
+        let costs = channel_costs(self.g, &sets, calibrator, cx)?;
+        let sum = |(group, read): (&&Group, &BTreeMap<NodeId, usize>)| {
+            let mut sums = vec![0.0; group.units.len()];
+            let mut add = |of: &[f64]| sums.iter_mut().zip(of).for_each(|(sum, cost)| *sum += cost);
+            read.keys().filter_map(|weight| costs.get(weight)).for_each(|of| add(of));
+            // What no layer reads has a share of the weights that it is multiplied by, or of those that make it.
+            let others = self.multiplied(group, read);
+            let makers = || self.all.makers(group).filter_map(|l| self.all.place(l.weight.into(), l.axes.output));
+            let others = if read.is_empty() && others.is_empty() { makers().collect() } else { others };
+            others.into_iter().for_each(|place| add(&self.energy(group, place)));
             sums
         };
-        Ok(self.groups.iter().zip(&found).map(sum).collect())
+        Ok(self.groups.iter().zip(&read).map(sum).collect())
+    }
+
+    /// The places of a group on constants that multiply its channels and are no weights of layers in `read`.
+    fn multiplied(&self, group: &Group, read: &BTreeMap<NodeId, usize>) -> Vec<usize> {
+        let multiplies = |place: &usize| {
+            let Place { port, axis, .. } = self.all.places[*place];
+            !read.contains_key(&port.node) && self.g.constant(port).is_some() && is_contracted(self.g, port, axis)
+        };
+        group.places.iter().copied().filter(multiplies).collect()
+    }
+
+    /// The share of the squares of a constant that each unit of a group has.
+    fn energy(&self, group: &Group, place: usize) -> Vec<f64> {
+        let Place { port, axis, .. } = self.all.places[place];
+        let Some((t, values)) = self.g.constant(port).and_then(|t| Some((t, t.as_f32()?))) else { return vec![] };
+        let of = sums(t.shape(), &values, axis, square);
+        let whole = of.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+        let share = |unit: &Unit| indices(unit, place).into_iter().map(|i| of[i]).sum::<f64>() / whole;
+        group.units.iter().map(share).collect()
     }
 }
 
+/// The indices of a place that belong to a unit.
+fn indices(unit: &Unit, place: usize) -> Vec<usize> {
+    unit.members.iter().filter(|(p, _)| *p == place).flat_map(|(_, indices)| indices.iter().copied()).collect()
+}
+
+fn square(v: f64) -> f64 {
+    v * v
+}
+
+/// At least the least positive number, to divide by.
+fn mean(values: &[f64]) -> f64 {
+    (values.iter().sum::<f64>() / values.len().max(1) as f64).max(f64::MIN_POSITIVE)
+}
+
+/// The sum of a measure over the elements at each index of an axis.
+fn sums(shape: &[usize], values: &[f32], axis: usize, measure: impl Fn(f64) -> f64) -> Vec<f64> {
+    let inner: usize = shape[axis + 1..].iter().product();
+    let mut sums = vec![0.0; shape[axis]];
+    for (i, chunk) in values.chunks(inner.max(1)).enumerate() {
+        sums[i % shape[axis]] += chunk.iter().map(|v| measure(f64::from(*v))).sum::<f64>();
+    }
+    sums
+}
+
 /// The elements at each index of an axis.
-fn rows(shape: &[usize], values: &[f64], axis: usize) -> Vec<Vec<f64>> {
+fn rows(shape: &[usize], values: &[f32], axis: usize) -> Vec<Vec<f32>> {
     let inner: usize = shape[axis + 1..].iter().product();
     let mut rows = vec![vec![]; shape[axis]];
-    for (i, v) in values.iter().enumerate() {
-        rows[i / inner % shape[axis]].push(*v);
+    for (i, chunk) in values.chunks(inner.max(1)).enumerate() {
+        rows[i % shape[axis]].extend_from_slice(chunk);
     }
     rows
 }
 
-fn magnitudes(rows: &[Vec<f64>]) -> Vec<f64> {
-    rows.iter().map(|row| row.iter().map(|v| v.abs()).sum()).collect()
-}
+/// Rows to which distances are summed, at most: evenly spaced where there are more.
+const NEIGHBOURS: usize = 256;
 
-fn squares(rows: &[Vec<f64>]) -> Vec<f64> {
-    rows.iter().map(|row| row.iter().map(|v| v * v).sum()).collect()
-}
-
-/// The sum of the distances of each row to all others.
-fn distances(rows: &[Vec<f64>]) -> Vec<f64> {
-    let far = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt();
-    rows.iter().map(|a| rows.iter().map(|b| far(a, b)).sum()).collect()
+/// The sum of the distances of each row to others.
+fn distances(rows: &[Vec<f32>], cx: &Context) -> Result<Vec<f64>> {
+    let far = |a: &[f32], b: &[f32]| f64::from(a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum::<f32>()).sqrt();
+    let others: Vec<&Vec<f32>> = rows.iter().step_by(rows.len().div_ceil(NEIGHBOURS).max(1)).collect();
+    let of = |a: &Vec<f32>| {
+        cx.check()?;
+        Ok(others.iter().map(|b| far(a, b)).sum())
+    };
+    rows.iter().map(of).collect()
 }

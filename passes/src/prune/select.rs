@@ -2,7 +2,7 @@
 
 use super::{
     cut::Cut,
-    groups::{Group, Groups},
+    groups::{Groups, Unit},
     score::{Score, Scored},
     structured::{Channels, Measure},
 };
@@ -25,7 +25,7 @@ const PAYS: f64 = 0.2;
 /// The whole has to be faster by this: less is noise.
 const FASTER: f64 = 0.99;
 
-/// Of a group, this share of the units stays at least.
+/// Of units at the same places, this share stays at least.
 const FLOOR: f64 = 0.1;
 
 /// The choice of the units to remove.
@@ -33,7 +33,7 @@ pub struct Selection<'a> {
     plan: &'a Channels,
     g: &'a Graph,
     all: &'a Groups,
-    groups: Vec<Candidates<'a>>,
+    candidates: Vec<Candidates<'a>>,
     /// What the model costs: nodes that multiply, or constants.
     costs: Vec<NodeId>,
     watch: Option<&'a dyn Stopwatch>,
@@ -42,12 +42,16 @@ pub struct Selection<'a> {
     cx: &'a Context<'a>,
 }
 
-/// The units of a group, as far as they may go.
+/// Units at the same places: the channels of one layer, or those that a sum ties across several. A concatenation makes a group of
+/// the channels of several layers, of which each has candidates of its own.
 struct Candidates<'a> {
-    group: &'a Group,
-    /// Their numbers and scores, the least important first.
-    units: Vec<(usize, f64)>,
-    /// Those of all costs that depend on the group.
+    /// Where.
+    places: Vec<usize>,
+    /// How many units there are.
+    all: usize,
+    /// Those that may go, with their scores, the least important first.
+    units: Vec<(&'a Unit, f64)>,
+    /// Those of all costs that depend on the places.
     costs: Vec<NodeId>,
     /// What the units that stay are a multiple of; all stay where that is all of them.
     step: usize,
@@ -74,26 +78,27 @@ impl<'a> Selection<'a> {
             Measure::Macs | Measure::Latency => g.operators().filter(|n| g.macs(*n) > 0).collect(),
         };
         let known: BTreeSet<NodeId> = costs.iter().copied().collect();
-        let candidates = |(group, scores): (&&'a Group, Vec<f64>)| {
-            let ports = group.places.iter().map(|place| all.places[*place].port);
-            let around = ports.flat_map(|port| g.uses(port).into_iter().map(|u| u.node).chain([port.node]));
-            let touched: BTreeSet<NodeId> = around.filter(|n| known.contains(n)).collect();
-            let may = |(u, _): &(usize, f64)| all.obstacle(&group.units[*u]).is_none();
-            Candidates {
-                group,
-                units: scores.into_iter().enumerate().filter(may).collect(),
-                costs: touched.into_iter().collect(),
-                step: plan.round.unwrap_or_else(|| usual_step(group.units.len())),
-                slow: false,
+        let mut candidates = vec![];
+        for (group, scores) in groups.iter().zip(scored.scores(by, cx)?) {
+            let mut alike: BTreeMap<Vec<usize>, Vec<(&'a Unit, f64)>> = BTreeMap::new();
+            for (unit, score) in group.units.iter().zip(scores) {
+                alike.entry(unit.members.iter().map(|(place, _)| *place).collect()).or_default().push((unit, score));
             }
-        };
-        let scores = scored.scores(by, cx)?;
-        let groups = groups.iter().zip(scores).map(candidates).collect();
-        let mut this = Self { plan, g, all, groups, costs, watch: cx.stopwatch, times: RefCell::default(), cx };
+            for (places, mut units) in alike {
+                let ports = places.iter().map(|place| all.places[*place].port);
+                let around = ports.flat_map(|port| g.uses(port).into_iter().map(|u| u.node).chain([port.node]));
+                let touched: BTreeSet<NodeId> = around.filter(|n| known.contains(n)).collect();
+                let (all_units, step) = (units.len(), plan.round.unwrap_or_else(|| usual_step(units.len())));
+                units.retain(|(unit, _)| all.obstacle(unit).is_none());
+                let costs = touched.into_iter().collect();
+                candidates.push(Candidates { places, all: all_units, units, costs, step, slow: false });
+            }
+        }
+        let mut this = Self { plan, g, all, candidates, costs, watch: cx.stopwatch, times: RefCell::default(), cx };
         if solved {
             this.weigh();
         }
-        this.groups.iter_mut().for_each(|of| of.units.sort_by(|a, b| a.1.total_cmp(&b.1)));
+        this.candidates.iter_mut().for_each(|of| of.units.sort_by(|a, b| a.1.total_cmp(&b.1)));
         Ok(this)
     }
 
@@ -101,22 +106,13 @@ impl<'a> Selection<'a> {
     fn weigh(&mut self) {
         let nothing = Cut::new(self.all);
         let whole = self.cost(&self.costs, &nothing).max(1.0);
-        for i in 0..self.groups.len() {
-            let of = &self.groups[i];
-            let before = self.cost(&of.costs, &nothing);
-            // Units at the same places save the same.
-            let mut saved: HashMap<Vec<usize>, f64> = HashMap::new();
-            let weighed = |(u, score): &(usize, f64)| {
-                let unit = &of.group.units[*u];
-                let places = unit.members.iter().map(|(place, _)| *place).collect();
-                let saves = saved.entry(places).or_insert_with(|| {
-                    let mut cut = nothing.clone();
-                    cut.remove(unit);
-                    (before - self.cost(&of.costs, &cut)).max(1.0) / whole
-                });
-                (*u, score / *saves)
-            };
-            self.groups[i].units = of.units.iter().map(weighed).collect();
+        for i in 0..self.candidates.len() {
+            let of = &self.candidates[i];
+            let Some((unit, _)) = of.units.first() else { continue };
+            let mut cut = nothing.clone();
+            cut.remove(unit);
+            let saved = (self.cost(&of.costs, &nothing) - self.cost(&of.costs, &cut)).max(1.0) / whole;
+            self.candidates[i].units.iter_mut().for_each(|(_, score)| *score /= saved);
         }
     }
 
@@ -159,18 +155,18 @@ impl<'a> Selection<'a> {
     /// The cut after which at most `budget` is left, or as much as may go.
     fn within(&self, budget: f64) -> Result<Cut<'a>> {
         let of = |(i, of): (usize, &Candidates)| of.units.iter().map(move |(_, score)| (*score, i)).collect::<Vec<_>>();
-        let mut order: Vec<(f64, usize)> = self.groups.iter().enumerate().flat_map(of).collect();
+        let mut order: Vec<(f64, usize)> = self.candidates.iter().enumerate().flat_map(of).collect();
         order.sort_by(|a, b| a.0.total_cmp(&b.0));
-        // With the first so many gone, what stays of each group is rounded.
+        // With the first so many gone, what stays is rounded.
         let first = |n: usize| {
-            let mut goes = vec![0; self.groups.len()];
+            let mut goes = vec![0; self.candidates.len()];
             order[..n].iter().for_each(|(_, i)| goes[*i] += 1);
             let mut cut = Cut::new(self.all);
-            for (of, goes) in self.groups.iter().zip(&mut goes) {
+            for (of, goes) in self.candidates.iter().zip(&mut goes) {
                 *goes = of.rounded(*goes).min(of.units.len());
                 // An axis that would lose its last index keeps it.
-                for (u, _) in &of.units[..*goes] {
-                    cut.remove(&of.group.units[*u]);
+                for (unit, _) in &of.units[..*goes] {
+                    cut.remove(unit);
                 }
             }
             (cut, goes)
@@ -189,7 +185,7 @@ impl<'a> Selection<'a> {
     /// Takes back what rounding removed beyond the budget, the most important first.
     fn give_back(&self, cut: &mut Cut, mut goes: Vec<usize>, budget: f64) -> Result<()> {
         let last = |i: usize, goes: usize| {
-            let of = &self.groups[i];
+            let of = &self.candidates[i];
             &of.units[goes.saturating_sub(of.step)..goes]
         };
         let worth = |i: usize, goes: usize| last(i, goes).iter().map(|(_, score)| score).sum::<f64>();
@@ -199,10 +195,10 @@ impl<'a> Selection<'a> {
         while let Some(best) = (0..may.len()).max_by(|a, b| may[*a].0.total_cmp(&may[*b].0)) {
             self.cx.check()?;
             let i = may[best].1;
-            let (of, back) = (&self.groups[i], last(i, goes[i]));
+            let (of, back) = (&self.candidates[i], last(i, goes[i]));
             let before = self.cost(&of.costs, cut);
-            for (u, _) in back {
-                cut.put_back(&of.group.units[*u]);
+            for (unit, _) in back {
+                cut.put_back(unit);
             }
             let now = match self.plan.of {
                 Measure::Latency => self.size(cut)?,
@@ -210,8 +206,8 @@ impl<'a> Selection<'a> {
             };
             if now > budget {
                 // What doesn't fit now does so no more when others came back.
-                for (u, _) in back {
-                    cut.remove(&of.group.units[*u]);
+                for (unit, _) in back {
+                    cut.remove(unit);
                 }
                 may.swap_remove(best);
                 continue;
@@ -244,10 +240,10 @@ impl<'a> Selection<'a> {
         let mut known: HashMap<String, bool> = HashMap::new();
         loop {
             let mut coarser = false;
-            for i in 0..self.groups.len() {
-                (self.cx.progress)("time", i, self.groups.len());
-                let of = &self.groups[i];
-                if !of.group.units.iter().any(|unit| cut.removes(unit)) {
+            for i in 0..self.candidates.len() {
+                (self.cx.progress)("time", i, self.candidates.len());
+                let of = &self.candidates[i];
+                if !of.units.iter().any(|(unit, _)| cut.removes(unit)) {
                     continue;
                 }
                 let shapes: Vec<String> = of.costs.iter().map(|n| cut.shape(self.g, *n)).collect();
@@ -258,22 +254,21 @@ impl<'a> Selection<'a> {
                 known.insert(shapes.join(";"), pays);
                 if !pays {
                     // Coarser steps may; in the end it stays whole, and others have to make up for it.
-                    let of = &mut self.groups[i];
-                    let all = of.group.units.len();
-                    of.slow = of.step * 2 >= all;
-                    of.step = if of.slow { all } else { of.step * 2 };
+                    let of = &mut self.candidates[i];
+                    of.slow = of.step * 2 >= of.all;
+                    of.step = if of.slow { of.all } else { of.step * 2 };
                     coarser = true;
                 }
             }
-            (self.cx.progress)("time", self.groups.len(), self.groups.len());
+            (self.cx.progress)("time", self.candidates.len(), self.candidates.len());
             if !coarser {
                 break;
             }
             cut = self.within(budget)?;
         }
-        for of in self.groups.iter().filter(|of| of.slow) {
+        for of in self.candidates.iter().filter(|of| of.slow) {
             let reason = "with fewer channels the model is no faster here; --cut-anyway cuts them".into();
-            out.skipped.push(Skipped { rule: "channels".into(), node: self.all.name(self.g, of.group), reason });
+            out.skipped.push(Skipped { rule: "channels".into(), node: self.name(of), reason });
         }
         let [before, after] = self.times(&cut)?;
         if after <= before * FASTER {
@@ -294,7 +289,7 @@ impl<'a> Selection<'a> {
     fn pays(&self, watch: &dyn Stopwatch, of: &Candidates, cut: &Cut) -> Result<bool> {
         self.cx.check()?;
         let mut without = cut.clone();
-        without.restore(of.group);
+        of.units.iter().for_each(|(unit, _)| without.put_back(unit));
         let (whole, less) = (self.cost(&self.costs, &without), self.cost(&of.costs, cut));
         let saved = (self.cost(&of.costs, &without) - less) / whole.max(1.0);
         let (without, with) = (self.after(&without)?, self.after(cut)?);
@@ -307,6 +302,19 @@ impl<'a> Selection<'a> {
             }
         }
         Ok(false)
+    }
+
+    /// The layers that make candidates.
+    fn name(&self, of: &Candidates) -> String {
+        let makes = |l: &&Layer| {
+            self.all.place(l.weight.into(), l.axes.output).is_some_and(|place| of.places.binary_search(&place).is_ok())
+        };
+        let names: Vec<&str> =
+            self.all.layers.iter().filter(makes).map(|l| self.g.node(l.node).display_name()).collect();
+        match of.places.first() {
+            Some(place) if names.is_empty() => self.g.value(self.all.places[*place].port).name.clone(),
+            _ => names.join(" + "),
+        }
     }
 
     /// The graph without what a cut removes.
@@ -330,7 +338,7 @@ impl<'a> Selection<'a> {
 impl Candidates<'_> {
     /// How many units go, if it should be about `goes`.
     fn rounded(&self, goes: usize) -> usize {
-        let (all, step) = (self.group.units.len(), self.step);
+        let (all, step) = (self.all, self.step);
         let least = ((all as f64 * FLOOR).ceil() as usize).max(1);
         let stays = (all - goes).max(least);
         let rounded = ((stays as f64 / step as f64).round() as usize * step).clamp(step.min(all), all);
@@ -341,8 +349,7 @@ impl Candidates<'_> {
 /// What the units that stay are a multiple of, where nothing is said.
 const STEP: usize = 16;
 
-/// That, for a group of so many: a quarter of a small one is as coarse as it gets, and what an earlier cut left of one as fine as
-/// it gets.
+/// That, for so many: a quarter of few is as coarse as it gets, and what an earlier cut left of them as fine as it gets.
 fn usual_step(units: usize) -> usize {
     let mut step = STEP;
     while step > 1 && step * 4 > units.next_power_of_two() {

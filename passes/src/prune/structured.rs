@@ -2,20 +2,18 @@
 
 use super::{
     cut::Cut,
-    groups::{Group, Groups},
+    groups::Groups,
     reconstruct::resolve,
     recover,
     score::{Score, Scored},
     select::Selection,
 };
-use crate::{
-    clean::Clean,
-    layers::{excluded, obstacle},
-};
+use crate::{clean::Clean, layers::excluded};
 use compress_compiler::{
     error::Result,
     graph::Graph,
     pass::{Context, Outcome, Pass, Skipped},
+    report::counted,
 };
 use regex::Regex;
 use std::collections::BTreeMap;
@@ -66,6 +64,9 @@ pub struct PruneChannels {
 /// The share of the training that the last of several cuts gets; the others share the rest.
 const LAST: f64 = 0.5;
 
+/// By how much more may be left than was asked for without a word.
+const MISSED: f64 = 0.005;
+
 impl Pass for PruneChannels {
     fn name(&self) -> &'static str {
         "channels"
@@ -90,7 +91,8 @@ impl Pass for PruneChannels {
                     _ if i < cuts => (1.0 - LAST) / (cuts - 1) as f64,
                     _ => LAST,
                 };
-                out.add(recover::train(g, share, vec![], None, must, cx)?);
+                let name = if i < cuts { "between cuts" } else { "recover" };
+                out.add(recover::train(g, (name, share), vec![], None, must, cx)?);
             }
         }
         out.warnings.extend(self.tell(&course, &out));
@@ -118,7 +120,10 @@ impl PruneChannels {
         // What a later cut leaves alone is what the whole of them does.
         out.skipped.clear();
         for group in &groups.groups {
-            match self.closed(g, &groups, group) {
+            // A layer that is left alone keeps the channels that it reads, too.
+            let mut around = groups.makers(group).chain(groups.readers(group));
+            let spared = around.any(|l| excluded(g, l, &self.exclude)).then(|| "excluded by --exclude".into());
+            match spared.or_else(|| groups.closed(g, group)) {
                 None => open.push(group),
                 Some(reason) => {
                     let node = groups.name(g, group);
@@ -149,24 +154,6 @@ impl PruneChannels {
         Ok(true)
     }
 
-    /// Why nothing of a group may go, if so.
-    fn closed(&self, g: &Graph, all: &Groups, group: &Group) -> Option<String> {
-        for l in all.makers(group) {
-            if excluded(g, l, &self.exclude) {
-                return Some("excluded by --exclude".into());
-            }
-            if let Some(why) = obstacle(g, l) {
-                return Some(why);
-            }
-        }
-        let obstacles: Vec<Option<&str>> = group.units.iter().map(|unit| all.obstacle(unit)).collect();
-        match obstacles.iter().position(Option::is_none) {
-            Some(_) if group.units.len() > 1 => None,
-            Some(_) => Some("all of its channels depend on each other".into()),
-            None => obstacles.first().copied().flatten().map(String::from),
-        }
-    }
-
     /// What went, in a sentence.
     fn tell(&self, course: &Course, out: &Outcome) -> Option<String> {
         let asked = format!("--prune-channels {}", self.channels.fraction);
@@ -182,11 +169,16 @@ impl PruneChannels {
             Measure::Latency => format!("{left:.3} of {whole:.3} ms"),
         };
         let layers: Vec<String> = course.layers.iter().map(|(name, [a, b])| format!("{name} {a} -> {b}")).collect();
+        let (share, wanted) = (left / whole.max(f64::MIN_POSITIVE), 1.0 - self.channels.fraction);
+        let missed = match share > wanted + MISSED {
+            true => format!(", more than the {:.1}% asked for, as no more may go or would pay", 100.0 * wanted),
+            false => String::new(),
+        };
         Some(format!(
-            "{asked} left {size} ({:.1}%): {}; {} groups of layers were left alone (see `passes` in the report)",
-            100.0 * left / whole.max(f64::MIN_POSITIVE),
+            "{asked} left {size} ({:.1}%{missed}): {}; left alone: {} of layers (see `passes` in the report)",
+            100.0 * share,
             layers.join(", "),
-            out.skipped.len(),
+            counted(out.skipped.len(), "group"),
         ))
     }
 }
