@@ -76,12 +76,17 @@ pub fn interleaved(
     Ok((Timing::of(first), Timing::of(second)))
 }
 
-/// The time of two models as the sum of the least that each of their steps took in `runs` runs, by turns, in milliseconds:
-/// other work on the machine only adds to a step, so that far fewer runs tell two models apart than whole runs do.
+/// The least that each step of two models takes in `runs` runs, by turns, in milliseconds. Other work on the machine only adds
+/// to a step, so that far fewer runs tell two models apart by this than by the time of the whole.
 ///
 /// # Errors
 /// What running them raises; interrupted when `stopped` says so.
-pub fn steps(sessions: [&Session; 2], inputs: &[Tensor], runs: usize, stopped: &dyn Fn() -> bool) -> Result<[f64; 2]> {
+pub fn steps(
+    sessions: [&Session; 2],
+    inputs: &[Tensor],
+    runs: usize,
+    stopped: &dyn Fn() -> bool,
+) -> Result<[Vec<f64>; 2]> {
     let mut least: [Vec<f64>; 2] = Default::default();
     for _ in 0..WARMUP + runs.max(1) {
         for (session, least) in sessions.iter().zip(&mut least) {
@@ -93,7 +98,7 @@ pub fn steps(sessions: [&Session; 2], inputs: &[Tensor], runs: usize, stopped: &
             least.iter_mut().zip(&spent).for_each(|(least, s)| *least = least.min(s.ms));
         }
     }
-    Ok(least.map(|least| least.iter().sum()))
+    Ok(least)
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use std::{
 };
 
 /// The share of the time which its multiply-accumulates would take that a cut has to save.
-const PAYS: f64 = 0.2;
+const PAYS: f64 = 0.05;
 
 /// The whole has to be faster by this: less is noise.
 const FASTER: f64 = 0.99;
