@@ -129,6 +129,12 @@ def latency(paths, threads=1, seconds=1.0):
     return [statistics.median(times[3:]) for _, _, times in runs]
 
 
+def command(*arguments):
+    """Runs the command; what it prints, if that is JSON."""
+    done = subprocess.run([BINARY, *map(str, arguments)], check=True, capture_output=True, text=True)
+    return json.loads(done.stdout) if "--json" in arguments else None
+
+
 def together(args):
     train, held = sets()["Fashion"]
     print("| BnCnn | MACs left | kB | zstd kB | ours ms | ORT ms | top-1, % | agreement, % | cross-entropy |\n" + "|---" * 9 + "|")
@@ -147,20 +153,15 @@ def together(args):
                     trained = ["--epochs", args.epochs]
                 scores, figures = [], []
                 for seed in range(args.seeds):
-                    out, report, _ = ours(BNCNN, folder, seed, *flags, *trained, "--batch", 1)
+                    out, report, _ = ours(BNCNN, folder, seed, *flags, *trained)
                     scores.append(score(out, dense, held))
-                    figures.append((report["speed"]["after_ms"], latency([out])[0]))
+                    here = command("check", out, "--against", BNCNN, "--threads", 1, "--json")["speed"]["after_ms"]
+                    figures.append((here, latency([out])[0]))
                 made = report["output"]
                 here, there = (statistics.mean(v) for v in zip(*figures))
                 cells = [f"{made['macs'] / report['input']['macs']:.0%}", f"{made['bytes'] / 1000:.0f}",
                          f"{made['zstd_bytes'] / 1000:.0f}", f"{here:.4f}", f"{there:.4f}"]  # fmt: skip
                 row(" + ".join(names) or "as it is", " | ".join(cells), scores)
-
-
-def command(*arguments):
-    """Runs the command; what it prints, if that is JSON."""
-    done = subprocess.run([BINARY, *map(str, arguments)], check=True, capture_output=True, text=True)
-    return json.loads(done.stdout) if "--json" in arguments else None
 
 
 def speed(args):

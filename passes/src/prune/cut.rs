@@ -12,6 +12,9 @@ use compress_compiler::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Places, by their numbers, and how many of their indices stay.
+pub type Sizes = Vec<(usize, usize)>;
+
 /// A choice of units to remove.
 #[derive(Clone)]
 pub struct Cut<'a> {
@@ -59,7 +62,7 @@ impl<'a> Cut<'a> {
     }
 
     /// The places that lose indices, and how many stay of each: what its cost depends on.
-    pub fn sizes(&self) -> Vec<(usize, usize)> {
+    pub fn sizes(&self) -> Sizes {
         let size = |(place, keep): (&usize, &Vec<bool>)| (*place, keep.iter().filter(|k| **k).count());
         self.keep.iter().filter(|(_, keep)| keep.contains(&false)).map(size).collect()
     }

@@ -1,7 +1,7 @@
 //! Which units go: those of the lowest score, as many as a budget asks for, where that makes the model faster.
 
 use super::{
-    cut::Cut,
+    cut::{Cut, Sizes},
     groups::{Groups, Unit},
     score::{Score, Scored},
     structured::{Channels, Measure},
@@ -38,7 +38,7 @@ pub struct Selection<'a> {
     costs: Vec<NodeId>,
     watch: Option<&'a dyn Stopwatch>,
     /// Milliseconds of the graph, whole and by what stays of its axes, as far as they were measured.
-    times: RefCell<BTreeMap<Vec<(usize, usize)>, [f64; 2]>>,
+    times: RefCell<BTreeMap<Sizes, [f64; 2]>>,
     cx: &'a Context<'a>,
 }
 
