@@ -94,7 +94,7 @@ impl Trainer for DataTrainer<'_> {
             return Err(Error::data(what).help("give labels with --data, or choose by other than --channels-by taylor"));
         }
         let model = Trainable::new(graph, &ModelOptions::default(), &self.backend.device)?;
-        let Size { samples, batch, .. } = self.size(graph, 1.0);
+        let Size { samples, batch, .. } = self.size(graph, 1.0, false);
         let loader = self.loader(samples.min(FELT), batch)?;
         let loss = LossOptions::usual(true, true, false);
         let steps = terminal::Progress::new("feel", loader.batches(), self.quiet);
@@ -131,8 +131,7 @@ impl Trainer for DataTrainer<'_> {
         let gradual = training.masking.is_some();
         let masks = Masks::new(model.parameters(), &training.masked, training.masking, &self.backend.device)?;
         let rounded = training.scales;
-        let share = training.share * if rounded { ROUNDED_EPOCHS } else { 1.0 };
-        let Size { epochs, samples, batch } = self.size(graph, share);
+        let Size { epochs, samples, batch } = self.size(graph, training.share, rounded);
         let loader = self.loader(samples, batch)?;
         let answers = |keep| Teacher::new(path, original, &[], self.backend, keep);
         let beside = if metric == "top1" { None } else { Some(answers(held.set.len())?) };
@@ -233,7 +232,7 @@ impl DataTrainer<'_> {
     }
 
     /// How much to train. It follows from the model and the data alone, so that the result does too.
-    fn size(&self, graph: &Graph, share: f64) -> Size {
+    fn size(&self, graph: &Graph, share: f64, rounded: bool) -> Size {
         let all = self.sets.training.len();
         let batch = self.sets.calibration.set.fixed_batch().unwrap_or((all / 16).clamp(1, BATCH));
         if let Some(epochs) = self.plan.epochs {
@@ -247,6 +246,7 @@ impl DataTrainer<'_> {
         let samples = (affordable as usize).max(LEAST_SAMPLES).min(all);
         let steps = (samples / batch).max(1);
         let most = EPOCHS.max(STEPS.div_ceil(steps)).min(MOST_EPOCHS) as f64;
+        let share = if rounded { share * ROUNDED_EPOCHS } else { share };
         let epochs = (affordable / samples as f64).clamp(1.0, most) * share;
         Size { epochs: epochs.round().max(1.0) as usize, samples, batch }
     }
