@@ -3,8 +3,9 @@
 use compress_compiler::{
     error::Result,
     graph::Graph,
+    node::NodeId,
     onnx,
-    pass::{Context, Outcome, Pass, Stopwatch},
+    pass::{Context, Outcome, Pass, Stopwatch, Trained, Trainer, Training, Weight},
     tensor::Tensor,
     text,
     verify::{Verified, verify},
@@ -23,7 +24,7 @@ use compress_runtime::{
     burn::BurnEvaluator,
     session::{Backend, Session},
 };
-use std::{env, path::PathBuf};
+use std::{cell::RefCell, env, path::PathBuf};
 
 /// Repeatable numbers.
 struct Noise(u64);
@@ -398,6 +399,35 @@ const TWO: &str = r#"graph "two" {
   %y = Conv(%s, %w2) "y"
   output %y
 }"#;
+
+/// Takes note of the share of the training that each is to have, and trains nothing.
+struct Shares(RefCell<Vec<f64>>);
+
+impl Trainer for Shares {
+    fn train(&self, _: &mut Graph, training: Training) -> Result<Trained> {
+        self.0.borrow_mut().push(training.share);
+        Ok(Trained::default())
+    }
+
+    fn felt(&self, _: &Graph, _: &[NodeId]) -> Result<Vec<Weight>> {
+        Ok(vec![])
+    }
+}
+
+#[test]
+fn what_the_last_cut_leaves_is_trained_to_the_end() {
+    // Below 16 channels nothing is faster: the second cut finds nothing that pays.
+    let machine = Machine(|_, n| n.max(16) as f64);
+    let mut g = text::parse(TWO).unwrap();
+    let channels = Channels { fraction: 0.9, of: Measure::Macs, by: Score::L2, round: Some(16), pays: true, cuts: 2 };
+    let pass = PruneChannels { channels, exclude: vec![], reconstruct: false, train: Some(true), followed: false };
+    let (evaluator, trainer) = (BurnEvaluator::cpu(), Shares(RefCell::default()));
+    let cx = Context { stopwatch: Some(&machine), trainer: Some(&trainer), ..Context::new(&evaluator) };
+    let out = pass.run(&mut g, &cx).unwrap();
+    assert_eq!(*trainer.0.borrow(), [0.5, 0.5]);
+    let [told] = &out.warnings[..] else { panic!("{:?}", out.warnings) };
+    assert!(told.contains("32 -> 16") && told.contains("more than the 10.0% asked for"), "{told}");
+}
 
 /// Prunes half of the multiply-accumulates on a machine; the channels of the layers then, and what the pass says.
 fn pruned_on(machine: &Machine, of: Measure) -> (Vec<usize>, Outcome) {

@@ -69,11 +69,7 @@ impl Stopwatch for Timer<'_> {
                 let all = (TIMED_MS / first.max(f64::MIN_POSITIVE)).clamp(TIMED_RUNS.0, TIMED_RUNS.1);
                 runs = (all as usize).div_ceil(SESSIONS);
             }
-            let times = bench::steps([&a, &b], &inputs, runs, &interrupt::stopped)?;
-            for (least, times) in least.iter_mut().zip(times) {
-                least.resize(times.len(), f64::INFINITY);
-                least.iter_mut().zip(times).for_each(|(least, ms)| *least = least.min(ms));
-            }
+            bench::steps([&a, &b], &inputs, runs, &mut least, &interrupt::stopped)?;
         }
         Ok(least.map(|steps| steps.iter().sum()))
     }

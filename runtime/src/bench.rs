@@ -76,8 +76,9 @@ pub fn interleaved(
     Ok((Timing::of(first), Timing::of(second)))
 }
 
-/// The least that each step of two models takes in `runs` runs, by turns, in milliseconds. Other work on the machine only adds
-/// to a step, so that far fewer runs tell two models apart by this than by the time of the whole.
+/// Runs two models `runs` times, by turns, and takes note of the least that each of their steps took, in milliseconds, there or
+/// in earlier sessions of the same models. Other work on the machine only adds to a step, so that far fewer runs tell two models
+/// apart by this than by the time of the whole.
 ///
 /// # Errors
 /// What running them raises; interrupted when `stopped` says so.
@@ -85,11 +86,11 @@ pub fn steps(
     sessions: [&Session; 2],
     inputs: &[Tensor],
     runs: usize,
+    least: &mut [Vec<f64>; 2],
     stopped: &dyn Fn() -> bool,
-) -> Result<[Vec<f64>; 2]> {
-    let mut least: [Vec<f64>; 2] = Default::default();
+) -> Result<()> {
     for _ in 0..WARMUP + runs.max(1) {
-        for (session, least) in sessions.iter().zip(&mut least) {
+        for (session, least) in sessions.iter().zip(&mut *least) {
             if stopped() {
                 return Err(Error::interrupted());
             }
@@ -98,7 +99,7 @@ pub fn steps(
             least.iter_mut().zip(&spent).for_each(|(least, s)| *least = least.min(s.ms));
         }
     }
-    Ok(least)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -222,19 +222,19 @@ impl<'a> Selection<'a> {
         Ok(())
     }
 
-    /// The cut after which at most `budget` is left, as far as that pays: `None`, and a note, where it doesn't at all.
+    /// The cut after which at most `budget` is left, as far as that pays; a sentence where it doesn't at all.
     ///
     /// # Errors
     /// Whatever running the graph can raise; interrupted.
-    pub fn choose(&mut self, budget: f64, out: &mut Outcome) -> Result<Option<Cut<'a>>> {
+    pub fn choose(&mut self, budget: f64, out: &mut Outcome) -> Result<Result<Cut<'a>, String>> {
         let mut cut = self.within(budget)?;
         if !self.plan.pays || self.tell(&cut).is_empty() {
-            return Ok(Some(cut));
+            return Ok(Ok(cut));
         }
         let Some(watch) = self.watch else {
             let what = "the model is not run here: whether fewer channels make it faster was not measured";
             out.warnings.push(what.into());
-            return Ok(Some(cut));
+            return Ok(Ok(cut));
         };
         // What was measured of a group holds for all with the same shapes, whatever goes elsewhere.
         let mut known: HashMap<String, bool> = HashMap::new();
@@ -246,12 +246,12 @@ impl<'a> Selection<'a> {
                 if !of.units.iter().any(|(unit, _)| cut.removes(unit)) {
                     continue;
                 }
-                let shapes: Vec<String> = of.costs.iter().map(|n| cut.shape(self.g, *n)).collect();
-                let pays = match known.get(&shapes.join(";")) {
+                let shapes = of.costs.iter().map(|n| cut.shape(self.g, *n)).collect::<Vec<_>>().join(";");
+                let pays = match known.get(&shapes) {
                     Some(known) => *known,
                     None => self.pays(watch, of, &cut)?,
                 };
-                known.insert(shapes.join(";"), pays);
+                known.insert(shapes, pays);
                 if !pays {
                     // Coarser steps may; in the end it stays whole, and others have to make up for it.
                     let of = &mut self.candidates[i];
@@ -272,17 +272,15 @@ impl<'a> Selection<'a> {
         }
         let [before, after] = self.times(&cut)?;
         if after <= before * FASTER {
-            return Ok(Some(cut));
+            return Ok(Ok(cut));
         }
         let macs = |cut: &Cut| self.g.operators().map(|n| cut.macs(self.g, n)).sum::<u64>();
-        out.warnings.push(format!(
-            "--prune-channels {} removed nothing: with {} of {} multiply-accumulates the model would be no faster here \
-             ({after:.3} ms instead of {before:.3} ms); --cut-anyway removes them",
-            self.plan.fraction,
+        Ok(Err(format!(
+            "with {} of {} multiply-accumulates the model would be no faster here ({after:.3} ms instead of {before:.3} ms); \
+             --cut-anyway removes them",
             macs(&cut),
             macs(&Cut::new(self.all)),
-        ));
-        Ok(None)
+        )))
     }
 
     /// Whether what goes of a group makes the model faster, beside all else that goes.

@@ -82,8 +82,10 @@ impl Pass for PruneChannels {
         let mut course = Course::default();
         for i in 1..=cuts {
             course.stays = (1.0 - self.channels.fraction).powf(i as f64 / cuts as f64);
-            if !self.cut(g, cx, &mut course, &mut out)? {
-                break;
+            self.cut(g, cx, &mut course, &mut out)?;
+            if course.layers.is_empty() {
+                // A later cut asks for more, and may find a step that pays.
+                continue;
             }
             if let Some(must) = self.train.filter(|_| i < cuts || !self.followed) {
                 let share = match cuts {
@@ -95,7 +97,7 @@ impl Pass for PruneChannels {
                 out.add(recover::train(g, (name, share), vec![], None, must, cx)?);
             }
         }
-        out.warnings.extend(self.tell(&course, &out));
+        out.warnings.push(self.tell(&course, &out));
         out.edits += course.layers.len();
         Ok(out)
     }
@@ -110,11 +112,13 @@ struct Course {
     size: Option<[f64; 2]>,
     /// The channels of layers, before and after.
     layers: BTreeMap<String, [usize; 2]>,
+    /// Why nothing went the last time, where that was measured.
+    slow: Option<String>,
 }
 
 impl PruneChannels {
-    /// Removes what the next budget asks for. Says whether anything went.
-    fn cut(&self, g: &mut Graph, cx: &Context, course: &mut Course, out: &mut Outcome) -> Result<bool> {
+    /// Removes what the next budget asks for.
+    fn cut(&self, g: &mut Graph, cx: &Context, course: &mut Course, out: &mut Outcome) -> Result<()> {
         let groups = Groups::find(g)?;
         let mut open = vec![];
         // What a later cut leaves alone is what the whole of them does.
@@ -136,10 +140,16 @@ impl PruneChannels {
         let mut selection = Selection::new(&self.channels, &scored, self.reconstruct, cx)?;
         let now = selection.size(&Cut::new(&groups))?;
         let [whole, left] = course.size.get_or_insert([now, now]);
-        let Some(cut) = selection.choose((*whole * course.stays).min(now), out)? else { return Ok(false) };
+        let cut = match selection.choose((*whole * course.stays).min(now), out)? {
+            Ok(cut) => cut,
+            Err(slow) => {
+                course.slow = Some(slow);
+                return Ok(());
+            }
+        };
         let told = selection.tell(&cut);
         if told.is_empty() {
-            return Ok(false);
+            return Ok(());
         }
         *left = selection.size(&cut)?;
         for (layer, [before, after]) in told {
@@ -151,17 +161,15 @@ impl PruneChannels {
         }
         cut.apply(g)?;
         out.add(Clean.run(g, cx)?);
-        Ok(true)
+        Ok(())
     }
 
     /// What went, in a sentence.
-    fn tell(&self, course: &Course, out: &Outcome) -> Option<String> {
+    fn tell(&self, course: &Course, out: &Outcome) -> String {
         let asked = format!("--prune-channels {}", self.channels.fraction);
         let Some([whole, left]) = course.size.filter(|_| !course.layers.is_empty()) else {
-            let why = "no channel may go, or too few for a step; `passes` in the report says why";
-            // A reason is there already where it doesn't pay.
-            let told = out.warnings.iter().any(|w| w.starts_with(&asked));
-            return (!told).then(|| format!("{asked} removed nothing: {why}"));
+            let none = "no channel may go, or too few for a step; `passes` in the report says why";
+            return format!("{asked} removed nothing: {}", course.slow.as_deref().unwrap_or(none));
         };
         let size = match self.channels.of {
             Measure::Macs => format!("{left} of {whole} multiply-accumulates"),
@@ -174,11 +182,11 @@ impl PruneChannels {
             true => format!(", more than the {:.1}% asked for, as no more may go or would pay", 100.0 * wanted),
             false => String::new(),
         };
-        Some(format!(
+        format!(
             "{asked} left {size} ({:.1}%{missed}): {}; left alone: {} of layers (see `passes` in the report)",
             100.0 * share,
             layers.join(", "),
             counted(out.skipped.len(), "group"),
-        ))
+        )
     }
 }
