@@ -419,7 +419,7 @@ fn what_the_last_cut_leaves_is_trained_to_the_end() {
     // Below 16 channels nothing is faster: the second cut finds nothing that pays.
     let machine = Machine(|_, n| n.max(16) as f64);
     let mut g = text::parse(TWO).unwrap();
-    let channels = Channels { fraction: 0.9, of: Measure::Macs, by: Score::L2, round: Some(16), pays: true, cuts: 2 };
+    let channels = Channels { fraction: 0.9, of: Measure::Macs, by: Score::L2, round: Some(8), pays: true, cuts: 2 };
     let pass = PruneChannels { channels, exclude: vec![], reconstruct: false, train: Some(true), followed: false };
     let (evaluator, trainer) = (BurnEvaluator::cpu(), Shares(RefCell::default()));
     let cx = Context { stopwatch: Some(&machine), trainer: Some(&trainer), ..Context::new(&evaluator) };
@@ -438,6 +438,25 @@ fn pruned_on(machine: &Machine, of: Measure) -> (Vec<usize>, Outcome) {
     let cx = Context { stopwatch: Some(machine), ..Context::new(&evaluator) };
     let out = pass.run(&mut g, &cx).unwrap();
     (layers(&g).unwrap().iter().map(|l| g.constant(l.weight.into()).unwrap().shape()[0]).collect(), out)
+}
+
+#[test]
+fn rounding_takes_no_step_more_than_the_budget_asks_for() {
+    // Positions: 36 of `a`, 16 of the others.
+    let macs = |a: usize, b: usize| (36 * 27 * a + 16 * (9 * a * b + 5 * b)) as f64;
+    for (percent, step) in (5..70).flat_map(|percent| [(percent, 8), (percent, 16)]) {
+        let fraction = f64::from(percent) / 100.0;
+        let channels = Channels { fraction, of: Measure::Macs, by: Score::L2, round: Some(step), pays: false, cuts: 1 };
+        let pass = PruneChannels { channels, exclude: vec![], reconstruct: false, train: None, followed: false };
+        let mut g = text::parse(TWO).unwrap();
+        pass.run(&mut g, &Context::new(&BurnEvaluator::cpu())).unwrap();
+        let size = |l: &compress_passes::layers::Layer| g.constant(l.weight.into()).unwrap().shape()[0];
+        let [a, b, 5] = layers(&g).unwrap().iter().map(size).collect::<Vec<_>>()[..] else { panic!("{g}") };
+        let budget = macs(32, 32) * (1.0 - fraction);
+        assert!(macs(a, b) <= budget && a % step == 0 && b % step == 0, "{fraction}: {a}, {b}");
+        assert!(a == 32 || macs(a + step, b) > budget, "{fraction}: {a}, {b}");
+        assert!(b == 32 || macs(a, b + step) > budget, "{fraction}: {a}, {b}");
+    }
 }
 
 #[test]
