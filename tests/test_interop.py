@@ -224,8 +224,8 @@ def test_tied_weights_stay_tied(compress, tmp_path):
             assert_close(run_onnx(output, {"x": x}), run_onnx(path, {"x": x}))
 
 
-def test_a_default_that_a_caller_may_replace_is_never_folded(compress, tmp_path):
-    """From IR version 4 on an initializer that is also an input is a default, not a constant."""
+def test_a_default_that_is_kept_for_callers_is_never_folded(compress, tmp_path):
+    """From IR version 4 on a caller may replace an initializer that is also an input: the flag leaves that possible."""
     made = small.model(
         [node("Mul", "k k", "kk"), node("MatMul", "x w", "h"), node("Mul", "h kk", "y")],
         [("x", ["n", 4]), ("k", [1])],
@@ -234,19 +234,27 @@ def test_a_default_that_a_caller_may_replace_is_never_folded(compress, tmp_path)
     )
     x = small.floats(2, 5, 4)
     for flags in ([], ["--int8"], ["--prune", "0.5"]):
-        path, output = compressed(compress, made, tmp_path, *flags)
+        path, output = compressed(compress, made, tmp_path, "--keep-initializer-inputs", *flags)
         assert signature(output) == signature(path)
         once, thrice = run_onnx(output, {"x": x}), run_onnx(output, {"x": x, "k": np.float32([3])})
         np.testing.assert_allclose(thrice[0], once[0] * 9, rtol=1e-5)
 
 
-def test_weights_listed_as_inputs_of_old_files_are_constants(compress, tmp_path):
-    made = small.cnn(opset=8)
-    made.ir_version = 3
+@pytest.mark.parametrize("ir_version", [3, 4, 8])
+def test_weights_that_are_listed_as_inputs_are_weights(compress, tmp_path, ir_version):
+    """PyTorch's keep_initializers_as_inputs, and all files up to IR version 3."""
+    made = small.cnn(opset=8 if ir_version == 3 else 13)
+    made.ir_version = ir_version
     made.graph.input.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in made.graph.initializer)
-    _, output = compressed(compress, made, tmp_path)
+    path, output = compressed(compress, made, tmp_path)
     assert [i.name for i in onnx.load(output).graph.input] == ["input"]
     assert "BatchNormalization" not in small.ops(output)
+    shown = compress("inspect", path, "--json").json()
+    assert [i["name"] for i in shown["inputs"]] == ["input"]
+    done = compress(path, "--int8", "-o", tmp_path / "int8.onnx")
+    assert small.ops(tmp_path / "int8.onnx").count("QuantizeLinear") > 3
+    said = "also listed as graph inputs" in done.out
+    assert said == (ir_version > 3), done.out
 
 
 def test_outputs_that_are_inputs_constants_or_the_same(compress, tmp_path):

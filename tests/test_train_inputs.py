@@ -71,25 +71,29 @@ def test_inputs_with_defaults_need_no_data(compress, tmp_path):
         graph.node[1].input[0] = "scaled"
 
     out = tmp_path / "out.onnx"
-    _, report = distill(compress, out, "--epochs", 1, student=changed(tmp_path / "student.onnx", scaled))
+    flags = ["--epochs", 1, "--keep-initializer-inputs"]
+    _, report = distill(compress, out, *flags, student=changed(tmp_path / "student.onnx", scaled))
     assert report["training"]["after"] > 0.9
     assert [i.name for i in onnx.load(out).graph.input] == ["scale", "input"]
 
 
 def test_weights_that_callers_may_replace_are_not_trained(compress, tmp_path):
-    """Up to IR version 3 all initializers had to be inputs too; later it makes inputs with defaults of them."""
+    """With the flag they are inputs with defaults; without it, and up to IR version 3, they are weights."""
 
     def listed(graph):
         for t in graph.initializer:
             graph.input.append(helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)))
 
     student = changed(tmp_path / "student.onnx", listed)
-    done, _ = distill(compress, tmp_path / "out.onnx", "--epochs", 1, student=student, code=5)
-    assert "inputs too" in done.err and "keep_initializers_as_inputs" in done.err
+    keep = "--keep-initializer-inputs"
+    done, _ = distill(compress, tmp_path / "out.onnx", "--epochs", 1, keep, student=student, code=5)
+    assert "inputs too" in done.err and keep in done.err
+    _, report = distill(compress, tmp_path / "out.onnx", "--epochs", 1, student=student)
+    assert report["training"]["after"] > 0.9
     model = onnx.load(student)
     model.ir_version = 3
     onnx.save(model, student)
-    _, report = distill(compress, tmp_path / "out.onnx", "--epochs", 1, student=student)
+    _, report = distill(compress, tmp_path / "old.onnx", "--epochs", 1, keep, student=student)
     assert report["training"]["after"] > 0.9
 
 

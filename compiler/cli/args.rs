@@ -216,11 +216,14 @@ pub struct ReadArgs {
     /// Read weights from files with several names (hard links), some perhaps outside the model's folder.
     #[arg(long)]
     pub allow_hardlinks: bool,
+    /// Leave initializers that are also graph inputs to be replaced by callers: otherwise they are weights.
+    #[arg(long)]
+    pub keep_initializer_inputs: bool,
 }
 
 impl From<ReadArgs> for compress_compiler::onnx::ReadOptions {
     fn from(a: ReadArgs) -> Self {
-        Self { allow_hardlinks: a.allow_hardlinks }
+        Self { allow_hardlinks: a.allow_hardlinks, keep_initializer_inputs: a.keep_initializer_inputs }
     }
 }
 

@@ -24,7 +24,7 @@
 //! byte for byte, a barrier to passes, not executable. If, Loop and Scan hold graphs of their own
 //! ([`ops::control::Body`]); the outer values that those read are operands of the node. A
 //! **constant** read by several nodes is one node with several edges: tied weights stay tied. An
-//! initializer that is also a graph input is an input with a default, and nothing folds it.
+//! initializer that is also a graph input is a weight, unless the reader is told to leave it an input with a default.
 //!
 //! A graph is well-formed when [`verify::verify`] says so; the writer and the runtime take only
 //! its proof. The same graph has a text form ([`text`]) that round-trips, for people and tests.

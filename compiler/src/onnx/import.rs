@@ -32,10 +32,13 @@ pub struct Importer<'a> {
     /// Sentences about the file that its user should know.
     pub warnings: Vec<String>,
     values: Values,
+    /// Declared shapes that are not what the operators give.
+    contradictions: Vec<String>,
     opset: i64,
     /// What needs a newer opset than this is kept as it came.
     newest: i64,
-    ir_version: i64,
+    /// What becomes of initializers that are also inputs.
+    listed: Listed,
     functions: &'a Functions,
     /// Where the bytes of weights are.
     source: &'a Source,
@@ -46,6 +49,17 @@ pub struct Importer<'a> {
     /// Whether symbols in declared shapes mean one size: in a loop's body they may mean
     /// another one each time.
     symbols: bool,
+}
+
+/// What an initializer that is listed among the graph's inputs is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listed {
+    /// An input with a default.
+    Inputs,
+    /// A weight, though the file lets callers replace it.
+    Weights,
+    /// A weight: up to IR version 3 every initializer had to be listed.
+    OldWeights,
 }
 
 /// The value that a name stands for; `None` where a function's caller left an input out.
@@ -62,15 +76,16 @@ struct Around {
 
 impl<'a> Importer<'a> {
     /// An importer of a model's main graph.
-    pub fn new(name: &str, opset: i64, ir_version: i64, functions: &'a Functions, source: &'a Source) -> Self {
+    pub fn new(name: &str, opset: i64, listed: Listed, functions: &'a Functions, source: &'a Source) -> Self {
         let newest = opset::NEWEST;
         Self {
             graph: Graph::new(name),
             warnings: vec![],
             values: HashMap::new(),
+            contradictions: vec![],
             opset,
             newest,
-            ir_version,
+            listed,
             functions,
             source,
             calls: vec![],
@@ -122,7 +137,17 @@ impl<'a> Importer<'a> {
             return Err(Error::malformed("the graph has no outputs"));
         }
         self.graph.sort_edges();
+        self.say_contradictions();
         Ok(())
+    }
+
+    /// Warns of declared shapes that are wrong: of the first, and of how many more there are.
+    fn say_contradictions(&mut self) {
+        let more = self.contradictions.len().saturating_sub(1);
+        if let Some(first) = self.contradictions.drain(..).next() {
+            let more = if more == 0 { String::new() } else { format!(" ({more} more declared shapes are wrong)") };
+            self.warnings.push(format!("{first}{more}"));
+        }
     }
 
     /// What a declared type says here.
@@ -146,33 +171,28 @@ impl<'a> Importer<'a> {
                 return Err(Error::malformed(format!("two initializers are called `{name}`")));
             }
         }
-        let listed = g.input.iter().filter(|i| initializers.contains_key(&i.name)).count();
-        // Up to IR version 3 every initializer had to be listed as an input too, and files of
-        // version 4 that list them all still follow that habit: there it means nothing.
-        let formality = listed > 0 && self.ir_version <= 4 && listed == initializers.len();
+        let mut listed = 0;
         for input in &g.input {
-            let default = if formality && initializers.contains_key(&input.name) {
-                continue;
-            } else {
-                initializers.remove(&input.name)
-            };
             let mut fact = input.type_.as_ref().map(|t| self.declared(t)).transpose()?.unwrap_or_default();
-            if let Some(t) = &default {
+            if let Some(t) = initializers.get(&input.name) {
                 // The caller may give another value, so only type and shape are known.
                 let given = Fact::new(Some(t.dtype()), Fact::of(t).shape);
                 fact =
                     given.refined(&fact).map_err(|e| e.about(format_args!("the default of input `{}`", input.name)))?;
+                if self.listed != Listed::Inputs {
+                    listed += 1;
+                    continue;
+                }
             }
+            let default = initializers.remove(&input.name);
             let node = self.graph.add_input(&input.name, fact, Op::Input(Input { default }))?;
             self.values.insert(input.name.clone(), Some(node.into()));
         }
-        if formality {
+        if listed > 0 && self.listed == Listed::Weights {
             self.warnings.push(format!(
-                "all {listed} weights are also listed as graph inputs (the rule before IR version 4); they are treated as constants"
-            ));
-        } else if listed > 0 {
-            self.warnings.push(format!(
-                "{listed} weights are also graph inputs: a caller may replace them, so they are left as they are"
+                "{} also listed as graph inputs: they are weights here, and the result does not list them \
+                 (--keep-initializer-inputs leaves them to be replaced by callers)",
+                if listed == 1 { "1 initializer is".into() } else { format!("{listed} initializers are") }
             ));
         }
         for name in order {
@@ -326,8 +346,8 @@ impl<'a> Importer<'a> {
             let port = Port { node: id, slot };
             if let Some(d) = declared.facts.get(name) {
                 let mut fact = self.graph.fact(port).clone();
-                // A contradiction is the file's fault, except where the file's output shape
-                // is only what its exporter believed.
+                // Of shapes runtimes believe what they infer: so do we, and say so.
+                let types = d.dtype.zip(fact.dtype);
                 match fact.agrees(d) {
                     Ok(()) => {
                         // Nobody checks a shape that can't be inferred, and exporters leave those they traced with:
@@ -339,8 +359,9 @@ impl<'a> Importer<'a> {
                         fact.dtype = fact.dtype.or(d.dtype);
                         self.graph.set_fact(port, fact);
                     }
-                    Err(e) if declared.outputs.contains(name) && e.message().contains("shape") => {
-                        self.warnings.push(format!("graph output `{name}`: {}", e.message()))
+                    Err(e) if types.is_none_or(|(theirs, ours)| theirs == ours) => {
+                        let kind = if declared.outputs.contains(name) { "graph output" } else { "value" };
+                        self.contradictions.push(format!("{kind} `{name}`: {}", e.message()));
                     }
                     Err(e) => return Err(e),
                 }
@@ -423,6 +444,7 @@ impl<'a> Importer<'a> {
             graph: Graph::new(&g.name),
             warnings: vec![],
             values: HashMap::new(),
+            contradictions: vec![],
             prefix: self.prefix.clone(),
             calls: self.calls.clone(),
             symbols: self.symbols && op_type == "If",

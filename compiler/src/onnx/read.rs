@@ -4,7 +4,7 @@ use super::{
     Model,
     external::{self, Place},
     functions::Functions,
-    import::Importer,
+    import::{Importer, Listed},
     limits, opset, remarks,
     source::{self, Source, SourceFile},
     tensor, wire,
@@ -25,6 +25,10 @@ pub struct ReadOptions {
     /// Whether external data may be in files with several names (hard links), of which some may
     /// lie outside the model's folder.
     pub allow_hardlinks: bool,
+    /// Whether an initializer that is listed among the graph's inputs stays an input, with a default that callers may
+    /// replace. Exporters list their weights so (PyTorch's `keep_initializers_as_inputs`), and nobody replaces those:
+    /// otherwise they are constants.
+    pub keep_initializer_inputs: bool,
 }
 
 /// Reads the model at `path`.
@@ -42,15 +46,16 @@ pub fn read(path: &Path) -> Result<Model> {
 /// As [`read`].
 pub fn read_with(path: &Path, options: &ReadOptions) -> Result<Model> {
     let place = Place::Beside { model: path, allow_hardlinks: options.allow_hardlinks };
-    source::open(path).and_then(|file| import(file, &place)).map_err(|e| e.in_file(path))
+    let keep_inputs = options.keep_initializer_inputs;
+    source::open(path).and_then(|file| import(file, &place, keep_inputs)).map_err(|e| e.in_file(path))
 }
 
-/// Reads a model from the bytes of an ONNX file.
+/// Reads a model from the bytes of an ONNX file, whose inputs all stay inputs.
 ///
 /// # Errors
 /// As [`read`], without the file's name; unsupported when weights are in other files.
 pub fn read_bytes(bytes: &[u8]) -> Result<Model> {
-    import(SourceFile::new(Path::new(""), Blob::Heap(bytes.to_vec())), &Place::Nowhere)
+    import(SourceFile::new(Path::new(""), Blob::Heap(bytes.to_vec())), &Place::Nowhere, true)
 }
 
 /// Reads the name and the content of a tensor from the bytes of a file of its own, such as those of
@@ -69,23 +74,23 @@ pub fn read_tensor(bytes: Vec<u8>) -> Result<(String, Tensor)> {
     Ok((proto.name.clone(), tensor::read(proto, &source)?))
 }
 
-/// Reads a model whose own file is `file`.
+/// Reads a model whose own file is `file`; `keep_inputs` is [`ReadOptions::keep_initializer_inputs`].
 ///
 /// # Errors
 /// As [`read`], without the file's name.
-pub(super) fn import(file: SourceFile, place: &Place) -> Result<Model> {
-    let model = import_up_to(file.clone(), place, opset::NEWEST)?;
+pub(super) fn import(file: SourceFile, place: &Place, keep_inputs: bool) -> Result<Model> {
+    let model = import_up_to(file.clone(), place, keep_inputs, opset::NEWEST)?;
     // What is not understood may forbid the opset that other operators' newest form needs. Nothing can run such a
     // model here, so nothing is lost when they are kept as they came, too.
     let keeps = |g: &&Graph| g.operators().any(|n| matches!(g.op(n), Op::Opaque(_)));
     if !model.graph.and_bodies().iter().any(keeps) || opset::lowest(&model.graph, model.opset()).is_ok() {
         return Ok(model);
     }
-    import_up_to(file, place, model.opset())
+    import_up_to(file, place, keep_inputs, model.opset())
 }
 
 /// [`import`], where operators that need a newer opset than `newest` are kept as they came.
-fn import_up_to(file: SourceFile, place: &Place, newest: i64) -> Result<Model> {
+fn import_up_to(file: SourceFile, place: &Place, keep_inputs: bool, newest: i64) -> Result<Model> {
     let size = file.bytes().len();
     if size as u64 > limits::MAX_FILE {
         return Err(Error::limit(format!("{size} bytes; a protobuf file ends at {}", limits::MAX_FILE)));
@@ -105,7 +110,12 @@ fn import_up_to(file: SourceFile, place: &Place, newest: i64) -> Result<Model> {
     }
     let version = opset::imported(&mut proto, &graph)?;
     let functions = Functions::new(&proto.functions)?;
-    let importer = Importer::new(&graph.name, version, proto.ir_version, &functions, &source);
+    let listed = match keep_inputs {
+        _ if proto.ir_version < 4 => Listed::OldWeights,
+        true => Listed::Inputs,
+        false => Listed::Weights,
+    };
+    let importer = Importer::new(&graph.name, version, listed, &functions, &source);
     let mut importer = importer.up_to(newest);
     importer.model(graph)?;
     let Importer { graph, warnings, .. } = importer;

@@ -83,10 +83,10 @@ pub fn write(name: &str, t: &Tensor, blobs: &Blobs) -> TensorProto {
 /// What a declared type says. Types other than tensors say nothing we can use.
 ///
 /// # Errors
-/// Malformed for a negative dimension.
+/// Malformed for an element type that does not exist.
 pub fn read_type(t: &TypeProto) -> Result<Fact> {
     let Some(type_proto::Value::TensorType(t)) = &t.value else { return Ok(Fact::default()) };
-    let dims = t.shape.as_ref().map(|s| s.dim.iter().map(read_dim).collect::<Result<Vec<_>>>()).transpose()?;
+    let dims = t.shape.as_ref().map(|s| s.dim.iter().map(read_dim).collect());
     // A type that is left open says nothing.
     let dtype = if t.elem_type == 0 { None } else { element_type(t.elem_type)? };
     Ok(Fact::new(dtype, dims))
@@ -104,13 +104,14 @@ fn element_type(code: i32) -> Result<Option<DType>> {
     }
 }
 
-fn read_dim(d: &Dimension) -> Result<Dim> {
-    Ok(match &d.value {
-        Some(dimension::Value::DimValue(n)) if *n < 0 => return Err(Error::malformed(format!("dimension {n}"))),
+fn read_dim(d: &Dimension) -> Dim {
+    match &d.value {
+        // Some exporters (Paddle's) write -1 for a dimension of any size.
+        Some(dimension::Value::DimValue(n)) if *n < 0 => Dim::Unknown,
         Some(dimension::Value::DimValue(n)) => Dim::Known(*n),
         Some(dimension::Value::DimParam(s)) if !s.is_empty() => Dim::Sym(s.as_str().into()),
         _ => Dim::Unknown,
-    })
+    }
 }
 
 /// The declared type of a value; `None` when not even its element type is known.

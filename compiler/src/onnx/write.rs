@@ -139,7 +139,7 @@ impl Staged {
     /// Whatever reading raises.
     pub fn read_back(&self) -> Result<Model> {
         let data: Vec<_> = self.data.iter().map(|(name, w)| (name.clone(), w.file.clone())).collect();
-        read::import(self.model.file.clone(), &Place::Given(&data))
+        read::import(self.model.file.clone(), &Place::Given(&data), true)
     }
 
     /// Flushes the files to disk and gives them their names, the model's last: it is whole or not

@@ -130,7 +130,7 @@ fn untrainable(graph: &Graph) -> Error {
     }
     if graph.inputs().iter().any(replaceable) {
         return Error::unsupported(format!("{none}: they are inputs too, of which a caller may give others"))
-            .help("take the initializers out of the graph's inputs (keep_initializers_as_inputs=False in PyTorch)");
+            .help("leave --keep-initializer-inputs away");
     }
     Error::unsupported(none)
         .help("weights are floating-point constants of Conv, Gemm, MatMul and the like; --freeze leaves some out")
