@@ -16,14 +16,22 @@ FILE = {"path", "sha256", "bytes", "zstd_bytes", "data", "nodes", "parameters", 
 SCHEMA = {
     "input": FILE,
     "output": FILE,
-    "accuracy": {"metric", "samples", "synthetic", "before", "after", "drop", "agreement", "sqnr_db", "equal"},
-    "speed": {"device", "engine", "threads", "batch", "before_ms", "after_ms", "speedup", "p90"},
+    "accuracy": {
+        "metric", "output", "meaning", "reason", "samples", "synthetic", "before", "after", "drop", "agreement", "beside",
+        "sqnr_db", "worst_output", "outputs", "equal",
+    },
+    "speed": {
+        "device", "engine", "threads", "batch", "inputs", "as_is", "before_ms", "after_ms", "speedup", "interval", "rounds",
+        "p90",
+    },
+    "memory": {"before_bytes", "after_bytes"},
     "recipe": {"version", "flags", "seed", "data"},
 }
 LISTS = {
     "passes": {"name", "seconds", "edits", "skipped"},
     "layers": {"node", "op", "precision", "sparsity", "live_bytes", "dead_bytes", "skips_zeros", "sqnr_db", "macs"},
-    "gates": {"name", "limit", "value", "passed"},
+    "coverage": {"request", "layers", "of_layers", "macs", "left"},
+    "gates": {"name", "limit", "value", "passed", "verdict"},
 }
 
 
@@ -44,7 +52,7 @@ def test_schema(compress, cnn):
     report = result.json()
     assert result.err == ""
     assert report["schema"] == 1
-    assert set(report) == {"schema", *SCHEMA, *LISTS, "warnings"}
+    assert set(report) == {"schema", *SCHEMA, *LISTS, "warnings", "undone", "unusable", "unknown_operators"}
     for name, fields in SCHEMA.items():
         assert set(report[name]) == fields, name
     for name, fields in LISTS.items():

@@ -94,10 +94,27 @@ def test_missing_kernels_are_5_where_the_model_must_run(compress, tmp_path, op):
     assert listing(tmp_path) == before
 
 
+def test_made_up_pictures_are_as_large_as_pictures(compress, tmp_path):
+    path = small.save(open_pictures(), tmp_path)
+    report = compress("check", path, "--against", path, "--json").json()
+    assert report["speed"]["inputs"] == "x 1x3x224x224"
+    shaped = compress("check", path, "--against", path, "--shape", "x=1x3x32x48", "--json").json()
+    assert shaped["speed"]["inputs"] == "x 1x3x32x48" and shaped["output"]["macs"] == 4 * 27 * 30 * 46
+    for wrong in ("x=1x4x32x32", "x=3x32", "z=1x3x8x8", "x=1x3x0x8", "x"):
+        compress("check", path, "--against", path, "--shape", wrong, code=2)
+
+
+def fixed_pictures():
+    """Pictures of any size, as it says; what reads them takes but one."""
+    nodes = [node("Relu", "x", "r"), node("Reshape", "r shape", "f"), node("MatMul", "f w", "y")]
+    ends = [("x", ["n", 3, "h", "w"])], [("y", [None, 4])]
+    return small.model(nodes, *ends, {"shape": np.int64([1, 297]), "w": small.floats(1, 297, 4)})
+
+
 def test_made_up_inputs_that_do_not_suit_ask_for_data(compress, tmp_path):
-    """One pixel, which open axes become, is too small for the window: the model is fine."""
-    path, data = small.save(open_pictures(), tmp_path), tmp_path / "data.npz"
-    np.savez(data, x=small.floats(1, 4, 3, 9, 11))
+    """No size that is tried suits: the model is fine."""
+    path, data = small.save(fixed_pictures(), tmp_path), tmp_path / "data.npz"
+    np.savez(data, x=small.floats(1, 1, 3, 9, 11))
     for args in (["bench", path, "--runs", "1"], ["check", path, "--against", path]):
         said = compress(*args, code=7).err
         assert "made-up inputs" in said and "--data" in said and "node" in said

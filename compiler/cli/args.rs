@@ -6,8 +6,9 @@ use crate::{
     plan::{self, MAX_BATCH, MAX_EPOCHS},
     train_args::TrainArgs,
 };
-use clap::{Args, Parser, Subcommand, builder::RangedI64ValueParser};
+use clap::{Args, Parser, Subcommand, ValueEnum, builder::RangedI64ValueParser};
 use compress_passes::prune::mask::Pattern;
+use compress_runtime::metrics::Wanted;
 use std::path::PathBuf;
 
 /// A model compression compiler: ONNX in, a smaller and faster ONNX out, and a report of what that cost.
@@ -31,7 +32,7 @@ pub enum Command {
     /// Show what a model is made of: inputs, outputs, operators, layers.
     Inspect(InspectArgs),
     /// Compare a model with the original it came from, and gate on the result.
-    Check(CheckArgs),
+    Check(Box<CheckArgs>),
     /// Time a model on our runtime.
     Bench(BenchArgs),
     /// Train a model: by a teacher, by labels, or both.
@@ -185,14 +186,16 @@ pub struct CompressArgs {
     #[command(flatten)]
     pub gates: GateArgs,
     #[command(flatten)]
+    pub measures: MeasureArgs,
+    #[command(flatten)]
     pub run: RunArgs,
     #[command(flatten)]
     pub read: ReadArgs,
     /// Write the weights into a file of their own beside the result; models over 1.9 GB always are.
     #[arg(long)]
     pub external_data: bool,
-    /// Don't run the models to measure accuracy and speed.
-    #[arg(long)]
+    /// Don't run the models to measure accuracy and speed (--check none).
+    #[arg(long, conflicts_with = "check")]
     pub no_check: bool,
     /// Overwrite what exists.
     #[arg(long)]
@@ -241,17 +244,102 @@ pub struct DataArgs {
     pub preprocess: Option<String>,
 }
 
+/// What is measured, and how.
 #[derive(Args, Clone)]
+pub struct MeasureArgs {
+    /// What accuracy is measured as, and perhaps of which output: top1, top5, agreement, cosine, recall@10, iou, text, sqnr
+    /// or max-error [default: what suits the outputs].
+    #[arg(long, value_name = "METRIC[:OUTPUT]", value_parser = str::parse::<Wanted>)]
+    pub metric: Option<Wanted>,
+    /// Measure by a program: it is given a folder with before/OUTPUT.npy, after/OUTPUT.npy and labels.npy, and prints the
+    /// score of the model after, or those before and after. More is better.
+    #[arg(long, value_name = "COMMAND")]
+    pub score: Option<String>,
+    /// Sizes of an input, for made-up samples and for timing, e.g. image=1x3x320x320; may be repeated.
+    #[arg(long, value_name = "NAME=SIZES", value_parser = str::parse::<InputShape>)]
+    pub shape: Vec<InputShape>,
+    /// Time the original as its file has it: otherwise it is simplified first, as deployment engines do when they load it.
+    #[arg(long)]
+    pub as_is: bool,
+    /// How much is measured: `auto`, for about as long as the work itself takes; `full`, all samples and layers; `none`.
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub check: Effort,
+}
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Effort {
+    /// What some seconds allow.
+    Auto,
+    /// Everything.
+    Full,
+    /// Nothing.
+    None,
+}
+
+/// The sizes of an input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InputShape {
+    pub name: String,
+    pub sizes: Vec<usize>,
+}
+
+impl std::str::FromStr for InputShape {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let (name, sizes) = s.rsplit_once(['=', ':']).ok_or("not an input and its sizes, such as image=1x3x224x224")?;
+        let sizes = sizes.split(['x', ',']).map(|n| n.trim().parse().ok().filter(|n| *n > 0));
+        let sizes = sizes.collect::<Option<Vec<usize>>>().ok_or("sizes are whole numbers, such as 1x3x224x224")?;
+        Ok(Self { name: name.into(), sizes })
+    }
+}
+
+#[derive(Args, Clone, Default)]
 pub struct GateArgs {
-    /// Fail (exit 9) when accuracy drops by more, e.g. 1%; without labels, when more samples change their class.
+    /// Fail (exit 9) when accuracy drops by more, e.g. 1%; without labels, when more samples change their class, their text,
+    /// or whatever is measured.
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, value_parser = plan::percent)]
     pub max_drop: Option<f64>,
-    /// Fail (exit 9) when the result is not this many times as fast on our runtime.
+    /// Fail (exit 9) when the worst output's signal to noise is lower, in decibels.
+    #[arg(long, value_name = "DB", allow_hyphen_values = true, value_parser = plan::finite)]
+    pub min_sqnr: Option<f64>,
+    /// Fail (exit 9) when the metric, or what --score prints, is lower.
+    #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = plan::score)]
+    pub min_score: Option<f64>,
+    /// Fail (exit 9) when the result is surely not this many times as fast on our runtime.
     #[arg(long, value_name = "RATIO", allow_hyphen_values = true, value_parser = plan::ratio)]
     pub min_speedup: Option<f64>,
+    /// Fail (exit 9) when a run of the result takes longer on our runtime, e.g. 5ms.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = plan::milliseconds)]
+    pub max_latency: Option<f64>,
+    /// Fail (exit 9) when weights and activations of the result take more memory, e.g. 50MB.
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = plan::bytes)]
+    pub max_memory: Option<f64>,
     /// Fail (exit 9) when the file is larger, e.g. 30MB.
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = plan::bytes)]
     pub max_size: Option<f64>,
+    /// Gate on made-up inputs too: otherwise gates on accuracy need data.
+    #[arg(long)]
+    pub allow_synthetic: bool,
+    /// Fail (exit 9) when something that was asked for was not done, such as INT8 of a model without layers for it.
+    #[arg(long)]
+    pub strict: bool,
+}
+
+impl GateArgs {
+    /// A gate that is given and looks at what is measured.
+    pub fn measured(&self) -> Option<&'static str> {
+        let gates = [
+            ("--max-drop", self.max_drop),
+            ("--min-sqnr", self.min_sqnr),
+            ("--min-score", self.min_score),
+            ("--min-speedup", self.min_speedup),
+            ("--max-latency", self.max_latency),
+            ("--max-memory", self.max_memory),
+        ];
+        gates.into_iter().find(|(_, given)| given.is_some()).map(|(flag, _)| flag)
+    }
 }
 
 #[derive(Args, Clone)]
@@ -317,6 +405,8 @@ pub struct CheckArgs {
     #[command(flatten)]
     pub gates: GateArgs,
     #[command(flatten)]
+    pub measures: MeasureArgs,
+    #[command(flatten)]
     pub run: RunArgs,
     #[command(flatten)]
     pub read: ReadArgs,
@@ -329,6 +419,9 @@ pub struct BenchArgs {
     /// Data to run on, as for compressing; made up if there is none.
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
+    /// Sizes of an input, e.g. image=1x3x320x320; may be repeated.
+    #[arg(long, value_name = "NAME=SIZES", value_parser = str::parse::<InputShape>)]
+    pub shape: Vec<InputShape>,
     /// Timed runs.
     #[arg(long, value_name = "N", default_value_t = 50, allow_hyphen_values = true, value_parser = count(u32::MAX))]
     pub runs: usize,

@@ -54,8 +54,10 @@ pub fn run(args: BenchArgs) -> Result<()> {
     let backend = first.open()?;
     let second = second.map(|device| Backend::open(device, "auto")).transpose()?;
     let model = onnx::read_with(&args.model, &args.read.clone().into())?;
-    let data = DataPlan { data: args.data.clone(), eval: args.data.clone(), preprocess: None };
-    let sets = Sets::open(&data, &model.graph, 1, args.on.seed).map_err(|e| e.in_file(&args.model))?;
+    let data =
+        DataPlan { data: args.data.clone(), eval: args.data.clone(), preprocess: None, shapes: args.shape.clone() };
+    let runs = |samples: &Samples| measure::probe(&model.graph, &backend, samples).map(drop);
+    let sets = Sets::open_running(&data, &model.graph, 1, args.on.seed, &runs).map_err(|e| e.in_file(&args.model))?;
     let suited = |e| if sets.evaluation.synthetic { data::unsuited(e, &model.graph) } else { e };
     let time = |on: &Backend| time(&model, on, &sets.evaluation, &args).map_err(|e| suited(e).in_file(&args.model));
     let (on, outputs, batch) = time(&backend)?;

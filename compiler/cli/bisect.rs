@@ -1,6 +1,6 @@
 //! `compress MODEL --bisect`: which change, if any, makes the model compute something else.
 
-use crate::{data::Sets, interrupt, measure, measure::DataCalibrator, plan::CompressPlan, terminal};
+use crate::{calibrate::DataCalibrator, data::Sets, interrupt, measure, plan::CompressPlan, terminal};
 use compress_compiler::{
     error::{Error, Result},
     graph::Graph,

@@ -1,10 +1,11 @@
 //! `compress check`: a gate for model CI.
 
 use crate::{
-    args::CheckArgs,
-    compress::{gates, verdict},
-    data::{self, Sets},
+    args::{CheckArgs, Effort},
+    assess::{Assessment, compared_by},
+    data::{self, Samples, Sets},
     facts,
+    gates::{self, Measurable},
     measure::{self, Reference},
     plan::{self, DataPlan, RunPlan},
     terminal,
@@ -14,57 +15,77 @@ use compress_compiler::{
     onnx,
     report::{Recipe, Report},
 };
+use std::time::Duration;
 
 /// Runs the subcommand.
 pub fn run(args: CheckArgs) -> Result<()> {
     let (data, run) = (DataPlan::new(args.data)?, RunPlan::new(args.run)?);
+    if args.measures.check == Effort::None {
+        return Err(
+            Error::usage("a check that measures nothing: --check none").help("say --check auto or --check full")
+        );
+    }
     let backend = run.on.open()?;
     run.report.as_deref().map(plan::made).transpose()?;
     let options = args.read.into();
     let (original, model) = (onnx::read_with(&args.against, &options)?, onnx::read_with(&args.model, &options)?);
     same_signature(&original, &model).map_err(|e| e.in_file(&args.model))?;
     // Nothing is calibrated, so what --data gives is measured on as a whole.
-    let data = DataPlan { eval: data.eval.or(data.data.clone()), ..data };
-    let sets = Sets::open(&data, &original.graph, 1, run.seed)?;
+    let asked = data.eval.is_some() || data.data.is_some();
+    let data = DataPlan { eval: data.eval.or(data.data.clone()), shapes: args.measures.shape.clone(), ..data };
+    let runs = |samples: &Samples| measure::probe(&original.graph, &backend, samples).map(drop);
+    let sets = Sets::open_running(&data, &original.graph, 1, run.seed, &runs)?;
+    let (_, measured) = compared_by(&original.graph, &args.measures, &sets)?;
+    let scored = args.measures.score.is_some();
+    gates::feasible(&args.gates, &Measurable { accuracy: Some((measured, &sets)), why_not: None, scored })?;
     let quiet = run.quiet || run.json;
     let before = measure::session(&original.graph, &backend).map_err(|e| e.in_file(&args.against))?;
     let before = Reference::new(before, false);
-    let after = measure::session(&model.graph, &backend).map_err(|e| e.in_file(&args.model))?;
     let suited = |e| if sets.evaluation.synthetic { data::unsuited(e, &original.graph) } else { e };
-    let accuracy = measure::accuracy(&before, &after, &sets.evaluation, Kind::Data, quiet)
-        .map_err(|e| suited(e).in_file(&args.model))?;
     let mut report = Report {
         schema: 1,
         input: facts::file(&args.against, &original),
         output: Some(facts::file(&args.model, &model)),
-        passes: vec![],
-        sensitivity: vec![],
-        accuracy: Some(accuracy),
-        speed: Some(measure::speed(&before.session, &after, &sets.evaluation, run.batch, &backend)?),
-        layers: measure::layers(&original.graph, (&model.graph, &after), &sets.evaluation, &backend)?,
-        gates: vec![],
-        warnings: original.warnings.into_iter().chain(model.warnings.clone()).collect(),
+        unknown_operators: facts::unknown(&model.graph),
+        warnings: original.warnings.iter().chain(&model.warnings).cloned().collect(),
         recipe: Recipe {
             version: env!("CARGO_PKG_VERSION"),
             flags: vec!["check".into()],
             seed: run.seed,
             data: Some(sets.evaluation.set.digest()?),
         },
+        ..Report::default()
     };
+    let assessment = Assessment {
+        sets: &sets,
+        backend: &backend,
+        measures: &args.measures,
+        gates: &args.gates,
+        batch: run.batch,
+        asked,
+        blame: Kind::Data,
+        work: Duration::ZERO,
+        quiet,
+    };
+    assessment.run(&original, &before, &model, &mut report).map_err(|e| suited(e).in_file(&args.model))?;
     if sets.evaluation.synthetic {
-        report.warnings.push("NO DATA: compared on made-up inputs; figures on real data differ. Give --eval".into());
+        report.warnings.push(format!(
+            "NO DATA: compared on made-up inputs ({}); figures on real data differ. Give --eval",
+            sets.sizes
+        ));
     }
-    report.gates = gates(&args.gates, &report)?;
+    report.gates = gates::judged(&args.gates, &report)?;
     if let Some(dir) = &run.report {
         onnx::write_atomic(&dir.join("report.json"), terminal::json(&report)?.as_bytes(), true)?;
     }
     if run.json {
         terminal::print(&terminal::json(&report)?);
     } else if !run.quiet {
+        terminal::print(&terminal::headline(&report, None));
         terminal::print(&format!("{} against {}\n", args.model.display(), args.against.display()));
         terminal::print(&terminal::table(&report));
     }
-    verdict(&report.gates)
+    gates::verdict(&report, args.gates.strict)
 }
 
 /// Inputs and outputs are compared in order, so both models must call them the same.

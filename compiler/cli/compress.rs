@@ -1,14 +1,19 @@
 //! `compress MODEL`: the main job.
 
 use crate::{
-    args::{CompressArgs, GateArgs},
+    args::CompressArgs,
+    assess::{Assessment, compared_by},
     bisect,
-    data::{self, Sets},
-    facts, fit, interrupt,
-    measure::{self, DataCalibrator, Reference, Timer},
+    calibrate::{DataCalibrator, Timer},
+    coverage,
+    data::{self, Samples, Sets},
+    facts, fit,
+    gates::{self, Measurable},
+    interrupt,
+    measure::{self, Reference},
     plan::CompressPlan,
     recover::DataTrainer,
-    sensitivity, sweep, terminal,
+    remarks, sensitivity, sweep, terminal,
 };
 use compress_compiler::{
     error::{Error, Kind, Result},
@@ -16,11 +21,11 @@ use compress_compiler::{
     onnx::{self, Model},
     op::Op,
     pass::{Calibrator, Context, Pipeline, Stopwatch, Trainer},
-    report::{FileFacts, Gate, LayerFacts, Recipe, Report, Sensitivity, counted},
+    report::{FileFacts, Recipe, Report, Sensitivity},
 };
 use compress_passes::{Options, pipeline, prune::reconstruct};
 use compress_runtime::{burn::BurnEvaluator, session::Backend};
-use std::{path::Path, thread::JoinHandle};
+use std::{path::Path, thread::JoinHandle, time::Instant};
 
 /// Runs the main form of the command.
 pub fn run(args: CompressArgs) -> Result<()> {
@@ -39,10 +44,12 @@ pub fn run(args: CompressArgs) -> Result<()> {
     if plan.run.json {
         terminal::print(&terminal::json(&report)?);
     } else if !plan.run.quiet {
+        terminal::print(&terminal::headline(&report, opened.advice(&plan, &report).as_deref()));
         terminal::print(&format!("{} -> {}\n", plan.model.display(), plan.output.display()));
         terminal::print(&terminal::table(&report));
     }
-    verdict(&report.gates)
+    terminal::undone(&report);
+    gates::verdict(&report, plan.gates.strict)
 }
 
 /// Says what would be done, and does no more than look at the layers, where that was asked for.
@@ -138,6 +145,12 @@ impl Opened {
             }
             _ => None,
         };
+        let accuracy = match (&sets, &before) {
+            (Some(sets), Some(_)) => Some((compared_by(&original.graph, &plan.measures, sets)?.1, sets)),
+            _ => None,
+        };
+        let can = Measurable { accuracy, why_not: warnings.last().cloned(), scored: plan.measures.score.is_some() };
+        gates::feasible(&plan.gates, &can)?;
         let facts = Facts::of(&plan.model, &original);
         let mut this = Self { original, teacher, backend, sets, before, facts, warnings, sensitivity: vec![] };
         if let Some(sets) = this.sets.as_ref().filter(|_| plan.sensitivity) {
@@ -157,6 +170,19 @@ impl Opened {
         Options { reconstruct: plan.options.reconstruct && !noise, ..plan.options.clone() }
     }
 
+    /// What would help where a result is not fit for use.
+    fn advice(&self, plan: &CompressPlan, report: &Report) -> Option<String> {
+        report.unusable.as_ref()?;
+        let data = "Give --data: some hundred samples of what the model will be given";
+        Some(match &plan.data.data {
+            None => data.into(),
+            Some(_) => {
+                "Ask for less: a lower fraction, --exclude for the layers that lose most (`layers` in the report)"
+                    .into()
+            }
+        })
+    }
+
     /// Names the change, if any, that alters the outputs.
     fn bisect(&self, plan: &CompressPlan) -> Result<()> {
         let why = || Error::unsupported(self.warnings.join("; ")).in_file(&plan.model);
@@ -171,16 +197,11 @@ impl Opened {
     /// Whatever passes, measuring and writing can raise; interrupted. A failed gate is none.
     pub fn compress(&mut self, plan: &CompressPlan) -> Result<Report> {
         let pipeline = pipeline(&self.options(plan), plan.stop_after.as_deref());
+        let began = Instant::now();
         let mut report = Report {
             schema: 1,
-            input: FileFacts::default(),
-            output: None,
-            passes: vec![],
             sensitivity: self.sensitivity.clone(),
-            accuracy: None,
-            speed: None,
-            layers: vec![],
-            gates: vec![],
+            unknown_operators: facts::unknown(&self.original.graph),
             warnings: self.warnings.clone(),
             recipe: Recipe {
                 version: env!("CARGO_PKG_VERSION"),
@@ -188,6 +209,7 @@ impl Opened {
                 seed: plan.run.seed,
                 data: None,
             },
+            ..Report::default()
         };
         let model = self.compile(plan, &pipeline, &mut report)?;
         let staged = onnx::stage(&model, &plan.output, plan.external_data).map_err(|e| e.in_file(&plan.model))?;
@@ -202,19 +224,35 @@ impl Opened {
         let lossless = pipeline.passes.iter().all(|p| p.is_exact());
         match (&self.sets, &self.before) {
             (Some(sets), Some(before)) => {
-                let measured =
-                    measure_all(plan, (&self.original, before), &written, lossless, sets, &self.backend, &mut report);
-                measured.map_err(|e| e.in_file(&plan.model))?;
+                // Where nothing meant to change the outputs, what they are is our affair.
+                let blame = if lossless { Kind::Bug } else { Kind::Data };
+                let assessment = Assessment {
+                    sets,
+                    backend: &self.backend,
+                    measures: &plan.measures,
+                    gates: &plan.gates,
+                    batch: plan.run.batch,
+                    asked: plan.data.eval.is_some(),
+                    blame,
+                    work: began.elapsed(),
+                    quiet: plan.run.quiet || plan.run.json,
+                };
+                let measured = assessment.run(&self.original, before, &written, &mut report);
+                measured.map_err(|e| match e.kind() {
+                    Kind::Bug => e.help("--bisect names the change that is wrong").in_file(&plan.model),
+                    _ => e.in_file(&plan.model),
+                })?;
             }
             _ => report.layers = facts::layers(&written.graph).into_iter().map(|(_, l)| l).collect(),
         }
-        honest_sentences(plan, lossless, &mut report);
+        remarks::of_compression(plan, lossless, &mut report);
+        coverage::find(plan, &written.graph, &mut report);
         for file in staged.left_behind(self.original.source()) {
             let file = file.display();
             let what = format!("{file} holds the weights of an earlier result: remove it if nothing needs it");
             report.warnings.push(what);
         }
-        report.gates = gates(&plan.gates, &report)?;
+        report.gates = gates::judged(&plan.gates, &report)?;
         if interrupt::stopped() {
             return Err(Error::interrupted());
         }
@@ -239,7 +277,7 @@ impl Opened {
             quiet,
         });
         // What doesn't run on made-up inputs is not timed on them.
-        let timed = self.sets.as_ref().filter(|_| self.before.is_some() || !plan.check);
+        let timed = self.sets.as_ref().filter(|_| self.before.is_some() || !plan.checks());
         let timer = timed.map(|s| Timer { samples: &s.calibration, batch: plan.run.batch, backend });
         let options = &plan.options;
         if let Some(s) = &self.sets
@@ -276,9 +314,6 @@ impl Opened {
     }
 }
 
-/// Outputs that differ by rounding alone are closer than this.
-const ROUNDING_DB: f64 = 40.0;
-
 /// Samples to find activation ranges on.
 const CALIBRATED: usize = 256;
 
@@ -289,13 +324,13 @@ const MAX_MEASURED: u64 = 1_900_000_000;
 /// Whether the models are run to measure them; says so where not.
 fn measurable(plan: &CompressPlan, model: &Model, warnings: &mut Vec<String>) -> bool {
     let size = model.source().len();
-    if plan.check && size <= MAX_MEASURED {
+    if plan.checks() && size <= MAX_MEASURED {
         return true;
     }
-    let why = if plan.check {
+    let why = if plan.checks() {
         format!("the model has {}, and two of them would have to be in memory", terminal::bytes(size as usize))
     } else {
-        "--no-check".into()
+        "--check none".into()
     };
     warnings.push(format!("accuracy and speed were not measured: {why}"));
     false
@@ -346,7 +381,8 @@ fn open_sets(
         None if plan.options.reconstruct => reconstruct::affordable_samples(g)?,
         None => CALIBRATED,
     };
-    let sets = Sets::open(&plan.data, g, count, plan.run.seed);
+    let runs = |samples: &Samples| measure::probe(g, backend, samples).map(drop);
+    let sets = Sets::open_running(&plan.data, g, count, plan.run.seed, &runs);
     let sets = tolerate(sets.map_err(|e| e.in_file(&plan.model)), plan, g, warnings)?;
     let Some(mut sets) = sets else { return Ok(None) };
     if plan.makes_inputs() {
@@ -381,121 +417,4 @@ fn without_data(plan: &CompressPlan, sets: &Sets, failed: Option<String>) -> Str
         _ => format!("weights were chosen by magnitude, as made-up inputs would be mere noise ({why})"),
     };
     format!("NO DATA: {done}; accuracy on real inputs may be far lower than any figure here. Give --data")
-}
-
-fn measure_all(
-    plan: &CompressPlan,
-    (original, before): (&Model, &Reference),
-    written: &Model,
-    lossless: bool,
-    sets: &Sets,
-    backend: &Backend,
-    report: &mut Report,
-) -> Result<()> {
-    let quiet = plan.run.quiet || plan.run.json;
-    let after = measure::session(&written.graph, backend)?;
-    // Where nothing meant to change the outputs, what they are is our affair.
-    let blame = if lossless { Kind::Bug } else { Kind::Data };
-    let accuracy = measure::accuracy(before, &after, &sets.evaluation, blame, quiet);
-    report.accuracy = Some(accuracy.map_err(|e| match e.kind() {
-        Kind::Bug => e.help("--bisect names the change that is wrong"),
-        _ => e,
-    })?);
-    report.layers = measure::layers(&original.graph, (&written.graph, &after), &sets.evaluation, backend)?;
-    report.speed = Some(measure::speed(&before.session, &after, &sets.evaluation, plan.run.batch, backend)?);
-    Ok(())
-}
-
-/// Says where a number misleads.
-fn honest_sentences(plan: &CompressPlan, lossless: bool, report: &mut Report) {
-    if let Some(db) = report.accuracy.as_ref().and_then(|a| a.sqnr_db).filter(|db| lossless && *db < ROUNDING_DB) {
-        report.warnings.push(format!(
-            "simplification alone should change nothing, but the outputs differ by more than rounding ({db:.1} dB): \
-             --bisect names the change"
-        ));
-    }
-    if report.accuracy.as_ref().is_some_and(|a| a.sqnr_db.is_none() && !a.equal) {
-        let what =
-            "the original's outputs are NaN for some samples, or zero throughout: how far they changed is no number";
-        report.warnings.push(what.into());
-    }
-    if let Some(a) = report.accuracy.as_ref().filter(|a| a.synthetic && !lossless) {
-        let class =
-            a.agreement.map(|s| format!(", {} are of the same class", terminal::percent(s))).unwrap_or_default();
-        let change = match a.sqnr_db {
-            Some(db) => format!("differ from the original's by {db:.1} dB SQNR"),
-            None if a.equal => "are the same".into(),
-            None => "have no numbers to compare".into(),
-        };
-        report.warnings.push(format!(
-            "on {} the outputs {change}{class}: accuracy on real inputs was not measured",
-            counted(a.samples, "made-up input")
-        ));
-    }
-    if plan.options.prune.is_some() || plan.options.pattern.is_some() {
-        report.warnings.extend(of_zeros(&report.layers));
-    }
-}
-
-/// Layers that are named one by one.
-const NAMED: usize = 6;
-
-/// What the zeros of a model are worth, if it has any.
-fn of_zeros(layers: &[LayerFacts]) -> Option<String> {
-    let sum = |bytes: fn(&LayerFacts) -> usize| layers.iter().map(bytes).sum::<usize>();
-    let (dead, live) = (sum(|l| l.dead_bytes), sum(|l| l.live_bytes));
-    let zeros = format!(
-        "zeros make the file no smaller, only a compressed copy (size, zstd): {} of the {} of weights are dead",
-        terminal::bytes(dead),
-        terminal::bytes(dead + live)
-    );
-    let pruned: Vec<&LayerFacts> = layers.iter().filter(|l| l.dead_bytes > 0).collect();
-    let faster: Vec<&str> = pruned.iter().filter(|l| l.skips_zeros == Some(true)).map(|l| &l.node[..]).collect();
-    let speed = match faster.len() {
-        _ if pruned.iter().all(|l| l.skips_zeros.is_none()) => "What they do to speed was not measured".into(),
-        0 => "No kernel is faster for them: ours leave zeros out of float 1x1 convolutions and matrix products alone, \
-              when most of a layer's weights are zero (from about 75% on, 90% for a single row)"
-            .into(),
-        n => {
-            let names = if n <= NAMED { format!(" ({})", faster.join(", ")) } else { String::new() };
-            let all = pruned.len();
-            format!(
-                "Our runtime leaves them out of {n}{names} of the {all} layers that have any, and no others are faster"
-            )
-        }
-    };
-    (dead > 0).then(|| format!("{zeros}. {speed}; ONNX Runtime's kernels are no faster for zeros"))
-}
-
-/// Holds the measured figures against the gates.
-pub fn gates(gates: &GateArgs, report: &Report) -> Result<Vec<Gate>> {
-    let mut out = vec![];
-    let unmeasured = |flag: &str| {
-        Error::data(format!("{flag} was asked, but it was not measured"))
-            .help("see the warnings; give --data or --eval")
-    };
-    if let Some(limit) = gates.max_drop {
-        let a = report.accuracy.as_ref().ok_or_else(|| unmeasured("--max-drop"))?;
-        // Without labels the share of samples that change their class bounds the drop.
-        let value = a.drop.or(a.agreement.map(|g| 1.0 - g)).ok_or_else(|| unmeasured("--max-drop"))?;
-        out.push(Gate { name: "--max-drop", limit, value, passed: value <= limit });
-    }
-    if let Some(limit) = gates.min_speedup {
-        let value = report.speed.as_ref().ok_or_else(|| unmeasured("--min-speedup"))?.speedup;
-        out.push(Gate { name: "--min-speedup", limit, value, passed: value >= limit });
-    }
-    if let (Some(limit), Some(o)) = (gates.max_size, &report.output) {
-        let value = o.bytes as f64;
-        out.push(Gate { name: "--max-size", limit, value, passed: value <= limit });
-    }
-    Ok(out)
-}
-
-/// # Errors
-/// Gate when one failed.
-pub fn verdict(gates: &[Gate]) -> Result<()> {
-    match gates.iter().find(|g| !g.passed) {
-        None => Ok(()),
-        Some(g) => Err(Error::gate(format!("{} is {}, measured {:.4}", g.name, g.limit, g.value))),
-    }
 }

@@ -1,7 +1,8 @@
 //! Which samples a run calibrates on and which it measures on.
 
-use crate::{interrupt, plan::DataPlan, terminal::Progress, train_score::classes};
+use crate::{interrupt, measure, plan::DataPlan, sizes, terminal::Progress, train_score::classes};
 use compress_compiler::{
+    bound,
     error::{Error, Kind, Result},
     graph::Graph,
     node::NodeId,
@@ -34,7 +35,7 @@ const MOST_VALIDATED: usize = 5000;
 const FEW: usize = 64;
 const FIFTH: usize = 5;
 /// Bytes that the largest activation of a batch may take.
-const ACTIVATION_BYTES: usize = 8 << 20;
+const ACTIVATION_BYTES: u64 = 8 << 20;
 
 /// Some samples of a data set, and how many of them a model takes at once.
 pub struct Samples {
@@ -59,15 +60,56 @@ pub struct Sets {
     pub validation: Samples,
     /// How near made-up samples came to the statistics of the model, if they were matched to those.
     pub matched: Option<[f64; 2]>,
+    /// Made-up inputs and their sizes.
+    pub sizes: String,
 }
 
 impl Sets {
-    /// Opens the data for a model with `graph`'s inputs; `count` samples are for calibration.
+    /// Opens the data for a model with `graph`'s inputs; `count` samples are for calibration. Where there is none, inputs of
+    /// sizes that the model takes are made up: the first of several guesses for which `runs` holds.
+    ///
+    /// # Errors
+    /// Data or file when a set can't be used; what `runs` raised for the first guess, if it fails for all.
+    pub fn open_running(
+        plan: &DataPlan,
+        graph: &Graph,
+        count: usize,
+        seed: u64,
+        runs: &dyn Fn(&Samples) -> Result<()>,
+    ) -> Result<Self> {
+        let specs = specs(graph)?;
+        if plan.data.is_some() || plan.eval.is_some() {
+            return Self::of(plan, graph, specs, count, seed);
+        }
+        let mut first = None;
+        let guesses = sizes::guesses(graph, specs, &plan.shapes)?;
+        let only = guesses.len() == 1;
+        for specs in guesses {
+            let sets = Self::of(plan, graph, specs, count, seed);
+            if only {
+                return sets;
+            }
+            let tried = sets.and_then(|sets| runs(&sets.evaluation).map(|()| sets));
+            match tried {
+                Err(e) if matches!(e.kind(), Kind::Malformed | Kind::Data | Kind::Unsupported) => {
+                    first.get_or_insert(e);
+                }
+                done => return done,
+            }
+        }
+        Err(first.unwrap_or_else(|| Error::bug("no sizes were tried")))
+    }
+
+    /// Opens the data for a model with `graph`'s inputs; `count` samples are for calibration. Made-up inputs have the first
+    /// sizes that suit the graph.
     ///
     /// # Errors
     /// Data or file when a set can't be used.
     pub fn open(plan: &DataPlan, graph: &Graph, count: usize, seed: u64) -> Result<Self> {
-        let specs = specs(graph)?;
+        Self::open_running(plan, graph, count, seed, &|_| Ok(()))
+    }
+
+    fn of(plan: &DataPlan, graph: &Graph, specs: Vec<InputSpec>, count: usize, seed: u64) -> Result<Self> {
         let open = |path| Dataset::open(path, &specs, plan.preprocess.as_ref()).map(Arc::new);
         let data = plan.data.as_deref().map(open).transpose()?;
         let eval = plan.eval.as_deref().map(open).transpose()?;
@@ -124,6 +166,7 @@ impl Sets {
             },
             training,
             matched: None,
+            sizes: described(&specs),
         })
     }
 
@@ -152,7 +195,7 @@ impl Sets {
         };
         let fixed = self.calibration.set.fixed_batch();
         let (samples, steps) = matching_size(graph, fixed.unwrap_or(1));
-        let noise = Dataset::synthetic(&specs(graph)?, samples, seed)?;
+        let noise = Dataset::synthetic(self.calibration.set.inputs(), samples, seed)?;
         let progress = Progress::new("match", steps, quiet);
         let classes = classes(graph).and_then(|k| usize::try_from(k).ok());
         let options = MatchOptions { steps, classes, seed };
@@ -225,13 +268,18 @@ fn specs(g: &Graph) -> Result<Vec<InputSpec>> {
         }
         let unknown = || Error::unsupported(format!("input `{}` has no declared type and rank", value.name));
         let shape = value.fact.dims().ok_or_else(unknown)?;
-        specs.push(InputSpec {
-            name: value.name.clone(),
-            dtype: value.fact.dtype.unwrap_or(DType::F32),
-            shape: shape.to_vec(),
-        });
+        let dtype = value.fact.dtype.unwrap_or(DType::F32);
+        let spec = InputSpec::new(&value.name, dtype, shape.to_vec());
+        specs.push(InputSpec { whole: sizes::whole(g, *n), ..spec });
     }
     Ok(specs)
+}
+
+/// The inputs and their sizes, `N` for samples: `image Nx3x224x224`.
+fn described(specs: &[InputSpec]) -> String {
+    let size = |d: &Dim| d.known().map_or("N".into(), |n| n.to_string());
+    let shape = |s: &InputSpec| s.shape.iter().map(size).collect::<Vec<_>>().join("x");
+    specs.iter().map(|s| format!("{} {}", s.name, shape(s))).collect::<Vec<_>>().join(", ")
 }
 
 fn has_default(g: &Graph, n: NodeId) -> bool {
@@ -262,10 +310,9 @@ fn batch_size(g: &Graph, set: &Dataset) -> usize {
     if let Some(n) = set.fixed_batch() {
         return n;
     }
-    let elements = |dims: &[Dim]| -> usize {
-        dims.iter().map(|d| d.known().unwrap_or(1).max(1) as usize).fold(1, usize::saturating_mul)
-    };
-    let largest =
-        g.operators().flat_map(|n| &g.node(n).outputs).filter_map(|v| v.fact.dims()).map(elements).max().unwrap_or(1);
-    (ACTIVATION_BYTES / largest.saturating_mul(4)).clamp(1, 256).min(set.len())
+    // At the sizes of the first sample, where the model leaves them open.
+    let sized = set.batch(&[0]).and_then(|b| measure::sized(g, &b.inputs));
+    let g = sized.as_ref().unwrap_or(g);
+    let largest = g.operators().flat_map(|n| &g.node(n).outputs).map(|v| bound::bytes(&v.fact)).max().unwrap_or(1);
+    (ACTIVATION_BYTES / largest.max(1)).clamp(1, 256).min(set.len() as u64) as usize
 }

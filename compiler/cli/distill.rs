@@ -10,13 +10,14 @@ use crate::{
     train_plan::TrainPlan,
     train_progress::Follower,
     train_report::{TrainReport, Training, bound, show_finished},
-    train_score::{Judge, metric},
+    train_score::{Judge, measure},
 };
 use compress_compiler::{
     error::{Error, Result},
     onnx::{self, Model, SourceFile},
 };
 use compress_runtime::{
+    metrics::{self, Meaning, Measure, Metric},
     session::Backend,
     train::{
         augment::Augment,
@@ -96,7 +97,8 @@ fn train(recipe: Recipe, job: &JobArgs) -> Result<()> {
     let loader = opened.loader(&plan, batch)?;
     let shape = (plan.job.epochs, loader.batches() as u64);
     let parameters = elements(&model);
-    let mut follower = Follower::new(&plan.folder, resumed, shape, opened.metric, job.quiet || job.json)?;
+    let mut follower =
+        Follower::new(&plan.folder, resumed, shape, opened.measure.metric.name(), job.quiet || job.json)?;
     opened.ignored_batch(&plan).iter().for_each(|note| follower.warn(note));
     if let [first, rest @ ..] = model.left_out() {
         let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
@@ -122,7 +124,7 @@ fn train(recipe: Recipe, job: &JobArgs) -> Result<()> {
         return Err(Error::interrupted().help(help));
     }
     let training = Training {
-        metric: opened.metric,
+        metric: opened.measure.metric.name(),
         samples: opened.sets.evaluation.indices.len(),
         before: done.first,
         after: done.best,
@@ -154,7 +156,8 @@ struct Opened {
     student: Model,
     teacher: Option<(PathBuf, Model)>,
     sets: Sets,
-    metric: &'static str,
+    outputs: metrics::Answers,
+    measure: Measure,
     loss: LossOptions,
     /// The digest of the data to train on.
     data: String,
@@ -173,14 +176,16 @@ impl Opened {
             init::from_nothing(&mut student.graph, plan.job.seed);
         }
         let sets = Sets::open(&plan.data, &student.graph, usize::MAX, plan.job.seed)?;
-        let metric = metric(&student.graph, &sets.evaluation, teacher.is_some());
-        let loss = plan.loss(metric != "sqnr", sets.calibration.set.is_labelled())?;
-        let labelled = [(&sets.calibration, loss.labels > 0.0), (&sets.evaluation, metric == "top1")];
+        let outputs = metrics::Answers::of(&student.graph);
+        let measure = measure(&outputs, &sets.evaluation, teacher.is_some());
+        let by_labels = measure.metric == Metric::Top1;
+        let loss = plan.loss(measure.meaning == Meaning::Classes, sets.calibration.set.is_labelled())?;
+        let labelled = [(&sets.calibration, loss.labels > 0.0), (&sets.evaluation, by_labels)];
         for (samples, _) in labelled.into_iter().filter(|(_, used)| *used) {
             check_labels(&samples.set, &samples.indices, &student.graph)?;
         }
         if let Some((path, teacher)) = &teacher {
-            let answers = match (metric != "top1" || loss.mse > 0.0, loss.distill > 0.0) {
+            let answers = match (!by_labels || loss.mse > 0.0, loss.distill > 0.0) {
                 (true, _) => Answers::All,
                 (_, true) => Answers::Scores,
                 _ => Answers::None,
@@ -188,7 +193,7 @@ impl Opened {
             check_teacher(path, &teacher.graph, &student.graph, answers)?;
         }
         let data = sets.calibration.set.digest()?;
-        Ok(Self { original, student, teacher, sets, metric, loss, data })
+        Ok(Self { original, student, teacher, sets, outputs, measure, loss, data })
     }
 
     fn samples(&self) -> &Samples {
@@ -281,12 +286,12 @@ impl Opened {
     fn judge<'a>(&'a self, backend: &'a Backend) -> Result<Judge<'a>> {
         let held = &self.sets.evaluation;
         let teacher = match &self.teacher {
-            Some((path, t)) if self.metric != "top1" => {
+            Some((path, t)) if self.measure.metric != Metric::Top1 => {
                 Some(Teacher::new(path, &t.graph, &[], backend, held.set.len())?)
             }
             _ => None,
         };
-        Judge::new(held, backend, teacher, self.metric)
+        Judge::new(held, backend, teacher, self.outputs.clone(), self.measure)
     }
 
     fn summary(&self, plan: &TrainPlan, model: &Trainable, loader: &Loader) -> String {

@@ -38,8 +38,19 @@ pub fn file(path: &Path, model: &Model) -> FileFacts {
         nodes: graphs.iter().map(|g| g.operators().count()).sum(),
         parameters: graphs.iter().flat_map(|g| tensors(g)).map(|t| t.len()).sum(),
         nonzero: nonzero(graph),
-        macs: graph.operators().map(|n| graph.macs(n)).sum(),
+        macs: macs(graph),
     }
+}
+
+/// Multiply-accumulates of one run; operators that are not known count nothing.
+pub fn macs(graph: &Graph) -> u64 {
+    graph.operators().map(|n| graph.macs(n)).sum()
+}
+
+/// Operators that are kept as they came.
+pub fn unknown(graph: &Graph) -> usize {
+    let is_unknown = |g: &Graph| g.operators().filter(|n| matches!(g.op(*n), Op::Opaque(_))).count();
+    graph.and_bodies().into_iter().map(is_unknown).sum()
 }
 
 fn tensors(graph: &Graph) -> impl Iterator<Item = &Tensor> {

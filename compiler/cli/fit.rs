@@ -2,7 +2,7 @@
 
 use crate::{
     data::{Samples, Sets},
-    train_score::{classes, metric},
+    train_score::{classes, measure},
 };
 use compress_compiler::{
     error::{Error, Result},
@@ -12,7 +12,10 @@ use compress_compiler::{
     report::counted,
     value::{Dim, Fact},
 };
-use compress_runtime::dataset::Dataset;
+use compress_runtime::{
+    dataset::Dataset,
+    metrics::{self, Metric},
+};
 use std::path::Path;
 
 const LABELS_AT_ONCE: usize = 1 << 16;
@@ -46,7 +49,8 @@ pub fn check(sets: &Sets, model: &Graph, teacher: Option<(&Path, &Graph)>) -> Re
         check_labels(set, indices, model)?;
     }
     let Some((path, teacher)) = teacher else { return Ok(()) };
-    let answers = if metric(model, &sets.validation, true) == "top1" { Answers::Scores } else { Answers::All };
+    let scored = measure(&metrics::Answers::of(model), &sets.validation, true);
+    let answers = if scored.metric == Metric::Top1 { Answers::Scores } else { Answers::All };
     check_teacher(path, teacher, model, answers)
 }
 

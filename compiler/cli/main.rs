@@ -1,21 +1,28 @@
 //! The command `compress`: flags to plan to run to report, and exit codes.
 
 mod args;
+mod assess;
 mod bench;
 mod bisect;
+mod calibrate;
 mod check;
 mod compress;
+mod coverage;
 mod data;
 mod distill;
 mod facts;
 mod fit;
+mod gates;
 mod inspect;
 mod interrupt;
 mod measure;
 mod plan;
 mod plot;
 mod recover;
+mod remarks;
+mod score;
 mod sensitivity;
+mod sizes;
 mod sweep;
 mod terminal;
 mod train_args;
@@ -59,7 +66,7 @@ fn run(cli: Cli) -> Result<()> {
     match cli.command {
         None => compress::run(cli.compress),
         Some(Command::Inspect(a)) => inspect::run(a),
-        Some(Command::Check(a)) => check::run(a),
+        Some(Command::Check(a)) => check::run(*a),
         Some(Command::Bench(a)) => bench::run(a),
         Some(Command::Distill(a)) => distill::run(*a),
         Some(Command::Run(a)) => distill::run_recipe(a),

@@ -2,158 +2,39 @@
 
 use crate::{data::Samples, facts, interrupt, terminal::Progress};
 use compress_compiler::{
+    bound,
     error::{Error, Kind, Result},
     graph::Graph,
     node::{NodeId, Port},
-    op::Operator,
-    pass::{Calibrator, Stopwatch},
-    report::{Accuracy, LayerFacts, Speed},
+    op::{Op, Operator},
+    pass::Context,
+    report::{Accuracy, Figure, LayerFacts, Memory, OutputFacts, Speed},
     tensor::Tensor,
-    verify::{Verified, verify},
+    value::Fact,
+    verify::verify,
 };
+use compress_passes::simplify;
 use compress_runtime::{
     bench,
+    burn::BurnEvaluator,
     cpu::Spent,
-    dataset::{Batch, Dataset},
+    dataset::Batch,
     device::Device,
-    metrics::{Comparison, Sqnr},
+    metrics::{Answers, Comparison, Measure, OutputNoise, Sqnr, meaning::Answer},
     session::{Backend, Session},
 };
 use std::{
     cell::RefCell,
     collections::HashMap,
-    io::{IsTerminal, stderr},
-    panic::resume_unwind,
-    sync::{Mutex, PoisonError},
-    thread,
+    time::{Duration, Instant},
 };
 
 /// Samples on which layers are compared one by one.
 const LAYER_SAMPLES: usize = 16;
 
-/// The most sessions that calibrate at once, and the bytes of weights that they may have together:
-/// memory does not grow with the machine.
-const WORKERS: usize = 8;
-const WORKERS_BYTES: usize = 256 << 20;
-
-/// Hands calibration samples to the passes that ask for them.
-pub struct DataCalibrator<'a> {
-    pub samples: &'a Samples,
-    pub backend: &'a Backend,
-    pub quiet: bool,
-}
-
-/// Times graphs on a batch of samples.
-pub struct Timer<'a> {
-    pub samples: &'a Samples,
-    pub batch: usize,
-    pub backend: &'a Backend,
-}
-
-/// Milliseconds that each graph is timed for, in about so many runs, and by how many sessions: where the values of a session lie
-/// in memory makes some of its steps slower.
-const TIMED_MS: f64 = 200.0;
-const TIMED_RUNS: (f64, f64) = (6.0, 2000.0);
-const SESSIONS: usize = 5;
-
-impl Stopwatch for Timer<'_> {
-    fn compare(&self, graphs: [&Verified; 2]) -> Result<[f64; 2]> {
-        let inputs = timing_batch(self.samples, self.batch)?.inputs;
-        let mut least: [Vec<f64>; 2] = Default::default();
-        let mut runs = 0;
-        for _ in 0..SESSIONS {
-            let [a, b] = graphs.map(|g| Session::new(g, self.backend, &[]));
-            let (a, b) = (a?, b?);
-            if runs == 0 {
-                let first = bench::time(&a, &inputs, 1, &interrupt::stopped)?.median_ms;
-                let all = (TIMED_MS / first.max(f64::MIN_POSITIVE)).clamp(TIMED_RUNS.0, TIMED_RUNS.1);
-                runs = (all as usize).div_ceil(SESSIONS);
-            }
-            bench::steps([&a, &b], &inputs, runs, &mut least, &interrupt::stopped)?;
-        }
-        Ok(least.map(|steps| steps.iter().sum()))
-    }
-}
-
-impl Calibrator for DataCalibrator<'_> {
-    fn observe(
-        &self,
-        graph: &Verified,
-        watch: &[Port],
-        sink: &(dyn Fn(usize, &[f32]) -> Result<()> + Sync),
-    ) -> Result<()> {
-        let set: &Dataset = &self.samples.set;
-        let progress = Progress::new("calibrate", self.samples.indices.len(), self.quiet);
-        // None are open once something went wrong.
-        let open = Mutex::new(Some(self.samples.batches().enumerate()));
-        let open = || open.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = || open().as_mut().and_then(Iterator::next);
-        let run = |session: &Session, indices: &[usize]| -> Result<()> {
-            stop_if_asked()?;
-            let batch = set.batch(indices)?;
-            session.observe(&batch.inputs, &mut |i, values| sink(i, values))?;
-            progress.advance(batch.len);
-            Ok(())
-        };
-        let work = || -> Result<(), (usize, Error)> {
-            let session = Session::new(graph, self.backend, watch).map_err(|e| (0, e))?;
-            while let Some((i, indices)) = next() {
-                run(&session, indices).map_err(|e| {
-                    *open() = None;
-                    (i, e)
-                })?;
-            }
-            Ok(())
-        };
-        let threads = threads(&self.backend.device);
-        let workers = self.workers(graph, threads);
-        if workers == 1 {
-            return work().map_err(|(_, e)| e);
-        }
-        let pool = || rayon::ThreadPoolBuilder::new().num_threads(threads / workers).build();
-        let pools: Vec<_> = (0..workers)
-            .map(|_| pool().map_err(|e| Error::limit(format!("no more threads: {e}"))))
-            .collect::<Result<_>>()?;
-        let done: Vec<Result<(), (usize, Error)>> = thread::scope(|s| {
-            let started: Vec<_> = pools.iter().map(|p| s.spawn(|| p.install(work))).collect();
-            started.into_iter().map(|w| w.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
-        });
-        // The same error whichever thread met one first: all batches before it were run.
-        match done.into_iter().filter_map(Result::err).min_by_key(|(i, _)| *i) {
-            Some((_, e)) => Err(e),
-            None => Ok(()),
-        }
-    }
-
-    fn run(&self, graphs: &[&Verified], sink: &mut dyn FnMut(&[Vec<Tensor>]) -> Result<()>) -> Result<()> {
-        // One of many such runs: a line for each would be noise.
-        let progress = Progress::new("calibrate", self.samples(), self.quiet || !stderr().is_terminal());
-        let sessions = graphs.iter().map(|g| Session::new(g, self.backend, &[])).collect::<Result<Vec<_>>>()?;
-        for indices in self.samples.batches() {
-            stop_if_asked()?;
-            let batch = self.samples.set.batch(indices)?;
-            sink(&sessions.iter().map(|s| s.run(&batch.inputs)).collect::<Result<Vec<_>>>()?)?;
-            progress.advance(batch.len);
-        }
-        Ok(())
-    }
-
-    fn samples(&self) -> usize {
-        self.samples.indices.len()
-    }
-}
-
-impl DataCalibrator<'_> {
-    /// How many sessions run batches at once: threads with batches of their own never wait for each
-    /// other, but each session has the weights once more.
-    fn workers(&self, graph: &Graph, threads: usize) -> usize {
-        let weights: usize = graph.ids().filter_map(|n| graph.constant(n.into())).map(|t| t.bytes().len()).sum();
-        let spare = WORKERS_BYTES / weights.max(1);
-        threads.min(WORKERS).min(spare).min(self.samples.batches().count()).max(1)
-    }
-}
-
-fn stop_if_asked() -> Result<()> {
+/// # Errors
+/// Interrupted when the user asked to stop.
+pub fn stop_if_asked() -> Result<()> {
     if interrupt::stopped() { Err(Error::interrupted()) } else { Ok(()) }
 }
 
@@ -174,7 +55,7 @@ impl Reference {
     }
 
     /// What it answers to batch `i`.
-    fn answers(&self, i: usize, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+    pub fn answers(&self, i: usize, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let Some(kept) = &self.kept else { return self.session.run(inputs) };
         if let Some(answers) = kept.borrow().get(i) {
             return Ok(answers.clone());
@@ -189,36 +70,60 @@ impl Reference {
     }
 }
 
-/// Runs both models on the samples and compares their outputs: all of them for the noise, the
-/// first that holds a score for each class for the choice of class.
+/// Runs both models on the samples, or on those for which there is time, and compares their outputs: all of them for the
+/// noise, one as `measure` says.
 ///
 /// # Errors
 /// Whatever running or reading can raise; interrupted.
-pub fn accuracy(before: &Reference, after: &Session, samples: &Samples, blame: Kind, quiet: bool) -> Result<Accuracy> {
-    let mut compared = Comparison::blaming(blame);
+pub fn accuracy(
+    before: &Reference,
+    after: &Session,
+    samples: &Samples,
+    (answers, measure): (&Answers, Measure),
+    (blame, time): (Kind, Option<Duration>),
+    quiet: bool,
+) -> Result<Accuracy> {
+    let began = Instant::now();
+    let mut compared = Comparison::new(blame, answers, measure);
     let progress = Progress::new("evaluate", samples.indices.len(), quiet);
     for (i, indices) in samples.batches().enumerate() {
         stop_if_asked()?;
+        if i > 0 && time.is_some_and(|time| began.elapsed() >= time) {
+            break;
+        }
         let batch = samples.set.batch(indices)?;
         let (a, b) = (before.answers(i, &batch.inputs)?, after.run(&batch.inputs)?);
-        compared.add(&a, &b, batch.len, batch.labels.as_deref())?;
+        compared.add(&batch, &a, &b)?;
         progress.advance(batch.len);
     }
-    let (before, after) = (compared.top1_before(), compared.top1_after());
-    let agreement = compared.agreement();
+    let (metric, reason) = compared.metric();
+    let (before, after) = compared.value();
+    let finite = |db: Option<f64>| db.filter(|d| d.is_finite());
+    let facts = |(o, answer): (&OutputNoise, &Answer)| OutputFacts {
+        name: o.name.clone(),
+        meaning: answer.meaning.to_string(),
+        sqnr_db: finite(o.sqnr.db()),
+        max_error: o.max_error,
+    };
     Ok(Accuracy {
-        metric: match (before, agreement) {
-            (Some(_), _) => "top1",
-            (None, Some(_)) => "agreement",
-            (None, None) => "sqnr",
-        },
+        metric: metric.name(),
+        output: answers.outputs.get(measure.output).map(|o| o.name.clone()),
+        meaning: measure.meaning.to_string(),
+        reason,
         samples: compared.samples(),
         synthetic: samples.synthetic,
         before,
-        after,
-        drop: before.zip(after).map(|(b, a)| b - a),
-        agreement,
-        sqnr_db: compared.sqnr_db().filter(|d| d.is_finite()),
+        after: finite(after),
+        drop: match (before, after) {
+            (Some(before), Some(after)) => Some(before - after),
+            (None, Some(after)) if metric.is_share() => Some(1.0 - after),
+            _ => None,
+        },
+        agreement: compared.agreement(),
+        beside: compared.beside().into_iter().map(|(m, value)| Figure { metric: m.name(), value }).collect(),
+        sqnr_db: finite(compared.sqnr_db()),
+        worst_output: compared.worst().map(|o| o.name.clone()),
+        outputs: compared.outputs().iter().zip(&answers.outputs).map(facts).collect(),
         equal: compared.is_equal(),
     })
 }
@@ -293,23 +198,82 @@ fn skips_zeros(graph: &Graph, layer: NodeId, spent: &[Spent]) -> Option<bool> {
     }
 }
 
-/// Times both models on one batch, taking turns.
+/// A graph as deployment engines have it, which simplify what they load.
+///
+/// # Errors
+/// Those of [`simplify`].
+pub fn simplified(graph: &Graph) -> Result<Graph> {
+    let mut graph = graph.clone();
+    simplify(&mut graph, &Context { stopped: &interrupt::stopped, ..Context::new(&BurnEvaluator::cpu()) })?;
+    Ok(graph)
+}
+
+/// Times both models on one batch, by turns; `as_is` says that they are as their files have them.
 ///
 /// # Errors
 /// Whatever running or reading can raise.
-pub fn speed(before: &Session, after: &Session, samples: &Samples, batch: usize, backend: &Backend) -> Result<Speed> {
+pub fn speed(
+    [before, after]: [&Graph; 2],
+    samples: &Samples,
+    (batch, time, as_is): (usize, Duration, bool),
+    backend: &Backend,
+    quiet: bool,
+) -> Result<Speed> {
     let inputs = timing_batch(samples, batch)?;
-    let (a, b) = bench::interleaved(before, after, &inputs.inputs, 30, &interrupt::stopped)?;
+    let (a, b) = (verify(before)?, verify(after)?);
+    let make = || Ok([Session::new(&a, backend, &[])?, Session::new(&b, backend, &[])?]);
+    let progress = Progress::new("time", bench::MOST_ROUNDS, quiet);
+    let timed = bench::compare(&make, &inputs.inputs, time, &interrupt::stopped, &|_| progress.advance(1))?;
     Ok(Speed {
         device: backend.device.describe(),
         engine: backend.engine.to_string(),
         threads: threads(&backend.device),
         batch: inputs.len,
-        before_ms: a.median_ms,
-        after_ms: b.median_ms,
-        speedup: a.median_ms / b.median_ms,
-        p90: [a.p90_ms, b.p90_ms],
+        inputs: shapes(before, &inputs.inputs),
+        as_is,
+        before_ms: timed.before.median_ms,
+        after_ms: timed.after.median_ms,
+        speedup: timed.ratio.middle,
+        interval: [timed.ratio.low, timed.ratio.high],
+        rounds: timed.rounds,
+        p90: [timed.before.p90_ms, timed.after.p90_ms],
     })
+}
+
+/// The inputs without a default.
+fn fed(graph: &Graph) -> impl Iterator<Item = NodeId> {
+    graph.inputs().iter().copied().filter(|n| !matches!(graph.op(*n), Op::Input(i) if i.default.is_some()))
+}
+
+/// The inputs and their sizes: `image 1x3x224x224`.
+fn shapes(graph: &Graph, inputs: &[Tensor]) -> String {
+    let shape = |t: &Tensor| t.shape().iter().map(usize::to_string).collect::<Vec<_>>().join("x");
+    let named = fed(graph).zip(inputs).map(|(n, t)| {
+        let size = if t.shape().is_empty() { "scalar".into() } else { shape(t) };
+        format!("{} {size}", graph.value(n.into()).name)
+    });
+    named.collect::<Vec<_>>().join(", ")
+}
+
+/// `graph` with the sizes that a batch has.
+///
+/// # Errors
+/// As [`bound::bound`].
+pub fn sized(graph: &Graph, inputs: &[Tensor]) -> Result<Graph> {
+    let facts: Vec<(NodeId, Fact)> =
+        fed(graph).zip(inputs.iter().map(|t| Fact::new(Some(t.dtype()), Fact::of(t).shape))).collect();
+    bound::bound(graph, &facts)
+}
+
+/// What a run of each model on one batch needs in memory.
+///
+/// # Errors
+/// Whatever reading the data can raise.
+pub fn memory(graphs: [&Graph; 2], samples: &Samples, batch: usize) -> Result<Memory> {
+    let inputs = timing_batch(samples, batch)?.inputs;
+    let need =
+        |graph: &Graph| -> Result<u64> { Ok(bound::weight_bytes(graph) + bound::live_bytes(&sized(graph, &inputs)?)?) };
+    Ok(Memory { before_bytes: need(graphs[0])?, after_bytes: need(graphs[1])? })
 }
 
 /// The batch to time on: `asked` samples, unless the model takes batches of one size only.

@@ -1,7 +1,7 @@
 //! Command line in, decisions out: everything is checked once, before any work.
 
 use crate::{
-    args::{CompressArgs, DataArgs, DeviceArgs, GateArgs, RunArgs},
+    args::{CompressArgs, DataArgs, DeviceArgs, Effort, GateArgs, InputShape, MeasureArgs, RunArgs},
     recover::RecoverPlan,
 };
 use compress_compiler::{
@@ -35,11 +35,10 @@ pub struct CompressPlan {
     pub calibration_samples: Option<usize>,
     pub data: DataPlan,
     pub gates: GateArgs,
+    pub measures: MeasureArgs,
     pub run: RunPlan,
     pub read: ReadOptions,
     pub external_data: bool,
-    /// Whether the models are run to measure them.
-    pub check: bool,
     pub force: bool,
     pub dry_run: bool,
     pub bisect: bool,
@@ -56,6 +55,8 @@ pub struct DataPlan {
     pub data: Option<PathBuf>,
     pub eval: Option<PathBuf>,
     pub preprocess: Option<Preprocess>,
+    /// Sizes of inputs that the model leaves open.
+    pub shapes: Vec<InputShape>,
 }
 
 /// How to run and what to print.
@@ -78,7 +79,7 @@ pub struct BackendPlan {
 impl CompressPlan {
     /// # Errors
     /// Usage for contradictions and impossible values; file when the output can't be there.
-    pub fn new(a: CompressArgs) -> Result<Self> {
+    pub fn new(mut a: CompressArgs) -> Result<Self> {
         let model = a.model.ok_or_else(|| Error::usage("no model given"))?;
         let output = a.output.unwrap_or_else(|| model.with_extension("compressed.onnx"));
         if same_file(&model, &output) {
@@ -208,8 +209,13 @@ impl CompressPlan {
         if a.external_data {
             flags.push("--external-data".into());
         }
-        if a.no_check && (a.gates.max_drop.is_some() || a.gates.min_speedup.is_some()) {
-            return Err(Error::usage("--no-check leaves nothing for --max-drop and --min-speedup to look at"));
+        if a.no_check {
+            a.measures.check = Effort::None;
+        }
+        if a.measures.check == Effort::None
+            && let Some(flag) = a.gates.measured()
+        {
+            return Err(Error::usage(format!("--check none leaves nothing for {flag} to look at")));
         }
         let plan = Self {
             options: Options {
@@ -236,12 +242,12 @@ impl CompressPlan {
             },
             training: RecoverPlan { epochs: a.epochs, rate: a.lr, teacher: a.teacher },
             calibration_samples: a.calibration_samples,
-            data: DataPlan::new(a.data)?,
+            data: DataPlan { shapes: a.measures.shape.clone(), ..DataPlan::new(a.data)? },
             gates: a.gates,
+            measures: a.measures,
             run: RunPlan::new(a.run)?,
             read: a.read.into(),
             external_data: a.external_data,
-            check: !a.no_check,
             force: a.force,
             dry_run: a.dry_run,
             bisect: a.bisect,
@@ -284,6 +290,11 @@ impl CompressPlan {
         self.run.report.iter().chain(&self.dump_ir).try_for_each(|folder| made(folder))
     }
 
+    /// Whether the models are run to measure them.
+    pub fn checks(&self) -> bool {
+        self.measures.check != Effort::None
+    }
+
     /// Whether inputs are made up on which something is decided.
     pub fn makes_inputs(&self) -> bool {
         self.data.data.is_none() && (self.options.int8.is_some() || self.options.reconstruct)
@@ -309,7 +320,7 @@ impl DataPlan {
     /// Usage for bad preprocessing.
     pub fn from_paths(data: Option<PathBuf>, eval: Option<PathBuf>, preprocess: Option<String>) -> Result<Self> {
         let preprocess = preprocess.map(|p| p.parse()).transpose()?;
-        Ok(Self { data, eval, preprocess })
+        Ok(Self { data, eval, preprocess, shapes: vec![] })
     }
 }
 
@@ -439,14 +450,41 @@ fn number(s: &str, fits: impl Fn(f64) -> bool) -> Option<f64> {
     s.parse().ok().filter(|v| fits(*v))
 }
 
+/// Any number.
+pub fn finite(s: &str) -> Result<f64, &'static str> {
+    number(s, f64::is_finite).ok_or("not a number")
+}
+
+/// A score, or a share such as `95%`.
+pub fn score(s: &str) -> Result<f64, &'static str> {
+    match s.strip_suffix('%') {
+        Some(p) => finite(p.trim()).map(|v| v / 100.0),
+        None => finite(s),
+    }
+}
+
+/// `5ms`, `800us`, `1.5s`: milliseconds.
+pub fn milliseconds(s: &str) -> Result<f64, &'static str> {
+    let units = [("ms", 1.0), ("us", 1e-3), ("s", 1e3)];
+    let (digits, unit) = units.iter().find_map(|(u, f)| Some((s.strip_suffix(u)?, *f))).unwrap_or((s, 0.0));
+    number(digits.trim(), |v| v > 0.0 && v.is_finite() && unit > 0.0)
+        .map(|v| v * unit)
+        .ok_or("not a time such as 5ms, 800us or 1.5s")
+}
+
+/// Larger bare numbers may be meant as percents.
+const PLAIN_SHARE: f64 = 0.1;
+
 /// `1%` or `0.01`.
 pub fn percent(s: &str) -> Result<f64, &'static str> {
-    let value = match s.strip_suffix('%') {
+    match s.strip_suffix('%') {
         Some(p) => number(p.trim(), |v| (0.0..=100.0).contains(&v)).map(|v| v / 100.0),
-        // A bare 1 may be meant as one per cent.
-        None => number(s, |v| (0.0..1.0).contains(&v)),
-    };
-    value.ok_or("not a share such as 1% or 0.01")
+        None if number(s, |v| (PLAIN_SHARE..=100.0).contains(&v)).is_some() => {
+            return Err("it may be meant as percents or as a share: write 0.5% or 50%");
+        }
+        None => number(s, |v| (0.0..PLAIN_SHARE).contains(&v)),
+    }
+    .ok_or("not a share such as 1% or 0.01")
 }
 
 /// `30MB`, `512kB`, `1.5GB` or a number of bytes.
@@ -473,7 +511,10 @@ mod tests {
     #[test]
     fn shares_and_sizes() {
         assert_eq!(percent("1%").unwrap(), 0.01);
-        assert_eq!(percent("0.5").unwrap(), 0.5);
+        assert_eq!(percent("0.01").unwrap(), 0.01);
+        assert!(percent("0.5").is_err() && percent("1").is_err() && percent("50%").unwrap() == 0.5);
+        assert_eq!((milliseconds("800us").unwrap(), milliseconds("1.5s").unwrap()), (0.8, 1500.0));
+        assert!(milliseconds("5").is_err() && milliseconds("-1ms").is_err());
         assert!(percent("120%").is_err() && percent("one").is_err() && percent("NaN").is_err());
         assert_eq!(bytes("30MB").unwrap(), 30e6);
         assert_eq!(bytes("1.5 GiB").unwrap(), 1.5 * 1024f64.powi(3));

@@ -4,7 +4,7 @@ use crate::{
     data::Sets,
     interrupt, terminal, train_plan,
     train_progress::shown,
-    train_score::{Judge, metric},
+    train_score::{Judge, measure},
 };
 use compress_compiler::{
     error::{Error, Result},
@@ -16,6 +16,7 @@ use compress_compiler::{
 use compress_runtime::{
     burn::tensor::Float,
     dataset::sample,
+    metrics::{Answers, Meaning, Metric},
     session::Backend,
     train::{
         augment::Augment,
@@ -89,7 +90,8 @@ pub struct DataTrainer<'a> {
 impl Trainer for DataTrainer<'_> {
     fn felt(&self, graph: &Graph, constants: &[NodeId]) -> Result<Vec<Weight>> {
         let set = &self.sets.calibration.set;
-        if !set.is_labelled() || metric(self.teacher.1, &self.sets.validation, true) != "top1" {
+        let measure = measure(&Answers::of(self.teacher.1), &self.sets.validation, true);
+        if !set.is_labelled() || measure.metric != Metric::Top1 {
             let what = "what the loss feels takes labels: a model answers as it does itself";
             return Err(Error::data(what).help("give labels with --data, or choose by other than --channels-by taylor"));
         }
@@ -125,7 +127,9 @@ impl Trainer for DataTrainer<'_> {
         let held = &self.sets.validation;
         let set = &self.sets.calibration.set;
         let (path, original) = self.teacher;
-        let metric = metric(original, held, true);
+        let outputs = Answers::of(original);
+        let measure = measure(&outputs, held, true);
+        let metric = measure.metric.name();
         let options = ModelOptions { scales: training.scales, ..ModelOptions::default() };
         let model = Trainable::new(graph, &options, &self.backend.device)?;
         let gradual = training.masking.is_some();
@@ -134,8 +138,8 @@ impl Trainer for DataTrainer<'_> {
         let Size { epochs, samples, batch } = self.size(graph, training.share, rounded);
         let loader = self.loader(samples, batch)?;
         let answers = |keep| Teacher::new(path, original, &[], self.backend, keep);
-        let beside = if metric == "top1" { None } else { Some(answers(held.set.len())?) };
-        let judge = Judge::new(held, self.backend, beside, metric)?;
+        let beside = if measure.metric == Metric::Top1 { None } else { Some(answers(held.set.len())?) };
+        let judge = Judge::new(held, self.backend, beside, outputs, measure)?;
         let steps = loader.batches() * epochs;
         let mut watcher = Recovery {
             steps: terminal::Progress::new(training.name, steps, self.quiet),
@@ -164,7 +168,7 @@ impl Trainer for DataTrainer<'_> {
                 schedule: Schedule::Cosine,
                 warmup: WARMUP,
                 optimiser: OptimiserOptions::default(),
-                loss: LossOptions::usual(metric != "sqnr", set.is_labelled(), true),
+                loss: LossOptions::usual(measure.meaning == Meaning::Classes, set.is_labelled(), true),
                 average: None,
                 patience: self.plan.epochs.is_none().then_some(PATIENCE),
                 time: None,

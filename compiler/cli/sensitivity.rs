@@ -18,7 +18,7 @@ use compress_passes::{layers::layers, prune::mask::highest, simplify};
 use compress_runtime::{
     burn::BurnEvaluator,
     dataset::Batch,
-    metrics::Comparison,
+    metrics::{Answers, Comparison, Measure},
     session::{Backend, Session},
 };
 use std::fmt::Write;
@@ -55,6 +55,8 @@ pub fn measure(
     let batches = samples.batches().take(SAMPLES.div_ceil(samples.batch)).map(|i| samples.set.batch(i));
     let batches: Vec<Batch> = batches.collect::<Result<_>>()?;
     let answers = batches.iter().map(|b| session.run(&b.inputs)).collect::<Result<Vec<_>>>()?;
+    let outputs = Answers::of(&dense);
+    let measured = outputs.measure(plan.measures.metric.as_ref(), samples.set.is_labelled())?;
     let progress = Progress::new("sensitivity", layers.len() * FRACTIONS.len(), quiet);
     let mut found = vec![];
     for (node, weight) in layers {
@@ -66,10 +68,10 @@ pub fn measure(
             let keep = highest(&scores, fraction).concat();
             let kept: Vec<f32> = values.iter().zip(keep).map(|(v, keep)| if keep { *v } else { 0.0 }).collect();
             dense.set_constant(weight, Tensor::f32(tensor.shape(), &kept));
-            let compared = compare(&measure::session(&dense, backend)?, &batches, &answers)?;
+            let compared = compare(&measure::session(&dense, backend)?, &batches, &answers, (&outputs, measured))?;
             pruned.push(PrunedAlone {
                 fraction,
-                accuracy: compared.top1_after(),
+                accuracy: compared.value().1.filter(|_| compared.metric().0.needs_labels()),
                 agreement: compared.agreement(),
                 sqnr_db: compared.sqnr_db().filter(|db| db.is_finite()),
             });
@@ -82,13 +84,18 @@ pub fn measure(
     Ok(found)
 }
 
-fn compare(session: &Session, batches: &[Batch], answers: &[Vec<Tensor>]) -> Result<Comparison> {
-    let mut compared = Comparison::blaming(Kind::Data);
+fn compare(
+    session: &Session,
+    batches: &[Batch],
+    answers: &[Vec<Tensor>],
+    (outputs, measured): (&Answers, Measure),
+) -> Result<Comparison> {
+    let mut compared = Comparison::new(Kind::Data, outputs, measured);
     for (batch, answers) in batches.iter().zip(answers) {
         if interrupt::stopped() {
             return Err(Error::interrupted());
         }
-        compared.add(answers, &session.run(&batch.inputs)?, batch.len, batch.labels.as_deref())?;
+        compared.add(batch, answers, &session.run(&batch.inputs)?)?;
     }
     Ok(compared)
 }

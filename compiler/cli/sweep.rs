@@ -39,6 +39,7 @@ pub fn run(args: CompressArgs) -> Result<()> {
         }
         let report = opened.compress(plan)?;
         points.push(point(*fraction, plan, &report)?);
+        terminal::undone(&report);
         reports.push(report);
     }
     let plot = plotted(&args, &points).map(|plot| svg(&plot));
@@ -136,6 +137,7 @@ fn point(fraction: f64, plan: &CompressPlan, report: &Report) -> Result<SweepPoi
         passed: report.gates.iter().all(|g| g.passed),
         trained: report.passes.iter().flat_map(|p| p.trained.clone()).collect(),
         warnings: report.warnings.clone(),
+        unusable: report.unusable.clone(),
     })
 }
 
@@ -160,23 +162,22 @@ fn summary(
     SweepReport { schema: 1, input, sensitivity, sweep, plot, warnings, recipe }
 }
 
-/// What is plotted over the fractions: accuracy, else agreement, else noise.
+/// What is plotted over the fractions: the metric if it is a share or a score, else noise.
 fn plotted(args: &CompressArgs, points: &[SweepPoint]) -> Option<Plot> {
-    let share =
-        |of: fn(&Accuracy) -> Option<f64>| of_all(points, of).map(|v| v.into_iter().map(|v| v * 100.0).collect());
-    let (label, values, original): (_, Vec<f64>, _) = if let Some(values) = share(|a| a.after) {
-        let before = points.first()?.accuracy.as_ref()?.before?;
-        ("accuracy, %", values, Some(before * 100.0))
-    } else if let Some(values) = share(|a| a.agreement) {
-        ("samples in the same class, %", values, None)
-    } else {
-        ("signal to noise of the outputs, dB", of_all(points, |a| a.sqnr_db)?, None)
+    let first = points.first()?.accuracy.as_ref()?;
+    let (label, values, original) = match first.metric {
+        "sqnr" | "max-error" => ("signal to noise of the outputs, dB".into(), of_all(points, |a| a.sqnr_db)?, None),
+        "score" | "cosine" => (first.metric.into(), of_all(points, |a| a.after)?, first.before),
+        metric => {
+            let percents = of_all(points, |a| a.after.map(|v| v * 100.0))?;
+            (format!("{metric}, %"), percents, first.before.map(|v| v * 100.0))
+        }
     };
     let name = args.model.as_ref()?.file_name()?.to_string_lossy().into_owned();
     Some(Plot {
         title: format!("{name}: what pruning costs"),
         across: "weights asked to be zero, %".into(),
-        up: label.into(),
+        up: label,
         points: points.iter().map(|p| p.fraction * 100.0).zip(values).collect(),
         original,
     })
@@ -193,7 +194,8 @@ fn table(r: &SweepReport) -> String {
         let rest: String = rest.iter().map(|c| format!("{c:>13}")).collect();
         let _ = writeln!(t, "{}", format!("  {first:<9}{rest}").trim_end());
     };
-    line(["--prune", "zeros", "accuracy", "same class", "SQNR", "size", "size, zstd", "latency"].map(String::from));
+    let metric = r.sweep.first().and_then(|p| p.accuracy.as_ref()).map_or("accuracy", |a| a.metric);
+    line(["--prune", "zeros", metric, "agreement", "SQNR", "size", "size, zstd", "latency"].map(String::from));
     let time = |ms: f64| format!("{ms:.3} ms");
     let shown = |v: Option<f64>| v.map_or("-".into(), percent);
     let zstd = |b: Option<usize>| b.map_or("-".into(), bytes);
@@ -201,7 +203,7 @@ fn table(r: &SweepReport) -> String {
     line([
         "original".into(),
         percent(1.0 - r.input.nonzero as f64 / r.input.parameters.max(1) as f64),
-        shown(of_first.and_then(|p| p.accuracy.as_ref()?.before)),
+        of_first.and_then(|p| p.accuracy.as_ref()?.before).map_or("-".into(), |v| terminal::metric(metric, v)),
         "-".into(),
         "-".into(),
         bytes(r.input.bytes),
@@ -213,7 +215,7 @@ fn table(r: &SweepReport) -> String {
         line([
             p.fraction.to_string(),
             percent(p.sparsity),
-            shown(a.and_then(|a| a.after)),
+            a.and_then(|a| a.after).map_or("-".into(), |v| terminal::metric(metric, v)),
             shown(a.and_then(|a| a.agreement)),
             a.map_or("-".into(), terminal::sqnr),
             bytes(p.output.bytes),
@@ -229,9 +231,12 @@ fn table(r: &SweepReport) -> String {
         for g in p.gates.iter().filter(|g| !g.passed) {
             let _ = writeln!(
                 t,
-                "  --prune {}: gate {} FAILED (limit {}, measured {:.4})",
-                p.fraction, g.name, g.limit, g.value
+                "  --prune {}: gate {} FAILED (limit {}, measured {})",
+                p.fraction, g.name, g.limit_shown, g.shown
             );
+        }
+        if let Some(why) = &p.unusable {
+            let _ = writeln!(t, "  --prune {}: UNUSABLE: {why}", p.fraction);
         }
     }
     for w in &r.warnings {

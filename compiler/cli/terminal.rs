@@ -4,7 +4,7 @@ use crate::train_progress::shown;
 use compress_compiler::{
     error::{Error, Result},
     pass::Trained,
-    report::{Accuracy, FileFacts, Gate, Report, counted},
+    report::{Accuracy, FileFacts, Gate, Report, Speed, Verdict, counted},
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -107,36 +107,107 @@ pub fn table(r: &Report) -> String {
         line("parameters", &input.parameters.to_string(), &o.parameters.to_string(), "");
         let zero = |f: &FileFacts| percent(1.0 - f.nonzero as f64 / f.parameters.max(1) as f64);
         line("of them zero", &zero(input), &zero(o), "");
-        line("MACs", &count(input.macs), &count(o.macs), "");
+        let unknown = if r.unknown_operators > 0 {
+            format!("without those of {}", counted(r.unknown_operators, "unknown operator"))
+        } else {
+            String::new()
+        };
+        line("MACs", &count(input.macs), &count(o.macs), &unknown);
+    }
+    if let Some(m) = &r.memory {
+        let (before, after) = (m.before_bytes as usize, m.after_bytes as usize);
+        line("memory", &bytes(before), &bytes(after), "weights and live activations of a run");
+    }
+    for c in &r.coverage {
+        let share = c.macs.map_or("an unknown share".into(), |m| format!("{:.1}%", 100.0 * m));
+        let note = format!("layers; {share} of the multiply-accumulates");
+        line(c.request, "", &format!("{} of {}", c.layers, c.of_layers), &note);
     }
     if let Some(a) = &r.accuracy {
         let made_up = if a.synthetic { ", made-up inputs" } else { "" };
         let note = format!("{}{made_up}", counted(a.samples, "sample"));
-        if let (Some(before), Some(after), Some(drop)) = (a.before, a.after, a.drop) {
-            line("accuracy", &percent(before), &percent(after), &format!("drop {:.2} points, {note}", drop * 100.0));
+        let what = a.output.as_ref().map_or(a.meaning.clone(), |output| format!("`{output}`: {}", a.meaning));
+        let drop = a.drop.filter(|_| a.before.is_some()).map(|d| match a.metric {
+            "score" => format!("drop {d:.4}, "),
+            _ => format!("drop {:.2} points, ", d * 100.0),
+        });
+        if a.metric != "sqnr" {
+            let shown = |v: Option<f64>| v.map_or(String::new(), |v| metric(a.metric, v));
+            let note = format!("{}{note}; accuracy measured as {} of {what}", drop.unwrap_or_default(), a.metric);
+            line(a.metric, &shown(a.before), &shown(a.after), &note);
         }
-        if let Some(agreement) = a.agreement {
-            line("same class", "", &percent(agreement), &note);
+        for f in &a.beside {
+            line(f.metric, "", &metric(f.metric, f.value), &note);
         }
-        line("output SQNR", "", &sqnr(a), &note);
+        let worst = a.worst_output.as_ref().filter(|_| a.outputs.len() > 1 && !a.equal);
+        let worst = worst.map_or(String::new(), |o| format!(", `{o}`, the worst of {}", a.outputs.len()));
+        let measured =
+            if a.metric == "sqnr" { format!("; accuracy measured as sqnr of {}", a.meaning) } else { String::new() };
+        line("output SQNR", "", &sqnr(a), &format!("{note}{worst}{measured}"));
     }
     for t in r.passes.iter().flat_map(|p| &p.trained) {
         let [before, after, course] = training(t);
         line(t.name, &before, &after, &course);
     }
     if let Some(s) = &r.speed {
-        let note = format!("{:.2}x, batch {}, {}", s.speedup, s.batch, s.device);
+        let simplified = if s.as_is { "" } else { ", both simplified" };
+        let note = format!("{}, {}{simplified}, {}", speedup(s), s.inputs, s.device);
         line("latency", &format!("{:.3} ms", s.before_ms), &format!("{:.3} ms", s.after_ms), &note);
         line("latency, p90", &format!("{:.3} ms", s.p90[0]), &format!("{:.3} ms", s.p90[1]), "");
     }
-    for Gate { name, limit, value, passed } in &r.gates {
-        let verdict = if *passed { "passed" } else { "FAILED" };
-        let _ = writeln!(t, "  gate {name}: {verdict} (limit {limit}, measured {value:.4})");
+    for Gate { name, verdict, limit_shown, shown, .. } in &r.gates {
+        let verdict = match verdict {
+            Verdict::Passed => "passed",
+            Verdict::Failed => "FAILED",
+            Verdict::Unclear => "too noisy to judge",
+        };
+        let _ = writeln!(t, "  gate {name}: {verdict} (limit {limit_shown}, measured {shown})");
     }
     for w in &r.warnings {
-        let _ = writeln!(t, "  note: {w}");
+        let kind = if w.starts_with("WARNING") { "" } else { "note: " };
+        let _ = writeln!(t, "  {kind}{w}");
     }
     t
+}
+
+/// What comes first of all where a result is not fit for use, and what was asked for and not done.
+pub fn headline(r: &Report, advice: Option<&str>) -> String {
+    let mut t = String::new();
+    if let Some(why) = &r.unusable {
+        let advice = advice.map_or(String::new(), |a| format!(". {a}"));
+        let _ = writeln!(t, "UNUSABLE: {why}{advice}");
+    }
+    for g in r.gates.iter().filter(|g| g.verdict == Verdict::Failed) {
+        let _ = writeln!(t, "FAILED: {} is {}, measured {}", g.name, g.limit_shown, g.shown);
+    }
+    t
+}
+
+/// Tells on stderr, whatever is quiet, what was asked for and not done.
+pub fn undone(r: &Report) {
+    r.undone.iter().for_each(|what| eprintln!("warning: {what}"));
+}
+
+/// An interval that is wider tells nothing, as a share of its lower bound.
+const NOISY: f64 = 0.5;
+
+/// How many times as fast, and how sure that is.
+pub fn speedup(s: &Speed) -> String {
+    let [low, high] = s.interval;
+    if high / low - 1.0 > NOISY {
+        return format!("too noisy to judge ({low:.2}x to {high:.2}x)");
+    }
+    format!("{:.2}x ({low:.2}x to {high:.2}x)", s.speedup)
+}
+
+/// A metric's value for people.
+pub fn metric(name: &str, value: f64) -> String {
+    match name {
+        "sqnr" => format!("{value:.1} dB"),
+        "max-error" => format!("{value:.2e}"),
+        "score" | "cosine" => format!("{value:.4}"),
+        _ => percent(value),
+    }
 }
 
 /// How far outputs are from the original's.
@@ -144,7 +215,7 @@ pub fn sqnr(a: &Accuracy) -> String {
     match a.sqnr_db {
         Some(db) => format!("{db:.1} dB"),
         None if a.equal => "equal".into(),
-        None => "no number".into(),
+        None => "not a number".into(),
     }
 }
 

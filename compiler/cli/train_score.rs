@@ -11,7 +11,8 @@ use compress_compiler::{
 use compress_passes::simplify;
 use compress_runtime::{
     burn::BurnEvaluator,
-    metrics::{Comparison, cross_entropy},
+    dataset::Batch,
+    metrics::{Answers, Comparison, Meaning, Measure, Metric, cross_entropy},
     session::{Backend, Session},
     train::{
         augment::Augment,
@@ -30,15 +31,22 @@ pub struct Judge<'a> {
     held: Loader,
     backend: &'a Backend,
     teacher: Option<RefCell<Teacher>>,
-    metric: &'static str,
+    answers: Answers,
+    measure: Measure,
 }
 
 impl<'a> Judge<'a> {
-    /// A judge by `metric` on `held`, beside the teacher where that says what is right.
+    /// A judge by `measure` of `answers` on `held`, beside the teacher where that says what is right.
     ///
     /// # Errors
     /// Those of [`Loader::new`].
-    pub fn new(held: &Samples, backend: &'a Backend, teacher: Option<Teacher>, metric: &'static str) -> Result<Self> {
+    pub fn new(
+        held: &Samples,
+        backend: &'a Backend,
+        teacher: Option<Teacher>,
+        answers: Answers,
+        measure: Measure,
+    ) -> Result<Self> {
         let options = LoaderOptions {
             batch: held.batch,
             seed: 0,
@@ -49,7 +57,7 @@ impl<'a> Judge<'a> {
             drop_last: held.set.fixed_batch().is_some(),
         };
         let held = Loader::new(held.set.clone(), held.indices.clone(), options)?;
-        Ok(Self { held, backend, teacher: teacher.map(RefCell::new), metric })
+        Ok(Self { held, backend, teacher: teacher.map(RefCell::new), answers, measure })
     }
 
     /// The score of a model. Between as many right classes the cross-entropy decides, between as many equal ones the
@@ -62,7 +70,7 @@ impl<'a> Judge<'a> {
         let mut graph = graph.clone();
         simplify(&mut graph, &Context::new(&BurnEvaluator::cpu()))?;
         let session = Session::new(&verify(&graph)?, self.backend, &[])?;
-        let mut compared = Comparison::blaming(Kind::Data);
+        let mut compared = Comparison::new(Kind::Data, &self.answers, self.measure);
         let mut loss = 0.0;
         for batch in self.held.epoch(0, 0)? {
             let batch = batch?;
@@ -75,40 +83,33 @@ impl<'a> Judge<'a> {
                 Some(t) => t.borrow_mut().answer(&batch.inputs, Some(&batch.indices))?.outputs,
                 None => made.clone(),
             };
-            compared.add(&answer, &made, batch.len, batch.labels.as_deref())?;
-            if let (Some(labels), Some(scores)) = (&batch.labels, made.first()) {
+            let seen = Batch { inputs: batch.inputs.clone(), labels: batch.labels.clone(), len: batch.len };
+            compared.add(&seen, &answer, &made)?;
+            if let (Some(labels), Some(scores)) = (&batch.labels, made.get(self.measure.output)) {
                 loss += cross_entropy(scores, labels);
             }
         }
-        let (value, tie) = match self.metric {
-            "top1" => (compared.top1_after(), Some(-loss)),
-            "agreement" => (compared.agreement(), compared.sqnr_db()),
-            _ => (compared.sqnr_db(), Some(0.0)),
+        let (_, value) = compared.value_of(self.measure.metric);
+        let tie = match self.measure.metric {
+            Metric::Top1 => Some(-loss),
+            Metric::Sqnr => Some(0.0),
+            _ => compared.sqnr_db(),
         };
         let number = |v: Option<f64>| v.unwrap_or(f64::MIN).clamp(f64::MIN, f64::MAX);
         Ok(Score { value: number(value), tie: number(tie) })
     }
 }
 
-/// What a model is scored by: the share of right classes, that of classes which the teacher chooses too, or how
-/// near its outputs are to the teacher's.
-pub fn metric(graph: &Graph, held: &Samples, taught: bool) -> &'static str {
-    match (scores(graph).is_some(), held.set.is_labelled(), taught) {
-        (true, true, _) => "top1",
-        (true, false, true) => "agreement",
-        _ => "sqnr",
-    }
+/// What a model is scored by: labels where it tells classes apart, otherwise what its answers share with the teacher's.
+/// Without either, how near they are to what they were.
+pub fn measure(answers: &Answers, held: &Samples, taught: bool) -> Measure {
+    // Without a metric that is asked for nothing can be refused.
+    let usual = answers.measure(None, held.set.is_labelled()).ok().filter(|m| taught || m.metric == Metric::Top1);
+    usual.unwrap_or(Measure { metric: Metric::Sqnr, output: 0, meaning: Meaning::Values })
 }
 
-/// The classes that the model tells apart, if their number is known.
+/// The classes that the model tells apart, if it does and their number is known.
 pub fn classes(graph: &Graph) -> Option<i64> {
-    scores(graph)?.into_iter().product()
-}
-
-/// The sizes behind the first axis of the first output that holds a score for each class: one is not 1, or may not be.
-fn scores(graph: &Graph) -> Option<Vec<Option<i64>>> {
-    graph.outputs().iter().find_map(|o| {
-        let sizes: Vec<Option<i64>> = graph.fact(o.port).dims()?.iter().skip(1).map(Dim::known).collect();
-        (sizes.iter().filter(|size| size.unwrap_or(2) > 1).count() == 1).then_some(sizes)
-    })
+    let output = &graph.outputs()[Answers::of(graph).classes()?];
+    graph.fact(output.port).dims()?.iter().skip(1).map(Dim::known).product()
 }

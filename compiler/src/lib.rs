@@ -38,6 +38,7 @@
 
 pub mod attr;
 pub mod axes;
+pub mod bound;
 pub mod error;
 pub mod graph;
 pub mod narrow;

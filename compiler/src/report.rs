@@ -4,7 +4,7 @@ use crate::pass::{PassReport, Trained};
 use serde::Serialize;
 
 /// Everything a run found out. Fields are only ever added within a schema.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Report {
     /// The version of this layout.
     pub schema: u32,
@@ -21,8 +21,18 @@ pub struct Report {
     pub accuracy: Option<Accuracy>,
     /// What the change gained on our runtime, measured.
     pub speed: Option<Speed>,
+    /// What a run needs in memory.
+    pub memory: Option<Memory>,
     /// The layers of the output.
     pub layers: Vec<LayerFacts>,
+    /// Operators that are not known here, of which no multiply-accumulates are counted.
+    pub unknown_operators: usize,
+    /// How far what was asked for was done.
+    pub coverage: Vec<Coverage>,
+    /// What was asked for and was not done at all, or only in part.
+    pub undone: Vec<String>,
+    /// Why the result is not fit for use, if it is not.
+    pub unusable: Option<String>,
     /// The gates that were asked for.
     pub gates: Vec<Gate>,
     /// Sentences that a user should read.
@@ -69,25 +79,60 @@ pub struct DataFacts {
 /// How the outputs before and after compare.
 #[derive(Debug, Clone, Serialize)]
 pub struct Accuracy {
-    /// `top1` with labels, else `agreement` of the two argmaxes, else `sqnr`.
+    /// What was measured: `top1`, `top5`, `agreement`, `cosine`, `recall@10`, `iou`, `text`, `sqnr`, `max-error`, or
+    /// `score`, the number that the user's own program gave.
     pub metric: &'static str,
+    /// The output that this looks at.
+    pub output: Option<String>,
+    /// What that output is taken for.
+    pub meaning: String,
+    /// Why it is not the metric that the output seems to ask for.
+    pub reason: Option<&'static str>,
     /// Samples measured on.
     pub samples: usize,
     /// Whether the samples are made up, so that only the divergence means something.
     pub synthetic: bool,
-    /// The metric of the original.
+    /// The metric of the original, where labels or a program say what is right.
     pub before: Option<f64>,
-    /// The metric of the output.
+    /// The metric of the model that went out; where nothing says what is right, beside the original's answers.
     pub after: Option<f64>,
-    /// `before - after`.
+    /// `before - after`; of a share beside the original's answers, `1 - after`.
     pub drop: Option<f64>,
     /// The share of samples on which both have the same argmax.
     pub agreement: Option<f64>,
-    /// Signal to quantisation noise of the outputs, in decibels; absent when they are equal, and when the original's are
-    /// no numbers or zero throughout.
+    /// Other figures of the same output.
+    pub beside: Vec<Figure>,
+    /// Signal to quantisation noise of the worst output, in decibels; absent when all are equal, and when the original's
+    /// are no numbers or zero throughout.
     pub sqnr_db: Option<f64>,
+    /// The output of which that is.
+    pub worst_output: Option<String>,
+    /// Each output.
+    pub outputs: Vec<OutputFacts>,
     /// Whether all outputs are equal, and numbers.
     pub equal: bool,
+}
+
+/// A metric and what it is.
+#[derive(Debug, Clone, Serialize)]
+pub struct Figure {
+    /// The metric's name.
+    pub metric: &'static str,
+    /// Its value.
+    pub value: f64,
+}
+
+/// How far one output is from what it was.
+#[derive(Debug, Clone, Serialize)]
+pub struct OutputFacts {
+    /// Its name.
+    pub name: String,
+    /// What it is taken for.
+    pub meaning: String,
+    /// Signal to quantisation noise, in decibels; absent as for all outputs.
+    pub sqnr_db: Option<f64>,
+    /// The largest absolute difference.
+    pub max_error: f64,
 }
 
 /// Latency of one batch, interleaved.
@@ -101,14 +146,60 @@ pub struct Speed {
     pub threads: usize,
     /// Samples a batch.
     pub batch: usize,
-    /// Median of the original, in milliseconds.
+    /// The inputs that were timed, with their shapes.
+    pub inputs: String,
+    /// Whether the original ran as its file has it, and not simplified as deployment engines do when they load it.
+    pub as_is: bool,
+    /// Milliseconds of the original: of each step the least, as other work on the machine only adds to it; the median of
+    /// all rounds.
     pub before_ms: f64,
-    /// Median of the output, in milliseconds.
+    /// Milliseconds of the output.
     pub after_ms: f64,
-    /// `before_ms / after_ms`.
+    /// How many times as fast the output is: the median of all rounds.
     pub speedup: f64,
-    /// The 90th percentile of the original and of the output, in milliseconds.
+    /// Between which bounds that lies, with a confidence of 95%.
+    pub interval: [f64; 2],
+    /// Rounds of interleaved runs.
+    pub rounds: usize,
+    /// The 90th percentile of the original and of the output as the machine was, in milliseconds.
     pub p90: [f64; 2],
+}
+
+/// What one run needs in memory: the weights, and the values that have to be there at once.
+#[derive(Debug, Clone, Serialize)]
+pub struct Memory {
+    /// Bytes of the original.
+    pub before_bytes: u64,
+    /// Bytes of the output.
+    pub after_bytes: u64,
+}
+
+/// How far something that was asked for was done.
+#[derive(Debug, Clone, Serialize)]
+pub struct Coverage {
+    /// What: `int8`, `prune`, `channels`.
+    pub request: &'static str,
+    /// Layers to which it was done.
+    pub layers: usize,
+    /// Layers of the model, recurrent ones among them.
+    pub of_layers: usize,
+    /// The share of the multiply-accumulates that are in the former; absent where those of some operators are not known.
+    pub macs: Option<f64>,
+    /// The others: where they are and why, the largest share first.
+    pub left: Vec<Left>,
+}
+
+/// Layers to which something was not done.
+#[derive(Debug, Clone, Serialize)]
+pub struct Left {
+    /// Their operator.
+    pub op: String,
+    /// How many.
+    pub layers: usize,
+    /// Their share of the multiply-accumulates, where it is known.
+    pub macs: Option<f64>,
+    /// Why.
+    pub reason: String,
 }
 
 /// One layer of the output.
@@ -202,6 +293,8 @@ pub struct SweepPoint {
     pub trained: Vec<Trained>,
     /// Sentences that are in its report, and not in that of every other.
     pub warnings: Vec<String>,
+    /// Why it is not fit for use, if it is not.
+    pub unusable: Option<String>,
 }
 
 /// A gate and what became of it.
@@ -213,8 +306,42 @@ pub struct Gate {
     pub limit: f64,
     /// What was measured.
     pub value: f64,
-    /// Whether it holds.
+    /// Whether it does not fail.
     pub passed: bool,
+    /// Whether it holds, fails, or can't be told.
+    pub verdict: Verdict,
+    /// The limit for people.
+    #[serde(skip)]
+    pub limit_shown: String,
+    /// What was measured, for people.
+    #[serde(skip)]
+    pub shown: String,
+}
+
+/// What became of a gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// It holds.
+    Passed,
+    /// It does not.
+    Failed,
+    /// The figure is too noisy to tell.
+    Unclear,
+}
+
+impl Gate {
+    /// A gate that is done, with its figures for people.
+    pub fn new(
+        name: &'static str,
+        limit_shown: String,
+        limit: f64,
+        shown: String,
+        value: f64,
+        verdict: Verdict,
+    ) -> Self {
+        Self { name, limit, value, passed: verdict != Verdict::Failed, verdict, limit_shown, shown }
+    }
 }
 
 /// So many of something, for people: `1 sample`, `2 samples`.
@@ -223,7 +350,7 @@ pub fn counted(n: usize, what: &str) -> String {
 }
 
 /// What is needed to run it again.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Recipe {
     /// The version of this program.
     pub version: &'static str,

@@ -64,7 +64,7 @@ struct Digits {
 impl Digits {
     fn open(name: &str) -> Result<Self> {
         let shape = vec![Dim::Unknown, 1.into(), SIDE.into(), SIDE.into()];
-        let spec = InputSpec { name: "input".into(), dtype: DType::F32, shape };
+        let spec = InputSpec::new("input", DType::F32, shape);
         let set = Dataset::open(&Path::new(FOLDER).join(name), &[spec], None)?;
         println!("{}", set.describe());
         let all = set.batch(&(0..set.len()).collect::<Vec<_>>())?;

@@ -5,7 +5,7 @@ use compress_compiler::{
     error::{Error, Result},
     tensor::Tensor,
 };
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What was measured over several runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -53,27 +53,123 @@ pub fn time(session: &Session, inputs: &[Tensor], runs: usize, stopped: &dyn Fn(
     (0..runs.max(1)).map(|_| once(session, inputs, stopped)).collect::<Result<_>>().map(Timing::of)
 }
 
-/// Times two models in turns, so that a machine that slows down or speeds up does so for both.
+/// How many times as fast a model is, and between which bounds that lies.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ratio {
+    /// The middle of all rounds.
+    pub middle: f64,
+    /// The bounds, with a confidence of 95%.
+    pub low: f64,
+    /// The upper one.
+    pub high: f64,
+}
+
+impl Ratio {
+    /// Sums up the ratios of single rounds, of which there is at least one: their median, with the interval around it
+    /// that follows from their order alone, whatever noise they have (as of the sign test).
+    pub fn of(mut ratios: Vec<f64>) -> Self {
+        ratios.sort_by(f64::total_cmp);
+        let n = ratios.len();
+        let at = |i: usize| ratios.get(i).copied().unwrap_or(1.0);
+        // How many rounds may be cut off on each side: the chance that as few lie there is below a fortieth.
+        let (mut cut, mut chance, mut term) = (0, 0.0, 0.5f64.powi(n as i32));
+        while cut < n / 2 {
+            chance += term;
+            if chance > 0.025 {
+                break;
+            }
+            cut += 1;
+            term *= (n - cut + 1) as f64 / cut as f64;
+        }
+        let cut = cut.saturating_sub(1);
+        Self { middle: (at((n - 1) / 2) * at(n / 2)).sqrt(), low: at(cut), high: at(n - 1 - cut) }
+    }
+
+    /// How wide the interval is: 0.1 for 10% of the lower bound.
+    pub fn width(&self) -> f64 {
+        self.high / self.low - 1.0
+    }
+}
+
+/// Two models timed beside each other.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Compared {
+    /// The first: milliseconds of a run on an idle machine, and of nine runs of ten at most as they were.
+    pub before: Timing,
+    /// The second.
+    pub after: Timing,
+    /// How many times as fast the second is.
+    pub ratio: Ratio,
+    /// Rounds that were timed.
+    pub rounds: usize,
+}
+
+/// Rounds at least, for which there is an interval, and at most; and the width of the interval that is narrow enough.
+const FEWEST_ROUNDS: usize = 6;
+/// See [`compare`].
+pub const MOST_ROUNDS: usize = 30;
+const NARROW: f64 = 0.04;
+/// The share of the time that a round takes; runs of a round.
+const ROUND: f64 = 0.06;
+const RUNS: (f64, f64) = (2.0, 300.0);
+/// How much longer than asked it may take to have the fewest rounds.
+const PATIENCE: u32 = 2;
+
+/// Times two models by turns, in rounds, until the interval of their ratio is narrow or `time` is up. Each round has
+/// sessions of its own, as where values lie in memory makes some steps slower, and counts the least that each step took in
+/// it, as other work on the machine only adds to a step. `progress` is told of each round.
 ///
 /// # Errors
 /// What running them raises; interrupted when `stopped` says so.
-pub fn interleaved(
-    before: &Session,
-    after: &Session,
+pub fn compare(
+    make: &dyn Fn() -> Result<[Session; 2]>,
     inputs: &[Tensor],
-    runs: usize,
+    time: Duration,
     stopped: &dyn Fn() -> bool,
-) -> Result<(Timing, Timing)> {
-    for _ in 0..WARMUP {
-        once(before, inputs, stopped)?;
-        once(after, inputs, stopped)?;
+    progress: &dyn Fn(usize),
+) -> Result<Compared> {
+    let began = Instant::now();
+    let mut runs = 0;
+    let (mut ratios, mut sums, mut whole) = (vec![], [vec![], vec![]], [vec![], vec![]]);
+    loop {
+        let [a, b] = make()?;
+        if runs == 0 {
+            // The second run, as the first one plans.
+            let first = || -> Result<f64> { Ok(once(&a, inputs, stopped)? + once(&b, inputs, stopped)?) };
+            let both = first().and_then(|_| first())? / 1e3;
+            runs = (ROUND * time.as_secs_f64() / both.max(1e-9)).clamp(RUNS.0, RUNS.1) as usize;
+        }
+        let mut least: [Vec<f64>; 2] = Default::default();
+        for _ in 0..runs {
+            for ((session, least), whole) in [&a, &b].into_iter().zip(&mut least).zip(&mut whole) {
+                if stopped() {
+                    return Err(Error::interrupted());
+                }
+                let spent = session.profile(inputs)?;
+                whole.push(spent.iter().map(|s| s.ms).sum());
+                least.resize(spent.len(), f64::INFINITY);
+                least.iter_mut().zip(&spent).for_each(|(least, s)| *least = least.min(s.ms));
+            }
+        }
+        let [x, y] = least.map(|steps| steps.iter().sum::<f64>().max(1e-6));
+        ratios.push(x / y);
+        sums[0].push(x);
+        sums[1].push(y);
+        progress(ratios.len());
+        let ratio = Ratio::of(ratios.clone());
+        let over = began.elapsed() >= time || ratios.len() >= MOST_ROUNDS;
+        let rounds = ratios.len();
+        if rounds >= FEWEST_ROUNDS && (over || ratio.width() < NARROW) || over && began.elapsed() >= PATIENCE * time {
+            let [before, after] = sums.map(Timing::of);
+            let p90 = whole.map(|w| Timing::of(w).p90_ms);
+            return Ok(Compared {
+                before: Timing { p90_ms: p90[0], ..before },
+                after: Timing { p90_ms: p90[1], ..after },
+                ratio,
+                rounds,
+            });
+        }
     }
-    let (mut first, mut second) = (vec![], vec![]);
-    for _ in 0..runs.max(1) {
-        first.push(once(before, inputs, stopped)?);
-        second.push(once(after, inputs, stopped)?);
-    }
-    Ok((Timing::of(first), Timing::of(second)))
 }
 
 /// Runs two models `runs` times, by turns, and takes note of the least that each of their steps took, in milliseconds, there or
@@ -113,5 +209,16 @@ mod tests {
         let t = Timing::of(vec![3.0, 1.0, 2.0]);
         assert_eq!((t.median_ms, t.p90_ms, t.runs), (2.0, 3.0, 3));
         assert_eq!(Timing::of(vec![]).runs, 0);
+    }
+
+    #[test]
+    fn intervals_of_ratios() {
+        let of = |n: usize| Ratio::of((1..=n).map(|v| v as f64).collect());
+        // Of six rounds none may be cut off (a chance of 1/64 on each side), of nine one, of twenty five.
+        assert_eq!((of(6).low, of(6).high), (1.0, 6.0));
+        assert_eq!((of(9).low, of(9).high), (2.0, 8.0));
+        assert_eq!((of(20).low, of(20).high), (6.0, 15.0));
+        assert_eq!((of(1).low, of(1).middle, of(1).high), (1.0, 1.0, 1.0));
+        assert!((of(2).middle - 2f64.sqrt()).abs() < 1e-12);
     }
 }

@@ -37,7 +37,7 @@ fn memory_is_that_of_a_few_batches_however_large_the_set() {
     drop(file);
 
     let shape = vec![Dim::Unknown, Dim::from(c), Dim::from(h), Dim::from(w)];
-    let spec = InputSpec { name: "x".to_owned(), dtype: DType::F32, shape };
+    let spec = InputSpec::new("x", DType::F32, shape);
     let set = Arc::new(Dataset::open(&path, &[spec], None).unwrap());
     let options = LoaderOptions {
         batch: 32,

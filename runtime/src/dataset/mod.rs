@@ -50,9 +50,28 @@ pub struct InputSpec {
     pub dtype: DType,
     /// Its axes. The first counts the samples, unless it is named and that name is found elsewhere too.
     pub shape: Vec<Dim>,
+    /// What integers are made up of it, where there is no data.
+    pub whole: Whole,
+}
+
+/// What made-up integers are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Whole {
+    /// Zeros, which every model takes.
+    #[default]
+    Zeros,
+    /// Ones: a mask that leaves everything.
+    Ones,
+    /// Drawn from 0 to below this: numbers of words.
+    Below(i64),
 }
 
 impl InputSpec {
+    /// An input called `name`; integers of it are zeros.
+    pub fn new(name: impl Into<String>, dtype: DType, shape: Vec<Dim>) -> Self {
+        Self { name: name.into(), dtype, shape, whole: Whole::Zeros }
+    }
+
     /// The axes, `None` where any size will do.
     fn sizes(&self) -> Vec<Option<usize>> {
         self.shape.iter().map(size).collect()
@@ -113,8 +132,8 @@ impl Dataset {
         Ok(Self { inputs: inputs.to_vec(), source, path })
     }
 
-    /// `samples` made-up samples, or a batch where the model takes no fewer: standard normal floats, and zeros for
-    /// every other type.
+    /// `samples` made-up samples, or a batch where the model takes no fewer: standard normal floats, integers as
+    /// [`InputSpec::whole`] says, and zeros for every other type.
     ///
     /// Axes of the same name get the same size: that of the batch where the name stands for it, else 1. What an
     /// input holds of a sample depends on `seed` and the sample's index alone; an input in which the samples are

@@ -1,6 +1,6 @@
 //! Made-up samples and seeded choices.
 
-use super::{InputSpec, size, values};
+use super::{InputSpec, Whole, size, values};
 use compress_compiler::{
     error::{Error, Result},
     tensor::Tensor,
@@ -83,9 +83,26 @@ impl Synthetic {
                     values::write_floats(spec.dtype, &normal, out);
                 });
             }
+            if !spec.dtype.is_float() && part_bytes > 0 && spec.whole != Whole::Zeros {
+                let parts = out.chunks_mut(part_bytes).zip(rows_apart);
+                parts.for_each(|(out, row)| whole(spec, self.seed, *row, i, out));
+            }
             Tensor::new(spec.dtype, shape(axes, rows.len()), out)
         };
         inputs.iter().zip(&self.axes).enumerate().map(one).collect()
+    }
+}
+
+/// Integers as `spec` wants them.
+fn whole(spec: &InputSpec, seed: u64, row: usize, input: usize, out: &mut [u8]) {
+    let mut rng = generator(seed, row, input);
+    for out in out.chunks_exact_mut(spec.dtype.size()) {
+        let value = match spec.whole {
+            Whole::Below(n) if n > 1 => rng.random_range(0..n),
+            Whole::Ones => 1,
+            _ => 0,
+        };
+        out.copy_from_slice(&value.to_le_bytes()[..out.len()]);
     }
 }
 
@@ -134,11 +151,7 @@ fn batched(inputs: &[InputSpec]) -> (Vec<Axes>, Option<usize>) {
 
 /// Standard normal numbers that depend on nothing but the arguments.
 fn normals(seed: u64, row: usize, input: usize) -> impl Iterator<Item = f64> {
-    let mut key = [0; 32];
-    key[..8].copy_from_slice(&seed.to_le_bytes());
-    key[8..16].copy_from_slice(&(row as u64).to_le_bytes());
-    key[16..24].copy_from_slice(&(input as u64).to_le_bytes());
-    let mut rng = StdRng::from_seed(key);
+    let mut rng = generator(seed, row, input);
     // Box and Muller's way makes two numbers at a time.
     let pair = move || {
         // Turned around, because zero has no logarithm.
@@ -169,6 +182,14 @@ pub fn sample(from: &[usize], count: usize, seed: u64) -> Vec<usize> {
     let mut picked: Vec<_> = picked.into_iter().map(|i| from[i]).collect();
     picked.sort_unstable();
     picked
+}
+
+fn generator(seed: u64, row: usize, input: usize) -> StdRng {
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&seed.to_le_bytes());
+    key[8..16].copy_from_slice(&(row as u64).to_le_bytes());
+    key[16..24].copy_from_slice(&(input as u64).to_le_bytes());
+    StdRng::from_seed(key)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use compress_compiler::{tensor::DType, value::Dim};
 /// A float input.
 pub(super) fn spec(name: &str, shape: &[Option<usize>]) -> InputSpec {
     let shape = shape.iter().map(|n| n.map_or(Dim::Unknown, Dim::from)).collect();
-    InputSpec { name: name.to_owned(), dtype: DType::F32, shape }
+    InputSpec::new(name, DType::F32, shape)
 }
 
 /// A float input whose axes are written as in `B, 3, ?`.
@@ -17,5 +17,5 @@ pub(super) fn named(name: &str, shape: &str) -> InputSpec {
         Err(_) => Dim::Sym(text.into()),
     };
     let shape = shape.split(", ").filter(|text| !text.is_empty()).map(axis).collect();
-    InputSpec { name: name.to_owned(), dtype: DType::F32, shape }
+    InputSpec::new(name, DType::F32, shape)
 }

@@ -66,7 +66,7 @@ impl Augment {
             return Ok(());
         }
         for spec in inputs {
-            let InputSpec { name, dtype, shape } = spec;
+            let InputSpec { name, dtype, shape, .. } = spec;
             if *dtype != DType::F32 {
                 return Err(Error::usage(format!(
                     "augmentation: `{self}` changes {}, but `{name}` is {dtype}",
@@ -260,7 +260,7 @@ mod tests {
 
     fn spec(shape: &[i64]) -> InputSpec {
         let shape = shape.iter().map(|n| if *n < 0 { Dim::Unknown } else { Dim::Known(*n) }).collect();
-        InputSpec { name: "x".to_owned(), dtype: DType::F32, shape }
+        InputSpec::new("x", DType::F32, shape)
     }
 
     /// `samples` pictures of two planes of 3 rows and 5 columns, all values different and not zero.

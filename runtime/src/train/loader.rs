@@ -159,7 +159,7 @@ mod tests {
 
     fn spec(shape: &[usize]) -> InputSpec {
         let shape = [Dim::Unknown].into_iter().chain(shape.iter().map(|n| Dim::from(*n))).collect();
-        InputSpec { name: "x".to_owned(), dtype: DType::F32, shape }
+        InputSpec::new("x", DType::F32, shape)
     }
 
     fn made_up(samples: usize) -> Arc<Dataset> {
@@ -237,7 +237,7 @@ mod tests {
         assert!(refused(rows.clone(), vec![0], options(0)).contains("pictures"));
         let mixed = LoaderOptions { augment: "mixup=1".parse().unwrap(), ..options(0) };
         assert!(Loader::new(rows, vec![0], mixed).is_ok());
-        let fixed = InputSpec { name: "x".to_owned(), dtype: DType::F32, shape: vec![] };
+        let fixed = InputSpec::new("x", DType::F32, vec![]);
         let alone = Arc::new(Dataset::synthetic(&[fixed], 9, 0).unwrap());
         let plain = LoaderOptions { augment: Augment::default(), ..options(0) };
         assert!(refused(alone.clone(), vec![0], plain.clone()).contains("batch of 1"));

@@ -270,7 +270,7 @@ mod tests {
 
     fn noise(batch: usize) -> Vec<Vec<Tensor>> {
         let shape = vec![Dim::Unknown, Dim::Known(2), Dim::Known(4)];
-        let specs = [InputSpec { name: "x".into(), dtype: DType::F32, shape }];
+        let specs = [InputSpec::new("x", DType::F32, shape)];
         let set = Dataset::synthetic(&specs, 32, 1).unwrap();
         (0..32).collect::<Vec<_>>().chunks(batch).map(|rows| set.batch(rows).unwrap().inputs).collect()
     }

@@ -1,0 +1,117 @@
+//! Everything that is measured of a result beside its original: accuracy, layers, speed, memory.
+
+use crate::{
+    args::{Effort, GateArgs, MeasureArgs},
+    data::Sets,
+    facts,
+    measure::{self, Reference},
+    remarks, score,
+};
+use compress_compiler::{
+    error::{Kind, Result},
+    graph::Graph,
+    onnx::Model,
+    report::Report,
+};
+use compress_runtime::{
+    metrics::{Answers, Measure},
+    session::Backend,
+};
+use std::time::Duration;
+
+/// How the models are measured.
+pub struct Assessment<'a> {
+    pub sets: &'a Sets,
+    pub backend: &'a Backend,
+    pub measures: &'a MeasureArgs,
+    pub gates: &'a GateArgs,
+    /// Samples a batch when timing.
+    pub batch: usize,
+    /// Whether the samples were given to be measured on.
+    pub asked: bool,
+    /// Whose fault it is when the outputs can't be compared.
+    pub blame: Kind,
+    /// How long the work took that is checked.
+    pub work: Duration,
+    pub quiet: bool,
+}
+
+/// What the answers of a model are compared by on some samples.
+///
+/// # Errors
+/// Usage and data for a metric that doesn't fit.
+pub fn compared_by(graph: &Graph, measures: &MeasureArgs, sets: &Sets) -> Result<(Answers, Measure)> {
+    let answers = Answers::of(graph);
+    let measure = answers.measure(measures.metric.as_ref(), sets.evaluation.set.is_labelled())?;
+    Ok((answers, measure))
+}
+
+/// Without more said, accuracy is measured for so long, or for twice the time of the work; and speed for so long.
+const ACCURACY: Duration = Duration::from_secs(4);
+const MOST: Duration = Duration::from_secs(10);
+const SPEED: Duration = Duration::from_millis(1500);
+const GATED_SPEED: Duration = Duration::from_secs(8);
+/// Larger models are measured shortly, and not layer by layer.
+const LARGE: u64 = 256 << 20;
+const SHORT: Duration = Duration::from_millis(500);
+
+impl Assessment<'_> {
+    /// Measures `written`, and tells the report.
+    ///
+    /// # Errors
+    /// Whatever running, reading and timing can raise.
+    pub fn run(&self, original: &Model, before: &Reference, written: &Model, report: &mut Report) -> Result<()> {
+        let Self { sets, backend, measures, .. } = self;
+        let samples = &sets.evaluation;
+        let (full, large) = (measures.check == Effort::Full, original.source().len() > LARGE);
+        let after = measure::session(&written.graph, backend)?;
+        let (answers, measured) = compared_by(&original.graph, measures, sets)?;
+        let gated = self.gates.max_drop.or(self.gates.min_sqnr).or(self.gates.min_score).is_some();
+        let time = match () {
+            () if full || self.asked || gated => None,
+            () if large => Some(SHORT),
+            () => Some((2 * self.work).clamp(ACCURACY, MOST)),
+        };
+        let compared = (&answers, measured);
+        let mut accuracy = measure::accuracy(before, &after, samples, compared, (self.blame, time), self.quiet)?;
+        if let Some(command) = &measures.score {
+            let names: Vec<String> = answers.outputs.iter().map(|o| o.name.clone()).collect();
+            let (old, new) = score::score(command, &names, before, &after, samples, self.quiet)?;
+            (accuracy.metric, accuracy.output, accuracy.meaning) = ("score", None, format!("`{command}` prints it"));
+            (accuracy.before, accuracy.after, accuracy.drop) = (old, Some(new), old.map(|old| old - new));
+            accuracy.reason = None;
+        }
+        report.accuracy = Some(accuracy);
+        report.layers = match large && !full {
+            true => facts::layers(&written.graph).into_iter().map(|(_, l)| l).collect(),
+            false => measure::layers(&original.graph, (&written.graph, &after), samples, backend)?,
+        };
+        drop(after);
+        let timed = self.gates.min_speedup.or(self.gates.max_latency).is_some() || full;
+        let time = if timed {
+            GATED_SPEED
+        } else if large {
+            SHORT
+        } else {
+            SPEED
+        };
+        let simple = [measure::simplified(&original.graph)?, measure::simplified(&written.graph)?];
+        let [before, after] = &simple;
+        let timed = if measures.as_is { [&original.graph, &written.graph] } else { [before, after] };
+        let speed = measure::speed(timed, samples, (self.batch, time, measures.as_is), backend, self.quiet)?;
+        report.speed = Some(speed);
+        report.memory = measure::memory([before, after], samples, self.batch).ok();
+        self.count([before, after], report);
+        remarks::of_accuracy(report);
+        Ok(())
+    }
+
+    /// Counts multiply-accumulates at the sizes of the samples, where the model leaves them open.
+    fn count(&self, [before, after]: [&Graph; 2], report: &mut Report) {
+        let Ok(inputs) = measure::timing_batch(&self.sets.evaluation, 1).map(|b| b.inputs) else { return };
+        let macs = |graph: &Graph| measure::sized(graph, &inputs).map(|g| facts::macs(&g));
+        if let (Ok(before), Ok(after), Some(output)) = (macs(before), macs(after), &mut report.output) {
+            (report.input.macs, output.macs) = (before, after);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What a user should read beside the figures: where one misleads, where a result is not fit for use.
+
+use crate::{plan::CompressPlan, terminal};
+use compress_compiler::report::{Accuracy, LayerFacts, Report, counted};
+
+/// Outputs that differ by rounding alone are closer than this.
+const ROUNDING_DB: f64 = 40.0;
+
+/// Below these a table warns, and below those a result is not fit for use.
+const WARN: (f64, f64) = (20.0, 0.95);
+const UNUSABLE: (f64, f64) = (10.0, 0.5);
+
+/// Says where a number misleads.
+pub fn of_compression(plan: &CompressPlan, lossless: bool, report: &mut Report) {
+    if let Some(db) = report.accuracy.as_ref().and_then(|a| a.sqnr_db).filter(|db| lossless && *db < ROUNDING_DB) {
+        report.warnings.push(format!(
+            "simplification alone should change nothing, but the outputs differ by more than rounding ({db:.1} dB): \
+             --bisect names the change"
+        ));
+    }
+    if let Some(a) = report.accuracy.as_ref().filter(|a| a.synthetic && !lossless) {
+        let shared = match a.after.filter(|_| a.metric != "sqnr") {
+            Some(value) => format!(", {} {}", a.metric, terminal::metric(a.metric, value)),
+            None => String::new(),
+        };
+        let change = match a.sqnr_db {
+            Some(db) => format!("differ from the original's by {db:.1} dB SQNR"),
+            None if a.equal => "are the same".into(),
+            None => "have no numbers to compare".into(),
+        };
+        report.warnings.push(format!(
+            "on {} the outputs {change}{shared}: accuracy on real inputs was not measured",
+            counted(a.samples, "made-up input")
+        ));
+    }
+    if plan.options.prune.is_some() || plan.options.pattern.is_some() {
+        report.warnings.extend(of_zeros(&report.layers));
+    }
+}
+
+/// Says how far the outputs of a result are from the original's, where that is far.
+pub fn of_accuracy(report: &mut Report) {
+    let Some(a) = &report.accuracy else { return };
+    if let (Some(why), Some(output)) = (a.reason, &a.output) {
+        report
+            .warnings
+            .push(format!("output `{output}` is not scored by class: {why}; --metric measures it otherwise"));
+    }
+    if a.sqnr_db.is_none() && !a.equal {
+        let what =
+            "the original's outputs are NaN for some samples, or zero throughout: how far they changed has no number";
+        report.warnings.push(what.into());
+    }
+    report.unusable = unusable(a);
+    if report.unusable.is_none()
+        && let Some(far) = far(a, WARN)
+    {
+        report.warnings.insert(0, format!("WARNING: {far}"));
+    }
+}
+
+/// What of the figures is below these bounds: decibels, and a share of the original's answers.
+fn far(a: &Accuracy, (db, share): (f64, f64)) -> Option<String> {
+    let noisy = a
+        .sqnr_db
+        .filter(|v| *v < db)
+        .map(|v| format!("output `{}` is at {v:.1} dB, below {db} dB", a.worst_output.as_deref().unwrap_or_default()));
+    let shared = if a.before.is_none() && is_share(a) { a.after.map(|v| (a.metric, v)) } else { None };
+    let shared = shared.or(a.agreement.map(|v| ("agreement", v)));
+    let lost = shared
+        .filter(|(_, v)| *v < share)
+        .map(|(metric, v)| format!("{metric} is {}, below {}", terminal::percent(v), terminal::percent(share)));
+    let all: Vec<String> = lost.into_iter().chain(noisy).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+fn is_share(a: &Accuracy) -> bool {
+    !matches!(a.metric, "sqnr" | "max-error" | "score")
+}
+
+/// Why a result is not fit for use. What labels say counts most, then what is shared with the original's answers: a model
+/// that was trained may answer as well with other numbers.
+fn unusable(a: &Accuracy) -> Option<String> {
+    let (db, share) = UNUSABLE;
+    match (a.before.filter(|_| is_share(a)), a.after) {
+        (Some(before), Some(after)) if after < before * share => {
+            Some(format!("{} fell from {} to {}", a.metric, terminal::percent(before), terminal::percent(after)))
+        }
+        (Some(_), _) => None,
+        (None, Some(after)) if is_share(a) && after >= WARN.1 => None,
+        _ => far(a, (db, share)),
+    }
+}
+
+/// Layers that are named one by one.
+const NAMED: usize = 6;
+
+/// What the zeros of a model are worth, if it has any.
+fn of_zeros(layers: &[LayerFacts]) -> Option<String> {
+    let sum = |bytes: fn(&LayerFacts) -> usize| layers.iter().map(bytes).sum::<usize>();
+    let (dead, live) = (sum(|l| l.dead_bytes), sum(|l| l.live_bytes));
+    let zeros = format!(
+        "zeros make the file no smaller, only a compressed copy (size, zstd): {} of the {} of weights are dead",
+        terminal::bytes(dead),
+        terminal::bytes(dead + live)
+    );
+    let pruned: Vec<&LayerFacts> = layers.iter().filter(|l| l.dead_bytes > 0).collect();
+    let faster: Vec<&str> = pruned.iter().filter(|l| l.skips_zeros == Some(true)).map(|l| &l.node[..]).collect();
+    let speed = match faster.len() {
+        _ if pruned.iter().all(|l| l.skips_zeros.is_none()) => "What they do to speed was not measured".into(),
+        0 => "No kernel is faster for them: ours leave zeros out of float 1x1 convolutions and matrix products alone, \
+              when most of a layer's weights are zero (from about 75% on, 90% for a single row)"
+            .into(),
+        n => {
+            let names = if n <= NAMED { format!(" ({})", faster.join(", ")) } else { String::new() };
+            let all = pruned.len();
+            format!(
+                "Our runtime leaves them out of {n}{names} of the {all} layers that have any, and no others are faster"
+            )
+        }
+    };
+    (dead > 0).then(|| format!("{zeros}. {speed}; ONNX Runtime's kernels are no faster for zeros"))
+}

@@ -1,0 +1,183 @@
+//! The metrics, one list of them, and which of them a model is measured by.
+
+use super::meaning::{Answers, Meaning};
+use compress_compiler::error::{Error, Result};
+use serde::{Serialize, Serializer};
+use std::{fmt, str::FromStr};
+
+/// A measure of how good answers are: beside labels, or beside those of the original.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Metric {
+    /// The share of samples whose label has the largest score.
+    Top1,
+    /// The share of samples whose label is among the five largest scores.
+    Top5,
+    /// The share of samples, or positions, for which both models choose the same class.
+    Agreement,
+    /// The mean cosine of the angle between the embeddings; of tokens, between their means.
+    Cosine,
+    /// The share of each sample's ten nearest neighbours, by cosine, that stay its nearest ten.
+    Recall10,
+    /// Intersection over union of masks, on average over samples.
+    Iou,
+    /// The share of samples that read the same.
+    Text,
+    /// Signal to quantisation noise of the output, in decibels.
+    Sqnr,
+    /// The largest absolute difference.
+    MaxError,
+}
+
+impl Metric {
+    /// All of them, with their names and what they are for.
+    pub const ALL: [(Metric, &'static str, &'static str); 9] = [
+        (Metric::Top1, "top1", "right classes, by labels"),
+        (Metric::Top5, "top5", "right classes among the five best, by labels"),
+        (Metric::Agreement, "agreement", "the same class as the original"),
+        (Metric::Cosine, "cosine", "embeddings; of tokens, their masked mean"),
+        (Metric::Recall10, "recall@10", "nearest neighbours kept, of embeddings"),
+        (Metric::Iou, "iou", "masks"),
+        (Metric::Text, "text", "samples read as before (CTC)"),
+        (Metric::Sqnr, "sqnr", "signal to noise of any output, in dB"),
+        (Metric::MaxError, "max-error", "the largest difference of any output"),
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(m, ..)| *m == self).map_or("", |(_, name, _)| name)
+    }
+
+    /// Whether labels say what is right.
+    pub fn needs_labels(self) -> bool {
+        matches!(self, Metric::Top1 | Metric::Top5)
+    }
+
+    /// Whether it is a share, of which 1 is the best: what it is below 1, or below what it was, is a drop.
+    pub fn is_share(self) -> bool {
+        !matches!(self, Metric::Sqnr | Metric::MaxError)
+    }
+
+    /// The metric for outputs of this meaning, without labels.
+    fn of(meaning: Meaning) -> Self {
+        match meaning {
+            Meaning::Classes | Meaning::Flags | Meaning::Labels | Meaning::Positions => Metric::Agreement,
+            Meaning::Text => Metric::Text,
+            Meaning::Mask => Metric::Iou,
+            Meaning::Embedding | Meaning::Tokens => Metric::Cosine,
+            Meaning::Values => Metric::Sqnr,
+        }
+    }
+
+    /// What an output has to be taken for, whatever it seems to be.
+    fn takes(self, seems: Meaning) -> Meaning {
+        match (self, seems) {
+            (Metric::Top1 | Metric::Top5, _) => Meaning::Classes,
+            (Metric::Agreement, Meaning::Flags | Meaning::Labels | Meaning::Positions) => seems,
+            (Metric::Agreement, _) => Meaning::Classes,
+            (Metric::Cosine | Metric::Recall10, Meaning::Tokens) => seems,
+            (Metric::Cosine | Metric::Recall10, _) => Meaning::Embedding,
+            (Metric::Iou, _) => Meaning::Mask,
+            (Metric::Text, _) => Meaning::Text,
+            (Metric::Sqnr | Metric::MaxError, _) => seems,
+        }
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Serialize for Metric {
+    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        to.serialize_str(self.name())
+    }
+}
+
+/// A metric that a user asks for, of an output perhaps: `cosine`, `iou:masks`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// The metric.
+    pub metric: Metric,
+    /// The output's name.
+    pub output: Option<String>,
+}
+
+impl FromStr for Wanted {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Self> {
+        let (name, output) = s.split_once(':').map_or((s, None), |(name, output)| (name, Some(output.to_string())));
+        let found = Metric::ALL.iter().find(|(_, n, _)| *n == name);
+        let (metric, ..) = found.ok_or_else(|| {
+            let names: Vec<&str> = Metric::ALL.iter().map(|(_, name, _)| *name).collect();
+            Error::usage(format!("there is no metric `{name}`")).help(format!("metrics: {}", names.join(", ")))
+        })?;
+        Ok(Self { metric: *metric, output })
+    }
+}
+
+/// What a model is measured by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Measure {
+    /// The metric.
+    pub metric: Metric,
+    /// The output that it looks at.
+    pub output: usize,
+    /// What that output is taken for.
+    pub meaning: Meaning,
+}
+
+impl Answers {
+    /// What a model with these outputs is measured by: `wanted`, else what suits the output that means most.
+    ///
+    /// # Errors
+    /// Usage for an output that is not there; data for a metric by labels where there are none.
+    pub fn measure(&self, wanted: Option<&Wanted>, labelled: bool) -> Result<Measure> {
+        let Some(Wanted { metric, output }) = wanted else { return Ok(self.usual(labelled)) };
+        if metric.needs_labels() && !labelled {
+            return Err(
+                Error::data(format!("the metric `{metric}` needs labels")).help("give them with --eval or --data")
+            );
+        }
+        let place = match output {
+            Some(name) => self.outputs.iter().position(|o| o.name == *name).ok_or_else(|| {
+                let names: Vec<&str> = self.outputs.iter().map(|o| &o.name[..]).collect();
+                Error::usage(format!("no output is called `{name}`")).help(format!("outputs: {}", names.join(", ")))
+            })?,
+            // The first that suits it best, else the first.
+            None => {
+                let suits = |o: &super::meaning::Answer| metric.takes(o.meaning) == o.meaning;
+                self.outputs.iter().position(suits).unwrap_or(0)
+            }
+        };
+        let seems = self.outputs.get(place).map_or(Meaning::Values, |o| o.meaning);
+        Ok(Measure { metric: *metric, output: place, meaning: metric.takes(seems) })
+    }
+
+    fn usual(&self, labelled: bool) -> Measure {
+        let of = |m: Meaning| self.outputs.iter().position(|o| o.meaning == m);
+        if let Some(output) = of(Meaning::Classes).filter(|_| labelled) {
+            return Measure { metric: Metric::Top1, output, meaning: Meaning::Classes };
+        }
+        let order = [
+            Meaning::Classes,
+            Meaning::Text,
+            Meaning::Labels,
+            Meaning::Positions,
+            Meaning::Mask,
+            Meaning::Embedding,
+            Meaning::Tokens,
+            Meaning::Flags,
+        ];
+        let found = order.into_iter().find_map(|m| Some((m, of(m)?)));
+        let (meaning, output) = found.unwrap_or((Meaning::Values, 0));
+        Measure { metric: Metric::of(meaning), output, meaning }
+    }
+
+    /// The output that holds class scores, if one does.
+    pub fn classes(&self) -> Option<usize> {
+        self.outputs.iter().position(|o| o.meaning == Meaning::Classes)
+    }
+}

@@ -1,0 +1,13 @@
+//! How good a model is, and how close to another: what its outputs hold ([`meaning`]), which metric suits that
+//! ([`metric`]), and the sums of both over batches ([`compare`]).
+
+pub mod compare;
+pub mod meaning;
+pub mod metric;
+mod noise;
+mod vectors;
+
+pub use compare::{Comparison, OutputNoise};
+pub use meaning::{Answers, Meaning};
+pub use metric::{Measure, Metric, Wanted};
+pub use noise::{Sqnr, cross_entropy};

@@ -1,0 +1,82 @@
+//! How far numbers are from what they were, and scores from labels.
+
+use compress_compiler::tensor::Tensor;
+
+/// The length of rows of scores, one row a sample: `[N, C]`, or with more axes of size 1.
+fn rows(t: &Tensor) -> Option<usize> {
+    let (_, rest) = t.shape().split_first()?;
+    (!rest.is_empty() && rest.iter().filter(|n| **n != 1).count() <= 1).then(|| rest.iter().product())
+}
+
+/// The sum over the rows of `outputs`, `[N, C]`, of the cross-entropy of their softmax with `labels`; infinite where a
+/// label is no class. Zero when it is no matrix of scores.
+pub fn cross_entropy(outputs: &Tensor, labels: &[i64]) -> f64 {
+    let (Some(c), Some(scores)) = (rows(outputs), outputs.as_f32()) else { return 0.0 };
+    let loss = |(row, label): (&[f32], &i64)| {
+        let most = row.iter().fold(f32::MIN, |m, v| m.max(*v));
+        let sum: f64 = row.iter().map(|v| f64::from(v - most).exp()).sum();
+        let of = usize::try_from(*label).ok().and_then(|label| row.get(label));
+        of.map_or(f64::INFINITY, |v| sum.ln() - f64::from(v - most))
+    };
+    scores.chunks_exact(c.max(1)).zip(labels).map(loss).sum()
+}
+
+/// Signal to quantisation noise, summed up: what a signal holds against what was lost.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Sqnr {
+    signal: f64,
+    noise: f64,
+    /// Whether something was NaN before.
+    unknown: bool,
+}
+
+impl Sqnr {
+    /// Adds elements before and after. What is equal, infinities too, adds no noise.
+    pub fn add(&mut self, before: &[f32], after: &[f32]) {
+        for (a, b) in before.iter().zip(after) {
+            let (a, b) = (f64::from(*a), f64::from(*b));
+            if a.is_finite() {
+                self.signal += a * a;
+            }
+            self.unknown |= a.is_nan();
+            let same = a == b || (a.is_nan() && b.is_nan());
+            if !same {
+                // A number that became infinite or NaN is lost altogether.
+                let d = a - b;
+                self.noise += if d.is_nan() { f64::INFINITY } else { d * d };
+            }
+        }
+    }
+
+    /// Whether something turned NaN or infinite.
+    pub fn is_lost(&self) -> bool {
+        self.noise == f64::INFINITY
+    }
+
+    /// Whether all that was added is equal, and numbers.
+    pub fn is_equal(&self) -> bool {
+        self.noise == 0.0 && !self.unknown
+    }
+
+    /// The ratio in decibels: infinite when nothing was lost, `None` before anything was added.
+    pub fn db(&self) -> Option<f64> {
+        match (self.signal > 0.0, self.noise > 0.0) {
+            (_, true) => Some(10.0 * (self.signal / self.noise).log10()),
+            (true, false) => Some(f64::INFINITY),
+            (false, false) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cross_entropy_by_hand() {
+        let t = Tensor::f32(&[2, 2], &[0.0, 0.0, 1000.0, 999.0]);
+        let expected = 2f64.ln() + (1.0 + (-1f64).exp()).ln() + 1.0;
+        assert!((cross_entropy(&t, &[0, 1]) - expected).abs() < 1e-9);
+        assert_eq!(cross_entropy(&t, &[0, 2]), f64::INFINITY);
+    }
+}
