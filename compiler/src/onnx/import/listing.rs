@@ -168,7 +168,7 @@ impl<'a> Listing<'a> {
         }
     }
 
-    /// Makes the listed `value` the node's output `slot`, if that is asked for. Nothing that is listed later may read it.
+    /// Makes the listed `value` the node's output `slot`, if that is asked for. What is listed later must not read it.
     pub(super) fn result(&mut self, slot: usize, value: &str) {
         let Some(name) = self.node.output.get(slot).filter(|name| !name.is_empty()) else { return };
         for n in &mut self.nodes {
@@ -178,7 +178,8 @@ impl<'a> Listing<'a> {
 }
 
 impl Importer<'_> {
-    /// Adds the nodes that `node` stands for, if `list` knows them and the model may have them, and says whether that is so.
+    /// Adds the nodes that `node` stands for, if `list` knows them and the model may have them, and says whether that
+    /// is so.
     pub(super) fn stands_for(
         &mut self,
         node: &NodeProto,

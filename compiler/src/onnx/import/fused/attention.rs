@@ -35,8 +35,8 @@ struct Heads {
     present: bool,
 }
 
-/// Projections of one input are queries, keys and values. Inputs: X, weights and bias of the projections, mask, keys and
-/// values from before, what is added to the products, their length. Outputs: the result, and keys and values.
+/// Projections of one input are queries, keys and values. Inputs: X, weights and bias of the projections, mask, keys
+/// and values from before, what is added to the products, their length. Outputs: the result, and keys and values.
 pub(super) fn packed(list: &mut Listing) -> Option<()> {
     list.fits(7, 2)?;
     let mut r = list.reader()?;
@@ -87,8 +87,8 @@ pub(super) fn packed(list: &mut Listing) -> Option<()> {
     Some(())
 }
 
-/// Queries, keys and values are given. Inputs: these, a bias of all three, mask, what is added to the products, keys and
-/// values from before. Outputs: the result, keys, values.
+/// Queries, keys and values are given. Inputs: these, a bias of all three, mask, what is added to the products, keys
+/// and values from before. Outputs: the result, keys, values.
 pub(super) fn apart(list: &mut Listing) -> Option<()> {
     list.fits(8, 3)?;
     let mut r = list.reader()?;
@@ -117,7 +117,7 @@ pub(super) fn apart(list: &mut Listing) -> Option<()> {
         _ => return None,
     };
     let q = *q;
-    // Where there may be more queries than keys, or fewer, the kernel hides others than those that come later.
+    // Where there may be more queries than keys, or fewer, the kernel hides other keys than those that come later.
     if q != k || list.wants(2) != present || causal && !queries.same(keys) {
         return None;
     }
@@ -151,8 +151,8 @@ fn size(features: i64, heads: i64) -> Option<i64> {
 }
 
 impl Heads {
-    /// What is made of queries, keys and values, and the keys and values if they are asked for. The lengths of queries and
-    /// keys are those of `sources`.
+    /// What is made of queries, keys and values, and the keys and values if they are asked for. Queries and keys are as
+    /// long as the two values that follow.
     fn attend(
         &self,
         list: &mut Listing,
@@ -186,7 +186,7 @@ impl Heads {
         let scale = if self.scale == 0.0 { (size as f32).sqrt().recip() } else { self.scale };
         let scale = list.number(dtype, scale);
         let mut scores = list.op("Mul", &[&products, &scale]);
-        if let Some(mask) = self.mask(list, queries, (&longest, axis))? {
+        if let Some(mask) = self.mask(list, queries, (longest.as_str(), axis))? {
             scores = list.op("Add", &[&scores, &mask]);
         }
         let weights = list.with("Softmax", &[&scores], vec![int("axis", -1)]);
@@ -208,7 +208,7 @@ impl Heads {
         let [mask, bias] = self.slots;
         let mut sum = None;
         if list.given(mask).is_some() {
-            let seen = self.seen(list, mask, keys)?;
+            let seen = seen(list, mask, keys)?;
             let (zero, filter) = (list.number(DType::F32, 0.0), list.number(DType::F32, self.filter));
             sum = Some(list.op("Where", &[&seen, &zero, &filter]));
         }
@@ -236,26 +236,26 @@ impl Heads {
         }
         Some(sum)
     }
+}
 
-    /// Which keys the mask at `slot` lets be seen, `[batch, 1, queries or 1, keys]`.
-    fn seen(&self, list: &mut Listing, slot: usize, keys: (&str, i64)) -> Option<String> {
-        let (mask, fact) = (list.given(slot)?, list.fact(slot)?);
-        if fact.dtype != Some(DType::I32) {
-            return None;
-        }
-        let batch = list.dims(0)?.first()?;
-        let axes = match fact.dims()? {
-            // The kernel does not look at one element for all keys.
-            [_, Dim::Known(1)] => return None,
-            [_, _] => list.ints(&[1, 2]),
-            [_, _, _] => list.ints(&[1]),
-            [n] => return ends(list, mask, (n, batch), keys),
-            _ => return None,
-        };
-        let mask = list.op("Unsqueeze", &[mask, &axes]);
-        let zero = list.constant(Tensor::ints(DType::I32, &[], &[0]));
-        Some(list.op("Greater", &[&mask, &zero]))
+/// Which keys the mask at `slot` lets be seen, `[batch, 1, queries or 1, keys]`.
+fn seen(list: &mut Listing, slot: usize, keys: (&str, i64)) -> Option<String> {
+    let (mask, fact) = (list.given(slot)?, list.fact(slot)?);
+    if fact.dtype != Some(DType::I32) {
+        return None;
     }
+    let batch = list.dims(0)?.first()?;
+    let axes = match fact.dims()? {
+        // The kernel does not look at one element for all keys.
+        [_, Dim::Known(1)] => return None,
+        [_, _] => list.ints(&[1, 2]),
+        [_, _, _] => list.ints(&[1]),
+        [n] => return ends(list, mask, (n, batch), keys),
+        _ => return None,
+    };
+    let mask = list.op("Unsqueeze", &[mask, &axes]);
+    let zero = list.constant(Tensor::ints(DType::I32, &[], &[0]));
+    Some(list.op("Greater", &[&mask, &zero]))
 }
 
 /// Which keys are seen where `mask` has `n` elements: before which key each of a batch ends, and perhaps behind all of

@@ -3,8 +3,8 @@
 use super::listing::{Listing, int};
 use crate::{tensor::DType, value::Dim};
 
-/// A matrix of floats, which is quantised by its own range, times one of codes. Inputs: A, B, the scale and the zero point
-/// of B, a bias; the last two optional.
+/// A matrix of floats, which is quantised by its own range, times one of codes. Inputs: A, B, the scale and the zero
+/// point of B, a bias; the last two optional.
 pub(super) fn dynamic(list: &mut Listing) -> Option<()> {
     list.fits(5, 1)?;
     if list.float(0)? != DType::F32 {
@@ -26,8 +26,8 @@ pub(super) fn to_float(list: &mut Listing) -> Option<()> {
     scaled(list, [a, scale, zero], [3, 5], 6)
 }
 
-/// The product of codes, with their scale and zero point, and the matrix at slot 1, whose scale and zero point are in the
-/// slots of `by`; and the bias added to it.
+/// The product of codes, which have a scale and a zero point, and the matrix at slot 1, whose scale and zero point are
+/// in the slots `by`; and the bias added to it.
 fn scaled(list: &mut Listing, [codes, scale, zero]: [&str; 3], by: [usize; 2], bias: usize) -> Option<()> {
     list.reader()?.finish().ok()?;
     // One for all columns, or one for each.

@@ -98,8 +98,8 @@ pub(super) fn matmul(list: &mut Listing) -> Option<()> {
     Some(())
 }
 
-/// The matrices at `slot`, with rows and columns exchanged if `transposed`. If `first` their rows are along the first axis,
-/// and those that number the matrices behind it.
+/// The matrices at `slot`, with rows and columns exchanged if `transposed`. If `first`, their rows lie along the first
+/// axis, before those that number the matrices.
 fn operand(list: &mut Listing, slot: usize, (transposed, first): (bool, bool)) -> Option<String> {
     let x = list.given(slot)?;
     if !transposed && !first {

@@ -1,8 +1,8 @@
 //! What ONNX Runtime's optimiser writes, operators of the domain com.microsoft into which it fused others, is read as
 //! the standard operators that it stands for.
 //!
-//! What each means is in ONNX Runtime's docs/ContribOperators.md, and where that is silent, in what its CPU kernels do. A
-//! form that is not known here, or that those kernels refuse, stays as it came.
+//! What each means is in ONNX Runtime's docs/ContribOperators.md, and where that is silent, in what its CPU kernels do.
+//! A form that is not known here, or that those kernels refuse, stays as it came.
 
 mod activation;
 mod attention;

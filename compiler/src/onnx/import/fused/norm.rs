@@ -10,8 +10,8 @@ use crate::{
     value,
 };
 
-/// The layer norm of a sum. Inputs: the two that are added, scale, shift, and a third that is added. Outputs: the result,
-/// statistics, which the CPU's kernel does not make, and the sum.
+/// The layer norm of a sum. Inputs: the two that are added, scale, shift, and a third that is added. Outputs: the
+/// result, statistics, which the CPU's kernel does not make, and the sum.
 pub(super) fn skip(list: &mut Listing) -> Option<()> {
     list.fits(5, 4)?;
     let epsilon = epsilon(list)?;
@@ -56,8 +56,8 @@ pub(super) fn simplified(list: &mut Listing) -> Option<()> {
     Some(())
 }
 
-/// The layer norm of embeddings. Inputs: the numbers of words and segments, embeddings of words, positions and segments,
-/// scale, shift, a mask, the numbers of positions. Outputs: the result, how long each text is, and the sum.
+/// The layer norm of embeddings. Inputs: the numbers of words and segments, embeddings of words, positions and
+/// segments, scale, shift, a mask, the numbers of positions. Outputs: the result, how long each text is, and the sum.
 pub(super) fn embed(list: &mut Listing) -> Option<()> {
     list.fits(9, 3)?;
     let mut r = list.reader()?;
@@ -139,8 +139,8 @@ fn layer_norm(list: &mut Listing, x: &str, scale: usize, epsilon: f32) -> Option
     Some(y)
 }
 
-/// `x / sqrt(mean(x²) + epsilon) * scale`, computed in 32 bits at least. As RMSNormalization is of opset 23, to which not
-/// all can move, this is its arithmetic: the pass "target" finds it.
+/// `x / sqrt(mean(x²) + epsilon) * scale`, computed in 32 bits at least. As RMSNormalization is of opset 23, to which
+/// not all can move, this is its arithmetic: the pass "target" finds it.
 fn rms_norm(list: &mut Listing, x: &str, scale: &str, axes: &[i64], epsilon: f32, dtype: DType) -> String {
     let wide = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
     let (x, scale) = (cast(list, x, dtype, wide), cast(list, scale, dtype, wide));
