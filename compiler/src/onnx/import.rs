@@ -1,6 +1,8 @@
 //! From ONNX's nodes to a graph: names become edges, subgraphs become bodies, functions are
 //! replaced by what they stand for.
 
+mod fused;
+mod listing;
 mod quantised;
 
 use super::{
@@ -254,7 +256,7 @@ impl<'a> Importer<'a> {
         if let Some(function) = self.functions.of(node) {
             return self.call(function, node);
         }
-        if self.quantised(node, declared)? {
+        if self.quantised(node, declared)? || self.fused(node, declared)? {
             return Ok(());
         }
         let standard = opset::is_default(&node.domain);
@@ -287,7 +289,7 @@ impl<'a> Importer<'a> {
         let wanted = node.output.iter().rposition(|o| !o.is_empty()).map_or(0, |i| i + 1);
         let known = match opset::operator_name(node) {
             Some(name) => self.understand(&name, node, &operands, &captures, wanted),
-            None => Err(Error::unsupported(format!("operator {}::{}", node.domain, node.op_type))),
+            None => Err(opset::unknown(node)),
         };
         let name = if node.name.is_empty() { String::new() } else { format!("{}{}", self.prefix, node.name) };
         let id = match known {

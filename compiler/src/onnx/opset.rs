@@ -33,6 +33,17 @@ pub fn operator_name(node: &NodeProto) -> Option<String> {
     }
 }
 
+/// Why an operator that our table of operators can't know is not understood.
+pub fn unknown(node: &NodeProto) -> Error {
+    let name = format!("operator {}::{}", node.domain, node.op_type);
+    Error::unsupported(match &node.domain[..] {
+        "com.microsoft.nchwc" => format!(
+            "{name}: a layout of the machine that ONNX Runtime optimised it on; optimise at level extended, not all"
+        ),
+        _ => name,
+    })
+}
+
 /// The imported version of the default operator set.
 pub fn default_domain(imports: &[OperatorSetIdProto]) -> Option<i64> {
     versions(imports).next()

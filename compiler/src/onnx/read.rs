@@ -80,10 +80,12 @@ pub fn read_tensor(bytes: Vec<u8>) -> Result<(String, Tensor)> {
 /// As [`read`], without the file's name.
 pub(super) fn import(file: SourceFile, place: &Place, keep_inputs: bool) -> Result<Model> {
     let model = import_up_to(file.clone(), place, keep_inputs, opset::NEWEST)?;
-    // What is not understood may forbid the opset that other operators' newest form needs. Nothing can run such a
-    // model here, so nothing is lost when they are kept as they came, too.
+    // What is not understood may forbid the opset that other operators' newest form needs, and an old form that of what
+    // another domain's operator stands for. Little is lost when these are kept as they came, too.
     let keeps = |g: &&Graph| g.operators().any(|n| matches!(g.op(n), Op::Opaque(_)));
-    if !model.graph.and_bodies().iter().any(keeps) || opset::lowest(&model.graph, model.opset()).is_ok() {
+    let others = model.skeleton.opset_import.iter().any(|i| !opset::is_default(&i.domain));
+    let may_stay = others || model.graph.and_bodies().iter().any(keeps);
+    if !may_stay || opset::lowest(&model.graph, model.opset()).is_ok() {
         return Ok(model);
     }
     import_up_to(file, place, keep_inputs, model.opset())

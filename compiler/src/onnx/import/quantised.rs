@@ -4,7 +4,7 @@
 //! QLinearConv and QLinearMatMul, which are ONNX's own, stay where that would not be exact: where the weight is none, or
 //! not around zero, or too little is known of the input, so that they would be multiplied as floats.
 
-use super::{Declared, Importer};
+use super::{Declared, Importer, listing};
 use crate::{
     error::Result,
     onnx::opset,
@@ -81,7 +81,7 @@ fn is_own(attribute: &AttributeProto) -> bool {
 impl Importer<'_> {
     /// Adds what `node` stands for if it is an operator on codes, and says whether it was.
     pub(super) fn quantised(&mut self, node: &NodeProto, declared: &Declared) -> Result<bool> {
-        let Some(layout) = Layout::of(node).filter(|_| self.newest >= OPSET) else { return Ok(false) };
+        let Some(layout) = Layout::of(node) else { return Ok(false) };
         let standard = opset::is_default(&node.domain);
         if standard && !self.has_centred_weight(node, &layout) {
             return Ok(false);
@@ -93,53 +93,26 @@ impl Importer<'_> {
             None => None,
         };
 
-        let mut own = vec![];
-        let mut name = |importer: &Self, suffix: &str| {
-            let base = format!("{}/{suffix}", node.output[0]);
-            let mut tries = std::iter::once(base.clone()).chain((2..).map(|i| format!("{base}.{i}")));
-            let free = tries.find(|name| !importer.values.contains_key(name)).unwrap_or(base);
-            own.push(free.clone());
-            free
-        };
-        let mut nodes = vec![];
-        let mut inputs = vec![];
-        for (i, slot) in layout.codes.iter().enumerate() {
-            let made = name(self, &format!("dequantized.{i}"));
-            let from = node.input[*slot..].iter().take(3).cloned().collect();
-            nodes.push(NodeProto {
-                attribute: if i == 1 { axis(layout.channels) } else { vec![] },
-                ..made_by("DequantizeLinear", from, &made)
-            });
-            inputs.push(made);
-        }
-        if let Some((bias, scale)) = bias {
-            let (made, by) = (name(self, "dequantized.bias"), name(self, "bias_scale"));
-            self.constant(&by, scale)?;
-            let from = vec![bias.clone(), by];
-            nodes.push(NodeProto { attribute: axis(0), ..made_by("DequantizeLinear", from, &made) });
-            inputs.push(made);
-        }
-        let result = name(self, "float");
-        nodes.push(NodeProto {
-            name: node.name.clone(),
-            attribute: node.attribute.iter().filter(|a| standard || !is_own(a)).cloned().collect(),
-            doc_string: node.doc_string.clone(),
-            metadata_props: node.metadata_props.clone(),
-            ..made_by(layout.float, inputs, &result)
-        });
-        let parameters = &node.input[layout.result..layout.result + 2];
-        let quantised = made_by("QuantizeLinear", [&[result], parameters].concat(), &node.output[0]);
-
-        let outer = self.opset;
-        self.opset = outer.max(OPSET);
-        let nothing = Declared::default();
-        let added =
-            nodes.iter().try_for_each(|n| self.node(n, &nothing)).and_then(|()| self.node(&quantised, declared));
-        self.opset = outer;
-        added?;
-        // Others may have these names.
-        own.iter().for_each(|name| _ = self.values.remove(name));
-        Ok(true)
+        self.stands_for(node, declared, |list| {
+            let mut inputs = vec![];
+            for (i, slot) in layout.codes.iter().enumerate() {
+                let from: Vec<&str> = node.input[*slot..].iter().take(3).map(|name| &name[..]).collect();
+                let axis = if i == 1 { vec![listing::int("axis", layout.channels)] } else { vec![] };
+                inputs.push(list.with("DequantizeLinear", &from, axis));
+            }
+            if let Some((bias, scale)) = bias {
+                let scale = list.constant(scale);
+                inputs.push(list.with("DequantizeLinear", &[bias, &scale], vec![listing::int("axis", 0)]));
+            }
+            let inputs: Vec<&str> = inputs.iter().map(|name| &name[..]).collect();
+            let attributes = node.attribute.iter().filter(|a| standard || !is_own(a)).cloned().collect();
+            let float = list.with(layout.float, &inputs, attributes);
+            list.keeps_name();
+            let [scale, zero] = [&node.input[layout.result], &node.input[layout.result + 1]];
+            let codes = list.op("QuantizeLinear", &[&float, scale, zero]);
+            list.result(0, &codes);
+            Some(())
+        })
     }
 
     /// The constant that a node reads at `slot`.
@@ -180,13 +153,4 @@ impl Importer<'_> {
         let shape: &[usize] = if scales.len() == 1 { &[] } else { &[scales.len()] };
         Some(Tensor::f32(shape, &scales))
     }
-}
-
-fn made_by(op_type: &str, input: Vec<String>, output: &str) -> NodeProto {
-    NodeProto { op_type: op_type.into(), input, output: vec![output.into()], ..Default::default() }
-}
-
-fn axis(axis: i64) -> Vec<AttributeProto> {
-    use onnx_protobuf::attribute_proto::AttributeType;
-    vec![AttributeProto { name: "axis".into(), i: axis, type_: AttributeType::INT.into(), ..Default::default() }]
 }
