@@ -10,9 +10,10 @@ use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
     node::Port,
+    part::runnable,
     pass::{Calibrator, Stopwatch},
     tensor::Tensor,
-    verify::Verified,
+    verify::{Verified, verify},
 };
 use compress_runtime::{
     bench,
@@ -77,6 +78,12 @@ impl Calibrator for DataCalibrator<'_> {
         watch: &[Port],
         sink: &(dyn Fn(usize, &[f32]) -> Result<()> + Sync),
     ) -> Result<()> {
+        // What depends on operators that are not known here is left out, and not shown.
+        let part = runnable(graph)?;
+        let (graph, all) = (&verify(&part)?, watch);
+        let (places, watch): (Vec<usize>, Vec<Port>) =
+            all.iter().enumerate().filter(|(_, p)| part.contains(p.node)).map(|(i, p)| (i, *p)).unzip();
+        let watch = &watch[..];
         let set: &Dataset = &self.samples.set;
         let progress = Progress::new("calibrate", self.samples.indices.len(), self.quiet);
         // None are open once something went wrong.
@@ -86,7 +93,7 @@ impl Calibrator for DataCalibrator<'_> {
         let run = |session: &Session, indices: &[usize]| -> Result<()> {
             stop_if_asked()?;
             let batch = set.batch(indices)?;
-            session.observe(&batch.inputs, &mut |i, values| sink(i, values))?;
+            session.observe(&batch.inputs, &mut |i, values| sink(places[i], values))?;
             progress.advance(batch.len);
             Ok(())
         };

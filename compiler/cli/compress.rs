@@ -130,15 +130,18 @@ impl Opened {
         let teacher = plan.training.teacher.as_ref().map(|path| onnx::read_with(path, &plan.read)).transpose()?;
         let mut warnings = original.warnings.clone();
         let check = measurable(plan, &original, &mut warnings);
+        let unknown = facts::unknown(&original.graph) > 0;
         let runs = trains || plan.options.reconstruct || plan.options.int8.is_some() || plan.sensitivity || plan.bisect;
+        unmatched(plan, &original.graph)?;
         let sets = if check || runs { open_sets(plan, &original, &backend, &mut warnings)? } else { None };
         if let Some(sets) = &sets {
             let taught = teacher.as_ref().zip(plan.training.teacher.as_deref());
             fit::check(sets, &original.graph, taught.map(|(t, path)| (path, &t.graph)))?;
             warnings.extend(fit::few(sets, plan.options.reconstruct, trains));
+            warnings.extend(fit::few_to_calibrate(sets).filter(|_| plan.options.int8.is_some()));
         }
         let before = match &sets {
-            Some(sets) if check => {
+            Some(sets) if check && !unknown => {
                 let probe = measure::probe(&original.graph, &backend, &sets.evaluation);
                 let probe = probe.map_err(|e| e.in_file(&plan.model));
                 tolerate(probe, plan, &original.graph, &mut warnings)?.map(|s| Reference::new(s, again))
@@ -167,7 +170,14 @@ impl Opened {
     /// What is asked of the passes. Noise says nothing of how inputs hang together, and nothing is solved for on it.
     fn options(&self, plan: &CompressPlan) -> Options {
         let noise = self.sets.as_ref().is_some_and(|s| s.calibration.synthetic && s.matched.is_none());
-        Options { reconstruct: plan.options.reconstruct && !noise, ..plan.options.clone() }
+        // What can't be run is neither solved for nor trained.
+        let runs = facts::unknown(&self.original.graph) == 0;
+        Options {
+            reconstruct: plan.options.reconstruct && !noise && runs,
+            training: plan.options.training.filter(|_| runs),
+            qat: plan.options.qat && runs,
+            ..plan.options.clone()
+        }
     }
 
     /// What would help where a result is not fit for use.
@@ -244,6 +254,10 @@ impl Opened {
                 })?;
             }
             _ => report.layers = facts::layers(&written.graph).into_iter().map(|(_, l)| l).collect(),
+        }
+        if report.unknown_operators > 0 && (plan.options.training.is_some() || plan.options.qat) {
+            let what = "asked for training: the model has operators that can't be run here, so it was not trained";
+            report.undone.push(what.into());
         }
         remarks::of_compression(plan, lossless, &mut report);
         coverage::find(plan, &written.graph, &mut report);
@@ -351,6 +365,36 @@ fn tolerate<T>(result: Result<T>, plan: &CompressPlan, g: &Graph, warnings: &mut
     }
 }
 
+/// # Errors
+/// Usage for a filter that matches no layer, with the nearest names.
+fn unmatched(plan: &CompressPlan, g: &Graph) -> Result<()> {
+    // Fusion renames nothing, but merges layers: names of the file count as well as those of the layers.
+    let names: Vec<&str> = g
+        .and_bodies()
+        .into_iter()
+        .flat_map(|g| {
+            g.ids().flat_map(move |n| [Some(g.node(n).display_name()), g.node(n).outputs.first().map(|v| &v.name[..])])
+        })
+        .flatten()
+        .collect();
+    for filter in &plan.options.exclude {
+        if names.iter().any(|n| filter.is_match(n)) {
+            continue;
+        }
+        let mut near: Vec<&&str> = names.iter().filter(|n| !n.is_empty()).collect();
+        near.sort_by_cached_key(|n| (strsim::damerau_levenshtein(filter.as_str(), n), n.to_string()));
+        near.dedup();
+        let near: Vec<String> = near.into_iter().take(NEAREST).map(|n| format!("`{n}`")).collect();
+        return Err(Error::usage(format!("--exclude {filter} matches no node and no weight"))
+            .in_file(&plan.model)
+            .help(format!("the nearest names are {}", near.join(", "))));
+    }
+    Ok(())
+}
+
+/// Names that a filter may have meant.
+const NEAREST: usize = 3;
+
 /// The data, unless nothing would be measured: a model with an operator we can't run.
 fn open_sets(
     plan: &CompressPlan,
@@ -365,16 +409,15 @@ fn open_sets(
         _ => None,
     });
     if let Some((label, reason)) = opaque {
-        if plan.options.int8.is_some() {
-            return Err(Error::unsupported(reason)
-                .at(label)
-                .in_file(&plan.model)
-                .help("INT8 needs to run the model for calibration; without --int8 this node is kept as it is"));
-        }
         warnings.push(format!(
             "node {label} can't be run here ({reason}): it is kept as it is, and accuracy and speed were not measured"
         ));
-        return Ok(None);
+        if plan.options.int8.is_none() {
+            return Ok(None);
+        }
+        // What lies before it is calibrated.
+        let count = plan.calibration_samples.unwrap_or(CALIBRATED);
+        return Sets::open(&plan.data, g, count, plan.run.seed).map(Some).map_err(|e| e.in_file(&plan.model));
     }
     let count = match plan.calibration_samples {
         Some(n) => n,

@@ -37,7 +37,7 @@ pub fn find(plan: &CompressPlan, graph: &Graph, report: &mut Report) {
     {
         let (before, after) = (report.input.macs as f64, output.macs as f64);
         let removed = 1.0 - after / before.max(1.0);
-        if removed <= 0.0 {
+        if after >= before {
             report.undone.push("asked for fewer channels: none were removed".into());
         } else if channels.of == Measure::Macs && removed < channels.fraction - SLACK {
             report.undone.push(format!(
@@ -125,7 +125,11 @@ fn covered(pass: &'static str, graph: &Graph, report: &Report, is_done: &dyn Fn(
 fn has_weights(g: &Graph, node: NodeId) -> bool {
     match g.op(node) {
         Op::Recurrent(_) => true,
-        op => op.weight().is_some_and(|w| g.operand(node, w.slot).is_some_and(|p| g.constant(p).is_some())),
+        op => op.weight().and_then(|w| g.operand(node, w.slot)).is_some_and(|p| match g.op(p.node) {
+            // Stored in fewer bits.
+            Op::Cast(_) | Op::Dequantize(_) => g.operand(p.node, 0).is_some_and(|p| g.constant(p).is_some()),
+            _ => g.constant(p).is_some(),
+        }),
     }
 }
 
@@ -133,6 +137,7 @@ fn has_weights(g: &Graph, node: NodeId) -> bool {
 fn usual(g: &Graph, node: NodeId, inside: bool, pass: &str) -> String {
     match g.op(node) {
         Op::Recurrent(_) => "weights of recurrent layers stay as they are".into(),
+        Op::IntegerConv(_) | Op::IntegerMatMul(_) => "it is in integers already".into(),
         _ if inside => "it is inside If, Loop or Scan".into(),
         op if op.weight().is_some() && !has_weights(g, node) => "it multiplies two activations".into(),
         _ if pass == "int8" => "it stays in floating point".into(),

@@ -34,8 +34,8 @@ const VALIDATED: usize = 20;
 const MOST_VALIDATED: usize = 5000;
 const FEW: usize = 64;
 const FIFTH: usize = 5;
-/// Bytes that the largest activation of a batch may take.
-const ACTIVATION_BYTES: u64 = 8 << 20;
+/// Bytes that the activations of a batch may take at once.
+const LIVE_BYTES: u64 = 16 << 20;
 
 /// Some samples of a data set, and how many of them a model takes at once.
 pub struct Samples {
@@ -79,7 +79,11 @@ impl Sets {
     ) -> Result<Self> {
         let specs = specs(graph)?;
         if plan.data.is_some() || plan.eval.is_some() {
-            return Self::of(plan, graph, specs, count, seed);
+            let sets = Self::of(plan, graph, specs, count, seed)?;
+            // Some models that leave the batch open take only one sample at a time all the same.
+            let several = sets.evaluation.batch > 1 && !sets.evaluation.fixed;
+            let fails = several && runs(&sets.evaluation).is_err();
+            return Ok(if fails { sets.one_by_one() } else { sets });
         }
         let mut first = None;
         let guesses = sizes::guesses(graph, specs, &plan.shapes)?;
@@ -168,6 +172,14 @@ impl Sets {
             matched: None,
             sizes: described(&specs),
         })
+    }
+
+    /// The same samples, one a batch.
+    fn one_by_one(mut self) -> Self {
+        for samples in [&mut self.calibration, &mut self.validation, &mut self.evaluation] {
+            samples.batch = 1;
+        }
+        self
     }
 
     /// Matches made-up samples to the statistics that the BatchNormalizations of `graph` have, where it has any and can
@@ -304,8 +316,8 @@ fn is_guesswork(g: &Graph) -> bool {
     })
 }
 
-/// How many samples to run at once: what the model fixes, else as many as keep the largest
-/// activation within bounds, so that memory depends neither on the model nor on the set.
+/// How many samples to run at once: what the model fixes, else as many as keep activations
+/// within bounds, so that memory depends neither on the model nor on the set.
 fn batch_size(g: &Graph, set: &Dataset) -> usize {
     if let Some(n) = set.fixed_batch() {
         return n;
@@ -313,6 +325,6 @@ fn batch_size(g: &Graph, set: &Dataset) -> usize {
     // At the sizes of the first sample, where the model leaves them open.
     let sized = set.batch(&[0]).and_then(|b| measure::sized(g, &b.inputs));
     let g = sized.as_ref().unwrap_or(g);
-    let largest = g.operators().flat_map(|n| &g.node(n).outputs).map(|v| bound::bytes(&v.fact)).max().unwrap_or(1);
-    (ACTIVATION_BYTES / largest.max(1)).clamp(1, 256).min(set.len() as u64) as usize
+    let live = bound::live_bytes(g).unwrap_or(u64::MAX);
+    (LIVE_BYTES / live.max(1)).clamp(1, 256).min(set.len() as u64) as usize
 }

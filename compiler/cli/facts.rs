@@ -42,9 +42,14 @@ pub fn file(path: &Path, model: &Model) -> FileFacts {
     }
 }
 
-/// Multiply-accumulates of one run; operators that are not known count nothing.
+/// Multiply-accumulates of one run: of If those of the larger branch, of Loop and Scan those of one turn. Operators that are
+/// not known count nothing.
 pub fn macs(graph: &Graph) -> u64 {
-    graph.operators().map(|n| graph.macs(n)).sum()
+    let of = |n: NodeId| {
+        let inside = graph.op(n).bodies().into_iter().map(|b| macs(b.graph())).max().unwrap_or(0);
+        graph.macs(n).saturating_add(inside)
+    };
+    graph.operators().map(of).fold(0, u64::saturating_add)
 }
 
 /// Operators that are kept as they came.

@@ -75,6 +75,21 @@ pub fn few(sets: &Sets, solves: bool, trains: bool) -> Option<String> {
     ))
 }
 
+/// Fewer samples than these rarely show how far activations go.
+const FEW_TO_CALIBRATE: usize = 32;
+
+/// What to say where ranges are found on few samples.
+pub fn few_to_calibrate(sets: &Sets) -> Option<String> {
+    let count = sets.calibration.indices.len();
+    (!sets.calibration.synthetic && count < FEW_TO_CALIBRATE).then(|| {
+        format!(
+            "activation ranges were calibrated on only {}: fewer than {FEW_TO_CALIBRATE} may miss how far activations go. \
+             Give more --data",
+            counted(count, "sample")
+        )
+    })
+}
+
 /// What of a teacher's answers is learnt from or scored by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answers {

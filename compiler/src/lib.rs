@@ -46,6 +46,7 @@ pub mod node;
 pub mod onnx;
 pub mod op;
 pub mod ops;
+pub mod part;
 pub mod pass;
 pub mod report;
 pub mod rewrite;

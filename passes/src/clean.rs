@@ -13,7 +13,7 @@ use compress_compiler::{
     value::{Dim, Fact},
 };
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     hash::{DefaultHasher, Hash, Hasher},
 };
 
@@ -29,8 +29,52 @@ impl Pass for Clean {
         let unread = remove_unread(graph)?;
         let mut done = rewrite(graph, &[Box::new(NoOp)], cx)?;
         done.edits += unread + merge_equal(graph, cx)?;
+        let flushed = flush_tiny(graph, cx);
+        if flushed > 0 {
+            done.edits += 1;
+            done.warnings.push(format!(
+                "{flushed} weights below 1e-30 were set to zero: they change no output, and processors compute with such \
+                 numbers, or with the denormal products of them, many times more slowly"
+            ));
+        }
         Ok(done)
     }
+}
+
+/// Weights below this change nothing that a float of usual size can show, and their products are denormal.
+const TINY: f32 = 1e-30;
+
+/// Sets tiny weights of layers to zero, and says how many: training with weight decay leaves them behind.
+fn flush_tiny(graph: &mut Graph, cx: &Context) -> usize {
+    let weights: BTreeSet<NodeId> = graph
+        .operators()
+        .filter_map(|n| graph.operand(n, graph.op(n).weight()?.slot))
+        .filter(|p| graph.constant(*p).is_some_and(|t| t.dtype() == DType::F32 && t.all_f32(is_usual) == Some(false)))
+        .map(|p| p.node)
+        .collect();
+    let mut flushed = 0;
+    for node in weights {
+        let Some(values) =
+            graph.constant(node.into()).and_then(|t| Some((t.shape().to_vec(), t.as_f32()?.into_owned())))
+        else {
+            continue;
+        };
+        if !cx.edits.allow("flush tiny", || graph.node(node).label()) {
+            continue;
+        }
+        let (shape, mut values) = values;
+        for v in values.iter_mut().filter(|v| !is_usual(**v)) {
+            *v = 0.0;
+            flushed += 1;
+        }
+        graph.set_constant(node, Tensor::f32(&shape, &values));
+    }
+    flushed
+}
+
+fn is_usual(v: f32) -> bool {
+    // NaN too: what is wrong with it is not its size.
+    v == 0.0 || v.is_nan() || v.abs() >= TINY
 }
 
 /// Removes what no output depends on.

@@ -12,6 +12,7 @@ pub mod normalise;
 pub mod prune;
 pub mod quant;
 pub mod target;
+pub mod widen;
 
 use compress_compiler::{
     error::Result,
@@ -28,6 +29,7 @@ use prune::{
 use quant::{observe::Calibration, ptq::Int8};
 use regex::Regex;
 use target::Target;
+use widen::{Narrow, Widen};
 
 /// What the user asked of the pipeline.
 #[derive(Debug, Clone, Default)]
@@ -122,6 +124,11 @@ pub const STAGES: &[Stage] = &[
         make: |_| Some(Box::new(Simplify)),
     },
     Stage {
+        name: "widen",
+        does: "let models of 16-bit floats compute in 32 bits, to be quantised as others are (--int8)",
+        make: |o| o.int8.is_some().then(|| Box::new(Widen) as Box<dyn Pass>),
+    },
+    Stage {
         name: "channels",
         does: "remove channels, and solve for or train what reads the others (--prune-channels)",
         make: |o| {
@@ -166,6 +173,11 @@ pub const STAGES: &[Stage] = &[
             let (calibration, exclude) = (o.int8?, o.exclude.clone());
             Some(Box::new(Int8 { calibration, exclude, weights: o.weight_bits, train: o.qat }))
         },
+    },
+    Stage {
+        name: "narrow",
+        does: "store weights that stayed float, and were of 16 bits, in 16 bits again (--int8)",
+        make: |o| o.int8.is_some().then(|| Box::new(Narrow) as Box<dyn Pass>),
     },
 ];
 

@@ -181,6 +181,8 @@ impl Session {
         let ends: BTreeSet<Port> = graph.outputs().iter().map(|o| o.port).chain(watch.iter().copied()).collect();
         for port in ends {
             match levels.at(port.node) {
+                // What is only watched is freed after its last reader, unless it has none.
+                Some(_) if !graph.is_output(port) && graph.is_read(port) => {}
                 Some(level) => drop(asked[level].insert(port)),
                 None => this.constants.extend(cpu::constant(graph, port).map(|t| (port, t))),
             }

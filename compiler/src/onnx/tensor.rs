@@ -109,7 +109,9 @@ fn read_dim(d: &Dimension) -> Dim {
         // Some exporters (Paddle's) write -1 for a dimension of any size.
         Some(dimension::Value::DimValue(n)) if *n < 0 => Dim::Unknown,
         Some(dimension::Value::DimValue(n)) => Dim::Known(*n),
-        Some(dimension::Value::DimParam(s)) if !s.is_empty() => Dim::Sym(s.as_str().into()),
+        // Nor do these name a size.
+        Some(dimension::Value::DimParam(s)) if matches!(s.as_str(), "" | "?" | "-1" | "None" | "*") => Dim::Unknown,
+        Some(dimension::Value::DimParam(s)) => Dim::Sym(s.as_str().into()),
         _ => Dim::Unknown,
     }
 }

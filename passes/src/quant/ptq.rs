@@ -22,6 +22,7 @@ use compress_compiler::{
     node::{NodeId, Port},
     op::{Op, Operator, Quant},
     ops::unary::Unary,
+    part::unreached,
     pass::{Context, Outcome, Pass, Skipped, Training, reasons},
     tensor::DType,
     value::Fact,
@@ -95,10 +96,13 @@ impl Int8 {
     /// The layers that can be quantised; the others are reported.
     fn choose(&self, g: &Graph, out: &mut Outcome) -> Result<Vec<Layer>> {
         let all = layers(g)?;
+        let unreached = unreached(g)?;
+        let unknown = |n: &NodeId| format!("it depends on {}, which can't be run here", g.node(*n).label());
         let mut chosen = vec![];
         for l in &all {
             let reason = match obstacle(g, l) {
                 _ if excluded(g, l, &self.exclude) => Some("excluded by --exclude".into()),
+                None if unreached.contains_key(&l.node) => unreached.get(&l.node).map(unknown),
                 Some(o) => Some(o),
                 None if g.op(l.node).quant() != Quant::Weighted => {
                     Some("it scales its product, which no integer kernel does".into())

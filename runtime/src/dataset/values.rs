@@ -52,6 +52,13 @@ pub(super) fn fit(spec: &InputSpec, stacked: bool, found: &[usize]) -> Result<Ve
     if agrees(found) {
         return Ok(found.to_vec());
     }
+    // Whole inputs of one sample are mostly stored without the axis that counts samples.
+    if !stacked && wanted.len() == found.len() + 1 && wanted[0].is_none_or(|n| n == 1) {
+        let whole: Vec<usize> = [&[1], found].concat();
+        if agrees(&whole) {
+            return Ok(whole);
+        }
+    }
     // Grey pictures are mostly stored without the channel axis that the model declares.
     if let (true, &[height, width]) = (stacked, found)
         && agrees(&[1, height, width])
