@@ -460,6 +460,6 @@ def test_a_file_truncated_while_it_is_mapped(tmp_path):
 
 def test_no_check_and_gates_contradict_each_other(compress, tmp_path):
     path = small.save(small.mlp(), tmp_path)
-    assert "--no-check" in compress(path, "--no-check", "--max-drop", "1%", code=2).err
+    assert "--check none" in compress(path, "--no-check", "--max-drop", "1%", code=2).err
     report = compress(path, "--no-check", "--json").json()
-    assert report["accuracy"] is None and any("--no-check" in w for w in report["warnings"])
+    assert report["accuracy"] is None and any("--check none" in w for w in report["warnings"])

@@ -186,8 +186,7 @@ def test_random_network(compress, tmp_path, seed):
 
     # Our runtime finds the same distance; one step of rounding apart is far below the noise.
     report = compress("check", int8, "--against", path, *data, "--json").json()
-    e = np.concatenate([v.ravel() for v in expected]).astype(np.float64)
-    s = np.concatenate([v.ravel() for v in slow]).astype(np.float64)
-    noise = ((s - e) ** 2).sum()
-    if noise > 1e-9:
-        assert report["accuracy"]["sqnr_db"] == pytest.approx(10 * np.log10((e**2).sum() / noise), abs=1)
+    pairs = [(e.astype(np.float64), s.astype(np.float64)) for e, s in zip(expected, slow, strict=True)]
+    if sum(((s - e) ** 2).sum() for e, s in pairs) > 1e-9:
+        worst = min(10 * np.log10((e**2).sum() / ((s - e) ** 2).sum()) for e, s in pairs if (s != e).any())
+        assert report["accuracy"]["sqnr_db"] == pytest.approx(worst, abs=1)

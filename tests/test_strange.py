@@ -60,10 +60,9 @@ def test_strange_nodes_are_kept_byte_for_byte(compress, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_int8_needs_to_run_the_model(compress, tmp_path, name):
+def test_measuring_needs_to_run_the_model(compress, tmp_path, name):
     path = small.save(STRANGE[name], tmp_path)
     before = listing(tmp_path)
-    assert "odd" in compress(path, "--int8", code=5).err
     assert "odd" in compress("check", path, "--against", path, code=5).err
     assert "odd" in compress("bench", path, code=5).err
     assert listing(tmp_path) == before

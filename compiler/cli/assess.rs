@@ -31,6 +31,8 @@ pub struct Assessment<'a> {
     pub asked: bool,
     /// Whose fault it is when the outputs can't be compared.
     pub blame: Kind,
+    /// Whether the second model comes from the passes, so that it is simplified.
+    pub made_here: bool,
     /// How long the work took that is checked.
     pub work: Duration,
     pub quiet: bool,
@@ -95,10 +97,13 @@ impl Assessment<'_> {
         } else {
             SPEED
         };
-        let simple = [measure::simplified(&original.graph)?, measure::simplified(&written.graph)?];
-        let [before, after] = &simple;
-        let timed = if measures.as_is { [&original.graph, &written.graph] } else { [before, after] };
-        let speed = measure::speed(timed, samples, (self.batch, time, measures.as_is), backend, self.quiet)?;
+        let as_is = measures.as_is;
+        let simple = |graph: &Graph, is_simple: bool| -> Result<Option<Graph>> {
+            if as_is || is_simple { Ok(None) } else { measure::simplified(graph).map(Some) }
+        };
+        let (a, b) = (simple(&original.graph, false)?, simple(&written.graph, self.made_here)?);
+        let (before, after) = (a.as_ref().unwrap_or(&original.graph), b.as_ref().unwrap_or(&written.graph));
+        let speed = measure::speed([before, after], samples, (self.batch, time, as_is), backend, self.quiet)?;
         report.speed = Some(speed);
         report.memory = measure::memory([before, after], samples, self.batch).ok();
         self.count([before, after], report);

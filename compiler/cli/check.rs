@@ -64,6 +64,7 @@ pub fn run(args: CheckArgs) -> Result<()> {
         batch: run.batch,
         asked,
         blame: Kind::Data,
+        made_here: false,
         work: Duration::ZERO,
         quiet,
     };

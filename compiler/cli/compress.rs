@@ -244,6 +244,7 @@ impl Opened {
                     batch: plan.run.batch,
                     asked: plan.data.eval.is_some(),
                     blame,
+                    made_here: true,
                     work: began.elapsed(),
                     quiet: plan.run.quiet || plan.run.json,
                 };
@@ -335,13 +336,19 @@ const CALIBRATED: usize = 256;
 /// the device's memory, beside what they compute.
 const MAX_MEASURED: u64 = 1_900_000_000;
 
+/// Nor are those of more operators, which subgraphs in subgraphs have.
+const MOST_OPERATORS: usize = 50_000;
+
 /// Whether the models are run to measure them; says so where not.
 fn measurable(plan: &CompressPlan, model: &Model, warnings: &mut Vec<String>) -> bool {
     let size = model.source().len();
-    if plan.checks() && size <= MAX_MEASURED {
+    let operators: usize = model.graph.and_bodies().iter().map(|g| g.operators().count()).sum();
+    if plan.checks() && size <= MAX_MEASURED && operators <= MOST_OPERATORS {
         return true;
     }
-    let why = if plan.checks() {
+    let why = if plan.checks() && size <= MAX_MEASURED {
+        format!("the model has {operators} operators, and measuring takes several copies of them")
+    } else if plan.checks() {
         format!("the model has {}, and two of them would have to be in memory", terminal::bytes(size as usize))
     } else {
         "--check none".into()

@@ -127,7 +127,7 @@ UNKNOWN_ATTRIBUTE = around(node("Relu", "h", "s", "odd", speed=11))
 CASES = [
     bad(42, "unknown_operator", UNKNOWN, 0, "odd", check=kept(UNKNOWN)),
     bad(42, "unknown_attribute", UNKNOWN_ATTRIBUTE, 0, "odd", check=kept(UNKNOWN_ATTRIBUTE)),
-    bad(42, "unknown_operator_to_int8", UNKNOWN, 5, "odd", "--int8"),
+    bad(42, "unknown_operator_to_int8", UNKNOWN, 0, "odd", "--int8"),
     bad(43, "unknown_domain", UNKNOWN_DOMAIN, 0, "odd", check=kept(UNKNOWN_DOMAIN)),
     bad(
         43,
