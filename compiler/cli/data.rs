@@ -5,8 +5,7 @@ use compress_compiler::{
     bound,
     error::{Error, Kind, Result},
     graph::Graph,
-    node::NodeId,
-    op::Op,
+    ops::source::fed,
     tensor::DType,
     value::Dim,
 };
@@ -273,16 +272,13 @@ impl Samples {
 /// What the model wants of its inputs. Those with a default need no data.
 fn specs(g: &Graph) -> Result<Vec<InputSpec>> {
     let mut specs = vec![];
-    for n in g.inputs() {
-        let value = g.value((*n).into());
-        if has_default(g, *n) {
-            continue;
-        }
+    for n in fed(g) {
+        let value = g.value(n.into());
         let unknown = || Error::unsupported(format!("input `{}` has no declared type and rank", value.name));
         let shape = value.fact.dims().ok_or_else(unknown)?;
         let dtype = value.fact.dtype.unwrap_or(DType::F32);
         let spec = InputSpec::new(&value.name, dtype, shape.to_vec());
-        specs.push(InputSpec { whole: sizes::whole(g, *n), ..spec });
+        specs.push(InputSpec { whole: sizes::whole(g, n), ..spec });
     }
     Ok(specs)
 }
@@ -292,10 +288,6 @@ fn described(specs: &[InputSpec]) -> String {
     let size = |d: &Dim| d.known().map_or("N".into(), |n| n.to_string());
     let shape = |s: &InputSpec| s.shape.iter().map(size).collect::<Vec<_>>().join("x");
     specs.iter().map(|s| format!("{} {}", s.name, shape(s))).collect::<Vec<_>>().join(", ")
-}
-
-fn has_default(g: &Graph, n: NodeId) -> bool {
-    matches!(g.op(n), Op::Input(i) if i.default.is_some())
 }
 
 /// What stopped a run of the model of `g` on made-up inputs: what looks like a malformed model may

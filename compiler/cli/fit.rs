@@ -8,7 +8,7 @@ use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
     node::Port,
-    op::Op,
+    ops::source::fed,
     report::counted,
     value::{Dim, Fact},
 };
@@ -146,8 +146,7 @@ fn takes_batches(teacher: &Fact, model: &Fact) -> bool {
 
 /// The inputs without a default.
 fn inputs(g: &Graph) -> Vec<(&str, &Fact)> {
-    let fed = g.inputs().iter().filter(|n| !matches!(g.op(**n), Op::Input(i) if i.default.is_some()));
-    fed.map(|n| g.value(Port::from(*n))).map(|v| (&v.name[..], &v.fact)).collect()
+    fed(g).map(|n| g.value(Port::from(n))).map(|v| (&v.name[..], &v.fact)).collect()
 }
 
 fn outputs(g: &Graph) -> Vec<(&str, &Fact)> {

@@ -6,7 +6,8 @@ use compress_compiler::{
     error::{Error, Kind, Result},
     graph::Graph,
     node::{NodeId, Port},
-    op::{Op, Operator},
+    op::Operator,
+    ops::source::fed,
     pass::Context,
     report::{Accuracy, Figure, LayerFacts, Memory, OutputFacts, Speed},
     tensor::Tensor,
@@ -238,11 +239,6 @@ pub fn speed(
         rounds: timed.rounds,
         p90: [timed.before.p90_ms, timed.after.p90_ms],
     })
-}
-
-/// The inputs without a default.
-fn fed(graph: &Graph) -> impl Iterator<Item = NodeId> {
-    graph.inputs().iter().copied().filter(|n| !matches!(graph.op(*n), Op::Input(i) if i.default.is_some()))
 }
 
 /// The inputs and their sizes: `image 1x3x224x224`.

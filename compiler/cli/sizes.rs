@@ -7,6 +7,7 @@ use compress_compiler::{
     graph::Graph,
     node::{NodeId, Port},
     op::Op,
+    ops::source::fed,
     value::{Dim, Fact},
 };
 use compress_runtime::dataset::{InputSpec, Whole};
@@ -141,10 +142,9 @@ fn usual(spec: &InputSpec, axis: usize, [picture, text, sound, other]: &[i64; 4]
 
 /// Whether inference finds that the operators can take such inputs.
 fn fits(graph: &Graph, specs: &[InputSpec]) -> bool {
-    let fed = graph.inputs().iter().filter(|n| !matches!(graph.op(**n), Op::Input(i) if i.default.is_some()));
     let one = |d: &Dim| if d.known().is_none() { Dim::Known(1) } else { d.clone() };
     let fact = |s: &InputSpec| Fact::new(Some(s.dtype), Some(s.shape.iter().map(one).collect()));
-    let facts: Vec<(NodeId, Fact)> = fed.copied().zip(specs.iter().map(fact)).collect();
+    let facts: Vec<(NodeId, Fact)> = fed(graph).zip(specs.iter().map(fact)).collect();
     let Ok(sized) = bound(graph, &facts) else { return false };
     // A window that doesn't fit leaves nothing.
     let mut values = sized.operators().flat_map(|n| &sized.node(n).outputs).filter_map(|v| v.fact.dims());

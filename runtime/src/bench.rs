@@ -147,15 +147,8 @@ pub fn compare(
         }
         let mut least: [Vec<f64>; 2] = Default::default();
         for _ in 0..runs {
-            for ((session, least), whole) in [&a, &b].into_iter().zip(&mut least).zip(&mut whole) {
-                if stopped() {
-                    return Err(Error::interrupted());
-                }
-                let spent = session.profile(inputs)?;
-                whole.push(spent.iter().map(|s| s.ms).sum());
-                least.resize(spent.len(), f64::INFINITY);
-                least.iter_mut().zip(&spent).for_each(|(least, s)| *least = least.min(s.ms));
-            }
+            let took = turn([&a, &b], inputs, &mut least, stopped)?;
+            whole.iter_mut().zip(took).for_each(|(whole, ms)| whole.push(ms));
         }
         let [x, y] = least.map(|steps| steps.iter().sum::<f64>().max(1e-6));
         ratios.push(x / y);
@@ -192,16 +185,29 @@ pub fn steps(
     stopped: &dyn Fn() -> bool,
 ) -> Result<()> {
     for _ in 0..WARMUP + runs.max(1) {
-        for (session, least) in sessions.iter().zip(&mut *least) {
-            if stopped() {
-                return Err(Error::interrupted());
-            }
-            let spent = session.profile(inputs)?;
-            least.resize(spent.len(), f64::INFINITY);
-            least.iter_mut().zip(&spent).for_each(|(least, s)| *least = least.min(s.ms));
-        }
+        turn(sessions, inputs, least, stopped)?;
     }
     Ok(())
+}
+
+/// Runs two models once each, takes note of the least that each of their steps took, and returns what all of them took now.
+fn turn(
+    sessions: [&Session; 2],
+    inputs: &[Tensor],
+    least: &mut [Vec<f64>; 2],
+    stopped: &dyn Fn() -> bool,
+) -> Result<[f64; 2]> {
+    let mut took = [0.0; 2];
+    for ((session, least), took) in sessions.into_iter().zip(least).zip(&mut took) {
+        if stopped() {
+            return Err(Error::interrupted());
+        }
+        let spent = session.profile(inputs)?;
+        *took = spent.iter().map(|s| s.ms).sum();
+        least.resize(spent.len(), f64::INFINITY);
+        least.iter_mut().zip(&spent).for_each(|(least, s)| *least = least.min(s.ms));
+    }
+    Ok(took)
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 use crate::{
     axes::{Axis, Flow, Sides},
     error::Result,
-    op::{Inputs, Operator},
+    graph::Graph,
+    node::NodeId,
+    op::{Inputs, Op, Operator},
     tensor::Tensor,
     value::Fact,
 };
@@ -15,6 +17,11 @@ pub struct Input {
     /// The initializer that stands in when the caller gives nothing (ONNX: an initializer
     /// that is also a graph input). A caller may replace it, so nothing folds it.
     pub default: Option<Tensor>,
+}
+
+/// The inputs that a caller has to give: those without a default, in order.
+pub fn fed(graph: &Graph) -> impl Iterator<Item = NodeId> {
+    graph.inputs().iter().copied().filter(|n| !matches!(graph.op(*n), Op::Input(i) if i.default.is_some()))
 }
 
 impl Operator for Input {

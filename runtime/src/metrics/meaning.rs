@@ -4,7 +4,7 @@ use compress_compiler::{
     graph::Graph,
     node::{NodeId, Output, Port},
     op::{Op, Operator},
-    ops::{binary::Binary, reduce::ReduceKind, unary::Unary},
+    ops::{binary::Binary, reduce::ReduceKind, source::fed, unary::Unary},
     value::Dim,
 };
 use std::fmt;
@@ -69,8 +69,7 @@ pub struct Answers {
 impl Answers {
     /// What the outputs of `graph` hold, as far as the operators that make them, their shapes and their names tell.
     pub fn of(graph: &Graph) -> Self {
-        let fed = graph.inputs().iter().filter(|n| !matches!(graph.op(**n), Op::Input(i) if i.default.is_some()));
-        let mask = fed.map(|n| graph.value(Port::from(*n))).position(|v| {
+        let mask = fed(graph).map(|n| graph.value(Port::from(n))).position(|v| {
             let whole = v.fact.dtype.is_some_and(|d| !d.is_float());
             whole && v.fact.rank() == Some(2) && v.name.to_lowercase().contains("mask")
         });

@@ -21,6 +21,7 @@ use compress_compiler::{
     node::{NodeId, Port},
     op::Op,
     ops::reduce::ReduceKind,
+    ops::source::fed,
     tensor::{DType, Tensor},
     verify::verify,
 };
@@ -83,8 +84,7 @@ impl Matcher {
         if norms.is_empty() {
             return Ok(None);
         }
-        let inputs: Vec<Port> =
-            graph.inputs().iter().filter(|n| !has_default(graph, **n)).map(|n| (*n).into()).collect();
+        let inputs: Vec<Port> = fed(graph).map(Port::from).collect();
         let ends: Vec<Port> = graph.outputs().iter().map(|o| o.port).collect();
         let outputs: Vec<Port> = ends.iter().copied().chain(norms.iter().map(|n| n.reads)).collect();
         let place = verify(graph)?.order().iter().enumerate().map(|(i, id)| (*id, i)).collect();
@@ -183,10 +183,6 @@ fn norm(graph: &Graph, node: NodeId) -> Option<Norm> {
     let inverse: Vec<f32> = variance.iter().map(|v| 1.0 / (v + op.epsilon).max(f32::MIN_POSITIVE).sqrt()).collect();
     let wanted = variance.iter().zip(&inverse).map(|(v, i)| v.sqrt() * i).collect();
     told.then_some(Norm { reads: graph.operand(node, 0)?, mean, inverse, wanted })
-}
-
-fn has_default(graph: &Graph, input: NodeId) -> bool {
-    matches!(graph.op(input), Op::Input(i) if i.default.is_some())
 }
 
 impl Norm {
