@@ -74,6 +74,9 @@ pub struct JobArgs {
     /// Say what would be done, and do nothing.
     #[arg(long)]
     pub dry_run: bool,
+    /// Fail (exit 9) when no epoch is better than the model that the job began with.
+    #[arg(long)]
+    pub strict: bool,
     /// Print JSON instead of a table.
     #[arg(long)]
     pub json: bool,
@@ -89,7 +92,7 @@ pub struct CompressArgs {
     /// The ONNX model to compress.
     #[arg(required = true)]
     pub model: Option<PathBuf>,
-    /// Where the result goes [default: MODEL with .compressed.onnx].
+    /// Where the result goes, - for standard output [default: MODEL with .compressed.onnx].
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Quantise to INT8: static, QDQ, calibrated on --data.
@@ -194,6 +197,9 @@ pub struct CompressArgs {
     /// Write the weights into a file of their own beside the result; models over 1.9 GB always are.
     #[arg(long)]
     pub external_data: bool,
+    /// Leave out documentation and metadata of nodes, such as the stack traces of exporters; that of the model stays.
+    #[arg(long)]
+    pub strip: bool,
     /// Don't run the models to measure accuracy and speed (--check none).
     #[arg(long, conflicts_with = "check")]
     pub no_check: bool,

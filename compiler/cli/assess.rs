@@ -2,9 +2,9 @@
 
 use crate::{
     args::{Effort, GateArgs, MeasureArgs},
-    data::Sets,
+    data::{Samples, Sets},
     facts,
-    measure::{self, Reference},
+    measure::{self, Pace, Reference},
     remarks, score,
 };
 use compress_compiler::{
@@ -15,7 +15,7 @@ use compress_compiler::{
 };
 use compress_runtime::{
     metrics::{Answers, Measure},
-    session::Backend,
+    session::{Backend, Session},
 };
 use std::time::Duration;
 
@@ -33,6 +33,7 @@ pub struct Assessment<'a> {
     pub blame: Kind,
     /// Whether the second model comes from the passes, so that it is simplified.
     pub made_here: bool,
+    pub manner: Manner,
     /// How long the work took that is checked.
     pub work: Duration,
     pub quiet: bool,
@@ -53,9 +54,46 @@ const ACCURACY: Duration = Duration::from_secs(4);
 const MOST: Duration = Duration::from_secs(10);
 const SPEED: Duration = Duration::from_millis(1500);
 const GATED_SPEED: Duration = Duration::from_secs(8);
-/// Larger models are measured shortly, and not layer by layer.
+/// Bytes of weights above which one model is in memory at a time, and layers are not compared one by one.
 const LARGE: u64 = 256 << 20;
-const SHORT: Duration = Duration::from_millis(500);
+/// Operators above which a model takes longer to be made ready than to run.
+const MANY: usize = 10_000;
+/// For how long the accuracy of large or long models is measured that were only simplified.
+const SHORT: Duration = Duration::from_millis(100);
+const UNTIMED: &str = "speed was not timed: engines simplify a model as they load it, and nothing else was done to this one. \
+                       --check full times both simplified, --as-is as the files have them";
+
+/// How models are measured, as far as the original and what was asked tell.
+#[derive(Clone, Copy)]
+pub struct Manner {
+    /// One after the other, so that one is in memory at a time.
+    pub apart: bool,
+    /// No longer than it takes to simplify them, and not timed.
+    pub short: bool,
+}
+
+impl Manner {
+    /// How `original` is measured: in full if samples or gates are given to measure by. `exact` says that it is
+    /// only simplified.
+    pub fn of(original: &Model, measures: &MeasureArgs, gates: &GateArgs, asked: bool, exact: bool) -> Self {
+        let more = measures.check == Effort::Full || measures.score.is_some() || asked || gates.measured().is_some();
+        let large = original.source().len() > LARGE;
+        let operators = || original.graph.and_bodies().iter().map(|g| g.operators().count()).sum::<usize>();
+        let short = !more && exact && !measures.as_is && (large || operators() > MANY);
+        Self { apart: !more && large, short }
+    }
+
+    /// The original, as others are compared with it. `again` says that several are.
+    ///
+    /// # Errors
+    /// Whatever running it can raise.
+    pub fn reference(self, session: Session, samples: &Samples, again: bool) -> Result<Reference> {
+        match self.apart && !again {
+            true => Reference::recorded(session, samples, if self.short { SHORT } else { ACCURACY }),
+            false => Ok(Reference::new(session, again)),
+        }
+    }
+}
 
 impl Assessment<'_> {
     /// Measures `written`, and tells the report.
@@ -65,13 +103,16 @@ impl Assessment<'_> {
     pub fn run(&self, original: &Model, before: &Reference, written: &Model, report: &mut Report) -> Result<()> {
         let Self { sets, backend, measures, .. } = self;
         let samples = &sets.evaluation;
-        let (full, large) = (measures.check == Effort::Full, original.source().len() > LARGE);
+        let full = measures.check == Effort::Full;
+        let Manner { apart, short } = self.manner;
+        let rest = || [original, written].into_iter().for_each(|m| m.source().release());
+        rest();
         let after = measure::session(&written.graph, backend)?;
         let (answers, measured) = compared_by(&original.graph, measures, sets)?;
         let gated = self.gates.max_drop.or(self.gates.min_sqnr).or(self.gates.min_score).is_some();
         let time = match () {
             () if full || self.asked || gated => None,
-            () if large => Some(SHORT),
+            () if short => Some(SHORT),
             () => Some((2 * self.work).clamp(ACCURACY, MOST)),
         };
         let compared = (&answers, measured);
@@ -84,27 +125,25 @@ impl Assessment<'_> {
             accuracy.reason = None;
         }
         report.accuracy = Some(accuracy);
-        report.layers = match large && !full {
+        report.layers = match apart || short {
             true => facts::layers(&written.graph).into_iter().map(|(_, l)| l).collect(),
             false => measure::layers(&original.graph, (&written.graph, &after), samples, backend)?,
         };
         drop(after);
-        let timed = self.gates.min_speedup.or(self.gates.max_latency).is_some() || full;
-        let time = if timed {
-            GATED_SPEED
-        } else if large {
-            SHORT
-        } else {
-            SPEED
-        };
+        rest();
         let as_is = measures.as_is;
         let simple = |graph: &Graph, is_simple: bool| -> Result<Option<Graph>> {
             if as_is || is_simple { Ok(None) } else { measure::simplified(graph).map(Some) }
         };
-        let (a, b) = (simple(&original.graph, false)?, simple(&written.graph, self.made_here)?);
+        let (a, b) = (simple(&original.graph, short)?, simple(&written.graph, self.made_here)?);
         let (before, after) = (a.as_ref().unwrap_or(&original.graph), b.as_ref().unwrap_or(&written.graph));
-        let speed = measure::speed([before, after], samples, (self.batch, time, as_is), backend, self.quiet)?;
-        report.speed = Some(speed);
+        if short {
+            report.warnings.push(UNTIMED.into());
+        } else {
+            let timed = self.gates.min_speedup.or(self.gates.max_latency).is_some() || full;
+            let pace = Pace { batch: self.batch, time: if timed { GATED_SPEED } else { SPEED }, as_is, apart };
+            report.speed = Some(measure::speed([before, after], samples, &pace, backend, &rest, self.quiet)?);
+        }
         report.memory = measure::memory([before, after], samples, self.batch).ok();
         self.count([before, after], report);
         remarks::of_accuracy(report);

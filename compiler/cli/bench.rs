@@ -57,7 +57,8 @@ pub fn run(args: BenchArgs) -> Result<()> {
     let data =
         DataPlan { data: args.data.clone(), eval: args.data.clone(), preprocess: None, shapes: args.shape.clone() };
     let runs = |samples: &Samples| measure::probe(&model.graph, &backend, samples).map(drop);
-    let sets = Sets::open_running(&data, &model.graph, 1, args.on.seed, &runs).map_err(|e| e.in_file(&args.model))?;
+    let sets =
+        Sets::open_running(&data, &model.graph, 1, args.on.seed, (false, &runs)).map_err(|e| e.in_file(&args.model))?;
     let suited = |e| if sets.evaluation.synthetic { data::unsuited(e, &model.graph) } else { e };
     let time = |on: &Backend| time(&model, on, &sets.evaluation, &args).map_err(|e| suited(e).in_file(&args.model));
     let (on, outputs, batch) = time(&backend)?;
@@ -70,7 +71,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
         reference: reference.map(|r| r.0),
         on,
     };
-    terminal::print(&if args.on.json { terminal::json(&f)? } else { text(&f) });
+    terminal::print(&if args.on.json { terminal::json(&f)? } else { text(&f) })?;
     Ok(())
 }
 

@@ -32,15 +32,18 @@ pub fn run(plan: &CompressPlan, graph: &Graph, pipeline: &Pipeline, sets: &Sets,
         }
         Ok(outputs)
     };
+    let mut printed = Ok(());
     let culprit = bisect(graph, &pipeline.passes, &cx, &compute, &mut |step: Step| {
         if !plan.run.quiet {
             let what = match step.difference {
                 Some(d) => format!("outputs differ by {d:.1e} of their largest element at most"),
                 None => "means to change the outputs: not judged".into(),
             };
-            terminal::print(&format!("{:<9} {:>6} changes   {what}\n", step.pass, step.edits));
+            let line = format!("{:<9} {:>6} changes   {what}\n", step.pass, step.edits);
+            printed = std::mem::replace(&mut printed, Ok(())).and_then(|()| terminal::print(&line));
         }
     })?;
+    printed?;
     match culprit {
         None => Ok(()),
         Some(c) => {

@@ -2,11 +2,11 @@
 
 use crate::{
     args::{CheckArgs, Effort},
-    assess::{Assessment, compared_by},
+    assess::{Assessment, Manner, compared_by},
     data::{self, Samples, Sets},
     facts,
     gates::{self, Measurable},
-    measure::{self, Reference},
+    measure,
     plan::{self, DataPlan, RunPlan},
     terminal,
 };
@@ -34,13 +34,14 @@ pub fn run(args: CheckArgs) -> Result<()> {
     let asked = data.eval.is_some() || data.data.is_some();
     let data = DataPlan { eval: data.eval.or(data.data.clone()), shapes: args.measures.shape.clone(), ..data };
     let runs = |samples: &Samples| measure::probe(&original.graph, &backend, samples).map(drop);
-    let sets = Sets::open_running(&data, &original.graph, 1, run.seed, &runs)?;
+    let manner = Manner::of(&original, &args.measures, &args.gates, asked, false);
+    let sets = Sets::open_running(&data, &original.graph, 1, run.seed, (manner.apart, &runs))?;
     let (_, measured) = compared_by(&original.graph, &args.measures, &sets)?;
     let scored = args.measures.score.is_some();
     gates::feasible(&args.gates, &Measurable { accuracy: Some((measured, &sets)), why_not: None, scored })?;
     let quiet = run.quiet || run.json;
     let before = measure::session(&original.graph, &backend).map_err(|e| e.in_file(&args.against))?;
-    let before = Reference::new(before, false);
+    let before = manner.reference(before, &sets.evaluation, false)?;
     let suited = |e| if sets.evaluation.synthetic { data::unsuited(e, &original.graph) } else { e };
     let mut report = Report {
         schema: 1,
@@ -65,6 +66,7 @@ pub fn run(args: CheckArgs) -> Result<()> {
         asked,
         blame: Kind::Data,
         made_here: false,
+        manner,
         work: Duration::ZERO,
         quiet,
     };
@@ -80,11 +82,11 @@ pub fn run(args: CheckArgs) -> Result<()> {
         onnx::write_atomic(&dir.join("report.json"), terminal::json(&report)?.as_bytes(), true)?;
     }
     if run.json {
-        terminal::print(&terminal::json(&report)?);
+        terminal::print(&terminal::json(&report)?)?;
     } else if !run.quiet {
-        terminal::print(&terminal::headline(&report, None));
-        terminal::print(&format!("{} against {}\n", args.model.display(), args.against.display()));
-        terminal::print(&terminal::table(&report));
+        terminal::print(&terminal::headline(&report, None))?;
+        terminal::print(&format!("{} against {}\n", args.model.display(), args.against.display()))?;
+        terminal::print(&terminal::table(&report))?;
     }
     gates::verdict(&report, args.gates.strict)
 }

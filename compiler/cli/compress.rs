@@ -2,7 +2,7 @@
 
 use crate::{
     args::CompressArgs,
-    assess::{Assessment, compared_by},
+    assess::{Assessment, Manner, compared_by},
     bisect,
     calibrate::{DataCalibrator, Timer},
     coverage,
@@ -13,7 +13,7 @@ use crate::{
     measure::{self, Reference},
     plan::CompressPlan,
     recover::DataTrainer,
-    remarks, sensitivity, sweep, terminal,
+    remarks, sensitivity, stdout, sweep, terminal,
 };
 use compress_compiler::{
     error::{Error, Kind, Result},
@@ -21,18 +21,20 @@ use compress_compiler::{
     onnx::{self, Model},
     op::Op,
     pass::{Calibrator, Context, Pipeline, Stopwatch, Trainer},
-    report::{FileFacts, Recipe, Report, Sensitivity},
+    report::{FileFacts, Recipe, Report, Sensitivity, counted},
 };
-use compress_passes::{Options, pipeline, prune::reconstruct};
-use compress_runtime::{burn::BurnEvaluator, session::Backend};
+use compress_passes::{Options, STAGES, pipeline, prune::reconstruct, target::Target};
+use compress_runtime::{burn::BurnEvaluator, memory, session::Backend};
 use std::{path::Path, thread::JoinHandle, time::Instant};
 
 /// Runs the main form of the command.
-pub fn run(args: CompressArgs) -> Result<()> {
+pub fn run(mut args: CompressArgs) -> Result<()> {
+    let folder = stdout::redirect(&mut args)?;
     if !args.sweep.is_empty() {
         return sweep::run(args);
     }
-    let plan = CompressPlan::new(args)?;
+    let mut plan = CompressPlan::new(args)?;
+    plan.to_stdout = folder.is_some();
     if plan.dry_run {
         return say(&plan);
     }
@@ -42,11 +44,15 @@ pub fn run(args: CompressArgs) -> Result<()> {
     }
     let report = opened.compress(&plan)?;
     if plan.run.json {
-        terminal::print(&terminal::json(&report)?);
+        terminal::print(&terminal::json(&report)?)?;
     } else if !plan.run.quiet {
-        terminal::print(&terminal::headline(&report, opened.advice(&plan, &report).as_deref()));
-        terminal::print(&format!("{} -> {}\n", plan.model.display(), plan.output.display()));
-        terminal::print(&terminal::table(&report));
+        let to = if plan.to_stdout { Path::new("standard output") } else { &plan.output };
+        let models = format!("{} -> {}\n", plan.model.display(), to.display());
+        let headline = terminal::headline(&report, opened.advice(&plan, &report).as_deref());
+        stdout::show(&(headline + &models + &terminal::table(&report)), plan.to_stdout)?;
+    }
+    if plan.to_stdout {
+        stdout::send(&report, &plan.output)?;
     }
     terminal::undone(&report);
     gates::verdict(&report, plan.gates.strict)
@@ -57,21 +63,26 @@ pub fn say(plan: &CompressPlan) -> Result<()> {
     if plan.sensitivity {
         let opened = Opened::new(plan, false)?;
         if plan.run.json {
-            terminal::print(&terminal::json(&serde_json::json!({"schema": 1, "sensitivity": opened.sensitivity}))?);
+            terminal::print(&terminal::json(&serde_json::json!({"schema": 1, "sensitivity": opened.sensitivity}))?)?;
         }
         return Ok(());
     }
-    let original = onnx::read_with(&plan.model, &plan.read)?;
-    let pipeline = pipeline(&plan.options, plan.stop_after.as_deref());
-    let names: Vec<&str> = pipeline.passes.iter().map(|p| p.name()).collect();
-    terminal::print(&format!(
-        "{} ({} operators) -> {}\npasses: {}\n",
-        plan.model.display(),
-        original.graph.operators().count(),
-        plan.output.display(),
-        names.join(", ")
-    ));
-    Ok(())
+    let opened = Opened::new(plan, false)?;
+    let pipeline = pipeline(&opened.options(plan), plan.stop_after.as_deref());
+    let operators = counted(opened.original.graph.operators().count(), "operator");
+    let mut text = format!("{} ({operators}) -> {}\n", plan.model.display(), plan.output.display());
+    if let Some(sets) = &opened.sets {
+        let (calibrate, measure) = (sets.calibration.indices.len(), sets.evaluation.indices.len());
+        text +=
+            &format!("  {} to calibrate on, {measure} to measure on: {}\n", counted(calibrate, "sample"), sets.sizes);
+    }
+    for pass in &pipeline.passes {
+        let does = STAGES.iter().find(|s| s.name == pass.name()).map_or("", |s| s.does);
+        text += &format!("  {:<10}{does}\n", pass.name());
+    }
+    text += &opened.expected(plan)?;
+    opened.warnings.iter().for_each(|w| text += &format!("  note: {w}\n"));
+    terminal::print(&text)
 }
 
 /// A model that is about to be compressed, once or several times, with what that needs.
@@ -83,6 +94,7 @@ pub struct Opened {
     sets: Option<Sets>,
     /// The original, ready to run on the samples that are measured on.
     before: Option<Reference>,
+    manner: Manner,
     facts: Facts,
     warnings: Vec<String>,
     pub sensitivity: Vec<Sensitivity>,
@@ -129,11 +141,17 @@ impl Opened {
         let original = onnx::read_with(&plan.model, &plan.read)?;
         let teacher = plan.training.teacher.as_ref().map(|path| onnx::read_with(path, &plan.read)).transpose()?;
         let mut warnings = original.warnings.clone();
-        let check = measurable(plan, &original, &mut warnings);
+        let exact = pipeline(&plan.options, plan.stop_after.as_deref()).passes.iter().all(|p| p.is_exact());
+        let exact = exact && plan.options.target == Target::Portable;
+        let manner = Manner::of(&original, &plan.measures, &plan.gates, plan.data.eval.is_some(), exact);
+        let check = measurable(plan, &original, manner.apart && !again, &mut warnings);
         let unknown = facts::unknown(&original.graph) > 0;
         let runs = trains || plan.options.reconstruct || plan.options.int8.is_some() || plan.sensitivity || plan.bisect;
         unmatched(plan, &original.graph)?;
-        let sets = if check || runs { open_sets(plan, &original, &backend, &mut warnings)? } else { None };
+        let sets = match check || runs {
+            true => open_sets(plan, &original, manner.apart && !again, &backend, &mut warnings)?,
+            false => None,
+        };
         if let Some(sets) = &sets {
             let taught = teacher.as_ref().zip(plan.training.teacher.as_deref());
             fit::check(sets, &original.graph, taught.map(|(t, path)| (path, &t.graph)))?;
@@ -144,7 +162,8 @@ impl Opened {
             Some(sets) if check && !unknown => {
                 let probe = measure::probe(&original.graph, &backend, &sets.evaluation);
                 let probe = probe.map_err(|e| e.in_file(&plan.model));
-                tolerate(probe, plan, &original.graph, &mut warnings)?.map(|s| Reference::new(s, again))
+                let of = |session| manner.reference(session, &sets.evaluation, again);
+                tolerate(probe, plan, &original.graph, &mut warnings)?.map(of).transpose()?
             }
             _ => None,
         };
@@ -155,13 +174,13 @@ impl Opened {
         let can = Measurable { accuracy, why_not: warnings.last().cloned(), scored: plan.measures.score.is_some() };
         gates::feasible(&plan.gates, &can)?;
         let facts = Facts::of(&plan.model, &original);
-        let mut this = Self { original, teacher, backend, sets, before, facts, warnings, sensitivity: vec![] };
+        let mut this = Self { original, teacher, backend, sets, before, manner, facts, warnings, sensitivity: vec![] };
         if let Some(sets) = this.sets.as_ref().filter(|_| plan.sensitivity) {
             let quiet = plan.run.quiet || plan.run.json;
             let found = sensitivity::measure(&this.original.graph, plan, &sets.validation, &this.backend, quiet);
             this.sensitivity = found.map_err(|e| e.in_file(&plan.model))?;
             if !quiet {
-                terminal::print(&sensitivity::table(&this.sensitivity));
+                terminal::print(&sensitivity::table(&this.sensitivity))?;
             }
         }
         Ok(this)
@@ -178,6 +197,26 @@ impl Opened {
             qat: plan.options.qat && runs,
             ..plan.options.clone()
         }
+    }
+
+    /// How long what runs the model is going to take: the time of a run, times the runs.
+    fn expected(&self, plan: &CompressPlan) -> Result<String> {
+        let (Some(sets), Some(before)) = (&self.sets, &self.before) else { return Ok(String::new()) };
+        let Some(first) = sets.calibration.batches().next() else { return Ok(String::new()) };
+        let inputs = sets.calibration.set.batch(first)?.inputs;
+        let started = Instant::now();
+        before.run(&inputs)?;
+        let run = started.elapsed().as_secs_f64();
+        let batches = sets.calibration.indices.len().div_ceil(sets.calibration.batch.max(1)) as f64;
+        let looks = plan.options.int8.is_some() || plan.options.reconstruct;
+        let mut text = format!("  time: {run:.3} s for a run of {}", counted(first.len(), "sample"));
+        if looks {
+            text += &format!(", about {:.0} s to calibrate", (batches * run).ceil());
+        }
+        if plan.options.training.is_some() || plan.options.qat {
+            text += "; the training says how long it takes after its first steps";
+        }
+        Ok(text + "\n")
     }
 
     /// What would help where a result is not fit for use.
@@ -221,7 +260,8 @@ impl Opened {
             },
             ..Report::default()
         };
-        let model = self.compile(plan, &pipeline, &mut report)?;
+        let mut model = self.compile(plan, &pipeline, &mut report)?;
+        model.stripped = plan.strip;
         let staged = onnx::stage(&model, &plan.output, plan.external_data).map_err(|e| e.in_file(&plan.model))?;
         // What is measured is what was written, read back.
         let written = staged.read_back().map_err(|e| match e.kind() {
@@ -230,7 +270,7 @@ impl Opened {
             _ => Error::bug(format!("the output does not read back: {e}")),
         })?;
         report.input = self.facts.get()?;
-        report.output = Some(facts::file(&plan.output, &written));
+        report.output = Some(facts::file(plan.shown_output(), &written));
         let lossless = pipeline.passes.iter().all(|p| p.is_exact());
         match (&self.sets, &self.before) {
             (Some(sets), Some(before)) => {
@@ -245,6 +285,7 @@ impl Opened {
                     asked: plan.data.eval.is_some(),
                     blame,
                     made_here: true,
+                    manner: self.manner,
                     work: began.elapsed(),
                     quiet: plan.run.quiet || plan.run.json,
                 };
@@ -261,8 +302,10 @@ impl Opened {
             report.undone.push(what.into());
         }
         remarks::of_compression(plan, lossless, &mut report);
+        remarks::of_size(&written, &mut report);
         coverage::find(plan, &written.graph, &mut report);
-        for file in staged.left_behind(self.original.source()) {
+        let left = staged.left_behind(self.original.source());
+        for file in &left.others {
             let file = file.display();
             let what = format!("{file} holds the weights of an earlier result: remove it if nothing needs it");
             report.warnings.push(what);
@@ -272,6 +315,10 @@ impl Opened {
             return Err(Error::interrupted());
         }
         staged.commit(plan.force)?;
+        for file in &left.replaced {
+            // Nobody needs it; that it stays does no harm.
+            let _ = std::fs::remove_file(file);
+        }
         onnx::write_atomic(&plan.report_path(), terminal::json(&report)?.as_bytes(), plan.force)?;
         Ok(report)
     }
@@ -332,26 +379,32 @@ impl Opened {
 /// Samples to find activation ranges on.
 const CALIBRATED: usize = 256;
 
-/// Larger models are not run only to be measured: original and result would both have to be in
-/// the device's memory, beside what they compute.
+/// Larger models are not run only to be measured, where original and result would both be in memory, beside what they
+/// compute; one alone may take this share of what is free.
 const MAX_MEASURED: u64 = 1_900_000_000;
+const MAX_SHARE: f64 = 0.5;
 
 /// Nor are those of more operators, which subgraphs in subgraphs have.
 const MOST_OPERATORS: usize = 50_000;
 
-/// Whether the models are run to measure them; says so where not.
-fn measurable(plan: &CompressPlan, model: &Model, warnings: &mut Vec<String>) -> bool {
-    let size = model.source().len();
+/// Whether the models are run to measure them; says so where not. `apart` says that one is in memory at a time.
+fn measurable(plan: &CompressPlan, model: &Model, apart: bool, warnings: &mut Vec<String>) -> bool {
+    let (size, free) = (model.source().len(), memory::available());
     let operators: usize = model.graph.and_bodies().iter().map(|g| g.operators().count()).sum();
-    if plan.checks() && size <= MAX_MEASURED && operators <= MOST_OPERATORS {
-        return true;
-    }
-    let why = if plan.checks() && size <= MAX_MEASURED {
-        format!("the model has {operators} operators, and measuring takes several copies of them")
-    } else if plan.checks() {
-        format!("the model has {}, and two of them would have to be in memory", terminal::bytes(size as usize))
-    } else {
-        "--check none".into()
+    let fits = size <= MAX_MEASURED || apart && free.is_some_and(|free| size as f64 <= MAX_SHARE * free as f64);
+    let why = match () {
+        () if !plan.checks() => "--check none".into(),
+        () if !fits && apart => {
+            let free = terminal::bytes(free.unwrap_or_default());
+            format!("the model has {}, and {free} of memory are free", terminal::bytes(size as usize))
+        }
+        () if !fits => {
+            format!("the model has {}, and two of them would have to be in memory", terminal::bytes(size as usize))
+        }
+        () if operators > MOST_OPERATORS => {
+            format!("the model has {operators} operators, and measuring takes several copies of them")
+        }
+        () => return true,
     };
     warnings.push(format!("accuracy and speed were not measured: {why}"));
     false
@@ -373,39 +426,25 @@ fn tolerate<T>(result: Result<T>, plan: &CompressPlan, g: &Graph, warnings: &mut
 }
 
 /// # Errors
-/// Usage for a filter that matches no layer, with the nearest names.
+/// Usage for a filter of --exclude that matches no layer.
 fn unmatched(plan: &CompressPlan, g: &Graph) -> Result<()> {
     // Fusion renames nothing, but merges layers: names of the file count as well as those of the layers.
-    let names: Vec<&str> = g
-        .and_bodies()
-        .into_iter()
-        .flat_map(|g| {
-            g.ids().flat_map(move |n| [Some(g.node(n).display_name()), g.node(n).outputs.first().map(|v| &v.name[..])])
-        })
-        .flatten()
-        .collect();
-    for filter in &plan.options.exclude {
-        if names.iter().any(|n| filter.is_match(n)) {
-            continue;
+    let mut names: Vec<&str> = vec![];
+    for g in g.and_bodies() {
+        for n in g.ids() {
+            names.push(g.node(n).display_name());
+            names.extend(g.node(n).outputs.first().map(|v| &v.name[..]));
         }
-        let mut near: Vec<&&str> = names.iter().filter(|n| !n.is_empty()).collect();
-        near.sort_by_cached_key(|n| (strsim::damerau_levenshtein(filter.as_str(), n), n.to_string()));
-        near.dedup();
-        let near: Vec<String> = near.into_iter().take(NEAREST).map(|n| format!("`{n}`")).collect();
-        return Err(Error::usage(format!("--exclude {filter} matches no node and no weight"))
-            .in_file(&plan.model)
-            .help(format!("the nearest names are {}", near.join(", "))));
     }
-    Ok(())
+    fit::check_filters("--exclude", &plan.options.exclude, &names, "node and no weight")
+        .map_err(|e| e.in_file(&plan.model))
 }
-
-/// Names that a filter may have meant.
-const NEAREST: usize = 3;
 
 /// The data, unless nothing would be measured: a model with an operator we can't run.
 fn open_sets(
     plan: &CompressPlan,
     model: &Model,
+    singly: bool,
     backend: &Backend,
     warnings: &mut Vec<String>,
 ) -> Result<Option<Sets>> {
@@ -432,10 +471,10 @@ fn open_sets(
         None => CALIBRATED,
     };
     let runs = |samples: &Samples| measure::probe(g, backend, samples).map(drop);
-    let sets = Sets::open_running(&plan.data, g, count, plan.run.seed, &runs);
+    let sets = Sets::open_running(&plan.data, g, count, plan.run.seed, (singly, &runs));
     let sets = tolerate(sets.map_err(|e| e.in_file(&plan.model)), plan, g, warnings)?;
     let Some(mut sets) = sets else { return Ok(None) };
-    if plan.makes_inputs() {
+    if plan.makes_inputs() && !plan.dry_run {
         let quiet = plan.run.quiet || plan.run.json;
         let failed = sets.match_statistics(g, plan.run.seed, backend, quiet).map_err(|e| e.in_file(&plan.model))?;
         warnings.push(without_data(plan, &sets, failed));

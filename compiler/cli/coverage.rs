@@ -7,7 +7,7 @@ use compress_compiler::{
     op::{Op, Operator},
     report::{Coverage, LayerFacts, Left, Report},
 };
-use compress_passes::prune::structured::Measure;
+use compress_passes::{prune::structured::Measure, target::Target};
 use std::collections::HashMap;
 
 /// Less than this share of the multiply-accumulates is told on stderr too.
@@ -31,6 +31,14 @@ pub fn find(plan: &CompressPlan, graph: &Graph, report: &mut Report) {
         } else {
             report.coverage.push(covered);
         }
+    }
+    let target = report.passes.iter().find(|p| p.name == "target" && p.edits == 0);
+    if let (Target::OnnxRuntime, Some(pass)) = (options.target, target) {
+        let why = match &pass.skipped[..] {
+            [] => "the model has neither attention nor RMS normalisation in a form that is known".to_string(),
+            [first, ..] => format!("{}: {}", first.node, first.reason),
+        };
+        report.warnings.push(format!("asked for --target onnxruntime: there was nothing to bring in ({why})"));
     }
     if let Some(channels) = options.channels.as_ref().filter(|c| c.fraction > 0.0)
         && let Some(output) = &report.output

@@ -36,6 +36,9 @@ const FIFTH: usize = 5;
 /// Bytes that the activations of a batch may take at once.
 const LIVE_BYTES: u64 = 16 << 20;
 
+/// Whether a model runs on samples.
+type Runs<'a> = dyn Fn(&Samples) -> Result<()> + 'a;
+
 /// Some samples of a data set, and how many of them a model takes at once.
 pub struct Samples {
     pub set: Arc<Dataset>,
@@ -65,7 +68,8 @@ pub struct Sets {
 
 impl Sets {
     /// Opens the data for a model with `graph`'s inputs; `count` samples are for calibration. Where there is none, inputs of
-    /// sizes that the model takes are made up: the first of several guesses for which `runs` holds.
+    /// sizes that the model takes are made up: the first of several guesses for which `runs` holds. `singly` says that it is
+    /// measured on one sample at a time.
     ///
     /// # Errors
     /// Data or file when a set can't be used; what `runs` raised for the first guess, if it fails for all.
@@ -74,11 +78,18 @@ impl Sets {
         graph: &Graph,
         count: usize,
         seed: u64,
-        runs: &dyn Fn(&Samples) -> Result<()>,
+        (singly, runs): (bool, &Runs),
     ) -> Result<Self> {
         let specs = specs(graph)?;
+        let of = |specs| {
+            let mut sets = Self::of(plan, graph, specs, count, seed)?;
+            if singly && !sets.evaluation.fixed {
+                sets.evaluation.batch = 1;
+            }
+            Ok(sets)
+        };
         if plan.data.is_some() || plan.eval.is_some() {
-            let sets = Self::of(plan, graph, specs, count, seed)?;
+            let sets = of(specs)?;
             // Some models that leave the batch open take only one sample at a time all the same.
             let several = sets.evaluation.batch > 1 && !sets.evaluation.fixed;
             let fails = several && runs(&sets.evaluation).is_err();
@@ -88,7 +99,7 @@ impl Sets {
         let guesses = sizes::guesses(graph, specs, &plan.shapes)?;
         let only = guesses.len() == 1;
         for specs in guesses {
-            let sets = Self::of(plan, graph, specs, count, seed);
+            let sets = of(specs);
             if only {
                 return sets;
             }
@@ -109,7 +120,7 @@ impl Sets {
     /// # Errors
     /// Data or file when a set can't be used.
     pub fn open(plan: &DataPlan, graph: &Graph, count: usize, seed: u64) -> Result<Self> {
-        Self::open_running(plan, graph, count, seed, &|_| Ok(()))
+        Self::open_running(plan, graph, count, seed, (false, &|_| Ok(())))
     }
 
     fn of(plan: &DataPlan, graph: &Graph, specs: Vec<InputSpec>, count: usize, seed: u64) -> Result<Self> {

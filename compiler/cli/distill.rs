@@ -4,11 +4,11 @@ use crate::{
     args::{DistillArgs, JobArgs, RunRecipeArgs},
     data::{Samples, Sets},
     facts,
-    fit::{Answers, check_labels, check_teacher},
+    fit::{Answers, check_filters, check_labels, check_teacher},
     terminal,
     train_args::{Batch, Recipe},
     train_plan::TrainPlan,
-    train_progress::Follower,
+    train_progress::{Follower, shown},
     train_report::{TrainReport, Training, bound, show_finished},
     train_score::{Judge, measure},
 };
@@ -68,7 +68,7 @@ fn train(recipe: Recipe, job: &JobArgs) -> Result<()> {
     if job.dry_run {
         let loader = opened.loader(&plan, opened.batch(&plan, &mut model, None)?)?;
         opened.replicas(&plan, &backend, loader.batch())?;
-        terminal::print(&opened.summary(&plan, &model, &loader));
+        terminal::print(&opened.summary(&plan, &model, &loader))?;
         opened.ignored_batch(&plan).iter().for_each(|note| eprintln!("note: {note}"));
         return Ok(());
     }
@@ -140,6 +140,17 @@ fn train(recipe: Recipe, job: &JobArgs) -> Result<()> {
     opened.write(&plan, job, &done, training, warnings, digest)
 }
 
+/// What to say where training was of no use.
+fn nothing_better(t: &Training) -> Option<String> {
+    let first = shown(t.metric, t.before);
+    (t.after <= t.before).then(|| {
+        format!(
+            "no epoch has a better {} than the {first} that the job began with: what is written is that model, not trained",
+            t.metric
+        )
+    })
+}
+
 fn elements(model: &Trainable) -> usize {
     model.parameters().iter().map(|p| p.value.elements()).sum()
 }
@@ -172,6 +183,9 @@ impl Opened {
             None => None,
         };
         let mut student = original.clone();
+        let weights = original.graph.ids().filter(|n| original.graph.constant((*n).into()).is_some());
+        let weights: Vec<&str> = weights.map(|n| &original.graph.value(n.into()).name[..]).collect();
+        check_filters("--freeze", &plan.freeze, &weights, "weight").map_err(|e| e.in_file(&plan.student))?;
         if plan.from_nothing {
             init::from_nothing(&mut student.graph, plan.job.seed);
         }
@@ -332,8 +346,9 @@ impl Opened {
             input: facts::file(&plan.student, &self.original),
             teacher: self.teacher.as_ref().map(|(path, t)| facts::file(path, t)),
             output: facts::file(&plan.output, &written),
-            training,
             warnings,
+            undone: nothing_better(&training).into_iter().collect(),
+            training,
             recipe: plan.recipe.clone(),
             data: self.data.clone(),
             version: env!("CARGO_PKG_VERSION"),
@@ -342,6 +357,6 @@ impl Opened {
         staged.commit(force)?;
         onnx::write_atomic(&plan.report_path(), terminal::json(&report)?.as_bytes(), force)?;
         done.checkpoints.iter().try_for_each(Checkpoints::clear)?;
-        report.show(job.json, job.quiet)
+        report.show(job)
     }
 }

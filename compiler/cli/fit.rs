@@ -16,6 +16,7 @@ use compress_runtime::{
     dataset::Dataset,
     metrics::{self, Metric},
 };
+use regex::Regex;
 use std::path::Path;
 
 const LABELS_AT_ONCE: usize = 1 << 16;
@@ -26,12 +27,19 @@ const LABELS_AT_ONCE: usize = 1 << 16;
 /// Data for a label that is none of the classes of `graph`, where their number is known.
 pub fn check_labels(set: &Dataset, samples: &[usize], graph: &Graph) -> Result<()> {
     let Some(classes) = classes(graph) else { return Ok(()) };
+    if let Some(named) = set.named_classes().filter(|n| i64::try_from(*n) != Ok(classes)) {
+        return Err(Error::data(format!(
+            "{} has folders for {named} classes, the model has {classes}: which are meant can't be told from names",
+            set.describe()
+        ))
+        .help("call each folder by the number of its class, from 0"));
+    }
     for indices in samples.chunks(LABELS_AT_ONCE) {
         let labels = set.labels(indices)?.unwrap_or_default();
         if let Some((index, label)) = indices.iter().zip(labels).find(|(_, label)| !(0..classes).contains(label)) {
             let place = set.place(*index);
             return Err(Error::data(format!("label {label} of {place} is none of the model's {classes} classes"))
-                .help("classes count from 0; of pictures each folder is one, in the order of their names"));
+                .help("classes count from 0; of pictures each folder is one: that of its number, or in the order of names"));
         }
     }
     Ok(())
@@ -52,6 +60,23 @@ pub fn check(sets: &Sets, model: &Graph, teacher: Option<(&Path, &Graph)>) -> Re
     let scored = measure(&metrics::Answers::of(model), &sets.validation, true);
     let answers = if scored.metric == Metric::Top1 { Answers::Scores } else { Answers::All };
     check_teacher(path, teacher, model, answers)
+}
+
+/// Names that a filter may have meant.
+const NEAREST: usize = 3;
+
+/// Whether each filter matches one of `names`, which are those of every `what`.
+///
+/// # Errors
+/// Usage for one that doesn't, with the nearest names.
+pub fn check_filters(flag: &str, filters: &[Regex], names: &[&str], what: &str) -> Result<()> {
+    let Some(filter) = filters.iter().find(|f| !names.iter().any(|n| f.is_match(n))) else { return Ok(()) };
+    let mut near: Vec<&&str> = names.iter().filter(|n| !n.is_empty()).collect();
+    near.sort_by_cached_key(|n| (strsim::damerau_levenshtein(filter.as_str(), n), n.to_string()));
+    near.dedup();
+    let near: Vec<String> = near.into_iter().take(NEAREST).map(|n| format!("`{n}`")).collect();
+    Err(Error::usage(format!("{flag} {filter} matches no {what}"))
+        .help(format!("the nearest names are {}", near.join(", "))))
 }
 
 /// Fewer samples than these show little of what a model is given.

@@ -42,12 +42,12 @@ pub fn run(args: InspectArgs) -> Result<()> {
     let model = onnx::read_with(&args.model, &args.read.into())?;
     let g = &model.graph;
     if args.ir {
-        terminal::print(&g.to_string());
+        terminal::print(&g.to_string())?;
         return Ok(());
     }
     if args.groups {
         let groups = groups(g)?;
-        terminal::print(&if args.json { terminal::json(&groups)? } else { groups_text(&groups) });
+        terminal::print(&if args.json { terminal::json(&groups)? } else { groups_text(&groups) })?;
         return Ok(());
     }
     let mut operators = BTreeMap::new();
@@ -68,7 +68,7 @@ pub fn run(args: InspectArgs) -> Result<()> {
         layers: facts::layers(g).into_iter().map(|(_, l)| l).collect(),
         warnings: model.warnings.clone(),
     };
-    terminal::print(&if args.json { terminal::json(&i)? } else { text(&i) });
+    terminal::print(&if args.json { terminal::json(&i)? } else { text(&i) })?;
     Ok(())
 }
 

@@ -23,6 +23,7 @@ mod remarks;
 mod score;
 mod sensitivity;
 mod sizes;
+mod stdout;
 mod sweep;
 mod terminal;
 mod train_args;

@@ -41,7 +41,8 @@ pub fn stop_if_asked() -> Result<()> {
 
 /// The model that others are compared with.
 pub struct Reference {
-    pub session: Session,
+    /// None where all that it is asked for is known.
+    session: Option<Session>,
     /// Its answers, batch by batch, if it is going to be asked for them again.
     kept: Option<RefCell<Vec<Vec<Tensor>>>>,
 }
@@ -52,22 +53,51 @@ const KEPT_BYTES: usize = 64 << 20;
 impl Reference {
     /// A reference for one comparison, or for several on the same samples.
     pub fn new(session: Session, again: bool) -> Self {
-        Self { session, kept: again.then(RefCell::default) }
+        Self { session: Some(session), kept: again.then(RefCell::default) }
     }
 
-    /// What it answers to batch `i`.
-    pub fn answers(&self, i: usize, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        let Some(kept) = &self.kept else { return self.session.run(inputs) };
-        if let Some(answers) = kept.borrow().get(i) {
-            return Ok(answers.clone());
+    /// What `session` answers to as many batches as there is `time` for: it is not in memory any more when the other
+    /// model is.
+    ///
+    /// # Errors
+    /// Whatever running or reading can raise; interrupted.
+    pub fn recorded(session: Session, samples: &Samples, time: Duration) -> Result<Self> {
+        let began = Instant::now();
+        let this = Self::new(session, true);
+        for (i, indices) in samples.batches().enumerate() {
+            stop_if_asked()?;
+            this.answers(i, &samples.set.batch(indices)?.inputs)?;
+            if began.elapsed() >= time {
+                break;
+            }
         }
-        let answers = self.session.run(inputs)?;
-        let mut kept = kept.borrow_mut();
-        let bytes: usize = kept.iter().flatten().chain(&answers).map(|t| t.bytes().len()).sum();
-        if i == kept.len() && bytes <= KEPT_BYTES {
-            kept.push(answers.clone());
+        Ok(Self { session: None, kept: this.kept })
+    }
+
+    /// Runs it, where it still can.
+    ///
+    /// # Errors
+    /// Whatever running can raise.
+    pub fn run(&self, inputs: &[Tensor]) -> Result<()> {
+        self.session.iter().try_for_each(|s| s.run(inputs).map(drop))
+    }
+
+    /// What it answers to batch `i`; `None` if that was not recorded.
+    ///
+    /// # Errors
+    /// Whatever running can raise.
+    pub fn answers(&self, i: usize, inputs: &[Tensor]) -> Result<Option<Vec<Tensor>>> {
+        let known = self.kept.as_ref().and_then(|kept| kept.borrow().get(i).cloned());
+        let (None, Some(session)) = (&known, &self.session) else { return Ok(known) };
+        let answers = session.run(inputs)?;
+        if let Some(kept) = &self.kept {
+            let mut kept = kept.borrow_mut();
+            let bytes: usize = kept.iter().flatten().chain(&answers).map(|t| t.bytes().len()).sum();
+            if i == kept.len() && bytes <= KEPT_BYTES {
+                kept.push(answers.clone());
+            }
         }
-        Ok(answers)
+        Ok(Some(answers))
     }
 }
 
@@ -93,7 +123,8 @@ pub fn accuracy(
             break;
         }
         let batch = samples.set.batch(indices)?;
-        let (a, b) = (before.answers(i, &batch.inputs)?, after.run(&batch.inputs)?);
+        let Some(a) = before.answers(i, &batch.inputs)? else { break };
+        let b = after.run(&batch.inputs)?;
         compared.add(&batch, &a, &b)?;
         progress.advance(batch.len);
     }
@@ -112,6 +143,7 @@ pub fn accuracy(
         meaning: measure.meaning.to_string(),
         reason,
         samples: compared.samples(),
+        unlike: compared.unlike(),
         synthetic: samples.synthetic,
         before,
         after: finite(after),
@@ -209,29 +241,54 @@ pub fn simplified(graph: &Graph) -> Result<Graph> {
     Ok(graph)
 }
 
-/// Times both models on one batch, by turns; `as_is` says that they are as their files have them.
+/// How both models are timed.
+pub struct Pace {
+    /// Samples a batch.
+    pub batch: usize,
+    /// For how long, about.
+    pub time: Duration,
+    /// Whether the models are as their files have them.
+    pub as_is: bool,
+    /// Whether only one of them may be in memory at a time.
+    pub apart: bool,
+}
+
+/// Times both models on one batch, by turns. `rest` gives back the memory in which their files are mapped.
 ///
 /// # Errors
 /// Whatever running or reading can raise.
 pub fn speed(
     [before, after]: [&Graph; 2],
     samples: &Samples,
-    (batch, time, as_is): (usize, Duration, bool),
+    pace: &Pace,
     backend: &Backend,
+    rest: &dyn Fn(),
     quiet: bool,
 ) -> Result<Speed> {
-    let inputs = timing_batch(samples, batch)?;
-    let (a, b) = (verify(before)?, verify(after)?);
-    let make = || Ok([Session::new(&a, backend, &[])?, Session::new(&b, backend, &[])?]);
+    let inputs = timing_batch(samples, pace.batch)?;
+    let graphs = [verify(before)?, verify(after)?];
     let progress = Progress::new("time", bench::MOST_ROUNDS, quiet);
-    let timed = bench::compare(&make, &inputs.inputs, time, &interrupt::stopped, &|_| progress.advance(1))?;
+    let make = |i: usize| {
+        if pace.apart {
+            rest();
+        }
+        Session::new(&graphs[i], backend, &[])
+    };
+    let race = bench::Race {
+        make: &make,
+        apart: pace.apart,
+        time: pace.time,
+        stopped: &interrupt::stopped,
+        progress: &|_| progress.advance(1),
+    };
+    let timed = bench::compare(&race, &inputs.inputs)?;
     Ok(Speed {
         device: backend.device.describe(),
         engine: backend.engine.to_string(),
         threads: threads(&backend.device),
         batch: inputs.len,
         inputs: shapes(before, &inputs.inputs),
-        as_is,
+        as_is: pace.as_is,
         before_ms: timed.before.median_ms,
         after_ms: timed.after.median_ms,
         speedup: timed.ratio.middle,

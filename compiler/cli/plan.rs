@@ -29,6 +29,8 @@ use std::{
 pub struct CompressPlan {
     pub model: PathBuf,
     pub output: PathBuf,
+    /// Whether the result goes to standard output, and that is where it is until then.
+    pub to_stdout: bool,
     pub options: Options,
     pub training: RecoverPlan,
     /// Samples to calibrate on, if the user said how many.
@@ -39,6 +41,7 @@ pub struct CompressPlan {
     pub run: RunPlan,
     pub read: ReadOptions,
     pub external_data: bool,
+    pub strip: bool,
     pub force: bool,
     pub dry_run: bool,
     pub bisect: bool,
@@ -206,6 +209,7 @@ impl CompressPlan {
         flags.extend(a.exclude.iter().map(|e| format!("--exclude {e}")));
         flags.extend(a.data.preprocess.iter().map(|p| format!("--preprocess {p}")));
         flags.extend(a.stop_after.iter().map(|p| format!("--stop-after {p}")));
+        flags.extend(a.strip.then(|| "--strip".into()));
         if a.external_data {
             flags.push("--external-data".into());
         }
@@ -248,6 +252,7 @@ impl CompressPlan {
             run: RunPlan::new(a.run)?,
             read: a.read.into(),
             external_data: a.external_data,
+            strip: a.strip,
             force: a.force,
             dry_run: a.dry_run,
             bisect: a.bisect,
@@ -257,6 +262,7 @@ impl CompressPlan {
             flags,
             model,
             output,
+            to_stdout: false,
         };
         plan.check_files()?;
         Ok(plan)
@@ -298,6 +304,11 @@ impl CompressPlan {
     /// Whether inputs are made up on which something is decided.
     pub fn makes_inputs(&self) -> bool {
         self.data.data.is_none() && (self.options.int8.is_some() || self.options.reconstruct)
+    }
+
+    /// Where the result is said to be.
+    pub fn shown_output(&self) -> &Path {
+        if self.to_stdout { Path::new("-") } else { &self.output }
     }
 
     /// Where the report goes.

@@ -1,7 +1,10 @@
 //! What a user should read beside the figures: where one misleads, where a result is not fit for use.
 
 use crate::{plan::CompressPlan, terminal};
-use compress_compiler::report::{Accuracy, LayerFacts, Report, counted};
+use compress_compiler::{
+    onnx::Model,
+    report::{Accuracy, LayerFacts, Report, counted},
+};
 
 /// Outputs that differ by rounding alone are closer than this.
 const ROUNDING_DB: f64 = 40.0;
@@ -46,7 +49,15 @@ pub fn of_accuracy(report: &mut Report) {
             .warnings
             .push(format!("output `{output}` is not scored by class: {why}; --metric measures it otherwise"));
     }
-    if a.sqnr_db.is_none() && !a.equal {
+    let unlike = (a.unlike > 0 && a.metric != "score").then(|| {
+        format!(
+            "WARNING: in {} of {} the models find another number of things, so that their outputs can't be compared: \
+             --score COMMAND measures what they are worth",
+            a.unlike,
+            counted(a.samples + a.unlike, "sample")
+        )
+    });
+    if a.sqnr_db.is_none() && !a.equal && a.samples > 0 {
         let what =
             "the original's outputs are NaN for some samples, or zero throughout: how far they changed has no number";
         report.warnings.push(what.into());
@@ -57,6 +68,7 @@ pub fn of_accuracy(report: &mut Report) {
     {
         report.warnings.insert(0, format!("WARNING: {far}"));
     }
+    report.warnings.splice(0..0, unlike);
 }
 
 /// What of the figures is below these bounds: decibels, and a share of the original's answers.
@@ -89,6 +101,31 @@ fn unusable(a: &Accuracy) -> Option<String> {
         (Some(_), _) => None,
         (None, Some(after)) if is_share(a) && after >= WARN.1 => None,
         _ => far(a, (db, share)),
+    }
+}
+
+/// A share of the file that is worth a word.
+const WORTH: f64 = 0.05;
+/// Larger than the original by a share that is more than that of names.
+const GROWN: f64 = 0.005;
+
+/// Says where a file could be smaller.
+pub fn of_size(written: &Model, report: &mut Report) {
+    let Some(output) = &report.output else { return };
+    let share = written.remark_bytes() as f64 / output.bytes.max(1) as f64;
+    if share > WORTH {
+        report.warnings.push(format!(
+            "{} of the file are documentation and metadata of nodes, such as stack traces of the exporter: --strip leaves \
+             them out",
+            terminal::percent(share)
+        ));
+    }
+    let (before, after) = (report.input.bytes, output.bytes);
+    if after as f64 > before as f64 * (1.0 + GROWN) {
+        report.warnings.push(format!(
+            "the result is larger than the original: what is written of its {} takes more than its weights save",
+            counted(output.nodes, "operator")
+        ));
     }
 }
 

@@ -13,7 +13,7 @@ use compress_runtime::session::Session;
 use std::{
     fs::{self, File},
     io::{Seek, SeekFrom, Write},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -45,11 +45,13 @@ pub fn score(
     for (i, indices) in samples.batches().enumerate() {
         stop_if_asked()?;
         let batch = samples.set.batch(indices)?;
-        for (arrays, made) in [(&mut old, before.answers(i, &batch.inputs)?), (&mut new, after.run(&batch.inputs)?)] {
-            arrays.iter_mut().zip(&made).try_for_each(|(array, t)| array.add(t))?;
+        let answered = before.answers(i, &batch.inputs)?;
+        let answered = answered.ok_or_else(|| Error::bug("the answers to all samples were not recorded"))?;
+        for (arrays, made) in [(&mut old, answered), (&mut new, after.run(&batch.inputs)?)] {
+            arrays.iter_mut().zip(&made).try_for_each(|(array, t)| array.add(t, batch.len))?;
         }
         if let Some(l) = &batch.labels {
-            labels.add(&Tensor::i64s(l))?;
+            labels.add(&Tensor::i64s(l), batch.len)?;
         }
         progress.advance(batch.len);
     }
@@ -88,8 +90,12 @@ fn run(command: &str, folder: &Path) -> Result<Scores> {
 
 /// An array that grows row by row, in NumPy's format (NEP 1).
 struct Array {
+    path: PathBuf,
     file: File,
     rows: usize,
+    /// The rows of each batch, and whether they are not one a sample: a detector finds any number of objects.
+    counts: Vec<i64>,
+    is_uneven: bool,
     /// The type and the shape of a row.
     row: Option<(DType, Vec<usize>)>,
 }
@@ -101,11 +107,11 @@ impl Array {
     fn new(path: &Path) -> Result<Self> {
         let mut file = File::create(path).map_err(unwritten)?;
         file.write_all(&[0; HEADER]).map_err(unwritten)?;
-        Ok(Self { file, rows: 0, row: None })
+        Ok(Self { path: path.into(), file, rows: 0, counts: vec![], is_uneven: false, row: None })
     }
 
-    /// Adds the rows of a tensor; a scalar is one.
-    fn add(&mut self, t: &Tensor) -> Result<()> {
+    /// Adds the rows of a tensor, which is what so many samples gave; a scalar is one.
+    fn add(&mut self, t: &Tensor, samples: usize) -> Result<()> {
         let (rows, row) = t.shape().split_first().map_or((1, vec![]), |(n, rest)| (*n, rest.to_vec()));
         let row = (t.dtype(), row);
         if self.row.as_ref().is_some_and(|known| *known != row) {
@@ -115,10 +121,17 @@ impl Array {
         }
         self.row = Some(row);
         self.rows += rows;
+        self.counts.push(rows as i64);
+        self.is_uneven |= rows != samples;
         self.file.write_all(t.bytes()).map_err(unwritten)
     }
 
     fn finish(mut self) -> Result<()> {
+        if self.is_uneven {
+            let mut counts = Self::new(&self.path.with_extension("rows.npy"))?;
+            counts.add(&Tensor::i64s(&self.counts), self.counts.len())?;
+            counts.finish()?;
+        }
         let (dtype, row) = self.row.take().unwrap_or((DType::F32, vec![]));
         let kind = match dtype {
             DType::F32 => "<f4",

@@ -50,9 +50,9 @@ pub fn run(args: CompressArgs) -> Result<()> {
     let report = summary(&plans, reports, points, plot.map(|_| files.plot.display().to_string()));
     onnx::write_atomic(&files.report, terminal::json(&report)?.as_bytes(), args.force)?;
     if first.run.json {
-        terminal::print(&terminal::json(&report)?);
+        terminal::print(&terminal::json(&report)?)?;
     } else if !first.run.quiet {
-        terminal::print(&table(&report));
+        terminal::print(&table(&report))?;
     }
     match report.sweep.iter().any(|p| p.passed) {
         true => Ok(()),

@@ -11,13 +11,28 @@ use serde::Serialize;
 use std::{
     cell::RefCell,
     fmt::Write as _,
-    io::{IsTerminal, Write as _},
+    io::{ErrorKind, IsTerminal, Write as _},
     time::{Duration, Instant},
 };
 
 /// Prints to stdout. A reader that went away (`| head`) is no error.
-pub fn print(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
+///
+/// # Errors
+/// File when nothing can be written there, as on a full disk.
+pub fn print(text: &str) -> Result<()> {
+    write(text.as_bytes())
+}
+
+/// Writes bytes to stdout, as [`print`].
+///
+/// # Errors
+/// As [`print`].
+pub fn write(bytes: &[u8]) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Error::file(format!("standard output: {e}"))),
+        _ => Ok(()),
+    }
 }
 
 /// Pretty JSON with a newline.

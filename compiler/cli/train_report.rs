@@ -20,6 +20,8 @@ pub struct TrainReport {
     pub output: FileFacts,
     pub training: Training,
     pub warnings: Vec<String>,
+    /// What was asked for and not done.
+    pub undone: Vec<String>,
     pub recipe: Recipe,
     pub data: String,
     pub version: &'static str,
@@ -47,14 +49,18 @@ impl TrainReport {
     /// Shows it as asked for: as JSON, as a table, or not at all.
     ///
     /// # Errors
-    /// Bug: all of it can be written.
-    pub fn show(&self, json: bool, quiet: bool) -> Result<()> {
-        if json {
-            terminal::print(&terminal::json(self)?);
-        } else if !quiet {
-            terminal::print(&self.table());
+    /// File when it can't be printed; with --strict, gate for what was not done.
+    pub fn show(&self, job: &JobArgs) -> Result<()> {
+        if job.json {
+            terminal::print(&terminal::json(self)?)?;
+        } else if !job.quiet {
+            terminal::print(&self.table())?;
         }
-        Ok(())
+        self.undone.iter().for_each(|what| eprintln!("warning: {what}"));
+        match self.undone.first() {
+            Some(what) if job.strict => Err(Error::gate(what.clone())),
+            _ => Ok(()),
+        }
     }
 
     fn table(&self) -> String {
@@ -114,14 +120,14 @@ pub fn show_finished(plan: &TrainPlan, digest: &str, job: &JobArgs) -> Result<bo
                 shown(training["metric"].as_str().unwrap_or_default(), training[when].as_f64().unwrap_or(f64::MIN))
             };
             if job.json {
-                terminal::print(&text);
+                terminal::print(&text)?;
             } else if !job.quiet {
                 terminal::print(&format!(
                     "{} is done already ({} -> {}); --force without --resume does it again\n",
                     plan.output.display(),
                     score("before"),
                     score("after"),
-                ));
+                ))?;
             }
             Ok(true)
         }

@@ -90,6 +90,8 @@ pub struct Accuracy {
     pub reason: Option<&'static str>,
     /// Samples measured on.
     pub samples: usize,
+    /// Further samples for which the models find another number of things, so that their outputs can't be compared.
+    pub unlike: usize,
     /// Whether the samples are made up, so that only the divergence means something.
     pub synthetic: bool,
     /// The metric of the original, where labels or a program say what is right.

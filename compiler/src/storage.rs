@@ -17,6 +17,20 @@ pub enum Blob {
     Heap(Vec<u8>),
 }
 
+impl Blob {
+    /// Gives back the memory that holds whole pages of `range`, if the file is mapped.
+    pub(crate) fn release(&self, range: Range<usize>) {
+        let Blob::Map(map, _) = self else { return };
+        let page = rustix::param::page_size();
+        let (first, end) = (range.start.next_multiple_of(page), range.end / page * page);
+        if first < end {
+            // SAFETY: nobody writes to the map, so what is read again is what the file has. Advice is all that it is:
+            // that it is not taken does no harm.
+            let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, first, end - first) };
+        }
+    }
+}
+
 impl Deref for Blob {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
@@ -37,9 +51,16 @@ struct Inner {
     found: Arc<Found>,
 }
 
+/// Elements of a tensor, counted by their size.
+#[derive(Clone, Copy)]
+pub(crate) struct Census {
+    pub nonzero: usize,
+    pub tiny: usize,
+}
+
 #[derive(Default)]
 struct Found {
-    nonzero: OnceLock<usize>,
+    census: OnceLock<Census>,
     digest: OnceLock<u64>,
 }
 
@@ -84,9 +105,17 @@ impl Storage {
         }
     }
 
-    /// How many elements are not zero, as `count` finds it the first time.
-    pub(crate) fn nonzero(&self, count: impl FnOnce(&[u8]) -> usize) -> usize {
-        *self.0.found.nonzero.get_or_init(|| count(self))
+    /// Gives back the memory that holds a part of a mapped file, until it is read again. What is in memory otherwise
+    /// stays.
+    pub fn release(&self) {
+        if let Data::View(blob, range) = &self.0.data {
+            blob.release(range.clone());
+        }
+    }
+
+    /// What `count` finds the first time.
+    pub(crate) fn census(&self, count: impl FnOnce(&[u8]) -> Census) -> Census {
+        *self.0.found.census.get_or_init(|| count(self))
     }
 
     /// A hash of all the bytes.

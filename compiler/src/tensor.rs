@@ -3,7 +3,7 @@
 use crate::{
     error::{Error, Result},
     narrow::{self, RoundMode},
-    storage::Storage,
+    storage::{Census, Storage},
 };
 use std::{borrow::Cow, fmt};
 
@@ -270,6 +270,11 @@ impl Tensor {
         &self.bytes
     }
 
+    /// Tells the system that a copy of the bytes was made and they won't be read soon; see [`Storage::release`].
+    pub fn release(&self) {
+        self.bytes.release();
+    }
+
     /// The raw bytes, wherever they are.
     pub fn storage(&self) -> &Storage {
         &self.bytes
@@ -343,23 +348,62 @@ impl Tensor {
 
     /// How many elements are not zero.
     pub fn nonzero(&self) -> usize {
-        // Everything but the sign of a float that is not zero.
-        self.bytes.nonzero(|b| match self.dtype {
-            DType::String => self.len(),
-            DType::F16 | DType::BF16 => count(b, |c| u16::from_le_bytes(c) << 1 != 0),
-            DType::F32 => count(b, |c| u32::from_le_bytes(c) << 1 != 0),
-            DType::F64 => count(b, |c| u64::from_le_bytes(c) << 1 != 0),
-            d if d.is_float() => {
-                narrow::unpack(d.bits(), b, self.len()).filter(|c| narrow::decode(d, *c) != 0.0).count()
-            }
-            d if d.bits() < 8 => narrow::unpack(d.bits(), b, self.len()).filter(|c| *c != 0).count(),
-            d => b.chunks_exact(d.size()).filter(|c| c.iter().any(|b| *b != 0)).count(),
+        self.census().nonzero
+    }
+
+    /// How many elements of type `f32` are below [`TINY`], but not zero.
+    pub fn tiny(&self) -> usize {
+        self.census().tiny
+    }
+
+    /// Looks at every element once for all that is asked, as weights may still be in their file.
+    fn census(&self) -> Census {
+        self.bytes.census(|b| {
+            // Everything but the sign of a float that is not zero.
+            let nonzero = match self.dtype {
+                DType::String => self.len(),
+                DType::F16 | DType::BF16 => count(b, |c| u16::from_le_bytes(c) << 1 != 0),
+                DType::F32 => {
+                    let [nonzero, tiny] = counts(b, |bits| [bits << 1 != 0, is_tiny(f32::from_bits(bits))]);
+                    return Census { nonzero, tiny };
+                }
+                DType::F64 => count(b, |c| u64::from_le_bytes(c) << 1 != 0),
+                d if d.is_float() => {
+                    narrow::unpack(d.bits(), b, self.len()).filter(|c| narrow::decode(d, *c) != 0.0).count()
+                }
+                d if d.bits() < 8 => narrow::unpack(d.bits(), b, self.len()).filter(|c| *c != 0).count(),
+                d => b.chunks_exact(d.size()).filter(|c| c.iter().any(|b| *b != 0)).count(),
+            };
+            Census { nonzero, tiny: 0 }
         })
     }
 }
 
+/// Floats below this, and their products with others of usual size, are so small that some processors compute with them many times
+/// more slowly.
+pub const TINY: f32 = 1e-30;
+
+/// Whether a float is below [`TINY`], but not zero.
+pub fn is_tiny(v: f32) -> bool {
+    v.abs() < TINY && v != 0.0
+}
+
 fn count<const N: usize>(bytes: &[u8], test: impl Fn([u8; N]) -> bool) -> usize {
     bytes.as_chunks::<N>().0.iter().filter(|c| test(**c)).count()
+}
+
+/// How many of 32 bits pass each of two tests. In short sums of 32 bits, which vectors add.
+fn counts(bytes: &[u8], test: impl Fn(u32) -> [bool; 2]) -> [usize; 2] {
+    let mut all = [0usize; 2];
+    for block in bytes.as_chunks::<4>().0.chunks(1 << 16) {
+        let mut few = [0u32; 2];
+        for bits in block {
+            let [a, b] = test(u32::from_le_bytes(*bits));
+            few = [few[0] + u32::from(a), few[1] + u32::from(b)];
+        }
+        all = [all[0] + few[0] as usize, all[1] + few[1] as usize];
+    }
+    all
 }
 
 fn chunks<const N: usize, T>(bytes: &[u8], read: impl Fn([u8; N]) -> T) -> Vec<T> {

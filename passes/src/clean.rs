@@ -9,7 +9,7 @@ use compress_compiler::{
     ops::{binary::Binary, control::Body, transpose::Transpose},
     pass::{Context, Outcome, Pass},
     rewrite::{Edit, Rule, Verdict, remove_dead, rewrite},
-    tensor::{DType, Tensor},
+    tensor::{DType, Tensor, is_tiny},
     value::{Dim, Fact},
 };
 use std::{
@@ -41,15 +41,12 @@ impl Pass for Clean {
     }
 }
 
-/// Weights below this change nothing that a float of usual size can show, and their products are denormal.
-const TINY: f32 = 1e-30;
-
-/// Sets tiny weights of layers to zero, and says how many: training with weight decay leaves them behind.
+/// Sets [tiny](compress_compiler::tensor::TINY) weights of layers to zero, and says how many: training with weight decay leaves them behind.
 fn flush_tiny(graph: &mut Graph, cx: &Context) -> usize {
     let weights: BTreeSet<NodeId> = graph
         .operators()
         .filter_map(|n| graph.operand(n, graph.op(n).weight()?.slot))
-        .filter(|p| graph.constant(*p).is_some_and(|t| t.dtype() == DType::F32 && t.all_f32(is_usual) == Some(false)))
+        .filter(|p| graph.constant(*p).is_some_and(|t| t.tiny() > 0))
         .map(|p| p.node)
         .collect();
     let mut flushed = 0;
@@ -63,18 +60,13 @@ fn flush_tiny(graph: &mut Graph, cx: &Context) -> usize {
             continue;
         }
         let (shape, mut values) = values;
-        for v in values.iter_mut().filter(|v| !is_usual(**v)) {
+        for v in values.iter_mut().filter(|v| is_tiny(**v)) {
             *v = 0.0;
             flushed += 1;
         }
         graph.set_constant(node, Tensor::f32(&shape, &values));
     }
     flushed
-}
-
-fn is_usual(v: f32) -> bool {
-    // NaN too: what is wrong with it is not its size.
-    v == 0.0 || v.is_nan() || v.abs() >= TINY
 }
 
 /// Removes what no output depends on.

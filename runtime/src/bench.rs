@@ -121,44 +121,67 @@ const RUNS: (f64, f64) = (2.0, 300.0);
 /// How much longer than asked it may take to have the fewest rounds.
 const PATIENCE: u32 = 2;
 
-/// Times two models by turns, in rounds, until the interval of their ratio is narrow or `time` is up. Each round has
-/// sessions of its own, as where values lie in memory makes some steps slower, and counts the least that each step took in
-/// it, as other work on the machine only adds to a step. `progress` is told of each round.
+/// How two models are timed.
+pub struct Race<'a> {
+    /// Makes the first model's session, or the second's.
+    pub make: &'a dyn Fn(usize) -> Result<Session>,
+    /// Whether only one of them is in memory at a time.
+    pub apart: bool,
+    /// For how long, about.
+    pub time: Duration,
+    /// Asked now and then whether to stop.
+    pub stopped: &'a dyn Fn() -> bool,
+    /// Told how many rounds are done.
+    pub progress: &'a dyn Fn(usize),
+}
+
+/// Times two models by turns, in rounds, until the interval of their ratio is narrow or the time is up. Each round counts
+/// the least that each step took in it, as other work on the machine only adds to a step; and has sessions of its own, as
+/// where values lie in memory makes some steps slower, unless making them takes longer than running them.
 ///
 /// # Errors
-/// What running them raises; interrupted when `stopped` says so.
-pub fn compare(
-    make: &dyn Fn() -> Result<[Session; 2]>,
-    inputs: &[Tensor],
-    time: Duration,
-    stopped: &dyn Fn() -> bool,
-    progress: &dyn Fn(usize),
-) -> Result<Compared> {
+/// What running them raises; interrupted when that was asked for.
+pub fn compare(race: &Race, inputs: &[Tensor]) -> Result<Compared> {
     let began = Instant::now();
-    let mut runs = 0;
+    let mut kept: Option<[Session; 2]> = None;
+    let mut runs = None;
     let (mut ratios, mut sums, mut whole) = (vec![], [vec![], vec![]], [vec![], vec![]]);
     loop {
-        let [a, b] = make()?;
-        if runs == 0 {
-            // The second run, as the first one plans.
-            let first = || -> Result<f64> { Ok(once(&a, inputs, stopped)? + once(&b, inputs, stopped)?) };
-            let both = first().and_then(|_| first())? / 1e3;
-            runs = (ROUND * time.as_secs_f64() / both.max(1e-9)).clamp(RUNS.0, RUNS.1) as usize;
-        }
+        let started = Instant::now();
         let mut least: [Vec<f64>; 2] = Default::default();
-        for _ in 0..runs {
-            let took = turn([&a, &b], inputs, &mut least, stopped)?;
-            whole.iter_mut().zip(took).for_each(|(whole, ms)| whole.push(ms));
+        if race.apart {
+            for i in 0..2 {
+                let session = (race.make)(i)?;
+                let runs = race.runs(&mut runs, &[&session], inputs)?;
+                for _ in 0..runs {
+                    whole[i].push(turn(&session, inputs, &mut least[i], race.stopped)?);
+                }
+            }
+        } else {
+            let [a, b] = match kept.take() {
+                Some(both) => both,
+                None => [(race.make)(0)?, (race.make)(1)?],
+            };
+            let runs = race.runs(&mut runs, &[&a, &b], inputs)?;
+            let made = started.elapsed();
+            for _ in 0..runs {
+                whole[0].push(turn(&a, inputs, &mut least[0], race.stopped)?);
+                whole[1].push(turn(&b, inputs, &mut least[1], race.stopped)?);
+            }
+            kept = (started.elapsed() < 2 * made).then_some([a, b]);
         }
         let [x, y] = least.map(|steps| steps.iter().sum::<f64>().max(1e-6));
         ratios.push(x / y);
         sums[0].push(x);
         sums[1].push(y);
-        progress(ratios.len());
+        (race.progress)(ratios.len());
         let ratio = Ratio::of(ratios.clone());
-        let over = began.elapsed() >= time || ratios.len() >= MOST_ROUNDS;
         let rounds = ratios.len();
-        if rounds >= FEWEST_ROUNDS && (over || ratio.width() < NARROW) || over && began.elapsed() >= PATIENCE * time {
+        let over = began.elapsed() >= race.time || rounds >= MOST_ROUNDS;
+        let patience = if race.apart { 1 } else { PATIENCE };
+        if rounds >= FEWEST_ROUNDS && (over || ratio.width() < NARROW)
+            || over && began.elapsed() >= patience * race.time
+        {
             let [before, after] = sums.map(Timing::of);
             let p90 = whole.map(|w| Timing::of(w).p90_ms);
             return Ok(Compared {
@@ -168,6 +191,21 @@ pub fn compare(
                 rounds,
             });
         }
+    }
+}
+
+impl Race<'_> {
+    /// How many runs a round has, as the first one tells.
+    fn runs(&self, known: &mut Option<usize>, sessions: &[&Session], inputs: &[Tensor]) -> Result<usize> {
+        if let Some(runs) = *known {
+            return Ok(runs);
+        }
+        let all = || sessions.iter().map(|s| once(s, inputs, self.stopped)).sum::<Result<f64>>();
+        // The second run, as the first one plans.
+        let both = all().and_then(|_| all())? / 1e3 * 2.0 / sessions.len() as f64;
+        let runs = (ROUND * self.time.as_secs_f64() / both.max(1e-9)).clamp(RUNS.0, RUNS.1) as usize;
+        *known = Some(runs);
+        Ok(runs)
     }
 }
 
@@ -185,29 +223,22 @@ pub fn steps(
     stopped: &dyn Fn() -> bool,
 ) -> Result<()> {
     for _ in 0..WARMUP + runs.max(1) {
-        turn(sessions, inputs, least, stopped)?;
+        for (session, least) in sessions.into_iter().zip(&mut *least) {
+            turn(session, inputs, least, stopped)?;
+        }
     }
     Ok(())
 }
 
-/// Runs two models once each, takes note of the least that each of their steps took, and returns what all of them took now.
-fn turn(
-    sessions: [&Session; 2],
-    inputs: &[Tensor],
-    least: &mut [Vec<f64>; 2],
-    stopped: &dyn Fn() -> bool,
-) -> Result<[f64; 2]> {
-    let mut took = [0.0; 2];
-    for ((session, least), took) in sessions.into_iter().zip(least).zip(&mut took) {
-        if stopped() {
-            return Err(Error::interrupted());
-        }
-        let spent = session.profile(inputs)?;
-        *took = spent.iter().map(|s| s.ms).sum();
-        least.resize(spent.len(), f64::INFINITY);
-        least.iter_mut().zip(&spent).for_each(|(least, s)| *least = least.min(s.ms));
+/// Runs a model once, takes note of the least that each of its steps took, and returns what all of them took now.
+fn turn(session: &Session, inputs: &[Tensor], least: &mut Vec<f64>, stopped: &dyn Fn() -> bool) -> Result<f64> {
+    if stopped() {
+        return Err(Error::interrupted());
     }
-    Ok(took)
+    let spent = session.profile(inputs)?;
+    least.resize(spent.len(), f64::INFINITY);
+    least.iter_mut().zip(&spent).for_each(|(least, s)| *least = least.min(s.ms));
+    Ok(spent.iter().map(|s| s.ms).sum())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! Writing is the reverse: the skeleton's pieces and the weights between them go one by one into
 //! a scratch file that takes its name at the end.
 
-use crate::graph::Graph;
+use crate::{graph::Graph, node::Remarks};
 
 mod arity;
 mod attribute;
@@ -29,7 +29,7 @@ mod write;
 pub use read::{ReadOptions, read, read_bytes, read_tensor, read_with};
 pub use scratch::write_atomic;
 pub use source::{Source, SourceFile};
-pub use write::{Staged, stage, to_bytes, write};
+pub use write::{LeftBehind, Staged, stage, to_bytes, write};
 
 /// A model: its graph, and everything else its file said.
 #[derive(Clone)]
@@ -42,6 +42,9 @@ pub struct Model {
     pub(crate) source: Source,
     /// Sentences about the file that its user should know.
     pub warnings: Vec<String>,
+    /// Whether nodes and graphs are written without documentation and metadata. Those of the model stay: they hold class
+    /// names and dictionaries.
+    pub stripped: bool,
 }
 
 impl Model {
@@ -54,7 +57,7 @@ impl Model {
             opset_import: vec![opset::import("", 13)],
             ..Default::default()
         };
-        Self { graph, skeleton, source: Source::default(), warnings: vec![] }
+        Self { graph, skeleton, source: Source::default(), warnings: vec![], stripped: false }
     }
 
     /// The files that the model came from.
@@ -65,6 +68,13 @@ impl Model {
     /// The version of the default operator set that the file was written for.
     pub fn opset(&self) -> i64 {
         opset::default_domain(&self.skeleton.opset_import).unwrap_or(0)
+    }
+
+    /// Bytes of the documentation and metadata of nodes and graphs.
+    pub fn remark_bytes(&self) -> usize {
+        let nodes = self.graph.and_bodies().into_iter().flat_map(|g| g.ids().map(move |n| g.node(n)));
+        let of_node = |r: &Remarks| r.doc.len() + r.metadata.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
+        nodes.filter_map(|n| n.remarks.as_deref()).map(of_node).sum()
     }
 
     /// The value of a `metadata_props` entry.

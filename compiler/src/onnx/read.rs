@@ -124,7 +124,7 @@ fn import_up_to(file: SourceFile, place: &Place, keep_inputs: bool, newest: i64)
     if !keeps_call(&graph, &functions) {
         proto.functions.clear();
     }
-    Ok(Model { graph, skeleton: proto, source, warnings })
+    Ok(Model { graph, skeleton: proto, source, warnings, stripped: false })
 }
 
 /// Whether an operator that is kept as it came calls a function.

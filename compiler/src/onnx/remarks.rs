@@ -1,7 +1,7 @@
 //! What a file says besides what it computes: documentation, metadata, annotations of tensors.
 
 use crate::node::Remarks;
-use onnx_protobuf::{GraphProto, NodeProto, StringStringEntryProto};
+use onnx_protobuf::{GraphProto, ModelProto, NodeProto, StringStringEntryProto};
 use std::collections::HashSet;
 
 /// What `node` says of itself, if anything.
@@ -60,4 +60,21 @@ pub fn write_graph(graph: &mut GraphProto, said: GraphProto) {
     }
     annotations.retain(|a| a.quant_parameter_tensor_names.iter().all(|p| there.contains(&p.value)));
     graph.quantization_annotation = annotations;
+}
+
+/// Makes all graphs of `model` and their nodes say no more than what they compute.
+pub fn strip(model: &mut ModelProto) {
+    model.doc_string.clear();
+    model.graph.as_mut().into_iter().for_each(strip_graph);
+}
+
+fn strip_graph(graph: &mut GraphProto) {
+    graph.doc_string.clear();
+    graph.metadata_props.clear();
+    for node in &mut graph.node {
+        node.doc_string.clear();
+        node.metadata_props.clear();
+        let bodies = node.attribute.iter_mut().flat_map(|a| a.g.as_mut().into_iter().chain(&mut a.graphs));
+        bodies.for_each(strip_graph);
+    }
 }

@@ -85,6 +85,11 @@ impl Source {
         self.files.iter().map(|f| f.bytes().len() as u64).sum()
     }
 
+    /// Gives back the memory in which they are mapped, until they are read again.
+    pub fn release(&self) {
+        self.files.iter().for_each(|f| f.blob.release(0..f.blob.len()));
+    }
+
     /// Whether there is nothing in them.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

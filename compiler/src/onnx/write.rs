@@ -106,10 +106,18 @@ fn data_prefix(path: &Path) -> String {
     format!("{}-", path.file_stem().and_then(|s| s.to_str()).unwrap_or("model"))
 }
 
+/// Data files that a new result doesn't need.
+#[derive(Default)]
+pub struct LeftBehind {
+    /// Those of the model that the result takes the place of.
+    pub replaced: Vec<PathBuf>,
+    /// Those of others, a copy of which may refer to them.
+    pub others: Vec<PathBuf>,
+}
+
 impl Staged {
     /// Data files of earlier results of this name, which neither this one nor the files that it was made of need.
-    /// They are never removed: a copy of an earlier result may refer to them.
-    pub fn left_behind(&self, made_of: &Source) -> Vec<PathBuf> {
+    pub fn left_behind(&self, made_of: &Source) -> LeftBehind {
         let path = self.model.file.path();
         let needed: Vec<_> = made_of
             .files()
@@ -122,7 +130,7 @@ impl Staged {
             let digits = name.strip_prefix(&prefix).and_then(|rest| rest.strip_suffix(".data"));
             digits.is_some_and(|d| d.len() == 16 && d.bytes().all(|b| b.is_ascii_hexdigit()))
         };
-        let Ok(folder) = self.model.scratch.folder().read_dir() else { return vec![] };
+        let Ok(folder) = self.model.scratch.folder().read_dir() else { return LeftBehind::default() };
         let mut found: Vec<PathBuf> = folder
             .flatten()
             .filter(|entry| entry.file_name().to_str().is_some_and(is_data))
@@ -130,7 +138,16 @@ impl Staged {
             .map(|entry| path.with_file_name(entry.file_name()))
             .collect();
         found.sort();
-        found
+        // What can't be read refers to nothing that is known.
+        let there = if found.is_empty() { None } else { read::read(path).ok() };
+        let referred: Vec<_> = there
+            .iter()
+            .flat_map(|model| model.source().files().iter().skip(1))
+            .filter_map(|file| file.path().canonicalize().ok())
+            .collect();
+        let is_referred = |p: &PathBuf| p.canonicalize().is_ok_and(|p| referred.contains(&p));
+        let (replaced, others) = found.into_iter().partition(is_referred);
+        LeftBehind { replaced, others }
     }
 
     /// The model that was written, read back.
@@ -182,6 +199,9 @@ fn to_proto(model: &Model, blobs: &Blobs) -> Result<ModelProto> {
         remarks::write_graph(&mut out, said);
     }
     proto.graph = Some(out).into();
+    if model.stripped {
+        remarks::strip(&mut proto);
+    }
     Ok(proto)
 }
 

@@ -31,6 +31,7 @@ mod conv;
 mod depthwise;
 mod elementwise;
 mod finish;
+mod gemv;
 pub mod isa;
 mod layout;
 mod math;
@@ -50,6 +51,7 @@ pub use conv::{Conv8, ConvF, GemmF, SparseF};
 pub use depthwise::{Depthwise8, DepthwiseF};
 pub use elementwise::{BinaryOp, UnaryOp, binary, layer_norm, log_softmax, softmax, unary};
 pub use finish::Finish8;
+pub use gemv::{GemvF, Raw};
 pub use isa::Isa;
 pub use layout::{Columns, Element, PADDING, copy, permute, pick, quantize_transpose, transpose};
 pub use pool::{

@@ -6,7 +6,7 @@ use super::{
     precision::Precision,
     tensor::Value,
 };
-use crate::device::Device;
+use crate::{cpu::Spent, device::Device};
 use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
@@ -17,7 +17,10 @@ use compress_compiler::{
     value::{Dim, Fact},
     verify::Verified,
 };
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Instant,
+};
 
 /// A graph made ready to run on one device. Constants were sent there, quantised constants
 /// were dequantised, and it is known after which node each value is of no more use.
@@ -215,11 +218,6 @@ impl Executable {
         }
     }
 
-    /// How many operators it runs.
-    pub(crate) fn len(&self) -> usize {
-        self.steps.len()
-    }
-
     /// Where this runs.
     pub fn device(&self) -> &Device {
         &self.device
@@ -241,7 +239,7 @@ impl Executable {
     /// # Errors
     /// Data when the inputs don't fit the signature; what a kernel raises, naming the node.
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        download(self.interpret(self.feed(inputs)?, &HashMap::new(), &mut |_, _| Ok(()), &Trips::default())?)
+        download(self.interpret(self.feed(inputs)?, &HashMap::new(), &mut |_, _| Ok(()), &Trips::default(), None)?)
     }
 
     /// Runs it on values that stay where they are, every input given.
@@ -264,23 +262,39 @@ impl Executable {
                 values[slot] = Some(value);
             }
         }
-        self.interpret(values, &HashMap::new(), &mut |_, _| Ok(()), trips)
+        self.interpret(values, &HashMap::new(), &mut |_, _| Ok(()), trips, None)
     }
 
     /// As [`Executable::run`], and shows every floating-point value in `watch` to `sink`, by
-    /// its place in that list, as soon as it exists. Other values are not shown.
+    /// its place in that list, as soon as it exists. Other values are not shown. `spent` is told how long each node took; on
+    /// a device that works beside the program, how long it took to hand the node over, and how long the rest.
     ///
     /// # Errors
     /// As for [`Executable::run`]; what `sink` returns; a bug when no output needs a watched
     /// value, so that it is never computed.
-    pub fn observe(&self, inputs: &[Tensor], watch: &[Port], sink: &mut Sink) -> Result<Vec<Tensor>> {
+    pub fn observe(
+        &self,
+        inputs: &[Tensor],
+        watch: &[Port],
+        sink: &mut Sink,
+        mut spent: Option<&mut Vec<Spent>>,
+    ) -> Result<Vec<Tensor>> {
+        let started = Instant::now();
+        let before = spent.as_ref().map_or(0, |list| list.len());
         let mut watched: HashMap<usize, Vec<usize>> = HashMap::new();
         for (i, port) in watch.iter().enumerate() {
             let slot = self.slots.get(port);
             let slot = slot.ok_or_else(|| Error::bug(format!("value {port:?} is watched and never computed")))?;
             watched.entry(*slot).or_default().push(i);
         }
-        download(self.interpret(self.feed(inputs)?, &watched, sink, &Trips::default())?)
+        let made = self.interpret(self.feed(inputs)?, &watched, sink, &Trips::default(), spent.as_deref_mut())?;
+        let made = download(made)?;
+        if let Some(list) = spent {
+            let named: f64 = list[before..].iter().map(|s| s.ms).sum();
+            let ms = (started.elapsed().as_secs_f64() * 1e3 - named).max(0.0);
+            list.push(Spent { node: "between nodes".into(), kernel: "burn", ms });
+        }
+        Ok(made)
     }
 
     /// Runs all steps; `values` holds the inputs.
@@ -290,6 +304,7 @@ impl Executable {
         watched: &HashMap<usize, Vec<usize>>,
         sink: &mut Sink,
         trips: &Trips,
+        mut spent: Option<&mut Vec<Spent>>,
     ) -> Result<Vec<Value>> {
         let mut see = |slot: usize, value: &Value| -> Result<()> {
             let Some(places) = watched.get(&slot) else { return Ok(()) };
@@ -308,6 +323,7 @@ impl Executable {
             }
         }
         for step in &self.steps {
+            let started = spent.is_some().then(Instant::now);
             let mut args = Vec::with_capacity(step.inputs.len());
             for input in &step.inputs {
                 args.push(match *input {
@@ -328,6 +344,10 @@ impl Executable {
                     see(slot, &value)?;
                     values[slot] = Some(value);
                 }
+            }
+            if let (Some(list), Some(started)) = (spent.as_deref_mut(), started) {
+                let ms = started.elapsed().as_secs_f64() * 1e3;
+                list.push(Spent { node: step.label.clone(), kernel: "burn", ms });
             }
         }
         self.outputs.iter().map(|slot| self.read(&mut values, *slot, false)).collect()

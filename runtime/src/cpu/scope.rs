@@ -156,7 +156,7 @@ impl<'g> Scope<'g> {
     }
 
     /// A constant, also one behind DequantizeLinear, when it is wanted: quantised ones are large once they are floats.
-    pub fn constant_later(&self, port: Port) -> impl FnOnce() -> Result<Tensor> + use<'g> {
+    pub fn constant_later(&self, port: Port) -> impl Fn() -> Result<Tensor> + use<'g> {
         let graph = self.graph;
         move || constant(graph, port).ok_or_else(|| Error::bug("a constant").at(graph.node(port.node).label()))
     }

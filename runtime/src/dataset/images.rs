@@ -13,6 +13,7 @@ use compress_compiler::{
 use image::{DynamicImage, ImageError, ImageFormat, ImageReader, Limits, imageops::FilterType};
 use rayon::prelude::*;
 use std::{
+    collections::HashSet,
     ffi::OsString,
     fs,
     io::BufReader,
@@ -31,9 +32,12 @@ const MAX_RESIZED: u64 = 1 << 25;
 /// A folder of pictures, or of one folder of pictures for each class.
 pub(super) struct Pictures {
     root: PathBuf,
-    /// In the order of their labels; empty when the pictures lie in the folder itself.
+    /// The folders; empty when the pictures lie in the root itself.
     classes: Vec<OsString>,
-    /// The class and the file name.
+    /// The label of each folder: the number that it is called, where all are called numbers, else its place.
+    numbers: Vec<i64>,
+    is_numbered: bool,
+    /// The place of the folder and the file name.
     files: Vec<(usize, OsString)>,
     colour: bool,
     preprocess: Option<Preprocess>,
@@ -96,7 +100,11 @@ impl Pictures {
             }
         };
         let root = root.to_owned();
-        let set = Self { root, classes, files, colour, preprocess: preprocess.cloned() };
+        let (numbers, is_numbered) = match numbered(&classes) {
+            Some(numbers) => (numbers, true),
+            None => ((0..).take(classes.len()).collect(), false),
+        };
+        let set = Self { root, classes, numbers, is_numbered, files, colour, preprocess: preprocess.cloned() };
         // Most mistakes show in the first picture already, long before the first batch.
         set.inputs(spec, &[0])?;
         Ok(Some(set))
@@ -111,7 +119,12 @@ impl Pictures {
     }
 
     pub(super) fn labels(&self, rows: &[usize]) -> Option<Vec<i64>> {
-        self.is_labelled().then(|| rows.iter().map(|row| self.files[*row].0 as i64).collect())
+        self.is_labelled().then(|| rows.iter().map(|row| self.numbers[self.files[*row].0]).collect())
+    }
+
+    /// How many classes there are by their names, where these say nothing of their numbers.
+    pub(super) fn named_classes(&self) -> Option<usize> {
+        (self.is_labelled() && !self.is_numbered).then_some(self.classes.len())
     }
 
     pub(super) fn files(&self) -> Vec<PathBuf> {
@@ -225,6 +238,13 @@ impl Pictures {
         let bytes = (0..channels).flat_map(|c| pixels.iter().skip(c).step_by(channels).copied()).collect();
         Ok(Planes { height, width, bytes })
     }
+}
+
+/// The numbers that all folders are called, if they are, each another.
+fn numbered(folders: &[OsString]) -> Option<Vec<i64>> {
+    let number = |name: &OsString| name.to_str().filter(|n| n.bytes().all(|b| b.is_ascii_digit()))?.parse().ok();
+    let numbers: Vec<i64> = folders.iter().map(number).collect::<Option<_>>()?;
+    (numbers.iter().collect::<HashSet<_>>().len() == numbers.len()).then_some(numbers)
 }
 
 /// The names of the folders and pictures in `folder`, each sorted.

@@ -199,6 +199,14 @@ impl Dataset {
         }
     }
 
+    /// How many classes the samples are labelled with by names alone, that is folders that aren't called numbers.
+    pub fn named_classes(&self) -> Option<usize> {
+        match &self.source {
+            Source::Pictures(pictures) => pictures.named_classes(),
+            Source::Columns(..) | Source::Folders(_) | Source::Synthetic(_) => None,
+        }
+    }
+
     /// Whether a batch may have several samples.
     ///
     /// For data that is given, that takes a first axis shared by all inputs. A model with a scalar input, or with a

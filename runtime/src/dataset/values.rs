@@ -59,6 +59,12 @@ pub(super) fn fit(spec: &InputSpec, stacked: bool, found: &[usize]) -> Result<Ve
             return Ok(whole);
         }
     }
+    // Samples may be stored as the model takes them one at a time: each with an axis that counts one.
+    if let (true, [1, rest @ ..]) = (stacked, found)
+        && agrees(rest)
+    {
+        return Ok(rest.to_vec());
+    }
     // Grey pictures are mostly stored without the channel axis that the model declares.
     if let (true, &[height, width]) = (stacked, found)
         && agrees(&[1, height, width])

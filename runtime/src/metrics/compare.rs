@@ -33,7 +33,11 @@ pub struct Comparison {
     blame: Kind,
     measure: Measure,
     mask: Option<usize>,
+    /// Of each output, of which axes the size may follow from what is computed.
+    open: Vec<Vec<bool>>,
     samples: usize,
+    /// Samples for which an output has another number of elements, so that they can't be compared.
+    unlike: usize,
     /// Labelled samples, and those of them that each model has right: by the largest score, by the five largest.
     labelled: usize,
     right: [[usize; 2]; 2],
@@ -79,7 +83,9 @@ impl Comparison {
             blame,
             measure,
             mask: answers.mask,
+            open: answers.outputs.iter().map(|o| o.open.clone()).collect(),
             samples: 0,
+            unlike: 0,
             labelled: 0,
             right: [[0; 2]; 2],
             scored: 0,
@@ -94,7 +100,7 @@ impl Comparison {
     /// Adds a batch: all outputs before, and the same outputs after.
     ///
     /// # Errors
-    /// Of the kind to blame when number or shapes of the outputs differ, or when the outputs after have NaN or infinite
+    /// Of the kind to blame when number or shapes of the outputs differ, unless the shapes follow from what is computed; or when the outputs after have NaN or infinite
     /// values where those before have none; data when a label is no class.
     pub fn add(&mut self, batch: &Batch, before: &[Tensor], after: &[Tensor]) -> Result<()> {
         if before.len() != after.len() || before.len() != self.outputs.len() {
@@ -102,6 +108,13 @@ impl Comparison {
         }
         let pairs = || before.iter().zip(after);
         if let Some((i, (a, b))) = pairs().enumerate().find(|(_, (a, b))| a.shape() != b.shape()) {
+            // A detector may find another number of objects.
+            let may = |(axis, (a, b)): (usize, (&usize, &usize))| a == b || self.open[i].get(axis) == Some(&true);
+            let same_rank = a.shape().len() == b.shape().len();
+            if same_rank && self.blame != Kind::Bug && a.shape().iter().zip(b.shape()).enumerate().all(may) {
+                self.unlike += batch.len;
+                return Ok(());
+            }
             let name = &self.outputs[i].name;
             let what = format!("output `{name}` is {:?} in one model and {:?} in the other", a.shape(), b.shape());
             return Err(Error::new(self.blame, what));
@@ -264,6 +277,11 @@ impl Comparison {
     /// How many samples were compared.
     pub fn samples(&self) -> usize {
         self.samples
+    }
+
+    /// For how many samples an output has another number of elements in one model than in the other.
+    pub fn unlike(&self) -> usize {
+        self.unlike
     }
 
     /// What the models are compared by: what was asked for, or SQNR where the answers of the original show that they are

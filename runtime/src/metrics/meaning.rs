@@ -55,6 +55,8 @@ pub struct Answer {
     pub name: String,
     /// What it holds.
     pub meaning: Meaning,
+    /// Of each axis whether the model leaves its size open.
+    pub open: Vec<bool>,
 }
 
 /// The outputs of a model, and the input that says which tokens count.
@@ -74,7 +76,9 @@ impl Answers {
             whole && v.fact.rank() == Some(2) && v.name.to_lowercase().contains("mask")
         });
         let looked = Look { graph, reads_text: reads_text(graph) };
-        let answer = |o: &Output| Answer { name: o.name.clone(), meaning: looked.meaning(o) };
+        let open =
+            |o: &Output| graph.fact(o.port).dims().unwrap_or_default().iter().map(|d| d.known().is_none()).collect();
+        let answer = |o: &Output| Answer { name: o.name.clone(), meaning: looked.meaning(o), open: open(o) };
         Self { outputs: graph.outputs().iter().map(answer).collect(), mask }
     }
 }
@@ -210,8 +214,8 @@ impl Look<'_> {
             Op::Gather(_) | Op::Slice(_) if self.reads_text => Meaning::Embedding,
             Op::Gemm(_) | Op::MatMul(_) | Op::Conv(_) => ambiguous,
             Op::Binary(Binary::Add) if self.adds_to_product(made) => ambiguous,
-            // Voices of several classifiers.
-            Op::Binary(_) | Op::Variadic(_) if hint == Hint::Classes => Meaning::Classes,
+            // Voices of several classifiers, distances, and whatever else is called so.
+            _ if hint == Hint::Classes => Meaning::Classes,
             _ if hint == Hint::Embedding => Meaning::Embedding,
             _ => Meaning::Values,
         }

@@ -40,6 +40,29 @@ impl ConvF {
         Self { conv, weights, bias, min, max }
     }
 
+    /// A product of rows by a matrix of one row a term and one column an output, or the other way round if it is
+    /// `transposed`; it is packed in `threads` parts.
+    ///
+    /// # Panics
+    /// As [`Self::new`].
+    pub fn of_matrix(
+        isa: Isa,
+        matrix: Rows<f32>,
+        transposed: bool,
+        bias: &[f32],
+        (min, max): (f32, f32),
+        threads: usize,
+    ) -> Self {
+        let (outputs, channels) =
+            if transposed { (matrix.rows(), matrix.width()) } else { (matrix.width(), matrix.rows()) };
+        assert_eq!(bias.len(), outputs, "a bias for each output");
+        let conv = Conv::new(isa, Shape { outputs, kernel: [1, 1], channels, groups: 1 }, 1);
+        let mut weights = vec![0.0; conv.panels.weights];
+        conv.panels.pack_matrix(isa, matrix, transposed, &mut weights, threads);
+        let bias = conv.panels.lanes_of(bias);
+        Self { conv, weights, bias, min, max }
+    }
+
     /// Bytes of scratch memory that a run needs.
     pub fn scratch(&self, window: &Window, threads: usize) -> usize {
         self.conv.scratch::<f32>(window, threads)

@@ -1,7 +1,7 @@
 //! Products of two matrices of which neither is constant.
 
 use super::{Conv, Shape, Shared, aligned, bytes};
-use crate::{Isa, Rows, RowsMut, Window, layout::tile::transpose, team::join, tile::TileF};
+use crate::{Isa, Rows, RowsMut, Window, team::join, tile::TileF};
 use std::ops::Range;
 
 /// A product of two matrices of floats, the second of which is packed in every run.
@@ -39,7 +39,7 @@ impl GemmF {
     pub fn run(&self, a: Rows<f32>, b: Rows<f32>, y: RowsMut<f32>, scratch: &mut [u8], threads: usize) {
         let (for_b, scratch) = scratch.split_at_mut(bytes::<f32>(self.conv.panels.weights));
         let weights = &mut aligned::<f32>(for_b)[..self.conv.panels.weights];
-        self.pack(b, weights);
+        self.conv.panels.pack_matrix(self.isa, b, self.transposed, weights, 1);
         self.multiply(a, weights, y, scratch, threads);
     }
 
@@ -115,7 +115,7 @@ impl GemmF {
             let [a, b] = of(i);
             // Where matrices are broadcast, the same one comes again.
             if packed != Some(b.data().as_ptr()) {
-                self.pack(b, weights);
+                self.conv.panels.pack_matrix(self.isa, b, self.transposed, weights, 1);
                 packed = Some(b.data().as_ptr());
             }
             self.multiply(a, weights, own, scratch, 1);
@@ -145,30 +145,6 @@ impl GemmF {
             // zeros; and the result has these rows and columns.
             unsafe { (self.conv.tiles.tiles_f)(&tile, panel.vectors) }
         });
-    }
-
-    fn pack(&self, b: Rows<f32>, weights: &mut [f32]) {
-        let Shape { outputs: columns, channels: depth, .. } = self.conv.shape;
-        let shape = if self.transposed { (columns, depth) } else { (depth, columns) };
-        assert_eq!((b.rows(), b.width()), shape, "the second matrix");
-        for panel in &self.conv.panels.list {
-            let width = self.conv.panels.width(panel);
-            let mut to = RowsMut::dense(&mut weights[panel.weights..], depth, width);
-            // Lanes beyond the columns are filled too: what lies there may be denormal numbers,
-            // on which some machines are slow.
-            for k in 0..depth {
-                to.row(k)[panel.columns..].fill(0.0);
-            }
-            let mut to = to.columns(0, panel.columns);
-            if self.transposed {
-                transpose(self.isa, b.part(panel.column, panel.columns), to);
-            } else {
-                let from = b.columns(panel.column, panel.columns);
-                for k in 0..depth {
-                    to.row(k).copy_from_slice(from.row(k));
-                }
-            }
-        }
     }
 
     /// Multiply-accumulates of a run on so many rows.

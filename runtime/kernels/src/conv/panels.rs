@@ -1,5 +1,7 @@
 //! Weights in the order in which tiles read them.
 
+use crate::{Isa, Rows, RowsMut, layout::tile::transpose, team::join};
+
 /// Columns of a product that are computed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Panel {
@@ -112,6 +114,57 @@ impl Panels {
             }
         }
         packed
+    }
+
+    /// Packs a matrix for a product of rows, in `threads` parts: one row a term and one column an output, or the other
+    /// way round if it is `transposed`.
+    ///
+    /// # Panics
+    /// When the matrix isn't of the sizes for which the panels were made, or `packed` is too short.
+    pub fn pack_matrix(&self, isa: Isa, matrix: Rows<f32>, transposed: bool, packed: &mut [f32], threads: usize) {
+        let columns = self.list.last().map_or(0, |p| p.column + p.columns);
+        let shape = if transposed { (columns, self.steps) } else { (self.steps, columns) };
+        assert_eq!((matrix.rows(), matrix.width()), shape, "a matrix");
+        self.pack_panels(isa, matrix, transposed, &self.list, &mut packed[..self.weights], threads);
+    }
+
+    fn pack_panels(
+        &self,
+        isa: Isa,
+        matrix: Rows<f32>,
+        transposed: bool,
+        panels: &[Panel],
+        packed: &mut [f32],
+        threads: usize,
+    ) {
+        let left = threads / 2;
+        if left > 0 && panels.len() > 1 {
+            let (a, b) = panels.split_at((panels.len() * left / threads).max(1));
+            let (packed_a, packed_b) = packed.split_at_mut(b[0].weights - a[0].weights);
+            join(
+                || self.pack_panels(isa, matrix, transposed, a, packed_a, left),
+                || self.pack_panels(isa, matrix, transposed, b, packed_b, threads - left),
+            );
+            return;
+        }
+        for panel in panels {
+            let at = panel.weights - panels[0].weights;
+            let mut to = RowsMut::dense(&mut packed[at..], self.steps, self.width(panel));
+            // Lanes beyond the columns are filled too: what lies there may be denormal numbers,
+            // on which some machines are slow.
+            for k in 0..self.steps {
+                to.row(k)[panel.columns..].fill(0.0);
+            }
+            let mut to = to.columns(0, panel.columns);
+            if transposed {
+                transpose(isa, matrix.part(panel.column, panel.columns), to);
+            } else {
+                let from = matrix.columns(panel.column, panel.columns);
+                for k in 0..self.steps {
+                    to.row(k).copy_from_slice(from.row(k));
+                }
+            }
+        }
     }
 
     /// Lanes of a panel.

@@ -15,7 +15,7 @@ use compress_compiler::{
     tensor::{DType, Tensor},
 };
 use compress_kernels::{Conv8, Finish8};
-use layer::{CodeKernel, Coded, FloatKernel, Floating, Place};
+use layer::{CodeKernel, Coded, FloatKernel, Floating, InPlace, Place};
 
 /// A product of an activation and a constant weight.
 struct Product<'g> {
@@ -177,6 +177,14 @@ fn floating<'g>(s: &Scope<'g>, p: Product<'g>, add: Option<Port>, low: f32, high
     };
     Some(Recipe::with(operands, move |isa| {
         let t = weight()?;
+        if let (Kind::Rows { transposed }, None, true) = (p.kind, &norm, p.alpha == 1.0) {
+            let outputs = t.shape()[usize::from(!transposed)];
+            let bias = vector(bias.as_ref().map(|b| b()).transpose()?, outputs, p.beta);
+            if let Some(kernel) = InPlace::new(isa, &t, transposed, bias, (low, high)) {
+                let (kernel, weight_bytes) = (FloatKernel::InPlace(kernel.into()), t.bytes().len());
+                return Ok(Floating { kernel, at: Place::Rows, weight_bytes });
+            }
+        }
         let values = t.as_f32().unwrap_or_default();
         let mut w = ordered(p.kind, t.shape(), &values);
         w.data.iter_mut().filter(|_| p.alpha != 1.0).for_each(|v| *v *= p.alpha);

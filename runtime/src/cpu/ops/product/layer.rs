@@ -8,9 +8,13 @@ use crate::cpu::{
     steps::Operands,
     window::window,
 };
-use compress_compiler::{error::Result, ops::window::Window as OpWindow};
-use compress_kernels::{Conv8, ConvF, Depthwise8, DepthwiseF, Finish8, Isa, SparseF, Window};
-use std::sync::Arc;
+use compress_compiler::{
+    error::Result,
+    ops::window::Window as OpWindow,
+    tensor::{DType, Tensor},
+};
+use compress_kernels::{Conv8, ConvF, Depthwise8, DepthwiseF, Finish8, GemvF, Isa, Rows, SparseF, Team, Window};
+use std::sync::{Arc, OnceLock};
 
 /// Where a product slides.
 pub(super) enum Place {
@@ -48,6 +52,59 @@ pub(super) enum FloatKernel {
         sparse: Option<Arc<SparseF>>,
     },
     Depthwise(Arc<DepthwiseF>),
+    InPlace(Arc<InPlace>),
+}
+
+/// A product of rows by a large matrix. One row is multiplied by it where it lies; for several it is packed.
+pub(super) struct InPlace {
+    weight: Tensor,
+    transposed: bool,
+    bias: Vec<f32>,
+    bounds: (f32, f32),
+    one: GemvF,
+    many: OnceLock<Arc<ConvF>>,
+}
+
+/// Bytes from which a matrix is large: reading it from memory is most of what a product of one row by it takes.
+const LARGE: usize = 1 << 20;
+
+impl InPlace {
+    /// The product of rows by `weight`, if that is large, and has too few zeros to leave them out.
+    pub(super) fn new(isa: Isa, weight: &Tensor, transposed: bool, bias: Vec<f32>, bounds: (f32, f32)) -> Option<Self> {
+        let [rows, columns] = *weight.shape() else { return None };
+        let (depth, outputs) = if transposed { (columns, rows) } else { (rows, columns) };
+        let fits = weight.dtype() == DType::F32 && weight.bytes().len() >= LARGE && bias.len() == outputs;
+        if !fits || sparse_pays(depth, outputs, weight.nonzero()) {
+            return None;
+        }
+        let one = GemvF::new(isa, depth, transposed, bias.clone(), bounds.0, bounds.1);
+        Some(Self { weight: weight.clone(), transposed, bias, bounds, one, many: OnceLock::new() })
+    }
+
+    fn one(&self, x: &[f32], add: Option<&[f32]>, y: &mut [f32], threads: usize) {
+        let [rows, columns] = [0, 1].map(|axis| self.weight.shape()[axis]);
+        let matrix = Rows::dense(self.weight.bytes().as_chunks().0, rows, columns);
+        self.one.run(x, matrix, add, y, threads);
+    }
+
+    fn many(&self, isa: Isa) -> Arc<ConvF> {
+        let pack = || {
+            let _team = Team::assemble(rayon::current_num_threads());
+            let values = self.weight.as_f32().unwrap_or_default();
+            let [rows, columns] = [0, 1].map(|axis| self.weight.shape()[axis]);
+            let matrix = Rows::dense(&values, rows, columns);
+            let packed =
+                ConvF::of_matrix(isa, matrix, self.transposed, &self.bias, self.bounds, rayon::current_num_threads());
+            self.weight.release();
+            Arc::new(packed)
+        };
+        self.many.get_or_init(pack).clone()
+    }
+}
+
+/// Whether over some number of positions it is faster to leave zeros out.
+fn sparse_pays(channels: usize, outputs: usize, nonzero: usize) -> bool {
+    [1, usize::MAX].iter().any(|n| SparseF::pays(channels, outputs, nonzero, *n))
 }
 
 impl FloatKernel {
@@ -55,8 +112,8 @@ impl FloatKernel {
         match w.channels == 1 && w.outputs == w.groups && w.groups > 1 {
             true => Self::Depthwise(Arc::new(DepthwiseF::new(isa, &w.data, w.taps, w.outputs, bias, low, high))),
             false => {
-                let pays = |nonzero| [1, usize::MAX].iter().any(|n| SparseF::pays(w.channels, w.outputs, nonzero, *n));
-                let sparse = (w.taps == 1 && w.groups == 1 && pays(w.data.iter().filter(|w| **w != 0.0).count()))
+                let nonzero = || w.data.iter().filter(|w| **w != 0.0).count();
+                let sparse = (w.taps == 1 && w.groups == 1 && sparse_pays(w.channels, w.outputs, nonzero()))
                     .then(|| Arc::new(SparseF::new(isa, &w.data, w.channels, bias.clone(), low, high)));
                 let conv = ConvF::new(isa, &w.data, w.outputs, w.kernel, w.channels, w.groups, bias, low, high);
                 Self::Dense { dense: Arc::new(conv), sparse }
@@ -84,31 +141,18 @@ impl Layer for Floating {
         let mut reads = vec![p.read(inputs[0], layout)];
         reads.extend(inputs.get(1).map(|add| p.read(*add, layout)));
         let y = p.output(output, layout);
-        match self.kernel.clone() {
-            FloatKernel::Dense { dense, sparse } => {
-                let sums = reads.len() > 1;
-                // By the positions of one sample: however a batch is cut, its results are the same.
-                let positions = window.positions() / p.dims(output)[0].max(1);
-                if let Some(k) = sparse.filter(|k| window.is_pixel() && k.pays_at(positions)) {
-                    // Each costs about twice as much as in a dense product.
-                    let work = cost::macs32(p.isa(), 2 * k.macs(&window));
-                    let scratch = k.scratch(&window, p.threads(work));
-                    let name = self.at.name("conv_sparse_f32", "gemm_sparse_f32");
-                    p.step(name, output, &reads, y, scratch, work, move |o| {
-                        let (x, add, threads) = (o.read(0), sums.then(|| o.read(1)), o.threads);
-                        let (y, scratch) = o.write();
-                        k.run(x, &window, add, y, scratch, threads);
-                    });
-                } else {
-                    let work = cost::macs32(p.isa(), dense.macs(&window));
-                    let scratch = dense.scratch(&window, p.threads(work));
-                    p.step(self.at.name("conv_f32", "gemm_f32"), output, &reads, y, scratch, work, move |o| {
-                        let (x, add, threads) = (o.read(0), sums.then(|| o.read(1)), o.threads);
-                        let (y, scratch) = o.write();
-                        dense.run(x, &window, add, y, scratch, threads);
-                    });
-                }
+        let sums = reads.len() > 1;
+        let (dense, sparse) = match self.kernel.clone() {
+            FloatKernel::Dense { dense, sparse } => (dense, sparse),
+            FloatKernel::InPlace(k) if window.positions() == 1 => {
+                let work = cost::bytes(k.weight.bytes().len()).max(cost::macs32(p.isa(), k.one.macs()));
+                p.step("gemv_f32", output, &reads, y, 0, work, move |o| {
+                    let (x, add, threads) = (o.slice(0), sums.then(|| o.slice(1)), o.threads);
+                    k.one(x, add, o.out().data(), threads);
+                });
+                return Ok(());
             }
+            FloatKernel::InPlace(k) => (k.many(p.isa()), None),
             FloatKernel::Depthwise(k) => {
                 let work = cost::macs32(p.isa(), k.macs(&window));
                 let scratch = k.scratch(&window, p.threads(work));
@@ -117,7 +161,29 @@ impl Layer for Floating {
                     let (y, scratch) = o.write();
                     k.run(x, &window, y, scratch, threads);
                 });
+                return Ok(());
             }
+        };
+        // By the positions of one sample: however a batch is cut, its results are the same.
+        let positions = window.positions() / p.dims(output)[0].max(1);
+        if let Some(k) = sparse.filter(|k| window.is_pixel() && k.pays_at(positions)) {
+            // Each costs about twice as much as in a dense product.
+            let work = cost::macs32(p.isa(), 2 * k.macs(&window));
+            let scratch = k.scratch(&window, p.threads(work));
+            let name = self.at.name("conv_sparse_f32", "gemm_sparse_f32");
+            p.step(name, output, &reads, y, scratch, work, move |o| {
+                let (x, add, threads) = (o.read(0), sums.then(|| o.read(1)), o.threads);
+                let (y, scratch) = o.write();
+                k.run(x, &window, add, y, scratch, threads);
+            });
+        } else {
+            let work = cost::macs32(p.isa(), dense.macs(&window));
+            let scratch = dense.scratch(&window, p.threads(work));
+            p.step(self.at.name("conv_f32", "gemm_f32"), output, &reads, y, scratch, work, move |o| {
+                let (x, add, threads) = (o.read(0), sums.then(|| o.read(1)), o.threads);
+                let (y, scratch) = o.write();
+                dense.run(x, &window, add, y, scratch, threads);
+            });
         }
         Ok(())
     }

@@ -1,0 +1,66 @@
+//! `-o -`: the result on standard output, tables on stderr.
+
+use crate::{args::CompressArgs, terminal};
+use compress_compiler::{
+    error::{Error, Result},
+    report::Report,
+};
+use std::{
+    fs::File,
+    io::{ErrorKind, IsTerminal, Write},
+    path::Path,
+};
+use tempfile::TempDir;
+
+/// The folder in which the result is made before it goes to standard output, if it is to go there; `args` then name a file
+/// in it.
+///
+/// # Errors
+/// Usage for what needs files or standard output for itself; file when there can be no folder.
+pub fn redirect(args: &mut CompressArgs) -> Result<Option<TempDir>> {
+    if args.output.as_deref() != Some(Path::new("-")) {
+        return Ok(None);
+    }
+    let conflict = [
+        (args.run.device.json, "--json prints the report there: leave it away, and give --report FOLDER"),
+        (args.external_data, "--external-data makes two files: give -o FILE"),
+        (!args.sweep.is_empty(), "--sweep makes several files: give -o FILE"),
+        (std::io::stdout().is_terminal(), "that is a terminal: redirect it, or give -o FILE"),
+    ];
+    if let Some((_, way)) = conflict.into_iter().find(|(conflicts, _)| *conflicts) {
+        return Err(Error::usage("-o - writes the model to standard output").help(way));
+    }
+    let made = tempfile::Builder::new().prefix("compress-output-").tempdir();
+    let folder = made.map_err(|e| Error::file(format!("no folder for the result before it is printed: {e}")))?;
+    args.output = Some(folder.path().join("model.onnx"));
+    Ok(Some(folder))
+}
+
+/// Prints the text of a table where the model isn't.
+///
+/// # Errors
+/// As [`terminal::print`].
+pub fn show(text: &str, redirected: bool) -> Result<()> {
+    if redirected {
+        eprint!("{text}");
+        return Ok(());
+    }
+    terminal::print(text)
+}
+
+/// Copies the result to standard output.
+///
+/// # Errors
+/// Unsupported for one in several files; file when it can't be written.
+pub fn send(report: &Report, file: &Path) -> Result<()> {
+    if report.output.as_ref().is_some_and(|o| !o.data.is_empty()) {
+        return Err(Error::unsupported("the result is larger than 2 GB, and its weights are a file of their own")
+            .help("give -o FILE"));
+    }
+    let mut stdout = std::io::stdout().lock();
+    let copied = File::open(file).and_then(|mut f| std::io::copy(&mut f, &mut stdout)).and_then(|_| stdout.flush());
+    match copied {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Error::file(format!("standard output: {e}"))),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,268 @@
+"""Words at the right moment: what is said before, instead of, and beside a result."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+import small
+from onnx import TensorProto
+from PIL import Image
+from small import node
+from support import ROOT, binary, run_onnx
+
+DIGITS = ROOT / "models/digits"
+
+
+@pytest.fixture
+def mlp(tmp_path):
+    return small.save(small.mlp(), tmp_path)
+
+
+def warnings(report):
+    return " ".join(report["warnings"])
+
+
+def raw(*args, stdout=subprocess.PIPE):
+    """The command with its output as bytes, or to a file."""
+    return subprocess.run([binary(), *map(str, args)], stdout=stdout, stderr=subprocess.PIPE, timeout=600)
+
+
+def test_the_result_goes_to_standard_output(compress, mlp):
+    done = raw(mlp, "-o", "-", "--prune", "0.5")
+    assert done.returncode == 0, done.stderr
+    onnx.checker.check_model(onnx.load_from_string(done.stdout))
+    assert b"-> standard output" in done.stderr and b"parameters" in done.stderr
+    assert [p.name for p in mlp.parent.iterdir()] == [mlp.name], "nothing is left"
+    said = raw(mlp, "-o", "-", "--report", mlp.parent / "r")
+    report = json.loads((mlp.parent / "r/report.json").read_text())
+    assert report["output"]["path"] == "-" and report["output"]["bytes"] == len(said.stdout)
+    for flags, way in ((["--json"], "--report FOLDER"), (["--external-data"], "-o FILE"), (["--sweep", "0.5,0.9"], "-o FILE")):
+        assert way in compress(mlp, "-o", "-", *flags, code=2).err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_a_full_disk_is_an_error(mlp):
+    for args in (["inspect", mlp], [mlp, "-o", "-"], [mlp, "--json"]):
+        with open("/dev/full", "wb") as full:
+            done = raw(*args, stdout=full)
+        assert done.returncode == 6 and b"standard output" in done.stderr, args
+
+
+def test_data_of_what_is_replaced_is_removed(compress, tmp_path):
+    data = lambda: sorted(p.name for p in tmp_path.glob("*.data"))
+    out = ["-o", tmp_path / "out.onnx", "--external-data", "--force", "--no-check"]
+    made = [small.save(small.mlp(width=64, classes=n), tmp_path, f"{n}.onnx") for n in (4, 5, 6)]
+    compress(made[0], *out)
+    first = data()
+    compress(made[1], *out)
+    assert len(first) == len(data()) == 1 and data() != first, "those of the replaced model are gone"
+    second = data()
+    (tmp_path / "out.onnx").rename(tmp_path / "copy.onnx")
+    report = compress(made[2], *out, "--json").json()
+    assert len(data()) == 2 and second[0] in warnings(report), "a copy may need them, which is said"
+    run_onnx(tmp_path / "copy.onnx", {"input": np.zeros((1, 8), np.float32)})
+
+
+def pictures(folder, names, size):
+    """Four pictures a class, and the place of its folder in `names` as their brightness."""
+    for i, name in enumerate(names):
+        (folder / name).mkdir(parents=True)
+        for j in range(4):
+            Image.fromarray(np.full((size, size, 3), 20 * i + j, np.uint8)).save(folder / name / f"{j}.png")
+
+
+def brightness(classes):
+    """A model whose class is the brightness of a picture over 20."""
+    centres = np.float32([20 * i + 1.5 for i in range(classes)]).reshape(1, -1)
+    nodes = [
+        node("ReduceMean", "x", "m", axes=[1, 2, 3], keepdims=0),
+        node("Unsqueeze", "m axis", "u"),
+        node("Sub", "u centres", "d"),
+        node("Abs", "d", "a"),
+        node("Neg", "a", "logits"),
+    ]
+    return small.model(
+        nodes, [("x", ["n", 3, 8, 8])], [("logits", ["n", classes])], {"axis": np.int64([1]), "centres": centres}
+    )
+
+
+def test_numbered_folders_are_classes_by_number(compress, tmp_path):
+    model = small.save(brightness(11), tmp_path)
+    pictures(tmp_path / "set", [str(i) for i in range(11)], 8)
+    check = ["check", model, "--against", model, "--preprocess", "scale=1", "--json"]
+    found = compress(*check, "--data", tmp_path / "set").json()["accuracy"]
+    assert (found["metric"], found["before"], found["after"]) == ("top1", 1.0, 1.0), "10 comes after 2, not before it"
+    (tmp_path / "set/3").rename(tmp_path / "set/11")
+    assert "none of the model's 11 classes" in compress(*check, "--data", tmp_path / "set", code=7).err
+    pictures(tmp_path / "names", ["cat", "dog"], 8)
+    wrong = compress(*check, "--data", tmp_path / "names", code=7)
+    assert "folders for 2 classes, the model has 11" in wrong.err and "by the number of its class" in wrong.err
+
+
+def test_filters_that_match_nothing_are_errors(compress, tmp_path):
+    args = ["distill", DIGITS / "digits.onnx", "--data", DIGITS / "train.npz", "-o", tmp_path / "out.onnx"]
+    names = [t.name for t in onnx.load(DIGITS / "digits.onnx").graph.initializer]
+    wrong = compress(*args, "--freeze", names[0][:-1] + "#", code=2)
+    assert "--freeze" in wrong.err and f"`{names[0]}`" in wrong.err, wrong.err
+
+
+def test_training_that_was_of_no_use_is_told(compress, tmp_path):
+    args = ["distill", DIGITS / "digits.onnx", "--data", DIGITS / "train.npz", "--eval", DIGITS / "test.npz"]
+    args += ["-o", tmp_path / "out.onnx", "--epochs", "1", "--lr", "1e-12", "-q"]
+    assert "no epoch has a better top1" in compress(*args).err
+    assert json.loads((tmp_path / "out.report.json").read_text())["undone"]
+    assert "no epoch" in compress(*args, "--strict", "--force", code=9).err
+
+
+def test_remarks_of_exporters_are_stripped(compress, mlp):
+    model = onnx.load(mlp)
+    for n in model.graph.node:
+        n.doc_string = "a stack trace\n" * 100
+        n.metadata_props.add(key="pkg.torch.onnx.stack_trace", value="x" * 500)
+    model.metadata_props.add(key="names", value="{0: 'cat'}")
+    onnx.save(model, mlp)
+    kept = compress(mlp, "--json").json()
+    assert "--strip leaves them out" in warnings(kept) and kept["output"]["bytes"] > 3000
+    report = compress(mlp, "--strip", "--force", "--json").json()
+    made = onnx.load(report["output"]["path"])
+    assert not any(n.doc_string or n.metadata_props for n in made.graph.node)
+    assert {p.key: p.value for p in made.metadata_props}["names"] == "{0: 'cat'}", "that of the model stays"
+    assert "--strip" not in warnings(report) and report["output"]["bytes"] < kept["output"]["bytes"] / 2
+
+
+def test_bench_names_the_nodes_that_burn_runs(compress, tmp_path):
+    made = small.model(
+        [node("MatMul", "x w", "h"), node("Softplus", "h", "s"), node("Celu", "s", "y")],
+        [("x", [1, 64])],
+        [("y", [1, 64])],
+        {"w": small.floats(1, 64, 64)},
+    )
+    bench = compress("bench", small.save(made, tmp_path), "--json", "--runs", "2").json()
+    burn = [n["node"] for n in bench["nodes"] if n["kernel"] == "burn"]
+    assert [n.split("`")[1] for n in burn[:3]] == ["h", "s", "y"] and burn[-1] == "between nodes"
+
+
+def test_a_dry_run_reads_what_a_run_reads(compress, mlp, tmp_path):
+    np.savez(tmp_path / "data.npz", input=small.floats(1, 100, 8))
+    done = compress(mlp, "--int8", "--dry-run", "--data", tmp_path / "data.npz")
+    assert "80 samples to calibrate on, 20 to measure on: input Nx8" in done.out
+    assert "int8      quantise activations" in done.out and "for a run of" in done.out
+    np.savez(tmp_path / "wrong.npz", input=small.floats(1, 100, 9))
+    compress(mlp, "--int8", "--dry-run", "--data", tmp_path / "wrong.npz", code=7)
+
+
+def test_a_target_that_brings_in_nothing_is_told(compress, mlp):
+    report = compress(mlp, "--target", "onnxruntime", "--json").json()
+    assert "asked for --target onnxruntime: there was nothing to bring in" in warnings(report)
+
+
+def detector():
+    """The places at which scores are above a threshold: any number of them."""
+    nodes = [
+        node("MatMul", "x w", "h"),
+        node("Greater", "h zero", "found"),
+        node("NonZero", "found", "t"),
+        node("Transpose", "t", "places", perm=[1, 0]),
+    ]
+    return small.model(
+        nodes,
+        [("x", [1, 16])],
+        [("places", ["found", 2], TensorProto.INT64)],
+        {"w": small.floats(1, 16, 64), "zero": np.float32([0])},
+    )
+
+
+def test_outputs_of_other_sizes_are_told(compress, tmp_path):
+    path = small.save(detector(), tmp_path)
+    np.savez(tmp_path / "data.npz", x=small.floats(3, 40, 16))
+    report = compress(path, "--int8", "--data", tmp_path / "data.npz", "--json").json()
+    found = report["accuracy"]
+    assert found["unlike"] > 0 and found["samples"] + found["unlike"] == 8
+    assert "WARNING: in " in warnings(report) and "--score COMMAND" in warnings(report)
+    program = tmp_path / "count.py"
+    program.write_text(
+        "import sys, numpy as np\n"
+        "rows = [np.load(f'{sys.argv[1]}/{side}/places.rows.npy') for side in ('before', 'after')]\n"
+        "assert all(len(r) == 8 for r in rows)\n"
+        "print(1)\n"
+    )
+    score = ["--score", f"{sys.executable} {program}"]
+    assert compress(path, "--int8", "--data", tmp_path / "data.npz", *score, "--json", "--force").json()
+
+
+def test_samples_may_have_an_axis_that_counts_one(compress, tmp_path):
+    made = small.model([node("MatMul", "x w", "y")], [("x", [1, 2, 8])], [("y", None)], {"w": small.floats(1, 8, 4)})
+    path = small.save(made, tmp_path)
+    np.savez(tmp_path / "data.npz", x=small.floats(3, 40, 1, 2, 8))
+    assert compress(path, "--int8", "--data", tmp_path / "data.npz", "--json").json()["accuracy"]["samples"] == 8
+
+
+def test_long_models_that_are_only_simplified_are_not_timed(compress, tmp_path):
+    nodes = [node("Relu" if i % 2 else "Sigmoid", f"x{i}", f"x{i + 1}") for i in range(10_001)]
+    path = small.save(small.model(nodes, [("x0", [1, 4])], [("x10001", [1, 4])], {}), tmp_path)
+    report = compress(path, "--json").json()
+    assert report["speed"] is None and "speed was not timed" in warnings(report) and report["accuracy"]["equal"]
+    assert compress(path, "--json", "--force", "--as-is").json()["speed"]
+
+
+def test_rows_by_large_matrices_are_read_where_they_lie(compress, tmp_path):
+    """One row, and several, for which the matrix is packed; at an address that is no multiple of four."""
+    made = small.model(
+        [node("Gemm", "x w b", "h", transB=1), node("Relu", "h", "r"), node("MatMul", "r v", "y")],
+        [("x", ["n", 700])],
+        [("y", ["n", 500])],
+        {"w": small.floats(1, 600, 700), "b": small.floats(2, 600), "v": small.floats(3, 600, 500)},
+    )
+    path = small.save(made, tmp_path)
+    x = small.floats(4, 10, 700)
+    program = tmp_path / "keep.py"
+    program.write_text("import sys, shutil\nshutil.copytree(sys.argv[1], sys.argv[0] + '.d')\nprint(1)\n")
+    (want,) = run_onnx(path, {"x": x})
+    for batch in (1, 10):
+        np.savez(tmp_path / "data.npz", x=x if batch > 1 else x[:1])
+        compress("check", path, "--against", path, "--data", tmp_path / "data.npz", "--score", f"{sys.executable} {program}")
+        kept = tmp_path / "keep.py.d"
+        got = np.load(kept / "after/y.npy")
+        np.testing.assert_allclose(got, want[: len(got)], rtol=1e-4, atol=1e-4 * abs(want).max())
+        subprocess.run(["rm", "-r", kept], check=True)
+
+
+def wide():
+    """Convolutions that keep the size of a picture: the output of each takes 8 MB a sample."""
+    nodes, weights = [], {"w0": small.floats(0, 32, 3, 3, 3, scale=0.2)}
+    for i in range(12):
+        weights.setdefault(f"w{i}", small.floats(i, 32, 32, 1, 1, scale=0.2))
+        nodes.append(node("Conv", f"x{i} w{i}", f"c{i}", pads=[1] * 4 if i == 0 else [0] * 4))
+        nodes.append(node("Relu", f"c{i}", f"x{i + 1}"))
+    nodes.append(node("GlobalAveragePool", "x12", "y"))
+    return small.model(nodes, [("x0", ["n", 3, 256, 256])], [("y", ["n", 32, 1, 1])], weights)
+
+
+# A process counts the peak of the one that it was made from as its own: that has to be a small one.
+PEAK = """
+import os, subprocess, sys
+child = subprocess.Popen(sys.argv[1:])
+_, status, used = os.wait4(child.pid, 0)
+print(status, used.ru_maxrss // 1024)
+"""
+
+
+def test_calibration_needs_no_more_memory_for_more_samples(tmp_path):
+    path = small.save(wide(), tmp_path)
+    rng = np.random.default_rng(1)
+
+    def peak(samples):
+        np.savez(tmp_path / "data.npz", x0=rng.standard_normal((samples, 3, 256, 256), np.float32))
+        args = [path, "--int8", "--data", tmp_path / "data.npz", "--no-check", "--force", "-q"]
+        child = [sys.executable, "-c", PEAK, binary(), *map(str, args)]
+        status, peak = map(int, subprocess.check_output(child, timeout=600).split())
+        assert status == 0
+        return peak
+
+    few, many = peak(10), peak(100)
+    assert many < few + 40, f"{few} MB with 10 samples, {many} MB with 100"
+    assert many < 300
