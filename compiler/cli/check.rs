@@ -4,7 +4,7 @@ use crate::{
     args::{CheckArgs, Effort},
     assess::{Assessment, Manner, compared_by},
     data::{self, Samples, Sets},
-    facts,
+    facts, fit,
     gates::{self, Measurable},
     measure,
     plan::{self, DataPlan, RunPlan},
@@ -36,6 +36,7 @@ pub fn run(args: CheckArgs) -> Result<()> {
     let runs = |samples: &Samples| measure::probe(&original.graph, &backend, samples).map(drop);
     let manner = Manner::of(&original, &args.measures, &args.gates, asked, false);
     let sets = Sets::open_running(&data, &original.graph, 1, run.seed, (manner.apart, &runs))?;
+    fit::check_labels(&sets.evaluation.set, &sets.evaluation.indices, &original.graph)?;
     let (_, measured) = compared_by(&original.graph, &args.measures, &sets)?;
     let scored = args.measures.score.is_some();
     gates::feasible(&args.gates, &Measurable { accuracy: Some((measured, &sets)), why_not: None, scored })?;

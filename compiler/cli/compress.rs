@@ -1,6 +1,7 @@
 //! `compress MODEL`: the main job.
 
 use crate::{
+    advice,
     args::CompressArgs,
     assess::{Assessment, Manner, compared_by},
     bisect,
@@ -48,7 +49,7 @@ pub fn run(mut args: CompressArgs) -> Result<()> {
     } else if !plan.run.quiet {
         let to = if plan.to_stdout { Path::new("standard output") } else { &plan.output };
         let models = format!("{} -> {}\n", plan.model.display(), to.display());
-        let headline = terminal::headline(&report, opened.advice(&plan, &report).as_deref());
+        let headline = terminal::headline(&report, advice::of(&opened, &plan, &report)?.as_deref());
         stdout::show(&(headline + &models + &terminal::table(&report)), plan.to_stdout)?;
     }
     if plan.to_stdout {
@@ -87,13 +88,13 @@ pub fn say(plan: &CompressPlan) -> Result<()> {
 
 /// A model that is about to be compressed, once or several times, with what that needs.
 pub struct Opened {
-    original: Model,
+    pub original: Model,
     /// The model to learn from, if it is another.
     teacher: Option<Model>,
-    backend: Backend,
-    sets: Option<Sets>,
+    pub backend: Backend,
+    pub sets: Option<Sets>,
     /// The original, ready to run on the samples that are measured on.
-    before: Option<Reference>,
+    pub before: Option<Reference>,
     manner: Manner,
     facts: Facts,
     warnings: Vec<String>,
@@ -187,8 +188,8 @@ impl Opened {
     }
 
     /// What is asked of the passes. Noise says nothing of how inputs hang together, and nothing is solved for on it.
-    fn options(&self, plan: &CompressPlan) -> Options {
-        let noise = self.sets.as_ref().is_some_and(|s| s.calibration.synthetic && s.matched.is_none());
+    pub fn options(&self, plan: &CompressPlan) -> Options {
+        let noise = self.sets.as_ref().is_some_and(Sets::is_noise);
         // What can't be run is neither solved for nor trained.
         let runs = facts::unknown(&self.original.graph) == 0;
         Options {
@@ -219,19 +220,6 @@ impl Opened {
         Ok(text + "\n")
     }
 
-    /// What would help where a result is not fit for use.
-    fn advice(&self, plan: &CompressPlan, report: &Report) -> Option<String> {
-        report.unusable.as_ref()?;
-        let data = "Give --data: some hundred samples of what the model will be given";
-        Some(match &plan.data.data {
-            None => data.into(),
-            Some(_) => {
-                "Ask for less: a lower fraction, --exclude for the layers that lose most (`layers` in the report)"
-                    .into()
-            }
-        })
-    }
-
     /// Names the change, if any, that alters the outputs.
     fn bisect(&self, plan: &CompressPlan) -> Result<()> {
         let why = || Error::unsupported(self.warnings.join("; ")).in_file(&plan.model);
@@ -260,7 +248,7 @@ impl Opened {
             },
             ..Report::default()
         };
-        let mut model = self.compile(plan, &pipeline, &mut report)?;
+        let mut model = self.compile(plan, &pipeline, plan.run.quiet || plan.run.json, &mut report)?;
         model.stripped = plan.strip;
         let staged = onnx::stage(&model, &plan.output, plan.external_data).map_err(|e| e.in_file(&plan.model))?;
         // What is measured is what was written, read back.
@@ -323,10 +311,14 @@ impl Opened {
         Ok(report)
     }
 
-    fn compile(&self, plan: &CompressPlan, pipeline: &Pipeline, report: &mut Report) -> Result<Model> {
+    /// The model as `pipeline` makes it.
+    ///
+    /// # Errors
+    /// Whatever passes can raise.
+    pub fn compile(&self, plan: &CompressPlan, pipeline: &Pipeline, quiet: bool, report: &mut Report) -> Result<Model> {
         let mut model = self.original.clone();
         let evaluator = BurnEvaluator::cpu();
-        let (quiet, backend) = (plan.run.quiet || plan.run.json, &self.backend);
+        let backend = &self.backend;
         let calibrator = self.sets.as_ref().map(|s| DataCalibrator { samples: &s.calibration, backend, quiet });
         let path = plan.training.teacher.as_deref().unwrap_or(&plan.model);
         let teacher = self.teacher.as_ref().unwrap_or(&self.original);
@@ -477,33 +469,7 @@ fn open_sets(
     if plan.makes_inputs() && !plan.dry_run {
         let quiet = plan.run.quiet || plan.run.json;
         let failed = sets.match_statistics(g, plan.run.seed, backend, quiet).map_err(|e| e.in_file(&plan.model))?;
-        warnings.push(without_data(plan, &sets, failed));
+        warnings.push(advice::without_data(plan, &sets, failed));
     }
     Ok(Some(sets))
-}
-
-/// What was done on which inputs, where none were given.
-fn without_data(plan: &CompressPlan, sets: &Sets, failed: Option<String>) -> String {
-    let why = failed.map_or("the model has no BatchNormalization to match them to".into(), |e| {
-        format!("they could not be matched to its BatchNormalizations: {e}")
-    });
-    let done = match (plan.options.reconstruct, plan.options.int8.is_some(), sets.matched) {
-        (prunes, int8, Some([first, last])) => {
-            let what = match (prunes, int8) {
-                (true, true) => "layers were pruned and activation ranges calibrated",
-                (true, false) => "layers were pruned",
-                _ => "activation ranges were calibrated",
-            };
-            let count = sets.calibration.indices.len();
-            format!(
-                "{what} on {count} made-up inputs: noise, changed until the BatchNormalizations read about the means \
-                 and variances that they saw in training (squared error {first:.3} at first, {last:.3} then)"
-            )
-        }
-        (_, true, None) => {
-            format!("activation ranges were calibrated on made-up inputs (standard normal noise: {why})")
-        }
-        _ => format!("weights were chosen by magnitude, as made-up inputs would be mere noise ({why})"),
-    };
-    format!("NO DATA: {done}; accuracy on real inputs may be far lower than any figure here. Give --data")
 }

@@ -6,7 +6,7 @@ use compress_compiler::{
     error::{Error, Kind, Result},
     graph::Graph,
     ops::source::fed,
-    tensor::DType,
+    tensor::{DType, Tensor},
     value::Dim,
 };
 use compress_runtime::{
@@ -131,7 +131,7 @@ impl Sets {
         let synthetic = data.is_none();
         let source = match data {
             Some(set) => set,
-            None => Arc::new(Dataset::synthetic(&specs, SYNTHETIC, seed)?),
+            None => Arc::new(Dataset::synthetic(&sized_as(&specs, eval.as_deref())?, SYNTHETIC, seed)?),
         };
         let (training, held) = match &eval {
             _ if synthetic => (all(&source), all(&source)),
@@ -184,6 +184,12 @@ impl Sets {
         })
     }
 
+    /// Whether it is noise that layers are calibrated on.
+    pub fn is_noise(&self) -> bool {
+        let set = &self.calibration;
+        set.synthetic && self.matched.is_none() && !set.set.has_made_up_pictures()
+    }
+
     /// The same samples, one a batch.
     fn one_by_one(mut self) -> Self {
         for samples in [&mut self.calibration, &mut self.validation, &mut self.evaluation] {
@@ -217,7 +223,7 @@ impl Sets {
         };
         let fixed = self.calibration.set.fixed_batch();
         let (samples, steps) = matching_size(graph, fixed.unwrap_or(1));
-        let noise = Dataset::synthetic(self.calibration.set.inputs(), samples, seed)?;
+        let noise = Dataset::noise(self.calibration.set.inputs(), samples, seed)?;
         let progress = Progress::new("match", steps, quiet);
         let classes = classes(graph).and_then(|k| usize::try_from(k).ok());
         let options = MatchOptions { steps, classes, seed };
@@ -267,6 +273,13 @@ impl Samples {
         self.indices.chunks(self.batch).filter(|c| !self.fixed || c.len() == self.batch)
     }
 
+    /// The first samples, `count` of them.
+    pub fn first(&self, count: usize) -> Self {
+        let count = count.next_multiple_of(if self.fixed { self.batch } else { 1 });
+        let indices = self.indices.iter().copied().take(count).collect();
+        Self { set: self.set.clone(), indices, ..*self }
+    }
+
     /// The first samples, `count` or a few more, in small batches: for what keeps every
     /// activation of a batch at once.
     pub fn few(&self, count: usize) -> impl Iterator<Item = &[usize]> {
@@ -292,6 +305,19 @@ fn specs(g: &Graph) -> Result<Vec<InputSpec>> {
         specs.push(InputSpec { whole: sizes::whole(g, n), ..spec });
     }
     Ok(specs)
+}
+
+/// The inputs with the sizes that they have in `set`, where the model leaves them open.
+fn sized_as(specs: &[InputSpec], set: Option<&Dataset>) -> Result<Vec<InputSpec>> {
+    let Some(set) = set else { return Ok(specs.to_vec()) };
+    let sample = set.batch(&[0])?.inputs;
+    let of = |(spec, tensor): (&InputSpec, &Tensor)| {
+        let mut spec = spec.clone();
+        let behind = spec.shape.iter_mut().zip(tensor.shape()).skip(1);
+        behind.filter(|(d, _)| d.known().is_none()).for_each(|(d, n)| *d = Dim::from(*n));
+        spec
+    };
+    Ok(specs.iter().zip(&sample).map(of).collect())
 }
 
 /// The inputs and their sizes, `N` for samples: `image Nx3x224x224`.

@@ -1,5 +1,6 @@
 //! The command `compress`: flags to plan to run to report, and exit codes.
 
+mod advice;
 mod args;
 mod assess;
 mod bench;

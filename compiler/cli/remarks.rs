@@ -92,7 +92,7 @@ fn is_share(a: &Accuracy) -> bool {
 
 /// Why a result is not fit for use. What labels say counts most, then what is shared with the original's answers: a model
 /// that was trained may answer as well with other numbers.
-fn unusable(a: &Accuracy) -> Option<String> {
+pub fn unusable(a: &Accuracy) -> Option<String> {
     let (db, share) = UNUSABLE;
     match (a.before.filter(|_| is_share(a)), a.after) {
         (Some(before), Some(after)) if after < before * share => {

@@ -74,9 +74,10 @@ def commands(source, folder, external):
     copy = 'for f; do cp "$f" "$OUT" && sync "$OUT/${f##*/}"; done'
     files = [str(source), f"{source}.data"][: 1 + external]
     binary = os.environ.get("COMPRESS_BIN", str(ROOT / "target/release/compress"))
-    ours = [binary, str(source), "--no-check", "--quiet", "-o", str(target)]
+    ours = [binary, str(source), "--quiet", "-o", str(target)]
     return {
         "`cp` + fsync": (["sh", "-c", copy, "sh", *files], 5),
+        "compress --no-check": ([*ours, "--no-check"], 5),
         "compress": (ours, 5),
         "ONNX Runtime, basic": ([sys.executable, __file__, "ort", str(source), str(target), str(int(external))], 1),
         "onnxslim": ([str(tools / "onnxslim"), str(source), str(target), *["--save-as-external-data"] * external], 1),

@@ -7,6 +7,7 @@
 mod array;
 mod idx;
 mod images;
+mod leaves;
 mod numpy;
 mod onnx_dir;
 mod preprocess;
@@ -132,8 +133,9 @@ impl Dataset {
         Ok(Self { inputs: inputs.to_vec(), source, path })
     }
 
-    /// `samples` made-up samples, or a batch where the model takes no fewer: standard normal floats, integers as
-    /// [`InputSpec::whole`] says, and zeros for every other type.
+    /// `samples` made-up samples, or a batch where the model takes no fewer: pictures of dead leaves for inputs that have
+    /// the shape of one, standard normal floats for others, integers as [`InputSpec::whole`] says, and zeros for every
+    /// other type.
     ///
     /// Axes of the same name get the same size: that of the batch where the name stands for it, else 1. What an
     /// input holds of a sample depends on `seed` and the sample's index alone; an input in which the samples are
@@ -145,8 +147,23 @@ impl Dataset {
         if samples == 0 || inputs.is_empty() {
             return Err(Error::data("a made-up set needs a sample and an input at least"));
         }
-        let source = Source::Synthetic(Synthetic::new(inputs, samples, seed)?);
+        let source = Source::Synthetic(Synthetic::new(inputs, samples, seed, true)?);
         Ok(Self { inputs: inputs.to_vec(), source, path: PathBuf::new() })
+    }
+
+    /// A [made-up](Self::synthetic) set without pictures.
+    ///
+    /// # Errors
+    /// As [`Self::synthetic`].
+    pub fn noise(inputs: &[InputSpec], samples: usize, seed: u64) -> Result<Self> {
+        let made = Self::synthetic(inputs, samples, seed)?;
+        let source = Source::Synthetic(Synthetic::new(inputs, samples, seed, false)?);
+        Ok(Self { source, ..made })
+    }
+
+    /// Whether it is made up, and has pictures.
+    pub fn has_made_up_pictures(&self) -> bool {
+        matches!(&self.source, Source::Synthetic(made) if made.has_pictures())
     }
 
     /// A [made-up](Self::synthetic) set with `change` made to its inputs, all of them: they are given and come back in

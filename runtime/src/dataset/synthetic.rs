@@ -1,6 +1,10 @@
 //! Made-up samples and seeded choices.
 
-use super::{InputSpec, Whole, size, values};
+use super::{
+    InputSpec, Whole,
+    leaves::{self, Normal},
+    size, values,
+};
 use compress_compiler::{
     error::{Error, Result},
     tensor::Tensor,
@@ -8,7 +12,6 @@ use compress_compiler::{
 };
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::index};
 use rayon::prelude::*;
-use std::f64::consts::TAU;
 
 /// Samples that exist only while a batch needs them.
 pub(super) struct Synthetic {
@@ -17,6 +20,8 @@ pub(super) struct Synthetic {
     /// The samples of a batch, where the model takes but one number of them.
     pub(super) fixed: Option<usize>,
     axes: Vec<Axes>,
+    /// Whether inputs that have the shape of a picture show one.
+    pictures: bool,
     /// The inputs of all samples, where they are more than noise.
     made: Option<Vec<Tensor>>,
 }
@@ -25,13 +30,13 @@ pub(super) struct Synthetic {
 type Axes = Vec<Option<usize>>;
 
 impl Synthetic {
-    pub(super) fn new(inputs: &[InputSpec], rows: usize, seed: u64) -> Result<Self> {
+    pub(super) fn new(inputs: &[InputSpec], rows: usize, seed: u64, pictures: bool) -> Result<Self> {
         let (axes, fixed) = batched(inputs);
         for (spec, axes) in inputs.iter().zip(&axes) {
             let fits = values::check_type(spec.dtype).and_then(|()| values::size_of(spec.dtype, &shape(axes, 1)));
             fits.map_err(|e| e.about(format_args!("input `{}`", spec.name)))?;
         }
-        Ok(Self { seed, rows: rows.max(fixed.unwrap_or(1)), fixed, axes, made: None })
+        Ok(Self { seed, rows: rows.max(fixed.unwrap_or(1)), fixed, axes, pictures, made: None })
     }
 
     /// Whether the first axis of every input counts the samples, and no other does.
@@ -49,6 +54,16 @@ impl Synthetic {
         };
         let made = self.axes.iter().enumerate().map(joined).collect::<Result<_>>()?;
         Ok(Self { axes: self.axes.clone(), made: Some(made), ..*self })
+    }
+
+    /// The size of an input that shows pictures.
+    fn picture(&self, axes: &Axes) -> Option<[usize; 3]> {
+        leaves::is_picture(axes).filter(|_| self.pictures && lies_apart(axes))
+    }
+
+    /// Whether an input shows pictures.
+    pub(super) fn has_pictures(&self) -> bool {
+        self.axes.iter().any(|axes| self.picture(axes).is_some())
     }
 
     /// Whether the samples are more than noise.
@@ -78,9 +93,17 @@ impl Synthetic {
             // A sample may be empty, which leaves nothing to cut into chunks.
             if spec.dtype.is_float() && part_bytes > 0 {
                 let len = part_bytes / spec.dtype.size();
+                let picture = self.picture(axes);
                 out.par_chunks_mut(part_bytes).zip(rows_apart).for_each(|(out, row)| {
-                    let normal: Vec<f64> = normals(self.seed, *row, i).take(len).collect();
-                    values::write_floats(spec.dtype, &normal, out);
+                    let mut rng = generator(self.seed, *row, i);
+                    let made = match picture {
+                        Some(size) => leaves::picture(&mut rng, size),
+                        None => {
+                            let mut normal = Normal::default();
+                            (0..len).map(|_| normal.next(&mut rng)).collect()
+                        }
+                    };
+                    values::write_floats(spec.dtype, &made, out);
                 });
             }
             if !spec.dtype.is_float() && part_bytes > 0 && spec.whole != Whole::Zeros {
@@ -147,19 +170,6 @@ fn batched(inputs: &[InputSpec]) -> (Vec<Axes>, Option<usize>) {
         }
     }
     (axes, None)
-}
-
-/// Standard normal numbers that depend on nothing but the arguments.
-fn normals(seed: u64, row: usize, input: usize) -> impl Iterator<Item = f64> {
-    let mut rng = generator(seed, row, input);
-    // Box and Muller's way makes two numbers at a time.
-    let pair = move || {
-        // Turned around, because zero has no logarithm.
-        let radius = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
-        let (sin, cos) = (TAU * rng.random::<f64>()).sin_cos();
-        [radius * cos, radius * sin]
-    };
-    std::iter::repeat_with(pair).flatten()
 }
 
 /// A seeded fifth of `0..len` is held out: gives the rest and those held out.

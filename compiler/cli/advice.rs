@@ -1,0 +1,105 @@
+//! What a user should know of how a result was made, and what would help where it is not fit for use.
+
+use crate::{compress::Opened, data::Sets, measure, plan::CompressPlan, remarks, terminal::Progress};
+use compress_compiler::{
+    error::{Kind, Result},
+    report::Report,
+};
+use compress_passes::{Options, pipeline};
+use std::time::{Duration, Instant};
+
+/// Fractions that are tried, how long that may take, and on how many samples each is measured.
+const TRIED: usize = 6;
+const TIME: Duration = Duration::from_secs(8);
+const SAMPLES: usize = 32;
+
+/// Says what would help, if the result of `plan` is not fit for use.
+///
+/// # Errors
+/// Whatever running the model can raise.
+pub fn of(opened: &Opened, plan: &CompressPlan, report: &Report) -> Result<Option<String>> {
+    if report.unusable.is_none() {
+        return Ok(None);
+    }
+    let mut ways = vec![];
+    if plan.data.data.is_none() {
+        ways.push("Give --data: some hundred samples of what the model will be given".to_string());
+    }
+    if let Some(fraction) = largest(opened, plan)? {
+        ways.push(format!("--prune {fraction:.2} is fit for use even without solving or training for what is left"));
+    } else if plan.options.prune.is_some() {
+        ways.push("Ask for a lower fraction".into());
+    }
+    if ways.is_empty() || plan.options.int8.is_some() {
+        ways.push("--exclude the layers that lose most (`layers` in the report)".into());
+    }
+    Ok(Some(ways.join(". ")))
+}
+
+/// The largest fraction found whose result is fit for use, when the smallest weights are zeroed and that is all; `None` where
+/// none is found in time, or nothing of the kind was asked for.
+fn largest(opened: &Opened, plan: &CompressPlan) -> Result<Option<f64>> {
+    let (Some(asked), None) = (plan.options.prune, &plan.dump_ir) else { return Ok(None) };
+    let began = Instant::now();
+    let progress = Progress::new("advise", TRIED, plan.run.quiet);
+    let (mut holds, mut fails) = (0.0, asked);
+    for _ in 0..TRIED {
+        if began.elapsed() >= TIME {
+            break;
+        }
+        let fraction = (holds + fails) / 2.0;
+        match is_usable(opened, plan, fraction) {
+            Ok(true) => holds = fraction,
+            Ok(false) => fails = fraction,
+            Err(e) if e.kind() == Kind::Interrupted => return Err(e),
+            // Advice is not worth an error.
+            Err(_) => return Ok(None),
+        }
+        progress.advance(1);
+    }
+    // Down to what is printed.
+    Ok(Some((holds * 100.0).floor() / 100.0).filter(|f| *f > 0.0))
+}
+
+fn is_usable(opened: &Opened, plan: &CompressPlan, fraction: f64) -> Result<bool> {
+    let (Some(sets), Some(before)) = (&opened.sets, &opened.before) else { return Ok(false) };
+    let options =
+        Options { prune: Some(fraction), reconstruct: false, training: None, qat: false, ..opened.options(plan) };
+    let made = opened.compile(plan, &pipeline(&options, plan.stop_after.as_deref()), true, &mut Report::default())?;
+    let after = measure::session(&made.graph, &opened.backend)?;
+    let samples = sets.evaluation.first(SAMPLES);
+    let compared = crate::assess::compared_by(&opened.original.graph, &plan.measures, sets)?;
+    let (answers, measured) = (&compared.0, compared.1);
+    let accuracy = measure::accuracy(before, &after, &samples, (answers, measured), (Kind::Data, None), true)?;
+    Ok(remarks::unusable(&accuracy).is_none())
+}
+
+/// What was done on which inputs, where none were given.
+pub fn without_data(plan: &CompressPlan, sets: &Sets, failed: Option<String>) -> String {
+    let why = failed.map_or("the model has no BatchNormalization to match them to".into(), |e| {
+        format!("they could not be matched to its BatchNormalizations: {e}")
+    });
+    let solves = plan.options.reconstruct && !sets.is_noise();
+    let what = match (solves, plan.options.int8.is_some()) {
+        (true, true) => "layers were pruned and activation ranges calibrated",
+        (true, false) => "layers were pruned",
+        (false, true) => "activation ranges were calibrated",
+        (false, false) => {
+            return format!(
+                "NO DATA: weights were chosen by magnitude, as made-up inputs would be mere noise ({why}); accuracy on real \
+             inputs may be far lower than any figure here. Give --data"
+            );
+        }
+    };
+    let inputs = match sets.matched {
+        Some([first, last]) => format!(
+            "{} made-up inputs: noise, changed until the BatchNormalizations read about the means and variances that they \
+             saw in training (squared error {first:.3} at first, {last:.3} then)",
+            sets.calibration.indices.len()
+        ),
+        None if sets.is_noise() => format!("made-up inputs (standard normal noise: {why})"),
+        None => format!("made-up pictures (dead leaves, with a mean of 0 and a variance of 1: {why})"),
+    };
+    let done = format!("{what} on {inputs}");
+    format!("NO DATA: {done}; accuracy on real inputs may be far lower than any figure here. Give --data")
+}
