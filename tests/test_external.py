@@ -307,22 +307,22 @@ def test_out_and_in_and_out_again_gives_the_same_bytes(compress, tmp_path):
     assert weights(tmp_path / "c.onnx").keys() == weights(tmp_path / "a.onnx").keys()
 
 
-def test_the_data_file_of_a_replaced_result_stays_and_is_named(compress, tmp_path):
+def test_data_files_of_other_results_stay_and_are_named(compress, tmp_path):
     path = small.save(wide(), tmp_path)
     compress(path, "--external-data", "--no-check")
     (old,) = tmp_path.glob("*.data")
     (tmp_path / "model.compressed-notes.data").write_text("not ours")
+    (tmp_path / "model.compressed.onnx").rename(tmp_path / "copy.onnx")
 
     def named(*args):
         return [w for w in compress(*args, "--no-check", "--force", "--json").json()["warnings"] if ".data" in w]
 
-    assert named(path, "--external-data") == []
+    assert named(path, "--external-data") == [], "the same weights"
     (note,) = named(path)
-    assert old.name in note and "remove" in note and old.exists()
+    assert old.name in note and "remove" in note and old.exists(), "the copy needs it"
     # What the input itself needs is no left-over.
     compress(path, "--external-data", "--no-check", "--force")
-    (tmp_path / "model.compressed.onnx").rename(tmp_path / "copy.onnx")
-    assert named(tmp_path / "copy.onnx", "-o", tmp_path / "model.compressed.onnx") == []
+    assert named(tmp_path / "copy.onnx", "-o", tmp_path / "model.compressed.onnx") == [] and old.exists()
 
 
 def test_a_small_model_needs_no_data_file(compress, tmp_path):

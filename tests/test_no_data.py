@@ -2,7 +2,6 @@
 
 import numpy as np
 import onnx
-import pytest
 import small
 from support import run_onnx
 
@@ -89,14 +88,9 @@ def test_a_fixed_batch(compress, tmp_path):
     assert report["accuracy"]["samples"] == 32
 
 
-@pytest.mark.parametrize("without", ["statistics", "sizes"])
-def test_noise_is_no_ground_to_solve_on(compress, tmp_path, without):
-    """Without statistics, or with pictures of any size, magnitude decides, and that is said."""
-    made = network(normalised=without != "statistics")
-    if without == "sizes":
-        made.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "height"
-        made.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "width"
-    model = small.save(made, tmp_path)
+def test_noise_is_no_ground_to_solve_on(compress, tmp_path):
+    """Without statistics, and too small to show a picture: magnitude decides, and that is said."""
+    model = small.save(network(normalised=False), tmp_path)
     result = compress(model, "--prune", "0.5", "--no-check").out
     assert "NO DATA" in result and "by magnitude" in result
     compress(model, "--prune", "0.5", "--prune-by", "magnitude", "--no-check", "-q", "-o", tmp_path / "plain.onnx")
@@ -104,6 +98,29 @@ def test_noise_is_no_ground_to_solve_on(compress, tmp_path, without):
     assert weights[0].keys() == weights[1].keys()
     assert all(np.array_equal(weights[0][k], weights[1][k]) for k in weights[0])
     assert "standard normal noise" in compress(model, "--int8", "--no-check", "--force").out
+
+
+def test_pictures_of_any_size_show_dead_leaves(compress, tmp_path):
+    made = network(normalised=False)
+    for axis, name in ((2, "height"), (3, "width")):
+        made.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
+    model = small.save(made, tmp_path)
+    result = compress(model, "--prune", "0.5", "--no-check").out
+    assert "layers were pruned on made-up pictures (dead leaves" in result
+    compress(model, "--prune", "0.5", "--prune-by", "magnitude", "--no-check", "-q", "-o", tmp_path / "plain.onnx")
+    weights = [small.initializers(tmp_path / name) for name in ("model.compressed.onnx", "plain.onnx")]
+    assert any((weights[0][k] != weights[1][k]).any() for k in weights[0]), "what is left was solved for"
+
+
+def test_made_up_pictures_have_the_size_of_those_to_evaluate_on(compress, tmp_path):
+    """They were of one pixel where --eval alone is given."""
+    made = network(normalised=False)
+    for axis, name in ((2, "height"), (3, "width")):
+        made.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
+    model = small.save(made, tmp_path)
+    np.savez(tmp_path / "x.npz", x=np.repeat(np.repeat(pictures(3, 100), 2, 2), 2, 3))
+    report = compress(model, "--int8", "--eval", tmp_path / "x.npz", "--json").json()
+    assert "dead leaves" in " ".join(report["warnings"])
 
 
 def test_data_is_not_made_up_where_it_is_given(compress, tmp_path):

@@ -17,8 +17,8 @@ SCHEMA = {
     "input": FILE,
     "output": FILE,
     "accuracy": {
-        "metric", "output", "meaning", "reason", "samples", "synthetic", "before", "after", "drop", "agreement", "beside",
-        "sqnr_db", "worst_output", "outputs", "equal",
+        "metric", "output", "meaning", "reason", "samples", "unlike", "synthetic", "before", "after", "drop", "agreement",
+        "beside", "sqnr_db", "worst_output", "outputs", "equal",
     },
     "speed": {
         "device", "engine", "threads", "batch", "inputs", "as_is", "before_ms", "after_ms", "speedup", "interval", "rounds",

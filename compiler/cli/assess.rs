@@ -76,10 +76,12 @@ impl Manner {
     /// How `original` is measured: in full if samples or gates are given to measure by. `exact` says that it is
     /// only simplified.
     pub fn of(original: &Model, measures: &MeasureArgs, gates: &GateArgs, asked: bool, exact: bool) -> Self {
-        let more = measures.check == Effort::Full || measures.score.is_some() || asked || gates.measured().is_some();
+        let looked = gates.max_drop.or(gates.min_sqnr).or(gates.min_score).is_some();
+        let timed = gates.min_speedup.or(gates.max_latency).is_some() || measures.as_is;
+        let more = measures.check == Effort::Full || measures.score.is_some() || asked || looked;
         let large = original.source().len() > LARGE;
         let operators = || original.graph.and_bodies().iter().map(|g| g.operators().count()).sum::<usize>();
-        let short = !more && exact && !measures.as_is && (large || operators() > MANY);
+        let short = !more && exact && !timed && (large || operators() > MANY);
         Self { apart: !more && large, short }
     }
 
@@ -120,7 +122,8 @@ impl Assessment<'_> {
         if let Some(command) = &measures.score {
             let names: Vec<String> = answers.outputs.iter().map(|o| o.name.clone()).collect();
             let (old, new) = score::score(command, &names, before, &after, samples, self.quiet)?;
-            (accuracy.metric, accuracy.output, accuracy.meaning) = ("score", None, format!("`{command}` prints it"));
+            (accuracy.metric, accuracy.output, accuracy.meaning) = ("score", None, format!("what `{command}` prints"));
+            (accuracy.samples, accuracy.unlike) = (samples.indices.len(), 0);
             (accuracy.before, accuracy.after, accuracy.drop) = (old, Some(new), old.map(|old| old - new));
             accuracy.reason = None;
         }

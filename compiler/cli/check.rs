@@ -29,7 +29,7 @@ pub fn run(args: CheckArgs) -> Result<()> {
     run.report.as_deref().map(plan::made).transpose()?;
     let options = args.read.into();
     let (original, model) = (onnx::read_with(&args.against, &options)?, onnx::read_with(&args.model, &options)?);
-    same_signature(&original, &model).map_err(|e| e.in_file(&args.model))?;
+    let renamed = same_signature(&original, &model).map_err(|e| e.in_file(&args.model))?;
     // Nothing is calibrated, so what --data gives is measured on as a whole.
     let asked = data.eval.is_some() || data.data.is_some();
     let data = DataPlan { eval: data.eval.or(data.data.clone()), shapes: args.measures.shape.clone(), ..data };
@@ -49,7 +49,7 @@ pub fn run(args: CheckArgs) -> Result<()> {
         input: facts::file(&args.against, &original),
         output: Some(facts::file(&args.model, &model)),
         unknown_operators: facts::unknown(&model.graph),
-        warnings: original.warnings.iter().chain(&model.warnings).cloned().collect(),
+        warnings: original.warnings.iter().chain(&model.warnings).cloned().chain(renamed).collect(),
         recipe: Recipe {
             version: env!("CARGO_PKG_VERSION"),
             flags: vec!["check".into()],
@@ -78,7 +78,7 @@ pub fn run(args: CheckArgs) -> Result<()> {
             sets.sizes
         ));
     }
-    report.gates = gates::judged(&args.gates, &report)?;
+    report.gates = gates::judged(&args.gates, &report);
     if let Some(dir) = &run.report {
         onnx::write_atomic(&dir.join("report.json"), terminal::json(&report)?.as_bytes(), true)?;
     }
@@ -92,19 +92,28 @@ pub fn run(args: CheckArgs) -> Result<()> {
     gates::verdict(&report, args.gates.strict)
 }
 
-/// Inputs and outputs are compared in order, so both models must call them the same.
-fn same_signature(a: &onnx::Model, b: &onnx::Model) -> Result<()> {
-    let names = |m: &onnx::Model| -> (Vec<String>, Vec<String>) {
-        let g = &m.graph;
-        let inputs = g.inputs().iter().map(|n| g.value((*n).into()).name.clone());
-        (inputs.collect(), g.outputs().iter().map(|o| o.name.clone()).collect())
+/// Both models must take the same inputs; outputs are compared in order. Says so where they have other names.
+///
+/// # Errors
+/// Data for other inputs, or another number of outputs.
+fn same_signature(a: &onnx::Model, b: &onnx::Model) -> Result<Option<String>> {
+    let inputs =
+        |m: &onnx::Model| m.graph.inputs().iter().map(|n| m.graph.value((*n).into()).name.clone()).collect::<Vec<_>>();
+    let outputs = |m: &onnx::Model| m.graph.outputs().iter().map(|o| o.name.clone()).collect::<Vec<_>>();
+    let listed = |names: &[String]| names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ");
+    let differ = |what: &str, a: &[String], b: &[String]| {
+        Error::data(format!("the {what} are {}, those of the model that it is compared with {}", listed(b), listed(a)))
+            .help("both have to take the same inputs, and to have as many outputs in the same order")
     };
-    let (a, b) = (names(a), names(b));
-    if a == b {
-        return Ok(());
+    let (of_a, of_b) = ((inputs(a), outputs(a)), (inputs(b), outputs(b)));
+    if of_a.0 != of_b.0 {
+        return Err(differ("inputs", &of_a.0, &of_b.0));
     }
-    Err(Error::data(format!(
-        "inputs and outputs are {:?} -> {:?}, those of the original {:?} -> {:?}",
-        b.0, b.1, a.0, a.1
-    )))
+    if of_a.1.len() != of_b.1.len() {
+        return Err(differ("outputs", &of_a.1, &of_b.1));
+    }
+    let other = of_a.1 != of_b.1;
+    Ok(other.then(|| {
+        format!("outputs have other names, and are compared in order: {} with {}", listed(&of_b.1), listed(&of_a.1))
+    }))
 }

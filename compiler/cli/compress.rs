@@ -71,7 +71,7 @@ pub fn say(plan: &CompressPlan) -> Result<()> {
     let opened = Opened::new(plan, false)?;
     let pipeline = pipeline(&opened.options(plan), plan.stop_after.as_deref());
     let operators = counted(opened.original.graph.operators().count(), "operator");
-    let mut text = format!("{} ({operators}) -> {}\n", plan.model.display(), plan.output.display());
+    let mut text = format!("{} ({operators}) -> {}\n", plan.model.display(), plan.shown_output().display());
     if let Some(sets) = &opened.sets {
         let (calibrate, measure) = (sets.calibration.indices.len(), sets.evaluation.indices.len());
         text +=
@@ -157,6 +157,7 @@ impl Opened {
             let taught = teacher.as_ref().zip(plan.training.teacher.as_deref());
             fit::check(sets, &original.graph, taught.map(|(t, path)| (path, &t.graph)))?;
             warnings.extend(fit::few(sets, plan.options.reconstruct, trains));
+            warnings.extend(fit::far_from_real(sets)?.filter(|_| plan.options.int8.is_some()));
             warnings.extend(fit::few_to_calibrate(sets).filter(|_| plan.options.int8.is_some()));
         }
         let before = match &sets {
@@ -298,7 +299,7 @@ impl Opened {
             let what = format!("{file} holds the weights of an earlier result: remove it if nothing needs it");
             report.warnings.push(what);
         }
-        report.gates = gates::judged(&plan.gates, &report)?;
+        report.gates = gates::judged(&plan.gates, &report);
         if interrupt::stopped() {
             return Err(Error::interrupted());
         }

@@ -38,7 +38,7 @@ pub fn find(plan: &CompressPlan, graph: &Graph, report: &mut Report) {
             [] => "the model has neither attention nor RMS normalisation in a form that is known".to_string(),
             [first, ..] => format!("{}: {}", first.node, first.reason),
         };
-        report.warnings.push(format!("asked for --target onnxruntime: there was nothing to bring in ({why})"));
+        report.undone.push(format!("asked for --target onnxruntime: there was nothing to bring in ({why})"));
     }
     if let Some(channels) = options.channels.as_ref().filter(|c| c.fraction > 0.0)
         && let Some(output) = &report.output

@@ -6,10 +6,13 @@ use compress_compiler::{
     error::{Error, Kind, Result},
     graph::Graph,
     ops::source::fed,
+    pass::{Context, Pass},
     tensor::{DType, Tensor},
     value::Dim,
 };
+use compress_passes::clean::Clean;
 use compress_runtime::{
+    burn::BurnEvaluator,
     dataset::{Dataset, InputSpec, hold_out, sample},
     session::Backend,
     train::matched::{MatchOptions, Matcher},
@@ -218,6 +221,10 @@ impl Sets {
     }
 
     fn matching(&mut self, graph: &Graph, seed: u64, backend: &Backend, quiet: bool) -> Result<()> {
+        // Weights that are nearly zero make each of many steps slow.
+        let mut clean = graph.clone();
+        Clean.run(&mut clean, &Context::new(&BurnEvaluator::cpu()))?;
+        let graph = &clean;
         let Some(matcher) = Matcher::new(graph, &backend.device)?.filter(|_| !is_guesswork(graph)) else {
             return Ok(());
         };

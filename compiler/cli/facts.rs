@@ -52,6 +52,15 @@ pub fn macs(graph: &Graph) -> u64 {
     graph.operators().map(of).fold(0, u64::saturating_add)
 }
 
+/// Whether a layer makes values of which more than the batch is open, so that its multiply-accumulates are not known.
+pub fn has_open_sizes(graph: &Graph) -> bool {
+    let open = |n: NodeId| {
+        let dims = graph.fact(n.into()).dims();
+        graph.op(n).weight().is_some() && dims.is_none_or(|d| d.iter().skip(1).any(|d| d.known().is_none()))
+    };
+    graph.operators().any(open)
+}
+
 /// Operators that are kept as they came.
 pub fn unknown(graph: &Graph) -> usize {
     let is_unknown = |g: &Graph| g.operators().filter(|n| matches!(g.op(*n), Op::Opaque(_))).count();

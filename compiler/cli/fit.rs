@@ -10,6 +10,7 @@ use compress_compiler::{
     node::Port,
     ops::source::fed,
     report::counted,
+    tensor::Tensor,
     value::{Dim, Fact},
 };
 use compress_runtime::{
@@ -29,7 +30,7 @@ pub fn check_labels(set: &Dataset, samples: &[usize], graph: &Graph) -> Result<(
     let Some(classes) = classes(graph) else { return Ok(()) };
     if let Some(named) = set.named_classes().filter(|n| i64::try_from(*n) != Ok(classes)) {
         return Err(Error::data(format!(
-            "{} has folders for {named} classes, the model has {classes}: which are meant can't be told from names",
+            "{}: there are folders for {named} classes, the model has {classes}, and names don't tell which are meant",
             set.describe()
         ))
         .help("call each folder by the number of its class, from 0"));
@@ -98,6 +99,36 @@ pub fn few(sets: &Sets, solves: bool, trains: bool) -> Option<String> {
         "{what}: fewer than {FEW} show little of what the model will be given, so it may answer to these as before \
          and to others far worse. Give more --data"
     ))
+}
+
+/// By how much samples to measure on may be wider than made-up ones.
+const WIDER: f64 = 4.0;
+
+/// What to say where made-up samples are far from those that are measured on.
+///
+/// # Errors
+/// Whatever reading the data can raise.
+pub fn far_from_real(sets: &Sets) -> Result<Option<String>> {
+    if !sets.calibration.synthetic || sets.evaluation.synthetic {
+        return Ok(None);
+    }
+    let size = |samples: &Samples| -> Result<Vec<f64>> {
+        let Some(indices) = samples.batches().next() else { return Ok(vec![]) };
+        let of = |t: &Tensor| {
+            let values = t.as_f32().unwrap_or_default();
+            (values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / values.len().max(1) as f64).sqrt()
+        };
+        Ok(samples.set.batch(indices)?.inputs.iter().map(of).collect())
+    };
+    let (made, real) = (size(&sets.calibration)?, size(&sets.evaluation)?);
+    let is_far =
+        |(made, real): &(f64, f64)| *made > 0.0 && *real > 0.0 && !(1.0 / WIDER..WIDER).contains(&(real / made));
+    Ok(made.into_iter().zip(real).find(is_far).map(|(made, real)| {
+        format!(
+            "WARNING: the samples to measure on are of size {real:.2} (root mean square), the made-up ones that were calibrated \
+             on of {made:.2}: give --data"
+        )
+    }))
 }
 
 /// Fewer samples than these rarely show how far activations go.

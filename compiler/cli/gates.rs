@@ -59,73 +59,50 @@ pub fn feasible(gates: &GateArgs, can: &Measurable) -> Result<()> {
     Ok(())
 }
 
-/// Holds the measured figures against the gates.
-///
-/// # Errors
-/// Data for a gate on what turned out not to be measured.
-pub fn judged(gates: &GateArgs, report: &Report) -> Result<Vec<Gate>> {
-    let mut out = vec![];
-    let missing = |flag: &str| {
-        Error::data(format!("{flag} was asked for, but its figure was not measured"))
-            .help("the warnings of the report say why")
-    };
-    let verdict = |holds: bool| if holds { Verdict::Passed } else { Verdict::Failed };
+/// Holds the measured figures against the gates. One whose figure turned out to have no value has failed.
+pub fn judged(gates: &GateArgs, report: &Report) -> Vec<Gate> {
     let a = report.accuracy.as_ref();
-    if let Some(limit) = gates.max_drop {
-        let value = a.and_then(|a| a.drop).ok_or_else(|| missing("--max-drop"))?;
-        out.push(Gate::new(
-            "--max-drop",
-            terminal::percent(limit),
-            limit,
-            terminal::percent(value),
-            value,
-            verdict(value <= limit),
-        ));
-    }
-    if let Some(limit) = gates.min_sqnr {
-        let a = a.ok_or_else(|| missing("--min-sqnr"))?;
+    let bytes = |v: f64| terminal::bytes(v as usize);
+    let plain = |v: f64| v.to_string();
+    let held = |holds: bool| if holds { Verdict::Passed } else { Verdict::Failed };
+    let mut out = vec![];
+    let mut gate =
+        |name, limit: Option<f64>, shown_as: &dyn Fn(f64) -> String, found: Option<(f64, String, Verdict)>| {
+            let Some(limit) = limit else { return };
+            let none = || (f64::NAN, "not measured (the notes say why)".to_string(), Verdict::Failed);
+            let (value, shown, verdict) = found.unwrap_or_else(none);
+            out.push(Gate::new(name, shown_as(limit), limit, shown, value, verdict));
+        };
+    let most = |limit: Option<f64>, value: f64| held(limit.is_none_or(|limit| value <= limit));
+    let least = |limit: Option<f64>, value: f64| held(limit.is_none_or(|limit| value >= limit));
+    let drop = a.and_then(|a| a.drop).map(|v| (v, terminal::percent(v), most(gates.max_drop, v)));
+    gate("--max-drop", gates.max_drop, &terminal::percent, drop);
+    let sqnr = a.and_then(|a| match a.sqnr_db {
         // Equal outputs have no noise.
-        let value = a.sqnr_db.or(a.equal.then_some(f64::MAX)).ok_or_else(|| missing("--min-sqnr"))?;
-        let shown = a.sqnr_db.map_or("equal".into(), |db| format!("{db:.1} dB"));
-        out.push(Gate::new("--min-sqnr", format!("{limit} dB"), limit, shown, value, verdict(value >= limit)));
-    }
-    if let Some(limit) = gates.min_score {
-        let a = a.ok_or_else(|| missing("--min-score"))?;
-        let value = a.after.ok_or_else(|| missing("--min-score"))?;
-        let shown = |v: f64| terminal::metric(a.metric, v);
-        out.push(Gate::new("--min-score", shown(limit), limit, shown(value), value, verdict(value >= limit)));
-    }
-    if let Some(limit) = gates.min_speedup {
-        let s = report.speed.as_ref().ok_or_else(|| missing("--min-speedup"))?;
-        let held = match () {
+        None => a.equal.then(|| (f64::MAX, "equal".into(), Verdict::Passed)),
+        Some(db) => Some((db, format!("{db:.1} dB"), least(gates.min_sqnr, db))),
+    });
+    gate("--min-sqnr", gates.min_sqnr, &|v| format!("{v} dB"), sqnr);
+    let metric = |v: f64| a.map_or_else(|| plain(v), |a| terminal::metric(a.metric, v));
+    let score = a.and_then(|a| a.after).map(|v| (v, metric(v), least(gates.min_score, v)));
+    gate("--min-score", gates.min_score, &metric, score);
+    let speed = report.speed.as_ref();
+    let ratio = speed.zip(gates.min_speedup).map(|(s, limit)| {
+        let verdict = match () {
             () if s.speedup >= limit => Verdict::Passed,
             () if s.interval[1] < limit => Verdict::Failed,
             () => Verdict::Unclear,
         };
-        let shown = format!("{:.2}x ({:.2}x to {:.2}x)", s.speedup, s.interval[0], s.interval[1]);
-        out.push(Gate::new("--min-speedup", format!("{limit}x"), limit, shown, s.speedup, held));
-    }
-    if let Some(limit) = gates.max_latency {
-        let value = report.speed.as_ref().ok_or_else(|| missing("--max-latency"))?.after_ms;
-        out.push(Gate::new(
-            "--max-latency",
-            format!("{limit} ms"),
-            limit,
-            format!("{value:.3} ms"),
-            value,
-            verdict(value <= limit),
-        ));
-    }
-    let bytes = |v: f64| terminal::bytes(v as usize);
-    if let Some(limit) = gates.max_memory {
-        let value = report.memory.as_ref().ok_or_else(|| missing("--max-memory"))?.after_bytes as f64;
-        out.push(Gate::new("--max-memory", bytes(limit), limit, bytes(value), value, verdict(value <= limit)));
-    }
-    if let (Some(limit), Some(o)) = (gates.max_size, &report.output) {
-        let value = o.bytes as f64;
-        out.push(Gate::new("--max-size", bytes(limit), limit, bytes(value), value, verdict(value <= limit)));
-    }
-    Ok(out)
+        (s.speedup, format!("{:.2}x ({:.2}x to {:.2}x)", s.speedup, s.interval[0], s.interval[1]), verdict)
+    });
+    gate("--min-speedup", gates.min_speedup, &|v| format!("{v}x"), ratio);
+    let latency = speed.map(|s| (s.after_ms, format!("{:.3} ms", s.after_ms), most(gates.max_latency, s.after_ms)));
+    gate("--max-latency", gates.max_latency, &|v| format!("{v} ms"), latency);
+    let memory = report.memory.as_ref().map(|m| m.after_bytes as f64);
+    gate("--max-memory", gates.max_memory, &bytes, memory.map(|v| (v, bytes(v), most(gates.max_memory, v))));
+    let size = report.output.as_ref().map(|o| o.bytes as f64);
+    gate("--max-size", gates.max_size, &bytes, size.map(|v| (v, bytes(v), most(gates.max_size, v))));
+    out
 }
 
 /// What the run amounts to.

@@ -29,6 +29,8 @@ struct Inspection {
     opaque: Vec<(String, String)>,
     layers: Vec<compress_compiler::report::LayerFacts>,
     warnings: Vec<String>,
+    /// Whether sizes besides the batch are open, so that multiply-accumulates are those of the least.
+    sizes_open: bool,
 }
 
 #[derive(Serialize)]
@@ -67,6 +69,7 @@ pub fn run(args: InspectArgs) -> Result<()> {
         opaque,
         layers: facts::layers(g).into_iter().map(|(_, l)| l).collect(),
         warnings: model.warnings.clone(),
+        sizes_open: facts::has_open_sizes(g),
     };
     terminal::print(&if args.json { terminal::json(&i)? } else { text(&i) })?;
     Ok(())
@@ -129,13 +132,14 @@ fn signature(g: &Graph, name: &str, port: Port) -> Signature {
 fn text(i: &Inspection) -> String {
     let f = &i.file;
     let mut t = vec![format!(
-        "{}: opset {}, {}, {} operators, {} parameters, {} MACs a sample",
+        "{}: opset {}, {}, {} operators, {} parameters, {} MACs a sample{}",
         f.path,
         i.opset,
         terminal::bytes(f.bytes),
         f.nodes,
         f.parameters,
-        terminal::count(f.macs)
+        terminal::count(f.macs),
+        if i.sizes_open { " where sizes that the model leaves open are 1" } else { "" }
     )];
     for (kind, list) in [("input", &i.inputs), ("output", &i.outputs)] {
         t.extend(list.iter().map(|s| format!("  {kind:<7} {}: {}", s.name, s.r#type)));

@@ -13,6 +13,9 @@ const ROUNDING_DB: f64 = 40.0;
 const WARN: (f64, f64) = (20.0, 0.95);
 const UNUSABLE: (f64, f64) = (10.0, 0.5);
 
+/// A model that is right less often was not trained for these labels.
+const LOST: f64 = 0.2;
+
 /// Says where a number misleads.
 pub fn of_compression(plan: &CompressPlan, lossless: bool, report: &mut Report) {
     if let Some(db) = report.accuracy.as_ref().and_then(|a| a.sqnr_db).filter(|db| lossless && *db < ROUNDING_DB) {
@@ -49,6 +52,12 @@ pub fn of_accuracy(report: &mut Report) {
             .warnings
             .push(format!("output `{output}` is not scored by class: {why}; --metric measures it otherwise"));
     }
+    let lost = a.before.filter(|before| matches!(a.metric, "top1" | "top5") && *before < LOST).map(|before| {
+        format!(
+            "WARNING: the original itself is right in only {}: labels or --preprocess may not be those of the model",
+            terminal::percent(before)
+        )
+    });
     let unlike = (a.unlike > 0 && a.metric != "score").then(|| {
         format!(
             "WARNING: in {} of {} the models find another number of things, so that their outputs can't be compared: \
@@ -64,11 +73,12 @@ pub fn of_accuracy(report: &mut Report) {
     }
     report.unusable = unusable(a);
     if report.unusable.is_none()
+        && a.metric != "score"
         && let Some(far) = far(a, WARN)
     {
         report.warnings.insert(0, format!("WARNING: {far}"));
     }
-    report.warnings.splice(0..0, unlike);
+    report.warnings.splice(0..0, lost.into_iter().chain(unlike));
 }
 
 /// What of the figures is below these bounds: decibels, and a share of the original's answers.
@@ -95,6 +105,8 @@ fn is_share(a: &Accuracy) -> bool {
 pub fn unusable(a: &Accuracy) -> Option<String> {
     let (db, share) = UNUSABLE;
     match (a.before.filter(|_| is_share(a)), a.after) {
+        // The user's own program says what a result is worth.
+        _ if a.metric == "score" => None,
         (Some(before), Some(after)) if after < before * share => {
             Some(format!("{} fell from {} to {}", a.metric, terminal::percent(before), terminal::percent(after)))
         }
@@ -106,8 +118,8 @@ pub fn unusable(a: &Accuracy) -> Option<String> {
 
 /// A share of the file that is worth a word.
 const WORTH: f64 = 0.05;
-/// Larger than the original by a share that is more than that of names.
-const GROWN: f64 = 0.005;
+/// Larger than the original by a share and by bytes that are more than those of names and of a line of metadata.
+const GROWN: (f64, usize) = (0.005, 4096);
 
 /// Says where a file could be smaller.
 pub fn of_size(written: &Model, report: &mut Report) {
@@ -121,7 +133,7 @@ pub fn of_size(written: &Model, report: &mut Report) {
         ));
     }
     let (before, after) = (report.input.bytes, output.bytes);
-    if after as f64 > before as f64 * (1.0 + GROWN) {
+    if after as f64 > before as f64 * (1.0 + GROWN.0) && after > before + GROWN.1 {
         report.warnings.push(format!(
             "the result is larger than the original: what is written of its {} takes more than its weights save",
             counted(output.nodes, "operator")

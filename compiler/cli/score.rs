@@ -37,7 +37,7 @@ pub fn score(
     let side = |name: &str| -> Result<Vec<Array>> {
         let folder = folder.path().join(name);
         fs::create_dir(&folder).map_err(failed)?;
-        names.iter().map(|n| Array::new(&folder.join(format!("{}.npy", n.replace(['/', '\\'], "_"))))).collect()
+        file_names(names).iter().map(|n| Array::new(&folder.join(format!("{n}.npy")))).collect()
     };
     let (mut old, mut new) = (side("before")?, side("after")?);
     let mut labels = Array::new(&folder.path().join("labels.npy"))?;
@@ -62,6 +62,18 @@ pub fn score(
     }
     drop(progress);
     run(command, folder.path())
+}
+
+/// Names of files for outputs: without what separates folders, and each another.
+fn file_names(names: &[String]) -> Vec<String> {
+    let mut made: Vec<String> = vec![];
+    for name in names {
+        let plain = name.replace(['/', '\\'], "_");
+        let others = (2..).map(|i| format!("{plain}_{i}"));
+        let free = std::iter::once(plain.clone()).chain(others).find(|n| !made.contains(n));
+        made.extend(free);
+    }
+    made
 }
 
 fn run(command: &str, folder: &Path) -> Result<Scores> {

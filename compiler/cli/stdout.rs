@@ -7,7 +7,7 @@ use compress_compiler::{
 };
 use std::{
     fs::File,
-    io::{ErrorKind, IsTerminal, Write},
+    io::{IsTerminal, Write},
     path::Path,
 };
 use tempfile::TempDir;
@@ -58,9 +58,7 @@ pub fn send(report: &Report, file: &Path) -> Result<()> {
             .help("give -o FILE"));
     }
     let mut stdout = std::io::stdout().lock();
+    // A reader that goes away has half a model.
     let copied = File::open(file).and_then(|mut f| std::io::copy(&mut f, &mut stdout)).and_then(|_| stdout.flush());
-    match copied {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Error::file(format!("standard output: {e}"))),
-        _ => Ok(()),
-    }
+    copied.map_err(|e| Error::file(format!("standard output: {e}")))
 }

@@ -27,8 +27,13 @@ pub fn run(args: CompressArgs) -> Result<()> {
     let plans = plans(&args, &files)?;
     let (_, first) = plans.first().ok_or_else(|| Error::usage("--sweep needs a fraction"))?;
     if first.dry_run {
-        let asked = if first.sensitivity { 1 } else { plans.len() };
-        return plans.iter().take(asked).try_for_each(|(_, plan)| say(plan));
+        say(first)?;
+        let others: Vec<String> =
+            plans.iter().skip(1).map(|(f, plan)| format!("{f} -> {}", plan.output.display())).collect();
+        if !others.is_empty() && !first.sensitivity {
+            terminal::print(&format!("  the same for {}\n", others.join(", ")))?;
+        }
+        return Ok(());
     }
     files.check(&args)?;
     let mut opened = Opened::new(first, true)?;

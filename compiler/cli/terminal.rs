@@ -158,7 +158,9 @@ pub fn table(r: &Report) -> String {
         let worst = worst.map_or(String::new(), |o| format!(", `{o}`, the worst of {}", a.outputs.len()));
         let measured =
             if a.metric == "sqnr" { format!("; accuracy measured as sqnr of {}", a.meaning) } else { String::new() };
-        line("output SQNR", "", &sqnr(a), &format!("{note}{worst}{measured}"));
+        if a.samples > 0 {
+            line("output SQNR", "", &sqnr(a), &format!("{note}{worst}{measured}"));
+        }
     }
     for t in r.passes.iter().flat_map(|p| &p.trained) {
         let [before, after, course] = training(t);

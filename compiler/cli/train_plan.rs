@@ -187,6 +187,11 @@ impl TrainPlan {
     /// Whether everything can be written that has to be.
     fn check_files(&self, job: &JobArgs) -> Result<()> {
         let writes = !job.dry_run;
+        if self.output.as_os_str() == "-" {
+            return Err(
+                Error::usage("-o -: a job writes checkpoints and a report beside its model").help("give -o FILE")
+            );
+        }
         for path in [&self.output, &self.report_path()] {
             plan::replaceable(path)?;
             if writes && !job.force && !job.resume && path.exists() {

@@ -100,7 +100,8 @@ impl Ratio {
 /// Two models timed beside each other.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compared {
-    /// The first: milliseconds of a run on an idle machine, and of nine runs of ten at most as they were.
+    /// The first: milliseconds of a run on an idle machine in the round of the middle, and of nine runs of ten at most as they
+    /// were.
     pub before: Timing,
     /// The second.
     pub after: Timing,
@@ -182,7 +183,10 @@ pub fn compare(race: &Race, inputs: &[Tensor]) -> Result<Compared> {
         if rounds >= FEWEST_ROUNDS && (over || ratio.width() < NARROW)
             || over && began.elapsed() >= patience * race.time
         {
-            let [before, after] = sums.map(Timing::of);
+            // Those of one round, so that they tell what the ratio tells.
+            let far = |i: &usize| (ratios[*i] / ratio.middle).ln().abs();
+            let middle = (0..rounds).min_by(|a, b| far(a).total_cmp(&far(b))).unwrap_or_default();
+            let [before, after] = sums.map(|s| Timing { median_ms: s[middle], ..Timing::of(s) });
             let p90 = whole.map(|w| Timing::of(w).p90_ms);
             return Ok(Compared {
                 before: Timing { p90_ms: p90[0], ..before },

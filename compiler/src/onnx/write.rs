@@ -115,6 +115,19 @@ pub struct LeftBehind {
     pub others: Vec<PathBuf>,
 }
 
+/// Whether another model in its folder than `model` names a data file, as a copy of an earlier result does.
+fn is_named_beside(data: &Path, model: &Path) -> bool {
+    let (Some(folder), Some(name)) = (data.parent(), data.file_name().and_then(|n| n.to_str())) else { return true };
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let Ok(files) = folder.read_dir() else { return true };
+    let others = files.flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "onnx"));
+    let mut others = others.filter(|p| p.file_name() != model.file_name());
+    others.any(|p| match source::open(&p) {
+        Ok(file) => file.bytes().windows(name.len()).any(|w| w == name.as_bytes()),
+        Err(_) => true,
+    })
+}
+
 impl Staged {
     /// Data files of earlier results of this name, which neither this one nor the files that it was made of need.
     pub fn left_behind(&self, made_of: &Source) -> LeftBehind {
@@ -145,7 +158,8 @@ impl Staged {
             .flat_map(|model| model.source().files().iter().skip(1))
             .filter_map(|file| file.path().canonicalize().ok())
             .collect();
-        let is_referred = |p: &PathBuf| p.canonicalize().is_ok_and(|p| referred.contains(&p));
+        let is_referred =
+            |p: &PathBuf| p.canonicalize().is_ok_and(|p| referred.contains(&p)) && !is_named_beside(p, path);
         let (replaced, others) = found.into_iter().partition(is_referred);
         LeftBehind { replaced, others }
     }

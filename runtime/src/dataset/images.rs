@@ -247,6 +247,21 @@ fn numbered(folders: &[OsString]) -> Option<Vec<i64>> {
     (numbers.iter().collect::<HashSet<_>>().len() == numbers.len()).then_some(numbers)
 }
 
+/// A name in the parts by which people sort it: `class_2` comes before `class_10`.
+fn by_number(name: &OsString) -> Vec<(Option<u64>, String)> {
+    let name = name.to_string_lossy();
+    let is_digit = |c: char| c.is_ascii_digit();
+    let mut parts = vec![];
+    let mut rest = &name[..];
+    while let Some(first) = rest.chars().next() {
+        let end = rest.find(|c| is_digit(c) != is_digit(first)).unwrap_or(rest.len());
+        let (part, behind) = rest.split_at(end);
+        parts.push((part.parse().ok(), part.to_string()));
+        rest = behind;
+    }
+    parts
+}
+
 /// The names of the folders and pictures in `folder`, each sorted.
 fn list(folder: &Path) -> Result<(Vec<OsString>, Vec<OsString>)> {
     let unreadable = |e| Error::file(format!("cannot be listed: {e}")).in_file(folder);
@@ -264,7 +279,7 @@ fn list(folder: &Path) -> Result<(Vec<OsString>, Vec<OsString>)> {
             folders.push(name);
         }
     }
-    folders.sort();
+    folders.sort_by_cached_key(by_number);
     pictures.sort();
     Ok((folders, pictures))
 }
