@@ -111,7 +111,8 @@ pub fn unusable(a: &Accuracy) -> Option<String> {
             Some(format!("{} fell from {} to {}", a.metric, terminal::percent(before), terminal::percent(after)))
         }
         (Some(_), _) => None,
-        (None, Some(after)) if is_share(a) && after >= WARN.1 => None,
+        // Of the other outputs nothing but their noise is known.
+        (None, Some(after)) if is_share(a) && after >= WARN.1 && a.worst_output == a.output => None,
         _ => far(a, (db, share)),
     }
 }
