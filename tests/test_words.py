@@ -160,7 +160,7 @@ def test_a_target_that_brings_in_nothing_is_told(compress, mlp):
     assert "asked for --target onnxruntime: there was nothing to bring in" in done.err
 
 
-def detector():
+def detector(width=64):
     """The places at which scores are above a threshold: any number of them."""
     nodes = [
         node("MatMul", "x w", "h"),
@@ -172,7 +172,7 @@ def detector():
         nodes,
         [("x", [1, 16])],
         [("places", ["found", 2], TensorProto.INT64)],
-        {"w": small.floats(1, 16, 64), "zero": np.float32([0])},
+        {"w": small.floats(1, 16, width), "zero": np.float32([0])},
     )
 
 
@@ -266,3 +266,95 @@ def test_calibration_needs_no_more_memory_for_more_samples(tmp_path):
     few, many = peak(10), peak(100)
     assert many < few + 40, f"{few} MB with 10 samples, {many} MB with 100"
     assert many < 300
+
+
+def two(names=("large", "little")):
+    return small.model(
+        [node("MatMul", "x w", names[0]), node("MatMul", "x v", names[1])],
+        [("x", ["n", 8])],
+        [(names[0], ["n", 4]), (names[1], ["n", 6])],
+        {"w": small.floats(1, 8, 4), "v": small.floats(2, 8, 6)},
+    )
+
+
+@pytest.fixture
+def samples(tmp_path):
+    np.savez(tmp_path / "data.npz", x=small.floats(3, 40, 8))
+    return tmp_path / "data.npz"
+
+
+def test_a_score_decides_what_is_fit_for_use(compress, tmp_path, samples):
+    path = small.save(two(), tmp_path)
+    spoiled = onnx.load(path)
+    spoiled.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(small.floats(9, 8, 4), "w"))
+    onnx.save(spoiled, tmp_path / "spoiled.onnx")
+    check = ["check", tmp_path / "spoiled.onnx", "--against", path, "--data", samples, "--json"]
+    assert compress(*check, code=9).json()["unusable"]
+    assert compress(*check, "--score", "echo 0.5 0.5; :").json()["unusable"] is None
+
+
+def test_outputs_of_like_names_have_files_of_their_own(compress, tmp_path, samples):
+    path = small.save(two(("a/b", "a_b")), tmp_path)
+    program = tmp_path / "shapes.py"
+    program.write_text(
+        "import sys, numpy as np\n"
+        "shapes = [np.load(f'{sys.argv[1]}/after/{n}.npy').shape for n in ('a_b', 'a_b_2')]\n"
+        "assert shapes == [(40, 4), (40, 6)], shapes\n"
+        "print(1)\n"
+    )
+    compress("check", path, "--against", path, "--data", samples, "--score", f"{sys.executable} {program}")
+
+
+def test_outputs_of_other_names_are_compared_in_order(compress, tmp_path, samples):
+    first, second = small.save(two(), tmp_path, "a.onnx"), small.save(two(("p", "q")), tmp_path, "b.onnx")
+    report = compress("check", second, "--against", first, "--data", samples, "--json").json()
+    assert report["accuracy"]["equal"] and "compared in order: `p`, `q` with `large`, `little`" in warnings(report)
+    other = small.save(small.mlp(), tmp_path, "c.onnx")
+    wrong = compress("check", other, "--against", first, "--data", samples, code=7)
+    assert "the inputs are `input`, those of the model that it is compared with `x`" in wrong.err
+
+
+def test_a_gate_without_a_figure_fails_when_all_is_written(compress, tmp_path):
+    path = small.save(detector(8192), tmp_path)
+    np.savez(tmp_path / "data.npz", x=small.floats(3, 40, 16))
+    gate = ["--data", tmp_path / "data.npz", "--min-sqnr", "10"]
+    failed = compress(path, "--int8", *gate, code=9)
+    assert "gate --min-sqnr: FAILED (limit 10 dB, measured nothing" in failed.out and (tmp_path / "model.compressed.onnx").exists()
+
+
+def test_a_sweep_says_what_it_would_do(compress, mlp):
+    done = compress(mlp, "--sweep", "0.5,0.9", "--dry-run")
+    assert "prune " in done.out and "the same for 0.9 -> " in done.out
+
+
+def test_half_a_model_on_standard_output_is_an_error(tmp_path):
+    path = small.save(small.mlp(width=20_000), tmp_path)
+    child = subprocess.Popen([binary(), path, "-o", "-", "-q"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    child.stdout.read(10)
+    child.stdout.close()
+    assert child.wait(600) == 6 and b"standard output" in child.stderr.read()
+
+
+def test_names_of_folders_are_sorted_by_their_numbers(compress, tmp_path):
+    model = small.save(brightness(11), tmp_path)
+    pictures(tmp_path / "set", [f"class_{i}" for i in range(11)], 8)
+    check = ["check", model, "--against", model, "--preprocess", "scale=1", "--json", "--data"]
+    assert compress(*check, tmp_path / "set").json()["accuracy"]["before"] == 1.0
+    pictures(tmp_path / "words", list("ponmlkjihgf"), 8)
+    assert "the original itself is right in only 9.09%" in warnings(compress(*check, tmp_path / "words").json())
+
+
+def test_samples_far_from_made_up_ones_are_told(compress, tmp_path):
+    path = small.save(two(), tmp_path)
+    np.savez(tmp_path / "wide.npz", x=small.floats(3, 40, 8) * 200)
+    report = compress(path, "--int8", "--eval", tmp_path / "wide.npz", "--json").json()
+    assert "the samples to measure on are of size" in warnings(report)
+
+
+def test_answers_kept_do_not_hide_another_output_that_is_lost(compress, tmp_path, samples):
+    made = two(("logits", "boxes"))
+    path = small.save(made, tmp_path)
+    made.graph.initializer[1].CopyFrom(onnx.numpy_helper.from_array(small.floats(9, 8, 6), "v"))
+    onnx.save(made, tmp_path / "spoiled.onnx")
+    report = compress("check", tmp_path / "spoiled.onnx", "--against", path, "--data", samples, "--json", code=9).json()
+    assert report["accuracy"]["after"] == 1.0 and "`boxes`" in report["unusable"]

@@ -1,6 +1,8 @@
 //! What a user should know of how a result was made, and what would help where it is not fit for use.
 
-use crate::{compress::Opened, data::Sets, measure, plan::CompressPlan, remarks, terminal::Progress};
+use crate::{
+    assess::compared_by, compress::Opened, data::Sets, measure, plan::CompressPlan, remarks, terminal::Progress,
+};
 use compress_compiler::{
     error::{Kind, Result},
     report::Report,
@@ -68,9 +70,8 @@ fn is_usable(opened: &Opened, plan: &CompressPlan, fraction: f64) -> Result<bool
     let made = opened.compile(plan, &pipeline(&options, plan.stop_after.as_deref()), true, &mut Report::default())?;
     let after = measure::session(&made.graph, &opened.backend)?;
     let samples = sets.evaluation.first(SAMPLES);
-    let compared = crate::assess::compared_by(&opened.original.graph, &plan.measures, sets)?;
-    let (answers, measured) = (&compared.0, compared.1);
-    let accuracy = measure::accuracy(before, &after, &samples, (answers, measured), (Kind::Data, None), true)?;
+    let (answers, measured) = compared_by(&opened.original.graph, &plan.measures, sets)?;
+    let accuracy = measure::accuracy(before, &after, &samples, (&answers, measured), (Kind::Data, None), true)?;
     Ok(remarks::unusable(&accuracy).is_none())
 }
 
@@ -81,15 +82,10 @@ pub fn without_data(plan: &CompressPlan, sets: &Sets, failed: Option<String>) ->
     });
     let solves = plan.options.reconstruct && !sets.is_noise();
     let what = match (solves, plan.options.int8.is_some()) {
-        (true, true) => "layers were pruned and activation ranges calibrated",
-        (true, false) => "layers were pruned",
-        (false, true) => "activation ranges were calibrated",
-        (false, false) => {
-            return format!(
-                "NO DATA: weights were chosen by magnitude, as made-up inputs would be mere noise ({why}); accuracy on real \
-             inputs may be far lower than any figure here. Give --data"
-            );
-        }
+        (true, true) => Some("layers were pruned and activation ranges calibrated"),
+        (true, false) => Some("layers were pruned"),
+        (false, true) => Some("activation ranges were calibrated"),
+        (false, false) => None,
     };
     let inputs = match sets.matched {
         Some([first, last]) => format!(
@@ -100,6 +96,9 @@ pub fn without_data(plan: &CompressPlan, sets: &Sets, failed: Option<String>) ->
         None if sets.is_noise() => format!("made-up inputs (standard normal noise: {why})"),
         None => format!("made-up pictures (dead leaves, with a mean of 0 and a variance of 1: {why})"),
     };
-    let done = format!("{what} on {inputs}");
+    let done = match what {
+        Some(what) => format!("{what} on {inputs}"),
+        None => format!("weights were chosen by magnitude, as made-up inputs would be mere noise ({why})"),
+    };
     format!("NO DATA: {done}; accuracy on real inputs may be far lower than any figure here. Give --data")
 }

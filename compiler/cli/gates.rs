@@ -61,7 +61,8 @@ pub fn feasible(gates: &GateArgs, can: &Measurable) -> Result<()> {
 
 /// Holds the measured figures against the gates. One whose figure turned out to have no value has failed.
 pub fn judged(gates: &GateArgs, report: &Report) -> Vec<Gate> {
-    let a = report.accuracy.as_ref();
+    // A figure of some samples says nothing of those that can't be compared.
+    let a = report.accuracy.as_ref().filter(|a| a.unlike == 0);
     let bytes = |v: f64| terminal::bytes(v as usize);
     let plain = |v: f64| v.to_string();
     let held = |holds: bool| if holds { Verdict::Passed } else { Verdict::Failed };
@@ -69,7 +70,7 @@ pub fn judged(gates: &GateArgs, report: &Report) -> Vec<Gate> {
     let mut gate =
         |name, limit: Option<f64>, shown_as: &dyn Fn(f64) -> String, found: Option<(f64, String, Verdict)>| {
             let Some(limit) = limit else { return };
-            let none = || (f64::NAN, "not measured (the notes say why)".to_string(), Verdict::Failed);
+            let none = || (f64::NAN, "nothing (the notes say why)".to_string(), Verdict::Failed);
             let (value, shown, verdict) = found.unwrap_or_else(none);
             out.push(Gate::new(name, shown_as(limit), limit, shown, value, verdict));
         };

@@ -53,7 +53,7 @@ impl Batch {
         let outputs = program.outputs.iter().map(|id| all[*id].clone()).collect();
         let (pieces, workers, plan) = match Self::in_pieces(program, graph, shapes, &all, threads)? {
             Some(made) => made,
-            None => (1, 1, plan(program, all, threads)?),
+            None => (1, 1, plan(program, all, threads, false)?),
         };
         memory::check(plan.bytes().saturating_mul(workers), || "the activations of this batch".into())?;
         let shapes = shapes.iter().map(|s| s.to_vec()).collect();
@@ -90,7 +90,7 @@ impl Batch {
             made.iter().zip(all).enumerate().all(follows).then_some(made)
         };
         let Some(one) = of(1) else { return Ok(None) };
-        let bytes = plan(program, one, 1)?.memory.max(1);
+        let bytes = plan(program, one, 1, true)?.memory.max(1);
         let weights: usize = program.layers.iter().map(|l| l.layer.weight_bytes()).sum();
         let pays = |n: usize| (n * bytes) as f64 >= ACTIVATIONS_PER_WEIGHT * weights as f64;
         let fits = (CACHE / bytes).clamp(1, samples);
@@ -102,7 +102,7 @@ impl Batch {
         };
         let (pieces, inner) = (samples / n, if workers > 1 { 1 } else { threads });
         let Some(shapes) = of(n) else { return Ok(None) };
-        Ok(Some((pieces, workers.min(pieces), plan(program, shapes, inner)?)))
+        Ok(Some((pieces, workers.min(pieces), plan(program, shapes, inner, true)?)))
     }
 
     /// Whether this is for inputs of these shapes.

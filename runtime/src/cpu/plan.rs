@@ -77,6 +77,7 @@ pub(super) struct Planner<'p> {
     program: &'p Program,
     shapes: Vec<Vec<usize>>,
     threads: usize,
+    is_piece: bool,
     located: HashMap<ValueId, Located>,
     converted: HashMap<(ValueId, Layout), View>,
     parts: HashMap<ValueId, Part>,
@@ -87,15 +88,16 @@ pub(super) struct Planner<'p> {
     layer: Option<usize>,
 }
 
-/// Plans `program` for values of `shapes`.
+/// Plans `program` for values of `shapes`; `is_piece` says that a batch is larger.
 ///
 /// # Errors
 /// What planning a layer raises, naming the node.
-pub(super) fn plan(program: &Program, shapes: Vec<Vec<usize>>, threads: usize) -> Result<Plan> {
+pub(super) fn plan(program: &Program, shapes: Vec<Vec<usize>>, threads: usize, is_piece: bool) -> Result<Plan> {
     let mut p = Planner {
         program,
         shapes,
         threads,
+        is_piece,
         located: HashMap::new(),
         converted: HashMap::new(),
         parts: HashMap::new(),
@@ -333,6 +335,11 @@ impl Planner<'_> {
         }
         let (rows, width) = to.rows(&self.shapes[id]);
         View { rows, width, stride: width, ..made }
+    }
+
+    /// Whether a batch is cut into several of what is planned. Its results must not depend on that.
+    pub fn is_piece(&self) -> bool {
+        self.is_piece
     }
 
     /// How many threads `work` nanoseconds are worth.

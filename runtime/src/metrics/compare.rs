@@ -359,7 +359,7 @@ impl Comparison {
 
     /// Whether all outputs are equal, and numbers.
     pub fn is_equal(&self) -> bool {
-        self.samples > 0 && self.outputs.iter().all(|o| o.sqnr.is_equal())
+        self.samples > 0 && self.unlike == 0 && self.outputs.iter().all(|o| o.sqnr.is_equal())
     }
 }
 

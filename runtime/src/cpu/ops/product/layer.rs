@@ -144,7 +144,7 @@ impl Layer for Floating {
         let sums = reads.len() > 1;
         let (dense, sparse) = match self.kernel.clone() {
             FloatKernel::Dense { dense, sparse } => (dense, sparse),
-            FloatKernel::InPlace(k) if window.positions() == 1 => {
+            FloatKernel::InPlace(k) if window.positions() == 1 && !p.is_piece() => {
                 let work = cost::bytes(k.weight.bytes().len()).max(cost::macs32(p.isa(), k.one.macs()));
                 p.step("gemv_f32", output, &reads, y, 0, work, move |o| {
                     let (x, add, threads) = (o.slice(0), sums.then(|| o.slice(1)), o.threads);
