@@ -358,3 +358,30 @@ def test_answers_kept_do_not_hide_another_output_that_is_lost(compress, tmp_path
     onnx.save(made, tmp_path / "spoiled.onnx")
     report = compress("check", tmp_path / "spoiled.onnx", "--against", path, "--data", samples, "--json", code=9).json()
     assert report["accuracy"]["after"] == 1.0 and "`boxes`" in report["unusable"]
+
+
+def test_answers_are_the_same_however_a_batch_is_cut(compress, tmp_path):
+    """A row by a large matrix is multiplied otherwise than several rows, which a piece of a batch must not show."""
+    made = small.model(
+        [
+            node("Conv", "x c", "h", pads=[1, 1, 1, 1]),
+            node("Relu", "h", "r"),
+            node("GlobalAveragePool", "r", "p"),
+            node("Flatten", "p", "f"),
+            node("Gemm", "f w", "y", transB=1),
+        ],
+        [("x", ["n", 3, 28, 28])],
+        [("y", ["n", 2400])],
+        {"c": small.floats(1, 128, 3, 3, 3), "w": small.floats(2, 2400, 128)},
+    )
+    path = small.save(made, tmp_path)
+    np.savez(tmp_path / "data.npz", x=small.floats(3, 8, 3, 28, 28))
+    program = tmp_path / "keep.py"
+    program.write_text("import sys, shutil\nshutil.copytree(sys.argv[2], sys.argv[1])\nprint(1)\n")
+    answers = []
+    for threads in (1, 2, 8):
+        kept = tmp_path / f"kept{threads}"
+        score = f"{sys.executable} {program} {kept}"
+        compress("check", path, "--against", path, "--data", tmp_path / "data.npz", "--threads", threads, "--score", score)
+        answers.append(np.load(kept / "after/y.npy"))
+    assert all(np.array_equal(answers[0], a) for a in answers[1:])
