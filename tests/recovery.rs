@@ -3,7 +3,7 @@
 use compress_compiler::{
     error::Result,
     graph::Graph,
-    node::{NodeId, Port},
+    node::{NodeId, Port, Site},
     pass::{Calibrator, Context, Pass, Trained, Trainer, Training, Weight},
     tensor::{DType, Tensor},
     text,
@@ -58,7 +58,7 @@ impl Calibrator for Samples {
     fn observe(
         &self,
         graph: &Verified,
-        watch: &[Port],
+        watch: &[Site],
         sink: &(dyn Fn(usize, &[f32]) -> Result<()> + Sync),
     ) -> Result<()> {
         let session = Session::new(graph, &Backend::cpu(), watch)?;

@@ -1,6 +1,12 @@
 //! Both executors together: what one cannot run the other does, and nobody sees the difference.
 
-use compress_compiler::{graph::Graph, node::Port, tensor::Tensor, text, verify::verify};
+use compress_compiler::{
+    graph::Graph,
+    node::{Port, Site},
+    tensor::Tensor,
+    text,
+    verify::verify,
+};
 use compress_runtime::session::{Backend, Session};
 use rayon::prelude::*;
 use std::{
@@ -43,7 +49,8 @@ fn samples(n: usize) -> Tensor {
 }
 
 fn session(graph: &Graph, backend: &Backend, watch: &[Port]) -> Session {
-    Session::new(&verify(graph).unwrap(), backend, watch).unwrap()
+    let watch: Vec<Site> = watch.iter().map(|port| Site::from(*port)).collect();
+    Session::new(&verify(graph).unwrap(), backend, &watch).unwrap()
 }
 
 #[track_caller]

@@ -179,7 +179,7 @@ def test_few_samples_to_calibrate_on_are_remarked_on(compress, tmp_path):
 def test_gates_that_mean_nothing_are_refused_before_any_work(compress, tmp_path):
     path, data = classifier(tmp_path)
     for bare in ("0.5", "1", "50"):
-        assert "0.5%" in compress("check", path, "--against", path, "--max-drop", bare, code=2).err
+        assert f"{bare}%" in compress("check", path, "--against", path, "--max-drop", bare, code=2).err
     for flags in (["--max-drop", "1%"], ["--min-sqnr", 20], ["--min-score", 0.9]):
         said = compress(path, "--int8", *flags, code=7).err
         assert "made-up" in said and "--allow-synthetic" in said

@@ -151,8 +151,18 @@ def test_a_dry_run_reads_what_a_run_reads(compress, mlp, tmp_path):
     done = compress(mlp, "--int8", "--dry-run", "--data", tmp_path / "data.npz")
     assert "80 samples to calibrate on, 20 to measure on: input Nx8" in done.out
     assert "int8      quantise activations" in done.out and "for a run of" in done.out
+    said = compress(mlp, "--int8", "--dry-run", "--json", "--data", tmp_path / "data.npz").json()
+    assert (said["samples"]["calibrate"], said["samples"]["measure"]) == (80, 20)
+    assert said["passes"][-2]["name"] == "int8" and said["time"]["run_s"] > 0
     np.savez(tmp_path / "wrong.npz", input=small.floats(1, 100, 9))
     compress(mlp, "--int8", "--dry-run", "--data", tmp_path / "wrong.npz", code=7)
+
+
+def test_passes_behind_the_last_one_are_told(compress, mlp, tmp_path):
+    done = compress(mlp, "--int8", "--stop-after", "clean", "-o", tmp_path / "out.onnx", "--json")
+    assert done.json()["undone"] == ["--stop-after clean ends before int8"]
+    assert "ends before int8" in done.err
+    compress(mlp, "--int8", "--stop-after", "clean", "-o", tmp_path / "out.onnx", "--force", "--strict", code=9)
 
 
 def test_a_target_that_brings_in_nothing_is_told(compress, mlp):
@@ -199,6 +209,69 @@ def test_samples_may_have_an_axis_that_counts_one(compress, tmp_path):
     path = small.save(made, tmp_path)
     np.savez(tmp_path / "data.npz", x=small.floats(3, 40, 1, 2, 8))
     assert compress(path, "--int8", "--data", tmp_path / "data.npz", "--json").json()["accuracy"]["samples"] == 8
+
+
+def windowed():
+    """A convolution over time, which comes first and must last at least seven steps."""
+    nodes = [
+        node("Transpose", "x", "t", perm=[1, 0]),
+        node("Unsqueeze", "t zero", "u"),
+        node("Conv", "u w", "c"),
+        node("Squeeze", "c zero", "s"),
+        node("Transpose", "s", "y", perm=[1, 0]),
+    ]
+    weights = {"zero": np.array([0]), "w": small.floats(1, 5, 4, 7)}
+    return small.model(nodes, [("x", ["time", 4])], [("y", ["steps", 5])], weights)
+
+
+def test_whole_inputs_whose_first_axis_is_time(compress, tmp_path):
+    path = small.save(windowed(), tmp_path)
+    np.savez(tmp_path / "whole.npz", x=small.floats(2, 40, 30, 4))
+    report = compress(path, "--int8", "--data", tmp_path / "whole.npz", "--json").json()
+    assert report["accuracy"]["samples"] == 8 and report["coverage"][0]["layers"] == 1
+    # Each row by itself is too short.
+    np.savez(tmp_path / "rows.npz", x=small.floats(2, 40, 4))
+    said = compress(path, "--int8", "--data", tmp_path / "rows.npz", "--force", code=7).err
+    assert "can't take samples of these sizes" in said and "put an axis in front of it" in said
+
+
+def test_steps_of_a_sequence_are_not_samples_of_a_batch(compress, tmp_path):
+    """Whose first axis is time and takes any length: each row by itself is a sequence, and a batch is not one."""
+    nodes = [node("CumSum", "x zero", "s"), node("MatMul", "s w", "y")]
+    weights = {"zero": np.array(0), "w": small.floats(1, 4, 5)}
+    path = small.save(small.model(nodes, [("x", ["time", 4])], [("y", ["steps", 5])], weights), tmp_path)
+    for shape, told in (((40, 4), True), ((40, 30, 4), False)):
+        np.savez(tmp_path / "data.npz", x=small.floats(2, *shape))
+        report = compress(path, "--int8", "--data", tmp_path / "data.npz", "--json", "--force").json()
+        assert ("samples of a batch change each other's outputs" in warnings(report)) == told
+        assert report["accuracy"]["samples"] == 8
+
+
+def test_a_single_number_is_the_same_for_every_sample(compress, tmp_path):
+    made = small.model(
+        [node("Mul", "x rate", "h"), node("MatMul", "h w", "y")],
+        [("x", ["n", 8]), ("rate", [])],
+        [("y", None)],
+        {"w": small.floats(1, 8, 4)},
+    )
+    path = small.save(made, tmp_path)
+    x = small.floats(3, 40, 1, 8)
+    np.savez(tmp_path / "each.npz", x=x, rate=np.full(40, 2, np.float32))
+    np.savez(tmp_path / "one.npz", rate=np.float32(2), x=x)
+    reports = [compress(path, "--int8", "--data", tmp_path / f, "--json", "--force").json() for f in ("each.npz", "one.npz")]
+    assert reports[0]["accuracy"]["sqnr_db"] == reports[1]["accuracy"]["sqnr_db"]
+    np.savez(tmp_path / "x.npz", x=np.float32(1), rate=np.full(40, 2, np.float32))
+    assert "array `x`" in compress(path, "--int8", "--data", tmp_path / "x.npz", "--force", code=7).err
+
+
+def test_a_size_that_a_file_declares_and_its_model_does_not_keep(compress, tmp_path):
+    """Table recognisers declare outputs of the longest table, and stop early."""
+    made = detector()
+    made.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 300
+    path = small.save(made, tmp_path)
+    np.savez(tmp_path / "data.npz", x=small.floats(3, 40, 16))
+    report = compress(path, "--int8", "--data", tmp_path / "data.npz", "--json").json()
+    assert report["accuracy"]["unlike"] > 0
 
 
 def test_long_models_that_are_only_simplified_are_not_timed(compress, tmp_path):

@@ -3,7 +3,8 @@
 //! Numbers may begin with a hyphen: a negative one is then refused for what it is, not as an unknown flag.
 
 use crate::{
-    plan::{self, MAX_BATCH, MAX_EPOCHS},
+    numbers,
+    plan::{MAX_BATCH, MAX_EPOCHS},
     train_args::TrainArgs,
 };
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::RangedI64ValueParser};
@@ -107,7 +108,7 @@ pub struct CompressArgs {
     /// Zero this fraction of the weights of all layers together: those that the others, which are solved for, can best
     /// make up for, or the smallest where nothing is known of inputs. With --data what stays is trained then, for the model
     /// to stay as good as it was.
-    #[arg(long, value_name = "FRACTION", allow_hyphen_values = true, value_parser = plan::fraction)]
+    #[arg(long, value_name = "FRACTION", allow_hyphen_values = true, value_parser = numbers::fraction)]
     pub prune: Option<f64>,
     /// Zero N of every M weights along the input channels, e.g. 2:4, which sparse tensor cores are made for. With --data
     /// what stays is trained then.
@@ -125,12 +126,12 @@ pub struct CompressArgs {
     pub prune_budget: String,
     /// Prune by each of these fractions in turn, e.g. 0.5,0.7,0.9: a model and a report each, called after the fraction,
     /// and a table and a plot of all. Gates hold for each; it fails (exit 9) when no model passes them.
-    #[arg(long, value_name = "FRACTIONS", value_delimiter = ',', value_parser = plan::fraction,
+    #[arg(long, value_name = "FRACTIONS", value_delimiter = ',', value_parser = numbers::fraction,
         conflicts_with_all = ["prune", "prune_pattern", "bisect", "dump_ir"])]
     pub sweep: Vec<f64>,
     /// Remove channels, and with them this fraction of the multiply-accumulates. With --data the layers that read the
     /// others are solved for, and what stays is trained then.
-    #[arg(long, value_name = "FRACTION", allow_hyphen_values = true, value_parser = plan::fraction)]
+    #[arg(long, value_name = "FRACTION", allow_hyphen_values = true, value_parser = numbers::fraction)]
     pub prune_channels: Option<f64>,
     /// What the fraction of --prune-channels is one of: `macs`, `parameters`, or the `latency` measured on this machine.
     #[arg(long, value_name = "OF", default_value = "macs", value_parser = ["macs", "parameters", "latency"])]
@@ -166,7 +167,7 @@ pub struct CompressArgs {
         value_parser = RangedI64ValueParser::<usize>::new().range(0..=MAX_EPOCHS))]
     pub epochs: Option<usize>,
     /// The highest learning rate of training [default: 0.001]; --qat takes a tenth of it.
-    #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = plan::ratio)]
+    #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = numbers::ratio)]
     pub lr: Option<f64>,
     /// The model that training learns from [default: MODEL itself].
     #[arg(long, value_name = "FILE")]
@@ -177,9 +178,9 @@ pub struct CompressArgs {
     /// What has to run the result: `portable`, or `onnxruntime` for newer operators that it has kernels for.
     #[arg(long, value_name = "RUNTIME", default_value = "portable")]
     pub target: String,
-    /// How activation ranges are chosen: minmax, percentile or mse.
-    #[arg(long, value_name = "HOW", default_value = "minmax")]
-    pub calibration: String,
+    /// How activation ranges are chosen: minmax, percentile or mse [default: minmax].
+    #[arg(long, value_name = "HOW")]
+    pub calibration: Option<String>,
     /// How many samples of --data are calibrated on [default: 256; to prune 1024, or fewer for a
     /// large model].
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = count(u32::MAX))]
@@ -245,7 +246,8 @@ pub struct DataArgs {
     /// Labelled data to measure accuracy on.
     #[arg(long, value_name = "PATH")]
     pub eval: Option<PathBuf>,
-    /// How pictures become inputs: `imagenet`, or e.g. resize=256,crop=224,scale=255,mean=0.1307,std=0.3081,bgr.
+    /// How pictures become inputs: `imagenet`, or e.g. resize=256,crop=224,scale=255,mean=0.1307,std=0.3081,bgr;
+    /// resize and crop are for picture files, as arrays have the model's size.
     #[arg(long, value_name = "HOW")]
     pub preprocess: Option<String>,
 }
@@ -305,25 +307,25 @@ impl std::str::FromStr for InputShape {
 pub struct GateArgs {
     /// Fail (exit 9) when accuracy drops by more, e.g. 1%; without labels, when more samples change their class, their text,
     /// or whatever is measured.
-    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, value_parser = plan::percent)]
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, value_parser = numbers::percent)]
     pub max_drop: Option<f64>,
     /// Fail (exit 9) when the worst output's signal to noise is lower, in decibels.
-    #[arg(long, value_name = "DB", allow_hyphen_values = true, value_parser = plan::finite)]
+    #[arg(long, value_name = "DB", allow_hyphen_values = true, value_parser = numbers::finite)]
     pub min_sqnr: Option<f64>,
     /// Fail (exit 9) when the metric, or what --score prints, is lower.
-    #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = plan::score)]
+    #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = numbers::score)]
     pub min_score: Option<f64>,
     /// Fail (exit 9) when the result is surely not this many times as fast on our runtime.
-    #[arg(long, value_name = "RATIO", allow_hyphen_values = true, value_parser = plan::ratio)]
+    #[arg(long, value_name = "RATIO", allow_hyphen_values = true, value_parser = numbers::ratio)]
     pub min_speedup: Option<f64>,
     /// Fail (exit 9) when a run of the result takes longer on our runtime, e.g. 5ms.
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = plan::milliseconds)]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = numbers::milliseconds)]
     pub max_latency: Option<f64>,
     /// Fail (exit 9) when weights and activations of the result take more memory, e.g. 50MB.
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = plan::bytes)]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = numbers::bytes)]
     pub max_memory: Option<f64>,
     /// Fail (exit 9) when the file is larger, e.g. 30MB.
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = plan::bytes)]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = numbers::bytes)]
     pub max_size: Option<f64>,
     /// Gate on made-up inputs too: otherwise gates on accuracy need data.
     #[arg(long)]
@@ -375,7 +377,7 @@ pub struct DeviceArgs {
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = count(MAX_THREADS))]
     pub threads: Option<usize>,
     /// The seed of every random choice.
-    #[arg(long, default_value_t = 0, allow_hyphen_values = true, value_parser = plan::seed)]
+    #[arg(long, default_value_t = 0, allow_hyphen_values = true, value_parser = numbers::seed)]
     pub seed: u64,
     /// Print JSON instead of a table.
     #[arg(long)]

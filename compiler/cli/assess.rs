@@ -129,7 +129,7 @@ impl Assessment<'_> {
         }
         report.accuracy = Some(accuracy);
         report.layers = match apart || short {
-            true => facts::layers(&written.graph).into_iter().map(|(_, l)| l).collect(),
+            true => facts::all_layers(&written.graph),
             false => measure::layers(&original.graph, (&written.graph, &after), samples, backend)?,
         };
         drop(after);

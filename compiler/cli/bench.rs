@@ -8,7 +8,7 @@ use crate::{
     terminal,
 };
 use compress_compiler::{
-    error::Result,
+    error::{Error, Result},
     onnx::{self, Model},
     tensor::Tensor,
 };
@@ -50,15 +50,17 @@ struct NodeTime {
 
 /// Runs the subcommand.
 pub fn run(args: BenchArgs) -> Result<()> {
+    if args.data.is_some() && !args.shape.is_empty() {
+        return Err(Error::usage("--shape needs inputs that are made up, and --data gives them"));
+    }
     let (first, second) = (BackendPlan::new(&args.on)?, args.reference.as_deref().map(str::parse).transpose()?);
     let backend = first.open()?;
     let second = second.map(|device| Backend::open(device, "auto")).transpose()?;
     let model = onnx::read_with(&args.model, &args.read.clone().into())?;
     let data =
         DataPlan { data: args.data.clone(), eval: args.data.clone(), preprocess: None, shapes: args.shape.clone() };
-    let runs = |samples: &Samples| measure::probe(&model.graph, &backend, samples).map(drop);
-    let sets =
-        Sets::open_running(&data, &model.graph, 1, args.on.seed, (false, &runs)).map_err(|e| e.in_file(&args.model))?;
+    let sets = Sets::open_running(&data, &model.graph, 1, args.on.seed, (false, &backend))
+        .map_err(|e| e.in_file(&args.model))?;
     let suited = |e| if sets.evaluation.synthetic { data::unsuited(e, &model.graph) } else { e };
     let time = |on: &Backend| time(&model, on, &sets.evaluation, &args).map_err(|e| suited(e).in_file(&args.model));
     let (on, outputs, batch) = time(&backend)?;

@@ -9,7 +9,7 @@ use crate::{
 use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
-    node::Port,
+    node::Site,
     part::runnable,
     pass::{Calibrator, Stopwatch},
     tensor::Tensor,
@@ -75,14 +75,14 @@ impl Calibrator for DataCalibrator<'_> {
     fn observe(
         &self,
         graph: &Verified,
-        watch: &[Port],
+        watch: &[Site],
         sink: &(dyn Fn(usize, &[f32]) -> Result<()> + Sync),
     ) -> Result<()> {
         // What depends on operators that are not known here is left out, and not shown.
         let part = runnable(graph)?;
         let (graph, all) = (&verify(&part)?, watch);
-        let (places, watch): (Vec<usize>, Vec<Port>) =
-            all.iter().enumerate().filter(|(_, p)| part.contains(p.node)).map(|(i, p)| (i, *p)).unzip();
+        let here = all.iter().enumerate().filter(|(_, site)| part.contains(site.outermost()));
+        let (places, watch): (Vec<usize>, Vec<Site>) = here.map(|(i, site)| (i, site.clone())).unzip();
         let watch = &watch[..];
         let set: &Dataset = &self.samples.set;
         let progress = Progress::new("calibrate", self.samples.indices.len(), self.quiet);

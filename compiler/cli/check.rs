@@ -3,10 +3,10 @@
 use crate::{
     args::{CheckArgs, Effort},
     assess::{Assessment, Manner, compared_by},
-    data::{self, Samples, Sets},
+    data::{self, Sets},
     facts, fit,
     gates::{self, Measurable},
-    measure,
+    measure, needs,
     plan::{self, DataPlan, RunPlan},
     terminal,
 };
@@ -19,6 +19,10 @@ use std::time::Duration;
 
 /// Runs the subcommand.
 pub fn run(args: CheckArgs) -> Result<()> {
+    needs::data(&args.data, &args.measures)?;
+    if args.data.eval.is_some() && !args.measures.shape.is_empty() {
+        return Err(Error::usage("--shape needs inputs that are made up, and --eval gives them"));
+    }
     let (data, run) = (DataPlan::new(args.data)?, RunPlan::new(args.run)?);
     if args.measures.check == Effort::None {
         return Err(
@@ -33,9 +37,8 @@ pub fn run(args: CheckArgs) -> Result<()> {
     // Nothing is calibrated, so what --data gives is measured on as a whole.
     let asked = data.eval.is_some() || data.data.is_some();
     let data = DataPlan { eval: data.eval.or(data.data.clone()), shapes: args.measures.shape.clone(), ..data };
-    let runs = |samples: &Samples| measure::probe(&original.graph, &backend, samples).map(drop);
     let manner = Manner::of(&original, &args.measures, &args.gates, asked, false);
-    let sets = Sets::open_running(&data, &original.graph, 1, run.seed, (manner.apart, &runs))?;
+    let sets = Sets::open_running(&data, &original.graph, 1, run.seed, (manner.apart, &backend))?;
     fit::check_labels(&sets.evaluation.set, &sets.evaluation.indices, &original.graph)?;
     let (_, measured) = compared_by(&original.graph, &args.measures, &sets)?;
     let scored = args.measures.score.is_some();
@@ -49,7 +52,14 @@ pub fn run(args: CheckArgs) -> Result<()> {
         input: facts::file(&args.against, &original),
         output: Some(facts::file(&args.model, &model)),
         unknown_operators: facts::unknown(&model.graph),
-        warnings: original.warnings.iter().chain(&model.warnings).cloned().chain(renamed).collect(),
+        warnings: original
+            .warnings
+            .iter()
+            .chain(&model.warnings)
+            .cloned()
+            .chain(renamed)
+            .chain(fit::mixed(&sets))
+            .collect(),
         recipe: Recipe {
             version: env!("CARGO_PKG_VERSION"),
             flags: vec!["check".into()],

@@ -7,7 +7,7 @@ use crate::{
     bisect,
     calibrate::{DataCalibrator, Timer},
     coverage,
-    data::{self, Samples, Sets},
+    data::{self, Sets},
     facts, fit,
     gates::{self, Measurable},
     interrupt,
@@ -26,7 +26,8 @@ use compress_compiler::{
 };
 use compress_passes::{Options, STAGES, pipeline, prune::reconstruct, target::Target};
 use compress_runtime::{burn::BurnEvaluator, memory, session::Backend};
-use std::{path::Path, thread::JoinHandle, time::Instant};
+use serde::Serialize;
+use std::{fmt, path::Path, thread::JoinHandle, time::Instant};
 
 /// Runs the main form of the command.
 pub fn run(mut args: CompressArgs) -> Result<()> {
@@ -59,31 +60,88 @@ pub fn run(mut args: CompressArgs) -> Result<()> {
     gates::verdict(&report, plan.gates.strict)
 }
 
+/// What a run would do.
+#[derive(Serialize)]
+struct Intent {
+    schema: u32,
+    model: String,
+    output: String,
+    operators: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    samples: Option<Shares>,
+    passes: Vec<Step>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<Expected>,
+    warnings: Vec<String>,
+}
+
+/// How many samples each part of the work gets, and where the sizes of the inputs are from.
+#[derive(Serialize)]
+struct Shares {
+    calibrate: usize,
+    measure: usize,
+    sizes: String,
+}
+
+#[derive(Serialize)]
+struct Step {
+    name: &'static str,
+    does: &'static str,
+}
+
+/// How long what runs the model is going to take: the time of a run, times the runs.
+#[derive(Serialize)]
+struct Expected {
+    run_s: f64,
+    batch: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calibrate_s: Option<f64>,
+    trains: bool,
+}
+
 /// Says what would be done, and does no more than look at the layers, where that was asked for.
 pub fn say(plan: &CompressPlan) -> Result<()> {
+    let opened = Opened::new(plan, false)?;
     if plan.sensitivity {
-        let opened = Opened::new(plan, false)?;
         if plan.run.json {
             terminal::print(&terminal::json(&serde_json::json!({"schema": 1, "sensitivity": opened.sensitivity}))?)?;
         }
         return Ok(());
     }
-    let opened = Opened::new(plan, false)?;
-    let pipeline = pipeline(&opened.options(plan), plan.stop_after.as_deref());
-    let operators = counted(opened.original.graph.operators().count(), "operator");
-    let mut text = format!("{} ({operators}) -> {}\n", plan.model.display(), plan.shown_output().display());
-    if let Some(sets) = &opened.sets {
-        let (calibrate, measure) = (sets.calibration.indices.len(), sets.evaluation.indices.len());
-        text +=
-            &format!("  {} to calibrate on, {measure} to measure on: {}\n", counted(calibrate, "sample"), sets.sizes);
+    let does = |name: &'static str| STAGES.iter().find(|s| s.name == name).map_or("", |s| s.does);
+    let passes = pipeline(&opened.options(plan), plan.stop_after.as_deref()).passes;
+    let intent = Intent {
+        schema: 1,
+        model: plan.model.display().to_string(),
+        output: plan.shown_output().display().to_string(),
+        operators: opened.original.graph.operators().count(),
+        samples: opened.sets.as_ref().map(|s| Shares {
+            calibrate: s.calibration.indices.len(),
+            measure: s.evaluation.indices.len(),
+            sizes: s.sizes.clone(),
+        }),
+        passes: passes.iter().map(|p| Step { name: p.name(), does: does(p.name()) }).collect(),
+        time: opened.expected(plan)?,
+        warnings: opened.warnings.clone(),
+    };
+    terminal::print(&if plan.run.json { terminal::json(&intent)? } else { intent.to_string() })
+}
+
+impl fmt::Display for Intent {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        writeln!(f, "{} ({}) -> {}", self.model, counted(self.operators, "operator"), self.output)?;
+        if let Some(Shares { calibrate, measure, sizes }) = &self.samples {
+            writeln!(f, "  {} to calibrate on, {measure} to measure on: {sizes}", counted(*calibrate, "sample"))?;
+        }
+        self.passes.iter().try_for_each(|p| writeln!(f, "  {:<10}{}", p.name, p.does))?;
+        if let Some(Expected { run_s, batch, calibrate_s, trains }) = &self.time {
+            write!(f, "  time: {run_s:.3} s for a run of {}", counted(*batch, "sample"))?;
+            calibrate_s.iter().try_for_each(|s| write!(f, ", about {s:.0} s to calibrate"))?;
+            let training = "; the training says how long it takes after its first steps";
+            writeln!(f, "{}", if *trains { training } else { "" })?;
+        }
+        self.warnings.iter().try_for_each(|w| writeln!(f, "  note: {w}"))
     }
-    for pass in &pipeline.passes {
-        let does = STAGES.iter().find(|s| s.name == pass.name()).map_or("", |s| s.does);
-        text += &format!("  {:<10}{does}\n", pass.name());
-    }
-    text += &opened.expected(plan)?;
-    opened.warnings.iter().for_each(|w| text += &format!("  note: {w}\n"));
-    terminal::print(&text)
 }
 
 /// A model that is about to be compressed, once or several times, with what that needs.
@@ -156,6 +214,7 @@ impl Opened {
         if let Some(sets) = &sets {
             let taught = teacher.as_ref().zip(plan.training.teacher.as_deref());
             fit::check(sets, &original.graph, taught.map(|(t, path)| (path, &t.graph)))?;
+            warnings.extend(fit::mixed(sets));
             warnings.extend(fit::few(sets, plan.options.reconstruct, trains));
             warnings.extend(fit::far_from_real(sets)?.filter(|_| plan.options.int8.is_some()));
             warnings.extend(fit::few_to_calibrate(sets).filter(|_| plan.options.int8.is_some()));
@@ -201,24 +260,21 @@ impl Opened {
         }
     }
 
-    /// How long what runs the model is going to take: the time of a run, times the runs.
-    fn expected(&self, plan: &CompressPlan) -> Result<String> {
-        let (Some(sets), Some(before)) = (&self.sets, &self.before) else { return Ok(String::new()) };
-        let Some(first) = sets.calibration.batches().next() else { return Ok(String::new()) };
+    fn expected(&self, plan: &CompressPlan) -> Result<Option<Expected>> {
+        let (Some(sets), Some(before)) = (&self.sets, &self.before) else { return Ok(None) };
+        let Some(first) = sets.calibration.batches().next() else { return Ok(None) };
         let inputs = sets.calibration.set.batch(first)?.inputs;
         let started = Instant::now();
         before.run(&inputs)?;
-        let run = started.elapsed().as_secs_f64();
+        let run_s = started.elapsed().as_secs_f64();
         let batches = sets.calibration.indices.len().div_ceil(sets.calibration.batch.max(1)) as f64;
         let looks = plan.options.int8.is_some() || plan.options.reconstruct;
-        let mut text = format!("  time: {run:.3} s for a run of {}", counted(first.len(), "sample"));
-        if looks {
-            text += &format!(", about {:.0} s to calibrate", (batches * run).ceil());
-        }
-        if plan.options.training.is_some() || plan.options.qat {
-            text += "; the training says how long it takes after its first steps";
-        }
-        Ok(text + "\n")
+        Ok(Some(Expected {
+            run_s,
+            batch: first.len(),
+            calibrate_s: looks.then(|| (batches * run_s).ceil()),
+            trains: plan.options.training.is_some() || plan.options.qat,
+        }))
     }
 
     /// Names the change, if any, that alters the outputs.
@@ -284,7 +340,7 @@ impl Opened {
                     _ => e.in_file(&plan.model),
                 })?;
             }
-            _ => report.layers = facts::layers(&written.graph).into_iter().map(|(_, l)| l).collect(),
+            _ => report.layers = facts::all_layers(&written.graph),
         }
         if report.unknown_operators > 0 && (plan.options.training.is_some() || plan.options.qat) {
             let what = "asked for training: the model has operators that can't be run here, so it was not trained";
@@ -463,8 +519,7 @@ fn open_sets(
         None if plan.options.reconstruct => reconstruct::affordable_samples(g)?,
         None => CALIBRATED,
     };
-    let runs = |samples: &Samples| measure::probe(g, backend, samples).map(drop);
-    let sets = Sets::open_running(&plan.data, g, count, plan.run.seed, (singly, &runs));
+    let sets = Sets::open_running(&plan.data, g, count, plan.run.seed, (singly, backend));
     let sets = tolerate(sets.map_err(|e| e.in_file(&plan.model)), plan, g, warnings)?;
     let Some(mut sets) = sets else { return Ok(None) };
     if plan.makes_inputs() && !plan.dry_run {

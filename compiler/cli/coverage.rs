@@ -1,19 +1,21 @@
 //! How far what was asked for was done: layers and multiply-accumulates, and why others were left alone.
 
-use crate::plan::CompressPlan;
+use crate::{facts, plan::CompressPlan};
 use compress_compiler::{
     graph::Graph,
     node::NodeId,
     op::{Op, Operator},
     report::{Coverage, LayerFacts, Left, Report},
 };
-use compress_passes::{prune::structured::Measure, target::Target};
+use compress_passes::{pipeline, prune::structured::Measure, target::Target};
 use std::collections::HashMap;
 
 /// Less than this share of the multiply-accumulates is told on stderr too.
 const HALF: f64 = 0.5;
 /// By how much what was removed may miss what was asked for.
 const SLACK: f64 = 0.05;
+/// Passes that flags ask for.
+const ASKED: [&str; 5] = ["channels", "target", "prune", "recover", "int8"];
 /// Reasons that a sentence names.
 const NAMED: usize = 3;
 
@@ -21,8 +23,17 @@ const NAMED: usize = 3;
 pub fn find(plan: &CompressPlan, graph: &Graph, report: &mut Report) {
     let options = &plan.options;
     if options.int8.is_some() && plan.stop_after.is_none() {
-        let covered = covered("int8", graph, report, &|l| l.precision == "int8");
+        let is_int8 = |l: &LayerFacts| l.precision == "int8";
+        let covered = covered("int8", graph, report, &is_int8);
         add(report, "INT8", "quantised", covered);
+        let inside = facts::layers_inside(graph).iter().filter(|l| is_int8(l)).count();
+        if inside > 0 {
+            let layers = if inside == 1 { "1 INT8 layer is".into() } else { format!("{inside} INT8 layers are") };
+            report.warnings.push(format!(
+                "{layers} inside If, Loop or Scan, where our runtime computes in floats: the latency here says nothing of \
+                 them. ONNX Runtime has integer kernels there"
+            ));
+        }
     }
     if options.prune.is_some_and(|f| f > 0.0) || options.pattern.is_some() {
         let covered = covered("prune", graph, report, &|l| l.dead_bytes > 0);
@@ -30,6 +41,14 @@ pub fn find(plan: &CompressPlan, graph: &Graph, report: &mut Report) {
             add(report, "pruning", "pruned", covered);
         } else {
             report.coverage.push(covered);
+        }
+    }
+    if let Some(stop) = &plan.stop_after {
+        let reached = pipeline(options, Some(stop)).passes;
+        let missed = pipeline(options, None).passes.into_iter().skip(reached.len()).map(|p| p.name());
+        let asked: Vec<&str> = missed.filter(|name| ASKED.contains(name)).collect();
+        if !asked.is_empty() {
+            report.undone.push(format!("--stop-after {stop} ends before {}", asked.join(", ")));
         }
     }
     let target = report.passes.iter().find(|p| p.name == "target" && p.edits == 0);
@@ -91,17 +110,17 @@ fn covered(pass: &'static str, graph: &Graph, report: &Report, is_done: &dyn Fn(
         .flat_map(|p| &p.skipped)
         .map(|s| (s.node.as_str(), s.reason.as_str()))
         .collect();
-    let known: HashMap<&str, &LayerFacts> = report.layers.iter().map(|l| (&l.node[..], l)).collect();
     let graphs = graph.and_bodies();
     let opaque = graphs.iter().any(|g| g.operators().any(|n| matches!(g.op(n), Op::Opaque(_))));
     let mut covered = Coverage { request: pass, layers: 0, of_layers: 0, macs: None, left: vec![] };
     let (mut done, mut all, mut left) = (0u64, 0u64, vec![]);
     for (depth, g) in graphs.iter().enumerate() {
+        let known: HashMap<NodeId, LayerFacts> = facts::layers(g).into_iter().collect();
         for node in g.operators() {
             let macs = g.macs(node);
             all += macs;
             let name = g.node(node).display_name();
-            let layer = known.get(name).filter(|_| depth == 0);
+            let layer = known.get(&node);
             let is_layer = layer.is_some() || has_weights(g, node);
             covered.of_layers += usize::from(is_layer);
             if layer.is_some_and(|l| is_done(l)) {
@@ -141,12 +160,22 @@ fn has_weights(g: &Graph, node: NodeId) -> bool {
     }
 }
 
+/// Whether the weight of a node is an input of the graph, which for a body is a value from around it.
+fn reads_input(g: &Graph, node: NodeId, op: &Op) -> bool {
+    let weight = op.weight().and_then(|w| g.operand(node, w.slot));
+    weight.is_some_and(|port| matches!(g.op(port.node), Op::Input(_)))
+}
+
 /// Why a node is left alone of which the pass said nothing.
 fn usual(g: &Graph, node: NodeId, inside: bool, pass: &str) -> String {
     match g.op(node) {
+        Op::Recurrent(_) if pass == "int8" => "runtimes compute recurrent layers more slowly with INT8 weights".into(),
         Op::Recurrent(_) => "weights of recurrent layers stay as they are".into(),
         Op::IntegerConv(_) | Op::IntegerMatMul(_) => "it is in integers already".into(),
-        _ if inside => "it is inside If, Loop or Scan".into(),
+        op if inside && pass == "int8" && reads_input(g, node, op) => {
+            "its weight is shared with what is around the branch or loop".into()
+        }
+        _ if inside && pass != "int8" => "it is inside If, Loop or Scan".into(),
         op if op.weight().is_some() && !has_weights(g, node) => "it multiplies two activations".into(),
         _ if pass == "int8" => "it stays in floating point".into(),
         _ => "it was left alone".into(),

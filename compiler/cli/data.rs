@@ -39,9 +39,6 @@ const FIFTH: usize = 5;
 /// Bytes that the activations of a batch may take at once.
 const LIVE_BYTES: u64 = 16 << 20;
 
-/// Whether a model runs on samples.
-type Runs<'a> = dyn Fn(&Samples) -> Result<()> + 'a;
-
 /// Some samples of a data set, and how many of them a model takes at once.
 pub struct Samples {
     pub set: Arc<Dataset>,
@@ -67,21 +64,23 @@ pub struct Sets {
     pub matched: Option<[f64; 2]>,
     /// Made-up inputs and their sizes.
     pub sizes: String,
+    /// Whether samples would change each other's outputs in a batch, so that they are run one by one.
+    pub mixed: bool,
 }
 
 impl Sets {
     /// Opens the data for a model with `graph`'s inputs; `count` samples are for calibration. Where there is none, inputs of
-    /// sizes that the model takes are made up: the first of several guesses for which `runs` holds. `singly` says that it is
+    /// sizes that the model takes are made up: the first of several guesses that run on `backend`. `singly` says that it is
     /// measured on one sample at a time.
     ///
     /// # Errors
-    /// Data or file when a set can't be used; what `runs` raised for the first guess, if it fails for all.
+    /// Data or file when a set can't be used; what running raised for the first guess, if all fail.
     pub fn open_running(
         plan: &DataPlan,
         graph: &Graph,
         count: usize,
         seed: u64,
-        (singly, runs): (bool, &Runs),
+        (singly, backend): (bool, &Backend),
     ) -> Result<Self> {
         let specs = specs(graph)?;
         let of = |specs| {
@@ -93,10 +92,15 @@ impl Sets {
         };
         if plan.data.is_some() || plan.eval.is_some() {
             let sets = of(specs)?;
+            if sets.evaluation.batch == 1 || sets.evaluation.fixed {
+                return Ok(sets);
+            }
             // Some models that leave the batch open take only one sample at a time all the same.
-            let several = sets.evaluation.batch > 1 && !sets.evaluation.fixed;
-            let fails = several && runs(&sets.evaluation).is_err();
-            return Ok(if fails { sets.one_by_one() } else { sets });
+            if measure::probe(graph, backend, &sets.evaluation).is_err() {
+                return Ok(sets.one_by_one());
+            }
+            let mixed = measure::mixes(graph, backend, &sets.evaluation)?;
+            return Ok(if mixed { Self { mixed, ..sets.one_by_one() } } else { sets });
         }
         let mut first = None;
         let guesses = sizes::guesses(graph, specs, &plan.shapes)?;
@@ -106,7 +110,7 @@ impl Sets {
             if only {
                 return sets;
             }
-            let tried = sets.and_then(|sets| runs(&sets.evaluation).map(|()| sets));
+            let tried = sets.and_then(|sets| measure::probe(graph, backend, &sets.evaluation).map(|_| sets));
             match tried {
                 Err(e) if matches!(e.kind(), Kind::Malformed | Kind::Data | Kind::Unsupported) => {
                     first.get_or_insert(e);
@@ -117,13 +121,20 @@ impl Sets {
         Err(first.unwrap_or_else(|| Error::bug("no sizes were tried")))
     }
 
-    /// Opens the data for a model with `graph`'s inputs; `count` samples are for calibration. Made-up inputs have the first
-    /// sizes that suit the graph.
+    /// Opens the data for a model with `graph`'s inputs that can't be run as a whole; `count` samples are for calibration.
+    /// Made-up inputs have the first sizes that suit the graph.
     ///
     /// # Errors
     /// Data or file when a set can't be used.
     pub fn open(plan: &DataPlan, graph: &Graph, count: usize, seed: u64) -> Result<Self> {
-        Self::open_running(plan, graph, count, seed, (false, &|_| Ok(())))
+        let specs = match plan.data.is_some() || plan.eval.is_some() {
+            true => specs(graph)?,
+            false => {
+                let guesses = sizes::guesses(graph, specs(graph)?, &plan.shapes)?;
+                guesses.into_iter().next().ok_or_else(|| Error::bug("no sizes to try"))?
+            }
+        };
+        Self::of(plan, graph, specs, count, seed)
     }
 
     fn of(plan: &DataPlan, graph: &Graph, specs: Vec<InputSpec>, count: usize, seed: u64) -> Result<Self> {
@@ -184,6 +195,7 @@ impl Sets {
             training,
             matched: None,
             sizes: described(&specs),
+            mixed: false,
         })
     }
 

@@ -124,6 +124,16 @@ pub fn layers(graph: &Graph) -> Vec<(NodeId, LayerFacts)> {
     order.into_iter().filter_map(layer).collect()
 }
 
+/// The layers of the graphs inside `graph` (If, Loop, Scan).
+pub fn layers_inside(graph: &Graph) -> Vec<LayerFacts> {
+    graph.and_bodies().into_iter().skip(1).flat_map(layers).map(|(_, l)| l).collect()
+}
+
+/// The layers of `graph`, then those of the graphs inside it.
+pub fn all_layers(graph: &Graph) -> Vec<LayerFacts> {
+    layers(graph).into_iter().map(|(_, l)| l).chain(layers_inside(graph)).collect()
+}
+
 fn stored(g: &Graph, port: Port) -> Option<&Tensor> {
     match g.op(port.node) {
         Op::Dequantize(_) => g.constant(g.operand(port.node, 0)?),

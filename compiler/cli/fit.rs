@@ -208,3 +208,12 @@ fn inputs(g: &Graph) -> Vec<(&str, &Fact)> {
 fn outputs(g: &Graph) -> Vec<(&str, &Fact)> {
     g.outputs().iter().map(|o| (&o.name[..], g.fact(o.port))).collect()
 }
+
+/// Says that samples are run one by one, where they would change each other's outputs otherwise.
+pub fn mixed(sets: &Sets) -> Option<String> {
+    sets.mixed.then(|| {
+        "samples of a batch change each other's outputs, so each is run by itself: if an array is one whole input, whose \
+         first axis is time, say, put an axis in front of it that counts the samples"
+            .into()
+    })
+}

@@ -67,7 +67,7 @@ pub fn run(args: InspectArgs) -> Result<()> {
         outputs: g.outputs().iter().map(|o| signature(g, &o.name, o.port)).collect(),
         operators,
         opaque,
-        layers: facts::layers(g).into_iter().map(|(_, l)| l).collect(),
+        layers: facts::all_layers(g),
         warnings: model.warnings.clone(),
         sizes_open: facts::has_open_sizes(g),
     };

@@ -17,6 +17,8 @@ mod gates;
 mod inspect;
 mod interrupt;
 mod measure;
+mod needs;
+mod numbers;
 mod plan;
 mod plot;
 mod recover;

@@ -187,11 +187,13 @@ pub fn layers(
         .enumerate()
         .filter_map(|(i, (port, _))| Some((i, *ports.get(&after.value(*port).name[..])?, *port)))
         .collect();
+    let mut out: Vec<LayerFacts> = layers.into_iter().map(|(_, l)| l).collect();
+    out.extend(facts::layers_inside(after));
     if pairs.is_empty() {
-        return Ok(layers.into_iter().map(|(_, l)| l).collect());
+        return Ok(out);
     }
     let watching = |graph: &Graph, of: &dyn Fn(&(usize, Port, Port)) -> Port| {
-        Session::new(&verify(graph)?, backend, &pairs.iter().map(of).collect::<Vec<_>>())
+        Session::new(&verify(graph)?, backend, &pairs.iter().map(|p| of(p).into()).collect::<Vec<_>>())
     };
     let (before, after) = (watching(before, &|p| p.1)?, watching(after, &|p| p.2)?);
     let mut sqnr: Vec<Sqnr> = vec![Sqnr::default(); pairs.len()];
@@ -208,7 +210,6 @@ pub fn layers(
             Ok(())
         })?;
     }
-    let mut out: Vec<LayerFacts> = layers.into_iter().map(|(_, l)| l).collect();
     for ((i, _, _), s) in pairs.iter().zip(&sqnr) {
         out[*i].sqnr_db = s.db().filter(|d| d.is_finite());
     }
@@ -351,9 +352,45 @@ pub fn threads(device: &Device) -> usize {
 pub fn probe(graph: &Graph, backend: &Backend, samples: &Samples) -> Result<Session> {
     let session = session(graph, backend)?;
     if let Some(indices) = samples.batches().next() {
-        session.run(&samples.set.batch(indices)?.inputs)?;
+        let ran = session.run(&samples.set.batch(indices)?.inputs);
+        ran.map_err(|e| if samples.synthetic { e } else { unfit(e) })?;
     }
     Ok(session)
+}
+
+/// Samples of a batch whose outputs are as near to those of each alone are independent: rounding to 8 bits by the range of
+/// the batch changes them more than the order of sums does.
+const MIXED_DB: f64 = 15.0;
+
+/// Whether samples of a batch change each other's outputs, as steps of one sequence do.
+///
+/// # Errors
+/// Data when the model can't take one alone; whatever running or reading can raise.
+pub fn mixes(graph: &Graph, backend: &Backend, samples: &Samples) -> Result<bool> {
+    let [first, second, ..] = samples.indices[..] else { return Ok(false) };
+    let session = session(graph, backend)?;
+    let run = |indices: &[usize]| session.run(&samples.set.batch(indices)?.inputs).map_err(unfit);
+    // Of a sequence the first step may not know of the second.
+    let (both, alone) = (run(&[first, second])?, run(&[second])?);
+    let differs = |(both, alone): (&Tensor, &Tensor)| {
+        let ([2, a @ ..], [1, b @ ..]) = (both.shape(), alone.shape()) else { return false };
+        let (Some(x), Some(y)) = (both.as_f32(), alone.as_f32()) else { return false };
+        let mut sqnr = Sqnr::default();
+        sqnr.add(&y, x.get(y.len()..).unwrap_or_default());
+        a == b && sqnr.db().is_some_and(|db| db < MIXED_DB)
+    };
+    Ok(both.iter().zip(&alone).any(differs))
+}
+
+/// A model that was read is not malformed: where a node refuses what it is given, the samples are of a wrong size.
+fn unfit(e: Error) -> Error {
+    match e.kind() {
+        Kind::Malformed => Error::data(format!("the model can't take samples of these sizes: {e}")).help(
+            "if an array is one whole input, whose first axis is time, say, put an axis in front of it that counts \
+             the samples",
+        ),
+        _ => e,
+    }
 }
 
 /// A whole graph made ready to run.

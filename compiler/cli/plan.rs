@@ -2,6 +2,7 @@
 
 use crate::{
     args::{CompressArgs, DataArgs, DeviceArgs, Effort, GateArgs, InputShape, MeasureArgs, RunArgs},
+    needs,
     recover::RecoverPlan,
 };
 use compress_compiler::{
@@ -20,10 +21,7 @@ use compress_passes::{
 };
 use compress_runtime::{dataset::Preprocess, device::DeviceChoice, session::Backend};
 use regex::Regex;
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
 /// What a compression run will do.
 pub struct CompressPlan {
@@ -83,42 +81,17 @@ impl CompressPlan {
     /// # Errors
     /// Usage for contradictions and impossible values; file when the output can't be there.
     pub fn new(mut a: CompressArgs) -> Result<Self> {
-        let model = a.model.ok_or_else(|| Error::usage("no model given"))?;
-        let output = a.output.unwrap_or_else(|| model.with_extension("compressed.onnx"));
+        let model = a.model.take().ok_or_else(|| Error::usage("no model given"))?;
+        let output = a.output.take().unwrap_or_else(|| model.with_extension("compressed.onnx"));
         if same_file(&model, &output) {
             return Err(Error::usage("the output is the input").in_file(&output).help("give another name with -o"));
         }
+        if a.no_check {
+            a.measures.check = Effort::None;
+        }
+        needs::check(&a)?;
         let prunes = a.prune.is_some() || a.prune_pattern.is_some();
         let (each_layer, by) = (a.prune_budget == "layer", a.prune_by.as_deref());
-        if by.is_some() && !prunes && a.prune_channels.is_none() {
-            return Err(Error::usage("--prune-by needs --prune, --prune-pattern or --prune-channels"));
-        }
-        if by == Some("taylor") && !prunes {
-            let help = "for channels there is --channels-by taylor";
-            return Err(Error::usage("--prune-by taylor needs --prune or --prune-pattern").help(help));
-        }
-        if each_layer && !prunes {
-            return Err(Error::usage("--prune-budget needs --prune or --prune-pattern"));
-        }
-        let for_channels = a.channels_by.is_some()
-            || a.channels_budget != "macs"
-            || a.cut_anyway
-            || a.channels_cuts > 1
-            || a.round_channels.is_some();
-        if for_channels && a.prune_channels.is_none() {
-            let flags = "--channels-by, --channels-budget, --channels-cuts, --round-channels and --cut-anyway";
-            return Err(Error::usage(format!("{flags} need --prune-channels")));
-        }
-        let on_data = matches!(a.channels_by.as_deref(), Some("activation" | "taylor"));
-        if on_data && a.data.data.is_none() {
-            return Err(Error::usage("--channels-by activation and taylor look at data: give --data"));
-        }
-        if a.prune_ends && !prunes && !a.sensitivity {
-            return Err(Error::usage("--prune-ends needs --prune, --prune-pattern or --sensitivity"));
-        }
-        if a.sensitivity && a.data.data.is_none() {
-            return Err(Error::usage("--sensitivity needs --data"));
-        }
         let channels = a.prune_channels.map(|fraction| Channels {
             fraction,
             of: match &a.channels_budget[..] {
@@ -152,27 +125,8 @@ impl CompressPlan {
             .iter()
             .map(|r| Regex::new(r).map_err(|e| Error::usage(format!("--exclude {r}: {e}"))))
             .collect::<Result<_>>()?;
-        let calibration: Calibration = a.calibration.parse()?;
+        let calibration: Calibration = a.calibration.as_deref().map(str::parse).transpose()?.unwrap_or_default();
         let (int8, trains) = (a.int8 || a.qat, a.epochs != Some(0) && a.data.data.is_some());
-        if a.weight_bits == "4" && !int8 {
-            return Err(Error::usage("--weight-bits needs --int8 or --qat"));
-        }
-        if !(a.qat || recovers) && (a.epochs.is_some() || a.lr.is_some() || a.teacher.is_some()) {
-            return Err(Error::usage(
-                "--epochs, --lr and --teacher are for training, which --prune, --prune-channels and --qat do",
-            ));
-        }
-        let for_training = [
-            ("--qat", a.qat),
-            ("--prune-by taylor", by == Some("taylor")),
-            ("--epochs", a.epochs.is_some_and(|n| n > 0)),
-            ("--lr", a.lr.is_some()),
-            ("--teacher", a.teacher.is_some()),
-            ("--channels-cuts", a.channels_cuts > 1),
-        ];
-        if let Some((flag, _)) = for_training.iter().find(|(_, given)| *given && !trains) {
-            return Err(Error::usage(format!("{flag} is for training: it needs --data, and --epochs other than 0")));
-        }
         let target: Target = a.target.parse()?;
         let mut flags: Vec<String> = vec![];
         if let Some(f) = a.prune {
@@ -200,7 +154,7 @@ impl CompressPlan {
         if int8 {
             flags.push("--int8".into());
             flags.extend((a.weight_bits == "4").then(|| "--weight-bits 4".into()));
-            flags.push(format!("--calibration {}", a.calibration));
+            flags.push(format!("--calibration {}", a.calibration.as_deref().unwrap_or("minmax")));
         }
         flags.extend(a.calibration_samples.map(|n| format!("--calibration-samples {n}")));
         if target != Target::Portable {
@@ -212,14 +166,6 @@ impl CompressPlan {
         flags.extend(a.strip.then(|| "--strip".into()));
         if a.external_data {
             flags.push("--external-data".into());
-        }
-        if a.no_check {
-            a.measures.check = Effort::None;
-        }
-        if a.measures.check == Effort::None
-            && let Some(flag) = a.gates.measured()
-        {
-            return Err(Error::usage(format!("--check none leaves nothing for {flag} to look at")));
         }
         let plan = Self {
             options: Options {
@@ -423,112 +369,3 @@ pub const MAX_BATCH: u32 = 65_536;
 
 /// The largest `--epochs`: more than anybody waits for.
 pub const MAX_EPOCHS: i64 = 1_000_000;
-
-/// A fraction of what can't go altogether.
-pub fn fraction(s: &str) -> Result<f64, &'static str> {
-    number(s, |v| (0.0..1.0).contains(&v)).ok_or("not a fraction from 0 to below 1")
-}
-
-/// How many times as fast.
-pub fn ratio(s: &str) -> Result<f64, &'static str> {
-    number(s, |v| v.is_finite() && v > 0.0).ok_or("not a positive number")
-}
-
-/// A weight of something, 0 for none.
-pub fn not_negative(s: &str) -> Result<f64, &'static str> {
-    number(s, |v| v.is_finite() && v >= 0.0).ok_or("not a number from 0 on")
-}
-
-/// `90s`, `30m`, `1.5h`.
-pub fn duration(s: &str) -> Result<Duration, &'static str> {
-    let digits = s.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match &s[digits.len()..] {
-        "s" | "" => Some(1.0),
-        "m" | "min" => Some(60.0),
-        "h" => Some(3600.0),
-        "d" => Some(86400.0),
-        _ => None,
-    };
-    let value = number(digits.trim(), |v| v > 0.0).zip(unit).map(|(value, unit)| value * unit);
-    value.and_then(|v| Duration::try_from_secs_f64(v).ok()).ok_or("not a time such as 90s, 30m or 8h")
-}
-
-pub fn seed(s: &str) -> Result<u64, &'static str> {
-    s.parse().map_err(|_| "not a whole number from 0 to 2^64 - 1")
-}
-
-fn number(s: &str, fits: impl Fn(f64) -> bool) -> Option<f64> {
-    s.parse().ok().filter(|v| fits(*v))
-}
-
-/// Any number.
-pub fn finite(s: &str) -> Result<f64, &'static str> {
-    number(s, f64::is_finite).ok_or("not a number")
-}
-
-/// A score, or a share such as `95%`.
-pub fn score(s: &str) -> Result<f64, &'static str> {
-    match s.strip_suffix('%') {
-        Some(p) => finite(p.trim()).map(|v| v / 100.0),
-        None => finite(s),
-    }
-}
-
-/// `5ms`, `800us`, `1.5s`: milliseconds.
-pub fn milliseconds(s: &str) -> Result<f64, &'static str> {
-    let units = [("ms", 1.0), ("us", 1e-3), ("s", 1e3)];
-    let (digits, unit) = units.iter().find_map(|(u, f)| Some((s.strip_suffix(u)?, *f))).unwrap_or((s, 0.0));
-    number(digits.trim(), |v| v > 0.0 && v.is_finite() && unit > 0.0)
-        .map(|v| v * unit)
-        .ok_or("not a time such as 5ms, 800us or 1.5s")
-}
-
-/// Larger bare numbers may be meant as percents.
-const PLAIN_SHARE: f64 = 0.1;
-
-/// `1%` or `0.01`.
-pub fn percent(s: &str) -> Result<f64, &'static str> {
-    match s.strip_suffix('%') {
-        Some(p) => number(p.trim(), |v| (0.0..=100.0).contains(&v)).map(|v| v / 100.0),
-        None if number(s, |v| (PLAIN_SHARE..=100.0).contains(&v)).is_some() => {
-            return Err("it may be meant as percents or as a share: write 0.5% or 50%");
-        }
-        None => number(s, |v| (0.0..PLAIN_SHARE).contains(&v)),
-    }
-    .ok_or("not a share such as 1% or 0.01")
-}
-
-/// `30MB`, `512kB`, `1.5GB` or a number of bytes.
-pub fn bytes(s: &str) -> Result<f64, &'static str> {
-    let digits = s.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match s[digits.len()..].to_ascii_lowercase().as_str() {
-        "" | "b" => Some(1.0),
-        "k" | "kb" => Some(1e3),
-        "m" | "mb" => Some(1e6),
-        "g" | "gb" => Some(1e9),
-        "kib" => Some(1024.0),
-        "mib" => Some(1024.0 * 1024.0),
-        "gib" => Some(1024.0 * 1024.0 * 1024.0),
-        _ => None,
-    };
-    let value = number(digits.trim(), |v| v > 0.0).zip(unit).map(|(value, unit)| value * unit);
-    value.filter(|v| v.is_finite()).ok_or("not a size such as 30MB")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shares_and_sizes() {
-        assert_eq!(percent("1%").unwrap(), 0.01);
-        assert_eq!(percent("0.01").unwrap(), 0.01);
-        assert!(percent("0.5").is_err() && percent("1").is_err() && percent("50%").unwrap() == 0.5);
-        assert_eq!((milliseconds("800us").unwrap(), milliseconds("1.5s").unwrap()), (0.8, 1500.0));
-        assert!(milliseconds("5").is_err() && milliseconds("-1ms").is_err());
-        assert!(percent("120%").is_err() && percent("one").is_err() && percent("NaN").is_err());
-        assert_eq!(bytes("30MB").unwrap(), 30e6);
-        assert_eq!(bytes("1.5 GiB").unwrap(), 1.5 * 1024f64.powi(3));
-        assert!(bytes("-3").is_err() && bytes("5 apples").is_err() && bytes("MB").is_err());
-    }
-}

@@ -1,6 +1,6 @@
 //! The flags of a training job, and the recipe that says the same in a file.
 
-use crate::{args::count, plan};
+use crate::{args::count, numbers, plan};
 use clap::Args;
 use compress_compiler::error::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -52,7 +52,7 @@ pub struct TrainArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accumulate: Option<usize>,
     /// The highest learning rate [default: 0.001 for adamw, 0.05 for sgd, 1 for lars].
-    #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = plan::ratio)]
+    #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = numbers::ratio)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lr: Option<f64>,
     /// How the learning rate falls: cosine, constant, or step=EVERY,FACTOR [default: cosine].
@@ -60,7 +60,7 @@ pub struct TrainArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule: Option<String>,
     /// The share of the training in which the learning rate rises [default: 0.05].
-    #[arg(long, value_name = "SHARE", allow_hyphen_values = true, value_parser = plan::fraction)]
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true, value_parser = numbers::fraction)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warmup: Option<f64>,
     /// How gradients change weights: adamw, sgd or lars [default: adamw].
@@ -68,7 +68,7 @@ pub struct TrainArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optimiser: Option<String>,
     /// The share of the last step that stays, for sgd and lars [default: 0.9].
-    #[arg(long, value_name = "SHARE", allow_hyphen_values = true, value_parser = plan::fraction)]
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true, value_parser = numbers::fraction)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub momentum: Option<f64>,
     /// Look ahead by the momentum (Nesterov).
@@ -76,31 +76,31 @@ pub struct TrainArgs {
     #[serde(skip_serializing_if = "is_false")]
     pub nesterov: bool,
     /// The pull of weights to zero [default: 0.01 for adamw, 0.0005 for sgd and lars].
-    #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = plan::not_negative)]
+    #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = numbers::not_negative)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<f64>,
     /// The largest norm of the gradients, 0 for any [default: 5].
-    #[arg(long, value_name = "NORM", allow_hyphen_values = true, value_parser = plan::not_negative)]
+    #[arg(long, value_name = "NORM", allow_hyphen_values = true, value_parser = numbers::not_negative)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip: Option<f64>,
     /// The weight of cross-entropy with the labels [default: 0.1 beside a teacher, else 1].
-    #[arg(long, value_name = "WEIGHT", allow_hyphen_values = true, value_parser = plan::not_negative)]
+    #[arg(long, value_name = "WEIGHT", allow_hyphen_values = true, value_parser = numbers::not_negative)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<f64>,
     /// What a label gives away to all classes alike [default: 0].
-    #[arg(long, value_name = "SHARE", allow_hyphen_values = true, value_parser = plan::fraction)]
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true, value_parser = numbers::fraction)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub smoothing: Option<f64>,
     /// The weight of the divergence from the teacher's classes [default: 0.9 where outputs are classes].
-    #[arg(long, value_name = "WEIGHT", allow_hyphen_values = true, value_parser = plan::not_negative)]
+    #[arg(long, value_name = "WEIGHT", allow_hyphen_values = true, value_parser = numbers::not_negative)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distill: Option<f64>,
     /// The temperature of both distributions there [default: 4].
-    #[arg(long, value_name = "T", allow_hyphen_values = true, value_parser = plan::ratio)]
+    #[arg(long, value_name = "T", allow_hyphen_values = true, value_parser = numbers::ratio)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
     /// The weight of the squared error to the teacher's outputs [default: 1 where outputs are no classes].
-    #[arg(long, value_name = "WEIGHT", allow_hyphen_values = true, value_parser = plan::not_negative)]
+    #[arg(long, value_name = "WEIGHT", allow_hyphen_values = true, value_parser = numbers::not_negative)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mse: Option<f64>,
     /// Bring this value of the student near that of the teacher; may be repeated.
@@ -108,11 +108,11 @@ pub struct TrainArgs {
     #[serde(skip_serializing_if = "Vec::is_empty", rename = "match")]
     pub matched: Vec<String>,
     /// The weight of the squared error of --match [default: 1].
-    #[arg(long, value_name = "WEIGHT", allow_hyphen_values = true, value_parser = plan::not_negative)]
+    #[arg(long, value_name = "WEIGHT", allow_hyphen_values = true, value_parser = numbers::not_negative)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub features: Option<f64>,
     /// Keep an average of the weights, of which this share stays in a step, e.g. 0.999.
-    #[arg(long, value_name = "SHARE", allow_hyphen_values = true, value_parser = plan::fraction)]
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true, value_parser = numbers::fraction)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ema: Option<f64>,
     /// Leave weights with matching names as they are; may be repeated.
@@ -167,7 +167,7 @@ pub struct TrainArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
     /// The seed of every random choice [default: 0].
-    #[arg(long, allow_hyphen_values = true, value_parser = plan::seed)]
+    #[arg(long, allow_hyphen_values = true, value_parser = numbers::seed)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
 }

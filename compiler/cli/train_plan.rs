@@ -2,6 +2,7 @@
 
 use crate::{
     args::JobArgs,
+    numbers,
     plan::{self, BackendPlan, DataPlan},
     train_args::{Batch, Recipe, TrainArgs},
 };
@@ -98,7 +99,7 @@ impl TrainPlan {
             Method::Lars => (1.0, 5e-4),
         };
         let time = |flag: &str, s: &Option<String>| match s {
-            Some(s) => plan::duration(s).map(Some).map_err(|why| Error::usage(format!("{flag} {s}: {why}"))),
+            Some(s) => numbers::duration(s).map(Some).map_err(|why| Error::usage(format!("{flag} {s}: {why}"))),
             None => Ok(None),
         };
         let clip = a.clip.unwrap_or(CLIP);

@@ -26,6 +26,34 @@ impl From<NodeId> for Port {
     }
 }
 
+/// Addresses a value of a graph, or of one that its operators run (If, Loop, Scan).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Site {
+    /// From the outermost graph in: the operator, and which of its bodies. Empty for a value of that graph itself.
+    pub within: Vec<(NodeId, usize)>,
+    /// The value.
+    pub port: Port,
+}
+
+impl Site {
+    /// The value, if the graph itself has it.
+    pub fn here(&self) -> Option<Port> {
+        self.within.is_empty().then_some(self.port)
+    }
+
+    /// The node of the outermost graph that makes the value, or that runs the graph which does.
+    pub fn outermost(&self) -> NodeId {
+        self.within.first().map_or(self.port.node, |w| w.0)
+    }
+}
+
+impl From<Port> for Site {
+    /// A value of the graph itself.
+    fn from(port: Port) -> Self {
+        Site { within: vec![], port }
+    }
+}
+
 /// One place where a value is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Use {

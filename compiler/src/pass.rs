@@ -3,7 +3,7 @@
 use crate::{
     error::{Error, Kind, Result},
     graph::Graph,
-    node::{NodeId, Port},
+    node::{NodeId, Port, Site},
     op::Op,
     report::counted,
     tensor::Tensor,
@@ -29,15 +29,16 @@ pub trait Evaluator {
 /// Runs a graph over calibration data: what quantisation and pruning ask of the runtime.
 pub trait Calibrator {
     /// Feeds every calibration batch through `graph` and hands each value in `watch`, by its
-    /// place in that list, to `sink`: in any order, and by several threads at once. Streams: each
-    /// thread has one batch in memory at a time.
+    /// place in that list, to `sink`: in any order, and by several threads at once. A value of a
+    /// graph inside is handed over each time that this one runs. Streams: each thread has one batch
+    /// in memory at a time.
     ///
     /// # Errors
     /// Whatever running or reading the data can raise.
     fn observe(
         &self,
         graph: &Verified,
-        watch: &[Port],
+        watch: &[Site],
         sink: &(dyn Fn(usize, &[f32]) -> Result<()> + Sync),
     ) -> Result<()>;
 

@@ -1,7 +1,7 @@
 //! What happens inside If, Loop and Scan: a branch that is always taken moves out, what is
 //! constant outside moves in, and the graphs inside are simplified like the one around them.
 
-use crate::simplify_at;
+use crate::{loops, simplify_at};
 use compress_compiler::{
     error::Result,
     graph::Graph,
@@ -16,7 +16,7 @@ use compress_compiler::{
 use std::collections::HashMap;
 
 /// Constants up to this size are copied into the bodies that read them; larger ones move in
-/// when nothing else reads them.
+/// when one body alone reads them.
 const SMALL: usize = 1 << 10;
 
 /// Bodies inside each other are simplified down to this depth.
@@ -37,6 +37,14 @@ pub fn run(graph: &mut Graph, cx: &Context, depth: usize, seen: &mut Seen) -> Re
         cx.check()?;
         // What was done before may have taken this node along, or reused its id.
         if !graph.contains(n) || graph.op(n).bodies().is_empty() {
+            continue;
+        }
+        let same = loops::unchanged(graph, n);
+        if !same.is_empty() && cx.edits.allow("unchanged state", || graph.node(n).label()) {
+            // The next round looks at the node in its place.
+            loops::capture(graph, n, &same)?;
+            seen.0.remove(&n);
+            done.edits += 1;
             continue;
         }
         if let Some(branch) = taken(graph, n).filter(|_| cx.edits.allow("taken branch", || graph.node(n).label())) {
@@ -123,8 +131,11 @@ fn inside(graph: &mut Graph, n: NodeId, cx: &Context, depth: usize, seen: &mut S
     if seen.0.get(&n).is_some_and(|(b, f)| *b == bodies && *f == facts) {
         return Ok(());
     }
-    let constants: Vec<Option<Tensor>> = outer.iter().map(|p| moves_in(graph, *p).cloned()).collect();
     let mut inner: Vec<Graph> = bodies.iter().map(|b| b.graph().clone()).collect();
+    let capture = |g: &Graph, i: usize| Port::from(g.inputs()[g.inputs().len() - captures + i]);
+    let readers = |i: usize| inner.iter().filter(|g| g.is_read(capture(g, i))).count();
+    let constants: Vec<Option<Tensor>> =
+        outer.iter().enumerate().map(|(i, p)| moves_in(graph, *p, readers(i)).cloned()).collect();
     let mut edits = constants.iter().flatten().count();
     for g in &mut inner {
         let inputs = g.inputs()[g.inputs().len() - captures..].to_vec();
@@ -147,26 +158,12 @@ fn inside(graph: &mut Graph, n: NodeId, cx: &Context, depth: usize, seen: &mut S
         done.skipped.extend(result.skipped);
         done.warnings.extend(result.warnings);
     }
-    // A capture that no body reads any more is none.
-    let read = |g: &Graph, i: usize| {
-        let input = g.inputs()[g.inputs().len() - captures + i].into();
-        g.is_read(input)
-    };
-    let kept: Vec<bool> = (0..captures).map(|i| inner.iter().any(|g| read(g, i))).collect();
-    edits += kept.iter().filter(|k| !**k).count();
-    for g in &mut inner {
-        let inputs = g.inputs()[g.inputs().len() - captures..].to_vec();
-        inputs.iter().zip(&kept).filter(|(_, kept)| !**kept).for_each(|(input, _)| g.remove_input(*input));
-    }
-    let count = kept.iter().filter(|k| **k).count();
-    let bodies: Vec<Body> = inner.into_iter().map(|g| Body::new(g, count)).collect();
     let mut op = graph.op(n).clone();
-    op.set_bodies(bodies.clone());
+    op.set_bodies(inner.into_iter().map(|g| Body::new(g, captures)).collect());
     graph.set_op(n, op);
-    let left =
-        operands[..own].iter().copied().chain(outer.iter().zip(&kept).filter(|(_, k)| **k).map(|(p, _)| Some(*p)));
-    graph.set_operands(n, &left.collect::<Vec<_>>());
-    outer.iter().for_each(|p| drop(remove_dead(graph, p.node)));
+    let kept = drop_unread(graph, n);
+    edits += kept.iter().filter(|k| !**k).count();
+    let bodies = graph.op(n).bodies().into_iter().cloned().collect();
     let before = graph.node(n).outputs.clone();
     graph.infer(n)?;
     // Where results are known better, so may be what reads them: the next round infers that.
@@ -177,8 +174,33 @@ fn inside(graph: &mut Graph, n: NodeId, cx: &Context, depth: usize, seen: &mut S
     Ok(())
 }
 
-/// The constant at `port`, if the body that reads it should have it.
-fn moves_in(graph: &Graph, port: Port) -> Option<&Tensor> {
+/// Takes captures that no body of `n` reads any more from it; says of each capture whether it stayed.
+pub(crate) fn drop_unread(graph: &mut Graph, n: NodeId) -> Vec<bool> {
+    let bodies = graph.op(n).bodies();
+    let captures = bodies.first().map_or(0, |b| b.captures());
+    let mut inner: Vec<Graph> = bodies.into_iter().map(|b| b.graph().clone()).collect();
+    let inputs = |g: &Graph| g.inputs()[g.inputs().len() - captures..].to_vec();
+    let kept: Vec<bool> = (0..captures).map(|i| inner.iter().any(|g| g.is_read(inputs(g)[i].into()))).collect();
+    if kept.iter().all(|k| *k) {
+        return kept;
+    }
+    for g in &mut inner {
+        inputs(g).iter().zip(&kept).filter(|(_, kept)| !**kept).for_each(|(input, _)| g.remove_input(*input));
+    }
+    let count = kept.iter().filter(|k| **k).count();
+    let mut op = graph.op(n).clone();
+    op.set_bodies(inner.into_iter().map(|g| Body::new(g, count)).collect());
+    graph.set_op(n, op);
+    let operands = graph.operands(n);
+    let own = operands.len() - captures;
+    let left = operands.iter().enumerate().filter(|(slot, _)| *slot < own || kept[*slot - own]).map(|(_, p)| *p);
+    graph.set_operands(n, &left.collect::<Vec<_>>());
+    operands[own..].iter().flatten().for_each(|p| drop(remove_dead(graph, p.node)));
+    kept
+}
+
+/// The constant at `port`, if the bodies of its only reader, of which `readers` read it, should have it.
+fn moves_in(graph: &Graph, port: Port, readers: usize) -> Option<&Tensor> {
     let t = graph.constant(port)?;
-    (t.bytes().len() <= SMALL || graph.only_use(port).is_some()).then_some(t)
+    (t.bytes().len() <= SMALL || readers <= 1 && graph.only_use(port).is_some()).then_some(t)
 }

@@ -8,6 +8,8 @@ pub mod clean;
 pub mod fold;
 pub mod fuse;
 pub mod layers;
+pub mod loops;
+pub mod nested;
 pub mod normalise;
 pub mod prune;
 pub mod quant;

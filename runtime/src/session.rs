@@ -15,7 +15,7 @@ use crate::{
 use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
-    node::{NodeId, Port},
+    node::{NodeId, Port, Site},
     op::Op,
     tensor::Tensor,
     verify::Verified,
@@ -101,7 +101,7 @@ struct Part {
     inputs: Vec<Port>,
     outputs: Vec<Port>,
     /// Values to show, with their numbers.
-    watch: Vec<(usize, Port)>,
+    watch: Vec<(usize, Site)>,
     /// What nobody needs after it.
     last: Vec<Port>,
     runner: Runner,
@@ -133,7 +133,7 @@ pub struct Session {
     parts: Vec<Part>,
     /// What the CPU executor's parts run in.
     workspaces: Workspaces,
-    watch: Vec<Port>,
+    watch: Vec<Site>,
 }
 
 impl Session {
@@ -141,7 +141,7 @@ impl Session {
     ///
     /// # Errors
     /// As for [`Executable::new`].
-    pub fn new(graph: &Verified, backend: &Backend, watch: &[Port]) -> Result<Self> {
+    pub fn new(graph: &Verified, backend: &Backend, watch: &[Site]) -> Result<Self> {
         let known = match backend.engine {
             Engine::Cpu(_) => cpu::known(graph, graph.order()),
             Engine::Burn => HashSet::new(),
@@ -169,15 +169,16 @@ impl Session {
                 nodes[level].push(*id);
             }
         }
-        let mut watched: Vec<Vec<(usize, Port)>> = vec![vec![]; levels.count()];
-        for (i, port) in watch.iter().enumerate() {
-            if let Some(level) = levels.at(port.node) {
-                watched[level].push((i, *port));
+        let mut watched: Vec<Vec<(usize, Site)>> = vec![vec![]; levels.count()];
+        for (i, site) in watch.iter().enumerate() {
+            if let Some(level) = levels.at(site.outermost()) {
+                watched[level].push((i, site.clone()));
             }
         }
         // What each part is asked for by later ones, the last part first.
         let mut asked: Vec<BTreeSet<Port>> = vec![BTreeSet::new(); levels.count()];
-        let ends: BTreeSet<Port> = graph.outputs().iter().map(|o| o.port).chain(watch.iter().copied()).collect();
+        let ends: BTreeSet<Port> =
+            graph.outputs().iter().map(|o| o.port).chain(watch.iter().filter_map(Site::here)).collect();
         for port in ends {
             match levels.at(port.node) {
                 // What is only watched is freed after its last reader, unless it has none.
@@ -217,14 +218,15 @@ impl Session {
         level: usize,
         (place, nodes): (&HashMap<NodeId, usize>, &[NodeId]),
         outputs: Vec<Port>,
-        watch: Vec<(usize, Port)>,
+        watch: Vec<(usize, Site)>,
     ) -> Result<Part> {
         let is_here = |id: NodeId| levels.at(id) == Some(level);
         let inputs = self.borders(graph, &is_here, &outputs);
         if let Engine::Cpu(isa) = self.backend.engine
             && Levels::is_cpu(level)
         {
-            let program = Box::new(cpu::lower(graph, place, nodes, &is_here, &outputs, &watch, isa)?);
+            let ports: Vec<(usize, Port)> = watch.iter().filter_map(|(i, site)| Some((*i, site.here()?))).collect();
+            let program = Box::new(cpu::lower(graph, place, nodes, &is_here, &outputs, &ports, isa)?);
             // The inputs are those that Burn would read, were it to run the part; we may need fewer.
             let place = |port: Port| inputs.iter().position(|p| *p == port);
             let read = program.inputs().map(|p| place(p).ok_or_else(|| Error::bug("an input from nowhere")));
@@ -237,8 +239,8 @@ impl Session {
                 runner: Runner::Cpu { program, read, burn: OnceLock::new() },
             });
         }
-        let runner = Runner::Burn(Executable::part(graph, place, &inputs, &outputs, &self.backend.device)?);
-        Ok(Part { inputs, outputs, watch, last: vec![], runner })
+        let exe = Executable::part(graph, place, &inputs, &outputs, &self.backend.device)?.watching(&watch)?;
+        Ok(Part { inputs, outputs, watch, last: vec![], runner: Runner::Burn(exe) })
     }
 
     /// What the nodes for which `is_here` holds read from elsewhere, as far as `outputs` need them.
@@ -276,14 +278,16 @@ impl Session {
     }
 
     /// As [`Session::run`], and shows every watched floating-point value to `sink`, by its place
-    /// in the list given to [`Session::new`], as soon as it exists. Other values are not shown.
+    /// in the list given to [`Session::new`], as soon as it exists; one of a graph inside each time
+    /// that this one runs. Other values are not shown.
     ///
     /// # Errors
     /// As for [`Session::run`]; what `sink` returns.
     pub fn observe(&self, inputs: &[Tensor], sink: &mut Sink) -> Result<Vec<Tensor>> {
-        for (i, port) in self.watch.iter().enumerate() {
-            let constant = self.constants.iter().find(|(p, _)| p == port).map(|(_, t)| t);
-            let place = self.signature.0.iter().position(|input| input == port);
+        for (i, site) in self.watch.iter().enumerate() {
+            let Some(port) = site.here() else { continue };
+            let constant = self.constants.iter().find(|(p, _)| *p == port).map(|(_, t)| t);
+            let place = self.signature.0.iter().position(|input| *input == port);
             let given = match place {
                 Some(place) => complete(&self.inputs, inputs)?.get(place).copied(),
                 None => constant,
@@ -338,6 +342,7 @@ impl Session {
                 }
                 if burn.get().is_none() {
                     let made = Executable::part(graph, &self.place, &part.inputs, &part.outputs, &self.backend.device)?;
+                    let made = made.watching(&part.watch)?;
                     // Another thread may have been faster; either will do.
                     let _ = burn.set(made);
                 }
@@ -345,8 +350,7 @@ impl Session {
             }
         };
         let inputs: Vec<Tensor> = inputs.iter().map(|t| (*t).clone()).collect();
-        let ports: Vec<Port> = part.watch.iter().map(|w| w.1).collect();
-        exe.observe(&inputs, &ports, &mut |i, values| sink(part.watch[i].0, values), spent)
+        exe.observe(&inputs, sink, spent)
     }
 }
 

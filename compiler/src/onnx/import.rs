@@ -4,6 +4,7 @@
 mod fused;
 mod listing;
 mod quantised;
+mod states;
 
 use super::{
     arity, attribute, functions,
@@ -426,17 +427,23 @@ impl<'a> Importer<'a> {
     fn body(
         &mut self,
         op_type: &str,
-        g: GraphProto,
+        mut g: GraphProto,
         operands: &[Option<Port>],
         captures: &[(String, Port)],
     ) -> Result<Body> {
-        let dtype = |i: usize| operands.get(i).copied().flatten().and_then(|p| self.graph.fact(p).dtype);
+        let given = |i: usize| {
+            let port = operands.get(i).copied().flatten();
+            port.map_or_else(Fact::default, |p| self.graph.fact(p).clone())
+        };
+        if op_type == "Loop" {
+            states::forget_shapes(&mut g, &given);
+        }
         let formals = (0..g.input.len()).map(|i| match (op_type, i) {
             ("Loop", 0) => Fact::new(Some(DType::I64), None),
             ("Loop", 1) => Fact::new(Some(DType::Bool), None),
             ("FlexAttention", _) => Fact::default(),
             // What is handed on may change its shape, but not its type.
-            _ => Fact::new(dtype(i), None),
+            _ => Fact::new(given(i).dtype, None),
         });
         let around = Around {
             formals: formals.collect(),

@@ -15,11 +15,12 @@ use super::{
 use crate::{
     WeightBits,
     layers::{Layer, excluded, layers, obstacle},
+    nested::{self, Nested},
 };
 use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
-    node::{NodeId, Port},
+    node::{NodeId, Port, Site},
     op::{Op, Operator, Quant},
     ops::unary::Unary,
     part::unreached,
@@ -54,32 +55,43 @@ impl Pass for Int8 {
 
     fn run(&self, g: &mut Graph, cx: &Context) -> Result<Outcome> {
         let mut out = Outcome::default();
-        if g.operators().any(|n| matches!(g.op(n), Op::Quantize(_) | Op::Dequantize(_))) {
+        let is_quantised = |g: &Graph| g.operators().any(|n| matches!(g.op(n), Op::Quantize(_) | Op::Dequantize(_)));
+        if g.and_bodies().into_iter().any(is_quantised) {
             return Err(
                 Error::unsupported("the model is quantised already").help("give the FP32 model, or drop --int8")
             );
         }
-        let layers = self.choose(g, &mut out)?;
-        if layers.is_empty() {
-            out.warnings.push(format!("--int8: nothing was quantised: {}", reasons(&out.skipped)));
-            return Ok(out);
-        }
-        let mut plan = Plan::new(g, layers);
-        let watch: Vec<Port> = plan.wanted.iter().copied().collect();
-        let observers: Vec<Observer> = watch.iter().map(|_| Observer::new(self.calibration)).collect();
-        let calibrator = cx.calibrator.ok_or_else(|| Error::bug("int8 was planned without calibration data"))?;
-        calibrator.observe(&verify(g)?, &watch, &|i, values| {
-            observers[i].add(values).map_err(|e| e.at(g.node(watch[i].node).label()))
-        })?;
+        let mut inner = nested::take(g);
+        let whole = inner.clone();
+        (0..inner.len()).for_each(|at| nested::own_weights(g, &mut inner, at));
+        let mut plans = self.plans(g, &inner, &mut out)?;
+        let ranges = self.calibrate(g, &inner, &plans, cx)?;
         cx.check()?;
-        let ranges = watch.iter().zip(&observers).map(|(p, o)| (*p, o.range()));
-        let params = plan.parameters(g, ranges)?;
-        out.edits = plan.layers.len();
         let dtype = match self.weights {
             WeightBits::Four => DType::I4,
             WeightBits::Eight => DType::I8,
         };
-        qdq::insert(g, &plan, &params, dtype)?;
+        for (i, (plan, ranges)) in plans.iter_mut().zip(ranges).enumerate() {
+            let part = if i == 0 { &mut *g } else { &mut inner[i - 1].graph };
+            if i > 0 && (plan.layers.is_empty() || ranges.iter().any(|(_, range)| range.is_none())) {
+                let never = "calibration never ran the branch or loop that it is inside of";
+                out.skipped.extend(plan.layers.iter().map(|l| self.skipped(part, l, never.into())));
+                *part = whole[i - 1].graph.clone();
+                continue;
+            }
+            let params = plan.parameters(part, ranges)?;
+            qdq::insert(part, plan, &params, dtype)?;
+            out.edits += plan.layers.len();
+            if i > 0 {
+                // What is inside of an operator is not trained.
+                qdq::freeze(part)?;
+            }
+        }
+        if out.edits == 0 {
+            out.warnings.push(format!("--int8: nothing was quantised: {}", reasons(&out.skipped)));
+            return Ok(out);
+        }
+        nested::put_back(g, inner)?;
         if self.train {
             let trainer = cx.trainer.ok_or_else(|| Error::bug("training was planned without data"))?;
             let masked = g.ids().filter(|n| g.constant((*n).into()).is_some_and(|t| t.shape().len() > 1)).collect();
@@ -92,34 +104,68 @@ impl Pass for Int8 {
     }
 }
 
+/// A value's range on the calibration data, if it was reached.
+type Ranged = (Port, Option<(f32, f32)>);
+
 impl Int8 {
-    /// The layers that can be quantised; the others are reported.
-    fn choose(&self, g: &Graph, out: &mut Outcome) -> Result<Vec<Layer>> {
-        let all = layers(g)?;
+    /// What is quantised in `g`, then in each of the graphs inside it.
+    fn plans(&self, g: &Graph, inner: &[Nested], out: &mut Outcome) -> Result<Vec<Plan>> {
         let unreached = unreached(g)?;
-        let unknown = |n: &NodeId| format!("it depends on {}, which can't be run here", g.node(*n).label());
+        let blocked = |n: NodeId| {
+            let first = unreached.get(&n)?;
+            Some(format!("it depends on {}, which can't be run here", g.node(*first).label()))
+        };
+        let mut plans = vec![Plan::new(g, self.choose(g, &blocked, out)?)];
+        for Nested { way, graph: part } in inner {
+            let around = way.first().and_then(|(n, _)| blocked(*n));
+            plans.push(Plan::new(part, self.choose(part, &|_| around.clone(), out)?));
+        }
+        Ok(plans)
+    }
+
+    /// The ranges of what each plan quantises.
+    fn calibrate(&self, g: &Graph, inner: &[Nested], plans: &[Plan], cx: &Context) -> Result<Vec<Vec<Ranged>>> {
+        let ways = std::iter::once(&[][..]).chain(inner.iter().map(|n| &n.way[..]));
+        let site = |way: &[(NodeId, usize)], port: &Port| Site { within: way.to_vec(), port: *port };
+        let watch: Vec<Site> =
+            ways.zip(plans).flat_map(|(way, plan)| plan.wanted.iter().map(move |p| site(way, p))).collect();
+        let observers: Vec<Observer> = watch.iter().map(|_| Observer::new(self.calibration)).collect();
+        if !watch.is_empty() {
+            let calibrator = cx.calibrator.ok_or_else(|| Error::bug("int8 was planned without calibration data"))?;
+            calibrator.observe(&verify(g)?, &watch, &|i, values| {
+                observers[i].add(values).map_err(|e| e.at(g.node(watch[i].outermost()).label()))
+            })?;
+        }
+        let mut seen = observers.iter().map(Observer::range);
+        Ok(plans.iter().map(|p| p.wanted.iter().copied().zip(seen.by_ref()).collect()).collect())
+    }
+
+    /// The layers that can be quantised; the others are reported. `blocked` says why a node can't be run.
+    fn choose(&self, g: &Graph, blocked: &dyn Fn(NodeId) -> Option<String>, out: &mut Outcome) -> Result<Vec<Layer>> {
         let mut chosen = vec![];
-        for l in &all {
-            let reason = match obstacle(g, l) {
-                _ if excluded(g, l, &self.exclude) => Some("excluded by --exclude".into()),
-                None if unreached.contains_key(&l.node) => unreached.get(&l.node).map(unknown),
-                Some(o) => Some(o),
-                None if g.op(l.node).quant() != Quant::Weighted => {
-                    Some("it scales its product, which no integer kernel does".into())
-                }
-                None => bias_obstacle(g, l).or_else(|| input_obstacle(g, l)),
-            };
+        for l in &layers(g)? {
+            let excluded = excluded(g, l, &self.exclude).then(|| "excluded by --exclude".into());
+            let reason = excluded
+                .or_else(|| blocked(l.node))
+                .or_else(|| obstacle(g, l))
+                .or_else(|| scaling_obstacle(g, l))
+                .or_else(|| bias_obstacle(g, l))
+                .or_else(|| input_obstacle(g, l));
             match reason {
                 None => chosen.push(*l),
-                Some(reason) => out.skipped.push(Skipped {
-                    rule: self.name().into(),
-                    node: g.node(l.node).display_name().into(),
-                    reason,
-                }),
+                Some(reason) => out.skipped.push(self.skipped(g, l, reason)),
             }
         }
         Ok(chosen)
     }
+
+    fn skipped(&self, g: &Graph, l: &Layer, reason: String) -> Skipped {
+        Skipped { rule: self.name().into(), node: g.node(l.node).display_name().into(), reason }
+    }
+}
+
+fn scaling_obstacle(g: &Graph, l: &Layer) -> Option<String> {
+    (g.op(l.node).quant() != Quant::Weighted).then(|| "it scales its product, which no integer kernel does".into())
 }
 
 fn bias_obstacle(g: &Graph, l: &Layer) -> Option<String> {
@@ -262,11 +308,7 @@ impl Plan {
     }
 
     /// Parameters of every wanted value: those that hang together cover all their ranges.
-    fn parameters(
-        &mut self,
-        g: &Graph,
-        ranges: impl Iterator<Item = (Port, Option<(f32, f32)>)>,
-    ) -> Result<HashMap<Port, Affine>> {
+    fn parameters(&mut self, g: &Graph, ranges: Vec<Ranged>) -> Result<HashMap<Port, Affine>> {
         let mut merged: HashMap<Port, Range> = HashMap::new();
         for (port, range) in ranges {
             let Some((low, high)) = range else {

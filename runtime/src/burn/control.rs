@@ -1,7 +1,7 @@
 //! Control flow: runs the graphs inside If, Loop and Scan.
 
 use super::{
-    exec::Executable,
+    exec::{Executable, Sink},
     host::IntArray,
     kernels::{self, Args},
     tensor::Value,
@@ -20,28 +20,35 @@ use compress_compiler::{
     value,
     verify::verify,
 };
-use std::cell::Cell;
-
 /// Repetitions of all loops of one run together: a loop that never ends must.
 const MAX_TRIPS: u64 = 1_000_000;
 
-/// Counts what loops repeat during one run.
-#[derive(Default)]
-pub struct Trips(Cell<u64>);
+/// One run of a graph, with all that run inside it.
+pub struct Run<'a, 'b> {
+    /// What loops repeated so far.
+    trips: u64,
+    /// What watched values are shown to.
+    pub sink: &'a mut Sink<'b>,
+}
 
-impl Trips {
+impl<'a, 'b> Run<'a, 'b> {
+    /// A run that begins.
+    pub fn new(sink: &'a mut Sink<'b>) -> Self {
+        Self { trips: 0, sink }
+    }
+
     /// # Errors
     /// Limit, when there were too many.
-    fn count(&self) -> Result<()> {
+    fn count(&mut self) -> Result<()> {
         self.check(1)?;
-        self.0.set(self.0.get() + 1);
+        self.trips += 1;
         Ok(())
     }
 
     /// # Errors
     /// Limit, when `more` would be too many.
     fn check(&self, more: u64) -> Result<()> {
-        if self.0.get().saturating_add(more) > MAX_TRIPS {
+        if self.trips.saturating_add(more) > MAX_TRIPS {
             return Err(Error::limit(format!("its loops repeat more than {MAX_TRIPS} times"))
                 .help("if they do end, --no-check compresses the model without running it"));
         }
@@ -61,12 +68,12 @@ pub fn prepare(op: &Op, device: &Device) -> Result<Vec<Executable>> {
 ///
 /// # Errors
 /// What the bodies raise; malformed when a condition is none.
-pub fn eval(op: &Op, bodies: &[Executable], args: Vec<Option<Value>>, trips: &Trips) -> Result<Vec<Value>> {
+pub fn eval(op: &Op, bodies: &[Executable], args: Vec<Option<Value>>, run: &mut Run) -> Result<Vec<Value>> {
     match (op, bodies) {
-        (Op::If(_), [yes, no]) => branch(yes, no, args, trips),
-        (Op::Loop(op), [body]) => repeat(op, body, args, trips),
-        (Op::Scan(op), [body]) => scan(op, body, args, trips),
-        (Op::FlexAttention(op), bodies) => flex_attention(op, bodies, args, trips),
+        (Op::If(_), [yes, no]) => branch(yes, no, args, run),
+        (Op::Loop(op), [body]) => repeat(op, body, args, run),
+        (Op::Scan(op), [body]) => scan(op, body, args, run),
+        (Op::FlexAttention(op), bodies) => flex_attention(op, bodies, args, run),
         _ => Err(Error::bug(format!("{} has {} bodies", op.op_type(), bodies.len()))),
     }
 }
@@ -75,7 +82,7 @@ fn flex_attention(
     op: &FlexAttention,
     bodies: &[Executable],
     mut args: Vec<Option<Value>>,
-    trips: &Trips,
+    run: &mut Run,
 ) -> Result<Vec<Value>> {
     let captured = given(args.split_off(args.len().min(3)).into_iter())?;
     let first = bodies.first().ok_or_else(|| Error::bug("a FlexAttention without bodies"))?;
@@ -84,7 +91,7 @@ fn flex_attention(
     kernels::flex_attention(op, Args::new(args, first.device()), &mut |stage, x| {
         let body = body(stage).ok_or_else(|| Error::bug("a graph of FlexAttention is missing"))?;
         let inputs = std::iter::once(x).chain(captured.iter().cloned()).collect();
-        body.run_body(inputs, trips)?.pop().ok_or_else(|| Error::bug("a body without outputs"))
+        body.run_body(inputs, run)?.pop().ok_or_else(|| Error::bug("a body without outputs"))
     })
 }
 
@@ -100,10 +107,10 @@ fn holds(v: Value) -> Result<bool> {
     }
 }
 
-fn branch(yes: &Executable, no: &Executable, args: Vec<Option<Value>>, trips: &Trips) -> Result<Vec<Value>> {
+fn branch(yes: &Executable, no: &Executable, args: Vec<Option<Value>>, run: &mut Run) -> Result<Vec<Value>> {
     let mut args = given(args.into_iter())?.into_iter();
     let condition = args.next().ok_or_else(|| Error::malformed("an If without condition"))?;
-    if holds(condition)? { yes } else { no }.run_body(args.collect(), trips)
+    if holds(condition)? { yes } else { no }.run_body(args.collect(), run)
 }
 
 /// Whether a loop goes on whatever its body computes: the condition is handed on, or always true.
@@ -117,7 +124,7 @@ fn goes_on(body: &Graph) -> bool {
         || body.constant(port).is_some_and(|t| t.as_i64().is_some_and(|v| v == [1]))
 }
 
-fn repeat(op: &Loop, body: &Executable, args: Vec<Option<Value>>, trips: &Trips) -> Result<Vec<Value>> {
+fn repeat(op: &Loop, body: &Executable, args: Vec<Option<Value>>, run: &mut Run) -> Result<Vec<Value>> {
     let (states, captures) = (op.states(), op.body.captures());
     let mut args = args.into_iter();
     let most = match args.next().flatten() {
@@ -132,17 +139,19 @@ fn repeat(op: &Loop, body: &Executable, args: Vec<Option<Value>>, trips: &Trips)
     let captured = state.split_off(state.len().checked_sub(captures).unwrap_or(states));
     if go && most > 0 && goes_on(op.body.graph()) {
         // Known before any work is done.
-        trips.check(most as u64)?;
+        run.check(most as u64)?;
     }
     let mut rows = Rows::default();
-    let scalar = |dtype, v| Value::Int(IntArray::new(dtype, vec![], vec![v]));
+    // Some exporters declare the number of the repetition and the condition as lists of one element.
+    let shape = |input: usize| body.rank(input).filter(|rank| *rank == 1).map_or(vec![], |_| vec![1]);
+    let single = |dtype, input, v| Value::Int(IntArray::new(dtype, shape(input), vec![v]));
     let mut i = 0;
     while go && i < most {
-        trips.count()?;
-        let mut inputs = vec![scalar(DType::I64, i), scalar(DType::Bool, 1)];
+        run.count()?;
+        let mut inputs = vec![single(DType::I64, 0, i), single(DType::Bool, 1, 1)];
         inputs.append(&mut state);
         inputs.extend(captured.iter().cloned());
-        let mut made = body.run_body(inputs, trips)?.into_iter();
+        let mut made = body.run_body(inputs, run)?.into_iter();
         go = holds(made.next().ok_or_else(|| Error::malformed("a body without outputs"))?)?;
         state.extend(made.by_ref().take(states));
         rows.add(made)?;
@@ -223,7 +232,7 @@ fn one(values: Vec<Value>) -> Result<Value> {
     values.into_iter().next().ok_or_else(|| Error::bug("a kernel made nothing"))
 }
 
-fn scan(op: &Scan, body: &Executable, args: Vec<Option<Value>>, trips: &Trips) -> Result<Vec<Value>> {
+fn scan(op: &Scan, body: &Executable, args: Vec<Option<Value>>, run: &mut Run) -> Result<Vec<Value>> {
     let mut state = given(args.into_iter())?;
     let captured = state.split_off(op.states() + op.sequences);
     let sequences = state.split_off(op.states());
@@ -240,14 +249,14 @@ fn scan(op: &Scan, body: &Executable, args: Vec<Option<Value>>, trips: &Trips) -
     let reversed = |directions: &[i64], i: usize| directions.get(i) == Some(&1);
     let mut rows = Rows::default();
     for step in 0..length {
-        trips.count()?;
+        run.count()?;
         let mut inputs = std::mem::take(&mut state);
         for (i, (sequence, axis)) in sequences.iter().zip(&axes).enumerate() {
             let at = if reversed(&op.input_directions, i) { length - 1 - step } else { step };
             inputs.push(sequence.clone().entry(*axis, at)?);
         }
         inputs.extend(captured.iter().cloned());
-        let mut made = body.run_body(inputs, trips)?.into_iter();
+        let mut made = body.run_body(inputs, run)?.into_iter();
         state.extend(made.by_ref().take(op.states()));
         rows.add(made)?;
     }

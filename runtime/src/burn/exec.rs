@@ -1,7 +1,7 @@
 //! The interpreter: runs the nodes of a verified graph in order.
 
 use super::{
-    control::{self, Trips},
+    control::{self, Run},
     kernels::{self, Args},
     precision::Precision,
     tensor::Value,
@@ -10,7 +10,7 @@ use crate::{cpu::Spent, device::Device};
 use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
-    node::{NodeId, Port},
+    node::{NodeId, Port, Site},
     op::Op,
     ops::unary::Unary,
     tensor::{DType, Tensor},
@@ -36,9 +36,12 @@ pub struct Executable {
     /// In which width it computes; the graphs inside of nodes are always run in 32 bits.
     precision: Precision,
     slots: HashMap<Port, usize>,
+    /// By slot, the numbers under which a value is shown.
+    watched: HashMap<usize, Vec<usize>>,
 }
 
 struct Step {
+    node: NodeId,
     label: String,
     op: Op,
     /// The graphs that the operator runs.
@@ -101,6 +104,7 @@ impl Executable {
             results: outputs.iter().map(|p| graph.fact(*p).clone()).collect(),
             precision: Precision::F32,
             slots: HashMap::new(),
+            watched: HashMap::new(),
         };
         for id in nodes {
             let node = graph.node(id);
@@ -135,7 +139,8 @@ impl Executable {
             let made =
                 (0..node.outputs.len()).map(|s| used(s).then(|| this.slot(Port { node: id, slot: s }))).collect();
             let bodies = control::prepare(&node.op, device).map_err(at)?;
-            this.steps.push(Step { label: node.label(), op: node.op.clone(), bodies, inputs: read, outputs: made });
+            let (label, op) = (node.label(), node.op.clone());
+            this.steps.push(Step { node: id, label, op, bodies, inputs: read, outputs: made });
         }
         for port in outputs {
             let slot = this.source(graph, *port, &given)?;
@@ -146,6 +151,30 @@ impl Executable {
         }
         this.mark_last_uses();
         Ok(this)
+    }
+
+    /// The same, with values that [`Executable::observe`] shows, each with the number under which it does.
+    ///
+    /// # Errors
+    /// A bug when no output needs such a value, so that it is never computed.
+    pub fn watching(mut self, watch: &[(usize, Site)]) -> Result<Self> {
+        watch.iter().try_for_each(|(number, site)| self.watch(*number, &site.within, site.port))?;
+        Ok(self)
+    }
+
+    fn watch(&mut self, number: usize, within: &[(NodeId, usize)], port: Port) -> Result<()> {
+        let never = || Error::bug(format!("value {port:?} is watched and never computed"));
+        match within {
+            [] => {
+                let slot = self.slots.get(&port).ok_or_else(never)?;
+                self.watched.entry(*slot).or_default().push(number);
+                Ok(())
+            }
+            [(node, body), within @ ..] => {
+                let step = self.steps.iter_mut().find(|s| s.node == *node);
+                step.and_then(|s| s.bodies.get_mut(*body)).ok_or_else(never)?.watch(number, within, port)
+            }
+        }
     }
 
     /// The same, computing in another width.
@@ -228,6 +257,11 @@ impl Executable {
         &self.results
     }
 
+    /// The rank of an input, if that is known.
+    pub(super) fn rank(&self, input: usize) -> Option<usize> {
+        self.inputs.get(input)?.fact.rank()
+    }
+
     /// The names of the inputs, in order.
     pub fn input_names(&self) -> impl Iterator<Item = &str> {
         self.inputs.iter().map(|i| &i.name[..])
@@ -239,7 +273,7 @@ impl Executable {
     /// # Errors
     /// Data when the inputs don't fit the signature; what a kernel raises, naming the node.
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        download(self.interpret(self.feed(inputs)?, &HashMap::new(), &mut |_, _| Ok(()), &Trips::default(), None)?)
+        download(self.interpret(self.feed(inputs)?, &mut Run::new(&mut |_, _| Ok(())), None)?)
     }
 
     /// Runs it on values that stay where they are, every input given.
@@ -247,48 +281,47 @@ impl Executable {
     /// # Errors
     /// As for [`Executable::run`].
     pub(crate) fn run_values(&self, inputs: Vec<Value>) -> Result<Vec<Value>> {
-        self.run_body(inputs, &Trips::default())
+        let mut symbols = HashMap::new();
+        for (input, value) in self.inputs.iter().zip(&inputs) {
+            input.check(value.dtype(), value.shape(), &mut symbols)?;
+        }
+        self.run_body(inputs, &mut Run::new(&mut |_, _| Ok(())))
     }
 
-    /// Runs a body: every input is given, and values stay where they are.
+    /// Runs a body as a part of `run`: every input is given, and values stay where they are.
     ///
     /// # Errors
     /// As for [`Executable::run`].
-    pub(super) fn run_body(&self, inputs: Vec<Value>, trips: &Trips) -> Result<Vec<Value>> {
+    pub(super) fn run_body(&self, inputs: Vec<Value>, run: &mut Run) -> Result<Vec<Value>> {
         let mut values: Vec<Option<Value>> = vec![None; self.constants.len()];
         for (input, value) in self.inputs.iter().zip(inputs) {
-            input.check(value.dtype(), value.shape(), &mut HashMap::new())?;
+            // What a loop hands on may change its shape, whatever the body declares.
+            if input.fact.dtype.is_some_and(|d| d != value.dtype()) {
+                return Err(input.differs(value.dtype(), value.shape()));
+            }
             if let Some(slot) = input.slot {
                 values[slot] = Some(value);
             }
         }
-        self.interpret(values, &HashMap::new(), &mut |_, _| Ok(()), trips, None)
+        self.interpret(values, run, None)
     }
 
-    /// As [`Executable::run`], and shows every floating-point value in `watch` to `sink`, by
-    /// its place in that list, as soon as it exists. Other values are not shown. `spent` is told how long each node took; on
-    /// a device that works beside the program, how long it took to hand the node over, and how long the rest.
+    /// As [`Executable::run`], and shows every watched floating-point value to `sink`, under its
+    /// number, as soon as it exists; one inside a body each time that the body runs. Other values are not shown. `spent` is
+    /// told how long each node took; on a device that works beside the program, how long it took to hand the node over,
+    /// and how long the rest.
     ///
     /// # Errors
-    /// As for [`Executable::run`]; what `sink` returns; a bug when no output needs a watched
-    /// value, so that it is never computed.
+    /// As for [`Executable::run`]; what `sink` returns.
     pub fn observe(
         &self,
         inputs: &[Tensor],
-        watch: &[Port],
         sink: &mut Sink,
         mut spent: Option<&mut Vec<Spent>>,
     ) -> Result<Vec<Tensor>> {
         let started = Instant::now();
         let before = spent.as_ref().map_or(0, |list| list.len());
-        let mut watched: HashMap<usize, Vec<usize>> = HashMap::new();
-        for (i, port) in watch.iter().enumerate() {
-            let slot = self.slots.get(port);
-            let slot = slot.ok_or_else(|| Error::bug(format!("value {port:?} is watched and never computed")))?;
-            watched.entry(*slot).or_default().push(i);
-        }
-        let made = self.interpret(self.feed(inputs)?, &watched, sink, &Trips::default(), spent.as_deref_mut())?;
-        let made = download(made)?;
+        let made = download(self.interpret(self.feed(inputs)?, &mut Run::new(sink), spent.as_deref_mut())?)?;
         if let Some(list) = spent {
             let named: f64 = list[before..].iter().map(|s| s.ms).sum();
             let ms = (started.elapsed().as_secs_f64() * 1e3 - named).max(0.0);
@@ -301,24 +334,13 @@ impl Executable {
     fn interpret(
         &self,
         mut values: Vec<Option<Value>>,
-        watched: &HashMap<usize, Vec<usize>>,
-        sink: &mut Sink,
-        trips: &Trips,
+        run: &mut Run,
         mut spent: Option<&mut Vec<Spent>>,
     ) -> Result<Vec<Value>> {
-        let mut see = |slot: usize, value: &Value| -> Result<()> {
-            let Some(places) = watched.get(&slot) else { return Ok(()) };
-            match value {
-                Value::Float(f) if f.dtype().is_float() => {
-                    f.view(|data| places.iter().try_for_each(|place| sink(*place, data)))
-                }
-                _ => Ok(()),
-            }
-        };
-        if !watched.is_empty() {
+        if !self.watched.is_empty() {
             for (slot, (value, constant)) in values.iter().zip(&self.constants).enumerate() {
                 if let Some(v) = value.as_ref().or(constant.as_ref()) {
-                    see(slot, v)?;
+                    self.show(slot, v, run)?;
                 }
             }
         }
@@ -333,7 +355,7 @@ impl Executable {
             }
             let made = self.precision.around(&step.op, args, |args| match &step.bodies[..] {
                 [] => kernels::eval(&step.op, Args::new(args, &self.device)),
-                bodies => control::eval(&step.op, bodies, args, trips),
+                bodies => control::eval(&step.op, bodies, args, run),
             });
             let made = made.map_err(|e| e.at(&step.label))?;
             if made.len() < step.outputs.len() {
@@ -341,7 +363,7 @@ impl Executable {
             }
             for (value, slot) in made.into_iter().zip(&step.outputs) {
                 if let Some(slot) = *slot {
-                    see(slot, &value)?;
+                    self.show(slot, &value, run)?;
                     values[slot] = Some(value);
                 }
             }
@@ -351,6 +373,16 @@ impl Executable {
             }
         }
         self.outputs.iter().map(|slot| self.read(&mut values, *slot, false)).collect()
+    }
+
+    /// Shows a value, if it is watched.
+    fn show(&self, slot: usize, value: &Value, run: &mut Run) -> Result<()> {
+        match (self.watched.get(&slot), value) {
+            (Some(numbers), Value::Float(f)) if f.dtype().is_float() => {
+                f.view(|data| numbers.iter().try_for_each(|number| (run.sink)(*number, data)))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn read(&self, values: &mut [Option<Value>], slot: usize, last: bool) -> Result<Value> {
@@ -404,10 +436,12 @@ impl Input {
         Self { name: value.name.clone(), slot, fact: value.fact.clone(), default }
     }
 
+    fn differs(&self, dtype: DType, shape: &[usize]) -> Error {
+        Error::data(format!("input `{}` is {}, the given tensor is {dtype}{shape:?}", self.name, self.fact))
+    }
+
     fn check<'a>(&'a self, dtype: DType, shape: &[usize], symbols: &mut HashMap<&'a str, usize>) -> Result<()> {
-        let wrong = || {
-            Err(Error::data(format!("input `{}` is {}, the given tensor is {dtype}{shape:?}", self.name, self.fact,)))
-        };
+        let wrong = || Err(self.differs(dtype, shape));
         if self.fact.dtype.is_some_and(|d| d != dtype) {
             return wrong();
         }

@@ -37,9 +37,9 @@ impl Stored {
         match self.shape.split_first() {
             Some((0, _)) => Err(Error::data("there are no samples in it")),
             Some((rows, sample)) => Ok((*rows, sample)),
-            None => {
-                Err(Error::data("it is a single number").help("the first axis of every array must count the samples"))
-            }
+            None => Err(Error::data("it is a single number").help(
+                "the first axis of every array must count the samples; only what a scalar input takes may be one",
+            )),
         }
     }
 
@@ -115,6 +115,8 @@ pub(super) fn damaged(e: &io::Error) -> Error {
 
 /// The array that feeds one input.
 struct Column {
+    /// Whether every sample has the same, a single number.
+    repeated: bool,
     /// What the file calls it.
     name: String,
     stored: Stored,
@@ -133,8 +135,10 @@ pub(super) struct Columns {
 
 impl Columns {
     /// A set without columns yet, from the file at `path`.
-    pub(super) fn new(path: &Path, inputs: &[InputSpec]) -> Self {
-        Self { path: path.to_owned(), columns: Vec::new(), labels: None, rows: 0, stacked: values::stacks(inputs) }
+    /// `shapes` are those of the arrays.
+    pub(super) fn new(path: &Path, inputs: &[InputSpec], shapes: &[&[usize]]) -> Self {
+        let stacked = values::stacks(inputs) && !are_whole(inputs, shapes);
+        Self { path: path.to_owned(), columns: Vec::new(), labels: None, rows: 0, stacked }
     }
 
     /// Whether an array can feed `spec`: the check that needs no data, only the header.
@@ -151,12 +155,17 @@ impl Columns {
         preprocess: Option<&Preprocess>,
         picture: bool,
     ) -> Result<()> {
-        let (rows, found) = stored.split().map_err(|e| e.about(format_args!("array `{name}`")))?;
-        self.same_rows(name, rows)?;
-        let sample = values::fit(spec, self.stacked, found)?;
+        let repeated = spec.shape.is_empty() && stored.shape.is_empty();
+        let sample = if repeated {
+            vec![]
+        } else {
+            let (rows, found) = stored.split().map_err(|e| e.about(format_args!("array `{name}`")))?;
+            self.same_rows(name, rows)?;
+            values::fit(spec, self.stacked, found)?
+        };
         let (from, shape) = (stored.dtype, &sample);
         let values = Values::new(spec, self.stacked, from, shape, preprocess, picture)?;
-        self.columns.push(Column { name: name.to_owned(), stored, sample, values });
+        self.columns.push(Column { repeated, name: name.to_owned(), stored, sample, values });
         Ok(())
     }
 
@@ -181,7 +190,7 @@ impl Columns {
     }
 
     fn same_rows(&mut self, name: &str, rows: usize) -> Result<()> {
-        match self.columns.first() {
+        match self.columns.iter().find(|c| !c.repeated) {
             None => self.rows = rows,
             Some(first) if self.rows != rows => {
                 return Err(Error::data(format!("`{}` has {} samples but `{name}` has {rows}", first.name, self.rows))
@@ -233,13 +242,28 @@ impl Column {
         // `fit` let no empty sample in, so a chunk is never of size zero.
         out.par_chunks_mut(sample_bytes).zip(rows).try_for_each_init(Vec::new, |buffer, (out, row)| {
             buffer.resize(stored_bytes, 0);
-            self.stored.read(*row, buffer).map_err(|e| unreadable(&e))?;
+            let row = if self.repeated { 0 } else { *row };
+            self.stored.read(row, buffer).map_err(|e| unreadable(&e))?;
             self.values
                 .convert(buffer, out)
                 .map_err(|e| Error::data(format!("array `{}`, sample {row}: {e}", self.name)))
         })?;
         Tensor::new(dtype, batch_shape(stacked, rows.len(), &self.sample), out)
     }
+}
+
+/// Whether arrays of such shapes hold whole inputs, each with an axis in front that counts the samples: for inputs whose
+/// first axis is time, say. Samples that each have an axis that counts one are fed as rows of a batch all the same.
+fn are_whole(inputs: &[InputSpec], shapes: &[&[usize]]) -> bool {
+    let is_whole = |(spec, shape): (&InputSpec, &&[usize])| {
+        let fits =
+            spec.sizes().iter().zip(shape.iter().skip(1)).all(|(wanted, found)| wanted.is_none_or(|n| n == *found));
+        shape.len() == spec.shape.len() + 1 && fits
+    };
+    let counts_one = |shape: &&[usize]| shape.get(1) == Some(&1);
+    shapes.len() >= inputs.len()
+        && inputs.iter().zip(shapes).all(is_whole)
+        && !shapes[..inputs.len()].iter().all(counts_one)
 }
 
 /// The shape of a tensor of `count` samples.

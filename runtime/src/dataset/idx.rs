@@ -92,7 +92,7 @@ pub(super) fn open(path: &Path, inputs: &[InputSpec], preprocess: Option<&Prepro
         return Err(Error::data(format!("it holds pictures for one input, but the model has {}", inputs.len()))
             .help("give an .npz with an array named after each input"));
     };
-    let mut columns = Columns::new(path, inputs);
+    let mut columns = Columns::new(path, inputs, &[]);
     let pictures = load(path, 3, |shape| columns.fits(spec, shape))?;
     columns.push(spec, "pictures", pictures, preprocess, true)?;
     let mut files = vec![path.to_owned()];

@@ -134,7 +134,7 @@ pub(super) fn open_npy(path: &Path, inputs: &[InputSpec], preprocess: Option<&Pr
     let header = Header::read(&mut BufReader::new(&file))?;
     header.check_size(whole)?;
     let offset = header.len;
-    let mut columns = Columns::new(path, inputs);
+    let mut columns = Columns::new(path, inputs, &[&header.shape]);
     columns.push(spec, &spec.name, header.stored(Arc::new(file), offset), preprocess, false)?;
     Ok(columns)
 }
@@ -154,12 +154,13 @@ pub(super) fn open_npz(path: &Path, inputs: &[InputSpec], preprocess: Option<&Pr
     }
     let labels = LABELS.into_iter().find(|label| has(label) && !wanted.contains(label));
 
-    let mut columns = Columns::new(path, inputs);
     // Unpacking may take minutes, so everything that headers can tell is checked before.
     let mut headers = Vec::new();
     for name in wanted.iter().copied().chain(labels) {
         headers.push(header(&mut archive, name).map_err(|e| e.about(format_args!("array `{name}`")))?);
     }
+    let shapes: Vec<&[usize]> = headers.iter().map(|h| &h.shape[..]).collect();
+    let mut columns = Columns::new(path, inputs, &shapes);
     for ((spec, name), header) in inputs.iter().zip(&wanted).zip(&headers) {
         columns.fits(spec, &header.shape).map_err(|e| e.about(format_args!("array `{name}`")))?;
     }

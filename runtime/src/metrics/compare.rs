@@ -34,7 +34,7 @@ pub struct Comparison {
     measure: Measure,
     mask: Option<usize>,
     /// Of each output, of which axes the size may follow from what is computed.
-    open: Vec<Vec<bool>>,
+    declared: Vec<Vec<Option<i64>>>,
     samples: usize,
     /// Samples for which an output has another number of elements, so that they can't be compared.
     unlike: usize,
@@ -83,7 +83,7 @@ impl Comparison {
             blame,
             measure,
             mask: answers.mask,
-            open: answers.outputs.iter().map(|o| o.open.clone()).collect(),
+            declared: answers.outputs.iter().map(|o| o.declared.clone()).collect(),
             samples: 0,
             unlike: 0,
             labelled: 0,
@@ -108,8 +108,11 @@ impl Comparison {
         }
         let pairs = || before.iter().zip(after);
         if let Some((i, (a, b))) = pairs().enumerate().find(|(_, (a, b))| a.shape() != b.shape()) {
-            // A detector may find another number of objects.
-            let may = |(axis, (a, b)): (usize, (&usize, &usize))| a == b || self.open[i].get(axis) == Some(&true);
+            // A detector may find another number of objects, and a file may declare a size that its model doesn't keep.
+            let is_open = |axis: usize, a: usize| {
+                self.declared[i].get(axis).is_some_and(|declared| declared.is_none_or(|n| n != a as i64))
+            };
+            let may = |(axis, (a, b)): (usize, (&usize, &usize))| a == b || is_open(axis, *a);
             let same_rank = a.shape().len() == b.shape().len();
             if same_rank && self.blame != Kind::Bug && a.shape().iter().zip(b.shape()).enumerate().all(may) {
                 self.unlike += batch.len;

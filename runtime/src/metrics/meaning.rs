@@ -55,8 +55,8 @@ pub struct Answer {
     pub name: String,
     /// What it holds.
     pub meaning: Meaning,
-    /// Of each axis whether the model leaves its size open.
-    pub open: Vec<bool>,
+    /// Of each axis the size that the model declares, unless that is open.
+    pub declared: Vec<Option<i64>>,
 }
 
 /// The outputs of a model, and the input that says which tokens count.
@@ -76,9 +76,8 @@ impl Answers {
             whole && v.fact.rank() == Some(2) && v.name.to_lowercase().contains("mask")
         });
         let looked = Look { graph, reads_text: reads_text(graph) };
-        let open =
-            |o: &Output| graph.fact(o.port).dims().unwrap_or_default().iter().map(|d| d.known().is_none()).collect();
-        let answer = |o: &Output| Answer { name: o.name.clone(), meaning: looked.meaning(o), open: open(o) };
+        let declared = |o: &Output| graph.fact(o.port).dims().unwrap_or_default().iter().map(Dim::known).collect();
+        let answer = |o: &Output| Answer { name: o.name.clone(), meaning: looked.meaning(o), declared: declared(o) };
         Self { outputs: graph.outputs().iter().map(answer).collect(), mask }
     }
 }

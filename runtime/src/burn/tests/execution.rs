@@ -1,6 +1,7 @@
 use super::*;
 use compress_compiler::{
     error::{Error, Kind},
+    node::Site,
     ops::{batch_norm::BatchNorm, binary::Binary, opaque::Opaque, unary::Unary},
     value::Dim,
 };
@@ -84,7 +85,7 @@ fn a_relu_behind_batch_normalisation_is_a_part_of_it() {
     let (plain, fused) = (executable(&g).unwrap(), executable(&g).unwrap().with_fused_steps());
     let steps = |e: &Executable| {
         let mut spent = vec![];
-        e.observe(std::slice::from_ref(&data), &[], &mut |_, _| Ok(()), Some(&mut spent)).unwrap();
+        e.observe(std::slice::from_ref(&data), &mut |_, _| Ok(()), Some(&mut spent)).unwrap();
         spent.len()
     };
     // With the time between them.
@@ -108,16 +109,17 @@ fn inputs_are_checked() {
 #[test]
 fn watched_values_are_shown_as_they_were() {
     let (g, sum) = model();
-    let e = executable(&g).unwrap();
     let mut seen = vec![];
     let x = Port::from(g.inputs()[0]);
+    let watch: Vec<(usize, Site)> = [sum, x, sum].map(Site::from).into_iter().enumerate().collect();
+    let e = executable(&g).unwrap().watching(&watch).unwrap();
     let mut sink = |i: usize, v: &[f32]| -> Result<()> {
         seen.push((i, v.to_vec()));
         Ok(())
     };
-    e.observe(&[f32s(&[1.0, -2.0])], &[sum, x, sum], &mut sink, None).unwrap();
+    e.observe(&[f32s(&[1.0, -2.0])], &mut sink, None).unwrap();
     assert_eq!(seen, [(1, vec![1.0, -2.0]), (0, vec![2.0, -3.0]), (2, vec![2.0, -3.0])]);
-    let stop = e.observe(&[f32s(&[1.0, -2.0])], &[sum], &mut |_, _| Err(Error::interrupted()), None);
+    let stop = e.observe(&[f32s(&[1.0, -2.0])], &mut |_, _| Err(Error::interrupted()), None);
     assert_eq!(stop.unwrap_err().kind(), Kind::Interrupted);
 }
 

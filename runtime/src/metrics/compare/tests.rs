@@ -6,7 +6,7 @@ fn batch(len: usize, labels: Option<&[i64]>) -> Batch {
 }
 
 fn comparing(meaning: Meaning, labelled: bool) -> Comparison {
-    let answers = Answers { outputs: vec![Answer { name: "y".into(), meaning, open: vec![] }], mask: None };
+    let answers = Answers { outputs: vec![Answer { name: "y".into(), meaning, declared: vec![] }], mask: None };
     let measure = answers.measure(None, labelled).unwrap();
     Comparison::new(Kind::Data, &answers, measure)
 }
@@ -34,7 +34,7 @@ fn compares_batches() {
 #[test]
 fn the_worst_output_is_named_and_not_pooled() {
     let names = ["large", "small"];
-    let outputs = names.map(|name| Answer { name: name.into(), meaning: Meaning::Values, open: vec![] }).to_vec();
+    let outputs = names.map(|name| Answer { name: name.into(), meaning: Meaning::Values, declared: vec![] }).to_vec();
     let answers = Answers { outputs, mask: None };
     let mut c = Comparison::new(Kind::Data, &answers, answers.measure(None, false).unwrap());
     let t = |large: f32, small: f32| [Tensor::f32(&[1], &[large]), Tensor::f32(&[1], &[small])];
@@ -46,7 +46,7 @@ fn the_worst_output_is_named_and_not_pooled() {
 #[test]
 fn top_five() {
     let answers =
-        Answers { outputs: vec![Answer { name: "y".into(), meaning: Meaning::Classes, open: vec![] }], mask: None };
+        Answers { outputs: vec![Answer { name: "y".into(), meaning: Meaning::Classes, declared: vec![] }], mask: None };
     let wanted = "top5".parse().unwrap();
     let mut c = Comparison::new(Kind::Data, &answers, answers.measure(Some(&wanted), true).unwrap());
     let scores = Tensor::f32(&[2, 6], &[6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 6.0, 5.0, 4.0, 3.0, 2.0, f32::NAN]);
@@ -76,8 +76,10 @@ fn masks_by_a_half_and_by_the_largest() {
 
 #[test]
 fn tokens_that_do_not_count_are_left_out() {
-    let answers =
-        Answers { outputs: vec![Answer { name: "h".into(), meaning: Meaning::Tokens, open: vec![] }], mask: Some(0) };
+    let answers = Answers {
+        outputs: vec![Answer { name: "h".into(), meaning: Meaning::Tokens, declared: vec![] }],
+        mask: Some(0),
+    };
     let mut c = Comparison::new(Kind::Data, &answers, answers.measure(None, false).unwrap());
     let masked = Batch { inputs: vec![Tensor::i64s(&[1, 0]).reshaped(vec![1, 2]).unwrap()], labels: None, len: 1 };
     let hidden = |padding: f32| [Tensor::f32(&[1, 2, 2], &[1.0, 0.0, padding, 7.0])];
