@@ -121,7 +121,7 @@ fn covered(pass: &'static str, graph: &Graph, report: &Report, is_done: &dyn Fn(
             all += macs;
             let name = g.node(node).display_name();
             let layer = known.get(&node);
-            let is_layer = layer.is_some() || has_weights(g, node);
+            let is_layer = layer.is_some() || has_weights(g, node) || skipped.contains_key(name);
             covered.of_layers += usize::from(is_layer);
             if layer.is_some_and(|l| is_done(l)) {
                 covered.layers += 1;

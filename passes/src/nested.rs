@@ -4,10 +4,9 @@ use crate::bodies::drop_unread;
 use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
-    node::{NodeId, Port},
+    node::{NodeId, Port, Use},
     op::{Op, Operator},
     ops::control::Body,
-    tensor::Tensor,
 };
 
 /// Where a graph is: from the outermost one in, the operator that runs it, and which of its bodies it is.
@@ -68,44 +67,82 @@ fn lost() -> Error {
     Error::bug("a graph inside another lost its way")
 }
 
-/// Gives the graph at `at` in `found` constants of its own for the weights and biases that its operators read from around
-/// it, where these are constants.
-pub fn own_weights(graph: &Graph, found: &mut [Nested], at: usize) {
-    let part = &found[at];
-    let mut read: Vec<(NodeId, Tensor)> = vec![];
-    for n in part.graph.operators() {
-        let slots = part.graph.op(n).weight().map_or(vec![], |axes| [Some(axes.slot), axes.bias].into());
-        for port in slots.into_iter().flatten().filter_map(|slot| part.graph.operand(n, slot)) {
-            let known = read.iter().any(|(input, _)| *input == port.node);
-            if !known && let Some(tensor) = captured(graph, found, &part.way, port) {
-                read.push((port.node, tensor));
+/// A constant: where its graph is, and its node.
+pub type Source = (Way, NodeId);
+
+/// An operator that reads a weight or a bias from around the graph that it is in.
+pub struct Reader {
+    /// The place of its graph in the list.
+    pub at: usize,
+    /// The operator.
+    pub node: NodeId,
+    /// The constant.
+    pub source: Source,
+}
+
+/// The operators in `found`, which are the graphs inside `graph`, that read weights or biases from around them, where
+/// these are constants that nothing around reads.
+pub fn outer_weights(graph: &Graph, found: &[Nested]) -> Vec<Reader> {
+    let mut readers = vec![];
+    for (at, part) in found.iter().enumerate() {
+        for node in part.graph.operators() {
+            let slots = part.graph.op(node).weight().map_or(vec![], |axes| [Some(axes.slot), axes.bias].into());
+            for port in slots.into_iter().flatten().filter_map(|slot| part.graph.operand(node, slot)) {
+                let source = source(graph, found, &part.way, port).filter(|s| is_captured_alone(graph, found, s));
+                readers.extend(source.map(|source| Reader { at, node, source }));
             }
         }
     }
-    let part = &mut found[at].graph;
-    for (input, tensor) in read {
-        let name = part.fresh(&part.value(input.into()).name.clone());
-        let constant = part.add_constant(&name, tensor);
-        part.redirect(input.into(), constant.into(), &[]);
+    readers
+}
+
+/// Gives the graph of each of `readers` a constant of its own in place of the one that it reads.
+pub fn own_weights(graph: &Graph, found: &mut [Nested], readers: &[&Reader]) {
+    let whole = found.to_vec();
+    for Reader { at, node, source: wanted } in readers {
+        let Some(tensor) = graph_at(graph, &whole, &wanted.0).and_then(|g| g.constant(wanted.1.into())).cloned() else {
+            continue;
+        };
+        let (way, part) = (&whole[*at].way, &mut found[*at].graph);
+        let inputs = part.operands(*node).into_iter().flatten().filter(|p| matches!(part.op(p.node), Op::Input(_)));
+        let input = inputs.into_iter().find(|p| source(graph, &whole, way, *p).as_ref() == Some(wanted));
+        if let Some(input) = input {
+            let name = part.fresh(&part.value(input).name.clone());
+            let constant = part.add_constant(&name, tensor);
+            part.redirect(input, constant.into(), &[]);
+        }
+    }
+}
+
+fn graph_at<'a>(graph: &'a Graph, found: &'a [Nested], way: &[(NodeId, usize)]) -> Option<&'a Graph> {
+    match way {
+        [] => Some(graph),
+        _ => found.iter().find(|f| f.way == way).map(|f| &f.graph),
     }
 }
 
 /// The constant around the graph at `way` that its input `port` stands for.
-fn captured(graph: &Graph, found: &[Nested], way: &[(NodeId, usize)], port: Port) -> Option<Tensor> {
-    let at = |way: &[(NodeId, usize)]| match way {
-        [] => Some(graph),
-        _ => found.iter().find(|f| f.way == way).map(|f| &f.graph),
-    };
+fn source(graph: &Graph, found: &[Nested], way: &[(NodeId, usize)], port: Port) -> Option<Source> {
     let ((node, place), around) = way.split_last()?;
-    let (inner, outer) = (at(way)?, at(around)?);
-    let place_in = inner.inputs().iter().position(|i| Port::from(*i) == port)?;
+    let (inner, outer) = (graph_at(graph, found, way)?, graph_at(graph, found, around)?);
+    let input = inner.inputs().iter().position(|i| Port::from(*i) == port)?;
     let formals = outer.op(*node).bodies().get(*place)?.formals();
     let operands = outer.operands(*node);
     let captures = inner.inputs().len() - formals;
-    let from = (*operands.get(operands.len() - captures + place_in.checked_sub(formals)?)?)?;
+    let from = (*operands.get(operands.len() - captures + input.checked_sub(formals)?)?)?;
     match outer.op(from.node) {
-        Op::Constant(c) => Some(c.0.clone()),
-        Op::Input(_) => captured(graph, found, around, from),
+        Op::Constant(_) => Some((around.to_vec(), from.node)),
+        Op::Input(_) => source(graph, found, around, from),
         _ => None,
     }
+}
+
+/// Whether only operators with bodies read a constant, for these.
+fn is_captured_alone(graph: &Graph, found: &[Nested], (way, node): &Source) -> bool {
+    let Some(outer) = graph_at(graph, found, way) else { return false };
+    let captures = |u: &Use| {
+        let captured = outer.op(u.node).bodies().first().map_or(0, |b| b.captures());
+        u.slot >= outer.operands(u.node).len() - captured
+    };
+    !outer.is_output((*node).into()) && outer.uses((*node).into()).iter().all(captures)
 }

@@ -36,7 +36,8 @@ def feeds(model, data):
     arrays = np.load(data, allow_pickle=False)
     given = {}
     for i in model.get_inputs():
-        sample = arrays[i.name][:1]
+        array = arrays[i.name]
+        sample = array[:1] if array.ndim else array
         given[i.name] = sample if len(i.shape) == sample.ndim else np.asarray(sample[0])
     return given
 

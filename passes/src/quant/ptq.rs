@@ -15,7 +15,7 @@ use super::{
 use crate::{
     WeightBits,
     layers::{Layer, excluded, layers, obstacle},
-    nested::{self, Nested},
+    nested::{self, Nested, Reader, Source, Way},
 };
 use compress_compiler::{
     error::{Error, Result},
@@ -30,7 +30,7 @@ use compress_compiler::{
     verify::verify,
 };
 use regex::Regex;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Static quantisation, after training or with it: U8 activations, S8 weights per channel, INT32 biases.
 pub struct Int8 {
@@ -61,26 +61,30 @@ impl Pass for Int8 {
                 Error::unsupported("the model is quantised already").help("give the FP32 model, or drop --int8")
             );
         }
-        let mut inner = nested::take(g);
-        let whole = inner.clone();
-        (0..inner.len()).for_each(|at| nested::own_weights(g, &mut inner, at));
-        let mut plans = self.plans(g, &inner, &mut out)?;
-        let ranges = self.calibrate(g, &inner, &plans, cx)?;
+        let whole = nested::take(g);
+        let mut draft = self.draft(g, &whole, &HashSet::new())?;
+        let ranges = self.calibrate(g, &draft, cx)?;
         cx.check()?;
+        let never: Vec<bool> = (0..draft.plans.len()).map(|i| i > 0 && draft.lacks(i, &ranges)).collect();
+        let shared = draft.shared(&never);
+        if !shared.is_empty() {
+            draft = self.draft(g, &whole, &shared)?;
+        }
+        out.skipped.append(&mut draft.skipped);
         let dtype = match self.weights {
             WeightBits::Four => DType::I4,
             WeightBits::Eight => DType::I8,
         };
-        for (i, (plan, ranges)) in plans.iter_mut().zip(ranges).enumerate() {
+        let Draft { mut inner, plans, .. } = draft;
+        for (i, mut plan) in plans.into_iter().enumerate() {
             let part = if i == 0 { &mut *g } else { &mut inner[i - 1].graph };
-            if i > 0 && (plan.layers.is_empty() || ranges.iter().any(|(_, range)| range.is_none())) {
-                let never = "calibration never ran the branch or loop that it is inside of";
-                out.skipped.extend(plan.layers.iter().map(|l| self.skipped(part, l, never.into())));
-                *part = whole[i - 1].graph.clone();
+            if never[i] {
+                out.skipped.extend(plan.layers.iter().map(|l| self.skipped(part, l.node, NEVER)));
                 continue;
             }
+            let ranges = plan.wanted.iter().map(|p| (*p, ranges.get(&(i, *p)).copied().flatten())).collect();
             let params = plan.parameters(part, ranges)?;
-            qdq::insert(part, plan, &params, dtype)?;
+            qdq::insert(part, &plan, &params, dtype)?;
             out.edits += plan.layers.len();
             if i > 0 {
                 // What is inside of an operator is not trained.
@@ -105,30 +109,69 @@ impl Pass for Int8 {
 }
 
 /// A value's range on the calibration data, if it was reached.
-type Ranged = (Port, Option<(f32, f32)>);
+type Reach = Option<(f32, f32)>;
+
+const NEVER: &str = "calibration never ran the branch or loop that it is inside of";
+const SHARED: &str = "its weight is shared with a layer that stays float, in another branch or loop";
+
+/// Codes of so many graphs are smaller together than what they share.
+const MOST_COPIES: usize = 3;
+
+/// What is to be quantised: in the graph itself, then in each of those inside it.
+struct Draft {
+    /// Those inside, with weights of their own.
+    inner: Vec<Nested>,
+    plans: Vec<Plan>,
+    /// What reads weights from around it.
+    readers: Vec<Reader>,
+    skipped: Vec<Skipped>,
+}
+
+impl Draft {
+    /// Whether calibration did not reach what plan `i` quantises.
+    fn lacks(&self, i: usize, ranges: &HashMap<(usize, Port), Reach>) -> bool {
+        self.plans[i].wanted.iter().any(|p| ranges.get(&(i, *p)).is_none_or(Option::is_none))
+    }
+
+    /// Weights that stay where they are, since an operator that reads them stays in floats, as those of plans that are
+    /// `never` reached do, or since too many would have copies.
+    fn shared(&self, never: &[bool]) -> HashSet<Source> {
+        let mut read_by: HashMap<&Source, Vec<&Reader>> = HashMap::new();
+        self.readers.iter().for_each(|r| read_by.entry(&r.source).or_default().push(r));
+        let is_float = |r: &&Reader| never[r.at + 1] || self.plans[r.at + 1].layers.iter().all(|l| l.node != r.node);
+        let copies = |by: &[&Reader]| by.iter().map(|r| r.at).collect::<BTreeSet<_>>().len();
+        let stays = |by: &[&Reader]| by.iter().any(is_float) || copies(by) > MOST_COPIES;
+        read_by.into_iter().filter(|(_, by)| stays(by)).map(|(source, _)| source.clone()).collect()
+    }
+}
 
 impl Int8 {
-    /// What is quantised in `g`, then in each of the graphs inside it.
-    fn plans(&self, g: &Graph, inner: &[Nested], out: &mut Outcome) -> Result<Vec<Plan>> {
+    /// What is quantised, where the weights in `shared` stay where they are.
+    fn draft(&self, g: &Graph, whole: &[Nested], shared: &HashSet<Source>) -> Result<Draft> {
         let unreached = unreached(g)?;
         let blocked = |n: NodeId| {
             let first = unreached.get(&n)?;
             Some(format!("it depends on {}, which can't be run here", g.node(*first).label()))
         };
-        let mut plans = vec![Plan::new(g, self.choose(g, &blocked, out)?)];
-        for Nested { way, graph: part } in inner {
+        let (mut inner, readers) = (whole.to_vec(), nested::outer_weights(g, whole));
+        let (stay, own): (Vec<&Reader>, Vec<&Reader>) = readers.iter().partition(|r| shared.contains(&r.source));
+        nested::own_weights(g, &mut inner, &own);
+        let mut skipped: Vec<Skipped> = stay.iter().map(|r| self.skipped(&whole[r.at].graph, r.node, SHARED)).collect();
+        let mut plans = vec![Plan::new(g, self.choose(g, &blocked, &mut skipped)?)];
+        for Nested { way, graph: part } in &inner {
             let around = way.first().and_then(|(n, _)| blocked(*n));
-            plans.push(Plan::new(part, self.choose(part, &|_| around.clone(), out)?));
+            plans.push(Plan::new(part, self.choose(part, &|_| around.clone(), &mut skipped)?));
         }
-        Ok(plans)
+        Ok(Draft { inner, plans, readers, skipped })
     }
 
-    /// The ranges of what each plan quantises.
-    fn calibrate(&self, g: &Graph, inner: &[Nested], plans: &[Plan], cx: &Context) -> Result<Vec<Vec<Ranged>>> {
-        let ways = std::iter::once(&[][..]).chain(inner.iter().map(|n| &n.way[..]));
-        let site = |way: &[(NodeId, usize)], port: &Port| Site { within: way.to_vec(), port: *port };
-        let watch: Vec<Site> =
-            ways.zip(plans).flat_map(|(way, plan)| plan.wanted.iter().map(move |p| site(way, p))).collect();
+    /// The range of each value that is quantised, by the place of its plan.
+    fn calibrate(&self, g: &Graph, draft: &Draft, cx: &Context) -> Result<HashMap<(usize, Port), Reach>> {
+        let ways = std::iter::once(vec![]).chain(draft.inner.iter().map(|n| n.way.clone()));
+        let sites = |(i, (within, plan)): (usize, (Way, &Plan))| {
+            plan.wanted.iter().map(move |port| (i, Site { within: within.clone(), port: *port })).collect::<Vec<_>>()
+        };
+        let (places, watch): (Vec<usize>, Vec<Site>) = ways.zip(&draft.plans).enumerate().flat_map(sites).unzip();
         let observers: Vec<Observer> = watch.iter().map(|_| Observer::new(self.calibration)).collect();
         if !watch.is_empty() {
             let calibrator = cx.calibrator.ok_or_else(|| Error::bug("int8 was planned without calibration data"))?;
@@ -136,12 +179,16 @@ impl Int8 {
                 observers[i].add(values).map_err(|e| e.at(g.node(watch[i].outermost()).label()))
             })?;
         }
-        let mut seen = observers.iter().map(Observer::range);
-        Ok(plans.iter().map(|p| p.wanted.iter().copied().zip(seen.by_ref()).collect()).collect())
+        Ok(places.into_iter().zip(&watch).zip(&observers).map(|((i, s), o)| ((i, s.port), o.range())).collect())
     }
 
     /// The layers that can be quantised; the others are reported. `blocked` says why a node can't be run.
-    fn choose(&self, g: &Graph, blocked: &dyn Fn(NodeId) -> Option<String>, out: &mut Outcome) -> Result<Vec<Layer>> {
+    fn choose(
+        &self,
+        g: &Graph,
+        blocked: &dyn Fn(NodeId) -> Option<String>,
+        skipped: &mut Vec<Skipped>,
+    ) -> Result<Vec<Layer>> {
         let mut chosen = vec![];
         for l in &layers(g)? {
             let excluded = excluded(g, l, &self.exclude).then(|| "excluded by --exclude".into());
@@ -153,14 +200,14 @@ impl Int8 {
                 .or_else(|| input_obstacle(g, l));
             match reason {
                 None => chosen.push(*l),
-                Some(reason) => out.skipped.push(self.skipped(g, l, reason)),
+                Some(reason) => skipped.push(self.skipped(g, l.node, &reason)),
             }
         }
         Ok(chosen)
     }
 
-    fn skipped(&self, g: &Graph, l: &Layer, reason: String) -> Skipped {
-        Skipped { rule: self.name().into(), node: g.node(l.node).display_name().into(), reason }
+    fn skipped(&self, g: &Graph, node: NodeId, reason: &str) -> Skipped {
+        Skipped { rule: self.name().into(), node: g.node(node).display_name().into(), reason: reason.into() }
     }
 }
 
@@ -308,7 +355,7 @@ impl Plan {
     }
 
     /// Parameters of every wanted value: those that hang together cover all their ranges.
-    fn parameters(&mut self, g: &Graph, ranges: Vec<Ranged>) -> Result<HashMap<Port, Affine>> {
+    fn parameters(&mut self, g: &Graph, ranges: Vec<(Port, Reach)>) -> Result<HashMap<Port, Affine>> {
         let mut merged: HashMap<Port, Range> = HashMap::new();
         for (port, range) in ranges {
             let Some((low, high)) = range else {

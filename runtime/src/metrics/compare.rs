@@ -110,7 +110,7 @@ impl Comparison {
         if let Some((i, (a, b))) = pairs().enumerate().find(|(_, (a, b))| a.shape() != b.shape()) {
             // A detector may find another number of objects, and a file may declare a size that its model doesn't keep.
             let is_open = |axis: usize, a: usize| {
-                self.declared[i].get(axis).is_some_and(|declared| declared.is_none_or(|n| n != a as i64))
+                self.declared[i].get(axis).is_none_or(|declared| declared.is_none_or(|n| n != a as i64))
             };
             let may = |(axis, (a, b)): (usize, (&usize, &usize))| a == b || is_open(axis, *a);
             let same_rank = a.shape().len() == b.shape().len();
