@@ -3,7 +3,7 @@
 use compress_compiler::{
     error::Result,
     graph::Graph,
-    node::{NodeId, Port, Site},
+    node::{NodeId, Site},
     pass::{Calibrator, Context, Pass, Trained, Trainer, Training, Weight},
     tensor::{DType, Tensor},
     text,

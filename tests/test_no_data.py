@@ -129,3 +129,19 @@ def test_data_is_not_made_up_where_it_is_given(compress, tmp_path):
     result = compress(model, "--prune", "0.5", "--epochs", "0", "--int8", "--data", tmp_path / "x.npz")
     assert "NO DATA" not in result.out and "match" not in result.err
     onnx.checker.check_model(str(tmp_path / "model.compressed.onnx"), full_check=True)
+
+
+def test_training_without_data_is_on_made_up_pictures(compress, tmp_path):
+    made = network(normalised=False)
+    for axis in (2, 3):
+        made.graph.input[0].type.tensor_type.shape.dim[axis].dim_value = 16
+    model, out = small.save(made, tmp_path), tmp_path / "out.onnx"
+    report = compress(model, "--prune", "0.7", "--epochs", 2, "-o", out, "--json").json()
+    (trained,) = [t for p in report["passes"] for t in p.get("trained", [])]
+    assert (trained["epochs"], trained["samples"], trained["metric"]) == (2, 4096, "sqnr")
+    assert trained["after"] >= trained["before"]
+    assert "trained on 4096 made-up pictures (dead leaves)" in report["warnings"]
+    assert any("NO DATA" in w for w in report["warnings"])
+    # Where nothing is asked for, nothing is trained.
+    report = compress(model, "--prune", "0.7", "-o", out, "--force", "--json").json()
+    assert not [t for p in report["passes"] for t in p.get("trained", [])]

@@ -23,6 +23,7 @@ SCHEMA = {
     "speed": {
         "device", "engine", "threads", "batch", "inputs", "as_is", "before_ms", "after_ms", "speedup", "interval", "rounds",
         "p90",
+        "slowest_clock",
     },
     "memory": {"before_bytes", "after_bytes"},
     "recipe": {"version", "flags", "seed", "data"},

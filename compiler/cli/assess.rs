@@ -150,6 +150,7 @@ impl Assessment<'_> {
         report.memory = measure::memory([before, after], samples, self.batch).ok();
         self.count([before, after], report);
         remarks::of_accuracy(report);
+        remarks::of_speed(report);
         Ok(())
     }
 

@@ -189,7 +189,7 @@ impl Opened {
     /// # Errors
     /// Whatever reading and running the model on data can raise.
     pub fn new(plan: &CompressPlan, again: bool) -> Result<Self> {
-        let trains = plan.options.qat || plan.options.training.is_some();
+        let trains = plan.trains();
         // Made-up inputs are matched in many short steps, as those of a training are.
         let backend = if trains || plan.makes_inputs() {
             crate::keep_memory();
@@ -273,7 +273,7 @@ impl Opened {
             run_s,
             batch: first.len(),
             calibrate_s: looks.then(|| (batches * run_s).ceil()),
-            trains: plan.options.training.is_some() || plan.options.qat,
+            trains: plan.trains(),
         }))
     }
 
@@ -342,7 +342,7 @@ impl Opened {
             }
             _ => report.layers = facts::all_layers(&written.graph),
         }
-        if report.unknown_operators > 0 && (plan.options.training.is_some() || plan.options.qat) {
+        if report.unknown_operators > 0 && plan.trains() {
             let what = "asked for training: the model has operators that can't be run here, so it was not trained";
             report.undone.push(what.into());
         }
@@ -526,6 +526,10 @@ fn open_sets(
         let quiet = plan.run.quiet || plan.run.json;
         let failed = sets.match_statistics(g, plan.run.seed, backend, quiet).map_err(|e| e.in_file(&plan.model))?;
         warnings.push(advice::without_data(plan, &sets, failed));
+        if plan.trains() {
+            sets.learn_from_pictures(g, plan.run.seed).map_err(|e| e.in_file(&plan.model))?;
+            warnings.push(format!("trained on {} made-up pictures (dead leaves)", sets.training.len()));
+        }
     }
     Ok(Some(sets))
 }

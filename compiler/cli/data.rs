@@ -21,6 +21,12 @@ use std::sync::Arc;
 
 /// Samples made up when there is no data.
 const SYNTHETIC: usize = 64;
+/// Made-up pictures of an epoch, forward multiply-accumulates of one beyond which there are fewer, and pictures that choose the
+/// best epoch.
+const MOST_LEARNT: usize = 4096;
+const LEARNT_MACS: u64 = 2_000_000_000_000;
+const LEAST_LEARNT: usize = 512;
+const JUDGED: usize = 128;
 /// Samples that are matched to statistics, of which one in so many is measured on; and the steps of that. Of large
 /// models fewer: what a step keeps of activations and what all of them compute have bounds.
 const MATCHED: usize = 128;
@@ -55,10 +61,12 @@ pub struct Samples {
 pub struct Sets {
     pub calibration: Samples,
     pub evaluation: Samples,
-    /// The samples of the calibration's set that may be trained on.
+    /// What is trained on: the calibration's set, or made-up pictures.
+    pub taught: Arc<Dataset>,
+    /// The samples of it that may be trained on.
     pub training: Vec<usize>,
-    /// Samples of the same set that choose between what training makes: they are neither trained on, nor evaluated on,
-    /// which would flatter the choice.
+    /// Samples of it that choose between what training makes: they are neither trained on, nor evaluated on, which would
+    /// flatter the choice.
     pub validation: Samples,
     /// How near made-up samples came to the statistics of the model, if they were matched to those.
     pub matched: Option<[f64; 2]>,
@@ -183,6 +191,7 @@ impl Sets {
             Ok(Samples { set, indices, synthetic, batch, fixed })
         };
         Ok(Self {
+            taught: source.clone(),
             calibration: samples(source.clone(), calibrate, synthetic)?,
             validation: samples(source.clone(), validation, synthetic)?,
             evaluation: match eval {
@@ -232,6 +241,30 @@ impl Sets {
         }
     }
 
+    /// Has `graph` learn from made-up pictures: as many as some minutes allow.
+    ///
+    /// # Errors
+    /// Usage when none of its inputs is a picture.
+    pub fn learn_from_pictures(&mut self, graph: &Graph, seed: u64) -> Result<()> {
+        let sized = self.calibration.set.batch(&[0]).and_then(|b| measure::sized(graph, &b.inputs))?;
+        let macs: u64 = sized.operators().map(|n| sized.macs(n)).sum();
+        let learnt = ((LEARNT_MACS / macs.max(1)) as usize).clamp(LEAST_LEARNT, MOST_LEARNT);
+        // Others than those that are calibrated on.
+        let set = Arc::new(Dataset::synthetic(self.calibration.set.inputs(), learnt + JUDGED, !seed)?);
+        if !set.has_made_up_pictures() {
+            return Err(Error::usage(
+                "training without --data is on made-up pictures, and no input of the model is one",
+            )
+            .help("give --data, or leave --epochs out"));
+        }
+        let batch = batch_size(graph, &set);
+        let indices = (learnt..learnt + JUDGED).collect();
+        self.validation =
+            Samples { set: set.clone(), indices, synthetic: true, batch, fixed: set.fixed_batch().is_some() };
+        (self.taught, self.training) = (set, (0..learnt).collect());
+        Ok(())
+    }
+
     fn matching(&mut self, graph: &Graph, seed: u64, backend: &Backend, quiet: bool) -> Result<()> {
         // Weights that are nearly zero make each of many steps slow.
         let mut clean = graph.clone();
@@ -264,7 +297,7 @@ impl Sets {
         if self.evaluation.synthetic {
             self.evaluation = of(if measure.is_empty() { calibrate.clone() } else { measure });
         }
-        self.training = calibrate.clone();
+        (self.taught, self.training) = (set.clone(), calibrate.clone());
         self.validation = of(calibrate.clone());
         self.calibration = of(calibrate);
         self.matched = distance;

@@ -51,7 +51,7 @@ pub fn check_labels(set: &Dataset, samples: &[usize], graph: &Graph) -> Result<(
 /// # Errors
 /// Data where something doesn't fit.
 pub fn check(sets: &Sets, model: &Graph, teacher: Option<(&Path, &Graph)>) -> Result<()> {
-    let Samples { set, .. } = &sets.calibration;
+    let set = &sets.taught;
     for (set, indices) in
         [(set, &sets.training), (set, &sets.validation.indices), (&sets.evaluation.set, &sets.evaluation.indices)]
     {

@@ -296,6 +296,7 @@ pub fn speed(
         interval: [timed.ratio.low, timed.ratio.high],
         rounds: timed.rounds,
         p90: [timed.before.p90_ms, timed.after.p90_ms],
+        slowest_clock: backend.device.is_cpu().then_some(timed.slowest_clock),
     })
 }
 

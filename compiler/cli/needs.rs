@@ -29,6 +29,7 @@ pub fn check(a: &CompressArgs) -> Result<()> {
             "--prune or --prune-pattern; for channels there is --channels-by taylor",
             prunes,
         ),
+        ("--prune-by taylor", by == Some("taylor"), "--data with labels", has_data),
         ("--prune-budget", a.prune_budget == "layer", weights, prunes),
         ("--prune-ends", a.prune_ends, "--prune, --prune-pattern or --sensitivity", prunes || a.sensitivity),
         ("--channels-by", a.channels_by.is_some(), "--prune-channels", channels),
@@ -62,7 +63,6 @@ pub fn check(a: &CompressArgs) -> Result<()> {
     ];
     first(rows)?;
     data(&a.data, &a.measures)?;
-    let trains = has_data && a.epochs != Some(0);
     let for_training = [
         ("--qat", a.qat),
         ("--prune-by taylor", by == Some("taylor")),
@@ -71,13 +71,21 @@ pub fn check(a: &CompressArgs) -> Result<()> {
         ("--teacher", a.teacher.is_some()),
         ("--channels-cuts", a.channels_cuts > 1),
     ];
-    if let Some((flag, _)) = for_training.iter().find(|(_, given)| *given && !trains) {
-        return Err(Error::usage(format!("{flag} is for training: it needs --data, and --epochs other than 0")));
+    if let Some((flag, _)) = for_training.iter().find(|(_, given)| *given && !trains(a)) {
+        let help = "without data, --epochs N trains on made-up pictures";
+        return Err(
+            Error::usage(format!("{flag} is for training: it needs --data, and --epochs other than 0")).help(help)
+        );
     }
     match a.gates.measured().filter(|_| !checks) {
         Some(flag) => Err(Error::usage(format!("--check none leaves nothing for {flag} to look at"))),
         None => Ok(()),
     }
+}
+
+/// Whether something is trained, if there is something to train: on data, or on made-up pictures where epochs are asked for.
+pub fn trains(a: &CompressArgs) -> bool {
+    a.epochs.map_or(a.data.data.is_some(), |n| n > 0)
 }
 
 /// What is said of data, and of inputs that are made up where there is none.

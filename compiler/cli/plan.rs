@@ -126,7 +126,7 @@ impl CompressPlan {
             .map(|r| Regex::new(r).map_err(|e| Error::usage(format!("--exclude {r}: {e}"))))
             .collect::<Result<_>>()?;
         let calibration: Calibration = a.calibration.as_deref().map(str::parse).transpose()?.unwrap_or_default();
-        let (int8, trains) = (a.int8 || a.qat, a.epochs != Some(0) && a.data.data.is_some());
+        let (int8, trains) = (a.int8 || a.qat, needs::trains(&a));
         let target: Target = a.target.parse()?;
         let mut flags: Vec<String> = vec![];
         if let Some(f) = a.prune {
@@ -245,6 +245,11 @@ impl CompressPlan {
     /// Whether the models are run to measure them.
     pub fn checks(&self) -> bool {
         self.measures.check != Effort::None
+    }
+
+    /// Whether something is trained.
+    pub fn trains(&self) -> bool {
+        self.options.qat || self.options.training.is_some()
     }
 
     /// Whether inputs are made up on which something is decided.

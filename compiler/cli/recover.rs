@@ -89,7 +89,7 @@ pub struct DataTrainer<'a> {
 
 impl Trainer for DataTrainer<'_> {
     fn felt(&self, graph: &Graph, constants: &[NodeId]) -> Result<Vec<Weight>> {
-        let set = &self.sets.calibration.set;
+        let set = &self.sets.taught;
         let measure = measure(&Answers::of(self.teacher.1), &self.sets.validation, true);
         if !set.is_labelled() || measure.metric != Metric::Top1 {
             let what = "what the loss feels takes labels: a model answers as it does itself";
@@ -125,7 +125,7 @@ impl Trainer for DataTrainer<'_> {
     fn train(&self, graph: &mut Graph, training: Training) -> Result<Trained> {
         let began = Instant::now();
         let held = &self.sets.validation;
-        let set = &self.sets.calibration.set;
+        let set = &self.sets.taught;
         let (path, original) = self.teacher;
         let outputs = Answers::of(original);
         let measure = measure(&outputs, held, true);
@@ -222,7 +222,7 @@ struct Size {
 impl DataTrainer<'_> {
     /// So many of the samples to train on.
     fn loader(&self, samples: usize, batch: usize) -> Result<Loader> {
-        let set = &self.sets.calibration.set;
+        let set = &self.sets.taught;
         let options = LoaderOptions {
             batch,
             seed: self.seed,
@@ -238,7 +238,7 @@ impl DataTrainer<'_> {
     /// How much to train. It follows from the model and the data alone, so that the result does too.
     fn size(&self, graph: &Graph, share: f64, rounded: bool) -> Size {
         let all = self.sets.training.len();
-        let batch = self.sets.calibration.set.fixed_batch().unwrap_or((all / 16).clamp(1, BATCH));
+        let batch = self.sets.taught.fixed_batch().unwrap_or((all / 16).clamp(1, BATCH));
         if let Some(epochs) = self.plan.epochs {
             // A part of an epoch is one of fewer samples.
             let epochs = epochs as f64 * share;

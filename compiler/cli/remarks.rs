@@ -13,6 +13,9 @@ const ROUNDING_DB: f64 = 40.0;
 const WARN: (f64, f64) = (20.0, 0.95);
 const UNUSABLE: (f64, f64) = (10.0, 0.5);
 
+/// A clock that is slower than this share of its fastest is told.
+const CLOCK: f64 = 0.85;
+
 /// A model that is right less often was not trained for these labels.
 const LOST: f64 = 0.2;
 
@@ -42,6 +45,20 @@ pub fn of_compression(plan: &CompressPlan, lossless: bool, report: &mut Report) 
     if plan.options.prune.is_some() || plan.options.pattern.is_some() {
         report.warnings.extend(of_zeros(&report.layers));
     }
+}
+
+/// Says that the clock of the processor fell while models were timed, if it did.
+pub fn of_speed(report: &mut Report) {
+    let slowest = report.speed.as_ref().and_then(|s| s.slowest_clock).filter(|slowest| *slowest < CLOCK);
+    report.warnings.extend(slowest.map(clock));
+}
+
+fn clock(slowest: f64) -> String {
+    format!(
+        "the processor's clock fell to {:.0}% of its fastest while the models were timed, as heat or a limit of power makes \
+         it: milliseconds are of several clocks, the ratio is of turns close to each other",
+        100.0 * slowest
+    )
 }
 
 /// Says how far the outputs of a result are from the original's, where that is far.

@@ -165,6 +165,9 @@ pub struct Speed {
     pub rounds: usize,
     /// The 90th percentile of the original and of the output as the machine was, in milliseconds.
     pub p90: [f64; 2],
+    /// How much of its fastest clock the processor had at its slowest, on the CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slowest_clock: Option<f64>,
 }
 
 /// What one run needs in memory: the weights, and the values that have to be there at once.

@@ -39,6 +39,7 @@
 
 pub mod bench;
 pub mod burn;
+pub mod clock;
 pub mod cpu;
 pub mod dataset;
 pub mod device;
