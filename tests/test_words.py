@@ -108,6 +108,7 @@ def test_filters_that_match_nothing_are_errors(compress, tmp_path):
     names = [t.name for t in onnx.load(DIGITS / "digits.onnx").graph.initializer]
     wrong = compress(*args, "--freeze", names[0][:-1] + "#", code=2)
     assert "--freeze" in wrong.err and f"`{names[0]}`" in wrong.err, wrong.err
+    assert "every weight that can be trained is frozen" in compress(*args, "--freeze", ".*", code=2).err
 
 
 def test_training_that_was_of_no_use_is_told(compress, tmp_path):

@@ -55,7 +55,7 @@ pub fn of_speed(report: &mut Report) {
 
 fn clock(slowest: f64) -> String {
     format!(
-        "the processor's clock fell to {:.0}% of its fastest while the models were timed, as heat or a limit of power makes \
+        "the processor's clock fell to {:.0}% of its fastest while the models were timed, as heat, a limit of power or work beside it make \
          it: milliseconds are of several clocks, the ratio is of turns close to each other",
         100.0 * slowest
     )

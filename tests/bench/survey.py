@@ -22,6 +22,8 @@ import onnxruntime as ort
 BINARY = os.environ.get("COMPRESS_BIN", str(Path(__file__).resolve().parents[2] / "target/release/compress"))
 TIMEOUT = 300
 ROUNDS = 7
+# Characters of what the command said.
+SAID = 110
 
 
 def session(path):
@@ -110,22 +112,27 @@ def shown(row):
 
     c = (row.get("coverage") or [{}])[0]
     layers = f"{c['layers']} of {c['of_layers']}" if c else "-"
-    macs = number(c.get("macs") and 100 * c["macs"], "{:.0f}%") if c else "-"
-    said = "; ".join(row.get("said", []))[:160]
-    warned = sum(w.startswith("WARNING") for w in row.get("warnings", []))
+    metric = row.get("metric", "sqnr")
+    kept = number(row.get("value"), f"{metric} {{:.4f}}" if metric == "cosine" else f"{metric} {{:.1%}}")
+    # The last line is the error, if there is one.
+    said = [line.removeprefix("warning: ").removeprefix("error: ") for line in row.get("said", [])][-1:]
+    said = "".join(said).replace("gate failed: the result is ", "")
+    warned = any(w.startswith("WARNING") for w in row.get("warnings", []))
     cells = [
-        row["name"], str(row["code"]), layers, macs, row.get("metric", "-"), number(row.get("value"), "{:.4f}"),
-        "equal" if row.get("equal") else number(row.get("sqnr"), "{:.1f}"), number(row.get("size"), "{:.3f}"),
-        number(row.get("speed"), "{:.2f}"), number(row.get("ort"), "{:.2f}"), number(row.get("seconds"), "{:.1f}"),
-        number(row.get("megabytes"), "{}"), ("WARNING; " if warned else "") + said,
+        row["name"], str(row["code"]), layers, number(c.get("macs"), "{:.0%}"), "-" if metric == "sqnr" else kept,
+        "equal" if row.get("equal") else number(row.get("sqnr"), "{:.1f} dB"), number(row.get("size"), "{:.3f}"),
+        number(row.get("speed"), "{:.2f}x"), number(row.get("ort"), "{:.2f}x"), number(row.get("seconds"), "{:.1f}"),
+        number(row.get("megabytes"), "{}"), said if len(said) <= SAID else said[: SAID - 3] + "...",
     ]  # fmt: skip
+    if warned and not said:
+        cells[-1] = "WARNING"
     return "| " + " | ".join(cells) + " |"
 
 
 def main():
     index, wanted = Path(sys.argv[1]), set(sys.argv[2:])
-    print("| model | exit | layers | MACs | metric | value | SQNR | size | ours | ORT | s | MB | said |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
+    print("| model | exit | layers | MACs | kept | SQNR | size | ours | ORT | s | MB | said |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
     rows = []
     with tempfile.TemporaryDirectory() as folder, index.open() as lines:
         for line in csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE):

@@ -177,7 +177,13 @@ impl Trainable {
         let name = |node: NodeId| graph.value(node.into()).name.clone();
         let default = |node: &NodeId| if let Op::Input(i) = graph.op(*node) { i.default.clone() } else { None };
         let frozen = |node: &NodeId| options.freeze.iter().any(|r| r.is_match(&graph.value((*node).into()).name));
+        let all = found.len();
         let trained: BTreeSet<NodeId> = found.into_iter().filter(|node| !frozen(node)).collect();
+        if trained.is_empty() && all > 0 {
+            return Err(
+                Error::usage("every weight that can be trained is frozen").help("let --freeze match fewer names")
+            );
+        }
         if trained.is_empty() {
             return Err(untrainable(graph));
         }
