@@ -103,6 +103,57 @@ def test_a_branch_that_calibration_never_ran_stays_as_it_is(compress, tmp_path):
     np.testing.assert_allclose(run_onnx(output, feed)[0], run_onnx(source, feed)[0], rtol=1e-5, atol=1e-6)
 
 
+def test_branches_are_taken_sample_by_sample(compress, tmp_path):
+    """Which branch a batch takes, its samples together decide: in calibration each is run by itself."""
+    source, output = choice(tmp_path / "in.onnx"), tmp_path / "out.onnx"
+    model = onnx.load(source)
+    model.graph.input.remove(next(i for i in model.graph.input if i.name == "c"))
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(0), "zero"))
+    decides = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], keepdims=0),
+        helper.make_node("Greater", ["mean", "zero"], ["c"]),
+    ]
+    for node in reversed(decides):
+        model.graph.node.insert(0, node)
+    onnx.save(model, source)
+    np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).standard_normal((SAMPLES, WIDTH)).astype(np.float32))
+    report = compress(source, "--int8", "--data", tmp_path / "data.npz", "-o", output, "--json").json()
+    (covered,) = report["coverage"]
+    assert (covered["layers"], covered["of_layers"]) == (4, 4)
+    assert report["accuracy"]["sqnr_db"] < 60, "nothing that is quantised was run"
+
+
+def test_multiply_accumulates_are_those_of_the_sizes_that_ran(compress, tmp_path):
+    source = repeated(tmp_path / "in.onnx")
+    np.savez(tmp_path / "data.npz", x=np.ones((SAMPLES, 7, WIDTH), np.float32))
+    report = compress(source, "--data", tmp_path / "data.npz", "-o", tmp_path / "out.onnx", "--json").json()
+    # Of one repetition, with seven rows.
+    assert report["output"]["macs"] == 7 * WIDTH * WIDTH
+
+
+def test_a_loop_that_never_runs_is_not_measured(compress, tmp_path):
+    """Nothing tells the shape of what it would have gathered; the model is simplified all the same."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["go2"]), helper.make_node("Exp", ["s"], ["row"]),
+         helper.make_node("Identity", ["s"], ["s2"])],
+        "body",
+        [values("i", [], TensorProto.INT64), values("go", [], TensorProto.BOOL), values("s", None)],
+        [values("go2", [], TensorProto.BOOL), values("s2", None), values("row", None)],
+    )  # fmt: skip
+    nodes = [helper.make_node("Loop", ["times", "", "x"], ["y", "rows"], "never", body=body)]
+    source = tmp_path / "in.onnx"
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [values("x", ["n", 4]), values("times", [], TensorProto.INT64)],
+        [values("y", None), values("rows", None)],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), source)
+    np.savez(tmp_path / "data.npz", x=np.ones((8, 1, 4), np.float32), times=np.int64(0))
+    report = compress(source, "--data", tmp_path / "data.npz", "-o", tmp_path / "out.onnx", "--json").json()
+    assert report["accuracy"] is None or report["accuracy"]["equal"]
+
+
 def test_a_weight_stays_where_it_is_shared_with_a_branch_that_stays_float(compress, tmp_path):
     """As in decoders with and without a cache: codes beside the floats would make the file larger."""
     source, output = choice(tmp_path / "in.onnx", shared=True), tmp_path / "out.onnx"
@@ -113,7 +164,7 @@ def test_a_weight_stays_where_it_is_shared_with_a_branch_that_stays_float(compre
     assert (covered["layers"], covered["of_layers"]) == (1, 4)
     reasons = {left["reason"]: left["layers"] for left in covered["left"]}
     assert reasons == {
-        "its weight is shared with a layer that stays float, in another branch or loop": 2,
+        "its weight is shared with a branch or loop that calibration never ran": 2,
         "calibration never ran the branch or loop that it is inside of": 1,
     }
     floats = [t for t in onnx.load(output).graph.initializer if t.data_type == TensorProto.FLOAT and len(t.dims) == 2]

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -265,6 +266,37 @@ def test_a_single_number_is_the_same_for_every_sample(compress, tmp_path):
     assert "array `x`" in compress(path, "--int8", "--data", tmp_path / "x.npz", "--force", code=7).err
 
 
+def test_outputs_that_are_zero_measure_nothing(compress, tmp_path):
+    """One sample less the mean of its batch: each by itself is zero."""
+    nodes = [node("ReduceMean", "x", "m", axes=[0], keepdims=1), node("Sub", "x m", "d"), node("MatMul", "d w", "y")]
+    made = small.model(nodes, [("x", ["n", 8])], [("y", ["n", 4])], {"w": small.floats(1, 8, 4)}, opset=17)
+    path = small.save(made, tmp_path)
+    np.savez(tmp_path / "data.npz", x=small.floats(2, 40, 8))
+    args = [path, "--int8", "--data", tmp_path / "data.npz", "--json", "--force"]
+    said = warnings(compress(*args).json())
+    assert "the original's outputs are zero for all samples" in said and "zero on all of the calibration data" in said
+    assert "measured nothing" in compress(*args, "--min-sqnr", 20, code=9).err
+
+
+def test_labels_of_whole_inputs_that_have_several_rows(compress, tmp_path):
+    made = small.model([node("Gemm", "x w", "y")], [("x", ["n", 8])], [("y", ["n", 4])], {"w": small.floats(1, 8, 4)})
+    path = small.save(made, tmp_path)
+    np.savez(tmp_path / "data.npz", x=small.floats(2, 40, 3, 8), y=np.arange(40) % 4)
+    report = compress(path, "--int8", "--data", tmp_path / "data.npz", "--json").json()
+    assert report["accuracy"]["after"] is None and "labels were not used" in warnings(report)
+
+
+def test_zeros_that_rounding_makes_are_not_pruned_ones(compress, mlp, tmp_path):
+    """Both layers are ends of the network, which are left alone."""
+    data = tmp_path / "data.npz"
+    np.savez(data, input=small.floats(1, 100, 8))
+    args = ["--int8", "--prune", 0.5, "--epochs", 0, "--data", data, "-o", tmp_path / "out.onnx", "--json"]
+    report = compress(mlp, *args).json()
+    assert next(p["edits"] for p in report["passes"] if p["name"] == "prune") == 0
+    assert next(c["layers"] for c in report["coverage"] if c["request"] == "prune") == 0
+    assert any("asked for pruning" in what for what in report["undone"])
+
+
 def test_a_size_that_a_file_declares_and_its_model_does_not_keep(compress, tmp_path):
     """Table recognisers declare outputs of the longest table, and stop early."""
     made = detector()
@@ -399,6 +431,11 @@ def test_a_gate_without_a_figure_fails_when_all_is_written(compress, tmp_path):
 def test_a_sweep_says_what_it_would_do(compress, mlp):
     done = compress(mlp, "--sweep", "0.5,0.9", "--dry-run")
     assert "prune " in done.out and "the same for 0.9 -> " in done.out
+
+
+def test_a_sweep_says_what_it_would_do_as_json(compress, mlp):
+    said = compress(mlp, "--sweep", "0.5,0.7", "--dry-run", "--json").json()
+    assert [Path(s["output"]).name for s in said] == ["model.compressed-0.5.onnx", "model.compressed-0.7.onnx"]
 
 
 def test_half_a_model_on_standard_output_is_an_error(tmp_path):

@@ -336,6 +336,11 @@ pub struct GateArgs {
 }
 
 impl GateArgs {
+    /// Whether there is any gate.
+    pub fn any(&self) -> bool {
+        self.measured().is_some() || self.max_size.is_some()
+    }
+
     /// A gate that is given and looks at what is measured.
     pub fn measured(&self) -> Option<&'static str> {
         let gates = [

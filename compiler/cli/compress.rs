@@ -10,7 +10,7 @@ use crate::{
     data::{self, Sets},
     facts, fit,
     gates::{self, Measurable},
-    interrupt,
+    intent, interrupt,
     measure::{self, Reference},
     plan::CompressPlan,
     recover::DataTrainer,
@@ -22,12 +22,11 @@ use compress_compiler::{
     onnx::{self, Model},
     op::Op,
     pass::{Calibrator, Context, Pipeline, Stopwatch, Trainer},
-    report::{FileFacts, Recipe, Report, Sensitivity, counted},
+    report::{FileFacts, Recipe, Report, Sensitivity},
 };
-use compress_passes::{Options, STAGES, pipeline, prune::reconstruct, target::Target};
+use compress_passes::{Options, pipeline, prune::reconstruct, target::Target};
 use compress_runtime::{burn::BurnEvaluator, memory, session::Backend};
-use serde::Serialize;
-use std::{fmt, path::Path, thread::JoinHandle, time::Instant};
+use std::{path::Path, thread::JoinHandle, time::Instant};
 
 /// Runs the main form of the command.
 pub fn run(mut args: CompressArgs) -> Result<()> {
@@ -38,7 +37,7 @@ pub fn run(mut args: CompressArgs) -> Result<()> {
     let mut plan = CompressPlan::new(args)?;
     plan.to_stdout = folder.is_some();
     if plan.dry_run {
-        return say(&plan);
+        return intent::say(&plan);
     }
     let mut opened = Opened::new(&plan, false)?;
     if plan.bisect {
@@ -60,90 +59,6 @@ pub fn run(mut args: CompressArgs) -> Result<()> {
     gates::verdict(&report, plan.gates.strict)
 }
 
-/// What a run would do.
-#[derive(Serialize)]
-struct Intent {
-    schema: u32,
-    model: String,
-    output: String,
-    operators: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    samples: Option<Shares>,
-    passes: Vec<Step>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    time: Option<Expected>,
-    warnings: Vec<String>,
-}
-
-/// How many samples each part of the work gets, and where the sizes of the inputs are from.
-#[derive(Serialize)]
-struct Shares {
-    calibrate: usize,
-    measure: usize,
-    sizes: String,
-}
-
-#[derive(Serialize)]
-struct Step {
-    name: &'static str,
-    does: &'static str,
-}
-
-/// How long what runs the model is going to take: the time of a run, times the runs.
-#[derive(Serialize)]
-struct Expected {
-    run_s: f64,
-    batch: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    calibrate_s: Option<f64>,
-    trains: bool,
-}
-
-/// Says what would be done, and does no more than look at the layers, where that was asked for.
-pub fn say(plan: &CompressPlan) -> Result<()> {
-    let opened = Opened::new(plan, false)?;
-    if plan.sensitivity {
-        if plan.run.json {
-            terminal::print(&terminal::json(&serde_json::json!({"schema": 1, "sensitivity": opened.sensitivity}))?)?;
-        }
-        return Ok(());
-    }
-    let does = |name: &'static str| STAGES.iter().find(|s| s.name == name).map_or("", |s| s.does);
-    let passes = pipeline(&opened.options(plan), plan.stop_after.as_deref()).passes;
-    let intent = Intent {
-        schema: 1,
-        model: plan.model.display().to_string(),
-        output: plan.shown_output().display().to_string(),
-        operators: opened.original.graph.operators().count(),
-        samples: opened.sets.as_ref().map(|s| Shares {
-            calibrate: s.calibration.indices.len(),
-            measure: s.evaluation.indices.len(),
-            sizes: s.sizes.clone(),
-        }),
-        passes: passes.iter().map(|p| Step { name: p.name(), does: does(p.name()) }).collect(),
-        time: opened.expected(plan)?,
-        warnings: opened.warnings.clone(),
-    };
-    terminal::print(&if plan.run.json { terminal::json(&intent)? } else { intent.to_string() })
-}
-
-impl fmt::Display for Intent {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        writeln!(f, "{} ({}) -> {}", self.model, counted(self.operators, "operator"), self.output)?;
-        if let Some(Shares { calibrate, measure, sizes }) = &self.samples {
-            writeln!(f, "  {} to calibrate on, {measure} to measure on: {sizes}", counted(*calibrate, "sample"))?;
-        }
-        self.passes.iter().try_for_each(|p| writeln!(f, "  {:<10}{}", p.name, p.does))?;
-        if let Some(Expected { run_s, batch, calibrate_s, trains }) = &self.time {
-            write!(f, "  time: {run_s:.3} s for a run of {}", counted(*batch, "sample"))?;
-            calibrate_s.iter().try_for_each(|s| write!(f, ", about {s:.0} s to calibrate"))?;
-            let training = "; the training says how long it takes after its first steps";
-            writeln!(f, "{}", if *trains { training } else { "" })?;
-        }
-        self.warnings.iter().try_for_each(|w| writeln!(f, "  note: {w}"))
-    }
-}
-
 /// A model that is about to be compressed, once or several times, with what that needs.
 pub struct Opened {
     pub original: Model,
@@ -155,7 +70,7 @@ pub struct Opened {
     pub before: Option<Reference>,
     manner: Manner,
     facts: Facts,
-    warnings: Vec<String>,
+    pub warnings: Vec<String>,
     pub sensitivity: Vec<Sensitivity>,
 }
 
@@ -260,23 +175,6 @@ impl Opened {
         }
     }
 
-    fn expected(&self, plan: &CompressPlan) -> Result<Option<Expected>> {
-        let (Some(sets), Some(before)) = (&self.sets, &self.before) else { return Ok(None) };
-        let Some(first) = sets.calibration.batches().next() else { return Ok(None) };
-        let inputs = sets.calibration.set.batch(first)?.inputs;
-        let started = Instant::now();
-        before.run(&inputs)?;
-        let run_s = started.elapsed().as_secs_f64();
-        let batches = sets.calibration.indices.len().div_ceil(sets.calibration.batch.max(1)) as f64;
-        let looks = plan.options.int8.is_some() || plan.options.reconstruct;
-        Ok(Some(Expected {
-            run_s,
-            batch: first.len(),
-            calibrate_s: looks.then(|| (batches * run_s).ceil()),
-            trains: plan.trains(),
-        }))
-    }
-
     /// Names the change, if any, that alters the outputs.
     fn bisect(&self, plan: &CompressPlan) -> Result<()> {
         let why = || Error::unsupported(self.warnings.join("; ")).in_file(&plan.model);
@@ -348,7 +246,10 @@ impl Opened {
         }
         remarks::of_compression(plan, lossless, &mut report);
         remarks::of_size(&written, &mut report);
-        coverage::find(plan, &written.graph, &mut report);
+        // At the sizes of what was measured.
+        let batch = self.sets.as_ref().and_then(|s| measure::timing_batch(&s.evaluation, 1).ok());
+        let sized = batch.and_then(|b| measure::sized(&written.graph, &b.inputs).ok());
+        coverage::find(plan, sized.as_ref().unwrap_or(&written.graph), &mut report);
         let left = staged.left_behind(self.original.source());
         for file in &left.others {
             let file = file.display();
@@ -465,7 +366,8 @@ fn tolerate<T>(result: Result<T>, plan: &CompressPlan, g: &Graph, warnings: &mut
     let given = plan.data.data.is_some() || plan.data.eval.is_some();
     match result.map_err(|e| if given { e } else { data::unsuited(e, g) }) {
         Ok(value) => Ok(Some(value)),
-        Err(e) if given || !matches!(e.kind(), Kind::Unsupported | Kind::Data) => Err(e),
+        Err(e) if given && e.kind() != Kind::Unsupported => Err(e),
+        Err(e) if !matches!(e.kind(), Kind::Unsupported | Kind::Data) => Err(e),
         Err(e) if plan.options.int8.is_none() => {
             warnings.push(format!("accuracy and speed were not measured: {e}"));
             Ok(None)
@@ -522,6 +424,9 @@ fn open_sets(
     let sets = Sets::open_running(&plan.data, g, count, plan.run.seed, (singly, backend));
     let sets = tolerate(sets.map_err(|e| e.in_file(&plan.model)), plan, g, warnings)?;
     let Some(mut sets) = sets else { return Ok(None) };
+    if plan.makes_inputs() && plan.trains() && !sets.calibration.set.has_made_up_pictures() {
+        return Err(data::no_pictures().in_file(&plan.model));
+    }
     if plan.makes_inputs() && !plan.dry_run {
         let quiet = plan.run.quiet || plan.run.json;
         let failed = sets.match_statistics(g, plan.run.seed, backend, quiet).map_err(|e| e.in_file(&plan.model))?;

@@ -7,8 +7,8 @@ use compress_compiler::{
     op::{Op, Operator},
     report::{Coverage, LayerFacts, Left, Report},
 };
-use compress_passes::{pipeline, prune::structured::Measure, target::Target};
-use std::collections::HashMap;
+use compress_passes::{nested, pipeline, prune::structured::Measure, target::Target};
+use std::collections::{HashMap, HashSet};
 
 /// Less than this share of the multiply-accumulates is told on stderr too.
 const HALF: f64 = 0.5;
@@ -43,14 +43,7 @@ pub fn find(plan: &CompressPlan, graph: &Graph, report: &mut Report) {
             report.coverage.push(covered);
         }
     }
-    if let Some(stop) = &plan.stop_after {
-        let reached = pipeline(options, Some(stop)).passes;
-        let missed = pipeline(options, None).passes.into_iter().skip(reached.len()).map(|p| p.name());
-        let asked: Vec<&str> = missed.filter(|name| ASKED.contains(name)).collect();
-        if !asked.is_empty() {
-            report.undone.push(format!("--stop-after {stop} ends before {}", asked.join(", ")));
-        }
-    }
+    report.undone.extend(missed(plan));
     let target = report.passes.iter().find(|p| p.name == "target" && p.edits == 0);
     if let (Target::OnnxRuntime, Some(pass)) = (options.target, target) {
         let why = match &pass.skipped[..] {
@@ -74,6 +67,15 @@ pub fn find(plan: &CompressPlan, graph: &Graph, report: &mut Report) {
             ));
         }
     }
+}
+
+/// What --stop-after leaves out of what was asked for.
+pub fn missed(plan: &CompressPlan) -> Option<String> {
+    let stop = plan.stop_after.as_deref()?;
+    let reached = pipeline(&plan.options, Some(stop)).passes;
+    let missed = pipeline(&plan.options, None).passes.into_iter().skip(reached.len()).map(|p| p.name());
+    let asked: Vec<&str> = missed.filter(|name| ASKED.contains(name)).collect();
+    (!asked.is_empty()).then(|| format!("--stop-after {stop} ends before {}", asked.join(", ")))
 }
 
 fn add(report: &mut Report, what: &str, done: &str, covered: Coverage) {
@@ -106,30 +108,37 @@ fn covered(pass: &'static str, graph: &Graph, report: &Report, is_done: &dyn Fn(
     let skipped: HashMap<&str, &str> = report
         .passes
         .iter()
-        .filter(|p| p.name == pass)
+        .filter(|p| p.name == pass || pass == "prune" && p.name == "recover")
         .flat_map(|p| &p.skipped)
         .map(|s| (s.node.as_str(), s.reason.as_str()))
         .collect();
-    let graphs = graph.and_bodies();
+    // All zeros come from rounding where pruning changed nothing.
+    let edits = |name: &str| report.passes.iter().find(|p| p.name == name).map(|p| p.edits);
+    let rounded = edits("prune") == Some(0) && edits("int8").is_some_and(|n| n > 0);
+    let (graphs, inner) = (graph.and_bodies(), nested::take(graph));
+    // In the same order.
+    let outer: HashSet<(usize, NodeId)> = nested::readers(graph, &inner).iter().map(|r| (r.at + 1, r.node)).collect();
     let opaque = graphs.iter().any(|g| g.operators().any(|n| matches!(g.op(n), Op::Opaque(_))));
     let mut covered = Coverage { request: pass, layers: 0, of_layers: 0, macs: None, left: vec![] };
     let (mut done, mut all, mut left) = (0u64, 0u64, vec![]);
-    for (depth, g) in graphs.iter().enumerate() {
+    for (at, g) in graphs.iter().enumerate() {
         let known: HashMap<NodeId, LayerFacts> = facts::layers(g).into_iter().collect();
         for node in g.operators() {
             let macs = g.macs(node);
             all += macs;
             let name = g.node(node).display_name();
             let layer = known.get(&node);
-            let is_layer = layer.is_some() || has_weights(g, node) || skipped.contains_key(name);
+            let is_layer = layer.is_some() || has_weights(g, node) || outer.contains(&(at, node));
             covered.of_layers += usize::from(is_layer);
-            if layer.is_some_and(|l| is_done(l)) {
+            // Rounding makes zeros too, of layers that pruning left alone.
+            let left_alone = pass == "prune" && (at > 0 || rounded || skipped.contains_key(name));
+            if layer.is_some_and(|l| is_done(l)) && !left_alone {
                 covered.layers += 1;
                 done += macs;
             } else if is_layer || macs > 0 {
                 let label = g.node(node).label();
                 let reason = skipped.get(name).or_else(|| skipped.get(&label[..])).map(ToString::to_string);
-                let reason = reason.unwrap_or_else(|| usual(g, node, depth > 0, pass));
+                let reason = reason.unwrap_or_else(|| usual(g, node, at > 0, pass));
                 left.push((g.op(node).op_type().to_string(), reason, macs));
             }
         }

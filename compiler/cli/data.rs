@@ -5,6 +5,7 @@ use compress_compiler::{
     bound,
     error::{Error, Kind, Result},
     graph::Graph,
+    op::Op,
     ops::source::fed,
     pass::{Context, Pass},
     tensor::{DType, Tensor},
@@ -102,6 +103,11 @@ impl Sets {
             let sets = of(specs)?;
             if sets.evaluation.batch == 1 || sets.evaluation.fixed {
                 return Ok(sets);
+            }
+            // A batch takes a branch, and ends a loop, as a whole.
+            let decides = |g: &&Graph| g.operators().any(|n| matches!(g.op(n), Op::If(_) | Op::Loop(_)));
+            if graph.and_bodies().iter().any(decides) {
+                return Ok(sets.one_by_one());
             }
             // Some models that leave the batch open take only one sample at a time all the same.
             if measure::probe(graph, backend, &sets.evaluation).is_err() {
@@ -252,10 +258,7 @@ impl Sets {
         // Others than those that are calibrated on.
         let set = Arc::new(Dataset::synthetic(self.calibration.set.inputs(), learnt + JUDGED, !seed)?);
         if !set.has_made_up_pictures() {
-            return Err(Error::usage(
-                "training without --data is on made-up pictures, and no input of the model is one",
-            )
-            .help("give --data, or leave --epochs out"));
+            return Err(no_pictures());
         }
         let batch = batch_size(graph, &set);
         let indices = (learnt..learnt + JUDGED).collect();
@@ -303,6 +306,12 @@ impl Sets {
         self.matched = distance;
         Ok(())
     }
+}
+
+/// Why a model can't learn from made-up pictures.
+pub fn no_pictures() -> Error {
+    let what = "training without --data is on made-up pictures (1 or 3 channels, at least 16x16), and no input of the model is one";
+    Error::usage(what).help("give --data, or leave --epochs out")
 }
 
 /// How many samples are matched, whole batches of `batch`, in how many steps. It follows from the model alone, so that

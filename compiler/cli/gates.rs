@@ -80,7 +80,7 @@ pub fn judged(gates: &GateArgs, report: &Report) -> Vec<Gate> {
     gate("--max-drop", gates.max_drop, &terminal::percent, drop);
     let sqnr = a.and_then(|a| match a.sqnr_db {
         // Equal outputs have no noise.
-        None => a.equal.then(|| (f64::MAX, "equal".into(), Verdict::Passed)),
+        None => (a.equal && !a.silent).then(|| (f64::MAX, "equal".into(), Verdict::Passed)),
         Some(db) => Some((db, format!("{db:.1} dB"), least(gates.min_sqnr, db))),
     });
     gate("--min-sqnr", gates.min_sqnr, &|v| format!("{v} dB"), sqnr);

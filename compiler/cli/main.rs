@@ -15,6 +15,7 @@ mod facts;
 mod fit;
 mod gates;
 mod inspect;
+mod intent;
 mod interrupt;
 mod measure;
 mod needs;

@@ -158,6 +158,7 @@ pub fn accuracy(
         worst_output: compared.worst().map(|o| o.name.clone()),
         outputs: compared.outputs().iter().zip(&answers.outputs).map(facts).collect(),
         equal: compared.is_equal(),
+        silent: compared.is_silent(),
     })
 }
 

@@ -62,6 +62,10 @@ pub fn check(a: &CompressArgs) -> Result<()> {
         ("--as-is", a.measures.as_is, CHECKED, checks),
     ];
     first(rows)?;
+    let judged = [("--json", a.run.device.json), ("--strict", a.gates.strict), ("gates", a.gates.any())];
+    if let Some((flag, _)) = judged.iter().find(|(_, given)| a.bisect && *given) {
+        return Err(Error::usage(format!("--bisect compresses nothing, and has nothing for {flag}: leave one away")));
+    }
     data(&a.data, &a.measures)?;
     let for_training = [
         ("--qat", a.qat),

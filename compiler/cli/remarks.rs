@@ -83,6 +83,13 @@ pub fn of_accuracy(report: &mut Report) {
             counted(a.samples + a.unlike, "sample")
         )
     });
+    if a.silent {
+        report.warnings.push("WARNING: the original's outputs are zero for all samples: they measure nothing".into());
+    }
+    if matches!(a.metric, "top1" | "top5") && a.after.is_none() {
+        let what = "there is one label for each sample, and outputs have several rows for one: labels were not used";
+        report.warnings.push(what.into());
+    }
     if a.sqnr_db.is_none() && !a.equal && a.samples > 0 {
         let what =
             "the original's outputs are NaN for some samples, or zero throughout: how far they changed has no number";

@@ -2,7 +2,8 @@
 
 use crate::{
     args::CompressArgs,
-    compress::{Opened, say},
+    compress::Opened,
+    intent::{Intent, say},
     plan::{CompressPlan, replaceable},
     plot::{Plot, svg},
     terminal::{self, bytes, percent},
@@ -26,6 +27,11 @@ pub fn run(args: CompressArgs) -> Result<()> {
     let files = Files::of(&args)?;
     let plans = plans(&args, &files)?;
     let (_, first) = plans.first().ok_or_else(|| Error::usage("--sweep needs a fraction"))?;
+    if first.dry_run && first.run.json && !first.sensitivity {
+        let opened = Opened::new(first, true)?;
+        let intents: Vec<Intent> = plans.iter().map(|(_, plan)| Intent::of(&opened, plan)).collect::<Result<_>>()?;
+        return terminal::print(&terminal::json(&intents)?);
+    }
     if first.dry_run {
         say(first)?;
         let others: Vec<String> =

@@ -4,9 +4,10 @@ use crate::{
     error::Result,
     graph::Graph,
     node::{NodeId, Port},
-    op::Op,
+    op::{Op, Operator},
+    ops::control::Body,
     tensor::Tensor,
-    value::Fact,
+    value::{self, Fact},
 };
 use std::collections::HashMap;
 
@@ -23,6 +24,7 @@ pub fn bound(graph: &Graph, inputs: &[(NodeId, Fact)]) -> Result<Graph> {
         if matches!(bound.op(node), Op::Input(_) | Op::Constant(_)) {
             continue;
         }
+        within(&mut bound, node);
         let facts =
             bound.infer_op(bound.op(node), &bound.operands(node)).map_err(|e| e.at(bound.node(node).label()))?;
         let outputs = bound.node(node).outputs.len();
@@ -36,6 +38,42 @@ pub fn bound(graph: &Graph, inputs: &[(NodeId, Fact)]) -> Result<Graph> {
         }
     }
     Ok(bound)
+}
+
+/// Gives the graphs inside `node` the sizes that it hands them, as far as they can take those: of the states of a loop the
+/// sizes with which it begins.
+fn within(graph: &mut Graph, node: NodeId) {
+    let mut op = graph.op(node).clone();
+    if op.bodies().is_empty() {
+        return;
+    }
+    let given: Vec<Fact> =
+        graph.operands(node).into_iter().map(|p| p.map_or_else(Fact::default, |p| graph.fact(p).clone())).collect();
+    let formal = |i: usize| match &op {
+        Op::Loop(_) if i >= 2 => given.get(i).cloned(),
+        Op::Scan(scan) if i < scan.states() => given.get(i).cloned(),
+        Op::Scan(scan) => slice(given.get(i)?, scan.input_axes.get(i - scan.states()).copied().unwrap_or(0)),
+        _ => None,
+    };
+    let sized = |body: &Body| {
+        let (inner, formals) = (body.graph(), body.formals());
+        let outer = given.len() - body.captures();
+        let fact = |i: usize| if i < formals { formal(i) } else { given.get(outer + i - formals).cloned() };
+        let inputs = inner.inputs().iter().enumerate();
+        let inputs: Vec<(NodeId, Fact)> =
+            inputs.filter_map(|(i, n)| Some((*n, fact(i).filter(|f| f.dims().is_some())?))).collect();
+        bound(inner, &inputs).map_or_else(|_| body.clone(), |g| Body::new(g, body.captures()))
+    };
+    let bodies = op.bodies().into_iter().map(sized).collect();
+    op.set_bodies(bodies);
+    graph.set_op(node, op);
+}
+
+/// What is known of a slice of a sequence along an axis.
+fn slice(sequence: &Fact, axis: i64) -> Option<Fact> {
+    let mut dims = sequence.dims()?.to_vec();
+    dims.remove(value::axis(axis, dims.len()).ok()?);
+    Some(Fact::new(sequence.dtype, Some(dims)))
 }
 
 /// Bytes that a value takes; axes of no known size count as 1.

@@ -113,6 +113,9 @@ pub struct Accuracy {
     pub outputs: Vec<OutputFacts>,
     /// Whether all outputs are equal, and numbers.
     pub equal: bool,
+    /// Whether the original's outputs are zero throughout, so that they measure nothing.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub silent: bool,
 }
 
 /// A metric and what it is.

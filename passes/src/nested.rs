@@ -83,12 +83,19 @@ pub struct Reader {
 /// The operators in `found`, which are the graphs inside `graph`, that read weights or biases from around them, where
 /// these are constants that nothing around reads.
 pub fn outer_weights(graph: &Graph, found: &[Nested]) -> Vec<Reader> {
+    let mut readers = readers(graph, found);
+    readers.retain(|r| is_captured_alone(graph, found, &r.source));
+    readers
+}
+
+/// The operators in `found`, which are the graphs inside `graph`, that read weights or biases from around them.
+pub fn readers(graph: &Graph, found: &[Nested]) -> Vec<Reader> {
     let mut readers = vec![];
     for (at, part) in found.iter().enumerate() {
         for node in part.graph.operators() {
             let slots = part.graph.op(node).weight().map_or(vec![], |axes| [Some(axes.slot), axes.bias].into());
             for port in slots.into_iter().flatten().filter_map(|slot| part.graph.operand(node, slot)) {
-                let source = source(graph, found, &part.way, port).filter(|s| is_captured_alone(graph, found, s));
+                let source = source(graph, found, &part.way, port);
                 readers.extend(source.map(|source| Reader { at, node, source }));
             }
         }

@@ -30,7 +30,7 @@ use compress_compiler::{
     verify::verify,
 };
 use regex::Regex;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Static quantisation, after training or with it: U8 activations, S8 weights per channel, INT32 biases.
 pub struct Int8 {
@@ -62,13 +62,18 @@ impl Pass for Int8 {
             );
         }
         let whole = nested::take(g);
-        let mut draft = self.draft(g, &whole, &HashSet::new())?;
+        let mut draft = self.draft(g, &whole, &HashMap::new())?;
         let ranges = self.calibrate(g, &draft, cx)?;
         cx.check()?;
         let never: Vec<bool> = (0..draft.plans.len()).map(|i| i > 0 && draft.lacks(i, &ranges)).collect();
         let shared = draft.shared(&never);
         if !shared.is_empty() {
             draft = self.draft(g, &whole, &shared)?;
+        }
+        let zero = ranges.values().filter(|r| **r == Some((0.0, 0.0))).count();
+        if zero > 0 {
+            let what = if zero == 1 { "1 activation is".into() } else { format!("{zero} activations are") };
+            out.warnings.push(format!("{what} zero on all of the calibration data, which says nothing of their range"));
         }
         out.skipped.append(&mut draft.skipped);
         let dtype = match self.weights {
@@ -112,7 +117,10 @@ impl Pass for Int8 {
 type Reach = Option<(f32, f32)>;
 
 const NEVER: &str = "calibration never ran the branch or loop that it is inside of";
-const SHARED: &str = "its weight is shared with a layer that stays float, in another branch or loop";
+const SHARED_NEVER: &str = "its weight is shared with a branch or loop that calibration never ran";
+const SHARED_FLOAT: &str = "its weight is shared with a layer in another branch or loop that stays float";
+const SHARED_OFTEN: &str =
+    "its weight is shared by so many branches and loops that codes for each would take more room";
 
 /// Codes of so many graphs are smaller together than what they share.
 const MOST_COPIES: usize = 3;
@@ -133,30 +141,34 @@ impl Draft {
         self.plans[i].wanted.iter().any(|p| ranges.get(&(i, *p)).is_none_or(Option::is_none))
     }
 
-    /// Weights that stay where they are, since an operator that reads them stays in floats, as those of plans that are
-    /// `never` reached do, or since too many would have copies.
-    fn shared(&self, never: &[bool]) -> HashSet<Source> {
+    /// Weights that stay where they are, and why: an operator that reads them stays in floats, as those of plans that are
+    /// `never` reached do, or too many would have copies.
+    fn shared(&self, never: &[bool]) -> HashMap<Source, &'static str> {
         let mut read_by: HashMap<&Source, Vec<&Reader>> = HashMap::new();
         self.readers.iter().for_each(|r| read_by.entry(&r.source).or_default().push(r));
-        let is_float = |r: &&Reader| never[r.at + 1] || self.plans[r.at + 1].layers.iter().all(|l| l.node != r.node);
-        let copies = |by: &[&Reader]| by.iter().map(|r| r.at).collect::<BTreeSet<_>>().len();
-        let stays = |by: &[&Reader]| by.iter().any(is_float) || copies(by) > MOST_COPIES;
-        read_by.into_iter().filter(|(_, by)| stays(by)).map(|(source, _)| source.clone()).collect()
+        let is_float = |r: &&Reader| self.plans[r.at + 1].layers.iter().all(|l| l.node != r.node);
+        let why = |by: &[&Reader]| match by.iter().map(|r| r.at).collect::<BTreeSet<_>>().len() {
+            _ if by.iter().any(|r| never[r.at + 1]) => Some(SHARED_NEVER),
+            _ if by.iter().any(is_float) => Some(SHARED_FLOAT),
+            copies => (copies > MOST_COPIES).then_some(SHARED_OFTEN),
+        };
+        read_by.into_iter().filter_map(|(source, by)| Some((source.clone(), why(&by)?))).collect()
     }
 }
 
 impl Int8 {
     /// What is quantised, where the weights in `shared` stay where they are.
-    fn draft(&self, g: &Graph, whole: &[Nested], shared: &HashSet<Source>) -> Result<Draft> {
+    fn draft(&self, g: &Graph, whole: &[Nested], shared: &HashMap<Source, &str>) -> Result<Draft> {
         let unreached = unreached(g)?;
         let blocked = |n: NodeId| {
             let first = unreached.get(&n)?;
             Some(format!("it depends on {}, which can't be run here", g.node(*first).label()))
         };
         let (mut inner, readers) = (whole.to_vec(), nested::outer_weights(g, whole));
-        let (stay, own): (Vec<&Reader>, Vec<&Reader>) = readers.iter().partition(|r| shared.contains(&r.source));
+        let (stay, own): (Vec<&Reader>, Vec<&Reader>) = readers.iter().partition(|r| shared.contains_key(&r.source));
         nested::own_weights(g, &mut inner, &own);
-        let mut skipped: Vec<Skipped> = stay.iter().map(|r| self.skipped(&whole[r.at].graph, r.node, SHARED)).collect();
+        let mut skipped: Vec<Skipped> =
+            stay.iter().map(|r| self.skipped(&whole[r.at].graph, r.node, shared[&r.source])).collect();
         let mut plans = vec![Plan::new(g, self.choose(g, &blocked, &mut skipped)?)];
         for Nested { way, graph: part } in &inner {
             let around = way.first().and_then(|(n, _)| blocked(*n));

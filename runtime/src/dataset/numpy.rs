@@ -171,6 +171,10 @@ pub(super) fn open_npz(path: &Path, inputs: &[InputSpec], preprocess: Option<&Pr
             None => columns.label(name, stored)?,
         }
     }
+    if columns.len() == 0 {
+        return Err(Error::data("its arrays are single numbers, which say nothing of how many samples there are")
+            .help("give one of them an axis that counts the samples"));
+    }
     Ok(columns)
 }
 

@@ -360,6 +360,11 @@ impl Comparison {
         self.worst()?.sqnr.db()
     }
 
+    /// Whether all outputs before are zero throughout, so that they measure nothing.
+    pub fn is_silent(&self) -> bool {
+        self.samples > 0 && self.outputs.iter().all(|o| o.sqnr.is_silent())
+    }
+
     /// Whether all outputs are equal, and numbers.
     pub fn is_equal(&self) -> bool {
         self.samples > 0 && self.unlike == 0 && self.outputs.iter().all(|o| o.sqnr.is_equal())

@@ -48,6 +48,11 @@ impl Sqnr {
         }
     }
 
+    /// Whether what was added before is zero throughout.
+    pub fn is_silent(&self) -> bool {
+        self.signal == 0.0 && !self.unknown
+    }
+
     /// Whether something turned NaN or infinite.
     pub fn is_lost(&self) -> bool {
         self.noise == f64::INFINITY
