@@ -132,7 +132,7 @@ fn covered(pass: &'static str, graph: &Graph, report: &Report, is_done: &dyn Fn(
             covered.of_layers += usize::from(is_layer);
             // Rounding makes zeros too, of layers that pruning left alone.
             let left_alone = pass == "prune" && (at > 0 || rounded || skipped.contains_key(name));
-            if layer.is_some_and(|l| is_done(l)) && !left_alone {
+            if layer.is_some_and(is_done) && !left_alone {
                 covered.layers += 1;
                 done += macs;
             } else if is_layer || macs > 0 {
