@@ -87,7 +87,7 @@ def look(name, model, data, folder):
     except subprocess.TimeoutExpired:
         return {"name": name, "code": "timeout"}
     err = done.stderr.strip().splitlines()
-    row = {"name": name, "code": done.returncode, "seconds": time.perf_counter() - start, "megabytes": int(err[-1]) // 1024}
+    row = {"name": name, "model": str(model), "code": done.returncode, "seconds": time.perf_counter() - start, "megabytes": int(err[-1]) // 1024}
     row["said"] = [line for line in err if line.startswith(("error", "warning", "thread"))]
     if done.stdout:
         report = json.loads(done.stdout)
@@ -116,7 +116,7 @@ def shown(row):
     kept = number(row.get("value"), f"{metric} {{:.4f}}" if metric == "cosine" else f"{metric} {{:.1%}}")
     # The last line is the error, if there is one.
     said = [line.removeprefix("warning: ").removeprefix("error: ") for line in row.get("said", [])][-1:]
-    said = "".join(said).replace("gate failed: the result is ", "")
+    said = "".join(said).replace("gate failed: the result is ", "").replace(row.get("model", "-"), row["name"])
     warned = any(w.startswith("WARNING") for w in row.get("warnings", []))
     cells = [
         row["name"], str(row["code"]), layers, number(c.get("macs"), "{:.0%}"), "-" if metric == "sqnr" else kept,
