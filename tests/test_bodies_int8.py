@@ -116,7 +116,10 @@ def test_branches_are_taken_sample_by_sample(compress, tmp_path):
     for node in reversed(decides):
         model.graph.node.insert(0, node)
     onnx.save(model, source)
-    np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).standard_normal((SAMPLES, WIDTH)).astype(np.float32))
+    x = np.abs(np.random.default_rng(0).standard_normal((SAMPLES, WIDTH))).astype(np.float32)
+    # Few enough that any batch takes the branch of the others.
+    x[7::8] *= -0.5
+    np.savez(tmp_path / "data.npz", x=x)
     report = compress(source, "--int8", "--data", tmp_path / "data.npz", "-o", output, "--json").json()
     (covered,) = report["coverage"]
     assert (covered["layers"], covered["of_layers"]) == (4, 4)
@@ -169,6 +172,20 @@ def test_a_weight_stays_where_it_is_shared_with_a_branch_that_stays_float(compre
     }
     floats = [t for t in onnx.load(output).graph.initializer if t.data_type == TensorProto.FLOAT and len(t.dims) == 2]
     assert [list(t.dims) for t in floats] == [[WIDTH, WIDTH]]
+
+
+def test_a_weight_that_is_read_around_the_branches_too_stays_as_it_is(compress, tmp_path):
+    """Nothing of it becomes INT8, so that codes beside the floats don't make the file larger."""
+    source, output = choice(tmp_path / "in.onnx", shared=True), tmp_path / "out.onnx"
+    model = onnx.load(source)
+    model.graph.node.append(helper.make_node("MatMul", ["x", "w"], ["z"], name="around"))
+    model.graph.output.append(values("z", ["n", WIDTH]))
+    onnx.save(model, source)
+    data, _ = samples(tmp_path / "data.npz", [True, False])
+    report = compress(source, "--int8", "--data", data, "-o", output, "--json").json()
+    (covered,) = report["coverage"]
+    assert (covered["layers"], covered["of_layers"]) == (2, 5)
+    assert sum(left["layers"] for left in covered["left"] if "shared" in left["reason"]) == 3
 
 
 def test_a_weight_that_branches_share_is_not_stored_twice(compress, tmp_path):

@@ -3,12 +3,12 @@
 use crate::{
     args::BenchArgs,
     data::{self, Samples, Sets},
-    interrupt, measure,
+    interrupt, measure, needs,
     plan::{BackendPlan, DataPlan},
     terminal,
 };
 use compress_compiler::{
-    error::{Error, Result},
+    error::Result,
     onnx::{self, Model},
     tensor::Tensor,
 };
@@ -50,9 +50,7 @@ struct NodeTime {
 
 /// Runs the subcommand.
 pub fn run(args: BenchArgs) -> Result<()> {
-    if args.data.is_some() && !args.shape.is_empty() {
-        return Err(Error::usage("--shape needs inputs that are made up, and --data gives them"));
-    }
+    needs::shapes(&args.shape, args.data.is_some())?;
     let (first, second) = (BackendPlan::new(&args.on)?, args.reference.as_deref().map(str::parse).transpose()?);
     let backend = first.open()?;
     let second = second.map(|device| Backend::open(device, "auto")).transpose()?;

@@ -19,10 +19,8 @@ use std::time::Duration;
 
 /// Runs the subcommand.
 pub fn run(args: CheckArgs) -> Result<()> {
-    needs::data(&args.data, &args.measures)?;
-    if args.data.eval.is_some() && !args.measures.shape.is_empty() {
-        return Err(Error::usage("--shape needs inputs that are made up, and --eval gives them"));
-    }
+    needs::data(&args.data)?;
+    needs::shapes(&args.measures.shape, args.data.data.is_some() || args.data.eval.is_some())?;
     let (data, run) = (DataPlan::new(args.data)?, RunPlan::new(args.run)?);
     if args.measures.check == Effort::None {
         return Err(

@@ -360,8 +360,8 @@ pub fn probe(graph: &Graph, backend: &Backend, samples: &Samples) -> Result<Sess
     Ok(session)
 }
 
-/// Samples of a batch whose outputs are as near to those of each alone are independent: rounding to 8 bits by the range of
-/// the batch changes them more than the order of sums does.
+/// A sample depends on the others of its batch if that changes its outputs by more noise than this. Operators that round by
+/// the range of a batch make less.
 const MIXED_DB: f64 = 15.0;
 
 /// Whether samples of a batch change each other's outputs, as steps of one sequence do.

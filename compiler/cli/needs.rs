@@ -1,6 +1,6 @@
 //! Options that say nothing without others: giving them alone is a mistake, and not passed over.
 
-use crate::args::{CompressArgs, DataArgs, Effort, MeasureArgs};
+use crate::args::{CompressArgs, DataArgs, Effort, InputShape};
 use compress_compiler::error::{Error, Result};
 
 /// An option, whether it was given, what it needs, and whether that was given.
@@ -66,7 +66,8 @@ pub fn check(a: &CompressArgs) -> Result<()> {
     if let Some((flag, _)) = judged.iter().find(|(_, given)| a.bisect && *given) {
         return Err(Error::usage(format!("--bisect compresses nothing, and has nothing for {flag}: leave one away")));
     }
-    data(&a.data, &a.measures)?;
+    data(&a.data)?;
+    shapes(&a.measures.shape, has_data)?;
     let for_training = [
         ("--qat", a.qat),
         ("--prune-by taylor", by == Some("taylor")),
@@ -92,16 +93,26 @@ pub fn trains(a: &CompressArgs) -> bool {
     a.epochs.map_or(a.data.data.is_some(), |n| n > 0)
 }
 
-/// What is said of data, and of inputs that are made up where there is none.
+/// What is said of data.
 ///
 /// # Errors
 /// As for [`check`].
-pub fn data(data: &DataArgs, measures: &MeasureArgs) -> Result<()> {
-    let (has_data, any) = (data.data.is_some(), data.data.is_some() || data.eval.is_some());
-    first(&[
-        ("--preprocess", data.preprocess.is_some(), "--data or --eval", any),
-        ("--shape", !measures.shape.is_empty(), "inputs that are made up, and --data gives them", !has_data),
-    ])
+pub fn data(data: &DataArgs) -> Result<()> {
+    let any = data.data.is_some() || data.eval.is_some();
+    first(&[("--preprocess", data.preprocess.is_some(), "--data or --eval", any)])
+}
+
+/// What is said of inputs that are made up, where `given` says that there is data for all.
+///
+/// # Errors
+/// As for [`check`].
+pub fn shapes(shapes: &[InputShape], given: bool) -> Result<()> {
+    first(&[(
+        "--shape",
+        !shapes.is_empty(),
+        "inputs that are made up: the data that is given has its own sizes",
+        !given,
+    )])
 }
 
 fn first(rows: &[Row]) -> Result<()> {
