@@ -18,7 +18,7 @@ unsafe impl Send for Counters {}
 static ALL: Mutex<Vec<Counters>> = Mutex::new(vec![]);
 
 /// # Safety
-/// LLVM gives the bounds of its counters.
+/// LLVM calls it: from `start` to `stop` are counters of an object file, in static memory.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __sanitizer_cov_8bit_counters_init(start: *mut u8, stop: *mut u8) {
     let len = (stop as usize).saturating_sub(start as usize);
@@ -41,7 +41,7 @@ pub fn is_new() -> bool {
     let mut new = false;
     for c in ALL.lock().unwrap_or_else(|e| e.into_inner()).iter_mut() {
         for (i, seen) in c.seen.iter_mut().enumerate() {
-            // SAFETY: as above.
+            // SAFETY: LLVM gave these bounds, and the memory is static. `seen` is as long.
             let count = unsafe { c.start.add(i).read() };
             if count > 0 {
                 let class = 1 << count.ilog2();

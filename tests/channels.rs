@@ -15,8 +15,8 @@ use compress_passes::{
     prune::{
         cut::Cut,
         groups::{Group, Groups},
-        score::Score,
-        structured::{Channels, Measure, PruneChannels},
+        score::ChannelSaliency,
+        structured::{ChannelBudget, Channels, PruneChannels},
     },
     simplify,
 };
@@ -419,7 +419,14 @@ fn what_the_last_cut_leaves_is_trained_to_the_end() {
     // Below 16 channels nothing is faster: the second cut finds nothing that pays.
     let machine = Machine(|_, n| n.max(16) as f64);
     let mut g = text::parse(TWO).unwrap();
-    let channels = Channels { fraction: 0.9, of: Measure::Macs, by: Score::L2, round: Some(8), pays: true, cuts: 2 };
+    let channels = Channels {
+        fraction: 0.9,
+        of: ChannelBudget::Macs,
+        by: ChannelSaliency::L2,
+        round: Some(8),
+        pays: true,
+        cuts: 2,
+    };
     let pass = PruneChannels { channels, exclude: vec![], reconstruct: false, train: Some(true), followed: false };
     let (evaluator, trainer) = (BurnEvaluator::cpu(), Shares(RefCell::default()));
     let cx = Context { stopwatch: Some(&machine), trainer: Some(&trainer), ..Context::new(&evaluator) };
@@ -430,9 +437,9 @@ fn what_the_last_cut_leaves_is_trained_to_the_end() {
 }
 
 /// Prunes half of the multiply-accumulates on a machine; the channels of the layers then, and what the pass says.
-fn pruned_on(machine: &Machine, of: Measure) -> (Vec<usize>, Outcome) {
+fn pruned_on(machine: &Machine, of: ChannelBudget) -> (Vec<usize>, Outcome) {
     let mut g = text::parse(TWO).unwrap();
-    let channels = Channels { fraction: 0.5, of, by: Score::L2, round: None, pays: true, cuts: 1 };
+    let channels = Channels { fraction: 0.5, of, by: ChannelSaliency::L2, round: None, pays: true, cuts: 1 };
     let pass = PruneChannels { channels, exclude: vec![], reconstruct: false, train: None, followed: false };
     let evaluator = BurnEvaluator::cpu();
     let cx = Context { stopwatch: Some(machine), ..Context::new(&evaluator) };
@@ -446,7 +453,14 @@ fn rounding_takes_no_step_more_than_the_budget_asks_for() {
     let macs = |a: usize, b: usize| (36 * 27 * a + 16 * (9 * a * b + 5 * b)) as f64;
     for (percent, step) in (5..70).flat_map(|percent| [(percent, 8), (percent, 16)]) {
         let fraction = f64::from(percent) / 100.0;
-        let channels = Channels { fraction, of: Measure::Macs, by: Score::L2, round: Some(step), pays: false, cuts: 1 };
+        let channels = Channels {
+            fraction,
+            of: ChannelBudget::Macs,
+            by: ChannelSaliency::L2,
+            round: Some(step),
+            pays: false,
+            cuts: 1,
+        };
         let pass = PruneChannels { channels, exclude: vec![], reconstruct: false, train: None, followed: false };
         let mut g = text::parse(TWO).unwrap();
         pass.run(&mut g, &Context::new(&BurnEvaluator::cpu())).unwrap();
@@ -461,7 +475,8 @@ fn rounding_takes_no_step_more_than_the_budget_asks_for() {
 
 #[test]
 fn others_make_up_for_a_layer_that_gets_no_faster() {
-    let (sizes, out) = pruned_on(&Machine(|name, n| if name == "b" { 1000.0 } else { n as f64 * 30.0 }), Measure::Macs);
+    let (sizes, out) =
+        pruned_on(&Machine(|name, n| if name == "b" { 1000.0 } else { n as f64 * 30.0 }), ChannelBudget::Macs);
     assert_eq!(sizes, [8, 32, 5]);
     let alone: Vec<&str> = out.skipped.iter().filter(|s| s.reason.contains("no faster")).map(|s| &s.node[..]).collect();
     assert_eq!(alone, ["b"]);
@@ -470,13 +485,13 @@ fn others_make_up_for_a_layer_that_gets_no_faster() {
 #[test]
 fn cuts_follow_the_steps_of_kernels() {
     // Sixteen channels at a time: 24 take as long as 32.
-    let (sizes, _) = pruned_on(&Machine(|_, n| n.div_ceil(16) as f64 * 100.0), Measure::Macs);
+    let (sizes, _) = pruned_on(&Machine(|_, n| n.div_ceil(16) as f64 * 100.0), ChannelBudget::Macs);
     assert!(sizes[..2].iter().all(|n| n % 16 == 0) && sizes[..2].contains(&16), "{sizes:?}");
 }
 
 #[test]
 fn a_machine_on_which_nothing_pays_keeps_everything() {
-    let (sizes, out) = pruned_on(&Machine(|_, _| 1.0), Measure::Macs);
+    let (sizes, out) = pruned_on(&Machine(|_, _| 1.0), ChannelBudget::Macs);
     assert_eq!(sizes, [32, 32, 5]);
     assert!(out.warnings[0].contains("no faster here"), "{:?}", out.warnings);
 }
@@ -484,7 +499,8 @@ fn a_machine_on_which_nothing_pays_keeps_everything() {
 #[test]
 fn time_is_a_budget() {
     // `b` is slow, and takes four of its five parts of the time.
-    let (sizes, _) = pruned_on(&Machine(|name, n| n as f64 * if name == "b" { 4.0 } else { 1.0 }), Measure::Latency);
+    let (sizes, _) =
+        pruned_on(&Machine(|name, n| n as f64 * if name == "b" { 4.0 } else { 1.0 }), ChannelBudget::Latency);
     let time = |a: usize, b: usize| (a + 4 * b + 5) as f64;
     assert!(time(sizes[0], sizes[1]) <= 0.5 * time(32, 32) && sizes[1] <= 16, "{sizes:?}");
 }

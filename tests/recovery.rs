@@ -10,13 +10,13 @@ use compress_compiler::{
     verify::{Verified, verify},
 };
 use compress_passes::{
-    WeightBits,
     prune::{
         mask::Scope,
         reconstruct::Budget,
-        recover::{By, Recover},
+        recover::{Recover, WeightSaliency},
     },
-    quant::{observe::Calibration, ptq::Int8},
+    quant::{ptq::Int8, scheme::WeightBits},
+    target::Target,
 };
 use compress_runtime::{
     burn::{BurnEvaluator, tensor::Value},
@@ -99,7 +99,7 @@ fn run(pass: &dyn Pass, trainer: &dyn Trainer) -> Graph {
 }
 
 fn int8(weights: WeightBits) -> Int8 {
-    Int8 { calibration: Calibration::MinMax, exclude: vec![], weights, train: true }
+    Int8 { scheme: weights.scheme(), target: Target::default(), exclude: vec![], train: true }
 }
 
 fn outputs(graph: &Graph) -> Vec<f32> {
@@ -196,7 +196,7 @@ fn masks_grow_and_hold() {
     let recover = Recover {
         budget: Budget::Fraction(0.75),
         scope: Scope { ends: true, ..Scope::default() },
-        by: By::Taylor,
+        by: WeightSaliency::Taylor,
         must: true,
     };
     let graph = run(
@@ -251,7 +251,7 @@ fn masks(budget: Budget, felt: bool) -> [Vec<Vec<bool>>; 2] {
     let recover = Recover {
         budget,
         scope: Scope { ends: true, ..Scope::default() },
-        by: if felt { By::Taylor } else { By::Magnitude },
+        by: if felt { WeightSaliency::Taylor } else { WeightSaliency::Magnitude },
         must: true,
     };
     run(
@@ -312,7 +312,7 @@ fn what_the_loss_feels_decides_where_asked() {
     let recover = Recover {
         budget: Budget::Fraction(0.5),
         scope: Scope { ends: true, ..Scope::default() },
-        by: By::Taylor,
+        by: WeightSaliency::Taylor,
         must: true,
     };
     run(

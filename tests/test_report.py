@@ -26,7 +26,7 @@ SCHEMA = {
         "slowest_clock",
     },
     "memory": {"before_bytes", "after_bytes"},
-    "recipe": {"version", "flags", "seed", "data"},
+    "recipe": {"version", "flags", "seed", "data", "run"},
 }
 LISTS = {
     "passes": {"name", "seconds", "edits", "skipped"},

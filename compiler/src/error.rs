@@ -21,7 +21,7 @@ pub enum Kind {
     Data = 7,
     /// The device asked for is not there: exit 8.
     Device = 8,
-    /// A gate such as `--max-drop` failed: exit 9.
+    /// A gate failed: exit 9.
     Gate = 9,
     /// Stopped by the user: exit 130.
     Interrupted = 130,

@@ -5,10 +5,10 @@ use crate::{
     graph::Graph,
     node::{NodeId, Port, Site},
     op::Op,
-    report::counted,
     tensor::Tensor,
     value::Fact,
     verify::{Verified, verify},
+    words::counted,
 };
 use serde::Serialize;
 use std::{
@@ -281,7 +281,7 @@ impl Outcome {
 
 /// One step of the pipeline.
 pub trait Pass {
-    /// Its name, as in the pipeline's table, `--stop-after` and the report.
+    /// Its name, as in the pipeline's table, messages and the report.
     fn name(&self) -> &'static str;
 
     /// Whether the outputs stay the same. Compression means to change them.

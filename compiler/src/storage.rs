@@ -24,8 +24,8 @@ impl Blob {
         let page = rustix::param::page_size();
         let (first, end) = (range.start.next_multiple_of(page), range.end / page * page);
         if first < end {
-            // SAFETY: nobody writes to the map, so what is read again is what the file has. Advice is all that it is:
-            // that it is not taken does no harm.
+            // SAFETY: callers pass a range of this map, so these pages are its own. Nobody writes to it, so what is
+            // read again is what the file has. Advice is all that it is: that it is not taken does no harm.
             let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, first, end - first) };
         }
     }

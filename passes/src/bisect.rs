@@ -30,6 +30,7 @@ pub struct Culprit {
 }
 
 /// What a pass did to the outputs.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Step {
     /// The pass.
     pub pass: &'static str,

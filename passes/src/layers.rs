@@ -6,6 +6,7 @@ use compress_compiler::{
     node::{NodeId, Port, Use},
     op::{Operator, WeightAxes},
     tensor::DType,
+    words::option::EXCLUDE,
 };
 use regex::Regex;
 use std::collections::HashSet;
@@ -71,10 +72,11 @@ pub fn ends(g: &Graph, layers: &[Layer]) -> HashSet<NodeId> {
     ends
 }
 
-/// Whether the user excluded this layer, by the node's name or its weight's.
-pub fn excluded(g: &Graph, layer: &Layer, exclude: &[Regex]) -> bool {
+/// Why this layer is left alone if the user excluded it, by the node's name or its weight's.
+pub fn excluded(g: &Graph, layer: &Layer, exclude: &[Regex]) -> Option<String> {
     let weight = &g.value(layer.weight.into()).name;
-    exclude.iter().any(|r| r.is_match(g.node(layer.node).display_name()) || r.is_match(weight))
+    let is_excluded = |r: &Regex| r.is_match(g.node(layer.node).display_name()) || r.is_match(weight);
+    exclude.iter().any(is_excluded).then(|| format!("excluded by {EXCLUDE}"))
 }
 
 /// Why a weight can't be touched, if so.

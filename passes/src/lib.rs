@@ -17,18 +17,20 @@ pub mod target;
 pub mod widen;
 
 use compress_compiler::{
+    choice,
     error::Result,
     graph::Graph,
     pass::{Context, Outcome, Pass, Pipeline},
+    words::{Opt, option},
 };
 use prune::{
     mask::{Pattern, Scope},
     reconstruct::Budget,
-    recover::{By, Recover},
+    recover::{Recover, WeightSaliency},
     structured::{Channels, PruneChannels},
     unstructured::Prune,
 };
-use quant::{observe::Calibration, ptq::Int8};
+use quant::{ptq::Int8, scheme::Scheme};
 use regex::Regex;
 use target::Target;
 use widen::{Narrow, Widen};
@@ -42,8 +44,8 @@ pub struct Options {
     pub prune: Option<f64>,
     /// The zeros of every group of weights.
     pub pattern: Option<Pattern>,
-    /// Whether every layer loses the same fraction of its weights, rather than all together.
-    pub each_layer: bool,
+    /// What that is the fraction of.
+    pub prune_budget: PruneBudget,
     /// Whether what calibration data shows of the layers decides which weights go and what the others become, rather
     /// than their magnitude.
     pub reconstruct: bool,
@@ -51,10 +53,8 @@ pub struct Options {
     pub prune_ends: bool,
     /// How the model is trained to win accuracy back, if it is.
     pub training: Option<Training>,
-    /// Quantise to INT8, with activation ranges chosen so.
-    pub int8: Option<Calibration>,
-    /// Bits of a quantised weight: 8 or 4.
-    pub weight_bits: WeightBits,
+    /// The codes that activations and weights become, if they do.
+    pub scheme: Option<Scheme>,
     /// Train the quantised model (quantisation-aware training).
     pub qat: bool,
     /// Layers to leave alone.
@@ -67,20 +67,25 @@ pub struct Options {
 #[derive(Debug, Clone, Copy)]
 pub struct Training {
     /// What decides which weights go.
-    pub by: By,
+    pub by: WeightSaliency,
     /// Whether a model that can't be trained is an error.
     pub must: bool,
 }
 
-/// The type of a quantised weight, which is kept in 8 bits whatever it is.
+/// What the fraction of the weights that go is one of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum WeightBits {
-    /// From -7 to 7.
-    Four,
-    /// From -127 to 127.
+pub enum PruneBudget {
+    /// All weights together.
     #[default]
-    Eight,
+    Global,
+    /// The weights of each layer.
+    Layer,
 }
+
+choice!(PruneBudget, "budget of weights", [
+    Global "global" "of all weights together",
+    Layer "layer" "of the weights of each layer",
+]);
 
 impl Options {
     /// Which weights may be pruned.
@@ -89,7 +94,10 @@ impl Options {
     }
 
     fn budget(&self) -> Option<Budget> {
-        let of = if self.each_layer { Budget::Layers } else { Budget::Fraction };
+        let of = match self.prune_budget {
+            PruneBudget::Global => Budget::Fraction,
+            PruneBudget::Layer => Budget::Layers,
+        };
         self.pattern.map(Budget::Pattern).or(self.prune.map(of))
     }
 }
@@ -100,6 +108,8 @@ pub struct Stage {
     pub name: &'static str,
     /// What it does, in one line.
     pub does: &'static str,
+    /// The option that asks for it, unless it always runs.
+    pub asked_by: Option<Opt>,
     make: fn(&Options) -> Option<Box<dyn Pass>>,
 }
 
@@ -108,35 +118,41 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: "fold",
         does: "compute what depends on constants and known shapes only",
+        asked_by: None,
         make: |_| Some(Box::new(fold::Fold)),
     },
     Stage {
         name: "clean",
         does: "remove dead nodes, identities, dropout, duplicates and unused weights",
+        asked_by: None,
         make: |_| Some(Box::new(clean::Clean)),
     },
     Stage {
         name: "fuse",
         does: "merge batch norms, biases, scales and pads into layers; merge chains of reshapes, transposes, slices",
+        asked_by: None,
         make: |_| Some(Box::new(fuse::Fuse)),
     },
     Stage {
         name: "simplify",
         does: "repeat the three above until nothing changes, also inside If, Loop and Scan",
+        asked_by: None,
         make: |_| Some(Box::new(Simplify)),
     },
     Stage {
         name: "widen",
-        does: "let models of 16-bit floats compute in 32 bits, to be quantised as others are (--int8)",
-        make: |o| o.int8.is_some().then(|| Box::new(Widen) as Box<dyn Pass>),
+        does: "let models of 16-bit floats compute in 32 bits, to be quantised as others are",
+        asked_by: Some(option::INT8),
+        make: |o| o.scheme.is_some().then(|| Box::new(Widen) as Box<dyn Pass>),
     },
     Stage {
         name: "channels",
-        does: "remove channels, and solve for or train what reads the others (--prune-channels)",
+        does: "remove channels, and solve for or train what reads the others",
+        asked_by: Some(option::PRUNE_CHANNELS),
         make: |o| {
             let mut channels = o.channels.filter(|c| c.fraction > 0.0)?;
             let (exclude, train) = (o.exclude.clone(), o.training.map(|t| t.must));
-            channels.round = channels.round.or(o.target.channels());
+            channels.round = channels.round.or(o.target.capabilities().channels);
             // What is pruned after that is trained after that.
             let followed = o.budget().is_some();
             Some(Box::new(PruneChannels { channels, exclude, reconstruct: o.reconstruct, train, followed }))
@@ -144,17 +160,16 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "target",
-        does: "bring in newer operators that ONNX Runtime has kernels for (--target onnxruntime)",
-        make: |o| match o.target {
-            Target::Portable => None,
-            Target::OnnxRuntime => Some(Box::new(target::ForOnnxRuntime)),
-        },
+        does: "bring in newer operators that ONNX Runtime has kernels for",
+        asked_by: Some(option::TARGET),
+        make: |o| o.target.capabilities().lower.map(|lower| lower()),
     },
     Stage {
         name: "prune",
-        does: "zero weights and, with --data, solve for the others so that layers answer as before (--prune)",
+        does: "zero weights and, with data, solve for the others so that layers answer as before",
+        asked_by: Some(option::PRUNE),
         make: |o| match o.training {
-            Some(Training { by: By::Solved, .. }) | None => {
+            Some(Training { by: WeightSaliency::Obs, .. }) | None => {
                 Some(Box::new(Prune { budget: o.budget()?, scope: o.scope(), reconstruct: o.reconstruct }))
             }
             Some(_) => None,
@@ -162,7 +177,8 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "recover",
-        does: "train what stays to answer as the model did, or prune little by little meanwhile (--prune with --data)",
+        does: "train what stays to answer as the model did, or prune little by little meanwhile, with data",
+        asked_by: Some(option::PRUNE),
         make: |o| {
             let Training { by, must } = o.training?;
             Some(Box::new(Recover { budget: o.budget()?, scope: o.scope(), by, must }))
@@ -170,16 +186,18 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "int8",
-        does: "quantise activations to U8, weights to S8 per channel, biases to INT32, as QDQ (--int8)",
+        does: "quantise activations to U8, weights to S8 per channel, biases to INT32, as QDQ",
+        asked_by: Some(option::INT8),
         make: |o| {
-            let (calibration, exclude) = (o.int8?, o.exclude.clone());
-            Some(Box::new(Int8 { calibration, exclude, weights: o.weight_bits, train: o.qat }))
+            let (scheme, target, exclude) = (o.scheme?, o.target, o.exclude.clone());
+            Some(Box::new(Int8 { scheme, target, exclude, train: o.qat }))
         },
     },
     Stage {
         name: "narrow",
-        does: "store weights that stayed float, and were of 16 bits, in 16 bits again (--int8)",
-        make: |o| o.int8.is_some().then(|| Box::new(Narrow) as Box<dyn Pass>),
+        does: "store weights that stayed float, and were of 16 bits, in 16 bits again",
+        asked_by: Some(option::INT8),
+        make: |o| o.scheme.is_some().then(|| Box::new(Narrow) as Box<dyn Pass>),
     },
 ];
 

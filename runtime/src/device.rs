@@ -1,10 +1,14 @@
 //! Which device runs a model: chosen by name, checked before anything is sent to it.
 
 use ::burn::backend::{DispatchDevice, FlexDevice};
-use compress_compiler::error::{Error, Result};
-use std::str::FromStr;
+use compress_compiler::{
+    error::{Error, Result},
+    serde_as_text,
+    words::option::DEVICE,
+};
+use std::{fmt, str::FromStr};
 
-/// What the user asked for with `--device`.
+/// What the user asked for to run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
     /// A CUDA device where there is one, else the CPU.
@@ -14,6 +18,18 @@ pub enum DeviceChoice {
     Cpu,
     /// The CUDA device of this number.
     Cuda(usize),
+}
+
+serde_as_text!(DeviceChoice);
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(n) => write!(f, "cuda:{n}"),
+        }
+    }
 }
 
 impl FromStr for DeviceChoice {
@@ -37,7 +53,17 @@ impl FromStr for DeviceChoice {
 #[derive(Debug, Clone)]
 pub struct Device {
     inner: DispatchDevice,
+    kind: DeviceKind,
     description: String,
+}
+
+/// What kind of device it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// The CPU.
+    Cpu,
+    /// A GPU, through CUDA.
+    Cuda,
 }
 
 impl Device {
@@ -51,19 +77,19 @@ impl Device {
         match choice {
             DeviceChoice::Cpu => Ok(Self::cpu()),
             DeviceChoice::Auto => Ok(match found.into_iter().next() {
-                Some(inner) => Self { inner, description: "CUDA device 0".into() },
+                Some(inner) => Self::cuda(inner, 0),
                 None => Self { description: format!("CPU ({})", why_no_cuda()), ..Self::cpu() },
             }),
             DeviceChoice::Cuda(n) => {
                 let count = found.len();
                 match found.into_iter().nth(n) {
-                    Some(inner) => Ok(Self { inner, description: format!("CUDA device {n}") }),
+                    Some(inner) => Ok(Self::cuda(inner, n)),
                     None if count > 0 => Err(Error::device(format!("there is no CUDA device {n}"))
                         .help(format!("{count} found; say cuda:0 to cuda:{}", count - 1))),
                     None if cfg!(feature = "cuda") => Err(Error::device(why_no_cuda())
-                        .help("check that the NVIDIA driver is installed (nvidia-smi), or say --device cpu")),
+                        .help(format!("check that the NVIDIA driver is installed (nvidia-smi), or say {DEVICE} cpu"))),
                     None => Err(Error::device("this program was built without CUDA")
-                        .help("build it with `cargo build --release --features cuda`, or say --device cpu")),
+                        .help(format!("build it with cargo's feature `cuda`, or say {DEVICE} cpu"))),
                 }
             }
         }
@@ -71,7 +97,11 @@ impl Device {
 
     /// The CPU, which is always there.
     pub fn cpu() -> Self {
-        Self { inner: DispatchDevice::Flex(FlexDevice), description: "CPU".into() }
+        Self { inner: DispatchDevice::Flex(FlexDevice), kind: DeviceKind::Cpu, description: "CPU".into() }
+    }
+
+    fn cuda(inner: DispatchDevice, n: usize) -> Self {
+        Self { inner, kind: DeviceKind::Cuda, description: format!("CUDA device {n}") }
     }
 
     /// What was taken, and why when it was not asked for by name.
@@ -81,7 +111,7 @@ impl Device {
 
     /// Whether this is the CPU.
     pub fn is_cpu(&self) -> bool {
-        self.description.starts_with("CPU")
+        self.kind == DeviceKind::Cpu
     }
 
     /// The device as Burn's tensors know it.
@@ -107,12 +137,6 @@ fn cuda_devices() -> Vec<DispatchDevice> {
 
 fn why_no_cuda() -> &'static str {
     if cfg!(feature = "cuda") { "no CUDA device found" } else { "built without the cuda feature" }
-}
-
-/// Limits the CPU kernels to `threads` threads, for the whole program. The first call, before
-/// anything ran, decides; `false` says that it came too late.
-pub fn set_threads(threads: usize) -> bool {
-    rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().is_ok()
 }
 
 #[cfg(test)]

@@ -17,8 +17,10 @@ use compress_compiler::{
     graph::Graph,
     node::{NodeId, Port, Site},
     op::Op,
+    serde_as_text,
     tensor::Tensor,
     verify::Verified,
+    words::option,
 };
 use compress_kernels::Isa;
 use std::{
@@ -35,6 +37,42 @@ pub enum Engine {
     Cpu(Isa),
     /// Burn, as all others.
     Burn,
+}
+
+/// What the user wants to run models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EngineChoice {
+    /// What the environment variable `COMPRESS_ISA` says, otherwise the best kernels of this machine.
+    #[default]
+    Auto,
+    /// Burn.
+    Burn,
+    /// The CPU executor, with the kernels of an instruction set.
+    Cpu(Isa),
+}
+
+serde_as_text!(EngineChoice);
+
+impl fmt::Display for EngineChoice {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Burn => f.write_str("burn"),
+            Self::Cpu(isa) => write!(f, "{isa}"),
+        }
+    }
+}
+
+impl FromStr for EngineChoice {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Self> {
+        match s {
+            "auto" => Ok(Self::Auto),
+            "burn" => Ok(Self::Burn),
+            isa => isa.parse().map(Self::Cpu).map_err(|()| absent(option::ENGINE, isa)),
+        }
+    }
 }
 
 impl fmt::Display for Engine {
@@ -66,34 +104,41 @@ impl Backend {
         Self { device: Device::cpu(), engine: Engine::Cpu(Isa::detect()) }
     }
 
-    /// A device, and the engine called `engine`: `auto`, `burn`, or an instruction set. `auto` is
-    /// what the environment variable `COMPRESS_ISA` says, otherwise the best set of this machine;
-    /// on another device than the CPU it is Burn.
+    /// A device, and an engine for it. On another device than the CPU that is Burn.
     ///
     /// # Errors
-    /// Device as for [`Device::open`]; usage for an engine that is not there.
-    pub fn open(device: DeviceChoice, engine: &str) -> Result<Self> {
+    /// Device as for [`Device::open`]; usage for an engine that this machine or that device doesn't have.
+    pub fn open(device: DeviceChoice, engine: EngineChoice) -> Result<Self> {
         let device = Device::open(device)?;
-        let named = std::env::var("COMPRESS_ISA").ok();
+        let named = std::env::var(ISA).ok();
         let engine = match (engine, named) {
-            ("auto", _) if !device.is_cpu() => Engine::Burn,
-            ("auto", None) => Engine::Cpu(Isa::detect()),
-            ("auto", Some(isa)) => Engine::Cpu(available(&isa, "COMPRESS_ISA")?),
-            ("burn", _) => Engine::Burn,
-            (isa, _) if device.is_cpu() => Engine::Cpu(available(isa, "--engine")?),
-            (isa, _) => return Err(Error::usage(format!("{} runs on burn, not on `{isa}`", device.describe()))),
+            (EngineChoice::Auto, _) if !device.is_cpu() => Engine::Burn,
+            (EngineChoice::Auto, None) => Engine::Cpu(Isa::detect()),
+            (EngineChoice::Auto, Some(name)) => {
+                let isa = name.parse().map_err(|()| absent(ISA, &name))?;
+                Engine::Cpu(available(isa, ISA)?)
+            }
+            (EngineChoice::Burn, _) => Engine::Burn,
+            (EngineChoice::Cpu(isa), _) if device.is_cpu() => Engine::Cpu(available(isa, option::ENGINE)?),
+            (EngineChoice::Cpu(isa), _) => {
+                return Err(Error::usage(format!("{} runs on burn, not on `{isa}`", device.describe())));
+            }
         };
         Ok(Self { device, engine })
     }
 }
 
-/// The instruction set `name`, which `source` asks for.
-fn available(name: &str, source: &str) -> Result<Isa> {
-    let here = Isa::ALL.into_iter().filter(|i| i.is_available());
-    Isa::from_str(name).ok().filter(|isa| isa.is_available()).ok_or_else(|| {
-        let names: Vec<&str> = here.map(Isa::name).collect();
-        Error::usage(format!("{source} is `{name}`")).help(format!("say auto, burn, {}", names.join(", ")))
-    })
+/// The environment variable that chooses kernels where nothing else does.
+const ISA: &str = "COMPRESS_ISA";
+
+/// `isa`, which `source` asks for, if this machine has it.
+fn available(isa: Isa, source: impl fmt::Display) -> Result<Isa> {
+    if isa.is_available() { Ok(isa) } else { Err(absent(source, isa)) }
+}
+
+fn absent(source: impl fmt::Display, name: impl fmt::Display) -> Error {
+    let here: Vec<&str> = Isa::ALL.into_iter().filter(|i| i.is_available()).map(Isa::name).collect();
+    Error::usage(format!("{source} is `{name}`")).help(format!("say auto, burn, {}", here.join(", ")))
 }
 
 /// A part of a graph, and what runs it.

@@ -28,7 +28,7 @@ pub(super) fn sha256_of_two<'a>(
         while a.ready() && b.ready() {
             let n = a.rest.len().min(b.rest.len()) / BLOCK * BLOCK;
             let ((now_a, rest_a), (now_b, rest_b)) = (a.rest.split_at(n), b.rest.split_at(n));
-            // SAFETY: the processor was asked.
+            // SAFETY: `supported` found the features that `compress` names.
             unsafe { x86::compress([&mut a.state, &mut b.state], [now_a, now_b]) };
             (a.rest, b.rest) = (rest_a, rest_b);
         }

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     tensor::DType,
+    words::option,
 };
 use onnx_protobuf::{
     GraphProto, ModelProto, NodeProto, SparseTensorProto, StringStringEntryProto, TensorProto,
@@ -165,7 +166,7 @@ fn find(location: &str, place: &Place, keep: bool) -> Result<SourceFile> {
             }
             if info.nlink() > 1 && !allow_hardlinks {
                 return Err(Error::file("has other names too (hard links), perhaps outside the model's folder")
-                    .help("copy it, or pass --allow-hardlinks if you trust the model"));
+                    .help(format!("copy it, or pass {} if you trust the model", option::ALLOW_HARDLINKS)));
             }
             Ok(SourceFile::new(&folder.join(location), source::map(file, keep).map_err(io)?))
         }

@@ -24,6 +24,7 @@ use crate::{
     ops::{control::Body, opaque::Opaque, source::Input},
     tensor::{DType, Tensor},
     value::{Dim, Fact},
+    words::option::KEEP_INITIALIZER_INPUTS,
 };
 use onnx_protobuf::{GraphProto, NodeProto, TypeProto};
 use std::collections::{HashMap, HashSet};
@@ -194,7 +195,7 @@ impl<'a> Importer<'a> {
         if listed > 0 && self.listed == Listed::Weights {
             self.warnings.push(format!(
                 "{} also listed as graph inputs: they are weights here, and the result does not list them \
-                 (--keep-initializer-inputs leaves them to be replaced by callers)",
+                 ({KEEP_INITIALIZER_INPUTS} leaves them to be replaced by callers)",
                 if listed == 1 { "1 initializer is".into() } else { format!("{listed} initializers are") }
             ));
         }

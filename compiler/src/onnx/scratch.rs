@@ -1,6 +1,9 @@
 //! Files that are whole or not there at all.
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    words::option,
+};
 use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags},
     io::Errno,
@@ -198,9 +201,11 @@ fn link(file: &File, path: &Path) -> Result<(), Errno> {
 /// What went wrong when `path` was written.
 pub(super) fn failure(path: &Path, e: std::io::Error) -> Error {
     match e.kind() {
-        ErrorKind::AlreadyExists => {
-            Error::file("exists already").in_file(path).help("give another name with -o, or pass --force")
-        }
+        ErrorKind::AlreadyExists => Error::file("exists already").in_file(path).help(format!(
+            "give another name with {}, or pass {}",
+            option::OUTPUT,
+            option::FORCE
+        )),
         // The kernel found nothing where a weight was mapped.
         _ if Errno::from_io_error(&e) == Some(Errno::FAULT) => {
             Error::file("a file of the model was cut short while it was read")

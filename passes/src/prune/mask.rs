@@ -1,7 +1,9 @@
 //! Which weights may be pruned, and which of their elements stay.
 
 use crate::layers::{Layer, ends, excluded, layers, obstacle};
-use compress_compiler::{error::Result, graph::Graph, node::NodeId, pass::Skipped};
+use compress_compiler::{
+    error::Result, graph::Graph, node::NodeId, pass::Skipped, serde_as_text, words::option::PRUNE_ENDS,
+};
 use regex::Regex;
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
@@ -26,12 +28,9 @@ impl Scope {
         // A weight shared by several layers is one weight; it is left alone if any of them is.
         let mut spared: BTreeSet<NodeId> = BTreeSet::new();
         for l in &all {
-            let reason = match obstacle(g, l) {
-                _ if excluded(g, l, &self.exclude) => "excluded by --exclude".into(),
-                Some(o) => o,
-                None if guarded.contains(&l.node) => "first or last layer; --prune-ends prunes it too".into(),
-                None => continue,
-            };
+            let of_end = || format!("first or last layer; {PRUNE_ENDS} prunes it too");
+            let reason = excluded(g, l, &self.exclude).or_else(|| obstacle(g, l));
+            let Some(reason) = reason.or_else(|| guarded.contains(&l.node).then(of_end)) else { continue };
             spared.insert(l.weight);
             skipped.push(Skipped { rule: rule.into(), node: g.node(l.node).display_name().into(), reason });
         }
@@ -88,6 +87,8 @@ impl FromStr for Pattern {
         }
     }
 }
+
+serde_as_text!(Pattern);
 
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {

@@ -2,6 +2,7 @@
 
 use super::{choice::Choice, mask::Scope, reconstruct::Budget, unstructured::Prune};
 use compress_compiler::{
+    choice,
     error::{Error, Kind, Result},
     graph::Graph,
     node::NodeId,
@@ -10,14 +11,20 @@ use compress_compiler::{
 
 /// What decides which weights go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum By {
+pub enum WeightSaliency {
     /// [`Prune`], before the training.
-    Solved,
+    Obs,
     /// Their magnitude, meanwhile.
     Magnitude,
     /// How much the loss feels them, meanwhile.
     Taylor,
 }
+
+choice!(WeightSaliency, "saliency of weights", [
+    Magnitude "magnitude" "their magnitude",
+    Taylor "taylor" "how much the loss depends on them",
+    Obs "reconstruct" "how well the others can make up for them on data",
+]);
 
 /// Trains a pruned model to answer as it did.
 pub struct Recover {
@@ -26,7 +33,7 @@ pub struct Recover {
     /// Of which layers.
     pub scope: Scope,
     /// Which.
-    pub by: By,
+    pub by: WeightSaliency,
     /// Whether a model that can't be trained, or not on this data, is an error, rather than pruned without.
     pub must: bool,
 }
@@ -43,7 +50,7 @@ impl Pass for Recover {
     fn run(&self, g: &mut Graph, cx: &Context) -> Result<Outcome> {
         let choice = Choice::new(g, &self.scope, self.budget, self.name())?;
         let mut out = Outcome::default();
-        let gradual = self.by != By::Solved;
+        let gradual = self.by != WeightSaliency::Obs;
         // It prunes what could not be trained, and says what is zero.
         let prune = Prune { budget: self.budget, scope: self.scope.clone(), reconstruct: false };
         if choice.weights.is_empty() {
@@ -52,7 +59,7 @@ impl Pass for Recover {
         let choose = |done: f64, weights: &[Weight]| {
             // Fast at first, when there is much that nothing needs. What a magnitude leaves of a pattern is known from the
             // start; what the loss feels is not.
-            let at_once = matches!(self.budget, Budget::Pattern(_)) && self.by != By::Taylor;
+            let at_once = matches!(self.budget, Budget::Pattern(_)) && self.by != WeightSaliency::Taylor;
             let done = if at_once { 1.0 } else { 1.0 - (1.0 - done).powi(3) };
             let keep = choice.keep(weights.iter().map(|w| (w.node, self.scores(w))).collect(), done);
             // What is zero already stays zero, whether or not the budget asks for it.
@@ -60,7 +67,7 @@ impl Pass for Recover {
                 |(w, keep): (&Weight, Vec<bool>)| w.values.iter().zip(keep).map(|(v, k)| k && *v != 0.0).collect();
             Ok(weights.iter().zip(keep).map(both).collect())
         };
-        let masking = gradual.then(|| Masking { choose: Box::new(choose), felt: self.by == By::Taylor });
+        let masking = gradual.then(|| Masking { choose: Box::new(choose), felt: self.by == WeightSaliency::Taylor });
         out.add(train(g, (self.name(), 1.0), choice.weights.clone(), masking, self.must, cx)?);
         if gradual {
             out.add(prune.run(g, cx)?);

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::layers::Layer;
 use compress_compiler::{
+    choice,
     error::{Error, Result},
     graph::Graph,
     node::{NodeId, Port},
@@ -15,12 +16,13 @@ use compress_compiler::{
     pass::Context,
     tensor::Tensor,
     verify::verify,
+    words::option::CHANNELS_BY,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a channel's importance is taken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Score {
+pub enum ChannelSaliency {
     /// The sum of the magnitudes of the weights that make it (Li et al. 2017).
     L1,
     /// The norm of the weights that make it.
@@ -28,7 +30,7 @@ pub enum Score {
     /// How far the weights that make it are from those of the others of its group (geometric median, He et al. 2019).
     Median,
     /// The scale that a BatchNormalization of the original gave it (network slimming, Liu et al. 2017); where there is none, as
-    /// [`Score::L1`].
+    /// [`ChannelSaliency::L1`].
     Scale,
     /// How large the values are that others read of it, on calibration data.
     Activation,
@@ -36,8 +38,18 @@ pub enum Score {
     Taylor,
     /// What the layers that read it lose in their outputs on calibration data when their other weights make up for it
     /// (the optimal brain surgeon, Hassibi and Stork 1993, for whole channels).
-    Solved,
+    Obs,
 }
+
+choice!(ChannelSaliency, "saliency of channels", [
+    Obs "reconstruct" "what the layers that read them can least make up for on data",
+    L1 "l1" "the sum of the magnitudes of their weights",
+    L2 "l2" "the norm of their weights",
+    Median "median" "how far their weights are from those of all others",
+    Scale "scale" "how much BatchNormalization scales them",
+    Activation "activation" "how large their values are on data",
+    Taylor "taylor" "how much the loss on labels depends on their weights",
+]);
 
 /// A measure of each index of a place, by the number of the place.
 type Measures = BTreeMap<usize, Vec<f64>>;
@@ -57,16 +69,16 @@ impl Scored<'_> {
     ///
     /// # Errors
     /// Unsupported or data when a model or its data doesn't have what is asked for; whatever running the graph can raise; interrupted.
-    pub fn scores(&self, by: Score, cx: &Context) -> Result<Vec<Vec<f64>>> {
+    pub fn scores(&self, by: ChannelSaliency, cx: &Context) -> Result<Vec<Vec<f64>>> {
         let plain = |v: f64| v;
         Ok(match by {
-            Score::L1 => self.comparable(&self.of_weights(f64::abs), plain),
-            Score::L2 => self.comparable(&self.of_weights(square), f64::sqrt),
-            Score::Median => self.comparable(&self.distances(cx)?, plain),
-            Score::Scale => self.comparable(&self.scales(cx)?, plain),
-            Score::Activation => self.comparable(&self.activations(cx)?, f64::sqrt),
-            Score::Taylor => self.comparable(&self.felt(cx)?, plain),
-            Score::Solved => self.solved(cx)?,
+            ChannelSaliency::L1 => self.comparable(&self.of_weights(f64::abs), plain),
+            ChannelSaliency::L2 => self.comparable(&self.of_weights(square), f64::sqrt),
+            ChannelSaliency::Median => self.comparable(&self.distances(cx)?, plain),
+            ChannelSaliency::Scale => self.comparable(&self.scales(cx)?, plain),
+            ChannelSaliency::Activation => self.comparable(&self.activations(cx)?, f64::sqrt),
+            ChannelSaliency::Taylor => self.comparable(&self.felt(cx)?, plain),
+            ChannelSaliency::Obs => self.solved(cx)?,
         })
     }
 
@@ -132,7 +144,7 @@ impl Scored<'_> {
         let mut scales: Measures = original.operators().filter_map(of).collect();
         if scales.is_empty() {
             let why = "no channel of the model is scaled by a BatchNormalization";
-            return Err(Error::unsupported(why).help("choose by other than --channels-by scale"));
+            return Err(Error::unsupported(why).help(format!("choose by other than {CHANNELS_BY} scale")));
         }
         // Of channels that an earlier cut left, the original doesn't say which they are.
         scales.retain(|place, scale: &mut Vec<f64>| self.all.places[*place].size == scale.len());

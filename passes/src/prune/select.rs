@@ -3,8 +3,8 @@
 use super::{
     cut::{Cut, Sizes},
     groups::{Groups, Unit},
-    score::{Score, Scored},
-    structured::{Channels, Measure},
+    score::{ChannelSaliency, Scored},
+    structured::{ChannelBudget, Channels},
 };
 use crate::layers::Layer;
 use compress_compiler::{
@@ -13,6 +13,7 @@ use compress_compiler::{
     node::NodeId,
     pass::{Context, Outcome, Skipped, Stopwatch},
     verify::verify,
+    words::option::{CHANNELS_BUDGET, CHECK, CUT_ANYWAY},
 };
 use std::{
     cell::RefCell,
@@ -66,16 +67,16 @@ impl<'a> Selection<'a> {
     /// Whatever running the graph can raise; interrupted.
     pub fn new(plan: &'a Channels, scored: &Scored<'a>, reconstruct: bool, cx: &'a Context<'a>) -> Result<Self> {
         let Scored { g, all, groups } = *scored;
-        if plan.of == Measure::Latency && cx.stopwatch.is_none() {
-            let help = "leave --no-check out, or choose another --channels-budget";
+        if plan.of == ChannelBudget::Latency && cx.stopwatch.is_none() {
+            let help = format!("let {CHECK} be other than none, or choose another {CHANNELS_BUDGET}");
             return Err(Error::unsupported("latency is no budget for a model that is not run here").help(help));
         }
         // What isn't solved for then is not weighed as if it were.
-        let solved = plan.by == Score::Solved && reconstruct && cx.calibrator.is_some();
-        let by = if plan.by == Score::Solved && !solved { Score::L2 } else { plan.by };
+        let solved = plan.by == ChannelSaliency::Obs && reconstruct && cx.calibrator.is_some();
+        let by = if plan.by == ChannelSaliency::Obs && !solved { ChannelSaliency::L2 } else { plan.by };
         let costs: Vec<NodeId> = match plan.of {
-            Measure::Parameters => g.ids().filter(|n| g.constant((*n).into()).is_some()).collect(),
-            Measure::Macs | Measure::Latency => g.operators().filter(|n| g.macs(*n) > 0).collect(),
+            ChannelBudget::Parameters => g.ids().filter(|n| g.constant((*n).into()).is_some()).collect(),
+            ChannelBudget::Macs | ChannelBudget::Latency => g.operators().filter(|n| g.macs(*n) > 0).collect(),
         };
         let known: BTreeSet<NodeId> = costs.iter().copied().collect();
         let mut candidates = vec![];
@@ -120,8 +121,8 @@ impl<'a> Selection<'a> {
     /// counts as multiply-accumulates here.
     fn cost(&self, of: &[NodeId], cut: &Cut) -> f64 {
         let cost = |n: &NodeId| match self.plan.of {
-            Measure::Parameters => cut.elements(self.g, *n),
-            Measure::Macs | Measure::Latency => cut.macs(self.g, *n),
+            ChannelBudget::Parameters => cut.elements(self.g, *n),
+            ChannelBudget::Macs | ChannelBudget::Latency => cut.macs(self.g, *n),
         };
         of.iter().map(cost).sum::<u64>() as f64
     }
@@ -131,7 +132,7 @@ impl<'a> Selection<'a> {
     /// # Errors
     /// Whatever running the graph can raise; interrupted.
     pub fn size(&self, cut: &Cut) -> Result<f64> {
-        if self.plan.of != Measure::Latency {
+        if self.plan.of != ChannelBudget::Latency {
             return Ok(self.cost(&self.costs, cut));
         }
         // By turns with the whole, which is the only thing to compare with.
@@ -201,8 +202,8 @@ impl<'a> Selection<'a> {
                 cut.put_back(unit);
             }
             let now = match self.plan.of {
-                Measure::Latency => self.size(cut)?,
-                Measure::Macs | Measure::Parameters => size + self.cost(&of.costs, cut) - before,
+                ChannelBudget::Latency => self.size(cut)?,
+                ChannelBudget::Macs | ChannelBudget::Parameters => size + self.cost(&of.costs, cut) - before,
             };
             if now > budget {
                 // What doesn't fit now does so no more when others came back.
@@ -267,7 +268,7 @@ impl<'a> Selection<'a> {
             cut = self.within(budget)?;
         }
         for of in self.candidates.iter().filter(|of| of.slow) {
-            let reason = "with fewer channels the model is no faster here; --cut-anyway cuts them".into();
+            let reason = format!("with fewer channels the model is no faster here; {CUT_ANYWAY} cuts them");
             out.skipped.push(Skipped { rule: "channels".into(), node: self.name(of), reason });
         }
         let [before, after] = self.times(&cut)?;
@@ -277,7 +278,7 @@ impl<'a> Selection<'a> {
         let macs = |cut: &Cut| self.g.operators().map(|n| cut.macs(self.g, n)).sum::<u64>();
         Ok(Err(format!(
             "with {} of {} multiply-accumulates the model would be no faster here ({after:.3} ms instead of {before:.3} ms); \
-             --cut-anyway removes them",
+             {CUT_ANYWAY} removes them",
             macs(&cut),
             macs(&Cut::new(self.all)),
         )))

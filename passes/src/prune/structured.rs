@@ -5,22 +5,24 @@ use super::{
     groups::Groups,
     reconstruct::resolve,
     recover,
-    score::{Score, Scored},
+    score::{ChannelSaliency, Scored},
     select::Selection,
 };
 use crate::{clean::Clean, layers::excluded};
 use compress_compiler::{
+    choice,
     error::Result,
     graph::Graph,
     pass::{Context, Outcome, Pass, Skipped},
-    report::counted,
+    words::counted,
+    words::option::PRUNE_CHANNELS,
 };
 use regex::Regex;
 use std::collections::BTreeMap;
 
 /// What a cut is measured by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Measure {
+pub enum ChannelBudget {
     /// Multiply-accumulates of one sample.
     #[default]
     Macs,
@@ -30,15 +32,21 @@ pub enum Measure {
     Latency,
 }
 
+choice!(ChannelBudget, "budget of channels", [
+    Macs "macs" "multiply-accumulates",
+    Parameters "parameters" "elements of constants",
+    Latency "latency" "the time of a run on this machine",
+]);
+
 /// Which channels are removed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Channels {
     /// The fraction to remove.
     pub fraction: f64,
     /// Of what.
-    pub of: Measure,
+    pub of: ChannelBudget,
     /// Which go first.
-    pub by: Score,
+    pub by: ChannelSaliency,
     /// Those that stay are a multiple of this; where nothing is said, of 16 or a quarter of a small group.
     pub round: Option<usize>,
     /// Whether only what makes the model faster here goes.
@@ -126,7 +134,7 @@ impl PruneChannels {
         for group in &groups.groups {
             // A layer that is left alone keeps the channels that it reads, too.
             let mut around = groups.makers(group).chain(groups.readers(group));
-            let spared = around.any(|l| excluded(g, l, &self.exclude)).then(|| "excluded by --exclude".into());
+            let spared = around.find_map(|l| excluded(g, l, &self.exclude));
             match spared.or_else(|| groups.closed(g, group)) {
                 None => open.push(group),
                 Some(reason) => {
@@ -166,15 +174,15 @@ impl PruneChannels {
 
     /// What went, in a sentence.
     fn tell(&self, course: &Course, out: &Outcome) -> String {
-        let asked = format!("--prune-channels {}", self.channels.fraction);
+        let asked = format!("{PRUNE_CHANNELS} {}", self.channels.fraction);
         let Some([whole, left]) = course.size.filter(|_| !course.layers.is_empty()) else {
             let none = "no channel may go, or too few for a step; `passes` in the report says why";
             return format!("{asked} removed nothing: {}", course.slow.as_deref().unwrap_or(none));
         };
         let size = match self.channels.of {
-            Measure::Macs => format!("{left} of {whole} multiply-accumulates"),
-            Measure::Parameters => format!("{left} of {whole} parameters"),
-            Measure::Latency => format!("{left:.3} of {whole:.3} ms"),
+            ChannelBudget::Macs => format!("{left} of {whole} multiply-accumulates"),
+            ChannelBudget::Parameters => format!("{left} of {whole} parameters"),
+            ChannelBudget::Latency => format!("{left:.3} of {whole:.3} ms"),
         };
         let layers: Vec<String> = course.layers.iter().map(|(name, [a, b])| format!("{name} {a} -> {b}")).collect();
         let (share, wanted) = (left / whole.max(f64::MIN_POSITIVE), 1.0 - self.channels.fraction);

@@ -10,8 +10,11 @@ use compress_compiler::{
     graph::Graph,
     node::NodeId,
     pass::{Context, Outcome, Pass, reasons},
-    report::counted,
     tensor::Tensor,
+    words::{
+        counted,
+        option::{PRUNE, PRUNE_BUDGET, PRUNE_PATTERN},
+    },
 };
 
 /// Zeroes weights of Conv, Gemm and MatMul.
@@ -106,9 +109,9 @@ impl Pass for Prune {
 impl Prune {
     fn flag(&self) -> String {
         match self.budget {
-            Budget::Fraction(f) => format!("--prune {f}"),
-            Budget::Layers(f) => format!("--prune {f} --prune-budget layer"),
-            Budget::Pattern(p) => format!("--prune-pattern {p}"),
+            Budget::Fraction(f) => format!("{PRUNE} {f}"),
+            Budget::Layers(f) => format!("{PRUNE} {f} {PRUNE_BUDGET} layer"),
+            Budget::Pattern(p) => format!("{PRUNE_PATTERN} {p}"),
         }
     }
 }

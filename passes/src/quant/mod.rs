@@ -1,9 +1,11 @@
-//! Static post-training quantisation to INT8 in QDQ form.
+//! Static quantisation to INT8 in QDQ form.
 //!
-//! [`observe`] watches activations, [`ptq`] decides what is quantised and how, [`qdq`] writes
-//! it into the graph.
+//! A [`scheme`] says which codes numbers become. [`observe`] watches activations, [`calibrators`] choose their ranges,
+//! [`ptq`] decides what is quantised, [`qdq`] writes it into the graph.
 
+pub mod calibrators;
 pub mod observe;
 mod params;
 pub mod ptq;
 mod qdq;
+pub mod scheme;

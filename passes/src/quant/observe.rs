@@ -4,44 +4,18 @@
 //! and neighbouring bins merge, which is exact; so no first pass is needed to find the range and
 //! no activation is kept. Nor does it matter in which order values come, or on which threads.
 
-use compress_compiler::error::{Error, Result};
-use std::{
-    str::FromStr,
-    sync::{Mutex, MutexGuard, PoisonError},
+use super::calibrators::Calibration;
+use compress_compiler::{
+    error::{Error, Result},
+    words::option::EXCLUDE,
 };
-
-/// How a range is chosen from what was observed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Calibration {
-    /// The smallest and largest value.
-    #[default]
-    MinMax,
-    /// All but the outermost 0.01% of values.
-    Percentile,
-    /// The range with the least mean squared error of quantisation.
-    Mse,
-}
-
-impl FromStr for Calibration {
-    type Err = Error;
-    fn from_str(s: &str) -> Result<Self> {
-        match s {
-            "minmax" => Ok(Self::MinMax),
-            "percentile" => Ok(Self::Percentile),
-            "mse" => Ok(Self::Mse),
-            other => Err(Error::usage(format!("calibration `{other}`")).help("known: minmax, percentile, mse")),
-        }
-    }
-}
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bins on either side of zero.
 const HALF: usize = 2048;
 
 /// Where histograms begin: what is smaller than `2^LEAST / HALF` may as well be zero.
 const LEAST: i32 = -64;
-
-/// The share of values that percentile calibration cuts off, both ends together.
-const CUT: f64 = 1e-4;
 
 /// Values that are counted at a time; few enough that a bin's count fits 32 bits.
 const PART: usize = 1 << 24;
@@ -104,25 +78,29 @@ fn counted(values: &[f32], power: i32) -> Vec<u32> {
 /// What was seen of one value, by any number of threads.
 pub struct Observer {
     how: Calibration,
-    seen: Mutex<Seen>,
+    seen: Mutex<Histogram>,
 }
 
-#[derive(Clone)]
-struct Seen {
-    bins: Vec<u64>,
-    /// The bins cover `[-2^power, 2^power]`.
+/// What was seen of one value: its extremes, and how often it was where.
+#[derive(Debug, Clone)]
+pub struct Histogram {
+    /// How many values fell into each of the bins, which cover `[-2^power, 2^power]`. Empty where nobody asks for them.
+    pub bins: Vec<u64>,
     power: i32,
-    low: f32,
-    high: f32,
-    count: u64,
+    /// The least value.
+    pub low: f32,
+    /// The largest value.
+    pub high: f32,
+    /// How many values were seen.
+    pub count: u64,
 }
 
 impl Observer {
     /// Observes what `how` has to know.
     pub fn new(how: Calibration) -> Self {
-        let bins = if how == Calibration::MinMax { 0 } else { 2 * HALF };
+        let bins = if how.looks_inside() { 2 * HALF } else { 0 };
         let (low, high) = (f32::INFINITY, f32::NEG_INFINITY);
-        Self { how, seen: Mutex::new(Seen { bins: vec![0; bins], power: LEAST, low, high, count: 0 }) }
+        Self { how, seen: Mutex::new(Histogram { bins: vec![0; bins], power: LEAST, low, high, count: 0 }) }
     }
 
     /// Takes in values.
@@ -132,7 +110,7 @@ impl Observer {
     pub fn add(&self, values: &[f32]) -> Result<()> {
         let (low, high) = extremes(values).ok_or_else(|| {
             Error::data("an activation is NaN or infinite on the calibration data")
-                .help("check the data's preprocessing, or exclude the layer with --exclude")
+                .help(format!("check the data's preprocessing, or exclude the layer with {EXCLUDE}"))
         })?;
         let power = {
             let mut seen = self.seen();
@@ -142,7 +120,7 @@ impl Observer {
             seen.grow(power_above(low.abs().max(high.abs())));
             seen.power
         };
-        if self.how != Calibration::MinMax {
+        if self.how.looks_inside() {
             for part in values.chunks(PART) {
                 // Outside of the lock: other threads count too.
                 let counts = counted(part, power);
@@ -152,22 +130,18 @@ impl Observer {
         Ok(())
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, Histogram> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The range to quantise, `None` when nothing was seen. It always includes zero, which
+    /// The range to quantise in so many steps, `None` when nothing was seen. It always includes zero, which
     /// padding and Relu need to be exact.
-    pub fn range(&self) -> Option<(f32, f32)> {
+    pub fn range(&self, steps: f64) -> Option<(f32, f32)> {
         let seen = self.seen();
         if seen.count == 0 {
             return None;
         }
-        let (low, high) = match self.how {
-            Calibration::MinMax => (seen.low, seen.high),
-            Calibration::Percentile => seen.percentile(),
-            Calibration::Mse => seen.least_error(),
-        };
+        let (low, high) = self.how.range(&seen, steps);
         Some((low.min(0.0), high.max(0.0)))
     }
 }
@@ -187,7 +161,7 @@ fn moved(bin: usize, doublings: i32) -> usize {
     (at + HALF as isize) as usize
 }
 
-impl Seen {
+impl Histogram {
     /// Makes the histogram cover `[-2^power, 2^power]`.
     fn grow(&mut self, power: i32) {
         if power <= self.power {
@@ -207,49 +181,18 @@ impl Seen {
     }
 
     /// Where a bin begins.
-    fn edge(&self, bin: usize) -> f64 {
+    pub fn edge(&self, bin: usize) -> f64 {
         (bin as f64 / HALF as f64 - 1.0) * 2f64.powi(self.power)
-    }
-
-    fn percentile(&self) -> (f32, f32) {
-        // One-sided values (after Relu) have one tail, which gets the whole cut.
-        let sides = if self.low < 0.0 && self.high > 0.0 { 2.0 } else { 1.0 };
-        let cut = (self.count as f64 * CUT / sides) as u64;
-        let reach = |mut bins: Box<dyn Iterator<Item = usize>>| {
-            let mut gone = 0;
-            bins.find(|b| {
-                gone += self.bins[*b];
-                gone > cut
-            })
-        };
-        let low = reach(Box::new(0..2 * HALF)).map_or(self.low, |b| self.edge(b) as f32);
-        let high = reach(Box::new((0..2 * HALF).rev())).map_or(self.high, |b| self.edge(b + 1) as f32);
-        (low.max(self.low), high.min(self.high))
-    }
-
-    /// Tries smaller and smaller shares of the full range. Inside, the error of rounding is
-    /// uniform (step^2 / 12); outside, it is the distance to the range.
-    fn least_error(&self) -> (f32, f32) {
-        let (low, high) = (self.low.min(0.0), self.high.max(0.0));
-        let used: Vec<(f64, f64)> = (0..2 * HALF)
-            .filter(|b| self.bins[*b] > 0)
-            .map(|b| ((self.edge(b) + self.edge(b + 1)) / 2.0, self.bins[b] as f64))
-            .collect();
-        let error = |share: f32| {
-            let (lo, hi) = (f64::from(low * share), f64::from(high * share));
-            let round = ((hi - lo) / 255.0).powi(2) / 12.0;
-            used.iter().map(|(x, n)| n * (round + (x - x.clamp(lo, hi)).powi(2))).sum::<f64>()
-        };
-        let best = (20..=100).map(|p| p as f32 / 100.0).min_by(|a, b| error(*a).total_cmp(&error(*b))).unwrap_or(1.0);
-        (low * best, high * best)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quant::calibrators::{MINMAX, MSE, PERCENTILE};
+    use compress_compiler::error::Kind;
 
-    const EACH: [Calibration; 3] = [Calibration::MinMax, Calibration::Percentile, Calibration::Mse];
+    const EACH: [Calibration; 3] = [MINMAX, PERCENTILE, MSE];
 
     fn observer(how: Calibration, all: &[&[f32]]) -> Observer {
         let o = Observer::new(how);
@@ -259,7 +202,7 @@ mod tests {
 
     #[test]
     fn growing_keeps_every_count() {
-        let o = observer(Calibration::Percentile, &[&[0.0; 3], &[0.1, -0.1], &[100.0, -3.0], &[]]);
+        let o = observer(PERCENTILE, &[&[0.0; 3], &[0.1, -0.1], &[100.0, -3.0], &[]]);
         let seen = o.seen();
         assert_eq!((seen.bins.iter().sum::<u64>(), seen.power), (7, 7));
         assert_eq!((seen.low, seen.high), (-3.0, 100.0));
@@ -282,11 +225,11 @@ mod tests {
     fn all_finite_values_have_a_range() {
         let far = [f32::MAX, -f32::MAX, f32::MIN_POSITIVE, 1e-45, 0.0, -0.0];
         for how in EACH {
-            assert_eq!(observer(how, &[&far]).range(), Some((-f32::MAX, f32::MAX)), "{how:?}");
-            assert_eq!(observer(how, &[&[0.0; 100]]).range(), Some((0.0, 0.0)), "{how:?}");
-            let near = observer(how, &[&[1e-45; 100]]).range();
+            assert_eq!(observer(how, &[&far]).range(255.0), Some((-f32::MAX, f32::MAX)), "{how:?}");
+            assert_eq!(observer(how, &[&[0.0; 100]]).range(255.0), Some((0.0, 0.0)), "{how:?}");
+            let near = observer(how, &[&[1e-45; 100]]).range(255.0);
             assert!(near.is_some_and(|(low, high)| low == 0.0 && high <= 1e-45), "{how:?}: {near:?}");
-            assert_eq!(observer(how, &[&[]]).range(), None, "{how:?}");
+            assert_eq!(observer(how, &[&[]]).range(255.0), None, "{how:?}");
         }
     }
 
@@ -305,15 +248,15 @@ mod tests {
                     s.spawn(|| half.iter().for_each(|p| together.add(p).unwrap()));
                 }
             });
-            assert_eq!(back.range(), want.range(), "{how:?}");
-            assert_eq!(together.range(), want.range(), "{how:?}");
+            assert_eq!(back.range(255.0), want.range(255.0), "{how:?}");
+            assert_eq!(together.range(255.0), want.range(255.0), "{how:?}");
             assert_eq!(together.seen().bins, want.seen().bins, "{how:?}");
         }
     }
 
     #[test]
     fn what_is_counted_by_a_narrower_histogram_is_merged() {
-        let o = observer(Calibration::Percentile, &[&[3.0]]);
+        let o = observer(PERCENTILE, &[&[3.0]]);
         o.seen().merge(&counted(&[0.5, -0.5], 0), 0);
         let bins: Vec<usize> = (0..2 * HALF).filter(|b| o.seen().bins[*b] > 0).collect();
         assert_eq!(bins, [HALF - HALF / 8, HALF + HALF / 8, HALF + HALF * 3 / 4]);
@@ -324,8 +267,7 @@ mod tests {
         let below = |v: f32| f32::from_bits(v.to_bits() - 1);
         let values = [0.0, -0.0, 1e-6, -1e-6, -1e-40, below(0.25), below(-0.25), 0.25, -0.25, below(0.5), 0.3];
         for v in values {
-            let (narrow, wide) =
-                (observer(Calibration::Mse, &[&[v], &[3000.0]]), observer(Calibration::Mse, &[&[3000.0]]));
+            let (narrow, wide) = (observer(MSE, &[&[v], &[3000.0]]), observer(MSE, &[&[3000.0]]));
             wide.seen().merge(&counted(&[v], 12), 12);
             assert_eq!(narrow.seen().power, 12);
             assert_eq!(narrow.seen().bins, wide.seen().bins, "{v}");
@@ -335,7 +277,7 @@ mod tests {
     #[test]
     fn percentile_cuts_the_outlier_only() {
         let values: Vec<f32> = (0..100_000).map(|i| i as f32 / 100_000.0).collect();
-        let (low, high) = observer(Calibration::Percentile, &[&values, &[50.0]]).range().unwrap();
+        let (low, high) = observer(PERCENTILE, &[&values, &[50.0]]).range(255.0).unwrap();
         assert_eq!(low, 0.0);
         // The bins are 64 / 2048 wide.
         assert!((0.95..1.06).contains(&high), "{high}");
@@ -344,7 +286,7 @@ mod tests {
     #[test]
     fn least_error_trades_clipping_for_resolution() {
         let values: Vec<f32> = (0..1_000_000).map(|i| (i % 1000) as f32 / 1000.0).collect();
-        let (_, high) = observer(Calibration::Mse, &[&values, &[2.0]]).range().unwrap();
+        let (_, high) = observer(MSE, &[&values, &[2.0]]).range(255.0).unwrap();
         assert!((0.9..1.3).contains(&high), "{high}");
     }
 
@@ -354,8 +296,8 @@ mod tests {
             for at in [0, 15, 16, 99] {
                 let mut values = [1.0; 100];
                 values[at] = odd;
-                let e = Observer::new(Calibration::MinMax).add(&values).unwrap_err();
-                assert_eq!(e.exit_code(), 7);
+                let e = Observer::new(MINMAX).add(&values).unwrap_err();
+                assert_eq!(e.kind(), Kind::Data);
             }
         }
     }

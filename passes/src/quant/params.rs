@@ -1,40 +1,53 @@
 //! Scales and zero points: from real numbers to INT8.
 
+use super::scheme::{Codes, Granularity, Symmetry, Weights};
 use compress_compiler::tensor::{DType, Tensor};
 
-/// Parameters of a U8 activation: `real = scale * (q - zero)`.
+/// Parameters of an activation: `real = scale * (q - zero)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Affine {
     pub scale: f32,
-    pub zero: u8,
+    pub zero: i64,
 }
 
 impl Affine {
-    /// Covers `low..=high`, which includes zero, with 256 steps such that zero is one of them.
-    pub fn covering(low: f32, high: f32) -> Self {
-        let scale = (high - low) / 255.0;
+    /// Covers `low..=high`, which includes zero, with all codes, such that zero is one of them.
+    pub fn covering(low: f32, high: f32, codes: Codes) -> Self {
+        let (least, most) = codes.range();
+        let (scale, zero) = match codes.symmetry {
+            Symmetry::Asymmetric => {
+                let (scale, steps) = ((high - low) / codes.steps() as f32, codes.steps() as f32);
+                (scale, least + (-low / scale).round_ties_even().clamp(0.0, steps) as i64)
+            }
+            Symmetry::Symmetric => (high.max(-low) / most as f32, 0),
+        };
         if scale <= 0.0 || !scale.is_normal() {
-            return Self { scale: 1.0, zero: 0 };
+            return Self { scale: 1.0, zero: least.max(0) };
         }
-        Self { scale, zero: (-low / scale).round_ties_even().clamp(0.0, 255.0) as u8 }
+        Self { scale, zero }
     }
 }
 
-/// The scales of a weight with symmetric codes up to `most`, one an output channel along `axis`
-/// (Krishnamoorthi, 2018). A channel's scale never falls below `floor` of it, which keeps the INT32
+/// The scales of a weight with symmetric codes, one an output channel along `axis` (Krishnamoorthi, 2018), which are
+/// all the same where the whole tensor shares one. A channel's scale never falls below `floor` of it, which keeps the INT32
 /// bias that shares it in range.
 pub(super) fn weight_scales(
     weight: &[f32],
     shape: &[usize],
     axis: usize,
-    most: i64,
+    Weights { codes, granularity }: Weights,
     floor: impl Fn(usize) -> f32,
 ) -> Vec<f32> {
+    let (_, most) = codes.range();
     let channel = channels(shape, axis);
     let mut largest = vec![0f32; shape[axis]];
     for (i, v) in weight.iter().enumerate() {
         let m = &mut largest[channel(i)];
         *m = m.max(v.abs());
+    }
+    if granularity == Granularity::Tensor {
+        let all = largest.iter().copied().fold(0.0, f32::max);
+        largest.fill(all);
     }
     let scale = |(c, m): (usize, &f32)| match (m / most as f32).max(floor(c)) {
         s if s.is_normal() => s,
@@ -72,28 +85,33 @@ pub(super) fn bias(bias: &[f32], scales: &[f32]) -> Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quant::scheme::{INT8, INT8_W4};
 
     #[test]
     fn zero_is_exact_and_the_ends_are_covered() {
         for (low, high) in [(-1.0, 2.0), (0.0, 6.0), (-3.0, 0.0), (-0.001, 1000.0)] {
-            let a = Affine::covering(low, high);
-            let real = |q: f32| a.scale * (q - f32::from(a.zero));
+            let a = Affine::covering(low, high, INT8.activations.codes());
+            let real = |q: f32| a.scale * (q - a.zero as f32);
             assert!(real(0.0) <= low + a.scale && real(255.0) >= high - a.scale, "{low} {high} {a:?}");
         }
-        assert_eq!(Affine::covering(0.0, 0.0), Affine { scale: 1.0, zero: 0 });
+        assert_eq!(Affine::covering(0.0, 0.0, INT8.activations.codes()), Affine { scale: 1.0, zero: 0 });
+        let signed = Affine::covering(-1.0, 2.54, INT8.weights.codes);
+        assert_eq!(signed, Affine { scale: 0.02, zero: 0 });
     }
 
     #[test]
     fn channels_have_their_own_scale() {
         let weight = [1.27, -0.635, 0.0, 0.0, 254.0, 127.0];
-        let scales = weight_scales(&weight, &[3, 2], 0, 127, |_| 0.0);
+        let scales = weight_scales(&weight, &[3, 2], 0, INT8.weights, |_| 0.0);
         assert_eq!(scales, [0.01, 1.0, 2.0]);
         assert_eq!(codes(&weight, &[3, 2], 0, &scales, (-128, 127)), [127, -64, 0, 0, 127, 64]);
         let weight = [1.0, 2.0, 3.0, 4.0];
-        let scales = weight_scales(&weight, &[2, 2], 1, 127, |_| 0.0);
+        let scales = weight_scales(&weight, &[2, 2], 1, INT8.weights, |_| 0.0);
         assert_eq!(codes(&weight, &[2, 2], 1, &scales, (-128, 127)), [42, 64, 127, 127]);
         let weight = [1.2, 2.0, -3.0, 4.0];
-        let scales = weight_scales(&weight, &[2, 2], 0, 7, |_| 0.0);
+        let scales = weight_scales(&weight, &[2, 2], 0, INT8_W4.weights, |_| 0.0);
         assert_eq!(codes(&weight, &[2, 2], 0, &scales, (-8, 7)), [4, 7, -5, 7]);
+        let whole = Weights { granularity: Granularity::Tensor, ..INT8.weights };
+        assert_eq!(weight_scales(&[1.27, 2.54], &[2, 1], 0, whole, |_| 0.0), [0.02, 0.02]);
     }
 }

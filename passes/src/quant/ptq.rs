@@ -8,14 +8,15 @@
 //! layer stays in floating point, so a classifier's logits keep their resolution.
 
 use super::{
-    observe::{Calibration, Observer},
+    observe::Observer,
     params::Affine,
     qdq,
+    scheme::{Codes, Scheme},
 };
 use crate::{
-    WeightBits,
     layers::{Layer, excluded, layers, obstacle},
     nested::{self, Nested, Reader, Source, Way},
+    target::Target,
 };
 use compress_compiler::{
     error::{Error, Result},
@@ -28,18 +29,19 @@ use compress_compiler::{
     tensor::DType,
     value::Fact,
     verify::verify,
+    words::option::INT8,
 };
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Static quantisation, after training or with it: U8 activations, S8 weights per channel, INT32 biases.
+/// Static quantisation, after training or with it; biases are INT32.
 pub struct Int8 {
-    /// How activation ranges are chosen.
-    pub calibration: Calibration,
+    /// What numbers become.
+    pub scheme: Scheme,
+    /// What has to run them.
+    pub target: Target,
     /// Layers to leave in floating point.
     pub exclude: Vec<Regex>,
-    /// The type of weights' codes.
-    pub weights: WeightBits,
     /// Whether weights and scales are trained as they will be rounded (quantisation-aware training).
     pub train: bool,
 }
@@ -57,9 +59,11 @@ impl Pass for Int8 {
         let mut out = Outcome::default();
         let is_quantised = |g: &Graph| g.operators().any(|n| matches!(g.op(n), Op::Quantize(_) | Op::Dequantize(_)));
         if g.and_bodies().into_iter().any(is_quantised) {
-            return Err(
-                Error::unsupported("the model is quantised already").help("give the FP32 model, or drop --int8")
-            );
+            return Err(Error::unsupported("the model is quantised already")
+                .help(format!("give the FP32 model, or drop {INT8}")));
+        }
+        if let Some(why) = self.target.obstacle(&self.scheme) {
+            return Err(Error::unsupported(why));
         }
         let whole = nested::take(g);
         let mut draft = self.draft(g, &whole, &HashMap::new())?;
@@ -76,10 +80,6 @@ impl Pass for Int8 {
             out.warnings.push(format!("{what} zero on all of the calibration data, which says nothing of their range"));
         }
         out.skipped.append(&mut draft.skipped);
-        let dtype = match self.weights {
-            WeightBits::Four => DType::I4,
-            WeightBits::Eight => DType::I8,
-        };
         let Draft { mut inner, plans, .. } = draft;
         for (i, mut plan) in plans.into_iter().enumerate() {
             let part = if i == 0 { &mut *g } else { &mut inner[i - 1].graph };
@@ -88,27 +88,27 @@ impl Pass for Int8 {
                 continue;
             }
             let ranges = plan.wanted.iter().map(|p| (*p, ranges.get(&(i, *p)).copied().flatten())).collect();
-            let params = plan.parameters(part, ranges)?;
-            qdq::insert(part, &plan, &params, dtype)?;
+            let params = plan.parameters(part, ranges, self.scheme.activations.codes())?;
+            qdq::insert(part, &plan, &params, &self.scheme)?;
             out.edits += plan.layers.len();
             if i > 0 {
                 // What is inside of an operator is not trained.
-                qdq::freeze(part)?;
+                qdq::freeze(part, &self.scheme)?;
             }
         }
         if out.edits == 0 {
-            out.warnings.push(format!("--int8: nothing was quantised: {}", reasons(&out.skipped)));
+            out.warnings.push(format!("{INT8}: nothing was quantised: {}", reasons(&out.skipped)));
             return Ok(out);
         }
         nested::put_back(g, inner)?;
         if self.train {
             let trainer = cx.trainer.ok_or_else(|| Error::bug("training was planned without data"))?;
             let masked = g.ids().filter(|n| g.constant((*n).into()).is_some_and(|t| t.shape().len() > 1)).collect();
-            let training =
-                Training { name: "qat", share: 1.0, masked, masking: None, scales: true, deploy: &qdq::freeze };
+            let deploy = |g: &mut Graph| qdq::freeze(g, &self.scheme);
+            let training = Training { name: "qat", share: 1.0, masked, masking: None, scales: true, deploy: &deploy };
             out.trained.push(trainer.train(g, training)?);
         }
-        qdq::freeze(g)?;
+        qdq::freeze(g, &self.scheme)?;
         Ok(out)
     }
 }
@@ -179,19 +179,20 @@ impl Int8 {
 
     /// The range of each value that is quantised, by the place of its plan.
     fn calibrate(&self, g: &Graph, draft: &Draft, cx: &Context) -> Result<HashMap<(usize, Port), Reach>> {
+        let steps = self.scheme.activations.codes().steps();
         let ways = std::iter::once(vec![]).chain(draft.inner.iter().map(|n| n.way.clone()));
         let sites = |(i, (within, plan)): (usize, (Way, &Plan))| {
             plan.wanted.iter().map(move |port| (i, Site { within: within.clone(), port: *port })).collect::<Vec<_>>()
         };
         let (places, watch): (Vec<usize>, Vec<Site>) = ways.zip(&draft.plans).enumerate().flat_map(sites).unzip();
-        let observers: Vec<Observer> = watch.iter().map(|_| Observer::new(self.calibration)).collect();
+        let observers: Vec<Observer> = watch.iter().map(|_| Observer::new(self.scheme.calibration)).collect();
         if !watch.is_empty() {
             let calibrator = cx.calibrator.ok_or_else(|| Error::bug("int8 was planned without calibration data"))?;
             calibrator.observe(&verify(g)?, &watch, &|i, values| {
                 observers[i].add(values).map_err(|e| e.at(g.node(watch[i].outermost()).label()))
             })?;
         }
-        Ok(places.into_iter().zip(&watch).zip(&observers).map(|((i, s), o)| ((i, s.port), o.range())).collect())
+        Ok(places.into_iter().zip(&watch).zip(&observers).map(|((i, s), o)| ((i, s.port), o.range(steps))).collect())
     }
 
     /// The layers that can be quantised; the others are reported. `blocked` says why a node can't be run.
@@ -203,8 +204,7 @@ impl Int8 {
     ) -> Result<Vec<Layer>> {
         let mut chosen = vec![];
         for l in &layers(g)? {
-            let excluded = excluded(g, l, &self.exclude).then(|| "excluded by --exclude".into());
-            let reason = excluded
+            let reason = excluded(g, l, &self.exclude)
                 .or_else(|| blocked(l.node))
                 .or_else(|| obstacle(g, l))
                 .or_else(|| scaling_obstacle(g, l))
@@ -367,7 +367,7 @@ impl Plan {
     }
 
     /// Parameters of every wanted value: those that hang together cover all their ranges.
-    fn parameters(&mut self, g: &Graph, ranges: Vec<(Port, Reach)>) -> Result<HashMap<Port, Affine>> {
+    fn parameters(&mut self, g: &Graph, ranges: Vec<(Port, Reach)>, codes: Codes) -> Result<HashMap<Port, Affine>> {
         let mut merged: HashMap<Port, Range> = HashMap::new();
         for (port, range) in ranges {
             let Some((low, high)) = range else {
@@ -389,7 +389,7 @@ impl Plan {
         }
         let affine = |p: &Port| {
             let r = merged[&self.root(*p)];
-            (*p, Affine::covering(r.low, r.high))
+            (*p, Affine::covering(r.low, r.high, codes))
         };
         Ok(self.wanted.iter().map(affine).collect())
     }

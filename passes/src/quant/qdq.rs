@@ -3,6 +3,7 @@
 use super::{
     params::{self, Affine},
     ptq::Plan,
+    scheme::{Scheme, Weights},
 };
 use crate::layers::Layer;
 use compress_compiler::{
@@ -18,7 +19,7 @@ use std::collections::{BTreeSet, HashMap, hash_map::Entry};
 
 /// Applies `plan`: activations and weights pass through QuantizeLinear and DequantizeLinear, the latter
 /// as floats still, and biases stay as they are. [`freeze`] does the rest.
-pub(super) fn insert(g: &mut Graph, plan: &Plan, params: &HashMap<Port, Affine>, weights: DType) -> Result<()> {
+pub(super) fn insert(g: &mut Graph, plan: &Plan, params: &HashMap<Port, Affine>, scheme: &Scheme) -> Result<()> {
     // A weight shared by several layers is quantised once, so that all their biases fit.
     let mut floors: HashMap<NodeId, Vec<f32>> = HashMap::new();
     for l in &plan.layers {
@@ -33,7 +34,7 @@ pub(super) fn insert(g: &mut Graph, plan: &Plan, params: &HashMap<Port, Affine>,
     for l in &plan.layers {
         let weight = match done.entry(l.weight) {
             Entry::Occupied(e) => *e.get(),
-            Entry::Vacant(e) => *e.insert(quantize_weight(g, l, floors.get(&l.weight), weights)?),
+            Entry::Vacant(e) => *e.insert(quantize_weight(g, l, floors.get(&l.weight), scheme.weights)?),
         };
         g.set_operand(l.node, l.axes.slot, Some(weight));
     }
@@ -41,9 +42,9 @@ pub(super) fn insert(g: &mut Graph, plan: &Plan, params: &HashMap<Port, Affine>,
     for &port in &plan.wanted {
         let source = plan.before.get(&port).copied().unwrap_or(port);
         let name = g.value(port).name.clone();
-        let Affine { scale, zero } = params[&port];
+        let (Affine { scale, zero }, codes) = (params[&port], scheme.activations.codes());
         let scale = g.add_constant(&format!("{name}_scale"), Tensor::f32(&[], &[scale])).into();
-        let zero = g.add_constant(&format!("{name}_zero_point"), Tensor::ints(DType::U8, &[], &[zero.into()])).into();
+        let zero = g.add_constant(&format!("{name}_zero_point"), Tensor::ints(codes.stored, &[], &[zero])).into();
         let q = add(g, &format!("{name}_QuantizeLinear"), Quantize::along(1), source, scale, zero)?;
         let dq = add(g, &format!("{name}_DequantizeLinear"), Dequantize::along(1), q.into(), scale, zero)?;
         if integer.contains(&source.node) {
@@ -78,27 +79,27 @@ fn bias(g: &Graph, l: &Layer) -> Option<(Port, Vec<f32>)> {
     Some((port, if values.len() == 1 { vec![values[0]; channels] } else { values }))
 }
 
-fn quantize_weight(g: &mut Graph, l: &Layer, floor: Option<&Vec<f32>>, dtype: DType) -> Result<Port> {
+fn quantize_weight(g: &mut Graph, l: &Layer, floor: Option<&Vec<f32>>, weights: Weights) -> Result<Port> {
     let name = g.value(l.weight.into()).name.clone();
     let tensor = g.constant(l.weight.into()).cloned().unwrap_or_else(|| Tensor::f32(&[0, 0], &[]));
     let (values, axis) = (tensor.as_f32().unwrap_or_default(), l.axes.output);
-    let (_, most) = dtype.int_range().ok_or_else(|| Error::bug(format!("weights of {dtype}")))?;
-    let scales = params::weight_scales(&values, tensor.shape(), axis, most, |c| floor.map_or(0.0, |f| f[c]));
+    let scales = params::weight_scales(&values, tensor.shape(), axis, weights, |c| floor.map_or(0.0, |f| f[c]));
     let n = scales.len();
     let scale = g.add_constant(&format!("{name}_scale"), Tensor::f32(&[n], &scales)).into();
-    let zero = g.add_constant(&format!("{name}_zero_point"), Tensor::ints(dtype, &[n], &vec![0; n])).into();
+    let zero =
+        g.add_constant(&format!("{name}_zero_point"), Tensor::ints(weights.codes.dtype, &[n], &vec![0; n])).into();
     let along = axis as i64;
     let q = add(g, &format!("{name}_QuantizeLinear"), Quantize::along(along), l.weight.into(), scale, zero)?;
     add(g, &format!("{name}_DequantizeLinear"), Dequantize::along(along), q.into(), scale, zero).map(Port::from)
 }
 
 /// Makes codes of the weights that [`insert`] left in floats, and INT32 of the biases of their layers.
-pub(super) fn freeze(g: &mut Graph) -> Result<()> {
+pub(super) fn freeze(g: &mut Graph, scheme: &Scheme) -> Result<()> {
     for node in g.topological()? {
         let axes = g.op(node).weight().filter(|_| g.op(node).quant() == Quant::Weighted);
         let Some(axes) = axes else { continue };
         let Some((scales, dequantize)) = dequantized(g, node, axes.slot) else { continue };
-        freeze_weight(g, dequantize, axes.output, &scales)?;
+        freeze_weight(g, dequantize, axes.output, &scales, scheme.weights.codes.stored)?;
         let Some(((x, _), slot)) = dequantized(g, node, 0).zip(axes.bias) else { continue };
         let Some(port) = g.operand(node, slot).filter(|p| g.constant(*p).is_some()) else { continue };
         let bias = g.constant(port).and_then(|t| Some(t.as_f32()?.into_owned())).unwrap_or_default();
@@ -126,7 +127,7 @@ fn dequantized(g: &Graph, node: NodeId, slot: usize) -> Option<(Vec<f32>, NodeId
 }
 
 /// Makes codes of what a DequantizeLinear reads through a QuantizeLinear.
-fn freeze_weight(g: &mut Graph, dequantize: NodeId, axis: usize, scales: &[f32]) -> Result<()> {
+fn freeze_weight(g: &mut Graph, dequantize: NodeId, axis: usize, scales: &[f32], stored: DType) -> Result<()> {
     let quantize = g.operand(dequantize, 0).map(|p| p.node).filter(|n| matches!(g.op(*n), Op::Quantize(_)));
     let Some(quantize) = quantize else { return Ok(()) };
     let (weight, zero) = (g.operand(quantize, 0), g.operand(quantize, 2));
@@ -137,10 +138,9 @@ fn freeze_weight(g: &mut Graph, dequantize: NodeId, axis: usize, scales: &[f32])
     let values = tensor.as_f32().unwrap_or_default();
     let codes = params::codes(&values, tensor.shape(), axis, scales, range);
     let (name, n) = (g.value(weight).name.clone(), scales.len());
-    // Codes of four bits are kept in eight: every runtime has integer kernels for these.
-    let codes = g.add_constant(&format!("{name}_quantized"), Tensor::ints(DType::I8, tensor.shape(), &codes));
-    if let Some(t) = g.constant(zero).filter(|t| t.dtype() != DType::I8) {
-        let zeros = Tensor::ints(DType::I8, t.shape(), &vec![0; n]);
+    let codes = g.add_constant(&format!("{name}_quantized"), Tensor::ints(stored, tensor.shape(), &codes));
+    if let Some(t) = g.constant(zero).filter(|t| t.dtype() != stored) {
+        let zeros = Tensor::ints(stored, t.shape(), &vec![0; n]);
         g.set_constant(zero.node, zeros);
     }
     g.set_operand(dequantize, 0, Some(codes.into()));

@@ -205,17 +205,17 @@ impl<X: Number, F: Fn(Operand<X>, &Panel, usize) + Sync> Run<'_, X, F> {
 /// A number, for which any bytes stand.
 ///
 /// # Safety
-/// Any bytes are a value.
+/// Any bytes are a value, and no value has padding.
 unsafe trait Number: Copy + Send + Sync {}
-// SAFETY: they are.
+// SAFETY: a byte may have any value, and is not padded.
 unsafe impl Number for u8 {}
-// SAFETY: they are.
+// SAFETY: any four bytes are a float, which is not padded.
 unsafe impl Number for f32 {}
 
 /// Scratch memory from where it is aligned.
 fn aligned<X: Number>(scratch: &mut [u8]) -> &mut [X] {
     let skip = scratch.as_ptr().align_offset(ALIGN).min(scratch.len());
-    // SAFETY: any bytes are an `X`.
+    // SAFETY: any bytes are an `X`, and any `X` is bytes again, as `Number` guarantees.
     unsafe { scratch[skip..].align_to_mut().1 }
 }
 
@@ -231,7 +231,8 @@ struct Shared<Y> {
     stride: usize,
 }
 
-// SAFETY: threads write different elements, for each position and panel belongs to one part.
+// SAFETY: threads write different elements, for `Run::divide` gives each position and panel to one part. A `Y` may be
+// sent to the thread that writes it.
 unsafe impl<Y: Send> Sync for Shared<Y> {}
 
 impl<Y> Shared<Y> {
@@ -245,9 +246,9 @@ impl<Y> Shared<Y> {
     /// An element.
     ///
     /// # Safety
-    /// It is within the result.
+    /// The result has this row and this column, and is still borrowed.
     unsafe fn at(&self, row: usize, column: usize) -> *mut Y {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees that the element is within the result, at whose beginning `first` is.
         unsafe { self.first.add(row * self.stride + column) }
     }
 }

@@ -36,10 +36,10 @@ macro_rules! multiversion {
 
             assert!($isa.is_available(), "this machine has no {}", $isa);
             match $isa {
-                // SAFETY: the set is available, and so are the features of which it consists.
+                // SAFETY: the assert found the set available, and so are the features of which it consists.
                 #[cfg(target_arch = "x86_64")]
                 $crate::Isa::Avx512Vnni => unsafe { avx512($($argument),*) },
-                // SAFETY: as above; the features of AVX2 are a part of those of AVX-VNNI.
+                // SAFETY: the assert found the set available. The features of AVX2 are a part of those of AVX-VNNI.
                 #[cfg(target_arch = "x86_64")]
                 $crate::Isa::Avx2 | $crate::Isa::AvxVnni => unsafe { avx2($($argument),*) },
                 _ => body($crate::Isa::Portable $(, $argument)*),

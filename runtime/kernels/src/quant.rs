@@ -48,7 +48,8 @@ pub fn lookup(isa: Isa, x: Rows<u8>, table: &[u8; 256], mut y: RowsMut<u8>, thre
         #[cfg(target_arch = "x86_64")]
         if isa == Isa::Avx512Vnni && is_x86_feature_detected!("avx512vbmi") {
             assert!(isa.is_available(), "this machine has no {isa}");
-            // SAFETY: the features are there, and `x` and `y` are of one shape.
+            // SAFETY: `is_available` and `is_x86_feature_detected` found the features. The assert above found `x` and
+            // `y` of one shape, and `part` is the same of both.
             return unsafe { vbmi::lookup(part.of(x), table, y) };
         }
         lookup_rows(isa, part.of(x), table, y)

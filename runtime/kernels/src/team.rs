@@ -159,7 +159,7 @@ impl Slot {
 
 impl Job {
     /// # Safety
-    /// The caller took it out of its slot.
+    /// The caller took it out of its slot, and runs it once.
     unsafe fn run(job: *mut Self) {
         // SAFETY: the frame that it lies in waits for `done`, and only this thread touches `body`
         // and `outcome` before.
@@ -180,7 +180,7 @@ impl Job {
         while !self.is_done() {
             patience.wait();
         }
-        // SAFETY: who took it touches it no more, and it is in no slot.
+        // SAFETY: it is done, so who took it touches it no more, and it is in no slot.
         mem::replace(unsafe { &mut *self.outcome.get() }, Ok(()))
     }
 }

@@ -47,7 +47,7 @@ impl<T: Copy> Deref for Guarded<T> {
 
 impl<T: Copy> DerefMut for Guarded<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as above, and borrowed mutably.
+        // SAFETY: `new` wrote these elements, and the mapping lives as long as this. It is borrowed mutably.
         unsafe { core::slice::from_raw_parts_mut(self.first, self.len) }
     }
 }

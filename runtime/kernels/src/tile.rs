@@ -123,16 +123,33 @@ pub(crate) unsafe trait Vectors {
     type W: Copy;
 
     /// Reads a vector of integers.
+    ///
+    /// # Safety
+    /// The machine has the instruction set. `from` is aligned, and `LANES` integers can be read there.
     unsafe fn load_i32(from: *const i32) -> Self::I;
     /// Reads four activations.
+    ///
+    /// # Safety
+    /// The machine has the instruction set. Four bytes can be read at `from`.
     unsafe fn load_x(from: *const u8) -> Self::X;
     /// Reads four weights for each lane.
+    ///
+    /// # Safety
+    /// The machine has the instruction set. `4 * LANES` bytes can be read at `from`.
     unsafe fn load_w(from: *const i8) -> Self::W;
     /// Adds four products to each lane, wrapping around.
+    ///
+    /// # Safety
+    /// The machine has the instruction set.
     unsafe fn dot(sum: Self::I, x: Self::X, w: Self::W) -> Self::I;
     /// Writes the first `columns` results of each of `rows` rows from `y` on. Sums are those of
     /// the first row's `N` vectors, then those of the second row's, and so on. Scaled, they are
     /// integers of 32 bits.
+    ///
+    /// # Safety
+    /// The machine has the instruction set. `rows` is at most `4 / N`, but at least 1. `columns` is at most
+    /// `N * LANES`, and more than `(N - 1) * LANES`. From `y` on are rows that begin `to.stride` apart:
+    /// `columns` bytes of each can be written, and nothing else uses them meanwhile.
     unsafe fn requantize<const N: usize>(
         sums: [Self::I; 4],
         scale: [Self::F; 4],
@@ -142,25 +159,58 @@ pub(crate) unsafe trait Vectors {
         columns: usize,
     );
     /// Converts, rounding to the nearest.
+    ///
+    /// # Safety
+    /// The machine has the instruction set.
     unsafe fn to_f32(sums: Self::I) -> Self::F;
 
     /// The same in every lane.
+    ///
+    /// # Safety
+    /// The machine has the instruction set.
     unsafe fn splat(x: f32) -> Self::F;
     /// Reads a vector of floats.
+    ///
+    /// # Safety
+    /// The machine has the instruction set. `from` is aligned, and `LANES` floats can be read there.
     unsafe fn load(from: *const f32) -> Self::F;
     /// Reads the first `n` lanes; the others are 0.
+    ///
+    /// # Safety
+    /// The machine has the instruction set. `n` is at most `LANES`. `from` is aligned, and `n` floats can be
+    /// read there.
     unsafe fn load_first(from: *const f32, n: usize) -> Self::F;
     /// Writes a vector of floats.
+    ///
+    /// # Safety
+    /// The machine has the instruction set. `to` is aligned. `LANES` floats can be written there, and nothing
+    /// else uses them meanwhile.
     unsafe fn store(to: *mut f32, x: Self::F);
     /// Writes the first `n` lanes.
+    ///
+    /// # Safety
+    /// The machine has the instruction set. `n` is at most `LANES`. `to` is aligned. `n` floats can be written
+    /// there, and nothing else uses them meanwhile.
     unsafe fn store_first(to: *mut f32, x: Self::F, n: usize);
     /// `a + b`.
+    ///
+    /// # Safety
+    /// The machine has the instruction set.
     unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
     /// `a * b`.
+    ///
+    /// # Safety
+    /// The machine has the instruction set.
     unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
     /// `sum + a * b`, rounded once where the machine can.
+    ///
+    /// # Safety
+    /// The machine has the instruction set.
     unsafe fn mul_add(sum: Self::F, a: Self::F, b: Self::F) -> Self::F;
     /// `x` between `min` and `max`, or NaN if it is that.
+    ///
+    /// # Safety
+    /// The machine has the instruction set.
     unsafe fn clamp(x: Self::F, min: Self::F, max: Self::F) -> Self::F;
 }
 
@@ -178,6 +228,9 @@ macro_rules! unrolled {
 }
 
 /// The pointers to `rows` rows from `first` on; up to `M`, the last one stands in for others.
+///
+/// # Safety
+/// `rows` is at least 1. At `x.offsets` are the offsets of these rows, which lie within what `x.base` points into.
 #[inline(always)]
 unsafe fn pointers<X, const M: usize>(x: &Operand<X>, first: usize, rows: usize) -> [*const X; M] {
     let mut pointers = [x.base; M];
@@ -194,7 +247,8 @@ unsafe fn pointers<X, const M: usize>(x: &Operand<X>, first: usize, rows: usize)
 /// # Safety
 /// The machine has the instruction set of `V`, and what `t` points to is there: for each row its
 /// segments, each of `4 * steps` elements; weights, biases and scales for `N` vectors of columns;
-/// results for `columns` columns, at most those and more than one vector less.
+/// results for `columns` columns, at most those and more than one vector less. `t.x` has these
+/// rows, as many as `rows` says. Pointers are aligned, and nothing else uses the results meanwhile.
 #[inline(always)]
 pub(crate) unsafe fn tile8<V: Vectors, const M: usize, const N: usize>(t: &Tile8, first: usize, rows: usize) {
     // SAFETY: every address lies within what the caller vouches for. Rows step beyond their last
@@ -265,10 +319,11 @@ pub(crate) unsafe fn tile8<V: Vectors, const M: usize, const N: usize>(t: &Tile8
 /// Computes `rows` rows from `first` on, from one to `M`, of `N` vectors.
 ///
 /// # Safety
-/// As for [`tile8`], but segments have `steps` elements.
+/// As for [`tile8`], but segments have `steps` elements. Where `add` is not null, it has these rows and columns, too.
 #[inline(always)]
 pub(crate) unsafe fn tile_f<V: Vectors, const M: usize, const N: usize>(t: &TileF, first: usize, rows: usize) {
-    // SAFETY: as in `tile8`.
+    // SAFETY: every address lies within what the caller vouches for. Rows step beyond their last
+    // segment in the end, but are not read any more. `add` is followed only if it is not null.
     unsafe {
         let mut x = pointers::<f32, M>(&t.x, first, rows);
         let mut w = t.weights;
@@ -314,20 +369,21 @@ pub(crate) unsafe fn tile_f<V: Vectors, const M: usize, const N: usize>(t: &Tile
 /// Reads a vector, or the first `columns` lanes of it if there are not more.
 ///
 /// # Safety
-/// The machine has the instruction set, and there is so much to read.
+/// The machine has the instruction set. `from` is aligned, and that many floats can be read there.
 #[inline(always)]
 unsafe fn load<V: Vectors>(from: *const f32, columns: usize) -> V::F {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees the instruction set, and `columns` floats at `from` or a whole vector.
     unsafe { if columns >= V::LANES { V::load(from) } else { V::load_first(from, columns) } }
 }
 
 /// Writes a vector, or the first `columns` lanes of it if there are not more.
 ///
 /// # Safety
-/// The machine has the instruction set, and there is so much room.
+/// The machine has the instruction set. `to` is aligned. That many floats can be written there, and nothing else uses
+/// them meanwhile.
 #[inline(always)]
 unsafe fn store<V: Vectors>(to: *mut f32, x: V::F, columns: usize) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees the instruction set, and room at `to` for `columns` floats or a whole vector.
     unsafe { if columns >= V::LANES { V::store(to, x) } else { V::store_first(to, x, columns) } }
 }
 
@@ -374,23 +430,29 @@ macro_rules! tiles {
         /// Runs tiles on all rows, for a panel of so many vectors.
         ///
         /// # Safety
-        /// The machine has the instruction set, and `t` points to what a tile needs.
+        /// The machine has the instruction set, and `t` points to what a tile of all rows and so many vectors needs.
         pub(crate) unsafe fn $name(t: &$crate::tile::$operands, vectors: usize) {
+            /// # Safety
+            /// As for the function around it, with a panel of `N` vectors.
             $(#[$features])*
             unsafe fn full<const M: usize, const N: usize>(t: &$crate::tile::$operands) -> usize {
                 let whole = t.x.rows - t.x.rows % M;
                 for first in (0..whole).step_by(M) {
-                    // SAFETY: the caller's; and there are these rows.
+                    // SAFETY: the caller guarantees the instruction set and the operands. `first + M` is at most
+                    // `whole`, so there are `M` rows.
                     unsafe { $crate::tile::$tile::<$vectors, M, N>(t, first, M) }
                 }
                 whole
             }
+            /// # Safety
+            /// As for the function around it, with a panel of `N` vectors. From 1 to `M` rows begin with `first`.
             $(#[$features])*
             unsafe fn rest<const M: usize, const N: usize>(t: &$crate::tile::$operands, first: usize) {
-                // SAFETY: the caller's; and there are these rows.
+                // SAFETY: the caller guarantees the instruction set, the operands, and from 1 to `M` rows.
                 unsafe { $crate::tile::$tile::<$vectors, M, N>(t, first, t.x.rows - first) }
             }
-            // SAFETY: the caller's.
+            // SAFETY: the caller guarantees the instruction set and the operands. Each arm is that of the panel's
+            // vectors. `rest` gets at least one row, and at most as many as its tile has.
             unsafe {
                 match vectors {
                     $($n => {

@@ -19,6 +19,7 @@ use compress_compiler::{
     tensor::DType,
     value,
     verify::verify,
+    words::option::CHECK,
 };
 /// Repetitions of all loops of one run together: a loop that never ends must.
 const MAX_TRIPS: u64 = 1_000_000;
@@ -50,7 +51,7 @@ impl<'a, 'b> Run<'a, 'b> {
     fn check(&self, more: u64) -> Result<()> {
         if self.trips.saturating_add(more) > MAX_TRIPS {
             return Err(Error::limit(format!("its loops repeat more than {MAX_TRIPS} times"))
-                .help("if they do end, --no-check compresses the model without running it"));
+                .help(format!("if they do end, {CHECK} none compresses the model without running it")));
         }
         Ok(())
     }

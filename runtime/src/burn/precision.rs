@@ -7,11 +7,11 @@
 
 use super::tensor::Value;
 use compress_compiler::{
-    error::{Error, Result},
+    choice,
+    error::Result,
     op::Op,
     ops::{binary::Binary, reduce::ReduceKind, unary::Unary},
 };
-use std::{fmt, str::FromStr};
 
 /// The width of convolutions and products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,28 +25,11 @@ pub enum Precision {
     F16,
 }
 
-impl FromStr for Precision {
-    type Err = Error;
-
-    fn from_str(s: &str) -> Result<Self> {
-        match s {
-            "f32" => Ok(Self::F32),
-            "bf16" => Ok(Self::Bf16),
-            "f16" => Ok(Self::F16),
-            other => Err(Error::usage(format!("precision `{other}`")).help("known: f32, bf16, f16")),
-        }
-    }
-}
-
-impl fmt::Display for Precision {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(match self {
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-            Self::F16 => "f16",
-        })
-    }
-}
+choice!(Precision, "precision", [
+    F32 "f32" "32 bits",
+    Bf16 "bf16" "the upper 16 of them",
+    F16 "f16" "16 bits, with the loss scaled",
+]);
 
 /// How wide an operator computes in half precision.
 enum Width {

@@ -1,7 +1,10 @@
 //! What to do to pictures and arrays before the model sees them.
 
 use crate::settings::Settings;
-use compress_compiler::error::{Error, Result};
+use compress_compiler::{
+    error::{Error, Result},
+    serde_as_text,
+};
 use std::{fmt, str::FromStr};
 
 const SETTINGS: Settings = Settings {
@@ -83,6 +86,8 @@ impl FromStr for Preprocess {
         read.checked()
     }
 }
+
+serde_as_text!(Preprocess);
 
 impl fmt::Display for Preprocess {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {

@@ -1,8 +1,12 @@
 //! The metrics, one list of them, and which of them a model is measured by.
 
 use super::meaning::{Answers, Meaning};
-use compress_compiler::error::{Error, Result};
-use serde::{Serialize, Serializer};
+use compress_compiler::{
+    choice,
+    error::{Error, Result},
+    serde_as_text,
+    words::option,
+};
 use std::{fmt, str::FromStr};
 
 /// A measure of how good answers are: beside labels, or beside those of the original.
@@ -29,24 +33,6 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// All of them, with their names and what they are for.
-    pub const ALL: [(Metric, &'static str, &'static str); 9] = [
-        (Metric::Top1, "top1", "right classes, by labels"),
-        (Metric::Top5, "top5", "right classes among the five best, by labels"),
-        (Metric::Agreement, "agreement", "the same class as the original"),
-        (Metric::Cosine, "cosine", "embeddings; of tokens, their masked mean"),
-        (Metric::Recall10, "recall@10", "nearest neighbours kept, of embeddings"),
-        (Metric::Iou, "iou", "masks"),
-        (Metric::Text, "text", "samples read as before (CTC)"),
-        (Metric::Sqnr, "sqnr", "signal to noise of any output, in dB"),
-        (Metric::MaxError, "max-error", "the largest difference of any output"),
-    ];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(m, ..)| *m == self).map_or("", |(_, name, _)| name)
-    }
-
     /// Whether labels say what is right.
     pub fn needs_labels(self) -> bool {
         matches!(self, Metric::Top1 | Metric::Top5)
@@ -83,17 +69,17 @@ impl Metric {
     }
 }
 
-impl fmt::Display for Metric {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl Serialize for Metric {
-    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
-        to.serialize_str(self.name())
-    }
-}
+choice!(Metric, "metric", [
+    Top1 "top1" "right classes, by labels",
+    Top5 "top5" "right classes among the five best, by labels",
+    Agreement "agreement" "the same class as the original",
+    Cosine "cosine" "embeddings; of tokens, their masked mean",
+    Recall10 "recall@10" "nearest neighbours kept, of embeddings",
+    Iou "iou" "masks",
+    Text "text" "samples read as before (CTC)",
+    Sqnr "sqnr" "signal to noise of any output, in dB",
+    MaxError "max-error" "the largest difference of any output",
+]);
 
 /// A metric that a user asks for, of an output perhaps: `cosine`, `iou:masks`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,17 +90,23 @@ pub struct Wanted {
     pub output: Option<String>,
 }
 
+serde_as_text!(Wanted);
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match &self.output {
+            Some(output) => write!(f, "{}:{output}", self.metric),
+            None => write!(f, "{}", self.metric),
+        }
+    }
+}
+
 impl FromStr for Wanted {
     type Err = Error;
 
     fn from_str(s: &str) -> Result<Self> {
         let (name, output) = s.split_once(':').map_or((s, None), |(name, output)| (name, Some(output.to_string())));
-        let found = Metric::ALL.iter().find(|(_, n, _)| *n == name);
-        let (metric, ..) = found.ok_or_else(|| {
-            let names: Vec<&str> = Metric::ALL.iter().map(|(_, name, _)| *name).collect();
-            Error::usage(format!("there is no metric `{name}`")).help(format!("metrics: {}", names.join(", ")))
-        })?;
-        Ok(Self { metric: *metric, output })
+        Ok(Self { metric: name.parse()?, output })
     }
 }
 
@@ -137,9 +129,11 @@ impl Answers {
     pub fn measure(&self, wanted: Option<&Wanted>, labelled: bool) -> Result<Measure> {
         let Some(Wanted { metric, output }) = wanted else { return Ok(self.usual(labelled)) };
         if metric.needs_labels() && !labelled {
-            return Err(
-                Error::data(format!("the metric `{metric}` needs labels")).help("give them with --eval or --data")
-            );
+            return Err(Error::data(format!("the metric `{metric}` needs labels")).help(format!(
+                "give them with {} or {}",
+                option::EVAL,
+                option::DATA
+            )));
         }
         let place = match output {
             Some(name) => self.outputs.iter().position(|o| o.name == *name).ok_or_else(|| {

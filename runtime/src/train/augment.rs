@@ -4,6 +4,7 @@ use super::random::{Purpose, Random};
 use crate::{dataset::InputSpec, memory, settings::Settings};
 use compress_compiler::{
     error::{Error, Result},
+    serde_as_text,
     tensor::{DType, Tensor},
 };
 use rayon::prelude::*;
@@ -212,6 +213,8 @@ fn get(bytes: &[u8; WIDTH]) -> f32 {
 fn set(bytes: &mut [u8; WIDTH], value: f32) {
     *bytes = value.to_le_bytes();
 }
+
+serde_as_text!(Augment);
 
 impl FromStr for Augment {
     type Err = Error;

@@ -8,6 +8,7 @@ use crate::memory;
 use compress_compiler::{
     error::{Error, Kind, Result},
     tensor::{DType, Tensor},
+    words::option::{CHECKPOINT, FORCE, RESUME},
 };
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
@@ -88,7 +89,7 @@ impl Checkpoints {
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::file("another training job keeps its checkpoints here")
                     .in_file(folder)
-                    .help("wait for its end, or give another --checkpoint folder"));
+                    .help(format!("wait for its end, or give another {CHECKPOINT} folder")));
             }
             Err(TryLockError::Error(e)) => return Err(failure(e)),
         }
@@ -148,9 +149,9 @@ impl Checkpoints {
                 }
                 Ok(found) => {
                     let both = format!("made by the recipe {}, and this is the recipe {digest}", found.digest);
-                    return Err(Error::usage(both).in_file(path).help(
-                        "give another --checkpoint folder, or --force without --resume to begin anew in this one",
-                    ));
+                    return Err(Error::usage(both).in_file(path).help(format!(
+                        "give another {CHECKPOINT} folder, or {FORCE} without {RESUME} to begin anew in this one",
+                    )));
                 }
                 Err(e) if e.kind() == Kind::File => {
                     skipped.push(format!("skipped {}: {}", path.display(), e.message()));
@@ -163,7 +164,7 @@ impl Checkpoints {
         }
         Err(Error::file(format!("no checkpoint is whole: {}", skipped.join("; ")))
             .in_file(&self.folder)
-            .help("--force without --resume begins anew"))
+            .help(format!("{FORCE} without {RESUME} begins anew")))
     }
 
     /// Deletes all checkpoints.
@@ -363,7 +364,7 @@ fn read_from(file: impl Read, length: u64, path: &Path, step: u64) -> Result<Che
     let head = metadata.metadata().as_ref().and_then(|entries| entries.get(HEAD)).ok_or_else(|| {
         Error::unsupported("not a checkpoint of this version of compress")
             .in_file(path)
-            .help("go on with the version that wrote it, or begin anew: --force without --resume")
+            .help(format!("go on with the version that wrote it, or begin anew: {FORCE} without {RESUME}"))
     })?;
     let head: Head = serde_json::from_str(head).map_err(|e| damaged(&e))?;
     if head.step != step {

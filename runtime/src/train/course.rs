@@ -64,7 +64,7 @@ pub trait Watcher {
 }
 
 /// Why a job ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
     /// All epochs are done.
@@ -78,7 +78,7 @@ pub enum Ended {
 }
 
 /// Where a job's time went.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Spent {
     /// Waiting for samples.
     pub data: f64,

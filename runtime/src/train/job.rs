@@ -23,6 +23,7 @@ use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
     tensor::{DType, Tensor},
+    words::option::{FORCE, LR, RESUME},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -344,7 +345,7 @@ impl Job<'_> {
     fn brake(&mut self, state: &mut State, watcher: &mut dyn Watcher) -> Result<()> {
         if state.course.brake < 1.0 {
             return Err(Error::data("the loss, or its gradient, is no number, also at half the learning rate")
-                .help("lower --lr, or look for broken samples"));
+                .help(format!("lower {LR}, or look for broken samples")));
         }
         watcher
             .warn("the loss, or its gradient, is no number: going back to the best model, at half the learning rate");
@@ -429,8 +430,10 @@ impl Job<'_> {
     }
 
     fn resume(&mut self, state: &mut State, found: Checkpoint) -> Result<()> {
-        let broken =
-            || Error::data("the checkpoint is not one of this program").help("begin anew: --force without --resume");
+        let broken = || {
+            Error::data("the checkpoint is not one of this program")
+                .help(format!("begin anew: {FORCE} without {RESUME}"))
+        };
         let part = |prefix: &str| -> HashMap<&str, &Tensor> {
             found.tensors.iter().filter_map(|(name, t)| Some((name.strip_prefix(prefix)?, t))).collect()
         };

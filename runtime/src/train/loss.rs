@@ -82,7 +82,7 @@ impl LossOptions {
         let mut sum = Sum { whole: None, parts: vec![] };
         if self.labels > 0.0 {
             let labels = target.labels.ok_or_else(|| {
-                Error::data("the data has no labels").help("give labels, or a teacher and --loss without labels")
+                Error::data("the data has no labels").help("give labels, or learn from a teacher alone")
             })?;
             let scores = scores(outputs)?;
             let wanted = classes(labels, target.mix, scores.shape(), self.smoothing)?;

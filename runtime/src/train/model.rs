@@ -25,6 +25,7 @@ use compress_compiler::{
     tensor::{DType, Tensor},
     value::Fact,
     verify::verify,
+    words::option::{FREEZE, KEEP_INITIALIZER_INPUTS},
 };
 use regex::Regex;
 use std::{
@@ -130,10 +131,11 @@ fn untrainable(graph: &Graph) -> Error {
     }
     if graph.inputs().iter().any(replaceable) {
         return Error::unsupported(format!("{none}: they are inputs too, of which a caller may give others"))
-            .help("leave --keep-initializer-inputs away");
+            .help(format!("leave {KEEP_INITIALIZER_INPUTS} away"));
     }
-    Error::unsupported(none)
-        .help("weights are floating-point constants of Conv, Gemm, MatMul and the like; --freeze leaves some out")
+    Error::unsupported(none).help(format!(
+        "weights are floating-point constants of Conv, Gemm, MatMul and the like; {FREEZE} leaves some out"
+    ))
 }
 
 /// A graph whose parameters can be trained.
@@ -180,9 +182,8 @@ impl Trainable {
         let all = found.len();
         let trained: BTreeSet<NodeId> = found.into_iter().filter(|node| !frozen(node)).collect();
         if trained.is_empty() && all > 0 {
-            return Err(
-                Error::usage("every weight that can be trained is frozen").help("let --freeze match fewer names")
-            );
+            return Err(Error::usage("every weight that can be trained is frozen")
+                .help(format!("let {FREEZE} match fewer names")));
         }
         if trained.is_empty() {
             return Err(untrainable(graph));

@@ -10,13 +10,11 @@ use ::burn::{
     tensor::TensorData,
 };
 use compress_compiler::{
+    choice,
     error::{Error, Result},
     tensor::{DType, Tensor},
 };
-use std::{
-    collections::{BTreeMap, HashMap},
-    str::FromStr,
-};
+use std::collections::{BTreeMap, HashMap};
 
 /// Which rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -30,17 +28,11 @@ pub enum Method {
     Lars,
 }
 
-impl FromStr for Method {
-    type Err = Error;
-    fn from_str(s: &str) -> Result<Self> {
-        match s {
-            "sgd" => Ok(Self::Sgd),
-            "adamw" => Ok(Self::AdamW),
-            "lars" => Ok(Self::Lars),
-            other => Err(Error::usage(format!("optimiser `{other}`")).help("known: sgd, adamw, lars")),
-        }
-    }
-}
+choice!(Method, "optimiser", [
+    Sgd "sgd" "stochastic gradient descent with momentum",
+    AdamW "adamw" "Adam with decoupled weight decay",
+    Lars "lars" "SGD with steps in proportion to each weight's norm",
+]);
 
 /// How parameters are changed.
 #[derive(Debug, Clone, PartialEq)]

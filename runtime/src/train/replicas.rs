@@ -14,6 +14,7 @@ use crate::burn::tensor::Float;
 use compress_compiler::{
     error::{Error, Result},
     tensor::Tensor,
+    words::option::REPLICAS,
 };
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::{borrow::Cow, ops::Range};
@@ -218,7 +219,7 @@ fn rows(t: &Tensor, len: usize, range: &Range<usize>) -> Result<Tensor> {
         }
         shape => {
             Err(Error::data(format!("a tensor of {shape:?} cannot be divided: it is not counted by {len} samples"))
-                .help("train without --replicas"))
+                .help(format!("train without {REPLICAS}")))
         }
     }
 }

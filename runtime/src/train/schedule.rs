@@ -1,7 +1,10 @@
 //! The learning rate as a function of how far the training is. A function, not a state: a job that resumes in the
 //! middle has nothing to restore.
 
-use compress_compiler::error::{Error, Result};
+use compress_compiler::{
+    error::{Error, Result},
+    serde_as_text,
+};
 use std::{f64::consts::PI, fmt, str::FromStr};
 
 /// How the learning rate falls.
@@ -57,6 +60,8 @@ impl FromStr for Schedule {
         })
     }
 }
+
+serde_as_text!(Schedule);
 
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {

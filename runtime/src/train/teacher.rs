@@ -159,6 +159,7 @@ pub fn named(graph: &Graph, name: &str) -> Result<Port> {
     let ports = |node| (0..graph.node(node).outputs.len()).map(move |slot| Port { node, slot });
     let is = |p: &Port| graph.value(*p).name == name || p.slot == 0 && graph.node(p.node).name == name;
     graph.ids().flat_map(ports).find(is).ok_or_else(|| {
-        Error::usage(format!("the model has no value or node `{name}`")).help("compress inspect MODEL --ir lists them")
+        Error::usage(format!("the model has no value or node `{name}`"))
+            .help("the text form of the graph (inspect, ir) lists them")
     })
 }

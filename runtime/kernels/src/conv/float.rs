@@ -97,7 +97,8 @@ impl ConvF {
                 weights: self.weights[panel.weights..].as_ptr(),
                 bias: self.bias[panel.lane..].as_ptr(),
                 columns: panel.columns,
-                // SAFETY: a place in the result.
+                // SAFETY: `Conv::run` passes a position of the window, and a panel of the outputs. `Shared::new`
+                // asserted that the result has them. It is borrowed until `run` ends.
                 y: unsafe { y.at(row, panel.column) },
                 stride: y.stride,
                 add,

@@ -134,7 +134,8 @@ impl GemmF {
                 columns: panel.columns,
                 add: std::ptr::null(),
                 add_stride: 0,
-                // SAFETY: a place in the result.
+                // SAFETY: `Conv::run` passes a position of the window, and a panel of the outputs. `Shared::new`
+                // asserted that the result has them. It is borrowed until `multiply` ends.
                 y: unsafe { y.at(row, panel.column) },
                 stride: y.stride,
                 min: f32::NEG_INFINITY,

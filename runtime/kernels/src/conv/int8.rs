@@ -102,7 +102,8 @@ impl Conv8 {
         let Finish::Requantize { zero, min, max } = self.finish else { panic!("its results are floats") };
         let y = Shared::new(y, window, self.conv.shape.outputs);
         self.run(x, window, scratch, threads, |row, column, _| {
-            // SAFETY: `run` asks for places in the result.
+            // SAFETY: `run` passes a position of the window, and the first column of a panel. `Shared::new` asserted
+            // that the result has them. It is borrowed until this function ends.
             let to = unsafe { y.at(row, column) };
             Out8::Integer(Requantize { y: to, stride: y.stride, zero, min, max })
         });
@@ -116,7 +117,8 @@ impl Conv8 {
         let Finish::Scale { bias, min, max } = &self.finish else { panic!("its results are integers") };
         let y = Shared::new(y, window, self.conv.shape.outputs);
         self.run(x, window, scratch, threads, |row, column, lane| {
-            // SAFETY: `run` asks for places in the result.
+            // SAFETY: `run` passes a position of the window, and the first column of a panel. `Shared::new` asserted
+            // that the result has them. It is borrowed until this function ends.
             let to = unsafe { y.at(row, column) };
             Out8::Float(Scale { y: to, stride: y.stride, bias: bias[lane..].as_ptr(), min: *min, max: *max })
         });

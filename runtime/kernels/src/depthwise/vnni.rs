@@ -88,7 +88,7 @@ impl Packed {
     /// that were packed.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
     pub unsafe fn run(&self, x: Rows<u8>, window: &Window, first: usize, mut y: RowsMut<u8>) {
-        // SAFETY: as this function's own.
+        // SAFETY: the caller guarantees the features and the operands. Each arm is that of the groups that were packed.
         unsafe {
             match self.groups {
                 1 => self.rows::<1>(x, window, first, &mut y),
@@ -108,7 +108,8 @@ impl Packed {
             let n = width.min(y.rows() - row);
             for (at, block) in self.blocks.iter().enumerate() {
                 let channels = (x.width() - at * BLOCK).min(BLOCK);
-                // SAFETY: as this function's own; the block is of channels of `x`.
+                // SAFETY: the caller guarantees the features and the operands. The block is of channels of `x`, and
+                // rows `row..row + n` are in `y`.
                 unsafe {
                     if channels == BLOCK {
                         self.row::<G, true>(block, x, window, first + row, y, row..row + n, at * BLOCK, channels);
@@ -124,7 +125,8 @@ impl Packed {
     /// row of positions and begin with position `first`. Only if `FULL` may there be 64 channels.
     ///
     /// # Safety
-    /// As [`Self::rows`]; `x` and `y` have these channels, and `y` these rows.
+    /// As [`Self::rows`]; `x` and `y` have these channels, and `y` these rows. There are 64 channels
+    /// if `FULL`, and otherwise fewer.
     #[allow(clippy::too_many_arguments)]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
     unsafe fn row<const G: usize, const FULL: bool>(

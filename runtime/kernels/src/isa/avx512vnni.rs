@@ -12,7 +12,7 @@ fn first(n: usize) -> u16 {
     if n >= 16 { u16::MAX } else { (1 << n) - 1 }
 }
 
-// SAFETY: each is the intrinsic of its name, in all lanes.
+// SAFETY: each operation is the intrinsic of its name, which works on all 16 lanes.
 unsafe impl Vectors for Avx512 {
     const LANES: usize = 16;
     type I = __m512i;
@@ -22,19 +22,22 @@ unsafe impl Vectors for Avx512 {
 
     #[inline(always)]
     unsafe fn load_i32(from: *const i32) -> Self::I {
-        // SAFETY: the caller's, here and below.
+        // SAFETY: the caller guarantees AVX-512, and 16 integers at `from`.
         unsafe { _mm512_loadu_si512(from.cast()) }
     }
     #[inline(always)]
     unsafe fn load_x(from: *const u8) -> Self::X {
+        // SAFETY: the caller guarantees AVX-512, and four bytes at `from`. They are read without alignment.
         unsafe { _mm512_set1_epi32(from.cast::<i32>().read_unaligned()) }
     }
     #[inline(always)]
     unsafe fn load_w(from: *const i8) -> Self::W {
+        // SAFETY: the caller guarantees AVX-512, and 64 bytes at `from`.
         unsafe { _mm512_loadu_si512(from.cast()) }
     }
     #[inline(always)]
     unsafe fn dot(sum: Self::I, x: Self::X, w: Self::W) -> Self::I {
+        // SAFETY: the caller guarantees AVX-512 with VNNI.
         unsafe { _mm512_dpbusd_epi32(sum, x, w) }
     }
     #[inline(always)]
@@ -46,6 +49,8 @@ unsafe impl Vectors for Avx512 {
         rows: usize,
         columns: usize,
     ) {
+        // SAFETY: the caller guarantees AVX-512, and at `y` room for `columns` bytes of each row. Masks leave out what
+        // is beyond `columns`. A store goes over several rows only where they follow each other without a gap.
         unsafe {
             let mut r = sums;
             for v in 0..4 {
@@ -98,44 +103,54 @@ unsafe impl Vectors for Avx512 {
     }
     #[inline(always)]
     unsafe fn to_f32(sums: Self::I) -> Self::F {
+        // SAFETY: the caller guarantees AVX-512.
         unsafe { _mm512_cvtepi32_ps(sums) }
     }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self::F {
+        // SAFETY: the caller guarantees AVX-512.
         unsafe { _mm512_set1_ps(x) }
     }
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self::F {
+        // SAFETY: the caller guarantees AVX-512, and 16 floats at `from`.
         unsafe { _mm512_loadu_ps(from) }
     }
     #[inline(always)]
     unsafe fn load_first(from: *const f32, n: usize) -> Self::F {
+        // SAFETY: the caller guarantees AVX-512, and `n` floats at `from`. The mask leaves out the others.
         unsafe { _mm512_maskz_loadu_ps(first(n), from) }
     }
     #[inline(always)]
     unsafe fn store(to: *mut f32, x: Self::F) {
+        // SAFETY: the caller guarantees AVX-512, and room for 16 floats at `to`.
         unsafe { _mm512_storeu_ps(to, x) }
     }
     #[inline(always)]
     unsafe fn store_first(to: *mut f32, x: Self::F, n: usize) {
+        // SAFETY: the caller guarantees AVX-512, and room for `n` floats at `to`. The mask leaves out the others.
         unsafe { _mm512_mask_storeu_ps(to, first(n), x) }
     }
     #[inline(always)]
     unsafe fn add(a: Self::F, b: Self::F) -> Self::F {
+        // SAFETY: the caller guarantees AVX-512.
         unsafe { _mm512_add_ps(a, b) }
     }
     #[inline(always)]
     unsafe fn mul(a: Self::F, b: Self::F) -> Self::F {
+        // SAFETY: the caller guarantees AVX-512.
         unsafe { _mm512_mul_ps(a, b) }
     }
     #[inline(always)]
     unsafe fn mul_add(sum: Self::F, a: Self::F, b: Self::F) -> Self::F {
+        // SAFETY: the caller guarantees AVX-512.
         unsafe { _mm512_fmadd_ps(a, b, sum) }
     }
     #[inline(always)]
     unsafe fn clamp(x: Self::F, min: Self::F, max: Self::F) -> Self::F {
         // Where one is NaN, these have the second.
+        // SAFETY: the caller guarantees AVX-512.
         unsafe { _mm512_min_ps(max, _mm512_max_ps(min, x)) }
     }
 }

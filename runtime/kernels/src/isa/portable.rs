@@ -13,7 +13,7 @@ const LANES: usize = 8;
 /// Adding and subtracting it rounds a float of less than 2²² to an integer, half to even.
 const ROUND: f32 = 12_582_912.0;
 
-// SAFETY: loops over all lanes.
+// SAFETY: each operation does what its name says, in a loop over all lanes.
 unsafe impl Vectors for Portable {
     const LANES: usize = LANES;
     type I = [i32; LANES];
@@ -23,11 +23,12 @@ unsafe impl Vectors for Portable {
 
     #[inline(always)]
     unsafe fn load_i32(from: *const i32) -> Self::I {
-        // SAFETY: the caller's, here and below.
+        // SAFETY: the caller guarantees `LANES` aligned integers at `from`. An array of them needs the same alignment.
         unsafe { from.cast::<Self::I>().read() }
     }
     #[inline(always)]
     unsafe fn load_x(from: *const u8) -> Self::X {
+        // SAFETY: the caller guarantees four bytes at `from`. An array of bytes needs no alignment.
         unsafe { from.cast::<[u8; 4]>().read() }.map(i32::from)
     }
     #[inline(always)]
@@ -35,6 +36,7 @@ unsafe impl Vectors for Portable {
         let mut w = [[0; LANES]; 4];
         for lane in 0..LANES {
             // Shifts, unlike single bytes, are vector operations anywhere.
+            // SAFETY: the caller guarantees `4 * LANES` bytes at `from`, and `lane` is less than `LANES`.
             let four = i32::from_le_bytes(unsafe { from.add(4 * lane).cast::<[u8; 4]>().read() });
             for k in 0..4 {
                 w[k][lane] = four << (24 - 8 * k) >> 24;
@@ -63,10 +65,13 @@ unsafe impl Vectors for Portable {
         let zero = i32::from(to.zero);
         let (min, max) = ((i32::from(to.min) - zero) as f32, (i32::from(to.max) - zero) as f32);
         for v in 0..rows * N {
+            // SAFETY: `v / N` is less than `rows`. The caller guarantees that each row has more than `v % N * LANES`
+            // columns at `y`.
             let y = unsafe { y.add(v / N * to.stride + v % N * LANES) };
             for lane in 0..LANES.min(columns - v % N * LANES) {
                 let scaled = (sums[v][lane] as f32 * scale[v][lane]).max(min).min(max);
                 let rounded = scaled + ROUND - ROUND;
+                // SAFETY: `lane` is less than the columns left of the row. The caller guarantees room for them.
                 unsafe { y.add(lane).write((rounded as i32 + zero) as u8) };
             }
         }
@@ -82,23 +87,27 @@ unsafe impl Vectors for Portable {
     }
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self::F {
+        // SAFETY: the caller guarantees `LANES` aligned floats at `from`. An array of them needs the same alignment.
         unsafe { from.cast::<Self::F>().read() }
     }
     #[inline(always)]
     unsafe fn load_first(from: *const f32, n: usize) -> Self::F {
         let mut x = [0.0; LANES];
         for lane in 0..n {
+            // SAFETY: `lane` is less than `n`. The caller guarantees `n` aligned floats at `from`.
             x[lane] = unsafe { from.add(lane).read() };
         }
         x
     }
     #[inline(always)]
     unsafe fn store(to: *mut f32, x: Self::F) {
+        // SAFETY: the caller guarantees room for `LANES` aligned floats at `to`. An array needs the same alignment.
         unsafe { to.cast::<Self::F>().write(x) }
     }
     #[inline(always)]
     unsafe fn store_first(to: *mut f32, x: Self::F, n: usize) {
         for lane in 0..n {
+            // SAFETY: `lane` is less than `n`. The caller guarantees room for `n` aligned floats at `to`.
             unsafe { to.add(lane).write(x[lane]) };
         }
     }

@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 /// [`Vectors`]: crate::tile::Vectors
 macro_rules! vectors {
     ($name:ident, $x:ty, $w:ty, $load_x:expr, $load_w:expr, $dot:expr) => {
-        // SAFETY: each is the intrinsic of its name, in all lanes.
+        // SAFETY: each operation is the intrinsic of its name, which works on all eight lanes.
         unsafe impl $crate::tile::Vectors for $name {
             const LANES: usize = 8;
             type I = __m256i;
@@ -18,19 +18,23 @@ macro_rules! vectors {
 
             #[inline(always)]
             unsafe fn load_i32(from: *const i32) -> Self::I {
-                // SAFETY: the caller's, here and below.
+                // SAFETY: the caller guarantees the instruction set, and eight integers at `from`.
                 unsafe { _mm256_loadu_si256(from.cast()) }
             }
             #[inline(always)]
             unsafe fn load_x(from: *const u8) -> Self::X {
+                // SAFETY: the caller guarantees the instruction set, and four bytes at `from`. They are read
+                // without alignment.
                 unsafe { $load_x(_mm256_set1_epi32(from.cast::<i32>().read_unaligned())) }
             }
             #[inline(always)]
             unsafe fn load_w(from: *const i8) -> Self::W {
+                // SAFETY: the caller guarantees the instruction set, and 32 bytes at `from`.
                 unsafe { $load_w(_mm256_loadu_si256(from.cast())) }
             }
             #[inline(always)]
             unsafe fn dot(sum: Self::I, x: Self::X, w: Self::W) -> Self::I {
+                // SAFETY: the caller guarantees the instruction set, which has all that `$dot` asks for.
                 unsafe { $dot(sum, x, w) }
             }
             #[inline(always)]
@@ -42,48 +46,61 @@ macro_rules! vectors {
                 rows: usize,
                 columns: usize,
             ) {
+                // SAFETY: the caller guarantees the instruction set, and what `requantize` asks for.
                 unsafe { $crate::isa::ymm::requantize::<N>(sums, scale, to, y, rows, columns) }
             }
             #[inline(always)]
             unsafe fn to_f32(sums: Self::I) -> Self::F {
+                // SAFETY: the caller guarantees the instruction set.
                 unsafe { _mm256_cvtepi32_ps(sums) }
             }
 
             #[inline(always)]
             unsafe fn splat(x: f32) -> Self::F {
+                // SAFETY: the caller guarantees the instruction set.
                 unsafe { _mm256_set1_ps(x) }
             }
             #[inline(always)]
             unsafe fn load(from: *const f32) -> Self::F {
+                // SAFETY: the caller guarantees the instruction set, and eight floats at `from`.
                 unsafe { _mm256_loadu_ps(from) }
             }
             #[inline(always)]
             unsafe fn load_first(from: *const f32, n: usize) -> Self::F {
+                // SAFETY: the caller guarantees the instruction set, and `n` floats at `from`. The mask leaves out
+                // the others.
                 unsafe { _mm256_maskload_ps(from, $crate::isa::ymm::first(n)) }
             }
             #[inline(always)]
             unsafe fn store(to: *mut f32, x: Self::F) {
+                // SAFETY: the caller guarantees the instruction set, and room for eight floats at `to`.
                 unsafe { _mm256_storeu_ps(to, x) }
             }
             #[inline(always)]
             unsafe fn store_first(to: *mut f32, x: Self::F, n: usize) {
+                // SAFETY: the caller guarantees the instruction set, and room for `n` floats at `to`. The mask
+                // leaves out the others.
                 unsafe { _mm256_maskstore_ps(to, $crate::isa::ymm::first(n), x) }
             }
             #[inline(always)]
             unsafe fn add(a: Self::F, b: Self::F) -> Self::F {
+                // SAFETY: the caller guarantees the instruction set.
                 unsafe { _mm256_add_ps(a, b) }
             }
             #[inline(always)]
             unsafe fn mul(a: Self::F, b: Self::F) -> Self::F {
+                // SAFETY: the caller guarantees the instruction set.
                 unsafe { _mm256_mul_ps(a, b) }
             }
             #[inline(always)]
             unsafe fn mul_add(sum: Self::F, a: Self::F, b: Self::F) -> Self::F {
+                // SAFETY: the caller guarantees the instruction set.
                 unsafe { _mm256_fmadd_ps(a, b, sum) }
             }
             #[inline(always)]
             unsafe fn clamp(x: Self::F, min: Self::F, max: Self::F) -> Self::F {
                 // Where one is NaN, these have the second.
+                // SAFETY: the caller guarantees the instruction set.
                 unsafe { _mm256_min_ps(max, _mm256_max_ps(min, x)) }
             }
         }
@@ -98,14 +115,16 @@ pub(super) use vectors;
 /// The machine has AVX2.
 #[inline(always)]
 pub(super) unsafe fn first(n: usize) -> __m256i {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees AVX2, which is all that these ask for.
     unsafe { _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)) }
 }
 
 /// Writes the first `columns` results of each of `rows` rows.
 ///
 /// # Safety
-/// The machine has AVX2, and there is room at `y`.
+/// The machine has AVX2. The rest is as for [`Vectors::requantize`].
+///
+/// [`Vectors::requantize`]: crate::tile::Vectors::requantize
 #[inline(always)]
 pub(super) unsafe fn requantize<const N: usize>(
     sums: [__m256i; 4],
@@ -116,7 +135,8 @@ pub(super) unsafe fn requantize<const N: usize>(
     columns: usize,
 ) {
     const { assert!(N == 1 || N == 2) }
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees AVX2, and at `y` room for `columns` bytes of each of `rows` rows. Narrower rows are
+    // copied out of `all`. A store goes over several rows only where they follow each other without a gap.
     unsafe {
         let mut r = sums;
         for v in 0..4 {

@@ -75,9 +75,9 @@ fn tile<T: Element>(isa: Isa, x: Rows<T>, row: usize, column: usize, mut y: Rows
         let side = tile_side::<T>(isa).expect("a tile of such elements");
         assert!(isa.is_available() && row + side <= x.rows() && column + side <= x.width());
         let (x_stride, y_stride) = (x.stride(), y.stride());
-        // SAFETY: `x` has the tile, and `y`, of the same shape transposed, has it too; strides are
-        // those of their rows. `T` has as many bytes as the function moves, all of which count; and
-        // AVX2 is available.
+        // SAFETY: the assert found the tile in `x`, and `transpose` asserted that `y` is of its shape,
+        // transposed; strides are those of their rows. `T` has as many bytes as the function moves,
+        // all of which count. The set is available, and is at least AVX2 where it has a side.
         unsafe {
             let from = x.data().as_ptr().add(row * x_stride + column);
             let to = y.data().as_mut_ptr().add(column * y_stride + row);
@@ -98,10 +98,11 @@ mod x86 {
     /// Transposes 16 rows of 16 bytes.
     ///
     /// # Safety
-    /// Rows lie as far apart as the strides say, and may be read and written.
+    /// The machine has AVX2. Rows lie as far apart as the strides say: 16 bytes of each may be read
+    /// from `x` on, and written from `y` on.
     #[target_feature(enable = "avx2")]
     pub unsafe fn tile_of_bytes(x: *const u8, x_stride: usize, y: *mut u8, y_stride: usize) {
-        // SAFETY: as this function's own.
+        // SAFETY: the caller guarantees 16 bytes of each of 16 rows, of which all are read before any is written.
         unsafe {
             let mut rows: [__m128i; 16] = std::array::from_fn(|i| _mm_loadu_si128(x.add(i * x_stride).cast()));
             // Each round interleaves rows that are half of all apart, which rotates the bits of an
@@ -121,10 +122,11 @@ mod x86 {
     /// Transposes 8 rows of 8 elements of 32 bits.
     ///
     /// # Safety
-    /// Rows lie as far apart as the strides say, and may be read and written.
+    /// The machine has AVX2. Rows lie as far apart as the strides say: 8 elements of each may be
+    /// read from `x` on, and written from `y` on.
     #[target_feature(enable = "avx2")]
     pub unsafe fn tile_of_words(x: *const f32, x_stride: usize, y: *mut f32, y_stride: usize) {
-        // SAFETY: as this function's own.
+        // SAFETY: the caller guarantees 8 elements of each of 8 rows, of which all are read before any is written.
         unsafe {
             let rows: [__m256; 8] = std::array::from_fn(|i| {
                 // Half of row i % 4, and the same half of row i % 4 + 4.

@@ -70,7 +70,7 @@ pub(super) fn conv_input_gradient_on(isa: Isa, at: &Shape2d, weight: &[f32], dy:
         |scratch, (dx, dy)| {
             let parts = phases.iter().zip(scratch).map(|(layer, scratch)| {
                 let (layer, scratch) = layer.as_ref().zip(scratch.as_mut())?;
-                // SAFETY: `run` writes every element.
+                // SAFETY: `run` writes every element of a sample's output, of which there are `len`.
                 Some((layer, unsafe { written(layer.len(), |part| layer.run(dy, None, part, scratch)) }))
             });
             scatter(isa, at, &parts.collect::<Vec<_>>(), dx);
@@ -214,7 +214,8 @@ impl Layer {
                     layout.fill(isa, x, &mut scratch.planes, &mut scratch.split);
                     &scratch.planes
                 };
-                // SAFETY: sums are added to from the second block on, when the first has written.
+                // SAFETY: sums are added to from the second block on, when the first has written. `new` packed the
+                // filters for `isa`, and each block has at least one tap.
                 unsafe { convolve(isa, filters, x, taps, layout.runs, start, y) }
                 start = Start::Sums;
             }

@@ -66,7 +66,7 @@ pub(super) fn copy_rows(
     }
     assert!((rows - 1) * from_step + columns <= from.len(), "rows to be copied");
     assert!((rows - 1) * to_step + columns <= to.len(), "room for the copies");
-    // SAFETY: these rows are there.
+    // SAFETY: the asserts above found these rows in both.
     unsafe { copy_on(isa, &mut Copies { from, from_step, to, to_step, rows, columns }) }
 }
 
@@ -88,7 +88,8 @@ struct Copies<'a> {
 unsafe fn copy_all<V: Vectors, const M: usize>(t: &mut Copies) {
     let columns = t.columns;
     let whole = columns - columns % V::LANES;
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees the instruction set, and `columns` floats of each row in both. Vectors end at
+    // `whole` at the latest, and what is left is less than one.
     unsafe {
         for row in 0..t.rows {
             let from = t.from.as_ptr().add(row * t.from_step);

@@ -40,7 +40,8 @@ impl Panels {
         assert!(last + runs.elements() <= dy.len(), "filters of all samples");
         let needed = samples * filters * runs.count * runs.length.next_multiple_of(LANES);
         assert!(needed <= self.data.len(), "room for panels");
-        // SAFETY: the filters are there, and there is room for them.
+        // SAFETY: the asserts above found the filters of all samples in `dy`, and room for them in vectors of up to
+        // `LANES` lanes.
         unsafe { pack_on(isa, &mut Pack { dy, steps, runs, panels: self }) }
     }
 }
@@ -77,7 +78,8 @@ pub(super) fn correlate(isa: Isa, dy: &Panels, x: &[f32], x_step: usize, taps: &
     assert_eq!(sums.len(), dy.filters * taps.len(), "a sum for each filter and tap");
     let last = (dy.samples - 1) * x_step + runs.extent();
     assert!(taps.iter().all(|&tap| tap + last <= x.len()), "taps and the input");
-    // SAFETY: the operands fit each other, and vectors have at most `LANES` lanes.
+    // SAFETY: the asserts above found that the operands fit each other, if vectors have at most `LANES` lanes, which
+    // `correlate_tile` asserts.
     unsafe { correlate_on(isa, &mut Correlate { dy, x, x_step, taps, runs, sums }) }
 }
 
@@ -109,7 +111,7 @@ unsafe fn pack_all<V: Vectors, const M: usize>(t: &mut Pack) {
                 for run in 0..t.runs.count {
                     let from = sample * t.steps[0] + (first + i) * t.steps[1] + run * t.runs.length;
                     let index = (sample * t.runs.count + run) * vectors;
-                    // SAFETY: the run is there, and as long as it is padded there is room.
+                    // SAFETY: the caller guarantees the set, this run of `dy`, and room for all runs in whole vectors.
                     unsafe {
                         let from = t.dy.as_ptr().add(from);
                         let to = t.panels.data.as_mut_ptr().add(to + (index * rows + i) * V::LANES);
@@ -137,7 +139,7 @@ unsafe fn correlate_all<V: Vectors, const M: usize>(t: &mut Correlate) {
     let mut first = 0;
     while first < t.dy.filters {
         let rows = panel(M, first, t.dy.filters);
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees the instruction set and the operands. The panel at `first` has `rows` filters.
         unsafe {
             match rows {
                 1 => correlate_rows::<V, 1>(t, first),
@@ -156,7 +158,8 @@ unsafe fn correlate_all<V: Vectors, const M: usize>(t: &mut Correlate) {
 #[inline(always)]
 unsafe fn correlate_rows<V: Vectors, const M: usize>(t: &mut Correlate, first: usize) {
     let mut tap = 0;
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees the instruction set, the operands and the panel. The loops' conditions
+    // find the taps there.
     unsafe {
         while tap + 3 <= t.taps.len() {
             correlate_tile::<V, M, 3>(t, first, tap);

@@ -77,19 +77,24 @@ macro_rules! versions {
         /// # Safety
         /// The operands are as the body asks for.
         unsafe fn $name(isa: Isa, t: &mut $operands) {
+            /// # Safety
+            /// The machine has these features, and the operands are as the body asks for.
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512vnni")]
             unsafe fn avx512(t: &mut $operands) {
-                // SAFETY: the caller's, here and below.
+                // SAFETY: the caller guarantees the operands, and the features, which are those of `Avx512`.
                 unsafe { $body::<$crate::isa::avx512vnni::Avx512, 8>(t) }
             }
+            /// # Safety
+            /// The machine has these features, and the operands are as the body asks for.
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             unsafe fn avx2(t: &mut $operands) {
+                // SAFETY: the caller guarantees the operands, and the features, which are those of `Avx2`.
                 unsafe { $body::<$crate::isa::avx2::Avx2, 4>(t) }
             }
             assert!(isa.is_available(), "this machine has no {isa}");
-            // SAFETY: the machine has the set; the rest is the caller's.
+            // SAFETY: the assert found the set available. The caller guarantees the operands.
             unsafe {
                 match isa {
                     #[cfg(target_arch = "x86_64")]
@@ -132,7 +137,8 @@ struct Convolve<'a> {
 /// filter, of which every element is written.
 ///
 /// # Safety
-/// To begin with [`Start::Sums`], `y` has been written before.
+/// To begin with [`Start::Sums`], `y` has been written before. Filters were packed for this
+/// instruction set, and there is at least one tap.
 pub(super) unsafe fn convolve(
     isa: Isa,
     filters: &Filters,
@@ -148,8 +154,8 @@ pub(super) unsafe fn convolve(
         assert_eq!(bias.len(), filters.count, "a bias for each filter");
     }
     assert!(taps.iter().all(|&tap| tap + runs.extent() <= x.len()), "taps and the input");
-    // SAFETY: the operands fit each other, and panels are of this set's height or of less; sums are
-    // there if they are to be read.
+    // SAFETY: the asserts found that the operands fit each other. The caller guarantees that panels are of this set's
+    // height or of less, and that sums are there if they are to be read.
     unsafe { convolve_on(isa, &mut Convolve { filters, x, taps, runs, start, y }) }
 }
 
@@ -157,10 +163,10 @@ pub(super) unsafe fn convolve(
 ///
 /// # Safety
 /// The machine has the instruction set of `V`; `M` is the most of its tiles' rows, and operands
-/// are as [`convolve`] asserts.
+/// are as [`convolve`] asserts and asks for.
 #[inline(always)]
 unsafe fn convolve_all<V: Vectors, const M: usize>(t: &mut Convolve) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees the instruction set and the operands, and each arm is that of the panels' height.
     unsafe {
         match t.filters.height {
             1 => convolve_panels::<V, 1>(t),
@@ -190,7 +196,8 @@ unsafe fn convolve_panels<V: Vectors, const M: usize>(t: &mut Convolve) {
             let columns = left.min(vectors * V::LANES);
             // Panels one after the other: what they read of the input stays in the cache.
             for first in (0..t.filters.count).step_by(M) {
-                // SAFETY: the caller's; these filters and columns are there.
+                // SAFETY: the caller guarantees the instruction set and the operands. `first` is a filter's.
+                // At most the `left` columns of the run are taken.
                 unsafe {
                     match vectors {
                         1 => convolve_tile::<V, M, 1>(t, first, run, at, columns),

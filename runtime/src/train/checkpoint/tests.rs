@@ -146,7 +146,7 @@ fn another_recipe_is_refused() {
     kept.save(&checkpoint(10)).unwrap();
     let e = kept.latest("a different one").unwrap_err();
     assert_eq!(e.kind(), Kind::Usage);
-    for part in ["recipe recipe", "a different one", "--checkpoint", "--force"] {
+    for part in ["recipe recipe", "a different one", "`checkpoint`", "`force`"] {
         assert!(e.to_string().contains(part), "{e}");
     }
 }

@@ -1,0 +1,128 @@
+//! Words that messages share: numbers of things, and names of options.
+
+use serde::{Serialize, Serializer};
+use std::{fmt, sync::OnceLock};
+
+/// A number of things, for people: `1 sample`, `2 samples`.
+pub fn counted(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+/// An option of a job, as messages name it: each front end writes options in its own way. A recipe has `prune-by`, the
+/// command `--prune-by`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opt(pub &'static str);
+
+static STYLE: OnceLock<fn(&str) -> String> = OnceLock::new();
+
+/// Says how options are written in all messages from now on: `` `prune-by` `` if nobody says. The first call holds.
+pub fn write_options(style: fn(&str) -> String) {
+    // A front end that comes second finds its messages in the style of the first.
+    let _ = STYLE.set(style);
+}
+
+/// The option of this name, as messages name it.
+pub fn written(option: &str) -> String {
+    match STYLE.get() {
+        Some(style) => style(option),
+        None => format!("`{option}`"),
+    }
+}
+
+impl Serialize for Opt {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl fmt::Display for Opt {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&written(self.0))
+    }
+}
+
+/// The options that messages name.
+pub mod option {
+    use super::Opt;
+
+    macro_rules! options {
+        ($($name:ident $text:literal),* $(,)?) => {
+            $(#[doc = concat!("`", $text, "`")] pub const $name: Opt = Opt($text);)*
+
+            /// All of them.
+            pub const ALL: &[Opt] = &[$($name),*];
+        };
+    }
+
+    options! {
+        ACCUMULATE "accumulate",
+        ALLOW_HARDLINKS "allow-hardlinks",
+        ALLOW_SYNTHETIC "allow-synthetic",
+        AS_IS "as-is",
+        AUGMENT "augment",
+        BATCH "batch",
+        BISECT "bisect",
+        CALIBRATION "calibration",
+        CALIBRATION_SAMPLES "calibration-samples",
+        CHANNELS_BUDGET "channels-budget",
+        CHANNELS_BY "channels-by",
+        CHANNELS_CUTS "channels-cuts",
+        CHECK "check",
+        CHECKPOINT "checkpoint",
+        CLIP "clip",
+        CUT_ANYWAY "cut-anyway",
+        DATA "data",
+        DEVICE "device",
+        DISTILL "distill",
+        DRY_RUN "dry-run",
+        DUMP_IR "dump-ir",
+        ENGINE "engine",
+        EPOCHS "epochs",
+        EVAL "eval",
+        EXCLUDE "exclude",
+        EXTERNAL_DATA "external-data",
+        FEATURES "features",
+        FORCE "force",
+        FREEZE "freeze",
+        INT8 "int8",
+        JSON "json",
+        KEEP_INITIALIZER_INPUTS "keep-initializer-inputs",
+        LABELS "labels",
+        LR "lr",
+        MATCH "match",
+        MAX_DROP "max-drop",
+        MAX_LATENCY "max-latency",
+        MAX_MEMORY "max-memory",
+        MAX_SIZE "max-size",
+        METRIC "metric",
+        MIN_SCORE "min-score",
+        MIN_SPEEDUP "min-speedup",
+        MIN_SQNR "min-sqnr",
+        MSE "mse",
+        OUTPUT "output",
+        PREPROCESS "preprocess",
+        PRUNE "prune",
+        PRUNE_BUDGET "prune-budget",
+        PRUNE_BY "prune-by",
+        PRUNE_CHANNELS "prune-channels",
+        PRUNE_ENDS "prune-ends",
+        PRUNE_PATTERN "prune-pattern",
+        QAT "qat",
+        REPLICAS "replicas",
+        REPORT "report",
+        RESUME "resume",
+        ROUND_CHANNELS "round-channels",
+        SAVE_EVERY "save-every",
+        SCORE "score",
+        SENSITIVITY "sensitivity",
+        SHAPE "shape",
+        STOP_AFTER "stop-after",
+        STRICT "strict",
+        STRIP "strip",
+        SWEEP "sweep",
+        TARGET "target",
+        TEACHER "teacher",
+        TIME "time",
+        WEIGHT_BITS "weight-bits",
+    }
+}

@@ -1,0 +1,73 @@
+//! How the range of an activation is chosen from what was observed: a file and a row of [`CALIBRATORS`] each.
+
+mod minmax;
+mod mse;
+mod percentile;
+
+use super::observe::Histogram;
+use compress_compiler::{choice::Choice, choice_text};
+
+/// The calibrators.
+const CALIBRATORS: &[Calibration] = &[MINMAX, PERCENTILE, MSE];
+
+/// The smallest and the largest value.
+pub const MINMAX: Calibration = Calibration(&minmax::CALIBRATOR);
+/// All but the outermost values.
+pub const PERCENTILE: Calibration = Calibration(&percentile::CALIBRATOR);
+/// The range with the least error.
+pub const MSE: Calibration = Calibration(&mse::CALIBRATOR);
+
+/// One of the calibrators.
+#[derive(Debug, Clone, Copy)]
+pub struct Calibration(&'static Calibrator);
+
+/// A way to choose the range of an activation.
+#[derive(Debug)]
+struct Calibrator {
+    name: &'static str,
+    /// What it chooses, in a few words.
+    means: &'static str,
+    /// Whether it looks at the bins of the histogram, and not at the extremes alone.
+    looks_inside: bool,
+    /// The range for what was seen, to be divided into so many steps.
+    range: fn(&Histogram, f64) -> (f32, f32),
+}
+
+impl Calibration {
+    /// Whether it looks at the bins of a histogram.
+    pub fn looks_inside(self) -> bool {
+        self.0.looks_inside
+    }
+
+    /// The range of what was seen, to be divided into so many steps.
+    pub fn range(self, seen: &Histogram, steps: f64) -> (f32, f32) {
+        (self.0.range)(seen, steps)
+    }
+}
+
+impl PartialEq for Calibration {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Default for Calibration {
+    fn default() -> Self {
+        MINMAX
+    }
+}
+
+impl Choice for Calibration {
+    const NOUN: &'static str = "calibration";
+    const ALL: &'static [Self] = CALIBRATORS;
+
+    fn name_of(self) -> &'static str {
+        self.0.name
+    }
+
+    fn means(self) -> &'static str {
+        self.0.means
+    }
+}
+
+choice_text!(Calibration);

@@ -1,0 +1,135 @@
+//! Quantisation schemes: which codes activations and weights become. A scheme is data; [`ptq`](super::ptq) decides where it
+//! applies, [`qdq`](super::qdq) writes it into the graph, and a [`Target`](crate::target::Target) says whether it runs there.
+
+use super::calibrators::{Calibration, MINMAX};
+use compress_compiler::{choice, tensor::DType};
+use std::fmt;
+
+/// How numbers become codes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scheme {
+    /// Those of activations.
+    pub activations: Activations,
+    /// Those of weights.
+    pub weights: Weights,
+    /// How the range of an activation is chosen.
+    pub calibration: Calibration,
+}
+
+/// When activations become codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activations {
+    /// By ranges that calibration finds.
+    Static(Codes),
+}
+
+impl Activations {
+    /// Their codes.
+    pub fn codes(self) -> Codes {
+        let Self::Static(codes) = self;
+        codes
+    }
+}
+
+/// How weights become codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Weights {
+    /// Their codes.
+    pub codes: Codes,
+    /// What of a weight shares a scale.
+    pub granularity: Granularity,
+}
+
+/// Codes and the real numbers that they stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Codes {
+    /// The type whose range they have.
+    pub dtype: DType,
+    /// The type in which they are stored, which kernels read.
+    pub stored: DType,
+    /// Where zero is.
+    pub symmetry: Symmetry,
+}
+
+/// Where zero is among the codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Symmetry {
+    /// At code 0; the range reaches as far down as up.
+    Symmetric,
+    /// Anywhere: the range is what it has to be.
+    Asymmetric,
+}
+
+/// What of a weight shares a scale (Krishnamoorthi 2018).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Granularity {
+    /// All of it.
+    Tensor,
+    /// Each output channel.
+    Channel,
+}
+
+impl fmt::Display for Granularity {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tensor => "tensor",
+            Self::Channel => "channel",
+        })
+    }
+}
+
+impl Codes {
+    /// The least and the largest code.
+    pub fn range(self) -> (i64, i64) {
+        // All types of codes are integers, as the table below has them.
+        self.dtype.int_range().unwrap_or_default()
+    }
+
+    /// Steps from the least code to the largest.
+    pub fn steps(self) -> f64 {
+        let (low, high) = self.range();
+        (high - low) as f64
+    }
+}
+
+/// U8 activations with a zero point: what every runtime has integer kernels for.
+const U8: Codes = Codes { dtype: DType::U8, stored: DType::U8, symmetry: Symmetry::Asymmetric };
+/// S8 weights around zero.
+const S8: Codes = Codes { dtype: DType::I8, stored: DType::I8, symmetry: Symmetry::Symmetric };
+/// Weights of four bits, which are stored in eight: every runtime has integer kernels for these.
+const S4: Codes = Codes { dtype: DType::I4, stored: DType::I8, symmetry: Symmetry::Symmetric };
+
+/// INT8: static, weights per output channel.
+pub const INT8: Scheme = Scheme {
+    activations: Activations::Static(U8),
+    weights: Weights { codes: S8, granularity: Granularity::Channel },
+    calibration: MINMAX,
+};
+
+/// INT8 with weights of four bits.
+pub const INT8_W4: Scheme = Scheme { weights: Weights { codes: S4, granularity: Granularity::Channel }, ..INT8 };
+
+/// Bits of a weight's codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WeightBits {
+    /// From -7 to 7.
+    Four,
+    /// From -127 to 127.
+    #[default]
+    Eight,
+}
+
+choice!(WeightBits, "number of bits of a weight", [
+    Four "4" "from -7 to 7, stored in 8 bits each",
+    Eight "8" "from -127 to 127",
+]);
+
+impl WeightBits {
+    /// The scheme with such weights.
+    pub fn scheme(self) -> Scheme {
+        match self {
+            Self::Four => INT8_W4,
+            Self::Eight => INT8,
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What has to run the written model, and what that can: a file and a row of [`TARGETS`] each.
+
+mod onnxruntime;
+mod portable;
+
+pub use onnxruntime::ForOnnxRuntime;
+
+use crate::quant::scheme::{Granularity, Scheme};
+use compress_compiler::{
+    choice::Choice,
+    choice_text,
+    graph::Graph,
+    op::{Op, Operator},
+    pass::Pass,
+    tensor::DType,
+};
+
+/// The targets.
+const TARGETS: &[Target] = &[Target(&portable::TARGET), Target(&onnxruntime::TARGET)];
+
+/// What the written model has to run on.
+#[derive(Debug, Clone, Copy)]
+pub struct Target(&'static Capabilities);
+
+/// What a target can run, and runs fast.
+#[derive(Debug)]
+pub struct Capabilities {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is, in a few words.
+    pub means: &'static str,
+    /// What channels come in multiples of, if it is fast for nothing else.
+    pub channels: Option<usize>,
+    /// The types of codes that its integer kernels read.
+    pub codes: &'static [DType],
+    /// What of a weight may share a scale there.
+    pub granularities: &'static [Granularity],
+    /// The pass that brings in operators for it alone, if there is one.
+    pub lower: Option<fn() -> Box<dyn Pass>>,
+}
+
+impl Target {
+    /// What it can.
+    pub fn capabilities(self) -> &'static Capabilities {
+        self.0
+    }
+
+    /// Why it can't run what `scheme` makes, if so.
+    pub fn obstacle(self, scheme: &Scheme) -> Option<String> {
+        let codes = [scheme.activations.codes(), scheme.weights.codes];
+        let strange = codes.into_iter().map(|c| c.stored).find(|c| !self.0.codes.contains(c));
+        let granularity = scheme.weights.granularity;
+        match strange {
+            Some(codes) => Some(format!("{self} has no integer kernels for {codes}")),
+            None if !self.0.granularities.contains(&granularity) => {
+                Some(format!("{self} has no integer kernels for weights with a scale for each {granularity}"))
+            }
+            None => None,
+        }
+    }
+}
+
+impl PartialEq for Target {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Default for Target {
+    fn default() -> Self {
+        Self(&portable::TARGET)
+    }
+}
+
+impl Choice for Target {
+    const NOUN: &'static str = "target";
+    const ALL: &'static [Self] = TARGETS;
+
+    fn name_of(self) -> &'static str {
+        self.0.name
+    }
+
+    fn means(self) -> &'static str {
+        self.0.means
+    }
+}
+
+choice_text!(Target);
+
+/// The newest opset that every operator of a graph, and of the graphs inside it, can move to.
+pub fn newest(graph: &Graph) -> i64 {
+    let of = |op: &Op| match op {
+        // Other domains have versions of their own.
+        Op::Opaque(o) if matches!(&o.proto.domain[..], "" | "ai.onnx") => o.opset,
+        op => op.until().unwrap_or(i64::MAX),
+    };
+    let ops = graph.operators().map(|n| graph.op(n));
+    ops.map(|op| op.bodies().iter().map(|b| newest(b.graph())).fold(of(op), i64::min)).min().unwrap_or(i64::MAX)
+}

@@ -1,0 +1,169 @@
+//! Everything that is measured of a result beside its original: accuracy, layers, speed, memory.
+
+use crate::{
+    data::{Samples, Sets},
+    events::Monitor,
+    facts,
+    measure::{self, Pace, Reference},
+    options::{Effort, GateOptions, MeasureOptions},
+    remarks,
+    report::Report,
+    score,
+};
+use compress_compiler::{
+    error::{Kind, Result},
+    graph::Graph,
+    onnx::Model,
+    words::option::{AS_IS, CHECK},
+};
+use compress_runtime::{
+    metrics::{Answers, Measure},
+    session::{Backend, Session},
+};
+use std::time::Duration;
+
+/// How the models are measured.
+pub struct Assessment<'a> {
+    pub sets: &'a Sets,
+    pub backend: &'a Backend,
+    pub measures: &'a MeasureOptions,
+    pub gates: &'a GateOptions,
+    /// Samples a batch when timing.
+    pub batch: usize,
+    /// Whether the samples were given to be measured on.
+    pub asked: bool,
+    /// Whose fault it is when the outputs can't be compared.
+    pub blame: Kind,
+    /// Whether the second model comes from the passes, so that it is simplified.
+    pub made_here: bool,
+    pub manner: Manner,
+    /// How long the work took that is checked.
+    pub work: Duration,
+    pub monitor: &'a Monitor<'a>,
+}
+
+/// What the answers of a model are compared by on some samples.
+///
+/// # Errors
+/// Usage and data for a metric that doesn't fit.
+pub fn compared_by(graph: &Graph, measures: &MeasureOptions, sets: &Sets) -> Result<(Answers, Measure)> {
+    let answers = Answers::of(graph);
+    let measure = answers.measure(measures.metric.as_ref(), sets.evaluation.set.is_labelled())?;
+    Ok((answers, measure))
+}
+
+/// Without more said, accuracy is measured for so long, or for twice the time of the work; and speed for so long.
+const ACCURACY: Duration = Duration::from_secs(4);
+const MOST: Duration = Duration::from_secs(10);
+const SPEED: Duration = Duration::from_millis(1500);
+const GATED_SPEED: Duration = Duration::from_secs(8);
+/// Bytes of weights above which one model is in memory at a time, and layers are not compared one by one.
+const LARGE: u64 = 256 << 20;
+/// Operators above which a model takes longer to be made ready than to run.
+const MANY: usize = 10_000;
+/// For how long the accuracy of large or long models is measured that were only simplified.
+const SHORT: Duration = Duration::from_millis(100);
+
+/// How models are measured, as far as the original and what was asked tell.
+#[derive(Clone, Copy)]
+pub struct Manner {
+    /// One after the other, so that one is in memory at a time.
+    pub apart: bool,
+    /// No longer than it takes to simplify them, and not timed.
+    pub short: bool,
+}
+
+impl Manner {
+    /// How `original` is measured: in full if samples or gates are given to measure by. `exact` says that it is
+    /// only simplified.
+    pub fn of(original: &Model, measures: &MeasureOptions, gates: &GateOptions, asked: bool, exact: bool) -> Self {
+        let looked = gates.of_accuracy();
+        let timed = gates.of_speed() || measures.as_is;
+        let more = measures.check == Effort::Full || measures.score.is_some() || asked || looked;
+        let large = original.source().len() > LARGE;
+        let operators = || original.graph.and_bodies().iter().map(|g| g.operators().count()).sum::<usize>();
+        let short = !more && exact && !timed && (large || operators() > MANY);
+        Self { apart: !more && large, short }
+    }
+
+    /// The original, as others are compared with it. `again` says that several are.
+    ///
+    /// # Errors
+    /// Whatever running it can raise.
+    pub fn reference(self, session: Session, samples: &Samples, again: bool, monitor: &Monitor) -> Result<Reference> {
+        match self.apart && !again {
+            true => Reference::recorded(session, samples, if self.short { SHORT } else { ACCURACY }, monitor),
+            false => Ok(Reference::new(session, again)),
+        }
+    }
+}
+
+impl Assessment<'_> {
+    /// Measures `written`, and tells the report.
+    ///
+    /// # Errors
+    /// Whatever running, reading and timing can raise.
+    pub fn run(&self, original: &Model, before: &Reference, written: &Model, report: &mut Report) -> Result<()> {
+        let Self { sets, backend, measures, monitor, .. } = self;
+        let samples = &sets.evaluation;
+        let full = measures.check == Effort::Full;
+        let Manner { apart, short } = self.manner;
+        let rest = || [original, written].into_iter().for_each(|m| m.source().release());
+        rest();
+        let after = measure::session(&written.graph, backend)?;
+        let (answers, measured) = compared_by(&original.graph, measures, sets)?;
+        let gated = self.gates.of_accuracy();
+        let time = match () {
+            () if full || self.asked || gated => None,
+            () if short => Some(SHORT),
+            () => Some((2 * self.work).clamp(ACCURACY, MOST)),
+        };
+        let compared = (&answers, measured);
+        let mut accuracy = measure::accuracy(before, &after, samples, compared, (self.blame, time), monitor)?;
+        if let Some(command) = &measures.score {
+            let names: Vec<String> = answers.outputs.iter().map(|o| o.name.clone()).collect();
+            let (old, new) = score::score(command, &names, before, &after, samples, monitor)?;
+            (accuracy.metric, accuracy.output, accuracy.meaning) = ("score", None, format!("what `{command}` prints"));
+            (accuracy.samples, accuracy.unlike) = (samples.indices.len(), 0);
+            (accuracy.before, accuracy.after, accuracy.drop) = (old, Some(new), old.map(|old| old - new));
+            accuracy.reason = None;
+        }
+        report.accuracy = Some(accuracy);
+        report.layers = match apart || short {
+            true => facts::all_layers(&written.graph),
+            false => measure::layers(&original.graph, (&written.graph, &after), samples, backend, monitor)?,
+        };
+        drop(after);
+        rest();
+        let as_is = measures.as_is;
+        let simple = |graph: &Graph, is_simple: bool| -> Result<Option<Graph>> {
+            if as_is || is_simple { Ok(None) } else { measure::simplified(graph, monitor).map(Some) }
+        };
+        let (a, b) = (simple(&original.graph, short)?, simple(&written.graph, self.made_here)?);
+        let (before, after) = (a.as_ref().unwrap_or(&original.graph), b.as_ref().unwrap_or(&written.graph));
+        if short {
+            report.warnings.push(format!(
+                "speed was not timed: engines simplify a model as they load it, and nothing else was done to this one. \
+                 {CHECK} full times both simplified, {AS_IS} as the files have them"
+            ));
+        } else {
+            let timed = self.gates.of_speed() || full;
+            let pace = Pace { batch: self.batch, time: if timed { GATED_SPEED } else { SPEED }, as_is, apart };
+            report.speed = Some(measure::speed([before, after], samples, &pace, backend, &rest, monitor)?);
+        }
+        report.memory = measure::memory([before, after], samples, self.batch).ok();
+        self.count([before, after], report);
+        remarks::of_accuracy(report);
+        remarks::of_speed(report);
+        Ok(())
+    }
+
+    /// Counts multiply-accumulates at the sizes of the samples, where the model leaves them open.
+    fn count(&self, [before, after]: [&Graph; 2], report: &mut Report) {
+        let Ok(inputs) = measure::timing_batch(&self.sets.evaluation, 1).map(|b| b.inputs) else { return };
+        let macs = |graph: &Graph| measure::sized(graph, &inputs).map(|g| facts::macs(&g));
+        if let (Ok(before), Ok(after), Some(output)) = (macs(before), macs(after), &mut report.output) {
+            (report.input.macs, output.macs) = (before, after);
+        }
+    }
+}

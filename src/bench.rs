@@ -1,0 +1,208 @@
+//! A model's speed on our runtime, and the same on a second device.
+
+use crate::{
+    compress::needs,
+    data::{self, Samples, Sets},
+    events::{Events, Monitor, watched},
+    measure,
+    options::{DataOptions, DeviceOptions, ReadOptions, within},
+    values::{Count, InputShape},
+};
+use clap::Args;
+use compress_compiler::{
+    error::Result,
+    onnx::{self, Model},
+    tensor::Tensor,
+};
+use compress_runtime::{
+    device::DeviceChoice,
+    session::{Backend, EngineChoice, Session},
+};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Times a model.
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct Bench {
+    /// The ONNX model.
+    pub model: PathBuf,
+    /// Data to run on, as for compressing; made up if there is none.
+    #[arg(long, value_name = "PATH")]
+    pub data: Option<PathBuf>,
+    /// Sizes of an input, e.g. image=1x3x320x320; may be repeated.
+    #[arg(long, value_name = "NAME=SIZES")]
+    pub shape: Vec<InputShape>,
+    /// Timed runs.
+    #[arg(long, value_name = "N", default_value_t = Self::default().runs, allow_hyphen_values = true)]
+    pub runs: Count<4_294_967_295>,
+    /// Run on this device too, and compare: outputs and time.
+    #[arg(long, value_name = "DEVICE")]
+    pub reference: Option<DeviceChoice>,
+    /// Where it runs.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub on: DeviceOptions,
+    /// How models are read.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub read: ReadOptions,
+}
+
+impl Default for Bench {
+    fn default() -> Self {
+        Self {
+            model: PathBuf::new(),
+            data: None,
+            shape: vec![],
+            // 50 is within the bounds.
+            runs: Count::try_from(50).expect("50 runs"),
+            reference: None,
+            on: DeviceOptions::default(),
+            read: ReadOptions::default(),
+        }
+    }
+}
+
+/// How fast a model is.
+#[derive(Debug, Clone, Serialize)]
+pub struct Figures {
+    /// The model.
+    pub model: String,
+    /// Samples of a run.
+    pub batch: usize,
+    /// Timed runs.
+    pub runs: usize,
+    /// On the device.
+    #[serde(flatten)]
+    pub on: Timed,
+    /// On the second device.
+    pub reference: Option<Timed>,
+    /// The largest difference of an output between the two devices, relative to that output's largest value.
+    pub max_relative_difference: Option<f64>,
+}
+
+/// How fast a model is on one device.
+#[derive(Debug, Clone, Serialize)]
+pub struct Timed {
+    /// The device.
+    pub device: String,
+    /// What ran the model.
+    pub engine: String,
+    /// Threads that it may use.
+    pub threads: usize,
+    /// The median of all runs.
+    pub median_ms: f64,
+    /// The 90th percentile.
+    pub p90_ms: f64,
+    /// The samples that the median is of, in a second.
+    pub samples_per_second: f64,
+    /// Where the time went, by node.
+    pub nodes: Vec<NodeTime>,
+}
+
+/// The time of a node.
+#[derive(Debug, Clone, Serialize)]
+pub struct NodeTime {
+    /// The node.
+    pub node: String,
+    /// What computed it.
+    pub kernel: String,
+    /// The least time of several runs.
+    pub ms: f64,
+}
+
+impl Bench {
+    /// Times the model.
+    ///
+    /// # Errors
+    /// Usage for contradictions in the recipe; device; whatever reading and running the model can raise; interrupted when
+    /// `events` asks to stop.
+    pub fn run(&self, events: &mut dyn Events) -> Result<Figures> {
+        needs::shapes(&self.shape, self.data.is_some())?;
+        watched(events, |monitor| within(self.on.threads, false, || self.time(monitor)))
+    }
+
+    fn time(&self, monitor: &Monitor) -> Result<Figures> {
+        let backend = self.on.open()?;
+        let second = self.reference.map(|device| Backend::open(device, EngineChoice::Auto)).transpose()?;
+        let model = onnx::read_with(&self.model, &(&self.read).into())?;
+        let data = DataOptions { data: self.data.clone(), eval: self.data.clone(), preprocess: None };
+        let sets = Sets::open_running(&data, &self.shape, &model.graph, 1, self.on.seed.0, (false, &backend));
+        let sets = sets.map_err(|e| e.in_file(&self.model))?;
+        let suited = |e| if sets.evaluation.synthetic { data::unsuited(e, &model.graph) } else { e };
+        let time = |on: &Backend| {
+            time(&model, on, &sets.evaluation, self, monitor).map_err(|e| suited(e).in_file(&self.model))
+        };
+        let (on, outputs, batch) = time(&backend)?;
+        let reference = second.as_ref().map(time).transpose()?;
+        Ok(Figures {
+            model: self.model.display().to_string(),
+            batch,
+            runs: self.runs.get(),
+            max_relative_difference: reference.as_ref().map(|(_, other, _)| difference(other, &outputs)),
+            reference: reference.map(|r| r.0),
+            on,
+        })
+    }
+}
+
+fn time(
+    model: &Model,
+    backend: &Backend,
+    samples: &Samples,
+    recipe: &Bench,
+    monitor: &Monitor,
+) -> Result<(Timed, Vec<Tensor>, usize)> {
+    let exe = measure::session(&model.graph, backend)?;
+    let batch = measure::timing_batch(samples, recipe.on.batch.get())?;
+    let outputs = exe.run(&batch.inputs)?;
+    let runs = recipe.runs.get();
+    let timing = compress_runtime::bench::time(&exe, &batch.inputs, runs, &|| monitor.stopped())?;
+    let nodes = profile(&exe, &batch.inputs, runs.min(PROFILED))?;
+    let timed = Timed {
+        nodes,
+        device: backend.device.describe(),
+        engine: backend.engine.to_string(),
+        threads: measure::threads(&backend.device),
+        median_ms: timing.median_ms,
+        p90_ms: timing.p90_ms,
+        samples_per_second: batch.len as f64 * 1e3 / timing.median_ms,
+    };
+    Ok((timed, outputs, batch.len))
+}
+
+/// Runs of which the least time of each node counts: other work on the machine only adds to it.
+const PROFILED: usize = 20;
+
+/// The least time of each node in `runs`.
+fn profile(session: &Session, inputs: &[Tensor], runs: usize) -> Result<Vec<NodeTime>> {
+    let mut sum: Vec<NodeTime> = vec![];
+    for _ in 0..runs {
+        let spent = session.profile(inputs)?;
+        if sum.is_empty() {
+            sum = spent
+                .iter()
+                .map(|s| NodeTime { node: s.node.clone(), kernel: s.kernel.into(), ms: f64::INFINITY })
+                .collect();
+        }
+        sum.iter_mut().zip(&spent).for_each(|(sum, s)| sum.ms = sum.ms.min(s.ms));
+    }
+    Ok(sum)
+}
+
+/// NaN where one side alone is NaN counts as infinitely far.
+fn difference(a: &[Tensor], b: &[Tensor]) -> f64 {
+    let pairs = a.iter().zip(b).filter_map(|(a, b)| Some((a.as_f32()?, b.as_f32()?)));
+    pairs
+        .map(|(a, b)| {
+            let largest = a.iter().fold(0f32, |m, v| m.max(v.abs())).max(f32::MIN_POSITIVE);
+            let far = |(x, y): (&f32, &f32)| match x.is_nan() || y.is_nan() {
+                true if x.is_nan() && y.is_nan() => 0.0,
+                true => f64::INFINITY,
+                false => f64::from((x - y).abs() / largest),
+            };
+            a.iter().zip(b.iter()).map(far).fold(0.0, f64::max)
+        })
+        .fold(0.0, f64::max)
+}

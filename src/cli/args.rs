@@ -1,0 +1,240 @@
+//! The command line, as clap sees it: the recipes of the library, and how the command shows what they make.
+
+use clap::{Args, Parser, Subcommand};
+use compress::{Bench, Check, Compress, Distill, Fractions, Inspect, options::ReadOptions};
+use std::path::PathBuf;
+
+/// A model compression compiler: ONNX in, a smaller and faster ONNX out, and a report of what that cost.
+#[derive(Parser)]
+#[command(
+    version,
+    after_help = passes_help(),
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    override_usage = "compress MODEL [-o OUT] [--int8] [--prune F] [--data PATH] ...\n       compress inspect|check|bench MODEL ...\n       compress distill STUDENT [--teacher T] --data D ...\n       compress run RECIPE.toml"
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub compress: Option<Compress>,
+    #[command(flatten)]
+    pub fractions: Fractions,
+    /// Don't run the models to measure accuracy and speed (--check none).
+    #[arg(long, conflicts_with = "check")]
+    pub no_check: bool,
+    /// Compress nothing: run the graph before and after every pass, and name the change that alters its outputs.
+    #[arg(long, conflicts_with = "sweep")]
+    pub bisect: bool,
+    /// Say what would be done, and do nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub show: ShowArgs,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Show what a model is made of: inputs, outputs, operators, layers.
+    Inspect(InspectArgs),
+    /// Compare a model with the original it came from, and gate on the result.
+    Check(Box<CheckArgs>),
+    /// Time a model on our runtime.
+    Bench(BenchArgs),
+    /// Train a model: by a teacher, by labels, or both.
+    Distill(Box<DistillArgs>),
+    /// Run a job as a recipe says, or as the report of an earlier run does.
+    Run(RunArgs),
+}
+
+/// What of a result is shown, and how.
+#[derive(Args, Clone, Default)]
+pub struct ShowArgs {
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+    /// Print errors only.
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Write what these flags say into a file for `compress run`.
+    #[arg(long, value_name = "FILE")]
+    pub save_recipe: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct InspectArgs {
+    #[command(flatten)]
+    pub recipe: Inspect,
+    #[command(flatten)]
+    pub show: ShowArgs,
+}
+
+#[derive(Args)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    pub recipe: Check,
+    #[command(flatten)]
+    pub show: ShowArgs,
+}
+
+#[derive(Args)]
+pub struct BenchArgs {
+    #[command(flatten)]
+    pub recipe: Bench,
+    #[command(flatten)]
+    pub show: ShowArgs,
+}
+
+#[derive(Args)]
+pub struct DistillArgs {
+    #[command(flatten)]
+    pub recipe: Distill,
+    /// Say what would be done, and do nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Fail (exit 9) when no epoch is better than the model that the job began with.
+    #[arg(long)]
+    pub strict: bool,
+    #[command(flatten)]
+    pub show: ShowArgs,
+}
+
+#[derive(Args)]
+pub struct RunArgs {
+    /// The recipe, as --save-recipe writes it, or the report.json of an earlier run.
+    pub recipe: PathBuf,
+    /// Go on from the last checkpoint of a training job, if there is one.
+    #[arg(long)]
+    pub resume: bool,
+    /// Overwrite what exists, checkpoints too.
+    #[arg(long)]
+    pub force: bool,
+    /// Say what would be done, and do nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Fail (exit 9) when something that was asked for was not done.
+    #[arg(long)]
+    pub strict: bool,
+    #[command(flatten)]
+    pub read: ReadOptions,
+    #[command(flatten)]
+    pub show: ShowArgs,
+}
+
+fn passes_help() -> String {
+    let mut text = String::from("Passes, in order:\n");
+    for stage in compress_passes::STAGES {
+        let by = stage.asked_by.map_or(String::new(), |option| format!(" (--{})", option.0));
+        text += &format!("  {:<9} {}{by}\n", stage.name, stage.does);
+    }
+    text += "\nExit codes: 0 fine, 1 our bug, 2 usage, 3 malformed model, 4 a limit, 5 unsupported,\n\
+             6 file access, 7 data, 8 device, 9 a gate failed (the model is still written), 130 interrupted.";
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Cli;
+    use clap::{Command, CommandFactory};
+    use compress_compiler::words::option;
+    use std::{
+        collections::BTreeSet,
+        fs,
+        path::{Path, PathBuf},
+    };
+
+    /// Options of other programs that the documentation runs.
+    const FOREIGN: [&str; 20] = [
+        "--all",
+        "--all-targets",
+        "--bench",
+        "--doc",
+        "--example",
+        "--exact",
+        "--features",
+        "--ignored",
+        "--isa",
+        "--lib",
+        "--locked",
+        "--long",
+        "--no-deps",
+        "--quick",
+        "--release",
+        "--seeds",
+        "--test",
+        "--turns",
+        "--version",
+        "--workspace",
+    ];
+
+    fn known(command: &Command) -> BTreeSet<String> {
+        let own = command.get_arguments().filter_map(|a| a.get_long()).map(|name| format!("--{name}"));
+        own.chain(command.get_subcommands().flat_map(known)).chain(["--help".into()]).collect()
+    }
+
+    #[test]
+    fn options_that_messages_name_exist() {
+        let known = known(&Cli::command());
+        let missing: Vec<_> = option::ALL.iter().filter(|o| !known.contains(&format!("--{}", o.0))).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+
+    /// Every `--word` of a text.
+    fn words(text: &str) -> BTreeSet<String> {
+        let begins = |(at, _): &(usize, &str)| text[..*at].chars().last().is_none_or(|c| " `\"'([|\n".contains(c));
+        let word = |(at, _): (usize, &str)| {
+            let rest = &text[at + 2..];
+            let end = rest.find(|c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit() && c != '-');
+            rest[..end.unwrap_or(rest.len())].trim_end_matches('-').to_string()
+        };
+        text.match_indices("--").filter(begins).map(word).filter(|w| w.len() > 1).map(|w| format!("--{w}")).collect()
+    }
+
+    fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => files(&path, found),
+                false if path.extension().is_some_and(|e| e == "rs" || e == "md") => found.push(path),
+                false => {}
+            }
+        }
+    }
+
+    #[test]
+    fn every_option_that_code_and_docs_name_exists() {
+        let known = known(&Cli::command());
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut found = vec![root.join("README.md")];
+        ["src", "compiler/src", "passes/src", "runtime/src", "docs", "models"]
+            .iter()
+            .for_each(|folder| files(&root.join(folder), &mut found));
+        let mut strange = vec![];
+        for path in found.iter().filter(|p| !p.ends_with("args.rs")) {
+            let words = words(&fs::read_to_string(path).unwrap());
+            let unknown = words.into_iter().filter(|w| !known.contains(w) && !FOREIGN.contains(&&w[..]));
+            strange.extend(unknown.map(|w| format!("{}: {w}", path.display())));
+        }
+        assert!(strange.is_empty(), "{strange:#?}");
+    }
+
+    /// Libraries are called by other front ends too, which write options in their own way.
+    #[test]
+    fn only_the_command_writes_flags_into_messages() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut found = vec![];
+        ["src", "compiler/src", "passes/src", "runtime/src"].iter().for_each(|f| files(&root.join(f), &mut found));
+        for path in found.iter().filter(|p| !p.starts_with(root.join("src/cli")) && !p.ends_with("tests.rs")) {
+            let text = fs::read_to_string(path).unwrap();
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+            let lines = code.lines().filter(|l| !l.trim_start().starts_with("//") && !words(l).is_empty());
+            let lines: Vec<&str> = lines.collect();
+            assert!(lines.is_empty(), "{}: {lines:#?}", path.display());
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,223 @@
+//! A recipe is run, and what it made is shown.
+
+use super::{
+    args::{RunArgs, ShowArgs},
+    progress::Terminal,
+    stdout, tables, terminal, training,
+};
+use compress::{
+    Bench, Check, Compress, Distill, Error, Inspect, Inspected, Intent, Recipe, Result, Sweep,
+    report::{Sensitivity, json},
+};
+use serde::Serialize;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+
+/// How a job is run, which is not part of what it does.
+#[derive(Default)]
+pub struct How {
+    pub json: bool,
+    pub quiet: bool,
+    pub save_recipe: Option<PathBuf>,
+    pub dry_run: bool,
+    pub bisect: bool,
+    pub strict: bool,
+}
+
+impl How {
+    pub fn new(show: ShowArgs) -> Self {
+        Self { json: show.json, quiet: show.quiet, save_recipe: show.save_recipe, ..Self::default() }
+    }
+
+    fn events(&self) -> Terminal {
+        Terminal::new(self.quiet || self.json)
+    }
+
+    /// Prints a result as asked for: as JSON, as text, or not at all.
+    fn show(&self, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
+        match () {
+            () if self.json => terminal::print(&json(value)?),
+            () if self.quiet => Ok(()),
+            () => terminal::print(&text()),
+        }
+    }
+}
+
+/// A recipe with what the flags beside it say.
+///
+/// # Errors
+/// Usage for flags that are for other jobs.
+pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
+    let (force, read) = match &mut recipe {
+        Recipe::Compress(r) => (Some(&mut r.force), &mut r.read),
+        Recipe::Sweep(r) => (Some(&mut r.compress.force), &mut r.compress.read),
+        Recipe::Distill(r) => {
+            r.resume = flags.resume;
+            (Some(&mut r.force), &mut r.read)
+        }
+        Recipe::Check(r) => (None, &mut r.read),
+        Recipe::Bench(r) => (None, &mut r.read),
+        Recipe::Inspect(r) => (None, &mut r.read),
+    };
+    read.allow_hardlinks |= flags.read.allow_hardlinks;
+    read.keep_initializer_inputs |= flags.read.keep_initializer_inputs;
+    force.into_iter().for_each(|force| *force = flags.force);
+    match recipe {
+        Recipe::Distill(_) => Ok(recipe),
+        _ if flags.resume => Err(Error::usage("--resume is for training jobs").in_file(&flags.recipe)),
+        _ => Ok(recipe),
+    }
+}
+
+/// Runs a job.
+///
+/// # Errors
+/// Those of the job; gate when its result fails one; file when it can't be shown.
+pub fn run(recipe: Recipe, how: &How) -> Result<()> {
+    if let Some(path) = &how.save_recipe {
+        save(&recipe, path)?;
+    }
+    terminal::prepare(&recipe)?;
+    match recipe {
+        Recipe::Compress(r) if how.bisect => bisect(&r, how),
+        Recipe::Compress(r) if how.dry_run => intent(&r, how),
+        Recipe::Compress(r) => compress(r, how),
+        Recipe::Sweep(r) if how.dry_run => intents(&r, how),
+        Recipe::Sweep(r) => sweep(&r, how),
+        Recipe::Distill(r) if how.dry_run => training_intent(&r, how),
+        Recipe::Distill(r) => distill(&r, how),
+        Recipe::Check(r) => check(&r, how),
+        Recipe::Bench(r) => bench(&r, how),
+        Recipe::Inspect(r) => inspect(&r, how),
+    }
+}
+
+fn save(recipe: &Recipe, path: &Path) -> Result<()> {
+    let force = match recipe {
+        Recipe::Compress(r) => r.force,
+        Recipe::Sweep(r) => r.compress.force,
+        Recipe::Distill(r) => r.force,
+        Recipe::Check(_) | Recipe::Bench(_) | Recipe::Inspect(_) => false,
+    };
+    compress_compiler::onnx::write_atomic(path, recipe.text()?.as_bytes(), force)
+}
+
+fn compress(mut recipe: Compress, how: &How) -> Result<()> {
+    let folder = stdout::redirect(&mut recipe, how.json)?;
+    let report = recipe.run(&mut how.events())?;
+    if how.json {
+        terminal::print(&json(&report)?)?;
+    } else if !how.quiet {
+        let to = if folder.is_some() { "standard output".into() } else { recipe.output().display().to_string() };
+        let models = format!("{} -> {to}\n", recipe.model.display());
+        let text = sensitivity(recipe.sensitivity, &report.sensitivity)
+            + &tables::headline(&report)
+            + &models
+            + &tables::report(&report);
+        stdout::show(&text, folder.is_some())?;
+    }
+    if folder.is_some() {
+        stdout::send(&report, &recipe.output())?;
+    }
+    terminal::undone(&report.undone);
+    report.verdict(recipe.gates.strict || how.strict)
+}
+
+fn sensitivity(asked: bool, layers: &[Sensitivity]) -> String {
+    if asked { tables::sensitivity(layers) } else { String::new() }
+}
+
+fn intent(recipe: &Compress, how: &How) -> Result<()> {
+    let mut recipe = recipe.clone();
+    let _folder = stdout::redirect(&mut recipe, how.json)?;
+    show_intent(&recipe.intent(&mut how.events())?, &recipe, how)
+}
+
+fn show_intent(intent: &Intent, recipe: &Compress, how: &How) -> Result<()> {
+    match () {
+        () if recipe.sensitivity && how.json => {
+            terminal::print(&json(&json!({"schema": 1, "sensitivity": intent.sensitivity}))?)
+        }
+        () if recipe.sensitivity && how.quiet => Ok(()),
+        () if recipe.sensitivity => terminal::print(&tables::sensitivity(&intent.sensitivity)),
+        () if how.json => terminal::print(&json(intent)?),
+        () => terminal::print(&tables::intent(intent)),
+    }
+}
+
+fn bisect(recipe: &Compress, how: &How) -> Result<()> {
+    if how.json {
+        return Err(Error::usage("--bisect compresses nothing, and has nothing for --json: leave one away"));
+    }
+    let found = recipe.bisect(&mut how.events())?;
+    if !how.quiet {
+        terminal::print(&tables::bisection(&found))?;
+    }
+    found.verdict().map_err(|e| e.in_file(&recipe.model))
+}
+
+fn sweep(recipe: &Sweep, how: &How) -> Result<()> {
+    stdout::refuse(&recipe.compress)?;
+    let report = recipe.run(&mut how.events())?;
+    let layers = || sensitivity(recipe.compress.sensitivity, &report.sensitivity);
+    how.show(&report, || layers() + &tables::sweep(&report))?;
+    report.verdict()
+}
+
+fn intents(recipe: &Sweep, how: &How) -> Result<()> {
+    stdout::refuse(&recipe.compress)?;
+    let intents = recipe.intents(&mut how.events())?;
+    let [first, others @ ..] = &intents[..] else { return Ok(()) };
+    if how.json && !recipe.compress.sensitivity {
+        return terminal::print(&json(&intents)?);
+    }
+    show_intent(first, &recipe.compress, how)?;
+    if others.is_empty() || recipe.compress.sensitivity {
+        return Ok(());
+    }
+    let outputs: Vec<String> = recipe
+        .fractions()
+        .iter()
+        .zip(&intents)
+        .skip(1)
+        .map(|(f, intent)| format!("{f} -> {}", intent.output))
+        .collect();
+    terminal::print(&format!("  the same for {}\n", outputs.join(", ")))
+}
+
+fn check(recipe: &Check, how: &How) -> Result<()> {
+    let report = recipe.run(&mut how.events())?;
+    let models = || format!("{} against {}\n", recipe.model.display(), recipe.against.display());
+    how.show(&report, || tables::headline(&report) + &models() + &tables::report(&report))?;
+    report.verdict(recipe.gates.strict || how.strict)
+}
+
+fn bench(recipe: &Bench, how: &How) -> Result<()> {
+    let figures = recipe.run(&mut how.events())?;
+    how.show(&figures, || tables::figures(&figures))
+}
+
+fn inspect(recipe: &Inspect, how: &How) -> Result<()> {
+    let found = recipe.run(&mut how.events())?;
+    how.show(&found, || match &found {
+        Inspected::Whole(i) => tables::inspection(i),
+        Inspected::Text(text) => text.clone(),
+        Inspected::Groups(groups) => tables::groups(groups),
+    })
+}
+
+fn distill(recipe: &Distill, how: &How) -> Result<()> {
+    let report = recipe.run(&mut how.events())?;
+    how.show(&report, || training::table(&report))?;
+    if !report.done_before {
+        terminal::undone(&report.undone);
+    }
+    report.verdict(how.strict)
+}
+
+fn training_intent(recipe: &Distill, how: &How) -> Result<()> {
+    let intent = recipe.intent(&mut how.events())?;
+    how.show(&intent, || training::intent(&intent))?;
+    intent.warnings.iter().for_each(|note| eprintln!("note: {note}"));
+    Ok(())
+}

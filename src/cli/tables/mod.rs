@@ -1,0 +1,13 @@
+//! Results as text.
+
+mod bench;
+mod inspect;
+mod report;
+mod sweep;
+mod work;
+
+pub use bench::figures;
+pub use inspect::{groups, inspection};
+pub use report::{headline, report};
+pub use sweep::sweep;
+pub use work::{bisection, intent, sensitivity};

@@ -1,0 +1,142 @@
+//! The report of a job as a short table.
+
+use compress::{
+    Report,
+    report::{Accuracy, FileFacts, Gate, Speed, Verdict},
+    shown,
+};
+use compress_compiler::{pass::Trained, words::counted};
+use std::{fmt::Write as _, time::Duration};
+
+/// The report as a short table.
+pub fn report(r: &Report) -> String {
+    let mut t = String::new();
+    let mut line = |a: &str, b: &str, c: &str, d: &str| {
+        let _ = writeln!(t, "{}", format!("  {a:<14}{b:>14}{c:>14}   {d}").trim_end());
+    };
+    let (input, output) = (&r.input, r.output.as_ref());
+    line("", "before", "after", "");
+    if let Some(o) = output {
+        let ratio = |a: usize, b: usize| if a == 0 { String::new() } else { format!("{:.3}x", b as f64 / a as f64) };
+        line("size", &shown::bytes(input.bytes), &shown::bytes(o.bytes), &ratio(input.bytes, o.bytes));
+        if let (Some(before), Some(after)) = (input.zstd_bytes, o.zstd_bytes) {
+            line("size, zstd", &shown::bytes(before), &shown::bytes(after), &ratio(before, after));
+        }
+        line("operators", &input.nodes.to_string(), &o.nodes.to_string(), "");
+        line("parameters", &input.parameters.to_string(), &o.parameters.to_string(), "");
+        let zero = |f: &FileFacts| shown::percent(1.0 - f.nonzero as f64 / f.parameters.max(1) as f64);
+        line("of them zero", &zero(input), &zero(o), "");
+        let unknown = if r.unknown_operators > 0 {
+            format!("without those of {}", counted(r.unknown_operators, "unknown operator"))
+        } else {
+            String::new()
+        };
+        line("MACs", &shown::count(input.macs), &shown::count(o.macs), &unknown);
+    }
+    if let Some(m) = &r.memory {
+        let (before, after) = (m.before_bytes as usize, m.after_bytes as usize);
+        line("memory", &shown::bytes(before), &shown::bytes(after), "weights and live activations of a run");
+    }
+    for c in &r.coverage {
+        let share = c.macs.map_or("an unknown share".into(), |m| format!("{:.1}%", 100.0 * m));
+        let note = format!("layers; {share} of the multiply-accumulates");
+        line(c.request, "", &format!("{} of {}", c.layers, c.of_layers), &note);
+    }
+    if let Some(a) = &r.accuracy {
+        let made_up = if a.synthetic { ", made-up inputs" } else { "" };
+        let note = format!("{}{made_up}", counted(a.samples, "sample"));
+        let what = a.output.as_ref().map_or(a.meaning.clone(), |output| format!("`{output}`: {}", a.meaning));
+        let drop = a.drop.filter(|_| a.before.is_some()).map(|d| match a.metric {
+            "score" => format!("drop {d:.4}, "),
+            _ => format!("drop {:.2} points, ", d * 100.0),
+        });
+        if a.metric != "sqnr" {
+            let shown = |v: Option<f64>| v.map_or(String::new(), |v| shown::metric(a.metric, v));
+            let note = format!("{}{note}; accuracy measured as {} of {what}", drop.unwrap_or_default(), a.metric);
+            line(a.metric, &shown(a.before), &shown(a.after), &note);
+        }
+        for f in &a.beside {
+            line(f.metric, "", &shown::metric(f.metric, f.value), &note);
+        }
+        let worst = a.worst_output.as_ref().filter(|_| a.outputs.len() > 1 && !a.equal);
+        let worst = worst.map_or(String::new(), |o| format!(", `{o}`, the worst of {}", a.outputs.len()));
+        let measured =
+            if a.metric == "sqnr" { format!("; accuracy measured as sqnr of {}", a.meaning) } else { String::new() };
+        if a.samples > 0 {
+            line("output SQNR", "", &sqnr(a), &format!("{note}{worst}{measured}"));
+        }
+    }
+    for t in r.passes.iter().flat_map(|p| &p.trained) {
+        let [before, after, course] = training(t);
+        line(t.name, &before, &after, &course);
+    }
+    if let Some(s) = &r.speed {
+        let simplified = if s.as_is { "" } else { ", both simplified" };
+        let note = format!("{}, {}{simplified}, {}", speedup(s), s.inputs, s.device);
+        line("latency", &format!("{:.3} ms", s.before_ms), &format!("{:.3} ms", s.after_ms), &note);
+        line("latency, p90", &format!("{:.3} ms", s.p90[0]), &format!("{:.3} ms", s.p90[1]), "");
+    }
+    for Gate { name, verdict, limit_shown, shown, .. } in &r.gates {
+        let verdict = match verdict {
+            Verdict::Passed => "passed",
+            Verdict::Failed => "FAILED",
+            Verdict::Unclear => "too noisy to judge",
+        };
+        let _ = writeln!(t, "  gate {name}: {verdict} (limit {limit_shown}, measured {shown})");
+    }
+    for w in &r.warnings {
+        let kind = if w.starts_with("WARNING") { "" } else { "note: " };
+        let _ = writeln!(t, "  {kind}{w}");
+    }
+    t
+}
+
+/// What comes first of all where a result is not fit for use, and what was asked for and not done.
+pub fn headline(r: &Report) -> String {
+    let mut t = String::new();
+    if let Some(why) = &r.unusable {
+        let advice = r.advice.as_ref().map_or(String::new(), |a| format!(". {a}"));
+        let _ = writeln!(t, "UNUSABLE: {why}{advice}");
+    }
+    for g in r.gates.iter().filter(|g| g.verdict == Verdict::Failed) {
+        let _ = writeln!(t, "FAILED: {} is {}, measured {}", g.name, g.limit_shown, g.shown);
+    }
+    t
+}
+
+/// An interval that is wider tells nothing, as a share of its lower bound.
+const NOISY: f64 = 0.5;
+
+/// How many times as fast, and how sure that is.
+pub fn speedup(s: &Speed) -> String {
+    let [low, high] = s.interval;
+    if high / low - 1.0 > NOISY {
+        return format!("too noisy to judge ({low:.2}x to {high:.2}x)");
+    }
+    format!("{:.2}x ({low:.2}x to {high:.2}x)", s.speedup)
+}
+
+/// How far outputs are from the original's.
+pub fn sqnr(a: &Accuracy) -> String {
+    match a.sqnr_db {
+        Some(db) => format!("{db:.1} dB"),
+        None if a.equal => "equal".into(),
+        None => "not a number".into(),
+    }
+}
+
+/// What a training did: the score before and after, and the rest in words.
+pub fn training(t: &Trained) -> [String; 3] {
+    let epochs = if t.epochs < t.planned { format!("{} of {}", t.epochs, t.planned) } else { t.epochs.to_string() };
+    let course = format!(
+        "{} on {} for validation; {epochs} epoch{} of {}, {}: {}",
+        t.metric,
+        counted(t.validated, "sample"),
+        if t.planned == 1 { "" } else { "s" },
+        counted(t.samples, "sample"),
+        shown::duration(Duration::from_secs_f64(t.seconds)),
+        t.ended
+    );
+    let score = |v: Option<f64>| v.map_or("-".into(), |v| shown::score(t.metric, v));
+    [score(t.before), score(t.after), course]
+}

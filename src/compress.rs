@@ -1,0 +1,79 @@
+//! The main job: a model is compressed, measured, and written.
+
+mod advice;
+mod bisect;
+mod calibrator;
+mod coverage;
+mod intent;
+pub(crate) mod needs;
+mod opened;
+mod plan;
+mod recipe;
+mod sensitivity;
+mod trainer;
+
+pub use bisect::Bisection;
+pub use intent::{Expected, Intent, PlannedPass, Shares};
+pub use recipe::Compress;
+
+pub(crate) use opened::Opened;
+pub(crate) use plan::{Plan, Purpose};
+
+use crate::{
+    events::{Events, Monitor, watched},
+    options::within,
+    report::Report,
+};
+use compress_compiler::error::{Error, Result};
+
+impl Compress {
+    /// Compresses the model and measures what that gave. The result and its report are written together at the end, or
+    /// neither is. A gate that failed is not an error: [`Report::verdict`] has it.
+    ///
+    /// # Errors
+    /// Usage for contradictions in the recipe; file, malformed, limit and unsupported for the model; data; device;
+    /// interrupted when `events` asks to stop.
+    pub fn run(&self, events: &mut dyn Events) -> Result<Report> {
+        let plan = Plan::new(self, Purpose::Compress)?;
+        self.among(events, |monitor| Opened::new(&plan, false, monitor)?.compress(&plan, true, monitor))
+    }
+
+    /// What [`Compress::run`] would do, and how long it would take. With `sensitivity` the layers are measured too.
+    ///
+    /// # Errors
+    /// As for [`Compress::run`].
+    pub fn intent(&self, events: &mut dyn Events) -> Result<Intent> {
+        let plan = Plan::new(self, Purpose::Intent)?;
+        self.among(events, |monitor| Intent::of(&Opened::new(&plan, false, monitor)?, &plan))
+    }
+
+    /// Runs the graph before and after every pass on the same inputs, and finds the change that alters the outputs, if one
+    /// does. Nothing is written.
+    ///
+    /// # Errors
+    /// As for [`Compress::run`].
+    pub fn bisect(&self, events: &mut dyn Events) -> Result<Bisection> {
+        let plan = Plan::new(self, Purpose::Bisect)?;
+        self.among(events, |monitor| {
+            let opened = Opened::new(&plan, false, monitor)?;
+            opened.bisect(&plan, monitor).map_err(|e| e.in_file(&self.model))
+        })
+    }
+
+    /// Does `work` among the threads that it needs.
+    pub(crate) fn among<T: Send>(
+        &self,
+        events: &mut dyn Events,
+        work: impl FnOnce(&Monitor) -> Result<T> + Send,
+    ) -> Result<T> {
+        watched(events, |monitor| within(self.on.threads, self.takes_many_steps(), || work(monitor)))
+    }
+}
+
+impl Opened {
+    fn bisect(&self, plan: &Plan, monitor: &Monitor) -> Result<Bisection> {
+        let sets = self.sets.as_ref().ok_or_else(|| Error::unsupported(self.warnings.join("; ")))?;
+        let pipeline = plan.pipeline(&self.options(plan));
+        bisect::run(&self.original.graph, &pipeline, sets, &self.backend, monitor)
+    }
+}

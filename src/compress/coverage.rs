@@ -1,0 +1,196 @@
+//! How far what was asked for was done: layers and multiply-accumulates, and why others were left alone.
+
+use super::Plan;
+use crate::{
+    facts,
+    report::{Coverage, LayerFacts, Left, Report},
+};
+use compress_compiler::{
+    graph::Graph,
+    node::NodeId,
+    op::{Op, Operator},
+    words::option::{STOP_AFTER, TARGET},
+};
+use compress_passes::{nested, pipeline, prune::structured::ChannelBudget};
+use std::collections::{HashMap, HashSet};
+
+/// Less than this share of the multiply-accumulates is told on stderr too.
+const HALF: f64 = 0.5;
+/// By how much what was removed may miss what was asked for.
+const SLACK: f64 = 0.05;
+/// Passes that flags ask for.
+const ASKED: [&str; 5] = ["channels", "target", "prune", "recover", "int8"];
+/// Reasons that a sentence names.
+const NAMED: usize = 3;
+
+/// Finds out how far `plan` was done in `graph`, the result, at the sizes that were measured.
+pub fn find(plan: &Plan, graph: &Graph, report: &mut Report) {
+    let options = &plan.options;
+    if options.scheme.is_some() && plan.recipe.stop_after.is_none() {
+        let is_int8 = |l: &LayerFacts| l.precision == "int8";
+        let covered = covered("int8", graph, report, &is_int8);
+        add(report, "INT8", "quantised", covered);
+        let inside = facts::layers_inside(graph).iter().filter(|l| is_int8(l)).count();
+        if inside > 0 {
+            let layers = if inside == 1 { "1 INT8 layer is".into() } else { format!("{inside} INT8 layers are") };
+            report.warnings.push(format!(
+                "{layers} inside If, Loop or Scan, where our runtime computes in floats: the latency here says nothing of \
+                 them. ONNX Runtime has integer kernels there"
+            ));
+        }
+    }
+    if options.prune.is_some_and(|f| f > 0.0) || options.pattern.is_some() {
+        let covered = covered("prune", graph, report, &|l| l.dead_bytes > 0);
+        if covered.layers == 0 {
+            add(report, "pruning", "pruned", covered);
+        } else {
+            report.coverage.push(covered);
+        }
+    }
+    report.undone.extend(missed(plan));
+    let target = report.passes.iter().find(|p| p.name == "target" && p.edits == 0);
+    if let Some(pass) = target {
+        let why = match &pass.skipped[..] {
+            [] => "the model has neither attention nor RMS normalisation in a form that is known".to_string(),
+            [first, ..] => format!("{}: {}", first.node, first.reason),
+        };
+        report.undone.push(format!("asked for {TARGET} {}: there was nothing to bring in ({why})", options.target));
+    }
+    if let Some(channels) = options.channels.as_ref().filter(|c| c.fraction > 0.0)
+        && let Some(output) = &report.output
+    {
+        let (before, after) = (report.input.macs as f64, output.macs as f64);
+        let removed = 1.0 - after / before.max(1.0);
+        if after >= before {
+            report.undone.push("asked for fewer channels: none were removed".into());
+        } else if channels.of == ChannelBudget::Macs && removed < channels.fraction - SLACK {
+            report.undone.push(format!(
+                "asked to remove channels worth {:.0}% of the multiply-accumulates: {:.0}% are gone",
+                100.0 * channels.fraction,
+                100.0 * removed
+            ));
+        }
+    }
+}
+
+/// What the end of the pipeline leaves out of what was asked for.
+pub fn missed(plan: &Plan) -> Option<String> {
+    let stop = plan.recipe.stop_after.as_deref()?;
+    let reached = plan.pipeline(&plan.options).passes;
+    let missed = pipeline(&plan.options, None).passes.into_iter().skip(reached.len()).map(|p| p.name());
+    let asked: Vec<&str> = missed.filter(|name| ASKED.contains(name)).collect();
+    (!asked.is_empty()).then(|| format!("{STOP_AFTER} {stop} ends before {}", asked.join(", ")))
+}
+
+fn add(report: &mut Report, what: &str, done: &str, covered: Coverage) {
+    let low = covered.layers == 0 || covered.macs.is_some_and(|m| m < HALF);
+    if low {
+        let noun = if covered.of_layers == 1 { "layer is" } else { "layers are" };
+        let share = covered.macs.filter(|_| covered.layers > 0);
+        let share = share.map_or(String::new(), |m| format!(", {:.0}% of the multiply-accumulates", 100.0 * m));
+        let left = sentence(&covered.left);
+        let line = format!("asked for {what}: {} of {} {noun} {done}{share}{left}", covered.layers, covered.of_layers);
+        report.undone.push(line);
+    }
+    report.coverage.push(covered);
+}
+
+/// Why layers were left, in a parenthesis.
+fn sentence(left: &[Left]) -> String {
+    let one = |l: &Left| {
+        let share = l.macs.map_or(String::new(), |m| format!("{:.0}% of the multiply-accumulates are in ", 100.0 * m));
+        format!("{share}{} {}: {}", l.layers, l.op, l.reason)
+    };
+    match left {
+        [] => " (the model has no layers with weights)".into(),
+        _ => format!(" ({})", left.iter().take(NAMED).map(one).collect::<Vec<_>>().join("; ")),
+    }
+}
+
+/// The layers for which `is_done` holds, and the others.
+fn covered(pass: &'static str, graph: &Graph, report: &Report, is_done: &dyn Fn(&LayerFacts) -> bool) -> Coverage {
+    let skipped: HashMap<&str, &str> = report
+        .passes
+        .iter()
+        .filter(|p| p.name == pass || pass == "prune" && p.name == "recover")
+        .flat_map(|p| &p.skipped)
+        .map(|s| (s.node.as_str(), s.reason.as_str()))
+        .collect();
+    // All zeros come from rounding where pruning changed nothing.
+    let edits = |name: &str| report.passes.iter().find(|p| p.name == name).map(|p| p.edits);
+    let rounded = edits("prune") == Some(0) && edits("int8").is_some_and(|n| n > 0);
+    let (graphs, inner) = (graph.and_bodies(), nested::take(graph));
+    // In the same order.
+    let outer: HashSet<(usize, NodeId)> = nested::readers(graph, &inner).iter().map(|r| (r.at + 1, r.node)).collect();
+    let opaque = graphs.iter().any(|g| g.operators().any(|n| matches!(g.op(n), Op::Opaque(_))));
+    let mut covered = Coverage { request: pass, layers: 0, of_layers: 0, macs: None, left: vec![] };
+    let (mut done, mut all, mut left) = (0u64, 0u64, vec![]);
+    for (at, g) in graphs.iter().enumerate() {
+        let known: HashMap<NodeId, LayerFacts> = facts::layers(g).into_iter().collect();
+        for node in g.operators() {
+            let macs = g.macs(node);
+            all += macs;
+            let name = g.node(node).display_name();
+            let layer = known.get(&node);
+            let is_layer = layer.is_some() || has_weights(g, node) || outer.contains(&(at, node));
+            covered.of_layers += usize::from(is_layer);
+            // Rounding makes zeros too, of layers that pruning left alone.
+            let left_alone = pass == "prune" && (at > 0 || rounded || skipped.contains_key(name));
+            if layer.is_some_and(is_done) && !left_alone {
+                covered.layers += 1;
+                done += macs;
+            } else if is_layer || macs > 0 {
+                let label = g.node(node).label();
+                let reason = skipped.get(name).or_else(|| skipped.get(&label[..])).map(ToString::to_string);
+                let reason = reason.unwrap_or_else(|| usual(g, node, at > 0, pass));
+                left.push((g.op(node).op_type().to_string(), reason, macs));
+            }
+        }
+    }
+    let share = |macs: u64| (all > 0 && !opaque).then(|| macs as f64 / all as f64);
+    covered.macs = share(done);
+    let mut groups: Vec<(Left, u64)> = vec![];
+    for (op, reason, macs) in left {
+        match groups.iter_mut().find(|(l, _)| l.op == op && l.reason == reason) {
+            Some((l, sum)) => (l.layers, *sum) = (l.layers + 1, *sum + macs),
+            None => groups.push((Left { op, layers: 1, macs: None, reason }, macs)),
+        }
+    }
+    groups.sort_by_key(|(_, macs)| std::cmp::Reverse(*macs));
+    covered.left = groups.into_iter().map(|(l, macs)| Left { macs: share(macs), ..l }).collect();
+    covered
+}
+
+/// Whether a node multiplies by constants of its own.
+fn has_weights(g: &Graph, node: NodeId) -> bool {
+    match g.op(node) {
+        Op::Recurrent(_) => true,
+        op => op.weight().and_then(|w| g.operand(node, w.slot)).is_some_and(|p| match g.op(p.node) {
+            // Stored in fewer bits.
+            Op::Cast(_) | Op::Dequantize(_) => g.operand(p.node, 0).is_some_and(|p| g.constant(p).is_some()),
+            _ => g.constant(p).is_some(),
+        }),
+    }
+}
+
+/// Whether the weight of a node is an input of the graph, which for a body is a value from around it.
+fn reads_input(g: &Graph, node: NodeId, op: &Op) -> bool {
+    let weight = op.weight().and_then(|w| g.operand(node, w.slot));
+    weight.is_some_and(|port| matches!(g.op(port.node), Op::Input(_)))
+}
+
+/// Why a node is left alone of which the pass said nothing.
+fn usual(g: &Graph, node: NodeId, inside: bool, pass: &str) -> String {
+    match g.op(node) {
+        Op::Recurrent(_) if pass == "int8" => "runtimes compute recurrent layers more slowly with INT8 weights".into(),
+        Op::Recurrent(_) => "weights of recurrent layers stay as they are".into(),
+        Op::IntegerConv(_) | Op::IntegerMatMul(_) => "it is in integers already".into(),
+        op if inside && pass == "int8" && reads_input(g, node, op) => {
+            "its weight is shared with what is around the branch or loop".into()
+        }
+        _ if inside && pass != "int8" => "it is inside If, Loop or Scan".into(),
+        op if op.weight().is_some() && !has_weights(g, node) => "it multiplies two activations".into(),
+        _ if pass == "int8" => "it stays in floating point".into(),
+        _ => "it was left alone".into(),
+    }
+}

@@ -1,0 +1,155 @@
+//! Options that say nothing without others: giving them alone is a mistake, and not passed over.
+
+use super::{Compress, plan::Purpose};
+use crate::options::{DataOptions, Effort};
+use crate::values::InputShape;
+use compress_compiler::{
+    error::{Error, Result},
+    words::option::{
+        AS_IS, BISECT, CALIBRATION, CALIBRATION_SAMPLES, CHANNELS_BUDGET, CHANNELS_BY, CHANNELS_CUTS, CHECK,
+        CUT_ANYWAY, DATA, EPOCHS, EVAL, EXCLUDE, INT8, LR, METRIC, PREPROCESS, PRUNE, PRUNE_BUDGET, PRUNE_BY,
+        PRUNE_CHANNELS, PRUNE_ENDS, PRUNE_PATTERN, QAT, ROUND_CHANNELS, SCORE, SENSITIVITY, SHAPE, STRICT, TEACHER,
+        WEIGHT_BITS,
+    },
+};
+use compress_passes::{
+    PruneBudget,
+    prune::{recover::WeightSaliency, score::ChannelSaliency, structured::ChannelBudget},
+    quant::scheme::WeightBits,
+};
+use std::fmt::Display;
+
+/// An option, whether it was given, what it needs, and whether that was given.
+type Row<'a> = (&'a dyn Display, bool, &'a dyn Display, bool);
+
+/// # Errors
+/// Usage, naming the first option that says nothing.
+pub fn check(r: &Compress, purpose: Purpose) -> Result<()> {
+    of_pruning(r)?;
+    of_quantisation(r)?;
+    of_measuring(r)?;
+    let gates = r.gates.any();
+    let judged = [(STRICT.to_string(), r.gates.strict), ("gates".to_string(), gates)];
+    if let Some((what, _)) = judged.iter().find(|(_, given)| purpose == Purpose::Bisect && *given) {
+        return Err(Error::usage(format!("{BISECT} compresses nothing, and has nothing for {what}: leave one away")));
+    }
+    data(&r.data)?;
+    shapes(&r.measures.shape, r.data.data.is_some())?;
+    of_training(r)?;
+    match r.gates.measured().filter(|_| r.measures.check == Effort::None) {
+        Some(gate) => Err(Error::usage(format!("{CHECK} none leaves nothing for {gate} to look at"))),
+        None => Ok(()),
+    }
+}
+
+fn prunes(r: &Compress) -> bool {
+    r.prune.is_some() || r.prune_pattern.is_some()
+}
+
+fn of_pruning(r: &Compress) -> Result<()> {
+    let (prunes, channels, has_data) = (prunes(r), r.prune_channels.is_some(), r.data.data.is_some());
+    let taylor = r.prune_by == Some(WeightSaliency::Taylor);
+    let on_data = matches!(r.channels_by, Some(ChannelSaliency::Activation | ChannelSaliency::Taylor));
+    let weights = format!("{PRUNE} or {PRUNE_PATTERN}");
+    first(&[
+        (&PRUNE_BY, r.prune_by.is_some(), &format!("{PRUNE}, {PRUNE_PATTERN} or {PRUNE_CHANNELS}"), prunes || channels),
+        (
+            &format!("{PRUNE_BY} taylor"),
+            taylor,
+            &format!("{weights}; for channels there is {CHANNELS_BY} taylor"),
+            prunes,
+        ),
+        (&format!("{PRUNE_BY} taylor"), taylor, &format!("{DATA} with labels"), has_data),
+        (&PRUNE_BUDGET, r.prune_budget == PruneBudget::Layer, &weights, prunes),
+        (&PRUNE_ENDS, r.prune_ends, &format!("{PRUNE}, {PRUNE_PATTERN} or {SENSITIVITY}"), prunes || r.sensitivity),
+        (&CHANNELS_BY, r.channels_by.is_some(), &PRUNE_CHANNELS, channels),
+        (&CHANNELS_BUDGET, r.channels_budget != ChannelBudget::Macs, &PRUNE_CHANNELS, channels),
+        (&CHANNELS_CUTS, r.channels_cuts.is_some_and(|n| n.get() > 1), &PRUNE_CHANNELS, channels),
+        (&ROUND_CHANNELS, r.round_channels.is_some(), &PRUNE_CHANNELS, channels),
+        (&CUT_ANYWAY, r.cut_anyway, &PRUNE_CHANNELS, channels),
+        (&format!("{CHANNELS_BY} activation and taylor"), on_data, &DATA, has_data),
+        (&SENSITIVITY, r.sensitivity, &DATA, has_data),
+    ])
+}
+
+fn of_quantisation(r: &Compress) -> Result<()> {
+    let (quantises, has_data) = (format!("{INT8} or {QAT}"), r.data.data.is_some());
+    let compresses = r.quantises() || prunes(r) || r.prune_channels.is_some();
+    let any_prune = format!("one of {PRUNE}, {PRUNE_PATTERN} and {PRUNE_CHANNELS}");
+    let samples = r.calibration_samples.is_some();
+    first(&[
+        (&WEIGHT_BITS, r.weight_bits != WeightBits::Eight, &quantises, r.quantises()),
+        (&CALIBRATION, r.calibration.is_some(), &quantises, r.quantises()),
+        (&CALIBRATION_SAMPLES, samples, &format!("{INT8}, {QAT} or {any_prune}"), compresses),
+        (&CALIBRATION_SAMPLES, samples, &DATA, has_data),
+        (
+            &EXCLUDE,
+            !r.exclude.is_empty(),
+            &format!("{INT8}, {QAT}, {SENSITIVITY} or {any_prune}"),
+            compresses || r.sensitivity,
+        ),
+    ])
+}
+
+fn of_measuring(r: &Compress) -> Result<()> {
+    let training = format!("{PRUNE}, {PRUNE_CHANNELS} or {QAT}");
+    let compresses = r.qat || prunes(r) || r.prune_channels.is_some();
+    let checked = format!("a check, which {CHECK} none leaves out");
+    let checks = r.checks();
+    first(&[
+        (&EPOCHS, r.epochs.is_some(), &training, compresses),
+        (&LR, r.lr.is_some(), &training, compresses),
+        (&TEACHER, r.teacher.is_some(), &training, compresses),
+        (&METRIC, r.measures.metric.is_some(), &checked, checks),
+        (&SCORE, r.measures.score.is_some(), &checked, checks),
+        (&AS_IS, r.measures.as_is, &checked, checks),
+    ])
+}
+
+fn of_training(r: &Compress) -> Result<()> {
+    let for_training = [
+        (QAT.to_string(), r.qat),
+        (format!("{PRUNE_BY} taylor"), r.prune_by == Some(WeightSaliency::Taylor)),
+        (EPOCHS.to_string(), r.epochs.is_some_and(|n| n.get() > 0)),
+        (LR.to_string(), r.lr.is_some()),
+        (TEACHER.to_string(), r.teacher.is_some()),
+        (CHANNELS_CUTS.to_string(), r.channels_cuts.is_some_and(|n| n.get() > 1)),
+    ];
+    match for_training.iter().find(|(_, given)| *given && !trains(r)) {
+        Some((what, _)) => {
+            let help = format!("without data, {EPOCHS} N trains on made-up pictures");
+            let needs = format!("{what} is for training: it needs {DATA}, and {EPOCHS} other than 0");
+            Err(Error::usage(needs).help(help))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether something is trained, if there is something to train: on data, or on made-up pictures where epochs are asked for.
+pub fn trains(r: &Compress) -> bool {
+    r.epochs.map_or(r.data.data.is_some(), |n| n.get() > 0)
+}
+
+/// What is said of data.
+///
+/// # Errors
+/// As for [`check`].
+pub fn data(data: &DataOptions) -> Result<()> {
+    first(&[(&PREPROCESS, data.preprocess.is_some(), &format!("{DATA} or {EVAL}"), data.any())])
+}
+
+/// What is said of inputs that are made up, where `given` says that there is data for all.
+///
+/// # Errors
+/// As for [`check`].
+pub fn shapes(shapes: &[InputShape], given: bool) -> Result<()> {
+    let needs = "inputs that are made up: the data that is given has its own sizes";
+    first(&[(&SHAPE, !shapes.is_empty(), &needs, !given)])
+}
+
+fn first(rows: &[Row]) -> Result<()> {
+    match rows.iter().find(|(_, given, _, has)| *given && !has) {
+        Some((option, _, needs, _)) => Err(Error::usage(format!("{option} needs {needs}"))),
+        None => Ok(()),
+    }
+}

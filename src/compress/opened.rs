@@ -1,0 +1,411 @@
+//! A model that is about to be compressed: read, in front of its data, and compressed once or several times.
+
+use super::{
+    advice,
+    calibrator::{DataCalibrator, Timer},
+    coverage,
+    plan::{Plan, Purpose},
+    recipe::Compress,
+    sensitivity,
+    trainer::DataTrainer,
+};
+use crate::{
+    assess::{Assessment, Manner, compared_by},
+    data::{self, Sets},
+    events::Monitor,
+    facts, fit,
+    gates::{self, Measurable},
+    measure::{self, Reference},
+    recipe::Recipe,
+    remarks,
+    report::{self, FileFacts, Recorded, Report, Sensitivity},
+    shown,
+};
+use compress_compiler::{
+    error::{Error, Kind, Result},
+    graph::Graph,
+    onnx::{self, Model},
+    op::Op,
+    pass::{Calibrator, Context, Pipeline, Stopwatch, Trainer},
+    words::option::{BISECT, CHECK, EXCLUDE},
+};
+use compress_passes::{Options, prune::reconstruct};
+use compress_runtime::{burn::BurnEvaluator, memory, session::Backend};
+use std::{
+    path::Path,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+/// A model that is about to be compressed, once or several times, with what that needs.
+pub struct Opened {
+    pub original: Model,
+    /// The model to learn from, if it is another.
+    teacher: Option<Model>,
+    pub backend: Backend,
+    pub sets: Option<Sets>,
+    /// The original, ready to run on the samples that are measured on.
+    pub before: Option<Reference>,
+    manner: Manner,
+    facts: Facts,
+    pub warnings: Vec<String>,
+    pub sensitivity: Vec<Sensitivity>,
+}
+
+/// The facts of the original. They ask for all of a model that may be large, and are found beside the work.
+enum Facts {
+    Counting(Option<JoinHandle<FileFacts>>),
+    Known(FileFacts),
+}
+
+impl Facts {
+    fn of(path: &Path, model: &Model) -> Self {
+        let (path, model) = (path.to_path_buf(), model.clone());
+        Self::Counting(Some(std::thread::spawn(move || facts::file(&path, &model))))
+    }
+
+    fn get(&mut self) -> Result<FileFacts> {
+        if let Self::Counting(thread) = self {
+            let facts = thread.take().and_then(|t| t.join().ok());
+            *self = Self::Known(facts.ok_or_else(|| Error::bug("looking at the model failed"))?);
+        }
+        match self {
+            Self::Known(facts) => Ok(facts.clone()),
+            Self::Counting(_) => Err(Error::bug("nobody looked at the model")),
+        }
+    }
+}
+
+impl Opened {
+    /// Reads what `plan` names, and the layers alone if it says so. `again` says that more plans follow.
+    ///
+    /// # Errors
+    /// Whatever reading and running the model on data can raise.
+    pub fn new(plan: &Plan, again: bool, monitor: &Monitor) -> Result<Self> {
+        let recipe = plan.recipe;
+        let backend = recipe.on.open()?;
+        let read = (&recipe.read).into();
+        let original = onnx::read_with(&recipe.model, &read)?;
+        let teacher = recipe.teacher.as_ref().map(|path| onnx::read_with(path, &read)).transpose()?;
+        let mut warnings = original.warnings.clone();
+        let exact = plan.pipeline(&plan.options).passes.iter().all(|p| p.is_exact());
+        let exact = exact && plan.options.target.capabilities().lower.is_none();
+        let manner = Manner::of(&original, &recipe.measures, &recipe.gates, recipe.data.eval.is_some(), exact);
+        let check = measurable(plan, &original, manner.apart && !again, &mut warnings);
+        unmatched(recipe, &original.graph)?;
+        let sets = match check || plan.runs() {
+            true => open_sets(plan, &original, manner.apart && !again, &backend, &mut warnings, monitor)?,
+            false => None,
+        };
+        if let Some(sets) = &sets {
+            let taught = teacher.as_ref().zip(recipe.teacher.as_deref());
+            fit::check(sets, &original.graph, taught.map(|(t, path)| (path, &t.graph)))?;
+            warnings.extend(fit::mixed(sets));
+            warnings.extend(fit::few(sets, plan.options.reconstruct, plan.trains()));
+            warnings.extend(fit::far_from_real(sets)?.filter(|_| plan.options.scheme.is_some()));
+            warnings.extend(fit::few_to_calibrate(sets).filter(|_| plan.options.scheme.is_some()));
+        }
+        let before = match &sets {
+            Some(sets) if check && facts::unknown(&original.graph) == 0 => {
+                let probe = measure::probe(&original.graph, &backend, &sets.evaluation);
+                let probe = probe.map_err(|e| e.in_file(&recipe.model));
+                let of = |session| manner.reference(session, &sets.evaluation, again, monitor);
+                tolerate(probe, plan, &original.graph, &mut warnings)?.map(of).transpose()?
+            }
+            _ => None,
+        };
+        let accuracy = match (&sets, &before) {
+            (Some(sets), Some(_)) => Some((compared_by(&original.graph, &recipe.measures, sets)?.1, sets)),
+            _ => None,
+        };
+        let scored = recipe.measures.score.is_some();
+        gates::feasible(&recipe.gates, &Measurable { accuracy, why_not: warnings.last().cloned(), scored })?;
+        let facts = Facts::of(&recipe.model, &original);
+        let mut this = Self { original, teacher, backend, sets, before, manner, facts, warnings, sensitivity: vec![] };
+        if let Some(sets) = this.sets.as_ref().filter(|_| recipe.sensitivity) {
+            let found = sensitivity::measure(&this.original.graph, plan, &sets.validation, &this.backend, monitor);
+            this.sensitivity = found.map_err(|e| e.in_file(&recipe.model))?;
+        }
+        Ok(this)
+    }
+
+    /// What is asked of the passes. Noise says nothing of how inputs hang together, and nothing is solved for on it.
+    pub fn options(&self, plan: &Plan) -> Options {
+        let noise = self.sets.as_ref().is_some_and(Sets::is_noise);
+        // What can't be run is neither solved for nor trained.
+        let runs = facts::unknown(&self.original.graph) == 0;
+        Options {
+            reconstruct: plan.options.reconstruct && !noise && runs,
+            training: plan.options.training.filter(|_| runs),
+            qat: plan.options.qat && runs,
+            ..plan.options.clone()
+        }
+    }
+
+    /// Compresses the model, measures what that gave, and writes both the result and its report.
+    ///
+    /// # Errors
+    /// Whatever passes, measuring and writing can raise; interrupted. A failed gate is none.
+    pub fn compress(&mut self, plan: &Plan, advise: bool, monitor: &Monitor) -> Result<Report> {
+        let recipe = plan.recipe;
+        let pipeline = plan.pipeline(&self.options(plan));
+        let began = Instant::now();
+        let mut report = Report {
+            schema: report::SCHEMA,
+            sensitivity: self.sensitivity.clone(),
+            unknown_operators: facts::unknown(&self.original.graph),
+            warnings: self.warnings.clone(),
+            recipe: Recorded::new(&Recipe::Compress(recipe.clone()), None)?,
+            ..Report::default()
+        };
+        let mut model = self.compile(plan, &pipeline, &mut report, monitor)?;
+        model.stripped = recipe.strip;
+        let in_model = |e: Error| e.in_file(&recipe.model);
+        let staged = onnx::stage(&model, &plan.output, recipe.external_data).map_err(in_model)?;
+        // What is measured is what was written, read back.
+        let written = staged.read_back().map_err(|e| match e.kind() {
+            // A dense input may end just below a limit, and the result above it.
+            Kind::Limit => e.about("the result").in_file(&recipe.model),
+            _ => Error::bug(format!("the output does not read back: {e}")),
+        })?;
+        report.input = self.facts.get()?;
+        report.output = Some(facts::file(plan.shown_output(), &written));
+        let lossless = pipeline.passes.iter().all(|p| p.is_exact());
+        self.assess(plan, &written, (lossless, began.elapsed()), &mut report, monitor).map_err(in_model)?;
+        if report.unknown_operators > 0 && plan.trains() {
+            let what = "asked for training: the model has operators that can't be run here, so it was not trained";
+            report.undone.push(what.into());
+        }
+        remarks::of_compression(plan, lossless, &mut report);
+        remarks::of_size(&written, &mut report);
+        // At the sizes of what was measured.
+        let batch = self.sets.as_ref().and_then(|s| measure::timing_batch(&s.evaluation, 1).ok());
+        let sized = batch.and_then(|b| measure::sized(&written.graph, &b.inputs).ok());
+        coverage::find(plan, sized.as_ref().unwrap_or(&written.graph), &mut report);
+        let left = staged.left_behind(self.original.source());
+        for file in &left.others {
+            let file = file.display();
+            let what = format!("{file} holds the weights of an earlier result: remove it if nothing needs it");
+            report.warnings.push(what);
+        }
+        report.gates = gates::judged(&recipe.gates, &report);
+        if advise {
+            report.advice = advice::of(self, plan, &report, monitor)?;
+        }
+        monitor.check()?;
+        staged.commit(recipe.force)?;
+        for file in &left.replaced {
+            // Nobody needs it; that it stays does no harm.
+            let _ = std::fs::remove_file(file);
+        }
+        onnx::write_atomic(&plan.report_path(), report::json(&report)?.as_bytes(), recipe.force)?;
+        Ok(report)
+    }
+
+    /// Measures `written` beside the original, where they can be run.
+    fn assess(
+        &self,
+        plan: &Plan,
+        written: &Model,
+        (lossless, work): (bool, Duration),
+        report: &mut Report,
+        monitor: &Monitor,
+    ) -> Result<()> {
+        let recipe = plan.recipe;
+        let (Some(sets), Some(before)) = (&self.sets, &self.before) else {
+            report.layers = facts::all_layers(&written.graph);
+            return Ok(());
+        };
+        let assessment = Assessment {
+            sets,
+            backend: &self.backend,
+            measures: &recipe.measures,
+            gates: &recipe.gates,
+            batch: recipe.on.batch.get(),
+            asked: recipe.data.eval.is_some(),
+            // Where nothing meant to change the outputs, what they are is our affair.
+            blame: if lossless { Kind::Bug } else { Kind::Data },
+            made_here: true,
+            manner: self.manner,
+            work,
+            monitor,
+        };
+        assessment.run(&self.original, before, written, report).map_err(|e| match e.kind() {
+            Kind::Bug => e.help(format!("{BISECT} names the change that is wrong")),
+            _ => e,
+        })
+    }
+
+    /// The model as `pipeline` makes it.
+    ///
+    /// # Errors
+    /// Whatever passes can raise.
+    pub fn compile(&self, plan: &Plan, pipeline: &Pipeline, report: &mut Report, monitor: &Monitor) -> Result<Model> {
+        let recipe = plan.recipe;
+        let mut model = self.original.clone();
+        let evaluator = BurnEvaluator::cpu();
+        let backend = &self.backend;
+        let calibrator = self.sets.as_ref().map(|s| DataCalibrator { samples: &s.calibration, backend, monitor });
+        let path = recipe.teacher.as_deref().unwrap_or(&recipe.model);
+        let teacher = self.teacher.as_ref().unwrap_or(&self.original);
+        let trainer = self.sets.as_ref().map(|sets| DataTrainer {
+            teacher: (path, &teacher.graph),
+            sets,
+            epochs: recipe.epochs.map(|n| n.get()),
+            rate: recipe.lr.map(|x| x.get()),
+            seed: recipe.on.seed.0,
+            backend,
+            monitor,
+        });
+        // What doesn't run on made-up inputs is not timed on them.
+        let timed = self.sets.as_ref().filter(|_| self.before.is_some() || !recipe.checks());
+        let batch = recipe.on.batch.get();
+        let timer = timed.map(|s| Timer { samples: &s.calibration, batch, backend, monitor });
+        let options = &plan.options;
+        if let Some(s) = &self.sets
+            && (options.scheme.is_some() || options.reconstruct || options.training.is_some())
+        {
+            report.recipe.data = Some(s.calibration.set.digest()?);
+        }
+        let cx = Context {
+            original: Some(&self.original.graph),
+            calibrator: calibrator.as_ref().map(|c| c as &dyn Calibrator),
+            trainer: trainer.as_ref().map(|t| t as &dyn Trainer),
+            stopwatch: timer.as_ref().map(|t| t as &dyn Stopwatch),
+            stopped: &|| monitor.stopped(),
+            progress: &monitor.passes(),
+            ..Context::new(&evaluator)
+        };
+        let mut step = 0;
+        let (passes, warnings) = pipeline
+            .run(&mut model.graph, &cx, &mut |pass, graph| {
+                step += 1;
+                if let Some(dir) = &recipe.dump_ir {
+                    let file = dir.join(format!("{step:02}-{}.txt", pass.name));
+                    onnx::write_atomic(&file, graph.to_string().as_bytes(), true)?;
+                }
+                Ok(())
+            })
+            .map_err(|e| e.in_file(&recipe.model))?;
+        report.passes = passes;
+        report.warnings.extend(warnings);
+        model.set_metadata("compress.version", env!("CARGO_PKG_VERSION"));
+        model.set_metadata("compress.recipe", &report.recipe.digest()?);
+        Ok(model)
+    }
+}
+
+/// Samples to find activation ranges on.
+const CALIBRATED: usize = 256;
+
+/// Larger models are not run only to be measured, where original and result would both be in memory, beside what they
+/// compute; one alone may take this share of what is free.
+const MAX_MEASURED: u64 = 1_900_000_000;
+const MAX_SHARE: f64 = 0.5;
+
+/// Nor are those of more operators, which subgraphs in subgraphs have.
+const MOST_OPERATORS: usize = 50_000;
+
+/// Whether the models are run to measure them; says so where not. `apart` says that one is in memory at a time.
+fn measurable(plan: &Plan, model: &Model, apart: bool, warnings: &mut Vec<String>) -> bool {
+    let (size, free) = (model.source().len(), memory::available());
+    let operators: usize = model.graph.and_bodies().iter().map(|g| g.operators().count()).sum();
+    let fits = size <= MAX_MEASURED || apart && free.is_some_and(|free| size as f64 <= MAX_SHARE * free as f64);
+    let why = match () {
+        () if !plan.recipe.checks() => format!("{CHECK} none"),
+        () if !fits && apart => {
+            let free = shown::bytes(free.unwrap_or_default());
+            format!("the model has {}, and {free} of memory are free", shown::bytes(size as usize))
+        }
+        () if !fits => {
+            format!("the model has {}, and two of them would have to be in memory", shown::bytes(size as usize))
+        }
+        () if operators > MOST_OPERATORS => {
+            format!("the model has {operators} operators, and measuring takes several copies of them")
+        }
+        () => return true,
+    };
+    warnings.push(format!("accuracy and speed were not measured: {why}"));
+    false
+}
+
+/// A model that was only simplified is as good when the original can't be run on made-up
+/// inputs: that is a warning. With data or with INT8 it is an error.
+fn tolerate<T>(result: Result<T>, plan: &Plan, g: &Graph, warnings: &mut Vec<String>) -> Result<Option<T>> {
+    let given = plan.recipe.data.any();
+    match result.map_err(|e| if given { e } else { data::unsuited(e, g) }) {
+        Ok(value) => Ok(Some(value)),
+        Err(e) if given && e.kind() != Kind::Unsupported => Err(e),
+        Err(e) if !matches!(e.kind(), Kind::Unsupported | Kind::Data) => Err(e),
+        Err(e) if plan.options.scheme.is_none() => {
+            warnings.push(format!("accuracy and speed were not measured: {e}"));
+            Ok(None)
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// # Errors
+/// Usage for a filter that matches no layer.
+fn unmatched(recipe: &Compress, g: &Graph) -> Result<()> {
+    // Fusion renames nothing, but merges layers: names of the file count as well as those of the layers.
+    let mut names: Vec<&str> = vec![];
+    for g in g.and_bodies() {
+        for n in g.ids() {
+            names.push(g.node(n).display_name());
+            names.extend(g.node(n).outputs.first().map(|v| &v.name[..]));
+        }
+    }
+    fit::check_filters(EXCLUDE, &recipe.exclude, &names, "node and no weight").map_err(|e| e.in_file(&recipe.model))
+}
+
+/// The data, unless nothing would be measured: a model with an operator we can't run.
+fn open_sets(
+    plan: &Plan,
+    model: &Model,
+    singly: bool,
+    backend: &Backend,
+    warnings: &mut Vec<String>,
+    monitor: &Monitor,
+) -> Result<Option<Sets>> {
+    let (g, recipe) = (&model.graph, plan.recipe);
+    let (seed, shapes) = (recipe.on.seed.0, &recipe.measures.shape[..]);
+    let in_model = |e: Error| e.in_file(&recipe.model);
+    let asked = recipe.calibration_samples.map(|n| n.get());
+    let mut nodes = g.and_bodies().into_iter().flat_map(|g| g.operators().map(move |n| g.node(n)));
+    let opaque = nodes.find_map(|n| match &n.op {
+        Op::Opaque(o) => Some((n.label(), o.reason.clone())),
+        _ => None,
+    });
+    if let Some((label, reason)) = opaque {
+        warnings.push(format!(
+            "node {label} can't be run here ({reason}): it is kept as it is, and accuracy and speed were not measured"
+        ));
+        if plan.options.scheme.is_none() {
+            return Ok(None);
+        }
+        // What lies before it is calibrated.
+        let count = asked.unwrap_or(CALIBRATED);
+        return Sets::open(&recipe.data, shapes, g, count, seed).map(Some).map_err(in_model);
+    }
+    let count = match asked {
+        Some(n) => n,
+        None if plan.options.reconstruct => reconstruct::affordable_samples(g)?,
+        None => CALIBRATED,
+    };
+    let sets = Sets::open_running(&recipe.data, shapes, g, count, seed, (singly, backend));
+    let sets = tolerate(sets.map_err(in_model), plan, g, warnings)?;
+    let Some(mut sets) = sets else { return Ok(None) };
+    if plan.makes_inputs() && plan.trains() && !sets.calibration.set.has_made_up_pictures() {
+        return Err(in_model(data::no_pictures()));
+    }
+    if plan.makes_inputs() && plan.purpose != Purpose::Intent {
+        let failed = sets.match_statistics(g, seed, backend, monitor).map_err(in_model)?;
+        warnings.push(advice::without_data(plan, &sets, failed));
+        if plan.trains() {
+            sets.learn_from_pictures(g, seed).map_err(in_model)?;
+            warnings.push(format!("trained on {} made-up pictures (dead leaves)", sets.training.len()));
+        }
+    }
+    Ok(Some(sets))
+}

@@ -1,0 +1,204 @@
+//! A recipe in, decisions out: everything is checked once, before any work.
+
+use super::{Compress, needs};
+use crate::{
+    files,
+    options::{DataOptions, DeviceOptions, Effort, GateOptions, MeasureOptions, expressions},
+};
+use compress_compiler::{
+    error::{Error, Result},
+    pass::Pipeline,
+    words::option,
+};
+use compress_passes::{
+    Options, STAGES, Training, pipeline,
+    prune::{
+        recover::WeightSaliency,
+        score::ChannelSaliency,
+        structured::{ChannelBudget, Channels},
+    },
+    quant::scheme::Scheme,
+};
+use std::path::{Path, PathBuf};
+
+/// What a recipe is asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// All that it says.
+    Compress,
+    /// To say what it would do.
+    Intent,
+    /// To find the change that alters the outputs: nothing is trained or written.
+    Bisect,
+}
+
+/// What a compression will do.
+pub struct Plan<'a> {
+    pub recipe: &'a Compress,
+    /// Where the result goes.
+    pub output: PathBuf,
+    /// What is asked of the passes.
+    pub options: Options,
+    pub purpose: Purpose,
+}
+
+impl<'a> Plan<'a> {
+    /// # Errors
+    /// Usage for contradictions and impossible values; file when the output can't be there.
+    pub fn new(recipe: &'a Compress, purpose: Purpose) -> Result<Self> {
+        let output = recipe.output();
+        if files::same(&recipe.model, &output) {
+            let help = format!("give another name with {}", option::OUTPUT);
+            return Err(Error::usage("the output is the input").in_file(&output).help(help));
+        }
+        needs::check(recipe, purpose)?;
+        if let Some(stop) = &recipe.stop_after
+            && !STAGES.iter().any(|s| s.name == stop)
+        {
+            let known: Vec<&str> = STAGES.iter().map(|s| s.name).collect();
+            let what = format!("{} {stop}", option::STOP_AFTER);
+            return Err(Error::usage(what).help(format!("passes: {}", known.join(", "))));
+        }
+        let plan = Self { recipe, output, options: options(recipe, purpose), purpose };
+        plan.check_files()?;
+        Ok(plan)
+    }
+
+    /// Whether everything can be written that has to be.
+    fn check_files(&self) -> Result<()> {
+        let Self { recipe, output, .. } = self;
+        let report = self.report_path();
+        if files::same(&report, output) || files::same(&report, &recipe.model) {
+            return Err(Error::usage("the report would replace a model")
+                .in_file(&report)
+                .help(format!("give another {}", option::REPORT)));
+        }
+        let writes = self.purpose == Purpose::Compress;
+        for (path, by) in [(output, option::OUTPUT), (&report, option::REPORT)] {
+            files::replaceable(path)?;
+            if !recipe.force && writes && path.exists() {
+                let help = format!("pass {}, or give another place with {by}", option::FORCE);
+                return Err(Error::file("exists already").in_file(path).help(help));
+            }
+        }
+        if !writes {
+            return Ok(());
+        }
+        let folder = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if !folder.exists() {
+            let help = format!("make the folder {}, or give another place with {}", folder.display(), option::OUTPUT);
+            return Err(Error::file("its folder is not there").in_file(output).help(help));
+        }
+        files::writable(folder)?;
+        recipe.report.iter().chain(&recipe.dump_ir).try_for_each(|folder| files::made(folder))
+    }
+
+    /// The passes for these options.
+    pub fn pipeline(&self, options: &Options) -> Pipeline {
+        pipeline(options, self.recipe.stop_after.as_deref())
+    }
+
+    /// Whether the model is run to be compressed.
+    pub fn runs(&self) -> bool {
+        let looks = self.options.reconstruct || self.options.scheme.is_some() || self.recipe.sensitivity;
+        self.trains() || looks || self.purpose == Purpose::Bisect
+    }
+
+    /// Whether something is trained.
+    pub fn trains(&self) -> bool {
+        self.options.qat || self.options.training.is_some()
+    }
+
+    /// Whether inputs are made up on which something is decided.
+    pub fn makes_inputs(&self) -> bool {
+        self.recipe.data.data.is_none() && (self.options.scheme.is_some() || self.options.reconstruct)
+    }
+
+    /// Where the result is said to be.
+    pub fn shown_output(&self) -> &Path {
+        self.recipe.shown_as.as_deref().unwrap_or(&self.output)
+    }
+
+    /// Where the report goes.
+    pub fn report_path(&self) -> PathBuf {
+        match &self.recipe.report {
+            Some(folder) => folder.join("report.json"),
+            None => self.output.with_extension("report.json"),
+        }
+    }
+}
+
+fn options(r: &Compress, purpose: Purpose) -> Options {
+    let prunes = r.prune.is_some() || r.prune_pattern.is_some();
+    let channels = r.prune_channels.map(|fraction| Channels {
+        fraction: fraction.get(),
+        of: r.channels_budget,
+        by: r.channels_by.unwrap_or(ChannelSaliency::Obs),
+        round: r.round_channels.map(|n| n.get()),
+        pays: !r.cut_anyway && r.channels_budget != ChannelBudget::Parameters,
+        cuts: r.channels_cuts.map_or(1, |n| n.get()),
+    });
+    let recovers = prunes || channels.is_some();
+    // A search for a wrong change trains nothing.
+    let may_train = purpose != Purpose::Bisect;
+    let training = Training { by: r.prune_by.unwrap_or(WeightSaliency::Obs), must: r.epochs.is_some() };
+    Options {
+        channels,
+        prune: r.prune.map(|f| f.get()),
+        pattern: r.prune_pattern,
+        prune_budget: r.prune_budget,
+        reconstruct: recovers && r.prune_by != Some(WeightSaliency::Magnitude),
+        prune_ends: r.prune_ends,
+        training: (needs::trains(r) && recovers && may_train).then_some(training),
+        scheme: r.quantises().then(|| r.scheme()),
+        qat: r.qat && may_train,
+        exclude: expressions(&r.exclude),
+        target: r.target,
+    }
+}
+
+impl Compress {
+    /// Where the result goes.
+    pub fn output(&self) -> PathBuf {
+        self.output.clone().unwrap_or_else(|| self.model.with_extension("compressed.onnx"))
+    }
+
+    /// Whether it is quantised.
+    pub fn quantises(&self) -> bool {
+        self.int8 || self.qat
+    }
+
+    /// What of it shapes the result.
+    pub(crate) fn essence(&self) -> Self {
+        Self {
+            model: PathBuf::new(),
+            output: None,
+            report: None,
+            dump_ir: None,
+            sensitivity: false,
+            data: DataOptions { preprocess: self.data.preprocess.clone(), ..DataOptions::default() },
+            gates: GateOptions::default(),
+            measures: MeasureOptions::default(),
+            on: DeviceOptions::default(),
+            ..self.clone()
+        }
+    }
+
+    /// The codes that activations and weights become, if they do.
+    fn scheme(&self) -> Scheme {
+        let scheme = self.weight_bits.scheme();
+        Scheme { calibration: self.calibration.unwrap_or(scheme.calibration), ..scheme }
+    }
+
+    /// Whether the models are run to measure them.
+    pub fn checks(&self) -> bool {
+        self.measures.check != Effort::None
+    }
+
+    /// Whether its work has many short steps: those of a training, or of matching made-up inputs.
+    pub fn takes_many_steps(&self) -> bool {
+        let options = options(self, Purpose::Compress);
+        let trains = options.qat || options.training.is_some();
+        trains || self.data.data.is_none() && (options.scheme.is_some() || options.reconstruct)
+    }
+}

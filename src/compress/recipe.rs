@@ -1,0 +1,155 @@
+//! The recipe of the main job.
+
+use crate::{
+    options::{DataOptions, DeviceOptions, GateOptions, MeasureOptions, ReadOptions, choices},
+    values::{Count, Filter, Fraction, Positive, Whole},
+};
+use clap::Args;
+use compress_passes::{
+    PruneBudget,
+    prune::{mask::Pattern, recover::WeightSaliency, score::ChannelSaliency, structured::ChannelBudget},
+    quant::{calibrators::Calibration, scheme::WeightBits},
+    target::Target,
+};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Compresses a model: prunes and quantises it, trains it to win accuracy back, measures that, and writes the result and
+/// its report.
+#[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+// Where the command has it beside subcommands, it is there when the model is.
+#[group(args = ["model"])]
+pub struct Compress {
+    /// The ONNX model to compress.
+    #[arg(required = true)]
+    pub model: PathBuf,
+    /// Where the result goes, - for standard output [default: MODEL with .compressed.onnx].
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Quantise to INT8: static, QDQ, calibrated on --data.
+    #[arg(long)]
+    pub int8: bool,
+    /// Train the quantised model, so that it gets used to being rounded (implies --int8; needs --data).
+    #[arg(long)]
+    pub qat: bool,
+    /// Bits of a quantised weight: 8, or 4, of which each is kept in 8.
+    #[arg(long, value_name = "BITS", default_value_t, value_parser = choices::<WeightBits>())]
+    pub weight_bits: WeightBits,
+    /// Zero this fraction of the weights of all layers together: those that the others, which are solved for, can best
+    /// make up for, or the smallest where nothing is known of inputs. With --data what stays is trained then, for the model
+    /// to stay as good as it was.
+    #[arg(long, value_name = "FRACTION", allow_hyphen_values = true)]
+    pub prune: Option<Fraction>,
+    /// Zero N of every M weights along the input channels, e.g. 2:4, which sparse tensor cores are made for. With --data
+    /// what stays is trained then.
+    #[arg(long, value_name = "N:M", conflicts_with = "prune")]
+    pub prune_pattern: Option<Pattern>,
+    /// What decides which weights go: `reconstruct`, how well the others can make up for them on data, which they then
+    /// do; their `magnitude`; or, under training, `taylor`, how much the loss feels them. Under training the last two go
+    /// little by little [default: reconstruct]. `magnitude` also leaves the layers that read what --prune-channels keeps
+    /// as they are.
+    #[arg(long, value_name = "BY", value_parser = choices::<WeightSaliency>())]
+    pub prune_by: Option<WeightSaliency>,
+    /// Whether the fraction is one of all weights together, or the same of each layer: `global` or `layer`.
+    #[arg(long, value_name = "OF", default_value_t, conflicts_with = "prune_pattern", value_parser = choices::<PruneBudget>())]
+    pub prune_budget: PruneBudget,
+    /// Remove channels, and with them this fraction of the multiply-accumulates. With --data the layers that read the
+    /// others are solved for, and what stays is trained then.
+    #[arg(long, value_name = "FRACTION", allow_hyphen_values = true)]
+    pub prune_channels: Option<Fraction>,
+    /// What the fraction of --prune-channels is one of: `macs`, `parameters`, or the `latency` measured on this machine.
+    #[arg(long, value_name = "OF", default_value_t, value_parser = choices::<ChannelBudget>())]
+    pub channels_budget: ChannelBudget,
+    /// Which channels go first: those that the layers reading them can best do without on data (`reconstruct`); whose
+    /// weights have the smallest `l1` or `l2` norm, or are nearest to those of all others (`median`); which
+    /// BatchNormalization scales least (`scale`); whose values are smallest on data (`activation`); or whose weights the
+    /// loss on labels feels least (`taylor`) [default: reconstruct; l2 without --data, unless BatchNormalization tells which
+    /// inputs to make up].
+    #[arg(long, value_name = "BY", value_parser = choices::<ChannelSaliency>())]
+    pub channels_by: Option<ChannelSaliency>,
+    /// Remove channels in so many cuts, each of the same share of what is left, with training between them (needs --data)
+    /// [default: 1].
+    #[arg(long, value_name = "N")]
+    pub channels_cuts: Option<Count<64>>,
+    /// The channels that stay are a multiple of this, which kernels like [default: 16, or a quarter of a small
+    /// layer unless the target is onnxruntime].
+    #[arg(long, value_name = "N")]
+    pub round_channels: Option<Count<1024>>,
+    /// Remove channels whether or not that makes the model faster on this machine, which is measured on our runtime
+    /// otherwise, whatever the target is.
+    #[arg(long)]
+    pub cut_anyway: bool,
+    /// Show how much the outputs change when one layer alone is pruned (needs --data); with --dry-run, only that.
+    #[arg(long)]
+    pub sensitivity: bool,
+    /// Prune the first and the last layers too.
+    #[arg(long)]
+    pub prune_ends: bool,
+    /// Times that training sees every sample, 0 for no training [default: by the size of model and data, at most
+    /// some minutes].
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub epochs: Option<Whole<0, 1_000_000>>,
+    /// The highest learning rate of training [default: 0.001]; --qat takes a tenth of it.
+    #[arg(long, value_name = "X", allow_hyphen_values = true)]
+    pub lr: Option<Positive>,
+    /// The model that training learns from [default: MODEL itself].
+    #[arg(long, value_name = "FILE")]
+    pub teacher: Option<PathBuf>,
+    /// Leave alone the layers whose node or weight name matches; may be repeated.
+    #[arg(long, value_name = "REGEX")]
+    pub exclude: Vec<Filter>,
+    /// What has to run the result: `portable`, or `onnxruntime` for newer operators that it has kernels for.
+    #[arg(long, value_name = "RUNTIME", default_value_t, value_parser = choices::<Target>())]
+    pub target: Target,
+    /// How activation ranges are chosen: minmax, percentile or mse [default: minmax].
+    #[arg(long, value_name = "HOW", value_parser = choices::<Calibration>())]
+    pub calibration: Option<Calibration>,
+    /// How many samples of --data are calibrated on [default: 256; to prune 1024, or fewer for a
+    /// large model].
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub calibration_samples: Option<Count<4_294_967_295>>,
+    /// Where data comes from.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub data: DataOptions,
+    /// What the result has to keep.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub gates: GateOptions,
+    /// What is measured.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub measures: MeasureOptions,
+    /// Where models run.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub on: DeviceOptions,
+    /// Write report.json into this folder [default: beside the result].
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
+    /// How models are read.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub read: ReadOptions,
+    /// Write the weights into a file of their own beside the result; models over 1.9 GB always are.
+    #[arg(long)]
+    pub external_data: bool,
+    /// Leave out documentation and metadata of nodes, such as the stack traces of exporters; that of the model stays.
+    #[arg(long)]
+    pub strip: bool,
+    /// End the pipeline after this pass.
+    #[arg(long, value_name = "PASS")]
+    pub stop_after: Option<String>,
+    /// Write the graph as text after every pass into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub dump_ir: Option<PathBuf>,
+    /// Overwrite what exists.
+    #[arg(long)]
+    #[serde(skip)]
+    pub force: bool,
+    /// What the report calls the result, if not by its path.
+    #[arg(skip)]
+    #[serde(skip)]
+    pub shown_as: Option<PathBuf>,
+}

@@ -1,0 +1,296 @@
+//! Training as passes ask for it: pruning with recovery, and quantisation-aware training.
+
+use crate::{
+    data::Sets,
+    distill::workers,
+    events::{Monitor, Progress},
+    judge::{Judge, measure},
+    shown,
+};
+use compress_compiler::{
+    error::{Error, Result},
+    graph::Graph,
+    node::NodeId,
+    pass::{Trained, Trainer, Training, Weight},
+    words::{
+        counted,
+        option::{self, CHANNELS_BY, DATA},
+    },
+};
+use compress_runtime::{
+    burn::tensor::Float,
+    dataset::sample,
+    metrics::{Answers, Meaning, Metric},
+    session::Backend,
+    train::{
+        augment::Augment,
+        job::{Ended, Job, JobOptions, Progress as Course, Watcher},
+        loader::{Loader, LoaderOptions},
+        loss::LossOptions,
+        masks::Masks,
+        model::{ModelOptions, Parameter, Trainable},
+        optimiser::OptimiserOptions,
+        replicas::{self, Replicas},
+        schedule::Schedule,
+        teacher::{Answer, Teacher},
+    },
+};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// Multiply-accumulates of a training that nobody sized: some minutes on two cores.
+const MACS: f64 = 6e12;
+/// A step computes about three times what a forward pass does.
+const PASSES: f64 = 3.0;
+/// Epochs of a training that nobody sized, and its steps where that makes few.
+const EPOCHS: usize = 10;
+const STEPS: usize = 1000;
+/// Epochs of a small set at most.
+const MOST_EPOCHS: usize = 50;
+/// Weights that are only rounded move little: of both, and of the learning rate, a part is enough, and more leads away from
+/// the teacher (measured: docs/recovery.md).
+const ROUNDED_EPOCHS: f64 = 0.3;
+const ROUNDED_RATE: f64 = 0.1;
+/// Samples of an epoch at least, however large the model.
+const LEAST_SAMPLES: usize = 512;
+
+/// How much longer than its passes through the model a step takes: the optimiser, the teacher, scores.
+const BESIDES: f64 = 1.3;
+
+/// Samples on which the loss is felt.
+const FELT: usize = 2048;
+
+const BATCH: usize = 64;
+const RATE: f64 = 1e-3;
+/// Epochs without a better score after which the training has converged.
+const PATIENCE: u64 = 3;
+/// The share of the training in which the learning rate rises.
+const WARMUP: f64 = 0.05;
+
+/// Trains graphs on the data of a run.
+pub struct DataTrainer<'a> {
+    /// The model as it was, which is learnt from, and the file of it.
+    pub teacher: (&'a Path, &'a Graph),
+    pub sets: &'a Sets,
+    /// Times that every sample is seen, if that was asked for.
+    pub epochs: Option<usize>,
+    /// The highest learning rate, if that was asked for.
+    pub rate: Option<f64>,
+    pub seed: u64,
+    pub backend: &'a Backend,
+    pub monitor: &'a Monitor<'a>,
+}
+
+impl Trainer for DataTrainer<'_> {
+    fn felt(&self, graph: &Graph, constants: &[NodeId]) -> Result<Vec<Weight>> {
+        let set = &self.sets.taught;
+        let measure = measure(&Answers::of(self.teacher.1), &self.sets.validation, true);
+        if !set.is_labelled() || measure.metric != Metric::Top1 {
+            let what = "what the loss feels takes labels: a model answers as it does itself";
+            let help = format!("give labels with {DATA}, or choose by other than {CHANNELS_BY} taylor");
+            return Err(Error::data(what).help(help));
+        }
+        let model = Trainable::new(graph, &ModelOptions::default(), &self.backend.device)?;
+        let Size { samples, batch, .. } = self.size(graph, 1.0, false);
+        let loader = self.loader(samples.min(FELT), batch)?;
+        let loss = LossOptions::usual(true, true, false);
+        let steps = self.monitor.step("feel", loader.batches());
+        let mut felt: Vec<Option<Float>> = vec![None; model.parameters().len()];
+        for batch in loader.epoch(0, 0)? {
+            self.monitor.check()?;
+            let learnt = Replicas::default().learn(&model, &loss, &batch?, &Answer::default(), 0, 1.0)?;
+            let lesson = learnt.ok_or_else(|| Error::data("the loss of the model on its data is no number"))?;
+            for ((felt, gradient), p) in felt.iter_mut().zip(lesson.gradients).zip(model.parameters()) {
+                let now = gradient.map(|g| g.mul(p.value.clone())).transpose()?.map(Float::abs);
+                *felt = replicas::sum(felt.take(), now)?;
+            }
+            steps.advance(1);
+        }
+        let share = 1.0 / loader.batches().max(1) as f32;
+        let of = |(p, felt): (&Parameter, Option<Float>)| {
+            let felt = felt.map(|f| f.mul_scalar(share).into_vec()).transpose()?.unwrap_or_default();
+            Ok(Weight { node: p.node(), values: p.value.clone().into_vec()?, felt })
+        };
+        let wanted = model.parameters().iter().zip(felt).filter(|(p, _)| constants.contains(&p.node()));
+        wanted.map(of).collect()
+    }
+
+    fn train(&self, graph: &mut Graph, training: Training) -> Result<Trained> {
+        let began = Instant::now();
+        let held = &self.sets.validation;
+        let set = &self.sets.taught;
+        let (path, original) = self.teacher;
+        let outputs = Answers::of(original);
+        let measure = measure(&outputs, held, true);
+        let metric = measure.metric.name();
+        let options = ModelOptions { scales: training.scales, ..ModelOptions::default() };
+        let model = Trainable::new(graph, &options, &self.backend.device)?;
+        let gradual = training.masking.is_some();
+        let masks = Masks::new(model.parameters(), &training.masked, training.masking, &self.backend.device)?;
+        let rounded = training.scales;
+        let Size { epochs, samples, batch } = self.size(graph, training.share, rounded);
+        let loader = self.loader(samples, batch)?;
+        let answers = |keep| Teacher::new(path, original, &[], self.backend, keep);
+        let beside = if measure.metric == Metric::Top1 { None } else { Some(answers(held.set.len())?) };
+        let judge = Judge::new(held, self.backend, beside, outputs, measure)?;
+        let steps = loader.batches() * epochs;
+        let mut watcher = Recovery {
+            steps: self.monitor.step(training.name, steps),
+            monitor: self.monitor,
+            metric,
+            epochs: epochs as u64,
+            done: 0,
+        };
+        let first = loader.epoch(0, 0)?.next().transpose()?.ok_or_else(|| Error::data("no batch"))?;
+        let step = model.duration_of_a_step(&first.inputs)?;
+        self.monitor.note(&format!(
+            "{}: {} of {}, {} or less; {} says otherwise",
+            training.name,
+            counted(epochs, "epoch"),
+            counted(samples, "sample"),
+            shown::duration(step.mul_f64(BESIDES * steps as f64)),
+            option::EPOCHS
+        ));
+        let job = Job {
+            replicas: Replicas::default(),
+            teacher: Some(answers(if epochs > 1 { set.len() } else { 0 })?),
+            model,
+            loader,
+            options: JobOptions {
+                epochs: epochs as u64,
+                accumulate: 1,
+                rate: self.rate.unwrap_or(RATE) * if rounded { ROUNDED_RATE } else { 1.0 },
+                schedule: Schedule::Cosine,
+                warmup: WARMUP,
+                optimiser: OptimiserOptions::default(),
+                loss: LossOptions::usual(measure.meaning == Meaning::Classes, set.is_labelled(), true),
+                average: None,
+                patience: self.epochs.is_none().then_some(PATIENCE),
+                time: None,
+                save_every: Duration::MAX,
+                seed: self.seed,
+            },
+            score: &|graph| {
+                let mut graph = graph.clone();
+                (training.deploy)(&mut graph)?;
+                judge.score(&graph)
+            },
+            checkpoints: None,
+            same_samples: true,
+            masks: Some(masks),
+        };
+        let done = job.run(false, &mut watcher)?;
+        if done.ended == Ended::Stopped {
+            return Err(Error::interrupted());
+        }
+        *graph = done.graph;
+        Ok(Trained {
+            name: training.name,
+            epochs: watcher.done,
+            planned: epochs as u64,
+            samples,
+            steps: done.steps,
+            seconds: began.elapsed().as_secs_f64(),
+            metric,
+            validated: held.indices.len(),
+            before: number(done.first).filter(|_| !gradual),
+            after: number(done.best),
+            ended: match done.ended {
+                Ended::Patience => "it had converged",
+                _ => "all epochs were done",
+            },
+        })
+    }
+}
+
+/// A score that is not that of outputs without noise, or that are no numbers.
+fn number(score: f64) -> Option<f64> {
+    (score > f64::MIN && score < f64::MAX).then_some(score)
+}
+
+struct Size {
+    epochs: usize,
+    samples: usize,
+    batch: usize,
+}
+
+impl DataTrainer<'_> {
+    /// So many of the samples to train on.
+    fn loader(&self, samples: usize, batch: usize) -> Result<Loader> {
+        let set = &self.sets.taught;
+        let options = LoaderOptions {
+            batch,
+            seed: self.seed,
+            workers: workers(rayon::current_num_threads()),
+            prefetch: 2,
+            augment: Augment::default(),
+            shuffle: true,
+            drop_last: set.fixed_batch().is_some() || samples > batch,
+        };
+        Loader::new(set.clone(), sample(&self.sets.training, samples, self.seed), options)
+    }
+
+    /// How much to train. It follows from the model and the data alone, so that the result does too.
+    fn size(&self, graph: &Graph, share: f64, rounded: bool) -> Size {
+        let all = self.sets.training.len();
+        let batch = self.sets.taught.fixed_batch().unwrap_or((all / 16).clamp(1, BATCH));
+        if let Some(epochs) = self.epochs {
+            // A part of an epoch is one of fewer samples.
+            let epochs = epochs as f64 * share;
+            let samples = if epochs < 1.0 { (all as f64 * epochs) as usize } else { all };
+            return Size { epochs: epochs.round().max(1.0) as usize, samples: samples.max(batch).min(all), batch };
+        }
+        let macs: u64 = graph.operators().map(|n| graph.macs(n)).sum();
+        let affordable = MACS / (PASSES * (macs as f64).max(1.0));
+        let samples = (affordable as usize).max(LEAST_SAMPLES).min(all);
+        let steps = (samples / batch).max(1);
+        let most = EPOCHS.max(STEPS.div_ceil(steps)).min(MOST_EPOCHS) as f64;
+        let share = if rounded { share * ROUNDED_EPOCHS } else { share };
+        let epochs = (affordable / samples as f64).clamp(1.0, most) * share;
+        Size { epochs: epochs.round().max(1.0) as usize, samples, batch }
+    }
+}
+
+/// Shows the course of a training.
+struct Recovery<'a> {
+    steps: Progress<'a>,
+    monitor: &'a Monitor<'a>,
+    metric: &'static str,
+    epochs: u64,
+    /// Epochs that are done.
+    done: u64,
+}
+
+/// Epochs of which a line tells, or about so many.
+const LINES: u64 = 10;
+
+impl Watcher for Recovery<'_> {
+    fn batch(&mut self, _: &Course) -> Result<()> {
+        self.steps.advance(1);
+        Ok(())
+    }
+
+    fn scored(&mut self, p: &Course, score: f64, _: f64) -> Result<()> {
+        self.done = p.epoch;
+        if !p.epoch.is_multiple_of(self.epochs.div_ceil(LINES)) && p.epoch < self.epochs {
+            return Ok(());
+        }
+        let loss = if p.epoch == 0 { String::new() } else { format!("loss {:.4}, ", p.loss) };
+        self.monitor.note(&format!("  epoch {}: {loss}{} {}", p.epoch, self.metric, shown::score(self.metric, score)));
+        Ok(())
+    }
+
+    fn warn(&mut self, what: &str) {
+        self.monitor.note(&format!("warning: {what}"));
+    }
+
+    fn saving(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn stopped(&self) -> bool {
+        self.monitor.stopped()
+    }
+}

@@ -1,0 +1,401 @@
+//! Training jobs: hours long, resumable, watched.
+
+mod follower;
+mod plan;
+mod recipe;
+mod report;
+
+pub use recipe::Distill;
+pub use report::{TrainReport, Training};
+
+pub(crate) use plan::workers;
+
+use crate::{
+    data::{Samples, Sets},
+    events::{Events, Monitor, watched},
+    facts,
+    fit::{Answers, check_filters, check_labels, check_teacher},
+    judge::{Judge, measure},
+    options::within,
+    recipe::Recipe,
+    report::{self as reports, Recorded},
+    shown,
+    values::Batch,
+};
+use compress_compiler::{
+    error::{Error, Result},
+    onnx::{self, Model, SourceFile},
+    words::option,
+};
+use compress_runtime::{
+    metrics::{self, Meaning, Measure, Metric},
+    session::Backend,
+    train::{
+        augment::Augment,
+        checkpoint::{Checkpoint, Checkpoints},
+        init,
+        job::{self, Ended, Job, JobOptions, Outcome, Watcher},
+        loader::{Loader, LoaderOptions},
+        loss::LossOptions,
+        model::{ModelOptions, Trainable},
+        replicas::Replicas,
+        teacher::Teacher,
+    },
+};
+use follower::Follower;
+use plan::Plan;
+use serde::Serialize;
+use std::{path::PathBuf, time::Instant};
+
+/// What a batch that fits the memory stays within besides: batches so large that an epoch has but a few steps learn badly.
+const STEPS_AN_EPOCH: usize = 16;
+const LARGEST_BATCH: usize = 4096;
+
+/// What a training job would do.
+#[derive(Debug, Clone, Serialize)]
+pub struct TrainIntent {
+    /// The model to train.
+    pub student: String,
+    /// Where the result would go.
+    pub output: String,
+    /// Elements of the weights that would be trained.
+    pub parameters: usize,
+    /// Those weights.
+    pub tensors: usize,
+    /// Epochs.
+    pub epochs: u64,
+    /// Batches of an epoch.
+    pub batches: usize,
+    /// Samples of a batch.
+    pub batch: usize,
+    /// Samples to train on.
+    pub samples: usize,
+    /// Samples to score on.
+    pub scored: usize,
+    /// Sentences that a user should read.
+    pub warnings: Vec<String>,
+}
+
+impl Distill {
+    /// Trains the model. The result and its report are written at the end; checkpoints meanwhile.
+    ///
+    /// # Errors
+    /// Usage for contradictions in the recipe; file; data for what doesn't fit the model; device; interrupted when `events`
+    /// asks to stop, after a checkpoint.
+    pub fn run(&self, events: &mut dyn Events) -> Result<TrainReport> {
+        let plan = Plan::new(self, true)?;
+        watched(events, |monitor| within(self.threads, true, || train(&plan, monitor)))
+    }
+
+    /// What [`Distill::run`] would do.
+    ///
+    /// # Errors
+    /// Those of [`Distill::run`].
+    pub fn intent(&self, events: &mut dyn Events) -> Result<TrainIntent> {
+        let plan = Plan::new(self, false)?;
+        watched(events, |_| within(self.threads, true, || intent(&plan)))
+    }
+}
+
+fn intent(plan: &Plan) -> Result<TrainIntent> {
+    let backend = plan.open()?;
+    let opened = Opened::new(plan)?;
+    let mut model = opened.trainable(plan, &backend)?;
+    opened.teacher(plan, &backend)?;
+    let loader = opened.loader(plan, opened.batch(plan, &mut model, None)?)?;
+    opened.replicas(plan, &backend, loader.batch())?;
+    Ok(TrainIntent {
+        student: plan.recipe.student.display().to_string(),
+        output: plan.output.display().to_string(),
+        parameters: elements(&model),
+        tensors: model.parameters().len(),
+        epochs: plan.job.epochs,
+        batches: loader.batches(),
+        batch: loader.batch(),
+        samples: opened.samples().indices.len(),
+        scored: opened.sets.evaluation.indices.len(),
+        warnings: opened.ignored_batch(plan).into_iter().collect(),
+    })
+}
+
+fn train(plan: &Plan, monitor: &Monitor) -> Result<TrainReport> {
+    let began = Instant::now();
+    let recipe = plan.recipe;
+    let backend = plan.open()?;
+    let opened = Opened::new(plan)?;
+    let mut model = opened.trainable(plan, &backend)?;
+    let teacher = opened.teacher(plan, &backend)?;
+    let digest = opened.digest(plan)?;
+    let checkpoints = Checkpoints::open(&plan.folder)?;
+    if !recipe.resume && !recipe.force && plan.folder.join("metrics.jsonl").exists() {
+        return Err(Error::file("a job left its checkpoints here").in_file(&plan.folder).help(format!(
+            "pass {} to go on with it, {} to begin anew, or another folder with {}",
+            option::RESUME,
+            option::FORCE,
+            option::CHECKPOINT
+        )));
+    }
+    // It is read again when the job begins: until then there is no need for its memory.
+    let saved = if recipe.resume { checkpoints.latest(&digest)?.map(|(found, _)| found) } else { None };
+    if recipe.resume && saved.is_none() {
+        if let Some(report) = report::finished(plan, &digest)? {
+            return Ok(report);
+        }
+        monitor.note("note: there is no checkpoint to go on from: the job begins");
+    }
+    let batch = opened.batch(plan, &mut model, saved.as_ref())?;
+    let resumed = saved.map(|c| (c.step, c.epoch, c.batch));
+    let replicas = opened.replicas(plan, &backend, batch)?;
+    let judge = opened.judge(&backend)?;
+    let loader = opened.loader(plan, batch)?;
+    let shape = (plan.job.epochs, loader.batches() as u64);
+    let parameters = elements(&model);
+    let metric = opened.measure.metric;
+    let mut follower = Follower::new(&plan.folder, resumed, shape, metric, monitor)?;
+    opened.ignored_batch(plan).iter().for_each(|note| follower.warn(note));
+    if let [first, rest @ ..] = model.left_out() {
+        let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+        follower.warn(&format!("`{first}`{more} stay as they are: nothing that learns reads them"));
+    }
+    let work = Job {
+        model,
+        replicas,
+        teacher,
+        loader,
+        options: JobOptions { loss: opened.loss.clone(), ..plan.job.clone() },
+        score: &|graph| judge.score(graph),
+        checkpoints: Some((checkpoints, digest.clone())),
+        same_samples: same_samples(plan),
+        masks: None,
+    };
+    let done = work.run(resumed.is_some(), &mut follower).map_err(|e| e.in_file(&recipe.student))?;
+    if done.ended == Ended::Stopped {
+        let help = format!("go on with {}; the checkpoint is in {}", option::RESUME, plan.folder.display());
+        return Err(Error::interrupted().help(help));
+    }
+    let warnings = opened.original.warnings.iter().cloned().chain(follower.warnings).collect();
+    let training = Training {
+        metric,
+        samples: opened.sets.evaluation.indices.len(),
+        before: done.first,
+        after: done.best,
+        ended: done.ended,
+        steps: done.steps,
+        parameters,
+        seconds: began.elapsed().as_secs_f64(),
+        samples_per_second: done.spent.samples_per_second(done.samples),
+        spent: done.spent,
+        bound: report::bound(&done.spent),
+        batch,
+    };
+    opened.write(plan, &done, training, warnings, digest)
+}
+
+/// What to say where training was of no use.
+fn nothing_better(t: &Training) -> Option<String> {
+    let first = shown::score(t.metric.name(), t.before);
+    (t.after <= t.before).then(|| {
+        format!(
+            "no epoch has a better {} than the {first} that the job began with: what is written is that model, not trained",
+            t.metric
+        )
+    })
+}
+
+fn elements(model: &Trainable) -> usize {
+    model.parameters().iter().map(|p| p.value.elements()).sum()
+}
+
+/// Whether every epoch shows the model the same samples, so that the teacher's answers can be kept.
+fn same_samples(plan: &Plan) -> bool {
+    plan.augment == Augment::default() && plan.job.epochs > 1
+}
+
+/// The files of a job, and what follows from them together.
+struct Opened {
+    original: Model,
+    /// The model that is trained: the original, or one with random weights.
+    student: Model,
+    teacher: Option<(PathBuf, Model)>,
+    sets: Sets,
+    outputs: metrics::Answers,
+    measure: Measure,
+    loss: LossOptions,
+    /// The digest of the data to train on.
+    data: String,
+}
+
+impl Opened {
+    fn new(plan: &Plan) -> Result<Self> {
+        let recipe = plan.recipe;
+        let read = (&recipe.read).into();
+        let original = onnx::read_with(&recipe.student, &read)?;
+        let teacher = match &recipe.teacher {
+            Some(path) => Some((path.clone(), onnx::read_with(path, &read)?)),
+            None => None,
+        };
+        let mut student = original.clone();
+        let weights = original.graph.ids().filter(|n| original.graph.constant((*n).into()).is_some());
+        let weights: Vec<&str> = weights.map(|n| &original.graph.value(n.into()).name[..]).collect();
+        check_filters(option::FREEZE, &recipe.freeze, &weights, "weight").map_err(|e| e.in_file(&recipe.student))?;
+        if recipe.from_nothing {
+            init::from_nothing(&mut student.graph, plan.job.seed);
+        }
+        let sets = Sets::open(&plan.data, &[], &student.graph, usize::MAX, plan.job.seed)?;
+        let outputs = metrics::Answers::of(&student.graph);
+        let measure = measure(&outputs, &sets.evaluation, teacher.is_some());
+        let by_labels = measure.metric == Metric::Top1;
+        let loss = plan.loss(measure.meaning == Meaning::Classes, sets.calibration.set.is_labelled())?;
+        let labelled = [(&sets.calibration, loss.labels > 0.0), (&sets.evaluation, by_labels)];
+        for (samples, _) in labelled.into_iter().filter(|(_, used)| *used) {
+            check_labels(&samples.set, &samples.indices, &student.graph)?;
+        }
+        if let Some((path, teacher)) = &teacher {
+            let answers = match (!by_labels || loss.mse > 0.0, loss.distill > 0.0) {
+                (true, _) => Answers::All,
+                (_, true) => Answers::Scores,
+                _ => Answers::None,
+            };
+            check_teacher(path, &teacher.graph, &student.graph, answers)?;
+        }
+        let data = sets.calibration.set.digest()?;
+        Ok(Self { original, student, teacher, sets, outputs, measure, loss, data })
+    }
+
+    fn samples(&self) -> &Samples {
+        &self.sets.calibration
+    }
+
+    /// The digest of all that the result follows from. Files may change between two runs, which then are not one job.
+    fn digest(&self, plan: &Plan) -> Result<String> {
+        let scored = if plan.data.eval.is_some() { self.sets.evaluation.set.digest()? } else { self.data.clone() };
+        let models = [Some(&self.original), self.teacher.as_ref().map(|(_, t)| t)].into_iter().flatten();
+        let models: Vec<&str> = models.flat_map(|m| m.source().files()).map(SourceFile::sha256).collect();
+        let recipe = Recipe::Distill(plan.recipe.clone()).essence()?.to_string();
+        let all = [&recipe, &self.data, &scored, &models.join("\n")].map(String::as_str).join("\n");
+        Ok(facts::sha256(all.as_bytes()))
+    }
+
+    fn trainable(&self, plan: &Plan, backend: &Backend) -> Result<Trainable> {
+        let features = plan.recipe.matched.iter().map(|m| m.student.clone()).collect();
+        let options = ModelOptions {
+            freeze: plan.freeze.clone(),
+            features,
+            recompute: plan.recipe.recompute,
+            precision: plan.precision,
+            ..ModelOptions::default()
+        };
+        Trainable::new(&self.student.graph, &options, &backend.device).map_err(|e| e.in_file(&plan.recipe.student))
+    }
+
+    /// The samples of a batch: what the model fixes, what was asked for, what the job had that goes on from `saved`
+    /// (by now another number may fit the memory), or what fits the memory.
+    fn batch(&self, plan: &Plan, model: &mut Trainable, saved: Option<&Checkpoint>) -> Result<usize> {
+        let Samples { set, indices, .. } = self.samples();
+        match (set.fixed_batch(), plan.batch, saved.and_then(job::batch_of)) {
+            (Some(n), ..) => Ok(n),
+            (None, Batch::Fixed(n), _) => Ok(n.get().min(indices.len())),
+            (None, Batch::Auto, Some(n)) => Ok(n),
+            (None, Batch::Auto, None) => {
+                let most = (indices.len() / STEPS_AN_EPOCH).clamp(1, LARGEST_BATCH);
+                let sample =
+                    |n: usize| Ok(set.batch(&indices.iter().cycle().take(n).copied().collect::<Vec<_>>())?.inputs);
+                model.largest_batch(most, sample).map_err(|e| e.in_file(&plan.recipe.student))
+            }
+        }
+    }
+
+    /// What to say where the model decides on the size of batches and not who asked for one.
+    fn ignored_batch(&self, plan: &Plan) -> Option<String> {
+        let (fixed, asked) = (self.samples().set.fixed_batch()?, plan.recipe.batch?);
+        if matches!(asked, Batch::Fixed(n) if n.get() == fixed) {
+            return None;
+        }
+        Some(format!(
+            "{} {asked} is not heeded: the model takes {fixed} at once; {} sums several batches",
+            option::BATCH,
+            option::ACCUMULATE
+        ))
+    }
+
+    fn replicas(&self, plan: &Plan, backend: &Backend, batch: usize) -> Result<Replicas> {
+        let refused = |why: &str| Err(Error::usage(format!("{} {}: {why}", option::REPLICAS, plan.replicas)));
+        match plan.replicas {
+            1 => Ok(Replicas::default()),
+            _ if !backend.device.is_cpu() => refused("replicas share the threads of a CPU"),
+            _ if self.samples().set.fixed_batch().is_some() => refused("the model fixes the size of a batch"),
+            n => Replicas::new(n, batch, rayon::current_num_threads()),
+        }
+    }
+
+    fn loader(&self, plan: &Plan, batch: usize) -> Result<Loader> {
+        let Samples { set, indices, .. } = self.samples();
+        let options = LoaderOptions {
+            batch,
+            seed: plan.job.seed,
+            workers: plan.workers,
+            prefetch: 2,
+            augment: plan.augment,
+            shuffle: true,
+            drop_last: set.fixed_batch().is_some() || indices.len() > batch,
+        };
+        Loader::new(set.clone(), indices.clone(), options)
+    }
+
+    /// The teacher of the training, if its loss needs one.
+    fn teacher(&self, plan: &Plan, backend: &Backend) -> Result<Option<Teacher>> {
+        let Some((path, model)) = self.teacher.as_ref().filter(|_| self.loss.needs_teacher()) else { return Ok(None) };
+        let features: Vec<String> = plan.recipe.matched.iter().map(|m| m.teacher.clone()).collect();
+        let keep = if same_samples(plan) { self.samples().set.len() } else { 0 };
+        Teacher::new(path, &model.graph, &features, backend, keep).map(Some)
+    }
+
+    fn judge<'a>(&'a self, backend: &'a Backend) -> Result<Judge<'a>> {
+        let held = &self.sets.evaluation;
+        let teacher = match &self.teacher {
+            Some((path, t)) if self.measure.metric != Metric::Top1 => {
+                Some(Teacher::new(path, &t.graph, &[], backend, held.set.len())?)
+            }
+            _ => None,
+        };
+        Judge::new(held, backend, teacher, self.outputs.clone(), self.measure)
+    }
+
+    /// Writes the model, then its report; then the checkpoints are of no more use.
+    fn write(
+        &self,
+        plan: &Plan,
+        done: &Outcome,
+        training: Training,
+        warnings: Vec<String>,
+        digest: String,
+    ) -> Result<TrainReport> {
+        let recipe = plan.recipe;
+        let recorded = Recorded::new(&Recipe::Distill(recipe.clone()), Some(self.data.clone()))?;
+        let mut trained = self.student.clone();
+        trained.graph = done.graph.clone();
+        trained.set_metadata("compress.version", env!("CARGO_PKG_VERSION"));
+        trained.set_metadata("compress.recipe", &recorded.digest()?);
+        let staged = onnx::stage(&trained, &plan.output, false).map_err(|e| e.in_file(&recipe.student))?;
+        let written = staged.read_back().map_err(|e| Error::bug(format!("the output does not read back: {e}")))?;
+        let report = TrainReport {
+            schema: reports::SCHEMA,
+            job: digest,
+            input: facts::file(&recipe.student, &self.original),
+            teacher: self.teacher.as_ref().map(|(path, t)| facts::file(path, t)),
+            output: facts::file(&plan.output, &written),
+            warnings,
+            undone: nothing_better(&training).into_iter().collect(),
+            training,
+            recipe: recorded,
+            data: self.data.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            done_before: false,
+        };
+        let force = recipe.force || recipe.resume;
+        staged.commit(force)?;
+        onnx::write_atomic(&plan.report_path(), reports::json(&report)?.as_bytes(), force)?;
+        done.checkpoints.iter().try_for_each(Checkpoints::clear)?;
+        Ok(report)
+    }
+}

@@ -1,0 +1,196 @@
+//! A training recipe in, decisions out: everything is checked before any work.
+
+use super::Distill;
+use crate::{
+    files,
+    options::{DataOptions, expressions},
+    values::{Batch, NotNegative},
+};
+use compress_compiler::{
+    error::{Error, Result},
+    words::option,
+};
+use compress_runtime::{
+    burn::precision::Precision,
+    session::{Backend, EngineChoice},
+    train::{
+        augment::Augment,
+        job::JobOptions,
+        loss::LossOptions,
+        optimiser::{Method, OptimiserOptions},
+    },
+};
+use regex::Regex;
+use std::{path::PathBuf, time::Duration};
+
+/// What a training job will do.
+pub struct Plan<'a> {
+    /// The recipe, for the report and the digest.
+    pub recipe: &'a Distill,
+    pub output: PathBuf,
+    /// Where checkpoints and logs go.
+    pub folder: PathBuf,
+    pub data: DataOptions,
+    pub augment: Augment,
+    pub batch: Batch,
+    pub workers: usize,
+    pub freeze: Vec<Regex>,
+    pub precision: Precision,
+    pub replicas: usize,
+    /// All but the loss.
+    pub job: JobOptions,
+}
+
+const EPOCHS: u64 = 10;
+const BATCH: usize = 64;
+const WARMUP: f64 = 0.05;
+const MOMENTUM: f64 = 0.9;
+const CLIP: f64 = 5.0;
+const TEMPERATURE: f64 = 4.0;
+const SAVE_EVERY: Duration = Duration::from_secs(60);
+/// The most threads that prepare samples unless told otherwise: each holds a batch.
+const WORKERS: usize = 8;
+
+/// Threads that prepare samples unless told otherwise, beside so many that compute.
+pub fn workers(threads: usize) -> usize {
+    threads.min(WORKERS)
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+impl<'a> Plan<'a> {
+    /// `writes` says that the job is going to be run.
+    ///
+    /// # Errors
+    /// Usage for contradictions and impossible values; file when the output can't be there.
+    pub fn new(r: &'a Distill, writes: bool) -> Result<Self> {
+        let output = r.output.clone().unwrap_or_else(|| r.student.with_extension("trained.onnx"));
+        if files::same(&r.student, &output) || r.teacher.as_ref().is_some_and(|t| files::same(t, &output)) {
+            let help = format!("give another name with {}", option::OUTPUT);
+            return Err(Error::usage("the output is an input").in_file(&output).help(help));
+        }
+        if r.data.is_none() {
+            return Err(Error::usage(format!("training needs {}", option::DATA))
+                .help("labels are used if there are any; a teacher is enough"));
+        }
+        if r.teacher.is_none() && (r.distill.is_some() || r.mse.is_some() || !r.matched.is_empty()) {
+            let (distill, mse, matched, teacher) = (option::DISTILL, option::MSE, option::MATCH, option::TEACHER);
+            return Err(Error::usage(format!("{distill}, {mse} and {matched} need a {teacher}")));
+        }
+        // 64 is within the bounds.
+        let batch = r.batch.unwrap_or(Batch::Fixed(BATCH.try_into().expect("64 samples")));
+        let made = Self {
+            folder: r.checkpoint.clone().unwrap_or_else(|| output.with_extension("job")),
+            data: DataOptions { data: r.data.clone(), eval: r.eval.clone(), preprocess: r.preprocess.clone() },
+            augment: r.augment.unwrap_or_default(),
+            batch,
+            workers: r.workers.map_or_else(|| workers(r.threads.map_or_else(cores, |n| n.get())), |n| n.get()),
+            freeze: expressions(&r.freeze),
+            precision: r.precision.unwrap_or_default(),
+            replicas: r.replicas.map_or(1, |n| n.get()),
+            job: job(r),
+            recipe: r,
+            output,
+        };
+        made.check_files(writes)?;
+        Ok(made)
+    }
+
+    /// The device to train on.
+    ///
+    /// # Errors
+    /// Device when it is not there.
+    pub fn open(&self) -> Result<Backend> {
+        Backend::open(self.recipe.device.unwrap_or_default(), EngineChoice::Auto)
+    }
+
+    /// The loss for a model whose outputs are scores of classes or not, and data with labels or not.
+    ///
+    /// # Errors
+    /// Usage when there is nothing to learn from.
+    pub fn loss(&self, classes: bool, labelled: bool) -> Result<LossOptions> {
+        let (asked, taught) = (self.recipe, self.recipe.teacher.is_some());
+        let usual = LossOptions::usual(classes, labelled, taught);
+        let or = |asked: Option<NotNegative>, usual: f32| asked.map_or(usual, |v| v.get() as f32);
+        let loss = LossOptions {
+            labels: or(asked.labels, usual.labels),
+            smoothing: asked.smoothing.unwrap_or_default().get() as f32,
+            distill: or(asked.distill, usual.distill),
+            temperature: asked.temperature.map_or(TEMPERATURE, |v| v.get()) as f32,
+            mse: or(asked.mse, usual.mse),
+            features: if asked.matched.is_empty() { 0.0 } else { or(asked.features, 1.0) },
+        };
+        if loss.labels > 0.0 && !labelled {
+            let help = format!("give labels, or leave {} out", option::LABELS);
+            return Err(Error::data("the data has no labels").help(help));
+        }
+        if loss.labels == 0.0 && !loss.needs_teacher() {
+            let (teacher, data, eval) = (option::TEACHER, option::DATA, option::EVAL);
+            return Err(Error::usage("there is nothing to learn from: no teacher, and no labels of classes").help(
+                format!(
+                    "give {teacher} MODEL, or labels in {data}, and in {eval}, for a model that tells classes apart"
+                ),
+            ));
+        }
+        Ok(loss)
+    }
+
+    /// Whether everything can be written that has to be.
+    fn check_files(&self, writes: bool) -> Result<()> {
+        let Self { recipe, output, .. } = self;
+        if output.as_os_str() == "-" {
+            let (option, what) = (option::OUTPUT, "a job writes checkpoints and a report beside its model");
+            return Err(Error::usage(format!("{option} -: {what}")).help(format!("give {option} FILE")));
+        }
+        for path in [output, &self.report_path()] {
+            files::replaceable(path)?;
+            if writes && !recipe.force && !recipe.resume && path.exists() {
+                let help = format!("pass {}, or give another place with {}", option::FORCE, option::OUTPUT);
+                return Err(Error::file("exists already").in_file(path).help(help));
+            }
+        }
+        if !writes {
+            return Ok(());
+        }
+        let folder = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(".".as_ref());
+        files::made(folder)
+    }
+
+    /// Where the report goes.
+    pub fn report_path(&self) -> PathBuf {
+        self.output.with_extension("report.json")
+    }
+}
+
+/// All of a job but its loss, which depends on models and data.
+fn job(r: &Distill) -> JobOptions {
+    let method = r.optimiser.unwrap_or_default();
+    let (rate, decay) = match method {
+        Method::AdamW => (1e-3, 1e-2),
+        Method::Sgd => (0.05, 5e-4),
+        Method::Lars => (1.0, 5e-4),
+    };
+    let clip = r.clip.map_or(CLIP, |v| v.get());
+    JobOptions {
+        epochs: r.epochs.map_or(EPOCHS, |n| n.get() as u64),
+        accumulate: r.accumulate.map_or(1, |n| n.get()),
+        rate: r.lr.map_or(rate, |v| v.get()),
+        schedule: r.schedule.unwrap_or_default(),
+        warmup: r.warmup.map_or(WARMUP, |v| v.get()),
+        optimiser: OptimiserOptions {
+            method,
+            momentum: r.momentum.map_or(MOMENTUM, |v| v.get()),
+            nesterov: r.nesterov,
+            weight_decay: r.weight_decay.map_or(decay, |v| v.get()) as f32,
+            clip: (clip > 0.0).then_some(clip as f32),
+        },
+        loss: LossOptions::default(),
+        average: r.ema.map(|v| v.get()),
+        patience: r.patience.map(|n| n.get() as u64),
+        time: r.time.map(|t| t.get()),
+        save_every: r.save_every.map_or(SAVE_EVERY, |t| t.get()),
+        seed: r.seed.unwrap_or_default().0,
+    }
+}

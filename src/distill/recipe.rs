@@ -1,0 +1,161 @@
+//! The recipe of a training job.
+
+use crate::{
+    options::{ReadOptions, Threads, choices},
+    values::{Batch, Count, Filter, Fraction, Matched, NotNegative, Positive, Seed, Time},
+};
+use clap::Args;
+use compress_runtime::{
+    burn::precision::Precision,
+    dataset::Preprocess,
+    device::DeviceChoice,
+    train::{augment::Augment, optimiser::Method, schedule::Schedule},
+};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Trains a model: by a teacher, by labels, or both. A job keeps checkpoints, and goes on from the last when it resumes.
+#[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct Distill {
+    /// The ONNX model to train.
+    pub student: PathBuf,
+    /// The model to learn from; without it, labels are learnt.
+    #[arg(long, value_name = "FILE")]
+    pub teacher: Option<PathBuf>,
+    /// Where the trained model goes [default: STUDENT with .trained.onnx].
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Data to train on: .npz, .npy, IDX, a folder of pictures, or ONNX test_data_set folders. A fifth of it is held
+    /// out to score the model unless --eval is given. Inputs that have a default in the model keep it.
+    #[arg(long, value_name = "PATH")]
+    pub data: Option<PathBuf>,
+    /// Data to score the model on.
+    #[arg(long, value_name = "PATH")]
+    pub eval: Option<PathBuf>,
+    /// How pictures become inputs, as for compress MODEL.
+    #[arg(long, value_name = "HOW")]
+    pub preprocess: Option<Preprocess>,
+    /// Random changes to pictures: e.g. flip,crop=4,mixup=0.2.
+    #[arg(long, value_name = "HOW")]
+    pub augment: Option<Augment>,
+    /// Times that every sample is seen [default: 10].
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub epochs: Option<Count>,
+    /// Samples a batch, or `auto` for the most that fit the memory [default: 64].
+    #[arg(long, value_name = "N")]
+    pub batch: Option<Batch>,
+    /// Batches whose gradients make one step [default: 1].
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub accumulate: Option<Count>,
+    /// The highest learning rate [default: 0.001 for adamw, 0.05 for sgd, 1 for lars].
+    #[arg(long, value_name = "X", allow_hyphen_values = true)]
+    pub lr: Option<Positive>,
+    /// How the learning rate falls: cosine, constant, or step=EVERY,FACTOR [default: cosine].
+    #[arg(long, value_name = "HOW")]
+    pub schedule: Option<Schedule>,
+    /// The share of the training in which the learning rate rises [default: 0.05].
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
+    pub warmup: Option<Fraction>,
+    /// How gradients change weights: adamw, sgd or lars [default: adamw].
+    #[arg(long, value_name = "NAME", value_parser = choices::<Method>())]
+    pub optimiser: Option<Method>,
+    /// The share of the last step that stays, for sgd and lars [default: 0.9].
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
+    pub momentum: Option<Fraction>,
+    /// Look ahead by the momentum (Nesterov).
+    #[arg(long)]
+    pub nesterov: bool,
+    /// The pull of weights to zero [default: 0.01 for adamw, 0.0005 for sgd and lars].
+    #[arg(long, value_name = "X", allow_hyphen_values = true)]
+    pub weight_decay: Option<NotNegative>,
+    /// The largest norm of the gradients, 0 for any [default: 5].
+    #[arg(long, value_name = "NORM", allow_hyphen_values = true)]
+    pub clip: Option<NotNegative>,
+    /// The weight of cross-entropy with the labels [default: 0.1 beside a teacher, else 1].
+    #[arg(long, value_name = "WEIGHT", allow_hyphen_values = true)]
+    pub labels: Option<NotNegative>,
+    /// What a label gives away to all classes alike [default: 0].
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
+    pub smoothing: Option<Fraction>,
+    /// The weight of the divergence from the teacher's classes [default: 0.9 where outputs are classes].
+    #[arg(long, value_name = "WEIGHT", allow_hyphen_values = true)]
+    pub distill: Option<NotNegative>,
+    /// The temperature of both distributions there [default: 4].
+    #[arg(long, value_name = "T", allow_hyphen_values = true)]
+    pub temperature: Option<Positive>,
+    /// The weight of the squared error to the teacher's outputs [default: 1 where outputs are no classes].
+    #[arg(long, value_name = "WEIGHT", allow_hyphen_values = true)]
+    pub mse: Option<NotNegative>,
+    /// Bring this value of the student near that of the teacher; may be repeated.
+    #[arg(long = "match", value_name = "STUDENT=TEACHER")]
+    #[serde(rename = "match")]
+    pub matched: Vec<Matched>,
+    /// The weight of the squared error of --match [default: 1].
+    #[arg(long, value_name = "WEIGHT", allow_hyphen_values = true)]
+    pub features: Option<NotNegative>,
+    /// Keep an average of the weights, of which this share stays in a step, e.g. 0.999.
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
+    pub ema: Option<Fraction>,
+    /// Leave weights with matching names as they are; may be repeated.
+    #[arg(long, value_name = "REGEX")]
+    pub freeze: Vec<Filter>,
+    /// Begin with random weights.
+    #[arg(long)]
+    pub from_nothing: bool,
+    /// Compute cheap operators (normalisation, activations, sums) again in the backward pass, instead of keeping what
+    /// they made: less memory, more time, the same result.
+    #[arg(long)]
+    pub recompute: bool,
+    /// In which width convolutions and products compute: f32, bf16 or f16. Weights, statistics and the loss stay in
+    /// f32; f16 scales the loss. It does not pay on a CPU [default: f32].
+    #[arg(long, value_name = "TYPE", value_parser = choices::<Precision>())]
+    pub precision: Option<Precision>,
+    /// Parts of each batch that are trained on side by side, on threads of their own: faster for small models on a CPU.
+    /// Each part normalises by its own statistics [default: 1].
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub replicas: Option<Count<4096>>,
+    /// End after this time, e.g. 90s, 30m, 8h.
+    #[arg(long, value_name = "TIME")]
+    pub time: Option<Time>,
+    /// End after so many epochs without a better score.
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub patience: Option<Count>,
+    /// Threads that prepare samples [default: as many as --threads, up to 8].
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub workers: Option<Count<1024>>,
+    /// Where checkpoints, metrics.jsonl and TensorBoard events go [default: OUT with .job].
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint: Option<PathBuf>,
+    /// How often a checkpoint is written [default: 60s].
+    #[arg(long, value_name = "TIME")]
+    pub save_every: Option<Time>,
+    /// Where to train: cpu, cuda, cuda:N, or auto.
+    #[arg(long)]
+    pub device: Option<DeviceChoice>,
+    /// Threads on the CPU [default: one a core].
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub threads: Option<Threads>,
+    /// The seed of every random choice [default: 0].
+    #[arg(long, allow_hyphen_values = true)]
+    pub seed: Option<Seed>,
+    /// How models are read.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub read: ReadOptions,
+    /// Go on from the last checkpoint, if there is one.
+    #[arg(long)]
+    #[serde(skip)]
+    pub resume: bool,
+    /// Overwrite what exists, checkpoints too.
+    #[arg(long)]
+    #[serde(skip)]
+    pub force: bool,
+}
+
+impl Distill {
+    /// What of it shapes the result: all but where that goes and what it is made with.
+    pub(crate) fn essence(&self) -> Self {
+        Self { output: None, checkpoint: None, save_every: None, workers: None, threads: None, ..self.clone() }
+    }
+}

@@ -1,0 +1,142 @@
+//! Models in numbers: what the report says of a file and of its layers.
+
+use crate::report::{DataFacts, FileFacts, LayerFacts};
+use compress_compiler::{
+    graph::Graph,
+    node::{NodeId, Port},
+    onnx::{Model, Source, SourceFile},
+    op::{Op, Operator},
+    tensor::{DType, Tensor},
+};
+use sha2::{Digest, Sha256};
+use std::{io::Write, path::Path};
+
+/// Larger models are not compressed only to see how small they get.
+const MAX_ZSTD: u64 = 256 << 20;
+
+/// SHA-256 in hex.
+pub fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// The facts of the file at `path`, from which `model` was read.
+pub fn file(path: &Path, model: &Model) -> FileFacts {
+    let (graph, source) = (&model.graph, model.source());
+    let graphs = graph.and_bodies();
+    let hash = |f: &SourceFile| f.sha256().to_string();
+    let data = source.files().iter().skip(1).map(|f| DataFacts {
+        path: f.path().display().to_string(),
+        sha256: hash(f),
+        bytes: f.bytes().len(),
+    });
+    FileFacts {
+        path: path.display().to_string(),
+        sha256: source.files().first().map(hash).unwrap_or_default(),
+        bytes: source.len() as usize,
+        zstd_bytes: zstd_bytes(source),
+        data: data.collect(),
+        nodes: graphs.iter().map(|g| g.operators().count()).sum(),
+        parameters: graphs.iter().flat_map(|g| tensors(g)).map(|t| t.len()).sum(),
+        nonzero: nonzero(graph),
+        macs: macs(graph),
+    }
+}
+
+/// Multiply-accumulates of one run: of If those of the larger branch, of Loop and Scan those of one turn. Operators that are
+/// not known count nothing.
+pub fn macs(graph: &Graph) -> u64 {
+    let of = |n: NodeId| {
+        let inside = graph.op(n).bodies().into_iter().map(|b| macs(b.graph())).max().unwrap_or(0);
+        graph.macs(n).saturating_add(inside)
+    };
+    graph.operators().map(of).fold(0, u64::saturating_add)
+}
+
+/// Whether a layer makes values of which more than the batch is open, so that its multiply-accumulates are not known.
+pub fn has_open_sizes(graph: &Graph) -> bool {
+    let open = |n: NodeId| {
+        let dims = graph.fact(n.into()).dims();
+        graph.op(n).weight().is_some() && dims.is_none_or(|d| d.iter().skip(1).any(|d| d.known().is_none()))
+    };
+    graph.operators().any(open)
+}
+
+/// Operators that are kept as they came.
+pub fn unknown(graph: &Graph) -> usize {
+    let is_unknown = |g: &Graph| g.operators().filter(|n| matches!(g.op(*n), Op::Opaque(_))).count();
+    graph.and_bodies().into_iter().map(is_unknown).sum()
+}
+
+fn tensors(graph: &Graph) -> impl Iterator<Item = &Tensor> {
+    graph.ids().filter_map(|n| graph.constant(n.into()))
+}
+
+/// How many elements of all constants are not zero. Each tensor keeps what was found, so that
+/// asking again costs nothing.
+pub fn nonzero(graph: &Graph) -> usize {
+    graph.and_bodies().into_iter().flat_map(tensors).map(|t| t.nonzero()).sum()
+}
+
+/// Bytes of all files after zstd, which are counted and not kept.
+fn zstd_bytes(source: &Source) -> Option<usize> {
+    struct Count(usize);
+    impl Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let compressed = |f: &SourceFile| {
+        let mut to = zstd::Encoder::new(Count(0), 3)?;
+        to.set_pledged_src_size(Some(f.bytes().len() as u64))?;
+        to.write_all(f.bytes())?;
+        Ok(to.finish()?.0)
+    };
+    if source.len() > MAX_ZSTD {
+        return None;
+    }
+    source.files().iter().map(compressed).sum::<std::io::Result<usize>>().ok()
+}
+
+/// The layers of `graph`: operators with a weight, seen through DequantizeLinear.
+pub fn layers(graph: &Graph) -> Vec<(NodeId, LayerFacts)> {
+    let Ok(order) = graph.topological() else { return vec![] };
+    let layer = |n: NodeId| {
+        let axes = graph.op(n).weight()?;
+        let weight = stored(graph, graph.operand(n, axes.slot)?)?;
+        let (zeros, size) = (weight.len() - weight.nonzero(), weight.bytes().len() / weight.len().max(1));
+        let facts = LayerFacts {
+            node: graph.node(n).display_name().into(),
+            op: graph.op(n).op_type().into(),
+            precision: if weight.dtype() == DType::I8 { "int8".into() } else { weight.dtype().to_string() },
+            sparsity: zeros as f64 / weight.len().max(1) as f64,
+            live_bytes: weight.nonzero() * size,
+            dead_bytes: zeros * size,
+            skips_zeros: None,
+            sqnr_db: None,
+            macs: graph.macs(n),
+        };
+        Some((n, facts))
+    };
+    order.into_iter().filter_map(layer).collect()
+}
+
+/// The layers of the graphs inside `graph` (If, Loop, Scan).
+pub fn layers_inside(graph: &Graph) -> Vec<LayerFacts> {
+    graph.and_bodies().into_iter().skip(1).flat_map(layers).map(|(_, l)| l).collect()
+}
+
+/// The layers of `graph`, then those of the graphs inside it.
+pub fn all_layers(graph: &Graph) -> Vec<LayerFacts> {
+    layers(graph).into_iter().map(|(_, l)| l).chain(layers_inside(graph)).collect()
+}
+
+fn stored(g: &Graph, port: Port) -> Option<&Tensor> {
+    match g.op(port.node) {
+        Op::Dequantize(_) => g.constant(g.operand(port.node, 0)?),
+        _ => g.constant(port),
+    }
+}

@@ -1,0 +1,40 @@
+//! Whether files can be written where they are to be, found out before any work.
+
+use compress_compiler::error::{Error, Result};
+use std::path::Path;
+
+/// Whether two paths lead to one file.
+pub fn same(a: &Path, b: &Path) -> bool {
+    match (a.canonicalize(), b.canonicalize()) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => a == b,
+    }
+}
+
+/// # Errors
+/// File when there is something at `path` that is not a file: a device, a pipe or a folder would be gone.
+pub fn replaceable(path: &Path) -> Result<()> {
+    match std::fs::metadata(path) {
+        Ok(m) if !m.is_file() => Err(Error::file("is no regular file, and would be replaced").in_file(path)),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a folder, unless it is there, to which files can be written.
+///
+/// # Errors
+/// File when that can't be.
+pub fn made(folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder).map_err(|e| Error::file(format!("cannot be made: {e}")).in_file(folder))?;
+    writable(folder)
+}
+
+/// Finds out before hours of work whether files can be written to `folder`.
+///
+/// # Errors
+/// File when they can't.
+pub fn writable(folder: &Path) -> Result<()> {
+    // The kind alone: the message names a file that the user never heard of.
+    let fail = |e: std::io::Error| Error::file(format!("cannot write here: {}", e.kind())).in_file(folder);
+    tempfile::tempfile_in(folder).map(drop).map_err(fail)
+}

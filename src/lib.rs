@@ -1,0 +1,92 @@
+//! `compress` makes ONNX models smaller and faster, and measures what that costs.
+//!
+//! A **job** is a recipe and a call of `run`. There are six: [`Compress`] prunes, quantises and trains a model;
+//! [`Sweep`] does so by several fractions; [`Check`] compares two models; [`Bench`] times one; [`Inspect`] looks at one;
+//! [`Distill`] trains one for hours. A recipe is plain data: the command line, a TOML file and the report of a job all
+//! hold the same struct, and [`Recipe`] is any of them.
+//!
+//! ```no_run
+//! use compress::{Compress, Event, values::Fraction};
+//!
+//! # fn main() -> compress::Result<()> {
+//! let prune = Some(Fraction::try_from(0.5)?);
+//! let job = Compress { model: "model.onnx".into(), int8: true, prune, ..Compress::default() };
+//! let report = job.run(&mut |event: Event| println!("{event:?}"))?;
+//! println!("{:?}", report.accuracy);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What a job tells
+//!
+//! [`Events`] hears of the steps of a job, and says whether it is to stop. `()` hears nothing, and a closure hears all:
+//!
+//! ```
+//! use compress::{Event, Inspect, Kind};
+//!
+//! let mut lines = 0;
+//! let job = Inspect { model: "nowhere.onnx".into(), ..Inspect::default() };
+//! let error = job.run(&mut |_: Event| lines += 1).unwrap_err();
+//! assert_eq!(error.kind(), Kind::File);
+//! ```
+//!
+//! Nothing here prints or ends the process. A job that fails or stops leaves no half-written file; its [`Error`] names
+//! the file, the node and the way out.
+//!
+//! # Results
+//!
+//! [`Compress::run`] and [`Check::run`] make a [`Report`], whose fields are those of `report.json`. A gate that failed is
+//! part of the report, not an error, until [`Report::verdict`] makes it one.
+//!
+//! # Inside
+//!
+//! The graph and ONNX are in `compress-compiler`, the passes in `compress-passes`, executors and training in
+//! `compress-runtime`. The jobs here put them together: `data.rs` chooses samples, `measure.rs` runs models in front of
+//! them, `assess.rs` collects what is measured of a result, `gates.rs` judges it.
+
+#![warn(missing_docs)]
+
+mod assess;
+mod bench;
+mod check;
+mod compress;
+mod data;
+mod distill;
+mod events;
+mod facts;
+mod files;
+mod fit;
+mod gates;
+mod inspect;
+mod judge;
+mod measure;
+mod plot;
+mod recipe;
+mod remarks;
+mod score;
+mod sizes;
+mod sweep;
+
+pub mod options;
+pub mod report;
+pub mod shown;
+pub mod values;
+
+pub use bench::{Bench, Figures, NodeTime, Timed};
+pub use check::Check;
+pub use compress::{Bisection, Compress, Expected, Intent, PlannedPass, Shares};
+pub use compress_compiler::{
+    error::{Error, Kind, Result},
+    words::write_options,
+};
+pub use compress_passes::{
+    bisect::{Culprit, Step as BisectStep},
+    quant::calibrators::Calibration,
+    target::Target,
+};
+pub use distill::{Distill, TrainIntent, TrainReport, Training as TrainFigures};
+pub use events::{Event, Events, Step, Training};
+pub use inspect::{ChannelGroup, Inspect, Inspected, Inspection, Signature};
+pub use recipe::Recipe;
+pub use report::Report;
+pub use sweep::{Fractions, Sweep};

@@ -1,0 +1,403 @@
+//! Models in front of data: calibration, accuracy, layer by layer, speed.
+
+use crate::{
+    data::Samples,
+    events::Monitor,
+    facts,
+    report::{Accuracy, Figure, LayerFacts, Memory, OutputFacts, Speed},
+};
+use compress_compiler::{
+    bound,
+    error::{Error, Kind, Result},
+    graph::Graph,
+    node::{NodeId, Port},
+    op::Operator,
+    ops::source::fed,
+    pass::Context,
+    tensor::Tensor,
+    value::Fact,
+    verify::verify,
+};
+use compress_passes::simplify;
+use compress_runtime::{
+    bench,
+    burn::BurnEvaluator,
+    cpu::Spent,
+    dataset::Batch,
+    device::Device,
+    metrics::{Answers, Comparison, Measure, OutputNoise, Sqnr, meaning::Answer},
+    session::{Backend, Session},
+};
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+/// Samples on which layers are compared one by one.
+const LAYER_SAMPLES: usize = 16;
+
+/// The model that others are compared with.
+pub struct Reference {
+    /// None where all that it is asked for is known.
+    session: Option<Session>,
+    /// Its answers, batch by batch, if it is going to be asked for them again.
+    kept: Option<RefCell<Vec<Vec<Tensor>>>>,
+}
+
+/// Bytes of answers that are kept.
+const KEPT_BYTES: usize = 64 << 20;
+
+impl Reference {
+    /// A reference for one comparison, or for several on the same samples.
+    pub fn new(session: Session, again: bool) -> Self {
+        Self { session: Some(session), kept: again.then(RefCell::default) }
+    }
+
+    /// What `session` answers to as many batches as there is `time` for: it is not in memory any more when the other
+    /// model is.
+    ///
+    /// # Errors
+    /// Whatever running or reading can raise; interrupted.
+    pub fn recorded(session: Session, samples: &Samples, time: Duration, monitor: &Monitor) -> Result<Self> {
+        let began = Instant::now();
+        let this = Self::new(session, true);
+        for (i, indices) in samples.batches().enumerate() {
+            monitor.check()?;
+            this.answers(i, &samples.set.batch(indices)?.inputs)?;
+            if began.elapsed() >= time {
+                break;
+            }
+        }
+        Ok(Self { session: None, kept: this.kept })
+    }
+
+    /// Runs it, where it still can.
+    ///
+    /// # Errors
+    /// Whatever running can raise.
+    pub fn run(&self, inputs: &[Tensor]) -> Result<()> {
+        self.session.iter().try_for_each(|s| s.run(inputs).map(drop))
+    }
+
+    /// What it answers to batch `i`; `None` if that was not recorded.
+    ///
+    /// # Errors
+    /// Whatever running can raise.
+    pub fn answers(&self, i: usize, inputs: &[Tensor]) -> Result<Option<Vec<Tensor>>> {
+        let known = self.kept.as_ref().and_then(|kept| kept.borrow().get(i).cloned());
+        let (None, Some(session)) = (&known, &self.session) else { return Ok(known) };
+        let answers = session.run(inputs)?;
+        if let Some(kept) = &self.kept {
+            let mut kept = kept.borrow_mut();
+            let bytes: usize = kept.iter().flatten().chain(&answers).map(|t| t.bytes().len()).sum();
+            if i == kept.len() && bytes <= KEPT_BYTES {
+                kept.push(answers.clone());
+            }
+        }
+        Ok(Some(answers))
+    }
+}
+
+/// Runs both models on the samples, or on those for which there is time, and compares their outputs: all of them for the
+/// noise, one as `measure` says.
+///
+/// # Errors
+/// Whatever running or reading can raise; interrupted.
+pub fn accuracy(
+    before: &Reference,
+    after: &Session,
+    samples: &Samples,
+    (answers, measure): (&Answers, Measure),
+    (blame, time): (Kind, Option<Duration>),
+    monitor: &Monitor,
+) -> Result<Accuracy> {
+    let began = Instant::now();
+    let mut compared = Comparison::new(blame, answers, measure);
+    let progress = monitor.step("evaluate", samples.indices.len());
+    for (i, indices) in samples.batches().enumerate() {
+        monitor.check()?;
+        if i > 0 && time.is_some_and(|time| began.elapsed() >= time) {
+            break;
+        }
+        let batch = samples.set.batch(indices)?;
+        let Some(a) = before.answers(i, &batch.inputs)? else { break };
+        let b = after.run(&batch.inputs)?;
+        compared.add(&batch, &a, &b)?;
+        progress.advance(batch.len);
+    }
+    let (metric, reason) = compared.metric();
+    let (before, after) = compared.value();
+    let finite = |db: Option<f64>| db.filter(|d| d.is_finite());
+    let facts = |(o, answer): (&OutputNoise, &Answer)| OutputFacts {
+        name: o.name.clone(),
+        meaning: answer.meaning.to_string(),
+        sqnr_db: finite(o.sqnr.db()),
+        max_error: o.max_error,
+    };
+    Ok(Accuracy {
+        metric: metric.name(),
+        output: answers.outputs.get(measure.output).map(|o| o.name.clone()),
+        meaning: measure.meaning.to_string(),
+        reason,
+        samples: compared.samples(),
+        unlike: compared.unlike(),
+        synthetic: samples.synthetic,
+        before,
+        after: finite(after),
+        drop: match (before, after) {
+            (Some(before), Some(after)) => Some(before - after),
+            (None, Some(after)) if metric.is_share() => Some(1.0 - after),
+            _ => None,
+        },
+        agreement: compared.agreement(),
+        beside: compared.beside().into_iter().map(|(m, value)| Figure { metric: m.name(), value }).collect(),
+        sqnr_db: finite(compared.sqnr_db()),
+        worst_output: compared.worst().map(|o| o.name.clone()),
+        outputs: compared.outputs().iter().zip(&answers.outputs).map(facts).collect(),
+        equal: compared.is_equal(),
+        silent: compared.is_silent(),
+    })
+}
+
+/// The layers of the model after, with how far the output of each is from the original's where
+/// both have that value, and whether the session that runs it leaves their zeros out.
+///
+/// # Errors
+/// Whatever running or reading can raise.
+pub fn layers(
+    before: &Graph,
+    (after, session): (&Graph, &Session),
+    samples: &Samples,
+    backend: &Backend,
+    monitor: &Monitor,
+) -> Result<Vec<LayerFacts>> {
+    let spent = session.profile(&timing_batch(samples, 1)?.inputs)?;
+    let layer =
+        |(n, l): (NodeId, LayerFacts)| (Port::from(n), LayerFacts { skips_zeros: skips_zeros(after, n, &spent), ..l });
+    let layers: Vec<(Port, LayerFacts)> = facts::layers(after).into_iter().map(layer).collect();
+    let ports: HashMap<&str, Port> = before
+        .operators()
+        .flat_map(|n| {
+            before.node(n).outputs.iter().enumerate().map(move |(slot, v)| (&v.name[..], Port { node: n, slot }))
+        })
+        .collect();
+    let pairs: Vec<(usize, Port, Port)> = layers
+        .iter()
+        .enumerate()
+        .filter_map(|(i, (port, _))| Some((i, *ports.get(&after.value(*port).name[..])?, *port)))
+        .collect();
+    let mut out: Vec<LayerFacts> = layers.into_iter().map(|(_, l)| l).collect();
+    out.extend(facts::layers_inside(after));
+    if pairs.is_empty() {
+        return Ok(out);
+    }
+    let watching = |graph: &Graph, of: &dyn Fn(&(usize, Port, Port)) -> Port| {
+        Session::new(&verify(graph)?, backend, &pairs.iter().map(|p| of(p).into()).collect::<Vec<_>>())
+    };
+    let (before, after) = (watching(before, &|p| p.1)?, watching(after, &|p| p.2)?);
+    let mut sqnr: Vec<Sqnr> = vec![Sqnr::default(); pairs.len()];
+    for indices in samples.few(LAYER_SAMPLES) {
+        monitor.check()?;
+        let batch = samples.set.batch(indices)?;
+        let mut original: Vec<Vec<f32>> = vec![vec![]; pairs.len()];
+        before.observe(&batch.inputs, &mut |i, v| {
+            original[i] = v.to_vec();
+            Ok(())
+        })?;
+        after.observe(&batch.inputs, &mut |i, v| {
+            sqnr[i].add(&original[i], v);
+            Ok(())
+        })?;
+    }
+    for ((i, _, _), s) in pairs.iter().zip(&sqnr) {
+        out[*i].sqnr_db = s.db().filter(|d| d.is_finite());
+    }
+    Ok(out)
+}
+
+/// Whether the step that computed a layer left its zeros out; `None` if it is not known which that was.
+fn skips_zeros(graph: &Graph, layer: NodeId, spent: &[Spent]) -> Option<bool> {
+    // A step is called after the last of the nodes that it computes together.
+    let mut node = layer;
+    loop {
+        let label = graph.node(node).label();
+        if let Some(step) = spent.iter().find(|s| s.node == label) {
+            return Some(step.skips_zeros());
+        }
+        node = graph.only_use(node.into())?.node;
+        if graph.op(node).weight().is_some() {
+            return None;
+        }
+    }
+}
+
+/// A graph as deployment engines have it, which simplify what they load.
+///
+/// # Errors
+/// Those of [`simplify`].
+pub fn simplified(graph: &Graph, monitor: &Monitor) -> Result<Graph> {
+    let mut graph = graph.clone();
+    simplify(&mut graph, &Context { stopped: &|| monitor.stopped(), ..Context::new(&BurnEvaluator::cpu()) })?;
+    Ok(graph)
+}
+
+/// How both models are timed.
+pub struct Pace {
+    /// Samples a batch.
+    pub batch: usize,
+    /// For how long, about.
+    pub time: Duration,
+    /// Whether the models are as their files have them.
+    pub as_is: bool,
+    /// Whether only one of them may be in memory at a time.
+    pub apart: bool,
+}
+
+/// Times both models on one batch, by turns. `rest` gives back the memory in which their files are mapped.
+///
+/// # Errors
+/// Whatever running or reading can raise.
+pub fn speed(
+    [before, after]: [&Graph; 2],
+    samples: &Samples,
+    pace: &Pace,
+    backend: &Backend,
+    rest: &dyn Fn(),
+    monitor: &Monitor,
+) -> Result<Speed> {
+    let inputs = timing_batch(samples, pace.batch)?;
+    let graphs = [verify(before)?, verify(after)?];
+    let progress = monitor.step("time", bench::MOST_ROUNDS);
+    let make = |i: usize| {
+        if pace.apart {
+            rest();
+        }
+        Session::new(&graphs[i], backend, &[])
+    };
+    let race = bench::Race {
+        make: &make,
+        apart: pace.apart,
+        time: pace.time,
+        stopped: &|| monitor.stopped(),
+        progress: &|_| progress.advance(1),
+    };
+    let timed = bench::compare(&race, &inputs.inputs)?;
+    Ok(Speed {
+        device: backend.device.describe(),
+        engine: backend.engine.to_string(),
+        threads: threads(&backend.device),
+        batch: inputs.len,
+        inputs: shapes(before, &inputs.inputs),
+        as_is: pace.as_is,
+        before_ms: timed.before.median_ms,
+        after_ms: timed.after.median_ms,
+        speedup: timed.ratio.middle,
+        interval: [timed.ratio.low, timed.ratio.high],
+        rounds: timed.rounds,
+        p90: [timed.before.p90_ms, timed.after.p90_ms],
+        slowest_clock: backend.device.is_cpu().then_some(timed.slowest_clock),
+    })
+}
+
+/// The inputs and their sizes: `image 1x3x224x224`.
+fn shapes(graph: &Graph, inputs: &[Tensor]) -> String {
+    let shape = |t: &Tensor| t.shape().iter().map(usize::to_string).collect::<Vec<_>>().join("x");
+    let named = fed(graph).zip(inputs).map(|(n, t)| {
+        let size = if t.shape().is_empty() { "scalar".into() } else { shape(t) };
+        format!("{} {size}", graph.value(n.into()).name)
+    });
+    named.collect::<Vec<_>>().join(", ")
+}
+
+/// `graph` with the sizes that a batch has.
+///
+/// # Errors
+/// As [`bound::bound`].
+pub fn sized(graph: &Graph, inputs: &[Tensor]) -> Result<Graph> {
+    let facts: Vec<(NodeId, Fact)> =
+        fed(graph).zip(inputs.iter().map(|t| Fact::new(Some(t.dtype()), Fact::of(t).shape))).collect();
+    bound::bound(graph, &facts)
+}
+
+/// What a run of each model on one batch needs in memory.
+///
+/// # Errors
+/// Whatever reading the data can raise.
+pub fn memory(graphs: [&Graph; 2], samples: &Samples, batch: usize) -> Result<Memory> {
+    let inputs = timing_batch(samples, batch)?.inputs;
+    let need =
+        |graph: &Graph| -> Result<u64> { Ok(bound::weight_bytes(graph) + bound::live_bytes(&sized(graph, &inputs)?)?) };
+    Ok(Memory { before_bytes: need(graphs[0])?, after_bytes: need(graphs[1])? })
+}
+
+/// The batch to time on: `asked` samples, unless the model takes batches of one size only.
+///
+/// # Errors
+/// Whatever reading the data can raise.
+pub fn timing_batch(samples: &Samples, batch: usize) -> Result<Batch> {
+    let n = samples.timed(batch);
+    let indices: Vec<usize> = samples.indices.iter().cycle().take(n).copied().collect();
+    samples.set.batch(&indices)
+}
+
+/// Threads that may be used on `device`.
+pub fn threads(device: &Device) -> usize {
+    if device.is_cpu() { rayon::current_num_threads() } else { 1 }
+}
+
+/// A session that has run the first batch: what fails here is the model or the samples.
+///
+/// # Errors
+/// Whatever running or reading can raise.
+pub fn probe(graph: &Graph, backend: &Backend, samples: &Samples) -> Result<Session> {
+    let session = session(graph, backend)?;
+    if let Some(indices) = samples.batches().next() {
+        let ran = session.run(&samples.set.batch(indices)?.inputs);
+        ran.map_err(|e| if samples.synthetic { e } else { unfit(e) })?;
+    }
+    Ok(session)
+}
+
+/// A sample depends on the others of its batch if that changes its outputs by more noise than this. Operators that round by
+/// the range of a batch make less.
+const MIXED_DB: f64 = 15.0;
+
+/// Whether samples of a batch change each other's outputs, as steps of one sequence do.
+///
+/// # Errors
+/// Data when the model can't take one alone; whatever running or reading can raise.
+pub fn mixes(graph: &Graph, backend: &Backend, samples: &Samples) -> Result<bool> {
+    let [first, second, ..] = samples.indices[..] else { return Ok(false) };
+    let session = session(graph, backend)?;
+    let run = |indices: &[usize]| session.run(&samples.set.batch(indices)?.inputs).map_err(unfit);
+    // Of a sequence the first step may not know of the second.
+    let (both, alone) = (run(&[first, second])?, run(&[second])?);
+    let differs = |(both, alone): (&Tensor, &Tensor)| {
+        let ([2, a @ ..], [1, b @ ..]) = (both.shape(), alone.shape()) else { return false };
+        let (Some(x), Some(y)) = (both.as_f32(), alone.as_f32()) else { return false };
+        let mut sqnr = Sqnr::default();
+        sqnr.add(&y, x.get(y.len()..).unwrap_or_default());
+        a == b && sqnr.db().is_some_and(|db| db < MIXED_DB)
+    };
+    Ok(both.iter().zip(&alone).any(differs))
+}
+
+/// A model that was read is not malformed: where a node refuses what it is given, the samples are of a wrong size.
+fn unfit(e: Error) -> Error {
+    match e.kind() {
+        Kind::Malformed => Error::data(format!("the model can't take samples of these sizes: {e}")).help(
+            "if an array is one whole input, whose first axis is time, say, put an axis in front of it that counts \
+             the samples",
+        ),
+        _ => e,
+    }
+}
+
+/// A whole graph made ready to run.
+///
+/// # Errors
+/// Malformed or unsupported, naming the node.
+pub fn session(graph: &Graph, backend: &Backend) -> Result<Session> {
+    Session::new(&verify(graph)?, backend, &[])
+}

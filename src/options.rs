@@ -1,0 +1,248 @@
+//! Options that several jobs share. They are fields of recipes; the command has a flag of the same name for each, and their
+//! documentation is its help.
+
+use crate::values::{Bytes, Count, Filter, Finite, InputShape, Milliseconds, Positive, Score, Seed, Share};
+use clap::Args;
+use compress_compiler::{
+    choice,
+    error::{Error, Result},
+    onnx,
+    words::{Opt, option},
+};
+use compress_runtime::{
+    dataset::Preprocess,
+    device::DeviceChoice,
+    metrics::Wanted,
+    session::{Backend, EngineChoice},
+};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// How models are read.
+#[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct ReadOptions {
+    /// Read weights from files with several names (hard links), some perhaps outside the model's folder.
+    #[arg(long)]
+    pub allow_hardlinks: bool,
+    /// Leave initializers that are also graph inputs to be replaced by callers: otherwise they are weights.
+    #[arg(long)]
+    pub keep_initializer_inputs: bool,
+}
+
+impl From<&ReadOptions> for onnx::ReadOptions {
+    fn from(o: &ReadOptions) -> Self {
+        Self { allow_hardlinks: o.allow_hardlinks, keep_initializer_inputs: o.keep_initializer_inputs }
+    }
+}
+
+/// Where data comes from.
+#[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct DataOptions {
+    /// Data to calibrate on: .npz, .npy, IDX (.gz too), a folder of pictures, or ONNX test_data_set folders.
+    /// A fifth of it is held out for evaluation unless --eval is given.
+    #[arg(long, value_name = "PATH")]
+    pub data: Option<PathBuf>,
+    /// Labelled data to measure accuracy on.
+    #[arg(long, value_name = "PATH")]
+    pub eval: Option<PathBuf>,
+    /// How pictures become inputs: `imagenet`, or e.g. resize=256,crop=224,scale=255,mean=0.1307,std=0.3081,bgr;
+    /// resize and crop are for picture files, as arrays have the model's size.
+    #[arg(long, value_name = "HOW")]
+    pub preprocess: Option<Preprocess>,
+}
+
+impl DataOptions {
+    /// Whether there is any data.
+    pub fn any(&self) -> bool {
+        self.data.is_some() || self.eval.is_some()
+    }
+}
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Effort {
+    /// What some seconds allow.
+    #[default]
+    Auto,
+    /// Everything.
+    Full,
+    /// Nothing.
+    None,
+}
+
+choice!(Effort, "check", [
+    Auto "auto" "for about as long as the work itself takes",
+    Full "full" "all samples and layers",
+    None "none" "nothing",
+]);
+
+/// What is measured, and how.
+#[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct MeasureOptions {
+    /// What accuracy is measured as, and perhaps of which output: top1, top5, agreement, cosine, recall@10, iou, text, sqnr
+    /// or max-error [default: what suits the outputs].
+    #[arg(long, value_name = "METRIC[:OUTPUT]")]
+    pub metric: Option<Wanted>,
+    /// Measure by a program: it is given a folder with before/OUTPUT.npy, after/OUTPUT.npy and labels.npy, and prints the
+    /// score of the model after, or those before and after. More is better.
+    #[arg(long, value_name = "COMMAND")]
+    pub score: Option<String>,
+    /// Sizes of an input, for made-up samples and for timing, e.g. image=1x3x320x320; may be repeated.
+    #[arg(long, value_name = "NAME=SIZES")]
+    pub shape: Vec<InputShape>,
+    /// Time the original as its file has it: otherwise it is simplified first, as deployment engines do when they load it.
+    #[arg(long)]
+    pub as_is: bool,
+    /// How much is measured: `auto`, for about as long as the work itself takes; `full`, all samples and layers; `none`.
+    #[arg(long, value_name = "HOW", default_value_t, value_parser = crate::options::choices::<Effort>())]
+    pub check: Effort,
+}
+
+/// What a result has to keep.
+#[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct GateOptions {
+    /// Fail (exit 9) when accuracy drops by more, e.g. 1%; without labels, when more samples change their class, their text,
+    /// or whatever is measured.
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
+    pub max_drop: Option<Share>,
+    /// Fail (exit 9) when the worst output's signal to noise is lower, in decibels.
+    #[arg(long, value_name = "DB", allow_hyphen_values = true)]
+    pub min_sqnr: Option<Finite>,
+    /// Fail (exit 9) when the metric, or what --score prints, is lower.
+    #[arg(long, value_name = "X", allow_hyphen_values = true)]
+    pub min_score: Option<Score>,
+    /// Fail (exit 9) when the result is surely not this many times as fast on our runtime.
+    #[arg(long, value_name = "RATIO", allow_hyphen_values = true)]
+    pub min_speedup: Option<Positive>,
+    /// Fail (exit 9) when a run of the result takes longer on our runtime, e.g. 5ms.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub max_latency: Option<Milliseconds>,
+    /// Fail (exit 9) when weights and activations of the result take more memory, e.g. 50MB.
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub max_memory: Option<Bytes>,
+    /// Fail (exit 9) when the file is larger, e.g. 30MB.
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub max_size: Option<Bytes>,
+    /// Gate on made-up inputs too: otherwise gates on accuracy need data.
+    #[arg(long)]
+    pub allow_synthetic: bool,
+    /// Fail (exit 9) when something that was asked for was not done, such as INT8 of a model without layers for it.
+    #[arg(long)]
+    pub strict: bool,
+}
+
+impl GateOptions {
+    /// Whether there is any gate.
+    pub fn any(&self) -> bool {
+        self.measured().is_some() || self.max_size.is_some()
+    }
+
+    /// Whether a gate looks at the outputs.
+    pub fn of_accuracy(&self) -> bool {
+        self.max_drop.is_some() || self.min_sqnr.is_some() || self.min_score.is_some()
+    }
+
+    /// Whether a gate looks at the time of a run.
+    pub fn of_speed(&self) -> bool {
+        self.min_speedup.is_some() || self.max_latency.is_some()
+    }
+
+    /// A gate that is given and looks at what is measured.
+    pub fn measured(&self) -> Option<Opt> {
+        let gates = [
+            (option::MAX_DROP, self.max_drop.is_some()),
+            (option::MIN_SQNR, self.min_sqnr.is_some()),
+            (option::MIN_SCORE, self.min_score.is_some()),
+            (option::MIN_SPEEDUP, self.min_speedup.is_some()),
+            (option::MAX_LATENCY, self.max_latency.is_some()),
+            (option::MAX_MEMORY, self.max_memory.is_some()),
+        ];
+        gates.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
+    }
+}
+
+/// Where models run.
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct DeviceOptions {
+    /// Samples a batch when timing.
+    #[arg(long, value_name = "N", default_value_t = Self::default().batch, allow_hyphen_values = true)]
+    pub batch: Count<65_536>,
+    /// Where to run: cpu, cuda, cuda:N, or auto.
+    #[arg(long, default_value_t)]
+    pub device: DeviceChoice,
+    /// What runs on the CPU: burn, or our kernels for portable, avx2, avxvnni or avx512vnni; auto is the best.
+    #[arg(long, default_value_t)]
+    pub engine: EngineChoice,
+    /// Threads on the CPU [default: one a core].
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub threads: Option<Threads>,
+    /// The seed of every random choice.
+    #[arg(long, default_value_t, allow_hyphen_values = true)]
+    pub seed: Seed,
+}
+
+/// A number of threads: no machine has more cores.
+pub type Threads = Count<4096>;
+
+impl Default for DeviceOptions {
+    fn default() -> Self {
+        Self {
+            // 1 is within the bounds.
+            batch: Count::try_from(1).expect("1 sample"),
+            device: DeviceChoice::Auto,
+            engine: EngineChoice::Auto,
+            threads: None,
+            seed: Seed::default(),
+        }
+    }
+}
+
+impl DeviceOptions {
+    /// The device, open.
+    ///
+    /// # Errors
+    /// Device when it is not there; usage for an engine that is not.
+    pub(crate) fn open(&self) -> Result<Backend> {
+        Backend::open(self.device, self.engine)
+    }
+}
+
+/// The stack of each thread, that of a main thread: graphs within graphs take one frame each.
+const STACK: usize = 8 << 20;
+
+/// Does `work` among `threads` threads, if that many are asked for; and on one of these threads if `among`, so that short
+/// steps are not handed over to others. Where the threads of the process are as asked, these do it.
+///
+/// # Errors
+/// Limit when the threads can't be started; those of the work.
+pub(crate) fn within<T: Send>(
+    threads: Option<Threads>,
+    among: bool,
+    work: impl FnOnce() -> Result<T> + Send,
+) -> Result<T> {
+    let here = rayon::current_num_threads();
+    let wanted = threads.map_or(here, Threads::get);
+    if wanted == here && (!among || rayon::current_thread_index().is_some()) {
+        return work();
+    }
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(wanted).stack_size(STACK).build();
+    pool.map_err(|e| Error::limit(format!("the threads could not be started: {e}")))?.install(work)
+}
+
+/// The expressions of some filters.
+pub(crate) fn expressions(filters: &[Filter]) -> Vec<regex::Regex> {
+    filters.iter().map(|f| f.get().clone()).collect()
+}
+
+/// A parser of the command line for one of a few names.
+pub(crate) fn choices<T: compress_compiler::choice::Choice + Send + Sync>()
+-> impl clap::builder::TypedValueParser<Value = T> {
+    use clap::builder::TypedValueParser;
+    let value = |one: &T| clap::builder::PossibleValue::new(one.name_of()).help(one.means());
+    clap::builder::PossibleValuesParser::new(T::ALL.iter().map(value)).try_map(|name| T::named(&name))
+}

@@ -1,0 +1,227 @@
+//! Any job, in a file or in a report.
+
+use crate::{Bench, Check, Compress, Distill, Inspect, Sweep};
+use clap::{Arg, Args, Command};
+use compress_compiler::{
+    choice,
+    error::{Error, Result},
+};
+use serde::de::DeserializeOwned;
+use std::{io::ErrorKind, path::Path};
+use toml::{Table, Value};
+
+/// A job, as recipes in TOML have it: the kind under `job`, and its options under the names that they have on the command
+/// line.
+///
+/// ```
+/// # fn main() -> compress::Result<()> {
+/// let recipe: compress::Recipe = "job = 'compress'\nmodel = 'model.onnx'\nprune = 0.5".parse()?;
+/// let compress::Recipe::Compress(job) = recipe else { panic!() };
+/// assert_eq!(job.prune.map(|f| f.get()), Some(0.5));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub enum Recipe {
+    /// Compress a model.
+    Compress(Compress),
+    /// Compress a model several times.
+    Sweep(Sweep),
+    /// Compare two models.
+    Check(Check),
+    /// Time a model.
+    Bench(Bench),
+    /// Look at a model.
+    Inspect(Inspect),
+    /// Train a model.
+    Distill(Distill),
+}
+
+/// The kind of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Job {
+    Compress,
+    Sweep,
+    Check,
+    Bench,
+    Inspect,
+    Distill,
+}
+
+choice!(Job, "job", [
+    Compress "compress" "compress a model",
+    Sweep "sweep" "compress a model by several fractions",
+    Check "check" "compare two models",
+    Bench "bench" "time a model",
+    Inspect "inspect" "look at a model",
+    Distill "distill" "train a model",
+]);
+
+impl Recipe {
+    /// Reads a recipe: a TOML file, or the report of a job (JSON), which has the job's.
+    ///
+    /// # Errors
+    /// File when it can't be read; usage when it says what no option says.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|e| match e.kind() {
+            ErrorKind::InvalidData => Error::usage("is no recipe, which is a text").in_file(path),
+            _ => Error::file(format!("cannot be read: {e}")).in_file(path),
+        })?;
+        let recipe = match path.extension().is_some_and(|e| e == "json") {
+            true => serde_json::from_str(&text).map_err(|e| Error::usage(e.to_string())).and_then(of_report),
+            false => text.parse(),
+        };
+        recipe.map_err(|e| e.in_file(path))
+    }
+
+    fn of_table(mut table: Table) -> Result<Self> {
+        let job = match table.remove("job") {
+            None => Job::Distill,
+            Some(Value::String(name)) => name.parse()?,
+            Some(other) => {
+                return Err(Error::usage(format!("job = {other}")).help("the job is a text, such as \"compress\""));
+            }
+        };
+        // Early recipes of training have its options in a table of their own.
+        if job == Job::Distill
+            && let Some(Value::Table(options)) = table.remove("train")
+        {
+            table.extend(options);
+        }
+        match job {
+            Job::Compress => filled(table).map(Self::Compress),
+            Job::Sweep => filled(table).map(Self::Sweep),
+            Job::Check => filled(table).map(Self::Check),
+            Job::Bench => filled(table).map(Self::Bench),
+            Job::Inspect => filled(table).map(Self::Inspect),
+            Job::Distill => filled(table).map(Self::Distill),
+        }
+    }
+
+    /// What the recipe says, option by option; options that are not given are left out.
+    ///
+    /// # Errors
+    /// Bug: all recipes can be written.
+    pub fn table(&self) -> Result<Table> {
+        let (job, table) = match self {
+            Self::Compress(job) => (Job::Compress, Table::try_from(job)),
+            Self::Sweep(job) => (Job::Sweep, Table::try_from(job)),
+            Self::Check(job) => (Job::Check, Table::try_from(job)),
+            Self::Bench(job) => (Job::Bench, Table::try_from(job)),
+            Self::Inspect(job) => (Job::Inspect, Table::try_from(job)),
+            Self::Distill(job) => (Job::Distill, Table::try_from(job)),
+        };
+        let mut table = table.map_err(|e| Error::bug(e.to_string()))?;
+        table.retain(|_, v| *v != Value::Boolean(false) && v.as_array().is_none_or(|many| !many.is_empty()));
+        table.insert("job".into(), job.name().into());
+        Ok(table)
+    }
+
+    /// The recipe as a TOML file.
+    ///
+    /// # Errors
+    /// Bug: all recipes can be written.
+    pub fn text(&self) -> Result<String> {
+        let text = toml::to_string(&self.table()?).map_err(|e| Error::bug(e.to_string()))?;
+        Ok(format!("# Run it with: compress run THIS_FILE\n{text}"))
+    }
+
+    /// The seed of every random choice.
+    pub fn seed(&self) -> u64 {
+        match self {
+            Self::Compress(job) => job.on.seed.0,
+            Self::Sweep(job) => job.compress.on.seed.0,
+            Self::Check(job) => job.on.seed.0,
+            Self::Bench(job) => job.on.seed.0,
+            Self::Inspect(_) => 0,
+            Self::Distill(job) => job.seed.unwrap_or_default().0,
+        }
+    }
+
+    /// Threads that it asks for.
+    pub fn threads(&self) -> Option<usize> {
+        let threads = match self {
+            Self::Compress(job) => job.on.threads,
+            Self::Sweep(job) => job.compress.on.threads,
+            Self::Check(job) => job.on.threads,
+            Self::Bench(job) => job.on.threads,
+            Self::Inspect(_) => None,
+            Self::Distill(job) => job.threads,
+        };
+        threads.map(|n| n.get())
+    }
+
+    /// Whether its work has many short steps, as training has.
+    pub fn takes_many_steps(&self) -> bool {
+        match self {
+            Self::Compress(job) => job.takes_many_steps(),
+            Self::Sweep(job) => job.first().takes_many_steps(),
+            Self::Distill(_) => true,
+            Self::Check(_) | Self::Bench(_) | Self::Inspect(_) => false,
+        }
+    }
+
+    /// What of the recipe shapes the result: neither where files are, nor how the result is measured, nor what has its
+    /// default.
+    ///
+    /// # Errors
+    /// Bug: all recipes can be written.
+    pub fn essence(&self) -> Result<Table> {
+        let (essence, plain) = match self {
+            Self::Compress(job) => (Self::Compress(job.essence()), Self::Compress(Compress::default())),
+            Self::Sweep(job) => (Self::Sweep(job.essence()), Self::Sweep(Sweep::default())),
+            Self::Distill(job) => (Self::Distill(job.essence()), Self::Distill(Distill::default())),
+            // They make nothing.
+            Self::Check(_) | Self::Bench(_) | Self::Inspect(_) => return Ok(Table::new()),
+        };
+        let (mut essence, usual) = (essence.table()?, plain.table()?);
+        essence.retain(|name, value| usual.get(name) != Some(value));
+        Ok(essence)
+    }
+}
+
+impl std::str::FromStr for Recipe {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let table = text.parse().map_err(|e: toml::de::Error| Error::usage(e.to_string().trim_end().to_string()))?;
+        Self::of_table(table)
+    }
+}
+
+fn of_report(mut report: serde_json::Value) -> Result<Recipe> {
+    let recipe = report.pointer_mut("/recipe/run").map(serde_json::Value::take).unwrap_or_default();
+    match Table::try_from(recipe) {
+        Ok(table) => Recipe::of_table(table),
+        Err(_) => Err(Error::usage("is no report that has a recipe")
+            .help("give a recipe in TOML, or a report.json that this version wrote")),
+    }
+}
+
+/// The job that a table describes.
+fn filled<T: Args + DeserializeOwned>(table: Table) -> Result<T> {
+    let wrong = |what: String| Error::usage(what).help("keys are the options of the job, as the command line has them");
+    // What is flattened has no keys of its own for serde to refuse.
+    let command = T::augment_args(Command::new("recipe"));
+    let known: Vec<String> = command.get_arguments().map(key).collect();
+    for (name, value) in &table {
+        if !known.contains(name) {
+            let near = known.iter().max_by(|a, b| strsim::jaro(a, name).total_cmp(&strsim::jaro(b, name)));
+            let near = near.map_or(String::new(), |n| format!("; the nearest is `{n}`"));
+            return Err(wrong(format!("unknown key `{name}`{near}")));
+        }
+        // Alone, as errors of what is flattened don't say where they are.
+        let alone: Table = [(name.clone(), value.clone())].into_iter().collect();
+        alone.try_into::<T>().map_err(|e| wrong(format!("{name} = {value}: {}", e.message())))?;
+    }
+    let missing = |arg: &&Arg| arg.is_required_set() && !table.contains_key(&key(arg));
+    match command.get_arguments().find(missing) {
+        Some(arg) => Err(wrong(format!("the key `{}` is missing", key(arg)))),
+        None => table.try_into().map_err(|e: toml::de::Error| wrong(e.to_string())),
+    }
+}
+
+/// The key of an option: its name on the command line.
+fn key(arg: &Arg) -> String {
+    arg.get_long().map_or_else(|| arg.get_id().as_str().replace('_', "-"), String::from)
+}

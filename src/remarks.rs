@@ -1,0 +1,204 @@
+//! What a user should read beside the figures: where one misleads, where a result is not fit for use.
+
+use crate::{
+    compress::Plan,
+    report::{Accuracy, LayerFacts, Report},
+    shown,
+};
+use compress_compiler::{
+    onnx::Model,
+    words::{
+        counted,
+        option::{BISECT, METRIC, PREPROCESS, SCORE, STRIP},
+    },
+};
+
+/// Outputs that differ by rounding alone are closer than this.
+const ROUNDING_DB: f64 = 40.0;
+
+/// Below these a table warns, and below those a result is not fit for use.
+const WARN: (f64, f64) = (20.0, 0.95);
+const UNUSABLE: (f64, f64) = (10.0, 0.5);
+
+/// A clock that is slower than this share of its fastest is told.
+const CLOCK: f64 = 0.85;
+
+/// A model that is right less often was not trained for these labels.
+const LOST: f64 = 0.2;
+
+/// Says where a number misleads.
+pub fn of_compression(plan: &Plan, lossless: bool, report: &mut Report) {
+    if let Some(db) = report.accuracy.as_ref().and_then(|a| a.sqnr_db).filter(|db| lossless && *db < ROUNDING_DB) {
+        report.warnings.push(format!(
+            "simplification alone should change nothing, but the outputs differ by more than rounding ({db:.1} dB): \
+             {BISECT} names the change"
+        ));
+    }
+    if let Some(a) = report.accuracy.as_ref().filter(|a| a.synthetic && !lossless) {
+        let shared = match a.after.filter(|_| a.metric != "sqnr") {
+            Some(value) => format!(", {} {}", a.metric, shown::metric(a.metric, value)),
+            None => String::new(),
+        };
+        let change = match a.sqnr_db {
+            Some(db) => format!("differ from the original's by {db:.1} dB SQNR"),
+            None if a.equal => "are the same".into(),
+            None => "have no numbers to compare".into(),
+        };
+        report.warnings.push(format!(
+            "on {} the outputs {change}{shared}: accuracy on real inputs was not measured",
+            counted(a.samples, "made-up input")
+        ));
+    }
+    if plan.options.prune.is_some() || plan.options.pattern.is_some() {
+        report.warnings.extend(of_zeros(&report.layers));
+    }
+}
+
+/// Says that the clock of the processor fell while models were timed, if it did.
+pub fn of_speed(report: &mut Report) {
+    let slowest = report.speed.as_ref().and_then(|s| s.slowest_clock).filter(|slowest| *slowest < CLOCK);
+    report.warnings.extend(slowest.map(clock));
+}
+
+fn clock(slowest: f64) -> String {
+    format!(
+        "the processor's clock fell to {:.0}% of its fastest while the models were timed, as heat, a limit of power or work beside it make \
+         it: milliseconds are of several clocks, the ratio is of turns close to each other",
+        100.0 * slowest
+    )
+}
+
+/// Says how far the outputs of a result are from the original's, where that is far.
+pub fn of_accuracy(report: &mut Report) {
+    let Some(a) = &report.accuracy else { return };
+    if let (Some(why), Some(output)) = (a.reason, &a.output) {
+        report
+            .warnings
+            .push(format!("output `{output}` is not scored by class: {why}; {METRIC} measures it otherwise"));
+    }
+    let lost = a.before.filter(|before| matches!(a.metric, "top1" | "top5") && *before < LOST).map(|before| {
+        format!(
+            "WARNING: the original itself is right in only {}: labels or {PREPROCESS} may not be those of the model",
+            shown::percent(before)
+        )
+    });
+    let unlike = (a.unlike > 0 && a.metric != "score").then(|| {
+        format!(
+            "WARNING: in {} of {} the models find another number of things, so that their outputs can't be compared: \
+             {SCORE} COMMAND measures what they are worth",
+            a.unlike,
+            counted(a.samples + a.unlike, "sample")
+        )
+    });
+    if a.silent {
+        report.warnings.push("WARNING: the original's outputs are zero for all samples: they measure nothing".into());
+    }
+    if matches!(a.metric, "top1" | "top5") && a.after.is_none() {
+        let what = "there is one label for each sample, and outputs have several rows for one: labels were not used";
+        report.warnings.push(what.into());
+    }
+    if a.sqnr_db.is_none() && !a.equal && a.samples > 0 {
+        let what =
+            "the original's outputs are NaN for some samples, or zero throughout: how far they changed has no number";
+        report.warnings.push(what.into());
+    }
+    report.unusable = unusable(a);
+    if report.unusable.is_none()
+        && a.metric != "score"
+        && let Some(far) = far(a, WARN)
+    {
+        report.warnings.insert(0, format!("WARNING: {far}"));
+    }
+    report.warnings.splice(0..0, lost.into_iter().chain(unlike));
+}
+
+/// What of the figures is below these bounds: decibels, and a share of the original's answers.
+fn far(a: &Accuracy, (db, share): (f64, f64)) -> Option<String> {
+    let noisy = a
+        .sqnr_db
+        .filter(|v| *v < db)
+        .map(|v| format!("output `{}` is at {v:.1} dB, below {db} dB", a.worst_output.as_deref().unwrap_or_default()));
+    let shared = if a.before.is_none() && is_share(a) { a.after.map(|v| (a.metric, v)) } else { None };
+    let shared = shared.or(a.agreement.map(|v| ("agreement", v)));
+    let lost = shared
+        .filter(|(_, v)| *v < share)
+        .map(|(metric, v)| format!("{metric} is {}, below {}", shown::percent(v), shown::percent(share)));
+    let all: Vec<String> = lost.into_iter().chain(noisy).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+fn is_share(a: &Accuracy) -> bool {
+    !matches!(a.metric, "sqnr" | "max-error" | "score")
+}
+
+/// Why a result is not fit for use. What labels say counts most, then what is shared with the original's answers: a model
+/// that was trained may answer as well with other numbers.
+pub fn unusable(a: &Accuracy) -> Option<String> {
+    let (db, share) = UNUSABLE;
+    match (a.before.filter(|_| is_share(a)), a.after) {
+        // The user's own program says what a result is worth.
+        _ if a.metric == "score" => None,
+        (Some(before), Some(after)) if after < before * share => {
+            Some(format!("{} fell from {} to {}", a.metric, shown::percent(before), shown::percent(after)))
+        }
+        (Some(_), _) => None,
+        // Of the other outputs nothing but their noise is known.
+        (None, Some(after)) if is_share(a) && after >= WARN.1 && a.worst_output == a.output => None,
+        _ => far(a, (db, share)),
+    }
+}
+
+/// A share of the file that is worth a word.
+const WORTH: f64 = 0.05;
+/// Larger than the original by a share and by bytes that are more than those of names and of a line of metadata.
+const GROWN: (f64, usize) = (0.005, 4096);
+
+/// Says where a file could be smaller.
+pub fn of_size(written: &Model, report: &mut Report) {
+    let Some(output) = &report.output else { return };
+    let share = written.remark_bytes() as f64 / output.bytes.max(1) as f64;
+    if share > WORTH {
+        report.warnings.push(format!(
+            "{} of the file are documentation and metadata of nodes, such as stack traces of the exporter: {STRIP} leaves \
+             them out",
+            shown::percent(share)
+        ));
+    }
+    let (before, after) = (report.input.bytes, output.bytes);
+    if after as f64 > before as f64 * (1.0 + GROWN.0) && after > before + GROWN.1 {
+        report.warnings.push(format!(
+            "the result is larger than the original: what is written of its {} takes more than its weights save",
+            counted(output.nodes, "operator")
+        ));
+    }
+}
+
+/// Layers that are named one by one.
+const NAMED: usize = 6;
+
+/// What the zeros of a model are worth, if it has any.
+fn of_zeros(layers: &[LayerFacts]) -> Option<String> {
+    let sum = |bytes: fn(&LayerFacts) -> usize| layers.iter().map(bytes).sum::<usize>();
+    let (dead, live) = (sum(|l| l.dead_bytes), sum(|l| l.live_bytes));
+    let zeros = format!(
+        "zeros make the file no smaller, only a compressed copy (size, zstd): {} of the {} of weights are dead",
+        shown::bytes(dead),
+        shown::bytes(dead + live)
+    );
+    let pruned: Vec<&LayerFacts> = layers.iter().filter(|l| l.dead_bytes > 0).collect();
+    let faster: Vec<&str> = pruned.iter().filter(|l| l.skips_zeros == Some(true)).map(|l| &l.node[..]).collect();
+    let speed = match faster.len() {
+        _ if pruned.iter().all(|l| l.skips_zeros.is_none()) => "What they do to speed was not measured".into(),
+        0 => "No kernel is faster for them: ours leave zeros out of float 1x1 convolutions and matrix products alone, \
+              when most of a layer's weights are zero (from about 75% on, 90% for a single row)"
+            .into(),
+        n => {
+            let names = if n <= NAMED { format!(" ({})", faster.join(", ")) } else { String::new() };
+            let all = pruned.len();
+            format!(
+                "Our runtime leaves them out of {n}{names} of the {all} layers that have any, and no others are faster"
+            )
+        }
+    };
+    (dead > 0).then(|| format!("{zeros}. {speed}; ONNX Runtime's kernels are no faster for zeros"))
+}

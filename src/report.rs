@@ -1,0 +1,427 @@
+//! The report of a run: `report.json`, schema 1.
+
+use crate::{facts::sha256, recipe::Recipe};
+use compress_compiler::{
+    error::{Error, Result},
+    pass::{PassReport, Trained},
+    words::{Opt, written},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use toml::{Table, Value};
+
+/// The version of the layout of reports.
+pub const SCHEMA: u32 = 1;
+
+/// Everything a run found out. Fields are only ever added within a schema.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Report {
+    /// The version of this layout.
+    pub schema: u32,
+    /// The model that came in.
+    pub input: FileFacts,
+    /// The model that went out; absent after a dry run and in `check`.
+    pub output: Option<FileFacts>,
+    /// What each pass did, in order.
+    pub passes: Vec<PassReport>,
+    /// How much the outputs change when one layer alone is pruned, where that was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sensitivity: Vec<Sensitivity>,
+    /// What the change cost, measured.
+    pub accuracy: Option<Accuracy>,
+    /// What the change gained on our runtime, measured.
+    pub speed: Option<Speed>,
+    /// What a run needs in memory.
+    pub memory: Option<Memory>,
+    /// The layers of the output.
+    pub layers: Vec<LayerFacts>,
+    /// Operators that are not known here, of which no multiply-accumulates are counted.
+    pub unknown_operators: usize,
+    /// How far what was asked for was done.
+    pub coverage: Vec<Coverage>,
+    /// What was asked for and was not done at all, or only in part.
+    pub undone: Vec<String>,
+    /// Why the result is not fit for use, if it is not.
+    pub unusable: Option<String>,
+    /// What would help then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+    /// The gates that were asked for.
+    pub gates: Vec<Gate>,
+    /// Sentences that a user should read.
+    pub warnings: Vec<String>,
+    /// What is needed to run it again.
+    pub recipe: Recorded,
+}
+
+/// A model file in numbers.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct FileFacts {
+    /// Where it is.
+    pub path: String,
+    /// SHA-256 of its bytes, in hex.
+    pub sha256: String,
+    /// The size of the model: of this file and of those in `data`.
+    pub bytes: usize,
+    /// The same after zstd at level 3: what a download or a container layer sees. Absent for
+    /// large models, which take too long to compress.
+    pub zstd_bytes: Option<usize>,
+    /// The files of weights that lie outside this one.
+    pub data: Vec<DataFacts>,
+    /// Operators; constants are not counted.
+    pub nodes: usize,
+    /// Elements of all constants.
+    pub parameters: usize,
+    /// How many of them are not zero.
+    pub nonzero: usize,
+    /// Multiply-accumulates of one sample.
+    pub macs: u64,
+}
+
+/// A file of weights (ONNX's external data).
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DataFacts {
+    /// Where it is.
+    pub path: String,
+    /// SHA-256 of its bytes, in hex.
+    pub sha256: String,
+    /// Its size.
+    pub bytes: usize,
+}
+
+/// How the outputs before and after compare.
+#[derive(Debug, Clone, Serialize)]
+pub struct Accuracy {
+    /// What was measured: `top1`, `top5`, `agreement`, `cosine`, `recall@10`, `iou`, `text`, `sqnr`, `max-error`, or
+    /// `score`, the number that the user's own program gave.
+    pub metric: &'static str,
+    /// The output that this looks at.
+    pub output: Option<String>,
+    /// What that output is taken for.
+    pub meaning: String,
+    /// Why it is not the metric that the output seems to ask for.
+    pub reason: Option<&'static str>,
+    /// Samples measured on.
+    pub samples: usize,
+    /// Further samples for which the models find another number of things, so that their outputs can't be compared.
+    pub unlike: usize,
+    /// Whether the samples are made up, so that only the divergence means something.
+    pub synthetic: bool,
+    /// The metric of the original, where labels or a program say what is right.
+    pub before: Option<f64>,
+    /// The metric of the model that went out; where nothing says what is right, beside the original's answers.
+    pub after: Option<f64>,
+    /// `before - after`; of a share beside the original's answers, `1 - after`.
+    pub drop: Option<f64>,
+    /// The share of samples on which both have the same argmax.
+    pub agreement: Option<f64>,
+    /// Other figures of the same output.
+    pub beside: Vec<Figure>,
+    /// Signal to quantisation noise of the worst output, in decibels; absent when all are equal, and when the original's
+    /// are no numbers or zero throughout.
+    pub sqnr_db: Option<f64>,
+    /// The output of which that is.
+    pub worst_output: Option<String>,
+    /// Each output.
+    pub outputs: Vec<OutputFacts>,
+    /// Whether all outputs are equal, and numbers.
+    pub equal: bool,
+    /// Whether the original's outputs are zero throughout, so that they measure nothing.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub silent: bool,
+}
+
+/// A metric and what it is.
+#[derive(Debug, Clone, Serialize)]
+pub struct Figure {
+    /// The metric's name.
+    pub metric: &'static str,
+    /// Its value.
+    pub value: f64,
+}
+
+/// How far one output is from what it was.
+#[derive(Debug, Clone, Serialize)]
+pub struct OutputFacts {
+    /// Its name.
+    pub name: String,
+    /// What it is taken for.
+    pub meaning: String,
+    /// Signal to quantisation noise, in decibels; absent as for all outputs.
+    pub sqnr_db: Option<f64>,
+    /// The largest absolute difference.
+    pub max_error: f64,
+}
+
+/// Latency of one batch, interleaved.
+#[derive(Debug, Clone, Serialize)]
+pub struct Speed {
+    /// Where it ran.
+    pub device: String,
+    /// Which executor ran it.
+    pub engine: String,
+    /// Threads the executor may use.
+    pub threads: usize,
+    /// Samples a batch.
+    pub batch: usize,
+    /// The inputs that were timed, with their shapes.
+    pub inputs: String,
+    /// Whether the original ran as its file has it, and not simplified as deployment engines do when they load it.
+    pub as_is: bool,
+    /// Milliseconds of the original: of each step the least, as other work on the machine only adds to it; the median of
+    /// all rounds.
+    pub before_ms: f64,
+    /// Milliseconds of the output.
+    pub after_ms: f64,
+    /// How many times as fast the output is: the median of all rounds.
+    pub speedup: f64,
+    /// Between which bounds that lies, with a confidence of 95%.
+    pub interval: [f64; 2],
+    /// Rounds of interleaved runs.
+    pub rounds: usize,
+    /// The 90th percentile of the original and of the output as the machine was, in milliseconds.
+    pub p90: [f64; 2],
+    /// How much of its fastest clock the processor had at its slowest, on the CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slowest_clock: Option<f64>,
+}
+
+/// What one run needs in memory: the weights, and the values that have to be there at once.
+#[derive(Debug, Clone, Serialize)]
+pub struct Memory {
+    /// Bytes of the original.
+    pub before_bytes: u64,
+    /// Bytes of the output.
+    pub after_bytes: u64,
+}
+
+/// How far something that was asked for was done.
+#[derive(Debug, Clone, Serialize)]
+pub struct Coverage {
+    /// What: `int8`, `prune`, `channels`.
+    pub request: &'static str,
+    /// Layers to which it was done.
+    pub layers: usize,
+    /// Layers of the model, recurrent ones among them.
+    pub of_layers: usize,
+    /// The share of the multiply-accumulates that are in the former; absent where those of some operators are not known.
+    pub macs: Option<f64>,
+    /// The others: where they are and why, the largest share first.
+    pub left: Vec<Left>,
+}
+
+/// Layers to which something was not done.
+#[derive(Debug, Clone, Serialize)]
+pub struct Left {
+    /// Their operator.
+    pub op: String,
+    /// How many.
+    pub layers: usize,
+    /// Their share of the multiply-accumulates, where it is known.
+    pub macs: Option<f64>,
+    /// Why.
+    pub reason: String,
+}
+
+/// One layer of the output.
+#[derive(Debug, Clone, Serialize)]
+pub struct LayerFacts {
+    /// Its node.
+    pub node: String,
+    /// Its operator.
+    pub op: String,
+    /// `int8` or the weight's float type.
+    pub precision: String,
+    /// The share of its weights that are zero.
+    pub sparsity: f64,
+    /// Bytes of its weights that are not zero.
+    pub live_bytes: usize,
+    /// Bytes of those that are: the file has them all the same.
+    pub dead_bytes: usize,
+    /// Whether our runtime left its zeros out, and so was faster for them; absent where it did not run the layer.
+    pub skips_zeros: Option<bool>,
+    /// How far its output is from the original's, where that has the same value.
+    pub sqnr_db: Option<f64>,
+    /// Multiply-accumulates of one sample.
+    pub macs: u64,
+}
+
+/// What pruning one layer alone does to the outputs.
+#[derive(Debug, Clone, Serialize)]
+pub struct Sensitivity {
+    /// The layer, or the first of those that share the weight.
+    pub node: String,
+    /// Elements of its weight.
+    pub weights: usize,
+    /// What happens as more of them go.
+    pub pruned: Vec<PrunedAlone>,
+}
+
+/// A layer with a fraction of its weights zero, all others as they were.
+#[derive(Debug, Clone, Serialize)]
+pub struct PrunedAlone {
+    /// The fraction, of the smallest magnitude.
+    pub fraction: f64,
+    /// The accuracy of the model, with labels.
+    pub accuracy: Option<f64>,
+    /// The share of samples on which it has the same argmax as before.
+    pub agreement: Option<f64>,
+    /// Signal to noise of its outputs, in decibels; absent when they are equal.
+    pub sqnr_db: Option<f64>,
+}
+
+/// The report of a sweep: what each fraction cost and gained.
+#[derive(Debug, Clone, Serialize)]
+pub struct SweepReport {
+    /// The version of this layout.
+    pub schema: u32,
+    /// The model that came in.
+    pub input: FileFacts,
+    /// As in a report of one model.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sensitivity: Vec<Sensitivity>,
+    /// The models that went out, by rising fraction.
+    pub sweep: Vec<SweepPoint>,
+    /// The plot of the figures, an SVG; absent where there was nothing to plot.
+    pub plot: Option<String>,
+    /// Sentences that are in the report of each.
+    pub warnings: Vec<String>,
+    /// What is needed to run it again.
+    pub recipe: Recorded,
+}
+
+/// One model of a sweep.
+#[derive(Debug, Clone, Serialize)]
+pub struct SweepPoint {
+    /// The fraction that was asked for.
+    pub fraction: f64,
+    /// The share of all parameters that is zero.
+    pub sparsity: f64,
+    /// The file.
+    pub output: FileFacts,
+    /// Its own report.
+    pub report: String,
+    /// What the change cost, measured.
+    pub accuracy: Option<Accuracy>,
+    /// What the change gained on our runtime, measured.
+    pub speed: Option<Speed>,
+    /// The gates that were asked for.
+    pub gates: Vec<Gate>,
+    /// Whether it passed all of them.
+    pub passed: bool,
+    /// Trainings that were part of it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub trained: Vec<Trained>,
+    /// Sentences that are in its report, and not in that of every other.
+    pub warnings: Vec<String>,
+    /// Why it is not fit for use, if it is not.
+    pub unusable: Option<String>,
+}
+
+/// A gate and what became of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct Gate {
+    /// The option.
+    pub name: Opt,
+    /// What was asked.
+    pub limit: f64,
+    /// What was measured.
+    pub value: f64,
+    /// Whether it does not fail.
+    pub passed: bool,
+    /// Whether it holds, fails, or can't be told.
+    pub verdict: Verdict,
+    /// The limit for people.
+    #[serde(skip)]
+    pub limit_shown: String,
+    /// What was measured, for people.
+    #[serde(skip)]
+    pub shown: String,
+}
+
+/// What became of a gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// It holds.
+    Passed,
+    /// It does not.
+    Failed,
+    /// The figure is too noisy to tell.
+    Unclear,
+}
+
+impl Gate {
+    /// A gate that is done, with its figures for people.
+    pub fn new(name: Opt, limit_shown: String, limit: f64, shown: String, value: f64, verdict: Verdict) -> Self {
+        Self { name, limit, value, passed: verdict != Verdict::Failed, verdict, limit_shown, shown }
+    }
+}
+
+/// What is needed to run a job again.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Recorded {
+    /// The version of this program.
+    pub version: String,
+    /// The options that shape the output.
+    pub flags: Vec<String>,
+    /// The seed of every random choice.
+    pub seed: u64,
+    /// Which data was calibrated on, or compared on: a digest, or how it was made up.
+    pub data: Option<String>,
+    /// The recipe, which [`Recipe::read`] takes from here.
+    pub run: Table,
+    /// What of it shapes the output.
+    #[serde(skip)]
+    essence: Table,
+}
+
+impl Recorded {
+    /// The record of a recipe and of the data that it was run on, if that is known.
+    ///
+    /// # Errors
+    /// Bug: all recipes can be written.
+    pub fn new(recipe: &Recipe, data: Option<String>) -> Result<Self> {
+        let essence = recipe.essence()?;
+        let flag = |(name, value): (&String, &Value)| match value {
+            Value::Boolean(_) => vec![written(name)],
+            Value::Array(many) if many.iter().all(Value::is_str) => {
+                many.iter().map(|one| format!("{} {}", written(name), plain(one))).collect()
+            }
+            Value::Array(many) => {
+                vec![format!("{} {}", written(name), many.iter().map(plain).collect::<Vec<_>>().join(","))]
+            }
+            one => vec![format!("{} {}", written(name), plain(one))],
+        };
+        Ok(Self {
+            version: env!("CARGO_PKG_VERSION").into(),
+            flags: essence.iter().flat_map(flag).collect(),
+            seed: recipe.seed(),
+            data,
+            run: recipe.table()?,
+            essence,
+        })
+    }
+
+    /// A digest of what shapes the output: version, options, seed and data.
+    ///
+    /// # Errors
+    /// Bug: JSON has all of it.
+    pub fn digest(&self) -> Result<String> {
+        let all = json!({ "version": self.version, "recipe": self.essence, "seed": self.seed, "data": self.data });
+        Ok(sha256(json(&all)?.as_bytes()))
+    }
+}
+
+/// Text without its quotes.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), String::from)
+}
+
+/// Pretty JSON with a newline.
+///
+/// # Errors
+/// Bug: what we serialise has no map keys that JSON lacks.
+pub fn json(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string_pretty(value).map(|s| s + "\n").map_err(|e| Error::bug(e.to_string()))
+}

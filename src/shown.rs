@@ -1,0 +1,58 @@
+//! Numbers as people read them.
+
+use compress_runtime::metrics::Metric;
+use std::time::Duration;
+
+/// A metric's value for people.
+pub fn metric(name: &str, value: f64) -> String {
+    match name {
+        "sqnr" => format!("{value:.1} dB"),
+        "max-error" => format!("{value:.2e}"),
+        "score" | "cosine" => format!("{value:.4}"),
+        _ => percent(value),
+    }
+}
+
+/// A size for people.
+pub fn bytes(n: usize) -> String {
+    match n as f64 {
+        b if b >= 1e9 => format!("{:.2} GB", b / 1e9),
+        b if b >= 1e6 => format!("{:.2} MB", b / 1e6),
+        b if b >= 1e3 => format!("{:.1} kB", b / 1e3),
+        _ => format!("{n} B"),
+    }
+}
+
+/// A large count for people.
+pub fn count(n: u64) -> String {
+    match n as f64 {
+        c if c >= 1e9 => format!("{:.2} G", c / 1e9),
+        c if c >= 1e6 => format!("{:.2} M", c / 1e6),
+        c if c >= 1e3 => format!("{:.1} k", c / 1e3),
+        _ => n.to_string(),
+    }
+}
+
+/// A time for people.
+pub fn duration(d: Duration) -> String {
+    match d.as_secs() {
+        s if s >= 5400 => format!("{:.1} h", s as f64 / 3600.0),
+        s if s >= 90 => format!("{:.0} min", s as f64 / 60.0),
+        _ => format!("{:.0} s", d.as_secs_f64().max(1.0)),
+    }
+}
+
+/// A share for people.
+pub fn percent(share: f64) -> String {
+    format!("{:.2}%", share * 100.0)
+}
+
+/// A score of a training for people.
+pub fn score(metric: &str, score: f64) -> String {
+    match metric {
+        // What a job gives models whose outputs are not numbers.
+        _ if score == f64::MIN => "no number".into(),
+        m if m == Metric::Sqnr.name() => format!("{score:.1} dB"),
+        _ => format!("{:.2}%", score * 100.0),
+    }
+}

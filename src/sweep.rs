@@ -1,0 +1,266 @@
+//! A model compressed by several fractions, and the figures of all side by side.
+
+use crate::{
+    compress::{Compress, Intent, Opened, Plan, Purpose},
+    events::{Event, Events, Monitor},
+    files,
+    plot::{Plot, svg},
+    recipe::Recipe,
+    report::{self, Accuracy, Recorded, Report, SweepPoint, SweepReport},
+    values::Fraction,
+};
+use clap::Args;
+use compress_compiler::{
+    error::{Error, Result},
+    onnx,
+    words::option,
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
+
+/// Compresses a model by each of several fractions.
+#[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct Sweep {
+    /// The fractions.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub fractions: Fractions,
+    /// What is done for each.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub compress: Compress,
+}
+
+/// The fractions of a sweep.
+#[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct Fractions {
+    /// Prune by each of these fractions in turn, e.g. 0.5,0.7,0.9: a model and a report each, called after the fraction,
+    /// and a table and a plot of all. Gates hold for each; it fails (exit 9) when no model passes them.
+    #[arg(long, value_name = "FRACTIONS", value_delimiter = ',',
+        conflicts_with_all = ["prune", "prune_pattern", "dump_ir"])]
+    pub sweep: Vec<Fraction>,
+}
+
+impl Sweep {
+    /// Compresses the model by each fraction, the least first. The result of each is written when it is done; then a report
+    /// and a plot of all. A gate that failed is not an error: [`SweepReport::verdict`] has it.
+    ///
+    /// # Errors
+    /// Those of [`Compress::run`].
+    pub fn run(&self, events: &mut dyn Events) -> Result<SweepReport> {
+        let files = self.files();
+        let recipes = self.recipes()?;
+        let plans = recipes.iter().map(|r| Plan::new(r, Purpose::Compress)).collect::<Result<Vec<_>>>()?;
+        files.check(self.compress.force)?;
+        self.first().among(events, |monitor| self.sweep(&files, &plans, monitor))
+    }
+
+    /// What [`Sweep::run`] would do: for the first fraction in full, for the others which files they would write.
+    ///
+    /// # Errors
+    /// Those of [`Compress::run`].
+    pub fn intents(&self, events: &mut dyn Events) -> Result<Vec<Intent>> {
+        let recipes = self.recipes()?;
+        let plans = recipes.iter().map(|r| Plan::new(r, Purpose::Intent)).collect::<Result<Vec<_>>>()?;
+        self.first().among(events, |monitor| {
+            let opened = Opened::new(first(&plans)?, true, monitor)?;
+            plans.iter().map(|plan| Intent::of(&opened, plan)).collect()
+        })
+    }
+
+    fn sweep(&self, files: &Files, plans: &[Plan], monitor: &Monitor) -> Result<SweepReport> {
+        let mut opened = Opened::new(first(plans)?, true, monitor)?;
+        let (mut points, mut reports) = (vec![], vec![]);
+        for plan in plans {
+            // Each has one.
+            let fraction = plan.recipe.prune.unwrap_or_default().get();
+            monitor.tell(Event::Part { fraction, output: &plan.output });
+            let report = opened.compress(plan, false, monitor)?;
+            points.push(point(fraction, plan, &report)?);
+            report.undone.iter().for_each(|what| monitor.tell(Event::Undone(what)));
+            reports.push(report);
+        }
+        let plot = plotted(&self.compress.model, &points).map(|plot| svg(&plot));
+        match &plot {
+            Some(plot) => onnx::write_atomic(&files.plot, plot.as_bytes(), self.compress.force)?,
+            None => files.remove_plot()?,
+        }
+        let report = self.summary(reports, points, plot.map(|_| files.plot.display().to_string()))?;
+        onnx::write_atomic(&files.report, report::json(&report)?.as_bytes(), self.compress.force)?;
+        Ok(report)
+    }
+
+    fn files(&self) -> Files {
+        let output = self.compress.output();
+        let beside = |extension: &str| match &self.compress.report {
+            Some(folder) => folder.join(extension),
+            None => output.with_extension(extension),
+        };
+        Files { report: beside("report.json"), plot: beside("sweep.svg") }
+    }
+
+    /// The fractions, the least first.
+    pub fn fractions(&self) -> Vec<Fraction> {
+        let mut fractions = self.fractions.sweep.clone();
+        fractions.sort_by(|a, b| a.get().total_cmp(&b.get()));
+        fractions.dedup();
+        fractions
+    }
+
+    /// What of it shapes the results.
+    pub(crate) fn essence(&self) -> Self {
+        Self { fractions: Fractions { sweep: self.fractions() }, compress: self.compress.essence() }
+    }
+
+    /// The recipe of the least fraction.
+    pub(crate) fn first(&self) -> Compress {
+        Compress { prune: self.fractions().first().copied(), ..self.compress.clone() }
+    }
+
+    /// What is to be done for each fraction, the least first.
+    fn recipes(&self) -> Result<Vec<Compress>> {
+        let fractions = self.fractions();
+        if fractions.is_empty() {
+            return Err(Error::usage(format!("{} needs a fraction", option::SWEEP)));
+        }
+        let output = self.compress.output();
+        let of = |fraction: &Fraction| Compress {
+            prune: Some(*fraction),
+            output: Some(named(&output, fraction.get())),
+            report: self.compress.report.as_ref().map(|folder| folder.join(fraction.to_string())),
+            ..self.compress.clone()
+        };
+        Ok(fractions.iter().map(of).collect())
+    }
+
+    fn summary(&self, reports: Vec<Report>, mut sweep: Vec<SweepPoint>, plot: Option<String>) -> Result<SweepReport> {
+        let mut warnings = reports.first().map(|r| r.warnings.clone()).unwrap_or_default();
+        warnings.retain(|w| reports.iter().all(|r| r.warnings.contains(w)));
+        sweep.iter_mut().for_each(|p| p.warnings.retain(|w| !warnings.contains(w)));
+        if plot.is_none() {
+            warnings.push("no plot was made: accuracy was not measured, or has no number for some fraction".into());
+        }
+        let first = reports.into_iter().next().ok_or_else(|| Error::bug("no fraction was done"))?;
+        Ok(SweepReport {
+            schema: report::SCHEMA,
+            input: first.input,
+            sensitivity: first.sensitivity,
+            sweep,
+            plot,
+            warnings,
+            recipe: Recorded::new(&Recipe::Sweep(self.clone()), first.recipe.data)?,
+        })
+    }
+}
+
+fn first<'a>(plans: &'a [Plan<'a>]) -> Result<&'a Plan<'a>> {
+    plans.first().ok_or_else(|| Error::bug("a sweep over nothing"))
+}
+
+impl SweepReport {
+    /// What the run amounts to.
+    ///
+    /// # Errors
+    /// Gate when no model passes.
+    pub fn verdict(&self) -> Result<()> {
+        match self.sweep.iter().any(|p| p.passed) {
+            true => Ok(()),
+            false => Err(Error::gate(format!("none of the {} models passed the gates", self.sweep.len()))),
+        }
+    }
+}
+
+/// What there is besides the models and their reports.
+struct Files {
+    report: PathBuf,
+    plot: PathBuf,
+}
+
+impl Files {
+    fn check(&self, force: bool) -> Result<()> {
+        for path in [&self.report, &self.plot] {
+            files::replaceable(path)?;
+            if path.exists() && !force {
+                let (force, output, report) = (option::FORCE, option::OUTPUT, option::REPORT);
+                let help = format!("pass {force}, or give another place with {output} or {report}");
+                return Err(Error::file("exists already").in_file(path).help(help));
+            }
+        }
+        Ok(())
+    }
+
+    /// A plot of an earlier sweep is not one of this.
+    fn remove_plot(&self) -> Result<()> {
+        match std::fs::remove_file(&self.plot) {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                Err(Error::file(format!("cannot be removed: {e}")).in_file(&self.plot))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// `model.onnx` as `model-0.9.onnx`.
+fn named(output: &Path, fraction: f64) -> PathBuf {
+    let part = |p: Option<&std::ffi::OsStr>| p.unwrap_or_default().to_string_lossy().into_owned();
+    let extension = output.extension().map_or("onnx".into(), |e| part(Some(e)));
+    output.with_file_name(format!("{}-{fraction}.{extension}", part(output.file_stem())))
+}
+
+fn point(fraction: f64, plan: &Plan, report: &Report) -> Result<SweepPoint> {
+    let output = report.output.clone().ok_or_else(|| Error::bug("a model without facts"))?;
+    Ok(SweepPoint {
+        fraction,
+        sparsity: 1.0 - output.nonzero as f64 / output.parameters.max(1) as f64,
+        output,
+        report: plan.report_path().display().to_string(),
+        accuracy: report.accuracy.clone(),
+        speed: report.speed.clone(),
+        gates: report.gates.clone(),
+        passed: report.gates.iter().all(|g| g.passed),
+        trained: report.passes.iter().flat_map(|p| p.trained.clone()).collect(),
+        warnings: report.warnings.clone(),
+        unusable: report.unusable.clone(),
+    })
+}
+
+/// What is plotted over the fractions: the metric if it is a share or a score, else noise.
+fn plotted(model: &Path, points: &[SweepPoint]) -> Option<Plot> {
+    let first = points.first()?.accuracy.as_ref()?;
+    let (label, values, original) = match first.metric {
+        "sqnr" | "max-error" => ("signal to noise of the outputs, dB".into(), of_all(points, |a| a.sqnr_db)?, None),
+        "score" | "cosine" => (first.metric.into(), of_all(points, |a| a.after)?, first.before),
+        metric => {
+            let percents = of_all(points, |a| a.after.map(|v| v * 100.0))?;
+            (format!("{metric}, %"), percents, first.before.map(|v| v * 100.0))
+        }
+    };
+    let name = model.file_name()?.to_string_lossy().into_owned();
+    Some(Plot {
+        title: format!("{name}: what pruning costs"),
+        across: "weights asked to be zero, %".into(),
+        up: label,
+        points: points.iter().map(|p| p.fraction * 100.0).zip(values).collect(),
+        original,
+    })
+}
+
+fn of_all(points: &[SweepPoint], of: fn(&Accuracy) -> Option<f64>) -> Option<Vec<f64>> {
+    points.iter().map(|p| p.accuracy.as_ref().and_then(of)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fractions_are_part_of_the_name() {
+        assert_eq!(named(Path::new("a/b.c.onnx"), 0.95), Path::new("a/b.c-0.95.onnx"));
+        assert_eq!(named(Path::new("out"), 0.5), Path::new("out-0.5.onnx"));
+    }
+}
