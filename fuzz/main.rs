@@ -162,7 +162,8 @@ fn models() -> Vec<Vec<u8>> {
 
 /// The graphs of the golden tests.
 fn texts() -> Vec<Vec<u8>> {
-    let files = files(&Path::new(ROOT).join("tests/golden"), "txt").into_iter().map(|f| fs::read_to_string(f).unwrap());
+    let files =
+        files(&Path::new(ROOT).join("tests/passes/golden"), "txt").into_iter().map(|f| fs::read_to_string(f).unwrap());
     let cases: Vec<String> = files.flat_map(|t| t.split("===\n").map(str::to_owned).collect::<Vec<_>>()).collect();
     cases.iter().flat_map(|c| c.split("---\n")).map(|g| g.as_bytes().to_vec()).collect()
 }

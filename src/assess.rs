@@ -17,7 +17,7 @@ use compress_compiler::{
     words::option::{AS_IS, CHECK},
 };
 use compress_runtime::{
-    metrics::{Answers, Measure},
+    metrics::{Answers, Measure, Metric},
     session::{Backend, Session},
 };
 use std::time::Duration;
@@ -123,7 +123,8 @@ impl Assessment<'_> {
         if let Some(command) = &measures.score {
             let names: Vec<String> = answers.outputs.iter().map(|o| o.name.clone()).collect();
             let (old, new) = score::score(command, &names, before, &after, samples, monitor)?;
-            (accuracy.metric, accuracy.output, accuracy.meaning) = ("score", None, format!("what `{command}` prints"));
+            (accuracy.metric, accuracy.output, accuracy.meaning) =
+                (Metric::Score, None, format!("what `{command}` prints"));
             (accuracy.samples, accuracy.unlike) = (samples.indices.len(), 0);
             (accuracy.before, accuracy.after, accuracy.drop) = (old, Some(new), old.map(|old| old - new));
             accuracy.reason = None;

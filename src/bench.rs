@@ -183,7 +183,7 @@ fn profile(session: &Session, inputs: &[Tensor], runs: usize) -> Result<Vec<Node
         if sum.is_empty() {
             sum = spent
                 .iter()
-                .map(|s| NodeTime { node: s.node.clone(), kernel: s.kernel.into(), ms: f64::INFINITY })
+                .map(|s| NodeTime { node: s.node.clone(), kernel: s.kernel.name.into(), ms: f64::INFINITY })
                 .collect();
         }
         sum.iter_mut().zip(&spent).for_each(|(sum, s)| sum.ms = sum.ms.min(s.ms));

@@ -65,7 +65,7 @@ impl Check {
         needs::data(&self.data)?;
         needs::shapes(&self.measures.shape, self.data.any())?;
         if self.measures.check == Effort::None {
-            return Err(Error::usage(format!("a check that measures nothing: {CHECK} none"))
+            return Err(Error::usage(format!("{CHECK} none: a check has to measure something"))
                 .help(format!("say {CHECK} auto or {CHECK} full")));
         }
         watched(events, |monitor| within(self.on.threads, false, || self.compare(monitor)))

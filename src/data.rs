@@ -169,8 +169,11 @@ impl Sets {
             None => {
                 let (rest, held) = hold_out(source.len(), seed);
                 if held.is_empty() || rest.is_empty() {
-                    return Err(Error::data(format!("{}: too few to hold out a fifth", source.describe()))
-                        .help(format!("give more {DATA}, or labelled {EVAL} as well")));
+                    return Err(Error::data(format!(
+                        "{}: the set is too small to hold out a fifth of it",
+                        source.describe()
+                    ))
+                    .help(format!("give more {DATA}, or labelled {EVAL} as well")));
                 }
                 (rest, held)
             }
@@ -313,7 +316,7 @@ impl Sets {
 /// Why a model can't learn from made-up pictures.
 pub fn no_pictures() -> Error {
     Error::usage(format!(
-        "training without {DATA} is on made-up pictures (1 or 3 channels, at least 16x16), and no input of the model is one"
+        "training without {DATA} uses made-up pictures (1 or 3 channels, at least 16x16), but the model has no input of that kind"
     ))
     .help(format!("give {DATA}, or leave {EPOCHS} out"))
 }

@@ -19,13 +19,12 @@ use crate::{
     options::within,
     recipe::Recipe,
     report::{self as reports, Recorded},
-    shown,
     values::Batch,
 };
 use compress_compiler::{
     error::{Error, Result},
     onnx::{self, Model, SourceFile},
-    words::option,
+    words::{counted, option},
 };
 use compress_runtime::{
     metrics::{self, Meaning, Measure, Metric},
@@ -155,7 +154,7 @@ fn train(plan: &Plan, monitor: &Monitor) -> Result<TrainReport> {
     opened.ignored_batch(plan).iter().for_each(|note| follower.warn(note));
     if let [first, rest @ ..] = model.left_out() {
         let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
-        follower.warn(&format!("`{first}`{more} stay as they are: nothing that learns reads them"));
+        follower.warn(&format!("`{first}`{more} are not trained: no operator that can be trained reads them"));
     }
     let work = Job {
         model,
@@ -193,10 +192,10 @@ fn train(plan: &Plan, monitor: &Monitor) -> Result<TrainReport> {
 
 /// What to say where training was of no use.
 fn nothing_better(t: &Training) -> Option<String> {
-    let first = shown::score(t.metric.name(), t.before);
+    let first = t.metric.unit().show(t.before);
     (t.after <= t.before).then(|| {
         format!(
-            "no epoch has a better {} than the {first} that the job began with: what is written is that model, not trained",
+            "no epoch improved {} beyond the {first} at the start: the written model is the untrained one",
             t.metric
         )
     })
@@ -312,8 +311,9 @@ impl Opened {
             return None;
         }
         Some(format!(
-            "{} {asked} is not heeded: the model takes {fixed} at once; {} sums several batches",
+            "{} {asked} has no effect: the model fixes its batch at {}; {} adds up the gradients of several batches",
             option::BATCH,
+            counted(fixed, "sample"),
             option::ACCUMULATE
         ))
     }

@@ -15,7 +15,9 @@ pub fn same(a: &Path, b: &Path) -> bool {
 /// File when there is something at `path` that is not a file: a device, a pipe or a folder would be gone.
 pub fn replaceable(path: &Path) -> Result<()> {
     match std::fs::metadata(path) {
-        Ok(m) if !m.is_file() => Err(Error::file("is no regular file, and would be replaced").in_file(path)),
+        Ok(m) if !m.is_file() => {
+            Err(Error::file("is not a regular file, and the output would replace it").in_file(path))
+        }
         _ => Ok(()),
     }
 }

@@ -25,7 +25,7 @@ use std::path::Path;
 
 const LABELS_AT_ONCE: usize = 1 << 16;
 
-/// Looks at the labels of these samples: otherwise one that is no class is met hours later, with its batch.
+/// Looks at the labels of these samples: otherwise one that is not a class is met hours later, with its batch.
 ///
 /// # Errors
 /// Data for a label that is none of the classes of `graph`, where their number is known.
@@ -33,7 +33,7 @@ pub fn check_labels(set: &Dataset, samples: &[usize], graph: &Graph) -> Result<(
     let Some(classes) = classes(graph) else { return Ok(()) };
     if let Some(named) = set.named_classes().filter(|n| i64::try_from(*n) != Ok(classes)) {
         return Err(Error::data(format!(
-            "{}: there are folders for {named} classes, the model has {classes}, and names don't tell which are meant",
+            "{}: there are folders for {named} classes, and the model has {classes}: names alone don't say which class is which",
             set.describe()
         ))
         .help("call each folder by the number of its class, from 0"));
@@ -42,8 +42,10 @@ pub fn check_labels(set: &Dataset, samples: &[usize], graph: &Graph) -> Result<(
         let labels = set.labels(indices)?.unwrap_or_default();
         if let Some((index, label)) = indices.iter().zip(labels).find(|(_, label)| !(0..classes).contains(label)) {
             let place = set.place(*index);
-            return Err(Error::data(format!("label {label} of {place} is none of the model's {classes} classes"))
-                .help("classes count from 0; of pictures each folder is one: that of its number, or in the order of names"));
+            return Err(Error::data(format!(
+                "label {label} of {place} is out of range: the model has {classes} classes"
+            ))
+                .help("classes are numbered from 0; each folder of pictures is a class, by its number or in the order of names"));
         }
     }
     Ok(())
@@ -95,12 +97,12 @@ pub fn few(sets: &Sets, solves: bool, trains: bool) -> Option<String> {
     let trained = sets.training.len();
     let what = match (solves && solved < FEW, trains && trained < FEW) {
         (_, true) => format!("only {} to train on", counted(trained, "sample")),
-        (true, false) => format!("layers are solved for on only {}", counted(solved, "sample")),
+        (true, false) => format!("weights are adjusted on only {}", counted(solved, "sample")),
         _ => return None,
     };
     Some(format!(
-        "{what}: fewer than {FEW} show little of what the model will be given, so it may answer to these as before \
-         and to others far worse. Give more {DATA}"
+        "{what}: fewer than {FEW} samples rarely represent the real inputs. The model may answer well on them and badly \
+         on others. Give more {DATA}"
     ))
 }
 
@@ -142,7 +144,7 @@ pub fn few_to_calibrate(sets: &Sets) -> Option<String> {
     let count = sets.calibration.indices.len();
     (!sets.calibration.synthetic && count < FEW_TO_CALIBRATE).then(|| {
         format!(
-            "activation ranges were calibrated on only {}: fewer than {FEW_TO_CALIBRATE} may miss how far activations go. \
+            "activation ranges were calibrated on only {}: fewer than {FEW_TO_CALIBRATE} may miss the largest activations. \
              Give more {DATA}",
             counted(count, "sample")
         )
@@ -169,7 +171,7 @@ pub fn check_teacher(path: &Path, teacher: &Graph, model: &Graph, answers: Answe
         let list = |values: &[(&str, &Fact)]| {
             values.iter().map(|(name, fact)| format!("`{name}` {fact}")).collect::<Vec<_>>().join(", ")
         };
-        Error::data(format!("as a teacher its {what} don't fit: {}; the model's are {}", list(theirs), list(ours)))
+        Error::data(format!("the teacher's {what} ({}) do not fit the model's ({})", list(theirs), list(ours)))
             .in_file(path)
             .help(format!("give a {TEACHER} that reads the same inputs and answers in the same shapes"))
     };
@@ -215,8 +217,8 @@ fn outputs(g: &Graph) -> Vec<(&str, &Fact)> {
 /// Says that samples are run one by one, where they would change each other's outputs otherwise.
 pub fn mixed(sets: &Sets) -> Option<String> {
     sets.mixed.then(|| {
-        "samples of a batch change each other's outputs, so each is run by itself: if an array is one whole input, whose \
-         first axis is time, say, put an axis in front of it that counts the samples"
+        "samples of a batch change each other's outputs, so each sample runs alone. If an array is one whole input, whose \
+         first axis is time, say, add an axis in front that counts the samples"
             .into()
     })
 }

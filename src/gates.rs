@@ -39,10 +39,10 @@ pub fn feasible(gates: &GateOptions, can: &Measurable) -> Result<()> {
         let Some((measure, sets)) = &can.accuracy else {
             let why = can.why_not.clone().unwrap_or_else(|| "the models are not run".into());
             return Err(Error::data(format!("{gate} can't be measured: {why}"))
-                .help(format!("leave {gate} away, or make the models run")));
+                .help(format!("remove {gate}, or give models that run here")));
         };
         if of_accuracy && sets.evaluation.synthetic && !gates.allow_synthetic {
-            let what = format!("{gate} would be measured on made-up inputs, which says little of real ones");
+            let what = format!("{gate} needs data: a figure on made-up inputs says little about real inputs");
             let help = format!(
                 "give {} or {}; {} gates on made-up inputs",
                 option::DATA,
@@ -62,11 +62,8 @@ pub fn feasible(gates: &GateOptions, can: &Measurable) -> Result<()> {
             )));
         }
         if gate == option::MIN_SCORE && !can.scored && !metric.is_share() && metric != Metric::Sqnr {
-            return Err(Error::data(format!("{gate} of {metric} means nothing: less is better there")).help(format!(
-                "give another {}, or {} COMMAND",
-                option::METRIC,
-                option::SCORE
-            )));
+            return Err(Error::data(format!("{gate} can't judge {metric}: a lower value is better there"))
+                .help(format!("give another {}, or {} COMMAND", option::METRIC, option::SCORE)));
         }
     }
     Ok(())
@@ -106,7 +103,7 @@ pub fn judged(gates: &GateOptions, report: &Report) -> Vec<Gate> {
         None => a.filter(|a| a.equal && !a.silent).map(|_| Found::new(f64::MAX, "equal".into(), true)),
         Some(db) => Some(Found::new(db, format!("{db:.1} dB"), db >= limit)),
     });
-    let metric = |v: f64| a.map_or_else(|| v.to_string(), |a| shown::metric(a.metric, v));
+    let metric = |v: f64| a.map_or_else(|| v.to_string(), |a| a.metric.unit().show(v));
     gate(option::MIN_SCORE, gates.min_score.map(|v| v.get()), &metric, &|limit| {
         a.and_then(|a| a.after).map(|v| Found::new(v, metric(v), v >= limit))
     });

@@ -64,7 +64,7 @@ impl<'a> Judge<'a> {
     /// nearness of the outputs.
     ///
     /// # Errors
-    /// Those of reading and running; data when a label is no class.
+    /// Those of reading and running; data when a label is not a class.
     pub fn score(&self, graph: &Graph) -> Result<Score> {
         // As it would be deployed: with normalisations folded it runs several times as fast.
         let mut graph = graph.clone();

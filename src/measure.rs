@@ -136,7 +136,7 @@ pub fn accuracy(
         max_error: o.max_error,
     };
     Ok(Accuracy {
-        metric: metric.name(),
+        metric,
         output: answers.outputs.get(measure.output).map(|o| o.name.clone()),
         meaning: measure.meaning.to_string(),
         reason,
@@ -151,7 +151,7 @@ pub fn accuracy(
             _ => None,
         },
         agreement: compared.agreement(),
-        beside: compared.beside().into_iter().map(|(m, value)| Figure { metric: m.name(), value }).collect(),
+        beside: compared.beside().into_iter().map(|(m, value)| Figure { metric: m, value }).collect(),
         sqnr_db: finite(compared.sqnr_db()),
         worst_output: compared.worst().map(|o| o.name.clone()),
         outputs: compared.outputs().iter().zip(&answers.outputs).map(facts).collect(),
@@ -223,7 +223,7 @@ fn skips_zeros(graph: &Graph, layer: NodeId, spent: &[Spent]) -> Option<bool> {
     loop {
         let label = graph.node(node).label();
         if let Some(step) = spent.iter().find(|s| s.node == label) {
-            return Some(step.skips_zeros());
+            return Some(step.kernel.skips_zeros);
         }
         node = graph.only_use(node.into())?.node;
         if graph.op(node).weight().is_some() {

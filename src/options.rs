@@ -25,7 +25,7 @@ pub struct ReadOptions {
     /// Read weights from files with several names (hard links), some perhaps outside the model's folder.
     #[arg(long)]
     pub allow_hardlinks: bool,
-    /// Leave initializers that are also graph inputs to be replaced by callers: otherwise they are weights.
+    /// Keep initializers that are also graph inputs as inputs, for callers to replace. Without this flag they are weights.
     #[arg(long)]
     pub keep_initializer_inputs: bool,
 }
@@ -86,17 +86,17 @@ pub struct MeasureOptions {
     /// or max-error [default: what suits the outputs].
     #[arg(long, value_name = "METRIC[:OUTPUT]")]
     pub metric: Option<Wanted>,
-    /// Measure by a program: it is given a folder with before/OUTPUT.npy, after/OUTPUT.npy and labels.npy, and prints the
-    /// score of the model after, or those before and after. More is better.
+    /// Score the models by a program. Its last argument is a folder with before/OUTPUT.npy, after/OUTPUT.npy and labels.npy;
+    /// it prints the score after, or the scores before and after. A higher score is better.
     #[arg(long, value_name = "COMMAND")]
     pub score: Option<String>,
     /// Sizes of an input, for made-up samples and for timing, e.g. image=1x3x320x320; may be repeated.
     #[arg(long, value_name = "NAME=SIZES")]
     pub shape: Vec<InputShape>,
-    /// Time the original as its file has it: otherwise it is simplified first, as deployment engines do when they load it.
+    /// Time the original as it is. Without this flag it is simplified first, as deployment engines do when they load it.
     #[arg(long)]
     pub as_is: bool,
-    /// How much is measured: `auto`, for about as long as the work itself takes; `full`, all samples and layers; `none`.
+    /// How much is measured.
     #[arg(long, value_name = "HOW", default_value_t, value_parser = crate::options::choices::<Effort>())]
     pub check: Effort,
 }
@@ -105,8 +105,7 @@ pub struct MeasureOptions {
 #[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct GateOptions {
-    /// Fail (exit 9) when accuracy drops by more, e.g. 1%; without labels, when more samples change their class, their text,
-    /// or whatever is measured.
+    /// Fail (exit 9) when accuracy drops by more, e.g. 1%. Without labels: when the results of more samples change.
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
     pub max_drop: Option<Share>,
     /// Fail (exit 9) when the worst output's signal to noise is lower, in decibels.
@@ -115,7 +114,7 @@ pub struct GateOptions {
     /// Fail (exit 9) when the metric, or what --score prints, is lower.
     #[arg(long, value_name = "X", allow_hyphen_values = true)]
     pub min_score: Option<Score>,
-    /// Fail (exit 9) when the result is surely not this many times as fast on our runtime.
+    /// Fail (exit 9) when the result is measurably less than this many times as fast on our runtime.
     #[arg(long, value_name = "RATIO", allow_hyphen_values = true)]
     pub min_speedup: Option<Positive>,
     /// Fail (exit 9) when a run of the result takes longer on our runtime, e.g. 5ms.
@@ -127,7 +126,7 @@ pub struct GateOptions {
     /// Fail (exit 9) when the file is larger, e.g. 30MB.
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub max_size: Option<Bytes>,
-    /// Gate on made-up inputs too: otherwise gates on accuracy need data.
+    /// Allow gates on accuracy without data, on made-up inputs.
     #[arg(long)]
     pub allow_synthetic: bool,
     /// Fail (exit 9) when something that was asked for was not done, such as INT8 of a model without layers for it.

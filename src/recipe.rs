@@ -64,7 +64,7 @@ impl Recipe {
     /// File when it can't be read; usage when it says what no option says.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|e| match e.kind() {
-            ErrorKind::InvalidData => Error::usage("is no recipe, which is a text").in_file(path),
+            ErrorKind::InvalidData => Error::usage("is not a recipe: a recipe is a text file").in_file(path),
             _ => Error::file(format!("cannot be read: {e}")).in_file(path),
         })?;
         let recipe = match path.extension().is_some_and(|e| e == "json") {
@@ -193,7 +193,7 @@ fn of_report(mut report: serde_json::Value) -> Result<Recipe> {
     let recipe = report.pointer_mut("/recipe/run").map(serde_json::Value::take).unwrap_or_default();
     match Table::try_from(recipe) {
         Ok(table) => Recipe::of_table(table),
-        Err(_) => Err(Error::usage("is no report that has a recipe")
+        Err(_) => Err(Error::usage("is not a report with a recipe")
             .help("give a recipe in TOML, or a report.json that this version wrote")),
     }
 }

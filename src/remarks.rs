@@ -12,6 +12,7 @@ use compress_compiler::{
         option::{BISECT, METRIC, PREPROCESS, SCORE, STRIP},
     },
 };
+use compress_runtime::metrics::Metric;
 
 /// Outputs that differ by rounding alone are closer than this.
 const ROUNDING_DB: f64 = 40.0;
@@ -30,13 +31,13 @@ const LOST: f64 = 0.2;
 pub fn of_compression(plan: &Plan, lossless: bool, report: &mut Report) {
     if let Some(db) = report.accuracy.as_ref().and_then(|a| a.sqnr_db).filter(|db| lossless && *db < ROUNDING_DB) {
         report.warnings.push(format!(
-            "simplification alone should change nothing, but the outputs differ by more than rounding ({db:.1} dB): \
+            "simplification should not change the outputs, but they differ by more than rounding ({db:.1} dB): \
              {BISECT} names the change"
         ));
     }
     if let Some(a) = report.accuracy.as_ref().filter(|a| a.synthetic && !lossless) {
-        let shared = match a.after.filter(|_| a.metric != "sqnr") {
-            Some(value) => format!(", {} {}", a.metric, shown::metric(a.metric, value)),
+        let shared = match a.after.filter(|_| a.metric != Metric::Sqnr) {
+            Some(value) => format!(", {} {}", a.metric, a.metric.unit().show(value)),
             None => String::new(),
         };
         let change = match a.sqnr_db {
@@ -76,35 +77,38 @@ pub fn of_accuracy(report: &mut Report) {
             .warnings
             .push(format!("output `{output}` is not scored by class: {why}; {METRIC} measures it otherwise"));
     }
-    let lost = a.before.filter(|before| matches!(a.metric, "top1" | "top5") && *before < LOST).map(|before| {
+    let lost = a.before.filter(|before| a.metric.needs_labels() && *before < LOST).map(|before| {
         format!(
-            "WARNING: the original itself is right in only {}: labels or {PREPROCESS} may not be those of the model",
+            "WARNING: the original model is right on only {} of the samples: check that labels and {PREPROCESS} fit the model",
             shown::percent(before)
         )
     });
-    let unlike = (a.unlike > 0 && a.metric != "score").then(|| {
+    let unlike = (a.unlike > 0 && a.metric != Metric::Score).then(|| {
         format!(
-            "WARNING: in {} of {} the models find another number of things, so that their outputs can't be compared: \
-             {SCORE} COMMAND measures what they are worth",
+            "WARNING: for {} of {} the models return different numbers of results, which can't be compared: \
+             {SCORE} COMMAND can score them",
             a.unlike,
             counted(a.samples + a.unlike, "sample")
         )
     });
     if a.silent {
-        report.warnings.push("WARNING: the original's outputs are zero for all samples: they measure nothing".into());
+        report.warnings.push(
+            "WARNING: the original model answers zero to every sample: accuracy can't be measured on these samples"
+                .into(),
+        );
     }
-    if matches!(a.metric, "top1" | "top5") && a.after.is_none() {
-        let what = "there is one label for each sample, and outputs have several rows for one: labels were not used";
+    if a.metric.needs_labels() && a.after.is_none() {
+        let what =
+            "labels were not used: the data has one label per sample, and the outputs have several rows per sample";
         report.warnings.push(what.into());
     }
     if a.sqnr_db.is_none() && !a.equal && a.samples > 0 {
-        let what =
-            "the original's outputs are NaN for some samples, or zero throughout: how far they changed has no number";
+        let what = "the original's outputs are NaN for some samples, or zero throughout: SQNR can't be computed";
         report.warnings.push(what.into());
     }
     report.unusable = unusable(a);
     if report.unusable.is_none()
-        && a.metric != "score"
+        && a.metric != Metric::Score
         && let Some(far) = far(a, WARN)
     {
         report.warnings.insert(0, format!("WARNING: {far}"));
@@ -118,7 +122,7 @@ fn far(a: &Accuracy, (db, share): (f64, f64)) -> Option<String> {
         .sqnr_db
         .filter(|v| *v < db)
         .map(|v| format!("output `{}` is at {v:.1} dB, below {db} dB", a.worst_output.as_deref().unwrap_or_default()));
-    let shared = if a.before.is_none() && is_share(a) { a.after.map(|v| (a.metric, v)) } else { None };
+    let shared = if a.before.is_none() && is_share(a) { a.after.map(|v| (a.metric.name(), v)) } else { None };
     let shared = shared.or(a.agreement.map(|v| ("agreement", v)));
     let lost = shared
         .filter(|(_, v)| *v < share)
@@ -128,7 +132,7 @@ fn far(a: &Accuracy, (db, share): (f64, f64)) -> Option<String> {
 }
 
 fn is_share(a: &Accuracy) -> bool {
-    !matches!(a.metric, "sqnr" | "max-error" | "score")
+    a.metric.is_share()
 }
 
 /// Why a result is not fit for use. What labels say counts most, then what is shared with the original's answers: a model
@@ -137,7 +141,7 @@ pub fn unusable(a: &Accuracy) -> Option<String> {
     let (db, share) = UNUSABLE;
     match (a.before.filter(|_| is_share(a)), a.after) {
         // The user's own program says what a result is worth.
-        _ if a.metric == "score" => None,
+        _ if a.metric == Metric::Score => None,
         (Some(before), Some(after)) if after < before * share => {
             Some(format!("{} fell from {} to {}", a.metric, shown::percent(before), shown::percent(after)))
         }
@@ -159,15 +163,15 @@ pub fn of_size(written: &Model, report: &mut Report) {
     let share = written.remark_bytes() as f64 / output.bytes.max(1) as f64;
     if share > WORTH {
         report.warnings.push(format!(
-            "{} of the file are documentation and metadata of nodes, such as stack traces of the exporter: {STRIP} leaves \
-             them out",
+            "documentation and metadata of nodes, such as the exporter's stack traces, take {} of the file: {STRIP} \
+             removes them",
             shown::percent(share)
         ));
     }
     let (before, after) = (report.input.bytes, output.bytes);
     if after as f64 > before as f64 * (1.0 + GROWN.0) && after > before + GROWN.1 {
         report.warnings.push(format!(
-            "the result is larger than the original: what is written of its {} takes more than its weights save",
+            "the result is larger than the original: its {} take more room than its smaller weights save",
             counted(output.nodes, "operator")
         ));
     }
@@ -181,24 +185,25 @@ fn of_zeros(layers: &[LayerFacts]) -> Option<String> {
     let sum = |bytes: fn(&LayerFacts) -> usize| layers.iter().map(bytes).sum::<usize>();
     let (dead, live) = (sum(|l| l.dead_bytes), sum(|l| l.live_bytes));
     let zeros = format!(
-        "zeros make the file no smaller, only a compressed copy (size, zstd): {} of the {} of weights are dead",
+        "zeros do not make the file smaller, but they make a compressed copy of it smaller (size, zstd). They take {} of \
+         the {} of weights",
         shown::bytes(dead),
         shown::bytes(dead + live)
     );
     let pruned: Vec<&LayerFacts> = layers.iter().filter(|l| l.dead_bytes > 0).collect();
     let faster: Vec<&str> = pruned.iter().filter(|l| l.skips_zeros == Some(true)).map(|l| &l.node[..]).collect();
     let speed = match faster.len() {
-        _ if pruned.iter().all(|l| l.skips_zeros.is_none()) => "What they do to speed was not measured".into(),
-        0 => "No kernel is faster for them: ours leave zeros out of float 1x1 convolutions and matrix products alone, \
-              when most of a layer's weights are zero (from about 75% on, 90% for a single row)"
+        _ if pruned.iter().all(|l| l.skips_zeros.is_none()) => "Their effect on speed was not measured".into(),
+        0 => "No kernel runs faster for them: our runtime skips zeros in float 1x1 convolutions and matrix products only, \
+              when most weights of the layer are zero (about 75%, or 90% for a single row)"
             .into(),
         n => {
             let names = if n <= NAMED { format!(" ({})", faster.join(", ")) } else { String::new() };
             let all = pruned.len();
             format!(
-                "Our runtime leaves them out of {n}{names} of the {all} layers that have any, and no others are faster"
+                "Our runtime skips the zeros of {n}{names} of the {all} pruned layers; the others do not run faster"
             )
         }
     };
-    (dead > 0).then(|| format!("{zeros}. {speed}; ONNX Runtime's kernels are no faster for zeros"))
+    (dead > 0).then(|| format!("{zeros}. {speed}; ONNX Runtime's kernels do not skip zeros"))
 }

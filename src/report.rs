@@ -6,6 +6,7 @@ use compress_compiler::{
     pass::{PassReport, Trained},
     words::{Opt, written},
 };
+use compress_runtime::metrics::Metric;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use toml::{Table, Value};
@@ -94,7 +95,7 @@ pub struct DataFacts {
 pub struct Accuracy {
     /// What was measured: `top1`, `top5`, `agreement`, `cosine`, `recall@10`, `iou`, `text`, `sqnr`, `max-error`, or
     /// `score`, the number that the user's own program gave.
-    pub metric: &'static str,
+    pub metric: Metric,
     /// The output that this looks at.
     pub output: Option<String>,
     /// What that output is taken for.
@@ -118,7 +119,7 @@ pub struct Accuracy {
     /// Other figures of the same output.
     pub beside: Vec<Figure>,
     /// Signal to quantisation noise of the worst output, in decibels; absent when all are equal, and when the original's
-    /// are no numbers or zero throughout.
+    /// are not numbers or zero throughout.
     pub sqnr_db: Option<f64>,
     /// The output of which that is.
     pub worst_output: Option<String>,
@@ -135,7 +136,7 @@ pub struct Accuracy {
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
     /// The metric's name.
-    pub metric: &'static str,
+    pub metric: Metric,
     /// Its value.
     pub value: f64,
 }

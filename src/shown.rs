@@ -1,17 +1,6 @@
 //! Numbers as people read them.
 
-use compress_runtime::metrics::Metric;
 use std::time::Duration;
-
-/// A metric's value for people.
-pub fn metric(name: &str, value: f64) -> String {
-    match name {
-        "sqnr" => format!("{value:.1} dB"),
-        "max-error" => format!("{value:.2e}"),
-        "score" | "cosine" => format!("{value:.4}"),
-        _ => percent(value),
-    }
-}
 
 /// A size for people.
 pub fn bytes(n: usize) -> String {
@@ -45,14 +34,4 @@ pub fn duration(d: Duration) -> String {
 /// A share for people.
 pub fn percent(share: f64) -> String {
     format!("{:.2}%", share * 100.0)
-}
-
-/// A score of a training for people.
-pub fn score(metric: &str, score: f64) -> String {
-    match metric {
-        // What a job gives models whose outputs are not numbers.
-        _ if score == f64::MIN => "no number".into(),
-        m if m == Metric::Sqnr.name() => format!("{score:.1} dB"),
-        _ => format!("{:.2}%", score * 100.0),
-    }
 }

@@ -55,7 +55,8 @@ fn fix(specs: &mut [InputSpec], given: &InputShape) -> Result<()> {
     let wrong = |why: String| Error::usage(format!("{SHAPE} {}: {why}", given.name));
     let names: Vec<String> = specs.iter().map(|s| s.name.clone()).collect();
     let spec = specs.iter_mut().find(|s| s.name == given.name);
-    let spec = spec.ok_or_else(|| wrong(format!("no input is called so; inputs: {}", names.join(", "))))?;
+    let spec =
+        spec.ok_or_else(|| wrong(format!("the model has no such input; its inputs are {}", names.join(", "))))?;
     let agree = |(dim, size): (&Dim, &usize)| dim.known().is_none_or(|d| d == *size as i64);
     if spec.shape.len() != given.sizes.len() || !spec.shape.iter().zip(&given.sizes).all(agree) {
         let wanted: Vec<String> = spec.shape.iter().map(ToString::to_string).collect();

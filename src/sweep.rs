@@ -15,6 +15,7 @@ use compress_compiler::{
     onnx,
     words::option,
 };
+use compress_runtime::metrics::Metric;
 use serde::{Deserialize, Serialize};
 use std::{
     io::ErrorKind,
@@ -143,7 +144,7 @@ impl Sweep {
         warnings.retain(|w| reports.iter().all(|r| r.warnings.contains(w)));
         sweep.iter_mut().for_each(|p| p.warnings.retain(|w| !warnings.contains(w)));
         if plot.is_none() {
-            warnings.push("no plot was made: accuracy was not measured, or has no number for some fraction".into());
+            warnings.push("no plot was made: for some fraction there is no accuracy to plot".into());
         }
         let first = reports.into_iter().next().ok_or_else(|| Error::bug("no fraction was done"))?;
         Ok(SweepReport {
@@ -233,8 +234,10 @@ fn point(fraction: f64, plan: &Plan, report: &Report) -> Result<SweepPoint> {
 fn plotted(model: &Path, points: &[SweepPoint]) -> Option<Plot> {
     let first = points.first()?.accuracy.as_ref()?;
     let (label, values, original) = match first.metric {
-        "sqnr" | "max-error" => ("signal to noise of the outputs, dB".into(), of_all(points, |a| a.sqnr_db)?, None),
-        "score" | "cosine" => (first.metric.into(), of_all(points, |a| a.after)?, first.before),
+        Metric::Sqnr | Metric::MaxError => {
+            ("signal to noise of the outputs, dB".into(), of_all(points, |a| a.sqnr_db)?, None)
+        }
+        Metric::Score | Metric::Cosine => (first.metric.to_string(), of_all(points, |a| a.after)?, first.before),
         metric => {
             let percents = of_all(points, |a| a.after.map(|v| v * 100.0))?;
             (format!("{metric}, %"), percents, first.before.map(|v| v * 100.0))

@@ -9,6 +9,10 @@ import pytest
 from support import binary, run_command
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: left out by tests/run --quick")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def quiet_runtime():
     """ONNX Runtime warns of much that is none of our business."""

@@ -31,7 +31,7 @@ class Result:
         """Its stdout as JSON; constants that JSON lacks, such as NaN, are an error."""
 
         def refuse(constant):
-            raise AssertionError(f"{constant} is no JSON")
+            raise AssertionError(f"{constant} is not JSON")
 
         return json.loads(self.out, parse_constant=refuse)
 

@@ -147,7 +147,7 @@ impl<'a> Sides<'a> {
 
     /// An operator whose operands `slots` broadcast to each of its results, element by element.
     pub fn broadcast(&self, at: Axis, slots: std::ops::Range<usize>) -> Flow {
-        self.alike(at, "an operand that is no data", |axis| match axis {
+        self.alike(at, "an operand that is not data", |axis| match axis {
             Axis::In(slot, _) if !slots.contains(&slot) => None,
             Axis::In(_, i) | Axis::Out(_, i) => self.dims(axis)?.len().checked_sub(i),
         })

@@ -163,7 +163,7 @@ impl Graph {
         (0..self.node(id).outputs.len()).any(|slot| self.is_output(Port { node: id, slot }))
     }
 
-    /// The only reader of `port`, when there is exactly one and it is no graph output.
+    /// The only reader of `port`, when there is exactly one and it is not a graph output.
     pub fn only_use(&self, port: Port) -> Option<Use> {
         // A constant may have thousands of readers: two are enough to know.
         let mut uses = self.readers(port);
@@ -284,6 +284,16 @@ impl Graph {
         self.with_sides(id, |sides| self.op(id).macs(&sides.inputs, sides.outputs))
     }
 
+    /// Whether the first output of a node surely is its first input.
+    pub fn is_unchanged(&self, id: NodeId) -> bool {
+        self.with_sides(id, |s| s.outputs.first().is_some_and(|y| self.op(id).is_unchanged(&s.inputs, y)))
+    }
+
+    /// Between which bounds a node puts its first input, if it does that and they are known.
+    pub fn clamps(&self, id: NodeId) -> Option<(f32, f32)> {
+        self.with_sides(id, |sides| self.op(id).clamps(&sides.inputs))
+    }
+
     /// What goes with indices of `at`, an axis of an operand or of a result of a node.
     pub fn axes_map(&self, id: NodeId, at: Axis) -> Flow {
         self.with_sides(id, |sides| self.op(id).axes_map(at, sides))
@@ -360,10 +370,10 @@ impl Graph {
     /// Replaces a constant's tensor.
     ///
     /// # Panics
-    /// When `id` is no constant: the caller found it as one.
+    /// When `id` is not a constant: the caller found it as one.
     pub fn set_constant(&mut self, id: NodeId, tensor: Tensor) {
         let node = &mut self.inner[ix(id)];
-        assert!(matches!(node.op, Op::Constant(_)), "{} is no constant", node.label());
+        assert!(matches!(node.op, Op::Constant(_)), "{} is not a constant", node.label());
         node.outputs[0].fact = Fact::of(&tensor);
         node.op = Op::constant(tensor);
     }

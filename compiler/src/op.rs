@@ -59,6 +59,10 @@ pub struct WeightAxes {
     pub slot: usize,
     /// The axis of its output channels: per-channel quantisation runs along it.
     pub output: usize,
+    /// The axis of its input channels.
+    pub input: usize,
+    /// The rank of a weight; of another the axes are not channels.
+    pub rank: Option<usize>,
     /// The input slot of the bias, where the operator has one.
     pub bias: Option<usize>,
 }
@@ -76,6 +80,19 @@ pub enum Quant {
     Tied,
     /// Has an integer kernel that takes every input with its own scale.
     Arithmetic,
+}
+
+/// In which width an operator computes where training is in half precision (Micikevicius et al. 2018).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Width {
+    /// Narrow: where the time goes, and sums are wide inside.
+    Product,
+    /// As it is given.
+    Moving,
+    /// In 32 bits, to numbers of about the size of those it reads, or of 1.
+    Bounded,
+    /// In 32 bits.
+    Wide,
 }
 
 /// What the compiler must know of an operator. The kernel lives in runtime/.
@@ -159,6 +176,31 @@ pub trait Operator {
     /// ConstantOfShape): such a result is folded only while small.
     fn inflates(&self) -> bool {
         false
+    }
+
+    /// In which width it computes where training is in half precision.
+    fn width(&self) -> Width {
+        Width::Wide
+    }
+
+    /// Whether it gives its first input another shape and does nothing else.
+    fn reshapes(&self) -> bool {
+        false
+    }
+
+    /// Whether its first output, of which `y` is known, surely is its first input.
+    fn is_unchanged(&self, _x: &Inputs, _y: &Fact) -> bool {
+        false
+    }
+
+    /// Whether it may make something else each time that it runs, bodies aside.
+    fn is_random(&self) -> bool {
+        false
+    }
+
+    /// Between which bounds it puts its first input, if it does that and they are known.
+    fn clamps(&self, _x: &Inputs) -> Option<(f32, f32)> {
+        None
     }
 
     /// The graphs that the operator runs.
@@ -356,6 +398,21 @@ impl Operator for Op {
     }
     fn inflates(&self) -> bool {
         self.get().inflates()
+    }
+    fn width(&self) -> Width {
+        self.get().width()
+    }
+    fn reshapes(&self) -> bool {
+        self.get().reshapes()
+    }
+    fn is_unchanged(&self, x: &Inputs, y: &Fact) -> bool {
+        self.get().is_unchanged(x, y)
+    }
+    fn is_random(&self) -> bool {
+        self.get().is_random()
+    }
+    fn clamps(&self, x: &Inputs) -> Option<(f32, f32)> {
+        self.get().clamps(x)
     }
     fn bodies(&self) -> Vec<&Body> {
         self.get().bodies()

@@ -8,7 +8,7 @@ use crate::{
     tensor::Tensor,
     value::Fact,
     verify::{Verified, verify},
-    words::counted,
+    words::{Unit, counted},
 };
 use serde::Serialize;
 use std::{
@@ -136,10 +136,13 @@ pub struct Trained {
     pub seconds: f64,
     /// What it was scored by on what was held out: `top1`, `agreement` or `sqnr`.
     pub metric: &'static str,
+    /// How that is read.
+    #[serde(skip)]
+    pub unit: Unit,
     /// Samples that it was scored on, which chose the best epoch: neither trained on nor evaluated on.
     pub validated: usize,
     /// The score of what was trained before the first step, which is the model as it was pruned or rounded. Absent where
-    /// weights go while it is trained, as it then has yet to be pruned, and where the score is no finite number.
+    /// weights go while it is trained, as it then has yet to be pruned, and where the score is not a finite number.
     pub before: Option<f64>,
     /// The best score with all masks in place; absent as above.
     pub after: Option<f64>,

@@ -165,7 +165,7 @@ mod tests {
         let blob = Arc::new(Blob::Heap((0..10_000).map(|i| i as u8).collect()));
         let view = Storage::view(&blob, 1..9_000).unwrap();
         assert_eq!(view[..], blob[1..9_000]);
-        assert_eq!(view.as_ptr(), blob[1..].as_ptr(), "a large view is no copy");
+        assert_eq!(view.as_ptr(), blob[1..].as_ptr(), "a large view is not a copy");
         assert!(Storage::view(&blob, 9_000..10_001).is_none());
         assert_eq!(view, Storage::from(blob[1..9_000].to_vec()));
         assert_eq!(view.digest(), Storage::from(blob[1..9_000].to_vec()).digest());

@@ -20,7 +20,7 @@
 //! }
 //! ```
 //!
-//! `_` is an absent operand, or an output nobody asked for; names that are no plain words are
+//! `_` is an absent operand, or an output nobody asked for; names that are not plain words are
 //! quoted, as in `%"a/b:0"`. Attributes are those of [`Operator::attrs`] and are read back
 //! through [`crate::attr::Reader`], so an operator needs nothing of its own here.
 //!

@@ -116,6 +116,14 @@ impl Fact {
         self
     }
 
+    /// Whether both shapes are known, and equal.
+    pub fn has_shape_of(&self, other: &Fact) -> bool {
+        match (self.dims(), other.dims()) {
+            (Some(a), Some(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same(b)),
+            _ => false,
+        }
+    }
+
     /// The rank, if known.
     pub fn rank(&self) -> Option<usize> {
         self.shape.as_ref().map(Vec::len)

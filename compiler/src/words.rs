@@ -8,6 +8,34 @@ pub fn counted(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
+/// How a figure is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Unit {
+    /// A share, shown in percent.
+    #[default]
+    Share,
+    /// Decibels.
+    Decibels,
+    /// A number of a usual size.
+    Number,
+    /// A number of any size.
+    Scientific,
+}
+
+impl Unit {
+    /// The figure for people.
+    pub fn show(self, value: f64) -> String {
+        match self {
+            // What training gives models whose outputs are not numbers.
+            _ if value == f64::MIN => "no number".into(),
+            Self::Share => format!("{:.2}%", value * 100.0),
+            Self::Decibels => format!("{value:.1} dB"),
+            Self::Number => format!("{value:.4}"),
+            Self::Scientific => format!("{value:.2e}"),
+        }
+    }
+}
+
 /// An option of a job, as messages name it: each front end writes options in its own way. A recipe has `prune-by`, the
 /// command `--prune-by`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! How exporters write attention: `Softmax(Q * K' * scale + mask) * V`, around which Reshapes and
 //! Transposes part the heads. Found by what is computed, not by one spelling.
 
-use crate::axes::{Layout, reshapes};
+use crate::axes::Layout;
 use compress_compiler::{
     graph::Graph,
     node::{NodeId, Port},
-    op::Op,
+    op::{Op, Operator},
     ops::{binary::Binary, softmax::SoftmaxKind},
     value,
 };
@@ -40,7 +40,7 @@ impl Chain {
         while nodes.len() < MOVES && graph.only_use(source).is_some() {
             let x = match graph.op(source.node) {
                 Op::Transpose(_) => graph.operand(source.node, 0),
-                op if reshapes(op) => graph.operand(source.node, 0),
+                op if op.reshapes() => graph.operand(source.node, 0),
                 _ => Factor::of(graph, source.node).map(|f| f.x),
             };
             let Some(x) = x else { break };

@@ -4,7 +4,12 @@
 //! What an axis holds in the end is a run of elements of the axes in the beginning: that is followed
 //! here, and compared, so no spelling has to be matched.
 
-use compress_compiler::{graph::Graph, node::NodeId, op::Op, value::Dim};
+use compress_compiler::{
+    graph::Graph,
+    node::NodeId,
+    op::{Op, Operator},
+    value::Dim,
+};
 use std::collections::VecDeque;
 
 /// A run of elements of one axis that the value had in the beginning.
@@ -58,7 +63,7 @@ impl Layout {
                 let perm = t.resolve(self.0.len()).ok()?;
                 Some(Self(perm.into_iter().map(|axis| self.0[axis].clone()).collect()))
             }
-            op if reshapes(op) => self.reshaped(graph.fact(node.into()).dims()?),
+            op if op.reshapes() => self.reshaped(graph.fact(node.into()).dims()?),
             _ => None,
         }
     }
@@ -87,11 +92,6 @@ impl Layout {
         out.iter_mut().for_each(join);
         Some(Self(out))
     }
-}
-
-/// Whether `op` gives its input another shape and does nothing else.
-pub fn reshapes(op: &Op) -> bool {
-    matches!(op, Op::Reshape(_) | Op::Flatten(_) | Op::Squeeze(_) | Op::Unsqueeze(_))
 }
 
 /// Takes parts of `size` elements together from one end, dividing one if need be.

@@ -1,16 +1,15 @@
 //! Pass "clean": removes what changes nothing, what is computed twice, and what nobody reads.
 
-use crate::fuse::slice::cuts;
 use compress_compiler::{
     error::Result,
     graph::Graph,
     node::{NodeId, Port},
     op::{Op, Operator},
-    ops::{binary::Binary, control::Body, transpose::Transpose},
+    ops::{binary::Binary, control::Body},
     pass::{Context, Outcome, Pass},
     rewrite::{Edit, Rule, Verdict, remove_dead, rewrite},
     tensor::{DType, Tensor, is_tiny},
-    value::{Dim, Fact},
+    value::Fact,
 };
 use std::{
     collections::{BTreeSet, HashMap},
@@ -108,11 +107,7 @@ fn merge_equal(graph: &mut Graph, cx: &Context) -> Result<usize> {
 /// Whether an operator may make something else each time: training's Dropout, and what nobody knows.
 fn by_chance(op: &Op) -> bool {
     let inside = |b: &&Body| b.graph().operators().any(|n| by_chance(b.graph().op(n)));
-    match op {
-        Op::Opaque(_) => true,
-        Op::Dropout(d) => d.trains,
-        op => op.bodies().iter().any(inside),
-    }
+    op.is_random() || op.bodies().iter().any(inside)
 }
 
 /// Equal nodes hash alike. Attributes and most of a large weight are left to the comparison.
@@ -154,7 +149,7 @@ impl Rule for NoOp {
     }
 
     fn apply(&self, graph: &Graph, node: NodeId, _: &Context) -> Result<Verdict> {
-        Ok(match unchanged(graph, node)? {
+        Ok(match unchanged(graph, node) {
             Some(operand) => Verdict::Apply(Edit::swap(node.into(), operand)),
             None => Verdict::No,
         })
@@ -162,54 +157,24 @@ impl Rule for NoOp {
 }
 
 /// The operand that `node` hands on as it is, if that is certain.
-fn unchanged(graph: &Graph, node: NodeId) -> Result<Option<Port>> {
+fn unchanged(graph: &Graph, node: NodeId) -> Option<Port> {
     let operands = graph.operands(node);
-    let Some(x) = operands.first().copied().flatten() else { return Ok(None) };
-    let fact = |slot: usize| operands.get(slot).copied().flatten().map(|p| graph.fact(p));
+    let x = operands.first().copied().flatten()?;
     let (from, to) = (graph.fact(x), graph.fact(node.into()));
     if matches!(graph.op(x.node), Op::Input(_)) && says_more(to, from) {
         // An input stays as it is declared, so what the file says of the copy would be lost.
-        return Ok(None);
+        return None;
     }
-    let certain = match graph.op(node) {
-        Op::Identity(_) => true,
-        Op::Dropout(d) => !d.trains && (!d.mask || !graph.is_read(Port { node, slot: 1 })),
-        Op::Cast(c) => from.dtype == Some(c.to),
-        Op::Reshape(_) | Op::Flatten(_) | Op::Squeeze(_) | Op::Unsqueeze(_) | Op::Expand(_) => same_shape(from, to),
-        Op::Transpose(t) => same_shape(from, to) && keeps_order(t, from)?,
-        // Nothing is left out, so only a step backwards could change the order.
-        Op::Slice(_) if same_shape(from, to) => fact(4).is_none_or(|f| all_elems(f, |n| n > 0)),
-        Op::Slice(_) => cuts(graph, node)?.is_some_and(|cuts| cuts.is_empty()),
-        Op::Pad(_) => fact(1).is_some_and(|f| all_elems(f, |n| n == 0)),
-        Op::Concat(_) => operands.len() == 1,
-        Op::Split(s) => s.parts == 1,
-        Op::Binary(b) => return Ok(neutral(graph, *b, &operands, to)),
-        _ => false,
-    };
-    Ok(certain.then_some(x))
+    if let Op::Binary(b) = graph.op(node) {
+        return neutral(graph, *b, &operands, to);
+    }
+    let alone = (1..graph.node(node).outputs.len()).all(|slot| !graph.is_read(Port { node, slot }));
+    (alone && graph.is_unchanged(node)).then_some(x)
 }
 
 /// Whether something is known of `a` that isn't of `b`.
 fn says_more(a: &Fact, b: &Fact) -> bool {
     b.clone().refined(a).is_ok_and(|both| both != *b)
-}
-
-pub(crate) fn same_shape(a: &Fact, b: &Fact) -> bool {
-    match (a.dims(), b.dims()) {
-        (Some(a), Some(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same(b)),
-        _ => false,
-    }
-}
-
-fn all_elems(f: &Fact, test: impl Fn(i64) -> bool) -> bool {
-    f.known_elems().is_some_and(|e| e.into_iter().all(test))
-}
-
-/// Whether a transpose leaves all axes that are longer than 1 in their order.
-pub(crate) fn keeps_order(t: &Transpose, input: &Fact) -> Result<bool> {
-    let Some(dims) = input.dims() else { return Ok(false) };
-    let long: Vec<usize> = t.resolve(dims.len())?.into_iter().filter(|a| dims[*a] != Dim::Known(1)).collect();
-    Ok(long.is_sorted())
 }
 
 /// The operand of an elementwise operator whose other operand is its neutral element.
@@ -225,7 +190,7 @@ fn neutral(graph: &Graph, op: Binary, operands: &[Option<Port>], to: &Fact) -> O
         let t = graph.constant(other)?;
         // A single element never changes the shape of what has as many axes.
         let single = t.len() == 1 && graph.fact(x).rank().unwrap_or(0) >= t.shape().len();
-        let kept = (single || same_shape(graph.fact(x), to)) && graph.fact(x).dtype == to.dtype;
+        let kept = (single || graph.fact(x).has_shape_of(to)) && graph.fact(x).dtype == to.dtype;
         (kept && filled_with(t, one)).then_some(x)
     })
 }

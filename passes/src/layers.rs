@@ -35,13 +35,10 @@ fn layer(g: &Graph, node: NodeId) -> Option<Layer> {
     let axes = g.op(node).weight()?;
     let port = g.operand(node, axes.slot)?;
     let tensor = g.constant(port)?;
+    let rank = tensor.shape().len();
     // A MatMul by a vector or a stack of matrices has no output channels in our sense.
-    let fits = tensor.dtype().is_float()
-        && !tensor.is_empty()
-        && tensor.shape().len() >= 2
-        && axes.output < tensor.shape().len();
-    let stack = g.op(node).op_type() == "MatMul" && tensor.shape().len() != 2;
-    (fits && !stack).then_some(Layer { node, weight: port.node, axes })
+    let has_channels = rank >= 2 && axes.output < rank && axes.rank.is_none_or(|wanted| wanted == rank);
+    (tensor.dtype().is_float() && !tensor.is_empty() && has_channels).then_some(Layer { node, weight: port.node, axes })
 }
 
 /// The layers with no layer before them, and those with none after: the ends of the network,

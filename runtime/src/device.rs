@@ -44,7 +44,7 @@ impl FromStr for DeviceChoice {
             _ => s.strip_prefix("cuda:").and_then(cuda),
         };
         choice.ok_or_else(|| {
-            Error::usage(format!("`{s}` is no device")).help("say auto, cpu, cuda, or cuda:N with N from 0")
+            Error::usage(format!("`{s}` is not a device")).help("say auto, cpu, cuda, or cuda:N with N from 0")
         })
     }
 }

@@ -33,7 +33,7 @@
 //!
 //! # Beside it
 //! [`burn::BurnEvaluator`] runs single operators for constant folding. [`metrics`] says how
-//! close two models are, [`bench`] how fast.
+//! close two models are, [`mod@bench`] how fast.
 
 #![warn(missing_docs)]
 

@@ -14,7 +14,7 @@ use std::{
 const SAMPLES: usize = 17_000;
 const SHAPE: [usize; 3] = [3, 32, 32];
 
-/// What this process has in memory that is no file's, in bytes.
+/// What this process has in memory that is not a file's, in bytes.
 fn resident() -> usize {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();

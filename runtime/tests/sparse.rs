@@ -34,7 +34,7 @@ fn run(op: impl Into<Op>, x: &[usize], weight: &[usize], every: usize) -> (f32, 
     let (a, b) = (a.as_f32().unwrap(), b.as_f32().unwrap());
     let off = a.iter().zip(b.iter()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     let spent = ours.profile(std::slice::from_ref(&x)).unwrap();
-    (off, spent.iter().map(|s| s.kernel).collect())
+    (off, spent.iter().map(|s| s.kernel.name).collect())
 }
 
 fn conv(stride: i64) -> Conv {

@@ -144,7 +144,7 @@ mod tests {
     };
 
     /// Options of other programs that the documentation runs.
-    const FOREIGN: [&str; 20] = [
+    const FOREIGN: [&str; 21] = [
         "--all",
         "--all-targets",
         "--bench",

@@ -1,7 +1,7 @@
 //! What a person sees of a job: bars on a terminal, plain lines elsewhere, nothing when quiet.
 
 use super::interrupt;
-use compress::{Event, Events, Step, Training, shown};
+use compress::{Event, Events, Step, Training};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     io::IsTerminal,
@@ -85,7 +85,7 @@ impl Terminal {
     fn scored(&mut self, t: &Training) {
         match t.step {
             0 if self.plain => {
-                let score = t.score.map_or(String::new(), |score| shown::score(t.metric.name(), score));
+                let score = t.score.map_or(String::new(), |score| t.metric.unit().show(score));
                 eprintln!("before training: {} {score}", t.metric);
             }
             0 => {}
@@ -99,7 +99,7 @@ impl Terminal {
 
 /// Where a training job is.
 fn line(t: &Training) -> String {
-    let score = t.score.map_or(String::new(), |s| format!(" {} {}", t.metric, shown::score(t.metric.name(), s)));
+    let score = t.score.map_or(String::new(), |s| format!(" {} {}", t.metric, t.metric.unit().show(s)));
     let epoch = (t.epoch + 1).min(t.epochs);
     format!("epoch {epoch}/{} loss {:.4}{score} {:.0} samples/s", t.epochs, t.loss, t.samples_per_second)
 }

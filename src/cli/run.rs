@@ -147,7 +147,7 @@ fn show_intent(intent: &Intent, recipe: &Compress, how: &How) -> Result<()> {
 
 fn bisect(recipe: &Compress, how: &How) -> Result<()> {
     if how.json {
-        return Err(Error::usage("--bisect compresses nothing, and has nothing for --json: leave one away"));
+        return Err(Error::usage("--bisect compresses nothing, so --json has no effect: remove one of them"));
     }
     let found = recipe.bisect(&mut how.events())?;
     if !how.quiet {

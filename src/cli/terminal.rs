@@ -3,7 +3,7 @@
 use compress::{Error, Recipe, Result};
 use std::io::{ErrorKind, Write as _};
 
-/// Prints to stdout. A reader that went away (`| head`) is no error.
+/// Prints to stdout. A reader that went away (`| head`) is not an error.
 ///
 /// # Errors
 /// File when nothing can be written there, as on a full disk.

@@ -1,6 +1,6 @@
 //! Training jobs as text.
 
-use compress::{TrainIntent, TrainReport, shown};
+use compress::{TrainIntent, TrainReport};
 use compress_runtime::train::job::Ended;
 
 /// How a job ended, for people.
@@ -8,7 +8,7 @@ pub fn table(r: &TrainReport) -> String {
     if !r.done_before {
         return done(r);
     }
-    let score = |score| shown::score(r.training.metric.name(), score);
+    let score = |score| r.training.metric.unit().show(score);
     let (before, after) = (score(r.training.before), score(r.training.after));
     format!("{} is done already ({before} -> {after}); --force without --resume does it again\n", r.output.path)
 }
@@ -27,8 +27,8 @@ fn done(r: &TrainReport) -> String {
         r.input.path,
         r.output.path,
         t.metric.name(),
-        shown::score(t.metric.name(), t.before),
-        shown::score(t.metric.name(), t.after),
+        t.metric.unit().show(t.before),
+        t.metric.unit().show(t.after),
         t.samples,
         "training",
         t.steps,

@@ -54,7 +54,7 @@ pub fn find(plan: &Plan, graph: &Graph, report: &mut Report) {
             [] => "the model has neither attention nor RMS normalisation in a form that is known".to_string(),
             [first, ..] => format!("{}: {}", first.node, first.reason),
         };
-        report.undone.push(format!("asked for {TARGET} {}: there was nothing to bring in ({why})", options.target));
+        report.undone.push(format!("asked for {TARGET} {}: no operator was replaced ({why})", options.target));
     }
     if let Some(channels) = options.channels.as_ref().filter(|c| c.fraction > 0.0)
         && let Some(output) = &report.output

@@ -31,13 +31,13 @@ pub fn check(r: &Compress, purpose: Purpose) -> Result<()> {
     let gates = r.gates.any();
     let judged = [(STRICT.to_string(), r.gates.strict), ("gates".to_string(), gates)];
     if let Some((what, _)) = judged.iter().find(|(_, given)| purpose == Purpose::Bisect && *given) {
-        return Err(Error::usage(format!("{BISECT} compresses nothing, and has nothing for {what}: leave one away")));
+        return Err(Error::usage(format!("{BISECT} compresses nothing, so {what} has no effect: remove one of them")));
     }
     data(&r.data)?;
     shapes(&r.measures.shape, r.data.data.is_some())?;
     of_training(r)?;
     match r.gates.measured().filter(|_| r.measures.check == Effort::None) {
-        Some(gate) => Err(Error::usage(format!("{CHECK} none leaves nothing for {gate} to look at"))),
+        Some(gate) => Err(Error::usage(format!("{CHECK} none measures nothing, so {gate} can't be judged"))),
         None => Ok(()),
     }
 }

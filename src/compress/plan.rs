@@ -49,7 +49,7 @@ impl<'a> Plan<'a> {
         let output = recipe.output();
         if files::same(&recipe.model, &output) {
             let help = format!("give another name with {}", option::OUTPUT);
-            return Err(Error::usage("the output is the input").in_file(&output).help(help));
+            return Err(Error::usage("the output would replace the input").in_file(&output).help(help));
         }
         needs::check(recipe, purpose)?;
         if let Some(stop) = &recipe.stop_after

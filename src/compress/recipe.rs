@@ -30,64 +30,57 @@ pub struct Compress {
     /// Quantise to INT8: static, QDQ, calibrated on --data.
     #[arg(long)]
     pub int8: bool,
-    /// Train the quantised model, so that it gets used to being rounded (implies --int8; needs --data).
+    /// Train the quantised model, so that its weights adapt to rounding (implies --int8; needs --data).
     #[arg(long)]
     pub qat: bool,
-    /// Bits of a quantised weight: 8, or 4, of which each is kept in 8.
+    /// Bits of a quantised weight.
     #[arg(long, value_name = "BITS", default_value_t, value_parser = choices::<WeightBits>())]
     pub weight_bits: WeightBits,
-    /// Zero this fraction of the weights of all layers together: those that the others, which are solved for, can best
-    /// make up for, or the smallest where nothing is known of inputs. With --data what stays is trained then, for the model
-    /// to stay as good as it was.
+    /// Set this fraction of the weights to zero. With --data, the other weights are adjusted so that the output of each layer
+    /// changes least, and the model is trained then. Without data, the smallest weights go.
     #[arg(long, value_name = "FRACTION", allow_hyphen_values = true)]
     pub prune: Option<Fraction>,
-    /// Zero N of every M weights along the input channels, e.g. 2:4, which sparse tensor cores are made for. With --data
-    /// what stays is trained then.
+    /// Set N of every M weights along the input channels to zero, e.g. 2:4 for sparse tensor cores. With --data, the other
+    /// weights are adjusted and trained.
     #[arg(long, value_name = "N:M", conflicts_with = "prune")]
     pub prune_pattern: Option<Pattern>,
-    /// What decides which weights go: `reconstruct`, how well the others can make up for them on data, which they then
-    /// do; their `magnitude`; or, under training, `taylor`, how much the loss feels them. Under training the last two go
-    /// little by little [default: reconstruct]. `magnitude` also leaves the layers that read what --prune-channels keeps
-    /// as they are.
+    /// How the weights are chosen [default: reconstruct]. With training, `magnitude` and `taylor` prune step by step. With
+    /// --prune-channels, `magnitude` leaves the weights of the layers that read the remaining channels unadjusted.
     #[arg(long, value_name = "BY", value_parser = choices::<WeightSaliency>())]
     pub prune_by: Option<WeightSaliency>,
-    /// Whether the fraction is one of all weights together, or the same of each layer: `global` or `layer`.
+    /// Which weights the fraction of --prune counts.
     #[arg(long, value_name = "OF", default_value_t, conflicts_with = "prune_pattern", value_parser = choices::<PruneBudget>())]
     pub prune_budget: PruneBudget,
-    /// Remove channels, and with them this fraction of the multiply-accumulates. With --data the layers that read the
-    /// others are solved for, and what stays is trained then.
+    /// Remove channels, and with them this fraction of the multiply-accumulates. With --data, the layers that read the
+    /// remaining channels are adjusted, and the model is trained then.
     #[arg(long, value_name = "FRACTION", allow_hyphen_values = true)]
     pub prune_channels: Option<Fraction>,
-    /// What the fraction of --prune-channels is one of: `macs`, `parameters`, or the `latency` measured on this machine.
+    /// What the fraction of --prune-channels counts.
     #[arg(long, value_name = "OF", default_value_t, value_parser = choices::<ChannelBudget>())]
     pub channels_budget: ChannelBudget,
-    /// Which channels go first: those that the layers reading them can best do without on data (`reconstruct`); whose
-    /// weights have the smallest `l1` or `l2` norm, or are nearest to those of all others (`median`); which
-    /// BatchNormalization scales least (`scale`); whose values are smallest on data (`activation`); or whose weights the
-    /// loss on labels feels least (`taylor`) [default: reconstruct; l2 without --data, unless BatchNormalization tells which
-    /// inputs to make up].
+    /// How the channels are chosen: those go first for which this is smallest [default: reconstruct; l2 without --data,
+    /// unless BatchNormalization tells which inputs to make up].
     #[arg(long, value_name = "BY", value_parser = choices::<ChannelSaliency>())]
     pub channels_by: Option<ChannelSaliency>,
-    /// Remove channels in so many cuts, each of the same share of what is left, with training between them (needs --data)
-    /// [default: 1].
+    /// Remove channels in N cuts, with training between them (needs --data). Each cut removes the same share of the
+    /// remaining channels [default: 1].
     #[arg(long, value_name = "N")]
     pub channels_cuts: Option<Count<64>>,
-    /// The channels that stay are a multiple of this, which kernels like [default: 16, or a quarter of a small
-    /// layer unless the target is onnxruntime].
+    /// Keep a multiple of N channels, which kernels run faster [default: 16, or a quarter of a small layer unless the target
+    /// is onnxruntime].
     #[arg(long, value_name = "N")]
     pub round_channels: Option<Count<1024>>,
-    /// Remove channels whether or not that makes the model faster on this machine, which is measured on our runtime
-    /// otherwise, whatever the target is.
+    /// Remove channels even where that does not make the model faster on this machine. Without this flag our runtime
+    /// measures it, whatever the target is.
     #[arg(long)]
     pub cut_anyway: bool,
-    /// Show how much the outputs change when one layer alone is pruned (needs --data); with --dry-run, only that.
+    /// Show how much the outputs change when one layer alone is pruned (needs --data). With --dry-run, do only that.
     #[arg(long)]
     pub sensitivity: bool,
     /// Prune the first and the last layers too.
     #[arg(long)]
     pub prune_ends: bool,
-    /// Times that training sees every sample, 0 for no training [default: by the size of model and data, at most
-    /// some minutes].
+    /// Epochs of training, 0 for no training [default: by the size of model and data, at most some minutes].
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub epochs: Option<Whole<0, 1_000_000>>,
     /// The highest learning rate of training [default: 0.001]; --qat takes a tenth of it.
@@ -96,17 +89,16 @@ pub struct Compress {
     /// The model that training learns from [default: MODEL itself].
     #[arg(long, value_name = "FILE")]
     pub teacher: Option<PathBuf>,
-    /// Leave alone the layers whose node or weight name matches; may be repeated.
+    /// Leave layers unchanged whose node or weight has a matching name; may be repeated.
     #[arg(long, value_name = "REGEX")]
     pub exclude: Vec<Filter>,
-    /// What has to run the result: `portable`, or `onnxruntime` for newer operators that it has kernels for.
+    /// The runtime that has to run the result.
     #[arg(long, value_name = "RUNTIME", default_value_t, value_parser = choices::<Target>())]
     pub target: Target,
-    /// How activation ranges are chosen: minmax, percentile or mse [default: minmax].
+    /// How the ranges of activations are chosen [default: minmax].
     #[arg(long, value_name = "HOW", value_parser = choices::<Calibration>())]
     pub calibration: Option<Calibration>,
-    /// How many samples of --data are calibrated on [default: 256; to prune 1024, or fewer for a
-    /// large model].
+    /// Samples of --data for calibration [default: 256; to prune 1024, or fewer for a large model].
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub calibration_samples: Option<Count<4_294_967_295>>,
     /// Where data comes from.

@@ -59,7 +59,7 @@ pub fn measure(
     let progress = monitor.step("sensitivity", layers.len() * FRACTIONS.len());
     let mut found = vec![];
     for (node, weight) in layers {
-        let tensor = dense.constant(weight.into()).cloned().ok_or_else(|| Error::bug("a weight is no constant"))?;
+        let tensor = dense.constant(weight.into()).cloned().ok_or_else(|| Error::bug("a weight is not a constant"))?;
         let values = tensor.as_f32().ok_or_else(|| Error::bug("a weight is not f32"))?;
         let scores = [values.iter().map(|v| v.abs()).collect()];
         let mut pruned = vec![];

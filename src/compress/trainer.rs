@@ -88,7 +88,7 @@ impl Trainer for DataTrainer<'_> {
         let set = &self.sets.taught;
         let measure = measure(&Answers::of(self.teacher.1), &self.sets.validation, true);
         if !set.is_labelled() || measure.metric != Metric::Top1 {
-            let what = "what the loss feels takes labels: a model answers as it does itself";
+            let what = "the saliency taylor needs labels: without them the model is its own teacher, and every gradient is zero";
             let help = format!("give labels with {DATA}, or choose by other than {CHANNELS_BY} taylor");
             return Err(Error::data(what).help(help));
         }
@@ -96,12 +96,12 @@ impl Trainer for DataTrainer<'_> {
         let Size { samples, batch, .. } = self.size(graph, 1.0, false);
         let loader = self.loader(samples.min(FELT), batch)?;
         let loss = LossOptions::usual(true, true, false);
-        let steps = self.monitor.step("feel", loader.batches());
+        let steps = self.monitor.step("saliency", loader.batches());
         let mut felt: Vec<Option<Float>> = vec![None; model.parameters().len()];
         for batch in loader.epoch(0, 0)? {
             self.monitor.check()?;
             let learnt = Replicas::default().learn(&model, &loss, &batch?, &Answer::default(), 0, 1.0)?;
-            let lesson = learnt.ok_or_else(|| Error::data("the loss of the model on its data is no number"))?;
+            let lesson = learnt.ok_or_else(|| Error::data("the loss of the model on its data is not a number"))?;
             for ((felt, gradient), p) in felt.iter_mut().zip(lesson.gradients).zip(model.parameters()) {
                 let now = gradient.map(|g| g.mul(p.value.clone())).transpose()?.map(Float::abs);
                 *felt = replicas::sum(felt.take(), now)?;
@@ -124,7 +124,7 @@ impl Trainer for DataTrainer<'_> {
         let (path, original) = self.teacher;
         let outputs = Answers::of(original);
         let measure = measure(&outputs, held, true);
-        let metric = measure.metric.name();
+        let metric = measure.metric;
         let options = ModelOptions { scales: training.scales, ..ModelOptions::default() };
         let model = Trainable::new(graph, &options, &self.backend.device)?;
         let gradual = training.masking.is_some();
@@ -193,7 +193,8 @@ impl Trainer for DataTrainer<'_> {
             samples,
             steps: done.steps,
             seconds: began.elapsed().as_secs_f64(),
-            metric,
+            metric: metric.name(),
+            unit: metric.unit(),
             validated: held.indices.len(),
             before: number(done.first).filter(|_| !gradual),
             after: number(done.best),
@@ -205,7 +206,7 @@ impl Trainer for DataTrainer<'_> {
     }
 }
 
-/// A score that is not that of outputs without noise, or that are no numbers.
+/// A score that is not that of outputs without noise, or that are not numbers.
 fn number(score: f64) -> Option<f64> {
     (score > f64::MIN && score < f64::MAX).then_some(score)
 }
@@ -257,7 +258,7 @@ impl DataTrainer<'_> {
 struct Recovery<'a> {
     steps: Progress<'a>,
     monitor: &'a Monitor<'a>,
-    metric: &'static str,
+    metric: Metric,
     epochs: u64,
     /// Epochs that are done.
     done: u64,
@@ -278,7 +279,7 @@ impl Watcher for Recovery<'_> {
             return Ok(());
         }
         let loss = if p.epoch == 0 { String::new() } else { format!("loss {:.4}, ", p.loss) };
-        self.monitor.note(&format!("  epoch {}: {loss}{} {}", p.epoch, self.metric, shown::score(self.metric, score)));
+        self.monitor.note(&format!("  epoch {}: {loss}{} {}", p.epoch, self.metric, self.metric.unit().show(score)));
         Ok(())
     }
 

@@ -69,7 +69,7 @@ impl<'a> Plan<'a> {
         let output = r.output.clone().unwrap_or_else(|| r.student.with_extension("trained.onnx"));
         if files::same(&r.student, &output) || r.teacher.as_ref().is_some_and(|t| files::same(t, &output)) {
             let help = format!("give another name with {}", option::OUTPUT);
-            return Err(Error::usage("the output is an input").in_file(&output).help(help));
+            return Err(Error::usage("the output would replace an input").in_file(&output).help(help));
         }
         if r.data.is_none() {
             return Err(Error::usage(format!("training needs {}", option::DATA))

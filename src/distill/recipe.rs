@@ -39,7 +39,7 @@ pub struct Distill {
     /// Random changes to pictures: e.g. flip,crop=4,mixup=0.2.
     #[arg(long, value_name = "HOW")]
     pub augment: Option<Augment>,
-    /// Times that every sample is seen [default: 10].
+    /// Epochs [default: 10].
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub epochs: Option<Count>,
     /// Samples a batch, or `auto` for the most that fit the memory [default: 64].
@@ -60,13 +60,13 @@ pub struct Distill {
     /// How gradients change weights: adamw, sgd or lars [default: adamw].
     #[arg(long, value_name = "NAME", value_parser = choices::<Method>())]
     pub optimiser: Option<Method>,
-    /// The share of the last step that stays, for sgd and lars [default: 0.9].
+    /// The momentum of sgd and lars [default: 0.9].
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     pub momentum: Option<Fraction>,
-    /// Look ahead by the momentum (Nesterov).
+    /// Use Nesterov momentum.
     #[arg(long)]
     pub nesterov: bool,
-    /// The pull of weights to zero [default: 0.01 for adamw, 0.0005 for sgd and lars].
+    /// The weight decay [default: 0.01 for adamw, 0.0005 for sgd and lars].
     #[arg(long, value_name = "X", allow_hyphen_values = true)]
     pub weight_decay: Option<NotNegative>,
     /// The largest norm of the gradients, 0 for any [default: 5].
@@ -75,16 +75,16 @@ pub struct Distill {
     /// The weight of cross-entropy with the labels [default: 0.1 beside a teacher, else 1].
     #[arg(long, value_name = "WEIGHT", allow_hyphen_values = true)]
     pub labels: Option<NotNegative>,
-    /// What a label gives away to all classes alike [default: 0].
+    /// Label smoothing: the share of each label that goes to all classes alike [default: 0].
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     pub smoothing: Option<Fraction>,
     /// The weight of the divergence from the teacher's classes [default: 0.9 where outputs are classes].
     #[arg(long, value_name = "WEIGHT", allow_hyphen_values = true)]
     pub distill: Option<NotNegative>,
-    /// The temperature of both distributions there [default: 4].
+    /// The temperature of the distillation [default: 4].
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
     pub temperature: Option<Positive>,
-    /// The weight of the squared error to the teacher's outputs [default: 1 where outputs are no classes].
+    /// The weight of the squared error to the teacher's outputs [default: 1 where outputs are not classes].
     #[arg(long, value_name = "WEIGHT", allow_hyphen_values = true)]
     pub mse: Option<NotNegative>,
     /// Bring this value of the student near that of the teacher; may be repeated.
@@ -94,13 +94,13 @@ pub struct Distill {
     /// The weight of the squared error of --match [default: 1].
     #[arg(long, value_name = "WEIGHT", allow_hyphen_values = true)]
     pub features: Option<NotNegative>,
-    /// Keep an average of the weights, of which this share stays in a step, e.g. 0.999.
+    /// Keep an exponential moving average of the weights with this decay, e.g. 0.999.
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     pub ema: Option<Fraction>,
-    /// Leave weights with matching names as they are; may be repeated.
+    /// Freeze weights with matching names; may be repeated.
     #[arg(long, value_name = "REGEX")]
     pub freeze: Vec<Filter>,
-    /// Begin with random weights.
+    /// Start from random weights.
     #[arg(long)]
     pub from_nothing: bool,
     /// Compute cheap operators (normalisation, activations, sums) again in the backward pass, instead of keeping what
@@ -115,10 +115,10 @@ pub struct Distill {
     /// Each part normalises by its own statistics [default: 1].
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub replicas: Option<Count<4096>>,
-    /// End after this time, e.g. 90s, 30m, 8h.
+    /// Stop after this time, e.g. 90s, 30m, 8h.
     #[arg(long, value_name = "TIME")]
     pub time: Option<Time>,
-    /// End after so many epochs without a better score.
+    /// Stop after N epochs without a better score.
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub patience: Option<Count>,
     /// Threads that prepare samples [default: as many as --threads, up to 8].

@@ -34,7 +34,13 @@ def session(path, optimized=None):
 
 def by_onnx_runtime(model, calibration, output, method):
     """Runs ONNX Runtime's quantiser in this process (see `main`)."""
-    from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization import (
+        CalibrationDataReader,
+        CalibrationMethod,
+        QuantFormat,
+        QuantType,
+        quantize_static,
+    )
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     class Reader(CalibrationDataReader):

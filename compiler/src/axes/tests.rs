@@ -315,7 +315,7 @@ fn joining_and_cutting() {
         &slice(1, -1, 1),
         &[(Out(0, 1), "In(0,1): 0 1 2 3 4; Out(0,1): 1 2 3"), (In(0, 0), "In(0,0): 0 1; Out(0,0): 0 1")],
     );
-    expect(&slice(0, 5, 2), &[(In(0, 1), "it takes every so many of these")]);
+    expect(&slice(0, 5, 2), &[(In(0, 1), "it takes every n-th of these")]);
     let gathered = "input %x: f32[2,4] const %i: i64[3] = [3, 0, -1] %y = Gather(%x, %i) {axis=1} output %y";
     let axis = "In(0,1): 0 1 2 3; In(1,0): 3 0 3; Out(0,1): 3 0 3";
     expect(gathered, &[(In(0, 1), axis), (Out(0, 1), axis), (Out(0, 0), "In(0,0): 0 1; Out(0,0): 0 1")]);

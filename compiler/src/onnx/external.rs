@@ -180,7 +180,7 @@ fn open(location: &str, folder: &Path, model: &Path) -> Result<File> {
     let outside = || Error::file(OUTSIDE).help("move it beside the model, or save the model as one file");
     let named = Path::new(location);
     if location.is_empty() || location.contains('\0') {
-        return Err(Error::file("is no name of a file"));
+        return Err(Error::file("is not a name of a file"));
     }
     if named.components().any(|c| !matches!(c, Component::Normal(_) | Component::CurDir)) {
         return Err(outside());
@@ -240,7 +240,7 @@ const PAGED: usize = 64 << 10;
 /// The file's name is left open.
 ///
 /// # Errors
-/// A bug when a tensor's raw data is no reference.
+/// A bug when a tensor's raw data is not a reference.
 pub(super) fn move_out(model: &mut ModelProto, blobs: &Blobs) -> Result<Layout> {
     let mut file = Layout::default();
     each_tensor(model, &mut |t, initializer| {

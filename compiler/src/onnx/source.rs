@@ -165,7 +165,7 @@ impl<'a> Blobs<'a> {
 /// Opens the file of a model and maps it.
 ///
 /// # Errors
-/// File when it can't be read or is no regular file.
+/// File when it can't be read or is not a regular file.
 pub(super) fn open(path: &Path) -> Result<SourceFile> {
     let io = |e: std::io::Error| Error::file(e.to_string());
     let mut options = File::options();

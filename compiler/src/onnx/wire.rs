@@ -166,7 +166,7 @@ impl Walk<'_> {
         }
         self.room = self.room.checked_sub(kind.parsed_size()).ok_or_else(|| {
             Error::limit(format!("more than {} protobuf messages for its size", self.messages))
-                .help("no exporter writes so many messages that hold nothing")
+                .help("no exporter writes millions of empty messages")
         })?;
         let packed = if kind == Message::Tensor { packed_floats(self.bytes, at, end)? } else { None };
         while at < end {

@@ -4,7 +4,7 @@ use crate::{
     attr::{Attrs, Reader},
     axes::{Axis, Flow, Sides},
     error::{Error, Result},
-    op::{Inputs, Operator},
+    op::{Inputs, Operator, Width},
     value::Fact,
 };
 
@@ -130,5 +130,9 @@ impl Operator for Activation {
             Self::Gelu { .. } => 20,
             Self::Swish { .. } => 24,
         }
+    }
+
+    fn width(&self) -> Width {
+        Width::Bounded
     }
 }

@@ -56,7 +56,7 @@ impl Attention {
             return Err(Error::malformed(format!("qk_matmul_output_mode={}", op.qk_matmul_output_mode)));
         }
         if op.softmax_precision.is_some_and(|t| !t.is_float()) {
-            return Err(Error::malformed("a softmax_precision that is no float type"));
+            return Err(Error::malformed("a softmax_precision that is not a float type"));
         }
         Ok(op)
     }

@@ -4,7 +4,7 @@ use crate::{
     attr::{Attrs, Reader},
     axes::{Axis, Flow, Sides},
     error::{Error, Result},
-    op::{Inputs, Operator},
+    op::{Inputs, Operator, Width},
     value::Fact,
 };
 use std::ops::RangeInclusive;
@@ -84,5 +84,9 @@ impl Operator for BatchNorm {
     }
     fn since(&self) -> i64 {
         if self.training { 14 } else { 7 }
+    }
+
+    fn width(&self) -> Width {
+        Width::Bounded
     }
 }

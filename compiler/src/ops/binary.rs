@@ -4,7 +4,7 @@ use crate::{
     attr::{Attrs, Reader},
     axes::{Axis, Flow, Sides},
     error::{Error, Result},
-    op::{Inputs, Operator, Quant},
+    op::{Inputs, Operator, Quant, Width},
     tensor::DType,
     value::{self, Dim, Fact, broadcast},
 };
@@ -165,6 +165,10 @@ impl Operator for Binary {
 
     fn quant(&self) -> Quant {
         if *self == Binary::Add { Quant::Arithmetic } else { Quant::Float }
+    }
+
+    fn width(&self) -> Width {
+        if matches!(self, Binary::Add | Binary::Sub) { Width::Moving } else { Width::Wide }
     }
 }
 

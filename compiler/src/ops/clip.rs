@@ -4,7 +4,7 @@ use crate::{
     attr::Reader,
     axes::{Axis, Flow, Sides},
     error::Result,
-    op::{Inputs, Operator},
+    op::{Inputs, Operator, Width},
     value::Fact,
 };
 use std::ops::RangeInclusive;
@@ -39,5 +39,17 @@ impl Operator for Clip {
     }
     fn since(&self) -> i64 {
         11
+    }
+
+    fn width(&self) -> Width {
+        Width::Bounded
+    }
+
+    fn clamps(&self, x: &Inputs) -> Option<(f32, f32)> {
+        let bound = |slot: usize, absent: f32| match x.opt(slot) {
+            None => Some(absent),
+            Some(fact) => fact.floats.as_ref()?.first().copied(),
+        };
+        Some((bound(1, f32::MIN)?, bound(2, f32::MAX)?))
     }
 }

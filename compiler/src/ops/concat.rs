@@ -4,7 +4,7 @@ use crate::{
     attr::{Attrs, Reader},
     axes::{Axis, Flow, Sides, UNKNOWN},
     error::{Error, Result},
-    op::{Inputs, Operator, Quant},
+    op::{Inputs, Operator, Quant, Width},
     value::{self, Dim, Fact, MAX_ELEMS},
 };
 use std::ops::RangeInclusive;
@@ -98,5 +98,13 @@ impl Operator for Concat {
 
     fn quant(&self) -> Quant {
         Quant::Tied
+    }
+
+    fn width(&self) -> Width {
+        Width::Moving
+    }
+
+    fn is_unchanged(&self, x: &Inputs, _: &Fact) -> bool {
+        x.0.len() == 1
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     attr::{Attrs, Reader},
     axes::{Axis, Flow, Kept, Narrowed, Sides, UNKNOWN},
     error::{Error, Result},
-    op::{Inputs, Operator, Quant, WeightAxes},
+    op::{Inputs, Operator, Quant, WeightAxes, Width},
     value::{Dim, Fact, Shape},
 };
 use std::ops::RangeInclusive;
@@ -121,12 +121,16 @@ impl Operator for Conv {
     }
 
     fn weight(&self) -> Option<WeightAxes> {
-        Some(WeightAxes { slot: 1, output: 0, bias: Some(2) })
+        Some(WeightAxes { slot: 1, output: 0, input: 1, rank: None, bias: Some(2) })
     }
 
     fn macs(&self, x: &Inputs, outputs: &[&Fact]) -> u64 {
         let taps: u64 = size(x.dims(1).map(|w| &w[1..]));
         taps * size(outputs[0].dims())
+    }
+
+    fn width(&self) -> Width {
+        Width::Product
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     attr::{Attrs, Reader},
     axes::{Axis, Flow, Kept, Narrowed, Sides},
     error::{Error, Result},
-    op::{Inputs, Operator},
+    op::{Inputs, Operator, Width},
     value::{Dim, Fact},
 };
 use std::ops::RangeInclusive;
@@ -161,5 +161,9 @@ impl Operator for ConvTranspose {
 
     fn macs(&self, x: &Inputs, _: &[&Fact]) -> u64 {
         size(x.dims(1).map(|w| &w[1..])) * size(x.dims(0))
+    }
+
+    fn width(&self) -> Width {
+        Width::Product
     }
 }

@@ -187,7 +187,7 @@ impl Operator for Det {
                 }
                 Some(batch.to_vec())
             }
-            Some(_) => return Err(Error::malformed("the input of Det is no matrix")),
+            Some(_) => return Err(Error::malformed("the input of Det is not a matrix")),
             None => None,
         };
         Ok(vec![Fact::new(x.get(0).dtype, shape)])

@@ -4,7 +4,7 @@ use crate::{
     attr::{Attrs, Reader},
     axes::{Axis, Flow, Kept, Narrowed, Sides, UNKNOWN},
     error::{Error, Result},
-    op::{Inputs, Operator},
+    op::{Inputs, Operator, Width},
     tensor::Tensor,
     value::{self, Dim, Fact, MAX_ELEMS, broadcast},
 };
@@ -57,6 +57,14 @@ impl Operator for Expand {
     }
     fn since(&self) -> i64 {
         8
+    }
+
+    fn width(&self) -> Width {
+        Width::Moving
+    }
+
+    fn is_unchanged(&self, x: &Inputs, y: &Fact) -> bool {
+        x.get(0).has_shape_of(y)
     }
 }
 

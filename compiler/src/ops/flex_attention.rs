@@ -36,7 +36,7 @@ impl FlexAttention {
             return Err(Error::malformed("a graph of FlexAttention takes one tensor and makes one"));
         }
         if op.softmax_precision.is_some_and(|t| !t.is_float()) {
-            return Err(Error::malformed("a softmax_precision that is no float type"));
+            return Err(Error::malformed("a softmax_precision that is not a float type"));
         }
         Ok(op)
     }

@@ -5,7 +5,7 @@ use crate::{
     attr::{Attrs, Reader},
     axes::{Axis, Flow, Sides},
     error::{Error, Result},
-    op::{Inputs, Operator, Quant, WeightAxes},
+    op::{Inputs, Operator, Quant, WeightAxes, Width},
     value::Fact,
 };
 use std::ops::RangeInclusive;
@@ -90,7 +90,7 @@ impl Operator for Gemm {
         let (a, b) =
             (if self.trans_a { ["k", "m"] } else { ["m", "k"] }, if self.trans_b { ["n", "k"] } else { ["k", "n"] });
         let named = |names: &[&'static str], i: usize| names.get(i).copied();
-        sides.alike(at, "an operand that is no matrix", |axis| match axis {
+        sides.alike(at, "an operand that is not a matrix", |axis| match axis {
             Axis::In(0, i) => named(&a, i),
             Axis::In(1, i) => named(&b, i),
             // C broadcasts.
@@ -109,11 +109,21 @@ impl Operator for Gemm {
     }
 
     fn weight(&self) -> Option<WeightAxes> {
-        Some(WeightAxes { slot: 1, output: if self.trans_b { 0 } else { 1 }, bias: Some(2) })
+        Some(WeightAxes {
+            slot: 1,
+            output: usize::from(!self.trans_b),
+            input: usize::from(self.trans_b),
+            rank: Some(2),
+            bias: Some(2),
+        })
     }
 
     fn macs(&self, x: &Inputs, outputs: &[&Fact]) -> u64 {
         let inner = x.dims(1).map(|b| &b[if self.trans_b { 1..2 } else { 0..1 }]);
         size(inner) * size(outputs[0].dims())
+    }
+
+    fn width(&self) -> Width {
+        Width::Product
     }
 }

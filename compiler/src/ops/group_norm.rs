@@ -5,7 +5,7 @@ use crate::{
     attr::{Attrs, Reader},
     axes::{Axis, Flow, Kept, Narrowed, Sides, UNKNOWN},
     error::{Error, Result},
-    op::{Inputs, Operator},
+    op::{Inputs, Operator, Width},
     tensor::DType,
     value::{Dim, Fact},
 };
@@ -132,6 +132,10 @@ impl Operator for GroupNorm {
         // but that is a matter of shapes.
         self.per_group.then_some(20)
     }
+
+    fn width(&self) -> Width {
+        Width::Bounded
+    }
 }
 
 impl Operator for InstanceNorm {
@@ -159,5 +163,9 @@ impl Operator for InstanceNorm {
     }
     fn since(&self) -> i64 {
         6
+    }
+
+    fn width(&self) -> Width {
+        Width::Bounded
     }
 }

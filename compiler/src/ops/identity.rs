@@ -4,7 +4,7 @@ use crate::{
     attr::Reader,
     axes::{Axis, Flow, Sides},
     error::{Error, Result},
-    op::{Inputs, Operator, Quant},
+    op::{Inputs, Operator, Quant, Width},
     tensor::DType,
     value::Fact,
 };
@@ -27,6 +27,14 @@ impl Operator for Identity {
     fn quant(&self) -> Quant {
         Quant::Same
     }
+
+    fn width(&self) -> Width {
+        Width::Moving
+    }
+
+    fn is_unchanged(&self, _: &Inputs, _: &Fact) -> bool {
+        true
+    }
 }
 
 /// Dropout. At inference `y = x`. Inputs: x, ratio, training_mode. With the last one true, only
@@ -48,7 +56,7 @@ impl Dropout {
     pub(super) fn read(r: &mut Reader) -> Result<Self> {
         let mask = r.outputs == 2;
         if mask && r.opset < 10 {
-            return Err(Error::unsupported("Dropout with a mask that is no truth value"));
+            return Err(Error::unsupported("Dropout with a mask that is not a truth value"));
         }
         if r.opset < 7 && !r.flag("is_test", false)? {
             return Err(Error::unsupported("Dropout in training"));
@@ -83,5 +91,17 @@ impl Operator for Dropout {
     }
     fn since(&self) -> i64 {
         12
+    }
+
+    fn width(&self) -> Width {
+        Width::Bounded
+    }
+
+    fn is_unchanged(&self, _: &Inputs, _: &Fact) -> bool {
+        !self.trains
+    }
+
+    fn is_random(&self) -> bool {
+        self.trains
     }
 }

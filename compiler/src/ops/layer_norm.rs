@@ -4,7 +4,7 @@ use crate::{
     attr::{Attrs, Reader},
     axes::{Axis, Flow, Sides},
     error::{Error, Result},
-    op::{Inputs, Operator},
+    op::{Inputs, Operator, Width},
     tensor::DType,
     value::{self, Dim, Fact},
 };
@@ -109,6 +109,10 @@ impl Operator for LayerNorm {
     fn since(&self) -> i64 {
         17
     }
+
+    fn width(&self) -> Width {
+        Width::Bounded
+    }
 }
 
 impl Operator for RmsNorm {
@@ -135,5 +139,9 @@ impl Operator for RmsNorm {
     }
     fn since(&self) -> i64 {
         23
+    }
+
+    fn width(&self) -> Width {
+        Width::Bounded
     }
 }

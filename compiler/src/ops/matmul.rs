@@ -4,7 +4,7 @@ use super::conv::size;
 use crate::{
     axes::{Axis, Flow, Sides},
     error::{Error, Result},
-    op::{Inputs, Operator, Quant, WeightAxes},
+    op::{Inputs, Operator, Quant, WeightAxes, Width},
     value::{Dim, Fact, Shape, broadcast},
 };
 use std::ops::RangeInclusive;
@@ -51,11 +51,15 @@ impl Operator for MatMul {
     }
 
     fn weight(&self) -> Option<WeightAxes> {
-        Some(WeightAxes { slot: 1, output: 1, bias: None })
+        Some(WeightAxes { slot: 1, output: 1, input: 0, rank: Some(2), bias: None })
     }
 
     fn macs(&self, x: &Inputs, outputs: &[&Fact]) -> u64 {
         size(x.dims(0).and_then(|a| a.last()).map(std::slice::from_ref)) * size(outputs[0].dims())
+    }
+
+    fn width(&self) -> Width {
+        Width::Product
     }
 }
 

@@ -99,7 +99,7 @@ impl Operator for EyeLike {
 
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         if x.get(0).rank().is_some_and(|r| r != 2) {
-            return Err(Error::malformed("the input of EyeLike is no matrix"));
+            return Err(Error::malformed("the input of EyeLike is not a matrix"));
         }
         let shape = x.shape(0).clone().unwrap_or_else(|| vec![Dim::Unknown; 2]);
         Ok(vec![Fact::new(self.dtype.or(x.get(0).dtype), Some(shape))])
@@ -142,7 +142,7 @@ impl Operator for Trilu {
 
     fn infer(&self, x: &Inputs) -> Result<Vec<Fact>> {
         if x.get(0).rank().is_some_and(|r| r < 2) {
-            return Err(Error::malformed("the input of Trilu is no matrix"));
+            return Err(Error::malformed("the input of Trilu is not a matrix"));
         }
         Ok(vec![Fact::new(x.get(0).dtype, x.shape(0).clone())])
     }

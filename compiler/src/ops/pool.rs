@@ -5,7 +5,7 @@ use crate::{
     attr::{Attrs, Reader},
     axes::{Axis, Flow, Sides},
     error::{Error, Result},
-    op::{Inputs, Operator, Quant},
+    op::{Inputs, Operator, Quant, Width},
     tensor::DType,
     value::{Dim, Fact},
 };
@@ -142,6 +142,10 @@ impl Operator for Pool {
     fn quant(&self) -> Quant {
         if self.indices { Quant::Float } else { self.kind.quant() }
     }
+
+    fn width(&self) -> Width {
+        Width::Bounded
+    }
 }
 
 /// A pool over all spatial axes, which become 1.
@@ -186,5 +190,9 @@ impl Operator for GlobalPool {
 
     fn quant(&self) -> Quant {
         self.kind.quant()
+    }
+
+    fn width(&self) -> Width {
+        Width::Bounded
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     attr::{Attrs, Reader},
     axes::{Axis, Flow, Sides, UNKNOWN},
     error::Result,
-    op::{Inputs, Operator},
+    op::{Inputs, Operator, Width},
     tensor::Tensor,
     value::{self, Dim, Fact},
 };
@@ -146,5 +146,10 @@ impl Operator for Reduce {
 
     fn lower(&self, opset: i64) -> Option<(usize, &'static str)> {
         (opset < self.axes_are_input()).then_some((1, "axes"))
+    }
+
+    fn width(&self) -> Width {
+        let bounded = matches!(self.kind, ReduceKind::Mean | ReduceKind::Max | ReduceKind::Min);
+        if bounded { Width::Bounded } else { Width::Wide }
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     attr::{Attrs, Reader},
     axes::{Axis, Flow, Kept, Narrowed, Sides, UNKNOWN},
     error::{Error, Result},
-    op::{Inputs, Operator, Quant},
+    op::{Inputs, Operator, Quant, Width},
     value::{Dim, Fact},
 };
 use std::ops::RangeInclusive;
@@ -227,6 +227,18 @@ impl Operator for Reshape {
     fn quant(&self) -> Quant {
         Quant::Same
     }
+
+    fn width(&self) -> Width {
+        Width::Moving
+    }
+
+    fn reshapes(&self) -> bool {
+        true
+    }
+
+    fn is_unchanged(&self, x: &Inputs, y: &Fact) -> bool {
+        x.get(0).has_shape_of(y)
+    }
 }
 
 /// Joins the axes before `axis`, and those from it on, into a matrix.
@@ -275,5 +287,17 @@ impl Operator for Flatten {
 
     fn quant(&self) -> Quant {
         Quant::Same
+    }
+
+    fn width(&self) -> Width {
+        Width::Moving
+    }
+
+    fn reshapes(&self) -> bool {
+        true
+    }
+
+    fn is_unchanged(&self, x: &Inputs, y: &Fact) -> bool {
+        x.get(0).has_shape_of(y)
     }
 }

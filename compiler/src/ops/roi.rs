@@ -154,7 +154,7 @@ impl MaxRoiPool {
     pub(super) fn read(r: &mut Reader) -> Result<Self> {
         let size = match r.opt_ints("pooled_shape")?.as_deref() {
             Some([h, w]) => [side(*h)?, side(*w)?],
-            _ => return Err(Error::malformed("pooled_shape is no height and width")),
+            _ => return Err(Error::malformed("pooled_shape is not a height and a width")),
         };
         Ok(Self { size, spatial_scale: r.float("spatial_scale", 1.0)? })
     }

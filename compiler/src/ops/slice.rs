@@ -4,7 +4,7 @@ use crate::{
     attr::Reader,
     axes::{Axis, Flow, Kept, Narrowed, Sides},
     error::{Error, Result},
-    op::{Inputs, Operator, Quant},
+    op::{Inputs, Operator, Quant, Width},
     tensor::Tensor,
     value::{self, Dim, Fact},
 };
@@ -160,10 +160,10 @@ impl Operator for Slice {
     fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
         let (Axis::In(_, axis) | Axis::Out(_, axis)) = at;
         match Self::along(sides, axis) {
-            _ if !matches!(at, Axis::In(0, _) | Axis::Out(..)) => Flow::closed("an operand that is no data"),
+            _ if !matches!(at, Axis::In(0, _) | Axis::Out(..)) => Flow::closed("an operand that is not data"),
             None => Flow::closed("it takes some of these by bounds that are not known"),
             Some(None) => sides.passes(at, "", |_| false),
-            Some(Some((_, t))) if t.step != 1 => Flow::closed("it takes every so many of these"),
+            Some(Some((_, t))) if t.step != 1 => Flow::closed("it takes every n-th of these"),
             Some(Some((_, t))) => {
                 let ends = [(Axis::In(0, axis), 0), (Axis::Out(0, axis), t.start as usize)];
                 sides.labelled(at, ends.map(|(axis, start)| (axis, move |i| start + i)))
@@ -196,5 +196,20 @@ impl Operator for Slice {
 
     fn quant(&self) -> Quant {
         Quant::Same
+    }
+
+    fn width(&self) -> Width {
+        Width::Moving
+    }
+
+    fn is_unchanged(&self, x: &Inputs, y: &Fact) -> bool {
+        let all = |slot: usize, test: &dyn Fn(i64) -> bool| x.ints(slot).is_some_and(|v| v.into_iter().all(test));
+        let steps = |test: &dyn Fn(i64) -> bool| x.opt(4).is_none() || all(4, test);
+        if x.get(0).has_shape_of(y) {
+            // Nothing is left out, so only a step backwards could change the order.
+            return steps(&|n| n > 0);
+        }
+        let whole = all(1, &|n| n == 0) && all(2, &|n| n >= i32::MAX.into()) && steps(&|n| n == 1);
+        whole && x.dims(0).is_some()
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     attr::{Attrs, Reader},
     axes::{Axis, Flow, Sides},
     error::Result,
-    op::{Inputs, Operator},
+    op::{Inputs, Operator, Width},
     value::{self, Fact},
 };
 
@@ -79,5 +79,9 @@ impl Operator for Softmax {
     }
     fn until(&self) -> Option<i64> {
         self.coerced.then_some(12)
+    }
+
+    fn width(&self) -> Width {
+        Width::Bounded
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     attr::Reader,
     axes::{Axis, Flow, Kept, Narrowed, Sides, UNKNOWN},
     error::{Error, Result},
-    op::{Inputs, Operator, Quant},
+    op::{Inputs, Operator, Quant, Width},
     tensor::Tensor,
     value::{self, Dim, Fact},
 };
@@ -126,6 +126,18 @@ impl Operator for Squeeze {
     fn quant(&self) -> Quant {
         Quant::Same
     }
+
+    fn width(&self) -> Width {
+        Width::Moving
+    }
+
+    fn reshapes(&self) -> bool {
+        true
+    }
+
+    fn is_unchanged(&self, x: &Inputs, y: &Fact) -> bool {
+        x.get(0).has_shape_of(y)
+    }
 }
 
 impl Operator for Unsqueeze {
@@ -171,5 +183,17 @@ impl Operator for Unsqueeze {
 
     fn quant(&self) -> Quant {
         Quant::Same
+    }
+
+    fn width(&self) -> Width {
+        Width::Moving
+    }
+
+    fn reshapes(&self) -> bool {
+        true
+    }
+
+    fn is_unchanged(&self, x: &Inputs, y: &Fact) -> bool {
+        x.get(0).has_shape_of(y)
     }
 }

@@ -4,8 +4,8 @@ use crate::{
     attr::{Attrs, Reader},
     axes::{Axis, Flow, Sides, UNKNOWN},
     error::{Error, Result},
-    op::{Inputs, Operator, Quant},
-    value::Fact,
+    op::{Inputs, Operator, Quant, Width},
+    value::{Dim, Fact},
 };
 
 /// Reorders axes: output axis i is input axis `perm[i]`.
@@ -16,6 +16,13 @@ pub struct Transpose {
 }
 
 impl Transpose {
+    /// Whether it surely leaves all axes that are longer than 1 in their order.
+    pub fn keeps_order(&self, input: &Fact) -> bool {
+        let Some(dims) = input.dims() else { return false };
+        let Ok(perm) = self.resolve(dims.len()) else { return false };
+        perm.into_iter().filter(|axis| dims[*axis] != Dim::Known(1)).is_sorted()
+    }
+
     pub(super) fn read(r: &mut Reader) -> Result<Self> {
         Ok(Self { perm: r.opt_ints("perm")?.unwrap_or_default() })
     }
@@ -34,7 +41,7 @@ impl Transpose {
                 usize::try_from(*p).ok().and_then(|p| seen.get_mut(p)).is_some_and(|s| !std::mem::replace(s, true))
             });
         if !ok {
-            return Err(Error::malformed(format!("perm {:?} is no permutation of {rank} axes", self.perm)));
+            return Err(Error::malformed(format!("perm {:?} is not a permutation of {rank} axes", self.perm)));
         }
         Ok(self.perm.iter().map(|p| *p as usize).collect())
     }
@@ -64,5 +71,13 @@ impl Operator for Transpose {
     }
     fn quant(&self) -> Quant {
         Quant::Same
+    }
+
+    fn width(&self) -> Width {
+        Width::Moving
+    }
+
+    fn is_unchanged(&self, x: &Inputs, y: &Fact) -> bool {
+        x.get(0).has_shape_of(y) && self.keeps_order(x.get(0))
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     attr::{Attrs, Reader},
     axes::{Axis, Flow, Sides},
     error::Result,
-    op::{Inputs, Operator},
+    op::{Inputs, Operator, Width},
     tensor::DType,
     value::Fact,
 };
@@ -58,6 +58,18 @@ impl Operator for Unary {
             Unary::Mish | Unary::BitwiseNot => 18,
             _ => 1,
         }
+    }
+
+    fn width(&self) -> Width {
+        match self {
+            Unary::Relu => Width::Moving,
+            Unary::Sigmoid | Unary::Tanh | Unary::Erf | Unary::HardSwish => Width::Bounded,
+            _ => Width::Wide,
+        }
+    }
+
+    fn clamps(&self, _: &Inputs) -> Option<(f32, f32)> {
+        matches!(self, Unary::Relu).then_some((0.0, f32::MAX))
     }
 }
 

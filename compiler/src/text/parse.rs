@@ -74,7 +74,7 @@ type Name = Option<String>;
 impl<'a> Parser<'a> {
     // --- characters ---
 
-    /// The next character that is no blank or comment.
+    /// The next character that is not a blank or comment.
     fn peek(&mut self) -> Option<char> {
         loop {
             let rest = &self.text[self.at..];

@@ -1,7 +1,6 @@
 //! A reduction drops or keeps its axes itself.
 
 use super::{ints, layout::reshapes, shared};
-use crate::clean::same_shape;
 use compress_compiler::{
     error::Result,
     graph::Graph,
@@ -33,7 +32,7 @@ impl Rule for KeepDims {
         };
         let operands = graph.operands(middle.node);
         let inferred = graph.infer_op(&op, &operands)?;
-        let flipped = inferred.first().is_some_and(|f| same_shape(f, graph.fact(node.into())));
+        let flipped = inferred.first().is_some_and(|f| f.has_shape_of(graph.fact(node.into())));
         if !reshapes(graph, node) || !(flipped || same_axes(graph, middle.node, node, keeps)) {
             return Ok(Verdict::No);
         }

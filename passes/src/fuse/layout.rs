@@ -1,10 +1,9 @@
 //! What the rules about shapes agree on.
 
-use crate::{axes, clean::keeps_order};
 use compress_compiler::{
     graph::Graph,
     node::{NodeId, Port, Use},
-    op::Op,
+    op::{Op, Operator},
     ops::binary::Binary,
     value::{self, Dim},
 };
@@ -17,8 +16,8 @@ const READERS: usize = 32;
 pub(super) fn reshapes(graph: &Graph, node: NodeId) -> bool {
     let Some(x) = graph.operand(node, 0) else { return false };
     match graph.op(node) {
-        op if axes::reshapes(op) => true,
-        Op::Transpose(t) => keeps_order(t, graph.fact(x)).unwrap_or(false),
+        op if op.reshapes() => true,
+        Op::Transpose(t) => t.keeps_order(graph.fact(x)),
         // One entry of an axis that has one.
         Op::Gather(g) => {
             let one = graph.operand(node, 1).and_then(|i| graph.constant(i)).is_some_and(|i| i.len() == 1);

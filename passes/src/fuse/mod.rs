@@ -2,7 +2,7 @@
 //!
 //! One file a rule. All take a value out of the graph, so it must have one reader and be no
 //! graph output; a constant that others read too is left to them, the fused operator gets its
-//! own. `tests/golden/fuse` shows each rule at work, and where it must not apply.
+//! own. `tests/passes/golden/fuse` shows each rule at work, and where it must not apply.
 
 mod affine;
 mod attention;

@@ -53,7 +53,7 @@ fn range(graph: &Graph, node: NodeId) -> Option<(i64, Option<i64>)> {
             let list = ints(graph, port).filter(|_| graph.fact(port).rank() == Some(1))?;
             let (first, last) = (*list.first()?, *list.last()?);
             let adjacent = list.windows(2).all(|w| w[0].checked_add(1) == Some(w[1]));
-            // From the last entry to the first is no range.
+            // From the last entry to the first is not a range.
             (adjacent && (first < 0) == (last < 0)).then(|| (first, last.checked_add(1).filter(|e| *e != 0)))
         }
         _ => plain_range(graph, node),

@@ -39,7 +39,7 @@ impl Choice {
                     groups.push((layout, Groups { zeros: pattern.zeros, of }));
                     return true;
                 }
-                let reason = format!("its {} input channels are no multiple of {}", layout.channels, pattern.of);
+                let reason = format!("its {} input channels are not a multiple of {}", layout.channels, pattern.of);
                 let node = g.node(l.node).display_name().into();
                 skipped.push(Skipped { rule: rule.into(), node, reason });
                 false

@@ -1,7 +1,7 @@
 //! Which channels can only be removed together ("DepGraph", Fang et al. 2023).
 //!
 //! From the channels of every layer's weight, operators are asked which indices of their other axes those are tied to
-//! ([`Operator::axes_map`]), and so on from value to value. What is tied in the end is a unit: it goes or stays as a whole.
+//! (`Operator::axes_map`), and so on from value to value. What is tied in the end is a unit: it goes or stays as a whole.
 
 use super::layout::Layout;
 use crate::layers::{Layer, layers, obstacle};

@@ -2,7 +2,7 @@
 
 use super::mask::Pattern;
 use crate::layers::Layer;
-use compress_compiler::{graph::Graph, op::Op, ops::gemm::Gemm};
+use compress_compiler::graph::Graph;
 
 /// How the elements of a weight lie in that matrix, whose columns are input channels times taps of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,14 +21,12 @@ impl Layout {
     /// The layout of a layer's weight.
     pub fn of(g: &Graph, layer: &Layer) -> Option<Self> {
         let shape = g.constant(layer.weight.into())?.shape();
-        let matrix = |rows, channels, transposed| Some(Self { rows, channels, taps: 1, transposed });
-        match (g.op(layer.node), shape) {
-            (Op::Conv(_), [rows, channels, window @ ..]) => {
+        match (layer.axes.output, layer.axes.input, shape) {
+            (0, 1, [rows, channels, window @ ..]) => {
                 let taps = window.iter().product();
                 Some(Self { rows: *rows, channels: *channels, taps, transposed: false })
             }
-            (Op::Gemm(Gemm { trans_b: true, .. }), [rows, channels]) => matrix(*rows, *channels, false),
-            (Op::Gemm(_) | Op::MatMul(_), [channels, rows]) => matrix(*rows, *channels, true),
+            (1, 0, [channels, rows]) => Some(Self { rows: *rows, channels: *channels, taps: 1, transposed: true }),
             _ => None,
         }
     }

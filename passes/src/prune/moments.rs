@@ -73,7 +73,7 @@ impl Moments {
         (0..inputs.groups).map(|_| moments()).collect()
     }
 
-    /// Whether nothing was seen, or something that is no number.
+    /// Whether nothing was seen, or something that is not a number.
     pub fn are_void(&self) -> bool {
         self.count == 0.0 || !self.xx.iter().chain(&self.yx).all(|v| v.is_finite())
     }

@@ -420,7 +420,7 @@ fn prune(
 }
 
 fn set(g: &mut Graph, constant: NodeId, values: &[f32]) -> Result<()> {
-    let old = g.constant(constant.into()).ok_or_else(|| Error::bug("a weight is no constant any more"))?;
+    let old = g.constant(constant.into()).ok_or_else(|| Error::bug("a weight is not a constant any more"))?;
     let new = Tensor::f32(old.shape(), values);
     g.set_constant(constant, new);
     Ok(())

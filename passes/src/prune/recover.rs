@@ -21,9 +21,9 @@ pub enum WeightSaliency {
 }
 
 choice!(WeightSaliency, "saliency of weights", [
-    Magnitude "magnitude" "their magnitude",
-    Taylor "taylor" "how much the loss depends on them",
-    Obs "reconstruct" "how well the others can make up for them on data",
+    Magnitude "magnitude" "the smallest go",
+    Taylor "taylor" "weights with the least effect on the loss go (needs labels and training)",
+    Obs "reconstruct" "weights go for which the others make up best on data",
 ]);
 
 /// Trains a pruned model to answer as it did.

@@ -42,13 +42,13 @@ pub enum ChannelSaliency {
 }
 
 choice!(ChannelSaliency, "saliency of channels", [
-    Obs "reconstruct" "what the layers that read them can least make up for on data",
-    L1 "l1" "the sum of the magnitudes of their weights",
-    L2 "l2" "the norm of their weights",
-    Median "median" "how far their weights are from those of all others",
-    Scale "scale" "how much BatchNormalization scales them",
-    Activation "activation" "how large their values are on data",
-    Taylor "taylor" "how much the loss on labels depends on their weights",
+    Obs "reconstruct" "the error that is left on data when the layers that read a channel make up for it",
+    L1 "l1" "the L1 norm of its weights",
+    L2 "l2" "the L2 norm of its weights",
+    Median "median" "the distance of its weights to those of all other channels",
+    Scale "scale" "its scale in BatchNormalization",
+    Activation "activation" "its values on data",
+    Taylor "taylor" "the effect of its weights on the loss, which needs labels",
 ]);
 
 /// A measure of each index of a place, by the number of the place.
@@ -231,7 +231,7 @@ impl Scored<'_> {
         Ok(self.groups.iter().zip(&read).map(sum).collect())
     }
 
-    /// The places of a group on constants that multiply its channels and are no weights of layers in `read`.
+    /// The places of a group on constants that multiply its channels and are not weights of layers in `read`.
     fn multiplied(&self, group: &Group, read: &BTreeMap<NodeId, usize>) -> Vec<usize> {
         let multiplies = |place: &usize| {
             let Place { port, axis, .. } = self.all.places[*place];

@@ -69,7 +69,7 @@ impl<'a> Selection<'a> {
         let Scored { g, all, groups } = *scored;
         if plan.of == ChannelBudget::Latency && cx.stopwatch.is_none() {
             let help = format!("let {CHECK} be other than none, or choose another {CHANNELS_BUDGET}");
-            return Err(Error::unsupported("latency is no budget for a model that is not run here").help(help));
+            return Err(Error::unsupported("a budget of latency needs a model that runs here").help(help));
         }
         // What isn't solved for then is not weighed as if it were.
         let solved = plan.by == ChannelSaliency::Obs && reconstruct && cx.calibrator.is_some();

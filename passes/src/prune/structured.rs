@@ -176,7 +176,7 @@ impl PruneChannels {
     fn tell(&self, course: &Course, out: &Outcome) -> String {
         let asked = format!("{PRUNE_CHANNELS} {}", self.channels.fraction);
         let Some([whole, left]) = course.size.filter(|_| !course.layers.is_empty()) else {
-            let none = "no channel may go, or too few for a step; `passes` in the report says why";
+            let none = "no group of channels can lose a whole rounding step; `passes` in the report says why";
             return format!("{asked} removed nothing: {}", course.slow.as_deref().unwrap_or(none));
         };
         let size = match self.channels.of {

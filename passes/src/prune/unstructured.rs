@@ -31,7 +31,7 @@ pub struct Prune {
 const NAMED: usize = 8;
 
 /// Which weights go where layers are solved.
-const LEAST: &str = "those that change the outputs of their layers least on";
+const LEAST: &str = "which change the outputs of their layers least on";
 
 impl Pass for Prune {
     fn name(&self) -> &'static str {
@@ -63,10 +63,10 @@ impl Pass for Prune {
                 by_magnitude = done.into_iter().filter(|d| d.by_magnitude.is_some() && d.zeros > 0).collect();
                 let samples = counted(calibrator.samples(), "sample");
                 match by_magnitude.len() {
-                    0 => format!(", {LEAST} {samples}, and solved for the others"),
+                    0 => format!(", {LEAST} {samples}, and adjusted the other weights"),
                     n if n == weights.len() => ", the smallest".into(),
                     n => format!(
-                        "; of {}, {LEAST} {samples}, and solved for the others",
+                        "; of {}, {LEAST} {samples}, and adjusted the other weights",
                         counted(weights.len() - n, "layer")
                     ),
                 }

@@ -52,7 +52,7 @@ fn counted(values: &[f32], power: i32) -> Vec<u32> {
     // count in steps of 1.
     const OFFSET: f32 = (3 * HALF) as f32;
     const DROPPED: u32 = f32::MANTISSA_DIGITS - 1 - (2 * HALF).ilog2();
-    // `2^-128` itself is no f32 that `powi` finds.
+    // `2^-128` itself is not an f32 that `powi` finds.
     let scale = (HALF as f64 * 2f64.powi(-power)) as f32;
     let mut lanes = [[0u32; LANES]; 2 * HALF];
     let mut count = |values: &[f32]| {

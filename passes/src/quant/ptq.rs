@@ -23,11 +23,9 @@ use compress_compiler::{
     graph::Graph,
     node::{NodeId, Port, Site},
     op::{Op, Operator, Quant},
-    ops::unary::Unary,
     part::unreached,
     pass::{Context, Outcome, Pass, Skipped, Training, reasons},
     tensor::DType,
-    value::Fact,
     verify::verify,
     words::option::INT8,
 };
@@ -120,7 +118,7 @@ const NEVER: &str = "calibration never ran the branch or loop that it is inside 
 const SHARED_NEVER: &str = "its weight is shared with a branch or loop that calibration never ran";
 const SHARED_FLOAT: &str = "its weight is shared with a layer in another branch or loop that stays float";
 const SHARED_OFTEN: &str =
-    "its weight is shared by so many branches and loops that codes for each would take more room";
+    "many branches and loops share its weight: a copy of the codes for each would take more room";
 
 /// Codes of so many graphs are smaller together than what they share.
 const MOST_COPIES: usize = 3;
@@ -246,7 +244,7 @@ fn bias_obstacle(g: &Graph, l: &Layer) -> Option<String> {
 fn input_obstacle(g: &Graph, l: &Layer) -> Option<String> {
     let input = g.operand(l.node, 0)?;
     (g.constant(input).is_some() || g.fact(input).dtype != Some(DType::F32))
-        .then(|| "its input is no f32 activation".into())
+        .then(|| "its input is not an f32 activation".into())
 }
 
 /// Which values are quantised, and how they hang together.
@@ -420,23 +418,12 @@ fn before_activation(g: &Graph, port: Port) -> Port {
 
 /// What a Relu or Clip lets through.
 fn bounds(g: &Graph, n: NodeId) -> (f32, f32) {
-    let high = match g.op(n) {
-        Op::Clip(_) => g.operand(n, 2).and_then(|p| g.fact(p).floats.as_ref()?.first().copied()),
-        _ => None,
-    };
-    (0.0, high.unwrap_or(f32::MAX))
+    g.clamps(n).unwrap_or((f32::MIN, f32::MAX))
 }
 
-/// Whether a node is a Relu, or a Clip from 0 up: what it does, the range of a U8 value with
-/// zero point 0 does as well.
+/// Whether a node clamps its input from 0 up, to a constant if to any: what it does, the range of a U8 value with zero point 0
+/// does as well.
 fn saturates(g: &Graph, n: NodeId) -> bool {
-    let zero = |f: &Fact| f.floats.as_deref() == Some(&[0.0]);
-    match g.op(n) {
-        Op::Unary(Unary::Relu) => true,
-        Op::Clip(_) => {
-            let constant = |p| g.constant(p).is_some();
-            g.operand(n, 1).is_some_and(|p| constant(p) && zero(g.fact(p))) && g.operand(n, 2).is_none_or(constant)
-        }
-        _ => false,
-    }
+    let constant = |port: &Port| g.constant(*port).is_some();
+    g.clamps(n).is_some_and(|(low, _)| low == 0.0) && g.operands(n).iter().flatten().skip(1).all(constant)
 }

@@ -134,7 +134,7 @@ fn freeze_weight(g: &mut Graph, dequantize: NodeId, axis: usize, scales: &[f32],
     let (Some(weight), Some(zero)) = (weight, zero) else { return Ok(()) };
     let Some(tensor) = g.constant(weight).cloned() else { return Ok(()) };
     let range = g.constant(zero).and_then(|z| z.dtype().int_range());
-    let range = range.ok_or_else(|| Error::bug("a zero point that is no integer"))?;
+    let range = range.ok_or_else(|| Error::bug("a zero point that is not an integer"))?;
     let values = tensor.as_f32().unwrap_or_default();
     let codes = params::codes(&values, tensor.shape(), axis, scales, range);
     let (name, n) = (g.value(weight).name.clone(), scales.len());

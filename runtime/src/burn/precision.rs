@@ -9,8 +9,7 @@ use super::tensor::Value;
 use compress_compiler::{
     choice,
     error::Result,
-    op::Op,
-    ops::{binary::Binary, reduce::ReduceKind, unary::Unary},
+    op::{Op, Operator, Width},
 };
 
 /// The width of convolutions and products.
@@ -30,37 +29,6 @@ choice!(Precision, "precision", [
     Bf16 "bf16" "the upper 16 of them",
     F16 "f16" "16 bits, with the loss scaled",
 ]);
-
-/// How wide an operator computes in half precision.
-enum Width {
-    /// Narrow: where the time goes, and sums are wide inside.
-    Product,
-    /// As it is given.
-    Moving,
-    /// In 32 bits, to numbers of about the size of those it reads, or of 1.
-    Bounded,
-    /// In 32 bits.
-    Wide,
-}
-
-impl Width {
-    fn of(op: &Op) -> Self {
-        match op {
-            Op::Conv(_) | Op::ConvTranspose(_) | Op::Gemm(_) | Op::MatMul(_) => Self::Product,
-            Op::Unary(Unary::Relu) | Op::Binary(Binary::Add | Binary::Sub) => Self::Moving,
-            Op::Identity(_) | Op::Reshape(_) | Op::Flatten(_) | Op::Squeeze(_) | Op::Unsqueeze(_) => Self::Moving,
-            Op::Transpose(_) | Op::Concat(_) | Op::Slice(_) | Op::Expand(_) => Self::Moving,
-            Op::BatchNorm(_) | Op::LayerNorm(_) | Op::RmsNorm(_) | Op::GroupNorm(_) | Op::InstanceNorm(_) => {
-                Self::Bounded
-            }
-            Op::Softmax(_) | Op::Activation(_) | Op::Clip(_) | Op::Dropout(_) => Self::Bounded,
-            Op::Pool(_) | Op::GlobalPool(_) => Self::Bounded,
-            Op::Unary(Unary::Sigmoid | Unary::Tanh | Unary::Erf | Unary::HardSwish) => Self::Bounded,
-            Op::Reduce(op) if matches!(op.kind, ReduceKind::Mean | ReduceKind::Max | ReduceKind::Min) => Self::Bounded,
-            _ => Self::Wide,
-        }
-    }
-}
 
 impl Precision {
     /// Whether it is one of 16 bits.
@@ -83,7 +51,7 @@ impl Precision {
         }
         let narrow = |v: &Value| matches!(v, Value::Float(x) if x.is_half());
         let wide = |v: &Value| matches!(v, Value::Float(x) if x.dtype().is_float() && !x.is_half());
-        let (inside, outside) = match Width::of(op) {
+        let (inside, outside) = match op.width() {
             Width::Product => (self, self),
             Width::Moving if !values.iter().flatten().any(wide) => (self, self),
             Width::Bounded if values.first().is_some_and(|v| v.as_ref().is_some_and(narrow)) => (Self::F32, self),
@@ -148,7 +116,7 @@ mod tests {
         for precision in [Precision::F16, Precision::Bf16] {
             let made = run(precision, source);
             let halves: Vec<bool> = made.iter().map(|v| is_half(v, precision)).collect();
-            // The large constant is no f16: what adds it must be wide, and its product is infinite in f16.
+            // The large constant is not an f16: what adds it must be wide, and its product is infinite in f16.
             assert_eq!(halves, [true, true, true, true, false, false, true], "{precision}: {made:?}");
             assert!(made[4][4] > 99_000.0, "{made:?}");
             for (made, wide) in made[..6].iter().zip(&wide) {

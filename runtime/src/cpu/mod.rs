@@ -1,13 +1,13 @@
 //! The executor for inference on the CPU: what it knows runs several times faster than on Burn.
 //!
 //! # From graph to steps
-//! - **Lowering** ([`lower`]) happens once. Going from the outputs that are asked for towards the
-//!   inputs, each value is asked for in a [`Form`]: as floats, or as the 8-bit codes for which the
-//!   floats stand. Who makes it answers with a [`Recipe`]: which values it needs, in which form,
+//! - **Lowering** (`lower`) happens once. Going from the outputs that are asked for towards the
+//!   inputs, each value is asked for in a `Form`: as floats, or as the 8-bit codes for which the
+//!   floats stand. Who makes it answers with a `Recipe`: which values it needs, in which form,
 //!   and how its constants are packed. So QuantizeLinear over Relu over Conv over DequantizeLinear
 //!   is one recipe that asks for codes, and what nobody asks for is never computed. `ops/` has one
 //!   file for each family of operators.
-//! - **Planning** ([`plan`]) happens once for each set of input shapes. Every value gets a layout
+//! - **Planning** (`plan`) happens once for each set of input shapes. Every value gets a layout
 //!   (channels last where convolutions want it, converted at the edges), a place in one arena by
 //!   its first and last use, and every layer becomes steps: calls of kernels whose operands are
 //!   known. A Concat whose parts nobody else reads costs nothing: they are written into it.
@@ -39,4 +39,4 @@ pub(crate) use arena::Workspaces;
 pub(crate) use lower::{known, lower};
 pub(crate) use program::Program;
 pub(crate) use scope::{constant, is_constant};
-pub use steps::Spent;
+pub use steps::{Kernel, Spent};

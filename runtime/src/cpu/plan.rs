@@ -6,7 +6,7 @@ use super::{
     program::Program,
     recipe::{Form, ValueId},
     run::{Constant, Plan},
-    steps::{Call, Element, Operands, Place, READS, Step, View},
+    steps::{Call, Element, Kernel, Operands, Place, READS, Step, View},
 };
 use compress_compiler::{
     error::{Error, Result},
@@ -352,7 +352,7 @@ impl Planner<'_> {
     #[allow(clippy::too_many_arguments)]
     pub fn step(
         &mut self,
-        kernel: &'static str,
+        kernel: impl Into<Kernel>,
         made: ValueId,
         reads: &[View],
         write: View,
@@ -368,7 +368,7 @@ impl Planner<'_> {
     pub fn step_from(
         &mut self,
         size: usize,
-        kernel: &'static str,
+        kernel: impl Into<Kernel>,
         made: ValueId,
         reads: &[View],
         write: View,
@@ -383,7 +383,15 @@ impl Planner<'_> {
         let threads = self.threads(work);
         let call: Call = Box::new(call);
         let sizes = (size, self.size(made));
-        self.steps.push(Step { layer: self.layer, kernel, reads: reads.to_vec(), write, sizes, threads, call });
+        self.steps.push(Step {
+            layer: self.layer,
+            kernel: kernel.into(),
+            reads: reads.to_vec(),
+            write,
+            sizes,
+            threads,
+            call,
+        });
     }
 }
 

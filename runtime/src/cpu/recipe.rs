@@ -50,7 +50,7 @@ pub(super) trait Layer: Send + Sync {
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()>;
 
     /// Whether each sample of `output`, along axis 0, is made of the same sample of the inputs that
-    /// are no constants, and of nothing else. Both have as many samples.
+    /// are not constants, and of nothing else. Both have as many samples.
     fn is_by_sample(&self, inputs: &[Operand], output: &[usize]) -> bool;
 
     /// Whether it has no inputs, and makes the same at all times.

@@ -116,11 +116,26 @@ impl<'a> Operands<'a> {
 /// Calls a kernel.
 pub(super) type Call = Box<dyn Fn(&mut Operands) + Send + Sync>;
 
+/// What computes a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kernel {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it leaves out weights that are zero.
+    pub skips_zeros: bool,
+}
+
+impl From<&'static str> for Kernel {
+    fn from(name: &'static str) -> Self {
+        Self { name, skips_zeros: false }
+    }
+}
+
 /// A call with its operands.
 pub(super) struct Step {
     /// The layer that it belongs to; none for conversions of inputs and outputs.
     pub layer: Option<usize>,
-    pub kernel: &'static str,
+    pub kernel: Kernel,
     pub reads: Vec<View>,
     pub write: View,
     /// Bytes of an element that is read, and of one that is written.
@@ -135,14 +150,7 @@ pub struct Spent {
     /// The node.
     pub node: String,
     /// The kernel.
-    pub kernel: &'static str,
+    pub kernel: Kernel,
     /// Milliseconds.
     pub ms: f64,
-}
-
-impl Spent {
-    /// Whether the kernel leaves out weights that are zero.
-    pub fn skips_zeros(&self) -> bool {
-        self.kernel.contains("_sparse_")
-    }
 }

@@ -70,7 +70,7 @@ impl Chosen {
     }
 }
 
-/// Samples from which on one class for all of them is no coincidence.
+/// Samples from which on one class for all of them is not a coincidence.
 const TELLING: usize = 16;
 
 impl Comparison {
@@ -101,7 +101,7 @@ impl Comparison {
     ///
     /// # Errors
     /// Of the kind to blame when number or shapes of the outputs differ, unless the shapes follow from what is computed; or when the outputs after have NaN or infinite
-    /// values where those before have none; data when a label is no class.
+    /// values where those before have none; data when a label is not a class.
     pub fn add(&mut self, batch: &Batch, before: &[Tensor], after: &[Tensor]) -> Result<()> {
         if before.len() != after.len() || before.len() != self.outputs.len() {
             return Err(Error::new(self.blame, "the two models have a different number of outputs"));
@@ -318,6 +318,8 @@ impl Comparison {
             Metric::Recall10 => (None, self.vectors.recall()),
             Metric::Sqnr => (None, self.sqnr_db()),
             Metric::MaxError => (None, self.outputs.get(self.measure.output).map(|o| o.max_error)),
+            // A program has it.
+            Metric::Score => (None, None),
         }
     }
 

@@ -5,7 +5,7 @@ use compress_compiler::{
     choice,
     error::{Error, Result},
     serde_as_text,
-    words::option,
+    words::{Unit, option},
 };
 use std::{fmt, str::FromStr};
 
@@ -30,9 +30,23 @@ pub enum Metric {
     Sqnr,
     /// The largest absolute difference.
     MaxError,
+    /// What a program of the user's own prints.
+    Score,
 }
 
 impl Metric {
+    /// How its values are read.
+    pub fn unit(self) -> Unit {
+        match self {
+            Metric::Sqnr => Unit::Decibels,
+            Metric::MaxError => Unit::Scientific,
+            Metric::Cosine | Metric::Score => Unit::Number,
+            Metric::Top1 | Metric::Top5 | Metric::Agreement | Metric::Recall10 | Metric::Iou | Metric::Text => {
+                Unit::Share
+            }
+        }
+    }
+
     /// Whether labels say what is right.
     pub fn needs_labels(self) -> bool {
         matches!(self, Metric::Top1 | Metric::Top5)
@@ -40,7 +54,7 @@ impl Metric {
 
     /// Whether it is a share, of which 1 is the best: what it is below 1, or below what it was, is a drop.
     pub fn is_share(self) -> bool {
-        !matches!(self, Metric::Sqnr | Metric::MaxError)
+        !matches!(self, Metric::Sqnr | Metric::MaxError | Metric::Score)
     }
 
     /// The metric for outputs of this meaning, without labels.
@@ -64,7 +78,7 @@ impl Metric {
             (Metric::Cosine | Metric::Recall10, _) => Meaning::Embedding,
             (Metric::Iou, _) => Meaning::Mask,
             (Metric::Text, _) => Meaning::Text,
-            (Metric::Sqnr | Metric::MaxError, _) => seems,
+            (Metric::Sqnr | Metric::MaxError | Metric::Score, _) => seems,
         }
     }
 }
@@ -79,6 +93,7 @@ choice!(Metric, "metric", [
     Text "text" "samples read as before (CTC)",
     Sqnr "sqnr" "signal to noise of any output, in dB",
     MaxError "max-error" "the largest difference of any output",
+    Score "score" "what a program of the user's own prints",
 ]);
 
 /// A metric that a user asks for, of an output perhaps: `cosine`, `iou:masks`.
@@ -106,7 +121,11 @@ impl FromStr for Wanted {
 
     fn from_str(s: &str) -> Result<Self> {
         let (name, output) = s.split_once(':').map_or((s, None), |(name, output)| (name, Some(output.to_string())));
-        Ok(Self { metric: name.parse()?, output })
+        match name.parse()? {
+            Metric::Score => Err(Error::usage("the metric `score` is what a program prints")
+                .help(format!("name the program: {} COMMAND", option::SCORE))),
+            metric => Ok(Self { metric, output }),
+        }
     }
 }
 

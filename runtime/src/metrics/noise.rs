@@ -9,7 +9,7 @@ fn rows(t: &Tensor) -> Option<usize> {
 }
 
 /// The sum over the rows of `outputs`, `[N, C]`, of the cross-entropy of their softmax with `labels`; infinite where a
-/// label is no class. Zero when it is no matrix of scores.
+/// label is not a class. Zero when it is not a matrix of scores.
 pub fn cross_entropy(outputs: &Tensor, labels: &[i64]) -> f64 {
     let (Some(c), Some(scores)) = (rows(outputs), outputs.as_f32()) else { return 0.0 };
     let loss = |(row, label): (&[f32], &i64)| {

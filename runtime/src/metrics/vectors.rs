@@ -17,7 +17,7 @@ pub(super) struct Vectors {
 }
 
 impl Vectors {
-    /// Adds the embedding of a sample. One without a length, or that is no number, is as far as can be.
+    /// Adds the embedding of a sample. One without a length, or that is not a number, is as far as can be.
     pub(super) fn add(&mut self, before: &[f32], after: &[f32]) {
         let [a, b] = [before, after].map(unit);
         self.cosines += match (&a, &b) {

@@ -91,7 +91,7 @@ struct Course {
     best: Score,
     /// Epochs since the best score.
     idle: u64,
-    /// What the learning rate is multiplied by since the loss was no number.
+    /// What the learning rate is multiplied by since the loss was not a number.
     brake: f64,
     /// Batches whose gradients are summed and not yet applied.
     summed: usize,
@@ -158,7 +158,7 @@ impl Job<'_> {
     /// there is one.
     ///
     /// # Errors
-    /// Whatever running, reading and writing raises; data when the loss is no number twice.
+    /// Whatever running, reading and writing raises; data when the loss is not a number twice.
     pub fn run(mut self, resume: bool, watcher: &mut dyn Watcher) -> Result<Outcome> {
         let began = Instant::now();
         let mut spent = Spent::default();
@@ -282,7 +282,7 @@ impl Job<'_> {
         steps.max(time)
     }
 
-    /// One batch. `None` when the loss, or what it asks for, was no number.
+    /// One batch. `None` when the loss, or what it asks for, was not a number.
     fn step(&mut self, state: &mut State, batch: &TrainBatch, done: f64, spent: &mut Spent) -> Result<Option<Step>> {
         let started = Instant::now();
         let answer = match &mut self.teacher {
@@ -341,14 +341,15 @@ impl Job<'_> {
         Ok(Some(Step { parts: lesson.parts, norm, rate }))
     }
 
-    /// The loss was no number: back to the best model, at half the rate; a second time is the end.
+    /// The loss was not a number: back to the best model, at half the rate; a second time is the end.
     fn brake(&mut self, state: &mut State, watcher: &mut dyn Watcher) -> Result<()> {
         if state.course.brake < 1.0 {
-            return Err(Error::data("the loss, or its gradient, is no number, also at half the learning rate")
+            return Err(Error::data("the loss, or its gradient, is not a number, also at half the learning rate")
                 .help(format!("lower {LR}, or look for broken samples")));
         }
-        watcher
-            .warn("the loss, or its gradient, is no number: going back to the best model, at half the learning rate");
+        watcher.warn(
+            "the loss, or its gradient, is not a number: going back to the best model, at half the learning rate",
+        );
         state.course.brake = 0.5;
         self.restore(&state.best)?;
         let count = self.model.parameters().len();

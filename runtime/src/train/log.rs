@@ -34,7 +34,7 @@ struct Placed {
 impl MetricsLog {
     /// Opens the log. A job that begins (`resumed` is `None`) begins it anew. One that goes on
     /// after a place keeps the records up to that place: the first record of a later one, or the
-    /// first line that is no record, and all behind it go, as those batches are done again.
+    /// first line that is not a record, and all behind it go, as those batches are done again.
     ///
     /// # Errors
     /// File, when it can't be read or written.

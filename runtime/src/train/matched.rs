@@ -119,7 +119,7 @@ impl Matcher {
                 .collect::<Result<Vec<Vec<_>>>>()?;
             let (loss, now) = self.loss(&leaves, &labels)?;
             if !now.is_finite() {
-                return Err(Error::data("the statistics of what layers read are no numbers"));
+                return Err(Error::data("the statistics of what layers read are not numbers"));
             }
             distance = [if i == 0 { now } else { distance[0] }, now];
             let mut gradients = loss.backward()?;

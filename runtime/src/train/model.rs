@@ -90,7 +90,7 @@ impl Forward {
     pub fn statistics(self) -> Result<Vec<Float>> {
         let float = |v| match v {
             Value::Float(x) => Ok(x.detached()),
-            Value::Int(_) => Err(Error::bug("a running statistic is no float")),
+            Value::Int(_) => Err(Error::bug("a running statistic is not a float")),
         };
         self.statistics.into_iter().map(float).collect()
     }
@@ -192,7 +192,7 @@ impl Trainable {
         let features = options.features.iter().map(|name| named(&form.graph, name)).collect::<Result<Vec<_>>>()?;
         let ends: Vec<Port> = form.graph.outputs().iter().map(|o| o.port).collect();
         let upload = |node: NodeId| -> Result<Float> {
-            let t = graph.constant(node.into()).ok_or_else(|| Error::bug("a parameter is no constant"))?;
+            let t = graph.constant(node.into()).ok_or_else(|| Error::bug("a parameter is not a constant"))?;
             Float::upload(t, device)
         };
         let parameters = trained

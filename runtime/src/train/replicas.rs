@@ -44,7 +44,7 @@ impl Replicas {
     }
 
     /// What a batch teaches `model`. The loss is multiplied by `scale` before its gradients are taken, and they are
-    /// divided by it. `None` when the loss is no number.
+    /// divided by it. `None` when the loss is not a number.
     ///
     /// # Errors
     /// Those of the model and the loss; data when an answer of the teacher can't be divided among replicas.

@@ -52,7 +52,7 @@ impl Teacher {
     /// answers of their own.
     ///
     /// # Errors
-    /// As for [`Session::new`]; usage when a feature is no value of the graph.
+    /// As for [`Session::new`]; usage when a feature is not a value of the graph.
     pub fn new(path: &Path, graph: &Graph, features: &[String], backend: &Backend, keep: usize) -> Result<Self> {
         Self::of(path, graph.clone(), features, backend, keep).map_err(|e| e.in_file(path))
     }

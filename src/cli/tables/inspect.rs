@@ -36,7 +36,7 @@ pub fn inspection(i: &Inspection) -> String {
     }
     t.push("operators".into());
     t.extend(i.operators.iter().map(|(name, n)| format!("  {n:>5} {name}")));
-    t.push(format!("layers{:>38}{:>10}{:>8}{:>10}", "operator", "weight", "zero", "MACs"));
+    t.push(format!("layers{:>38}{:>10}{:>8}{:>10}", "operator", "weight", "zeros", "MACs"));
     t.extend(i.layers.iter().map(|l| {
         let macs = shown::count(l.macs);
         format!("  {:<32}{:>10}{:>10}{:>7.1}%{macs:>10}", l.node, l.op, l.precision, l.sparsity * 100.0)

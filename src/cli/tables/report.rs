@@ -6,6 +6,7 @@ use compress::{
     shown,
 };
 use compress_compiler::{pass::Trained, words::counted};
+use compress_runtime::metrics::Metric;
 use std::{fmt::Write as _, time::Duration};
 
 /// The report as a short table.
@@ -25,7 +26,7 @@ pub fn report(r: &Report) -> String {
         line("operators", &input.nodes.to_string(), &o.nodes.to_string(), "");
         line("parameters", &input.parameters.to_string(), &o.parameters.to_string(), "");
         let zero = |f: &FileFacts| shown::percent(1.0 - f.nonzero as f64 / f.parameters.max(1) as f64);
-        line("of them zero", &zero(input), &zero(o), "");
+        line("zeros", &zero(input), &zero(o), "");
         let unknown = if r.unknown_operators > 0 {
             format!("without those of {}", counted(r.unknown_operators, "unknown operator"))
         } else {
@@ -47,21 +48,24 @@ pub fn report(r: &Report) -> String {
         let note = format!("{}{made_up}", counted(a.samples, "sample"));
         let what = a.output.as_ref().map_or(a.meaning.clone(), |output| format!("`{output}`: {}", a.meaning));
         let drop = a.drop.filter(|_| a.before.is_some()).map(|d| match a.metric {
-            "score" => format!("drop {d:.4}, "),
+            Metric::Score => format!("drop {d:.4}, "),
             _ => format!("drop {:.2} points, ", d * 100.0),
         });
-        if a.metric != "sqnr" {
-            let shown = |v: Option<f64>| v.map_or(String::new(), |v| shown::metric(a.metric, v));
+        if a.metric != Metric::Sqnr {
+            let shown = |v: Option<f64>| v.map_or(String::new(), |v| a.metric.unit().show(v));
             let note = format!("{}{note}; accuracy measured as {} of {what}", drop.unwrap_or_default(), a.metric);
-            line(a.metric, &shown(a.before), &shown(a.after), &note);
+            line(a.metric.name(), &shown(a.before), &shown(a.after), &note);
         }
         for f in &a.beside {
-            line(f.metric, "", &shown::metric(f.metric, f.value), &note);
+            line(f.metric.name(), "", &f.metric.unit().show(f.value), &note);
         }
         let worst = a.worst_output.as_ref().filter(|_| a.outputs.len() > 1 && !a.equal);
         let worst = worst.map_or(String::new(), |o| format!(", `{o}`, the worst of {}", a.outputs.len()));
-        let measured =
-            if a.metric == "sqnr" { format!("; accuracy measured as sqnr of {}", a.meaning) } else { String::new() };
+        let measured = if a.metric == Metric::Sqnr {
+            format!("; accuracy measured as sqnr of {}", a.meaning)
+        } else {
+            String::new()
+        };
         if a.samples > 0 {
             line("output SQNR", "", &sqnr(a), &format!("{note}{worst}{measured}"));
         }
@@ -137,6 +141,6 @@ pub fn training(t: &Trained) -> [String; 3] {
         shown::duration(Duration::from_secs_f64(t.seconds)),
         t.ended
     );
-    let score = |v: Option<f64>| v.map_or("-".into(), |v| shown::score(t.metric, v));
+    let score = |v: Option<f64>| v.map_or("-".into(), |v| t.unit.show(v));
     [score(t.before), score(t.after), course]
 }

@@ -13,8 +13,20 @@ pub fn sweep(r: &SweepReport) -> String {
         let rest: String = rest.iter().map(|c| format!("{c:>13}")).collect();
         let _ = writeln!(t, "{}", format!("  {first:<9}{rest}").trim_end());
     };
-    let metric = r.sweep.first().and_then(|p| p.accuracy.as_ref()).map_or("accuracy", |a| a.metric);
-    line(["--prune", "zeros", metric, "agreement", "SQNR", "size", "size, zstd", "latency"].map(String::from));
+    let metric = r.sweep.first().and_then(|p| p.accuracy.as_ref()).map(|a| a.metric);
+    line(
+        [
+            "--prune",
+            "zeros",
+            metric.map_or("accuracy", |m| m.name()),
+            "agreement",
+            "SQNR",
+            "size",
+            "size, zstd",
+            "latency",
+        ]
+        .map(String::from),
+    );
     let time = |ms: f64| format!("{ms:.3} ms");
     let share = |v: Option<f64>| v.map_or("-".into(), shown::percent);
     let zstd = |b: Option<usize>| b.map_or("-".into(), shown::bytes);
@@ -22,7 +34,7 @@ pub fn sweep(r: &SweepReport) -> String {
     line([
         "original".into(),
         shown::percent(1.0 - r.input.nonzero as f64 / r.input.parameters.max(1) as f64),
-        of_first.and_then(|p| p.accuracy.as_ref()?.before).map_or("-".into(), |v| shown::metric(metric, v)),
+        of_first.and_then(|p| p.accuracy.as_ref()?.before).zip(metric).map_or("-".into(), |(v, m)| m.unit().show(v)),
         "-".into(),
         "-".into(),
         shown::bytes(r.input.bytes),
@@ -34,7 +46,7 @@ pub fn sweep(r: &SweepReport) -> String {
         line([
             p.fraction.to_string(),
             shown::percent(p.sparsity),
-            a.and_then(|a| a.after).map_or("-".into(), |v| shown::metric(metric, v)),
+            a.and_then(|a| a.after).zip(metric).map_or("-".into(), |(v, m)| m.unit().show(v)),
             share(a.and_then(|a| a.agreement)),
             a.map_or("-".into(), sqnr),
             shown::bytes(p.output.bytes),

@@ -375,7 +375,7 @@ fn nothing_by_an_infinite_scale_is_the_least_result() {
     }
 }
 
-/// Sums whose scaled value is no 32-bit integer become the bound on their side.
+/// Sums whose scaled value is not a 32-bit integer become the bound on their side.
 #[test]
 fn what_is_too_large_saturates() {
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {

@@ -17,7 +17,7 @@ struct Axis {
 /// Transpose: axis `i` of `y` is axis `perm[i]` of `x`, whose shape is `dims`. Both are dense.
 ///
 /// # Panics
-/// When `perm` is no permutation of the axes of `dims`, there are more than 8, or the number of
+/// When `perm` is not a permutation of the axes of `dims`, there are more than 8, or the number of
 /// elements of `x` or `y` is not that of `dims`.
 pub fn permute<T: Element>(x: &[T], dims: &[usize], perm: &[usize], y: &mut [T], threads: usize) {
     let n = dims.iter().product::<usize>();
@@ -33,7 +33,7 @@ pub fn permute<T: Element>(x: &[T], dims: &[usize], perm: &[usize], y: &mut [T],
 fn axes_of<'a>(dims: &[usize], perm: &[usize], axes: &'a mut [Axis; RANK]) -> &'a [Axis] {
     let rank = dims.len();
     assert!(rank <= RANK && perm.len() == rank, "{perm:?} of {dims:?}");
-    assert!((0..rank).all(|axis| perm.contains(&axis)), "{perm:?} is no permutation");
+    assert!((0..rank).all(|axis| perm.contains(&axis)), "{perm:?} is not a permutation");
     let mut used = 0;
     for &axis in perm.iter().filter(|&&axis| dims[axis] != 1) {
         let x: usize = dims[axis + 1..].iter().product();

@@ -154,7 +154,7 @@ fn permutations_of_attention() {
 }
 
 #[test]
-#[should_panic(expected = "no permutation")]
+#[should_panic(expected = "not a permutation")]
 fn an_axis_that_comes_twice_is_refused() {
     permute(&[1; 4], &[2, 2], &[0, 0], &mut [0; 4], 1);
 }

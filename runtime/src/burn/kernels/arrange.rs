@@ -124,7 +124,7 @@ pub(super) fn trilu(upper: &Trilu, mut a: Args) -> Result<Value> {
     let k = a.opt(1).map(whole).transpose()?.unwrap_or(0);
     let x = a.take(0)?;
     let shape = x.shape().to_vec();
-    let [.., h, w] = shape[..] else { return Err(Error::malformed("the input of Trilu is no matrix")) };
+    let [.., h, w] = shape[..] else { return Err(Error::malformed("the input of Trilu is not a matrix")) };
     let total = check_host(&shape)?;
     if total == 0 {
         return Ok(x);
@@ -141,7 +141,7 @@ pub(super) fn trilu(upper: &Trilu, mut a: Args) -> Result<Value> {
 /// Ones on a diagonal.
 pub(super) fn eye_like(op: &EyeLike, mut a: Args) -> Result<Value> {
     let x = a.take(0)?;
-    let [h, w] = x.shape()[..] else { return Err(Error::malformed("the input of EyeLike is no matrix")) };
+    let [h, w] = x.shape()[..] else { return Err(Error::malformed("the input of EyeLike is not a matrix")) };
     let mut data = vec![0.0; check_host(&[h, w])?];
     for row in 0..h {
         let column = op.k.saturating_add(row as i64);

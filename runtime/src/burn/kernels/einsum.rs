@@ -102,7 +102,7 @@ fn product(x: Value, y: Value) -> Result<Value> {
         (x, y) => {
             let (x, y) = (x.into_ints()?, y.into_ints()?);
             let ([b, m, k], [_, _, n]) = (&x.shape[..], &y.shape[..]) else {
-                return Err(Error::bug("a product of what are no matrices"));
+                return Err(Error::bug("a product of what are not matrices"));
             };
             let (b, m, k, n) = (*b, *m, *k, *n);
             let mut out = vec![0i64; check_host(&[b, m, n])?];
@@ -177,7 +177,7 @@ pub(super) fn einsum(op: &Einsum, a: Args) -> Result<Value> {
 pub(super) fn det(mut a: Args) -> Result<Value> {
     let x = Host::of(a.take(0)?)?;
     let (dtype, mut shape) = (x.dtype, x.shape.clone());
-    let [.., m, n] = shape[..] else { return Err(Error::malformed("the input of Det is no matrix")) };
+    let [.., m, n] = shape[..] else { return Err(Error::malformed("the input of Det is not a matrix")) };
     if m != n || n == 0 {
         return Err(Error::malformed(format!("a matrix of {m} by {n} has no determinant")));
     }

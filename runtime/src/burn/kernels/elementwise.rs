@@ -227,7 +227,7 @@ pub(super) fn clip(mut a: Args) -> Result<Value> {
             let bound = |v: Option<std::sync::Arc<Vec<i64>>>| match v.as_deref().map(Vec::as_slice) {
                 None => Ok(None),
                 Some([v]) => Ok(Some(*v)),
-                Some(_) => Err(Error::malformed("a bound of Clip is no scalar")),
+                Some(_) => Err(Error::malformed("a bound of Clip is not a scalar")),
             };
             let (low, high) = (bound(a.opt_ints(1)?)?, bound(a.opt_ints(2)?)?);
             let clip = |v: i64| {

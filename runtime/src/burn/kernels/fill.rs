@@ -91,7 +91,7 @@ pub(super) fn range(mut a: Args) -> Result<Value> {
             let dtype = s.dtype();
             let one = |v: Value| match v.into_ints()?.data[..] {
                 [v] => Ok(v),
-                _ => Err(Error::malformed("an input of Range is no scalar")),
+                _ => Err(Error::malformed("an input of Range is not a scalar")),
             };
             let (s, l, d) = (one(s)?, one(l)?, one(d)?);
             let n = host::check_host(&[usize::try_from(Range::count(s, l, d)?).unwrap_or(usize::MAX)])?;
@@ -164,7 +164,7 @@ pub(super) fn constant(x: Value, border: &[(usize, usize)], value: Option<Value>
                 Some(v) if v.dtype() != x.dtype => return Err(mismatch(v.dtype())),
                 Some(v) => match v.into_ints()?.data[..] {
                     [v] => v,
-                    _ => return Err(Error::malformed("the value of Pad is no scalar")),
+                    _ => return Err(Error::malformed("the value of Pad is not a scalar")),
                 },
             };
             x.pad(border, v).map(Value::Int)

@@ -114,7 +114,7 @@ pub(super) fn cumulative(op: &Cumulative, mut a: Args) -> Result<Value> {
     let x = a.take(0)?;
     let axis = match a.ints(1)?[..] {
         [axis] => value::axis(axis, x.shape().len())?,
-        _ => return Err(Error::malformed("the axis is no scalar")),
+        _ => return Err(Error::malformed("the axis is not a scalar")),
     };
     match x {
         Value::Float(x) if x.dtype().is_float() => so_far(op, x, axis, &a).map(Value::Float),

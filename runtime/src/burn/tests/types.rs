@@ -1,4 +1,4 @@
-//! Element types: f64 keeps its digits, narrow ones round, mixtures are no panic.
+//! Element types: f64 keeps its digits, narrow ones round, mixtures do not panic.
 
 use super::*;
 use compress_compiler::ops::{

@@ -130,7 +130,7 @@ fn refuses_what_cannot_be_compared() {
     };
     let own = [t.clone()];
     assert!(refused(&own, Some(&[0])), "a label is missing");
-    assert!(refused(&own, Some(&[0, 2])) && refused(&own, Some(&[-1, 0])), "labels that are no class");
+    assert!(refused(&own, Some(&[0, 2])) && refused(&own, Some(&[-1, 0])), "labels that are not a class");
     assert!(refused(&[], None) && refused(&[Tensor::f32(&[1], &[0.0])], None), "other outputs");
     assert!(refused(&[Tensor::f32(&[2, 2], &[f32::NAN, 0.0, 0.0, 4.0])], None), "a NaN that is new");
 }

@@ -21,7 +21,7 @@ fn checkpoint(step: u64) -> Checkpoint {
     }
 }
 
-/// Compares bytes: one of the values is no number.
+/// Compares bytes: one of the values is not a number.
 fn same(a: &Checkpoint, b: &Checkpoint) {
     let heads = [a, b].map(|c| (c.step, c.epoch, c.batch, c.digest.clone(), c.state.clone()));
     assert_eq!(heads[0], heads[1]);

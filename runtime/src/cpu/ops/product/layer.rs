@@ -5,7 +5,7 @@ use crate::cpu::{
     cost,
     plan::{Layout, Planner},
     recipe::{Form, Layer, Operand, ValueId},
-    steps::Operands,
+    steps::{Kernel, Operands},
     window::window,
 };
 use compress_compiler::{
@@ -170,8 +170,8 @@ impl Layer for Floating {
             // Each costs about twice as much as in a dense product.
             let work = cost::macs32(p.isa(), 2 * k.macs(&window));
             let scratch = k.scratch(&window, p.threads(work));
-            let name = self.at.name("conv_sparse_f32", "gemm_sparse_f32");
-            p.step(name, output, &reads, y, scratch, work, move |o| {
+            let kernel = Kernel { name: self.at.name("conv_sparse_f32", "gemm_sparse_f32"), skips_zeros: true };
+            p.step(kernel, output, &reads, y, scratch, work, move |o| {
                 let (x, add, threads) = (o.read(0), sums.then(|| o.read(1)), o.threads);
                 let (y, scratch) = o.write();
                 k.run(x, &window, add, y, scratch, threads);
