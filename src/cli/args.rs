@@ -144,7 +144,7 @@ mod tests {
     };
 
     /// Options of other programs that the documentation runs.
-    const FOREIGN: [&str; 21] = [
+    const FOREIGN: &[&str] = &[
         "--all",
         "--all-targets",
         "--bench",
@@ -158,6 +158,7 @@ mod tests {
         "--locked",
         "--long",
         "--no-deps",
+        "--open",
         "--quick",
         "--release",
         "--seeds",
