@@ -11,7 +11,7 @@ use compress_compiler::{
     value::{Dim, Fact},
 };
 use compress_passes::{clean::Clean, fold::Fold, fuse::Fuse};
-use compress_runtime::burn::evaluator::BurnEvaluator;
+use compress_runtime::burn::interpreter::BurnInterpreter;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 /// A chain of Add, Identity, Mul and Relu on the input.
@@ -41,7 +41,7 @@ fn chain(nodes: usize) -> Graph {
 }
 
 fn steps(c: &mut Criterion) {
-    let evaluator = BurnEvaluator::cpu();
+    let interpreter = BurnInterpreter::cpu();
     for nodes in [1_000, 10_000, 40_000] {
         let graph = chain(nodes);
         let model = Model::new(graph.clone());
@@ -50,7 +50,7 @@ fn steps(c: &mut Criterion) {
         group.throughput(Throughput::Elements(nodes as u64)).sample_size(10);
         group.bench_function(BenchmarkId::new("import", nodes), |b| b.iter(|| onnx::read_bytes(&file)));
         for pass in [&Fold as &dyn Pass, &Clean, &Fuse] {
-            let cx = Context::new(&evaluator);
+            let cx = Context::new(&interpreter);
             group.bench_function(BenchmarkId::new(pass.name(), nodes), |b| {
                 b.iter_batched_ref(|| graph.clone(), |g| pass.run(g, &cx).map(|_| ()), BatchSize::LargeInput);
             });

@@ -13,7 +13,7 @@ use compress_compiler::{
 };
 use compress_passes::{Options, pipeline as passes};
 use compress_runtime::{
-    burn::BurnEvaluator,
+    burn::BurnInterpreter,
     session::{Backend, Session},
 };
 
@@ -66,8 +66,8 @@ pub fn pipeline(bytes: &[u8]) {
 }
 
 fn simplify(model: &mut Model) -> Option<()> {
-    let evaluator = BurnEvaluator::cpu();
-    let run = passes(&Options::default(), None).run(&mut model.graph, &Context::new(&evaluator), &mut |_, _| Ok(()));
+    let interpreter = BurnInterpreter::cpu();
+    let run = passes(&Options::default(), None).run(&mut model.graph, &Context::new(&interpreter), &mut |_, _| Ok(()));
     honest(run.map(drop))
 }
 

@@ -98,7 +98,7 @@ impl Check {
             output: Some(facts::file(&self.model, &model)),
             unknown_operators: facts::unknown(&model.graph),
             warnings: warnings.chain(renamed).chain(fit::mixed(&sets)).collect(),
-            recipe: Recorded::new(&Recipe::Check(self.clone()), digest)?,
+            recipe: Recorded::new(&Recipe::Check(self.clone()), digest),
             ..Report::default()
         };
         let assessment = Assessment {

@@ -1,6 +1,6 @@
 //! Which samples a run calibrates on and which it measures on.
 
-use crate::{events::Monitor, judge::classes, measure, options::DataOptions, sizes, values::InputShape};
+use crate::{evaluator::classes, events::Monitor, measure, options::DataOptions, sizes, values::InputShape};
 use compress_compiler::{
     bound,
     error::{Error, Kind, Result},
@@ -14,7 +14,7 @@ use compress_compiler::{
 };
 use compress_passes::clean::Clean;
 use compress_runtime::{
-    burn::BurnEvaluator,
+    burn::BurnInterpreter,
     dataset::{Dataset, InputSpec, hold_out, sample},
     session::Backend,
     train::matched::{MatchOptions, Matcher},
@@ -276,7 +276,7 @@ impl Sets {
     fn matching(&mut self, graph: &Graph, seed: u64, backend: &Backend, monitor: &Monitor) -> Result<()> {
         // Weights that are nearly zero make each of many steps slow.
         let mut clean = graph.clone();
-        Clean.run(&mut clean, &Context::new(&BurnEvaluator::cpu()))?;
+        Clean.run(&mut clean, &Context::new(&BurnInterpreter::cpu()))?;
         let graph = &clean;
         let Some(matcher) = Matcher::new(graph, &backend.device)?.filter(|_| !is_guesswork(graph)) else {
             return Ok(());

@@ -12,10 +12,10 @@ pub(crate) use plan::workers;
 
 use crate::{
     data::{Samples, Sets},
+    evaluator::{Evaluator, measure},
     events::{Events, Monitor, watched},
     facts,
     fit::{Answers, check_filters, check_labels, check_teacher},
-    judge::{Judge, measure},
     options::within,
     recipe::Recipe,
     report::{self as reports, Recorded},
@@ -350,7 +350,7 @@ impl Opened {
         Teacher::new(path, &model.graph, &features, backend, keep).map(Some)
     }
 
-    fn judge<'a>(&'a self, backend: &'a Backend) -> Result<Judge<'a>> {
+    fn judge<'a>(&'a self, backend: &'a Backend) -> Result<Evaluator<'a>> {
         let held = &self.sets.evaluation;
         let teacher = match &self.teacher {
             Some((path, t)) if self.measure.metric != Metric::Top1 => {
@@ -358,7 +358,7 @@ impl Opened {
             }
             _ => None,
         };
-        Judge::new(held, backend, teacher, self.outputs.clone(), self.measure)
+        Evaluator::new(held, backend, teacher, self.outputs.clone(), self.measure)
     }
 
     /// Writes the model, then its report; then the checkpoints are of no more use.
@@ -371,7 +371,7 @@ impl Opened {
         digest: String,
     ) -> Result<TrainReport> {
         let recipe = plan.recipe;
-        let recorded = Recorded::new(&Recipe::Distill(recipe.clone()), Some(self.data.clone()))?;
+        let recorded = Recorded::new(&Recipe::Distill(recipe.clone()), Some(self.data.clone()));
         let mut trained = self.student.clone();
         trained.graph = done.graph.clone();
         trained.set_metadata("compress.version", env!("CARGO_PKG_VERSION"));

@@ -2,7 +2,7 @@
 
 use crate::{
     data::{Samples, Sets},
-    judge::{classes, measure},
+    evaluator::{classes, measure},
     values::Filter,
 };
 use compress_compiler::{

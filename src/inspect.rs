@@ -1,6 +1,7 @@
 //! What a model is made of.
 
 use crate::{
+    compress::needs,
     events::{Events, watched},
     facts,
     options::ReadOptions,
@@ -14,13 +15,14 @@ use compress_compiler::{
     onnx,
     op::{Op, Operator},
     pass::Context,
+    words::option,
 };
 use compress_passes::{
     layers::Layer,
     prune::groups::{Group, Groups, Unit},
     simplify,
 };
-use compress_runtime::burn::BurnEvaluator;
+use compress_runtime::burn::BurnInterpreter;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -108,8 +110,9 @@ impl Inspect {
     /// Looks at the model.
     ///
     /// # Errors
-    /// File, malformed, limit: whatever reading can raise; interrupted when `events` asks to stop.
+    /// Usage for options that exclude each other; file, malformed, limit: whatever reading can raise; interrupted when `events` asks to stop.
     pub fn run(&self, events: &mut dyn Events) -> Result<Inspected> {
+        needs::apart(&[(&option::IR, self.ir), (&option::GROUPS, self.groups)])?;
         let model = onnx::read_with(&self.model, &(&self.read).into())?;
         let g = &model.graph;
         if self.ir {
@@ -117,7 +120,7 @@ impl Inspect {
         }
         if self.groups {
             let found = watched(events, |m| {
-                groups(g, &Context { stopped: &|| m.stopped(), ..Context::new(&BurnEvaluator::cpu()) })
+                groups(g, &Context { stopped: &|| m.stopped(), ..Context::new(&BurnInterpreter::cpu()) })
             });
             return found.map(Inspected::Groups);
         }

@@ -21,7 +21,7 @@ use compress_compiler::{
 use compress_passes::simplify;
 use compress_runtime::{
     bench,
-    burn::BurnEvaluator,
+    burn::BurnInterpreter,
     cpu::Spent,
     dataset::Batch,
     device::Device,
@@ -238,7 +238,7 @@ fn skips_zeros(graph: &Graph, layer: NodeId, spent: &[Spent]) -> Option<bool> {
 /// Those of [`simplify`].
 pub fn simplified(graph: &Graph, monitor: &Monitor) -> Result<Graph> {
     let mut graph = graph.clone();
-    simplify(&mut graph, &Context { stopped: &|| monitor.stopped(), ..Context::new(&BurnEvaluator::cpu()) })?;
+    simplify(&mut graph, &Context { stopped: &|| monitor.stopped(), ..Context::new(&BurnInterpreter::cpu()) })?;
     Ok(graph)
 }
 

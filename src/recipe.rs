@@ -4,10 +4,16 @@ use crate::{Bench, Check, Compress, Distill, Inspect, Sweep};
 use clap::{Arg, Args, Command};
 use compress_compiler::{
     choice,
+    choice::Choice,
     error::{Error, Result},
+    words::option,
 };
 use serde::de::DeserializeOwned;
-use std::{io::ErrorKind, path::Path};
+use std::{
+    fs::File,
+    io::{ErrorKind, Read},
+    path::Path,
+};
 use toml::{Table, Value};
 
 /// A job, as recipes in TOML have it: the kind under `job`, and its options under the names that they have on the command
@@ -63,7 +69,7 @@ impl Recipe {
     /// # Errors
     /// File when it can't be read; usage when it says what no option says.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(|e| match e.kind() {
+        let text = read(path).map_err(|e| match e.kind() {
             ErrorKind::InvalidData => Error::usage("is not a recipe: a recipe is a text file").in_file(path),
             _ => Error::file(format!("cannot be read: {e}")).in_file(path),
         })?;
@@ -76,17 +82,19 @@ impl Recipe {
 
     fn of_table(mut table: Table) -> Result<Self> {
         let job = match table.remove("job") {
-            None => Job::Distill,
+            // Early recipes are of training alone, and don't say so.
+            None if ["student", "train"].iter().any(|key| table.contains_key(*key)) => Job::Distill,
+            None => return Err(Error::usage("the key `job` is missing").help(format!("jobs: {}", jobs()))),
             Some(Value::String(name)) => name.parse()?,
             Some(other) => {
                 return Err(Error::usage(format!("job = {other}")).help("the job is a text, such as \"compress\""));
             }
         };
-        // Early recipes of training have its options in a table of their own.
-        if job == Job::Distill
-            && let Some(Value::Table(options)) = table.remove("train")
-        {
-            table.extend(options);
+        // They have the options in a table of their own.
+        match table.remove("train") {
+            Some(Value::Table(options)) if job == Job::Distill => table.extend(options),
+            Some(other) => return Err(Error::usage(format!("unknown key `train` ({other})"))),
+            None => {}
         }
         match job {
             Job::Compress => filled(table).map(Self::Compress),
@@ -101,7 +109,7 @@ impl Recipe {
     /// What the recipe says, option by option; options that are not given are left out.
     ///
     /// # Errors
-    /// Bug: all recipes can be written.
+    /// Usage for paths that are not Unicode, which a recipe can't hold.
     pub fn table(&self) -> Result<Table> {
         let (job, table) = match self {
             Self::Compress(job) => (Job::Compress, Table::try_from(job)),
@@ -111,7 +119,7 @@ impl Recipe {
             Self::Inspect(job) => (Job::Inspect, Table::try_from(job)),
             Self::Distill(job) => (Job::Distill, Table::try_from(job)),
         };
-        let mut table = table.map_err(|e| Error::bug(e.to_string()))?;
+        let mut table = table.map_err(|e| Error::usage(format!("the recipe can't be written: {e}")))?;
         table.retain(|_, v| *v != Value::Boolean(false) && v.as_array().is_none_or(|many| !many.is_empty()));
         table.insert("job".into(), job.name().into());
         Ok(table)
@@ -120,7 +128,7 @@ impl Recipe {
     /// The recipe as a TOML file.
     ///
     /// # Errors
-    /// Bug: all recipes can be written.
+    /// Usage for paths that are not Unicode, which a recipe can't hold.
     pub fn text(&self) -> Result<String> {
         let text = toml::to_string(&self.table()?).map_err(|e| Error::bug(e.to_string()))?;
         Ok(format!("# Run it with: compress run THIS_FILE\n{text}"))
@@ -165,7 +173,7 @@ impl Recipe {
     /// default.
     ///
     /// # Errors
-    /// Bug: all recipes can be written.
+    /// Usage for paths that are not Unicode, which a recipe can't hold.
     pub fn essence(&self) -> Result<Table> {
         let (essence, plain) = match self {
             Self::Compress(job) => (Self::Compress(job.essence()), Self::Compress(Compress::default())),
@@ -178,6 +186,22 @@ impl Recipe {
         essence.retain(|name, value| usual.get(name) != Some(value));
         Ok(essence)
     }
+}
+
+/// More bytes than any recipe or report has.
+const LARGEST: u64 = 64 << 20;
+
+fn read(path: &Path) -> std::io::Result<String> {
+    let file = File::open(path)?;
+    let mut text = String::new();
+    match file.take(LARGEST + 1).read_to_string(&mut text)? as u64 > LARGEST {
+        true => Err(ErrorKind::InvalidData.into()),
+        false => Ok(text),
+    }
+}
+
+fn jobs() -> String {
+    Job::ALL.iter().map(|job| job.name()).collect::<Vec<_>>().join(", ")
 }
 
 impl std::str::FromStr for Recipe {
@@ -203,7 +227,9 @@ fn filled<T: Args + DeserializeOwned>(table: Table) -> Result<T> {
     let wrong = |what: String| Error::usage(what).help("keys are the options of the job, as the command line has them");
     // What is flattened has no keys of its own for serde to refuse.
     let command = T::augment_args(Command::new("recipe"));
-    let known: Vec<String> = command.get_arguments().map(key).collect();
+    // How a job is run is not part of what it does.
+    let is_kept = |key: &String| key != option::FORCE.0 && key != option::RESUME.0;
+    let known: Vec<String> = command.get_arguments().map(key).filter(is_kept).collect();
     for (name, value) in &table {
         if !known.contains(name) {
             let near = known.iter().max_by(|a, b| strsim::jaro(a, name).total_cmp(&strsim::jaro(b, name)));

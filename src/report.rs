@@ -380,10 +380,9 @@ pub struct Recorded {
 impl Recorded {
     /// The record of a recipe and of the data that it was run on, if that is known.
     ///
-    /// # Errors
-    /// Bug: all recipes can be written.
-    pub fn new(recipe: &Recipe, data: Option<String>) -> Result<Self> {
-        let essence = recipe.essence()?;
+    pub fn new(recipe: &Recipe, data: Option<String>) -> Self {
+        // A path that is not Unicode can't be recorded: the job is done all the same, and can't be run again from its report.
+        let (essence, run) = (recipe.essence().unwrap_or_default(), recipe.table().unwrap_or_default());
         let flag = |(name, value): (&String, &Value)| match value {
             Value::Boolean(_) => vec![written(name)],
             Value::Array(many) if many.iter().all(Value::is_str) => {
@@ -394,14 +393,14 @@ impl Recorded {
             }
             one => vec![format!("{} {}", written(name), plain(one))],
         };
-        Ok(Self {
+        Self {
             version: env!("CARGO_PKG_VERSION").into(),
             flags: essence.iter().flat_map(flag).collect(),
             seed: recipe.seed(),
             data,
-            run: recipe.table()?,
+            run,
             essence,
-        })
+        }
     }
 
     /// A digest of what shapes the output: version, options, seed and data.

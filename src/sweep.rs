@@ -1,7 +1,7 @@
 //! A model compressed by several fractions, and the figures of all side by side.
 
 use crate::{
-    compress::{Compress, Intent, Opened, Plan, Purpose},
+    compress::{Compress, Intent, Opened, Plan, Purpose, needs},
     events::{Event, Events, Monitor},
     files,
     plot::{Plot, svg},
@@ -18,6 +18,7 @@ use compress_compiler::{
 use compress_runtime::metrics::Metric;
 use serde::{Deserialize, Serialize};
 use std::{
+    fmt::Display,
     io::ErrorKind,
     path::{Path, PathBuf},
 };
@@ -125,6 +126,13 @@ impl Sweep {
 
     /// What is to be done for each fraction, the least first.
     fn recipes(&self) -> Result<Vec<Compress>> {
+        let c = &self.compress;
+        let others: [(&dyn Display, bool); 3] = [
+            (&option::PRUNE, c.prune.is_some()),
+            (&option::PRUNE_PATTERN, c.prune_pattern.is_some()),
+            (&option::DUMP_IR, c.dump_ir.is_some()),
+        ];
+        others.into_iter().try_for_each(|other| needs::apart(&[(&option::SWEEP, true), other]))?;
         let fractions = self.fractions();
         if fractions.is_empty() {
             return Err(Error::usage(format!("{} needs a fraction", option::SWEEP)));
@@ -154,7 +162,7 @@ impl Sweep {
             sweep,
             plot,
             warnings,
-            recipe: Recorded::new(&Recipe::Sweep(self.clone()), first.recipe.data)?,
+            recipe: Recorded::new(&Recipe::Sweep(self.clone()), first.recipe.data),
         })
     }
 }

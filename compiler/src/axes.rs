@@ -2,7 +2,7 @@
 //!
 //! Structured pruning removes indices of axes, and each operator says which indices of its other axes go with them
 //! ([`Operator::axes_map`](crate::op::Operator::axes_map)), and what else changes in it
-//! ([`Operator::narrowed`](crate::op::Operator::narrowed)). Followed from node to node this gives the groups of weights
+//! ([`Operator::channel_slice`](crate::op::Operator::channel_slice)). Followed from node to node this gives the groups of weights
 //! that can only be pruned together (Fang et al. 2023, "DepGraph").
 
 use crate::{
@@ -237,14 +237,14 @@ impl Kept {
 
 /// What else changes in a node whose axes lose indices, beside the weights that it reads and the shapes of its results.
 #[derive(Debug, Clone, Default)]
-pub struct Narrowed {
+pub struct ChannelSlice {
     /// The operator, where its attributes change.
     pub op: Option<Op>,
     /// Operands that hold sizes or indices, by slot: what is read there from now on.
     pub operands: Vec<(usize, Tensor)>,
 }
 
-impl Narrowed {
+impl ChannelSlice {
     /// An operator whose attributes change.
     pub fn op(op: impl Into<Op>) -> Self {
         Self { op: Some(op.into()), operands: vec![] }

@@ -83,7 +83,7 @@ impl Error {
 
     /// The user asked to stop.
     pub fn interrupted() -> Self {
-        Self::new(Kind::Interrupted, "stopped before the end; nothing was written")
+        Self::new(Kind::Interrupted, "stopped before the end; no unfinished file is left")
     }
 
     /// Names the file, unless an inner error already did.

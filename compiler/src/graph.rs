@@ -5,7 +5,7 @@
 //! tail of several edges, so shared weights stay shared.
 
 use crate::{
-    axes::{Axis, Flow, Kept, Narrowed, Sides},
+    axes::{Axis, ChannelSlice, Flow, Kept, Sides},
     error::{Error, Result},
     node::{Node, NodeId, Output, Port, Remarks, Use, Value},
     op::{Inputs, Op, Operator},
@@ -303,8 +303,8 @@ impl Graph {
     ///
     /// # Errors
     /// Malformed, where inference says so too.
-    pub fn narrowed(&self, id: NodeId, kept: &Kept) -> Result<Narrowed> {
-        self.with_sides(id, |sides| self.op(id).narrowed(kept, sides)).map_err(|e| e.at(self.node(id).label()))
+    pub fn channel_slice(&self, id: NodeId, kept: &Kept) -> Result<ChannelSlice> {
+        self.with_sides(id, |sides| self.op(id).channel_slice(kept, sides)).map_err(|e| e.at(self.node(id).label()))
     }
 
     /// `f` of what is known around a node.

@@ -6,7 +6,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
-    axes::{Axis, Flow, Kept, Narrowed, Sides},
+    axes::{Axis, ChannelSlice, Flow, Kept, Sides},
     error::Result,
     ops::{self, control::Body},
     tensor::Tensor,
@@ -168,8 +168,8 @@ pub trait Operator {
     ///
     /// # Errors
     /// Malformed, where inference says so too.
-    fn narrowed(&self, _kept: &Kept, _sides: &Sides) -> Result<Narrowed> {
-        Ok(Narrowed::default())
+    fn channel_slice(&self, _kept: &Kept, _sides: &Sides) -> Result<ChannelSlice> {
+        Ok(ChannelSlice::default())
     }
 
     /// Whether folding the operator over constants may make the file larger (Expand,
@@ -393,8 +393,8 @@ impl Operator for Op {
     fn axes_map(&self, at: Axis, sides: &Sides) -> Flow {
         self.get().axes_map(at, sides)
     }
-    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
-        self.get().narrowed(kept, sides)
+    fn channel_slice(&self, kept: &Kept, sides: &Sides) -> Result<ChannelSlice> {
+        self.get().channel_slice(kept, sides)
     }
     fn inflates(&self) -> bool {
         self.get().inflates()

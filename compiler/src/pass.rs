@@ -18,7 +18,7 @@ use std::{
 };
 
 /// Runs operators: what folding asks of the runtime.
-pub trait Evaluator {
+pub trait Interpreter {
     /// Runs `op` on host tensors.
     ///
     /// # Errors
@@ -62,12 +62,12 @@ pub trait Trainer {
     /// Whatever running, reading the data and writing can raise; interrupted.
     fn train(&self, graph: &mut Graph, training: Training) -> Result<Trained>;
 
-    /// How much the loss on labels feels each element of those of `constants` that can be trained, without training them:
-    /// [`Weight::felt`], as a mean over samples.
+    /// The saliency of each element of the trainable ones among `constants`, without training them:
+    /// [`Weight::saliency`], as a mean over samples, of the loss on labels.
     ///
     /// # Errors
     /// Data without labels; whatever running and reading the data can raise; interrupted.
-    fn felt(&self, graph: &Graph, constants: &[NodeId]) -> Result<Vec<Weight>>;
+    fn saliency(&self, graph: &Graph, constants: &[NodeId]) -> Result<Vec<Weight>>;
 }
 
 /// Times graphs: what pruning of channels asks of the runtime.
@@ -103,8 +103,8 @@ pub type Choose<'a> = dyn FnMut(f64, &[Weight]) -> Result<Vec<Vec<bool>>> + 'a;
 pub struct Masking<'a> {
     /// How.
     pub choose: Box<Choose<'a>>,
-    /// Whether it looks at what the loss feels.
-    pub felt: bool,
+    /// Whether it looks at saliencies.
+    pub by_saliency: bool,
 }
 
 /// A weight in training.
@@ -114,9 +114,9 @@ pub struct Weight {
     pub node: NodeId,
     /// Its elements.
     pub values: Vec<f32>,
-    /// How much the loss feels each element: a running mean of |gradient * element| (Molchanov et al. 2017). Empty
+    /// The saliency of each element: a running mean of |gradient * element| (Molchanov et al. 2017). Empty
     /// unless asked for.
-    pub felt: Vec<f32>,
+    pub saliency: Vec<f32>,
 }
 
 /// What a training did.
@@ -156,7 +156,7 @@ pub type Stopped<'a> = dyn Fn() -> bool + Sync + 'a;
 /// What a pass is given besides the graph.
 pub struct Context<'a> {
     /// Runs single operators.
-    pub evaluator: &'a dyn Evaluator,
+    pub interpreter: &'a dyn Interpreter,
     /// The model before any pass.
     pub original: Option<&'a Graph>,
     /// Runs the graph over calibration data, where there is any.
@@ -213,10 +213,10 @@ impl Edits {
 }
 
 impl<'a> Context<'a> {
-    /// A context with an evaluator only, and nobody to stop it.
-    pub fn new(evaluator: &'a dyn Evaluator) -> Self {
+    /// A context with an interpreter only, and nobody to stop it.
+    pub fn new(interpreter: &'a dyn Interpreter) -> Self {
         Self {
-            evaluator,
+            interpreter,
             original: None,
             calibrator: None,
             trainer: None,
@@ -403,9 +403,9 @@ mod tests {
     use super::*;
     use crate::text;
 
-    struct NoEvaluator;
+    struct NoInterpreter;
 
-    impl Evaluator for NoEvaluator {
+    impl Interpreter for NoInterpreter {
         fn eval(&self, _: &Op, _: &[Option<Tensor>]) -> Result<Vec<Tensor>> {
             Err(Error::unsupported("nothing runs here"))
         }
@@ -440,7 +440,7 @@ mod tests {
         );
         let mut graph = text::parse(&graph).unwrap();
         let pipeline = Pipeline { passes: vec![Box::new(Does(what))] };
-        pipeline.run(&mut graph, &Context::new(&NoEvaluator), &mut |_, _| Ok(())).unwrap_err().to_string()
+        pipeline.run(&mut graph, &Context::new(&NoInterpreter), &mut |_, _| Ok(())).unwrap_err().to_string()
     }
 
     fn named(graph: &Graph, name: &str) -> NodeId {

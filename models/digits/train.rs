@@ -234,7 +234,7 @@ impl Chain {
         ];
         // ONNX counts what stays of the old statistics, Burn what comes of the new.
         let momentum = 1.0 - block.bn.momentum as f32;
-        let norm = batch_norm::BatchNorm { epsilon: EPSILON as f32, momentum, training: false, rectified: false };
+        let norm = batch_norm::BatchNorm { epsilon: EPSILON as f32, momentum, training: false };
         self.step(&format!("/bn{i}/BatchNormalization"), norm, &statistics)?;
         self.step(&format!("/relu{i}/Relu"), Unary::Relu, &[])
     }

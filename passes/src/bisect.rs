@@ -63,7 +63,7 @@ pub fn bisect(
         let attempt = |limit: usize| -> Result<(Graph, Edits)> {
             let mut after = before.clone();
             let cx = Context {
-                evaluator: cx.evaluator,
+                interpreter: cx.interpreter,
                 original: cx.original,
                 calibrator: cx.calibrator,
                 trainer: cx.trainer,

@@ -1,6 +1,6 @@
 //! Pass "fold": computes what does not depend on the model's inputs.
 //!
-//! Three things become constants: operators over constants, run by the evaluator; integers
+//! Three things become constants: operators over constants, run by the interpreter; integers
 //! that follow from shapes, which inference already knows although the input of `Shape` is
 //! no constant; and the target of a Reshape or Expand of which all but one size is known.
 //! The last two end the chains of `Shape`, `Gather` and `Concat` that exporters leave behind.
@@ -279,18 +279,18 @@ fn evaluate(graph: &mut Graph, node: NodeId, cx: &Context, room: &mut Room) -> R
     if !cx.edits.allow("evaluate", || label.clone()) {
         return Ok(Verdict::Variable);
     }
-    let results = match cx.evaluator.eval(&op, &inputs) {
+    let results = match cx.interpreter.eval(&op, &inputs) {
         Ok(results) => results,
         Err(e) if e.kind() == Kind::Unsupported => return Ok(Verdict::Skipped(e.message().into())),
         Err(e) => return Err(e.at(label)),
     };
     if results.len() < graph.node(node).outputs.len() {
-        return Err(Error::bug(format!("the evaluator made {} outputs", results.len())).at(label));
+        return Err(Error::bug(format!("the interpreter made {} outputs", results.len())).at(label));
     }
     for (slot, tensor) in results.into_iter().enumerate().take(graph.node(node).outputs.len()) {
         let port = Port { node, slot };
         if let Err(e) = Fact::of(&tensor).refined(graph.fact(port)) {
-            return Err(Error::bug(format!("the evaluator and inference disagree: {}", e.message())).at(label));
+            return Err(Error::bug(format!("the interpreter and inference disagree: {}", e.message())).at(label));
         }
         if graph.is_read(port) {
             room.put(graph, port, tensor);
@@ -329,12 +329,12 @@ fn range_size(inputs: &[Option<Tensor>]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use compress_compiler::{pass::Evaluator, text};
+    use compress_compiler::{pass::Interpreter, text};
 
     /// Answers every question with the same words.
     struct Fake(Result<Vec<Tensor>>);
 
-    impl Evaluator for Fake {
+    impl Interpreter for Fake {
         fn eval(&self, _: &Op, _: &[Option<Tensor>]) -> Result<Vec<Tensor>> {
             self.0.clone()
         }
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_the_evaluators_word() {
+    fn takes_the_interpreters_word() {
         let (done, text) = fold(Ok(vec![Tensor::f32(&[2], &[-1.0, -2.0])])).unwrap();
         assert_eq!(done.edits, 1);
         assert!(text.contains("const %y: f32[2] = [-1.0, -2.0]"), "{text}");
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_evaluator_is_a_bug() {
+    fn a_broken_interpreter_is_a_bug() {
         for answer in [vec![], vec![Tensor::f32(&[1], &[0.0])]] {
             assert_eq!(fold(Ok(answer)).unwrap_err().kind(), Kind::Bug);
         }

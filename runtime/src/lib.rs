@@ -32,7 +32,7 @@
 //! of more than 2^31 elements is refused before it is made.
 //!
 //! # Beside it
-//! [`burn::BurnEvaluator`] runs single operators for constant folding. [`metrics`] says how
+//! [`burn::BurnInterpreter`] runs single operators for constant folding. [`metrics`] says how
 //! close two models are, [`mod@bench`] how fast.
 
 #![warn(missing_docs)]

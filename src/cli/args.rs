@@ -24,7 +24,7 @@ pub struct Cli {
     #[arg(long, conflicts_with = "check")]
     pub no_check: bool,
     /// Compress nothing: run the graph before and after every pass, and name the change that alters its outputs.
-    #[arg(long, conflicts_with = "sweep")]
+    #[arg(long, conflicts_with_all = ["sweep", "save_recipe"])]
     pub bisect: bool,
     /// Say what would be done, and do nothing.
     #[arg(long)]

@@ -6,7 +6,7 @@ use super::{
     stdout, tables, terminal, training,
 };
 use compress::{
-    Bench, Check, Compress, Distill, Error, Inspect, Inspected, Intent, Recipe, Result, Sweep,
+    Bench, Check, Compress, Distill, Error, Inspect, Inspected, Intent, Kind, Recipe, Result, Sweep,
     report::{Sensitivity, json},
 };
 use serde::Serialize;
@@ -62,9 +62,13 @@ pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
     read.allow_hardlinks |= flags.read.allow_hardlinks;
     read.keep_initializer_inputs |= flags.read.keep_initializer_inputs;
     force.into_iter().for_each(|force| *force = flags.force);
+    let is_for = |what: &str| Err(Error::usage(what).in_file(&flags.recipe));
     match recipe {
+        Recipe::Check(_) | Recipe::Bench(_) | Recipe::Inspect(_) if flags.dry_run || flags.force => {
+            is_for("--dry-run and --force are for jobs that write a model")
+        }
         Recipe::Distill(_) => Ok(recipe),
-        _ if flags.resume => Err(Error::usage("--resume is for training jobs").in_file(&flags.recipe)),
+        _ if flags.resume => is_for("--resume is for training jobs"),
         _ => Ok(recipe),
     }
 }
@@ -74,13 +78,21 @@ pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
 /// # Errors
 /// Those of the job; gate when its result fails one; file when it can't be shown.
 pub fn run(recipe: Recipe, how: &How) -> Result<()> {
-    if let Some(path) = &how.save_recipe {
-        save(&recipe, path)?;
-    }
     terminal::prepare(&recipe)?;
+    let Some(path) = &how.save_recipe else { return dispatch(recipe, how) };
+    save(&recipe, path)?;
+    dispatch(recipe, how).inspect_err(|e| {
+        // Of a job that could not begin nobody needs the recipe; nor does it stand in the way of the next try.
+        if matches!(e.kind(), Kind::Usage | Kind::File | Kind::Malformed) {
+            let _ = std::fs::remove_file(path);
+        }
+    })
+}
+
+fn dispatch(recipe: Recipe, how: &How) -> Result<()> {
     match recipe {
-        Recipe::Compress(r) if how.bisect => bisect(&r, how),
         Recipe::Compress(r) if how.dry_run => intent(&r, how),
+        Recipe::Compress(r) if how.bisect => bisect(&r, how),
         Recipe::Compress(r) => compress(r, how),
         Recipe::Sweep(r) if how.dry_run => intents(&r, how),
         Recipe::Sweep(r) => sweep(&r, how),
@@ -92,14 +104,38 @@ pub fn run(recipe: Recipe, how: &How) -> Result<()> {
     }
 }
 
+/// Writes the recipe, where it does not replace what the job reads or writes.
 fn save(recipe: &Recipe, path: &Path) -> Result<()> {
-    let force = match recipe {
-        Recipe::Compress(r) => r.force,
-        Recipe::Sweep(r) => r.compress.force,
-        Recipe::Distill(r) => r.force,
-        Recipe::Check(_) | Recipe::Bench(_) | Recipe::Inspect(_) => false,
+    let given = |p: &Option<PathBuf>| p.clone();
+    let (force, files): (bool, Vec<Option<PathBuf>>) = match recipe {
+        Recipe::Compress(Compress { model, teacher, data, force, .. }) => {
+            (*force, vec![Some(model.clone()), given(teacher), given(&data.data), given(&data.eval)])
+        }
+        Recipe::Sweep(Sweep { compress: Compress { model, teacher, data, force, .. }, .. }) => {
+            (*force, vec![Some(model.clone()), given(teacher), given(&data.data), given(&data.eval)])
+        }
+        Recipe::Distill(r) => (
+            r.force,
+            vec![Some(r.student.clone()), given(&r.teacher), given(&r.output), given(&r.data), given(&r.eval)],
+        ),
+        Recipe::Check(_) | Recipe::Bench(_) | Recipe::Inspect(_) => (false, vec![]),
     };
-    compress_compiler::onnx::write_atomic(path, recipe.text()?.as_bytes(), force)
+    let made = match recipe {
+        Recipe::Compress(r) => vec![r.output(), r.output().with_extension("report.json")],
+        _ => vec![],
+    };
+    let same =
+        |file: &PathBuf| file == path || path.canonicalize().ok().is_some_and(|p| file.canonicalize().ok() == Some(p));
+    if files.iter().flatten().chain(&made).any(same) {
+        return Err(Error::usage("the recipe would replace a file of the job")
+            .in_file(path)
+            .help("give another --save-recipe"));
+    }
+    if path.exists() && !force {
+        let help = "give another --save-recipe, or pass --force where the job has it";
+        return Err(Error::file("exists already").in_file(path).help(help));
+    }
+    compress_compiler::onnx::write_atomic(path, recipe.text()?.as_bytes(), true)
 }
 
 fn compress(mut recipe: Compress, how: &How) -> Result<()> {
@@ -217,7 +253,8 @@ fn distill(recipe: &Distill, how: &How) -> Result<()> {
 
 fn training_intent(recipe: &Distill, how: &How) -> Result<()> {
     let intent = recipe.intent(&mut how.events())?;
-    how.show(&intent, || training::intent(&intent))?;
+    let text = if how.json { json(&intent)? } else { training::intent(&intent) };
+    terminal::print(&text)?;
     intent.warnings.iter().for_each(|note| eprintln!("note: {note}"));
     Ok(())
 }

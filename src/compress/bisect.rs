@@ -8,7 +8,7 @@ use compress_compiler::{
     pass::{Calibrator, Context, Pipeline},
 };
 use compress_passes::bisect::{Culprit, Step, bisect};
-use compress_runtime::{burn::BurnEvaluator, session::Backend};
+use compress_runtime::{burn::BurnInterpreter, session::Backend};
 
 /// Samples on which the graphs are compared.
 const SAMPLES: usize = 8;
@@ -41,12 +41,12 @@ impl Bisection {
 /// # Errors
 /// Whatever running can raise.
 pub fn run(graph: &Graph, pipeline: &Pipeline, sets: &Sets, backend: &Backend, monitor: &Monitor) -> Result<Bisection> {
-    let evaluator = BurnEvaluator::cpu();
+    let interpreter = BurnInterpreter::cpu();
     let calibrator = DataCalibrator { samples: &sets.calibration, backend, monitor };
     let cx = Context {
         calibrator: Some(&calibrator as &dyn Calibrator),
         stopped: &|| monitor.stopped(),
-        ..Context::new(&evaluator)
+        ..Context::new(&interpreter)
     };
     let compute = |g: &Graph| {
         let exe = measure::session(g, backend)?;

@@ -47,6 +47,9 @@ fn prunes(r: &Compress) -> bool {
 }
 
 fn of_pruning(r: &Compress) -> Result<()> {
+    let pattern = r.prune_pattern.is_some();
+    apart(&[(&PRUNE, r.prune.is_some()), (&PRUNE_PATTERN, pattern)])?;
+    apart(&[(&PRUNE_BUDGET, r.prune_budget == PruneBudget::Layer), (&PRUNE_PATTERN, pattern)])?;
     let (prunes, channels, has_data) = (prunes(r), r.prune_channels.is_some(), r.data.data.is_some());
     let taylor = r.prune_by == Some(WeightSaliency::Taylor);
     let on_data = matches!(r.channels_by, Some(ChannelSaliency::Activation | ChannelSaliency::Taylor));
@@ -145,6 +148,15 @@ pub fn data(data: &DataOptions) -> Result<()> {
 pub fn shapes(shapes: &[InputShape], given: bool) -> Result<()> {
     let needs = "inputs that are made up: the data that is given has its own sizes";
     first(&[(&SHAPE, !shapes.is_empty(), &needs, !given)])
+}
+
+/// # Errors
+/// Usage for two options of which each makes the other meaningless.
+pub fn apart(options: &[(&dyn Display, bool); 2]) -> Result<()> {
+    match options {
+        [(a, true), (b, true)] => Err(Error::usage(format!("{a} and {b} exclude each other: remove one of them"))),
+        _ => Ok(()),
+    }
 }
 
 fn first(rows: &[Row]) -> Result<()> {

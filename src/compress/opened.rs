@@ -30,7 +30,7 @@ use compress_compiler::{
     words::option::{BISECT, CHECK, EXCLUDE},
 };
 use compress_passes::{Options, prune::reconstruct};
-use compress_runtime::{burn::BurnEvaluator, memory, session::Backend};
+use compress_runtime::{burn::BurnInterpreter, memory, session::Backend};
 use std::{
     path::Path,
     thread::JoinHandle,
@@ -155,7 +155,7 @@ impl Opened {
             sensitivity: self.sensitivity.clone(),
             unknown_operators: facts::unknown(&self.original.graph),
             warnings: self.warnings.clone(),
-            recipe: Recorded::new(&Recipe::Compress(recipe.clone()), None)?,
+            recipe: Recorded::new(&Recipe::Compress(recipe.as_shown()), None),
             ..Report::default()
         };
         let mut model = self.compile(plan, &pipeline, &mut report, monitor)?;
@@ -243,7 +243,7 @@ impl Opened {
     pub fn compile(&self, plan: &Plan, pipeline: &Pipeline, report: &mut Report, monitor: &Monitor) -> Result<Model> {
         let recipe = plan.recipe;
         let mut model = self.original.clone();
-        let evaluator = BurnEvaluator::cpu();
+        let interpreter = BurnInterpreter::cpu();
         let backend = &self.backend;
         let calibrator = self.sets.as_ref().map(|s| DataCalibrator { samples: &s.calibration, backend, monitor });
         let path = recipe.teacher.as_deref().unwrap_or(&recipe.model);
@@ -274,7 +274,7 @@ impl Opened {
             stopwatch: timer.as_ref().map(|t| t as &dyn Stopwatch),
             stopped: &|| monitor.stopped(),
             progress: &monitor.passes(),
-            ..Context::new(&evaluator)
+            ..Context::new(&interpreter)
         };
         let mut step = 0;
         let (passes, warnings) = pipeline

@@ -168,6 +168,11 @@ impl Compress {
         self.int8 || self.qat
     }
 
+    /// The recipe as its report has it: the file in which a result is before it is printed is gone then.
+    pub(crate) fn as_shown(&self) -> Self {
+        Self { output: self.shown_as.clone().or(self.output.clone()), ..self.clone() }
+    }
+
     /// What of it shapes the result.
     pub(crate) fn essence(&self) -> Self {
         Self {

@@ -16,7 +16,7 @@ use compress_compiler::{
 };
 use compress_passes::{layers::layers, prune::mask::highest, simplify};
 use compress_runtime::{
-    burn::BurnEvaluator,
+    burn::BurnInterpreter,
     dataset::Batch,
     metrics::{Answers, Comparison, Measure},
     session::{Backend, Session},
@@ -40,7 +40,7 @@ pub fn measure(
     monitor: &Monitor,
 ) -> Result<Vec<Sensitivity>> {
     let mut dense = graph.clone();
-    simplify(&mut dense, &Context::new(&BurnEvaluator::cpu()))?;
+    simplify(&mut dense, &Context::new(&BurnInterpreter::cpu()))?;
     let all = layers(&dense)?;
     let (weights, _) = plan.options.scope().prunable(&dense, "sensitivity")?;
     // In the order of the network.

@@ -3,8 +3,8 @@
 use crate::{
     data::Sets,
     distill::workers,
+    evaluator::{Evaluator, measure},
     events::{Monitor, Progress},
-    judge::{Judge, measure},
     shown,
 };
 use compress_compiler::{
@@ -59,8 +59,8 @@ const LEAST_SAMPLES: usize = 512;
 /// How much longer than its passes through the model a step takes: the optimiser, the teacher, scores.
 const BESIDES: f64 = 1.3;
 
-/// Samples on which the loss is felt.
-const FELT: usize = 2048;
+/// Samples for saliencies.
+const SALIENCY_SAMPLES: usize = 2048;
 
 const BATCH: usize = 64;
 const RATE: f64 = 1e-3;
@@ -84,7 +84,7 @@ pub struct DataTrainer<'a> {
 }
 
 impl Trainer for DataTrainer<'_> {
-    fn felt(&self, graph: &Graph, constants: &[NodeId]) -> Result<Vec<Weight>> {
+    fn saliency(&self, graph: &Graph, constants: &[NodeId]) -> Result<Vec<Weight>> {
         let set = &self.sets.taught;
         let measure = measure(&Answers::of(self.teacher.1), &self.sets.validation, true);
         if !set.is_labelled() || measure.metric != Metric::Top1 {
@@ -94,26 +94,26 @@ impl Trainer for DataTrainer<'_> {
         }
         let model = Trainable::new(graph, &ModelOptions::default(), &self.backend.device)?;
         let Size { samples, batch, .. } = self.size(graph, 1.0, false);
-        let loader = self.loader(samples.min(FELT), batch)?;
+        let loader = self.loader(samples.min(SALIENCY_SAMPLES), batch)?;
         let loss = LossOptions::usual(true, true, false);
         let steps = self.monitor.step("saliency", loader.batches());
-        let mut felt: Vec<Option<Float>> = vec![None; model.parameters().len()];
+        let mut saliency: Vec<Option<Float>> = vec![None; model.parameters().len()];
         for batch in loader.epoch(0, 0)? {
             self.monitor.check()?;
             let learnt = Replicas::default().learn(&model, &loss, &batch?, &Answer::default(), 0, 1.0)?;
             let lesson = learnt.ok_or_else(|| Error::data("the loss of the model on its data is not a number"))?;
-            for ((felt, gradient), p) in felt.iter_mut().zip(lesson.gradients).zip(model.parameters()) {
+            for ((saliency, gradient), p) in saliency.iter_mut().zip(lesson.gradients).zip(model.parameters()) {
                 let now = gradient.map(|g| g.mul(p.value.clone())).transpose()?.map(Float::abs);
-                *felt = replicas::sum(felt.take(), now)?;
+                *saliency = replicas::sum(saliency.take(), now)?;
             }
             steps.advance(1);
         }
         let share = 1.0 / loader.batches().max(1) as f32;
-        let of = |(p, felt): (&Parameter, Option<Float>)| {
-            let felt = felt.map(|f| f.mul_scalar(share).into_vec()).transpose()?.unwrap_or_default();
-            Ok(Weight { node: p.node(), values: p.value.clone().into_vec()?, felt })
+        let of = |(p, saliency): (&Parameter, Option<Float>)| {
+            let saliency = saliency.map(|f| f.mul_scalar(share).into_vec()).transpose()?.unwrap_or_default();
+            Ok(Weight { node: p.node(), values: p.value.clone().into_vec()?, saliency })
         };
-        let wanted = model.parameters().iter().zip(felt).filter(|(p, _)| constants.contains(&p.node()));
+        let wanted = model.parameters().iter().zip(saliency).filter(|(p, _)| constants.contains(&p.node()));
         wanted.map(of).collect()
     }
 
@@ -134,7 +134,7 @@ impl Trainer for DataTrainer<'_> {
         let loader = self.loader(samples, batch)?;
         let answers = |keep| Teacher::new(path, original, &[], self.backend, keep);
         let beside = if measure.metric == Metric::Top1 { None } else { Some(answers(held.set.len())?) };
-        let judge = Judge::new(held, self.backend, beside, outputs, measure)?;
+        let judge = Evaluator::new(held, self.backend, beside, outputs, measure)?;
         let steps = loader.batches() * epochs;
         let mut watcher = Recovery {
             steps: self.monitor.step(training.name, steps),

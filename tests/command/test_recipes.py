@@ -1,12 +1,13 @@
 """Recipes: every job can be saved, and run again to the same bytes, from its file and from its report."""
 
 import json
+import subprocess
 
 import numpy as np
 import onnx
 import pytest
 import small
-from support import run_onnx
+from support import binary, run_onnx
 
 
 @pytest.fixture
@@ -106,3 +107,61 @@ def test_resuming_is_for_training(compress, cnn):
     assert [p.name for p in cnn.parent.glob("*compressed*")] == []
     compress("run", recipe)
     onnx.checker.check_model(str(cnn.with_suffix(".compressed.onnx")))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("prune = 0.5\nprune-pattern = '2:4'", "--prune and --prune-pattern exclude each other"),
+        ("prune-pattern = '2:4'\nprune-budget = 'layer'", "exclude each other"),
+        ("force = true", "unknown key `force`"),
+        ("train = 3", "unknown key `train`"),
+    ],
+)
+def test_what_flags_can_not_say_a_recipe_can_not_either(compress, cnn, text, says):
+    recipe = cnn.parent / "job.toml"
+    recipe.write_text(f"job = 'compress'\nmodel = '{cnn}'\n{text}")
+    assert says in compress("run", recipe, code=2).err
+
+
+def test_a_recipe_names_its_job(compress, tmp_path):
+    recipe = tmp_path / "job.toml"
+    for text in ["model = 'm.onnx'", ""]:
+        recipe.write_text(text)
+        assert "`job` is missing" in compress("run", recipe, code=2).err
+
+
+def test_a_saved_recipe_replaces_nothing(compress, cnn):
+    data, before = cnn.parent / "data.npz", cnn.read_bytes()
+    job = [cnn, "--int8", "--data", data, "-o", cnn.parent / "out.onnx", "--force"]
+    for path in (cnn, data, cnn.parent / "out.onnx", cnn.parent / "out.report.json"):
+        assert "would replace" in compress(*job, "--save-recipe", path, code=2).err
+    assert cnn.read_bytes() == before and not (cnn.parent / "out.onnx").exists()
+    saved = cnn.parent / "job.toml"
+    compress("missing.onnx", "--save-recipe", saved, code=6)
+    assert not saved.exists(), "a job that could not begin leaves no recipe"
+    compress(*job[:-1], "--save-recipe", saved)
+    assert "--save-recipe" in compress(*job[:-1], "--save-recipe", saved, code=6).err
+
+
+def test_a_model_with_a_strange_name_is_compressed(compress, cnn):
+    strange = cnn.parent / "m\udcff.onnx"
+    strange.write_bytes(cnn.read_bytes())
+    compress(strange, "-o", cnn.parent / "out.onnx", "--no-check")
+    assert json.loads((cnn.parent / "out.report.json").read_text())["recipe"]["run"] == {}
+
+
+def test_what_went_to_standard_output_goes_there_again(compress, cnn):
+    report = cnn.parent / "report"
+    compress_binary = [binary(), cnn, "--int8", "--no-check", "-o", "-", "--report", report]
+    first = subprocess.run(compress_binary, capture_output=True, check=True).stdout
+    again = cnn.parent / "again.json"
+    again.write_text((report / "report.json").read_text())
+    done = subprocess.run([binary(), "run", again, "--force"], capture_output=True, check=True)
+    assert done.stdout == first
+
+
+def test_jobs_that_write_nothing_have_no_dry_run(compress, cnn):
+    recipe = cnn.parent / "job.toml"
+    recipe.write_text(f"job = 'inspect'\nmodel = '{cnn}'")
+    assert "jobs that write a model" in compress("run", recipe, "--dry-run", code=2).err

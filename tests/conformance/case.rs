@@ -10,7 +10,7 @@ use compress_compiler::{
 };
 use compress_passes::{Options, pipeline};
 use compress_runtime::{
-    burn::BurnEvaluator,
+    burn::BurnInterpreter,
     session::{Backend, Session},
 };
 use std::{
@@ -150,8 +150,8 @@ impl Case {
 }
 
 fn simplify(graph: &mut Graph) -> Result<(), String> {
-    let evaluator = BurnEvaluator::cpu();
-    let cx = Context::new(&evaluator);
+    let interpreter = BurnInterpreter::cpu();
+    let cx = Context::new(&interpreter);
     let passes = pipeline(&Options::default(), None);
     passes.run(graph, &cx, &mut |_, _| Ok(())).map(|_| ()).map_err(|e| e.to_string())
 }

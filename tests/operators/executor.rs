@@ -11,7 +11,7 @@ use compress_compiler::{graph::Graph, onnx, pass::Context, tensor::Tensor, text,
 use compress_kernels::Isa;
 use compress_passes::{Options, pipeline};
 use compress_runtime::{
-    burn::BurnEvaluator,
+    burn::BurnInterpreter,
     device::Device,
     session::{Backend, Engine as Runner, Session},
 };
@@ -240,9 +240,9 @@ fn facts(case: &Path) -> Facts {
 fn run(engine: &Engine, case: &Path, simplified: bool) -> Result<Off, String> {
     let mut graph = onnx::read(&case.join("model.onnx")).map_err(|e| e.to_string())?.graph;
     if simplified {
-        let evaluator = BurnEvaluator::cpu();
+        let interpreter = BurnInterpreter::cpu();
         let passes = pipeline(&Options::default(), None);
-        passes.run(&mut graph, &Context::new(&evaluator), &mut |_, _| Ok(())).map_err(|e| e.to_string())?;
+        passes.run(&mut graph, &Context::new(&interpreter), &mut |_, _| Ok(())).map_err(|e| e.to_string())?;
     }
     let scales = facts(case).scales;
     let mut off = Off::default();

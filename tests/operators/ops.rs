@@ -16,7 +16,7 @@ use compress_compiler::{
 };
 use compress_passes::{Options, pipeline};
 use compress_runtime::{
-    burn::BurnEvaluator,
+    burn::BurnInterpreter,
     session::{Backend, Session},
 };
 use pb::tensors;
@@ -72,8 +72,8 @@ fn check(case: &Path, model: &Path, constant: bool) -> Result<(), String> {
     let mut graph = onnx::read(model).map_err(|e| e.to_string())?.graph;
     outputs_agree(&graph, &inputs, &expected).map_err(|e| format!("as it is: {e}"))?;
 
-    let evaluator = BurnEvaluator::cpu();
-    let cx = Context::new(&evaluator);
+    let interpreter = BurnInterpreter::cpu();
+    let cx = Context::new(&interpreter);
     let passes = pipeline(&Options::default(), None);
     passes.run(&mut graph, &cx, &mut |_, _| Ok(())).map_err(|e| format!("while simplifying: {e}"))?;
     outputs_agree(&graph, &inputs, &expected).map_err(|e| format!("simplified: {e}\n{}", indent(&graph.to_string())))

@@ -14,7 +14,7 @@ use compress_compiler::{
 };
 use compress_passes::{bisect::bisect, clean::Clean, fold::Fold};
 use compress_runtime::{
-    burn::BurnEvaluator,
+    burn::BurnInterpreter,
     session::{Backend, Session},
 };
 
@@ -78,8 +78,8 @@ fn passes() -> Vec<Box<dyn Pass>> {
 
 #[test]
 fn finds_the_pass_the_rule_and_the_node() {
-    let evaluator = BurnEvaluator::cpu();
-    let cx = Context::new(&evaluator);
+    let interpreter = BurnInterpreter::cpu();
+    let cx = Context::new(&interpreter);
     for bad in [0, 1, 6] {
         let mut seen = vec![];
         let graph = chain(7, Some(bad));
@@ -94,7 +94,7 @@ fn finds_the_pass_the_rule_and_the_node() {
 
 #[test]
 fn clears_passes_that_are_right() {
-    let evaluator = BurnEvaluator::cpu();
-    let found = bisect(&chain(3, None), &passes(), &Context::new(&evaluator), &run, &mut |_| {}).unwrap();
+    let interpreter = BurnInterpreter::cpu();
+    let found = bisect(&chain(3, None), &passes(), &Context::new(&interpreter), &run, &mut |_| {}).unwrap();
     assert_eq!(found, None);
 }

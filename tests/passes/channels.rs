@@ -21,7 +21,7 @@ use compress_passes::{
     simplify,
 };
 use compress_runtime::{
-    burn::BurnEvaluator,
+    burn::BurnInterpreter,
     session::{Backend, Session},
 };
 use std::{cell::RefCell, env, path::PathBuf};
@@ -355,7 +355,7 @@ fn zoo_models_without_channels_are_those_with_zeros() {
     ] {
         let raw = onnx::read(&zoo.join(format!("models/{name}.onnx"))).unwrap().graph;
         let mut simple = raw.clone();
-        simplify(&mut simple, &Context::new(&BurnEvaluator::cpu())).unwrap();
+        simplify(&mut simple, &Context::new(&BurnInterpreter::cpu())).unwrap();
         for (g, simplified) in [(raw, false), (simple, true)] {
             let inputs: Vec<Tensor> = g.inputs().iter().map(|n| noise(&g, (*n).into())).collect();
             let gone = masked_equals_sliced(&g, &inputs, 1);
@@ -407,7 +407,7 @@ impl Trainer for Shares {
         Ok(Trained::default())
     }
 
-    fn felt(&self, _: &Graph, _: &[NodeId]) -> Result<Vec<Weight>> {
+    fn saliency(&self, _: &Graph, _: &[NodeId]) -> Result<Vec<Weight>> {
         Ok(vec![])
     }
 }
@@ -426,8 +426,8 @@ fn what_the_last_cut_leaves_is_trained_to_the_end() {
         cuts: 2,
     };
     let pass = PruneChannels { channels, exclude: vec![], reconstruct: false, train: Some(true), followed: false };
-    let (evaluator, trainer) = (BurnEvaluator::cpu(), Shares(RefCell::default()));
-    let cx = Context { stopwatch: Some(&machine), trainer: Some(&trainer), ..Context::new(&evaluator) };
+    let (interpreter, trainer) = (BurnInterpreter::cpu(), Shares(RefCell::default()));
+    let cx = Context { stopwatch: Some(&machine), trainer: Some(&trainer), ..Context::new(&interpreter) };
     let out = pass.run(&mut g, &cx).unwrap();
     assert_eq!(*trainer.0.borrow(), [0.5, 0.5]);
     let [told] = &out.warnings[..] else { panic!("{:?}", out.warnings) };
@@ -439,8 +439,8 @@ fn pruned_on(machine: &Machine, of: ChannelBudget) -> (Vec<usize>, Outcome) {
     let mut g = text::parse(TWO).unwrap();
     let channels = Channels { fraction: 0.5, of, by: ChannelSaliency::L2, round: None, pays: true, cuts: 1 };
     let pass = PruneChannels { channels, exclude: vec![], reconstruct: false, train: None, followed: false };
-    let evaluator = BurnEvaluator::cpu();
-    let cx = Context { stopwatch: Some(machine), ..Context::new(&evaluator) };
+    let interpreter = BurnInterpreter::cpu();
+    let cx = Context { stopwatch: Some(machine), ..Context::new(&interpreter) };
     let out = pass.run(&mut g, &cx).unwrap();
     (layers(&g).unwrap().iter().map(|l| g.constant(l.weight.into()).unwrap().shape()[0]).collect(), out)
 }
@@ -461,7 +461,7 @@ fn rounding_takes_no_step_more_than_the_budget_asks_for() {
         };
         let pass = PruneChannels { channels, exclude: vec![], reconstruct: false, train: None, followed: false };
         let mut g = text::parse(TWO).unwrap();
-        pass.run(&mut g, &Context::new(&BurnEvaluator::cpu())).unwrap();
+        pass.run(&mut g, &Context::new(&BurnInterpreter::cpu())).unwrap();
         let size = |l: &compress_passes::layers::Layer| g.constant(l.weight.into()).unwrap().shape()[0];
         let [a, b, 5] = layers(&g).unwrap().iter().map(size).collect::<Vec<_>>()[..] else { panic!("{g}") };
         let budget = macs(32, 32) * (1.0 - fraction);

@@ -17,7 +17,7 @@ use compress_compiler::{
 };
 use compress_passes::{clean::Clean, fold::Fold, fuse::Fuse, simplify, target::ForOnnxRuntime};
 use compress_runtime::{
-    burn::BurnEvaluator,
+    burn::BurnInterpreter,
     session::{Backend, Session},
 };
 use std::{fs, path::Path};
@@ -60,8 +60,8 @@ fn zoo_models() {
     for (name, most) in most {
         let before = onnx::read(&Path::new(&zoo).join(format!("models/{name}.onnx"))).unwrap().graph;
         let mut after = before.clone();
-        let evaluator = BurnEvaluator::cpu();
-        let cx = Context::new(&evaluator);
+        let interpreter = BurnInterpreter::cpu();
+        let cx = Context::new(&interpreter);
         simplify(&mut after, &cx).unwrap();
         assert!(after.operators().count() <= most, "{name} has {} operators", after.operators().count());
         compare(&before, &after).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -103,8 +103,8 @@ fn after(pass: &dyn Pass, before: &str, file: &Path) -> String {
     let context = |what: &str, e: &dyn std::fmt::Display| -> ! { panic!("{}: {e}\n{what}:\n{before}", file.display()) };
     let graph = text::parse(before).unwrap_or_else(|e| context("reading", &e));
     let mut new = graph.clone();
-    let evaluator = BurnEvaluator::cpu();
-    let cx = Context::new(&evaluator);
+    let interpreter = BurnInterpreter::cpu();
+    let cx = Context::new(&interpreter);
     let done = pass.run(&mut new, &cx).unwrap_or_else(|e| context("the pass on", &e));
     if let Err(e) = compare(&graph, &new) {
         context(&format!("{new}is what the pass makes of"), &e);

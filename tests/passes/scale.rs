@@ -19,7 +19,7 @@ use compress_compiler::{
 };
 use compress_passes::simplify;
 use compress_runtime::{
-    burn::BurnEvaluator,
+    burn::BurnInterpreter,
     session::{Backend, Session},
 };
 use mimalloc::MiMalloc;
@@ -107,8 +107,8 @@ fn cost(file: &[u8]) -> [f64; 3] {
     let now = || [CALLS.load(Relaxed) as f64, BYTES.load(Relaxed) as f64, processor_seconds()];
     let before = now();
     let mut model = onnx::read_bytes(file).unwrap();
-    let evaluator = BurnEvaluator::cpu();
-    simplify(&mut model.graph, &Context::new(&evaluator)).unwrap();
+    let interpreter = BurnInterpreter::cpu();
+    simplify(&mut model.graph, &Context::new(&interpreter)).unwrap();
     let out = onnx::to_bytes(&model).unwrap();
     assert!(!out.is_empty());
     let after = now();

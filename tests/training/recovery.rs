@@ -19,7 +19,7 @@ use compress_passes::{
     target::Target,
 };
 use compress_runtime::{
-    burn::{BurnEvaluator, tensor::Value},
+    burn::{BurnInterpreter, tensor::Value},
     device::Device,
     session::{Backend, Session},
     train::{
@@ -84,15 +84,15 @@ impl Trainer for Does<'_> {
         Ok(Trained::default())
     }
 
-    fn felt(&self, _: &Graph, _: &[NodeId]) -> Result<Vec<Weight>> {
+    fn saliency(&self, _: &Graph, _: &[NodeId]) -> Result<Vec<Weight>> {
         Ok(vec![])
     }
 }
 
 fn run(pass: &dyn Pass, trainer: &dyn Trainer) -> Graph {
     let mut graph = text::parse(NET).unwrap();
-    let evaluator = BurnEvaluator::cpu();
-    let cx = Context { calibrator: Some(&Samples), trainer: Some(trainer), ..Context::new(&evaluator) };
+    let interpreter = BurnInterpreter::cpu();
+    let cx = Context { calibrator: Some(&Samples), trainer: Some(trainer), ..Context::new(&interpreter) };
     pass.run(&mut graph, &cx).unwrap();
     graph.infer_all().unwrap();
     graph
@@ -246,12 +246,12 @@ fn masks_grow_and_hold() {
 }
 
 /// The masks that a budget comes to halfway and at the end, of all three weights.
-fn masks(budget: Budget, felt: bool) -> [Vec<Vec<bool>>; 2] {
+fn masks(budget: Budget, saliency: bool) -> [Vec<Vec<bool>>; 2] {
     let seen = RefCell::new([vec![], vec![]]);
     let recover = Recover {
         budget,
         scope: Scope { ends: true, ..Scope::default() },
-        by: if felt { WeightSaliency::Taylor } else { WeightSaliency::Magnitude },
+        by: if saliency { WeightSaliency::Taylor } else { WeightSaliency::Magnitude },
         must: true,
     };
     run(
@@ -259,7 +259,7 @@ fn masks(budget: Budget, felt: bool) -> [Vec<Vec<bool>>; 2] {
         &Does(&|graph, mut training| {
             let masking = training.masking.as_mut().unwrap();
             let value = |node| graph.constant(node).unwrap().as_f32().unwrap().into_owned();
-            let weight = |node: &NodeId| Weight { node: *node, values: value((*node).into()), felt: vec![] };
+            let weight = |node: &NodeId| Weight { node: *node, values: value((*node).into()), saliency: vec![] };
             let weights: Vec<Weight> = training.masked.iter().map(weight).collect();
             *seen.borrow_mut() = [(masking.choose)(0.5, &weights)?, (masking.choose)(1.0, &weights)?];
             Ok(())
@@ -287,7 +287,7 @@ fn a_pattern_holds_in_every_group() {
     let pattern = Budget::Pattern("2:4".parse().unwrap());
     let [at_once, whole] = masks(pattern, false);
     assert_eq!(at_once, whole);
-    // What the loss feels is known step by step.
+    // Saliencies are known step by step.
     // The first layer has 2 input channels, which fill no group of 4.
     let [half, whole] = masks(pattern, true);
     let sizes: Vec<usize> = whole.iter().map(Vec::len).collect();
@@ -320,7 +320,7 @@ fn what_the_loss_feels_decides_where_asked() {
         &Does(&|_, mut training| {
             let node = training.masked[0];
             let masking = training.masking.as_mut().unwrap();
-            let weight = Weight { node, values: vec![1.0, -5.0, 2.0, 0.0], felt: vec![0.3, 0.1, 0.2, 9.0] };
+            let weight = Weight { node, values: vec![1.0, -5.0, 2.0, 0.0], saliency: vec![0.3, 0.1, 0.2, 9.0] };
             *scores.borrow_mut() = (masking.choose)(1.0, &[weight])?;
             Ok(())
         }),

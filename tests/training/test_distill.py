@@ -118,7 +118,7 @@ def test_a_recipe_says_what_the_flags_say(compress, tmp_path):
     ("text", "code", "says"),
     [
         ("student = 3", 2, "student"),
-        ("", 2, "student"),
+        ("", 2, "job"),
         ('student = "s.onnx"\nepochs = 0', 2, "epochs"),
         ('student = "s.onnx"\n[train]\nepochs = -1', 2, "epochs"),
         ('student = "s.onnx"\n[train]\nlr = nan', 2, "lr"),

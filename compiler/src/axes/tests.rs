@@ -142,7 +142,7 @@ fn carried_out(op: &Op, tie: &Tie, gone: &BTreeSet<usize>, sides: &Sides) -> boo
             kept.insert(*axis, left);
         }
     }
-    let narrowed = op.narrowed(&kept, sides).unwrap();
+    let narrowed = op.channel_slice(&kept, sides).unwrap();
     let left = |axis: Axis| kept.get(axis).map(<[usize]>::to_vec);
     let inputs = sides.inputs.0.iter().enumerate();
     let mut facts: Vec<Option<Fact>> =
@@ -362,7 +362,7 @@ fn rewritten(body: &str, at: Axis, gone: &[usize]) -> Vec<(usize, Vec<i64>)> {
             let left = labels.as_slice().iter().enumerate().filter(|(_, l)| !gone.contains(l));
             kept.insert(*axis, left.map(|(i, _)| i).collect());
         }
-        let narrowed = op.narrowed(&kept, sides).unwrap();
+        let narrowed = op.channel_slice(&kept, sides).unwrap();
         narrowed.operands.into_iter().map(|(slot, t)| (slot, t.as_i64().unwrap())).collect()
     })
 }

@@ -3,7 +3,7 @@
 use super::conv::size;
 use crate::{
     attr::{Attrs, Reader},
-    axes::{Axis, Flow, Kept, Narrowed, Sides, UNKNOWN},
+    axes::{Axis, ChannelSlice, Flow, Kept, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator},
     tensor::DType,
@@ -219,13 +219,13 @@ impl Operator for Attention {
         sides.blocks(at, axes)
     }
 
-    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+    fn channel_slice(&self, kept: &Kept, sides: &Sides) -> Result<ChannelSlice> {
         let left = |slot, heads| {
             let all = Heads::of(Axis::In(slot, 0), heads, sides)?;
             Some((kept.count(all.axis)? / all.size.max(1)) as i64)
         };
         let (q, kv) = (left(0, self.q_num_heads), left(1, self.kv_num_heads));
-        Ok(Narrowed::op(Self {
+        Ok(ChannelSlice::op(Self {
             q_num_heads: self.q_num_heads.map(|n| q.unwrap_or(n)),
             kv_num_heads: self.kv_num_heads.map(|n| kv.unwrap_or(n)),
             ..self.clone()

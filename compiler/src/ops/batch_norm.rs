@@ -19,9 +19,6 @@ pub struct BatchNorm {
     pub momentum: f32,
     /// Whether X is normalised by its own mean and variance, not by those given.
     pub training: bool,
-    /// Whether negative results become 0. ONNX knows no such thing: who runs a graph sets it, in training, for a
-    /// Relu that follows.
-    pub rectified: bool,
 }
 
 impl BatchNorm {
@@ -37,7 +34,7 @@ impl BatchNorm {
         if r.opset < 9 && !r.flag("spatial", true)? {
             return Err(Error::unsupported("BatchNormalization with spatial=0"));
         }
-        Ok(Self { epsilon: r.float("epsilon", 1e-5)?, momentum: r.float("momentum", 0.9)?, training, rectified: false })
+        Ok(Self { epsilon: r.float("epsilon", 1e-5)?, momentum: r.float("momentum", 0.9)?, training })
     }
 }
 

@@ -3,7 +3,7 @@
 use super::window::Window;
 use crate::{
     attr::{Attrs, Reader},
-    axes::{Axis, Flow, Kept, Narrowed, Sides, UNKNOWN},
+    axes::{Axis, ChannelSlice, Flow, Kept, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator, Quant, WeightAxes, Width},
     value::{Dim, Fact, Shape},
@@ -111,9 +111,9 @@ impl Operator for Conv {
         channels(at, sides, self.group, [Axis::In(1, 1), Axis::In(1, 0)])
     }
 
-    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+    fn channel_slice(&self, kept: &Kept, sides: &Sides) -> Result<ChannelSlice> {
         let left = groups_left(self.group, kept, sides);
-        Ok(left.map_or_else(Narrowed::default, |group| Narrowed::op(Self { group, ..self.clone() })))
+        Ok(left.map_or_else(ChannelSlice::default, |group| ChannelSlice::op(Self { group, ..self.clone() })))
     }
 
     fn quant(&self) -> Quant {

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     attr::{Attrs, Reader},
-    axes::{Axis, Flow, Kept, Narrowed, Sides},
+    axes::{Axis, ChannelSlice, Flow, Kept, Sides},
     error::{Error, Result},
     op::{Inputs, Operator, Width},
     value::{Dim, Fact},
@@ -150,13 +150,13 @@ impl Operator for ConvTranspose {
         channels(at, sides, self.group, [Axis::In(1, 0), Axis::In(1, 1)])
     }
 
-    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+    fn channel_slice(&self, kept: &Kept, sides: &Sides) -> Result<ChannelSlice> {
         let mut op = self.clone();
         op.group = groups_left(op.group, kept, sides).unwrap_or(op.group);
         // Of the whole shape, which some exporters write, only the spatial sizes mean anything.
         let spatial = sides.inputs.get(0).rank().map_or(0, |rank| rank.saturating_sub(2));
         op.output_shape.drain(..op.output_shape.len().saturating_sub(spatial));
-        Ok(Narrowed::op(op))
+        Ok(ChannelSlice::op(op))
     }
 
     fn macs(&self, x: &Inputs, _: &[&Fact]) -> u64 {

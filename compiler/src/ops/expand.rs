@@ -2,7 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
-    axes::{Axis, Flow, Kept, Narrowed, Sides, UNKNOWN},
+    axes::{Axis, ChannelSlice, Flow, Kept, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator, Width},
     tensor::Tensor,
@@ -42,15 +42,15 @@ impl Operator for Expand {
         }
     }
 
-    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+    fn channel_slice(&self, kept: &Kept, sides: &Sides) -> Result<ChannelSlice> {
         let (Some(mut target), Some(made)) = (sides.inputs.ints(1), sides.dims(Axis::Out(0, 0))) else {
-            return Ok(Narrowed::default());
+            return Ok(ChannelSlice::default());
         };
         let before = made.len().saturating_sub(target.len());
         for (i, size) in target.iter_mut().enumerate().filter(|(_, size)| **size != 1) {
             *size = kept.count(Axis::Out(0, before + i)).map_or(*size, |n| n as i64);
         }
-        Ok(Narrowed::operands([sides.rewritten(1, &target)]))
+        Ok(ChannelSlice::operands([sides.rewritten(1, &target)]))
     }
     fn inflates(&self) -> bool {
         true

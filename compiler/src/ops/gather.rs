@@ -2,7 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
-    axes::{Axis, Flow, Kept, Narrowed, Sides, UNKNOWN},
+    axes::{Axis, ChannelSlice, Flow, Kept, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator, Quant},
     value::{self, Dim, Fact},
@@ -96,14 +96,14 @@ impl Operator for Gather {
         }
     }
 
-    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+    fn channel_slice(&self, kept: &Kept, sides: &Sides) -> Result<ChannelSlice> {
         let axis = value::axis(self.axis, sides.inputs.get(0).rank().unwrap_or(0))?;
         let (Some(left), Some(taken)) = (kept.get(Axis::In(0, axis)), taken(axis, sides)) else {
-            return Ok(Narrowed::default());
+            return Ok(ChannelSlice::default());
         };
         // An index that is taken has become the number of those that stay before it.
         let now: Vec<i64> = taken.iter().filter_map(|i| left.binary_search(i).ok()).map(|i| i as i64).collect();
-        Ok(Narrowed::operands([sides.rewritten(1, &now)]))
+        Ok(ChannelSlice::operands([sides.rewritten(1, &now)]))
     }
 
     fn quant(&self) -> Quant {

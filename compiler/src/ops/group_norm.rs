@@ -3,7 +3,7 @@
 use super::layer_norm::stash_type;
 use crate::{
     attr::{Attrs, Reader},
-    axes::{Axis, Flow, Kept, Narrowed, Sides, UNKNOWN},
+    axes::{Axis, ChannelSlice, Flow, Kept, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator, Width},
     tensor::DType,
@@ -120,9 +120,9 @@ impl Operator for GroupNorm {
         }
     }
 
-    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+    fn channel_slice(&self, kept: &Kept, sides: &Sides) -> Result<ChannelSlice> {
         let left = kept.count(Axis::In(0, 1)).zip(self.group(sides)).map(|(channels, group)| (channels / group) as i64);
-        Ok(left.map_or_else(Narrowed::default, |num_groups| Narrowed::op(Self { num_groups, ..self.clone() })))
+        Ok(left.map_or_else(ChannelSlice::default, |num_groups| ChannelSlice::op(Self { num_groups, ..self.clone() })))
     }
     fn since(&self) -> i64 {
         if self.per_group { 18 } else { 21 }

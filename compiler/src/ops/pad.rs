@@ -2,7 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
-    axes::{Axis, Flow, Kept, Narrowed, Sides, UNKNOWN},
+    axes::{Axis, ChannelSlice, Flow, Kept, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator},
     tensor::Tensor,
@@ -125,9 +125,9 @@ impl Operator for Pad {
         sides.passes(at, "it pads these", |axis| pads[axis] != (0, 0))
     }
 
-    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+    fn channel_slice(&self, kept: &Kept, sides: &Sides) -> Result<ChannelSlice> {
         let (Some(border), Some(mut pads)) = (Self::border(sides), sides.inputs.ints(1)) else {
-            return Ok(Narrowed::default());
+            return Ok(ChannelSlice::default());
         };
         let axes = sides.inputs.ints(3).unwrap_or_else(|| (0..border.len() as i64).collect());
         for (at, axis) in axes.iter().enumerate() {
@@ -139,7 +139,7 @@ impl Operator for Pad {
                 pads[axes.len() + at] = left.iter().filter(|j| (**j as i64) >= inside.end).count() as i64;
             }
         }
-        Ok(Narrowed::operands([sides.rewritten(1, &pads)]))
+        Ok(ChannelSlice::operands([sides.rewritten(1, &pads)]))
     }
 
     fn since(&self) -> i64 {

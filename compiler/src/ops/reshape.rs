@@ -2,7 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
-    axes::{Axis, Flow, Kept, Narrowed, Sides, UNKNOWN},
+    axes::{Axis, ChannelSlice, Flow, Kept, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator, Quant, Width},
     value::{Dim, Fact},
@@ -204,8 +204,8 @@ impl Operator for Reshape {
         }
     }
 
-    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
-        let Some(mut target) = self.target(sides) else { return Ok(Narrowed::default()) };
+    fn channel_slice(&self, kept: &Kept, sides: &Sides) -> Result<ChannelSlice> {
+        let Some(mut target) = self.target(sides) else { return Ok(ChannelSlice::default()) };
         for (i, entry) in target.iter_mut().enumerate() {
             let size = kept.size(Axis::Out(0, i), sides);
             let stays = match *entry {
@@ -217,7 +217,7 @@ impl Operator for Reshape {
                 *entry = n as i64;
             }
         }
-        Ok(Narrowed::operands([sides.rewritten(1, &target)]))
+        Ok(ChannelSlice::operands([sides.rewritten(1, &target)]))
     }
 
     fn since(&self) -> i64 {

@@ -2,7 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
-    axes::{Axis, Flow, Kept, Narrowed, Sides},
+    axes::{Axis, ChannelSlice, Flow, Kept, Sides},
     error::{Error, Result},
     op::{Inputs, Operator, Quant},
     tensor::Tensor,
@@ -294,13 +294,15 @@ impl Operator for Resize {
         sides.passes(at, "it makes more or fewer of these", |axis| self.resizes(axis, sides))
     }
 
-    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+    fn channel_slice(&self, kept: &Kept, sides: &Sides) -> Result<ChannelSlice> {
         let rank = sides.inputs.get(0).rank().unwrap_or(0);
-        let Some(mut sizes) = sides.inputs.ints(3).filter(|s| !s.is_empty()) else { return Ok(Narrowed::default()) };
+        let Some(mut sizes) = sides.inputs.ints(3).filter(|s| !s.is_empty()) else {
+            return Ok(ChannelSlice::default());
+        };
         for (size, axis) in sizes.iter_mut().zip(self.axes(rank)?) {
             *size = kept.count(Axis::In(0, axis)).map_or(*size, |n| n as i64);
         }
-        Ok(Narrowed::operands([sides.rewritten(3, &sizes)]))
+        Ok(ChannelSlice::operands([sides.rewritten(3, &sizes)]))
     }
 
     fn since(&self) -> i64 {

@@ -3,7 +3,7 @@
 use super::attention::Heads;
 use crate::{
     attr::{Attrs, Reader},
-    axes::{Axis, Flow, Kept, Narrowed, Sides},
+    axes::{Axis, ChannelSlice, Flow, Kept, Sides},
     error::{Error, Result},
     op::{Inputs, Operator},
     value::Fact,
@@ -79,11 +79,11 @@ impl Operator for RotaryEmbedding {
         }
     }
 
-    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+    fn channel_slice(&self, kept: &Kept, sides: &Sides) -> Result<ChannelSlice> {
         let heads = Heads::of(Axis::In(0, 0), Some(self.num_heads), sides);
         let left =
             heads.and_then(|x| Some((kept.count(x.axis)? / x.size.max(1)) as i64)).filter(|_| self.num_heads != 0);
-        Ok(left.map_or_else(Narrowed::default, |num_heads| Narrowed::op(Self { num_heads, ..self.clone() })))
+        Ok(left.map_or_else(ChannelSlice::default, |num_heads| ChannelSlice::op(Self { num_heads, ..self.clone() })))
     }
     fn since(&self) -> i64 {
         23

@@ -2,7 +2,7 @@
 
 use crate::{
     attr::Reader,
-    axes::{Axis, Flow, Kept, Narrowed, Sides},
+    axes::{Axis, ChannelSlice, Flow, Kept, Sides},
     error::{Error, Result},
     op::{Inputs, Operator, Quant, Width},
     tensor::Tensor,
@@ -171,9 +171,9 @@ impl Operator for Slice {
         }
     }
 
-    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+    fn channel_slice(&self, kept: &Kept, sides: &Sides) -> Result<ChannelSlice> {
         let (Some(mut starts), Some(mut ends)) = (sides.inputs.ints(1), sides.inputs.ints(2)) else {
-            return Ok(Narrowed::default());
+            return Ok(ChannelSlice::default());
         };
         for axis in 0..sides.inputs.get(0).rank().unwrap_or(0) {
             let (Some(Some((i, t))), Some(left)) = (Self::along(sides, axis), kept.get(Axis::In(0, axis))) else {
@@ -187,7 +187,7 @@ impl Operator for Slice {
                 (starts[i], ends[i]) = (start, end);
             }
         }
-        Ok(Narrowed::operands([sides.rewritten(1, &starts), sides.rewritten(2, &ends)]))
+        Ok(ChannelSlice::operands([sides.rewritten(1, &starts), sides.rewritten(2, &ends)]))
     }
 
     fn since(&self) -> i64 {

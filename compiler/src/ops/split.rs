@@ -2,7 +2,7 @@
 
 use crate::{
     attr::{Attrs, Reader},
-    axes::{Axis, Flow, Kept, Narrowed, Sides, UNKNOWN},
+    axes::{Axis, ChannelSlice, Flow, Kept, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator, Quant},
     tensor::Tensor,
@@ -124,16 +124,16 @@ impl Operator for Split {
         sides.labelled(at, parts.chain([(Axis::In(0, axis), 0)]).map(|(axis, start)| (axis, move |i| start + i)))
     }
 
-    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+    fn channel_slice(&self, kept: &Kept, sides: &Sides) -> Result<ChannelSlice> {
         let axis = value::axis(self.axis, sides.inputs.get(0).rank().unwrap_or(0))?;
-        let Some(n) = kept.count(Axis::In(0, axis)) else { return Ok(Narrowed::default()) };
+        let Some(n) = kept.count(Axis::In(0, axis)) else { return Ok(ChannelSlice::default()) };
         let sizes = (0..self.parts).map(|slot| kept.size(Axis::Out(slot, axis), sides).map(|n| n as i64));
-        let Some(sizes) = sizes.collect::<Option<Vec<_>>>() else { return Ok(Narrowed::default()) };
+        let Some(sizes) = sizes.collect::<Option<Vec<_>>>() else { return Ok(ChannelSlice::default()) };
         if sides.inputs.opt(1).is_none() && self.sizes(None, n as i64)? == sizes {
-            return Ok(Narrowed::default());
+            return Ok(ChannelSlice::default());
         }
         let op = self.num_outputs.then(|| Self { num_outputs: false, ..self.clone() }.into());
-        Ok(Narrowed { op, operands: vec![(1, Tensor::i64s(&sizes))] })
+        Ok(ChannelSlice { op, operands: vec![(1, Tensor::i64s(&sizes))] })
     }
 
     fn since(&self) -> i64 {

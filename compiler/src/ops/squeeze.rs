@@ -2,7 +2,7 @@
 
 use crate::{
     attr::Reader,
-    axes::{Axis, Flow, Kept, Narrowed, Sides, UNKNOWN},
+    axes::{Axis, ChannelSlice, Flow, Kept, Sides, UNKNOWN},
     error::{Error, Result},
     op::{Inputs, Operator, Quant, Width},
     tensor::Tensor,
@@ -103,16 +103,16 @@ impl Operator for Squeeze {
         }
     }
 
-    fn narrowed(&self, kept: &Kept, sides: &Sides) -> Result<Narrowed> {
+    fn channel_slice(&self, kept: &Kept, sides: &Sides) -> Result<ChannelSlice> {
         // Without a list of axes it would drop one more, of which a single index is left.
         let axes = match Self::dropped(&sides.inputs)? {
             Some(axes) if sides.inputs.opt(1).is_none() => axes,
-            _ => return Ok(Narrowed::default()),
+            _ => return Ok(ChannelSlice::default()),
         };
         let rank = sides.inputs.get(0).rank().unwrap_or(0);
         let axes: Vec<i64> = axes.into_iter().map(|a| a as i64).collect();
         let more = (0..rank).any(|i| kept.count(Axis::In(0, i)) == Some(1));
-        Ok(Narrowed::operands([more.then(|| (1, Tensor::i64s(&axes)))]))
+        Ok(ChannelSlice::operands([more.then(|| (1, Tensor::i64s(&axes)))]))
     }
 
     fn since(&self) -> i64 {

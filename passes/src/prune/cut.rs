@@ -113,7 +113,7 @@ impl<'a> Cut<'a> {
         if kept.is_empty() {
             return g.macs(node);
         }
-        let Ok(narrowed) = g.narrowed(node, &kept) else { return g.macs(node) };
+        let Ok(narrowed) = g.channel_slice(node, &kept) else { return g.macs(node) };
         for (slot, tensor) in &narrowed.operands {
             if let Some(fact) = operands.get_mut(*slot) {
                 *fact = Some(Fact::of(tensor));
@@ -181,7 +181,7 @@ impl<'a> Cut<'a> {
     pub fn apply(&self, g: &mut Graph) -> Result<()> {
         let mut narrowed = vec![];
         for node in self.nodes(g) {
-            narrowed.push((node, g.narrowed(node, &self.of(g, node))?));
+            narrowed.push((node, g.channel_slice(node, &self.of(g, node))?));
         }
         for (port, axis, kept) in self.changed() {
             if let Some(t) = g.constant(port) {

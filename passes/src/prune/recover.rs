@@ -16,7 +16,7 @@ pub enum WeightSaliency {
     Obs,
     /// Their magnitude, meanwhile.
     Magnitude,
-    /// How much the loss feels them, meanwhile.
+    /// Their effect on the loss, during training.
     Taylor,
 }
 
@@ -58,7 +58,7 @@ impl Pass for Recover {
         }
         let choose = |done: f64, weights: &[Weight]| {
             // Fast at first, when there is much that nothing needs. What a magnitude leaves of a pattern is known from the
-            // start; what the loss feels is not.
+            // start; saliencies are not.
             let at_once = matches!(self.budget, Budget::Pattern(_)) && self.by != WeightSaliency::Taylor;
             let done = if at_once { 1.0 } else { 1.0 - (1.0 - done).powi(3) };
             let keep = choice.keep(weights.iter().map(|w| (w.node, self.scores(w))).collect(), done);
@@ -67,7 +67,8 @@ impl Pass for Recover {
                 |(w, keep): (&Weight, Vec<bool>)| w.values.iter().zip(keep).map(|(v, k)| k && *v != 0.0).collect();
             Ok(weights.iter().zip(keep).map(both).collect())
         };
-        let masking = gradual.then(|| Masking { choose: Box::new(choose), felt: self.by == WeightSaliency::Taylor });
+        let masking =
+            gradual.then(|| Masking { choose: Box::new(choose), by_saliency: self.by == WeightSaliency::Taylor });
         out.add(train(g, (self.name(), 1.0), choice.weights.clone(), masking, self.must, cx)?);
         if gradual {
             out.add(prune.run(g, cx)?);
@@ -110,8 +111,8 @@ impl Recover {
     fn scores(&self, w: &Weight) -> Vec<f32> {
         // What is zero already goes first.
         let zero = |score: f32, value: f32| if value == 0.0 { -1.0 } else { score };
-        match w.felt.len() == w.values.len() {
-            true => w.felt.iter().zip(&w.values).map(|(f, v)| zero(*f, *v)).collect(),
+        match w.saliency.len() == w.values.len() {
+            true => w.saliency.iter().zip(&w.values).map(|(f, v)| zero(*f, *v)).collect(),
             false => w.values.iter().map(|v| zero(v.abs(), *v)).collect(),
         }
     }

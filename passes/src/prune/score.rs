@@ -34,7 +34,7 @@ pub enum ChannelSaliency {
     Scale,
     /// How large the values are that others read of it, on calibration data.
     Activation,
-    /// How much the loss on labels feels the weights that make it (first-order Taylor expansion, Molchanov et al. 2019).
+    /// The effect of its weights on the loss on labels (first-order Taylor expansion, Molchanov et al. 2019).
     Taylor,
     /// What the layers that read it lose in their outputs on calibration data when their other weights make up for it
     /// (the optimal brain surgeon, Hassibi and Stork 1993, for whole channels).
@@ -77,7 +77,7 @@ impl Scored<'_> {
             ChannelSaliency::Median => self.comparable(&self.distances(cx)?, plain),
             ChannelSaliency::Scale => self.comparable(&self.scales(cx)?, plain),
             ChannelSaliency::Activation => self.comparable(&self.activations(cx)?, f64::sqrt),
-            ChannelSaliency::Taylor => self.comparable(&self.felt(cx)?, plain),
+            ChannelSaliency::Taylor => self.comparable(&self.saliency(cx)?, plain),
             ChannelSaliency::Obs => self.solved(cx)?,
         })
     }
@@ -187,16 +187,16 @@ impl Scored<'_> {
         Ok(sums)
     }
 
-    /// How much the loss feels the weights that make each channel.
-    fn felt(&self, cx: &Context) -> Result<Measures> {
+    /// The effect of the weights of each channel on the loss.
+    fn saliency(&self, cx: &Context) -> Result<Measures> {
         let trainer = cx.trainer.ok_or_else(|| Error::bug("there is nothing to train on"))?;
         let made = self.made();
         let weights: Vec<NodeId> = made.keys().copied().collect();
         let mut measured = Measures::new();
-        for weight in trainer.felt(self.g, &weights)? {
+        for weight in trainer.saliency(self.g, &weights)? {
             let (place, axis) = made[&weight.node];
             let shape = self.g.constant(weight.node.into()).map(Tensor::shape).unwrap_or_default();
-            measured.insert(place, sums(shape, &weight.felt, axis, f64::from));
+            measured.insert(place, sums(shape, &weight.saliency, axis, f64::from));
         }
         Ok(measured)
     }

@@ -50,6 +50,8 @@ struct Step {
     inputs: Vec<Option<(usize, bool)>>,
     /// The slot of each output; `None` where nobody reads it.
     outputs: Vec<Option<usize>>,
+    /// Whether a Relu that alone read the first output is a part of it.
+    rectified: bool,
 }
 
 /// An input: what is known of it, and what it is when it isn't given.
@@ -140,7 +142,7 @@ impl Executable {
                 (0..node.outputs.len()).map(|s| used(s).then(|| this.slot(Port { node: id, slot: s }))).collect();
             let bodies = control::prepare(&node.op, device).map_err(at)?;
             let (label, op) = (node.label(), node.op.clone());
-            this.steps.push(Step { node: id, label, op, bodies, inputs: read, outputs: made });
+            this.steps.push(Step { node: id, label, op, bodies, inputs: read, outputs: made, rectified: false });
         }
         for port in outputs {
             let slot = this.source(graph, *port, &given)?;
@@ -201,8 +203,8 @@ impl Executable {
                 }
                 (Op::Unary(Unary::Relu), [Some((slot, _))]) => {
                     let before = norms.remove(slot).map(|at| &mut steps[at]);
-                    if let Some(Step { op: Op::BatchNorm(norm), outputs, .. }) = before {
-                        norm.rectified = true;
+                    if let Some(Step { rectified, outputs, .. }) = before {
+                        *rectified = true;
                         outputs[0] = step.outputs[0];
                         continue;
                     }
@@ -354,7 +356,7 @@ impl Executable {
                 });
             }
             let made = self.precision.around(&step.op, args, |args| match &step.bodies[..] {
-                [] => kernels::eval(&step.op, Args::new(args, &self.device)),
+                [] => kernels::eval(&step.op, Args::new(args, &self.device).rectified(step.rectified)),
                 bodies => control::eval(&step.op, bodies, args, run),
             });
             let made = made.map_err(|e| e.at(&step.label))?;

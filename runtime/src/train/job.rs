@@ -92,7 +92,7 @@ struct Course {
     /// Epochs since the best score.
     idle: u64,
     /// What the learning rate is multiplied by since the loss was not a number.
-    brake: f64,
+    backoff: f64,
     /// Batches whose gradients are summed and not yet applied.
     summed: usize,
     /// The mean loss of the epoch: sum and count.
@@ -177,7 +177,7 @@ impl Job<'_> {
                 let done = self.done(&state, seconds);
                 samples += batch.len as u64;
                 let Some(Step { parts, norm, rate }) = self.step(&mut state, &batch, done, &mut spent)? else {
-                    self.brake(&mut state, watcher)?;
+                    self.back_off(&mut state, watcher)?;
                     continue;
                 };
                 let progress = self.progress(&state, spent.samples_per_second(samples));
@@ -237,7 +237,7 @@ impl Job<'_> {
                 first: Score::NONE,
                 best: Score::NONE,
                 idle: 0,
-                brake: 1.0,
+                backoff: 1.0,
                 summed: 0,
                 loss: (0.0, 0),
                 seconds: 0.0,
@@ -311,7 +311,7 @@ impl Job<'_> {
             }
             state.course.summed += 1;
         }
-        let rate = self.options.rate * state.course.brake * self.options.schedule.factor(done, self.options.warmup);
+        let rate = self.options.rate * state.course.backoff * self.options.schedule.factor(done, self.options.warmup);
         let last = state.batch as usize == self.loader.batches();
         let mut norm = 0.0;
         if state.course.summed == self.options.accumulate || last && state.course.summed > 0 {
@@ -342,15 +342,15 @@ impl Job<'_> {
     }
 
     /// The loss was not a number: back to the best model, at half the rate; a second time is the end.
-    fn brake(&mut self, state: &mut State, watcher: &mut dyn Watcher) -> Result<()> {
-        if state.course.brake < 1.0 {
+    fn back_off(&mut self, state: &mut State, watcher: &mut dyn Watcher) -> Result<()> {
+        if state.course.backoff < 1.0 {
             return Err(Error::data("the loss, or its gradient, is not a number, also at half the learning rate")
                 .help(format!("lower {LR}, or look for broken samples")));
         }
         watcher.warn(
             "the loss, or its gradient, is not a number: going back to the best model, at half the learning rate",
         );
-        state.course.brake = 0.5;
+        state.course.backoff = 0.5;
         self.restore(&state.best)?;
         let count = self.model.parameters().len();
         state.optimiser = Optimiser::new(&self.options.optimiser, count);
@@ -395,7 +395,7 @@ impl Job<'_> {
             loss: state.course.loss.0 / state.course.loss.1.max(1) as f64,
             parts: vec![],
             rate: self.options.rate
-                * state.course.brake
+                * state.course.backoff
                 * self.options.schedule.factor(self.done(state, 0.0), self.options.warmup),
             norm: 0.0,
             scale: state.course.scaler.as_ref().map(Scaler::scale),

@@ -16,7 +16,7 @@ const GROWTH: f64 = 0.5;
 /// How often masks grow in that time.
 const TIMES: f64 = 50.0;
 
-/// How much of what the loss felt of an element stays in a step.
+/// The share of an element's saliency that stays in a step.
 const STAYS: f32 = 0.95;
 
 /// Masks over parameters.
@@ -32,7 +32,7 @@ struct Masked {
     at: usize,
     /// 1 where an element stays, else 0.
     keep: Float,
-    felt: Option<Float>,
+    saliency: Option<Float>,
 }
 
 impl<'a> Masks<'a> {
@@ -49,7 +49,7 @@ impl<'a> Masks<'a> {
         let masked = parameters.iter().enumerate().filter(|(_, p)| nodes.contains(&p.node()));
         let masked = masked.map(|(at, p)| {
             let keep = p.value.view(|v| Ok(v.iter().map(|v| f32::from(*v != 0.0)).collect()))?;
-            Ok(Masked { at, keep: Float::from_vec(keep, p.value.shape(), device)?, felt: None })
+            Ok(Masked { at, keep: Float::from_vec(keep, p.value.shape(), device)?, saliency: None })
         });
         Ok(Self { masked: masked.collect::<Result<_>>()?, masking, grown: f64::NEG_INFINITY })
     }
@@ -59,18 +59,18 @@ impl<'a> Masks<'a> {
         self.masking.is_none() || self.grown >= TIMES
     }
 
-    /// Takes note of what the loss felt in a step, before the step.
+    /// Adds the saliencies of a step, before the step.
     ///
     /// # Errors
     /// None: gradients have the shapes of parameters.
     pub fn feel(&mut self, parameters: &[Parameter], gradients: &[Option<Float>]) -> Result<()> {
-        if self.are_final() || !self.masking.as_ref().is_some_and(|m| m.felt) {
+        if self.are_final() || !self.masking.as_ref().is_some_and(|m| m.by_saliency) {
             return Ok(());
         }
         for m in &mut self.masked {
             let Some(gradient) = &gradients[m.at] else { continue };
             let now = gradient.clone().mul(parameters[m.at].value.clone())?.abs();
-            m.felt = Some(match m.felt.take() {
+            m.saliency = Some(match m.saliency.take() {
                 Some(before) => before.mul_scalar(STAYS).add(now.mul_scalar(1.0 - STAYS))?,
                 None => now,
             });
@@ -90,8 +90,8 @@ impl<'a> Masks<'a> {
         if let Some(masking) = self.masking.as_mut().filter(|_| time) {
             let weight = |m: &Masked| {
                 let p = &parameters[m.at];
-                let felt = m.felt.as_ref().map(|f| f.view(|v| Ok(v.to_vec()))).transpose()?.unwrap_or_default();
-                Ok(Weight { node: p.node(), values: p.value.view(|v| Ok(v.to_vec()))?, felt })
+                let saliency = m.saliency.as_ref().map(|f| f.view(|v| Ok(v.to_vec()))).transpose()?.unwrap_or_default();
+                Ok(Weight { node: p.node(), values: p.value.view(|v| Ok(v.to_vec()))?, saliency })
             };
             let weights = self.masked.iter().map(weight).collect::<Result<Vec<_>>>()?;
             let chosen = (masking.choose)((done / GROWTH).min(1.0), &weights)?;

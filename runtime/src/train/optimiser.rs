@@ -99,7 +99,7 @@ impl Optimiser {
     /// # Errors
     /// Device, when reading from it fails.
     pub fn step(&mut self, rate: f64, parameters: &mut [Parameter], gradients: Vec<Option<Float>>) -> Result<f32> {
-        // What the loss feels of a scale is the sum over all that it scales: beside it weights would seem to stand still.
+        // The gradient of a scale is the sum over all that it scales: beside it weights would seem to stand still.
         let weights =
             parameters.iter().zip(&gradients).filter(|(p, _)| p.scale.is_none()).filter_map(|(_, g)| g.as_ref());
         let norm = norm(weights)?;

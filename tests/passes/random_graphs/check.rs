@@ -17,7 +17,7 @@ use compress_compiler::{
 };
 use compress_passes::prune::{cut::Cut, groups::Groups};
 use compress_runtime::{
-    burn::BurnEvaluator,
+    burn::BurnInterpreter,
     session::{Backend, Session},
 };
 use rand::Rng;
@@ -92,8 +92,8 @@ fn without_channels(m: &mut Maker, g: &Graph) -> Checked {
 
 fn made_simple(graph: &Graph, simplify: Simplify) -> Checked<Graph> {
     let mut after = graph.clone();
-    let evaluator = BurnEvaluator::cpu();
-    caught(|| simplify(&mut after, &Context::new(&evaluator))).map_err(|e| format!("simplifying: {e}"))?;
+    let interpreter = BurnInterpreter::cpu();
+    caught(|| simplify(&mut after, &Context::new(&interpreter))).map_err(|e| format!("simplifying: {e}"))?;
     Ok(after)
 }
 

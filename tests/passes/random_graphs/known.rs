@@ -12,13 +12,13 @@ use compress_compiler::{
     node::Port,
     op::{Op, Operator},
     ops::source::Input,
-    pass::Evaluator,
+    pass::Interpreter,
     tensor::{DType, Tensor},
     value::Fact,
     verify::verify,
 };
 use compress_runtime::{
-    burn::BurnEvaluator,
+    burn::BurnInterpreter,
     session::{Backend, Session},
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -187,7 +187,7 @@ pub fn apart(a: &Tensor, b: &Tensor) -> std::result::Result<f64, String> {
 /// What its kernel says.
 pub fn evaluate(op: &Op, inputs: &[Option<Tensor>], outputs: usize) -> Result<Vec<Tensor>> {
     if op.bodies().is_empty() {
-        let mut made = BurnEvaluator::cpu().eval(op, inputs)?;
+        let mut made = BurnInterpreter::cpu().eval(op, inputs)?;
         made.truncate(outputs);
         return Ok(made);
     }

@@ -51,12 +51,19 @@ pub struct Args<'a> {
     values: Vec<Option<Value>>,
     /// Where new values go.
     pub device: &'a Device,
+    /// Whether a Relu that alone reads the first output is computed with it.
+    rectified: bool,
 }
 
 impl<'a> Args<'a> {
     /// Inputs by slot.
     pub fn new(values: Vec<Option<Value>>, device: &'a Device) -> Self {
-        Self { values, device }
+        Self { values, device, rectified: false }
+    }
+
+    /// The same, for an operator with a Relu behind it if `rectified`.
+    pub fn rectified(self, rectified: bool) -> Self {
+        Self { rectified, ..self }
     }
 
     /// How many inputs there are, absent ones counted.

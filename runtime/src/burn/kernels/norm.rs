@@ -42,7 +42,7 @@ pub(super) fn batch(op: &BatchNorm, mut a: Args) -> Result<Vec<Value>> {
     if op.training
         && let (Some(Value::Float(scale)), Some(Value::Float(bias))) = (a.peek(1), a.peek(2))
         && [scale, bias].iter().all(|p| p.shape() == [channels])
-        && let Some([y, mean, variance]) = x.batch_norm(scale, bias, op.epsilon, op.rectified)
+        && let Some([y, mean, variance]) = x.batch_norm(scale, bias, op.epsilon, a.rectified)
     {
         let (old_mean, old_variance) = (a.float(3)?, a.float(4)?);
         return Ok([y, moved(old_mean, mean)?, moved(old_variance, variance)?].map(Value::Float).into());
@@ -59,7 +59,7 @@ pub(super) fn batch(op: &BatchNorm, mut a: Args) -> Result<Vec<Value>> {
     let centred = x.sub(current.clone())?;
     let spread = centred.clone().mul(centred.clone())?.reduce(ReduceKind::Mean, &others, true)?;
     let y = centred.div(spread.clone().add_scalar(op.epsilon).sqrt())?.mul(scale)?.add(bias)?;
-    let y = if op.rectified { y.relu() } else { y };
+    let y = if a.rectified { y.relu() } else { y };
     let (mean, var) = (moved(mean, current.detached())?, moved(var, spread.detached())?);
     Ok([y, mean, var].map(Value::Float).into())
 }

@@ -64,7 +64,7 @@ fn a_relu_behind_batch_normalisation_is_a_part_of_it() {
     let operands = [("scale", [1.0, -2.0]), ("bias", [0.5, 0.0]), ("mean", [0.0; 2]), ("variance", [1.0; 2])];
     let operands = operands.map(|(name, data)| vector(&mut g, name, &data));
     let norm = |g: &mut Graph, x: Port, name: &str| -> Port {
-        let op = BatchNorm { epsilon: 1e-3, momentum: 0.9, training: true, rectified: false };
+        let op = BatchNorm { epsilon: 1e-3, momentum: 0.9, training: true };
         let outputs = [name.to_owned(), format!("{name} mean"), format!("{name} variance")];
         let all = [&[Some(x)], &operands[..]].concat();
         g.add_node(name, op.into(), &all, &outputs.each_ref().map(|s| &s[..])).unwrap().into()

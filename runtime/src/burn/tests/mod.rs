@@ -1,4 +1,4 @@
-//! Kernels against plain loops, each run twice: in a graph, and alone by the evaluator.
+//! Kernels against plain loops, each run twice: in a graph, and alone by the interpreter.
 
 #![allow(clippy::type_complexity, clippy::excessive_precision)]
 
@@ -12,7 +12,7 @@ mod training;
 mod types;
 mod windows;
 
-use super::{BurnEvaluator, Executable};
+use super::{BurnInterpreter, Executable};
 use crate::device::Device;
 use compress_compiler::{
     error::Result,
@@ -20,16 +20,16 @@ use compress_compiler::{
     node::Port,
     op::Op,
     ops::source::Input,
-    pass::Evaluator,
+    pass::Interpreter,
     tensor::{DType, Tensor},
     value::Fact,
     verify::verify,
 };
 
-/// Runs `op` in a graph of its own, and by the evaluator; both must give the same.
+/// Runs `op` in a graph of its own, and by the interpreter; both must give the same.
 fn try_run(op: impl Into<Op>, inputs: &[Option<Tensor>], outputs: usize) -> Result<Vec<Tensor>> {
     let op = op.into();
-    let alone = BurnEvaluator::cpu().eval(&op, inputs)?;
+    let alone = BurnInterpreter::cpu().eval(&op, inputs)?;
     let mut g = Graph::new("test");
     let mut ports = vec![];
     for (i, t) in inputs.iter().enumerate() {
@@ -67,7 +67,7 @@ fn run(op: impl Into<Op>, inputs: &[&Tensor]) -> Tensor {
 fn fails(op: impl Into<Op>, inputs: &[&Tensor]) -> compress_compiler::error::Kind {
     let inputs: Vec<Option<Tensor>> = inputs.iter().map(|t| Some((*t).clone())).collect();
     let op = op.into();
-    BurnEvaluator::cpu().eval(&op, &inputs).unwrap_err().kind()
+    BurnInterpreter::cpu().eval(&op, &inputs).unwrap_err().kind()
 }
 
 /// Repeatable numbers between -1 and 1.

@@ -143,7 +143,7 @@ fn normalisations() {
     let f = floats(&x);
     let p = |seed| Tensor::f32(&[3], &floats(&noise(&[3], seed)).iter().map(|v| v + 2.0).collect::<Vec<_>>());
     let (scale, bias, mean, var) = (p(1), p(2), p(3), p(4));
-    let op = BatchNorm { epsilon: 1e-3, momentum: 0.9, training: false, rectified: false };
+    let op = BatchNorm { epsilon: 1e-3, momentum: 0.9, training: false };
     let y: Vec<f32> = (0..24)
         .map(|i| {
             let c = i / 4 % 3;

@@ -5,23 +5,23 @@ use super::{
     tensor::Value,
 };
 use crate::device::Device;
-use compress_compiler::{error::Result, op::Op, pass::Evaluator, tensor::Tensor};
+use compress_compiler::{error::Result, op::Op, pass::Interpreter, tensor::Tensor};
 
 /// Evaluates operators by the interpreter's kernels. Floats are computed in `f32`, narrower
 /// ones rounded back, and `f64` in itself.
-pub struct BurnEvaluator {
+pub struct BurnInterpreter {
     /// Where the kernels run.
     pub device: Device,
 }
 
-impl BurnEvaluator {
-    /// An evaluator on the CPU, which suits the small tensors of folding best.
+impl BurnInterpreter {
+    /// An interpreter on the CPU, which suits the small tensors of folding best.
     pub fn cpu() -> Self {
         Self { device: Device::cpu() }
     }
 }
 
-impl Evaluator for BurnEvaluator {
+impl Interpreter for BurnInterpreter {
     fn eval(&self, op: &Op, inputs: &[Option<Tensor>]) -> Result<Vec<Tensor>> {
         let upload = |t: &Option<Tensor>| t.as_ref().map(|t| Value::upload(t, &self.device)).transpose();
         let values = inputs.iter().map(upload).collect::<Result<_>>()?;

@@ -10,7 +10,7 @@ use compress_compiler::{
 };
 use compress_passes::simplify;
 use compress_runtime::{
-    burn::BurnEvaluator,
+    burn::BurnInterpreter,
     dataset::Batch,
     metrics::{Answers, Comparison, Meaning, Measure, Metric, cross_entropy},
     session::{Backend, Session},
@@ -27,7 +27,7 @@ use std::cell::RefCell;
 const WORKERS: usize = 8;
 
 /// Scores models on what was held out.
-pub struct Judge<'a> {
+pub struct Evaluator<'a> {
     held: Loader,
     backend: &'a Backend,
     teacher: Option<RefCell<Teacher>>,
@@ -35,7 +35,7 @@ pub struct Judge<'a> {
     measure: Measure,
 }
 
-impl<'a> Judge<'a> {
+impl<'a> Evaluator<'a> {
     /// A judge by `measure` of `answers` on `held`, beside the teacher where that says what is right.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl<'a> Judge<'a> {
     pub fn score(&self, graph: &Graph) -> Result<Score> {
         // As it would be deployed: with normalisations folded it runs several times as fast.
         let mut graph = graph.clone();
-        simplify(&mut graph, &Context::new(&BurnEvaluator::cpu()))?;
+        simplify(&mut graph, &Context::new(&BurnInterpreter::cpu()))?;
         let session = Session::new(&verify(&graph)?, self.backend, &[])?;
         let mut compared = Comparison::new(Kind::Data, &self.answers, self.measure);
         let mut loss = 0.0;
