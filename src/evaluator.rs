@@ -1,6 +1,6 @@
 //! How good the model of a training job is, on what was held out.
 
-use crate::data::Samples;
+use crate::{data::Samples, distill::workers};
 use compress_compiler::{
     error::{Kind, Result},
     graph::Graph,
@@ -22,9 +22,6 @@ use compress_runtime::{
     },
 };
 use std::cell::RefCell;
-
-/// The most threads that prepare samples: each holds a batch.
-const WORKERS: usize = 8;
 
 /// Scores models on what was held out.
 pub struct Evaluator<'a> {
@@ -50,7 +47,7 @@ impl<'a> Evaluator<'a> {
         let options = LoaderOptions {
             batch: held.batch,
             seed: 0,
-            workers: rayon::current_num_threads().min(WORKERS),
+            workers: workers(rayon::current_num_threads()),
             prefetch: 2,
             augment: Augment::default(),
             shuffle: false,

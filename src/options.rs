@@ -97,7 +97,7 @@ pub struct MeasureOptions {
     #[arg(long)]
     pub as_is: bool,
     /// How much is measured.
-    #[arg(long, value_name = "HOW", default_value_t, value_parser = crate::options::choices::<Effort>())]
+    #[arg(long, value_name = "HOW", default_value_t, value_parser = choices::<Effort>())]
     pub check: Effort,
 }
 

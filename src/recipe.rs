@@ -1,18 +1,19 @@
 //! Any job, in a file or in a report.
 
-use crate::{Bench, Check, Compress, Distill, Inspect, Sweep};
+use crate::{Bench, Check, Compress, Distill, Inspect, Sweep, files};
 use clap::{Arg, Args, Command};
 use compress_compiler::{
     choice,
     choice::Choice,
     error::{Error, Result},
+    onnx,
     words::option,
 };
 use serde::de::DeserializeOwned;
 use std::{
     fs::File,
     io::{ErrorKind, Read},
-    path::Path,
+    path::{Path, PathBuf},
 };
 use toml::{Table, Value};
 
@@ -132,6 +133,65 @@ impl Recipe {
     pub fn text(&self) -> Result<String> {
         let text = toml::to_string(&self.table()?).map_err(|e| Error::bug(e.to_string()))?;
         Ok(format!("# Run it with: compress run THIS_FILE\n{text}"))
+    }
+
+    /// Writes the recipe as a TOML file, unless it would replace a file that the job reads or makes. What exists is replaced
+    /// where the job may replace files.
+    ///
+    /// # Errors
+    /// Usage when it would; file when the file exists, or can't be written.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let give = format!("give another {}", option::SAVE_RECIPE);
+        if self.files().iter().any(|file| files::same(file, path)) {
+            return Err(Error::usage("the recipe would replace a file of the job").in_file(path).help(give));
+        }
+        // The recipe of a job that can't begin would stand in the way of the next try.
+        if !self.model().exists() {
+            return Err(Error::file("no such file").in_file(self.model()));
+        }
+        if path.exists() && !self.force() {
+            return Err(Error::file("exists already").in_file(path).help(give));
+        }
+        onnx::write_atomic(path, self.text()?.as_bytes(), true)
+    }
+
+    /// The model that the job begins with.
+    pub fn model(&self) -> &Path {
+        match self {
+            Self::Compress(job) => &job.model,
+            Self::Sweep(job) => &job.compress.model,
+            Self::Check(job) => &job.model,
+            Self::Bench(job) => &job.model,
+            Self::Inspect(job) => &job.model,
+            Self::Distill(job) => &job.student,
+        }
+    }
+
+    /// The files that the job reads, and those that it makes under names of its own.
+    fn files(&self) -> Vec<PathBuf> {
+        let (made, others): (Option<PathBuf>, [&Option<PathBuf>; 3]) = match self {
+            Self::Compress(job) => (Some(job.output()), [&job.teacher, &job.data.data, &job.data.eval]),
+            Self::Sweep(Sweep { compress: job, .. }) => {
+                (Some(job.output()), [&job.teacher, &job.data.data, &job.data.eval])
+            }
+            Self::Distill(job) => (Some(job.output()), [&job.teacher, &job.data, &job.eval]),
+            Self::Check(job) => (Some(job.against.clone()), [&job.data.data, &job.data.eval, &None]),
+            Self::Bench(job) => (None, [&job.data, &None, &None]),
+            Self::Inspect(_) => (None, [&None, &None, &None]),
+        };
+        let report = made.as_ref().map(|made| made.with_extension("report.json"));
+        let others = others.into_iter().flatten().cloned();
+        others.chain(made).chain(report).chain([self.model().to_path_buf()]).collect()
+    }
+
+    /// Whether the job may replace files.
+    fn force(&self) -> bool {
+        match self {
+            Self::Compress(job) => job.force,
+            Self::Sweep(job) => job.compress.force,
+            Self::Distill(job) => job.force,
+            Self::Check(_) | Self::Bench(_) | Self::Inspect(_) => false,
+        }
     }
 
     /// The seed of every random choice.

@@ -6,12 +6,12 @@ use super::{
     stdout, tables, terminal, training,
 };
 use compress::{
-    Bench, Check, Compress, Distill, Error, Inspect, Inspected, Intent, Kind, Recipe, Result, Sweep,
+    Bench, Check, Compress, Distill, Error, Inspect, Inspected, Intent, Recipe, Result, Sweep,
     report::{Sensitivity, json},
 };
 use serde::Serialize;
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// How a job is run, which is not part of what it does.
 #[derive(Default)]
@@ -78,18 +78,10 @@ pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
 /// # Errors
 /// Those of the job; gate when its result fails one; file when it can't be shown.
 pub fn run(recipe: Recipe, how: &How) -> Result<()> {
+    if let Some(path) = &how.save_recipe {
+        recipe.save(path)?;
+    }
     terminal::prepare(&recipe)?;
-    let Some(path) = &how.save_recipe else { return dispatch(recipe, how) };
-    save(&recipe, path)?;
-    dispatch(recipe, how).inspect_err(|e| {
-        // Of a job that could not begin nobody needs the recipe; nor does it stand in the way of the next try.
-        if matches!(e.kind(), Kind::Usage | Kind::File | Kind::Malformed) {
-            let _ = std::fs::remove_file(path);
-        }
-    })
-}
-
-fn dispatch(recipe: Recipe, how: &How) -> Result<()> {
     match recipe {
         Recipe::Compress(r) if how.dry_run => intent(&r, how),
         Recipe::Compress(r) if how.bisect => bisect(&r, how),
@@ -102,40 +94,6 @@ fn dispatch(recipe: Recipe, how: &How) -> Result<()> {
         Recipe::Bench(r) => bench(&r, how),
         Recipe::Inspect(r) => inspect(&r, how),
     }
-}
-
-/// Writes the recipe, where it does not replace what the job reads or writes.
-fn save(recipe: &Recipe, path: &Path) -> Result<()> {
-    let given = |p: &Option<PathBuf>| p.clone();
-    let (force, files): (bool, Vec<Option<PathBuf>>) = match recipe {
-        Recipe::Compress(Compress { model, teacher, data, force, .. }) => {
-            (*force, vec![Some(model.clone()), given(teacher), given(&data.data), given(&data.eval)])
-        }
-        Recipe::Sweep(Sweep { compress: Compress { model, teacher, data, force, .. }, .. }) => {
-            (*force, vec![Some(model.clone()), given(teacher), given(&data.data), given(&data.eval)])
-        }
-        Recipe::Distill(r) => (
-            r.force,
-            vec![Some(r.student.clone()), given(&r.teacher), given(&r.output), given(&r.data), given(&r.eval)],
-        ),
-        Recipe::Check(_) | Recipe::Bench(_) | Recipe::Inspect(_) => (false, vec![]),
-    };
-    let made = match recipe {
-        Recipe::Compress(r) => vec![r.output(), r.output().with_extension("report.json")],
-        _ => vec![],
-    };
-    let same =
-        |file: &PathBuf| file == path || path.canonicalize().ok().is_some_and(|p| file.canonicalize().ok() == Some(p));
-    if files.iter().flatten().chain(&made).any(same) {
-        return Err(Error::usage("the recipe would replace a file of the job")
-            .in_file(path)
-            .help("give another --save-recipe"));
-    }
-    if path.exists() && !force {
-        let help = "give another --save-recipe, or pass --force where the job has it";
-        return Err(Error::file("exists already").in_file(path).help(help));
-    }
-    compress_compiler::onnx::write_atomic(path, recipe.text()?.as_bytes(), true)
 }
 
 fn compress(mut recipe: Compress, how: &How) -> Result<()> {

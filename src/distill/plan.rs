@@ -66,7 +66,7 @@ impl<'a> Plan<'a> {
     /// # Errors
     /// Usage for contradictions and impossible values; file when the output can't be there.
     pub fn new(r: &'a Distill, writes: bool) -> Result<Self> {
-        let output = r.output.clone().unwrap_or_else(|| r.student.with_extension("trained.onnx"));
+        let output = r.output();
         if files::same(&r.student, &output) || r.teacher.as_ref().is_some_and(|t| files::same(t, &output)) {
             let help = format!("give another name with {}", option::OUTPUT);
             return Err(Error::usage("the output would replace an input").in_file(&output).help(help));

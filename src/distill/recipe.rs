@@ -154,6 +154,11 @@ pub struct Distill {
 }
 
 impl Distill {
+    /// Where the trained model goes.
+    pub fn output(&self) -> PathBuf {
+        self.output.clone().unwrap_or_else(|| self.student.with_extension("trained.onnx"))
+    }
+
     /// What of it shapes the result: all but where that goes and what it is made with.
     pub(crate) fn essence(&self) -> Self {
         Self { output: None, checkpoint: None, save_every: None, workers: None, threads: None, ..self.clone() }

@@ -235,10 +235,6 @@ impl Operator for Reshape {
     fn reshapes(&self) -> bool {
         true
     }
-
-    fn is_unchanged(&self, x: &Inputs, y: &Fact) -> bool {
-        x.get(0).has_shape_of(y)
-    }
 }
 
 /// Joins the axes before `axis`, and those from it on, into a matrix.
@@ -295,9 +291,5 @@ impl Operator for Flatten {
 
     fn reshapes(&self) -> bool {
         true
-    }
-
-    fn is_unchanged(&self, x: &Inputs, y: &Fact) -> bool {
-        x.get(0).has_shape_of(y)
     }
 }

@@ -134,10 +134,6 @@ impl Operator for Squeeze {
     fn reshapes(&self) -> bool {
         true
     }
-
-    fn is_unchanged(&self, x: &Inputs, y: &Fact) -> bool {
-        x.get(0).has_shape_of(y)
-    }
 }
 
 impl Operator for Unsqueeze {
@@ -191,9 +187,5 @@ impl Operator for Unsqueeze {
 
     fn reshapes(&self) -> bool {
         true
-    }
-
-    fn is_unchanged(&self, x: &Inputs, y: &Fact) -> bool {
-        x.get(0).has_shape_of(y)
     }
 }
