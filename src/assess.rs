@@ -68,9 +68,9 @@ const SHORT: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy)]
 pub struct Manner {
     /// One after the other, so that one is in memory at a time.
-    pub apart: bool,
+    pub one_at_a_time: bool,
     /// No longer than it takes to simplify them, and not timed.
-    pub short: bool,
+    pub brief: bool,
 }
 
 impl Manner {
@@ -82,8 +82,8 @@ impl Manner {
         let more = measures.check == Effort::Full || measures.score.is_some() || asked || looked;
         let large = original.source().len() > LARGE;
         let operators = || original.graph.and_bodies().iter().map(|g| g.operators().count()).sum::<usize>();
-        let short = !more && exact && !timed && (large || operators() > MANY);
-        Self { apart: !more && large, short }
+        let brief = !more && exact && !timed && (large || operators() > MANY);
+        Self { one_at_a_time: !more && large, brief }
     }
 
     /// The original, as others are compared with it. `again` says that several are.
@@ -91,8 +91,8 @@ impl Manner {
     /// # Errors
     /// Whatever running it can raise.
     pub fn reference(self, session: Session, samples: &Samples, again: bool, monitor: &Monitor) -> Result<Reference> {
-        match self.apart && !again {
-            true => Reference::recorded(session, samples, if self.short { SHORT } else { ACCURACY }, monitor),
+        match self.one_at_a_time && !again {
+            true => Reference::recorded(session, samples, if self.brief { SHORT } else { ACCURACY }, monitor),
             false => Ok(Reference::new(session, again)),
         }
     }
@@ -107,7 +107,7 @@ impl Assessment<'_> {
         let Self { sets, backend, measures, monitor, .. } = self;
         let samples = &sets.evaluation;
         let full = measures.check == Effort::Full;
-        let Manner { apart, short } = self.manner;
+        let Manner { one_at_a_time, brief } = self.manner;
         let rest = || [original, written].into_iter().for_each(|m| m.source().release());
         rest();
         let after = measure::session(&written.graph, backend)?;
@@ -115,7 +115,7 @@ impl Assessment<'_> {
         let gated = self.gates.of_accuracy();
         let time = match () {
             () if full || self.asked || gated => None,
-            () if short => Some(SHORT),
+            () if brief => Some(SHORT),
             () => Some((2 * self.work).clamp(ACCURACY, MOST)),
         };
         let compared = (&answers, measured);
@@ -130,7 +130,7 @@ impl Assessment<'_> {
             accuracy.reason = None;
         }
         report.accuracy = Some(accuracy);
-        report.layers = match apart || short {
+        report.layers = match one_at_a_time || brief {
             true => facts::all_layers(&written.graph),
             false => measure::layers(&original.graph, (&written.graph, &after), samples, backend, monitor)?,
         };
@@ -140,16 +140,16 @@ impl Assessment<'_> {
         let simple = |graph: &Graph, is_simple: bool| -> Result<Option<Graph>> {
             if as_is || is_simple { Ok(None) } else { measure::simplified(graph, monitor).map(Some) }
         };
-        let (a, b) = (simple(&original.graph, short)?, simple(&written.graph, self.made_here)?);
+        let (a, b) = (simple(&original.graph, brief)?, simple(&written.graph, self.made_here)?);
         let (before, after) = (a.as_ref().unwrap_or(&original.graph), b.as_ref().unwrap_or(&written.graph));
-        if short {
+        if brief {
             report.warnings.push(format!(
                 "speed was not timed: engines simplify a model as they load it, and nothing else was done to this one. \
                  {CHECK} full times both simplified, {AS_IS} as the files have them"
             ));
         } else {
             let timed = self.gates.of_speed() || full;
-            let pace = Pace { batch: self.batch, time: if timed { GATED_SPEED } else { SPEED }, as_is, apart };
+            let pace = Pace { batch: self.batch, time: if timed { GATED_SPEED } else { SPEED }, as_is, one_at_a_time };
             report.speed = Some(measure::speed([before, after], samples, &pace, backend, &rest, monitor)?);
         }
         report.memory = measure::memory([before, after], samples, self.batch).ok();

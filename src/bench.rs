@@ -156,10 +156,12 @@ fn time(
 ) -> Result<(Timed, Vec<Tensor>, usize)> {
     let exe = measure::session(&model.graph, backend)?;
     let batch = measure::timing_batch(samples, recipe.on.batch.get())?;
+    monitor.check()?;
     let outputs = exe.run(&batch.inputs)?;
+    monitor.check()?;
     let runs = recipe.runs.get();
     let timing = compress_runtime::bench::time(&exe, &batch.inputs, runs, &|| monitor.stopped())?;
-    let nodes = profile(&exe, &batch.inputs, runs.min(PROFILED))?;
+    let nodes = profile(&exe, &batch.inputs, runs.min(PROFILED), monitor)?;
     let timed = Timed {
         nodes,
         device: backend.device.describe(),
@@ -176,9 +178,10 @@ fn time(
 const PROFILED: usize = 20;
 
 /// The least time of each node in `runs`.
-fn profile(session: &Session, inputs: &[Tensor], runs: usize) -> Result<Vec<NodeTime>> {
+fn profile(session: &Session, inputs: &[Tensor], runs: usize, monitor: &Monitor) -> Result<Vec<NodeTime>> {
     let mut sum: Vec<NodeTime> = vec![];
     for _ in 0..runs {
+        monitor.check()?;
         let spent = session.profile(inputs)?;
         if sum.is_empty() {
             sum = spent

@@ -16,7 +16,7 @@ use clap::Args;
 use compress_compiler::{
     error::{Error, Kind, Result},
     onnx::{self, Model},
-    words::option::{CHECK, EVAL},
+    words::option::{CHECK, DATA, EVAL},
 };
 use serde::{Deserialize, Serialize};
 use std::{path::PathBuf, time::Duration};
@@ -46,7 +46,7 @@ pub struct Check {
     #[command(flatten)]
     #[serde(flatten)]
     pub on: DeviceOptions,
-    /// Write report.json into this folder.
+    /// Write report.json into this folder, over one that is there.
     #[arg(long, value_name = "DIR")]
     pub report: Option<PathBuf>,
     /// How models are read.
@@ -82,7 +82,7 @@ impl Check {
         let data = DataOptions { eval: self.data.eval.clone().or(self.data.data.clone()), ..self.data.clone() };
         let manner = Manner::of(&original, &self.measures, &self.gates, asked, false);
         let (shapes, seed) = (&self.measures.shape, self.on.seed.0);
-        let sets = Sets::open_running(&data, shapes, &original.graph, 1, seed, (manner.apart, &backend))?;
+        let sets = Sets::open_running(&data, shapes, &original.graph, 1, seed, (manner.one_at_a_time, &backend))?;
         fit::check_labels(&sets.evaluation.set, &sets.evaluation.indices, &original.graph)?;
         let (_, measured) = compared_by(&original.graph, &self.measures, &sets)?;
         let scored = self.measures.score.is_some();
@@ -120,6 +120,9 @@ impl Check {
                 "NO DATA: compared on made-up inputs ({}); figures on real data differ. Give {EVAL}",
                 sets.sizes
             ));
+        }
+        if self.data.data.is_some() && self.data.eval.is_some() {
+            report.undone.push(format!("{DATA} has no effect beside {EVAL}: a check calibrates nothing"));
         }
         report.gates = gates::judged(&self.gates, &report);
         if let Some(folder) = &self.report {

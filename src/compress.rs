@@ -35,7 +35,7 @@ impl Compress {
     /// interrupted when `events` asks to stop.
     pub fn run(&self, events: &mut dyn Events) -> Result<Report> {
         let plan = Plan::new(self, Purpose::Compress)?;
-        self.among(events, |monitor| Opened::new(&plan, false, monitor)?.compress(&plan, true, monitor))
+        self.on_its_threads(events, |monitor| Opened::new(&plan, false, monitor)?.compress(&plan, true, monitor))
     }
 
     /// What [`Compress::run`] would do, and how long it would take. With `sensitivity` the layers are measured too.
@@ -44,7 +44,7 @@ impl Compress {
     /// As for [`Compress::run`].
     pub fn intent(&self, events: &mut dyn Events) -> Result<Intent> {
         let plan = Plan::new(self, Purpose::Intent)?;
-        self.among(events, |monitor| Intent::of(&Opened::new(&plan, false, monitor)?, &plan))
+        self.on_its_threads(events, |monitor| Intent::of(&Opened::new(&plan, false, monitor)?, &plan))
     }
 
     /// Runs the graph before and after every pass on the same inputs, and finds the change that alters the outputs, if one
@@ -54,14 +54,14 @@ impl Compress {
     /// As for [`Compress::run`].
     pub fn bisect(&self, events: &mut dyn Events) -> Result<Bisection> {
         let plan = Plan::new(self, Purpose::Bisect)?;
-        self.among(events, |monitor| {
+        self.on_its_threads(events, |monitor| {
             let opened = Opened::new(&plan, false, monitor)?;
             opened.bisect(&plan, monitor).map_err(|e| e.in_file(&self.model))
         })
     }
 
-    /// Does `work` among the threads that it needs.
-    pub(crate) fn among<T: Send>(
+    /// Does `work` on the threads that the job asks for.
+    pub(crate) fn on_its_threads<T: Send>(
         &self,
         events: &mut dyn Events,
         work: impl FnOnce(&Monitor) -> Result<T> + Send,

@@ -64,7 +64,7 @@ pub struct Sets {
     pub calibration: Samples,
     pub evaluation: Samples,
     /// What is trained on: the calibration's set, or made-up pictures.
-    pub taught: Arc<Dataset>,
+    pub trained_on: Arc<Dataset>,
     /// The samples of it that may be trained on.
     pub training: Vec<usize>,
     /// Samples of it that choose between what training makes: they are neither trained on, nor evaluated on, which would
@@ -202,7 +202,7 @@ impl Sets {
             Ok(Samples { set, indices, synthetic, batch, fixed })
         };
         Ok(Self {
-            taught: source.clone(),
+            trained_on: source.clone(),
             calibration: samples(source.clone(), calibrate, synthetic)?,
             validation: samples(source.clone(), validation, synthetic)?,
             evaluation: match eval {
@@ -269,7 +269,7 @@ impl Sets {
         let indices = (learnt..learnt + JUDGED).collect();
         self.validation =
             Samples { set: set.clone(), indices, synthetic: true, batch, fixed: set.fixed_batch().is_some() };
-        (self.taught, self.training) = (set, (0..learnt).collect());
+        (self.trained_on, self.training) = (set, (0..learnt).collect());
         Ok(())
     }
 
@@ -284,7 +284,7 @@ impl Sets {
         let fixed = self.calibration.set.fixed_batch();
         let (samples, steps) = matching_size(graph, fixed.unwrap_or(1));
         let noise = Dataset::noise(self.calibration.set.inputs(), samples, seed)?;
-        let progress = monitor.step("match", steps);
+        let progress = monitor.step("make inputs", steps);
         let classes = classes(graph).and_then(|k| usize::try_from(k).ok());
         let options = MatchOptions { steps, classes, seed };
         let mut distance = None;
@@ -305,7 +305,7 @@ impl Sets {
         if self.evaluation.synthetic {
             self.evaluation = of(if measure.is_empty() { calibrate.clone() } else { measure });
         }
-        (self.taught, self.training) = (set.clone(), calibrate.clone());
+        (self.trained_on, self.training) = (set.clone(), calibrate.clone());
         self.validation = of(calibrate.clone());
         self.calibration = of(calibrate);
         self.matched = distance;

@@ -4,9 +4,11 @@ mod follower;
 mod plan;
 mod recipe;
 mod report;
+mod weights;
 
 pub use recipe::Distill;
 pub use report::{TrainReport, Training};
+pub use weights::LossWeights;
 
 pub(crate) use plan::workers;
 
@@ -14,7 +16,7 @@ use crate::{
     data::{Samples, Sets},
     evaluator::{Evaluator, measure},
     events::{Events, Monitor, watched},
-    facts,
+    facts, files,
     fit::{Answers, check_filters, check_labels, check_teacher},
     options::within,
     recipe::Recipe,
@@ -23,11 +25,11 @@ use crate::{
 };
 use compress_compiler::{
     error::{Error, Result},
-    onnx::{self, Model, SourceFile},
+    onnx::{self, Model},
     words::{counted, option},
 };
 use compress_runtime::{
-    metrics::{self, Meaning, Measure, Metric},
+    metrics::{self, Meaning, Measure},
     session::Backend,
     train::{
         augment::Augment,
@@ -35,7 +37,7 @@ use compress_runtime::{
         init,
         job::{self, Ended, Job, JobOptions, Outcome, Watcher},
         loader::{Loader, LoaderOptions},
-        loss::LossOptions,
+        loss::{LossOptions, Takes},
         model::{ModelOptions, Trainable},
         replicas::Replicas,
         teacher::Teacher,
@@ -92,15 +94,17 @@ impl Distill {
     /// Those of [`Distill::run`].
     pub fn intent(&self, events: &mut dyn Events) -> Result<TrainIntent> {
         let plan = Plan::new(self, false)?;
-        watched(events, |_| within(self.threads, true, || intent(&plan)))
+        watched(events, |monitor| within(self.threads, true, || intent(&plan, monitor)))
     }
 }
 
-fn intent(plan: &Plan) -> Result<TrainIntent> {
+fn intent(plan: &Plan, monitor: &Monitor) -> Result<TrainIntent> {
     let backend = plan.open()?;
     let opened = Opened::new(plan)?;
+    monitor.check()?;
     let mut model = opened.trainable(plan, &backend)?;
     opened.teacher(plan, &backend)?;
+    monitor.check()?;
     let loader = opened.loader(plan, opened.batch(plan, &mut model, None)?)?;
     opened.replicas(plan, &backend, loader.batch())?;
     Ok(TrainIntent {
@@ -243,14 +247,14 @@ impl Opened {
         let sets = Sets::open(&plan.data, &[], &student.graph, usize::MAX, plan.job.seed)?;
         let outputs = metrics::Answers::of(&student.graph);
         let measure = measure(&outputs, &sets.evaluation, teacher.is_some());
-        let by_labels = measure.metric == Metric::Top1;
+        let by_labels = measure.metric.needs_labels();
         let loss = plan.loss(measure.meaning == Meaning::Classes, sets.calibration.set.is_labelled())?;
-        let labelled = [(&sets.calibration, loss.labels > 0.0), (&sets.evaluation, by_labels)];
+        let labelled = [(&sets.calibration, loss.takes(Takes::Labels)), (&sets.evaluation, by_labels)];
         for (samples, _) in labelled.into_iter().filter(|(_, used)| *used) {
             check_labels(&samples.set, &samples.indices, &student.graph)?;
         }
         if let Some((path, teacher)) = &teacher {
-            let answers = match (!by_labels || loss.mse > 0.0, loss.distill > 0.0) {
+            let answers = match (!by_labels || loss.takes(Takes::Outputs), loss.takes(Takes::Scores)) {
                 (true, _) => Answers::All,
                 (_, true) => Answers::Scores,
                 _ => Answers::None,
@@ -261,6 +265,11 @@ impl Opened {
         Ok(Self { original, student, teacher, sets, outputs, measure, loss, data })
     }
 
+    /// The models that the result is made from.
+    fn models(&self) -> impl Iterator<Item = &Model> {
+        [&self.original].into_iter().chain(self.teacher.as_ref().map(|(_, t)| t))
+    }
+
     fn samples(&self) -> &Samples {
         &self.sets.calibration
     }
@@ -268,11 +277,8 @@ impl Opened {
     /// The digest of all that the result follows from. Files may change between two runs, which then are not one job.
     fn digest(&self, plan: &Plan) -> Result<String> {
         let scored = if plan.data.eval.is_some() { self.sets.evaluation.set.digest()? } else { self.data.clone() };
-        let models = [Some(&self.original), self.teacher.as_ref().map(|(_, t)| t)].into_iter().flatten();
-        let models: Vec<&str> = models.flat_map(|m| m.source().files()).map(SourceFile::sha256).collect();
-        let recipe = Recipe::Distill(plan.recipe.clone()).essence()?.to_string();
-        let all = [&recipe, &self.data, &scored, &models.join("\n")].map(String::as_str).join("\n");
-        Ok(facts::sha256(all.as_bytes()))
+        let recorded = Recorded::new(&Recipe::Distill(plan.recipe.clone()), Some(self.data.clone()));
+        Ok(facts::sha256([recorded.digest(self.models())?, scored].join("\n").as_bytes()))
     }
 
     fn trainable(&self, plan: &Plan, backend: &Backend) -> Result<Trainable> {
@@ -353,7 +359,7 @@ impl Opened {
     fn judge<'a>(&'a self, backend: &'a Backend) -> Result<Evaluator<'a>> {
         let held = &self.sets.evaluation;
         let teacher = match &self.teacher {
-            Some((path, t)) if self.measure.metric != Metric::Top1 => {
+            Some((path, t)) if !self.measure.metric.needs_labels() => {
                 Some(Teacher::new(path, &t.graph, &[], backend, held.set.len())?)
             }
             _ => None,
@@ -375,7 +381,7 @@ impl Opened {
         let mut trained = self.student.clone();
         trained.graph = done.graph.clone();
         trained.set_metadata("compress.version", env!("CARGO_PKG_VERSION"));
-        trained.set_metadata("compress.recipe", &recorded.digest()?);
+        trained.set_metadata("compress.recipe", &recorded.digest(self.models())?);
         let staged = onnx::stage(&trained, &plan.output, false).map_err(|e| e.in_file(&recipe.student))?;
         let written = staged.read_back().map_err(|e| Error::bug(format!("the output does not read back: {e}")))?;
         let report = TrainReport {
@@ -393,6 +399,7 @@ impl Opened {
             done_before: false,
         };
         let force = recipe.force || recipe.resume;
+        files::free(&plan.report_path(), force, &option::OUTPUT.to_string())?;
         staged.commit(force)?;
         onnx::write_atomic(&plan.report_path(), reports::json(&report)?.as_bytes(), force)?;
         done.checkpoints.iter().try_for_each(Checkpoints::clear)?;

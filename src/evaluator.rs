@@ -33,7 +33,7 @@ pub struct Evaluator<'a> {
 }
 
 impl<'a> Evaluator<'a> {
-    /// A judge by `measure` of `answers` on `held`, beside the teacher where that says what is right.
+    /// An evaluator by `measure` of `answers` on `held`, beside the teacher where that says what is right.
     ///
     /// # Errors
     /// Those of [`Loader::new`].
@@ -86,7 +86,7 @@ impl<'a> Evaluator<'a> {
                 loss += cross_entropy(scores, labels);
             }
         }
-        let (_, value) = compared.value_of(self.measure.metric);
+        let (_, value) = compared.value_as_asked();
         let tie = match self.measure.metric {
             Metric::Top1 => Some(-loss),
             Metric::Sqnr => Some(0.0),
@@ -99,11 +99,11 @@ impl<'a> Evaluator<'a> {
 
 /// What a model is scored by: labels where it tells classes apart, otherwise what its answers share with the teacher's.
 /// Without either, how near they are to what they were.
-pub fn measure(answers: &Answers, held: &Samples, taught: bool) -> Measure {
+pub fn measure(answers: &Answers, held: &Samples, has_teacher: bool) -> Measure {
     // The classes of made-up pictures say little: a network takes most of them for a few.
-    let taught = taught && !held.synthetic;
+    let has_teacher = has_teacher && !held.synthetic;
     // Without a metric that is asked for nothing can be refused.
-    let usual = answers.measure(None, held.set.is_labelled()).ok().filter(|m| taught || m.metric == Metric::Top1);
+    let usual = answers.measure(None, held.set.is_labelled()).ok().filter(|m| has_teacher || m.metric == Metric::Top1);
     usual.unwrap_or(Measure { metric: Metric::Sqnr, output: 0, meaning: Meaning::Values })
 }
 

@@ -1,6 +1,9 @@
 //! Whether files can be written where they are to be, found out before any work.
 
-use compress_compiler::error::{Error, Result};
+use compress_compiler::{
+    error::{Error, Result},
+    words::option,
+};
 use std::path::Path;
 
 /// Whether two paths lead to one file.
@@ -20,6 +23,17 @@ pub fn replaceable(path: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// # Errors
+/// File when there is something at `path` that may not be replaced; `by` says which options give another place.
+pub fn free(path: &Path, overwrite: bool, by: &str) -> Result<()> {
+    replaceable(path)?;
+    if overwrite || !path.exists() {
+        return Ok(());
+    }
+    let help = format!("pass {}, or give another place with {by}", option::FORCE);
+    Err(Error::file("exists already").in_file(path).help(help))
 }
 
 /// Makes a folder, unless it is there, to which files can be written.

@@ -17,10 +17,7 @@ use compress_compiler::{
         option::{DATA, TEACHER},
     },
 };
-use compress_runtime::{
-    dataset::Dataset,
-    metrics::{self, Metric},
-};
+use compress_runtime::{dataset::Dataset, metrics};
 use std::path::Path;
 
 const LABELS_AT_ONCE: usize = 1 << 16;
@@ -56,7 +53,7 @@ pub fn check_labels(set: &Dataset, samples: &[usize], graph: &Graph) -> Result<(
 /// # Errors
 /// Data where something doesn't fit.
 pub fn check(sets: &Sets, model: &Graph, teacher: Option<(&Path, &Graph)>) -> Result<()> {
-    let set = &sets.taught;
+    let set = &sets.trained_on;
     for (set, indices) in
         [(set, &sets.training), (set, &sets.validation.indices), (&sets.evaluation.set, &sets.evaluation.indices)]
     {
@@ -64,7 +61,7 @@ pub fn check(sets: &Sets, model: &Graph, teacher: Option<(&Path, &Graph)>) -> Re
     }
     let Some((path, teacher)) = teacher else { return Ok(()) };
     let scored = measure(&metrics::Answers::of(model), &sets.validation, true);
-    let answers = if scored.metric == Metric::Top1 { Answers::Scores } else { Answers::All };
+    let answers = if scored.metric.needs_labels() { Answers::Scores } else { Answers::All };
     check_teacher(path, teacher, model, answers)
 }
 

@@ -10,7 +10,7 @@ use compress_compiler::{
     error::{Error, Result},
     words::{Opt, option},
 };
-use compress_runtime::metrics::{Measure, Metric};
+use compress_runtime::metrics::Measure;
 
 /// What can be measured, as far as that is known before any work.
 pub struct Measurable<'a> {
@@ -61,7 +61,7 @@ pub fn feasible(gates: &GateOptions, can: &Measurable) -> Result<()> {
                 option::SCORE
             )));
         }
-        if gate == option::MIN_SCORE && !can.scored && !metric.is_share() && metric != Metric::Sqnr {
+        if gate == option::MIN_SCORE && !can.scored && !metric.rises() {
             return Err(Error::data(format!("{gate} can't judge {metric}: a lower value is better there"))
                 .help(format!("give another {}, or {} COMMAND", option::METRIC, option::SCORE)));
         }

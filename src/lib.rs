@@ -45,6 +45,7 @@
 //! them, `assess.rs` collects what is measured of a result, `gates.rs` judges it.
 
 #![warn(missing_docs)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod assess;
 mod bench;
@@ -84,7 +85,7 @@ pub use compress_passes::{
     quant::calibrators::Calibration,
     target::Target,
 };
-pub use distill::{Distill, TrainIntent, TrainReport, Training as TrainFigures};
+pub use distill::{Distill, LossWeights, TrainIntent, TrainReport, Training as TrainFigures};
 pub use events::{Event, Events, Step, Training};
 pub use inspect::{ChannelGroup, Inspect, Inspected, Inspection, Signature};
 pub use recipe::Recipe;

@@ -1,5 +1,8 @@
 //! The command `compress`.
 
+// A reader that went away is not an error: `terminal` writes, and does not panic.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod cli;
 
 use std::process::ExitCode;

@@ -251,7 +251,7 @@ pub struct Pace {
     /// Whether the models are as their files have them.
     pub as_is: bool,
     /// Whether only one of them may be in memory at a time.
-    pub apart: bool,
+    pub one_at_a_time: bool,
 }
 
 /// Times both models on one batch, by turns. `rest` gives back the memory in which their files are mapped.
@@ -270,14 +270,14 @@ pub fn speed(
     let graphs = [verify(before)?, verify(after)?];
     let progress = monitor.step("time", bench::MOST_ROUNDS);
     let make = |i: usize| {
-        if pace.apart {
+        if pace.one_at_a_time {
             rest();
         }
         Session::new(&graphs[i], backend, &[])
     };
     let race = bench::Race {
         make: &make,
-        apart: pace.apart,
+        one_at_a_time: pace.one_at_a_time,
         time: pace.time,
         stopped: &|| monitor.stopped(),
         progress: &|_| progress.advance(1),

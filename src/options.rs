@@ -10,7 +10,7 @@ use compress_compiler::{
     words::{Opt, option},
 };
 use compress_runtime::{
-    dataset::Preprocess,
+    dataset::{Preprocess, formats},
     device::DeviceChoice,
     metrics::Wanted,
     session::{Backend, EngineChoice},
@@ -40,9 +40,12 @@ impl From<&ReadOptions> for onnx::ReadOptions {
 #[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct DataOptions {
-    /// Data to calibrate on: .npz, .npy, IDX (.gz too), a folder of pictures, or ONNX test_data_set folders.
-    /// A fifth of it is held out for evaluation unless --eval is given.
-    #[arg(long, value_name = "PATH")]
+    /// Data to calibrate on. A fifth of it is held out for evaluation unless --eval is given.
+    #[arg(long, value_name = "PATH", help = format!(
+        "Data to calibrate on: {}. A fifth of it is held out for evaluation unless {} is given",
+        formats(),
+        option::EVAL.flag()
+    ))]
     pub data: Option<PathBuf>,
     /// Labelled data to measure accuracy on.
     #[arg(long, value_name = "PATH")]
@@ -214,19 +217,19 @@ impl DeviceOptions {
 /// The stack of each thread, that of a main thread: graphs within graphs take one frame each.
 const STACK: usize = 8 << 20;
 
-/// Does `work` among `threads` threads, if that many are asked for; and on one of these threads if `among`, so that short
-/// steps are not handed over to others. Where the threads of the process are as asked, these do it.
+/// Does `work` with a pool of `threads` threads, if that many are asked for; `inside` says that a thread of the pool does it,
+/// so that short steps are not handed over to others. Where the threads of the process are as asked, these do it.
 ///
 /// # Errors
 /// Limit when the threads can't be started; those of the work.
 pub(crate) fn within<T: Send>(
     threads: Option<Threads>,
-    among: bool,
+    inside: bool,
     work: impl FnOnce() -> Result<T> + Send,
 ) -> Result<T> {
     let here = rayon::current_num_threads();
     let wanted = threads.map_or(here, Threads::get);
-    if wanted == here && (!among || rayon::current_thread_index().is_some()) {
+    if wanted == here && (!inside || rayon::current_thread_index().is_some()) {
         return work();
     }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(wanted).stack_size(STACK).build();

@@ -18,7 +18,7 @@ use std::{
 use toml::{Table, Value};
 
 /// A job, as recipes in TOML have it: the kind under `job`, and its options under the names that they have on the command
-/// line.
+/// line. Paths are taken from the folder in which the command runs, as on the command line.
 ///
 /// ```
 /// # fn main() -> compress::Result<()> {
@@ -74,7 +74,8 @@ impl Recipe {
             ErrorKind::InvalidData => Error::usage("is not a recipe: a recipe is a text file").in_file(path),
             _ => Error::file(format!("cannot be read: {e}")).in_file(path),
         })?;
-        let recipe = match path.extension().is_some_and(|e| e == "json") {
+        // TOML does not start so.
+        let recipe = match text.trim_start().starts_with('{') {
             true => serde_json::from_str(&text).map_err(|e| Error::usage(e.to_string())).and_then(of_report),
             false => text.parse(),
         };
@@ -131,7 +132,9 @@ impl Recipe {
     /// # Errors
     /// Usage for paths that are not Unicode, which a recipe can't hold.
     pub fn text(&self) -> Result<String> {
-        let text = toml::to_string(&self.table()?).map_err(|e| Error::bug(e.to_string()))?;
+        let (mut table, usual) = (self.table()?, self.usual().table()?);
+        table.retain(|name, value| name == "job" || usual.get(name) != Some(value));
+        let text = toml::to_string(&table).map_err(|e| Error::bug(e.to_string()))?;
         Ok(format!("# Run it with: compress run THIS_FILE\n{text}"))
     }
 
@@ -235,16 +238,28 @@ impl Recipe {
     /// # Errors
     /// Usage for paths that are not Unicode, which a recipe can't hold.
     pub fn essence(&self) -> Result<Table> {
-        let (essence, plain) = match self {
-            Self::Compress(job) => (Self::Compress(job.essence()), Self::Compress(Compress::default())),
-            Self::Sweep(job) => (Self::Sweep(job.essence()), Self::Sweep(Sweep::default())),
-            Self::Distill(job) => (Self::Distill(job.essence()), Self::Distill(Distill::default())),
+        let essence = match self {
+            Self::Compress(job) => Self::Compress(job.essence()),
+            Self::Sweep(job) => Self::Sweep(job.essence()),
+            Self::Distill(job) => Self::Distill(job.essence()),
             // They make nothing.
             Self::Check(_) | Self::Bench(_) | Self::Inspect(_) => return Ok(Table::new()),
         };
-        let (mut essence, usual) = (essence.table()?, plain.table()?);
+        let (mut essence, usual) = (essence.table()?, self.usual().table()?);
         essence.retain(|name, value| usual.get(name) != Some(value));
         Ok(essence)
+    }
+
+    /// A job of this kind for which nothing was asked.
+    fn usual(&self) -> Self {
+        match self {
+            Self::Compress(_) => Self::Compress(Compress::default()),
+            Self::Sweep(_) => Self::Sweep(Sweep::default()),
+            Self::Check(_) => Self::Check(Check::default()),
+            Self::Bench(_) => Self::Bench(Bench::default()),
+            Self::Inspect(_) => Self::Inspect(Inspect::default()),
+            Self::Distill(_) => Self::Distill(Distill::default()),
+        }
     }
 }
 
@@ -283,27 +298,50 @@ fn of_report(mut report: serde_json::Value) -> Result<Recipe> {
 }
 
 /// The job that a table describes.
-fn filled<T: Args + DeserializeOwned>(table: Table) -> Result<T> {
+fn filled<T: Args + DeserializeOwned>(mut table: Table) -> Result<T> {
     let wrong = |what: String| Error::usage(what).help("keys are the options of the job, as the command line has them");
     // What is flattened has no keys of its own for serde to refuse.
     let command = T::augment_args(Command::new("recipe"));
     // How a job is run is not part of what it does.
     let is_kept = |key: &String| key != option::FORCE.0 && key != option::RESUME.0;
     let known: Vec<String> = command.get_arguments().map(key).filter(is_kept).collect();
-    for (name, value) in &table {
+    for (name, value) in table.iter_mut() {
         if !known.contains(name) {
-            let near = known.iter().max_by(|a, b| strsim::jaro(a, name).total_cmp(&strsim::jaro(b, name)));
-            let near = near.map_or(String::new(), |n| format!("; the nearest is `{n}`"));
+            let likeness = |key: &&String| strsim::jaro(key, name);
+            let near = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+            let near =
+                near.filter(|key| likeness(key) > ALIKE).map_or(String::new(), |n| format!("; the nearest is `{n}`"));
             return Err(wrong(format!("unknown key `{name}`{near}")));
         }
-        // Alone, as errors of what is flattened don't say where they are.
-        let alone: Table = [(name.clone(), value.clone())].into_iter().collect();
-        alone.try_into::<T>().map_err(|e| wrong(format!("{name} = {value}: {}", e.message())))?;
+        *value = understood::<T>(name, value).map_err(wrong)?;
     }
     let missing = |arg: &&Arg| arg.is_required_set() && !table.contains_key(&key(arg));
     match command.get_arguments().find(missing) {
         Some(arg) => Err(wrong(format!("the key `{}` is missing", key(arg)))),
         None => table.try_into().map_err(|e: toml::de::Error| wrong(e.to_string())),
+    }
+}
+
+/// Keys that are less alike are not meant.
+const ALIKE: f64 = 0.75;
+
+/// A value as an option takes it: a number may be meant as text, and one of what may be repeated needs no list.
+fn understood<T: DeserializeOwned>(name: &str, value: &Value) -> Result<Value, String> {
+    if value.as_str() == Some("") {
+        return Err(format!("{name} = \"\": there is no value; remove the key for the default"));
+    }
+    let text = match value {
+        Value::Integer(_) | Value::Float(_) => Value::String(value.to_string()),
+        _ => value.clone(),
+    };
+    // Alone, as errors of what is flattened don't say where they are.
+    let fits = |value: &Value| Table::from_iter([(name.to_string(), value.clone())]).try_into::<T>().map(drop);
+    let forms = [value.clone(), text.clone(), Value::Array(vec![value.clone()]), Value::Array(vec![text])];
+    match (fits(value), forms.into_iter().find(|form| fits(form).is_ok())) {
+        (_, Some(form)) => Ok(form),
+        (Err(e), None) => Err(format!("{name} = {value}: {}", e.message())),
+        // The first form is the value itself.
+        (Ok(()), None) => Ok(value.clone()),
     }
 }
 

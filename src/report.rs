@@ -3,8 +3,9 @@
 use crate::{facts::sha256, recipe::Recipe};
 use compress_compiler::{
     error::{Error, Result},
+    onnx::{Model, SourceFile},
     pass::{PassReport, Trained},
-    words::{Opt, written},
+    words::Opt,
 };
 use compress_runtime::metrics::Metric;
 use serde::{Deserialize, Serialize};
@@ -308,8 +309,11 @@ pub struct SweepPoint {
     pub speed: Option<Speed>,
     /// The gates that were asked for.
     pub gates: Vec<Gate>,
-    /// Whether it passed all of them.
+    /// Whether it passed all of them, and nothing that was asked for was left undone where that counts.
     pub passed: bool,
+    /// What was asked for and not done.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub undone: Vec<String>,
     /// Trainings that were part of it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub trained: Vec<Trained>,
@@ -383,19 +387,19 @@ impl Recorded {
     pub fn new(recipe: &Recipe, data: Option<String>) -> Self {
         // A path that is not Unicode can't be recorded: the job is done all the same, and can't be run again from its report.
         let (essence, run) = (recipe.essence().unwrap_or_default(), recipe.table().unwrap_or_default());
-        let flag = |(name, value): (&String, &Value)| match value {
-            Value::Boolean(_) => vec![written(name)],
+        let flags = |(name, value): (&String, &Value)| match value {
+            Value::Boolean(_) => vec![flag(name)],
             Value::Array(many) if many.iter().all(Value::is_str) => {
-                many.iter().map(|one| format!("{} {}", written(name), plain(one))).collect()
+                many.iter().map(|one| format!("{} {}", flag(name), plain(one))).collect()
             }
             Value::Array(many) => {
-                vec![format!("{} {}", written(name), many.iter().map(plain).collect::<Vec<_>>().join(","))]
+                vec![format!("{} {}", flag(name), many.iter().map(plain).collect::<Vec<_>>().join(","))]
             }
-            one => vec![format!("{} {}", written(name), plain(one))],
+            one => vec![format!("{} {}", flag(name), plain(one))],
         };
         Self {
             version: env!("CARGO_PKG_VERSION").into(),
-            flags: essence.iter().flat_map(flag).collect(),
+            flags: essence.iter().flat_map(flags).collect(),
             seed: recipe.seed(),
             data,
             run,
@@ -403,14 +407,28 @@ impl Recorded {
         }
     }
 
-    /// A digest of what shapes the output: version, options, seed and data.
+    /// A digest of what shapes the output: version, options, seed, data, and the models that it is made from, wherever
+    /// these lie.
     ///
     /// # Errors
     /// Bug: JSON has all of it.
-    pub fn digest(&self) -> Result<String> {
-        let all = json!({ "version": self.version, "recipe": self.essence, "seed": self.seed, "data": self.data });
+    pub fn digest<'a>(&self, models: impl IntoIterator<Item = &'a Model>) -> Result<String> {
+        let mut recipe = self.essence.clone();
+        recipe.retain(|key, _| !["student", "teacher", "data", "eval"].contains(&key));
+        let models: Vec<&str> = models.into_iter().flat_map(|m| m.source().files()).map(SourceFile::sha256).collect();
+        // A part of the data is held out without it.
+        let scored_apart = self.run.contains_key("eval");
+        let all = json!({
+            "version": self.version, "recipe": recipe, "seed": self.seed,
+            "data": self.data, "scored-apart": scored_apart, "models": models,
+        });
         Ok(sha256(json(&all)?.as_bytes()))
     }
+}
+
+/// An option of a recipe, as the command line has it.
+fn flag(key: &str) -> String {
+    format!("--{key}")
 }
 
 /// Text without its quotes.

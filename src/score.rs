@@ -7,11 +7,14 @@ use compress_compiler::{
     words::option::SCORE,
 };
 use compress_runtime::session::Session;
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::{
     fs::{self, File},
-    io::{Seek, SeekFrom, Write},
+    io::{Read, Seek, SeekFrom, Write},
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
 };
 
 /// What a program said: the score before, if it gave two numbers, and the score after.
@@ -38,7 +41,7 @@ pub fn score(
     };
     let (mut old, mut new) = (side("before")?, side("after")?);
     let mut labels = Array::new(&folder.path().join("labels.npy"))?;
-    let progress = monitor.step("answers", samples.indices.len());
+    let progress = monitor.step("score", samples.indices.len());
     for (i, indices) in samples.batches().enumerate() {
         monitor.check()?;
         let batch = samples.set.batch(indices)?;
@@ -58,7 +61,7 @@ pub fn score(
         _ => labels.finish()?,
     }
     drop(progress);
-    run(command, folder.path())
+    run(command, folder.path(), monitor)
 }
 
 /// Names of files for outputs: without what separates folders, and each another.
@@ -73,19 +76,45 @@ fn file_names(names: &[String]) -> Vec<String> {
     made
 }
 
-fn run(command: &str, folder: &Path) -> Result<Scores> {
+/// Bytes of what a program prints among which its last line is looked for.
+const LAST_WORDS: u64 = 1 << 16;
+/// How long a program may take to end that is asked to.
+const GRACE: Duration = Duration::from_secs(2);
+/// How often a program that runs is asked whether it has ended.
+const POLL: Duration = Duration::from_millis(20);
+
+fn run(command: &str, folder: &Path, monitor: &Monitor) -> Result<Scores> {
     let wrong = |what: String| Error::data(format!("{SCORE} `{command}` {what}"));
-    let done = Command::new("sh")
+    let failed = |e: std::io::Error| wrong(format!("cannot be run: {e}"));
+    // A file takes all that it prints; a pipe would fill up while nobody reads.
+    let mut printed = tempfile::tempfile().map_err(failed)?;
+    let mut child = Command::new("sh")
         .args(["-c", &format!("{command} \"$1\""), "sh"])
         .arg(folder)
         .stdin(Stdio::null())
+        .stdout(printed.try_clone().map_err(failed)?)
         .stderr(Stdio::inherit())
-        .output()
-        .map_err(|e| wrong(format!("cannot be run: {e}")))?;
-    if !done.status.success() {
-        return Err(wrong(format!("failed ({})", done.status)).help("it is given a folder as its last argument"));
+        // What it starts ends with it.
+        .process_group(0)
+        .spawn()
+        .map_err(failed)?;
+    let status = loop {
+        if let Some(status) = child.try_wait().map_err(failed)? {
+            break status;
+        }
+        if monitor.stopped() {
+            end(&mut child).map_err(failed)?;
+            return Err(Error::interrupted());
+        }
+        std::thread::sleep(POLL);
+    };
+    let mut said = vec![];
+    let start = printed.metadata().map_err(failed)?.len().saturating_sub(LAST_WORDS);
+    printed.seek(SeekFrom::Start(start)).and_then(|_| printed.read_to_end(&mut said)).map_err(failed)?;
+    if !status.success() {
+        return Err(wrong(format!("failed ({status})")).help("it is given a folder as its last argument"));
     }
-    let said = String::from_utf8_lossy(&done.stdout);
+    let said = String::from_utf8_lossy(&said);
     let last = said.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or_default();
     let numbers: Option<Vec<f64>> =
         last.split_whitespace().map(|n| n.parse().ok().filter(|v: &f64| v.is_finite())).collect();
@@ -95,6 +124,23 @@ fn run(command: &str, folder: &Path) -> Result<Scores> {
         _ => Err(wrong(format!("printed `{last}`"))
             .help("its last line has to be the score after, or those before and after")),
     }
+}
+
+/// Ends a program and what it started.
+fn end(child: &mut Child) -> std::io::Result<()> {
+    let group = Pid::from_child(child);
+    for signal in [Signal::TERM, Signal::KILL] {
+        // It may have ended by itself meanwhile.
+        let _ = kill_process_group(group, signal);
+        let asked = Instant::now();
+        while asked.elapsed() < GRACE {
+            if child.try_wait()?.is_some() {
+                return Ok(());
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+    Ok(())
 }
 
 /// An array that grows row by row, in NumPy's format (NEP 1).

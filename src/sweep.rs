@@ -10,12 +10,12 @@ use crate::{
     values::Fraction,
 };
 use clap::Args;
+use compress_compiler::words::Unit;
 use compress_compiler::{
     error::{Error, Result},
     onnx,
     words::option,
 };
-use compress_runtime::metrics::Metric;
 use serde::{Deserialize, Serialize};
 use std::{
     fmt::Display,
@@ -59,7 +59,7 @@ impl Sweep {
         let recipes = self.recipes()?;
         let plans = recipes.iter().map(|r| Plan::new(r, Purpose::Compress)).collect::<Result<Vec<_>>>()?;
         files.check(self.compress.force)?;
-        self.first().among(events, |monitor| self.sweep(&files, &plans, monitor))
+        self.first().on_its_threads(events, |monitor| self.sweep(&files, &plans, monitor))
     }
 
     /// What [`Sweep::run`] would do: for the first fraction in full, for the others which files they would write.
@@ -69,7 +69,7 @@ impl Sweep {
     pub fn intents(&self, events: &mut dyn Events) -> Result<Vec<Intent>> {
         let recipes = self.recipes()?;
         let plans = recipes.iter().map(|r| Plan::new(r, Purpose::Intent)).collect::<Result<Vec<_>>>()?;
-        self.first().among(events, |monitor| {
+        self.first().on_its_threads(events, |monitor| {
             let opened = Opened::new(first(&plans)?, true, monitor)?;
             plans.iter().map(|plan| Intent::of(&opened, plan)).collect()
         })
@@ -179,7 +179,11 @@ impl SweepReport {
     pub fn verdict(&self) -> Result<()> {
         match self.sweep.iter().any(|p| p.passed) {
             true => Ok(()),
-            false => Err(Error::gate(format!("none of the {} models passed the gates", self.sweep.len()))),
+            false => {
+                let undone = self.sweep.iter().find_map(|p| p.undone.first());
+                let why = undone.map_or(String::new(), |what| format!("; of the first, {what}"));
+                Err(Error::gate(format!("none of the {} models passed the gates{why}", self.sweep.len())))
+            }
         }
     }
 }
@@ -193,12 +197,7 @@ struct Files {
 impl Files {
     fn check(&self, force: bool) -> Result<()> {
         for path in [&self.report, &self.plot] {
-            files::replaceable(path)?;
-            if path.exists() && !force {
-                let (force, output, report) = (option::FORCE, option::OUTPUT, option::REPORT);
-                let help = format!("pass {force}, or give another place with {output} or {report}");
-                return Err(Error::file("exists already").in_file(path).help(help));
-            }
+            files::free(path, force, &format!("{} or {}", option::OUTPUT, option::REPORT))?;
         }
         Ok(())
     }
@@ -231,7 +230,8 @@ fn point(fraction: f64, plan: &Plan, report: &Report) -> Result<SweepPoint> {
         accuracy: report.accuracy.clone(),
         speed: report.speed.clone(),
         gates: report.gates.clone(),
-        passed: report.gates.iter().all(|g| g.passed),
+        passed: report.gates.iter().all(|g| g.passed) && !(plan.recipe.gates.strict && !report.undone.is_empty()),
+        undone: report.undone.clone(),
         trained: report.passes.iter().flat_map(|p| p.trained.clone()).collect(),
         warnings: report.warnings.clone(),
         unusable: report.unusable.clone(),
@@ -241,14 +241,14 @@ fn point(fraction: f64, plan: &Plan, report: &Report) -> Result<SweepPoint> {
 /// What is plotted over the fractions: the metric if it is a share or a score, else noise.
 fn plotted(model: &Path, points: &[SweepPoint]) -> Option<Plot> {
     let first = points.first()?.accuracy.as_ref()?;
-    let (label, values, original) = match first.metric {
-        Metric::Sqnr | Metric::MaxError => {
+    let (label, values, original) = match first.metric.unit() {
+        Unit::Decibels | Unit::Scientific => {
             ("signal to noise of the outputs, dB".into(), of_all(points, |a| a.sqnr_db)?, None)
         }
-        Metric::Score | Metric::Cosine => (first.metric.to_string(), of_all(points, |a| a.after)?, first.before),
-        metric => {
+        Unit::Number => (first.metric.to_string(), of_all(points, |a| a.after)?, first.before),
+        Unit::Share => {
             let percents = of_all(points, |a| a.after.map(|v| v * 100.0))?;
-            (format!("{metric}, %"), percents, first.before.map(|v| v * 100.0))
+            (format!("{}, %", first.metric), percents, first.before.map(|v| v * 100.0))
         }
     };
     let name = model.file_name()?.to_string_lossy().into_owned();

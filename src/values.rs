@@ -15,7 +15,7 @@ impl<T: FromStr<Err = String>> Visitor<'_> for AsText<T> {
     }
 
     fn visit_str<E: serde::de::Error>(self, s: &str) -> Result<T, E> {
-        s.parse().map_err(|why| E::custom(format!("`{s}` is {why}")))
+        s.parse().map_err(|why| E::custom(format!("`{s}`: {why}")))
     }
 
     fn visit_f64<E: serde::de::Error>(self, v: f64) -> Result<T, E> {
@@ -48,7 +48,7 @@ macro_rules! number {
             type Error = Error;
 
             fn try_from(v: f64) -> Result<Self, Error> {
-                Self(v).to_string().parse().map_err(|why: String| Error::usage(format!("{v} is {why}")))
+                Self(v).to_string().parse().map_err(|why: String| Error::usage(format!("{v}: {why}")))
             }
         }
 
@@ -265,7 +265,7 @@ impl<const LEAST: usize, const MOST: usize> TryFrom<usize> for Whole<LEAST, MOST
     type Error = Error;
 
     fn try_from(n: usize) -> Result<Self, Error> {
-        n.to_string().parse().map_err(|why: String| Error::usage(format!("{n} is {why}")))
+        n.to_string().parse().map_err(|why: String| Error::usage(format!("{n}: {why}")))
     }
 }
 

@@ -63,6 +63,45 @@ macro_rules! choice {
     };
 }
 
+/// Implements [`Choice`] for a reference to the row of a table: rows have a `name`, and say what they mean in `means`.
+///
+/// ```
+/// struct Row {
+///     name: &'static str,
+///     means: &'static str,
+/// }
+/// #[derive(Clone, Copy)]
+/// struct Order(&'static Row);
+/// const ORDERS: &[Order] = &[Order(&Row { name: "rising", means: "the smallest first" })];
+/// compress_compiler::choice_of_rows!(Order, "order", ORDERS);
+/// assert!("rising".parse::<Order>().unwrap() == ORDERS[0]);
+/// ```
+#[macro_export]
+macro_rules! choice_of_rows {
+    ($of:ident, $noun:literal, $rows:expr) => {
+        impl $crate::choice::Choice for $of {
+            const NOUN: &'static str = $noun;
+            const ALL: &'static [Self] = $rows;
+
+            fn name_of(self) -> &'static str {
+                self.0.name
+            }
+
+            fn means(self) -> &'static str {
+                self.0.means
+            }
+        }
+
+        impl PartialEq for $of {
+            fn eq(&self, other: &Self) -> bool {
+                self.0.name == other.0.name
+            }
+        }
+
+        $crate::choice_text!($of);
+    };
+}
+
 /// What [`choice!`](crate::choice!) gives beside the trait, for a type that implements [`Choice`] by hand.
 #[macro_export]
 macro_rules! choice_text {

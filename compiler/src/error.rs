@@ -27,9 +27,9 @@ pub enum Kind {
     Interrupted = 130,
 }
 
-impl Kind {
-    fn label(self) -> &'static str {
-        match self {
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
             Kind::Bug => "internal error",
             Kind::Usage => "usage",
             Kind::Malformed => "malformed model",
@@ -40,7 +40,7 @@ impl Kind {
             Kind::Device => "device",
             Kind::Gate => "gate failed",
             Kind::Interrupted => "interrupted",
-        }
+        })
     }
 }
 
@@ -129,7 +129,6 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let e = &self.0;
-        write!(f, "{}: ", e.kind.label())?;
         if let Some(file) = &e.file {
             write!(f, "{}: ", file.display())?;
         }

@@ -59,7 +59,14 @@ pub fn written(option: &str) -> String {
 
 impl Serialize for Opt {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(self)
+        to.collect_str(&self.flag())
+    }
+}
+
+impl Opt {
+    /// The option as a report has it, whatever the front end.
+    pub fn flag(self) -> String {
+        format!("--{}", self.0)
     }
 }
 

@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn a_broken_model_is_an_error_at_its_node() {
         let e = fold(Err(Error::malformed("nonsense"))).unwrap_err();
-        assert_eq!(e.to_string(), "malformed model: node `minus` (Neg): nonsense");
+        assert_eq!(e.to_string(), "node `minus` (Neg): nonsense");
     }
 
     #[test]

@@ -129,7 +129,7 @@ pub struct Race<'a> {
     /// Makes the first model's session, or the second's.
     pub make: &'a dyn Fn(usize) -> Result<Session>,
     /// Whether only one of them is in memory at a time.
-    pub apart: bool,
+    pub one_at_a_time: bool,
     /// For how long, about.
     pub time: Duration,
     /// Asked now and then whether to stop.
@@ -153,7 +153,7 @@ pub fn compare(race: &Race, inputs: &[Tensor]) -> Result<Compared> {
     loop {
         let started = Instant::now();
         let mut least: [Vec<f64>; 2] = Default::default();
-        if race.apart {
+        if race.one_at_a_time {
             for i in 0..2 {
                 let session = (race.make)(i)?;
                 let runs = race.runs(&mut runs, &[&session], inputs)?;
@@ -184,7 +184,7 @@ pub fn compare(race: &Race, inputs: &[Tensor]) -> Result<Compared> {
         let ratio = Ratio::of(ratios.clone());
         let rounds = ratios.len();
         let over = began.elapsed() >= race.time || rounds >= MOST_ROUNDS;
-        let patience = if race.apart { 1 } else { PATIENCE };
+        let patience = if race.one_at_a_time { 1 } else { PATIENCE };
         if rounds >= FEWEST_ROUNDS && (over || ratio.width() < NARROW)
             || over && began.elapsed() >= patience * race.time
         {

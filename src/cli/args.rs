@@ -70,6 +70,11 @@ pub struct InspectArgs {
 }
 
 #[derive(Args)]
+#[command(
+    mut_arg("data", |arg| arg.help("Data to compare the models on, all of it; labels count if there are any")),
+    mut_arg("eval", |arg| arg.help("The same as --data, which it replaces")),
+    mut_arg("strict", |arg| arg.help("Fail (exit 9) when something that was asked for was not done")),
+)]
 pub struct CheckArgs {
     #[command(flatten)]
     pub recipe: Check,

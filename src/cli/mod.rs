@@ -27,7 +27,7 @@ pub fn main() -> ExitCode {
     match start(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("error: {e}");
+            terminal::say(&format!("error: {}: {e}", e.kind()));
             exit_code(&e)
         }
     }
@@ -60,7 +60,9 @@ fn start(cli: Cli) -> Result<()> {
         }
         Some(Command::Run(a)) => {
             let recipe = run::with_flags(Recipe::read(&a.recipe)?, &a)?;
-            run(recipe, &How { dry_run: a.dry_run, strict: a.strict, ..How::new(a.show) })
+            let how = How { dry_run: a.dry_run, strict: a.strict, ..How::new(a.show) };
+            // What contradicts itself stands in the recipe.
+            run(recipe, &how).map_err(|e| if e.kind() == Kind::Usage { e.in_file(&a.recipe) } else { e })
         }
     }
 }

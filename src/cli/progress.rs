@@ -1,6 +1,6 @@
 //! What a person sees of a job: bars on a terminal, plain lines elsewhere, nothing when quiet.
 
-use super::interrupt;
+use super::{interrupt, terminal::say};
 use compress::{Event, Events, Step, Training};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
@@ -44,7 +44,7 @@ impl Terminal {
     }
 
     fn began(&mut self, step: Step) {
-        let bar = self.bar(step.total as u64, "{msg:<10} {bar:30} {pos}/{len} {per_sec} {eta} left");
+        let bar = self.bar(step.total as u64, "{msg:<13} {bar:30} {pos}/{len} {per_sec} {eta} left");
         bar.set_message(step.name.to_string());
         self.steps.push(Running { id: step.id, bar, start: Instant::now() });
     }
@@ -55,7 +55,7 @@ impl Terminal {
         bar.finish_and_clear();
         // A line for each of many alike would be noise.
         if self.plain && !step.minor {
-            eprintln!("{} {:.1} s", step.name, start.elapsed().as_secs_f64());
+            say(&format!("{} {:.1} s", step.name, start.elapsed().as_secs_f64()));
         }
     }
 
@@ -63,7 +63,7 @@ impl Terminal {
     fn line(&self, line: &str) {
         match self.training.as_ref().or(self.steps.last().map(|s| &s.bar)).filter(|_| !self.plain) {
             Some(bar) => bar.println(line),
-            None => eprintln!("{line}"),
+            None => say(line),
         }
     }
 
@@ -77,7 +77,7 @@ impl Terminal {
             bar.set_message(line(t));
         });
         if self.plain && self.last_line.elapsed() >= LINE_EVERY {
-            eprintln!("{} ({} of {} batches)", line(t), t.batch, t.batches);
+            say(&format!("{} ({} of {} batches)", line(t), t.batch, t.batches));
             self.last_line = Instant::now();
         }
     }
@@ -86,7 +86,7 @@ impl Terminal {
         match t.step {
             0 if self.plain => {
                 let score = t.score.map_or(String::new(), |score| t.metric.unit().show(score));
-                eprintln!("before training: {} {score}", t.metric);
+                say(&format!("before training: {} {score}", t.metric));
             }
             0 => {}
             _ => {
@@ -107,7 +107,7 @@ fn line(t: &Training) -> String {
 impl Events for Terminal {
     fn event(&mut self, event: Event) {
         match event {
-            Event::Undone(what) => eprintln!("warning: {what}"),
+            Event::Undone(what) => say(&format!("warning: {what}")),
             _ if self.quiet => {}
             Event::Began(step) => self.began(step),
             Event::Advanced(step) => {
@@ -116,7 +116,7 @@ impl Events for Terminal {
             }
             Event::Ended(step) => self.ended(step),
             Event::Note(line) => self.line(line),
-            Event::Part { fraction, output } => eprintln!("--prune {fraction} -> {}", output.display()),
+            Event::Part { fraction, output } => say(&format!("--prune {fraction} -> {}", output.display())),
             Event::Batch(t) => self.batch(t),
             Event::Scored(t) => self.scored(t),
             // What a later version tells.

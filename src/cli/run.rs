@@ -62,6 +62,12 @@ pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
     read.allow_hardlinks |= flags.read.allow_hardlinks;
     read.keep_initializer_inputs |= flags.read.keep_initializer_inputs;
     force.into_iter().for_each(|force| *force = flags.force);
+    match &mut recipe {
+        Recipe::Compress(r) => r.gates.strict |= flags.strict,
+        Recipe::Sweep(r) => r.compress.gates.strict |= flags.strict,
+        Recipe::Check(r) => r.gates.strict |= flags.strict,
+        Recipe::Distill(_) | Recipe::Bench(_) | Recipe::Inspect(_) => {}
+    }
     let is_for = |what: &str| Err(Error::usage(what).in_file(&flags.recipe));
     match recipe {
         Recipe::Check(_) | Recipe::Bench(_) | Recipe::Inspect(_) if flags.dry_run || flags.force => {
@@ -114,7 +120,7 @@ fn compress(mut recipe: Compress, how: &How) -> Result<()> {
         stdout::send(&report, &recipe.output())?;
     }
     terminal::undone(&report.undone);
-    report.verdict(recipe.gates.strict || how.strict)
+    report.verdict(recipe.gates.strict)
 }
 
 fn sensitivity(asked: bool, layers: &[Sensitivity]) -> String {
@@ -183,7 +189,8 @@ fn check(recipe: &Check, how: &How) -> Result<()> {
     let report = recipe.run(&mut how.events())?;
     let models = || format!("{} against {}\n", recipe.model.display(), recipe.against.display());
     how.show(&report, || tables::headline(&report) + &models() + &tables::report(&report))?;
-    report.verdict(recipe.gates.strict || how.strict)
+    terminal::undone(&report.undone);
+    report.verdict(recipe.gates.strict)
 }
 
 fn bench(recipe: &Bench, how: &How) -> Result<()> {
@@ -213,6 +220,6 @@ fn training_intent(recipe: &Distill, how: &How) -> Result<()> {
     let intent = recipe.intent(&mut how.events())?;
     let text = if how.json { json(&intent)? } else { training::intent(&intent) };
     terminal::print(&text)?;
-    intent.warnings.iter().for_each(|note| eprintln!("note: {note}"));
+    intent.warnings.iter().for_each(|note| terminal::say(&format!("note: {note}")));
     Ok(())
 }

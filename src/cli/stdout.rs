@@ -55,7 +55,7 @@ pub fn redirect(recipe: &mut Compress, json: bool) -> Result<Option<TempDir>> {
 /// As [`terminal::print`].
 pub fn show(text: &str, redirected: bool) -> Result<()> {
     if redirected {
-        eprint!("{text}");
+        terminal::say(text.trim_end());
         return Ok(());
     }
     terminal::print(text)

@@ -23,9 +23,14 @@ pub fn write(bytes: &[u8]) -> Result<()> {
     }
 }
 
+/// Prints a line to stderr. Where nobody can read it, nobody misses it.
+pub fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// Tells on stderr, whatever is quiet, what was asked for and not done.
 pub fn undone(undone: &[String]) {
-    undone.iter().for_each(|what| eprintln!("warning: {what}"));
+    undone.iter().for_each(|what| say(&format!("warning: {what}")));
 }
 
 /// Prepares this process for a job: as many threads as it asks for. If it has many short steps, this thread is one of

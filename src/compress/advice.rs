@@ -48,8 +48,8 @@ pub fn of(opened: &Opened, plan: &Plan, report: &Report, monitor: &Monitor) -> R
 fn largest(opened: &Opened, plan: &Plan, monitor: &Monitor) -> Result<Option<f64>> {
     let (Some(asked), None) = (plan.options.prune, &plan.recipe.dump_ir) else { return Ok(None) };
     let began = Instant::now();
-    let progress = monitor.step("advise", TRIED);
-    let silent = Within(*monitor);
+    let progress = monitor.step("try fractions", TRIED);
+    let silent = Silent(*monitor);
     let (mut holds, mut fails) = (0.0, asked);
     for _ in 0..TRIED {
         if began.elapsed() >= TIME {
@@ -70,9 +70,9 @@ fn largest(opened: &Opened, plan: &Plan, monitor: &Monitor) -> Result<Option<f64
 }
 
 /// Asks whether to stop, and tells nothing.
-struct Within<'a>(Monitor<'a>);
+struct Silent<'a>(Monitor<'a>);
 
-impl Ask for Within<'_> {
+impl Ask for Silent<'_> {
     fn tell(&self, _: Event) {}
 
     fn stopped(&self) -> bool {

@@ -81,7 +81,7 @@ fn of_quantisation(r: &Compress) -> Result<()> {
     let any_prune = format!("one of {PRUNE}, {PRUNE_PATTERN} and {PRUNE_CHANNELS}");
     let samples = r.calibration_samples.is_some();
     first(&[
-        (&WEIGHT_BITS, r.weight_bits != WeightBits::Eight, &quantises, r.quantises()),
+        (&WEIGHT_BITS, r.weight_bits != WeightBits::default(), &quantises, r.quantises()),
         (&CALIBRATION, r.calibration.is_some(), &quantises, r.quantises()),
         (&CALIBRATION_SAMPLES, samples, &format!("{INT8}, {QAT} or {any_prune}"), compresses),
         (&CALIBRATION_SAMPLES, samples, &DATA, has_data),

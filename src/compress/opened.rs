@@ -13,7 +13,7 @@ use crate::{
     assess::{Assessment, Manner, compared_by},
     data::{self, Sets},
     events::Monitor,
-    facts, fit,
+    facts, files, fit,
     gates::{self, Measurable},
     measure::{self, Reference},
     recipe::Recipe,
@@ -27,7 +27,7 @@ use compress_compiler::{
     onnx::{self, Model},
     op::Op,
     pass::{Calibrator, Context, Pipeline, Stopwatch, Trainer},
-    words::option::{BISECT, CHECK, EXCLUDE},
+    words::option::{BISECT, CHECK, EXCLUDE, REPORT},
 };
 use compress_passes::{Options, prune::reconstruct};
 use compress_runtime::{burn::BurnInterpreter, memory, session::Backend};
@@ -91,10 +91,10 @@ impl Opened {
         let exact = plan.pipeline(&plan.options).passes.iter().all(|p| p.is_exact());
         let exact = exact && plan.options.target.capabilities().lower.is_none();
         let manner = Manner::of(&original, &recipe.measures, &recipe.gates, recipe.data.eval.is_some(), exact);
-        let check = measurable(plan, &original, manner.apart && !again, &mut warnings);
+        let check = measurable(plan, &original, manner.one_at_a_time && !again, &mut warnings);
         unmatched(recipe, &original.graph)?;
         let sets = match check || plan.runs() {
-            true => open_sets(plan, &original, manner.apart && !again, &backend, &mut warnings, monitor)?,
+            true => open_sets(plan, &original, manner.one_at_a_time && !again, &backend, &mut warnings, monitor)?,
             false => None,
         };
         if let Some(sets) = &sets {
@@ -193,6 +193,8 @@ impl Opened {
             report.advice = advice::of(self, plan, &report, monitor)?;
         }
         monitor.check()?;
+        // It may have come meanwhile: a model without its report would stay.
+        files::free(&plan.report_path(), recipe.force, &REPORT.to_string())?;
         staged.commit(recipe.force)?;
         for file in &left.replaced {
             // Nobody needs it; that it stays does no harm.
@@ -290,7 +292,8 @@ impl Opened {
         report.passes = passes;
         report.warnings.extend(warnings);
         model.set_metadata("compress.version", env!("CARGO_PKG_VERSION"));
-        model.set_metadata("compress.recipe", &report.recipe.digest()?);
+        model
+            .set_metadata("compress.recipe", &report.recipe.digest([&self.original].into_iter().chain(&self.teacher))?);
         Ok(model)
     }
 }
@@ -306,14 +309,14 @@ const MAX_SHARE: f64 = 0.5;
 /// Nor are those of more operators, which subgraphs in subgraphs have.
 const MOST_OPERATORS: usize = 50_000;
 
-/// Whether the models are run to measure them; says so where not. `apart` says that one is in memory at a time.
-fn measurable(plan: &Plan, model: &Model, apart: bool, warnings: &mut Vec<String>) -> bool {
+/// Whether the models are run to measure them; says so where not. `one_at_a_time` says that one is in memory at a time.
+fn measurable(plan: &Plan, model: &Model, one_at_a_time: bool, warnings: &mut Vec<String>) -> bool {
     let (size, free) = (model.source().len(), memory::available());
     let operators: usize = model.graph.and_bodies().iter().map(|g| g.operators().count()).sum();
-    let fits = size <= MAX_MEASURED || apart && free.is_some_and(|free| size as f64 <= MAX_SHARE * free as f64);
+    let fits = size <= MAX_MEASURED || one_at_a_time && free.is_some_and(|free| size as f64 <= MAX_SHARE * free as f64);
     let why = match () {
         () if !plan.recipe.checks() => format!("{CHECK} none"),
-        () if !fits && apart => {
+        () if !fits && one_at_a_time => {
             let free = shown::bytes(free.unwrap_or_default());
             format!("the model has {}, and {free} of memory are free", shown::bytes(size as usize))
         }

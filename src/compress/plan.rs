@@ -75,11 +75,7 @@ impl<'a> Plan<'a> {
         }
         let writes = self.purpose == Purpose::Compress;
         for (path, by) in [(output, option::OUTPUT), (&report, option::REPORT)] {
-            files::replaceable(path)?;
-            if !recipe.force && writes && path.exists() {
-                let help = format!("pass {}, or give another place with {by}", option::FORCE);
-                return Err(Error::file("exists already").in_file(path).help(help));
-            }
+            files::free(path, recipe.force || !writes, &by.to_string())?;
         }
         if !writes {
             return Ok(());
@@ -183,8 +179,9 @@ impl Compress {
             sensitivity: false,
             data: DataOptions { preprocess: self.data.preprocess.clone(), ..DataOptions::default() },
             gates: GateOptions::default(),
-            measures: MeasureOptions::default(),
-            on: DeviceOptions::default(),
+            // Made-up samples have these sizes.
+            measures: MeasureOptions { shape: self.measures.shape.clone(), ..MeasureOptions::default() },
+            on: DeviceOptions { threads: None, batch: DeviceOptions::default().batch, ..self.on.clone() },
             ..self.clone()
         }
     }

@@ -53,7 +53,8 @@ pub fn measure(
     let session = measure::session(&dense, backend)?;
     let batches = samples.batches().take(SAMPLES.div_ceil(samples.batch)).map(|i| samples.set.batch(i));
     let batches: Vec<Batch> = batches.collect::<Result<_>>()?;
-    let answers = batches.iter().map(|b| session.run(&b.inputs)).collect::<Result<Vec<_>>>()?;
+    let answers =
+        batches.iter().map(|b| monitor.check().and_then(|()| session.run(&b.inputs))).collect::<Result<Vec<_>>>()?;
     let outputs = Answers::of(&dense);
     let measured = outputs.measure(plan.recipe.measures.metric.as_ref(), samples.set.is_labelled())?;
     let progress = monitor.step("sensitivity", layers.len() * FRACTIONS.len());

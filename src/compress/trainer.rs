@@ -26,7 +26,7 @@ use compress_runtime::{
         augment::Augment,
         job::{Ended, Job, JobOptions, Progress as Course, Watcher},
         loader::{Loader, LoaderOptions},
-        loss::LossOptions,
+        loss::{LossOptions, Setting},
         masks::Masks,
         model::{ModelOptions, Parameter, Trainable},
         optimiser::OptimiserOptions,
@@ -85,9 +85,9 @@ pub struct DataTrainer<'a> {
 
 impl Trainer for DataTrainer<'_> {
     fn saliency(&self, graph: &Graph, constants: &[NodeId]) -> Result<Vec<Weight>> {
-        let set = &self.sets.taught;
+        let set = &self.sets.trained_on;
         let measure = measure(&Answers::of(self.teacher.1), &self.sets.validation, true);
-        if !set.is_labelled() || measure.metric != Metric::Top1 {
+        if !set.is_labelled() || !measure.metric.needs_labels() {
             let what = "the saliency taylor needs labels: without them the model is its own teacher, and every gradient is zero";
             let help = format!("give labels with {DATA}, or choose by other than {CHANNELS_BY} taylor");
             return Err(Error::data(what).help(help));
@@ -95,7 +95,7 @@ impl Trainer for DataTrainer<'_> {
         let model = Trainable::new(graph, &ModelOptions::default(), &self.backend.device)?;
         let Size { samples, batch, .. } = self.size(graph, 1.0, false);
         let loader = self.loader(samples.min(SALIENCY_SAMPLES), batch)?;
-        let loss = LossOptions::usual(true, true, false);
+        let loss = LossOptions::usual(Setting { classes: true, labelled: true, ..Setting::default() });
         let steps = self.monitor.step("saliency", loader.batches());
         let mut saliency: Vec<Option<Float>> = vec![None; model.parameters().len()];
         for batch in loader.epoch(0, 0)? {
@@ -120,7 +120,7 @@ impl Trainer for DataTrainer<'_> {
     fn train(&self, graph: &mut Graph, training: Training) -> Result<Trained> {
         let began = Instant::now();
         let held = &self.sets.validation;
-        let set = &self.sets.taught;
+        let set = &self.sets.trained_on;
         let (path, original) = self.teacher;
         let outputs = Answers::of(original);
         let measure = measure(&outputs, held, true);
@@ -133,7 +133,7 @@ impl Trainer for DataTrainer<'_> {
         let Size { epochs, samples, batch } = self.size(graph, training.share, rounded);
         let loader = self.loader(samples, batch)?;
         let answers = |keep| Teacher::new(path, original, &[], self.backend, keep);
-        let beside = if measure.metric == Metric::Top1 { None } else { Some(answers(held.set.len())?) };
+        let beside = if measure.metric.needs_labels() { None } else { Some(answers(held.set.len())?) };
         let judge = Evaluator::new(held, self.backend, beside, outputs, measure)?;
         let steps = loader.batches() * epochs;
         let mut watcher = Recovery {
@@ -153,6 +153,8 @@ impl Trainer for DataTrainer<'_> {
             shown::duration(step.mul_f64(BESIDES * steps as f64)),
             option::EPOCHS
         ));
+        let classes = measure.meaning == Meaning::Classes;
+        let setting = Setting { classes, labelled: set.is_labelled(), taught: true, matched: false };
         let job = Job {
             replicas: Replicas::default(),
             teacher: Some(answers(if epochs > 1 { set.len() } else { 0 })?),
@@ -165,7 +167,7 @@ impl Trainer for DataTrainer<'_> {
                 schedule: Schedule::Cosine,
                 warmup: WARMUP,
                 optimiser: OptimiserOptions::default(),
-                loss: LossOptions::usual(measure.meaning == Meaning::Classes, set.is_labelled(), true),
+                loss: LossOptions::usual(setting),
                 average: None,
                 patience: self.epochs.is_none().then_some(PATIENCE),
                 time: None,
@@ -220,7 +222,7 @@ struct Size {
 impl DataTrainer<'_> {
     /// So many of the samples to train on.
     fn loader(&self, samples: usize, batch: usize) -> Result<Loader> {
-        let set = &self.sets.taught;
+        let set = &self.sets.trained_on;
         let options = LoaderOptions {
             batch,
             seed: self.seed,
@@ -236,7 +238,7 @@ impl DataTrainer<'_> {
     /// How much to train. It follows from the model and the data alone, so that the result does too.
     fn size(&self, graph: &Graph, share: f64, rounded: bool) -> Size {
         let all = self.sets.training.len();
-        let batch = self.sets.taught.fixed_batch().unwrap_or((all / 16).clamp(1, BATCH));
+        let batch = self.sets.trained_on.fixed_batch().unwrap_or((all / 16).clamp(1, BATCH));
         if let Some(epochs) = self.epochs {
             // A part of an epoch is one of fewer samples.
             let epochs = epochs as f64 * share;

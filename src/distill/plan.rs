@@ -4,11 +4,11 @@ use super::Distill;
 use crate::{
     files,
     options::{DataOptions, expressions},
-    values::{Batch, NotNegative},
+    values::Batch,
 };
 use compress_compiler::{
     error::{Error, Result},
-    words::option,
+    words::{Opt, option},
 };
 use compress_runtime::{
     burn::precision::Precision,
@@ -16,7 +16,7 @@ use compress_runtime::{
     train::{
         augment::Augment,
         job::JobOptions,
-        loss::LossOptions,
+        loss::{LossOptions, Setting, Takes, Term},
         optimiser::{Method, OptimiserOptions},
     },
 };
@@ -75,9 +75,10 @@ impl<'a> Plan<'a> {
             return Err(Error::usage(format!("training needs {}", option::DATA))
                 .help("labels are used if there are any; a teacher is enough"));
         }
-        if r.teacher.is_none() && (r.distill.is_some() || r.mse.is_some() || !r.matched.is_empty()) {
-            let (distill, mse, matched, teacher) = (option::DISTILL, option::MSE, option::MATCH, option::TEACHER);
-            return Err(Error::usage(format!("{distill}, {mse} and {matched} need a {teacher}")));
+        let learnt = r.weights.asked().map(|(term, _)| term).find(|term| term.takes() != Takes::Labels);
+        let learnt = learnt.map(|term| Opt(term.name())).or((!r.matched.is_empty()).then_some(option::MATCH));
+        if let Some(learnt) = learnt.filter(|_| r.teacher.is_none()) {
+            return Err(Error::usage(format!("{learnt} needs a {}", option::TEACHER)));
         }
         // 64 is within the bounds.
         let batch = r.batch.unwrap_or(Batch::Fixed(BATCH.try_into().expect("64 samples")));
@@ -111,22 +112,19 @@ impl<'a> Plan<'a> {
     /// # Errors
     /// Usage when there is nothing to learn from.
     pub fn loss(&self, classes: bool, labelled: bool) -> Result<LossOptions> {
-        let (asked, taught) = (self.recipe, self.recipe.teacher.is_some());
-        let usual = LossOptions::usual(classes, labelled, taught);
-        let or = |asked: Option<NotNegative>, usual: f32| asked.map_or(usual, |v| v.get() as f32);
-        let loss = LossOptions {
-            labels: or(asked.labels, usual.labels),
-            smoothing: asked.smoothing.unwrap_or_default().get() as f32,
-            distill: or(asked.distill, usual.distill),
-            temperature: asked.temperature.map_or(TEMPERATURE, |v| v.get()) as f32,
-            mse: or(asked.mse, usual.mse),
-            features: if asked.matched.is_empty() { 0.0 } else { or(asked.features, 1.0) },
-        };
-        if loss.labels > 0.0 && !labelled {
-            let help = format!("give labels, or leave {} out", option::LABELS);
+        let asked = self.recipe;
+        let matched = !asked.matched.is_empty();
+        let usual = LossOptions::usual(Setting { classes, labelled, taught: asked.teacher.is_some(), matched });
+        let weights = asked.weights.asked().filter(|(term, _)| matched || term.takes() != Takes::Features);
+        let loss = weights
+            .fold(usual, |loss, (term, weight)| loss.with(term, weight.get() as f32))
+            .smoothed(asked.smoothing.unwrap_or_default().get() as f32)
+            .at(asked.temperature.map_or(TEMPERATURE, |v| v.get()) as f32);
+        if loss.takes(Takes::Labels) && !labelled {
+            let help = format!("give labels, or leave {} out", Opt(Term::Labels.name()));
             return Err(Error::data("the data has no labels").help(help));
         }
-        if loss.labels == 0.0 && !loss.needs_teacher() {
+        if !loss.takes(Takes::Labels) && !loss.needs_teacher() {
             let (teacher, data, eval) = (option::TEACHER, option::DATA, option::EVAL);
             return Err(Error::usage("there is nothing to learn from: no teacher, and no labels of classes").help(
                 format!(
@@ -145,11 +143,7 @@ impl<'a> Plan<'a> {
             return Err(Error::usage(format!("{option} -: {what}")).help(format!("give {option} FILE")));
         }
         for path in [output, &self.report_path()] {
-            files::replaceable(path)?;
-            if writes && !recipe.force && !recipe.resume && path.exists() {
-                let help = format!("pass {}, or give another place with {}", option::FORCE, option::OUTPUT);
-                return Err(Error::file("exists already").in_file(path).help(help));
-            }
+            files::free(path, !writes || recipe.force || recipe.resume, &option::OUTPUT.to_string())?;
         }
         if !writes {
             return Ok(());

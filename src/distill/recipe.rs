@@ -1,13 +1,15 @@
 //! The recipe of a training job.
 
+use super::weights::LossWeights;
 use crate::{
     options::{ReadOptions, Threads, choices},
     values::{Batch, Count, Filter, Fraction, Matched, NotNegative, Positive, Seed, Time},
 };
 use clap::Args;
+use compress_compiler::words::option;
 use compress_runtime::{
     burn::precision::Precision,
-    dataset::Preprocess,
+    dataset::{Preprocess, formats},
     device::DeviceChoice,
     train::{augment::Augment, optimiser::Method, schedule::Schedule},
 };
@@ -26,9 +28,14 @@ pub struct Distill {
     /// Where the trained model goes [default: STUDENT with .trained.onnx].
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Data to train on: .npz, .npy, IDX, a folder of pictures, or ONNX test_data_set folders. A fifth of it is held
-    /// out to score the model unless --eval is given. Inputs that have a default in the model keep it.
-    #[arg(long, value_name = "PATH")]
+    /// Data to train on. A fifth of it is held out to score the model unless --eval is given. Inputs that have a default
+    /// in the model keep it.
+    #[arg(long, value_name = "PATH", help = format!(
+        "Data to train on: {}. A fifth of it is held out to score the model unless {} is given. Inputs that have a \
+         default in the model keep it",
+        formats(),
+        option::EVAL.flag()
+    ))]
     pub data: Option<PathBuf>,
     /// Data to score the model on.
     #[arg(long, value_name = "PATH")]
@@ -72,28 +79,20 @@ pub struct Distill {
     /// The largest norm of the gradients, 0 for any [default: 5].
     #[arg(long, value_name = "NORM", allow_hyphen_values = true)]
     pub clip: Option<NotNegative>,
-    /// The weight of cross-entropy with the labels [default: 0.1 beside a teacher, else 1].
-    #[arg(long, value_name = "WEIGHT", allow_hyphen_values = true)]
-    pub labels: Option<NotNegative>,
+    /// The weights of the parts of the loss.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub weights: LossWeights,
     /// Label smoothing: the share of each label that goes to all classes alike [default: 0].
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     pub smoothing: Option<Fraction>,
-    /// The weight of the divergence from the teacher's classes [default: 0.9 where outputs are classes].
-    #[arg(long, value_name = "WEIGHT", allow_hyphen_values = true)]
-    pub distill: Option<NotNegative>,
     /// The temperature of the distillation [default: 4].
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
     pub temperature: Option<Positive>,
-    /// The weight of the squared error to the teacher's outputs [default: 1 where outputs are not classes].
-    #[arg(long, value_name = "WEIGHT", allow_hyphen_values = true)]
-    pub mse: Option<NotNegative>,
     /// Bring this value of the student near that of the teacher; may be repeated.
     #[arg(long = "match", value_name = "STUDENT=TEACHER")]
     #[serde(rename = "match")]
     pub matched: Vec<Matched>,
-    /// The weight of the squared error of --match [default: 1].
-    #[arg(long, value_name = "WEIGHT", allow_hyphen_values = true)]
-    pub features: Option<NotNegative>,
     /// Keep an exponential moving average of the weights with this decay, e.g. 0.999.
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     pub ema: Option<Fraction>,

@@ -347,3 +347,10 @@ def test_check_refuses_models_of_other_shapes(compress, mlp, tmp_path):
     assert "output `output` is [64, 4] in one model and [64, 7] in the other" in said
     image = small.save(small.cnn(), tmp_path, "image.onnx")
     compress("check", image, "--against", mlp, code=(3, 7))
+
+
+def test_nobody_reads_what_goes_wrong(tmp_path):
+    """A closed stderr changes nothing: neither the exit code nor the work."""
+    for args, code in [(["no-such-file.onnx"], 6), ([small.save(small.mlp(), tmp_path), "--int8"], 0)]:
+        done = subprocess.run(["sh", "-c", 'exec "$0" "$@" 2>&-', binary(), *args], capture_output=True, timeout=120)
+        assert done.returncode == code, done.stdout

@@ -1,7 +1,11 @@
 """Nothing that was asked for and not done passes in silence, and no figure is shown that means nothing."""
 
 import json
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -9,7 +13,7 @@ import pytest
 import small
 from onnx import TensorProto, helper, numpy_helper
 from small import node
-from support import assert_close, run_onnx, session
+from support import assert_close, binary, run_onnx, session
 
 
 def warnings(report):
@@ -284,6 +288,37 @@ def test_a_program_scores(compress, tmp_path):
     assert not compress(*check, "--min-score", 0.999, code=9).json()["gates"][0]["passed"]
     for bad in ("echo no number", "false", "/nothing/there"):
         compress("check", near, "--against", path, "--data", data, "--score", bad, code=7)
+
+
+def test_a_program_that_takes_long_can_be_stopped(tmp_path):
+    """With what it started: both end before the command does."""
+    path, data = classifier(tmp_path)
+    began = tmp_path / "began"
+    program = f"sleep 600 & echo $! > {began}.new; mv {began}.new {began}; wait; true"
+    check = [binary(), "check", path, "--against", path, "--data", data, "--score", program]
+    process = subprocess.Popen(check, stderr=subprocess.PIPE, text=True)
+    while not began.exists():
+        time.sleep(0.002)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130, process.stderr.read()
+    sleeper = Path(f"/proc/{began.read_text().strip()}/stat")
+    assert not sleeper.exists() or sleeper.read_text().split()[2] == "Z"
+
+
+def test_data_that_is_not_used_is_named(compress, tmp_path):
+    """A check measures on all of --data, or on --eval."""
+    path, data = classifier(tmp_path)
+    both = ["check", path, "--against", path, "--data", data, "--eval", data]
+    assert "--data has no effect" in compress(*both).err
+    assert "--data has no effect" in compress(*both, "--strict", code=9).err
+
+
+def test_strict_sweeps(compress, tmp_path):
+    """Nothing of this model can be pruned, whatever the fraction."""
+    path = small.save(small.model([node("Relu", "x", "y")], [("x", ["n", 4])], [("y", ["n", 4])], {}), tmp_path)
+    sweep = [path, "--sweep", "0.3,0.5", "-o", tmp_path / "out.onnx", "--force"]
+    compress(*sweep)
+    assert "none of the 2 models passed" in compress(*sweep, "--strict", code=9).err
 
 
 def test_the_worst_output_is_named(compress, tmp_path):

@@ -165,3 +165,35 @@ def test_jobs_that_write_nothing_have_no_dry_run(compress, cnn):
     recipe = cnn.parent / "job.toml"
     recipe.write_text(f"job = 'inspect'\nmodel = '{cnn}'")
     assert "jobs that write a model" in compress("run", recipe, "--dry-run", code=2).err
+
+
+def recipe(folder, text):
+    path = folder / "recipe.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_number_may_stand_for_text_and_one_for_a_list(compress, tmp_path):
+    """As on the command line: `weight-bits = 4`, `exclude = "head"`, `sweep = 0.3`."""
+    small.save(small.mlp(), tmp_path)
+    model = f'model = "{tmp_path / "model.onnx"}"'
+    plain = recipe(tmp_path, f'job = "compress"\n{model}\nint8 = true\nweight-bits = 4\nexclude = "nothing.*"')
+    refused = compress("run", plain, "--dry-run", code=2)
+    assert "matches" in refused.err and "nothing" in refused.err, refused.err
+    swept = recipe(tmp_path, f'job = "sweep"\n{model}\nsweep = 0.3')
+    assert "0.3" in compress("run", swept, "--dry-run").out
+
+
+def test_what_a_recipe_says_of_nothing(compress, tmp_path):
+    """An empty value, and a key that is like no other."""
+    assert "there is no value" in compress("run", recipe(tmp_path, 'job = "bench"\nmodel = ""'), code=2).err
+    strange = compress("run", recipe(tmp_path, 'job = "bench"\nmodel = "a"\nxyzzy = 1'), code=2).err
+    assert "unknown key `xyzzy`" in strange and "nearest" not in strange
+
+
+def test_a_report_is_known_by_what_is_in_it(compress, tmp_path):
+    """Whatever the name of its file."""
+    small.save(small.mlp(), tmp_path)
+    compress(tmp_path / "model.onnx", "-o", tmp_path / "out.onnx")
+    (tmp_path / "kept").write_bytes((tmp_path / "out.report.json").read_bytes())
+    assert compress("run", tmp_path / "kept", "--force").code == 0

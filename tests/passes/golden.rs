@@ -7,17 +7,33 @@
 
 use compress_compiler::{
     graph::Graph,
-    node::NodeId,
+    node::{NodeId, Site},
     onnx,
     op::Op,
-    pass::{Context, Pass},
+    pass::{Calibrator, Context, Outcome, Pass, Trained, Trainer, Weight},
     tensor::{DType, Tensor},
     text,
-    verify::verify,
+    verify::{Verified, verify},
 };
-use compress_passes::{clean::Clean, fold::Fold, fuse::Fuse, simplify, target::ForOnnxRuntime};
+use compress_passes::{
+    Options, Training,
+    clean::Clean,
+    fold::Fold,
+    fuse::Fuse,
+    pipeline,
+    prune::{
+        recover::WeightSaliency,
+        score::ChannelSaliency,
+        structured::{ChannelBudget, Channels},
+    },
+    quant::scheme::INT8,
+    simplify,
+    target::ForOnnxRuntime,
+};
 use compress_runtime::{
     burn::BurnInterpreter,
+    device::DeviceChoice,
+    metrics::Sqnr,
     session::{Backend, Session},
 };
 use std::{fs, path::Path};
@@ -45,6 +61,31 @@ fn target() {
     golden(&ForOnnxRuntime);
 }
 
+#[test]
+fn channels() {
+    golden_by(&passes("channels", channels_of(0.5)), Keeps::Signature);
+}
+
+#[test]
+fn prune() {
+    golden_by(&passes("prune", Options { prune: Some(0.5), prune_ends: true, ..Options::default() }), Keeps::Signature);
+    let pattern = Some("2:4".parse().unwrap());
+    golden_by(&passes("prune-pattern", Options { pattern, prune_ends: true, ..Options::default() }), Keeps::Signature);
+}
+
+#[test]
+fn recover() {
+    let training = Some(Training { by: WeightSaliency::Magnitude, must: true });
+    let asked = Options { prune: Some(0.5), prune_ends: true, training, ..Options::default() };
+    golden_by(&passes("recover", asked), Keeps::Signature);
+}
+
+#[test]
+fn int8() {
+    let scheme = Some(INT8);
+    golden_by(&passes("int8", Options { scheme, ..Options::default() }), Keeps::Decibels(20.0));
+}
+
 /// All passes in turn take real models down to so many operators, and compute the same.
 #[test]
 #[ignore = "needs COMPRESS_ZOO, the folder of real models"]
@@ -68,8 +109,51 @@ fn zoo_models() {
     }
 }
 
-/// Runs all cases of a pass and reports those that differ, or writes them anew.
+/// What a pass keeps of the outputs.
+#[derive(Clone, Copy)]
+enum Keeps {
+    /// Their values, but for rounding.
+    Values,
+    /// Their values, with this much signal to noise at least.
+    Decibels(f64),
+    /// Their types and shapes.
+    Signature,
+}
+
+/// The passes that options ask for, after those that simplify, as one under the name of their folder.
+struct Passes(&'static str, Options);
+
+fn passes(folder: &'static str, options: Options) -> Passes {
+    Passes(folder, options)
+}
+
+fn channels_of(fraction: f64) -> Options {
+    let (of, by) = (ChannelBudget::Parameters, ChannelSaliency::L1);
+    let channels = Some(Channels { fraction, of, by, round: Some(1), pays: false, cuts: 1 });
+    Options { channels, ..Options::default() }
+}
+
+impl Pass for Passes {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    fn run(&self, graph: &mut Graph, cx: &Context) -> compress::Result<Outcome> {
+        let mut total = Outcome::default();
+        for pass in pipeline(&self.1, None).passes {
+            total.add(pass.run(graph, cx)?);
+        }
+        Ok(total)
+    }
+}
+
+/// Runs all cases of a pass that changes no value.
 fn golden(pass: &dyn Pass) {
+    golden_by(pass, Keeps::Values);
+}
+
+/// Runs all cases of a pass and reports those that differ, or writes them anew.
+fn golden_by(pass: &dyn Pass, keeps: Keeps) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/passes/golden").join(pass.name());
     let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
     files.sort();
@@ -78,7 +162,7 @@ fn golden(pass: &dyn Pass) {
         let old = fs::read_to_string(file).unwrap();
         let cases = old.split(BETWEEN_CASES).map(|case| {
             let before = case.split(BEFORE_AFTER).next().unwrap();
-            format!("{before}{BEFORE_AFTER}{}", after(pass, before, file))
+            format!("{before}{BEFORE_AFTER}{}", after(pass, keeps, before, file))
         });
         let new = cases.collect::<Vec<_>>().join(BETWEEN_CASES);
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -99,14 +183,21 @@ fn golden(pass: &dyn Pass) {
 }
 
 /// What `pass` makes of the graph `before`, as the golden files have it.
-fn after(pass: &dyn Pass, before: &str, file: &Path) -> String {
+fn after(pass: &dyn Pass, keeps: Keeps, before: &str, file: &Path) -> String {
     let context = |what: &str, e: &dyn std::fmt::Display| -> ! { panic!("{}: {e}\n{what}:\n{before}", file.display()) };
     let graph = text::parse(before).unwrap_or_else(|e| context("reading", &e));
     let mut new = graph.clone();
     let interpreter = BurnInterpreter::cpu();
-    let cx = Context::new(&interpreter);
+    let batch: Vec<Tensor> = graph.inputs().iter().enumerate().map(|(i, n)| input(&graph, *n, i)).collect();
+    let calibrator = OneBatch(batch);
+    let cx = Context {
+        calibrator: Some(&calibrator),
+        trainer: Some(&OneStep),
+        original: Some(&graph),
+        ..Context::new(&interpreter)
+    };
     let done = pass.run(&mut new, &cx).unwrap_or_else(|e| context("the pass on", &e));
-    if let Err(e) = compare(&graph, &new) {
+    if let Err(e) = compare_by(&graph, &new, keeps) {
         context(&format!("{new}is what the pass makes of"), &e);
     }
     let mut out = if done.edits == 0 { "unchanged\n".into() } else { new.to_string() };
@@ -116,8 +207,71 @@ fn after(pass: &dyn Pass, before: &str, file: &Path) -> String {
     out
 }
 
+/// A calibrator with one batch, the inputs on which graphs are compared.
+struct OneBatch(Vec<Tensor>);
+
+impl Calibrator for OneBatch {
+    fn observe(
+        &self,
+        graph: &Verified,
+        watch: &[Site],
+        sink: &(dyn Fn(usize, &[f32]) -> compress::Result<()> + Sync),
+    ) -> compress::Result<()> {
+        // These kernels give the same bits on every machine, and so the same scales.
+        let backend = Backend::open(DeviceChoice::Cpu, "portable".parse()?)?;
+        let session = Session::new(graph, &backend, watch)?;
+        session.observe(&self.0, &mut |i, values| sink(i, values)).map(drop)
+    }
+
+    fn run(
+        &self,
+        graphs: &[&Verified],
+        sink: &mut dyn FnMut(&[Vec<Tensor>]) -> compress::Result<()>,
+    ) -> compress::Result<()> {
+        let run = |g: &&Verified| Session::new(g, &Backend::cpu(), &[])?.run(&self.0);
+        sink(&graphs.iter().map(run).collect::<compress::Result<Vec<_>>>()?)
+    }
+
+    fn samples(&self) -> usize {
+        3
+    }
+}
+
+/// A trainer of one step, which adds a half to every weight and then applies the masks of the end.
+struct OneStep;
+
+impl Trainer for OneStep {
+    fn train(&self, graph: &mut Graph, training: compress_compiler::pass::Training) -> compress::Result<Trained> {
+        let moved = |node: &NodeId| {
+            let values = graph.constant((*node).into()).and_then(|t| t.as_f32()).unwrap();
+            let values = values.iter().map(|v| if *v == 0.0 { 0.0 } else { v + 0.5 }).collect();
+            Weight { node: *node, values, saliency: vec![] }
+        };
+        let weights: Vec<Weight> = training.masked.iter().map(moved).collect();
+        let keep = match training.masking {
+            Some(mut masking) => (masking.choose)(1.0, &weights)?,
+            None => weights.iter().map(|w| vec![true; w.values.len()]).collect(),
+        };
+        for (weight, keep) in weights.iter().zip(keep) {
+            let shape = graph.constant(weight.node.into()).unwrap().shape().to_vec();
+            let kept: Vec<f32> = weight.values.iter().zip(keep).map(|(v, k)| if k { *v } else { 0.0 }).collect();
+            graph.set_constant(weight.node, Tensor::f32(&shape, &kept));
+        }
+        Ok(Trained { name: training.name, epochs: 1, planned: 1, ..Trained::default() })
+    }
+
+    fn saliency(&self, _: &Graph, _: &[NodeId]) -> compress::Result<Vec<Weight>> {
+        panic!("no case asks for saliencies")
+    }
+}
+
 /// Runs both graphs on the same random inputs.
 fn compare(before: &Graph, after: &Graph) -> Result<(), String> {
+    compare_by(before, after, Keeps::Values)
+}
+
+/// Runs both graphs on the same random inputs, and looks at what has to be kept.
+fn compare_by(before: &Graph, after: &Graph, keeps: Keeps) -> Result<(), String> {
     let inputs: Vec<Tensor> = before.inputs().iter().enumerate().map(|(i, n)| input(before, *n, i)).collect();
     let run = |g: &Graph| {
         let verified = verify(g)?;
@@ -131,6 +285,14 @@ fn compare(before: &Graph, after: &Graph) -> Result<(), String> {
             return Err(format!("`{name}` was {old:?} and is {new:?}"));
         }
         match (old.as_f32(), new.as_f32()) {
+            _ if matches!(keeps, Keeps::Signature) => {}
+            (Some(a), Some(b)) if let Keeps::Decibels(least) = keeps => {
+                let mut sqnr = Sqnr::default();
+                sqnr.add(&a, &b);
+                if sqnr.db().is_none_or(|db| db < least) {
+                    return Err(format!("`{name}` has {:?} dB, below {least}", sqnr.db()));
+                }
+            }
             (Some(a), Some(b)) => {
                 let largest = a.iter().filter(|v| v.is_finite()).fold(0.0f32, |m, v| m.max(v.abs()));
                 let same = |a: f32, b: f32| a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= 1e-5 * largest;

@@ -117,7 +117,7 @@ def test_a_recipe_says_what_the_flags_say(compress, tmp_path):
 @pytest.mark.parametrize(
     ("text", "code", "says"),
     [
-        ("student = 3", 2, "student"),
+        ("student = true", 2, "student"),
         ("", 2, "job"),
         ('student = "s.onnx"\nepochs = 0', 2, "epochs"),
         ('student = "s.onnx"\n[train]\nepochs = -1', 2, "epochs"),

@@ -46,14 +46,15 @@ pub struct Dropout {
     pub ratio: f32,
     /// Whether the mask of what was kept is a second output.
     pub mask: bool,
-    /// Whether the last input is the seed of what is dropped.
-    pub seeded: bool,
     /// Whether there is a training_mode, so that it may not be at inference.
     pub trains: bool,
 }
 
 impl Dropout {
     pub(super) fn read(r: &mut Reader) -> Result<Self> {
+        if r.inputs > 3 {
+            return Err(Error::malformed(format!("Dropout takes 3 inputs at most, and has {}", r.inputs)));
+        }
         let mask = r.outputs == 2;
         if mask && r.opset < 10 {
             return Err(Error::unsupported("Dropout with a mask that is not a truth value"));
@@ -64,7 +65,7 @@ impl Dropout {
         let ratio = r.float("ratio", 0.5)?;
         // The seed means nothing at inference.
         r.int("seed", 0)?;
-        Ok(Self { ratio, mask, seeded: false, trains: r.inputs > 2 })
+        Ok(Self { ratio, mask, trains: r.inputs > 2 })
     }
 }
 
@@ -73,7 +74,7 @@ impl Operator for Dropout {
         "Dropout"
     }
     fn arity(&self) -> RangeInclusive<usize> {
-        1..=if self.seeded { 4 } else { 3 }
+        1..=4
     }
     fn max_outputs(&self) -> usize {
         2

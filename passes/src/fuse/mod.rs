@@ -47,7 +47,7 @@ impl Pass for Fuse {
 
     fn run(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome> {
         let newest = newest(graph);
-        let rules: [Box<dyn Rule>; 25] = [
+        let rules: Vec<Box<dyn Rule>> = vec![
             Box::new(batch_norm::ConvBatchNorm),
             Box::new(affine::LayerAffine),
             Box::new(matmul_add::MatMulAdd),

@@ -63,7 +63,7 @@ pub fn highest(scores: &[Vec<f32>], fraction: f64) -> Vec<Vec<bool>> {
     keep
 }
 
-/// `N:M`: so many zeros in every so many elements along the input channels.
+/// `N:M`: N zeros in every M elements along the input channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pattern {
     /// Zeros.
@@ -83,7 +83,7 @@ impl FromStr for Pattern {
         let (zeros, of) = numbers.ok_or("not a pattern such as 2:4")?;
         match (1..of).contains(&zeros) && of <= LARGEST_GROUP {
             true => Ok(Self { zeros, of }),
-            false => Err("not so many zeros (at least 1) in so many elements (more than the zeros, at most 64)"),
+            false => Err("not a pattern N:M with at least 1 zero, more elements than zeros, and at most 64 elements"),
         }
     }
 }

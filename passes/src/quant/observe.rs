@@ -189,10 +189,12 @@ impl Histogram {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quant::calibrators::{MINMAX, MSE, PERCENTILE};
-    use compress_compiler::error::Kind;
+    use crate::quant::calibrators::MINMAX;
+    use compress_compiler::{choice::Choice, error::Kind};
 
-    const EACH: [Calibration; 3] = [MINMAX, PERCENTILE, MSE];
+    fn named(calibrator: &str) -> Calibration {
+        calibrator.parse().unwrap()
+    }
 
     fn observer(how: Calibration, all: &[&[f32]]) -> Observer {
         let o = Observer::new(how);
@@ -202,7 +204,7 @@ mod tests {
 
     #[test]
     fn growing_keeps_every_count() {
-        let o = observer(PERCENTILE, &[&[0.0; 3], &[0.1, -0.1], &[100.0, -3.0], &[]]);
+        let o = observer(named("percentile"), &[&[0.0; 3], &[0.1, -0.1], &[100.0, -3.0], &[]]);
         let seen = o.seen();
         assert_eq!((seen.bins.iter().sum::<u64>(), seen.power), (7, 7));
         assert_eq!((seen.low, seen.high), (-3.0, 100.0));
@@ -224,7 +226,7 @@ mod tests {
     #[test]
     fn all_finite_values_have_a_range() {
         let far = [f32::MAX, -f32::MAX, f32::MIN_POSITIVE, 1e-45, 0.0, -0.0];
-        for how in EACH {
+        for how in Calibration::ALL.iter().copied() {
             assert_eq!(observer(how, &[&far]).range(255.0), Some((-f32::MAX, f32::MAX)), "{how:?}");
             assert_eq!(observer(how, &[&[0.0; 100]]).range(255.0), Some((0.0, 0.0)), "{how:?}");
             let near = observer(how, &[&[1e-45; 100]]).range(255.0);
@@ -238,7 +240,7 @@ mod tests {
         let parts: Vec<Vec<f32>> = (0..40)
             .map(|i| (0..500 + i).map(|j| ((i * 7919 + j * 104_729) % 1009 - 300) as f32 * 1.3f32.powi(i)).collect())
             .collect();
-        for how in EACH {
+        for how in Calibration::ALL.iter().copied() {
             let want = Observer::new(how);
             parts.iter().for_each(|p| want.add(p).unwrap());
             let (back, together) = (Observer::new(how), Observer::new(how));
@@ -256,7 +258,7 @@ mod tests {
 
     #[test]
     fn what_is_counted_by_a_narrower_histogram_is_merged() {
-        let o = observer(PERCENTILE, &[&[3.0]]);
+        let o = observer(named("percentile"), &[&[3.0]]);
         o.seen().merge(&counted(&[0.5, -0.5], 0), 0);
         let bins: Vec<usize> = (0..2 * HALF).filter(|b| o.seen().bins[*b] > 0).collect();
         assert_eq!(bins, [HALF - HALF / 8, HALF + HALF / 8, HALF + HALF * 3 / 4]);
@@ -267,7 +269,7 @@ mod tests {
         let below = |v: f32| f32::from_bits(v.to_bits() - 1);
         let values = [0.0, -0.0, 1e-6, -1e-6, -1e-40, below(0.25), below(-0.25), 0.25, -0.25, below(0.5), 0.3];
         for v in values {
-            let (narrow, wide) = (observer(MSE, &[&[v], &[3000.0]]), observer(MSE, &[&[3000.0]]));
+            let (narrow, wide) = (observer(named("mse"), &[&[v], &[3000.0]]), observer(named("mse"), &[&[3000.0]]));
             wide.seen().merge(&counted(&[v], 12), 12);
             assert_eq!(narrow.seen().power, 12);
             assert_eq!(narrow.seen().bins, wide.seen().bins, "{v}");
@@ -277,7 +279,7 @@ mod tests {
     #[test]
     fn percentile_cuts_the_outlier_only() {
         let values: Vec<f32> = (0..100_000).map(|i| i as f32 / 100_000.0).collect();
-        let (low, high) = observer(PERCENTILE, &[&values, &[50.0]]).range(255.0).unwrap();
+        let (low, high) = observer(named("percentile"), &[&values, &[50.0]]).range(255.0).unwrap();
         assert_eq!(low, 0.0);
         // The bins are 64 / 2048 wide.
         assert!((0.95..1.06).contains(&high), "{high}");
@@ -286,7 +288,7 @@ mod tests {
     #[test]
     fn least_error_trades_clipping_for_resolution() {
         let values: Vec<f32> = (0..1_000_000).map(|i| (i % 1000) as f32 / 1000.0).collect();
-        let (_, high) = observer(MSE, &[&values, &[2.0]]).range(255.0).unwrap();
+        let (_, high) = observer(named("mse"), &[&values, &[2.0]]).range(255.0).unwrap();
         assert!((0.9..1.3).contains(&high), "{high}");
     }
 

@@ -2,7 +2,7 @@
 //! applies, [`qdq`](super::qdq) writes it into the graph, and a [`Target`](crate::target::Target) says whether it runs there.
 
 use super::calibrators::{Calibration, MINMAX};
-use compress_compiler::{choice, tensor::DType};
+use compress_compiler::{choice_of_rows, tensor::DType};
 use std::fmt;
 
 /// How numbers become codes.
@@ -109,27 +109,36 @@ pub const INT8: Scheme = Scheme {
 /// INT8 with weights of four bits.
 pub const INT8_W4: Scheme = Scheme { weights: Weights { codes: S4, granularity: Granularity::Channel }, ..INT8 };
 
-/// Bits of a weight's codes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum WeightBits {
-    /// From -7 to 7.
-    Four,
-    /// From -127 to 127.
-    #[default]
-    Eight,
+/// A scheme that a user can ask for.
+#[derive(Debug)]
+struct Named {
+    name: &'static str,
+    /// What its weights become, in a few words.
+    means: &'static str,
+    scheme: Scheme,
 }
 
-choice!(WeightBits, "number of bits of a weight", [
-    Four "4" "from -7 to 7, stored in 8 bits each",
-    Eight "8" "from -127 to 127",
-]);
+/// The schemes, by the bits of a weight.
+const SCHEMES: &[WeightBits] = &[
+    WeightBits(&Named { name: "4", means: "from -7 to 7, stored in 8 bits each", scheme: INT8_W4 }),
+    WeightBits(&Named { name: "8", means: "from -127 to 127", scheme: INT8 }),
+];
+
+/// Bits of a weight's codes.
+#[derive(Debug, Clone, Copy)]
+pub struct WeightBits(&'static Named);
 
 impl WeightBits {
     /// The scheme with such weights.
     pub fn scheme(self) -> Scheme {
-        match self {
-            Self::Four => INT8_W4,
-            Self::Eight => INT8,
-        }
+        self.0.scheme
     }
 }
+
+impl Default for WeightBits {
+    fn default() -> Self {
+        SCHEMES[1]
+    }
+}
+
+choice_of_rows!(WeightBits, "number of bits of a weight", SCHEMES);

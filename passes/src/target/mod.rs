@@ -7,8 +7,7 @@ pub use onnxruntime::ForOnnxRuntime;
 
 use crate::quant::scheme::{Granularity, Scheme};
 use compress_compiler::{
-    choice::Choice,
-    choice_text,
+    choice_of_rows,
     graph::Graph,
     op::{Op, Operator},
     pass::Pass,
@@ -60,32 +59,13 @@ impl Target {
     }
 }
 
-impl PartialEq for Target {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.name == other.0.name
-    }
-}
-
 impl Default for Target {
     fn default() -> Self {
         Self(&portable::TARGET)
     }
 }
 
-impl Choice for Target {
-    const NOUN: &'static str = "target";
-    const ALL: &'static [Self] = TARGETS;
-
-    fn name_of(self) -> &'static str {
-        self.0.name
-    }
-
-    fn means(self) -> &'static str {
-        self.0.means
-    }
-}
-
-choice_text!(Target);
+choice_of_rows!(Target, "target", TARGETS);
 
 /// The newest opset that every operator of a graph, and of the graphs inside it, can move to.
 pub fn newest(graph: &Graph) -> i64 {

@@ -2,6 +2,7 @@
 
 use super::{
     InputSpec, Preprocess,
+    source::Source,
     values::{self, Values},
 };
 use compress_compiler::{
@@ -127,6 +128,8 @@ struct Column {
 /// Sets kept as one array for each input, and perhaps one of labels.
 pub(super) struct Columns {
     path: PathBuf,
+    /// All that it is made of: the file at the path, and that of the labels if it is another.
+    files: Vec<PathBuf>,
     columns: Vec<Column>,
     labels: Option<Stored>,
     rows: usize,
@@ -138,7 +141,14 @@ impl Columns {
     /// `shapes` are those of the arrays.
     pub(super) fn new(path: &Path, inputs: &[InputSpec], shapes: &[&[usize]]) -> Self {
         let stacked = values::stacks(inputs) && !are_whole(inputs, shapes);
-        Self { path: path.to_owned(), columns: Vec::new(), labels: None, rows: 0, stacked }
+        Self {
+            path: path.to_owned(),
+            files: vec![path.to_owned()],
+            columns: Vec::new(),
+            labels: None,
+            rows: 0,
+            stacked,
+        }
     }
 
     /// Whether an array can feed `spec`: the check that needs no data, only the header.
@@ -189,6 +199,13 @@ impl Columns {
         Ok(())
     }
 
+    /// Adds the labels that a file of their own holds.
+    pub(super) fn label_from(&mut self, path: PathBuf, name: &str, stored: Stored) -> Result<()> {
+        self.label(name, stored).map_err(|e| e.in_file(&path))?;
+        self.files.push(path);
+        Ok(())
+    }
+
     fn same_rows(&mut self, name: &str, rows: usize) -> Result<()> {
         match self.columns.iter().find(|c| !c.repeated) {
             None => self.rows = rows,
@@ -200,27 +217,37 @@ impl Columns {
         }
         Ok(())
     }
+}
 
-    pub(super) fn len(&self) -> usize {
+impl Source for Columns {
+    fn len(&self) -> usize {
         self.rows
     }
 
-    pub(super) fn is_labelled(&self) -> bool {
-        self.labels.is_some()
-    }
-
-    pub(super) fn stacked(&self) -> bool {
+    fn stacks(&self) -> bool {
         self.stacked
     }
 
-    pub(super) fn inputs(&self, inputs: &[InputSpec], rows: &[usize]) -> Result<Vec<Tensor>> {
+    fn files(&self) -> Vec<PathBuf> {
+        self.files.clone()
+    }
+
+    fn found_at(&self) -> Option<PathBuf> {
+        Some(self.path.clone())
+    }
+
+    fn is_labelled(&self) -> bool {
+        self.labels.is_some()
+    }
+
+    fn inputs(&self, inputs: &[InputSpec], rows: &[usize]) -> Result<Vec<Tensor>> {
         let one = |(column, spec): (&Column, &InputSpec)| {
             column.read(spec.dtype, rows, self.stacked).map_err(|e| e.in_file(&self.path))
         };
         self.columns.iter().zip(inputs).map(one).collect()
     }
 
-    pub(super) fn labels(&self, rows: &[usize]) -> Result<Option<Vec<i64>>> {
+    fn labels(&self, rows: &[usize]) -> Result<Option<Vec<i64>>> {
         let Some(labels) = &self.labels else { return Ok(None) };
         let one = |row: &usize| {
             let mut bytes = [0; 8];

@@ -3,6 +3,7 @@
 use super::{
     InputSpec, Preprocess,
     array::{self, Columns, Stored},
+    source::{Format, Place, Source},
 };
 use compress_compiler::{
     error::{Error, Result},
@@ -20,15 +21,29 @@ use std::{
 const NAMING: &str = "name the file with the pictures, such as train-images-idx3-ubyte.gz; \
     the labels are found beside it";
 
-/// Bytes in the order of files: pictures first.
-pub(super) struct Found {
-    pub(super) columns: Columns,
-    /// The pictures, then the labels if there are any.
-    pub(super) files: Vec<PathBuf>,
-}
+pub(super) const FORMAT: Format = Format {
+    means: "an IDX file such as train-images-idx3-ubyte.gz",
+    open: |path, asked| {
+        let set = match asked.place {
+            Place::File if is_likely(path) => path.to_owned(),
+            Place::File => return Ok(None),
+            Place::Nothing => match by_prefix(path) {
+                Some(found) => found?,
+                None => return Ok(None),
+            },
+            Place::Folder => match &in_folder(path, "")?[..] {
+                [] => return Ok(None),
+                [one] => one.clone(),
+                all => return Err(several(all)),
+            },
+        };
+        let columns = open(&set, asked.inputs, asked.preprocess).map_err(|e| e.in_file(&set))?;
+        Ok(Some(Box::new(columns)))
+    },
+};
 
 /// Whether the file starts as an IDX file does, or is compressed and so may be one.
-pub(super) fn is_likely(path: &Path) -> bool {
+fn is_likely(path: &Path) -> bool {
     let mut start = [0; 3];
     let read = array::open(path).is_ok_and(|file| file.read_exact_at(&mut start, 0).is_ok());
     read && (start == [0, 0, 8] || is_gzip(start))
@@ -40,7 +55,7 @@ fn is_gzip(start: [u8; 3]) -> bool {
 
 /// The files with pictures in `folder` whose names start with `prefix`, one for each set. A set
 /// that is there both plain and gzipped counts once, as the plain one.
-pub(super) fn in_folder(folder: &Path, prefix: &str) -> Result<Vec<PathBuf>> {
+fn in_folder(folder: &Path, prefix: &str) -> Result<Vec<PathBuf>> {
     let unreadable = |e| Error::file(format!("cannot be listed: {e}")).in_file(folder);
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).map_err(unreadable)? {
@@ -58,7 +73,7 @@ pub(super) fn in_folder(folder: &Path, prefix: &str) -> Result<Vec<PathBuf>> {
 
 /// The set whose files start with `prefix`, as `folder/mnist-train` does for
 /// `folder/mnist-train-images-idx3-ubyte.gz`. `None` when there is nothing of the kind.
-pub(super) fn by_prefix(prefix: &Path) -> Option<Result<PathBuf>> {
+fn by_prefix(prefix: &Path) -> Option<Result<PathBuf>> {
     let name = prefix.file_name()?.to_str()?;
     let folder = match prefix.parent()? {
         parent if parent.as_os_str().is_empty() => Path::new("."),
@@ -78,7 +93,7 @@ pub(super) fn by_prefix(prefix: &Path) -> Option<Result<PathBuf>> {
 }
 
 /// The error for sets among which the user has to choose.
-pub(super) fn several(found: &[PathBuf]) -> Error {
+fn several(found: &[PathBuf]) -> Error {
     let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let shown: Vec<_> = found.iter().take(10).map(name).collect();
     let first = found.first().map(|path| path.display().to_string()).unwrap_or_default();
@@ -87,7 +102,7 @@ pub(super) fn several(found: &[PathBuf]) -> Error {
 }
 
 /// The set whose pictures are in the file at `path`.
-pub(super) fn open(path: &Path, inputs: &[InputSpec], preprocess: Option<&Preprocess>) -> Result<Found> {
+fn open(path: &Path, inputs: &[InputSpec], preprocess: Option<&Preprocess>) -> Result<Columns> {
     let [spec] = inputs else {
         return Err(Error::data(format!("it holds pictures for one input, but the model has {}", inputs.len()))
             .help("give an .npz with an array named after each input"));
@@ -95,7 +110,6 @@ pub(super) fn open(path: &Path, inputs: &[InputSpec], preprocess: Option<&Prepro
     let mut columns = Columns::new(path, inputs, &[]);
     let pictures = load(path, 3, |shape| columns.fits(spec, shape))?;
     columns.push(spec, "pictures", pictures, preprocess, true)?;
-    let mut files = vec![path.to_owned()];
     if let Some(path) = labels_beside(path) {
         let rows = columns.len();
         let labels = load(&path, 1, |shape| match *shape {
@@ -105,11 +119,10 @@ pub(super) fn open(path: &Path, inputs: &[InputSpec], preprocess: Option<&Prepro
             }
             _ => Ok(()),
         });
-        let labels = labels.and_then(|labels| columns.label("labels", labels));
-        labels.map_err(|e| e.in_file(&path))?;
-        files.push(path);
+        let labels = labels.map_err(|e| e.in_file(&path))?;
+        columns.label_from(path, "labels", labels)?;
     }
-    Ok(Found { columns, files })
+    Ok(columns)
 }
 
 fn labels_beside(path: &Path) -> Option<PathBuf> {

@@ -3,6 +3,7 @@
 use super::{
     InputSpec, Preprocess,
     array::{self, batch_shape},
+    source::{self, Format, Place, Source},
     values::{self, Values},
 };
 use compress_compiler::{
@@ -20,7 +21,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const FORMATS: [ImageFormat; 3] = [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::Bmp];
+pub(super) const FORMAT: Format = Format {
+    means: "a folder of pictures (png, jpg, bmp) or of one folder of pictures for each class",
+    open: |path, asked| match asked.place {
+        Place::Folder => {
+            let found = Pictures::open(path, asked.inputs, asked.preprocess)?;
+            Ok(found.map(|pictures| Box::new(pictures) as _))
+        }
+        Place::File if is_picture(path) => Err(source::single()),
+        Place::File | Place::Nothing => Ok(None),
+    },
+};
+
+const DECODED: [ImageFormat; 3] = [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::Bmp];
 
 // What a single picture may cost. Several are decoded at once, so this is below what the
 // decoders allow by themselves, yet above what cameras make.
@@ -30,7 +43,7 @@ const MAX_FILE: u64 = 256 << 20;
 const MAX_RESIZED: u64 = 1 << 25;
 
 /// A folder of pictures, or of one folder of pictures for each class.
-pub(super) struct Pictures {
+struct Pictures {
     root: PathBuf,
     /// The folders; empty when the pictures lie in the root itself.
     classes: Vec<OsString>,
@@ -52,7 +65,7 @@ struct Planes {
 
 impl Pictures {
     /// The pictures in and below `root`; `None` when there are none at all.
-    pub(super) fn open(root: &Path, inputs: &[InputSpec], preprocess: Option<&Preprocess>) -> Result<Option<Self>> {
+    fn open(root: &Path, inputs: &[InputSpec], preprocess: Option<&Preprocess>) -> Result<Option<Self>> {
         let (folders, flat) = list(root)?;
         let mut files = Vec::new();
         let mut empty = None;
@@ -106,32 +119,11 @@ impl Pictures {
         };
         let set = Self { root, classes, numbers, is_numbered, files, colour, preprocess: preprocess.cloned() };
         // Most mistakes show in the first picture already, long before the first batch.
-        set.inputs(spec, &[0])?;
+        set.tensor(spec, &[0])?;
         Ok(Some(set))
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.files.len()
-    }
-
-    pub(super) fn is_labelled(&self) -> bool {
-        !self.classes.is_empty()
-    }
-
-    pub(super) fn labels(&self, rows: &[usize]) -> Option<Vec<i64>> {
-        self.is_labelled().then(|| rows.iter().map(|row| self.numbers[self.files[*row].0]).collect())
-    }
-
-    /// How many classes there are by their names, where these say nothing of their numbers.
-    pub(super) fn named_classes(&self) -> Option<usize> {
-        (self.is_labelled() && !self.is_numbered).then_some(self.classes.len())
-    }
-
-    pub(super) fn files(&self) -> Vec<PathBuf> {
-        (0..self.len()).map(|row| self.path(row)).collect()
-    }
-
-    pub(super) fn path(&self, row: usize) -> PathBuf {
+    fn path(&self, row: usize) -> PathBuf {
         let (class, name) = &self.files[row];
         match self.classes.get(*class) {
             Some(class) => self.root.join(class).join(name),
@@ -140,7 +132,7 @@ impl Pictures {
     }
 
     /// The pictures of `rows`, which are not none, as a tensor for `spec`.
-    pub(super) fn inputs(&self, spec: &InputSpec, rows: &[usize]) -> Result<Tensor> {
+    fn tensor(&self, spec: &InputSpec, rows: &[usize]) -> Result<Tensor> {
         let channels = if self.colour { 3 } else { 1 };
         let (height, width) = match spec.sizes()[2..] {
             [Some(height), Some(width)] => (height, width),
@@ -189,7 +181,7 @@ impl Pictures {
         let mut reader = ImageReader::new(BufReader::new(file))
             .with_guessed_format()
             .map_err(|e| Error::file(format!("cannot be read: {e}")))?;
-        if !reader.format().is_some_and(|format| FORMATS.contains(&format)) {
+        if !reader.format().is_some_and(|format| DECODED.contains(&format)) {
             return Err(Error::data("it is not a PNG, JPEG or BMP picture, whatever its name says"));
         }
         let mut limits = Limits::default();
@@ -262,6 +254,41 @@ fn by_number(name: &OsString) -> Vec<(Option<u64>, String)> {
     parts
 }
 
+impl Source for Pictures {
+    fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    fn stacks(&self) -> bool {
+        true
+    }
+
+    fn inputs(&self, inputs: &[InputSpec], rows: &[usize]) -> Result<Vec<Tensor>> {
+        inputs.iter().map(|spec| self.tensor(spec, rows)).collect()
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        (0..self.len()).map(|row| self.path(row)).collect()
+    }
+
+    fn is_labelled(&self) -> bool {
+        !self.classes.is_empty()
+    }
+
+    fn labels(&self, rows: &[usize]) -> Result<Option<Vec<i64>>> {
+        let all = || rows.iter().map(|row| self.numbers[self.files[*row].0]).collect();
+        Ok(self.is_labelled().then(all))
+    }
+
+    fn named_classes(&self) -> Option<usize> {
+        (self.is_labelled() && !self.is_numbered).then_some(self.classes.len())
+    }
+
+    fn file(&self, row: usize) -> Option<PathBuf> {
+        Some(self.path(row))
+    }
+}
+
 /// The names of the folders and pictures in `folder`, each sorted.
 fn list(folder: &Path) -> Result<(Vec<OsString>, Vec<OsString>)> {
     let unreadable = |e| Error::file(format!("cannot be listed: {e}")).in_file(folder);
@@ -285,7 +312,7 @@ fn list(folder: &Path) -> Result<(Vec<OsString>, Vec<OsString>)> {
 }
 
 /// Whether the name is that of a picture we can read.
-pub(super) fn is_picture(path: &Path) -> bool {
+fn is_picture(path: &Path) -> bool {
     let extension = path.extension().map(|e| e.to_ascii_lowercase());
     extension.is_some_and(|e| ["png", "jpg", "jpeg", "bmp"].iter().any(|known| e == *known))
 }

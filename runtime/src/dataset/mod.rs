@@ -11,6 +11,7 @@ mod leaves;
 mod numpy;
 mod onnx_dir;
 mod preprocess;
+mod source;
 mod synthetic;
 #[cfg(test)]
 mod testing;
@@ -19,28 +20,22 @@ mod tests;
 mod values;
 
 pub use preprocess::Preprocess;
+pub use source::formats;
 pub use synthetic::{hold_out, sample};
 
-use array::Columns;
 use compress_compiler::{
     error::{Error, Result},
     tensor::{DType, Tensor},
     value::Dim,
 };
-use idx::Found;
-use images::Pictures;
-use onnx_dir::Folders;
 use sha2::{Digest, Sha256};
+use source::Source;
 use std::{
     fmt::Write,
     io::{self, Read},
     path::{Path, PathBuf},
 };
 use synthetic::Synthetic;
-
-const KINDS: &str = "data can be an .npz or .npy, an IDX file such as \
-    train-images-idx3-ubyte.gz, a folder of pictures (png, jpg, bmp) or of one folder of pictures \
-    for each class, or a folder of ONNX test_data_set folders";
 
 /// What the model wants of one input.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,17 +91,15 @@ pub struct Batch {
     pub len: usize,
 }
 
-enum Source {
-    Columns(Columns, Vec<PathBuf>),
-    Pictures(Pictures),
-    Folders(Folders),
-    Synthetic(Synthetic),
+enum Samples {
+    Given(Box<dyn Source>),
+    MadeUp(Synthetic),
 }
 
 /// A set of samples that fit a model, read at random.
 pub struct Dataset {
     inputs: Vec<InputSpec>,
-    source: Source,
+    samples: Samples,
     path: PathBuf,
 }
 
@@ -129,8 +122,9 @@ impl Dataset {
             ))
             .help("leave out scale, mean and std"));
         }
-        let (source, path) = find(path, inputs, preprocess).map_err(|e| e.in_file(path))?;
-        Ok(Self { inputs: inputs.to_vec(), source, path })
+        let source = source::open(path, inputs, preprocess).map_err(|e| e.in_file(path))?;
+        let path = source.found_at().unwrap_or_else(|| path.to_owned());
+        Ok(Self { inputs: inputs.to_vec(), samples: Samples::Given(source), path })
     }
 
     /// `samples` made-up samples, or a batch where the model takes no fewer: pictures of dead leaves for inputs that have
@@ -147,8 +141,8 @@ impl Dataset {
         if samples == 0 || inputs.is_empty() {
             return Err(Error::data("a made-up set needs a sample and an input at least"));
         }
-        let source = Source::Synthetic(Synthetic::new(inputs, samples, seed, true)?);
-        Ok(Self { inputs: inputs.to_vec(), source, path: PathBuf::new() })
+        let samples = Samples::MadeUp(Synthetic::new(inputs, samples, seed, true)?);
+        Ok(Self { inputs: inputs.to_vec(), samples, path: PathBuf::new() })
     }
 
     /// A [made-up](Self::synthetic) set without pictures.
@@ -157,13 +151,13 @@ impl Dataset {
     /// As [`Self::synthetic`].
     pub fn noise(inputs: &[InputSpec], samples: usize, seed: u64) -> Result<Self> {
         let made = Self::synthetic(inputs, samples, seed)?;
-        let source = Source::Synthetic(Synthetic::new(inputs, samples, seed, false)?);
-        Ok(Self { source, ..made })
+        let samples = Samples::MadeUp(Synthetic::new(inputs, samples, seed, false)?);
+        Ok(Self { samples, ..made })
     }
 
     /// Whether it is made up, and has pictures.
     pub fn has_made_up_pictures(&self) -> bool {
-        matches!(&self.source, Source::Synthetic(made) if made.has_pictures())
+        matches!(&self.samples, Samples::MadeUp(made) if made.has_pictures())
     }
 
     /// A [made-up](Self::synthetic) set with `change` made to its inputs, all of them: they are given and come back in
@@ -177,14 +171,14 @@ impl Dataset {
         batch: usize,
         change: impl FnOnce(Vec<Vec<Tensor>>) -> Result<Vec<Vec<Tensor>>>,
     ) -> Result<Option<Self>> {
-        let Source::Synthetic(noise) = &self.source else { return Ok(None) };
+        let Samples::MadeUp(noise) = &self.samples else { return Ok(None) };
         if !noise.apart() {
             return Ok(None);
         }
-        let rows: Vec<usize> = (0..noise.rows).collect();
+        let rows: Vec<usize> = (0..noise.len()).collect();
         let batches = rows.chunks(batch.max(1)).map(|rows| noise.inputs(&self.inputs, rows)).collect::<Result<_>>()?;
-        let source = Source::Synthetic(noise.holding(&change(batches)?)?);
-        Ok(Some(Self { inputs: self.inputs.clone(), source, path: PathBuf::new() }))
+        let samples = Samples::MadeUp(noise.holding(&change(batches)?)?);
+        Ok(Some(Self { inputs: self.inputs.clone(), samples, path: PathBuf::new() }))
     }
 
     /// What the model wants of each input.
@@ -192,14 +186,16 @@ impl Dataset {
         &self.inputs
     }
 
+    fn source(&self) -> &dyn Source {
+        match &self.samples {
+            Samples::Given(source) => &**source,
+            Samples::MadeUp(made) => made,
+        }
+    }
+
     /// The number of samples.
     pub fn len(&self) -> usize {
-        match &self.source {
-            Source::Columns(columns, _) => columns.len(),
-            Source::Pictures(pictures) => pictures.len(),
-            Source::Folders(folders) => folders.len(),
-            Source::Synthetic(synthetic) => synthetic.rows,
-        }
+        self.source().len()
     }
 
     /// Whether there is no sample, which no set that opens can be.
@@ -209,19 +205,12 @@ impl Dataset {
 
     /// Whether every sample has a class.
     pub fn is_labelled(&self) -> bool {
-        match &self.source {
-            Source::Columns(columns, _) => columns.is_labelled(),
-            Source::Pictures(pictures) => pictures.is_labelled(),
-            Source::Folders(_) | Source::Synthetic(_) => false,
-        }
+        self.source().is_labelled()
     }
 
     /// How many classes the samples are labelled with by names alone, that is folders that aren't called numbers.
     pub fn named_classes(&self) -> Option<usize> {
-        match &self.source {
-            Source::Pictures(pictures) => pictures.named_classes(),
-            Source::Columns(..) | Source::Folders(_) | Source::Synthetic(_) => None,
-        }
+        self.source().named_classes()
     }
 
     /// Whether a batch may have several samples.
@@ -229,20 +218,15 @@ impl Dataset {
     /// For data that is given, that takes a first axis shared by all inputs. A model with a scalar input, or with a
     /// recurrent state that has the batch elsewhere, is fed one sample at a time.
     pub fn stacks(&self) -> bool {
-        match &self.source {
-            Source::Columns(columns, _) => columns.stacked(),
-            Source::Pictures(_) => true,
-            Source::Folders(folders) => folders.stacked(),
-            Source::Synthetic(synthetic) => synthetic.stacked(),
-        }
+        self.source().stacks()
     }
 
     /// How many samples the model takes at once, unless any number will do.
     pub fn fixed_batch(&self) -> Option<usize> {
-        match &self.source {
+        match &self.samples {
             _ if !self.stacks() => Some(1),
-            Source::Synthetic(synthetic) => synthetic.fixed,
-            _ => values::fixed_front(&self.inputs),
+            Samples::MadeUp(synthetic) => synthetic.fixed,
+            Samples::Given(_) => values::fixed_front(&self.inputs),
         }
     }
 
@@ -251,18 +235,14 @@ impl Dataset {
     /// # Errors
     /// Data when a label is too large; file when the file cannot be read any more.
     pub fn labels(&self, indices: &[usize]) -> Result<Option<Vec<i64>>> {
-        match &self.source {
-            Source::Columns(columns, _) => columns.labels(indices),
-            Source::Pictures(pictures) => Ok(pictures.labels(indices)),
-            Source::Folders(_) | Source::Synthetic(_) => Ok(None),
-        }
+        self.source().labels(indices)
     }
 
     /// Where a user finds the sample at `index`, which there must be.
     pub fn place(&self, index: usize) -> String {
-        match &self.source {
-            Source::Pictures(pictures) => pictures.path(index).display().to_string(),
-            _ => format!("sample {index} (from 0) of {}", self.path.display()),
+        match self.source().file(index) {
+            Some(file) => file.display().to_string(),
+            None => format!("sample {index} (from 0) of {}", self.path.display()),
         }
     }
 
@@ -288,15 +268,7 @@ impl Dataset {
             .help("use a batch of 1")
             .in_file(&self.path));
         }
-        let inputs = match &self.source {
-            Source::Columns(columns, _) => columns.inputs(&self.inputs, indices)?,
-            Source::Pictures(pictures) => {
-                let spec = self.inputs.first().ok_or_else(|| Error::bug("pictures feed nothing"))?;
-                vec![pictures.inputs(spec, indices)?]
-            }
-            Source::Folders(folders) => folders.inputs(&self.inputs, indices)?,
-            Source::Synthetic(synthetic) => synthetic.inputs(&self.inputs, indices)?,
-        };
+        let inputs = self.source().inputs(&self.inputs, indices)?;
         Ok(Batch { inputs, labels: self.labels(indices)?, len: indices.len() })
     }
 
@@ -309,13 +281,11 @@ impl Dataset {
     /// # Errors
     /// File when something cannot be read.
     pub fn digest(&self) -> Result<String> {
-        let mut files = match &self.source {
-            Source::Columns(_, files) => files.clone(),
-            Source::Pictures(pictures) => pictures.files(),
-            Source::Folders(folders) => folders.files(),
-            Source::Synthetic(noise) if noise.is_made() => return Ok(format!("synthetic:{}:matched", noise.seed)),
-            Source::Synthetic(noise) => return Ok(format!("synthetic:{}", noise.seed)),
-        };
+        if let Samples::MadeUp(made) = &self.samples {
+            let matched = if made.is_made() { ":matched" } else { "" };
+            return Ok(format!("synthetic:{}{matched}", made.seed));
+        }
+        let mut files = self.source().files();
         if let [file] = &files[..] {
             return hash_file(file);
         }
@@ -338,56 +308,14 @@ impl Dataset {
             1 => "sample",
             _ => "samples",
         };
-        if let Source::Synthetic(synthetic) = &self.source {
-            return format!("{} synthetic {samples} (seed {})", synthetic.rows, synthetic.seed);
+        if let Samples::MadeUp(made) = &self.samples {
+            return format!("{} synthetic {samples} (seed {})", made.len(), made.seed);
         }
         let labelled = if self.is_labelled() { "labelled " } else { "" };
         // A path such as `.` has no last part.
         let name = self.path.file_name().unwrap_or(self.path.as_os_str()).to_string_lossy();
         format!("{} {labelled}{samples} from {name}", self.len())
     }
-}
-
-/// Opens the set at `path`, and says where it really is.
-fn find(path: &Path, inputs: &[InputSpec], preprocess: Option<&Preprocess>) -> Result<(Source, PathBuf)> {
-    let idx = |path: &Path| -> Result<_> {
-        let Found { columns, files } = idx::open(path, inputs, preprocess).map_err(|e| e.in_file(path))?;
-        Ok((Source::Columns(columns, files), path.to_owned()))
-    };
-    let meta = match path.metadata() {
-        Ok(meta) => meta,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            let missing = || Err(Error::file("no such file or folder").help(KINDS));
-            return idx(&idx::by_prefix(path).unwrap_or_else(missing)?);
-        }
-        Err(e) => return Err(Error::file(format!("cannot be read: {e}"))),
-    };
-    let here = || path.to_owned();
-    if meta.is_dir() {
-        if let Some(folders) = Folders::open(path, inputs, preprocess)? {
-            return Ok((Source::Folders(folders), here()));
-        }
-        match &idx::in_folder(path, "")?[..] {
-            [] => {}
-            [one] => return idx(one),
-            several => return Err(idx::several(several)),
-        }
-        return match Pictures::open(path, inputs, preprocess)? {
-            Some(pictures) => Ok((Source::Pictures(pictures), here())),
-            None => Err(Error::data("the folder has no data that is known").help(KINDS)),
-        };
-    }
-    let extension = path.extension().map(|e| e.to_ascii_lowercase()).unwrap_or_default();
-    let columns = match extension.to_str() {
-        Some("npz") => numpy::open_npz(path, inputs, preprocess)?,
-        Some("npy") => numpy::open_npy(path, inputs, preprocess)?,
-        _ if idx::is_likely(path) => return idx(path),
-        _ if extension == "pb" || images::is_picture(path) => {
-            return Err(Error::data("it is a single sample").help("name the folder that it is in"));
-        }
-        _ => return Err(Error::data("it is of no kind that is known").help(KINDS)),
-    };
-    Ok((Source::Columns(columns, vec![here()]), here()))
 }
 
 fn hash_file(path: &Path) -> Result<String> {

@@ -3,6 +3,7 @@
 use super::{
     InputSpec, Preprocess,
     array::{self, Columns, Stored},
+    source::{Format, Place, Source},
 };
 use compress_compiler::{
     error::{Error, Result},
@@ -15,6 +16,20 @@ use std::{
     sync::Arc,
 };
 use zip::{CompressionMethod, ZipArchive, result::ZipError};
+
+pub(super) const FORMAT: Format = Format {
+    means: "an .npz or .npy",
+    open: |path, asked| {
+        let extension = path.extension().map(|e| e.to_ascii_lowercase()).unwrap_or_default();
+        let columns = match extension.to_str() {
+            _ if asked.place != Place::File => return Ok(None),
+            Some("npz") => open_npz(path, asked.inputs, asked.preprocess)?,
+            Some("npy") => open_npy(path, asked.inputs, asked.preprocess)?,
+            _ => return Ok(None),
+        };
+        Ok(Some(Box::new(columns)))
+    },
+};
 
 /// Names under which the data of a model's only input is also looked for.
 const DATA: [&str; 3] = ["x", "images", "data"];
@@ -123,7 +138,7 @@ fn element_type(descr: &str) -> Result<DType> {
 }
 
 /// A set that is one `.npy` file.
-pub(super) fn open_npy(path: &Path, inputs: &[InputSpec], preprocess: Option<&Preprocess>) -> Result<Columns> {
+fn open_npy(path: &Path, inputs: &[InputSpec], preprocess: Option<&Preprocess>) -> Result<Columns> {
     let [spec] = inputs else {
         let names = inputs.iter().map(|i| i.name.as_str()).collect::<Vec<_>>().join(", ");
         return Err(Error::data(format!("it holds one array, but the model has {} inputs: {names}", inputs.len()))
@@ -140,7 +155,7 @@ pub(super) fn open_npy(path: &Path, inputs: &[InputSpec], preprocess: Option<&Pr
 }
 
 /// A set that is one `.npz` file.
-pub(super) fn open_npz(path: &Path, inputs: &[InputSpec], preprocess: Option<&Preprocess>) -> Result<Columns> {
+fn open_npz(path: &Path, inputs: &[InputSpec], preprocess: Option<&Preprocess>) -> Result<Columns> {
     let file = Arc::new(array::open(path)?);
     let mut archive = ZipArchive::new(BufReader::new(&*file)).map_err(|e| not_a_zip(&e))?;
     let names: Vec<String> =

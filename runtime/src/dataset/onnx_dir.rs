@@ -3,6 +3,7 @@
 use super::{
     InputSpec, Preprocess,
     array::{self, batch_shape},
+    source::{self, Format, Place, Source},
     values::{self, Values},
 };
 use compress_compiler::{
@@ -17,11 +18,23 @@ use std::{
     path::{Path, PathBuf},
 };
 
+pub(super) const FORMAT: Format = Format {
+    means: "a folder of ONNX test_data_set folders",
+    open: |path, asked| match asked.place {
+        Place::Folder => {
+            let found = Folders::open(path, asked.inputs, asked.preprocess)?;
+            Ok(found.map(|folders| Box::new(folders) as _))
+        }
+        Place::File if path.extension().is_some_and(|e| e == "pb") => Err(source::single()),
+        Place::File | Place::Nothing => Ok(None),
+    },
+};
+
 /// A tensor is parsed as a whole, and small numbers grow while parsing.
 const MAX_FILE: u64 = 256 << 20;
 
 /// One or several `test_data_set_*` folders.
-pub(super) struct Folders {
+struct Folders {
     folders: Vec<Folder>,
     rows: usize,
     preprocess: Option<Preprocess>,
@@ -44,7 +57,7 @@ struct Parsed {
 
 impl Folders {
     /// The data in `root`, or in the folders in it; `None` when there is nothing of the kind.
-    pub(super) fn open(root: &Path, inputs: &[InputSpec], preprocess: Option<&Preprocess>) -> Result<Option<Self>> {
+    fn open(root: &Path, inputs: &[InputSpec], preprocess: Option<&Preprocess>) -> Result<Option<Self>> {
         let mut paths = Vec::new();
         if input(root, 0).is_file() {
             paths.push(root.to_owned());
@@ -71,20 +84,34 @@ impl Folders {
         Ok((!set.folders.is_empty()).then_some(set))
     }
 
-    pub(super) fn len(&self) -> usize {
+    /// The shape of a sample in the model, and the way there.
+    fn plan(&self, spec: &InputSpec, parsed: &Parsed, stacked: bool) -> Result<(Vec<usize>, Values)> {
+        let (from, shape) = (parsed.tensor.dtype(), parsed.tensor.shape());
+        let found = if stacked { shape.get(1..).unwrap_or_default() } else { shape };
+        let plan = || {
+            let sample = values::fit(spec, stacked, found)?;
+            let preprocess = self.preprocess.as_ref();
+            let values = Values::new(spec, stacked, from, &sample, preprocess, false)?;
+            Ok((sample, values))
+        };
+        plan().map_err(|e: Error| e.in_file(&parsed.file))
+    }
+}
+
+impl Source for Folders {
+    fn len(&self) -> usize {
         self.rows
     }
 
-    pub(super) fn stacked(&self) -> bool {
+    fn stacks(&self) -> bool {
         self.folders.iter().all(|folder| folder.stacked)
     }
 
-    pub(super) fn files(&self) -> Vec<PathBuf> {
+    fn files(&self) -> Vec<PathBuf> {
         self.folders.iter().flat_map(|folder| input_files(&folder.path)).collect()
     }
 
-    /// The samples of `rows`, which are not none, and just one where samples don't stack.
-    pub(super) fn inputs(&self, inputs: &[InputSpec], rows: &[usize]) -> Result<Vec<Tensor>> {
+    fn inputs(&self, inputs: &[InputSpec], rows: &[usize]) -> Result<Vec<Tensor>> {
         // The first folder starts at zero, so at least one starts at or before any row.
         let folder = |row: usize| self.folders.partition_point(|f| f.first <= row) - 1;
         let mut slots: Vec<_> = rows.iter().enumerate().map(|(slot, row)| (folder(*row), *row, slot)).collect();
@@ -125,19 +152,6 @@ impl Folders {
             .zip(inputs)
             .map(|((shape, bytes), spec)| Tensor::new(spec.dtype, batch_shape(stacked, rows.len(), &shape), bytes));
         tensors.collect()
-    }
-
-    /// The shape of a sample in the model, and the way there.
-    fn plan(&self, spec: &InputSpec, parsed: &Parsed, stacked: bool) -> Result<(Vec<usize>, Values)> {
-        let (from, shape) = (parsed.tensor.dtype(), parsed.tensor.shape());
-        let found = if stacked { shape.get(1..).unwrap_or_default() } else { shape };
-        let plan = || {
-            let sample = values::fit(spec, stacked, found)?;
-            let preprocess = self.preprocess.as_ref();
-            let values = Values::new(spec, stacked, from, &sample, preprocess, false)?;
-            Ok((sample, values))
-        };
-        plan().map_err(|e: Error| e.in_file(&parsed.file))
     }
 }
 

@@ -3,7 +3,9 @@
 use super::{
     InputSpec, Whole,
     leaves::{self, Normal},
-    size, values,
+    size,
+    source::Source,
+    values,
 };
 use compress_compiler::{
     error::{Error, Result},
@@ -12,11 +14,12 @@ use compress_compiler::{
 };
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::index};
 use rayon::prelude::*;
+use std::path::PathBuf;
 
 /// Samples that exist only while a batch needs them.
 pub(super) struct Synthetic {
     pub(super) seed: u64,
-    pub(super) rows: usize,
+    rows: usize,
     /// The samples of a batch, where the model takes but one number of them.
     pub(super) fixed: Option<usize>,
     axes: Vec<Axes>,
@@ -70,12 +73,22 @@ impl Synthetic {
     pub(super) fn is_made(&self) -> bool {
         self.made.is_some()
     }
+}
 
-    pub(super) fn stacked(&self) -> bool {
+impl Source for Synthetic {
+    fn len(&self) -> usize {
+        self.rows
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        vec![]
+    }
+
+    fn stacks(&self) -> bool {
         self.axes.iter().flatten().any(Option::is_none)
     }
 
-    pub(super) fn inputs(&self, inputs: &[InputSpec], rows: &[usize]) -> Result<Vec<Tensor>> {
+    fn inputs(&self, inputs: &[InputSpec], rows: &[usize]) -> Result<Vec<Tensor>> {
         if let Some(made) = &self.made {
             let some = |(t, axes): (&Tensor, &Axes)| {
                 let each = t.bytes().len() / self.rows;

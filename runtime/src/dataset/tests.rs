@@ -256,7 +256,7 @@ fn idx_that_does_not_add_up_is_refused() {
     refuses(&dir, name, &idx(&[u32::MAX; 3], &[]), &specs, "impossible");
     refuses(&dir, name, &idx(&[0, 2, 2], &[]), &specs, "no samples");
     refuses(&dir, name, &idx(&[1, 2, 3], &[0; 6]), &specs, "[N, 2, 3]");
-    refuses(&dir, name, &[0, 0, 13, 3, 0, 0, 0, 1], &specs, "of no kind");
+    refuses(&dir, name, &[0, 0, 13, 3, 0, 0, 0, 1], &specs, "of no known format");
     for (bytes, reason) in [
         (whole[..whole.len() - 1].to_vec(), "but has 7"),
         ([&whole[..], &[0]].concat(), "but has more"),

@@ -1,100 +1,94 @@
 //! The metrics, one list of them, and which of them a model is measured by.
 
-use super::meaning::{Answers, Meaning};
+use super::{
+    kinds::{Best, Facts, classes, noise, overlap, program, text, vectors},
+    meaning::{Answers, Meaning},
+};
 use compress_compiler::{
     choice,
+    choice::Choice,
     error::{Error, Result},
     serde_as_text,
     words::{Unit, option},
 };
 use std::{fmt, str::FromStr};
 
-/// A measure of how good answers are: beside labels, or beside those of the original.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Metric {
+/// Lists the metrics: what each is, its name, what it means in a few words, and where its facts are.
+macro_rules! metrics {
+    ($($(#[$doc:meta])* $one:ident $name:literal $means:literal $facts:path;)*) => {
+        /// A measure of how good answers are: beside labels, or beside those of the original.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Metric { $($(#[$doc])* $one),* }
+
+        choice!(Metric, "metric", [$($one $name $means),*]);
+
+        impl Metric {
+            pub(super) fn facts(self) -> Facts {
+                match self { $(Metric::$one => $facts),* }
+            }
+        }
+    };
+}
+
+// Where several metrics take outputs of the same meaning, the first that needs no labels is the usual one.
+metrics! {
     /// The share of samples whose label has the largest score.
-    Top1,
+    Top1 "top1" "right classes, by labels" classes::TOP1;
     /// The share of samples whose label is among the five largest scores.
-    Top5,
+    Top5 "top5" "right classes among the five best, by labels" classes::TOP5;
     /// The share of samples, or positions, for which both models choose the same class.
-    Agreement,
+    Agreement "agreement" "the same class as the original" classes::AGREEMENT;
     /// The mean cosine of the angle between the embeddings; of tokens, between their means.
-    Cosine,
+    Cosine "cosine" "embeddings; of tokens, their masked mean" vectors::COSINE;
     /// The share of each sample's ten nearest neighbours, by cosine, that stay its nearest ten.
-    Recall10,
+    Recall10 "recall@10" "nearest neighbours kept, of embeddings" vectors::RECALL10;
     /// Intersection over union of masks, on average over samples.
-    Iou,
+    Iou "iou" "masks" overlap::IOU;
     /// The share of samples that read the same.
-    Text,
+    Text "text" "samples read as before (CTC)" text::TEXT;
     /// Signal to quantisation noise of the output, in decibels.
-    Sqnr,
+    Sqnr "sqnr" "signal to noise of any output, in dB" noise::SQNR;
     /// The largest absolute difference.
-    MaxError,
+    MaxError "max-error" "the largest difference of any output" noise::MAX_ERROR;
     /// What a program of the user's own prints.
-    Score,
+    Score "score" "what a program of the user's own prints" program::SCORE;
 }
 
 impl Metric {
     /// How its values are read.
     pub fn unit(self) -> Unit {
-        match self {
-            Metric::Sqnr => Unit::Decibels,
-            Metric::MaxError => Unit::Scientific,
-            Metric::Cosine | Metric::Score => Unit::Number,
-            Metric::Top1 | Metric::Top5 | Metric::Agreement | Metric::Recall10 | Metric::Iou | Metric::Text => {
-                Unit::Share
-            }
-        }
+        self.facts().unit
     }
 
     /// Whether labels say what is right.
     pub fn needs_labels(self) -> bool {
-        matches!(self, Metric::Top1 | Metric::Top5)
+        self.facts().labelled
     }
 
-    /// Whether it is a share, of which 1 is the best: what it is below 1, or below what it was, is a drop.
+    /// Whether 1 is the best: what it is below 1, or below what it was, is a drop.
     pub fn is_share(self) -> bool {
-        !matches!(self, Metric::Sqnr | Metric::MaxError | Metric::Score)
+        self.facts().best == Best::One
+    }
+
+    /// Whether a larger value is better.
+    pub fn rises(self) -> bool {
+        self.facts().best != Best::Low
     }
 
     /// The metric for outputs of this meaning, without labels.
     fn of(meaning: Meaning) -> Self {
-        match meaning {
-            Meaning::Classes | Meaning::Flags | Meaning::Labels | Meaning::Positions => Metric::Agreement,
-            Meaning::Text => Metric::Text,
-            Meaning::Mask => Metric::Iou,
-            Meaning::Embedding | Meaning::Tokens => Metric::Cosine,
-            Meaning::Values => Metric::Sqnr,
-        }
+        let suits = |m: &&Metric| !m.needs_labels() && m.facts().takes.contains(&meaning);
+        Self::ALL.iter().find(suits).copied().unwrap_or(Metric::Sqnr)
     }
 
     /// What an output has to be taken for, whatever it seems to be.
     fn takes(self, seems: Meaning) -> Meaning {
-        match (self, seems) {
-            (Metric::Top1 | Metric::Top5, _) => Meaning::Classes,
-            (Metric::Agreement, Meaning::Flags | Meaning::Labels | Meaning::Positions) => seems,
-            (Metric::Agreement, _) => Meaning::Classes,
-            (Metric::Cosine | Metric::Recall10, Meaning::Tokens) => seems,
-            (Metric::Cosine | Metric::Recall10, _) => Meaning::Embedding,
-            (Metric::Iou, _) => Meaning::Mask,
-            (Metric::Text, _) => Meaning::Text,
-            (Metric::Sqnr | Metric::MaxError | Metric::Score, _) => seems,
+        match self.facts().takes {
+            takes if takes.contains(&seems) => seems,
+            takes => takes.first().copied().unwrap_or(seems),
         }
     }
 }
-
-choice!(Metric, "metric", [
-    Top1 "top1" "right classes, by labels",
-    Top5 "top5" "right classes among the five best, by labels",
-    Agreement "agreement" "the same class as the original",
-    Cosine "cosine" "embeddings; of tokens, their masked mean",
-    Recall10 "recall@10" "nearest neighbours kept, of embeddings",
-    Iou "iou" "masks",
-    Text "text" "samples read as before (CTC)",
-    Sqnr "sqnr" "signal to noise of any output, in dB",
-    MaxError "max-error" "the largest difference of any output",
-    Score "score" "what a program of the user's own prints",
-]);
 
 /// A metric that a user asks for, of an output perhaps: `cosine`, `iou:masks`.
 #[derive(Debug, Clone, PartialEq, Eq)]

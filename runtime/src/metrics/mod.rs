@@ -1,11 +1,11 @@
 //! How good a model is, and how close to another: what its outputs hold ([`meaning`]), which metric suits that
-//! ([`metric`]), and the sums of both over batches ([`compare`]).
+//! ([`metric`]; a file for each kind in `kinds`), and the sums of both over batches ([`compare`]).
 
 pub mod compare;
+mod kinds;
 pub mod meaning;
 pub mod metric;
 mod noise;
-mod vectors;
 
 pub use compare::{Comparison, OutputNoise};
 pub use meaning::{Answers, Meaning};

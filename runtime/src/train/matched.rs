@@ -5,7 +5,7 @@
 //! those of all inputs together, beside the running ones.
 
 use super::{
-    loss::{LossOptions, Target},
+    loss::{LossOptions, Target, Term},
     random::{Purpose, Random},
 };
 use crate::{
@@ -153,7 +153,7 @@ impl Matcher {
                 });
             }
             if let Some(labels) = labels.get(i) {
-                let options = LossOptions { labels: CLASS, distill: 0.0, ..LossOptions::default() };
+                let options = LossOptions::default().with(Term::Labels, CLASS);
                 let target = Target { labels: Some(labels), ..Target::default() };
                 let part = options.of(&made, &[], &target, &self.device)?.whole.mul_scalar(share);
                 classes = Some(if let Some(sum) = classes { sum.add(part)? } else { part });

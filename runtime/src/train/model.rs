@@ -460,10 +460,8 @@ impl TrainingForm {
                         Input { default: None }.into(),
                     )?;
                     dropouts += 1;
-                    let mut op = op.clone();
-                    op.seeded = true;
                     let ratio = operands.get(1).copied().flatten();
-                    replace(&mut g, node, op.into(), &[operands[0], ratio, None, Some(seed.into())], 1)?;
+                    replace(&mut g, node, op.clone().into(), &[operands[0], ratio, None, Some(seed.into())], 1)?;
                 }
                 _ => {}
             }

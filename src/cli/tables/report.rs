@@ -5,6 +5,7 @@ use compress::{
     report::{Accuracy, FileFacts, Gate, Speed, Verdict},
     shown,
 };
+use compress_compiler::words::Unit;
 use compress_compiler::{pass::Trained, words::counted};
 use compress_runtime::metrics::Metric;
 use std::{fmt::Write as _, time::Duration};
@@ -47,9 +48,9 @@ pub fn report(r: &Report) -> String {
         let made_up = if a.synthetic { ", made-up inputs" } else { "" };
         let note = format!("{}{made_up}", counted(a.samples, "sample"));
         let what = a.output.as_ref().map_or(a.meaning.clone(), |output| format!("`{output}`: {}", a.meaning));
-        let drop = a.drop.filter(|_| a.before.is_some()).map(|d| match a.metric {
-            Metric::Score => format!("drop {d:.4}, "),
-            _ => format!("drop {:.2} points, ", d * 100.0),
+        let drop = a.drop.filter(|_| a.before.is_some()).map(|d| match a.metric.unit() {
+            Unit::Share => format!("drop {:.2} points, ", d * 100.0),
+            _ => format!("drop {d:.4}, "),
         });
         if a.metric != Metric::Sqnr {
             let shown = |v: Option<f64>| v.map_or(String::new(), |v| a.metric.unit().show(v));

@@ -5,17 +5,13 @@ mod mse;
 mod percentile;
 
 use super::observe::Histogram;
-use compress_compiler::{choice::Choice, choice_text};
+use compress_compiler::{choice_of_rows};
 
 /// The calibrators.
-const CALIBRATORS: &[Calibration] = &[MINMAX, PERCENTILE, MSE];
+const CALIBRATORS: &[Calibration] = &[MINMAX, Calibration(&percentile::CALIBRATOR), Calibration(&mse::CALIBRATOR)];
 
 /// The smallest and the largest value.
 pub const MINMAX: Calibration = Calibration(&minmax::CALIBRATOR);
-/// All but the outermost values.
-pub const PERCENTILE: Calibration = Calibration(&percentile::CALIBRATOR);
-/// The range with the least error.
-pub const MSE: Calibration = Calibration(&mse::CALIBRATOR);
 
 /// One of the calibrators.
 #[derive(Debug, Clone, Copy)]
@@ -45,29 +41,10 @@ impl Calibration {
     }
 }
 
-impl PartialEq for Calibration {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.name == other.0.name
-    }
-}
-
 impl Default for Calibration {
     fn default() -> Self {
         MINMAX
     }
 }
 
-impl Choice for Calibration {
-    const NOUN: &'static str = "calibration";
-    const ALL: &'static [Self] = CALIBRATORS;
-
-    fn name_of(self) -> &'static str {
-        self.0.name
-    }
-
-    fn means(self) -> &'static str {
-        self.0.means
-    }
-}
-
-choice_text!(Calibration);
+choice_of_rows!(Calibration, "calibration", CALIBRATORS);

@@ -143,7 +143,7 @@ fn classes_outside_are_an_error() {
 
 #[test]
 fn dropout_in_training_is_left_to_chance() {
-    let op = Dropout { ratio: 0.5, mask: true, seeded: false, trains: true };
+    let op = Dropout { ratio: 0.5, mask: true, trains: true };
     let (x, on) = (f32s(&[1.0, 2.0]), Tensor::ints(DType::Bool, &[], &[1]));
     let given = |ratio| [Some(x.clone()), Some(scalar(ratio)), Some(on.clone())];
     let kept = try_run(op.clone(), &given(0.0), 2).unwrap();

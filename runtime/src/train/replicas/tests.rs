@@ -2,7 +2,7 @@ use super::*;
 use crate::{
     burn::precision::Precision,
     device::Device,
-    train::{augment::Mix, model::ModelOptions},
+    train::{augment::Mix, loss::Term, model::ModelOptions},
 };
 use compress_compiler::text;
 
@@ -59,7 +59,8 @@ fn material() -> (TrainBatch, Answer) {
 
 fn learn(model: &Trainable, replicas: &Replicas, scale: f32) -> Lesson {
     let (batch, answer) = material();
-    let loss = LossOptions { labels: 1.0, smoothing: 0.1, mse: 0.5, ..LossOptions::default() };
+    let loss =
+        LossOptions::default().smoothed(0.1).with(Term::Labels, 1.0).with(Term::Distill, 1.0).with(Term::Mse, 0.5);
     replicas.learn(model, &loss, &batch, &answer, 0, scale).unwrap().unwrap()
 }
 
@@ -103,7 +104,7 @@ fn statistics_are_averaged_by_the_sizes_of_parts() {
     let model = model(true, Precision::F32);
     let (batch, answer) = material();
     let whole = Material::new(&batch, &answer);
-    let loss = LossOptions { labels: 1.0, distill: 0.0, ..LossOptions::default() };
+    let loss = LossOptions::default().with(Term::Labels, 1.0);
     let of = |part: Material| part.teach(&model, &loss, 0, 1.0).unwrap().unwrap().statistics;
     let (a, b) = (of(whole.part(0..3).unwrap()), of(whole.part(3..7).unwrap()));
     let both = Replicas::new(2, 7, 2).unwrap().learn(&model, &loss, &batch, &answer, 0, 1.0).unwrap().unwrap();
@@ -129,7 +130,14 @@ fn what_is_not_counted_by_samples_is_refused() {
     let (batch, mut answer) = material();
     answer.outputs[0] = Tensor::f32(&[1, 3], &[0.0; 3]);
     let replicas = Replicas::new(2, 7, 2).unwrap();
-    let made = replicas.learn(&model(false, Precision::F32), &LossOptions::default(), &batch, &answer, 0, 1.0);
+    let made = replicas.learn(
+        &model(false, Precision::F32),
+        &LossOptions::default().with(Term::Distill, 1.0),
+        &batch,
+        &answer,
+        0,
+        1.0,
+    );
     assert_eq!(made.err().map(|e| e.exit_code()), Some(7));
 }
 
@@ -156,7 +164,7 @@ fn small_gradients_need_a_scale_and_large_ones_overflow() {
     let model = model(false, Precision::F16);
     let (batch, answer) = material();
     let learn = |labels: f32, scale: f32| {
-        let loss = LossOptions { labels, distill: 0.0, ..LossOptions::default() };
+        let loss = LossOptions::default().with(Term::Labels, labels);
         Replicas::default().learn(&model, &loss, &batch, &answer, 0, scale).unwrap().unwrap()
     };
     // The gradient of the convolution's weight, which passes through two products in 16 bits.

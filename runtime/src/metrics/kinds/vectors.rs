@@ -1,4 +1,19 @@
-//! Embeddings before and after, and whose neighbours they are.
+//! Embeddings: whether they point where they did, and whose neighbours they are.
+
+use super::{Best, Facts, Made, Pair, Tally};
+use crate::metrics::{Meaning, Metric};
+use compress_compiler::{error::Result, words::Unit};
+
+pub(in crate::metrics) const COSINE: Facts = Facts {
+    unit: Unit::Number,
+    best: Best::One,
+    labelled: false,
+    takes: &[Meaning::Embedding, Meaning::Tokens],
+    made: Made::Tallied(|| Box::<Vectors>::default()),
+    beside: &[Metric::Recall10],
+};
+
+pub(in crate::metrics) const RECALL10: Facts = Facts { unit: Unit::Share, beside: &[Metric::Cosine], ..COSINE };
 
 /// Samples, and floats of all of them, whose neighbours are looked at.
 const MOST: usize = 2000;
@@ -8,17 +23,47 @@ const NEIGHBOURS: usize = 10;
 const FEWEST: usize = 2 * NEIGHBOURS;
 
 /// Vectors of unit length, before and after, sample by sample.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Vectors {
+#[derive(Default)]
+struct Vectors {
     width: usize,
     both: [Vec<f32>; 2],
     count: usize,
     cosines: f64,
 }
 
+impl Tally for Vectors {
+    fn add(&mut self, pair: &Pair) -> Result<()> {
+        let samples = pair.before.chunks(pair.each()).zip(pair.after.chunks(pair.each()));
+        if pair.meaning != Meaning::Tokens {
+            samples.for_each(|(x, y)| self.push(x, y));
+            return Ok(());
+        }
+        // A text stands for itself by the sum of those of its tokens that count.
+        let width = pair.width();
+        let mask = pair.mask(pair.before.len() / width);
+        let tokens = pair.each() / width;
+        for (i, (x, y)) in samples.enumerate() {
+            let counts = |t: usize| mask.as_ref().is_none_or(|m| m[i * tokens + t]);
+            let [x, y] = [x, y].map(|v| {
+                let mut sum = vec![0f32; width];
+                for (_, row) in v.chunks_exact(width).enumerate().filter(|(t, _)| counts(*t)) {
+                    sum.iter_mut().zip(row).for_each(|(s, v)| *s += v);
+                }
+                sum
+            });
+            self.push(&x, &y);
+        }
+        Ok(())
+    }
+
+    fn value(&self, metric: Metric) -> (Option<f64>, Option<f64>) {
+        (None, if metric == Metric::Recall10 { self.recall() } else { self.cosine() })
+    }
+}
+
 impl Vectors {
     /// Adds the embedding of a sample. One without a length, or that is not a number, is as far as can be.
-    pub(super) fn add(&mut self, before: &[f32], after: &[f32]) {
+    fn push(&mut self, before: &[f32], after: &[f32]) {
         let [a, b] = [before, after].map(unit);
         self.cosines += match (&a, &b) {
             (Some(a), Some(b)) => dot(a, b),
@@ -35,12 +80,12 @@ impl Vectors {
     }
 
     /// The mean cosine.
-    pub(super) fn cosine(&self) -> Option<f64> {
+    fn cosine(&self) -> Option<f64> {
         (self.count > 0).then(|| self.cosines / self.count as f64)
     }
 
     /// The share of each sample's nearest neighbours that stay its nearest.
-    pub(super) fn recall(&self) -> Option<f64> {
+    fn recall(&self) -> Option<f64> {
         let samples = self.both[0].len() / self.width.max(1);
         if samples < FEWEST {
             return None;
@@ -79,7 +124,7 @@ mod tests {
         let mut v = Vectors::default();
         for i in 0..40 {
             let [a, b] = [i as f32 * turn, i as f32 * turn + off(i)];
-            v.add(&[a.cos() * 3.0, a.sin() * 3.0], &[b.cos(), b.sin()]);
+            v.push(&[a.cos() * 3.0, a.sin() * 3.0], &[b.cos(), b.sin()]);
         }
         v
     }
@@ -101,9 +146,9 @@ mod tests {
     #[test]
     fn few_samples_have_no_neighbours_to_speak_of() {
         let mut v = Vectors::default();
-        (0..19).for_each(|i| v.add(&[1.0, i as f32], &[1.0, i as f32]));
+        (0..19).for_each(|i| v.push(&[1.0, i as f32], &[1.0, i as f32]));
         assert_eq!(v.recall(), None);
-        v.add(&[0.0, 0.0], &[0.0, f32::NAN]);
+        v.push(&[0.0, 0.0], &[0.0, f32::NAN]);
         assert!(v.cosine().unwrap() < 1.0);
     }
 }

@@ -1,0 +1,120 @@
+//! The formats of data: one list of them, and what each gives.
+
+use super::{InputSpec, Preprocess, idx, images, numpy, onnx_dir};
+use compress_compiler::{
+    error::{Error, Result},
+    tensor::Tensor,
+};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+/// The formats, in the order in which they are tried: a folder of ONNX tests may lie among pictures.
+const FORMATS: &[Format] = &[numpy::FORMAT, onnx_dir::FORMAT, idx::FORMAT, images::FORMAT];
+
+/// A format of data.
+pub(super) struct Format {
+    /// What a user can give, after "data can be".
+    pub(super) means: &'static str,
+    /// Opens the set at a path; `None` when it is of another format.
+    pub(super) open: fn(&Path, &Asked) -> Result<Option<Box<dyn Source>>>,
+}
+
+/// What a set is opened for, and what stands at its path.
+pub(super) struct Asked<'a> {
+    pub(super) inputs: &'a [InputSpec],
+    pub(super) preprocess: Option<&'a Preprocess>,
+    pub(super) place: Place,
+}
+
+/// What stands at a path.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    File,
+    Folder,
+    /// Nothing: the path may be what the names of several files start with.
+    Nothing,
+}
+
+/// Where the samples of a set come from. Rows that are asked for exist, and one at least.
+pub(super) trait Source: Send + Sync {
+    /// The number of samples, 1 at least.
+    fn len(&self) -> usize;
+
+    /// Whether a batch may have several samples: all inputs have a first axis that counts them.
+    fn stacks(&self) -> bool;
+
+    /// The samples of `rows` for these inputs, one tensor each; a single sample where they don't stack.
+    ///
+    /// # Errors
+    /// Data when a sample is broken; limit when the batch is too large; file when a file can't be read any more.
+    fn inputs(&self, inputs: &[InputSpec], rows: &[usize]) -> Result<Vec<Tensor>>;
+
+    /// The files that it is made of.
+    fn files(&self) -> Vec<PathBuf>;
+
+    /// Whether every sample has a class.
+    fn is_labelled(&self) -> bool {
+        false
+    }
+
+    /// The classes of the samples of `rows`, if they have any.
+    ///
+    /// # Errors
+    /// Data when a label is too large; file when the file can't be read any more.
+    fn labels(&self, _rows: &[usize]) -> Result<Option<Vec<i64>>> {
+        Ok(None)
+    }
+
+    /// How many classes have names that say nothing of their numbers.
+    fn named_classes(&self) -> Option<usize> {
+        None
+    }
+
+    /// The file that is the sample of `row` and no other.
+    fn file(&self, _row: usize) -> Option<PathBuf> {
+        None
+    }
+
+    /// Where the set really is, if that is not where it was asked for.
+    fn found_at(&self) -> Option<PathBuf> {
+        None
+    }
+}
+
+/// What data can be, in words.
+pub fn formats() -> String {
+    let all: Vec<&str> = FORMATS.iter().map(|f| f.means).collect();
+    match all.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{}, or {last}", others.join(", ")),
+        _ => all.concat(),
+    }
+}
+
+/// Opens the set at `path`.
+pub(super) fn open(path: &Path, inputs: &[InputSpec], preprocess: Option<&Preprocess>) -> Result<Box<dyn Source>> {
+    let place = match path.metadata() {
+        Ok(meta) if meta.is_dir() => Place::Folder,
+        Ok(_) => Place::File,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Place::Nothing,
+        Err(e) => return Err(Error::file(format!("cannot be read: {e}"))),
+    };
+    let asked = Asked { inputs, preprocess, place };
+    for format in FORMATS {
+        if let Some(source) = (format.open)(path, &asked)? {
+            return Ok(source);
+        }
+    }
+    let found = match place {
+        Place::Nothing => Error::file("no such file or folder"),
+        Place::Folder => Error::data("the folder has no data of a known format"),
+        Place::File => Error::data("the file is of no known format"),
+    };
+    Err(found.help(format!("data can be {}", formats())))
+}
+
+/// The error for a file that holds one sample of a set.
+pub(super) fn single() -> Error {
+    Error::data("it is a single sample").help("name the folder that it is in")
+}

@@ -1,0 +1,58 @@
+//! Masks: intersection over union, class by class, on average over the classes of a sample and over samples.
+
+use super::{Best, Facts, Made, Pair, Share, Tally};
+use crate::metrics::{Meaning, Metric};
+use compress_compiler::{error::Result, words::Unit};
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(in crate::metrics) const IOU: Facts = Facts {
+    unit: Unit::Share,
+    best: Best::One,
+    labelled: false,
+    takes: &[Meaning::Mask],
+    made: Made::Tallied(|| Box::<Overlap>::default()),
+    beside: &[],
+};
+
+#[derive(Default)]
+struct Overlap(Share);
+
+impl Tally for Overlap {
+    /// `[N, C, H, W]` with scores for each of C classes, or anything else with one number a point.
+    fn add(&mut self, pair: &Pair) -> Result<()> {
+        let classes = if pair.shape.len() == 4 { pair.shape[1].max(1) } else { 1 };
+        for (p, q) in pair.before.chunks(pair.each()).zip(pair.after.chunks(pair.each())) {
+            self.0.add(iou(p, q, classes));
+        }
+        Ok(())
+    }
+
+    fn value(&self, _: Metric) -> (Option<f64>, Option<f64>) {
+        (None, self.0.value())
+    }
+}
+
+/// Of one sample, `[C, H, W]`.
+fn iou(p: &[f32], q: &[f32], classes: usize) -> f64 {
+    let points = p.len() / classes;
+    let class = |v: &[f32], i: usize| match classes {
+        1 => usize::from(v[i] > 0.5),
+        _ => (1..classes).fold(0, |best, c| if v[c * points + i] > v[best * points + i] { c } else { best }),
+    };
+    // Class by class: points that either has, and that both have.
+    let mut counts: BTreeMap<usize, [usize; 2]> = BTreeMap::new();
+    for i in 0..points {
+        let (a, b) = (class(p, i), class(q, i));
+        for c in BTreeSet::from([a, b]) {
+            let [either, both] = counts.entry(c).or_default();
+            *either += 1;
+            *both += usize::from(a == b);
+        }
+    }
+    // Where there is but one class, no object is an object too.
+    if classes == 1 && counts.len() > 1 {
+        counts.remove(&0);
+    }
+    let ious = counts.values().map(|[either, both]| *both as f64 / *either as f64);
+    ious.sum::<f64>() / counts.len().max(1) as f64
+}

@@ -1,0 +1,221 @@
+//! What training makes small: a weighted sum of terms, such as cross-entropy, distillation and the squared error of
+//! features. A term is a file of this folder and a row in the list here.
+
+mod distill;
+mod labels;
+mod squares;
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    burn::tensor::{Float, Value},
+    device::Device,
+};
+use compress_compiler::{
+    choice,
+    choice::Choice,
+    error::{Error, Result},
+    ops::reduce::ReduceKind,
+    tensor::Tensor,
+};
+
+/// Lists the terms: what each is, its name, what it is the weight of in help, and where its facts are.
+macro_rules! terms {
+    ($($(#[$doc:meta])* $one:ident $name:literal $means:literal $facts:path;)*) => {
+        /// A part of a loss.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Term { $($(#[$doc])* $one),* }
+
+        choice!(Term, "loss", [$($one $name $means),*]);
+
+        impl Term {
+            fn facts(self) -> Facts {
+                match self { $(Term::$one => $facts),* }
+            }
+        }
+    };
+}
+
+terms! {
+    /// Cross-entropy with the labels.
+    Labels "labels" "cross-entropy with the labels [default: 0.1 beside a teacher, else 1]" labels::LABELS;
+    /// Kullback-Leibler divergence from the teacher's distribution over classes (Hinton et al. 2015).
+    Distill "distill" "the divergence from the teacher's classes [default: 0.9 where outputs are classes]" distill::DISTILL;
+    /// Mean squared error between outputs and the teacher's.
+    Mse "mse" "the squared error to the teacher's outputs [default: 1 where outputs are not classes]" squares::MSE;
+    /// Mean squared error between features and the teacher's (Romero et al. 2015).
+    Features "features" "the squared error of --match [default: 1]" squares::FEATURES;
+}
+
+impl Term {
+    /// What of the target it needs.
+    pub fn takes(self) -> Takes {
+        self.facts().takes
+    }
+}
+
+/// What the list of terms says of one.
+struct Facts {
+    takes: Takes,
+    /// Its weight unless told otherwise.
+    usual: fn(&Setting) -> f32,
+    /// Its value for a forward pass: a mean over samples; of several outputs, a sum.
+    of: fn(&Pass, &LossOptions) -> Result<Float>,
+}
+
+/// What of the target a term needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// The class of each sample.
+    Labels,
+    /// The teacher's scores for classes.
+    Scores,
+    /// All of the teacher's outputs.
+    Outputs,
+    /// Values inside the teacher.
+    Features,
+}
+
+/// What there is to learn from.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Setting {
+    /// Whether outputs are scores of classes.
+    pub classes: bool,
+    /// Whether samples have labels.
+    pub labelled: bool,
+    /// Whether there is a teacher.
+    pub taught: bool,
+    /// Whether values inside the models are matched.
+    pub matched: bool,
+}
+
+/// The weights of the terms, and what shapes them. A term of weight 0 is not computed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LossOptions {
+    weights: [f32; Term::ALL.len()],
+    /// What a label gives away to all classes alike (Szegedy et al. 2016).
+    smoothing: f32,
+    /// The temperature of both distributions in [`Term::Distill`].
+    temperature: f32,
+}
+
+impl Default for LossOptions {
+    /// No terms.
+    fn default() -> Self {
+        Self { weights: Default::default(), smoothing: 0.0, temperature: 4.0 }
+    }
+}
+
+impl LossOptions {
+    /// What is usual: cross-entropy with the labels, of which a tenth stays beside a teacher; the teacher's
+    /// distribution where outputs are scores of classes, else its outputs; and what is matched.
+    pub fn usual(setting: Setting) -> Self {
+        Term::ALL.iter().fold(Self::default(), |loss, term| loss.with(*term, (term.facts().usual)(&setting)))
+    }
+
+    /// The same with another weight for a term.
+    pub fn with(mut self, term: Term, weight: f32) -> Self {
+        self.weights[term as usize] = weight;
+        self
+    }
+
+    /// The same with this much of each label given away to all classes alike.
+    pub fn smoothed(mut self, smoothing: f32) -> Self {
+        self.smoothing = smoothing;
+        self
+    }
+
+    /// The same at another temperature.
+    pub fn at(mut self, temperature: f32) -> Self {
+        self.temperature = temperature;
+        self
+    }
+
+    /// Whether a term of any weight needs this.
+    pub fn takes(&self, what: Takes) -> bool {
+        self.terms().any(|(term, _)| term.takes() == what)
+    }
+
+    /// Whether the teacher's outputs are needed.
+    pub fn needs_teacher(&self) -> bool {
+        self.terms().any(|(term, _)| term.takes() != Takes::Labels)
+    }
+
+    /// The terms of any weight.
+    fn terms(&self) -> impl Iterator<Item = (Term, f32)> {
+        Term::ALL.iter().map(|term| (*term, self.weights[*term as usize])).filter(|(_, weight)| *weight > 0.0)
+    }
+
+    /// The loss of a forward pass. Losses are means over samples; of several outputs, sums.
+    ///
+    /// # Errors
+    /// Data when labels are missing or out of range, or the shapes of student and teacher differ.
+    pub fn of(&self, outputs: &[Value], features: &[Value], target: &Target, device: &Device) -> Result<Loss> {
+        let pass = Pass { outputs, features, target, device };
+        let (mut whole, mut parts): (Option<Float>, _) = (None, vec![]);
+        for (term, weight) in self.terms() {
+            let part = (term.facts().of)(&pass, self)?;
+            parts.push((term.name(), part.clone().detached().scalar()? as f32));
+            let part = part.mul_scalar(weight);
+            whole = Some(match whole.take() {
+                Some(whole) => whole.add(part)?,
+                None => part,
+            });
+        }
+        let whole = whole.ok_or_else(|| Error::usage("no part of the loss has a weight above 0"))?;
+        Ok(Loss { whole, parts })
+    }
+}
+
+/// What the outputs should have been.
+#[derive(Default)]
+pub struct Target<'a> {
+    /// The class of each sample.
+    pub labels: Option<&'a [i64]>,
+    /// The class of the sample mixed into each, and the share that it kept.
+    pub mix: Option<(&'a [i64], f32)>,
+    /// The teacher's outputs.
+    pub outputs: &'a [Tensor],
+    /// The teacher's features.
+    pub features: &'a [Tensor],
+}
+
+/// A loss: the whole, still on the tape, and its parts by name.
+pub struct Loss {
+    /// What is made small.
+    pub whole: Float,
+    /// Each part before its weight.
+    pub parts: Vec<(&'static str, f32)>,
+}
+
+/// A forward pass, and what it should have been.
+struct Pass<'a> {
+    outputs: &'a [Value],
+    features: &'a [Value],
+    target: &'a Target<'a>,
+    device: &'a Device,
+}
+
+/// The first output that holds a score for each class: `[N, C]`, with axes of size 1 taken away.
+fn scores(outputs: &[Value]) -> Result<Float> {
+    let matrix = |shape: &[usize]| match shape {
+        [n, rest @ ..] => rest.iter().product::<usize>() > 1 && rest.iter().filter(|d| **d > 1).count() == 1 && *n > 0,
+        [] => false,
+    };
+    for value in outputs {
+        if let Value::Float(x) = value
+            && matrix(x.shape())
+        {
+            let shape = [x.shape()[0], x.shape()[1..].iter().product()];
+            return x.clone().reshape(&shape);
+        }
+    }
+    Err(Error::unsupported("no output holds a score for each class")
+        .help("train with mse or features, which take outputs of any shape"))
+}
+
+/// The sum of all elements, divided by `count`.
+fn total(x: Float, count: usize) -> Result<Float> {
+    let n = x.elements();
+    Ok(x.reshape(&[n])?.reduce(ReduceKind::Sum, &[0], false)?.mul_scalar(1.0 / count.max(1) as f32))
+}

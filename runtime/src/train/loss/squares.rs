@@ -1,0 +1,46 @@
+//! Mean squared error to the teacher: of outputs, or of features inside the models (Romero et al. 2015).
+
+use super::{Facts, Pass, Takes, total};
+use crate::{
+    burn::tensor::{Float, Value},
+    device::Device,
+};
+use compress_compiler::{
+    error::{Error, Result},
+    tensor::Tensor,
+};
+
+pub(super) const MSE: Facts = Facts {
+    takes: Takes::Outputs,
+    usual: |s| if s.taught && !s.classes { 1.0 } else { 0.0 },
+    of: |pass: &Pass, _| squares(pass.outputs, pass.target.outputs, pass.device),
+};
+
+pub(super) const FEATURES: Facts = Facts {
+    takes: Takes::Features,
+    usual: |s| if s.matched { 1.0 } else { 0.0 },
+    of: |pass: &Pass, _| squares(pass.features, pass.target.features, pass.device),
+};
+
+/// The sum over pairs of the mean squared difference.
+fn squares(ours: &[Value], theirs: &[Tensor], device: &Device) -> Result<Float> {
+    let floats = ours.iter().filter_map(|v| if let Value::Float(x) = v { Some(x) } else { None });
+    let ours: Vec<&Float> = floats.filter(|x| x.dtype().is_float()).collect();
+    let theirs: Vec<&Tensor> = theirs.iter().filter(|t| t.dtype().is_float()).collect();
+    let shapes = |a: Vec<&[usize]>, b: Vec<&[usize]>| format!("the student gives {a:?}, the teacher {b:?}");
+    if ours.is_empty() || ours.len() != theirs.len() || ours.iter().zip(&theirs).any(|(a, b)| a.shape() != b.shape()) {
+        let (a, b) = (ours.iter().map(|x| x.shape()).collect(), theirs.iter().map(|t| t.shape()).collect());
+        return Err(Error::data(shapes(a, b)).help("what is compared must have the same shapes"));
+    }
+    let mut sum: Option<Float> = None;
+    for (a, b) in ours.into_iter().zip(theirs) {
+        let difference = a.clone().sub(Float::upload(b, device)?)?;
+        let count = difference.elements();
+        let mean = total(difference.clone().mul(difference)?, count)?;
+        sum = Some(match sum {
+            Some(s) => s.add(mean)?,
+            None => mean,
+        });
+    }
+    sum.ok_or_else(|| Error::bug("nothing was compared"))
+}

@@ -1,0 +1,71 @@
+use super::*;
+
+const SCORES: [f32; 6] = [1.0, 2.0, 0.5, -1.0, 0.0, 3.0];
+
+fn float(v: &[f32], shape: &[usize]) -> Value {
+    Value::Float(Float::from_vec(v.to_vec(), shape, &Device::cpu()).unwrap())
+}
+
+fn softmax(row: &[f32], temperature: f64) -> Vec<f64> {
+    let e: Vec<f64> = row.iter().map(|v| (f64::from(*v) / temperature).exp()).collect();
+    e.iter().map(|v| v / e.iter().sum::<f64>()).collect()
+}
+
+fn value(options: &LossOptions, target: &Target) -> Result<f64> {
+    let outputs = [float(&SCORES, &[2, 3, 1, 1])];
+    options.of(&outputs, &[float(&[1.0, 2.0], &[2])], target, &Device::cpu())?.whole.scalar()
+}
+
+fn of(term: Term, weight: f32) -> LossOptions {
+    LossOptions::default().with(term, weight)
+}
+
+#[test]
+fn cross_entropy_with_smoothing_and_mixing_by_hand() {
+    let labels = [1, 2];
+    let smooth = of(Term::Labels, 2.0).smoothed(0.3);
+    let mixed = Target { labels: Some(&labels), mix: Some((&[2, 1], 0.75)), ..Target::default() };
+    let mut expected = 0.0;
+    for (row, label) in labels.iter().enumerate() {
+        let p = softmax(&SCORES[row * 3..][..3], 1.0);
+        for (class, p) in p.iter().enumerate() {
+            let own = if class as i64 == *label { 0.75 } else { 0.0 };
+            let other = if class as i64 == labels[1 - row] { 0.25 } else { 0.0 };
+            expected -= (0.7 * (own + other) + 0.1) * p.ln() / 2.0;
+        }
+    }
+    let got = value(&smooth, &mixed).unwrap();
+    assert!((got - 2.0 * expected).abs() < 1e-5, "{got} {expected}");
+}
+
+#[test]
+fn divergence_and_squares_by_hand() {
+    let theirs: Vec<f32> = SCORES.iter().rev().copied().collect();
+    let outputs = |shape: &[usize]| [Tensor::f32(shape, &theirs)];
+    let features = [Tensor::f32(&[2], &[0.0, 4.0])];
+    let mut expected = 0.0;
+    for row in 0..2 {
+        let (p, q) = (softmax(&theirs[row * 3..][..3], 2.0), softmax(&SCORES[row * 3..][..3], 2.0));
+        expected += p.iter().zip(&q).map(|(p, q)| p * (p / q).ln()).sum::<f64>() / 2.0;
+    }
+    let options = of(Term::Distill, 1.0).with(Term::Features, 10.0).at(2.0);
+    for outputs in [outputs(&[2, 3]), outputs(&[2, 3, 1, 1])] {
+        let target = Target { outputs: &outputs, features: &features, ..Target::default() };
+        let got = value(&options, &target).unwrap();
+        // Features are 1 and 2 off: their mean square is 2.5.
+        assert!((got - 4.0 * expected - 25.0).abs() < 1e-4, "{got} {expected}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_an_error() {
+    let labels = of(Term::Labels, 1.0);
+    let kind = |options: &LossOptions, target: &Target| value(options, target).unwrap_err().exit_code();
+    assert_eq!(kind(&labels, &Target::default()), 7);
+    assert_eq!(kind(&labels, &Target { labels: Some(&[0, 3]), ..Target::default() }), 7);
+    assert_eq!(kind(&labels, &Target { labels: Some(&[0]), ..Target::default() }), 7);
+    let other = [Tensor::f32(&[2, 4], &[0.0; 8])];
+    let distill = of(Term::Distill, 1.0);
+    assert_eq!(kind(&distill, &Target { outputs: &other, ..Target::default() }), 7);
+    assert_eq!(kind(&LossOptions::default(), &Target::default()), 2);
+}
