@@ -160,20 +160,7 @@ impl Trainer for DataTrainer<'_> {
             teacher: Some(answers(if epochs > 1 { set.len() } else { 0 })?),
             model,
             loader,
-            options: JobOptions {
-                epochs: epochs as u64,
-                accumulate: 1,
-                rate: self.rate.unwrap_or(RATE) * if rounded { ROUNDED_RATE } else { 1.0 },
-                schedule: Schedule::Cosine,
-                warmup: WARMUP,
-                optimiser: OptimiserOptions::default(),
-                loss: LossOptions::usual(setting),
-                average: None,
-                patience: self.epochs.is_none().then_some(PATIENCE),
-                time: None,
-                save_every: Duration::MAX,
-                seed: self.seed,
-            },
+            options: self.options(epochs, rounded, LossOptions::usual(setting)),
             score: &|graph| {
                 let mut graph = graph.clone();
                 (training.deploy)(&mut graph)?;
@@ -220,6 +207,24 @@ struct Size {
 }
 
 impl DataTrainer<'_> {
+    /// How it trains; `rounded` says that weights already have the values of codes.
+    fn options(&self, epochs: usize, rounded: bool, loss: LossOptions) -> JobOptions {
+        JobOptions {
+            epochs: epochs as u64,
+            accumulate: 1,
+            rate: self.rate.unwrap_or(RATE) * if rounded { ROUNDED_RATE } else { 1.0 },
+            schedule: Schedule::Cosine,
+            warmup: WARMUP,
+            optimiser: OptimiserOptions::default(),
+            loss,
+            average: None,
+            patience: self.epochs.is_none().then_some(PATIENCE),
+            time: None,
+            save_every: Duration::MAX,
+            seed: self.seed,
+        }
+    }
+
     /// So many of the samples to train on.
     fn loader(&self, samples: usize, batch: usize) -> Result<Loader> {
         let set = &self.sets.trained_on;

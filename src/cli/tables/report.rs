@@ -5,48 +5,69 @@ use compress::{
     report::{Accuracy, FileFacts, Gate, Speed, Verdict},
     shown,
 };
-use compress_compiler::words::Unit;
-use compress_compiler::{pass::Trained, words::counted};
+use compress_compiler::{
+    pass::Trained,
+    words::{Unit, counted},
+};
 use compress_runtime::metrics::Metric;
 use std::{fmt::Write as _, time::Duration};
 
 /// The report as a short table.
 pub fn report(r: &Report) -> String {
-    let mut t = String::new();
-    let mut line = |a: &str, b: &str, c: &str, d: &str| {
-        let _ = writeln!(t, "{}", format!("  {a:<14}{b:>14}{c:>14}   {d}").trim_end());
-    };
-    let (input, output) = (&r.input, r.output.as_ref());
-    line("", "before", "after", "");
-    if let Some(o) = output {
-        let ratio = |a: usize, b: usize| if a == 0 { String::new() } else { format!("{:.3}x", b as f64 / a as f64) };
-        line("size", &shown::bytes(input.bytes), &shown::bytes(o.bytes), &ratio(input.bytes, o.bytes));
-        if let (Some(before), Some(after)) = (input.zstd_bytes, o.zstd_bytes) {
-            line("size, zstd", &shown::bytes(before), &shown::bytes(after), &ratio(before, after));
-        }
-        line("operators", &input.nodes.to_string(), &o.nodes.to_string(), "");
-        line("parameters", &input.parameters.to_string(), &o.parameters.to_string(), "");
-        let zero = |f: &FileFacts| shown::percent(1.0 - f.nonzero as f64 / f.parameters.max(1) as f64);
-        line("zeros", &zero(input), &zero(o), "");
-        let unknown = if r.unknown_operators > 0 {
-            format!("without those of {}", counted(r.unknown_operators, "unknown operator"))
-        } else {
-            String::new()
-        };
-        line("MACs", &shown::count(input.macs), &shown::count(o.macs), &unknown);
-    }
+    let mut t = Table(String::new());
+    t.line("", "before", "after", "");
+    t.sizes(r);
     if let Some(m) = &r.memory {
         let (before, after) = (m.before_bytes as usize, m.after_bytes as usize);
-        line("memory", &shown::bytes(before), &shown::bytes(after), "weights and live activations of a run");
+        t.line("memory", &shown::bytes(before), &shown::bytes(after), "weights and live activations of a run");
     }
     for c in &r.coverage {
         let share = c.macs.map_or("an unknown share".into(), |m| format!("{:.1}%", 100.0 * m));
         let note = format!("layers; {share} of the multiply-accumulates");
-        line(c.request, "", &format!("{} of {}", c.layers, c.of_layers), &note);
+        t.line(c.request, "", &format!("{} of {}", c.layers, c.of_layers), &note);
     }
     if let Some(a) = &r.accuracy {
+        t.accuracy(a);
+    }
+    for trained in r.passes.iter().flat_map(|p| &p.trained) {
+        let [before, after, course] = training(trained);
+        t.line(trained.name, &before, &after, &course);
+    }
+    if let Some(s) = &r.speed {
+        t.speed(s);
+    }
+    t.0 + &verdicts(r)
+}
+
+/// Lines of a name, a figure before, a figure after, and a note.
+struct Table(String);
+
+impl Table {
+    fn line(&mut self, name: &str, before: &str, after: &str, note: &str) {
+        let _ = writeln!(self.0, "{}", format!("  {name:<14}{before:>14}{after:>14}   {note}").trim_end());
+    }
+
+    fn sizes(&mut self, r: &Report) {
+        let (input, Some(o)) = (&r.input, &r.output) else { return };
+        let ratio = |a: usize, b: usize| if a == 0 { String::new() } else { format!("{:.3}x", b as f64 / a as f64) };
+        self.line("size", &shown::bytes(input.bytes), &shown::bytes(o.bytes), &ratio(input.bytes, o.bytes));
+        if let (Some(before), Some(after)) = (input.zstd_bytes, o.zstd_bytes) {
+            self.line("size, zstd", &shown::bytes(before), &shown::bytes(after), &ratio(before, after));
+        }
+        self.line("operators", &input.nodes.to_string(), &o.nodes.to_string(), "");
+        self.line("parameters", &input.parameters.to_string(), &o.parameters.to_string(), "");
+        let zero = |f: &FileFacts| shown::percent(1.0 - f.nonzero as f64 / f.parameters.max(1) as f64);
+        self.line("zeros", &zero(input), &zero(o), "");
+        let unknown = match r.unknown_operators {
+            0 => String::new(),
+            n => format!("without those of {}", counted(n, "unknown operator")),
+        };
+        self.line("MACs", &shown::count(input.macs), &shown::count(o.macs), &unknown);
+    }
+
+    fn accuracy(&mut self, a: &Accuracy) {
         let made_up = if a.synthetic { ", made-up inputs" } else { "" };
-        let note = format!("{}{made_up}", counted(a.samples, "sample"));
+        let samples = format!("{}{made_up}", counted(a.samples, "sample"));
         let what = a.output.as_ref().map_or(a.meaning.clone(), |output| format!("`{output}`: {}", a.meaning));
         let drop = a.drop.filter(|_| a.before.is_some()).map(|d| match a.metric.unit() {
             Unit::Share => format!("drop {:.2} points, ", d * 100.0),
@@ -54,33 +75,34 @@ pub fn report(r: &Report) -> String {
         });
         if a.metric != Metric::Sqnr {
             let shown = |v: Option<f64>| v.map_or(String::new(), |v| a.metric.unit().show(v));
-            let note = format!("{}{note}; accuracy measured as {} of {what}", drop.unwrap_or_default(), a.metric);
-            line(a.metric.name(), &shown(a.before), &shown(a.after), &note);
+            let note = format!("{}{samples}; accuracy measured as {} of {what}", drop.unwrap_or_default(), a.metric);
+            self.line(a.metric.name(), &shown(a.before), &shown(a.after), &note);
         }
         for f in &a.beside {
-            line(f.metric.name(), "", &f.metric.unit().show(f.value), &note);
+            self.line(f.metric.name(), "", &f.metric.unit().show(f.value), &samples);
         }
         let worst = a.worst_output.as_ref().filter(|_| a.outputs.len() > 1 && !a.equal);
         let worst = worst.map_or(String::new(), |o| format!(", `{o}`, the worst of {}", a.outputs.len()));
-        let measured = if a.metric == Metric::Sqnr {
-            format!("; accuracy measured as sqnr of {}", a.meaning)
-        } else {
-            String::new()
+        let measured = match a.metric {
+            Metric::Sqnr => format!("; accuracy measured as sqnr of {}", a.meaning),
+            _ => String::new(),
         };
         if a.samples > 0 {
-            line("output SQNR", "", &sqnr(a), &format!("{note}{worst}{measured}"));
+            self.line("output SQNR", "", &sqnr(a), &format!("{samples}{worst}{measured}"));
         }
     }
-    for t in r.passes.iter().flat_map(|p| &p.trained) {
-        let [before, after, course] = training(t);
-        line(t.name, &before, &after, &course);
-    }
-    if let Some(s) = &r.speed {
+
+    fn speed(&mut self, s: &Speed) {
         let simplified = if s.as_is { "" } else { ", both simplified" };
         let note = format!("{}, {}{simplified}, {}", speedup(s), s.inputs, s.device);
-        line("latency", &format!("{:.3} ms", s.before_ms), &format!("{:.3} ms", s.after_ms), &note);
-        line("latency, p90", &format!("{:.3} ms", s.p90[0]), &format!("{:.3} ms", s.p90[1]), "");
+        self.line("latency", &format!("{:.3} ms", s.before_ms), &format!("{:.3} ms", s.after_ms), &note);
+        self.line("latency, p90", &format!("{:.3} ms", s.p90[0]), &format!("{:.3} ms", s.p90[1]), "");
     }
+}
+
+/// What became of the gates, and what there is to know.
+fn verdicts(r: &Report) -> String {
+    let mut t = String::new();
     for Gate { name, verdict, limit_shown, shown, .. } in &r.gates {
         let verdict = match verdict {
             Verdict::Passed => "passed",

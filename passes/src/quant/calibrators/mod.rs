@@ -5,7 +5,7 @@ mod mse;
 mod percentile;
 
 use super::observe::Histogram;
-use compress_compiler::{choice_of_rows};
+use compress_compiler::choice_of_rows;
 
 /// The calibrators.
 const CALIBRATORS: &[Calibration] = &[MINMAX, Calibration(&percentile::CALIBRATOR), Calibration(&mse::CALIBRATOR)];
