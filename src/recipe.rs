@@ -336,13 +336,10 @@ fn understood<T: DeserializeOwned>(name: &str, value: &Value) -> Result<Value, S
     };
     // Alone, as errors of what is flattened don't say where they are.
     let fits = |value: &Value| Table::from_iter([(name.to_string(), value.clone())]).try_into::<T>().map(drop);
-    let forms = [value.clone(), text.clone(), Value::Array(vec![value.clone()]), Value::Array(vec![text])];
-    match (fits(value), forms.into_iter().find(|form| fits(form).is_ok())) {
-        (_, Some(form)) => Ok(form),
-        (Err(e), None) => Err(format!("{name} = {value}: {}", e.message())),
-        // The first form is the value itself.
-        (Ok(()), None) => Ok(value.clone()),
-    }
+    let Err(refused) = fits(value) else { return Ok(value.clone()) };
+    let forms = [text.clone(), Value::Array(vec![value.clone()]), Value::Array(vec![text])];
+    let form = forms.into_iter().find(|form| fits(form).is_ok());
+    form.ok_or_else(|| format!("{name} = {value}: {}", refused.message()))
 }
 
 /// The key of an option: its name on the command line.

@@ -181,7 +181,7 @@ impl SweepReport {
             true => Ok(()),
             false => {
                 let undone = self.sweep.iter().find_map(|p| p.undone.first());
-                let why = undone.map_or(String::new(), |what| format!("; of the first, {what}"));
+                let why = undone.map_or(String::new(), |what| format!("; not done: {what}"));
                 Err(Error::gate(format!("none of the {} models passed the gates{why}", self.sweep.len())))
             }
         }

@@ -63,6 +63,29 @@ macro_rules! choice {
     };
 }
 
+/// Makes an enum of a list, a row each: the variant, its name, what it means, and a constant with its facts. It implements
+/// [`Choice`], and gives the facts of each.
+#[macro_export]
+macro_rules! choice_with_facts {
+    (
+        $(#[$about:meta])* $of:ident, $noun:literal, $seen:vis $facts:ty,
+        [$($(#[$doc:meta])* $one:ident $name:literal $means:literal $row:path;)*]
+    ) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $of { $($(#[$doc])* $one),* }
+
+        $crate::choice!($of, $noun, [$($one $name $means),*]);
+
+        impl $of {
+            /// What the list says of it.
+            $seen fn facts(self) -> $facts {
+                match self { $($of::$one => $row),* }
+            }
+        }
+    };
+}
+
 /// Implements [`Choice`] for a reference to the row of a table: rows have a `name`, and say what they mean in `means`.
 ///
 /// ```

@@ -46,7 +46,6 @@ const BATCH: usize = 64;
 const WARMUP: f64 = 0.05;
 const MOMENTUM: f64 = 0.9;
 const CLIP: f64 = 5.0;
-const TEMPERATURE: f64 = 4.0;
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 /// The most threads that prepare samples unless told otherwise: each holds a batch.
 const WORKERS: usize = 8;
@@ -79,6 +78,10 @@ impl<'a> Plan<'a> {
         let learnt = learnt.map(|term| Opt(term.name())).or((!r.matched.is_empty()).then_some(option::MATCH));
         if let Some(learnt) = learnt.filter(|_| r.teacher.is_none()) {
             return Err(Error::usage(format!("{learnt} needs a {}", option::TEACHER)));
+        }
+        let unmatched = r.weights.asked().map(|(term, _)| term).find(|term| term.takes() == Takes::Features);
+        if let Some(term) = unmatched.filter(|_| r.matched.is_empty()) {
+            return Err(Error::usage(format!("{} needs a {}", Opt(term.name()), option::MATCH)));
         }
         // 64 is within the bounds.
         let batch = r.batch.unwrap_or(Batch::Fixed(BATCH.try_into().expect("64 samples")));
@@ -115,11 +118,14 @@ impl<'a> Plan<'a> {
         let asked = self.recipe;
         let matched = !asked.matched.is_empty();
         let usual = LossOptions::usual(Setting { classes, labelled, taught: asked.teacher.is_some(), matched });
-        let weights = asked.weights.asked().filter(|(term, _)| matched || term.takes() != Takes::Features);
+        let weights = asked.weights.asked();
         let loss = weights
             .fold(usual, |loss, (term, weight)| loss.with(term, weight.get() as f32))
-            .smoothed(asked.smoothing.unwrap_or_default().get() as f32)
-            .at(asked.temperature.map_or(TEMPERATURE, |v| v.get()) as f32);
+            .smoothed(asked.smoothing.unwrap_or_default().get() as f32);
+        let loss = match asked.temperature {
+            Some(temperature) => loss.at(temperature.get() as f32),
+            None => loss,
+        };
         if loss.takes(Takes::Labels) && !labelled {
             let help = format!("give labels, or leave {} out", Opt(Term::Labels.name()));
             return Err(Error::data("the data has no labels").help(help));

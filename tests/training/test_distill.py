@@ -124,6 +124,8 @@ def test_a_recipe_says_what_the_flags_say(compress, tmp_path):
         ('student = "s.onnx"\n[train]\nlr = nan', 2, "lr"),
         ('student = "s.onnx"\n[train]\nteecher = "t.onnx"', 2, "teecher"),
         ('student = "s.onnx"\n[train]\ndata = "nowhere"', 6, "s.onnx"),
+        ('student = "s.onnx"\nteacher = "t.onnx"\ndata = "d"\nfeatures = 1', 2, "--match"),
+        ('student = "s.onnx"\ndata = "d"\nmse = 1', 2, "--teacher"),
     ],
 )
 def test_a_wrong_recipe_is_refused(compress, tmp_path, text, code, says):

@@ -68,8 +68,8 @@ impl Comparison {
     /// Adds a batch: all outputs before, and the same outputs after.
     ///
     /// # Errors
-    /// Of the kind to blame when number or shapes of the outputs differ, unless the shapes follow from what is computed; or when the outputs after have NaN or infinite
-    /// values where those before have none; data when a label is not a class.
+    /// Of the kind to blame when number or shapes of the outputs differ, unless the shapes follow from what is computed; or
+    /// when the outputs after have NaN or infinite values where those before have none; data when a label is not a class.
     pub fn add(&mut self, batch: &Batch, before: &[Tensor], after: &[Tensor]) -> Result<()> {
         if before.len() != after.len() || before.len() != self.outputs.len() {
             return Err(Error::new(self.blame, "the two models have a different number of outputs"));

@@ -5,54 +5,41 @@ use super::{
     meaning::{Answers, Meaning},
 };
 use compress_compiler::{
-    choice,
     choice::Choice,
+    choice_with_facts,
     error::{Error, Result},
     serde_as_text,
     words::{Unit, option},
 };
 use std::{fmt, str::FromStr};
 
-/// Lists the metrics: what each is, its name, what it means in a few words, and where its facts are.
-macro_rules! metrics {
-    ($($(#[$doc:meta])* $one:ident $name:literal $means:literal $facts:path;)*) => {
-        /// A measure of how good answers are: beside labels, or beside those of the original.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum Metric { $($(#[$doc])* $one),* }
-
-        choice!(Metric, "metric", [$($one $name $means),*]);
-
-        impl Metric {
-            pub(super) fn facts(self) -> Facts {
-                match self { $(Metric::$one => $facts),* }
-            }
-        }
-    };
-}
-
 // Where several metrics take outputs of the same meaning, the first that needs no labels is the usual one.
-metrics! {
-    /// The share of samples whose label has the largest score.
-    Top1 "top1" "right classes, by labels" classes::TOP1;
-    /// The share of samples whose label is among the five largest scores.
-    Top5 "top5" "right classes among the five best, by labels" classes::TOP5;
-    /// The share of samples, or positions, for which both models choose the same class.
-    Agreement "agreement" "the same class as the original" classes::AGREEMENT;
-    /// The mean cosine of the angle between the embeddings; of tokens, between their means.
-    Cosine "cosine" "embeddings; of tokens, their masked mean" vectors::COSINE;
-    /// The share of each sample's ten nearest neighbours, by cosine, that stay its nearest ten.
-    Recall10 "recall@10" "nearest neighbours kept, of embeddings" vectors::RECALL10;
-    /// Intersection over union of masks, on average over samples.
-    Iou "iou" "masks" overlap::IOU;
-    /// The share of samples that read the same.
-    Text "text" "samples read as before (CTC)" text::TEXT;
-    /// Signal to quantisation noise of the output, in decibels.
-    Sqnr "sqnr" "signal to noise of any output, in dB" noise::SQNR;
-    /// The largest absolute difference.
-    MaxError "max-error" "the largest difference of any output" noise::MAX_ERROR;
-    /// What a program of the user's own prints.
-    Score "score" "what a program of the user's own prints" program::SCORE;
-}
+choice_with_facts!(
+    /// A measure of how good answers are: beside labels, or beside those of the original.
+    Metric, "metric", pub(super) Facts,
+    [
+        /// The share of samples whose label has the largest score.
+        Top1 "top1" "right classes, by labels" classes::TOP1;
+        /// The share of samples whose label is among the five largest scores.
+        Top5 "top5" "right classes among the five best, by labels" classes::TOP5;
+        /// The share of samples, or positions, for which both models choose the same class.
+        Agreement "agreement" "the same class as the original" classes::AGREEMENT;
+        /// The mean cosine of the angle between the embeddings; of tokens, between their means.
+        Cosine "cosine" "embeddings; of tokens, their masked mean" vectors::COSINE;
+        /// The share of each sample's ten nearest neighbours, by cosine, that stay its nearest ten.
+        Recall10 "recall@10" "nearest neighbours kept, of embeddings" vectors::RECALL10;
+        /// Intersection over union of masks, on average over samples.
+        Iou "iou" "masks" overlap::IOU;
+        /// The share of samples that read the same.
+        Text "text" "samples read as before (CTC)" text::TEXT;
+        /// Signal to quantisation noise of the output, in decibels.
+        Sqnr "sqnr" "signal to noise of any output, in dB" noise::SQNR;
+        /// The largest absolute difference.
+        MaxError "max-error" "the largest difference of any output" noise::MAX_ERROR;
+        /// What a program of the user's own prints.
+        Score "score" "what a program of the user's own prints" program::SCORE;
+    ]
+);
 
 impl Metric {
     /// How its values are read.

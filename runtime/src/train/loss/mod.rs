@@ -12,40 +12,27 @@ use crate::{
     device::Device,
 };
 use compress_compiler::{
-    choice,
     choice::Choice,
+    choice_with_facts,
     error::{Error, Result},
     ops::reduce::ReduceKind,
     tensor::Tensor,
 };
 
-/// Lists the terms: what each is, its name, what it is the weight of in help, and where its facts are.
-macro_rules! terms {
-    ($($(#[$doc:meta])* $one:ident $name:literal $means:literal $facts:path;)*) => {
-        /// A part of a loss.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum Term { $($(#[$doc])* $one),* }
-
-        choice!(Term, "loss", [$($one $name $means),*]);
-
-        impl Term {
-            fn facts(self) -> Facts {
-                match self { $(Term::$one => $facts),* }
-            }
-        }
-    };
-}
-
-terms! {
-    /// Cross-entropy with the labels.
-    Labels "labels" "cross-entropy with the labels [default: 0.1 beside a teacher, else 1]" labels::LABELS;
-    /// Kullback-Leibler divergence from the teacher's distribution over classes (Hinton et al. 2015).
-    Distill "distill" "the divergence from the teacher's classes [default: 0.9 where outputs are classes]" distill::DISTILL;
-    /// Mean squared error between outputs and the teacher's.
-    Mse "mse" "the squared error to the teacher's outputs [default: 1 where outputs are not classes]" squares::MSE;
-    /// Mean squared error between features and the teacher's (Romero et al. 2015).
-    Features "features" "the squared error of --match [default: 1]" squares::FEATURES;
-}
+choice_with_facts!(
+    /// A part of a loss. Its name is the option for its weight, and what it means the help of that.
+    Term, "loss", Facts,
+    [
+        /// Cross-entropy with the labels.
+        Labels "labels" "cross-entropy with the labels [default: 0.1 beside a teacher, else 1]" labels::LABELS;
+        /// Kullback-Leibler divergence from the teacher's distribution over classes (Hinton et al. 2015).
+        Distill "distill" "the divergence from the teacher's classes [default: 0.9 where outputs are classes]" distill::DISTILL;
+        /// Mean squared error between outputs and the teacher's.
+        Mse "mse" "the squared error to the teacher's outputs [default: 1 where outputs are not classes]" squares::MSE;
+        /// Mean squared error between features and the teacher's (Romero et al. 2015).
+        Features "features" "the squared error of --match [default: 1]" squares::FEATURES;
+    ]
+);
 
 impl Term {
     /// What of the target it needs.
