@@ -222,6 +222,7 @@ fn named(output: &Path, fraction: f64) -> PathBuf {
 
 fn point(fraction: f64, plan: &Plan, report: &Report) -> Result<SweepPoint> {
     let output = report.output.clone().ok_or_else(|| Error::bug("a model without facts"))?;
+    let complete = report.undone.is_empty() || !plan.recipe.gates.strict;
     Ok(SweepPoint {
         fraction,
         sparsity: 1.0 - output.nonzero as f64 / output.parameters.max(1) as f64,
@@ -230,7 +231,7 @@ fn point(fraction: f64, plan: &Plan, report: &Report) -> Result<SweepPoint> {
         accuracy: report.accuracy.clone(),
         speed: report.speed.clone(),
         gates: report.gates.clone(),
-        passed: report.gates.iter().all(|g| g.passed) && !(plan.recipe.gates.strict && !report.undone.is_empty()),
+        passed: complete && report.gates.iter().all(|g| g.passed),
         undone: report.undone.clone(),
         trained: report.passes.iter().flat_map(|p| p.trained.clone()).collect(),
         warnings: report.warnings.clone(),

@@ -17,9 +17,11 @@ const FORMATS: &[Format] = &[numpy::FORMAT, onnx_dir::FORMAT, idx::FORMAT, image
 pub(super) struct Format {
     /// What a user can give, after "data can be".
     pub(super) means: &'static str,
-    /// Opens the set at a path; `None` when it is of another format.
-    pub(super) open: fn(&Path, &Asked) -> Result<Option<Box<dyn Source>>>,
+    pub(super) open: fn(&Path, &Asked) -> Result<Recognized>,
 }
+
+/// The set at a path; `None` when it is of another format.
+pub(super) type Recognized = Option<Box<dyn Source>>;
 
 /// What a set is opened for, and what stands at its path.
 pub(super) struct Asked<'a> {
