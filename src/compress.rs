@@ -17,7 +17,7 @@ pub use intent::{Expected, Intent, PlannedPass, Shares};
 pub use recipe::Compress;
 
 pub(crate) use opened::Opened;
-pub(crate) use plan::{Plan, Purpose};
+pub(crate) use plan::{CompressPlan, Purpose};
 
 use crate::{
     events::{Events, Monitor, watched},
@@ -34,7 +34,7 @@ impl Compress {
     /// Usage for contradictions in the recipe; file, malformed, limit and unsupported for the model; data; device;
     /// interrupted when `events` asks to stop.
     pub fn run(&self, events: &mut dyn Events) -> Result<Report> {
-        let plan = Plan::new(self, Purpose::Compress)?;
+        let plan = CompressPlan::new(self, Purpose::Compress)?;
         self.on_its_threads(events, |monitor| Opened::new(&plan, false, monitor)?.compress(&plan, true, monitor))
     }
 
@@ -43,7 +43,7 @@ impl Compress {
     /// # Errors
     /// As for [`Compress::run`].
     pub fn intent(&self, events: &mut dyn Events) -> Result<Intent> {
-        let plan = Plan::new(self, Purpose::Intent)?;
+        let plan = CompressPlan::new(self, Purpose::Intent)?;
         self.on_its_threads(events, |monitor| Intent::of(&Opened::new(&plan, false, monitor)?, &plan))
     }
 
@@ -53,7 +53,7 @@ impl Compress {
     /// # Errors
     /// As for [`Compress::run`].
     pub fn bisect(&self, events: &mut dyn Events) -> Result<Bisection> {
-        let plan = Plan::new(self, Purpose::Bisect)?;
+        let plan = CompressPlan::new(self, Purpose::Bisect)?;
         self.on_its_threads(events, |monitor| {
             let opened = Opened::new(&plan, false, monitor)?;
             opened.bisect(&plan, monitor).map_err(|e| e.in_file(&self.model))
@@ -71,7 +71,7 @@ impl Compress {
 }
 
 impl Opened {
-    fn bisect(&self, plan: &Plan, monitor: &Monitor) -> Result<Bisection> {
+    fn bisect(&self, plan: &CompressPlan, monitor: &Monitor) -> Result<Bisection> {
         let sets = self.sets.as_ref().ok_or_else(|| Error::unsupported(self.warnings.join("; ")))?;
         let pipeline = plan.pipeline(&self.options(plan));
         bisect::run(&self.original.graph, &pipeline, sets, &self.backend, monitor)

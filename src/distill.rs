@@ -7,7 +7,7 @@ mod report;
 mod weights;
 
 pub use recipe::Distill;
-pub use report::{TrainReport, Training};
+pub use report::{TrainFigures, TrainReport};
 pub use weights::LossWeights;
 
 pub(crate) use plan::workers;
@@ -44,7 +44,7 @@ use compress_runtime::{
     },
 };
 use follower::Follower;
-use plan::Plan;
+use plan::DistillPlan;
 use serde::Serialize;
 use std::{path::PathBuf, time::Instant};
 
@@ -84,7 +84,7 @@ impl Distill {
     /// Usage for contradictions in the recipe; file; data for what doesn't fit the model; device; interrupted when `events`
     /// asks to stop, after a checkpoint.
     pub fn run(&self, events: &mut dyn Events) -> Result<TrainReport> {
-        let plan = Plan::new(self, true)?;
+        let plan = DistillPlan::new(self, true)?;
         watched(events, |monitor| within(self.threads, true, || train(&plan, monitor)))
     }
 
@@ -93,14 +93,14 @@ impl Distill {
     /// # Errors
     /// Those of [`Distill::run`].
     pub fn intent(&self, events: &mut dyn Events) -> Result<TrainIntent> {
-        let plan = Plan::new(self, false)?;
+        let plan = DistillPlan::new(self, false)?;
         watched(events, |monitor| within(self.threads, true, || intent(&plan, monitor)))
     }
 }
 
-fn intent(plan: &Plan, monitor: &Monitor) -> Result<TrainIntent> {
+fn intent(plan: &DistillPlan, monitor: &Monitor) -> Result<TrainIntent> {
     let backend = plan.open()?;
-    let opened = Opened::new(plan)?;
+    let opened = LoadedJob::new(plan)?;
     monitor.check()?;
     let mut model = opened.trainable(plan, &backend)?;
     opened.teacher(plan, &backend)?;
@@ -121,11 +121,11 @@ fn intent(plan: &Plan, monitor: &Monitor) -> Result<TrainIntent> {
     })
 }
 
-fn train(plan: &Plan, monitor: &Monitor) -> Result<TrainReport> {
+fn train(plan: &DistillPlan, monitor: &Monitor) -> Result<TrainReport> {
     let began = Instant::now();
     let recipe = plan.recipe;
     let backend = plan.open()?;
-    let opened = Opened::new(plan)?;
+    let opened = LoadedJob::new(plan)?;
     let mut model = opened.trainable(plan, &backend)?;
     let teacher = opened.teacher(plan, &backend)?;
     let digest = opened.digest(plan)?;
@@ -177,7 +177,7 @@ fn train(plan: &Plan, monitor: &Monitor) -> Result<TrainReport> {
         return Err(Error::interrupted().help(help));
     }
     let warnings = opened.original.warnings.iter().cloned().chain(follower.warnings).collect();
-    let training = Training {
+    let training = TrainFigures {
         metric,
         samples: opened.sets.evaluation.indices.len(),
         before: done.first,
@@ -195,7 +195,7 @@ fn train(plan: &Plan, monitor: &Monitor) -> Result<TrainReport> {
 }
 
 /// What to say where training was of no use.
-fn nothing_better(t: &Training) -> Option<String> {
+fn nothing_better(t: &TrainFigures) -> Option<String> {
     let first = t.metric.unit().show(t.before);
     (t.after <= t.before).then(|| {
         format!(
@@ -210,12 +210,12 @@ fn elements(model: &Trainable) -> usize {
 }
 
 /// Whether every epoch shows the model the same samples, so that the teacher's answers can be kept.
-fn same_samples(plan: &Plan) -> bool {
+fn same_samples(plan: &DistillPlan) -> bool {
     plan.augment == Augment::default() && plan.job.epochs > 1
 }
 
 /// The files of a job, and what follows from them together.
-struct Opened {
+struct LoadedJob {
     original: Model,
     /// The model that is trained: the original, or one with random weights.
     student: Model,
@@ -228,8 +228,8 @@ struct Opened {
     data: String,
 }
 
-impl Opened {
-    fn new(plan: &Plan) -> Result<Self> {
+impl LoadedJob {
+    fn new(plan: &DistillPlan) -> Result<Self> {
         let recipe = plan.recipe;
         let read = (&recipe.read).into();
         let original = onnx::read_with(&recipe.student, &read)?;
@@ -275,13 +275,13 @@ impl Opened {
     }
 
     /// The digest of all that the result follows from. Files may change between two runs, which then are not one job.
-    fn digest(&self, plan: &Plan) -> Result<String> {
+    fn digest(&self, plan: &DistillPlan) -> Result<String> {
         let scored = if plan.data.eval.is_some() { self.sets.evaluation.set.digest()? } else { self.data.clone() };
         let recorded = Recorded::new(&Recipe::Distill(plan.recipe.clone()), Some(self.data.clone()));
         Ok(facts::sha256([recorded.digest(self.models())?, scored].join("\n").as_bytes()))
     }
 
-    fn trainable(&self, plan: &Plan, backend: &Backend) -> Result<Trainable> {
+    fn trainable(&self, plan: &DistillPlan, backend: &Backend) -> Result<Trainable> {
         let features = plan.recipe.matched.iter().map(|m| m.student.clone()).collect();
         let options = ModelOptions {
             freeze: plan.freeze.clone(),
@@ -295,7 +295,7 @@ impl Opened {
 
     /// The samples of a batch: what the model fixes, what was asked for, what the job had that goes on from `saved`
     /// (by now another number may fit the memory), or what fits the memory.
-    fn batch(&self, plan: &Plan, model: &mut Trainable, saved: Option<&Checkpoint>) -> Result<usize> {
+    fn batch(&self, plan: &DistillPlan, model: &mut Trainable, saved: Option<&Checkpoint>) -> Result<usize> {
         let Samples { set, indices, .. } = self.samples();
         match (set.fixed_batch(), plan.batch, saved.and_then(job::batch_of)) {
             (Some(n), ..) => Ok(n),
@@ -311,7 +311,7 @@ impl Opened {
     }
 
     /// What to say where the model decides on the size of batches and not who asked for one.
-    fn ignored_batch(&self, plan: &Plan) -> Option<String> {
+    fn ignored_batch(&self, plan: &DistillPlan) -> Option<String> {
         let (fixed, asked) = (self.samples().set.fixed_batch()?, plan.recipe.batch?);
         if matches!(asked, Batch::Fixed(n) if n.get() == fixed) {
             return None;
@@ -324,7 +324,7 @@ impl Opened {
         ))
     }
 
-    fn replicas(&self, plan: &Plan, backend: &Backend, batch: usize) -> Result<Replicas> {
+    fn replicas(&self, plan: &DistillPlan, backend: &Backend, batch: usize) -> Result<Replicas> {
         let refused = |why: &str| Err(Error::usage(format!("{} {}: {why}", option::REPLICAS, plan.replicas)));
         match plan.replicas {
             1 => Ok(Replicas::default()),
@@ -334,7 +334,7 @@ impl Opened {
         }
     }
 
-    fn loader(&self, plan: &Plan, batch: usize) -> Result<Loader> {
+    fn loader(&self, plan: &DistillPlan, batch: usize) -> Result<Loader> {
         let Samples { set, indices, .. } = self.samples();
         let options = LoaderOptions {
             batch,
@@ -349,7 +349,7 @@ impl Opened {
     }
 
     /// The teacher of the training, if its loss needs one.
-    fn teacher(&self, plan: &Plan, backend: &Backend) -> Result<Option<Teacher>> {
+    fn teacher(&self, plan: &DistillPlan, backend: &Backend) -> Result<Option<Teacher>> {
         let Some((path, model)) = self.teacher.as_ref().filter(|_| self.loss.needs_teacher()) else { return Ok(None) };
         let features: Vec<String> = plan.recipe.matched.iter().map(|m| m.teacher.clone()).collect();
         let keep = if same_samples(plan) { self.samples().set.len() } else { 0 };
@@ -370,9 +370,9 @@ impl Opened {
     /// Writes the model, then its report; then the checkpoints are of no more use.
     fn write(
         &self,
-        plan: &Plan,
+        plan: &DistillPlan,
         done: &Outcome,
-        training: Training,
+        training: TrainFigures,
         warnings: Vec<String>,
         digest: String,
     ) -> Result<TrainReport> {

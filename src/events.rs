@@ -36,9 +36,9 @@ pub enum Event<'a> {
         output: &'a Path,
     },
     /// A batch of a training job was learnt.
-    Batch(&'a Training),
+    Batch(&'a TrainProgress),
     /// A training job was scored: before it, or after an epoch.
-    Scored(&'a Training),
+    Scored(&'a TrainProgress),
 }
 
 /// A long step of a job.
@@ -58,7 +58,7 @@ pub struct Step<'a> {
 
 /// Where a training job is.
 #[derive(Debug, Clone)]
-pub struct Training {
+pub struct TrainProgress {
     /// The epoch, from 0.
     pub epoch: u64,
     /// All epochs.

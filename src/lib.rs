@@ -81,12 +81,12 @@ pub use compress_compiler::{
     words::write_options,
 };
 pub use compress_passes::{
-    bisect::{Culprit, Step as BisectStep},
+    bisect::{Culprit, PassEffect},
     quant::calibrators::Calibration,
     target::Target,
 };
-pub use distill::{Distill, LossWeights, TrainIntent, TrainReport, Training as TrainFigures};
-pub use events::{Event, Events, Step, Training};
+pub use distill::{Distill, LossWeights, TrainFigures, TrainIntent, TrainReport};
+pub use events::{Event, Events, Step, TrainProgress};
 pub use inspect::{ChannelGroup, Inspect, Inspected, Inspection, Signature};
 pub use recipe::Recipe;
 pub use report::Report;

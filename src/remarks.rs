@@ -1,7 +1,7 @@
 //! What a user should read beside the figures: where one misleads, where a result is not fit for use.
 
 use crate::{
-    compress::Plan,
+    compress::CompressPlan,
     report::{Accuracy, LayerFacts, Report},
     shown,
 };
@@ -28,7 +28,7 @@ const CLOCK: f64 = 0.85;
 const LOST: f64 = 0.2;
 
 /// Says where a number misleads.
-pub fn of_compression(plan: &Plan, lossless: bool, report: &mut Report) {
+pub fn of_compression(plan: &CompressPlan, lossless: bool, report: &mut Report) {
     if let Some(db) = report.accuracy.as_ref().and_then(|a| a.sqnr_db).filter(|db| lossless && *db < ROUNDING_DB) {
         report.warnings.push(format!(
             "simplification should not change the outputs, but they differ by more than rounding ({db:.1} dB): \

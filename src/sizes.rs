@@ -11,7 +11,7 @@ use compress_compiler::{
     value::{Dim, Fact},
     words::option::SHAPE,
 };
-use compress_runtime::dataset::{InputSpec, Whole};
+use compress_runtime::dataset::{InputSpec, MadeUpIntegers};
 
 /// What is tried in turn: pictures, texts, sounds, anything else. The first are what is usual; models with many windows or
 /// with few positions take others.
@@ -154,10 +154,10 @@ fn fits(graph: &Graph, specs: &[InputSpec]) -> bool {
 }
 
 /// What integers to make up for an input: ones for a mask, numbers of rows where it chooses those of a table.
-pub fn whole(graph: &Graph, input: NodeId) -> Whole {
+pub fn whole(graph: &Graph, input: NodeId) -> MadeUpIntegers {
     let port = Port::from(input);
     if graph.value(port).name.to_lowercase().contains("mask") {
-        return Whole::Ones;
+        return MadeUpIntegers::Ones;
     }
     let mut open = vec![port];
     while let Some(port) = open.pop() {
@@ -167,12 +167,12 @@ pub fn whole(graph: &Graph, input: NodeId) -> Whole {
                 Op::Gather(g) if reader.slot == 1 && g.axis == 0 => {
                     let table = graph.operand(reader.node, 0).map(|t| graph.fact(t));
                     if let Some(rows) = table.and_then(|t| t.dims()?.first()?.known()).filter(|rows| *rows > 1) {
-                        return Whole::Below(rows);
+                        return MadeUpIntegers::Below(rows);
                     }
                 }
                 _ => {}
             }
         }
     }
-    Whole::Zeros
+    MadeUpIntegers::Zeros
 }

@@ -1,7 +1,7 @@
 //! A model compressed by several fractions, and the figures of all side by side.
 
 use crate::{
-    compress::{Compress, Intent, Opened, Plan, Purpose, needs},
+    compress::{Compress, CompressPlan, Intent, Opened, Purpose, needs},
     events::{Event, Events, Monitor},
     files,
     plot::{Plot, svg},
@@ -57,7 +57,7 @@ impl Sweep {
     pub fn run(&self, events: &mut dyn Events) -> Result<SweepReport> {
         let files = self.files();
         let recipes = self.recipes()?;
-        let plans = recipes.iter().map(|r| Plan::new(r, Purpose::Compress)).collect::<Result<Vec<_>>>()?;
+        let plans = recipes.iter().map(|r| CompressPlan::new(r, Purpose::Compress)).collect::<Result<Vec<_>>>()?;
         files.check(self.compress.force)?;
         self.first().on_its_threads(events, |monitor| self.sweep(&files, &plans, monitor))
     }
@@ -68,14 +68,14 @@ impl Sweep {
     /// Those of [`Compress::run`].
     pub fn intents(&self, events: &mut dyn Events) -> Result<Vec<Intent>> {
         let recipes = self.recipes()?;
-        let plans = recipes.iter().map(|r| Plan::new(r, Purpose::Intent)).collect::<Result<Vec<_>>>()?;
+        let plans = recipes.iter().map(|r| CompressPlan::new(r, Purpose::Intent)).collect::<Result<Vec<_>>>()?;
         self.first().on_its_threads(events, |monitor| {
             let opened = Opened::new(first(&plans)?, true, monitor)?;
             plans.iter().map(|plan| Intent::of(&opened, plan)).collect()
         })
     }
 
-    fn sweep(&self, files: &Files, plans: &[Plan], monitor: &Monitor) -> Result<SweepReport> {
+    fn sweep(&self, files: &Files, plans: &[CompressPlan], monitor: &Monitor) -> Result<SweepReport> {
         let mut opened = Opened::new(first(plans)?, true, monitor)?;
         let (mut points, mut reports) = (vec![], vec![]);
         for plan in plans {
@@ -167,7 +167,7 @@ impl Sweep {
     }
 }
 
-fn first<'a>(plans: &'a [Plan<'a>]) -> Result<&'a Plan<'a>> {
+fn first<'a>(plans: &'a [CompressPlan<'a>]) -> Result<&'a CompressPlan<'a>> {
     plans.first().ok_or_else(|| Error::bug("a sweep over nothing"))
 }
 
@@ -220,7 +220,7 @@ fn named(output: &Path, fraction: f64) -> PathBuf {
     output.with_file_name(format!("{}-{fraction}.{extension}", part(output.file_stem())))
 }
 
-fn point(fraction: f64, plan: &Plan, report: &Report) -> Result<SweepPoint> {
+fn point(fraction: f64, plan: &CompressPlan, report: &Report) -> Result<SweepPoint> {
     let output = report.output.clone().ok_or_else(|| Error::bug("a model without facts"))?;
     let complete = report.undone.is_empty() || !plan.recipe.gates.strict;
     Ok(SweepPoint {

@@ -18,7 +18,10 @@ use petgraph::{
     stable_graph::{NodeIndex, StableDiGraph},
     visit::{EdgeRef, NodeIndexable},
 };
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 #[derive(Debug, Clone, Copy)]
 struct Edge {
@@ -238,7 +241,7 @@ impl Graph {
     /// # Errors
     /// Malformed when the name is taken.
     pub fn add_input(&mut self, name: &str, fact: Fact, op: Op) -> Result<NodeId> {
-        let n = self.insert(name, op, vec![Value { name: name.into(), fact }])?;
+        let n = self.insert(name, op, vec![Value::new(name, fact)])?;
         self.inputs.push(n);
         Ok(n)
     }
@@ -248,7 +251,7 @@ impl Graph {
         let name = self.fresh(name);
         let fact = Fact::of(&tensor);
         self.names.insert(name.clone());
-        let outputs = vec![Value { name, fact }];
+        let outputs = vec![Value::new(name, fact)];
         id(self.inner.add_node(Node { name: String::new(), op: Op::constant(tensor), outputs, remarks: None }))
     }
 
@@ -262,7 +265,7 @@ impl Graph {
         let values = outputs
             .iter()
             .enumerate()
-            .map(|(i, n)| Value { name: n.to_string(), fact: facts.get(i).cloned().unwrap_or_default() })
+            .map(|(i, n)| Value::new(*n, facts.get(i).cloned().unwrap_or_default()))
             .collect();
         let node = self.insert(name, op, values)?;
         for (slot, port) in operands.iter().enumerate() {
@@ -348,6 +351,11 @@ impl Graph {
         self.inner[ix(port.node)].outputs[port.slot].fact = fact;
     }
 
+    /// Says by which scale the channels of a value were multiplied ([`Value::channel_scale`]).
+    pub fn set_channel_scale(&mut self, port: Port, scale: Arc<[f32]>) {
+        self.inner[ix(port.node)].outputs[port.slot].channel_scale = Some(scale);
+    }
+
     /// Says what shape the file declares of the value or output `name`. Nothing is concluded from it.
     pub fn declare(&mut self, name: &str, shape: Shape) {
         self.declared.insert(name.into(), shape);
@@ -386,8 +394,11 @@ impl Graph {
         }
     }
 
-    /// Gives the value at `to` the name of the one at `from`, which gets a fresh one.
+    /// Gives the value at `to` the name of the one at `from`, which gets a fresh one, and the scale of its channels.
     pub fn take_name(&mut self, from: Port, to: Port) {
+        if let Some(scale) = self.value(from).channel_scale.clone() {
+            self.set_channel_scale(to, scale);
+        }
         let name = self.value(from).name.clone();
         let fresh = self.fresh(&name);
         self.names.insert(fresh.clone());

@@ -4,7 +4,7 @@ use crate::{
     op::{Op, Operator},
     value::Fact,
 };
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 /// Addresses a node; stays valid while other nodes come and go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -70,6 +70,15 @@ pub struct Value {
     pub name: String,
     /// Type, shape, elements.
     pub fact: Fact,
+    /// The scale of each channel, axis 1, from a BatchNormalization that was folded into the node that makes the value.
+    pub channel_scale: Option<Arc<[f32]>>,
+}
+
+impl Value {
+    /// A value of which `fact` is known.
+    pub fn new(name: impl Into<String>, fact: Fact) -> Self {
+        Self { name: name.into(), fact, channel_scale: None }
+    }
 }
 
 /// What a file says of a node besides what it computes.

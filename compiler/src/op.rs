@@ -203,6 +203,11 @@ pub trait Operator {
         None
     }
 
+    /// What it sums or reduces nothing to: the elements of a result that has some, of operands of which one has none.
+    fn of_nothing(&self) -> Option<f32> {
+        None
+    }
+
     /// The graphs that the operator runs.
     fn bodies(&self) -> Vec<&Body> {
         vec![]
@@ -413,6 +418,9 @@ impl Operator for Op {
     }
     fn clamps(&self, x: &Inputs) -> Option<(f32, f32)> {
         self.get().clamps(x)
+    }
+    fn of_nothing(&self) -> Option<f32> {
+        self.get().of_nothing()
     }
     fn bodies(&self) -> Vec<&Body> {
         self.get().bodies()

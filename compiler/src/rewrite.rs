@@ -13,7 +13,10 @@ use crate::{
     pass::{Context, Outcome, Skipped},
     tensor::Tensor,
 };
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::{
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    sync::Arc,
+};
 
 /// A value in an edit: one that exists, or one that the edit makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -46,6 +49,7 @@ enum Make {
 pub struct Edit {
     makes: Vec<Make>,
     replaces: Vec<(Port, Ref)>,
+    channel_scales: Vec<(Ref, Arc<[f32]>)>,
 }
 
 impl Edit {
@@ -82,6 +86,13 @@ impl Edit {
         self.replaces.push((old, new));
     }
 
+    /// Says by which scale the channels of `value` were multiplied ([`Value::channel_scale`]).
+    ///
+    /// [`Value::channel_scale`]: crate::node::Value::channel_scale
+    pub fn channel_scale(&mut self, value: Ref, scale: Arc<[f32]>) {
+        self.channel_scales.push((value, scale));
+    }
+
     /// An edit that only replaces one value by another.
     pub fn swap(old: Port, new: Port) -> Self {
         let mut e = Self::new();
@@ -104,6 +115,9 @@ impl Edit {
                     g.add_node(&name, *op, &operands, &values.iter().map(|v| &v[..]).collect::<Vec<_>>())?
                 }
             });
+        }
+        for (value, scale) in self.channel_scales {
+            g.set_channel_scale(resolve(value, &made), scale);
         }
         let mut again: Vec<NodeId> = made.clone();
         for (old, new) in self.replaces {

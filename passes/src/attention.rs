@@ -1,7 +1,7 @@
 //! How exporters write attention: `Softmax(Q * K' * scale + mask) * V`, around which Reshapes and
 //! Transposes part the heads. Found by what is computed, not by one spelling.
 
-use crate::axes::Layout;
+use crate::axes::AxisRuns;
 use compress_compiler::{
     graph::Graph,
     node::{NodeId, Port},
@@ -56,13 +56,13 @@ impl Chain {
         self.nodes.iter().rev().filter_map(|n| Factor::of(graph, *n)).collect()
     }
 
-    /// The layout at the chain's end of the value that its node `from` reads, or ends in.
-    pub fn layout(&self, graph: &Graph, from: usize) -> Option<Layout> {
+    /// The runs at the chain's end of the value that its node `from` reads, or ends in.
+    pub fn layout(&self, graph: &Graph, from: usize) -> Option<AxisRuns> {
         let port = match from.checked_sub(1) {
             Some(before) => Port::from(*self.nodes.get(before)?),
             None => self.source,
         };
-        let mut layout = Layout::of(graph.fact(port).dims()?);
+        let mut layout = AxisRuns::of(graph.fact(port).dims()?);
         for n in self.nodes.get(from..)? {
             if Factor::of(graph, *n).is_none() {
                 layout = layout.through(graph, *n)?;

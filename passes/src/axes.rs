@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 /// A run of elements of one axis that the value had in the beginning.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Part {
+pub struct AxisRun {
     /// The axis.
     pub axis: usize,
     /// How far its elements are apart there.
@@ -25,14 +25,14 @@ pub struct Part {
 
 /// For each axis of a value, what it runs over, the slowest first; nothing where its size is 1.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Layout(pub Vec<Vec<Part>>);
+pub struct AxisRuns(pub Vec<Vec<AxisRun>>);
 
-impl Layout {
+impl AxisRuns {
     /// A value in the beginning.
     pub fn of(dims: &[Dim]) -> Self {
         let part = |(axis, size): (usize, &Dim)| match size {
             Dim::Known(1) => vec![],
-            _ => vec![Part { axis, stride: 1, size: size.clone() }],
+            _ => vec![AxisRun { axis, stride: 1, size: size.clone() }],
         };
         Self(dims.iter().enumerate().map(part).collect())
     }
@@ -56,7 +56,7 @@ impl Layout {
         }
     }
 
-    /// The layout after `node` has moved the value, if it does no more than that and enough is known.
+    /// The runs after `node` has moved the value, if it does no more than that and enough is known.
     pub fn through(&self, graph: &Graph, node: NodeId) -> Option<Self> {
         match graph.op(node) {
             Op::Transpose(t) => {
@@ -70,7 +70,7 @@ impl Layout {
 
     /// The same elements under another shape.
     fn reshaped(&self, to: &[Dim]) -> Option<Self> {
-        let mut parts: VecDeque<Part> = self.0.iter().flatten().cloned().collect();
+        let mut parts: VecDeque<AxisRun> = self.0.iter().flatten().cloned().collect();
         let mut open: VecDeque<usize> = (0..to.len()).filter(|i| to[*i] != Dim::Known(1)).collect();
         let mut out = vec![vec![]; to.len()];
         // Sizes that are known, or surely equal, are matched from both ends. One axis may be left, which takes the rest.
@@ -95,10 +95,10 @@ impl Layout {
 }
 
 /// Takes parts of `size` elements together from one end, dividing one if need be.
-fn take(parts: &mut VecDeque<Part>, size: &Dim, back: bool) -> Option<Vec<Part>> {
+fn take(parts: &mut VecDeque<AxisRun>, size: &Dim, back: bool) -> Option<Vec<AxisRun>> {
     let mut rest = parts.clone();
     let mut next = || if back { rest.pop_back() } else { rest.pop_front() };
-    let mut taken: Vec<Part> = vec![];
+    let mut taken: Vec<AxisRun> = vec![];
     let mut divided = None;
     match size {
         Dim::Known(n) if *n > 0 => {
@@ -115,12 +115,12 @@ fn take(parts: &mut VecDeque<Part>, size: &Dim, back: bool) -> Option<Vec<Part>>
                     return None;
                 }
                 let other = size / need;
-                let outer = |size| Part {
+                let outer = |size| AxisRun {
                     stride: part.stride * (part.size.known().unwrap_or(1) / size),
                     size: Dim::Known(size),
                     ..part.clone()
                 };
-                let inner = |size| Part { size: Dim::Known(size), ..part.clone() };
+                let inner = |size| AxisRun { size: Dim::Known(size), ..part.clone() };
                 let (mine, theirs) = if back { (inner(need), outer(other)) } else { (outer(need), inner(other)) };
                 taken.push(mine);
                 divided = Some(theirs);
@@ -140,8 +140,8 @@ fn take(parts: &mut VecDeque<Part>, size: &Dim, back: bool) -> Option<Vec<Part>>
 }
 
 /// Makes one part of neighbours that follow each other in the beginning too.
-fn join(parts: &mut Vec<Part>) {
-    let mut joined: Vec<Part> = vec![];
+fn join(parts: &mut Vec<AxisRun>) {
+    let mut joined: Vec<AxisRun> = vec![];
     for part in parts.drain(..) {
         match (joined.last_mut(), &part.size) {
             (Some(p), Dim::Known(n)) if p.axis == part.axis && Some(p.stride) == part.stride.checked_mul(*n) => {

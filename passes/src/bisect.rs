@@ -31,7 +31,7 @@ pub struct Culprit {
 
 /// What a pass did to the outputs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Step {
+pub struct PassEffect {
     /// The pass.
     pub pass: &'static str,
     /// How many changes it made.
@@ -55,7 +55,7 @@ pub fn bisect(
     passes: &[Box<dyn Pass>],
     cx: &Context,
     run: Run,
-    seen: &mut dyn FnMut(Step),
+    seen: &mut dyn FnMut(PassEffect),
 ) -> Result<Option<Culprit>> {
     let mut expected = run(graph)?;
     let mut before = graph.clone();
@@ -78,12 +78,12 @@ pub fn bisect(
         let (after, edits) = attempt(usize::MAX)?;
         if !pass.is_exact() {
             expected = run(&after)?;
-            seen(Step { pass: pass.name(), edits: edits.made(), difference: None });
+            seen(PassEffect { pass: pass.name(), edits: edits.made(), difference: None });
             before = after;
             continue;
         }
         match difference(&expected, &after, run) {
-            Ok(d) => seen(Step { pass: pass.name(), edits: edits.made(), difference: Some(d) }),
+            Ok(d) => seen(PassEffect { pass: pass.name(), edits: edits.made(), difference: Some(d) }),
             Err(_) => {
                 // After `low` changes all is well, after `high` it isn't.
                 let (mut low, mut high) = (0, edits.made().max(1));

@@ -52,7 +52,7 @@ pub struct Options {
     /// Whether the first and last layers are pruned too.
     pub prune_ends: bool,
     /// How the model is trained to win accuracy back, if it is.
-    pub training: Option<Training>,
+    pub training: Option<Recovery>,
     /// The codes that activations and weights become, if they do.
     pub scheme: Option<Scheme>,
     /// Train the quantised model (quantisation-aware training).
@@ -65,7 +65,7 @@ pub struct Options {
 
 /// How a model is trained to win accuracy back.
 #[derive(Debug, Clone, Copy)]
-pub struct Training {
+pub struct Recovery {
     /// What decides which weights go.
     pub by: WeightSaliency,
     /// Whether a model that can't be trained is an error.
@@ -169,7 +169,7 @@ pub const STAGES: &[Stage] = &[
         does: "zero weights and, with data, solve for the others so that layers answer as before",
         asked_by: Some(option::PRUNE),
         make: |o| match o.training {
-            Some(Training { by: WeightSaliency::Obs, .. }) | None => {
+            Some(Recovery { by: WeightSaliency::Obs, .. }) | None => {
                 Some(Box::new(Prune { budget: o.budget()?, scope: o.scope(), reconstruct: o.reconstruct }))
             }
             Some(_) => None,
@@ -180,7 +180,7 @@ pub const STAGES: &[Stage] = &[
         does: "train what stays to answer as the model did, or prune little by little meanwhile, with data",
         asked_by: Some(option::PRUNE),
         make: |o| {
-            let Training { by, must } = o.training?;
+            let Recovery { by, must } = o.training?;
             Some(Box::new(Recover { budget: o.budget()?, scope: o.scope(), by, must }))
         },
     },

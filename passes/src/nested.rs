@@ -70,7 +70,7 @@ fn lost() -> Error {
 }
 
 /// A constant: where its graph is, and its node.
-pub type Source = (Way, NodeId);
+pub type ConstantRef = (Way, NodeId);
 
 /// An operator that reads a weight or a bias from around the graph that it is in.
 pub struct Reader {
@@ -79,7 +79,7 @@ pub struct Reader {
     /// The operator.
     pub node: NodeId,
     /// The constant.
-    pub source: Source,
+    pub source: ConstantRef,
 }
 
 /// The operators in `found`, which are the graphs inside `graph`, that read weights or biases from around them, where
@@ -87,7 +87,7 @@ pub struct Reader {
 pub fn outer_weights(graph: &Graph, found: &[Nested]) -> Vec<Reader> {
     let (mut readers, graphs) = (readers(graph, found), Graphs::new(graph, found));
     // A constant may have thousands of readers.
-    let mut alone: HashMap<Source, bool> = HashMap::new();
+    let mut alone: HashMap<ConstantRef, bool> = HashMap::new();
     readers.retain(|r| *alone.entry(r.source.clone()).or_insert_with(|| graphs.is_captured_alone(&r.source)));
     readers
 }
@@ -138,7 +138,7 @@ impl<'a> Graphs<'a> {
     }
 
     /// The constant around the graph at `way` that its input `port` stands for.
-    fn source(&self, way: &[(NodeId, usize)], port: Port) -> Option<Source> {
+    fn source(&self, way: &[(NodeId, usize)], port: Port) -> Option<ConstantRef> {
         let ((node, place), around) = way.split_last()?;
         let (inner, outer) = (self.at(way)?, self.at(around)?);
         let input = inner.inputs().iter().position(|i| Port::from(*i) == port)?;
@@ -154,7 +154,7 @@ impl<'a> Graphs<'a> {
     }
 
     /// Whether only operators with bodies read a constant, for these.
-    fn is_captured_alone(&self, (way, node): &Source) -> bool {
+    fn is_captured_alone(&self, (way, node): &ConstantRef) -> bool {
         let Some(outer) = self.at(way) else { return false };
         let captures = |u: &Use| {
             let captured = outer.op(u.node).bodies().first().map_or(0, |b| b.captures());

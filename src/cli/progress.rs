@@ -1,7 +1,7 @@
 //! What a person sees of a job: bars on a terminal, plain lines elsewhere, nothing when quiet.
 
 use super::{interrupt, terminal::say};
-use compress::{Event, Events, Step, Training};
+use compress::{Event, Events, Step, TrainProgress};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     io::IsTerminal,
@@ -67,7 +67,7 @@ impl Terminal {
         }
     }
 
-    fn batch(&mut self, t: &Training) {
+    fn batch(&mut self, t: &TrainProgress) {
         if self.training.is_none() {
             self.training = Some(self.bar(t.epochs * t.batches, "{bar:24} {percent}% {msg} {eta} left"));
         }
@@ -82,7 +82,7 @@ impl Terminal {
         }
     }
 
-    fn scored(&mut self, t: &Training) {
+    fn scored(&mut self, t: &TrainProgress) {
         match t.step {
             0 if self.plain => {
                 let score = t.score.map_or(String::new(), |score| t.metric.unit().show(score));
@@ -98,7 +98,7 @@ impl Terminal {
 }
 
 /// Where a training job is.
-fn line(t: &Training) -> String {
+fn line(t: &TrainProgress) -> String {
     let score = t.score.map_or(String::new(), |s| format!(" {} {}", t.metric, t.metric.unit().show(s)));
     let epoch = (t.epoch + 1).min(t.epochs);
     format!("epoch {epoch}/{} loss {:.4}{score} {:.0} samples/s", t.epochs, t.loss, t.samples_per_second)

@@ -1,6 +1,6 @@
 //! What a user should know of how a result was made, and what would help where it is not fit for use.
 
-use super::{Opened, Plan};
+use super::{CompressPlan, Opened};
 use crate::{
     assess::compared_by,
     data::Sets,
@@ -24,7 +24,7 @@ const SAMPLES: usize = 32;
 ///
 /// # Errors
 /// Whatever running the model can raise.
-pub fn of(opened: &Opened, plan: &Plan, report: &Report, monitor: &Monitor) -> Result<Option<String>> {
+pub fn of(opened: &Opened, plan: &CompressPlan, report: &Report, monitor: &Monitor) -> Result<Option<String>> {
     if report.unusable.is_none() {
         return Ok(None);
     }
@@ -45,7 +45,7 @@ pub fn of(opened: &Opened, plan: &Plan, report: &Report, monitor: &Monitor) -> R
 
 /// The largest fraction found whose result is fit for use, when the smallest weights are zeroed and that is all; `None` where
 /// none is found in time, or nothing of the kind was asked for.
-fn largest(opened: &Opened, plan: &Plan, monitor: &Monitor) -> Result<Option<f64>> {
+fn largest(opened: &Opened, plan: &CompressPlan, monitor: &Monitor) -> Result<Option<f64>> {
     let (Some(asked), None) = (plan.options.prune, &plan.recipe.dump_ir) else { return Ok(None) };
     let began = Instant::now();
     let progress = monitor.step("try fractions", TRIED);
@@ -80,7 +80,7 @@ impl Ask for Silent<'_> {
     }
 }
 
-fn is_usable(opened: &Opened, plan: &Plan, fraction: f64, monitor: &Monitor) -> Result<bool> {
+fn is_usable(opened: &Opened, plan: &CompressPlan, fraction: f64, monitor: &Monitor) -> Result<bool> {
     let (Some(sets), Some(before)) = (&opened.sets, &opened.before) else { return Ok(false) };
     let options =
         Options { prune: Some(fraction), reconstruct: false, training: None, qat: false, ..opened.options(plan) };
@@ -93,7 +93,7 @@ fn is_usable(opened: &Opened, plan: &Plan, fraction: f64, monitor: &Monitor) -> 
 }
 
 /// What was done on which inputs, where none were given.
-pub fn without_data(plan: &Plan, sets: &Sets, failed: Option<String>) -> String {
+pub fn without_data(plan: &CompressPlan, sets: &Sets, failed: Option<String>) -> String {
     let why = failed.map_or("the model has no BatchNormalization to match them to".into(), |e| {
         format!("they could not be matched to its BatchNormalizations: {e}")
     });

@@ -7,7 +7,7 @@ use compress_compiler::{
     graph::Graph,
     pass::{Calibrator, Context, Pipeline},
 };
-use compress_passes::bisect::{Culprit, Step, bisect};
+use compress_passes::bisect::{Culprit, PassEffect, bisect};
 use compress_runtime::{burn::BurnInterpreter, session::Backend};
 
 /// Samples on which the graphs are compared.
@@ -17,7 +17,7 @@ const SAMPLES: usize = 8;
 #[derive(Debug, Clone)]
 pub struct Bisection {
     /// Each pass, in order.
-    pub passes: Vec<Step>,
+    pub passes: Vec<PassEffect>,
     /// The change that alters the outputs, if one does.
     pub culprit: Option<Culprit>,
 }
@@ -58,7 +58,7 @@ pub fn run(graph: &Graph, pipeline: &Pipeline, sets: &Sets, backend: &Backend, m
     };
     let mut passes = vec![];
     let progress = monitor.step("bisect", pipeline.passes.len());
-    let culprit = bisect(graph, &pipeline.passes, &cx, &compute, &mut |step: Step| {
+    let culprit = bisect(graph, &pipeline.passes, &cx, &compute, &mut |step: PassEffect| {
         progress.advance(1);
         passes.push(step);
     })?;

@@ -1,6 +1,6 @@
 //! How far what was asked for was done: layers and multiply-accumulates, and why others were left alone.
 
-use super::Plan;
+use super::CompressPlan;
 use crate::{
     facts,
     report::{Coverage, LayerFacts, Left, Report},
@@ -24,7 +24,7 @@ const ASKED: [&str; 5] = ["channels", "target", "prune", "recover", "int8"];
 const NAMED: usize = 3;
 
 /// Finds out how far `plan` was done in `graph`, the result, at the sizes that were measured.
-pub fn find(plan: &Plan, graph: &Graph, report: &mut Report) {
+pub fn find(plan: &CompressPlan, graph: &Graph, report: &mut Report) {
     let options = &plan.options;
     if options.scheme.is_some() && plan.recipe.stop_after.is_none() {
         let is_int8 = |l: &LayerFacts| l.precision == "int8";
@@ -74,7 +74,7 @@ pub fn find(plan: &Plan, graph: &Graph, report: &mut Report) {
 }
 
 /// What the end of the pipeline leaves out of what was asked for.
-pub fn missed(plan: &Plan) -> Option<String> {
+pub fn missed(plan: &CompressPlan) -> Option<String> {
     let stop = plan.recipe.stop_after.as_deref()?;
     let reached = plan.pipeline(&plan.options).passes;
     let missed = pipeline(&plan.options, None).passes.into_iter().skip(reached.len()).map(|p| p.name());

@@ -1,6 +1,6 @@
 //! What a run would do, and how long it would take.
 
-use super::{Opened, Plan, coverage};
+use super::{CompressPlan, Opened, coverage};
 use crate::report::{SCHEMA, Sensitivity};
 use compress_compiler::error::Result;
 use compress_passes::STAGES;
@@ -72,7 +72,7 @@ impl Intent {
     ///
     /// # Errors
     /// Whatever reading and running the model on data can raise.
-    pub(crate) fn of(opened: &Opened, plan: &Plan) -> Result<Self> {
+    pub(crate) fn of(opened: &Opened, plan: &CompressPlan) -> Result<Self> {
         let does = |name: &'static str| STAGES.iter().find(|s| s.name == name).map_or("", |s| s.does);
         let passes = plan.pipeline(&opened.options(plan)).passes;
         Ok(Self {
@@ -93,7 +93,7 @@ impl Intent {
     }
 }
 
-fn expected(opened: &Opened, plan: &Plan) -> Result<Option<Expected>> {
+fn expected(opened: &Opened, plan: &CompressPlan) -> Result<Option<Expected>> {
     let (Some(sets), Some(before)) = (&opened.sets, &opened.before) else { return Ok(None) };
     let Some(first) = sets.calibration.batches().next() else { return Ok(None) };
     let inputs = sets.calibration.set.batch(first)?.inputs;

@@ -4,7 +4,7 @@ use super::{
     advice,
     calibrator::{DataCalibrator, Timer},
     coverage,
-    plan::{Plan, Purpose},
+    plan::{CompressPlan, Purpose},
     recipe::Compress,
     sensitivity,
     trainer::DataTrainer,
@@ -81,7 +81,7 @@ impl Opened {
     ///
     /// # Errors
     /// Whatever reading and running the model on data can raise.
-    pub fn new(plan: &Plan, again: bool, monitor: &Monitor) -> Result<Self> {
+    pub fn new(plan: &CompressPlan, again: bool, monitor: &Monitor) -> Result<Self> {
         let recipe = plan.recipe;
         let backend = recipe.on.open()?;
         let read = (&recipe.read).into();
@@ -130,7 +130,7 @@ impl Opened {
     }
 
     /// What is asked of the passes. Noise says nothing of how inputs hang together, and nothing is solved for on it.
-    pub fn options(&self, plan: &Plan) -> Options {
+    pub fn options(&self, plan: &CompressPlan) -> Options {
         let noise = self.sets.as_ref().is_some_and(Sets::is_noise);
         // What can't be run is neither solved for nor trained.
         let runs = facts::unknown(&self.original.graph) == 0;
@@ -146,7 +146,7 @@ impl Opened {
     ///
     /// # Errors
     /// Whatever passes, measuring and writing can raise; interrupted. A failed gate is none.
-    pub fn compress(&mut self, plan: &Plan, advise: bool, monitor: &Monitor) -> Result<Report> {
+    pub fn compress(&mut self, plan: &CompressPlan, advise: bool, monitor: &Monitor) -> Result<Report> {
         let recipe = plan.recipe;
         let pipeline = plan.pipeline(&self.options(plan));
         let began = Instant::now();
@@ -207,7 +207,7 @@ impl Opened {
     /// Measures `written` beside the original, where they can be run.
     fn assess(
         &self,
-        plan: &Plan,
+        plan: &CompressPlan,
         written: &Model,
         (lossless, work): (bool, Duration),
         report: &mut Report,
@@ -242,7 +242,13 @@ impl Opened {
     ///
     /// # Errors
     /// Whatever passes can raise.
-    pub fn compile(&self, plan: &Plan, pipeline: &Pipeline, report: &mut Report, monitor: &Monitor) -> Result<Model> {
+    pub fn compile(
+        &self,
+        plan: &CompressPlan,
+        pipeline: &Pipeline,
+        report: &mut Report,
+        monitor: &Monitor,
+    ) -> Result<Model> {
         let recipe = plan.recipe;
         let mut model = self.original.clone();
         let interpreter = BurnInterpreter::cpu();
@@ -310,7 +316,7 @@ const MAX_SHARE: f64 = 0.5;
 const MOST_OPERATORS: usize = 50_000;
 
 /// Whether the models are run to measure them; says so where not. `one_at_a_time` says that one is in memory at a time.
-fn measurable(plan: &Plan, model: &Model, one_at_a_time: bool, warnings: &mut Vec<String>) -> bool {
+fn measurable(plan: &CompressPlan, model: &Model, one_at_a_time: bool, warnings: &mut Vec<String>) -> bool {
     let (size, free) = (model.source().len(), memory::available());
     let operators: usize = model.graph.and_bodies().iter().map(|g| g.operators().count()).sum();
     let fits = size <= MAX_MEASURED || one_at_a_time && free.is_some_and(|free| size as f64 <= MAX_SHARE * free as f64);
@@ -334,7 +340,7 @@ fn measurable(plan: &Plan, model: &Model, one_at_a_time: bool, warnings: &mut Ve
 
 /// A model that was only simplified is as good when the original can't be run on made-up
 /// inputs: that is a warning. With data or with INT8 it is an error.
-fn tolerate<T>(result: Result<T>, plan: &Plan, g: &Graph, warnings: &mut Vec<String>) -> Result<Option<T>> {
+fn tolerate<T>(result: Result<T>, plan: &CompressPlan, g: &Graph, warnings: &mut Vec<String>) -> Result<Option<T>> {
     let given = plan.recipe.data.any();
     match result.map_err(|e| if given { e } else { data::unsuited(e, g) }) {
         Ok(value) => Ok(Some(value)),
@@ -364,7 +370,7 @@ fn unmatched(recipe: &Compress, g: &Graph) -> Result<()> {
 
 /// The data, unless nothing would be measured: a model with an operator we can't run.
 fn open_sets(
-    plan: &Plan,
+    plan: &CompressPlan,
     model: &Model,
     singly: bool,
     backend: &Backend,

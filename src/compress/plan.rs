@@ -11,7 +11,7 @@ use compress_compiler::{
     words::option,
 };
 use compress_passes::{
-    Options, STAGES, Training, pipeline,
+    Options, Recovery, STAGES, pipeline,
     prune::{
         recover::WeightSaliency,
         score::ChannelSaliency,
@@ -33,7 +33,7 @@ pub enum Purpose {
 }
 
 /// What a compression will do.
-pub struct Plan<'a> {
+pub struct CompressPlan<'a> {
     pub recipe: &'a Compress,
     /// Where the result goes.
     pub output: PathBuf,
@@ -42,7 +42,7 @@ pub struct Plan<'a> {
     pub purpose: Purpose,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> CompressPlan<'a> {
     /// # Errors
     /// Usage for contradictions and impossible values; file when the output can't be there.
     pub fn new(recipe: &'a Compress, purpose: Purpose) -> Result<Self> {
@@ -137,7 +137,7 @@ fn options(r: &Compress, purpose: Purpose) -> Options {
     let recovers = prunes || channels.is_some();
     // A search for a wrong change trains nothing.
     let may_train = purpose != Purpose::Bisect;
-    let training = Training { by: r.prune_by.unwrap_or(WeightSaliency::Obs), must: r.epochs.is_some() };
+    let training = Recovery { by: r.prune_by.unwrap_or(WeightSaliency::Obs), must: r.epochs.is_some() };
     Options {
         channels,
         prune: r.prune.map(|f| f.get()),

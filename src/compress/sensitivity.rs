@@ -1,6 +1,6 @@
 //! How much each layer minds: the model with one layer pruned alone, beside the model as it was.
 
-use super::Plan;
+use super::CompressPlan;
 use crate::{
     data::Samples,
     events::Monitor,
@@ -34,7 +34,7 @@ const SAMPLES: usize = 256;
 /// Whatever running or reading can raise; interrupted.
 pub fn measure(
     graph: &Graph,
-    plan: &Plan,
+    plan: &CompressPlan,
     samples: &Samples,
     backend: &Backend,
     monitor: &Monitor,

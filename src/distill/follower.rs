@@ -1,12 +1,12 @@
 //! Follows a training job: metrics.jsonl, TensorBoard events, and what the job tells.
 
-use crate::events::{Event, Monitor, Training};
+use crate::events::{Event, Monitor, TrainProgress};
 use compress_compiler::error::Result;
 use compress_runtime::{
     metrics::Metric,
     train::{
         job::{Progress, Watcher},
-        log::{MetricsLog, Place},
+        log::{LogPosition, MetricsLog},
         tensorboard::EventFile,
     },
 };
@@ -36,7 +36,7 @@ impl<'a> Follower<'a> {
     /// File when they can't be written.
     pub fn new(
         folder: &Path,
-        resumed: Option<Place>,
+        resumed: Option<LogPosition>,
         (epochs, batches): (u64, u64),
         metric: Metric,
         monitor: &'a Monitor<'a>,
@@ -53,8 +53,8 @@ impl<'a> Follower<'a> {
         })
     }
 
-    fn training(&self, p: &Progress) -> Training {
-        Training {
+    fn training(&self, p: &Progress) -> TrainProgress {
+        TrainProgress {
             epoch: p.epoch,
             epochs: self.epochs,
             batch: p.batch,

@@ -24,7 +24,7 @@ use regex::Regex;
 use std::{path::PathBuf, time::Duration};
 
 /// What a training job will do.
-pub struct Plan<'a> {
+pub struct DistillPlan<'a> {
     /// The recipe, for the report and the digest.
     pub recipe: &'a Distill,
     pub output: PathBuf,
@@ -59,7 +59,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-impl<'a> Plan<'a> {
+impl<'a> DistillPlan<'a> {
     /// `writes` says that the job is going to be run.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! What a training job says at its end: the report beside the model.
 
-use super::plan::Plan;
+use super::plan::DistillPlan;
 use crate::{
     facts::sha256,
     report::{FileFacts, Recorded},
@@ -29,7 +29,7 @@ pub struct TrainReport {
     /// The model that was trained.
     pub output: FileFacts,
     /// The course of the training.
-    pub training: Training,
+    pub training: TrainFigures,
     /// Sentences that a user should read.
     pub warnings: Vec<String>,
     /// What was asked for and not done.
@@ -47,7 +47,7 @@ pub struct TrainReport {
 
 /// What was trained, how well and how fast.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Training {
+pub struct TrainFigures {
     /// What it was scored by.
     pub metric: Metric,
     /// Samples that the score is of.
@@ -92,7 +92,7 @@ impl TrainReport {
 ///
 /// # Errors
 /// File when another job left its model there.
-pub fn finished(plan: &Plan, digest: &str) -> Result<Option<TrainReport>> {
+pub fn finished(plan: &DistillPlan, digest: &str) -> Result<Option<TrainReport>> {
     let path = plan.report_path();
     let text = std::fs::read_to_string(&path).unwrap_or_default();
     // What is not such a report is that of another job.

@@ -1,22 +1,11 @@
 //! Structured pruning: which channels go together, and that a model without them computes what it computes with zeros.
 
-use compress_compiler::{
-    error::Result,
-    graph::Graph,
-    node::NodeId,
-    onnx,
-    pass::{Context, Outcome, Pass, Stopwatch, Trained, Trainer, Training, Weight},
-    tensor::Tensor,
-    text,
-    verify::{Verified, verify},
-};
+use compress_compiler::{graph::Graph, onnx, pass::Context, tensor::Tensor, text, verify::verify};
 use compress_passes::{
     layers::layers,
     prune::{
         cut::Cut,
         groups::{Group, Groups},
-        score::ChannelSaliency,
-        structured::{ChannelBudget, Channels, PruneChannels},
     },
     simplify,
 };
@@ -24,7 +13,7 @@ use compress_runtime::{
     burn::BurnInterpreter,
     session::{Backend, Session},
 };
-use std::{cell::RefCell, env, path::PathBuf};
+use std::{env, path::PathBuf};
 
 /// Repeatable numbers.
 struct Noise(u64);
@@ -370,135 +359,4 @@ fn noise(g: &Graph, port: compress_compiler::node::Port) -> Tensor {
     let mut noise = Noise(7);
     let data: Vec<f32> = (0..shape.iter().product()).map(|_| noise.below(2000) as f32 / 1000.0 - 1.0).collect();
     Tensor::f32(&shape, &data)
-}
-
-/// A machine on which each layer takes what a test says of its channels.
-struct Machine(fn(&str, usize) -> f64);
-
-impl Stopwatch for Machine {
-    fn compare(&self, graphs: [&Verified; 2]) -> Result<[f64; 2]> {
-        Ok(graphs.map(|g| {
-            let layers = layers(g).unwrap();
-            let channels = |l: &compress_passes::layers::Layer| g.constant(l.weight.into()).unwrap().shape()[0];
-            layers.iter().map(|l| self.0(g.node(l.node).display_name(), channels(l))).sum()
-        }))
-    }
-}
-
-const TWO: &str = r#"graph "two" {
-  input %x: f32[N,3,8,8]
-  const %w0: f32[32,3,3,3] = random(1)
-  const %w1: f32[32,32,3,3] = random(2)
-  const %w2: f32[5,32,1,1] = random(3)
-  %a = Conv(%x, %w0) "a"
-  %r = Relu(%a)
-  %b = Conv(%r, %w1) "b"
-  %s = Relu(%b)
-  %y = Conv(%s, %w2) "y"
-  output %y
-}"#;
-
-/// Takes note of the share of the training that each is to have, and trains nothing.
-struct Shares(RefCell<Vec<f64>>);
-
-impl Trainer for Shares {
-    fn train(&self, _: &mut Graph, training: Training) -> Result<Trained> {
-        self.0.borrow_mut().push(training.share);
-        Ok(Trained::default())
-    }
-
-    fn saliency(&self, _: &Graph, _: &[NodeId]) -> Result<Vec<Weight>> {
-        Ok(vec![])
-    }
-}
-
-#[test]
-fn what_the_last_cut_leaves_is_trained_to_the_end() {
-    // Below 16 channels nothing is faster: the second cut finds nothing that pays.
-    let machine = Machine(|_, n| n.max(16) as f64);
-    let mut g = text::parse(TWO).unwrap();
-    let channels = Channels {
-        fraction: 0.9,
-        of: ChannelBudget::Macs,
-        by: ChannelSaliency::L2,
-        round: Some(8),
-        pays: true,
-        cuts: 2,
-    };
-    let pass = PruneChannels { channels, exclude: vec![], reconstruct: false, train: Some(true), followed: false };
-    let (interpreter, trainer) = (BurnInterpreter::cpu(), Shares(RefCell::default()));
-    let cx = Context { stopwatch: Some(&machine), trainer: Some(&trainer), ..Context::new(&interpreter) };
-    let out = pass.run(&mut g, &cx).unwrap();
-    assert_eq!(*trainer.0.borrow(), [0.5, 0.5]);
-    let [told] = &out.warnings[..] else { panic!("{:?}", out.warnings) };
-    assert!(told.contains("32 -> 16") && told.contains("more than the 10.0% asked for"), "{told}");
-}
-
-/// Prunes half of the multiply-accumulates on a machine; the channels of the layers then, and what the pass says.
-fn pruned_on(machine: &Machine, of: ChannelBudget) -> (Vec<usize>, Outcome) {
-    let mut g = text::parse(TWO).unwrap();
-    let channels = Channels { fraction: 0.5, of, by: ChannelSaliency::L2, round: None, pays: true, cuts: 1 };
-    let pass = PruneChannels { channels, exclude: vec![], reconstruct: false, train: None, followed: false };
-    let interpreter = BurnInterpreter::cpu();
-    let cx = Context { stopwatch: Some(machine), ..Context::new(&interpreter) };
-    let out = pass.run(&mut g, &cx).unwrap();
-    (layers(&g).unwrap().iter().map(|l| g.constant(l.weight.into()).unwrap().shape()[0]).collect(), out)
-}
-
-#[test]
-fn rounding_takes_no_step_more_than_the_budget_asks_for() {
-    // Positions: 36 of `a`, 16 of the others.
-    let macs = |a: usize, b: usize| (36 * 27 * a + 16 * (9 * a * b + 5 * b)) as f64;
-    for (percent, step) in (5..70).flat_map(|percent| [(percent, 8), (percent, 16)]) {
-        let fraction = f64::from(percent) / 100.0;
-        let channels = Channels {
-            fraction,
-            of: ChannelBudget::Macs,
-            by: ChannelSaliency::L2,
-            round: Some(step),
-            pays: false,
-            cuts: 1,
-        };
-        let pass = PruneChannels { channels, exclude: vec![], reconstruct: false, train: None, followed: false };
-        let mut g = text::parse(TWO).unwrap();
-        pass.run(&mut g, &Context::new(&BurnInterpreter::cpu())).unwrap();
-        let size = |l: &compress_passes::layers::Layer| g.constant(l.weight.into()).unwrap().shape()[0];
-        let [a, b, 5] = layers(&g).unwrap().iter().map(size).collect::<Vec<_>>()[..] else { panic!("{g}") };
-        let budget = macs(32, 32) * (1.0 - fraction);
-        assert!(macs(a, b) <= budget && a % step == 0 && b % step == 0, "{fraction}: {a}, {b}");
-        assert!(a == 32 || macs(a + step, b) > budget, "{fraction}: {a}, {b}");
-        assert!(b == 32 || macs(a, b + step) > budget, "{fraction}: {a}, {b}");
-    }
-}
-
-#[test]
-fn others_make_up_for_a_layer_that_gets_no_faster() {
-    let (sizes, out) =
-        pruned_on(&Machine(|name, n| if name == "b" { 1000.0 } else { n as f64 * 30.0 }), ChannelBudget::Macs);
-    assert_eq!(sizes, [8, 32, 5]);
-    let alone: Vec<&str> = out.skipped.iter().filter(|s| s.reason.contains("no faster")).map(|s| &s.node[..]).collect();
-    assert_eq!(alone, ["b"]);
-}
-
-#[test]
-fn cuts_follow_the_steps_of_kernels() {
-    // Sixteen channels at a time: 24 take as long as 32.
-    let (sizes, _) = pruned_on(&Machine(|_, n| n.div_ceil(16) as f64 * 100.0), ChannelBudget::Macs);
-    assert!(sizes[..2].iter().all(|n| n % 16 == 0) && sizes[..2].contains(&16), "{sizes:?}");
-}
-
-#[test]
-fn a_machine_on_which_nothing_pays_keeps_everything() {
-    let (sizes, out) = pruned_on(&Machine(|_, _| 1.0), ChannelBudget::Macs);
-    assert_eq!(sizes, [32, 32, 5]);
-    assert!(out.warnings[0].contains("no faster here"), "{:?}", out.warnings);
-}
-
-#[test]
-fn time_is_a_budget() {
-    // `b` is slow, and takes four of its five parts of the time.
-    let (sizes, _) =
-        pruned_on(&Machine(|name, n| n as f64 * if name == "b" { 4.0 } else { 1.0 }), ChannelBudget::Latency);
-    let time = |a: usize, b: usize| (a + 4 * b + 5) as f64;
-    assert!(time(sizes[0], sizes[1]) <= 0.5 * time(32, 32) && sizes[1] <= 16, "{sizes:?}");
 }

@@ -16,7 +16,7 @@ use compress_compiler::{
     verify::{Verified, verify},
 };
 use compress_passes::{
-    Options, Training,
+    Options, Recovery,
     clean::Clean,
     fold::Fold,
     fuse::Fuse,
@@ -75,7 +75,7 @@ fn prune() {
 
 #[test]
 fn recover() {
-    let training = Some(Training { by: WeightSaliency::Magnitude, must: true });
+    let training = Some(Recovery { by: WeightSaliency::Magnitude, must: true });
     let asked = Options { prune: Some(0.5), prune_ends: true, training, ..Options::default() };
     golden_by(&passes("recover", asked), Keeps::Signature);
 }

@@ -7,7 +7,7 @@
 
 use super::{
     source::{self, Blobs, Source, SourceFile},
-    stream::Layout,
+    stream::Pieces,
     wire::Ref,
 };
 use crate::{
@@ -32,7 +32,7 @@ use std::{
 };
 
 /// Where the files that a model names are looked for.
-pub(super) enum Place<'a> {
+pub(super) enum ExternalFiles<'a> {
     /// Nowhere: only the model's own bytes are known.
     Nowhere,
     /// In the folder of the model.
@@ -49,7 +49,7 @@ pub(super) enum Place<'a> {
 ///
 /// # Errors
 /// File, naming the tensor and the path.
-pub(super) fn resolve(model: &mut ModelProto, source: &mut Source, place: &Place) -> Result<()> {
+pub(super) fn resolve(model: &mut ModelProto, source: &mut Source, place: &ExternalFiles) -> Result<()> {
     let mut files: HashMap<String, u16> = HashMap::new();
     let mut taken: HashMap<u16, BTreeMap<u64, (u64, String)>> = HashMap::new();
     each_tensor(model, &mut |t, _| {
@@ -146,14 +146,14 @@ impl Entry {
 }
 
 /// The file that a model calls `location`, which stays open if `keep` is set.
-fn find(location: &str, place: &Place, keep: bool) -> Result<SourceFile> {
+fn find(location: &str, place: &ExternalFiles, keep: bool) -> Result<SourceFile> {
     match place {
-        Place::Nowhere => Err(Error::unsupported("is another file, and the model came without a folder")),
-        Place::Given(files) => {
+        ExternalFiles::Nowhere => Err(Error::unsupported("is another file, and the model came without a folder")),
+        ExternalFiles::Given(files) => {
             let file = files.iter().find(|(name, _)| name == location);
             file.map(|(_, f)| f.clone()).ok_or_else(|| Error::file("was not given"))
         }
-        Place::Beside { model, allow_hardlinks } => {
+        ExternalFiles::Beside { model, allow_hardlinks } => {
             let folder = match model.parent() {
                 Some(p) if !p.as_os_str().is_empty() => p,
                 _ => Path::new("."),
@@ -241,8 +241,8 @@ const PAGED: usize = 64 << 10;
 ///
 /// # Errors
 /// A bug when a tensor's raw data is not a reference.
-pub(super) fn move_out(model: &mut ModelProto, blobs: &Blobs) -> Result<Layout> {
-    let mut file = Layout::default();
+pub(super) fn move_out(model: &mut ModelProto, blobs: &Blobs) -> Result<Pieces> {
+    let mut file = Pieces::default();
     each_tensor(model, &mut |t, initializer| {
         if !initializer || t.raw_data.is_empty() {
             return Ok(());

@@ -2,7 +2,7 @@
 
 use super::{
     Model,
-    external::{self, Place},
+    external::{self, ExternalFiles},
     functions::Functions,
     import::{Importer, Listed},
     limits, opset, remarks,
@@ -45,7 +45,7 @@ pub fn read(path: &Path) -> Result<Model> {
 /// # Errors
 /// As [`read`].
 pub fn read_with(path: &Path, options: &ReadOptions) -> Result<Model> {
-    let place = Place::Beside { model: path, allow_hardlinks: options.allow_hardlinks };
+    let place = ExternalFiles::Beside { model: path, allow_hardlinks: options.allow_hardlinks };
     let keep_inputs = options.keep_initializer_inputs;
     source::open(path).and_then(|file| import(file, &place, keep_inputs)).map_err(|e| e.in_file(path))
 }
@@ -55,7 +55,7 @@ pub fn read_with(path: &Path, options: &ReadOptions) -> Result<Model> {
 /// # Errors
 /// As [`read`], without the file's name; unsupported when weights are in other files.
 pub fn read_bytes(bytes: &[u8]) -> Result<Model> {
-    import(SourceFile::new(Path::new(""), Blob::Heap(bytes.to_vec())), &Place::Nowhere, true)
+    import(SourceFile::new(Path::new(""), Blob::Heap(bytes.to_vec())), &ExternalFiles::Nowhere, true)
 }
 
 /// Reads the name and the content of a tensor from the bytes of a file of its own, such as those of
@@ -78,7 +78,7 @@ pub fn read_tensor(bytes: Vec<u8>) -> Result<(String, Tensor)> {
 ///
 /// # Errors
 /// As [`read`], without the file's name.
-pub(super) fn import(file: SourceFile, place: &Place, keep_inputs: bool) -> Result<Model> {
+pub(super) fn import(file: SourceFile, place: &ExternalFiles, keep_inputs: bool) -> Result<Model> {
     let model = import_up_to(file.clone(), place, keep_inputs, opset::NEWEST)?;
     // What is not understood may forbid the opset that other operators' newest form needs, and an old form that of what
     // another domain's operator stands for. Little is lost when these are kept as they came, too.
@@ -92,7 +92,7 @@ pub(super) fn import(file: SourceFile, place: &Place, keep_inputs: bool) -> Resu
 }
 
 /// [`import`], where operators that need a newer opset than `newest` are kept as they came.
-fn import_up_to(file: SourceFile, place: &Place, keep_inputs: bool, newest: i64) -> Result<Model> {
+fn import_up_to(file: SourceFile, place: &ExternalFiles, keep_inputs: bool, newest: i64) -> Result<Model> {
     let size = file.bytes().len();
     if size as u64 > limits::MAX_FILE {
         return Err(Error::limit(format!("{size} bytes; a protobuf file ends at {}", limits::MAX_FILE)));

@@ -17,7 +17,7 @@ use std::{
 
 /// A file to write, as pieces.
 #[derive(Default)]
-pub(super) struct Layout {
+pub(super) struct Pieces {
     pieces: Vec<Piece>,
     len: u64,
 }
@@ -30,7 +30,7 @@ enum Piece {
 
 const NOUGHT: [u8; 4096] = [0; 4096];
 
-impl Layout {
+impl Pieces {
     /// The file that the skeleton of a model stands for.
     ///
     /// # Errors
@@ -259,7 +259,7 @@ mod tests {
         let parsed = ModelProto::parse_from_bytes(&skeleton).unwrap();
         let skeleton = parsed.write_to_bytes().unwrap();
         let source = Source::new(SourceFile::new(Path::new("x"), Blob::Heap(bytes.clone())));
-        let layout = Layout::of_model(&skeleton, &Blobs::new(&source)).unwrap();
+        let layout = Pieces::of_model(&skeleton, &Blobs::new(&source)).unwrap();
         assert_eq!(layout.len(), bytes.len() as u64);
         let mut out = vec![];
         layout.write(&mut out).unwrap();
@@ -288,7 +288,7 @@ mod tests {
             let Ok(skeleton) = wire::skeleton(&bytes, Message::Model) else { continue };
             let Ok(parsed) = ModelProto::parse_from_bytes(&skeleton) else { continue };
             let source = Source::new(SourceFile::new(Path::new("x"), Blob::Heap(bytes.clone())));
-            let layout = Layout::of_model(&parsed.write_to_bytes().unwrap(), &Blobs::new(&source)).unwrap();
+            let layout = Pieces::of_model(&parsed.write_to_bytes().unwrap(), &Blobs::new(&source)).unwrap();
             let mut out = vec![];
             layout.write(&mut out).unwrap();
             assert_eq!(out.len() as u64, layout.len());
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn weights_are_aligned() {
-        let mut layout = Layout::default();
+        let mut layout = Pieces::default();
         assert_eq!(layout.append(&vec![1; 10].into(), 64), 0);
         assert_eq!(layout.append(&vec![2; 10].into(), 64), 64);
         assert_eq!(layout.append(&vec![3; 10].into(), 4096), 4096);

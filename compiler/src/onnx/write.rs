@@ -2,11 +2,11 @@
 
 use super::{
     Model, attribute,
-    external::{self, Place},
+    external::{self, ExternalFiles},
     opset, read, remarks,
     scratch::{Scratch, failure},
     source::{self, Blobs, Source, SourceFile},
-    stream::Layout,
+    stream::Pieces,
     tensor,
 };
 use crate::{
@@ -63,7 +63,7 @@ struct Written {
 
 impl Written {
     /// Writes a file that is going to be called what `name` makes of its SHA-256.
-    fn new(layout: &Layout, source: &Source, path: &Path, name: impl Fn(&str) -> PathBuf) -> std::io::Result<Self> {
+    fn new(layout: &Pieces, source: &Source, path: &Path, name: impl Fn(&str) -> PathBuf) -> std::io::Result<Self> {
         let mut scratch = Scratch::beside(path)?;
         let sha256 = layout.save(&mut scratch, source)?;
         let blob = source::map(scratch.file().try_clone()?, false)?;
@@ -170,7 +170,7 @@ impl Staged {
     /// Whatever reading raises.
     pub fn read_back(&self) -> Result<Model> {
         let data: Vec<_> = self.data.iter().map(|(name, w)| (name.clone(), w.file.clone())).collect();
-        read::import(self.model.file.clone(), &Place::Given(&data), true)
+        read::import(self.model.file.clone(), &ExternalFiles::Given(&data), true)
     }
 
     /// Flushes the files to disk and gives them their names, the model's last: it is whole or not
@@ -219,12 +219,12 @@ fn to_proto(model: &Model, blobs: &Blobs) -> Result<ModelProto> {
     Ok(proto)
 }
 
-fn layout(proto: &ModelProto, blobs: &Blobs) -> Result<Layout> {
+fn layout(proto: &ModelProto, blobs: &Blobs) -> Result<Pieces> {
     let skeleton = proto.write_to_bytes().map_err(|e| Error::bug(e.to_string()))?;
-    Layout::of_model(&skeleton, blobs)
+    Pieces::of_model(&skeleton, blobs)
 }
 
-fn check_size(file: &Layout) -> Result<()> {
+fn check_size(file: &Pieces) -> Result<()> {
     if file.len() <= MAX_OUTPUT {
         return Ok(());
     }

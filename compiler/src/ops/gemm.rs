@@ -126,4 +126,8 @@ impl Operator for Gemm {
     fn width(&self) -> Width {
         Width::Product
     }
+
+    fn of_nothing(&self) -> Option<f32> {
+        Some(0.0) // of the product, before the bias
+    }
 }

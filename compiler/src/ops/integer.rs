@@ -131,6 +131,10 @@ impl Operator for IntegerMatMul {
         let inner = x.dims(0).and_then(|a| a.last()).map(std::slice::from_ref);
         size(inner).saturating_mul(size(outputs[0].dims()))
     }
+
+    fn of_nothing(&self) -> Option<f32> {
+        (self.result == Accumulator::Kept).then_some(0.0)
+    }
 }
 
 /// Quantises to U8 with the range of the data itself. Outputs: the quantised tensor, scale, zero

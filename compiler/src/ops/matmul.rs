@@ -61,6 +61,10 @@ impl Operator for MatMul {
     fn width(&self) -> Width {
         Width::Product
     }
+
+    fn of_nothing(&self) -> Option<f32> {
+        Some(0.0)
+    }
 }
 
 /// What an axis of an operand or of the result is to a product.

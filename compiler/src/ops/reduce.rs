@@ -152,4 +152,14 @@ impl Operator for Reduce {
         let bounded = matches!(self.kind, ReduceKind::Mean | ReduceKind::Max | ReduceKind::Min);
         if bounded { Width::Bounded } else { Width::Wide }
     }
+
+    /// The neutral element; a mean of nothing is undefined, and 0 in ONNX Runtime.
+    fn of_nothing(&self) -> Option<f32> {
+        Some(match self.kind {
+            ReduceKind::Sum | ReduceKind::L1 | ReduceKind::L2 | ReduceKind::SumSquare | ReduceKind::Mean => 0.0,
+            ReduceKind::Prod => 1.0,
+            ReduceKind::Max | ReduceKind::LogSum | ReduceKind::LogSumExp => f32::NEG_INFINITY,
+            ReduceKind::Min => f32::INFINITY,
+        })
+    }
 }

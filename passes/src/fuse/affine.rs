@@ -3,7 +3,7 @@
 
 use super::{
     constants::rounds,
-    layer::{Layer, is_layer},
+    layer::{ConstantLayer, is_layer},
     shared,
 };
 use compress_compiler::{
@@ -47,7 +47,7 @@ fn fuse(graph: &Graph, node: NodeId) -> Result<Verdict, Verdict> {
     {
         return Err(Verdict::No);
     }
-    let layer = Layer::new(graph, x.node)?;
+    let layer = ConstantLayer::new(graph, x.node)?;
     let values = layer.per_channel(constant).ok_or(Verdict::No)?;
     let zeros = vec![0.0; values.len()];
     let each = |f: fn(&f64) -> f64| values.iter().map(f).collect::<Vec<_>>();

@@ -6,12 +6,12 @@
 //! in, and can be added where the result is projected. All of it is exact but for rounding.
 
 use super::{
-    layer::{Layer, widened},
+    layer::{ConstantLayer, widened},
     shared, succeed,
 };
 use crate::{
     attention::{Chain, Scores, weighed},
-    axes::Layout,
+    axes::AxisRuns,
 };
 use compress_compiler::{
     error::Result,
@@ -228,7 +228,7 @@ fn value_bias(graph: &Graph, sums: NodeId) -> Option<Verdict> {
     let result = Port::from(layer);
     let shift = projected(graph, layer, &values)?;
     let verdict = match graph.op(layer) {
-        Op::Gemm(_) => match Layer::new(graph, layer) {
+        Op::Gemm(_) => match ConstantLayer::new(graph, layer) {
             Ok(l) => l.absorb(result, &vec![1.0; shift.len()], &shift),
             Err(verdict) => verdict,
         },
@@ -251,7 +251,7 @@ fn has_keys(graph: &Graph, weights: Port, context: Port) -> bool {
 }
 
 /// Where features of the values are in `context`, the weighted sums of values laid out so.
-fn start(graph: &Graph, values: Layout, weights: Port, context: Port, features: usize) -> Option<Layout> {
+fn start(graph: &Graph, values: AxisRuns, weights: Port, context: Port, features: usize) -> Option<AxisRuns> {
     let dims = graph.fact(context).dims()?;
     let rank = dims.len();
     let same_rank = graph.fact(weights).rank() == Some(rank) && values.0.len() == rank && rank >= 2;
@@ -260,12 +260,12 @@ fn start(graph: &Graph, values: Layout, weights: Port, context: Port, features: 
         return None;
     }
     // All other axes get numbers of their own, behind those of the values' source.
-    let own = Layout::of(dims).0.into_iter().map(|mut axis| {
+    let own = AxisRuns::of(dims).0.into_iter().map(|mut axis| {
         axis.iter_mut().for_each(|p| p.axis += features + 1);
         axis
     });
     let axes = own.zip(values.0).enumerate();
-    Some(Layout(
+    Some(AxisRuns(
         axes.map(|(i, (own, value))| {
             let carries = i != rank - 2 && value.iter().any(|p| p.axis == features);
             if carries { value } else { own }
@@ -276,7 +276,7 @@ fn start(graph: &Graph, values: Layout, weights: Port, context: Port, features: 
 
 /// The MatMul or Gemm with a constant matrix that reads `port` after it was only moved, and
 /// where its features then are.
-fn reader_of(graph: &Graph, mut port: Port, mut layout: Layout) -> Option<(NodeId, Layout)> {
+fn reader_of(graph: &Graph, mut port: Port, mut layout: AxisRuns) -> Option<(NodeId, AxisRuns)> {
     loop {
         let reader = graph.only_use(port).filter(|u| u.slot == 0)?.node;
         match graph.op(reader) {
@@ -288,7 +288,7 @@ fn reader_of(graph: &Graph, mut port: Port, mut layout: Layout) -> Option<(NodeI
 }
 
 /// Which features are along the last axis, in their order, if they are there only and alone.
-fn order(layout: &Layout, features: usize) -> Option<Vec<usize>> {
+fn order(layout: &AxisRuns, features: usize) -> Option<Vec<usize>> {
     let (last, others) = layout.0.split_last()?;
     let apart = others.iter().flatten().all(|p| p.axis != features) && last.iter().all(|p| p.axis == features);
     let mut order = vec![0];

@@ -1,7 +1,7 @@
 //! BatchNormalization after a layer moves into the layer's weight and bias.
 
 use super::{
-    layer::{Layer, is_layer, widened},
+    layer::{ConstantLayer, is_layer, widened},
     shared,
 };
 use compress_compiler::{
@@ -38,7 +38,7 @@ fn fuse(graph: &Graph, node: NodeId) -> Result<Verdict, Verdict> {
     if graph.only_use(x).is_none() {
         return Err(shared(graph, x));
     }
-    let layer = Layer::new(graph, x.node)?;
+    let mut layer = ConstantLayer::new(graph, x.node)?;
     // A MatMul of more than two axes has its channels last, BatchNormalization has them second.
     if layer.output.1 != 1 {
         return Err(Verdict::No);
@@ -56,5 +56,6 @@ fn fuse(graph: &Graph, node: NodeId) -> Result<Verdict, Verdict> {
     }
     let scale: Vec<f64> = gamma.iter().zip(&var).map(|(g, v)| g / v.sqrt()).collect();
     let shift: Vec<f64> = beta.iter().zip(&mean).zip(&scale).map(|((b, m), s)| b - m * s).collect();
+    layer.channel_scale = Some(gamma.iter().map(|v| *v as f32).collect());
     Ok(layer.absorb(node.into(), &scale, &shift))
 }

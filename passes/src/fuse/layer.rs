@@ -10,6 +10,7 @@ use compress_compiler::{
     rewrite::{Edit, Ref, Verdict},
     tensor::{DType, Tensor},
 };
+use std::sync::Arc;
 
 /// Whether `op` has weights that rules of this folder may change.
 pub(super) fn is_layer(op: &Op) -> bool {
@@ -17,19 +18,21 @@ pub(super) fn is_layer(op: &Op) -> bool {
 }
 
 /// A layer with a constant weight.
-pub(super) struct Layer<'a> {
+pub(super) struct ConstantLayer<'a> {
     graph: &'a Graph,
     node: NodeId,
     op: &'a Op,
     weight: Port,
     tensor: &'a Tensor,
+    /// The scale of each channel, where a BatchNormalization gave it one.
+    pub(super) channel_scale: Option<Arc<[f32]>>,
     /// The number of output channels.
     pub(super) channels: usize,
     /// The rank of the output and its axis of channels.
     pub(super) output: (usize, usize),
 }
 
-impl<'a> Layer<'a> {
+impl<'a> ConstantLayer<'a> {
     /// The layer at `node`; the error is what to answer when there is none to change.
     pub(super) fn new(graph: &'a Graph, node: NodeId) -> Result<Self, Verdict> {
         let op = graph.op(node);
@@ -59,7 +62,8 @@ impl<'a> Layer<'a> {
             }
             _ => return Err(Verdict::No),
         };
-        Ok(Self { graph, node, op, weight, tensor, channels, output })
+        let channel_scale = graph.value(node.into()).channel_scale.clone();
+        Ok(Self { graph, node, op, weight, tensor, channel_scale, channels, output })
     }
 
     /// The output channel that the weight's element `i` belongs to.
@@ -137,6 +141,9 @@ impl<'a> Layer<'a> {
             op => op.clone(),
         };
         let fused = edit.node(&self.graph.node(self.node).name, op, &operands);
+        if let Some(scale) = &self.channel_scale {
+            edit.channel_scale(fused, scale.clone());
+        }
         edit.replace(result, fused);
         Ok(edit)
     }

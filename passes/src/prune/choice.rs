@@ -1,9 +1,9 @@
 //! Which weights are pruned, and which of their elements go under a budget.
 
 use super::{
-    layout::Layout,
     mask::{Groups, Scope, highest, lowest},
     reconstruct::Budget,
+    weight_matrix::WeightMatrix,
 };
 use crate::layers::layers;
 use compress_compiler::{error::Result, graph::Graph, node::NodeId, pass::Skipped};
@@ -16,7 +16,7 @@ pub struct Choice {
     pub skipped: Vec<Skipped>,
     budget: Budget,
     /// Of a pattern: how the elements of each weight lie, and their groups.
-    groups: Vec<(Layout, Groups)>,
+    groups: Vec<(WeightMatrix, Groups)>,
 }
 
 impl Choice {
@@ -31,7 +31,7 @@ impl Choice {
             let all = layers(g)?;
             weights.retain(|w| {
                 let Some((l, layout)) =
-                    all.iter().find_map(|l| Some((l, Layout::of(g, l)?)).filter(|_| l.weight == *w))
+                    all.iter().find_map(|l| Some((l, WeightMatrix::of(g, l)?)).filter(|_| l.weight == *w))
                 else {
                     return false;
                 };

@@ -1,6 +1,6 @@
 //! Channels that go: what stays of every axis, what the model costs then, and the surgery.
 
-use super::groups::{Groups, Place, Unit};
+use super::groups::{Groups, SizedAxis, Unit};
 use compress_compiler::{
     axes::{Axis, Flow, Kept, Tie},
     error::{Error, Result},
@@ -14,6 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Places, by their numbers, and how many of their indices stay.
 pub type Sizes = Vec<(usize, usize)>;
+
+/// The axis along which BatchNormalization scales.
+pub const CHANNELS: usize = 1;
 
 /// A choice of units to remove.
 #[derive(Clone)]
@@ -145,7 +148,7 @@ impl<'a> Cut<'a> {
         let mut masks: BTreeMap<NodeId, Vec<bool>> = BTreeMap::new();
         let mut read = BTreeSet::new();
         for (place, stays) in &self.keep {
-            let Place { port, axis, size } = self.groups.places[*place];
+            let SizedAxis { port, axis, size } = self.groups.places[*place];
             let Some(t) = g.constant(port) else { continue };
             if !output.contains_key(&port.node) && !is_contracted(g, port, axis) {
                 continue;
@@ -191,6 +194,9 @@ impl<'a> Cut<'a> {
                 // Inference fills what it can't tell with what was known.
                 let fact = narrow(g.fact(port), |i| (i == axis).then_some(kept.len()));
                 g.set_fact(port, fact);
+                if let Some(scale) = g.value(port).channel_scale.clone().filter(|_| axis == CHANNELS) {
+                    g.set_channel_scale(port, kept.iter().map(|i| scale[*i]).collect());
+                }
             }
         }
         for (node, change) in narrowed {

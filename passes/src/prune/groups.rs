@@ -3,7 +3,7 @@
 //! From the channels of every layer's weight, operators are asked which indices of their other axes those are tied to
 //! (`Operator::axes_map`), and so on from value to value. What is tied in the end is a unit: it goes or stays as a whole.
 
-use super::layout::Layout;
+use super::weight_matrix::WeightMatrix;
 use crate::layers::{Layer, layers, obstacle};
 use compress_compiler::{
     axes::{Axis, Flow, Tie},
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 /// An axis of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct SizedAxis {
     /// The value.
     pub port: Port,
     /// Which of its axes.
@@ -49,7 +49,7 @@ pub struct Group {
 #[derive(Debug, Default)]
 pub struct Groups {
     /// All places that something is known of.
-    pub places: Vec<Place>,
+    pub places: Vec<SizedAxis>,
     /// The groups, by the topological order of the layers they begin at.
     pub groups: Vec<Group>,
     /// The layers of the graph, in topological order.
@@ -127,7 +127,7 @@ struct Undecided {
 struct Finder<'a> {
     g: &'a Graph,
     rank: HashMap<NodeId, usize>,
-    places: Vec<Place>,
+    places: Vec<SizedAxis>,
     numbers: HashMap<(Port, usize), usize>,
     /// The first element of each place; elements are the indices of all places in turn.
     first: Vec<usize>,
@@ -167,7 +167,7 @@ impl<'a> Finder<'a> {
         }
         let size = usize::try_from(self.g.fact(port).dims()?.get(axis)?.known()?).ok()?;
         let number = self.places.len();
-        self.places.push(Place { port, axis, size });
+        self.places.push(SizedAxis { port, axis, size });
         self.numbers.insert((port, axis), number);
         self.first.push(self.elements.len());
         self.elements.grow(size);
@@ -192,7 +192,7 @@ impl<'a> Finder<'a> {
     }
 
     fn visit(&mut self, number: usize) {
-        let Place { port, axis, .. } = self.places[number];
+        let SizedAxis { port, axis, .. } = self.places[number];
         if self.g.is_output(port) {
             self.close(number, "it is a graph output".into());
         }
@@ -278,7 +278,7 @@ impl<'a> Finder<'a> {
         let at = |l: &Layer, axis: usize| self.numbers.get(&(l.weight.into(), axis)).copied();
         let made: Vec<Option<usize>> = layers.iter().map(|l| at(l, l.axes.output)).collect();
         let read: Vec<Option<usize>> =
-            layers.iter().map(|l| Layout::of(self.g, l).and_then(|layout| at(l, layout.input_axis()))).collect();
+            layers.iter().map(|l| WeightMatrix::of(self.g, l).and_then(|layout| at(l, layout.input_axis()))).collect();
         // Only what removes channels of a layer is a group.
         let wanted: HashSet<usize> = made.iter().flatten().map(|place| self.joined.root(*place)).collect();
         let mut groups: Vec<Group> = vec![];

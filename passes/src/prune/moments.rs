@@ -1,6 +1,6 @@
 //! What a layer reads and should answer, in second moments: gathered batch by batch, so that no activation is kept.
 
-use super::{layout::Layout, solve::Rows};
+use super::{solve::Rows, weight_matrix::WeightMatrix};
 use compress_compiler::{
     error::{Error, Result},
     ops::{conv::Conv, window::Window},
@@ -23,17 +23,17 @@ pub struct Inputs {
     /// The window; `None` for a product.
     window: Option<(Window, Vec<usize>)>,
     groups: usize,
-    layout: Layout,
+    layout: WeightMatrix,
 }
 
 impl Inputs {
     /// Those of a product.
-    pub fn product(layout: Layout) -> Self {
+    pub fn product(layout: WeightMatrix) -> Self {
         Self { window: None, groups: 1, layout }
     }
 
     /// Those of a convolution with a weight of this shape.
-    pub fn convolution(conv: &Conv, weight: &[usize], layout: Layout) -> Self {
+    pub fn convolution(conv: &Conv, weight: &[usize], layout: WeightMatrix) -> Self {
         Self { window: Some((conv.window.clone(), weight[2..].to_vec())), groups: conv.group as usize, layout }
     }
 

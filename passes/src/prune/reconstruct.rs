@@ -6,10 +6,10 @@
 
 use super::{
     budget::allocate,
-    layout::Layout,
     mask::{Groups, Pattern, lowest},
     moments::{Bias, Inputs, Moments, observe},
     solve::{Problem, Sparse},
+    weight_matrix::WeightMatrix,
 };
 use crate::layers::{Layer, layers};
 use compress_compiler::{
@@ -61,7 +61,7 @@ pub struct Done {
 struct Task {
     weight: NodeId,
     users: Vec<Layer>,
-    layout: Layout,
+    layout: WeightMatrix,
     /// How its readers read, or why that doesn't help.
     inputs: Result<Inputs, String>,
     bias: Option<NodeId>,
@@ -198,7 +198,7 @@ fn tasks(g: &Graph, weights: &[NodeId], budget: Budget) -> Result<Vec<Task>> {
             task.users.push(l);
             continue;
         }
-        let Some(layout) = Layout::of(g, &l) else { continue };
+        let Some(layout) = WeightMatrix::of(g, &l) else { continue };
         let groups = match budget {
             Budget::Fraction(_) | Budget::Layers(_) => None,
             Budget::Pattern(p) => layout.groups(p).map(|of| Groups { zeros: p.zeros, of }),
@@ -209,7 +209,7 @@ fn tasks(g: &Graph, weights: &[NodeId], budget: Budget) -> Result<Vec<Task>> {
     Ok(tasks)
 }
 
-fn inputs(g: &Graph, l: &Layer, layout: Layout) -> Result<Inputs, String> {
+fn inputs(g: &Graph, l: &Layer, layout: WeightMatrix) -> Result<Inputs, String> {
     if layout.columns() > MOST_INPUTS {
         return Err(format!("it has {} inputs, more than {MOST_INPUTS}", layout.columns()));
     }
@@ -224,7 +224,7 @@ fn inputs(g: &Graph, l: &Layer, layout: Layout) -> Result<Inputs, String> {
 }
 
 /// The bias of a layer, where it may be changed.
-fn bias(g: &Graph, l: &Layer, layout: Layout) -> Option<NodeId> {
+fn bias(g: &Graph, l: &Layer, layout: WeightMatrix) -> Option<NodeId> {
     let port = g.operand(l.node, l.axes.bias?)?;
     let scaled = matches!(g.op(l.node), Op::Gemm(Gemm { alpha, beta, .. }) if *alpha != 1.0 || *beta != 1.0);
     let tensor = g.constant(port)?;

@@ -1,10 +1,10 @@
 //! How much channels matter: a number for each unit of each group, comparable between groups. The lowest go first.
 
 use super::{
-    cut::is_contracted,
-    groups::{Group, Groups, Place, Unit},
-    layout::Layout,
+    cut::{CHANNELS, is_contracted},
+    groups::{Group, Groups, SizedAxis, Unit},
     reconstruct::{channel_costs, only},
+    weight_matrix::WeightMatrix,
 };
 use crate::layers::Layer;
 use compress_compiler::{
@@ -75,7 +75,7 @@ impl Scored<'_> {
             ChannelSaliency::L1 => self.comparable(&self.of_weights(f64::abs), plain),
             ChannelSaliency::L2 => self.comparable(&self.of_weights(square), f64::sqrt),
             ChannelSaliency::Median => self.comparable(&self.distances(cx)?, plain),
-            ChannelSaliency::Scale => self.comparable(&self.scales(cx)?, plain),
+            ChannelSaliency::Scale => self.comparable(&self.scales()?, plain),
             ChannelSaliency::Activation => self.comparable(&self.activations(cx)?, f64::sqrt),
             ChannelSaliency::Taylor => self.comparable(&self.saliency(cx)?, plain),
             ChannelSaliency::Obs => self.solved(cx)?,
@@ -125,29 +125,22 @@ impl Scored<'_> {
         Ok(measured)
     }
 
-    /// What the BatchNormalizations of the original gave the channels of values that are still there.
-    fn scales(&self, cx: &Context) -> Result<Measures> {
-        let original = cx.original.ok_or_else(|| Error::bug("the original is not at hand"))?;
-        let ports: BTreeMap<&str, Port> = (self.g.operators())
-            .flat_map(|node| {
-                self.g.node(node).outputs.iter().enumerate().map(move |(slot, v)| (v, Port { node, slot }))
-            })
-            .map(|(value, port)| (&value.name[..], port))
-            .collect();
-        let of = |node: NodeId| {
-            matches!(original.op(node), Op::BatchNorm(_)).then_some(())?;
-            let scale = original.constant(original.operand(node, 1)?)?.as_f32()?;
-            // What it is folded into keeps the name of the result.
-            let port = ports.get(&original.value(node.into()).name[..])?;
-            Some((self.all.place(*port, 1)?, scale.iter().map(|v| f64::from(v.abs())).collect()))
+    /// The scales of channels in BatchNormalizations, in the graph or folded into its layers.
+    fn scales(&self) -> Result<Measures> {
+        let scale = |(number, place): (usize, &SizedAxis)| {
+            let folded = self.g.value(place.port).channel_scale.clone();
+            let scale = folded.or_else(|| match self.g.op(place.port.node) {
+                Op::BatchNorm(_) => Some(self.g.constant(self.g.operand(place.port.node, 1)?)?.as_f32()?.into()),
+                _ => None,
+            })?;
+            let is_whole = place.axis == CHANNELS && scale.len() == place.size;
+            is_whole.then(|| (number, scale.iter().map(|v| f64::from(v.abs())).collect()))
         };
-        let mut scales: Measures = original.operators().filter_map(of).collect();
+        let scales: Measures = self.all.places.iter().enumerate().filter_map(scale).collect();
         if scales.is_empty() {
             let why = "no channel of the model is scaled by a BatchNormalization";
             return Err(Error::unsupported(why).help(format!("choose by other than {CHANNELS_BY} scale")));
         }
-        // Of channels that an earlier cut left, the original doesn't say which they are.
-        scales.retain(|place, scale: &mut Vec<f64>| self.all.places[*place].size == scale.len());
         // Of a group without any, the weights have to tell.
         let scaled = self.groups.iter().filter(|group| group.places.iter().any(|place| scales.contains_key(place)));
         let scaled: BTreeSet<usize> = scaled.flat_map(|group| group.places.iter().copied()).collect();
@@ -203,7 +196,7 @@ impl Scored<'_> {
 
     fn solved(&self, cx: &Context) -> Result<Vec<Vec<f64>>> {
         let read = |l: &Layer| {
-            let place = self.all.place(l.weight.into(), Layout::of(self.g, l)?.input_axis())?;
+            let place = self.all.place(l.weight.into(), WeightMatrix::of(self.g, l)?.input_axis())?;
             Some((l.weight, place))
         };
         // A weight has one axis of inputs, which is in one group.
@@ -234,7 +227,7 @@ impl Scored<'_> {
     /// The places of a group on constants that multiply its channels and are not weights of layers in `read`.
     fn multiplied(&self, group: &Group, read: &BTreeMap<NodeId, usize>) -> Vec<usize> {
         let multiplies = |place: &usize| {
-            let Place { port, axis, .. } = self.all.places[*place];
+            let SizedAxis { port, axis, .. } = self.all.places[*place];
             !read.contains_key(&port.node) && self.g.constant(port).is_some() && is_contracted(self.g, port, axis)
         };
         group.places.iter().copied().filter(multiplies).collect()
@@ -242,7 +235,7 @@ impl Scored<'_> {
 
     /// The share of the squares of a constant that each unit of a group has.
     fn energy(&self, group: &Group, place: usize) -> Vec<f64> {
-        let Place { port, axis, .. } = self.all.places[place];
+        let SizedAxis { port, axis, .. } = self.all.places[place];
         let Some((t, values)) = self.g.constant(port).and_then(|t| Some((t, t.as_f32()?))) else { return vec![] };
         let of = sums(t.shape(), &values, axis, square);
         let whole = of.iter().sum::<f64>().max(f64::MIN_POSITIVE);

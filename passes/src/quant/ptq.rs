@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     layers::{Layer, excluded, layers, obstacle},
-    nested::{self, Nested, Reader, Source, Way},
+    nested::{self, ConstantRef, Nested, Reader, Way},
     target::Target,
 };
 use compress_compiler::{
@@ -127,7 +127,7 @@ const MOST_COPIES: usize = 3;
 struct Draft {
     /// Those inside, with weights of their own.
     inner: Vec<Nested>,
-    plans: Vec<Plan>,
+    plans: Vec<QuantisedValues>,
     /// What reads weights from around it.
     readers: Vec<Reader>,
     skipped: Vec<Skipped>,
@@ -141,8 +141,8 @@ impl Draft {
 
     /// Weights that stay where they are, and why: an operator that reads them stays in floats, as those of plans that are
     /// `never` reached do, or too many would have copies.
-    fn shared(&self, never: &[bool]) -> HashMap<Source, &'static str> {
-        let mut read_by: HashMap<&Source, Vec<&Reader>> = HashMap::new();
+    fn shared(&self, never: &[bool]) -> HashMap<ConstantRef, &'static str> {
+        let mut read_by: HashMap<&ConstantRef, Vec<&Reader>> = HashMap::new();
         self.readers.iter().for_each(|r| read_by.entry(&r.source).or_default().push(r));
         let is_float = |r: &&Reader| self.plans[r.at + 1].layers.iter().all(|l| l.node != r.node);
         let why = |by: &[&Reader]| match by.iter().map(|r| r.at).collect::<BTreeSet<_>>().len() {
@@ -156,7 +156,7 @@ impl Draft {
 
 impl Int8 {
     /// What is quantised, where the weights in `shared` stay where they are.
-    fn draft(&self, g: &Graph, whole: &[Nested], shared: &HashMap<Source, &str>) -> Result<Draft> {
+    fn draft(&self, g: &Graph, whole: &[Nested], shared: &HashMap<ConstantRef, &str>) -> Result<Draft> {
         let unreached = unreached(g)?;
         let blocked = |n: NodeId| {
             let first = unreached.get(&n)?;
@@ -167,10 +167,10 @@ impl Int8 {
         nested::own_weights(g, &mut inner, &own);
         let mut skipped: Vec<Skipped> =
             stay.iter().map(|r| self.skipped(&whole[r.at].graph, r.node, shared[&r.source])).collect();
-        let mut plans = vec![Plan::new(g, self.choose(g, &blocked, &mut skipped)?)];
+        let mut plans = vec![QuantisedValues::new(g, self.choose(g, &blocked, &mut skipped)?)];
         for Nested { way, graph: part } in &inner {
             let around = way.first().and_then(|(n, _)| blocked(*n));
-            plans.push(Plan::new(part, self.choose(part, &|_| around.clone(), &mut skipped)?));
+            plans.push(QuantisedValues::new(part, self.choose(part, &|_| around.clone(), &mut skipped)?));
         }
         Ok(Draft { inner, plans, readers, skipped })
     }
@@ -179,7 +179,7 @@ impl Int8 {
     fn calibrate(&self, g: &Graph, draft: &Draft, cx: &Context) -> Result<HashMap<(usize, Port), Reach>> {
         let steps = self.scheme.activations.codes().steps();
         let ways = std::iter::once(vec![]).chain(draft.inner.iter().map(|n| n.way.clone()));
-        let sites = |(i, (within, plan)): (usize, (Way, &Plan))| {
+        let sites = |(i, (within, plan)): (usize, (Way, &QuantisedValues))| {
             plan.wanted.iter().map(move |port| (i, Site { within: within.clone(), port: *port })).collect::<Vec<_>>()
         };
         let (places, watch): (Vec<usize>, Vec<Site>) = ways.zip(&draft.plans).enumerate().flat_map(sites).unzip();
@@ -248,7 +248,7 @@ fn input_obstacle(g: &Graph, l: &Layer) -> Option<String> {
 }
 
 /// Which values are quantised, and how they hang together.
-pub(super) struct Plan {
+pub(super) struct QuantisedValues {
     /// The layers that become integer.
     pub layers: Vec<Layer>,
     /// The values that become U8.
@@ -286,7 +286,7 @@ impl Range {
     }
 }
 
-impl Plan {
+impl QuantisedValues {
     fn new(g: &Graph, layers: Vec<Layer>) -> Self {
         let integer: BTreeSet<NodeId> = layers.iter().map(|l| l.node).collect();
         let mut plan = Self {

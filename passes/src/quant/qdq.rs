@@ -2,7 +2,7 @@
 
 use super::{
     params::{self, Affine},
-    ptq::Plan,
+    ptq::QuantisedValues,
     scheme::{Scheme, Weights},
 };
 use crate::layers::Layer;
@@ -19,7 +19,12 @@ use std::collections::{BTreeSet, HashMap, hash_map::Entry};
 
 /// Applies `plan`: activations and weights pass through QuantizeLinear and DequantizeLinear, the latter
 /// as floats still, and biases stay as they are. [`freeze`] does the rest.
-pub(super) fn insert(g: &mut Graph, plan: &Plan, params: &HashMap<Port, Affine>, scheme: &Scheme) -> Result<()> {
+pub(super) fn insert(
+    g: &mut Graph,
+    plan: &QuantisedValues,
+    params: &HashMap<Port, Affine>,
+    scheme: &Scheme,
+) -> Result<()> {
     // A weight shared by several layers is quantised once, so that all their biases fit.
     let mut floors: HashMap<NodeId, Vec<f32>> = HashMap::new();
     for l in &plan.layers {

@@ -8,7 +8,7 @@
 use super::{Capabilities, newest};
 use crate::{
     attention::{Chain, Scores},
-    axes::Layout,
+    axes::AxisRuns,
     clean::Clean,
     normalise::{Normalised, as_scale, scaled},
     quant::scheme::Granularity,
@@ -208,10 +208,10 @@ impl<'a> Pattern<'a> {
         let (k, k_scale) = self.flat(self.k, [0, 3, 1, 2], heads)?;
         let (v, v_scale) = self.flat(self.v, [0, 2, 1, 3], heads)?;
         let dims = self.dims(self.context)?;
-        let mut layout = Layout::of(dims);
+        let mut layout = AxisRuns::of(dims);
         let mut result = self.context;
         // Sums over values of one size are moved to where the heads are behind each other.
-        let found = |layout: &Layout| {
+        let found = |layout: &AxisRuns| {
             let whole = |axis: usize, of: usize| layout.is_whole(axis, of, &dims[of]);
             let [_, _, last] = &layout.0[..] else { return false };
             let parts: Vec<usize> = last.iter().map(|p| p.axis).collect();

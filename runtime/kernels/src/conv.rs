@@ -24,7 +24,7 @@ use crate::{
     team::join,
     tile::{Operand, Tiles},
 };
-use blocks::{Block, Blocks, LEAST, Layout, POSITIONS};
+use blocks::{Block, Blocks, LEAST, POSITIONS, Strides};
 use panels::{Panel, Panels, Shape};
 use std::ops::Range;
 
@@ -179,7 +179,7 @@ impl<X: Number, F: Fn(Operand<X>, &Panel, usize) + Sync> Run<'_, X, F> {
 
     /// Where a block's pixels lie in `x`, with their offsets, if they can be read there and
     /// nothing behind the last group's.
-    fn in_place(&self, block: &Block, offsets: &mut [usize; POSITIONS]) -> Option<Layout> {
+    fn in_place(&self, block: &Block, offsets: &mut [usize; POSITIONS]) -> Option<Strides> {
         let layout = self.blocks.direct(&self.x)?;
         self.blocks.offsets(block, &layout, false, offsets);
         let last = offsets[block.len - 1] + self.x.width() - self.blocks.shape.channels;
@@ -187,7 +187,7 @@ impl<X: Number, F: Fn(Operand<X>, &Panel, usize) + Sync> Run<'_, X, F> {
     }
 
     /// Multiplies a block by a panel.
-    fn panel(&self, panel: &Panel, block: &Block, layout: &Layout, offsets: &[usize; POSITIONS], x: &[X]) {
+    fn panel(&self, panel: &Panel, block: &Block, layout: &Strides, offsets: &[usize; POSITIONS], x: &[X]) {
         // Offsets ascend: what is in bounds for the last one is for all.
         assert!(offsets[block.len - 1] + self.blocks.extent(layout) <= x.len(), "a block within its pixels");
         let operand = Operand {

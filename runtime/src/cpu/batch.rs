@@ -2,16 +2,16 @@
 //!
 //! A batch of pictures whose activations don't fit into the cache runs faster in pieces that do;
 //! and threads that have samples of their own never wait for each other. That needs a model in
-//! which every sample is made of its own input alone ([`Layer::is_by_sample`]), and pays where
+//! which every sample is made of its own input alone ([`Lowered::is_by_sample`]), and pays where
 //! weights are read for more than one sample's sake.
 //!
-//! [`Layer::is_by_sample`]: super::recipe::Layer::is_by_sample
+//! [`Lowered::is_by_sample`]: super::lowering::Lowered::is_by_sample
 
 use super::{
     arena::Workspaces,
+    lowering::Operand,
     plan::plan,
     program::Program,
-    recipe::Operand,
     run::{Plan, Sink},
     steps::Spent,
 };
@@ -91,7 +91,7 @@ impl Batch {
         };
         let Some(one) = of(1) else { return Ok(None) };
         let bytes = plan(program, one, 1, true)?.memory.max(1);
-        let weights: usize = program.layers.iter().map(|l| l.layer.weight_bytes()).sum();
+        let weights: usize = program.instructions.iter().map(|l| l.op.weight_bytes()).sum();
         let pays = |n: usize| (n * bytes) as f64 >= ACTIVATIONS_PER_WEIGHT * weights as f64;
         let fits = (CACHE / bytes).clamp(1, samples);
         let share = samples / threads;
@@ -187,9 +187,9 @@ fn samples(program: &Program, all: &[Vec<usize>]) -> Option<usize> {
     let n = *all[*program.inputs.first()?].first()?;
     let has = |id: usize| program.is_constant(id) || all[id].first() == Some(&n);
     let operand = |id: &usize| Operand { dims: &all[*id], is_constant: program.is_constant(*id) };
-    let by_sample = |l: &super::program::Placement| {
-        l.layer.is_by_sample(&l.inputs.iter().map(operand).collect::<Vec<_>>(), &all[l.output])
+    let by_sample = |l: &super::program::Instruction| {
+        l.op.is_by_sample(&l.inputs.iter().map(operand).collect::<Vec<_>>(), &all[l.output])
     };
     let ends = program.outputs.iter().all(|id| !program.is_constant(*id));
-    (ends && (0..all.len()).all(has) && program.layers.iter().all(by_sample)).then_some(n)
+    (ends && (0..all.len()).all(has) && program.instructions.iter().all(by_sample)).then_some(n)
 }

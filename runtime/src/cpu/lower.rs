@@ -1,9 +1,9 @@
-//! From a part of a graph to layers.
+//! From a part of a graph to lowered operators.
 
 use super::{
+    lowering::{Form, Lowering, Want},
     ops,
     program::{Placed, Program},
-    recipe::{Form, Recipe, Want},
     scope::{Scope, is_constant},
 };
 use compress_compiler::{
@@ -34,7 +34,7 @@ pub(crate) fn known(graph: &Graph, order: &[NodeId]) -> HashSet<NodeId> {
         !matches!(graph.op(id), Op::Input(_) | Op::Constant(_) | Op::Opaque(_))
             && (0..graph.node(id).outputs.len()).all(|slot| {
                 let port = Port { node: id, slot };
-                outside(graph, port).is_some_and(|form| ops::recipe(&scope, Want { port, form }).is_some())
+                outside(graph, port).is_some_and(|form| ops::lowering(&scope, Want { port, form }).is_some())
             })
     };
     order.iter().copied().filter(|id| is_known(*id)).collect()
@@ -44,7 +44,7 @@ pub(crate) fn known(graph: &Graph, order: &[NodeId]) -> HashSet<NodeId> {
 /// `watch` need them. `place` says where every node of the graph stands in its order.
 ///
 /// # Errors
-/// A bug when there is no recipe for a node of the part; what packing raises.
+/// A bug when there is no lowering for a node of the part; what packing raises.
 pub(crate) fn lower(
     graph: &Graph,
     place: &HashMap<NodeId, usize>,
@@ -65,20 +65,20 @@ pub(crate) fn lower(
     for port in &pinned {
         open.insert((place[&port.node], asked(port)?));
     }
-    let mut recipes: Vec<(Want, Recipe)> = vec![];
+    let mut lowerings: Vec<(Want, Lowering)> = vec![];
     let mut inputs: Vec<Want> = vec![];
     while let Some((_, want)) = open.pop_last() {
         if !part(want.port.node) && !is_constant(graph, want.port) {
             inputs.push(want);
             continue;
         }
-        let recipe = ops::recipe(&scope, want);
-        let recipe = recipe.ok_or_else(|| Error::bug("no recipe").at(graph.node(want.port.node).label()))?;
-        open.extend(recipe.operands.iter().map(|w| (place[&w.port.node], *w)));
-        recipes.push((want, recipe));
+        let lowering = ops::lowering(&scope, want);
+        let lowering = lowering.ok_or_else(|| Error::bug("no lowering").at(graph.node(want.port.node).label()))?;
+        open.extend(lowering.operands.iter().map(|w| (place[&w.port.node], *w)));
+        lowerings.push((want, lowering));
     }
 
-    // Forwards: layers in an order in which they can run.
+    // Forwards: operators in an order in which they can run.
     let mut program = Program::new(isa);
     let mut ids = HashMap::new();
     for want in inputs.into_iter().rev() {
@@ -88,11 +88,11 @@ pub(crate) fn lower(
         }
         ids.insert(want, program.add_input(Placed::of(graph, want)));
     }
-    for (want, recipe) in recipes.into_iter().rev() {
+    for (want, lowering) in lowerings.into_iter().rev() {
         let label = graph.node(want.port.node).label();
-        let operands: Vec<usize> = recipe.operands.iter().map(|w| ids[w]).collect();
-        let layer = (recipe.make)(isa).map_err(|e| e.at(&label))?;
-        ids.insert(want, program.add_layer(label, layer, operands, Placed::of(graph, want)));
+        let operands: Vec<usize> = lowering.operands.iter().map(|w| ids[w]).collect();
+        let op = (lowering.make)(isa).map_err(|e| e.at(&label))?;
+        ids.insert(want, program.add(label, op, operands, Placed::of(graph, want)));
     }
     for port in outputs {
         program.add_output(ids[&asked(port)?]);

@@ -1,10 +1,10 @@
-//! From layers and shapes to steps and places.
+//! From lowered operators and shapes to steps and places.
 
 use super::{
     arena::{Life, assign},
     cost,
+    lowering::{Form, ValueId},
     program::Program,
-    recipe::{Form, ValueId},
     run::{Constant, Plan},
     steps::{Call, Element, Kernel, Operands, Place, READS, Step, View},
 };
@@ -85,13 +85,13 @@ pub(super) struct Planner<'p> {
     constants: Vec<Constant>,
     steps: Vec<Step>,
     scratch: usize,
-    layer: Option<usize>,
+    instruction: Option<usize>,
 }
 
 /// Plans `program` for values of `shapes`; `is_piece` says that a batch is larger.
 ///
 /// # Errors
-/// What planning a layer raises, naming the node.
+/// What planning an instruction raises, naming the node.
 pub(super) fn plan(program: &Program, shapes: Vec<Vec<usize>>, threads: usize, is_piece: bool) -> Result<Plan> {
     let mut p = Planner {
         program,
@@ -105,7 +105,7 @@ pub(super) fn plan(program: &Program, shapes: Vec<Vec<usize>>, threads: usize, i
         constants: vec![],
         steps: vec![],
         scratch: 0,
-        layer: None,
+        instruction: None,
     };
     for (i, id) in program.inputs.iter().enumerate() {
         let (rows, width) = Layout::Plain.rows(&p.shapes[*id]);
@@ -123,16 +123,16 @@ pub(super) fn plan(program: &Program, shapes: Vec<Vec<usize>>, threads: usize, i
     for (place, id) in &program.watch {
         watched.entry(*id).or_default().push(*place);
     }
-    for (i, layer) in program.layers.iter().enumerate() {
-        p.layer = Some(i);
-        layer.layer.plan(&mut p, &layer.inputs, layer.output).map_err(|e| e.at(&layer.label))?;
-        if let Some(places) = watched.get(&layer.output) {
-            let view = p.dense(layer.output);
+    for (i, instruction) in program.instructions.iter().enumerate() {
+        p.instruction = Some(i);
+        instruction.op.plan(&mut p, &instruction.inputs, instruction.output).map_err(|e| e.at(&instruction.label))?;
+        if let Some(places) = watched.get(&instruction.output) {
+            let view = p.dense(instruction.output);
             p.touch(&view);
             shown.extend(places.iter().map(|place| (p.steps.len(), *place, view)));
         }
     }
-    p.layer = None;
+    p.instruction = None;
     let mut outputs = vec![];
     for id in &program.outputs {
         outputs.push((p.dense(*id), program.values[*id].dtype(), p.shapes[*id].clone()));
@@ -177,15 +177,15 @@ impl Planner<'_> {
         let program = self.program;
         let mut readers = vec![0; program.values.len()];
         let ends = program.outputs.iter().chain(program.watch.iter().map(|w| &w.1));
-        for id in program.layers.iter().flat_map(|l| &l.inputs).chain(ends).chain(&program.inputs) {
+        for id in program.instructions.iter().flat_map(|l| &l.inputs).chain(ends).chain(&program.inputs) {
             readers[*id] += 1;
         }
-        for layer in &program.layers {
-            let Some(axis) = layer.layer.joins_along() else { continue };
+        for instruction in &program.instructions {
+            let Some(axis) = instruction.op.joins_along() else { continue };
             let mut start = 0;
-            for id in &layer.inputs {
+            for id in &instruction.inputs {
                 if readers[*id] == 1 {
-                    self.parts.insert(*id, Part { whole: layer.output, axis, start });
+                    self.parts.insert(*id, Part { whole: instruction.output, axis, start });
                 }
                 start += self.shapes[*id][axis];
             }
@@ -203,7 +203,7 @@ impl Planner<'_> {
         }
     }
 
-    /// A place for `id`, which the current layer makes in `layout`.
+    /// A place for `id`, which the current instruction makes in `layout`.
     pub fn output(&mut self, id: ValueId, layout: Layout) -> View {
         if let Some(view) = self.placed_in_whole(id, layout) {
             self.located.insert(id, Located { layout, view });
@@ -384,7 +384,7 @@ impl Planner<'_> {
         let call: Call = Box::new(call);
         let sizes = (size, self.size(made));
         self.steps.push(Step {
-            layer: self.layer,
+            instruction: self.instruction,
             kernel: kernel.into(),
             reads: reads.to_vec(),
             write,

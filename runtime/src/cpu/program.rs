@@ -1,9 +1,9 @@
-//! What lowering makes: layers in order, whose shapes are open, and the plans made of them.
+//! What lowering makes: lowered operators in order, whose shapes are open, and the plans made of them.
 
 use super::{
     arena::Workspaces,
     batch::Batch,
-    recipe::{Form, Layer, ValueId, Want},
+    lowering::{Form, Lowered, ValueId, Want},
     steps::Spent,
 };
 use crate::burn::tensor::check_size;
@@ -47,10 +47,10 @@ impl Placed {
     }
 }
 
-/// A layer with its operands.
-pub(super) struct Placement {
+/// A lowered operator with its operands.
+pub(super) struct Instruction {
     pub label: String,
-    pub layer: Box<dyn Layer>,
+    pub op: Box<dyn Lowered>,
     pub inputs: Vec<ValueId>,
     pub output: ValueId,
 }
@@ -59,7 +59,7 @@ pub(super) struct Placement {
 pub struct Program {
     pub(super) isa: Isa,
     pub(super) values: Vec<Placed>,
-    pub(super) layers: Vec<Placement>,
+    pub(super) instructions: Vec<Instruction>,
     pub(super) inputs: Vec<ValueId>,
     pub(super) outputs: Vec<ValueId>,
     pub(super) watch: Vec<(usize, ValueId)>,
@@ -75,7 +75,7 @@ impl Program {
         Self {
             isa,
             values: vec![],
-            layers: vec![],
+            instructions: vec![],
             inputs: vec![],
             outputs: vec![],
             watch: vec![],
@@ -96,18 +96,12 @@ impl Program {
         id
     }
 
-    pub(super) fn add_layer(
-        &mut self,
-        label: String,
-        layer: Box<dyn Layer>,
-        inputs: Vec<ValueId>,
-        output: Placed,
-    ) -> ValueId {
+    pub(super) fn add(&mut self, label: String, op: Box<dyn Lowered>, inputs: Vec<ValueId>, output: Placed) -> ValueId {
         let output = self.add_value(output);
-        if layer.is_constant() {
+        if op.is_constant() {
             self.constants.insert(output);
         }
-        self.layers.push(Placement { label, layer, inputs, output });
+        self.instructions.push(Instruction { label, op, inputs, output });
         output
     }
 

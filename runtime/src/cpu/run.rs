@@ -59,7 +59,7 @@ impl Plan {
         mut spent: Option<&mut Vec<Spent>>,
     ) -> Result<()> {
         let (memory, scratch) = workspace.bytes()[..self.bytes()].split_at_mut(self.memory);
-        let source = Source { inputs, constants: &self.constants, places: &self.places };
+        let source = Memory { inputs, constants: &self.constants, places: &self.places };
         let threads = self.steps.iter().map(|s| s.threads).max().unwrap_or(1);
         let _team = (threads > 1).then(|| Team::assemble(threads));
         let mut shown = self.shown.iter().peekable();
@@ -79,7 +79,7 @@ impl Plan {
             (step.call)(&mut Operands { reads, write, scratch, threads: step.threads });
             if let (Some(list), Some(started)) = (spent.as_deref_mut(), started) {
                 list.push(Spent {
-                    node: step.layer.map_or("(edge)".into(), |l| program.layers[l].label.clone()),
+                    node: step.instruction.map_or("(edge)".into(), |l| program.instructions[l].label.clone()),
                     kernel: step.kernel,
                     ms: started.elapsed().as_secs_f64() * 1e3,
                 });
@@ -99,13 +99,13 @@ impl Plan {
 }
 
 /// Where what is read lies.
-struct Source<'a> {
+struct Memory<'a> {
     inputs: &'a [&'a [u8]],
     constants: &'a [Constant],
     places: &'a [usize],
 }
 
-impl Source<'_> {
+impl Memory<'_> {
     fn bytes<'m>(&'m self, view: &View, size: usize, memory: impl FnOnce(Range<usize>) -> &'m [u8]) -> &'m [u8] {
         let range = view.offset * size..(view.offset + view.extent()) * size;
         match view.place {

@@ -1,6 +1,6 @@
-//! What recipes may look at: a part of a graph.
+//! What lowerings may look at: a part of a graph.
 
-use super::{ops, recipe::Want};
+use super::{lowering::Want, ops};
 use crate::burn::kernels::dequantize_constant;
 use compress_compiler::{
     error::{Error, Result},
@@ -62,7 +62,7 @@ impl<'g> Scope<'g> {
                 this.codes.insert(port, affine);
                 let made = |s: &Self| {
                     s.codes(port).is_some_and(|(want, _)| want.port != port)
-                        || ops::recipe(s, Want::codes(port)).is_some()
+                        || ops::lowering(s, Want::codes(port)).is_some()
                 };
                 if !made(&this) {
                     this.codes.remove(&port);

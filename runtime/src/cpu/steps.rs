@@ -133,8 +133,8 @@ impl From<&'static str> for Kernel {
 
 /// A call with its operands.
 pub(super) struct Step {
-    /// The layer that it belongs to; none for conversions of inputs and outputs.
-    pub layer: Option<usize>,
+    /// The instruction that it belongs to; none for conversions of inputs and outputs.
+    pub instruction: Option<usize>,
     pub kernel: Kernel,
     pub reads: Vec<View>,
     pub write: View,

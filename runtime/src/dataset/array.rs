@@ -2,7 +2,7 @@
 
 use super::{
     InputSpec, Preprocess,
-    source::Source,
+    source::SampleSource,
     values::{self, Values},
 };
 use compress_compiler::{
@@ -219,7 +219,7 @@ impl Columns {
     }
 }
 
-impl Source for Columns {
+impl SampleSource for Columns {
     fn len(&self) -> usize {
         self.rows
     }

@@ -3,7 +3,7 @@
 use super::{
     InputSpec, Preprocess,
     array::{self, Columns, Stored},
-    source::{Format, Place, Source},
+    source::{Format, PathKind, SampleSource},
 };
 use compress_compiler::{
     error::{Error, Result},
@@ -25,13 +25,13 @@ pub(super) const FORMAT: Format = Format {
     means: "an IDX file such as train-images-idx3-ubyte.gz",
     open: |path, asked| {
         let set = match asked.place {
-            Place::File if is_likely(path) => path.to_owned(),
-            Place::File => return Ok(None),
-            Place::Nothing => match by_prefix(path) {
+            PathKind::File if is_likely(path) => path.to_owned(),
+            PathKind::File => return Ok(None),
+            PathKind::Nothing => match by_prefix(path) {
                 Some(found) => found?,
                 None => return Ok(None),
             },
-            Place::Folder => match &in_folder(path, "")?[..] {
+            PathKind::Folder => match &in_folder(path, "")?[..] {
                 [] => return Ok(None),
                 [one] => one.clone(),
                 all => return Err(several(all)),

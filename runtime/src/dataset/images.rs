@@ -3,7 +3,7 @@
 use super::{
     InputSpec, Preprocess,
     array::{self, batch_shape},
-    source::{self, Format, Place, Source},
+    source::{self, Format, PathKind, SampleSource},
     values::{self, Values},
 };
 use compress_compiler::{
@@ -24,12 +24,12 @@ use std::{
 pub(super) const FORMAT: Format = Format {
     means: "a folder of pictures (png, jpg, bmp) or of one folder of pictures for each class",
     open: |path, asked| match asked.place {
-        Place::Folder => {
+        PathKind::Folder => {
             let found = Pictures::open(path, asked.inputs, asked.preprocess)?;
             Ok(found.map(|pictures| Box::new(pictures) as _))
         }
-        Place::File if is_picture(path) => Err(source::single()),
-        Place::File | Place::Nothing => Ok(None),
+        PathKind::File if is_picture(path) => Err(source::single()),
+        PathKind::File | PathKind::Nothing => Ok(None),
     },
 };
 
@@ -254,7 +254,7 @@ fn by_number(name: &OsString) -> Vec<(Option<u64>, String)> {
     parts
 }
 
-impl Source for Pictures {
+impl SampleSource for Pictures {
     fn len(&self) -> usize {
         self.files.len()
     }

@@ -29,7 +29,7 @@ use compress_compiler::{
     value::Dim,
 };
 use sha2::{Digest, Sha256};
-use source::Source;
+use source::SampleSource;
 use std::{
     fmt::Write,
     io::{self, Read},
@@ -47,12 +47,12 @@ pub struct InputSpec {
     /// Its axes. The first counts the samples, unless it is named and that name is found elsewhere too.
     pub shape: Vec<Dim>,
     /// What integers are made up of it, where there is no data.
-    pub whole: Whole,
+    pub whole: MadeUpIntegers,
 }
 
 /// What made-up integers are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Whole {
+pub enum MadeUpIntegers {
     /// Zeros, which every model takes.
     #[default]
     Zeros,
@@ -65,7 +65,7 @@ pub enum Whole {
 impl InputSpec {
     /// An input called `name`; integers of it are zeros.
     pub fn new(name: impl Into<String>, dtype: DType, shape: Vec<Dim>) -> Self {
-        Self { name: name.into(), dtype, shape, whole: Whole::Zeros }
+        Self { name: name.into(), dtype, shape, whole: MadeUpIntegers::Zeros }
     }
 
     /// The axes, `None` where any size will do.
@@ -92,7 +92,7 @@ pub struct Batch {
 }
 
 enum Samples {
-    Given(Box<dyn Source>),
+    Given(Box<dyn SampleSource>),
     MadeUp(Synthetic),
 }
 
@@ -186,7 +186,7 @@ impl Dataset {
         &self.inputs
     }
 
-    fn source(&self) -> &dyn Source {
+    fn source(&self) -> &dyn SampleSource {
         match &self.samples {
             Samples::Given(source) => &**source,
             Samples::MadeUp(made) => made,

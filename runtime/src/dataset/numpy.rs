@@ -3,7 +3,7 @@
 use super::{
     InputSpec, Preprocess,
     array::{self, Columns, Stored},
-    source::{Format, Place, Source},
+    source::{Format, PathKind, SampleSource},
 };
 use compress_compiler::{
     error::{Error, Result},
@@ -22,7 +22,7 @@ pub(super) const FORMAT: Format = Format {
     open: |path, asked| {
         let extension = path.extension().map(|e| e.to_ascii_lowercase()).unwrap_or_default();
         let columns = match extension.to_str() {
-            _ if asked.place != Place::File => return Ok(None),
+            _ if asked.place != PathKind::File => return Ok(None),
             Some("npz") => open_npz(path, asked.inputs, asked.preprocess)?,
             Some("npy") => open_npy(path, asked.inputs, asked.preprocess)?,
             _ => return Ok(None),

@@ -3,7 +3,7 @@
 use super::{
     InputSpec, Preprocess,
     array::{self, batch_shape},
-    source::{self, Format, Place, Source},
+    source::{self, Format, PathKind, SampleSource},
     values::{self, Values},
 };
 use compress_compiler::{
@@ -21,12 +21,12 @@ use std::{
 pub(super) const FORMAT: Format = Format {
     means: "a folder of ONNX test_data_set folders",
     open: |path, asked| match asked.place {
-        Place::Folder => {
+        PathKind::Folder => {
             let found = Folders::open(path, asked.inputs, asked.preprocess)?;
             Ok(found.map(|folders| Box::new(folders) as _))
         }
-        Place::File if path.extension().is_some_and(|e| e == "pb") => Err(source::single()),
-        Place::File | Place::Nothing => Ok(None),
+        PathKind::File if path.extension().is_some_and(|e| e == "pb") => Err(source::single()),
+        PathKind::File | PathKind::Nothing => Ok(None),
     },
 };
 
@@ -98,7 +98,7 @@ impl Folders {
     }
 }
 
-impl Source for Folders {
+impl SampleSource for Folders {
     fn len(&self) -> usize {
         self.rows
     }

@@ -21,18 +21,18 @@ pub(super) struct Format {
 }
 
 /// The set at a path; `None` when it is of another format.
-pub(super) type Recognized = Option<Box<dyn Source>>;
+pub(super) type Recognized = Option<Box<dyn SampleSource>>;
 
 /// What a set is opened for, and what stands at its path.
 pub(super) struct Asked<'a> {
     pub(super) inputs: &'a [InputSpec],
     pub(super) preprocess: Option<&'a Preprocess>,
-    pub(super) place: Place,
+    pub(super) place: PathKind,
 }
 
 /// What stands at a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum PathKind {
     File,
     Folder,
     /// Nothing: the path may be what the names of several files start with.
@@ -40,7 +40,7 @@ pub(super) enum Place {
 }
 
 /// Where the samples of a set come from. Rows that are asked for exist, and one at least.
-pub(super) trait Source: Send + Sync {
+pub(super) trait SampleSource: Send + Sync {
     /// The number of samples, 1 at least.
     fn len(&self) -> usize;
 
@@ -95,11 +95,15 @@ pub fn formats() -> String {
 }
 
 /// Opens the set at `path`.
-pub(super) fn open(path: &Path, inputs: &[InputSpec], preprocess: Option<&Preprocess>) -> Result<Box<dyn Source>> {
+pub(super) fn open(
+    path: &Path,
+    inputs: &[InputSpec],
+    preprocess: Option<&Preprocess>,
+) -> Result<Box<dyn SampleSource>> {
     let place = match path.metadata() {
-        Ok(meta) if meta.is_dir() => Place::Folder,
-        Ok(_) => Place::File,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Place::Nothing,
+        Ok(meta) if meta.is_dir() => PathKind::Folder,
+        Ok(_) => PathKind::File,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => PathKind::Nothing,
         Err(e) => return Err(Error::file(format!("cannot be read: {e}"))),
     };
     let asked = Asked { inputs, preprocess, place };
@@ -109,9 +113,9 @@ pub(super) fn open(path: &Path, inputs: &[InputSpec], preprocess: Option<&Prepro
         }
     }
     let found = match place {
-        Place::Nothing => Error::file("no such file or folder"),
-        Place::Folder => Error::data("the folder has no data of a known format"),
-        Place::File => Error::data("the file is of no known format"),
+        PathKind::Nothing => Error::file("no such file or folder"),
+        PathKind::Folder => Error::data("the folder has no data of a known format"),
+        PathKind::File => Error::data("the file is of no known format"),
     };
     Err(found.help(format!("data can be {}", formats())))
 }

@@ -1,10 +1,10 @@
 //! Made-up samples and seeded choices.
 
 use super::{
-    InputSpec, Whole,
+    InputSpec, MadeUpIntegers,
     leaves::{self, Normal},
     size,
-    source::Source,
+    source::SampleSource,
     values,
 };
 use compress_compiler::{
@@ -75,7 +75,7 @@ impl Synthetic {
     }
 }
 
-impl Source for Synthetic {
+impl SampleSource for Synthetic {
     fn len(&self) -> usize {
         self.rows
     }
@@ -119,7 +119,7 @@ impl Source for Synthetic {
                     values::write_floats(spec.dtype, &made, out);
                 });
             }
-            if !spec.dtype.is_float() && part_bytes > 0 && spec.whole != Whole::Zeros {
+            if !spec.dtype.is_float() && part_bytes > 0 && spec.whole != MadeUpIntegers::Zeros {
                 let parts = out.chunks_mut(part_bytes).zip(rows_apart);
                 parts.for_each(|(out, row)| whole(spec, self.seed, *row, i, out));
             }
@@ -134,8 +134,8 @@ fn whole(spec: &InputSpec, seed: u64, row: usize, input: usize, out: &mut [u8]) 
     let mut rng = generator(seed, row, input);
     for out in out.chunks_exact_mut(spec.dtype.size()) {
         let value = match spec.whole {
-            Whole::Below(n) if n > 1 => rng.random_range(0..n),
-            Whole::Ones => 1,
+            MadeUpIntegers::Below(n) if n > 1 => rng.random_range(0..n),
+            MadeUpIntegers::Ones => 1,
             _ => 0,
         };
         out.copy_from_slice(&value.to_le_bytes()[..out.len()]);

@@ -142,7 +142,7 @@ struct State {
 }
 
 /// What a batch showed: the parts of its loss, the norm of the gradients, and the learning rate.
-struct Step {
+struct BatchResult {
     parts: Vec<(&'static str, f32)>,
     norm: f32,
     rate: f64,
@@ -176,7 +176,7 @@ impl Job<'_> {
                 let seconds = earlier + began.elapsed().as_secs_f64();
                 let done = self.done(&state, seconds);
                 samples += batch.len as u64;
-                let Some(Step { parts, norm, rate }) = self.step(&mut state, &batch, done, &mut spent)? else {
+                let Some(BatchResult { parts, norm, rate }) = self.step(&mut state, &batch, done, &mut spent)? else {
                     self.back_off(&mut state, watcher)?;
                     continue;
                 };
@@ -283,7 +283,13 @@ impl Job<'_> {
     }
 
     /// One batch. `None` when the loss, or what it asks for, was not a number.
-    fn step(&mut self, state: &mut State, batch: &TrainBatch, done: f64, spent: &mut Spent) -> Result<Option<Step>> {
+    fn step(
+        &mut self,
+        state: &mut State,
+        batch: &TrainBatch,
+        done: f64,
+        spent: &mut Spent,
+    ) -> Result<Option<BatchResult>> {
         let started = Instant::now();
         let answer = match &mut self.teacher {
             Some(t) => t.answer(&batch.inputs, self.same_samples.then_some(&batch.indices[..]))?,
@@ -338,7 +344,7 @@ impl Job<'_> {
             }
         }
         spent.compute += started.elapsed().as_secs_f64();
-        Ok(Some(Step { parts: lesson.parts, norm, rate }))
+        Ok(Some(BatchResult { parts: lesson.parts, norm, rate }))
     }
 
     /// The loss was not a number: back to the best model, at half the rate; a second time is the end.

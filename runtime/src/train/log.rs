@@ -19,7 +19,7 @@ pub struct MetricsLog {
 }
 
 /// A step and, as several batches may make one, the epoch and the batch in it.
-pub type Place = (u64, u64, u64);
+pub type LogPosition = (u64, u64, u64);
 
 /// What is asked of each record: a step. Where it tells its epoch and batch, they count too.
 #[derive(Deserialize)]
@@ -38,7 +38,7 @@ impl MetricsLog {
     ///
     /// # Errors
     /// File, when it can't be read or written.
-    pub fn open(path: &Path, resumed: Option<Place>) -> Result<Self> {
+    pub fn open(path: &Path, resumed: Option<LogPosition>) -> Result<Self> {
         let open = || {
             let mut file = File::options().create(true).truncate(false).read(true).write(true).open(path)?;
             let end = resumed.map_or(Ok(0), |place| whole_until(&file, place))?;
@@ -80,7 +80,7 @@ impl MetricsLog {
 }
 
 /// Where the records up to `place` end.
-fn whole_until(file: &File, place: Place) -> io::Result<u64> {
+fn whole_until(file: &File, place: LogPosition) -> io::Result<u64> {
     let mut lines = BufReader::new(file);
     let mut line = Vec::new();
     let mut end = 0;
@@ -94,7 +94,7 @@ fn whole_until(file: &File, place: Place) -> io::Result<u64> {
     }
 }
 
-fn place_of(line: &[u8]) -> Option<Place> {
+fn place_of(line: &[u8]) -> Option<LogPosition> {
     serde_json::from_slice::<Placed>(line).ok().map(|found| (found.step, found.epoch, found.batch))
 }
 

@@ -5,7 +5,7 @@
 //! those of all inputs together, beside the running ones.
 
 use super::{
-    loss::{LossOptions, Target, Term},
+    loss::{LossOptions, Supervision, Term},
     random::{Purpose, Random},
 };
 use crate::{
@@ -154,7 +154,7 @@ impl Matcher {
             }
             if let Some(labels) = labels.get(i) {
                 let options = LossOptions::default().with(Term::Labels, CLASS);
-                let target = Target { labels: Some(labels), ..Target::default() };
+                let target = Supervision { labels: Some(labels), ..Supervision::default() };
                 let part = options.of(&made, &[], &target, &self.device)?.whole.mul_scalar(share);
                 classes = Some(if let Some(sum) = classes { sum.add(part)? } else { part });
             }

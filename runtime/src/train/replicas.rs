@@ -6,7 +6,7 @@
 
 use super::{
     loader::TrainBatch,
-    loss::{LossOptions, Target},
+    loss::{LossOptions, Supervision},
     model::Trainable,
     teacher::Answer,
 };
@@ -190,7 +190,7 @@ impl<'a> Material<'a> {
     }
 
     fn teach(&self, model: &Trainable, loss: &LossOptions, seed: u64, scale: f32) -> Result<Option<Lesson>> {
-        let target = Target {
+        let target = Supervision {
             labels: self.labels,
             mix: self.mix.as_ref().map(|(labels, share)| (&labels[..], *share)),
             outputs: &self.outputs,

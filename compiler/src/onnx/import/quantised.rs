@@ -16,7 +16,7 @@ use onnx_protobuf::{AttributeProto, NodeProto};
 const OPSET: i64 = 13;
 
 /// The operator on floats that an operator on codes stands for, and where its inputs are.
-struct Layout {
+struct QOperator {
     float: &'static str,
     /// The slot of each operand, behind which are its scale and zero point.
     codes: Vec<usize>,
@@ -28,11 +28,11 @@ struct Layout {
     result: usize,
 }
 
-impl Layout {
+impl QOperator {
     fn of(node: &NodeProto) -> Option<Self> {
         let unary = |float| Self { float, codes: vec![0], channels: 1, bias: None, result: 3 };
         let binary = |float| Self { float, codes: vec![0, 3], channels: 1, bias: None, result: 6 };
-        let layout = match (&node.domain[..], &node.op_type[..]) {
+        let operator = match (&node.domain[..], &node.op_type[..]) {
             (domain, "QLinearConv") if opset::is_default(domain) => {
                 Self { channels: 0, bias: Some(8), ..binary("Conv") }
             }
@@ -56,15 +56,16 @@ impl Layout {
         };
         // Codes in another order, and a result whose type or scale is not given, are left to others.
         let given = |slot: usize| node.input.get(slot).is_some_and(|name| !name.is_empty());
-        let last = layout.codes.iter().map(|slot| slot + 2).chain([layout.result + 1]).chain(layout.bias).max()?;
-        let sound = !layout.codes.is_empty()
+        let last =
+            operator.codes.iter().map(|slot| slot + 2).chain([operator.result + 1]).chain(operator.bias).max()?;
+        let sound = !operator.codes.is_empty()
             && int(node, "channels_last").unwrap_or(0) == 0
             && node.input.len() <= last + 1
             && node.output.len() == 1
-            && layout.codes.iter().all(|slot| given(*slot) && given(slot + 1))
-            && given(layout.result)
-            && given(layout.result + 1);
-        sound.then_some(layout)
+            && operator.codes.iter().all(|slot| given(*slot) && given(slot + 1))
+            && given(operator.result)
+            && given(operator.result + 1);
+        sound.then_some(operator)
     }
 }
 
@@ -81,12 +82,12 @@ fn is_own(attribute: &AttributeProto) -> bool {
 impl Importer<'_> {
     /// Adds what `node` stands for if it is an operator on codes, and says whether it was.
     pub(super) fn quantised(&mut self, node: &NodeProto, declared: &Declared) -> Result<bool> {
-        let Some(layout) = Layout::of(node) else { return Ok(false) };
+        let Some(operator) = QOperator::of(node) else { return Ok(false) };
         let standard = opset::is_default(&node.domain);
-        if standard && !self.has_centred_weight(node, &layout) {
+        if standard && !self.has_centred_weight(node, &operator) {
             return Ok(false);
         }
-        let bias = layout.bias.and_then(|slot| node.input.get(slot)).filter(|name| !name.is_empty());
+        let bias = operator.bias.and_then(|slot| node.input.get(slot)).filter(|name| !name.is_empty());
         let bias = match bias.map(|name| (name, self.bias_scale(node))) {
             Some((_, None)) => return Ok(false),
             Some((name, Some(scale))) => Some((name, scale)),
@@ -95,9 +96,9 @@ impl Importer<'_> {
 
         self.stands_for(node, declared, |list| {
             let mut inputs = vec![];
-            for (i, slot) in layout.codes.iter().enumerate() {
+            for (i, slot) in operator.codes.iter().enumerate() {
                 let from: Vec<&str> = node.input[*slot..].iter().take(3).map(|name| &name[..]).collect();
-                let axis = if i == 1 { vec![listing::int("axis", layout.channels)] } else { vec![] };
+                let axis = if i == 1 { vec![listing::int("axis", operator.channels)] } else { vec![] };
                 inputs.push(list.with("DequantizeLinear", &from, axis));
             }
             if let Some((bias, scale)) = bias {
@@ -106,9 +107,9 @@ impl Importer<'_> {
             }
             let inputs: Vec<&str> = inputs.iter().map(|name| &name[..]).collect();
             let attributes = node.attribute.iter().filter(|a| standard || !is_own(a)).cloned().collect();
-            let float = list.with(layout.float, &inputs, attributes);
+            let float = list.with(operator.float, &inputs, attributes);
             list.keeps_name();
-            let [scale, zero] = [&node.input[layout.result], &node.input[layout.result + 1]];
+            let [scale, zero] = [&node.input[operator.result], &node.input[operator.result + 1]];
             let codes = list.op("QuantizeLinear", &[&float, scale, zero]);
             list.result(0, &codes);
             Some(())
@@ -122,13 +123,13 @@ impl Importer<'_> {
     }
 
     /// Whether the second operand of `node` is a weight that is multiplied in integers.
-    fn has_centred_weight(&self, node: &NodeProto, layout: &Layout) -> bool {
+    fn has_centred_weight(&self, node: &NodeProto, operator: &QOperator) -> bool {
         let x = self.values.get(&node.input[0]).copied().flatten();
         if x.is_none_or(|x| self.graph.fact(x).rank().is_none() || self.graph.constant(x).is_some()) {
             return false;
         }
         let constant = |slot| self.constant_of(node, slot);
-        let parameters = [1, 2, 4, 5, layout.result, layout.result + 1].map(constant);
+        let parameters = [1, 2, 4, 5, operator.result, operator.result + 1].map(constant);
         let [_, _, Some(scale), Some(zeros), ..] = parameters else { return false };
         let Some(weight) = constant(3).filter(|_| parameters.iter().all(Option::is_some)) else { return false };
         let centre = match weight.dtype() {
@@ -137,9 +138,9 @@ impl Importer<'_> {
             _ => return false,
         };
         let shape = weight.shape();
-        let along = shape.get(layout.channels as usize);
+        let along = shape.get(operator.channels as usize);
         let per_output = scale.len() == 1 || scale.shape().len() == 1 && along == Some(&scale.len());
-        let rank = if layout.float == "Conv" { 4 } else { 2 };
+        let rank = if operator.float == "Conv" { 4 } else { 2 };
         shape.len() == rank && per_output && zeros.as_i64().is_some_and(|z| z.iter().all(|z| *z == centre))
     }
 

@@ -28,7 +28,7 @@ pub(super) struct Block {
 
 /// Where the elements of positions lie: the distances between what is next to each other.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Layout {
+pub(super) struct Strides {
     image: usize,
     line: usize,
     column: usize,
@@ -111,7 +111,7 @@ impl Blocks<'_> {
     }
 
     /// Where positions lie in an image, if they can be read there.
-    pub fn direct<X>(&self, x: &Rows<X>) -> Option<Layout> {
+    pub fn direct<X>(&self, x: &Rows<X>) -> Option<Strides> {
         let Window { input, output, kernel, stride, dilation, pad, .. } = *self.window;
         let inside = |axis: usize| {
             let last = (output[axis] - 1) * stride[axis] + (kernel[axis] - 1) * dilation[axis];
@@ -119,7 +119,7 @@ impl Blocks<'_> {
         };
         let side_by_side = kernel[1] == 1 || dilation[1] == 1 && x.stride() == self.shape.channels;
         let pixel = x.stride();
-        (inside(0) && inside(1) && side_by_side).then(|| Layout {
+        (inside(0) && inside(1) && side_by_side).then(|| Strides {
             image: input[0] * input[1] * pixel,
             line: stride[0] * input[1] * pixel,
             column: stride[1] * pixel,
@@ -128,16 +128,16 @@ impl Blocks<'_> {
     }
 
     /// Where positions lie in the strip of a block.
-    pub fn strip(&self, block: &Block) -> Layout {
+    pub fn strip(&self, block: &Block) -> Strides {
         let Window { kernel, stride, dilation, .. } = self.window;
         let line = self.strip_line(block.columns[1] - block.columns[0]);
         let column = if self.gathers() { kernel[1] } else { stride[1] } * self.shape.channels;
         let image = self.strip_lines(block.lines[1] - block.lines[0]) * line;
-        Layout { image, line: stride[0] * line, column, segment: dilation[0] * line }
+        Strides { image, line: stride[0] * line, column, segment: dilation[0] * line }
     }
 
     /// Writes the offsets of a block's positions, in images or, if `strip`, in its strip.
-    pub fn offsets(&self, block: &Block, layout: &Layout, strip: bool, offsets: &mut [usize; POSITIONS]) {
+    pub fn offsets(&self, block: &Block, layout: &Strides, strip: bool, offsets: &mut [usize; POSITIONS]) {
         let [height, width] = self.window.output;
         let (mut image, mut line, mut column) =
             (block.first / (height * width), block.first / width % height, block.first % width);
@@ -162,7 +162,7 @@ impl Blocks<'_> {
     }
 
     /// Elements from a position to behind the last one that a tile reads for it.
-    pub fn extent(&self, layout: &Layout) -> usize {
+    pub fn extent(&self, layout: &Strides) -> usize {
         (self.shape.kernel[0] - 1) * layout.segment + self.shape.run().next_multiple_of(self.quad)
     }
 

@@ -4,7 +4,7 @@ use super::Shape2d;
 use super::batch_norm::add_elements;
 use super::copy::{Aligned, join_columns, written};
 use super::tile::{Filters, Start, convolve};
-use super::unroll::{Axis, Layout};
+use super::unroll::{Axis, Unrolling};
 use crate::Isa;
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
@@ -25,9 +25,10 @@ pub(super) fn conv_on(isa: Isa, at: &Shape2d, x: &[f32], weight: &[f32], bias: O
         return y;
     }
     let (channels, [rows, columns]) = (at.group_channels(), at.kernel);
-    let layer = Layer::new(isa, at.axes(), at.groups, channels, at.group_filters(), |group, filter, channel, i, j| {
-        weight[(((group * at.group_filters() + filter) * channels + channel) * rows + i) * columns + j]
-    });
+    let layer =
+        SampleConv::new(isa, at.axes(), at.groups, channels, at.group_filters(), |group, filter, channel, i, j| {
+            weight[(((group * at.group_filters() + filter) * channels + channel) * rows + i) * columns + j]
+        });
     layer.run_all(at.samples, x, bias)
 }
 
@@ -47,13 +48,13 @@ pub(super) fn conv_input_gradient_on(isa: Isa, at: &Shape2d, weight: &[f32], dy:
     }
     let (channels, filters, [rows, columns]) = (at.group_channels(), at.group_filters(), at.kernel);
     let axes = at.axes();
-    let phases: Vec<Option<Layer>> = (0..at.stride[0] * at.stride[1])
+    let phases: Vec<Option<SampleConv>> = (0..at.stride[0] * at.stride[1])
         .map(|phase| {
             let (down, i_of) = axes[0].adjoint(phase / at.stride[1]);
             let (across, j_of) = axes[1].adjoint(phase % at.stride[1]);
             let any = down.taps * across.taps * down.output * across.output > 0;
             any.then(|| {
-                Layer::new(isa, [down, across], at.groups, filters, channels, |group, channel, filter, i, j| {
+                SampleConv::new(isa, [down, across], at.groups, filters, channels, |group, channel, filter, i, j| {
                     let plane = (group * filters + filter) * channels + channel;
                     weight[(plane * rows + i_of[i]) * columns + j_of[j]]
                 })
@@ -66,7 +67,7 @@ pub(super) fn conv_input_gradient_on(isa: Isa, at: &Shape2d, weight: &[f32], dy:
     let mut dx = vec![0.0; at.input_len()];
     let [size, dy_size] = [at.channels * at.plane(), at.filters * at.pixels()];
     dx.par_chunks_exact_mut(size).zip(dy.par_chunks_exact(dy_size)).for_each_init(
-        || phases.iter().map(|layer| layer.as_ref().map(Layer::scratch)).collect::<Vec<_>>(),
+        || phases.iter().map(|layer| layer.as_ref().map(SampleConv::scratch)).collect::<Vec<_>>(),
         |scratch, (dx, dy)| {
             let parts = phases.iter().zip(scratch).map(|(layer, scratch)| {
                 let (layer, scratch) = layer.as_ref().zip(scratch.as_mut())?;
@@ -80,7 +81,7 @@ pub(super) fn conv_input_gradient_on(isa: Isa, at: &Shape2d, weight: &[f32], dy:
 }
 
 /// Puts each phase's gradient where it belongs in that of the input.
-fn scatter(isa: Isa, at: &Shape2d, parts: &[Option<(&Layer, Vec<f32>)>], dx: &mut [f32]) {
+fn scatter(isa: Isa, at: &Shape2d, parts: &[Option<(&SampleConv, Vec<f32>)>], dx: &mut [f32]) {
     let [down, across] = at.stride;
     for (n, row) in dx.chunks_exact_mut(at.columns).enumerate() {
         let (channel, y) = (n / at.rows, n % at.rows);
@@ -129,9 +130,9 @@ const UNROLLED: usize = 1 << 16;
 const WEIGHTS: usize = 1 << 17;
 
 /// A convolution, ready to be run sample by sample.
-struct Layer {
+struct SampleConv {
     isa: Isa,
-    layout: Layout,
+    layout: Unrolling,
     /// Of each group the filters' weights, by blocks of channels.
     groups: Vec<Vec<Filters>>,
     /// Where each tap of a block's channels begins.
@@ -145,7 +146,7 @@ struct Layer {
     output: [usize; 2],
 }
 
-impl Layer {
+impl SampleConv {
     /// `weight` is asked for a group, a filter, a channel of the group, and a tap's row and column.
     fn new(
         isa: Isa,
@@ -157,7 +158,7 @@ impl Layer {
     ) -> Self {
         // Lines of some whole vectors are read as fast as whole planes, and are copied but once.
         let are_long = axes[1].output >= 32 && axes[1].output.is_multiple_of(16);
-        let layout = Layout::new(axes, filters > 2 && !are_long);
+        let layout = Unrolling::new(axes, filters > 2 && !are_long);
         let plane = if layout.is_plain() { axes[0].input * axes[1].input } else { layout.plane };
         let (rows, window) = (axes[0].taps, layout.taps.len());
         let block = (UNROLLED / plane).min(WEIGHTS / (filters * window)).clamp(1, channels);

@@ -68,7 +68,7 @@ impl Axis {
 
 /// How the planes are laid out.
 #[derive(Debug)]
-pub(super) struct Layout {
+pub(super) struct Unrolling {
     rows: Axis,
     columns: Axis,
     /// For each copy of a plane its first column.
@@ -83,7 +83,7 @@ pub(super) struct Layout {
     pub runs: Runs,
 }
 
-impl Layout {
+impl Unrolling {
     /// The layout, either with a copy for each column of taps or, not `wide`, with one.
     pub fn new([rows, columns]: [Axis; 2], wide: bool) -> Self {
         let lines = rows.positions();

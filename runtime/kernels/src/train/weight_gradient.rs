@@ -3,7 +3,7 @@
 use super::Shape2d;
 use super::copy::Aligned;
 use super::correlate::{Panels, correlate};
-use super::unroll::Layout;
+use super::unroll::Unrolling;
 use crate::Isa;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -33,7 +33,7 @@ pub(super) fn conv_weight_gradient_on(isa: Isa, at: &Shape2d, x: &[f32], dy: &[f
         return dw;
     }
     let (channels, filters, taps) = (at.group_channels(), at.group_filters(), at.taps());
-    let layout = Layout::new(at.axes(), filters > 2);
+    let layout = Unrolling::new(at.axes(), filters > 2);
     let plane = if layout.is_plain() { at.plane() } else { layout.plane };
 
     let parts = (at.samples * at.pixels()).div_ceil(PIXELS).min(at.samples).min(PARTS).min(SUMS.div_ceil(dw.len()));
@@ -83,7 +83,7 @@ pub(super) fn conv_weight_gradient_on(isa: Isa, at: &Shape2d, x: &[f32], dy: &[f
 struct Gradient<'a> {
     isa: Isa,
     at: &'a Shape2d,
-    layout: &'a Layout,
+    layout: &'a Unrolling,
     /// Elements of a plane, unrolled.
     plane: usize,
     /// Samples that are unrolled at a time.

@@ -8,8 +8,6 @@ use crate::burn::{
 use compress_compiler::{
     error::{Error, Result},
     op::{Inputs, Op, Operator},
-    ops::{integer::Accumulator, reduce::ReduceKind},
-    tensor::DType,
     value::{Dim, Fact},
 };
 
@@ -26,40 +24,30 @@ pub(super) fn eval(op: &Op, mut a: Args) -> Result<Vec<Value>> {
     let refs: Vec<Option<&Fact>> = facts.iter().map(Option::as_ref).collect();
     let made = op.infer(&Inputs(&refs))?;
     let shapes: Option<Vec<Vec<usize>>> = made.iter().map(Fact::fixed).collect();
-    let shapes = shapes.ok_or_else(|| Error::unsupported("this operator on an empty tensor"))?;
+    let unsupported = || Error::unsupported("this operator on an empty tensor");
+    let shapes = shapes.ok_or_else(unsupported)?;
     if shapes.iter().all(|s| s.contains(&0)) {
-        let dtype = |f: &Fact| f.dtype.ok_or_else(|| Error::unsupported("this operator on an empty tensor"));
+        let dtype = |f: &Fact| f.dtype.ok_or_else(unsupported);
         return made.iter().zip(&shapes).map(|(f, s)| empty_value(dtype(f)?, s, a.device)).collect();
     }
-    match op {
-        Op::Concat(op) => {
-            let full = a.values.into_iter().filter(|v| v.as_ref().is_some_and(|v| !v.shape().contains(&0)));
-            Ok(vec![super::movement::concat(op, Args::new(full.collect(), a.device))?])
+    if let Op::Concat(op) = op {
+        let full = a.values.into_iter().filter(|v| v.as_ref().is_some_and(|v| !v.shape().contains(&0)));
+        return Ok(vec![super::movement::concat(op, Args::new(full.collect(), a.device))?]);
+    }
+    let start = op.of_nothing().ok_or_else(unsupported)?;
+    let filled = match made[0].dtype {
+        Some(dtype) if dtype.is_float() => Value::Float(Float::filled(&shapes[0], start.into(), dtype, a.device)?),
+        Some(dtype) if start.is_finite() => {
+            let elements = vec![start as i64; check_host(&shapes[0])?];
+            Value::Int(IntArray::new(dtype, shapes[0].clone(), elements))
         }
-        // Of nothing, the result is what changes nothing; the mean is undefined, and 0 in ONNX Runtime.
-        Op::Reduce(r) => {
-            let start = match r.kind {
-                ReduceKind::Sum | ReduceKind::L1 | ReduceKind::L2 | ReduceKind::SumSquare | ReduceKind::Mean => 0.0,
-                ReduceKind::Prod => 1.0,
-                ReduceKind::Max | ReduceKind::LogSum | ReduceKind::LogSumExp => f32::NEG_INFINITY,
-                ReduceKind::Min => f32::INFINITY,
-            };
-            let x = a.float(0)?;
-            Ok(vec![Value::Float(Float::full(&shapes[0], start, a.device)?.with_dtype(x.dtype()))])
-        }
-        Op::MatMul(_) => {
-            let x = a.float(0)?;
-            Ok(vec![Value::Float(Float::full(&shapes[0], 0.0, a.device)?.with_dtype(x.dtype()))])
-        }
-        Op::IntegerMatMul(m) if m.result == Accumulator::Kept => {
-            let zeros = vec![0; check_host(&shapes[0])?];
-            Ok(vec![Value::Int(IntArray::new(DType::I32, shapes[0].clone(), zeros))])
-        }
-        Op::Gemm(op) => {
-            let product = Float::filled(&shapes[0], 0.0, a.float(0)?.dtype(), a.device)?;
+        _ => return Err(unsupported()),
+    };
+    match (op, filled) {
+        (Op::Gemm(op), Value::Float(product)) => {
             super::matmul::biased(op, product, a.opt_float(2)?).map(|y| vec![Value::Float(y)])
         }
-        _ => Err(Error::unsupported("this operator on an empty tensor")),
+        (_, filled) => Ok(vec![filled]),
     }
 }
 

@@ -18,7 +18,7 @@ use compress_compiler::{
 };
 
 /// What all directions share.
-struct Layer<'a> {
+struct Cells<'a> {
     op: &'a Recurrent,
     length: usize,
     batch: usize,
@@ -29,7 +29,7 @@ struct Layer<'a> {
 }
 
 /// One direction's weights, and its state before the first step.
-struct Pass<'a> {
+struct OneWay<'a> {
     /// The activations f, g, h, as many as the cell has.
     functions: &'a [GateActivation],
     /// `X W'` with the biases that don't depend on the state, `[length, batch, gates * hidden]`.
@@ -76,7 +76,7 @@ pub(super) fn recurrent(op: &Recurrent, mut a: Args) -> Result<Vec<Value>> {
     let c = if lstm { start(6)? } else { h.clone() };
     let p = if lstm { sized(&mut a, 7, &[directions, 3 * hidden])? } else { None };
 
-    let layer = Layer { op, length, batch, hidden, lengths, device: a.device };
+    let cells = Cells { op, length, batch, hidden, lengths, device: a.device };
     let flat = x.reshape(&[length * batch, input])?;
     let (mut ys, mut hs, mut cs) = (vec![], vec![], vec![]);
     let functions = op.activations.chunks(op.activations.len() / directions);
@@ -116,8 +116,8 @@ pub(super) fn recurrent(op: &Recurrent, mut a: Args) -> Result<Vec<Value>> {
             }
             _ => (turned, None),
         };
-        let pass = Pass { functions, projected, r: r_outer, r_new, inner_bias, peepholes, h: part(&h)?, c: part(&c)? };
-        let (y, h, c) = layer.run(pass, *backwards)?;
+        let way = OneWay { functions, projected, r: r_outer, r_new, inner_bias, peepholes, h: part(&h)?, c: part(&c)? };
+        let (y, h, c) = cells.run(way, *backwards)?;
         ys.push(y);
         hs.push(h.reshape(&[1, batch, hidden])?);
         cs.push(c.reshape(&[1, batch, hidden])?);
@@ -154,18 +154,18 @@ fn lengths(a: &mut Args, batch: usize, length: usize) -> Result<Option<Vec<i64>>
     Ok(lengths.iter().any(|n| *n < length as i64).then(|| lengths.to_vec()))
 }
 
-impl Layer<'_> {
+impl Cells<'_> {
     /// Reads the sequence: Y as `[length, 1, batch, hidden]`, and the last state.
-    fn run(&self, mut pass: Pass, backwards: bool) -> Result<(Float, Float, Float)> {
+    fn run(&self, mut way: OneWay, backwards: bool) -> Result<(Float, Float, Float)> {
         let (batch, hidden) = (self.batch, self.hidden);
         let mut ys = Vec::with_capacity(self.length);
         for i in 0..self.length {
             let t = if backwards { self.length - 1 - i } else { i };
-            let x = pass.projected.clone().slice(0, t * batch, batch, 1)?;
-            let (h, c) = self.step(&pass, x)?;
+            let x = way.projected.clone().slice(0, t * batch, batch, 1)?;
+            let (h, c) = self.step(&way, x)?;
             let y = match &self.lengths {
                 None => {
-                    (pass.h, pass.c) = (h.clone(), c);
+                    (way.h, way.c) = (h.clone(), c);
                     h
                 }
                 // A sequence that has ended, or seen backwards has not begun, keeps its state.
@@ -173,7 +173,7 @@ impl Layer<'_> {
                     let inside = lengths.iter().map(|n| (t < *n as usize) as i64).collect();
                     let inside = IntArray::new(DType::Bool, vec![batch, 1], inside);
                     let y = h.clone().select_where(&inside, Float::full(&[], 0.0, self.device)?)?;
-                    (pass.h, pass.c) = (h.select_where(&inside, pass.h)?, c.select_where(&inside, pass.c)?);
+                    (way.h, way.c) = (h.select_where(&inside, way.h)?, c.select_where(&inside, way.c)?);
                     y
                 }
             };
@@ -182,52 +182,52 @@ impl Layer<'_> {
         if backwards {
             ys.reverse();
         }
-        Ok((Float::cat(ys, 0)?, pass.h, pass.c))
+        Ok((Float::cat(ys, 0)?, way.h, way.c))
     }
 
     /// The state after one step, given the rows of the projected input.
-    fn step(&self, pass: &Pass, x: Float) -> Result<(Float, Float)> {
+    fn step(&self, way: &OneWay, x: Float) -> Result<(Float, Float)> {
         let n = self.hidden;
         let gate = |t: &Float, i: usize| t.clone().slice(1, i * n, n, 1);
-        let call = |i: usize, t: Float| activate(&pass.functions[i], self.clipped(t));
-        let hr = |r: &Float| pass.h.clone().matmul(r.clone());
+        let call = |i: usize, t: Float| activate(&way.functions[i], self.clipped(t));
+        let hr = |r: &Float| way.h.clone().matmul(r.clone());
         match self.op.cell {
             Cell::Rnn => {
-                let h = call(0, x.add(hr(&pass.r)?)?)?;
+                let h = call(0, x.add(hr(&way.r)?)?)?;
                 Ok((h.clone(), h))
             }
             Cell::Gru { .. } => {
-                let mut inner = hr(&pass.r)?;
-                if let Some(b) = &pass.inner_bias {
+                let mut inner = hr(&way.r)?;
+                if let Some(b) = &way.inner_bias {
                     inner = inner.add(b.clone())?;
                 }
                 let z = call(0, gate(&x, 0)?.add(gate(&inner, 0)?)?)?;
                 let r = call(0, gate(&x, 1)?.add(gate(&inner, 1)?)?)?;
-                let inner = match &pass.r_new {
-                    Some(r_new) => r.mul(pass.h.clone())?.matmul(r_new.clone())?,
+                let inner = match &way.r_new {
+                    Some(r_new) => r.mul(way.h.clone())?.matmul(r_new.clone())?,
                     None => r.mul(gate(&inner, 2)?)?,
                 };
                 let new = call(1, gate(&x, 2)?.add(inner)?)?;
-                let kept = z.clone().mul(pass.h.clone())?;
+                let kept = z.clone().mul(way.h.clone())?;
                 let h = z.neg().add_scalar(1.0).mul(new)?.add(kept)?;
                 Ok((h.clone(), h))
             }
             Cell::Lstm { input_forget } => {
-                let gates = x.add(hr(&pass.r)?)?;
-                let peep = |t: Float, i: usize, c: &Float| match &pass.peepholes {
+                let gates = x.add(hr(&way.r)?)?;
+                let peep = |t: Float, i: usize, c: &Float| match &way.peepholes {
                     Some(p) => t.add(c.clone().mul(p[i].clone())?),
                     None => Ok(t),
                 };
-                let i = call(0, peep(gate(&gates, 0)?, 0, &pass.c)?)?;
+                let i = call(0, peep(gate(&gates, 0)?, 0, &way.c)?)?;
                 let f = if input_forget {
                     i.clone().neg().add_scalar(1.0)
                 } else {
-                    call(0, peep(gate(&gates, 2)?, 2, &pass.c)?)?
+                    call(0, peep(gate(&gates, 2)?, 2, &way.c)?)?
                 };
                 let new = call(1, gate(&gates, 3)?)?;
-                let c = f.mul(pass.c.clone())?.add(i.mul(new)?)?;
+                let c = f.mul(way.c.clone())?.add(i.mul(new)?)?;
                 let o = call(0, peep(gate(&gates, 1)?, 1, &c)?)?;
-                let h = o.mul(activate(&pass.functions[2], c.clone())?)?;
+                let h = o.mul(activate(&way.functions[2], c.clone())?)?;
                 Ok((h, c))
             }
         }

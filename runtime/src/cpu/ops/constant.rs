@@ -1,8 +1,8 @@
-//! Constants that other layers read as values.
+//! Constants that other operators read as values.
 
 use crate::cpu::{
+    lowering::{Form, Lowered, Lowering, Operand, ValueId, Want},
     plan::Planner,
-    recipe::{Form, Layer, Operand, Recipe, ValueId, Want},
     scope::Scope,
 };
 use compress_compiler::{
@@ -12,16 +12,16 @@ use compress_compiler::{
 
 struct Constant(Tensor);
 
-pub(super) fn recipe<'g>(s: &Scope<'g>, want: Want) -> Option<Recipe<'g>> {
+pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
     let fits = match (want.form, s.graph.fact(want.port).dtype?) {
         (Form::Float, dtype) => dtype == DType::F32,
         (Form::Codes, dtype) => matches!(dtype, DType::U8 | DType::I8),
     };
     let value = s.constant_later(want.port);
-    fits.then(|| Recipe::with(vec![], move |_| Ok(Constant(value()?))))
+    fits.then(|| Lowering::with(vec![], move |_| Ok(Constant(value()?))))
 }
 
-impl Layer for Constant {
+impl Lowered for Constant {
     fn is_by_sample(&self, _inputs: &[Operand], _output: &[usize]) -> bool {
         true
     }

@@ -2,8 +2,8 @@
 
 use crate::cpu::{
     cost,
+    lowering::{Lowered, Lowering, Operand, ValueId, Want},
     plan::{Layout, Planner},
-    recipe::{Layer, Operand, Recipe, ValueId, Want},
     scope::Scope,
     steps::{Element, Operands, View},
 };
@@ -17,7 +17,7 @@ use compress_compiler::{
 use compress_kernels::{self as kernels, Add8, BinaryOp, Isa, Mul8, Rows, RowsMut, UnaryOp};
 
 /// The float value `port`, where it is a function of floats.
-pub(super) fn recipe<'g>(s: &Scope<'g>, port: Port) -> Option<Recipe<'g>> {
+pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
     let g = s.graph;
     let operands: Vec<Port> = g.operands(port.node).into_iter().flatten().collect();
     let is_float = |p: &Port| g.fact(*p).dtype == Some(DType::F32) && s.rank(*p).is_some();
@@ -25,7 +25,7 @@ pub(super) fn recipe<'g>(s: &Scope<'g>, port: Port) -> Option<Recipe<'g>> {
         return None;
     }
     if let Some(f) = function(s, port.node) {
-        return Some(Recipe::of(vec![Want::float(operands[0])], Function(f)));
+        return Some(Lowering::of(vec![Want::float(operands[0])], Function(f)));
     }
     let Op::Binary(op) = g.op(port.node) else { return None };
     let op = match op {
@@ -38,7 +38,7 @@ pub(super) fn recipe<'g>(s: &Scope<'g>, port: Port) -> Option<Recipe<'g>> {
         _ => return None,
     };
     let fits = operands.len() == 2 && operands.iter().all(is_float);
-    fits.then(|| Recipe::of(operands.iter().map(|p| Want::float(*p)).collect(), Pair::Float(op)))
+    fits.then(|| Lowering::of(operands.iter().map(|p| Want::float(*p)).collect(), Pair::Float(op)))
 }
 
 /// The function of single elements that a node is.
@@ -79,7 +79,7 @@ pub(super) fn function(s: &Scope, id: NodeId) -> Option<UnaryOp> {
 
 struct Function(UnaryOp);
 
-impl Layer for Function {
+impl Lowered for Function {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         inputs.iter().all(|x| !x.is_constant)
     }
@@ -111,7 +111,7 @@ struct Spread {
     width: usize,
 }
 
-impl Layer for Pair {
+impl Lowered for Pair {
     fn is_by_sample(&self, inputs: &[Operand], output: &[usize]) -> bool {
         inputs.iter().all(|x| match x.is_constant {
             true => x.dims.len() < output.len() || x.dims[0] == 1,

@@ -2,8 +2,8 @@
 
 use crate::cpu::{
     cost,
+    lowering::{Lowered, Lowering, Operand, ValueId, Want},
     plan::{Layout, Planner},
-    recipe::{Layer, Operand, Recipe, ValueId, Want},
     scope::Scope,
 };
 use compress_compiler::{error::Result, node::Port, op::Op, tensor::DType};
@@ -11,7 +11,7 @@ use compress_kernels::{GemmF, Rows};
 
 /// The float value `port`, where it is a product of matrices. (One by a constant matrix is a
 /// product of rows, whose weights are packed once.)
-pub(super) fn recipe<'g>(s: &Scope<'g>, port: Port) -> Option<Recipe<'g>> {
+pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
     let g = s.graph;
     let is_matrix = |p: &Port| g.fact(*p).dtype == Some(DType::F32) && s.rank(*p).is_some_and(|r| r >= 2);
     if !s.has(port.node) || !matches!(g.op(port.node), Op::MatMul(_)) {
@@ -20,7 +20,7 @@ pub(super) fn recipe<'g>(s: &Scope<'g>, port: Port) -> Option<Recipe<'g>> {
     let [a, b] = [0, 1].map(|slot| g.operand(port.node, slot).filter(is_matrix));
     let (a, b) = (Matrices::of(s, a?, false)?, Matrices::of(s, b?, true)?);
     let operands = vec![Want::float(a.0), Want::float(b.0)];
-    Some(Recipe::of(operands, MatMul([a.1, b.1])))
+    Some(Lowering::of(operands, MatMul([a.1, b.1])))
 }
 
 /// Which axes of a value are those of matrices: a Transpose, that need not be computed.
@@ -47,19 +47,23 @@ impl Matrices {
     }
 
     /// How they lie in a dense value of sizes `dims`.
-    fn place(&self, dims: &[usize]) -> Place {
+    fn strided(&self, dims: &[usize]) -> StridedMatrices {
         let mut strides = vec![1; dims.len()];
         for i in (1..dims.len()).rev() {
             strides[i - 1] = strides[i] * dims[i];
         }
         let axes: Vec<(usize, usize)> = self.0.iter().map(|axis| (dims[*axis], strides[*axis])).collect();
         let (batch, matrix) = axes.split_at(axes.len() - 2);
-        Place { batch: batch.to_vec(), size: [matrix[0].0, matrix[1].0], stride: matrix[0].1.max(matrix[1].1) }
+        StridedMatrices {
+            batch: batch.to_vec(),
+            size: [matrix[0].0, matrix[1].0],
+            stride: matrix[0].1.max(matrix[1].1),
+        }
     }
 }
 
 /// Where matrices lie.
-struct Place {
+struct StridedMatrices {
     /// How many along each axis before the last two, and how far apart.
     batch: Vec<(usize, usize)>,
     /// Rows and columns.
@@ -68,7 +72,7 @@ struct Place {
     stride: usize,
 }
 
-impl Place {
+impl StridedMatrices {
     /// Where each of the matrices begins that are broadcast to `batch`.
     fn starts(&self, batch: &[usize]) -> Vec<usize> {
         let mut starts = vec![0];
@@ -87,7 +91,7 @@ impl Place {
 /// The product of the matrices of two values.
 struct MatMul([Matrices; 2]);
 
-impl Layer for MatMul {
+impl Lowered for MatMul {
     fn is_by_sample(&self, inputs: &[Operand], output: &[usize]) -> bool {
         // The first axis is one of matrices, not of their rows.
         output.len() > 2
@@ -98,7 +102,7 @@ impl Layer for MatMul {
     }
 
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
-        let [a, b] = [0, 1].map(|i| self.0[i].place(p.dims(inputs[i])));
+        let [a, b] = [0, 1].map(|i| self.0[i].strided(p.dims(inputs[i])));
         let reads = [0, 1].map(|i| p.dense(inputs[i]));
         let y = p.output(output, Layout::Plain);
         let dims = p.dims(output);

@@ -1,4 +1,4 @@
-//! Recipes, one file a family of operators: how a value is recognised, and the steps that make it.
+//! Lowerings, one file a family of operators: how a value is recognised, and the steps that make it.
 
 mod constant;
 mod elementwise;
@@ -12,27 +12,27 @@ mod quant;
 mod rows;
 
 use super::{
-    recipe::{Form, Recipe, Want},
+    lowering::{Form, Lowering, Want},
     scope::{Scope, is_constant},
 };
 
 /// How the value `want` is made; `None` for what only Burn can make.
-pub(super) fn recipe<'g>(s: &Scope<'g>, want: Want) -> Option<Recipe<'g>> {
+pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
     if is_constant(s.graph, want.port) {
-        return constant::recipe(s, want);
+        return constant::lowering(s, want);
     }
     match want.form {
         // An integer kernel's sums become floats at no cost; other floats come from codes last.
         Form::Float => product::float(s, want.port)
             .or_else(|| quant::dequantize(s, want.port))
-            .or_else(|| pool::recipe(s, want))
-            .or_else(|| elementwise::recipe(s, want.port))
-            .or_else(|| rows::recipe(s, want.port))
-            .or_else(|| norm::recipe(s, want.port))
-            .or_else(|| matmul::recipe(s, want.port))
-            .or_else(|| movement::recipe(s, want)),
+            .or_else(|| pool::lowering(s, want))
+            .or_else(|| elementwise::lowering(s, want.port))
+            .or_else(|| rows::lowering(s, want.port))
+            .or_else(|| norm::lowering(s, want.port))
+            .or_else(|| matmul::lowering(s, want.port))
+            .or_else(|| movement::lowering(s, want)),
         Form::Codes => {
-            quant::quantize(s, want.port).or_else(|| pool::recipe(s, want)).or_else(|| movement::recipe(s, want))
+            quant::quantize(s, want.port).or_else(|| pool::lowering(s, want)).or_else(|| movement::lowering(s, want))
         }
     }
 }

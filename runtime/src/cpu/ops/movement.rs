@@ -3,8 +3,8 @@
 use super::{pick, quant::Lookup};
 use crate::cpu::{
     cost,
+    lowering::{Form, Lowered, Lowering, Operand, ValueId, Want},
     plan::{Layout, Planner},
-    recipe::{Form, Layer, Operand, Recipe, ValueId, Want},
     scope::{Affine, Scope},
     steps::{Element, Operands, View},
 };
@@ -12,7 +12,7 @@ use compress_compiler::{error::Result, node::Port, op::Op, ops::slice::Slice, te
 use compress_kernels as kernels;
 
 /// The value `want`, where it is made by moving elements.
-pub(super) fn recipe<'g>(s: &Scope<'g>, want: Want) -> Option<Recipe<'g>> {
+pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
     let g = s.graph;
     let id = want.port.node;
     if !s.has(id) {
@@ -23,28 +23,28 @@ pub(super) fn recipe<'g>(s: &Scope<'g>, want: Want) -> Option<Recipe<'g>> {
     let rank = s.rank(g.operand(id, 0)?)?;
     s.rank(want.port)?;
     match g.op(id) {
-        Op::Identity(_) => Some(Recipe::of(vec![operand(0)?], Same)),
-        Op::Dropout(op) if want.port.slot == 0 && !op.trains => Some(Recipe::of(vec![operand(0)?], Same)),
+        Op::Identity(_) => Some(Lowering::of(vec![operand(0)?], Same)),
+        Op::Dropout(op) if want.port.slot == 0 && !op.trains => Some(Lowering::of(vec![operand(0)?], Same)),
         Op::Reshape(_) | Op::Flatten(_) | Op::Squeeze(_) | Op::Unsqueeze(_) => {
-            Some(Recipe::of(vec![operand(0)?], Reshape))
+            Some(Lowering::of(vec![operand(0)?], Reshape))
         }
         Op::Transpose(op) if rank <= MOST_AXES => {
-            Some(Recipe::of(vec![operand(0)?], Transpose(op.resolve(rank).ok()?)))
+            Some(Lowering::of(vec![operand(0)?], Transpose(op.resolve(rank).ok()?)))
         }
         Op::Concat(op) => {
             let operands: Vec<Want> = (0..g.operands(id).len()).map(operand).collect::<Option<_>>()?;
             let tables = operands.iter().map(|_| None).collect();
-            Some(Recipe::of(operands, Concat { axis: value::axis(op.axis, rank).ok()?, tables }))
+            Some(Lowering::of(operands, Concat { axis: value::axis(op.axis, rank).ok()?, tables }))
         }
         Op::Slice(_) => slice(s, want, rank)
-            .and_then(|take| Some(Recipe::of(vec![operand(0)?], take)))
-            .or_else(|| pick::recipe(s, want, operand(0)?)),
-        Op::Pad(_) | Op::Resize(_) => pick::recipe(s, want, operand(0)?),
+            .and_then(|take| Some(Lowering::of(vec![operand(0)?], take)))
+            .or_else(|| pick::lowering(s, want, operand(0)?)),
+        Op::Pad(_) | Op::Resize(_) => pick::lowering(s, want, operand(0)?),
         Op::Split(op) => {
             let sizes = list(1).map_or(Some(None), |s| s.map(Some))?;
             let part =
                 Take::Part { split: op.clone(), axis: value::axis(op.axis, rank).ok()?, slot: want.port.slot, sizes };
-            Some(Recipe::of(vec![operand(0)?], part))
+            Some(Lowering::of(vec![operand(0)?], part))
         }
         _ => None,
     }
@@ -74,20 +74,20 @@ fn asked(s: &Scope, port: Port, form: Form) -> Option<Want> {
 }
 
 /// The codes under `y` of a Concat of values that have codes.
-pub(super) fn requantized_concat<'g>(s: &Scope<'g>, port: Port, y: Affine) -> Option<Recipe<'g>> {
+pub(super) fn requantized_concat<'g>(s: &Scope<'g>, port: Port, y: Affine) -> Option<Lowering<'g>> {
     let g = s.graph;
     let id = s.inner(port)?;
     let Op::Concat(op) = g.op(id) else { return None };
     let axis = value::axis(op.axis, s.rank(port)?).ok()?;
     let parts: Vec<(Want, Affine)> = g.operands(id).into_iter().map(|p| s.codes(p?)).collect::<Option<_>>()?;
     let tables = parts.iter().map(|(_, from)| Lookup::between(*from, y)).collect();
-    Some(Recipe::of(parts.into_iter().map(|p| p.0).collect(), Concat { axis, tables }))
+    Some(Lowering::of(parts.into_iter().map(|p| p.0).collect(), Concat { axis, tables }))
 }
 
 /// The value itself.
 pub(super) struct Same;
 
-impl Layer for Same {
+impl Lowered for Same {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         inputs.iter().all(|x| !x.is_constant)
     }
@@ -102,7 +102,7 @@ impl Layer for Same {
 
 struct Reshape;
 
-impl Layer for Reshape {
+impl Lowered for Reshape {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         inputs.iter().all(|x| !x.is_constant)
     }
@@ -130,7 +130,7 @@ const MOST_AXES: usize = 8;
 
 struct Transpose(Vec<usize>);
 
-impl Layer for Transpose {
+impl Lowered for Transpose {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         self.0.first() == Some(&0) && inputs.iter().all(|x| !x.is_constant)
     }
@@ -194,7 +194,7 @@ struct Concat {
     tables: Vec<Option<Lookup>>,
 }
 
-impl Layer for Concat {
+impl Lowered for Concat {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         self.axis > 0 && inputs.iter().all(|x| !x.is_constant)
     }
@@ -273,7 +273,7 @@ impl Take {
     }
 }
 
-impl Layer for Take {
+impl Lowered for Take {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         self.axis() > 0 && inputs.iter().all(|x| !x.is_constant)
     }

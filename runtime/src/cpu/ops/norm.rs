@@ -2,8 +2,8 @@
 
 use crate::cpu::{
     cost,
+    lowering::{Lowered, Lowering, Operand, ValueId, Want},
     plan::{Layout, Planner},
-    recipe::{Layer, Operand, Recipe, ValueId, Want},
     scope::Scope,
 };
 use compress_compiler::{
@@ -33,7 +33,7 @@ pub(super) fn factors(s: &Scope, id: NodeId) -> Option<(Vec<f32>, Vec<f32>)> {
 }
 
 /// The float value `port`, where it is a BatchNormalization.
-pub(super) fn recipe<'g>(s: &Scope<'g>, port: Port) -> Option<Recipe<'g>> {
+pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
     let (at, low, high) = s.unclamped(port);
     let x = s.graph.operand(at.node, 0)?;
     let sound = s.has(at.node) && at.slot == 0 && is_constant(s, at.node) && s.rank(x)? >= 2;
@@ -41,7 +41,7 @@ pub(super) fn recipe<'g>(s: &Scope<'g>, port: Port) -> Option<Recipe<'g>> {
         return None;
     }
     let (factors, offsets) = factors(s, at.node)?;
-    Some(Recipe::with(vec![Want::float(x)], move |isa| {
+    Some(Lowering::with(vec![Want::float(x)], move |isa| {
         let channels = factors.len();
         Ok(BatchNorm(Arc::new(DepthwiseF::new(isa, &factors, 1, channels, offsets, low, high))))
     }))
@@ -49,7 +49,7 @@ pub(super) fn recipe<'g>(s: &Scope<'g>, port: Port) -> Option<Recipe<'g>> {
 
 struct BatchNorm(Arc<DepthwiseF>);
 
-impl Layer for BatchNorm {
+impl Lowered for BatchNorm {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         inputs.iter().all(|x| !x.is_constant)
     }

@@ -5,8 +5,8 @@ use crate::{
     burn::kernels::nearest_entries,
     cpu::{
         cost,
+        lowering::{Form, Lowered, Lowering, Operand, ValueId, Want},
         plan::{Layout, Planner},
-        recipe::{Form, Layer, Operand, Recipe, ValueId, Want},
         scope::Scope,
         steps::{Element, Operands, View},
     },
@@ -23,7 +23,7 @@ use compress_compiler::{
 use compress_kernels::{self as kernels, Columns, PADDING};
 
 /// The value `want`, where its entries are picked from operand 0, which is asked for as `x`.
-pub(super) fn recipe<'g>(s: &Scope<'g>, want: Want, x: Want) -> Option<Recipe<'g>> {
+pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want, x: Want) -> Option<Lowering<'g>> {
     let g = s.graph;
     let id = want.port.node;
     let list = |slot: usize| match g.operand(id, slot) {
@@ -53,7 +53,7 @@ pub(super) fn recipe<'g>(s: &Scope<'g>, want: Want, x: Want) -> Option<Recipe<'g
         }
         _ => return None,
     };
-    Some(Recipe::of(vec![x], Pick(kind)))
+    Some(Lowering::of(vec![x], Pick(kind)))
 }
 
 enum Kind {
@@ -132,7 +132,7 @@ fn picked(entries: &[Entries], dims: &[usize], layout: Layout) -> Option<Picked>
     Some(Picked { rows, columns: columns(&entries[*last]) })
 }
 
-impl Layer for Pick {
+impl Lowered for Pick {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         // What is picked along the first axis must be all of it.
         let whole =

@@ -2,8 +2,8 @@
 
 use crate::cpu::{
     cost,
+    lowering::{Form, Lowered, Lowering, Operand, ValueId, Want},
     plan::{Layout, Planner},
-    recipe::{Form, Layer, Operand, Recipe, ValueId, Want},
     scope::{Affine, Scope},
     window::window,
 };
@@ -60,32 +60,32 @@ fn kind<'g>(s: &Scope<'g>, id: NodeId) -> Option<(Port, Kind<'g>)> {
 }
 
 /// The value `want`, where it is a pool: of floats, or the maximum of codes.
-pub(super) fn recipe<'g>(s: &Scope<'g>, want: Want) -> Option<Recipe<'g>> {
+pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
     let (x, kind) = kind(s, want.port.node)?;
     let codes = || s.codes(x).map(|c| c.0).or(s.has_codes(x).then_some(Want::codes(x)));
     match (want.form, kind) {
-        (Form::Codes, Kind::Max(op)) => Some(Recipe::of(vec![codes()?], Max(op.clone()))),
+        (Form::Codes, Kind::Max(op)) => Some(Lowering::of(vec![codes()?], Max(op.clone()))),
         (Form::Codes, _) => None,
         (Form::Float, _) if s.graph.fact(x).dtype != Some(DType::F32) => None,
-        (Form::Float, Kind::Max(op)) => Some(Recipe::of(vec![Want::float(x)], Max(op.clone()))),
-        (Form::Float, Kind::Average(op)) => Some(Recipe::of(vec![Want::float(x)], Average::of(op.clone(), None))),
-        (Form::Float, Kind::Whole | Kind::Mean) => Some(Recipe::of(vec![Want::float(x)], Whole::FLOATS)),
+        (Form::Float, Kind::Max(op)) => Some(Lowering::of(vec![Want::float(x)], Max(op.clone()))),
+        (Form::Float, Kind::Average(op)) => Some(Lowering::of(vec![Want::float(x)], Average::of(op.clone(), None))),
+        (Form::Float, Kind::Whole | Kind::Mean) => Some(Lowering::of(vec![Want::float(x)], Whole::FLOATS)),
         (Form::Float, Kind::Middle) => {
-            Some(Recipe::of(vec![Want::float(x)], Whole { layout: Layout::Plain, ..Whole::FLOATS }))
+            Some(Lowering::of(vec![Want::float(x)], Whole { layout: Layout::Plain, ..Whole::FLOATS }))
         }
     }
 }
 
 /// The codes under `y` of the value `port`, where it is an average of codes.
-pub(super) fn requantized<'g>(s: &Scope<'g>, port: Port, y: Affine) -> Option<Recipe<'g>> {
+pub(super) fn requantized<'g>(s: &Scope<'g>, port: Port, y: Affine) -> Option<Lowering<'g>> {
     let (x, kind) = kind(s, s.inner(port)?)?;
     let (codes, of) = s.codes(x)?;
     let rescale = Rescale { x_scale: of.scale, x_zero: of.zero, y_scale: y.scale, y_zero: y.zero };
     match kind {
         Kind::Max(_) | Kind::Middle => None,
-        Kind::Average(op) => Some(Recipe::of(vec![codes], Average::of(op.clone(), Some(rescale)))),
-        Kind::Whole => Some(Recipe::of(vec![codes], Whole { codes: Codes::Whole(rescale), ..Whole::FLOATS })),
-        Kind::Mean => Some(Recipe::of(vec![codes], Whole { codes: Codes::Mean(rescale), ..Whole::FLOATS })),
+        Kind::Average(op) => Some(Lowering::of(vec![codes], Average::of(op.clone(), Some(rescale)))),
+        Kind::Whole => Some(Lowering::of(vec![codes], Whole { codes: Codes::Whole(rescale), ..Whole::FLOATS })),
+        Kind::Mean => Some(Lowering::of(vec![codes], Whole { codes: Codes::Mean(rescale), ..Whole::FLOATS })),
     }
 }
 
@@ -99,7 +99,7 @@ fn taps(kernel: &[i64]) -> [usize; 2] {
 
 struct Max(Pool);
 
-impl Layer for Max {
+impl Lowered for Max {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         inputs.iter().all(|x| !x.is_constant)
     }
@@ -144,7 +144,7 @@ impl Average {
     }
 }
 
-impl Layer for Average {
+impl Lowered for Average {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         inputs.iter().all(|x| !x.is_constant)
     }
@@ -203,7 +203,7 @@ impl Whole {
     const FLOATS: Self = Self { codes: Codes::None, layout: Layout::Pixels };
 }
 
-impl Layer for Whole {
+impl Lowered for Whole {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         inputs.iter().all(|x| !x.is_constant)
     }

@@ -1,10 +1,10 @@
 //! Conv, Gemm and MatMul by constant weights, with what follows them: how they are recognised.
 
-mod layer;
+mod lowered;
 
 use super::norm;
 use crate::cpu::{
-    recipe::{Recipe, Want},
+    lowering::{Lowering, Want},
     scope::{Affine, Scope},
 };
 use compress_compiler::{
@@ -15,7 +15,7 @@ use compress_compiler::{
     tensor::{DType, Tensor},
 };
 use compress_kernels::{Conv8, Finish8};
-use layer::{CodeKernel, Coded, FloatKernel, Floating, InPlace, Place};
+use lowered::{CodeKernel, Coded, FloatKernel, Floating, InPlace, Sliding};
 
 /// A product of an activation and a constant weight.
 struct Product<'g> {
@@ -146,7 +146,7 @@ fn vector(t: Option<Tensor>, outputs: usize, factor: f32) -> Vec<f32> {
 }
 
 /// The float value `port`: a product, then perhaps a sum with another value, then bounds.
-pub(super) fn float<'g>(s: &Scope<'g>, port: Port) -> Option<Recipe<'g>> {
+pub(super) fn float<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
     let (at, low, high) = s.unclamped(port);
     if let Some(p) = normalised(s, at) {
         return scaled(s, &p, low, high).or_else(|| floating(s, p, None, low, high));
@@ -166,7 +166,7 @@ pub(super) fn float<'g>(s: &Scope<'g>, port: Port) -> Option<Recipe<'g>> {
     })
 }
 
-fn floating<'g>(s: &Scope<'g>, p: Product<'g>, add: Option<Port>, low: f32, high: f32) -> Option<Recipe<'g>> {
+fn floating<'g>(s: &Scope<'g>, p: Product<'g>, add: Option<Port>, low: f32, high: f32) -> Option<Lowering<'g>> {
     let mut operands = vec![Want::float(p.x)];
     operands.extend(add.map(Want::float));
     let weight = s.constant_later(p.weight);
@@ -175,14 +175,14 @@ fn floating<'g>(s: &Scope<'g>, p: Product<'g>, add: Option<Port>, low: f32, high
         Some(id) => Some(norm::factors(s, id)?),
         None => None,
     };
-    Some(Recipe::with(operands, move |isa| {
+    Some(Lowering::with(operands, move |isa| {
         let t = weight()?;
         if let (Kind::Rows { transposed }, None, true) = (p.kind, &norm, p.alpha == 1.0) {
             let outputs = t.shape()[usize::from(!transposed)];
             let bias = vector(bias.as_ref().map(|b| b()).transpose()?, outputs, p.beta);
             if let Some(kernel) = InPlace::new(isa, &t, transposed, bias, (low, high)) {
                 let (kernel, weight_bytes) = (FloatKernel::InPlace(kernel.into()), t.bytes().len());
-                return Ok(Floating { kernel, at: Place::Rows, weight_bytes });
+                return Ok(Floating { kernel, at: Sliding::Rows, weight_bytes });
             }
         }
         let values = t.as_f32().unwrap_or_default();
@@ -199,7 +199,7 @@ fn floating<'g>(s: &Scope<'g>, p: Product<'g>, add: Option<Port>, low: f32, high
                 .for_each(|(b, (factor, offset))| *b = *b * factor + offset);
         }
         let weight_bytes = size_of_val(&w.data[..]);
-        let (kernel, at) = (FloatKernel::new(isa, &w, bias, low, high), Place::of(&p.kind, w.kernel));
+        let (kernel, at) = (FloatKernel::new(isa, &w, bias, low, high), Sliding::of(&p.kind, w.kernel));
         Ok(Floating { kernel, at, weight_bytes })
     }))
 }
@@ -296,25 +296,25 @@ impl Integer<'_> {
         ordered(self.p.kind, self.weight.shape(), &data)
     }
 
-    fn recipe<'g>(self, finish: impl FnOnce(&Self) -> Result<Finish8> + 'g) -> Recipe<'g>
+    fn lowering<'g>(self, finish: impl FnOnce(&Self) -> Result<Finish8> + 'g) -> Lowering<'g>
     where
         Self: 'g,
     {
-        Recipe::with(vec![self.codes], move |isa| {
+        Lowering::with(vec![self.codes], move |isa| {
             let w = self.weight();
             let finish = finish(&self)?;
-            let (kernel, at) = (CodeKernel::new(isa, &w, self.x.zero, finish), Place::of(&self.p.kind, w.kernel));
+            let (kernel, at) = (CodeKernel::new(isa, &w, self.x.zero, finish), Sliding::of(&self.p.kind, w.kernel));
             Ok(Coded { kernel, at, weight_bytes: w.data.len() })
         })
     }
 }
 
 /// An integer product whose sums become floats.
-fn scaled<'g>(s: &Scope<'g>, p: &Product<'g>, min: f32, max: f32) -> Option<Recipe<'g>> {
+fn scaled<'g>(s: &Scope<'g>, p: &Product<'g>, min: f32, max: f32) -> Option<Lowering<'g>> {
     let i = integer(s, p)?;
     let bias = p.bias.map(|b| s.constant_later(b));
     let beta = p.beta;
-    Some(i.recipe(move |i| {
+    Some(i.lowering(move |i| {
         let scale: Vec<f32> = i.scales.iter().map(|w| i.x.scale * w).collect();
         let bias = vector(bias.map(|b| b()).transpose()?, scale.len(), beta);
         Ok(Finish8::Scale { bias, scale, min, max })
@@ -322,13 +322,13 @@ fn scaled<'g>(s: &Scope<'g>, p: &Product<'g>, min: f32, max: f32) -> Option<Reci
 }
 
 /// An integer product whose sums become the codes of what `port` is, under `y`.
-pub(super) fn requantized<'g>(s: &Scope<'g>, port: Port, y: Affine) -> Option<Recipe<'g>> {
+pub(super) fn requantized<'g>(s: &Scope<'g>, port: Port, y: Affine) -> Option<Lowering<'g>> {
     s.inner(port)?;
     let (at, low, high) = s.unclamped(port);
     s.inner(at)?;
     let i = integer(s, &product(s, at.node)?)?;
     i.bias.as_ref()?;
-    Some(i.recipe(move |i| {
+    Some(i.lowering(move |i| {
         // In this order, as ONNX Runtime has it.
         let scale = i.scales.iter().map(|w| i.x.scale * w / y.scale).collect();
         let bias = i.bias.clone().unwrap_or_default();

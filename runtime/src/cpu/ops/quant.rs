@@ -6,8 +6,8 @@ use super::{
 };
 use crate::cpu::{
     cost,
+    lowering::{Lowered, Lowering, Operand, ValueId, Want},
     plan::{Layout, Planner},
-    recipe::{Layer, Operand, Recipe, ValueId, Want},
     scope::{Affine, CHAIN, Scope},
     steps::View,
 };
@@ -15,13 +15,13 @@ use compress_compiler::{error::Result, node::Port, op::Op, ops::binary::Binary, 
 use compress_kernels::{self as kernels, Add8, Isa, Mul8, Rows, RowsMut};
 
 /// The floats for which the codes of `port` stand.
-pub(super) fn dequantize<'g>(s: &Scope<'g>, port: Port) -> Option<Recipe<'g>> {
+pub(super) fn dequantize<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
     let (codes, affine) = s.codes(port)?;
-    Some(Recipe::of(vec![codes], Dequantize(affine)))
+    Some(Lowering::of(vec![codes], Dequantize(affine)))
 }
 
 /// The codes that a QuantizeLinear makes, and those that a Relu or Clip makes of codes.
-pub(super) fn quantize<'g>(s: &Scope<'g>, port: Port) -> Option<Recipe<'g>> {
+pub(super) fn quantize<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
     let g = s.graph;
     let Op::Quantize(op) = g.op(port.node) else {
         // The same codes, within bounds.
@@ -29,7 +29,7 @@ pub(super) fn quantize<'g>(s: &Scope<'g>, port: Port) -> Option<Recipe<'g>> {
         let (low, high) = s.bounds(port.node)?;
         let (codes, _) = s.codes(g.operand(port.node, 0)?)?;
         let bounded = |code: u8| code.clamp(affine.quantize(low), affine.quantize(high));
-        return Some(Recipe::of(vec![codes], Lookup::of(bounded)));
+        return Some(Lowering::of(vec![codes], Lookup::of(bounded)));
     };
     let x = g.operand(port.node, 0)?;
     if op.grain.block != 0 {
@@ -41,11 +41,11 @@ pub(super) fn quantize<'g>(s: &Scope<'g>, port: Port) -> Option<Recipe<'g>> {
         .or_else(|| pool::requantized(s, x, y))
         .or_else(|| movement::requantized_concat(s, x, y))
         .or_else(|| function(s, x, y))
-        .or_else(|| (g.fact(x).dtype == Some(DType::F32)).then(|| Recipe::of(vec![Want::float(x)], Quantize(y))))
+        .or_else(|| (g.fact(x).dtype == Some(DType::F32)).then(|| Lowering::of(vec![Want::float(x)], Quantize(y))))
 }
 
 /// Add or Mul of two values with codes, within bounds.
-fn arithmetic<'g>(s: &Scope<'g>, x: Port, y: Affine) -> Option<Recipe<'g>> {
+fn arithmetic<'g>(s: &Scope<'g>, x: Port, y: Affine) -> Option<Lowering<'g>> {
     let g = s.graph;
     s.inner(x)?;
     let (at, low, high) = s.unclamped(x);
@@ -62,11 +62,11 @@ fn arithmetic<'g>(s: &Scope<'g>, x: Port, y: Affine) -> Option<Recipe<'g>> {
         })
     };
     let ((a, of_a), (b, of_b)) = (operand(0)?, operand(1)?);
-    Some(Recipe::of(vec![a, b], kernel(of_a, of_b)?))
+    Some(Lowering::of(vec![a, b], kernel(of_a, of_b)?))
 }
 
 /// Functions of one value with codes, one after the other: a table.
-fn function<'g>(s: &Scope<'g>, x: Port, y: Affine) -> Option<Recipe<'g>> {
+fn function<'g>(s: &Scope<'g>, x: Port, y: Affine) -> Option<Lowering<'g>> {
     let mut functions = vec![];
     let mut at = x;
     let (codes, affine) = loop {
@@ -77,7 +77,7 @@ fn function<'g>(s: &Scope<'g>, x: Port, y: Affine) -> Option<Recipe<'g>> {
         at = s.graph.operand(at.node, 0)?;
     };
     if functions.is_empty() && affine == y {
-        return Some(Recipe::of(vec![codes], movement::Same));
+        return Some(Lowering::of(vec![codes], movement::Same));
     }
     let mut values: Vec<f32> = (0..=255).map(|code| affine.dequantize(code)).collect();
     for f in functions.iter().rev() {
@@ -85,7 +85,7 @@ fn function<'g>(s: &Scope<'g>, x: Port, y: Affine) -> Option<Recipe<'g>> {
         kernels::unary(Isa::Portable, *f, Rows::dense(&values, 1, 256), RowsMut::dense(&mut made, 1, 256), 1);
         values = made;
     }
-    Some(Recipe::of(vec![codes], Lookup::of(|code| y.quantize(values[usize::from(code)]))))
+    Some(Lowering::of(vec![codes], Lookup::of(|code| y.quantize(values[usize::from(code)]))))
 }
 
 /// A table of codes by codes.
@@ -110,7 +110,7 @@ impl Lookup {
     }
 }
 
-impl Layer for Lookup {
+impl Lowered for Lookup {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         inputs.iter().all(|x| !x.is_constant)
     }
@@ -125,7 +125,7 @@ impl Layer for Lookup {
 
 struct Dequantize(Affine);
 
-impl Layer for Dequantize {
+impl Lowered for Dequantize {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         inputs.iter().all(|x| !x.is_constant)
     }
@@ -143,7 +143,7 @@ impl Layer for Dequantize {
 
 struct Quantize(Affine);
 
-impl Layer for Quantize {
+impl Lowered for Quantize {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         inputs.iter().all(|x| !x.is_constant)
     }

@@ -2,8 +2,8 @@
 
 use crate::cpu::{
     cost,
+    lowering::{Lowered, Lowering, Operand, ValueId, Want},
     plan::{Layout, Planner},
-    recipe::{Layer, Operand, Recipe, ValueId, Want},
     scope::Scope,
 };
 use compress_compiler::{error::Result, node::Port, op::Op, ops::softmax::SoftmaxKind, tensor::DType, value};
@@ -11,7 +11,7 @@ use compress_kernels as kernels;
 use std::sync::Arc;
 
 /// The float value `port`, where it is made row by row.
-pub(super) fn recipe<'g>(s: &Scope<'g>, port: Port) -> Option<Recipe<'g>> {
+pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
     let g = s.graph;
     let x = g.operand(port.node, 0)?;
     let rank = s.rank(x).filter(|r| *r > 0)?;
@@ -27,7 +27,7 @@ pub(super) fn recipe<'g>(s: &Scope<'g>, port: Port) -> Option<Recipe<'g>> {
                 1 if rank > 2 => Layout::Pixels,
                 _ => return None,
             };
-            Some(Recipe::of(vec![Want::float(x)], Softmax { log: op.kind == SoftmaxKind::Log, layout }))
+            Some(Lowering::of(vec![Want::float(x)], Softmax { log: op.kind == SoftmaxKind::Log, layout }))
         }
         Op::LayerNorm(op) if !op.statistics && op.stash_type == DType::F32 => {
             let last = value::axis(op.axis, rank).ok()? + 1 == rank;
@@ -39,7 +39,7 @@ pub(super) fn recipe<'g>(s: &Scope<'g>, port: Port) -> Option<Recipe<'g>> {
             }
             let epsilon = op.epsilon;
             let (scale, bias) = (s.constant_later(scale), bias.map(|b| s.constant_later(b)));
-            Some(Recipe::with(vec![Want::float(x)], move |_| {
+            Some(Lowering::with(vec![Want::float(x)], move |_| {
                 let list = |t: compress_compiler::tensor::Tensor| t.as_f32().map(|v| v.to_vec()).unwrap_or_default();
                 let (scale, bias) = (list(scale()?), bias.map(|b| b()).transpose()?.map(list));
                 Ok(LayerNorm(Arc::new((scale, bias, epsilon))))
@@ -54,7 +54,7 @@ struct Softmax {
     layout: Layout,
 }
 
-impl Layer for Softmax {
+impl Lowered for Softmax {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         inputs.iter().all(|x| !x.is_constant && x.dims.len() > 1)
     }
@@ -72,7 +72,7 @@ impl Layer for Softmax {
 
 struct LayerNorm(Arc<(Vec<f32>, Option<Vec<f32>>, f32)>);
 
-impl Layer for LayerNorm {
+impl Lowered for LayerNorm {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         inputs.iter().all(|x| !x.is_constant && x.dims.len() > 1)
     }

@@ -1,6 +1,6 @@
 //! Distillation: the teacher's distribution over classes as the target (Hinton et al. 2015).
 
-use super::{Facts, LossOptions, Pass, Takes, scores, total};
+use super::{Facts, Forward, LossOptions, Takes, scores, total};
 use crate::burn::tensor::Float;
 use compress_compiler::{
     error::{Error, Result},
@@ -10,7 +10,7 @@ use compress_compiler::{
 pub(super) const DISTILL: Facts =
     Facts { takes: Takes::Scores, usual: |s| if s.taught && s.classes { 0.9 } else { 0.0 }, of: distill };
 
-fn distill(pass: &Pass, options: &LossOptions) -> Result<Float> {
+fn distill(pass: &Forward, options: &LossOptions) -> Result<Float> {
     let scores = scores(pass.outputs)?;
     let flat = |t: &Tensor| [t.shape().first().copied().unwrap_or(0), t.shape().iter().skip(1).product()];
     let teacher = pass.target.outputs.iter().find(|t| flat(t) == scores.shape()).ok_or_else(|| {

@@ -1,6 +1,6 @@
 //! Cross-entropy with labels, smoothed (Szegedy et al. 2016) and mixed (Zhang et al. 2018) if asked.
 
-use super::{Facts, LossOptions, Pass, Takes, scores, total};
+use super::{Facts, Forward, LossOptions, Takes, scores, total};
 use crate::burn::tensor::Float;
 use compress_compiler::error::{Error, Result};
 
@@ -14,7 +14,7 @@ pub(super) const LABELS: Facts = Facts {
     of: labels,
 };
 
-fn labels(pass: &Pass, options: &LossOptions) -> Result<Float> {
+fn labels(pass: &Forward, options: &LossOptions) -> Result<Float> {
     let labels = pass
         .target
         .labels

@@ -47,7 +47,7 @@ struct Facts {
     /// Its weight unless told otherwise.
     usual: fn(&Setting) -> f32,
     /// Its value for a forward pass: a mean over samples; of several outputs, a sum.
-    of: fn(&Pass, &LossOptions) -> Result<Float>,
+    of: fn(&Forward, &LossOptions) -> Result<Float>,
 }
 
 /// What of the target a term needs.
@@ -137,8 +137,8 @@ impl LossOptions {
     ///
     /// # Errors
     /// Data when labels are missing or out of range, or the shapes of student and teacher differ.
-    pub fn of(&self, outputs: &[Value], features: &[Value], target: &Target, device: &Device) -> Result<Loss> {
-        let pass = Pass { outputs, features, target, device };
+    pub fn of(&self, outputs: &[Value], features: &[Value], target: &Supervision, device: &Device) -> Result<Loss> {
+        let pass = Forward { outputs, features, target, device };
         let (mut whole, mut parts): (Option<Float>, _) = (None, vec![]);
         for (term, weight) in self.terms() {
             let part = (term.facts().of)(&pass, self)?;
@@ -156,7 +156,7 @@ impl LossOptions {
 
 /// What the outputs should have been.
 #[derive(Default)]
-pub struct Target<'a> {
+pub struct Supervision<'a> {
     /// The class of each sample.
     pub labels: Option<&'a [i64]>,
     /// The class of the sample mixed into each, and the share that it kept.
@@ -176,10 +176,10 @@ pub struct Loss {
 }
 
 /// A forward pass, and what it should have been.
-struct Pass<'a> {
+struct Forward<'a> {
     outputs: &'a [Value],
     features: &'a [Value],
-    target: &'a Target<'a>,
+    target: &'a Supervision<'a>,
     device: &'a Device,
 }
 

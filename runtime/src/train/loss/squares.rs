@@ -1,6 +1,6 @@
 //! Mean squared error to the teacher: of outputs, or of features inside the models (Romero et al. 2015).
 
-use super::{Facts, Pass, Takes, total};
+use super::{Facts, Forward, Takes, total};
 use crate::{
     burn::tensor::{Float, Value},
     device::Device,
@@ -13,13 +13,13 @@ use compress_compiler::{
 pub(super) const MSE: Facts = Facts {
     takes: Takes::Outputs,
     usual: |s| if s.taught && !s.classes { 1.0 } else { 0.0 },
-    of: |pass: &Pass, _| squares(pass.outputs, pass.target.outputs, pass.device),
+    of: |pass: &Forward, _| squares(pass.outputs, pass.target.outputs, pass.device),
 };
 
 pub(super) const FEATURES: Facts = Facts {
     takes: Takes::Features,
     usual: |s| if s.matched { 1.0 } else { 0.0 },
-    of: |pass: &Pass, _| squares(pass.features, pass.target.features, pass.device),
+    of: |pass: &Forward, _| squares(pass.features, pass.target.features, pass.device),
 };
 
 /// The sum over pairs of the mean squared difference.

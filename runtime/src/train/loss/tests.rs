@@ -11,7 +11,7 @@ fn softmax(row: &[f32], temperature: f64) -> Vec<f64> {
     e.iter().map(|v| v / e.iter().sum::<f64>()).collect()
 }
 
-fn value(options: &LossOptions, target: &Target) -> Result<f64> {
+fn value(options: &LossOptions, target: &Supervision) -> Result<f64> {
     let outputs = [float(&SCORES, &[2, 3, 1, 1])];
     options.of(&outputs, &[float(&[1.0, 2.0], &[2])], target, &Device::cpu())?.whole.scalar()
 }
@@ -24,7 +24,7 @@ fn of(term: Term, weight: f32) -> LossOptions {
 fn cross_entropy_with_smoothing_and_mixing_by_hand() {
     let labels = [1, 2];
     let smooth = of(Term::Labels, 2.0).smoothed(0.3);
-    let mixed = Target { labels: Some(&labels), mix: Some((&[2, 1], 0.75)), ..Target::default() };
+    let mixed = Supervision { labels: Some(&labels), mix: Some((&[2, 1], 0.75)), ..Supervision::default() };
     let mut expected = 0.0;
     for (row, label) in labels.iter().enumerate() {
         let p = softmax(&SCORES[row * 3..][..3], 1.0);
@@ -50,7 +50,7 @@ fn divergence_and_squares_by_hand() {
     }
     let options = of(Term::Distill, 1.0).with(Term::Features, 10.0).at(2.0);
     for outputs in [outputs(&[2, 3]), outputs(&[2, 3, 1, 1])] {
-        let target = Target { outputs: &outputs, features: &features, ..Target::default() };
+        let target = Supervision { outputs: &outputs, features: &features, ..Supervision::default() };
         let got = value(&options, &target).unwrap();
         // Features are 1 and 2 off: their mean square is 2.5.
         assert!((got - 4.0 * expected - 25.0).abs() < 1e-4, "{got} {expected}");
@@ -60,12 +60,12 @@ fn divergence_and_squares_by_hand() {
 #[test]
 fn what_does_not_fit_is_an_error() {
     let labels = of(Term::Labels, 1.0);
-    let kind = |options: &LossOptions, target: &Target| value(options, target).unwrap_err().exit_code();
-    assert_eq!(kind(&labels, &Target::default()), 7);
-    assert_eq!(kind(&labels, &Target { labels: Some(&[0, 3]), ..Target::default() }), 7);
-    assert_eq!(kind(&labels, &Target { labels: Some(&[0]), ..Target::default() }), 7);
+    let kind = |options: &LossOptions, target: &Supervision| value(options, target).unwrap_err().exit_code();
+    assert_eq!(kind(&labels, &Supervision::default()), 7);
+    assert_eq!(kind(&labels, &Supervision { labels: Some(&[0, 3]), ..Supervision::default() }), 7);
+    assert_eq!(kind(&labels, &Supervision { labels: Some(&[0]), ..Supervision::default() }), 7);
     let other = [Tensor::f32(&[2, 4], &[0.0; 8])];
     let distill = of(Term::Distill, 1.0);
-    assert_eq!(kind(&distill, &Target { outputs: &other, ..Target::default() }), 7);
-    assert_eq!(kind(&LossOptions::default(), &Target::default()), 2);
+    assert_eq!(kind(&distill, &Supervision { outputs: &other, ..Supervision::default() }), 7);
+    assert_eq!(kind(&LossOptions::default(), &Supervision::default()), 2);
 }

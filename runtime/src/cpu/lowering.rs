@@ -32,7 +32,7 @@ impl Want {
     }
 }
 
-/// An input as [`Layer::is_by_sample`] looks at it.
+/// An input as [`Lowered::is_by_sample`] looks at it.
 pub(super) struct Operand<'a> {
     pub dims: &'a [usize],
     pub is_constant: bool,
@@ -42,7 +42,7 @@ pub(super) struct Operand<'a> {
 pub(super) type ValueId = usize;
 
 /// A lowered operator: its constants are packed, shapes are open.
-pub(super) trait Layer: Send + Sync {
+pub(super) trait Lowered: Send + Sync {
     /// Adds the steps that make `output`.
     ///
     /// # Errors
@@ -70,25 +70,25 @@ pub(super) trait Layer: Send + Sync {
     }
 }
 
-/// Makes a layer when the instruction set is known.
-pub(super) type Make<'g> = Box<dyn FnOnce(Isa) -> Result<Box<dyn Layer>> + 'g>;
+/// Makes a lowered operator when the instruction set is known.
+pub(super) type Make<'g> = Box<dyn FnOnce(Isa) -> Result<Box<dyn Lowered>> + 'g>;
 
-/// How one value is made: from which others, and by which layer.
-pub(super) struct Recipe<'g> {
+/// How one value is made: from which others, and by which lowered operator.
+pub(super) struct Lowering<'g> {
     /// The values that are read.
     pub operands: Vec<Want>,
     /// Packs the constants.
     pub make: Make<'g>,
 }
 
-impl<'g> Recipe<'g> {
-    /// A recipe whose layer needs no packing.
-    pub fn of(operands: Vec<Want>, layer: impl Layer + 'g + 'static) -> Self {
-        Self { operands, make: Box::new(move |_| Ok(Box::new(layer))) }
+impl<'g> Lowering<'g> {
+    /// A lowering whose operator needs no packing.
+    pub fn of(operands: Vec<Want>, op: impl Lowered + 'g + 'static) -> Self {
+        Self { operands, make: Box::new(move |_| Ok(Box::new(op))) }
     }
 
-    /// A recipe whose layer is made by `make`.
-    pub fn with<L: Layer + 'static>(operands: Vec<Want>, make: impl FnOnce(Isa) -> Result<L> + 'g) -> Self {
+    /// A lowering whose operator is made by `make`.
+    pub fn with<L: Lowered + 'static>(operands: Vec<Want>, make: impl FnOnce(Isa) -> Result<L> + 'g) -> Self {
         Self { operands, make: Box::new(move |isa| Ok(Box::new(make(isa)?))) }
     }
 }

@@ -6,7 +6,7 @@ use compress_compiler::graph::Graph;
 
 /// How the elements of a weight lie in that matrix, whose columns are input channels times taps of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Layout {
+pub struct WeightMatrix {
     /// Output channels.
     pub rows: usize,
     /// Input channels of each.
@@ -17,8 +17,8 @@ pub struct Layout {
     transposed: bool,
 }
 
-impl Layout {
-    /// The layout of a layer's weight.
+impl WeightMatrix {
+    /// The matrix of a layer's weight.
     pub fn of(g: &Graph, layer: &Layer) -> Option<Self> {
         let shape = g.constant(layer.weight.into())?.shape();
         match (layer.axes.output, layer.axes.input, shape) {
@@ -81,16 +81,16 @@ mod tests {
 
     #[test]
     fn groups_run_along_input_channels() {
-        let layout = Layout { rows: 2, channels: 4, taps: 3, transposed: false };
+        let layout = WeightMatrix { rows: 2, channels: 4, taps: 3, transposed: false };
         let groups = layout.groups(Pattern { zeros: 1, of: 2 }).unwrap();
         assert_eq!(groups[..12], [0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5]);
         assert_eq!(groups[12..], [6, 7, 8, 6, 7, 8, 9, 10, 11, 9, 10, 11]);
-        assert_eq!(Layout { channels: 6, ..layout }.groups(Pattern { zeros: 2, of: 4 }), None);
+        assert_eq!(WeightMatrix { channels: 6, ..layout }.groups(Pattern { zeros: 2, of: 4 }), None);
     }
 
     #[test]
     fn a_matrix_is_stored_as_it_was() {
-        let layout = Layout { rows: 2, channels: 3, taps: 1, transposed: true };
+        let layout = WeightMatrix { rows: 2, channels: 3, taps: 1, transposed: true };
         let stored = [1, 2, 3, 4, 5, 6];
         assert_eq!(layout.matrix(&stored), [1, 3, 5, 2, 4, 6]);
         assert_eq!(layout.stored(&layout.matrix(&stored)), stored);

@@ -1,10 +1,10 @@
-//! Products as layers: their packed weights, and the steps that compute them.
+//! Products: their packed weights, and the steps that compute them.
 
 use super::{Kind, Weight};
 use crate::cpu::{
     cost,
+    lowering::{Form, Lowered, Operand, ValueId},
     plan::{Layout, Planner},
-    recipe::{Form, Layer, Operand, ValueId},
     steps::{Kernel, Operands},
     window::window,
 };
@@ -17,12 +17,12 @@ use compress_kernels::{Conv8, ConvF, Depthwise8, DepthwiseF, Finish8, GemvF, Isa
 use std::sync::{Arc, OnceLock};
 
 /// Where a product slides.
-pub(super) enum Place {
+pub(super) enum Sliding {
     Window { window: OpWindow, kernel: [usize; 2] },
     Rows,
 }
 
-impl Place {
+impl Sliding {
     /// One name for windows, one for rows.
     fn name(&self, window: &'static str, rows: &'static str) -> &'static str {
         if matches!(self, Self::Rows) { rows } else { window }
@@ -124,11 +124,11 @@ impl FloatKernel {
 
 pub(super) struct Floating {
     pub kernel: FloatKernel,
-    pub at: Place,
+    pub at: Sliding,
     pub weight_bytes: usize,
 }
 
-impl Layer for Floating {
+impl Lowered for Floating {
     fn weight_bytes(&self) -> usize {
         self.weight_bytes
     }
@@ -242,11 +242,11 @@ impl CodeKernel {
 
 pub(super) struct Coded {
     pub kernel: CodeKernel,
-    pub at: Place,
+    pub at: Sliding,
     pub weight_bytes: usize,
 }
 
-impl Layer for Coded {
+impl Lowered for Coded {
     fn weight_bytes(&self) -> usize {
         self.weight_bytes
     }
