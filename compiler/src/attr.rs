@@ -92,7 +92,7 @@ impl Reader {
     ///
     /// # Errors
     /// Malformed when the attribute has another type; so for all readers below.
-    pub fn opt_int(&mut self, name: &str) -> Result<Option<i64>> {
+    pub(crate) fn opt_int(&mut self, name: &str) -> Result<Option<i64>> {
         match self.take(name) {
             None => Ok(None),
             Some(Attr::Int(v)) => Ok(Some(v)),
@@ -143,7 +143,7 @@ impl Reader {
     }
 
     /// A list of floats, if present.
-    pub fn opt_floats(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
+    pub(crate) fn opt_floats(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
         match self.take(name) {
             None => Ok(None),
             Some(Attr::Floats(v)) => Ok(Some(v)),
@@ -152,7 +152,7 @@ impl Reader {
     }
 
     /// A list of strings, if present.
-    pub fn opt_strings(&mut self, name: &str) -> Result<Option<Vec<String>>> {
+    pub(crate) fn opt_strings(&mut self, name: &str) -> Result<Option<Vec<String>>> {
         match self.take(name) {
             None => Ok(None),
             Some(Attr::Strs(v)) => Ok(Some(v)),
@@ -161,7 +161,7 @@ impl Reader {
     }
 
     /// A tensor attribute, if present.
-    pub fn opt_tensor(&mut self, name: &str) -> Result<Option<Tensor>> {
+    pub(crate) fn opt_tensor(&mut self, name: &str) -> Result<Option<Tensor>> {
         match self.take(name) {
             None => Ok(None),
             Some(Attr::Tensor(v)) => Ok(Some(v)),
@@ -170,7 +170,7 @@ impl Reader {
     }
 
     /// A graph, if present.
-    pub fn opt_body(&mut self, name: &str) -> Result<Option<Body>> {
+    pub(crate) fn opt_body(&mut self, name: &str) -> Result<Option<Body>> {
         match self.take(name) {
             None => Ok(None),
             Some(Attr::Graph(v)) => Ok(Some(v)),
@@ -184,24 +184,24 @@ impl Reader {
     }
 
     /// An element type given by its ONNX number, if present.
-    pub fn opt_dtype(&mut self, name: &str) -> Result<Option<DType>> {
+    pub(crate) fn opt_dtype(&mut self, name: &str) -> Result<Option<DType>> {
         let Some(code) = self.opt_int(name)? else { return Ok(None) };
         let known = i32::try_from(code).ok().and_then(DType::from_onnx);
         known.map(Some).ok_or_else(|| Error::unsupported(format!("element type {code} in `{name}`")))
     }
 
     /// Makes `tensor` the constant input `slot`, as newer opsets have it.
-    pub fn lift(&mut self, slot: usize, tensor: Tensor) {
+    pub(crate) fn lift(&mut self, slot: usize, tensor: Tensor) {
         self.inputs_now.lifted.push((slot, tensor));
     }
 
     /// Gives the input at slot `from` the slot `to`, as newer opsets have it.
-    pub fn move_input(&mut self, from: usize, to: usize) {
+    pub(crate) fn move_input(&mut self, from: usize, to: usize) {
         self.inputs_now.moved.push((from, to));
     }
 
     /// Makes a scalar of the first input's type the constant input `slot`.
-    pub fn lift_scalar(&mut self, slot: usize, value: f32) {
+    pub(crate) fn lift_scalar(&mut self, slot: usize, value: f32) {
         let dtype = self.first.dtype.filter(|d| d.is_float()).unwrap_or(DType::F32);
         self.lift(slot, Tensor::floats(dtype, &[], &[value]));
     }

@@ -71,7 +71,7 @@ impl DType {
     ];
 
     /// The type with ONNX's number `code`, if this crate knows it.
-    pub fn from_onnx(code: i32) -> Option<Self> {
+    pub(crate) fn from_onnx(code: i32) -> Option<Self> {
         Self::ALL.into_iter().find(|d| *d as i32 == code)
     }
 
@@ -139,7 +139,7 @@ impl DType {
     }
 
     /// The type called `name` in the text form.
-    pub fn from_name(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|d| d.name() == name)
     }
 

@@ -9,7 +9,7 @@ use std::{fmt, sync::Arc};
 
 /// Integer tensors with more elements than this carry no propagated elements: shape
 /// arithmetic is never longer, and the cost of inference stays linear.
-pub const MAX_ELEMS: usize = 256;
+pub(crate) const MAX_ELEMS: usize = 256;
 
 /// A dimension, or one element of a shape-like integer tensor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -157,7 +157,7 @@ impl Fact {
     ///
     /// # Errors
     /// Malformed when the two contradict each other; then nothing changed.
-    pub fn refine(&mut self, other: &Fact) -> Result<()> {
+    pub(crate) fn refine(&mut self, other: &Fact) -> Result<()> {
         self.agrees(other)?;
         self.dtype = self.dtype.or(other.dtype);
         match (&mut self.shape, &other.shape) {

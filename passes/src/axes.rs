@@ -37,11 +37,6 @@ impl AxisRuns {
         Self(dims.iter().enumerate().map(part).collect())
     }
 
-    /// Whether `axis` runs over elements of `of` alone.
-    pub fn is_only(&self, axis: usize, of: usize) -> bool {
-        self.0.get(axis).is_some_and(|parts| parts.iter().all(|p| p.axis == of))
-    }
-
     /// Whether `axis` runs over any elements of `of`.
     pub fn has(&self, axis: usize, of: usize) -> bool {
         self.0.get(axis).is_some_and(|parts| parts.iter().any(|p| p.axis == of))

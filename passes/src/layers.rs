@@ -70,7 +70,7 @@ pub fn ends(g: &Graph, layers: &[Layer]) -> HashSet<NodeId> {
 }
 
 /// Why this layer is left alone if the user excluded it, by the node's name or its weight's.
-pub fn excluded(g: &Graph, layer: &Layer, exclude: &[Regex]) -> Option<String> {
+pub(crate) fn excluded(g: &Graph, layer: &Layer, exclude: &[Regex]) -> Option<String> {
     let weight = &g.value(layer.weight.into()).name;
     let is_excluded = |r: &Regex| r.is_match(g.node(layer.node).display_name()) || r.is_match(weight);
     exclude.iter().any(is_excluded).then(|| format!("excluded by {EXCLUDE}"))

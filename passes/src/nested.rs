@@ -84,7 +84,7 @@ pub struct Reader {
 
 /// The operators in `found`, which are the graphs inside `graph`, that read weights or biases from around them, where
 /// these are constants that nothing around reads.
-pub fn outer_weights(graph: &Graph, found: &[Nested]) -> Vec<Reader> {
+pub(crate) fn outer_weights(graph: &Graph, found: &[Nested]) -> Vec<Reader> {
     let (mut readers, graphs) = (readers(graph, found), Graphs::new(graph, found));
     // A constant may have thousands of readers.
     let mut alone: HashMap<ConstantRef, bool> = HashMap::new();
@@ -109,7 +109,7 @@ pub fn readers(graph: &Graph, found: &[Nested]) -> Vec<Reader> {
 }
 
 /// Gives the graph of each of `readers` a constant of its own in place of the one that it reads.
-pub fn own_weights(graph: &Graph, found: &mut [Nested], readers: &[&Reader]) {
+pub(crate) fn own_weights(graph: &Graph, found: &mut [Nested], readers: &[&Reader]) {
     let whole = found.to_vec();
     let graphs = Graphs::new(graph, &whole);
     for Reader { at, node, source } in readers {

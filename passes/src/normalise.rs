@@ -131,7 +131,7 @@ pub fn scaled(graph: &Graph, port: Port, axis: usize) -> Option<(Port, Port, &Te
 }
 
 /// What `node` makes of `port` and a constant that runs over the last `axes` axes at most, and the constant.
-pub fn with_constant(graph: &Graph, node: NodeId, port: Port, axes: usize) -> Option<(Port, Port, &Tensor)> {
+pub(crate) fn with_constant(graph: &Graph, node: NodeId, port: Port, axes: usize) -> Option<(Port, Port, &Tensor)> {
     let (a, b) = (graph.operand(node, 0)?, graph.operand(node, 1)?);
     let other = if a == port { b } else { a };
     let tensor = graph.constant(other)?;
@@ -142,7 +142,7 @@ pub fn with_constant(graph: &Graph, node: NodeId, port: Port, axes: usize) -> Op
 }
 
 /// The constant at `port` with one element for each that is normalised.
-pub fn as_scale(graph: &Graph, edit: &mut Edit, port: Port, tensor: &Tensor, sizes: &[usize]) -> Option<Ref> {
+pub(crate) fn as_scale(graph: &Graph, edit: &mut Edit, port: Port, tensor: &Tensor, sizes: &[usize]) -> Option<Ref> {
     if tensor.shape() == sizes {
         return Some(port.into());
     }

@@ -10,7 +10,7 @@ const LINKS: u32 = 10_000;
 const CHAINS: usize = 9;
 
 /// Nanoseconds of a multiplication now.
-pub fn link_ns() -> f64 {
+pub(crate) fn link_ns() -> f64 {
     let chain = || {
         let factor = black_box(0x9e37_79b9_7f4a_7c15_u64);
         let start = Instant::now();

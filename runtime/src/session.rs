@@ -308,11 +308,6 @@ impl Session {
         borders
     }
 
-    /// The names of the inputs, in order.
-    pub fn input_names(&self) -> impl Iterator<Item = &str> {
-        self.inputs.iter().map(|i| &i.name[..])
-    }
-
     /// Runs the model on `inputs`, in the order of its signature, and returns its outputs. Inputs
     /// with a default may all be left out.
     ///

@@ -19,7 +19,7 @@ macro_rules! binary {
 
         impl Binary {
             /// The operator called `name` in ONNX.
-            pub fn from_name(name: &str) -> Option<Self> {
+            pub(crate) fn from_name(name: &str) -> Option<Self> {
                 match name { $(stringify!($name) => Some(Self::$name),)* _ => None }
             }
 

@@ -147,7 +147,7 @@ pub fn resolve(
 ///
 /// # Errors
 /// Whatever running the graph can raise; interrupted.
-pub fn channel_costs(
+pub(crate) fn channel_costs(
     g: &Graph,
     sets: &BTreeMap<NodeId, Vec<Vec<usize>>>,
     calibrator: &dyn Calibrator,

@@ -107,7 +107,7 @@ pub const INT8: Scheme = Scheme {
 };
 
 /// INT8 with weights of four bits.
-pub const INT8_W4: Scheme = Scheme { weights: Weights { codes: S4, granularity: Granularity::Channel }, ..INT8 };
+pub(crate) const INT8_W4: Scheme = Scheme { weights: Weights { codes: S4, granularity: Granularity::Channel }, ..INT8 };
 
 /// A scheme that a user can ask for.
 #[derive(Debug)]

@@ -264,11 +264,6 @@ impl Executable {
         self.inputs.get(input)?.fact.rank()
     }
 
-    /// The names of the inputs, in order.
-    pub fn input_names(&self) -> impl Iterator<Item = &str> {
-        self.inputs.iter().map(|i| &i.name[..])
-    }
-
     /// Runs the graph on `inputs`, in the order of the model's signature, and returns its
     /// outputs. Inputs with a default may all be left out.
     ///

@@ -10,7 +10,7 @@ use compress_compiler::{
 use std::sync::Arc;
 
 /// Host values with more elements than this are refused: 1 GiB.
-pub const MAX_HOST_ELEMENTS: usize = 1 << 27;
+pub(crate) const MAX_HOST_ELEMENTS: usize = 1 << 27;
 
 /// An integer or bool tensor on the host. `u64` is held as the `i64` of the same bits.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,7 +34,7 @@ impl IntArray {
     ///
     /// # Errors
     /// Unsupported for strings and floats.
-    pub fn from_tensor(t: &Tensor) -> Result<Self> {
+    pub(crate) fn from_tensor(t: &Tensor) -> Result<Self> {
         let data = t.as_i64().ok_or_else(|| Error::unsupported(format!("{} values on the host", t.dtype())))?;
         Ok(Self::new(t.dtype(), t.shape().to_vec(), data))
     }
@@ -43,7 +43,7 @@ impl IntArray {
     ///
     /// # Errors
     /// None: the elements fill the shape.
-    pub fn into_tensor(self) -> Result<Tensor> {
+    pub(crate) fn into_tensor(self) -> Result<Tensor> {
         Ok(Tensor::ints(self.dtype, &self.shape, &self.data))
     }
 
@@ -122,7 +122,7 @@ impl IntArray {
     ///
     /// # Errors
     /// Malformed when the other axes differ; limit when the result is too large.
-    pub fn cat(parts: &[Self], axis: usize) -> Result<Self> {
+    pub(crate) fn cat(parts: &[Self], axis: usize) -> Result<Self> {
         let Some(first) = parts.first() else { return Err(Error::malformed("nothing to join")) };
         let shape = cat_shape(parts.iter().map(|p| &p.shape[..]), axis)?;
         let mut data = Vec::with_capacity(check_host(&shape)?);
@@ -206,7 +206,7 @@ pub fn elements(shape: &[usize]) -> Option<usize> {
 
 /// # Errors
 /// Limit when a host value of `shape` would be too large.
-pub fn check_host(shape: &[usize]) -> Result<usize> {
+pub(crate) fn check_host(shape: &[usize]) -> Result<usize> {
     let n = elements(shape).filter(|n| *n <= MAX_HOST_ELEMENTS);
     let n = n.ok_or_else(|| {
         Error::limit(format!("an integer value of shape {shape:?} has more than {MAX_HOST_ELEMENTS} elements"))
@@ -239,7 +239,7 @@ pub fn broadcast(a: &[usize], b: &[usize]) -> Result<Vec<usize>> {
 ///
 /// # Errors
 /// Malformed when the other axes differ.
-pub fn cat_shape<'a>(parts: impl Iterator<Item = &'a [usize]>, axis: usize) -> Result<Vec<usize>> {
+pub(crate) fn cat_shape<'a>(parts: impl Iterator<Item = &'a [usize]>, axis: usize) -> Result<Vec<usize>> {
     let mut out: Option<Vec<usize>> = None;
     for shape in parts {
         match &mut out {
@@ -259,7 +259,7 @@ pub fn cat_shape<'a>(parts: impl Iterator<Item = &'a [usize]>, axis: usize) -> R
 }
 
 /// The shape after reducing `axes`.
-pub fn reduced_shape(shape: &[usize], axes: &[usize], keepdims: bool) -> Vec<usize> {
+pub(crate) fn reduced_shape(shape: &[usize], axes: &[usize], keepdims: bool) -> Vec<usize> {
     let dim = |(i, n): (usize, &usize)| match (axes.contains(&i), keepdims) {
         (false, _) => Some(*n),
         (true, true) => Some(1),
@@ -286,7 +286,7 @@ fn broadcast_strides(shape: &[usize], rank: usize) -> Vec<isize> {
 }
 
 /// Calls `see` with the offset of every index of `shape`, in row-major order.
-pub fn each_offset(shape: &[usize], strides: &[isize], offset: usize, mut see: impl FnMut(usize)) {
+pub(crate) fn each_offset(shape: &[usize], strides: &[isize], offset: usize, mut see: impl FnMut(usize)) {
     if shape.contains(&0) {
         return;
     }
@@ -312,7 +312,7 @@ pub fn each_offset(shape: &[usize], strides: &[isize], offset: usize, mut see: i
 }
 
 /// The elements of `data` under a shape and strides, in row-major order.
-pub fn strided<T: Copy>(data: &[T], shape: &[usize], strides: &[isize], offset: usize) -> Vec<T> {
+pub(crate) fn strided<T: Copy>(data: &[T], shape: &[usize], strides: &[isize], offset: usize) -> Vec<T> {
     let mut out = Vec::with_capacity(shape.iter().product());
     each_offset(shape, strides, offset, |at| out.push(data[at]));
     out

@@ -59,7 +59,7 @@ impl Value {
     ///
     /// # Errors
     /// Unsupported for strings.
-    pub fn upload(t: &Tensor, device: &Device) -> Result<Self> {
+    pub(crate) fn upload(t: &Tensor, device: &Device) -> Result<Self> {
         if t.dtype().is_float() {
             Float::upload(t, device).map(Value::Float)
         } else {
@@ -147,7 +147,7 @@ impl Value {
     ///
     /// # Errors
     /// Malformed when it is of a float type; device when reading fails.
-    pub fn into_ints(self) -> Result<IntArray> {
+    pub(crate) fn into_ints(self) -> Result<IntArray> {
         match self {
             Value::Int(a) => Ok(a),
             Value::Float(f) if f.dtype.is_float() => {
@@ -165,7 +165,7 @@ impl Value {
     ///
     /// # Errors
     /// Unsupported for wider integers.
-    pub fn into_device(self, device: &Device) -> Result<Float> {
+    pub(crate) fn into_device(self, device: &Device) -> Result<Float> {
         match self {
             Value::Float(f) => Ok(f),
             Value::Int(a) if a.dtype != DType::Bool && a.dtype.int_range().is_some() && a.dtype.bits() <= 16 => {
@@ -221,7 +221,7 @@ impl Float {
     ///
     /// # Errors
     /// Unsupported for other types, and where the device knows no `f64`.
-    pub fn upload(t: &Tensor, device: &Device) -> Result<Self> {
+    pub(crate) fn upload(t: &Tensor, device: &Device) -> Result<Self> {
         let host = (t.len() <= HOST_COPY).then(|| t.clone());
         if let Some(data) = t.as_f64() {
             return Ok(Self { host, ..Self::from_f64s(data, t.shape(), DType::F64, device)? });
@@ -234,7 +234,7 @@ impl Float {
     ///
     /// # Errors
     /// As for [`Float::from_vec`].
-    pub fn from_f64s(data: Vec<f64>, shape: &[usize], dtype: DType, device: &Device) -> Result<Self> {
+    pub(crate) fn from_f64s(data: Vec<f64>, shape: &[usize], dtype: DType, device: &Device) -> Result<Self> {
         if dtype != DType::F64 {
             // Rounded once: through `f32` a number could be rounded up twice.
             let round = |v: f64| match dtype {
@@ -259,7 +259,7 @@ impl Float {
     ///
     /// # Errors
     /// Limit when it is too large; a bug when `data` doesn't fill `shape`.
-    pub fn from_vec(data: Vec<f32>, shape: &[usize], device: &Device) -> Result<Self> {
+    pub(crate) fn from_vec(data: Vec<f32>, shape: &[usize], device: &Device) -> Result<Self> {
         if check_size(shape)? != data.len() {
             return Err(Error::bug(format!("{} elements for shape {shape:?}", data.len())));
         }
@@ -305,7 +305,7 @@ impl Float {
     ///
     /// # Errors
     /// Device, when reading fails.
-    pub fn into_f64s(self) -> Result<Vec<f64>> {
+    pub(crate) fn into_f64s(self) -> Result<Vec<f64>> {
         if self.dtype != DType::F64 {
             return Ok(self.into_vec()?.into_iter().map(f64::from).collect());
         }
@@ -392,7 +392,7 @@ impl Float {
     }
 
     /// The one element of a constant that is known on the host.
-    pub fn known_scalar(&self) -> Option<f64> {
+    pub(crate) fn known_scalar(&self) -> Option<f64> {
         let host = self.host.as_ref().filter(|t| t.len() == 1)?;
         host.as_f64().and_then(|v| v.first().copied()).or_else(|| host.as_f32()?.first().map(|v| f64::from(*v)))
     }
@@ -414,7 +414,7 @@ impl Float {
 
     /// The same elements under another ONNX type; they are not changed, but for digits that `f64`
     /// alone has.
-    pub fn with_dtype(mut self, dtype: DType) -> Self {
+    pub(crate) fn with_dtype(mut self, dtype: DType) -> Self {
         self = self.held(held_as(dtype));
         if dtype != self.dtype {
             self.host = None;
@@ -424,7 +424,7 @@ impl Float {
     }
 
     /// Rounds the elements to what `dtype`, a float type of 16 bits or more, can hold.
-    pub fn rounded_to(self, dtype: DType) -> Self {
+    pub(crate) fn rounded_to(self, dtype: DType) -> Self {
         let narrow = match dtype {
             DType::F16 => FloatDType::F16,
             DType::BF16 => FloatDType::BF16,

@@ -13,7 +13,6 @@ use std::{
         mpsc::{self, Receiver},
     },
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
 };
 
 type Make<T> = dyn Fn(usize) -> Result<T> + Send + Sync;
@@ -30,7 +29,6 @@ pub(super) struct Ahead<T> {
     pending: VecDeque<Receiver<Result<T>>>,
     bound: usize,
     workers: Option<Workers>,
-    waited: Duration,
 }
 
 impl<T: Send + 'static> Ahead<T> {
@@ -42,15 +40,10 @@ impl<T: Send + 'static> Ahead<T> {
         make: impl Fn(usize) -> Result<T> + Send + Sync + 'static,
     ) -> Result<Self> {
         let workers = (workers > 0).then(|| Workers::new(workers)).transpose()?;
-        let (pending, waited) = (VecDeque::new(), Duration::ZERO);
-        let mut ahead = Self { make: Arc::new(make), todo: range, pending, bound: bound.max(1), workers, waited };
+        let mut ahead =
+            Self { make: Arc::new(make), todo: range, pending: VecDeque::new(), bound: bound.max(1), workers };
         ahead.order();
         Ok(ahead)
-    }
-
-    /// The time for which [`next`](Iterator::next) had nothing to give.
-    pub(super) fn waited(&self) -> Duration {
-        self.waited
     }
 
     /// Has workers make as many as may be there at once.
@@ -77,7 +70,6 @@ impl<T: Send + 'static> Iterator for Ahead<T> {
     type Item = Result<T>;
 
     fn next(&mut self) -> Option<Result<T>> {
-        let start = Instant::now();
         let made = match &self.workers {
             None => (self.make)(self.todo.next()?),
             Some(_) => {
@@ -85,7 +77,6 @@ impl<T: Send + 'static> Iterator for Ahead<T> {
                 answer.unwrap_or_else(|_| Err(Error::bug("a worker went away")))
             }
         };
-        self.waited += start.elapsed();
         match &made {
             Ok(_) => self.order(),
             Err(_) => {
@@ -159,7 +150,7 @@ mod tests {
             let ahead = Ahead::new(3..40, workers, bound, move |i| {
                 made.fetch_add(1, Ordering::SeqCst);
                 // Those that come later are ready sooner.
-                thread::sleep(Duration::from_micros(40 * (4 - i as u64 % 4)));
+                thread::sleep(std::time::Duration::from_micros(40 * (4 - i as u64 % 4)));
                 Ok(i)
             });
             for (given, i) in ahead.unwrap().enumerate() {
@@ -195,7 +186,7 @@ mod tests {
         let held = Arc::new(Mutex::new(Vec::new()));
         let log = held.clone();
         let mut ahead = Ahead::new(0..1000, 2, 500, move |i| {
-            thread::sleep(Duration::from_millis(10));
+            thread::sleep(std::time::Duration::from_millis(10));
             log.lock().unwrap().push(i);
             Ok(i)
         })
@@ -205,20 +196,5 @@ mod tests {
         // The closure went with the last thread, and most of what was ordered was never begun.
         assert_eq!(Arc::strong_count(&held), 1);
         assert!(held.lock().unwrap().len() < 400);
-    }
-
-    #[test]
-    fn the_time_without_data_is_counted() {
-        let slow = |i| {
-            thread::sleep(Duration::from_millis(25));
-            Ok(i)
-        };
-        let mut ahead = Ahead::new(0..8, 0, 8, slow).unwrap();
-        ahead.by_ref().for_each(drop);
-        assert!(ahead.waited() >= Duration::from_millis(200), "{:?}", ahead.waited());
-        let mut ahead = Ahead::new(0..8, 1, 8, slow).unwrap();
-        thread::sleep(Duration::from_millis(1000));
-        ahead.by_ref().for_each(drop);
-        assert!(ahead.waited() < Duration::from_millis(100), "{:?}", ahead.waited());
     }
 }

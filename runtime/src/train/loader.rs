@@ -15,7 +15,7 @@ use compress_compiler::{
     error::{Error, Result},
     tensor::Tensor,
 };
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 /// How a [`Loader`] makes batches.
 #[derive(Debug, Clone)]
@@ -133,14 +133,6 @@ impl Plan {
 ///
 /// Dropping it ends its threads, each of which finishes the batch that it is at.
 pub struct Epoch(Ahead<TrainBatch>);
-
-impl Epoch {
-    /// The time for which [`next`](Iterator::next) had nothing to give: if that is much of the
-    /// time since the epoch began, loading is what bounds the speed.
-    pub fn waited(&self) -> Duration {
-        self.0.waited()
-    }
-}
 
 impl Iterator for Epoch {
     type Item = Result<TrainBatch>;

@@ -327,7 +327,7 @@ impl Trainable {
     }
 
     /// Takes over the running statistics that a forward pass moved.
-    pub fn keep_statistics(&mut self, moved: Vec<Float>) {
+    pub(crate) fn keep_statistics(&mut self, moved: Vec<Float>) {
         self.statistics.iter_mut().zip(moved).for_each(|(s, new)| s.value = new);
     }
 
@@ -363,7 +363,7 @@ impl Trainable {
     ///
     /// # Errors
     /// Data when something is missing or of another shape.
-    pub fn set_state(&mut self, state: &HashMap<&str, &Tensor>) -> Result<()> {
+    pub(crate) fn set_state(&mut self, state: &HashMap<&str, &Tensor>) -> Result<()> {
         let take = |name: &str, old: &Float| -> Result<Float> {
             let fits = |t: &&&Tensor| t.dtype() == DType::F32 && t.shape() == old.shape();
             match state.get(name).filter(fits) {

@@ -161,7 +161,7 @@ impl Optimiser {
     }
 
     /// Takes over what [`Optimiser::state`] gave. A parameter of which nothing is known starts anew.
-    pub fn set_state(&mut self, parameters: &[Parameter], state: &HashMap<&str, &Tensor>, device: &Device) {
+    pub(crate) fn set_state(&mut self, parameters: &[Parameter], state: &HashMap<&str, &Tensor>, device: &Device) {
         let mut counts = BTreeMap::new();
         let mut tensors = vec![];
         for (name, t) in state {

@@ -23,7 +23,7 @@ struct Read {
 }
 
 /// Gives vectors behind Identity, and running statistics that several operators share, constants of their own.
-pub fn untie(graph: &mut Graph) {
+pub(crate) fn untie(graph: &mut Graph) {
     let mut reads = vec![];
     for node in graph.operators() {
         let statistics: &[usize] = if matches!(graph.op(node), Op::BatchNorm(_)) { &[3, 4] } else { &[] };

@@ -11,7 +11,7 @@ use compress_compiler::choice_of_rows;
 const CALIBRATORS: &[Calibration] = &[MINMAX, Calibration(&percentile::CALIBRATOR), Calibration(&mse::CALIBRATOR)];
 
 /// The smallest and the largest value.
-pub const MINMAX: Calibration = Calibration(&minmax::CALIBRATOR);
+pub(crate) const MINMAX: Calibration = Calibration(&minmax::CALIBRATOR);
 
 /// One of the calibrators.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +31,7 @@ struct Calibrator {
 
 impl Calibration {
     /// Whether it looks at the bins of a histogram.
-    pub fn looks_inside(self) -> bool {
+    pub(crate) fn looks_inside(self) -> bool {
         self.0.looks_inside
     }
 
