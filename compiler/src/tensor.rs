@@ -200,8 +200,16 @@ impl Tensor {
     /// When `data` does not fill `shape`: the caller computed both.
     pub fn f32(shape: &[usize], data: &[f32]) -> Self {
         assert_eq!(shape.iter().product::<usize>(), data.len(), "f32 tensor {shape:?}");
-        let bytes: Vec<u8> = data.iter().flat_map(|v| v.to_le_bytes()).collect();
-        Self { dtype: DType::F32, shape: shape.to_vec(), bytes: bytes.into() }
+        Self { dtype: DType::F32, shape: shape.to_vec(), bytes: encoded(data, f32::to_le_bytes).into() }
+    }
+
+    /// An `f64` tensor.
+    ///
+    /// # Panics
+    /// When `data` does not fill `shape`: the caller computed both.
+    pub fn f64(shape: &[usize], data: &[f64]) -> Self {
+        assert_eq!(shape.iter().product::<usize>(), data.len(), "f64 tensor {shape:?}");
+        Self { dtype: DType::F64, shape: shape.to_vec(), bytes: encoded(data, f64::to_le_bytes).into() }
     }
 
     /// An integer or bool tensor; values are cut to the width of `dtype` as C does.
@@ -211,10 +219,12 @@ impl Tensor {
     pub fn ints(dtype: DType, shape: &[usize], data: &[i64]) -> Self {
         assert_eq!(shape.iter().product::<usize>(), data.len(), "int tensor {shape:?}");
         assert!(dtype.int_range().is_some(), "{dtype} is not an integer type");
-        let size = dtype.size();
         let bytes = match dtype.bits() {
             bits @ ..8 => narrow::pack(bits, data.iter().map(|v| *v as u8)),
-            _ => data.iter().flat_map(|v| v.to_le_bytes().into_iter().take(size)).collect(),
+            8 => encoded(data, |v| (v as u8).to_le_bytes()),
+            16 => encoded(data, |v| (v as u16).to_le_bytes()),
+            32 => encoded(data, |v| (v as u32).to_le_bytes()),
+            _ => encoded(data, i64::to_le_bytes),
         };
         Self { dtype, shape: shape.to_vec(), bytes: bytes.into() }
     }
@@ -233,9 +243,9 @@ impl Tensor {
         assert_eq!(shape.iter().product::<usize>(), data.len(), "float tensor {shape:?}");
         let bytes: Vec<u8> = match dtype {
             DType::F32 => return Self::f32(shape, data),
-            DType::F64 => data.iter().flat_map(|v| f64::from(*v).to_le_bytes()).collect(),
-            DType::F16 => data.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect(),
-            DType::BF16 => data.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect(),
+            DType::F64 => encoded(data, |v| f64::from(v).to_le_bytes()),
+            DType::F16 => encoded(data, |v| half::f16::from_f32(v).to_le_bytes()),
+            DType::BF16 => encoded(data, |v| half::bf16::from_f32(v).to_le_bytes()),
             _ => {
                 assert!(narrow::is_narrow(dtype), "{dtype} is not a float type");
                 let code = |v: &f32| narrow::encode(dtype, (*v).into(), !v.is_infinite(), RoundMode::Up);
@@ -408,6 +418,15 @@ fn counts(bytes: &[u8], test: impl Fn(u32) -> [bool; 2]) -> [usize; 2] {
 
 fn chunks<const N: usize, T>(bytes: &[u8], read: impl Fn([u8; N]) -> T) -> Vec<T> {
     bytes.as_chunks::<N>().0.iter().map(|c| read(*c)).collect()
+}
+
+/// The bytes of elements. A loop over chunks of a known size is a copy, whatever the compiler inlines.
+pub(crate) fn encoded<const N: usize, T: Copy>(data: &[T], encode: impl Fn(T) -> [u8; N]) -> Vec<u8> {
+    let mut bytes = vec![0; data.len() * N];
+    for (chunk, v) in bytes.as_chunks_mut::<N>().0.iter_mut().zip(data) {
+        *chunk = encode(*v);
+    }
+    bytes
 }
 
 impl fmt::Debug for Tensor {

@@ -8,7 +8,7 @@ use crate::{
     error::{Error, Result},
     narrow,
     storage::Storage,
-    tensor::{DType, Tensor},
+    tensor::{DType, Tensor, encoded},
     value::{Dim, Fact},
 };
 use onnx_protobuf::{
@@ -31,9 +31,9 @@ pub fn read(t: TensorProto, source: &Source) -> Result<Tensor> {
     }
     let shape = shape(&t.dims).map_err(what)?;
     let typed: Option<Vec<u8>> = match dtype {
-        DType::F32 if !t.float_data.is_empty() => Some(t.float_data.iter().flat_map(|v| v.to_le_bytes()).collect()),
-        DType::F64 if !t.double_data.is_empty() => Some(t.double_data.iter().flat_map(|v| v.to_le_bytes()).collect()),
-        DType::I64 if !t.int64_data.is_empty() => Some(t.int64_data.iter().flat_map(|v| v.to_le_bytes()).collect()),
+        DType::F32 if !t.float_data.is_empty() => Some(encoded(&t.float_data, f32::to_le_bytes)),
+        DType::F64 if !t.double_data.is_empty() => Some(encoded(&t.double_data, f64::to_le_bytes)),
+        DType::I64 if !t.int64_data.is_empty() => Some(encoded(&t.int64_data, i64::to_le_bytes)),
         DType::U32 | DType::U64 if !t.uint64_data.is_empty() => {
             let n = dtype.size();
             Some(t.uint64_data.iter().flat_map(|v| v.to_le_bytes().into_iter().take(n)).collect())

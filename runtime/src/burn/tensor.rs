@@ -342,8 +342,7 @@ impl Float {
             return Ok(t);
         }
         if dtype == DType::F64 {
-            let data = self.into_f64s()?;
-            return Tensor::new(dtype, shape, data.into_iter().flat_map(f64::to_le_bytes).collect::<Vec<u8>>());
+            return Ok(Tensor::f64(&shape, &self.into_f64s()?));
         }
         let data = self.into_vec()?;
         if dtype.is_float() {
