@@ -46,7 +46,7 @@ pub struct Check {
     #[command(flatten)]
     #[serde(flatten)]
     pub on: DeviceOptions,
-    /// Write report.json into this folder, over one that is there.
+    /// Write report.json into this folder, in place of an older one.
     #[arg(long, value_name = "DIR")]
     pub report: Option<PathBuf>,
     /// How models are read.

@@ -12,7 +12,7 @@ use compress_compiler::{
 use compress_runtime::{
     dataset::{Preprocess, formats},
     device::DeviceChoice,
-    metrics::Wanted,
+    metrics::{Wanted, metrics},
     session::{Backend, EngineChoice},
 };
 use serde::{Deserialize, Serialize};
@@ -76,7 +76,7 @@ pub enum Effort {
 }
 
 choice!(Effort, "check", [
-    Auto "auto" "for about as long as the work itself takes",
+    Auto "auto" "as many samples and layers as fit in about the time of the compression",
     Full "full" "all samples and layers",
     None "none" "nothing",
 ]);
@@ -85,9 +85,11 @@ choice!(Effort, "check", [
 #[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct MeasureOptions {
-    /// What accuracy is measured as, and perhaps of which output: top1, top5, agreement, cosine, recall@10, iou, text, sqnr
-    /// or max-error [default: what suits the outputs].
-    #[arg(long, value_name = "METRIC[:OUTPUT]")]
+    /// The metric of accuracy, and perhaps the output that it is computed on.
+    #[arg(long, value_name = "METRIC[:OUTPUT]", help = format!(
+        "The metric of accuracy, and perhaps the output that it is computed on: {} [default: what suits the outputs]",
+        metrics()
+    ))]
     pub metric: Option<Wanted>,
     /// Score the models by a program. Its last argument is a folder with before/OUTPUT.npy, after/OUTPUT.npy and labels.npy;
     /// it prints the score after, or the scores before and after. A higher score is better.

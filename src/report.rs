@@ -94,8 +94,7 @@ pub struct DataFacts {
 /// How the outputs before and after compare.
 #[derive(Debug, Clone, Serialize)]
 pub struct Accuracy {
-    /// What was measured: `top1`, `top5`, `agreement`, `cosine`, `recall@10`, `iou`, `text`, `sqnr`, `max-error`, or
-    /// `score`, the number that the user's own program gave.
+    /// What was measured.
     pub metric: Metric,
     /// The output that this looks at.
     pub output: Option<String>,

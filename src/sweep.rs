@@ -41,7 +41,7 @@ pub struct Sweep {
 #[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct Fractions {
-    /// Prune by each of these fractions in turn, e.g. 0.5,0.7,0.9: a model and a report each, called after the fraction,
+    /// Prune by each of these fractions in turn, e.g. 0.5,0.7,0.9: a model and a report each, named after the fraction,
     /// and a table and a plot of all. Gates hold for each; it fails (exit 9) when no model passes them.
     #[arg(long, value_name = "FRACTIONS", value_delimiter = ',',
         conflicts_with_all = ["prune", "prune_pattern", "dump_ir"])]
@@ -87,7 +87,7 @@ impl Sweep {
             report.undone.iter().for_each(|what| monitor.tell(Event::Undone(what)));
             reports.push(report);
         }
-        let plot = plotted(&self.compress.model, &points).map(|plot| svg(&plot));
+        let plot = plotted(&self.compress.model, &points).map(|plot| svg(&plot)).transpose()?;
         match &plot {
             Some(plot) => onnx::write_atomic(&files.plot, plot.as_bytes(), self.compress.force)?,
             None => files.remove_plot()?,

@@ -8,6 +8,15 @@ pub fn counted(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
+/// Alternatives in a sentence: `a`, `a or b`, `a, b, or c`.
+pub fn any_of(all: &[&str]) -> String {
+    match all {
+        [one, other] => format!("{one} or {other}"),
+        [others @ .., last] if !others.is_empty() => format!("{}, or {last}", others.join(", ")),
+        _ => all.concat(),
+    }
+}
+
 /// How a figure is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Unit {

@@ -117,7 +117,7 @@ pub struct Stage {
 pub const STAGES: &[Stage] = &[
     Stage {
         name: "fold",
-        does: "compute what depends on constants and known shapes only",
+        does: "compute values that depend on constants and known shapes only",
         asked_by: None,
         make: |_| Some(Box::new(fold::Fold)),
     },
@@ -141,13 +141,13 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "widen",
-        does: "let models of 16-bit floats compute in 32 bits, to be quantised as others are",
+        does: "widen models of 16-bit floats to 32 bits, so that they can be quantised",
         asked_by: Some(option::INT8),
         make: |o| o.scheme.is_some().then(|| Box::new(Widen) as Box<dyn Pass>),
     },
     Stage {
         name: "channels",
-        does: "remove channels, and solve for or train what reads the others",
+        does: "remove channels, and adjust or train the layers that read the remaining ones",
         asked_by: Some(option::PRUNE_CHANNELS),
         make: |o| {
             let mut channels = o.channels.filter(|c| c.fraction > 0.0)?;
@@ -160,13 +160,13 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "target",
-        does: "bring in newer operators that ONNX Runtime has kernels for",
+        does: "replace operators by newer ones that ONNX Runtime has kernels for",
         asked_by: Some(option::TARGET),
         make: |o| o.target.capabilities().lower.map(|lower| lower()),
     },
     Stage {
         name: "prune",
-        does: "zero weights and, with data, solve for the others so that layers answer as before",
+        does: "set weights to zero and, with data, adjust the others so that the outputs of layers change least",
         asked_by: Some(option::PRUNE),
         make: |o| match o.training {
             Some(Recovery { by: WeightSaliency::Obs, .. }) | None => {
@@ -177,7 +177,7 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "recover",
-        does: "train what stays to answer as the model did, or prune little by little meanwhile, with data",
+        does: "train the pruned model with the original as teacher, or prune it step by step while it trains (with data)",
         asked_by: Some(option::PRUNE),
         make: |o| {
             let Recovery { by, must } = o.training?;
@@ -195,7 +195,7 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "narrow",
-        does: "store weights that stayed float, and were of 16 bits, in 16 bits again",
+        does: "store the float weights of models of 16-bit floats in 16 bits again",
         asked_by: Some(option::INT8),
         make: |o| o.scheme.is_some().then(|| Box::new(Narrow) as Box<dyn Pass>),
     },

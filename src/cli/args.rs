@@ -26,7 +26,7 @@ pub struct Cli {
     /// Compress nothing: run the graph before and after every pass, and name the change that alters its outputs.
     #[arg(long, conflicts_with_all = ["sweep", "save_recipe"])]
     pub bisect: bool,
-    /// Say what would be done, and do nothing.
+    /// Print the plan of the job, and do nothing.
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
@@ -56,7 +56,7 @@ pub struct ShowArgs {
     /// Print errors only.
     #[arg(short, long)]
     pub quiet: bool,
-    /// Write what these flags say into a file for `compress run`.
+    /// Save these flags as a recipe: a file for `compress run`.
     #[arg(long, value_name = "FILE")]
     pub save_recipe: Option<PathBuf>,
 }
@@ -94,7 +94,7 @@ pub struct BenchArgs {
 pub struct DistillArgs {
     #[command(flatten)]
     pub recipe: Distill,
-    /// Say what would be done, and do nothing.
+    /// Print the plan of the job, and do nothing.
     #[arg(long)]
     pub dry_run: bool,
     /// Fail (exit 9) when no epoch is better than the model that the job began with.
@@ -114,7 +114,7 @@ pub struct RunArgs {
     /// Overwrite what exists, checkpoints too.
     #[arg(long)]
     pub force: bool,
-    /// Say what would be done, and do nothing.
+    /// Print the plan of the job, and do nothing.
     #[arg(long)]
     pub dry_run: bool,
     /// Fail (exit 9) when something that was asked for was not done.

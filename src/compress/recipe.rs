@@ -37,7 +37,7 @@ pub struct Compress {
     #[arg(long, value_name = "BITS", default_value_t, value_parser = choices::<WeightBits>())]
     pub weight_bits: WeightBits,
     /// Set this fraction of the weights to zero. With --data, the other weights are adjusted so that the output of each layer
-    /// changes least, and the model is trained then. Without data, the smallest weights go.
+    /// changes least, and then the model is trained. Without data, the smallest weights are removed.
     #[arg(long, value_name = "FRACTION", allow_hyphen_values = true)]
     pub prune: Option<Fraction>,
     /// Set N of every M weights along the input channels to zero, e.g. 2:4 for sparse tensor cores. With --data, the other
@@ -52,13 +52,13 @@ pub struct Compress {
     #[arg(long, value_name = "OF", default_value_t, conflicts_with = "prune_pattern", value_parser = choices::<PruneBudget>())]
     pub prune_budget: PruneBudget,
     /// Remove channels, and with them this fraction of the multiply-accumulates. With --data, the layers that read the
-    /// remaining channels are adjusted, and the model is trained then.
+    /// remaining channels are adjusted, and then the model is trained.
     #[arg(long, value_name = "FRACTION", allow_hyphen_values = true)]
     pub prune_channels: Option<Fraction>,
     /// What the fraction of --prune-channels counts.
     #[arg(long, value_name = "OF", default_value_t, value_parser = choices::<ChannelBudget>())]
     pub channels_budget: ChannelBudget,
-    /// How the channels are chosen: those go first for which this is smallest [default: reconstruct; l2 without --data,
+    /// The saliency of a channel: the least salient are removed first [default: reconstruct; l2 without --data,
     /// unless BatchNormalization tells which inputs to make up].
     #[arg(long, value_name = "BY", value_parser = choices::<ChannelSaliency>())]
     pub channels_by: Option<ChannelSaliency>,
@@ -66,7 +66,7 @@ pub struct Compress {
     /// remaining channels [default: 1].
     #[arg(long, value_name = "N")]
     pub channels_cuts: Option<Count<64>>,
-    /// Keep a multiple of N channels, which kernels run faster [default: 16, or a quarter of a small layer unless the target
+    /// Keep a multiple of N channels, for which kernels are faster [default: 16, or a quarter of a small layer unless the target
     /// is onnxruntime].
     #[arg(long, value_name = "N")]
     pub round_channels: Option<Count<1024>>,

@@ -89,7 +89,7 @@ pub struct Distill {
     /// The temperature of the distillation [default: 4].
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
     pub temperature: Option<Positive>,
-    /// Bring this value of the student near that of the teacher; may be repeated.
+    /// Train this value of the student towards this value of the teacher; may be repeated.
     #[arg(long = "match", value_name = "STUDENT=TEACHER")]
     #[serde(rename = "match")]
     pub matched: Vec<Matched>,
@@ -102,15 +102,15 @@ pub struct Distill {
     /// Start from random weights.
     #[arg(long)]
     pub from_nothing: bool,
-    /// Compute cheap operators (normalisation, activations, sums) again in the backward pass, instead of keeping what
-    /// they made: less memory, more time, the same result.
+    /// Compute cheap operators (normalisation, activations, sums) again in the backward pass, instead of keeping
+    /// their results: less memory, more time, the same result.
     #[arg(long)]
     pub recompute: bool,
-    /// In which width convolutions and products compute: f32, bf16 or f16. Weights, statistics and the loss stay in
+    /// The float type in which convolutions and products compute: f32, bf16 or f16. Weights, statistics and the loss stay in
     /// f32; f16 scales the loss. It does not pay on a CPU [default: f32].
     #[arg(long, value_name = "TYPE", value_parser = choices::<Precision>())]
     pub precision: Option<Precision>,
-    /// Parts of each batch that are trained on side by side, on threads of their own: faster for small models on a CPU.
+    /// Split each batch into N parts that are trained on in parallel, on threads of their own: faster for small models on a CPU.
     /// Each part normalises by its own statistics [default: 1].
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub replicas: Option<Count<4096>>,

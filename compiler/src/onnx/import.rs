@@ -3,25 +3,17 @@
 
 mod fused;
 mod listing;
+mod node;
 mod quantised;
 mod states;
 
-use super::{
-    arity, attribute, functions,
-    functions::Functions,
-    limits, opset,
-    order::{captured, sorted},
-    remarks,
-    source::Source,
-    tensor,
-};
+use super::{functions, functions::Functions, limits, opset, order::sorted, source::Source, tensor};
 use crate::{
-    attr::{Attr, NewInputs, Reader},
-    error::{Error, Kind, Result},
+    error::{Error, Result},
     graph::Graph,
     node::Port,
-    op::{Op, Operator},
-    ops::{control::Body, opaque::Opaque, source::Input},
+    op::Op,
+    ops::{control::Body, source::Input},
     tensor::{DType, Tensor},
     value::{Dim, Fact},
     words::option::KEEP_INITIALIZER_INPUTS,
@@ -247,181 +239,12 @@ impl<'a> Importer<'a> {
         }
     }
 
-    fn labelled(&mut self, node: &NodeProto, declared: &Declared) -> Result<()> {
-        self.node(node, declared).map_err(|e| {
-            let name = if node.name.is_empty() { node.output.first().map_or("", |o| o) } else { &node.name };
-            e.at(format!("`{}{name}` ({})", self.prefix, node.op_type))
-        })
-    }
-
-    fn node(&mut self, node: &NodeProto, declared: &Declared) -> Result<()> {
-        if let Some(function) = self.functions.of(node) {
-            return self.call(function, node);
-        }
-        if self.quantised(node, declared)? || self.fused(node, declared)? {
-            return Ok(());
-        }
-        let standard = opset::is_default(&node.domain);
-        if standard && node.op_type == "Constant" {
-            let ([], [name]) = (&node.input[..], &node.output[..]) else {
-                return Err(Error::malformed(format!(
-                    "{} inputs and {} outputs; a Constant has no input and one output",
-                    node.input.len(),
-                    node.output.len()
-                )));
-            };
-            let name = name.clone();
-            // What we have no tensor type for (strings, sparse) stays opaque below.
-            match attribute::constant(node, self.source) {
-                Ok(t) => return self.constant(&name, t),
-                Err(e) if e.kind() == Kind::Unsupported => {}
-                Err(e) => return Err(e),
-            }
-        }
-        let mut operands = node.input.iter().map(|n| self.operand(n)).collect::<Result<Vec<_>>>()?;
-        while operands.last() == Some(&None) {
-            operands.pop();
-        }
-        // What subgraphs read from here; a name that is not known here is their own affair.
-        let captures: Vec<(String, Port)> = captured(node)
-            .into_iter()
-            .filter_map(|n| Some((n.clone(), self.values.get(&n).copied().flatten()?)))
-            .collect();
-        // Trailing outputs that nobody named are not asked for.
-        let wanted = node.output.iter().rposition(|o| !o.is_empty()).map_or(0, |i| i + 1);
-        let known = match opset::operator_name(node) {
-            Some(name) => self.understand(&name, node, &operands, &captures, wanted),
-            None => Err(opset::unknown(node)),
-        };
-        let name = if node.name.is_empty() { String::new() } else { format!("{}{}", self.prefix, node.name) };
-        let id = match known {
-            Ok((op, inputs)) => {
-                for (from, to) in inputs.moved {
-                    let port = operands.get_mut(from).and_then(Option::take);
-                    operands.resize(operands.len().max(to + 1), None);
-                    operands[to] = port;
-                }
-                for (slot, t) in inputs.lifted {
-                    if operands.get(slot).copied().flatten().is_some() {
-                        return Err(Error::malformed(format!(
-                            "input {slot} is given, which opset {} has as an attribute",
-                            self.opset
-                        )));
-                    }
-                    let base = node.output.first().map_or("", |o| o);
-                    let id = self.graph.add_constant(&self.value_name(&format!("{base}_in{slot}")), t);
-                    if operands.len() <= slot {
-                        operands.resize(slot + 1, None);
-                    }
-                    operands[slot] = Some(id.into());
-                }
-                if !op.bodies().is_empty() {
-                    operands.resize(arity::own_operands(&op).unwrap_or(operands.len()), None);
-                    operands.extend(captures.iter().map(|(_, port)| Some(*port)));
-                }
-                arity::check_needed(&op, &operands)?;
-                let names: Vec<String> = node.output[..wanted].iter().map(|o| self.value_name(o)).collect();
-                let id =
-                    self.graph.add_node(&name, op, &operands, &names.iter().map(|n| &n[..]).collect::<Vec<_>>())?;
-                // Many calls of a function would say the same many times.
-                if self.calls.is_empty() {
-                    self.graph.set_remarks(id, remarks::of_node(node));
-                }
-                id
-            }
-            Err(e) if e.kind() == Kind::Unsupported => {
-                // Explicit inputs that are absent at the end must not shift the captures.
-                operands.resize(node.input.len(), None);
-                operands.extend(captures.iter().map(|(_, port)| Some(*port)));
-                let captures = captures.into_iter().map(|(name, _)| name).collect();
-                let op =
-                    Opaque { captures, reason: e.message().into(), opset: self.opset, proto: Box::new(node.clone()) };
-                let names: Vec<String> = node.output.iter().map(|o| self.value_name(o)).collect();
-                self.graph.add_node(
-                    &name,
-                    Op::Opaque(op),
-                    &operands,
-                    &names.iter().map(|n| &n[..]).collect::<Vec<_>>(),
-                )?
-            }
-            Err(e) => return Err(e),
-        };
-        for (slot, name) in node.output.iter().enumerate().filter(|(_, n)| !n.is_empty()) {
-            let port = Port { node: id, slot };
-            if let Some(d) = declared.facts.get(name) {
-                let mut fact = self.graph.fact(port).clone();
-                // Of shapes runtimes believe what they infer: so do we, and say so.
-                let types = d.dtype.zip(fact.dtype);
-                match fact.agrees(d) {
-                    Ok(()) => {
-                        // Nobody checks a shape that can't be inferred, and exporters leave those they traced with:
-                        // it is handed on, but nothing is concluded from it.
-                        let opaque = matches!(self.graph.op(id), Op::Opaque(_));
-                        if (opaque || declared.outputs.contains(name)) && d.shape.is_some() && fact.fixed().is_none() {
-                            self.graph.declare(&self.graph.value(port).name.clone(), d.shape.clone());
-                        }
-                        fact.dtype = fact.dtype.or(d.dtype);
-                        self.graph.set_fact(port, fact);
-                    }
-                    Err(e) if types.is_none_or(|(theirs, ours)| theirs == ours) => {
-                        let kind = if declared.outputs.contains(name) { "graph output" } else { "value" };
-                        self.contradictions.push(format!("{kind} `{name}`: {}", e.message()));
-                    }
-                    Err(e) => return Err(e),
-                }
-            }
-            self.define(name, port)?;
-        }
-        Ok(())
-    }
-
     fn operand(&self, name: &str) -> Result<Option<Port>> {
         if name.is_empty() {
             return Ok(None);
         }
         let port = self.values.get(name);
         port.copied().ok_or_else(|| Error::malformed(format!("reads `{name}`, which nothing makes")))
-    }
-
-    /// The operator that a node of the default domain stands for, and its inputs there.
-    fn understand(
-        &mut self,
-        name: &str,
-        node: &NodeProto,
-        operands: &[Option<Port>],
-        captures: &[(String, Port)],
-        outputs: usize,
-    ) -> Result<(Op, NewInputs)> {
-        if outputs == 0 {
-            return Err(Error::malformed("the node has no outputs"));
-        }
-        let mut attrs = vec![];
-        let mut seen = HashSet::new();
-        for a in &node.attribute {
-            if !seen.insert(&a.name) {
-                return Err(Error::malformed(format!("attribute `{}` is given twice", a.name)));
-            }
-            attrs.push(match a.g.as_ref() {
-                Some(g) if matches!(&node.op_type[..], "If" | "Loop" | "Scan" | "FlexAttention") => {
-                    (a.name.clone(), Attr::Graph(self.body(&node.op_type, g.clone(), operands, captures)?))
-                }
-                _ => attribute::read(a.clone(), self.source)?,
-            });
-        }
-        let fact = |slot: usize| operands.get(slot).copied().flatten().map(|p| self.graph.fact(p).clone());
-        let first = fact(0).unwrap_or_default();
-        let mut reader = Reader::new(name, self.opset, operands.len(), outputs, first, attrs);
-        reader.second = fact(1).unwrap_or_default();
-        let op = Op::read(&mut reader)?;
-        if op.since() > self.newest {
-            return Err(Error::unsupported(format!(
-                "{} as it is understood is of opset {}, to which an operator that is kept as it is can't move",
-                node.op_type,
-                op.since()
-            )));
-        }
-        arity::check_given(&op, self.opset, operands.len(), outputs)?;
-        Ok((op, reader.finish()?))
     }
 
     /// Imports the graph in an attribute of an If, Loop or Scan.

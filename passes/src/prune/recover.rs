@@ -21,9 +21,9 @@ pub enum WeightSaliency {
 }
 
 choice!(WeightSaliency, "saliency of weights", [
-    Magnitude "magnitude" "the smallest go",
-    Taylor "taylor" "weights with the least effect on the loss go (needs labels and training)",
-    Obs "reconstruct" "weights go for which the others make up best on data",
+    Magnitude "magnitude" "the smallest weights are removed",
+    Taylor "taylor" "the weights with the least effect on the loss are removed (needs labels and training)",
+    Obs "reconstruct" "the weights are removed for which the others compensate best, on data",
 ]);
 
 /// Trains a pruned model to answer as it did.

@@ -42,13 +42,13 @@ pub enum ChannelSaliency {
 }
 
 choice!(ChannelSaliency, "saliency of channels", [
-    Obs "reconstruct" "the error that is left on data when the layers that read a channel make up for it",
+    Obs "reconstruct" "the error on data that remains when the layers that read the channel compensate for it",
     L1 "l1" "the L1 norm of its weights",
     L2 "l2" "the L2 norm of its weights",
     Median "median" "the distance of its weights to those of all other channels",
     Scale "scale" "its scale in BatchNormalization",
-    Activation "activation" "its values on data",
-    Taylor "taylor" "the effect of its weights on the loss, which needs labels",
+    Activation "activation" "the mean square of its values on data",
+    Taylor "taylor" "the effect of its weights on the loss (needs labels)",
 ]);
 
 /// A measure of each index of a place, by the number of the place.

@@ -26,7 +26,7 @@ pub enum Precision {
 
 choice!(Precision, "precision", [
     F32 "f32" "32 bits",
-    Bf16 "bf16" "the upper 16 of them",
+    Bf16 "bf16" "the upper 16 bits of f32",
     F16 "f16" "16 bits, with the loss scaled",
 ]);
 

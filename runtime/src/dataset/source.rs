@@ -4,6 +4,7 @@ use super::{InputSpec, Preprocess, idx, images, numpy, onnx_dir};
 use compress_compiler::{
     error::{Error, Result},
     tensor::Tensor,
+    words::any_of,
 };
 use std::{
     io,
@@ -87,11 +88,7 @@ pub(super) trait SampleSource: Send + Sync {
 
 /// What data can be, in words.
 pub fn formats() -> String {
-    let all: Vec<&str> = FORMATS.iter().map(|f| f.means).collect();
-    match all.split_last() {
-        Some((last, others)) if !others.is_empty() => format!("{}, or {last}", others.join(", ")),
-        _ => all.concat(),
-    }
+    any_of(&FORMATS.iter().map(|f| f.means).collect::<Vec<_>>())
 }
 
 /// Opens the set at `path`.

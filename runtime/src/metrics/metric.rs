@@ -9,7 +9,7 @@ use compress_compiler::{
     choice_with_facts,
     error::{Error, Result},
     serde_as_text,
-    words::{Unit, option},
+    words::{Unit, any_of, option},
 };
 use std::{fmt, str::FromStr};
 
@@ -75,6 +75,12 @@ impl Metric {
             takes => takes.first().copied().unwrap_or(seems),
         }
     }
+}
+
+/// The metrics that can be asked for by name, as a sentence lists them.
+pub fn metrics() -> String {
+    let named = Metric::ALL.iter().filter(|m| **m != Metric::Score);
+    any_of(&named.map(|m| m.name_of()).collect::<Vec<_>>())
 }
 
 /// A metric that a user asks for, of an output perhaps: `cosine`, `iou:masks`.

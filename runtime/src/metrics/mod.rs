@@ -9,5 +9,5 @@ mod noise;
 
 pub use compare::{Comparison, OutputNoise};
 pub use meaning::{Answers, Meaning};
-pub use metric::{Measure, Metric, Wanted};
+pub use metric::{Measure, Metric, Wanted, metrics};
 pub use noise::{Sqnr, cross_entropy};
