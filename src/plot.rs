@@ -1,7 +1,10 @@
 //! A plot as an SVG file that needs nothing else.
 
 use compress_compiler::error::{Error, Result};
-use plotters::prelude::*;
+use plotters::{
+    prelude::*,
+    style::text_anchor::{HPos, Pos, VPos},
+};
 use std::{error, ops::Range};
 
 /// One line of points.
@@ -19,6 +22,7 @@ pub struct Plot {
 /// The size of the picture.
 const SIZE: (u32, u32) = (640, 400);
 const LINE: RGBColor = RGBColor(0x1f, 0x5f, 0xa8);
+const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
 const LEVEL: RGBColor = RGBColor(0x66, 0x66, 0x66);
 const FONT: &str = "sans-serif";
 
@@ -46,17 +50,29 @@ fn draw<'a>(plot: &Plot, backend: SVGBackend<'a>) -> Result<(), Box<dyn error::E
         .set_label_area_size(LabelAreaPosition::Bottom, 40)
         .build_cartesian_2d(across.clone(), up)?;
     let mut mesh = chart.configure_mesh();
-    mesh.x_labels(7).y_labels(7).light_line_style(TRANSPARENT).x_desc(&plot.across).y_desc(&plot.up);
+    mesh.x_labels(7)
+        .y_labels(7)
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(GRID)
+        .x_desc(&plot.across)
+        .y_desc(&plot.up);
+    mesh.x_label_formatter(&shown).y_label_formatter(&shown);
     mesh.label_style((FONT, 12)).axis_desc_style((FONT, 13)).draw()?;
     if let Some(level) = plot.original {
         let ends = [(across.start, level), (across.end, level)];
         chart.draw_series(DashedLineSeries::new(ends, 5, 4, LEVEL.into()))?;
-        chart.draw_series([Text::new("original", ends[0], (FONT, 12).into_font().color(&LEVEL))])?;
+        let above = TextStyle::from((FONT, 12)).color(&LEVEL).pos(Pos::new(HPos::Right, VPos::Bottom));
+        chart.draw_series([Text::new("original", ends[1], above)])?;
     }
     chart.draw_series(LineSeries::new(points.iter().copied(), LINE.stroke_width(2)))?;
     chart.draw_series(points.into_iter().map(|p| Circle::new(p, 4, LINE.filled())))?;
     root.present()?;
     Ok(())
+}
+
+/// A number on an axis, without the noise of its last digits.
+fn shown(v: &f64) -> String {
+    ((v * 1e6).round() / 1e6).to_string()
 }
 
 /// A range that shows all values, and is not empty.

@@ -266,7 +266,7 @@ fn evaluate(graph: &mut Graph, node: NodeId, cx: &Context, room: &mut Room) -> R
     match result_size(&op, graph, node, &inputs) {
         None => return Ok(Verdict::Skipped("the size of its constant result is not known".into())),
         Some(after) if after > limit => {
-            let reason = format!("its constant result has {after} bytes, what it is made from {before}");
+            let reason = format!("its constant result has {after} bytes, its inputs {before}");
             return Ok(Verdict::Skipped(reason));
         }
         Some(after) if after > room.left.saturating_add(freed) => {

@@ -60,7 +60,7 @@ fn fuse(graph: &Graph, node: NodeId) -> Result<Verdict, Verdict> {
         _ => return Err(Verdict::No),
     };
     if shift.iter().any(|v| rounds(*v)) {
-        return Err(Verdict::Skip("a constant as large rounds what it is added to".into()));
+        return Err(Verdict::Skip("a constant this large rounds its other operand".into()));
     }
     if graph.only_use(x).is_none() {
         return Err(shared(graph, x));

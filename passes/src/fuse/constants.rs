@@ -68,7 +68,7 @@ fn fuse(graph: &Graph, node: NodeId) -> Option<Verdict> {
         _ => joined.iter().any(|v| v.is_subnormal() || *v == 0.0) && !a.contains(&0.0) && !b.contains(&0.0),
     };
     if lost {
-        return Some(Verdict::Skip("the constants round what they meet, which one in their place would not".into()));
+        return Some(Verdict::Skip("each constant rounds its other operand, which a single constant would not".into()));
     }
     let mut edit = Edit::new();
     let constant = succeed(graph, &mut edit, inner.port, Tensor::f32(shape, &joined));

@@ -106,7 +106,7 @@ pub(super) fn damaged(e: &io::Error) -> Error {
     match e.kind() {
         io::ErrorKind::UnexpectedEof => Error::data("it ends too early"),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
-            return Error::file(format!("there is no room to unpack it: {e}"))
+            return Error::file(format!("no space is left to unpack it: {e}"))
                 .help("make room, or name another folder for temporary files in TMPDIR");
         }
         _ => Error::data(format!("it cannot be decoded: {e}")),

@@ -340,7 +340,7 @@ fn read_from(file: impl Read, length: u64, path: &Path, step: u64) -> Result<Che
     let mut names = metadata.offset_keys();
     let sum = names.pop().filter(|name| name == SUM).and_then(|name| metadata.info(&name));
     if sum.is_none_or(|info| (info.dtype, &info.shape[..]) != (Dtype::U8, &[SUM_BYTES])) {
-        return Err(damaged(&"there is no sum at its end"));
+        return Err(damaged(&"the checksum at its end is missing"));
     }
     let mut tensors = Vec::with_capacity(names.len());
     for name in names {

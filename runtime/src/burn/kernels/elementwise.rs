@@ -178,7 +178,7 @@ pub(super) fn dropout(op: &Dropout, mut a: Args) -> Result<Vec<Value>> {
         return Ok(vec![Value::Float(x.mul(kept)?)]);
     }
     if a.opt_ints(2)?.is_some_and(|t| t.first() == Some(&1)) && ratio != 0.0 {
-        return Err(Error::unsupported("Dropout in training: what it drops is left to chance"));
+        return Err(Error::unsupported("Dropout in training: the elements that it drops are random"));
     }
     if !op.mask {
         return Ok(vec![x]);

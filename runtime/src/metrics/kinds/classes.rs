@@ -119,7 +119,9 @@ impl Classes {
         self.rows(width, pair, None);
         let Some(labels) = batch.labels.as_deref().filter(|_| one_row) else { return Ok(()) };
         if let Some(bad) = labels.iter().find(|l| usize::try_from(**l).map_or(true, |l| l >= width)) {
-            return Err(Error::data(format!("label {bad}, where the model tells {width} classes apart, from 0")));
+            return Err(Error::data(format!(
+                "label {bad} is outside the model's {width} classes, which are numbered from 0"
+            )));
         }
         if labels.len() != batch.len {
             return Err(Error::data(format!("{} labels for {} samples", labels.len(), batch.len)));

@@ -33,7 +33,9 @@ fn classes(labels: &[i64], mix: Option<(&[i64], f32)>, shape: &[usize], smoothin
     }
     let all = labels.iter().chain(mix.into_iter().flat_map(|(others, _)| others));
     if let Some(label) = all.into_iter().find(|l| !(0..count as i64).contains(l)) {
-        return Err(Error::data(format!("label {label} is none of the model's {count} classes")));
+        return Err(Error::data(format!(
+            "label {label} is outside the model's {count} classes, which are numbered from 0"
+        )));
     }
     let mut wanted = vec![smoothing / count as f32; rows * count];
     let mut put =

@@ -30,7 +30,7 @@ fn squares(ours: &[Value], theirs: &[Tensor], device: &Device) -> Result<Float> 
     let shapes = |a: Vec<&[usize]>, b: Vec<&[usize]>| format!("the student gives {a:?}, the teacher {b:?}");
     if ours.is_empty() || ours.len() != theirs.len() || ours.iter().zip(&theirs).any(|(a, b)| a.shape() != b.shape()) {
         let (a, b) = (ours.iter().map(|x| x.shape()).collect(), theirs.iter().map(|t| t.shape()).collect());
-        return Err(Error::data(shapes(a, b)).help("what is compared must have the same shapes"));
+        return Err(Error::data(shapes(a, b)).help("the values that are compared must have the same shapes"));
     }
     let mut sum: Option<Float> = None;
     for (a, b) in ours.into_iter().zip(theirs) {
