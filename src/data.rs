@@ -166,17 +166,7 @@ impl Sets {
         let (training, held) = match &eval {
             _ if synthetic => (all(&source), all(&source)),
             Some(_) => (all(&source), vec![]),
-            None => {
-                let (rest, held) = hold_out(source.len(), seed);
-                if held.is_empty() || rest.is_empty() {
-                    return Err(Error::data(format!(
-                        "{}: the set is too small to hold out a fifth of it",
-                        source.describe()
-                    ))
-                    .help(format!("give more {DATA}, or labelled {EVAL} as well")));
-                }
-                (rest, held)
-            }
+            None => split(&source, seed)?,
         };
         let calibrate = if synthetic { training.clone() } else { sample(&training, count, seed) };
         let some = (training.len() / VALIDATED).max(FEW.min(training.len() / FIFTH)).min(MOST_VALIDATED);
@@ -189,18 +179,7 @@ impl Sets {
         let mut chosen = vec![false; source.len()];
         validation.iter().for_each(|i| chosen[*i] = validation.len() < training.len());
         let training = training.into_iter().filter(|i| !chosen[*i]).collect();
-        let samples = |set: Arc<Dataset>, indices: Vec<usize>, synthetic| -> Result<Samples> {
-            let fixed = set.fixed_batch().is_some();
-            let batch = batch_size(graph, &set);
-            if indices.len() < batch && fixed {
-                return Err(Error::data(format!(
-                    "the model takes {batch} samples at once, there are {}",
-                    indices.len()
-                ))
-                .help("give more data, or export the model with a dynamic batch"));
-            }
-            Ok(Samples { set, indices, synthetic, batch, fixed })
-        };
+        let samples = |set, indices, synthetic| Samples::of(graph, set, indices, synthetic);
         Ok(Self {
             trained_on: source.clone(),
             calibration: samples(source.clone(), calibrate, synthetic)?,
@@ -334,7 +313,27 @@ fn matching_size(g: &Graph, batch: usize) -> (usize, usize) {
     (samples, ((affordable / samples as f64) as usize).clamp(FEWEST_STEPS, STEPS))
 }
 
+/// The samples of a set without a fifth of them, and that fifth.
+fn split(set: &Dataset, seed: u64) -> Result<(Vec<usize>, Vec<usize>)> {
+    let (rest, held) = hold_out(set.len(), seed);
+    if held.is_empty() || rest.is_empty() {
+        return Err(Error::data(format!("{}: the set is too small to hold out a fifth of it", set.describe()))
+            .help(format!("give more {DATA}, or labelled {EVAL} as well")));
+    }
+    Ok((rest, held))
+}
+
 impl Samples {
+    fn of(graph: &Graph, set: Arc<Dataset>, indices: Vec<usize>, synthetic: bool) -> Result<Self> {
+        let fixed = set.fixed_batch().is_some();
+        let batch = batch_size(graph, &set);
+        if indices.len() < batch && fixed {
+            return Err(Error::data(format!("the model takes {batch} samples at once, there are {}", indices.len()))
+                .help("give more data, or export the model with a dynamic batch"));
+        }
+        Ok(Self { set, indices, synthetic, batch, fixed })
+    }
+
     /// The samples in batches. A model with a fixed batch can't take a smaller last one, so
     /// that is left out.
     pub fn batches(&self) -> impl Iterator<Item = &[usize]> {

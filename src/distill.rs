@@ -130,23 +130,12 @@ fn train(plan: &DistillPlan, monitor: &Monitor) -> Result<TrainReport> {
     let teacher = opened.teacher(plan, &backend)?;
     let digest = opened.digest(plan)?;
     let checkpoints = Checkpoints::open(&plan.folder)?;
-    if !recipe.resume && !recipe.force && plan.folder.join("metrics.jsonl").exists() {
-        return Err(Error::file("a job left its checkpoints here").in_file(&plan.folder).help(format!(
-            "pass {} to go on with it, {} to begin anew, or another folder with {}",
-            option::RESUME,
-            option::FORCE,
-            option::CHECKPOINT
-        )));
-    }
-    // It is read again when the job begins: until then there is no need for its memory.
-    let saved = if recipe.resume { checkpoints.latest(&digest)?.map(|(found, _)| found) } else { None };
-    if recipe.resume && saved.is_none() {
-        if let Some(report) = report::finished(plan, &digest)? {
-            return Ok(report);
-        }
-        monitor.note("note: there is no checkpoint to go on from: the job begins");
-    }
+    let saved = match start(plan, &checkpoints, &digest, monitor)? {
+        Start::From(checkpoint) => checkpoint,
+        Start::Finished(report) => return Ok(*report),
+    };
     let batch = opened.batch(plan, &mut model, saved.as_ref())?;
+    // The checkpoint is read again when the job begins: until then there is no need for its memory.
     let resumed = saved.map(|c| (c.step, c.epoch, c.batch));
     let replicas = opened.replicas(plan, &backend, batch)?;
     let judge = opened.judge(&backend)?;
@@ -192,6 +181,37 @@ fn train(plan: &DistillPlan, monitor: &Monitor) -> Result<TrainReport> {
         batch,
     };
     opened.write(plan, &done, training, warnings, digest)
+}
+
+/// Where a job starts.
+enum Start {
+    /// At a checkpoint, or at the beginning.
+    From(Option<Checkpoint>),
+    /// Nowhere: an earlier run finished it.
+    Finished(Box<TrainReport>),
+}
+
+fn start(plan: &DistillPlan, checkpoints: &Checkpoints, digest: &str, monitor: &Monitor) -> Result<Start> {
+    let recipe = plan.recipe;
+    if !recipe.resume {
+        if !recipe.force && plan.folder.join("metrics.jsonl").exists() {
+            return Err(Error::file("a job left its checkpoints here").in_file(&plan.folder).help(format!(
+                "pass {} to go on with it, {} to begin anew, or another folder with {}",
+                option::RESUME,
+                option::FORCE,
+                option::CHECKPOINT
+            )));
+        }
+        return Ok(Start::From(None));
+    }
+    if let Some((found, _)) = checkpoints.latest(digest)? {
+        return Ok(Start::From(Some(found)));
+    }
+    if let Some(report) = report::finished(plan, digest)? {
+        return Ok(Start::Finished(Box::new(report)));
+    }
+    monitor.note("note: there is no checkpoint to go on from: the job begins");
+    Ok(Start::From(None))
 }
 
 /// What to say where training was of no use.

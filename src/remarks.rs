@@ -63,8 +63,8 @@ pub fn of_speed(report: &mut Report) {
 
 fn clock(slowest: f64) -> String {
     format!(
-        "the processor's clock fell to {:.0}% of its fastest while the models were timed, as heat, a limit of power or work beside it make \
-         it: milliseconds are of several clocks, the ratio is of turns close to each other",
+        "the processor's clock fell to {:.0}% of its fastest while the models were timed (heat, a power limit or other work can \
+         cause that): the milliseconds mix several clock rates, the ratio compares turns close to each other",
         100.0 * slowest
     )
 }

@@ -147,7 +147,7 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "channels",
-        does: "remove channels, and adjust or train the layers that read the remaining ones",
+        does: "remove channels, adjust the layers that read the remaining ones, and train the model",
         asked_by: Some(option::PRUNE_CHANNELS),
         make: |o| {
             let mut channels = o.channels.filter(|c| c.fraction > 0.0)?;

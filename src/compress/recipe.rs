@@ -37,7 +37,8 @@ pub struct Compress {
     #[arg(long, value_name = "BITS", default_value_t, value_parser = choices::<WeightBits>())]
     pub weight_bits: WeightBits,
     /// Set this fraction of the weights to zero. With --data, the other weights are adjusted so that the output of each layer
-    /// changes least, and then the model is trained. Without data, the smallest weights are removed.
+    /// changes least, and then the model is trained. Without data, layers are adjusted on made-up inputs, or the smallest
+    /// weights are removed where those are noise.
     #[arg(long, value_name = "FRACTION", allow_hyphen_values = true)]
     pub prune: Option<Fraction>,
     /// Set N of every M weights along the input channels to zero, e.g. 2:4 for sparse tensor cores. With --data, the other
@@ -58,12 +59,12 @@ pub struct Compress {
     /// What the fraction of --prune-channels counts.
     #[arg(long, value_name = "OF", default_value_t, value_parser = choices::<ChannelBudget>())]
     pub channels_budget: ChannelBudget,
-    /// The saliency of a channel: the least salient are removed first [default: reconstruct; l2 without --data,
-    /// unless BatchNormalization tells which inputs to make up].
+    /// The saliency of a channel: the least salient are removed first [default: reconstruct; l2 without --data
+    /// where made-up inputs are noise].
     #[arg(long, value_name = "BY", value_parser = choices::<ChannelSaliency>())]
     pub channels_by: Option<ChannelSaliency>,
     /// Remove channels in N cuts, with training between them (needs --data). Each cut removes the same share of the
-    /// remaining channels [default: 1].
+    /// remaining multiply-accumulates, or of what --channels-budget names [default: 1].
     #[arg(long, value_name = "N")]
     pub channels_cuts: Option<Count<64>>,
     /// Keep a multiple of N channels, for which kernels are faster [default: 16, or a quarter of a small layer unless the target

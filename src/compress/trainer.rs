@@ -88,7 +88,7 @@ impl Trainer for DataTrainer<'_> {
         let set = &self.sets.trained_on;
         let measure = measure(&Answers::of(self.teacher.1), &self.sets.validation, true);
         if !set.is_labelled() || !measure.metric.needs_labels() {
-            let what = "the saliency taylor needs labels: without them the model is its own teacher, and every gradient is zero";
+            let what = "the saliency taylor needs labels: without them the model would be its own teacher, and every gradient is zero";
             let help = format!("give labels with {DATA}, or choose by other than {CHANNELS_BY} taylor");
             return Err(Error::data(what).help(help));
         }
@@ -145,14 +145,7 @@ impl Trainer for DataTrainer<'_> {
         };
         let first = loader.epoch(0, 0)?.next().transpose()?.ok_or_else(|| Error::data("no batch"))?;
         let step = model.duration_of_a_step(&first.inputs)?;
-        self.monitor.note(&format!(
-            "{}: {} of {}, {} or less; {} says otherwise",
-            training.name,
-            counted(epochs, "epoch"),
-            counted(samples, "sample"),
-            shown::duration(step.mul_f64(BESIDES * steps as f64)),
-            option::EPOCHS
-        ));
+        self.announce(training.name, epochs, samples, step.mul_f64(BESIDES * steps as f64));
         let classes = measure.meaning == Meaning::Classes;
         let setting = Setting { classes, labelled: set.is_labelled(), taught: true, matched: false };
         let job = Job {
@@ -187,10 +180,7 @@ impl Trainer for DataTrainer<'_> {
             validated: held.indices.len(),
             before: number(done.first).filter(|_| !gradual),
             after: number(done.best),
-            ended: match done.ended {
-                Ended::Patience => "it had converged",
-                _ => "all epochs were done",
-            },
+            ended: if done.ended == Ended::Patience { "it had converged" } else { "all epochs were done" },
         })
     }
 }
@@ -207,6 +197,13 @@ struct Size {
 }
 
 impl DataTrainer<'_> {
+    fn announce(&self, name: &str, epochs: usize, samples: usize, most: Duration) {
+        let (epochs, samples) = (counted(epochs, "epoch"), counted(samples, "sample"));
+        let most = shown::duration(most);
+        self.monitor
+            .note(&format!("{name}: {epochs} of {samples}, {most} or less; {} sets another number", option::EPOCHS));
+    }
+
     /// How it trains; `rounded` says that weights already have the values of codes.
     fn options(&self, epochs: usize, rounded: bool, loss: LossOptions) -> JobOptions {
         JobOptions {

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import onnx
 import pytest
+from jobs import STUDENT, TEST, TRAIN, distill
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from support import session
-from test_distill import STUDENT, TEST, TRAIN, distill
 
 
 def changed(path, change):

@@ -45,9 +45,9 @@ choice!(ChannelSaliency, "saliency of channels", [
     Obs "reconstruct" "the error on data that remains when the layers that read the channel compensate for it",
     L1 "l1" "the L1 norm of its weights",
     L2 "l2" "the L2 norm of its weights",
-    Median "median" "the distance of its weights to those of all other channels",
+    Median "median" "the distance of its weights to those of other channels",
     Scale "scale" "its scale in BatchNormalization",
-    Activation "activation" "the mean square of its values on data",
+    Activation "activation" "the root mean square of its values on data",
     Taylor "taylor" "the effect of its weights on the loss (needs labels)",
 ]);
 

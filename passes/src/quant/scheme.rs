@@ -120,8 +120,8 @@ struct Named {
 
 /// The schemes, by the bits of a weight.
 const SCHEMES: &[WeightBits] = &[
-    WeightBits(&Named { name: "4", means: "from -7 to 7, stored in 8 bits each", scheme: INT8_W4 }),
-    WeightBits(&Named { name: "8", means: "from -127 to 127", scheme: INT8 }),
+    WeightBits(&Named { name: "4", means: "from -8 to 7, stored in 8 bits each", scheme: INT8_W4 }),
+    WeightBits(&Named { name: "8", means: "from -128 to 127", scheme: INT8 }),
 ];
 
 /// Bits of a weight's codes.
