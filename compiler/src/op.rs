@@ -203,8 +203,8 @@ pub trait Operator {
         None
     }
 
-    /// What it sums or reduces nothing to: the elements of a result that has some, of operands of which one has none.
-    fn of_nothing(&self) -> Option<f32> {
+    /// The neutral element of its sum or reduction: an operand without elements fills the result with it.
+    fn neutral_element(&self) -> Option<f32> {
         None
     }
 
@@ -419,8 +419,8 @@ impl Operator for Op {
     fn clamps(&self, x: &Inputs) -> Option<(f32, f32)> {
         self.get().clamps(x)
     }
-    fn of_nothing(&self) -> Option<f32> {
-        self.get().of_nothing()
+    fn neutral_element(&self) -> Option<f32> {
+        self.get().neutral_element()
     }
     fn bodies(&self) -> Vec<&Body> {
         self.get().bodies()

@@ -136,7 +136,7 @@ impl Trainer for DataTrainer<'_> {
         let beside = if measure.metric.needs_labels() { None } else { Some(answers(held.set.len())?) };
         let judge = Evaluator::new(held, self.backend, beside, outputs, measure)?;
         let steps = loader.batches() * epochs;
-        let mut watcher = Recovery {
+        let mut watcher = TrainWatcher {
             steps: self.monitor.step(training.name, steps),
             monitor: self.monitor,
             metric,
@@ -259,7 +259,7 @@ impl DataTrainer<'_> {
 }
 
 /// Shows the course of a training.
-struct Recovery<'a> {
+struct TrainWatcher<'a> {
     steps: Progress<'a>,
     monitor: &'a Monitor<'a>,
     metric: Metric,
@@ -271,7 +271,7 @@ struct Recovery<'a> {
 /// Epochs of which a line tells, or about so many.
 const LINES: u64 = 10;
 
-impl Watcher for Recovery<'_> {
+impl Watcher for TrainWatcher<'_> {
     fn batch(&mut self, _: &Course) -> Result<()> {
         self.steps.advance(1);
         Ok(())

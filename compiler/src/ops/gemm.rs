@@ -127,7 +127,7 @@ impl Operator for Gemm {
         Width::Product
     }
 
-    fn of_nothing(&self) -> Option<f32> {
+    fn neutral_element(&self) -> Option<f32> {
         Some(0.0) // of the product, before the bias
     }
 }

@@ -132,7 +132,7 @@ impl Operator for IntegerMatMul {
         size(inner).saturating_mul(size(outputs[0].dims()))
     }
 
-    fn of_nothing(&self) -> Option<f32> {
+    fn neutral_element(&self) -> Option<f32> {
         (self.result == Accumulator::Kept).then_some(0.0)
     }
 }

@@ -62,7 +62,7 @@ impl Operator for MatMul {
         Width::Product
     }
 
-    fn of_nothing(&self) -> Option<f32> {
+    fn neutral_element(&self) -> Option<f32> {
         Some(0.0)
     }
 }

@@ -153,8 +153,8 @@ impl Operator for Reduce {
         if bounded { Width::Bounded } else { Width::Wide }
     }
 
-    /// The neutral element; a mean of nothing is undefined, and 0 in ONNX Runtime.
-    fn of_nothing(&self) -> Option<f32> {
+    /// The mean of no elements is undefined; ONNX Runtime makes it 0.
+    fn neutral_element(&self) -> Option<f32> {
         Some(match self.kind {
             ReduceKind::Sum | ReduceKind::L1 | ReduceKind::L2 | ReduceKind::SumSquare | ReduceKind::Mean => 0.0,
             ReduceKind::Prod => 1.0,

@@ -194,8 +194,9 @@ impl<'a> Cut<'a> {
                 // Inference fills what it can't tell with what was known.
                 let fact = narrow(g.fact(port), |i| (i == axis).then_some(kept.len()));
                 g.set_fact(port, fact);
-                if let Some(scale) = g.value(port).channel_scale.clone().filter(|_| axis == CHANNELS) {
-                    g.set_channel_scale(port, kept.iter().map(|i| scale[*i]).collect());
+                let scale = g.value(port).channel_scale.as_ref().filter(|_| axis == CHANNELS);
+                if let Some(scale) = scale.and_then(|s| kept.iter().map(|i| s.get(*i).copied()).collect()) {
+                    g.set_channel_scale(port, scale);
                 }
             }
         }

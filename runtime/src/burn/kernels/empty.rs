@@ -34,7 +34,7 @@ pub(super) fn eval(op: &Op, mut a: Args) -> Result<Vec<Value>> {
         let full = a.values.into_iter().filter(|v| v.as_ref().is_some_and(|v| !v.shape().contains(&0)));
         return Ok(vec![super::movement::concat(op, Args::new(full.collect(), a.device))?]);
     }
-    let start = op.of_nothing().ok_or_else(unsupported)?;
+    let start = op.neutral_element().ok_or_else(unsupported)?;
     let filled = match made[0].dtype {
         Some(dtype) if dtype.is_float() => Value::Float(Float::filled(&shapes[0], start.into(), dtype, a.device)?),
         Some(dtype) if start.is_finite() => {

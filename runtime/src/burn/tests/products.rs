@@ -125,11 +125,11 @@ fn reductions() {
     );
     close(&run(sum.clone(), &[&Tensor::f32(&[2, 0], &[]), &Tensor::i64s(&[1])]), &[2], &[0.0, 0.0]);
     // What the specification leaves open is as in ONNX Runtime.
-    let of_nothing = |kind, x: &Tensor| run(Reduce { kind, ..sum.clone() }, &[x, &Tensor::i64s(&[1])]);
-    close(&of_nothing(ReduceKind::Mean, &Tensor::f32(&[2, 0], &[])), &[2], &[0.0, 0.0]);
+    let neutral_element = |kind, x: &Tensor| run(Reduce { kind, ..sum.clone() }, &[x, &Tensor::i64s(&[1])]);
+    close(&neutral_element(ReduceKind::Mean, &Tensor::f32(&[2, 0], &[])), &[2], &[0.0, 0.0]);
     let integers = Tensor::ints(DType::I32, &[2, 0], &[]);
-    same_ints(&of_nothing(ReduceKind::Mean, &integers), &[2], &[0, 0]);
-    same_ints(&of_nothing(ReduceKind::LogSum, &integers), &[2], &[i32::MIN.into(); 2]);
+    same_ints(&neutral_element(ReduceKind::Mean, &integers), &[2], &[0, 0]);
+    same_ints(&neutral_element(ReduceKind::LogSum, &integers), &[2], &[i32::MIN.into(); 2]);
     let noop = Reduce { noop_with_empty_axes: true, ..sum.clone() };
     close(&run(noop, &[&x]), &[2, 3, 4, 2], &f);
     let mean = Reduce { kind: ReduceKind::Mean, ..sum };
