@@ -5,6 +5,7 @@ mod bisect;
 mod calibrator;
 mod coverage;
 mod intent;
+mod judge;
 pub(crate) mod needs;
 mod opened;
 mod plan;

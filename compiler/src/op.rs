@@ -203,6 +203,12 @@ pub trait Operator {
         None
     }
 
+    /// Between which values of its first input its result changes: beyond them it is constant, or as good as constant to
+    /// eight bits.
+    fn heeds(&self, x: &Inputs) -> Option<(f32, f32)> {
+        self.clamps(x)
+    }
+
     /// The neutral element of its sum or reduction: an operand without elements fills the result with it.
     fn neutral_element(&self) -> Option<f32> {
         None
@@ -415,6 +421,9 @@ impl Operator for Op {
     }
     fn is_random(&self) -> bool {
         self.get().is_random()
+    }
+    fn heeds(&self, x: &Inputs) -> Option<(f32, f32)> {
+        self.get().heeds(x)
     }
     fn clamps(&self, x: &Inputs) -> Option<(f32, f32)> {
         self.get().clamps(x)

@@ -80,6 +80,65 @@ pub trait Stopwatch {
     fn compare(&self, graphs: [&Verified; 2]) -> Result<[f64; 2]>;
 }
 
+/// Compares graphs with one that they stand in for, on samples that calibration does not see: what the search for a way to
+/// quantise asks of the runtime.
+pub trait Judges {
+    /// A judge of graphs that have the inputs and outputs of `original`.
+    ///
+    /// # Errors
+    /// Whatever running or reading the data can raise.
+    fn beside(&self, original: &Verified) -> Result<Box<dyn Judge + '_>>;
+}
+
+/// Compares graphs with one.
+pub trait Judge {
+    /// How many samples there are.
+    fn samples(&self) -> usize;
+
+    /// What the answers of `graph` to the first `samples` samples keep of those of the original.
+    ///
+    /// # Errors
+    /// Whatever running can raise; interrupted.
+    fn judge(&self, graph: &Verified, samples: usize) -> Result<Likeness>;
+
+    /// `graph` at the sizes that one sample has.
+    ///
+    /// # Errors
+    /// What inference raises.
+    fn sized(&self, graph: &Graph) -> Result<Graph>;
+}
+
+/// What the answers of one graph keep of those of another.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Likeness {
+    /// The noise in the answers, in parts of the signal: a mean over the outputs. 0 where they are equal.
+    pub noise: f64,
+    /// The same of what a Softmax or a Sigmoid makes outputs of, where one does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inner_noise: Option<f64>,
+    /// The share of the samples that keep their answer, by the metric that suits the outputs, if that is a share.
+    pub agreement: Option<f64>,
+}
+
+impl Likeness {
+    /// Signal to noise, in decibels.
+    pub fn sqnr_db(&self) -> f64 {
+        decibels(self.noise)
+    }
+
+    /// How near the answers are, in decibels: signal to noise, and where outputs are bounded, the mean of that and of what
+    /// they are made of.
+    pub fn nearness(&self) -> f64 {
+        let outer = self.sqnr_db();
+        self.inner_noise.map_or(outer, |inner| (outer + decibels(inner)) / 2.0)
+    }
+}
+
+/// A ratio of noise to signal, in decibels of signal to noise.
+fn decibels(noise: f64) -> f64 {
+    -10.0 * noise.max(1e-20).log10()
+}
+
 /// What a training has to keep, and what it changes besides weights.
 pub struct Training<'a> {
     /// What it is for, in a word or two, as progress shows it.
@@ -165,6 +224,8 @@ pub struct Context<'a> {
     pub trainer: Option<&'a dyn Trainer>,
     /// Times graphs, where they can be run.
     pub stopwatch: Option<&'a dyn Stopwatch>,
+    /// Compares graphs, where there are samples to do it on.
+    pub judges: Option<&'a dyn Judges>,
     /// Whether the user asked to stop; long passes look now and then.
     pub stopped: &'a Stopped<'a>,
     /// Told of long work: what it is, how many of its steps are done, and of how many.
@@ -221,6 +282,7 @@ impl<'a> Context<'a> {
             calibrator: None,
             trainer: None,
             stopwatch: None,
+            judges: None,
             stopped: &|| false,
             progress: &|_, _, _| {},
             edits: Edits::default(),
@@ -270,6 +332,24 @@ pub struct Outcome {
     pub warnings: Vec<String>,
     /// Trainings that were part of it.
     pub trained: Vec<Trained>,
+    /// What was tried, in order.
+    pub tried: Vec<Trial>,
+}
+
+/// Something that a pass tried, and whether it kept that.
+#[derive(Debug, Clone, Serialize)]
+pub struct Trial {
+    /// What it is called.
+    pub name: &'static str,
+    /// What was done, in words.
+    pub what: String,
+    /// What the answers were like with it.
+    #[serde(flatten)]
+    pub likeness: Likeness,
+    /// The time that a run takes on the target, as predicted, beside that of the floats: 0.5 is half.
+    pub cost: f64,
+    /// Whether it was kept.
+    pub kept: bool,
 }
 
 impl Outcome {
@@ -279,6 +359,7 @@ impl Outcome {
         self.skipped.extend(other.skipped);
         self.warnings.extend(other.warnings);
         self.trained.extend(other.trained);
+        self.tried.extend(other.tried);
     }
 }
 
@@ -313,6 +394,9 @@ pub struct PassReport {
     /// Trainings that were part of it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub trained: Vec<Trained>,
+    /// What was tried, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tried: Vec<Trial>,
 }
 
 /// The passes to run, in order.
@@ -354,6 +438,7 @@ impl Pipeline {
                 edits: done.edits,
                 skipped: done.skipped,
                 trained: done.trained,
+                tried: done.tried,
             };
             tracing::debug!(pass = report.name, edits = report.edits, seconds = report.seconds);
             after(&report, graph)?;

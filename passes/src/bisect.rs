@@ -68,6 +68,7 @@ pub fn bisect(
                 calibrator: cx.calibrator,
                 trainer: cx.trainer,
                 stopwatch: cx.stopwatch,
+                judges: cx.judges,
                 stopped: cx.stopped,
                 progress: cx.progress,
                 edits: Edits::up_to(limit),

@@ -9,11 +9,13 @@ pub mod fold;
 pub mod fuse;
 pub mod layers;
 pub mod loops;
+mod moments;
 pub mod nested;
 pub mod normalise;
 pub mod prune;
 pub mod quant;
 pub mod target;
+mod weight_matrix;
 pub mod widen;
 
 use compress_compiler::{
@@ -30,7 +32,7 @@ use prune::{
     structured::{Channels, PruneChannels},
     unstructured::Prune,
 };
-use quant::{ptq::Int8, scheme::Scheme};
+use quant::{ptq::Int8, scheme::Scheme, search::Effort, tables::Tables};
 use regex::Regex;
 use target::Target;
 use widen::{Narrow, Widen};
@@ -55,6 +57,8 @@ pub struct Options {
     pub training: Option<Recovery>,
     /// The codes that activations and weights become, if they do.
     pub scheme: Option<Scheme>,
+    /// How long a better way to quantise is searched for, if at all.
+    pub search: Option<Effort>,
     /// Train the quantised model (quantisation-aware training).
     pub qat: bool,
     /// Layers to leave alone.
@@ -185,12 +189,18 @@ pub const STAGES: &[Stage] = &[
         },
     },
     Stage {
+        name: "tables",
+        does: "quantise tables from which rows are looked up, with a scale for each row",
+        asked_by: Some(option::INT8),
+        make: |o| o.scheme.is_some().then(|| Box::new(Tables { exclude: o.exclude.clone() }) as Box<dyn Pass>),
+    },
+    Stage {
         name: "int8",
         does: "quantise activations to U8, weights to S8 per channel, biases to INT32, as QDQ",
         asked_by: Some(option::INT8),
         make: |o| {
             let (scheme, target, exclude) = (o.scheme?, o.target, o.exclude.clone());
-            Some(Box::new(Int8 { scheme, target, exclude, train: o.qat }))
+            Some(Box::new(Int8 { scheme, target, exclude, search: o.search, train: o.qat }))
         },
     },
     Stage {

@@ -4,6 +4,7 @@ use super::{
     advice,
     calibrator::{DataCalibrator, Timer},
     coverage,
+    judge::HeldOut,
     plan::{CompressPlan, Purpose},
     recipe::Compress,
     sensitivity,
@@ -26,7 +27,7 @@ use compress_compiler::{
     graph::Graph,
     onnx::{self, Model},
     op::Op,
-    pass::{Calibrator, Context, Pipeline, Stopwatch, Trainer},
+    pass::{Calibrator, Context, Judges, Pipeline, Stopwatch, Trainer},
     words::option::{BISECT, CHECK, EXCLUDE, REPORT},
 };
 use compress_passes::{Options, prune::reconstruct};
@@ -269,6 +270,9 @@ impl Opened {
         let timed = self.sets.as_ref().filter(|_| self.before.is_some() || !recipe.checks());
         let batch = recipe.on.batch.get();
         let timer = timed.map(|s| Timer { samples: &s.calibration, batch, backend, monitor });
+        // Made-up inputs are too much alike to tell ways to quantise apart.
+        let judged = self.sets.as_ref().filter(|s| !s.calibration.synthetic);
+        let held_out = judged.map(|s| HeldOut { samples: &s.validation, backend, monitor });
         let options = &plan.options;
         if let Some(s) = &self.sets
             && (options.scheme.is_some() || options.reconstruct || options.training.is_some())
@@ -279,6 +283,7 @@ impl Opened {
             original: Some(&self.original.graph),
             calibrator: calibrator.as_ref().map(|c| c as &dyn Calibrator),
             trainer: trainer.as_ref().map(|t| t as &dyn Trainer),
+            judges: held_out.as_ref().map(|h| h as &dyn Judges),
             stopwatch: timer.as_ref().map(|t| t as &dyn Stopwatch),
             stopped: &|| monitor.stopped(),
             progress: &monitor.passes(),

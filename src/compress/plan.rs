@@ -3,7 +3,7 @@
 use super::{Compress, needs};
 use crate::{
     files,
-    options::{DataOptions, DeviceOptions, Effort, GateOptions, MeasureOptions, expressions},
+    options::{DataOptions, DeviceOptions, Effort as CheckEffort, GateOptions, MeasureOptions, expressions},
 };
 use compress_compiler::{
     error::{Error, Result},
@@ -17,7 +17,7 @@ use compress_passes::{
         score::ChannelSaliency,
         structured::{ChannelBudget, Channels},
     },
-    quant::scheme::Scheme,
+    quant::{scheme::Scheme, search::Effort},
 };
 use std::path::{Path, PathBuf};
 
@@ -147,6 +147,7 @@ fn options(r: &Compress, purpose: Purpose) -> Options {
         prune_ends: r.prune_ends,
         training: (needs::trains(r) && recovers && may_train).then_some(training),
         scheme: r.quantises().then(|| r.scheme()),
+        search: (r.effort > Effort::Quick && purpose == Purpose::Compress).then_some(r.effort),
         qat: r.qat && may_train,
         exclude: expressions(&r.exclude),
         target: r.target,
@@ -194,7 +195,7 @@ impl Compress {
 
     /// Whether the models are run to measure them.
     pub fn checks(&self) -> bool {
-        self.measures.check != Effort::None
+        self.measures.check != CheckEffort::None
     }
 
     /// Whether its work has many short steps: those of a training, or of matching made-up inputs.

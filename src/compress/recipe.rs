@@ -8,7 +8,7 @@ use clap::Args;
 use compress_passes::{
     PruneBudget,
     prune::{mask::Pattern, recover::WeightSaliency, score::ChannelSaliency, structured::ChannelBudget},
-    quant::{calibrators::Calibration, scheme::WeightBits},
+    quant::{calibrators::Calibration, scheme::WeightBits, search::Effort},
     target::Target,
 };
 use serde::{Deserialize, Serialize};
@@ -99,6 +99,10 @@ pub struct Compress {
     /// How the ranges of activations are chosen [default: minmax].
     #[arg(long, value_name = "HOW", value_parser = choices::<Calibration>())]
     pub calibration: Option<Calibration>,
+    /// How long --int8 searches for the layers to leave in floats, the ranges and the rounding that keep the answers (needs
+    /// --data).
+    #[arg(long, value_name = "EFFORT", default_value_t, value_parser = choices::<Effort>())]
+    pub effort: Effort,
     /// Samples of --data for calibration [default: 256; to prune 1024, or fewer for a large model].
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub calibration_samples: Option<Count<4_294_967_295>>,

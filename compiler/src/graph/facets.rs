@@ -25,6 +25,11 @@ impl Graph {
         self.with_sides(id, |sides| self.op(id).clamps(&sides.inputs))
     }
 
+    /// Between which values of its first input the result of a node changes, if it is constant beyond.
+    pub fn heeds(&self, id: NodeId) -> Option<(f32, f32)> {
+        self.with_sides(id, |sides| self.op(id).heeds(&sides.inputs))
+    }
+
     /// What goes with indices of `at`, an axis of an operand or of a result of a node.
     pub fn axes_map(&self, id: NodeId, at: Axis) -> Flow {
         self.with_sides(id, |sides| self.op(id).axes_map(at, sides))

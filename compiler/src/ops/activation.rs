@@ -121,6 +121,16 @@ impl Operator for Activation {
         sides.broadcast(at, 0..1)
     }
 
+    fn heeds(&self, _: &Inputs) -> Option<(f32, f32)> {
+        match *self {
+            Self::HardSigmoid { alpha, beta } if alpha > 0.0 => Some((-beta / alpha, (1.0 - beta) / alpha)),
+            Self::Gelu { .. } => Some((-5.0, f32::MAX)),
+            Self::Swish { alpha } if alpha > 0.0 => Some((-8.0 / alpha, f32::MAX)),
+            Self::Elu { alpha } | Self::Selu { alpha, .. } if alpha > 0.0 => Some((-6.0, f32::MAX)),
+            _ => None,
+        }
+    }
+
     fn since(&self) -> i64 {
         match self {
             Self::LeakyRelu { .. } | Self::Elu { .. } | Self::HardSigmoid { .. } | Self::Selu { .. } => 6,

@@ -71,6 +71,17 @@ impl Operator for Unary {
     fn clamps(&self, _: &Inputs) -> Option<(f32, f32)> {
         matches!(self, Unary::Relu).then_some((0.0, f32::MAX))
     }
+
+    fn heeds(&self, x: &Inputs) -> Option<(f32, f32)> {
+        match self {
+            Unary::Sigmoid => Some((-8.0, 8.0)),
+            Unary::Tanh => Some((-4.0, 4.0)),
+            Unary::Erf => Some((-3.0, 3.0)),
+            Unary::HardSwish => Some((-3.0, f32::MAX)),
+            Unary::Mish => Some((-10.0, f32::MAX)),
+            _ => self.clamps(x),
+        }
+    }
 }
 
 /// Whether an element is infinite.

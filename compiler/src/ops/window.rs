@@ -37,6 +37,15 @@ pub struct Window {
 }
 
 impl Window {
+    /// Whether no position lies partly outside of the input.
+    pub fn pads_nothing(&self) -> bool {
+        match self.auto_pad {
+            AutoPad::NotSet => self.pads.iter().all(|p| *p == 0),
+            AutoPad::Valid => true,
+            AutoPad::SameUpper | AutoPad::SameLower => false,
+        }
+    }
+
     /// Reads the window's attributes and checks them.
     pub(super) fn read(r: &mut Reader) -> Result<Self> {
         let auto_pad = match r.string("auto_pad", "NOTSET")?.as_str() {

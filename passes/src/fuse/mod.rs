@@ -11,6 +11,7 @@ mod branch;
 mod clamp;
 mod constants;
 mod gelu;
+mod hard_swish;
 mod keepdims;
 mod layer;
 mod layer_norm;
@@ -18,6 +19,7 @@ mod layout;
 mod matmul_add;
 mod pad;
 mod reshape;
+mod scale_past;
 mod scatter;
 mod shape;
 pub(crate) mod slice;
@@ -52,6 +54,9 @@ impl Pass for Fuse {
             Box::new(affine::LayerAffine),
             Box::new(matmul_add::MatMulAdd),
             Box::new(gelu::FindGelu { newest }),
+            Box::new(hard_swish::FindHardSwish { newest }),
+            Box::new(scale_past::ScalePast),
+            Box::new(scale_past::ShiftPast),
             Box::new(layer_norm::FindLayerNorm { newest }),
             Box::new(attention::AttentionScale),
             Box::new(attention::KeyBias),

@@ -3,9 +3,8 @@
 use super::{
     mask::{Groups, Scope, highest, lowest},
     reconstruct::Budget,
-    weight_matrix::WeightMatrix,
 };
-use crate::layers::layers;
+use crate::{layers::layers, weight_matrix::WeightMatrix};
 use compress_compiler::{error::Result, graph::Graph, node::NodeId, pass::Skipped};
 
 /// A budget for the weights of a graph.

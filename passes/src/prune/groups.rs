@@ -3,8 +3,10 @@
 //! From the channels of every layer's weight, operators are asked which indices of their other axes those are tied to
 //! (`Operator::axes_map`), and so on from value to value. What is tied in the end is a unit: it goes or stays as a whole.
 
-use super::weight_matrix::WeightMatrix;
-use crate::layers::{Layer, layers, obstacle};
+use crate::{
+    layers::{Layer, layers, obstacle},
+    weight_matrix::WeightMatrix,
+};
 use compress_compiler::{
     axes::{Axis, Flow, Tie},
     error::Result,

@@ -7,17 +7,20 @@
 use super::{
     budget::allocate,
     mask::{Groups, Pattern, lowest},
-    moments::{Bias, Inputs, Moments, observe},
     solve::{Problem, Sparse},
+};
+use crate::{
+    layers::{Layer, layers},
+    moments::{Bias, Inputs, Moments, enough, observe},
     weight_matrix::WeightMatrix,
 };
-use crate::layers::{Layer, layers};
 use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
     node::{NodeId, Port},
     op::Op,
     ops::gemm::Gemm,
+    part::only,
     pass::{Calibrator, Context},
     tensor::Tensor,
     verify::verify,
@@ -213,14 +216,7 @@ fn inputs(g: &Graph, l: &Layer, layout: WeightMatrix) -> Result<Inputs, String> 
     if layout.columns() > MOST_INPUTS {
         return Err(format!("it has {} inputs, more than {MOST_INPUTS}", layout.columns()));
     }
-    match g.op(l.node) {
-        Op::Gemm(Gemm { trans_a: true, .. }) => Err("its input is transposed".into()),
-        Op::Conv(conv) => {
-            let weight = g.constant(l.weight.into()).map(Tensor::shape).unwrap_or_default();
-            Ok(Inputs::convolution(conv, weight, layout))
-        }
-        _ => Ok(Inputs::product(layout)),
-    }
+    Inputs::of(g, l, layout).ok_or_else(|| "its input is transposed".into())
 }
 
 /// The bias of a layer, where it may be changed.
@@ -336,19 +332,12 @@ fn gather(
         for (x, (i, inputs, _)) in made[0].iter().zip(&known) {
             let y = made.get(1).filter(|_| tasks[*i].bias.is_some()).map(|y| &y[*i]);
             let layer = tasks[*i].users[0].node;
-            observe(inputs, &mut moments[*i], x, y, samples).map_err(|e| e.at(dense.node(layer).label()))?;
+            observe(inputs, &mut moments[*i], x, y, enough(inputs, samples))
+                .map_err(|e| e.at(dense.node(layer).label()))?;
         }
         Ok(())
     })?;
     Ok(moments)
-}
-
-/// The graph with these values as its only outputs.
-pub(super) fn only(g: &Graph, ports: &[Port]) -> Graph {
-    let mut only = g.clone();
-    only.remove_outputs();
-    ports.iter().enumerate().for_each(|(i, port)| only.add_output(&format!("{i}"), *port));
-    only
 }
 
 fn matrix(g: &Graph, task: &Task) -> Vec<f64> {

@@ -3,16 +3,16 @@
 use super::{
     cut::{CHANNELS, is_contracted},
     groups::{Group, Groups, SizedAxis, Unit},
-    reconstruct::{channel_costs, only},
-    weight_matrix::WeightMatrix,
+    reconstruct::channel_costs,
 };
-use crate::layers::Layer;
+use crate::{layers::Layer, weight_matrix::WeightMatrix};
 use compress_compiler::{
     choice,
     error::{Error, Result},
     graph::Graph,
     node::{NodeId, Port},
     op::Op,
+    part::only,
     pass::Context,
     tensor::Tensor,
     verify::verify,

@@ -4,8 +4,16 @@
 //! [`ptq`] decides what is quantised, [`qdq`] writes it into the graph.
 
 pub mod calibrators;
+mod choices;
+mod columns;
 pub mod observe;
 mod params;
 pub mod ptq;
 mod qdq;
+mod rounding;
 pub mod scheme;
+pub mod search;
+mod smooth;
+pub mod tables;
+mod two_terms;
+mod values;

@@ -4,7 +4,7 @@
 //! and neighbouring bins merge, which is exact; so no first pass is needed to find the range and
 //! no activation is kept. Nor does it matter in which order values come, or on which threads.
 
-use super::calibrators::Calibration;
+use super::calibrators::{Calibration, MINMAX};
 use compress_compiler::{
     error::{Error, Result},
     words::option::EXCLUDE,
@@ -77,7 +77,6 @@ fn counted(values: &[f32], power: i32) -> Vec<u32> {
 
 /// What was seen of one value, by any number of threads.
 pub struct Observer {
-    how: Calibration,
     seen: Mutex<Histogram>,
 }
 
@@ -96,11 +95,17 @@ pub struct Histogram {
 }
 
 impl Observer {
-    /// Observes what `how` has to know.
-    pub fn new(how: Calibration) -> Self {
-        let bins = if how.looks_inside() { 2 * HALF } else { 0 };
+    /// Observes extremes and, if it `looks_inside`, how often values are where.
+    pub fn new(looks_inside: bool) -> Self {
+        let bins = if looks_inside { 2 * HALF } else { 0 };
         let (low, high) = (f32::INFINITY, f32::NEG_INFINITY);
-        Self { how, seen: Mutex::new(Histogram { bins: vec![0; bins], power: LEAST, low, high, count: 0 }) }
+        Self { seen: Mutex::new(Histogram { bins: vec![0; bins], power: LEAST, low, high, count: 0 }) }
+    }
+
+    /// What has seen these extremes, and nothing of what lies between.
+    pub fn between(low: f32, high: f32) -> Self {
+        let seen = Histogram { bins: vec![], power: LEAST, low, high, count: 2 };
+        Self { seen: Mutex::new(seen) }
     }
 
     /// Takes in values.
@@ -112,15 +117,15 @@ impl Observer {
             Error::data("an activation is NaN or infinite on the calibration data")
                 .help(format!("check the data's preprocessing, or exclude the layer with {EXCLUDE}"))
         })?;
-        let power = {
+        let (power, looks_inside) = {
             let mut seen = self.seen();
             seen.low = seen.low.min(low);
             seen.high = seen.high.max(high);
             seen.count += values.len() as u64;
             seen.grow(power_above(low.abs().max(high.abs())));
-            seen.power
+            (seen.power, !seen.bins.is_empty())
         };
-        if self.how.looks_inside() {
+        if looks_inside {
             for part in values.chunks(PART) {
                 // Outside of the lock: other threads count too.
                 let counts = counted(part, power);
@@ -134,14 +139,16 @@ impl Observer {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The range to quantise in so many steps, `None` when nothing was seen. It always includes zero, which
+    /// The range to quantise in so many steps, as `how` chooses it, `None` when nothing was seen. It always includes zero, which
     /// padding and Relu need to be exact.
-    pub fn range(&self, steps: f64) -> Option<(f32, f32)> {
+    pub fn range(&self, how: Calibration, steps: f64) -> Option<(f32, f32)> {
         let seen = self.seen();
         if seen.count == 0 {
             return None;
         }
-        let (low, high) = self.how.range(&seen, steps);
+        // Extremes are all that is known of values in no bin.
+        let how = if seen.bins.is_empty() { MINMAX } else { how };
+        let (low, high) = how.range(&seen, steps);
         Some((low.min(0.0), high.max(0.0)))
     }
 }
@@ -189,22 +196,21 @@ impl Histogram {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quant::calibrators::MINMAX;
     use compress_compiler::{choice::Choice, error::Kind};
 
     fn named(calibrator: &str) -> Calibration {
         calibrator.parse().unwrap()
     }
 
-    fn observer(how: Calibration, all: &[&[f32]]) -> Observer {
-        let o = Observer::new(how);
+    fn observer(all: &[&[f32]]) -> Observer {
+        let o = Observer::new(true);
         all.iter().for_each(|values| o.add(values).unwrap());
         o
     }
 
     #[test]
     fn growing_keeps_every_count() {
-        let o = observer(named("percentile"), &[&[0.0; 3], &[0.1, -0.1], &[100.0, -3.0], &[]]);
+        let o = observer(&[&[0.0; 3], &[0.1, -0.1], &[100.0, -3.0], &[]]);
         let seen = o.seen();
         assert_eq!((seen.bins.iter().sum::<u64>(), seen.power), (7, 7));
         assert_eq!((seen.low, seen.high), (-3.0, 100.0));
@@ -227,11 +233,11 @@ mod tests {
     fn all_finite_values_have_a_range() {
         let far = [f32::MAX, -f32::MAX, f32::MIN_POSITIVE, 1e-45, 0.0, -0.0];
         for how in Calibration::ALL.iter().copied() {
-            assert_eq!(observer(how, &[&far]).range(255.0), Some((-f32::MAX, f32::MAX)), "{how:?}");
-            assert_eq!(observer(how, &[&[0.0; 100]]).range(255.0), Some((0.0, 0.0)), "{how:?}");
-            let near = observer(how, &[&[1e-45; 100]]).range(255.0);
+            assert_eq!(observer(&[&far]).range(how, 255.0), Some((-f32::MAX, f32::MAX)), "{how:?}");
+            assert_eq!(observer(&[&[0.0; 100]]).range(how, 255.0), Some((0.0, 0.0)), "{how:?}");
+            let near = observer(&[&[1e-45; 100]]).range(how, 255.0);
             assert!(near.is_some_and(|(low, high)| low == 0.0 && high <= 1e-45), "{how:?}: {near:?}");
-            assert_eq!(observer(how, &[&[]]).range(255.0), None, "{how:?}");
+            assert_eq!(observer(&[&[]]).range(how, 255.0), None, "{how:?}");
         }
     }
 
@@ -241,24 +247,24 @@ mod tests {
             .map(|i| (0..500 + i).map(|j| ((i * 7919 + j * 104_729) % 1009 - 300) as f32 * 1.3f32.powi(i)).collect())
             .collect();
         for how in Calibration::ALL.iter().copied() {
-            let want = Observer::new(how);
+            let want = Observer::new(true);
             parts.iter().for_each(|p| want.add(p).unwrap());
-            let (back, together) = (Observer::new(how), Observer::new(how));
+            let (back, together) = (Observer::new(true), Observer::new(true));
             parts.iter().rev().for_each(|p| back.add(p).unwrap());
             std::thread::scope(|s| {
                 for half in parts.chunks(10) {
                     s.spawn(|| half.iter().for_each(|p| together.add(p).unwrap()));
                 }
             });
-            assert_eq!(back.range(255.0), want.range(255.0), "{how:?}");
-            assert_eq!(together.range(255.0), want.range(255.0), "{how:?}");
+            assert_eq!(back.range(how, 255.0), want.range(how, 255.0), "{how:?}");
+            assert_eq!(together.range(how, 255.0), want.range(how, 255.0), "{how:?}");
             assert_eq!(together.seen().bins, want.seen().bins, "{how:?}");
         }
     }
 
     #[test]
     fn what_is_counted_by_a_narrower_histogram_is_merged() {
-        let o = observer(named("percentile"), &[&[3.0]]);
+        let o = observer(&[&[3.0]]);
         o.seen().merge(&counted(&[0.5, -0.5], 0), 0);
         let bins: Vec<usize> = (0..2 * HALF).filter(|b| o.seen().bins[*b] > 0).collect();
         assert_eq!(bins, [HALF - HALF / 8, HALF + HALF / 8, HALF + HALF * 3 / 4]);
@@ -269,7 +275,7 @@ mod tests {
         let below = |v: f32| f32::from_bits(v.to_bits() - 1);
         let values = [0.0, -0.0, 1e-6, -1e-6, -1e-40, below(0.25), below(-0.25), 0.25, -0.25, below(0.5), 0.3];
         for v in values {
-            let (narrow, wide) = (observer(named("mse"), &[&[v], &[3000.0]]), observer(named("mse"), &[&[3000.0]]));
+            let (narrow, wide) = (observer(&[&[v], &[3000.0]]), observer(&[&[3000.0]]));
             wide.seen().merge(&counted(&[v], 12), 12);
             assert_eq!(narrow.seen().power, 12);
             assert_eq!(narrow.seen().bins, wide.seen().bins, "{v}");
@@ -279,7 +285,7 @@ mod tests {
     #[test]
     fn percentile_cuts_the_outlier_only() {
         let values: Vec<f32> = (0..100_000).map(|i| i as f32 / 100_000.0).collect();
-        let (low, high) = observer(named("percentile"), &[&values, &[50.0]]).range(255.0).unwrap();
+        let (low, high) = observer(&[&values, &[50.0]]).range(named("percentile"), 255.0).unwrap();
         assert_eq!(low, 0.0);
         // The bins are 64 / 2048 wide.
         assert!((0.95..1.06).contains(&high), "{high}");
@@ -288,7 +294,7 @@ mod tests {
     #[test]
     fn least_error_trades_clipping_for_resolution() {
         let values: Vec<f32> = (0..1_000_000).map(|i| (i % 1000) as f32 / 1000.0).collect();
-        let (_, high) = observer(named("mse"), &[&values, &[2.0]]).range(255.0).unwrap();
+        let (_, high) = observer(&[&values, &[2.0]]).range(named("mse"), 255.0).unwrap();
         assert!((0.9..1.3).contains(&high), "{high}");
     }
 
@@ -298,7 +304,7 @@ mod tests {
             for at in [0, 15, 16, 99] {
                 let mut values = [1.0; 100];
                 values[at] = odd;
-                let e = Observer::new(MINMAX).add(&values).unwrap_err();
+                let e = Observer::new(false).add(&values).unwrap_err();
                 assert_eq!(e.kind(), Kind::Data);
             }
         }

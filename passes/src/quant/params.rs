@@ -65,6 +65,14 @@ pub(super) fn codes(weight: &[f32], shape: &[usize], axis: usize, scales: &[f32]
     weight.iter().enumerate().map(code).collect()
 }
 
+/// What the codes of a weight stand for, rounded to the nearest.
+pub(super) fn rounded(weight: &[f32], shape: &[usize], axis: usize, weights: Weights) -> Vec<f32> {
+    let scales = weight_scales(weight, shape, axis, weights, |_| 0.0);
+    let channel = channels(shape, axis);
+    let codes = codes(weight, shape, axis, &scales, weights.codes.range());
+    codes.into_iter().enumerate().map(|(i, code)| code as f32 * scales[channel(i)]).collect()
+}
+
 /// The channel along `axis` of an element.
 fn channels(shape: &[usize], axis: usize) -> impl Fn(usize) -> usize {
     let (count, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());

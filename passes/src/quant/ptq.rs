@@ -1,17 +1,13 @@
-//! What is quantised, and with which parameters.
-//!
-//! Activations become U8 where an integer kernel reads or writes them: at the input of every
-//! layer (Conv, Gemm, MatMul by a constant), at the output of every Conv, and on the way
-//! between them through operators that move values (MaxPool, Reshape, ...), join them
-//! (Concat) or have an integer kernel of their own (Add, average pools). A Relu or Clip after
-//! such an operator is part of its output's range and disappears. What leads to no further
-//! layer stays in floating point, so a classifier's logits keep their resolution.
+//! Pass "int8": which layers are quantised, with which parameters, inside of branches and loops too.
 
 use super::{
+    calibrators::MINMAX,
+    choices::Choices,
     observe::Observer,
-    params::Affine,
     qdq,
-    scheme::{Codes, Scheme},
+    scheme::Scheme,
+    search::{self, Effort},
+    values::QuantisedValues,
 };
 use crate::{
     layers::{Layer, excluded, layers, obstacle},
@@ -30,7 +26,11 @@ use compress_compiler::{
     words::option::INT8,
 };
 use regex::Regex;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    rc::Rc,
+    sync::Arc,
+};
 
 /// Static quantisation, after training or with it; biases are INT32.
 pub struct Int8 {
@@ -40,6 +40,8 @@ pub struct Int8 {
     pub target: Target,
     /// Layers to leave in floating point.
     pub exclude: Vec<Regex>,
+    /// How long a better way to quantise is searched for, if at all.
+    pub search: Option<Effort>,
     /// Whether weights and scales are trained as they will be rounded (quantisation-aware training).
     pub train: bool,
 }
@@ -64,41 +66,25 @@ impl Pass for Int8 {
             return Err(Error::unsupported(why));
         }
         let whole = nested::take(g);
-        let mut draft = self.draft(g, &whole, &HashMap::new())?;
-        let ranges = self.calibrate(g, &draft, cx)?;
+        let seen = self.observe(g, &self.draft(g, &whole, &HashMap::new(), &Choices::default())?, cx)?;
         cx.check()?;
-        let never: Vec<bool> = (0..draft.plans.len()).map(|i| i > 0 && draft.lacks(i, &ranges)).collect();
-        let shared = draft.shared(&never);
-        if !shared.is_empty() {
-            draft = self.draft(g, &whole, &shared)?;
-        }
-        let zero = ranges.values().filter(|r| **r == Some((0.0, 0.0))).count();
+        let zero = seen.0.values().filter(|seen| seen.range(MINMAX, 1.0) == Some((0.0, 0.0))).count();
         if zero > 0 {
             let what = if zero == 1 { "1 activation is".into() } else { format!("{zero} activations are") };
             out.warnings.push(format!("{what} zero on all of the calibration data, which says nothing of their range"));
         }
-        out.skipped.append(&mut draft.skipped);
-        let Draft { mut inner, plans, .. } = draft;
-        for (i, mut plan) in plans.into_iter().enumerate() {
-            let part = if i == 0 { &mut *g } else { &mut inner[i - 1].graph };
-            if never[i] {
-                out.skipped.extend(plan.layers.iter().map(|l| self.skipped(part, l.node, NEVER)));
-                continue;
-            }
-            let ranges = plan.wanted.iter().map(|p| (*p, ranges.get(&(i, *p)).copied().flatten())).collect();
-            let params = plan.parameters(part, ranges, self.scheme.activations.codes())?;
-            qdq::insert(part, &plan, &params, &self.scheme)?;
-            out.edits += plan.layers.len();
-            if i > 0 {
-                // What is inside of an operator is not trained.
-                qdq::freeze(part, &self.scheme)?;
-            }
-        }
+        let start = Variant { graph: g.clone(), seen: Rc::new(seen), choices: Choices::default() };
+        let best = match self.search {
+            Some(effort) if cx.judges.is_some() => search::run(self, effort, &whole, start, cx, &mut out)?,
+            _ => start,
+        };
+        *g = best.graph.clone();
+        let done = self.quantise(g, &whole, &best.seen, &best.choices)?;
+        out.add(done);
         if out.edits == 0 {
             out.warnings.push(format!("{INT8}: nothing was quantised: {}", reasons(&out.skipped)));
             return Ok(out);
         }
-        nested::put_back(g, inner)?;
         if self.train {
             let trainer = cx.trainer.ok_or_else(|| Error::bug("training was planned without data"))?;
             let masked = g.ids().filter(|n| g.constant((*n).into()).is_some_and(|t| t.shape().len() > 1)).collect();
@@ -111,8 +97,32 @@ impl Pass for Int8 {
     }
 }
 
+/// A graph in floats on its way to codes.
+#[derive(Clone)]
+pub(super) struct Variant {
+    /// As it is in floats.
+    pub graph: Graph,
+    /// What calibration saw of its values.
+    pub seen: Rc<Seen>,
+    /// How it is quantised.
+    pub choices: Choices,
+}
+
+/// What calibration saw of values, by the place of their plan.
+#[derive(Default)]
+pub(super) struct Seen(HashMap<(usize, Port), Arc<Observer>>);
+
+impl Seen {
+    /// The same, but that of a value of the graph itself all that is known are extremes.
+    pub fn with(&self, port: Port, (low, high): (f32, f32)) -> Self {
+        let mut seen = self.0.clone();
+        seen.insert((0, port), Arc::new(Observer::between(low, high)));
+        Self(seen)
+    }
+}
+
 /// A value's range on the calibration data, if it was reached.
-type Reach = Option<(f32, f32)>;
+pub(super) type Reach = Option<(f32, f32)>;
 
 const NEVER: &str = "calibration never ran the branch or loop that it is inside of";
 const SHARED_NEVER: &str = "its weight is shared with a branch or loop that calibration never ran";
@@ -135,8 +145,8 @@ struct Draft {
 
 impl Draft {
     /// Whether calibration did not reach what plan `i` quantises.
-    fn lacks(&self, i: usize, ranges: &HashMap<(usize, Port), Reach>) -> bool {
-        self.plans[i].wanted.iter().any(|p| ranges.get(&(i, *p)).is_none_or(Option::is_none))
+    fn lacks(&self, i: usize, seen: &Seen) -> bool {
+        self.plans[i].wanted.iter().any(|p| seen.0.get(&(i, *p)).is_none_or(|seen| seen.range(MINMAX, 1.0).is_none()))
     }
 
     /// Weights that stay where they are, and why: an operator that reads them stays in floats, as those of plans that are
@@ -155,42 +165,93 @@ impl Draft {
 }
 
 impl Int8 {
+    /// Quantises the graph, and those inside it, as `choices` say; weights stay floats until [`qdq::freeze`].
+    ///
+    /// # Errors
+    /// Data where calibration reached no value of an activation.
+    pub(super) fn quantise(&self, g: &mut Graph, whole: &[Nested], seen: &Seen, choices: &Choices) -> Result<Outcome> {
+        let mut out = Outcome::default();
+        let mut draft = self.draft(g, whole, &HashMap::new(), choices)?;
+        let never: Vec<bool> = (0..draft.plans.len()).map(|i| i > 0 && draft.lacks(i, seen)).collect();
+        let shared = draft.shared(&never);
+        if !shared.is_empty() {
+            draft = self.draft(g, whole, &shared, choices)?;
+        }
+        out.skipped.append(&mut draft.skipped);
+        let Draft { mut inner, plans, .. } = draft;
+        let none = Choices::default();
+        for (i, mut plan) in plans.into_iter().enumerate() {
+            let (part, choices) = if i == 0 { (&mut *g, choices) } else { (&mut inner[i - 1].graph, &none) };
+            if never[i] {
+                out.skipped.extend(plan.layers.iter().map(|l| self.skipped(part, l.node, NEVER)));
+                continue;
+            }
+            let ranges = plan.wanted.iter().map(|p| (*p, self.range(seen, (i, *p), choices))).collect();
+            let params = plan.parameters(part, ranges, self.scheme.activations.codes())?;
+            qdq::insert(part, &plan, &params, &self.scheme, choices)?;
+            out.edits += plan.layers.len();
+            if i > 0 {
+                // What is inside of an operator is not trained.
+                qdq::freeze(part, &self.scheme)?;
+            }
+        }
+        nested::put_back(g, inner)?;
+        Ok(out)
+    }
+
+    pub(super) fn range(&self, seen: &Seen, at: (usize, Port), choices: &Choices) -> Reach {
+        let how = choices.ranges.get(&at.1).copied().or(choices.calibration).unwrap_or(self.scheme.calibration);
+        seen.0.get(&at)?.range(how, self.scheme.activations.codes().steps())
+    }
+
+    /// The layers of the graph itself that `choices` make integer, and the values that become codes with them.
+    pub(super) fn values(&self, variant: &Variant) -> Result<QuantisedValues> {
+        let blocked = blocked(&variant.graph)?;
+        let layers = self.choose(&variant.graph, &blocked, &variant.choices, &mut vec![])?;
+        Ok(QuantisedValues::new(&variant.graph, layers))
+    }
+
     /// What is quantised, where the weights in `shared` stay where they are.
-    fn draft(&self, g: &Graph, whole: &[Nested], shared: &HashMap<ConstantRef, &str>) -> Result<Draft> {
-        let unreached = unreached(g)?;
-        let blocked = |n: NodeId| {
-            let first = unreached.get(&n)?;
-            Some(format!("it depends on {}, which can't be run here", g.node(*first).label()))
-        };
+    fn draft(
+        &self,
+        g: &Graph,
+        whole: &[Nested],
+        shared: &HashMap<ConstantRef, &str>,
+        choices: &Choices,
+    ) -> Result<Draft> {
+        let blocked = blocked(g)?;
+        let none = Choices::default();
         let (mut inner, readers) = (whole.to_vec(), nested::outer_weights(g, whole));
         let (stay, own): (Vec<&Reader>, Vec<&Reader>) = readers.iter().partition(|r| shared.contains_key(&r.source));
         nested::own_weights(g, &mut inner, &own);
         let mut skipped: Vec<Skipped> =
             stay.iter().map(|r| self.skipped(&whole[r.at].graph, r.node, shared[&r.source])).collect();
-        let mut plans = vec![QuantisedValues::new(g, self.choose(g, &blocked, &mut skipped)?)];
+        let mut plans = vec![QuantisedValues::new(g, self.choose(g, &blocked, choices, &mut skipped)?)];
         for Nested { way, graph: part } in &inner {
             let around = way.first().and_then(|(n, _)| blocked(*n));
-            plans.push(QuantisedValues::new(part, self.choose(part, &|_| around.clone(), &mut skipped)?));
+            plans.push(QuantisedValues::new(part, self.choose(part, &|_| around.clone(), &none, &mut skipped)?));
         }
         Ok(Draft { inner, plans, readers, skipped })
     }
 
-    /// The range of each value that is quantised, by the place of its plan.
-    fn calibrate(&self, g: &Graph, draft: &Draft, cx: &Context) -> Result<HashMap<(usize, Port), Reach>> {
-        let steps = self.scheme.activations.codes().steps();
+    /// Watches each value that is quantised.
+    fn observe(&self, g: &Graph, draft: &Draft, cx: &Context) -> Result<Seen> {
         let ways = std::iter::once(vec![]).chain(draft.inner.iter().map(|n| n.way.clone()));
         let sites = |(i, (within, plan)): (usize, (Way, &QuantisedValues))| {
             plan.wanted.iter().map(move |port| (i, Site { within: within.clone(), port: *port })).collect::<Vec<_>>()
         };
         let (places, watch): (Vec<usize>, Vec<Site>) = ways.zip(&draft.plans).enumerate().flat_map(sites).unzip();
-        let observers: Vec<Observer> = watch.iter().map(|_| Observer::new(self.scheme.calibration)).collect();
+        let looks_inside = self.search.is_some() || self.scheme.calibration.looks_inside();
+        let observers: Vec<Observer> = watch.iter().map(|_| Observer::new(looks_inside)).collect();
         if !watch.is_empty() {
             let calibrator = cx.calibrator.ok_or_else(|| Error::bug("int8 was planned without calibration data"))?;
             calibrator.observe(&verify(g)?, &watch, &|i, values| {
                 observers[i].add(values).map_err(|e| e.at(g.node(watch[i].outermost()).label()))
             })?;
         }
-        Ok(places.into_iter().zip(&watch).zip(&observers).map(|((i, s), o)| ((i, s.port), o.range(steps))).collect())
+        Ok(Seen(
+            places.into_iter().zip(&watch).map(|(i, s)| (i, s.port)).zip(observers.into_iter().map(Arc::new)).collect(),
+        ))
     }
 
     /// The layers that can be quantised; the others are reported. `blocked` says why a node can't be run.
@@ -198,6 +259,7 @@ impl Int8 {
         &self,
         g: &Graph,
         blocked: &dyn Fn(NodeId) -> Option<String>,
+        choices: &Choices,
         skipped: &mut Vec<Skipped>,
     ) -> Result<Vec<Layer>> {
         let mut chosen = vec![];
@@ -207,7 +269,8 @@ impl Int8 {
                 .or_else(|| obstacle(g, l))
                 .or_else(|| scaling_obstacle(g, l))
                 .or_else(|| bias_obstacle(g, l))
-                .or_else(|| input_obstacle(g, l));
+                .or_else(|| input_obstacle(g, l))
+                .or_else(|| choices.float.get(&l.node).map(|why| why.to_string()));
             match reason {
                 None => chosen.push(*l),
                 Some(reason) => skipped.push(self.skipped(g, l.node, &reason)),
@@ -219,6 +282,15 @@ impl Int8 {
     fn skipped(&self, g: &Graph, node: NodeId, reason: &str) -> Skipped {
         Skipped { rule: self.name().into(), node: g.node(node).display_name().into(), reason: reason.into() }
     }
+}
+
+/// Says why a node can't be run.
+fn blocked(g: &Graph) -> Result<impl Fn(NodeId) -> Option<String> + '_> {
+    let unreached = unreached(g)?;
+    Ok(move |n: NodeId| {
+        let first = unreached.get(&n)?;
+        Some(format!("it depends on {}, which can't be run here", g.node(*first).label()))
+    })
 }
 
 fn scaling_obstacle(g: &Graph, l: &Layer) -> Option<String> {
@@ -245,185 +317,4 @@ fn input_obstacle(g: &Graph, l: &Layer) -> Option<String> {
     let input = g.operand(l.node, 0)?;
     (g.constant(input).is_some() || g.fact(input).dtype != Some(DType::F32))
         .then(|| "its input is not an f32 activation".into())
-}
-
-/// Which values are quantised, and how they hang together.
-pub(super) struct QuantisedValues {
-    /// The layers that become integer.
-    pub layers: Vec<Layer>,
-    /// The values that become U8.
-    pub wanted: BTreeSet<Port>,
-    /// Operators between layers that become integer too.
-    pub taken: BTreeSet<NodeId>,
-    /// For a wanted value after an activation that its range makes needless: the value before.
-    pub before: BTreeMap<Port, Port>,
-    /// Values that share their parameters, as a forest.
-    parent: HashMap<Port, Port>,
-    /// The output and an input of a join: they share parameters where that is sound.
-    tied: Vec<(Port, Port)>,
-}
-
-/// The range of values that hang together, and the most it may be: where a Relu or Clip was
-/// dropped, `[0, high]` does its work.
-#[derive(Clone, Copy)]
-struct Range {
-    low: f32,
-    high: f32,
-    bounds: (f32, f32),
-}
-
-impl Range {
-    fn union(self, o: Self) -> Self {
-        Self {
-            low: self.low.min(o.low),
-            high: self.high.max(o.high),
-            bounds: (self.bounds.0.max(o.bounds.0), self.bounds.1.min(o.bounds.1)),
-        }
-    }
-
-    fn is_sound(self) -> bool {
-        self.low >= self.bounds.0 && self.high <= self.bounds.1
-    }
-}
-
-impl QuantisedValues {
-    fn new(g: &Graph, layers: Vec<Layer>) -> Self {
-        let integer: BTreeSet<NodeId> = layers.iter().map(|l| l.node).collect();
-        let mut plan = Self {
-            layers,
-            wanted: BTreeSet::new(),
-            taken: BTreeSet::new(),
-            before: BTreeMap::new(),
-            parent: HashMap::new(),
-            tied: vec![],
-        };
-        let mut queue: Vec<Port> = vec![];
-        for l in &plan.layers {
-            queue.extend(g.operand(l.node, 0));
-            if matches!(g.op(l.node), Op::Conv(_)) {
-                queue.push(after_activation(g, l.node.into()));
-            }
-        }
-        while let Some(port) = queue.pop() {
-            if g.fact(port).dtype != Some(DType::F32) || !plan.wanted.insert(port) {
-                continue;
-            }
-            let source = before_activation(g, port);
-            let node = source.node;
-            let operands: Vec<Port> = g.operands(node).into_iter().flatten().collect();
-            let activations: Vec<Port> = operands.iter().copied().filter(|p| is_activation(g, *p)).collect();
-            let take = match g.op(node).quant() {
-                Quant::Weighted => integer.contains(&node),
-                Quant::Same => source == port && activations.first() == operands.first() && !activations.is_empty(),
-                Quant::Tied => source == port && activations.len() == operands.len(),
-                // An integer kernel pays when an operand comes from one.
-                Quant::Arithmetic => {
-                    let from_integer = |p: &Port| {
-                        let source = before_activation(g, *p).node;
-                        integer.contains(&source)
-                            || matches!(g.op(source).quant(), Quant::Same | Quant::Tied | Quant::Arithmetic)
-                    };
-                    activations.len() == operands.len() && activations.iter().any(from_integer)
-                }
-                Quant::Float => false,
-            };
-            if !take {
-                continue;
-            }
-            if source != port {
-                plan.before.insert(port, source);
-            }
-            match g.op(node).quant() {
-                Quant::Weighted | Quant::Float => continue,
-                Quant::Same => {
-                    plan.join(port, activations[0]);
-                    queue.push(activations[0]);
-                }
-                Quant::Tied => {
-                    plan.tied.extend(activations.iter().map(|p| (port, *p)));
-                    queue.extend(&activations);
-                }
-                Quant::Arithmetic => queue.extend(&activations),
-            }
-            plan.taken.insert(node);
-        }
-        plan
-    }
-
-    fn root(&self, mut p: Port) -> Port {
-        while let Some(up) = self.parent.get(&p) {
-            p = *up;
-        }
-        p
-    }
-
-    fn join(&mut self, a: Port, b: Port) {
-        let (a, b) = (self.root(a), self.root(b));
-        if a != b {
-            self.parent.insert(a, b);
-        }
-    }
-
-    /// Parameters of every wanted value: those that hang together cover all their ranges.
-    fn parameters(&mut self, g: &Graph, ranges: Vec<(Port, Reach)>, codes: Codes) -> Result<HashMap<Port, Affine>> {
-        let mut merged: HashMap<Port, Range> = HashMap::new();
-        for (port, range) in ranges {
-            let Some((low, high)) = range else {
-                return Err(Error::data("calibration reached no value of an activation; is the data set empty?"));
-            };
-            let bounds = if self.before.contains_key(&port) { bounds(g, port.node) } else { (f32::MIN, f32::MAX) };
-            let r = Range { low, high, bounds };
-            merged.entry(self.root(port)).and_modify(|m| *m = m.union(r)).or_insert(r);
-        }
-        // A join shares its parameters with an input unless that would undo a dropped Relu or
-        // Clip; then the input keeps its own, and the kernel of the join rescales it.
-        for (out, input) in std::mem::take(&mut self.tied) {
-            let (a, b) = (self.root(out), self.root(input));
-            let union = merged[&a].union(merged[&b]);
-            if a != b && union.is_sound() {
-                self.join(out, input);
-                merged.insert(self.root(out), union);
-            }
-        }
-        let affine = |p: &Port| {
-            let r = merged[&self.root(*p)];
-            (*p, Affine::covering(r.low, r.high, codes))
-        };
-        Ok(self.wanted.iter().map(affine).collect())
-    }
-}
-
-fn is_activation(g: &Graph, port: Port) -> bool {
-    g.constant(port).is_none() && g.fact(port).dtype == Some(DType::F32)
-}
-
-/// The value after the Relu or Clip that alone reads `port`, or `port`.
-fn after_activation(g: &Graph, port: Port) -> Port {
-    match g.only_use(port) {
-        Some(u) if u.slot == 0 && saturates(g, u.node) => u.node.into(),
-        _ => port,
-    }
-}
-
-/// The value before the Relu or Clip that makes `port`, if only that reads it and an
-/// integer kernel could make it; else `port`.
-fn before_activation(g: &Graph, port: Port) -> Port {
-    if !saturates(g, port.node) {
-        return port;
-    }
-    let Some(source) = g.operand(port.node, 0) else { return port };
-    let fits = matches!(g.op(source.node).quant(), Quant::Weighted | Quant::Arithmetic);
-    if fits && g.only_use(source).is_some() { source } else { port }
-}
-
-/// What a Relu or Clip lets through.
-fn bounds(g: &Graph, n: NodeId) -> (f32, f32) {
-    g.clamps(n).unwrap_or((f32::MIN, f32::MAX))
-}
-
-/// Whether a node clamps its input from 0 up, to a constant if to any: what it does, the range of a U8 value with zero point 0
-/// does as well.
-fn saturates(g: &Graph, n: NodeId) -> bool {
-    let constant = |port: &Port| g.constant(*port).is_some();
-    g.clamps(n).is_some_and(|(low, _)| low == 0.0) && g.operands(n).iter().flatten().skip(1).all(constant)
 }

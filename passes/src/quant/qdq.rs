@@ -1,9 +1,11 @@
 //! Writes a quantisation plan into the graph as QuantizeLinear/DequantizeLinear pairs.
 
 use super::{
+    choices::{Choices, Rounded},
     params::{self, Affine},
-    ptq::QuantisedValues,
     scheme::{Scheme, Weights},
+    two_terms,
+    values::QuantisedValues,
 };
 use crate::layers::Layer;
 use compress_compiler::{
@@ -15,7 +17,10 @@ use compress_compiler::{
     rewrite::remove_dead,
     tensor::{DType, Tensor},
 };
-use std::collections::{BTreeSet, HashMap, hash_map::Entry};
+use std::{
+    collections::{BTreeSet, HashMap, hash_map::Entry},
+    sync::Arc,
+};
 
 /// Applies `plan`: activations and weights pass through QuantizeLinear and DequantizeLinear, the latter
 /// as floats still, and biases stay as they are. [`freeze`] does the rest.
@@ -24,7 +29,13 @@ pub(super) fn insert(
     plan: &QuantisedValues,
     params: &HashMap<Port, Affine>,
     scheme: &Scheme,
+    choices: &Choices,
 ) -> Result<()> {
+    for l in &plan.layers {
+        if let Some(added) = choices.biases.get(&l.node) {
+            add_bias(g, l, added);
+        }
+    }
     // A weight shared by several layers is quantised once, so that all their biases fit.
     let mut floors: HashMap<NodeId, Vec<f32>> = HashMap::new();
     for l in &plan.layers {
@@ -39,21 +50,23 @@ pub(super) fn insert(
     for l in &plan.layers {
         let weight = match done.entry(l.weight) {
             Entry::Occupied(e) => *e.get(),
-            Entry::Vacant(e) => *e.insert(quantize_weight(g, l, floors.get(&l.weight), scheme.weights)?),
+            Entry::Vacant(e) => {
+                *e.insert(quantize_weight(g, l, floors.get(&l.weight), scheme.weights, choices.rounded.get(&l.weight))?)
+            }
         };
         g.set_operand(l.node, l.axes.slot, Some(weight));
     }
     let integer: BTreeSet<NodeId> = plan.layers.iter().map(|l| l.node).chain(plan.taken.iter().copied()).collect();
+    let mut rests = vec![];
     for &port in &plan.wanted {
         let source = plan.before.get(&port).copied().unwrap_or(port);
-        let name = g.value(port).name.clone();
-        let (Affine { scale, zero }, codes) = (params[&port], scheme.activations.codes());
-        let scale = g.add_constant(&format!("{name}_scale"), Tensor::f32(&[], &[scale])).into();
-        let zero = g.add_constant(&format!("{name}_zero_point"), Tensor::ints(codes.stored, &[], &[zero])).into();
-        let q = add(g, &format!("{name}_QuantizeLinear"), Quantize::along(1), source, scale, zero)?;
-        let dq = add(g, &format!("{name}_DequantizeLinear"), Dequantize::along(1), q.into(), scale, zero)?;
+        let dq = pair_named(g, &g.value(port).name.clone(), source, params[&port], scheme)?;
+        if choices.two_terms.contains(&port) && !integer.contains(&source.node) {
+            rests.push((port, dq));
+        }
+        let q = g.operand(dq.node, 0).map_or(dq.node, |q| q.node);
         if integer.contains(&source.node) {
-            g.redirect(port, dq.into(), &[q]);
+            g.redirect(port, dq, &[q]);
         } else {
             // A float operator made it: float readers keep the exact value.
             for u in g.uses(port) {
@@ -61,13 +74,31 @@ pub(super) fn insert(
                     && integer.contains(&u.node)
                     && (u.slot == 0 || g.op(u.node).quant() != Quant::Weighted);
                 if reads {
-                    g.set_operand(u.node, u.slot, Some(dq.into()));
+                    g.set_operand(u.node, u.slot, Some(dq));
                 }
             }
         }
         remove_dead(g, port.node);
     }
+    for (port, dq) in rests {
+        let reads = |l: &&Layer| g.operand(l.node, 0) == Some(dq) && !matches!(g.op(l.node), Op::Conv(_));
+        let layers: Vec<Layer> = plan.layers.iter().filter(reads).copied().collect();
+        two_terms::add(g, port, dq, &layers, params[&port], scheme)?;
+    }
     Ok(())
+}
+
+/// `port` through codes and back.
+pub(super) fn pair(g: &mut Graph, port: Port, params: Affine, scheme: &Scheme) -> Result<Port> {
+    pair_named(g, &g.value(port).name.clone(), port, params, scheme)
+}
+
+fn pair_named(g: &mut Graph, name: &str, x: Port, Affine { scale, zero }: Affine, scheme: &Scheme) -> Result<Port> {
+    let codes = scheme.activations.codes();
+    let scale = g.add_constant(&format!("{name}_scale"), Tensor::f32(&[], &[scale])).into();
+    let zero = g.add_constant(&format!("{name}_zero_point"), Tensor::ints(codes.stored, &[], &[zero])).into();
+    let q = add(g, &format!("{name}_QuantizeLinear"), Quantize::along(1), x, scale, zero)?;
+    add(g, &format!("{name}_DequantizeLinear"), Dequantize::along(1), q.into(), scale, zero).map(Port::from)
 }
 
 fn add(g: &mut Graph, name: &str, op: impl Into<Op>, x: Port, scale: Port, zero: Port) -> Result<NodeId> {
@@ -84,11 +115,42 @@ fn bias(g: &Graph, l: &Layer) -> Option<(Port, Vec<f32>)> {
     Some((port, if values.len() == 1 { vec![values[0]; channels] } else { values }))
 }
 
-fn quantize_weight(g: &mut Graph, l: &Layer, floor: Option<&Vec<f32>>, weights: Weights) -> Result<Port> {
+/// Adds `values`, one a channel, to the bias of a layer that may have none yet.
+fn add_bias(g: &mut Graph, l: &Layer, values: &[f32]) {
+    let Some(slot) = l.axes.bias else { return };
+    let name = format!("{}_bias", g.node(l.node).display_name());
+    let (name, old) = match bias(g, l) {
+        Some((port, old)) => (g.value(port).name.clone(), old),
+        None => (name, vec![0.0; values.len()]),
+    };
+    let sum: Vec<f32> = old.iter().zip(values).map(|(a, b)| a + b).collect();
+    let before = g.operand(l.node, slot);
+    let new = g.add_constant(&name, Tensor::f32(&[sum.len()], &sum));
+    g.set_operand(l.node, slot, Some(new.into()));
+    if let Some(before) = before {
+        remove_dead(g, before.node);
+    }
+}
+
+fn quantize_weight(
+    g: &mut Graph,
+    l: &Layer,
+    floor: Option<&Vec<f32>>,
+    weights: Weights,
+    rounded: Option<&Arc<Rounded>>,
+) -> Result<Port> {
     let name = g.value(l.weight.into()).name.clone();
     let tensor = g.constant(l.weight.into()).cloned().unwrap_or_else(|| Tensor::f32(&[0, 0], &[]));
     let (values, axis) = (tensor.as_f32().unwrap_or_default(), l.axes.output);
-    let scales = params::weight_scales(&values, tensor.shape(), axis, weights, |c| floor.map_or(0.0, |f| f[c]));
+    let floor = |c: usize| floor.map_or(0.0, |f| f[c]);
+    let scales = match rounded {
+        // What it was rounded to lies between the codes of other scales.
+        Some(rounded) if rounded.scales.iter().enumerate().all(|(c, s)| *s >= floor(c)) => {
+            g.set_constant(l.weight, Tensor::f32(tensor.shape(), &rounded.values));
+            rounded.scales.clone()
+        }
+        _ => params::weight_scales(&values, tensor.shape(), axis, weights, floor),
+    };
     let n = scales.len();
     let scale = g.add_constant(&format!("{name}_scale"), Tensor::f32(&[n], &scales)).into();
     let zero =

@@ -1,7 +1,6 @@
 //! A weight as a matrix: one row an output channel, one column an input of it.
 
-use super::mask::Pattern;
-use crate::layers::Layer;
+use crate::{layers::Layer, prune::mask::Pattern};
 use compress_compiler::graph::Graph;
 
 /// How the elements of a weight lie in that matrix, whose columns are input channels times taps of a window.

@@ -1,9 +1,11 @@
 //! What a layer reads and should answer, in second moments: gathered batch by batch, so that no activation is kept.
 
-use super::{solve::Rows, weight_matrix::WeightMatrix};
+use crate::{layers::Layer, prune::solve::Rows, weight_matrix::WeightMatrix};
 use compress_compiler::{
     error::{Error, Result},
-    ops::{conv::Conv, window::Window},
+    graph::Graph,
+    op::Op,
+    ops::{gemm::Gemm, window::Window},
     tensor::Tensor,
 };
 use rayon::prelude::*;
@@ -27,14 +29,16 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Those of a product.
-    pub fn product(layout: WeightMatrix) -> Self {
-        Self { window: None, groups: 1, layout }
-    }
-
-    /// Those of a convolution with a weight of this shape.
-    pub fn convolution(conv: &Conv, weight: &[usize], layout: WeightMatrix) -> Self {
-        Self { window: Some((conv.window.clone(), weight[2..].to_vec())), groups: conv.group as usize, layout }
+    /// Those of a layer; `None` where its input is transposed.
+    pub fn of(g: &Graph, layer: &Layer, layout: WeightMatrix) -> Option<Self> {
+        match g.op(layer.node) {
+            Op::Gemm(Gemm { trans_a: true, .. }) => None,
+            Op::Conv(conv) => {
+                let kernel = g.constant(layer.weight.into())?.shape().get(2..)?.to_vec();
+                Some(Self { window: Some((conv.window.clone(), kernel)), groups: conv.group as usize, layout })
+            }
+            _ => Some(Self { window: None, groups: 1, layout }),
+        }
     }
 
     /// Parts of the layer with inputs of their own.
@@ -97,10 +101,9 @@ impl Moments {
         }
     }
 
-    /// The rows to solve for so that the outputs are those that were wanted, with the bias that `bias` says.
-    pub fn rows(&self, weight: &[f64], bias: &Bias) -> Rows {
+    /// The second moments of the inputs about their means, if `centred`, or about zero; and the means.
+    pub fn second(&self, centred: bool) -> (Vec<f64>, Vec<f64>) {
         let (d, n) = (self.columns, self.count);
-        let centred = !matches!(bias, Bias::Kept);
         let mean: Vec<f64> = self.x.iter().map(|v| if centred { v / n } else { 0.0 }).collect();
         let mut h = vec![0.0; d * d];
         for i in 0..d {
@@ -109,6 +112,13 @@ impl Moments {
                 (h[i * d + j], h[j * d + i]) = (v, v);
             }
         }
+        (h, mean)
+    }
+
+    /// The rows to solve for so that the outputs are those that were wanted, with the bias that `bias` says.
+    pub fn rows(&self, weight: &[f64], bias: &Bias) -> Rows {
+        let (d, n) = (self.columns, self.count);
+        let (mut h, mean) = self.second(!matches!(bias, Bias::Kept));
         let own = |w: &[f64]| (0..d).map(|j| h[j * d..(j + 1) * d].iter().zip(w).map(|(h, w)| h * w).sum()).collect();
         let mut g: Vec<f64> = match bias {
             Bias::Wanted => {
@@ -171,12 +181,19 @@ fn rank(to: &mut [f64], x: &[f64], d: usize, from: usize, factor: impl Fn(usize)
     }
 }
 
-/// Adds a batch of a layer's inputs, and of the outputs that are wanted if any; `samples` is how many there will be in
-/// all.
+/// Positions of a sample to observe, so that those of `samples` of them tell of all columns and take no more than [`WORK`]
+/// without need.
+pub fn enough(inputs: &Inputs, samples: usize) -> usize {
+    let d = inputs.layout.columns();
+    let few = (WORK / (d * d) as f64) as usize;
+    few.max(OBSERVATIONS * d).div_ceil(samples.max(1))
+}
+
+/// Adds a batch of a layer's inputs, and of the outputs that are wanted if any, at `each` positions of a sample.
 ///
 /// # Errors
 /// Malformed when the values have not the layer's shape.
-pub fn observe(inputs: &Inputs, moments: &mut [Moments], x: &Tensor, y: Option<&Tensor>, samples: usize) -> Result<()> {
+pub fn observe(inputs: &Inputs, moments: &mut [Moments], x: &Tensor, y: Option<&Tensor>, each: usize) -> Result<()> {
     let (d, rows) = (inputs.layout.columns(), inputs.layout.rows / inputs.groups);
     let odd = |t: &Tensor| Error::malformed(format!("an activation is {t:?}, which the layer can't take"));
     let grid = Grid::of(inputs, x.shape()).ok_or_else(|| odd(x))?;
@@ -184,8 +201,7 @@ pub fn observe(inputs: &Inputs, moments: &mut [Moments], x: &Tensor, y: Option<&
     let wanted =
         y.map(|y| y.as_f32().filter(|v| v.len() == grid.observations() * inputs.layout.rows).ok_or_else(|| odd(y)));
     let wanted = wanted.transpose()?;
-    let few = (WORK / (d * d) as f64) as usize;
-    let each = few.max(OBSERVATIONS * d).div_ceil(samples.max(1)).clamp(1, grid.positions.max(1));
+    let each = each.clamp(1, grid.positions.max(1));
     let picked: Vec<(usize, usize)> = (0..grid.samples).flat_map(|s| grid.pick(s, each)).collect();
     for (group, moments) in moments.iter_mut().enumerate() {
         for part in picked.chunks(CHUNK) {

@@ -1,0 +1,226 @@
+//! Which layers are quantised how: those that make the most noise for what they gain get another form.
+//!
+//! The noise of layers that are quantised alone adds up to that of all of them, so one short run for each layer and form
+//! predicts every choice. Convolutions in floats come in blocks: ONNX Runtime quantises a lone one, between codes on both
+//! sides, on its own, by one scale for the whole weight.
+
+use super::{
+    Best, Proposal, Search,
+    products::{self, FORMS, Form, Group},
+};
+use crate::{layers::Layer, quant::ptq::Variant};
+use compress_compiler::{
+    error::Result,
+    graph::Graph,
+    node::{NodeId, Port},
+    op::Op,
+    verify::verify,
+    words::counted,
+};
+use std::collections::{HashMap, HashSet};
+
+/// Why a layer stays in floats.
+pub(super) const NOISY: &str = "it stays in floats, as its codes would cost more accuracy than they gain speed";
+
+/// Samples on which a layer is tried alone.
+const SAMPLES: usize = 8;
+
+/// A proposal removes this part of the noise at least that the one before leaves.
+const STEP: f64 = 0.12;
+
+/// Gains of less than this part of a run can't be told from none.
+const LEAST_COST: f64 = 0.002;
+
+/// What is decided as one.
+pub(super) enum Item {
+    /// A convolution.
+    Layer(Layer),
+    /// Products that read one value.
+    Group(Group),
+}
+
+/// What may be done to an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    Float,
+    Form(Form),
+}
+
+/// An item, quantised alone.
+pub(super) struct Alone {
+    pub item: Item,
+    /// The noise that it makes in the answers, in parts of the signal.
+    pub noise: f64,
+    /// What else may be done: the noise that is left then, and what it costs, in parts of a run in floats.
+    pub changes: Vec<(Change, f64, f64)>,
+}
+
+impl Item {
+    pub fn layers(&self) -> &[Layer] {
+        match self {
+            Item::Layer(l) => std::slice::from_ref(l),
+            Item::Group(group) => &group.layers,
+        }
+    }
+}
+
+/// Every layer that is quantised, alone.
+pub(super) fn alone(search: &Search, variant: &Variant) -> Result<Vec<Alone>> {
+    let layers = search.values(variant)?.layers;
+    let groups = products::groups(search, variant)?;
+    let grouped: HashSet<NodeId> = groups.iter().flat_map(|g| &g.layers).map(|l| l.node).collect();
+    let single = layers.iter().filter(|l| !grouped.contains(&l.node)).map(|l| Item::Layer(*l));
+    let items: Vec<Item> = single.chain(groups.into_iter().map(Item::Group)).collect();
+    let all: Vec<NodeId> = layers.iter().map(|l| l.node).collect();
+    let count = items.len();
+    let mut found = vec![];
+    for (i, item) in items.into_iter().enumerate() {
+        (search.cx.progress)("layers alone", i, count);
+        let (noise, cost) = search.alone(variant, &item, &all)?;
+        let mut changes = vec![(Change::Float, 0.0, (1.0 - cost).max(LEAST_COST))];
+        if let Item::Group(group) = &item {
+            for form in FORMS {
+                let mut tried = variant.clone();
+                if products::reshape(&mut tried, group, form)? {
+                    let (left, more) = search.alone(&tried, &item, &all)?;
+                    changes.push((Change::Form(form), left, (more - cost).max(LEAST_COST)));
+                }
+            }
+        }
+        let name = variant.graph.node(item.layers()[0].node).display_name();
+        tracing::info!(layer = name, noise, ?changes, "alone");
+        found.push(Alone { item, noise, changes });
+    }
+    (search.cx.progress)("layers alone", count, count);
+    Ok(found)
+}
+
+impl Search<'_> {
+    /// The noise in the answers when an item alone is quantised, and the cost of a run.
+    pub(super) fn alone(&self, variant: &Variant, item: &Item, all: &[NodeId]) -> Result<(f64, f64)> {
+        self.cx.check()?;
+        let mut only = variant.clone();
+        let others = all.iter().filter(|n| item.layers().iter().all(|l| l.node != **n)).map(|n| (*n, NOISY));
+        only.choices.float.extend(others);
+        let quantised = self.quantised(&only)?;
+        let likeness = self.judge.judge(&verify(&quantised)?, SAMPLES.min(self.judge.samples()))?;
+        let noise = likeness.inner_noise.unwrap_or(likeness.noise);
+        Ok((noise, self.costs.of(&self.judge.sized(&quantised)?) / self.float_cost))
+    }
+}
+
+/// More and more layers in another form: those first whose change removes the most noise for what it costs.
+pub(super) fn mixed(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
+    let alone = alone(search, &best.variant)?;
+    let next_to = neighbours(&best.variant.graph, &alone);
+    let mut chosen: Vec<Option<usize>> = vec![None; alone.len()];
+    let mut left: Vec<f64> = alone.iter().map(|a| a.noise).collect();
+    let mut proposals = vec![];
+    let mut before: f64 = left.iter().sum();
+    while let Some((i, change)) = best_change(&alone, &chosen, &left) {
+        apply(&alone, &mut chosen, &mut left, (i, change));
+        if is_lone(&best.variant.graph, &alone, &chosen, &next_to, i) {
+            let merit = |j: &usize| alone[*j].noise / alone[*j].changes[0].2;
+            let companion = next_to[i].iter().copied().max_by(|a, b| merit(a).total_cmp(&merit(b)));
+            if let Some(j) = companion {
+                apply(&alone, &mut chosen, &mut left, (j, 0));
+            }
+        }
+        let noise: f64 = left.iter().sum();
+        if noise <= before * (1.0 - STEP) {
+            before = noise;
+            let mut variant = best.variant.clone();
+            let what = build(&mut variant, &alone, &chosen)?;
+            let what = format!("{what}; predicted {:.1} dB", -10.0 * noise.max(1e-20).log10());
+            proposals.push(Proposal { what, variant });
+        }
+    }
+    Ok(proposals)
+}
+
+fn apply(alone: &[Alone], chosen: &mut [Option<usize>], left: &mut [f64], (i, change): (usize, usize)) {
+    chosen[i] = Some(change);
+    left[i] = alone[i].changes[change].1;
+}
+
+/// The change that removes the most noise for what it costs.
+fn best_change(alone: &[Alone], chosen: &[Option<usize>], left: &[f64]) -> Option<(usize, usize)> {
+    let mut best: Option<(f64, usize, usize)> = None;
+    for (i, a) in alone.iter().enumerate() {
+        let paid = chosen[i].map_or(0.0, |c| a.changes[c].2);
+        for (c, (_, noise, cost)) in a.changes.iter().enumerate() {
+            let (removed, more) = (left[i] - noise, (cost - paid).max(LEAST_COST));
+            if removed > 1e-12 && chosen[i] != Some(c) && cost + LEAST_COST > paid {
+                let merit = removed / more;
+                if best.is_none_or(|(m, _, _)| merit > m) {
+                    best = Some((merit, i, c));
+                }
+            }
+        }
+    }
+    best.map(|(_, i, c)| (i, c))
+}
+
+/// Whether a convolution is the only one in floats between codes.
+fn is_lone(g: &Graph, alone: &[Alone], chosen: &[Option<usize>], next_to: &[Vec<usize>], i: usize) -> bool {
+    let Item::Layer(layer) = &alone[i].item else { return false };
+    let is_float = |j: usize| chosen[j].is_some_and(|c| alone[j].changes[c].0 == Change::Float);
+    let reads_input = g.operand(layer.node, 0).is_some_and(|p| matches!(g.op(p.node), Op::Input(_)));
+    is_float(i) && !reads_input && next_to[i].iter().all(|j| !is_float(*j))
+}
+
+/// Makes the changes, and says which they are.
+fn build(variant: &mut Variant, alone: &[Alone], chosen: &[Option<usize>]) -> Result<String> {
+    let mut counts: Vec<(String, usize)> = vec![];
+    for (a, change) in alone.iter().zip(chosen) {
+        let Some(change) = change.map(|c| a.changes[c].0) else { continue };
+        let name = match change {
+            Change::Float => {
+                variant.choices.float.extend(a.item.layers().iter().map(|l| (l.node, NOISY)));
+                "in floats".to_string()
+            }
+            Change::Form(form) => {
+                if let Item::Group(group) = &a.item {
+                    products::reshape(variant, group, form)?;
+                }
+                match form {
+                    Form::Columns(n) => format!("with {n} channels in floats"),
+                    Form::TwoTerms => "in two terms".into(),
+                }
+            }
+        };
+        let layers = a.item.layers().len();
+        match counts.iter_mut().find(|(n, _)| *n == name) {
+            Some((_, count)) => *count += layers,
+            None => counts.push((name, layers)),
+        }
+    }
+    Ok(counts.iter().map(|(name, n)| format!("{} {name}", counted(*n, "layer"))).collect::<Vec<_>>().join(", "))
+}
+
+/// Which of the convolutions read what each of them makes, with nothing but other operators between, or make what it reads.
+fn neighbours(g: &Graph, alone: &[Alone]) -> Vec<Vec<usize>> {
+    let single = alone.iter().enumerate().filter(|(_, a)| matches!(a.item, Item::Layer(_)));
+    let place: HashMap<NodeId, usize> = single.map(|(i, a)| (a.item.layers()[0].node, i)).collect();
+    let layers: HashSet<NodeId> = alone.iter().flat_map(|a| a.item.layers()).map(|l| l.node).collect();
+    let mut found = vec![vec![]; alone.len()];
+    for (i, a) in alone.iter().enumerate() {
+        let Item::Layer(layer) = &a.item else { continue };
+        let mut open = vec![layer.node];
+        let mut seen = HashSet::new();
+        while let Some(n) = open.pop() {
+            for u in (0..g.node(n).outputs.len()).flat_map(|slot| g.uses(Port { node: n, slot })) {
+                match place.get(&u.node) {
+                    Some(j) => {
+                        found[i].push(*j);
+                        found[*j].push(i);
+                    }
+                    None if layers.contains(&u.node) => {}
+                    None if seen.len() < 16 && seen.insert(u.node) => open.push(u.node),
+                    None => {}
+                }
+            }
+        }
+    }
+    found
+}

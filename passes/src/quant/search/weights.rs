@@ -1,0 +1,139 @@
+//! Weights rounded with a view to what their layers read.
+
+use super::{Best, Proposal, Search};
+use crate::{
+    layers::Layer,
+    moments::{Inputs, Moments, observe},
+    quant::{
+        choices::Rounded,
+        params,
+        rounding::{MOST_INPUTS, Triangle},
+    },
+    weight_matrix::WeightMatrix,
+};
+use compress_compiler::{
+    error::{Error, Result},
+    graph::Graph,
+    node::Port,
+    part::only,
+    verify::verify,
+};
+use rayon::prelude::*;
+use std::sync::Arc;
+
+/// Observations for each input of a layer.
+const OBSERVATIONS: usize = 6;
+
+/// Bytes of moments that are gathered at a time.
+const MOMENTS_BYTES: usize = 192 << 20;
+
+/// A weight to round.
+struct Task {
+    layer: Layer,
+    input: Port,
+    layout: WeightMatrix,
+    inputs: Inputs,
+}
+
+impl Task {
+    fn of(g: &Graph, layer: &Layer) -> Option<Self> {
+        let layout = WeightMatrix::of(g, layer)?;
+        let inputs = Inputs::of(g, layer, layout)?;
+        Some(Self { layer: *layer, input: g.operand(layer.node, 0)?, layout, inputs })
+    }
+
+    fn bytes(&self) -> usize {
+        self.inputs.groups() * self.layout.columns().pow(2) * size_of::<f64>()
+    }
+
+    fn has_bias(&self) -> bool {
+        self.layer.axes.bias.is_some()
+    }
+}
+
+/// All weights rounded by second moments, which are those of the inputs in floats.
+pub(super) fn rounded(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
+    let g = &best.variant.graph;
+    let plan = search.values(&best.variant)?;
+    let alone = |l: &&Layer| plan.layers.iter().filter(|o| o.weight == l.weight).count() == 1;
+    let tasks: Vec<Task> = plan.layers.iter().filter(alone).filter_map(|l| Task::of(g, l)).collect();
+    let mut variant = best.variant.clone();
+    let all = tasks.len();
+    let mut rest: Vec<Task> = tasks.into_iter().filter(|t| t.layout.columns() <= MOST_INPUTS).collect();
+    let mut done = 0;
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let fits = rest.iter().take_while(|t| {
+            bytes += t.bytes();
+            bytes <= MOMENTS_BYTES
+        });
+        let count = fits.count().max(1);
+        let now: Vec<Task> = rest.drain(..count).collect();
+        let moments = gather(search, g, &now)?;
+        for (task, moments) in now.iter().zip(moments) {
+            search.cx.check()?;
+            (search.cx.progress)("round weights", done, all);
+            done += 1;
+            if moments.iter().any(Moments::are_void) {
+                continue;
+            }
+            let (rounded, shift) = round(search, g, task, &moments)?;
+            variant.choices.rounded.insert(task.layer.weight, Arc::new(rounded));
+            if let Some(shift) = shift {
+                variant.choices.biases.insert(task.layer.node, shift.into());
+            }
+        }
+    }
+    (search.cx.progress)("round weights", all, all);
+    Ok(vec![Proposal { what: format!("{done} weights rounded by what their layers read (GPTQ)"), variant }])
+}
+
+/// What the layers read, in moments.
+fn gather(search: &Search, g: &Graph, tasks: &[Task]) -> Result<Vec<Vec<Moments>>> {
+    let calibrator = search.cx.calibrator.ok_or_else(|| Error::bug("no calibration data"))?;
+    let mut ports: Vec<Port> = tasks.iter().map(|t| t.input).collect();
+    ports.sort();
+    ports.dedup();
+    let read = only(g, &ports);
+    let mut moments: Vec<Vec<Moments>> = tasks.iter().map(|t| Moments::none(&t.inputs)).collect();
+    let samples = calibrator.samples();
+    calibrator.run(&[&verify(&read)?], &mut |made| {
+        for (task, moments) in tasks.iter().zip(&mut moments) {
+            // Every port is in the list that it was made from.
+            let Ok(at) = ports.binary_search(&task.input) else { continue };
+            let each = (OBSERVATIONS * task.layout.columns()).div_ceil(samples.max(1));
+            observe(&task.inputs, moments, &made[0][at], None, each)
+                .map_err(|e| e.at(g.node(task.layer.node).label()))?;
+        }
+        Ok(())
+    })?;
+    Ok(moments)
+}
+
+/// The weight of a task, rounded, and by how much its bias makes up for the mean of the errors.
+fn round(search: &Search, g: &Graph, task: &Task, moments: &[Moments]) -> Result<(Rounded, Option<Vec<f32>>)> {
+    let tensor = g.constant(task.layer.weight.into()).ok_or_else(|| Error::bug("a weight is not a constant"))?;
+    let stored = tensor.as_f32().ok_or_else(|| Error::bug("a weight is not f32"))?;
+    let (d, weights) = (task.layout.columns(), search.int8.scheme.weights);
+    let scales = params::weight_scales(&stored, tensor.shape(), task.layer.axes.output, weights, |_| 0.0);
+    let matrix = task.layout.matrix(&stored);
+    let rows = task.layout.rows / moments.len();
+    let mut values = vec![0f32; matrix.len()];
+    let mut shift = vec![0f32; task.layout.rows];
+    for (group, moments) in moments.iter().enumerate() {
+        let (h, mean) = moments.second(task.has_bias());
+        let triangle = Triangle::of(&h, d);
+        let from = group * rows;
+        values[from * d..(from + rows) * d].par_chunks_mut(d).zip(&mut shift[from..from + rows]).enumerate().for_each(
+            |(r, (to, shift))| {
+                let row = &matrix[(from + r) * d..(from + r + 1) * d];
+                let scale = scales[from + r];
+                let codes = triangle.round(row, scale, weights.codes.range());
+                to.iter_mut().zip(codes).for_each(|(to, code)| *to = code * scale);
+                *shift = row.iter().zip(&*to).zip(&mean).map(|((w, q), m)| f64::from(w - q) * m).sum::<f64>() as f32;
+            },
+        );
+    }
+    let rounded = Rounded { values: task.layout.stored(&values), scales };
+    Ok((rounded, task.has_bias().then_some(shift)))
+}
