@@ -1,6 +1,7 @@
 //! The main job: a model is compressed, measured, and written.
 
 mod advice;
+mod best;
 mod bisect;
 mod calibrator;
 mod coverage;

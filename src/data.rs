@@ -168,6 +168,7 @@ impl Sets {
             Some(_) => (all(&source), vec![]),
             None => split(&source, seed)?,
         };
+        let calibrate = if synthetic { training.clone() } else { sample(&training, count, seed) };
         let some = (training.len() / VALIDATED).max(FEW.min(training.len() / FIFTH)).min(MOST_VALIDATED);
         // Too few to tell anything, or to fill a batch.
         let validation = if some < source.fixed_batch().unwrap_or(1).max(1) {
@@ -177,8 +178,7 @@ impl Sets {
         };
         let mut chosen = vec![false; source.len()];
         validation.iter().for_each(|i| chosen[*i] = validation.len() < training.len());
-        let training: Vec<usize> = training.into_iter().filter(|i| !chosen[*i]).collect();
-        let calibrate = if synthetic { all(&source) } else { sample(&training, count, seed) };
+        let training = training.into_iter().filter(|i| !chosen[*i]).collect();
         let samples = |set, indices, synthetic| Samples::of(graph, set, indices, synthetic);
         Ok(Self {
             trained_on: source.clone(),
@@ -196,6 +196,13 @@ impl Sets {
             sizes: described(&specs),
             mixed: false,
         })
+    }
+
+    /// Calibrates on samples that do not validate, which then judge what is chosen on the others.
+    pub fn keep_apart(&mut self, seed: u64) {
+        if !self.calibration.synthetic {
+            self.calibration.indices = sample(&self.training, self.calibration.indices.len(), seed);
+        }
     }
 
     /// Whether it is noise that layers are calibrated on.

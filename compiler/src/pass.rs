@@ -42,12 +42,17 @@ pub trait Calibrator {
         sink: &(dyn Fn(usize, &[f32]) -> Result<()> + Sync),
     ) -> Result<()>;
 
-    /// Feeds every calibration batch to each of `graphs`, which have the same inputs, and hands their outputs, graph by
-    /// graph, to `sink`: one batch after the other, in order.
+    /// Feeds `samples` calibration samples, or all if there are fewer, batch by batch to each of `graphs`, which have the
+    /// same inputs, and hands their outputs, graph by graph, to `sink`: one batch after the other, in order.
     ///
     /// # Errors
     /// Whatever running or reading the data can raise.
-    fn run(&self, graphs: &[&Verified], sink: &mut dyn FnMut(&[Vec<Tensor>]) -> Result<()>) -> Result<()>;
+    fn run(
+        &self,
+        graphs: &[&Verified],
+        samples: usize,
+        sink: &mut dyn FnMut(&[Vec<Tensor>]) -> Result<()>,
+    ) -> Result<()>;
 
     /// How many samples these are.
     fn samples(&self) -> usize;
@@ -116,8 +121,8 @@ pub struct Likeness {
     /// The same of what a Softmax or a Sigmoid makes outputs of, where one does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inner_noise: Option<f64>,
-    /// The share of the samples that keep their answer, by the metric that suits the outputs, if that is a share.
-    pub agreement: Option<f64>,
+    /// By how much the metric drops that suits the outputs, if it is a share.
+    pub drop: Option<f64>,
 }
 
 impl Likeness {
@@ -230,9 +235,17 @@ pub struct Context<'a> {
     pub stopped: &'a Stopped<'a>,
     /// Told of long work: what it is, how many of its steps are done, and of how many.
     pub progress: &'a dyn Fn(&str, usize, usize),
+    /// Told a line about long work.
+    pub note: &'a dyn Fn(&str),
+    /// Told of results that are better than those before, in the middle of long work: makes of them what is kept if that
+    /// is cut off.
+    pub found: &'a Found<'a>,
     /// Counts the changes, and says when there were enough.
     pub edits: Edits,
 }
+
+/// Told of a result, with a way to make it.
+pub type Found<'a> = dyn Fn(&dyn Fn() -> Result<Graph>) -> Result<()> + 'a;
 
 /// Counts the changes that passes make. With a limit, the changes after it are not made:
 /// that is how a search finds the one that is wrong.
@@ -285,6 +298,8 @@ impl<'a> Context<'a> {
             judges: None,
             stopped: &|| false,
             progress: &|_, _, _| {},
+            note: &|_| {},
+            found: &|_| Ok(()),
             edits: Edits::default(),
         }
     }
@@ -346,8 +361,10 @@ pub struct Trial {
     /// What the answers were like with it.
     #[serde(flatten)]
     pub likeness: Likeness,
-    /// The time that a run takes on the target, as predicted, beside that of the floats: 0.5 is half.
-    pub cost: f64,
+    /// The time that a run takes on ONNX Runtime, as predicted, in parts of that of the floats.
+    pub time: f64,
+    /// The size of the weights, in parts of that of the floats.
+    pub size: f64,
     /// Whether it was kept.
     pub kept: bool,
 }

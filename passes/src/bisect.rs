@@ -71,6 +71,8 @@ pub fn bisect(
                 judges: cx.judges,
                 stopped: cx.stopped,
                 progress: cx.progress,
+                note: cx.note,
+                found: cx.found,
                 edits: Edits::up_to(limit),
             };
             pass.run(&mut after, &cx)?;

@@ -32,7 +32,7 @@ use prune::{
     structured::{Channels, PruneChannels},
     unstructured::Prune,
 };
-use quant::{ptq::Int8, scheme::Scheme, search::Effort, tables::Tables};
+use quant::{ptq::Int8, scheme::Scheme, search::Budget as SearchBudget, tables::Tables};
 use regex::Regex;
 use target::Target;
 use widen::{Narrow, Widen};
@@ -57,8 +57,8 @@ pub struct Options {
     pub training: Option<Recovery>,
     /// The codes that activations and weights become, if they do.
     pub scheme: Option<Scheme>,
-    /// How long a better way to quantise is searched for, if at all.
-    pub search: Option<Effort>,
+    /// What the search for a better way to quantise may take, if there is one.
+    pub search: Option<SearchBudget>,
     /// Train the quantised model (quantisation-aware training).
     pub qat: bool,
     /// Layers to leave alone.

@@ -126,10 +126,16 @@ impl Calibrator for DataCalibrator<'_> {
         }
     }
 
-    fn run(&self, graphs: &[&Verified], sink: &mut dyn FnMut(&[Vec<Tensor>]) -> Result<()>) -> Result<()> {
-        let progress = self.monitor.minor_step("calibrate", self.samples());
+    fn run(
+        &self,
+        graphs: &[&Verified],
+        samples: usize,
+        sink: &mut dyn FnMut(&[Vec<Tensor>]) -> Result<()>,
+    ) -> Result<()> {
+        let samples = self.samples.first(samples);
+        let progress = self.monitor.minor_step("calibrate", samples.indices.len());
         let sessions = graphs.iter().map(|g| Session::new(g, self.backend, &[])).collect::<Result<Vec<_>>>()?;
-        for indices in self.samples.batches() {
+        for indices in samples.batches() {
             self.monitor.check()?;
             let batch = self.samples.set.batch(indices)?;
             sink(&sessions.iter().map(|s| s.run(&batch.inputs)).collect::<Result<Vec<_>>>()?)?;

@@ -17,16 +17,25 @@ use compress_compiler::{
 };
 use compress_runtime::{
     dataset::Batch,
-    metrics::{Answers, Comparison, Measure, Sqnr},
+    metrics::{Answers, Comparison, Measure, Sqnr, Wanted},
     session::{Backend, Session},
 };
 
-/// Samples to judge by.
-const SAMPLES: usize = 48;
+/// Samples to judge by: for the noise, and for a share, which fewer tell nothing of.
+pub const SAMPLES: usize = 48;
+pub const SAMPLES_OF_SHARE: usize = 512;
+
+/// Multiply-accumulates of judging once beyond which there are fewer: some seconds on two cores.
+const MACS: u64 = 60_000_000_000;
+const LEAST_SAMPLES: usize = 16;
 
 /// Makes judges of the samples that a run holds out of its calibration.
 pub struct HeldOut<'a> {
     pub samples: &'a Samples,
+    /// How many of them, where they take no long time.
+    pub most: usize,
+    /// The metric that was asked for.
+    pub metric: Option<&'a Wanted>,
     pub backend: &'a Backend,
     pub monitor: &'a Monitor<'a>,
 }
@@ -34,22 +43,29 @@ pub struct HeldOut<'a> {
 impl Judges for HeldOut<'_> {
     fn beside(&self, original: &Verified) -> Result<Box<dyn Judge + '_>> {
         let answers = Answers::of(original);
-        // Without a metric that was asked for nothing can be refused.
-        let measure = answers.measure(None, false)?;
+        let measure = answers.measure(self.metric, self.samples.set.is_labelled())?;
         let (session, _) = self.session(original)?;
-        let mut kept = vec![];
-        for indices in self.samples.first(SAMPLES).batches() {
+        let (mut kept, mut bytes) = (vec![], 0);
+        let sized = self.sized(original)?;
+        let macs: u64 = sized.operators().map(|n| sized.macs(n)).sum();
+        let samples = ((MACS / macs.max(1)) as usize).clamp(LEAST_SAMPLES, self.most);
+        for indices in self.samples.first(samples).batches() {
             self.monitor.check()?;
             let batch = self.samples.set.batch(indices)?;
             let outputs = session.run(&batch.inputs)?;
-            kept.push((batch, outputs));
+            bytes += batch.inputs.iter().map(|t| t.bytes().len()).sum::<usize>();
+            kept.push(Asked { indices: indices.to_vec(), batch: (bytes <= KEPT_BYTES).then_some(batch), outputs });
         }
-        let parts = kept.first().map_or(vec![], |(_, outputs)| outputs.iter().map(Parts::of).collect());
+        let parts = kept.first().map_or(vec![], |asked: &Asked| asked.outputs.iter().map(Parts::of).collect());
         Ok(Box::new(Beside { of: self, answers, measure, kept, parts }))
     }
 }
 
 impl HeldOut<'_> {
+    fn sized(&self, graph: &Graph) -> Result<Graph> {
+        measure::sized(graph, &timing_batch(self.samples, 1)?.inputs)
+    }
+
     /// A session that also shows what outputs are made of, where a Softmax or a Sigmoid makes them; and how many outputs the
     /// graph has itself. Such functions hide noise until an answer flips.
     fn session(&self, graph: &Graph) -> Result<(Session, usize)> {
@@ -76,12 +92,22 @@ fn unsaturated(graph: &Graph, mut port: Port) -> Option<Port> {
     }
 }
 
+/// Bytes of inputs that are kept; others are read each time.
+const KEPT_BYTES: usize = 32 << 20;
+
+/// A batch, and what the model answers to it.
+struct Asked {
+    indices: Vec<usize>,
+    batch: Option<Batch>,
+    outputs: Vec<Tensor>,
+}
+
 /// A model's answers, beside which others are judged.
 struct Beside<'a> {
     of: &'a HeldOut<'a>,
     answers: Answers,
     measure: Measure,
-    kept: Vec<(Batch, Vec<Tensor>)>,
+    kept: Vec<Asked>,
     parts: Vec<Parts>,
 }
 
@@ -137,18 +163,26 @@ impl Parts {
 
 impl Judge for Beside<'_> {
     fn samples(&self) -> usize {
-        self.kept.iter().map(|(batch, _)| batch.len).sum()
+        self.kept.iter().map(|asked| asked.indices.len()).sum()
     }
 
     fn judge(&self, graph: &Verified, samples: usize) -> Result<Likeness> {
         let (session, own) = self.of.session(graph)?;
         let mut kinds = vec![[Sqnr::default(); 2]; self.parts.len()];
         let mut compared = Comparison::new(Kind::Data, &self.answers, self.measure);
-        for (batch, outputs) in &self.kept {
+        for Asked { indices, batch, outputs } in &self.kept {
             if compared.samples() >= samples {
                 break;
             }
             self.of.monitor.check()?;
+            let read;
+            let batch = match batch {
+                Some(batch) => batch,
+                None => {
+                    read = self.of.samples.set.batch(indices)?;
+                    &read
+                }
+            };
             let made = session.run(&batch.inputs)?;
             compared.add(batch, &outputs[..own], &made[..own])?;
             for ((parts, kinds), (a, b)) in self.parts.iter().zip(&mut kinds).zip(outputs.iter().zip(&made)) {
@@ -164,14 +198,19 @@ impl Judge for Beside<'_> {
         };
         let at_outputs = mean(&kinds[..own.min(kinds.len())]).unwrap_or(0.0);
         let (metric, _) = compared.metric();
+        let drop = match compared.value() {
+            (Some(before), Some(after)) => Some(before - after),
+            (None, Some(after)) => Some(1.0 - after),
+            _ => None,
+        };
         Ok(Likeness {
             noise: at_outputs,
             inner_noise: mean(&kinds[own.min(kinds.len())..]),
-            agreement: compared.value().1.filter(|_| metric.is_share()),
+            drop: drop.filter(|_| metric.is_share()),
         })
     }
 
     fn sized(&self, graph: &Graph) -> Result<Graph> {
-        measure::sized(graph, &timing_batch(self.of.samples, 1)?.inputs)
+        self.of.sized(graph)
     }
 }

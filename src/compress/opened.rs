@@ -2,9 +2,10 @@
 
 use super::{
     advice,
+    best::BestSoFar,
     calibrator::{DataCalibrator, Timer},
     coverage,
-    judge::HeldOut,
+    judge::{HeldOut, SAMPLES, SAMPLES_OF_SHARE},
     plan::{CompressPlan, Purpose},
     recipe::Compress,
     sensitivity,
@@ -270,9 +271,17 @@ impl Opened {
         let timed = self.sets.as_ref().filter(|_| self.before.is_some() || !recipe.checks());
         let batch = recipe.on.batch.get();
         let timer = timed.map(|s| Timer { samples: &s.calibration, batch, backend, monitor });
-        // Made-up inputs are too much alike to tell ways to quantise apart.
-        let judged = self.sets.as_ref().filter(|s| !s.calibration.synthetic);
-        let held_out = judged.map(|s| HeldOut { samples: &s.validation, backend, monitor });
+        // Made-up inputs are too much alike to tell ways to quantise apart, and a search has several copies of a model in memory.
+        let judges = facts::unknown(&self.original.graph) == 0 && self.original.source().len() <= MAX_MEASURED;
+        let judged = self.sets.as_ref().filter(|s| judges && !s.calibration.synthetic);
+        let held_out = judged.map(|s| HeldOut {
+            samples: &s.validation,
+            most: if recipe.gates.max_drop.is_some() { SAMPLES_OF_SHARE } else { SAMPLES },
+            metric: recipe.measures.metric.as_ref(),
+            backend,
+            monitor,
+        });
+        let kept = BestSoFar::new(&plan.output, &self.original);
         let options = &plan.options;
         if let Some(s) = &self.sets
             && (options.scheme.is_some() || options.reconstruct || options.training.is_some())
@@ -287,6 +296,8 @@ impl Opened {
             stopwatch: timer.as_ref().map(|t| t as &dyn Stopwatch),
             stopped: &|| monitor.stopped(),
             progress: &monitor.passes(),
+            note: &|line| monitor.note(line),
+            found: &|make| kept.keep(make, monitor),
             ..Context::new(&interpreter)
         };
         let mut step = 0;
@@ -300,6 +311,7 @@ impl Opened {
                 Ok(())
             })
             .map_err(|e| e.in_file(&recipe.model))?;
+        kept.remove();
         report.passes = passes;
         report.warnings.extend(warnings);
         model.set_metadata("compress.version", env!("CARGO_PKG_VERSION"));
@@ -410,6 +422,9 @@ fn open_sets(
     let sets = Sets::open_running(&recipe.data, shapes, g, count, seed, (singly, backend));
     let sets = tolerate(sets.map_err(in_model), plan, g, warnings)?;
     let Some(mut sets) = sets else { return Ok(None) };
+    if plan.options.search.is_some() {
+        sets.keep_apart(seed);
+    }
     if plan.makes_inputs() && plan.trains() && !sets.calibration.set.has_made_up_pictures() {
         return Err(in_model(data::no_pictures()));
     }

@@ -17,9 +17,15 @@ use compress_passes::{
         score::ChannelSaliency,
         structured::{ChannelBudget, Channels},
     },
-    quant::{scheme::Scheme, search::Effort},
+    quant::{
+        scheme::Scheme,
+        search::{Budget as SearchBudget, Effort, Goal},
+    },
 };
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// What a recipe is asked to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,7 +153,14 @@ fn options(r: &Compress, purpose: Purpose) -> Options {
         prune_ends: r.prune_ends,
         training: (needs::trains(r) && recovers && may_train).then_some(training),
         scheme: r.quantises().then(|| r.scheme()),
-        search: (r.effort > Effort::Quick && purpose == Purpose::Compress).then_some(r.effort),
+        search: (r.quantises() && r.effort > Effort::Quick && purpose != Purpose::Bisect).then(|| SearchBudget {
+            effort: r.effort,
+            time: r.time.map(|ms| Duration::from_secs_f64(ms.get() / 1000.0)),
+            goal: Goal {
+                sqnr_db: r.gates.min_sqnr.map(|db| db.get()),
+                drop: r.gates.max_drop.map(|share| share.get()),
+            },
+        }),
         qat: r.qat && may_train,
         exclude: expressions(&r.exclude),
         target: r.target,

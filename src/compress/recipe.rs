@@ -2,7 +2,7 @@
 
 use crate::{
     options::{DataOptions, DeviceOptions, GateOptions, MeasureOptions, ReadOptions, choices},
-    values::{Count, Filter, Fraction, Positive, Whole},
+    values::{Count, Filter, Fraction, Milliseconds, Positive, Whole},
 };
 use clap::Args;
 use compress_passes::{
@@ -103,6 +103,9 @@ pub struct Compress {
     /// --data).
     #[arg(long, value_name = "EFFORT", default_value_t, value_parser = choices::<Effort>())]
     pub effort: Effort,
+    /// Try nothing else after so long a search, e.g. 60s. What is found in a time differs from machine to machine.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub time: Option<Milliseconds>,
     /// Samples of --data for calibration [default: 256; to prune 1024, or fewer for a large model].
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub calibration_samples: Option<Count<4_294_967_295>>,

@@ -74,7 +74,7 @@ def run(program, folder, steps):
 
 def test_a_program_of_fifteen_lines_compresses(program, tmp_path):
     said, files = run(program, tmp_path, 99)
-    assert said == 'Ok(287) ["calibrate", "evaluate", "time"]'
+    assert said == 'Ok(287) ["calibrate", "calibrate", "calibrate", "calibrate", "round weights", "calibrate", "evaluate", "time"]'
     assert files == ["out.onnx", "out.report.json"]
 
 

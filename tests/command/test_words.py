@@ -151,10 +151,10 @@ def test_bench_names_the_nodes_that_burn_runs(compress, tmp_path):
 def test_a_dry_run_reads_what_a_run_reads(compress, mlp, tmp_path):
     np.savez(tmp_path / "data.npz", input=small.floats(1, 100, 8))
     done = compress(mlp, "--int8", "--dry-run", "--data", tmp_path / "data.npz")
-    assert "80 samples to calibrate on, 20 to measure on: input Nx8" in done.out
+    assert "64 samples to calibrate on, 20 to measure on: input Nx8" in done.out
     assert "int8      quantise activations" in done.out and "for a run of" in done.out
     said = compress(mlp, "--int8", "--dry-run", "--json", "--data", tmp_path / "data.npz").json()
-    assert (said["samples"]["calibrate"], said["samples"]["measure"]) == (80, 20)
+    assert (said["samples"]["calibrate"], said["samples"]["measure"]) == (64, 20)
     assert said["passes"][-2]["name"] == "int8" and said["time"]["run_s"] > 0
     np.savez(tmp_path / "wrong.npz", input=small.floats(1, 100, 9))
     compress(mlp, "--int8", "--dry-run", "--data", tmp_path / "wrong.npz", code=7)

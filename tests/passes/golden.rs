@@ -226,6 +226,7 @@ impl Calibrator for OneBatch {
     fn run(
         &self,
         graphs: &[&Verified],
+        _: usize,
         sink: &mut dyn FnMut(&[Vec<Tensor>]) -> compress::Result<()>,
     ) -> compress::Result<()> {
         let run = |g: &&Verified| Session::new(g, &Backend::cpu(), &[])?.run(&self.0);

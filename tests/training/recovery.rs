@@ -65,7 +65,7 @@ impl Calibrator for Samples {
         session.observe(&[samples(8)], &mut |i, v| sink(i, v)).map(drop)
     }
 
-    fn run(&self, graphs: &[&Verified], sink: &mut dyn FnMut(&[Vec<Tensor>]) -> Result<()>) -> Result<()> {
+    fn run(&self, graphs: &[&Verified], _: usize, sink: &mut dyn FnMut(&[Vec<Tensor>]) -> Result<()>) -> Result<()> {
         let run = |g: &&Verified| Session::new(g, &Backend::cpu(), &[])?.run(&[samples(8)]);
         sink(&graphs.iter().map(run).collect::<Result<Vec<_>>>()?)
     }

@@ -59,7 +59,7 @@ def digits(compress, tmp_path_factory):
 
 PRUNED = ["--prune", "0.97", "--epochs", "4", *GRADUAL]
 # Rounding to 8 bits costs so little that training can hardly help.
-FOUR = ["--weight-bits", "4"]
+FOUR = ["--weight-bits", "4", "--effort", "quick"]
 
 
 def test_training_keeps_what_pruning_at_once_loses(digits):

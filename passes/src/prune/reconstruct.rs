@@ -328,7 +328,7 @@ fn gather(
     let answered = answered.as_ref().map(verify).transpose()?;
     let graphs: Vec<_> = [Some(&read), answered.as_ref()].into_iter().flatten().collect();
     let samples = calibrator.samples();
-    calibrator.run(&graphs, &mut |made| {
+    calibrator.run(&graphs, samples, &mut |made| {
         for (x, (i, inputs, _)) in made[0].iter().zip(&known) {
             let y = made.get(1).filter(|_| tasks[*i].bias.is_some()).map(|y| &y[*i]);
             let layer = tasks[*i].users[0].node;

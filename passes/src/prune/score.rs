@@ -168,7 +168,7 @@ impl Scored<'_> {
         let graph = only(self.g, &ports);
         let mut sums: Measures = seen.keys().map(|place| (*place, vec![0.0; self.all.places[*place].size])).collect();
         let samples = calibrator.samples().max(1) as f64;
-        calibrator.run(&[&verify(&graph)?], &mut |made| {
+        calibrator.run(&[&verify(&graph)?], calibrator.samples(), &mut |made| {
             for ((place, sums), values) in sums.iter_mut().zip(&made[0]) {
                 let Some(x) = values.as_f32() else { continue };
                 let inner: usize = values.shape()[self.all.places[*place].axis + 1..].iter().product();

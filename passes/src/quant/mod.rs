@@ -6,6 +6,7 @@
 pub mod calibrators;
 mod choices;
 mod columns;
+mod equalise;
 pub mod observe;
 mod params;
 pub mod ptq;
@@ -13,7 +14,6 @@ mod qdq;
 mod rounding;
 pub mod scheme;
 pub mod search;
-mod smooth;
 pub mod tables;
 mod two_terms;
 mod values;

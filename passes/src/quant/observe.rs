@@ -299,6 +299,13 @@ mod tests {
     }
 
     #[test]
+    fn least_divergence_cuts_a_long_tail() {
+        let values: Vec<f32> = (0..1_000_000).map(|i| (i % 1000) as f32 / 1000.0).collect();
+        let (low, high) = observer(&[&values, &[2.0]]).range(named("entropy"), 255.0).unwrap();
+        assert!(low == 0.0 && (0.9..1.3).contains(&high), "{low} {high}");
+    }
+
+    #[test]
     fn nan_is_refused() {
         for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             for at in [0, 15, 16, 99] {

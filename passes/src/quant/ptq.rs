@@ -1,12 +1,12 @@
 //! Pass "int8": which layers are quantised, with which parameters, inside of branches and loops too.
 
 use super::{
-    calibrators::MINMAX,
+    calibrators::{MINMAX, PERCENTILE},
     choices::Choices,
     observe::Observer,
     qdq,
     scheme::Scheme,
-    search::{self, Effort},
+    search::{self, Budget},
     values::QuantisedValues,
 };
 use crate::{
@@ -40,8 +40,8 @@ pub struct Int8 {
     pub target: Target,
     /// Layers to leave in floating point.
     pub exclude: Vec<Regex>,
-    /// How long a better way to quantise is searched for, if at all.
-    pub search: Option<Effort>,
+    /// What the search for a better way to quantise may take, if there is one.
+    pub search: Option<Budget>,
     /// Whether weights and scales are trained as they will be rounded (quantisation-aware training).
     pub train: bool,
 }
@@ -66,7 +66,7 @@ impl Pass for Int8 {
             return Err(Error::unsupported(why));
         }
         let whole = nested::take(g);
-        let seen = self.observe(g, &self.draft(g, &whole, &HashMap::new(), &Choices::default())?, cx)?;
+        let seen = self.seen(g, &whole, cx)?;
         cx.check()?;
         let zero = seen.0.values().filter(|seen| seen.range(MINMAX, 1.0) == Some((0.0, 0.0))).count();
         if zero > 0 {
@@ -75,7 +75,7 @@ impl Pass for Int8 {
         }
         let start = Variant { graph: g.clone(), seen: Rc::new(seen), choices: Choices::default() };
         let best = match self.search {
-            Some(effort) if cx.judges.is_some() => search::run(self, effort, &whole, start, cx, &mut out)?,
+            Some(budget) if cx.judges.is_some() => search::run(self, budget, &whole, start, cx, &mut out)?,
             _ => start,
         };
         *g = best.graph.clone();
@@ -113,6 +113,16 @@ pub(super) struct Variant {
 pub(super) struct Seen(HashMap<(usize, Port), Arc<Observer>>);
 
 impl Seen {
+    /// The extremes of a value of the graph itself.
+    pub fn extremes(&self, port: Port) -> Reach {
+        self.0.get(&(0, port))?.range(MINMAX, 1.0)
+    }
+
+    /// The range of nearly all of it.
+    pub fn most(&self, port: Port) -> Reach {
+        self.0.get(&(0, port))?.range(PERCENTILE, 1.0)
+    }
+
     /// The same, but that of a value of the graph itself all that is known are extremes.
     pub fn with(&self, port: Port, (low, high): (f32, f32)) -> Self {
         let mut seen = self.0.clone();
@@ -232,6 +242,14 @@ impl Int8 {
             plans.push(QuantisedValues::new(part, self.choose(part, &|_| around.clone(), &none, &mut skipped)?));
         }
         Ok(Draft { inner, plans, readers, skipped })
+    }
+
+    /// What calibration sees of each value that may be quantised.
+    ///
+    /// # Errors
+    /// Whatever running the graph can raise; data where a value is not a number.
+    pub(super) fn seen(&self, g: &Graph, whole: &[Nested], cx: &Context) -> Result<Seen> {
+        self.observe(g, &self.draft(g, whole, &HashMap::new(), &Choices::default())?, cx)
     }
 
     /// Watches each value that is quantised.

@@ -1,5 +1,6 @@
 //! How the range of an activation is chosen from what was observed: a file and a row of [`CALIBRATORS`] each.
 
+mod entropy;
 mod minmax;
 mod mse;
 mod percentile;
@@ -8,10 +9,14 @@ use super::observe::Histogram;
 use compress_compiler::choice_of_rows;
 
 /// The calibrators.
-const CALIBRATORS: &[Calibration] = &[MINMAX, Calibration(&percentile::CALIBRATOR), Calibration(&mse::CALIBRATOR)];
+const CALIBRATORS: &[Calibration] =
+    &[MINMAX, PERCENTILE, Calibration(&mse::CALIBRATOR), Calibration(&entropy::CALIBRATOR)];
 
 /// The smallest and the largest value.
 pub(crate) const MINMAX: Calibration = Calibration(&minmax::CALIBRATOR);
+
+/// All but the outermost values.
+pub(crate) const PERCENTILE: Calibration = Calibration(&percentile::CALIBRATOR);
 
 /// One of the calibrators.
 #[derive(Debug, Clone, Copy)]

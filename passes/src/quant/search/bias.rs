@@ -13,6 +13,7 @@ use compress_compiler::{
     part::only,
     tensor::Tensor,
     verify::verify,
+    words::counted,
 };
 use std::collections::HashMap;
 
@@ -28,7 +29,10 @@ pub(super) fn corrected(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     for (layer, shift) in layers.iter().zip(shifts(search, best, plan, &layers)?) {
         variant.choices.biases.insert(layer.node, shift.into());
     }
-    Ok(vec![Proposal { what: format!("the biases of {} layers make up for mean errors", layers.len()), variant }])
+    Ok(vec![Proposal {
+        what: format!("the biases of {} make up for mean errors", counted(layers.len(), "layer")),
+        variant,
+    }])
 }
 
 /// The mean error of each output channel of each layer.
@@ -57,7 +61,7 @@ fn shifts(search: &Search, best: &Best, plan: QuantisedValues, layers: &[Layer])
     let channels = layers.iter().map(|l| g.constant(l.weight.into()).map_or(0, |t| t.shape()[l.axes.output]));
     let mut sums: Vec<Vec<f64>> = channels.map(|n| vec![0.0; n]).collect();
     let mut samples = 0;
-    calibrator.run(&[&verify(&only(&g, &ports))?], &mut |made| {
+    calibrator.run(&[&verify(&only(&g, &ports))?], search.samples, &mut |made| {
         samples += made[0].first().and_then(|t| t.shape().first().copied()).unwrap_or(0);
         for (sum, pair) in sums.iter_mut().zip(made[0].chunks(2)) {
             let [float, coded] = pair else { continue };

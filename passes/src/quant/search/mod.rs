@@ -1,13 +1,17 @@
 //! Searches for a way to quantise that keeps the answers.
 //!
 //! Remedies are tried one after the other, cheap ones first, on samples that calibration does not see. A remedy is kept
-//! where the answers get better by a margin. Those that cost speed are tried as long as the [`Goal`] is not reached, and as
-//! long as they cost no more than a tenth of what quantisation gains.
+//! where the answers get better by a margin. Those that cost speed are tried as long as the [`Goal`] is not reached; where
+//! nobody asked for one, as long as they cost no more than a tenth of what quantisation gains.
 
 mod bias;
+mod blame;
 mod cost;
+mod equalise;
+mod forms;
+mod groups;
 mod options;
-mod products;
+mod placement;
 mod ranges;
 mod weights;
 
@@ -20,16 +24,19 @@ use super::{
 };
 use crate::{layers::Layer, nested::Nested};
 use compress_compiler::{
-    choice,
+    bound, choice,
     error::{Error, Result},
     graph::Graph,
-    node::Port,
-    pass::{Context, Judge, Likeness, Outcome, Trial},
+    node::{NodeId, Port},
+    pass::{Calibrator, Context, Judge, Likeness, Outcome, Trial},
     tensor::Tensor,
     verify::verify,
 };
-use cost::Costs;
-use std::{cell::RefCell, collections::HashMap};
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 /// How long to search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -49,21 +56,53 @@ choice!(Effort, "effort", [
     Best "best" "every remedy",
 ]);
 
-/// When the answers are good enough: one of both is.
-const GOAL: Goal = Goal { sqnr_db: 30.0 };
-
-/// Part of the gain in speed that remedies may cost.
-const MOST_COST: f64 = 0.1;
-
-/// What is wanted of the answers.
-#[derive(Debug, Clone, Copy)]
-struct Goal {
-    sqnr_db: f64,
+/// What a search may take, and when it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Budget {
+    /// The remedies.
+    pub effort: Effort,
+    /// After so long nothing else is tried. What is found in a time differs from machine to machine.
+    pub time: Option<Duration>,
+    /// What the answers have to keep.
+    pub goal: Goal,
 }
 
+/// What the answers have to keep. Without any figure it is [`USUAL_DB`], as far as that costs little speed.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Goal {
+    /// Signal to noise, in decibels.
+    pub sqnr_db: Option<f64>,
+    /// The most that the metric may drop.
+    pub drop: Option<f64>,
+}
+
+/// Signal to noise that is enough where nobody asked for more.
+const USUAL_DB: f64 = 30.0;
+
+/// The samples that are searched on flatter what was found on them: a goal that was asked for has to hold by this margin.
+const MARGIN_DB: f64 = 1.0;
+
+/// Below this, answers are of little use, and remedies may cost anything.
+const USABLE_DB: f64 = 20.0;
+
+/// Part of the gain in speed that remedies may cost where nobody asked for more accuracy.
+const MOST_COST: f64 = 0.1;
+
+/// A way that takes this part less of a run is kept if it loses no more than so many decibels.
+const FASTER: f64 = 0.02;
+const AS_NEAR_DB: f64 = 0.1;
+
 impl Goal {
+    fn is_asked(&self) -> bool {
+        *self != Self::default()
+    }
+
     fn is_reached(&self, likeness: &Likeness) -> bool {
-        likeness.sqnr_db() >= self.sqnr_db
+        if !self.is_asked() {
+            return likeness.sqnr_db() >= USUAL_DB;
+        }
+        self.sqnr_db.is_none_or(|db| likeness.sqnr_db() >= db + MARGIN_DB)
+            && self.drop.is_none_or(|most| likeness.drop.is_some_and(|drop| drop <= most))
     }
 }
 
@@ -86,8 +125,10 @@ struct Proposal {
 
 /// The remedies, in the order in which they are tried.
 const REMEDIES: &[Remedy] = &[
-    Remedy { name: "ranges", effort: Effort::Normal, costs: false, margin_db: 0.3, propose: ranges::of_all },
-    Remedy { name: "smooth", effort: Effort::Normal, costs: false, margin_db: 0.2, propose: products::smoothed },
+    Remedy { name: "ranges", effort: Effort::Normal, costs: false, margin_db: 0.5, propose: ranges::of_all },
+    Remedy { name: "placement", effort: Effort::Normal, costs: false, margin_db: 0.2, propose: placement::ways },
+    Remedy { name: "equalise", effort: Effort::Normal, costs: false, margin_db: 0.1, propose: equalise::folded },
+    Remedy { name: "smooth", effort: Effort::Normal, costs: true, margin_db: 0.2, propose: equalise::smoothed },
     Remedy { name: "rounding", effort: Effort::Normal, costs: false, margin_db: 0.1, propose: weights::rounded },
     Remedy { name: "bias", effort: Effort::Normal, costs: false, margin_db: 0.1, propose: bias::corrected },
     Remedy { name: "forms", effort: Effort::Normal, costs: true, margin_db: 0.2, propose: options::mixed },
@@ -99,7 +140,29 @@ const REMEDIES: &[Remedy] = &[
 struct Best {
     variant: Variant,
     likeness: Likeness,
-    cost: f64,
+    cost: Cost,
+}
+
+/// What a way takes, in parts of what the floats do.
+#[derive(Debug, Clone, Copy)]
+struct Cost {
+    time: f64,
+    size: f64,
+}
+
+/// Proposals of a remedy that cost too much before no other is tried.
+const MOST_DEAR: usize = 2;
+
+/// A prediction above this is told: those nearer to 1 say neither.
+const SLOWER: f64 = 1.1;
+
+/// How much size counts beside time.
+const SIZE: f64 = 0.25;
+
+impl Cost {
+    fn whole(self) -> f64 {
+        (self.time + SIZE * self.size) / (1.0 + SIZE)
+    }
 }
 
 /// What remedies are given.
@@ -108,11 +171,24 @@ pub(super) struct Search<'a> {
     whole: &'a [Nested],
     cx: &'a Context<'a>,
     judge: Box<dyn Judge + 'a>,
-    costs: Costs,
-    /// What a run takes in floats.
-    float_cost: f64,
+    /// What a run takes in floats, and its weights.
+    float: (f64, u64),
+    /// Calibration samples that statistics are made of.
+    samples: usize,
+    /// Samples that a layer alone is judged by.
+    few: usize,
     tried: RefCell<Vec<Trial>>,
+    /// The noise that layers make alone, as far as that was measured.
+    noise: RefCell<HashMap<NodeId, f64>>,
 }
+
+/// Multiply-accumulates for statistics, and for judging all layers alone: some seconds on two cores. Of few samples neither
+/// tells much.
+const STATISTICS_MACS: u64 = 100_000_000_000;
+const LEAST_STATISTICS: usize = 16;
+const ALONE_MACS: u64 = 1_500_000_000_000;
+const LEAST_ALONE: usize = 6;
+const MOST_ALONE: usize = 32;
 
 /// The best way to quantise that was found, from `start` on. What was tried goes to `out`.
 ///
@@ -120,38 +196,72 @@ pub(super) struct Search<'a> {
 /// Whatever running the graph can raise; interrupted.
 pub(super) fn run(
     int8: &Int8,
-    effort: Effort,
+    budget: Budget,
     whole: &[Nested],
     start: Variant,
     cx: &Context,
     out: &mut Outcome,
 ) -> Result<Variant> {
+    let began = Instant::now();
     let judges = cx.judges.ok_or_else(|| Error::bug("a search without samples to judge by"))?;
     let judge = judges.beside(&verify(&start.graph)?)?;
-    let costs = Costs::default();
-    let float_cost = costs.of(&judge.sized(&start.graph)?);
-    let search = Search { int8, whole, cx, judge, costs, float_cost, tried: RefCell::default() };
+    let sized = judge.sized(&start.graph)?;
+    let float = (cost::of(&sized).max(f64::MIN_POSITIVE), bound::weight_bytes(&start.graph).max(1));
+    let macs: u64 = sized.operators().map(|n| sized.macs(n)).sum::<u64>().max(1);
+    let calibrated = cx.calibrator.map_or(0, Calibrator::samples);
+    let samples = ((STATISTICS_MACS / macs) as usize).max(LEAST_STATISTICS).min(calibrated);
+    let layers = int8.values(&start)?.layers.len() as u64;
+    let few = ((ALONE_MACS / macs / layers.max(1)) as usize).clamp(LEAST_ALONE, MOST_ALONE).min(judge.samples());
+    let search =
+        Search { int8, whole, cx, judge, float, samples, few, tried: RefCell::default(), noise: RefCell::default() };
     let (likeness, cost) = search.evaluate(&start)?;
     search.tell("start", "every layer that can be quantised", likeness, cost, true);
-    let limit = cost + MOST_COST * (1.0 - cost).max(0.0);
+    let goal = budget.goal;
+    let start_cost = cost.whole();
+    let limit = |best: &Best| match best.likeness.sqnr_db() {
+        db if goal.is_asked() || db < USABLE_DB => f64::INFINITY,
+        _ => start_cost + MOST_COST * (1.0 - start_cost).max(0.0),
+    };
     let mut best = Best { variant: start, likeness, cost };
-    for remedy in REMEDIES.iter().filter(|r| r.effort <= effort) {
-        if remedy.costs && GOAL.is_reached(&best.likeness) {
+    let (mut kept_so_far, mut tried_at) = (0, HashMap::new());
+    for remedy in REMEDIES.iter().filter(|r| r.effort <= budget.effort) {
+        if budget.time.is_some_and(|time| began.elapsed() >= time) {
+            break;
+        }
+        // What was tried on the same way before would do the same.
+        let again = tried_at.insert(remedy.name, kept_so_far) == Some(kept_so_far);
+        if again || remedy.costs && goal.is_reached(&best.likeness) {
             continue;
         }
+        let mut dear = 0;
         for Proposal { what, variant } in (remedy.propose)(&search, &best)? {
             cx.check()?;
             let (likeness, cost) = search.evaluate(&variant)?;
             let better = likeness.nearness() >= best.likeness.nearness() + remedy.margin_db;
-            let kept = better && cost <= limit.max(best.cost);
+            let faster = cost.whole() <= best.cost.whole() * (1.0 - FASTER)
+                && likeness.nearness() >= best.likeness.nearness() - AS_NEAR_DB;
+            let kept = faster || better && cost.whole() <= limit(&best).max(best.cost.whole());
             search.tell(remedy.name, &what, likeness, cost, kept);
             if kept {
                 best = Best { variant, likeness, cost };
+                kept_so_far += 1;
+                (cx.found)(&|| search.quantised(&best.variant))?;
             }
-            if remedy.costs && (cost > limit || GOAL.is_reached(&best.likeness)) {
+            dear += usize::from(cost.whole() > limit(&best));
+            if remedy.costs && (dear >= MOST_DEAR || goal.is_reached(&best.likeness)) {
                 break;
             }
         }
+    }
+    if best.cost.time > SLOWER {
+        out.warnings.push(format!(
+            "on ONNX Runtime the result is predicted to take {:.2} of the time of floats: its layers are small, or have few \
+             channels, for which integer kernels are no faster. INT8 makes the file smaller here, not the model faster",
+            best.cost.time
+        ));
+    }
+    if !goal.is_reached(&best.likeness) {
+        out.warnings.push(blame::of(&search, &best, goal)?);
     }
     out.tried = search.tried.into_inner();
     Ok(best.variant)
@@ -167,11 +277,16 @@ impl Search<'_> {
     }
 
     /// What the answers are like, and what a run costs, in parts of a run in floats.
-    fn evaluate(&self, variant: &Variant) -> Result<(Likeness, f64)> {
+    fn evaluate(&self, variant: &Variant) -> Result<(Likeness, Cost)> {
         let quantised = self.quantised(variant)?;
         let likeness = self.judge.judge(&verify(&quantised)?, self.judge.samples())?;
-        let cost = self.costs.of(&self.judge.sized(&quantised)?) / self.float_cost.max(f64::MIN_POSITIVE);
-        Ok((likeness, cost))
+        Ok((likeness, self.cost(&quantised)?))
+    }
+
+    /// What a quantised graph takes, in parts of what the floats do.
+    fn cost(&self, quantised: &Graph) -> Result<Cost> {
+        let time = cost::of(&self.judge.sized(quantised)?) / self.float.0;
+        Ok(Cost { time, size: bound::weight_bytes(quantised) as f64 / self.float.1 as f64 })
     }
 
     fn values(&self, variant: &Variant) -> Result<QuantisedValues> {
@@ -196,9 +311,13 @@ impl Search<'_> {
         Ok(Tensor::f32(tensor.shape(), &values))
     }
 
-    fn tell(&self, name: &'static str, what: &str, likeness: Likeness, cost: f64, kept: bool) {
+    fn tell(&self, name: &'static str, what: &str, likeness: Likeness, cost: Cost, kept: bool) {
         let db = likeness.sqnr_db();
-        tracing::info!(name, what, db, agreement = likeness.agreement, cost, kept);
-        self.tried.borrow_mut().push(Trial { name, what: what.into(), likeness, cost, kept });
+        let verdict = if kept { "kept" } else { "not kept" };
+        let Cost { time, size } = cost;
+        (self.cx.note)(&format!(
+            "{db:.1} dB, {time:.2} of the time and {size:.2} of the size of floats, {verdict}: {what}"
+        ));
+        self.tried.borrow_mut().push(Trial { name, what: what.into(), likeness, time, size, kept });
     }
 }

@@ -6,9 +6,13 @@
 
 use super::{
     Best, Proposal, Search,
-    products::{self, FORMS, Form, Group},
+    forms::{FORMS, Form, reshape},
+    groups::groups,
 };
-use crate::{layers::Layer, quant::ptq::Variant};
+use crate::{
+    layers::Layer,
+    quant::{equalise::Group, ptq::Variant},
+};
 use compress_compiler::{
     error::Result,
     graph::Graph,
@@ -21,9 +25,6 @@ use std::collections::{HashMap, HashSet};
 
 /// Why a layer stays in floats.
 pub(super) const NOISY: &str = "it stays in floats, as its codes would cost more accuracy than they gain speed";
-
-/// Samples on which a layer is tried alone.
-const SAMPLES: usize = 8;
 
 /// A proposal removes this part of the noise at least that the one before leaves.
 const STEP: f64 = 0.12;
@@ -67,7 +68,8 @@ impl Item {
 /// Every layer that is quantised, alone.
 pub(super) fn alone(search: &Search, variant: &Variant) -> Result<Vec<Alone>> {
     let layers = search.values(variant)?.layers;
-    let groups = products::groups(search, variant)?;
+    let is_product = |group: &Group| !matches!(variant.graph.op(group.layers[0].node), Op::Conv(_));
+    let groups: Vec<Group> = groups(search, variant)?.into_iter().filter(is_product).collect();
     let grouped: HashSet<NodeId> = groups.iter().flat_map(|g| &g.layers).map(|l| l.node).collect();
     let single = layers.iter().filter(|l| !grouped.contains(&l.node)).map(|l| Item::Layer(*l));
     let items: Vec<Item> = single.chain(groups.into_iter().map(Item::Group)).collect();
@@ -81,7 +83,7 @@ pub(super) fn alone(search: &Search, variant: &Variant) -> Result<Vec<Alone>> {
         if let Item::Group(group) = &item {
             for form in FORMS {
                 let mut tried = variant.clone();
-                if products::reshape(&mut tried, group, form)? {
+                if reshape(&mut tried, group, form)? {
                     let (left, more) = search.alone(&tried, &item, &all)?;
                     changes.push((Change::Form(form), left, (more - cost).max(LEAST_COST)));
                 }
@@ -89,6 +91,7 @@ pub(super) fn alone(search: &Search, variant: &Variant) -> Result<Vec<Alone>> {
         }
         let name = variant.graph.node(item.layers()[0].node).display_name();
         tracing::info!(layer = name, noise, ?changes, "alone");
+        search.noise.borrow_mut().extend(item.layers().iter().map(|l| (l.node, noise)));
         found.push(Alone { item, noise, changes });
     }
     (search.cx.progress)("layers alone", count, count);
@@ -103,9 +106,9 @@ impl Search<'_> {
         let others = all.iter().filter(|n| item.layers().iter().all(|l| l.node != **n)).map(|n| (*n, NOISY));
         only.choices.float.extend(others);
         let quantised = self.quantised(&only)?;
-        let likeness = self.judge.judge(&verify(&quantised)?, SAMPLES.min(self.judge.samples()))?;
+        let likeness = self.judge.judge(&verify(&quantised)?, self.few)?;
         let noise = likeness.inner_noise.unwrap_or(likeness.noise);
-        Ok((noise, self.costs.of(&self.judge.sized(&quantised)?) / self.float_cost))
+        Ok((noise, self.cost(&quantised)?.whole()))
     }
 }
 
@@ -181,7 +184,7 @@ fn build(variant: &mut Variant, alone: &[Alone], chosen: &[Option<usize>]) -> Re
             }
             Change::Form(form) => {
                 if let Item::Group(group) = &a.item {
-                    products::reshape(variant, group, form)?;
+                    reshape(variant, group, form)?;
                 }
                 match form {
                     Form::Columns(n) => format!("with {n} channels in floats"),
@@ -190,6 +193,7 @@ fn build(variant: &mut Variant, alone: &[Alone], chosen: &[Option<usize>]) -> Re
             }
         };
         let layers = a.item.layers().len();
+        tracing::debug!(layer = variant.graph.node(a.item.layers()[0].node).display_name(), name, "changed");
         match counts.iter_mut().find(|(n, _)| *n == name) {
             Some((_, count)) => *count += layers,
             None => counts.push((name, layers)),

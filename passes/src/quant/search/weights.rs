@@ -17,6 +17,7 @@ use compress_compiler::{
     node::Port,
     part::only,
     verify::verify,
+    words::counted,
 };
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -56,7 +57,12 @@ pub(super) fn rounded(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     let g = &best.variant.graph;
     let plan = search.values(&best.variant)?;
     let alone = |l: &&Layer| plan.layers.iter().filter(|o| o.weight == l.weight).count() == 1;
-    let tasks: Vec<Task> = plan.layers.iter().filter(alone).filter_map(|l| Task::of(g, l)).collect();
+    let is_new = |l: &&Layer| !best.variant.choices.rounded.contains_key(&l.weight);
+    let tasks = plan.layers.iter().filter(alone).filter(is_new).filter_map(|l| Task::of(g, l));
+    let tasks: Vec<Task> = tasks.collect();
+    if tasks.is_empty() {
+        return Ok(vec![]);
+    }
     let mut variant = best.variant.clone();
     let all = tasks.len();
     let mut rest: Vec<Task> = tasks.into_iter().filter(|t| t.layout.columns() <= MOST_INPUTS).collect();
@@ -85,7 +91,10 @@ pub(super) fn rounded(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
         }
     }
     (search.cx.progress)("round weights", all, all);
-    Ok(vec![Proposal { what: format!("{done} weights rounded by what their layers read (GPTQ)"), variant }])
+    Ok(vec![Proposal {
+        what: format!("{} rounded by what their layers read (GPTQ)", counted(done, "weight")),
+        variant,
+    }])
 }
 
 /// What the layers read, in moments.
@@ -96,8 +105,8 @@ fn gather(search: &Search, g: &Graph, tasks: &[Task]) -> Result<Vec<Vec<Moments>
     ports.dedup();
     let read = only(g, &ports);
     let mut moments: Vec<Vec<Moments>> = tasks.iter().map(|t| Moments::none(&t.inputs)).collect();
-    let samples = calibrator.samples();
-    calibrator.run(&[&verify(&read)?], &mut |made| {
+    let samples = search.samples;
+    calibrator.run(&[&verify(&read)?], samples, &mut |made| {
         for (task, moments) in tasks.iter().zip(&mut moments) {
             // Every port is in the list that it was made from.
             let Ok(at) = ports.binary_search(&task.input) else { continue };

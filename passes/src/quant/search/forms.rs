@@ -1,0 +1,41 @@
+//! Forms that the input of products may have: their channels share one scale, and a few wide ones spoil it for the others.
+
+use crate::quant::{columns, equalise::Group, ptq::Variant};
+use compress_compiler::error::Result;
+use std::rc::Rc;
+
+/// What may be done to the input of products, beyond smoothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// So many of its widest channels are multiplied in floats.
+    Columns(usize),
+    /// It is quantised in two terms.
+    TwoTerms,
+}
+
+/// The forms to try.
+pub(super) const FORMS: [Form; 3] = [Form::Columns(4), Form::Columns(16), Form::TwoTerms];
+
+/// Gives the input of a group another form; `false` where that can't be done.
+pub(super) fn reshape(variant: &mut Variant, group: &Group, form: Form) -> Result<bool> {
+    match form {
+        Form::TwoTerms => {
+            variant.choices.two_terms.insert(group.input);
+        }
+        Form::Columns(count) if count * 4 > group.channels.len() => return Ok(false),
+        Form::Columns(count) => {
+            let widest = group.widest();
+            let mut order: Vec<usize> = (0..widest.len()).collect();
+            order.sort_by(|a, b| widest[*b].total_cmp(&widest[*a]));
+            let mut channels = order[..count].to_vec();
+            channels.sort();
+            let floats = columns::split(&mut variant.graph, group.input, &group.layers, &channels)?;
+            variant.choices.float.extend(floats.into_iter().map(|n| (n, WIDE)));
+            variant.seen = Rc::new(variant.seen.with(group.input, group.range(&channels)));
+            group.layers.iter().for_each(|l| drop(variant.choices.rounded.remove(&l.weight)));
+        }
+    }
+    Ok(true)
+}
+
+const WIDE: &str = "it multiplies the widest channels in floats";
