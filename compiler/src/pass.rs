@@ -118,9 +118,8 @@ pub trait Judge {
 pub struct Likeness {
     /// The noise in the answers, in parts of the signal: a mean over the outputs. 0 where they are equal.
     pub noise: f64,
-    /// The same of what a Softmax or a Sigmoid makes outputs of, where one does.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub inner_noise: Option<f64>,
+    /// The noise of a typical sample: the geometric mean. Of what a Softmax or a Sigmoid makes outputs of, where one does.
+    pub typical: f64,
     /// By how much the metric drops that suits the outputs, if it is a share.
     pub drop: Option<f64>,
 }
@@ -131,11 +130,10 @@ impl Likeness {
         decibels(self.noise)
     }
 
-    /// How near the answers are, in decibels: signal to noise, and where outputs are bounded, the mean of that and of what
-    /// they are made of.
+    /// How near the answers are, in decibels: the mean of signal to noise, which a few samples may rule, and of that of a
+    /// typical sample.
     pub fn nearness(&self) -> f64 {
-        let outer = self.sqnr_db();
-        self.inner_noise.map_or(outer, |inner| (outer + decibels(inner)) / 2.0)
+        (self.sqnr_db() + decibels(self.typical)) / 2.0
     }
 }
 

@@ -92,6 +92,9 @@ fn unsaturated(graph: &Graph, mut port: Port) -> Option<Port> {
     }
 }
 
+/// Less noise in the answer to a sample is as good as none.
+const LEAST_NOISE: f64 = 1e-8;
+
 /// Bytes of inputs that are kept; others are read each time.
 const KEPT_BYTES: usize = 32 << 20;
 
@@ -168,7 +171,9 @@ impl Judge for Beside<'_> {
 
     fn judge(&self, graph: &Verified, samples: usize) -> Result<Likeness> {
         let (session, own) = self.of.session(graph)?;
+        let noise = |sqnr: &Sqnr| sqnr.db().map(|db| 10f64.powf(-db / 10.0));
         let mut kinds = vec![[Sqnr::default(); 2]; self.parts.len()];
+        let mut typical = vec![];
         let mut compared = Comparison::new(Kind::Data, &self.answers, self.measure);
         for Asked { indices, batch, outputs } in &self.kept {
             if compared.samples() >= samples {
@@ -185,18 +190,27 @@ impl Judge for Beside<'_> {
             };
             let made = session.run(&batch.inputs)?;
             compared.add(batch, &outputs[..own], &made[..own])?;
-            for ((parts, kinds), (a, b)) in self.parts.iter().zip(&mut kinds).zip(outputs.iter().zip(&made)) {
-                if let (Some(a), Some(b)) = (a.as_f32(), b.as_f32()) {
-                    parts.add(kinds, &a, &b);
+            // Where functions of a bounded range make outputs, what those are made of shows more.
+            let shown = if own < outputs.len() { own..outputs.len() } else { 0..own };
+            let mut each = vec![vec![]; indices.len()];
+            for (i, (before, after)) in outputs.iter().zip(&made).enumerate() {
+                let (Some(a), Some(b)) = (before.as_f32(), after.as_f32()) else { continue };
+                self.parts[i].add(&mut kinds[i], &a, &b);
+                let size = a.len() / indices.len();
+                if shown.contains(&i) && size * indices.len() == a.len() && a.len() == b.len() {
+                    for (sample, (a, b)) in each.iter_mut().zip(a.chunks(size.max(1)).zip(b.chunks(size.max(1)))) {
+                        let mut kinds = [Sqnr::default(); 2];
+                        self.parts[i].add(&mut kinds, a, b);
+                        sample.extend(kinds.iter().filter_map(noise));
+                    }
                 }
             }
+            let mean = |each: Vec<f64>| (!each.is_empty()).then(|| each.iter().sum::<f64>() / each.len() as f64);
+            typical.extend(each.into_iter().filter_map(mean).map(|noise| noise.clamp(LEAST_NOISE, 1.0).ln()));
         }
-        let noise = |sqnr: &Sqnr| sqnr.db().map(|db| 10f64.powf(-db / 10.0));
-        let mean = |kinds: &[[Sqnr; 2]]| {
-            let each: Vec<f64> = kinds.iter().flatten().filter_map(noise).collect();
-            (!each.is_empty()).then(|| each.iter().sum::<f64>() / each.len() as f64)
-        };
-        let at_outputs = mean(&kinds[..own.min(kinds.len())]).unwrap_or(0.0);
+        let all: Vec<f64> = kinds[..own].iter().flatten().filter_map(noise).collect();
+        let at_outputs = all.iter().sum::<f64>() / all.len().max(1) as f64;
+        let typical = (!typical.is_empty()).then(|| (typical.iter().sum::<f64>() / typical.len() as f64).exp());
         let (metric, _) = compared.metric();
         let drop = match compared.value() {
             (Some(before), Some(after)) => Some(before - after),
@@ -205,7 +219,7 @@ impl Judge for Beside<'_> {
         };
         Ok(Likeness {
             noise: at_outputs,
-            inner_noise: mean(&kinds[own.min(kinds.len())..]),
+            typical: typical.unwrap_or(at_outputs),
             drop: drop.filter(|_| metric.is_share()),
         })
     }

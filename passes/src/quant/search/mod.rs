@@ -90,7 +90,7 @@ const MOST_COST: f64 = 0.1;
 
 /// A way that takes this part less of a run is kept if it loses no more than so many decibels.
 const FASTER: f64 = 0.02;
-const AS_NEAR_DB: f64 = 0.1;
+const AS_NEAR_DB: f64 = 0.3;
 
 impl Goal {
     fn is_asked(&self) -> bool {

@@ -107,7 +107,7 @@ impl Search<'_> {
         only.choices.float.extend(others);
         let quantised = self.quantised(&only)?;
         let likeness = self.judge.judge(&verify(&quantised)?, self.few)?;
-        let noise = likeness.inner_noise.unwrap_or(likeness.noise);
+        let noise = likeness.typical;
         Ok((noise, self.cost(&quantised)?.whole()))
     }
 }

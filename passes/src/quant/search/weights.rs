@@ -22,8 +22,9 @@ use compress_compiler::{
 use rayon::prelude::*;
 use std::sync::Arc;
 
-/// Observations for each input of a layer.
+/// Observations for each input of a layer, and at least: means of fewer shift biases at random.
 const OBSERVATIONS: usize = 6;
+const LEAST: usize = 8192;
 
 /// Bytes of moments that are gathered at a time.
 const MOMENTS_BYTES: usize = 192 << 20;
@@ -110,7 +111,7 @@ fn gather(search: &Search, g: &Graph, tasks: &[Task]) -> Result<Vec<Vec<Moments>
         for (task, moments) in tasks.iter().zip(&mut moments) {
             // Every port is in the list that it was made from.
             let Ok(at) = ports.binary_search(&task.input) else { continue };
-            let each = (OBSERVATIONS * task.layout.columns()).div_ceil(samples.max(1));
+            let each = (OBSERVATIONS * task.layout.columns()).max(LEAST).div_ceil(samples.max(1));
             observe(&task.inputs, moments, &made[0][at], None, each)
                 .map_err(|e| e.at(g.node(task.layer.node).label()))?;
         }
