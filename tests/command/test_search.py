@@ -147,6 +147,36 @@ def test_wide_channels_of_products_are_evened_out(compress, tokens, tmp_path):
     assert -10 * np.log10(noise) > 33
 
 
+def test_onnx_runtime_runs_what_was_judged(compress, tmp_path):
+    """Weights with channels of very different sizes, which ONNX Runtime would spoil if it quantised one by itself."""
+    weights = {"w0": floats(1, 32, 3, 3, 3, scale=0.3)}
+    nodes = [node("Conv", "x w0", "c0", "conv0", pads=[1, 1, 1, 1]), node("Relu", "c0", "r0")]
+    for i in range(4):
+        # Channels of very different sizes: one scale for the whole weight would spoil most of them.
+        sizes = 10.0 ** np.random.default_rng(i).uniform(-1.5, 1.5, (32, 1, 1, 1)).astype(np.float32)
+        weights |= {f"d{i}": floats(10 + i, 32, 1, 3, 3, scale=0.3) * sizes, f"z{i}": floats(i, 32, scale=0.1)}
+        weights |= {f"p{i}": floats(20 + i, 32, 32, 1, 1, scale=0.3) / sizes[:, 0, 0, 0][None, :, None, None]}
+        nodes += [
+            node("Conv", f"r{i} d{i} z{i}", f"a{i}", f"depthwise{i}", pads=[1, 1, 1, 1], group=32),
+            node("Relu", f"a{i}", f"b{i}"),
+            node("Conv", f"b{i} p{i} z{i}", f"e{i}", f"pointwise{i}"),
+            node("Relu", f"e{i}", f"r{i + 1}"),
+        ]
+    path = tmp_path / "mobile.onnx"
+    onnx.save(
+        small.model(
+            [*nodes, node("GlobalAveragePool", "r4", "y")], [("x", ["N", 3, 16, 16])], [("y", ["N", 32, 1, 1])], weights
+        ),
+        path,
+    )
+    np.savez(tmp_path / "data.npz", x=floats(0, 200, 3, 16, 16))
+    report = searched(compress, path, tmp_path / "data.npz", tmp_path / "out.onnx")
+    x = floats(9, 50, 3, 16, 16)
+    [before], [after] = (run_onnx(m, {"x": x}, optimise=True) for m in (path, tmp_path / "out.onnx"))
+    measured = -10 * np.log10(np.sum((before - after) ** 2) / np.sum(before**2))
+    assert measured > report["accuracy"]["sqnr_db"] - 3, (measured, report["accuracy"]["sqnr_db"])
+
+
 def test_tables_of_rows_become_codes(compress, tokens, tmp_path):
     model, data = tokens
     searched(compress, model, data, tmp_path / "out.onnx", "--effort", "quick")

@@ -26,7 +26,7 @@ use compress_passes::{
         score::ChannelSaliency,
         structured::{ChannelBudget, Channels},
     },
-    quant::scheme::INT8,
+    quant::{scheme::INT8, tables::Tables},
     simplify,
     target::ForOnnxRuntime,
 };
@@ -84,6 +84,11 @@ fn recover() {
 fn int8() {
     let scheme = Some(INT8);
     golden_by(&passes("int8", Options { scheme, ..Options::default() }), Keeps::Decibels(20.0));
+}
+
+#[test]
+fn tables() {
+    golden_by(&Tables { exclude: vec![] }, Keeps::Decibels(35.0));
 }
 
 /// All passes in turn take real models down to so many operators, and compute the same.

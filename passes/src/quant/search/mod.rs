@@ -236,6 +236,7 @@ pub(super) fn run(
         let mut dear = 0;
         for Proposal { what, variant } in (remedy.propose)(&search, &best)? {
             cx.check()?;
+            let variant = search.without_lone(variant)?;
             let (likeness, cost) = search.evaluate(&variant)?;
             let better = likeness.nearness() >= best.likeness.nearness() + remedy.margin_db;
             let faster = cost.whole() <= best.cost.whole() * (1.0 - FASTER)
@@ -274,6 +275,19 @@ impl Search<'_> {
         self.int8.quantise(&mut g, self.whole, &variant.seen, &variant.choices)?;
         qdq::freeze(&mut g, &self.int8.scheme)?;
         Ok(g)
+    }
+
+    /// A variant in which no layer is left in floats that ONNX Runtime would quantise by itself.
+    fn without_lone(&self, mut variant: Variant) -> Result<Variant> {
+        loop {
+            let mut g = variant.graph.clone();
+            self.int8.quantise(&mut g, self.whole, &variant.seen, &variant.choices)?;
+            let before = variant.choices.float.len();
+            variant.choices.float.retain(|n, _| !placement::is_lone(&g, *n));
+            if variant.choices.float.len() == before {
+                return Ok(variant);
+            }
+        }
     }
 
     /// What the answers are like, and what a run costs, in parts of a run in floats.

@@ -1,7 +1,7 @@
 //! Kinds of operators that stay in floats together.
 
 use super::{Best, Proposal, Search};
-use compress_compiler::{error::Result, node::NodeId, op::Op, words::counted};
+use compress_compiler::{error::Result, graph::Graph, node::NodeId, op::Op, ops::unary::Unary, words::counted};
 
 /// Why depthwise convolutions stay in floats.
 const DEPTHWISE: &str = "depthwise convolutions are no faster on codes here";
@@ -18,4 +18,58 @@ pub(super) fn ways(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     let mut variant = best.variant.clone();
     variant.choices.float.extend(depthwise.iter().map(|n| (*n, DEPTHWISE)));
     Ok(vec![Proposal { what: format!("{} in floats", counted(depthwise.len(), "depthwise convolution")), variant }])
+}
+
+/// Whether a layer in floats stands alone between codes. ONNX Runtime quantises such a one by itself, with one scale for the
+/// whole weight (its WeightBiasQuantization), which costs far more accuracy than it gains.
+pub(super) fn is_lone(g: &Graph, n: NodeId) -> bool {
+    let is_constant = |slot: usize| g.operand(n, slot).is_none_or(|p| g.constant(p).is_some());
+    let takes = matches!(g.op(n), Op::Conv(_) | Op::ConvTranspose(_) | Op::Gemm(_)) && is_constant(1) && is_constant(2);
+    let reads = g.operand(n, 0).is_some_and(|p| matches!(g.op(p.node), Op::Dequantize(_)));
+    let reader = |n: NodeId| g.only_use(n.into()).map(|u| u.node);
+    let is_code = |n: Option<NodeId>| n.is_some_and(|n| matches!(g.op(n), Op::Quantize(_)));
+    let next = reader(n);
+    let clamped = next.filter(|n| matches!(g.op(*n), Op::Unary(Unary::Relu) | Op::Clip(_))).and_then(reader);
+    takes && reads && (is_code(next) || is_code(clamped))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use compress_compiler::text;
+
+    /// Whether a convolution is lone that reads and makes these values.
+    fn lone(before: &str, after: &str) -> bool {
+        let graph = format!(
+            r#"graph "g" {{
+                input %q: u8[1,2,4,4]
+                input %f: f32[1,2,4,4]
+                const %s: f32[] = [0.1]
+                const %z: u8[] = [0]
+                const %w: f32[2,2,1,1] = [1, 2, 3, 4]
+                %d = DequantizeLinear(%q, %s, %z)
+                %c = Conv({before}, %w) "conv"
+                %r = Relu(%c)
+                %t = Tanh(%c)
+                %y = QuantizeLinear({after}, %s, %z)
+                output %y
+            }}"#
+        );
+        let mut g = text::parse(&graph).unwrap();
+        let conv = g.operators().find(|n| matches!(g.op(*n), Op::Conv(_))).unwrap();
+        for n in g.operators().collect::<Vec<_>>() {
+            if g.is_dead(n) {
+                g.remove(n);
+            }
+        }
+        is_lone(&g, conv)
+    }
+
+    #[test]
+    fn a_layer_between_codes_is_lone() {
+        assert!(lone("%d", "%c"));
+        assert!(lone("%d", "%r"), "a Relu goes with it");
+        assert!(!lone("%d", "%t"), "another function stands between");
+        assert!(!lone("%f", "%c"), "it reads floats");
+    }
 }
