@@ -42,6 +42,7 @@ pub mod bound;
 pub mod choice;
 pub mod error;
 pub mod graph;
+pub mod judge;
 pub mod narrow;
 pub mod node;
 pub mod onnx;

@@ -82,8 +82,14 @@ impl Ask for Silent<'_> {
 
 fn is_usable(opened: &Opened, plan: &CompressPlan, fraction: f64, monitor: &Monitor) -> Result<bool> {
     let (Some(sets), Some(before)) = (&opened.sets, &opened.before) else { return Ok(false) };
-    let options =
-        Options { prune: Some(fraction), reconstruct: false, training: None, qat: false, ..opened.options(plan) };
+    let options = Options {
+        prune: Some(fraction),
+        reconstruct: false,
+        training: None,
+        search: None,
+        qat: false,
+        ..opened.options(plan)
+    };
     let made = opened.compile(plan, &plan.pipeline(&options), &mut Report::default(), monitor)?;
     let after = measure::session(&made.graph, &opened.backend)?;
     let samples = sets.evaluation.first(SAMPLES);

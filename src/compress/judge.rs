@@ -8,10 +8,10 @@ use crate::{
 use compress_compiler::{
     error::{Kind, Result},
     graph::Graph,
+    judge::{Judge, Judges, Likeness},
     node::Port,
     op::{Op, Operator, Quant},
     ops::unary::Unary,
-    pass::{Judge, Judges, Likeness},
     tensor::Tensor,
     verify::{Verified, verify},
 };
@@ -189,7 +189,11 @@ impl Judge for Beside<'_> {
                 }
             };
             let made = session.run(&batch.inputs)?;
-            compared.add(batch, &outputs[..own], &made[..own])?;
+            match compared.add(batch, &outputs[..own], &made[..own]) {
+                // Answers that are not numbers, or of other shapes: this graph is no good, but others may be.
+                Err(e) if e.kind() == Kind::Data => return Ok(Likeness::LOST),
+                done => done?,
+            }
             // Where functions of a bounded range make outputs, what those are made of shows more.
             let shown = if own < outputs.len() { own..outputs.len() } else { 0..own };
             let mut each = vec![vec![]; indices.len()];

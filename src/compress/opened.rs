@@ -26,9 +26,10 @@ use crate::{
 use compress_compiler::{
     error::{Error, Kind, Result},
     graph::Graph,
+    judge::Judges,
     onnx::{self, Model},
     op::Op,
-    pass::{Calibrator, Context, Judges, Pipeline, Stopwatch, Trainer},
+    pass::{Calibrator, Context, Pipeline, Stopwatch, Trainer},
     words::option::{BISECT, CHECK, EXCLUDE, REPORT},
 };
 use compress_passes::{Options, prune::reconstruct};

@@ -153,8 +153,7 @@ fn options(r: &Compress, purpose: Purpose) -> Options {
         prune_ends: r.prune_ends,
         training: (needs::trains(r) && recovers && may_train).then_some(training),
         scheme: r.quantises().then(|| r.scheme()),
-        search: (r.quantises() && r.effort > Effort::Quick && purpose != Purpose::Bisect).then(|| SearchBudget {
-            effort: r.effort,
+        search: (r.quantises() && r.effort != Effort::Quick && purpose != Purpose::Bisect).then(|| SearchBudget {
             time: r.time.map(|ms| Duration::from_secs_f64(ms.get() / 1000.0)),
             goal: Goal {
                 sqnr_db: r.gates.min_sqnr.map(|db| db.get()),

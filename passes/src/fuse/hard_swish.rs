@@ -1,6 +1,6 @@
 //! HardSwish, which exporters write as arithmetic around Clip or HardSigmoid (Howard et al. 2019).
 
-use super::shared;
+use super::{beside_number, shared};
 use compress_compiler::{
     error::Result,
     graph::Graph,
@@ -73,11 +73,11 @@ impl Gate {
             // 3 is added to x, and 6 is the most that is left.
             Op::Clip(_) if graph.clamps(port.node) == Some((0.0, 6.0)) => {
                 let Op::Binary(Binary::Add) = graph.op(operand.node) else { return None };
-                let (shifted, three) = with_number(graph, operand.node)?;
+                let (shifted, three) = beside_number(graph, operand.node)?;
                 (shifted == x && three == 3.0).then(|| Self { factor: 6.0, values: vec![port, operand] })
             }
             Op::Binary(op @ (Binary::Mul | Binary::Div)) => {
-                let (inner, number) = with_number(graph, port.node)?;
+                let (inner, number) = beside_number(graph, port.node)?;
                 let by = match op {
                     Binary::Mul => number,
                     _ if graph.operand(port.node, 1) == Some(inner) => return None,
@@ -89,20 +89,6 @@ impl Gate {
             }
             _ => None,
         }
-    }
-}
-
-/// The operand of a node that is not a constant, and the number that the other one is.
-fn with_number(graph: &Graph, node: NodeId) -> Option<(Port, f64)> {
-    let (a, b) = (graph.operand(node, 0)?, graph.operand(node, 1)?);
-    let number = |port: Port| match graph.constant(port)?.as_f32()?[..] {
-        [v] => Some(f64::from(v)),
-        _ => None,
-    };
-    match (graph.constant(a).is_some(), graph.constant(b).is_some()) {
-        (false, true) => Some((a, number(b)?)),
-        (true, false) => Some((b, number(a)?)),
-        _ => None,
     }
 }
 

@@ -32,7 +32,7 @@ use crate::target::newest;
 use compress_compiler::{
     error::Result,
     graph::Graph,
-    node::Port,
+    node::{NodeId, Port},
     op::Operator,
     pass::{Context, Outcome, Pass},
     rewrite::{Edit, Ref, Rule, Verdict, rewrite},
@@ -86,6 +86,21 @@ impl Pass for Fuse {
 /// The integers that a constant at `port` holds.
 fn ints(graph: &Graph, port: Port) -> Option<Vec<i64>> {
     graph.constant(port)?.as_i64()
+}
+
+/// The operand of a node that is not a constant, and the number that the other one is, which gives the result no more axes.
+fn beside_number(graph: &Graph, node: NodeId) -> Option<(Port, f64)> {
+    let (a, b) = (graph.operand(node, 0)?, graph.operand(node, 1)?);
+    let (x, constant) = match (graph.constant(a), graph.constant(b)) {
+        (None, Some(constant)) => (a, constant),
+        (Some(constant), None) => (b, constant),
+        _ => return None,
+    };
+    let rank = graph.fact(x).rank()?;
+    match constant.as_f32()?[..] {
+        [v] if constant.shape().len() <= rank => Some((x, f64::from(v))),
+        _ => None,
+    }
 }
 
 /// Adds `tensor` as the successor of the constant `old`, under its name if nobody else reads it.

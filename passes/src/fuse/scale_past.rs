@@ -1,6 +1,6 @@
 //! A number that multiplies what layers read moves into their weights.
 
-use super::{layer::is_layer, shared};
+use super::{beside_number, layer::is_layer, shared};
 use compress_compiler::{
     error::Result,
     graph::Graph,
@@ -86,17 +86,9 @@ fn weight(graph: &Graph, node: NodeId) -> Option<(Port, &Tensor)> {
 /// The operand that is not a constant, and the number that the other one is, of one of these operators.
 fn numbered(graph: &Graph, node: NodeId, ops: &[Binary]) -> Option<(Port, f64)> {
     let Op::Binary(op) = graph.op(node) else { return None };
-    let (a, b) = (graph.operand(node, 0)?, graph.operand(node, 1)?);
-    let (x, c) = match (graph.constant(a), graph.constant(b)) {
-        (None, Some(t)) => (a, t),
-        (Some(t), None) if *op != Binary::Div => (b, t),
-        _ => return None,
-    };
-    let rank = graph.fact(x).rank()?;
-    match c.as_f32()?[..] {
-        [v] if ops.contains(op) && c.shape().len() <= rank => Some((x, f64::from(v))),
-        _ => None,
-    }
+    let (x, number) = beside_number(graph, node).filter(|_| ops.contains(op))?;
+    // A quotient of the number is not a product.
+    (*op != Binary::Div || graph.operand(node, 0) == Some(x)).then_some((x, number))
 }
 
 /// `conv(x + c)` is the convolution with another bias, where it pads nothing.

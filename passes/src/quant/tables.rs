@@ -94,12 +94,13 @@ impl ByRow {
         for row in values.chunks(columns) {
             let scale = row.iter().fold(0f32, |m, v| m.max(v.abs())) / 127.0;
             let scale = if scale.is_normal() { scale } else { 1.0 };
-            codes.extend(row.iter().map(|v| (v / scale).round_ties_even() as i64));
+            codes.extend(row.iter().map(|v| ((v / scale).round_ties_even() as i8).cast_unsigned()));
             scales.push(scale);
         }
         let mut edit = Edit::new();
         let base = g.node(node).display_name();
-        let codes = edit.constant(&format!("{name}_quantized"), Tensor::ints(DType::I8, &[rows, columns], &codes));
+        let codes =
+            edit.constant(&format!("{name}_quantized"), Tensor::new(DType::I8, vec![rows, columns], codes).ok()?);
         let scales = edit.constant(&format!("{name}_scale"), Tensor::f32(&[rows, 1], &scales));
         let look = |edit: &mut Edit, what, of| {
             edit.node(&format!("{base}_{what}"), Gather { axis: 0 }, &[Some(of), Some(indices.into())])

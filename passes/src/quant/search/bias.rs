@@ -29,10 +29,7 @@ pub(super) fn corrected(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     for (layer, shift) in layers.iter().zip(shifts(search, best, plan, &layers)?) {
         variant.choices.biases.insert(layer.node, shift.into());
     }
-    Ok(vec![Proposal {
-        what: format!("the biases of {} make up for mean errors", counted(layers.len(), "layer")),
-        variant,
-    }])
+    Ok(vec![Proposal::of(format!("the biases of {} make up for mean errors", counted(layers.len(), "layer")), variant)])
 }
 
 /// The mean error of each output channel of each layer.

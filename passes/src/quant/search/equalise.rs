@@ -39,7 +39,7 @@ pub(super) fn folded(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
                 counted(count, "convolution"),
                 alpha.map_or(String::new(), |a| format!(" by {a}"))
             );
-            proposals.push(Proposal { what, variant });
+            proposals.push(Proposal::of(what, variant));
         }
     }
     Ok(proposals)
@@ -50,6 +50,9 @@ pub(super) fn smoothed(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     let g = &best.variant.graph;
     let mut groups = groups(search, &best.variant)?;
     groups.retain(|group| !matches!(g.op(group.layers[0].node), Op::Conv(_)));
+    if groups.is_empty() {
+        return Ok(vec![]);
+    }
     let all: Vec<NodeId> = search.values(&best.variant)?.layers.iter().map(|l| l.node).collect();
     let mut variant = best.variant.clone();
     let mut count = 0;
@@ -74,7 +77,7 @@ pub(super) fn smoothed(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     }
     (search.cx.progress)("smooth", groups.len(), groups.len());
     let what = format!("{count} of {} inputs of products smoothed", groups.len());
-    Ok(if count > 0 { vec![Proposal { what, variant }] } else { vec![] })
+    Ok(if count > 0 { vec![Proposal::of(what, variant)] } else { vec![] })
 }
 
 /// Evens out a group; `false` where that can't be done, or is not free and has to be. What is free changes other values too,

@@ -27,8 +27,9 @@ use compress_compiler::{
     bound, choice,
     error::{Error, Result},
     graph::Graph,
+    judge::{Judge, Likeness, Trial},
     node::{NodeId, Port},
-    pass::{Calibrator, Context, Judge, Likeness, Outcome, Trial},
+    pass::{Calibrator, Context, Outcome},
     tensor::Tensor,
     verify::verify,
 };
@@ -43,24 +44,19 @@ use std::{
 pub enum Effort {
     /// No search: every layer that can be quantised is, by one rule.
     Quick,
-    /// Remedies that take about as long as calibration does, each.
+    /// Every remedy.
     #[default]
     Normal,
-    /// All of them.
-    Best,
 }
 
 choice!(Effort, "effort", [
     Quick "quick" "no search: one rule for all layers",
-    Normal "normal" "every remedy that takes seconds to some minutes",
-    Best "best" "every remedy",
+    Normal "normal" "every remedy: about a minute for a model of 20 million weights",
 ]);
 
 /// What a search may take, and when it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Budget {
-    /// The remedies.
-    pub effort: Effort,
     /// After so long nothing else is tried. What is found in a time differs from machine to machine.
     pub time: Option<Duration>,
     /// What the answers have to keep.
@@ -109,7 +105,6 @@ impl Goal {
 /// A remedy: its name, what it does, and whether it makes the model slower.
 struct Remedy {
     name: &'static str,
-    effort: Effort,
     costs: bool,
     /// Decibels by which the answers have to get better.
     margin_db: f64,
@@ -117,23 +112,29 @@ struct Remedy {
     propose: fn(&Search, &Best) -> Result<Vec<Proposal>>,
 }
 
-/// Something to try.
+/// Something to try. It is made when it is tried: each may have weights of its own, and only some are tried.
 struct Proposal {
     what: String,
-    variant: Variant,
+    make: Box<dyn FnOnce() -> Result<Variant>>,
+}
+
+impl Proposal {
+    fn of(what: String, variant: Variant) -> Self {
+        Self { what, make: Box::new(|| Ok(variant)) }
+    }
 }
 
 /// The remedies, in the order in which they are tried.
 const REMEDIES: &[Remedy] = &[
-    Remedy { name: "ranges", effort: Effort::Normal, costs: false, margin_db: 0.5, propose: ranges::of_all },
-    Remedy { name: "placement", effort: Effort::Normal, costs: false, margin_db: 0.2, propose: placement::ways },
-    Remedy { name: "equalise", effort: Effort::Normal, costs: false, margin_db: 0.1, propose: equalise::folded },
-    Remedy { name: "smooth", effort: Effort::Normal, costs: true, margin_db: 0.2, propose: equalise::smoothed },
-    Remedy { name: "rounding", effort: Effort::Normal, costs: false, margin_db: 0.1, propose: weights::rounded },
-    Remedy { name: "bias", effort: Effort::Normal, costs: false, margin_db: 0.1, propose: bias::corrected },
-    Remedy { name: "forms", effort: Effort::Normal, costs: true, margin_db: 0.2, propose: options::mixed },
-    Remedy { name: "rounding", effort: Effort::Normal, costs: false, margin_db: 0.1, propose: weights::rounded },
-    Remedy { name: "bias", effort: Effort::Normal, costs: false, margin_db: 0.1, propose: bias::corrected },
+    Remedy { name: "ranges", costs: false, margin_db: 0.5, propose: ranges::of_all },
+    Remedy { name: "placement", costs: false, margin_db: 0.2, propose: placement::ways },
+    Remedy { name: "equalise", costs: false, margin_db: 0.1, propose: equalise::folded },
+    Remedy { name: "smooth", costs: true, margin_db: 0.2, propose: equalise::smoothed },
+    Remedy { name: "rounding", costs: false, margin_db: 0.1, propose: weights::rounded },
+    Remedy { name: "bias", costs: false, margin_db: 0.1, propose: bias::corrected },
+    Remedy { name: "forms", costs: true, margin_db: 0.2, propose: options::mixed },
+    Remedy { name: "rounding", costs: false, margin_db: 0.1, propose: weights::rounded },
+    Remedy { name: "bias", costs: false, margin_db: 0.1, propose: bias::corrected },
 ];
 
 /// The best way so far.
@@ -224,8 +225,9 @@ pub(super) fn run(
     };
     let mut best = Best { variant: start, likeness, cost };
     let (mut kept_so_far, mut tried_at) = (0, HashMap::new());
-    for remedy in REMEDIES.iter().filter(|r| r.effort <= budget.effort) {
-        if budget.time.is_some_and(|time| began.elapsed() >= time) {
+    let is_over = || budget.time.is_some_and(|time| began.elapsed() >= time);
+    for remedy in REMEDIES {
+        if is_over() {
             break;
         }
         // What was tried on the same way before would do the same.
@@ -234,9 +236,12 @@ pub(super) fn run(
             continue;
         }
         let mut dear = 0;
-        for Proposal { what, variant } in (remedy.propose)(&search, &best)? {
+        for Proposal { what, make } in (remedy.propose)(&search, &best)? {
             cx.check()?;
-            let variant = search.without_lone(variant)?;
+            if is_over() {
+                break;
+            }
+            let variant = search.without_lone(make()?)?;
             let (likeness, cost) = search.evaluate(&variant)?;
             let better = likeness.nearness() >= best.likeness.nearness() + remedy.margin_db;
             let faster = cost.whole() <= best.cost.whole() * (1.0 - FASTER)

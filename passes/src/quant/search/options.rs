@@ -21,7 +21,10 @@ use compress_compiler::{
     verify::verify,
     words::counted,
 };
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    rc::Rc,
+};
 
 /// Why a layer stays in floats.
 pub(super) const NOISY: &str = "it stays in floats, as its codes would cost more accuracy than they gain speed";
@@ -114,7 +117,7 @@ impl Search<'_> {
 
 /// More and more layers in another form: those first whose change removes the most noise for what it costs.
 pub(super) fn mixed(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
-    let alone = alone(search, &best.variant)?;
+    let alone: Rc<[Alone]> = alone(search, &best.variant)?.into();
     let next_to = neighbours(&best.variant.graph, &alone);
     let mut chosen: Vec<Option<usize>> = vec![None; alone.len()];
     let mut left: Vec<f64> = alone.iter().map(|a| a.noise).collect();
@@ -122,7 +125,7 @@ pub(super) fn mixed(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     let mut before: f64 = left.iter().sum();
     while let Some((i, change)) = best_change(&alone, &chosen, &left) {
         apply(&alone, &mut chosen, &mut left, (i, change));
-        if is_lone(&best.variant.graph, &alone, &chosen, &next_to, i) {
+        if lacks_neighbour(&best.variant.graph, &alone, &chosen, &next_to, i) {
             let merit = |j: &usize| alone[*j].noise / alone[*j].changes[0].2;
             let companion = next_to[i].iter().copied().max_by(|a, b| merit(a).total_cmp(&merit(b)));
             if let Some(j) = companion {
@@ -132,10 +135,9 @@ pub(super) fn mixed(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
         let noise: f64 = left.iter().sum();
         if noise <= before * (1.0 - STEP) {
             before = noise;
-            let mut variant = best.variant.clone();
-            let what = build(&mut variant, &alone, &chosen)?;
-            let what = format!("{what}; predicted {:.1} dB", -10.0 * noise.max(1e-20).log10());
-            proposals.push(Proposal { what, variant });
+            let what = format!("{}; predicted {:.1} dB", described(&alone, &chosen), -10.0 * noise.max(1e-20).log10());
+            let (variant, alone, chosen) = (best.variant.clone(), alone.clone(), chosen.clone());
+            proposals.push(Proposal { what, make: Box::new(move || changed(variant, &alone, &chosen)) });
         }
     }
     Ok(proposals)
@@ -164,42 +166,45 @@ fn best_change(alone: &[Alone], chosen: &[Option<usize>], left: &[f64]) -> Optio
     best.map(|(_, i, c)| (i, c))
 }
 
-/// Whether a convolution is the only one in floats between codes.
-fn is_lone(g: &Graph, alone: &[Alone], chosen: &[Option<usize>], next_to: &[Vec<usize>], i: usize) -> bool {
+/// Whether a convolution is in floats and none of its neighbours is.
+fn lacks_neighbour(g: &Graph, alone: &[Alone], chosen: &[Option<usize>], next_to: &[Vec<usize>], i: usize) -> bool {
     let Item::Layer(layer) = &alone[i].item else { return false };
     let is_float = |j: usize| chosen[j].is_some_and(|c| alone[j].changes[c].0 == Change::Float);
     let reads_input = g.operand(layer.node, 0).is_some_and(|p| matches!(g.op(p.node), Op::Input(_)));
     is_float(i) && !reads_input && next_to[i].iter().all(|j| !is_float(*j))
 }
 
-/// Makes the changes, and says which they are.
-fn build(variant: &mut Variant, alone: &[Alone], chosen: &[Option<usize>]) -> Result<String> {
+/// The changes in words.
+fn described(alone: &[Alone], chosen: &[Option<usize>]) -> String {
     let mut counts: Vec<(String, usize)> = vec![];
     for (a, change) in alone.iter().zip(chosen) {
         let Some(change) = change.map(|c| a.changes[c].0) else { continue };
         let name = match change {
-            Change::Float => {
-                variant.choices.float.extend(a.item.layers().iter().map(|l| (l.node, NOISY)));
-                "in floats".to_string()
-            }
-            Change::Form(form) => {
-                if let Item::Group(group) = &a.item {
-                    reshape(variant, group, form)?;
-                }
-                match form {
-                    Form::Columns(n) => format!("with {n} channels in floats"),
-                    Form::TwoTerms => "in two terms".into(),
-                }
-            }
+            Change::Float => "in floats".to_string(),
+            Change::Form(Form::Columns(n)) => format!("with {n} channels in floats"),
+            Change::Form(Form::TwoTerms) => "in two terms".into(),
         };
         let layers = a.item.layers().len();
-        tracing::debug!(layer = variant.graph.node(a.item.layers()[0].node).display_name(), name, "changed");
         match counts.iter_mut().find(|(n, _)| *n == name) {
             Some((_, count)) => *count += layers,
             None => counts.push((name, layers)),
         }
     }
-    Ok(counts.iter().map(|(name, n)| format!("{} {name}", counted(*n, "layer"))).collect::<Vec<_>>().join(", "))
+    counts.iter().map(|(name, n)| format!("{} {name}", counted(*n, "layer"))).collect::<Vec<_>>().join(", ")
+}
+
+/// A variant with the changes.
+fn changed(mut variant: Variant, alone: &[Alone], chosen: &[Option<usize>]) -> Result<Variant> {
+    for (a, change) in alone.iter().zip(chosen) {
+        match (change.map(|c| a.changes[c].0), &a.item) {
+            (Some(Change::Float), item) => {
+                variant.choices.float.extend(item.layers().iter().map(|l| (l.node, NOISY)));
+            }
+            (Some(Change::Form(form)), Item::Group(group)) => drop(reshape(&mut variant, group, form)?),
+            _ => {}
+        }
+    }
+    Ok(variant)
 }
 
 /// Which of the convolutions read what each of them makes, with nothing but other operators between, or make what it reads.

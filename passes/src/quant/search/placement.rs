@@ -17,7 +17,7 @@ pub(super) fn ways(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     }
     let mut variant = best.variant.clone();
     variant.choices.float.extend(depthwise.iter().map(|n| (*n, DEPTHWISE)));
-    Ok(vec![Proposal { what: format!("{} in floats", counted(depthwise.len(), "depthwise convolution")), variant }])
+    Ok(vec![Proposal::of(format!("{} in floats", counted(depthwise.len(), "depthwise convolution")), variant)])
 }
 
 /// Whether a layer in floats stands alone between codes. ONNX Runtime quantises such a one by itself, with one scale for the

@@ -10,7 +10,7 @@ pub(super) fn of_all(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     let with = |how: &Calibration| {
         let mut variant = best.variant.clone();
         variant.choices.calibration = Some(*how);
-        Proposal { what: format!("{how} for all ranges"), variant }
+        Proposal::of(format!("{how} for all ranges"), variant)
     };
     Ok(others.map(with).collect())
 }

@@ -92,10 +92,7 @@ pub(super) fn rounded(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
         }
     }
     (search.cx.progress)("round weights", all, all);
-    Ok(vec![Proposal {
-        what: format!("{} rounded by what their layers read (GPTQ)", counted(done, "weight")),
-        variant,
-    }])
+    Ok(vec![Proposal::of(format!("{} rounded by what their layers read (GPTQ)", counted(done, "weight")), variant)])
 }
 
 /// What the layers read, in moments.

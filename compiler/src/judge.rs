@@ -1,0 +1,82 @@
+//! How passes that choose between results learn which one is better.
+
+use crate::{error::Result, graph::Graph, verify::Verified};
+use serde::Serialize;
+
+/// Compares graphs with one that they stand in for, on samples that calibration does not see: what the search for a way to
+/// quantise asks of the runtime.
+pub trait Judges {
+    /// A judge of graphs that have the inputs and outputs of `original`.
+    ///
+    /// # Errors
+    /// Whatever running or reading the data can raise.
+    fn beside(&self, original: &Verified) -> Result<Box<dyn Judge + '_>>;
+}
+
+/// Compares graphs with one.
+pub trait Judge {
+    /// How many samples there are.
+    fn samples(&self) -> usize;
+
+    /// What the answers of `graph` to the first `samples` samples keep of those of the original.
+    ///
+    /// # Errors
+    /// Whatever running can raise; interrupted.
+    fn judge(&self, graph: &Verified, samples: usize) -> Result<Likeness>;
+
+    /// `graph` at the sizes that one sample has.
+    ///
+    /// # Errors
+    /// What inference raises.
+    fn sized(&self, graph: &Graph) -> Result<Graph>;
+}
+
+/// What the answers of one graph keep of those of another.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Likeness {
+    /// The noise in the answers, in parts of the signal: a mean over the outputs. 0 where they are equal.
+    pub noise: f64,
+    /// The noise of a typical sample: the geometric mean. Of what a Softmax or a Sigmoid makes outputs of, where one does.
+    pub typical: f64,
+    /// By how much the metric drops that suits the outputs, if it is a share.
+    pub drop: Option<f64>,
+}
+
+impl Likeness {
+    /// Of answers that can't be compared: nothing is left.
+    pub const LOST: Self = Self { noise: 1e30, typical: 1e30, drop: Some(1.0) };
+
+    /// Signal to noise, in decibels.
+    pub fn sqnr_db(&self) -> f64 {
+        decibels(self.noise)
+    }
+
+    /// How near the answers are, in decibels: the mean of signal to noise, which a few samples may rule, and of that of a
+    /// typical sample.
+    pub fn nearness(&self) -> f64 {
+        (self.sqnr_db() + decibels(self.typical)) / 2.0
+    }
+}
+
+/// A ratio of noise to signal, in decibels of signal to noise.
+fn decibels(noise: f64) -> f64 {
+    -10.0 * noise.max(1e-20).log10()
+}
+
+/// Something that a pass tried, and whether it kept that.
+#[derive(Debug, Clone, Serialize)]
+pub struct Trial {
+    /// What it is called.
+    pub name: &'static str,
+    /// What was done, in words.
+    pub what: String,
+    /// What the answers were like with it.
+    #[serde(flatten)]
+    pub likeness: Likeness,
+    /// The time that a run takes on ONNX Runtime, as predicted, in parts of that of the floats.
+    pub time: f64,
+    /// The size of the weights, in parts of that of the floats.
+    pub size: f64,
+    /// Whether it was kept.
+    pub kept: bool,
+}
