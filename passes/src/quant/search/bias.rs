@@ -1,11 +1,12 @@
 //! Biases that make up for the mean error of their layers (Nagel et al. 2019, section 4.2).
 
-use super::{Best, Proposal, Search};
+use super::{Best, Proposal, Search, groups::at_once};
 use crate::{
     layers::Layer,
-    quant::{qdq, values::QuantisedValues},
+    quant::{params::Affine, qdq},
 };
 use compress_compiler::{
+    bound,
     error::{Error, Result},
     graph::Graph,
     node::{NodeId, Port},
@@ -26,16 +27,24 @@ pub(super) fn corrected(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
         return Ok(vec![]);
     }
     let mut variant = best.variant.clone();
-    for (layer, shift) in layers.iter().zip(shifts(search, best, plan, &layers)?) {
-        variant.choices.biases.insert(layer.node, shift.into());
+    let params = search.parameters(&best.variant, plan)?;
+    let sized = search.judge.sized(&best.variant.graph)?;
+    let of =
+        |n: NodeId| sized.operand(n, 0).map_or(0, |x| bound::bytes(sized.fact(x))) + bound::bytes(sized.fact(n.into()));
+    let mut rest = &layers[..];
+    while !rest.is_empty() {
+        let (now, later) = rest.split_at(at_once(rest, |l| of(l.node)).min(rest.len()));
+        for (layer, shift) in now.iter().zip(shifts(search, best, &params, now)?) {
+            variant.choices.biases.insert(layer.node, shift.into());
+        }
+        rest = later;
     }
     Ok(vec![Proposal::of(format!("the biases of {} make up for mean errors", counted(layers.len(), "layer")), variant)])
 }
 
 /// The mean error of each output channel of each layer.
-fn shifts(search: &Search, best: &Best, plan: QuantisedValues, layers: &[Layer]) -> Result<Vec<Vec<f32>>> {
+fn shifts(search: &Search, best: &Best, params: &HashMap<Port, Affine>, layers: &[Layer]) -> Result<Vec<Vec<f32>>> {
     let mut g = best.variant.graph.clone();
-    let params = search.parameters(&best.variant, plan)?;
     let mut ports = vec![];
     let mut inputs: HashMap<Port, Port> = HashMap::new();
     for l in layers {

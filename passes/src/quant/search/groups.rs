@@ -16,7 +16,17 @@ use compress_compiler::{
 use std::collections::BTreeMap;
 
 /// Bytes of a sample's values that are looked at in one go.
-const BYTES: u64 = 24 << 20;
+const VALUES_BYTES: u64 = 24 << 20;
+
+/// How many of `items` are looked at in one go, where one takes so many bytes of a sample's values: one at least.
+pub(super) fn at_once<T>(items: &[T], bytes: impl Fn(&T) -> u64) -> usize {
+    let mut all = 0;
+    let fits = items.iter().take_while(|item| {
+        all += bytes(item);
+        all <= VALUES_BYTES
+    });
+    fits.count().max(1)
+}
 
 /// The groups of the layers that are quantised, in order, with the ranges of their channels.
 pub(super) fn groups(search: &Search, variant: &Variant) -> Result<Vec<Group>> {
@@ -32,13 +42,8 @@ pub(super) fn groups(search: &Search, variant: &Variant) -> Result<Vec<Group>> {
     let sized = search.judge.sized(g)?;
     let mut rest = &mut groups[..];
     while !rest.is_empty() {
-        let mut bytes = 0;
-        let fits = rest.iter().take_while(|group| {
-            bytes += bound::bytes(sized.fact(group.input));
-            bytes <= BYTES
-        });
-        let count = fits.count().max(1);
-        let (now, later) = rest.split_at_mut(count);
+        let count = at_once(rest, |group| bound::bytes(sized.fact(group.input)));
+        let (now, later) = rest.split_at_mut(count.min(rest.len()));
         see(search, g, now)?;
         rest = later;
     }

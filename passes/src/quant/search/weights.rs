@@ -1,6 +1,6 @@
 //! Weights rounded with a view to what their layers read.
 
-use super::{Best, Proposal, Search};
+use super::{Best, Proposal, Search, groups::at_once};
 use crate::{
     layers::Layer,
     moments::{Inputs, Moments, observe},
@@ -12,6 +12,7 @@ use crate::{
     weight_matrix::WeightMatrix,
 };
 use compress_compiler::{
+    bound,
     error::{Error, Result},
     graph::Graph,
     node::Port,
@@ -68,13 +69,14 @@ pub(super) fn rounded(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     let all = tasks.len();
     let mut rest: Vec<Task> = tasks.into_iter().filter(|t| t.layout.columns() <= MOST_INPUTS).collect();
     let mut done = 0;
+    let sized = search.judge.sized(g)?;
     while !rest.is_empty() {
         let mut bytes = 0;
         let fits = rest.iter().take_while(|t| {
             bytes += t.bytes();
             bytes <= MOMENTS_BYTES
         });
-        let count = fits.count().max(1);
+        let count = at_once(&rest, |t| bound::bytes(sized.fact(t.input))).min(fits.count().max(1));
         let now: Vec<Task> = rest.drain(..count).collect();
         let moments = gather(search, g, &now)?;
         for (task, moments) in now.iter().zip(moments) {
