@@ -3,15 +3,14 @@
 mod advice;
 mod best;
 mod bisect;
-mod calibrator;
+pub(crate) mod calibrator;
 mod coverage;
 mod intent;
-mod judge;
+pub(crate) mod judge;
 pub(crate) mod needs;
 mod opened;
 mod plan;
 mod recipe;
-mod sensitivity;
 mod trainer;
 
 pub use bisect::Bisection;
@@ -40,7 +39,7 @@ impl Compress {
         self.on_its_threads(events, |monitor| Opened::new(&plan, false, monitor)?.compress(&plan, true, monitor))
     }
 
-    /// What [`Compress::run`] would do, and how long it would take. With `sensitivity` the layers are measured too.
+    /// What [`Compress::run`] would do, and how long it would take.
     ///
     /// # Errors
     /// As for [`Compress::run`].

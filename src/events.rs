@@ -175,7 +175,7 @@ impl Monitor<'_> {
             match done {
                 0 => {
                     *running = Some(self.step(what, of));
-                    self.note(&format!("{what}: {}", counted(of, "layer")));
+                    self.note(&format!("{what}: {}", counted(of, "step")));
                 }
                 _ if done == of => *running = None,
                 _ => running.iter().for_each(|progress| progress.advance(1)),

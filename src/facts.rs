@@ -61,6 +61,13 @@ pub fn has_open_sizes(graph: &Graph) -> bool {
     graph.operators().any(open)
 }
 
+/// The first operator that can't be run here, and why.
+pub fn first_unknown(graph: &Graph) -> Option<(String, String)> {
+    let reason = |op: &Op| if let Op::Opaque(o) = op { Some(o.reason.clone()) } else { None };
+    let mut nodes = graph.and_bodies().into_iter().flat_map(|g| g.operators().map(move |n| g.node(n)));
+    nodes.find_map(|n| Some((n.label(), reason(&n.op)?)))
+}
+
 /// Operators that are kept as they came.
 pub fn unknown(graph: &Graph) -> usize {
     let is_unknown = |g: &Graph| g.operators().filter(|n| matches!(g.op(*n), Op::Opaque(_))).count();

@@ -1,7 +1,7 @@
 //! `compress` makes ONNX models smaller and faster, and measures what that costs.
 //!
-//! A **job** is a recipe and a call of `run`. There are six: [`Compress`] prunes, quantises and trains a model;
-//! [`Sweep`] does so by several fractions; [`Check`] compares two models; [`Bench`] times one; [`Inspect`] looks at one;
+//! A **job** is a recipe and a call of `run`. There are seven: [`Compress`] prunes, quantises and trains a model;
+//! [`Sweep`] does so by several fractions; [`Check`] compares two models; [`Bench`] times one; [`Inspect`] looks at one; [`Sensitivity`] measures its layers;
 //! [`Distill`] trains one for hours. A recipe is plain data: the command line, a TOML file and the report of a job all
 //! hold the same struct, and [`Recipe`] is any of them.
 //!
@@ -65,6 +65,7 @@ mod plot;
 mod recipe;
 mod remarks;
 mod score;
+mod sensitivity;
 mod sizes;
 mod sweep;
 
@@ -90,4 +91,5 @@ pub use events::{Event, Events, Step, TrainProgress};
 pub use inspect::{ChannelGroup, Inspect, Inspected, Inspection, Signature};
 pub use recipe::Recipe;
 pub use report::Report;
+pub use sensitivity::{Sensitivity, SensitivityReport};
 pub use sweep::{Fractions, Sweep};

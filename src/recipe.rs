@@ -1,6 +1,6 @@
 //! Any job, in a file or in a report.
 
-use crate::{Bench, Check, Compress, Distill, Inspect, Sweep, files};
+use crate::{Bench, Check, Compress, Distill, Inspect, Sensitivity, Sweep, files};
 use clap::{Arg, Args, Command};
 use compress_compiler::{
     choice,
@@ -40,6 +40,8 @@ pub enum Recipe {
     Bench(Bench),
     /// Look at a model.
     Inspect(Inspect),
+    /// Measure its layers.
+    Sensitivity(Sensitivity),
     /// Train a model.
     Distill(Distill),
 }
@@ -52,6 +54,7 @@ enum Job {
     Check,
     Bench,
     Inspect,
+    Sensitivity,
     Distill,
 }
 
@@ -61,6 +64,7 @@ choice!(Job, "job", [
     Check "check" "compare two models",
     Bench "bench" "time a model",
     Inspect "inspect" "look at a model",
+    Sensitivity "sensitivity" "measure the layers of a model",
     Distill "distill" "train a model",
 ]);
 
@@ -104,6 +108,7 @@ impl Recipe {
             Job::Check => filled(table).map(Self::Check),
             Job::Bench => filled(table).map(Self::Bench),
             Job::Inspect => filled(table).map(Self::Inspect),
+            Job::Sensitivity => filled(table).map(Self::Sensitivity),
             Job::Distill => filled(table).map(Self::Distill),
         }
     }
@@ -119,6 +124,7 @@ impl Recipe {
             Self::Check(job) => (Job::Check, Table::try_from(job)),
             Self::Bench(job) => (Job::Bench, Table::try_from(job)),
             Self::Inspect(job) => (Job::Inspect, Table::try_from(job)),
+            Self::Sensitivity(job) => (Job::Sensitivity, Table::try_from(job)),
             Self::Distill(job) => (Job::Distill, Table::try_from(job)),
         };
         let mut table = table.map_err(|e| Error::usage(format!("the recipe can't be written: {e}")))?;
@@ -166,6 +172,7 @@ impl Recipe {
             Self::Check(job) => &job.model,
             Self::Bench(job) => &job.model,
             Self::Inspect(job) => &job.model,
+            Self::Sensitivity(job) => &job.model,
             Self::Distill(job) => &job.student,
         }
     }
@@ -181,6 +188,7 @@ impl Recipe {
             Self::Check(job) => (Some(job.against.clone()), [&job.data.data, &job.data.eval, &None]),
             Self::Bench(job) => (None, [&job.data, &None, &None]),
             Self::Inspect(_) => (None, [&None, &None, &None]),
+            Self::Sensitivity(job) => return vec![job.output(), job.data.clone(), job.model.clone()],
         };
         let report = made.as_ref().map(|made| made.with_extension("report.json"));
         let others = others.into_iter().flatten().cloned();
@@ -193,6 +201,7 @@ impl Recipe {
             Self::Compress(job) => job.force,
             Self::Sweep(job) => job.compress.force,
             Self::Distill(job) => job.force,
+            Self::Sensitivity(job) => job.force,
             Self::Check(_) | Self::Bench(_) | Self::Inspect(_) => false,
         }
     }
@@ -205,6 +214,7 @@ impl Recipe {
             Self::Check(job) => job.on.seed.0,
             Self::Bench(job) => job.on.seed.0,
             Self::Inspect(_) => 0,
+            Self::Sensitivity(job) => job.on.seed.0,
             Self::Distill(job) => job.seed.unwrap_or_default().0,
         }
     }
@@ -217,6 +227,7 @@ impl Recipe {
             Self::Check(job) => job.on.threads,
             Self::Bench(job) => job.on.threads,
             Self::Inspect(_) => None,
+            Self::Sensitivity(job) => job.on.threads,
             Self::Distill(job) => job.threads,
         };
         threads.map(|n| n.get())
@@ -228,7 +239,7 @@ impl Recipe {
             Self::Compress(job) => job.takes_many_steps(),
             Self::Sweep(job) => job.first().takes_many_steps(),
             Self::Distill(_) => true,
-            Self::Check(_) | Self::Bench(_) | Self::Inspect(_) => false,
+            Self::Check(_) | Self::Bench(_) | Self::Inspect(_) | Self::Sensitivity(_) => false,
         }
     }
 
@@ -243,7 +254,7 @@ impl Recipe {
             Self::Sweep(job) => Self::Sweep(job.essence()),
             Self::Distill(job) => Self::Distill(job.essence()),
             // They make nothing.
-            Self::Check(_) | Self::Bench(_) | Self::Inspect(_) => return Ok(Table::new()),
+            Self::Check(_) | Self::Bench(_) | Self::Inspect(_) | Self::Sensitivity(_) => return Ok(Table::new()),
         };
         let (mut essence, usual) = (essence.table()?, self.usual().table()?);
         essence.retain(|name, value| usual.get(name) != Some(value));
@@ -258,6 +269,7 @@ impl Recipe {
             Self::Check(_) => Self::Check(Check::default()),
             Self::Bench(_) => Self::Bench(Bench::default()),
             Self::Inspect(_) => Self::Inspect(Inspect::default()),
+            Self::Sensitivity(_) => Self::Sensitivity(Sensitivity::default()),
             Self::Distill(_) => Self::Distill(Distill::default()),
         }
     }

@@ -26,9 +26,6 @@ pub struct Report {
     pub output: Option<FileFacts>,
     /// What each pass did, in order.
     pub passes: Vec<PassReport>,
-    /// How much the outputs change when one layer alone is pruned, where that was asked for.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub sensitivity: Vec<Sensitivity>,
     /// What the change cost, measured.
     pub accuracy: Option<Accuracy>,
     /// What the change gained on our runtime, measured.
@@ -247,30 +244,6 @@ pub struct LayerFacts {
     pub macs: u64,
 }
 
-/// What pruning one layer alone does to the outputs.
-#[derive(Debug, Clone, Serialize)]
-pub struct Sensitivity {
-    /// The layer, or the first of those that share the weight.
-    pub node: String,
-    /// Elements of its weight.
-    pub weights: usize,
-    /// What happens as more of them go.
-    pub pruned: Vec<PrunedAlone>,
-}
-
-/// A layer with a fraction of its weights zero, all others as they were.
-#[derive(Debug, Clone, Serialize)]
-pub struct PrunedAlone {
-    /// The fraction, of the smallest magnitude.
-    pub fraction: f64,
-    /// The accuracy of the model, with labels.
-    pub accuracy: Option<f64>,
-    /// The share of samples on which it has the same argmax as before.
-    pub agreement: Option<f64>,
-    /// Signal to noise of its outputs, in decibels; absent when they are equal.
-    pub sqnr_db: Option<f64>,
-}
-
 /// The report of a sweep: what each fraction cost and gained.
 #[derive(Debug, Clone, Serialize)]
 pub struct SweepReport {
@@ -278,9 +251,6 @@ pub struct SweepReport {
     pub schema: u32,
     /// The model that came in.
     pub input: FileFacts,
-    /// As in a report of one model.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub sensitivity: Vec<Sensitivity>,
     /// The models that went out, by rising fraction.
     pub sweep: Vec<SweepPoint>,
     /// The plot of the figures, an SVG; absent where there was nothing to plot.

@@ -4,7 +4,7 @@ use crate::{
     compress::{Compress, CompressPlan, Intent, Opened, Purpose, needs},
     events::{Event, Events, Monitor},
     files,
-    plot::{Plot, svg},
+    plot::{Chart, Line, svg},
     recipe::Recipe,
     report::{self, Accuracy, Recorded, Report, SweepPoint, SweepReport},
     values::Fraction,
@@ -87,7 +87,7 @@ impl Sweep {
             report.undone.iter().for_each(|what| monitor.tell(Event::Undone(what)));
             reports.push(report);
         }
-        let plot = plotted(&self.compress.model, &points).map(|plot| svg(&plot)).transpose()?;
+        let plot = plotted(&self.compress.model, &points).map(|plot| svg(&[plot])).transpose()?;
         match &plot {
             Some(plot) => onnx::write_atomic(&files.plot, plot.as_bytes(), self.compress.force)?,
             None => files.remove_plot()?,
@@ -158,7 +158,6 @@ impl Sweep {
         Ok(SweepReport {
             schema: report::SCHEMA,
             input: first.input,
-            sensitivity: first.sensitivity,
             sweep,
             plot,
             warnings,
@@ -240,7 +239,7 @@ fn point(fraction: f64, plan: &CompressPlan, report: &Report) -> Result<SweepPoi
 }
 
 /// What is plotted over the fractions: the metric if it is a share or a score, else noise.
-fn plotted(model: &Path, points: &[SweepPoint]) -> Option<Plot> {
+fn plotted(model: &Path, points: &[SweepPoint]) -> Option<Chart> {
     let first = points.first()?.accuracy.as_ref()?;
     let (label, values, original) = match first.metric.unit() {
         Unit::Decibels | Unit::Scientific => {
@@ -253,12 +252,13 @@ fn plotted(model: &Path, points: &[SweepPoint]) -> Option<Plot> {
         }
     };
     let name = model.file_name()?.to_string_lossy().into_owned();
-    Some(Plot {
+    let points = points.iter().map(|p| p.fraction * 100.0).zip(values).collect();
+    Some(Chart {
         title: format!("{name}: what pruning costs"),
         across: "weights asked to be zero, %".into(),
         up: label,
-        points: points.iter().map(|p| p.fraction * 100.0).zip(values).collect(),
-        original,
+        lines: vec![Line { name: String::new(), points }],
+        level: original.map(|v| (v, "original".into())),
     })
 }
 

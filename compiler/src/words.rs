@@ -154,7 +154,6 @@ pub mod option {
         SAVE_EVERY "save-every",
         SAVE_RECIPE "save-recipe",
         SCORE "score",
-        SENSITIVITY "sensitivity",
         SHAPE "shape",
         STOP_AFTER "stop-after",
         STRICT "strict",

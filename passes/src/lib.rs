@@ -14,6 +14,7 @@ pub mod nested;
 pub mod normalise;
 pub mod prune;
 pub mod quant;
+pub mod sensitivity;
 pub mod target;
 mod weight_matrix;
 pub mod widen;

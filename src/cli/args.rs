@@ -1,7 +1,7 @@
 //! The command line, as clap sees it: the recipes of the library, and how the command shows what they make.
 
 use clap::{Args, Parser, Subcommand};
-use compress::{Bench, Check, Compress, Distill, Fractions, Inspect, options::ReadOptions};
+use compress::{Bench, Check, Compress, Distill, Fractions, Inspect, Sensitivity, options::ReadOptions};
 use std::path::PathBuf;
 
 /// A model compression compiler: ONNX in, a smaller and faster ONNX out, and a report of what that cost.
@@ -11,7 +11,7 @@ use std::path::PathBuf;
     after_help = passes_help(),
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    override_usage = "compress MODEL [-o OUT] [--int8] [--prune F] [--data PATH] ...\n       compress inspect|check|bench MODEL ...\n       compress distill STUDENT [--teacher T] --data D ...\n       compress run RECIPE.toml"
+    override_usage = "compress MODEL [-o OUT] [--int8] [--prune F] [--data PATH] ...\n       compress inspect|sensitivity|check|bench MODEL ...\n       compress distill STUDENT [--teacher T] --data D ...\n       compress run RECIPE.toml"
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -37,6 +37,8 @@ pub struct Cli {
 pub enum Command {
     /// Show what a model is made of: inputs, outputs, operators, layers.
     Inspect(InspectArgs),
+    /// Show how much each layer minds INT8, zeros and the loss of channels.
+    Sensitivity(Box<SensitivityArgs>),
     /// Compare a model with the original it came from, and gate on the result.
     Check(Box<CheckArgs>),
     /// Time a model on our runtime.
@@ -65,6 +67,14 @@ pub struct ShowArgs {
 pub struct InspectArgs {
     #[command(flatten)]
     pub recipe: Inspect,
+    #[command(flatten)]
+    pub show: ShowArgs,
+}
+
+#[derive(Args)]
+pub struct SensitivityArgs {
+    #[command(flatten)]
+    pub recipe: Sensitivity,
     #[command(flatten)]
     pub show: ShowArgs,
 }

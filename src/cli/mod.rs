@@ -53,6 +53,7 @@ fn start(cli: Cli) -> Result<()> {
     match cli.command {
         None => main_job(cli),
         Some(Command::Inspect(a)) => run(Recipe::Inspect(a.recipe), &How::new(a.show)),
+        Some(Command::Sensitivity(a)) => run(Recipe::Sensitivity(a.recipe), &How::new(a.show)),
         Some(Command::Check(a)) => run(Recipe::Check(a.recipe), &How::new(a.show)),
         Some(Command::Bench(a)) => run(Recipe::Bench(a.recipe), &How::new(a.show)),
         Some(Command::Distill(a)) => {

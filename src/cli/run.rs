@@ -6,11 +6,10 @@ use super::{
     stdout, tables, terminal, training,
 };
 use compress::{
-    Bench, Check, Compress, Distill, Error, Inspect, Inspected, Intent, Recipe, Result, Sweep,
-    report::{Sensitivity, json},
+    Bench, Check, Compress, Distill, Error, Inspect, Inspected, Intent, Recipe, Result, Sensitivity, Sweep,
+    report::json,
 };
 use serde::Serialize;
-use serde_json::json;
 use std::path::PathBuf;
 
 /// How a job is run, which is not part of what it does.
@@ -58,6 +57,7 @@ pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
         Recipe::Check(r) => (None, &mut r.read),
         Recipe::Bench(r) => (None, &mut r.read),
         Recipe::Inspect(r) => (None, &mut r.read),
+        Recipe::Sensitivity(r) => (Some(&mut r.force), &mut r.read),
     };
     read.allow_hardlinks |= flags.read.allow_hardlinks;
     read.keep_initializer_inputs |= flags.read.keep_initializer_inputs;
@@ -66,13 +66,14 @@ pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
         Recipe::Compress(r) => r.gates.strict |= flags.strict,
         Recipe::Sweep(r) => r.compress.gates.strict |= flags.strict,
         Recipe::Check(r) => r.gates.strict |= flags.strict,
-        Recipe::Distill(_) | Recipe::Bench(_) | Recipe::Inspect(_) => {}
+        Recipe::Distill(_) | Recipe::Bench(_) | Recipe::Inspect(_) | Recipe::Sensitivity(_) => {}
     }
     let is_for = |what: &str| Err(Error::usage(what).in_file(&flags.recipe));
     match recipe {
         Recipe::Check(_) | Recipe::Bench(_) | Recipe::Inspect(_) if flags.dry_run || flags.force => {
             is_for("--dry-run and --force are for jobs that write a model")
         }
+        Recipe::Sensitivity(_) if flags.dry_run => is_for("--dry-run is for jobs that write a model"),
         Recipe::Distill(_) => Ok(recipe),
         _ if flags.resume => is_for("--resume is for training jobs"),
         _ => Ok(recipe),
@@ -99,6 +100,7 @@ pub fn run(recipe: Recipe, how: &How) -> Result<()> {
         Recipe::Check(r) => check(&r, how),
         Recipe::Bench(r) => bench(&r, how),
         Recipe::Inspect(r) => inspect(&r, how),
+        Recipe::Sensitivity(r) => sensitivity(&r, how),
     }
 }
 
@@ -110,10 +112,7 @@ fn compress(mut recipe: Compress, how: &How) -> Result<()> {
     } else if !how.quiet {
         let to = if folder.is_some() { "standard output".into() } else { recipe.output().display().to_string() };
         let models = format!("{} -> {to}\n", recipe.model.display());
-        let text = sensitivity(recipe.sensitivity, &report.sensitivity)
-            + &tables::headline(&report)
-            + &models
-            + &tables::report(&report);
+        let text = tables::headline(&report) + &models + &tables::report(&report);
         stdout::show(&text, folder.is_some())?;
     }
     if folder.is_some() {
@@ -123,25 +122,16 @@ fn compress(mut recipe: Compress, how: &How) -> Result<()> {
     report.verdict(recipe.gates.strict)
 }
 
-fn sensitivity(asked: bool, layers: &[Sensitivity]) -> String {
-    if asked { tables::sensitivity(layers) } else { String::new() }
-}
-
 fn intent(recipe: &Compress, how: &How) -> Result<()> {
     let mut recipe = recipe.clone();
     let _folder = stdout::redirect(&mut recipe, how.json)?;
-    show_intent(&recipe.intent(&mut how.events())?, &recipe, how)
+    show_intent(&recipe.intent(&mut how.events())?, how)
 }
 
-fn show_intent(intent: &Intent, recipe: &Compress, how: &How) -> Result<()> {
-    match () {
-        () if recipe.sensitivity && how.json => {
-            terminal::print(&json(&json!({"schema": 1, "sensitivity": intent.sensitivity}))?)
-        }
-        () if recipe.sensitivity && how.quiet => Ok(()),
-        () if recipe.sensitivity => terminal::print(&tables::sensitivity(&intent.sensitivity)),
-        () if how.json => terminal::print(&json(intent)?),
-        () => terminal::print(&tables::intent(intent)),
+fn show_intent(intent: &Intent, how: &How) -> Result<()> {
+    match how.json {
+        true => terminal::print(&json(intent)?),
+        false => terminal::print(&tables::intent(intent)),
     }
 }
 
@@ -159,8 +149,7 @@ fn bisect(recipe: &Compress, how: &How) -> Result<()> {
 fn sweep(recipe: &Sweep, how: &How) -> Result<()> {
     stdout::refuse(&recipe.compress)?;
     let report = recipe.run(&mut how.events())?;
-    let layers = || sensitivity(recipe.compress.sensitivity, &report.sensitivity);
-    how.show(&report, || layers() + &tables::sweep(&report))?;
+    how.show(&report, || tables::sweep(&report))?;
     report.verdict()
 }
 
@@ -168,11 +157,11 @@ fn intents(recipe: &Sweep, how: &How) -> Result<()> {
     stdout::refuse(&recipe.compress)?;
     let intents = recipe.intents(&mut how.events())?;
     let [first, others @ ..] = &intents[..] else { return Ok(()) };
-    if how.json && !recipe.compress.sensitivity {
+    if how.json {
         return terminal::print(&json(&intents)?);
     }
-    show_intent(first, &recipe.compress, how)?;
-    if others.is_empty() || recipe.compress.sensitivity {
+    show_intent(first, how)?;
+    if others.is_empty() {
         return Ok(());
     }
     let outputs: Vec<String> = recipe
@@ -191,6 +180,11 @@ fn check(recipe: &Check, how: &How) -> Result<()> {
     how.show(&report, || tables::headline(&report) + &models() + &tables::report(&report))?;
     terminal::undone(&report.undone);
     report.verdict(recipe.gates.strict)
+}
+
+fn sensitivity(recipe: &Sensitivity, how: &How) -> Result<()> {
+    let report = recipe.run(&mut how.events())?;
+    how.show(&report, || tables::sensitivity(&report))
 }
 
 fn bench(recipe: &Bench, how: &How) -> Result<()> {

@@ -1,7 +1,7 @@
 //! What a run would do, and how long it would take.
 
 use super::{CompressPlan, Opened, coverage};
-use crate::report::{SCHEMA, Sensitivity};
+use crate::report::SCHEMA;
 use compress_compiler::error::Result;
 use compress_passes::STAGES;
 use serde::Serialize;
@@ -28,9 +28,6 @@ pub struct Intent {
     pub time: Option<Expected>,
     /// Sentences that a user should read.
     pub warnings: Vec<String>,
-    /// How much each layer minds being pruned, where that was asked for.
-    #[serde(skip)]
-    pub sensitivity: Vec<Sensitivity>,
 }
 
 /// How many samples each part of the work gets, and the inputs with their sizes.
@@ -88,7 +85,6 @@ impl Intent {
             passes: passes.iter().map(|p| PlannedPass { name: p.name(), does: does(p.name()) }).collect(),
             time: expected(opened, plan)?,
             warnings: opened.warnings.iter().cloned().chain(coverage::missed(plan)).collect(),
-            sensitivity: opened.sensitivity.clone(),
         })
     }
 }

@@ -8,8 +8,7 @@ use compress_compiler::{
     words::option::{
         AS_IS, BISECT, CALIBRATION, CALIBRATION_SAMPLES, CHANNELS_BUDGET, CHANNELS_BY, CHANNELS_CUTS, CHECK,
         CUT_ANYWAY, DATA, EPOCHS, EVAL, EXCLUDE, INT8, LR, METRIC, PREPROCESS, PRUNE, PRUNE_BUDGET, PRUNE_BY,
-        PRUNE_CHANNELS, PRUNE_ENDS, PRUNE_PATTERN, QAT, ROUND_CHANNELS, SCORE, SENSITIVITY, SHAPE, STRICT, TEACHER,
-        WEIGHT_BITS,
+        PRUNE_CHANNELS, PRUNE_ENDS, PRUNE_PATTERN, QAT, ROUND_CHANNELS, SCORE, SHAPE, STRICT, TEACHER, WEIGHT_BITS,
     },
 };
 use compress_passes::{
@@ -64,14 +63,13 @@ fn of_pruning(r: &Compress) -> Result<()> {
         ),
         (&format!("{PRUNE_BY} taylor"), taylor, &format!("{DATA} with labels"), has_data),
         (&PRUNE_BUDGET, r.prune_budget == PruneBudget::Layer, &weights, prunes),
-        (&PRUNE_ENDS, r.prune_ends, &format!("{PRUNE}, {PRUNE_PATTERN} or {SENSITIVITY}"), prunes || r.sensitivity),
+        (&PRUNE_ENDS, r.prune_ends, &format!("{PRUNE} or {PRUNE_PATTERN}"), prunes),
         (&CHANNELS_BY, r.channels_by.is_some(), &PRUNE_CHANNELS, channels),
         (&CHANNELS_BUDGET, r.channels_budget != ChannelBudget::Macs, &PRUNE_CHANNELS, channels),
         (&CHANNELS_CUTS, r.channels_cuts.is_some_and(|n| n.get() > 1), &PRUNE_CHANNELS, channels),
         (&ROUND_CHANNELS, r.round_channels.is_some(), &PRUNE_CHANNELS, channels),
         (&CUT_ANYWAY, r.cut_anyway, &PRUNE_CHANNELS, channels),
         (&format!("{CHANNELS_BY} activation and taylor"), on_data, &DATA, has_data),
-        (&SENSITIVITY, r.sensitivity, &DATA, has_data),
     ])
 }
 
@@ -85,12 +83,7 @@ fn of_quantisation(r: &Compress) -> Result<()> {
         (&CALIBRATION, r.calibration.is_some(), &quantises, r.quantises()),
         (&CALIBRATION_SAMPLES, samples, &format!("{INT8}, {QAT} or {any_prune}"), compresses),
         (&CALIBRATION_SAMPLES, samples, &DATA, has_data),
-        (
-            &EXCLUDE,
-            !r.exclude.is_empty(),
-            &format!("{INT8}, {QAT}, {SENSITIVITY} or {any_prune}"),
-            compresses || r.sensitivity,
-        ),
+        (&EXCLUDE, !r.exclude.is_empty(), &format!("{INT8}, {QAT} or {any_prune}"), compresses),
     ])
 }
 

@@ -8,7 +8,6 @@ use super::{
     judge::{HeldOut, SAMPLES, SAMPLES_OF_SHARE},
     plan::{CompressPlan, Purpose},
     recipe::Compress,
-    sensitivity,
     trainer::DataTrainer,
 };
 use crate::{
@@ -20,7 +19,7 @@ use crate::{
     measure::{self, Reference},
     recipe::Recipe,
     remarks,
-    report::{self, FileFacts, Recorded, Report, Sensitivity},
+    report::{self, FileFacts, Recorded, Report},
     shown,
 };
 use compress_compiler::{
@@ -28,7 +27,6 @@ use compress_compiler::{
     graph::Graph,
     judge::Judges,
     onnx::{self, Model},
-    op::Op,
     pass::{Calibrator, Context, Pipeline, Stopwatch, Trainer},
     words::option::{BISECT, CHECK, EXCLUDE, REPORT},
 };
@@ -52,7 +50,6 @@ pub struct Opened {
     manner: Manner,
     facts: Facts,
     pub warnings: Vec<String>,
-    pub sensitivity: Vec<Sensitivity>,
 }
 
 /// The facts of the original. They ask for all of a model that may be large, and are found beside the work.
@@ -124,11 +121,7 @@ impl Opened {
         let scored = recipe.measures.score.is_some();
         gates::feasible(&recipe.gates, &Measurable { accuracy, why_not: warnings.last().cloned(), scored })?;
         let facts = Facts::of(&recipe.model, &original);
-        let mut this = Self { original, teacher, backend, sets, before, manner, facts, warnings, sensitivity: vec![] };
-        if let Some(sets) = this.sets.as_ref().filter(|_| recipe.sensitivity) {
-            let found = sensitivity::measure(&this.original.graph, plan, &sets.validation, &this.backend, monitor);
-            this.sensitivity = found.map_err(|e| e.in_file(&recipe.model))?;
-        }
+        let this = Self { original, teacher, backend, sets, before, manner, facts, warnings };
         Ok(this)
     }
 
@@ -155,7 +148,6 @@ impl Opened {
         let began = Instant::now();
         let mut report = Report {
             schema: report::SCHEMA,
-            sensitivity: self.sensitivity.clone(),
             unknown_operators: facts::unknown(&self.original.graph),
             warnings: self.warnings.clone(),
             recipe: Recorded::new(&Recipe::Compress(recipe.as_shown()), None),
@@ -399,12 +391,7 @@ fn open_sets(
     let (seed, shapes) = (recipe.on.seed.0, &recipe.measures.shape[..]);
     let in_model = |e: Error| e.in_file(&recipe.model);
     let asked = recipe.calibration_samples.map(|n| n.get());
-    let mut nodes = g.and_bodies().into_iter().flat_map(|g| g.operators().map(move |n| g.node(n)));
-    let opaque = nodes.find_map(|n| match &n.op {
-        Op::Opaque(o) => Some((n.label(), o.reason.clone())),
-        _ => None,
-    });
-    if let Some((label, reason)) = opaque {
+    if let Some((label, reason)) = facts::first_unknown(g) {
         warnings.push(format!(
             "node {label} can't be run here ({reason}): it is kept as it is, and accuracy and speed were not measured"
         ));

@@ -102,7 +102,7 @@ impl<'a> CompressPlan<'a> {
 
     /// Whether the model is run to be compressed.
     pub fn runs(&self) -> bool {
-        let looks = self.options.reconstruct || self.options.scheme.is_some() || self.recipe.sensitivity;
+        let looks = self.options.reconstruct || self.options.scheme.is_some();
         self.trains() || looks || self.purpose == Purpose::Bisect
     }
 
@@ -189,7 +189,6 @@ impl Compress {
             output: None,
             report: None,
             dump_ir: None,
-            sensitivity: false,
             data: DataOptions { preprocess: self.data.preprocess.clone(), ..DataOptions::default() },
             gates: GateOptions::default(),
             // Made-up samples have these sizes.

@@ -75,9 +75,6 @@ pub struct Compress {
     /// measures it, whatever the target is.
     #[arg(long)]
     pub cut_anyway: bool,
-    /// Show how much the outputs change when one layer alone is pruned (needs --data). With --dry-run, do only that.
-    #[arg(long)]
-    pub sensitivity: bool,
     /// Prune the first and the last layers too.
     #[arg(long)]
     pub prune_ends: bool,

@@ -57,14 +57,7 @@ impl Pass for Int8 {
 
     fn run(&self, g: &mut Graph, cx: &Context) -> Result<Outcome> {
         let mut out = Outcome::default();
-        let is_quantised = |g: &Graph| g.operators().any(|n| matches!(g.op(n), Op::Quantize(_) | Op::Dequantize(_)));
-        if g.and_bodies().into_iter().any(is_quantised) {
-            return Err(Error::unsupported("the model is quantised already")
-                .help(format!("give the FP32 model, or drop {INT8}")));
-        }
-        if let Some(why) = self.target.obstacle(&self.scheme) {
-            return Err(Error::unsupported(why));
-        }
+        self.feasible(g)?;
         let whole = nested::take(g);
         let seen = self.seen(g, &whole, cx)?;
         cx.check()?;
@@ -175,6 +168,17 @@ impl Draft {
 }
 
 impl Int8 {
+    /// # Errors
+    /// Unsupported for what is quantised already, and codes that the target can't run.
+    pub(crate) fn feasible(&self, g: &Graph) -> Result<()> {
+        let is_quantised = |g: &Graph| g.operators().any(|n| matches!(g.op(n), Op::Quantize(_) | Op::Dequantize(_)));
+        if g.and_bodies().into_iter().any(is_quantised) {
+            return Err(Error::unsupported("the model is quantised already")
+                .help(format!("give the FP32 model, or drop {INT8}")));
+        }
+        self.target.obstacle(&self.scheme).map_or(Ok(()), |why| Err(Error::unsupported(why)))
+    }
+
     /// Quantises the graph, and those inside it, as `choices` say; weights stay floats until [`qdq::freeze`].
     ///
     /// # Errors

@@ -3,11 +3,13 @@
 mod bench;
 mod inspect;
 mod report;
+mod sensitivity;
 mod sweep;
 mod work;
 
 pub use bench::figures;
 pub use inspect::{groups, inspection};
 pub use report::{headline, report};
+pub use sensitivity::sensitivity;
 pub use sweep::sweep;
-pub use work::{bisection, intent, sensitivity};
+pub use work::{bisection, intent};

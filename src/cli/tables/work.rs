@@ -1,10 +1,6 @@
 //! What a job would do, and what was found out on the way.
 
-use compress::{
-    Bisection, Expected, Intent, Shares,
-    report::{PrunedAlone, Sensitivity},
-    shown::percent,
-};
+use compress::{Bisection, Expected, Intent, Shares};
 use compress_compiler::words::counted;
 use std::fmt::Write as _;
 
@@ -34,29 +30,6 @@ pub fn bisection(b: &Bisection) -> String {
             None => "means to change the outputs: not judged".into(),
         };
         let _ = writeln!(t, "{:<9} {:>6} changes   {what}", step.pass, step.edits);
-    }
-    t
-}
-
-/// What pruning each layer alone does, for people.
-pub fn sensitivity(layers: &[Sensitivity]) -> String {
-    if layers.is_empty() {
-        return "no layer may be pruned\n".into();
-    }
-    let wide = layers.iter().map(|l| l.node.chars().count()).max().unwrap_or(0).clamp(5, 40);
-    let mut t = String::from(
-        "outputs when one layer alone is pruned: signal to noise, and the share of samples in the same class\n",
-    );
-    let head = |p: &PrunedAlone| format!("{:>18}", format!("{:.0}% zero", p.fraction * 100.0));
-    let heads: String = layers.iter().take(1).flat_map(|l| &l.pruned).map(head).collect();
-    let _ = writeln!(t, "  {:wide$}{:>10}{heads}", "layer", "weights");
-    for l in layers {
-        let cell = |p: &PrunedAlone| {
-            let db = p.sqnr_db.map_or("equal".into(), |db| format!("{db:.1} dB"));
-            format!("{:>18}", [Some(db), p.agreement.map(percent)].into_iter().flatten().collect::<Vec<_>>().join(" "))
-        };
-        let cells: String = l.pruned.iter().map(cell).collect();
-        let _ = writeln!(t, "  {:wide$}{:>10}{cells}", l.node, l.weights);
     }
     t
 }

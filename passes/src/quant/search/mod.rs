@@ -8,12 +8,16 @@ mod bias;
 mod blame;
 mod cost;
 mod equalise;
+mod figures;
 mod forms;
 mod groups;
 mod options;
 mod placement;
 mod ranges;
 mod weights;
+
+pub(crate) use figures::figures;
+pub use figures::{CurvePoint, Left, ValueSensitivity};
 
 use super::{
     choices::Choices,
@@ -171,7 +175,7 @@ pub(super) struct Search<'a> {
     int8: &'a Int8,
     whole: &'a [Nested],
     cx: &'a Context<'a>,
-    judge: Box<dyn Judge + 'a>,
+    judge: &'a dyn Judge,
     /// What a run takes in floats, and its weights.
     float: (f64, u64),
     /// Calibration samples that statistics are made of.
@@ -206,15 +210,7 @@ pub(super) fn run(
     let began = Instant::now();
     let judges = cx.judges.ok_or_else(|| Error::bug("a search without samples to judge by"))?;
     let judge = judges.beside(&verify(&start.graph)?)?;
-    let sized = judge.sized(&start.graph)?;
-    let float = (cost::of(&sized).max(f64::MIN_POSITIVE), bound::weight_bytes(&start.graph).max(1));
-    let macs: u64 = sized.operators().map(|n| sized.macs(n)).sum::<u64>().max(1);
-    let calibrated = cx.calibrator.map_or(0, Calibrator::samples);
-    let samples = ((STATISTICS_MACS / macs) as usize).max(LEAST_STATISTICS).min(calibrated);
-    let layers = int8.values(&start)?.layers.len() as u64;
-    let few = ((ALONE_MACS / macs / layers.max(1)) as usize).clamp(LEAST_ALONE, MOST_ALONE).min(judge.samples());
-    let search =
-        Search { int8, whole, cx, judge, float, samples, few, tried: RefCell::default(), noise: RefCell::default() };
+    let search = Search::new(int8, whole, &start, &*judge, cx)?;
     let (likeness, cost) = search.evaluate(&start)?;
     search.tell("start", "every layer that can be quantised", likeness, cost, true);
     let goal = budget.goal;
@@ -273,7 +269,26 @@ pub(super) fn run(
     Ok(best.variant)
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    /// A search that begins with `start`, which `judge` compares others with.
+    fn new(
+        int8: &'a Int8,
+        whole: &'a [Nested],
+        start: &Variant,
+        judge: &'a dyn Judge,
+        cx: &'a Context<'a>,
+    ) -> Result<Self> {
+        let sized = judge.sized(&start.graph)?;
+        let float = (cost::of(&sized).max(f64::MIN_POSITIVE), bound::weight_bytes(&start.graph).max(1));
+        let macs: u64 = sized.operators().map(|n| sized.macs(n)).sum::<u64>().max(1);
+        let calibrated = cx.calibrator.map_or(0, Calibrator::samples);
+        let samples = ((STATISTICS_MACS / macs) as usize).max(LEAST_STATISTICS).min(calibrated);
+        let layers = int8.values(start)?.layers.len() as u64;
+        let few = ((ALONE_MACS / macs / layers.max(1)) as usize).clamp(LEAST_ALONE, MOST_ALONE).min(judge.samples());
+        let (tried, noise) = (RefCell::default(), RefCell::default());
+        Ok(Self { int8, whole, cx, judge, float, samples, few, tried, noise })
+    }
+
     /// The graph as `variant` quantises it.
     fn quantised(&self, variant: &Variant) -> Result<Graph> {
         let mut g = variant.graph.clone();

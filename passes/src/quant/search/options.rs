@@ -5,7 +5,7 @@
 //! sides, on its own, by one scale for the whole weight.
 
 use super::{
-    Best, Proposal, Search,
+    Best, Cost, Proposal, Search,
     forms::{FORMS, Form, reshape},
     groups::groups,
 };
@@ -16,6 +16,7 @@ use crate::{
 use compress_compiler::{
     error::Result,
     graph::Graph,
+    judge::Likeness,
     node::{NodeId, Port},
     op::Op,
     verify::verify,
@@ -102,16 +103,20 @@ pub(super) fn alone(search: &Search, variant: &Variant) -> Result<Vec<Alone>> {
 }
 
 impl Search<'_> {
-    /// The noise in the answers when an item alone is quantised, and the cost of a run.
+    /// The noise in the answers to a typical sample when an item alone is quantised, and the cost of a run.
     pub(super) fn alone(&self, variant: &Variant, item: &Item, all: &[NodeId]) -> Result<(f64, f64)> {
+        let (likeness, cost) = self.only(variant, item.layers(), all)?;
+        Ok((likeness.typical, cost.whole()))
+    }
+
+    /// What the answers are like, and what a run costs, when of `all` layers only some are quantised.
+    pub(super) fn only(&self, variant: &Variant, layers: &[Layer], all: &[NodeId]) -> Result<(Likeness, Cost)> {
         self.cx.check()?;
         let mut only = variant.clone();
-        let others = all.iter().filter(|n| item.layers().iter().all(|l| l.node != **n)).map(|n| (*n, NOISY));
+        let others = all.iter().filter(|n| layers.iter().all(|l| l.node != **n)).map(|n| (*n, NOISY));
         only.choices.float.extend(others);
         let quantised = self.quantised(&only)?;
-        let likeness = self.judge.judge(&verify(&quantised)?, self.few)?;
-        let noise = likeness.typical;
-        Ok((noise, self.cost(&quantised)?.whole()))
+        Ok((self.judge.judge(&verify(&quantised)?, self.few)?, self.cost(&quantised)?))
     }
 }
 

@@ -1,0 +1,176 @@
+//! How much each layer of a model minds being compressed: where to look before a model is compressed, and after.
+
+use crate::{
+    compress::{calibrator::DataCalibrator, judge},
+    data::Sets,
+    events::{Events, Monitor, watched},
+    facts, files,
+    options::{DataOptions, DeviceOptions, ReadOptions, expressions, within},
+    plot::{Chart, Line, svg},
+    values::Filter,
+};
+use clap::Args;
+use compress_compiler::{
+    error::{Error, Result},
+    onnx,
+    pass::{Calibrator, Context},
+    words::option,
+};
+use compress_passes::{
+    prune::mask::Scope,
+    quant::scheme::WeightBits,
+    sensitivity::{Fraction, Measurement, Sensitivity as Found},
+    target::Target,
+};
+use compress_runtime::{burn::BurnInterpreter, dataset::Preprocess};
+use serde::{Deserialize, Serialize};
+use std::{collections::HashMap, path::PathBuf};
+
+/// Shows how much the answers of a model mind INT8, zeros and the loss of channels: of one layer at a time.
+#[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct Sensitivity {
+    /// The ONNX model, in floats.
+    pub model: PathBuf,
+    /// Data to run on; part of it is for calibration.
+    #[arg(long, value_name = "PATH", required = true)]
+    pub data: PathBuf,
+    /// How pictures become inputs, as for compressing.
+    #[arg(long, value_name = "HOW")]
+    pub preprocess: Option<Preprocess>,
+    /// Where the plot goes, an SVG [default: MODEL with .sensitivity.svg].
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Bits of a quantised weight.
+    #[arg(long, value_name = "BITS", default_value_t, value_parser = crate::options::choices::<WeightBits>())]
+    pub weight_bits: WeightBits,
+    /// The runtime that has to run the result.
+    #[arg(long, value_name = "RUNTIME", default_value_t, value_parser = crate::options::choices::<Target>())]
+    pub target: Target,
+    /// Leave out layers whose node or weight has a matching name; may be repeated.
+    #[arg(long, value_name = "REGEX")]
+    pub exclude: Vec<Filter>,
+    /// Where it runs.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub on: DeviceOptions,
+    /// How models are read.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub read: ReadOptions,
+    /// Overwrite what exists.
+    #[arg(long)]
+    #[serde(skip)]
+    pub force: bool,
+}
+
+/// How much the layers mind.
+#[derive(Debug, Clone, Serialize)]
+pub struct SensitivityReport {
+    /// The model.
+    pub model: String,
+    /// The plot.
+    pub plot: String,
+    /// The figures.
+    #[serde(flatten)]
+    pub found: Found,
+}
+
+/// Samples to find activation ranges on.
+const CALIBRATED: usize = 128;
+
+impl Sensitivity {
+    /// Measures the layers, and writes the plot.
+    ///
+    /// # Errors
+    /// File when the plot can't be written; unsupported for a model with operators that can't be run here, or that is
+    /// quantised already; whatever reading and running it can raise; interrupted when `events` asks to stop.
+    pub fn run(&self, events: &mut dyn Events) -> Result<SensitivityReport> {
+        let plot = self.output();
+        if files::same(&plot, &self.model) {
+            return Err(Error::usage("the plot would replace the model").in_file(&plot));
+        }
+        files::free(&plot, self.force, &option::OUTPUT.to_string())?;
+        let found = watched(events, |monitor| within(self.on.threads, false, || self.measure(monitor)))?;
+        onnx::write_atomic(&plot, svg(&self.charts(&found))?.as_bytes(), self.force)?;
+        Ok(SensitivityReport { model: self.model.display().to_string(), plot: plot.display().to_string(), found })
+    }
+
+    /// Where the plot goes.
+    pub fn output(&self) -> PathBuf {
+        self.output.clone().unwrap_or_else(|| self.model.with_extension("sensitivity.svg"))
+    }
+
+    fn measure(&self, monitor: &Monitor) -> Result<Found> {
+        let backend = self.on.open()?;
+        let model = onnx::read_with(&self.model, &(&self.read).into())?;
+        let in_model = |e: Error| e.in_file(&self.model);
+        if let Some((label, reason)) = facts::first_unknown(&model.graph) {
+            return Err(in_model(Error::unsupported(format!("node {label} can't be run here ({reason})"))));
+        }
+        let data = Some(self.data.clone());
+        let data = DataOptions { data: data.clone(), eval: data, preprocess: self.preprocess.clone() };
+        let seed = self.on.seed.0;
+        let sets = Sets::open_running(&data, &[], &model.graph, CALIBRATED, seed, (false, &backend));
+        let mut sets = sets.map_err(in_model)?;
+        sets.keep_apart(seed);
+        let (samples, backend) = (&sets.calibration, &backend);
+        let calibrator = DataCalibrator { samples, backend, monitor };
+        let most = judge::SAMPLES;
+        let judges = judge::HeldOut { samples: &sets.validation, most, metric: None, backend, monitor };
+        let interpreter = BurnInterpreter::cpu();
+        let cx = Context {
+            calibrator: Some(&calibrator as &dyn Calibrator),
+            judges: Some(&judges),
+            stopped: &|| monitor.stopped(),
+            progress: &monitor.passes(),
+            ..Context::new(&interpreter)
+        };
+        let scope = Scope { exclude: expressions(&self.exclude), ends: true };
+        let measurement = Measurement { scheme: self.weight_bits.scheme(), target: self.target, scope };
+        measurement.run(model.graph, &cx).map_err(in_model)
+    }
+
+    fn charts(&self, found: &Found) -> Vec<Chart> {
+        let name = self.model.file_name().unwrap_or_default().to_string_lossy();
+        let db = "signal to noise of a typical sample, dB";
+        let chart = |title: String, across: &str, up: &str, lines| Chart {
+            title,
+            across: across.into(),
+            up: up.into(),
+            lines,
+            level: None,
+        };
+        let alone = chart(format!("{name}: one layer alone"), "layer, in the order of the network", db, alone(found));
+        let curve = |name: &str, of: &dyn Fn(&compress_passes::sensitivity::CurvePoint) -> Option<f64>| {
+            let points = found.curve.iter().filter_map(|p| Some((p.float_layers as f64, of(p)?)));
+            Line { name: name.into(), points: points.collect() }
+        };
+        let across = "layers in floats, the noisiest for what they gain first";
+        let kept = vec![curve("predicted", &|p| p.predicted_db), curve("measured", &|p| p.measured?.typical_db)];
+        let gained = vec![curve("", &|p| Some(p.predicted_speedup))];
+        vec![
+            alone,
+            chart("INT8: what layers in floats keep".into(), across, db, kept),
+            chart("INT8: what they cost".into(), across, "predicted speed-up on ONNX Runtime", gained),
+        ]
+    }
+}
+
+/// A line for each thing that is done to layers.
+fn alone(found: &Found) -> Vec<Line> {
+    let at = |fraction: f64| move |all: &Vec<Fraction>| all.iter().find(|f| f.fraction == fraction)?.left.typical_db;
+    let channels: HashMap<&str, &Vec<Fraction>> =
+        found.channels.iter().flat_map(|c| c.nodes.iter().map(|n| (&n[..], &c.cut))).collect();
+    let line = |name: &str, of: &dyn Fn(&compress_passes::sensitivity::LayerSensitivity) -> Option<f64>| {
+        let points = found.layers.iter().enumerate().filter_map(|(i, l)| Some((i as f64 + 1.0, of(l)?)));
+        Line { name: name.into(), points: points.collect() }
+    };
+    let lines = [
+        line("INT8", &|l| l.int8?.typical_db),
+        line("half zeros", &|l| at(0.5)(&l.zeros)),
+        line("90% zeros", &|l| at(0.9)(&l.zeros)),
+        line("half of the channels", &|l| at(0.5)(channels.get(&l.node[..])?)),
+    ];
+    lines.into_iter().filter(|l| !l.points.is_empty()).collect()
+}
