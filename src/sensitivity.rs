@@ -127,7 +127,7 @@ impl Sensitivity {
             ..Context::new(&interpreter)
         };
         let scope = Scope { exclude: expressions(&self.exclude), ends: true };
-        let measurement = Measurement { scheme: self.weight_bits.scheme(), target: self.target, scope };
+        let measurement = Measurement { scheme: self.target.scheme(self.weight_bits), target: self.target, scope };
         measurement.run(model.graph, &cx).map_err(in_model)
     }
 

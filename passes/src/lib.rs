@@ -193,7 +193,10 @@ pub const STAGES: &[Stage] = &[
         name: "tables",
         does: "quantise tables from which rows are looked up, with a scale for each row",
         asked_by: Some(option::INT8),
-        make: |o| o.scheme.is_some().then(|| Box::new(Tables { exclude: o.exclude.clone() }) as Box<dyn Pass>),
+        make: |o| {
+            let able = o.scheme.is_some() && o.target.capabilities().looks_up_codes;
+            able.then(|| Box::new(Tables { exclude: o.exclude.clone() }) as Box<dyn Pass>)
+        },
     },
     Stage {
         name: "int8",

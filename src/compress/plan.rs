@@ -200,7 +200,7 @@ impl Compress {
 
     /// The codes that activations and weights become, if they do.
     fn scheme(&self) -> Scheme {
-        let scheme = self.weight_bits.scheme();
+        let scheme = self.target.scheme(self.weight_bits);
         Scheme { calibration: self.calibration.unwrap_or(scheme.calibration), ..scheme }
     }
 

@@ -3,7 +3,9 @@
 use crate::{
     error::{Error, Result},
     graph::Graph,
+    node::NodeId,
     op::{Op, Operator},
+    tensor::DType,
 };
 use onnx_protobuf::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 
@@ -144,7 +146,7 @@ pub fn lowest(graph: &Graph, from: i64) -> Result<i64> {
     let mut to = from;
     let mut why = format!("the model is of opset {from}");
     for (g, n) in graphs.iter().flat_map(|g| g.operators().map(move |n| (g, n))) {
-        let since = g.op(n).since();
+        let since = g.op(n).since().max(since_codes(g, n));
         if since > to {
             to = since;
             why = format!("{} needs opset {since}", g.node(n).label());
@@ -164,6 +166,19 @@ pub fn lowest(graph: &Graph, from: i64) -> Result<i64> {
         checked.map_err(|e| e.about(&why).help("export the model at a newer opset"))?;
     }
     Ok(to)
+}
+
+/// The opset from which on a QuantizeLinear or DequantizeLinear takes its codes.
+fn since_codes(g: &Graph, n: NodeId) -> i64 {
+    let codes = match g.op(n) {
+        Op::Quantize(_) => g.fact(n.into()).dtype,
+        Op::Dequantize(_) => g.operand(n, 0).and_then(|p| g.fact(p).dtype),
+        _ => None,
+    };
+    match codes {
+        Some(DType::U16 | DType::I16 | DType::U4 | DType::I4) => 21,
+        _ => 1,
+    }
 }
 
 /// Checks that a node kept byte for byte means the same at opset `to` as at `from`.

@@ -274,6 +274,21 @@ impl Field {
     }
 }
 
+/// A message with its fields by rising number, those of one number in their order. Any order is valid, but OpenVINO doesn't
+/// know a model in which two opsets stand before the graph.
+///
+/// # Errors
+/// Malformed, naming the byte.
+pub(super) fn by_number(bytes: &[u8]) -> Result<Vec<u8>> {
+    let (mut at, mut fields) = (0, vec![]);
+    while at < bytes.len() {
+        let start = at;
+        fields.push((Field::read(bytes, &mut at, bytes.len())?.number, start..at));
+    }
+    fields.sort_by_key(|(number, _)| *number);
+    Ok(fields.into_iter().flat_map(|(_, range)| &bytes[range]).copied().collect())
+}
+
 fn varint(bytes: &[u8], at: &mut usize, end: usize) -> Result<u64> {
     let start = *at;
     let mut value = 0u64;
@@ -347,6 +362,13 @@ mod tests {
         let mut model = vec![0x3a, 0x80, 0x89, 0x7a];
         model.extend(nodes);
         assert_eq!(kind(&model), Some(Kind::Limit));
+    }
+
+    #[test]
+    fn fields_are_sorted_and_keep_the_order_of_those_alike() {
+        let bytes = [0x42, 1, b'b', 0x08, 9, 0x42, 1, b'a', 0x3a, 0];
+        assert_eq!(by_number(&bytes).unwrap(), [0x08, 9, 0x3a, 0, 0x42, 1, b'b', 0x42, 1, b'a']);
+        assert!(by_number(&bytes[..9]).is_err());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::{
     scratch::{Scratch, failure},
     source::{self, Blobs, Source, SourceFile},
     stream::Pieces,
-    tensor,
+    tensor, wire,
 };
 use crate::{
     attr::Attr,
@@ -221,7 +221,7 @@ fn to_proto(model: &Model, blobs: &Blobs) -> Result<ModelProto> {
 
 fn layout(proto: &ModelProto, blobs: &Blobs) -> Result<Pieces> {
     let skeleton = proto.write_to_bytes().map_err(|e| Error::bug(e.to_string()))?;
-    Pieces::of_model(&skeleton, blobs)
+    Pieces::of_model(&wire::by_number(&skeleton)?, blobs)
 }
 
 fn check_size(file: &Pieces) -> Result<()> {

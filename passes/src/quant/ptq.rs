@@ -122,6 +122,15 @@ impl Seen {
         seen.insert((0, port), Arc::new(Observer::between(low, high)));
         Self(seen)
     }
+
+    /// The same, with some range for each of `ports` that was not watched.
+    pub fn filled<'a>(&self, ports: impl IntoIterator<Item = &'a Port>) -> Self {
+        let mut seen = self.0.clone();
+        for port in ports {
+            seen.entry((0, *port)).or_insert_with(|| Arc::new(Observer::between(0.0, 1.0)));
+        }
+        Self(seen)
+    }
 }
 
 /// A value's range on the calibration data, if it was reached.
@@ -222,7 +231,7 @@ impl Int8 {
     pub(super) fn values(&self, variant: &Variant) -> Result<QuantisedValues> {
         let blocked = blocked(&variant.graph)?;
         let layers = self.choose(&variant.graph, &blocked, &variant.choices, &mut vec![])?;
-        Ok(QuantisedValues::new(&variant.graph, layers))
+        Ok(QuantisedValues::new(&variant.graph, layers, &self.scheme))
     }
 
     /// What is quantised, where the weights in `shared` stay where they are.
@@ -240,10 +249,11 @@ impl Int8 {
         nested::own_weights(g, &mut inner, &own);
         let mut skipped: Vec<Skipped> =
             stay.iter().map(|r| self.skipped(&whole[r.at].graph, r.node, shared[&r.source])).collect();
-        let mut plans = vec![QuantisedValues::new(g, self.choose(g, &blocked, choices, &mut skipped)?)];
+        let mut plans = vec![QuantisedValues::new(g, self.choose(g, &blocked, choices, &mut skipped)?, &self.scheme)];
         for Nested { way, graph: part } in &inner {
             let around = way.first().and_then(|(n, _)| blocked(*n));
-            plans.push(QuantisedValues::new(part, self.choose(part, &|_| around.clone(), &none, &mut skipped)?));
+            let layers = self.choose(part, &|_| around.clone(), &none, &mut skipped)?;
+            plans.push(QuantisedValues::new(part, layers, &self.scheme));
         }
         Ok(Draft { inner, plans, readers, skipped })
     }

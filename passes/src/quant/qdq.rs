@@ -3,7 +3,7 @@
 use super::{
     choices::{Choices, Rounded},
     params::{self, Affine},
-    scheme::{Scheme, Weights},
+    scheme::{Biases, Scheme, Weights},
     two_terms,
     values::QuantisedValues,
 };
@@ -70,10 +70,8 @@ pub(super) fn insert(
         } else {
             // A float operator made it: float readers keep the exact value.
             for u in g.uses(port) {
-                let reads = u.node != q
-                    && integer.contains(&u.node)
-                    && (u.slot == 0 || g.op(u.node).quant() != Quant::Weighted);
-                if reads {
+                let takes = integer.contains(&u.node) || plan.sums.contains(&u.node);
+                if u.node != q && takes && (u.slot == 0 || g.op(u.node).quant() != Quant::Weighted) {
                     g.set_operand(u.node, u.slot, Some(dq));
                 }
             }
@@ -167,7 +165,8 @@ pub(super) fn freeze(g: &mut Graph, scheme: &Scheme) -> Result<()> {
         let Some(axes) = axes else { continue };
         let Some((scales, dequantize)) = dequantized(g, node, axes.slot) else { continue };
         freeze_weight(g, dequantize, axes.output, &scales, scheme.weights.codes.stored)?;
-        let Some(((x, _), slot)) = dequantized(g, node, 0).zip(axes.bias) else { continue };
+        let biased = axes.bias.filter(|_| scheme.biases == Biases::Int32);
+        let Some(((x, _), slot)) = dequantized(g, node, 0).zip(biased) else { continue };
         let Some(port) = g.operand(node, slot).filter(|p| g.constant(*p).is_some()) else { continue };
         let bias = g.constant(port).and_then(|t| Some(t.as_f32()?.into_owned())).unwrap_or_default();
         // Gemm lets one value stand for all channels.

@@ -14,6 +14,30 @@ pub struct Scheme {
     pub weights: Weights,
     /// How the range of an activation is chosen.
     pub calibration: Calibration,
+    /// Which activations become codes.
+    pub placement: Placement,
+    /// What biases become.
+    pub biases: Biases,
+}
+
+/// Which activations become codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// Those between integer kernels: what layers read and convolutions make, and what sums, pools and the like read and
+    /// make between them.
+    Kernels,
+    /// What layers read, and before it what operators pass on unchanged. A sum takes what a layer reads as well in codes, and
+    /// what a convolution makes for it alone in floats: runtimes that compute it with the convolution add before they round.
+    LayerInputs,
+}
+
+/// What the biases of integer layers become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Biases {
+    /// Codes of 32 bits, in steps of the accumulator.
+    Int32,
+    /// They stay.
+    Float,
 }
 
 /// When activations become codes.
@@ -85,6 +109,12 @@ impl Codes {
         self.dtype.int_range().unwrap_or_default()
     }
 
+    /// Whether a range that ends at zero does what a Relu does: no code stands for what is below, and runtimes compute on the
+    /// codes. Those of 16 bits are left out where there are no kernels for them, and the range with them.
+    pub fn clamps(self) -> bool {
+        self.symmetry == Symmetry::Asymmetric && self.stored == DType::U8
+    }
+
     /// Steps from the least code to the largest.
     pub fn steps(self) -> f64 {
         let (low, high) = self.range();
@@ -92,10 +122,20 @@ impl Codes {
     }
 }
 
+impl Scheme {
+    /// Whether the same values become the same kind of codes.
+    pub fn is_placed_as(&self, other: &Self) -> bool {
+        let of = |s: &Self| (s.activations, s.placement, s.biases);
+        of(self) == of(other)
+    }
+}
+
+/// U16 activations with a zero point, for processors that have such kernels.
+pub(crate) const U16: Codes = Codes { dtype: DType::U16, stored: DType::U16, symmetry: Symmetry::Asymmetric };
 /// U8 activations with a zero point: what every runtime has integer kernels for.
 const U8: Codes = Codes { dtype: DType::U8, stored: DType::U8, symmetry: Symmetry::Asymmetric };
-/// S8 weights around zero.
-const S8: Codes = Codes { dtype: DType::I8, stored: DType::I8, symmetry: Symmetry::Symmetric };
+/// S8 around zero.
+pub(crate) const S8: Codes = Codes { dtype: DType::I8, stored: DType::I8, symmetry: Symmetry::Symmetric };
 /// Weights of four bits, which are stored in eight: every runtime has integer kernels for these.
 const S4: Codes = Codes { dtype: DType::I4, stored: DType::I8, symmetry: Symmetry::Symmetric };
 
@@ -104,6 +144,8 @@ pub const INT8: Scheme = Scheme {
     activations: Activations::Static(U8),
     weights: Weights { codes: S8, granularity: Granularity::Channel },
     calibration: MINMAX,
+    placement: Placement::Kernels,
+    biases: Biases::Int32,
 };
 
 /// INT8 with weights of four bits.

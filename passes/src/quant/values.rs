@@ -4,10 +4,15 @@
 //! layer (Conv, Gemm, MatMul by a constant), at the output of every Conv, and on the way
 //! between them through operators that move values (MaxPool, Reshape, ...), join them
 //! (Concat) or have an integer kernel of their own (Add, average pools). A Relu or Clip after
-//! such an operator is part of its output's range and disappears. What leads to no further
-//! layer stays in floating point, so a classifier's logits keep their resolution.
+//! such an operator is part of its output's range and disappears, if codes end at zero. What
+//! leads to no further layer stays in floating point, so a classifier's logits keep their
+//! resolution. With [`Placement::LayerInputs`] only what layers read becomes codes.
 
-use super::{params::Affine, ptq::Reach, scheme::Codes};
+use super::{
+    params::Affine,
+    ptq::Reach,
+    scheme::{Codes, Placement, Scheme},
+};
 use crate::layers::Layer;
 use compress_compiler::{
     error::{Error, Result},
@@ -27,6 +32,8 @@ pub(super) struct QuantisedValues {
     pub wanted: BTreeSet<Port>,
     /// Operators between layers that become integer too.
     pub taken: BTreeSet<NodeId>,
+    /// Sums that take in codes what a layer reads as well.
+    pub sums: BTreeSet<NodeId>,
     /// For a wanted value after an activation that its range makes needless: the value before.
     pub before: BTreeMap<Port, Port>,
     /// Values that share their parameters, as a forest.
@@ -60,12 +67,15 @@ impl Range {
 
 impl QuantisedValues {
     /// The values that make `layers` integer.
-    pub(super) fn new(g: &Graph, layers: Vec<Layer>) -> Self {
+    pub(super) fn new(g: &Graph, layers: Vec<Layer>, scheme: &Scheme) -> Self {
+        let everywhere = scheme.placement == Placement::Kernels;
+        let clamps = scheme.activations.codes().clamps();
         let integer: BTreeSet<NodeId> = layers.iter().map(|l| l.node).collect();
         let mut plan = Self {
             layers,
             wanted: BTreeSet::new(),
             taken: BTreeSet::new(),
+            sums: BTreeSet::new(),
             before: BTreeMap::new(),
             parent: HashMap::new(),
             tied: vec![],
@@ -73,15 +83,16 @@ impl QuantisedValues {
         let mut queue: Vec<Port> = vec![];
         for l in &plan.layers {
             queue.extend(g.operand(l.node, 0));
-            if matches!(g.op(l.node), Op::Conv(_)) {
-                queue.push(after_activation(g, l.node.into()));
+            if everywhere && matches!(g.op(l.node), Op::Conv(_)) {
+                let after = if clamps { after_activation(g, l.node.into()) } else { l.node.into() };
+                queue.push(after);
             }
         }
         while let Some(port) = queue.pop() {
             if g.fact(port).dtype != Some(DType::F32) || !plan.wanted.insert(port) {
                 continue;
             }
-            let source = before_activation(g, port);
+            let source = if clamps { before_activation(g, port) } else { port };
             let node = source.node;
             let operands: Vec<Port> = g.operands(node).into_iter().flatten().collect();
             let activations: Vec<Port> = operands.iter().copied().filter(|p| is_activation(g, *p)).collect();
@@ -96,7 +107,8 @@ impl QuantisedValues {
                         integer.contains(&source)
                             || matches!(g.op(source).quant(), Quant::Same | Quant::Tied | Quant::Arithmetic)
                     };
-                    activations.len() == operands.len() && activations.iter().any(from_integer)
+                    let here = everywhere || activations.len() == 1;
+                    here && activations.len() == operands.len() && activations.iter().any(from_integer)
                 }
                 Quant::Float => false,
             };
@@ -119,6 +131,10 @@ impl QuantisedValues {
                 Quant::Arithmetic => queue.extend(&activations),
             }
             plan.taken.insert(node);
+        }
+        if !everywhere {
+            let is_sum = |n: &NodeId| g.op(*n).quant() == Quant::Arithmetic && !plan.taken.contains(n);
+            plan.sums = g.operators().filter(is_sum).collect();
         }
         plan
     }

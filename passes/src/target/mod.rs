@@ -1,11 +1,14 @@
 //! What has to run the written model, and what that can: a file and a row of [`TARGETS`] each.
 
 mod onnxruntime;
+mod openvino;
 mod portable;
+mod qnn;
+mod tensorrt;
 
 pub use onnxruntime::ForOnnxRuntime;
 
-use crate::quant::scheme::{Granularity, Scheme};
+use crate::quant::scheme::{Granularity, Scheme, WeightBits};
 use compress_compiler::{
     choice_of_rows,
     graph::Graph,
@@ -15,7 +18,13 @@ use compress_compiler::{
 };
 
 /// The targets.
-const TARGETS: &[Target] = &[Target(&portable::TARGET), Target(&onnxruntime::TARGET)];
+const TARGETS: &[Target] = &[
+    Target(&portable::TARGET),
+    Target(&onnxruntime::TARGET),
+    Target(&openvino::TARGET),
+    Target(&tensorrt::TARGET),
+    Target(&qnn::TARGET),
+];
 
 /// What the written model has to run on.
 #[derive(Debug, Clone, Copy)]
@@ -32,6 +41,12 @@ pub struct Capabilities {
     pub channels: Option<usize>,
     /// The types of codes that its integer kernels read.
     pub codes: &'static [DType],
+    /// What it needs of a scheme that is for any runtime.
+    pub adapt: fn(Scheme) -> Scheme,
+    /// Whether its depthwise convolutions may be slower on codes than in floats.
+    pub slow_depthwise: bool,
+    /// Whether rows of codes can be looked up there.
+    pub looks_up_codes: bool,
     /// What of a weight may share a scale there.
     pub granularities: &'static [Granularity],
     /// The pass that brings in operators for it alone, if there is one.
@@ -42,6 +57,11 @@ impl Target {
     /// What it can.
     pub fn capabilities(self) -> &'static Capabilities {
         self.0
+    }
+
+    /// The scheme of weights of so many bits, as it needs it.
+    pub fn scheme(self, bits: WeightBits) -> Scheme {
+        (self.0.adapt)(bits.scheme())
     }
 
     /// Why it can't run what `scheme` makes, if so.

@@ -35,6 +35,9 @@ pub const TARGET: Capabilities = Capabilities {
     // Its convolutions take blocks of 16 channels.
     channels: Some(16),
     codes: &[DType::U8, DType::I8],
+    adapt: |scheme| scheme,
+    slow_depthwise: true,
+    looks_up_codes: true,
     granularities: &[Granularity::Tensor, Granularity::Channel],
     lower: Some(|| Box::new(ForOnnxRuntime)),
 };

@@ -10,6 +10,9 @@ pub const TARGET: Capabilities = Capabilities {
     means: "any runtime",
     channels: None,
     codes: &[DType::U8, DType::I8],
+    adapt: |scheme| scheme,
+    slow_depthwise: true,
+    looks_up_codes: true,
     granularities: &[Granularity::Tensor, Granularity::Channel],
     lower: None,
 };

@@ -187,7 +187,7 @@ fn curve(
             layer: layer.map(|n| start.graph.node(n).display_name().into()),
             predicted_db: (noise > 0.0).then(|| -10.0 * noise.log10()),
             measured,
-            predicted_speedup: 1.0 / search.cost(&quantised)?.time.max(f64::MIN_POSITIVE),
+            predicted_speedup: 1.0 / search.cost(&written, &quantised)?.time.max(f64::MIN_POSITIVE),
         });
     }
     (search.cx.progress)("layers in floats", order.len() + 1, order.len() + 1);

@@ -24,6 +24,7 @@ use super::{
     params::{self, Affine},
     ptq::{Int8, Variant},
     qdq,
+    scheme::INT8,
     values::QuantisedValues,
 };
 use crate::{layers::Layer, nested::Nested};
@@ -40,6 +41,7 @@ use compress_compiler::{
 use std::{
     cell::RefCell,
     collections::HashMap,
+    rc::Rc,
     time::{Duration, Instant},
 };
 
@@ -291,9 +293,13 @@ impl<'a> Search<'a> {
 
     /// The graph as `variant` quantises it.
     fn quantised(&self, variant: &Variant) -> Result<Graph> {
+        self.quantised_by(self.int8, variant)
+    }
+
+    fn quantised_by(&self, int8: &Int8, variant: &Variant) -> Result<Graph> {
         let mut g = variant.graph.clone();
-        self.int8.quantise(&mut g, self.whole, &variant.seen, &variant.choices)?;
-        qdq::freeze(&mut g, &self.int8.scheme)?;
+        int8.quantise(&mut g, self.whole, &variant.seen, &variant.choices)?;
+        qdq::freeze(&mut g, &int8.scheme)?;
         Ok(g)
     }
 
@@ -314,12 +320,24 @@ impl<'a> Search<'a> {
     fn evaluate(&self, variant: &Variant) -> Result<(Likeness, Cost)> {
         let quantised = self.quantised(variant)?;
         let likeness = self.judge.judge(&verify(&quantised)?, self.judge.samples())?;
-        Ok((likeness, self.cost(&quantised)?))
+        Ok((likeness, self.cost(variant, &quantised)?))
     }
 
-    /// What a quantised graph takes, in parts of what the floats do.
-    fn cost(&self, quantised: &Graph) -> Result<Cost> {
-        let time = cost::of(&self.judge.sized(quantised)?) / self.float.0;
+    /// What the graph that a variant is quantised to takes, in parts of what the floats do. The table of costs is of ONNX
+    /// Runtime: where codes are placed for another runtime, it is asked for what ONNX Runtime would be given.
+    fn cost(&self, variant: &Variant, quantised: &Graph) -> Result<Cost> {
+        let (target, exclude) = (self.int8.target, self.int8.exclude.clone());
+        let usual = Int8 { scheme: INT8, target, exclude, search: None, train: false };
+        let time = match self.int8.scheme.is_placed_as(&usual.scheme) {
+            true => cost::of(&self.judge.sized(quantised)?),
+            false => {
+                // Ranges cost nothing.
+                let seen = variant.seen.filled(&usual.values(variant)?.wanted);
+                let variant = Variant { seen: Rc::new(seen), ..variant.clone() };
+                cost::of(&self.judge.sized(&self.quantised_by(&usual, &variant)?)?)
+            }
+        };
+        let time = time / self.float.0;
         Ok(Cost { time, size: bound::weight_bytes(quantised) as f64 / self.float.1 as f64 })
     }
 

@@ -116,7 +116,7 @@ impl Search<'_> {
         let others = all.iter().filter(|n| layers.iter().all(|l| l.node != **n)).map(|n| (*n, NOISY));
         only.choices.float.extend(others);
         let quantised = self.quantised(&only)?;
-        Ok((self.judge.judge(&verify(&quantised)?, self.few)?, self.cost(&quantised)?))
+        Ok((self.judge.judge(&verify(&quantised)?, self.few)?, self.cost(&only, &quantised)?))
     }
 }
 

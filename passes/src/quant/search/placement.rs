@@ -8,6 +8,9 @@ const DEPTHWISE: &str = "depthwise convolutions are no faster on codes here";
 
 /// Depthwise convolutions in floats: their integer kernels are no faster, and functions around them need no codes then.
 pub(super) fn ways(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
+    if !search.int8.target.capabilities().slow_depthwise {
+        return Ok(vec![]);
+    }
     let g = &best.variant.graph;
     let layers = search.values(&best.variant)?.layers;
     let is_depthwise = |n: NodeId| matches!(g.op(n), Op::Conv(conv) if conv.group > 1);

@@ -1,0 +1,27 @@
+//! TensorRT, as its documentation says (explicit quantization, 10.x): it was not run.
+//!
+//! Codes are INT8 with zero point 0. Its parser takes neither UINT8 nor other zero points, nor INT32 biases behind a
+//! DequantizeLinear. Pairs belong in front of layers and of what comes past a residual convolution, not behind layers: it
+//! computes clamps and sums with the convolution. That a range ends at 0 does not stand for a Relu, as codes reach below.
+
+use super::Capabilities;
+use crate::quant::scheme::{Activations, Biases, Granularity, Placement, S8, Scheme};
+use compress_compiler::tensor::DType;
+
+/// TensorRT.
+pub const TARGET: Capabilities = Capabilities {
+    name: "tensorrt",
+    means: "TensorRT: symmetric INT8 without zero points, where layers read it; float biases",
+    channels: None,
+    codes: &[DType::I8],
+    adapt: |scheme| Scheme {
+        activations: Activations::Static(S8),
+        placement: Placement::LayerInputs,
+        biases: Biases::Float,
+        ..scheme
+    },
+    slow_depthwise: false,
+    looks_up_codes: false,
+    granularities: &[Granularity::Tensor, Granularity::Channel],
+    lower: None,
+};
