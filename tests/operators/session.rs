@@ -75,6 +75,54 @@ fn a_batch_gives_what_its_samples_give() {
     }
 }
 
+/// Functions behind products, which compute them: SiLU and HardSwish in one node and in two, Gelu behind a sum, and some whose
+/// argument somebody else reads too.
+const FUNCTIONS: &str = r#"graph "functions" {
+  input %x: f32[N,3,64,64]
+  const %w1: f32[16,3,3,3] = random(1)
+  const %w2: f32[16,1,3,3] = random(2)
+  const %w3: f32[16,16,1,1] = random(3)
+  const %w4: f32[16,40] = random(4)
+  const %w5: f32[40,40] = random(5)
+  %a = Conv(%x, %w1) {pads=[1, 1, 1, 1], strides=[2, 2]} "a"
+  %sa = Sigmoid(%a) "sa"
+  %silu = Mul(%a, %sa) "silu"
+  %b = Conv(%silu, %w2) {group=16, pads=[1, 1, 1, 1]} "b"
+  %hb = HardSigmoid(%b) {alpha=0.16666667, beta=0.5} "hb"
+  %swish = Mul(%hb, %b) "swish"
+  %c = Conv(%swish, %w3) "c"
+  %sc = Sigmoid(%c) "sc"
+  %gated = Mul(%c, %sc) "gated"
+  %sum = Add(%c, %gated) "sum"
+  %d = Conv(%sum, %w3) "d"
+  %residual = Add(%d, %swish) "residual"
+  %hard = HardSwish(%residual) "hard"
+  %p = GlobalAveragePool(%hard) "p"
+  %flat = Flatten(%p) {axis=1} "flat"
+  %e = MatMul(%flat, %w4) "e"
+  %gelu = Gelu(%e) "gelu"
+  %f = MatMul(%gelu, %w5) "f"
+  %y = Tanh(%f) "y"
+  %z = Relu(%f) "z"
+  output %y
+  output %z
+  output %sc
+}"#;
+
+#[test]
+fn functions_behind_products_are_those_of_their_results() {
+    let graph = text::parse(FUNCTIONS).unwrap();
+    for n in [1, 5] {
+        let ours = session(&graph, &Backend::cpu(), &[]).run(&[samples(n)]).unwrap();
+        let burn = session(&graph, &Backend::burn(), &[]).run(&[samples(n)]).unwrap();
+        for (a, b) in ours.iter().zip(&burn) {
+            near(&a.as_f32().unwrap(), &b.as_f32().unwrap());
+        }
+    }
+    let names: Vec<Port> = graph.operators().map(Port::from).collect();
+    session(&graph, &Backend::cpu(), &names).observe(&[samples(2)], &mut |_, _| Ok(())).unwrap();
+}
+
 #[test]
 fn batches_may_change_and_may_be_empty() {
     let graph = net();

@@ -20,7 +20,8 @@ pub use int8::Conv8;
 pub use sparse::SparseF;
 
 use crate::{
-    Isa, Rows, RowsMut, Window,
+    Isa, Rows, RowsMut, UnaryOp, Window,
+    elementwise::apply,
     team::join,
     tile::{Operand, Tiles},
 };
@@ -250,5 +251,19 @@ impl<Y> Shared<Y> {
     unsafe fn at(&self, row: usize, column: usize) -> *mut Y {
         // SAFETY: the caller guarantees that the element is within the result, at whose beginning `first` is.
         unsafe { self.first.add(row * self.stride + column) }
+    }
+}
+
+impl Shared<f32> {
+    /// Makes `f` of the results of a panel in some rows, while the cache holds them.
+    ///
+    /// # Safety
+    /// The result has these rows and columns, they were written, nobody else uses them, and it is still borrowed.
+    unsafe fn apply(&self, isa: Isa, f: UnaryOp, rows: Range<usize>, panel: &Panel) {
+        for row in rows {
+            // SAFETY: the caller guarantees that these elements are within the result, were written, and are its own.
+            let y = unsafe { std::slice::from_raw_parts_mut(self.at(row, panel.column), panel.columns) };
+            apply(isa, f, y);
+        }
     }
 }

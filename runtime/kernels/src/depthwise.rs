@@ -3,11 +3,12 @@
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
+use crate::elementwise::apply;
 use crate::math::{clamp, round_within};
 use crate::multiversion::multiversion;
 use crate::parallel::in_rows;
 use crate::pool::{Position, by_columns, each_pixel, each_position};
-use crate::{Finish8, Isa, Rows, RowsMut, Window};
+use crate::{Finish8, Isa, Rows, RowsMut, UnaryOp, Window};
 
 /// A depthwise convolution of 8-bit integers: `sum over taps of (x - input_zero) * w`, finished.
 #[derive(Debug, Clone)]
@@ -19,6 +20,7 @@ pub struct Depthwise8 {
     channels: usize,
     input_zero: u8,
     finish: Finish8,
+    then: Option<UnaryOp>,
     #[cfg(target_arch = "x86_64")]
     vnni: Option<vnni::Packed>,
 }
@@ -34,6 +36,7 @@ pub struct DepthwiseF {
     bias: Vec<f32>,
     min: f32,
     max: f32,
+    then: Option<UnaryOp>,
 }
 
 /// `[channels][taps]` as `[taps][channels]`.
@@ -68,7 +71,13 @@ impl Depthwise8 {
                 _ => None,
             },
             finish,
+            then: None,
         }
+    }
+
+    /// The same, but each result that is a float is `f` of what it would be.
+    pub fn then(self, f: Option<UnaryOp>) -> Self {
+        Self { then: f, ..self }
     }
 
     /// How many bytes of scratch memory [`Self::run_u8`] and [`Self::run_f32`] need.
@@ -115,7 +124,9 @@ impl Depthwise8 {
         };
         check(x, window, &y, self.taps, self.channels);
         in_rows(y, window.output[1], threads, &|part, y| {
-            scale_rows(self.isa, self, x, window, part.row, bias, scale, [*min, *max], y);
+            by_lines(self.isa, self.then, window, part.row, y, |first, y| {
+                scale_rows(self.isa, self, x, window, first, bias, scale, [*min, *max], y);
+            });
         });
     }
 }
@@ -127,7 +138,12 @@ impl DepthwiseF {
     /// When the numbers of weights and biases are not those of `taps` and `channels`.
     pub fn new(isa: Isa, weights: &[f32], taps: usize, channels: usize, bias: Vec<f32>, min: f32, max: f32) -> Self {
         assert_eq!(bias.len(), channels, "a bias for each channel");
-        Self { isa, weights: by_taps(weights, taps, channels), taps, channels, bias, min, max }
+        Self { isa, weights: by_taps(weights, taps, channels), taps, channels, bias, min, max, then: None }
+    }
+
+    /// The same, but each result is `f` of what it would be.
+    pub fn then(self, f: Option<UnaryOp>) -> Self {
+        Self { then: f, ..self }
     }
 
     /// How many bytes of scratch memory [`Self::run`] needs.
@@ -147,8 +163,29 @@ impl DepthwiseF {
     pub fn run(&self, x: Rows<f32>, window: &Window, y: RowsMut<f32>, _scratch: &mut [u8], threads: usize) {
         check(x, window, &y, self.taps, self.channels);
         in_rows(y, window.output[1], threads, &|part, y| {
-            float_rows(self.isa, self, x, window, part.row, y);
+            by_lines(self.isa, self.then, window, part.row, y, |first, y| {
+                float_rows(self.isa, self, x, window, first, y);
+            });
         });
+    }
+}
+
+/// Computes rows from position `first` on by `body`; makes `then` of them a line at a time, while the cache holds it.
+fn by_lines(
+    isa: Isa,
+    then: Option<UnaryOp>,
+    window: &Window,
+    mut first: usize,
+    mut y: RowsMut<f32>,
+    body: impl Fn(usize, RowsMut<f32>),
+) {
+    let Some(f) = then else { return body(first, y) };
+    while y.rows() > 0 {
+        let count = window.output[1].clamp(1, y.rows());
+        let (mut line, rest) = y.split_at(count);
+        body(first, line.reborrow());
+        (0..count).for_each(|i| apply(isa, f, line.row(i)));
+        (first, y) = (first + count, rest);
     }
 }
 

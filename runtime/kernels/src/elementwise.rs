@@ -8,7 +8,7 @@ mod normalise;
 pub use normalise::{layer_norm, log_softmax, softmax};
 
 use crate::broadcast::{each_pair, in_parts_of};
-use crate::math::{self, each};
+use crate::math::{self, each, each_here};
 use crate::multiversion::multiversion;
 use crate::parallel::{flat, flat_mut, in_parts};
 use crate::{Isa, Rows, RowsMut};
@@ -97,6 +97,36 @@ pub fn unary(isa: Isa, f: UnaryOp, x: Rows<f32>, mut y: RowsMut<f32>, threads: u
     in_parts(y, 1, threads, &|part, y| unary_rows(isa, f, part.of(x), y));
 }
 
+/// Calls `each` with the expression that a function is of `v`.
+macro_rules! function {
+    ($f:expr, $each:ident, $($of:expr),+) => {
+        match $f {
+            UnaryOp::Relu => $each!($($of),+, |v| if v < 0.0 { 0.0 } else { v }),
+            UnaryOp::Clip(min, max) => $each!($($of),+, |v| math::clamp(v, min, max)),
+            UnaryOp::LeakyRelu(slope) => $each!($($of),+, |v| if v < 0.0 { v * slope } else { v }),
+            UnaryOp::Sigmoid => $each!($($of),+, |v| math::sigmoid(v)),
+            UnaryOp::Tanh => $each!($($of),+, |v| math::tanh(v)),
+            UnaryOp::Exp => $each!($($of),+, |v| math::exp(v)),
+            UnaryOp::Sqrt => $each!($($of),+, |v| v.sqrt()),
+            UnaryOp::Neg => $each!($($of),+, |v| -v),
+            UnaryOp::Abs => $each!($($of),+, |v| v.abs()),
+            UnaryOp::HardSigmoid(alpha, beta) => $each!($($of),+, |v| math::clamp(alpha * v + beta, 0.0, 1.0)),
+            UnaryOp::HardSwish => $each!($($of),+, |v| v * math::clamp(v * (1.0 / 6.0) + 0.5, 0.0, 1.0)),
+            UnaryOp::Silu => $each!($($of),+, |v| v * math::sigmoid(v)),
+            UnaryOp::Gelu => {
+                $each!($($of),+, |v| 0.5 * v * (1.0 + math::erf(v * std::f32::consts::FRAC_1_SQRT_2)))
+            }
+            UnaryOp::GeluTanh => $each!($($of),+, |v| math::gelu_tanh(v)),
+            UnaryOp::Erf => $each!($($of),+, |v| math::erf(v)),
+            UnaryOp::Log => $each!($($of),+, |v| math::log(v)),
+            UnaryOp::Floor => $each!($($of),+, |v| v.floor()),
+            UnaryOp::Ceil => $each!($($of),+, |v| v.ceil()),
+            UnaryOp::Round => $each!($($of),+, |v| v.round_ties_even()),
+            UnaryOp::Reciprocal => $each!($($of),+, |v| 1.0 / v),
+        }
+    };
+}
+
 multiversion! {
     fn binary_rows(isa: Isa, op: BinaryOp, a: Rows<f32>, b: Rows<f32>, y: RowsMut<f32>) {
         match op {
@@ -114,32 +144,19 @@ multiversion! {
         let mut y = y;
         for i in 0..y.rows() {
             let (x, y) = (x.row(i), y.row(i));
-            match f {
-                UnaryOp::Relu => each!(x, y, |v| if v < 0.0 { 0.0 } else { v }),
-                UnaryOp::Clip(min, max) => each!(x, y, |v| math::clamp(v, min, max)),
-                UnaryOp::LeakyRelu(slope) => each!(x, y, |v| if v < 0.0 { v * slope } else { v }),
-                UnaryOp::Sigmoid => each!(x, y, |v| math::sigmoid(v)),
-                UnaryOp::Tanh => each!(x, y, |v| math::tanh(v)),
-                UnaryOp::Exp => each!(x, y, |v| math::exp(v)),
-                UnaryOp::Sqrt => each!(x, y, |v| v.sqrt()),
-                UnaryOp::Neg => each!(x, y, |v| -v),
-                UnaryOp::Abs => each!(x, y, |v| v.abs()),
-                UnaryOp::HardSigmoid(alpha, beta) => each!(x, y, |v| math::clamp(alpha * v + beta, 0.0, 1.0)),
-                UnaryOp::HardSwish => each!(x, y, |v| v * math::clamp(v * (1.0 / 6.0) + 0.5, 0.0, 1.0)),
-                UnaryOp::Silu => each!(x, y, |v| v * math::sigmoid(v)),
-                UnaryOp::Gelu => {
-                    each!(x, y, |v| 0.5 * v * (1.0 + math::erf(v * std::f32::consts::FRAC_1_SQRT_2)));
-                }
-                UnaryOp::GeluTanh => each!(x, y, |v| math::gelu_tanh(v)),
-                UnaryOp::Erf => each!(x, y, |v| math::erf(v)),
-                UnaryOp::Log => each!(x, y, |v| math::log(v)),
-                UnaryOp::Floor => each!(x, y, |v| v.floor()),
-                UnaryOp::Ceil => each!(x, y, |v| v.ceil()),
-                UnaryOp::Round => each!(x, y, |v| v.round_ties_even()),
-                UnaryOp::Reciprocal => each!(x, y, |v| 1.0 / v),
-            }
+            function!(f, each, x, y);
         }
     }
+
+    fn apply_row(isa: Isa, f: UnaryOp, y: &mut [f32]) {
+        function!(f, each_here, y);
+    }
+}
+
+/// `y = f(y)` for every element.
+#[inline]
+pub(crate) fn apply(isa: Isa, f: UnaryOp, y: &mut [f32]) {
+    apply_row(isa, f, y);
 }
 
 #[cfg(test)]

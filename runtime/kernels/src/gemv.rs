@@ -1,6 +1,8 @@
 //! A row by a large constant matrix, which is read where it lies: in a file that is mapped.
 
-use crate::{Isa, Rows, RowsMut, math::clamp, multiversion::multiversion, parallel::in_parts};
+use crate::{
+    Isa, Rows, RowsMut, UnaryOp, elementwise::apply, math::clamp, multiversion::multiversion, parallel::in_parts,
+};
 
 /// A float as a file has it, at any address.
 pub type Raw = [u8; 4];
@@ -24,6 +26,7 @@ pub struct GemvF {
     bias: Vec<f32>,
     min: f32,
     max: f32,
+    then: Option<UnaryOp>,
 }
 
 impl GemvF {
@@ -34,7 +37,12 @@ impl GemvF {
     /// When the machine doesn't have `isa`.
     pub fn new(isa: Isa, depth: usize, transposed: bool, bias: Vec<f32>, min: f32, max: f32) -> Self {
         assert!(isa.is_available(), "this machine has no {isa}");
-        Self { isa, depth, transposed, bias, min, max }
+        Self { isa, depth, transposed, bias, min, max, then: None }
+    }
+
+    /// The same, but each result is `f` of what it would be.
+    pub fn then(self, f: Option<UnaryOp>) -> Self {
+        Self { then: f, ..self }
     }
 
     /// Computes `y = clamp(x * matrix + bias + add, min, max)`, in `threads` parts. The order of a sum does not depend
@@ -54,11 +62,15 @@ impl GemvF {
                 true => dots(self.isa, x, matrix.part(part.column, part.width), bias, y.row(0)),
                 false => sums(self.isa, x, matrix.columns(part.column, part.width), bias, y.row(0)),
             }
-            let y = y.row(0).iter_mut();
+            let y = y.row(0);
             match add {
-                Some(add) => y.zip(&add[part.column..]).for_each(|(y, add)| *y = clamp(*y + add, self.min, self.max)),
-                None => y.for_each(|y| *y = clamp(*y, self.min, self.max)),
+                Some(add) => {
+                    let with = y.iter_mut().zip(&add[part.column..]);
+                    with.for_each(|(y, add)| *y = clamp(*y + add, self.min, self.max));
+                }
+                None => y.iter_mut().for_each(|y| *y = clamp(*y, self.min, self.max)),
             }
+            self.then.into_iter().for_each(|f| apply(self.isa, f, y));
         });
     }
 
@@ -112,22 +124,36 @@ multiversion! {
 }
 
 /// Sums of `N` columns, whose weights follow each other.
+// Indices into arrays of fixed sizes are what becomes vectors here, and what stays in registers.
+#[allow(clippy::needless_range_loop)]
 #[inline(always)]
 fn dots_of<const N: usize>(isa: Isa, x: &[f32], columns: [&[Raw]; N], bias: [f32; N]) -> [f32; N] {
+    // Loops, not closures: those are compiled without the instruction set unless they happen to be inlined.
     let (many, rest) = x.as_chunks::<SUMS>();
-    let columns = columns.map(|c| c.as_chunks::<SUMS>());
     let mut sums = [[0f32; SUMS]; N];
+    let mut parts = [&[] as &[[Raw; SUMS]]; N];
+    for j in 0..N {
+        parts[j] = &columns[j].as_chunks().0[..many.len()];
+    }
     for (i, x) in many.iter().enumerate() {
-        for (sums, (weights, _)) in sums.iter_mut().zip(&columns) {
-            let weights = weights[i].map(f32::from_le_bytes);
-            *sums = std::array::from_fn(|lane| multiply_add(isa, x[lane], weights[lane], sums[lane]));
+        for j in 0..N {
+            let mut weights = [0f32; SUMS];
+            for lane in 0..SUMS {
+                weights[lane] = f32::from_le_bytes(parts[j][i][lane]);
+            }
+            for lane in 0..SUMS {
+                sums[j][lane] = multiply_add(isa, x[lane], weights[lane], sums[j][lane]);
+            }
         }
     }
-    std::array::from_fn(|j| {
-        let last = rest.iter().zip(columns[j].1);
-        let last = last.fold(bias[j], |sum, (x, w)| multiply_add(isa, *x, f32::from_le_bytes(*w), sum));
-        sums[j].iter().sum::<f32>() + last
-    })
+    let mut dots = bias;
+    for ((dot, column), sums) in dots.iter_mut().zip(columns).zip(sums) {
+        for (x, w) in rest.iter().zip(&column[many.len() * SUMS..]) {
+            *dot = multiply_add(isa, *x, f32::from_le_bytes(*w), *dot);
+        }
+        *dot += sums.iter().sum::<f32>();
+    }
+    dots
 }
 
 #[cfg(test)]
@@ -153,6 +179,12 @@ mod tests {
                     let (x, mut y) = (Guarded::new(&x), Guarded::new(&vec![f32::NAN; outputs]));
                     let op = GemvF::new(isa, depth, transposed, bias.clone(), -1.5, 1.5);
                     op.run(&x, Rows::dense(raw, rows, width), Some(&add), &mut y, 3);
+                    let mut then = Guarded::new(&vec![f32::NAN; outputs]);
+                    let half = op.then(Some(UnaryOp::LeakyRelu(0.5)));
+                    half.run(&x, Rows::dense(raw, rows, width), Some(&add), &mut then, 3);
+                    for (then, y) in then.iter().zip(y.iter()) {
+                        assert_eq!(*then, if *y < 0.0 { y * 0.5 } else { *y }, "{isa} {depth}x{outputs}");
+                    }
                     for (j, y) in y.iter().enumerate() {
                         let at = |k: usize| weights[if transposed { j * depth + k } else { k * outputs + j }];
                         let sum: f64 = (0..depth).map(|k| f64::from(x[k]) * f64::from(at(k))).sum();

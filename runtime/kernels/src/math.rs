@@ -121,18 +121,19 @@ pub(crate) fn log(x: f32) -> f32 {
 
 const _: () = assert!(LN_2_HIGH + LN_2_LOW == LN_2);
 
-/// `y = f(x)` for every element, where `f` is an expression: always for 16 elements at once, the
-/// last of which may be computed twice, as one by one they would take longer than all others.
+/// `y = f(x)` for every element, where `f` is an expression: in a loop that the compiler makes vectors of, and for 16 elements
+/// at once at the end, some of which may be computed twice, as one by one they would take longer than all others. (Of a loop
+/// over chunks it makes vectors across the chunks, which is slower than none.)
 macro_rules! each {
     ($x:expr, $y:expr, |$v:ident| $f:expr) => {{
         const N: usize = 16;
         let (x, y): (&[f32], &mut [f32]) = ($x, $y);
-        for (y, x) in y.as_chunks_mut::<N>().0.iter_mut().zip(x.as_chunks::<N>().0) {
-            for (y, &$v) in y.iter_mut().zip(x) {
-                *y = $f;
-            }
+        let whole = y.len().min(x.len()) / N * N;
+        for (y, &$v) in y[..whole].iter_mut().zip(&x[..whole]) {
+            *y = $f;
         }
-        if let (Some(y), Some(x)) = (y.last_chunk_mut::<N>(), x.last_chunk::<N>()) {
+        if y.len() == whole {
+        } else if let (Some(y), Some(x)) = (y.last_chunk_mut::<N>(), x.last_chunk::<N>()) {
             for (y, &$v) in y.iter_mut().zip(x) {
                 *y = $f;
             }
@@ -144,4 +145,26 @@ macro_rules! each {
     }};
 }
 
-pub(crate) use each;
+/// `y = f(y)` for every element, as [`each`] does; the last ones are computed beside others that nobody asked for.
+macro_rules! each_here {
+    ($y:expr, |$v:ident| $f:expr) => {{
+        const N: usize = 16;
+        let whole = $y.len() / N * N;
+        let (many, rest) = $y.split_at_mut(whole);
+        for y in many {
+            let $v = *y;
+            *y = $f;
+        }
+        if !rest.is_empty() {
+            let mut last = [0f32; N];
+            last[..rest.len()].copy_from_slice(rest);
+            for y in &mut last {
+                let $v = *y;
+                *y = $f;
+            }
+            rest.copy_from_slice(&last[..rest.len()]);
+        }
+    }};
+}
+
+pub(crate) use {each, each_here};

@@ -140,6 +140,12 @@ impl<'g> Scope<'g> {
         free.then_some(port.node)
     }
 
+    /// Whether a value has two readers, and need not exist once both are one.
+    pub fn is_read_twice_here(&self, port: Port) -> bool {
+        let free = self.has(port.node) && !self.pinned.contains(&port) && !self.graph.is_output(port);
+        free && self.graph.uses(port).len() == 2
+    }
+
     /// The codes of a float value, and what they stand for.
     pub fn codes(&self, port: Port) -> Option<(Want, Affine)> {
         let affine = *self.codes.get(&port)?;

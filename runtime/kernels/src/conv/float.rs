@@ -1,7 +1,7 @@
 //! Convolutions of floats.
 
 use super::{Conv, Shape, Shared};
-use crate::{Isa, Rows, RowsMut, Window, tile::TileF};
+use crate::{Isa, Rows, RowsMut, UnaryOp, Window, tile::TileF};
 
 /// A convolution of floats.
 #[derive(Debug)]
@@ -11,6 +11,7 @@ pub struct ConvF {
     bias: Vec<f32>,
     min: f32,
     max: f32,
+    then: Option<(Isa, UnaryOp)>,
 }
 
 impl ConvF {
@@ -37,7 +38,12 @@ impl ConvF {
         let conv = Conv::new(isa, shape, 1);
         let weights = conv.panels.pack(&shape, weights);
         let bias = conv.panels.lanes_of(&bias);
-        Self { conv, weights, bias, min, max }
+        Self { conv, weights, bias, min, max, then: None }
+    }
+
+    /// The same, but each result is `f` of what it would be.
+    pub fn then(self, isa: Isa, f: Option<UnaryOp>) -> Self {
+        Self { then: f.map(|f| (isa, f)), ..self }
     }
 
     /// A product of rows by a matrix of one row a term and one column an output, or the other way round if it is
@@ -60,7 +66,7 @@ impl ConvF {
         let mut weights = vec![0.0; conv.panels.weights];
         conv.panels.pack_matrix(isa, matrix, transposed, &mut weights, threads);
         let bias = conv.panels.lanes_of(bias);
-        Self { conv, weights, bias, min, max }
+        Self { conv, weights, bias, min, max, then: None }
     }
 
     /// Bytes of scratch memory that a run needs.
@@ -110,6 +116,10 @@ impl ConvF {
             // rows lie within the input or its strip; the panel has its weights and constants, to
             // whole vectors; and the result, like what is added, has these rows and columns.
             unsafe { (self.conv.tiles.tiles_f)(&tile, panel.vectors) }
+            if let Some((isa, f)) = self.then {
+                // SAFETY: the tile wrote these rows and columns, which are no other part's.
+                unsafe { y.apply(isa, f, row..row + tile.x.rows, panel) };
+            }
         });
     }
 

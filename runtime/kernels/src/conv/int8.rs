@@ -1,10 +1,11 @@
 //! Convolutions of 8-bit integers.
 
-use super::{Conv, Shape, Shared};
+use super::{Conv, Shape, Shared, panels::Panel};
 use crate::{
-    Finish8, Isa, Rows, RowsMut, Window,
+    Finish8, Isa, Rows, RowsMut, UnaryOp, Window,
     tile::{Out8, Requantize, Scale, Tile8},
 };
+use std::ops::Range;
 
 /// Weights of a step.
 const QUAD: usize = 4;
@@ -19,6 +20,7 @@ pub struct Conv8 {
     weights: Vec<i8>,
     input_zero: u8,
     finish: Finish,
+    then: Option<(Isa, UnaryOp)>,
     /// Where sums begin: what the input's zero point adds to them is taken off here.
     start: Vec<i32>,
     scale: Vec<f32>,
@@ -80,7 +82,12 @@ impl Conv8 {
         };
         let packed = conv.panels.pack(&shape, weights);
         let (start, scale) = (conv.panels.lanes_of(&start), conv.panels.lanes_of(&scale));
-        Self { conv, weights: packed, input_zero, finish, start, scale }
+        Self { conv, weights: packed, input_zero, finish, then: None, start, scale }
+    }
+
+    /// The same, but each result that is a float is `f` of what it would be.
+    pub fn then(self, isa: Isa, f: Option<UnaryOp>) -> Self {
+        Self { then: f.map(|f| (isa, f)), ..self }
     }
 
     /// Whether sums of so many products fit 32 bits, whatever the factors are.
@@ -101,12 +108,19 @@ impl Conv8 {
     pub fn run_u8(&self, x: Rows<u8>, window: &Window, y: RowsMut<u8>, scratch: &mut [u8], threads: usize) {
         let Finish::Requantize { zero, min, max } = self.finish else { panic!("its results are floats") };
         let y = Shared::new(y, window, self.conv.shape.outputs);
-        self.run(x, window, scratch, threads, |row, column, _| {
-            // SAFETY: `run` passes a position of the window, and the first column of a panel. `Shared::new` asserted
-            // that the result has them. It is borrowed until this function ends.
-            let to = unsafe { y.at(row, column) };
-            Out8::Integer(Requantize { y: to, stride: y.stride, zero, min, max })
-        });
+        self.run(
+            x,
+            window,
+            scratch,
+            threads,
+            |_, _| {},
+            |row, column, _| {
+                // SAFETY: `run` passes a position of the window, and the first column of a panel. `Shared::new` asserted
+                // that the result has them. It is borrowed until this function ends.
+                let to = unsafe { y.at(row, column) };
+                Out8::Integer(Requantize { y: to, stride: y.stride, zero, min, max })
+            },
+        );
     }
 
     /// As [`Conv8::run_u8`], for results that are floats.
@@ -116,7 +130,14 @@ impl Conv8 {
     pub fn run_f32(&self, x: Rows<u8>, window: &Window, y: RowsMut<f32>, scratch: &mut [u8], threads: usize) {
         let Finish::Scale { bias, min, max } = &self.finish else { panic!("its results are integers") };
         let y = Shared::new(y, window, self.conv.shape.outputs);
-        self.run(x, window, scratch, threads, |row, column, lane| {
+        let then = |rows: Range<usize>, panel: &Panel| {
+            if let Some((isa, f)) = self.then {
+                // SAFETY: `run` wrote these rows and columns, which are no other part's. `y` is borrowed until this function
+                // ends.
+                unsafe { y.apply(isa, f, rows, panel) };
+            }
+        };
+        self.run(x, window, scratch, threads, then, |row, column, lane| {
             // SAFETY: `run` passes a position of the window, and the first column of a panel. `Shared::new` asserted
             // that the result has them. It is borrowed until this function ends.
             let to = unsafe { y.at(row, column) };
@@ -130,6 +151,7 @@ impl Conv8 {
         window: &Window,
         scratch: &mut [u8],
         threads: usize,
+        then: impl Fn(Range<usize>, &Panel) + Sync,
         out: impl Fn(usize, usize, usize) -> Out8 + Sync,
     ) {
         self.conv.run(x, self.input_zero, window, scratch, threads, |x, panel, row| {
@@ -145,6 +167,7 @@ impl Conv8 {
             // rows lie within the input or its strip; the panel has its weights and constants, to
             // whole vectors; and the result has these rows and columns.
             unsafe { (self.conv.tiles.tiles8)(&tile, panel.vectors) }
+            then(row..row + tile.x.rows, panel);
         });
     }
 

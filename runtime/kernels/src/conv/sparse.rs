@@ -7,7 +7,8 @@
 
 use super::{aligned, bytes};
 use crate::{
-    Isa, Rows, RowsMut, Window, layout::tile::transpose, math::clamp, multiversion::multiversion, parallel::in_parts,
+    Isa, Rows, RowsMut, UnaryOp, Window, elementwise::apply, layout::tile::transpose, math::clamp,
+    multiversion::multiversion, parallel::in_parts,
 };
 use std::sync::{Mutex, PoisonError};
 
@@ -49,6 +50,7 @@ pub struct SparseF {
     bias: Vec<f32>,
     min: f32,
     max: f32,
+    then: Option<UnaryOp>,
 }
 
 impl SparseF {
@@ -66,7 +68,12 @@ impl SparseF {
             entries.extend(all.filter(|e| e.weight != 0.0));
             starts.push(entries.len());
         }
-        Self { isa, channels, entries, starts, bias, min, max }
+        Self { isa, channels, entries, starts, bias, min, max, then: None }
+    }
+
+    /// The same, but each result is `f` of what it would be.
+    pub fn then(self, f: Option<UnaryOp>) -> Self {
+        Self { then: f, ..self }
     }
 
     /// Whether a product over so many positions is faster here than by [`ConvF`](super::ConvF),
@@ -140,7 +147,7 @@ impl SparseF {
             while first < part.rows {
                 let size = self.tile(part.rows - first);
                 let n = size.min(part.rows - first);
-                let (now, rest) = y.split_at(n);
+                let (mut now, rest) = y.split_at(n);
                 y = rest;
                 let pixels = match size {
                     1 => x.row(first),
@@ -152,7 +159,10 @@ impl SparseF {
                         &*pixels
                     }
                 };
-                tile(self.isa, self, size, pixels, part.column, add.map(|add| add.part(first, n)), now);
+                tile(self.isa, self, size, pixels, part.column, add.map(|add| add.part(first, n)), now.reborrow());
+                if let Some(f) = self.then {
+                    (0..n).for_each(|i| apply(self.isa, f, now.row(i)));
+                }
                 first += n;
             }
         });

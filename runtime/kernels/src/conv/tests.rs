@@ -2,7 +2,7 @@
 //! must not be touched.
 
 use super::*;
-use crate::{Finish8, Isa, RowsMut, testing::Guarded};
+use crate::{Finish8, Isa, RowsMut, UnaryOp, testing::Guarded};
 use proptest::{prelude::*, test_runner::RngAlgorithm};
 
 /// A convolution to be tried.
@@ -158,6 +158,11 @@ impl Case {
             let rows = RowsMut::new(&mut y, positions, shape.outputs, stride);
             conv8.run_f32(x, window, rows, &mut scratch, self.threads);
             assert!(self.rows(&y, 99.0) == want_f, "{isa}, scaled: {self:?}");
+
+            let conv8 = conv8.then(isa, Some(THEN));
+            let rows = RowsMut::new(&mut y, positions, shape.outputs, stride);
+            conv8.run_f32(x, window, rows, &mut scratch, self.threads);
+            assert!(self.rows(&y, 99.0) == then(&want_f), "{isa}, a function of what was scaled: {self:?}");
         }
     }
 
@@ -208,11 +213,20 @@ impl Case {
             assert!(y == run(&conv, 1), "{isa}: {} threads have other results: {self:?}", self.threads);
             conv.conv.block = BLOCK_BYTES;
             assert!(y == run(&conv, 1), "{isa}: other blocks have other results: {self:?}");
+            let of = run(&conv.then(isa, Some(THEN)), self.threads);
+            assert!(of == then(&y), "{isa}: a function of the results: {self:?}");
         }
     }
 }
 
 /// A window over images of `input` pixels, with `pad` on both sides.
+/// A function that shows where it was forgotten, or done twice.
+const THEN: UnaryOp = UnaryOp::LeakyRelu(0.5);
+
+fn then(values: &[f32]) -> Vec<f32> {
+    values.iter().map(|v| if *v < 0.0 { v * 0.5 } else { *v }).collect()
+}
+
 fn window(batch: usize, input: [usize; 2], kernel: [usize; 2], stride: usize, dilation: usize, pad: usize) -> Window {
     let output = [0, 1].map(|axis| {
         let covered = (kernel[axis] - 1) * dilation + 1;

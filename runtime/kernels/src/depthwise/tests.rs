@@ -25,6 +25,11 @@ fn check_all(window: Window, channels: usize, gap: usize, threads: usize, seed: 
         let op = Depthwise8::new(isa, &weights, taps, channels, input_zero, finish);
         let mut y_scaled = Grid::new(window.positions(), channels, gap, 9.0, || 1.0);
         op.run_f32(x.rows(), &window, y_scaled.rows_mut(), &mut scratch, threads);
+        let halved = |values: Vec<f32>| values.iter().map(|v| if *v < 0.0 { v * 0.5 } else { *v }).collect::<Vec<_>>();
+        let then = Some(UnaryOp::LeakyRelu(0.5));
+        let mut y_then = Grid::new(window.positions(), channels, gap, 9.0, || 1.0);
+        op.then(then).run_f32(x.rows(), &window, y_then.rows_mut(), &mut scratch, threads);
+        assert_eq!(y_then.values(), halved(y_scaled.values()), "{isa}: a function of what was scaled");
 
         let op = DepthwiseF::new(isa, &weights_f, taps, channels, bias_f.clone(), -0.5, 0.75);
         let mut scratch = Guarded::new(&vec![0u8; op.scratch(&window, threads)]);
@@ -33,6 +38,8 @@ fn check_all(window: Window, channels: usize, gap: usize, threads: usize, seed: 
         let mut once = Grid::new(window.positions(), channels, gap, 9.0, || 1.0);
         op.run(x_f.rows(), &window, once.rows_mut(), &mut scratch, 1);
         assert_eq!(y_f.values(), once.values(), "{isa}: threads change nothing");
+        op.then(then).run(x_f.rows(), &window, y_then.rows_mut(), &mut scratch, threads);
+        assert_eq!(y_then.values(), halved(y_f.values()), "{isa}: a function of the results");
 
         y.values();
         y_scaled.values();

@@ -155,6 +155,13 @@ proptest! {
             if (a_rows, a_width) == (rows, width) {
                 unary(isa, UnaryOp::Relu, a.rows(), y.rows_mut(), threads);
                 assert_eq!(y.values(), a.values().iter().map(|x| x.max(0.0)).collect::<Vec<_>>());
+                for f in OPS {
+                    unary(isa, f, a.rows(), y.rows_mut(), threads);
+                    let mut here = a.values();
+                    here.chunks_mut(width).for_each(|row| apply(isa, f, row));
+                    let same = here.iter().zip(y.values()).all(|(a, b)| *a == b || a.is_nan() && b.is_nan());
+                    assert!(same, "{isa} {f:?}: in place");
+                }
             }
         }
     }

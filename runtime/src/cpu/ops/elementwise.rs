@@ -24,6 +24,9 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
     if !s.has(port.node) || !operands.first().is_some_and(is_float) {
         return None;
     }
+    if let Some((f, x)) = applied(s, port) {
+        return Some(Lowering::of(vec![Want::float(x)], Function(f)));
+    }
     if let Some(f) = function(s, port.node) {
         return Some(Lowering::of(vec![Want::float(operands[0])], Function(f)));
     }
@@ -74,6 +77,33 @@ pub(super) fn function(s: &Scope, id: NodeId) -> Option<UnaryOp> {
             _ => return None,
         },
         _ => return None,
+    })
+}
+
+/// The function that `port` is of another value, where nobody else needs that, nor what comes between: a single node other
+/// than bounds, or `x * sigmoid(x)` and `x * hard_sigmoid(x)` in two.
+pub(super) fn applied(s: &Scope, port: Port) -> Option<(UnaryOp, Port)> {
+    let g = s.graph;
+    if !s.has(port.node) {
+        return None;
+    }
+    let operand = |slot| g.operand(port.node, slot);
+    if s.bounds(port.node).is_none()
+        && let Some(f) = function(s, port.node)
+    {
+        let x = operand(0)?;
+        return s.inner(x).map(|_| (f, x));
+    }
+    let Op::Binary(Binary::Mul) = g.op(port.node) else { return None };
+    let (a, b) = (operand(0)?, operand(1)?);
+    [(a, b), (b, a)].into_iter().find_map(|(x, gate)| {
+        let f = match function(s, s.inner(gate)?)? {
+            UnaryOp::Sigmoid => UnaryOp::Silu,
+            UnaryOp::HardSigmoid(alpha, 0.5) if alpha == 1.0 / 6.0 => UnaryOp::HardSwish,
+            _ => return None,
+        };
+        let gates = g.operand(gate.node, 0) == Some(x) && g.fact(x).dtype == Some(DType::F32);
+        (gates && s.is_read_twice_here(x)).then_some((f, x))
     })
 }
 

@@ -2,7 +2,7 @@
 
 mod lowered;
 
-use super::norm;
+use super::{elementwise::applied, norm};
 use crate::cpu::{
     lowering::{Lowering, Want},
     scope::{Affine, Scope},
@@ -14,8 +14,8 @@ use compress_compiler::{
     ops::{binary::Binary, window::Window as OpWindow},
     tensor::{DType, Tensor},
 };
-use compress_kernels::{Conv8, Finish8};
-use lowered::{CodeKernel, Coded, FloatKernel, Floating, InPlace, Sliding};
+use compress_kernels::{Conv8, Finish8, UnaryOp};
+use lowered::{CodeKernel, Coded, End, FloatKernel, Floating, InPlace, Sliding};
 
 /// A product of an activation and a constant weight.
 struct Product<'g> {
@@ -145,11 +145,13 @@ fn vector(t: Option<Tensor>, outputs: usize, factor: f32) -> Vec<f32> {
     }
 }
 
-/// The float value `port`: a product, then perhaps a sum with another value, then bounds.
+/// The float value `port`: a product, then perhaps a sum with another value, then bounds, then a function.
 pub(super) fn float<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
-    let (at, low, high) = s.unclamped(port);
+    let (then, before) = applied(s, port).map_or((None, port), |(f, x)| (Some(f), x));
+    let (at, low, high) = s.unclamped(before);
+    let end = End { low, high, then };
     if let Some(p) = normalised(s, at) {
-        return scaled(s, &p, low, high).or_else(|| floating(s, p, None, low, high));
+        return scaled(s, &p, end).or_else(|| floating(s, p, None, end));
     }
     if !matches!(s.graph.op(at.node), Op::Binary(Binary::Add)) || !s.has(at.node) {
         return None;
@@ -162,11 +164,11 @@ pub(super) fn float<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
             Kind::Conv { groups, .. } => groups == 1,
             Kind::Rows { .. } => true,
         };
-        (dense && s.same_shape(a, b) && a != b).then(|| floating(s, p, Some(b), low, high)).flatten()
+        (dense && s.same_shape(a, b) && a != b).then(|| floating(s, p, Some(b), end)).flatten()
     })
 }
 
-fn floating<'g>(s: &Scope<'g>, p: Product<'g>, add: Option<Port>, low: f32, high: f32) -> Option<Lowering<'g>> {
+fn floating<'g>(s: &Scope<'g>, p: Product<'g>, add: Option<Port>, end: End) -> Option<Lowering<'g>> {
     let mut operands = vec![Want::float(p.x)];
     operands.extend(add.map(Want::float));
     let weight = s.constant_later(p.weight);
@@ -180,7 +182,7 @@ fn floating<'g>(s: &Scope<'g>, p: Product<'g>, add: Option<Port>, low: f32, high
         if let (Kind::Rows { transposed }, None, true) = (p.kind, &norm, p.alpha == 1.0) {
             let outputs = t.shape()[usize::from(!transposed)];
             let bias = vector(bias.as_ref().map(|b| b()).transpose()?, outputs, p.beta);
-            if let Some(kernel) = InPlace::new(isa, &t, transposed, bias, (low, high)) {
+            if let Some(kernel) = InPlace::new(isa, &t, transposed, bias, end) {
                 let (kernel, weight_bytes) = (FloatKernel::InPlace(kernel.into()), t.bytes().len());
                 return Ok(Floating { kernel, at: Sliding::Rows, weight_bytes });
             }
@@ -199,7 +201,7 @@ fn floating<'g>(s: &Scope<'g>, p: Product<'g>, add: Option<Port>, low: f32, high
                 .for_each(|(b, (factor, offset))| *b = *b * factor + offset);
         }
         let weight_bytes = size_of_val(&w.data[..]);
-        let (kernel, at) = (FloatKernel::new(isa, &w, bias, low, high), Sliding::of(&p.kind, w.kernel));
+        let (kernel, at) = (FloatKernel::new(isa, &w, bias, end), Sliding::of(&p.kind, w.kernel));
         Ok(Floating { kernel, at, weight_bytes })
     }))
 }
@@ -296,28 +298,29 @@ impl Integer<'_> {
         ordered(self.p.kind, self.weight.shape(), &data)
     }
 
-    fn lowering<'g>(self, finish: impl FnOnce(&Self) -> Result<Finish8> + 'g) -> Lowering<'g>
+    fn lowering<'g>(self, then: Option<UnaryOp>, finish: impl FnOnce(&Self) -> Result<Finish8> + 'g) -> Lowering<'g>
     where
         Self: 'g,
     {
         Lowering::with(vec![self.codes], move |isa| {
             let w = self.weight();
             let finish = finish(&self)?;
-            let (kernel, at) = (CodeKernel::new(isa, &w, self.x.zero, finish), Sliding::of(&self.p.kind, w.kernel));
+            let (kernel, at) =
+                (CodeKernel::new(isa, &w, self.x.zero, finish, then), Sliding::of(&self.p.kind, w.kernel));
             Ok(Coded { kernel, at, weight_bytes: w.data.len() })
         })
     }
 }
 
 /// An integer product whose sums become floats.
-fn scaled<'g>(s: &Scope<'g>, p: &Product<'g>, min: f32, max: f32) -> Option<Lowering<'g>> {
+fn scaled<'g>(s: &Scope<'g>, p: &Product<'g>, end: End) -> Option<Lowering<'g>> {
     let i = integer(s, p)?;
     let bias = p.bias.map(|b| s.constant_later(b));
     let beta = p.beta;
-    Some(i.lowering(move |i| {
+    Some(i.lowering(end.then, move |i| {
         let scale: Vec<f32> = i.scales.iter().map(|w| i.x.scale * w).collect();
         let bias = vector(bias.map(|b| b()).transpose()?, scale.len(), beta);
-        Ok(Finish8::Scale { bias, scale, min, max })
+        Ok(Finish8::Scale { bias, scale, min: end.low, max: end.high })
     }))
 }
 
@@ -328,7 +331,7 @@ pub(super) fn requantized<'g>(s: &Scope<'g>, port: Port, y: Affine) -> Option<Lo
     s.inner(at)?;
     let i = integer(s, &product(s, at.node)?)?;
     i.bias.as_ref()?;
-    Some(i.lowering(move |i| {
+    Some(i.lowering(None, move |i| {
         // In this order, as ONNX Runtime has it.
         let scale = i.scales.iter().map(|w| i.x.scale * w / y.scale).collect();
         let bias = i.bias.clone().unwrap_or_default();

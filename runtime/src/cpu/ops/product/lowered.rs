@@ -13,7 +13,9 @@ use compress_compiler::{
     ops::window::Window as OpWindow,
     tensor::{DType, Tensor},
 };
-use compress_kernels::{Conv8, ConvF, Depthwise8, DepthwiseF, Finish8, GemvF, Isa, Rows, SparseF, Team, Window};
+use compress_kernels::{
+    Conv8, ConvF, Depthwise8, DepthwiseF, Finish8, GemvF, Isa, Rows, SparseF, Team, UnaryOp, Window,
+};
 use std::sync::{Arc, OnceLock};
 
 /// Where a product slides.
@@ -44,6 +46,14 @@ impl Sliding {
     }
 }
 
+/// What the sums of a product of floats become: bounded, then a function of that.
+#[derive(Clone, Copy)]
+pub(super) struct End {
+    pub low: f32,
+    pub high: f32,
+    pub then: Option<UnaryOp>,
+}
+
 #[derive(Clone)]
 pub(super) enum FloatKernel {
     Dense {
@@ -60,7 +70,7 @@ pub(super) struct InPlace {
     weight: Tensor,
     transposed: bool,
     bias: Vec<f32>,
-    bounds: (f32, f32),
+    end: End,
     one: GemvF,
     many: OnceLock<Arc<ConvF>>,
 }
@@ -70,15 +80,15 @@ const LARGE: usize = 1 << 20;
 
 impl InPlace {
     /// The product of rows by `weight`, if that is large, and has too few zeros to leave them out.
-    pub(super) fn new(isa: Isa, weight: &Tensor, transposed: bool, bias: Vec<f32>, bounds: (f32, f32)) -> Option<Self> {
+    pub(super) fn new(isa: Isa, weight: &Tensor, transposed: bool, bias: Vec<f32>, end: End) -> Option<Self> {
         let [rows, columns] = *weight.shape() else { return None };
         let (depth, outputs) = if transposed { (columns, rows) } else { (rows, columns) };
         let fits = weight.dtype() == DType::F32 && weight.bytes().len() >= LARGE && bias.len() == outputs;
         if !fits || sparse_pays(depth, outputs, weight.nonzero()) {
             return None;
         }
-        let one = GemvF::new(isa, depth, transposed, bias.clone(), bounds.0, bounds.1);
-        Some(Self { weight: weight.clone(), transposed, bias, bounds, one, many: OnceLock::new() })
+        let one = GemvF::new(isa, depth, transposed, bias.clone(), end.low, end.high).then(end.then);
+        Some(Self { weight: weight.clone(), transposed, bias, end, one, many: OnceLock::new() })
     }
 
     fn one(&self, x: &[f32], add: Option<&[f32]>, y: &mut [f32], threads: usize) {
@@ -93,10 +103,10 @@ impl InPlace {
             let values = self.weight.as_f32().unwrap_or_default();
             let [rows, columns] = [0, 1].map(|axis| self.weight.shape()[axis]);
             let matrix = Rows::dense(&values, rows, columns);
-            let packed =
-                ConvF::of_matrix(isa, matrix, self.transposed, &self.bias, self.bounds, rayon::current_num_threads());
+            let (bounds, threads) = ((self.end.low, self.end.high), rayon::current_num_threads());
+            let packed = ConvF::of_matrix(isa, matrix, self.transposed, &self.bias, bounds, threads);
             self.weight.release();
-            Arc::new(packed)
+            Arc::new(packed.then(isa, self.end.then))
         };
         self.many.get_or_init(pack).clone()
     }
@@ -108,15 +118,19 @@ fn sparse_pays(channels: usize, outputs: usize, nonzero: usize) -> bool {
 }
 
 impl FloatKernel {
-    pub(super) fn new(isa: Isa, w: &Weight<f32>, bias: Vec<f32>, low: f32, high: f32) -> Self {
+    pub(super) fn new(isa: Isa, w: &Weight<f32>, bias: Vec<f32>, end: End) -> Self {
+        let End { low, high, then } = end;
         match w.channels == 1 && w.outputs == w.groups && w.groups > 1 {
-            true => Self::Depthwise(Arc::new(DepthwiseF::new(isa, &w.data, w.taps, w.outputs, bias, low, high))),
+            true => {
+                let depthwise = DepthwiseF::new(isa, &w.data, w.taps, w.outputs, bias, low, high);
+                Self::Depthwise(Arc::new(depthwise.then(then)))
+            }
             false => {
                 let nonzero = || w.data.iter().filter(|w| **w != 0.0).count();
                 let sparse = (w.taps == 1 && w.groups == 1 && sparse_pays(w.channels, w.outputs, nonzero()))
-                    .then(|| Arc::new(SparseF::new(isa, &w.data, w.channels, bias.clone(), low, high)));
+                    .then(|| Arc::new(SparseF::new(isa, &w.data, w.channels, bias.clone(), low, high).then(then)));
                 let conv = ConvF::new(isa, &w.data, w.outputs, w.kernel, w.channels, w.groups, bias, low, high);
-                Self::Dense { dense: Arc::new(conv), sparse }
+                Self::Dense { dense: Arc::new(conv.then(isa, then)), sparse }
             }
         }
     }
@@ -196,12 +210,16 @@ pub(super) enum CodeKernel {
 }
 
 impl CodeKernel {
-    pub(super) fn new(isa: Isa, w: &Weight<i8>, zero: u8, finish: Finish8) -> Self {
+    /// `then` is made of results that are floats.
+    pub(super) fn new(isa: Isa, w: &Weight<i8>, zero: u8, finish: Finish8, then: Option<UnaryOp>) -> Self {
         match w.channels == 1 && w.outputs == w.groups && w.groups > 1 {
-            true => Self::Depthwise(Arc::new(Depthwise8::new(isa, &w.data, w.taps, w.outputs, zero, finish))),
+            true => {
+                let depthwise = Depthwise8::new(isa, &w.data, w.taps, w.outputs, zero, finish);
+                Self::Depthwise(Arc::new(depthwise.then(then)))
+            }
             false => {
                 let conv = Conv8::new(isa, &w.data, w.outputs, w.kernel, w.channels, w.groups, zero, finish);
-                Self::Dense(Arc::new(conv))
+                Self::Dense(Arc::new(conv.then(isa, then)))
             }
         }
     }
