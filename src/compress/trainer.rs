@@ -11,6 +11,7 @@ use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
     node::NodeId,
+    op::Op,
     pass::{Trained, Trainer, Training, Weight},
     words::{
         counted,
@@ -26,7 +27,7 @@ use compress_runtime::{
         augment::Augment,
         job::{Ended, Job, JobOptions, Progress as Course, Watcher},
         loader::{Loader, LoaderOptions},
-        loss::{LossOptions, Setting},
+        loss::{LossOptions, Setting, Term},
         masks::Masks,
         model::{ModelOptions, Parameter, Trainable},
         optimiser::OptimiserOptions,
@@ -64,6 +65,13 @@ const SALIENCY_SAMPLES: usize = 2048;
 
 const BATCH: usize = 64;
 const RATE: f64 = 1e-3;
+/// Where compression cost this part of the samples, weights have to move far: at a higher rate, and to where labels lead as
+/// much as the teacher, whose answers it can't give any more. Where it cost less, that leads away from the teacher (measured:
+/// docs/recovery.md). Attention and normalised rows bear no such rate.
+const DAMAGED: f64 = 0.02;
+const DAMAGED_RATE: f64 = 4e-3;
+const DAMAGED_LABELS: f32 = 0.5;
+const DAMAGED_TEMPERATURE: f32 = 1.0;
 /// Epochs without a better score after which the training has converged.
 const PATIENCE: u64 = 3;
 /// The share of the training in which the learning rate rises.
@@ -148,17 +156,21 @@ impl Trainer for DataTrainer<'_> {
         self.announce(training.name, epochs, samples, step.mul_f64(BESIDES * steps as f64));
         let classes = measure.meaning == Meaning::Classes;
         let setting = Setting { classes, labelled: set.is_labelled(), taught: true, matched: false };
+        let deployed = |graph: &Graph| {
+            let mut graph = graph.clone();
+            (training.deploy)(&mut graph)?;
+            judge.score(&graph)
+        };
+        // What goes step by step has cost nothing yet.
+        let judged = !rounded && !gradual && metric.is_share();
+        let damaged = judged && judge.score(original)?.value - deployed(graph)?.value > DAMAGED;
         let job = Job {
             replicas: Replicas::default(),
             teacher: Some(answers(if epochs > 1 { set.len() } else { 0 })?),
             model,
             loader,
-            options: self.options(epochs, rounded, LossOptions::usual(setting)),
-            score: &|graph| {
-                let mut graph = graph.clone();
-                (training.deploy)(&mut graph)?;
-                judge.score(&graph)
-            },
+            options: self.options(epochs, rate(graph, rounded, damaged), loss(setting, damaged)),
+            score: &deployed,
             checkpoints: None,
             same_samples: true,
             masks: Some(masks),
@@ -204,12 +216,12 @@ impl DataTrainer<'_> {
             .note(&format!("{name}: {epochs} of {samples}, {most} or less; {} sets another number", option::EPOCHS));
     }
 
-    /// How it trains; `rounded` says that weights already have the values of codes.
-    fn options(&self, epochs: usize, rounded: bool, loss: LossOptions) -> JobOptions {
+    /// How it trains: `usual` is the rate if none was asked for, and `part` what is taken of either.
+    fn options(&self, epochs: usize, (usual, part): (f64, f64), loss: LossOptions) -> JobOptions {
         JobOptions {
             epochs: epochs as u64,
             accumulate: 1,
-            rate: self.rate.unwrap_or(RATE) * if rounded { ROUNDED_RATE } else { 1.0 },
+            rate: self.rate.unwrap_or(usual) * part,
             schedule: Schedule::Cosine,
             warmup: WARMUP,
             optimiser: OptimiserOptions::default(),
@@ -255,6 +267,27 @@ impl DataTrainer<'_> {
         let share = if rounded { share * ROUNDED_EPOCHS } else { share };
         let epochs = (affordable / samples as f64).clamp(1.0, most) * share;
         Size { epochs: epochs.round().max(1.0) as usize, samples, batch }
+    }
+}
+
+/// The usual learning rate, and the part of any that is taken: less of weights that already have the values of codes.
+fn rate(graph: &Graph, rounded: bool, damaged: bool) -> (f64, f64) {
+    let is_delicate = |n| matches!(graph.op(n), Op::LayerNorm(_) | Op::RmsNorm(_) | Op::Softmax(_) | Op::Attention(_));
+    // A Softmax that makes an output is not one of attention.
+    let inside = |n: &NodeId| !graph.is_output((*n).into());
+    let delicate = graph.operators().filter(inside).any(is_delicate);
+    let usual = if damaged && !delicate { DAMAGED_RATE } else { RATE };
+    (usual, if rounded { ROUNDED_RATE } else { 1.0 })
+}
+
+/// What is learnt from.
+fn loss(setting: Setting, damaged: bool) -> LossOptions {
+    let usual = LossOptions::usual(setting);
+    match damaged && setting.classes && setting.labelled {
+        true => {
+            usual.with(Term::Labels, DAMAGED_LABELS).with(Term::Distill, 1.0 - DAMAGED_LABELS).at(DAMAGED_TEMPERATURE)
+        }
+        false => usual,
     }
 }
 
