@@ -314,7 +314,15 @@ pub(crate) fn each_offset(shape: &[usize], strides: &[isize], offset: usize, mut
 /// The elements of `data` under a shape and strides, in row-major order.
 pub(crate) fn strided<T: Copy>(data: &[T], shape: &[usize], strides: &[isize], offset: usize) -> Vec<T> {
     let mut out = Vec::with_capacity(shape.iter().product());
-    each_offset(shape, strides, offset, |at| out.push(data[at]));
+    // A row at a time: most of the time would go into finding where each element is.
+    let (Some((width, outer)), Some((step, steps))) = (shape.split_last(), strides.split_last()) else {
+        return vec![data[offset]];
+    };
+    each_offset(if *width == 0 { shape } else { outer }, steps, offset, |at| match step {
+        0 => out.resize(out.len() + width, data[at]),
+        1 => out.extend_from_slice(&data[at..at + width]),
+        _ => out.extend((0..*width).map(|i| data[(at as isize + step * i as isize) as usize])),
+    });
     out
 }
 
@@ -334,7 +342,11 @@ pub fn zip<T: Copy, U: Copy>(
     }
     let x = strided(a.0, shape, &broadcast_strides(a.1, shape.len()), 0);
     let y = strided(b.0, shape, &broadcast_strides(b.1, shape.len()), 0);
-    x.into_iter().zip(y).map(|(x, y)| f(x, y)).collect()
+    let mut out = Vec::with_capacity(x.len());
+    for (x, y) in x.into_iter().zip(y) {
+        out.push(f(x, y)?);
+    }
+    Ok(out)
 }
 
 #[cfg(test)]

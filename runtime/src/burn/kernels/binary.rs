@@ -157,7 +157,7 @@ fn ints(op: Binary, x: IntArray, y: IntArray) -> Result<IntArray> {
                     p
                 }
             }
-            Binary::Equal => (p == q) as i64,
+            Binary::Equal => i64::from(p == q),
             Binary::Less => order(p, q).is_lt() as i64,
             Binary::LessOrEqual => order(p, q).is_le() as i64,
             Binary::Greater => order(p, q).is_gt() as i64,
@@ -168,7 +168,12 @@ fn ints(op: Binary, x: IntArray, y: IntArray) -> Result<IntArray> {
         })
     };
     let out = if op.is_logical() { DType::Bool } else { dtype };
-    let data = host::zip((&x.data, &x.shape), (&y.data, &y.shape), &shape, |p, q| Ok(wrap(out, f(p, q)?)))?;
+    let (x, y) = ((&x.data[..], &x.shape[..]), (&y.data[..], &y.shape[..]));
+    let data = match op {
+        // Models tell tokens apart by it, in large tables: one loop of its own.
+        Binary::Equal => host::zip(x, y, &shape, |p, q| Ok(i64::from(p == q)))?,
+        _ => host::zip(x, y, &shape, |p, q| Ok(wrap(out, f(p, q)?)))?,
+    };
     Ok(IntArray::new(out, shape, data))
 }
 
