@@ -26,6 +26,17 @@ pub fn replaceable(path: &Path) -> Result<()> {
 }
 
 /// # Errors
+/// File when there is no folder for `path`, or nothing can be written into it; `by` names its option.
+pub fn placed(path: &Path, by: &str) -> Result<()> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !folder.exists() {
+        let help = format!("make the folder {}, or give another place with {by}", folder.display());
+        return Err(Error::file("its folder is not there").in_file(path).help(help));
+    }
+    writable(folder)
+}
+
+/// # Errors
 /// File when there is something at `path` that may not be replaced; `by` says which options give another place.
 pub fn free(path: &Path, overwrite: bool, by: &str) -> Result<()> {
     replaceable(path)?;

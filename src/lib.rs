@@ -1,9 +1,9 @@
 //! `compress` makes ONNX models smaller and faster, and measures what that costs.
 //!
 //! A **job** is a recipe and a call of `run`. There are seven: [`Compress`] prunes, quantises and trains a model;
-//! [`Sweep`] does so by several fractions; [`Check`] compares two models; [`Bench`] times one; [`Inspect`] looks at one; [`Sensitivity`] measures its layers;
-//! [`Distill`] trains one for hours. A recipe is plain data: the command line, a TOML file and the report of a job all
-//! hold the same struct, and [`Recipe`] is any of them.
+//! [`Sweep`] does so by several fractions; [`Check`] compares two models; [`Bench`] times one; [`Inspect`] looks at one;
+//! [`Sensitivity`] measures its layers; [`Distill`] trains one for hours. A recipe is plain data: the command line, a TOML
+//! file and the report of a job all hold the same struct, and [`Recipe`] is any of them.
 //!
 //! ```no_run
 //! use compress::{Compress, Event, values::Fraction};

@@ -24,7 +24,7 @@ use compress_passes::{
 };
 use compress_runtime::{burn::BurnInterpreter, dataset::Preprocess};
 use serde::{Deserialize, Serialize};
-use std::{collections::HashMap, path::PathBuf};
+use std::path::PathBuf;
 
 /// Shows how much the answers of a model mind INT8, zeros and the loss of channels: of one layer at a time.
 #[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
@@ -83,14 +83,24 @@ impl Sensitivity {
     /// Measures the layers, and writes the plot.
     ///
     /// # Errors
-    /// File when the plot can't be written; unsupported for a model with operators that can't be run here, or that is
+    /// Usage for a plot in the place of another file; file when it can't be written; unsupported for a model with operators that can't be run here, or that is
     /// quantised already; whatever reading and running it can raise; interrupted when `events` asks to stop.
     pub fn run(&self, events: &mut dyn Events) -> Result<SensitivityReport> {
         let plot = self.output();
         if files::same(&plot, &self.model) {
             return Err(Error::usage("the plot would replace the model").in_file(&plot));
         }
+        if files::same(&plot, &self.data) {
+            return Err(Error::usage("the plot would replace the data").in_file(&plot));
+        }
+        if plot.as_os_str() == "-" {
+            return Err(Error::usage(format!("{} -: a plot is a file", option::OUTPUT)));
+        }
+        if self.on.batch != DeviceOptions::default().batch {
+            return Err(Error::usage(format!("{} has no effect: nothing is timed", option::BATCH)));
+        }
         files::free(&plot, self.force, &option::OUTPUT.to_string())?;
+        files::placed(&plot, &option::OUTPUT.to_string())?;
         let found = watched(events, |monitor| within(self.on.threads, false, || self.measure(monitor)))?;
         onnx::write_atomic(&plot, svg(&self.charts(&found))?.as_bytes(), self.force)?;
         Ok(SensitivityReport { model: self.model.display().to_string(), plot: plot.display().to_string(), found })
@@ -160,8 +170,6 @@ impl Sensitivity {
 /// A line for each thing that is done to layers.
 fn alone(found: &Found) -> Vec<Line> {
     let at = |fraction: f64| move |all: &Vec<Fraction>| all.iter().find(|f| f.fraction == fraction)?.left.typical_db;
-    let channels: HashMap<&str, &Vec<Fraction>> =
-        found.channels.iter().flat_map(|c| c.nodes.iter().map(|n| (&n[..], &c.cut))).collect();
     let line = |name: &str, of: &dyn Fn(&compress_passes::sensitivity::LayerSensitivity) -> Option<f64>| {
         let points = found.layers.iter().enumerate().filter_map(|(i, l)| Some((i as f64 + 1.0, of(l)?)));
         Line { name: name.into(), points: points.collect() }
@@ -170,7 +178,7 @@ fn alone(found: &Found) -> Vec<Line> {
         line("INT8", &|l| l.int8?.typical_db),
         line("half zeros", &|l| at(0.5)(&l.zeros)),
         line("90% zeros", &|l| at(0.9)(&l.zeros)),
-        line("half of the channels", &|l| at(0.5)(channels.get(&l.node[..])?)),
+        line("half of the channels", &|l| at(0.5)(&found.channels[l.channels?].cut)),
     ];
     lines.into_iter().filter(|l| !l.points.is_empty()).collect()
 }

@@ -200,7 +200,7 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "int8",
-        does: "quantise activations to U8, weights to S8 per channel, biases to INT32, as QDQ",
+        does: "quantise activations to U8, weights to S8 per channel, biases to INT32, as QDQ; targets may want others",
         asked_by: Some(option::INT8),
         make: |o| {
             let (scheme, target, exclude) = (o.scheme?, o.target, o.exclude.clone());

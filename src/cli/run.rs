@@ -73,7 +73,9 @@ pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
         Recipe::Check(_) | Recipe::Bench(_) | Recipe::Inspect(_) if flags.dry_run || flags.force => {
             is_for("--dry-run and --force are for jobs that write a model")
         }
-        Recipe::Sensitivity(_) if flags.dry_run => is_for("--dry-run is for jobs that write a model"),
+        Recipe::Sensitivity(_) if flags.dry_run || flags.strict => {
+            is_for("--dry-run and --strict are for jobs that write or check a model")
+        }
         Recipe::Distill(_) => Ok(recipe),
         _ if flags.resume => is_for("--resume is for training jobs"),
         _ => Ok(recipe),

@@ -44,7 +44,7 @@ impl Judges for HeldOut<'_> {
     fn beside(&self, original: &Verified) -> Result<Box<dyn Judge + '_>> {
         let answers = Answers::of(original);
         let measure = answers.measure(self.metric, self.samples.set.is_labelled())?;
-        let (session, _) = self.session(original)?;
+        let (session, places) = self.session(original)?;
         let (mut kept, mut bytes) = (vec![], 0);
         let sized = self.sized(original)?;
         let macs: u64 = sized.operators().map(|n| sized.macs(n)).sum();
@@ -57,7 +57,7 @@ impl Judges for HeldOut<'_> {
             kept.push(Asked { indices: indices.to_vec(), batch: (bytes <= KEPT_BYTES).then_some(batch), outputs });
         }
         let parts = kept.first().map_or(vec![], |asked: &Asked| asked.outputs.iter().map(Parts::of).collect());
-        Ok(Box::new(Beside { of: self, answers, measure, kept, parts }))
+        Ok(Box::new(Beside { of: self, answers, measure, kept, parts, places }))
     }
 }
 
@@ -66,17 +66,22 @@ impl HeldOut<'_> {
         measure::sized(graph, &timing_batch(self.samples, 1)?.inputs)
     }
 
-    /// A session that also shows what outputs are made of, where a Softmax or a Sigmoid makes them; and how many outputs the
-    /// graph has itself. Such functions hide noise until an answer flips.
-    fn session(&self, graph: &Graph) -> Result<(Session, usize)> {
+    /// A session that also shows what outputs are made of, where a Softmax or a Sigmoid makes them; and for each output of the
+    /// graph, the place of that, or its own. Such functions hide noise until an answer flips.
+    fn session(&self, graph: &Graph) -> Result<(Session, Vec<usize>)> {
         let mut shown = graph.clone();
-        for output in graph.outputs() {
-            if let Some(port) = unsaturated(graph, output.port) {
-                let name = shown.fresh("before");
-                shown.add_output(&name, port);
-            }
+        let mut places = vec![];
+        for (i, output) in graph.outputs().iter().enumerate() {
+            places.push(match unsaturated(graph, output.port) {
+                Some(port) => {
+                    let (name, place) = (shown.fresh("before"), shown.outputs().len());
+                    shown.add_output(&name, port);
+                    place
+                }
+                None => i,
+            });
         }
-        Ok((Session::new(&verify(&shown)?, self.backend, &[])?, graph.outputs().len()))
+        Ok((Session::new(&verify(&shown)?, self.backend, &[])?, places))
     }
 }
 
@@ -112,6 +117,8 @@ struct Beside<'a> {
     measure: Measure,
     kept: Vec<Asked>,
     parts: Vec<Parts>,
+    /// For each output, where that is shown which tells its noise.
+    places: Vec<usize>,
 }
 
 /// Which elements of an output are of one kind: a detector may have places in pixels and scores below 1 in one tensor, and
@@ -170,7 +177,8 @@ impl Judge for Beside<'_> {
     }
 
     fn judge(&self, graph: &Verified, samples: usize) -> Result<Likeness> {
-        let (session, own) = self.of.session(graph)?;
+        let (session, places) = self.of.session(graph)?;
+        let own = places.len();
         let noise = |sqnr: &Sqnr| sqnr.db().map(|db| 10f64.powf(-db / 10.0));
         let mut kinds = vec![[Sqnr::default(); 2]; self.parts.len()];
         let mut typical = vec![];
@@ -194,14 +202,13 @@ impl Judge for Beside<'_> {
                 Err(e) if e.kind() == Kind::Data => return Ok(Likeness::LOST),
                 done => done?,
             }
-            // Where functions of a bounded range make outputs, what those are made of shows more.
-            let shown = if own < outputs.len() { own..outputs.len() } else { 0..own };
+            // Where a function of a bounded range makes an output, that shows more of which it is made.
             let mut each = vec![vec![]; indices.len()];
             for (i, (before, after)) in outputs.iter().zip(&made).enumerate() {
                 let (Some(a), Some(b)) = (before.as_f32(), after.as_f32()) else { continue };
                 self.parts[i].add(&mut kinds[i], &a, &b);
                 let size = a.len() / indices.len();
-                if shown.contains(&i) && size * indices.len() == a.len() && a.len() == b.len() {
+                if self.places.contains(&i) && size * indices.len() == a.len() && a.len() == b.len() {
                     for (sample, (a, b)) in each.iter_mut().zip(a.chunks(size.max(1)).zip(b.chunks(size.max(1)))) {
                         let mut kinds = [Sqnr::default(); 2];
                         self.parts[i].add(&mut kinds, a, b);

@@ -8,7 +8,8 @@ use compress_compiler::{
     words::option::{
         AS_IS, BISECT, CALIBRATION, CALIBRATION_SAMPLES, CHANNELS_BUDGET, CHANNELS_BY, CHANNELS_CUTS, CHECK,
         CUT_ANYWAY, DATA, EPOCHS, EVAL, EXCLUDE, INT8, LR, METRIC, PREPROCESS, PRUNE, PRUNE_BUDGET, PRUNE_BY,
-        PRUNE_CHANNELS, PRUNE_ENDS, PRUNE_PATTERN, QAT, ROUND_CHANNELS, SCORE, SHAPE, STRICT, TEACHER, WEIGHT_BITS,
+        PRUNE_CHANNELS, PRUNE_ENDS, PRUNE_PATTERN, QAT, ROUND_CHANNELS, SCORE, SHAPE, STRICT, TARGET, TEACHER,
+        WEIGHT_BITS,
     },
 };
 use compress_passes::{
@@ -79,6 +80,7 @@ fn of_quantisation(r: &Compress) -> Result<()> {
     let any_prune = format!("one of {PRUNE}, {PRUNE_PATTERN} and {PRUNE_CHANNELS}");
     let samples = r.calibration_samples.is_some();
     first(&[
+        (&format!("{TARGET} {}", r.target), r.target.is_for_codes(), &quantises, r.quantises()),
         (&WEIGHT_BITS, r.weight_bits != WeightBits::default(), &quantises, r.quantises()),
         (&CALIBRATION, r.calibration.is_some(), &quantises, r.quantises()),
         (&CALIBRATION_SAMPLES, samples, &format!("{INT8}, {QAT} or {any_prune}"), compresses),

@@ -57,6 +57,11 @@ impl<'a> CompressPlan<'a> {
             let help = format!("give another name with {}", option::OUTPUT);
             return Err(Error::usage("the output would replace the input").in_file(&output).help(help));
         }
+        for read in [&recipe.data.data, &recipe.data.eval, &recipe.teacher].into_iter().flatten() {
+            if files::same(read, &output) {
+                return Err(Error::usage("the output would replace a file that the job reads").in_file(&output));
+            }
+        }
         needs::check(recipe, purpose)?;
         if let Some(stop) = &recipe.stop_after
             && !STAGES.iter().any(|s| s.name == stop)
@@ -86,12 +91,7 @@ impl<'a> CompressPlan<'a> {
         if !writes {
             return Ok(());
         }
-        let folder = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        if !folder.exists() {
-            let help = format!("make the folder {}, or give another place with {}", folder.display(), option::OUTPUT);
-            return Err(Error::file("its folder is not there").in_file(output).help(help));
-        }
-        files::writable(folder)?;
+        files::placed(output, &option::OUTPUT.to_string())?;
         recipe.report.iter().chain(&recipe.dump_ir).try_for_each(|folder| files::made(folder))
     }
 

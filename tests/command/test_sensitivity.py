@@ -3,7 +3,9 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+import small
+from onnx import TensorProto, helper, numpy_helper
+from small import floats, node
 from support import ROOT, run_onnx
 
 MODEL = ROOT / "models/digits/digits.onnx"
@@ -73,13 +75,13 @@ def test_the_noise_of_an_activation_is_that_of_its_codes(measured, simplified):
     graph = simplified.graph
     graph.initializer.append(numpy_helper.from_array(scale, "s"))
     graph.initializer.append(numpy_helper.from_array(np.uint8(0), "z"))
-    for node in graph.node:
-        node.input[:] = ["coded" if name == value["name"] else name for name in node.input]
+    for reader in graph.node:
+        reader.input[:] = ["coded" if name == value["name"] else name for name in reader.input]
     pair = [helper.make_node("QuantizeLinear", [value["name"], "s", "z"], ["codes"])]
     pair.append(helper.make_node("DequantizeLinear", ["codes", "s", "z"], ["coded"]))
-    place = next(i for i, node in enumerate(graph.node) if value["name"] in node.output)
-    for node in reversed(pair):
-        graph.node.insert(place + 1, node)
+    place = next(i for i, n in enumerate(graph.node) if value["name"] in n.output)
+    for new in reversed(pair):
+        graph.node.insert(place + 1, new)
     assert value["typical_db"] == pytest.approx(typical(before, answers(simplified)), abs=2)
 
 
@@ -129,3 +131,53 @@ def test_what_it_needs_is_said(compress, tmp_path):
     compress(MODEL, "--int8", "--effort", "quick", "--data", TRAIN, "--no-check", "-q", "-o", quantised)
     refused = compress("sensitivity", quantised, "--data", TRAIN, code=5).err
     assert "quantised already" in refused and str(quantised) in refused
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Samples for the small models below."""
+    np.savez(tmp_path / "x.npz", x=floats(0, 200, 12))
+    return tmp_path / "x.npz"
+
+
+def test_an_output_beside_one_of_a_sigmoid_counts(compress, tmp_path, data):
+    """Where a function of a bounded range makes one output, the noise of the others is that of themselves."""
+    nodes = [node("MatMul", "x w1", "s", "score"), node("Sigmoid", "s", "y"), node("MatMul", "x w2", "z", "box")]
+    weights = {"w1": floats(1, 12, 4), "w2": floats(2, 12, 4)}
+    model = small.model(nodes, [("x", ["n", 12])], [("y", ["n", 4]), ("z", ["n", 4])], weights)
+    args = ["sensitivity", small.save(model, tmp_path), "--data", data, "--json"]
+    layers = {x["node"]: x for x in compress(*args).json()["layers"]}
+    assert all(z["typical_db"] < 40 for name in ("score", "box") for z in layers[name]["zeros"])
+
+
+def test_outputs_that_are_no_floats_are_refused(compress, tmp_path, data):
+    nodes = [node("MatMul", "x w", "s"), node("ArgMax", "s", "y", axis=1)]
+    outputs = [("y", ["n", 1], TensorProto.INT64)]
+    model = small.model(nodes, [("x", ["n", 12])], outputs, {"w": floats(1, 12, 4)})
+    assert "no output is of floats" in compress("sensitivity", small.save(model, tmp_path), "--data", data, code=5).err
+
+
+def test_layers_of_one_name_are_apart(compress, tmp_path, data):
+    nodes = [node("Gemm", "x w1", "a", "same"), node("Relu", "a", "r"), node("Gemm", "r w2", "b", "same")]
+    nodes += [node("Relu", "b", "q"), node("Gemm", "q w3", "y", "last")]
+    weights = {"w1": floats(1, 12, 32), "w2": floats(2, 32, 16), "w3": floats(3, 16, 4)}
+    model = small.model(nodes, [("x", ["n", 12])], [("y", ["n", 4])], weights)
+    found = compress("sensitivity", small.save(model, tmp_path), "--data", data, "--json").json()
+    first, second, _ = found["layers"]
+    assert [found["channels"][x["channels"]]["channels"] for x in (first, second)] == [32, 16]
+
+
+def test_files_of_the_job_are_not_replaced(compress, tmp_path, data):
+    model = small.save(small.mlp(), tmp_path)
+    before = data.read_bytes()
+    said = compress("sensitivity", model, "--data", data, "-o", data, "--force", code=2).err
+    assert "replace the data" in said and data.read_bytes() == before
+    said = compress(model, "--int8", "--data", data, "-o", data, "--force", code=2).err
+    assert "a file that the job reads" in said and data.read_bytes() == before
+    assert "folder is not there" in compress("sensitivity", model, "--data", data, "-o", tmp_path / "no/p.svg", code=6).err
+    assert "a plot is a file" in compress("sensitivity", model, "--data", data, "-o", "-", code=2).err
+
+
+def test_a_target_that_differs_in_codes_alone_needs_them(compress, tmp_path):
+    model = small.save(small.mlp(), tmp_path)
+    assert "--target tensorrt needs --int8" in compress(model, "--target", "tensorrt", code=2).err

@@ -114,6 +114,19 @@ def test_openvino_adds_before_it_rounds(made):
     assert all(coded(portable, x) for x in total.input)
 
 
+def test_a_sum_of_products_stays_in_floats(compress, tmp_path):
+    """Runtimes compute the sum past a convolution with that, but not the sum past a product of a transformer."""
+    weights = {"w1": floats(1, 16, 16, scale=0.3), "w2": floats(2, 16, 16, scale=0.3)}
+    nodes = [node("MatMul", "x w1", "a"), node("Relu", "a", "r"), node("MatMul", "r w2", "b"), node("Add", "b x", "y", "sum")]
+    path = small.save(small.model(nodes, [("x", ["n", 16])], [("y", ["n", 16])], weights), tmp_path)
+    np.savez(tmp_path / "data.npz", x=floats(0, 300, 16))
+    args = ["--int8", "--effort", "quick", "--target", "openvino", "--data", tmp_path / "data.npz"]
+    compress(path, *args, "-o", tmp_path / "out.onnx")
+    model = onnx.load(tmp_path / "out.onnx")
+    (total,) = of_type(model, "Add")
+    assert len(of_type(model, "QuantizeLinear")) == 2 and not any(coded(model, x) for x in total.input)
+
+
 def test_a_file_for_any_runtime_loads_in_openvino_too(made):
     model, _, x, before = made("portable", "--effort", "quick")
     assert decibels(before, in_openvino(model, x)[0]) > 20

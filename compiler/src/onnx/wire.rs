@@ -274,8 +274,8 @@ impl Field {
     }
 }
 
-/// A message with its fields by rising number, those of one number in their order. Any order is valid, but OpenVINO doesn't
-/// know a model in which two opsets stand before the graph.
+/// A message with its fields by rising number, those of one number in their order. Any order is valid, but OpenVINO does not
+/// recognise a file in which two opsets stand before the graph.
 ///
 /// # Errors
 /// Malformed, naming the byte.

@@ -26,8 +26,9 @@ pub enum Placement {
     /// Those between integer kernels: what layers read and convolutions make, and what sums, pools and the like read and
     /// make between them.
     Kernels,
-    /// What layers read, and before it what operators pass on unchanged. A sum takes what a layer reads as well in codes, and
-    /// what a convolution makes for it alone in floats: runtimes that compute it with the convolution add before they round.
+    /// What layers read, and before it what operators pass on unchanged. A sum with
+    /// what a convolution makes takes the other value in codes if a layer reads it as well: runtimes compute such a sum with
+    /// the convolution, and add before they round.
     LayerInputs,
 }
 

@@ -6,7 +6,7 @@
 //! (Concat) or have an integer kernel of their own (Add, average pools). A Relu or Clip after
 //! such an operator is part of its output's range and disappears, if codes end at zero. What
 //! leads to no further layer stays in floating point, so a classifier's logits keep their
-//! resolution. With [`Placement::LayerInputs`] only what layers read becomes codes.
+//! resolution. With [`Placement::LayerInputs`] only what layers read becomes codes, and what leads to it unchanged.
 
 use super::{
     params::Affine,
@@ -32,7 +32,7 @@ pub(super) struct QuantisedValues {
     pub wanted: BTreeSet<Port>,
     /// Operators between layers that become integer too.
     pub taken: BTreeSet<NodeId>,
-    /// Sums that take in codes what a layer reads as well.
+    /// Sums of what a convolution makes with what a layer reads as well, which they take in codes.
     pub sums: BTreeSet<NodeId>,
     /// For a wanted value after an activation that its range makes needless: the value before.
     pub before: BTreeMap<Port, Port>,
@@ -133,7 +133,9 @@ impl QuantisedValues {
             plan.taken.insert(node);
         }
         if !everywhere {
-            let is_sum = |n: &NodeId| g.op(*n).quant() == Quant::Arithmetic && !plan.taken.contains(n);
+            let is_conv = |p: Port| integer.contains(&p.node) && matches!(g.op(p.node), Op::Conv(_));
+            let adds = |n: &NodeId| g.operands(*n).into_iter().flatten().any(is_conv);
+            let is_sum = |n: &NodeId| *g.op(*n) == Op::Binary(Binary::Add) && adds(n);
             plan.sums = g.operators().filter(is_sum).collect();
         }
         plan

@@ -14,14 +14,24 @@ use crate::{
 use compress_compiler::{
     error::Result,
     graph::Graph,
+    node::NodeId,
     pass::{Context, Pass},
 };
+use std::collections::HashMap;
+
+/// The place of a layer's group.
+type Places = HashMap<NodeId, usize>;
 
 /// The fractions that are tried.
 const FRACTIONS: [f64; 2] = [0.25, 0.5];
 
-/// What is left when channels of one group go, those of the smallest weights.
-pub(super) fn of(g: &Graph, scope: &Scope, answers: &Answers, cx: &Context) -> Result<Vec<ChannelSensitivity>> {
+/// What is left when channels of one group go, those of the smallest weights; and the place of the group of each layer.
+pub(super) fn of(
+    g: &Graph,
+    scope: &Scope,
+    answers: &Answers,
+    cx: &Context,
+) -> Result<(Vec<ChannelSensitivity>, Places)> {
     let all = Groups::find(g)?;
     let is_open = |group: &&Group| {
         let mut around = all.makers(group).chain(all.readers(group));
@@ -29,7 +39,7 @@ pub(super) fn of(g: &Graph, scope: &Scope, answers: &Answers, cx: &Context) -> R
     };
     let open: Vec<&Group> = all.groups.iter().filter(is_open).collect();
     let scores = Scored { g, all: &all, groups: &open }.scores(ChannelSaliency::L2, cx)?;
-    let mut found = vec![];
+    let (mut found, mut places) = (vec![], Places::new());
     for (i, (group, scores)) in open.iter().zip(scores).enumerate() {
         (cx.progress)("channels", i, open.len());
         let mut order: Vec<usize> = (0..scores.len()).filter(|u| all.obstacle(&group.units[*u]).is_none()).collect();
@@ -45,6 +55,7 @@ pub(super) fn of(g: &Graph, scope: &Scope, answers: &Answers, cx: &Context) -> R
             Clean.run(&mut narrow, cx)?;
             Ok(Fraction { fraction, left: answers.left(&narrow, cx)? })
         };
+        places.extend(all.makers(group).map(|l| (l.node, found.len())));
         found.push(ChannelSensitivity {
             nodes: all.makers(group).map(|l| g.node(l.node).display_name().into()).collect(),
             channels: order.len(),
@@ -52,5 +63,5 @@ pub(super) fn of(g: &Graph, scope: &Scope, answers: &Answers, cx: &Context) -> R
         });
     }
     (cx.progress)("channels", open.len(), open.len());
-    Ok(found)
+    Ok((found, places))
 }

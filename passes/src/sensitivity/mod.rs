@@ -2,7 +2,7 @@
 //!
 //! Each is quantised, has weights set to zero, or loses channels, while all others stay as they are, and the graph runs on
 //! samples that calibration does not see. Nothing is trained, and no other weight makes up for what goes: the figures are for
-//! comparing layers, and compression leaves more than they say.
+//! comparing layers: compression with training keeps more of the answers.
 
 mod channels;
 mod zeros;
@@ -10,7 +10,7 @@ mod zeros;
 pub use crate::quant::search::{CurvePoint, Left, ValueSensitivity};
 
 use crate::{
-    layers::{Layer, layers},
+    layers::{Layer, layers as layers_of},
     prune::mask::Scope,
     quant::{
         ptq::Int8,
@@ -25,8 +25,10 @@ use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
     judge::Judge,
+    node::Port,
     op::Operator,
     pass::{Context, Pass},
+    tensor::DType,
     verify::verify,
 };
 use serde::Serialize;
@@ -50,6 +52,8 @@ pub struct Sensitivity {
     pub layers: Vec<LayerSensitivity>,
     /// The channels that go together.
     pub channels: Vec<ChannelSensitivity>,
+    /// How many layers are inside If, Loop and Scan: those stay as they are.
+    pub inside: usize,
     /// Each value that INT8 makes codes of: the noisiest first.
     pub values: Vec<ValueSensitivity>,
     /// What INT8 keeps and gains with more and more layers in floats.
@@ -67,13 +71,17 @@ pub struct LayerSensitivity {
     pub macs: u64,
     /// Elements of its weight.
     pub weights: usize,
-    /// With its input, its weight and, of a convolution, its output in codes; absent where it can't be quantised.
+    /// With its input and its weight in codes, and the output of a convolution unless the target computes on; absent where it
+    /// can't be quantised.
     pub int8: Option<Left>,
     /// Why it can't.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub int8_obstacle: Option<String>,
-    /// With its smallest weights zero, by fraction; empty where it is not pruned.
+    /// With its smallest weights zero, by fraction, in all layers that share the weight; empty where it is not pruned.
     pub zeros: Vec<Fraction>,
+    /// Which of the groups of channels are its own, if they may go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channels: Option<usize>,
 }
 
 /// How much the answers mind the loss of channels.
@@ -119,16 +127,21 @@ impl Measurement {
         let exclude = self.scope.exclude.clone();
         let (scheme, target, search) = (self.scheme, self.target, Some(Budget::default()));
         let int8 = Int8 { scheme, target, exclude, search, train: false };
-        int8.feasible(&graph)?;
+        int8.feasible(&graph).map_err(|e| e.help("give the model in floats"))?;
         simplify(&mut graph, cx)?;
         Widen.run(&mut graph, cx)?;
         graph.infer_all()?;
+        let is_float = |p: Port| graph.fact(p).dtype.is_some_and(DType::is_float);
+        if !graph.outputs().iter().any(|o| is_float(o.port)) {
+            let what = "no output is of floats, so that there is no noise to measure";
+            return Err(Error::unsupported(what).help("make the floats an output, from which the others are computed"));
+        }
         let judges = cx.judges.ok_or_else(|| Error::bug("sensitivity without samples to judge by"))?;
         let judge = judges.beside(&verify(&graph)?)?;
         let found = figures(&int8, &graph, &*judge, cx)?;
         let answers = Answers { judge: &*judge, samples: found.samples };
         let zeros = zeros::of(&graph, &self.scope, &answers, cx)?;
-        let channels = channels::of(&graph, &self.scope, &answers, cx)?;
+        let (channels, group_of) = channels::of(&graph, &self.scope, &answers, cx)?;
         let sized = judge.sized(&graph)?;
         let layer = |l: Layer| {
             let node = graph.node(l.node).display_name().to_string();
@@ -140,13 +153,18 @@ impl Measurement {
                 int8: found.layers.iter().find(|(n, _)| *n == l.node).map(|(_, likeness)| Left::of(likeness)),
                 int8_obstacle: skipped.map(|s| s.reason.clone()),
                 zeros: zeros.get(&l.weight).cloned().unwrap_or_default(),
+                channels: group_of.get(&l.node).copied(),
                 node,
             }
         };
         let mut values = found.values;
         let db = |v: &ValueSensitivity| v.left.typical_db.unwrap_or(f64::INFINITY);
         values.sort_by(|a, b| db(a).total_cmp(&db(b)));
-        let layers = layers(&graph)?.into_iter().map(layer).collect();
-        Ok(Sensitivity { samples: found.samples, layers, channels, values, curve: found.curve })
+        let layers = layers_of(&graph)?.into_iter().map(layer).collect();
+        let mut inside = 0;
+        for body in graph.and_bodies().into_iter().skip(1) {
+            inside += layers_of(body)?.len();
+        }
+        Ok(Sensitivity { samples: found.samples, layers, channels, inside, values, curve: found.curve })
     }
 }

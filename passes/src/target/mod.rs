@@ -64,6 +64,12 @@ impl Target {
         (self.0.adapt)(bits.scheme())
     }
 
+    /// Whether it differs from others in nothing but its codes.
+    pub fn is_for_codes(self) -> bool {
+        let adapts = !self.scheme(WeightBits::default()).is_placed_as(&WeightBits::default().scheme());
+        adapts && self.0.lower.is_none()
+    }
+
     /// Why it can't run what `scheme` makes, if so.
     pub fn obstacle(self, scheme: &Scheme) -> Option<String> {
         let codes = [scheme.activations.codes(), scheme.weights.codes];

@@ -2,7 +2,7 @@
 //!
 //! Codes are INT8 with zero point 0. Its parser takes neither UINT8 nor other zero points, nor INT32 biases behind a
 //! DequantizeLinear. Pairs belong in front of layers and of what comes past a residual convolution, not behind layers: it
-//! computes clamps and sums with the convolution. That a range ends at 0 does not stand for a Relu, as codes reach below.
+//! computes clamps and sums with the convolution. A range that ends at 0 does not replace a Relu, because codes reach below 0.
 
 use super::Capabilities;
 use crate::quant::scheme::{Activations, Biases, Granularity, Placement, S8, Scheme};

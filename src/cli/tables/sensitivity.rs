@@ -3,11 +3,14 @@
 use compress::{SensitivityReport, shown::percent};
 use compress_compiler::words::counted;
 use compress_passes::sensitivity::{ChannelSensitivity, CurvePoint, Fraction, LayerSensitivity, Left};
-use std::{collections::HashMap, fmt::Write as _};
+use std::fmt::Write as _;
 
 /// Rows of values and of the curve that are listed; --json has all.
 const VALUES: usize = 8;
 const POINTS: usize = 10;
+
+/// The noise of a sample counts as no less.
+const MOST_DB: f64 = 80.0;
 
 /// Characters of a name.
 const WIDEST: usize = 44;
@@ -20,6 +23,9 @@ pub fn sensitivity(r: &SensitivityReport) -> String {
         r.model, found.samples
     );
     t += &layers(&found.layers, &found.channels);
+    if found.inside > 0 {
+        let _ = writeln!(t, "  {} inside If, Loop or Scan stay as they are", counted(found.inside, "layer"));
+    }
     if !found.values.is_empty() {
         t += "\nnoisiest values in codes, alone\n";
         let _ = writeln!(t, "  {:WIDEST$}{:>12}{:>10}{:>24}", "value", "kind", "dB", "range");
@@ -38,8 +44,6 @@ fn layers(layers: &[LayerSensitivity], channels: &[ChannelSensitivity]) -> Strin
     if layers.is_empty() {
         return "  the model has no layers\n".into();
     }
-    let cuts: HashMap<&str, &[Fraction]> =
-        channels.iter().flat_map(|c| c.nodes.iter().map(|n| (&n[..], &c.cut[..]))).collect();
     let all: u64 = layers.iter().map(|l| l.macs).sum();
     let heads = |first: Option<&[Fraction]>, what: &str| -> Vec<String> {
         first.unwrap_or_default().iter().map(|f| format!("{:.0}% {what}", 100.0 * f.fraction)).collect()
@@ -60,7 +64,7 @@ fn layers(layers: &[LayerSensitivity], channels: &[ChannelSensitivity]) -> Strin
             percent(l.macs as f64 / all.max(1) as f64),
             cell(l.int8.as_ref()),
             cells(&l.zeros, zeros.len()),
-            cells(cuts.get(&l.node[..]).copied().unwrap_or_default(), cut.len()),
+            cells(l.channels.map_or(&[], |i| &channels[i].cut), cut.len()),
         );
     }
     let shared = channels.iter().filter(|c| c.nodes.len() > 1).count();
@@ -103,7 +107,7 @@ fn curve(points: &[CurvePoint]) -> String {
             t,
             "  {:>9}{predicted:>14}{:>13}{:>15}{:>12}  {}",
             p.float_layers,
-            db(p.measured.and_then(|m| m.typical_db)),
+            p.measured.map_or("-".into(), |m| cell(Some(&m))),
             db(p.measured.and_then(|m| m.sqnr_db)),
             format!("{:.2}x", p.predicted_speedup),
             short(p.layer.as_deref().unwrap_or_default()),
@@ -114,7 +118,15 @@ fn curve(points: &[CurvePoint]) -> String {
 }
 
 fn cell(left: Option<&Left>) -> String {
-    left.map_or("-".into(), |left| left.typical_db.map_or("equal".into(), |db| format!("{db:.1}")))
+    match left.map(|left| (left.lost, left.typical_db)) {
+        None => "-".into(),
+        Some((true, _)) => "lost".into(),
+        Some((_, None)) => "equal".into(),
+        // What lies beyond is not counted.
+        Some((_, Some(db))) if db > MOST_DB - 0.05 => format!(">{MOST_DB:.0}"),
+        Some((_, Some(db))) if db < 0.05 => "<0".into(),
+        Some((_, Some(db))) => format!("{db:.1}"),
+    }
 }
 
 /// The end of a name that is long: names begin alike.

@@ -1,13 +1,10 @@
 //! What INT8 costs: the noise of every layer and every value alone, and what layers in floats bring.
 
 use super::{Search, options::NOISY};
-use crate::{
-    nested,
-    quant::{
-        choices::Choices,
-        ptq::{Int8, Variant},
-        qdq,
-    },
+use crate::quant::{
+    choices::Choices,
+    ptq::{Int8, Variant},
+    qdq,
 };
 use compress_compiler::{
     error::Result,
@@ -52,10 +49,13 @@ pub struct ValueSensitivity {
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Left {
     /// Signal to noise of a typical sample (the geometric mean), in decibels, before a last Softmax or Sigmoid, which hide
-    /// noise; absent where nothing changed.
+    /// noise; absent where nothing changed. The noise of a sample counts as at most the signal, and as at least 80 dB below it.
     pub typical_db: Option<f64>,
     /// Signal to noise of the outputs, as gates have it; absent where nothing changed.
     pub sqnr_db: Option<f64>,
+    /// Whether the answers are no numbers any more, so that the figures mean nothing.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub lost: bool,
 }
 
 /// A quantised model of which some layers are in floats.
@@ -78,12 +78,12 @@ pub struct CurvePoint {
 impl Left {
     pub(crate) fn of(likeness: &Likeness) -> Self {
         let db = |noise: f64| (likeness.noise > 0.0).then(|| -10.0 * noise.log10());
-        Self { typical_db: db(likeness.typical), sqnr_db: db(likeness.noise) }
+        Self { typical_db: db(likeness.typical), sqnr_db: db(likeness.noise), lost: *likeness == Likeness::LOST }
     }
 }
 
-/// Multiply-accumulates of all that is judged alone, here and of zeros and channels, which are so many times the layers: some
-/// seconds on two cores.
+/// Multiply-accumulates of all that is judged alone: some seconds to a minute on two cores. Each layer is judged about so many
+/// times: in INT8, with zeros, without channels.
 const JUDGED_MACS: u64 = 400_000_000_000;
 const PER_LAYER: u64 = 6;
 const LEAST: usize = 4;
@@ -96,7 +96,8 @@ const MEASURED: [f64; 4] = [0.0, 0.1, 0.25, 0.5];
 /// # Errors
 /// Whatever running the graph can raise; interrupted.
 pub(crate) fn figures(int8: &Int8, g: &Graph, judge: &dyn Judge, cx: &Context) -> Result<Figures> {
-    let whole = nested::take(g);
+    // What is inside of If, Loop and Scan stays in floats.
+    let whole = vec![];
     let seen = Rc::new(int8.seen(g, &whole, cx)?);
     let start = Variant { graph: g.clone(), seen, choices: Choices::default() };
     let mut search = Search::new(int8, &whole, &start, judge, cx)?;

@@ -257,7 +257,8 @@ pub(super) fn run(
             }
         }
     }
-    if best.cost.time > SLOWER {
+    // The costs are those of ONNX Runtime.
+    if best.cost.time > SLOWER && int8.scheme.is_placed_as(&INT8) {
         out.warnings.push(format!(
             "on ONNX Runtime the result is predicted to take {:.2} of the time of floats: its layers are small, or have few \
              channels, for which integer kernels are no faster. INT8 makes the file smaller here, not the model faster",

@@ -219,7 +219,6 @@ impl Case {
     }
 }
 
-/// A window over images of `input` pixels, with `pad` on both sides.
 /// A function that shows where it was forgotten, or done twice.
 const THEN: UnaryOp = UnaryOp::LeakyRelu(0.5);
 
@@ -227,6 +226,7 @@ fn then(values: &[f32]) -> Vec<f32> {
     values.iter().map(|v| if *v < 0.0 { v * 0.5 } else { *v }).collect()
 }
 
+/// A window over images of `input` pixels, with `pad` on both sides.
 fn window(batch: usize, input: [usize; 2], kernel: [usize; 2], stride: usize, dilation: usize, pad: usize) -> Window {
     let output = [0, 1].map(|axis| {
         let covered = (kernel[axis] - 1) * dilation + 1;
