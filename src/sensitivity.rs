@@ -19,7 +19,7 @@ use compress_compiler::{
 use compress_passes::{
     prune::mask::Scope,
     quant::scheme::WeightBits,
-    sensitivity::{Fraction, Measurement, Sensitivity as Found},
+    sensitivity::{Measurement, Sensitivity as Found, Without},
     target::Target,
 };
 use compress_runtime::{burn::BurnInterpreter, dataset::Preprocess};
@@ -83,8 +83,9 @@ impl Sensitivity {
     /// Measures the layers, and writes the plot.
     ///
     /// # Errors
-    /// Usage for a plot in the place of another file; file when it can't be written; unsupported for a model with operators that can't be run here, or that is
-    /// quantised already; whatever reading and running it can raise; interrupted when `events` asks to stop.
+    /// Usage for a plot in the place of another file; file when it can't be written; unsupported for a model with operators
+    /// that can't be run here, without outputs of floats, or quantised already; whatever reading and running it can raise;
+    /// interrupted when `events` asks to stop.
     pub fn run(&self, events: &mut dyn Events) -> Result<SensitivityReport> {
         let plot = self.output();
         if files::same(&plot, &self.model) {
@@ -169,7 +170,7 @@ impl Sensitivity {
 
 /// A line for each thing that is done to layers.
 fn alone(found: &Found) -> Vec<Line> {
-    let at = |fraction: f64| move |all: &Vec<Fraction>| all.iter().find(|f| f.fraction == fraction)?.left.typical_db;
+    let at = |fraction: f64| move |all: &Vec<Without>| all.iter().find(|f| f.fraction == fraction)?.left.typical_db;
     let line = |name: &str, of: &dyn Fn(&compress_passes::sensitivity::LayerSensitivity) -> Option<f64>| {
         let points = found.layers.iter().enumerate().filter_map(|(i, l)| Some((i as f64 + 1.0, of(l)?)));
         Line { name: name.into(), points: points.collect() }

@@ -43,6 +43,9 @@ pub struct Likeness {
 }
 
 impl Likeness {
+    /// Less noise in the answer to a sample is as good as none, and counts as this in the typical noise.
+    pub const LEAST: f64 = 1e-8;
+
     /// Of answers that can't be compared: nothing is left.
     pub const LOST: Self = Self { noise: 1e30, typical: 1e30, drop: Some(1.0) };
 
@@ -59,7 +62,7 @@ impl Likeness {
 }
 
 /// A ratio of noise to signal, in decibels of signal to noise.
-fn decibels(noise: f64) -> f64 {
+pub fn decibels(noise: f64) -> f64 {
     -10.0 * noise.max(1e-20).log10()
 }
 

@@ -66,8 +66,8 @@ impl HeldOut<'_> {
         measure::sized(graph, &timing_batch(self.samples, 1)?.inputs)
     }
 
-    /// A session that also shows what outputs are made of, where a Softmax or a Sigmoid makes them; and for each output of the
-    /// graph, the place of that, or its own. Such functions hide noise until an answer flips.
+    /// A session that also shows the values before a Softmax or a Sigmoid that makes an output; and for each output of the graph,
+    /// the place of that value, or its own. Such functions hide noise until an answer flips.
     fn session(&self, graph: &Graph) -> Result<(Session, Vec<usize>)> {
         let mut shown = graph.clone();
         let mut places = vec![];
@@ -97,9 +97,6 @@ fn unsaturated(graph: &Graph, mut port: Port) -> Option<Port> {
     }
 }
 
-/// Less noise in the answer to a sample is as good as none.
-const LEAST_NOISE: f64 = 1e-8;
-
 /// Bytes of inputs that are kept; others are read each time.
 const KEPT_BYTES: usize = 32 << 20;
 
@@ -117,7 +114,7 @@ struct Beside<'a> {
     measure: Measure,
     kept: Vec<Asked>,
     parts: Vec<Parts>,
-    /// For each output, where that is shown which tells its noise.
+    /// For each output, the place of the value on which its noise is measured.
     places: Vec<usize>,
 }
 
@@ -179,6 +176,7 @@ impl Judge for Beside<'_> {
     fn judge(&self, graph: &Verified, samples: usize) -> Result<Likeness> {
         let (session, places) = self.of.session(graph)?;
         let own = places.len();
+        let places = if places == self.places { places } else { (0..own).collect() };
         let noise = |sqnr: &Sqnr| sqnr.db().map(|db| 10f64.powf(-db / 10.0));
         let mut kinds = vec![[Sqnr::default(); 2]; self.parts.len()];
         let mut typical = vec![];
@@ -202,13 +200,13 @@ impl Judge for Beside<'_> {
                 Err(e) if e.kind() == Kind::Data => return Ok(Likeness::LOST),
                 done => done?,
             }
-            // Where a function of a bounded range makes an output, that shows more of which it is made.
+            // Where a Softmax or a Sigmoid makes an output, the value before it shows more.
             let mut each = vec![vec![]; indices.len()];
             for (i, (before, after)) in outputs.iter().zip(&made).enumerate() {
                 let (Some(a), Some(b)) = (before.as_f32(), after.as_f32()) else { continue };
                 self.parts[i].add(&mut kinds[i], &a, &b);
                 let size = a.len() / indices.len();
-                if self.places.contains(&i) && size * indices.len() == a.len() && a.len() == b.len() {
+                if places.contains(&i) && size * indices.len() == a.len() && a.len() == b.len() {
                     for (sample, (a, b)) in each.iter_mut().zip(a.chunks(size.max(1)).zip(b.chunks(size.max(1)))) {
                         let mut kinds = [Sqnr::default(); 2];
                         self.parts[i].add(&mut kinds, a, b);
@@ -217,7 +215,7 @@ impl Judge for Beside<'_> {
                 }
             }
             let mean = |each: Vec<f64>| (!each.is_empty()).then(|| each.iter().sum::<f64>() / each.len() as f64);
-            typical.extend(each.into_iter().filter_map(mean).map(|noise| noise.clamp(LEAST_NOISE, 1.0).ln()));
+            typical.extend(each.into_iter().filter_map(mean).map(|noise| noise.clamp(Likeness::LEAST, 1.0).ln()));
         }
         let all: Vec<f64> = kinds[..own].iter().flatten().filter_map(noise).collect();
         let at_outputs = all.iter().sum::<f64>() / all.len().max(1) as f64;

@@ -1,6 +1,6 @@
 //! Groups of channels of which the least salient are gone.
 
-use super::{Answers, ChannelSensitivity, Fraction};
+use super::{Answers, ChannelSensitivity, Without};
 use crate::{
     clean::Clean,
     layers::excluded,
@@ -53,7 +53,7 @@ pub(super) fn of(
             let mut narrow = g.clone();
             cut.apply(&mut narrow)?;
             Clean.run(&mut narrow, cx)?;
-            Ok(Fraction { fraction, left: answers.left(&narrow, cx)? })
+            Ok(Without { fraction, left: answers.left(&narrow, cx)? })
         };
         places.extend(all.makers(group).map(|l| (l.node, found.len())));
         found.push(ChannelSensitivity {

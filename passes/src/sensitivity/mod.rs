@@ -1,8 +1,8 @@
 //! How much the answers of a model mind what compression does to one layer, or one value, alone.
 //!
 //! Each is quantised, has weights set to zero, or loses channels, while all others stay as they are, and the graph runs on
-//! samples that calibration does not see. Nothing is trained, and no other weight makes up for what goes: the figures are for
-//! comparing layers: compression with training keeps more of the answers.
+//! samples that calibration does not see. Nothing is trained, and no other weight makes up for what goes. So the
+//! figures compare layers; compression with training keeps more of the answers.
 
 mod channels;
 mod zeros;
@@ -12,11 +12,7 @@ pub use crate::quant::search::{CurvePoint, Left, ValueSensitivity};
 use crate::{
     layers::{Layer, layers as layers_of},
     prune::mask::Scope,
-    quant::{
-        ptq::Int8,
-        scheme::Scheme,
-        search::{Budget, figures},
-    },
+    quant::{ptq::Int8, scheme::Scheme, search::figures},
     simplify,
     target::Target,
     widen::Widen,
@@ -78,7 +74,7 @@ pub struct LayerSensitivity {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub int8_obstacle: Option<String>,
     /// With its smallest weights zero, by fraction, in all layers that share the weight; empty where it is not pruned.
-    pub zeros: Vec<Fraction>,
+    pub zeros: Vec<Without>,
     /// Which of the groups of channels are its own, if they may go.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channels: Option<usize>,
@@ -92,12 +88,12 @@ pub struct ChannelSensitivity {
     /// How many there are, where channels that go as one count as one.
     pub channels: usize,
     /// Without those of the smallest weights, by fraction.
-    pub cut: Vec<Fraction>,
+    pub cut: Vec<Without>,
 }
 
 /// What is left without a fraction.
 #[derive(Debug, Clone, Serialize)]
-pub struct Fraction {
+pub struct Without {
     /// The fraction that went.
     pub fraction: f64,
     /// What of the answers is left.
@@ -125,8 +121,7 @@ impl Measurement {
     /// Unsupported for a graph that is quantised already; whatever running it can raise; interrupted.
     pub fn run(&self, mut graph: Graph, cx: &Context) -> Result<Sensitivity> {
         let exclude = self.scope.exclude.clone();
-        let (scheme, target, search) = (self.scheme, self.target, Some(Budget::default()));
-        let int8 = Int8 { scheme, target, exclude, search, train: false };
+        let int8 = Int8 { scheme: self.scheme, target: self.target, exclude, search: None, train: false };
         int8.feasible(&graph).map_err(|e| e.help("give the model in floats"))?;
         simplify(&mut graph, cx)?;
         Widen.run(&mut graph, cx)?;

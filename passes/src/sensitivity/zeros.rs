@@ -1,6 +1,6 @@
 //! Layers of which the smallest weights are zero.
 
-use super::{Answers, Fraction};
+use super::{Answers, Without};
 use crate::prune::mask::{Scope, highest};
 use compress_compiler::{
     error::{Error, Result},
@@ -15,7 +15,7 @@ use std::collections::HashMap;
 const FRACTIONS: [f64; 3] = [0.5, 0.8, 0.9];
 
 /// What is left when the smallest elements of a weight alone are zero, by the weight.
-pub(super) fn of(g: &Graph, scope: &Scope, answers: &Answers, cx: &Context) -> Result<HashMap<NodeId, Vec<Fraction>>> {
+pub(super) fn of(g: &Graph, scope: &Scope, answers: &Answers, cx: &Context) -> Result<HashMap<NodeId, Vec<Without>>> {
     let (weights, _) = scope.prunable(g, "zeros")?;
     let mut found = HashMap::new();
     for (i, weight) in weights.iter().enumerate() {
@@ -28,7 +28,7 @@ pub(super) fn of(g: &Graph, scope: &Scope, answers: &Answers, cx: &Context) -> R
             let keep = highest(&scores, fraction).concat();
             let kept: Vec<f32> = values.iter().zip(keep).map(|(v, keep)| if keep { *v } else { 0.0 }).collect();
             pruned.set_constant(*weight, Tensor::f32(tensor.shape(), &kept));
-            Ok(Fraction { fraction, left: answers.left(&pruned, cx)? })
+            Ok(Without { fraction, left: answers.left(&pruned, cx)? })
         };
         found.insert(*weight, FRACTIONS.into_iter().map(&mut left).collect::<Result<_>>()?);
     }

@@ -1,16 +1,16 @@
 //! How much each layer minds being compressed.
 
 use compress::{SensitivityReport, shown::percent};
-use compress_compiler::words::counted;
-use compress_passes::sensitivity::{ChannelSensitivity, CurvePoint, Fraction, LayerSensitivity, Left};
+use compress_compiler::{
+    judge::{Likeness, decibels},
+    words::counted,
+};
+use compress_passes::sensitivity::{ChannelSensitivity, CurvePoint, LayerSensitivity, Left, Without};
 use std::fmt::Write as _;
 
 /// Rows of values and of the curve that are listed; --json has all.
 const VALUES: usize = 8;
 const POINTS: usize = 10;
-
-/// The noise of a sample counts as no less.
-const MOST_DB: f64 = 80.0;
 
 /// Characters of a name.
 const WIDEST: usize = 44;
@@ -45,7 +45,7 @@ fn layers(layers: &[LayerSensitivity], channels: &[ChannelSensitivity]) -> Strin
         return "  the model has no layers\n".into();
     }
     let all: u64 = layers.iter().map(|l| l.macs).sum();
-    let heads = |first: Option<&[Fraction]>, what: &str| -> Vec<String> {
+    let heads = |first: Option<&[Without]>, what: &str| -> Vec<String> {
         first.unwrap_or_default().iter().map(|f| format!("{:.0}% {what}", 100.0 * f.fraction)).collect()
     };
     let zeros = heads(layers.iter().map(|l| &l.zeros[..]).find(|z| !z.is_empty()), "zero");
@@ -53,7 +53,7 @@ fn layers(layers: &[LayerSensitivity], channels: &[ChannelSensitivity]) -> Strin
     let head: String = ["INT8".into()].iter().chain(&zeros).chain(&cut).map(|h| format!("{h:>10}")).collect();
     let mut t = format!("  {:WIDEST$}{:>10}{:>9}{head}\n", "layer", "operator", "of MACs");
     for l in layers {
-        let cells = |all: &[Fraction], count: usize| -> String {
+        let cells = |all: &[Without], count: usize| -> String {
             (0..count).map(|i| format!("{:>10}", cell(all.get(i).map(|f| &f.left)))).collect()
         };
         let _ = writeln!(
@@ -118,12 +118,13 @@ fn curve(points: &[CurvePoint]) -> String {
 }
 
 fn cell(left: Option<&Left>) -> String {
+    // What lies beyond is not counted.
+    let most = decibels(Likeness::LEAST);
     match left.map(|left| (left.lost, left.typical_db)) {
         None => "-".into(),
         Some((true, _)) => "lost".into(),
         Some((_, None)) => "equal".into(),
-        // What lies beyond is not counted.
-        Some((_, Some(db))) if db > MOST_DB - 0.05 => format!(">{MOST_DB:.0}"),
+        Some((_, Some(db))) if db > most - 0.05 => format!(">{most:.0}"),
         Some((_, Some(db))) if db < 0.05 => "<0".into(),
         Some((_, Some(db))) => format!("{db:.1}"),
     }

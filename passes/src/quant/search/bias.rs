@@ -33,7 +33,7 @@ pub(super) fn corrected(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
         |n: NodeId| sized.operand(n, 0).map_or(0, |x| bound::bytes(sized.fact(x))) + bound::bytes(sized.fact(n.into()));
     let mut rest = &layers[..];
     while !rest.is_empty() {
-        let (now, later) = rest.split_at(at_once(rest, |l| of(l.node)).min(rest.len()));
+        let (now, later) = rest.split_at(at_once(rest, |l| of(l.node)));
         for (layer, shift) in now.iter().zip(shifts(search, best, &params, now)?) {
             variant.choices.biases.insert(layer.node, shift.into());
         }

@@ -9,7 +9,7 @@ use crate::quant::{
 use compress_compiler::{
     error::Result,
     graph::Graph,
-    judge::{Judge, Likeness},
+    judge::{Judge, Likeness, decibels},
     node::{NodeId, Port},
     pass::{Context, Skipped},
     verify::verify,
@@ -77,7 +77,7 @@ pub struct CurvePoint {
 
 impl Left {
     pub(crate) fn of(likeness: &Likeness) -> Self {
-        let db = |noise: f64| (likeness.noise > 0.0).then(|| -10.0 * noise.log10());
+        let db = |noise| (likeness.noise > 0.0).then(|| decibels(noise));
         Self { typical_db: db(likeness.typical), sqnr_db: db(likeness.noise), lost: *likeness == Likeness::LOST }
     }
 }
@@ -186,7 +186,7 @@ fn curve(
         curve.push(CurvePoint {
             float_layers: written.choices.float.len(),
             layer: layer.map(|n| start.graph.node(n).display_name().into()),
-            predicted_db: (noise > 0.0).then(|| -10.0 * noise.log10()),
+            predicted_db: (noise > 0.0).then(|| decibels(noise)),
             measured,
             predicted_speedup: 1.0 / search.cost(&written, &quantised)?.time.max(f64::MIN_POSITIVE),
         });

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 /// Bytes of a sample's values that are looked at in one go.
 const VALUES_BYTES: u64 = 24 << 20;
 
-/// How many of `items` are looked at in one go, where one takes so many bytes of a sample's values: one at least.
+/// How many of `items` are looked at in one go, where one takes so many bytes of a sample's values: one at least, of one at least.
 pub(super) fn at_once<T>(items: &[T], bytes: impl Fn(&T) -> u64) -> usize {
     let mut all = 0;
     let fits = items.iter().take_while(|item| {
@@ -43,7 +43,7 @@ pub(super) fn groups(search: &Search, variant: &Variant) -> Result<Vec<Group>> {
     let mut rest = &mut groups[..];
     while !rest.is_empty() {
         let count = at_once(rest, |group| bound::bytes(sized.fact(group.input)));
-        let (now, later) = rest.split_at_mut(count.min(rest.len()));
+        let (now, later) = rest.split_at_mut(count);
         see(search, g, now)?;
         rest = later;
     }
