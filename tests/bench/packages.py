@@ -30,8 +30,7 @@ SAMPLES = 24
 RUNS = 30
 
 
-def compressed(model, *flags):
-    path = tempfile.mkstemp(suffix=".onnx")[1]
+def compressed(model, path, *flags):
     subprocess.run([BINARY, model, "-o", path, "--force", "-q", "--no-check", *map(str, flags)], check=True)
     return path
 
@@ -55,7 +54,7 @@ def by_us(path, data):
     return figures["median_ms"], sum(n["ms"] for n in figures["nodes"] if n["kernel"] == "burn") / all_ms
 
 
-def main():
+def main(folder):
     turns = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     rng = np.random.default_rng(0)
     print("| model | precision | ORT ms | ours ms | ours/ORT | on Burn |\n|---|---|---|---|---|---|")
@@ -65,9 +64,10 @@ def main():
         is_float = "float" in source.type
         x = rng.standard_normal((SAMPLES, *shape)).astype(np.float32) if is_float else rng.integers(0, 257, (SAMPLES, *shape))
         x = x if is_float else x.astype(np.int32)
-        data = Path(tempfile.mkdtemp()) / "data.npz"
+        data = folder / "data.npz"
         np.savez(data, **{source.name: x})
-        files = {"FP32": compressed(model), "INT8": compressed(model, "--int8", "--effort", "quick", "--data", data)}
+        quantised = ("--int8", "--effort", "quick", "--data", data)
+        files = {p: compressed(model, folder / f"{p}.onnx", *f) for p, f in (("FP32", ()), ("INT8", quantised))}
         for precision, path in files.items():
             theirs, ours = [], []
             for _ in range(turns):
@@ -78,4 +78,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    with tempfile.TemporaryDirectory() as made:
+        main(Path(made))

@@ -75,8 +75,8 @@ fn a_batch_gives_what_its_samples_give() {
     }
 }
 
-/// Functions behind products, which compute them: SiLU and HardSwish in one node and in two, Gelu behind a sum, and some whose
-/// argument somebody else reads too.
+/// Functions behind products, which compute them: SiLU and HardSwish in one node and in two, Gelu behind a sum, bounds and
+/// LeakyRelu behind transposed convolutions, and some whose argument somebody else reads too.
 const FUNCTIONS: &str = r#"graph "functions" {
   input %x: f32[N,3,64,64]
   const %w1: f32[16,3,3,3] = random(1)
@@ -84,6 +84,9 @@ const FUNCTIONS: &str = r#"graph "functions" {
   const %w3: f32[16,16,1,1] = random(3)
   const %w4: f32[16,40] = random(4)
   const %w5: f32[40,40] = random(5)
+  const %w6: f32[16,8,4,4] = random(6)
+  const %w7: f32[8,1,2,2] = random(7)
+  const %b7: f32[1] = random(8)
   %a = Conv(%x, %w1) {pads=[1, 1, 1, 1], strides=[2, 2]} "a"
   %sa = Sigmoid(%a) "sa"
   %silu = Mul(%a, %sa) "silu"
@@ -97,6 +100,10 @@ const FUNCTIONS: &str = r#"graph "functions" {
   %d = Conv(%sum, %w3) "d"
   %residual = Add(%d, %swish) "residual"
   %hard = HardSwish(%residual) "hard"
+  %up = ConvTranspose(%hard, %w6) {pads=[1, 1, 1, 1], strides=[2, 2]} "up"
+  %bounded = Relu(%up) "bounded"
+  %mask = ConvTranspose(%bounded, %w7, %b7) {strides=[2, 2]} "mask"
+  %shown = LeakyRelu(%mask) {alpha=0.1} "shown"
   %p = GlobalAveragePool(%hard) "p"
   %flat = Flatten(%p) {axis=1} "flat"
   %e = MatMul(%flat, %w4) "e"
@@ -107,6 +114,7 @@ const FUNCTIONS: &str = r#"graph "functions" {
   output %y
   output %z
   output %sc
+  output %shown
 }"#;
 
 #[test]

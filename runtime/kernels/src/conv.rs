@@ -21,9 +21,9 @@ pub use sparse::SparseF;
 
 use crate::{
     Isa, Rows, RowsMut, UnaryOp, Window,
-    elementwise::apply,
+    elementwise::{Lines, apply_lines},
     team::join,
-    tile::{Operand, Tiles},
+    tile::{Operand, Tiles, Tiles8},
 };
 use blocks::{Block, Blocks, LEAST, POSITIONS, Strides};
 use panels::{Panel, Panels, Shape};
@@ -58,14 +58,14 @@ struct Part {
 }
 
 /// One run of a convolution.
-struct Run<'a, X, F> {
+struct Run<'a, X: Number, F> {
     blocks: Blocks<'a>,
     panels: &'a [Panel],
     /// Steps of a line of the window.
     steps: usize,
-    x: Rows<'a, X>,
+    x: Rows<'a, X::Input>,
     /// What is outside of images.
-    pad: X,
+    pad: X::Input,
     /// Multiplies rows by a panel; the first of these rows is that of this position.
     tiles: F,
 }
@@ -75,6 +75,15 @@ impl Conv {
         let tiles = isa.tiles();
         let panels = Panels::new(&shape, tiles.lanes, tiles.vectors, quad);
         Self { tiles, shape, panels, block: BLOCK_BYTES }
+    }
+
+    /// A convolution of 8-bit integers.
+    fn of_integers(isa: Isa, shape: Shape) -> Self {
+        let step = match isa.tiles().tiles8 {
+            Tiles8::Bytes(_) => 4,
+            Tiles8::Words(_) => 2,
+        };
+        Self::new(isa, shape, step)
     }
 
     fn blocks<'a, X>(&'a self, window: &'a Window) -> Blocks<'a> {
@@ -101,8 +110,8 @@ impl Conv {
     /// When `x` isn't what the window slides over, or `scratch` is too small.
     fn run<X: Number>(
         &self,
-        x: Rows<X>,
-        pad: X,
+        x: Rows<X::Input>,
+        pad: X::Input,
         window: &Window,
         scratch: &mut [u8],
         threads: usize,
@@ -159,9 +168,9 @@ impl<X: Number, F: Fn(Operand<X>, &Panel, usize) + Sync> Run<'_, X, F> {
         let mut first = part.positions.start;
         while first < part.positions.end {
             let block = self.blocks.at(first, part.positions.end);
-            if let Some(layout) = self.in_place(&block, &mut offsets) {
+            if let Some((x, layout)) = self.in_place(&block, &mut offsets) {
                 for panel in panels {
-                    self.panel(panel, &block, &layout, &offsets, &self.x.data()[panel.group * channels..]);
+                    self.panel(panel, &block, &layout, &offsets, &x[panel.group * channels..]);
                 }
             } else {
                 let layout = self.blocks.strip(&block);
@@ -178,13 +187,14 @@ impl<X: Number, F: Fn(Operand<X>, &Panel, usize) + Sync> Run<'_, X, F> {
         }
     }
 
-    /// Where a block's pixels lie in `x`, with their offsets, if they can be read there and
+    /// The input, and where a block's pixels lie in it, with their offsets, if they can be read there and
     /// nothing behind the last group's.
-    fn in_place(&self, block: &Block, offsets: &mut [usize; POSITIONS]) -> Option<Strides> {
+    fn in_place(&self, block: &Block, offsets: &mut [usize; POSITIONS]) -> Option<(&[X], Strides)> {
+        let x = X::in_place(self.x.data())?;
         let layout = self.blocks.direct(&self.x)?;
         self.blocks.offsets(block, &layout, false, offsets);
         let last = offsets[block.len - 1] + self.x.width() - self.blocks.shape.channels;
-        (last + self.blocks.extent(&layout) <= self.x.data().len()).then_some(layout)
+        (last + self.blocks.extent(&layout) <= x.len()).then_some((x, layout))
     }
 
     /// Multiplies a block by a panel.
@@ -203,25 +213,66 @@ impl<X: Number, F: Fn(Operand<X>, &Panel, usize) + Sync> Run<'_, X, F> {
     }
 }
 
-/// A number, for which any bytes stand.
+/// A number that tiles read, for which any bytes stand.
 ///
 /// # Safety
 /// Any bytes are a value, and no value has padding.
-unsafe trait Number: Copy + Send + Sync {}
-// SAFETY: a byte may have any value, and is not padded.
-unsafe impl Number for u8 {}
-// SAFETY: any four bytes are a float, which is not padded.
-unsafe impl Number for f32 {}
+pub(crate) unsafe trait Number: Copy + Send + Sync {
+    /// What it is in the input.
+    type Input: Copy + Send + Sync;
+    /// Converts one.
+    fn of(x: Self::Input) -> Self;
+    /// The input itself, where it has such numbers.
+    fn in_place(x: &[Self::Input]) -> Option<&[Self]>;
+    /// Converts as many as `to` has room for.
+    fn copy(from: &[Self::Input], to: &mut [Self]);
+}
+
+/// Numbers that are the same in the input.
+macro_rules! as_in_input {
+    ($x:ty) => {
+        // SAFETY: integers and floats may have any bytes, and are not padded.
+        unsafe impl Number for $x {
+            type Input = $x;
+            fn of(x: $x) -> $x {
+                x
+            }
+            fn in_place(x: &[$x]) -> Option<&[$x]> {
+                Some(x)
+            }
+            fn copy(from: &[$x], to: &mut [$x]) {
+                to.copy_from_slice(from);
+            }
+        }
+    };
+}
+as_in_input!(u8);
+as_in_input!(f32);
+
+// SAFETY: any two bytes are a 16-bit integer, which is not padded.
+unsafe impl Number for i16 {
+    type Input = u8;
+    fn of(x: u8) -> i16 {
+        x.into()
+    }
+    fn in_place(_: &[u8]) -> Option<&[i16]> {
+        None
+    }
+    fn copy(from: &[u8], to: &mut [i16]) {
+        assert_eq!(from.len(), to.len(), "as many numbers");
+        to.iter_mut().zip(from).for_each(|(to, &from)| *to = from.into());
+    }
+}
 
 /// Scratch memory from where it is aligned.
-fn aligned<X: Number>(scratch: &mut [u8]) -> &mut [X] {
+pub(crate) fn aligned<X: Number>(scratch: &mut [u8]) -> &mut [X] {
     let skip = scratch.as_ptr().align_offset(ALIGN).min(scratch.len());
     // SAFETY: any bytes are an `X`, and any `X` is bytes again, as `Number` guarantees.
     unsafe { scratch[skip..].align_to_mut().1 }
 }
 
 /// Bytes of scratch memory in which there are so many numbers, wherever it begins.
-fn bytes<X: Number>(numbers: usize) -> usize {
+pub(crate) fn bytes<X: Number>(numbers: usize) -> usize {
     (numbers * size_of::<X>() + ALIGN).next_multiple_of(ALIGN)
 }
 
@@ -260,10 +311,23 @@ impl Shared<f32> {
     /// # Safety
     /// The result has these rows and columns, they were written, nobody else uses them, and it is still borrowed.
     unsafe fn apply(&self, isa: Isa, f: UnaryOp, rows: Range<usize>, panel: &Panel) {
-        for row in rows {
-            // SAFETY: the caller guarantees that these elements are within the result, were written, and are its own.
-            let y = unsafe { std::slice::from_raw_parts_mut(self.at(row, panel.column), panel.columns) };
-            apply(isa, f, y);
-        }
+        apply_lines(isa, f, PanelLines { y: *self, rows, column: panel.column, columns: panel.columns });
+    }
+}
+
+/// The results of a panel in the rows that are left, for [`Shared::apply`], whose caller guarantees that they may be written.
+struct PanelLines {
+    y: Shared<f32>,
+    rows: Range<usize>,
+    column: usize,
+    columns: usize,
+}
+
+impl Lines for PanelLines {
+    #[inline(always)]
+    fn next(&mut self) -> Option<&mut [f32]> {
+        let row = self.rows.next()?;
+        // SAFETY: only `Shared::apply` makes these lines, of elements within the result that were written and are its own.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.y.at(row, self.column), self.columns) })
     }
 }

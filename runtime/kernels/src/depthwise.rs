@@ -1,9 +1,12 @@
 //! Depthwise convolutions: one filter a channel.
 
+mod float;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
-use crate::elementwise::apply;
+pub use float::DepthwiseF;
+
+use crate::elementwise::apply_rows;
 use crate::math::{clamp, round_within};
 use crate::multiversion::multiversion;
 use crate::parallel::in_rows;
@@ -23,20 +26,6 @@ pub struct Depthwise8 {
     then: Option<UnaryOp>,
     #[cfg(target_arch = "x86_64")]
     vnni: Option<vnni::Packed>,
-}
-
-/// A depthwise convolution of floats: `clamp(sum over taps of x * w + bias, min, max)`.
-#[derive(Debug, Clone)]
-pub struct DepthwiseF {
-    isa: Isa,
-    /// `[taps][channels]`.
-    weights: Vec<f32>,
-    taps: usize,
-    channels: usize,
-    bias: Vec<f32>,
-    min: f32,
-    max: f32,
-    then: Option<UnaryOp>,
 }
 
 /// `[channels][taps]` as `[taps][channels]`.
@@ -131,45 +120,6 @@ impl Depthwise8 {
     }
 }
 
-impl DepthwiseF {
-    /// Packs `weights` (`[channels][taps]`).
-    ///
-    /// # Panics
-    /// When the numbers of weights and biases are not those of `taps` and `channels`.
-    pub fn new(isa: Isa, weights: &[f32], taps: usize, channels: usize, bias: Vec<f32>, min: f32, max: f32) -> Self {
-        assert_eq!(bias.len(), channels, "a bias for each channel");
-        Self { isa, weights: by_taps(weights, taps, channels), taps, channels, bias, min, max, then: None }
-    }
-
-    /// The same, but each result is `f` of what it would be.
-    pub fn then(self, f: Option<UnaryOp>) -> Self {
-        Self { then: f, ..self }
-    }
-
-    /// How many bytes of scratch memory [`Self::run`] needs.
-    pub fn scratch(&self, _window: &Window, _threads: usize) -> usize {
-        0
-    }
-
-    /// Multiplications for a window.
-    pub fn macs(&self, window: &Window) -> u64 {
-        (window.positions() * self.weights.len()) as u64
-    }
-
-    /// Convolves.
-    ///
-    /// # Panics
-    /// When the operands don't fit the window.
-    pub fn run(&self, x: Rows<f32>, window: &Window, y: RowsMut<f32>, _scratch: &mut [u8], threads: usize) {
-        check(x, window, &y, self.taps, self.channels);
-        in_rows(y, window.output[1], threads, &|part, y| {
-            by_lines(self.isa, self.then, window, part.row, y, |first, y| {
-                float_rows(self.isa, self, x, window, first, y);
-            });
-        });
-    }
-}
-
 /// Computes rows from position `first` on by `body`; makes `then` of them a line at a time, while the cache holds it.
 fn by_lines(
     isa: Isa,
@@ -184,7 +134,7 @@ fn by_lines(
         let count = window.output[1].clamp(1, y.rows());
         let (mut line, rest) = y.split_at(count);
         body(first, line.reborrow());
-        (0..count).for_each(|i| apply(isa, f, line.row(i)));
+        apply_rows(isa, f, line);
         (first, y) = (first + count, rest);
     }
 }
@@ -257,28 +207,6 @@ multiversion! {
                 let (bias, scale) = (&bias[column..][..N], &scale[column..][..N]);
                 for (((y, sum), bias), scale) in y[column..][..N].iter_mut().zip(sums).zip(bias).zip(scale) {
                     *y = clamp(sum as f32 * scale + bias, bounds[0], bounds[1]);
-                }
-            });
-        });
-    }
-
-    fn float_rows(isa: Isa, op: &DepthwiseF, x: Rows<f32>, window: &Window, first: usize, y: RowsMut<f32>) {
-        let mut y = y;
-        each_position!(window, first, y.rows(), |i, _position, covered| {
-            let y = y.row(i);
-            by_columns!(y.len(), |column, N| {
-                let mut sums = [0f32; N];
-                sums.copy_from_slice(&op.bias[column..][..N]);
-                each_pixel!(window, covered, |pixel, tap| {
-                    let pixel = &x.data()[pixel * x.stride() + column..][..N];
-                    let tap = &op.weights[tap * x.width() + column..][..N];
-                    for ((sum, x), w) in sums.iter_mut().zip(pixel).zip(tap) {
-                        // Without the instruction a fused product would be a call.
-                        *sum = if isa == Isa::Portable { *sum + x * w } else { x.mul_add(*w, *sum) };
-                    }
-                });
-                for (y, sum) in y[column..][..N].iter_mut().zip(sums) {
-                    *y = clamp(sum, op.min, op.max);
                 }
             });
         });

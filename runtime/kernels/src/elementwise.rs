@@ -30,6 +30,8 @@ pub enum BinaryOp {
     Min,
     /// `a` to the power of `b`.
     Pow,
+    /// `a` where it is not negative, otherwise `a * b`.
+    PRelu,
 }
 
 /// An operator of one float. NaN stays NaN.
@@ -113,9 +115,7 @@ macro_rules! function {
             UnaryOp::HardSigmoid(alpha, beta) => $each!($($of),+, |v| math::clamp(alpha * v + beta, 0.0, 1.0)),
             UnaryOp::HardSwish => $each!($($of),+, |v| v * math::clamp(v * (1.0 / 6.0) + 0.5, 0.0, 1.0)),
             UnaryOp::Silu => $each!($($of),+, |v| v * math::sigmoid(v)),
-            UnaryOp::Gelu => {
-                $each!($($of),+, |v| 0.5 * v * (1.0 + math::erf(v * std::f32::consts::FRAC_1_SQRT_2)))
-            }
+            UnaryOp::Gelu => $each!($($of),+, |v| math::gelu(v)),
             UnaryOp::GeluTanh => $each!($($of),+, |v| math::gelu_tanh(v)),
             UnaryOp::Erf => $each!($($of),+, |v| math::erf(v)),
             UnaryOp::Log => $each!($($of),+, |v| math::log(v)),
@@ -137,6 +137,7 @@ multiversion! {
             BinaryOp::Max => each_pair!(a, b, y, |a, b| if a > b || a.is_nan() { a } else { b }),
             BinaryOp::Min => each_pair!(a, b, y, |a, b| if a < b || a.is_nan() { a } else { b }),
             BinaryOp::Pow => each_pair!(a, b, y, |a, b| a.powf(b)),
+            BinaryOp::PRelu => each_pair!(a, b, y, |a, b| if a < 0.0 { a * b } else { a }),
         }
     }
 
@@ -151,6 +152,37 @@ multiversion! {
     fn apply_row(isa: Isa, f: UnaryOp, y: &mut [f32]) {
         function!(f, each_here, y);
     }
+
+    /// `y = f(y)` for every element of some lines.
+    pub(crate) fn apply_lines<L: Lines>(isa: Isa, f: UnaryOp, lines: L) {
+        let mut lines = lines;
+        while let Some(y) = lines.next() {
+            function!(f, each_here, y);
+        }
+    }
+}
+
+/// Lines of floats, each lent while it is worked on: to find the instruction set once for all of them.
+pub(crate) trait Lines {
+    /// The next one.
+    fn next(&mut self) -> Option<&mut [f32]>;
+}
+
+/// Rows, and which of them are left.
+struct RowsLeft<'a>(RowsMut<'a, f32>, std::ops::Range<usize>);
+
+impl Lines for RowsLeft<'_> {
+    #[inline(always)]
+    fn next(&mut self) -> Option<&mut [f32]> {
+        self.1.next().map(|i| self.0.row(i))
+    }
+}
+
+/// `y = f(y)` for every element of some rows.
+pub(crate) fn apply_rows(isa: Isa, f: UnaryOp, mut y: RowsMut<f32>) {
+    let y = flat_mut(&mut y);
+    let rows = 0..y.rows();
+    apply_lines(isa, f, RowsLeft(y, rows));
 }
 
 /// `y = f(y)` for every element.

@@ -39,7 +39,11 @@ mod multiversion;
 mod parallel;
 mod pool;
 mod quant;
+mod recurrent;
+mod reduce;
+mod resample;
 mod rows;
+mod spread;
 mod team;
 #[cfg(test)]
 mod testing;
@@ -58,6 +62,10 @@ pub use pool::{
     Divisor, Pooled, Rescale, average_pool, average_pool8, global_average, global_average8, global_mean8, max_pool,
 };
 pub use quant::{Add8, Mul8, dequantize, lookup, quantize, xor_sign};
+pub use recurrent::{Recurrence, recurrent};
+pub use reduce::{ReduceOp, reduce};
+pub use resample::{Mix, Resample};
 pub use rows::{Rows, RowsMut};
+pub use spread::Spread;
 pub use team::Team;
 pub use window::Window;

@@ -149,6 +149,13 @@ impl<'a> Position<'a> {
         }
     }
 
+    /// Advances along the line, at most behind its end.
+    #[inline(always)]
+    pub fn advance_by(&mut self, positions: usize) {
+        self.at[1] += positions - 1;
+        self.advance();
+    }
+
     /// What the window covers.
     #[inline(always)]
     pub fn covered(&self) -> Covered {

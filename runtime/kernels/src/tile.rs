@@ -22,16 +22,16 @@ pub(crate) struct Operand<X> {
     pub segments: usize,
     /// Elements from the beginning of a piece to that of the next.
     pub segment: usize,
-    /// Steps of a piece: of one float, or of four 8-bit integers.
+    /// Steps of a piece: of one float, or of as many integers as four bytes hold.
     pub steps: usize,
 }
 
-/// A tile on 8-bit integers.
-pub(crate) struct Tile8 {
+/// A tile on 8-bit integers, which instruction sets without products of bytes read as 16-bit ones.
+pub(crate) struct Tile8<X, W> {
     /// The rows.
-    pub x: Operand<u8>,
-    /// A panel: for each step, four weights for each column.
-    pub weights: *const i8,
+    pub x: Operand<X>,
+    /// A panel: for each step, four bytes of weights for each column.
+    pub weights: *const W,
     /// Where the sum of each column begins.
     pub bias: *const i32,
     /// What each column's sum is multiplied by.
@@ -117,27 +117,33 @@ pub(crate) unsafe trait Vectors {
     type I: Copy;
     /// Floats.
     type F: Copy;
-    /// Four 8-bit activations, for every lane.
+    /// Of which type 8-bit activations are in memory.
+    type Activation: Copy;
+    /// Of which type 8-bit weights are in memory: of the same size.
+    type Weight: Copy;
+    /// Four bytes of activations, for every lane.
     type X: Copy;
-    /// Four 8-bit weights for each lane.
+    /// Four bytes of weights for each lane.
     type W: Copy;
+    /// Activations of a step: how many four bytes hold.
+    const STEP: usize = 4 / size_of::<Self::Activation>();
 
     /// Reads a vector of integers.
     ///
     /// # Safety
     /// The machine has the instruction set. `from` is aligned, and `LANES` integers can be read there.
     unsafe fn load_i32(from: *const i32) -> Self::I;
-    /// Reads four activations.
+    /// Reads the activations of a step.
     ///
     /// # Safety
     /// The machine has the instruction set. Four bytes can be read at `from`.
-    unsafe fn load_x(from: *const u8) -> Self::X;
-    /// Reads four weights for each lane.
+    unsafe fn load_x(from: *const Self::Activation) -> Self::X;
+    /// Reads the weights of a step for each lane.
     ///
     /// # Safety
     /// The machine has the instruction set. `4 * LANES` bytes can be read at `from`.
-    unsafe fn load_w(from: *const i8) -> Self::W;
-    /// Adds four products to each lane, wrapping around.
+    unsafe fn load_w(from: *const Self::Weight) -> Self::W;
+    /// Adds a step's products to each lane, wrapping around.
     ///
     /// # Safety
     /// The machine has the instruction set.
@@ -214,6 +220,9 @@ pub(crate) unsafe trait Vectors {
     unsafe fn clamp(x: Self::F, min: Self::F, max: Self::F) -> Self::F;
 }
 
+/// The operands of a tile on 8-bit integers by the vectors of an instruction set.
+pub(crate) type Of8<V> = Tile8<<V as Vectors>::Activation, <V as Vectors>::Weight>;
+
 /// A loop of up to 16 turns, written out: where a compiler leaves it a loop, sums are in memory.
 macro_rules! unrolled {
     ($i:ident < $n:expr => $body:block) => {
@@ -246,15 +255,15 @@ unsafe fn pointers<X, const M: usize>(x: &Operand<X>, first: usize, rows: usize)
 ///
 /// # Safety
 /// The machine has the instruction set of `V`, and what `t` points to is there: for each row its
-/// segments, each of `4 * steps` elements; weights, biases and scales for `N` vectors of columns;
+/// segments, each of `STEP * steps` elements; weights, biases and scales for `N` vectors of columns;
 /// results for `columns` columns, at most those and more than one vector less. `t.x` has these
 /// rows, as many as `rows` says. Pointers are aligned, and nothing else uses the results meanwhile.
 #[inline(always)]
-pub(crate) unsafe fn tile8<V: Vectors, const M: usize, const N: usize>(t: &Tile8, first: usize, rows: usize) {
+pub(crate) unsafe fn tile8<V: Vectors, const M: usize, const N: usize>(t: &Of8<V>, first: usize, rows: usize) {
     // SAFETY: every address lies within what the caller vouches for. Rows step beyond their last
     // segment in the end, but are not read any more.
     unsafe {
-        let mut x = pointers::<u8, M>(&t.x, first, rows);
+        let mut x = pointers::<V::Activation, M>(&t.x, first, rows);
         let mut w = t.weights;
         let mut start = [V::load_i32(t.bias); N];
         for v in 1..N {
@@ -265,15 +274,15 @@ pub(crate) unsafe fn tile8<V: Vectors, const M: usize, const N: usize>(t: &Tile8
             for step in 0..t.x.steps {
                 let mut panel = [V::load_w(w); N];
                 for v in 1..N {
-                    panel[v] = V::load_w(w.add(v * V::LANES * 4));
+                    panel[v] = V::load_w(w.add(v * V::LANES * V::STEP));
                 }
                 for i in 0..M {
-                    let four = V::load_x(x[i].add(4 * step));
+                    let four = V::load_x(x[i].add(V::STEP * step));
                     for v in 0..N {
                         sums[i][v] = V::dot(sums[i][v], four, panel[v]);
                     }
                 }
-                w = w.add(N * V::LANES * 4);
+                w = w.add(N * V::LANES * V::STEP);
             }
             for i in 0..M {
                 x[i] = x[i].wrapping_add(t.x.segment);
@@ -396,46 +405,55 @@ pub(crate) struct Tiles {
     pub vectors: usize,
     /// Runs [`tile8`] on all rows, for a panel of so many vectors. Safe to call only where the
     /// machine has the instruction set, and with what [`tile8`] asks for.
-    pub tiles8: unsafe fn(&Tile8, usize),
+    pub tiles8: Tiles8,
     /// Runs [`tile_f`] in the same way.
     pub tiles_f: unsafe fn(&TileF, usize),
+}
+
+/// The tiles on 8-bit integers, by the type of which these are in memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Tiles8 {
+    /// As bytes.
+    Bytes(unsafe fn(&Tile8<u8, i8>, usize)),
+    /// As 16-bit integers.
+    Words(unsafe fn(&Tile8<i16, i16>, usize)),
 }
 
 /// Defines `TILES` for a [`Vectors`]: for panels of each number of vectors the rows of the largest
 /// tile, and of those that take what rows are left, in ascending order; or another set's floats.
 macro_rules! tiles {
     ($vectors:ty, $(#[$features:meta])*
-        int8: $($n:literal: $most:literal [$($m:literal),+]),+;
+        int8: $as:ident $($n:literal: $most:literal [$($m:literal),+]),+;
         float: $($n_f:literal: $most_f:literal [$($m_f:literal),+]),+
     ) => {
-        $crate::tile::tiles!($vectors, $(#[$features])* int8: $($n: $most [$($m),+]),+; float: tiles_f);
-        $crate::tile::tiles!(@run tiles_f, TileF, tile_f, $vectors, $(#[$features])* $($n_f: $most_f [$($m_f),+]),+);
+        $crate::tile::tiles!($vectors, $(#[$features])* int8: $as $($n: $most [$($m),+]),+; float: tiles_f);
+        $crate::tile::tiles!(@run tiles_f, $crate::tile::TileF, tile_f, $vectors, $(#[$features])* $($n_f: $most_f [$($m_f),+]),+);
     };
     ($vectors:ty, $(#[$features:meta])*
-        int8: $($n:literal: $most:literal [$($m:literal),+]),+;
+        int8: $as:ident $($n:literal: $most:literal [$($m:literal),+]),+;
         float: $tiles_f:path
     ) => {
         /// The tiles of this instruction set.
         pub(crate) static TILES: $crate::tile::Tiles = $crate::tile::Tiles {
             lanes: <$vectors as $crate::tile::Vectors>::LANES,
             vectors: $crate::tile::last(&[$($n),+]),
-            tiles8,
+            tiles8: $crate::tile::Tiles8::$as(tiles8),
             tiles_f: $tiles_f,
         };
-        $crate::tile::tiles!(@run tiles8, Tile8, tile8, $vectors, $(#[$features])* $($n: $most [$($m),+]),+);
+        $crate::tile::tiles!(@run tiles8, $crate::tile::Of8<$vectors>, tile8, $vectors, $(#[$features])* $($n: $most [$($m),+]),+);
     };
-    (@run $name:ident, $operands:ident, $tile:ident, $vectors:ty,
+    (@run $name:ident, $operands:ty, $tile:ident, $vectors:ty,
         $(#[$features:meta])* $($n:literal: $most:literal [$($m:literal),+]),+
     ) => {
         /// Runs tiles on all rows, for a panel of so many vectors.
         ///
         /// # Safety
         /// The machine has the instruction set, and `t` points to what a tile of all rows and so many vectors needs.
-        pub(crate) unsafe fn $name(t: &$crate::tile::$operands, vectors: usize) {
+        pub(crate) unsafe fn $name(t: &$operands, vectors: usize) {
             /// # Safety
             /// As for the function around it, with a panel of `N` vectors.
             $(#[$features])*
-            unsafe fn full<const M: usize, const N: usize>(t: &$crate::tile::$operands) -> usize {
+            unsafe fn full<const M: usize, const N: usize>(t: &$operands) -> usize {
                 let whole = t.x.rows - t.x.rows % M;
                 for first in (0..whole).step_by(M) {
                     // SAFETY: the caller guarantees the instruction set and the operands. `first + M` is at most
@@ -447,7 +465,7 @@ macro_rules! tiles {
             /// # Safety
             /// As for the function around it, with a panel of `N` vectors. From 1 to `M` rows begin with `first`.
             $(#[$features])*
-            unsafe fn rest<const M: usize, const N: usize>(t: &$crate::tile::$operands, first: usize) {
+            unsafe fn rest<const M: usize, const N: usize>(t: &$operands, first: usize) {
                 // SAFETY: the caller guarantees the instruction set, the operands, and from 1 to `M` rows.
                 unsafe { $crate::tile::$tile::<$vectors, M, N>(t, first, t.x.rows - first) }
             }

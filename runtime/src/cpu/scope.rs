@@ -146,6 +146,28 @@ impl<'g> Scope<'g> {
         free && self.graph.uses(port).len() == 2
     }
 
+    /// Whether all that read what codes stand for, or some of it first, take values in their order: what has channels is most
+    /// often read by pixels, but not by these.
+    pub fn is_read_in_order(&self, codes: Port) -> bool {
+        let g = self.graph;
+        let in_order = |id: NodeId| {
+            matches!(
+                g.op(id),
+                Op::MatMul(_)
+                    | Op::Gemm(_)
+                    | Op::Transpose(_)
+                    | Op::Reshape(_)
+                    | Op::Flatten(_)
+                    | Op::Squeeze(_)
+                    | Op::Unsqueeze(_)
+            )
+        };
+        g.uses(codes).iter().all(|reader| match g.op(reader.node) {
+            Op::Dequantize(_) => g.uses(Port { node: reader.node, slot: 0 }).iter().all(|r| in_order(r.node)),
+            _ => in_order(reader.node),
+        })
+    }
+
     /// The codes of a float value, and what they stand for.
     pub fn codes(&self, port: Port) -> Option<(Want, Affine)> {
         let affine = *self.codes.get(&port)?;

@@ -5,7 +5,7 @@
 //! (padding, pixels that don't follow each other, a last pixel behind which nothing may be read)
 //! is copied as an image, padded, a block's lines at a time: the strip.
 
-use super::panels::Shape;
+use super::{Number, panels::Shape};
 use crate::{Rows, Window};
 
 /// The most positions of a block.
@@ -167,7 +167,8 @@ impl Blocks<'_> {
     }
 
     /// Copies a block's lines out of `x`, the columns of one group; `pad` is outside of images.
-    pub fn fill<X: Copy>(&self, block: &Block, x: Rows<X>, pad: X, strip: &mut [X]) {
+    pub fn fill<X: Number>(&self, block: &Block, x: Rows<X::Input>, pad: X::Input, strip: &mut [X]) {
+        let pad = X::of(pad);
         let Window { input, output, kernel, stride, dilation, pad: before, .. } = *self.window;
         let channels = self.shape.channels;
         let each = output[0] * output[1];
@@ -187,7 +188,7 @@ impl Blocks<'_> {
                     let (position, tap) = (block.columns[0] + i / kernel[1], i % kernel[1]);
                     let x = (position * stride[1] + tap * dilation[1]).checked_sub(before[1]);
                     match x.filter(|&x| x < input[1]) {
-                        Some(x) => to.copy_from_slice(from.row(x)),
+                        Some(x) => X::copy(from.row(x), to),
                         None => to.fill(pad),
                     }
                 }
@@ -206,12 +207,12 @@ impl Blocks<'_> {
 }
 
 /// Copies rows to where they follow each other.
-fn copy<X: Copy>(from: Rows<X>, to: &mut [X]) {
+fn copy<X: Number>(from: Rows<X::Input>, to: &mut [X]) {
     if from.is_dense() {
-        to.copy_from_slice(from.data());
+        X::copy(from.data(), to);
     } else {
         for (i, to) in to.chunks_exact_mut(from.width()).enumerate() {
-            to.copy_from_slice(from.row(i));
+            X::copy(from.row(i), to);
         }
     }
 }

@@ -1,14 +1,11 @@
 //! Convolutions of 8-bit integers.
 
-use super::{Conv, Shape, Shared, panels::Panel};
+use super::{Conv, Number, Shape, Shared, panels::Panel};
 use crate::{
     Finish8, Isa, Rows, RowsMut, UnaryOp, Window,
-    tile::{Out8, Requantize, Scale, Tile8},
+    tile::{Operand, Out8, Requantize, Scale, Tile8, Tiles8},
 };
 use std::ops::Range;
-
-/// Weights of a step.
-const QUAD: usize = 4;
 
 /// By this or anything greater, every sum but 0 becomes the least or the greatest result.
 const ANY: f32 = 512.0;
@@ -17,13 +14,32 @@ const ANY: f32 = 512.0;
 #[derive(Debug)]
 pub struct Conv8 {
     pub(super) conv: Conv,
-    weights: Vec<i8>,
+    weights: Weights,
     input_zero: u8,
     finish: Finish,
     then: Option<(Isa, UnaryOp)>,
     /// Where sums begin: what the input's zero point adds to them is taken off here.
     start: Vec<i32>,
     scale: Vec<f32>,
+}
+
+/// Packed weights, and the tiles that read them.
+#[derive(Debug)]
+enum Weights {
+    Bytes(Vec<i8>, unsafe fn(&Tile8<u8, i8>, usize)),
+    Words(Vec<i16>, unsafe fn(&Tile8<i16, i16>, usize)),
+}
+
+impl Weights {
+    fn pack(conv: &Conv, weights: &[i8]) -> Self {
+        match conv.tiles.tiles8 {
+            Tiles8::Bytes(tiles) => Self::Bytes(conv.panels.pack(&conv.shape, weights), tiles),
+            Tiles8::Words(tiles) => {
+                let weights: Vec<i16> = weights.iter().map(|&w| w.into()).collect();
+                Self::Words(conv.panels.pack(&conv.shape, &weights), tiles)
+            }
+        }
+    }
 }
 
 /// What isn't in the constants of each column.
@@ -71,18 +87,18 @@ impl Conv8 {
                 };
                 // Only plain Rust bounds what is scaled before it becomes an integer.
                 let isa = if (0..outputs).all(fits) { isa } else { Isa::Portable };
-                (Conv::new(isa, shape, QUAD), start, scale, Finish::Requantize { zero, min, max })
+                (Conv::of_integers(isa, shape), start, scale, Finish::Requantize { zero, min, max })
             }
             Finish8::Scale { bias, scale, min, max } => {
-                let conv = Conv::new(isa, shape, QUAD);
+                let conv = Conv::of_integers(isa, shape);
                 let start = (0..outputs).map(|output| start(output, 0)).collect();
                 let finish = Finish::Scale { bias: conv.panels.lanes_of(&bias), min, max };
                 (conv, start, scale, finish)
             }
         };
-        let packed = conv.panels.pack(&shape, weights);
+        let weights = Weights::pack(&conv, weights);
         let (start, scale) = (conv.panels.lanes_of(&start), conv.panels.lanes_of(&scale));
-        Self { conv, weights: packed, input_zero, finish, then: None, start, scale }
+        Self { conv, weights, input_zero, finish, then: None, start, scale }
     }
 
     /// The same, but each result that is a float is `f` of what it would be.
@@ -97,7 +113,10 @@ impl Conv8 {
 
     /// Bytes of scratch memory that a run needs.
     pub fn scratch(&self, window: &Window, threads: usize) -> usize {
-        self.conv.scratch::<u8>(window, threads)
+        match self.weights {
+            Weights::Bytes(..) => self.conv.scratch::<u8>(window, threads),
+            Weights::Words(..) => self.conv.scratch::<i16>(window, threads),
+        }
     }
 
     /// Computes 8-bit results: `window.positions()` rows of all outputs from `window.pixels()`
@@ -154,19 +173,37 @@ impl Conv8 {
         then: impl Fn(Range<usize>, &Panel) + Sync,
         out: impl Fn(usize, usize, usize) -> Out8 + Sync,
     ) {
-        self.conv.run(x, self.input_zero, window, scratch, threads, |x, panel, row| {
+        match &self.weights {
+            Weights::Bytes(w, tiles) => self.run_as(w, *tiles, x, window, scratch, threads, then, out),
+            Weights::Words(w, tiles) => self.run_as(w, *tiles, x, window, scratch, threads, then, out),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn run_as<X: Number<Input = u8>, W: Sync>(
+        &self,
+        weights: &[W],
+        tiles: unsafe fn(&Tile8<X, W>, usize),
+        x: Rows<u8>,
+        window: &Window,
+        scratch: &mut [u8],
+        threads: usize,
+        then: impl Fn(Range<usize>, &Panel) + Sync,
+        out: impl Fn(usize, usize, usize) -> Out8 + Sync,
+    ) {
+        self.conv.run(x, self.input_zero, window, scratch, threads, |x: Operand<X>, panel, row| {
             let tile = Tile8 {
                 x,
-                weights: self.weights[panel.weights..].as_ptr(),
+                weights: weights[panel.weights..].as_ptr(),
                 bias: self.start[panel.lane..].as_ptr(),
                 scale: self.scale[panel.lane..].as_ptr(),
                 columns: panel.columns,
                 out: out(row, panel.column, panel.lane),
             };
-            // SAFETY: `Isa::tiles` made sure of the instruction set. The driver has shown that the
+            // SAFETY: these are the tiles of `Isa::tiles`, which made sure of the instruction set. The driver has shown that the
             // rows lie within the input or its strip; the panel has its weights and constants, to
             // whole vectors; and the result has these rows and columns.
-            unsafe { (self.conv.tiles.tiles8)(&tile, panel.vectors) }
+            unsafe { tiles(&tile, panel.vectors) }
             then(row..row + tile.x.rows, panel);
         });
     }

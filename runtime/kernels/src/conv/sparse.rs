@@ -7,7 +7,7 @@
 
 use super::{aligned, bytes};
 use crate::{
-    Isa, Rows, RowsMut, UnaryOp, Window, elementwise::apply, layout::tile::transpose, math::clamp,
+    Isa, Rows, RowsMut, UnaryOp, Window, elementwise::apply_rows, layout::tile::transpose, math::clamp,
     multiversion::multiversion, parallel::in_parts,
 };
 use std::sync::{Mutex, PoisonError};
@@ -161,7 +161,7 @@ impl SparseF {
                 };
                 tile(self.isa, self, size, pixels, part.column, add.map(|add| add.part(first, n)), now.reborrow());
                 if let Some(f) = self.then {
-                    (0..n).for_each(|i| apply(self.isa, f, now.row(i)));
+                    apply_rows(self.isa, f, now);
                 }
                 first += n;
             }

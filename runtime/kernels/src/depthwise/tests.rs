@@ -78,6 +78,21 @@ proptest! {
     }
 }
 
+/// Of few channels, several positions are computed at once.
+#[test]
+fn long_lines_of_few_channels() {
+    for channels in [1, 2, 3, 5, 8, 12, 16, 17] {
+        for (kernel, dilation, pad) in [([3, 3], [1, 1], [1, 1]), ([1, 5], [1, 2], [0, 4]), ([2, 2], [1, 1], [0, 0])] {
+            let (input, stride) = ([5, 83], [1, 1]);
+            let output = [0, 1].map(|i: usize| input[i] + 2 * pad[i] - (kernel[i] - 1) * dilation[i]);
+            let window = Window { batch: 2, input, output, kernel, stride, dilation, pad };
+            for gap in [0, 1] {
+                check_all(window, channels, gap, 3, channels as u64);
+            }
+        }
+    }
+}
+
 #[test]
 fn windows_of_real_networks() {
     for (kernel, stride, dilation) in [(3usize, 1, 1), (3, 2, 1), (5, 1, 1), (7, 1, 1), (3, 1, 2), (2, 2, 1), (1, 1, 1)]

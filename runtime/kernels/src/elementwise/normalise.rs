@@ -5,6 +5,9 @@ use crate::multiversion::multiversion;
 use crate::parallel::{Part, in_rows};
 use crate::{Isa, Rows, RowsMut};
 
+/// Rows of at most so many elements are computed [`LANES`] at a time, an element of all of them after the other.
+const NARROW: usize = 8;
+
 /// Sums are taken in so many parts, whatever the instruction set.
 const LANES: usize = 16;
 
@@ -13,7 +16,10 @@ const LANES: usize = 16;
 /// # Panics
 /// When `x` and `y` are not of one shape.
 pub fn softmax(isa: Isa, x: Rows<f32>, y: RowsMut<f32>, threads: usize) {
-    whole_rows(x, y, threads, |x, y| softmax_rows(isa, x, y));
+    whole_rows(x, y, threads, |x, y| match x.width() {
+        ..=NARROW => narrow_softmax_rows(isa, x, y),
+        _ => softmax_rows(isa, x, y),
+    });
 }
 
 /// LogSoftmax of each row: `x - max - ln(sum(exp(x - max)))`.
@@ -86,7 +92,7 @@ macro_rules! reduce {
 #[inline(always)]
 fn greatest(x: &[f32]) -> f32 {
     const LEAST: f32 = f32::NEG_INFINITY;
-    reduce!(x, LEAST, LEAST, |most, v| most.max(v), |a, b| a.max(b))
+    reduce!(x, LEAST, LEAST, |most, v| if v > most { v } else { most }, |a, b| if b > a { b } else { a })
 }
 
 #[inline(always)]
@@ -100,10 +106,44 @@ multiversion! {
         for i in 0..y.rows() {
             let (x, y) = (x.row(i), y.row(i));
             let max = greatest(x);
-            each!(x, y, |v| math::exp(v - max));
+            each!(x, y, |v| math::exp_below_zero(v - max));
             let factor = 1.0 / sum(y);
             for y in y {
                 *y *= factor;
+            }
+        }
+    }
+
+    fn narrow_softmax_rows(isa: Isa, x: Rows<f32>, y: RowsMut<f32>) {
+        let mut y = y;
+        let width = x.width();
+        for first in (0..y.rows()).step_by(LANES) {
+            let rows = LANES.min(y.rows() - first);
+            let mut lanes = [[0f32; LANES]; NARROW];
+            for i in 0..rows {
+                for (lane, x) in lanes.iter_mut().zip(x.row(first + i)) {
+                    lane[i] = *x;
+                }
+            }
+            let lanes = &mut lanes[..width];
+            let mut most = [f32::NEG_INFINITY; LANES];
+            for lane in lanes.iter() {
+                for (most, v) in most.iter_mut().zip(lane) {
+                    *most = most.max(*v);
+                }
+            }
+            let mut sum = [0f32; LANES];
+            for lane in lanes.iter_mut() {
+                for ((v, most), sum) in lane.iter_mut().zip(most).zip(&mut sum) {
+                    *v = math::exp_below_zero(*v - most);
+                    *sum += *v;
+                }
+            }
+            let factor = sum.map(|sum| 1.0 / sum);
+            for i in 0..rows {
+                for (y, lane) in y.row(first + i).iter_mut().zip(lanes.iter()) {
+                    *y = lane[i] * factor[i];
+                }
             }
         }
     }
@@ -113,7 +153,7 @@ multiversion! {
         for i in 0..y.rows() {
             let (x, y) = (x.row(i), y.row(i));
             let max = greatest(x);
-            let log = math::log(reduce!(x, 0.0f32, f32::NEG_INFINITY, |sum, v| sum + math::exp(v - max), |a, b| a + b));
+            let log = math::log(reduce!(x, 0.0f32, f32::NEG_INFINITY, |sum, v| sum + math::exp_below_zero(v - max), |a, b| a + b));
             for (y, x) in y.iter_mut().zip(x) {
                 *y = (x - max) - log;
             }

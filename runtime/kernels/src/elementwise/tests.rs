@@ -138,6 +138,7 @@ proptest! {
                 (BinaryOp::Max, f32::max),
                 (BinaryOp::Min, f32::min),
                 (BinaryOp::Pow, f32::powf),
+                (BinaryOp::PRelu, |a, b| if a < 0.0 { a * b } else { a }),
             ] {
                 let mut y = Grid::new(rows, width, gap, 9.0, || 1.0);
                 binary(isa, op, a.rows(), b.rows(), y.rows_mut(), threads);

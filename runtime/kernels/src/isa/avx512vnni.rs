@@ -17,6 +17,8 @@ unsafe impl Vectors for Avx512 {
     const LANES: usize = 16;
     type I = __m512i;
     type F = __m512;
+    type Activation = u8;
+    type Weight = i8;
     type X = __m512i;
     type W = __m512i;
 
@@ -159,6 +161,6 @@ tiles!(
     Avx512,
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512vnni")]
     // Of smaller tiles the machine computes what becomes of the sums beside the next one's products.
-    int8: 1: 12 [1, 4, 8], 2: 8 [1, 2, 4], 3: 6 [1, 2, 4], 4: 4 [1, 2];
+    int8: Bytes 1: 12 [1, 4, 8], 2: 8 [1, 2, 4], 3: 6 [1, 2, 4], 4: 4 [1, 2];
     float: 1: 12 [1, 4, 8], 2: 12 [1, 2, 4, 8], 3: 8 [1, 2, 4], 4: 6 [1, 2, 4]
 );

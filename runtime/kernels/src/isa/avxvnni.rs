@@ -3,17 +3,17 @@
 /// What AVX-VNNI has.
 pub(crate) mod vex {
     use crate::{isa::ymm::vectors, tile::tiles};
-    use std::{arch::x86_64::*, convert::identity};
+    use std::arch::x86_64::*;
 
     /// Vectors of eight lanes.
     pub(crate) struct AvxVnni;
 
-    vectors!(AvxVnni, __m256i, __m256i, identity, identity, _mm256_dpbusd_avx_epi32);
+    vectors!(AvxVnni, u8, i8, _mm256_dpbusd_avx_epi32);
 
     tiles!(
         AvxVnni,
         #[target_feature(enable = "avx2,fma,avxvnni")]
-        int8: 1: 8 [1, 2, 4], 2: 6 [1, 2, 4];
+        int8: Bytes 1: 8 [1, 2, 4], 2: 6 [1, 2, 4];
         float: crate::isa::avx2::tiles_f
     );
 }
@@ -21,17 +21,17 @@ pub(crate) mod vex {
 /// What AVX-512 VL has.
 pub(crate) mod evex {
     use crate::{isa::ymm::vectors, tile::tiles};
-    use std::{arch::x86_64::*, convert::identity};
+    use std::arch::x86_64::*;
 
     /// Vectors of eight lanes.
     pub(crate) struct Avx512Vl;
 
-    vectors!(Avx512Vl, __m256i, __m256i, identity, identity, _mm256_dpbusd_epi32);
+    vectors!(Avx512Vl, u8, i8, _mm256_dpbusd_epi32);
 
     tiles!(
         Avx512Vl,
         #[target_feature(enable = "avx2,fma,avx512f,avx512vl,avx512vnni")]
-        int8: 1: 8 [1, 2, 4], 2: 6 [1, 2, 4];
+        int8: Bytes 1: 8 [1, 2, 4], 2: 6 [1, 2, 4];
         float: crate::isa::avx2::tiles_f
     );
 }

@@ -18,6 +18,8 @@ unsafe impl Vectors for Portable {
     const LANES: usize = LANES;
     type I = [i32; LANES];
     type F = [f32; LANES];
+    type Activation = u8;
+    type Weight = i8;
     type X = [i32; 4];
     type W = [[i32; LANES]; 4];
 
@@ -142,4 +144,4 @@ unsafe impl Vectors for Portable {
     }
 }
 
-tiles!(Portable, int8: 1: 4 [1]; float: 1: 4 [1]);
+tiles!(Portable, int8: Bytes 1: 4 [1]; float: 1: 4 [1]);

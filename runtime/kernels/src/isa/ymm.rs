@@ -3,18 +3,20 @@
 use crate::tile::Requantize;
 use std::arch::x86_64::*;
 
-/// Implements [`Vectors`] with 256-bit vectors; what differs is how four products are added.
+/// Implements [`Vectors`] with 256-bit vectors; what differs is how products are added.
 ///
 /// [`Vectors`]: crate::tile::Vectors
 macro_rules! vectors {
-    ($name:ident, $x:ty, $w:ty, $load_x:expr, $load_w:expr, $dot:expr) => {
+    ($name:ident, $activation:ty, $weight:ty, $dot:expr) => {
         // SAFETY: each operation is the intrinsic of its name, which works on all eight lanes.
         unsafe impl $crate::tile::Vectors for $name {
             const LANES: usize = 8;
             type I = __m256i;
             type F = __m256;
-            type X = $x;
-            type W = $w;
+            type Activation = $activation;
+            type Weight = $weight;
+            type X = __m256i;
+            type W = __m256i;
 
             #[inline(always)]
             unsafe fn load_i32(from: *const i32) -> Self::I {
@@ -22,15 +24,15 @@ macro_rules! vectors {
                 unsafe { _mm256_loadu_si256(from.cast()) }
             }
             #[inline(always)]
-            unsafe fn load_x(from: *const u8) -> Self::X {
+            unsafe fn load_x(from: *const $activation) -> Self::X {
                 // SAFETY: the caller guarantees the instruction set, and four bytes at `from`. They are read
                 // without alignment.
-                unsafe { $load_x(_mm256_set1_epi32(from.cast::<i32>().read_unaligned())) }
+                unsafe { _mm256_set1_epi32(from.cast::<i32>().read_unaligned()) }
             }
             #[inline(always)]
-            unsafe fn load_w(from: *const i8) -> Self::W {
+            unsafe fn load_w(from: *const $weight) -> Self::W {
                 // SAFETY: the caller guarantees the instruction set, and 32 bytes at `from`.
-                unsafe { $load_w(_mm256_loadu_si256(from.cast())) }
+                unsafe { _mm256_loadu_si256(from.cast()) }
             }
             #[inline(always)]
             unsafe fn dot(sum: Self::I, x: Self::X, w: Self::W) -> Self::I {

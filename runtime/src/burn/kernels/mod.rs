@@ -34,7 +34,7 @@ mod tfidf;
 
 pub(super) use attention::flex as flex_attention;
 pub(crate) use quantize::dequantize_constant;
-pub(crate) use resize::nearest_entries;
+pub(crate) use resize::{mixed_entries, nearest_entries};
 
 use super::tensor::{Float, Value};
 use crate::device::Device;

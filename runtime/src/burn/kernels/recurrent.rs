@@ -1,7 +1,7 @@
 //! RNN, GRU, LSTM.
 //!
 //! The product with W is one for the whole sequence; only what depends on the state goes step
-//! by step.
+//! by step: in a kernel where there is one, or else by Burn, which can go back over the steps.
 
 use super::Args;
 use crate::{
@@ -16,6 +16,7 @@ use compress_compiler::{
     ops::recurrent::{Cell, GateActivation, GateKind, Recurrent},
     tensor::DType,
 };
+use compress_kernels::{Isa, Recurrence};
 
 /// What all directions share.
 struct Cells<'a> {
@@ -158,6 +159,9 @@ impl Cells<'_> {
     /// Reads the sequence: Y as `[length, 1, batch, hidden]`, and the last state.
     fn run(&self, mut way: OneWay, backwards: bool) -> Result<(Float, Float, Float)> {
         let (batch, hidden) = (self.batch, self.hidden);
+        if self.has_kernel(&way) {
+            return self.run_on_host(way, backwards);
+        }
         let mut ys = Vec::with_capacity(self.length);
         for i in 0..self.length {
             let t = if backwards { self.length - 1 - i } else { i };
@@ -183,6 +187,47 @@ impl Cells<'_> {
             ys.reverse();
         }
         Ok((Float::cat(ys, 0)?, way.h, way.c))
+    }
+
+    /// Whether one kernel can do all the steps: that of an inference on the CPU, of the cell as its paper has it.
+    fn has_kernel(&self, way: &OneWay) -> bool {
+        use GateKind::{Sigmoid, Tanh};
+        let usual: &[GateKind] = match self.op.cell {
+            Cell::Lstm { input_forget: false } => &[Sigmoid, Tanh, Tanh],
+            Cell::Gru { .. } => &[Sigmoid, Tanh],
+            _ => return false,
+        };
+        let operands = [&way.projected, &way.r, &way.h, &way.c].into_iter().chain(&way.r_new).chain(&way.inner_bias);
+        let fit = |t: &Float| !t.is_tracked() && t.dtype() != DType::F64;
+        way.functions.iter().map(|f| f.kind).eq(usual.iter().copied())
+            && self.lengths.is_none()
+            && self.op.clip.is_none()
+            && way.peepholes.is_none()
+            && self.device.is_cpu()
+            && operands.into_iter().all(fit)
+    }
+
+    fn run_on_host(&self, way: OneWay, backwards: bool) -> Result<(Float, Float, Float)> {
+        let (batch, hidden, dtype) = (self.batch, self.hidden, way.projected.dtype());
+        let weights = match way.r_new {
+            Some(new) => Float::cat(vec![way.r, new], 1)?,
+            None => way.r,
+        };
+        let (x, weights) = (way.projected.into_vec()?, weights.into_vec()?);
+        let bias = way.inner_bias.map(Float::into_vec).transpose()?;
+        let (mut h, mut c) = (way.h.into_vec()?, way.c.into_vec()?);
+        let mut y = vec![0.0; self.length * batch * hidden];
+        let none = vec![0.0; 3 * hidden];
+        let op = match self.op.cell {
+            Cell::Gru { linear_before_reset: true } => {
+                Recurrence::Gru { weights: &weights, bias: Some(bias.as_deref().unwrap_or(&none)) }
+            }
+            Cell::Gru { linear_before_reset: false } => Recurrence::Gru { weights: &weights, bias: None },
+            _ => Recurrence::Lstm { weights: &weights },
+        };
+        compress_kernels::recurrent(Isa::detect(), op, &x, hidden, backwards, &mut h, &mut c, &mut y);
+        let made = |data, shape: &[usize]| Ok::<_, Error>(Float::from_vec(data, shape, self.device)?.with_dtype(dtype));
+        Ok((made(y, &[self.length, 1, batch, hidden])?, made(h, &[batch, hidden])?, made(c, &[batch, hidden])?))
     }
 
     /// The state after one step, given the rows of the projected input.

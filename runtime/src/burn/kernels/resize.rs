@@ -49,9 +49,6 @@ pub(super) fn resize(op: &Resize, mut a: Args) -> Result<Value> {
     let stretches = op.stretches(&old, scales.as_deref(), sizes.as_deref().map(Vec::as_slice))?;
     let new: Vec<usize> = stretches.iter().map(|s| s.size).collect();
     check_size(&new)?;
-    if let Some(n) = axes.iter().map(|axis| new[*axis]).find(|n| *n > MAX_PIXELS) {
-        return Err(Error::limit(format!("resizing an axis to {n}; at most {MAX_PIXELS} are computed")));
-    }
     if new.contains(&0) {
         return empty_value(dtype, &new, a.device);
     }
@@ -72,9 +69,10 @@ pub(super) fn resize(op: &Resize, mut a: Args) -> Result<Value> {
         };
         let Stretch { scale, width, size: to } = stretches[*axis];
         let of = Axis { from: old[*axis], to, scale, width, roi };
-        if of.scale == 1.0 && of.from == of.to && roi == (0.0, 1.0) {
+        if of.is_same() {
             continue;
         }
+        check(op, &of)?;
         let at: Vec<f64> = (0..of.to).map(|p| f64::from(of.coordinate(op.coordinates, p as f32))).collect();
         if op.coordinates == Coordinates::CropAndResize {
             let last = (of.from - 1) as f64;
@@ -139,12 +137,58 @@ pub(crate) fn nearest_entries(
     let axis = |(from, s): (&usize, &Stretch)| {
         let of = Axis { from: *from, to: s.size, scale: s.scale, width: s.width, roi: (0.0, 1.0) };
         let picked = |p: usize| of.picked(op, f64::from(of.coordinate(op.coordinates, p as f32)));
-        if of.scale == 1.0 && of.from == of.to { (0..of.to).collect() } else { (0..of.to).map(picked).collect() }
+        if of.is_same() { (0..of.to).collect() } else { (0..of.to).map(picked).collect() }
     };
     Ok(dims.iter().zip(&op.stretches(dims, scales, sizes)?).map(axis).collect())
 }
 
+/// The input pixels that make one along an axis, and how much each counts.
+pub(crate) type Taps = Vec<(usize, f32)>;
+
+/// The input pixels that are mixed along every axis of `dims`, by another mode than [`Interpolation::Nearest`]; none for axes
+/// that stay as they are.
+///
+/// # Errors
+/// As for [`Resize::stretches`]; limit where an axis is too long, or too many pixels make one.
+pub(crate) fn mixed_entries(
+    op: &Resize,
+    dims: &[usize],
+    scales: Option<&[f32]>,
+    sizes: Option<&[i64]>,
+) -> Result<Vec<Option<Vec<Taps>>>> {
+    let axis = |(from, s): (&usize, &Stretch)| {
+        let of = Axis { from: *from, to: s.size, scale: s.scale, width: s.width, roi: (0.0, 1.0) };
+        if of.is_same() {
+            return Ok(None);
+        }
+        check(op, &of)?;
+        let of_pixel = |p: usize| {
+            let taps = taps(op, f64::from(of.coordinate(op.coordinates, p as f32)), &of);
+            taps.into_iter().map(|(pixel, weight)| (pixel as usize, weight as f32)).collect()
+        };
+        Ok(Some((0..of.to).map(of_pixel).collect()))
+    };
+    dims.iter().zip(&op.stretches(dims, scales, sizes)?).map(axis).collect()
+}
+
+/// Whether an axis is short enough, and one of its pixels is made of few.
+fn check(op: &Resize, of: &Axis) -> Result<()> {
+    if of.to > MAX_PIXELS {
+        return Err(Error::limit(format!("resizing an axis to {}; at most {MAX_PIXELS} are computed", of.to)));
+    }
+    if op.antialias && 4.0 / of.scale > MAX_TAPS as f32 {
+        let (from, to) = (of.from, of.to);
+        return Err(Error::limit(format!("more than {MAX_TAPS} pixels of an axis of {from} in one of {to}")));
+    }
+    Ok(())
+}
+
 impl Axis {
+    /// Whether nothing happens to the axis.
+    fn is_same(&self) -> bool {
+        self.scale == 1.0 && self.from == self.to && self.roi == (0.0, 1.0)
+    }
+
     /// The pixel nearest to `at`.
     fn picked(&self, op: &Resize, at: f64) -> usize {
         nearest(op.nearest, at).clamp(0.0, (self.from - 1) as f64) as usize
@@ -236,10 +280,6 @@ fn mix(op: &Resize, x: Float, axis: usize, at: &[f64], of: &Axis, device: &Devic
     // What lies outside of a crop is replaced in the end.
     let cut =
         |v: f64| if op.coordinates == Coordinates::CropAndResize { v.clamp(0.0, (of.from - 1) as f64) } else { v };
-    let limit = || Error::limit(format!("more than {MAX_TAPS} pixels of an axis of {} in one of {}", of.from, of.to));
-    if op.antialias && 4.0 / of.scale > MAX_TAPS as f32 {
-        return Err(limit());
-    }
     let all: Vec<Vec<(i64, f64)>> = at.iter().map(|v| taps(op, cut(*v), of)).collect();
     mixed(x, axis, &all, device)
 }

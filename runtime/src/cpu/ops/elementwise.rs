@@ -38,6 +38,7 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
         Binary::Div => BinaryOp::Div,
         Binary::Min => BinaryOp::Min,
         Binary::Max => BinaryOp::Max,
+        Binary::PRelu => BinaryOp::PRelu,
         _ => return None,
     };
     let fits = operands.len() == 2 && operands.iter().all(is_float);

@@ -9,7 +9,10 @@ mod pick;
 mod pool;
 mod product;
 mod quant;
+mod reduce;
+mod resample;
 mod rows;
+mod transposed;
 
 use super::{
     lowering::{Form, Lowering, Want},
@@ -24,12 +27,15 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
     match want.form {
         // An integer kernel's sums become floats at no cost; other floats come from codes last.
         Form::Float => product::float(s, want.port)
+            .or_else(|| transposed::lowering(s, want.port))
             .or_else(|| quant::dequantize(s, want.port))
             .or_else(|| pool::lowering(s, want))
             .or_else(|| elementwise::lowering(s, want.port))
             .or_else(|| rows::lowering(s, want.port))
             .or_else(|| norm::lowering(s, want.port))
             .or_else(|| matmul::lowering(s, want.port))
+            .or_else(|| reduce::lowering(s, want.port))
+            .or_else(|| resample::lowering(s, want.port))
             .or_else(|| movement::lowering(s, want)),
         Form::Codes => {
             quant::quantize(s, want.port).or_else(|| pool::lowering(s, want)).or_else(|| movement::lowering(s, want))

@@ -39,7 +39,11 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
         Op::Slice(_) => slice(s, want, rank)
             .and_then(|take| Some(Lowering::of(vec![operand(0)?], take)))
             .or_else(|| pick::lowering(s, want, operand(0)?)),
-        Op::Pad(_) | Op::Resize(_) => pick::lowering(s, want, operand(0)?),
+        Op::Gather(op) if g.fact(g.operand(id, 1)?).rank() == Some(0) => {
+            let [index] = list(1)??[..] else { return None };
+            Some(Lowering::of(vec![operand(0)?], Entry { axis: value::axis(op.axis, rank).ok()?, index }))
+        }
+        Op::Pad(_) | Op::Resize(_) | Op::Gather(_) => pick::lowering(s, want, operand(0)?),
         Op::Split(op) => {
             let sizes = list(1).map_or(Some(None), |s| s.map(Some))?;
             let part =
@@ -141,14 +145,19 @@ impl Lowered for Transpose {
         // Axes in the order in which they lie.
         let lie: Vec<usize> = layout.storage(&(0..rank).collect::<Vec<_>>());
         let view = p.read(inputs[0], layout);
-        // Either end may already lie as the other wants it.
+        // Either end may already lie as the other wants it. Where an axis of one entry lies makes no difference.
+        let sizes = p.dims(inputs[0]).to_vec();
+        let long = |axes: &[usize]| axes.iter().copied().filter(|axis| sizes[*axis] != 1).collect::<Vec<_>>();
         for to in [Layout::Plain, Layout::Pixels] {
-            if to.storage(&self.0) == lie {
+            let (rows, width) = to.rows(p.dims(output));
+            if long(&to.storage(&self.0)) == long(&lie)
+                && let Some(view) = view.reshaped(rows, width)
+            {
                 p.alias(output, view, to);
                 return Ok(());
             }
         }
-        let dims = layout.storage(p.dims(inputs[0]));
+        let dims = layout.storage(&sizes);
         let perm = self.0.iter().map(|axis| lie.iter().position(|l| l == axis).unwrap_or(*axis)).collect();
         let view = p.gathered(inputs[0], view);
         let y = p.fresh(output, Layout::Plain);
@@ -241,6 +250,38 @@ impl Lowered for Concat {
             }
             start += own[at];
         }
+        Ok(())
+    }
+}
+
+/// One entry along an axis, which the result does not have.
+struct Entry {
+    axis: usize,
+    /// May count from the end.
+    index: i64,
+}
+
+impl Lowered for Entry {
+    fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
+        self.axis > 0 && inputs.iter().all(|x| !x.is_constant)
+    }
+
+    fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
+        let x = p.dense(inputs[0]);
+        let dims = p.dims(inputs[0]).to_vec();
+        let at = pick::entry(self.index, dims[self.axis])?;
+        let (outer, behind): (usize, usize) =
+            (dims[..self.axis].iter().product(), dims[self.axis + 1..].iter().product());
+        let offset = x.offset + at * behind;
+        let from = View { offset, rows: outer, width: behind, stride: dims[self.axis] * behind, ..x };
+        if outer == 1 {
+            let (rows, width) = Layout::Plain.rows(p.dims(output));
+            p.alias(output, View { rows, width, stride: width, ..from }, Layout::Plain);
+            return Ok(());
+        }
+        let y = p.fresh(output, Layout::Plain);
+        let to = View { rows: outer, width: behind, stride: behind, ..y };
+        by_form!(p, output, copy(p, output, from, to));
         Ok(())
     }
 }

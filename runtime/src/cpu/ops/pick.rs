@@ -1,4 +1,4 @@
-//! Slice, Pad and Resize to the nearest pixel: every entry along an axis is one of the input's, or
+//! Slice, Pad, Gather by a constant list, and Resize to the nearest pixel: every entry along an axis is one of the input's, or
 //! the padding.
 
 use crate::{
@@ -19,6 +19,7 @@ use compress_compiler::{
         resize::{Coordinates, Interpolation, Resize},
         slice::Slice,
     },
+    value,
 };
 use compress_kernels::{self as kernels, Columns, PADDING};
 
@@ -32,6 +33,9 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want, x: Want) -> Option<Lowerin
     };
     let kind = match g.op(id) {
         Op::Slice(_) => Kind::Slice { starts: list(1)??, ends: list(2)??, axes: list(3)?, steps: list(4)? },
+        Op::Gather(op) if g.fact(g.operand(id, 1)?).rank() == Some(1) => {
+            Kind::Gather { axis: value::axis(op.axis, s.rank(x.port)?).ok()?, indices: list(1)?? }
+        }
         Op::Pad(op) if op.mode == PadMode::Constant => {
             let value = match g.operand(id, 2) {
                 Some(v) => g.constant(v)?.as_f32()?.first().copied()?,
@@ -58,8 +62,19 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want, x: Want) -> Option<Lowerin
 
 enum Kind {
     Slice { starts: Vec<i64>, ends: Vec<i64>, axes: Option<Vec<i64>>, steps: Option<Vec<i64>> },
+    Gather { axis: usize, indices: Vec<i64> },
     Pad { pads: Vec<i64>, axes: Option<Vec<i64>>, fill: f32 },
     Resize { op: Resize, scales: Option<Vec<f32>>, sizes: Option<Vec<i64>> },
+}
+
+/// An index along an axis of `size`, counted from the front.
+///
+/// # Errors
+/// Malformed when there is no such entry.
+pub(super) fn entry(index: i64, size: usize) -> Result<usize> {
+    let at = if index < 0 { index + size as i64 } else { index };
+    let at = usize::try_from(at).ok().filter(|at| *at < size);
+    at.ok_or_else(|| Error::malformed(format!("index {index} of an axis of {size}")))
 }
 
 /// Which entry of the input each entry along an axis is; none is padding.
@@ -76,6 +91,10 @@ impl Kind {
                     let at = |i: i64| usize::try_from(taken.start + i * taken.step).ok();
                     all[taken.axis] = (0..taken.count).map(at).collect();
                 }
+            }
+            Kind::Gather { axis, indices } => {
+                let found = indices.iter().map(|i| entry(*i, dims[*axis])).collect::<Result<Vec<_>>>()?;
+                all[*axis] = found.into_iter().map(Some).collect();
             }
             Kind::Pad { pads, axes, .. } => {
                 for (entries, (before, after)) in all.iter_mut().zip(Pad::resolve(dims.len(), pads, axes.as_deref())?) {

@@ -15,7 +15,8 @@ use compress_compiler::{
     tensor::{DType, Tensor},
 };
 use compress_kernels::{Conv8, Finish8, UnaryOp};
-use lowered::{CodeKernel, Coded, End, FloatKernel, Floating, InPlace, Sliding};
+pub(super) use lowered::End;
+use lowered::{CodeKernel, Coded, FloatKernel, Floating, InPlace, Sliding};
 
 /// A product of an activation and a constant weight.
 struct Product<'g> {
@@ -157,6 +158,9 @@ pub(super) fn float<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
         return None;
     }
     let (a, b) = (s.graph.operand(at.node, 0)?, s.graph.operand(at.node, 1)?);
+    if let Some(p) = [(a, b), (b, a)].into_iter().find_map(|(a, b)| biased(s, a, b)) {
+        return scaled(s, &p, end).or_else(|| floating(s, p, None, end));
+    }
     [(a, b), (b, a)].into_iter().find_map(|(a, b)| {
         s.inner(a)?;
         let p = normalised(s, a).filter(|p| s.codes(p.x).is_none())?;
@@ -166,6 +170,14 @@ pub(super) fn float<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
         };
         (dense && s.same_shape(a, b) && a != b).then(|| floating(s, p, Some(b), end)).flatten()
     })
+}
+
+/// The product `a` of rows without a bias, with the constant `b` that is added to it as its bias.
+fn biased<'g>(s: &Scope<'g>, a: Port, b: Port) -> Option<Product<'g>> {
+    s.inner(a)?;
+    let p = product(s, a.node).filter(|p| p.bias.is_none() && matches!(p.kind, Kind::Rows { .. }))?;
+    let outputs = usize::try_from(s.graph.fact(a).dims()?.last()?.known()?).ok()?;
+    (s.is_constant(b) && s.graph.fact(b).fixed()? == [outputs]).then_some(Product { bias: Some(b), beta: 1.0, ..p })
 }
 
 fn floating<'g>(s: &Scope<'g>, p: Product<'g>, add: Option<Port>, end: End) -> Option<Lowering<'g>> {

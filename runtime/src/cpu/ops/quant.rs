@@ -41,7 +41,10 @@ pub(super) fn quantize<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
         .or_else(|| pool::requantized(s, x, y))
         .or_else(|| movement::requantized_concat(s, x, y))
         .or_else(|| function(s, x, y))
-        .or_else(|| (g.fact(x).dtype == Some(DType::F32)).then(|| Lowering::of(vec![Want::float(x)], Quantize(y))))
+        .or_else(|| {
+            let op = Quantize { to: y, by_pixels: !s.is_read_in_order(port) };
+            (g.fact(x).dtype == Some(DType::F32)).then(|| Lowering::of(vec![Want::float(x)], op))
+        })
 }
 
 /// Add or Mul of two values with codes, within bounds.
@@ -141,7 +144,11 @@ impl Lowered for Dequantize {
     }
 }
 
-struct Quantize(Affine);
+struct Quantize {
+    to: Affine,
+    /// Whether what has channels is turned on the way to where readers want it.
+    by_pixels: bool,
+}
 
 impl Lowered for Quantize {
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
@@ -149,10 +156,9 @@ impl Lowered for Quantize {
     }
 
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
-        let Affine { scale, zero } = self.0;
+        let Affine { scale, zero } = self.to;
         let (isa, layout, dims) = (p.isa(), p.layout(inputs[0]), p.dims(inputs[0]).to_vec());
-        // What has channels is most often read by pixels: it is turned on the way.
-        if layout == Layout::Plain && dims.len() > 2 {
+        if self.by_pixels && layout == Layout::Plain && dims.len() > 2 {
             let x = p.dense(inputs[0]);
             let y = p.output(output, Layout::Pixels);
             let (batch, channels, pixels) = (dims[0], dims[1], dims[2..].iter().product());

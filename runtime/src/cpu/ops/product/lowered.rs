@@ -48,7 +48,7 @@ impl Sliding {
 
 /// What the sums of a product of floats become: bounded, then a function of that.
 #[derive(Clone, Copy)]
-pub(super) struct End {
+pub(in crate::cpu::ops) struct End {
     pub low: f32,
     pub high: f32,
     pub then: Option<UnaryOp>,
