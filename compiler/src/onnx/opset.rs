@@ -146,7 +146,7 @@ pub fn lowest(graph: &Graph, from: i64) -> Result<i64> {
     let mut to = from;
     let mut why = format!("the model is of opset {from}");
     for (g, n) in graphs.iter().flat_map(|g| g.operators().map(move |n| (g, n))) {
-        let since = g.op(n).since().max(since_codes(g, n));
+        let since = g.op(n).since().max(since_types(g, n));
         if since > to {
             to = since;
             why = format!("{} needs opset {since}", g.node(n).label());
@@ -168,15 +168,16 @@ pub fn lowest(graph: &Graph, from: i64) -> Result<i64> {
     Ok(to)
 }
 
-/// The opset from which on a QuantizeLinear or DequantizeLinear takes its codes.
-fn since_codes(g: &Graph, n: NodeId) -> i64 {
-    let codes = match g.op(n) {
-        Op::Quantize(_) => g.fact(n.into()).dtype,
+/// The opset from which on an operator takes the types that it has here.
+fn since_types(g: &Graph, n: NodeId) -> i64 {
+    let dtype = match g.op(n) {
+        Op::Quantize(_) | Op::Clip(_) => g.fact(n.into()).dtype,
         Op::Dequantize(_) => g.operand(n, 0).and_then(|p| g.fact(p).dtype),
         _ => None,
     };
-    match codes {
-        Some(DType::U16 | DType::I16 | DType::U4 | DType::I4) => 21,
+    match (g.op(n), dtype) {
+        (Op::Clip(_), Some(DType::I64 | DType::I32 | DType::U64 | DType::I8 | DType::U8)) => 12,
+        (Op::Quantize(_) | Op::Dequantize(_), Some(DType::U16 | DType::I16 | DType::U4 | DType::I4)) => 21,
         _ => 1,
     }
 }

@@ -64,11 +64,11 @@ impl Window {
         };
         for (name, list) in [("strides", &w.strides), ("dilations", &w.dilations)] {
             if list.iter().any(|v| *v < 1 || *v > LONGEST) {
-                return Err(Error::malformed(format!("{name} {list:?} must all be 1 or more")));
+                return Err(Error::malformed(format!("{name} {list:?} must all be from 1 to {LONGEST}")));
             }
         }
         if w.pads.iter().any(|p| *p < 0 || *p > LONGEST) {
-            return Err(Error::malformed(format!("pads {:?} must not be negative", w.pads)));
+            return Err(Error::malformed(format!("pads {:?} must all be from 0 to {LONGEST}", w.pads)));
         }
         Ok(w)
     }

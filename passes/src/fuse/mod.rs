@@ -10,6 +10,7 @@ mod batch_norm;
 mod branch;
 mod clamp;
 mod constants;
+mod dilate;
 mod gelu;
 mod hard_swish;
 mod keepdims;
@@ -17,6 +18,7 @@ mod layer;
 mod layer_norm;
 mod layout;
 mod matmul_add;
+mod one_hot;
 mod pad;
 mod reshape;
 mod scale_past;
@@ -53,6 +55,7 @@ impl Pass for Fuse {
             Box::new(batch_norm::ConvBatchNorm),
             Box::new(affine::LayerAffine),
             Box::new(matmul_add::MatMulAdd),
+            Box::new(one_hot::OneHotProduct { newest }),
             Box::new(gelu::FindGelu { newest }),
             Box::new(hard_swish::FindHardSwish { newest }),
             Box::new(scale_past::ScalePast),
@@ -63,6 +66,7 @@ impl Pass for Fuse {
             Box::new(attention::ValueBias),
             Box::new(constants::ConstantPair),
             Box::new(pad::PadWindow),
+            Box::new(dilate::DilatedTaps),
             Box::new(transpose::TransposePair),
             Box::new(squeeze::SqueezePair),
             Box::new(keepdims::KeepDims),
@@ -70,6 +74,7 @@ impl Pass for Fuse {
             Box::new(reshape::ReshapePast),
             Box::new(stack::ReshapedConcat),
             Box::new(shape::ShapePart { newest }),
+            Box::new(slice::SliceAll),
             Box::new(slice::SlicePair),
             Box::new(scatter::ReadPastWrite),
             Box::new(scatter::WriteAll),

@@ -1,4 +1,4 @@
-//! Slices one after another are one.
+//! Slices of everything are none, and Slices one after another are one.
 
 use super::{ints, layout::freed, shared};
 use compress_compiler::{
@@ -10,8 +10,27 @@ use compress_compiler::{
     pass::Context,
     rewrite::{Edit, Rule, Verdict},
     tensor::Tensor,
-    value,
+    value::{self, Dim},
 };
+
+/// A Slice that takes all of every axis is its operand.
+pub(super) struct SliceAll;
+
+impl Rule for SliceAll {
+    fn name(&self) -> &'static str {
+        "slice-all"
+    }
+
+    fn roots(&self) -> &'static [&'static str] {
+        &["Slice"]
+    }
+
+    fn apply(&self, graph: &Graph, node: NodeId, _: &Context) -> Result<Verdict> {
+        let Some(x) = graph.operand(node, 0) else { return Ok(Verdict::No) };
+        let all = cuts(graph, node)?.is_some_and(|c| c.is_empty());
+        Ok(if all { Verdict::Apply(Edit::swap(node.into(), x)) } else { Verdict::No })
+    }
+}
 
 /// `Slice(Slice(x))` is one Slice, if an axis that both cut is cut from the front, without steps.
 pub(super) struct SlicePair;
@@ -52,6 +71,9 @@ impl Rule for SlicePair {
         Ok(Verdict::Apply(edit))
     }
 }
+
+/// Bytes that no machine's memory has: a program's addresses have 47 bits.
+const MEMORY: i64 = 1 << 47;
 
 /// What a Slice takes of one axis.
 #[derive(Clone)]
@@ -115,15 +137,24 @@ pub(crate) fn cuts(graph: &Graph, node: NodeId) -> Result<Option<Vec<Cut>>> {
     let n = starts.len();
     let axes = list(3).unwrap_or_else(|| Some((0..n as i64).collect()));
     let steps = list(4).unwrap_or_else(|| Some(vec![1; n]));
-    let rank = operands[0].and_then(|p| graph.fact(p).rank());
-    let (Some(axes), Some(steps), Some(rank)) = (axes, steps, rank) else { return Ok(None) };
+    let fact = operands[0].map(|p| graph.fact(p));
+    let dims = fact.and_then(|f| f.dims());
+    let (Some(axes), Some(steps), Some(dims)) = (axes, steps, dims) else { return Ok(None) };
+    let rank = dims.len();
     let cuts = starts
         .into_iter()
         .zip(ends)
         .zip(axes)
         .zip(steps)
         .map(|(((start, end), axis), step)| Ok(Cut { start, end, axis: value::axis(axis, rank)? as i64, step }));
-    let whole = |c: &Cut| c.start == 0 && c.step == 1 && c.end >= i32::MAX.into();
+    let bytes = fact.and_then(|f| f.dtype).map_or(1, |t| t.size() as i64);
+    // Some exporters write a thousand million for the end of any axis: more entries than memory holds of this value.
+    let others = |axis: i64| dims.iter().zip(0..).filter(move |(_, i)| *i != axis).filter_map(|(d, _)| d.known());
+    let beyond = |c: &Cut| match dims.get(c.axis as usize).and_then(Dim::known) {
+        Some(size) => c.end >= size,
+        None => others(c.axis).fold(c.end.saturating_mul(bytes), i64::saturating_mul) >= MEMORY,
+    };
+    let whole = |c: &Cut| c.start == 0 && c.step == 1 && (c.end >= i32::MAX.into() || beyond(c));
     let cuts = cuts.filter(|c| !c.as_ref().is_ok_and(whole)).collect::<Result<Vec<_>>>()?;
     // An axis that is named twice is nothing for us to understand.
     let twice = cuts.iter().enumerate().any(|(i, c)| cuts[..i].iter().any(|d| d.axis == c.axis));
