@@ -12,6 +12,7 @@ mod opened;
 mod plan;
 mod recipe;
 mod trainer;
+mod tuner;
 
 pub use bisect::Bisection;
 pub use intent::{Expected, Intent, PlannedPass, Shares};

@@ -94,3 +94,19 @@ def assert_close(got, expected, tolerance=1e-5, atol=0.0):
 def listing(folder: Path):
     """All that is in a folder, with sizes and contents: to see that nothing was left or changed."""
     return {p.relative_to(folder): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
+
+
+def sqnr_db(before, after) -> float:
+    """The power of `before` beside that of its difference to `after`, in decibels."""
+    return -10 * np.log10(np.sum((before - after) ** 2) / np.sum(before**2))
+
+
+def searched(compress, model, data, out, *args, code=0):
+    """The report of a compression to INT8."""
+    compress(model, "--int8", "--data", data, "-o", out, "--force", *args, code=code)
+    return json.loads(out.with_suffix(".report.json").read_text())
+
+
+def tried(report):
+    """What the search for a way to quantise tried."""
+    return [t for p in report["passes"] for t in p.get("tried", [])]

@@ -1,6 +1,13 @@
 //! How passes that choose between results learn which one is better.
 
-use crate::{error::Result, graph::Graph, verify::Verified};
+use crate::{
+    error::Result,
+    graph::Graph,
+    node::Port,
+    op::{Op, Operator, Quant},
+    ops::unary::Unary,
+    verify::Verified,
+};
 use serde::Serialize;
 
 /// Compares graphs with one that they stand in for, on samples that calibration does not see: what the search for a way to
@@ -58,6 +65,18 @@ impl Likeness {
     /// typical sample.
     pub fn nearness(&self) -> f64 {
         (self.sqnr_db() + decibels(self.typical)) / 2.0
+    }
+}
+
+/// What an output is made of, if a function of a bounded range makes it, and other operators only move that.
+pub fn unsaturated(graph: &Graph, mut port: Port) -> Option<Port> {
+    loop {
+        let before = graph.operand(port.node, 0)?;
+        match graph.op(port.node) {
+            Op::Softmax(_) | Op::Unary(Unary::Sigmoid) => return Some(before),
+            op if op.quant() == Quant::Same => port = before,
+            _ => return None,
+        }
     }
 }
 

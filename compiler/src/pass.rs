@@ -14,8 +14,8 @@ use crate::{
 use serde::Serialize;
 use std::{
     cell::{Cell, RefCell},
-    collections::HashMap,
-    time::Instant,
+    collections::{BTreeMap, HashMap},
+    time::{Duration, Instant},
 };
 
 /// Runs operators: what folding asks of the runtime.
@@ -68,6 +68,12 @@ pub trait Trainer {
     /// Whatever running, reading the data and writing can raise; interrupted.
     fn train(&self, graph: &mut Graph, training: Training) -> Result<Trained>;
 
+    /// Trains weights of `graph` so that it answers as another graph does. Returns the epochs and the samples of each.
+    ///
+    /// # Errors
+    /// As for [`Trainer::train`].
+    fn tune(&self, graph: &mut Graph, tuning: Tuning) -> Result<(u64, usize)>;
+
     /// The saliency of each element of the trainable ones among `constants`, without training them:
     /// [`Weight::saliency`], as a mean over samples, of the loss on labels.
     ///
@@ -100,6 +106,22 @@ pub struct Training<'a> {
     pub scales: bool,
     /// Makes of a copy of the graph what will run: that is what is scored.
     pub deploy: &'a dyn Fn(&mut Graph) -> Result<()>,
+}
+
+/// Weights that are trained until values of one graph are like those of another.
+pub struct Tuning<'a> {
+    /// The graph that is learnt from.
+    pub teacher: &'a Graph,
+    /// The constants that are trained, and how far a code is from the next.
+    pub constants: BTreeMap<NodeId, f32>,
+    /// Names of the values that both graphs have, and that have to be alike.
+    pub places: Vec<String>,
+    /// Multiply-accumulates of a sample.
+    pub macs: u64,
+    /// After so long it ends.
+    pub time: Option<Duration>,
+    /// How near the answers of a graph are, in decibels: the best of the epochs is kept.
+    pub score: &'a dyn Fn(&Graph) -> Result<f64>,
 }
 
 /// Given how much of the time for it is over, from 0 to 1, and the weights: which elements of each stay.

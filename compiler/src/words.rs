@@ -117,6 +117,7 @@ pub mod option {
         DATA "data",
         DEVICE "device",
         DUMP_IR "dump-ir",
+        EFFORT "effort",
         ENGINE "engine",
         EPOCHS "epochs",
         EVAL "eval",

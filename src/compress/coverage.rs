@@ -9,9 +9,10 @@ use compress_compiler::{
     graph::Graph,
     node::NodeId,
     op::{Op, Operator},
-    words::option::{STOP_AFTER, TARGET},
+    words::option::{EXCLUDE, STOP_AFTER, TARGET},
 };
 use compress_passes::{nested, pipeline, prune::structured::ChannelBudget};
+use regex::Regex;
 use std::collections::{HashMap, HashSet};
 
 /// Less than this share of the multiply-accumulates is told on stderr too.
@@ -28,7 +29,7 @@ pub fn find(plan: &CompressPlan, graph: &Graph, report: &mut Report) {
     let options = &plan.options;
     if options.scheme.is_some() && plan.recipe.stop_after.is_none() {
         let is_int8 = |l: &LayerFacts| l.precision == "int8";
-        let covered = covered("int8", graph, report, &is_int8);
+        let covered = covered("int8", graph, report, &options.exclude, &is_int8);
         add(report, "INT8", "quantised", covered);
         let inside = facts::layers_inside(graph).iter().filter(|l| is_int8(l)).count();
         if inside > 0 {
@@ -40,7 +41,7 @@ pub fn find(plan: &CompressPlan, graph: &Graph, report: &mut Report) {
         }
     }
     if options.prune.is_some_and(|f| f > 0.0) || options.pattern.is_some() {
-        let covered = covered("prune", graph, report, &|l| l.dead_bytes > 0);
+        let covered = covered("prune", graph, report, &options.exclude, &|l| l.dead_bytes > 0);
         if covered.layers == 0 {
             add(report, "pruning", "pruned", covered);
         } else {
@@ -108,7 +109,13 @@ fn sentence(left: &[Left]) -> String {
 }
 
 /// The layers for which `is_done` holds, and the others.
-fn covered(pass: &'static str, graph: &Graph, report: &Report, is_done: &dyn Fn(&LayerFacts) -> bool) -> Coverage {
+fn covered(
+    pass: &'static str,
+    graph: &Graph,
+    report: &Report,
+    exclude: &[Regex],
+    is_done: &dyn Fn(&LayerFacts) -> bool,
+) -> Coverage {
     let skipped: HashMap<&str, &str> = report
         .passes
         .iter()
@@ -122,6 +129,8 @@ fn covered(pass: &'static str, graph: &Graph, report: &Report, is_done: &dyn Fn(
     let (graphs, inner) = (graph.and_bodies(), nested::take(graph));
     // In the same order.
     let outer: HashSet<(usize, NodeId)> = nested::readers(graph, &inner).iter().map(|r| (r.at + 1, r.node)).collect();
+    // Of a layer whose sizes are not known, neither are the multiply-accumulates.
+    let mut unsized_layers = false;
     let opaque = graphs.iter().any(|g| g.operators().any(|n| matches!(g.op(n), Op::Opaque(_))));
     let mut covered = Coverage { request: pass, layers: 0, of_layers: 0, macs: None, left: vec![] };
     let (mut done, mut all, mut left) = (0u64, 0u64, vec![]);
@@ -134,6 +143,7 @@ fn covered(pass: &'static str, graph: &Graph, report: &Report, is_done: &dyn Fn(
             let layer = known.get(&node);
             let is_layer = layer.is_some() || has_weights(g, node) || outer.contains(&(at, node));
             covered.of_layers += usize::from(is_layer);
+            unsized_layers |= is_layer && macs == 0;
             // Rounding makes zeros too, of layers that pruning left alone.
             let left_alone = pass == "prune" && (at > 0 || rounded || skipped.contains_key(name));
             if layer.is_some_and(is_done) && !left_alone {
@@ -142,12 +152,13 @@ fn covered(pass: &'static str, graph: &Graph, report: &Report, is_done: &dyn Fn(
             } else if is_layer || macs > 0 {
                 let label = g.node(node).label();
                 let reason = skipped.get(name).or_else(|| skipped.get(&label[..])).map(ToString::to_string);
-                let reason = reason.unwrap_or_else(|| usual(g, node, at > 0, pass));
+                let excluded = || exclude.iter().any(|r| r.is_match(name)).then(|| format!("excluded by {EXCLUDE}"));
+                let reason = reason.or_else(excluded).unwrap_or_else(|| usual(g, node, at > 0, pass));
                 left.push((g.op(node).op_type().to_string(), reason, macs));
             }
         }
     }
-    let share = |macs: u64| (all > 0 && !opaque).then(|| macs as f64 / all as f64);
+    let share = |macs: u64| (all > 0 && !opaque && !unsized_layers).then(|| macs as f64 / all as f64);
     covered.macs = share(done);
     let mut groups: Vec<(Left, u64)> = vec![];
     for (op, reason, macs) in left {
@@ -185,6 +196,9 @@ fn usual(g: &Graph, node: NodeId, inside: bool, pass: &str) -> String {
         Op::Recurrent(_) if pass == "int8" => "runtimes compute recurrent layers more slowly with INT8 weights".into(),
         Op::Recurrent(_) => "weights of recurrent layers stay as they are".into(),
         Op::IntegerConv(_) | Op::IntegerMatMul(_) => "it is in integers already".into(),
+        Op::ConvTranspose(_) if pass == "int8" => {
+            "it is not quantised: ONNX Runtime has no integer kernel for it".into()
+        }
         op if inside && pass == "int8" && reads_input(g, node, op) => {
             "its weight is shared with what is around the branch or loop".into()
         }

@@ -8,10 +8,7 @@ use crate::{
 use compress_compiler::{
     error::{Kind, Result},
     graph::Graph,
-    judge::{Judge, Judges, Likeness},
-    node::Port,
-    op::{Op, Operator, Quant},
-    ops::unary::Unary,
+    judge::{Judge, Judges, Likeness, unsaturated},
     tensor::Tensor,
     verify::{Verified, verify},
 };
@@ -82,18 +79,6 @@ impl HeldOut<'_> {
             });
         }
         Ok((Session::new(&verify(&shown)?, self.backend, &[])?, places))
-    }
-}
-
-/// What an output is made of, if a function of a bounded range makes it, and other operators only move that.
-fn unsaturated(graph: &Graph, mut port: Port) -> Option<Port> {
-    loop {
-        let before = graph.operand(port.node, 0)?;
-        match graph.op(port.node) {
-            Op::Softmax(_) | Op::Unary(Unary::Sigmoid) => return Some(before),
-            op if op.quant() == Quant::Same => port = before,
-            _ => return None,
-        }
     }
 }
 

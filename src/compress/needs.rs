@@ -1,21 +1,21 @@
 //! Options that say nothing without others: giving them alone is a mistake, and not passed over.
 
 use super::{Compress, plan::Purpose};
-use crate::options::{DataOptions, Effort};
+use crate::options::{DataOptions, Effort as CheckEffort};
 use crate::values::InputShape;
 use compress_compiler::{
     error::{Error, Result},
     words::option::{
         AS_IS, BISECT, CALIBRATION, CALIBRATION_SAMPLES, CHANNELS_BUDGET, CHANNELS_BY, CHANNELS_CUTS, CHECK,
-        CUT_ANYWAY, DATA, EPOCHS, EVAL, EXCLUDE, INT8, LR, METRIC, PREPROCESS, PRUNE, PRUNE_BUDGET, PRUNE_BY,
-        PRUNE_CHANNELS, PRUNE_ENDS, PRUNE_PATTERN, QAT, ROUND_CHANNELS, SCORE, SHAPE, STRICT, TARGET, TEACHER,
+        CUT_ANYWAY, DATA, EFFORT, EPOCHS, EVAL, EXCLUDE, INT8, LR, METRIC, PREPROCESS, PRUNE, PRUNE_BUDGET, PRUNE_BY,
+        PRUNE_CHANNELS, PRUNE_ENDS, PRUNE_PATTERN, QAT, ROUND_CHANNELS, SCORE, SHAPE, STRICT, TARGET, TEACHER, TIME,
         WEIGHT_BITS,
     },
 };
 use compress_passes::{
     PruneBudget,
     prune::{recover::WeightSaliency, score::ChannelSaliency, structured::ChannelBudget},
-    quant::scheme::WeightBits,
+    quant::{scheme::WeightBits, search::Effort},
 };
 use std::fmt::Display;
 
@@ -36,7 +36,7 @@ pub fn check(r: &Compress, purpose: Purpose) -> Result<()> {
     data(&r.data)?;
     shapes(&r.measures.shape, r.data.data.is_some())?;
     of_training(r)?;
-    match r.gates.measured().filter(|_| r.measures.check == Effort::None) {
+    match r.gates.measured().filter(|_| r.measures.check == CheckEffort::None) {
         Some(gate) => Err(Error::usage(format!("{CHECK} none measures nothing, so {gate} can't be judged"))),
         None => Ok(()),
     }
@@ -83,6 +83,11 @@ fn of_quantisation(r: &Compress) -> Result<()> {
         (&format!("{TARGET} {}", r.target), r.target.is_for_codes(), &quantises, r.quantises()),
         (&WEIGHT_BITS, r.weight_bits != WeightBits::default(), &quantises, r.quantises()),
         (&CALIBRATION, r.calibration.is_some(), &quantises, r.quantises()),
+        (&EFFORT, r.effort != Effort::default(), &quantises, r.quantises()),
+        (&format!("{EFFORT} best"), r.effort == Effort::Best, &DATA, has_data),
+        (&TIME, r.time.is_some(), &quantises, r.quantises()),
+        (&TIME, r.time.is_some(), &DATA, has_data),
+        (&TIME, r.time.is_some(), &format!("a search, which {EFFORT} quick leaves out"), r.effort != Effort::Quick),
         (&CALIBRATION_SAMPLES, samples, &format!("{INT8}, {QAT} or {any_prune}"), compresses),
         (&CALIBRATION_SAMPLES, samples, &DATA, has_data),
         (&EXCLUDE, !r.exclude.is_empty(), &format!("{INT8}, {QAT} or {any_prune}"), compresses),
@@ -95,7 +100,12 @@ fn of_measuring(r: &Compress) -> Result<()> {
     let checked = format!("a check, which {CHECK} none leaves out");
     let checks = r.checks();
     first(&[
-        (&EPOCHS, r.epochs.is_some(), &training, compresses),
+        (
+            &EPOCHS,
+            r.epochs.is_some(),
+            &format!("{PRUNE}, {PRUNE_CHANNELS}, {QAT} or {EFFORT} best"),
+            compresses || r.effort == Effort::Best,
+        ),
         (&LR, r.lr.is_some(), &training, compresses),
         (&TEACHER, r.teacher.is_some(), &training, compresses),
         (&METRIC, r.measures.metric.is_some(), &checked, checks),
@@ -107,6 +117,7 @@ fn of_measuring(r: &Compress) -> Result<()> {
 fn of_training(r: &Compress) -> Result<()> {
     let for_training = [
         (QAT.to_string(), r.qat),
+        (format!("{EFFORT} best"), r.effort == Effort::Best),
         (format!("{PRUNE_BY} taylor"), r.prune_by == Some(WeightSaliency::Taylor)),
         (EPOCHS.to_string(), r.epochs.is_some_and(|n| n.get() > 0)),
         (LR.to_string(), r.lr.is_some()),
@@ -115,7 +126,10 @@ fn of_training(r: &Compress) -> Result<()> {
     ];
     match for_training.iter().find(|(_, given)| *given && !trains(r)) {
         Some((what, _)) => {
-            let help = format!("without data, {EPOCHS} N trains on made-up pictures");
+            let help = match r.data.data {
+                Some(_) => format!("leave out {EPOCHS} 0"),
+                None => format!("without data, {EPOCHS} N trains on made-up pictures"),
+            };
             let needs = format!("{what} is for training: it needs {DATA}, and {EPOCHS} other than 0");
             Err(Error::usage(needs).help(help))
         }

@@ -154,6 +154,7 @@ fn options(r: &Compress, purpose: Purpose) -> Options {
         training: (needs::trains(r) && recovers && may_train).then_some(training),
         scheme: r.quantises().then(|| r.scheme()),
         search: (r.quantises() && r.effort != Effort::Quick && purpose != Purpose::Bisect).then(|| SearchBudget {
+            effort: r.effort,
             time: r.time.map(|ms| Duration::from_secs_f64(ms.get() / 1000.0)),
             goal: Goal {
                 sqnr_db: r.gates.min_sqnr.map(|db| db.get()),
@@ -213,6 +214,7 @@ impl Compress {
     pub fn takes_many_steps(&self) -> bool {
         let options = options(self, Purpose::Compress);
         let trains = options.qat || options.training.is_some();
-        trains || self.data.data.is_none() && (options.scheme.is_some() || options.reconstruct)
+        let tunes = options.search.is_some_and(|search| search.effort == Effort::Best);
+        trains || tunes || self.data.data.is_none() && (options.scheme.is_some() || options.reconstruct)
     }
 }

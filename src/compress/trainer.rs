@@ -1,5 +1,6 @@
 //! Training as passes ask for it: pruning with recovery, and quantisation-aware training.
 
+use super::tuner;
 use crate::{
     data::Sets,
     distill::workers,
@@ -12,7 +13,7 @@ use compress_compiler::{
     graph::Graph,
     node::NodeId,
     op::Op,
-    pass::{Trained, Trainer, Training, Weight},
+    pass::{Trained, Trainer, Training, Tuning, Weight},
     words::{
         counted,
         option::{self, CHANNELS_BY, DATA},
@@ -75,7 +76,7 @@ const DAMAGED_TEMPERATURE: f32 = 1.0;
 /// Epochs without a better score after which the training has converged.
 const PATIENCE: u64 = 3;
 /// The share of the training in which the learning rate rises.
-const WARMUP: f64 = 0.05;
+pub(super) const WARMUP: f64 = 0.05;
 
 /// Trains graphs on the data of a run.
 pub struct DataTrainer<'a> {
@@ -123,6 +124,10 @@ impl Trainer for DataTrainer<'_> {
         };
         let wanted = model.parameters().iter().zip(saliency).filter(|(p, _)| constants.contains(&p.node()));
         wanted.map(of).collect()
+    }
+
+    fn tune(&self, graph: &mut Graph, tuning: Tuning) -> Result<(u64, usize)> {
+        tuner::tune(self, graph, tuning)
     }
 
     fn train(&self, graph: &mut Graph, training: Training) -> Result<Trained> {
@@ -235,7 +240,7 @@ impl DataTrainer<'_> {
     }
 
     /// So many of the samples to train on.
-    fn loader(&self, samples: usize, batch: usize) -> Result<Loader> {
+    pub(super) fn loader(&self, samples: usize, batch: usize) -> Result<Loader> {
         let set = &self.sets.trained_on;
         let options = LoaderOptions {
             batch,
@@ -292,13 +297,13 @@ fn loss(setting: Setting, damaged: bool) -> LossOptions {
 }
 
 /// Shows the course of a training.
-struct TrainWatcher<'a> {
-    steps: Progress<'a>,
-    monitor: &'a Monitor<'a>,
-    metric: Metric,
-    epochs: u64,
+pub(super) struct TrainWatcher<'a> {
+    pub steps: Progress<'a>,
+    pub monitor: &'a Monitor<'a>,
+    pub metric: Metric,
+    pub epochs: u64,
     /// Epochs that are done.
-    done: u64,
+    pub done: u64,
 }
 
 /// Epochs of which a line tells, or about so many.

@@ -1,14 +1,15 @@
-"""INT8 by `compress` beside INT8 by ONNX Runtime's own quantiser, in one run.
+"""INT8 by `compress` beside INT8 by ONNX Runtime's own quantiser and NNCF, in one run.
 
-    .venv/bin/python tests/bench/int8.py BINARY MODEL CALIBRATION.npz EVALUATION.npz [MinMax|Percentile]
+    .venv/bin/python tests/bench/int8.py BINARY MODEL CALIBRATION.npz EVALUATION.npz [--seeds N] [METHOD ...]
 
-Prints one markdown row a quantiser: the time and peak memory it took, the size of its file, how far its outputs are
-from FP32 on the evaluation samples, how many Conv became QLinearConv, and FP32 latency over its latency, batch 1, one
-thread, all in ONNX Runtime, taking turns. Both calibrate on every sample of CALIBRATION.npz. The seconds of `compress`
-are those of the whole command: it also measures accuracy, layers and latency, which the quantiser does not.
+Methods: quick, normal and best (the efforts of `compress`), MinMax, Percentile and dynamic (ONNX Runtime), NNCF (needs the
+package). Each method is run once for each seed, on four fifths of the calibration samples, drawn by the seed. Prints one
+markdown row a method: the most time and memory that a process took, the size of the file, the signal to noise and the
+agreement of the first output with FP32 on the evaluation samples (mean and, in brackets, least of the seeds), and FP32
+latency over its latency (the file of the last seed; batch 1, one thread), all in ONNX Runtime, taking turns.
 """
 
-import collections
+import argparse
 import os
 import subprocess
 import sys
@@ -20,119 +21,147 @@ import onnx
 import onnxruntime as ort
 
 RUNS = 60
+OURS = ("quick", "normal", "best")
+METHODS = (*OURS, "MinMax", "Percentile", "dynamic", "NNCF")
 
 
-def session(path, optimized=None):
+def session(path):
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
-    if optimized:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-        options.optimized_model_filepath = optimized
     return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-def by_onnx_runtime(model, calibration, output, method):
-    """Runs ONNX Runtime's quantiser in this process (see `main`)."""
-    from onnxruntime.quantization import (
-        CalibrationDataReader,
-        CalibrationMethod,
-        QuantFormat,
-        QuantType,
-        quantize_static,
-    )
+def feeds(path):
+    """The samples of a file, as inputs by name."""
+    arrays = dict(np.load(path))
+    count = min(map(len, arrays.values()))
+    return [{name: a[i : i + 1] for name, a in arrays.items()} for i in range(count)]
+
+
+def by_others(model, calibration, output, method):
+    """Runs a quantiser in this process (see `main`)."""
+    if method == "NNCF":
+        import nncf
+
+        data = feeds(calibration)
+        onnx.save(nncf.quantize(onnx.load(model), nncf.Dataset(data), subset_size=len(data)), output)
+        return
+    from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    class Reader(CalibrationDataReader):
+    prepared = output + ".prepared.onnx"
+    quant_pre_process(model, prepared, skip_symbolic_shape=True)
+    if method == "dynamic":
+        quantization.quantize_dynamic(prepared, output, per_channel=True, weight_type=quantization.QuantType.QInt8)
+        return
+
+    class Reader(quantization.CalibrationDataReader):
         def __init__(self):
-            data = np.load(calibration)
-            name = data.files[0]
-            self.samples = ({name: data[name][i : i + 1]} for i in range(len(data[name])))
+            self.samples = iter(feeds(calibration))
 
         def get_next(self):
             return next(self.samples, None)
 
-    prepared = output + ".prepared.onnx"
-    quant_pre_process(model, prepared, skip_symbolic_shape=True)
-    quantize_static(
+    quantization.quantize_static(
         prepared,
         output,
         Reader(),
-        quant_format=QuantFormat.QDQ,
-        activation_type=QuantType.QUInt8,
-        weight_type=QuantType.QInt8,
+        quant_format=quantization.QuantFormat.QDQ,
+        activation_type=quantization.QuantType.QUInt8,
+        weight_type=quantization.QuantType.QInt8,
         per_channel=True,
-        calibrate_method=getattr(CalibrationMethod, method),
+        calibrate_method=getattr(quantization.CalibrationMethod, method),
     )
 
 
+# The peak of a process counts what its parent held when it was started: a small one starts it.
+STARTER = """
+import os, subprocess, sys, time
+start = time.perf_counter()
+child = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+_, status, usage = os.wait4(child.pid, 0)
+print(time.perf_counter() - start, usage.ru_maxrss / 1024)
+sys.exit(status != 0)
+"""
+
+
 def timed(command):
-    """Seconds and peak megabytes of a command."""
-    start = time.perf_counter()
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, usage = os.wait4(child.pid, 0)
-    if status:
-        sys.exit(f"failed: {' '.join(command)}")
-    return time.perf_counter() - start, usage.ru_maxrss / 1024
+    """Seconds and peak megabytes of a command; nothing if it fails."""
+    done = subprocess.run([sys.executable, "-c", STARTER, *command], stdout=subprocess.PIPE, text=True)
+    return None if done.returncode else tuple(map(float, done.stdout.split()))
 
 
-def outputs(path, data):
+def outputs(path, samples):
     run = session(path)
-    name = run.get_inputs()[0].name
-    return np.concatenate([run.run(None, {name: data[i : i + 1]})[0] for i in range(len(data))])
+    return np.concatenate([run.run(None, feed)[0].reshape(1, -1) for feed in samples])
 
 
-def integer_convolutions(path, folder):
-    optimized = os.path.join(folder, "optimized.onnx")
-    session(path, optimized)
-    count = collections.Counter(n.op_type for n in onnx.load(optimized).graph.node)
-    return f"{count['QLinearConv']} of {count['QLinearConv'] + count['Conv'] + count['FusedConv']}"
-
-
-def latencies(paths, sample):
+def latencies(paths, feed):
     runs = [session(p) for p in paths]
-    name = runs[0].get_inputs()[0].name
     times = [[] for _ in runs]
     for turn in range(RUNS + 5):
         for run, t in zip(runs, times):
             start = time.perf_counter()
-            run.run(None, {name: sample})
+            run.run(None, feed)
             if turn >= 5:
                 t.append(time.perf_counter() - start)
     return [float(np.median(t)) * 1e3 for t in times]
 
 
-def main(binary, model, calibration, evaluation, method="MinMax"):
+def drawn(calibration, seed, folder):
+    """A file with four fifths of the samples of another."""
+    arrays = dict(np.load(calibration))
+    count = min(map(len, arrays.values()))
+    chosen = np.sort(np.random.default_rng(seed).permutation(count)[: count * 4 // 5])
+    path = os.path.join(folder, f"calibration-{seed}.npz")
+    np.savez(path, **{name: a[chosen] for name, a in arrays.items()})
+    return path
+
+
+def main(binary, model, calibration, evaluation, seeds, methods):
     with tempfile.TemporaryDirectory() as folder:
-        ours, theirs = os.path.join(folder, "ours.onnx"), os.path.join(folder, "theirs.onnx")
-        count = str(10**9)
-        cost = {
-            ours: timed([binary, model, "--int8", "--data", calibration, "--eval", calibration,
-                         "--calibration-samples", count, "-o", ours, "--quiet"]),
-            theirs: timed([sys.executable, __file__, "--worker", model, calibration, theirs, method]),
-        }
-        # Only now: a child's peak counts what its parent held when it was started.
-        data = np.load(evaluation)
-        data = data[data.files[0]]
-        exact = outputs(model, data)
-        fp32, *int8 = latencies([model, ours, theirs], data[:1])
-        print("| quantiser | seconds | peak MB | size | same class | SQNR dB | QLinearConv | FP32 ms / INT8 ms |")
-        print("|---|---|---|---|---|---|---|---|")
-        for name, path, ms in (("compress", ours, int8[0]), (f"ONNX Runtime {method}", theirs, int8[1])):
-            got = outputs(path, data)
-            rows = (a.reshape(len(data), -1) for a in (exact, got))
-            same = np.mean([np.argmax(a) == np.argmax(b) for a, b in zip(*rows)])
-            noise = 10 * np.log10((exact**2).sum() / ((exact - got) ** 2).sum())
-            size = os.path.getsize(path) / os.path.getsize(model)
-            seconds, peak = cost[path]
-            print(f"| {name} | {seconds:.1f} | {peak:.0f} | {size:.3f} | {same:.2%} | {noise:.1f} "
-                  f"| {integer_convolutions(path, folder)} | {fp32:.2f} / {ms:.2f} = {fp32 / ms:.2f}x |")
+        made = {method: [] for method in methods}
+        for seed in range(seeds):
+            data = drawn(calibration, seed, folder)
+            for method in methods:
+                output = os.path.join(folder, f"{method}-{seed}.onnx")
+                if method in OURS:
+                    command = [binary, model, "--int8", "--effort", method, "--data", data, "--check", "none", "-o", output]
+                else:
+                    command = [sys.executable, __file__, "--worker", model, data, output, method]
+                made[method].append((output, timed(command)))
+        samples = feeds(evaluation)
+        exact = outputs(model, samples)
+        done = {method: files for method, files in made.items() if all(cost for _, cost in files)}
+        fp32, *int8 = latencies([model, *(files[-1][0] for files in done.values())], samples[0])
+        print("| quantiser | seconds | peak MB | size | SQNR dB | same class | FP32 ms / INT8 ms |\n|---|---|---|---|---|---|---|")
+        for (method, files), ms in zip(done.items(), int8):
+            answers = [outputs(path, samples) for path, _ in files]
+            db = [10 * np.log10((exact**2).sum() / ((exact - a) ** 2).sum()) for a in answers]
+            same = [np.mean(exact.argmax(1) == a.argmax(1)) for a in answers]
+            seconds, peak = (max(cost[i] for _, cost in files) for i in (0, 1))
+            size = os.path.getsize(files[-1][0]) / os.path.getsize(model)
+            name = f"compress, {method}" if method in OURS else method if method == "NNCF" else f"ONNX Runtime {method}"
+            print(
+                f"| {name} | {seconds:.1f} | {peak:.0f} | {size:.3f} | {np.mean(db):.1f} ({min(db):.1f}) "
+                f"| {np.mean(same):.1%} ({min(same):.1%}) | {fp32:.2f} / {ms:.2f} = {fp32 / ms:.2f}x |"
+            )
+        for method in made.keys() - done.keys():
+            print(f"{method}: failed")
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1 and sys.argv[1] == "--worker":
-        by_onnx_runtime(*sys.argv[2:])
-    elif len(sys.argv) in (5, 6):
-        main(*sys.argv[1:])
+        by_others(*sys.argv[2:])
     else:
-        sys.exit(__doc__)
+        parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        for name in ("binary", "model", "calibration", "evaluation"):
+            parser.add_argument(name)
+        parser.add_argument("--seeds", type=int, default=3)
+        parser.add_argument("methods", nargs="*", metavar="METHOD", help=f"of {', '.join(METHODS)} [default: quick normal MinMax]")
+        asked = vars(parser.parse_intermixed_args())
+        unknown = set(asked["methods"]) - set(METHODS)
+        if unknown:
+            parser.error(f"unknown methods: {', '.join(sorted(unknown))}")
+        main(**asked | {"methods": asked["methods"] or ["quick", "normal", "MinMax"]})

@@ -1,14 +1,12 @@
 """The search for a way to quantise: what it finds, says, keeps and leaves alone."""
 
-import json
-
 import numpy as np
 import onnx
 import pytest
 import small
 from onnx import numpy_helper
 from small import floats, node
-from support import run_onnx
+from support import run_onnx, searched, sqnr_db, tried
 
 WIDE = 3000.0
 
@@ -76,16 +74,6 @@ def tokens(tmp_path):
     onnx.save(small.model(nodes, inputs, [("y", ["N", 8, 64])], weights, opset=20), path)
     np.savez(tmp_path / "tokens.npz", ids=np.random.default_rng(0).integers(0, 2000, (300, 8)))
     return path, tmp_path / "tokens.npz"
-
-
-def searched(compress, model, data, out, *args, code=0):
-    """The report of a compression to INT8."""
-    compress(model, "--int8", "--data", data, "-o", out, "--force", *args, code=code)
-    return json.loads(out.with_suffix(".report.json").read_text())
-
-
-def tried(report):
-    return [t for p in report["passes"] for t in p.get("tried", [])]
 
 
 def decibels(trial):
@@ -161,8 +149,7 @@ def test_wide_channels_of_products_are_evened_out(compress, tokens, tmp_path):
     assert any(t["kept"] and t["name"] in ("smooth", "forms") for t in tried(report)), tried(report)
     ids = np.random.default_rng(1).integers(0, 2000, (50, 8))
     [before], [after] = (run_onnx(m, {"ids": ids}, optimise=True) for m in (model, tmp_path / "out.onnx"))
-    noise = np.sum((before - after) ** 2) / np.sum(before**2)
-    assert -10 * np.log10(noise) > 33
+    assert sqnr_db(before, after) > 33
 
 
 def test_onnx_runtime_runs_what_was_judged(compress, tmp_path):
@@ -191,7 +178,7 @@ def test_onnx_runtime_runs_what_was_judged(compress, tmp_path):
     report = searched(compress, path, tmp_path / "data.npz", tmp_path / "out.onnx")
     x = floats(9, 50, 3, 16, 16)
     [before], [after] = (run_onnx(m, {"x": x}, optimise=True) for m in (path, tmp_path / "out.onnx"))
-    measured = -10 * np.log10(np.sum((before - after) ** 2) / np.sum(before**2))
+    measured = sqnr_db(before, after)
     assert measured > report["accuracy"]["sqnr_db"] - 3, (measured, report["accuracy"]["sqnr_db"])
 
 

@@ -4,7 +4,7 @@ use compress_compiler::{
     error::Result,
     graph::Graph,
     node::NodeId,
-    pass::{Context, Outcome, Pass, Stopwatch, Trained, Trainer, Training, Weight},
+    pass::{Context, Outcome, Pass, Stopwatch, Trained, Trainer, Training, Tuning, Weight},
     text,
     verify::Verified,
 };
@@ -62,6 +62,10 @@ const TWO: &str = r#"graph "two" {
 struct Shares(RefCell<Vec<f64>>);
 
 impl Trainer for Shares {
+    fn tune(&self, _: &mut Graph, _: Tuning) -> Result<(u64, usize)> {
+        unreachable!("nothing is searched here")
+    }
+
     fn train(&self, _: &mut Graph, training: Training) -> Result<Trained> {
         self.0.borrow_mut().push(training.share);
         Ok(Trained::default())

@@ -10,7 +10,7 @@ use compress_compiler::{
     node::{NodeId, Site},
     onnx,
     op::Op,
-    pass::{Calibrator, Context, Outcome, Pass, Trained, Trainer, Weight},
+    pass::{Calibrator, Context, Outcome, Pass, Trained, Trainer, Tuning, Weight},
     tensor::{DType, Tensor},
     text,
     verify::{Verified, verify},
@@ -247,6 +247,10 @@ impl Calibrator for OneBatch {
 struct OneStep;
 
 impl Trainer for OneStep {
+    fn tune(&self, _: &mut Graph, _: Tuning) -> compress::Result<(u64, usize)> {
+        unreachable!("nothing is searched here")
+    }
+
     fn train(&self, graph: &mut Graph, training: compress_compiler::pass::Training) -> compress::Result<Trained> {
         let moved = |node: &NodeId| {
             let values = graph.constant((*node).into()).and_then(|t| t.as_f32()).unwrap();

@@ -114,6 +114,14 @@ def test_openvino_adds_before_it_rounds(made):
     assert all(coded(portable, x) for x in total.input)
 
 
+def test_a_pool_takes_codes_where_an_integer_convolution_makes_its_input(made):
+    """ONNX Runtime's MaxPool on codes is up to a hundred times slower in the layout of the file."""
+    for flags, expected in (((), True), (("--exclude", "conv0"), False)):
+        model, *_ = made("portable", "--effort", "quick", "--force", *flags)
+        [pool] = of_type(model, "MaxPool")
+        assert coded(model, pool.input[0]) == expected, flags
+
+
 def test_a_sum_of_products_stays_in_floats(compress, tmp_path):
     """Runtimes compute the sum past a convolution with that, but not the sum past a product of a transformer."""
     weights = {"w1": floats(1, 16, 16, scale=0.3), "w2": floats(2, 16, 16, scale=0.3)}

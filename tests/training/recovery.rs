@@ -4,7 +4,7 @@ use compress_compiler::{
     error::Result,
     graph::Graph,
     node::{NodeId, Site},
-    pass::{Calibrator, Context, Pass, Trained, Trainer, Training, Weight},
+    pass::{Calibrator, Context, Pass, Trained, Trainer, Training, Tuning, Weight},
     tensor::{DType, Tensor},
     text,
     verify::{Verified, verify},
@@ -79,6 +79,10 @@ impl Calibrator for Samples {
 struct Does<'a>(&'a dyn Fn(&mut Graph, Training) -> Result<()>);
 
 impl Trainer for Does<'_> {
+    fn tune(&self, _: &mut Graph, _: Tuning) -> Result<(u64, usize)> {
+        unreachable!("nothing is searched here")
+    }
+
     fn train(&self, graph: &mut Graph, training: Training) -> Result<Trained> {
         (self.0)(graph, training)?;
         Ok(Trained::default())

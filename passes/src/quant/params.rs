@@ -67,9 +67,13 @@ pub(super) fn codes(weight: &[f32], shape: &[usize], axis: usize, scales: &[f32]
 
 /// What the codes of a weight stand for, rounded to the nearest.
 pub(super) fn rounded(weight: &[f32], shape: &[usize], axis: usize, weights: Weights) -> Vec<f32> {
-    let scales = weight_scales(weight, shape, axis, weights, |_| 0.0);
+    nearest(weight, shape, axis, &weight_scales(weight, shape, axis, weights, |_| 0.0), weights.codes.range())
+}
+
+/// The same under given scales, between the least and the largest code.
+pub(super) fn nearest(weight: &[f32], shape: &[usize], axis: usize, scales: &[f32], range: (i64, i64)) -> Vec<f32> {
     let channel = channels(shape, axis);
-    let codes = codes(weight, shape, axis, &scales, weights.codes.range());
+    let codes = codes(weight, shape, axis, scales, range);
     codes.into_iter().enumerate().map(|(i, code)| code as f32 * scales[channel(i)]).collect()
 }
 

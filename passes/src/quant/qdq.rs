@@ -36,22 +36,25 @@ pub(super) fn insert(
             add_bias(g, l, added);
         }
     }
-    // A weight shared by several layers is quantised once, so that all their biases fit.
-    let mut floors: HashMap<NodeId, Vec<f32>> = HashMap::new();
+    // A weight shared by several layers is quantised once for each axis that scales run along, so that all their biases fit.
+    let place = |l: &Layer| (l.weight, l.axes.output);
+    let mut floors: HashMap<(NodeId, usize), Vec<f32>> = HashMap::new();
     for l in &plan.layers {
         let (Some(x), Some((_, bias))) = (g.operand(l.node, 0).map(|x| params[&x]), bias(g, l)) else { continue };
-        let floor = floors.entry(l.weight).or_insert_with(|| vec![0.0; bias.len()]);
+        let floor = floors.entry(place(l)).or_insert_with(|| vec![0.0; bias.len()]);
         for (f, b) in floor.iter_mut().zip(&bias) {
             // In units of the accumulator the bias must fit 32 bits, with a bit to spare.
             *f = f.max(b.abs() / (x.scale * (1u32 << 30) as f32));
         }
     }
-    let mut done: HashMap<NodeId, Port> = HashMap::new();
+    let mut done: HashMap<(NodeId, usize), Port> = HashMap::new();
     for l in &plan.layers {
-        let weight = match done.entry(l.weight) {
+        let weight = match done.entry(place(l)) {
             Entry::Occupied(e) => *e.get(),
             Entry::Vacant(e) => {
-                *e.insert(quantize_weight(g, l, floors.get(&l.weight), scheme.weights, choices.rounded.get(&l.weight))?)
+                let own = is_read_by_layers_only(g, plan, l);
+                let rounded = choices.rounded.get(&l.weight);
+                *e.insert(quantize_weight(g, l, own, floors.get(&place(l)), scheme.weights, rounded)?)
             }
         };
         g.set_operand(l.node, l.axes.slot, Some(weight));
@@ -105,7 +108,7 @@ fn add(g: &mut Graph, name: &str, op: impl Into<Op>, x: Port, scale: Port, zero:
 }
 
 /// A layer's bias, one value a channel, and where it comes from.
-fn bias(g: &Graph, l: &Layer) -> Option<(Port, Vec<f32>)> {
+pub(super) fn bias(g: &Graph, l: &Layer) -> Option<(Port, Vec<f32>)> {
     let port = g.operand(l.node, l.axes.bias?)?;
     let values = g.constant(port)?.as_f32()?.into_owned();
     let channels = g.constant(l.weight.into())?.shape()[l.axes.output];
@@ -130,9 +133,19 @@ fn add_bias(g: &mut Graph, l: &Layer, values: &[f32]) {
     }
 }
 
+/// Whether nothing reads the weight of a layer but layers of the plan, all along the same axis: others need it as it is.
+pub(super) fn is_read_by_layers_only(g: &Graph, plan: &QuantisedValues, l: &Layer) -> bool {
+    let weight = Port::from(l.weight);
+    let alike = |o: &&Layer| o.weight == l.weight && o.axes.output == l.axes.output;
+    let layers: BTreeSet<NodeId> = plan.layers.iter().filter(alike).map(|o| o.node).collect();
+    !g.is_output(weight) && g.uses(weight).iter().all(|u| layers.contains(&u.node))
+}
+
+/// The floats of a layer's weight through codes. `own` says whether they may be rounded where they are.
 fn quantize_weight(
     g: &mut Graph,
     l: &Layer,
+    own: bool,
     floor: Option<&Vec<f32>>,
     weights: Weights,
     rounded: Option<&Arc<Rounded>>,
@@ -141,10 +154,15 @@ fn quantize_weight(
     let tensor = g.constant(l.weight.into()).cloned().unwrap_or_else(|| Tensor::f32(&[0, 0], &[]));
     let (values, axis) = (tensor.as_f32().unwrap_or_default(), l.axes.output);
     let floor = |c: usize| floor.map_or(0.0, |f| f[c]);
+    let mut source = l.weight;
     let scales = match rounded {
         // What it was rounded to lies between the codes of other scales.
         Some(rounded) if rounded.scales.iter().enumerate().all(|(c, s)| *s >= floor(c)) => {
-            g.set_constant(l.weight, Tensor::f32(tensor.shape(), &rounded.values));
+            let values = Tensor::f32(tensor.shape(), &rounded.values);
+            match own {
+                true => g.set_constant(l.weight, values),
+                false => source = g.add_constant(&format!("{name}_rounded"), values),
+            }
             rounded.scales.clone()
         }
         _ => params::weight_scales(&values, tensor.shape(), axis, weights, floor),
@@ -154,7 +172,7 @@ fn quantize_weight(
     let zero =
         g.add_constant(&format!("{name}_zero_point"), Tensor::ints(weights.codes.dtype, &[n], &vec![0; n])).into();
     let along = axis as i64;
-    let q = add(g, &format!("{name}_QuantizeLinear"), Quantize::along(along), l.weight.into(), scale, zero)?;
+    let q = add(g, &format!("{name}_QuantizeLinear"), Quantize::along(along), source.into(), scale, zero)?;
     add(g, &format!("{name}_DequantizeLinear"), Dequantize::along(along), q.into(), scale, zero).map(Port::from)
 }
 
@@ -186,7 +204,7 @@ pub(super) fn freeze(g: &mut Graph, scheme: &Scheme) -> Result<()> {
 }
 
 /// The scales of the DequantizeLinear that makes an operand, and that node.
-fn dequantized(g: &Graph, node: NodeId, slot: usize) -> Option<(Vec<f32>, NodeId)> {
+pub(super) fn dequantized(g: &Graph, node: NodeId, slot: usize) -> Option<(Vec<f32>, NodeId)> {
     let made = g.operand(node, slot)?.node;
     let scales = matches!(g.op(made), Op::Dequantize(_)).then(|| g.operand(made, 1))??;
     Some((g.constant(scales)?.as_f32()?.into_owned(), made))

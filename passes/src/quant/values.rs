@@ -96,17 +96,21 @@ impl QuantisedValues {
             let node = source.node;
             let operands: Vec<Port> = g.operands(node).into_iter().flatten().collect();
             let activations: Vec<Port> = operands.iter().copied().filter(|p| is_activation(g, *p)).collect();
+            let from_integer = |p: &Port| {
+                let source = before_activation(g, *p).node;
+                integer.contains(&source)
+                    || matches!(g.op(source).quant(), Quant::Same | Quant::Tied | Quant::Arithmetic)
+            };
             let take = match g.op(node).quant() {
                 Quant::Weighted => integer.contains(&node),
+                // ONNX Runtime's fast kernel of MaxPool on codes is for the layout of integer convolutions.
+                Quant::Same if everywhere && matches!(g.op(node), Op::Pool(_)) => {
+                    source == port && activations.first().is_some_and(from_integer)
+                }
                 Quant::Same => source == port && activations.first() == operands.first() && !activations.is_empty(),
                 Quant::Tied => source == port && activations.len() == operands.len(),
                 // An integer kernel pays when an operand comes from one.
                 Quant::Arithmetic => {
-                    let from_integer = |p: &Port| {
-                        let source = before_activation(g, *p).node;
-                        integer.contains(&source)
-                            || matches!(g.op(source).quant(), Quant::Same | Quant::Tied | Quant::Arithmetic)
-                    };
                     let here = everywhere || activations.len() == 1;
                     here && activations.len() == operands.len() && activations.iter().any(from_integer)
                 }

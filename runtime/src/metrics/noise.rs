@@ -21,6 +21,26 @@ pub fn cross_entropy(outputs: &Tensor, labels: &[i64]) -> f64 {
     scores.chunks_exact(c.max(1)).zip(labels).map(loss).sum()
 }
 
+/// The least that a mask adds to what it excludes: -1e4, -65504, -1e9, the lowest number of a float type are usual.
+const LEAST_MASK: f64 = 1e4;
+
+/// How far what a mask excludes is from all that is left, at least.
+const GAP: f64 = 10.0;
+
+/// From where down numbers stand for minus infinity: where many are about the same huge number, and all others, which are some,
+/// are far from it.
+fn masked_below(x: &[f32]) -> f64 {
+    let numbers = || x.iter().map(|v| f64::from(*v)).filter(|v| v.is_finite());
+    let least = numbers().fold(0.0, f64::min);
+    // Scores make little of it more or less.
+    let below = 0.9 * least;
+    let left = numbers().filter(|v| *v > below).map(f64::abs).reduce(f64::max);
+    match left {
+        Some(most) if least <= -LEAST_MASK && most * GAP <= -least => below,
+        _ => f64::NEG_INFINITY,
+    }
+}
+
 /// Signal to quantisation noise, summed up: what a signal holds against what was lost.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Sqnr {
@@ -31,11 +51,13 @@ pub struct Sqnr {
 }
 
 impl Sqnr {
-    /// Adds elements before and after. What is equal, infinities too, adds no noise.
+    /// Adds the elements of a value before and after. What is equal, infinities too, adds no noise, and infinities add no signal:
+    /// nor do the huge numbers that stand for them in the scores of what a mask excludes.
     pub fn add(&mut self, before: &[f32], after: &[f32]) {
+        let masked = masked_below(before);
         for (a, b) in before.iter().zip(after) {
             let (a, b) = (f64::from(*a), f64::from(*b));
-            if a.is_finite() {
+            if a.is_finite() && a > masked {
                 self.signal += a * a;
             }
             self.unknown |= a.is_nan();
@@ -83,5 +105,22 @@ mod tests {
         let expected = 2f64.ln() + (1.0 + (-1f64).exp()).ln() + 1.0;
         assert!((cross_entropy(&t, &[0, 1]) - expected).abs() < 1e-9);
         assert_eq!(cross_entropy(&t, &[0, 2]), f64::INFINITY);
+    }
+
+    #[test]
+    fn masks_are_no_signal() {
+        let db = |before: &[f32], after: &[f32]| {
+            let mut sqnr = Sqnr::default();
+            sqnr.add(before, after);
+            sqnr.db().map(|v| v.round())
+        };
+        for mask in [0.0, -1e4, -65504.0, -1e9, f32::MIN, f32::NEG_INFINITY] {
+            assert_eq!(db(&[10.0, -10.0, mask, mask + 3.0], &[9.0, -10.0, mask, mask + 3.0]), Some(23.0), "{mask}");
+        }
+        // Large numbers without a gap between them, and numbers that are all about the same.
+        for signal in [[-1e4f32, -3e3], [-1e4, -1e4], [1e4, 1.0], [-5e3, 1.0]] {
+            let noisy = signal.map(|v| v + 1.0);
+            assert!(db(&signal, &noisy) > Some(60.0), "{signal:?}");
+        }
     }
 }

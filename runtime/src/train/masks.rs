@@ -6,8 +6,10 @@ use super::model::Parameter;
 use crate::{burn::tensor::Float, device::Device};
 use compress_compiler::{
     error::{Error, Result},
+    graph::Graph,
     node::NodeId,
     pass::{Masking, Weight},
+    tensor::Tensor,
 };
 
 /// The share of a training in which masks grow. The rest is for the weights that stay.
@@ -52,6 +54,22 @@ impl<'a> Masks<'a> {
             Ok(Masked { at, keep: Float::from_vec(keep, p.value.shape(), device)?, saliency: None })
         });
         Ok(Self { masked: masked.collect::<Result<_>>()?, masking, grown: f64::NEG_INFINITY })
+    }
+
+    /// Masks the elements of weights that are zero in `graph`, which may be others than those that the training begins with.
+    ///
+    /// # Errors
+    /// Device, when writing fails.
+    pub fn as_in(graph: &Graph, parameters: &[Parameter], device: &Device) -> Result<Self> {
+        let mut masked = vec![];
+        for (at, p) in parameters.iter().enumerate().filter(|(_, p)| p.decays()) {
+            let Some(weight) = graph.constant(p.node().into()).and_then(Tensor::as_f32) else { continue };
+            if weight.contains(&0.0) {
+                let keep = weight.iter().map(|v| f32::from(*v != 0.0)).collect();
+                masked.push(Masked { at, keep: Float::from_vec(keep, p.value.shape(), device)?, saliency: None });
+            }
+        }
+        Ok(Self { masked, masking: None, grown: f64::NEG_INFINITY })
     }
 
     /// Whether masks grow no more: only then does a score tell how good the result is.

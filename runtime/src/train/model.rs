@@ -29,7 +29,7 @@ use compress_compiler::{
 };
 use regex::Regex;
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     time::{Duration, Instant},
 };
 
@@ -41,6 +41,8 @@ pub struct Parameter {
     pub value: Float,
     /// Of a scale of quantised values, what it was at first: it is learnt in proportion to that, and stays positive.
     pub scale: Option<f32>,
+    /// What its learning rate is in proportion to.
+    pub(super) unit: f32,
     node: NodeId,
 }
 
@@ -101,6 +103,8 @@ impl Forward {
 pub struct ModelOptions {
     /// Parameters that stay as they are, by name.
     pub freeze: Vec<Regex>,
+    /// The constants that are trained, and what the learning rate of each is in proportion to; if not given, all that can be.
+    pub only: Option<BTreeMap<NodeId, f32>>,
     /// Values, by name, that the loss reads besides the outputs.
     pub features: Vec<String>,
     /// Compute cheap operators again in the backward pass instead of keeping what they made (Chen et al. 2016).
@@ -172,6 +176,9 @@ impl Trainable {
         };
         let scales = if options.scales { scales(graph) } else { BTreeSet::new() };
         let mut found = parameters(graph);
+        if let Some(only) = &options.only {
+            found.retain(|n| only.contains_key(n));
+        }
         found.extend(&scales);
         let matrix = |t: &Tensor| t.dtype().is_float() && t.shape().len() > 1;
         let others = graph.ids().filter(|n| !found.contains(n) && graph.constant((*n).into()).is_some_and(matrix));
@@ -201,7 +208,8 @@ impl Trainable {
                 let value = upload(*node)?;
                 let mean = |v: &[f32]| Ok(v.iter().map(|v| v.abs()).sum::<f32>() / v.len() as f32);
                 let scale = if scales.contains(node) { Some(value.view(mean)?) } else { None };
-                Ok(Parameter { name: name(*node), value, scale, node: *node })
+                let unit = options.only.as_ref().and_then(|only| only.get(node)).copied().unwrap_or(1.0);
+                Ok(Parameter { name: name(*node), value, scale, unit, node: *node })
             })
             .collect::<Result<Vec<_>>>()?;
         let statistics = form

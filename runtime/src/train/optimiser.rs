@@ -110,7 +110,7 @@ impl Optimiser {
                 gradient = gradient.mul_scalar(factor);
             }
             let value = parameter.value.clone();
-            let rate = rate * f64::from(parameter.scale.unwrap_or(1.0));
+            let rate = rate * f64::from(parameter.scale.unwrap_or(parameter.unit));
             let decay = if parameter.decays() { self.options.weight_decay } else { 0.0 };
             parameter.value = match &mut self.rules {
                 Rules::Sgd(rule, states) => {

@@ -12,6 +12,9 @@ use compress_compiler::{
 use compress_runtime::metrics::Metric;
 use std::{fmt::Write as _, time::Duration};
 
+/// Reasons to leave layers as they are that are named, those of the most work first.
+const LEFT_NAMED: usize = 2;
+
 /// The report as a short table.
 pub fn report(r: &Report) -> String {
     let mut t = Table(String::new());
@@ -25,6 +28,10 @@ pub fn report(r: &Report) -> String {
         let share = c.macs.map_or("an unknown share".into(), |m| format!("{:.1}%", 100.0 * m));
         let note = format!("layers; {share} of the multiply-accumulates");
         t.line(c.request, "", &format!("{} of {}", c.layers, c.of_layers), &note);
+        for left in c.left.iter().take(LEFT_NAMED) {
+            let share = left.macs.map_or(String::new(), |m| format!(", {:.1}%", 100.0 * m));
+            t.line("", "", "", &format!("left: {} {}{share}: {}", left.layers, left.op, left.reason));
+        }
     }
     if let Some(a) = &r.accuracy {
         t.accuracy(a);

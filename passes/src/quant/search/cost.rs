@@ -7,7 +7,7 @@ use compress_compiler::{
     graph::Graph,
     node::{NodeId, Port},
     op::{Op, Operator, Quant},
-    ops::{activation::Activation, binary::Binary, pool::PoolKind, unary::Unary},
+    ops::{activation::Activation, binary::Binary, pool::PoolKind, resize::Interpolation, unary::Unary},
     tensor::DType,
 };
 
@@ -77,7 +77,11 @@ fn of_node(g: &Graph, n: NodeId) -> f64 {
         Op::Dequantize(_) if g.uses(n.into()).iter().all(|u| is_integer(g, u.node)) => 0.0,
         Op::Quantize(_) if g.operand(n, 0).is_some_and(|p| is_integer(g, p.node)) => 0.0,
         Op::Quantize(_) => NODE + QUANTIZE * output + moved(g, g.uses(n.into()).first().map(|u| u.node), output),
-        Op::Dequantize(_) => NODE + DEQUANTIZE * output + moved(g, g.operand(n, 0).map(|p| p.node), output),
+        // Each reader of floats gets one of its own.
+        Op::Dequantize(_) => {
+            let readers = g.uses(n.into()).iter().filter(|u| !is_integer(g, u.node)).count();
+            readers as f64 * (NODE + DEQUANTIZE * output) + moved(g, g.operand(n, 0).map(|p| p.node), output)
+        }
         _ if g.macs(n) > 0 => of_layer(g, n, integer, (input, output)),
         op if op.reshapes() || output + input <= 256.0 => NODE,
         // Layers do it themselves.
@@ -162,7 +166,15 @@ fn each(g: &Graph, n: NodeId, op: &Op, integer: bool) -> f64 {
             }
         }
         Op::Resize(_) if integer => 0.6,
-        Op::Resize(_) => 0.1,
+        Op::Resize(op) if op.mode == Interpolation::Nearest => 0.1,
+        // In the layout of float convolutions there is a faster kernel.
+        Op::Resize(_) => {
+            if follows_conv(g, n) {
+                0.7
+            } else {
+                1.2
+            }
+        }
         Op::Transpose(_) => {
             if integer {
                 0.05
@@ -186,7 +198,7 @@ fn each(g: &Graph, n: NodeId, op: &Op, integer: bool) -> f64 {
         Op::Unary(Unary::Erf | Unary::Sqrt) => 0.29,
         Op::Unary(_) => 0.1,
         Op::Binary(Binary::Div) => 0.15,
-        // `x * sigmoid(x)` is one function.
+        // `x * sigmoid(x)` is one function, but not where each of both reads an x of its own.
         Op::Binary(Binary::Mul) if is_gate(g, n) => 0.0,
         Op::Binary(_) => 0.095,
         Op::Reduce(_) => 0.06,
@@ -197,8 +209,10 @@ fn each(g: &Graph, n: NodeId, op: &Op, integer: bool) -> f64 {
 /// Whether a node multiplies a value by its sigmoid.
 fn is_gate(g: &Graph, n: NodeId) -> bool {
     let operands: Vec<Port> = g.operands(n).into_iter().flatten().collect();
-    let is_sigmoid_of =
-        |a: Port, b: Port| *g.op(a.node) == Op::Unary(Unary::Sigmoid) && g.operand(a.node, 0) == Some(b);
+    let is_sigmoid_of = |a: Port, b: Port| {
+        let is_code = matches!(g.op(b.node), Op::Dequantize(_));
+        !is_code && *g.op(a.node) == Op::Unary(Unary::Sigmoid) && g.operand(a.node, 0) == Some(b)
+    };
     matches!(operands[..], [a, b] if is_sigmoid_of(a, b) || is_sigmoid_of(b, a))
 }
 

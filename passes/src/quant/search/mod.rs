@@ -14,6 +14,7 @@ mod groups;
 mod options;
 mod placement;
 mod ranges;
+mod training;
 mod weights;
 
 pub(crate) use figures::figures;
@@ -50,19 +51,24 @@ use std::{
 pub enum Effort {
     /// No search: every layer that can be quantised is, by one rule.
     Quick,
-    /// Every remedy.
+    /// Every remedy that takes seconds.
     #[default]
     Normal,
+    /// The same, and training of the weights as they will be rounded.
+    Best,
 }
 
 choice!(Effort, "effort", [
     Quick "quick" "no search: one rule for all layers",
-    Normal "normal" "every remedy: about a minute for a model of 20 million weights",
+    Normal "normal" "every remedy but training: about a minute for a model of 20 million weights",
+    Best "best" "every remedy, and training of the weights as they will be rounded: some minutes",
 ]);
 
 /// What a search may take, and when it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Budget {
+    /// Which remedies are tried.
+    pub effort: Effort,
     /// After so long nothing else is tried. What is found in a time differs from machine to machine.
     pub time: Option<Duration>,
     /// What the answers have to keep.
@@ -108,10 +114,22 @@ impl Goal {
     }
 }
 
+/// What a remedy may cost at a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Price {
+    /// It costs nothing.
+    None,
+    /// No more than a tenth of what quantisation gains.
+    Little,
+    /// The same, or anything as long as a goal that was asked for is not reached or the answers are of little use.
+    Any,
+}
+
 /// A remedy: its name, what it does, and whether it makes the model slower.
+#[derive(Clone, Copy)]
 struct Remedy {
     name: &'static str,
-    costs: bool,
+    price: Price,
     /// Decibels by which the answers have to get better.
     margin_db: f64,
     /// What to try, given the best way so far.
@@ -130,18 +148,56 @@ impl Proposal {
     }
 }
 
+const RANGES: Remedy = Remedy { name: "ranges", price: Price::None, margin_db: 0.5, propose: ranges::of_all };
+const PLACEMENT: Remedy = Remedy { name: "placement", price: Price::None, margin_db: 0.2, propose: placement::ways };
+const EQUALISE: Remedy = Remedy { name: "equalise", price: Price::None, margin_db: 0.1, propose: equalise::folded };
+const SMOOTH: Remedy = Remedy { name: "smooth", price: Price::Any, margin_db: 0.2, propose: equalise::smoothed };
+const ROUNDING: Remedy = Remedy { name: "rounding", price: Price::None, margin_db: 0.1, propose: weights::rounded };
+const BIAS: Remedy = Remedy { name: "bias", price: Price::None, margin_db: 0.1, propose: bias::corrected };
+const FORMS: Remedy = Remedy { name: "forms", price: Price::Any, margin_db: 0.2, propose: options::mixed };
+const TRAINING: Remedy = Remedy { name: "training", price: Price::None, margin_db: 0.1, propose: training::trained };
+
+impl Remedy {
+    const fn at(self, price: Price) -> Self {
+        Self { price, ..self }
+    }
+}
+
 /// The remedies, in the order in which they are tried.
-const REMEDIES: &[Remedy] = &[
-    Remedy { name: "ranges", costs: false, margin_db: 0.5, propose: ranges::of_all },
-    Remedy { name: "placement", costs: false, margin_db: 0.2, propose: placement::ways },
-    Remedy { name: "equalise", costs: false, margin_db: 0.1, propose: equalise::folded },
-    Remedy { name: "smooth", costs: true, margin_db: 0.2, propose: equalise::smoothed },
-    Remedy { name: "rounding", costs: false, margin_db: 0.1, propose: weights::rounded },
-    Remedy { name: "bias", costs: false, margin_db: 0.1, propose: bias::corrected },
-    Remedy { name: "forms", costs: true, margin_db: 0.2, propose: options::mixed },
-    Remedy { name: "rounding", costs: false, margin_db: 0.1, propose: weights::rounded },
-    Remedy { name: "bias", costs: false, margin_db: 0.1, propose: bias::corrected },
+const NORMAL: &[Remedy] = &[RANGES, PLACEMENT, EQUALISE, SMOOTH, ROUNDING, BIAS, FORMS, ROUNDING, BIAS];
+/// What training brings need not be bought with layers in floats.
+const BEST: &[Remedy] = &[
+    RANGES,
+    PLACEMENT,
+    EQUALISE,
+    SMOOTH,
+    ROUNDING,
+    BIAS,
+    FORMS.at(Price::Little),
+    ROUNDING,
+    BIAS,
+    TRAINING,
+    FORMS,
+    TRAINING,
 ];
+
+/// What a search wants, and what that may cost.
+struct Limits {
+    goal: Goal,
+    /// The cost of quantising every layer.
+    start: f64,
+}
+
+impl Limits {
+    /// The most that a way may cost beside the best so far.
+    fn most(&self, best: &Best, price: Price) -> f64 {
+        match best.likeness.sqnr_db() {
+            _ if self.goal.is_asked() && price != Price::Little => f64::INFINITY,
+            db if db < USABLE_DB && price != Price::Little => f64::INFINITY,
+            _ => self.start + MOST_COST * (1.0 - self.start).max(0.0),
+        }
+    }
+}
 
 /// The best way so far.
 struct Best {
@@ -184,7 +240,10 @@ pub(super) struct Search<'a> {
     samples: usize,
     /// Samples that a layer alone is judged by.
     few: usize,
+    /// When nothing else is tried, if a time was given.
+    ends: Option<Instant>,
     tried: RefCell<Vec<Trial>>,
+    warnings: RefCell<Vec<String>>,
     /// The noise that layers make alone, as far as that was measured.
     noise: RefCell<HashMap<NodeId, f64>>,
 }
@@ -212,62 +271,38 @@ pub(super) fn run(
     let began = Instant::now();
     let judges = cx.judges.ok_or_else(|| Error::bug("a search without samples to judge by"))?;
     let judge = judges.beside(&verify(&start.graph)?)?;
-    let search = Search::new(int8, whole, &start, &*judge, cx)?;
+    let ends = budget.time.map(|time| began + time);
+    let search = Search { ends, ..Search::new(int8, whole, &start, &*judge, cx)? };
     let (likeness, cost) = search.evaluate(&start)?;
     search.tell("start", "every layer that can be quantised", likeness, cost, true);
-    let goal = budget.goal;
-    let start_cost = cost.whole();
-    let limit = |best: &Best| match best.likeness.sqnr_db() {
-        db if goal.is_asked() || db < USABLE_DB => f64::INFINITY,
-        _ => start_cost + MOST_COST * (1.0 - start_cost).max(0.0),
-    };
+    let limits = Limits { goal: budget.goal, start: cost.whole() };
     let mut best = Best { variant: start, likeness, cost };
-    let (mut kept_so_far, mut tried_at) = (0, HashMap::new());
-    let is_over = || budget.time.is_some_and(|time| began.elapsed() >= time);
-    for remedy in REMEDIES {
-        if is_over() {
+    // How many were kept when a remedy was last tried: on the same way it would do the same again.
+    let (mut kept, mut tried_at) = (0, HashMap::new());
+    for remedy in if budget.effort == Effort::Best { BEST } else { NORMAL } {
+        if search.is_over() {
             break;
         }
-        // What was tried on the same way before would do the same.
-        let again = tried_at.insert(remedy.name, kept_so_far) == Some(kept_so_far);
-        if again || remedy.costs && goal.is_reached(&best.likeness) {
-            continue;
-        }
-        let mut dear = 0;
-        for Proposal { what, make } in (remedy.propose)(&search, &best)? {
-            cx.check()?;
-            if is_over() {
-                break;
-            }
-            let variant = search.without_lone(make()?)?;
-            let (likeness, cost) = search.evaluate(&variant)?;
-            let better = likeness.nearness() >= best.likeness.nearness() + remedy.margin_db;
-            let faster = cost.whole() <= best.cost.whole() * (1.0 - FASTER)
-                && likeness.nearness() >= best.likeness.nearness() - AS_NEAR_DB;
-            let kept = faster || better && cost.whole() <= limit(&best).max(best.cost.whole());
-            search.tell(remedy.name, &what, likeness, cost, kept);
-            if kept {
-                best = Best { variant, likeness, cost };
-                kept_so_far += 1;
-                (cx.found)(&|| search.quantised(&best.variant))?;
-            }
-            dear += usize::from(cost.whole() > limit(&best));
-            if remedy.costs && (dear >= MOST_DEAR || goal.is_reached(&best.likeness)) {
-                break;
-            }
+        let key = (remedy.name, remedy.price);
+        let is_enough = remedy.price != Price::None && limits.goal.is_reached(&best.likeness);
+        if tried_at.get(&key) != Some(&kept) && !is_enough {
+            kept += search.attempt(remedy, &mut best, &limits)?;
+            tried_at.insert(key, kept);
         }
     }
     // The costs are those of ONNX Runtime.
     if best.cost.time > SLOWER && int8.scheme.is_placed_as(&INT8) {
         out.warnings.push(format!(
             "on ONNX Runtime the result is predicted to take {:.2} of the time of floats: its layers are small, or have few \
-             channels, for which integer kernels are no faster. INT8 makes the file smaller here, not the model faster",
-            best.cost.time
+             channels, for which integer kernels are no faster. INT8 does not make the model faster here{}",
+            best.cost.time,
+            if best.cost.size < 1.0 { ", only the file smaller" } else { "" }
         ));
     }
-    if !goal.is_reached(&best.likeness) {
-        out.warnings.push(blame::of(&search, &best, goal)?);
+    if !limits.goal.is_reached(&best.likeness) {
+        out.warnings.push(blame::of(&search, &best, limits.goal)?);
     }
+    out.warnings.append(&mut search.warnings.into_inner());
     out.tried = search.tried.into_inner();
     Ok(best.variant)
 }
@@ -288,8 +323,45 @@ impl<'a> Search<'a> {
         let samples = ((STATISTICS_MACS / macs) as usize).max(LEAST_STATISTICS).min(calibrated);
         let layers = int8.values(start)?.layers.len() as u64;
         let few = ((ALONE_MACS / macs / layers.max(1)) as usize).clamp(LEAST_ALONE, MOST_ALONE).min(judge.samples());
-        let (tried, noise) = (RefCell::default(), RefCell::default());
-        Ok(Self { int8, whole, cx, judge, float, samples, few, tried, noise })
+        let (tried, warnings, noise) = Default::default();
+        Ok(Self { int8, whole, cx, judge, float, samples, few, ends: None, tried, warnings, noise })
+    }
+
+    /// Tries what a remedy proposes, and takes over what is better. Returns how often it was.
+    fn attempt(&self, remedy: &Remedy, best: &mut Best, limits: &Limits) -> Result<usize> {
+        let costs = remedy.price != Price::None;
+        let (mut kept, mut dear) = (0, 0);
+        for Proposal { what, make } in (remedy.propose)(self, best)? {
+            self.cx.check()?;
+            let variant = self.without_lone(make()?)?;
+            let (likeness, cost) = self.evaluate(&variant)?;
+            let better = likeness.nearness() >= best.likeness.nearness() + remedy.margin_db;
+            let faster = cost.whole() <= best.cost.whole() * (1.0 - FASTER)
+                && likeness.nearness() >= best.likeness.nearness() - AS_NEAR_DB;
+            let limit = limits.most(best, remedy.price);
+            let is_kept = faster || better && cost.whole() <= limit.max(best.cost.whole());
+            self.tell(remedy.name, &what, likeness, cost, is_kept);
+            if is_kept {
+                *best = Best { variant, likeness, cost };
+                kept += 1;
+                (self.cx.found)(&|| self.quantised(&best.variant))?;
+            }
+            dear += usize::from(cost.whole() > limits.most(best, remedy.price));
+            let is_enough = costs && (dear >= MOST_DEAR || limits.goal.is_reached(&best.likeness));
+            if is_enough || self.is_over() {
+                break;
+            }
+        }
+        Ok(kept)
+    }
+
+    fn is_over(&self) -> bool {
+        self.time_left() == Some(Duration::ZERO)
+    }
+
+    /// What is left of the time that was given.
+    fn time_left(&self) -> Option<Duration> {
+        self.ends.map(|ends| ends.saturating_duration_since(Instant::now()))
     }
 
     /// The graph as `variant` quantises it.
@@ -362,6 +434,14 @@ impl<'a> Search<'a> {
         let stored = tensor.as_f32().ok_or_else(|| Error::bug("a weight is not f32"))?;
         let values = params::rounded(&stored, tensor.shape(), layer.axes.output, self.int8.scheme.weights);
         Ok(Tensor::f32(tensor.shape(), &values))
+    }
+
+    /// Adds a warning to the report, once.
+    fn warn(&self, what: String) {
+        let mut warnings = self.warnings.borrow_mut();
+        if !warnings.contains(&what) {
+            warnings.push(what);
+        }
     }
 
     fn tell(&self, name: &'static str, what: &str, likeness: Likeness, cost: Cost, kept: bool) {

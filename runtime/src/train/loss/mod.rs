@@ -84,12 +84,14 @@ pub struct LossOptions {
     smoothing: f32,
     /// The temperature of both distributions in [`Term::Distill`].
     temperature: f32,
+    /// Whether the squared error of each feature is in parts of the mean square of the teacher's.
+    relative: bool,
 }
 
 impl Default for LossOptions {
     /// No terms.
     fn default() -> Self {
-        Self { weights: Default::default(), smoothing: 0.0, temperature: 4.0 }
+        Self { weights: Default::default(), smoothing: 0.0, temperature: 4.0, relative: false }
     }
 }
 
@@ -115,6 +117,12 @@ impl LossOptions {
     /// The same at another temperature.
     pub fn at(mut self, temperature: f32) -> Self {
         self.temperature = temperature;
+        self
+    }
+
+    /// The same with the squared error of each feature in parts of the mean square of the teacher's: noise beside signal.
+    pub fn relative(mut self) -> Self {
+        self.relative = true;
         self
     }
 

@@ -39,6 +39,15 @@ fn cross_entropy_with_smoothing_and_mixing_by_hand() {
 }
 
 #[test]
+fn squares_in_parts_of_the_signal() {
+    let features = [Tensor::f32(&[2], &[0.0, 4.0])];
+    let target = Supervision { features: &features, ..Supervision::default() };
+    // Features are 1 and 2 off, the squares of the teacher's 0 and 16.
+    let got = value(&of(Term::Features, 10.0).relative(), &target).unwrap();
+    assert!((got - 10.0 * 2.5 / 8.0).abs() < 1e-5, "{got}");
+}
+
+#[test]
 fn divergence_and_squares_by_hand() {
     let theirs: Vec<f32> = SCORES.iter().rev().copied().collect();
     let outputs = |shape: &[usize]| [Tensor::f32(shape, &theirs)];
