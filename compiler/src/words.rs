@@ -148,6 +148,7 @@ pub mod option {
         PRUNE_ENDS "prune-ends",
         PRUNE_PATTERN "prune-pattern",
         QAT "qat",
+        REDUCE_RANGE "reduce-range",
         REPLICAS "replicas",
         REPORT "report",
         RESUME "resume",

@@ -30,6 +30,12 @@ impl WeightMatrix {
         }
     }
 
+    /// One of single taps, stored as it is.
+    #[cfg(test)]
+    pub fn dense(rows: usize, channels: usize) -> Self {
+        Self { rows, channels, taps: 1, transposed: false }
+    }
+
     /// The axis of the weight, as it is stored, that its input channels are.
     pub fn input_axis(&self) -> usize {
         usize::from(!self.transposed)

@@ -8,14 +8,14 @@ use compress_compiler::{
     words::option::{
         AS_IS, BISECT, CALIBRATION, CALIBRATION_SAMPLES, CHANNELS_BUDGET, CHANNELS_BY, CHANNELS_CUTS, CHECK,
         CUT_ANYWAY, DATA, EFFORT, EPOCHS, EVAL, EXCLUDE, INT8, LR, METRIC, PREPROCESS, PRUNE, PRUNE_BUDGET, PRUNE_BY,
-        PRUNE_CHANNELS, PRUNE_ENDS, PRUNE_PATTERN, QAT, ROUND_CHANNELS, SCORE, SHAPE, STRICT, TARGET, TEACHER, TIME,
-        WEIGHT_BITS,
+        PRUNE_CHANNELS, PRUNE_ENDS, PRUNE_PATTERN, QAT, REDUCE_RANGE, ROUND_CHANNELS, SCORE, SHAPE, STRICT, TARGET,
+        TEACHER, TIME, WEIGHT_BITS,
     },
 };
 use compress_passes::{
     PruneBudget,
     prune::{recover::WeightSaliency, score::ChannelSaliency, structured::ChannelBudget},
-    quant::{scheme::WeightBits, search::Effort},
+    quant::{reduce_range::ReduceRange, scheme::WeightBits, search::Effort},
 };
 use std::fmt::Display;
 
@@ -79,10 +79,14 @@ fn of_quantisation(r: &Compress) -> Result<()> {
     let compresses = r.quantises() || prunes(r) || r.prune_channels.is_some();
     let any_prune = format!("one of {PRUNE}, {PRUNE_PATTERN} and {PRUNE_CHANNELS}");
     let samples = r.calibration_samples.is_some();
+    let reduces = r.reduce_range != ReduceRange::default();
+    let codes_of_8 = "U8 activations and weights of 8 bits: products of other codes are never cut off";
     first(&[
         (&format!("{TARGET} {}", r.target), r.target.is_for_codes(), &quantises, r.quantises()),
         (&WEIGHT_BITS, r.weight_bits != WeightBits::default(), &quantises, r.quantises()),
         (&CALIBRATION, r.calibration.is_some(), &quantises, r.quantises()),
+        (&REDUCE_RANGE, reduces, &quantises, r.quantises()),
+        (&REDUCE_RANGE, reduces, &codes_of_8, r.scheme().may_be_cut_off()),
         (&EFFORT, r.effort != Effort::default(), &quantises, r.quantises()),
         (&format!("{EFFORT} best"), r.effort == Effort::Best, &DATA, has_data),
         (&TIME, r.time.is_some(), &quantises, r.quantises()),

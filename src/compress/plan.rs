@@ -200,9 +200,10 @@ impl Compress {
     }
 
     /// The codes that activations and weights become, if they do.
-    fn scheme(&self) -> Scheme {
+    pub(super) fn scheme(&self) -> Scheme {
         let scheme = self.target.scheme(self.weight_bits);
-        Scheme { calibration: self.calibration.unwrap_or(scheme.calibration), ..scheme }
+        let calibration = self.calibration.unwrap_or(scheme.calibration);
+        Scheme { calibration, reduce_range: self.reduce_range, ..scheme }
     }
 
     /// Whether the models are run to measure them.

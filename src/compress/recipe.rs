@@ -8,7 +8,7 @@ use clap::Args;
 use compress_passes::{
     PruneBudget,
     prune::{mask::Pattern, recover::WeightSaliency, score::ChannelSaliency, structured::ChannelBudget},
-    quant::{calibrators::Calibration, scheme::WeightBits, search::Effort},
+    quant::{calibrators::Calibration, reduce_range::ReduceRange, scheme::WeightBits, search::Effort},
     target::Target,
 };
 use serde::{Deserialize, Serialize};
@@ -97,6 +97,9 @@ pub struct Compress {
     /// How the ranges of activations are chosen [default: minmax].
     #[arg(long, value_name = "HOW", value_parser = choices::<Calibration>())]
     pub calibration: Option<Calibration>,
+    /// Whether scales of weights leave room for processors with AVX2 and without VNNI, which add two products in 16 bits.
+    #[arg(long, value_name = "WHEN", default_value_t, value_parser = choices::<ReduceRange>())]
+    pub reduce_range: ReduceRange,
     /// How long --int8 searches for the layers to leave in floats, the ranges and the rounding that keep the answers (needs
     /// --data).
     #[arg(long, value_name = "EFFORT", default_value_t, value_parser = choices::<Effort>())]

@@ -117,7 +117,8 @@ def main(folder):
         for i in ort.InferenceSession(model, providers=["CPUExecutionProvider"]).get_inputs():
             shape = [d if isinstance(d, int) and d > 0 else 1 for d in i.shape]
             floats = i.type == "tensor(float)"
-            feeds[i.name] = rng.standard_normal(shape, np.float32) if floats else rng.integers(0, 2, shape, np.int64)
+            whole = np.int32 if "int32" in i.type else np.int64
+            feeds[i.name] = rng.standard_normal(shape, np.float32) if floats else rng.integers(0, 2, shape, whole)
         np.savez(folder / "feeds.npz", **feeds)
         sizes = [f"--shape={name}={'x'.join(map(str, x.shape))}" for name, x in feeds.items()]
         for precision, path in files.items():

@@ -60,10 +60,10 @@ impl Group {
         self.channels.iter().map(|(low, high)| high.max(-low)).collect()
     }
 
-    /// The extremes of all channels but some.
-    pub fn range(&self, except: &[usize]) -> (f32, f32) {
-        let kept = self.channels.iter().enumerate().filter(|(c, _)| !except.contains(c)).map(|(_, r)| r);
-        kept.fold((0.0, 0.0), |a: (f32, f32), b| (a.0.min(b.0), a.1.max(b.1)))
+    /// The ranges of the channels, where some are always zero.
+    pub fn without(&self, some: &[usize]) -> Vec<(f32, f32)> {
+        let of = |(c, range): (usize, &(f32, f32))| if some.contains(&c) { (0.0, 0.0) } else { *range };
+        self.channels.iter().enumerate().map(of).collect()
     }
 
     /// Whether each channel has a weight of its own, whose scale takes any factor.

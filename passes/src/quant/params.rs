@@ -29,8 +29,8 @@ impl Affine {
 }
 
 /// The scales of a weight with symmetric codes, one an output channel along `axis` (Krishnamoorthi, 2018), which are
-/// all the same where the whole tensor shares one. A channel's scale never falls below `floor` of it, which keeps the INT32
-/// bias that shares it in range.
+/// all the same where the whole tensor shares one. A channel's scale never falls below `floor` of it, which keeps what is
+/// computed with it in range.
 pub(super) fn weight_scales(
     weight: &[f32],
     shape: &[usize],
@@ -66,8 +66,14 @@ pub(super) fn codes(weight: &[f32], shape: &[usize], axis: usize, scales: &[f32]
 }
 
 /// What the codes of a weight stand for, rounded to the nearest.
-pub(super) fn rounded(weight: &[f32], shape: &[usize], axis: usize, weights: Weights) -> Vec<f32> {
-    nearest(weight, shape, axis, &weight_scales(weight, shape, axis, weights, |_| 0.0), weights.codes.range())
+pub(super) fn rounded(
+    weight: &[f32],
+    shape: &[usize],
+    axis: usize,
+    weights: Weights,
+    floor: impl Fn(usize) -> f32,
+) -> Vec<f32> {
+    nearest(weight, shape, axis, &weight_scales(weight, shape, axis, weights, floor), weights.codes.range())
 }
 
 /// The same under given scales, between the least and the largest code.

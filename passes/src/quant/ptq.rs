@@ -4,7 +4,9 @@ use super::{
     calibrators::{MINMAX, PERCENTILE},
     choices::Choices,
     observe::Observer,
-    qdq,
+    params::{self, Affine},
+    qdq::{self, LeastScales},
+    reduce_range::{self, Channels, ReduceRange},
     scheme::Scheme,
     search::{self, Budget},
     values::QuantisedValues,
@@ -23,7 +25,7 @@ use compress_compiler::{
     pass::{Context, Outcome, Pass, Skipped, Training, reasons},
     tensor::DType,
     verify::verify,
-    words::option::INT8,
+    words::option::{INT8, REDUCE_RANGE},
 };
 use regex::Regex;
 use std::{
@@ -61,7 +63,7 @@ impl Pass for Int8 {
         let whole = nested::take(g);
         let seen = self.seen(g, &whole, cx)?;
         cx.check()?;
-        let zero = seen.0.values().filter(|seen| seen.range(MINMAX, 1.0) == Some((0.0, 0.0))).count();
+        let zero = seen.values.values().filter(|seen| seen.range(MINMAX, 1.0) == Some((0.0, 0.0))).count();
         if zero > 0 {
             let what = if zero == 1 { "1 activation is".into() } else { format!("{zero} activations are") };
             out.warnings.push(format!("{what} zero on all of the calibration data, which says nothing of their range"));
@@ -71,6 +73,7 @@ impl Pass for Int8 {
             Some(budget) if cx.judges.is_some() => search::run(self, budget, &whole, start, cx, &mut out)?,
             _ => start,
         };
+        out.warnings.extend(self.cut_off(&best)?);
         *g = best.graph.clone();
         let done = self.quantise(g, &whole, &best.seen, &best.choices)?;
         out.add(done);
@@ -101,35 +104,42 @@ pub(super) struct Variant {
     pub choices: Choices,
 }
 
-/// What calibration saw of values, by the place of their plan.
+/// What calibration saw of values.
 #[derive(Default)]
-pub(super) struct Seen(HashMap<(usize, Port), Arc<Observer>>);
+pub(super) struct Seen {
+    /// By the place of their plan.
+    values: HashMap<(usize, Port), Arc<Observer>>,
+    /// The ranges of channels of what the layers of the graph itself read, where they decide of scales.
+    pub channels: Channels,
+}
 
 impl Seen {
     /// The extremes of a value of the graph itself.
     pub fn extremes(&self, port: Port) -> Reach {
-        self.0.get(&(0, port))?.range(MINMAX, 1.0)
+        self.values.get(&(0, port))?.range(MINMAX, 1.0)
     }
 
     /// The range of nearly all of it.
     pub fn most(&self, port: Port) -> Reach {
-        self.0.get(&(0, port))?.range(PERCENTILE, 1.0)
+        self.values.get(&(0, port))?.range(PERCENTILE, 1.0)
     }
 
-    /// The same, but that of a value of the graph itself all that is known are extremes.
-    pub fn with(&self, port: Port, (low, high): (f32, f32)) -> Self {
-        let mut seen = self.0.clone();
-        seen.insert((0, port), Arc::new(Observer::between(low, high)));
-        Self(seen)
+    /// The same, but that of a value of the graph itself all that is known are the ranges of its channels.
+    pub fn with(&self, port: Port, channels: Vec<(f32, f32)>) -> Self {
+        let (mut values, mut known) = (self.values.clone(), self.channels.clone());
+        let (low, high) = channels.iter().fold((0f32, 0f32), |a, b| (a.0.min(b.0), a.1.max(b.1)));
+        values.insert((0, port), Arc::new(Observer::between(low, high)));
+        known.insert(port, channels.into());
+        Self { values, channels: known }
     }
 
     /// The same, with some range for each of `ports` that was not watched.
     pub fn filled<'a>(&self, ports: impl IntoIterator<Item = &'a Port>) -> Self {
-        let mut seen = self.0.clone();
+        let mut values = self.values.clone();
         for port in ports {
-            seen.entry((0, *port)).or_insert_with(|| Arc::new(Observer::between(0.0, 1.0)));
+            values.entry((0, *port)).or_insert_with(|| Arc::new(Observer::between(0.0, 1.0)));
         }
-        Self(seen)
+        Self { values, channels: self.channels.clone() }
     }
 }
 
@@ -141,6 +151,9 @@ const SHARED_NEVER: &str = "its weight is shared with a branch or loop that cali
 const SHARED_FLOAT: &str = "its weight is shared with a layer in another branch or loop that stays float";
 const SHARED_OFTEN: &str =
     "many branches and loops share its weight: a copy of the codes for each would take more room";
+
+/// Layers that are named whose products are cut off.
+const CUT_OFF_NAMED: usize = 3;
 
 /// Codes of so many graphs are smaller together than what they share.
 const MOST_COPIES: usize = 3;
@@ -158,7 +171,10 @@ struct Draft {
 impl Draft {
     /// Whether calibration did not reach what plan `i` quantises.
     fn lacks(&self, i: usize, seen: &Seen) -> bool {
-        self.plans[i].wanted.iter().any(|p| seen.0.get(&(i, *p)).is_none_or(|seen| seen.range(MINMAX, 1.0).is_none()))
+        self.plans[i]
+            .wanted
+            .iter()
+            .any(|p| seen.values.get(&(i, *p)).is_none_or(|seen| seen.range(MINMAX, 1.0).is_none()))
     }
 
     /// Weights that stay where they are, and why: an operator that reads them stays in floats, as those of plans that are
@@ -211,7 +227,9 @@ impl Int8 {
             }
             let ranges = plan.wanted.iter().map(|p| (*p, self.range(seen, (i, *p), choices))).collect();
             let params = plan.parameters(part, ranges, self.scheme.activations.codes())?;
-            qdq::insert(part, &plan, &params, &self.scheme, choices)?;
+            let none = Channels::new();
+            let channels = if i == 0 { &seen.channels } else { &none };
+            qdq::insert(part, &plan, &params, channels, &self.scheme, choices)?;
             out.edits += plan.layers.len();
             if i > 0 {
                 // What is inside of an operator is not trained.
@@ -224,7 +242,7 @@ impl Int8 {
 
     pub(super) fn range(&self, seen: &Seen, at: (usize, Port), choices: &Choices) -> Reach {
         let how = choices.ranges.get(&at.1).copied().or(choices.calibration).unwrap_or(self.scheme.calibration);
-        seen.0.get(&at)?.range(how, self.scheme.activations.codes().steps())
+        seen.values.get(&at)?.range(how, self.scheme.activations.codes().steps())
     }
 
     /// The layers of the graph itself that `choices` make integer, and the values that become codes with them.
@@ -232,6 +250,61 @@ impl Int8 {
         let blocked = blocked(&variant.graph)?;
         let layers = self.choose(&variant.graph, &blocked, &variant.choices, &mut vec![])?;
         Ok(QuantisedValues::new(&variant.graph, layers, &self.scheme))
+    }
+
+    /// The parameters of each value of the graph itself that becomes codes.
+    pub(super) fn parameters(&self, variant: &Variant, plan: &mut QuantisedValues) -> Result<HashMap<Port, Affine>> {
+        let range = |p: &Port| (*p, self.range(&variant.seen, (0, *p), &variant.choices));
+        let ranges = plan.wanted.iter().map(range).collect();
+        plan.parameters(&variant.graph, ranges, self.scheme.activations.codes())
+    }
+
+    /// The least scales of the weights of the graph itself.
+    pub(super) fn least_scales(
+        &self,
+        variant: &Variant,
+        plan: &QuantisedValues,
+        params: &HashMap<Port, Affine>,
+    ) -> LeastScales {
+        qdq::least_scales(&variant.graph, plan, params, &variant.seen.channels, &self.scheme, &variant.choices)
+    }
+
+    /// Output channels of a variant whose scales have to be larger than rounding needs, so that sums of two products fit 16
+    /// bits; the layers that have such channels, and all output channels.
+    pub(super) fn enlarged(&self, variant: &Variant) -> Result<(usize, Vec<Layer>, usize)> {
+        let mut plan = self.values(variant)?;
+        let params = self.parameters(variant, &mut plan)?;
+        let scheme = Scheme { reduce_range: ReduceRange::Auto, ..self.scheme };
+        let (g, seen) = (&variant.graph, &variant.seen);
+        let floors = qdq::least_scales(g, &plan, &params, &seen.channels, &scheme, &variant.choices);
+        let (mut count, mut layers, mut all) = (0, vec![], 0);
+        for l in &plan.layers {
+            let Some((t, values)) = g.constant(l.weight.into()).and_then(|t| Some((t, t.as_f32()?))) else { continue };
+            let scales = params::weight_scales(&values, t.shape(), l.axes.output, scheme.weights, |_| 0.0);
+            let larger = scales.iter().enumerate().filter(|(c, s)| qdq::least_scale(&floors, l, *c) > **s).count();
+            (count, all) = (count + larger, all + scales.len());
+            layers.extend((larger > 0).then_some(*l));
+        }
+        Ok((count, layers, all))
+    }
+
+    /// What is said where scales leave no room.
+    fn cut_off(&self, variant: &Variant) -> Result<Option<String>> {
+        if self.scheme.reduce_range != ReduceRange::Never || !self.scheme.may_be_cut_off() {
+            return Ok(None);
+        }
+        let (count, layers, all) = self.enlarged(variant)?;
+        let names: Vec<&str> =
+            layers.iter().take(CUT_OFF_NAMED).map(|l| variant.graph.node(l.node).display_name()).collect();
+        let more = if layers.len() > names.len() { ", .." } else { "" };
+        Ok((count > 0).then(|| {
+            format!(
+                "in {count} of {all} output channels, sums of two products exceed 16 bits on the calibration data: \
+                 processors with AVX2 and without VNNI cut them off, and answer otherwise than measured here ({}{more}). \
+                 {REDUCE_RANGE} auto leaves room",
+                names.join(", ")
+            )
+        }))
     }
 
     /// What is quantised, where the weights in `shared` stay where they are.
@@ -263,7 +336,13 @@ impl Int8 {
     /// # Errors
     /// Whatever running the graph can raise; data where a value is not a number.
     pub(super) fn seen(&self, g: &Graph, whole: &[Nested], cx: &Context) -> Result<Seen> {
-        self.observe(g, &self.draft(g, whole, &HashMap::new(), &Choices::default())?, cx)
+        let draft = self.draft(g, whole, &HashMap::new(), &Choices::default())?;
+        let mut seen = self.observe(g, &draft, cx)?;
+        let looks = self.scheme.may_be_cut_off() && self.scheme.reduce_range != ReduceRange::Always;
+        if let Some(calibrator) = cx.calibrator.filter(|_| looks) {
+            seen.channels = reduce_range::observe(g, &draft.plans[0].layers, calibrator)?;
+        }
+        Ok(seen)
     }
 
     /// Watches each value that is quantised.
@@ -281,9 +360,8 @@ impl Int8 {
                 observers[i].add(values).map_err(|e| e.at(g.node(watch[i].outermost()).label()))
             })?;
         }
-        Ok(Seen(
-            places.into_iter().zip(&watch).map(|(i, s)| (i, s.port)).zip(observers.into_iter().map(Arc::new)).collect(),
-        ))
+        let ports = places.into_iter().zip(&watch).map(|(i, s)| (i, s.port));
+        Ok(Seen { values: ports.zip(observers.into_iter().map(Arc::new)).collect(), channels: Channels::new() })
     }
 
     /// The layers that can be quantised; the others are reported. `blocked` says why a node can't be run.

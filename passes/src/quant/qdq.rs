@@ -3,6 +3,7 @@
 use super::{
     choices::{Choices, Rounded},
     params::{self, Affine},
+    reduce_range::{Channels, Pairs},
     scheme::{Biases, Scheme, Weights},
     two_terms,
     values::QuantisedValues,
@@ -28,6 +29,7 @@ pub(super) fn insert(
     g: &mut Graph,
     plan: &QuantisedValues,
     params: &HashMap<Port, Affine>,
+    channels: &Channels,
     scheme: &Scheme,
     choices: &Choices,
 ) -> Result<()> {
@@ -36,17 +38,7 @@ pub(super) fn insert(
             add_bias(g, l, added);
         }
     }
-    // A weight shared by several layers is quantised once for each axis that scales run along, so that all their biases fit.
-    let place = |l: &Layer| (l.weight, l.axes.output);
-    let mut floors: HashMap<(NodeId, usize), Vec<f32>> = HashMap::new();
-    for l in &plan.layers {
-        let (Some(x), Some((_, bias))) = (g.operand(l.node, 0).map(|x| params[&x]), bias(g, l)) else { continue };
-        let floor = floors.entry(place(l)).or_insert_with(|| vec![0.0; bias.len()]);
-        for (f, b) in floor.iter_mut().zip(&bias) {
-            // In units of the accumulator the bias must fit 32 bits, with a bit to spare.
-            *f = f.max(b.abs() / (x.scale * (1u32 << 30) as f32));
-        }
-    }
+    let floors = least_scales(g, plan, params, channels, scheme, choices);
     let mut done: HashMap<(NodeId, usize), Port> = HashMap::new();
     for l in &plan.layers {
         let weight = match done.entry(place(l)) {
@@ -54,7 +46,7 @@ pub(super) fn insert(
             Entry::Vacant(e) => {
                 let own = is_read_by_layers_only(g, plan, l);
                 let rounded = choices.rounded.get(&l.weight);
-                *e.insert(quantize_weight(g, l, own, floors.get(&place(l)), scheme.weights, rounded)?)
+                *e.insert(quantize_weight(g, l, own, &floors, scheme.weights, rounded)?)
             }
         };
         g.set_operand(l.node, l.axes.slot, Some(weight));
@@ -87,6 +79,47 @@ pub(super) fn insert(
         two_terms::add(g, port, dq, &layers, params[&port], scheme)?;
     }
     Ok(())
+}
+
+/// A weight, and the axis that its scales run along. One shared by several layers is quantised once for each axis.
+fn place(l: &Layer) -> (NodeId, usize) {
+    (l.weight, l.axes.output)
+}
+
+/// The least scales of the weights of `plan`, one an output channel.
+pub(super) type LeastScales = HashMap<(NodeId, usize), Vec<f32>>;
+
+/// That of output channel `c` of a layer.
+pub(super) fn least_scale(floors: &LeastScales, l: &Layer, c: usize) -> f32 {
+    floors.get(&place(l)).map_or(0.0, |floor| floor[c])
+}
+
+/// The least scales with which every bias fits 32 bits and, where the scheme asks for that, sums of two products 16.
+pub(super) fn least_scales(
+    g: &Graph,
+    plan: &QuantisedValues,
+    params: &HashMap<Port, Affine>,
+    channels: &Channels,
+    scheme: &Scheme,
+    choices: &Choices,
+) -> LeastScales {
+    let mut floors = LeastScales::new();
+    let mut raise = |l: &Layer, least: Vec<f32>| {
+        let floor = floors.entry(place(l)).or_insert_with(|| vec![0.0; least.len()]);
+        floor.iter_mut().zip(least).for_each(|(f, least)| *f = f.max(least));
+    };
+    for l in &plan.layers {
+        let Some(x) = g.operand(l.node, 0).map(|x| params[&x]) else { continue };
+        if let Some((_, bias)) = bias(g, l) {
+            // In units of the accumulator the bias must fit 32 bits, with a bit to spare.
+            raise(l, bias.iter().map(|b| b.abs() / (x.scale * (1u32 << 30) as f32)).collect());
+        }
+        let stored = g.constant(l.weight.into()).and_then(Tensor::as_f32);
+        if let (Some(pairs), Some(stored)) = (Pairs::of(g, l, params, channels, scheme, choices), stored) {
+            raise(l, pairs.least_scales(&stored));
+        }
+    }
+    floors
 }
 
 /// `port` through codes and back.
@@ -146,14 +179,14 @@ fn quantize_weight(
     g: &mut Graph,
     l: &Layer,
     own: bool,
-    floor: Option<&Vec<f32>>,
+    floors: &LeastScales,
     weights: Weights,
     rounded: Option<&Arc<Rounded>>,
 ) -> Result<Port> {
     let name = g.value(l.weight.into()).name.clone();
     let tensor = g.constant(l.weight.into()).cloned().unwrap_or_else(|| Tensor::f32(&[0, 0], &[]));
     let (values, axis) = (tensor.as_f32().unwrap_or_default(), l.axes.output);
-    let floor = |c: usize| floor.map_or(0.0, |f| f[c]);
+    let floor = |c: usize| least_scale(floors, l, c);
     let mut source = l.weight;
     let scales = match rounded {
         // What it was rounded to lies between the codes of other scales.

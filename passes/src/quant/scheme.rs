@@ -1,7 +1,10 @@
 //! Quantisation schemes: which codes activations and weights become. A scheme is data; [`ptq`](super::ptq) decides where it
 //! applies, [`qdq`](super::qdq) writes it into the graph, and a [`Target`](crate::target::Target) says whether it runs there.
 
-use super::calibrators::{Calibration, MINMAX};
+use super::{
+    calibrators::{Calibration, MINMAX},
+    reduce_range::ReduceRange,
+};
 use compress_compiler::{choice_of_rows, tensor::DType};
 use std::fmt;
 
@@ -18,6 +21,8 @@ pub struct Scheme {
     pub placement: Placement,
     /// What biases become.
     pub biases: Biases,
+    /// When scales of weights are larger than rounding needs.
+    pub reduce_range: ReduceRange,
 }
 
 /// Which activations become codes.
@@ -124,6 +129,12 @@ impl Codes {
 }
 
 impl Scheme {
+    /// Whether processors with AVX2 and without VNNI may cut off sums of two products: those of U8 and S8 codes of 8 bits.
+    pub fn may_be_cut_off(&self) -> bool {
+        let (activations, weights) = (self.activations.codes(), self.weights.codes);
+        activations.stored == DType::U8 && weights.dtype == DType::I8
+    }
+
     /// Whether the same values become the same kind of codes.
     pub fn is_placed_as(&self, other: &Self) -> bool {
         let of = |s: &Self| (s.activations, s.placement, s.biases);
@@ -147,6 +158,7 @@ pub const INT8: Scheme = Scheme {
     calibration: MINMAX,
     placement: Placement::Kernels,
     biases: Biases::Int32,
+    reduce_range: ReduceRange::Auto,
 };
 
 /// INT8 with weights of four bits.

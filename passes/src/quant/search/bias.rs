@@ -3,7 +3,10 @@
 use super::{Best, Proposal, Search, groups::at_once};
 use crate::{
     layers::Layer,
-    quant::{params::Affine, qdq},
+    quant::{
+        params::Affine,
+        qdq::{self, LeastScales},
+    },
 };
 use compress_compiler::{
     bound,
@@ -28,13 +31,14 @@ pub(super) fn corrected(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     }
     let mut variant = best.variant.clone();
     let params = search.parameters(&best.variant, plan)?;
+    let floors = search.least_scales(&best.variant, &params)?;
     let sized = search.judge.sized(&best.variant.graph)?;
     let of =
         |n: NodeId| sized.operand(n, 0).map_or(0, |x| bound::bytes(sized.fact(x))) + bound::bytes(sized.fact(n.into()));
     let mut rest = &layers[..];
     while !rest.is_empty() {
         let (now, later) = rest.split_at(at_once(rest, |l| of(l.node)));
-        for (layer, shift) in now.iter().zip(shifts(search, best, &params, now)?) {
+        for (layer, shift) in now.iter().zip(shifts(search, best, (&params, &floors), now)?) {
             variant.choices.biases.insert(layer.node, shift.into());
         }
         rest = later;
@@ -43,7 +47,12 @@ pub(super) fn corrected(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
 }
 
 /// The mean error of each output channel of each layer.
-fn shifts(search: &Search, best: &Best, params: &HashMap<Port, Affine>, layers: &[Layer]) -> Result<Vec<Vec<f32>>> {
+fn shifts(
+    search: &Search,
+    best: &Best,
+    (params, floors): (&HashMap<Port, Affine>, &LeastScales),
+    layers: &[Layer],
+) -> Result<Vec<Vec<f32>>> {
     let mut g = best.variant.graph.clone();
     let mut ports = vec![];
     let mut inputs: HashMap<Port, Port> = HashMap::new();
@@ -54,7 +63,7 @@ fn shifts(search: &Search, best: &Best, params: &HashMap<Port, Affine>, layers: 
             None => qdq::pair(&mut g, x, params[&x], &search.int8.scheme)?,
         };
         inputs.insert(x, coded);
-        let weight = search.rounded(&g, l, &best.variant.choices)?;
+        let weight = search.rounded(&g, l, &best.variant.choices, floors)?;
         let weight = g.add_constant("weight", weight);
         let mut operands = g.operands(l.node);
         operands[0] = Some(coded);

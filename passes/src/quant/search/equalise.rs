@@ -88,8 +88,7 @@ fn apply(variant: &mut Variant, group: &Group, alpha: f32, free: bool) -> Result
     let Some(input) = equalise::equalise(g, group, &factors, free)? else { return Ok(false) };
     let of = |((low, high), s): (&(f32, f32), &f32)| (low / s, high / s);
     let channels = group.channels.iter().zip(&factors).map(of).collect();
-    let range = Group { channels, ..group.clone() }.range(&[]);
-    variant.seen = Rc::new(variant.seen.with(input, range));
+    variant.seen = Rc::new(variant.seen.with(input, channels));
     for l in &group.layers {
         variant.choices.rounded.remove(&l.weight);
         variant.choices.biases.remove(&l.node);

@@ -128,6 +128,7 @@ fn values(search: &Search, start: &Variant) -> Result<Vec<ValueSensitivity>> {
     let activations: Vec<Port> = plan.wanted.iter().copied().collect();
     let count = weights.len() + activations.len();
     let params = search.parameters(start, plan)?;
+    let floors = search.least_scales(start, &params)?;
     let mut found = vec![];
     let mut tell = |g: &Graph, port: Port, is_weight, range, changed: &Graph| -> Result<()> {
         search.cx.check()?;
@@ -145,7 +146,7 @@ fn values(search: &Search, start: &Variant) -> Result<Vec<ValueSensitivity>> {
     }
     for layer in weights {
         let mut changed = g.clone();
-        let rounded = search.rounded(g, &layer, &start.choices)?;
+        let rounded = search.rounded(g, &layer, &start.choices, &floors)?;
         let range = |of: &[f32]| of.iter().fold((0f32, 0f32), |(low, high), v| (low.min(*v), high.max(*v)));
         let range = g.constant(layer.weight.into()).and_then(|t| t.as_f32().map(|v| range(&v))).unwrap_or_default();
         changed.set_constant(layer.weight, rounded);

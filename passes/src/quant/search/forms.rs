@@ -31,7 +31,7 @@ pub(super) fn reshape(variant: &mut Variant, group: &Group, form: Form) -> Resul
             channels.sort();
             let floats = columns::split(&mut variant.graph, group.input, &group.layers, &channels)?;
             variant.choices.float.extend(floats.into_iter().map(|n| (n, WIDE)));
-            variant.seen = Rc::new(variant.seen.with(group.input, group.range(&channels)));
+            variant.seen = Rc::new(variant.seen.with(group.input, group.without(&channels)));
             group.layers.iter().for_each(|l| drop(variant.choices.rounded.remove(&l.weight)));
         }
     }

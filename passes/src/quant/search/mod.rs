@@ -21,10 +21,11 @@ pub(crate) use figures::figures;
 pub use figures::{CurvePoint, Left, ValueSensitivity};
 
 use super::{
-    choices::Choices,
+    choices::{Choices, Rounded},
     params::{self, Affine},
     ptq::{Int8, Variant},
-    qdq,
+    qdq::{self, LeastScales},
+    reduce_range::{Pairs, ReduceRange},
     scheme::INT8,
     values::QuantisedValues,
 };
@@ -274,7 +275,15 @@ pub(super) fn run(
     let ends = budget.time.map(|time| began + time);
     let search = Search { ends, ..Search::new(int8, whole, &start, &*judge, cx)? };
     let (likeness, cost) = search.evaluate(&start)?;
-    search.tell("start", "every layer that can be quantised", likeness, cost, true);
+    let (larger, _, channels) = int8.enlarged(&start)?;
+    let room = match larger {
+        0 => String::new(),
+        _ if int8.scheme.reduce_range == ReduceRange::Never => String::new(),
+        _ => format!(
+            ", larger scales for {larger} of {channels} output channels, so that sums of two products fit 16 bits"
+        ),
+    };
+    search.tell("start", &format!("every layer that can be quantised{room}"), likeness, cost, true);
     let limits = Limits { goal: budget.goal, start: cost.whole() };
     let mut best = Best { variant: start, likeness, cost };
     // How many were kept when a remedy was last tried: on the same way it would do the same again.
@@ -420,19 +429,32 @@ impl<'a> Search<'a> {
 
     /// The parameters of each value that becomes codes.
     fn parameters(&self, variant: &Variant, mut plan: QuantisedValues) -> Result<HashMap<Port, Affine>> {
-        let range = |p: &Port| (*p, self.int8.range(&variant.seen, (0, *p), &variant.choices));
-        let ranges = plan.wanted.iter().map(range).collect();
-        plan.parameters(&variant.graph, ranges, self.int8.scheme.activations.codes())
+        self.int8.parameters(variant, &mut plan)
+    }
+
+    /// The least scales of the weights that `variant` quantises, whose activations have these parameters.
+    fn least_scales(&self, variant: &Variant, params: &HashMap<Port, Affine>) -> Result<LeastScales> {
+        Ok(self.int8.least_scales(variant, &self.values(variant)?, params))
+    }
+
+    /// A weight that was rounded, with room for sums of two products.
+    fn settled(&self, variant: &Variant, layer: &Layer, params: &HashMap<Port, Affine>, rounded: Rounded) -> Rounded {
+        let (scheme, known) = (&self.int8.scheme, &variant.seen.channels);
+        match Pairs::of(&variant.graph, layer, params, known, scheme, &variant.choices) {
+            Some(pairs) => Rounded { values: pairs.settle(&rounded.values, &rounded.scales), ..rounded },
+            None => rounded,
+        }
     }
 
     /// The weight of a layer, as its codes will have it.
-    fn rounded(&self, g: &Graph, layer: &Layer, choices: &Choices) -> Result<Tensor> {
+    fn rounded(&self, g: &Graph, layer: &Layer, choices: &Choices, floors: &LeastScales) -> Result<Tensor> {
         let tensor = g.constant(layer.weight.into()).ok_or_else(|| Error::bug("a weight is not a constant"))?;
         if let Some(rounded) = choices.rounded.get(&layer.weight) {
             return Ok(Tensor::f32(tensor.shape(), &rounded.values));
         }
         let stored = tensor.as_f32().ok_or_else(|| Error::bug("a weight is not f32"))?;
-        let values = params::rounded(&stored, tensor.shape(), layer.axes.output, self.int8.scheme.weights);
+        let floor = |c: usize| qdq::least_scale(floors, layer, c);
+        let values = params::rounded(&stored, tensor.shape(), layer.axes.output, self.int8.scheme.weights, floor);
         Ok(Tensor::f32(tensor.shape(), &values))
     }
 

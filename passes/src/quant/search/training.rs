@@ -98,13 +98,15 @@ fn ends(g: &Graph, port: Port) -> Vec<Port> {
 /// The variant with the weights and biases of its layers as they are in `trained`.
 fn adopted(search: &Search, variant: &Variant, layers: &[Layer], trained: &Graph) -> Result<Variant> {
     let mut new = variant.clone();
+    let params = search.parameters(variant, search.values(variant)?)?;
     for l in layers {
         let scales = qdq::dequantized(trained, l.node, l.axes.slot).map(|(scales, _)| scales);
         let (Some(scales), Some(weight)) = (scales, trained.constant(l.weight.into())) else { continue };
         let values = weight.as_f32().ok_or_else(|| Error::bug("a weight is not f32"))?;
         let range = search.int8.scheme.weights.codes.range();
         let values = params::nearest(&values, weight.shape(), l.axes.output, &scales, range);
-        new.choices.rounded.insert(l.weight, Arc::new(Rounded { values, scales }));
+        let rounded = search.settled(variant, l, &params, Rounded { values, scales });
+        new.choices.rounded.insert(l.weight, Arc::new(rounded));
         let (before, after) = (qdq::bias(&variant.graph, l), qdq::bias(trained, l));
         if let Some((_, after)) = after {
             let before = before.map_or_else(|| vec![0.0; after.len()], |(_, before)| before);

@@ -7,6 +7,7 @@ use crate::{
     quant::{
         choices::Rounded,
         params,
+        qdq::{self, LeastScales},
         rounding::{MOST_INPUTS, Triangle},
     },
     weight_matrix::WeightMatrix,
@@ -65,6 +66,8 @@ pub(super) fn rounded(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     if tasks.is_empty() {
         return Ok(vec![]);
     }
+    let params = search.parameters(&best.variant, plan)?;
+    let floors = search.least_scales(&best.variant, &params)?;
     let mut variant = best.variant.clone();
     let all = tasks.len();
     let mut rest: Vec<Task> = tasks.into_iter().filter(|t| t.layout.columns() <= MOST_INPUTS).collect();
@@ -86,7 +89,8 @@ pub(super) fn rounded(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
             if moments.iter().any(Moments::are_void) {
                 continue;
             }
-            let (rounded, shift) = round(search, g, task, &moments)?;
+            let (rounded, shift) = round(search, g, task, &moments, &floors)?;
+            let rounded = search.settled(&best.variant, &task.layer, &params, rounded);
             variant.choices.rounded.insert(task.layer.weight, Arc::new(rounded));
             if let Some(shift) = shift {
                 variant.choices.biases.insert(task.layer.node, shift.into());
@@ -120,11 +124,18 @@ fn gather(search: &Search, g: &Graph, tasks: &[Task]) -> Result<Vec<Vec<Moments>
 }
 
 /// The weight of a task, rounded, and by how much its bias makes up for the mean of the errors.
-fn round(search: &Search, g: &Graph, task: &Task, moments: &[Moments]) -> Result<(Rounded, Option<Vec<f32>>)> {
+fn round(
+    search: &Search,
+    g: &Graph,
+    task: &Task,
+    moments: &[Moments],
+    floors: &LeastScales,
+) -> Result<(Rounded, Option<Vec<f32>>)> {
     let tensor = g.constant(task.layer.weight.into()).ok_or_else(|| Error::bug("a weight is not a constant"))?;
     let stored = tensor.as_f32().ok_or_else(|| Error::bug("a weight is not f32"))?;
     let (d, weights) = (task.layout.columns(), search.int8.scheme.weights);
-    let scales = params::weight_scales(&stored, tensor.shape(), task.layer.axes.output, weights, |_| 0.0);
+    let floor = |c: usize| qdq::least_scale(floors, &task.layer, c);
+    let scales = params::weight_scales(&stored, tensor.shape(), task.layer.axes.output, weights, floor);
     let matrix = task.layout.matrix(&stored);
     let rows = task.layout.rows / moments.len();
     let mut values = vec![0f32; matrix.len()];
