@@ -1,8 +1,9 @@
 """Quantised convolutions: every window, every way of quantising around one."""
 
 import numpy as np
+from processor import SATURATES
 
-from .net import SATURATES, Cases, Net
+from .net import Cases, Net
 
 cases = Cases(101)
 FLOAT = "ONNX Runtime computes it in floats"

@@ -1,8 +1,9 @@
 """Quantised Gemm and MatMul."""
 
 import numpy as np
+from processor import SATURATES
 
-from .net import SATURATES, Cases, Net
+from .net import Cases, Net
 
 cases = Cases(102)
 

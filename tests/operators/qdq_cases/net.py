@@ -17,17 +17,13 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
+from processor import SATURATES
 
 # What rounds: sums, products and approximations. (A maximum or a copy doesn't.)
 ROUNDING = set(
     "Conv FusedConv Gemm FusedGemm MatMul FusedMatMul Add Sub Mul Div AveragePool GlobalAveragePool Sigmoid Tanh Softmax "
     "HardSwish HardSigmoid Gelu FusedAdd Exp Erf ReduceMean".split()
 )
-
-# On x86 without VNNI, ONNX Runtime adds products of U8 and S8 in 16 bits, which saturate, unless told to be exact; it
-# then turns weights into U8, and can't run QLinearConv and QLinearMatMul of S8 activations.
-CPU = Path("/proc/cpuinfo")
-SATURATES = CPU.exists() and "avx2" in CPU.read_text() and "vnni" not in CPU.read_text()
 
 
 class Quantised:
