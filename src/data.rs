@@ -354,6 +354,11 @@ impl Samples {
         Self { set: self.set.clone(), indices, ..*self }
     }
 
+    /// Others of the same set.
+    pub fn with(self, indices: Vec<usize>) -> Self {
+        Self { indices, ..self }
+    }
+
     /// The first samples, `count` or a few more, in small batches: for what keeps every
     /// activation of a batch at once.
     pub fn few(&self, count: usize) -> impl Iterator<Item = &[usize]> {

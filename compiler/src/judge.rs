@@ -61,8 +61,12 @@ impl Likeness {
         decibels(self.noise)
     }
 
-    /// How near the answers are, in decibels: the mean of signal to noise, which a few samples may rule, and of that of a
-    /// typical sample.
+    /// Both noises in one: a few samples may rule the mean, and tell nothing of the others.
+    pub fn both(&self) -> f64 {
+        (self.noise * self.typical).sqrt()
+    }
+
+    /// How near the answers are, in decibels: the mean of signal to noise, and of that of a typical sample.
     pub fn nearness(&self) -> f64 {
         (self.sqnr_db() + decibels(self.typical)) / 2.0
     }

@@ -46,7 +46,7 @@ impl Judges for HeldOut<'_> {
         let sized = self.sized(original)?;
         let macs: u64 = sized.operators().map(|n| sized.macs(n)).sum();
         let samples = ((MACS / macs.max(1)) as usize).clamp(LEAST_SAMPLES, self.most);
-        for indices in self.samples.first(samples).batches() {
+        for indices in self.telling_first(&session, samples)?.few(samples) {
             self.monitor.check()?;
             let batch = self.samples.set.batch(indices)?;
             let outputs = session.run(&batch.inputs)?;
@@ -61,6 +61,38 @@ impl Judges for HeldOut<'_> {
 impl HeldOut<'_> {
     fn sized(&self, graph: &Graph) -> Result<Graph> {
         measure::sized(graph, &timing_batch(self.samples, 1)?.inputs)
+    }
+
+    /// So many samples, of which the first tell most: in turns one of those with the strongest answers, which rule the mean noise
+    /// (pictures that show something to a detector), and one of the others.
+    fn telling_first(&self, session: &Session, count: usize) -> Result<Samples> {
+        let first = self.samples.first(count);
+        let mut power: Vec<Vec<f64>> = vec![];
+        let mut order = vec![];
+        for indices in first.few(count) {
+            self.monitor.check()?;
+            let outputs = session.run(&self.samples.set.batch(indices)?.inputs)?;
+            let of_output = |t: &Tensor| -> Vec<f64> {
+                let values = t.as_f32().unwrap_or_default();
+                let each = (values.len() / indices.len()).max(1);
+                let finite = |v: &&f32| v.is_finite();
+                let sum = |part: &[f32]| part.iter().filter(finite).map(|v| f64::from(*v).powi(2)).sum();
+                values.chunks(each).take(indices.len()).map(sum).collect()
+            };
+            let made: Vec<Vec<f64>> = outputs.iter().map(of_output).collect();
+            let of_sample = |i: usize| made.iter().map(|output| output.get(i).copied().unwrap_or(0.0)).collect();
+            power.extend((0..indices.len()).map(of_sample));
+            order.extend_from_slice(indices);
+        }
+        let all = |output: usize| power.iter().map(|sample| sample[output]).sum::<f64>().max(f64::MIN_POSITIVE);
+        let totals: Vec<f64> = (0..power.first().map_or(0, Vec::len)).map(all).collect();
+        let strength = |sample: &[f64]| sample.iter().zip(&totals).map(|(p, all)| p / all).sum::<f64>();
+        let mut ranked: Vec<(f64, usize)> = power.iter().map(|s| strength(s)).zip(order).collect();
+        ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let (strong, others) = ranked.split_at(ranked.len().div_ceil(2));
+        let turns = strong.iter().zip(others.iter().map(Some).chain(std::iter::repeat(None)));
+        let indices = turns.flat_map(|(a, b)| std::iter::once(a).chain(b)).map(|(_, i)| *i).collect();
+        Ok(first.with(indices))
     }
 
     /// A session that also shows the values before a Softmax or a Sigmoid that makes an output; and for each output of the graph,

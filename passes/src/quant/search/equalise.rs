@@ -60,13 +60,13 @@ pub(super) fn smoothed(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
         (search.cx.progress)("smooth", i, groups.len());
         let item = Item::Group(group.clone());
         let (plain, _) = search.alone(&best.variant, &item, &all)?;
-        let mut least = (plain * 0.9, None);
+        let mut least = (plain.both() * 0.9, None);
         for alpha in ALPHAS {
             let mut tried = best.variant.clone();
             if apply(&mut tried, group, alpha, false)? {
                 let (noise, _) = search.alone(&tried, &item, &all)?;
-                if noise < least.0 {
-                    least = (noise, Some(alpha));
+                if noise.both() < least.0 {
+                    least = (noise.both(), Some(alpha));
                 }
             }
         }

@@ -51,13 +51,51 @@ pub(super) enum Change {
     Form(Form),
 }
 
+/// The noise in the answers, in parts of the signal: the mean, which a few samples may rule, and that of a typical sample. A
+/// choice by one alone leaves layers in codes that spoil the other.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Noise {
+    mean: f64,
+    typical: f64,
+}
+
+impl Noise {
+    const NONE: Self = Self { mean: 0.0, typical: 0.0 };
+
+    fn of(likeness: &Likeness) -> Self {
+        Self { mean: likeness.noise, typical: likeness.typical }
+    }
+
+    /// The noise of all of them together.
+    fn sum<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
+        all.into_iter().fold(Self::NONE, |a, b| Self { mean: a.mean + b.mean, typical: a.typical + b.typical })
+    }
+
+    /// What is left where one part becomes another.
+    fn with(self, before: Self, after: Self) -> Self {
+        let left = |all: f64, before: f64, after: f64| (all - before + after).max(LEAST_NOISE);
+        Self {
+            mean: left(self.mean, before.mean, after.mean),
+            typical: left(self.typical, before.typical, after.typical),
+        }
+    }
+
+    /// As [`Likeness::both`].
+    pub fn both(self) -> f64 {
+        (self.mean * self.typical).sqrt()
+    }
+}
+
+/// Differences of sums below this are rounding.
+const LEAST_NOISE: f64 = 1e-12;
+
 /// An item, quantised alone.
 pub(super) struct Alone {
     pub item: Item,
-    /// The noise that it makes in the answers, in parts of the signal.
-    pub noise: f64,
+    /// The noise that it makes.
+    pub noise: Noise,
     /// What else may be done: the noise that is left then, and what it costs, in parts of a run in floats.
-    pub changes: Vec<(Change, f64, f64)>,
+    pub changes: Vec<(Change, Noise, f64)>,
 }
 
 impl Item {
@@ -83,7 +121,7 @@ pub(super) fn alone(search: &Search, variant: &Variant) -> Result<Vec<Alone>> {
     for (i, item) in items.into_iter().enumerate() {
         (search.cx.progress)("layers alone", i, count);
         let (noise, cost) = search.alone(variant, &item, &all)?;
-        let mut changes = vec![(Change::Float, 0.0, (1.0 - cost).max(LEAST_COST))];
+        let mut changes = vec![(Change::Float, Noise::NONE, (1.0 - cost).max(LEAST_COST))];
         if let Item::Group(group) = &item {
             for form in FORMS {
                 let mut tried = variant.clone();
@@ -94,8 +132,8 @@ pub(super) fn alone(search: &Search, variant: &Variant) -> Result<Vec<Alone>> {
             }
         }
         let name = variant.graph.node(item.layers()[0].node).display_name();
-        tracing::info!(layer = name, noise, ?changes, "alone");
-        search.noise.borrow_mut().extend(item.layers().iter().map(|l| (l.node, noise)));
+        tracing::info!(layer = name, ?noise, ?changes, "alone");
+        search.noise.borrow_mut().extend(item.layers().iter().map(|l| (l.node, noise.both())));
         found.push(Alone { item, noise, changes });
     }
     (search.cx.progress)("layers alone", count, count);
@@ -103,10 +141,10 @@ pub(super) fn alone(search: &Search, variant: &Variant) -> Result<Vec<Alone>> {
 }
 
 impl Search<'_> {
-    /// The noise in the answers to a typical sample when an item alone is quantised, and the cost of a run.
-    pub(super) fn alone(&self, variant: &Variant, item: &Item, all: &[NodeId]) -> Result<(f64, f64)> {
+    /// The noise in the answers when an item alone is quantised, and the cost of a run.
+    pub(super) fn alone(&self, variant: &Variant, item: &Item, all: &[NodeId]) -> Result<(Noise, f64)> {
         let (likeness, cost) = self.only(variant, item.layers(), all)?;
-        Ok((likeness.typical, cost.whole()))
+        Ok((Noise::of(&likeness), cost.whole()))
     }
 
     /// What the answers are like, and what a run costs, when of `all` layers only some are quantised.
@@ -125,19 +163,19 @@ pub(super) fn mixed(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     let alone: Rc<[Alone]> = alone(search, &best.variant)?.into();
     let next_to = neighbours(&best.variant.graph, &alone);
     let mut chosen: Vec<Option<usize>> = vec![None; alone.len()];
-    let mut left: Vec<f64> = alone.iter().map(|a| a.noise).collect();
+    let mut left: Vec<Noise> = alone.iter().map(|a| a.noise).collect();
     let mut proposals = vec![];
-    let mut before: f64 = left.iter().sum();
+    let mut before = Noise::sum(&left).both();
     while let Some((i, change)) = best_change(&alone, &chosen, &left) {
         apply(&alone, &mut chosen, &mut left, (i, change));
         if lacks_neighbour(&best.variant.graph, &alone, &chosen, &next_to, i) {
-            let merit = |j: &usize| alone[*j].noise / alone[*j].changes[0].2;
+            let merit = |j: &usize| alone[*j].noise.both() / alone[*j].changes[0].2;
             let companion = next_to[i].iter().copied().max_by(|a, b| merit(a).total_cmp(&merit(b)));
             if let Some(j) = companion {
                 apply(&alone, &mut chosen, &mut left, (j, 0));
             }
         }
-        let noise: f64 = left.iter().sum();
+        let noise = Noise::sum(&left).both();
         if noise <= before * (1.0 - STEP) {
             before = noise;
             let what = format!("{}; predicted {:.1} dB", described(&alone, &chosen), -10.0 * noise.max(1e-20).log10());
@@ -148,20 +186,22 @@ pub(super) fn mixed(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     Ok(proposals)
 }
 
-fn apply(alone: &[Alone], chosen: &mut [Option<usize>], left: &mut [f64], (i, change): (usize, usize)) {
+fn apply(alone: &[Alone], chosen: &mut [Option<usize>], left: &mut [Noise], (i, change): (usize, usize)) {
     chosen[i] = Some(change);
     left[i] = alone[i].changes[change].1;
 }
 
-/// The change that removes the most noise for what it costs.
-fn best_change(alone: &[Alone], chosen: &[Option<usize>], left: &[f64]) -> Option<(usize, usize)> {
+/// The change that lowers the noise by the largest factor for what it costs.
+fn best_change(alone: &[Alone], chosen: &[Option<usize>], left: &[Noise]) -> Option<(usize, usize)> {
+    let all = Noise::sum(left);
     let mut best: Option<(f64, usize, usize)> = None;
     for (i, a) in alone.iter().enumerate() {
         let paid = chosen[i].map_or(0.0, |c| a.changes[c].2);
         for (c, (_, noise, cost)) in a.changes.iter().enumerate() {
-            let (removed, more) = (left[i] - noise, (cost - paid).max(LEAST_COST));
-            if removed > 1e-12 && chosen[i] != Some(c) && cost + LEAST_COST > paid {
-                let merit = removed / more;
+            let lowered = (all.both().max(LEAST_NOISE) / all.with(left[i], *noise).both()).ln();
+            let more = (cost - paid).max(LEAST_COST);
+            if lowered > 1e-9 && chosen[i] != Some(c) && cost + LEAST_COST > paid {
+                let merit = lowered / more;
                 if best.is_none_or(|(m, _, _)| merit > m) {
                     best = Some((merit, i, c));
                 }
