@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 import pytest
 from op_cases import all_cases
+from op_cases.build import PRODUCTS_OF_CODES
+from processor import SATURATES
 from support import assert_close, run_onnx
 
 CASES = all_cases()
@@ -60,6 +62,8 @@ def test_simplified_case_computes_the_same(compress, tmp_path, case, form):
     assert [o.name for o in after.graph.output] == [o.name for o in before.graph.output]
     if form == "model":
         assert [o.type for o in after.graph.output] == [o.type for o in before.graph.output]
-    expected = [np.asarray(e) for e in case.expected()]
+    # Where ONNX Runtime's sums saturate, they do with the original as well.
+    saturates = SATURATES and any(n.op_type in PRODUCTS_OF_CODES for n in after.graph.node)
+    expected = [np.asarray(e) for e in (run_onnx(source, case.feeds) if saturates else case.expected())]
     half = any(e.dtype == np.float16 for e in expected)
     assert_close([np.asarray(o) for o in run_onnx(output, case.feeds)], expected, 2e-3 if half else 1e-5)

@@ -61,9 +61,10 @@ def test_what_the_quantiser_writes_runs(compress, tmp_path, weights, channels):
     """It runs here, and what comes out for ONNX Runtime differs by steps of rounding at most."""
     source, path, output = small.save(network(), tmp_path), tmp_path / "q.onnx", tmp_path / "out.onnx"
     data = small.floats(9, 16, 3, 8, 8)
+    # Weights of 7 bits: ONNX Runtime's sums saturate on processors without VNNI.
     quantize_static(
         source, path, Noise(data), quant_format=QuantFormat.QOperator, per_channel=channels,
-        activation_type=QuantType.QUInt8, weight_type=weights,
+        activation_type=QuantType.QUInt8, weight_type=weights, reduce_range=True,
     )  # fmt: skip
     written = set(small.ops(path))
     assert {"QLinearConv", "QLinearAdd", "QLinearMul", "QLinearConcat", "QLinearLeakyRelu", "QLinearSigmoid"} <= written
