@@ -61,12 +61,8 @@ impl Likeness {
         decibels(self.noise)
     }
 
-    /// Both noises in one: a few samples may rule the mean, and tell nothing of the others.
-    pub fn both(&self) -> f64 {
-        (self.noise * self.typical).sqrt()
-    }
-
-    /// How near the answers are, in decibels: the mean of signal to noise, and of that of a typical sample.
+    /// How near the answers are, in decibels: the mean of signal to noise, which a few samples may rule, and of that of a
+    /// typical sample.
     pub fn nearness(&self) -> f64 {
         (self.sqnr_db() + decibels(self.typical)) / 2.0
     }

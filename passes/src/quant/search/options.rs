@@ -80,7 +80,7 @@ impl Noise {
         }
     }
 
-    /// As [`Likeness::both`].
+    /// Both in one, as [`Likeness::nearness`] has them.
     pub fn both(self) -> f64 {
         (self.mean * self.typical).sqrt()
     }
