@@ -5,7 +5,7 @@ use super::{
     choices::Choices,
     observe::Observer,
     params::{self, Affine},
-    qdq::{self, LeastScales},
+    qdq,
     reduce_range::{self, Channels, ReduceRange},
     scheme::Scheme,
     search::{self, Budget},
@@ -227,8 +227,8 @@ impl Int8 {
             }
             let ranges = plan.wanted.iter().map(|p| (*p, self.range(seen, (i, *p), choices))).collect();
             let params = plan.parameters(part, ranges, self.scheme.activations.codes())?;
-            let none = Channels::new();
-            let channels = if i == 0 { &seen.channels } else { &none };
+            let unknown = Channels::new();
+            let channels = if i == 0 { &seen.channels } else { &unknown };
             qdq::insert(part, &plan, &params, channels, &self.scheme, choices)?;
             out.edits += plan.layers.len();
             if i > 0 {
@@ -257,16 +257,6 @@ impl Int8 {
         let range = |p: &Port| (*p, self.range(&variant.seen, (0, *p), &variant.choices));
         let ranges = plan.wanted.iter().map(range).collect();
         plan.parameters(&variant.graph, ranges, self.scheme.activations.codes())
-    }
-
-    /// The least scales of the weights of the graph itself.
-    pub(super) fn least_scales(
-        &self,
-        variant: &Variant,
-        plan: &QuantisedValues,
-        params: &HashMap<Port, Affine>,
-    ) -> LeastScales {
-        qdq::least_scales(&variant.graph, plan, params, &variant.seen.channels, &self.scheme, &variant.choices)
     }
 
     /// Output channels of a variant whose scales have to be larger than rounding needs, so that sums of two products fit 16

@@ -434,7 +434,8 @@ impl<'a> Search<'a> {
 
     /// The least scales of the weights that `variant` quantises, whose activations have these parameters.
     fn least_scales(&self, variant: &Variant, params: &HashMap<Port, Affine>) -> Result<LeastScales> {
-        Ok(self.int8.least_scales(variant, &self.values(variant)?, params))
+        let (plan, scheme) = (self.values(variant)?, &self.int8.scheme);
+        Ok(qdq::least_scales(&variant.graph, &plan, params, &variant.seen.channels, scheme, &variant.choices))
     }
 
     /// A weight that was rounded, with room for sums of two products.
