@@ -1,5 +1,7 @@
 """The library, from a program outside the workspace."""
 
+import itertools
+import json
 import os
 import shutil
 import subprocess
@@ -74,7 +76,11 @@ def run(program, folder, steps):
 
 def test_a_program_of_fifteen_lines_compresses(program, tmp_path):
     said, files = run(program, tmp_path, 99)
-    assert said == 'Ok(287) ["calibrate", "calibrate", "calibrate", "calibrate", "round weights", "calibrate", "evaluate", "time"]'
+    result, steps = said.split(" ", 1)
+    # How often a step is taken depends on the search.
+    steps = [step for step, _ in itertools.groupby(json.loads(steps))]
+    assert result == "Ok(287)"
+    assert steps == ["calibrate", "round weights", "calibrate", "evaluate", "time"]
     assert files == ["out.onnx", "out.report.json"]
 
 
