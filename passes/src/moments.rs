@@ -20,6 +20,9 @@ const OBSERVATIONS: usize = 16;
 /// Observations that are multiplied at a time.
 const CHUNK: usize = 512;
 
+/// Rows of the moments that are computed by a thread at a time.
+const BLOCK: usize = 64;
+
 /// How a layer's inputs become the columns of its matrix.
 pub struct Inputs {
     /// The window; `None` for a product.
@@ -86,13 +89,18 @@ impl Moments {
     fn add(&mut self, x: &[f64], y: &[f64]) {
         let (d, r) = (self.columns, self.rows);
         self.count += (x.len() / d) as f64;
-        let upper = |(i, to): (usize, &mut [f64])| rank(&mut to[i..], x, d, i, |n| x[n * d + i]);
-        self.xx.par_chunks_mut(d).enumerate().for_each(upper);
+        self.xx
+            .par_chunks_mut(BLOCK * d)
+            .enumerate()
+            .for_each(|(i, to)| add_products(to, (x, d), (x, d), i * BLOCK, true));
         x.chunks(d).for_each(|x| self.x.iter_mut().zip(x).for_each(|(to, v)| *to += v));
         if y.is_empty() {
             return;
         }
-        self.yx.par_chunks_mut(d).enumerate().for_each(|(i, to)| rank(to, x, d, 0, |n| y[n * r + i]));
+        self.yx
+            .par_chunks_mut(BLOCK * d)
+            .enumerate()
+            .for_each(|(i, to)| add_products(to, (y, r), (x, d), i * BLOCK, false));
         for y in y.chunks(r) {
             for ((to, square), v) in self.y.iter_mut().zip(&mut self.yy).zip(y) {
                 *to += v;
@@ -163,21 +171,45 @@ pub enum Bias {
     Kept,
 }
 
-/// `to[j] += sum over n of factor(n) * x[n][from + j]`.
-fn rank(to: &mut [f64], x: &[f64], d: usize, from: usize, factor: impl Fn(usize) -> f64) {
-    let n = x.len() / d;
-    let row = |n: usize| &x[n * d + from..(n + 1) * d];
-    let whole = n / 4 * 4;
-    for n in (0..whole).step_by(4) {
-        let f = [factor(n), factor(n + 1), factor(n + 2), factor(n + 3)];
-        let rows = row(n).iter().zip(row(n + 1)).zip(row(n + 2)).zip(row(n + 3));
-        for (to, (((a, b), c), e)) in to.iter_mut().zip(rows) {
-            *to += f[0] * a + f[1] * b + f[2] * c + f[3] * e;
-        }
-    }
-    for n in whole..n {
-        let f = factor(n);
-        to.iter_mut().zip(row(n)).for_each(|(to, v)| *to += f * v);
+/// Adds to the rows of `aᵀ b` from `first` on: both are matrices of so many columns, with a row for each observation. With
+/// `upper` the columns before `first` stay as they are.
+fn add_products(
+    to: &mut [f64],
+    (a, a_columns): (&[f64], usize),
+    (b, columns): (&[f64], usize),
+    first: usize,
+    upper: bool,
+) {
+    let (rows, n) = (to.len() / columns, b.len() / columns);
+    let skipped = if upper { first } else { 0 };
+    assert!(a.len() == n * a_columns && first + rows <= a_columns && skipped <= columns && to.len() == rows * columns);
+    // SAFETY: the lines above hold every element that is read and written within the slices: `rows` columns of `a` from
+    // `first` on, and `columns - skipped` of `b` and of `to` from `skipped` on.
+    unsafe {
+        let (to, a, b) = (to.as_mut_ptr().add(skipped), a.as_ptr().add(first), b.as_ptr().add(skipped));
+        let (to_stride, a_stride, b_stride) = (columns as isize, a_columns as isize, columns as isize);
+        let (m, n, k) = (rows, columns - skipped, n);
+        gemm::gemm(
+            m,
+            n,
+            k,
+            to,
+            1,
+            to_stride,
+            true,
+            a,
+            a_stride,
+            1,
+            b,
+            1,
+            b_stride,
+            1.0,
+            1.0,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
     }
 }
 
@@ -308,6 +340,29 @@ impl Grid {
             for c in 0..channels {
                 to[c * taps + tap] = at.map_or(0.0, |at| f64::from(x[(first + c) * plane + at]));
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_are_those_of_columns() {
+        let (n, columns, rows) = (3, 150, 70);
+        let value = |i: usize| ((i * 37) % 19) as f64 - 9.0;
+        let a: Vec<f64> = (0..n * rows).map(value).collect();
+        let b: Vec<f64> = (0..n * columns).map(|i| value(i + 5)).collect();
+        let wanted = |i: usize, j: usize| (0..n).map(|n| a[n * rows + i] * b[n * columns + j]).sum::<f64>();
+        let mut to = vec![0.5; rows * columns];
+        to.chunks_mut(BLOCK * columns).enumerate().for_each(|(i, to)| {
+            add_products(to, (&a, rows), (&b, columns), i * BLOCK, true);
+        });
+        for (at, v) in to.iter().enumerate() {
+            let (i, j) = (at / columns, at % columns);
+            let skipped = j < i / BLOCK * BLOCK;
+            assert_eq!(*v, if skipped { 0.5 } else { 0.5 + wanted(i, j) }, "row {i}, column {j}");
         }
     }
 }
