@@ -43,6 +43,8 @@ pub trait Judge {
 pub struct Likeness {
     /// The noise in the answers, in parts of the signal: a mean over the outputs. 0 where they are equal.
     pub noise: f64,
+    /// That of the worst output.
+    pub worst: f64,
     /// The noise of a typical sample: the geometric mean. Of what a Softmax or a Sigmoid makes outputs of, where one does.
     pub typical: f64,
     /// By how much the metric drops that suits the outputs, if it is a share.
@@ -54,7 +56,7 @@ impl Likeness {
     pub const LEAST: f64 = 1e-8;
 
     /// Of answers that can't be compared: nothing is left.
-    pub const LOST: Self = Self { noise: 1e30, typical: 1e30, drop: Some(1.0) };
+    pub const LOST: Self = Self { noise: 1e30, worst: 1e30, typical: 1e30, drop: Some(1.0) };
 
     /// Signal to noise, in decibels.
     pub fn sqnr_db(&self) -> f64 {

@@ -53,7 +53,9 @@ impl Judges for HeldOut<'_> {
             bytes += batch.inputs.iter().map(|t| t.bytes().len()).sum::<usize>();
             kept.push(Asked { indices: indices.to_vec(), batch: (bytes <= KEPT_BYTES).then_some(batch), outputs });
         }
-        let parts = kept.first().map_or(vec![], |asked: &Asked| asked.outputs.iter().map(Parts::of).collect());
+        let outputs = kept.first().map_or(0, |asked: &Asked| asked.outputs.len());
+        let of_output = |i: usize| kept.iter().map(|asked| &asked.outputs[i]).collect::<Vec<&Tensor>>();
+        let parts = (0..outputs).map(|i| Parts::of(&of_output(i))).collect();
         Ok(Box::new(Beside { of: self, answers, measure, kept, parts, places }))
     }
 }
@@ -145,29 +147,35 @@ struct Parts {
     large: Vec<bool>,
 }
 
+/// An axis of more is of places or of classes, not of what is told of each.
+const MOST_KINDS: usize = 128;
+
 /// Kinds are this far apart.
 const APART: f64 = 20.0;
 
 impl Parts {
-    fn of(t: &Tensor) -> Self {
-        let (shape, values) = (t.shape(), t.as_f32().unwrap_or_default());
+    /// Of an output, as batches of samples have it.
+    fn of(batches: &[&Tensor]) -> Self {
         let mut found = Self { behind: 1, size: 1, large: vec![true] };
         let mut widest = APART;
+        let shape = batches.first().map_or(&[][..], |t| t.shape());
         for axis in 1..shape.len() {
             let (size, behind) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
-            if !(2..=1024).contains(&size) {
+            if !(2..=MOST_KINDS).contains(&size) {
                 continue;
             }
-            let mut squares = vec![0f64; size];
-            values.iter().enumerate().for_each(|(i, v)| squares[i / behind % size] += f64::from(*v).powi(2));
-            let each = values.len() as f64 / size as f64;
-            let rms: Vec<f64> = squares.iter().map(|s| (s / each).sqrt()).collect();
-            let mut sorted = rms.clone();
+            // Roots, which few values don't rule: a place in a picture that showed something once is of no kind of its own.
+            let mut roots = vec![0f64; size];
+            for values in batches.iter().filter_map(|t| t.as_f32()) {
+                values.iter().enumerate().for_each(|(i, v)| roots[i / behind % size] += f64::from(v.abs()).sqrt());
+            }
+            let sizes: Vec<f64> = roots.iter().map(|s| s.powi(2)).collect();
+            let mut sorted = sizes.clone();
             sorted.sort_by(f64::total_cmp);
             for pair in sorted.windows(2) {
                 if pair[0] > 0.0 && pair[1] / pair[0] > widest {
                     widest = pair[1] / pair[0];
-                    found = Self { behind, size, large: rms.iter().map(|r| *r >= pair[1]).collect() };
+                    found = Self { behind, size, large: sizes.iter().map(|r| *r >= pair[1]).collect() };
                 }
             }
         }
@@ -234,8 +242,11 @@ impl Judge for Beside<'_> {
             let mean = |each: Vec<f64>| (!each.is_empty()).then(|| each.iter().sum::<f64>() / each.len() as f64);
             typical.extend(each.into_iter().filter_map(mean).map(|noise| noise.clamp(Likeness::LEAST, 1.0).ln()));
         }
-        let all: Vec<f64> = kinds[..own].iter().flatten().filter_map(noise).collect();
-        let at_outputs = all.iter().sum::<f64>() / all.len().max(1) as f64;
+        let worst =
+            |all: &mut dyn Iterator<Item = f64>| all.fold(None, |a: Option<f64>, b| Some(a.map_or(b, |a| a.max(b))));
+        let each: Vec<f64> =
+            kinds[..own].iter().filter_map(|kinds| worst(&mut kinds.iter().filter_map(noise))).collect();
+        let at_outputs = each.iter().sum::<f64>() / each.len().max(1) as f64;
         let typical = (!typical.is_empty()).then(|| (typical.iter().sum::<f64>() / typical.len() as f64).exp());
         let (metric, _) = compared.metric();
         let drop = match compared.value() {
@@ -245,6 +256,7 @@ impl Judge for Beside<'_> {
         };
         Ok(Likeness {
             noise: at_outputs,
+            worst: worst(&mut each.into_iter()).unwrap_or_default(),
             typical: typical.unwrap_or(at_outputs),
             drop: drop.filter(|_| metric.is_share()),
         })
@@ -252,5 +264,34 @@ impl Judge for Beside<'_> {
 
     fn sized(&self, graph: &Graph) -> Result<Graph> {
         self.of.sized(graph)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Which indices are of the larger kind, of samples with these values.
+    fn large(shape: &[usize], samples: &[&[f32]]) -> Vec<bool> {
+        let batches: Vec<Tensor> = samples.iter().map(|values| Tensor::f32(shape, values)).collect();
+        Parts::of(&batches.iter().collect::<Vec<_>>()).large
+    }
+
+    #[test]
+    fn places_and_scores_are_of_two_kinds() {
+        assert_eq!(large(&[1, 3, 2], &[&[90.0, 30.0, 50.0, 70.0, 0.1, 0.4]]), [true, true, false]);
+    }
+
+    #[test]
+    fn a_value_that_is_small_once_is_of_no_kind_of_its_own() {
+        assert_eq!(large(&[1, 3], &[&[1e-6, 0.4, 0.2], &[0.5, 0.1, 0.3]]), [true]);
+    }
+
+    #[test]
+    fn a_place_that_shows_something_once_is_of_no_kind_of_its_own() {
+        let empty: &[f32] = &[1e-3, 1e-3, 1e-3];
+        let mut samples = vec![empty; 47];
+        samples.push(&[1e-3, 1.0, 1e-3]);
+        assert_eq!(large(&[1, 3], &samples), [true]);
     }
 }

@@ -25,12 +25,7 @@ pub(super) fn add(
     params: Affine,
     scheme: &Scheme,
 ) -> Result<Vec<NodeId>> {
-    let name = format!("{}_rest", g.value(x).name);
-    let output = g.fresh(&name);
-    let rest = g.add_node(&name, Binary::Sub.into(), &[Some(x), Some(coded)], &[&output])?;
-    let codes = scheme.activations.codes();
-    let half = params.scale / 2.0;
-    let rest = qdq::pair(g, rest.into(), Affine::covering(-half, half, codes), scheme)?;
+    let rest = rest(g, x, coded, params, scheme)?;
     let mut added = vec![];
     for l in layers {
         let mut operands = g.operands(l.node);
@@ -49,4 +44,16 @@ pub(super) fn add(
         added.push(product);
     }
     Ok(added)
+}
+
+/// What the codes of `x` leave over, through codes and back.
+///
+/// # Errors
+/// What inference raises.
+pub(super) fn rest(g: &mut Graph, x: Port, coded: Port, params: Affine, scheme: &Scheme) -> Result<Port> {
+    let name = format!("{}_rest", g.value(x).name);
+    let output = g.fresh(&name);
+    let rest = g.add_node(&name, Binary::Sub.into(), &[Some(x), Some(coded)], &[&output])?;
+    let half = params.scale / 2.0;
+    qdq::pair(g, rest.into(), Affine::covering(-half, half, scheme.activations.codes()), scheme)
 }

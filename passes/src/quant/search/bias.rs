@@ -1,13 +1,7 @@
 //! Biases that make up for the mean error of their layers (Nagel et al. 2019, section 4.2).
 
-use super::{Best, Proposal, Search, groups::at_once};
-use crate::{
-    layers::Layer,
-    quant::{
-        params::Affine,
-        qdq::{self, LeastScales},
-    },
-};
+use super::{Best, Proposal, Search, groups::at_once, local::Twins};
+use crate::layers::Layer;
 use compress_compiler::{
     bound,
     error::{Error, Result},
@@ -30,15 +24,14 @@ pub(super) fn corrected(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
         return Ok(vec![]);
     }
     let mut variant = best.variant.clone();
-    let params = search.parameters(&best.variant, plan)?;
-    let floors = search.least_scales(&best.variant, &params)?;
+    let twins = Twins::new(search, &best.variant)?;
     let sized = search.judge.sized(&best.variant.graph)?;
     let of =
         |n: NodeId| sized.operand(n, 0).map_or(0, |x| bound::bytes(sized.fact(x))) + bound::bytes(sized.fact(n.into()));
     let mut rest = &layers[..];
     while !rest.is_empty() {
         let (now, later) = rest.split_at(at_once(rest, |l| of(l.node)));
-        for (layer, shift) in now.iter().zip(shifts(search, best, (&params, &floors), now)?) {
+        for (layer, shift) in now.iter().zip(shifts(search, best, &twins, now)?) {
             variant.choices.biases.insert(layer.node, shift.into());
         }
         rest = later;
@@ -47,30 +40,12 @@ pub(super) fn corrected(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
 }
 
 /// The mean error of each output channel of each layer.
-fn shifts(
-    search: &Search,
-    best: &Best,
-    (params, floors): (&HashMap<Port, Affine>, &LeastScales),
-    layers: &[Layer],
-) -> Result<Vec<Vec<f32>>> {
+fn shifts(search: &Search, best: &Best, twins: &Twins, layers: &[Layer]) -> Result<Vec<Vec<f32>>> {
     let mut g = best.variant.graph.clone();
-    let mut ports = vec![];
-    let mut inputs: HashMap<Port, Port> = HashMap::new();
+    let (mut ports, mut inputs) = (vec![], HashMap::new());
     for l in layers {
-        let Some(x) = g.operand(l.node, 0) else { continue };
-        let coded = match inputs.get(&x) {
-            Some(coded) => *coded,
-            None => qdq::pair(&mut g, x, params[&x], &search.int8.scheme)?,
-        };
-        inputs.insert(x, coded);
-        let weight = search.rounded(&g, l, &best.variant.choices, floors)?;
-        let weight = g.add_constant("weight", weight);
-        let mut operands = g.operands(l.node);
-        operands[0] = Some(coded);
-        operands[l.axes.slot] = Some(weight.into());
-        let (op, name) = (g.op(l.node).clone(), g.fresh("rounded"));
-        let rounded = g.add_node(&name, op, &operands, &[&name])?;
-        ports.extend([mean(&mut g, l.node)?, mean(&mut g, rounded)?]);
+        let twin = twins.add(&mut g, l, &mut inputs)?;
+        ports.extend([mean(&mut g, l.node)?, mean(&mut g, twin)?]);
     }
     let calibrator = search.cx.calibrator.ok_or_else(|| Error::bug("no calibration data"))?;
     let channels = layers.iter().map(|l| g.constant(l.weight.into()).map_or(0, |t| t.shape()[l.axes.output]));

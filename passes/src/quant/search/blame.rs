@@ -1,6 +1,6 @@
 //! Which layers the noise comes from, and why.
 
-use super::{Best, Goal, Search, USUAL_DB, groups::groups};
+use super::{Best, Search, groups::groups, limits::USUAL_DB};
 use crate::quant::equalise::Group;
 use compress_compiler::{
     error::Result,
@@ -15,9 +15,9 @@ const NAMED: usize = 3;
 const WIDE: f32 = 3.0;
 
 /// A sentence that says what was reached, and what keeps the model from its goal.
-pub(super) fn of(search: &Search, best: &Best, goal: Goal) -> Result<String> {
+pub(super) fn of(search: &Search, best: &Best) -> Result<String> {
     let db = best.likeness.sqnr_db();
-    let asked = match (goal.sqnr_db, goal.drop) {
+    let asked = match (search.limits.goal.sqnr_db, search.limits.goal.drop) {
         (Some(wanted), _) => format!("{MIN_SQNR} {wanted} was not reached on the samples that the search holds out"),
         (None, Some(most)) => {
             format!("{MAX_DROP} {:.3}% was not reached on the samples that the search holds out", 100.0 * most)

@@ -1,15 +1,21 @@
 //! Channels evened out: where that is free, and in front of products.
 
-use super::{Best, Proposal, Search, groups::groups, options::Item};
-use crate::quant::{
-    equalise::{self, Group},
-    ptq::Variant,
+use super::{Best, Proposal, Search, groups::groups, local::Twins};
+use crate::{
+    layers::Layer,
+    quant::{
+        equalise::{self, Group},
+        ptq::Variant,
+    },
 };
-use compress_compiler::{error::Result, node::NodeId, op::Op, words::counted};
+use compress_compiler::{error::Result, op::Op, words::counted};
 use std::rc::Rc;
 
 /// Shares of the range that move into the weights.
-const ALPHAS: [f32; 3] = [0.3, 0.5, 0.7];
+const ALPHAS: [f32; 7] = [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8];
+
+/// A share is taken that leaves at most this part of a group's noise.
+const WORTH: f64 = 0.9;
 
 /// Those that are tried where it costs nothing.
 const FOLDED: [Option<f32>; 2] = [None, Some(0.5)];
@@ -45,7 +51,7 @@ pub(super) fn folded(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     Ok(proposals)
 }
 
-/// Every group of products by the share that suits it best, tried alone.
+/// Every group of products by the share with which its layers answer with the least noise.
 pub(super) fn smoothed(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     let g = &best.variant.graph;
     let mut groups = groups(search, &best.variant)?;
@@ -53,29 +59,33 @@ pub(super) fn smoothed(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     if groups.is_empty() {
         return Ok(vec![]);
     }
-    let all: Vec<NodeId> = search.values(&best.variant)?.layers.iter().map(|l| l.node).collect();
-    let mut variant = best.variant.clone();
-    let mut count = 0;
-    for (i, group) in groups.iter().enumerate() {
-        (search.cx.progress)("smooth", i, groups.len());
-        let item = Item::Group(group.clone());
-        let (plain, _) = search.alone(&best.variant, &item, &all)?;
-        let mut least = (plain.both() * 0.9, None);
-        for alpha in ALPHAS {
-            let mut tried = best.variant.clone();
-            if apply(&mut tried, group, alpha, false)? {
-                let (noise, _) = search.alone(&tried, &item, &all)?;
-                if noise.both() < least.0 {
-                    least = (noise.both(), Some(alpha));
-                }
+    let layers: Vec<Layer> = groups.iter().flat_map(|group| group.layers.clone()).collect();
+    let noise = |variant: &Variant| -> Result<Vec<f64>> {
+        let powers = Twins::new(search, variant)?.powers(&layers)?;
+        Ok(groups.iter().map(|group| group.layers.iter().map(|l| powers[&l.node].part()).sum()).collect())
+    };
+    let mut least: Vec<(f64, Option<f32>)> =
+        noise(&best.variant)?.into_iter().map(|plain| (WORTH * plain, None)).collect();
+    for (i, alpha) in ALPHAS.into_iter().enumerate() {
+        (search.cx.progress)("smooth", i, ALPHAS.len());
+        let mut tried = best.variant.clone();
+        for group in &groups {
+            apply(&mut tried, group, alpha, false)?;
+        }
+        for (least, noise) in least.iter_mut().zip(noise(&tried)?) {
+            if noise < least.0 {
+                *least = (noise, Some(alpha));
             }
         }
-        if let Some(alpha) = least.1 {
-            apply(&mut variant, group, alpha, false)?;
-            count += 1;
+    }
+    (search.cx.progress)("smooth", ALPHAS.len(), ALPHAS.len());
+    let mut variant = best.variant.clone();
+    let mut count = 0;
+    for (group, (_, alpha)) in groups.iter().zip(least) {
+        if let Some(alpha) = alpha {
+            count += usize::from(apply(&mut variant, group, alpha, false)?);
         }
     }
-    (search.cx.progress)("smooth", groups.len(), groups.len());
     let what = format!("{count} of {} inputs of products smoothed", groups.len());
     Ok(if count > 0 { vec![Proposal::of(what, variant)] } else { vec![] })
 }

@@ -111,7 +111,8 @@ pub(crate) fn figures(int8: &Int8, g: &Graph, judge: &dyn Judge, cx: &Context) -
     let (mut layers, mut gains) = (vec![], HashMap::new());
     for (i, layer) in plan.layers.iter().enumerate() {
         (cx.progress)("INT8 layers alone", i, all.len());
-        let (likeness, cost) = search.only(&start, std::slice::from_ref(layer), &all)?;
+        let (only, cost) = search.only(&start, std::slice::from_ref(layer), &all)?;
+        let likeness = judge.judge(&verify(&only)?, search.few)?;
         layers.push((layer.node, likeness));
         gains.insert(layer.node, 1.0 - cost.time);
     }

@@ -3,15 +3,11 @@
 use super::Search;
 use crate::{
     layers::Layer,
-    quant::{equalise::Group, ptq::Variant},
+    quant::{equalise::Group, ptq::Variant, reduce_range},
 };
 use compress_compiler::{
-    bound,
     error::{Error, Result},
-    graph::Graph,
     node::Port,
-    part::only,
-    verify::verify,
 };
 use std::collections::BTreeMap;
 
@@ -37,35 +33,18 @@ pub(super) fn groups(search: &Search, variant: &Variant) -> Result<Vec<Group>> {
             by_input.entry(input).or_default().push(l);
         }
     }
-    let mut groups: Vec<Group> =
-        by_input.into_iter().filter_map(|(input, layers)| Group::of(g, input, layers)).collect();
-    let sized = search.judge.sized(g)?;
-    let mut rest = &mut groups[..];
-    while !rest.is_empty() {
-        let count = at_once(rest, |group| bound::bytes(sized.fact(group.input)));
-        let (now, later) = rest.split_at_mut(count);
-        see(search, g, now)?;
-        rest = later;
+    let of = |(input, layers)| Group::of(g, input, layers);
+    let mut groups: Vec<Group> = by_input.into_iter().filter_map(of).collect();
+    let known = &variant.seen.channels;
+    let others = groups.iter().filter(|group| !known.contains_key(&group.input));
+    let others: Vec<Layer> = others.flat_map(|group| group.layers.clone()).collect();
+    let calibrator = search.cx.calibrator.ok_or_else(|| Error::bug("no calibration data"))?;
+    let seen = reduce_range::observe(g, &others, calibrator)?;
+    for group in &mut groups {
+        let channels = known.get(&group.input).or_else(|| seen.get(&group.input));
+        // A group knows where its layers find channels: all of them on one axis.
+        let channels = channels.filter(|channels| channels.len() == group.channels.len());
+        group.channels = channels.ok_or_else(|| Error::bug("the channels of a value were not seen"))?.to_vec();
     }
     Ok(groups)
-}
-
-/// Finds the extremes of the channels of each group.
-fn see(search: &Search, g: &Graph, groups: &mut [Group]) -> Result<()> {
-    let calibrator = search.cx.calibrator.ok_or_else(|| Error::bug("no calibration data"))?;
-    let ports: Vec<Port> = groups.iter().map(|group| group.input).collect();
-    calibrator.run(&[&verify(&only(g, &ports))?], search.samples, &mut |made| {
-        for (group, t) in groups.iter_mut().zip(&made[0]) {
-            let values = t.as_f32().ok_or_else(|| Error::bug("an activation is not f32"))?;
-            let behind: usize = t.shape()[group.axis + 1..].iter().product();
-            let channels = group.channels.len();
-            for (i, part) in values.chunks(behind.max(1)).enumerate() {
-                let (low, high) = &mut group.channels[i % channels];
-                for v in part {
-                    (*low, *high) = (low.min(*v), high.max(*v));
-                }
-            }
-        }
-        Ok(())
-    })
 }

@@ -1,8 +1,8 @@
 //! Searches for a way to quantise that keeps the answers.
 //!
 //! Remedies are tried one after the other, cheap ones first, on samples that calibration does not see. A remedy is kept
-//! where the answers get better by a margin. Those that cost speed are tried as long as the [`Goal`] is not reached; where
-//! nobody asked for one, as long as they cost no more than a tenth of what quantisation gains.
+//! where the answers get better by a margin. Those that cost speed or size are tried as long as the [`Goal`] is not reached;
+//! where nobody asked for one, as long as they cost no more than a tenth of what quantisation gains.
 
 mod bias;
 mod blame;
@@ -11,6 +11,8 @@ mod equalise;
 mod figures;
 mod forms;
 mod groups;
+mod limits;
+mod local;
 mod options;
 mod placement;
 mod ranges;
@@ -19,6 +21,8 @@ mod weights;
 
 pub(crate) use figures::figures;
 pub use figures::{CurvePoint, Left, ValueSensitivity};
+pub use limits::Goal;
+use limits::{Cost, Limits, Price, Standing};
 
 use super::{
     choices::{Choices, Rounded},
@@ -76,89 +80,60 @@ pub struct Budget {
     pub goal: Goal,
 }
 
-/// What the answers have to keep. Without any figure it is [`USUAL_DB`], as far as that costs little speed.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Goal {
-    /// Signal to noise, in decibels.
-    pub sqnr_db: Option<f64>,
-    /// The most that the metric may drop.
-    pub drop: Option<f64>,
-}
-
-/// Signal to noise that is enough where nobody asked for more.
-const USUAL_DB: f64 = 30.0;
-
-/// The samples that are searched on flatter what was found on them: a goal that was asked for has to hold by this margin.
-const MARGIN_DB: f64 = 1.0;
-
-/// Below this, answers are of little use, and remedies may cost anything.
-const USABLE_DB: f64 = 20.0;
-
-/// Part of the gain in speed that remedies may cost where nobody asked for more accuracy.
-const MOST_COST: f64 = 0.1;
-
-/// A way that takes this part less of a run is kept if it loses no more than so many decibels.
-const FASTER: f64 = 0.02;
+/// A way that gives up so much less of the gain is kept if it loses no more than so many decibels.
+const FASTER: f64 = 0.05;
 const AS_NEAR_DB: f64 = 0.3;
-
-impl Goal {
-    fn is_asked(&self) -> bool {
-        *self != Self::default()
-    }
-
-    fn is_reached(&self, likeness: &Likeness) -> bool {
-        if !self.is_asked() {
-            return likeness.sqnr_db() >= USUAL_DB;
-        }
-        self.sqnr_db.is_none_or(|db| likeness.sqnr_db() >= db + MARGIN_DB)
-            && self.drop.is_none_or(|most| likeness.drop.is_some_and(|drop| drop <= most))
-    }
-}
-
-/// What a remedy may cost at a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Price {
-    /// It costs nothing.
-    None,
-    /// No more than a tenth of what quantisation gains.
-    Little,
-    /// The same, or anything as long as a goal that was asked for is not reached or the answers are of little use.
-    Any,
-}
 
 /// A remedy: its name, what it does, and whether it makes the model slower.
 #[derive(Clone, Copy)]
 struct Remedy {
     name: &'static str,
     price: Price,
-    /// Decibels by which the answers have to get better.
+    /// Decibels by which the answers have to get better; below 0, those that they may lose.
     margin_db: f64,
+    /// Whether each proposal costs more than the one before, and keeps more.
+    climbs: bool,
     /// What to try, given the best way so far.
-    propose: fn(&Search, &Best) -> Result<Vec<Proposal>>,
+    propose: Propose,
 }
+
+type Make = Box<dyn FnOnce(&Search) -> Result<Variant>>;
 
 /// Something to try. It is made when it is tried: each may have weights of its own, and only some are tried.
 struct Proposal {
     what: String,
-    make: Box<dyn FnOnce() -> Result<Variant>>,
+    /// Whether it is predicted to be enough, of those that each cost more than the one before.
+    is_enough: bool,
+    make: Make,
 }
 
 impl Proposal {
     fn of(what: String, variant: Variant) -> Self {
-        Self { what, make: Box::new(|| Ok(variant)) }
+        Self { what, is_enough: false, make: Box::new(|_| Ok(variant)) }
     }
 }
 
-const RANGES: Remedy = Remedy { name: "ranges", price: Price::None, margin_db: 0.5, propose: ranges::of_all };
-const PLACEMENT: Remedy = Remedy { name: "placement", price: Price::None, margin_db: 0.2, propose: placement::ways };
-const EQUALISE: Remedy = Remedy { name: "equalise", price: Price::None, margin_db: 0.1, propose: equalise::folded };
-const SMOOTH: Remedy = Remedy { name: "smooth", price: Price::Any, margin_db: 0.2, propose: equalise::smoothed };
-const ROUNDING: Remedy = Remedy { name: "rounding", price: Price::None, margin_db: 0.1, propose: weights::rounded };
-const BIAS: Remedy = Remedy { name: "bias", price: Price::None, margin_db: 0.1, propose: bias::corrected };
-const FORMS: Remedy = Remedy { name: "forms", price: Price::Any, margin_db: 0.2, propose: options::mixed };
-const TRAINING: Remedy = Remedy { name: "training", price: Price::None, margin_db: 0.1, propose: training::trained };
+const RANGES: Remedy = Remedy::new("ranges", Price::None, 0.5, ranges::of_all);
+const PLACEMENT: Remedy = Remedy::new("placement", Price::None, 0.2, placement::ways);
+const EQUALISE: Remedy = Remedy::new("equalise", Price::None, 0.1, equalise::folded);
+const SMOOTH: Remedy = Remedy::new("smooth", Price::Any, 0.2, equalise::smoothed);
+/// Each layer answers better with such weights, also where that does not show beside the noise of others yet.
+const ROUNDING: Remedy = Remedy::new("rounding", Price::None, -0.3, weights::rounded);
+const BIAS: Remedy = Remedy::new("bias", Price::None, 0.1, bias::corrected);
+const FORMS: Remedy = Remedy::new("forms", Price::Any, 0.2, options::mixed).climbing();
+const TRAINING: Remedy = Remedy::new("training", Price::None, 0.1, training::trained);
+
+type Propose = fn(&Search, &Best) -> Result<Vec<Proposal>>;
 
 impl Remedy {
+    const fn new(name: &'static str, price: Price, margin_db: f64, propose: Propose) -> Self {
+        Self { name, price, margin_db, climbs: false, propose }
+    }
+
+    const fn climbing(self) -> Self {
+        Self { climbs: true, ..self }
+    }
+
     const fn at(self, price: Price) -> Self {
         Self { price, ..self }
     }
@@ -182,52 +157,15 @@ const BEST: &[Remedy] = &[
     TRAINING,
 ];
 
-/// What a search wants, and what that may cost.
-struct Limits {
-    goal: Goal,
-    /// The cost of quantising every layer.
-    start: f64,
-}
-
-impl Limits {
-    /// The most that a way may cost beside the best so far.
-    fn most(&self, best: &Best, price: Price) -> f64 {
-        match best.likeness.sqnr_db() {
-            _ if self.goal.is_asked() && price != Price::Little => f64::INFINITY,
-            db if db < USABLE_DB && price != Price::Little => f64::INFINITY,
-            _ => self.start + MOST_COST * (1.0 - self.start).max(0.0),
-        }
-    }
-}
-
-/// The best way so far.
+/// A way to quantise that was tried: the best so far.
 struct Best {
     variant: Variant,
     likeness: Likeness,
     cost: Cost,
 }
 
-/// What a way takes, in parts of what the floats do.
-#[derive(Debug, Clone, Copy)]
-struct Cost {
-    time: f64,
-    size: f64,
-}
-
-/// Proposals of a remedy that cost too much before no other is tried.
-const MOST_DEAR: usize = 2;
-
 /// A prediction above this is told: those nearer to 1 say neither.
 const SLOWER: f64 = 1.1;
-
-/// How much size counts beside time.
-const SIZE: f64 = 0.25;
-
-impl Cost {
-    fn whole(self) -> f64 {
-        (self.time + SIZE * self.size) / (1.0 + SIZE)
-    }
-}
 
 /// What remedies are given.
 pub(super) struct Search<'a> {
@@ -237,6 +175,7 @@ pub(super) struct Search<'a> {
     judge: &'a dyn Judge,
     /// What a run takes in floats, and its weights.
     float: (f64, u64),
+    limits: Limits,
     /// Calibration samples that statistics are made of.
     samples: usize,
     /// Samples that a layer alone is judged by.
@@ -251,11 +190,11 @@ pub(super) struct Search<'a> {
 
 /// Multiply-accumulates for statistics, and for judging all layers alone: some seconds on two cores. Of few samples neither
 /// tells much.
-const STATISTICS_MACS: u64 = 100_000_000_000;
+const STATISTICS_MACS: u64 = 50_000_000_000;
 const LEAST_STATISTICS: usize = 16;
 const ALONE_MACS: u64 = 1_500_000_000_000;
 const LEAST_ALONE: usize = 6;
-const MOST_ALONE: usize = 32;
+const MOST_ALONE: usize = 16;
 
 /// The best way to quantise that was found, from `start` on. What was tried goes to `out`.
 ///
@@ -273,8 +212,9 @@ pub(super) fn run(
     let judges = cx.judges.ok_or_else(|| Error::bug("a search without samples to judge by"))?;
     let judge = judges.beside(&verify(&start.graph)?)?;
     let ends = budget.time.map(|time| began + time);
-    let search = Search { ends, ..Search::new(int8, whole, &start, &*judge, cx)? };
+    let mut search = Search { ends, ..Search::new(int8, whole, &start, &*judge, cx)? };
     let (likeness, cost) = search.evaluate(&start)?;
+    search.limits = Limits::new(budget.goal, cost);
     let (larger, _, channels) = int8.enlarged(&start)?;
     let room = match larger {
         0 => String::new(),
@@ -284,7 +224,6 @@ pub(super) fn run(
         ),
     };
     search.tell("start", &format!("every layer that can be quantised{room}"), likeness, cost, true);
-    let limits = Limits { goal: budget.goal, start: cost.whole() };
     let mut best = Best { variant: start, likeness, cost };
     // How many were kept when a remedy was last tried: on the same way it would do the same again.
     let (mut kept, mut tried_at) = (0, HashMap::new());
@@ -293,9 +232,9 @@ pub(super) fn run(
             break;
         }
         let key = (remedy.name, remedy.price);
-        let is_enough = remedy.price != Price::None && limits.goal.is_reached(&best.likeness);
+        let is_enough = remedy.price != Price::None && search.limits.goal.is_reached(&best.likeness);
         if tried_at.get(&key) != Some(&kept) && !is_enough {
-            kept += search.attempt(remedy, &mut best, &limits)?;
+            kept += search.attempt(remedy, &mut best)?;
             tried_at.insert(key, kept);
         }
     }
@@ -308,8 +247,8 @@ pub(super) fn run(
             if best.cost.size < 1.0 { ", only the file smaller" } else { "" }
         ));
     }
-    if !limits.goal.is_reached(&best.likeness) {
-        out.warnings.push(blame::of(&search, &best, limits.goal)?);
+    if !search.limits.goal.is_reached(&best.likeness) {
+        out.warnings.push(blame::of(&search, &best)?);
     }
     out.warnings.append(&mut search.warnings.into_inner());
     out.tried = search.tried.into_inner();
@@ -333,35 +272,86 @@ impl<'a> Search<'a> {
         let layers = int8.values(start)?.layers.len() as u64;
         let few = ((ALONE_MACS / macs / layers.max(1)) as usize).clamp(LEAST_ALONE, MOST_ALONE).min(judge.samples());
         let (tried, warnings, noise) = Default::default();
-        Ok(Self { int8, whole, cx, judge, float, samples, few, ends: None, tried, warnings, noise })
+        let limits = Limits::new(Goal::default(), Cost { time: 0.0, size: 0.0 });
+        Ok(Self { int8, whole, cx, judge, float, limits, samples, few, ends: None, tried, warnings, noise })
     }
 
     /// Tries what a remedy proposes, and takes over what is better. Returns how often it was.
-    fn attempt(&self, remedy: &Remedy, best: &mut Best, limits: &Limits) -> Result<usize> {
-        let costs = remedy.price != Price::None;
-        let (mut kept, mut dear) = (0, 0);
-        for Proposal { what, make } in (remedy.propose)(self, best)? {
-            self.cx.check()?;
-            let variant = self.without_lone(make()?)?;
-            let (likeness, cost) = self.evaluate(&variant)?;
-            let better = likeness.nearness() >= best.likeness.nearness() + remedy.margin_db;
-            let faster = cost.whole() <= best.cost.whole() * (1.0 - FASTER)
-                && likeness.nearness() >= best.likeness.nearness() - AS_NEAR_DB;
-            let limit = limits.most(best, remedy.price);
-            let is_kept = faster || better && cost.whole() <= limit.max(best.cost.whole());
-            self.tell(remedy.name, &what, likeness, cost, is_kept);
-            if is_kept {
-                *best = Best { variant, likeness, cost };
-                kept += 1;
-                (self.cx.found)(&|| self.quantised(&best.variant))?;
-            }
-            dear += usize::from(cost.whole() > limits.most(best, remedy.price));
-            let is_enough = costs && (dear >= MOST_DEAR || limits.goal.is_reached(&best.likeness));
-            if is_enough || self.is_over() {
+    fn attempt(&self, remedy: &Remedy, best: &mut Best) -> Result<usize> {
+        let proposals = (remedy.propose)(self, best)?;
+        if remedy.climbs {
+            return self.climb(remedy, proposals, best);
+        }
+        let mut kept = 0;
+        for proposal in proposals {
+            let tried = self.try_out(proposal.make)?;
+            let gain = tried.likeness.nearness() - best.likeness.nearness();
+            // Ranges that cut off what is rare may help a typical sample, and spoil the few that show most.
+            let spoils = tried.likeness.sqnr_db() < best.likeness.sqnr_db() - AS_NEAR_DB;
+            let (standing, best_standing) = (self.standing(&tried, remedy), self.standing(best, remedy));
+            let more = self.limits.given_up(tried.cost) - self.limits.given_up(best.cost);
+            let may =
+                standing > best_standing || standing == best_standing && (standing != Standing::Dear || more <= 0.0);
+            let is_better = may && gain >= remedy.margin_db || more <= -FASTER && gain >= -AS_NEAR_DB;
+            let is_kept = is_better && !spoils;
+            kept += self.settle(remedy, &proposal.what, tried, best, is_kept)?;
+            if self.is_over() {
                 break;
             }
         }
         Ok(kept)
+    }
+
+    /// Finds, by halving, the first of the proposals that is enough: each costs more than the one before, and keeps more.
+    fn climb(&self, remedy: &Remedy, proposals: Vec<Proposal>, best: &mut Best) -> Result<usize> {
+        let mut steps: Vec<Option<Proposal>> = proposals.into_iter().map(Some).collect();
+        let (mut low, mut high, mut kept) = (0, steps.len(), 0);
+        let mut at = steps.partition_point(|step| step.as_ref().is_some_and(|step| !step.is_enough));
+        let mut stride = 1;
+        while low < high && !self.is_over() {
+            at = at.clamp(low, high - 1);
+            // Each is between the ends once.
+            let Some(Proposal { what, make, .. }) = steps[at].take() else { break };
+            let tried = self.try_out(make)?;
+            let (standing, best_standing) = (self.standing(&tried, remedy), self.standing(best, remedy));
+            let is_better = tried.likeness.nearness() >= best.likeness.nearness() + remedy.margin_db;
+            let is_cheaper = self.limits.given_up(tried.cost) < self.limits.given_up(best.cost);
+            let is_kept = match standing {
+                Standing::TooDear => false,
+                _ if standing != best_standing => standing > best_standing,
+                Standing::Short | Standing::Near => is_better,
+                Standing::Dear | Standing::Reached => is_cheaper,
+            };
+            kept += self.settle(remedy, &what, tried, best, is_kept)?;
+            // What was predicted is near: from there on in longer and longer strides.
+            match standing {
+                Standing::Short | Standing::Near => (low, at) = (at + 1, at + stride),
+                _ => (high, at) = (at, at.saturating_sub(stride)),
+            }
+            stride *= 2;
+        }
+        Ok(kept)
+    }
+
+    fn standing(&self, way: &Best, remedy: &Remedy) -> Standing {
+        self.limits.standing(&way.likeness, way.cost, remedy.price)
+    }
+
+    fn try_out(&self, make: Make) -> Result<Best> {
+        self.cx.check()?;
+        let variant = self.without_lone(make(self)?)?;
+        let (likeness, cost) = self.evaluate(&variant)?;
+        Ok(Best { variant, likeness, cost })
+    }
+
+    /// Tells what was tried, and takes it over if it is kept. Returns how many ways were.
+    fn settle(&self, remedy: &Remedy, what: &str, tried: Best, best: &mut Best, is_kept: bool) -> Result<usize> {
+        self.tell(remedy.name, what, tried.likeness, tried.cost, is_kept);
+        if is_kept {
+            *best = tried;
+            (self.cx.found)(&|| self.quantised(&best.variant))?;
+        }
+        Ok(usize::from(is_kept))
     }
 
     fn is_over(&self) -> bool {

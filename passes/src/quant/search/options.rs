@@ -8,6 +8,8 @@ use super::{
     Best, Cost, Proposal, Search,
     forms::{FORMS, Form, reshape},
     groups::groups,
+    local::{Power, Twins},
+    weights,
 };
 use crate::{
     layers::Layer,
@@ -16,7 +18,7 @@ use crate::{
 use compress_compiler::{
     error::Result,
     graph::Graph,
-    judge::Likeness,
+    judge::{Likeness, decibels},
     node::{NodeId, Port},
     op::Op,
     verify::verify,
@@ -80,6 +82,10 @@ impl Noise {
         }
     }
 
+    fn times(self, factor: f64) -> Self {
+        Self { mean: self.mean * factor, typical: self.typical * factor }
+    }
+
     /// Both in one, as [`Likeness::nearness`] has them.
     pub fn both(self) -> f64 {
         (self.mean * self.typical).sqrt()
@@ -99,6 +105,13 @@ pub(super) struct Alone {
 }
 
 impl Item {
+    fn group(&self) -> Option<&Group> {
+        match self {
+            Item::Layer(_) => None,
+            Item::Group(group) => Some(group),
+        }
+    }
+
     pub fn layers(&self) -> &[Layer] {
         match self {
             Item::Layer(l) => std::slice::from_ref(l),
@@ -116,18 +129,24 @@ pub(super) fn alone(search: &Search, variant: &Variant) -> Result<Vec<Alone>> {
     let single = layers.iter().filter(|l| !grouped.contains(&l.node)).map(|l| Item::Layer(*l));
     let items: Vec<Item> = single.chain(groups.into_iter().map(Item::Group)).collect();
     let all: Vec<NodeId> = layers.iter().map(|l| l.node).collect();
+    let products: Vec<&Group> = items.iter().filter_map(Item::group).collect();
+    let left = left(search, variant, &products)?;
+    let floats = search.limits.given_up(Cost { time: 1.0, size: 1.0 });
     let count = items.len();
     let mut found = vec![];
     for (i, item) in items.into_iter().enumerate() {
         (search.cx.progress)("layers alone", i, count);
-        let (noise, cost) = search.alone(variant, &item, &all)?;
-        let mut changes = vec![(Change::Float, Noise::NONE, (1.0 - cost).max(LEAST_COST))];
+        let (only, cost) = search.only(variant, item.layers(), &all)?;
+        let noise = Noise::of(&search.judge.judge(&verify(&only)?, search.few)?);
+        let gained = floats - search.limits.given_up(cost);
+        let mut changes = vec![(Change::Float, Noise::NONE, gained.max(LEAST_COST))];
         if let Item::Group(group) = &item {
-            for form in FORMS {
+            for (form, left) in &left {
                 let mut tried = variant.clone();
-                if reshape(&mut tried, group, form)? {
-                    let (left, more) = search.alone(&tried, &item, &all)?;
-                    changes.push((Change::Form(form), left, (more - cost).max(LEAST_COST)));
+                if let (Some(left), true) = (left.get(&group.input), reshape(&mut tried, group, *form)?) {
+                    let (_, more) = search.only(&tried, item.layers(), &all)?;
+                    let more = search.limits.given_up(more) - search.limits.given_up(cost);
+                    changes.push((Change::Form(*form), noise.times(*left), more.max(LEAST_COST)));
                 }
             }
         }
@@ -140,21 +159,45 @@ pub(super) fn alone(search: &Search, variant: &Variant) -> Result<Vec<Alone>> {
     Ok(found)
 }
 
-impl Search<'_> {
-    /// The noise in the answers when an item alone is quantised, and the cost of a run.
-    pub(super) fn alone(&self, variant: &Variant, item: &Item, all: &[NodeId]) -> Result<(Noise, f64)> {
-        let (likeness, cost) = self.only(variant, item.layers(), all)?;
-        Ok((Noise::of(&likeness), cost.whole()))
+/// For each form, the part of the noise of each group that is left where its input has that form.
+fn left(search: &Search, variant: &Variant, groups: &[&Group]) -> Result<Vec<(Form, HashMap<Port, f64>)>> {
+    if groups.is_empty() {
+        return Ok(vec![]);
     }
+    // Some forms undo how weights were rounded: without that, all are alike.
+    let mut plain = variant.clone();
+    plain.choices.rounded.clear();
+    let layers = |groups: &[&Group]| groups.iter().flat_map(|group| group.layers.clone()).collect::<Vec<Layer>>();
+    let before = Twins::new(search, &plain)?.powers(&layers(groups))?;
+    let mut found = vec![];
+    for form in FORMS {
+        let (mut tried, mut reshaped) = (plain.clone(), vec![]);
+        for group in groups {
+            if reshape(&mut tried, group, form)? {
+                reshaped.push(*group);
+            }
+        }
+        let after = Twins::new(search, &tried)?.powers(&layers(&reshaped))?;
+        // Of the new form a layer makes only a part of the signal.
+        let part = |noise: &HashMap<NodeId, Power>, group: &Group| -> f64 {
+            group.layers.iter().map(|l| Power { signal: before[&l.node].signal, ..noise[&l.node] }.part()).sum()
+        };
+        let of = |group: &&Group| (group.input, part(&after, group) / part(&before, group).max(f64::MIN_POSITIVE));
+        found.push((form, reshaped.iter().map(of).collect()));
+    }
+    Ok(found)
+}
 
-    /// What the answers are like, and what a run costs, when of `all` layers only some are quantised.
-    pub(super) fn only(&self, variant: &Variant, layers: &[Layer], all: &[NodeId]) -> Result<(Likeness, Cost)> {
+impl Search<'_> {
+    /// The graph in which of `all` layers only some are quantised, and what a run of it costs.
+    pub(super) fn only(&self, variant: &Variant, layers: &[Layer], all: &[NodeId]) -> Result<(Graph, Cost)> {
         self.cx.check()?;
         let mut only = variant.clone();
         let others = all.iter().filter(|n| layers.iter().all(|l| l.node != **n)).map(|n| (*n, NOISY));
         only.choices.float.extend(others);
         let quantised = self.quantised(&only)?;
-        Ok((self.judge.judge(&verify(&quantised)?, self.few)?, self.cost(&only, &quantised)?))
+        let cost = self.cost(&only, &quantised)?;
+        Ok((quantised, cost))
     }
 }
 
@@ -178,9 +221,16 @@ pub(super) fn mixed(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
         let noise = Noise::sum(&left).both();
         if noise <= before * (1.0 - STEP) {
             before = noise;
-            let what = format!("{}; predicted {:.1} dB", described(&alone, &chosen), -10.0 * noise.max(1e-20).log10());
+            let db = decibels(noise);
+            let what = format!("{}; predicted {db:.1} dB", described(&alone, &chosen));
+            let paid = alone.iter().zip(&chosen).filter_map(|(a, change)| Some(a.changes[(*change)?].2));
+            let is_enough = search.limits.may_be_enough(db, search.limits.given_up(best.cost) + paid.sum::<f64>());
             let (variant, alone, chosen) = (best.variant.clone(), alone.clone(), chosen.clone());
-            proposals.push(Proposal { what, make: Box::new(move || changed(variant, &alone, &chosen)) });
+            proposals.push(Proposal {
+                what,
+                is_enough,
+                make: Box::new(move |search| changed(search, variant, &alone, &chosen)),
+            });
         }
     }
     Ok(proposals)
@@ -238,8 +288,9 @@ fn described(alone: &[Alone], chosen: &[Option<usize>]) -> String {
     counts.iter().map(|(name, n)| format!("{} {name}", counted(*n, "layer"))).collect::<Vec<_>>().join(", ")
 }
 
-/// A variant with the changes.
-fn changed(mut variant: Variant, alone: &[Alone], chosen: &[Option<usize>]) -> Result<Variant> {
+/// A variant with the changes. Weights that other forms changed are rounded again as they were.
+fn changed(search: &Search, mut variant: Variant, alone: &[Alone], chosen: &[Option<usize>]) -> Result<Variant> {
+    let before = variant.choices.rounded.len();
     for (a, change) in alone.iter().zip(chosen) {
         match (change.map(|c| a.changes[c].0), &a.item) {
             (Some(Change::Float), item) => {
@@ -249,7 +300,7 @@ fn changed(mut variant: Variant, alone: &[Alone], chosen: &[Option<usize>]) -> R
             _ => {}
         }
     }
-    Ok(variant)
+    if before > variant.choices.rounded.len() { Ok(weights::round(search, &variant)?.0) } else { Ok(variant) }
 }
 
 /// Which of the convolutions read what each of them makes, with nothing but other operators between, or make what it reads.

@@ -7,8 +7,10 @@ use crate::{
     quant::{
         choices::Rounded,
         params,
+        ptq::Variant,
         qdq::{self, LeastScales},
         rounding::{MOST_INPUTS, Triangle},
+        scheme::Weights,
     },
     weight_matrix::WeightMatrix,
 };
@@ -57,21 +59,26 @@ impl Task {
 
 /// All weights rounded by second moments, which are those of the inputs in floats.
 pub(super) fn rounded(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
-    let g = &best.variant.graph;
-    let plan = search.values(&best.variant)?;
+    let (variant, count) = round(search, &best.variant)?;
+    let what = format!("{} rounded by what their layers read (GPTQ)", counted(count, "weight"));
+    Ok(if count > 0 { vec![Proposal::of(what, variant)] } else { vec![] })
+}
+
+/// A variant with all weights rounded that are not yet, and how many those are.
+pub(super) fn round(search: &Search, variant: &Variant) -> Result<(Variant, usize)> {
+    let g = &variant.graph;
+    let plan = search.values(variant)?;
     let alone = |l: &&Layer| plan.layers.iter().filter(|o| o.weight == l.weight).count() == 1;
-    let is_new = |l: &&Layer| !best.variant.choices.rounded.contains_key(&l.weight);
+    let is_new = |l: &&Layer| !variant.choices.rounded.contains_key(&l.weight);
     let tasks = plan.layers.iter().filter(alone).filter(is_new).filter_map(|l| Task::of(g, l));
-    let tasks: Vec<Task> = tasks.collect();
-    if tasks.is_empty() {
-        return Ok(vec![]);
+    let mut rest: Vec<Task> = tasks.filter(|t| t.layout.columns() <= MOST_INPUTS).collect();
+    let mut new = variant.clone();
+    if rest.is_empty() {
+        return Ok((new, 0));
     }
-    let params = search.parameters(&best.variant, plan)?;
-    let floors = search.least_scales(&best.variant, &params)?;
-    let mut variant = best.variant.clone();
-    let all = tasks.len();
-    let mut rest: Vec<Task> = tasks.into_iter().filter(|t| t.layout.columns() <= MOST_INPUTS).collect();
-    let mut done = 0;
+    let params = search.parameters(variant, plan)?;
+    let floors = search.least_scales(variant, &params)?;
+    let (all, mut done, mut count) = (rest.len(), 0, 0);
     let sized = search.judge.sized(g)?;
     while !rest.is_empty() {
         let mut bytes = 0;
@@ -79,26 +86,26 @@ pub(super) fn rounded(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
             bytes += t.bytes();
             bytes <= MOMENTS_BYTES
         });
-        let count = at_once(&rest, |t| bound::bytes(sized.fact(t.input))).min(fits.count().max(1));
-        let now: Vec<Task> = rest.drain(..count).collect();
+        let many = at_once(&rest, |t| bound::bytes(sized.fact(t.input))).min(fits.count().max(1));
+        let now: Vec<Task> = rest.drain(..many).collect();
         let moments = gather(search, g, &now)?;
-        for (task, moments) in now.iter().zip(moments) {
-            search.cx.check()?;
-            (search.cx.progress)("round weights", done, all);
-            done += 1;
-            if moments.iter().any(Moments::are_void) {
-                continue;
-            }
-            let (rounded, shift) = round(search, g, task, &moments, &floors)?;
-            let rounded = search.settled(&best.variant, &task.layer, &params, rounded);
-            variant.choices.rounded.insert(task.layer.weight, Arc::new(rounded));
+        search.cx.check()?;
+        (search.cx.progress)("round weights", done, all);
+        done += now.len();
+        let scheme = search.int8.scheme.weights;
+        let each = now.par_iter().zip(&moments).map(|(task, moments)| round_one(scheme, g, task, moments, &floors));
+        for (task, rounded) in now.iter().zip(each.collect::<Vec<_>>()) {
+            let Some((rounded, shift)) = rounded? else { continue };
+            let rounded = search.settled(variant, &task.layer, &params, rounded);
+            new.choices.rounded.insert(task.layer.weight, Arc::new(rounded));
             if let Some(shift) = shift {
-                variant.choices.biases.insert(task.layer.node, shift.into());
+                new.choices.biases.insert(task.layer.node, shift.into());
             }
+            count += 1;
         }
     }
     (search.cx.progress)("round weights", all, all);
-    Ok(vec![Proposal::of(format!("{} rounded by what their layers read (GPTQ)", counted(done, "weight")), variant)])
+    Ok((new, count))
 }
 
 /// What the layers read, in moments.
@@ -123,17 +130,21 @@ fn gather(search: &Search, g: &Graph, tasks: &[Task]) -> Result<Vec<Vec<Moments>
     Ok(moments)
 }
 
-/// The weight of a task, rounded, and by how much its bias makes up for the mean of the errors.
-fn round(
-    search: &Search,
+/// The weight of a task, rounded, and by how much its bias makes up for the mean of the errors; nothing where its layer was
+/// not seen to read numbers.
+fn round_one(
+    weights: Weights,
     g: &Graph,
     task: &Task,
     moments: &[Moments],
     floors: &LeastScales,
-) -> Result<(Rounded, Option<Vec<f32>>)> {
+) -> Result<Option<(Rounded, Option<Vec<f32>>)>> {
+    if moments.iter().any(Moments::are_void) {
+        return Ok(None);
+    }
     let tensor = g.constant(task.layer.weight.into()).ok_or_else(|| Error::bug("a weight is not a constant"))?;
     let stored = tensor.as_f32().ok_or_else(|| Error::bug("a weight is not f32"))?;
-    let (d, weights) = (task.layout.columns(), search.int8.scheme.weights);
+    let d = task.layout.columns();
     let floor = |c: usize| qdq::least_scale(floors, &task.layer, c);
     let scales = params::weight_scales(&stored, tensor.shape(), task.layer.axes.output, weights, floor);
     let matrix = task.layout.matrix(&stored);
@@ -155,5 +166,5 @@ fn round(
         );
     }
     let rounded = Rounded { values: task.layout.stored(&values), scales };
-    Ok((rounded, task.has_bias().then_some(shift)))
+    Ok(Some((rounded, task.has_bias().then_some(shift))))
 }

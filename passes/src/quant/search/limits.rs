@@ -1,0 +1,178 @@
+//! What a way to quantise costs, and what it may cost.
+
+use compress_compiler::judge::{Likeness, decibels};
+
+/// What the answers have to keep. Without any figure it is [`USUAL_DB`], as far as that costs little of what INT8 gains.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Goal {
+    /// Signal to noise, in decibels.
+    pub sqnr_db: Option<f64>,
+    /// The most that the metric may drop.
+    pub drop: Option<f64>,
+}
+
+/// Signal to noise that is enough where nobody asked for more.
+pub(super) const USUAL_DB: f64 = 30.0;
+
+/// The samples that are searched on flatter what was found on them: a goal has to hold by this margin.
+const MARGIN_DB: f64 = 1.0;
+
+/// Below this, answers are of little use, and remedies may cost anything.
+const USABLE_DB: f64 = 20.0;
+
+/// Part of the gain, in time and in size, that remedies may cost where nobody asked for more accuracy.
+const MOST_COST: f64 = 0.1;
+
+/// A gain in time of a smaller part can't be told from none.
+const LEAST_GAIN: f64 = 0.05;
+
+impl Goal {
+    fn is_asked(&self) -> bool {
+        *self != Self::default()
+    }
+
+    pub(super) fn is_reached(&self, likeness: &Likeness) -> bool {
+        // A gate looks at the worst output.
+        let (wanted, noise) = match self.is_asked() {
+            true => (self.sqnr_db, likeness.worst),
+            false => (Some(USUAL_DB), likeness.noise),
+        };
+        wanted.is_none_or(|db| decibels(noise) >= db + MARGIN_DB)
+            && self.drop.is_none_or(|most| likeness.drop.is_some_and(|drop| drop <= most))
+    }
+}
+
+/// What a way takes, in parts of what the floats do.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cost {
+    pub time: f64,
+    pub size: f64,
+}
+
+/// What a remedy may cost at a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Price {
+    /// It costs nothing.
+    None,
+    /// No more than a tenth of what quantisation gains.
+    Little,
+    /// The same, or anything as long as a goal that was asked for is not reached or the answers are of little use.
+    Any,
+}
+
+/// How far a way has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Standing {
+    /// It costs more than it may.
+    TooDear,
+    /// Its answers are of little use, or not what was asked for.
+    Short,
+    /// It costs more than a tenth of the gain, and its answers are of use.
+    Dear,
+    /// It costs little, and its answers are of use.
+    Near,
+    /// It keeps what it has to.
+    Reached,
+}
+
+/// What a search wants, and what that may cost.
+pub(super) struct Limits {
+    pub goal: Goal,
+    /// What it takes to run every layer that can be in codes so.
+    start: Cost,
+}
+
+impl Limits {
+    pub fn new(goal: Goal, start: Cost) -> Self {
+        Self { goal, start }
+    }
+
+    /// The part of what quantisation gains that a way gives up, in time and in size. Where codes gain no time, there is none to
+    /// give up.
+    pub fn given_up(&self, cost: Cost) -> f64 {
+        self.time(cost) + self.size(cost)
+    }
+
+    fn time(&self, cost: Cost) -> f64 {
+        let gain = 1.0 - self.start.time;
+        if gain < LEAST_GAIN { 0.0 } else { (cost.time - self.start.time) / gain }
+    }
+
+    fn size(&self, cost: Cost) -> f64 {
+        (cost.size - self.start.size) / (1.0 - self.start.size).max(LEAST_GAIN)
+    }
+
+    pub fn is_dear(&self, cost: Cost) -> bool {
+        self.time(cost) > MOST_COST || self.size(cost) > MOST_COST
+    }
+
+    /// Whether a way of which only this is predicted would be enough, or all that may be paid.
+    pub fn may_be_enough(&self, db: f64, given_up: f64) -> bool {
+        let wanted = self.goal.sqnr_db.unwrap_or(USUAL_DB) + MARGIN_DB;
+        db >= wanted || !self.goal.is_asked() && given_up > MOST_COST && db >= USABLE_DB
+    }
+
+    /// How far a way has come that a remedy of this price made.
+    pub fn standing(&self, likeness: &Likeness, cost: Cost, price: Price) -> Standing {
+        let (is_reached, is_dear) = (self.goal.is_reached(likeness), self.is_dear(cost));
+        match price {
+            Price::Little if is_dear => Standing::TooDear,
+            _ if is_reached && (!is_dear || self.goal.is_asked()) => Standing::Reached,
+            _ if self.goal.is_asked() || likeness.sqnr_db() < USABLE_DB => Standing::Short,
+            _ if is_dear => Standing::Dear,
+            _ => Standing::Near,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cost(time: f64, size: f64) -> Cost {
+        Cost { time, size }
+    }
+
+    fn at(db: f64) -> Likeness {
+        let noise = 10f64.powf(-db / 10.0);
+        Likeness { noise, worst: noise, typical: noise, drop: None }
+    }
+
+    #[test]
+    fn a_tenth_of_the_gain_may_be_given_up_in_time_and_in_size() {
+        let limits = Limits::new(Goal::default(), cost(0.5, 0.3));
+        assert!(!limits.is_dear(cost(0.54, 0.36)));
+        assert!(limits.is_dear(cost(0.56, 0.3)), "time");
+        assert!(limits.is_dear(cost(0.5, 0.38)), "size");
+        assert!((limits.given_up(cost(1.0, 1.0)) - 2.0).abs() < 1e-9, "floats give up all");
+    }
+
+    #[test]
+    fn only_size_counts_where_codes_gain_no_time() {
+        let limits = Limits::new(Goal::default(), cost(1.09, 0.36));
+        assert!(limits.is_dear(cost(0.9, 0.8)), "faster floats don't pay for the size");
+        assert!(!limits.is_dear(cost(1.2, 0.4)));
+    }
+
+    #[test]
+    fn answers_of_little_use_may_cost_anything() {
+        let limits = Limits::new(Goal::default(), cost(0.5, 0.3));
+        let (little, much) = (cost(0.52, 0.3), cost(0.8, 0.6));
+        assert_eq!(limits.standing(&at(12.0), much, Price::Any), Standing::Short);
+        assert_eq!(limits.standing(&at(12.0), much, Price::Little), Standing::TooDear);
+        assert_eq!(limits.standing(&at(25.0), much, Price::Any), Standing::Dear);
+        assert_eq!(limits.standing(&at(25.0), little, Price::Any), Standing::Near);
+        assert_eq!(limits.standing(&at(32.0), little, Price::Any), Standing::Reached);
+        assert_eq!(limits.standing(&at(32.0), much, Price::Any), Standing::Dear, "nobody asked for it");
+    }
+
+    #[test]
+    fn a_goal_that_was_asked_for_holds_in_the_worst_output_at_any_cost() {
+        let limits = Limits::new(Goal { sqnr_db: Some(25.0), drop: None }, cost(0.5, 0.3));
+        let much = cost(0.9, 0.9);
+        assert_eq!(limits.standing(&at(26.5), much, Price::Any), Standing::Reached);
+        assert_eq!(limits.standing(&at(25.5), much, Price::Any), Standing::Short, "by a margin");
+        let uneven = Likeness { worst: 0.01, ..at(40.0) };
+        assert_eq!(limits.standing(&uneven, much, Price::Any), Standing::Short);
+    }
+}

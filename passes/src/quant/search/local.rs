@@ -1,0 +1,119 @@
+//! The noise that layers make in what they answer themselves: that of all layers is measured in one run, and it is enough to
+//! tell ways of quantising one layer apart.
+
+use super::Search;
+use crate::{
+    layers::Layer,
+    quant::{
+        params::Affine,
+        ptq::Variant,
+        qdq::{self, LeastScales},
+        two_terms,
+    },
+};
+use compress_compiler::{
+    error::{Error, Result},
+    graph::Graph,
+    node::{NodeId, Port},
+    ops::{
+        binary::Binary,
+        reduce::{Reduce, ReduceKind},
+    },
+    part::only,
+    tensor::Tensor,
+    verify::verify,
+};
+use std::collections::HashMap;
+
+/// Layers beside the same ones with codes for their input and weight; both read what the layers before make in floats.
+pub(super) struct Twins<'a> {
+    search: &'a Search<'a>,
+    variant: &'a Variant,
+    params: HashMap<Port, Affine>,
+    floors: LeastScales,
+}
+
+/// Sums of squares over calibration data.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Power {
+    /// Of what a layer answers.
+    pub signal: f64,
+    /// Of what codes change.
+    pub noise: f64,
+}
+
+impl Power {
+    /// The noise in parts of the signal.
+    pub fn part(&self) -> f64 {
+        self.noise / self.signal.max(f64::MIN_POSITIVE)
+    }
+}
+
+impl<'a> Twins<'a> {
+    pub fn new(search: &'a Search, variant: &'a Variant) -> Result<Self> {
+        let params = search.parameters(variant, search.values(variant)?)?;
+        let floors = search.least_scales(variant, &params)?;
+        Ok(Self { search, variant, params, floors })
+    }
+
+    /// Adds to `g`, a copy of the variant's graph, a layer that reads codes. `inputs` holds those that were made before.
+    pub fn add(&self, g: &mut Graph, l: &Layer, inputs: &mut HashMap<Port, Port>) -> Result<NodeId> {
+        let x = g.operand(l.node, 0).ok_or_else(|| Error::bug("a layer reads nothing"))?;
+        let coded = match inputs.get(&x) {
+            Some(coded) => *coded,
+            None => self.coded(g, x)?,
+        };
+        inputs.insert(x, coded);
+        let weight = self.search.rounded(g, l, &self.variant.choices, &self.floors)?;
+        let weight = g.add_constant("weight", weight);
+        let mut operands = g.operands(l.node);
+        operands[0] = Some(coded);
+        operands[l.axes.slot] = Some(weight.into());
+        let (op, name) = (g.op(l.node).clone(), g.fresh("rounded"));
+        g.add_node(&name, op, &operands, &[&name])
+    }
+
+    fn coded(&self, g: &mut Graph, x: Port) -> Result<Port> {
+        let (params, scheme) = (self.params[&x], &self.search.int8.scheme);
+        let coded = qdq::pair(g, x, params, scheme)?;
+        if !self.variant.choices.two_terms.contains(&x) {
+            return Ok(coded);
+        }
+        let rest = two_terms::rest(g, x, coded, params, scheme)?;
+        let name = g.fresh("both");
+        Ok(g.add_node(&name, Binary::Add.into(), &[Some(coded), Some(rest)], &[&name])?.into())
+    }
+
+    /// The power of each of `layers` and of the noise that codes make there.
+    pub fn powers(&self, layers: &[Layer]) -> Result<HashMap<NodeId, Power>> {
+        let mut g = self.variant.graph.clone();
+        let (mut ports, mut inputs) = (vec![], HashMap::new());
+        for l in layers {
+            let twin = self.add(&mut g, l, &mut inputs)?;
+            let name = g.fresh("change");
+            let change = g.add_node(&name, Binary::Sub.into(), &[Some(l.node.into()), Some(twin.into())], &[&name])?;
+            ports.extend([power(&mut g, l.node)?, power(&mut g, change)?]);
+        }
+        let mut powers = vec![Power::default(); layers.len()];
+        if layers.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let calibrator = self.search.cx.calibrator.ok_or_else(|| Error::bug("no calibration data"))?;
+        calibrator.run(&[&verify(&only(&g, &ports))?], self.search.few, &mut |made| {
+            let sum = |t: &Tensor| t.as_f32().map_or(0.0, |v| v.iter().map(|v| f64::from(*v)).sum());
+            for (power, pair) in powers.iter_mut().zip(made[0].chunks(2)) {
+                let [signal, noise] = pair else { continue };
+                (power.signal, power.noise) = (power.signal + sum(signal), power.noise + sum(noise));
+            }
+            Ok(())
+        })?;
+        Ok(layers.iter().map(|l| l.node).zip(powers).collect())
+    }
+}
+
+/// The sum of the squares of what a node makes.
+fn power(g: &mut Graph, node: NodeId) -> Result<Port> {
+    let op = Reduce { kind: ReduceKind::SumSquare, keepdims: false, noop_with_empty_axes: false };
+    let name = g.fresh("power");
+    Ok(g.add_node(&name, op.into(), &[Some(node.into())], &[&name])?.into())
+}
