@@ -140,8 +140,8 @@ struct Beside<'a> {
 /// Which elements of an output are of one kind: a detector may have places in pixels and scores below 1 in one tensor, and
 /// the noise of the ones would hide the others.
 struct Parts {
-    /// Elements behind each index of the axis that tells them apart, and its size.
-    behind: usize,
+    /// The axis that tells them apart, and its size: 1 where nothing does.
+    axis: usize,
     size: usize,
     /// For each index, whether it is of the larger kind.
     large: Vec<bool>,
@@ -156,17 +156,21 @@ const APART: f64 = 20.0;
 impl Parts {
     /// Of an output, as batches of samples have it.
     fn of(batches: &[&Tensor]) -> Self {
-        let mut found = Self { behind: 1, size: 1, large: vec![true] };
+        let mut found = Self { axis: 0, size: 1, large: vec![true] };
         let mut widest = APART;
         let shape = batches.first().map_or(&[][..], |t| t.shape());
-        for axis in 1..shape.len() {
-            let (size, behind) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
+        for (axis, &size) in shape.iter().enumerate().skip(1) {
+            // Other axes may have other sizes in other samples.
+            if batches.iter().any(|t| t.shape().get(axis) != Some(&size)) {
+                continue;
+            }
             if !(2..=MOST_KINDS).contains(&size) {
                 continue;
             }
             // Roots, which few values don't rule: a place in a picture that showed something once is of no kind of its own.
             let mut roots = vec![0f64; size];
-            for values in batches.iter().filter_map(|t| t.as_f32()) {
+            for (t, values) in batches.iter().filter_map(|t| Some((t, t.as_f32()?))) {
+                let behind = behind(t.shape(), axis);
                 values.iter().enumerate().for_each(|(i, v)| roots[i / behind % size] += f64::from(v.abs()).sqrt());
             }
             let sizes: Vec<f64> = roots.iter().map(|s| s.powi(2)).collect();
@@ -175,22 +179,28 @@ impl Parts {
             for pair in sorted.windows(2) {
                 if pair[0] > 0.0 && pair[1] / pair[0] > widest {
                     widest = pair[1] / pair[0];
-                    found = Self { behind, size, large: sizes.iter().map(|r| *r >= pair[1]).collect() };
+                    found = Self { axis, size, large: sizes.iter().map(|r| *r >= pair[1]).collect() };
                 }
             }
         }
         found
     }
 
-    /// Adds elements before and after to the kinds that they are of.
-    fn add(&self, [small, large]: &mut [Sqnr; 2], before: &[f32], after: &[f32]) {
+    /// Adds elements before and after, of samples of such a shape, to the kinds that they are of.
+    fn add(&self, [small, large]: &mut [Sqnr; 2], shape: &[usize], before: &[f32], after: &[f32]) {
         if self.size == 1 {
             return large.add(before, after);
         }
-        for (i, (a, b)) in before.chunks(self.behind).zip(after.chunks(self.behind)).enumerate() {
+        let behind = behind(shape, self.axis);
+        for (i, (a, b)) in before.chunks(behind).zip(after.chunks(behind)).enumerate() {
             if self.large[i % self.size] { large.add(a, b) } else { small.add(a, b) }
         }
     }
+}
+
+/// Elements behind each index of an axis.
+fn behind(shape: &[usize], axis: usize) -> usize {
+    shape[axis + 1..].iter().product::<usize>().max(1)
 }
 
 impl Judge for Beside<'_> {
@@ -229,12 +239,12 @@ impl Judge for Beside<'_> {
             let mut each = vec![vec![]; indices.len()];
             for (i, (before, after)) in outputs.iter().zip(&made).enumerate() {
                 let (Some(a), Some(b)) = (before.as_f32(), after.as_f32()) else { continue };
-                self.parts[i].add(&mut kinds[i], &a, &b);
+                self.parts[i].add(&mut kinds[i], before.shape(), &a, &b);
                 let size = a.len() / indices.len();
                 if places.contains(&i) && size * indices.len() == a.len() && a.len() == b.len() {
                     for (sample, (a, b)) in each.iter_mut().zip(a.chunks(size.max(1)).zip(b.chunks(size.max(1)))) {
                         let mut kinds = [Sqnr::default(); 2];
-                        self.parts[i].add(&mut kinds, a, b);
+                        self.parts[i].add(&mut kinds, before.shape(), a, b);
                         sample.extend(kinds.iter().filter_map(noise));
                     }
                 }

@@ -200,7 +200,7 @@ fn divisor(g: &Graph, group: &Group) -> Option<Divisor> {
             Op::LayerNorm(_) if port == group.input && group.axis > 0 => {
                 return (vector(1) && vector(2)).then_some(Divisor { node, limit });
             }
-            op @ Op::Conv(_) => {
+            op @ Op::Conv(_) if group.axis == 1 => {
                 let weight = g.operand(node, op.weight()?.slot)?;
                 let rows = g.constant(weight).filter(|t| t.dtype() == DType::F32)?.shape()[0];
                 let own = g.only_use(weight).is_some();

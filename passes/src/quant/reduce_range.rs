@@ -43,7 +43,7 @@ choice!(ReduceRange, "range reduction", [
 pub(super) type Channels = HashMap<Port, Arc<[(f32, f32)]>>;
 
 /// Samples that the ranges of channels are taken from.
-const SAMPLES: usize = 64;
+const SAMPLES: usize = 128;
 
 /// The part of its range by which a channel may reach beyond what was seen of it, at either end.
 const BEYOND: f32 = 1.0 / 16.0;

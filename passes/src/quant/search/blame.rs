@@ -16,7 +16,7 @@ const WIDE: f32 = 3.0;
 
 /// A sentence that says what was reached, and what keeps the model from its goal.
 pub(super) fn of(search: &Search, best: &Best) -> Result<String> {
-    let db = best.likeness.sqnr_db();
+    let db = search.limits.goal.db(&best.likeness);
     let asked = match (search.limits.goal.sqnr_db, search.limits.goal.drop) {
         (Some(wanted), _) => format!("{MIN_SQNR} {wanted} was not reached on the samples that the search holds out"),
         (None, Some(most)) => {
@@ -24,7 +24,7 @@ pub(super) fn of(search: &Search, best: &Best) -> Result<String> {
         }
         (None, None) => {
             format!(
-                "{USUAL_DB} dB was not reached at the cost of a tenth of what INT8 gains in time and size ({MIN_SQNR} asks for it at any cost)"
+                "{USUAL_DB} dB was not reached at the cost of a tenth of what INT8 gains in time or in size ({MIN_SQNR} asks for it at any cost)"
             )
         }
     };

@@ -9,7 +9,7 @@ use compress_compiler::{
     error::{Error, Result},
     node::Port,
 };
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Bytes of a sample's values that are looked at in one go.
 const VALUES_BYTES: u64 = 24 << 20;
@@ -40,11 +40,15 @@ pub(super) fn groups(search: &Search, variant: &Variant) -> Result<Vec<Group>> {
     let others: Vec<Layer> = others.flat_map(|group| group.layers.clone()).collect();
     let calibrator = search.cx.calibrator.ok_or_else(|| Error::bug("no calibration data"))?;
     let seen = reduce_range::observe(g, &others, calibrator)?;
-    for group in &mut groups {
+    // One of which nothing was seen stays as it is.
+    groups.retain_mut(|group| {
         let channels = known.get(&group.input).or_else(|| seen.get(&group.input));
-        // A group knows where its layers find channels: all of them on one axis.
-        let channels = channels.filter(|channels| channels.len() == group.channels.len());
-        group.channels = channels.ok_or_else(|| Error::bug("the channels of a value were not seen"))?.to_vec();
-    }
+        let is_known = |channels: &&Arc<[(f32, f32)]>| {
+            channels.len() == group.channels.len() && channels.iter().all(|(low, high)| low <= high)
+        };
+        let Some(channels) = channels.filter(is_known) else { return false };
+        group.channels = channels.to_vec();
+        true
+    });
     Ok(groups)
 }

@@ -31,13 +31,19 @@ impl Goal {
         *self != Self::default()
     }
 
+    /// The signal to noise that the goal is about: of the worst output if it was asked for, since a gate looks at that.
+    pub(super) fn db(&self, likeness: &Likeness) -> f64 {
+        decibels(if self.is_asked() { likeness.worst } else { likeness.noise })
+    }
+
+    /// Whether the answers fall short, on the samples that are judged, of the goal itself.
+    pub(super) fn is_missed(&self, likeness: &Likeness) -> bool {
+        !self.is_reached(likeness) && (self.is_asked() || self.db(likeness) < USUAL_DB)
+    }
+
     pub(super) fn is_reached(&self, likeness: &Likeness) -> bool {
-        // A gate looks at the worst output.
-        let (wanted, noise) = match self.is_asked() {
-            true => (self.sqnr_db, likeness.worst),
-            false => (Some(USUAL_DB), likeness.noise),
-        };
-        wanted.is_none_or(|db| decibels(noise) >= db + MARGIN_DB)
+        let wanted = if self.is_asked() { self.sqnr_db } else { Some(USUAL_DB) };
+        wanted.is_none_or(|db| self.db(likeness) >= db + MARGIN_DB)
             && self.drop.is_none_or(|most| likeness.drop.is_some_and(|drop| drop <= most))
     }
 }
@@ -87,15 +93,16 @@ impl Limits {
         Self { goal, start }
     }
 
-    /// The part of what quantisation gains that a way gives up, in time and in size. Where codes gain no time, there is none to
-    /// give up.
+    /// The part of what quantisation gains that a way gives up, in time and in size.
     pub fn given_up(&self, cost: Cost) -> f64 {
         self.time(cost) + self.size(cost)
     }
 
     fn time(&self, cost: Cost) -> f64 {
         let gain = 1.0 - self.start.time;
-        if gain < LEAST_GAIN { 0.0 } else { (cost.time - self.start.time) / gain }
+        let more = (cost.time - self.start.time) / gain.max(LEAST_GAIN);
+        // Where codes gain no time, floats that take less don't make up for their size.
+        if gain < LEAST_GAIN { more.max(0.0) } else { more }
     }
 
     fn size(&self, cost: Cost) -> f64 {
@@ -106,7 +113,7 @@ impl Limits {
         self.time(cost) > MOST_COST || self.size(cost) > MOST_COST
     }
 
-    /// Whether a way of which only this is predicted would be enough, or all that may be paid.
+    /// Whether a way with this prediction would reach the goal, or give up all that it may.
     pub fn may_be_enough(&self, db: f64, given_up: f64) -> bool {
         let wanted = self.goal.sqnr_db.unwrap_or(USUAL_DB) + MARGIN_DB;
         db >= wanted || !self.goal.is_asked() && given_up > MOST_COST && db >= USABLE_DB
@@ -148,10 +155,11 @@ mod tests {
     }
 
     #[test]
-    fn only_size_counts_where_codes_gain_no_time() {
+    fn floats_that_are_faster_than_codes_don_t_pay_for_their_size() {
         let limits = Limits::new(Goal::default(), cost(1.09, 0.36));
         assert!(limits.is_dear(cost(0.9, 0.8)), "faster floats don't pay for the size");
-        assert!(!limits.is_dear(cost(1.2, 0.4)));
+        assert!(!limits.is_dear(cost(1.09, 0.4)));
+        assert!(limits.is_dear(cost(1.2, 0.4)), "but no way may be slower yet");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The noise that layers make in what they answer themselves: that of all layers is measured in one run, and it is enough to
-//! tell ways of quantising one layer apart.
+//! The noise at the output of each layer itself. One run measures that of all layers, and it is enough to compare ways of
+//! quantising one layer.
 
 use super::Search;
 use crate::{
@@ -23,7 +23,7 @@ use compress_compiler::{
     tensor::Tensor,
     verify::verify,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map::Entry};
 
 /// Layers beside the same ones with codes for their input and weight; both read what the layers before make in floats.
 pub(super) struct Twins<'a> {
@@ -59,11 +59,10 @@ impl<'a> Twins<'a> {
     /// Adds to `g`, a copy of the variant's graph, a layer that reads codes. `inputs` holds those that were made before.
     pub fn add(&self, g: &mut Graph, l: &Layer, inputs: &mut HashMap<Port, Port>) -> Result<NodeId> {
         let x = g.operand(l.node, 0).ok_or_else(|| Error::bug("a layer reads nothing"))?;
-        let coded = match inputs.get(&x) {
-            Some(coded) => *coded,
-            None => self.coded(g, x)?,
+        let coded = match inputs.entry(x) {
+            Entry::Occupied(e) => *e.get(),
+            Entry::Vacant(e) => *e.insert(self.coded(g, x)?),
         };
-        inputs.insert(x, coded);
         let weight = self.search.rounded(g, l, &self.variant.choices, &self.floors)?;
         let weight = g.add_constant("weight", weight);
         let mut operands = g.operands(l.node);
@@ -86,6 +85,9 @@ impl<'a> Twins<'a> {
 
     /// The power of each of `layers` and of the noise that codes make there.
     pub fn powers(&self, layers: &[Layer]) -> Result<HashMap<NodeId, Power>> {
+        if layers.is_empty() {
+            return Ok(HashMap::new());
+        }
         let mut g = self.variant.graph.clone();
         let (mut ports, mut inputs) = (vec![], HashMap::new());
         for l in layers {
@@ -95,9 +97,6 @@ impl<'a> Twins<'a> {
             ports.extend([power(&mut g, l.node)?, power(&mut g, change)?]);
         }
         let mut powers = vec![Power::default(); layers.len()];
-        if layers.is_empty() {
-            return Ok(HashMap::new());
-        }
         let calibrator = self.search.cx.calibrator.ok_or_else(|| Error::bug("no calibration data"))?;
         calibrator.run(&[&verify(&only(&g, &ports))?], self.search.few, &mut |made| {
             let sum = |t: &Tensor| t.as_f32().map_or(0.0, |v| v.iter().map(|v| f64::from(*v)).sum());

@@ -84,7 +84,7 @@ pub struct Budget {
 const FASTER: f64 = 0.05;
 const AS_NEAR_DB: f64 = 0.3;
 
-/// A remedy: its name, what it does, and whether it makes the model slower.
+/// A remedy: what it proposes, and when a proposal is kept.
 #[derive(Clone, Copy)]
 struct Remedy {
     name: &'static str,
@@ -247,7 +247,7 @@ pub(super) fn run(
             if best.cost.size < 1.0 { ", only the file smaller" } else { "" }
         ));
     }
-    if !search.limits.goal.is_reached(&best.likeness) {
+    if search.limits.goal.is_missed(&best.likeness) {
         out.warnings.push(blame::of(&search, &best)?);
     }
     out.warnings.append(&mut search.warnings.into_inner());
@@ -302,15 +302,16 @@ impl<'a> Search<'a> {
         Ok(kept)
     }
 
-    /// Finds, by halving, the first of the proposals that is enough: each costs more than the one before, and keeps more.
+    /// Finds the first of the proposals that is enough, where each costs more than the one before and keeps more: in longer and
+    /// longer strides from the one that is predicted to be, and by halving once one is enough and one before it is not.
     fn climb(&self, remedy: &Remedy, proposals: Vec<Proposal>, best: &mut Best) -> Result<usize> {
         let mut steps: Vec<Option<Proposal>> = proposals.into_iter().map(Some).collect();
         let (mut low, mut high, mut kept) = (0, steps.len(), 0);
         let mut at = steps.partition_point(|step| step.as_ref().is_some_and(|step| !step.is_enough));
-        let mut stride = 1;
+        let (mut stride, mut is_between) = (1, [false; 2]);
         while low < high && !self.is_over() {
             at = at.clamp(low, high - 1);
-            // Each is between the ends once.
+            // None is tried twice: the next is always between `low` and `high`.
             let Some(Proposal { what, make, .. }) = steps[at].take() else { break };
             let tried = self.try_out(make)?;
             let (standing, best_standing) = (self.standing(&tried, remedy), self.standing(best, remedy));
@@ -323,11 +324,18 @@ impl<'a> Search<'a> {
                 Standing::Dear | Standing::Reached => is_cheaper,
             };
             kept += self.settle(remedy, &what, tried, best, is_kept)?;
-            // What was predicted is near: from there on in longer and longer strides.
-            match standing {
-                Standing::Short | Standing::Near => (low, at) = (at + 1, at + stride),
-                _ => (high, at) = (at, at.saturating_sub(stride)),
+            let is_enough = !matches!(standing, Standing::Short | Standing::Near);
+            is_between[usize::from(is_enough)] = true;
+            if is_enough {
+                high = at
+            } else {
+                low = at + 1
             }
+            at = match is_between {
+                [true, true] => low.midpoint(high),
+                _ if is_enough => at.saturating_sub(stride),
+                _ => at + stride,
+            };
             stride *= 2;
         }
         Ok(kept)

@@ -1,7 +1,7 @@
 //! Which layers are quantised how: those that make the most noise for what they gain get another form.
 //!
-//! The noise of layers that are quantised alone adds up to that of all of them, so one short run for each layer and form
-//! predicts every choice. Convolutions in floats come in blocks: ONNX Runtime quantises a lone one, between codes on both
+//! The noise of layers that are quantised alone adds up to that of all of them, so one short run for each layer predicts every
+//! choice. What another form leaves of a layer's noise is measured at the output of the layer. Convolutions in floats come in blocks: ONNX Runtime quantises a lone one, between codes on both
 //! sides, on its own, by one scale for the whole weight.
 
 use super::{
@@ -288,7 +288,7 @@ fn described(alone: &[Alone], chosen: &[Option<usize>]) -> String {
     counts.iter().map(|(name, n)| format!("{} {name}", counted(*n, "layer"))).collect::<Vec<_>>().join(", ")
 }
 
-/// A variant with the changes. Weights that other forms changed are rounded again as they were.
+/// A variant with the changes. Where weights were rounded, those that other forms changed are rounded again.
 fn changed(search: &Search, mut variant: Variant, alone: &[Alone], chosen: &[Option<usize>]) -> Result<Variant> {
     let before = variant.choices.rounded.len();
     for (a, change) in alone.iter().zip(chosen) {
