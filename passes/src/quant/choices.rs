@@ -23,6 +23,8 @@ pub struct Choices {
     pub biases: HashMap<NodeId, Arc<[f32]>>,
     /// Values that are quantised twice, the second time what the first left over: layers that read them see 16 bits.
     pub two_terms: BTreeSet<Port>,
+    /// Sums of an integer product and a float one, which stay in floats.
+    pub sums: BTreeSet<NodeId>,
 }
 
 /// A weight that was rounded with a view to what its layer reads.

@@ -13,17 +13,18 @@ use compress_compiler::{
     tensor::Tensor,
 };
 
-/// Multiplies the `channels` of `x` in floats for these layers. Returns the float products.
+/// Multiplies the `channels` of `x` in floats for these layers. Returns, for each, the float product, and the sum that stands for
+/// what the layer made.
 ///
 /// # Errors
 /// What inference raises.
-pub(super) fn split(g: &mut Graph, x: Port, layers: &[Layer], channels: &[usize]) -> Result<Vec<NodeId>> {
+pub(super) fn split(g: &mut Graph, x: Port, layers: &[Layer], channels: &[usize]) -> Result<Vec<(NodeId, NodeId)>> {
     let name = format!("{}_wide", g.value(x).name);
     let indices: Vec<i64> = channels.iter().map(|c| *c as i64).collect();
     let indices = g.add_constant(&format!("{name}_channels"), Tensor::i64s(&indices));
     let output = g.fresh(&name);
     let wide = g.add_node(&name, Gather { axis: -1 }.into(), &[Some(x), Some(indices.into())], &[&output])?;
-    let mut floats = vec![];
+    let mut added = vec![];
     for l in layers {
         let tensor = g.constant(l.weight.into()).cloned().ok_or_else(|| Error::bug("a weight is not a constant"))?;
         let mut values = tensor.as_f32().ok_or_else(|| Error::bug("a weight is not f32"))?.into_owned();
@@ -47,7 +48,7 @@ pub(super) fn split(g: &mut Graph, x: Port, layers: &[Layer], channels: &[usize]
         let operands = [Some(l.node.into()), Some(product.into())];
         let sum = g.add_node(&format!("{base}_sum"), Binary::Add.into(), &operands, &[&output])?;
         g.redirect(l.node.into(), sum.into(), &[sum]);
-        floats.push(product);
+        added.push((product, sum));
     }
-    Ok(floats)
+    Ok(added)
 }

@@ -133,6 +133,17 @@ impl Seen {
         Self { values, channels: known }
     }
 
+    /// The same, and of `new` what is known of `port`: it has its values.
+    pub fn alike(mut self, port: Port, new: Port) -> Self {
+        if let Some(observer) = self.values.get(&(0, port)).cloned() {
+            self.values.insert((0, new), observer);
+        }
+        if let Some(channels) = self.channels.get(&port).cloned() {
+            self.channels.insert(new, channels);
+        }
+        self
+    }
+
     /// The same, with some range for each of `ports` that was not watched.
     pub fn filled<'a>(&self, ports: impl IntoIterator<Item = &'a Port>) -> Self {
         let mut values = self.values.clone();
@@ -249,7 +260,7 @@ impl Int8 {
     pub(super) fn values(&self, variant: &Variant) -> Result<QuantisedValues> {
         let blocked = blocked(&variant.graph)?;
         let layers = self.choose(&variant.graph, &blocked, &variant.choices, &mut vec![])?;
-        Ok(QuantisedValues::new(&variant.graph, layers, &self.scheme))
+        Ok(QuantisedValues::new(&variant.graph, layers, &self.scheme, &variant.choices))
     }
 
     /// The parameters of each value of the graph itself that becomes codes.
@@ -312,11 +323,12 @@ impl Int8 {
         nested::own_weights(g, &mut inner, &own);
         let mut skipped: Vec<Skipped> =
             stay.iter().map(|r| self.skipped(&whole[r.at].graph, r.node, shared[&r.source])).collect();
-        let mut plans = vec![QuantisedValues::new(g, self.choose(g, &blocked, choices, &mut skipped)?, &self.scheme)];
+        let layers = self.choose(g, &blocked, choices, &mut skipped)?;
+        let mut plans = vec![QuantisedValues::new(g, layers, &self.scheme, choices)];
         for Nested { way, graph: part } in &inner {
             let around = way.first().and_then(|(n, _)| blocked(*n));
             let layers = self.choose(part, &|_| around.clone(), &none, &mut skipped)?;
-            plans.push(QuantisedValues::new(part, layers, &self.scheme));
+            plans.push(QuantisedValues::new(part, layers, &self.scheme, &none));
         }
         Ok(Draft { inner, plans, readers, skipped })
     }

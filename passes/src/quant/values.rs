@@ -9,6 +9,7 @@
 //! resolution. With [`Placement::LayerInputs`] only what layers read becomes codes, and what leads to it unchanged.
 
 use super::{
+    choices::Choices,
     params::Affine,
     ptq::Reach,
     scheme::{Codes, Placement, Scheme},
@@ -67,7 +68,7 @@ impl Range {
 
 impl QuantisedValues {
     /// The values that make `layers` integer.
-    pub(super) fn new(g: &Graph, layers: Vec<Layer>, scheme: &Scheme) -> Self {
+    pub(super) fn new(g: &Graph, layers: Vec<Layer>, scheme: &Scheme, choices: &Choices) -> Self {
         let everywhere = scheme.placement == Placement::Kernels;
         let clamps = scheme.activations.codes().clamps();
         let integer: BTreeSet<NodeId> = layers.iter().map(|l| l.node).collect();
@@ -111,7 +112,7 @@ impl QuantisedValues {
                 Quant::Tied => source == port && activations.len() == operands.len(),
                 // An integer kernel pays when an operand comes from one.
                 Quant::Arithmetic => {
-                    let here = everywhere || activations.len() == 1;
+                    let here = (everywhere || activations.len() == 1) && !choices.sums.contains(&node);
                     here && activations.len() == operands.len() && activations.iter().any(from_integer)
                 }
                 Quant::Float => false,

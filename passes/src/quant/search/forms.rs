@@ -18,9 +18,11 @@ pub(super) const FORMS: [Form; 3] = [Form::Columns(4), Form::Columns(16), Form::
 
 /// Gives the input of a group another form; `false` where that can't be done.
 pub(super) fn reshape(variant: &mut Variant, group: &Group, form: Form) -> Result<bool> {
+    // Where the layer before was split, its sum stands for what it made.
+    let input = variant.graph.operand(group.layers[0].node, 0).unwrap_or(group.input);
     match form {
         Form::TwoTerms => {
-            variant.choices.two_terms.insert(group.input);
+            variant.choices.two_terms.insert(input);
         }
         Form::Columns(count) if count * 4 > group.channels.len() => return Ok(false),
         Form::Columns(count) => {
@@ -29,9 +31,14 @@ pub(super) fn reshape(variant: &mut Variant, group: &Group, form: Form) -> Resul
             order.sort_by(|a, b| widest[*b].total_cmp(&widest[*a]));
             let mut channels = order[..count].to_vec();
             channels.sort();
-            let floats = columns::split(&mut variant.graph, group.input, &group.layers, &channels)?;
-            variant.choices.float.extend(floats.into_iter().map(|n| (n, WIDE)));
-            variant.seen = Rc::new(variant.seen.with(group.input, group.without(&channels)));
+            let added = columns::split(&mut variant.graph, input, &group.layers, &channels)?;
+            let mut seen = variant.seen.with(input, group.without(&channels));
+            for (l, (product, sum)) in group.layers.iter().zip(added) {
+                variant.choices.float.insert(product, WIDE);
+                variant.choices.sums.insert(sum);
+                seen = seen.alike(l.node.into(), sum.into());
+            }
+            variant.seen = Rc::new(seen);
             group.layers.iter().for_each(|l| drop(variant.choices.rounded.remove(&l.weight)));
         }
     }
