@@ -15,8 +15,6 @@ pub struct Choices {
     pub float: BTreeMap<NodeId, &'static str>,
     /// How the ranges of all values are chosen, if not as the scheme says.
     pub calibration: Option<Calibration>,
-    /// How the ranges of single values are chosen.
-    pub ranges: HashMap<Port, Calibration>,
     /// What weights are rounded to, and the scales that they are rounded with, by their constants.
     pub rounded: HashMap<NodeId, Arc<Rounded>>,
     /// What is added to the bias of a layer when it is quantised, one value a channel.

@@ -252,7 +252,7 @@ impl Int8 {
     }
 
     pub(super) fn range(&self, seen: &Seen, at: (usize, Port), choices: &Choices) -> Reach {
-        let how = choices.ranges.get(&at.1).copied().or(choices.calibration).unwrap_or(self.scheme.calibration);
+        let how = choices.calibration.unwrap_or(self.scheme.calibration);
         seen.values.get(&at)?.range(how, self.scheme.activations.codes().steps())
     }
 

@@ -6,6 +6,7 @@
 
 mod bias;
 mod blame;
+mod bracket;
 mod cost;
 mod equalise;
 mod figures;
@@ -19,6 +20,7 @@ mod ranges;
 mod training;
 mod weights;
 
+use bracket::Bracket;
 pub(crate) use figures::figures;
 pub use figures::{CurvePoint, Left, ValueSensitivity};
 pub use limits::Goal;
@@ -302,19 +304,18 @@ impl<'a> Search<'a> {
         Ok(kept)
     }
 
-    /// Finds the first of the proposals that is enough, where each costs more than the one before and keeps more: in longer and
-    /// longer strides from the one that is predicted to be, and by halving once one is enough and one before it is not.
+    /// Finds the first of the proposals that is enough, where each costs more than the one before and keeps more.
     fn climb(&self, remedy: &Remedy, proposals: Vec<Proposal>, best: &mut Best) -> Result<usize> {
+        let expected = proposals.partition_point(|p| !p.is_enough);
+        let mut bracket = Bracket::new(proposals.len(), expected);
         let mut steps: Vec<Option<Proposal>> = proposals.into_iter().map(Some).collect();
-        let (mut low, mut high, mut kept) = (0, steps.len(), 0);
-        let mut at = steps.partition_point(|step| step.as_ref().is_some_and(|step| !step.is_enough));
-        let (mut stride, mut is_between) = (1, [false; 2]);
-        while low < high && !self.is_over() {
-            at = at.clamp(low, high - 1);
-            // None is tried twice: the next is always between `low` and `high`.
+        let mut kept = 0;
+        while let Some(at) = bracket.next().filter(|_| !self.is_over()) {
+            // No place is tried twice.
             let Some(Proposal { what, make, .. }) = steps[at].take() else { break };
             let tried = self.try_out(make)?;
             let (standing, best_standing) = (self.standing(&tried, remedy), self.standing(best, remedy));
+            bracket.tell(at, !matches!(standing, Standing::Short | Standing::Near));
             let is_better = tried.likeness.nearness() >= best.likeness.nearness() + remedy.margin_db;
             let is_cheaper = self.limits.given_up(tried.cost) < self.limits.given_up(best.cost);
             let is_kept = match standing {
@@ -324,19 +325,6 @@ impl<'a> Search<'a> {
                 Standing::Dear | Standing::Reached => is_cheaper,
             };
             kept += self.settle(remedy, &what, tried, best, is_kept)?;
-            let is_enough = !matches!(standing, Standing::Short | Standing::Near);
-            is_between[usize::from(is_enough)] = true;
-            if is_enough {
-                high = at
-            } else {
-                low = at + 1
-            }
-            at = match is_between {
-                [true, true] => low.midpoint(high),
-                _ if is_enough => at.saturating_sub(stride),
-                _ => at + stride,
-            };
-            stride *= 2;
         }
         Ok(kept)
     }
