@@ -108,7 +108,7 @@ fn zstd_bytes(source: &Source) -> Option<usize> {
     source.files().iter().map(compressed).sum::<std::io::Result<usize>>().ok()
 }
 
-/// The layers of `graph`: operators with a weight, seen through DequantizeLinear.
+/// The layers of `graph`: operators with a weight, seen through DequantizeLinear and Cast.
 pub fn layers(graph: &Graph) -> Vec<(NodeId, LayerFacts)> {
     let Ok(order) = graph.topological() else { return vec![] };
     let layer = |n: NodeId| {
@@ -143,7 +143,7 @@ pub fn all_layers(graph: &Graph) -> Vec<LayerFacts> {
 
 fn stored(g: &Graph, port: Port) -> Option<&Tensor> {
     match g.op(port.node) {
-        Op::Dequantize(_) => g.constant(g.operand(port.node, 0)?),
+        Op::Dequantize(_) | Op::Cast(_) => g.constant(g.operand(port.node, 0)?),
         _ => g.constant(port),
     }
 }

@@ -13,7 +13,7 @@ use compress_compiler::{
 };
 
 /// Smaller constants are kept in 32 bits: a Cast would take more room than it saves.
-const SMALL: usize = 1024;
+pub(crate) const SMALL: usize = 1024;
 
 /// The pass "widen": everything between inputs and outputs computes in 32 bits.
 pub struct Widen;
@@ -159,12 +159,20 @@ impl Pass for Narrow {
             if half.as_f32().as_deref() != Some(&values[..]) || !cx.edits.allow("narrow", || graph.node(node).label()) {
                 continue;
             }
-            graph.set_constant(node, half);
-            cast(graph, node.into(), DType::F32, Readers::Nodes)?;
+            store(graph, node, half)?;
             out.edits += 1;
         }
         Ok(out)
     }
+}
+
+/// Stores the constant at `node` as `half`, which a Cast makes floats of 32 bits for those that read it.
+///
+/// # Errors
+/// What inference raises.
+pub(crate) fn store(graph: &mut Graph, node: NodeId, half: Tensor) -> Result<()> {
+    graph.set_constant(node, half);
+    cast(graph, node.into(), DType::F32, Readers::Nodes)
 }
 
 /// The 16-bit type of the weights of layers, if they have one.

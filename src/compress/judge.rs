@@ -9,6 +9,12 @@ use compress_compiler::{
     error::{Kind, Result},
     graph::Graph,
     judge::{Judge, Judges, Likeness, unsaturated},
+    node::{Port, Use},
+    op::Op,
+    ops::{
+        binary::Binary,
+        reduce::{Reduce, ReduceKind},
+    },
     tensor::Tensor,
     verify::{Verified, verify},
 };
@@ -105,8 +111,9 @@ impl HeldOut<'_> {
         for (i, output) in graph.outputs().iter().enumerate() {
             places.push(match unsaturated(graph, output.port) {
                 Some(port) => {
+                    let told = centred(&mut shown, port)?;
                     let (name, place) = (shown.fresh("before"), shown.outputs().len());
-                    shown.add_output(&name, port);
+                    shown.add_output(&name, told);
                     place
                 }
                 None => i,
@@ -114,6 +121,20 @@ impl HeldOut<'_> {
         }
         Ok((Session::new(&verify(&shown)?, self.backend, &[])?, places))
     }
+}
+
+/// What a Softmax heeds of `port`, where one reads it: the differences along its axis.
+fn centred(g: &mut Graph, port: Port) -> Result<Port> {
+    let axis_of = |u: &Use| match g.op(u.node) {
+        Op::Softmax(op) if !op.coerced => Some(op.axis),
+        _ => None,
+    };
+    let Some(axis) = g.uses(port).iter().find_map(axis_of) else { return Ok(port) };
+    let axes = g.add_constant(&g.fresh("axes"), Tensor::i64s(&[axis])).into();
+    let op = Reduce { kind: ReduceKind::Mean, keepdims: true, noop_with_empty_axes: false };
+    let (mean, name) = (g.fresh("mean"), g.fresh("centred"));
+    let mean = g.add_node(&mean, op.into(), &[Some(port), Some(axes)], &[&mean])?;
+    Ok(g.add_node(&name, Binary::Sub.into(), &[Some(port), Some(mean.into())], &[&name])?.into())
 }
 
 /// Bytes of inputs that are kept; others are read each time.
@@ -254,10 +275,12 @@ impl Judge for Beside<'_> {
         }
         let worst =
             |all: &mut dyn Iterator<Item = f64>| all.fold(None, |a: Option<f64>, b| Some(a.map_or(b, |a| a.max(b))));
-        let each: Vec<f64> =
-            kinds[..own].iter().filter_map(|kinds| worst(&mut kinds.iter().filter_map(noise))).collect();
-        let at_outputs = each.iter().sum::<f64>() / each.len().max(1) as f64;
-        let typical = (!typical.is_empty()).then(|| (typical.iter().sum::<f64>() / typical.len() as f64).exp());
+        let of_places = |places: &mut dyn Iterator<Item = usize>| -> Vec<f64> {
+            places.filter_map(|i| worst(&mut kinds[i].iter().filter_map(noise))).collect()
+        };
+        let mean = |each: &[f64]| each.iter().sum::<f64>() / each.len().max(1) as f64;
+        let (each, inner) = (of_places(&mut (0..own)), mean(&of_places(&mut places.iter().copied())));
+        let typical = (!typical.is_empty()).then(|| mean(&typical).exp());
         let (metric, _) = compared.metric();
         let drop = match compared.value() {
             (Some(before), Some(after)) => Some(before - after),
@@ -265,9 +288,10 @@ impl Judge for Beside<'_> {
             _ => None,
         };
         Ok(Likeness {
-            noise: at_outputs,
+            noise: mean(&each),
             worst: worst(&mut each.into_iter()).unwrap_or_default(),
-            typical: typical.unwrap_or(at_outputs),
+            inner,
+            typical: typical.unwrap_or(inner),
             drop: drop.filter(|_| metric.is_share()),
         })
     }

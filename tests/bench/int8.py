@@ -1,13 +1,13 @@
 """INT8 by `compress` beside INT8 by ONNX Runtime's own quantiser and NNCF, in one run.
 
-    .venv/bin/python tests/bench/int8.py BINARY MODEL CALIBRATION.npz EVALUATION.npz [--seeds N] [METHOD ...]
+    .venv/bin/python tests/bench/int8.py BINARY MODEL CALIBRATION.npz EVALUATION.npz [--seeds N] [--task TASK] [METHOD ...]
 
 Methods: quick, normal and best (the efforts of `compress`), MinMax, Percentile and dynamic (ONNX Runtime), reduced (MinMax with
 weights of 7 bits, `reduce_range`), NNCF (needs the package). Each method is run once for each seed, on four fifths of the calibration samples, drawn by the seed. Prints one
-markdown row a method: the most time and memory that a process took, the size of the file, the signal to noise and the
-agreement of the first output with FP32 on the evaluation samples (mean and, in brackets, least of the seeds), the signal to
-noise as with VNNI, where sums do not saturate, and FP32 latency over its latency (the file of the last seed; batch 1, one
-thread), all in ONNX Runtime, taking turns.
+markdown row a method: the most time and memory that a process took, the size of the file, the signal to noise of the first
+output and what is left of the model's task (tasks.py; the class by default) beside FP32 on the evaluation samples (mean and, in
+brackets, least of the seeds), the signal to noise as with VNNI, where sums do not saturate, and FP32 latency over its latency
+(the file of the last seed; batch 1, one thread), all in ONNX Runtime, taking turns. shipped_data.py makes models and data.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import time
 import numpy as np
 import onnx
 import onnxruntime as ort
+from tasks import TASKS, decibels
 
 RUNS = 60
 OURS = ("quick", "normal", "best")
@@ -98,11 +99,7 @@ def timed(command):
 
 def outputs(path, samples, exact=False):
     run = session(path, exact)
-    return np.concatenate([run.run(None, feed)[0].reshape(1, -1) for feed in samples])
-
-
-def decibels(before, after):
-    return 10 * np.log10((before**2).sum() / ((before - after) ** 2).sum())
+    return np.concatenate([run.run(None, feed)[0] for feed in samples])
 
 
 def latencies(paths, feed):
@@ -127,7 +124,8 @@ def drawn(calibration, seed, folder):
     return path
 
 
-def main(binary, model, calibration, evaluation, seeds, methods):
+def main(binary, model, calibration, evaluation, seeds, task, methods):
+    kept, task_name, part = TASKS[task]
     with tempfile.TemporaryDirectory() as folder:
         made = {method: [] for method in methods}
         for seed in range(seeds):
@@ -152,16 +150,16 @@ def main(binary, model, calibration, evaluation, seeds, methods):
                     command = [sys.executable, __file__, "--worker", model, data, output, method]
                 made[method].append((output, timed(command)))
         samples = feeds(evaluation)
-        exact = outputs(model, samples)
+        exact = part(outputs(model, samples))
         done = {method: files for method, files in made.items() if all(cost for _, cost in files)}
         fp32, *int8 = latencies([model, *(files[-1][0] for files in done.values())], samples[0])
-        print("| quantiser | seconds | peak MB | size | SQNR dB | same class | dB with VNNI | FP32 ms / INT8 ms |")
+        print(f"| quantiser | seconds | peak MB | size | SQNR dB | {task_name} | dB with VNNI | FP32 ms / INT8 ms |")
         print("|---|---|---|---|---|---|---|---|")
         for (method, files), ms in zip(done.items(), int8):
-            answers = [outputs(path, samples) for path, _ in files]
+            answers = [part(outputs(path, samples)) for path, _ in files]
             db = [decibels(exact, a) for a in answers]
-            with_vnni = np.mean([decibels(exact, outputs(path, samples, exact=True)) for path, _ in files])
-            same = [np.mean(exact.argmax(1) == a.argmax(1)) for a in answers]
+            with_vnni = np.mean([decibels(exact, part(outputs(path, samples, exact=True))) for path, _ in files])
+            same = [kept(exact, a, samples) for a in answers]
             seconds, peak = (max(cost[i] for _, cost in files) for i in (0, 1))
             size = os.path.getsize(files[-1][0]) / os.path.getsize(model)
             name = f"compress, {method}" if method in OURS else method if method == "NNCF" else f"ONNX Runtime {method}"
@@ -181,6 +179,7 @@ if __name__ == "__main__":
         for name in ("binary", "model", "calibration", "evaluation"):
             parser.add_argument(name)
         parser.add_argument("--seeds", type=int, default=3)
+        parser.add_argument("--task", choices=TASKS, default="classes")
         parser.add_argument(
             "methods", nargs="*", metavar="METHOD", help=f"of {', '.join(METHODS)} [default: quick normal MinMax]"
         )

@@ -21,21 +21,34 @@ def data(tmp_path):
 @pytest.fixture
 def narrow(tmp_path):
     """A network whose answers suffer most from the rounding of weights, where these have 4 bits."""
-    weights = {f"w{i}": floats(i, 64, 64 if i else 3, 3, 3, scale=0.1 if i else 0.4) for i in range(4)}
-    weights |= {f"b{i}": floats(10 + i, 64, scale=0.1) for i in range(4)}
+    return network(tmp_path / "narrow.onnx", depth=4, width=64, scale=0.1)
+
+
+def network(path, depth, width, scale):
+    """A network of so many convolutions of so many channels."""
+    weights = {f"w{i}": floats(i, width, width if i else 3, 3, 3, scale=scale if i else 0.4) for i in range(depth)}
+    weights |= {f"b{i}": floats(10 + i, width, scale=0.1) for i in range(depth)}
     nodes = []
-    for i in range(4):
+    for i in range(depth):
         nodes += [
             node("Conv", f"{f'r{i}' if i else 'x'} w{i} b{i}", f"c{i}", f"conv{i}", pads=[1, 1, 1, 1]),
             node("Relu", f"c{i}", f"r{i + 1}"),
         ]
-    nodes += [node("GlobalAveragePool", "r4", "p"), node("Flatten", "p", "y")]
-    path = tmp_path / "narrow.onnx"
-    onnx.save(small.model(nodes, [("x", ["N", 3, 8, 8])], [("y", ["N", 64])], weights), path)
+    nodes += [node("GlobalAveragePool", f"r{depth}", "p"), node("Flatten", "p", "y")]
+    onnx.save(small.model(nodes, [("x", ["N", 3, 8, 8])], [("y", ["N", width])], weights), path)
     return path
 
 
-def test_weights_trained_under_rounding_answer_better(compress, narrow, data, tmp_path):
+def test_training_makes_up_for_rounding_where_second_moments_don_t(compress, data, tmp_path):
+    """In eight layers that make noise grow, codes of 4 bits leave nothing of the answers."""
+    deep = network(tmp_path / "deep.onnx", depth=8, width=32, scale=0.15)
+    trials = tried(searched(compress, deep, data, tmp_path / "out.onnx", *BEST))
+    at = next(i for i, t in enumerate(trials) if t["name"] == "training")
+    before = [t for t in trials[:at] if t["kept"]][-1]
+    assert trials[at]["kept"] and trials[at]["inner"] < before["inner"] / 2, trials[: at + 1]
+
+
+def test_training_harms_nothing_where_rounding_was_good(compress, narrow, data, tmp_path):
     reached = {}
     for effort in ("normal", "best"):
         report = searched(compress, narrow, data, tmp_path / f"{effort}.onnx", "--effort", effort, "--weight-bits", "4")
@@ -43,8 +56,8 @@ def test_weights_trained_under_rounding_answer_better(compress, narrow, data, tm
         [before], [after] = (run_onnx(m, {"x": x}, optimise=True) for m in (narrow, tmp_path / f"{effort}.onnx"))
         reached[effort] = sqnr_db(before, after)
     trained = [t for t in tried(report) if t["name"] == "training"]
-    assert trained and trained[0]["kept"] and "4 weights" in trained[0]["what"], tried(report)
-    assert reached["best"] > reached["normal"] + 0.3, reached
+    assert trained and "weights trained under rounding" in trained[0]["what"], tried(report)
+    assert reached["best"] > reached["normal"] - 0.1, reached
 
 
 def test_training_keeps_zeros_and_ends_in_time(compress, narrow, data, tmp_path):

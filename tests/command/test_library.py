@@ -80,7 +80,7 @@ def test_a_program_of_fifteen_lines_compresses(program, tmp_path):
     # How often a step is taken depends on the search.
     steps = [step for step, _ in itertools.groupby(json.loads(steps))]
     assert result == "Ok(287)"
-    assert steps == ["calibrate", "round weights", "calibrate", "evaluate", "time"]
+    assert steps == ["calibrate", "round weights", "calibrate", "values alone", "ranges of values", "evaluate", "time"]
     assert files == ["out.onnx", "out.report.json"]
 
 

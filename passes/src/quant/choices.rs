@@ -15,6 +15,8 @@ pub struct Choices {
     pub float: BTreeMap<NodeId, &'static str>,
     /// How the ranges of all values are chosen, if not as the scheme says.
     pub calibration: Option<Calibration>,
+    /// How those of single values are, if not as all are.
+    pub ranges: HashMap<Port, Calibration>,
     /// What weights are rounded to, and the scales that they are rounded with, by their constants.
     pub rounded: HashMap<NodeId, Arc<Rounded>>,
     /// What is added to the bias of a layer when it is quantised, one value a channel.

@@ -60,6 +60,16 @@ impl Group {
         self.channels.iter().map(|(low, high)| high.max(-low)).collect()
     }
 
+    /// Widens the channels that reach furthest to the extremes of the value, of which more was seen.
+    pub fn reach(&mut self, (low, high): (f32, f32)) {
+        if let Some(lowest) = self.channels.iter_mut().min_by(|a, b| a.0.total_cmp(&b.0)) {
+            lowest.0 = lowest.0.min(low);
+        }
+        if let Some(highest) = self.channels.iter_mut().max_by(|a, b| a.1.total_cmp(&b.1)) {
+            highest.1 = highest.1.max(high);
+        }
+    }
+
     /// The ranges of the channels, where some are always zero.
     pub fn without(&self, some: &[usize]) -> Vec<(f32, f32)> {
         let of = |(c, range): (usize, &(f32, f32))| if some.contains(&c) { (0.0, 0.0) } else { *range };
@@ -180,6 +190,11 @@ struct Divisor {
     node: NodeId,
     /// The most that a Clip between lets pass.
     limit: Option<f32>,
+}
+
+/// Whether a layer or a normalisation before can divide the channels of a group.
+pub(super) fn is_free(g: &Graph, group: &Group) -> bool {
+    divisor(g, group).is_some()
 }
 
 fn divisor(g: &Graph, group: &Group) -> Option<Divisor> {

@@ -7,6 +7,7 @@ pub mod calibrators;
 mod choices;
 mod columns;
 mod equalise;
+mod half;
 pub mod observe;
 mod params;
 pub mod ptq;

@@ -3,6 +3,7 @@
 use super::{
     calibrators::{MINMAX, PERCENTILE},
     choices::Choices,
+    half,
     observe::Observer,
     params::{self, Affine},
     qdq,
@@ -88,7 +89,7 @@ impl Pass for Int8 {
             let training = Training { name: "qat", share: 1.0, masked, masking: None, scales: true, deploy: &deploy };
             out.trained.push(trainer.train(g, training)?);
         }
-        qdq::freeze(g, &self.scheme)?;
+        self.finish(g, &best.choices)?;
         Ok(out)
     }
 }
@@ -215,6 +216,15 @@ impl Int8 {
         self.target.obstacle(&self.scheme).map_or(Ok(()), |why| Err(Error::unsupported(why)))
     }
 
+    /// Stores the weights of a quantised graph in few bits: those that are quantised, and those that `choices` leave in floats.
+    ///
+    /// # Errors
+    /// What inference raises.
+    pub(super) fn finish(&self, g: &mut Graph, choices: &Choices) -> Result<()> {
+        qdq::freeze(g, &self.scheme)?;
+        if self.target.capabilities().half_weights { half::store(g, choices) } else { Ok(()) }
+    }
+
     /// Quantises the graph, and those inside it, as `choices` say; weights stay floats until [`qdq::freeze`].
     ///
     /// # Errors
@@ -252,7 +262,8 @@ impl Int8 {
     }
 
     pub(super) fn range(&self, seen: &Seen, at: (usize, Port), choices: &Choices) -> Reach {
-        let how = choices.calibration.unwrap_or(self.scheme.calibration);
+        let own = choices.ranges.get(&at.1).filter(|_| at.0 == 0).copied();
+        let how = own.or(choices.calibration).unwrap_or(self.scheme.calibration);
         seen.values.get(&at)?.range(how, self.scheme.activations.codes().steps())
     }
 

@@ -42,8 +42,8 @@ choice!(ReduceRange, "range reduction", [
 /// The least and the largest value of each channel of values that layers read.
 pub(super) type Channels = HashMap<Port, Arc<[(f32, f32)]>>;
 
-/// Samples that the ranges of channels are taken from.
-const SAMPLES: usize = 128;
+/// Samples that the ranges of channels are taken from. By 128, smoothed values were cut off in a sentence encoder.
+const SAMPLES: usize = 1024;
 
 /// The part of its range by which a channel may reach beyond what was seen of it, at either end.
 const BEYOND: f32 = 1.0 / 16.0;

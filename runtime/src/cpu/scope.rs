@@ -250,8 +250,12 @@ pub(crate) fn constant(g: &Graph, port: Port) -> Option<Tensor> {
     if let Some(t) = g.constant(port) {
         return Some(t.clone());
     }
-    let Op::Dequantize(op) = g.op(port.node) else { return None };
     let operand = |slot| g.operand(port.node, slot);
+    if widens(g, port.node) {
+        let t = g.constant(operand(0)?)?;
+        return Some(Tensor::f32(t.shape(), &t.as_f32()?));
+    }
+    let Op::Dequantize(op) = g.op(port.node) else { return None };
     let (x, scale) = (g.constant(operand(0)?)?, g.constant(operand(1)?)?);
     let zero = match operand(2) {
         Some(z) => Some(g.constant(z)?),
@@ -260,9 +264,16 @@ pub(crate) fn constant(g: &Graph, port: Port) -> Option<Tensor> {
     dequantize_constant(op, x, scale, zero).ok()
 }
 
-/// Whether a value is constant, or made of constants by DequantizeLinear.
+/// Whether a node makes 32-bit floats of a constant of 16 bits, as which weights may be stored.
+fn widens(g: &Graph, node: NodeId) -> bool {
+    let is_half = |p: Port| g.constant(p).is_some_and(|t| matches!(t.dtype(), DType::F16 | DType::BF16));
+    matches!(g.op(node), Op::Cast(c) if c.to == DType::F32) && g.operand(node, 0).is_some_and(is_half)
+}
+
+/// Whether a value is constant, or made of constants by DequantizeLinear or Cast.
 pub(crate) fn is_constant(g: &Graph, port: Port) -> bool {
     g.constant(port).is_some()
+        || widens(g, port.node)
         || matches!(g.op(port.node), Op::Dequantize(_))
             && g.operands(port.node).into_iter().flatten().all(|p| g.constant(p).is_some())
 }

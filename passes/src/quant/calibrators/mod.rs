@@ -9,11 +9,21 @@ use super::observe::Histogram;
 use compress_compiler::choice_of_rows;
 
 /// The calibrators.
-const CALIBRATORS: &[Calibration] =
-    &[MINMAX, PERCENTILE, Calibration(&mse::CALIBRATOR), Calibration(&entropy::CALIBRATOR)];
+const CALIBRATORS: &[Calibration] = &[
+    MINMAX,
+    Calibration(&percentile::WIDE),
+    PERCENTILE,
+    Calibration(&percentile::NARROW),
+    Calibration(&mse::CALIBRATOR),
+    Calibration(&entropy::CALIBRATOR),
+];
 
 /// The smallest and the largest value.
 pub(crate) const MINMAX: Calibration = Calibration(&minmax::CALIBRATOR);
+
+/// Those that cut off more and more of the outermost values.
+pub(crate) const PERCENTILES: [Calibration; 3] =
+    [Calibration(&percentile::WIDE), PERCENTILE, Calibration(&percentile::NARROW)];
 
 /// All but the outermost values.
 pub(crate) const PERCENTILE: Calibration = Calibration(&percentile::CALIBRATOR);

@@ -2,16 +2,34 @@
 
 use super::{super::observe::Histogram, Calibrator};
 
-/// The share of values that are cut off, both ends together.
-const CUT: f64 = 1e-4;
+pub const CALIBRATOR: Calibrator = Calibrator {
+    name: "percentile",
+    means: "all but the outermost 0.01% of values",
+    looks_inside: true,
+    range: |seen, _| range(seen, 1e-4),
+};
 
-pub const CALIBRATOR: Calibrator =
-    Calibrator { name: "percentile", means: "all but the outermost 0.01% of values", looks_inside: true, range };
+/// One that cuts off more.
+pub const NARROW: Calibrator = Calibrator {
+    name: "percentile-99.9",
+    means: "all but the outermost 0.1% of values",
+    looks_inside: true,
+    range: |seen, _| range(seen, 1e-3),
+};
 
-fn range(seen: &Histogram, _: f64) -> (f32, f32) {
+/// One that cuts off less.
+pub const WIDE: Calibrator = Calibrator {
+    name: "percentile-99.999",
+    means: "all but the outermost 0.001% of values",
+    looks_inside: true,
+    range: |seen, _| range(seen, 1e-5),
+};
+
+/// `share` of the values are cut off, both ends together.
+fn range(seen: &Histogram, share: f64) -> (f32, f32) {
     // One-sided values (after Relu) have one tail, which gets the whole cut.
     let sides = if seen.low < 0.0 && seen.high > 0.0 { 2.0 } else { 1.0 };
-    let cut = (seen.count as f64 * CUT / sides) as u64;
+    let cut = (seen.count as f64 * share / sides) as u64;
     let reach = |mut bins: Box<dyn Iterator<Item = usize>>| {
         let mut gone = 0;
         bins.find(|b| {

@@ -72,7 +72,8 @@ fn of_node(g: &Graph, n: NodeId) -> f64 {
     let input = g.operand(n, 0).map_or(0.0, |p| elements(g, p));
     let integer = is_integer(g, n);
     match g.op(n) {
-        Op::Dequantize(_) if g.operand(n, 0).is_some_and(|p| g.constant(p).is_some()) => 0.0,
+        // It is computed once, when the model is loaded.
+        Op::Cast(_) | Op::Dequantize(_) if g.operand(n, 0).is_some_and(|p| g.constant(p).is_some()) => 0.0,
         // What reads it or makes it takes codes.
         Op::Dequantize(_) if g.uses(n.into()).iter().all(|u| is_integer(g, u.node)) => 0.0,
         Op::Quantize(_) if g.operand(n, 0).is_some_and(|p| is_integer(g, p.node)) => 0.0,

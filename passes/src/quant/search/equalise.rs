@@ -1,6 +1,6 @@
 //! Channels evened out: where that is free, and in front of products.
 
-use super::{Best, Proposal, Search, groups::groups, local::Twins};
+use super::{Best, Proposal, Search, groups::groups, local::Twins, options::Noise};
 use crate::{
     layers::Layer,
     quant::{
@@ -8,14 +8,21 @@ use crate::{
         ptq::Variant,
     },
 };
-use compress_compiler::{error::Result, op::Op, words::counted};
+use compress_compiler::{
+    error::Result,
+    node::{NodeId, Port},
+    op::{Op, Operator, Quant},
+    verify::verify,
+    words::counted,
+};
 use std::rc::Rc;
 
 /// Shares of the range that move into the weights.
-const ALPHAS: [f32; 7] = [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8];
+const ALPHAS: [f32; 7] = [0.3, 0.45, 0.6, 0.7, 0.8, 0.9, 1.0];
 
-/// A share is taken that leaves at most this part of a group's noise.
+/// A share is taken that leaves at most this part of a group's noise: of convolutions, in front of which a product is dear.
 const WORTH: f64 = 0.9;
+const WORTH_OF_CONV: f64 = 0.4;
 
 /// Those that are tried where it costs nothing.
 const FOLDED: [Option<f32>; 2] = [None, Some(0.5)];
@@ -51,11 +58,16 @@ pub(super) fn folded(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     Ok(proposals)
 }
 
-/// Every group of products by the share with which its layers answer with the least noise.
+/// Every group of products, and of convolutions behind functions in floats, by the share with which its layers answer with the
+/// least noise; those where that shows in the answers of the graph.
 pub(super) fn smoothed(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     let g = &best.variant.graph;
     let mut groups = groups(search, &best.variant)?;
-    groups.retain(|group| !matches!(g.op(group.layers[0].node), Op::Conv(_)));
+    let is_conv = |group: &Group| matches!(g.op(group.layers[0].node), Op::Conv(_));
+    // A product of codes by factors would have the scale of the codes; and what is free is done.
+    let is_float = |port: Port| !matches!(g.op(port.node), Op::Input(_)) && g.op(port.node).quant() == Quant::Float;
+    let is_behind_floats = |group: &Group| is_float(group.input) && !equalise::is_free(g, group);
+    groups.retain(|group| !is_conv(group) || is_behind_floats(group) && !group.is_depthwise(g));
     if groups.is_empty() {
         return Ok(vec![]);
     }
@@ -64,8 +76,9 @@ pub(super) fn smoothed(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
         let powers = Twins::new(search, variant)?.powers(&layers)?;
         Ok(groups.iter().map(|group| group.layers.iter().map(|l| powers[&l.node].part()).sum()).collect())
     };
+    let worth = |group: &Group| if is_conv(group) { WORTH_OF_CONV } else { WORTH };
     let mut least: Vec<(f64, Option<f32>)> =
-        noise(&best.variant)?.into_iter().map(|plain| (WORTH * plain, None)).collect();
+        noise(&best.variant)?.iter().zip(&groups).map(|(plain, group)| (worth(group) * plain, None)).collect();
     for (i, alpha) in ALPHAS.into_iter().enumerate() {
         (search.cx.progress)("smooth", i, ALPHAS.len());
         let mut tried = best.variant.clone();
@@ -79,14 +92,26 @@ pub(super) fn smoothed(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
         }
     }
     (search.cx.progress)("smooth", ALPHAS.len(), ALPHAS.len());
+    let all: Vec<NodeId> = search.values(&best.variant)?.layers.iter().map(|l| l.node).collect();
+    let alone = |variant: &Variant, group: &Group| -> Result<f64> {
+        let (only, _) = search.only(variant, &group.layers, &all)?;
+        Ok(Noise::of(&search.judge.judge(&verify(&only)?, search.few)?).both())
+    };
     let mut variant = best.variant.clone();
     let mut count = 0;
-    for (group, (_, alpha)) in groups.iter().zip(least) {
-        if let Some(alpha) = alpha {
+    for (i, (group, (_, alpha))) in groups.iter().zip(least).enumerate() {
+        (search.cx.progress)("smooth alone", i, groups.len());
+        let Some(alpha) = alpha else { continue };
+        let mut tried = best.variant.clone();
+        // A layer may answer with less noise, but with noise of another kind, that tells more.
+        if apply(&mut tried, group, alpha, false)?
+            && alone(&tried, group)? < worth(group) * alone(&best.variant, group)?
+        {
             count += usize::from(apply(&mut variant, group, alpha, false)?);
         }
     }
-    let what = format!("{count} of {} inputs of products smoothed", groups.len());
+    (search.cx.progress)("smooth alone", groups.len(), groups.len());
+    let what = format!("{count} of {} inputs smoothed", groups.len());
     Ok(if count > 0 { vec![Proposal::of(what, variant)] } else { vec![] })
 }
 

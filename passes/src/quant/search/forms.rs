@@ -11,10 +11,12 @@ pub(super) enum Form {
     Columns(usize),
     /// It is quantised in two terms.
     TwoTerms,
+    /// So many of its widest channels are multiplied in floats, and the others quantised in two terms.
+    Both(usize),
 }
 
 /// The forms to try.
-pub(super) const FORMS: [Form; 3] = [Form::Columns(4), Form::Columns(16), Form::TwoTerms];
+pub(super) const FORMS: [Form; 4] = [Form::Columns(4), Form::Columns(16), Form::TwoTerms, Form::Both(16)];
 
 /// Gives the input of a group another form; `false` where that can't be done.
 pub(super) fn reshape(variant: &mut Variant, group: &Group, form: Form) -> Result<bool> {
@@ -24,8 +26,11 @@ pub(super) fn reshape(variant: &mut Variant, group: &Group, form: Form) -> Resul
         Form::TwoTerms => {
             variant.choices.two_terms.insert(input);
         }
-        Form::Columns(count) if count * 4 > group.channels.len() => return Ok(false),
-        Form::Columns(count) => {
+        Form::Columns(count) | Form::Both(count) if count * 4 > group.channels.len() => return Ok(false),
+        Form::Columns(count) | Form::Both(count) => {
+            if matches!(form, Form::Both(_)) {
+                variant.choices.two_terms.insert(input);
+            }
             let widest = group.widest();
             let mut order: Vec<usize> = (0..widest.len()).collect();
             order.sort_by(|a, b| widest[*b].total_cmp(&widest[*a]));

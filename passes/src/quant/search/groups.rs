@@ -48,6 +48,9 @@ pub(super) fn groups(search: &Search, variant: &Variant) -> Result<Vec<Group>> {
         };
         let Some(channels) = channels.filter(is_known) else { return false };
         group.channels = channels.to_vec();
+        if let Some(extremes) = variant.seen.extremes(group.input) {
+            group.reach(extremes);
+        }
         true
     });
     Ok(groups)

@@ -142,7 +142,7 @@ mod tests {
 
     fn at(db: f64) -> Likeness {
         let noise = 10f64.powf(-db / 10.0);
-        Likeness { noise, worst: noise, typical: noise, drop: None }
+        Likeness { noise, worst: noise, inner: noise, typical: noise, drop: None }
     }
 
     #[test]

@@ -15,6 +15,7 @@ use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
     node::{NodeId, Port},
+    op::Op,
     ops::{
         binary::Binary,
         reduce::{Reduce, ReduceKind},
@@ -33,19 +34,30 @@ pub(super) struct Twins<'a> {
     floors: LeastScales,
 }
 
-/// Sums of squares over calibration data.
-#[derive(Debug, Clone, Copy, Default)]
+/// Sums of squares over calibration data: of each row of what products make, and of each sample of what convolutions do.
+#[derive(Debug, Clone, Default)]
 pub(super) struct Power {
     /// Of what a layer answers.
-    pub signal: f64,
+    pub signal: Vec<f32>,
     /// Of what codes change.
-    pub noise: f64,
+    noise: Vec<f32>,
 }
+
+/// Rows with less than this part of the mean signal say little.
+const LEAST_SIGNAL: f64 = 1e-3;
 
 impl Power {
     /// The noise in parts of the signal.
     pub fn part(&self) -> f64 {
-        self.noise / self.signal.max(f64::MIN_POSITIVE)
+        self.beside(&self.signal)
+    }
+
+    /// The noise in parts of a signal: the mean of the rows, as a normalisation after them makes all rows alike.
+    pub fn beside(&self, signal: &[f32]) -> f64 {
+        let count = signal.len().max(1) as f64;
+        let mean = signal.iter().map(|s| f64::from(*s)).sum::<f64>() / count;
+        let least = (mean * LEAST_SIGNAL).max(f64::MIN_POSITIVE);
+        self.noise.iter().zip(signal).map(|(n, s)| f64::from(*n) / f64::from(*s).max(least)).sum::<f64>() / count
     }
 }
 
@@ -94,15 +106,16 @@ impl<'a> Twins<'a> {
             let twin = self.add(&mut g, l, &mut inputs)?;
             let name = g.fresh("change");
             let change = g.add_node(&name, Binary::Sub.into(), &[Some(l.node.into()), Some(twin.into())], &[&name])?;
-            ports.extend([power(&mut g, l.node)?, power(&mut g, change)?]);
+            ports.extend([power(&mut g, l, l.node)?, power(&mut g, l, change)?]);
         }
         let mut powers = vec![Power::default(); layers.len()];
         let calibrator = self.search.cx.calibrator.ok_or_else(|| Error::bug("no calibration data"))?;
         calibrator.run(&[&verify(&only(&g, &ports))?], self.search.few, &mut |made| {
-            let sum = |t: &Tensor| t.as_f32().map_or(0.0, |v| v.iter().map(|v| f64::from(*v)).sum());
+            let add = |to: &mut Vec<f32>, t: &Tensor| to.extend(t.as_f32().iter().flat_map(|v| v.iter()));
             for (power, pair) in powers.iter_mut().zip(made[0].chunks(2)) {
                 let [signal, noise] = pair else { continue };
-                (power.signal, power.noise) = (power.signal + sum(signal), power.noise + sum(noise));
+                add(&mut power.signal, signal);
+                add(&mut power.noise, noise);
             }
             Ok(())
         })?;
@@ -110,9 +123,12 @@ impl<'a> Twins<'a> {
     }
 }
 
-/// The sum of the squares of what a node makes.
-fn power(g: &mut Graph, node: NodeId) -> Result<Port> {
+/// The sums of the squares of the rows or samples of `node`, which makes what a layer does.
+fn power(g: &mut Graph, l: &Layer, node: NodeId) -> Result<Port> {
+    let rank = g.fact(node.into()).rank().unwrap_or(2) as i64;
+    let axes: Vec<i64> = if matches!(g.op(l.node), Op::Conv(_)) { (1..rank).collect() } else { vec![rank - 1] };
+    let axes = g.add_constant(&g.fresh("axes"), Tensor::i64s(&axes)).into();
     let op = Reduce { kind: ReduceKind::SumSquare, keepdims: false, noop_with_empty_axes: false };
     let name = g.fresh("power");
-    Ok(g.add_node(&name, op.into(), &[Some(node.into())], &[&name])?.into())
+    Ok(g.add_node(&name, op.into(), &[Some(node.into()), Some(axes)], &[&name])?.into())
 }

@@ -86,6 +86,9 @@ pub struct Budget {
 const FASTER: f64 = 0.05;
 const AS_NEAR_DB: f64 = 0.3;
 
+/// Decibels that all of the gain is worth: what a way gives up of it, the answers have to get better by this part of them.
+const DB_FOR_ALL: f64 = 15.0;
+
 /// A remedy: what it proposes, and when a proposal is kept.
 #[derive(Clone, Copy)]
 struct Remedy {
@@ -116,12 +119,15 @@ impl Proposal {
 }
 
 const RANGES: Remedy = Remedy::new("ranges", Price::None, 0.5, ranges::of_all);
+/// It goes first: where the first layers answer with much noise, nothing shows of what other remedies bring to those after them.
+const STEM: Remedy = Remedy::new("stem", Price::Little, 0.2, placement::stems);
 const PLACEMENT: Remedy = Remedy::new("placement", Price::None, 0.2, placement::ways);
 const EQUALISE: Remedy = Remedy::new("equalise", Price::None, 0.1, equalise::folded);
 const SMOOTH: Remedy = Remedy::new("smooth", Price::Any, 0.2, equalise::smoothed);
 /// Each layer answers better with such weights, also where that does not show beside the noise of others yet.
 const ROUNDING: Remedy = Remedy::new("rounding", Price::None, -0.3, weights::rounded);
 const BIAS: Remedy = Remedy::new("bias", Price::None, 0.1, bias::corrected);
+const VALUES: Remedy = Remedy::new("values", Price::None, 0.2, ranges::of_values);
 const FORMS: Remedy = Remedy::new("forms", Price::Any, 0.2, options::mixed).climbing();
 const TRAINING: Remedy = Remedy::new("training", Price::None, 0.1, training::trained);
 
@@ -142,15 +148,17 @@ impl Remedy {
 }
 
 /// The remedies, in the order in which they are tried.
-const NORMAL: &[Remedy] = &[RANGES, PLACEMENT, EQUALISE, SMOOTH, ROUNDING, BIAS, FORMS, ROUNDING, BIAS];
+const NORMAL: &[Remedy] = &[STEM, RANGES, PLACEMENT, EQUALISE, SMOOTH, ROUNDING, BIAS, VALUES, FORMS, ROUNDING, BIAS];
 /// What training brings need not be bought with layers in floats.
 const BEST: &[Remedy] = &[
+    STEM,
     RANGES,
     PLACEMENT,
     EQUALISE,
     SMOOTH,
     ROUNDING,
     BIAS,
+    VALUES,
     FORMS.at(Price::Little),
     ROUNDING,
     BIAS,
@@ -234,8 +242,7 @@ pub(super) fn run(
             break;
         }
         let key = (remedy.name, remedy.price);
-        let is_enough = remedy.price != Price::None && search.limits.goal.is_reached(&best.likeness);
-        if tried_at.get(&key) != Some(&kept) && !is_enough {
+        if tried_at.get(&key) != Some(&kept) && !search.is_enough(remedy, &best) {
             kept += search.attempt(remedy, &mut best)?;
             tried_at.insert(key, kept);
         }
@@ -286,15 +293,19 @@ impl<'a> Search<'a> {
         }
         let mut kept = 0;
         for proposal in proposals {
+            if self.is_enough(remedy, best) {
+                break;
+            }
             let tried = self.try_out(proposal.make)?;
             let gain = tried.likeness.nearness() - best.likeness.nearness();
             // Ranges that cut off what is rare may help a typical sample, and spoil the few that show most.
-            let spoils = tried.likeness.sqnr_db() < best.likeness.sqnr_db() - AS_NEAR_DB;
+            let spoils = tried.likeness.inner_db() < best.likeness.inner_db() - AS_NEAR_DB;
             let (standing, best_standing) = (self.standing(&tried, remedy), self.standing(best, remedy));
             let more = self.limits.given_up(tried.cost) - self.limits.given_up(best.cost);
             let may =
                 standing > best_standing || standing == best_standing && (standing != Standing::Dear || more <= 0.0);
-            let is_better = may && gain >= remedy.margin_db || more <= -FASTER && gain >= -AS_NEAR_DB;
+            let wanted = remedy.margin_db + DB_FOR_ALL * more.max(0.0);
+            let is_better = may && gain >= wanted || more <= -FASTER && gain >= -AS_NEAR_DB;
             let is_kept = is_better && !spoils;
             kept += self.settle(remedy, &proposal.what, tried, best, is_kept)?;
             if self.is_over() {
@@ -327,6 +338,11 @@ impl<'a> Search<'a> {
             kept += self.settle(remedy, &what, tried, best, is_kept)?;
         }
         Ok(kept)
+    }
+
+    /// Whether what a remedy costs would buy nothing: the goal is reached.
+    fn is_enough(&self, remedy: &Remedy, best: &Best) -> bool {
+        remedy.price != Price::None && self.limits.goal.is_reached(&best.likeness)
     }
 
     fn standing(&self, way: &Best, remedy: &Remedy) -> Standing {
@@ -367,7 +383,7 @@ impl<'a> Search<'a> {
     fn quantised_by(&self, int8: &Int8, variant: &Variant) -> Result<Graph> {
         let mut g = variant.graph.clone();
         int8.quantise(&mut g, self.whole, &variant.seen, &variant.choices)?;
-        qdq::freeze(&mut g, &int8.scheme)?;
+        int8.finish(&mut g, &variant.choices)?;
         Ok(g)
     }
 

@@ -64,8 +64,8 @@ pub(super) struct Noise {
 impl Noise {
     const NONE: Self = Self { mean: 0.0, typical: 0.0 };
 
-    fn of(likeness: &Likeness) -> Self {
-        Self { mean: likeness.noise, typical: likeness.typical }
+    pub fn of(likeness: &Likeness) -> Self {
+        Self { mean: likeness.inner, typical: likeness.typical }
     }
 
     /// The noise of all of them together.
@@ -164,14 +164,17 @@ fn left(search: &Search, variant: &Variant, groups: &[&Group]) -> Result<Vec<(Fo
     if groups.is_empty() {
         return Ok(vec![]);
     }
-    // Some forms undo how weights were rounded: without that, all are alike.
+    // Forms that take channels out of weights undo how these were rounded, and are compared with weights that are not.
     let mut plain = variant.clone();
     plain.choices.rounded.clear();
     let layers = |groups: &[&Group]| groups.iter().flat_map(|group| group.layers.clone()).collect::<Vec<Layer>>();
-    let before = Twins::new(search, &plain)?.powers(&layers(groups))?;
+    let of_rounded = Twins::new(search, variant)?.powers(&layers(groups))?;
+    let of_plain = Twins::new(search, &plain)?.powers(&layers(groups))?;
     let mut found = vec![];
     for form in FORMS {
-        let (mut tried, mut reshaped) = (plain.clone(), vec![]);
+        let keeps_weights = form == Form::TwoTerms;
+        let (base, before) = if keeps_weights { (variant, &of_rounded) } else { (&plain, &of_plain) };
+        let (mut tried, mut reshaped) = (base.clone(), vec![]);
         for group in groups {
             if reshape(&mut tried, group, form)? {
                 reshaped.push(*group);
@@ -180,9 +183,9 @@ fn left(search: &Search, variant: &Variant, groups: &[&Group]) -> Result<Vec<(Fo
         let after = Twins::new(search, &tried)?.powers(&layers(&reshaped))?;
         // Of the new form a layer makes only a part of the signal.
         let part = |noise: &HashMap<NodeId, Power>, group: &Group| -> f64 {
-            group.layers.iter().map(|l| Power { signal: before[&l.node].signal, ..noise[&l.node] }.part()).sum()
+            group.layers.iter().map(|l| noise[&l.node].beside(&before[&l.node].signal)).sum()
         };
-        let of = |group: &&Group| (group.input, part(&after, group) / part(&before, group).max(f64::MIN_POSITIVE));
+        let of = |group: &&Group| (group.input, part(&after, group) / part(before, group).max(f64::MIN_POSITIVE));
         found.push((form, reshaped.iter().map(of).collect()));
     }
     Ok(found)
@@ -208,6 +211,7 @@ pub(super) fn mixed(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     let mut chosen: Vec<Option<usize>> = vec![None; alone.len()];
     let mut left: Vec<Noise> = alone.iter().map(|a| a.noise).collect();
     let mut proposals = vec![];
+    let at_outputs = search.limits.goal.db(&best.likeness) - best.likeness.nearness();
     let mut before = Noise::sum(&left).both();
     while let Some((i, change)) = best_change(&alone, &chosen, &left) {
         apply(&alone, &mut chosen, &mut left, (i, change));
@@ -221,7 +225,8 @@ pub(super) fn mixed(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
         let noise = Noise::sum(&left).both();
         if noise <= before * (1.0 - STEP) {
             before = noise;
-            let db = decibels(noise);
+            // Noise of the outputs differs from that before functions that hide it.
+            let db = decibels(noise) + at_outputs;
             let what = format!("{}; predicted {db:.1} dB", described(&alone, &chosen));
             let paid = alone.iter().zip(&chosen).filter_map(|(a, change)| Some(a.changes[(*change)?].2));
             let is_enough = search.limits.may_be_enough(db, search.limits.given_up(best.cost) + paid.sum::<f64>());
@@ -278,6 +283,7 @@ fn described(alone: &[Alone], chosen: &[Option<usize>]) -> String {
             Change::Float => "in floats".to_string(),
             Change::Form(Form::Columns(n)) => format!("with {n} channels in floats"),
             Change::Form(Form::TwoTerms) => "in two terms".into(),
+            Change::Form(Form::Both(n)) => format!("in two terms and with {n} channels in floats"),
         };
         let layers = a.item.layers().len();
         match counts.iter_mut().find(|(n, _)| *n == name) {

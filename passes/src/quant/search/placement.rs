@@ -23,6 +23,27 @@ pub(super) fn ways(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     Ok(vec![Proposal::of(format!("{} in floats", counted(depthwise.len(), "depthwise convolution")), variant)])
 }
 
+/// Why the first convolutions stay in floats.
+const FIRST: &str = "the first convolutions have few channels: codes cost much accuracy there, and gain little time";
+
+/// Lengths of stems to try.
+const STEMS: [usize; 5] = [2, 4, 6, 10, 16];
+
+/// The first convolutions in floats, more and more: they have the most positions and the fewest channels, and what codes change
+/// there all other layers read.
+pub(super) fn stems(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
+    let (g, layers) = (&best.variant.graph, search.values(&best.variant)?.layers);
+    let is_conv = |n: &NodeId| matches!(g.op(*n), Op::Conv(_)) && layers.iter().any(|l| l.node == *n);
+    let convs: Vec<NodeId> = g.topological()?.into_iter().filter(is_conv).collect();
+    let with = |count: usize| {
+        let mut variant = best.variant.clone();
+        variant.choices.float.extend(convs[..count].iter().map(|n| (*n, FIRST)));
+        Proposal::of(format!("the first {count} convolutions in floats"), variant)
+    };
+    // Half of all is not a stem.
+    Ok(STEMS.into_iter().filter(|count| 2 * count <= convs.len()).map(with).collect())
+}
+
 /// Whether a layer in floats stands alone between codes. ONNX Runtime quantises such a one by itself, with one scale for the
 /// whole weight (its WeightBiasQuantization), which costs far more accuracy than it gains.
 pub(super) fn is_lone(g: &Graph, n: NodeId) -> bool {
