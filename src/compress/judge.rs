@@ -11,10 +11,6 @@ use compress_compiler::{
     judge::{Judge, Judges, Likeness, unsaturated},
     node::{Port, Use},
     op::Op,
-    ops::{
-        binary::Binary,
-        reduce::{Reduce, ReduceKind},
-    },
     tensor::Tensor,
     verify::{Verified, verify},
 };
@@ -105,36 +101,52 @@ impl HeldOut<'_> {
 
     /// A session that also shows the values before a Softmax or a Sigmoid that makes an output; and for each output of the graph,
     /// the place of that value, or its own. Such functions hide noise until an answer flips.
-    fn session(&self, graph: &Graph) -> Result<(Session, Vec<usize>)> {
+    fn session(&self, graph: &Graph) -> Result<(Session, Vec<Place>)> {
         let mut shown = graph.clone();
         let mut places = vec![];
         for (i, output) in graph.outputs().iter().enumerate() {
             places.push(match unsaturated(graph, output.port) {
                 Some(port) => {
-                    let told = centred(&mut shown, port)?;
-                    let (name, place) = (shown.fresh("before"), shown.outputs().len());
-                    shown.add_output(&name, told);
-                    place
+                    let (name, at) = (shown.fresh("before"), shown.outputs().len());
+                    shown.add_output(&name, port);
+                    Place { at, is_softmax: is_softmax(graph, port) }
                 }
-                None => i,
+                None => Place { at: i, is_softmax: false },
             });
         }
         Ok((Session::new(&verify(&shown)?, self.backend, &[])?, places))
     }
 }
 
-/// What a Softmax heeds of `port`, where one reads it: the differences along its axis.
-fn centred(g: &mut Graph, port: Port) -> Result<Port> {
-    let axis_of = |u: &Use| match g.op(u.node) {
-        Op::Softmax(op) if !op.coerced => Some(op.axis),
-        _ => None,
-    };
-    let Some(axis) = g.uses(port).iter().find_map(axis_of) else { return Ok(port) };
-    let axes = g.add_constant(&g.fresh("axes"), Tensor::i64s(&[axis])).into();
-    let op = Reduce { kind: ReduceKind::Mean, keepdims: true, noop_with_empty_axes: false };
-    let (mean, name) = (g.fresh("mean"), g.fresh("centred"));
-    let mean = g.add_node(&mean, op.into(), &[Some(port), Some(axes)], &[&mean])?;
-    Ok(g.add_node(&name, Binary::Sub.into(), &[Some(port), Some(mean.into())], &[&name])?.into())
+/// A place among what a session shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    at: usize,
+    /// Whether a Softmax over the last axis reads the value.
+    is_softmax: bool,
+}
+
+/// Whether a Softmax over the last axis reads `port`.
+fn is_softmax(g: &Graph, port: Port) -> bool {
+    let rank = g.fact(port).rank().unwrap_or(0) as i64;
+    let over_last = |u: &Use| matches!(g.op(u.node), Op::Softmax(op) if op.axis == -1 || op.axis == rank - 1);
+    g.uses(port).iter().any(over_last)
+}
+
+/// Inputs of a Softmax so far below the largest make nothing of its output. Masks put numbers there that would hide all others.
+const HEEDED: f32 = 50.0;
+
+/// What a Softmax heeds of rows: the differences from the mean of those elements that count `before`; the others become 0.
+fn centre(before: &mut [f32], after: &mut [f32], size: usize) {
+    for (a, b) in before.chunks_mut(size.max(1)).zip(after.chunks_mut(size.max(1))) {
+        let least = a.iter().copied().fold(f32::NEG_INFINITY, f32::max) - HEEDED;
+        let counts: Vec<bool> = a.iter().map(|v| *v >= least).collect();
+        for row in [a, b] {
+            let heeded = || row.iter().zip(&counts).filter(|(_, counts)| **counts).map(|(v, _)| f64::from(*v));
+            let mean = heeded().sum::<f64>() / heeded().count().max(1) as f64;
+            row.iter_mut().zip(&counts).for_each(|(v, counts)| *v = if *counts { *v - mean as f32 } else { 0.0 });
+        }
+    }
 }
 
 /// Bytes of inputs that are kept; others are read each time.
@@ -155,7 +167,7 @@ struct Beside<'a> {
     kept: Vec<Asked>,
     parts: Vec<Parts>,
     /// For each output, the place of the value on which its noise is measured.
-    places: Vec<usize>,
+    places: Vec<Place>,
 }
 
 /// Which elements of an output are of one kind: a detector may have places in pixels and scores below 1 in one tensor, and
@@ -232,7 +244,8 @@ impl Judge for Beside<'_> {
     fn judge(&self, graph: &Verified, samples: usize) -> Result<Likeness> {
         let (session, places) = self.of.session(graph)?;
         let own = places.len();
-        let places = if places == self.places { places } else { (0..own).collect() };
+        let as_they_are = || (0..own).map(|at| Place { at, is_softmax: false }).collect();
+        let places: Vec<Place> = if places == self.places { places } else { as_they_are() };
         let noise = |sqnr: &Sqnr| sqnr.db().map(|db| 10f64.powf(-db / 10.0));
         let mut kinds = vec![[Sqnr::default(); 2]; self.parts.len()];
         let mut typical = vec![];
@@ -260,9 +273,14 @@ impl Judge for Beside<'_> {
             let mut each = vec![vec![]; indices.len()];
             for (i, (before, after)) in outputs.iter().zip(&made).enumerate() {
                 let (Some(a), Some(b)) = (before.as_f32(), after.as_f32()) else { continue };
+                let (mut a, mut b) = (a.into_owned(), b.into_owned());
+                let place = places.iter().find(|place| place.at == i);
+                if place.is_some_and(|place| place.is_softmax) {
+                    centre(&mut a, &mut b, before.shape().last().copied().unwrap_or(1));
+                }
                 self.parts[i].add(&mut kinds[i], before.shape(), &a, &b);
                 let size = a.len() / indices.len();
-                if places.contains(&i) && size * indices.len() == a.len() && a.len() == b.len() {
+                if place.is_some() && size * indices.len() == a.len() && a.len() == b.len() {
                     for (sample, (a, b)) in each.iter_mut().zip(a.chunks(size.max(1)).zip(b.chunks(size.max(1)))) {
                         let mut kinds = [Sqnr::default(); 2];
                         self.parts[i].add(&mut kinds, before.shape(), a, b);
@@ -279,7 +297,7 @@ impl Judge for Beside<'_> {
             places.filter_map(|i| worst(&mut kinds[i].iter().filter_map(noise))).collect()
         };
         let mean = |each: &[f64]| each.iter().sum::<f64>() / each.len().max(1) as f64;
-        let (each, inner) = (of_places(&mut (0..own)), mean(&of_places(&mut places.iter().copied())));
+        let (each, inner) = (of_places(&mut (0..own)), mean(&of_places(&mut places.iter().map(|place| place.at))));
         let typical = (!typical.is_empty()).then(|| mean(&typical).exp());
         let (metric, _) = compared.metric();
         let drop = match compared.value() {
@@ -319,6 +337,17 @@ mod tests {
     #[test]
     fn a_value_that_is_small_once_is_of_no_kind_of_its_own() {
         assert_eq!(large(&[1, 3], &[&[1e-6, 0.4, 0.2], &[0.5, 0.1, 0.3]]), [true]);
+    }
+
+    #[test]
+    fn masks_and_shifts_of_a_softmax_hide_no_noise() {
+        for mask in [f32::NEG_INFINITY, f32::MIN, -1e4] {
+            let mut before = [mask, 1.0, 3.0, mask, mask, mask, 900.0, 902.0, mask, mask];
+            let mut after = [mask, 1.5, 3.0, mask, mask, mask, 1000.5, 1002.0, mask, mask];
+            centre(&mut before, &mut after, 5);
+            assert_eq!(before, [0.0, -1.0, 1.0, 0.0, 0.0, 0.0, -1.0, 1.0, 0.0, 0.0]);
+            assert_eq!(after, [0.0, -0.75, 0.75, 0.0, 0.0, 0.0, -0.75, 0.75, 0.0, 0.0]);
+        }
     }
 
     #[test]

@@ -156,16 +156,21 @@ def main(binary, model, calibration, evaluation, seeds, task, methods):
         print(f"| quantiser | seconds | peak MB | size | SQNR dB | {task_name} | dB with VNNI | FP32 ms / INT8 ms |")
         print("|---|---|---|---|---|---|---|---|")
         for (method, files), ms in zip(done.items(), int8):
-            answers = [part(outputs(path, samples)) for path, _ in files]
+            name = f"compress, {method}" if method in OURS else method if method == "NNCF" else f"ONNX Runtime {method}"
+            try:
+                answers = [part(outputs(path, samples)) for path, _ in files]
+            except Exception as e:  # A quantiser may write what ONNX Runtime doesn't run.
+                print(f"{name}: does not run: {str(e)[:200]}", flush=True)
+                continue
             db = [decibels(exact, a) for a in answers]
             with_vnni = np.mean([decibels(exact, part(outputs(path, samples, exact=True))) for path, _ in files])
             same = [kept(exact, a, samples) for a in answers]
             seconds, peak = (max(cost[i] for _, cost in files) for i in (0, 1))
             size = os.path.getsize(files[-1][0]) / os.path.getsize(model)
-            name = f"compress, {method}" if method in OURS else method if method == "NNCF" else f"ONNX Runtime {method}"
             print(
                 f"| {name} | {seconds:.1f} | {peak:.0f} | {size:.3f} | {np.mean(db):.1f} ({min(db):.1f}) "
-                f"| {np.mean(same):.1%} ({min(same):.1%}) | {with_vnni:.1f} | {fp32:.2f} / {ms:.2f} = {fp32 / ms:.2f}x |"
+                f"| {np.mean(same):.1%} ({min(same):.1%}) | {with_vnni:.1f} | {fp32:.2f} / {ms:.2f} = {fp32 / ms:.2f}x |",
+                flush=True,
             )
         for method in made.keys() - done.keys():
             print(f"{method}: failed")

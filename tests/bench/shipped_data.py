@@ -77,16 +77,16 @@ def photographs():
     return [p for p in pictures if min(p.size) >= 200 and p.convert("HSV").getextrema()[1][1] > 60]
 
 
-def crops(part, count, size, scale=(0.35, 0.9)):
+def crops(part, count, size, scale=(0.4, 1.0)):
     """Squares of the left parts of photographs to calibrate with, of the right parts to evaluate."""
     rng = random.Random(part)
     pictures = photographs()
     made = []
     for i in range(count):
         picture = pictures[i % len(pictures)]
-        side = int(min(picture.size[0] * 0.6, picture.size[1]) * rng.uniform(*scale))
-        half = picture.size[0] * 0.5
-        left = rng.uniform(0, max(half - side / 2, 1)) if part == "calibration" else rng.uniform(half - side / 2, picture.size[0] - side)
+        half = picture.size[0] // 2
+        side = int(min(half, picture.size[1]) * rng.uniform(*scale))
+        left = rng.uniform(0, half - side) + (0 if part == "calibration" else half)
         top = rng.uniform(0, picture.size[1] - side)
         box = (int(left), int(top), int(left) + side, int(top) + side)
         crop = picture.crop(box).resize((size[1], size[0]), Image.Resampling.BICUBIC)

@@ -53,5 +53,6 @@ TASKS = {
     "mask": (mask, "IoU", lambda y: y),
     # Places in pixels come first; their size would hide the scores.
     "cells": (cells, "cell IoU", lambda y: y[:, 4:]),
+    "outputs": (lambda before, after, feeds: np.nan, "task", lambda y: y),
     "classes": (classes, "same class", lambda y: y),
 }

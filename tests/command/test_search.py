@@ -239,7 +239,8 @@ def test_a_stem_that_codes_would_spoil_stays_in_floats(compress, stem, tmp_path)
     precision = {layer["node"]: layer["precision"] for layer in report["layers"]}
     assert [precision[f"conv{i}"] for i in (0, 1, 9)] == ["f32", "f16", "int8"], precision
     trials = tried(report)
-    assert trials[1]["name"] == "stem" and decibels(trials[1]) > decibels(trials[0]) + 5, trials
+    kept = [t for t in trials if t["name"] == "stem" and t["kept"]]
+    assert kept and decibels(kept[0]) > decibels(trials[0]) + 5, trials
 
 
 def test_weights_of_layers_in_floats_are_stored_in_16_bits(compress, stem, tmp_path):
@@ -252,15 +253,21 @@ def test_weights_of_layers_in_floats_are_stored_in_16_bits(compress, stem, tmp_p
     for optimise in (False, True):
         [after] = run_onnx(tmp_path / "out.onnx", {"x": x}, optimise=optimise)
         assert sqnr_db(before, after) > 25
+    # Not every target computes 32 bits of them once.
+    searched(compress, model, data, tmp_path / "tensorrt.onnx", "--target", "tensorrt")
+    types = {t.name: t.data_type for t in onnx.load(tmp_path / "tensorrt.onnx").graph.initializer}
+    assert onnx.TensorProto.FLOAT16 not in types.values()
     # What was excluded stays as it is.
     searched(compress, model, data, tmp_path / "own.onnx", "--effort", "quick", "--exclude", "conv[01]$")
     types = {t.name: t.data_type for t in onnx.load(tmp_path / "own.onnx").graph.initializer}
     assert types["w1"] == onnx.TensorProto.FLOAT
 
 
-def test_a_value_with_rare_outliers_gets_a_range_of_its_own(compress, tmp_path):
+def test_percentiles_and_ranges_of_single_values_are_tried_on_long_tails(compress, tmp_path):
+    """Of one branch rare values say next to nothing, of the other much."""
     weights = {f"w{i}": floats(i, 16, 16 if i else 3, 1, 1, scale=0.3) for i in range(4)}
     weights |= {"v": floats(9, 16, 10, scale=0.3)}
+    weights |= {f"u{i}": floats(20 + i, 16, 16 if i else 3, 1, 1, scale=0.3) for i in range(2)}
     nodes = [
         node("Conv", "x w0", "c0", "conv0"),
         # A cube makes tails long.
@@ -274,24 +281,33 @@ def test_a_value_with_rare_outliers_gets_a_range_of_its_own(compress, tmp_path):
         node("GlobalAveragePool", "c3", "p"),
         node("Flatten", "p", "f"),
         node("MatMul", "f v", "y"),
+        node("Conv", "rare u0", "a", "rare0"),
+        node("Relu", "a", "b"),
+        node("Conv", "b u1", "z", "rare1"),
     ]
     path = tmp_path / "tails.onnx"
-    onnx.save(small.model(nodes, [("x", ["N", 3, 8, 8])], [("y", ["N", 10])], weights), path)
-    np.savez(tmp_path / "data.npz", x=floats(0, 300, 3, 8, 8))
+    inputs = [("x", ["N", 3, 8, 8]), ("rare", ["N", 3, 8, 8])]
+    onnx.save(small.model(nodes, inputs, [("y", ["N", 10]), ("z", ["N", 16, 8, 8])], weights), path)
+    rare = floats(5, 300, 3, 8, 8) * np.where(np.random.default_rng(0).random((300, 3, 8, 8)) < 5e-4, 15, 1)
+    np.savez(tmp_path / "data.npz", x=floats(0, 300, 3, 8, 8), rare=rare.astype(np.float32))
     report = searched(compress, path, tmp_path / "data.npz", tmp_path / "out.onnx")
-    assert any(t["name"] in ("ranges", "values") and t["kept"] for t in tried(report)), tried(report)
+    trials = tried(report)
+    assert any(t["name"] == "ranges" and t["kept"] and "percentile" in t["what"] for t in trials), trials
+    assert any(t["name"] == "values" and "other ranges for" in t["what"] for t in trials), trials
 
 
 def test_flips_behind_a_softmax_are_not_what_remedies_are_compared_by(compress, tmp_path):
-    """A common shift of all inputs of a Softmax changes nothing, and counts for nothing."""
+    """A common shift of all inputs of a Softmax changes nothing, and counts for nothing; neither do inputs that are masked."""
     weights = {"w": floats(1, 16, 16, scale=0.3), "v": floats(2, 16, 10, scale=0.3), "shift": np.full(10, 1e4, np.float32)}
     nodes = [
         node("MatMul", "x w", "a", "first"),
         node("Gelu", "a", "g"),
         node("MatMul", "g v", "b", "second"),
         node("Add", "b shift", "s"),
-        node("Softmax", "s", "y", axis=-1),
+        node("Where", "mask s never", "masked"),
+        node("Softmax", "masked", "y", axis=-1),
     ]
+    weights |= {"mask": np.arange(10) != 3, "never": np.float32(np.finfo(np.float32).min)}
     path = tmp_path / "classes.onnx"
     onnx.save(small.model(nodes, [("x", ["N", 16])], [("y", ["N", 10])], weights, opset=20), path)
     np.savez(tmp_path / "data.npz", x=floats(0, 300, 16))

@@ -6,9 +6,10 @@ use compress_compiler::{
     error::Result,
     graph::Graph,
     node::NodeId,
-    op::{Op, Operator},
+    op::Operator,
     tensor::{DType, Tensor},
 };
+use std::collections::BTreeMap;
 
 /// The most noise that 16 bits may add to an output channel of a weight, in parts of its signal: 60 dB below it.
 const MOST_NOISE: f64 = 1e-6;
@@ -18,22 +19,31 @@ const MOST_NOISE: f64 = 1e-6;
 /// # Errors
 /// What inference raises.
 pub(super) fn store(g: &mut Graph, choices: &Choices) -> Result<()> {
-    let weight = |g: &Graph, n: NodeId| g.operand(n, g.op(n).weight()?.slot);
-    for &node in choices.float.keys().filter(|n| g.contains(**n)).collect::<Vec<_>>() {
-        let (Some(port), Some(axes)) = (weight(g, node), g.op(node).weight()) else { continue };
-        let by_them =
-            g.uses(port).iter().all(|u| choices.float.contains_key(&u.node) && weight(g, u.node) == Some(port));
-        let Op::Constant(constant) = g.op(port.node) else { continue };
-        let tensor = &constant.0;
-        if by_them
-            && tensor.dtype() == DType::F32
-            && tensor.len() >= widen::SMALL
-            && let Some(half) = near(tensor, axes.output)
-        {
-            widen::store(g, port.node, half)?;
+    for (constant, axis) in weights(g, choices) {
+        if let Some(half) = g.constant(constant.into()).and_then(|tensor| near(tensor, axis)) {
+            widen::store(g, constant, half)?;
         }
     }
     Ok(())
+}
+
+/// The bytes that [`store`] saves, if all weights are near enough.
+pub(super) fn saved(g: &Graph, choices: &Choices) -> u64 {
+    let bytes = |(constant, _): (NodeId, usize)| g.constant(constant.into()).map_or(0, |t| t.bytes().len() as u64 / 2);
+    weights(g, choices).into_iter().map(bytes).sum()
+}
+
+/// The weights that only layers in floats read, and their axes of output channels.
+fn weights(g: &Graph, choices: &Choices) -> BTreeMap<NodeId, usize> {
+    let weight = |n: NodeId| g.operand(n, g.op(n).weight()?.slot);
+    let of = |node: &NodeId| {
+        let (port, axes) = (weight(*node)?, g.op(*node).weight()?);
+        let by_them = g.uses(port).iter().all(|u| choices.float.contains_key(&u.node) && weight(u.node) == Some(port));
+        let is_large = |t: &&Tensor| t.dtype() == DType::F32 && t.len() >= widen::SMALL;
+        g.constant(port).filter(is_large).filter(|_| by_them && !g.is_output(port))?;
+        Some((port.node, axes.output))
+    };
+    choices.float.keys().filter(|n| g.contains(**n)).filter_map(of).collect()
 }
 
 /// A weight in 16 bits, if that is near enough in each channel along `axis`.

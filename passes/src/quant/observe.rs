@@ -292,6 +292,17 @@ mod tests {
     }
 
     #[test]
+    fn percentiles_cut_more_and_more() {
+        let values: Vec<f32> = (0..100_000).map(|i| (i as f32 / 100_000.0).powi(9)).collect();
+        let o = observer(&[&values]);
+        let high = |name: &str| o.range(named(name), 255.0).unwrap().1;
+        let cut = ["minmax", "percentile-99.999", "percentile", "percentile-99.9"].map(high);
+        assert!(cut.is_sorted_by(|a, b| a >= b) && cut[3] < cut[0], "{cut:?}");
+        // A thousandth of the values is above 0.999^9.
+        assert!((cut[3] - 0.999f32.powi(9)).abs() < 2e-3, "{cut:?}");
+    }
+
+    #[test]
     fn least_error_trades_clipping_for_resolution() {
         let values: Vec<f32> = (0..1_000_000).map(|i| (i % 1000) as f32 / 1000.0).collect();
         let (_, high) = observer(&[&values, &[2.0]]).range(named("mse"), 255.0).unwrap();

@@ -158,6 +158,8 @@ fn each(g: &Graph, n: NodeId, op: &Op, integer: bool) -> f64 {
         Op::Concat(_) => 0.07,
         Op::Pool(p) if integer && p.kind == PoolKind::Average => 7.0,
         Op::Pool(_) if integer => 0.2,
+        // ONNX Runtime moves QuantizeLinear before it, and has no fast kernel for codes there.
+        Op::Pool(p) if p.kind == PoolKind::Max && becomes_codes(g, n) => 19.0,
         Op::Pool(_) => 0.12,
         Op::GlobalPool(_) => {
             if integer {
@@ -205,6 +207,12 @@ fn each(g: &Graph, n: NodeId, op: &Op, integer: bool) -> f64 {
         Op::Reduce(_) => 0.06,
         _ => 0.1,
     }
+}
+
+/// Whether what a node makes is only quantised.
+fn becomes_codes(g: &Graph, n: NodeId) -> bool {
+    let uses = g.uses(n.into());
+    !uses.is_empty() && uses.iter().all(|u| matches!(g.op(u.node), Op::Quantize(_)))
 }
 
 /// Whether a node multiplies a value by its sigmoid.

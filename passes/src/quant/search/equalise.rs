@@ -59,7 +59,7 @@ pub(super) fn folded(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
 }
 
 /// Every group of products, and of convolutions behind functions in floats, by the share with which its layers answer with the
-/// least noise; those where that shows in the answers of the graph.
+/// least noise. A share is kept if the answers of the graph get better by it, too.
 pub(super) fn smoothed(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     let g = &best.variant.graph;
     let mut groups = groups(search, &best.variant)?;

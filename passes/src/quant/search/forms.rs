@@ -22,11 +22,20 @@ pub(super) const FORMS: [Form; 4] = [Form::Columns(4), Form::Columns(16), Form::
 pub(super) fn reshape(variant: &mut Variant, group: &Group, form: Form) -> Result<bool> {
     // Where the layer before was split, its sum stands for what it made.
     let input = variant.graph.operand(group.layers[0].node, 0).unwrap_or(group.input);
+    if let Form::Columns(count) | Form::Both(count) = form
+        && count * 4 > group.channels.len()
+    {
+        return Ok(false);
+    }
+    // Of what two terms leave over, all channels have all codes, which may need larger scales.
+    for l in &group.layers {
+        variant.choices.rounded.remove(&l.weight);
+        variant.choices.biases.remove(&l.node);
+    }
     match form {
         Form::TwoTerms => {
             variant.choices.two_terms.insert(input);
         }
-        Form::Columns(count) | Form::Both(count) if count * 4 > group.channels.len() => return Ok(false),
         Form::Columns(count) | Form::Both(count) => {
             if matches!(form, Form::Both(_)) {
                 variant.choices.two_terms.insert(input);
@@ -44,7 +53,6 @@ pub(super) fn reshape(variant: &mut Variant, group: &Group, form: Form) -> Resul
                 seen = seen.alike(l.node.into(), sum.into());
             }
             variant.seen = Rc::new(seen);
-            group.layers.iter().for_each(|l| drop(variant.choices.rounded.remove(&l.weight)));
         }
     }
     Ok(true)

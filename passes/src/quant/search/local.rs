@@ -132,3 +132,16 @@ fn power(g: &mut Graph, l: &Layer, node: NodeId) -> Result<Port> {
     let name = g.fresh("power");
     Ok(g.add_node(&name, op.into(), &[Some(node.into()), Some(axes)], &[&name])?.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_counts_as_much_as_one_of_a_thousand_times_its_power() {
+        let power = Power { signal: vec![1.0, 1000.0], noise: vec![0.1, 1.0] };
+        assert!((power.part() - (0.1 + 0.001) / 2.0).abs() < 1e-9);
+        let all_in_one = Power { signal: vec![1.0, 1e9], noise: vec![0.1, 1e6] };
+        assert!(all_in_one.part() < 1e-3, "a row of next to nothing counts for nothing");
+    }
+}

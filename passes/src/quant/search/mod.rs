@@ -28,6 +28,7 @@ use limits::{Cost, Limits, Price, Standing};
 
 use super::{
     choices::{Choices, Rounded},
+    half,
     params::{self, Affine},
     ptq::{Int8, Variant},
     qdq::{self, LeastScales},
@@ -293,9 +294,6 @@ impl<'a> Search<'a> {
         }
         let mut kept = 0;
         for proposal in proposals {
-            if self.is_enough(remedy, best) {
-                break;
-            }
             let tried = self.try_out(proposal.make)?;
             let gain = tried.likeness.nearness() - best.likeness.nearness();
             // Ranges that cut off what is rare may help a typical sample, and spoil the few that show most.
@@ -306,7 +304,10 @@ impl<'a> Search<'a> {
                 standing > best_standing || standing == best_standing && (standing != Standing::Dear || more <= 0.0);
             let wanted = remedy.margin_db + DB_FOR_ALL * more.max(0.0);
             let is_better = may && gain >= wanted || more <= -FASTER && gain >= -AS_NEAR_DB;
-            let is_kept = is_better && !spoils;
+            // What keeps more at no cost is welcome beyond the goal.
+            let is_paid_for_nothing =
+                more > 0.0 && remedy.price != Price::None && self.limits.goal.is_reached(&best.likeness);
+            let is_kept = is_better && !spoils && !is_paid_for_nothing;
             kept += self.settle(remedy, &proposal.what, tried, best, is_kept)?;
             if self.is_over() {
                 break;
@@ -340,9 +341,9 @@ impl<'a> Search<'a> {
         Ok(kept)
     }
 
-    /// Whether what a remedy costs would buy nothing: the goal is reached.
+    /// Whether all that a remedy may bring costs something, and the goal is reached.
     fn is_enough(&self, remedy: &Remedy, best: &Best) -> bool {
-        remedy.price != Price::None && self.limits.goal.is_reached(&best.likeness)
+        (remedy.climbs || remedy.price == Price::Any) && self.limits.goal.is_reached(&best.likeness)
     }
 
     fn standing(&self, way: &Best, remedy: &Remedy) -> Standing {
@@ -383,7 +384,7 @@ impl<'a> Search<'a> {
     fn quantised_by(&self, int8: &Int8, variant: &Variant) -> Result<Graph> {
         let mut g = variant.graph.clone();
         int8.quantise(&mut g, self.whole, &variant.seen, &variant.choices)?;
-        int8.finish(&mut g, &variant.choices)?;
+        qdq::freeze(&mut g, &int8.scheme)?;
         Ok(g)
     }
 
@@ -422,7 +423,10 @@ impl<'a> Search<'a> {
             }
         };
         let time = time / self.float.0;
-        Ok(Cost { time, size: bound::weight_bytes(quantised) as f64 / self.float.1 as f64 })
+        let halves = self.int8.target.capabilities().half_weights;
+        let saved = if halves { half::saved(quantised, &variant.choices) } else { 0 };
+        let bytes = bound::weight_bytes(quantised).saturating_sub(saved);
+        Ok(Cost { time, size: bytes as f64 / self.float.1 as f64 })
     }
 
     fn values(&self, variant: &Variant) -> Result<QuantisedValues> {

@@ -131,7 +131,8 @@ pub(super) fn alone(search: &Search, variant: &Variant) -> Result<Vec<Alone>> {
     let all: Vec<NodeId> = layers.iter().map(|l| l.node).collect();
     let products: Vec<&Group> = items.iter().filter_map(Item::group).collect();
     let left = left(search, variant, &products)?;
-    let floats = search.limits.given_up(Cost { time: 1.0, size: 1.0 });
+    let (_, floats) = search.only(variant, &[], &all)?;
+    let floats = search.limits.given_up(floats);
     let count = items.len();
     let mut found = vec![];
     for (i, item) in items.into_iter().enumerate() {
@@ -164,17 +165,14 @@ fn left(search: &Search, variant: &Variant, groups: &[&Group]) -> Result<Vec<(Fo
     if groups.is_empty() {
         return Ok(vec![]);
     }
-    // Forms that take channels out of weights undo how these were rounded, and are compared with weights that are not.
+    // Forms undo how weights were rounded: without that, all are alike.
     let mut plain = variant.clone();
     plain.choices.rounded.clear();
     let layers = |groups: &[&Group]| groups.iter().flat_map(|group| group.layers.clone()).collect::<Vec<Layer>>();
-    let of_rounded = Twins::new(search, variant)?.powers(&layers(groups))?;
-    let of_plain = Twins::new(search, &plain)?.powers(&layers(groups))?;
+    let before = Twins::new(search, &plain)?.powers(&layers(groups))?;
     let mut found = vec![];
     for form in FORMS {
-        let keeps_weights = form == Form::TwoTerms;
-        let (base, before) = if keeps_weights { (variant, &of_rounded) } else { (&plain, &of_plain) };
-        let (mut tried, mut reshaped) = (base.clone(), vec![]);
+        let (mut tried, mut reshaped) = (plain.clone(), vec![]);
         for group in groups {
             if reshape(&mut tried, group, form)? {
                 reshaped.push(*group);
@@ -185,7 +183,7 @@ fn left(search: &Search, variant: &Variant, groups: &[&Group]) -> Result<Vec<(Fo
         let part = |noise: &HashMap<NodeId, Power>, group: &Group| -> f64 {
             group.layers.iter().map(|l| noise[&l.node].beside(&before[&l.node].signal)).sum()
         };
-        let of = |group: &&Group| (group.input, part(&after, group) / part(before, group).max(f64::MIN_POSITIVE));
+        let of = |group: &&Group| (group.input, part(&after, group) / part(&before, group).max(f64::MIN_POSITIVE));
         found.push((form, reshaped.iter().map(of).collect()));
     }
     Ok(found)

@@ -27,7 +27,7 @@ pub(super) fn ways(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
 const FIRST: &str = "the first convolutions have few channels: codes cost much accuracy there, and gain little time";
 
 /// Lengths of stems to try.
-const STEMS: [usize; 5] = [2, 4, 6, 10, 16];
+const STEMS: [usize; 6] = [1, 2, 4, 6, 10, 16];
 
 /// The first convolutions in floats, more and more: they have the most positions and the fewest channels, and what codes change
 /// there all other layers read.
@@ -38,10 +38,12 @@ pub(super) fn stems(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     let with = |count: usize| {
         let mut variant = best.variant.clone();
         variant.choices.float.extend(convs[..count].iter().map(|n| (*n, FIRST)));
-        Proposal::of(format!("the first {count} convolutions in floats"), variant)
+        let first = if count == 1 { "convolution".into() } else { format!("{count} convolutions") };
+        Proposal::of(format!("the first {first} in floats"), variant)
     };
-    // Half of all is not a stem.
-    Ok(STEMS.into_iter().filter(|count| 2 * count <= convs.len()).map(with).collect())
+    // More than half of several is not a stem.
+    let is_stem = |count: &usize| *count <= convs.len().div_ceil(2);
+    Ok(STEMS.into_iter().filter(is_stem).map(with).collect())
 }
 
 /// Whether a layer in floats stands alone between codes. ONNX Runtime quantises such a one by itself, with one scale for the
