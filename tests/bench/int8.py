@@ -102,6 +102,14 @@ def outputs(path, samples, exact=False):
     return np.concatenate([run.run(None, feed)[0] for feed in samples])
 
 
+def unsaturated(exact, path, samples, part):
+    """The signal to noise as with VNNI. ONNX Runtime 1.31 doesn't load a model so in which two products share a weight."""
+    try:
+        return decibels(exact, part(outputs(path, samples, exact=True)))
+    except ort.capi.onnxruntime_pybind11_state.Fail:
+        return np.nan
+
+
 def latencies(paths, feed):
     runs = [session(p) for p in paths]
     times = [[] for _ in runs]
@@ -163,7 +171,7 @@ def main(binary, model, calibration, evaluation, seeds, task, methods):
                 print(f"{name}: does not run: {str(e)[:200]}", flush=True)
                 continue
             db = [decibels(exact, a) for a in answers]
-            with_vnni = np.mean([decibels(exact, part(outputs(path, samples, exact=True))) for path, _ in files])
+            with_vnni = np.mean([unsaturated(exact, path, samples, part) for path, _ in files])
             same = [kept(exact, a, samples) for a in answers]
             seconds, peak = (max(cost[i] for _, cost in files) for i in (0, 1))
             size = os.path.getsize(files[-1][0]) / os.path.getsize(model)
