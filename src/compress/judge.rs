@@ -272,11 +272,10 @@ impl Judge for Beside<'_> {
             // Where a Softmax or a Sigmoid makes an output, the value before it shows more.
             let mut each = vec![vec![]; indices.len()];
             for (i, (before, after)) in outputs.iter().zip(&made).enumerate() {
-                let (Some(a), Some(b)) = (before.as_f32(), after.as_f32()) else { continue };
-                let (mut a, mut b) = (a.into_owned(), b.into_owned());
+                let (Some(mut a), Some(mut b)) = (before.as_f32(), after.as_f32()) else { continue };
                 let place = places.iter().find(|place| place.at == i);
                 if place.is_some_and(|place| place.is_softmax) {
-                    centre(&mut a, &mut b, before.shape().last().copied().unwrap_or(1));
+                    centre(a.to_mut(), b.to_mut(), before.shape().last().copied().unwrap_or(1));
                 }
                 self.parts[i].add(&mut kinds[i], before.shape(), &a, &b);
                 let size = a.len() / indices.len();
