@@ -6,6 +6,7 @@ use compress_compiler::{
     node::{NodeId, Port},
     onnx::{Model, Source, SourceFile},
     op::{Op, Operator},
+    ops::binary::Binary,
     tensor::{DType, Tensor},
 };
 use sha2::{Digest, Sha256};
@@ -113,12 +114,18 @@ pub fn layers(graph: &Graph) -> Vec<(NodeId, LayerFacts)> {
     let Ok(order) = graph.topological() else { return vec![] };
     let layer = |n: NodeId| {
         let axes = graph.op(n).weight()?;
-        let weight = stored(graph, graph.operand(n, axes.slot)?)?;
+        let port = graph.operand(n, axes.slot)?;
+        let weight = stored(graph, port)?;
+        let is_code = weight.dtype() == DType::I8;
         let (zeros, size) = (weight.len() - weight.nonzero(), weight.bytes().len() / weight.len().max(1));
         let facts = LayerFacts {
             node: graph.node(n).display_name().into(),
             op: graph.op(n).op_type().into(),
-            precision: if weight.dtype() == DType::I8 { "int8".into() } else { weight.dtype().to_string() },
+            precision: match graph.op(port.node) {
+                Op::Binary(_) if is_code => "int8 weights".into(),
+                _ if is_code => "int8".into(),
+                _ => weight.dtype().to_string(),
+            },
             sparsity: zeros as f64 / weight.len().max(1) as f64,
             live_bytes: weight.nonzero() * size,
             dead_bytes: zeros * size,
@@ -141,9 +148,15 @@ pub fn all_layers(graph: &Graph) -> Vec<LayerFacts> {
     layers(graph).into_iter().map(|(_, l)| l).chain(layers_inside(graph)).collect()
 }
 
-fn stored(g: &Graph, port: Port) -> Option<&Tensor> {
+/// The constant that a weight is made of.
+pub(crate) fn stored(g: &Graph, port: Port) -> Option<&Tensor> {
     match g.op(port.node) {
         Op::Dequantize(_) | Op::Cast(_) => g.constant(g.operand(port.node, 0)?),
+        // Codes that are widened and scaled.
+        Op::Binary(Binary::Mul) => match g.op(g.operand(port.node, 0)?.node) {
+            Op::Cast(_) => g.constant(g.operand(g.operand(port.node, 0)?.node, 0)?),
+            _ => None,
+        },
         _ => g.constant(port),
     }
 }

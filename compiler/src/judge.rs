@@ -45,10 +45,13 @@ pub struct Likeness {
     pub noise: f64,
     /// That of the worst output.
     pub worst: f64,
-    /// The noise of what a Softmax or a Sigmoid makes outputs of, where one does: it grows steadily, while that of the outputs
-    /// jumps where an answer flips.
+    /// The noise of what a Softmax or a Sigmoid makes outputs of, where one does, as such functions make noise jump where an answer
+    /// flips: a mean over the outputs.
     pub inner: f64,
-    /// The same of a typical sample: the geometric mean.
+    /// The noise in the answers to a sample, before such functions: the geometric mean over the samples, by how strong
+    /// the answers to each are. It is that of pictures that show something to a detector.
+    pub strong: f64,
+    /// The same of all samples alike.
     pub typical: f64,
     /// By how much the metric drops that suits the outputs, if it is a share.
     pub drop: Option<f64>,
@@ -59,20 +62,20 @@ impl Likeness {
     pub const LEAST: f64 = 1e-8;
 
     /// Of answers that can't be compared: nothing is left.
-    pub const LOST: Self = Self { noise: 1e30, worst: 1e30, inner: 1e30, typical: 1e30, drop: Some(1.0) };
+    pub const LOST: Self = Self { noise: 1e30, worst: 1e30, inner: 1e30, strong: 1e30, typical: 1e30, drop: Some(1.0) };
 
     /// Signal to noise, in decibels.
     pub fn sqnr_db(&self) -> f64 {
         decibels(self.noise)
     }
 
-    /// How near the answers are, in decibels, before functions that hide noise: the mean of signal to noise, which a few
-    /// samples may rule, and of that of a typical sample.
+    /// How near the answers are, in decibels, before functions that hide noise: the mean of signal to noise of strong samples and of
+    /// typical ones. No few samples rule it whose noise is large by chance.
     pub fn nearness(&self) -> f64 {
-        (self.inner_db() + decibels(self.typical)) / 2.0
+        (decibels(self.strong) + decibels(self.typical)) / 2.0
     }
 
-    /// Signal to noise before functions that hide noise, in decibels.
+    /// Signal to noise of all samples together, before functions that hide noise, in decibels.
     pub fn inner_db(&self) -> f64 {
         decibels(self.inner)
     }

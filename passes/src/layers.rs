@@ -31,7 +31,8 @@ pub fn layers(g: &Graph) -> compress_compiler::error::Result<Vec<Layer>> {
     Ok(order.into_iter().filter_map(|n| layer(g, n)).collect())
 }
 
-fn layer(g: &Graph, node: NodeId) -> Option<Layer> {
+/// The layer that an operator is, if it is one.
+pub(crate) fn layer(g: &Graph, node: NodeId) -> Option<Layer> {
     let axes = g.op(node).weight()?;
     let port = g.operand(node, axes.slot)?;
     let tensor = g.constant(port)?;

@@ -177,6 +177,7 @@ mod tests {
         "--quick",
         "--release",
         "--seeds",
+        "--task",
         "--test",
         "--turns",
         "--version",

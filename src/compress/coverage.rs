@@ -176,11 +176,7 @@ fn covered(
 fn has_weights(g: &Graph, node: NodeId) -> bool {
     match g.op(node) {
         Op::Recurrent(_) => true,
-        op => op.weight().and_then(|w| g.operand(node, w.slot)).is_some_and(|p| match g.op(p.node) {
-            // Stored in fewer bits.
-            Op::Cast(_) | Op::Dequantize(_) => g.operand(p.node, 0).is_some_and(|p| g.constant(p).is_some()),
-            _ => g.constant(p).is_some(),
-        }),
+        op => op.weight().and_then(|w| facts::stored(g, g.operand(node, w.slot)?)).is_some(),
     }
 }
 

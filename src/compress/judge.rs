@@ -88,10 +88,8 @@ impl HeldOut<'_> {
             power.extend((0..indices.len()).map(of_sample));
             order.extend_from_slice(indices);
         }
-        let all = |output: usize| power.iter().map(|sample| sample[output]).sum::<f64>().max(f64::MIN_POSITIVE);
-        let totals: Vec<f64> = (0..power.first().map_or(0, Vec::len)).map(all).collect();
-        let strength = |sample: &[f64]| sample.iter().zip(&totals).map(|(p, all)| p / all).sum::<f64>();
-        let mut ranked: Vec<(f64, usize)> = power.iter().map(|s| strength(s)).zip(order).collect();
+        let strengths = strengths(power.iter().map(|sample| &sample[..]));
+        let mut ranked: Vec<(f64, usize)> = strengths.into_iter().zip(order).collect();
         ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
         let (strong, others) = ranked.split_at(ranked.len().div_ceil(2));
         let turns = strong.iter().zip(others.iter().map(Some).chain(std::iter::repeat(None)));
@@ -168,6 +166,31 @@ struct Beside<'a> {
     parts: Vec<Parts>,
     /// For each output, the place of the value on which its noise is measured.
     places: Vec<Place>,
+}
+
+/// What the answers to a sample are like.
+#[derive(Debug, Clone, Default)]
+struct Sample {
+    /// The noise of each kind of values of each output, in parts of the signal.
+    noise: Vec<f64>,
+    /// The signal of each output.
+    signals: Vec<f64>,
+}
+
+impl Sample {
+    /// The logarithm of the noise.
+    fn log_noise(&self) -> f64 {
+        let mean = self.noise.iter().sum::<f64>() / self.noise.len().max(1) as f64;
+        mean.clamp(Likeness::LEAST, 1.0).ln()
+    }
+}
+
+/// How strong the answers to each of some samples are: the sum over the outputs of its part of the signal of all of them.
+fn strengths<'a>(signals: impl Iterator<Item = &'a [f64]> + Clone) -> Vec<f64> {
+    let of = |s: &[f64], output: usize| s.get(output).copied().unwrap_or(0.0);
+    let all = |output: usize| signals.clone().map(|s| of(s, output)).sum::<f64>().max(f64::MIN_POSITIVE);
+    let totals: Vec<f64> = (0..signals.clone().next().map_or(0, <[f64]>::len)).map(all).collect();
+    signals.map(|s| s.iter().zip(&totals).map(|(part, all)| part / all).sum()).collect()
 }
 
 /// Which elements of an output are of one kind: a detector may have places in pixels and scores below 1 in one tensor, and
@@ -248,7 +271,7 @@ impl Judge for Beside<'_> {
         let places: Vec<Place> = if places == self.places { places } else { as_they_are() };
         let noise = |sqnr: &Sqnr| sqnr.db().map(|db| 10f64.powf(-db / 10.0));
         let mut kinds = vec![[Sqnr::default(); 2]; self.parts.len()];
-        let mut typical = vec![];
+        let mut told: Vec<Sample> = vec![];
         let mut compared = Comparison::new(Kind::Data, &self.answers, self.measure);
         for Asked { indices, batch, outputs } in &self.kept {
             if compared.samples() >= samples {
@@ -270,7 +293,7 @@ impl Judge for Beside<'_> {
                 done => done?,
             }
             // Where a Softmax or a Sigmoid makes an output, the value before it shows more.
-            let mut each = vec![vec![]; indices.len()];
+            let mut each = vec![Sample::default(); indices.len()];
             for (i, (before, after)) in outputs.iter().zip(&made).enumerate() {
                 let (Some(mut a), Some(mut b)) = (before.as_f32(), after.as_f32()) else { continue };
                 let place = places.iter().find(|place| place.at == i);
@@ -283,12 +306,12 @@ impl Judge for Beside<'_> {
                     for (sample, (a, b)) in each.iter_mut().zip(a.chunks(size.max(1)).zip(b.chunks(size.max(1)))) {
                         let mut kinds = [Sqnr::default(); 2];
                         self.parts[i].add(&mut kinds, before.shape(), a, b);
-                        sample.extend(kinds.iter().filter_map(noise));
+                        sample.noise.extend(kinds.iter().filter_map(noise));
+                        sample.signals.push(kinds.iter().map(Sqnr::signal).sum());
                     }
                 }
             }
-            let mean = |each: Vec<f64>| (!each.is_empty()).then(|| each.iter().sum::<f64>() / each.len() as f64);
-            typical.extend(each.into_iter().filter_map(mean).map(|noise| noise.clamp(Likeness::LEAST, 1.0).ln()));
+            told.extend(each.into_iter().filter(|sample| !sample.noise.is_empty()));
         }
         let worst =
             |all: &mut dyn Iterator<Item = f64>| all.fold(None, |a: Option<f64>, b| Some(a.map_or(b, |a| a.max(b))));
@@ -297,7 +320,11 @@ impl Judge for Beside<'_> {
         };
         let mean = |each: &[f64]| each.iter().sum::<f64>() / each.len().max(1) as f64;
         let (each, inner) = (of_places(&mut (0..own)), mean(&of_places(&mut places.iter().map(|place| place.at))));
-        let typical = (!typical.is_empty()).then(|| mean(&typical).exp());
+        let likely = |weights: &[f64]| {
+            let all: f64 = weights.iter().sum();
+            let sum: f64 = told.iter().zip(weights).map(|(sample, w)| w * sample.log_noise()).sum();
+            if all > 0.0 { (sum / all).exp() } else { inner }
+        };
         let (metric, _) = compared.metric();
         let drop = match compared.value() {
             (Some(before), Some(after)) => Some(before - after),
@@ -308,7 +335,8 @@ impl Judge for Beside<'_> {
             noise: mean(&each),
             worst: worst(&mut each.into_iter()).unwrap_or_default(),
             inner,
-            typical: typical.unwrap_or(inner),
+            strong: likely(&strengths(told.iter().map(|sample| &sample.signals[..]))),
+            typical: likely(&vec![1.0; told.len()]),
             drop: drop.filter(|_| metric.is_share()),
         })
     }

@@ -40,12 +40,12 @@ def network(path, depth, width, scale):
 
 
 def test_training_makes_up_for_rounding_where_second_moments_don_t(compress, data, tmp_path):
-    """In eight layers that make noise grow, codes of 4 bits leave nothing of the answers."""
-    deep = network(tmp_path / "deep.onnx", depth=8, width=32, scale=0.15)
+    """In twelve layers that make noise grow, codes of 4 bits leave little of the answers."""
+    deep = network(tmp_path / "deep.onnx", depth=12, width=64, scale=0.106)
     trials = tried(searched(compress, deep, data, tmp_path / "out.onnx", *BEST))
     at = next(i for i, t in enumerate(trials) if t["name"] == "training")
     before = [t for t in trials[:at] if t["kept"]][-1]
-    assert trials[at]["kept"] and trials[at]["inner"] < before["inner"] / 2, trials[: at + 1]
+    assert trials[at]["kept"] and trials[at]["strong"] < before["strong"] / 1.3, trials[: at + 1]
 
 
 def test_training_harms_nothing_where_rounding_was_good(compress, narrow, data, tmp_path):
@@ -121,7 +121,7 @@ def test_masked_answers_spoil_neither_training_nor_figures(compress, narrow, dat
 
 def test_what_a_batch_mixes_is_not_kept_from_epoch_to_epoch(compress, tmp_path):
     """Values whose first axis is time: as long as a batch, and still not its samples."""
-    weights = {"w": floats(1, 16, 64, scale=0.2), "v": floats(2, 64, 64, scale=0.1), "u": floats(3, 64, 16, scale=0.1)}
+    weights = {"w": floats(1, 16, 256, scale=0.2), "v": floats(2, 256, 256, scale=0.05), "u": floats(3, 256, 16, scale=0.05)}
     nodes = [
         node("Transpose", "x", "t", perm=[1, 0, 2]),
         node("MatMul", "t w", "a"),

@@ -12,15 +12,15 @@ WIDE = 3000.0
 
 
 def network(path, wide):
-    """A network of five layers. A channel of what the third reads is so many times as wide as the others, and a function stands
+    """A network of five layers, which codes make faster. A channel of what the third reads is so many times as wide as the others, and a function stands
     before it that no factor passes."""
     weights = {
-        "w0": floats(1, 16, 3, 3, 3, scale=0.3),
-        "b0": floats(2, 16, scale=0.1),
-        "w1": floats(3, 16, 16, 3, 3, scale=0.1),
-        "w2": floats(5, 16, 16, 3, 3, scale=0.1),
-        "w3": floats(6, 16, 16, 3, 3, scale=0.1),
-        "w4": floats(7, 16, 10, scale=0.3),
+        "w0": floats(1, 64, 3, 3, 3, scale=0.3),
+        "b0": floats(2, 64, scale=0.1),
+        "w1": floats(3, 64, 64, 3, 3, scale=0.05),
+        "w2": floats(5, 64, 64, 3, 3, scale=0.05),
+        "w3": floats(6, 64, 64, 3, 3, scale=0.05),
+        "w4": floats(7, 64, 10, scale=0.15),
     }
     weights["w1"][0] *= wide
     weights["w2"][:, 0] /= wide
@@ -240,7 +240,7 @@ def test_a_stem_that_codes_would_spoil_stays_in_floats(compress, stem, tmp_path)
     assert [precision[f"conv{i}"] for i in (0, 1, 9)] == ["f32", "f16", "int8"], precision
     trials = tried(report)
     kept = [t for t in trials if t["name"] == "stem" and t["kept"]]
-    assert kept and decibels(kept[0]) > decibels(trials[0]) + 5, trials
+    assert kept and decibels(kept[-1]) > decibels(trials[0]) + 5, trials
 
 
 def test_weights_of_layers_in_floats_are_stored_in_16_bits(compress, stem, tmp_path):
@@ -261,6 +261,28 @@ def test_weights_of_layers_in_floats_are_stored_in_16_bits(compress, stem, tmp_p
     searched(compress, model, data, tmp_path / "own.onnx", "--effort", "quick", "--exclude", "conv[01]$")
     types = {t.name: t.data_type for t in onnx.load(tmp_path / "own.onnx").graph.initializer}
     assert types["w1"] == onnx.TensorProto.FLOAT
+
+
+def test_weights_of_layers_in_floats_are_stored_as_codes_where_that_changes_little(compress, planted, data, tmp_path):
+    uneven = network(tmp_path / "uneven.onnx", 30.0)
+    report = searched(compress, uneven, data, tmp_path / "out.onnx", "--weight-bits", "4", "--min-sqnr", "25")
+    stored = [layer["node"] for layer in report["layers"] if layer["precision"] == "int8 weights"]
+    assert stored and [t for t in tried(report) if t["name"] == "storage" and t["kept"]], report["layers"]
+    # Nothing but codes and scales is left of them.
+    model = onnx.load(tmp_path / "out.onnx")
+    made = {o: n for n in model.graph.node for o in n.output}
+    weights = {t.name: t for t in model.graph.initializer}
+    for n in (n for n in model.graph.node if n.name in stored):
+        scaled = made[n.input[1]]
+        widened = made[scaled.input[0]]
+        assert (scaled.op_type, widened.op_type) == ("Mul", "Cast")
+        codes, scales = weights[widened.input[0]], weights[scaled.input[1]]
+        assert codes.data_type == onnx.TensorProto.INT8 and list(scales.dims) == [codes.dims[0], 1, 1, 1]
+    x = floats(9, 50, 3, 8, 8)
+    [before] = run_onnx(uneven, {"x": x})
+    for optimise in (False, True):
+        [after] = run_onnx(tmp_path / "out.onnx", {"x": x}, optimise=optimise)
+        assert abs(sqnr_db(before, after) - report["accuracy"]["sqnr_db"]) < 2
 
 
 def test_percentiles_and_ranges_of_single_values_are_tried_on_long_tails(compress, tmp_path):
@@ -314,4 +336,4 @@ def test_flips_behind_a_softmax_are_not_what_remedies_are_compared_by(compress, 
     report = searched(compress, path, tmp_path / "data.npz", tmp_path / "out.onnx", "--min-sqnr", "60", code=(0, 9))
     start = tried(report)[0]
     # Beside a signal of 10,000, the noise would be as good as none.
-    assert 1e-7 < start["inner"] < 1e-1, start
+    assert 1e-7 < start["strong"] < 1e-1, start

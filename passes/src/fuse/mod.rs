@@ -25,6 +25,7 @@ mod scale_past;
 mod scatter;
 mod shape;
 pub(crate) mod slice;
+mod softmax;
 mod split;
 mod squeeze;
 mod stack;
@@ -69,6 +70,8 @@ impl Pass for Fuse {
             Box::new(dilate::DilatedTaps),
             Box::new(transpose::TransposePair),
             Box::new(squeeze::SqueezePair),
+            Box::new(squeeze::BiasPastSqueeze),
+            Box::new(softmax::FindSoftmax { newest }),
             Box::new(keepdims::KeepDims),
             Box::new(reshape::ReshapePair),
             Box::new(reshape::ReshapePast),

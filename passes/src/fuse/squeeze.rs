@@ -7,7 +7,7 @@ use compress_compiler::{
     graph::Graph,
     node::NodeId,
     op::Op,
-    ops::squeeze::Unsqueeze,
+    ops::{binary::Binary, squeeze::Unsqueeze},
     pass::Context,
     rewrite::{Edit, Rule, Verdict},
     tensor::Tensor,
@@ -48,6 +48,52 @@ impl Rule for SqueezePair {
         let merged = succeed(graph, &mut edit, old, Tensor::i64s(&merged));
         let fused = edit.node(&graph.node(node).name, graph.op(node).clone(), &[Some(x.into()), Some(merged)]);
         edit.replace(node.into(), fused);
+        Ok(Verdict::Apply(edit))
+    }
+}
+
+/// `Squeeze(conv(x)) + bias` is `Squeeze(conv(x) + bias)`, whose bias the convolution takes: convolutions along one axis are often
+/// written as such of two.
+pub(super) struct BiasPastSqueeze;
+
+impl Rule for BiasPastSqueeze {
+    fn name(&self) -> &'static str {
+        "bias-past-squeeze"
+    }
+
+    fn roots(&self) -> &'static [&'static str] {
+        &["Add"]
+    }
+
+    fn apply(&self, graph: &Graph, node: NodeId, _: &Context) -> Result<Verdict> {
+        let operands = graph.operands(node);
+        let [Some(a), Some(b)] = operands[..] else { return Ok(Verdict::No) };
+        let (squeezed, bias) = if graph.constant(b).is_some() { (a, b) } else { (b, a) };
+        let (Op::Squeeze(_), Some(tensor)) = (graph.op(squeezed.node), graph.constant(bias)) else {
+            return Ok(Verdict::No);
+        };
+        let (Some((dropped, small)), Some(x)) = (axes(graph, squeezed.node)?, graph.operand(squeezed.node, 0)) else {
+            return Ok(Verdict::No);
+        };
+        let takes_bias = matches!(graph.op(x.node), Op::Conv(_)) && graph.only_use(x).is_some();
+        if !takes_bias || tensor.shape().len() > small || graph.fact(node.into()).rank() != Some(small) {
+            return Ok(Verdict::No);
+        }
+        if graph.only_use(squeezed).is_none() {
+            return Ok(shared(graph, squeezed));
+        }
+        let mut shape = vec![1; small - tensor.shape().len()];
+        shape.extend(tensor.shape());
+        dropped.iter().for_each(|axis| shape.insert(*axis, 1));
+        if shape.iter().enumerate().any(|(axis, size)| axis != 1 && *size != 1) {
+            return Ok(Verdict::No);
+        }
+        let mut edit = Edit::new();
+        let shaped = succeed(graph, &mut edit, bias, tensor.clone().reshaped(shape)?);
+        let sum = edit.node(&graph.node(node).name, Binary::Add, &[Some(x.into()), Some(shaped)]);
+        let list = graph.operand(squeezed.node, 1).map(Into::into);
+        let moved = edit.node(&graph.node(squeezed.node).name, graph.op(squeezed.node).clone(), &[Some(sum), list]);
+        edit.replace(node.into(), moved);
         Ok(Verdict::Apply(edit))
     }
 }

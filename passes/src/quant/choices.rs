@@ -23,6 +23,9 @@ pub struct Choices {
     pub biases: HashMap<NodeId, Arc<[f32]>>,
     /// Values that are quantised twice, the second time what the first left over: layers that read them see 16 bits.
     pub two_terms: BTreeSet<Port>,
+    /// What those weights of layers in floats are rounded to that are stored as codes, by their constants; nothing before that was
+    /// decided.
+    pub stored: Option<BTreeMap<NodeId, Arc<Rounded>>>,
     /// Sums of an integer product and a float one, which stay in floats.
     pub sums: BTreeSet<NodeId>,
 }

@@ -3,13 +3,13 @@
 use super::{
     calibrators::{MINMAX, PERCENTILE},
     choices::Choices,
-    half,
     observe::Observer,
     params::{self, Affine},
     qdq,
     reduce_range::{self, Channels, ReduceRange},
     scheme::Scheme,
     search::{self, Budget},
+    storage,
     values::QuantisedValues,
 };
 use crate::{
@@ -222,7 +222,7 @@ impl Int8 {
     /// What inference raises.
     pub(super) fn finish(&self, g: &mut Graph, choices: &Choices) -> Result<()> {
         qdq::freeze(g, &self.scheme)?;
-        if self.target.capabilities().half_weights { half::store(g, choices) } else { Ok(()) }
+        if self.target.capabilities().half_weights { storage::store(g, choices) } else { Ok(()) }
     }
 
     /// Quantises the graph, and those inside it, as `choices` say; weights stay floats until [`qdq::freeze`].
@@ -251,6 +251,9 @@ impl Int8 {
             let unknown = Channels::new();
             let channels = if i == 0 { &seen.channels } else { &unknown };
             qdq::insert(part, &plan, &params, channels, &self.scheme, choices)?;
+            if i == 0 {
+                storage::round(part, choices);
+            }
             out.edits += plan.layers.len();
             if i > 0 {
                 // What is inside of an operator is not trained.

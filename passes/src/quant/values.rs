@@ -177,7 +177,7 @@ impl QuantisedValues {
             };
             let bounds = if self.before.contains_key(&port) { bounds(g, port.node) } else { (f32::MIN, f32::MAX) };
             // What all readers take for the same needs no codes of its own.
-            let (least, most) = heeded(g, port);
+            let (least, most) = heeded(g, port, 0);
             let r = Range { low: low.max(least.min(0.0)), high: high.min(most.max(0.0)), bounds };
             merged.entry(self.root(port)).and_modify(|m| *m = m.union(r)).or_insert(r);
         }
@@ -227,8 +227,11 @@ fn bounds(g: &Graph, n: NodeId) -> (f32, f32) {
     g.clamps(n).unwrap_or((f32::MIN, f32::MAX))
 }
 
-/// Between which values its readers tell a value's elements apart.
-fn heeded(g: &Graph, port: Port) -> (f32, f32) {
+/// Movements that are looked through from a value to the functions that tell its elements apart.
+const MOVED: usize = 4;
+
+/// Between which values its readers tell a value's elements apart, `moved` so often already.
+fn heeded(g: &Graph, port: Port, moved: usize) -> (f32, f32) {
     const ALL: (f32, f32) = (f32::MIN, f32::MAX);
     let uses = g.uses(port);
     let sigmoid = uses.iter().find(|u| *g.op(u.node) == Op::Unary(Unary::Sigmoid)).map(|u| u.node);
@@ -238,7 +241,13 @@ fn heeded(g: &Graph, port: Port) -> (f32, f32) {
             && sigmoid.is_some_and(|s| g.operand(u.node, 1 - u.slot) == Some(s.into()));
         by_itself.then_some((g.heeds(sigmoid?)?.0, f32::MAX))
     };
-    let of = |u: &Use| gated(u).or_else(|| (u.slot == 0).then(|| g.heeds(u.node)).flatten()).unwrap_or(ALL);
+    // What only moves elements, or takes the largest of some, tells as much apart as its readers.
+    let passed = |u: &Use| {
+        let moves = g.op(u.node).quant() == Quant::Same && g.node(u.node).outputs.len() == 1 && moved < MOVED;
+        moves.then(|| heeded(g, u.node.into(), moved + 1))
+    };
+    let own = |u: &Use| g.heeds(u.node).or_else(|| passed(u));
+    let of = |u: &Use| gated(u).or_else(|| (u.slot == 0).then(|| own(u)).flatten()).unwrap_or(ALL);
     match g.is_output(port) || uses.is_empty() {
         true => ALL,
         false if uses.len() == 2 && uses.iter().any(|u| gated(u).is_some()) => {

@@ -7,7 +7,7 @@ use compress_compiler::{
     graph::Graph,
     node::{NodeId, Port},
     op::Op,
-    ops::{pad::PadMode, pool::PoolKind, resize::Interpolation, unary::Unary},
+    ops::{binary::Binary, cast::Cast, pad::PadMode, pool::PoolKind, resize::Interpolation, unary::Unary},
     tensor::{DType, Tensor},
     value::Dim,
 };
@@ -255,6 +255,9 @@ pub(crate) fn constant(g: &Graph, port: Port) -> Option<Tensor> {
         let t = g.constant(operand(0)?)?;
         return Some(Tensor::f32(t.shape(), &t.as_f32()?));
     }
+    if let Some((codes, scales)) = scaled(g, port.node) {
+        return scale_channels(g.constant(codes)?, g.constant(scales)?);
+    }
     let Op::Dequantize(op) = g.op(port.node) else { return None };
     let (x, scale) = (g.constant(operand(0)?)?, g.constant(operand(1)?)?);
     let zero = match operand(2) {
@@ -270,10 +273,36 @@ fn widens(g: &Graph, node: NodeId) -> bool {
     matches!(g.op(node), Op::Cast(c) if c.to == DType::F32) && g.operand(node, 0).is_some_and(is_half)
 }
 
-/// Whether a value is constant, or made of constants by DequantizeLinear or Cast.
+/// The codes and the scales of a node that multiplies widened codes by one scale a channel, as which weights may be stored.
+fn scaled(g: &Graph, node: NodeId) -> Option<(Port, Port)> {
+    let (Op::Binary(Binary::Mul), Some(widened), Some(scales)) = (g.op(node), g.operand(node, 0), g.operand(node, 1))
+    else {
+        return None;
+    };
+    let Op::Cast(Cast { to: DType::F32, .. }) = g.op(widened.node) else { return None };
+    let codes = g.operand(widened.node, 0)?;
+    let (shape, by) = (g.constant(codes).filter(|t| t.dtype() == DType::I8)?.shape(), g.constant(scales)?);
+    let along = by.shape().iter().zip(shape).filter(|(s, n)| **s != 1 && s == n).count();
+    let fits =
+        by.shape().len() == shape.len() && along <= 1 && by.shape().iter().zip(shape).all(|(s, n)| *s == 1 || s == n);
+    (fits && by.dtype() == DType::F32).then_some((codes, scales))
+}
+
+/// Codes times a scale for each index of one axis.
+fn scale_channels(codes: &Tensor, scales: &Tensor) -> Option<Tensor> {
+    let (values, by) = (codes.as_i64()?, scales.as_f32()?);
+    let axis = scales.shape().iter().position(|s| *s != 1).unwrap_or(0);
+    let behind: usize = codes.shape()[axis + 1..].iter().product::<usize>().max(1);
+    let at = |i: usize| by[i / behind % by.len()];
+    let floats: Vec<f32> = values.iter().enumerate().map(|(i, v)| *v as f32 * at(i)).collect();
+    Some(Tensor::f32(codes.shape(), &floats))
+}
+
+/// Whether a value is constant, or made of constants by DequantizeLinear, Cast, or Cast and Mul.
 pub(crate) fn is_constant(g: &Graph, port: Port) -> bool {
     g.constant(port).is_some()
         || widens(g, port.node)
+        || scaled(g, port.node).is_some()
         || matches!(g.op(port.node), Op::Dequantize(_))
             && g.operands(port.node).into_iter().flatten().all(|p| g.constant(p).is_some())
 }

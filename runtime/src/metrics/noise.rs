@@ -70,6 +70,11 @@ impl Sqnr {
         }
     }
 
+    /// The sum of the squares of what was added before.
+    pub fn signal(&self) -> f64 {
+        self.signal
+    }
+
     /// Whether what was added before is zero throughout.
     pub fn is_silent(&self) -> bool {
         self.signal == 0.0 && !self.unknown

@@ -24,7 +24,7 @@ struct Layer {
     output: f64,
     input: f64,
     weight: f64,
-    /// For a position of the window, for each tap at each, and for each element that it covers.
+    /// For a position of the window of each group, for each tap at each, and for each element that it covers.
     row: f64,
     tap: f64,
     covered: f64,
@@ -37,6 +37,9 @@ const POINTWISE: Layer = Layer { mac: 0.0081, input: 0.029, ..NONE };
 const CONV: Layer = Layer { mac: 0.0078, output: 0.2, weight: 0.096, ..NONE };
 const FIRST: Layer = Layer { mac: 0.0077, output: 0.14, ..NONE };
 const DEPTHWISE: Layer = Layer { mac: 0.0103, output: 0.047, input: 0.022, ..NONE };
+/// Of groups of several channels, which fill blocks or don't.
+const GROUPED: Layer = Layer { mac: 0.0115, output: 0.6, ..NONE };
+const GROUPED_ODD: Layer = Layer { node: 900.0, mac: 0.021, output: 3.0, ..NONE };
 /// In the layout of the file, where channels fill no blocks.
 const PLAIN: Layer = Layer { node: 900.0, mac: 0.0092, output: 0.058, covered: 0.19, ..NONE };
 const TRANSPOSED: Layer = Layer { node: 1000.0, mac: 0.0084, output: 0.15, input: 0.07, ..NONE };
@@ -49,6 +52,7 @@ const INT_CONV_ODD: Layer =
     Layer { node: 1200.0, mac: 0.0019, output: 0.16, row: 10.8, tap: 0.33, covered: 0.026, ..NONE };
 const INT_DEPTHWISE: Layer = Layer { node: 700.0, mac: 0.0119, output: 0.08, tap: 0.6, ..NONE };
 const INT_DEPTHWISE_ODD: Layer = Layer { node: 900.0, mac: 0.048, output: 0.2, tap: 0.91, ..NONE };
+const INT_GROUPED: Layer = Layer { node: 900.0, mac: 0.001, output: 0.55, row: 37.0, ..NONE };
 const INT_PRODUCT: Layer = Layer { node: 600.0, mac: 0.0018, output: 0.2, weight: 0.01, ..NONE };
 
 /// Channels in a block.
@@ -111,9 +115,14 @@ fn of_layer(g: &Graph, n: NodeId, integer: bool, (input, output): (f64, f64)) ->
     let taps: usize = sizes.iter().skip(2).product();
     let (outputs, inputs) = (sizes.first().copied().unwrap_or(1), sizes.get(1).copied().unwrap_or(1));
     let blocks = outputs.is_multiple_of(BLOCK);
+    let groups = if let Op::Conv(conv) = op { conv.group.max(1) as usize } else { 1 };
+    let (grouped, is_shared) = (groups > 1, groups > 1 && inputs > 1);
     let c = match (op, integer) {
-        (Op::Conv(conv), true) if conv.group > 1 && blocks => INT_DEPTHWISE,
-        (Op::Conv(conv), true) if conv.group > 1 => INT_DEPTHWISE_ODD,
+        (Op::Conv(_), true) if is_shared => INT_GROUPED,
+        (Op::Conv(_), false) if is_shared && inputs.is_multiple_of(BLOCK) => GROUPED,
+        (Op::Conv(_), false) if is_shared => GROUPED_ODD,
+        (Op::Conv(_), true) if grouped && blocks => INT_DEPTHWISE,
+        (Op::Conv(_), true) if grouped => INT_DEPTHWISE_ODD,
         (Op::Conv(_), true) => match (taps == 1, inputs % 4 == 0 && outputs % 4 == 0 && outputs >= BLOCK) {
             (true, true) => INT_POINTWISE,
             (true, false) => INT_POINTWISE_ODD,
@@ -121,7 +130,7 @@ fn of_layer(g: &Graph, n: NodeId, integer: bool, (input, output): (f64, f64)) ->
             (false, false) => INT_CONV_ODD,
         },
         (Op::Conv(_), false) if sizes.len() != 4 || !blocks => PLAIN,
-        (Op::Conv(conv), false) if conv.group > 1 => DEPTHWISE,
+        (Op::Conv(_), false) if grouped => DEPTHWISE,
         (Op::Conv(_), false) if inputs < BLOCK => FIRST,
         (Op::Conv(_), false) if taps == 1 => POINTWISE,
         (Op::Conv(_), false) => CONV,
@@ -130,7 +139,6 @@ fn of_layer(g: &Graph, n: NodeId, integer: bool, (input, output): (f64, f64)) ->
         (_, false) => PRODUCT,
     };
     let is_conv = matches!(op, Op::Conv(_));
-    let grouped = matches!(op, Op::Conv(conv) if conv.group > 1);
     let whole = if is_conv && !grouped { outputs.next_multiple_of(BLOCK) as f64 / outputs as f64 } else { 1.0 };
     let rows = output / outputs as f64;
     // Float convolutions have a layout of their own.
@@ -141,7 +149,7 @@ fn of_layer(g: &Graph, n: NodeId, integer: bool, (input, output): (f64, f64)) ->
         + c.output * output
         + c.input * input
         + c.weight * elements as f64
-        + c.row * rows
+        + c.row * rows * groups as f64
         + c.tap * rows * taps as f64
         + c.covered * rows * (taps * inputs) as f64
         + reorder

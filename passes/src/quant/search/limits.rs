@@ -23,6 +23,9 @@ const USABLE_DB: f64 = 20.0;
 /// Part of the gain, in time and in size, that remedies may cost where nobody asked for more accuracy.
 const MOST_COST: f64 = 0.1;
 
+/// They may cost a tenth of the speed-up too, but no more than this part of the gain in time.
+const MOST_OF_TIME: f64 = 0.2;
+
 /// A gain in time of a smaller part can't be told from none.
 const LEAST_GAIN: f64 = 0.05;
 
@@ -99,10 +102,7 @@ impl Limits {
     }
 
     fn time(&self, cost: Cost) -> f64 {
-        let gain = 1.0 - self.start.time;
-        let more = (cost.time - self.start.time) / gain.max(LEAST_GAIN);
-        // Where codes gain no time, floats that take less don't make up for their size.
-        if gain < LEAST_GAIN { more.max(0.0) } else { more }
+        (cost.time - self.start.time) / (1.0 - self.start.time).max(LEAST_GAIN)
     }
 
     fn size(&self, cost: Cost) -> f64 {
@@ -110,7 +110,10 @@ impl Limits {
     }
 
     pub fn is_dear(&self, cost: Cost) -> bool {
-        self.time(cost) > MOST_COST || self.size(cost) > MOST_COST
+        let gain = 1.0 - self.start.time;
+        let slower = self.start.time / (1.0 - MOST_COST) - self.start.time;
+        let most = if gain < LEAST_GAIN { MOST_COST } else { (slower / gain).clamp(MOST_COST, MOST_OF_TIME) };
+        self.time(cost) > most || self.size(cost) > MOST_COST
     }
 
     /// Whether a way with this prediction would reach the goal, or give up all that it may.
@@ -142,7 +145,7 @@ mod tests {
 
     fn at(db: f64) -> Likeness {
         let noise = 10f64.powf(-db / 10.0);
-        Likeness { noise, worst: noise, inner: noise, typical: noise, drop: None }
+        Likeness { noise, worst: noise, inner: noise, strong: noise, typical: noise, drop: None }
     }
 
     #[test]

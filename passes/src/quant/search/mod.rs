@@ -17,6 +17,7 @@ mod local;
 mod options;
 mod placement;
 mod ranges;
+mod storage;
 mod training;
 mod weights;
 
@@ -28,7 +29,6 @@ use limits::{Cost, Limits, Price, Standing};
 
 use super::{
     choices::{Choices, Rounded},
-    half,
     params::{self, Affine},
     ptq::{Int8, Variant},
     qdq::{self, LeastScales},
@@ -49,7 +49,7 @@ use compress_compiler::{
 };
 use std::{
     cell::RefCell,
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     rc::Rc,
     time::{Duration, Instant},
 };
@@ -86,6 +86,9 @@ pub struct Budget {
 /// A way that gives up so much less of the gain is kept if it loses no more than so many decibels.
 const FASTER: f64 = 0.05;
 const AS_NEAR_DB: f64 = 0.3;
+
+/// What is better for most samples is not kept if the noise of all of them together grows by so many decibels.
+const SPOILT_DB: f64 = 0.6;
 
 /// Decibels that all of the gain is worth: what a way gives up of it, the answers have to get better by this part of them.
 const DB_FOR_ALL: f64 = 15.0;
@@ -130,6 +133,9 @@ const ROUNDING: Remedy = Remedy::new("rounding", Price::None, -0.3, weights::rou
 const BIAS: Remedy = Remedy::new("bias", Price::None, 0.1, bias::corrected);
 const VALUES: Remedy = Remedy::new("values", Price::None, 0.2, ranges::of_values);
 const FORMS: Remedy = Remedy::new("forms", Price::Any, 0.2, options::mixed).climbing();
+/// The search counts on it from the start: layers in floats take as little room as others. The noise of these weights alone decides;
+/// whatever changes draws the rounding of all values behind it anew, which is worth so much by chance.
+const STORAGE: Remedy = Remedy::new("storage", Price::None, -1.0, storage::as_codes);
 const TRAINING: Remedy = Remedy::new("training", Price::None, 0.1, training::trained);
 
 type Propose = fn(&Search, &Best) -> Result<Vec<Proposal>>;
@@ -149,7 +155,8 @@ impl Remedy {
 }
 
 /// The remedies, in the order in which they are tried.
-const NORMAL: &[Remedy] = &[STEM, RANGES, PLACEMENT, EQUALISE, SMOOTH, ROUNDING, BIAS, VALUES, FORMS, ROUNDING, BIAS];
+const NORMAL: &[Remedy] =
+    &[STEM, RANGES, PLACEMENT, EQUALISE, SMOOTH, ROUNDING, BIAS, VALUES, FORMS, ROUNDING, BIAS, STORAGE];
 /// What training brings need not be bought with layers in floats.
 const BEST: &[Remedy] = &[
     STEM,
@@ -166,6 +173,7 @@ const BEST: &[Remedy] = &[
     TRAINING,
     FORMS,
     TRAINING,
+    STORAGE,
 ];
 
 /// A way to quantise that was tried: the best so far.
@@ -242,6 +250,9 @@ pub(super) fn run(
         if search.is_over() {
             break;
         }
+        if remedy.name == STORAGE.name {
+            search.store_no_codes(&mut best)?;
+        }
         let key = (remedy.name, remedy.price);
         if tried_at.get(&key) != Some(&kept) && !search.is_enough(remedy, &best) {
             kept += search.attempt(remedy, &mut best)?;
@@ -296,8 +307,9 @@ impl<'a> Search<'a> {
         for proposal in proposals {
             let tried = self.try_out(proposal.make)?;
             let gain = tried.likeness.nearness() - best.likeness.nearness();
-            // Ranges that cut off what is rare may help a typical sample, and spoil the few that show most.
-            let spoils = tried.likeness.inner_db() < best.likeness.inner_db() - AS_NEAR_DB;
+            // Ranges that cut off what is rare may help most samples, and spoil the few that show it.
+            let may_lose = SPOILT_DB.max(-remedy.margin_db);
+            let spoils = tried.likeness.inner_db() < best.likeness.inner_db() - may_lose;
             let (standing, best_standing) = (self.standing(&tried, remedy), self.standing(best, remedy));
             let more = self.limits.given_up(tried.cost) - self.limits.given_up(best.cost);
             let may =
@@ -408,6 +420,13 @@ impl<'a> Search<'a> {
         Ok((likeness, self.cost(variant, &quantised)?))
     }
 
+    /// Ends the hope that all weights of layers in floats can be stored as codes: until it is known which can, none is.
+    fn store_no_codes(&self, best: &mut Best) -> Result<()> {
+        best.variant.choices.stored = Some(BTreeMap::new());
+        best.cost = self.cost(&best.variant, &self.quantised(&best.variant)?)?;
+        Ok(())
+    }
+
     /// What the graph that a variant is quantised to takes, in parts of what the floats do. The table of costs is of ONNX
     /// Runtime: where codes are placed for another runtime, it is asked for what ONNX Runtime would be given.
     fn cost(&self, variant: &Variant, quantised: &Graph) -> Result<Cost> {
@@ -424,7 +443,7 @@ impl<'a> Search<'a> {
         };
         let time = time / self.float.0;
         let halves = self.int8.target.capabilities().half_weights;
-        let saved = if halves { half::saved(quantised, &variant.choices) } else { 0 };
+        let saved = if halves { super::storage::saved(quantised, &variant.choices) } else { 0 };
         let bytes = bound::weight_bytes(quantised).saturating_sub(saved);
         Ok(Cost { time, size: bytes as f64 / self.float.1 as f64 })
     }

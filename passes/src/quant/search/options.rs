@@ -57,38 +57,38 @@ pub(super) enum Change {
 /// choice by one alone leaves layers in codes that spoil the other.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Noise {
-    mean: f64,
+    strong: f64,
     typical: f64,
 }
 
 impl Noise {
-    const NONE: Self = Self { mean: 0.0, typical: 0.0 };
+    const NONE: Self = Self { strong: 0.0, typical: 0.0 };
 
     pub fn of(likeness: &Likeness) -> Self {
-        Self { mean: likeness.inner, typical: likeness.typical }
+        Self { strong: likeness.strong, typical: likeness.typical }
     }
 
     /// The noise of all of them together.
     fn sum<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
-        all.into_iter().fold(Self::NONE, |a, b| Self { mean: a.mean + b.mean, typical: a.typical + b.typical })
+        all.into_iter().fold(Self::NONE, |a, b| Self { strong: a.strong + b.strong, typical: a.typical + b.typical })
     }
 
     /// What is left where one part becomes another.
     fn with(self, before: Self, after: Self) -> Self {
         let left = |all: f64, before: f64, after: f64| (all - before + after).max(LEAST_NOISE);
         Self {
-            mean: left(self.mean, before.mean, after.mean),
+            strong: left(self.strong, before.strong, after.strong),
             typical: left(self.typical, before.typical, after.typical),
         }
     }
 
     fn times(self, factor: f64) -> Self {
-        Self { mean: self.mean * factor, typical: self.typical * factor }
+        Self { strong: self.strong * factor, typical: self.typical * factor }
     }
 
     /// Both in one, as [`Likeness::nearness`] has them.
     pub fn both(self) -> f64 {
-        (self.mean * self.typical).sqrt()
+        (self.strong * self.typical).sqrt()
     }
 }
 

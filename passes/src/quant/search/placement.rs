@@ -1,6 +1,7 @@
 //! Kinds of operators that stay in floats together.
 
 use super::{Best, Proposal, Search};
+use crate::layers::Layer;
 use compress_compiler::{error::Result, graph::Graph, node::NodeId, op::Op, ops::unary::Unary, words::counted};
 
 /// Why depthwise convolutions stay in floats.
@@ -13,8 +14,9 @@ pub(super) fn ways(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     }
     let g = &best.variant.graph;
     let layers = search.values(&best.variant)?.layers;
-    let is_depthwise = |n: NodeId| matches!(g.op(n), Op::Conv(conv) if conv.group > 1);
-    let depthwise: Vec<NodeId> = layers.iter().map(|l| l.node).filter(|n| is_depthwise(*n)).collect();
+    let inputs = |l: &Layer| g.constant(l.weight.into()).map_or(0, |t| t.shape()[l.axes.input]);
+    let is_depthwise = |l: &&Layer| matches!(g.op(l.node), Op::Conv(conv) if conv.group > 1) && inputs(l) == 1;
+    let depthwise: Vec<NodeId> = layers.iter().filter(is_depthwise).map(|l| l.node).collect();
     if depthwise.is_empty() || depthwise.len() == layers.len() {
         return Ok(vec![]);
     }

@@ -34,26 +34,35 @@ const LEAST: usize = 8192;
 const MOMENTS_BYTES: usize = 192 << 20;
 
 /// A weight to round.
-struct Task {
+pub(super) struct Task {
     layer: Layer,
     input: Port,
     layout: WeightMatrix,
     inputs: Inputs,
+    /// Whether its bias may make up for the mean of the errors.
+    is_shifted: bool,
 }
 
 impl Task {
-    fn of(g: &Graph, layer: &Layer) -> Option<Self> {
+    pub fn of(g: &Graph, layer: &Layer) -> Option<Self> {
         let layout = WeightMatrix::of(g, layer)?;
         let inputs = Inputs::of(g, layer, layout)?;
-        Some(Self { layer: *layer, input: g.operand(layer.node, 0)?, layout, inputs })
+        Some(Self {
+            layer: *layer,
+            input: g.operand(layer.node, 0)?,
+            layout,
+            inputs,
+            is_shifted: layer.axes.bias.is_some(),
+        })
+    }
+
+    /// The same, whose bias stays.
+    pub fn without_shift(self) -> Self {
+        Self { is_shifted: false, ..self }
     }
 
     fn bytes(&self) -> usize {
         self.inputs.groups() * self.layout.columns().pow(2) * size_of::<f64>()
-    }
-
-    fn has_bias(&self) -> bool {
-        self.layer.axes.bias.is_some()
     }
 }
 
@@ -70,15 +79,40 @@ pub(super) fn round(search: &Search, variant: &Variant) -> Result<(Variant, usiz
     let plan = search.values(variant)?;
     let alone = |l: &&Layer| plan.layers.iter().filter(|o| o.weight == l.weight).count() == 1;
     let is_new = |l: &&Layer| !variant.choices.rounded.contains_key(&l.weight);
-    let tasks = plan.layers.iter().filter(alone).filter(is_new).filter_map(|l| Task::of(g, l));
-    let mut rest: Vec<Task> = tasks.filter(|t| t.layout.columns() <= MOST_INPUTS).collect();
+    let tasks: Vec<Task> = plan.layers.iter().filter(alone).filter(is_new).filter_map(|l| Task::of(g, l)).collect();
     let mut new = variant.clone();
-    if rest.is_empty() {
-        return Ok((new, 0));
-    }
     let params = search.parameters(variant, plan)?;
     let floors = search.least_scales(variant, &params)?;
-    let (all, mut done, mut count) = (rest.len(), 0, 0);
+    let mut count = 0;
+    let scheme = search.int8.scheme.weights;
+    each(search, g, tasks, scheme, &floors, &mut |layer, rounded, shift| {
+        let rounded = search.settled(variant, layer, &params, rounded);
+        new.choices.rounded.insert(layer.weight, Arc::new(rounded));
+        if let Some(shift) = shift {
+            new.choices.biases.insert(layer.node, shift.into());
+        }
+        count += 1;
+    })?;
+    Ok((new, count))
+}
+
+/// What to do with a layer's weight that was rounded, and with the change of its bias.
+type Settle<'a> = dyn FnMut(&Layer, Rounded, Option<Vec<f32>>) + 'a;
+
+/// Rounds the weights of `tasks`, as many at a time as memory allows.
+pub(super) fn each(
+    search: &Search,
+    g: &Graph,
+    mut rest: Vec<Task>,
+    scheme: Weights,
+    floors: &LeastScales,
+    settle: &mut Settle,
+) -> Result<()> {
+    rest.retain(|t| t.layout.columns() <= MOST_INPUTS);
+    let (all, mut done) = (rest.len(), 0);
+    if all == 0 {
+        return Ok(());
+    }
     let sized = search.judge.sized(g)?;
     while !rest.is_empty() {
         let mut bytes = 0;
@@ -92,20 +126,15 @@ pub(super) fn round(search: &Search, variant: &Variant) -> Result<(Variant, usiz
         search.cx.check()?;
         (search.cx.progress)("round weights", done, all);
         done += now.len();
-        let scheme = search.int8.scheme.weights;
-        let each = now.par_iter().zip(&moments).map(|(task, moments)| round_one(scheme, g, task, moments, &floors));
+        let each = now.par_iter().zip(&moments).map(|(task, moments)| round_one(scheme, g, task, moments, floors));
         for (task, rounded) in now.iter().zip(each.collect::<Vec<_>>()) {
-            let Some((rounded, shift)) = rounded? else { continue };
-            let rounded = search.settled(variant, &task.layer, &params, rounded);
-            new.choices.rounded.insert(task.layer.weight, Arc::new(rounded));
-            if let Some(shift) = shift {
-                new.choices.biases.insert(task.layer.node, shift.into());
+            if let Some((rounded, shift)) = rounded? {
+                settle(&task.layer, rounded, shift);
             }
-            count += 1;
         }
     }
     (search.cx.progress)("round weights", all, all);
-    Ok((new, count))
+    Ok(())
 }
 
 /// What the layers read, in moments.
@@ -152,7 +181,7 @@ fn round_one(
     let mut values = vec![0f32; matrix.len()];
     let mut shift = vec![0f32; task.layout.rows];
     for (group, moments) in moments.iter().enumerate() {
-        let (h, mean) = moments.second(task.has_bias());
+        let (h, mean) = moments.second(task.is_shifted);
         let triangle = Triangle::of(&h, d);
         let from = group * rows;
         values[from * d..(from + rows) * d].par_chunks_mut(d).zip(&mut shift[from..from + rows]).enumerate().for_each(
@@ -166,5 +195,5 @@ fn round_one(
         );
     }
     let rounded = Rounded { values: task.layout.stored(&values), scales };
-    Ok(Some((rounded, task.has_bias().then_some(shift))))
+    Ok(Some((rounded, task.is_shifted.then_some(shift))))
 }

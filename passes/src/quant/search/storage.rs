@@ -1,0 +1,71 @@
+//! Weights of layers in floats that are stored as codes all the same: a file is as small as if the layers were quantised.
+
+use super::{
+    Best, Proposal, Search,
+    options::Noise,
+    weights::{self, Task},
+};
+use crate::{
+    layers::Layer,
+    quant::{choices::Rounded, qdq::LeastScales, scheme::INT8, storage},
+};
+use compress_compiler::{error::Result, graph::Graph, node::NodeId, tensor::Tensor, verify::verify, words::counted};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// What all of them together may add to the noise of the answers, in parts of it.
+const MOST_NOISE: f64 = 0.02;
+
+/// Those weights as codes that change the answers least for the bytes that they save, rounded by what their layers read.
+pub(super) fn as_codes(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
+    let variant = &best.variant;
+    let g = &variant.graph;
+    if !search.int8.target.capabilities().half_weights {
+        return Ok(vec![]);
+    }
+    let weights = storage::weights(g, &variant.choices);
+    let layer = |n: &NodeId| crate::layers::layer(g, *n).filter(|l| weights.contains_key(&l.weight));
+    let layers: Vec<Layer> = variant.choices.float.keys().filter(|n| g.contains(**n)).filter_map(layer).collect();
+    let is_own = |l: &&Layer| layers.iter().filter(|o| o.weight == l.weight).count() == 1;
+    // Of layers in floats, biases stay.
+    let task = |l: &Layer| Task::of(g, l).map(Task::without_shift);
+    let tasks: Vec<Task> = layers.iter().filter(is_own).filter_map(task).collect();
+    let mut rounded: Vec<(NodeId, Rounded)> = vec![];
+    let free = LeastScales::new();
+    weights::each(search, g, tasks, INT8.weights, &free, &mut |l, r, _| rounded.push((l.weight, r)))?;
+    let mut found = vec![];
+    for (i, (constant, rounded)) in rounded.into_iter().enumerate() {
+        (search.cx.progress)("weights alone", i, layers.len());
+        let noise = alone(search, g, constant, &rounded)?;
+        tracing::info!(
+            weight = g.value(constant.into()).name,
+            elements = rounded.values.len(),
+            db = -10.0 * noise.log10(),
+            "alone"
+        );
+        found.push((noise / rounded.values.len().max(1) as f64, noise, constant, rounded));
+    }
+    (search.cx.progress)("weights alone", layers.len(), layers.len());
+    found.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let most = Noise::of(&best.likeness).both() * MOST_NOISE;
+    let mut all = 0.0;
+    let fits = found.into_iter().filter(|(_, noise, ..)| {
+        let fits = all + noise <= most;
+        all += if fits { *noise } else { 0.0 };
+        fits
+    });
+    let stored: BTreeMap<NodeId, Arc<Rounded>> = fits.map(|(_, _, constant, r)| (constant, Arc::new(r))).collect();
+    let what = format!("{} of layers in floats stored as codes", counted(stored.len(), "weight"));
+    let mut variant = variant.clone();
+    let proposes = !stored.is_empty();
+    variant.choices.stored = Some(stored);
+    Ok(if proposes { vec![Proposal::of(what, variant)] } else { vec![] })
+}
+
+/// The noise in the answers where only this weight is rounded.
+fn alone(search: &Search, g: &Graph, constant: NodeId, rounded: &Rounded) -> Result<f64> {
+    search.cx.check()?;
+    let mut only = g.clone();
+    let shape = g.constant(constant.into()).map_or(vec![], |t| t.shape().to_vec());
+    only.set_constant(constant, Tensor::f32(&shape, &rounded.values));
+    Ok(Noise::of(&search.judge.judge(&verify(&only)?, search.few)?).both())
+}

@@ -1,0 +1,124 @@
+//! How the weights of layers that stay in floats are stored: as codes that a Cast and a Mul by their scales make floats of, or in
+//! 16 bits that a Cast makes floats of. Runtimes compute that once, when they load the model.
+
+use super::{choices::Choices, params, scheme::INT8};
+use crate::widen;
+use compress_compiler::{
+    error::Result,
+    graph::Graph,
+    node::NodeId,
+    op::{Op, Operator},
+    ops::{binary::Binary, cast::Cast},
+    tensor::{DType, Tensor},
+};
+use std::collections::BTreeMap;
+
+/// The most noise that 16 bits may add to an output channel of a weight, in parts of its signal: 60 dB below it.
+const MOST_NOISE: f64 = 1e-6;
+
+/// Stores the weights of the layers that `choices` leave in floats: in codes where they were rounded to such, and in 16 bits where
+/// these are near enough.
+///
+/// # Errors
+/// What inference raises.
+pub(super) fn store(g: &mut Graph, choices: &Choices) -> Result<()> {
+    for (constant, axis) in weights(g, choices) {
+        let Some(tensor) = g.constant(constant.into()) else { continue };
+        match choices.stored.iter().flatten().find(|(c, _)| **c == constant) {
+            Some((_, rounded)) => as_codes(g, constant, axis, &rounded.scales)?,
+            None => {
+                if let Some(half) = near(tensor, axis) {
+                    widen::store(g, constant, half)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Rounds the weights that are stored as codes, which stay floats until [`store`].
+pub(super) fn round(g: &mut Graph, choices: &Choices) {
+    let Some(stored) = choices.stored.as_ref().filter(|stored| !stored.is_empty()) else { return };
+    for constant in weights(g, choices).into_keys() {
+        if let (Some(rounded), Some(t)) = (stored.get(&constant), g.constant(constant.into())) {
+            let values = Tensor::f32(t.shape(), &rounded.values);
+            g.set_constant(constant, values);
+        }
+    }
+}
+
+/// The bytes that [`store`] saves, if all weights are near enough to numbers of 16 bits, or, as long as that was not decided, to
+/// codes.
+pub(super) fn saved(g: &Graph, choices: &Choices) -> u64 {
+    let of = |constant: NodeId| {
+        let is_coded = choices.stored.as_ref().is_none_or(|stored| stored.contains_key(&constant));
+        let elements = g.constant(constant.into()).map_or(0, |t| t.len() as u64);
+        elements * if is_coded { 3 } else { 2 }
+    };
+    weights(g, choices).into_keys().map(of).sum()
+}
+
+/// The weights that only layers in floats read, and their axes of output channels.
+pub(super) fn weights(g: &Graph, choices: &Choices) -> BTreeMap<NodeId, usize> {
+    let weight = |n: NodeId| g.operand(n, g.op(n).weight()?.slot);
+    let of = |node: &NodeId| {
+        let (port, axes) = (weight(*node)?, g.op(*node).weight()?);
+        let by_them = g.uses(port).iter().all(|u| choices.float.contains_key(&u.node) && weight(u.node) == Some(port));
+        let is_large = |t: &&Tensor| t.dtype() == DType::F32 && t.len() >= widen::SMALL;
+        g.constant(port).filter(is_large).filter(|_| by_them && !g.is_output(port))?;
+        Some((port.node, axes.output))
+    };
+    choices.float.keys().filter(|n| g.contains(**n)).filter_map(of).collect()
+}
+
+/// A weight whose values lie on codes, as these and their scales.
+fn as_codes(g: &mut Graph, constant: NodeId, axis: usize, scales: &[f32]) -> Result<()> {
+    let Some(tensor) = g.constant(constant.into()).cloned() else { return Ok(()) };
+    let values = tensor.as_f32().unwrap_or_default();
+    let codes = params::codes(&values, tensor.shape(), axis, scales, INT8.weights.codes.range());
+    let mut shape = vec![1; tensor.shape().len()];
+    shape[axis] = scales.len();
+    let name = g.value(constant.into()).name.clone();
+    let readers = g.uses(constant.into());
+    g.set_constant(constant, Tensor::ints(DType::I8, tensor.shape(), &codes));
+    let widened = g.fresh(&format!("{name}_widened"));
+    let cast = Op::from(Cast { to: DType::F32, rounding: Default::default() });
+    let widened = g.add_node("", cast, &[Some(constant.into())], &[&widened])?;
+    let scale = g.add_constant(&format!("{name}_scale"), Tensor::f32(&shape, scales));
+    let scaled = g.fresh(&format!("{name}_scaled"));
+    let scaled = g.add_node("", Binary::Mul.into(), &[Some(widened.into()), Some(scale.into())], &[&scaled])?;
+    readers.iter().for_each(|u| g.set_operand(u.node, u.slot, Some(scaled.into())));
+    Ok(())
+}
+
+/// A weight in 16 bits, if that is near enough in each channel along `axis`.
+fn near(tensor: &Tensor, axis: usize) -> Option<Tensor> {
+    let values = tensor.as_f32()?;
+    let half = Tensor::floats(DType::F16, tensor.shape(), &values);
+    let (count, behind) = (tensor.shape()[axis], tensor.shape()[axis + 1..].iter().product::<usize>());
+    let mut sums = vec![(0f64, 0f64); count];
+    for (i, (a, b)) in values.iter().zip(half.as_f32()?.iter()).enumerate() {
+        let (signal, noise) = &mut sums[i / behind % count];
+        *signal += f64::from(*a).powi(2);
+        *noise += f64::from(a - b).powi(2);
+    }
+    sums.iter().all(|(signal, noise)| *noise <= signal * MOST_NOISE).then_some(half)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_near_numbers_of_16_bits_are_stored_so() {
+        let weight = Tensor::f32(&[2, 2], &[0.1, -3.0, 1e-3, 2e-3]);
+        assert_eq!(near(&weight, 0).map(|t| t.dtype()), Some(DType::F16));
+    }
+
+    #[test]
+    fn a_channel_beyond_16_bits_keeps_32() {
+        for far in [1e6, 1e-7] {
+            assert_eq!(near(&Tensor::f32(&[2, 2], &[0.1, -3.0, far, far / 3.0]), 0), None, "{far}");
+        }
+    }
+}
