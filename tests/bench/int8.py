@@ -1,11 +1,12 @@
 """INT8 by `compress` beside INT8 by ONNX Runtime's own quantiser and NNCF, in one run.
 
-    .venv/bin/python tests/bench/int8.py BINARY MODEL CALIBRATION.npz EVALUATION.npz [--seeds N] [--task TASK] [METHOD ...]
+    .venv/bin/python tests/bench/int8.py BINARY MODEL CALIBRATION.npz EVALUATION.npz [--seeds N] [--task TASK]
+        [--output NAME] [METHOD ...]
 
 Methods: quick, normal and best (the efforts of `compress`), MinMax, Percentile and dynamic (ONNX Runtime), reduced (MinMax with
 weights of 7 bits, `reduce_range`), NNCF (needs the package). Each method is run once for each seed, on four fifths of the calibration samples, drawn by the seed. Prints one
-markdown row a method: the most time and memory that a process took, the size of the file, the signal to noise of the first
-output and what is left of the model's task (tasks.py; the class by default) beside FP32 on the evaluation samples (mean and, in
+markdown row a method: the most time and memory that a process took, the size of the file, the signal to noise of an
+output (the first, or NAME) and what is left of the model's task (tasks.py; the class by default) beside FP32 on the evaluation samples (mean and, in
 brackets, least of the seeds), the signal to noise as with VNNI, where sums do not saturate, and FP32 latency over its latency
 (the file of the last seed; batch 1, one thread), all in ONNX Runtime, taking turns. shipped_data.py makes models and data.
 """
@@ -97,15 +98,15 @@ def timed(command):
     return None if done.returncode else tuple(map(float, done.stdout.split()))
 
 
-def outputs(path, samples, exact=False):
+def outputs(path, samples, name, exact=False):
     run = session(path, exact)
-    return np.concatenate([run.run(None, feed)[0] for feed in samples])
+    return np.concatenate([run.run([name], feed)[0] for feed in samples])
 
 
-def unsaturated(exact, path, samples, part):
+def unsaturated(exact, path, samples, name, part):
     """The signal to noise as with VNNI. ONNX Runtime 1.31 doesn't load a model so in which two products share a weight."""
     try:
-        return decibels(exact, part(outputs(path, samples, exact=True)))
+        return decibels(exact, part(outputs(path, samples, name, exact=True)))
     except ort.capi.onnxruntime_pybind11_state.Fail:
         return np.nan
 
@@ -132,14 +133,14 @@ def drawn(calibration, seed, folder):
     return path
 
 
-def main(binary, model, calibration, evaluation, seeds, task, methods):
+def main(binary, model, calibration, evaluation, seeds, task, output, methods):
     kept, task_name, part = TASKS[task]
     with tempfile.TemporaryDirectory() as folder:
         made = {method: [] for method in methods}
         for seed in range(seeds):
             data = drawn(calibration, seed, folder)
             for method in methods:
-                output = os.path.join(folder, f"{method}-{seed}.onnx")
+                made_file = os.path.join(folder, f"{method}-{seed}.onnx")
                 if method in OURS:
                     command = [
                         binary,
@@ -152,13 +153,14 @@ def main(binary, model, calibration, evaluation, seeds, task, methods):
                         "--check",
                         "none",
                         "-o",
-                        output,
+                        made_file,
                     ]
                 else:
-                    command = [sys.executable, __file__, "--worker", model, data, output, method]
-                made[method].append((output, timed(command)))
+                    command = [sys.executable, __file__, "--worker", model, data, made_file, method]
+                made[method].append((made_file, timed(command)))
         samples = feeds(evaluation)
-        exact = part(outputs(model, samples))
+        output = output or session(model).get_outputs()[0].name
+        exact = part(outputs(model, samples, output))
         done = {method: files for method, files in made.items() if all(cost for _, cost in files)}
         fp32, *int8 = latencies([model, *(files[-1][0] for files in done.values())], samples[0])
         print(f"| quantiser | seconds | peak MB | size | SQNR dB | {task_name} | dB with VNNI | FP32 ms / INT8 ms |")
@@ -166,12 +168,12 @@ def main(binary, model, calibration, evaluation, seeds, task, methods):
         for (method, files), ms in zip(done.items(), int8):
             name = f"compress, {method}" if method in OURS else method if method == "NNCF" else f"ONNX Runtime {method}"
             try:
-                answers = [part(outputs(path, samples)) for path, _ in files]
+                answers = [part(outputs(path, samples, output)) for path, _ in files]
             except Exception as e:  # A quantiser may write what ONNX Runtime doesn't run.
                 print(f"{name}: does not run: {str(e)[:200]}", flush=True)
                 continue
             db = [decibels(exact, a) for a in answers]
-            with_vnni = np.mean([unsaturated(exact, path, samples, part) for path, _ in files])
+            with_vnni = np.mean([unsaturated(exact, path, samples, output, part) for path, _ in files])
             same = [kept(exact, a, samples) for a in answers]
             seconds, peak = (max(cost[i] for _, cost in files) for i in (0, 1))
             size = os.path.getsize(files[-1][0]) / os.path.getsize(model)
@@ -192,6 +194,7 @@ if __name__ == "__main__":
         for name in ("binary", "model", "calibration", "evaluation"):
             parser.add_argument(name)
         parser.add_argument("--seeds", type=int, default=3)
+        parser.add_argument("--output", metavar="NAME")
         parser.add_argument("--task", choices=TASKS, default="classes")
         parser.add_argument(
             "methods", nargs="*", metavar="METHOD", help=f"of {', '.join(METHODS)} [default: quick normal MinMax]"

@@ -286,6 +286,7 @@ MODELS = {
     "yunet": (zoo("yunet_n_320.onnx", "input", squares((320, 320), 0.0, 1 / 255, bgr=True)), 100, 100, "outputs"),
     "tinyvit": (zoo("tinyvit_fashion.onnx", "input", fashion), 1000, 2000, "classes"),
     "bncnn": (zoo("bncnn_fashion.onnx", "input", fashion), 1000, 2000, "classes"),
+    # Its first output repeats the input: `--output 461` of int8.py is the embedding.
     "paraphrase": (paraphrase, 300, 400, "nearest"),
 }
 

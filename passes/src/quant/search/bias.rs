@@ -1,6 +1,6 @@
 //! Biases that make up for the mean error of their layers (Nagel et al. 2019, section 4.2).
 
-use super::{Best, Proposal, Search, groups::at_once, local::Twins};
+use super::{Best, Search, groups::at_once, local::Twins, remedies::Proposal};
 use crate::layers::Layer;
 use compress_compiler::{
     bound,

@@ -1,6 +1,6 @@
 //! Channels evened out: where that is free, and in front of products.
 
-use super::{Best, Proposal, Search, groups::groups, local::Twins, options::Noise};
+use super::{Best, Search, groups::groups, local::Twins, options::Noise, remedies::Proposal};
 use crate::{
     layers::Layer,
     quant::{

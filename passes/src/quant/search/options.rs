@@ -5,10 +5,11 @@
 //! sides, on its own, by one scale for the whole weight.
 
 use super::{
-    Best, Cost, Proposal, Search,
+    Best, Cost, Search,
     forms::{FORMS, Form, reshape},
     groups::groups,
     local::{Power, Twins},
+    remedies::Proposal,
     weights,
 };
 use crate::{

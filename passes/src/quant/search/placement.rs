@@ -1,6 +1,6 @@
 //! Kinds of operators that stay in floats together.
 
-use super::{Best, Proposal, Search};
+use super::{Best, Search, remedies::Proposal};
 use crate::layers::Layer;
 use compress_compiler::{error::Result, graph::Graph, node::NodeId, op::Op, ops::unary::Unary, words::counted};
 

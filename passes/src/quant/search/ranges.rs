@@ -1,6 +1,6 @@
 //! How ranges are chosen: for all values alike, and for those that lose most.
 
-use super::{Best, Proposal, Search, options::Noise};
+use super::{Best, Search, options::Noise, remedies::Proposal};
 use crate::quant::{
     calibrators::{Calibration, PERCENTILES},
     params::Affine,

@@ -1,8 +1,9 @@
 //! Weights of layers in floats that are stored as codes all the same: a file is as small as if the layers were quantised.
 
 use super::{
-    Best, Proposal, Search,
+    Best, Search,
     options::Noise,
+    remedies::Proposal,
     weights::{self, Task},
 };
 use crate::{

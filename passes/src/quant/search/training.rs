@@ -2,7 +2,7 @@
 //! through rounding as if it were not there (straight-through estimator, Bengio et al. 2013). It learns from values inside too,
 //! so that a few hundred samples tell enough (Li et al. 2021, BRECQ).
 
-use super::{Best, Proposal, Search};
+use super::{Best, Search, remedies::Proposal};
 use crate::{
     layers::Layer,
     quant::{choices::Rounded, params, ptq::Variant, qdq},

@@ -1,6 +1,6 @@
 //! Weights rounded with a view to what their layers read.
 
-use super::{Best, Proposal, Search, groups::at_once};
+use super::{Best, Search, groups::at_once, remedies::Proposal};
 use crate::{
     layers::Layer,
     moments::{Inputs, Moments, observe},
