@@ -154,7 +154,10 @@ pub(crate) fn stored(g: &Graph, port: Port) -> Option<&Tensor> {
         Op::Dequantize(_) | Op::Cast(_) => g.constant(g.operand(port.node, 0)?),
         // Codes that are widened and scaled.
         Op::Binary(Binary::Mul) => match g.op(g.operand(port.node, 0)?.node) {
-            Op::Cast(_) => g.constant(g.operand(g.operand(port.node, 0)?.node, 0)?),
+            Op::Cast(_) => {
+                g.constant(g.operand(port.node, 1)?)?;
+                g.constant(g.operand(g.operand(port.node, 0)?.node, 0)?)
+            }
             _ => None,
         },
         _ => g.constant(port),

@@ -58,8 +58,11 @@ pub struct Likeness {
 }
 
 impl Likeness {
-    /// Less noise in the answer to a sample is as good as none, and counts as this in the typical noise.
+    /// Less noise in the answer to a sample is as good as none, and counts as this in the geometric means.
     pub const LEAST: f64 = 1e-8;
+
+    /// More noise in the answer to a sample leaves nothing of it, and counts as this.
+    pub const MOST: f64 = 1e4;
 
     /// Of answers that can't be compared: nothing is left.
     pub const LOST: Self = Self { noise: 1e30, worst: 1e30, inner: 1e30, strong: 1e30, typical: 1e30, drop: Some(1.0) };

@@ -67,8 +67,8 @@ impl HeldOut<'_> {
         measure::sized(graph, &timing_batch(self.samples, 1)?.inputs)
     }
 
-    /// So many samples, of which the first tell most: in turns one of those with the strongest answers, which rule the mean noise
-    /// (pictures that show something to a detector), and one of the others.
+    /// So many samples, of which the first tell most: in turns one of those with the strongest answers (pictures that
+    /// show something to a detector), and one of the others.
     fn telling_first(&self, session: &Session, count: usize) -> Result<Samples> {
         let first = self.samples.first(count);
         let mut power: Vec<Vec<f64>> = vec![];
@@ -181,7 +181,7 @@ impl Sample {
     /// The logarithm of the noise.
     fn log_noise(&self) -> f64 {
         let mean = self.noise.iter().sum::<f64>() / self.noise.len().max(1) as f64;
-        mean.clamp(Likeness::LEAST, 1.0).ln()
+        mean.clamp(Likeness::LEAST, Likeness::MOST).ln()
     }
 }
 
@@ -307,7 +307,8 @@ impl Judge for Beside<'_> {
                         let mut kinds = [Sqnr::default(); 2];
                         self.parts[i].add(&mut kinds, before.shape(), a, b);
                         sample.noise.extend(kinds.iter().filter_map(noise));
-                        sample.signals.push(kinds.iter().map(Sqnr::signal).sum());
+                        sample.signals.resize(outputs.len(), 0.0);
+                        sample.signals[i] = kinds.iter().map(Sqnr::signal).sum();
                     }
                 }
             }
@@ -323,8 +324,9 @@ impl Judge for Beside<'_> {
         let likely = |weights: &[f64]| {
             let all: f64 = weights.iter().sum();
             let sum: f64 = told.iter().zip(weights).map(|(sample, w)| w * sample.log_noise()).sum();
-            if all > 0.0 { (sum / all).exp() } else { inner }
+            (all > 0.0).then(|| (sum / all).exp())
         };
+        let typical = likely(&vec![1.0; told.len()]).unwrap_or(inner);
         let (metric, _) = compared.metric();
         let drop = match compared.value() {
             (Some(before), Some(after)) => Some(before - after),
@@ -335,8 +337,8 @@ impl Judge for Beside<'_> {
             noise: mean(&each),
             worst: worst(&mut each.into_iter()).unwrap_or_default(),
             inner,
-            strong: likely(&strengths(told.iter().map(|sample| &sample.signals[..]))),
-            typical: likely(&vec![1.0; told.len()]),
+            strong: likely(&strengths(told.iter().map(|sample| &sample.signals[..]))).unwrap_or(typical),
+            typical,
             drop: drop.filter(|_| metric.is_share()),
         })
     }
@@ -364,6 +366,14 @@ mod tests {
     #[test]
     fn a_value_that_is_small_once_is_of_no_kind_of_its_own() {
         assert_eq!(large(&[1, 3], &[&[1e-6, 0.4, 0.2], &[0.5, 0.1, 0.3]]), [true]);
+    }
+
+    #[test]
+    fn strong_answers_count_by_their_part_of_each_output() {
+        let signals: [&[f64]; 3] = [&[3.0, 0.0], &[1.0, 8.0], &[0.0, 0.0]];
+        assert_eq!(strengths(signals.into_iter()), [0.75, 1.25, 0.0]);
+        let silent: [&[f64]; 2] = [&[0.0], &[]];
+        assert_eq!(strengths(silent.into_iter()), [0.0, 0.0]);
     }
 
     #[test]

@@ -12,8 +12,8 @@ WIDE = 3000.0
 
 
 def network(path, wide):
-    """A network of five layers, which codes make faster. A channel of what the third reads is so many times as wide as the others, and a function stands
-    before it that no factor passes."""
+    """A network of five layers, which codes make faster. A channel of what the third reads is so many times as wide as the others,
+    and a function stands before it that no factor passes."""
     weights = {
         "w0": floats(1, 64, 3, 3, 3, scale=0.3),
         "b0": floats(2, 64, scale=0.1),
@@ -87,9 +87,9 @@ def decibels(trial):
 def test_a_layer_that_codes_would_spoil_is_found_named_and_left_in_floats(compress, planted, data, tmp_path):
     report = searched(compress, planted, data, tmp_path / "out.onnx")
     precision = {layer["node"]: layer["precision"] for layer in report["layers"]}
-    assert precision["planted"] == "f16", precision
+    floats = [node for node, p in precision.items() if p != "int8"]
     # Its neighbour goes with it: ONNX Runtime would quantise a lone one by itself.
-    assert sorted(precision.values()) == ["f16", "f16", "int8", "int8", "int8"], precision
+    assert "planted" in floats and len(floats) == 2, precision
     [skipped] = [s for p in report["passes"] for s in p["skipped"] if s["node"] == "planted" and p["name"] == "int8"]
     assert "floats" in skipped["reason"]
     trials = tried(report)
@@ -263,7 +263,7 @@ def test_weights_of_layers_in_floats_are_stored_in_16_bits(compress, stem, tmp_p
     assert types["w1"] == onnx.TensorProto.FLOAT
 
 
-def test_weights_of_layers_in_floats_are_stored_as_codes_where_that_changes_little(compress, planted, data, tmp_path):
+def test_weights_of_layers_in_floats_are_stored_as_codes_where_that_changes_little(compress, data, tmp_path):
     uneven = network(tmp_path / "uneven.onnx", 30.0)
     report = searched(compress, uneven, data, tmp_path / "out.onnx", "--weight-bits", "4", "--min-sqnr", "25")
     stored = [layer["node"] for layer in report["layers"] if layer["precision"] == "int8 weights"]
@@ -283,6 +283,37 @@ def test_weights_of_layers_in_floats_are_stored_as_codes_where_that_changes_litt
     for optimise in (False, True):
         [after] = run_onnx(tmp_path / "out.onnx", {"x": x}, optimise=optimise)
         assert abs(sqnr_db(before, after) - report["accuracy"]["sqnr_db"]) < 2
+
+
+def test_ranges_end_where_functions_behind_movements_do(compress, tmp_path):
+    """A convolution along one axis, written along two: what Gelu makes zero needs no codes, but what an output shows does."""
+    weights = {"w": floats(1, 64, 16, 3, 1, scale=0.5), "axes": np.array([3], np.int64), "b": np.zeros((1, 64, 1), np.float32)}
+    weights["v"] = floats(2, 64, 64, 1, scale=0.1)
+    weights["b"][0, 0] = -40.0
+    nodes = [
+        node("Conv", "x w", "c", "wide", pads=[1, 0, 1, 0]),
+        node("Squeeze", "c axes", "s"),
+        node("Add", "s b", "h"),
+        node("Gelu", "h", "g"),
+        node("Conv", "g v", "y", "next"),
+    ]
+    inputs = [("x", ["N", 16, 32, 1])]
+    np.savez(tmp_path / "data.npz", x=floats(0, 200, 16, 32, 1))
+    least = {}
+    for name, outputs in {"hidden": [("y", ["N", 64, 32])], "shown": [("y", ["N", 64, 32]), ("h", ["N", 64, 32])]}.items():
+        path = tmp_path / f"{name}.onnx"
+        onnx.save(small.model(nodes, inputs, outputs, weights, opset=20), path)
+        searched(compress, path, tmp_path / "data.npz", tmp_path / "out.onnx", "--effort", "quick")
+        model = onnx.load(tmp_path / "out.onnx")
+        made = {o: n for n in model.graph.node for o in n.output}
+        values = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+        [conv] = [n for n in model.graph.node if n.name == "wide"]
+        quantize = next(n for n in model.graph.node if n.op_type == "QuantizeLinear" and conv.output[0] in n.input)
+        scale, zero = (values[quantize.input[i]] for i in (1, 2))
+        least[name] = float(-zero.astype(float) * scale)
+        assert conv.input[2] and made, "the convolution took the bias"
+    assert -6 < least["hidden"] <= -4.5, least
+    assert least["shown"] < -40, least
 
 
 def test_percentiles_and_ranges_of_single_values_are_tried_on_long_tails(compress, tmp_path):

@@ -79,14 +79,14 @@ impl Rule for BiasPastSqueeze {
         if !takes_bias || tensor.shape().len() > small || graph.fact(node.into()).rank() != Some(small) {
             return Ok(Verdict::No);
         }
-        if graph.only_use(squeezed).is_none() {
-            return Ok(shared(graph, squeezed));
-        }
         let mut shape = vec![1; small - tensor.shape().len()];
         shape.extend(tensor.shape());
         dropped.iter().for_each(|axis| shape.insert(*axis, 1));
         if shape.iter().enumerate().any(|(axis, size)| axis != 1 && *size != 1) {
             return Ok(Verdict::No);
+        }
+        if graph.only_use(squeezed).is_none() {
+            return Ok(shared(graph, squeezed));
         }
         let mut edit = Edit::new();
         let shaped = succeed(graph, &mut edit, bias, tensor.clone().reshaped(shape)?);

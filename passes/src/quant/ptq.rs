@@ -222,7 +222,7 @@ impl Int8 {
     /// What inference raises.
     pub(super) fn finish(&self, g: &mut Graph, choices: &Choices) -> Result<()> {
         qdq::freeze(g, &self.scheme)?;
-        if self.target.capabilities().half_weights { storage::store(g, choices) } else { Ok(()) }
+        if self.target.capabilities().small_weights { storage::store(g, choices) } else { Ok(()) }
     }
 
     /// Quantises the graph, and those inside it, as `choices` say; weights stay floats until [`qdq::freeze`].

@@ -47,8 +47,8 @@ pub struct Capabilities {
     pub slow_depthwise: bool,
     /// Whether rows of codes can be looked up there.
     pub looks_up_codes: bool,
-    /// Whether it turns weights that are stored in 16 bits into 32 once, when it loads a model.
-    pub half_weights: bool,
+    /// Whether it computes once, when it loads a model, what weights that are stored in fewer bits stand for.
+    pub small_weights: bool,
     /// What of a weight may share a scale there.
     pub granularities: &'static [Granularity],
     /// The pass that brings in operators for it alone, if there is one.

@@ -17,7 +17,7 @@ pub const TARGET: Capabilities = Capabilities {
     adapt: |scheme| Scheme { placement: Placement::LayerInputs, ..scheme },
     slow_depthwise: false,
     looks_up_codes: true,
-    half_weights: true,
+    small_weights: true,
     granularities: &[Granularity::Tensor, Granularity::Channel],
     lower: None,
 };

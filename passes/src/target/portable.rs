@@ -13,7 +13,7 @@ pub const TARGET: Capabilities = Capabilities {
     adapt: |scheme| scheme,
     slow_depthwise: true,
     looks_up_codes: true,
-    half_weights: true,
+    small_weights: true,
     granularities: &[Granularity::Tensor, Granularity::Channel],
     lower: None,
 };

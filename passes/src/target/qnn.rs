@@ -14,7 +14,7 @@ pub const TARGET: Capabilities = Capabilities {
     adapt: |scheme| Scheme { activations: Activations::Static(U16), ..scheme },
     slow_depthwise: false,
     looks_up_codes: true,
-    half_weights: false,
+    small_weights: false,
     granularities: &[Granularity::Tensor, Granularity::Channel],
     lower: None,
 };

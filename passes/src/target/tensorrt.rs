@@ -22,7 +22,7 @@ pub const TARGET: Capabilities = Capabilities {
     },
     slow_depthwise: false,
     looks_up_codes: false,
-    half_weights: false,
+    small_weights: false,
     granularities: &[Granularity::Tensor, Granularity::Channel],
     lower: None,
 };

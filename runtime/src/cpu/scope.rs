@@ -283,8 +283,10 @@ fn scaled(g: &Graph, node: NodeId) -> Option<(Port, Port)> {
     let codes = g.operand(widened.node, 0)?;
     let (shape, by) = (g.constant(codes).filter(|t| t.dtype() == DType::I8)?.shape(), g.constant(scales)?);
     let along = by.shape().iter().zip(shape).filter(|(s, n)| **s != 1 && s == n).count();
-    let fits =
-        by.shape().len() == shape.len() && along <= 1 && by.shape().iter().zip(shape).all(|(s, n)| *s == 1 || s == n);
+    let fits = !shape.is_empty()
+        && by.shape().len() == shape.len()
+        && along <= 1
+        && by.shape().iter().zip(shape).all(|(s, n)| *s == 1 || s == n);
     (fits && by.dtype() == DType::F32).then_some((codes, scales))
 }
 

@@ -119,6 +119,7 @@ fn of_layer(g: &Graph, n: NodeId, integer: bool, (input, output): (f64, f64)) ->
     let (grouped, is_shared) = (groups > 1, groups > 1 && inputs > 1);
     let c = match (op, integer) {
         (Op::Conv(_), true) if is_shared => INT_GROUPED,
+        (Op::Conv(_), false) if sizes.len() != 4 => PLAIN,
         (Op::Conv(_), false) if is_shared && inputs.is_multiple_of(BLOCK) => GROUPED,
         (Op::Conv(_), false) if is_shared => GROUPED_ODD,
         (Op::Conv(_), true) if grouped && blocks => INT_DEPTHWISE,
@@ -129,7 +130,7 @@ fn of_layer(g: &Graph, n: NodeId, integer: bool, (input, output): (f64, f64)) ->
             (false, true) => INT_CONV,
             (false, false) => INT_CONV_ODD,
         },
-        (Op::Conv(_), false) if sizes.len() != 4 || !blocks => PLAIN,
+        (Op::Conv(_), false) if !blocks => PLAIN,
         (Op::Conv(_), false) if grouped => DEPTHWISE,
         (Op::Conv(_), false) if inputs < BLOCK => FIRST,
         (Op::Conv(_), false) if taps == 1 => POINTWISE,

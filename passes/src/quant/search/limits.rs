@@ -29,6 +29,9 @@ const MOST_OF_TIME: f64 = 0.2;
 /// A gain in time of a smaller part can't be told from none.
 const LEAST_GAIN: f64 = 0.05;
 
+/// What is given up of a smaller gain in time is counted as if it were so large: else next to nothing would count as much.
+const TELLING_GAIN: f64 = 0.2;
+
 impl Goal {
     fn is_asked(&self) -> bool {
         *self != Self::default()
@@ -63,7 +66,7 @@ pub(super) struct Cost {
 pub(super) enum Price {
     /// It costs nothing.
     None,
-    /// No more than a tenth of what quantisation gains.
+    /// No more than [`Limits::is_dear`] says.
     Little,
     /// The same, or anything as long as a goal that was asked for is not reached or the answers are of little use.
     Any,
@@ -76,7 +79,7 @@ pub(super) enum Standing {
     TooDear,
     /// Its answers are of little use, or not what was asked for.
     Short,
-    /// It costs more than a tenth of the gain, and its answers are of use.
+    /// It costs more than a little, and its answers are of use.
     Dear,
     /// It costs little, and its answers are of use.
     Near,
@@ -102,7 +105,7 @@ impl Limits {
     }
 
     fn time(&self, cost: Cost) -> f64 {
-        (cost.time - self.start.time) / (1.0 - self.start.time).max(LEAST_GAIN)
+        (cost.time - self.start.time) / (1.0 - self.start.time).max(TELLING_GAIN)
     }
 
     fn size(&self, cost: Cost) -> f64 {
@@ -110,16 +113,25 @@ impl Limits {
     }
 
     pub fn is_dear(&self, cost: Cost) -> bool {
-        let gain = 1.0 - self.start.time;
+        cost.time > self.start.time + self.most_time() || self.size(cost) > MOST_COST
+    }
+
+    /// The time that remedies may cost where nobody asked for more accuracy, in parts of that of the floats.
+    fn most_time(&self) -> f64 {
+        let gain = (1.0 - self.start.time).max(LEAST_GAIN);
         let slower = self.start.time / (1.0 - MOST_COST) - self.start.time;
-        let most = if gain < LEAST_GAIN { MOST_COST } else { (slower / gain).clamp(MOST_COST, MOST_OF_TIME) };
-        self.time(cost) > most || self.size(cost) > MOST_COST
+        if gain > LEAST_GAIN { slower.clamp(MOST_COST * gain, MOST_OF_TIME * gain) } else { MOST_COST * gain }
+    }
+
+    /// The part of the gain that may be given up in time.
+    fn most_given_up(&self) -> f64 {
+        self.most_time() / (1.0 - self.start.time).max(TELLING_GAIN)
     }
 
     /// Whether a way with this prediction would reach the goal, or give up all that it may.
     pub fn may_be_enough(&self, db: f64, given_up: f64) -> bool {
         let wanted = self.goal.sqnr_db.unwrap_or(USUAL_DB) + MARGIN_DB;
-        db >= wanted || !self.goal.is_asked() && given_up > MOST_COST && db >= USABLE_DB
+        db >= wanted || !self.goal.is_asked() && given_up > self.most_given_up() && db >= USABLE_DB
     }
 
     /// How far a way has come that a remedy of this price made.
@@ -155,6 +167,15 @@ mod tests {
         assert!(limits.is_dear(cost(0.56, 0.3)), "time");
         assert!(limits.is_dear(cost(0.5, 0.38)), "size");
         assert!((limits.given_up(cost(1.0, 1.0)) - 2.0).abs() < 1e-9, "floats give up all");
+    }
+
+    #[test]
+    fn a_tenth_of_a_small_speed_up_is_a_fifth_of_the_gain_at_most() {
+        let limits = Limits::new(Goal::default(), cost(0.57, 0.3));
+        assert!(!limits.is_dear(cost(0.63, 0.3)), "1.75x becomes 1.58x");
+        assert!(limits.is_dear(cost(0.64, 0.3)));
+        let limits = Limits::new(Goal::default(), cost(0.8, 0.3));
+        assert!(!limits.is_dear(cost(0.839, 0.3)) && limits.is_dear(cost(0.841, 0.3)));
     }
 
     #[test]

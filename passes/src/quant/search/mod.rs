@@ -89,6 +89,9 @@ pub struct Budget {
 const FASTER: f64 = 0.05;
 const AS_NEAR_DB: f64 = 0.3;
 
+/// What a bias takes, or a scale, costs nothing.
+const FREE: f64 = 0.005;
+
 /// What is better for most samples is not kept if the noise of all of them together grows by so many decibels.
 const SPOILT_DB: f64 = 0.6;
 
@@ -231,10 +234,11 @@ impl<'a> Search<'a> {
             let spoils = tried.likeness.inner_db() < best.likeness.inner_db() - may_lose;
             let (standing, best_standing) = (self.standing(&tried, remedy), self.standing(best, remedy));
             let more = self.limits.given_up(tried.cost) - self.limits.given_up(best.cost);
-            let may =
-                standing > best_standing || standing == best_standing && (standing != Standing::Dear || more <= 0.0);
-            let wanted = remedy.margin_db + DB_FOR_ALL * more.max(0.0);
-            let is_better = may && gain >= wanted || more <= -FASTER && gain >= -AS_NEAR_DB;
+            let is_free = more <= FREE;
+            let may = standing > best_standing || standing == best_standing && (standing != Standing::Dear || is_free);
+            let wanted = remedy.margin_db + DB_FOR_ALL * if is_free { 0.0 } else { more };
+            let is_better =
+                may && gain >= wanted || standing >= best_standing && more <= -FASTER && gain >= -AS_NEAR_DB;
             // What keeps more at no cost is welcome beyond the goal.
             let is_paid_for_nothing =
                 more > 0.0 && remedy.price != Price::None && self.limits.goal.is_reached(&best.likeness);
@@ -342,7 +346,12 @@ impl<'a> Search<'a> {
     /// Ends the hope that all weights of layers in floats can be stored as codes: until it is known which can, none is.
     fn store_no_codes(&self, best: &mut Best) -> Result<()> {
         best.variant.choices.stored = Some(BTreeMap::new());
-        best.cost = self.cost(&best.variant, &self.quantised(&best.variant)?)?;
+        let quantised = self.quantised(&best.variant)?;
+        best.cost = self.cost(&best.variant, &quantised)?;
+        if !super::storage::weights(&quantised, &best.variant.choices).is_empty() {
+            let what = "weights of layers in floats stored in 16 bits, or as they are";
+            self.tell(remedies::STORAGE.name, what, best.likeness, best.cost, true);
+        }
         Ok(())
     }
 
@@ -361,8 +370,8 @@ impl<'a> Search<'a> {
             }
         };
         let time = time / self.float.0;
-        let halves = self.int8.target.capabilities().half_weights;
-        let saved = if halves { super::storage::saved(quantised, &variant.choices) } else { 0 };
+        let shrinks = self.int8.target.capabilities().small_weights;
+        let saved = if shrinks { super::storage::saved(quantised, &variant.choices) } else { 0 };
         let bytes = bound::weight_bytes(quantised).saturating_sub(saved);
         Ok(Cost { time, size: bytes as f64 / self.float.1 as f64 })
     }

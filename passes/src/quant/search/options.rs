@@ -54,8 +54,8 @@ pub(super) enum Change {
     Form(Form),
 }
 
-/// The noise in the answers, in parts of the signal: the mean, which a few samples may rule, and that of a typical sample. A
-/// choice by one alone leaves layers in codes that spoil the other.
+/// The noise in the answers, in parts of the signal: that of strong samples, and that of a typical one ([`Likeness`]). A choice by one alone
+/// leaves layers in codes that spoil the other.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Noise {
     strong: f64,

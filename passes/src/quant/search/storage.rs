@@ -13,14 +13,19 @@ use crate::{
 use compress_compiler::{error::Result, graph::Graph, node::NodeId, tensor::Tensor, verify::verify, words::counted};
 use std::{collections::BTreeMap, sync::Arc};
 
-/// What all of them together may add to the noise of the answers, in parts of it.
+/// What all of them together may add to the noise of the answers, in parts of it or, where the answers are better than they have to be, of
+/// what noise they may have; but no more than the other part of it.
 const MOST_NOISE: f64 = 0.02;
+const MOST_BEYOND: f64 = 0.2;
+
+/// That of 30 dB.
+const USUAL_NOISE: f64 = 1e-3;
 
 /// Those weights as codes that change the answers least for the bytes that they save, rounded by what their layers read.
 pub(super) fn as_codes(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     let variant = &best.variant;
     let g = &variant.graph;
-    if !search.int8.target.capabilities().half_weights {
+    if !search.int8.target.capabilities().small_weights {
         return Ok(vec![]);
     }
     let weights = storage::weights(g, &variant.choices);
@@ -34,7 +39,7 @@ pub(super) fn as_codes(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     let free = LeastScales::new();
     weights::each(search, g, tasks, INT8.weights, &free, &mut |l, r, _| rounded.push((l.weight, r)))?;
     let mut found = vec![];
-    for (i, (constant, rounded)) in rounded.into_iter().enumerate() {
+    for (i, (constant, rounded)) in rounded.into_iter().enumerate().take_while(|_| !search.is_over()) {
         (search.cx.progress)("weights alone", i, layers.len());
         let noise = alone(search, g, constant, &rounded)?;
         tracing::info!(
@@ -47,7 +52,8 @@ pub(super) fn as_codes(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     }
     (search.cx.progress)("weights alone", layers.len(), layers.len());
     found.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let most = Noise::of(&best.likeness).both() * MOST_NOISE;
+    let noise = Noise::of(&best.likeness).both();
+    let most = (noise.max(USUAL_NOISE) * MOST_NOISE).min(noise * MOST_BEYOND);
     let mut all = 0.0;
     let fits = found.into_iter().filter(|(_, noise, ..)| {
         let fits = all + noise <= most;
