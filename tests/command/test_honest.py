@@ -107,7 +107,8 @@ def test_sixteen_bits_are_quantised(compress, tmp_path, kind):
     )
     path = small.save(made, tmp_path)
     np.savez(tmp_path / "data.npz", x=small.floats(9, 64, 3, 7, 7))
-    report = compress(path, "--int8", "--data", tmp_path / "data.npz", "--json").json()
+    # A search would leave layers of this size in floats, as codes don't make them faster.
+    report = compress(path, "--int8", "--effort", "quick", "--data", tmp_path / "data.npz", "--json").json()
     assert report["coverage"][0]["layers"] == 2 and report["accuracy"]["sqnr_db"] > 25
     output = tmp_path / "model.compressed.onnx"
     model = onnx.load(output)

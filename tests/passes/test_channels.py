@@ -66,7 +66,7 @@ def test_training_keeps_more_than_solving(cut):
 
 
 def test_channels_weights_and_codes_in_one_command(cut):
-    report, top1 = cut("--prune-channels", 0.4, "--prune", 0.5, "--int8", "--data", TRAIN, "--epochs", 3)
+    report, top1 = cut("--prune-channels", 0.4, "--prune", 0.5, "--int8", "--effort", "quick", "--data", TRAIN, "--epochs", 3)
     assert macs(report) < 0.62 and top1 > 0.98
     assert {"channels", "prune", "recover", "int8"} <= {p["name"] for p in report["passes"]}
     assert all(layer["precision"] == "int8" for layer in report["layers"])

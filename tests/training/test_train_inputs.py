@@ -172,6 +172,6 @@ def test_tiny_sets_are_trained_on(compress, tmp_path, count):
 
 def test_a_quantised_model_has_nothing_to_train(compress, tmp_path):
     quantised = tmp_path / "int8.onnx"
-    compress(STUDENT, "--int8", "--data", TRAIN, "--eval", TEST, "-o", quantised)
+    compress(STUDENT, "--int8", "--effort", "quick", "--data", TRAIN, "--eval", TEST, "-o", quantised)
     done, _ = distill(compress, tmp_path / "out.onnx", "--epochs", 1, student=quantised, code=5)
     assert "no weight that can be trained: it is quantised" in done.err and "quantise what comes out" in done.err

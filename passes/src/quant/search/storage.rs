@@ -35,6 +35,9 @@ pub(super) fn as_codes(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     // Of layers in floats, biases stay.
     let task = |l: &Layer| Task::of(g, l).map(Task::without_shift);
     let tasks: Vec<Task> = layers.iter().filter(is_own).filter_map(task).collect();
+    if tasks.is_empty() {
+        return Ok(vec![]);
+    }
     let mut rounded: Vec<(NodeId, Rounded)> = vec![];
     let free = LeastScales::new();
     weights::each(search, g, tasks, INT8.weights, &free, &mut |l, r, _| rounded.push((l.weight, r)))?;
