@@ -73,7 +73,7 @@ impl Likeness {
     }
 
     /// How near the answers are, in decibels, before functions that hide noise: the mean of signal to noise of strong samples and of
-    /// typical ones. No few samples rule it whose noise is large by chance.
+    /// typical ones. A few samples whose noise is large by chance do not rule it.
     pub fn nearness(&self) -> f64 {
         (decibels(self.strong) + decibels(self.typical)) / 2.0
     }

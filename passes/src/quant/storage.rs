@@ -24,8 +24,8 @@ const MOST_NOISE: f64 = 1e-6;
 pub(super) fn store(g: &mut Graph, choices: &Choices) -> Result<()> {
     for (constant, axis) in weights(g, choices) {
         let Some(tensor) = g.constant(constant.into()) else { continue };
-        match choices.stored.iter().flatten().find(|(c, _)| **c == constant) {
-            Some((_, rounded)) => as_codes(g, constant, axis, &rounded.scales)?,
+        match choices.stored.as_ref().and_then(|stored| stored.get(&constant)) {
+            Some(rounded) => as_codes(g, constant, axis, &rounded.scales)?,
             None => {
                 if let Some(half) = near(tensor, axis) {
                     widen::store(g, constant, half)?;

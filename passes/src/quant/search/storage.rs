@@ -2,6 +2,7 @@
 
 use super::{
     Best, Search,
+    limits::USUAL_DB,
     options::Noise,
     remedies::Proposal,
     weights::{self, Task},
@@ -10,16 +11,17 @@ use crate::{
     layers::Layer,
     quant::{choices::Rounded, qdq::LeastScales, scheme::INT8, storage},
 };
-use compress_compiler::{error::Result, graph::Graph, node::NodeId, tensor::Tensor, verify::verify, words::counted};
+use compress_compiler::{
+    error::Result, graph::Graph, judge::decibels, node::NodeId, tensor::Tensor, verify::verify, words::counted,
+};
 use std::{collections::BTreeMap, sync::Arc};
 
-/// What all of them together may add to the noise of the answers, in parts of it or, where the answers are better than they have to be, of
-/// what noise they may have; but no more than the other part of it.
+/// What all of them together may add to the noise of the answers, in parts of it.
 const MOST_NOISE: f64 = 0.02;
-const MOST_BEYOND: f64 = 0.2;
 
-/// That of 30 dB.
-const USUAL_NOISE: f64 = 1e-3;
+/// Where the answers are better than they have to be, that is a part of the noise that they may have, but no more than this part of
+/// their own.
+const MOST_BEYOND: f64 = 0.2;
 
 /// Those weights as codes that change the answers least for the bytes that they save, rounded by what their layers read.
 pub(super) fn as_codes(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
@@ -42,21 +44,18 @@ pub(super) fn as_codes(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     let free = LeastScales::new();
     weights::each(search, g, tasks, INT8.weights, &free, &mut |l, r, _| rounded.push((l.weight, r)))?;
     let mut found = vec![];
+    let count = rounded.len();
     for (i, (constant, rounded)) in rounded.into_iter().enumerate().take_while(|_| !search.is_over()) {
-        (search.cx.progress)("weights alone", i, layers.len());
+        (search.cx.progress)("weights alone", i, count);
         let noise = alone(search, g, constant, &rounded)?;
-        tracing::info!(
-            weight = g.value(constant.into()).name,
-            elements = rounded.values.len(),
-            db = -10.0 * noise.log10(),
-            "alone"
-        );
+        tracing::info!(weight = g.value(constant.into()).name, db = decibels(noise), "alone");
         found.push((noise / rounded.values.len().max(1) as f64, noise, constant, rounded));
     }
-    (search.cx.progress)("weights alone", layers.len(), layers.len());
+    (search.cx.progress)("weights alone", count, count);
     found.sort_by(|a, b| a.0.total_cmp(&b.0));
     let noise = Noise::of(&best.likeness).both();
-    let most = (noise.max(USUAL_NOISE) * MOST_NOISE).min(noise * MOST_BEYOND);
+    let usual = 10f64.powf(-USUAL_DB / 10.0);
+    let most = (noise.max(usual) * MOST_NOISE).min(noise * MOST_BEYOND);
     let mut all = 0.0;
     let fits = found.into_iter().filter(|(_, noise, ..)| {
         let fits = all + noise <= most;

@@ -81,6 +81,9 @@ pub(super) fn round(search: &Search, variant: &Variant) -> Result<(Variant, usiz
     let is_new = |l: &&Layer| !variant.choices.rounded.contains_key(&l.weight);
     let tasks: Vec<Task> = plan.layers.iter().filter(alone).filter(is_new).filter_map(|l| Task::of(g, l)).collect();
     let mut new = variant.clone();
+    if tasks.is_empty() {
+        return Ok((new, 0));
+    }
     let params = search.parameters(variant, plan)?;
     let floors = search.least_scales(variant, &params)?;
     let mut count = 0;
