@@ -179,7 +179,7 @@ pub struct DeviceOptions {
     /// Where to run: cpu, cuda, cuda:N, or auto.
     #[arg(long, default_value_t)]
     pub device: DeviceChoice,
-    /// What runs on the CPU: burn, or our kernels for portable, avx2, avxvnni or avx512vnni; auto is the best.
+    /// What runs on the CPU: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the best.
     #[arg(long, default_value_t)]
     pub engine: EngineChoice,
     /// Threads on the CPU [default: one a core].

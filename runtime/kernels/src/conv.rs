@@ -25,7 +25,8 @@ use crate::{
     team::join,
     tile::{Operand, Tiles, Tiles8},
 };
-use blocks::{Block, Blocks, LEAST, POSITIONS, Strides};
+pub(crate) use blocks::POSITIONS;
+use blocks::{Block, Blocks, LEAST, Strides};
 use panels::{Panel, Panels, Shape};
 use std::ops::Range;
 

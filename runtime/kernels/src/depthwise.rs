@@ -53,7 +53,7 @@ impl Depthwise8 {
             input_zero,
             #[cfg(target_arch = "x86_64")]
             vnni: match &finish {
-                Finish8::Requantize { bias, scale, zero, min, max } if isa == Isa::Avx512Vnni => {
+                Finish8::Requantize { bias, scale, zero, min, max } if isa >= Isa::Avx512Vnni => {
                     let (zero, min, max) = (*zero, *min, *max);
                     vnni::Packed::new(weights, taps, input_zero, &vnni::Requantize { bias, scale, zero, min, max })
                 }

@@ -38,7 +38,7 @@ macro_rules! multiversion {
             match $isa {
                 // SAFETY: the assert found the set available, and so are the features of which it consists.
                 #[cfg(target_arch = "x86_64")]
-                $crate::Isa::Avx512Vnni => unsafe { avx512($($argument),*) },
+                $crate::Isa::Avx512Vnni | $crate::Isa::Amx => unsafe { avx512($($argument),*) },
                 // SAFETY: the assert found the set available. The features of AVX2 are a part of those of AVX-VNNI.
                 #[cfg(target_arch = "x86_64")]
                 $crate::Isa::Avx2 | $crate::Isa::AvxVnni => unsafe { avx2($($argument),*) },

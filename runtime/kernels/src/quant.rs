@@ -46,7 +46,7 @@ pub fn lookup(isa: Isa, x: Rows<u8>, table: &[u8; 256], mut y: RowsMut<u8>, thre
     let (x, y) = if dense { (flat(x), flat_mut(&mut y)) } else { (x, y) };
     in_parts(y, 1, threads, &|part, y| {
         #[cfg(target_arch = "x86_64")]
-        if isa == Isa::Avx512Vnni && is_x86_feature_detected!("avx512vbmi") {
+        if isa >= Isa::Avx512Vnni && is_x86_feature_detected!("avx512vbmi") {
             assert!(isa.is_available(), "this machine has no {isa}");
             // SAFETY: `is_available` and `is_x86_feature_detected` found the features. The assert above found `x` and
             // `y` of one shape, and `part` is the same of both.

@@ -26,6 +26,9 @@ pub(crate) struct Operand<X> {
     pub steps: usize,
 }
 
+/// Bytes that can be read behind the weights of a panel: AMX reads whole tiles, and multiplies what isn't wanted by zeros.
+pub(crate) const OVERREAD: usize = 15 * 4 * 64;
+
 /// A tile on 8-bit integers, which instruction sets without products of bytes read as 16-bit ones.
 pub(crate) struct Tile8<X, W> {
     /// The rows.
@@ -49,6 +52,23 @@ pub(crate) enum Out8 {
     Integer(Requantize),
     /// Floats.
     Float(Scale),
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Out8 {
+    /// The same from a later column on.
+    ///
+    /// # Safety
+    /// There are so many columns.
+    pub unsafe fn columns_from(self, column: usize) -> Self {
+        // SAFETY: the caller guarantees that the result and its biases have these columns.
+        unsafe {
+            match self {
+                Self::Integer(to) => Self::Integer(Requantize { y: to.y.add(column), ..to }),
+                Self::Float(to) => Self::Float(Scale { y: to.y.add(column), bias: to.bias.add(column), ..to }),
+            }
+        }
+    }
 }
 
 /// To `clamp(round_half_even(sum as f32 * scale) + zero, min, max)`. Of vectors that narrow
@@ -292,7 +312,27 @@ pub(crate) unsafe fn tile8<V: Vectors, const M: usize, const N: usize>(t: &Of8<V
         for v in 1..N {
             scale[v] = V::load(t.scale.add(v * V::LANES));
         }
-        match &t.out {
+        finish8::<V, M, N>(&t.out, t.columns, sums, scale, first, rows);
+    }
+}
+
+/// Writes what becomes of the sums of `rows` rows from `first` on, from one to `M`, of `N` vectors.
+///
+/// # Safety
+/// The machine has the instruction set of `V`. `out` has these rows, and `columns` columns of them, at most those of
+/// `N` vectors and more than those of one less; its biases are for `N` vectors. Nothing else uses the results meanwhile.
+#[inline(always)]
+pub(crate) unsafe fn finish8<V: Vectors, const M: usize, const N: usize>(
+    out: &Out8,
+    columns: usize,
+    sums: [[V::I; N]; M],
+    scale: [V::F; N],
+    first: usize,
+    rows: usize,
+) {
+    // SAFETY: every address lies within what the caller vouches for.
+    unsafe {
+        match out {
             Out8::Integer(to) => {
                 let together = const { if N < 4 { 4 / N } else { 1 } };
                 unrolled!(group < M.div_ceil(together) => {
@@ -303,7 +343,7 @@ pub(crate) unsafe fn tile8<V: Vectors, const M: usize, const N: usize>(t: &Of8<V
                             (four[k], scales[k]) = (sums[(i + k / N).min(M - 1)][k % N], scale[k % N]);
                         }
                         let y = to.y.add((first + i) * to.stride);
-                        V::requantize::<N>(four, scales, to, y, together.min(rows - i), t.columns);
+                        V::requantize::<N>(four, scales, to, y, together.min(rows - i), columns);
                     }
                 });
             }
@@ -316,7 +356,7 @@ pub(crate) unsafe fn tile8<V: Vectors, const M: usize, const N: usize>(t: &Of8<V
                             let y = V::add(V::mul(V::to_f32(sums[i][v]), scale[v]), bias);
                             let y = V::clamp(y, min, max);
                             let at = v * V::LANES;
-                            store::<V>(to.y.add((first + i) * to.stride + at), y, t.columns - at);
+                            store::<V>(to.y.add((first + i) * to.stride + at), y, columns - at);
                         }
                     });
                 });

@@ -19,6 +19,7 @@ pub(super) fn macs8(isa: Isa, n: u64) -> u64 {
         Isa::Avx2 => 60,
         Isa::AvxVnni => 120,
         Isa::Avx512Vnni => 250,
+        Isa::Amx => 500,
     }
 }
 
@@ -27,7 +28,7 @@ pub(super) fn macs32(isa: Isa, n: u64) -> u64 {
     n / match isa {
         Isa::Portable => 4,
         Isa::Avx2 | Isa::AvxVnni => 40,
-        Isa::Avx512Vnni => 60,
+        Isa::Avx512Vnni | Isa::Amx => 60,
     }
 }
 

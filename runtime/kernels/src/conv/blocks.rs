@@ -9,7 +9,7 @@ use super::{Number, panels::Shape};
 use crate::{Rows, Window};
 
 /// The most positions of a block.
-pub(super) const POSITIONS: usize = 512;
+pub(crate) const POSITIONS: usize = 512;
 
 /// What a block has at least, if there are so many: a multiple of every tile's rows.
 pub(super) const LEAST: usize = 24;

@@ -3,7 +3,7 @@
 use super::{Conv, Number, Shape, Shared, panels::Panel};
 use crate::{
     Finish8, Isa, Rows, RowsMut, UnaryOp, Window,
-    tile::{Operand, Out8, Requantize, Scale, Tile8, Tiles8},
+    tile::{OVERREAD, Operand, Out8, Requantize, Scale, Tile8, Tiles8},
 };
 use std::ops::Range;
 
@@ -33,7 +33,11 @@ enum Weights {
 impl Weights {
     fn pack(conv: &Conv, weights: &[i8]) -> Self {
         match conv.tiles.tiles8 {
-            Tiles8::Bytes(tiles) => Self::Bytes(conv.panels.pack(&conv.shape, weights), tiles),
+            Tiles8::Bytes(tiles) => {
+                let mut packed = conv.panels.pack(&conv.shape, weights);
+                packed.resize(packed.len() + OVERREAD, 0);
+                Self::Bytes(packed, tiles)
+            }
             Tiles8::Words(tiles) => {
                 let weights: Vec<i16> = weights.iter().map(|&w| w.into()).collect();
                 Self::Words(conv.panels.pack(&conv.shape, &weights), tiles)

@@ -245,6 +245,8 @@ fn chosen_convolutions() {
         // The body of a network; late layers of it, several images at a time.
         (window(1, [14, 14], [3, 3], 1, 1, 1), 64, 1, 64),
         (window(3, [7, 7], [3, 3], 1, 1, 1), 40, 1, 33),
+        (window(1, [9, 20], [3, 3], 1, 1, 1), 128, 1, 100),
+        (window(1, [9, 20], [5, 5], 1, 1, 2), 60, 1, 48),
         (window(1, [14, 14], [1, 1], 2, 1, 0), 24, 1, 48),
         // Panels of every number of whole vectors, some rows of which make one of bytes.
         (window(1, [5, 7], [1, 1], 1, 1, 0), 8, 1, 8),
@@ -273,10 +275,20 @@ fn chosen_convolutions() {
 
 #[test]
 fn products() {
-    for (rows, depth, outputs) in [(1, 1, 1), (1, 300, 200), (2, 7, 65), (7, 33, 16), (50, 20, 10), (700, 65, 3)] {
-        for threads in 1..=3 {
-            let window = Window::pixel(rows);
-            let (block, seed) = (2 << 10, rows as u64);
+    let shapes = [
+        (1, 1, 1),
+        (1, 300, 200),
+        (2, 7, 65),
+        (7, 33, 16),
+        (50, 20, 10),
+        (700, 65, 3),
+        (70, 1280, 100),
+        (49, 1300, 40),
+        (20, 640, 17),
+    ];
+    for (rows, depth, outputs) in shapes {
+        for (threads, block) in [(1, BLOCK_BYTES), (1, 2 << 10), (2, 2 << 10), (3, 2 << 10)] {
+            let (window, seed) = (Window::pixel(rows), rows as u64);
             Case { window, channels: depth, groups: 1, outputs, slack: [0; 3], threads, block, seed }.check();
         }
     }

@@ -160,7 +160,7 @@ macro_rules! by_registers {
     ($isa:expr, $run:expr, $offsets:expr) => {{
         let (mut run, offsets) = ($run, $offsets);
         let width = run.bias.len();
-        if $isa == Isa::Avx512Vnni {
+        if $isa >= Isa::Avx512Vnni {
             by_columns!(16: width, |channel, N| run.channels::<_, N>($isa, channel, &offsets));
         } else {
             by_columns!(8: width, |channel, N| run.channels::<_, N>($isa, channel, &offsets));

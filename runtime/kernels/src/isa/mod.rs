@@ -1,6 +1,8 @@
 //! Instruction sets.
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512vnni;
@@ -24,11 +26,13 @@ pub enum Isa {
     AvxVnni,
     /// 512-bit `vpdpbusd`; F, BW, VL and VNNI of AVX-512.
     Avx512Vnni,
+    /// AMX's tiles for products of bytes, [`Isa::Avx512Vnni`] for all else; on Linux.
+    Amx,
 }
 
 impl Isa {
     /// Every set, the best last.
-    pub const ALL: [Isa; 4] = [Isa::Portable, Isa::Avx2, Isa::AvxVnni, Isa::Avx512Vnni];
+    pub const ALL: [Isa; 5] = [Isa::Portable, Isa::Avx2, Isa::AvxVnni, Isa::Avx512Vnni, Isa::Amx];
 
     /// The best set that this machine has.
     pub fn detect() -> Self {
@@ -56,6 +60,7 @@ impl Isa {
                 Isa::Avx2 => avx2,
                 Isa::AvxVnni => avx512 || avx2 && is_x86_feature_detected!("avxvnni"),
                 Isa::Avx512Vnni => avx512,
+                Isa::Amx => avx512 && amx::is_found(),
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -71,6 +76,8 @@ impl Isa {
     pub(crate) fn tiles(self) -> &'static Tiles {
         assert!(self.is_available(), "this machine has no {self}");
         match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => &amx::TILES,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni => &avx512vnni::TILES,
             #[cfg(target_arch = "x86_64")]
@@ -90,6 +97,7 @@ impl Isa {
             Isa::Avx2 => "avx2",
             Isa::AvxVnni => "avxvnni",
             Isa::Avx512Vnni => "avx512vnni",
+            Isa::Amx => "amx",
         }
     }
 }

@@ -64,7 +64,7 @@ impl Filters {
 /// How many filters a tile has at most.
 pub(super) fn height(isa: Isa) -> usize {
     match isa {
-        Isa::Avx512Vnni => 8,
+        Isa::Avx512Vnni | Isa::Amx => 8,
         _ => 4,
     }
 }
@@ -98,7 +98,7 @@ macro_rules! versions {
             unsafe {
                 match isa {
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512Vnni => avx512(t),
+                    Isa::Avx512Vnni | Isa::Amx => avx512(t),
                     #[cfg(target_arch = "x86_64")]
                     Isa::AvxVnni | Isa::Avx2 => avx2(t),
                     _ => $body::<$crate::isa::portable::Portable, 4>(t),
