@@ -132,7 +132,8 @@ pub fn accuracy(
     let facts = |(o, answer): (&OutputNoise, &Answer)| OutputFacts {
         name: o.name.clone(),
         meaning: answer.meaning.to_string(),
-        sqnr_db: finite(o.sqnr.db()),
+        sqnr_db: finite(o.db()),
+        kind: o.kind(),
         max_error: o.max_error,
     };
     Ok(Accuracy {

@@ -115,7 +115,7 @@ pub struct Accuracy {
     pub agreement: Option<f64>,
     /// Other figures of the same output.
     pub beside: Vec<Figure>,
-    /// Signal to quantisation noise of the worst output, in decibels; absent when all are equal, and when the original's
+    /// Signal to quantisation noise of the worst output (of two kinds of values in it, of the worse), in decibels; absent when all are equal, and when the original's
     /// are not numbers or zero throughout.
     pub sqnr_db: Option<f64>,
     /// The output of which that is.
@@ -147,6 +147,9 @@ pub struct OutputFacts {
     pub meaning: String,
     /// Signal to quantisation noise, in decibels; absent as for all outputs.
     pub sqnr_db: Option<f64>,
+    /// Of which values that is, where an output holds values of two kinds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
     /// The largest absolute difference.
     pub max_error: f64,
 }

@@ -16,7 +16,7 @@ use compress_compiler::{
 };
 use compress_runtime::{
     dataset::Batch,
-    metrics::{Answers, Comparison, Measure, Sqnr, Wanted},
+    metrics::{Answers, Comparison, Measure, Mixture, Parts, Sqnr, Wanted},
     session::{Backend, Session},
 };
 
@@ -56,8 +56,15 @@ impl Judges for HeldOut<'_> {
             kept.push(Asked { indices: indices.to_vec(), batch: (bytes <= KEPT_BYTES).then_some(batch), outputs });
         }
         let outputs = kept.first().map_or(0, |asked: &Asked| asked.outputs.len());
-        let of_output = |i: usize| kept.iter().map(|asked| &asked.outputs[i]).collect::<Vec<&Tensor>>();
-        let parts = (0..outputs).map(|i| Parts::of(&of_output(i))).collect();
+        let parts = |i: usize| {
+            let mut mixture = Mixture::default();
+            for asked in &kept {
+                let values = asked.outputs[i].as_f32().unwrap_or_default();
+                mixture.add(asked.outputs[i].shape(), &values, &values);
+            }
+            mixture.parts()
+        };
+        let parts = (0..outputs).map(parts).collect();
         Ok(Box::new(Beside { of: self, answers, measure, kept, parts, places }))
     }
 }
@@ -193,72 +200,6 @@ fn strengths<'a>(signals: impl Iterator<Item = &'a [f64]> + Clone) -> Vec<f64> {
     signals.map(|s| s.iter().zip(&totals).map(|(part, all)| part / all).sum()).collect()
 }
 
-/// Which elements of an output are of one kind: a detector may have places in pixels and scores below 1 in one tensor, and
-/// the noise of the ones would hide the others.
-struct Parts {
-    /// The axis that tells them apart, and its size: 1 where nothing does.
-    axis: usize,
-    size: usize,
-    /// For each index, whether it is of the larger kind.
-    large: Vec<bool>,
-}
-
-/// An axis of more is of places or of classes, not of what is told of each.
-const MOST_KINDS: usize = 128;
-
-/// Kinds are this far apart.
-const APART: f64 = 20.0;
-
-impl Parts {
-    /// Of an output, as batches of samples have it.
-    fn of(batches: &[&Tensor]) -> Self {
-        let mut found = Self { axis: 0, size: 1, large: vec![true] };
-        let mut widest = APART;
-        let shape = batches.first().map_or(&[][..], |t| t.shape());
-        for (axis, &size) in shape.iter().enumerate().skip(1) {
-            // Other axes may have other sizes in other samples.
-            if batches.iter().any(|t| t.shape().get(axis) != Some(&size)) {
-                continue;
-            }
-            if !(2..=MOST_KINDS).contains(&size) {
-                continue;
-            }
-            // Roots, which few values don't rule: a place in a picture that showed something once is of no kind of its own.
-            let mut roots = vec![0f64; size];
-            for (t, values) in batches.iter().filter_map(|t| Some((t, t.as_f32()?))) {
-                let behind = behind(t.shape(), axis);
-                values.iter().enumerate().for_each(|(i, v)| roots[i / behind % size] += f64::from(v.abs()).sqrt());
-            }
-            let sizes: Vec<f64> = roots.iter().map(|s| s.powi(2)).collect();
-            let mut sorted = sizes.clone();
-            sorted.sort_by(f64::total_cmp);
-            for pair in sorted.windows(2) {
-                if pair[0] > 0.0 && pair[1] / pair[0] > widest {
-                    widest = pair[1] / pair[0];
-                    found = Self { axis, size, large: sizes.iter().map(|r| *r >= pair[1]).collect() };
-                }
-            }
-        }
-        found
-    }
-
-    /// Adds elements before and after, of samples of such a shape, to the kinds that they are of.
-    fn add(&self, [small, large]: &mut [Sqnr; 2], shape: &[usize], before: &[f32], after: &[f32]) {
-        if self.size == 1 {
-            return large.add(before, after);
-        }
-        let behind = behind(shape, self.axis);
-        for (i, (a, b)) in before.chunks(behind).zip(after.chunks(behind)).enumerate() {
-            if self.large[i % self.size] { large.add(a, b) } else { small.add(a, b) }
-        }
-    }
-}
-
-/// Elements behind each index of an axis.
-fn behind(shape: &[usize], axis: usize) -> usize {
-    shape[axis + 1..].iter().product::<usize>().max(1)
-}
-
 impl Judge for Beside<'_> {
     fn samples(&self) -> usize {
         self.kept.iter().map(|asked| asked.indices.len()).sum()
@@ -352,22 +293,6 @@ impl Judge for Beside<'_> {
 mod tests {
     use super::*;
 
-    /// Which indices are of the larger kind, of samples with these values.
-    fn large(shape: &[usize], samples: &[&[f32]]) -> Vec<bool> {
-        let batches: Vec<Tensor> = samples.iter().map(|values| Tensor::f32(shape, values)).collect();
-        Parts::of(&batches.iter().collect::<Vec<_>>()).large
-    }
-
-    #[test]
-    fn places_and_scores_are_of_two_kinds() {
-        assert_eq!(large(&[1, 3, 2], &[&[90.0, 30.0, 50.0, 70.0, 0.1, 0.4]]), [true, true, false]);
-    }
-
-    #[test]
-    fn a_value_that_is_small_once_is_of_no_kind_of_its_own() {
-        assert_eq!(large(&[1, 3], &[&[1e-6, 0.4, 0.2], &[0.5, 0.1, 0.3]]), [true]);
-    }
-
     #[test]
     fn strong_answers_count_by_their_part_of_each_output() {
         let signals: [&[f64]; 3] = [&[3.0, 0.0], &[1.0, 8.0], &[0.0, 0.0]];
@@ -385,13 +310,5 @@ mod tests {
             assert_eq!(before, [0.0, -1.0, 1.0, 0.0, 0.0, 0.0, -1.0, 1.0, 0.0, 0.0]);
             assert_eq!(after, [0.0, -0.75, 0.75, 0.0, 0.0, 0.0, -0.75, 0.75, 0.0, 0.0]);
         }
-    }
-
-    #[test]
-    fn a_place_that_shows_something_once_is_of_no_kind_of_its_own() {
-        let empty: &[f32] = &[1e-3, 1e-3, 1e-3];
-        let mut samples = vec![empty; 47];
-        samples.push(&[1e-3, 1.0, 1e-3]);
-        assert_eq!(large(&[1, 3], &samples), [true]);
     }
 }

@@ -2,9 +2,10 @@
 
 use super::{
     kinds::{Made, Pair, Tally},
-    meaning::{Answers, Meaning},
+    meaning::{Answer, Answers, Meaning},
     metric::{Measure, Metric},
     noise::Sqnr,
+    parts::{APART, Mixture},
 };
 use crate::dataset::Batch;
 use compress_compiler::{
@@ -18,10 +19,28 @@ use std::borrow::Cow;
 pub struct OutputNoise {
     /// Its name.
     pub name: String,
-    /// Signal to noise.
+    /// Signal to noise of all its values.
     pub sqnr: Sqnr,
+    /// The kinds of its values, if it may hold two.
+    mixture: Option<Mixture>,
     /// The largest absolute difference.
     pub max_error: f64,
+}
+
+impl OutputNoise {
+    /// [`Sqnr::db`] of its values; of two kinds (places in pixels, and scores below 1) that of the worse one.
+    pub fn db(&self) -> Option<f64> {
+        let of_kinds = self.mixture.as_ref().and_then(Mixture::noise);
+        of_kinds.map_or(self.sqnr.db(), |kinds| kinds.iter().filter_map(Sqnr::db).reduce(f64::min))
+    }
+
+    /// Of two kinds of values, those of which [`OutputNoise::db`] is, in words.
+    pub fn kind(&self) -> Option<String> {
+        let [small, large] = self.mixture.as_ref()?.noise()?.map(|noise| noise.db().unwrap_or(f64::INFINITY));
+        let (axis, count) = self.mixture.as_ref()?.parts().smaller()?;
+        let which = if small <= large { "smaller" } else { "larger" };
+        Some(format!("the {which} values ({count} of axis {axis} are over {APART} times smaller than others)"))
+    }
 }
 
 /// Compares the outputs of a model before and after.
@@ -46,7 +65,12 @@ impl Comparison {
     /// are an error of the kind `blame`: the data's where somebody else made the second model, a bug where nothing meant
     /// to change them.
     pub fn new(blame: Kind, answers: &Answers, measure: Measure) -> Self {
-        let noise = |name: &String| OutputNoise { name: name.clone(), sqnr: Sqnr::default(), max_error: 0.0 };
+        let noise = |of: &Answer| OutputNoise {
+            name: of.name.clone(),
+            sqnr: Sqnr::default(),
+            mixture: of.may_mix.then(Mixture::default),
+            max_error: 0.0,
+        };
         let tally = |metric: Metric| match metric.facts().made {
             Made::Tallied(new) => Some(new()),
             Made::OfNoise(_) | Made::Printed => None,
@@ -61,7 +85,7 @@ impl Comparison {
             unlike: 0,
             tally: tally(measure.metric),
             classes: if apart { tally(Metric::Agreement) } else { None },
-            outputs: answers.outputs.iter().map(|o| noise(&o.name)).collect(),
+            outputs: answers.outputs.iter().map(noise).collect(),
         }
     }
 
@@ -92,7 +116,9 @@ impl Comparison {
         }
         self.samples += batch.len;
         for (out, (a, b)) in self.outputs.iter_mut().zip(pairs()) {
+            let shape = a.shape();
             let (a, b) = (numbers(a), numbers(b));
+            out.mixture.iter_mut().for_each(|mixture| mixture.add(shape, &a, &b));
             out.sqnr.add(&a, &b);
             let far = a.iter().zip(b.iter()).map(|(a, b)| f64::from((a - b).abs())).filter(|d| d.is_finite());
             out.max_error = far.fold(out.max_error, f64::max);
@@ -169,13 +195,13 @@ impl Comparison {
 
     /// The output that is farthest from what it was, of those that differ; else the first.
     pub fn worst(&self) -> Option<&OutputNoise> {
-        let db = |o: &OutputNoise| o.sqnr.db().unwrap_or(f64::INFINITY);
+        let db = |o: &OutputNoise| o.db().unwrap_or(f64::INFINITY);
         self.outputs.iter().min_by(|a, b| db(a).total_cmp(&db(b)))
     }
 
-    /// [`Sqnr::db`] of the worst output.
+    /// [`OutputNoise::db`] of the worst output.
     pub fn sqnr_db(&self) -> Option<f64> {
-        self.worst()?.sqnr.db()
+        self.worst()?.db()
     }
 
     /// Whether all outputs before are zero throughout, so that they measure nothing.

@@ -2,6 +2,7 @@
 
 use compress_compiler::{
     graph::Graph,
+    judge::unsaturated,
     node::{NodeId, Output, Port},
     op::{Op, Operator},
     ops::{binary::Binary, reduce::ReduceKind, source::fed, unary::Unary},
@@ -57,6 +58,8 @@ pub struct Answer {
     pub meaning: Meaning,
     /// Of each axis the size that the model declares, unless that is open.
     pub declared: Vec<Option<i64>>,
+    /// Whether it may hold values of two kinds: values that no Sigmoid or Softmax bounds.
+    pub may_mix: bool,
 }
 
 /// The outputs of a model, and the input that says which tokens count.
@@ -77,7 +80,11 @@ impl Answers {
         });
         let looked = Look { graph, reads_text: reads_text(graph) };
         let declared = |o: &Output| graph.fact(o.port).dims().unwrap_or_default().iter().map(Dim::known).collect();
-        let answer = |o: &Output| Answer { name: o.name.clone(), meaning: looked.meaning(o), declared: declared(o) };
+        let answer = |o: &Output| {
+            let meaning = looked.meaning(o);
+            let may_mix = meaning == Meaning::Values && unsaturated(graph, o.port).is_none();
+            Answer { name: o.name.clone(), meaning, declared: declared(o), may_mix }
+        };
         Self { outputs: graph.outputs().iter().map(answer).collect(), mask }
     }
 }

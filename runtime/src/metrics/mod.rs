@@ -6,8 +6,10 @@ mod kinds;
 pub mod meaning;
 pub mod metric;
 mod noise;
+pub mod parts;
 
 pub use compare::{Comparison, OutputNoise};
 pub use meaning::{Answers, Meaning};
 pub use metric::{Measure, Metric, Wanted, metrics};
 pub use noise::{Sqnr, cross_entropy};
+pub use parts::{Mixture, Parts};

@@ -1,6 +1,7 @@
 //! How far numbers are from what they were, and scores from labels.
 
 use compress_compiler::tensor::Tensor;
+use std::ops::AddAssign;
 
 /// The length of rows of scores, one row a sample: `[N, C]`, or with more axes of size 1.
 fn rows(t: &Tensor) -> Option<usize> {
@@ -97,6 +98,14 @@ impl Sqnr {
             (true, false) => Some(f64::INFINITY),
             (false, false) => None,
         }
+    }
+}
+
+impl AddAssign for Sqnr {
+    fn add_assign(&mut self, other: Self) {
+        self.signal += other.signal;
+        self.noise += other.noise;
+        self.unknown |= other.unknown;
     }
 }
 

@@ -94,8 +94,10 @@ impl Table {
             Metric::Sqnr => format!("; accuracy measured as sqnr of {}", a.meaning),
             _ => String::new(),
         };
+        let kind = a.outputs.iter().find(|o| Some(&o.name) == a.worst_output.as_ref() && !a.equal);
+        let kind = kind.and_then(|o| o.kind.as_ref()).map_or(String::new(), |kind| format!(", of {kind}"));
         if a.samples > 0 {
-            self.line("output SQNR", "", &sqnr(a), &format!("{samples}{worst}{measured}"));
+            self.line("output SQNR", "", &sqnr(a), &format!("{samples}{worst}{kind}{measured}"));
         }
     }
 

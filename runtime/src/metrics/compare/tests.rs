@@ -6,7 +6,10 @@ fn batch(len: usize, labels: Option<&[i64]>) -> Batch {
 }
 
 fn comparing(meaning: Meaning, labelled: bool) -> Comparison {
-    let answers = Answers { outputs: vec![Answer { name: "y".into(), meaning, declared: vec![] }], mask: None };
+    let answers = Answers {
+        outputs: vec![Answer { name: "y".into(), meaning, declared: vec![], may_mix: meaning == Meaning::Values }],
+        mask: None,
+    };
     let measure = answers.measure(None, labelled).unwrap();
     Comparison::new(Kind::Data, &answers, measure)
 }
@@ -34,7 +37,9 @@ fn compares_batches() {
 #[test]
 fn the_worst_output_is_named_and_not_pooled() {
     let names = ["large", "small"];
-    let outputs = names.map(|name| Answer { name: name.into(), meaning: Meaning::Values, declared: vec![] }).to_vec();
+    let outputs = names
+        .map(|name| Answer { name: name.into(), meaning: Meaning::Values, declared: vec![], may_mix: true })
+        .to_vec();
     let answers = Answers { outputs, mask: None };
     let mut c = Comparison::new(Kind::Data, &answers, answers.measure(None, false).unwrap());
     let t = |large: f32, small: f32| [Tensor::f32(&[1], &[large]), Tensor::f32(&[1], &[small])];
@@ -44,9 +49,22 @@ fn the_worst_output_is_named_and_not_pooled() {
 }
 
 #[test]
+fn noise_of_scores_is_not_hidden_by_places_beside_them() {
+    let db = |meaning| {
+        let mut c = comparing(meaning, false);
+        let t = |score: f32| [Tensor::f32(&[1, 3], &[300.0, 200.0, score])];
+        c.add(&batch(1, None), &t(0.5), &t(0.4)).unwrap();
+        (c.sqnr_db().unwrap().round(), c.worst().unwrap().kind().is_some())
+    };
+    assert_eq!((db(Meaning::Values), db(Meaning::Embedding)), ((14.0, true), (71.0, false)));
+}
+
+#[test]
 fn top_five() {
-    let answers =
-        Answers { outputs: vec![Answer { name: "y".into(), meaning: Meaning::Classes, declared: vec![] }], mask: None };
+    let answers = Answers {
+        outputs: vec![Answer { name: "y".into(), meaning: Meaning::Classes, declared: vec![], may_mix: false }],
+        mask: None,
+    };
     let wanted = "top5".parse().unwrap();
     let mut c = Comparison::new(Kind::Data, &answers, answers.measure(Some(&wanted), true).unwrap());
     let scores = Tensor::f32(&[2, 6], &[6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 6.0, 5.0, 4.0, 3.0, 2.0, f32::NAN]);
@@ -77,7 +95,7 @@ fn masks_by_a_half_and_by_the_largest() {
 #[test]
 fn tokens_that_do_not_count_are_left_out() {
     let answers = Answers {
-        outputs: vec![Answer { name: "h".into(), meaning: Meaning::Tokens, declared: vec![] }],
+        outputs: vec![Answer { name: "h".into(), meaning: Meaning::Tokens, declared: vec![], may_mix: false }],
         mask: Some(0),
     };
     let mut c = Comparison::new(Kind::Data, &answers, answers.measure(None, false).unwrap());
