@@ -2,7 +2,7 @@
 
 mod float;
 #[cfg(target_arch = "x86_64")]
-mod vnni;
+mod packed;
 
 pub use float::DepthwiseF;
 
@@ -25,7 +25,7 @@ pub struct Depthwise8 {
     finish: Finish8,
     then: Option<UnaryOp>,
     #[cfg(target_arch = "x86_64")]
-    vnni: Option<vnni::Packed>,
+    packed: Option<packed::Packed>,
 }
 
 /// `[channels][taps]` as `[taps][channels]`.
@@ -52,10 +52,16 @@ impl Depthwise8 {
             channels,
             input_zero,
             #[cfg(target_arch = "x86_64")]
-            vnni: match &finish {
-                Finish8::Requantize { bias, scale, zero, min, max } if isa >= Isa::Avx512Vnni => {
+            packed: match &finish {
+                Finish8::Requantize { bias, scale, zero, min, max } => {
                     let (zero, min, max) = (*zero, *min, *max);
-                    vnni::Packed::new(weights, taps, input_zero, &vnni::Requantize { bias, scale, zero, min, max })
+                    packed::Packed::new(
+                        isa,
+                        weights,
+                        taps,
+                        input_zero,
+                        &packed::Requantize { bias, scale, zero, min, max },
+                    )
                 }
                 _ => None,
             },
@@ -91,7 +97,7 @@ impl Depthwise8 {
         let zero = i32::from(*zero);
         let bounds = [i32::from(*min), i32::from(*max)].map(|bound| (bound - zero) as f32);
         #[cfg(target_arch = "x86_64")]
-        if let Some(packed) = &self.vnni {
+        if let Some(packed) = &self.packed {
             return in_rows(y, window.output[1], threads, &|part, y| {
                 // SAFETY: `new` found the instruction set available, and packed as many taps and
                 // channels as `check` found the window and the operands to have.
