@@ -118,10 +118,11 @@ pub fn of_accuracy(report: &mut Report) {
 
 /// What of the figures is below these bounds: decibels, and a share of the original's answers.
 fn far(a: &Accuracy, (db, share): (f64, f64)) -> Option<String> {
-    let noisy = a
-        .sqnr_db
-        .filter(|v| *v < db)
-        .map(|v| format!("output `{}` is at {v:.1} dB, below {db} dB", a.worst_output.as_deref().unwrap_or_default()));
+    let noisy = a.sqnr_db.filter(|v| *v < db).map(|v| {
+        let worst = a.outputs.iter().find(|o| Some(&o.name) == a.worst_output.as_ref());
+        let kind = worst.and_then(|o| o.kind.as_ref()).map_or(String::new(), |kind| format!(", of {kind}"));
+        format!("output `{}` is at {v:.1} dB, below {db} dB{kind}", a.worst_output.as_deref().unwrap_or_default())
+    });
     let shared = if a.before.is_none() && is_share(a) { a.after.map(|v| (a.metric.name(), v)) } else { None };
     let shared = shared.or(a.agreement.map(|v| ("agreement", v)));
     let lost = shared

@@ -115,8 +115,8 @@ pub struct Accuracy {
     pub agreement: Option<f64>,
     /// Other figures of the same output.
     pub beside: Vec<Figure>,
-    /// Signal to quantisation noise of the worst output (of two kinds of values in it, of the worse), in decibels; absent when all are equal, and when the original's
-    /// are not numbers or zero throughout.
+    /// Signal to quantisation noise of the worst output, and of the worse of two kinds of values in it, in decibels; absent
+    /// when all are equal, and when the original's are not numbers or zero throughout.
     pub sqnr_db: Option<f64>,
     /// The output of which that is.
     pub worst_output: Option<String>,

@@ -162,7 +162,7 @@ def main():
         return lambda text: [of(t) for t in text.split(",")]
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--isa", type=listed(), default=[None], help="portable,avx2,avxvnni,avx512vnni")
+    parser.add_argument("--isa", type=listed(), default=[None], help="portable,avx2,avxvnni,avx512vnni,amx")
     parser.add_argument("--models", type=listed(), default=[*ZOO, *MADE], help=",".join([*ZOO, *MADE]))
     parser.add_argument("--batches", type=listed(int), default=[1, 8])
     parser.add_argument("--threads", type=listed(int), default=[1, 2])

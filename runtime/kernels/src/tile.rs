@@ -33,7 +33,7 @@ pub(crate) const OVERREAD: usize = 15 * 4 * 64;
 pub(crate) struct Tile8<X, W> {
     /// The rows.
     pub x: Operand<X>,
-    /// A panel: for each step, four bytes of weights for each column.
+    /// A panel: for each step, four bytes of weights for each column. Behind bytes, [`OVERREAD`] more can be read.
     pub weights: *const W,
     /// Where the sum of each column begins.
     pub bias: *const i32,

@@ -36,10 +36,13 @@ impl OutputNoise {
 
     /// Of two kinds of values, those of which [`OutputNoise::db`] is, in words.
     pub fn kind(&self) -> Option<String> {
-        let [small, large] = self.mixture.as_ref()?.noise()?.map(|noise| noise.db().unwrap_or(f64::INFINITY));
-        let (axis, count) = self.mixture.as_ref()?.parts().smaller()?;
+        let mixture = self.mixture.as_ref()?;
+        let [small, large] = mixture.noise()?.map(|noise| noise.db().unwrap_or(f64::INFINITY));
+        let (axis, count, all) = mixture.parts().smaller().filter(|_| small.min(large).is_finite())?;
         let which = if small <= large { "smaller" } else { "larger" };
-        Some(format!("the {which} values ({count} of axis {axis} are over {APART} times smaller than others)"))
+        Some(format!(
+            "the {which} values: those at {count} of {all} indices of axis {axis} are over {APART} times smaller than the rest"
+        ))
     }
 }
 

@@ -58,7 +58,7 @@ pub struct Answer {
     pub meaning: Meaning,
     /// Of each axis the size that the model declares, unless that is open.
     pub declared: Vec<Option<i64>>,
-    /// Whether it may hold values of two kinds: values that no Sigmoid or Softmax bounds.
+    /// Whether it may hold values of two kinds: floats of which no more is known, and that no Sigmoid or Softmax bounds.
     pub may_mix: bool,
 }
 
@@ -82,7 +82,8 @@ impl Answers {
         let declared = |o: &Output| graph.fact(o.port).dims().unwrap_or_default().iter().map(Dim::known).collect();
         let answer = |o: &Output| {
             let meaning = looked.meaning(o);
-            let may_mix = meaning == Meaning::Values && unsaturated(graph, o.port).is_none();
+            let is_float = graph.fact(o.port).dtype.is_none_or(|d| d.is_float());
+            let may_mix = meaning == Meaning::Values && is_float && unsaturated(graph, o.port).is_none();
             Answer { name: o.name.clone(), meaning, declared: declared(o), may_mix }
         };
         Self { outputs: graph.outputs().iter().map(answer).collect(), mask }

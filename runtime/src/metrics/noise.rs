@@ -30,7 +30,7 @@ const GAP: f64 = 10.0;
 
 /// From where down numbers stand for minus infinity: where many are about the same huge number, and all others, which are some,
 /// are far from it.
-fn masked_below(x: &[f32]) -> f64 {
+pub(super) fn masked_below(x: &[f32]) -> f64 {
     let numbers = || x.iter().map(|v| f64::from(*v)).filter(|v| v.is_finite());
     let least = numbers().fold(0.0, f64::min);
     // Scores make little of it more or less.
@@ -55,7 +55,11 @@ impl Sqnr {
     /// Adds the elements of a value before and after. What is equal, infinities too, adds no noise, and infinities add no signal:
     /// nor do the huge numbers that stand for them in the scores of what a mask excludes.
     pub fn add(&mut self, before: &[f32], after: &[f32]) {
-        let masked = masked_below(before);
+        self.add_above(masked_below(before), before, after);
+    }
+
+    /// The same, where what is at most `masked` stands for minus infinity.
+    pub(super) fn add_above(&mut self, masked: f64, before: &[f32], after: &[f32]) {
         for (a, b) in before.iter().zip(after) {
             let (a, b) = (f64::from(*a), f64::from(*b));
             if a.is_finite() && a > masked {

@@ -36,7 +36,7 @@ impl ConvF {
         assert_eq!(bias.len(), outputs, "a bias for each output");
         let shape = Shape { outputs, kernel, channels, groups };
         let conv = Conv::new(isa, shape, 1);
-        let weights = conv.panels.pack(&shape, weights);
+        let weights = conv.panels.pack(&shape, weights, 0);
         let bias = conv.panels.lanes_of(&bias);
         Self { conv, weights, bias, min, max, then: None }
     }

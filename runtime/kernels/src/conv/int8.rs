@@ -33,14 +33,10 @@ enum Weights {
 impl Weights {
     fn pack(conv: &Conv, weights: &[i8]) -> Self {
         match conv.tiles.tiles8 {
-            Tiles8::Bytes(tiles) => {
-                let mut packed = conv.panels.pack(&conv.shape, weights);
-                packed.resize(packed.len() + OVERREAD, 0);
-                Self::Bytes(packed, tiles)
-            }
+            Tiles8::Bytes(tiles) => Self::Bytes(conv.panels.pack(&conv.shape, weights, OVERREAD), tiles),
             Tiles8::Words(tiles) => {
                 let weights: Vec<i16> = weights.iter().map(|&w| w.into()).collect();
-                Self::Words(conv.panels.pack(&conv.shape, &weights), tiles)
+                Self::Words(conv.panels.pack(&conv.shape, &weights, 0), tiles)
             }
         }
     }
@@ -206,7 +202,7 @@ impl Conv8 {
             };
             // SAFETY: these are the tiles of `Isa::tiles`, which made sure of the instruction set. The driver has shown that the
             // rows lie within the input or its strip; the panel has its weights and constants, to
-            // whole vectors; and the result has these rows and columns.
+            // whole vectors, and `OVERREAD` bytes follow those that tiles of bytes read; and the result has these rows and columns.
             unsafe { tiles(&tile, panel.vectors) }
             then(row..row + tile.x.rows, panel);
         });

@@ -89,14 +89,14 @@ impl Panels {
     }
 
     /// Packs `weights[output][line][column of the window][channel]`; lines and panels are filled
-    /// up with 0.
+    /// up with 0, and `spare` more follow them all.
     ///
     /// # Panics
     /// When the number of weights isn't that of `shape`.
-    pub fn pack<W: Copy + Default>(&self, shape: &Shape, weights: &[W]) -> Vec<W> {
+    pub fn pack<W: Copy + Default>(&self, shape: &Shape, weights: &[W], spare: usize) -> Vec<W> {
         let (depth, run) = (shape.depth(), shape.run());
         assert_eq!(weights.len(), shape.outputs * depth, "weights of {shape:?}");
-        let mut packed = vec![W::default(); self.weights];
+        let mut packed = vec![W::default(); self.weights + spare];
         let mut to = packed.chunks_exact_mut(self.quad);
         for panel in &self.list {
             let lanes = self.width(panel);
@@ -214,7 +214,7 @@ mod tests {
         let weights: Vec<i8> = (1..=18).collect();
         let panels = Panels::new(&shape, 2, 1, 4);
         #[rustfmt::skip]
-        assert_eq!(panels.pack(&shape, &weights), [
+        assert_eq!(panels.pack(&shape, &weights, 0), [
             1, 2, 3, 0,  7, 8, 9, 0,  4, 5, 6, 0,  10, 11, 12, 0,
             13, 14, 15, 0,  0, 0, 0, 0,  16, 17, 18, 0,  0, 0, 0, 0,
         ]);

@@ -41,7 +41,7 @@ pub(crate) static TILES: Tiles =
     Tiles { lanes: Avx512::LANES, vectors: WIDEST, tiles8: Tiles8::Bytes(tiles8), tiles_f: avx512vnni::tiles_f };
 
 /// Whether the machine has it and the operating system lets this process use it.
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 pub(super) fn is_found() -> bool {
     /// Linux's request for a part of the processor's state (arch_prctl(2)), and the number of that of tiles.
     const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
@@ -54,7 +54,7 @@ pub(super) fn is_found() -> bool {
 }
 
 /// Whether the machine has it and the operating system lets this process use it.
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 pub(super) fn is_found() -> bool {
     false
 }
@@ -104,9 +104,9 @@ struct Products {
     sums_stride: usize,
 }
 
-/// Defines a function that adds products to sums. `start` and `end` read and write the tiles of sums, of which `{sums}`
-/// is the first row and `{stride}` the distance of rows, `{below}` that of tiles; `step` has the rows of a step at `{x}`
-/// and `{below}`, with their distances in `{stride}` and `{stride_below}`, and weights at `{w}`.
+/// Defines a function that adds products to sums. `start` and `end` read and write the tiles of sums: `{sums}` and `{below}`
+/// are the first rows of the upper and the lower ones, `{stride}` is the distance of rows. `step` has the rows of a step at
+/// `{x}` and `{below}`, with their distances in `{stride}` and `{stride_below}`, and weights at `{w}`.
 macro_rules! products {
     ($name:ident, start: [$($start:literal)+], step: [$($step:literal)+], end: [$($end:literal)+]) => {
         /// Adds products to sums.
@@ -127,14 +127,14 @@ macro_rules! products {
                     "mov {step}, [{p} + {steps}]",
                     "mov {count}, [{p} + {n}]",
                     "mov {stride}, [{p} + {x_stride}]",
-                    "mov {stride_below}, [{p} + {x_stride} + 8]",
+                    "mov {stride_below}, [{p} + {x_stride} + {word}]",
                     "mov {w_stride}, [{p} + {w_of}]",
                     "2:",
                     "mov {x}, [{step}]",
-                    "mov {below}, [{step} + 8]",
-                    "mov {w}, [{step} + 16]",
+                    "mov {below}, [{step} + {x_below}]",
+                    "mov {w}, [{step} + {step_w}]",
                     $($step,)+
-                    "add {step}, 24",
+                    "add {step}, {step_size}",
                     "dec {count}",
                     "jnz 2b",
                     "mov {sums}, [{p} + {to}]",
@@ -149,6 +149,8 @@ macro_rules! products {
                     start = const offset_of!(Products, start), start_stride = const offset_of!(Products, start_stride),
                     steps = const offset_of!(Products, steps), n = const offset_of!(Products, count),
                     x_stride = const offset_of!(Products, x_stride), w_of = const offset_of!(Products, w_stride),
+                    x_below = const size_of::<usize>(), word = const size_of::<usize>(),
+                    step_w = const offset_of!(Step, w), step_size = const size_of::<Step>(),
                     to = const offset_of!(Products, sums), sums_stride = const offset_of!(Products, sums_stride),
                     out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                     out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
@@ -264,8 +266,8 @@ unsafe fn panel<const N: usize>(t: &Tile8<u8, i8>) {
     assert!(t.x.rows <= POSITIONS, "a block of {} rows", t.x.rows);
     let mut scratch = MaybeUninit::<Scratch>::uninit();
     let scratch = scratch.as_mut_ptr();
-    // SAFETY: the caller guarantees AMX. No code between these two instructions but this file's assembly uses tiles, which
-    // the compiler doesn't know. Runs are of the operand, one after the other.
+    // SAFETY: the caller guarantees AMX. Between `ldtilecfg` and `tilerelease` only this file's assembly uses tiles: the compiler
+    // makes no code that does. Each run is of the operand, and follows the runs on which its sums depend.
     unsafe {
         asm!("ldtilecfg [{}]", in(reg) &raw const CONFIG, options(nostack, readonly, preserves_flags));
         let depth = t.x.segments * t.x.steps * 4;
@@ -344,10 +346,9 @@ impl Run<'_> {
                 }
                 if self.is_last {
                     match columns.len() {
+                        n if n == N => finish::<N, N>(self.t, first, here, columns.start, sums),
                         1 => finish::<N, 1>(self.t, first, here, columns.start, sums),
-                        2 => finish::<N, 2>(self.t, first, here, columns.start, sums),
-                        3 => finish::<N, 3>(self.t, first, here, columns.start, sums),
-                        _ => finish::<N, 4>(self.t, first, here, columns.start, sums),
+                        _ => finish::<N, WIDE>(self.t, first, here, columns.start, sums),
                     }
                 }
             }

@@ -52,7 +52,7 @@ fn the_worst_output_is_named_and_not_pooled() {
 fn noise_of_scores_is_not_hidden_by_places_beside_them() {
     let db = |meaning| {
         let mut c = comparing(meaning, false);
-        let t = |score: f32| [Tensor::f32(&[1, 3], &[300.0, 200.0, score])];
+        let t = |score: f32| [Tensor::f32(&[1, 3, 64], &[[300.0; 64], [200.0; 64], [score; 64]].concat())];
         c.add(&batch(1, None), &t(0.5), &t(0.4)).unwrap();
         (c.sqnr_db().unwrap().round(), c.worst().unwrap().kind().is_some())
     };
