@@ -56,11 +56,9 @@ impl Judges for HeldOut<'_> {
             kept.push(Asked { indices: indices.to_vec(), batch: (bytes <= KEPT_BYTES).then_some(batch), outputs });
         }
         let outputs = kept.first().map_or(0, |asked: &Asked| asked.outputs.len());
-        // What is shown beside the outputs comes before a function that bounds it, and is of one kind.
-        let may_mix = |i: usize| answers.outputs.get(i).is_some_and(|output| output.may_mix);
         let parts = |i: usize| {
             let mut mixture = Mixture::default();
-            for output in kept.iter().filter(|_| may_mix(i)).map(|asked| &asked.outputs[i]) {
+            for output in kept.iter().map(|asked: &Asked| &asked.outputs[i]) {
                 let values = output.as_f32().unwrap_or_default();
                 mixture.add(output.shape(), &values, &values);
             }

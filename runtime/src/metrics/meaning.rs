@@ -2,7 +2,6 @@
 
 use compress_compiler::{
     graph::Graph,
-    judge::unsaturated,
     node::{NodeId, Output, Port},
     op::{Op, Operator},
     ops::{binary::Binary, reduce::ReduceKind, source::fed, unary::Unary},
@@ -58,7 +57,7 @@ pub struct Answer {
     pub meaning: Meaning,
     /// Of each axis the size that the model declares, unless that is open.
     pub declared: Vec<Option<i64>>,
-    /// Whether it may hold values of two kinds: floats of which no more is known, and that no Sigmoid or Softmax bounds.
+    /// Whether it may hold values of two kinds: floats of which no more is known, joined by Concat.
     pub may_mix: bool,
 }
 
@@ -83,7 +82,7 @@ impl Answers {
         let answer = |o: &Output| {
             let meaning = looked.meaning(o);
             let is_float = graph.fact(o.port).dtype.is_none_or(|d| d.is_float());
-            let may_mix = meaning == Meaning::Values && is_float && unsaturated(graph, o.port).is_none();
+            let may_mix = meaning == Meaning::Values && is_float && looked.is_joined(o.port);
             Answer { name: o.name.clone(), meaning, declared: declared(o), may_mix }
         };
         Self { outputs: graph.outputs().iter().map(answer).collect(), mask }
@@ -190,6 +189,11 @@ impl Look<'_> {
                 _ => return port,
             }
         }
+    }
+
+    /// Whether a value is made of several, side by side.
+    fn is_joined(&self, port: Port) -> bool {
+        matches!(self.graph.op(self.maker(port).node), Op::Concat(_))
     }
 
     /// Whether an axis is the first of an input.

@@ -20,7 +20,7 @@ const MOST: usize = 128;
 pub const APART: f64 = 20.0;
 
 /// Values at each index from which its size is known: one of a few may be near 0 by chance.
-const LEAST: usize = 64;
+const LEAST: usize = 32;
 
 /// The largest value of the smaller kind is at least this part of the larger kind's: a score is beside places in pixels. Classes
 /// that never appear, and channels that are always off, are below.
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn few_values_tell_nothing() {
-        assert_eq!(large(20, &[&[90.0, 30.0], &[50.0, 70.0], &[0.1, 0.4]]), [true]);
+        assert_eq!(large(10, &[&[90.0, 30.0], &[50.0, 70.0], &[0.1, 0.4]]), [true]);
     }
 
     #[test]
