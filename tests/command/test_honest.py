@@ -12,7 +12,7 @@ import onnx
 import pytest
 import small
 from onnx import TensorProto, helper, numpy_helper
-from small import node
+from small import floats, node
 from support import assert_close, binary, run_onnx, session
 
 
@@ -336,6 +336,28 @@ def test_the_worst_output_is_named(compress, tmp_path):
     assert found["worst_output"] == "little" and found["sqnr_db"] == pytest.approx(-20 * np.log10(0.2), abs=0.01)
     assert [o["name"] for o in found["outputs"]] == ["large", "little"]
     assert found["outputs"][0]["sqnr_db"] is None, "equal"
+
+
+def test_places_do_not_hide_the_noise_of_scores_beside_them(compress, tmp_path):
+    """As a detector has them: places in pixels and scores in one output."""
+    weights = {"wb": floats(1, 4, 3, 3, 3, scale=100), "ws": floats(2, 4, 3, 3, 3), "shape": np.int64([0, 8, 64])}
+    nodes = [
+        node("Conv", "x wb", "places", pads=[1, 1, 1, 1]),
+        node("Conv", "x ws", "s", pads=[1, 1, 1, 1]),
+        node("Sigmoid", "s", "scores"),
+        node("Concat", "places scores", "both", axis=1),
+        node("Reshape", "both shape", "y"),
+    ]
+    path = small.save(small.model(nodes, [("x", ["N", 3, 8, 8])], [("y", ["N", 8, 64])], weights), tmp_path)
+    x = floats(3, 40, 3, 8, 8)
+    np.savez(tmp_path / "data.npz", x=x)
+    worse = spoiled(path, tmp_path, lambda a: -a if a.ndim == 4 and abs(a).max() < 50 else a)
+    [before], [after] = run_onnx(path, {"x": x}), run_onnx(worse, {"x": x})
+    noise, signal = ((after - before)[:, 4:] ** 2).sum(), (before[:, 4:] ** 2).sum()
+    report = compress("check", worse, "--against", path, "--data", tmp_path / "data.npz", "--json", code=9).json()
+    [output] = report["accuracy"]["outputs"]
+    assert output["sqnr_db"] == pytest.approx(10 * np.log10(signal / noise), abs=0.1)
+    assert output["kind"].startswith("the smaller values: those at 4 of 8 indices of axis 1")
 
 
 def test_speed_is_that_of_simplified_models(compress, tmp_path):
