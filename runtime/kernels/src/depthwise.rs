@@ -1,5 +1,7 @@
 //! Depthwise convolutions: one filter a channel.
 
+#[cfg(target_arch = "x86_64")]
+mod bytes;
 mod float;
 #[cfg(target_arch = "x86_64")]
 mod packed;
