@@ -1,5 +1,6 @@
 //! How good a model is, and how close to another: what its outputs hold ([`meaning`]), which metric suits that
-//! ([`metric`]; a file for each kind in `kinds`), and the sums of both over batches ([`compare`]).
+//! ([`metric`]; a file for each kind in `kinds`), the sums of both over batches ([`compare`]), and values of two kinds in one
+//! output ([`parts`]).
 
 pub mod compare;
 mod kinds;
