@@ -271,6 +271,7 @@ operators! {
     LinearAttention(ops::linear_attention::LinearAttention),
     CausalConv(ops::linear_attention::CausalConv),
     Recurrent(ops::recurrent::Recurrent),
+    DynamicLstm(ops::dynamic_lstm::DynamicLstm),
     Gemm(ops::gemm::Gemm),
     MatMul(ops::matmul::MatMul),
     Unary(ops::unary::Unary),

@@ -15,6 +15,9 @@ pub const NEWEST: i64 = 28;
 /// A version that every runtime knows.
 const USUAL: i64 = 13;
 
+/// The domain of ONNX Runtime's own operators, of which there is one version.
+pub const MICROSOFT: &str = "com.microsoft";
+
 /// An `opset_import` entry.
 pub fn import(domain: &str, version: i64) -> OperatorSetIdProto {
     OperatorSetIdProto { domain: domain.into(), version, ..Default::default() }
@@ -31,6 +34,7 @@ pub fn operator_name(node: &NodeProto) -> Option<String> {
     match &node.domain[..] {
         domain if is_default(domain) => Some(node.op_type.clone()),
         "ai.onnx.preview" => Some(format!("{}.{}", node.domain, node.op_type)),
+        MICROSOFT if node.op_type == "DynamicQuantizeLSTM" => Some(format!("{}.{}", node.domain, node.op_type)),
         _ => None,
     }
 }

@@ -21,6 +21,7 @@ pub mod conv_transpose;
 pub mod crop;
 pub mod cumulative;
 pub mod deform_conv;
+pub mod dynamic_lstm;
 pub mod einsum;
 pub mod expand;
 pub mod find;
@@ -96,6 +97,7 @@ pub(crate) fn read(r: &mut Reader) -> Result<Op> {
         "LinearAttention" => linear_attention::LinearAttention::read(r)?.into(),
         "CausalConvWithState" => linear_attention::CausalConv::read(r)?.into(),
         "RNN" | "GRU" | "LSTM" => recurrent::Recurrent::read(r)?.into(),
+        "com.microsoft.DynamicQuantizeLSTM" => dynamic_lstm::DynamicLstm::read(r)?.into(),
         "Gemm" => gemm::Gemm::read(r)?.into(),
         "MatMul" => matmul::MatMul.into(),
         "LeakyRelu" | "Elu" | "HardSigmoid" | "Gelu" | "Selu" | "Celu" | "ThresholdedRelu" | "Swish" | "Shrink" => {

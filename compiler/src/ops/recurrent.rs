@@ -167,6 +167,18 @@ impl Recurrent {
         })
     }
 
+    /// Whether its cell is that of the paper, an LSTM or a GRU with the usual functions, which nothing limits.
+    pub fn is_usual(&self) -> bool {
+        use GateKind::{Sigmoid, Tanh};
+        let usual: &[GateKind] = match self.cell {
+            Cell::Lstm { input_forget: false } => &[Sigmoid, Tanh, Tanh],
+            Cell::Gru { .. } => &[Sigmoid, Tanh],
+            _ => return false,
+        };
+        let each = self.activations.chunks(usual.len());
+        self.clip.is_none() && each.into_iter().all(|f| f.iter().map(|f| f.kind).eq(usual.iter().copied()))
+    }
+
     /// The number of directions.
     pub fn directions(&self) -> usize {
         self.direction.passes().len()

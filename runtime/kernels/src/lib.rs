@@ -29,6 +29,7 @@
 mod broadcast;
 mod conv;
 mod depthwise;
+mod dynamic;
 mod elementwise;
 mod finish;
 mod gemv;
@@ -53,6 +54,7 @@ mod window;
 
 pub use conv::{Conv8, ConvF, GemmF, SparseF};
 pub use depthwise::{Depthwise8, DepthwiseF};
+pub use dynamic::Dynamic8;
 pub use elementwise::{BinaryOp, UnaryOp, binary, layer_norm, log_softmax, softmax, unary};
 pub use finish::Finish8;
 pub use gemv::{GemvF, Raw};
@@ -62,7 +64,7 @@ pub use pool::{
     Divisor, Pooled, Rescale, average_pool, average_pool8, global_average, global_average8, global_mean8, max_pool,
 };
 pub use quant::{Add8, Mul8, dequantize, lookup, quantize, xor_sign};
-pub use recurrent::{Recurrence, recurrent};
+pub use recurrent::{Recurrence, Recurrent, StateWeights};
 pub use reduce::{ReduceOp, reduce};
 pub use resample::{Mix, Resample};
 pub use rows::{Rows, RowsMut};

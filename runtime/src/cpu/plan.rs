@@ -192,7 +192,8 @@ impl Planner<'_> {
         }
     }
 
-    fn buffer(&mut self, id: ValueId, rows: usize, width: usize) -> View {
+    /// A place for elements as those of `id`.
+    pub fn buffer(&mut self, id: ValueId, rows: usize, width: usize) -> View {
         self.lives.push(Life { bytes: rows * width * self.size(id), first: self.steps.len(), last: self.steps.len() });
         View::dense(Place::Buffer(self.lives.len() - 1), rows, width)
     }
@@ -218,6 +219,14 @@ impl Planner<'_> {
         let view = self.buffer(id, rows, width);
         self.located.insert(id, Located { layout, view });
         view
+    }
+
+    /// A place for `id` as ONNX has it, and for so many rows behind it: all of both.
+    pub fn followed(&mut self, id: ValueId, more: usize) -> View {
+        let (rows, width) = Layout::Plain.rows(&self.shapes[id]);
+        let whole = self.buffer(id, rows + more, width);
+        self.located.insert(id, Located { layout: Layout::Plain, view: View { rows, ..whole } });
+        whole
     }
 
     /// The place of a part within the whole, which gets the layout of its first part; none where

@@ -43,6 +43,7 @@ for op in GATES:
     layer("both", op, 2, direction="bidirectional", **state)
     layer("no_bias", op, bias=False, **state)
     layer("y_only", op, outputs=1)
+    layer("both_constants", op, 2, direction="bidirectional", **(state | {"p": False} if op == "LSTM" else state))
     layer("computed_weights", op, const=(), **state)
     for direction, n in (("forward", 1), ("reverse", 1), ("bidirectional", 2)):
         layer(f"lens_{direction}", op, n, direction=direction, lens=(2, 5, 1), **state)
@@ -53,6 +54,41 @@ for op in GATES:
     layer("functions", op, activations=gates)
     layer("relu", op, activations=gates[:-1] + ["Relu"])
     layer("thresholded", op, activations=gates[:-1] + ["ThresholdedRelu"], activation_alpha=[0.2])
+
+
+def by_codes(name, directions=1, *, bias=True, start=False, per_column=True, signed=True, zero=0, lens=None, **attrs):
+    """An LSTM of ONNX Runtime's domain, whose weights are codes."""
+    codes = np.int8 if signed else np.uint8
+    columns, low = (directions, 4 * H) if per_column else (directions,), -128 if signed else 0
+
+    def some(rows):
+        return rng.integers(low, low + 256, (directions, rows, 4 * H)).astype(codes)
+
+    scales = [np.abs(f32(rng, *columns)) * 0.01 + 0.001 for _ in range(2)]
+    inputs = [
+        f32(rng, T, B, I),
+        some(I),
+        some(H),
+        f32(rng, directions, 8 * H) if bias else None,
+        None if lens is None else np.array(lens, np.int32),
+        *([f32(rng, directions, B, H) if start else None] * 2),
+        None,
+    ]
+    for scale in scales:
+        inputs += [scale.astype(np.float32), np.full(columns, zero, codes)]
+    const = (1, 2, 8, 9, 10, 11) + ((3,) if bias else ())
+    attrs = {"domain": "com.microsoft", "hidden_size": H, "outputs": 3, "const": const} | attrs
+    cases.op(f"{name}_codes", "DynamicQuantizeLSTM", *inputs, **attrs)
+
+
+by_codes("plain")
+by_codes("no_bias", bias=False, start=True)
+by_codes("both", 2, direction="bidirectional", start=True)
+by_codes("reverse", direction="reverse", outputs=1)
+by_codes("one_scale", 2, direction="bidirectional", per_column=False)
+by_codes("unsigned", signed=False, zero=128)
+by_codes("lens_equal", lens=(5, 5, 5), start=True)
+by_codes("clip", clip=0.3)
 layer(
     "alpha_beta",
     "RNN",

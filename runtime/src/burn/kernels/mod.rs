@@ -176,6 +176,7 @@ pub fn eval(op: &Op, mut a: Args) -> Result<Vec<Value>> {
         Op::LinearAttention(op) => return linear_attention::linear_attention(op, a),
         Op::CausalConv(op) => return linear_attention::causal_conv(op, a),
         Op::Recurrent(op) => return recurrent::recurrent(op, a),
+        Op::DynamicLstm(op) => return recurrent::dynamic(op, a),
         Op::Gemm(op) => matmul::gemm(op, a)?,
         Op::MatMul(_) => matmul::matmul(a)?,
         Op::Unary(op) => elementwise::unary(*op, a)?,

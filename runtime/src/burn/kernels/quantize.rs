@@ -179,13 +179,18 @@ pub(crate) fn dequantize_constant(
     made.pop().ok_or_else(|| Error::bug("DequantizeLinear made nothing"))?.download()
 }
 
-/// Quantises to U8 with the range of the data, in which 0 always is.
-pub(super) fn dynamic(mut a: Args) -> Result<Vec<Value>> {
-    let x = a.float(0)?;
+/// The scale and the zero point by which codes from 0 to 255 reach from the least of `x` and 0 to the greatest.
+pub(super) fn own_range(x: &Float) -> Result<(f32, f32)> {
     let (low, high) =
         x.view(|data| Ok(data.iter().fold((0f32, 0f32), |(low, high), v| (low.min(*v), high.max(*v)))))?;
     let scale = if low == high { 1.0 } else { high - low } / 255.0;
-    let zero = (-low / scale).clamp(0.0, 255.0).round_ties_even();
+    Ok((scale, (-low / scale).clamp(0.0, 255.0).round_ties_even()))
+}
+
+/// Quantises to U8 with the range of the data, in which 0 always is.
+pub(super) fn dynamic(mut a: Args) -> Result<Vec<Value>> {
+    let x = a.float(0)?;
+    let (scale, zero) = own_range(&x)?;
     let y = saturated(x.div_scalar(scale).round().add_scalar(zero), DType::U8, true, a.device)?;
     let scale = Float::from_vec(vec![scale], &[], a.device)?;
     let zero = Float::from_vec(vec![zero], &[], a.device)?.with_dtype(DType::U8);

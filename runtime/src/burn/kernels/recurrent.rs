@@ -3,7 +3,7 @@
 //! The product with W is one for the whole sequence; only what depends on the state goes step
 //! by step: in a kernel where there is one, or else by Burn, which can go back over the steps.
 
-use super::Args;
+use super::{Args, quantize};
 use crate::{
     burn::{
         host::IntArray,
@@ -13,10 +13,13 @@ use crate::{
 };
 use compress_compiler::{
     error::{Error, Result},
-    ops::recurrent::{Cell, GateActivation, GateKind, Recurrent},
+    ops::{
+        dynamic_lstm::DynamicLstm,
+        recurrent::{Cell, GateActivation, GateKind, Recurrent},
+    },
     tensor::DType,
 };
-use compress_kernels::{Isa, Recurrence};
+use compress_kernels::{self as kernels, Isa, Recurrence, Rows, StateWeights};
 
 /// What all directions share.
 struct Cells<'a> {
@@ -26,6 +29,8 @@ struct Cells<'a> {
     hidden: usize,
     /// How long each sequence is, where they differ.
     lengths: Option<Vec<i64>>,
+    /// Whether states become codes before they are multiplied.
+    codes: bool,
     device: &'a Device,
 }
 
@@ -50,6 +55,41 @@ struct OneWay<'a> {
 /// RNN, GRU or LSTM.
 pub(super) fn recurrent(op: &Recurrent, mut a: Args) -> Result<Vec<Value>> {
     let (x, w, r) = (a.float(0)?, a.float(1)?, a.float(2)?);
+    layer(op, [x, w, r], false, a)
+}
+
+/// An LSTM by codes.
+pub(super) fn dynamic(op: &DynamicLstm, mut a: Args) -> Result<Vec<Value>> {
+    let x = by_own_range(a.float(0)?)?;
+    let mut weight = |slot: usize, scale: usize| -> Result<Float> {
+        let (codes, scale, zero) = (a.take(slot)?, a.float(scale)?, a.take(scale + 1)?);
+        let [codes, zero] =
+            [codes, zero].map(|codes| quantize::numbers(codes, a.device).map(|t| t.with_dtype(DType::F32)));
+        let (codes, zero) = (codes?, zero?);
+        let &[directions, _, columns] = codes.shape() else {
+            return Err(Error::malformed(format!("input {slot} of shape {:?}", codes.shape())));
+        };
+        let per_column = |t: Float| match *t.shape() {
+            [n] if n == directions => t.reshape(&[n, 1, 1]),
+            [n, m] if n == directions && m == columns => t.reshape(&[n, 1, m]),
+            _ => Err(Error::malformed(format!("scales or zero points of shape {:?}", t.shape()))),
+        };
+        let values = codes.sub(per_column(zero)?)?.mul(per_column(scale)?)?;
+        Ok(values.permute(&[0, 2, 1]))
+    };
+    let (w, r) = (weight(1, 8)?, weight(2, 10)?);
+    layer(&op.lstm, [x, w, r], true, a)
+}
+
+/// What is left of `x` where it becomes codes by its own range, as DynamicQuantizeLinear has it.
+fn by_own_range(x: Float) -> Result<Float> {
+    let (scale, zero) = quantize::own_range(&x)?;
+    let codes = x.div_scalar(scale).round().add_scalar(zero).clamp_min(0.0).clamp_max(255.0);
+    Ok(codes.add_scalar(-zero).mul_scalar(scale))
+}
+
+/// The layer with weights W and R; states become codes before they are multiplied if `codes`.
+fn layer(op: &Recurrent, [x, w, r]: [Float; 3], codes: bool, mut a: Args) -> Result<Vec<Value>> {
     let (&[first, second, input], &[_, _, hidden]) = (x.shape(), r.shape()) else {
         return Err(Error::malformed(format!("X of {:?} and R of {:?}", x.shape(), r.shape())));
     };
@@ -64,6 +104,10 @@ pub(super) fn recurrent(op: &Recurrent, mut a: Args) -> Result<Vec<Value>> {
 
     let b = sized(&mut a, 3, &[directions, 2 * rows])?;
     let lengths = lengths(&mut a, batch, length)?;
+    if codes && lengths.is_some() {
+        // Which states of sequences that have ended count for the range is not said anywhere.
+        return Err(Error::unsupported("sequences of different lengths in a layer by codes"));
+    }
     let mut start = |slot| {
         let given = if op.batch_first { [batch, directions, hidden] } else { state };
         Ok::<_, Error>(match sized(&mut a, slot, &given)? {
@@ -77,7 +121,7 @@ pub(super) fn recurrent(op: &Recurrent, mut a: Args) -> Result<Vec<Value>> {
     let c = if lstm { start(6)? } else { h.clone() };
     let p = if lstm { sized(&mut a, 7, &[directions, 3 * hidden])? } else { None };
 
-    let cells = Cells { op, length, batch, hidden, lengths, device: a.device };
+    let cells = Cells { op, length, batch, hidden, lengths, codes, device: a.device };
     let flat = x.reshape(&[length * batch, input])?;
     let (mut ys, mut hs, mut cs) = (vec![], vec![], vec![]);
     let functions = op.activations.chunks(op.activations.len() / directions);
@@ -191,17 +235,11 @@ impl Cells<'_> {
 
     /// Whether one kernel can do all the steps: that of an inference on the CPU, of the cell as its paper has it.
     fn has_kernel(&self, way: &OneWay) -> bool {
-        use GateKind::{Sigmoid, Tanh};
-        let usual: &[GateKind] = match self.op.cell {
-            Cell::Lstm { input_forget: false } => &[Sigmoid, Tanh, Tanh],
-            Cell::Gru { .. } => &[Sigmoid, Tanh],
-            _ => return false,
-        };
         let operands = [&way.projected, &way.r, &way.h, &way.c].into_iter().chain(&way.r_new).chain(&way.inner_bias);
         let fit = |t: &Float| !t.is_tracked() && t.dtype() != DType::F64;
-        way.functions.iter().map(|f| f.kind).eq(usual.iter().copied())
+        self.op.is_usual()
             && self.lengths.is_none()
-            && self.op.clip.is_none()
+            && !self.codes
             && way.peepholes.is_none()
             && self.device.is_cpu()
             && operands.into_iter().all(fit)
@@ -213,19 +251,19 @@ impl Cells<'_> {
             Some(new) => Float::cat(vec![way.r, new], 1)?,
             None => way.r,
         };
-        let (x, weights) = (way.projected.into_vec()?, weights.into_vec()?);
-        let bias = way.inner_bias.map(Float::into_vec).transpose()?;
+        let (x, weights) = (way.projected.into_vec()?, weights.permute(&[1, 0]).into_vec()?);
+        let bias = way.inner_bias.map(Float::into_vec).transpose()?.unwrap_or_default();
         let (mut h, mut c) = (way.h.into_vec()?, way.c.into_vec()?);
         let mut y = vec![0.0; self.length * batch * hidden];
-        let none = vec![0.0; 3 * hidden];
         let op = match self.op.cell {
-            Cell::Gru { linear_before_reset: true } => {
-                Recurrence::Gru { weights: &weights, bias: Some(bias.as_deref().unwrap_or(&none)) }
-            }
-            Cell::Gru { linear_before_reset: false } => Recurrence::Gru { weights: &weights, bias: None },
-            _ => Recurrence::Lstm { weights: &weights },
+            Cell::Gru { linear_before_reset } => Recurrence::Gru { linear_before_reset },
+            _ => Recurrence::Lstm,
         };
-        compress_kernels::recurrent(Isa::detect(), op, &x, hidden, backwards, &mut h, &mut c, &mut y);
+        let width = self.op.cell.gates() * hidden;
+        let way = (backwards, StateWeights::Floats(&weights), &bias[..]);
+        let layer = kernels::Recurrent::new(Isa::detect(), op, hidden, &[way]);
+        let x = Rows::dense(&x, self.length * batch, width);
+        layer.run(x, &mut h, &mut c, &mut y, &mut vec![0; layer.scratch(batch)], 1);
         let made = |data, shape: &[usize]| Ok::<_, Error>(Float::from_vec(data, shape, self.device)?.with_dtype(dtype));
         Ok((made(y, &[self.length, 1, batch, hidden])?, made(h, &[batch, hidden])?, made(c, &[batch, hidden])?))
     }
@@ -235,7 +273,8 @@ impl Cells<'_> {
         let n = self.hidden;
         let gate = |t: &Float, i: usize| t.clone().slice(1, i * n, n, 1);
         let call = |i: usize, t: Float| activate(&way.functions[i], self.clipped(t));
-        let hr = |r: &Float| way.h.clone().matmul(r.clone());
+        let h = if self.codes { by_own_range(way.h.clone())? } else { way.h.clone() };
+        let hr = |r: &Float| h.clone().matmul(r.clone());
         match self.op.cell {
             Cell::Rnn => {
                 let h = call(0, x.add(hr(&way.r)?)?)?;

@@ -9,6 +9,7 @@ mod pick;
 mod pool;
 mod product;
 mod quant;
+mod recurrent;
 mod reduce;
 mod resample;
 mod rows;
@@ -34,6 +35,7 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
             .or_else(|| rows::lowering(s, want.port))
             .or_else(|| norm::lowering(s, want.port))
             .or_else(|| matmul::lowering(s, want.port))
+            .or_else(|| recurrent::lowering(s, want.port))
             .or_else(|| reduce::lowering(s, want.port))
             .or_else(|| resample::lowering(s, want.port))
             .or_else(|| movement::lowering(s, want)),

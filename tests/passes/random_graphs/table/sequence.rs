@@ -9,7 +9,7 @@ use compress_compiler::{
 };
 
 pub const ENTRIES: &[&[Entry]] =
-    &[entries!(false: recurrent 2, attention 2, flex_attention 1, rotary 1, linear_attention 1,
+    &[entries!(false: recurrent 2, dynamic_lstm 1, attention 2, flex_attention 1, rotary 1, linear_attention 1,
     causal_conv 1, tfidf 1)];
 
 fn recurrent(m: &mut Maker) -> Option<()> {
@@ -30,6 +30,18 @@ fn recurrent(m: &mut Maker) -> Option<()> {
     attrs.push(("hidden_size", i(hidden as i64)));
     let count = m.size(1, if name == "LSTM" { 3 } else { 2 });
     m.ops(name, &[Some(x), Some(w), Some(r), b, None, state], &attrs, count).map(drop)
+}
+
+fn dynamic_lstm(m: &mut Maker) -> Option<()> {
+    let (t, n, size, hidden) = (m.size(1, 3), m.size(1, 2), m.size(1, 3), m.size(1, 3));
+    let x = m.source(DType::F32, &[t, n, size]);
+    let (w, r) = (m.weight(DType::I8, &[1, size, 4 * hidden]), m.weight(DType::I8, &[1, hidden, 4 * hidden]));
+    let b = m.maybe_weight(0.5, DType::F32, &[1, 8 * hidden]);
+    let (scale, zero) = (m.weight(DType::F32, &[1]), m.weight(DType::I8, &[1]));
+    let by_codes = [Some(scale), Some(zero), Some(scale), Some(zero)];
+    let inputs: Vec<Option<_>> =
+        [Some(x), Some(w), Some(r), b, None, None, None, None].into_iter().chain(by_codes).collect();
+    m.ops("com.microsoft.DynamicQuantizeLSTM", &inputs, &[("hidden_size", i(hidden as i64))], 3).map(drop)
 }
 
 fn attention(m: &mut Maker) -> Option<()> {
