@@ -113,11 +113,17 @@ fn zstd_bytes(source: &Source) -> Option<usize> {
 pub fn layers(graph: &Graph) -> Vec<(NodeId, LayerFacts)> {
     let Ok(order) = graph.topological() else { return vec![] };
     let layer = |n: NodeId| {
-        let axes = graph.op(n).weight()?;
-        let port = graph.operand(n, axes.slot)?;
-        let weight = stored(graph, port)?;
+        let slots = match graph.op(n) {
+            Op::Recurrent(_) | Op::DynamicLstm(_) => vec![1, 2],
+            op => vec![op.weight()?.slot],
+        };
+        let port = graph.operand(n, slots[0])?;
+        let weights: Vec<&Tensor> =
+            slots.into_iter().map(|slot| stored(graph, graph.operand(n, slot)?)).collect::<Option<_>>()?;
+        let weight = weights[0];
         let is_code = weight.dtype() == DType::I8;
-        let (zeros, size) = (weight.len() - weight.nonzero(), weight.bytes().len() / weight.len().max(1));
+        let (all, live) = weights.iter().fold((0, 0), |(all, live), w| (all + w.len(), live + w.nonzero()));
+        let (zeros, size) = (all - live, weight.bytes().len() / weight.len().max(1));
         let facts = LayerFacts {
             node: graph.node(n).display_name().into(),
             op: graph.op(n).op_type().into(),
@@ -126,8 +132,8 @@ pub fn layers(graph: &Graph) -> Vec<(NodeId, LayerFacts)> {
                 _ if is_code => "int8".into(),
                 _ => weight.dtype().to_string(),
             },
-            sparsity: zeros as f64 / weight.len().max(1) as f64,
-            live_bytes: weight.nonzero() * size,
+            sparsity: zeros as f64 / all.max(1) as f64,
+            live_bytes: live * size,
             dead_bytes: zeros * size,
             skips_zeros: None,
             sqnr_db: None,

@@ -73,8 +73,12 @@ pub fn ends(g: &Graph, layers: &[Layer]) -> HashSet<NodeId> {
 /// Why this layer is left alone if the user excluded it, by the node's name or its weight's.
 pub(crate) fn excluded(g: &Graph, layer: &Layer, exclude: &[Regex]) -> Option<String> {
     let weight = &g.value(layer.weight.into()).name;
-    let is_excluded = |r: &Regex| r.is_match(g.node(layer.node).display_name()) || r.is_match(weight);
-    exclude.iter().any(is_excluded).then(|| format!("excluded by {EXCLUDE}"))
+    is_excluded(g, layer.node, weight, exclude).then(|| format!("excluded by {EXCLUDE}"))
+}
+
+/// Whether the user excluded a node with this weight, by the name of either.
+pub(crate) fn is_excluded(g: &Graph, node: NodeId, weight: &str, exclude: &[Regex]) -> bool {
+    exclude.iter().any(|r| r.is_match(g.node(node).display_name()) || r.is_match(weight))
 }
 
 /// Why a weight can't be touched, if so.

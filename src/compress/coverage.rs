@@ -175,7 +175,7 @@ fn covered(
 /// Whether a node multiplies by constants of its own.
 fn has_weights(g: &Graph, node: NodeId) -> bool {
     match g.op(node) {
-        Op::Recurrent(_) => true,
+        Op::Recurrent(_) | Op::DynamicLstm(_) => true,
         op => op.weight().and_then(|w| facts::stored(g, g.operand(node, w.slot)?)).is_some(),
     }
 }
@@ -189,7 +189,7 @@ fn reads_input(g: &Graph, node: NodeId, op: &Op) -> bool {
 /// Why a node is left alone of which the pass said nothing.
 fn usual(g: &Graph, node: NodeId, inside: bool, pass: &str) -> String {
     match g.op(node) {
-        Op::Recurrent(_) if pass == "int8" => "runtimes compute recurrent layers more slowly with INT8 weights".into(),
+        Op::Recurrent(_) if pass == "int8" => "ONNX has no operator for recurrent layers by codes".into(),
         Op::Recurrent(_) => "weights of recurrent layers stay as they are".into(),
         Op::IntegerConv(_) | Op::IntegerMatMul(_) => "it is in integers already".into(),
         Op::ConvTranspose(_) if pass == "int8" => {

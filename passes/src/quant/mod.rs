@@ -11,6 +11,7 @@ pub mod observe;
 mod params;
 pub mod ptq;
 mod qdq;
+mod recurrent;
 pub mod reduce_range;
 mod rounding;
 pub mod scheme;

@@ -6,6 +6,7 @@ use super::{
     observe::Observer,
     params::{self, Affine},
     qdq,
+    recurrent,
     reduce_range::{self, Channels, ReduceRange},
     scheme::Scheme,
     search::{self, Budget},
@@ -69,7 +70,7 @@ impl Pass for Int8 {
             let what = if zero == 1 { "1 activation is".into() } else { format!("{zero} activations are") };
             out.warnings.push(format!("{what} zero on all of the calibration data, which says nothing of their range"));
         }
-        let start = Variant { graph: g.clone(), seen: Rc::new(seen), choices: Choices::default() };
+        let start = Variant { graph: g.clone(), seen: Rc::new(seen), choices: self.start(g) };
         let best = match self.search {
             Some(budget) if cx.judges.is_some() => search::run(self, budget, &whole, start, cx, &mut out)?,
             _ => start,
@@ -216,6 +217,13 @@ impl Int8 {
         self.target.obstacle(&self.scheme).map_or(Ok(()), |why| Err(Error::unsupported(why)))
     }
 
+    /// The choices that a search begins with: recurrent layers stay in floats that the target can't compute by codes.
+    fn start(&self, g: &Graph) -> Choices {
+        let is_able = self.target.capabilities().lstm_by_codes;
+        let why = |n: &NodeId| if is_able { recurrent::obstacle(g, *n, &self.exclude) } else { Some(recurrent::NO_OPERATOR) };
+        Choices { float: recurrent::layers(g).filter_map(|n| Some((n, why(&n)?))).collect(), ..Choices::default() }
+    }
+
     /// Stores the weights of a quantised graph in few bits: those that are quantised, and those that `choices` leave in floats.
     ///
     /// # Errors
@@ -255,6 +263,16 @@ impl Int8 {
                 storage::round(part, choices);
             }
             out.edits += plan.layers.len();
+            let is_able = self.target.capabilities().lstm_by_codes;
+            if is_able {
+                out.edits += recurrent::to_codes(part, &self.exclude, &self.scheme, choices)?;
+            }
+            let why = |n: NodeId| match choices.float.get(&n) {
+                Some(why) => why,
+                None if is_able => recurrent::obstacle(part, n, &self.exclude).unwrap_or_default(),
+                None => recurrent::NO_OPERATOR,
+            };
+            out.skipped.extend(recurrent::layers(part).map(|n| self.skipped(part, n, why(n))));
             if i > 0 {
                 // What is inside of an operator is not trained.
                 qdq::freeze(part, &self.scheme)?;

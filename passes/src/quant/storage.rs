@@ -1,12 +1,12 @@
 //! How the weights of layers that stay in floats are stored: as codes that a Cast and a Mul by their scales make floats of, or in
 //! 16 bits that a Cast makes floats of. Runtimes compute that once, when they load the model.
 
-use super::{choices::Choices, params, scheme::INT8};
+use super::{choices::Choices, params, recurrent, scheme::INT8};
 use crate::widen;
 use compress_compiler::{
     error::Result,
     graph::Graph,
-    node::NodeId,
+    node::{NodeId, Use},
     op::{Op, Operator},
     ops::{binary::Binary, cast::Cast},
     tensor::{DType, Tensor},
@@ -22,12 +22,12 @@ const MOST_NOISE: f64 = 1e-6;
 /// # Errors
 /// What inference raises.
 pub(super) fn store(g: &mut Graph, choices: &Choices) -> Result<()> {
-    for (constant, axis) in weights(g, choices) {
+    for (constant, channels) in weights(g, choices) {
         let Some(tensor) = g.constant(constant.into()) else { continue };
         match choices.stored.as_ref().and_then(|stored| stored.get(&constant)) {
-            Some(rounded) => as_codes(g, constant, axis, &rounded.scales)?,
+            Some(rounded) => as_codes(g, constant, &channels, &rounded.scales)?,
             None => {
-                if let Some(half) = near(tensor, axis) {
+                if let Some(half) = near(tensor, &channels) {
                     widen::store(g, constant, half)?;
                 }
             }
@@ -58,44 +58,75 @@ pub(super) fn saved(g: &Graph, choices: &Choices) -> u64 {
     weights(g, choices).into_keys().map(of).sum()
 }
 
-/// The weights that only layers in floats read, and their axes of output channels.
-pub(super) fn weights(g: &Graph, choices: &Choices) -> BTreeMap<NodeId, usize> {
-    let weight = |n: NodeId| g.operand(n, g.op(n).weight()?.slot);
-    let of = |node: &NodeId| {
-        let (port, axes) = (weight(*node)?, g.op(*node).weight()?);
-        let by_them = g.uses(port).iter().all(|u| choices.float.contains_key(&u.node) && weight(u.node) == Some(port));
-        let is_large = |t: &&Tensor| t.dtype() == DType::F32 && t.len() >= widen::SMALL;
-        g.constant(port).filter(is_large).filter(|_| by_them && !g.is_output(port))?;
-        Some((port.node, axes.output))
+/// What of a weight shares a scale: the weight seen with these sizes, of which one axis is that of the channels.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Channels {
+    /// The sizes.
+    pub shape: Vec<usize>,
+    /// The axis.
+    pub axis: usize,
+    /// The shape of the scales beside the weight itself.
+    scales: Vec<usize>,
+}
+
+impl Channels {
+    /// Those of a layer's weight.
+    fn of(shape: &[usize], axis: usize) -> Self {
+        let scales = shape.iter().enumerate().map(|(i, n)| if i == axis { *n } else { 1 }).collect();
+        Self { shape: shape.to_vec(), axis, scales }
+    }
+
+    /// The rows of all directions of a recurrent layer.
+    fn of_recurrent(shape: &[usize]) -> Option<Self> {
+        let [directions, rows, inner] = *shape else { return None };
+        Some(Self { shape: vec![directions * rows, inner], axis: 0, scales: vec![directions, rows, 1] })
+    }
+}
+
+/// The weights that only layers in floats read.
+pub(super) fn weights(g: &Graph, choices: &Choices) -> BTreeMap<NodeId, Channels> {
+    let slots = |n: NodeId| match g.op(n) {
+        Op::Recurrent(_) => recurrent::WEIGHTS.to_vec(),
+        op => op.weight().map(|w| w.slot).into_iter().collect(),
     };
-    choices.float.keys().filter(|n| g.contains(**n)).filter_map(of).collect()
+    let is_weight = |u: &Use| choices.float.contains_key(&u.node) && slots(u.node).contains(&u.slot);
+    let of = |node: NodeId, slot: usize| {
+        let port = g.operand(node, slot)?;
+        let is_large = |t: &&Tensor| t.dtype() == DType::F32 && t.len() >= widen::SMALL;
+        let t = g.constant(port).filter(is_large)?;
+        let channels = match g.op(node) {
+            Op::Recurrent(_) => Channels::of_recurrent(t.shape())?,
+            op => Channels::of(t.shape(), op.weight()?.output),
+        };
+        (g.uses(port).iter().all(is_weight) && !g.is_output(port)).then_some((port.node, channels))
+    };
+    let nodes = choices.float.keys().filter(|n| g.contains(**n));
+    nodes.flat_map(|n| slots(*n).into_iter().filter_map(|slot| of(*n, slot)).collect::<Vec<_>>()).collect()
 }
 
 /// A weight whose values lie on codes, as these and their scales.
-fn as_codes(g: &mut Graph, constant: NodeId, axis: usize, scales: &[f32]) -> Result<()> {
+fn as_codes(g: &mut Graph, constant: NodeId, channels: &Channels, scales: &[f32]) -> Result<()> {
     let Some(tensor) = g.constant(constant.into()).cloned() else { return Ok(()) };
     let values = tensor.as_f32().unwrap_or_default();
-    let codes = params::codes(&values, tensor.shape(), axis, scales, INT8.weights.codes.range());
-    let mut shape = vec![1; tensor.shape().len()];
-    shape[axis] = scales.len();
+    let codes = params::codes(&values, &channels.shape, channels.axis, scales, INT8.weights.codes.range());
     let name = g.value(constant.into()).name.clone();
     let readers = g.uses(constant.into());
     g.set_constant(constant, Tensor::ints(DType::I8, tensor.shape(), &codes));
     let widened = g.fresh(&format!("{name}_widened"));
     let cast = Op::from(Cast { to: DType::F32, rounding: Default::default() });
     let widened = g.add_node("", cast, &[Some(constant.into())], &[&widened])?;
-    let scale = g.add_constant(&format!("{name}_scale"), Tensor::f32(&shape, scales));
+    let scale = g.add_constant(&format!("{name}_scale"), Tensor::f32(&channels.scales, scales));
     let scaled = g.fresh(&format!("{name}_scaled"));
     let scaled = g.add_node("", Binary::Mul.into(), &[Some(widened.into()), Some(scale.into())], &[&scaled])?;
     readers.iter().for_each(|u| g.set_operand(u.node, u.slot, Some(scaled.into())));
     Ok(())
 }
 
-/// A weight in 16 bits, if that is near enough in each channel along `axis`.
-fn near(tensor: &Tensor, axis: usize) -> Option<Tensor> {
+/// A weight in 16 bits, if that is near enough in each channel.
+fn near(tensor: &Tensor, Channels { shape, axis, .. }: &Channels) -> Option<Tensor> {
     let values = tensor.as_f32()?;
     let half = Tensor::floats(DType::F16, tensor.shape(), &values);
-    let (count, behind) = (tensor.shape()[axis], tensor.shape()[axis + 1..].iter().product::<usize>());
+    let (count, behind) = (shape[*axis], shape[axis + 1..].iter().product::<usize>());
     let mut sums = vec![(0f64, 0f64); count];
     for (i, (a, b)) in values.iter().zip(half.as_f32()?.iter()).enumerate() {
         let (signal, noise) = &mut sums[i / behind % count];
@@ -112,13 +143,14 @@ mod tests {
     #[test]
     fn weights_near_numbers_of_16_bits_are_stored_so() {
         let weight = Tensor::f32(&[2, 2], &[0.1, -3.0, 1e-3, 2e-3]);
-        assert_eq!(near(&weight, 0).map(|t| t.dtype()), Some(DType::F16));
+        assert_eq!(near(&weight, &Channels::of(&[2, 2], 0)).map(|t| t.dtype()), Some(DType::F16));
     }
 
     #[test]
     fn a_channel_beyond_16_bits_keeps_32() {
         for far in [1e6, 1e-7] {
-            assert_eq!(near(&Tensor::f32(&[2, 2], &[0.1, -3.0, far, far / 3.0]), 0), None, "{far}");
+            let weight = Tensor::f32(&[2, 2], &[0.1, -3.0, far, far / 3.0]);
+            assert_eq!(near(&weight, &Channels::of(&[2, 2], 0)), None, "{far}");
         }
     }
 }

@@ -49,6 +49,8 @@ pub struct Capabilities {
     pub looks_up_codes: bool,
     /// Whether it computes once, when it loads a model, what weights that are stored in fewer bits stand for.
     pub small_weights: bool,
+    /// Whether it has DynamicQuantizeLSTM.
+    pub lstm_by_codes: bool,
     /// What of a weight may share a scale there.
     pub granularities: &'static [Granularity],
     /// The pass that brings in operators for it alone, if there is one.

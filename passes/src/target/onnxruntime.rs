@@ -39,6 +39,7 @@ pub const TARGET: Capabilities = Capabilities {
     slow_depthwise: true,
     looks_up_codes: true,
     small_weights: true,
+    lstm_by_codes: true,
     granularities: &[Granularity::Tensor, Granularity::Channel],
     lower: Some(|| Box::new(ForOnnxRuntime)),
 };

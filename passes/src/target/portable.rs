@@ -14,6 +14,7 @@ pub const TARGET: Capabilities = Capabilities {
     slow_depthwise: true,
     looks_up_codes: true,
     small_weights: true,
+    lstm_by_codes: false,
     granularities: &[Granularity::Tensor, Granularity::Channel],
     lower: None,
 };

@@ -23,6 +23,7 @@ pub const TARGET: Capabilities = Capabilities {
     slow_depthwise: false,
     looks_up_codes: false,
     small_weights: false,
+    lstm_by_codes: false,
     granularities: &[Granularity::Tensor, Granularity::Channel],
     lower: None,
 };

@@ -45,6 +45,11 @@ const PLAIN: Layer = Layer { node: 900.0, mac: 0.0092, output: 0.058, covered: 0
 const TRANSPOSED: Layer = Layer { node: 1000.0, mac: 0.0084, output: 0.15, input: 0.07, ..NONE };
 const PRODUCT: Layer = Layer { mac: 0.0084, weight: 0.028, output: 0.02, ..NONE };
 
+/// Rows are steps of a direction. The weights of the states are read in each, and may be too many for a cache.
+const RECURRENT: Layer = Layer { node: 6000.0, mac: 0.031, row: 200.0, ..NONE };
+const RECURRENT_LARGE: Layer = Layer { mac: 0.077, ..RECURRENT };
+const INT_RECURRENT: Layer = Layer { node: 6000.0, mac: 0.0085, row: 1800.0, ..NONE };
+
 const INT_POINTWISE: Layer = Layer { mac: 0.0019, output: 0.07, weight: 0.043, ..NONE };
 const INT_POINTWISE_ODD: Layer = Layer { node: 1100.0, mac: 0.002, output: 0.18, row: 4.5, ..NONE };
 const INT_CONV: Layer = Layer { node: 700.0, mac: 0.002, output: 0.032, weight: 0.023, tap: 0.8, ..NONE };
@@ -87,6 +92,7 @@ fn of_node(g: &Graph, n: NodeId) -> f64 {
             let readers = g.uses(n.into()).iter().filter(|u| !is_integer(g, u.node)).count();
             readers as f64 * (NODE + DEQUANTIZE * output) + moved(g, g.operand(n, 0).map(|p| p.node), output)
         }
+        Op::Recurrent(_) | Op::DynamicLstm(_) => of_recurrent(g, n),
         _ if g.macs(n) > 0 => of_layer(g, n, integer, (input, output)),
         op if op.reshapes() || output + input <= 256.0 => NODE,
         // Layers do it themselves.
@@ -154,6 +160,19 @@ fn of_layer(g: &Graph, n: NodeId, integer: bool, (input, output): (f64, f64)) ->
         + c.tap * rows * taps as f64
         + c.covered * rows * (taps * inputs) as f64
         + reorder
+}
+
+/// States of a direction whose weights don't fit a second-level cache.
+const MANY_STATES: i64 = 400;
+
+fn of_recurrent(g: &Graph, n: NodeId) -> f64 {
+    let size = |axis: usize| g.fact(n.into()).dims().and_then(|d| d.get(axis)?.known()).unwrap_or(1).max(1);
+    let c = match g.op(n) {
+        Op::DynamicLstm(_) => INT_RECURRENT,
+        _ if size(3) > MANY_STATES => RECURRENT_LARGE,
+        _ => RECURRENT,
+    };
+    c.node + c.mac * g.macs(n) as f64 + c.row * (size(0) * size(1)) as f64
 }
 
 fn is_clamp(op: &Op) -> bool {

@@ -17,6 +17,7 @@ mod local;
 mod options;
 mod placement;
 mod ranges;
+mod recurrent;
 mod remedies;
 mod storage;
 mod training;

@@ -1,6 +1,8 @@
 //! The remedies, in the order in which they are tried.
 
-use super::{Best, Search, bias, equalise, limits::Price, options, placement, ranges, storage, training, weights};
+use super::{
+    Best, Search, bias, equalise, limits::Price, options, placement, ranges, recurrent, storage, training, weights,
+};
 use crate::quant::ptq::Variant;
 use compress_compiler::error::Result;
 
@@ -37,6 +39,7 @@ const RANGES: Remedy = Remedy::new("ranges", Price::None, 0.5, ranges::of_all);
 /// It goes first: where the first layers answer with much noise, nothing shows of what other remedies bring to those after them.
 const STEM: Remedy = Remedy::new("stem", Price::Little, 0.2, placement::stems);
 const PLACEMENT: Remedy = Remedy::new("placement", Price::None, 0.2, placement::ways);
+const RECURRENT: Remedy = Remedy::new("recurrent", Price::None, 0.2, recurrent::in_floats);
 const EQUALISE: Remedy = Remedy::new("equalise", Price::None, 0.1, equalise::folded);
 const SMOOTH: Remedy = Remedy::new("smooth", Price::Any, 0.2, equalise::smoothed);
 /// Each layer answers better with such weights, also where that does not show beside the noise of others yet.
@@ -44,6 +47,8 @@ const ROUNDING: Remedy = Remedy::new("rounding", Price::None, -0.3, weights::rou
 const BIAS: Remedy = Remedy::new("bias", Price::None, 0.1, bias::corrected);
 const VALUES: Remedy = Remedy::new("values", Price::None, 0.2, ranges::of_values);
 const FORMS: Remedy = Remedy::new("forms", Price::Any, 0.2, options::mixed).climbing();
+/// What they cost for what they keep is little then, or a goal was asked for.
+const LAST: Remedy = RECURRENT.at(Price::Any).climbing();
 /// The search counts on it from the start: layers in floats take as little room as others. The noise of these weights alone decides;
 /// whatever changes draws the rounding of all values behind it anew, which is worth so much by chance.
 pub(super) const STORAGE: Remedy = Remedy::new("storage", Price::None, -1.0, storage::as_codes);
@@ -67,12 +72,13 @@ impl Remedy {
 
 /// The remedies, in the order in which they are tried.
 pub(super) const NORMAL: &[Remedy] =
-    &[STEM, RANGES, PLACEMENT, EQUALISE, SMOOTH, ROUNDING, BIAS, VALUES, FORMS, ROUNDING, BIAS, STORAGE];
+    &[STEM, RANGES, PLACEMENT, RECURRENT, EQUALISE, SMOOTH, ROUNDING, BIAS, VALUES, FORMS, ROUNDING, BIAS, LAST, STORAGE];
 /// What training brings need not be bought with layers in floats.
 pub(super) const BEST: &[Remedy] = &[
     STEM,
     RANGES,
     PLACEMENT,
+    RECURRENT,
     EQUALISE,
     SMOOTH,
     ROUNDING,
@@ -84,5 +90,6 @@ pub(super) const BEST: &[Remedy] = &[
     TRAINING,
     FORMS,
     TRAINING,
+    LAST,
     STORAGE,
 ];

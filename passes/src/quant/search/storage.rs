@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     layers::Layer,
-    quant::{choices::Rounded, qdq::LeastScales, scheme::INT8, storage},
+    quant::{choices::Rounded, params, qdq::LeastScales, scheme::INT8, storage},
 };
 use compress_compiler::{
     error::Result, graph::Graph, judge::decibels, node::NodeId, tensor::Tensor, verify::verify, words::counted,
@@ -37,10 +37,15 @@ pub(super) fn as_codes(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     // Of layers in floats, biases stay.
     let task = |l: &Layer| Task::of(g, l).map(Task::without_shift);
     let tasks: Vec<Task> = layers.iter().filter(is_own).filter_map(task).collect();
-    if tasks.is_empty() {
+    let of_recurrent = |(constant, channels): (&NodeId, &storage::Channels)| {
+        let is_layer = layers.iter().any(|l| l.weight == *constant);
+        let values = g.constant((*constant).into()).filter(|_| !is_layer)?.as_f32()?;
+        Some((*constant, nearest(&values, channels)))
+    };
+    let mut rounded: Vec<(NodeId, Rounded)> = weights.iter().filter_map(of_recurrent).collect();
+    if tasks.is_empty() && rounded.is_empty() {
         return Ok(vec![]);
     }
-    let mut rounded: Vec<(NodeId, Rounded)> = vec![];
     let free = LeastScales::new();
     weights::each(search, g, tasks, INT8.weights, &free, &mut |l, r, _| rounded.push((l.weight, r)))?;
     let mut found = vec![];
@@ -68,6 +73,13 @@ pub(super) fn as_codes(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     let proposes = !stored.is_empty();
     variant.choices.stored = Some(stored);
     Ok(if proposes { vec![Proposal::of(what, variant)] } else { vec![] })
+}
+
+/// A weight of a recurrent layer rounded to the nearest codes.
+fn nearest(values: &[f32], storage::Channels { shape, axis, .. }: &storage::Channels) -> Rounded {
+    let scales = params::weight_scales(values, shape, *axis, INT8.weights, |_| 0.0);
+    let values = params::nearest(values, shape, *axis, &scales, INT8.weights.codes.range());
+    Rounded { values, scales }
 }
 
 /// The noise in the answers where only this weight is rounded.

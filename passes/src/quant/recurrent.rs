@@ -1,0 +1,137 @@
+//! LSTM layers by codes: ONNX Runtime's DynamicQuantizeLSTM, whose input and states become codes by their own ranges.
+//!
+//! In ONNX Runtime it takes 0.12 to 0.5 of the time of floats from 256 states on, and as long with 128 (`docs/quantisation.md`).
+//! ONNX itself has no such operator.
+
+use super::{choices::Choices, reduce_range::ReduceRange, scheme::Scheme};
+use crate::layers::is_excluded;
+use compress_compiler::{
+    error::Result,
+    graph::Graph,
+    node::{NodeId, Port},
+    op::Op,
+    ops::{
+        dynamic_lstm::DynamicLstm,
+        recurrent::{Cell, Recurrent},
+    },
+    tensor::{DType, Tensor},
+};
+use regex::Regex;
+
+/// Why recurrent layers stay in floats for other runtimes.
+pub(super) const NO_OPERATOR: &str = "ONNX has no operator for recurrent layers by codes; ONNX Runtime has one for LSTM";
+
+/// The inputs that are weights: W and R.
+pub(super) const WEIGHTS: [usize; 2] = [1, 2];
+
+/// The greatest sum of two codes of one sign by which any codes of activations may be multiplied in 16 bits: 255 times that fits.
+const MOST_OF_PAIR: f32 = 128.0;
+
+/// The recurrent layers of a graph.
+pub(super) fn layers(g: &Graph) -> impl Iterator<Item = NodeId> + '_ {
+    g.operators().filter(|n| matches!(g.op(*n), Op::Recurrent(_)))
+}
+
+/// Why a recurrent layer can't be computed by codes, if so.
+pub(super) fn obstacle(g: &Graph, node: NodeId, exclude: &[Regex]) -> Option<&'static str> {
+    let Op::Recurrent(op) = g.op(node) else { return Some("it is not recurrent") };
+    let weight = |slot: usize| g.constant(g.operand(node, slot)?);
+    let is_known = |slot: &usize| {
+        weight(*slot).is_some_and(|t| t.dtype() == DType::F32 && t.shape().len() == 3 && t.all_f32(f32::is_finite) == Some(true))
+    };
+    let name = |port: Option<Port>| port.map_or("", |p| &g.value(p).name);
+    match op {
+        _ if WEIGHTS.iter().any(|slot| is_excluded(g, node, name(g.operand(node, *slot)), exclude)) => Some("it is excluded"),
+        Recurrent { cell: Cell::Lstm { .. }, batch_first: false, .. } => {
+            let sequences = g.operand(node, 4).map(|_| "its sequences may have different lengths");
+            let known = WEIGHTS.iter().all(is_known) && g.fact(Port { node, slot: 0 }).dtype == Some(DType::F32);
+            sequences.or((!known).then_some("its weights are not constants of finite f32 values"))
+        }
+        Recurrent { cell: Cell::Lstm { .. }, .. } => Some("its batch is the first axis"),
+        _ => Some("ONNX Runtime computes LSTM by codes, but not this"),
+    }
+}
+
+/// Computes the LSTM layers by codes that `choices` don't leave in floats. Returns how many.
+///
+/// # Errors
+/// What inference raises.
+pub(super) fn to_codes(g: &mut Graph, exclude: &[Regex], scheme: &Scheme, choices: &Choices) -> Result<usize> {
+    let chosen: Vec<NodeId> =
+        layers(g).filter(|n| !choices.float.contains_key(n) && obstacle(g, *n, exclude).is_none()).collect();
+    for node in &chosen {
+        let Op::Recurrent(lstm) = g.op(*node).clone() else { continue };
+        let mut operands = g.operands(*node);
+        operands.resize(8, None);
+        let mut by_codes = vec![];
+        for slot in WEIGHTS {
+            let Some((port, t)) = operands[slot].and_then(|p| Some((p, g.constant(p)?.clone()))) else { continue };
+            let name = g.value(port).name.clone();
+            let (codes, scales, zeros) = codes(&t, scheme.reduce_range);
+            operands[slot] = Some(g.add_constant(&format!("{name}_quantized"), codes).into());
+            by_codes.push(Some(g.add_constant(&format!("{name}_scale"), scales).into()));
+            by_codes.push(Some(g.add_constant(&format!("{name}_zero_point"), zeros).into()));
+        }
+        operands.append(&mut by_codes);
+        g.set_op(*node, DynamicLstm { lstm }.into());
+        g.set_operands(*node, &operands);
+    }
+    Ok(chosen.len())
+}
+
+/// `[directions, rows, inner]` as codes `[directions, inner, rows]`, the scale of each row, and zero points.
+fn codes(t: &Tensor, room: ReduceRange) -> (Tensor, Tensor, Tensor) {
+    let (values, shape) = (t.as_f32().unwrap_or_default(), t.shape());
+    let (directions, rows, inner) = (shape[0], shape[1], shape[2]);
+    let mut codes = vec![0i64; values.len()];
+    let mut scales = Vec::with_capacity(directions * rows);
+    for (i, row) in values.chunks(inner.max(1)).enumerate() {
+        let scale = scale(row, room);
+        for (k, v) in row.iter().enumerate() {
+            let at = (i / rows * inner + k) * rows + i % rows;
+            codes[at] = (v / scale).round_ties_even().clamp(-127.0, 127.0) as i64;
+        }
+        scales.push(scale);
+    }
+    (
+        Tensor::ints(DType::I8, &[directions, inner, rows], &codes),
+        Tensor::f32(&[directions, rows], &scales),
+        Tensor::ints(DType::I8, &[directions, rows], &vec![0; directions * rows]),
+    )
+}
+
+/// The scale of a row. The ranges of states are those of each step: unlike with other layers, room is for any codes or none.
+fn scale(row: &[f32], room: ReduceRange) -> f32 {
+    let greatest = row.iter().fold(0f32, |m, v| m.max(v.abs())) / 127.0;
+    let of_pair = |pair: &[f32]| {
+        let sum = |sign: f32| pair.iter().map(|v| (sign * v).max(0.0)).sum::<f32>();
+        sum(1.0).max(sum(-1.0))
+    };
+    // Rounding may make both a step larger by half.
+    let pairs = row.chunks(2).map(of_pair).fold(0f32, f32::max) / (MOST_OF_PAIR - 1.0);
+    let scale = if room == ReduceRange::Never { greatest } else { greatest.max(pairs) };
+    if scale.is_normal() { scale } else { 1.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_of_columns_stand_for_rows() {
+        let t = Tensor::f32(&[1, 2, 3], &[1.27, 0.0, -0.635, 2.54, 0.0, 0.02]);
+        let (codes, scales, zeros) = codes(&t, ReduceRange::Auto);
+        assert_eq!((codes.shape(), scales.shape(), zeros.shape()), (&[1, 3, 2][..], &[1, 2][..], &[1, 2][..]));
+        assert_eq!(codes.as_i64(), Some(vec![127, 127, 0, 0, -64, 1]));
+        assert_eq!(scales.as_f32().unwrap().to_vec(), [0.01, 0.02]);
+    }
+
+    #[test]
+    fn two_large_weights_of_one_sign_get_room() {
+        let alone = scale(&[1.0, -1.0, 1.0, 0.0], ReduceRange::Auto);
+        assert_eq!(alone, 1.0 / 127.0, "signs cancel out");
+        let beside = scale(&[0.0, 0.0, 1.0, 0.9], ReduceRange::Auto);
+        assert!(255.0 * ((1.0 / beside).round() + (0.9 / beside).round()) <= f32::from(i16::MAX));
+        assert_eq!(scale(&[0.0, 0.0, 1.0, 0.9], ReduceRange::Never), 1.0 / 127.0);
+    }
+}
