@@ -149,6 +149,20 @@ pub fn layers_inside(graph: &Graph) -> Vec<LayerFacts> {
     graph.and_bodies().into_iter().skip(1).flat_map(layers).map(|(_, l)| l).collect()
 }
 
+/// The layers that our runtime computes in floats, codes or not: those of graphs that repeat, or have such inside.
+pub fn layers_in_loops(graph: &Graph) -> Vec<LayerFacts> {
+    let repeats = |g: &Graph| g.operators().any(|n| matches!(g.op(n), Op::Loop(_) | Op::Scan(_)));
+    let of = |n: NodeId| -> Vec<LayerFacts> {
+        let bodies = graph.op(n).bodies().into_iter().map(|b| b.graph());
+        let one = |body: &Graph| match graph.op(n) {
+            Op::If(_) if !body.and_bodies().into_iter().any(repeats) => layers_in_loops(body),
+            _ => all_layers(body),
+        };
+        bodies.flat_map(one).collect()
+    };
+    graph.operators().flat_map(of).collect()
+}
+
 /// The layers of `graph`, then those of the graphs inside it.
 pub fn all_layers(graph: &Graph) -> Vec<LayerFacts> {
     layers(graph).into_iter().map(|(_, l)| l).chain(layers_inside(graph)).collect()

@@ -7,7 +7,7 @@
 use crate::{
     burn::{
         Executable,
-        exec::{Input, Sink, complete},
+        exec::{Branch, Input, Sink, complete},
     },
     cpu::{self, Program, Spent, Workspaces},
     device::{Device, DeviceChoice},
@@ -284,7 +284,16 @@ impl Session {
                 runner: Runner::Cpu { program, read, burn: OnceLock::new() },
             });
         }
-        let exe = Executable::part(graph, place, &inputs, &outputs, &self.backend.device)?.watching(&watch)?;
+        let branches = |g: &Verified| {
+            let inside = |(_, site): &(usize, Site)| !site.within.is_empty();
+            if self.backend.engine == Engine::Burn || watch.iter().any(inside) {
+                return Ok(None);
+            }
+            let session = Self::new(g, &self.backend, &[])?;
+            Ok(session.graph.is_some().then(|| Box::new(session) as Box<dyn Branch>))
+        };
+        let exe = Executable::with_branches(graph, place, &inputs, &outputs, &self.backend.device, &branches)?;
+        let exe = exe.watching(&watch)?;
         Ok(Part { inputs, outputs, watch, last: vec![], runner: Runner::Burn(exe) })
     }
 
@@ -314,7 +323,7 @@ impl Session {
     /// # Errors
     /// Data when the inputs don't fit the signature; what a kernel raises, naming the node.
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        self.go(inputs, &mut |_, _| Ok(()), None)
+        self.go(&complete(&self.inputs, inputs)?, &mut |_, _| Ok(()), None)
     }
 
     /// As [`Session::run`], and shows every watched floating-point value to `sink`, by its place
@@ -336,7 +345,7 @@ impl Session {
                 sink(i, &values)?;
             }
         }
-        self.go(inputs, sink, None)
+        self.go(&complete(&self.inputs, inputs)?, sink, None)
     }
 
     /// As [`Session::run`], and says how long each node took, and for each part that Burn ran the time between its nodes.
@@ -345,14 +354,14 @@ impl Session {
     /// As for [`Session::run`].
     pub fn profile(&self, inputs: &[Tensor]) -> Result<Vec<Spent>> {
         let mut spent = vec![];
-        self.go(inputs, &mut |_, _| Ok(()), Some(&mut spent))?;
+        self.go(&complete(&self.inputs, inputs)?, &mut |_, _| Ok(()), Some(&mut spent))?;
         Ok(spent)
     }
 
-    fn go(&self, inputs: &[Tensor], sink: &mut Sink, mut spent: Option<&mut Vec<Spent>>) -> Result<Vec<Tensor>> {
+    fn go(&self, inputs: &[&Tensor], sink: &mut Sink, mut spent: Option<&mut Vec<Spent>>) -> Result<Vec<Tensor>> {
         let mut values: HashMap<Port, Tensor> = self.constants.iter().cloned().collect();
-        for (port, tensor) in self.signature.0.iter().zip(complete(&self.inputs, inputs)?) {
-            values.insert(*port, tensor.clone());
+        for (port, tensor) in self.signature.0.iter().zip(inputs) {
+            values.insert(*port, Tensor::clone(tensor));
         }
         for part in &self.parts {
             let read = |port: &Port| values.get(port).ok_or_else(|| Error::bug("a part reads what is not made"));
@@ -391,6 +400,12 @@ impl Session {
         };
         let inputs: Vec<Tensor> = inputs.iter().map(|t| (*t).clone()).collect();
         exe.observe(&inputs, sink, spent)
+    }
+}
+
+impl Branch for Session {
+    fn run(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+        self.go(inputs, &mut |_, _| Ok(()), None)
     }
 }
 
@@ -460,6 +475,8 @@ const WORTH_A_PART: u64 = 200_000;
 /// What a node counts for, in multiply-accumulates of a sample.
 fn weight(graph: &Graph, id: NodeId) -> u64 {
     match graph.op(id) {
+        // Burn packs its weights in every run.
+        Op::Recurrent(_) | Op::DynamicLstm(_) => WORTH_A_PART,
         // Burn emulates these in several floating-point operators.
         Op::Quantize(_) | Op::Dequantize(_) | Op::Pool(_) | Op::GlobalPool(_) => WORTH_A_PART / 4,
         _ => match graph.macs(id) {

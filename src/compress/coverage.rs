@@ -31,11 +31,11 @@ pub fn find(plan: &CompressPlan, graph: &Graph, report: &mut Report) {
         let is_int8 = |l: &LayerFacts| l.precision == "int8";
         let covered = covered("int8", graph, report, &options.exclude, &is_int8);
         add(report, "INT8", "quantised", covered);
-        let inside = facts::layers_inside(graph).iter().filter(|l| is_int8(l)).count();
+        let inside = facts::layers_in_loops(graph).iter().filter(|l| is_int8(l)).count();
         if inside > 0 {
             let layers = if inside == 1 { "1 INT8 layer is".into() } else { format!("{inside} INT8 layers are") };
             report.warnings.push(format!(
-                "{layers} inside If, Loop or Scan, where our runtime computes in floats: the latency here says nothing of \
+                "{layers} inside Loop or Scan, where our runtime computes in floats: the latency here says nothing of \
                  them. ONNX Runtime has integer kernels there"
             ));
         }
@@ -49,10 +49,12 @@ pub fn find(plan: &CompressPlan, graph: &Graph, report: &mut Report) {
         }
     }
     report.undone.extend(missed(plan));
-    let target = report.passes.iter().find(|p| p.name == "target" && p.edits == 0);
+    let by_codes = |g: &Graph| g.operators().any(|n| matches!(g.op(n), Op::DynamicLstm(_)));
+    let is_used = graph.and_bodies().into_iter().any(by_codes);
+    let target = report.passes.iter().find(|p| p.name == "target" && p.edits == 0 && !is_used);
     if let Some(pass) = target {
         let why = match &pass.skipped[..] {
-            [] => "the model has neither attention nor RMS normalisation in a form that is known".to_string(),
+            [] => "the model has neither attention nor RMS normalisation in a form that is known, and no LSTM by codes".to_string(),
             [first, ..] => format!("{}: {}", first.node, first.reason),
         };
         report.undone.push(format!("asked for {TARGET} {}: no operator was replaced ({why})", options.target));

@@ -230,7 +230,17 @@ impl Int8 {
     /// What inference raises.
     pub(super) fn finish(&self, g: &mut Graph, choices: &Choices) -> Result<()> {
         qdq::freeze(g, &self.scheme)?;
-        if self.target.capabilities().small_weights { storage::store(g, choices) } else { Ok(()) }
+        if !self.target.capabilities().small_weights {
+            return Ok(());
+        }
+        storage::store(g, choices)?;
+        // Nothing judges codes inside of operators: what stays in floats there is stored in 16 bits.
+        let mut inner = nested::take(g);
+        for Nested { graph: part, .. } in &mut inner {
+            let float = part.operators().map(|n| (n, "")).collect();
+            storage::store(part, &Choices { float, ..Choices::default() })?;
+        }
+        nested::put_back(g, inner)
     }
 
     /// Quantises the graph, and those inside it, as `choices` say; weights stay floats until [`qdq::freeze`].

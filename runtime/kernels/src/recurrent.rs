@@ -10,6 +10,7 @@ use crate::{
     multiversion::multiversion,
     pool::by_columns,
     team::join,
+    transpose,
 };
 
 /// What a step of a sequence computes, of its state h and what x it reads. Gates are in ONNX's order.
@@ -86,9 +87,11 @@ impl Product {
         match weights {
             StateWeights::Floats(w) => {
                 let (w, columns) = (&w[rows.start * hidden..rows.end * hidden], rows.len());
-                let mut blocks = Vec::with_capacity(w.len());
+                let mut blocks = vec![0.0; w.len()];
                 by_blocks!(columns, |column, N| {
-                    blocks.extend((0..hidden).flat_map(|k| (0..N).map(move |j| w[(column + j) * hidden + k])));
+                    let part = column * hidden..(column + N) * hidden;
+                    let block = RowsMut::dense(&mut blocks[part.clone()], hidden, N);
+                    transpose::<f32>(isa, &w[part], 1, N, hidden, block, 1);
                 });
                 Self::Blocks(blocks)
             }

@@ -1,7 +1,7 @@
 //! Control flow: runs the graphs inside If, Loop and Scan.
 
 use super::{
-    exec::{Executable, Sink},
+    exec::{Body, Branches, Executable, Sink},
     host::IntArray,
     kernels::{self, Args},
     tensor::Value,
@@ -57,40 +57,55 @@ impl<'a, 'b> Run<'a, 'b> {
     }
 }
 
-/// The graphs inside `op`, made ready to run.
+/// The graphs inside `op`, made ready to run; `branches` may run those of an If.
 ///
 /// # Errors
-/// As [`Executable::new`], naming the node inside.
-pub fn prepare(op: &Op, device: &Device) -> Result<Vec<Executable>> {
-    op.bodies().into_iter().map(|b| Executable::new(&verify(b.graph())?, device)).collect()
+/// As [`Executable::new`], naming the node inside; what `branches` raises.
+pub fn prepare(op: &Op, device: &Device, branches: &Branches) -> Result<Vec<Body>> {
+    let one = |graph: &Graph| {
+        let graph = verify(graph)?;
+        // Repetitions of loops are counted over the whole run, which what runs a branch does not see.
+        let repeats = |g: &Graph| g.operators().any(|n| matches!(g.op(n), Op::Loop(_) | Op::Scan(_)));
+        let other = match op {
+            Op::If(_) if !graph.and_bodies().into_iter().any(repeats) => branches(&graph)?,
+            _ => None,
+        };
+        Ok(match other {
+            Some(other) => Body::Other(other),
+            None => Body::Burn(Executable::new(&graph, device)?),
+        })
+    };
+    op.bodies().into_iter().map(|b| one(b.graph())).collect()
 }
 
 /// Runs an operator with `bodies`.
 ///
 /// # Errors
 /// What the bodies raise; malformed when a condition is none.
-pub fn eval(op: &Op, bodies: &[Executable], args: Vec<Option<Value>>, run: &mut Run) -> Result<Vec<Value>> {
+pub fn eval(op: &Op, bodies: &[Body], args: Vec<Option<Value>>, device: &Device, run: &mut Run) -> Result<Vec<Value>> {
     match (op, bodies) {
-        (Op::If(_), [yes, no]) => branch(yes, no, args, run),
-        (Op::Loop(op), [body]) => repeat(op, body, args, run),
-        (Op::Scan(op), [body]) => scan(op, body, args, run),
-        (Op::FlexAttention(op), bodies) => flex_attention(op, bodies, args, run),
+        (Op::If(_), [yes, no]) => branch(yes, no, args, device, run),
+        (Op::Loop(op), [Body::Burn(body)]) => repeat(op, body, args, run),
+        (Op::Scan(op), [Body::Burn(body)]) => scan(op, body, args, run),
+        (Op::FlexAttention(op), bodies) => flex_attention(op, bodies, args, device, run),
         _ => Err(Error::bug(format!("{} has {} bodies", op.op_type(), bodies.len()))),
     }
 }
 
 fn flex_attention(
     op: &FlexAttention,
-    bodies: &[Executable],
+    bodies: &[Body],
     mut args: Vec<Option<Value>>,
+    device: &Device,
     run: &mut Run,
 ) -> Result<Vec<Value>> {
     let captured = given(args.split_off(args.len().min(3)).into_iter())?;
-    let first = bodies.first().ok_or_else(|| Error::bug("a FlexAttention without bodies"))?;
     // There may be but one of the two.
-    let body = |stage: usize| if op.score_mod.is_some() { bodies.get(stage) } else { Some(first) };
-    kernels::flex_attention(op, Args::new(args, first.device()), &mut |stage, x| {
-        let body = body(stage).ok_or_else(|| Error::bug("a graph of FlexAttention is missing"))?;
+    let body = |stage: usize| if op.score_mod.is_some() { bodies.get(stage) } else { bodies.first() };
+    kernels::flex_attention(op, Args::new(args, device), &mut |stage, x| {
+        let Some(Body::Burn(body)) = body(stage) else {
+            return Err(Error::bug("a graph of FlexAttention is missing"));
+        };
         let inputs = std::iter::once(x).chain(captured.iter().cloned()).collect();
         body.run_body(inputs, run)?.pop().ok_or_else(|| Error::bug("a body without outputs"))
     })
@@ -108,10 +123,17 @@ fn holds(v: Value) -> Result<bool> {
     }
 }
 
-fn branch(yes: &Executable, no: &Executable, args: Vec<Option<Value>>, run: &mut Run) -> Result<Vec<Value>> {
+fn branch(yes: &Body, no: &Body, args: Vec<Option<Value>>, device: &Device, run: &mut Run) -> Result<Vec<Value>> {
     let mut args = given(args.into_iter())?.into_iter();
     let condition = args.next().ok_or_else(|| Error::malformed("an If without condition"))?;
-    if holds(condition)? { yes } else { no }.run_body(args.collect(), run)
+    match if holds(condition)? { yes } else { no } {
+        Body::Burn(body) => body.run_body(args.collect(), run),
+        Body::Other(body) => {
+            let args = args.map(Value::download).collect::<Result<Vec<_>>>()?;
+            let made = body.run(&args.iter().collect::<Vec<_>>())?;
+            made.iter().map(|t| Value::input(t, device)).collect()
+        }
+    }
 }
 
 /// Whether a loop goes on whatever its body computes: the condition is handed on, or always true.

@@ -6,7 +6,10 @@ use super::{
     precision::Precision,
     tensor::Value,
 };
-use crate::{cpu::Spent, device::Device};
+use crate::{
+    cpu::{self, Spent},
+    device::Device,
+};
 use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
@@ -45,7 +48,7 @@ struct Step {
     label: String,
     op: Op,
     /// The graphs that the operator runs.
-    bodies: Vec<Executable>,
+    bodies: Vec<Body>,
     /// The slot of each input, and whether this is the last time that it is read.
     inputs: Vec<Option<(usize, bool)>>,
     /// The slot of each output; `None` where nobody reads it.
@@ -53,6 +56,24 @@ struct Step {
     /// Whether a Relu that alone read the first output is a part of it.
     rectified: bool,
 }
+
+/// What runs a graph inside of an operator.
+pub(super) enum Body {
+    Burn(Executable),
+    Other(Box<dyn Branch>),
+}
+
+/// What may run a branch of an If in Burn's place.
+pub(crate) trait Branch: Send + Sync {
+    /// Runs it on inputs that are what inference says of them.
+    ///
+    /// # Errors
+    /// What a kernel raises, naming the node.
+    fn run(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>>;
+}
+
+/// Makes what runs a branch, where there is something better than Burn.
+pub(crate) type Branches<'a> = dyn Fn(&Verified) -> Result<Option<Box<dyn Branch>>> + 'a;
 
 /// An input: what is known of it, and what it is when it isn't given.
 pub(crate) struct Input {
@@ -92,6 +113,21 @@ impl Executable {
         outputs: &[Port],
         device: &Device,
     ) -> Result<Self> {
+        Self::with_branches(graph, place, inputs, outputs, device, &|_| Ok(None))
+    }
+
+    /// The same, where `branches` may run those of If.
+    ///
+    /// # Errors
+    /// As for [`Executable::new`]; what `branches` raises.
+    pub(crate) fn with_branches(
+        graph: &Graph,
+        place: &HashMap<NodeId, usize>,
+        inputs: &[Port],
+        outputs: &[Port],
+        device: &Device,
+        branches: &Branches,
+    ) -> Result<Self> {
         let needed = between(graph, inputs, outputs);
         let given: HashSet<Port> = inputs.iter().copied().collect();
         let mut nodes: Vec<NodeId> = needed.iter().copied().collect();
@@ -118,14 +154,12 @@ impl Executable {
                     let why = format!("this operator cannot be run: {}", o.reason);
                     return Err(at(Error::unsupported(why)));
                 }
-                Op::Dequantize(op) => {
-                    if let Some(t) = dequantized(graph, op, &operands).map_err(at)? {
-                        let slot = this.slot(id.into());
-                        this.constants[slot] = Some(Value::upload(&t, device).map_err(at)?);
-                        continue;
-                    }
-                }
                 _ => {}
+            }
+            if let Some(t) = made_once(graph, id, &given).map_err(at)? {
+                let slot = this.slot(id.into());
+                this.constants[slot] = Some(Value::upload(&t, device).map_err(at)?);
+                continue;
             }
             let mut read = Vec::with_capacity(operands.len());
             for port in operands {
@@ -140,7 +174,7 @@ impl Executable {
             };
             let made =
                 (0..node.outputs.len()).map(|s| used(s).then(|| this.slot(Port { node: id, slot: s }))).collect();
-            let bodies = control::prepare(&node.op, device).map_err(at)?;
+            let bodies = control::prepare(&node.op, device, branches).map_err(at)?;
             let (label, op) = (node.label(), node.op.clone());
             this.steps.push(Step { node: id, label, op, bodies, inputs: read, outputs: made, rectified: false });
         }
@@ -174,7 +208,10 @@ impl Executable {
             }
             [(node, body), within @ ..] => {
                 let step = self.steps.iter_mut().find(|s| s.node == *node);
-                step.and_then(|s| s.bodies.get_mut(*body)).ok_or_else(never)?.watch(number, within, port)
+                match step.and_then(|s| s.bodies.get_mut(*body)) {
+                    Some(Body::Burn(body)) => body.watch(number, within, port),
+                    Some(Body::Other(_)) | None => Err(never()),
+                }
             }
         }
     }
@@ -352,7 +389,7 @@ impl Executable {
             }
             let made = self.precision.around(&step.op, args, |args| match &step.bodies[..] {
                 [] => kernels::eval(&step.op, Args::new(args, &self.device).rectified(step.rectified)),
-                bodies => control::eval(&step.op, bodies, args, run),
+                bodies => control::eval(&step.op, bodies, args, &self.device, run),
             });
             let made = made.map_err(|e| e.at(&step.label))?;
             if made.len() < step.outputs.len() {
@@ -366,7 +403,9 @@ impl Executable {
             }
             if let (Some(list), Some(started)) = (spent.as_deref_mut(), started) {
                 let ms = started.elapsed().as_secs_f64() * 1e3;
-                list.push(Spent { node: step.label.clone(), kernel: "burn".into(), ms });
+                let is_other = step.bodies.iter().any(|body| matches!(body, Body::Other(_)));
+                let kernel = if is_other { "branch" } else { "burn" }.into();
+                list.push(Spent { node: step.label.clone(), kernel, ms });
             }
         }
         self.outputs.iter().map(|slot| self.read(&mut values, *slot, false)).collect()
@@ -471,25 +510,25 @@ fn between(graph: &Graph, inputs: &[Port], outputs: &[Port]) -> HashSet<NodeId> 
     let mut found: HashSet<NodeId> = HashSet::new();
     let mut open: Vec<Port> = outputs.to_vec();
     while let Some(port) = open.pop() {
-        if !given.contains(&port) && found.insert(port.node) {
+        if !given.contains(&port) && found.insert(port.node) && !is_made_once(graph, port.node, &given) {
             open.extend(graph.operands(port.node).into_iter().flatten());
         }
     }
     found
 }
 
-/// What DequantizeLinear makes of constants.
-fn dequantized(
-    graph: &Graph,
-    op: &compress_compiler::ops::quantize::Dequantize,
-    operands: &[Option<Port>],
-) -> Result<Option<Tensor>> {
-    let constant = |slot: usize| operands.get(slot).copied().flatten().map(|p| graph.constant(p));
-    match (constant(0), constant(1), constant(2)) {
-        (Some(Some(x)), Some(Some(scale)), None) => kernels::dequantize_constant(op, x, scale, None).map(Some),
-        (Some(Some(x)), Some(Some(scale)), Some(Some(zero))) => {
-            kernels::dequantize_constant(op, x, scale, Some(zero)).map(Some)
-        }
-        _ => Ok(None),
+/// Whether a node makes of constants that are not `given` a weight, which is then made once.
+fn is_made_once(graph: &Graph, node: NodeId, given: &HashSet<Port>) -> bool {
+    let is_given = |port: Port| given.contains(&port) || graph.operands(port.node).iter().flatten().any(|p| given.contains(p));
+    graph.constant(node.into()).is_none()
+        && cpu::is_constant(graph, node.into())
+        && !graph.operands(node).into_iter().flatten().any(is_given)
+}
+
+/// The weight that a node makes of constants: by DequantizeLinear, Cast, or Cast and Mul.
+fn made_once(graph: &Graph, node: NodeId, given: &HashSet<Port>) -> Result<Option<Tensor>> {
+    if !is_made_once(graph, node, given) {
+        return Ok(None);
     }
+    cpu::constant(graph, node.into()).map(Some).ok_or_else(|| Error::malformed("constants that don't fit each other"))
 }

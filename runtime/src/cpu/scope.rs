@@ -273,7 +273,7 @@ fn widens(g: &Graph, node: NodeId) -> bool {
     matches!(g.op(node), Op::Cast(c) if c.to == DType::F32) && g.operand(node, 0).is_some_and(is_half)
 }
 
-/// The codes and the scales of a node that multiplies widened codes by one scale a channel, as which weights may be stored.
+/// The codes and the scales of a node that multiplies widened codes by the scales of channels, as which weights may be stored.
 fn scaled(g: &Graph, node: NodeId) -> Option<(Port, Port)> {
     let (Op::Binary(Binary::Mul), Some(widened), Some(scales)) = (g.op(node), g.operand(node, 0), g.operand(node, 1))
     else {
@@ -282,21 +282,23 @@ fn scaled(g: &Graph, node: NodeId) -> Option<(Port, Port)> {
     let Op::Cast(Cast { to: DType::F32, .. }) = g.op(widened.node) else { return None };
     let codes = g.operand(widened.node, 0)?;
     let (shape, by) = (g.constant(codes).filter(|t| t.dtype() == DType::I8)?.shape(), g.constant(scales)?);
-    let along = by.shape().iter().zip(shape).filter(|(s, n)| **s != 1 && s == n).count();
     let fits = !shape.is_empty()
         && by.shape().len() == shape.len()
-        && along <= 1
         && by.shape().iter().zip(shape).all(|(s, n)| *s == 1 || s == n);
     (fits && by.dtype() == DType::F32).then_some((codes, scales))
 }
 
-/// Codes times a scale for each index of one axis.
+/// Codes times scales, which are broadcast to them.
 fn scale_channels(codes: &Tensor, scales: &Tensor) -> Option<Tensor> {
     let (values, by) = (codes.as_i64()?, scales.as_f32()?);
-    let axis = scales.shape().iter().position(|s| *s != 1).unwrap_or(0);
-    let behind: usize = codes.shape()[axis + 1..].iter().product::<usize>().max(1);
-    let at = |i: usize| by[i / behind % by.len()];
-    let floats: Vec<f32> = values.iter().enumerate().map(|(i, v)| *v as f32 * at(i)).collect();
+    // The scale of each element, axis by axis from the last: those of one index repeat along axes of one scale.
+    let mut at = vec![0];
+    let mut inner = 1;
+    for (n, own) in codes.shape().iter().zip(scales.shape()).rev() {
+        at = (0..*n).flat_map(|i| at.iter().map(move |j| if *own == 1 { *j } else { i * inner + j })).collect();
+        inner *= own;
+    }
+    let floats: Vec<f32> = values.iter().zip(at).map(|(v, i)| *v as f32 * by[i]).collect();
     Some(Tensor::f32(codes.shape(), &floats))
 }
 

@@ -6,7 +6,7 @@ use crate::cpu::{
     cost,
     lowering::{Lowered, Lowering, Operand, ValueId, Want},
     plan::{Layout, Planner},
-    scope::Scope,
+    scope::{Scope, is_constant},
     steps::View,
 };
 use compress_compiler::{
@@ -30,12 +30,12 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
     let operand = |slot: usize| g.operand(port.node, slot);
     let x = operand(0)?;
     let float = |p: &Port| g.fact(*p).dtype == Some(DType::F32);
-    let is_constant = |slot: &usize| operand(*slot).is_some_and(|p| s.is_constant(p));
+    let is_fixed = |slot: &usize| operand(*slot).is_some_and(|p| is_constant(g, p));
     let weights: &[usize] = if codes { &[1, 2, 8, 9, 10, 11] } else { &[1, 2] };
     let fits = s.has(port.node)
         && op.is_usual()
         && !op.batch_first
-        && weights.iter().all(is_constant)
+        && weights.iter().all(is_fixed)
         && operand(3).is_none_or(|b| s.is_constant(b))
         && [4, 7].iter().all(|slot| operand(*slot).is_none())
         && [0, 5, 6].iter().filter_map(|slot| operand(*slot)).all(|p| float(&p));
