@@ -54,7 +54,8 @@ pub fn find(plan: &CompressPlan, graph: &Graph, report: &mut Report) {
     let target = report.passes.iter().find(|p| p.name == "target" && p.edits == 0 && !is_used);
     if let Some(pass) = target {
         let why = match &pass.skipped[..] {
-            [] => "the model has neither attention nor RMS normalisation in a form that is known, and no LSTM by codes".to_string(),
+            [] => "the model has neither attention nor RMS normalisation in a form that is known, and no LSTM by codes"
+                .to_string(),
             [first, ..] => format!("{}: {}", first.node, first.reason),
         };
         report.undone.push(format!("asked for {TARGET} {}: no operator was replaced ({why})", options.target));

@@ -5,8 +5,7 @@ use super::{
     choices::Choices,
     observe::Observer,
     params::{self, Affine},
-    qdq,
-    recurrent,
+    qdq, recurrent,
     reduce_range::{self, Channels, ReduceRange},
     scheme::Scheme,
     search::{self, Budget},
@@ -220,7 +219,8 @@ impl Int8 {
     /// The choices that a search begins with: recurrent layers stay in floats that the target can't compute by codes.
     fn start(&self, g: &Graph) -> Choices {
         let is_able = self.target.capabilities().lstm_by_codes;
-        let why = |n: &NodeId| if is_able { recurrent::obstacle(g, *n, &self.exclude) } else { Some(recurrent::NO_OPERATOR) };
+        let why =
+            |n: &NodeId| if is_able { recurrent::obstacle(g, *n, &self.exclude) } else { Some(recurrent::NO_OPERATOR) };
         Choices { float: recurrent::layers(g).filter_map(|n| Some((n, why(&n)?))).collect(), ..Choices::default() }
     }
 

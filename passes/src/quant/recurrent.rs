@@ -19,7 +19,8 @@ use compress_compiler::{
 use regex::Regex;
 
 /// Why recurrent layers stay in floats for other runtimes.
-pub(super) const NO_OPERATOR: &str = "ONNX has no operator for recurrent layers by codes; ONNX Runtime has one for LSTM";
+pub(super) const NO_OPERATOR: &str =
+    "ONNX has no operator for recurrent layers by codes; ONNX Runtime has one for LSTM";
 
 /// The inputs that are weights: W and R.
 pub(super) const WEIGHTS: [usize; 2] = [1, 2];
@@ -37,11 +38,14 @@ pub(super) fn obstacle(g: &Graph, node: NodeId, exclude: &[Regex]) -> Option<&'s
     let Op::Recurrent(op) = g.op(node) else { return Some("it is not recurrent") };
     let weight = |slot: usize| g.constant(g.operand(node, slot)?);
     let is_known = |slot: &usize| {
-        weight(*slot).is_some_and(|t| t.dtype() == DType::F32 && t.shape().len() == 3 && t.all_f32(f32::is_finite) == Some(true))
+        weight(*slot)
+            .is_some_and(|t| t.dtype() == DType::F32 && t.shape().len() == 3 && t.all_f32(f32::is_finite) == Some(true))
     };
     let name = |port: Option<Port>| port.map_or("", |p| &g.value(p).name);
     match op {
-        _ if WEIGHTS.iter().any(|slot| is_excluded(g, node, name(g.operand(node, *slot)), exclude)) => Some("it is excluded"),
+        _ if WEIGHTS.iter().any(|slot| is_excluded(g, node, name(g.operand(node, *slot)), exclude)) => {
+            Some("it is excluded")
+        }
         Recurrent { cell: Cell::Lstm { .. }, batch_first: false, .. } => {
             let sequences = g.operand(node, 4).map(|_| "its sequences may have different lengths");
             let known = WEIGHTS.iter().all(is_known) && g.fact(Port { node, slot: 0 }).dtype == Some(DType::F32);

@@ -519,7 +519,8 @@ fn between(graph: &Graph, inputs: &[Port], outputs: &[Port]) -> HashSet<NodeId> 
 
 /// Whether a node makes of constants that are not `given` a weight, which is then made once.
 fn is_made_once(graph: &Graph, node: NodeId, given: &HashSet<Port>) -> bool {
-    let is_given = |port: Port| given.contains(&port) || graph.operands(port.node).iter().flatten().any(|p| given.contains(p));
+    let is_given =
+        |port: Port| given.contains(&port) || graph.operands(port.node).iter().flatten().any(|p| given.contains(p));
     graph.constant(node.into()).is_none()
         && cpu::is_constant(graph, node.into())
         && !graph.operands(node).into_iter().flatten().any(is_given)

@@ -71,8 +71,9 @@ impl Remedy {
 }
 
 /// The remedies, in the order in which they are tried.
-pub(super) const NORMAL: &[Remedy] =
-    &[STEM, RANGES, PLACEMENT, RECURRENT, EQUALISE, SMOOTH, ROUNDING, BIAS, VALUES, FORMS, ROUNDING, BIAS, LAST, STORAGE];
+pub(super) const NORMAL: &[Remedy] = &[
+    STEM, RANGES, PLACEMENT, RECURRENT, EQUALISE, SMOOTH, ROUNDING, BIAS, VALUES, FORMS, ROUNDING, BIAS, LAST, STORAGE,
+];
 /// What training brings need not be bought with layers in floats.
 pub(super) const BEST: &[Remedy] = &[
     STEM,
