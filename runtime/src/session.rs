@@ -2,7 +2,8 @@
 //!
 //! A graph is cut into parts by what runs them: the CPU executor where it knows the operators,
 //! Burn for the others. Between parts values are [`Tensor`]s as ONNX has them, so neither knows
-//! of the other. A part that cannot be planned for the shapes at hand runs on Burn.
+//! of the other. A part that cannot be planned for the shapes at hand runs on Burn. A branch of an If that the CPU executor
+//! knows something of is a session of its own; Burn, which runs the If, sees a [`Branch`].
 
 use crate::{
     burn::{

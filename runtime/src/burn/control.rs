@@ -72,7 +72,7 @@ pub fn prepare(op: &Op, device: &Device, branches: &Branches) -> Result<Vec<Body
         };
         Ok(match other {
             Some(other) => Body::Other(other),
-            None => Body::Burn(Executable::new(&graph, device)?),
+            None => Body::Burn(Box::new(Executable::new(&graph, device)?)),
         })
     };
     op.bodies().into_iter().map(|b| one(b.graph())).collect()

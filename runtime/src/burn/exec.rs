@@ -59,7 +59,7 @@ struct Step {
 
 /// What runs a graph inside of an operator.
 pub(super) enum Body {
-    Burn(Executable),
+    Burn(Box<Executable>),
     Other(Box<dyn Branch>),
 }
 
