@@ -405,8 +405,8 @@ impl Session {
 }
 
 impl Branch for Session {
-    fn run(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
-        self.go(inputs, &mut |_, _| Ok(()), None)
+    fn run(&self, inputs: &[&Tensor], spent: Option<&mut Vec<Spent>>) -> Result<Vec<Tensor>> {
+        self.go(inputs, &mut |_, _| Ok(()), spent)
     }
 }
 

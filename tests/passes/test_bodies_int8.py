@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from support import run_onnx
+from support import run_onnx, sqnr_db
 
 SAMPLES = 64
 WIDTH = 32
@@ -89,7 +89,7 @@ def test_both_branches_are_quantised(compress, tmp_path, shared):
     assert report["output"]["bytes"] < (0.9 if shared else 0.6) * report["input"]["bytes"]
 
 
-def test_a_branch_that_calibration_never_ran_stays_as_it_is(compress, tmp_path):
+def test_a_branch_that_calibration_never_ran_is_only_stored_in_16_bits(compress, tmp_path):
     source, output = choice(tmp_path / "in.onnx"), tmp_path / "out.onnx"
     data, x = samples(tmp_path / "data.npz", [True])
     run = compress(source, "--int8", "--data", data, "-o", output, "--json", "-q")
@@ -100,7 +100,7 @@ def test_a_branch_that_calibration_never_ran_stays_as_it_is(compress, tmp_path):
     found = branches(output)
     assert "QuantizeLinear" in found["then_branch"] and "QuantizeLinear" not in found["else_branch"]
     feed = {"c": np.array(False), "x": x[:, 0]}
-    np.testing.assert_allclose(run_onnx(output, feed)[0], run_onnx(source, feed)[0], rtol=1e-5, atol=1e-6)
+    assert sqnr_db(run_onnx(source, feed)[0], run_onnx(output, feed)[0]) > 60
 
 
 def test_branches_are_taken_sample_by_sample(compress, tmp_path):

@@ -261,7 +261,8 @@ impl Int8 {
         for (i, mut plan) in plans.into_iter().enumerate() {
             let (part, choices) = if i == 0 { (&mut *g, choices) } else { (&mut inner[i - 1].graph, &none) };
             if never[i] {
-                out.skipped.extend(plan.layers.iter().map(|l| self.skipped(part, l.node, NEVER)));
+                let layers = plan.layers.iter().map(|l| l.node).chain(recurrent::layers(part));
+                out.skipped.extend(layers.map(|n| self.skipped(part, n, NEVER)));
                 continue;
             }
             let ranges = plan.wanted.iter().map(|p| (*p, self.range(seen, (i, *p), choices))).collect();

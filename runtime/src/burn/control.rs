@@ -6,7 +6,7 @@ use super::{
     kernels::{self, Args},
     tensor::Value,
 };
-use crate::{device::Device, memory};
+use crate::{cpu::Spent, device::Device, memory};
 use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
@@ -78,13 +78,20 @@ pub fn prepare(op: &Op, device: &Device, branches: &Branches) -> Result<Vec<Body
     op.bodies().into_iter().map(|b| one(b.graph())).collect()
 }
 
-/// Runs an operator with `bodies`.
+/// Runs an operator with `bodies`; `spent` is told how long each node took of what runs a branch in Burn's place.
 ///
 /// # Errors
 /// What the bodies raise; malformed when a condition is none.
-pub fn eval(op: &Op, bodies: &[Body], args: Vec<Option<Value>>, device: &Device, run: &mut Run) -> Result<Vec<Value>> {
+pub fn eval(
+    op: &Op,
+    bodies: &[Body],
+    args: Vec<Option<Value>>,
+    device: &Device,
+    run: &mut Run,
+    spent: Option<&mut Vec<Spent>>,
+) -> Result<Vec<Value>> {
     match (op, bodies) {
-        (Op::If(_), [yes, no]) => branch(yes, no, args, device, run),
+        (Op::If(_), [yes, no]) => branch([yes, no], args, device, run, spent),
         (Op::Loop(op), [Body::Burn(body)]) => repeat(op, body, args, run),
         (Op::Scan(op), [Body::Burn(body)]) => scan(op, body, args, run),
         (Op::FlexAttention(op), bodies) => flex_attention(op, bodies, args, device, run),
@@ -123,14 +130,20 @@ fn holds(v: Value) -> Result<bool> {
     }
 }
 
-fn branch(yes: &Body, no: &Body, args: Vec<Option<Value>>, device: &Device, run: &mut Run) -> Result<Vec<Value>> {
+fn branch(
+    [yes, no]: [&Body; 2],
+    args: Vec<Option<Value>>,
+    device: &Device,
+    run: &mut Run,
+    spent: Option<&mut Vec<Spent>>,
+) -> Result<Vec<Value>> {
     let mut args = given(args.into_iter())?.into_iter();
     let condition = args.next().ok_or_else(|| Error::malformed("an If without condition"))?;
     match if holds(condition)? { yes } else { no } {
         Body::Burn(body) => body.run_body(args.collect(), run),
         Body::Other(body) => {
             let args = args.map(Value::download).collect::<Result<Vec<_>>>()?;
-            let made = body.run(&args.iter().collect::<Vec<_>>())?;
+            let made = body.run(&args.iter().collect::<Vec<_>>(), spent)?;
             made.iter().map(|t| Value::input(t, device)).collect()
         }
     }

@@ -65,11 +65,11 @@ pub(super) enum Body {
 
 /// What may run a branch of an If in Burn's place.
 pub(crate) trait Branch: Send + Sync {
-    /// Runs it on inputs that are what inference says of them.
+    /// Runs it on inputs that are what inference says of them; `spent` is told how long each node took.
     ///
     /// # Errors
     /// What a kernel raises, naming the node.
-    fn run(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>>;
+    fn run(&self, inputs: &[&Tensor], spent: Option<&mut Vec<Spent>>) -> Result<Vec<Tensor>>;
 }
 
 /// Makes what runs a branch, where there is something better than Burn.
@@ -387,9 +387,10 @@ impl Executable {
                     Some((slot, last)) => Some(self.read(&mut values, slot, last).map_err(|e| e.at(&step.label))?),
                 });
             }
+            let before = spent.as_ref().map_or(0, |list| list.len());
             let made = self.precision.around(&step.op, args, |args| match &step.bodies[..] {
                 [] => kernels::eval(&step.op, Args::new(args, &self.device).rectified(step.rectified)),
-                bodies => control::eval(&step.op, bodies, args, &self.device, run),
+                bodies => control::eval(&step.op, bodies, args, &self.device, run, spent.as_deref_mut()),
             });
             let made = made.map_err(|e| e.at(&step.label))?;
             if made.len() < step.outputs.len() {
@@ -402,10 +403,9 @@ impl Executable {
                 }
             }
             if let (Some(list), Some(started)) = (spent.as_deref_mut(), started) {
-                let ms = started.elapsed().as_secs_f64() * 1e3;
-                let is_other = step.bodies.iter().any(|body| matches!(body, Body::Other(_)));
-                let kernel = if is_other { "branch" } else { "burn" }.into();
-                list.push(Spent { node: step.label.clone(), kernel, ms });
+                let inside: f64 = list[before..].iter().map(|s| s.ms).sum();
+                let ms = (started.elapsed().as_secs_f64() * 1e3 - inside).max(0.0);
+                list.push(Spent { node: step.label.clone(), kernel: "burn".into(), ms });
             }
         }
         self.outputs.iter().map(|slot| self.read(&mut values, *slot, false)).collect()
