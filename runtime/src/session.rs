@@ -408,6 +408,11 @@ impl Branch for Session {
     fn run(&self, inputs: &[&Tensor], spent: Option<&mut Vec<Spent>>) -> Result<Vec<Tensor>> {
         self.go(inputs, &mut |_, _| Ok(()), spent)
     }
+
+    fn reads(&self, input: usize) -> bool {
+        let port = self.signature.0[input];
+        self.signature.1.contains(&port) || self.parts.iter().any(|part| part.inputs.contains(&port))
+    }
 }
 
 /// A number for each node, such that nodes of one number form a part: even ones run on the CPU

@@ -16,7 +16,7 @@ use compress_compiler::{
         control::{Loop, Scan},
         flex_attention::FlexAttention,
     },
-    tensor::DType,
+    tensor::{DType, Tensor},
     value,
     verify::verify,
     words::option::CHECK,
@@ -57,22 +57,37 @@ impl<'a, 'b> Run<'a, 'b> {
     }
 }
 
-/// The graphs inside `op`, made ready to run; `branches` may run those of an If.
+/// The graphs inside `op`, made ready to run. `branches` may run those of an If, whose inputs may be constants: those that
+/// `constant` has of the slots of `op`.
 ///
 /// # Errors
 /// As [`Executable::new`], naming the node inside; what `branches` raises.
-pub fn prepare(op: &Op, device: &Device, branches: &Branches) -> Result<Vec<Body>> {
+pub fn prepare(
+    op: &Op,
+    constant: &dyn Fn(usize) -> Option<Tensor>,
+    device: &Device,
+    branches: &Branches,
+) -> Result<Vec<Body>> {
     let one = |graph: &Graph| {
-        let graph = verify(graph)?;
         // Repetitions of loops are counted over the whole run, which what runs a branch does not see.
         let repeats = |g: &Graph| g.operators().any(|n| matches!(g.op(n), Op::Loop(_) | Op::Scan(_)));
         let other = match op {
-            Op::If(_) if !graph.and_bodies().into_iter().any(repeats) => branches(&graph)?,
+            Op::If(_) if !graph.and_bodies().into_iter().any(repeats) => {
+                let mut own = graph.clone();
+                for (i, input) in graph.inputs().iter().enumerate() {
+                    // The first operand is the condition.
+                    if let Some(t) = constant(1 + i) {
+                        let t = own.add_constant(&graph.value((*input).into()).name, t);
+                        own.redirect((*input).into(), t.into(), &[]);
+                    }
+                }
+                branches(&verify(&own)?)?
+            }
             _ => None,
         };
         Ok(match other {
             Some(other) => Body::Other(other),
-            None => Body::Burn(Box::new(Executable::new(&graph, device)?)),
+            None => Body::Burn(Box::new(Executable::new(&verify(graph)?, device)?)),
         })
     };
     op.bodies().into_iter().map(|b| one(b.graph())).collect()
@@ -142,7 +157,9 @@ fn branch(
     match if holds(condition)? { yes } else { no } {
         Body::Burn(body) => body.run_body(args.collect(), run),
         Body::Other(body) => {
-            let args = args.map(Value::download).collect::<Result<Vec<_>>>()?;
+            let unread = || Tensor::f32(&[0], &[]);
+            let args = args.enumerate().map(|(i, v)| if body.reads(i) { v.download() } else { Ok(unread()) });
+            let args = args.collect::<Result<Vec<_>>>()?;
             let made = body.run(&args.iter().collect::<Vec<_>>(), spent)?;
             made.iter().map(|t| Value::input(t, device)).collect()
         }

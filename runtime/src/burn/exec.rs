@@ -70,6 +70,9 @@ pub(crate) trait Branch: Send + Sync {
     /// # Errors
     /// What a kernel raises, naming the node.
     fn run(&self, inputs: &[&Tensor], spent: Option<&mut Vec<Spent>>) -> Result<Vec<Tensor>>;
+
+    /// Whether it reads an input; of another any tensor may be given.
+    fn reads(&self, input: usize) -> bool;
 }
 
 /// Makes what runs a branch, where there is something better than Burn.
@@ -162,9 +165,9 @@ impl Executable {
                 continue;
             }
             let mut read = Vec::with_capacity(operands.len());
-            for port in operands {
+            for port in &operands {
                 read.push(match port {
-                    Some(p) => Some((this.source(graph, p, &given)?, false)),
+                    Some(p) => Some((this.source(graph, *p, &given)?, false)),
                     None => None,
                 });
             }
@@ -174,7 +177,11 @@ impl Executable {
             };
             let made =
                 (0..node.outputs.len()).map(|s| used(s).then(|| this.slot(Port { node: id, slot: s }))).collect();
-            let bodies = control::prepare(&node.op, device, branches).map_err(at)?;
+            // What a branch reads from around it may be a weight.
+            let known = |slot: usize| operands.get(slot).copied().flatten().filter(|p| !given.contains(p));
+            let constant =
+                |slot: usize| known(slot).filter(|p| cpu::is_constant(graph, *p)).and_then(|p| cpu::constant(graph, p));
+            let bodies = control::prepare(&node.op, &constant, device, branches).map_err(at)?;
             let (label, op) = (node.label(), node.op.clone());
             this.steps.push(Step { node: id, label, op, bodies, inputs: read, outputs: made, rectified: false });
         }

@@ -39,43 +39,49 @@ fn every_part_of_the_cpu_executor_is_worth_it() {
     assert!(parts > 400, "{parts} parts");
 }
 
-/// A product in one branch of an If, and a Neg in the other.
-fn branches() -> Graph {
+/// A product in one branch of an If, by a weight that is inside of it or around it, and a Neg in the other.
+fn branches(inside: bool) -> Graph {
     let weight: Vec<String> = (0..512 * 512).map(|i| format!("{}", (i * 7919 % 201) as f32 / 1000.0 - 0.1)).collect();
+    let constant = format!("const %w: f32[512,512] = [{}]", weight.join(", "));
+    let capture = "capture %w: f32[512,512]";
+    let (around, own, operands, other) =
+        if inside { ("", &constant[..], "%c, %x", "") } else { (&constant[..], capture, "%c, %x, %w", capture) };
     let source = format!(
         r#"graph "g" {{
             input %c: bool[]
             input %x: f32[3,512]
-            %y = If(%c, %x) {{then_branch=graph "yes" {{
+            {around}
+            %y = If({operands}) {{then_branch=graph "yes" {{
                 capture %x: f32[3,512]
-                const %w: f32[512,512] = [{}]
+                {own}
                 %m = MatMul(%x, %w)
                 %r = Relu(%m)
                 output %r
             }}, else_branch=graph "no" {{
                 capture %x: f32[3,512]
+                {other}
                 %n = Neg(%x)
                 output %n
             }}}} "if"
             output %y
-        }}"#,
-        weight.join(", ")
+        }}"#
     );
     text::parse(&source).unwrap()
 }
 
 #[test]
 fn a_branch_runs_in_the_cpu_executor() {
-    let graph = branches();
-    let graph = verify(&graph).unwrap();
-    let x: Vec<f32> = (0..3 * 512).map(|i| (i % 37) as f32 - 18.0).collect();
-    let burn = Backend { device: Device::cpu(), engine: Engine::Burn };
-    let [ours, theirs] = [Backend::cpu(), burn].map(|b| Session::new(&graph, &b, &[]).unwrap());
-    for yes in [1, 0] {
-        let inputs = [Tensor::ints(DType::Bool, &[], &[yes]), Tensor::f32(&[3, 512], &x)];
-        let [a, b] = [&ours, &theirs].map(|s| s.run(&inputs).unwrap()[0].as_f32().unwrap().to_vec());
-        assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-3), "{yes}");
-        let product = |s: &Session| s.profile(&inputs).unwrap().iter().any(|node| node.kernel.name == "gemm_f32");
-        assert_eq!([product(&ours), product(&theirs)], [yes == 1, false]);
+    for graph in [true, false].map(branches) {
+        let graph = verify(&graph).unwrap();
+        let x: Vec<f32> = (0..3 * 512).map(|i| (i % 37) as f32 - 18.0).collect();
+        let burn = Backend { device: Device::cpu(), engine: Engine::Burn };
+        let [ours, theirs] = [Backend::cpu(), burn].map(|b| Session::new(&graph, &b, &[]).unwrap());
+        for yes in [1, 0] {
+            let inputs = [Tensor::ints(DType::Bool, &[], &[yes]), Tensor::f32(&[3, 512], &x)];
+            let [a, b] = [&ours, &theirs].map(|s| s.run(&inputs).unwrap()[0].as_f32().unwrap().to_vec());
+            assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-3), "{yes}");
+            let product = |s: &Session| s.profile(&inputs).unwrap().iter().any(|node| node.kernel.name == "gemm_f32");
+            assert_eq!([product(&ours), product(&theirs)], [yes == 1, false]);
+        }
     }
 }
