@@ -192,7 +192,7 @@ fn reads_input(g: &Graph, node: NodeId, op: &Op) -> bool {
 /// Why a node is left alone of which the pass said nothing.
 fn usual(g: &Graph, node: NodeId, inside: bool, pass: &str) -> String {
     match g.op(node) {
-        Op::Recurrent(_) if pass == "int8" => "ONNX has no operator for recurrent layers by codes".into(),
+        Op::Recurrent(_) if pass == "int8" => "ONNX has no operator for it by codes".into(),
         Op::Recurrent(_) => "weights of recurrent layers stay as they are".into(),
         Op::IntegerConv(_) | Op::IntegerMatMul(_) => "it is in integers already".into(),
         Op::ConvTranspose(_) if pass == "int8" => {

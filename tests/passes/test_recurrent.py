@@ -73,7 +73,7 @@ def test_weights_of_other_recurrent_layers_are_stored_as_codes(made, op):
     # Those of the input may be left in 16 bits.
     assert any(n.op_type == "Cast" and n.input[0] == "R" for n in model.graph.node)
     assert [o.domain for o in model.opset_import] == [""]
-    assert "ONNX has no operator for recurrent layers by codes" in report["undone"][0]
+    assert "ONNX has no operator for it by codes" in report["undone"][0]
 
 
 def test_a_layer_that_is_excluded_stays_as_it_is(made):

@@ -219,8 +219,9 @@ impl Int8 {
     /// The choices that a search begins with: recurrent layers stay in floats that the target can't compute by codes.
     fn start(&self, g: &Graph) -> Choices {
         let is_able = self.target.capabilities().lstm_by_codes;
-        let why =
-            |n: &NodeId| if is_able { recurrent::obstacle(g, *n, &self.exclude) } else { Some(recurrent::NO_OPERATOR) };
+        let why = |n: &NodeId| {
+            if is_able { recurrent::obstacle(g, *n, &self.exclude) } else { Some(recurrent::no_operator(g, *n)) }
+        };
         Choices { float: recurrent::layers(g).filter_map(|n| Some((n, why(&n)?))).collect(), ..Choices::default() }
     }
 
@@ -281,7 +282,7 @@ impl Int8 {
             let why = |n: NodeId| match choices.float.get(&n) {
                 Some(why) => why,
                 None if is_able => recurrent::obstacle(part, n, &self.exclude).unwrap_or_default(),
-                None => recurrent::NO_OPERATOR,
+                None => recurrent::no_operator(part, n),
             };
             out.skipped.extend(recurrent::layers(part).map(|n| self.skipped(part, n, why(n))));
             if i > 0 {

@@ -18,9 +18,15 @@ use compress_compiler::{
 };
 use regex::Regex;
 
-/// Why recurrent layers stay in floats for other runtimes.
-pub(super) const NO_OPERATOR: &str =
-    "ONNX has no operator for recurrent layers by codes; ONNX Runtime has one for LSTM";
+/// Why a recurrent layer stays in floats for other runtimes.
+pub(super) fn no_operator(g: &Graph, node: NodeId) -> &'static str {
+    match g.op(node) {
+        Op::Recurrent(Recurrent { cell: Cell::Lstm { .. }, .. }) => {
+            "ONNX has no operator for it by codes; ONNX Runtime has one (--target onnxruntime)"
+        }
+        _ => "ONNX has no operator for it by codes",
+    }
+}
 
 /// The inputs that are weights: W and R.
 pub(super) const WEIGHTS: [usize; 2] = [1, 2];
