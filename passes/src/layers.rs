@@ -4,7 +4,7 @@
 use compress_compiler::{
     graph::Graph,
     node::{NodeId, Port, Use},
-    op::{Operator, WeightAxes},
+    op::{Op, Operator, WeightAxes},
     tensor::DType,
     words::option::EXCLUDE,
 };
@@ -77,8 +77,22 @@ pub(crate) fn excluded(g: &Graph, layer: &Layer, exclude: &[Regex]) -> Option<St
 }
 
 /// Whether the user excluded a node with this weight, by the name of either.
-pub(crate) fn is_excluded(g: &Graph, node: NodeId, weight: &str, exclude: &[Regex]) -> bool {
+fn is_excluded(g: &Graph, node: NodeId, weight: &str, exclude: &[Regex]) -> bool {
     exclude.iter().any(|r| r.is_match(g.node(node).display_name()) || r.is_match(weight))
+}
+
+/// The slots of an operator's weights: that of a layer, or W and R of a recurrent one.
+pub(crate) fn weight_slots(op: &Op) -> Vec<usize> {
+    match op {
+        Op::Recurrent(_) => vec![1, 2],
+        op => op.weight().map(|w| w.slot).into_iter().collect(),
+    }
+}
+
+/// Whether the user excluded a node, by its name or that of one of its weights.
+pub(crate) fn is_left_out(g: &Graph, node: NodeId, exclude: &[Regex]) -> bool {
+    let names = weight_slots(g.op(node)).into_iter().filter_map(|slot| Some(&g.value(g.operand(node, slot)?).name));
+    names.into_iter().any(|name| is_excluded(g, node, name, exclude))
 }
 
 /// Why a weight can't be touched, if so.

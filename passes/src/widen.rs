@@ -1,6 +1,7 @@
 //! Passes "widen" and "narrow": models of 16-bit floats are quantised as those of 32 bits are, and what stays float keeps the
 //! size that it had. Inputs and outputs keep their types.
 
+use crate::layers::weight_slots;
 use compress_compiler::{
     error::Result,
     graph::Graph,
@@ -92,8 +93,10 @@ fn widen(graph: &mut Graph, node: NodeId) -> Result<()> {
         Op::Input(_) if is_half(graph.fact(port).dtype) => return cast(graph, port, DType::F32, Readers::Nodes),
         Op::Constant(c) if is_half(Some(c.0.dtype())) => {
             let of_layer = |u: &Use| {
-                let axes = graph.op(u.node).weight();
-                axes.is_some_and(|w| w.slot == u.slot || w.bias == Some(u.slot))
+                let op = graph.op(u.node);
+                let is_bias =
+                    op.weight().and_then(|w| w.bias) == Some(u.slot) || matches!(op, Op::Recurrent(_)) && u.slot == 3;
+                is_bias || weight_slots(op).contains(&u.slot)
             };
             let is_weight = graph.uses(port).iter().any(of_layer);
             if c.0.len() >= SMALL && !is_weight {
@@ -177,6 +180,8 @@ pub(crate) fn store(graph: &mut Graph, node: NodeId, half: Tensor) -> Result<()>
 
 /// The 16-bit type of the weights of layers, if they have one.
 fn half_type(graph: &Graph) -> Option<DType> {
-    let weight = |n: NodeId| graph.constant(graph.operand(n, graph.op(n).weight()?.slot)?);
-    graph.operators().filter_map(weight).map(Tensor::dtype).find(|d| is_half(Some(*d)))
+    let weights = |n: NodeId| {
+        weight_slots(graph.op(n)).into_iter().filter_map(move |slot| graph.constant(graph.operand(n, slot)?))
+    };
+    graph.operators().flat_map(weights).map(Tensor::dtype).find(|d| is_half(Some(*d)))
 }

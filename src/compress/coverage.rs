@@ -194,7 +194,7 @@ fn usual(g: &Graph, node: NodeId, inside: bool, pass: &str) -> String {
     match g.op(node) {
         Op::Recurrent(_) if pass == "int8" => "ONNX has no operator for it by codes".into(),
         Op::Recurrent(_) => "weights of recurrent layers stay as they are".into(),
-        Op::IntegerConv(_) | Op::IntegerMatMul(_) => "it is in integers already".into(),
+        Op::IntegerConv(_) | Op::IntegerMatMul(_) | Op::DynamicLstm(_) => "it is in integers already".into(),
         Op::ConvTranspose(_) if pass == "int8" => {
             "it is not quantised: ONNX Runtime has no integer kernel for it".into()
         }

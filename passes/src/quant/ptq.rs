@@ -13,7 +13,7 @@ use super::{
     values::QuantisedValues,
 };
 use crate::{
-    layers::{Layer, excluded, layers, obstacle},
+    layers::{Layer, excluded, is_left_out, layers, obstacle},
     nested::{self, ConstantRef, Nested, Reader, Way},
     target::Target,
 };
@@ -26,7 +26,10 @@ use compress_compiler::{
     pass::{Context, Outcome, Pass, Skipped, Training, reasons},
     tensor::DType,
     verify::verify,
-    words::option::{INT8, REDUCE_RANGE},
+    words::{
+        counted,
+        option::{INT8, REDUCE_RANGE},
+    },
 };
 use regex::Regex;
 use std::{
@@ -79,7 +82,13 @@ impl Pass for Int8 {
         let done = self.quantise(g, &whole, &best.seen, &best.choices)?;
         out.add(done);
         if out.edits == 0 {
-            out.warnings.push(format!("{INT8}: nothing was quantised: {}", reasons(&out.skipped)));
+            // The weights of layers in floats are stored in fewer bits all the same.
+            out.edits = self.finish(g, &best.choices)?;
+            let stored = match out.edits {
+                0 => String::new(),
+                n => format!("; {} stored in fewer bits", counted(n, "weight")),
+            };
+            out.warnings.push(format!("{INT8}: nothing was quantised: {}{stored}", reasons(&out.skipped)));
             return Ok(out);
         }
         if self.train {
@@ -218,30 +227,46 @@ impl Int8 {
 
     /// The choices that a search begins with: recurrent layers stay in floats that the target can't compute by codes.
     fn start(&self, g: &Graph) -> Choices {
-        let is_able = self.target.capabilities().lstm_by_codes;
-        let why = |n: &NodeId| {
-            if is_able { recurrent::obstacle(g, *n, &self.exclude) } else { Some(recurrent::no_operator(g, *n)) }
+        let why = |n: &NodeId| match self.target.capabilities().lstm_by_codes {
+            // Of what is excluded, weights stay too.
+            _ if is_left_out(g, *n, &self.exclude) => None,
+            true => recurrent::obstacle(g, *n, &self.exclude),
+            false => Some(recurrent::no_operator(g, *n)),
         };
         Choices { float: recurrent::layers(g).filter_map(|n| Some((n, why(&n)?))).collect(), ..Choices::default() }
     }
 
-    /// Stores the weights of a quantised graph in few bits: those that are quantised, and those that `choices` leave in floats.
+    /// Makes codes of what was quantised, and of LSTM layers, which can't be trained after that.
     ///
     /// # Errors
     /// What inference raises.
-    pub(super) fn finish(&self, g: &mut Graph, choices: &Choices) -> Result<()> {
+    pub(super) fn freeze(&self, g: &mut Graph, choices: &Choices) -> Result<()> {
         qdq::freeze(g, &self.scheme)?;
+        if self.target.capabilities().lstm_by_codes {
+            recurrent::to_codes(g, &self.exclude, &self.scheme, choices);
+        }
+        Ok(())
+    }
+
+    /// Stores the weights of a quantised graph in few bits: those that are quantised, and those that `choices` leave in floats.
+    /// Returns how many the latter are.
+    ///
+    /// # Errors
+    /// What inference raises.
+    pub(super) fn finish(&self, g: &mut Graph, choices: &Choices) -> Result<usize> {
+        self.freeze(g, choices)?;
         if !self.target.capabilities().small_weights {
-            return Ok(());
+            return Ok(0);
         }
-        storage::store(g, choices)?;
+        let mut stored = storage::store(g, choices)?;
         // Nothing judges codes inside of operators: what stays in floats there is stored in 16 bits.
-        let mut inner = nested::take(g);
-        for Nested { graph: part, .. } in &mut inner {
-            let float = part.operators().map(|n| (n, "")).collect();
-            storage::store(part, &Choices { float, ..Choices::default() })?;
+        let mut bodies = nested::take(g);
+        for Nested { graph: body, .. } in &mut bodies {
+            let float = body.operators().filter(|n| !is_left_out(body, *n, &self.exclude)).map(|n| (n, "")).collect();
+            stored += storage::store(body, &Choices { float, ..Choices::default() })?;
         }
-        nested::put_back(g, inner)
+        nested::put_back(g, bodies)?;
+        Ok(stored)
     }
 
     /// Quantises the graph, and those inside it, as `choices` say; weights stay floats until [`qdq::freeze`].
@@ -276,18 +301,21 @@ impl Int8 {
             }
             out.edits += plan.layers.len();
             let is_able = self.target.capabilities().lstm_by_codes;
-            if is_able {
-                out.edits += recurrent::to_codes(part, &self.exclude, &self.scheme, choices)?;
-            }
+            let coded: BTreeSet<NodeId> = recurrent::by_codes(part, &self.exclude, choices)
+                .filter(|_| is_able && (i == 0 || !self.train))
+                .collect();
+            out.edits += coded.len();
             let why = |n: NodeId| match choices.float.get(&n) {
+                _ if is_left_out(part, n, &self.exclude) => recurrent::EXCLUDED,
                 Some(why) => why,
-                None if is_able => recurrent::obstacle(part, n, &self.exclude).unwrap_or_default(),
+                None if is_able => recurrent::obstacle(part, n, &self.exclude).unwrap_or("it is trained through"),
                 None => recurrent::no_operator(part, n),
             };
-            out.skipped.extend(recurrent::layers(part).map(|n| self.skipped(part, n, why(n))));
+            let left = recurrent::layers(part).filter(|n| !coded.contains(n));
+            out.skipped.extend(left.map(|n| self.skipped(part, n, why(n))));
             if i > 0 {
-                // What is inside of an operator is not trained.
-                qdq::freeze(part, &self.scheme)?;
+                // What is inside of an operator is not trained, but what is around it may be, through it.
+                if self.train { qdq::freeze(part, &self.scheme)? } else { self.freeze(part, &none)? }
             }
         }
         nested::put_back(g, inner)?;

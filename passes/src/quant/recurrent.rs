@@ -1,12 +1,11 @@
 //! LSTM layers by codes: ONNX Runtime's DynamicQuantizeLSTM, whose input and states become codes by their own ranges.
 //!
-//! In ONNX Runtime it takes 0.12 to 0.5 of the time of floats from 256 states on, and as long with 128 (`docs/quantisation.md`).
+//! In ONNX Runtime it takes 0.12 to 0.5 of the time of floats from 256 states on, and 0.9 with 128 (`docs/quantisation.md`).
 //! ONNX itself has no such operator.
 
 use super::{choices::Choices, reduce_range::ReduceRange, scheme::Scheme};
-use crate::layers::is_excluded;
+use crate::layers::{is_left_out, weight_slots};
 use compress_compiler::{
-    error::Result,
     graph::Graph,
     node::{NodeId, Port},
     op::Op,
@@ -17,6 +16,7 @@ use compress_compiler::{
     tensor::{DType, Tensor},
 };
 use regex::Regex;
+use std::collections::HashMap;
 
 /// Why a recurrent layer stays in floats for other runtimes.
 pub(super) fn no_operator(g: &Graph, node: NodeId) -> &'static str {
@@ -28,9 +28,6 @@ pub(super) fn no_operator(g: &Graph, node: NodeId) -> &'static str {
     }
 }
 
-/// The inputs that are weights: W and R.
-pub(super) const WEIGHTS: [usize; 2] = [1, 2];
-
 /// The greatest sum of two codes of one sign by which any codes of activations may be multiplied in 16 bits: 255 times that fits.
 const MOST_OF_PAIR: f32 = 128.0;
 
@@ -38,6 +35,9 @@ const MOST_OF_PAIR: f32 = 128.0;
 pub(super) fn layers(g: &Graph) -> impl Iterator<Item = NodeId> + '_ {
     g.operators().filter(|n| matches!(g.op(*n), Op::Recurrent(_)))
 }
+
+/// Why a layer stays as it is that the user excluded.
+pub(super) const EXCLUDED: &str = "excluded by --exclude";
 
 /// Why a recurrent layer can't be computed by codes, if so.
 pub(super) fn obstacle(g: &Graph, node: NodeId, exclude: &[Regex]) -> Option<&'static str> {
@@ -47,14 +47,12 @@ pub(super) fn obstacle(g: &Graph, node: NodeId, exclude: &[Regex]) -> Option<&'s
         weight(*slot)
             .is_some_and(|t| t.dtype() == DType::F32 && t.shape().len() == 3 && t.all_f32(f32::is_finite) == Some(true))
     };
-    let name = |port: Option<Port>| port.map_or("", |p| &g.value(p).name);
     match op {
-        _ if WEIGHTS.iter().any(|slot| is_excluded(g, node, name(g.operand(node, *slot)), exclude)) => {
-            Some("it is excluded")
-        }
+        _ if is_left_out(g, node, exclude) => Some(EXCLUDED),
         Recurrent { cell: Cell::Lstm { .. }, batch_first: false, .. } => {
             let sequences = g.operand(node, 4).map(|_| "its sequences may have different lengths");
-            let known = WEIGHTS.iter().all(is_known) && g.fact(Port { node, slot: 0 }).dtype == Some(DType::F32);
+            let known = weight_slots(g.op(node)).iter().all(is_known)
+                && g.fact(Port { node, slot: 0 }).dtype == Some(DType::F32);
             sequences.or((!known).then_some("its weights are not constants of finite f32 values"))
         }
         Recurrent { cell: Cell::Lstm { .. }, .. } => Some("its batch is the first axis"),
@@ -62,31 +60,42 @@ pub(super) fn obstacle(g: &Graph, node: NodeId, exclude: &[Regex]) -> Option<&'s
     }
 }
 
-/// Computes the LSTM layers by codes that `choices` don't leave in floats. Returns how many.
-///
-/// # Errors
-/// What inference raises.
-pub(super) fn to_codes(g: &mut Graph, exclude: &[Regex], scheme: &Scheme, choices: &Choices) -> Result<usize> {
-    let chosen: Vec<NodeId> =
-        layers(g).filter(|n| !choices.float.contains_key(n) && obstacle(g, *n, exclude).is_none()).collect();
-    for node in &chosen {
-        let Op::Recurrent(lstm) = g.op(*node).clone() else { continue };
-        let mut operands = g.operands(*node);
+/// The LSTM layers that are computed by codes: all that can be, and that `choices` don't leave in floats.
+pub(super) fn by_codes<'a>(
+    g: &'a Graph,
+    exclude: &'a [Regex],
+    choices: &'a Choices,
+) -> impl Iterator<Item = NodeId> + 'a {
+    layers(g).filter(|n| !choices.float.contains_key(n) && obstacle(g, *n, exclude).is_none())
+}
+
+/// Computes them by codes.
+pub(super) fn to_codes(g: &mut Graph, exclude: &[Regex], scheme: &Scheme, choices: &Choices) {
+    // Layers may share a weight.
+    let mut made: HashMap<Port, [Port; 3]> = HashMap::new();
+    for node in by_codes(g, exclude, choices).collect::<Vec<_>>() {
+        let Op::Recurrent(lstm) = g.op(node).clone() else { continue };
+        let mut operands = g.operands(node);
         operands.resize(8, None);
-        let mut by_codes = vec![];
-        for slot in WEIGHTS {
+        for slot in weight_slots(g.op(node)) {
             let Some((port, t)) = operands[slot].and_then(|p| Some((p, g.constant(p)?.clone()))) else { continue };
-            let name = g.value(port).name.clone();
-            let (codes, scales, zeros) = codes(&t, scheme.reduce_range);
-            operands[slot] = Some(g.add_constant(&format!("{name}_quantized"), codes).into());
-            by_codes.push(Some(g.add_constant(&format!("{name}_scale"), scales).into()));
-            by_codes.push(Some(g.add_constant(&format!("{name}_zero_point"), zeros).into()));
+            let [own, scales, zeros] = *made.entry(port).or_insert_with(|| {
+                let name = g.value(port).name.clone();
+                let (codes, scales, zeros) = codes(&t, scheme.reduce_range);
+                [("quantized", codes), ("scale", scales), ("zero_point", zeros)]
+                    .map(|(what, t)| g.add_constant(&format!("{name}_{what}"), t).into())
+            });
+            operands[slot] = Some(own);
+            operands.extend([Some(scales), Some(zeros)]);
         }
-        operands.append(&mut by_codes);
-        g.set_op(*node, DynamicLstm { lstm }.into());
-        g.set_operands(*node, &operands);
+        g.set_op(node, DynamicLstm { lstm }.into());
+        g.set_operands(node, &operands);
     }
-    Ok(chosen.len())
+    for port in made.into_keys() {
+        if g.uses(port).is_empty() && !g.is_output(port) {
+            g.remove(port.node);
+        }
+    }
 }
 
 /// `[directions, rows, inner]` as codes `[directions, inner, rows]`, the scale of each row, and zero points.

@@ -1,8 +1,8 @@
 //! How the weights of layers that stay in floats are stored: as codes that a Cast and a Mul by their scales make floats of, or in
 //! 16 bits that a Cast makes floats of. Runtimes compute that once, when they load the model.
 
-use super::{choices::Choices, params, recurrent, scheme::INT8};
-use crate::widen;
+use super::{choices::Choices, params, scheme::INT8};
+use crate::{layers::weight_slots, widen};
 use compress_compiler::{
     error::Result,
     graph::Graph,
@@ -17,23 +17,24 @@ use std::collections::BTreeMap;
 const MOST_NOISE: f64 = 1e-6;
 
 /// Stores the weights of the layers that `choices` leave in floats: in codes where they were rounded to such, and in 16 bits where
-/// these are near enough.
+/// these are near enough. Returns how many.
 ///
 /// # Errors
 /// What inference raises.
-pub(super) fn store(g: &mut Graph, choices: &Choices) -> Result<()> {
+pub(super) fn store(g: &mut Graph, choices: &Choices) -> Result<usize> {
+    let mut stored = 0;
     for (constant, channels) in weights(g, choices) {
         let Some(tensor) = g.constant(constant.into()) else { continue };
         match choices.stored.as_ref().and_then(|stored| stored.get(&constant)) {
             Some(rounded) => as_codes(g, constant, &channels, &rounded.scales)?,
-            None => {
-                if let Some(half) = near(tensor, &channels) {
-                    widen::store(g, constant, half)?;
-                }
-            }
+            None => match near(tensor, &channels) {
+                Some(half) => widen::store(g, constant, half)?,
+                None => continue,
+            },
         }
+        stored += 1;
     }
-    Ok(())
+    Ok(stored)
 }
 
 /// Rounds the weights that are stored as codes, which stay floats until [`store`].
@@ -85,11 +86,7 @@ impl Channels {
 
 /// The weights that only layers in floats read.
 pub(super) fn weights(g: &Graph, choices: &Choices) -> BTreeMap<NodeId, Channels> {
-    let slots = |n: NodeId| match g.op(n) {
-        Op::Recurrent(_) => recurrent::WEIGHTS.to_vec(),
-        op => op.weight().map(|w| w.slot).into_iter().collect(),
-    };
-    let is_weight = |u: &Use| choices.float.contains_key(&u.node) && slots(u.node).contains(&u.slot);
+    let is_weight = |u: &Use| choices.float.contains_key(&u.node) && weight_slots(g.op(u.node)).contains(&u.slot);
     let of = |node: NodeId, slot: usize| {
         let port = g.operand(node, slot)?;
         let is_large = |t: &&Tensor| t.dtype() == DType::F32 && t.len() >= widen::SMALL;
@@ -101,7 +98,7 @@ pub(super) fn weights(g: &Graph, choices: &Choices) -> BTreeMap<NodeId, Channels
         (g.uses(port).iter().all(is_weight) && !g.is_output(port)).then_some((port.node, channels))
     };
     let nodes = choices.float.keys().filter(|n| g.contains(**n));
-    nodes.flat_map(|n| slots(*n).into_iter().filter_map(|slot| of(*n, slot)).collect::<Vec<_>>()).collect()
+    nodes.flat_map(|n| weight_slots(g.op(*n)).into_iter().filter_map(|slot| of(*n, slot)).collect::<Vec<_>>()).collect()
 }
 
 /// A weight whose values lie on codes, as these and their scales.

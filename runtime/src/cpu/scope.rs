@@ -290,16 +290,25 @@ fn scaled(g: &Graph, node: NodeId) -> Option<(Port, Port)> {
 
 /// Codes times scales, which are broadcast to them.
 fn scale_channels(codes: &Tensor, scales: &Tensor) -> Option<Tensor> {
-    let (values, by) = (codes.as_i64()?, scales.as_f32()?);
-    // The scale of each element, axis by axis from the last: those of one index repeat along axes of one scale.
-    let mut at = vec![0];
-    let mut inner = 1;
-    for (n, own) in codes.shape().iter().zip(scales.shape()).rev() {
-        at = (0..*n).flat_map(|i| at.iter().map(move |j| if *own == 1 { *j } else { i * inner + j })).collect();
-        inner *= own;
+    let (values, by) = (codes.bytes(), scales.as_f32()?);
+    let (dims, own) = (codes.shape(), scales.shape());
+    // The last axis along which scales differ: from there on all have one, before it places are counted.
+    let last = own.iter().rposition(|n| *n != 1).map_or(0, |axis| axis + 1);
+    let inner = dims[last..].iter().product::<usize>().max(1);
+    let mut place = vec![0; last];
+    let mut floats = Vec::with_capacity(values.len());
+    for run in values.chunks(inner) {
+        let at = place.iter().zip(own).fold(0, |at, (i, n)| at * n + if *n == 1 { 0 } else { *i });
+        floats.extend(run.iter().map(|code| f32::from(code.cast_signed()) * by[at]));
+        for axis in (0..last).rev() {
+            place[axis] += 1;
+            if place[axis] < dims[axis] {
+                break;
+            }
+            place[axis] = 0;
+        }
     }
-    let floats: Vec<f32> = values.iter().zip(at).map(|(v, i)| *v as f32 * by[i]).collect();
-    Some(Tensor::f32(codes.shape(), &floats))
+    Some(Tensor::f32(dims, &floats))
 }
 
 /// Whether a value is constant, or made of constants by DequantizeLinear, Cast, or Cast and Mul.

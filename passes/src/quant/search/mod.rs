@@ -320,7 +320,7 @@ impl<'a> Search<'a> {
     fn quantised_by(&self, int8: &Int8, variant: &Variant) -> Result<Graph> {
         let mut g = variant.graph.clone();
         int8.quantise(&mut g, self.whole, &variant.seen, &variant.choices)?;
-        qdq::freeze(&mut g, &int8.scheme)?;
+        int8.freeze(&mut g, &variant.choices)?;
         Ok(g)
     }
 

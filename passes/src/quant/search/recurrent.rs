@@ -14,7 +14,7 @@ pub(super) fn in_floats(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     }
     let mut variant = best.variant.clone();
     let g = &variant.graph;
-    let by_codes: Vec<NodeId> = recurrent::layers(g).filter(|n| !variant.choices.float.contains_key(n)).collect();
+    let by_codes: Vec<NodeId> = recurrent::by_codes(g, &search.int8.exclude, &variant.choices).collect();
     if by_codes.is_empty() {
         return Ok(vec![]);
     }

@@ -48,7 +48,7 @@ const BIAS: Remedy = Remedy::new("bias", Price::None, 0.1, bias::corrected);
 const VALUES: Remedy = Remedy::new("values", Price::None, 0.2, ranges::of_values);
 const FORMS: Remedy = Remedy::new("forms", Price::Any, 0.2, options::mixed).climbing();
 /// What they cost for what they keep is little then, or a goal was asked for.
-const LAST: Remedy = RECURRENT.at(Price::Any).climbing();
+const RECURRENT_AT_ANY_PRICE: Remedy = RECURRENT.at(Price::Any).climbing();
 /// The search counts on it from the start: layers in floats take as little room as others. The noise of these weights alone decides;
 /// whatever changes draws the rounding of all values behind it anew, which is worth so much by chance.
 pub(super) const STORAGE: Remedy = Remedy::new("storage", Price::None, -1.0, storage::as_codes);
@@ -72,7 +72,20 @@ impl Remedy {
 
 /// The remedies, in the order in which they are tried.
 pub(super) const NORMAL: &[Remedy] = &[
-    STEM, RANGES, PLACEMENT, RECURRENT, EQUALISE, SMOOTH, ROUNDING, BIAS, VALUES, FORMS, ROUNDING, BIAS, LAST, STORAGE,
+    STEM,
+    RANGES,
+    PLACEMENT,
+    RECURRENT,
+    EQUALISE,
+    SMOOTH,
+    ROUNDING,
+    BIAS,
+    VALUES,
+    FORMS,
+    ROUNDING,
+    BIAS,
+    RECURRENT_AT_ANY_PRICE,
+    STORAGE,
 ];
 /// What training brings need not be bought with layers in floats.
 pub(super) const BEST: &[Remedy] = &[
@@ -91,6 +104,6 @@ pub(super) const BEST: &[Remedy] = &[
     TRAINING,
     FORMS,
     TRAINING,
-    LAST,
+    RECURRENT_AT_ANY_PRICE,
     STORAGE,
 ];

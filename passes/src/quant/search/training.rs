@@ -41,7 +41,7 @@ pub(super) fn trained(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     let constants = layers.iter().flat_map(|l| steps(&g, l)).collect();
     let score = |graph: &Graph| {
         let mut graph = graph.clone();
-        qdq::freeze(&mut graph, &search.int8.scheme)?;
+        search.int8.freeze(&mut graph, &variant.choices)?;
         Ok(search.judge.judge(&verify(&graph)?, search.judge.samples())?.nearness())
     };
     let sized = search.judge.sized(&variant.graph)?;

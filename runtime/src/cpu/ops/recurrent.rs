@@ -6,7 +6,7 @@ use crate::cpu::{
     cost,
     lowering::{Lowered, Lowering, Operand, ValueId, Want},
     plan::{Layout, Planner},
-    scope::{Scope, is_constant},
+    scope::Scope,
     steps::View,
 };
 use compress_compiler::{
@@ -30,20 +30,14 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
     let operand = |slot: usize| g.operand(port.node, slot);
     let x = operand(0)?;
     let float = |p: &Port| g.fact(*p).dtype == Some(DType::F32);
-    let is_fixed = |slot: &usize| operand(*slot).is_some_and(|p| is_constant(g, p));
-    let weights: &[usize] = if codes { &[1, 2, 8, 9, 10, 11] } else { &[1, 2] };
     let fits = s.has(port.node)
         && op.is_usual()
         && !op.batch_first
-        && weights.iter().all(is_fixed)
-        && operand(3).is_none_or(|b| s.is_constant(b))
         && [4, 7].iter().all(|slot| operand(*slot).is_none())
         && [0, 5, 6].iter().filter_map(|slot| operand(*slot)).all(|p| float(&p));
-    if !fits || codes && !by_signed_codes(s, port)? {
-        return None;
-    }
+    let sizes = Sizes::of(s, port, op, codes).filter(|_| fits)?;
     if port.slot > 0 {
-        return Some(Lowering::of(vec![Want::float(Port { slot: 0, ..port })], Last(port.slot - 1)));
+        return Some(Lowering::of(vec![Want::float(Port { slot: 0, ..port })], StatesAfter(port.slot - 1)));
     }
     let starts = [5, 6].map(operand);
     let operands = [Some(x)].into_iter().chain(starts).flatten().map(Want::float).collect();
@@ -52,17 +46,48 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
     Some(Lowering::with(operands, move |isa| {
         let [of_w, of_r] = scales.map(|t| t.map(|t| t()).transpose());
         let weights = [(w()?, of_w?), (r()?, of_r?)];
-        Layer::new(isa, op, weights, b.map(|b| b()).transpose()?, starts.map(|p| p.is_some()))
+        Layer::new(isa, op, sizes, weights, b.map(|b| b()).transpose()?, starts.map(|p| p.is_some()))
     }))
 }
 
-/// Whether the weights are codes around zero.
-fn by_signed_codes(s: &Scope, port: Port) -> Option<bool> {
-    let g = s.graph;
-    let zero = |slot: usize| Some(g.constant(g.operand(port.node, slot)?)?.as_i64()?.iter().all(|z| *z == 0));
-    let signed =
-        [1, 2].iter().all(|slot| g.operand(port.node, *slot).is_some_and(|p| g.fact(p).dtype == Some(DType::I8)));
-    Some(signed && zero(9)? && zero(11)?)
+/// The sizes of a layer.
+#[derive(Clone, Copy)]
+struct Sizes {
+    directions: usize,
+    input: usize,
+    hidden: usize,
+    /// Gates times hidden.
+    rows: usize,
+}
+
+impl Sizes {
+    /// Those of a layer whose weights are constants that fit each other: of floats, or codes around zero with their scales.
+    fn of(s: &Scope, port: Port, op: &Recurrent, codes: bool) -> Option<Self> {
+        let g = s.graph;
+        let operand = |slot: usize| g.operand(port.node, slot);
+        let shape = |slot: usize| {
+            let p = operand(slot)?;
+            let is_known = if codes { g.constant(p).is_some_and(|t| t.dtype() == DType::I8) } else { s.is_constant(p) };
+            g.fact(p).fixed().filter(|_| is_known)
+        };
+        let (&[directions, a, b], &[_, c, d]) = (&shape(1)?[..], &shape(2)?[..]) else { return None };
+        let (rows, input, hidden) = if codes { (b, a, c) } else { (a, b, d) };
+        let r = if codes { [directions, hidden, rows] } else { [directions, rows, hidden] };
+        let bias = operand(3).map(|p| g.fact(p).fixed().filter(|_| s.is_constant(p)));
+        let by_codes = |slot: usize| {
+            let (scale, zero) = (g.constant(operand(slot)?)?, g.constant(operand(slot + 1)?)?);
+            let sizes = scale.shape() == [directions] || scale.shape() == [directions, rows];
+            Some(sizes && scale.dtype() == DType::F32 && zero.as_i64()?.iter().all(|z| *z == 0))
+        };
+        let fits = directions == op.directions()
+            && rows == op.cell.gates() * hidden
+            && hidden > 0
+            && input > 0
+            && shape(2)? == r
+            && bias.is_none_or(|b| b.is_some_and(|b| b == [directions, 2 * rows]))
+            && (!codes || [8, 10].into_iter().all(|slot| by_codes(slot) == Some(true)));
+        fits.then_some(Self { directions, input, hidden, rows })
+    }
 }
 
 /// The product of the whole sequence by W.
@@ -75,10 +100,7 @@ enum Projection {
 struct Layer {
     projection: Arc<Projection>,
     states: Arc<kernels::Recurrent>,
-    /// Gates of all directions, and states of all.
-    width: usize,
-    hidden: usize,
-    directions: usize,
+    sizes: Sizes,
     /// Whether h and c are given before the first step.
     starts: [bool; 2],
     lstm: bool,
@@ -89,22 +111,15 @@ impl Layer {
     fn new(
         isa: Isa,
         op: &Recurrent,
+        sizes: Sizes,
         [(w, of_w), (r, of_r)]: [(Tensor, Option<Tensor>); 2],
         b: Option<Tensor>,
         starts: [bool; 2],
     ) -> Result<Self> {
-        let (directions, gates) = (op.directions(), op.cell.gates());
-        let (&[_, a, b_size], &[_, c, d]) = (w.shape(), r.shape()) else {
-            return Err(Error::malformed(format!("W of {:?} and R of {:?}", w.shape(), r.shape())));
-        };
+        let Sizes { directions, input, hidden, rows } = sizes;
         let codes = of_w.is_some();
-        let ((rows, input), (r_rows, hidden)) = if codes { ((b_size, a), (d, c)) } else { ((a, b_size), (c, d)) };
-        let fits = rows == gates * hidden && r_rows == rows && w.shape()[0] == directions && r.shape()[0] == directions;
-        let bias =
-            b.as_ref().and_then(Tensor::as_f32).map_or_else(|| vec![0.0; directions * 2 * rows], |b| b.into_owned());
-        if !fits || bias.len() != directions * 2 * rows {
-            return Err(Error::malformed(format!("W of {:?} and R of {:?}", w.shape(), r.shape())));
-        }
+        let bias = b.as_ref().and_then(Tensor::as_f32);
+        let bias = bias.map_or_else(|| vec![0.0; directions * 2 * rows], |b| b.into_owned());
         // The bias of the product by the states is added to that of the input where nothing comes between.
         let apart = op.cell == Cell::Gru { linear_before_reset: true };
         let sum = |(of_x, of_h): (&f32, &f32)| if apart { *of_x } else { of_x + of_h };
@@ -121,17 +136,17 @@ impl Layer {
         };
         let backwards = op.direction.passes().iter().zip(&inner);
         let (projection, states) = if codes {
-            let of_w = per_column(of_w, directions, rows)?;
+            let of_w = per_column(of_w, rows);
             let w = turned(&w, input, rows);
-            let (r, of_r) = (turned(&r, hidden, rows), per_column(of_r, directions, rows)?);
-            let parts = r.chunks_exact((rows * hidden).max(1)).zip(of_r.chunks_exact(rows.max(1)));
+            let (r, of_r) = (turned(&r, hidden, rows), per_column(of_r, rows));
+            let parts = r.chunks_exact(rows * hidden).zip(of_r.chunks_exact(rows));
             let ways: Vec<_> =
                 parts.zip(backwards).map(|((r, s), (b, bias))| (*b, StateWeights::Codes(r, s), *bias)).collect();
             let projection = Projection::Codes(Dynamic8::new(isa, &w, of_w, outer));
             (projection, kernels::Recurrent::new(isa, recurrence, hidden, &ways))
         } else {
             let (w, r) = (w.as_f32().unwrap_or_default(), r.as_f32().unwrap_or_default());
-            let parts = r.chunks_exact((rows * hidden).max(1));
+            let parts = r.chunks_exact(rows * hidden);
             let ways: Vec<_> =
                 parts.zip(backwards).map(|(r, (b, bias))| (*b, StateWeights::Floats(r), *bias)).collect();
             let matrix = Rows::dense(&w, directions * rows, input);
@@ -142,9 +157,7 @@ impl Layer {
         Ok(Self {
             projection: Arc::new(projection),
             states: Arc::new(states),
-            width: directions * rows,
-            hidden,
-            directions,
+            sizes,
             starts,
             lstm: recurrence == Recurrence::Lstm,
             weight_bytes: w.bytes().len() + r.bytes().len(),
@@ -153,13 +166,11 @@ impl Layer {
 }
 
 /// A scale for each column of each direction.
-fn per_column(scales: Option<Tensor>, directions: usize, columns: usize) -> Result<Vec<f32>> {
-    let scales = scales.as_ref().and_then(Tensor::as_f32).unwrap_or_default();
-    match scales.len() {
-        n if n == directions * columns => Ok(scales.to_vec()),
-        n if n == directions => Ok(scales.iter().flat_map(|s| std::iter::repeat_n(*s, columns)).collect()),
-        n => Err(Error::malformed(format!("{n} scales for {directions} directions of {columns} columns"))),
-    }
+fn per_column(scales: Option<Tensor>, columns: usize) -> Vec<f32> {
+    let scales = scales.unwrap_or_else(|| Tensor::f32(&[0], &[]));
+    let each = if scales.shape().len() == 1 { columns } else { 1 };
+    let values = scales.as_f32().unwrap_or_default();
+    values.iter().flat_map(|s| std::iter::repeat_n(*s, each)).collect()
 }
 
 /// Codes of columns, as those of rows.
@@ -182,12 +193,19 @@ impl Lowered for Layer {
     }
 
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
-        let [length, batch] = [0, 1].map(|axis| p.dims(inputs[0])[axis]);
-        let (rows, states) = (length * batch, self.directions * batch);
+        let Sizes { directions, input, hidden, rows: gates } = self.sizes;
+        let &[length, batch, given] = p.dims(inputs[0]) else {
+            return Err(Error::unsupported("X that is not of rank 3"));
+        };
+        let fit = inputs[1..].iter().all(|id| p.dims(*id) == [directions, batch, hidden]);
+        if given != input || !fit {
+            return Err(Error::unsupported("X or states that don't fit the weights"));
+        }
+        let (rows, states, width) = (length * batch, directions * batch, directions * gates);
         let x = p.read(inputs[0], Layout::Plain);
-        let projected = p.buffer(output, rows, self.width);
+        let projected = p.buffer(output, rows, width);
         let of = self.projection.clone();
-        let work = cost::macs32(p.isa(), (rows * self.width * x.width) as u64);
+        let work = cost::macs32(p.isa(), (rows * width * input) as u64);
         let threads = p.threads(work);
         let (name, scratch) = match &*of {
             Projection::Floats(of) => ("gemm_f32", of.scratch(&Window::pixel(rows), threads)),
@@ -206,7 +224,7 @@ impl Lowered for Layer {
             reads.push(p.dense(*id));
         }
         let y = p.followed(output, 2 * states);
-        let work = cost::macs32(p.isa(), (rows * self.width * self.hidden) as u64);
+        let work = cost::macs32(p.isa(), (rows * width * hidden) as u64);
         let scratch = self.states.scratch(batch);
         let name = match (self.lstm, &*self.projection) {
             (true, Projection::Codes(_)) => "lstm_i8",
@@ -214,7 +232,7 @@ impl Lowered for Layer {
             (false, _) => "gru_f32",
         };
         let (layer, [has_h, has_c], lstm) = (self.states.clone(), self.starts, self.lstm);
-        let size = states * self.hidden;
+        let size = states * hidden;
         p.step(name, output, &reads, y, scratch, work, move |o| {
             let (x, threads) = (o.read(0), o.threads);
             let h: Option<&[f32]> = has_h.then(|| o.slice(1));
@@ -234,10 +252,10 @@ impl Lowered for Layer {
     }
 }
 
-/// Y_h or Y_c, which lies behind Y.
-struct Last(usize);
+/// Y_h or Y_c, the states after the last step, which lie behind Y.
+struct StatesAfter(usize);
 
-impl Lowered for Last {
+impl Lowered for StatesAfter {
     fn is_by_sample(&self, _inputs: &[Operand], _output: &[usize]) -> bool {
         false
     }
