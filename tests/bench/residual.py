@@ -1,14 +1,15 @@
 """Residual networks with BatchNormalization, pruned and trained: beside torch-pruning for channels and PyTorch for zeros.
 
     TORCH_PYTHON -m pip install torch numpy onnx onnxruntime torch-pruning scikit-image scikit-learn pooch   (not by tests/run)
-    COMPRESS_ZOO=DIR TORCH_PYTHON tests/bench/residual.py NET... [--seeds 1] [--epochs 2] [--plain]
+    COMPRESS_ZOO=DIR TORCH_PYTHON tests/bench/residual.py NET... [--seeds 1] [--epochs 2]
 
 A net is CHANNELS/BLOCKS/DATA: `8-16-32/1/fashion` has three stages of one block each. `fashion`: trained and pruned on 50,000 of
 Fashion's training pictures, scored on the other 10,000. `crops`: 32 by 32 crops of 16 photographs, whose number is the class:
 20,000 of the upper two thirds, scored on 4,000 of the lower third. The dense net is trained in PyTorch for ten epochs. The peer
 removes channels until half of the multiply-accumulates are left, or the smallest nine tenths of all weights but those of the
-first and the last layer; then it trains by labels with AdamW at 0.001, cosine and warm-up, batch 64. `--plain` also runs
-`compress` without `--epochs`. Every model is scored in ONNX Runtime: top-1, agreement with the dense net, cross-entropy.
+first and the last layer; then it trains by labels with AdamW at 0.001, cosine and warm-up, batch 64. `compress` trains for as
+many epochs, and for as many as it chooses ("plain"). Every model is scored in ONNX Runtime: top-1, agreement with the dense net,
+cross-entropy.
 """
 
 import argparse
@@ -130,7 +131,7 @@ def bench(name, args, folder):
             torch_models.export(made, shape, str(theirs))
             scores.append(score(theirs, answers, held))
         row(name, f"{what}, peer", scores)
-        for how, epochs in [("", ["--epochs", args.epochs])] + [(", plain command", [])] * args.plain:
+        for how, epochs in [("", ["--epochs", args.epochs]), (", plain", [])]:
             scores, seconds = [], []
             for seed in range(args.seeds):
                 out, _, took = ours(dense, folder, seed, *flags, *epochs)
@@ -144,7 +145,6 @@ if __name__ == "__main__":
     parser.add_argument("nets", nargs="+")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--plain", action="store_true")
     parsed = parser.parse_args()
     print("| net | what | top-1, % | agreement, % | cross-entropy | |\n|---|---|---|---|---|---|")
     for net in parsed.nets:

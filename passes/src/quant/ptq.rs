@@ -306,12 +306,12 @@ impl Int8 {
                 .collect();
             out.edits += coded.len();
             let why = |n: NodeId| match choices.float.get(&n) {
-                _ if is_left_out(part, n, &self.exclude) => recurrent::EXCLUDED,
                 Some(why) => why,
                 None if is_able => recurrent::obstacle(part, n, &self.exclude).unwrap_or("it is trained through"),
                 None => recurrent::no_operator(part, n),
             };
-            let left = recurrent::layers(part).filter(|n| !coded.contains(n));
+            // Of those that are excluded, the report says so by itself.
+            let left = recurrent::layers(part).filter(|n| !coded.contains(n) && !is_left_out(part, *n, &self.exclude));
             out.skipped.extend(left.map(|n| self.skipped(part, n, why(n))));
             if i > 0 {
                 // What is inside of an operator is not trained, but what is around it may be, through it.

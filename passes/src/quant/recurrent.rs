@@ -22,7 +22,7 @@ use std::collections::HashMap;
 pub(super) fn no_operator(g: &Graph, node: NodeId) -> &'static str {
     match g.op(node) {
         Op::Recurrent(Recurrent { cell: Cell::Lstm { .. }, .. }) => {
-            "ONNX has no operator for it by codes; ONNX Runtime has one (--target onnxruntime)"
+            "ONNX has no operator for it by codes; the target onnxruntime has one"
         }
         _ => "ONNX has no operator for it by codes",
     }
@@ -36,9 +36,6 @@ pub(super) fn layers(g: &Graph) -> impl Iterator<Item = NodeId> + '_ {
     g.operators().filter(|n| matches!(g.op(*n), Op::Recurrent(_)))
 }
 
-/// Why a layer stays as it is that the user excluded.
-pub(super) const EXCLUDED: &str = "excluded by --exclude";
-
 /// Why a recurrent layer can't be computed by codes, if so.
 pub(super) fn obstacle(g: &Graph, node: NodeId, exclude: &[Regex]) -> Option<&'static str> {
     let Op::Recurrent(op) = g.op(node) else { return Some("it is not recurrent") };
@@ -48,7 +45,7 @@ pub(super) fn obstacle(g: &Graph, node: NodeId, exclude: &[Regex]) -> Option<&'s
             .is_some_and(|t| t.dtype() == DType::F32 && t.shape().len() == 3 && t.all_f32(f32::is_finite) == Some(true))
     };
     match op {
-        _ if is_left_out(g, node, exclude) => Some(EXCLUDED),
+        _ if is_left_out(g, node, exclude) => Some("it is excluded"),
         Recurrent { cell: Cell::Lstm { .. }, batch_first: false, .. } => {
             let sequences = g.operand(node, 4).map(|_| "its sequences may have different lengths");
             let known = weight_slots(g.op(node)).iter().all(is_known)
