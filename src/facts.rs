@@ -9,6 +9,7 @@ use compress_compiler::{
     ops::binary::Binary,
     tensor::{DType, Tensor},
 };
+use compress_passes::layers::weight_slots;
 use sha2::{Digest, Sha256};
 use std::{io::Write, path::Path};
 
@@ -113,11 +114,8 @@ fn zstd_bytes(source: &Source) -> Option<usize> {
 pub fn layers(graph: &Graph) -> Vec<(NodeId, LayerFacts)> {
     let Ok(order) = graph.topological() else { return vec![] };
     let layer = |n: NodeId| {
-        let slots = match graph.op(n) {
-            Op::Recurrent(_) | Op::DynamicLstm(_) => vec![1, 2],
-            op => vec![op.weight()?.slot],
-        };
-        let port = graph.operand(n, slots[0])?;
+        let slots = weight_slots(graph.op(n));
+        let port = graph.operand(n, *slots.first()?)?;
         let weights: Vec<&Tensor> =
             slots.into_iter().map(|slot| stored(graph, graph.operand(n, slot)?)).collect::<Option<_>>()?;
         let weight = weights[0];

@@ -82,9 +82,9 @@ fn is_excluded(g: &Graph, node: NodeId, weight: &str, exclude: &[Regex]) -> bool
 }
 
 /// The slots of an operator's weights: that of a layer, or W and R of a recurrent one.
-pub(crate) fn weight_slots(op: &Op) -> Vec<usize> {
+pub fn weight_slots(op: &Op) -> Vec<usize> {
     match op {
-        Op::Recurrent(_) => vec![1, 2],
+        Op::Recurrent(_) | Op::DynamicLstm(_) => vec![1, 2],
         op => op.weight().map(|w| w.slot).into_iter().collect(),
     }
 }

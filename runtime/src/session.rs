@@ -8,7 +8,8 @@
 use crate::{
     burn::{
         Executable,
-        exec::{Branch, Input, Sink, complete},
+        control::Branch,
+        exec::{Input, Sink, complete},
     },
     cpu::{self, Program, Spent, Workspaces},
     device::{Device, DeviceChoice},

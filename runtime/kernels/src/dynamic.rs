@@ -64,11 +64,7 @@ impl Dynamic8 {
             (self.depth, self.scales.len(), y.rows()),
             "rows and their products"
         );
-        let mut ends = [0.0; 2];
-        range(self.isa, x, &mut ends);
-        let [low, high] = ends;
-        let scale = if low == high { 1.0 } else { high - low } / 255.0;
-        let zero = (-low / scale).clamp(0.0, 255.0).round_ties_even();
+        let (scale, zero) = own_range(self.isa, x);
         let (codes, scratch) = scratch.split_at_mut(bytes::<u8>(x.rows() * self.depth));
         let codes = &mut aligned::<u8>(codes)[..x.rows() * self.depth];
         quantize(self.isa, x, scale, zero as u8, RowsMut::dense(codes, x.rows(), self.depth), threads);
@@ -76,6 +72,19 @@ impl Dynamic8 {
         self.sums.run_f32(codes, &Window::pixel(x.rows()), y.reborrow(), scratch, threads);
         finish(self.isa, self, scale, zero, y);
     }
+}
+
+/// The scale and the zero point by which codes from 0 to 255 reach from the least of `x` and 0 to the greatest, as
+/// DynamicQuantizeLinear has them. NaN is left out.
+///
+/// # Panics
+/// When the machine doesn't have `isa`.
+pub fn own_range(isa: Isa, x: Rows<f32>) -> (f32, f32) {
+    let mut ends = [0.0; 2];
+    range(isa, x, &mut ends);
+    let [low, high] = ends;
+    let scale = if low == high { 1.0 } else { high - low } / 255.0;
+    (scale, (-low / scale).clamp(0.0, 255.0).round_ties_even())
 }
 
 multiversion! {

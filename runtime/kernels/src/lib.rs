@@ -54,7 +54,7 @@ mod window;
 
 pub use conv::{Conv8, ConvF, GemmF, SparseF};
 pub use depthwise::{Depthwise8, DepthwiseF};
-pub use dynamic::Dynamic8;
+pub use dynamic::{Dynamic8, own_range};
 pub use elementwise::{BinaryOp, UnaryOp, binary, layer_norm, log_softmax, softmax, unary};
 pub use finish::Finish8;
 pub use gemv::{GemvF, Raw};

@@ -1,7 +1,7 @@
 //! Control flow: runs the graphs inside If, Loop and Scan.
 
 use super::{
-    exec::{Body, Branches, Executable, Sink},
+    exec::{Executable, Sink},
     host::IntArray,
     kernels::{self, Args},
     tensor::Value,
@@ -18,9 +18,31 @@ use compress_compiler::{
     },
     tensor::{DType, Tensor},
     value,
-    verify::verify,
+    verify::{Verified, verify},
     words::option::CHECK,
 };
+
+/// What runs a graph inside of an operator.
+pub(crate) enum Body {
+    Burn(Box<Executable>),
+    Other(Box<dyn Branch>),
+}
+
+/// What may run a branch of an If in Burn's place.
+pub(crate) trait Branch: Send + Sync {
+    /// Runs it on inputs that are what inference says of them; `spent` is told how long each node took.
+    ///
+    /// # Errors
+    /// What a kernel raises, naming the node.
+    fn run(&self, inputs: &[&Tensor], spent: Option<&mut Vec<Spent>>) -> Result<Vec<Tensor>>;
+
+    /// Whether it reads an input; of another any tensor may be given.
+    fn reads(&self, input: usize) -> bool;
+}
+
+/// Makes what runs a branch, where there is something better than Burn.
+pub(crate) type Branches<'a> = dyn Fn(&Verified) -> Result<Option<Box<dyn Branch>>> + 'a;
+
 /// Repetitions of all loops of one run together: a loop that never ends must.
 const MAX_TRIPS: u64 = 1_000_000;
 

@@ -1,7 +1,7 @@
 //! The interpreter: runs the nodes of a verified graph in order.
 
 use super::{
-    control::{self, Run},
+    control::{self, Body, Branches, Run},
     kernels::{self, Args},
     precision::Precision,
     tensor::Value,
@@ -56,27 +56,6 @@ struct Step {
     /// Whether a Relu that alone read the first output is a part of it.
     rectified: bool,
 }
-
-/// What runs a graph inside of an operator.
-pub(super) enum Body {
-    Burn(Box<Executable>),
-    Other(Box<dyn Branch>),
-}
-
-/// What may run a branch of an If in Burn's place.
-pub(crate) trait Branch: Send + Sync {
-    /// Runs it on inputs that are what inference says of them; `spent` is told how long each node took.
-    ///
-    /// # Errors
-    /// What a kernel raises, naming the node.
-    fn run(&self, inputs: &[&Tensor], spent: Option<&mut Vec<Spent>>) -> Result<Vec<Tensor>>;
-
-    /// Whether it reads an input; of another any tensor may be given.
-    fn reads(&self, input: usize) -> bool;
-}
-
-/// Makes what runs a branch, where there is something better than Burn.
-pub(crate) type Branches<'a> = dyn Fn(&Verified) -> Result<Option<Box<dyn Branch>>> + 'a;
 
 /// An input: what is known of it, and what it is when it isn't given.
 pub(crate) struct Input {

@@ -1,6 +1,6 @@
 //! The interpreter on Burn's backend primitives: see the crate's page.
 
-mod control;
+pub(crate) mod control;
 pub mod exec;
 pub mod host;
 pub mod interpreter;

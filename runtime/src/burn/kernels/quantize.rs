@@ -14,6 +14,7 @@ use compress_compiler::{
     tensor::{DType, Tensor},
     value,
 };
+use compress_kernels::{self as kernels, Isa, Rows};
 
 /// Numbers on the device, integers of up to 32 bits among them: those of more than 16 as `f64`,
 /// which holds them exactly.
@@ -179,12 +180,9 @@ pub(crate) fn dequantize_constant(
     made.pop().ok_or_else(|| Error::bug("DequantizeLinear made nothing"))?.download()
 }
 
-/// The scale and the zero point by which codes from 0 to 255 reach from the least of `x` and 0 to the greatest.
+/// The scale and the zero point of all of `x`, as DynamicQuantizeLinear has them.
 pub(super) fn own_range(x: &Float) -> Result<(f32, f32)> {
-    let (low, high) =
-        x.view(|data| Ok(data.iter().fold((0f32, 0f32), |(low, high), v| (low.min(*v), high.max(*v)))))?;
-    let scale = if low == high { 1.0 } else { high - low } / 255.0;
-    Ok((scale, (-low / scale).clamp(0.0, 255.0).round_ties_even()))
+    x.view(|data| Ok(kernels::own_range(Isa::detect(), Rows::dense(data, 1, data.len()))))
 }
 
 /// Quantises to U8 with the range of the data, in which 0 always is.
