@@ -4,6 +4,7 @@ use crate::{
     data::{Samples, Sets},
     events::Monitor,
     facts,
+    given::Scorer,
     measure::{self, Pace, Reference},
     options::{Effort, GateOptions, MeasureOptions},
     remarks,
@@ -120,12 +121,26 @@ impl Assessment<'_> {
         };
         let compared = (&answers, measured);
         let mut accuracy = measure::accuracy(before, &after, samples, compared, (self.blame, time), monitor)?;
-        if let Some(command) = &measures.score {
+        if let Some(scorer) = &measures.score {
             let names: Vec<String> = answers.outputs.iter().map(|o| o.name.clone()).collect();
-            let (old, new) = score::score(command, &names, before, &after, samples, monitor)?;
-            (accuracy.metric, accuracy.output, accuracy.meaning) =
-                (Metric::Score, None, format!("what `{command}` prints"));
-            (accuracy.samples, accuracy.unlike) = (samples.indices.len(), 0);
+            let scored = match scorer {
+                Scorer::Command(command) => score::score(command, &names, before, &after, samples, monitor)?,
+                Scorer::Given(_) => {
+                    let of = |graph: &Graph| scorer.evaluated(&crate::Model::of(graph, backend)?);
+                    (of(&original.graph)?, of(&written.graph)?.unwrap_or(f64::NAN))
+                }
+            };
+            let (old, new) = scored;
+            let means = match scorer {
+                Scorer::Command(command) => format!("what `{command}` prints"),
+                Scorer::Given(_) => "what the function that evaluates models returns".into(),
+            };
+            (accuracy.metric, accuracy.output, accuracy.meaning) = (Metric::Score, None, means);
+            match scorer {
+                Scorer::Command(_) => accuracy.samples = samples.indices.len(),
+                Scorer::Given(_) => accuracy.scored_apart = true,
+            }
+            accuracy.unlike = 0;
             (accuracy.before, accuracy.after, accuracy.drop) = (old, Some(new), old.map(|old| old - new));
             accuracy.reason = None;
         }

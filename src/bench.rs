@@ -4,6 +4,7 @@ use crate::{
     compress::needs,
     data::{self, Samples, Sets},
     events::{Events, Monitor, watched},
+    given::DataSource,
     measure,
     options::{DataOptions, DeviceOptions, ReadOptions, within},
     values::{Count, InputShape},
@@ -29,7 +30,7 @@ pub struct Bench {
     pub model: PathBuf,
     /// Data to run on, as for compressing; made up if there is none.
     #[arg(long, value_name = "PATH")]
-    pub data: Option<PathBuf>,
+    pub data: Option<DataSource>,
     /// Sizes of an input, e.g. image=1x3x320x320; may be repeated.
     #[arg(long, value_name = "NAME=SIZES")]
     pub shape: Vec<InputShape>,

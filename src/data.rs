@@ -1,6 +1,8 @@
 //! Which samples a run calibrates on and which it measures on.
 
-use crate::{evaluator::classes, events::Monitor, measure, options::DataOptions, sizes, values::InputShape};
+use crate::{
+    evaluator::classes, events::Monitor, given::DataSource, measure, options::DataOptions, sizes, values::InputShape,
+};
 use compress_compiler::{
     bound,
     error::{Error, Kind, Result},
@@ -154,9 +156,9 @@ impl Sets {
     }
 
     fn of(plan: &DataOptions, graph: &Graph, specs: Vec<InputSpec>, count: usize, seed: u64) -> Result<Self> {
-        let open = |path| Dataset::open(path, &specs, plan.preprocess.as_ref()).map(Arc::new);
-        let data = plan.data.as_deref().map(open).transpose()?;
-        let eval = plan.eval.as_deref().map(open).transpose()?;
+        let open = |source: &DataSource| source.open(&specs, plan.preprocess.as_ref()).map(Arc::new);
+        let data = plan.data.as_ref().map(open).transpose()?;
+        let eval = plan.eval.as_ref().map(open).transpose()?;
         let all = |set: &Dataset| (0..set.len()).collect::<Vec<_>>();
         let synthetic = data.is_none();
         let source = match data {

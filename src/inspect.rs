@@ -132,11 +132,12 @@ impl Inspect {
                 opaque.push((g.node(n).display_name().to_string(), o.reason.clone()));
             }
         }
+        let (inputs, outputs) = signature(g);
         Ok(Inspected::Whole(Box::new(Inspection {
             file: facts::file(&self.model, &model),
             opset: model.opset(),
-            inputs: g.inputs().iter().map(|n| signature(g, &g.value((*n).into()).name, (*n).into())).collect(),
-            outputs: g.outputs().iter().map(|o| signature(g, &o.name, o.port)).collect(),
+            inputs,
+            outputs,
             operators,
             opaque,
             layers: facts::all_layers(g),
@@ -167,6 +168,9 @@ fn groups(g: &Graph, cx: &Context) -> Result<Vec<ChannelGroup>> {
     Ok(all.groups.iter().map(group).collect())
 }
 
-fn signature(g: &Graph, name: &str, port: Port) -> Signature {
-    Signature { name: name.into(), r#type: g.fact(port).to_string() }
+/// The inputs and the outputs of a graph.
+pub(crate) fn signature(g: &Graph) -> (Vec<Signature>, Vec<Signature>) {
+    let of = |name: &str, port: Port| Signature { name: name.into(), r#type: g.fact(port).to_string() };
+    let inputs = g.inputs().iter().map(|n| of(&g.value((*n).into()).name, (*n).into()));
+    (inputs.collect(), g.outputs().iter().map(|o| of(&o.name, o.port)).collect())
 }

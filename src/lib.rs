@@ -30,7 +30,7 @@
 //! assert_eq!(error.kind(), Kind::File);
 //! ```
 //!
-//! Nothing here prints or ends the process. A job that fails or stops leaves no half-written file; its [`Error`] names
+//! Nothing but [`cli`], the command, prints or ends the process. A job that fails or stops leaves no half-written file; its [`Error`] names
 //! the file, the node and the way out.
 //!
 //! # Results
@@ -45,6 +45,7 @@
 //! them, `assess.rs` collects what is measured of a result, `gates.rs` judges it.
 
 #![warn(missing_docs)]
+// A reader that went away is not an error: the command's `terminal` writes, and does not panic.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod assess;
@@ -59,8 +60,10 @@ mod facts;
 mod files;
 mod fit;
 mod gates;
+mod given;
 mod inspect;
 mod measure;
+mod model;
 mod plot;
 mod recipe;
 mod remarks;
@@ -69,6 +72,7 @@ mod sensitivity;
 mod sizes;
 mod sweep;
 
+pub mod cli;
 pub mod options;
 pub mod report;
 pub mod shown;
@@ -79,6 +83,8 @@ pub use check::Check;
 pub use compress::{Bisection, Compress, Expected, Intent, PlannedPass, Shares};
 pub use compress_compiler::{
     error::{Error, Kind, Result},
+    storage::{Blob, Storage},
+    tensor::{DType, Tensor},
     words::write_options,
 };
 pub use compress_passes::{
@@ -86,9 +92,12 @@ pub use compress_passes::{
     quant::calibrators::Calibration,
     target::Target,
 };
+pub use compress_runtime::dataset::{Given, GivenItem};
 pub use distill::{Distill, LossWeights, TrainFigures, TrainIntent, TrainReport};
 pub use events::{Event, Events, Step, TrainProgress};
+pub use given::{DataSource, Evaluate, Scorer};
 pub use inspect::{ChannelGroup, Inspect, Inspected, Inspection, Signature};
+pub use model::Model;
 pub use recipe::Recipe;
 pub use report::Report;
 pub use sensitivity::{Sensitivity, SensitivityReport};

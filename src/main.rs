@@ -1,10 +1,5 @@
 //! The command `compress`.
 
-// A reader that went away is not an error: `terminal` writes, and does not panic.
-#![deny(clippy::print_stdout, clippy::print_stderr)]
-
-mod cli;
-
 use std::process::ExitCode;
 
 // Graphs are many small allocations, which this serves faster than the system's allocator.
@@ -12,5 +7,5 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    cli::main()
+    compress::cli::main(std::env::args_os()).into()
 }

@@ -142,6 +142,7 @@ pub fn accuracy(
         meaning: measure.meaning.to_string(),
         reason,
         samples: compared.samples(),
+        scored_apart: false,
         unlike: compared.unlike(),
         synthetic: samples.synthetic,
         before,

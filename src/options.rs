@@ -1,7 +1,10 @@
 //! Options that several jobs share. They are fields of recipes; the command has a flag of the same name for each, and their
 //! documentation is its help.
 
-use crate::values::{Bytes, Count, Filter, Finite, InputShape, Milliseconds, Positive, Score, Seed, Share};
+use crate::{
+    given::{DataSource, Scorer},
+    values::{Bytes, Count, Filter, Finite, InputShape, Milliseconds, Positive, Score, Seed, Share},
+};
 use clap::Args;
 use compress_compiler::{
     choice,
@@ -16,7 +19,6 @@ use compress_runtime::{
     session::{Backend, EngineChoice},
 };
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 
 /// How models are read.
 #[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
@@ -46,10 +48,10 @@ pub struct DataOptions {
         formats(),
         option::EVAL.flag()
     ))]
-    pub data: Option<PathBuf>,
+    pub data: Option<DataSource>,
     /// Labelled data to measure accuracy on.
     #[arg(long, value_name = "PATH")]
-    pub eval: Option<PathBuf>,
+    pub eval: Option<DataSource>,
     /// How pictures become inputs: `imagenet`, or e.g. resize=256,crop=224,scale=255,mean=0.1307,std=0.3081,bgr;
     /// resize and crop are for picture files, as arrays have the model's size.
     #[arg(long, value_name = "HOW")]
@@ -94,7 +96,7 @@ pub struct MeasureOptions {
     /// Score the models by a program. Its last argument is a folder with before/OUTPUT.npy, after/OUTPUT.npy and labels.npy;
     /// it prints the score after, or the scores before and after. A higher score is better.
     #[arg(long, value_name = "COMMAND")]
-    pub score: Option<String>,
+    pub score: Option<Scorer>,
     /// Sizes of an input, for made-up samples and for timing, e.g. image=1x3x320x320; may be repeated.
     #[arg(long, value_name = "NAME=SIZES")]
     pub shape: Vec<InputShape>,

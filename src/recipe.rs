@@ -1,6 +1,6 @@
 //! Any job, in a file or in a report.
 
-use crate::{Bench, Check, Compress, Distill, Inspect, Sensitivity, Sweep, files};
+use crate::{Bench, Check, Compress, DataSource, Distill, Inspect, Scorer, Sensitivity, Sweep, files};
 use clap::{Arg, Args, Command};
 use compress_compiler::{
     choice,
@@ -84,6 +84,63 @@ impl Recipe {
             false => text.parse(),
         };
         recipe.map_err(|e| e.in_file(path))
+    }
+
+    /// Reads a recipe that a program made: the keys and values of a TOML recipe, as JSON. What is null has its default.
+    ///
+    /// # Errors
+    /// Usage when it says what no option says.
+    pub fn of_json(text: &str) -> Result<Self> {
+        let parsed: serde_json::Value = serde_json::from_str(text).map_err(|e| Error::usage(e.to_string()))?;
+        let serde_json::Value::Object(mut keys) = parsed else {
+            return Err(Error::usage("a recipe has keys and values"));
+        };
+        keys.retain(|_, value| !value.is_null());
+        let table = Table::try_from(keys).map_err(|e| Error::usage(e.to_string()))?;
+        Self::of_table(table)
+    }
+
+    /// Has the job take its data from `source`. A job that takes none is left alone.
+    pub fn give_data(&mut self, source: DataSource) {
+        match self {
+            Self::Compress(job) | Self::Sweep(Sweep { compress: job, .. }) => job.data.data = Some(source),
+            Self::Check(job) => job.data.data = Some(source),
+            Self::Bench(job) => job.data = Some(source),
+            Self::Distill(job) => job.data = Some(source),
+            Self::Sensitivity(job) => job.data = source,
+            Self::Inspect(_) => {}
+        }
+    }
+
+    /// Has the job measure on `source`.
+    ///
+    /// # Errors
+    /// Usage for a job that has no such option.
+    pub fn give_eval(&mut self, source: DataSource) -> Result<()> {
+        *match self {
+            Self::Compress(job) | Self::Sweep(Sweep { compress: job, .. }) => &mut job.data.eval,
+            Self::Check(job) => &mut job.data.eval,
+            Self::Distill(job) => &mut job.eval,
+            Self::Bench(_) | Self::Sensitivity(_) | Self::Inspect(_) => {
+                return Err(Error::usage(format!("the job has no {}", option::EVAL)));
+            }
+        } = Some(source);
+        Ok(())
+    }
+
+    /// Has models scored by `scorer`.
+    ///
+    /// # Errors
+    /// Usage for a job that has no such option.
+    pub fn give_scorer(&mut self, scorer: Scorer) -> Result<()> {
+        *match self {
+            Self::Compress(job) | Self::Sweep(Sweep { compress: job, .. }) => &mut job.measures.score,
+            Self::Check(job) => &mut job.measures.score,
+            Self::Distill(_) | Self::Bench(_) | Self::Sensitivity(_) | Self::Inspect(_) => {
+                return Err(Error::usage(format!("the job has no {}", option::SCORE)));
+            }
+        } = Some(scorer);
+        Ok(())
     }
 
     fn of_table(mut table: Table) -> Result<Self> {
@@ -179,20 +236,22 @@ impl Recipe {
 
     /// The files that the job reads, and those that it makes under names of its own.
     fn files(&self) -> Vec<PathBuf> {
-        let (made, others): (Option<PathBuf>, [&Option<PathBuf>; 3]) = match self {
-            Self::Compress(job) => (Some(job.output()), [&job.teacher, &job.data.data, &job.data.eval]),
-            Self::Sweep(Sweep { compress: job, .. }) => {
-                (Some(job.output()), [&job.teacher, &job.data.data, &job.data.eval])
+        let (made, teacher, data) = match self {
+            Self::Compress(job) | Self::Sweep(Sweep { compress: job, .. }) => {
+                (Some(job.output()), &job.teacher, [&job.data.data, &job.data.eval])
             }
-            Self::Distill(job) => (Some(job.output()), [&job.teacher, &job.data, &job.eval]),
-            Self::Check(job) => (Some(job.against.clone()), [&job.data.data, &job.data.eval, &None]),
-            Self::Bench(job) => (None, [&job.data, &None, &None]),
-            Self::Inspect(_) => (None, [&None, &None, &None]),
-            Self::Sensitivity(job) => return vec![job.output(), job.data.clone(), job.model.clone()],
+            Self::Distill(job) => (Some(job.output()), &job.teacher, [&job.data, &job.eval]),
+            Self::Check(job) => (Some(job.against.clone()), &None, [&job.data.data, &job.data.eval]),
+            Self::Bench(job) => (None, &None, [&job.data, &None]),
+            Self::Inspect(_) => (None, &None, [&None, &None]),
+            Self::Sensitivity(job) => {
+                let data = job.data.path().map(Path::to_path_buf);
+                return data.into_iter().chain([job.output(), job.model.clone()]).collect();
+            }
         };
         let report = made.as_ref().map(|made| made.with_extension("report.json"));
-        let others = others.into_iter().flatten().cloned();
-        others.chain(made).chain(report).chain([self.model().to_path_buf()]).collect()
+        let data = data.into_iter().flatten().filter_map(|source| source.path().map(Path::to_path_buf));
+        data.chain(teacher.clone()).chain(made).chain(report).chain([self.model().to_path_buf()]).collect()
     }
 
     /// Whether the job may replace files.
@@ -203,6 +262,24 @@ impl Recipe {
             Self::Distill(job) => job.force,
             Self::Sensitivity(job) => job.force,
             Self::Check(_) | Self::Bench(_) | Self::Inspect(_) => false,
+        }
+    }
+
+    /// Lets the job replace files, where it makes any.
+    pub fn set_force(&mut self, force: bool) {
+        *match self {
+            Self::Compress(job) => &mut job.force,
+            Self::Sweep(job) => &mut job.compress.force,
+            Self::Distill(job) => &mut job.force,
+            Self::Sensitivity(job) => &mut job.force,
+            Self::Check(_) | Self::Bench(_) | Self::Inspect(_) => return,
+        } = force;
+    }
+
+    /// Has a training job go on from its last checkpoint.
+    pub fn set_resume(&mut self, resume: bool) {
+        if let Self::Distill(job) = self {
+            job.resume = resume;
         }
     }
 

@@ -101,6 +101,10 @@ pub struct Accuracy {
     pub reason: Option<&'static str>,
     /// Samples measured on.
     pub samples: usize,
+    /// Whether a function of the program that ran the job gave the metric, on samples of its own choice; `samples` are those
+    /// of the other figures.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub scored_apart: bool,
     /// Further samples for which the models find another number of things, so that their outputs can't be compared.
     pub unlike: usize,
     /// Whether the samples are made up, so that only the divergence means something.

@@ -5,6 +5,7 @@ use crate::{
     data::Sets,
     events::{Events, Monitor, watched},
     facts, files,
+    given::DataSource,
     options::{DataOptions, DeviceOptions, ReadOptions, expressions, within},
     plot::{Chart, Line, svg},
     values::Filter,
@@ -34,7 +35,7 @@ pub struct Sensitivity {
     pub model: PathBuf,
     /// Data to run on; part of it is for calibration.
     #[arg(long, value_name = "PATH", required = true)]
-    pub data: PathBuf,
+    pub data: DataSource,
     /// How pictures become inputs, as for compressing.
     #[arg(long, value_name = "HOW")]
     pub preprocess: Option<Preprocess>,
@@ -91,7 +92,7 @@ impl Sensitivity {
         if files::same(&plot, &self.model) {
             return Err(Error::usage("the plot would replace the model").in_file(&plot));
         }
-        if files::same(&plot, &self.data) {
+        if self.data.path().is_some_and(|data| files::same(&plot, data)) {
             return Err(Error::usage("the plot would replace the data").in_file(&plot));
         }
         if plot.as_os_str() == "-" {
@@ -128,7 +129,7 @@ impl Sensitivity {
         let (samples, backend) = (&sets.calibration, &backend);
         let calibrator = DataCalibrator { samples, backend, monitor };
         let most = judge::SAMPLES;
-        let judges = judge::HeldOut { samples: &sets.validation, most, metric: None, backend, monitor };
+        let judges = judge::HeldOut { samples: &sets.validation, most, metric: None, scorer: None, backend, monitor };
         let interpreter = BurnInterpreter::cpu();
         let cx = Context {
             calibrator: Some(&calibrator as &dyn Calibrator),

@@ -121,8 +121,8 @@ impl Error {
     }
 
     /// The exit code of the command for this error.
-    pub fn exit_code(&self) -> i32 {
-        self.0.kind as i32
+    pub fn exit_code(&self) -> u8 {
+        self.0.kind as u8
     }
 }
 

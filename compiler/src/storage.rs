@@ -1,4 +1,4 @@
-//! The bytes of tensors: in memory, or still in the file that they came from.
+//! The bytes of tensors: in memory, in the memory of a program that lends them, or still in the file that they came from.
 
 use std::{
     fmt,
@@ -8,13 +8,16 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// A whole file: mapped, or read into memory.
+/// Bytes that tensors are parts of: a whole file, mapped or read into memory, or what a program lends.
 pub enum Blob {
     /// A mapped file. Another process that truncates it makes the next read raise SIGBUS, as
     /// with every reader that maps. The file stays open where the kernel is to copy from it.
     Map(memmap2::Mmap, Option<File>),
     /// Bytes in memory.
     Heap(Vec<u8>),
+    /// Bytes that belong to another part of the program, such as an array of Python. As with a mapped file, somebody may
+    /// write to them.
+    Lent(Box<dyn AsRef<[u8]> + Send + Sync>),
 }
 
 impl Blob {
@@ -37,6 +40,7 @@ impl Deref for Blob {
         match self {
             Blob::Map(map, _) => map,
             Blob::Heap(bytes) => bytes,
+            Blob::Lent(owner) => (**owner).as_ref(),
         }
     }
 }
@@ -125,6 +129,13 @@ impl Storage {
             self.hash(&mut h);
             h.finish()
         })
+    }
+}
+
+impl From<Arc<Blob>> for Storage {
+    fn from(blob: Arc<Blob>) -> Self {
+        let all = 0..blob.len();
+        Self::new(Data::View(blob, all))
     }
 }
 

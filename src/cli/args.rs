@@ -1,7 +1,7 @@
 //! The command line, as clap sees it: the recipes of the library, and how the command shows what they make.
 
+use crate::{Bench, Check, Compress, Distill, Fractions, Inspect, Sensitivity, options::ReadOptions};
 use clap::{Args, Parser, Subcommand};
-use compress::{Bench, Check, Compress, Distill, Fractions, Inspect, Sensitivity, options::ReadOptions};
 use std::path::PathBuf;
 
 /// A model compression compiler: ONNX in, a smaller and faster ONNX out, and a report of what that cost.

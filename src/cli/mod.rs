@@ -1,52 +1,39 @@
-//! The command: flags in, a job, tables out. What jobs do is in the library.
+//! The command: flags in, a job, tables out. All that prints is here; what jobs do is in the rest of the library.
+//!
+//! It is a part of the library so that a program can carry the command, as the Python package does.
 
 mod args;
 mod interrupt;
 mod progress;
 mod run;
 mod stdout;
-mod tables;
+pub mod tables;
 mod terminal;
-mod training;
+pub mod training;
 
+use crate::{Kind, Recipe, Result, Sweep, options::Effort};
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser, error::ErrorKind};
-use compress::{Error, Kind, Recipe, Result, Sweep, options::Effort};
 use run::{How, run};
-use std::process::ExitCode;
+use std::ffi::OsString;
 
-/// Runs the command.
-pub fn main() -> ExitCode {
+/// Runs the command line `args`, whose first is the name of the program, as the only thing that this process does: it takes
+/// over Ctrl-C, and usage errors end the process. Returns the exit code, which is a contract with scripts.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     let filter = tracing_subscriber::EnvFilter::from_env("COMPRESS_LOG");
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    compress::write_options(|option| match option {
+    crate::write_options(|option| match option {
         "output" => "-o".into(),
         name => format!("--{name}"),
     });
     interrupt::install();
-    match start(Cli::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+    match start(Cli::parse_from(args)) {
+        Ok(()) => 0,
         Err(e) => {
             terminal::say(&format!("error: {}: {e}", e.kind()));
-            exit_code(&e)
+            e.exit_code()
         }
     }
-}
-
-/// The contract with scripts.
-fn exit_code(e: &Error) -> ExitCode {
-    ExitCode::from(match e.kind() {
-        Kind::Bug => 1,
-        Kind::Usage => 2,
-        Kind::Malformed => 3,
-        Kind::Limit => 4,
-        Kind::Unsupported => 5,
-        Kind::File => 6,
-        Kind::Data => 7,
-        Kind::Device => 8,
-        Kind::Gate => 9,
-        Kind::Interrupted => 130,
-    })
 }
 
 fn start(cli: Cli) -> Result<()> {

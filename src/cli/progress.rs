@@ -1,7 +1,7 @@
 //! What a person sees of a job: bars on a terminal, plain lines elsewhere, nothing when quiet.
 
 use super::{interrupt, terminal::say};
-use compress::{Event, Events, Step, TrainProgress};
+use crate::{Event, Events, Step, TrainProgress};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     io::IsTerminal,
@@ -119,8 +119,6 @@ impl Events for Terminal {
             Event::Part { fraction, output } => say(&format!("--prune {fraction} -> {}", output.display())),
             Event::Batch(t) => self.batch(t),
             Event::Scored(t) => self.scored(t),
-            // What a later version tells.
-            _ => {}
         }
     }
 

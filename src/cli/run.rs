@@ -5,7 +5,7 @@ use super::{
     progress::Terminal,
     stdout, tables, terminal, training,
 };
-use compress::{
+use crate::{
     Bench, Check, Compress, Distill, Error, Inspect, Inspected, Intent, Recipe, Result, Sensitivity, Sweep,
     report::json,
 };

@@ -1,7 +1,7 @@
 //! `-o -`: the result on standard output, tables on stderr.
 
 use super::terminal;
-use compress::{Compress, Error, Report, Result};
+use crate::{Compress, Error, Report, Result};
 use std::{
     fs::File,
     io::{IsTerminal, Write},

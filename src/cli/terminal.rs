@@ -1,6 +1,6 @@
 //! Standard output, stderr, and the threads and memory of this process.
 
-use compress::{Error, Recipe, Result};
+use crate::{Error, Recipe, Result};
 use std::io::{ErrorKind, Write as _};
 
 /// Prints to stdout. A reader that went away (`| head`) is not an error.

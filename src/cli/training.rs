@@ -1,6 +1,6 @@
 //! Training jobs as text.
 
-use compress::{TrainIntent, TrainReport};
+use crate::{TrainIntent, TrainReport};
 use compress_runtime::train::job::Ended;
 
 /// How a job ended, for people.

@@ -3,7 +3,9 @@
 use crate::{
     data::Samples,
     events::Monitor,
+    given::Scorer,
     measure::{self, timing_batch},
+    model::Model,
 };
 use compress_compiler::{
     error::{Kind, Result},
@@ -35,6 +37,8 @@ pub struct HeldOut<'a> {
     pub most: usize,
     /// The metric that was asked for.
     pub metric: Option<&'a Wanted>,
+    /// A function that scores models, where a drop of its score is what the search may not exceed.
+    pub scorer: Option<&'a Scorer>,
     pub backend: &'a Backend,
     pub monitor: &'a Monitor<'a>,
 }
@@ -65,11 +69,19 @@ impl Judges for HeldOut<'_> {
             mixture.parts()
         };
         let parts = (0..outputs).map(parts).collect();
-        Ok(Box::new(Beside { of: self, answers, measure, kept, parts, places }))
+        let score = self.score(original)?;
+        Ok(Box::new(Beside { of: self, answers, measure, kept, parts, places, score }))
     }
 }
 
 impl HeldOut<'_> {
+    /// What the function that scores models gives for a graph, where there is one.
+    fn score(&self, graph: &Graph) -> Result<Option<f64>> {
+        let Some(scorer @ Scorer::Given(_)) = self.scorer else { return Ok(None) };
+        self.monitor.check()?;
+        scorer.evaluated(&Model::of(graph, self.backend)?)
+    }
+
     fn sized(&self, graph: &Graph) -> Result<Graph> {
         measure::sized(graph, &timing_batch(self.samples, 1)?.inputs)
     }
@@ -173,6 +185,8 @@ struct Beside<'a> {
     parts: Vec<Parts>,
     /// For each output, the place of the value on which its noise is measured.
     places: Vec<Place>,
+    /// What the function that scores models gave, where there is one.
+    score: Option<f64>,
 }
 
 /// What the answers to a sample are like.
@@ -269,9 +283,12 @@ impl Judge for Beside<'_> {
         };
         let typical = likely(&vec![1.0; told.len()]).unwrap_or(inner);
         let (metric, _) = compared.metric();
-        let drop = match compared.value() {
-            (Some(before), Some(after)) => Some(before - after),
-            (None, Some(after)) => Some(1.0 - after),
+        // A function runs the model on samples of its own choice, and so takes the same time for few samples.
+        let scored = if samples >= self.samples() { self.score } else { None };
+        let drop = match (scored, compared.value()) {
+            (Some(before), _) => self.of.score(graph)?.map(|after| before - after),
+            (None, (Some(before), Some(after))) => Some(before - after).filter(|_| metric.is_share()),
+            (None, (None, Some(after))) => Some(1.0 - after).filter(|_| metric.is_share()),
             _ => None,
         };
         Ok(Likeness {
@@ -280,7 +297,7 @@ impl Judge for Beside<'_> {
             inner,
             strong: likely(&strengths(told.iter().map(|sample| &sample.signals[..]))).unwrap_or(typical),
             typical,
-            drop: drop.filter(|_| metric.is_share()),
+            drop,
         })
     }
 

@@ -271,6 +271,8 @@ impl Opened {
             samples: &s.validation,
             most: if recipe.gates.max_drop.is_some() { SAMPLES_OF_SHARE } else { SAMPLES },
             metric: recipe.measures.metric.as_ref(),
+            // Only a limit of its drop makes the search ask for it.
+            scorer: recipe.measures.score.as_ref().filter(|_| recipe.gates.max_drop.is_some()),
             backend,
             monitor,
         });

@@ -3,6 +3,7 @@
 use super::{Compress, needs};
 use crate::{
     files,
+    given::DataSource,
     options::{DataOptions, DeviceOptions, Effort as CheckEffort, GateOptions, MeasureOptions, expressions},
 };
 use compress_compiler::{
@@ -57,7 +58,8 @@ impl<'a> CompressPlan<'a> {
             let help = format!("give another name with {}", option::OUTPUT);
             return Err(Error::usage("the output would replace the input").in_file(&output).help(help));
         }
-        for read in [&recipe.data.data, &recipe.data.eval, &recipe.teacher].into_iter().flatten() {
+        let data = [&recipe.data.data, &recipe.data.eval].into_iter().flatten().filter_map(DataSource::path);
+        for read in data.chain(recipe.teacher.as_deref()) {
             if files::same(read, &output) {
                 return Err(Error::usage("the output would replace a file that the job reads").in_file(&output));
             }

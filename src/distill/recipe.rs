@@ -2,6 +2,7 @@
 
 use super::weights::LossWeights;
 use crate::{
+    given::DataSource,
     options::{ReadOptions, Threads, choices},
     values::{Batch, Count, Filter, Fraction, Matched, NotNegative, Positive, Seed, Time},
 };
@@ -36,10 +37,10 @@ pub struct Distill {
         formats(),
         option::EVAL.flag()
     ))]
-    pub data: Option<PathBuf>,
+    pub data: Option<DataSource>,
     /// Data to score the model on.
     #[arg(long, value_name = "PATH")]
-    pub eval: Option<PathBuf>,
+    pub eval: Option<DataSource>,
     /// How pictures become inputs, as for compress MODEL.
     #[arg(long, value_name = "HOW")]
     pub preprocess: Option<Preprocess>,

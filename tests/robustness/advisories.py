@@ -9,9 +9,8 @@ versions that are safe; test_dependencies.py holds the lock file against them.
 import re
 import subprocess
 import sys
-from pathlib import Path
-
 import tomllib
+from pathlib import Path
 
 HERE = Path(__file__).parent
 

@@ -2,10 +2,10 @@
 
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
-import tomllib
 
 ROOT = Path(__file__).parents[2]
 LOCKED = [p for p in tomllib.loads((ROOT / "Cargo.lock").read_text())["package"] if "source" in p]

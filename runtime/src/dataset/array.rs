@@ -1,4 +1,4 @@
-//! Arrays in files, read a sample at a time from where they lie.
+//! Arrays, read a sample at a time from where they lie: in files, or in the memory of a program.
 
 use super::{
     InputSpec, Preprocess,
@@ -10,12 +10,13 @@ use compress_compiler::{
     tensor::{DType, Tensor},
 };
 use rayon::prelude::*;
+use sha2::{Digest, Sha256};
 use std::{
     fs::File,
     io::{self, Read},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 /// Deflate cannot pack tighter than about 1032 to 1.
@@ -24,12 +25,19 @@ const MAX_RATIO: u64 = 1040;
 /// Beyond this, a compressed set would crowd out everything else in the temporary folder.
 const MAX_UNPACKED: u64 = 64 << 30;
 
-/// The uncompressed elements of an array, somewhere in an open file.
+/// The uncompressed elements of an array.
 pub(super) struct Stored {
-    pub(super) file: Arc<File>,
-    pub(super) offset: u64,
+    pub(super) place: Place,
     pub(super) dtype: DType,
     pub(super) shape: Vec<usize>,
+}
+
+/// Where the elements of an array lie.
+pub(super) enum Place {
+    /// Somewhere in an open file, from an offset on.
+    File(Arc<File>, u64),
+    /// In memory, in parts that follow one another along the first axis, each with the number of its first row.
+    Memory(Vec<(usize, Tensor)>),
 }
 
 impl Stored {
@@ -45,7 +53,17 @@ impl Stored {
     }
 
     fn read(&self, row: usize, out: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(out, self.offset + row as u64 * out.len() as u64)
+        match &self.place {
+            Place::File(file, offset) => file.read_exact_at(out, offset + row as u64 * out.len() as u64),
+            Place::Memory(parts) => {
+                let after = parts.partition_point(|(first, _)| *first <= row);
+                let within = after.checked_sub(1).map(|i| &parts[i]).and_then(|(first, part)| {
+                    let start = (row - first) * out.len();
+                    part.bytes().get(start..start + out.len())
+                });
+                within.map(|bytes| out.copy_from_slice(bytes)).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+            }
+        }
     }
 }
 
@@ -134,6 +152,8 @@ pub(super) struct Columns {
     labels: Option<Stored>,
     rows: usize,
     stacked: bool,
+    /// The digest of what lies in memory.
+    digest: OnceLock<String>,
 }
 
 impl Columns {
@@ -148,6 +168,7 @@ impl Columns {
             labels: None,
             rows: 0,
             stacked,
+            digest: OnceLock::new(),
         }
     }
 
@@ -234,6 +255,24 @@ impl SampleSource for Columns {
 
     fn found_at(&self) -> Option<PathBuf> {
         Some(self.path.clone())
+    }
+
+    fn digest(&self) -> Option<&str> {
+        let arrays =
+            || self.columns.iter().map(|c| (&c.name[..], &c.stored)).chain(self.labels.iter().map(|l| ("", l)));
+        if arrays().any(|(_, stored)| matches!(stored.place, Place::File(..))) {
+            return None;
+        }
+        Some(self.digest.get_or_init(|| {
+            let mut all = Sha256::new();
+            for (name, stored) in arrays() {
+                all.update(format!("{name} {} {:?}\n", stored.dtype, stored.shape));
+                if let Place::Memory(parts) = &stored.place {
+                    parts.iter().for_each(|(_, part)| all.update(part.bytes()));
+                }
+            }
+            super::hex(all)
+        }))
     }
 
     fn is_labelled(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use super::{
     InputSpec, Preprocess,
-    array::{self, Columns, Stored},
+    array::{self, Columns, Place, Stored},
     source::{Format, PathKind, SampleSource},
 };
 use compress_compiler::{
@@ -151,7 +151,7 @@ fn load(path: &Path, axes: u8, check: impl FnOnce(&[usize]) -> Result<()>) -> Re
         let expected = array::payload(DType::U8, &shape)?;
         check(&shape)?;
         let file = Arc::new(array::unpack(&mut reader, expected, size)?);
-        return Ok(Stored { file, offset: 0, dtype: DType::U8, shape });
+        return Ok(Stored { place: Place::File(file, 0), dtype: DType::U8, shape });
     }
     let shape = header(&mut file, axes)?;
     let (expected, offset) = (array::payload(DType::U8, &shape)?, 4 + 4 * u64::from(axes));
@@ -163,7 +163,7 @@ fn load(path: &Path, axes: u8, check: impl FnOnce(&[usize]) -> Result<()>) -> Re
         .help("the file is truncated or damaged; fetch it again"));
     }
     check(&shape)?;
-    Ok(Stored { file: Arc::new(file), offset, dtype: DType::U8, shape })
+    Ok(Stored { place: Place::File(Arc::new(file), offset), dtype: DType::U8, shape })
 }
 
 fn header(reader: &mut impl Read, axes: u8) -> Result<Vec<usize>> {

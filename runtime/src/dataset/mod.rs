@@ -5,6 +5,7 @@
 //! that has no name and goes with the process.
 
 mod array;
+mod given;
 mod idx;
 mod images;
 mod leaves;
@@ -19,6 +20,7 @@ mod testing;
 mod tests;
 mod values;
 
+pub use given::{Given, GivenItem};
 pub use preprocess::Preprocess;
 pub use source::formats;
 pub use synthetic::{hold_out, sample};
@@ -110,21 +112,21 @@ impl Dataset {
     /// File when something cannot be read; data when it is broken or does not fit the model;
     /// usage when the preprocessing makes no sense for the model.
     pub fn open(path: &Path, inputs: &[InputSpec], preprocess: Option<&Preprocess>) -> Result<Self> {
-        if inputs.is_empty() {
-            return Err(Error::data("the model has no inputs to feed"));
-        }
-        if let Some(p) = preprocess
-            && p.has_arithmetic()
-            && !inputs.iter().any(|spec| spec.dtype.is_float())
-        {
-            return Err(Error::usage(format!(
-                "the preprocessing `{p}` makes fractions, but the model takes whole numbers only"
-            ))
-            .help("leave out scale, mean and std"));
-        }
+        can_feed(inputs, preprocess)?;
         let source = source::open(path, inputs, preprocess).map_err(|e| e.in_file(path))?;
         let path = source.found_at().unwrap_or_else(|| path.to_owned());
         Ok(Self { inputs: inputs.to_vec(), samples: Samples::Given(source), path })
+    }
+
+    /// The set that a program gives, for a model with these inputs.
+    ///
+    /// # Errors
+    /// Data when it does not fit the model; usage when the preprocessing makes no sense for the model.
+    pub fn given(data: &Given, inputs: &[InputSpec], preprocess: Option<&Preprocess>) -> Result<Self> {
+        can_feed(inputs, preprocess)?;
+        let place = PathBuf::from(given::PLACE);
+        let source = data.columns(inputs, preprocess).map_err(|e| e.in_file(&place))?;
+        Ok(Self { inputs: inputs.to_vec(), samples: Samples::Given(Box::new(source)), path: place })
     }
 
     /// `samples` made-up samples, or a batch where the model takes no fewer: pictures of dead leaves for inputs that have
@@ -285,6 +287,9 @@ impl Dataset {
             let matched = if made.is_made() { ":matched" } else { "" };
             return Ok(format!("synthetic:{}{matched}", made.seed));
         }
+        if let Some(digest) = self.source().digest() {
+            return Ok(digest.into());
+        }
         let mut files = self.source().files();
         if let [file] = &files[..] {
             return hash_file(file);
@@ -315,6 +320,21 @@ impl Dataset {
         // A path such as `.` has no last part.
         let name = self.path.file_name().unwrap_or(self.path.as_os_str()).to_string_lossy();
         format!("{} {labelled}{samples} from {name}", self.len())
+    }
+}
+
+/// # Errors
+/// Data when there is nothing to feed; usage when the preprocessing makes no sense for these inputs.
+fn can_feed(inputs: &[InputSpec], preprocess: Option<&Preprocess>) -> Result<()> {
+    if inputs.is_empty() {
+        return Err(Error::data("the model has no inputs to feed"));
+    }
+    match preprocess {
+        Some(p) if p.has_arithmetic() && !inputs.iter().any(|spec| spec.dtype.is_float()) => Err(Error::usage(
+            format!("the preprocessing `{p}` makes fractions, but the model takes whole numbers only"),
+        )
+        .help("leave out scale, mean and std")),
+        _ => Ok(()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     InputSpec, Preprocess,
-    array::{self, Columns, Stored},
+    array::{self, Columns, Place, Stored},
     source::{Format, PathKind, SampleSource},
 };
 use compress_compiler::{
@@ -32,8 +32,9 @@ pub(super) const FORMAT: Format = Format {
 };
 
 /// Names under which the data of a model's only input is also looked for.
-const DATA: [&str; 3] = ["x", "images", "data"];
-const LABELS: [&str; 2] = ["y", "labels"];
+pub(super) const DATA: [&str; 3] = ["x", "images", "data"];
+/// Names of labels.
+pub(super) const LABELS: [&str; 2] = ["y", "labels"];
 
 /// Headers of plain arrays take about 100 bytes; only records have long ones.
 const MAX_HEADER: usize = 1 << 16;
@@ -98,7 +99,7 @@ impl Header {
     }
 
     fn stored(self, file: Arc<File>, offset: u64) -> Stored {
-        Stored { file, offset, dtype: self.dtype, shape: self.shape }
+        Stored { place: Place::File(file, offset), dtype: self.dtype, shape: self.shape }
     }
 }
 

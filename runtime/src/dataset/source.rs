@@ -57,6 +57,11 @@ pub(super) trait SampleSource: Send + Sync {
     /// The files that it is made of.
     fn files(&self) -> Vec<PathBuf>;
 
+    /// The SHA-256 of a set that is not made of files.
+    fn digest(&self) -> Option<&str> {
+        None
+    }
+
     /// Whether every sample has a class.
     fn is_labelled(&self) -> bool {
         false

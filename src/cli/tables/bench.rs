@@ -1,6 +1,6 @@
 //! How fast a model is.
 
-use compress::{Figures, NodeTime, Timed};
+use crate::{Figures, NodeTime, Timed};
 use std::collections::BTreeMap;
 
 /// Nodes that are listed; --json has all.

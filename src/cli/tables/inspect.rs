@@ -1,6 +1,6 @@
 //! What a model is made of.
 
-use compress::{ChannelGroup, Inspection, shown};
+use crate::{ChannelGroup, Inspection, shown};
 use compress_compiler::words::counted;
 
 /// Channels that go together, for people.

@@ -1,6 +1,6 @@
 //! The report of a job as a short table.
 
-use compress::{
+use crate::{
     Report,
     report::{Accuracy, FileFacts, Gate, Speed, Verdict},
     shown,
@@ -82,7 +82,8 @@ impl Table {
         });
         if a.metric != Metric::Sqnr {
             let shown = |v: Option<f64>| v.map_or(String::new(), |v| a.metric.unit().show(v));
-            let note = format!("{}{samples}; accuracy measured as {} of {what}", drop.unwrap_or_default(), a.metric);
+            let on = if a.scored_apart { "samples of its own" } else { &samples };
+            let note = format!("{}{on}; accuracy measured as {} of {what}", drop.unwrap_or_default(), a.metric);
             self.line(a.metric.name(), &shown(a.before), &shown(a.after), &note);
         }
         for f in &a.beside {

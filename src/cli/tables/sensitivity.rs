@@ -1,6 +1,6 @@
 //! How much each layer minds being compressed.
 
-use compress::{SensitivityReport, shown::percent};
+use crate::{SensitivityReport, shown::percent};
 use compress_compiler::{
     judge::{Likeness, decibels},
     words::counted,

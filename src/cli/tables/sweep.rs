@@ -1,7 +1,7 @@
 //! The figures of a sweep.
 
 use super::report::{sqnr, training};
-use compress::{report::SweepReport, shown};
+use crate::{report::SweepReport, shown};
 use compress_compiler::words::{counted, option::PRUNE};
 use std::fmt::Write as _;
 

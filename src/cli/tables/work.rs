@@ -1,6 +1,6 @@
 //! What a job would do, and what was found out on the way.
 
-use compress::{Bisection, Expected, Intent, Shares};
+use crate::{Bisection, Expected, Intent, Shares};
 use compress_compiler::words::counted;
 use std::fmt::Write as _;
 

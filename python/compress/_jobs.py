@@ -1,0 +1,623 @@
+"""The jobs. This file follows from the recipes in Rust: `UPDATE_GOLDEN=1 cargo test --test python_jobs` writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from ._data import Data, Path
+from ._report import Report
+from ._run import Evaluate, TrainingJob, run
+
+
+def compress(
+    model: Path,
+    *,
+    output: Path | None = None,
+    int8: bool = False,
+    qat: bool = False,
+    weight_bits: Literal[4, 8] | None = None,
+    prune: float | None = None,
+    prune_pattern: str | None = None,
+    prune_by: Literal["magnitude", "taylor", "reconstruct"] | None = None,
+    prune_budget: Literal["global", "layer"] | None = None,
+    prune_channels: float | None = None,
+    channels_budget: Literal["macs", "parameters", "latency"] | None = None,
+    channels_by: Literal["reconstruct", "l1", "l2", "median", "scale", "activation", "taylor"] | None = None,
+    channels_cuts: int | None = None,
+    round_channels: int | None = None,
+    cut_anyway: bool = False,
+    prune_ends: bool = False,
+    epochs: int | None = None,
+    lr: float | None = None,
+    teacher: Path | None = None,
+    exclude: str | Iterable[str] = (),
+    target: Literal["portable", "onnxruntime", "openvino", "tensorrt", "qnn"] | None = None,
+    calibration: Literal["minmax", "percentile-99.999", "percentile", "percentile-99.9", "mse", "entropy"] | None = None,
+    reduce_range: Literal["auto", "always", "never"] | None = None,
+    effort: Literal["quick", "normal", "best"] | None = None,
+    time: str | None = None,
+    calibration_samples: int | None = None,
+    data: Data | None = None,
+    eval: Data | None = None,
+    preprocess: str | None = None,
+    max_drop: float | str | None = None,
+    min_sqnr: float | None = None,
+    min_score: float | str | None = None,
+    min_speedup: float | None = None,
+    max_latency: str | None = None,
+    max_memory: float | str | None = None,
+    max_size: float | str | None = None,
+    allow_synthetic: bool = False,
+    strict: bool = False,
+    metric: str | None = None,
+    score: str | None = None,
+    shape: str | Iterable[str] = (),
+    as_is: bool = False,
+    check: Literal["auto", "full", "none"] | None = None,
+    batch: int | None = None,
+    device: str | None = None,
+    engine: str | None = None,
+    threads: int | None = None,
+    seed: int | None = None,
+    report: Path | None = None,
+    allow_hardlinks: bool = False,
+    keep_initializer_inputs: bool = False,
+    external_data: bool = False,
+    strip: bool = False,
+    stop_after: str | None = None,
+    dump_ir: Path | None = None,
+    evaluate: Evaluate | None = None,
+    force: bool = False,
+    progress: bool = True,
+) -> Report:
+    """Compresses a model: prunes and quantises it, trains it to win accuracy back, measures that, and writes the result and
+    its report.
+
+    Args:
+        model: The ONNX model to compress
+        output: Where the result goes [default: MODEL with .compressed.onnx]
+        int8: Quantise to INT8: static, QDQ, calibrated on `data`
+        qat: Train the quantised model, so that its weights adapt to rounding (implies `int8`; needs `data`)
+        weight_bits: Bits of a quantised weight [default: 8]
+        prune: Set this fraction of the weights to zero. With `data`, the other weights are adjusted so that the
+            output of each layer changes least, and then the model is trained. Without data, layers are adjusted on
+            made-up inputs, or the smallest weights are removed where those are noise
+        prune_pattern: Set N of every M weights along the input channels to zero, e.g. 2:4 for sparse tensor cores.
+            With `data`, the other weights are adjusted and trained
+        prune_by: How the weights are chosen [default: reconstruct]. With training, `magnitude` and `taylor` prune
+            step by step. With `prune_channels`, `magnitude` leaves the weights of the layers that read the remaining
+            channels unadjusted
+        prune_budget: Which weights the fraction of `prune` counts [default: global]
+        prune_channels: Remove channels, and with them this fraction of the multiply-accumulates. With `data`, the
+            layers that read the remaining channels are adjusted, and then the model is trained
+        channels_budget: What the fraction of `prune_channels` counts [default: macs]
+        channels_by: The saliency of a channel: the least salient are removed first [default: reconstruct; l2 without
+            `data` where made-up inputs are noise]
+        channels_cuts: Remove channels in N cuts, with training between them (needs `data`). Each cut removes the same
+            share of the remaining multiply-accumulates, or of what `channels_budget` names [default: 1]
+        round_channels: Keep a multiple of N channels, for which kernels are faster [default: 16, or a quarter of a
+            small layer unless the target is onnxruntime]
+        cut_anyway: Remove channels even where that does not make the model faster on this machine. Without this flag
+            our runtime measures it, whatever the target is
+        prune_ends: Prune the first and the last layers too
+        epochs: Epochs of training, 0 for no training [default: by the size of model and data, at most some minutes]
+        lr: The highest learning rate of training [default: 0.001, or 0.004 where compression cost over two points of
+            the accuracy]; `qat` takes a tenth of it
+        teacher: The model that training learns from [default: MODEL itself]
+        exclude: Leave layers unchanged whose node or weight has a matching name; may be repeated
+        target: The runtime that has to run the result [default: portable]
+        calibration: How the ranges of activations are chosen [default: minmax]
+        reduce_range: Whether scales of weights leave room for processors with AVX2 and without VNNI, which add two
+            products in 16 bits [default: auto]
+        effort: How long `int8` searches for the layers to leave in floats, the ranges and the rounding that keep the
+            answers (needs `data`) [default: normal]
+        time: Try nothing else after so long a search, e.g. 60s. What is found in a time differs from machine to
+            machine
+        calibration_samples: Samples of `data` for calibration [default: 256; to prune 1024, or fewer for a large
+            model]
+        data: Data to calibrate on: an .npz or .npy, a folder of ONNX test_data_set folders, an IDX file such as
+            train-images-idx3-ubyte.gz, or a folder of pictures (png, jpg, bmp) or of one folder of pictures for each
+            class. A fifth of it is held out for evaluation unless `eval` is given
+        eval: Labelled data to measure accuracy on
+        preprocess: How pictures become inputs: `imagenet`, or e.g.
+            resize=256,crop=224,scale=255,mean=0.1307,std=0.3081,bgr; resize and crop are for picture files, as arrays
+            have the model's size
+        max_drop: Fail when accuracy drops by more, e.g. 1%. Without labels: when the results of more samples change
+        min_sqnr: Fail when the worst output's signal to noise is lower, in decibels
+        min_score: Fail when the metric, or what `score` prints, is lower
+        min_speedup: Fail when the result is measurably less than this many times as fast on our runtime
+        max_latency: Fail when a run of the result takes longer on our runtime, e.g. 5ms
+        max_memory: Fail when weights and activations of the result take more memory, e.g. 50MB
+        max_size: Fail when the file is larger, e.g. 30MB
+        allow_synthetic: Allow gates on accuracy without data, on made-up inputs
+        strict: Fail when something that was asked for was not done, such as INT8 of a model without layers for it
+        metric: The metric of accuracy, and perhaps the output that it is computed on: top1, top5, agreement, cosine,
+            recall@10, iou, text, sqnr, or max-error [default: what suits the outputs]
+        score: Score the models by a program. Its last argument is a folder with before/OUTPUT.npy, after/OUTPUT.npy
+            and labels.npy; it prints the score after, or the scores before and after. A higher score is better
+        shape: Sizes of an input, for made-up samples and for timing, e.g. image=1x3x320x320; may be repeated
+        as_is: Time the original as it is. Without this flag it is simplified first, as deployment engines do when
+            they load it
+        check: How much is measured [default: auto]
+        batch: Samples a batch when timing [default: 1]
+        device: Where to run: cpu, cuda, cuda:N, or auto [default: auto]
+        engine: What runs on the CPU: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
+            best [default: auto]
+        threads: Threads on the CPU [default: one a core]
+        seed: The seed of every random choice [default: 0]
+        report: Write report.json into this folder [default: beside the result]
+        allow_hardlinks: Read weights from files with several names (hard links), some perhaps outside the model's
+            folder
+        keep_initializer_inputs: Keep initializers that are also graph inputs as inputs, for callers to replace.
+            Without this flag they are weights
+        external_data: Write the weights into a file of their own beside the result; models over 1.9 GB always are
+        strip: Leave out documentation and metadata of nodes, such as the stack traces of exporters; that of the model
+            stays
+        stop_after: End the pipeline after this pass
+        dump_ir: Write the graph as text after every pass into this folder
+        evaluate: Scores a model: a function that is given a function from inputs to outputs, and returns a number; a
+            higher one is better. Gates look at its score, and with `max_drop` the search for what stays in floats
+            does.
+        force: Overwrite what exists.
+        progress: Show bars, where tqdm is installed.
+    """
+    return run("compress", locals())
+
+
+def sweep(
+    model: Path,
+    *,
+    sweep: float | Iterable[float] = (),
+    output: Path | None = None,
+    int8: bool = False,
+    qat: bool = False,
+    weight_bits: Literal[4, 8] | None = None,
+    prune: float | None = None,
+    prune_pattern: str | None = None,
+    prune_by: Literal["magnitude", "taylor", "reconstruct"] | None = None,
+    prune_budget: Literal["global", "layer"] | None = None,
+    prune_channels: float | None = None,
+    channels_budget: Literal["macs", "parameters", "latency"] | None = None,
+    channels_by: Literal["reconstruct", "l1", "l2", "median", "scale", "activation", "taylor"] | None = None,
+    channels_cuts: int | None = None,
+    round_channels: int | None = None,
+    cut_anyway: bool = False,
+    prune_ends: bool = False,
+    epochs: int | None = None,
+    lr: float | None = None,
+    teacher: Path | None = None,
+    exclude: str | Iterable[str] = (),
+    target: Literal["portable", "onnxruntime", "openvino", "tensorrt", "qnn"] | None = None,
+    calibration: Literal["minmax", "percentile-99.999", "percentile", "percentile-99.9", "mse", "entropy"] | None = None,
+    reduce_range: Literal["auto", "always", "never"] | None = None,
+    effort: Literal["quick", "normal", "best"] | None = None,
+    time: str | None = None,
+    calibration_samples: int | None = None,
+    data: Data | None = None,
+    eval: Data | None = None,
+    preprocess: str | None = None,
+    max_drop: float | str | None = None,
+    min_sqnr: float | None = None,
+    min_score: float | str | None = None,
+    min_speedup: float | None = None,
+    max_latency: str | None = None,
+    max_memory: float | str | None = None,
+    max_size: float | str | None = None,
+    allow_synthetic: bool = False,
+    strict: bool = False,
+    metric: str | None = None,
+    score: str | None = None,
+    shape: str | Iterable[str] = (),
+    as_is: bool = False,
+    check: Literal["auto", "full", "none"] | None = None,
+    batch: int | None = None,
+    device: str | None = None,
+    engine: str | None = None,
+    threads: int | None = None,
+    seed: int | None = None,
+    report: Path | None = None,
+    allow_hardlinks: bool = False,
+    keep_initializer_inputs: bool = False,
+    external_data: bool = False,
+    strip: bool = False,
+    stop_after: str | None = None,
+    dump_ir: Path | None = None,
+    evaluate: Evaluate | None = None,
+    force: bool = False,
+    progress: bool = True,
+) -> Report:
+    """Compresses a model by several fractions of its weights, and says what each costs.
+
+    Args:
+        model: The ONNX model to compress
+        sweep: Prune by each of these fractions in turn, e.g. 0.5,0.7,0.9: a model and a report each, named after the
+            fraction, and a table and a plot of all. Gates hold for each; it fails (exit 9) when no model passes them
+        output: Where the result goes [default: MODEL with .compressed.onnx]
+        int8: Quantise to INT8: static, QDQ, calibrated on `data`
+        qat: Train the quantised model, so that its weights adapt to rounding (implies `int8`; needs `data`)
+        weight_bits: Bits of a quantised weight [default: 8]
+        prune: Set this fraction of the weights to zero. With `data`, the other weights are adjusted so that the
+            output of each layer changes least, and then the model is trained. Without data, layers are adjusted on
+            made-up inputs, or the smallest weights are removed where those are noise
+        prune_pattern: Set N of every M weights along the input channels to zero, e.g. 2:4 for sparse tensor cores.
+            With `data`, the other weights are adjusted and trained
+        prune_by: How the weights are chosen [default: reconstruct]. With training, `magnitude` and `taylor` prune
+            step by step. With `prune_channels`, `magnitude` leaves the weights of the layers that read the remaining
+            channels unadjusted
+        prune_budget: Which weights the fraction of `prune` counts [default: global]
+        prune_channels: Remove channels, and with them this fraction of the multiply-accumulates. With `data`, the
+            layers that read the remaining channels are adjusted, and then the model is trained
+        channels_budget: What the fraction of `prune_channels` counts [default: macs]
+        channels_by: The saliency of a channel: the least salient are removed first [default: reconstruct; l2 without
+            `data` where made-up inputs are noise]
+        channels_cuts: Remove channels in N cuts, with training between them (needs `data`). Each cut removes the same
+            share of the remaining multiply-accumulates, or of what `channels_budget` names [default: 1]
+        round_channels: Keep a multiple of N channels, for which kernels are faster [default: 16, or a quarter of a
+            small layer unless the target is onnxruntime]
+        cut_anyway: Remove channels even where that does not make the model faster on this machine. Without this flag
+            our runtime measures it, whatever the target is
+        prune_ends: Prune the first and the last layers too
+        epochs: Epochs of training, 0 for no training [default: by the size of model and data, at most some minutes]
+        lr: The highest learning rate of training [default: 0.001, or 0.004 where compression cost over two points of
+            the accuracy]; `qat` takes a tenth of it
+        teacher: The model that training learns from [default: MODEL itself]
+        exclude: Leave layers unchanged whose node or weight has a matching name; may be repeated
+        target: The runtime that has to run the result [default: portable]
+        calibration: How the ranges of activations are chosen [default: minmax]
+        reduce_range: Whether scales of weights leave room for processors with AVX2 and without VNNI, which add two
+            products in 16 bits [default: auto]
+        effort: How long `int8` searches for the layers to leave in floats, the ranges and the rounding that keep the
+            answers (needs `data`) [default: normal]
+        time: Try nothing else after so long a search, e.g. 60s. What is found in a time differs from machine to
+            machine
+        calibration_samples: Samples of `data` for calibration [default: 256; to prune 1024, or fewer for a large
+            model]
+        data: Data to calibrate on: an .npz or .npy, a folder of ONNX test_data_set folders, an IDX file such as
+            train-images-idx3-ubyte.gz, or a folder of pictures (png, jpg, bmp) or of one folder of pictures for each
+            class. A fifth of it is held out for evaluation unless `eval` is given
+        eval: Labelled data to measure accuracy on
+        preprocess: How pictures become inputs: `imagenet`, or e.g.
+            resize=256,crop=224,scale=255,mean=0.1307,std=0.3081,bgr; resize and crop are for picture files, as arrays
+            have the model's size
+        max_drop: Fail when accuracy drops by more, e.g. 1%. Without labels: when the results of more samples change
+        min_sqnr: Fail when the worst output's signal to noise is lower, in decibels
+        min_score: Fail when the metric, or what `score` prints, is lower
+        min_speedup: Fail when the result is measurably less than this many times as fast on our runtime
+        max_latency: Fail when a run of the result takes longer on our runtime, e.g. 5ms
+        max_memory: Fail when weights and activations of the result take more memory, e.g. 50MB
+        max_size: Fail when the file is larger, e.g. 30MB
+        allow_synthetic: Allow gates on accuracy without data, on made-up inputs
+        strict: Fail when something that was asked for was not done, such as INT8 of a model without layers for it
+        metric: The metric of accuracy, and perhaps the output that it is computed on: top1, top5, agreement, cosine,
+            recall@10, iou, text, sqnr, or max-error [default: what suits the outputs]
+        score: Score the models by a program. Its last argument is a folder with before/OUTPUT.npy, after/OUTPUT.npy
+            and labels.npy; it prints the score after, or the scores before and after. A higher score is better
+        shape: Sizes of an input, for made-up samples and for timing, e.g. image=1x3x320x320; may be repeated
+        as_is: Time the original as it is. Without this flag it is simplified first, as deployment engines do when
+            they load it
+        check: How much is measured [default: auto]
+        batch: Samples a batch when timing [default: 1]
+        device: Where to run: cpu, cuda, cuda:N, or auto [default: auto]
+        engine: What runs on the CPU: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
+            best [default: auto]
+        threads: Threads on the CPU [default: one a core]
+        seed: The seed of every random choice [default: 0]
+        report: Write report.json into this folder [default: beside the result]
+        allow_hardlinks: Read weights from files with several names (hard links), some perhaps outside the model's
+            folder
+        keep_initializer_inputs: Keep initializers that are also graph inputs as inputs, for callers to replace.
+            Without this flag they are weights
+        external_data: Write the weights into a file of their own beside the result; models over 1.9 GB always are
+        strip: Leave out documentation and metadata of nodes, such as the stack traces of exporters; that of the model
+            stays
+        stop_after: End the pipeline after this pass
+        dump_ir: Write the graph as text after every pass into this folder
+        evaluate: Scores a model: a function that is given a function from inputs to outputs, and returns a number; a
+            higher one is better. Gates look at its score, and with `max_drop` the search for what stays in floats
+            does.
+        force: Overwrite what exists.
+        progress: Show bars, where tqdm is installed.
+    """
+    return run("sweep", locals())
+
+
+def check(
+    model: Path,
+    *,
+    against: Path,
+    data: Data | None = None,
+    eval: Data | None = None,
+    preprocess: str | None = None,
+    max_drop: float | str | None = None,
+    min_sqnr: float | None = None,
+    min_score: float | str | None = None,
+    min_speedup: float | None = None,
+    max_latency: str | None = None,
+    max_memory: float | str | None = None,
+    max_size: float | str | None = None,
+    allow_synthetic: bool = False,
+    strict: bool = False,
+    metric: str | None = None,
+    score: str | None = None,
+    shape: str | Iterable[str] = (),
+    as_is: bool = False,
+    check: Literal["auto", "full", "none"] | None = None,
+    batch: int | None = None,
+    device: str | None = None,
+    engine: str | None = None,
+    threads: int | None = None,
+    seed: int | None = None,
+    report: Path | None = None,
+    allow_hardlinks: bool = False,
+    keep_initializer_inputs: bool = False,
+    evaluate: Evaluate | None = None,
+    progress: bool = True,
+) -> Report:
+    """Compares a model with the one that it came from, and holds the figures against gates. Data is all measured on.
+
+    Args:
+        model: The ONNX model to check
+        against: The model it came from
+        data: Data to calibrate on: an .npz or .npy, a folder of ONNX test_data_set folders, an IDX file such as
+            train-images-idx3-ubyte.gz, or a folder of pictures (png, jpg, bmp) or of one folder of pictures for each
+            class. A fifth of it is held out for evaluation unless `eval` is given
+        eval: Labelled data to measure accuracy on
+        preprocess: How pictures become inputs: `imagenet`, or e.g.
+            resize=256,crop=224,scale=255,mean=0.1307,std=0.3081,bgr; resize and crop are for picture files, as arrays
+            have the model's size
+        max_drop: Fail when accuracy drops by more, e.g. 1%. Without labels: when the results of more samples change
+        min_sqnr: Fail when the worst output's signal to noise is lower, in decibels
+        min_score: Fail when the metric, or what `score` prints, is lower
+        min_speedup: Fail when the result is measurably less than this many times as fast on our runtime
+        max_latency: Fail when a run of the result takes longer on our runtime, e.g. 5ms
+        max_memory: Fail when weights and activations of the result take more memory, e.g. 50MB
+        max_size: Fail when the file is larger, e.g. 30MB
+        allow_synthetic: Allow gates on accuracy without data, on made-up inputs
+        strict: Fail when something that was asked for was not done, such as INT8 of a model without layers for it
+        metric: The metric of accuracy, and perhaps the output that it is computed on: top1, top5, agreement, cosine,
+            recall@10, iou, text, sqnr, or max-error [default: what suits the outputs]
+        score: Score the models by a program. Its last argument is a folder with before/OUTPUT.npy, after/OUTPUT.npy
+            and labels.npy; it prints the score after, or the scores before and after. A higher score is better
+        shape: Sizes of an input, for made-up samples and for timing, e.g. image=1x3x320x320; may be repeated
+        as_is: Time the original as it is. Without this flag it is simplified first, as deployment engines do when
+            they load it
+        check: How much is measured [default: auto]
+        batch: Samples a batch when timing [default: 1]
+        device: Where to run: cpu, cuda, cuda:N, or auto [default: auto]
+        engine: What runs on the CPU: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
+            best [default: auto]
+        threads: Threads on the CPU [default: one a core]
+        seed: The seed of every random choice [default: 0]
+        report: Write report.json into this folder, in place of an older one
+        allow_hardlinks: Read weights from files with several names (hard links), some perhaps outside the model's
+            folder
+        keep_initializer_inputs: Keep initializers that are also graph inputs as inputs, for callers to replace.
+            Without this flag they are weights
+        evaluate: Scores a model: a function that is given a function from inputs to outputs, and returns a number; a
+            higher one is better. Gates look at its score, and with `max_drop` the search for what stays in floats
+            does.
+        progress: Show bars, where tqdm is installed.
+    """
+    return run("check", locals())
+
+
+def bench(
+    model: Path,
+    *,
+    data: Data | None = None,
+    shape: str | Iterable[str] = (),
+    runs: int | None = None,
+    reference: str | None = None,
+    batch: int | None = None,
+    device: str | None = None,
+    engine: str | None = None,
+    threads: int | None = None,
+    seed: int | None = None,
+    allow_hardlinks: bool = False,
+    keep_initializer_inputs: bool = False,
+    progress: bool = True,
+) -> Report:
+    """Times a model on our runtime.
+
+    Args:
+        model: The ONNX model
+        data: Data to run on, as for compressing; made up if there is none
+        shape: Sizes of an input, e.g. image=1x3x320x320; may be repeated
+        runs: Timed runs [default: 50]
+        reference: Run on this device too, and compare: outputs and time
+        batch: Samples a batch when timing [default: 1]
+        device: Where to run: cpu, cuda, cuda:N, or auto [default: auto]
+        engine: What runs on the CPU: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
+            best [default: auto]
+        threads: Threads on the CPU [default: one a core]
+        seed: The seed of every random choice [default: 0]
+        allow_hardlinks: Read weights from files with several names (hard links), some perhaps outside the model's
+            folder
+        keep_initializer_inputs: Keep initializers that are also graph inputs as inputs, for callers to replace.
+            Without this flag they are weights
+        progress: Show bars, where tqdm is installed.
+    """
+    return run("bench", locals())
+
+
+def inspect(
+    model: Path,
+    *,
+    ir: bool = False,
+    groups: bool = False,
+    allow_hardlinks: bool = False,
+    keep_initializer_inputs: bool = False,
+    progress: bool = True,
+) -> Report:
+    """Shows what a model is made of.
+
+    Args:
+        model: The ONNX model
+        ir: Print the graph as text
+        groups: Print which channels can only be pruned together, and why some can't be, of the simplified model
+        allow_hardlinks: Read weights from files with several names (hard links), some perhaps outside the model's
+            folder
+        keep_initializer_inputs: Keep initializers that are also graph inputs as inputs, for callers to replace.
+            Without this flag they are weights
+        progress: Show bars, where tqdm is installed.
+    """
+    return run("inspect", locals())
+
+
+def sensitivity(
+    model: Path,
+    *,
+    data: Data,
+    preprocess: str | None = None,
+    output: Path | None = None,
+    weight_bits: Literal[4, 8] | None = None,
+    target: Literal["portable", "onnxruntime", "openvino", "tensorrt", "qnn"] | None = None,
+    exclude: str | Iterable[str] = (),
+    batch: int | None = None,
+    device: str | None = None,
+    engine: str | None = None,
+    threads: int | None = None,
+    seed: int | None = None,
+    allow_hardlinks: bool = False,
+    keep_initializer_inputs: bool = False,
+    force: bool = False,
+    progress: bool = True,
+) -> Report:
+    """Measures how much each layer minds INT8, zeros and the loss of channels.
+
+    Args:
+        model: The ONNX model, in floats
+        data: Data to run on; part of it is for calibration
+        preprocess: How pictures become inputs, as for compressing
+        output: Where the plot goes, an SVG [default: MODEL with .sensitivity.svg]
+        weight_bits: Bits of a quantised weight [default: 8]
+        target: The runtime that has to run the result [default: portable]
+        exclude: Leave out layers whose node or weight has a matching name; may be repeated
+        batch: Samples a batch when timing [default: 1]
+        device: Where to run: cpu, cuda, cuda:N, or auto [default: auto]
+        engine: What runs on the CPU: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
+            best [default: auto]
+        threads: Threads on the CPU [default: one a core]
+        seed: The seed of every random choice [default: 0]
+        allow_hardlinks: Read weights from files with several names (hard links), some perhaps outside the model's
+            folder
+        keep_initializer_inputs: Keep initializers that are also graph inputs as inputs, for callers to replace.
+            Without this flag they are weights
+        force: Overwrite what exists.
+        progress: Show bars, where tqdm is installed.
+    """
+    return run("sensitivity", locals())
+
+
+class Distill(TrainingJob):
+    """Trains a model: by a teacher, by labels, or both. Iterate over the job to see its metrics as it goes, or call `run`. A
+    job keeps checkpoints, and goes on from the last with `resume`.
+    """
+
+    def __init__(
+        self,
+        student: Path,
+        *,
+        teacher: Path | None = None,
+        output: Path | None = None,
+        data: Data | None = None,
+        eval: Data | None = None,
+        preprocess: str | None = None,
+        augment: str | None = None,
+        epochs: int | None = None,
+        batch: int | None = None,
+        accumulate: int | None = None,
+        lr: float | None = None,
+        schedule: str | None = None,
+        warmup: float | None = None,
+        optimiser: Literal["sgd", "adamw", "lars"] | None = None,
+        momentum: float | None = None,
+        nesterov: bool = False,
+        weight_decay: float | None = None,
+        clip: float | None = None,
+        labels: float | None = None,
+        distill: float | None = None,
+        mse: float | None = None,
+        features: float | None = None,
+        smoothing: float | None = None,
+        temperature: float | None = None,
+        match: str | Iterable[str] = (),
+        ema: float | None = None,
+        freeze: str | Iterable[str] = (),
+        from_nothing: bool = False,
+        recompute: bool = False,
+        precision: Literal["f32", "bf16", "f16"] | None = None,
+        replicas: int | None = None,
+        time: str | None = None,
+        patience: int | None = None,
+        workers: int | None = None,
+        checkpoint: Path | None = None,
+        save_every: str | None = None,
+        device: str | None = None,
+        threads: int | None = None,
+        seed: int | None = None,
+        allow_hardlinks: bool = False,
+        keep_initializer_inputs: bool = False,
+        resume: bool = False,
+        force: bool = False,
+        progress: bool = True,
+    ) -> None:
+        """A job that begins when it is iterated over, or run.
+
+        Args:
+            student: The ONNX model to train
+            teacher: The model to learn from; without it, labels are learnt
+            output: Where the trained model goes [default: STUDENT with .trained.onnx]
+            data: Data to train on: an .npz or .npy, a folder of ONNX test_data_set folders, an IDX file such as
+                train-images-idx3-ubyte.gz, or a folder of pictures (png, jpg, bmp) or of one folder of pictures for
+                each class. A fifth of it is held out to score the model unless `eval` is given. Inputs that have a
+                default in the model keep it
+            eval: Data to score the model on
+            preprocess: How pictures become inputs, as for compress MODEL
+            augment: Random changes to pictures: e.g. flip,crop=4,mixup=0.2
+            epochs: Epochs [default: 10]
+            batch: Samples a batch, or `auto` for the most that fit the memory [default: 64]
+            accumulate: Batches whose gradients make one step [default: 1]
+            lr: The highest learning rate [default: 0.001 for adamw, 0.05 for sgd, 1 for lars]
+            schedule: How the learning rate falls: cosine, constant, or step=EVERY,FACTOR [default: cosine]
+            warmup: The share of the training in which the learning rate rises [default: 0.05]
+            optimiser: How gradients change weights: adamw, sgd or lars [default: adamw]
+            momentum: The momentum of sgd and lars [default: 0.9]
+            nesterov: Use Nesterov momentum
+            weight_decay: The weight decay [default: 0.01 for adamw, 0.0005 for sgd and lars]
+            clip: The largest norm of the gradients, 0 for any [default: 5]
+            labels: The weight of cross-entropy with the labels [default: where outputs are classes 1, beside a
+                teacher 0.1]
+            distill: The weight of the divergence from the teacher's classes [default: 0.9 where outputs are classes]
+            mse: The weight of the squared error to the teacher's outputs [default: 1 where outputs are not classes]
+            features: The weight of the squared error of `match` [default: 1]
+            smoothing: Label smoothing: the share of each label that goes to all classes alike [default: 0]
+            temperature: The temperature of the distillation [default: 4]
+            match: Train this value of the student towards this value of the teacher; may be repeated
+            ema: Keep an exponential moving average of the weights with this decay, e.g. 0.999
+            freeze: Freeze weights with matching names; may be repeated
+            from_nothing: Start from random weights
+            recompute: Compute cheap operators (normalisation, activations, sums) again in the backward pass, instead
+                of keeping their results: less memory, more time, the same result
+            precision: The float type in which convolutions and products compute: f32, bf16 or f16. Weights,
+                statistics and the loss stay in f32; f16 scales the loss. It does not pay on a CPU [default: f32]
+            replicas: Split each batch into N parts that are trained on in parallel, on threads of their own: faster
+                for small models on a CPU. Each part normalises by its own statistics [default: 1]
+            time: Stop after this time, e.g. 90s, 30m, 8h
+            patience: Stop after N epochs without a better score
+            workers: Threads that prepare samples [default: as many as `threads`, up to 8]
+            checkpoint: Where checkpoints, metrics.jsonl and TensorBoard events go [default: OUT with .job]
+            save_every: How often a checkpoint is written [default: 60s]
+            device: Where to train: cpu, cuda, cuda:N, or auto
+            threads: Threads on the CPU [default: one a core]
+            seed: The seed of every random choice [default: 0]
+            allow_hardlinks: Read weights from files with several names (hard links), some perhaps outside the model's
+                folder
+            keep_initializer_inputs: Keep initializers that are also graph inputs as inputs, for callers to replace.
+                Without this flag they are weights
+            resume: Go on from the last checkpoint, if there is one.
+            force: Overwrite what exists.
+            progress: Show bars, where tqdm is installed.
+        """
+        super().__init__(locals())
