@@ -2,6 +2,7 @@
 
 use crate::{
     data::{Samples, Sets},
+    deployed,
     events::Monitor,
     facts,
     given::Scorer,
@@ -15,13 +16,14 @@ use compress_compiler::{
     error::{Kind, Result},
     graph::Graph,
     onnx::Model,
+    verify::verify,
     words::option::{AS_IS, CHECK},
 };
 use compress_runtime::{
     metrics::{Answers, Measure, Metric},
     session::{Backend, Session},
 };
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 /// How the models are measured.
 pub struct Assessment<'a> {
@@ -40,6 +42,8 @@ pub struct Assessment<'a> {
     pub manner: Manner,
     /// How long the work took that is checked.
     pub work: Duration,
+    /// Where ONNX Runtime is, if that was said.
+    pub library: Option<&'a Path>,
     pub monitor: &'a Monitor<'a>,
 }
 
@@ -55,9 +59,9 @@ pub fn compared_by(graph: &Graph, measures: &MeasureOptions, sets: &Sets) -> Res
 
 /// Without more said, accuracy is measured for so long, or for twice the time of the work; and speed for so long.
 const ACCURACY: Duration = Duration::from_secs(4);
-const MOST: Duration = Duration::from_secs(10);
-const SPEED: Duration = Duration::from_millis(1500);
-const GATED_SPEED: Duration = Duration::from_secs(8);
+pub const MOST: Duration = Duration::from_secs(10);
+pub const SPEED: Duration = Duration::from_millis(1500);
+pub const GATED_SPEED: Duration = Duration::from_secs(8);
 /// Bytes of weights above which one model is in memory at a time, and layers are not compared one by one.
 const LARGE: u64 = 256 << 20;
 /// Operators above which a model takes longer to be made ready than to run.
@@ -111,7 +115,7 @@ impl Assessment<'_> {
         let Manner { one_at_a_time, brief } = self.manner;
         let rest = || [original, written].into_iter().for_each(|m| m.source().release());
         rest();
-        let after = measure::session(&written.graph, backend)?;
+        let after = Session::of_model(written, backend)?;
         let (answers, measured) = compared_by(&original.graph, measures, sets)?;
         let gated = self.gates.of_accuracy();
         let time = match () {
@@ -126,8 +130,8 @@ impl Assessment<'_> {
             let scored = match scorer {
                 Scorer::Command(command) => score::score(command, &names, before, &after, samples, monitor)?,
                 Scorer::Given(_) => {
-                    let of = |graph: &Graph| scorer.evaluated(&crate::Model::of(graph, backend)?);
-                    (of(&original.graph)?, of(&written.graph)?.unwrap_or(f64::NAN))
+                    let of = |model: &Model| scorer.evaluated(&crate::Model::of_model(model, backend)?);
+                    (of(original)?, of(written)?.unwrap_or(f64::NAN))
                 }
             };
             let (old, new) = scored;
@@ -147,11 +151,16 @@ impl Assessment<'_> {
         report.accuracy = Some(accuracy);
         report.layers = match one_at_a_time || brief {
             true => facts::all_layers(&written.graph),
-            false => measure::layers(&original.graph, (&written.graph, &after), samples, backend, monitor)?,
+            false => {
+                let backends = [original, written].map(|model| backend.of(model));
+                measure::layers(&original.graph, (&written.graph, &after), samples, &backends, monitor)?
+            }
         };
         drop(after);
         rest();
-        let as_is = measures.as_is;
+        // ONNX Runtime simplifies what it loads.
+        let by_file = backend.runs_any_operator();
+        let as_is = measures.as_is || by_file;
         let simple = |graph: &Graph, is_simple: bool| -> Result<Option<Graph>> {
             if as_is || is_simple { Ok(None) } else { measure::simplified(graph, monitor).map(Some) }
         };
@@ -165,12 +174,25 @@ impl Assessment<'_> {
         } else {
             let timed = self.gates.of_speed() || full;
             let pace = Pace { batch: self.batch, time: if timed { GATED_SPEED } else { SPEED }, as_is, one_at_a_time };
-            report.speed = Some(measure::speed([before, after], samples, &pace, backend, &rest, monitor)?);
+            let graphs = [verify(before)?, verify(after)?];
+            let make = |i: usize| {
+                if one_at_a_time {
+                    rest();
+                }
+                match by_file {
+                    true => Session::of_model([original, written][i], backend),
+                    false => Session::new(&graphs[i], backend, &[]),
+                }
+            };
+            report.speed = Some(measure::speed(&make, before, samples, &pace, backend, monitor)?);
         }
         report.memory = measure::memory([before, after], samples, self.batch).ok();
         self.count([before, after], report);
         remarks::of_accuracy(report);
         remarks::of_speed(report);
+        if !brief && !one_at_a_time && !by_file {
+            report.deployed = deployed::measured(self, original, written, compared, report)?;
+        }
         Ok(())
     }
 

@@ -126,8 +126,9 @@ impl Bench {
 
     fn time(&self, monitor: &Monitor) -> Result<Figures> {
         let backend = self.on.open()?;
-        let second = self.reference.map(|device| Backend::open(device, EngineChoice::Auto)).transpose()?;
+        let second = self.reference.map(|device| Backend::open(device, EngineChoice::Auto, None)).transpose()?;
         let model = onnx::read_with(&self.model, &(&self.read).into())?;
+        let backend = backend.of(&model);
         let data = DataOptions { data: self.data.clone(), eval: self.data.clone(), preprocess: None };
         let sets = Sets::open_running(&data, &self.shape, &model.graph, 1, self.on.seed.0, (false, &backend));
         let sets = sets.map_err(|e| e.in_file(&self.model))?;
@@ -155,7 +156,7 @@ fn time(
     recipe: &Bench,
     monitor: &Monitor,
 ) -> Result<(Timed, Vec<Tensor>, usize)> {
-    let exe = measure::session(&model.graph, backend)?;
+    let exe = Session::of_model(model, backend)?;
     let batch = measure::timing_batch(samples, recipe.on.batch.get())?;
     monitor.check()?;
     let outputs = exe.run(&batch.inputs)?;

@@ -7,7 +7,6 @@ use crate::{
     events::{Events, Monitor, watched},
     facts, files, fit,
     gates::{self, Measurable},
-    measure,
     options::{DataOptions, DeviceOptions, Effort, GateOptions, MeasureOptions, ReadOptions, within},
     recipe::Recipe,
     report::{self, Recorded, Report},
@@ -18,6 +17,7 @@ use compress_compiler::{
     onnx::{self, Model},
     words::option::{CHECK, DATA, EVAL},
 };
+use compress_runtime::session::Session;
 use serde::{Deserialize, Serialize};
 use std::{path::PathBuf, time::Duration};
 
@@ -76,6 +76,7 @@ impl Check {
         self.report.as_deref().map(files::made).transpose()?;
         let read = (&self.read).into();
         let (original, model) = (onnx::read_with(&self.against, &read)?, onnx::read_with(&self.model, &read)?);
+        let backend = backend.of(&original);
         let renamed = same_signature(&original, &model).map_err(|e| e.in_file(&self.model))?;
         // Nothing is calibrated, so what `data` gives is measured on as a whole.
         let asked = self.data.any();
@@ -87,7 +88,7 @@ impl Check {
         let (_, measured) = compared_by(&original.graph, &self.measures, &sets)?;
         let scored = self.measures.score.is_some();
         gates::feasible(&self.gates, &Measurable { accuracy: Some((measured, &sets)), why_not: None, scored })?;
-        let before = measure::session(&original.graph, &backend).map_err(|e| e.in_file(&self.against))?;
+        let before = Session::of_model(&original, &backend).map_err(|e| e.in_file(&self.against))?;
         let before = manner.reference(before, &sets.evaluation, false, monitor)?;
         let suited = |e| if sets.evaluation.synthetic { data::unsuited(e, &original.graph) } else { e };
         let warnings = original.warnings.iter().chain(&model.warnings).cloned();
@@ -112,6 +113,7 @@ impl Check {
             made_here: false,
             manner,
             work: Duration::ZERO,
+            library: self.on.ort.as_deref(),
             monitor,
         };
         assessment.run(&original, &before, &model, &mut report).map_err(|e| suited(e).in_file(&self.model))?;

@@ -53,6 +53,7 @@ mod bench;
 mod check;
 mod compress;
 mod data;
+mod deployed;
 mod distill;
 mod evaluator;
 mod events;

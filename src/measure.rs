@@ -11,11 +11,11 @@ use compress_compiler::{
     error::{Error, Kind, Result},
     graph::Graph,
     node::{NodeId, Port},
-    op::Operator,
+    op::{Op, Operator},
     ops::source::fed,
     pass::Context,
     tensor::Tensor,
-    value::Fact,
+    value::{Dim, Fact},
     verify::verify,
 };
 use compress_passes::simplify;
@@ -171,7 +171,7 @@ pub fn layers(
     before: &Graph,
     (after, session): (&Graph, &Session),
     samples: &Samples,
-    backend: &Backend,
+    backends: &[Backend; 2],
     monitor: &Monitor,
 ) -> Result<Vec<LayerFacts>> {
     let spent = session.profile(&timing_batch(samples, 1)?.inputs)?;
@@ -194,10 +194,10 @@ pub fn layers(
     if pairs.is_empty() {
         return Ok(out);
     }
-    let watching = |graph: &Graph, of: &dyn Fn(&(usize, Port, Port)) -> Port| {
+    let watching = |graph: &Graph, backend: &Backend, of: &dyn Fn(&(usize, Port, Port)) -> Port| {
         Session::new(&verify(graph)?, backend, &pairs.iter().map(|p| of(p).into()).collect::<Vec<_>>())
     };
-    let (before, after) = (watching(before, &|p| p.1)?, watching(after, &|p| p.2)?);
+    let (before, after) = (watching(before, &backends[0], &|p| p.1)?, watching(after, &backends[1], &|p| p.2)?);
     let mut sqnr: Vec<Sqnr> = vec![Sqnr::default(); pairs.len()];
     for indices in samples.few(LAYER_SAMPLES) {
         monitor.check()?;
@@ -256,29 +256,23 @@ pub struct Pace {
     pub one_at_a_time: bool,
 }
 
-/// Times both models on one batch, by turns. `rest` gives back the memory in which their files are mapped.
+/// Times two models on one batch, by turns: `make` makes the session of the first or of the second, which have the inputs of
+/// `signature`.
 ///
 /// # Errors
 /// Whatever running or reading can raise.
 pub fn speed(
-    [before, after]: [&Graph; 2],
+    make: &dyn Fn(usize) -> Result<Session>,
+    signature: &Graph,
     samples: &Samples,
     pace: &Pace,
     backend: &Backend,
-    rest: &dyn Fn(),
     monitor: &Monitor,
 ) -> Result<Speed> {
     let inputs = timing_batch(samples, pace.batch)?;
-    let graphs = [verify(before)?, verify(after)?];
     let progress = monitor.step("time", bench::MOST_ROUNDS);
-    let make = |i: usize| {
-        if pace.one_at_a_time {
-            rest();
-        }
-        Session::new(&graphs[i], backend, &[])
-    };
     let race = bench::Race {
-        make: &make,
+        make,
         one_at_a_time: pace.one_at_a_time,
         time: pace.time,
         stopped: &|| monitor.stopped(),
@@ -290,7 +284,7 @@ pub fn speed(
         engine: backend.engine.to_string(),
         threads: threads(&backend.device),
         batch: inputs.len,
-        inputs: shapes(before, &inputs.inputs),
+        inputs: shapes(signature, &inputs.inputs),
         as_is: pace.as_is,
         before_ms: timed.before.median_ms,
         after_ms: timed.after.median_ms,
@@ -353,12 +347,41 @@ pub fn threads(device: &Device) -> usize {
 /// # Errors
 /// Whatever running or reading can raise.
 pub fn probe(graph: &Graph, backend: &Backend, samples: &Samples) -> Result<Session> {
-    let session = session(graph, backend)?;
+    probed(session(graph, backend)?, samples)
+}
+
+/// A session, once it has run the first batch.
+///
+/// # Errors
+/// As for [`probe`].
+pub fn probed(session: Session, samples: &Samples) -> Result<Session> {
     if let Some(indices) = samples.batches().next() {
         let ran = session.run(&samples.set.batch(indices)?.inputs);
         ran.map_err(|e| if samples.synthetic { e } else { unfit(e) })?;
     }
     Ok(session)
+}
+
+/// Adds to `graph` what a run shows of the values that operators make that are not known here: their types, and how many axes
+/// they have. Inference knows nothing of them.
+///
+/// # Errors
+/// Whatever running or reading can raise.
+pub fn see_unknown(graph: &mut Graph, backend: &Backend, samples: &Samples) -> Result<()> {
+    let made = |n: NodeId| (0..graph.node(n).outputs.len()).map(move |slot| Port { node: n, slot });
+    let unknown = graph.operators().filter(|n| matches!(graph.op(*n), Op::Opaque(_)));
+    let ports: Vec<Port> = unknown.flat_map(made).filter(|port| graph.is_read(*port)).collect();
+    if ports.is_empty() {
+        return Ok(());
+    }
+    let shown = compress_compiler::part::only(graph, &ports);
+    let outputs = session(&shown, backend)?.run(&timing_batch(samples, 1)?.inputs)?;
+    for (port, tensor) in ports.into_iter().zip(&outputs) {
+        let seen = Fact::new(Some(tensor.dtype()), Some(vec![Dim::Unknown; tensor.shape().len()]));
+        let fact = graph.fact(port).clone().refined(&seen)?;
+        graph.set_fact(port, fact);
+    }
+    graph.infer_all()
 }
 
 /// A sample depends on the others of its batch if that changes its outputs by more noise than this. Operators that round by

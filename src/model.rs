@@ -34,7 +34,13 @@ impl Model {
     /// File, malformed, limit and unsupported for the model; device.
     pub fn open(path: &Path, read: &ReadOptions, on: &DeviceOptions) -> Result<Self> {
         let model = onnx::read_with(path, &read.into())?;
-        Self::of(&model.graph, &on.open()?).map_err(|e| e.in_file(path))
+        Self::of_model(&model, &on.open()?).map_err(|e| e.in_file(path))
+    }
+
+    /// A model as its files have it, ready to run.
+    pub(crate) fn of_model(model: &onnx::Model, backend: &Backend) -> Result<Self> {
+        let (inputs, outputs) = signature(&model.graph);
+        Ok(Self { session: Session::of_model(model, backend)?, inputs, outputs })
     }
 
     /// A graph, ready to run.

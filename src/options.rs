@@ -19,6 +19,7 @@ use compress_runtime::{
     session::{Backend, EngineChoice},
 };
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// How models are read.
 #[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
@@ -181,9 +182,13 @@ pub struct DeviceOptions {
     /// Where to run: cpu, cuda, cuda:N, or auto.
     #[arg(long, default_value_t)]
     pub device: DeviceChoice,
-    /// What runs on the CPU: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the best.
+    /// What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the best. Or
+    /// onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt.
     #[arg(long, default_value_t)]
     pub engine: EngineChoice,
+    /// The library of ONNX Runtime, or the folder that it is in [default: that of the active Python environment].
+    #[arg(long, value_name = "PATH")]
+    pub ort: Option<PathBuf>,
     /// Threads on the CPU [default: one a core].
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub threads: Option<Threads>,
@@ -202,6 +207,7 @@ impl Default for DeviceOptions {
             batch: Count::try_from(1).expect("1 sample"),
             device: DeviceChoice::Auto,
             engine: EngineChoice::Auto,
+            ort: None,
             threads: None,
             seed: Seed::default(),
         }
@@ -214,7 +220,7 @@ impl DeviceOptions {
     /// # Errors
     /// Device when it is not there; usage for an engine that is not.
     pub(crate) fn open(&self) -> Result<Backend> {
-        Backend::open(self.device, self.engine)
+        Backend::open(self.device, self.engine, self.ort.as_deref())
     }
 }
 

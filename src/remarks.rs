@@ -2,7 +2,7 @@
 
 use crate::{
     compress::CompressPlan,
-    report::{Accuracy, LayerFacts, Report},
+    report::{Accuracy, LayerFacts, Report, Speed},
     shown,
 };
 use compress_compiler::{
@@ -59,6 +59,19 @@ pub fn of_compression(plan: &CompressPlan, lossless: bool, report: &mut Report) 
 pub fn of_speed(report: &mut Report) {
     let slowest = report.speed.as_ref().and_then(|s| s.slowest_clock).filter(|slowest| *slowest < CLOCK);
     report.warnings.extend(slowest.map(clock));
+}
+
+/// Warns of a result that is slower than the original where it is going to run.
+pub fn of_deployment(speed: &Speed, report: &mut Report) {
+    if speed.interval[1] < 1.0 {
+        report.warnings.push(format!(
+            "WARNING: on ONNX Runtime the result is slower than the original: {:.2}x ({:.2}x to {:.2}x) on {}",
+            speed.speedup,
+            speed.interval[0],
+            speed.interval[1],
+            counted(speed.threads, "thread")
+        ));
+    }
 }
 
 fn clock(slowest: f64) -> String {

@@ -30,6 +30,9 @@ pub struct Report {
     pub accuracy: Option<Accuracy>,
     /// What the change gained on our runtime, measured.
     pub speed: Option<Speed>,
+    /// The same through ONNX Runtime, where it is in the active Python environment: accuracy and speed as deployed there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deployed: Option<Deployed>,
     /// What a run needs in memory.
     pub memory: Option<Memory>,
     /// The layers of the output.
@@ -189,6 +192,17 @@ pub struct Speed {
     /// How much of its fastest clock the processor had at its slowest, on the CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slowest_clock: Option<f64>,
+}
+
+/// What ONNX Runtime makes of both models.
+#[derive(Debug, Clone, Serialize)]
+pub struct Deployed {
+    /// The engine, with its provider.
+    pub engine: String,
+    /// What the change cost.
+    pub accuracy: Accuracy,
+    /// What it gained.
+    pub speed: Speed,
 }
 
 /// What one run needs in memory: the weights, and the values that have to be there at once.

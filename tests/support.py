@@ -38,10 +38,13 @@ class Result:
 
 def run_command(*args, code=0, cwd=None, env=None, **rest) -> Result:
     """Runs the command; its exit code is to be `code`, or one of several."""
+    # An active environment may have ONNX Runtime, on which results are then measured too.
+    active = {"VIRTUAL_ENV", "CONDA_PREFIX", "ORT_DYLIB_PATH"}
+    inherited = {name: value for name, value in os.environ.items() if name not in active}
     done = subprocess.run(
         [binary(), *map(str, args)],
         cwd=cwd,
-        env={**os.environ, "NO_COLOR": "1", **(env or {})},
+        env={**inherited, "NO_COLOR": "1", **(env or {})},
         capture_output=True,
         text=True,
         errors="replace",

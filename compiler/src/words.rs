@@ -119,6 +119,7 @@ pub mod option {
         DUMP_IR "dump-ir",
         EFFORT "effort",
         ENGINE "engine",
+        ORT "ort",
         EPOCHS "epochs",
         EVAL "eval",
         EXCLUDE "exclude",

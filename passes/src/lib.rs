@@ -66,6 +66,8 @@ pub struct Options {
     pub exclude: Vec<Regex>,
     /// What the result has to run on.
     pub target: Target,
+    /// Whether what calibrates runs operators that are not known here.
+    pub any_operator: bool,
 }
 
 /// How a model is trained to win accuracy back.
@@ -204,7 +206,14 @@ pub const STAGES: &[Stage] = &[
         asked_by: Some(option::INT8),
         make: |o| {
             let (scheme, target, exclude) = (o.scheme?, o.target, o.exclude.clone());
-            Some(Box::new(Int8 { scheme, target, exclude, search: o.search, train: o.qat }))
+            Some(Box::new(Int8 {
+                scheme,
+                target,
+                exclude,
+                search: o.search,
+                train: o.qat,
+                any_operator: o.any_operator,
+            }))
         },
     },
     Stage {

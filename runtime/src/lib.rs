@@ -45,6 +45,7 @@ pub mod dataset;
 pub mod device;
 pub mod memory;
 pub mod metrics;
+pub mod onnxruntime;
 pub mod session;
 mod settings;
 pub mod train;

@@ -124,7 +124,7 @@ impl HeldOut<'_> {
         for (i, output) in graph.outputs().iter().enumerate() {
             places.push(match unsaturated(graph, output.port) {
                 Some(port) => {
-                    let (name, at) = (shown.fresh("before"), shown.outputs().len());
+                    let (name, at) = (shown.fresh(&format!("before_{i}")), shown.outputs().len());
                     shown.add_output(&name, port);
                     Place { at, is_softmax: is_softmax(graph, port) }
                 }

@@ -31,7 +31,11 @@ use compress_compiler::{
     words::option::{BISECT, CHECK, EXCLUDE, REPORT},
 };
 use compress_passes::{Options, prune::reconstruct};
-use compress_runtime::{burn::BurnInterpreter, memory, session::Backend};
+use compress_runtime::{
+    burn::BurnInterpreter,
+    memory,
+    session::{Backend, Session},
+};
 use std::{
     path::Path,
     thread::JoinHandle,
@@ -85,7 +89,8 @@ impl Opened {
         let recipe = plan.recipe;
         let backend = recipe.on.open()?;
         let read = (&recipe.read).into();
-        let original = onnx::read_with(&recipe.model, &read)?;
+        let mut original = onnx::read_with(&recipe.model, &read)?;
+        let backend = backend.of(&original);
         let teacher = recipe.teacher.as_ref().map(|path| onnx::read_with(path, &read)).transpose()?;
         let mut warnings = original.warnings.clone();
         let exact = plan.pipeline(&plan.options).passes.iter().all(|p| p.is_exact());
@@ -97,6 +102,10 @@ impl Opened {
             true => open_sets(plan, &original, manner.one_at_a_time && !again, &backend, &mut warnings, monitor)?,
             false => None,
         };
+        if let Some(sets) = sets.as_ref().filter(|_| backend.runs_any_operator()) {
+            let seen = measure::see_unknown(&mut original.graph, &backend, &sets.evaluation);
+            seen.map_err(|e| e.in_file(&recipe.model))?;
+        }
         if let Some(sets) = &sets {
             let taught = teacher.as_ref().zip(recipe.teacher.as_deref());
             fit::check(sets, &original.graph, taught.map(|(t, path)| (path, &t.graph)))?;
@@ -106,8 +115,9 @@ impl Opened {
             warnings.extend(fit::few_to_calibrate(sets).filter(|_| plan.options.scheme.is_some()));
         }
         let before = match &sets {
-            Some(sets) if check && facts::unknown(&original.graph) == 0 => {
-                let probe = measure::probe(&original.graph, &backend, &sets.evaluation);
+            Some(sets) if check && runs(&original, &backend) => {
+                let probe = Session::of_model(&original, &backend);
+                let probe = probe.and_then(|session| measure::probed(session, &sets.evaluation));
                 let probe = probe.map_err(|e| e.in_file(&recipe.model));
                 let of = |session| manner.reference(session, &sets.evaluation, again, monitor);
                 tolerate(probe, plan, &original.graph, &mut warnings)?.map(of).transpose()?
@@ -158,11 +168,15 @@ impl Opened {
         let in_model = |e: Error| e.in_file(&recipe.model);
         let staged = onnx::stage(&model, &plan.output, recipe.external_data).map_err(in_model)?;
         // What is measured is what was written, read back.
-        let written = staged.read_back().map_err(|e| match e.kind() {
+        let mut written = staged.read_back().map_err(|e| match e.kind() {
             // A dense input may end just below a limit, and the result above it.
             Kind::Limit => e.about("the result").in_file(&recipe.model),
             _ => Error::bug(format!("the output does not read back: {e}")),
         })?;
+        if let Some(sets) = self.sets.as_ref().filter(|_| self.backend.runs_any_operator()) {
+            let backend = self.backend.of(&written);
+            measure::see_unknown(&mut written.graph, &backend, &sets.evaluation).map_err(in_model)?;
+        }
         report.input = self.facts.get()?;
         report.output = Some(facts::file(plan.shown_output(), &written));
         let lossless = pipeline.passes.iter().all(|p| p.is_exact());
@@ -225,6 +239,7 @@ impl Opened {
             made_here: true,
             manner: self.manner,
             work,
+            library: recipe.on.ort.as_deref(),
             monitor,
         };
         assessment.run(&self.original, before, written, report).map_err(|e| match e.kind() {
@@ -248,7 +263,12 @@ impl Opened {
         let mut model = self.original.clone();
         let interpreter = BurnInterpreter::cpu();
         let backend = &self.backend;
-        let calibrator = self.sets.as_ref().map(|s| DataCalibrator { samples: &s.calibration, backend, monitor });
+        // What our runtime knows it calibrates, inside of branches and loops too; the values are the same.
+        let ours = Backend::cpu();
+        let known = facts::unknown(&self.original.graph) == 0 && backend.runs_any_operator();
+        let calibrating = if known { &ours } else { backend };
+        let calibrator =
+            self.sets.as_ref().map(|s| DataCalibrator { samples: &s.calibration, backend: calibrating, monitor });
         let path = recipe.teacher.as_deref().unwrap_or(&recipe.model);
         let teacher = self.teacher.as_ref().unwrap_or(&self.original);
         let trainer = self.sets.as_ref().map(|sets| DataTrainer {
@@ -265,7 +285,7 @@ impl Opened {
         let batch = recipe.on.batch.get();
         let timer = timed.map(|s| Timer { samples: &s.calibration, batch, backend, monitor });
         // Made-up inputs are too much alike to tell ways to quantise apart, and a search has several copies of a model in memory.
-        let judges = facts::unknown(&self.original.graph) == 0 && self.original.source().len() <= MAX_MEASURED;
+        let judges = runs(&self.original, &self.backend) && self.original.source().len() <= MAX_MEASURED;
         let judged = self.sets.as_ref().filter(|s| judges && !s.calibration.synthetic);
         let held_out = judged.map(|s| HeldOut {
             samples: &s.validation,
@@ -314,6 +334,11 @@ impl Opened {
             .set_metadata("compress.recipe", &report.recipe.digest([&self.original].into_iter().chain(&self.teacher))?);
         Ok(model)
     }
+}
+
+/// Whether a model can be run as a whole.
+fn runs(model: &Model, backend: &Backend) -> bool {
+    backend.runs_any_operator() || facts::unknown(&model.graph) == 0
 }
 
 /// Samples to find activation ranges on.
@@ -393,7 +418,7 @@ fn open_sets(
     let (seed, shapes) = (recipe.on.seed.0, &recipe.measures.shape[..]);
     let in_model = |e: Error| e.in_file(&recipe.model);
     let asked = recipe.calibration_samples.map(|n| n.get());
-    if let Some((label, reason)) = facts::first_unknown(g) {
+    if let Some((label, reason)) = facts::first_unknown(g).filter(|_| !backend.runs_any_operator()) {
         warnings.push(format!(
             "node {label} can't be run here ({reason}): it is kept as it is, and accuracy and speed were not measured"
         ));

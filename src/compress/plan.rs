@@ -23,6 +23,7 @@ use compress_passes::{
         search::{Budget as SearchBudget, Effort, Goal},
     },
 };
+use compress_runtime::session::EngineChoice;
 use std::{
     path::{Path, PathBuf},
     time::Duration,
@@ -166,6 +167,7 @@ fn options(r: &Compress, purpose: Purpose) -> Options {
         qat: r.qat && may_train,
         exclude: expressions(&r.exclude),
         target: r.target,
+        any_operator: matches!(r.on.engine, EngineChoice::OnnxRuntime(_)),
     }
 }
 

@@ -107,7 +107,7 @@ impl<'a> DistillPlan<'a> {
     /// # Errors
     /// Device when it is not there.
     pub fn open(&self) -> Result<Backend> {
-        Backend::open(self.recipe.device.unwrap_or_default(), EngineChoice::Auto)
+        Backend::open(self.recipe.device.unwrap_or_default(), EngineChoice::Auto, None)
     }
 
     /// The loss for a model whose outputs are scores of classes or not, and data with labels or not.

@@ -38,7 +38,7 @@ fn engines() -> Vec<Engine> {
     all.map(|engine| Engine {
         name: engine.to_string(),
         exact: engine != Runner::Burn,
-        backend: Backend { device: Device::cpu(), engine },
+        backend: Backend::new(Device::cpu(), engine),
     })
     .collect()
 }

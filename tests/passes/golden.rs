@@ -223,7 +223,7 @@ impl Calibrator for OneBatch {
         sink: &(dyn Fn(usize, &[f32]) -> compress::Result<()> + Sync),
     ) -> compress::Result<()> {
         // These kernels give the same bits on every machine, and so the same scales.
-        let backend = Backend::open(DeviceChoice::Cpu, "portable".parse()?)?;
+        let backend = Backend::open(DeviceChoice::Cpu, "portable".parse()?, None)?;
         let session = Session::new(graph, &backend, watch)?;
         session.observe(&self.0, &mut |i, values| sink(i, values)).map(drop)
     }

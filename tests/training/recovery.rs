@@ -104,7 +104,14 @@ fn run(pass: &dyn Pass, trainer: &dyn Trainer) -> Graph {
 
 fn int8(bits: &str) -> Int8 {
     let weights: WeightBits = bits.parse().unwrap();
-    Int8 { scheme: weights.scheme(), target: Target::default(), exclude: vec![], search: None, train: true }
+    Int8 {
+        scheme: weights.scheme(),
+        target: Target::default(),
+        exclude: vec![],
+        search: None,
+        train: true,
+        any_operator: false,
+    }
 }
 
 fn outputs(graph: &Graph) -> Vec<f32> {

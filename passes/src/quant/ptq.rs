@@ -50,6 +50,8 @@ pub struct Int8 {
     pub search: Option<Budget>,
     /// Whether weights and scales are trained as they will be rounded (quantisation-aware training).
     pub train: bool,
+    /// Whether what calibrates runs operators that are not known here.
+    pub any_operator: bool,
 }
 
 impl Pass for Int8 {
@@ -330,7 +332,7 @@ impl Int8 {
 
     /// The layers of the graph itself that `choices` make integer, and the values that become codes with them.
     pub(super) fn values(&self, variant: &Variant) -> Result<QuantisedValues> {
-        let blocked = blocked(&variant.graph)?;
+        let blocked = self.blocked(&variant.graph)?;
         let layers = self.choose(&variant.graph, &blocked, &variant.choices, &mut vec![])?;
         Ok(QuantisedValues::new(&variant.graph, layers, &self.scheme, &variant.choices))
     }
@@ -388,7 +390,7 @@ impl Int8 {
         shared: &HashMap<ConstantRef, &str>,
         choices: &Choices,
     ) -> Result<Draft> {
-        let blocked = blocked(g)?;
+        let blocked = self.blocked(g)?;
         let none = Choices::default();
         let (mut inner, readers) = (whole.to_vec(), nested::outer_weights(g, whole));
         let (stay, own): (Vec<&Reader>, Vec<&Reader>) = readers.iter().partition(|r| shared.contains_key(&r.source));
@@ -438,6 +440,15 @@ impl Int8 {
         Ok(Seen { values: ports.zip(observers.into_iter().map(Arc::new)).collect(), channels: Channels::new() })
     }
 
+    /// Says why a node can't be run.
+    fn blocked<'a>(&self, g: &'a Graph) -> Result<impl Fn(NodeId) -> Option<String> + use<'a>> {
+        let unreached = if self.any_operator { HashMap::new() } else { unreached(g)? };
+        Ok(move |n: NodeId| {
+            let first = unreached.get(&n)?;
+            Some(format!("it depends on {}, which can't be run here", g.node(*first).label()))
+        })
+    }
+
     /// The layers that can be quantised; the others are reported. `blocked` says why a node can't be run.
     fn choose(
         &self,
@@ -466,15 +477,6 @@ impl Int8 {
     fn skipped(&self, g: &Graph, node: NodeId, reason: &str) -> Skipped {
         Skipped { rule: self.name().into(), node: g.node(node).display_name().into(), reason: reason.into() }
     }
-}
-
-/// Says why a node can't be run.
-fn blocked(g: &Graph) -> Result<impl Fn(NodeId) -> Option<String> + '_> {
-    let unreached = unreached(g)?;
-    Ok(move |n: NodeId| {
-        let first = unreached.get(&n)?;
-        Some(format!("it depends on {}, which can't be run here", g.node(*first).label()))
-    })
 }
 
 fn scaling_obstacle(g: &Graph, l: &Layer) -> Option<String> {

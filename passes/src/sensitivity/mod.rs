@@ -121,7 +121,8 @@ impl Measurement {
     /// Unsupported for a graph that is quantised already; whatever running it can raise; interrupted.
     pub fn run(&self, mut graph: Graph, cx: &Context) -> Result<Sensitivity> {
         let exclude = self.scope.exclude.clone();
-        let int8 = Int8 { scheme: self.scheme, target: self.target, exclude, search: None, train: false };
+        let int8 =
+            Int8 { scheme: self.scheme, target: self.target, exclude, search: None, train: false, any_operator: false };
         int8.feasible(&graph).map_err(|e| e.help("give the model in floats"))?;
         simplify(&mut graph, cx)?;
         Widen.run(&mut graph, cx)?;

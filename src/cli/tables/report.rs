@@ -2,7 +2,7 @@
 
 use crate::{
     Report,
-    report::{Accuracy, FileFacts, Gate, Speed, Verdict},
+    report::{Accuracy, Deployed, FileFacts, Gate, Speed, Verdict},
     shown,
 };
 use compress_compiler::{
@@ -42,6 +42,9 @@ pub fn report(r: &Report) -> String {
     }
     if let Some(s) = &r.speed {
         t.speed(s);
+    }
+    if let Some(d) = &r.deployed {
+        t.deployed(d);
     }
     t.0 + &verdicts(r)
 }
@@ -104,9 +107,25 @@ impl Table {
 
     fn speed(&mut self, s: &Speed) {
         let simplified = if s.as_is { "" } else { ", both simplified" };
-        let note = format!("{}, {}{simplified}, {}", speedup(s), s.inputs, s.device);
+        let device = if s.engine.starts_with("onnxruntime") { &s.engine } else { &s.device };
+        let note = format!("{}, {}{simplified}, {device}", speedup(s), s.inputs);
         self.line("latency", &format!("{:.3} ms", s.before_ms), &format!("{:.3} ms", s.after_ms), &note);
         self.line("latency, p90", &format!("{:.3} ms", s.p90[0]), &format!("{:.3} ms", s.p90[1]), "");
+    }
+}
+
+impl Table {
+    /// Two lines of what an engine makes of the files.
+    fn deployed(&mut self, d: &Deployed) {
+        let (a, s) = (&d.accuracy, &d.speed);
+        let shown = |v: Option<f64>| v.map_or(String::new(), |v| a.metric.unit().show(v));
+        let near = if a.equal { "equal outputs".into() } else { format!("output SQNR {}", sqnr(a)) };
+        let note = format!("{}; {} on {}", near, a.metric, counted(a.samples, "sample"));
+        let (before, after) = if a.metric == Metric::Sqnr { (None, None) } else { (a.before, a.after) };
+        self.line(&d.engine, &shown(before), &shown(after), &note);
+        let threads = counted(s.threads, "thread");
+        let (before, after) = (format!("{:.3} ms", s.before_ms), format!("{:.3} ms", s.after_ms));
+        self.line("  latency", &before, &after, &format!("{}, files as they are, {threads}", speedup(s)));
     }
 }
 

@@ -360,7 +360,7 @@ impl<'a> Search<'a> {
     /// Runtime: where codes are placed for another runtime, it is asked for what ONNX Runtime would be given.
     fn cost(&self, variant: &Variant, quantised: &Graph) -> Result<Cost> {
         let (target, exclude) = (self.int8.target, self.int8.exclude.clone());
-        let usual = Int8 { scheme: INT8, target, exclude, search: None, train: false };
+        let usual = Int8 { scheme: INT8, target, exclude, search: None, train: false, any_operator: false };
         let time = match self.int8.scheme.is_placed_as(&usual.scheme) {
             true => cost::of(&self.judge.sized(quantised)?),
             false => {

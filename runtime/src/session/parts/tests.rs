@@ -74,13 +74,13 @@ fn a_branch_runs_in_the_cpu_executor() {
     for graph in [true, false].map(branches) {
         let graph = verify(&graph).unwrap();
         let x: Vec<f32> = (0..3 * 512).map(|i| (i % 37) as f32 - 18.0).collect();
-        let burn = Backend { device: Device::cpu(), engine: Engine::Burn };
-        let [ours, theirs] = [Backend::cpu(), burn].map(|b| Session::new(&graph, &b, &[]).unwrap());
+        let burn = Backend::burn();
+        let [ours, theirs] = [Backend::cpu(), burn].map(|b| Parts::new(&graph, &b, &[]).unwrap());
         for yes in [1, 0] {
             let inputs = [Tensor::ints(DType::Bool, &[], &[yes]), Tensor::f32(&[3, 512], &x)];
             let [a, b] = [&ours, &theirs].map(|s| s.run(&inputs).unwrap()[0].as_f32().unwrap().to_vec());
             assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-3), "{yes}");
-            let product = |s: &Session| s.profile(&inputs).unwrap().iter().any(|node| node.kernel.name == "gemm_f32");
+            let product = |s: &Parts| s.profile(&inputs).unwrap().iter().any(|node| node.kernel.name == "gemm_f32");
             assert_eq!([product(&ours), product(&theirs)], [yes == 1, false]);
         }
     }
