@@ -2,6 +2,7 @@
 
 use crate::{
     assess::{Assessment, Manner, compared_by},
+    baseline,
     compress::needs,
     data::{self, Sets},
     events::{Events, Monitor, watched},
@@ -15,7 +16,7 @@ use clap::Args;
 use compress_compiler::{
     error::{Error, Kind, Result},
     onnx::{self, Model},
-    words::option::{CHECK, DATA, EVAL},
+    words::option::{BASELINE, CHECK, DATA, EVAL, UPDATE_BASELINE},
 };
 use compress_runtime::session::Session;
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,13 @@ pub struct Check {
     #[command(flatten)]
     #[serde(flatten)]
     pub on: DeviceOptions,
+    /// Fail (exit 9) when size, accuracy or the ratio of speeds is worse than what this file has of the model, by more than 1%
+    /// (5% of the speed, if it is measurable).
+    #[arg(long, value_name = "FILE")]
+    pub baseline: Option<PathBuf>,
+    /// Accept the figures of this run: write them into the file of --baseline, unless another gate fails.
+    #[arg(long)]
+    pub update_baseline: bool,
     /// Write report.json into this folder, in place of an older one.
     #[arg(long, value_name = "DIR")]
     pub report: Option<PathBuf>,
@@ -67,6 +75,13 @@ impl Check {
         if self.measures.check == Effort::None {
             return Err(Error::usage(format!("{CHECK} none: a check has to measure something"))
                 .help(format!("say {CHECK} auto or {CHECK} full")));
+        }
+        if self.update_baseline && self.baseline.is_none() {
+            return Err(Error::usage(format!("{UPDATE_BASELINE} has no effect without {BASELINE}")));
+        }
+        if self.baseline.is_some() && !self.data.any() && !self.gates.allow_synthetic {
+            let what = format!("{BASELINE} needs data: figures on made-up inputs say little about real inputs");
+            return Err(Error::data(what).help(format!("give {EVAL}")));
         }
         watched(events, |monitor| within(self.on.threads, false, || self.compare(monitor)))
     }
@@ -127,6 +142,9 @@ impl Check {
             report.undone.push(format!("{DATA} has no effect beside {EVAL}: a check calibrates nothing"));
         }
         report.gates = gates::judged(&self.gates, &report);
+        if let Some(path) = &self.baseline {
+            baseline::judge(path, &self.model, &mut report, self.update_baseline)?;
+        }
         if let Some(folder) = &self.report {
             onnx::write_atomic(&folder.join("report.json"), report::json(&report)?.as_bytes(), true)?;
         }

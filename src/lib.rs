@@ -49,6 +49,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod assess;
+mod baseline;
 mod bench;
 mod check;
 mod compress;
@@ -68,12 +69,14 @@ mod model;
 mod plot;
 mod recipe;
 mod remarks;
+mod rows;
 mod score;
 mod sensitivity;
 mod sizes;
 mod sweep;
 
 pub mod cli;
+pub mod formats;
 pub mod options;
 pub mod report;
 pub mod shown;

@@ -235,7 +235,7 @@ impl Recipe {
     }
 
     /// The files that the job reads, and those that it makes under names of its own.
-    fn files(&self) -> Vec<PathBuf> {
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
         let (made, teacher, data) = match self {
             Self::Compress(job) | Self::Sweep(Sweep { compress: job, .. }) => {
                 (Some(job.output()), &job.teacher, [&job.data.data, &job.data.eval])

@@ -318,6 +318,9 @@ pub struct SweepPoint {
 pub struct Gate {
     /// The option.
     pub name: Opt,
+    /// Which figure it is about, where the option is about several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub figure: Option<&'static str>,
     /// What was asked.
     pub limit: f64,
     /// What was measured.
@@ -349,7 +352,12 @@ pub enum Verdict {
 impl Gate {
     /// A gate that is done, with its figures for people.
     pub fn new(name: Opt, limit_shown: String, limit: f64, shown: String, value: f64, verdict: Verdict) -> Self {
-        Self { name, limit, value, passed: verdict != Verdict::Failed, verdict, limit_shown, shown }
+        Self { name, figure: None, limit, value, passed: verdict != Verdict::Failed, verdict, limit_shown, shown }
+    }
+
+    /// The same, of one of several figures.
+    pub fn of_figure(self, figure: &'static str) -> Self {
+        Self { figure: Some(figure), ..self }
     }
 }
 

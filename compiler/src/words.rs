@@ -103,6 +103,7 @@ pub mod option {
         ALLOW_HARDLINKS "allow-hardlinks",
         ALLOW_SYNTHETIC "allow-synthetic",
         AS_IS "as-is",
+        BASELINE "baseline",
         BATCH "batch",
         BISECT "bisect",
         CALIBRATION "calibration",
@@ -164,6 +165,7 @@ pub mod option {
         SWEEP "sweep",
         TARGET "target",
         TEACHER "teacher",
+        UPDATE_BASELINE "update-baseline",
         TIME "time",
         WEIGHT_BITS "weight-bits",
     }

@@ -58,6 +58,7 @@ def compress(
     batch: int | None = None,
     device: str | None = None,
     engine: str | None = None,
+    ort: Path | None = None,
     threads: int | None = None,
     seed: int | None = None,
     report: Path | None = None,
@@ -142,8 +143,10 @@ def compress(
         check: How much is measured [default: auto]
         batch: Samples a batch when timing [default: 1]
         device: Where to run: cpu, cuda, cuda:N, or auto [default: auto]
-        engine: What runs on the CPU: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
-            best [default: auto]
+        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
+            best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
+            [default: auto]
+        ort: The library of ONNX Runtime, or the folder that it is in [default: that of the active Python environment]
         threads: Threads on the CPU [default: one a core]
         seed: The seed of every random choice [default: 0]
         report: Write report.json into this folder [default: beside the result]
@@ -214,6 +217,7 @@ def sweep(
     batch: int | None = None,
     device: str | None = None,
     engine: str | None = None,
+    ort: Path | None = None,
     threads: int | None = None,
     seed: int | None = None,
     report: Path | None = None,
@@ -299,8 +303,10 @@ def sweep(
         check: How much is measured [default: auto]
         batch: Samples a batch when timing [default: 1]
         device: Where to run: cpu, cuda, cuda:N, or auto [default: auto]
-        engine: What runs on the CPU: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
-            best [default: auto]
+        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
+            best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
+            [default: auto]
+        ort: The library of ONNX Runtime, or the folder that it is in [default: that of the active Python environment]
         threads: Threads on the CPU [default: one a core]
         seed: The seed of every random choice [default: 0]
         report: Write report.json into this folder [default: beside the result]
@@ -346,8 +352,11 @@ def check(
     batch: int | None = None,
     device: str | None = None,
     engine: str | None = None,
+    ort: Path | None = None,
     threads: int | None = None,
     seed: int | None = None,
+    baseline: Path | None = None,
+    update_baseline: bool = False,
     report: Path | None = None,
     allow_hardlinks: bool = False,
     keep_initializer_inputs: bool = False,
@@ -385,10 +394,16 @@ def check(
         check: How much is measured [default: auto]
         batch: Samples a batch when timing [default: 1]
         device: Where to run: cpu, cuda, cuda:N, or auto [default: auto]
-        engine: What runs on the CPU: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
-            best [default: auto]
+        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
+            best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
+            [default: auto]
+        ort: The library of ONNX Runtime, or the folder that it is in [default: that of the active Python environment]
         threads: Threads on the CPU [default: one a core]
         seed: The seed of every random choice [default: 0]
+        baseline: Fail when size, accuracy or the ratio of speeds is worse than what this file has of the model, by
+            more than 1% (5% of the speed, if it is measurable)
+        update_baseline: Accept the figures of this run: write them into the file of `baseline`, unless another gate
+            fails
         report: Write report.json into this folder, in place of an older one
         allow_hardlinks: Read weights from files with several names (hard links), some perhaps outside the model's
             folder
@@ -412,6 +427,7 @@ def bench(
     batch: int | None = None,
     device: str | None = None,
     engine: str | None = None,
+    ort: Path | None = None,
     threads: int | None = None,
     seed: int | None = None,
     allow_hardlinks: bool = False,
@@ -428,8 +444,10 @@ def bench(
         reference: Run on this device too, and compare: outputs and time
         batch: Samples a batch when timing [default: 1]
         device: Where to run: cpu, cuda, cuda:N, or auto [default: auto]
-        engine: What runs on the CPU: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
-            best [default: auto]
+        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
+            best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
+            [default: auto]
+        ort: The library of ONNX Runtime, or the folder that it is in [default: that of the active Python environment]
         threads: Threads on the CPU [default: one a core]
         seed: The seed of every random choice [default: 0]
         allow_hardlinks: Read weights from files with several names (hard links), some perhaps outside the model's
@@ -477,6 +495,7 @@ def sensitivity(
     batch: int | None = None,
     device: str | None = None,
     engine: str | None = None,
+    ort: Path | None = None,
     threads: int | None = None,
     seed: int | None = None,
     allow_hardlinks: bool = False,
@@ -496,8 +515,10 @@ def sensitivity(
         exclude: Leave out layers whose node or weight has a matching name; may be repeated
         batch: Samples a batch when timing [default: 1]
         device: Where to run: cpu, cuda, cuda:N, or auto [default: auto]
-        engine: What runs on the CPU: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
-            best [default: auto]
+        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
+            best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
+            [default: auto]
+        ort: The library of ONNX Runtime, or the folder that it is in [default: that of the active Python environment]
         threads: Threads on the CPU [default: one a core]
         seed: The seed of every random choice [default: 0]
         allow_hardlinks: Read weights from files with several names (hard links), some perhaps outside the model's

@@ -1,8 +1,12 @@
 //! The command line, as clap sees it: the recipes of the library, and how the command shows what they make.
 
-use crate::{Bench, Check, Compress, Distill, Fractions, Inspect, Sensitivity, options::ReadOptions};
+use crate::{
+    Bench, Check, Compress, Distill, Error, Fractions, Inspect, Recipe, Report, Result, Sensitivity, files, formats,
+    options::ReadOptions,
+};
 use clap::{Args, Parser, Subcommand};
-use std::path::PathBuf;
+use compress_compiler::onnx::write_atomic;
+use std::path::{Path, PathBuf};
 
 /// A model compression compiler: ONNX in, a smaller and faster ONNX out, and a report of what that cost.
 #[derive(Parser)]
@@ -29,6 +33,8 @@ pub struct Cli {
     /// Print the plan of the job, and do nothing.
     #[arg(long)]
     pub dry_run: bool,
+    #[command(flatten)]
+    pub formats: FormatArgs,
     #[command(flatten)]
     pub show: ShowArgs,
 }
@@ -63,6 +69,63 @@ pub struct ShowArgs {
     pub save_recipe: Option<PathBuf>,
 }
 
+/// Files in which others read a report.
+#[derive(Args, Clone, Default)]
+pub struct FormatArgs {
+    /// Write the report as Markdown too, for a summary or a comment, in place of an older file.
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
+    /// Write the gates as tests in JUnit's XML too, in place of an older file.
+    #[arg(long, value_name = "FILE")]
+    pub junit: Option<PathBuf>,
+    /// Write the figures as OpenMetrics too, in place of an older file.
+    #[arg(long, value_name = "FILE")]
+    pub openmetrics: Option<PathBuf>,
+}
+
+impl FormatArgs {
+    /// The files that are asked for.
+    fn files(&self) -> impl Iterator<Item = &Path> {
+        [&self.markdown, &self.junit, &self.openmetrics].into_iter().flatten().map(PathBuf::as_path)
+    }
+
+    /// Finds out before any work whether they can be written for a job.
+    ///
+    /// # Errors
+    /// Usage for a job without such a report, and for a file of the job; file when one can't be written.
+    pub fn check(&self, recipe: &Recipe, has_report: bool) -> Result<()> {
+        for path in self.files() {
+            if !has_report || !matches!(recipe, Recipe::Compress(_) | Recipe::Check(_)) {
+                let what =
+                    "--markdown, --junit and --openmetrics are for jobs that make one report: compress and check";
+                return Err(Error::usage(what));
+            }
+            if recipe.files().iter().any(|file| files::same(file, path)) {
+                return Err(Error::usage("it would replace a file of the job").in_file(path));
+            }
+            files::replaceable(path)?;
+            files::placed(path, "--markdown, --junit or --openmetrics")?;
+        }
+        Ok(())
+    }
+
+    /// Writes what is asked for.
+    ///
+    /// # Errors
+    /// File when it can't be written.
+    pub fn write(&self, report: &Report) -> Result<()> {
+        let all = [
+            (&self.markdown, formats::markdown as fn(&Report) -> String),
+            (&self.junit, formats::junit),
+            (&self.openmetrics, formats::openmetrics),
+        ];
+        all.into_iter().try_for_each(|(path, form)| match path {
+            Some(path) => write_atomic(path, form(report).as_bytes(), true),
+            None => Ok(()),
+        })
+    }
+}
+
 #[derive(Args)]
 pub struct InspectArgs {
     #[command(flatten)]
@@ -88,6 +151,8 @@ pub struct SensitivityArgs {
 pub struct CheckArgs {
     #[command(flatten)]
     pub recipe: Check,
+    #[command(flatten)]
+    pub formats: FormatArgs,
     #[command(flatten)]
     pub show: ShowArgs,
 }
@@ -132,6 +197,8 @@ pub struct RunArgs {
     pub strict: bool,
     #[command(flatten)]
     pub read: ReadOptions,
+    #[command(flatten)]
+    pub formats: FormatArgs,
     #[command(flatten)]
     pub show: ShowArgs,
 }

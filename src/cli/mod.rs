@@ -41,14 +41,14 @@ fn start(cli: Cli) -> Result<()> {
         None => main_job(cli),
         Some(Command::Inspect(a)) => run(Recipe::Inspect(a.recipe), &How::new(a.show)),
         Some(Command::Sensitivity(a)) => run(Recipe::Sensitivity(a.recipe), &How::new(a.show)),
-        Some(Command::Check(a)) => run(Recipe::Check(a.recipe), &How::new(a.show)),
+        Some(Command::Check(a)) => run(Recipe::Check(a.recipe), &How { formats: a.formats, ..How::new(a.show) }),
         Some(Command::Bench(a)) => run(Recipe::Bench(a.recipe), &How::new(a.show)),
         Some(Command::Distill(a)) => {
             run(Recipe::Distill(a.recipe), &How { dry_run: a.dry_run, strict: a.strict, ..How::new(a.show) })
         }
         Some(Command::Run(a)) => {
             let recipe = run::with_flags(Recipe::read(&a.recipe)?, &a)?;
-            let how = How { dry_run: a.dry_run, strict: a.strict, ..How::new(a.show) };
+            let how = How { dry_run: a.dry_run, strict: a.strict, formats: a.formats.clone(), ..How::new(a.show) };
             // What contradicts itself stands in the recipe.
             run(recipe, &how).map_err(|e| if e.kind() == Kind::Usage { e.in_file(&a.recipe) } else { e })
         }
@@ -63,7 +63,7 @@ fn main_job(cli: Cli) -> Result<()> {
     if cli.no_check {
         compress.measures.check = Effort::None;
     }
-    let how = How { dry_run: cli.dry_run, bisect: cli.bisect, ..How::new(cli.show) };
+    let how = How { dry_run: cli.dry_run, bisect: cli.bisect, formats: cli.formats, ..How::new(cli.show) };
     let recipe = match cli.fractions.sweep[..] {
         [] => Recipe::Compress(compress),
         _ => Recipe::Sweep(Sweep { fractions: cli.fractions, compress }),

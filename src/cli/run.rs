@@ -1,7 +1,7 @@
 //! A recipe is run, and what it made is shown.
 
 use super::{
-    args::{RunArgs, ShowArgs},
+    args::{FormatArgs, RunArgs, ShowArgs},
     progress::Terminal,
     stdout, tables, terminal, training,
 };
@@ -21,6 +21,7 @@ pub struct How {
     pub dry_run: bool,
     pub bisect: bool,
     pub strict: bool,
+    pub formats: FormatArgs,
 }
 
 impl How {
@@ -90,6 +91,7 @@ pub fn run(recipe: Recipe, how: &How) -> Result<()> {
     if let Some(path) = &how.save_recipe {
         recipe.save(path)?;
     }
+    how.formats.check(&recipe, !how.dry_run && !how.bisect)?;
     terminal::prepare(&recipe)?;
     match recipe {
         Recipe::Compress(r) if how.dry_run => intent(&r, how),
@@ -109,6 +111,7 @@ pub fn run(recipe: Recipe, how: &How) -> Result<()> {
 fn compress(mut recipe: Compress, how: &How) -> Result<()> {
     let folder = stdout::redirect(&mut recipe, how.json)?;
     let report = recipe.run(&mut how.events())?;
+    how.formats.write(&report)?;
     if how.json {
         terminal::print(&json(&report)?)?;
     } else if !how.quiet {
@@ -178,6 +181,7 @@ fn intents(recipe: &Sweep, how: &How) -> Result<()> {
 
 fn check(recipe: &Check, how: &How) -> Result<()> {
     let report = recipe.run(&mut how.events())?;
+    how.formats.write(&report)?;
     let models = || format!("{} against {}\n", recipe.model.display(), recipe.against.display());
     how.show(&report, || tables::headline(&report) + &models() + &tables::report(&report))?;
     terminal::undone(&report.undone);

@@ -1,6 +1,6 @@
 //! The figures of a sweep.
 
-use super::report::{sqnr, training};
+use crate::rows::{sqnr, training};
 use crate::{report::SweepReport, shown};
 use compress_compiler::words::{counted, option::PRUNE};
 use std::fmt::Write as _;

@@ -1,0 +1,178 @@
+//! Gates with a memory: the figures of a check beside those that were accepted last.
+//!
+//! A baseline is a TOML file with a table for each model, sorted, so that a change of it reads well. Speed is kept as a ratio to
+//! the original, timed in the same run: another machine of the same kind gives the same.
+
+use crate::{
+    report::{Gate, Report, Verdict},
+    shown,
+};
+use compress_compiler::{
+    error::{Error, Result},
+    onnx,
+    words::option::{BASELINE, UPDATE_BASELINE},
+};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, io::ErrorKind, path::Path};
+
+/// How much of a figure may be lost, in parts of it.
+const TOLERANCE: f64 = 0.01;
+
+/// The same of a speed-up, beyond its interval.
+const SPEED_TOLERANCE: f64 = 0.05;
+
+const HEAD: &str =
+    "# Figures that `compress check` accepted last. `compress check --update-baseline` writes this file.\n\n";
+
+/// The models of a file.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Baseline(BTreeMap<String, Figures>);
+
+/// What was accepted of a model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Figures {
+    /// The size of the model in bytes.
+    size: usize,
+    /// What its accuracy was measured by.
+    metric: String,
+    /// The accuracy by it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    score: Option<f64>,
+    /// The signal to noise of the worst output, in decibels; absent where the outputs are equal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sqnr_db: Option<f64>,
+    /// How many times as fast as the original it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speedup: Option<f64>,
+    /// On what that was: engine, threads, samples a batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timed_on: Option<String>,
+    /// SHA-256 of the original.
+    against: String,
+    /// The digest of the data.
+    data: String,
+}
+
+impl Figures {
+    /// The figures of a report, rounded as people read them.
+    fn of(report: &Report) -> Result<Self> {
+        let (Some(accuracy), Some(output)) = (&report.accuracy, &report.output) else {
+            return Err(Error::data(format!("{BASELINE}: nothing was measured")));
+        };
+        let round = |v: f64, digits: i32| (v * 10f64.powi(digits)).round() / 10f64.powi(digits);
+        let on = |s: &crate::report::Speed| format!("{}, threads {}, batch {}", s.engine, s.threads, s.batch);
+        Ok(Self {
+            size: output.bytes,
+            metric: accuracy.metric.to_string(),
+            score: accuracy.after.map(|v| round(v, 5)),
+            sqnr_db: accuracy.sqnr_db.map(|v| round(v, 2)),
+            speedup: report.speed.as_ref().map(|s| round(s.speedup, 3)),
+            timed_on: report.speed.as_ref().map(on),
+            against: report.input.sha256.clone(),
+            data: report.recipe.data.clone().unwrap_or_default(),
+        })
+    }
+}
+
+/// Holds the figures of a report against those in the file at `path`, or has the file accept them.
+///
+/// # Errors
+/// File when there is no baseline, or it can't be read or written; usage for a file that is not one; data when it is of other
+/// data, of another original or by another metric, so that comparing would mean nothing.
+pub fn judge(path: &Path, model: &Path, report: &mut Report, update: bool) -> Result<()> {
+    let mut baseline = read(path, update)?;
+    let name = model.to_string_lossy().into_owned();
+    let found = Figures::of(report)?;
+    if update {
+        if report.gates.iter().any(|g| g.verdict == Verdict::Failed) {
+            report.undone.push(format!("{UPDATE_BASELINE}: a gate failed, so the figures were not accepted"));
+            return Ok(());
+        }
+        baseline.0.insert(name, found);
+        let text = toml::to_string(&baseline).map_err(|e| Error::bug(e.to_string()))?;
+        onnx::write_atomic(path, (HEAD.to_string() + &text).as_bytes(), true)?;
+        report.warnings.push(format!("{} has the figures of this run now", path.display()));
+        return Ok(());
+    }
+    let Some(accepted) = baseline.0.get(&name) else {
+        return Err(Error::file(format!("has no figures of {name}")).in_file(path).help(accept()));
+    };
+    let differ = [
+        ("data", &accepted.data, &found.data),
+        ("model to compare with", &accepted.against, &found.against),
+        ("metric", &accepted.metric, &found.metric),
+    ];
+    if let Some((what, old, new)) = differ.into_iter().find(|(_, old, new)| old != new) {
+        let what = format!("the figures of {name} are of another {what}: {}, now {}", short(old), short(new));
+        return Err(Error::data(what).in_file(path).help(accept()));
+    }
+    let gates = gates(accepted, &found, report);
+    report.gates.extend(gates);
+    Ok(())
+}
+
+fn gates(accepted: &Figures, found: &Figures, report: &Report) -> Vec<Gate> {
+    let unit = report.accuracy.as_ref().map(|a| (a.metric.unit(), a.metric.rises()));
+    let mut gates = vec![];
+    let mut add = |figure: &'static str, limit: (f64, String), value: (f64, String), verdict: Verdict| {
+        let shown = format!("{figure} {}", value.1);
+        gates.push(Gate::new(BASELINE, limit.1, limit.0, shown, value.0, verdict).of_figure(figure));
+    };
+    let holds = |holds| if holds { Verdict::Passed } else { Verdict::Failed };
+    let size = accepted.size as f64 * (1.0 + TOLERANCE);
+    let bytes = |v: f64| shown::bytes(v as usize);
+    add("size", (size, bytes(size)), (found.size as f64, bytes(found.size as f64)), holds(found.size as f64 <= size));
+    if let (Some((unit, rises)), Some(old)) = (unit, accepted.score) {
+        let limit = if rises { old - TOLERANCE * old.abs() } else { old + TOLERANCE * old.abs() };
+        let new = found.score.unwrap_or(f64::NAN);
+        let kept = if rises { new >= limit } else { new <= limit };
+        add("accuracy", (limit, unit.show(limit)), (new, unit.show(new)), holds(kept));
+    }
+    if let Some(old) = accepted.sqnr_db {
+        let limit = old - TOLERANCE * old.abs();
+        // Equal outputs have no noise.
+        let equal = report.accuracy.as_ref().is_some_and(|a| a.equal && !a.silent);
+        let new = found.sqnr_db.unwrap_or(if equal { f64::MAX } else { f64::NAN });
+        let shown = if equal { "equal".into() } else { format!("{new:.1} dB") };
+        add("output SQNR", (limit, format!("{limit:.1} dB")), (new, shown), holds(new >= limit));
+    }
+    if let (Some(old), Some(s)) = (accepted.speedup, &report.speed) {
+        let limit = old * (1.0 - SPEED_TOLERANCE);
+        let shown = format!("{:.2}x ({:.2}x to {:.2}x)", s.speedup, s.interval[0], s.interval[1]);
+        match accepted.timed_on == found.timed_on {
+            true => {
+                let verdict = match () {
+                    () if s.speedup >= limit => Verdict::Passed,
+                    () if s.interval[1] >= limit => Verdict::Unclear,
+                    () => Verdict::Failed,
+                };
+                add("speed", (limit, format!("{limit:.2}x")), (s.speedup, shown), verdict);
+            }
+            false => {
+                let on = accepted.timed_on.as_deref().unwrap_or_default();
+                add("speed", (limit, format!("{limit:.2}x on {on}")), (s.speedup, shown), Verdict::Unclear);
+            }
+        }
+    }
+    gates
+}
+
+fn accept() -> String {
+    format!("{UPDATE_BASELINE} accepts the figures of this run")
+}
+
+/// A digest as far as people compare it.
+fn short(digest: &str) -> &str {
+    digest.get(..16).unwrap_or(digest)
+}
+
+fn read(path: &Path, update: bool) -> Result<Baseline> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => toml::from_str(&text)
+            .map_err(|e| Error::usage(format!("is not a baseline: {}", e.message())).in_file(path).help(accept())),
+        Err(e) if e.kind() == ErrorKind::NotFound && update => Ok(Baseline::default()),
+        Err(e) => Err(Error::file(format!("cannot be read: {}", e.kind())).in_file(path).help(accept())),
+    }
+}
