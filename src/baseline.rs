@@ -22,7 +22,7 @@ const TOLERANCE: f64 = 0.01;
 const SPEED_TOLERANCE: f64 = 0.05;
 
 const HEAD: &str =
-    "# Figures that `compress check` accepted last. `compress check --update-baseline` writes this file.\n\n";
+    "# Figures of models that a check accepted last. A check with `update-baseline` writes this file.\n\n";
 
 /// The models of a file.
 #[derive(Debug, Default, Serialize, Deserialize)]
