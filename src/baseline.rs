@@ -4,6 +4,7 @@
 //! the original, timed in the same run: another machine of the same kind gives the same.
 
 use crate::{
+    files,
     report::{Gate, Report, Verdict},
     shown,
 };
@@ -13,13 +14,21 @@ use compress_compiler::{
     words::option::{BASELINE, UPDATE_BASELINE},
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, io::ErrorKind, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{ErrorKind, Read},
+    path::Path,
+};
 
 /// How much of a figure may be lost, in parts of it.
 const TOLERANCE: f64 = 0.01;
 
 /// The same of a speed-up, beyond its interval.
 const SPEED_TOLERANCE: f64 = 0.05;
+
+/// More bytes than any baseline has.
+const LARGEST: u64 = 16 << 20;
 
 const HEAD: &str =
     "# Figures of models that a check accepted last. A check with `update-baseline` writes this file.\n\n";
@@ -40,7 +49,7 @@ struct Figures {
     /// The accuracy by it.
     #[serde(skip_serializing_if = "Option::is_none")]
     score: Option<f64>,
-    /// The signal to noise of the worst output, in decibels; absent where the outputs are equal.
+    /// The signal to noise of the worst output, in decibels: infinite where the outputs are equal.
     #[serde(skip_serializing_if = "Option::is_none")]
     sqnr_db: Option<f64>,
     /// How many times as fast as the original it was.
@@ -67,7 +76,10 @@ impl Figures {
             size: output.bytes,
             metric: accuracy.metric.to_string(),
             score: accuracy.after.map(|v| round(v, 5)),
-            sqnr_db: accuracy.sqnr_db.map(|v| round(v, 2)),
+            sqnr_db: match accuracy.sqnr_db {
+                None if accuracy.equal && !accuracy.silent => Some(f64::INFINITY),
+                db => db.map(|v| round(v, 2)),
+            },
             speedup: report.speed.as_ref().map(|s| round(s.speedup, 3)),
             timed_on: report.speed.as_ref().map(on),
             against: report.input.sha256.clone(),
@@ -86,8 +98,9 @@ pub fn judge(path: &Path, model: &Path, report: &mut Report, update: bool) -> Re
     let name = model.to_string_lossy().into_owned();
     let found = Figures::of(report)?;
     if update {
-        if report.gates.iter().any(|g| g.verdict == Verdict::Failed) {
-            report.undone.push(format!("{UPDATE_BASELINE}: a gate failed, so the figures were not accepted"));
+        if report.unusable.is_some() || report.gates.iter().any(|g| g.verdict == Verdict::Failed) {
+            let why = "a gate failed, or the result is unusable, so the figures were not accepted";
+            report.undone.push(format!("{UPDATE_BASELINE}: {why}"));
             return Ok(());
         }
         baseline.0.insert(name, found);
@@ -131,12 +144,11 @@ fn gates(accepted: &Figures, found: &Figures, report: &Report) -> Vec<Gate> {
         add("accuracy", (limit, unit.show(limit)), (new, unit.show(new)), holds(kept));
     }
     if let Some(old) = accepted.sqnr_db {
-        let limit = old - TOLERANCE * old.abs();
-        // Equal outputs have no noise.
-        let equal = report.accuracy.as_ref().is_some_and(|a| a.equal && !a.silent);
-        let new = found.sqnr_db.unwrap_or(if equal { f64::MAX } else { f64::NAN });
-        let shown = if equal { "equal".into() } else { format!("{new:.1} dB") };
-        add("output SQNR", (limit, format!("{limit:.1} dB")), (new, shown), holds(new >= limit));
+        // Equal outputs have no noise; a report has no infinite numbers.
+        let limit = if old.is_infinite() { f64::MAX } else { old - TOLERANCE * old.abs() };
+        let new = found.sqnr_db.unwrap_or(f64::NAN).min(f64::MAX);
+        let shown = |db: f64| if db == f64::MAX { "equal".into() } else { format!("{db:.1} dB") };
+        add("output SQNR", (limit, shown(limit)), (new, shown(new)), holds(new >= limit));
     }
     if let (Some(old), Some(s)) = (accepted.speedup, &report.speed) {
         let limit = old * (1.0 - SPEED_TOLERANCE);
@@ -169,8 +181,10 @@ fn short(digest: &str) -> &str {
 }
 
 fn read(path: &Path, update: bool) -> Result<Baseline> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => toml::from_str(&text)
+    files::replaceable(path)?;
+    let mut text = String::new();
+    match File::open(path).and_then(|file| file.take(LARGEST).read_to_string(&mut text)) {
+        Ok(_) => toml::from_str(&text)
             .map_err(|e| Error::usage(format!("is not a baseline: {}", e.message())).in_file(path).help(accept())),
         Err(e) if e.kind() == ErrorKind::NotFound && update => Ok(Baseline::default()),
         Err(e) => Err(Error::file(format!("cannot be read: {}", e.kind())).in_file(path).help(accept())),

@@ -10,7 +10,6 @@ use crate::{
 use compress_compiler::{
     error::{Kind, Result},
     onnx::Model,
-    words::option,
 };
 use compress_runtime::{
     device::DeviceChoice,
@@ -41,12 +40,10 @@ pub fn measured(
             Ok(Some(deployed))
         }
         Err(e) if e.kind() == Kind::Interrupted => Err(e),
+        // What was named has to be there.
+        Err(e) if e.kind() == Kind::Device && of.library.is_some() => Err(e),
         Err(e) => {
-            report.warnings.push(format!(
-                "not measured on ONNX Runtime ({}): {e}; {} leaves it out",
-                library.display(),
-                option::CHECK
-            ));
+            report.warnings.push(format!("not measured on ONNX Runtime ({}): {e}", library.display()));
             Ok(None)
         }
     }

@@ -10,7 +10,7 @@ use compress_compiler::{
     error::{Error, Result},
     words::{Opt, option},
 };
-use compress_runtime::metrics::Measure;
+use compress_runtime::metrics::{Measure, Metric};
 
 /// What can be measured, as far as that is known before any work.
 pub struct Measurable<'a> {
@@ -95,8 +95,11 @@ pub fn judged(gates: &GateOptions, report: &Report) -> Vec<Gate> {
             let Found { value, shown, verdict } = find(limit).unwrap_or_else(none);
             out.push(Gate::new(name, show(limit), limit, shown, value, verdict));
         };
-    gate(option::MAX_DROP, gates.max_drop.map(|v| v.get()), &shown::percent, &|limit| {
-        a.and_then(|a| a.drop).map(|v| Found::new(v, shown::percent(v), v <= limit))
+    // A score of the user's own need not be a share.
+    let scored = a.is_some_and(|a| a.metric == Metric::Score);
+    let drop = |v: f64| if scored { format!("{v:.4}") } else { shown::percent(v) };
+    gate(option::MAX_DROP, gates.max_drop.map(|v| v.get()), &drop, &|limit| {
+        a.and_then(|a| a.drop).map(|v| Found::new(v, drop(v), v <= limit))
     });
     gate(option::MIN_SQNR, gates.min_sqnr.map(|v| v.get()), &|v| format!("{v} dB"), &|limit| match a?.sqnr_db {
         // Equal outputs have no noise.

@@ -236,12 +236,12 @@ impl Recipe {
 
     /// The files that the job reads, and those that it makes under names of its own.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
-        let (made, teacher, data) = match self {
+        let (made, other, data) = match self {
             Self::Compress(job) | Self::Sweep(Sweep { compress: job, .. }) => {
                 (Some(job.output()), &job.teacher, [&job.data.data, &job.data.eval])
             }
             Self::Distill(job) => (Some(job.output()), &job.teacher, [&job.data, &job.eval]),
-            Self::Check(job) => (Some(job.against.clone()), &None, [&job.data.data, &job.data.eval]),
+            Self::Check(job) => (Some(job.against.clone()), &job.baseline, [&job.data.data, &job.data.eval]),
             Self::Bench(job) => (None, &None, [&job.data, &None]),
             Self::Inspect(_) => (None, &None, [&None, &None]),
             Self::Sensitivity(job) => {
@@ -251,7 +251,7 @@ impl Recipe {
         };
         let report = made.as_ref().map(|made| made.with_extension("report.json"));
         let data = data.into_iter().flatten().filter_map(|source| source.path().map(Path::to_path_buf));
-        data.chain(teacher.clone()).chain(made).chain(report).chain([self.model().to_path_buf()]).collect()
+        data.chain(other.clone()).chain(made).chain(report).chain([self.model().to_path_buf()]).collect()
     }
 
     /// Whether the job may replace files.

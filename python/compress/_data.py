@@ -42,7 +42,9 @@ def _is_tensor(value: Any) -> bool:
 def _item(item: Any) -> dict[str, npt.NDArray[Any]] | list[npt.NDArray[Any]]:
     """A batch or a sample, as arrays."""
     if isinstance(item, Mapping):
-        return {str(name): array(value) for name, value in item.items() if not isinstance(value, str)}
+        arrays = {str(name): array(value) for name, value in item.items()}
+        # Names of files, say, are no inputs.
+        return {name: value for name, value in arrays.items() if value.dtype.kind not in "OSU"}
     if isinstance(item, (tuple, list)):
         return [array(value) for value in item]
     return [array(item)]
@@ -52,4 +54,5 @@ def array(value: Any) -> npt.NDArray[Any]:
     """A contiguous array in the same memory, where that is possible."""
     if _is_tensor(value):
         value = value.detach().cpu()
-    return np.asarray(value, order="C")
+    made = np.asarray(value, order="C")
+    return made if made.dtype.isnative else made.astype(made.dtype.newbyteorder("="))

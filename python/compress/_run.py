@@ -90,6 +90,7 @@ class Job:
             resume=bool(ways.get("resume")),
         )
         self._result: Report | None = None
+        self._failed: Exception | None = None
 
     def events(self) -> Generator[dict[str, Any], None, None]:
         """What the job tells, until it is over. To leave the loop stops the job."""
@@ -113,13 +114,20 @@ class Job:
 
         Raises `GateError` when a gate failed.
         """
+        if self._failed is not None:
+            raise self._failed
         if self._result is None:
-            report, text, failed, undone = self._job.result()
+            try:
+                report, text, failed, undone = self._job.result()
+            except Exception as e:
+                self._failed = e
+                raise
             self._result = Report.parse(report, text)
             for what in undone:
                 warnings.warn(what, stacklevel=4)
             if failed is not None:
-                raise GateError(failed, self._result)
+                self._failed = GateError(failed, self._result)
+                raise self._failed
         return self._result
 
     def _show(self, event: dict[str, Any]) -> None:
@@ -132,17 +140,16 @@ class Job:
         try:
             score = float(self._evaluate(Predict(asked)))
         except BaseException as e:
-            self._job.fail(repr(e))
+            asked.fail(repr(e))
             raise
         log.info("evaluated: %s", score)
-        self._job.score(score)
+        asked.score(score)
 
     def _end(self) -> None:
         """Stops the job, and waits until it is over, so that it holds no file any more."""
         self._job.stop()
-        while (told := self._job.next()) is not None:
-            if not isinstance(told, str):
-                self._job.fail("the job was stopped")
+        while self._job.next() is not None:
+            pass
 
 
 def _is_given(data: Any) -> bool:

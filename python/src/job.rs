@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
@@ -37,7 +37,7 @@ enum Message {
     /// Something happened.
     Event(Value),
     /// A model wants a score.
-    Evaluate(Signature),
+    Evaluate(Predict),
     /// It is over.
     Done(Result<Done>),
 }
@@ -51,8 +51,8 @@ struct Signature {
 
 /// What is answered to a job that wants a score.
 enum Answer {
-    /// Run the model first.
-    Run(Vec<Tensor>),
+    /// Run the model first, and send what it gives.
+    Run(Vec<Tensor>, Sender<Result<Vec<Tensor>>>),
     /// The score.
     Score(f64),
     /// There is none.
@@ -71,18 +71,11 @@ struct Done {
     undone: Vec<String>,
 }
 
-/// The ends of a job's lines that the caller holds.
-struct Lines {
-    answers: Sender<Answer>,
-    outputs: Mutex<Receiver<Result<Vec<Tensor>>>>,
-}
-
 /// A job that runs.
 #[pyclass(frozen)]
 pub struct Job {
     messages: Mutex<Receiver<Message>>,
     stop: Arc<AtomicBool>,
-    lines: Arc<Lines>,
     done: Mutex<Option<Result<Done>>>,
 }
 
@@ -125,25 +118,27 @@ impl Events for Follower {
 
 /// Asks the caller for scores.
 struct Asker {
-    messages: Mutex<Sender<Message>>,
-    answers: Mutex<Receiver<Answer>>,
-    outputs: Sender<Result<Vec<Tensor>>>,
+    messages: Sender<Message>,
+    stop: Arc<AtomicBool>,
 }
 
 impl Evaluate for Asker {
     fn evaluate(&self, model: &compress::Model) -> Result<f64> {
-        let gone = || Error::interrupted();
+        // Each score has a line of its own, which ends with it.
+        let (answers, asked) = channel();
         let signature = Signature { inputs: described(model.inputs()), outputs: described(model.outputs()) };
-        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
-        messages.send(Message::Evaluate(signature)).map_err(|_| gone())?;
+        let wanted = Message::Evaluate(Predict { answers, signature });
+        self.messages.send(wanted).map_err(|_| Error::interrupted())?;
         loop {
-            match answers.recv().map_err(|_| gone())? {
-                Answer::Run(inputs) => self.outputs.send(model.run(&inputs)).map_err(|_| gone())?,
-                Answer::Score(score) => return Ok(score),
-                Answer::Failed(why) => {
+            match asked.recv_timeout(LOOK) {
+                // Who asked may have gone away meanwhile.
+                Ok(Answer::Run(inputs, reply)) => drop(reply.send(model.run(&inputs))),
+                Ok(Answer::Score(score)) => return Ok(score),
+                Ok(Answer::Failed(why)) => {
                     return Err(Error::data(format!("the function that evaluates models failed: {why}")));
                 }
+                Err(RecvTimeoutError::Timeout) if !self.stop.load(Ordering::Relaxed) => {}
+                Err(_) => return Err(Error::interrupted()),
             }
         }
     }
@@ -163,13 +158,18 @@ impl Job {
         force: bool,
         resume: bool,
     ) -> PyResult<Self> {
+        static PROCESS: OnceLock<u32> = OnceLock::new();
+        if *PROCESS.get_or_init(std::process::id) != std::process::id() {
+            return Err(PyRuntimeError::new_err(
+                "this process was forked from one that ran a job, and has none of its threads: start it with the method \
+                 \"spawn\" (multiprocessing.get_context)",
+            ));
+        }
         // Messages name options as Python code does.
         compress::write_options(|option| option.replace('-', "_"));
         let (to_caller, messages) = channel();
-        let (answers, asked) = channel();
-        let (made, outputs) = channel();
         let stop = Arc::new(AtomicBool::new(false));
-        let asker = Asker { messages: Mutex::new(to_caller.clone()), answers: Mutex::new(asked), outputs: made };
+        let asker = Asker { messages: to_caller.clone(), stop: stop.clone() };
         let read = || -> Result<Recipe> {
             let mut recipe = Recipe::of_json(recipe)?;
             data.into_iter().for_each(|data| recipe.give_data(data.get().source()));
@@ -197,21 +197,17 @@ impl Job {
         };
         let started = std::thread::Builder::new().name("compress".into()).stack_size(STACK).spawn(work);
         started.map_err(|e| PyRuntimeError::new_err(format!("the job could not be started: {e}")))?;
-        let lines = Arc::new(Lines { answers, outputs: Mutex::new(outputs) });
-        Ok(Self { messages: Mutex::new(messages), stop, lines, done: Mutex::new(None) })
+        Ok(Self { messages: Mutex::new(messages), stop, done: Mutex::new(None) })
     }
 
-    /// Waits for what the job tells next: an event in JSON, or a `Predict` of a model that is to be evaluated, which
-    /// `score` or `fail` answers; `None` when it is over.
+    /// Waits for what the job tells next: an event in JSON, or a `Predict` of a model that is to be evaluated; `None` when it
+    /// is over.
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         loop {
             let waited = py.detach(|| self.messages.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(LOOK));
             match waited {
                 Ok(Message::Event(event)) => return Ok(Some(event.to_string().into_pyobject(py)?.into_any())),
-                Ok(Message::Evaluate(signature)) => {
-                    let asks = Predict { lines: self.lines.clone(), signature };
-                    return Ok(Some(Bound::new(py, asks)?.into_any()));
-                }
+                Ok(Message::Evaluate(asks)) => return Ok(Some(Bound::new(py, asks)?.into_any())),
                 Ok(Message::Done(done)) => {
                     *self.done.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
                     return Ok(None);
@@ -220,18 +216,6 @@ impl Job {
                 Err(RecvTimeoutError::Disconnected) => return Ok(None),
             }
         }
-    }
-
-    /// The score of the model that was to be evaluated.
-    fn score(&self, score: f64) {
-        // A job that is over needs no score.
-        let _ = self.lines.answers.send(Answer::Score(score));
-    }
-
-    /// Why the model has no score.
-    fn fail(&self, why: String) {
-        // As above.
-        let _ = self.lines.answers.send(Answer::Failed(why));
     }
 
     /// Asks the job to stop.
@@ -255,10 +239,10 @@ impl Drop for Job {
     }
 }
 
-/// A model that is to be evaluated: a function from inputs to outputs.
+/// A model that is to be evaluated: a function from inputs to outputs, until it has its score.
 #[pyclass(frozen)]
 pub struct Predict {
-    lines: Arc<Lines>,
+    answers: Sender<Answer>,
     signature: Signature,
 }
 
@@ -274,6 +258,18 @@ impl Predict {
         self.signature.outputs.clone()
     }
 
+    /// Gives the model its score.
+    fn score(&self, score: f64) {
+        // A job that is over needs no score.
+        let _ = self.answers.send(Answer::Score(score));
+    }
+
+    /// Says why the model has no score.
+    fn fail(&self, why: String) {
+        // As above.
+        let _ = self.answers.send(Answer::Failed(why));
+    }
+
     #[pyo3(signature = (*args, **named))]
     fn __call__<'py>(
         &self,
@@ -282,10 +278,18 @@ impl Predict {
         named: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let inputs = tensors(&self.signature.inputs, args, named)?;
-        let over = || PyRuntimeError::new_err("the job that this model is of is over");
-        self.lines.answers.send(Answer::Run(inputs)).map_err(|_| over())?;
-        let outputs = || self.lines.outputs.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let made = py.detach(outputs).map_err(|_| over())?.map_err(|e| raised(py, &e))?;
+        let over = || PyRuntimeError::new_err("the evaluation that this model was given to is over");
+        let (reply, made) = channel();
+        self.answers.send(Answer::Run(inputs, reply)).map_err(|_| over())?;
+        // This thread alone waits; to leave the lock alone takes what threads may share.
+        let made = Mutex::new(made);
+        let made = loop {
+            match py.detach(|| made.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(LOOK)) {
+                Ok(made) => break made.map_err(|e| raised(py, &e))?,
+                Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+                Err(RecvTimeoutError::Disconnected) => return Err(over()),
+            }
+        };
         by_name(py, &self.signature.outputs, &made)
     }
 }

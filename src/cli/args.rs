@@ -94,7 +94,10 @@ impl FormatArgs {
     /// # Errors
     /// Usage for a job without such a report, and for a file of the job; file when one can't be written.
     pub fn check(&self, recipe: &Recipe, has_report: bool) -> Result<()> {
-        for path in self.files() {
+        for (i, path) in self.files().enumerate() {
+            if self.files().take(i).any(|other| files::same(other, path)) {
+                return Err(Error::usage("two reports would be written here").in_file(path));
+            }
             if !has_report || !matches!(recipe, Recipe::Compress(_) | Recipe::Check(_)) {
                 let what =
                     "--markdown, --junit and --openmetrics are for jobs that make one report: compress and check";

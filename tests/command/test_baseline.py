@@ -85,6 +85,34 @@ def test_figures_of_something_else_are_not_compared(compress, model, tmp_path):
     assert "has no effect" in compress("check", model, *AGAINST, "--update-baseline", code=2).err
 
 
+def test_equal_outputs_are_the_best_and_unusable_ones_are_not_accepted(compress, model, tmp_path):
+    file, changed = tmp_path / "baseline.toml", tmp_path / "model.onnx"
+    changed.write_bytes((DIGITS / "digits.onnx").read_bytes())
+    compress("check", changed, *AGAINST, "--baseline", file, "--update-baseline")
+    assert tomllib.loads(file.read_text())[str(changed)]["sqnr-db"] == float("inf")
+    kept = compress("check", changed, *AGAINST, "--baseline", file, "--json").json()
+    assert {g["figure"]: g["verdict"] for g in kept["gates"]}["output SQNR"] == "passed"
+    changed.write_bytes(model.read_bytes())
+    noisier = compress("check", changed, *AGAINST, "--baseline", file, "--json", code=9).json()
+    assert {g["figure"]: g["verdict"] for g in noisier["gates"]}["output SQNR"] == "failed"
+    accepted = file.read_text()
+    worse(model, changed, 30.0)
+    refused = compress("check", changed, *AGAINST, "--baseline", file, "--update-baseline", code=9)
+    assert "UNUSABLE" in refused.out and "not accepted" in refused.err and file.read_text() == accepted
+
+
+def test_a_baseline_is_a_regular_file_and_no_other_report(compress, model, tmp_path):
+    import os
+
+    pipe, file = tmp_path / "pipe", tmp_path / "baseline.toml"
+    os.mkfifo(pipe)
+    assert "not a regular file" in compress("check", model, *AGAINST, "--baseline", pipe, code=6).err
+    both = ("--baseline", file, "--update-baseline", "--markdown", file)
+    assert "would replace a file of the job" in compress("check", model, *AGAINST, *both, code=2).err
+    twice = ("--markdown", tmp_path / "r", "--junit", tmp_path / "r")
+    assert "two reports" in compress("check", model, *AGAINST, *twice, code=2).err
+
+
 def test_a_file_holds_several_models_in_order(compress, model, tmp_path):
     file = tmp_path / "baseline.toml"
     names = [tmp_path / name for name in ("b.onnx", "a.onnx")]

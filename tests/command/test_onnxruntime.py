@@ -69,6 +69,11 @@ def test_where_it_is_missing_the_way_to_get_it_is_said(compress, tmp_path):
     absent = compress("bench", model, "--engine", "onnxruntime", code=8, env=bare)
     assert "pip install onnxruntime" in absent.err and "--ort" in absent.err
     assert "no library at" in compress("bench", model, "--engine", "onnxruntime", "--ort", tmp_path, code=8).err
+    named = {"ORT_DYLIB_PATH": "/nowhere/libonnxruntime.so", **ENVIRONMENT}
+    assert "no library at /nowhere" in compress("bench", model, "--engine", "onnxruntime", code=8, env=named).err
+    named_wrong = ("check", model, "--against", model, "--ort", "/nowhere")
+    assert "no library at" in compress(*named_wrong, code=8).err
+    assert "by the provider" in compress("bench", model, "--engine", "onnxruntime", "--device", "cuda", code=2).err
     broken = tmp_path / "libonnxruntime.so"
     broken.write_bytes(b"no library")
     assert "can't be loaded" in compress("bench", model, "--engine", "onnxruntime", "--ort", broken, code=8).err

@@ -92,6 +92,8 @@ def test_data_in_every_form_gives_the_same_bytes(installed, tmp_path):
             "generator": ({"input": x[i : i + 7], "y": y[i : i + 7]} for i in range(0, len(x), 7)),
             "samples": [{"input": x[i], "y": y[i]} for i in rows],
             "not contiguous": (np.asfortranarray(x), y[::-1][::-1]),
+            "more than inputs": [{"x": x, "y": y, "paths": ["a"] * len(x), "meta": None}],
+            "big-endian": {"x": x.astype(">f4"), "y": y.astype(">i8")},
         }
         for name, data in forms.items():
             report = compress.compress(model, output=f"{sys.argv[1]}/{name}.onnx", int8=True, data=data, threads=1)
@@ -100,7 +102,7 @@ def test_data_in_every_form_gives_the_same_bytes(installed, tmp_path):
         tmp_path,
     )
     lines = [line.split(maxsplit=2) for line in printed.splitlines()]
-    assert len(lines) == 7
+    assert len(lines) == 9
     assert len({line[0] for line in lines}) == 1, printed
     # The digest of the data follows from its values alone.
     assert len({line[1] for line in lines}) == 1 and len(lines[0][1]) == 64
@@ -147,6 +149,7 @@ def test_errors_are_exceptions_of_their_kind(installed, tmp_path):
         fails(compress.DataError, lambda: compress.compress(model, output=out, int8=True, data=[]))
         fails(compress.DataError, lambda: compress.compress(model, output=out, int8=True, data={"z": x}))
         fails(compress.DataError, lambda: compress.compress(model, output=out, int8=True, data=(x, y[:5])))
+        fails(compress.DataError, lambda: compress.compress(model, output=out, int8=True, data=[{"x": x}, {"x": x, "y": y}]))
         fails(TypeError, lambda: compress.compress(model, output=out, int8=True, data=3))
         fails(TypeError, lambda: compress.compress(model, output=out, int9=True))
         fails(TypeError, lambda: compress.compress(model, output=out, int8=True, data=[np.array(["a", "b"])]))
@@ -162,6 +165,7 @@ def test_errors_are_exceptions_of_their_kind(installed, tmp_path):
         "compress.MalformedError",
         "compress.UsageError",
         "compress.UsageError",
+        "compress.DataError",
         "compress.DataError",
         "compress.DataError",
         "compress.DataError",
@@ -194,6 +198,57 @@ def test_an_exception_in_a_function_ends_the_job_and_reaches_the_caller(installe
         tmp_path,
     )
     assert printed.splitlines() == ["mine []", "True"]
+
+
+def test_a_model_that_is_evaluated_may_be_run_by_threads_and_not_later(installed, tmp_path):
+    printed = script(
+        installed,
+        """
+        from concurrent.futures import ThreadPoolExecutor
+        kept = []
+
+        def score(predict):
+            for old in kept:
+                try:
+                    old(test["x"])
+                except RuntimeError as e:
+                    assert "is over" in str(e)
+                else:
+                    raise AssertionError("a model that is gone answers")
+            kept.append(predict)
+            alone = [predict(test["x"][i : i + 1 + i % 3])["logits"] for i in range(60)]
+            with ThreadPoolExecutor(8) as pool:
+                made = list(pool.map(lambda i: predict(test["x"][i : i + 1 + i % 3])["logits"], range(60)))
+            return float(all(np.array_equal(a, b) for a, b in zip(alone, made)))
+
+        report = compress.compress(model, output=sys.argv[1] + "/out.onnx", int8=True, data=dict(train), evaluate=score)
+        print(report["accuracy"]["before"], report["accuracy"]["after"], len(kept))
+        """,
+        tmp_path,
+    )
+    assert printed.split()[:2] == ["1.0", "1.0"] and int(printed.split()[2]) >= 2
+
+
+def test_ctrl_c_just_after_a_score_does_not_hang(installed, tmp_path):
+    printed = script(
+        installed,
+        """
+        import os, signal, threading, time
+        for delay in (0.0, 0.0001, 0.0002, 0.0003, 0.0005, 0.001):
+            def score(predict):
+                def interrupt():
+                    time.sleep(delay)
+                    os.kill(os.getpid(), signal.SIGINT)
+                threading.Thread(target=interrupt).start()
+                return 1.0
+            try:
+                compress.compress(model, output=sys.argv[1] + "/out.onnx", int8=True, data=dict(train), evaluate=score, max_drop=0.01)
+            except KeyboardInterrupt:
+                print("interrupted")
+        """,
+        tmp_path,
+    )
+    assert printed.splitlines() == ["interrupted"] * 6
 
 
 def test_ctrl_c_stops_a_job_and_leaves_no_file(installed, tmp_path):

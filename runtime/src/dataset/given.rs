@@ -60,9 +60,9 @@ impl Given {
         for (i, spec) in inputs.iter().enumerate() {
             arrays.push(joined(&spec.name, items.iter().map(|item| item.inputs[i]), singly)?);
         }
-        let labels = match items[0].labels {
-            None => None,
-            Some(_) => {
+        let labels = match items.iter().any(|item| item.labels.is_some()) {
+            false => None,
+            true => {
                 let each = items.iter().enumerate().map(|(i, item)| {
                     item.labels.ok_or_else(|| Error::data(format!("item {i} (from 0) has no labels, others have")))
                 });

@@ -27,9 +27,15 @@ pub(super) struct Loaded {
 
 /// The library of the active Python environment, or that which the environment variable names; nothing is started to find it.
 pub fn active() -> Option<PathBuf> {
-    if let Some(named) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
-        return in_place(Path::new(&named));
-    }
+    named().or_else(in_environments)
+}
+
+/// What the environment variable names, whether it is there or not.
+fn named() -> Option<PathBuf> {
+    std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+fn in_environments() -> Option<PathBuf> {
     let folder = |name| std::env::var_os(name).map(PathBuf::from);
     ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(folder).find_map(|folder| in_environment(&folder))
 }
@@ -55,9 +61,12 @@ pub(super) fn loaded(asked: Option<&Path>) -> Result<&'static Loaded> {
             _ => Ok(loaded),
         };
     }
-    let path = match asked {
-        Some(path) => in_place(path).ok_or_else(|| absent(&format!("there is no library at {}", path.display())))?,
-        None => active().or_else(of_python).ok_or_else(|| absent("it is in no Python environment that is active"))?,
+    let path = match asked.map(Path::to_path_buf).or_else(named) {
+        Some(path) => in_place(&path).ok_or_else(|| absent(&format!("there is no library at {}", path.display())))?,
+        None => {
+            let found = in_environments().or_else(of_python);
+            found.ok_or_else(|| absent("it is in no Python environment that is active"))?
+        }
     };
     let failed = |e: &dyn std::fmt::Display| absent(&format!("{} can't be loaded: {e}", path.display()));
     let builder = ort::init_from(&path).map_err(|e| failed(&e))?;
@@ -75,7 +84,8 @@ fn absent(why: &str) -> Error {
 /// The library at a path, which may be a folder that it is in.
 fn in_place(path: &Path) -> Option<PathBuf> {
     if !path.is_dir() {
-        return path.exists().then(|| path.to_path_buf());
+        // A bare name would be looked for in the folders of the system.
+        return path.canonicalize().ok();
     }
     let is_library = |p: &PathBuf| {
         p.file_name().and_then(|n| n.to_str()).is_some_and(|n| {
@@ -84,7 +94,7 @@ fn in_place(path: &Path) -> Option<PathBuf> {
     };
     let mut found: Vec<PathBuf> = path.read_dir().ok()?.flatten().map(|e| e.path()).filter(is_library).collect();
     found.sort();
-    found.pop()
+    found.pop()?.canonicalize().ok()
 }
 
 /// The library in a Python environment.

@@ -122,6 +122,10 @@ impl Backend {
     /// doesn't have.
     pub fn open(device: DeviceChoice, engine: EngineChoice, library: Option<&Path>) -> Result<Self> {
         if let EngineChoice::OnnxRuntime(provider) = engine {
+            if !matches!(device, DeviceChoice::Auto | DeviceChoice::Cpu) {
+                return Err(Error::usage("ONNX Runtime chooses its device by the provider")
+                    .help("say onnxruntime:cuda or onnxruntime:tensorrt, and no device"));
+            }
             onnxruntime::load(library)?;
             return Ok(Self::new(Device::cpu(), Engine::OnnxRuntime(provider)));
         }
