@@ -26,9 +26,9 @@ from ._errors import (
     UsageError,
 )
 from ._jobs import Distill, bench, check, compress, inspect, sensitivity, sweep
-from ._model import Model
+from ._model import Model, Predict
 from ._report import Report
-from ._run import Evaluate, Metrics, Predict
+from ._run import Evaluate, Metrics
 
 __all__ = [
     "Data",

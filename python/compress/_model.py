@@ -11,7 +11,28 @@ from . import _compress
 from ._data import Path, array
 
 
-class Model:
+class Runs:
+    """A function from inputs to outputs, with their names and types."""
+
+    def __init__(self, signature: _compress.Model | _compress.Predict) -> None:
+        self._signature = signature
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """The type of each input, such as `f32[N,3,224,224]`, by its name."""
+        return dict(self._signature.inputs)
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """The type of each output by its name."""
+        return dict(self._signature.outputs)
+
+    def __call__(self, *inputs: Any, **named: Any) -> dict[str, npt.NDArray[Any]]:
+        """Runs on arrays, by position or by name (keywords, or one dict), and returns the outputs by name."""
+        return self._signature(*_arrays(inputs), **{name: array(value) for name, value in named.items()})
+
+
+class Model(Runs):
     """A model on the runtime of this package.
 
     >>> model = Model("model.onnx")
@@ -21,26 +42,18 @@ class Model:
     """
 
     def __init__(self, path: Path, *, engine: str = "auto", device: str = "auto") -> None:
-        self._model = _compress.Model(os.fspath(path), device, engine)
-
-    @property
-    def inputs(self) -> dict[str, str]:
-        """The type of each input, such as `f32[N,3,224,224]`, by its name."""
-        return dict(self._model.inputs)
-
-    @property
-    def outputs(self) -> dict[str, str]:
-        """The type of each output by its name."""
-        return dict(self._model.outputs)
+        super().__init__(_compress.Model(os.fspath(path), device, engine))
 
     def run(self, *inputs: Any, **named: Any) -> dict[str, npt.NDArray[Any]]:
         """Runs the model on arrays, by position or by name (keywords, or one dict), and returns its outputs by name."""
-        return self._model.run(*arrays(inputs), **{name: array(value) for name, value in named.items()})
-
-    __call__ = run
+        return self(*inputs, **named)
 
 
-def arrays(inputs: tuple[Any, ...]) -> list[Any]:
+class Predict(Runs):
+    """A model that is being evaluated, until it has its score."""
+
+
+def _arrays(inputs: tuple[Any, ...]) -> list[Any]:
     """What a call is given by position, as arrays."""
     return [
         {name: array(value) for name, value in one.items()} if isinstance(one, dict) else array(one) for one in inputs

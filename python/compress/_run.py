@@ -11,36 +11,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy.typing as npt
-
 from . import _compress
-from ._data import array, given, is_path
+from ._data import given, is_path
 from ._errors import GateError
-from ._model import arrays
+from ._model import Predict
 from ._progress import Bars
 from ._report import Report
 
 log = logging.getLogger("compress")
-
-
-class Predict:
-    """A model that is being evaluated: a function from inputs to outputs, as `Model.run` is."""
-
-    def __init__(self, asked: _compress.Predict) -> None:
-        self._asked = asked
-
-    @property
-    def inputs(self) -> dict[str, str]:
-        """The type of each input by its name."""
-        return dict(self._asked.inputs)
-
-    @property
-    def outputs(self) -> dict[str, str]:
-        """The type of each output by its name."""
-        return dict(self._asked.outputs)
-
-    def __call__(self, *inputs: Any, **named: Any) -> dict[str, npt.NDArray[Any]]:
-        return self._asked(*arrays(inputs), **{name: array(value) for name, value in named.items()})
 
 
 Evaluate: TypeAlias = "Callable[[Predict], float]"

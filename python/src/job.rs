@@ -281,7 +281,7 @@ impl Predict {
         let over = || PyRuntimeError::new_err("the evaluation that this model was given to is over");
         let (reply, made) = channel();
         self.answers.send(Answer::Run(inputs, reply)).map_err(|_| over())?;
-        // This thread alone waits; to leave the lock alone takes what threads may share.
+        // Waiting without the interpreter's lock takes a value that threads may share.
         let made = Mutex::new(made);
         let made = loop {
             match py.detach(|| made.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(LOOK)) {

@@ -85,7 +85,7 @@ impl Model {
     }
 
     #[pyo3(signature = (*args, **named))]
-    fn run<'py>(
+    fn __call__<'py>(
         &self,
         py: Python<'py>,
         args: &Bound<'py, PyTuple>,

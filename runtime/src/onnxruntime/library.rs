@@ -52,8 +52,9 @@ pub fn load(asked: Option<&Path>) -> Result<()> {
 pub(super) fn loaded(asked: Option<&Path>) -> Result<&'static Loaded> {
     static LOADING: Mutex<()> = Mutex::new(());
     let _one = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
+    let missing = |path: &Path| absent(&format!("there is no library at {}", path.display()));
     if let Some(loaded) = LOADED.get() {
-        return match asked.and_then(in_place) {
+        return match asked.map(|path| in_place(path).ok_or_else(|| missing(path))).transpose()? {
             Some(other) if other != loaded.path => Err(Error::device(format!(
                 "ONNX Runtime is loaded already, from {}: a process has one",
                 loaded.path.display()
@@ -62,7 +63,7 @@ pub(super) fn loaded(asked: Option<&Path>) -> Result<&'static Loaded> {
         };
     }
     let path = match asked.map(Path::to_path_buf).or_else(named) {
-        Some(path) => in_place(&path).ok_or_else(|| absent(&format!("there is no library at {}", path.display())))?,
+        Some(path) => in_place(&path).ok_or_else(|| missing(&path))?,
         None => {
             let found = in_environments().or_else(of_python);
             found.ok_or_else(|| absent("it is in no Python environment that is active"))?

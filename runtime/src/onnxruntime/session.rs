@@ -191,25 +191,30 @@ fn failed(e: &ort::Error) -> Error {
     Error::data(format!("ONNX Runtime: {}", plain(e)))
 }
 
+/// Our element types and theirs.
+const TYPES: &[(DType, TensorElementType)] = &[
+    (DType::F32, TensorElementType::Float32),
+    (DType::F64, TensorElementType::Float64),
+    (DType::F16, TensorElementType::Float16),
+    (DType::BF16, TensorElementType::Bfloat16),
+    (DType::I8, TensorElementType::Int8),
+    (DType::I16, TensorElementType::Int16),
+    (DType::I32, TensorElementType::Int32),
+    (DType::I64, TensorElementType::Int64),
+    (DType::U8, TensorElementType::Uint8),
+    (DType::U16, TensorElementType::Uint16),
+    (DType::U32, TensorElementType::Uint32),
+    (DType::U64, TensorElementType::Uint64),
+    (DType::Bool, TensorElementType::Bool),
+];
+
 fn to_theirs(tensor: &Tensor) -> Result<DynTensor> {
-    let dtype = match tensor.dtype() {
-        DType::F32 => TensorElementType::Float32,
-        DType::F64 => TensorElementType::Float64,
-        DType::F16 => TensorElementType::Float16,
-        DType::BF16 => TensorElementType::Bfloat16,
-        DType::I8 => TensorElementType::Int8,
-        DType::I16 => TensorElementType::Int16,
-        DType::I32 => TensorElementType::Int32,
-        DType::I64 => TensorElementType::Int64,
-        DType::U8 => TensorElementType::Uint8,
-        DType::U16 => TensorElementType::Uint16,
-        DType::U32 => TensorElementType::Uint32,
-        DType::U64 => TensorElementType::Uint64,
-        DType::Bool => TensorElementType::Bool,
-        other => return Err(Error::unsupported(format!("inputs of {other} can't be handed to ONNX Runtime"))),
+    let dtype = tensor.dtype();
+    let Some((_, theirs)) = TYPES.iter().find(|(ours, _)| *ours == dtype) else {
+        return Err(Error::unsupported(format!("inputs of {dtype} can't be handed to ONNX Runtime")));
     };
     let shape: Vec<i64> = tensor.shape().iter().map(|d| *d as i64).collect();
-    let mut made = DynTensor::new(&Allocator::default(), dtype, shape).map_err(|e| failed(&e))?;
+    let mut made = DynTensor::new(&Allocator::default(), *theirs, shape).map_err(|e| failed(&e))?;
     let bytes = tensor.bytes();
     if !bytes.is_empty() {
         // SAFETY: the tensor is on the CPU, is this function's own, and has as many elements of the same size.
@@ -222,22 +227,9 @@ fn to_ours(value: DynValue) -> Result<Tensor> {
     let unknown = |what: String| Error::unsupported(format!("an output of ONNX Runtime is {what}"));
     let what = value.dtype().to_string();
     let Ok(tensor) = value.downcast::<DynTensorValueType>() else { return Err(unknown(what)) };
-    let dtype = match tensor.data_type() {
-        TensorElementType::Float32 => DType::F32,
-        TensorElementType::Float64 => DType::F64,
-        TensorElementType::Float16 => DType::F16,
-        TensorElementType::Bfloat16 => DType::BF16,
-        TensorElementType::Int8 => DType::I8,
-        TensorElementType::Int16 => DType::I16,
-        TensorElementType::Int32 => DType::I32,
-        TensorElementType::Int64 => DType::I64,
-        TensorElementType::Uint8 => DType::U8,
-        TensorElementType::Uint16 => DType::U16,
-        TensorElementType::Uint32 => DType::U32,
-        TensorElementType::Uint64 => DType::U64,
-        TensorElementType::Bool => DType::Bool,
-        other => return Err(unknown(format!("a tensor of {other}"))),
-    };
+    let theirs = *tensor.data_type();
+    let dtype = TYPES.iter().find(|(_, known)| *known == theirs).map(|(ours, _)| *ours);
+    let dtype = dtype.ok_or_else(|| unknown(format!("a tensor of {theirs}")))?;
     let shape: Vec<usize> = tensor.shape().iter().map(|d| *d as usize).collect();
     let len = dtype.bytes(&shape).ok_or_else(|| unknown("too large".into()))?;
     let bytes = match len {

@@ -6,6 +6,7 @@ use crate::{
 };
 use compress_compiler::{
     error::{Error, Result},
+    graph::Graph,
     onnx::Model,
     serde_as_text,
     words::option,
@@ -82,8 +83,8 @@ pub struct Backend {
     pub device: Device,
     /// What runs the operators that the CPU executor knows.
     pub engine: Engine,
-    /// The model whose graphs run, for an engine that reads files: it has what a graph lacks, such as the versions of
-    /// operator sets.
+    /// The model whose graphs run, without its graph, for an engine that reads files: it has what a graph lacks, such as the
+    /// versions of operator sets.
     pub file: Option<Arc<Model>>,
 }
 
@@ -95,8 +96,12 @@ impl Backend {
 
     /// The same for graphs that come from `model`.
     pub fn of(&self, model: &Model) -> Self {
-        let needed = matches!(self.engine, Engine::OnnxRuntime(_));
-        Self { file: needed.then(|| Arc::new(model.clone())), ..self.clone() }
+        let around = || {
+            let mut file = model.clone();
+            file.graph = Graph::new("");
+            Arc::new(file)
+        };
+        Self { file: self.runs_any_operator().then(around), ..self.clone() }
     }
 
     /// Whether it runs operators that are not known here.
