@@ -4,6 +4,7 @@ use crate::{
     data::{Samples, Sets},
     deployed,
     events::Monitor,
+    explain::{Engines, Seen},
     facts,
     given::Scorer,
     measure::{self, Pace, Reference},
@@ -21,6 +22,7 @@ use compress_compiler::{
 };
 use compress_runtime::{
     metrics::{Answers, Measure, Metric},
+    onnxruntime::Provider,
     session::{Backend, Session},
 };
 use std::{path::Path, time::Duration};
@@ -61,6 +63,8 @@ pub fn compared_by(graph: &Graph, measures: &MeasureOptions, sets: &Sets) -> Res
 const ACCURACY: Duration = Duration::from_secs(4);
 pub const MOST: Duration = Duration::from_secs(10);
 pub const SPEED: Duration = Duration::from_millis(1500);
+/// For how long each engine runs the models, to see their kernels.
+const KERNELS: Duration = Duration::from_millis(500);
 pub const GATED_SPEED: Duration = Duration::from_secs(8);
 /// Bytes of weights above which one model is in memory at a time, and layers are not compared one by one.
 const LARGE: u64 = 256 << 20;
@@ -192,6 +196,13 @@ impl Assessment<'_> {
         remarks::of_speed(report);
         if !brief && !one_at_a_time && !by_file {
             report.deployed = deployed::measured(self, original, written, compared, report)?;
+            let provider = report.deployed.is_some().then_some(Provider::Cpu);
+            let engines = Engines { ours: Some(backend.of(written)), provider, warnings: vec![] };
+            let seen = Seen::of(written, Some(original), &engines, samples, (self.batch, KERNELS), monitor)?;
+            seen.tell(&mut report.layers);
+            if let Some(deployed) = &mut report.deployed {
+                deployed.parts = seen.parts;
+            }
         }
         Ok(())
     }

@@ -16,11 +16,12 @@ use compress_compiler::{
     tensor::Tensor,
 };
 use compress_runtime::{
+    bench::Pace,
     device::DeviceChoice,
     session::{Backend, EngineChoice, Session},
 };
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 /// Times a model.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
@@ -163,7 +164,9 @@ fn time(
     monitor.check()?;
     let runs = recipe.runs.get();
     let timing = compress_runtime::bench::time(&exe, &batch.inputs, runs, &|| monitor.stopped())?;
-    let nodes = profile(&exe, &batch.inputs, runs.min(PROFILED), monitor)?;
+    let pace = Pace { runs: runs.min(PROFILED), time: Duration::MAX, stopped: &|| monitor.stopped() };
+    let spent = compress_runtime::bench::least(&[&exe], &batch.inputs, &pace)?.concat();
+    let nodes = spent.into_iter().map(|s| NodeTime { node: s.node, kernel: s.kernel.name.into(), ms: s.ms }).collect();
     let timed = Timed {
         nodes,
         device: backend.device.describe(),
@@ -178,23 +181,6 @@ fn time(
 
 /// Runs of which the least time of each node counts: other work on the machine only adds to it.
 const PROFILED: usize = 20;
-
-/// The least time of each node in `runs`.
-fn profile(session: &Session, inputs: &[Tensor], runs: usize, monitor: &Monitor) -> Result<Vec<NodeTime>> {
-    let mut sum: Vec<NodeTime> = vec![];
-    for _ in 0..runs {
-        monitor.check()?;
-        let spent = session.profile(inputs)?;
-        if sum.is_empty() {
-            sum = spent
-                .iter()
-                .map(|s| NodeTime { node: s.node.clone(), kernel: s.kernel.name.into(), ms: f64::INFINITY })
-                .collect();
-        }
-        sum.iter_mut().zip(&spent).for_each(|(sum, s)| sum.ms = sum.ms.min(s.ms));
-    }
-    Ok(sum)
-}
 
 /// NaN where one side alone is NaN counts as infinitely far.
 fn difference(a: &[Tensor], b: &[Tensor]) -> f64 {

@@ -66,5 +66,5 @@ fn on(
     let time = if full { GATED_SPEED } else { SPEED };
     let pace = Pace { batch: of.batch, time, as_is: true, one_at_a_time: false };
     let speed = measure::speed(&make, &original.graph, samples, &pace, backend, of.monitor)?;
-    Ok(Deployed { engine: backend.engine.to_string(), accuracy, speed })
+    Ok(Deployed { engine: backend.engine.to_string(), accuracy, speed, remedy: None, parts: vec![] })
 }

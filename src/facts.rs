@@ -134,6 +134,9 @@ pub fn layers(graph: &Graph) -> Vec<(NodeId, LayerFacts)> {
             live_bytes: live * size,
             dead_bytes: zeros * size,
             skips_zeros: None,
+            kernel: None,
+            deployed: None,
+            float_because: None,
             sqnr_db: None,
             macs: graph.macs(n),
         };

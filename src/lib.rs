@@ -1,7 +1,7 @@
 //! `compress` makes ONNX models smaller and faster, and measures what that costs.
 //!
-//! A **job** is a recipe and a call of `run`. There are seven: [`Compress`] prunes, quantises and trains a model;
-//! [`Sweep`] does so by several fractions; [`Check`] compares two models; [`Bench`] times one; [`Inspect`] looks at one;
+//! A **job** is a recipe and a call of `run`. There are eight: [`Compress`] prunes, quantises and trains a model;
+//! [`Sweep`] does so by several fractions; [`Check`] compares two models; [`Bench`] times one; [`Explain`] says where its time goes; [`Inspect`] looks at one;
 //! [`Sensitivity`] measures its layers; [`Distill`] trains one for hours. A recipe is plain data: the command line, a TOML
 //! file and the report of a job all hold the same struct, and [`Recipe`] is any of them.
 //!
@@ -58,6 +58,7 @@ mod deployed;
 mod distill;
 mod evaluator;
 mod events;
+mod explain;
 mod facts;
 mod files;
 mod fit;
@@ -99,6 +100,7 @@ pub use compress_passes::{
 pub use compress_runtime::dataset::{Given, GivenItem};
 pub use distill::{Distill, LossWeights, TrainFigures, TrainIntent, TrainReport};
 pub use events::{Event, Events, Step, TrainProgress};
+pub use explain::{EngineTime, Explain, Explained, ExplainedPart, Remedy, Work};
 pub use given::{DataSource, Evaluate, Scorer};
 pub use inspect::{ChannelGroup, Inspect, Inspected, Inspection, Signature};
 pub use model::Model;

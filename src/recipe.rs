@@ -1,6 +1,6 @@
 //! Any job, in a file or in a report.
 
-use crate::{Bench, Check, Compress, DataSource, Distill, Inspect, Scorer, Sensitivity, Sweep, files};
+use crate::{Bench, Check, Compress, DataSource, Distill, Explain, Inspect, Scorer, Sensitivity, Sweep, files};
 use clap::{Arg, Args, Command};
 use compress_compiler::{
     choice,
@@ -38,6 +38,8 @@ pub enum Recipe {
     Check(Check),
     /// Time a model.
     Bench(Bench),
+    /// Explain where the time of a model goes.
+    Explain(Explain),
     /// Look at a model.
     Inspect(Inspect),
     /// Measure its layers.
@@ -53,6 +55,7 @@ enum Job {
     Sweep,
     Check,
     Bench,
+    Explain,
     Inspect,
     Sensitivity,
     Distill,
@@ -63,6 +66,7 @@ choice!(Job, "job", [
     Sweep "sweep" "compress a model by several fractions",
     Check "check" "compare two models",
     Bench "bench" "time a model",
+    Explain "explain" "explain where the time of a model goes",
     Inspect "inspect" "look at a model",
     Sensitivity "sensitivity" "measure the layers of a model",
     Distill "distill" "train a model",
@@ -106,6 +110,7 @@ impl Recipe {
             Self::Compress(job) | Self::Sweep(Sweep { compress: job, .. }) => job.data.data = Some(source),
             Self::Check(job) => job.data.data = Some(source),
             Self::Bench(job) => job.data = Some(source),
+            Self::Explain(job) => job.data = Some(source),
             Self::Distill(job) => job.data = Some(source),
             Self::Sensitivity(job) => job.data = source,
             Self::Inspect(_) => {}
@@ -121,7 +126,7 @@ impl Recipe {
             Self::Compress(job) | Self::Sweep(Sweep { compress: job, .. }) => &mut job.data.eval,
             Self::Check(job) => &mut job.data.eval,
             Self::Distill(job) => &mut job.eval,
-            Self::Bench(_) | Self::Sensitivity(_) | Self::Inspect(_) => {
+            Self::Bench(_) | Self::Explain(_) | Self::Sensitivity(_) | Self::Inspect(_) => {
                 return Err(Error::usage(format!("the job has no {}", option::EVAL)));
             }
         } = Some(source);
@@ -136,7 +141,7 @@ impl Recipe {
         *match self {
             Self::Compress(job) | Self::Sweep(Sweep { compress: job, .. }) => &mut job.measures.score,
             Self::Check(job) => &mut job.measures.score,
-            Self::Distill(_) | Self::Bench(_) | Self::Sensitivity(_) | Self::Inspect(_) => {
+            Self::Distill(_) | Self::Bench(_) | Self::Explain(_) | Self::Sensitivity(_) | Self::Inspect(_) => {
                 return Err(Error::usage(format!("the job has no {}", option::SCORE)));
             }
         } = Some(scorer);
@@ -164,6 +169,7 @@ impl Recipe {
             Job::Sweep => filled(table).map(Self::Sweep),
             Job::Check => filled(table).map(Self::Check),
             Job::Bench => filled(table).map(Self::Bench),
+            Job::Explain => filled(table).map(Self::Explain),
             Job::Inspect => filled(table).map(Self::Inspect),
             Job::Sensitivity => filled(table).map(Self::Sensitivity),
             Job::Distill => filled(table).map(Self::Distill),
@@ -180,6 +186,7 @@ impl Recipe {
             Self::Sweep(job) => (Job::Sweep, Table::try_from(job)),
             Self::Check(job) => (Job::Check, Table::try_from(job)),
             Self::Bench(job) => (Job::Bench, Table::try_from(job)),
+            Self::Explain(job) => (Job::Explain, Table::try_from(job)),
             Self::Inspect(job) => (Job::Inspect, Table::try_from(job)),
             Self::Sensitivity(job) => (Job::Sensitivity, Table::try_from(job)),
             Self::Distill(job) => (Job::Distill, Table::try_from(job)),
@@ -228,6 +235,7 @@ impl Recipe {
             Self::Sweep(job) => &job.compress.model,
             Self::Check(job) => &job.model,
             Self::Bench(job) => &job.model,
+            Self::Explain(job) => &job.model,
             Self::Inspect(job) => &job.model,
             Self::Sensitivity(job) => &job.model,
             Self::Distill(job) => &job.student,
@@ -243,6 +251,7 @@ impl Recipe {
             Self::Distill(job) => (Some(job.output()), &job.teacher, [&job.data, &job.eval]),
             Self::Check(job) => (Some(job.against.clone()), &job.baseline, [&job.data.data, &job.data.eval]),
             Self::Bench(job) => (None, &None, [&job.data, &None]),
+            Self::Explain(job) => (None, &job.against, [&job.data, &None]),
             Self::Inspect(_) => (None, &None, [&None, &None]),
             Self::Sensitivity(job) => {
                 let data = job.data.path().map(Path::to_path_buf);
@@ -261,7 +270,7 @@ impl Recipe {
             Self::Sweep(job) => job.compress.force,
             Self::Distill(job) => job.force,
             Self::Sensitivity(job) => job.force,
-            Self::Check(_) | Self::Bench(_) | Self::Inspect(_) => false,
+            Self::Check(_) | Self::Bench(_) | Self::Explain(_) | Self::Inspect(_) => false,
         }
     }
 
@@ -272,7 +281,7 @@ impl Recipe {
             Self::Sweep(job) => &mut job.compress.force,
             Self::Distill(job) => &mut job.force,
             Self::Sensitivity(job) => &mut job.force,
-            Self::Check(_) | Self::Bench(_) | Self::Inspect(_) => return,
+            Self::Check(_) | Self::Bench(_) | Self::Explain(_) | Self::Inspect(_) => return,
         } = force;
     }
 
@@ -290,6 +299,7 @@ impl Recipe {
             Self::Sweep(job) => job.compress.on.seed.0,
             Self::Check(job) => job.on.seed.0,
             Self::Bench(job) => job.on.seed.0,
+            Self::Explain(job) => job.on.seed.0,
             Self::Inspect(_) => 0,
             Self::Sensitivity(job) => job.on.seed.0,
             Self::Distill(job) => job.seed.unwrap_or_default().0,
@@ -303,6 +313,7 @@ impl Recipe {
             Self::Sweep(job) => job.compress.on.threads,
             Self::Check(job) => job.on.threads,
             Self::Bench(job) => job.on.threads,
+            Self::Explain(job) => job.on.threads,
             Self::Inspect(_) => None,
             Self::Sensitivity(job) => job.on.threads,
             Self::Distill(job) => job.threads,
@@ -316,7 +327,7 @@ impl Recipe {
             Self::Compress(job) => job.takes_many_steps(),
             Self::Sweep(job) => job.first().takes_many_steps(),
             Self::Distill(_) => true,
-            Self::Check(_) | Self::Bench(_) | Self::Inspect(_) | Self::Sensitivity(_) => false,
+            Self::Check(_) | Self::Bench(_) | Self::Explain(_) | Self::Inspect(_) | Self::Sensitivity(_) => false,
         }
     }
 
@@ -331,7 +342,9 @@ impl Recipe {
             Self::Sweep(job) => Self::Sweep(job.essence()),
             Self::Distill(job) => Self::Distill(job.essence()),
             // They make nothing.
-            Self::Check(_) | Self::Bench(_) | Self::Inspect(_) | Self::Sensitivity(_) => return Ok(Table::new()),
+            Self::Check(_) | Self::Bench(_) | Self::Explain(_) | Self::Inspect(_) | Self::Sensitivity(_) => {
+                return Ok(Table::new());
+            }
         };
         let (mut essence, usual) = (essence.table()?, self.usual().table()?);
         essence.retain(|name, value| usual.get(name) != Some(value));
@@ -345,6 +358,7 @@ impl Recipe {
             Self::Sweep(_) => Self::Sweep(Sweep::default()),
             Self::Check(_) => Self::Check(Check::default()),
             Self::Bench(_) => Self::Bench(Bench::default()),
+            Self::Explain(_) => Self::Explain(Explain::default()),
             Self::Inspect(_) => Self::Inspect(Inspect::default()),
             Self::Sensitivity(_) => Self::Sensitivity(Sensitivity::default()),
             Self::Distill(_) => Self::Distill(Distill::default()),

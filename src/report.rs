@@ -1,6 +1,10 @@
 //! The report of a run: `report.json`, schema 1.
 
-use crate::{facts::sha256, recipe::Recipe};
+use crate::{
+    explain::{ExplainedPart, Remedy},
+    facts::sha256,
+    recipe::Recipe,
+};
 use compress_compiler::{
     error::{Error, Result},
     onnx::{Model, SourceFile},
@@ -203,6 +207,12 @@ pub struct Deployed {
     pub accuracy: Accuracy,
     /// What it gained.
     pub speed: Speed,
+    /// The layers to leave out of INT8, where the result is slower than the original and that helps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<Remedy>,
+    /// The parts of the result.
+    #[serde(skip)]
+    pub(crate) parts: Vec<ExplainedPart>,
 }
 
 /// What one run needs in memory: the weights, and the values that have to be there at once.
@@ -263,6 +273,26 @@ pub struct LayerFacts {
     pub sqnr_db: Option<f64>,
     /// Multiply-accumulates of one sample.
     pub macs: u64,
+    /// What computes it on our runtime; absent where that was not timed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<LayerKernel>,
+    /// What computes it on ONNX Runtime, as deployed there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deployed: Option<LayerKernel>,
+    /// Why ONNX Runtime multiplies in floats, in a model with 8-bit codes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub float_because: Option<String>,
+}
+
+/// What computes a layer on an engine, together with what the engine computes in one go with it.
+#[derive(Debug, Clone, Serialize)]
+pub struct LayerKernel {
+    /// The names of the kernels, in the order in which they run.
+    pub kernel: String,
+    /// Milliseconds of them; absent where they are counted at another layer, which they compute too.
+    pub ms: Option<f64>,
+    /// Whether the one that takes longest works on 8-bit codes.
+    pub int8: bool,
 }
 
 /// The report of a sweep: what each fraction cost and gained.

@@ -459,6 +459,46 @@ def bench(
     return run("bench", locals())
 
 
+def explain(
+    model: Path,
+    *,
+    against: Path | None = None,
+    data: Data | None = None,
+    shape: str | Iterable[str] = (),
+    batch: int | None = None,
+    device: str | None = None,
+    engine: str | None = None,
+    ort: Path | None = None,
+    threads: int | None = None,
+    seed: int | None = None,
+    allow_hardlinks: bool = False,
+    keep_initializer_inputs: bool = False,
+    progress: bool = True,
+) -> Report:
+    """Says where the time of a model goes, on our runtime and on ONNX Runtime: kernel by kernel, and why in floats.
+
+    Args:
+        model: The ONNX model
+        against: The model it came from: each part of the result is held beside the time of the same part there
+        data: Data to run on, as for compressing; made up if there is none
+        shape: Sizes of an input, e.g. image=1x3x320x320; may be repeated
+        batch: Samples a batch when timing [default: 1]
+        device: Where to run: cpu, cuda, cuda:N, or auto [default: auto]
+        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
+            best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
+            [default: auto]
+        ort: The library of ONNX Runtime, or the folder that it is in [default: that of the active Python environment]
+        threads: Threads on the CPU [default: one a core]
+        seed: The seed of every random choice [default: 0]
+        allow_hardlinks: Read weights from files with several names (hard links), some perhaps outside the model's
+            folder
+        keep_initializer_inputs: Keep initializers that are also graph inputs as inputs, for callers to replace.
+            Without this flag they are weights
+        progress: Show bars, where tqdm is installed.
+    """
+    return run("explain", locals())
+
+
 def inspect(
     model: Path,
     *,

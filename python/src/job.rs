@@ -325,6 +325,10 @@ fn carried_out(recipe: &Recipe, events: &mut dyn Events) -> Result<Done> {
             let made = job.run(events)?;
             Ok(done(report::json(&made)?, tables::figures(&made), Ok(()), vec![]))
         }
+        Recipe::Explain(job) => {
+            let made = job.run(events)?;
+            Ok(done(report::json(&made)?, tables::explained(&made), Ok(()), vec![]))
+        }
         Recipe::Sensitivity(job) => {
             let made = job.run(events)?;
             Ok(done(report::json(&made)?, tables::sensitivity(&made), Ok(()), vec![]))

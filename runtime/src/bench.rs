@@ -1,6 +1,6 @@
 //! How long a model takes.
 
-use crate::{clock, session::Session};
+use crate::{clock, cpu::Spent, session::Session};
 use compress_compiler::{
     error::{Error, Result},
     tensor::Tensor,
@@ -217,6 +217,58 @@ impl Race<'_> {
         *known = Some(runs);
         Ok(runs)
     }
+}
+
+/// How often models are run.
+pub struct Pace<'a> {
+    /// Runs of each, at most.
+    pub runs: usize,
+    /// When they took longer than this, there are no more, but for a few.
+    pub time: Duration,
+    /// Asked before each run whether to stop.
+    pub stopped: &'a dyn Fn() -> bool,
+}
+
+/// Runs of each model at least.
+const FEWEST_RUNS: usize = 3;
+
+impl Pace<'_> {
+    /// Calls `run` for each of `models` by turns.
+    ///
+    /// # Errors
+    /// Those of `run`; interrupted.
+    pub(crate) fn each(&self, models: usize, mut run: impl FnMut(usize) -> Result<()>) -> Result<()> {
+        let began = Instant::now();
+        for turn in 0..self.runs {
+            if turn >= FEWEST_RUNS && began.elapsed() >= self.time {
+                break;
+            }
+            for model in 0..models {
+                if (self.stopped)() {
+                    return Err(Error::interrupted());
+                }
+                run(model)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The least time of each step of each session, which take turns.
+///
+/// # Errors
+/// What running them raises; interrupted.
+pub fn least(sessions: &[&Session], inputs: &[Tensor], pace: &Pace) -> Result<Vec<Vec<Spent>>> {
+    let mut least: Vec<Vec<Spent>> = vec![vec![]; sessions.len()];
+    pace.each(sessions.len(), |i| {
+        let spent = sessions[i].profile(inputs)?;
+        least[i].iter_mut().zip(&spent).for_each(|(least, s)| least.ms = least.ms.min(s.ms));
+        if least[i].is_empty() {
+            least[i] = spent;
+        }
+        Ok(())
+    })?;
+    Ok(least)
 }
 
 /// Runs two models `runs` times, by turns, and takes note of the least that each of their steps took, in milliseconds, there or

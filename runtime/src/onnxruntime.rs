@@ -3,9 +3,11 @@
 //! The library is the one that Python's package `onnxruntime` has inside, or any other of version 1.17 or later. A process
 //! loads one, and keeps it.
 
+mod kernels;
 mod library;
 mod session;
 
+pub use kernels::{Ran, ran};
 pub use library::{active, load};
 pub use session::Session;
 

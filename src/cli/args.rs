@@ -1,8 +1,8 @@
 //! The command line, as clap sees it: the recipes of the library, and how the command shows what they make.
 
 use crate::{
-    Bench, Check, Compress, Distill, Error, Fractions, Inspect, Recipe, Report, Result, Sensitivity, files, formats,
-    options::ReadOptions,
+    Bench, Check, Compress, Distill, Error, Explain, Fractions, Inspect, Recipe, Report, Result, Sensitivity, files,
+    formats, options::ReadOptions,
 };
 use clap::{Args, Parser, Subcommand};
 use compress_compiler::onnx::write_atomic;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
     after_help = passes_help(),
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    override_usage = "compress MODEL [-o OUT] [--int8] [--prune F] [--data PATH] ...\n       compress inspect|sensitivity|check|bench MODEL ...\n       compress distill STUDENT [--teacher T] --data D ...\n       compress run RECIPE.toml"
+    override_usage = "compress MODEL [-o OUT] [--int8] [--prune F] [--data PATH] ...\n       compress inspect|sensitivity|check|bench|explain MODEL ...\n       compress distill STUDENT [--teacher T] --data D ...\n       compress run RECIPE.toml"
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -49,6 +49,8 @@ pub enum Command {
     Check(Box<CheckArgs>),
     /// Time a model on our runtime.
     Bench(BenchArgs),
+    /// Say where the time of a model goes, on our runtime and on ONNX Runtime: kernel by kernel, and why in floats.
+    Explain(ExplainArgs),
     /// Train a model: by a teacher, by labels, or both.
     Distill(Box<DistillArgs>),
     /// Run a job as a recipe says, or as the report of an earlier run does.
@@ -164,6 +166,14 @@ pub struct CheckArgs {
 pub struct BenchArgs {
     #[command(flatten)]
     pub recipe: Bench,
+    #[command(flatten)]
+    pub show: ShowArgs,
+}
+
+#[derive(Args)]
+pub struct ExplainArgs {
+    #[command(flatten)]
+    pub recipe: Explain,
     #[command(flatten)]
     pub show: ShowArgs,
 }

@@ -43,6 +43,7 @@ fn start(cli: Cli) -> Result<()> {
         Some(Command::Sensitivity(a)) => run(Recipe::Sensitivity(a.recipe), &How::new(a.show)),
         Some(Command::Check(a)) => run(Recipe::Check(a.recipe), &How { formats: a.formats, ..How::new(a.show) }),
         Some(Command::Bench(a)) => run(Recipe::Bench(a.recipe), &How::new(a.show)),
+        Some(Command::Explain(a)) => run(Recipe::Explain(a.recipe), &How::new(a.show)),
         Some(Command::Distill(a)) => {
             run(Recipe::Distill(a.recipe), &How { dry_run: a.dry_run, strict: a.strict, ..How::new(a.show) })
         }

@@ -6,7 +6,7 @@ use super::{
     stdout, tables, terminal, training,
 };
 use crate::{
-    Bench, Check, Compress, Distill, Error, Inspect, Inspected, Intent, Recipe, Result, Sensitivity, Sweep,
+    Bench, Check, Compress, Distill, Error, Explain, Inspect, Inspected, Intent, Recipe, Result, Sensitivity, Sweep,
     report::json,
 };
 use serde::Serialize;
@@ -57,6 +57,7 @@ pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
         }
         Recipe::Check(r) => (None, &mut r.read),
         Recipe::Bench(r) => (None, &mut r.read),
+        Recipe::Explain(r) => (None, &mut r.read),
         Recipe::Inspect(r) => (None, &mut r.read),
         Recipe::Sensitivity(r) => (Some(&mut r.force), &mut r.read),
     };
@@ -67,11 +68,13 @@ pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
         Recipe::Compress(r) => r.gates.strict |= flags.strict,
         Recipe::Sweep(r) => r.compress.gates.strict |= flags.strict,
         Recipe::Check(r) => r.gates.strict |= flags.strict,
-        Recipe::Distill(_) | Recipe::Bench(_) | Recipe::Inspect(_) | Recipe::Sensitivity(_) => {}
+        Recipe::Distill(_) | Recipe::Bench(_) | Recipe::Explain(_) | Recipe::Inspect(_) | Recipe::Sensitivity(_) => {}
     }
     let is_for = |what: &str| Err(Error::usage(what).in_file(&flags.recipe));
     match recipe {
-        Recipe::Check(_) | Recipe::Bench(_) | Recipe::Inspect(_) if flags.dry_run || flags.force => {
+        Recipe::Check(_) | Recipe::Bench(_) | Recipe::Explain(_) | Recipe::Inspect(_)
+            if flags.dry_run || flags.force =>
+        {
             is_for("--dry-run and --force are for jobs that write a model")
         }
         Recipe::Sensitivity(_) if flags.dry_run || flags.strict => {
@@ -103,6 +106,7 @@ pub fn run(recipe: Recipe, how: &How) -> Result<()> {
         Recipe::Distill(r) => distill(&r, how),
         Recipe::Check(r) => check(&r, how),
         Recipe::Bench(r) => bench(&r, how),
+        Recipe::Explain(r) => explain(&r, how),
         Recipe::Inspect(r) => inspect(&r, how),
         Recipe::Sensitivity(r) => sensitivity(&r, how),
     }
@@ -196,6 +200,11 @@ fn sensitivity(recipe: &Sensitivity, how: &How) -> Result<()> {
 fn bench(recipe: &Bench, how: &How) -> Result<()> {
     let figures = recipe.run(&mut how.events())?;
     how.show(&figures, || tables::figures(&figures))
+}
+
+fn explain(recipe: &Explain, how: &How) -> Result<()> {
+    let explained = recipe.run(&mut how.events())?;
+    how.show(&explained, || tables::explained(&explained))
 }
 
 fn inspect(recipe: &Inspect, how: &How) -> Result<()> {

@@ -5,6 +5,7 @@ use crate::{
     assess::compared_by,
     data::Sets,
     events::{Ask, Event, Monitor},
+    explain::{Remedy, Trial, find_remedy},
     measure, remarks,
     report::Report,
 };
@@ -13,6 +14,11 @@ use compress_compiler::{
     words::option::{DATA, EXCLUDE, PRUNE},
 };
 use compress_passes::Options;
+use compress_runtime::{
+    device::DeviceChoice,
+    onnxruntime::Provider,
+    session::{Backend, EngineChoice},
+};
 use std::time::{Duration, Instant};
 
 /// Fractions that are tried, how long that may take, and on how many samples each is measured.
@@ -67,6 +73,38 @@ fn largest(opened: &Opened, plan: &CompressPlan, monitor: &Monitor) -> Result<Op
     }
     // Down to what is printed.
     Ok(Some((holds * 100.0).floor() / 100.0).filter(|f| *f > 0.0))
+}
+
+/// The layers to leave out of INT8, if the result is slower than the original on ONNX Runtime, and that helps.
+///
+/// # Errors
+/// Interrupted.
+pub fn for_deployment(
+    opened: &Opened,
+    plan: &CompressPlan,
+    report: &Report,
+    monitor: &Monitor,
+) -> Result<Option<Remedy>> {
+    let (Some(deployed), Some(sets)) = (&report.deployed, &opened.sets) else { return Ok(None) };
+    if deployed.speed.interval[1] >= 1.0 || plan.options.scheme.is_none() || plan.recipe.dump_ir.is_some() {
+        return Ok(None);
+    }
+    let on = &plan.recipe.on;
+    let backend = Backend::open(DeviceChoice::Cpu, EngineChoice::OnnxRuntime(Provider::Cpu), on.ort.as_deref())?;
+    let silent = Silent(*monitor);
+    let trial = Trial {
+        opened,
+        plan,
+        samples: &sets.evaluation,
+        backend: &backend,
+        batch: on.batch.get(),
+        monitor: &Monitor(&silent),
+    };
+    match find_remedy(deployed.speed.speedup, &deployed.parts, &|layers| trial.without(layers)) {
+        Err(e) if e.kind() == Kind::Interrupted => Err(e),
+        // Advice is not worth an error.
+        found => Ok(found.ok().flatten()),
+    }
 }
 
 /// Asks whether to stop, and tells nothing.

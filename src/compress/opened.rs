@@ -200,6 +200,10 @@ impl Opened {
         report.gates = gates::judged(&recipe.gates, &report);
         if advise {
             report.advice = advice::of(self, plan, &report, monitor)?;
+            if let Some(remedy) = advice::for_deployment(self, plan, &report, monitor)? {
+                report.warnings.push(remedy.sentence());
+                report.deployed.iter_mut().for_each(|d| d.remedy = Some(remedy.clone()));
+            }
         }
         monitor.check()?;
         // It may have come meanwhile: a model without its report would stay.

@@ -3,7 +3,7 @@
 
 use clap::{Arg, ArgAction, Args, Command};
 use compress::{
-    Bench, Check, Compress, DataSource, Distill, Inspect, Scorer, Sensitivity, Sweep,
+    Bench, Check, Compress, DataSource, Distill, Explain, Inspect, Scorer, Sensitivity, Sweep,
     values::{Bytes, Finite, Fraction, Milliseconds, NotNegative, Positive, Score, Seed, Share, Time},
 };
 use std::{any::TypeId, fmt::Write as _, path::PathBuf};
@@ -51,6 +51,10 @@ fn jobs() -> Vec<Job> {
             "Compares a model with the one that it came from, and holds the figures against gates. Data is all measured on.",
         ),
         job::<Bench>("bench", "Times a model on our runtime."),
+        job::<Explain>(
+            "explain",
+            "Says where the time of a model goes, on our runtime and on ONNX Runtime: kernel by kernel, and why in floats.",
+        ),
         job::<Inspect>("inspect", "Shows what a model is made of."),
         job::<Sensitivity>("sensitivity", "Measures how much each layer minds INT8, zeros and the loss of channels."),
         job::<Distill>(

@@ -30,7 +30,7 @@ SCHEMA = {
 }
 LISTS = {
     "passes": {"name", "seconds", "edits", "skipped"},
-    "layers": {"node", "op", "precision", "sparsity", "live_bytes", "dead_bytes", "skips_zeros", "sqnr_db", "macs"},
+    "layers": {"node", "op", "precision", "sparsity", "live_bytes", "dead_bytes", "skips_zeros", "sqnr_db", "macs", "kernel"},
     "coverage": {"request", "layers", "of_layers", "macs", "left"},
     "gates": {"name", "limit", "value", "passed", "verdict"},
 }

@@ -15,6 +15,7 @@ mod external;
 mod functions;
 mod import;
 mod limits;
+mod listing;
 mod opset;
 mod order;
 mod read;
@@ -26,6 +27,7 @@ mod tensor;
 mod wire;
 mod write;
 
+pub use listing::{FileNode, listing};
 pub use read::{ReadOptions, read, read_bytes, read_tensor, read_with};
 pub use scratch::write_atomic;
 pub use source::{Source, SourceFile};

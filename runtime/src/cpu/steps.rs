@@ -125,6 +125,18 @@ pub struct Kernel {
     pub skips_zeros: bool,
 }
 
+impl Kernel {
+    /// Whether it computes with 8-bit codes: those kernels' names end so.
+    pub fn on_codes(self) -> bool {
+        self.name.ends_with("_i8")
+    }
+
+    /// Whether it changes the type or the layout of a value, and computes nothing.
+    pub fn converts(self) -> bool {
+        matches!(self.name, "quantize" | "dequantize" | "relabel" | "transpose" | "copy")
+    }
+}
+
 impl From<&'static str> for Kernel {
     fn from(name: &'static str) -> Self {
         Self { name, skips_zeros: false }

@@ -12,13 +12,15 @@ use compress_compiler::{
     verify::{Verified, verify},
 };
 use ort::{
+    environment::Environment,
     ep,
     logging::LogLevel,
     memory::Allocator,
-    session::SessionInputValue,
+    session::{SessionInputValue, builder::SessionBuilder},
     value::{DynTensor, DynTensorValueType, DynValue, TensorElementType},
 };
 use std::{
+    path::PathBuf,
     sync::{Mutex, PoisonError},
     time::Instant,
 };
@@ -59,19 +61,7 @@ impl Session {
         let mut framed = file.cloned().unwrap_or_else(|| Model::new(Graph::new("")));
         verify(&shown)?;
         framed.graph = shown;
-        let mut builder = configured(environment, provider)?;
-        let session = match onnx::to_bytes(&framed) {
-            Ok(bytes) => builder.commit_from_memory(&bytes).map_err(refused)?,
-            // Too large for one message: the weights go into a file of their own.
-            Err(e) if e.kind() == Kind::Limit => {
-                let no_room = |e: std::io::Error| Error::file(format!("no folder for the model: {e}"));
-                let folder = tempfile::Builder::new().prefix("compress-model-").tempdir().map_err(no_room)?;
-                let path = folder.path().join("model.onnx");
-                onnx::write(&framed, &path, true)?;
-                builder.commit_from_file(&path).map_err(refused)?
-            }
-            Err(e) => return Err(e),
-        };
+        let session = commit_graph(configured(environment, provider)?, &framed)?;
         Ok(Self { session: Mutex::new(session), inputs: inputs(graph), outputs, watched })
     }
 
@@ -80,15 +70,7 @@ impl Session {
     /// # Errors
     /// As for [`Session::new`].
     pub fn of_file(model: &Model, provider: Provider) -> Result<Self> {
-        let mut builder = configured(&library::loaded(None)?.environment, provider)?;
-        let session = match model.source().files() {
-            [file] => builder.commit_from_memory(file.bytes()),
-            [file, ..] if file.path().exists() => builder.commit_from_file(file.path()),
-            // It has no name yet under which its weights could be found.
-            _ => return Self::new(&verify(&model.graph)?, Some(model), provider, &[]),
-        };
-        let (inputs, outputs) = (inputs(&model.graph), model.graph.outputs().len());
-        Ok(Self { session: Mutex::new(session.map_err(refused)?), inputs, outputs, watched: vec![] })
+        commit(configured(&library::loaded(None)?.environment, provider)?, model)
     }
 
     /// Runs the model on `inputs`, in the order of its signature. Inputs with a default may all be left out.
@@ -129,6 +111,15 @@ impl Session {
         Ok(vec![Spent { node: "(the whole model)".into(), kernel: "ONNX Runtime".into(), ms }])
     }
 
+    /// Ends a profile that the session was built with, and returns the path of its file.
+    ///
+    /// # Errors
+    /// Device when it can't be written.
+    pub(super) fn end_profile(self) -> Result<PathBuf> {
+        let mut session = self.session.into_inner().unwrap_or_else(PoisonError::into_inner);
+        session.end_profiling().map(PathBuf::from).map_err(|e| unset(&e))
+    }
+
     fn all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let given = self.given(inputs)?;
         let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
@@ -150,6 +141,40 @@ impl Session {
     }
 }
 
+/// A session of a model as its files have it.
+///
+/// # Errors
+/// Unsupported for what ONNX Runtime refuses.
+pub(super) fn commit(mut builder: SessionBuilder, model: &Model) -> Result<Session> {
+    let session = match model.source().files() {
+        [file] => builder.commit_from_memory(file.bytes()).map_err(refused)?,
+        [file, ..] if file.path().exists() => builder.commit_from_file(file.path()).map_err(refused)?,
+        // It has no name yet under which its weights could be found.
+        _ => {
+            verify(&model.graph)?;
+            commit_graph(builder, model)?
+        }
+    };
+    let (inputs, outputs) = (inputs(&model.graph), model.graph.outputs().len());
+    Ok(Session { session: Mutex::new(session), inputs, outputs, watched: vec![] })
+}
+
+/// A session of a model that is written for it.
+fn commit_graph(mut builder: SessionBuilder, model: &Model) -> Result<ort::session::Session> {
+    match onnx::to_bytes(model) {
+        Ok(bytes) => builder.commit_from_memory(&bytes).map_err(refused),
+        // Too large for one message: the weights go into a file of their own.
+        Err(e) if e.kind() == Kind::Limit => {
+            let no_room = |e: std::io::Error| Error::file(format!("no folder for the model: {e}"));
+            let folder = tempfile::Builder::new().prefix("compress-model-").tempdir().map_err(no_room)?;
+            let path = folder.path().join("model.onnx");
+            onnx::write(model, &path, true)?;
+            builder.commit_from_file(&path).map_err(refused)
+        }
+        Err(e) => Err(e),
+    }
+}
+
 /// The names of the inputs, and whether they have a default.
 fn inputs(graph: &Graph) -> Vec<(String, bool)> {
     let has_default = |n: NodeId| matches!(graph.op(n), Op::Input(i) if i.default.is_some());
@@ -157,16 +182,12 @@ fn inputs(graph: &Graph) -> Vec<(String, bool)> {
 }
 
 /// Options of a session: those of a program that sets none, and as many threads as our runtime has.
-fn configured(
-    environment: &ort::environment::Environment,
-    provider: Provider,
-) -> Result<ort::session::builder::SessionBuilder> {
+pub(super) fn configured(environment: &Environment, provider: Provider) -> Result<SessionBuilder> {
     let threads = rayon::current_num_threads();
-    let failed = |e: &dyn std::fmt::Display| Error::device(format!("ONNX Runtime: {e}"));
-    let builder = ort::session::Session::builder(environment).map_err(|e| failed(&e))?;
+    let builder = ort::session::Session::builder(environment).map_err(|e| unset(&e))?;
     // Its warnings are about how models are written.
-    let builder = builder.with_log_level(LogLevel::Fatal).map_err(|e| failed(&e))?;
-    let builder = builder.with_intra_threads(threads).map_err(|e| failed(&e))?;
+    let builder = builder.with_log_level(LogLevel::Fatal).map_err(|e| unset(&e))?;
+    let builder = builder.with_intra_threads(threads).map_err(|e| unset(&e))?;
     let provided = match provider {
         Provider::Cpu => return Ok(builder),
         Provider::OpenVino => ep::OpenVINO::default().with_device_type("CPU").with_num_threads(threads).build(),
@@ -175,7 +196,12 @@ fn configured(
     };
     builder
         .with_execution_providers([provided.error_on_failure()])
-        .map_err(|e| failed(&e).help(format!("pip install {}, in place of onnxruntime", provider.package())))
+        .map_err(|e| unset(&e).help(format!("pip install {}, in place of onnxruntime", provider.package())))
+}
+
+/// An option that ONNX Runtime refuses.
+pub(super) fn unset(e: &dyn std::fmt::Display) -> Error {
+    Error::device(format!("ONNX Runtime: {e}"))
 }
 
 /// A message of ONNX Runtime, on one line.
@@ -214,7 +240,7 @@ fn to_theirs(tensor: &Tensor) -> Result<DynTensor> {
         return Err(Error::unsupported(format!("inputs of {dtype} can't be handed to ONNX Runtime")));
     };
     let shape: Vec<i64> = tensor.shape().iter().map(|d| *d as i64).collect();
-    let mut made = DynTensor::new(&Allocator::default(), *theirs, shape).map_err(|e| failed(&e))?;
+    let mut made = DynTensor::new(&Allocator::default(), *theirs, shape).map_err(|e| unset(&e))?;
     let bytes = tensor.bytes();
     if !bytes.is_empty() {
         // SAFETY: the tensor is on the CPU, is this function's own, and has as many elements of the same size.

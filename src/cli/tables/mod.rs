@@ -1,6 +1,7 @@
 //! Results as text.
 
 mod bench;
+mod explain;
 mod inspect;
 mod report;
 mod sensitivity;
@@ -8,6 +9,7 @@ mod sweep;
 mod work;
 
 pub use bench::figures;
+pub use explain::explained;
 pub use inspect::{groups, inspection};
 pub use report::{headline, report};
 pub use sensitivity::sensitivity;

@@ -1,0 +1,157 @@
+//! Why ONNX Runtime runs a layer in floats, and sentences for the costliest parts.
+
+use super::{ExplainedPart, Work};
+use compress_compiler::{
+    graph::Graph,
+    node::{NodeId, Port},
+    op::{Op, Operator},
+};
+
+/// Operators that ONNX Runtime's CPU provider multiplies in integers, if they stand between rounding steps.
+const INTEGER: &[&str] = &["Conv", "MatMul", "Gemm"];
+/// Those of them whose result may be read in floats.
+const TO_FLOAT: &[&str] = &["MatMul", "Gemm"];
+
+/// Why the layer `node` runs in floats, as far as the graph around it tells. `None` where it multiplies nothing.
+pub fn why_float(graph: &Graph, node: NodeId) -> Option<String> {
+    if graph.macs(node) == 0 {
+        return None;
+    }
+    let op = graph.op(node);
+    let kind = op.op_type();
+    let rounded = |port: Port| matches!(graph.op(port.node), Op::Dequantize(_));
+    let name = |port: Port| format!("`{}`", graph.value(port).name);
+    let weight = op.weight().map(|axes| axes.slot);
+    let factors: Vec<(usize, Port)> = (0..2).filter_map(|slot| Some((slot, graph.operand(node, slot)?))).collect();
+    if let Some((slot, port)) = factors.iter().find(|(_, port)| !rounded(*port)) {
+        return Some(match Some(*slot) == weight {
+            true => format!("the file does not round its weight {}", name(*port)),
+            false => format!("the file does not round its input {}", name(*port)),
+        });
+    }
+    if !INTEGER.contains(&&*kind) {
+        return Some(format!("ONNX Runtime has no integer kernel for {kind}"));
+    }
+    match TO_FLOAT.contains(&&*kind) {
+        true => None,
+        false => float_reader(graph, node.into()).map(|reader| {
+            format!(
+                "{} reads its result in floats, and ONNX Runtime multiplies {kind} in integers only where the result is rounded",
+                graph.node(reader).label()
+            )
+        }),
+    }
+    .or_else(|| Some("the file rounds all that it multiplies, and ONNX Runtime ran it in floats all the same".into()))
+}
+
+/// A node that reads a value, or what Relu or Clip makes of it, and does not round it.
+fn float_reader(graph: &Graph, port: Port) -> Option<NodeId> {
+    graph.uses(port).into_iter().find_map(|reader| match graph.op(reader.node) {
+        Op::Quantize(_) => None,
+        op if matches!(&*op.op_type(), "Relu" | "Clip") => float_reader(graph, reader.node.into()),
+        _ => Some(reader.node),
+    })
+}
+
+/// Parts that the same kernels compute in about the same time, the costliest first.
+struct Alike<'a> {
+    first: &'a ExplainedPart,
+    others: usize,
+    ms: f64,
+    share: f64,
+    against_ms: Option<f64>,
+    ours_ms: Option<f64>,
+}
+
+/// A sentence for each of the `most` costliest parts, where those that are alike count as one.
+pub fn costliest(parts: &[ExplainedPart], most: usize) -> Vec<String> {
+    let mut groups: Vec<Alike> = vec![];
+    for part in parts {
+        let Some(work) = work(part) else { continue };
+        let sum = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a + b);
+        let ours_ms = part.ours.as_ref().map(|w| w.ms);
+        let alike = |g: &&mut Alike| {
+            let of = self::work(g.first);
+            let same = |w: &Work| w.kernels == work.kernels && w.ms < work.ms * SAME && work.ms < w.ms * SAME;
+            g.first.op == part.op && of.is_some_and(same)
+        };
+        match groups.iter_mut().find(alike) {
+            Some(g) => {
+                g.others += 1;
+                (g.ms, g.share) = (g.ms + work.ms, g.share + work.share);
+                (g.against_ms, g.ours_ms) = (sum(g.against_ms, part.against_ms), sum(g.ours_ms, ours_ms));
+            }
+            None => groups.push(Alike {
+                first: part,
+                others: 0,
+                ms: work.ms,
+                share: work.share,
+                against_ms: part.against_ms,
+                ours_ms,
+            }),
+        }
+    }
+    groups.sort_by(|a, b| b.ms.total_cmp(&a.ms));
+    groups.iter().take(most).filter_map(sentence).collect()
+}
+
+/// The kernels by which a part is judged.
+fn work(part: &ExplainedPart) -> Option<&Work> {
+    part.onnxruntime.as_ref().or(part.ours.as_ref())
+}
+
+fn sentence(alike: &Alike) -> Option<String> {
+    let (part, work) = (alike.first, work(alike.first)?);
+    let engine = if part.onnxruntime.is_some() { "ONNX Runtime" } else { "our runtime" };
+    let (others, verb) = match alike.others {
+        0 => (String::new(), "takes"),
+        n => (format!(" and {n} more like it"), "take"),
+    };
+    let mut text = format!(
+        "`{}` ({}){others} {verb} {:.3} ms, {:.0}% of the time on {engine}, in {} ({})",
+        part.node,
+        part.op,
+        alike.ms,
+        100.0 * alike.share,
+        if work.int8 { "integers" } else { "floats" },
+        shortened(work)
+    );
+    if let Some(why) = &part.float_because {
+        text += &format!(": {why}");
+    }
+    if work.conversions_ms > CONVERSIONS * work.ms {
+        text += &format!("; {:.0}% of that converts types or layouts", 100.0 * work.conversions_ms / work.ms);
+    }
+    match alike.against_ms {
+        Some(before) if alike.ms > before * NOTABLE => text += &format!("; the original takes {before:.3} ms"),
+        Some(before) if before > alike.ms * NOTABLE => {
+            text += &format!("; {:.1}x as fast as in the original", before / alike.ms);
+        }
+        Some(_) => text += "; about as long as in the original",
+        None => {}
+    }
+    if let Some((ours, ms)) = part.ours.as_ref().zip(alike.ours_ms).filter(|_| part.onnxruntime.is_some())
+        && ms * NOTABLE < alike.ms
+    {
+        text += &format!("; our runtime takes {ms:.3} ms ({})", shortened(ours));
+    }
+    Some(text)
+}
+
+/// By how much the times of parts that are alike may differ.
+const SAME: f64 = 1.25;
+/// The share of conversions that is told.
+const CONVERSIONS: f64 = 0.15;
+/// By how much two times have to differ to be told.
+const NOTABLE: f64 = 1.1;
+
+/// The names of kernels, each once.
+fn shortened(work: &Work) -> String {
+    let mut names: Vec<&str> = vec![];
+    for kernel in &work.kernels {
+        if !names.contains(&&kernel[..]) {
+            names.push(kernel);
+        }
+    }
+    names.join(", ")
+}

@@ -1,0 +1,142 @@
+"""Where the time of a model goes: the kernels that explain names are those of ONNX Runtime's own optimised graph."""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import small
+from small import floats, node
+from support import ROOT, run_command
+
+DIGITS = ROOT / "models" / "digits"
+DATA = ("--data", DIGITS / "train.npz")
+LIBRARY = Path(ort.__file__).parent / "capi"
+ENVIRONMENT = {"VIRTUAL_ENV": sys.prefix}
+
+
+@pytest.fixture(scope="module")
+def quantised(tmp_path_factory):
+    """The digits network in INT8."""
+    out = tmp_path_factory.mktemp("quantised") / "int8.onnx"
+    run_command(DIGITS / "digits.onnx", "--int8", *DATA, "-o", out)
+    return out
+
+
+def kernels(path, folder):
+    """The kernels of ONNX Runtime's profiler, and the types that they read, in the order in which they ran."""
+    options = ort.SessionOptions()
+    options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
+    options.log_severity_level = 4
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    feeds = {i.name: np.zeros([d if isinstance(d, int) else 1 for d in i.shape], np.float32) for i in session.get_inputs()}
+    session.run(None, feeds)
+    events = json.loads(Path(session.end_profiling()).read_text())
+    ran = [e["args"] for e in events if e["name"].endswith("_kernel_time")]
+    return [(a["op_name"], [next(iter(t)) for t in a["input_type_shape"]]) for a in ran]
+
+
+def explained(compress, *args, **rest):
+    return compress("explain", *args, "--ort", LIBRARY, "--json", **rest).json()
+
+
+@pytest.mark.parametrize("form", ["float", "int8", "dwsep"])
+def test_kernels_are_those_that_ran(compress, quantised, tmp_path, form):
+    path = {"float": DIGITS / "digits.onnx", "int8": quantised}.get(form) or small.save(small.cnn(batch=1), tmp_path)
+    found = explained(compress, path)
+    ran = kernels(path, tmp_path)
+    named = [k.rsplit(".")[-1] for p in found["parts"] for k in (p["onnxruntime"] or {"kernels": []})["kernels"]]
+    assert Counter(named) == Counter(op for op, _ in ran)
+    # A part in integers has a kernel that reads 8-bit codes.
+    coded = {op for op, types in ran if types[0] in ("uint8", "int8")}
+    for part in found["parts"]:
+        work = part["onnxruntime"]
+        if work and work["int8"]:
+            assert coded & {k.rsplit(".")[-1] for k in work["kernels"]}
+    assert (found["onnxruntime"]["int8"] > 0) == (form == "int8")
+    shares = sum(p["onnxruntime"]["share"] for p in found["parts"] if p["onnxruntime"])
+    assert abs(shares - 1) < 1e-6
+    assert abs(sum(p["ours"]["share"] for p in found["parts"] if p["ours"]) - 1) < 1e-6
+
+
+def test_every_node_is_in_one_part(compress, quantised):
+    found = explained(compress, quantised)
+    nodes = [n for p in found["parts"] for n in p["nodes"]]
+    assert len(nodes) == len(set(nodes))
+    graph = onnx.load(quantised).graph
+    fixed = {i.name for i in graph.initializer}
+    computed = []
+    for n in graph.node:
+        if all(i in fixed for i in n.input):
+            fixed.update(n.output)
+        else:
+            computed.append(n.name or n.output[0])
+    assert set(nodes) == set(computed)
+    by_part = {name: p for p in found["parts"] for name in p["layers"]}
+    rounded = {n.name for n in graph.node if n.op_type == "Conv" and n.input[0].endswith("DequantizeLinear_Output")}
+    convolutions = {n.name for n in graph.node if n.op_type == "Conv"}
+    coded = {name for name in convolutions if "QLinearConv" in by_part[name]["onnxruntime"]["kernels"]}
+    assert coded == rounded and all(by_part[name]["onnxruntime"]["int8"] for name in coded)
+    assert all("does not round its input" in by_part[name]["float_because"] for name in convolutions - coded)
+
+
+def test_beside_the_original_all_of_its_time_has_a_place(compress, quantised):
+    found = explained(compress, quantised, "--against", DIGITS / "digits.onnx")
+    whole = found["onnxruntime"]["against_ms"]
+    assert abs(sum(p.get("against_ms") or 0 for p in found["parts"]) - whole) < 1e-6
+    shown = compress("explain", quantised, "--against", DIGITS / "digits.onnx", env=ENVIRONMENT).out
+    assert "The costliest:\n  1. `" in shown and "original, ms" in shown
+
+
+def test_the_reason_for_floats(compress, tmp_path):
+    """Of three convolutions one is rounded as a whole, one reads floats, and the result of one is read in floats."""
+    one = np.float32(0.05)
+    weights = {f"w{i}": floats(i, 4, 4, 3, 3) for i in range(3)} | {"s": one, "z": np.uint8(128), "zs": np.int8(0)}
+
+    def rounded(x, to, zero="z"):
+        quantised = node("QuantizeLinear", f"{x} s {zero}", f"{to}_q")
+        return [quantised, node("DequantizeLinear", f"{to}_q s {zero}", to)]
+
+    def convolution(i, x, y):
+        return [*rounded(f"w{i}", f"dw{i}", "zs"), node("Conv", f"{x} dw{i}", y, f"c{i}", pads=[1, 1, 1, 1])]
+
+    nodes = [*rounded("x", "dx"), *convolution(0, "dx", "a"), *rounded("a", "da")]
+    nodes += [*convolution(1, "da", "b"), node("Sigmoid", "b", "sb", "s1")]
+    nodes += [node("Conv", "sb w2", "c", "c2", pads=[1, 1, 1, 1])]
+    made = small.model(nodes, [("x", [1, 4, 16, 16])], [("c", [1, 4, 16, 16])], weights)
+    path = small.save(made, tmp_path)
+    parts = {p["node"]: p for p in explained(compress, path)["parts"]}
+    assert parts["c0"]["onnxruntime"]["int8"] and "float_because" not in parts["c0"]
+    assert "`s1` (Sigmoid) reads its result in floats" in parts["c1"]["float_because"]
+    assert "does not round its input `sb`" in parts["c2"]["float_because"]
+
+
+def test_without_onnxruntime_our_runtime_is_shown(compress):
+    found = compress("explain", DIGITS / "digits.onnx", "--json", env={"PATH": "/nowhere"}).json()
+    assert found["onnxruntime"] is None and found["ours"]["ms"] > 0
+    assert any("pip install onnxruntime" in w for w in found["warnings"])
+    compress("explain", DIGITS / "digits.onnx", "--ort", "/nowhere", code=8)
+
+
+def test_a_model_with_operators_that_only_onnxruntime_knows(compress, tmp_path):
+    unknown = node("Scaler", "y", "z", "scaler", domain="ai.onnx.ml", scale=[2.0], offset=[0.0])
+    nodes = [node("Relu", "x", "y"), unknown]
+    made = small.model(nodes, [("x", [1, 8])], [("z", [1, 8])], domains=[("ai.onnx.ml", 3)])
+    found = explained(compress, small.save(made, tmp_path))
+    assert found["ours"] is None and any("does not know 1 operator" in w for w in found["warnings"])
+    assert "Scaler" in str([p["onnxruntime"]["kernels"] for p in found["parts"]])
+
+
+def test_the_report_names_the_kernels_of_layers(compress, tmp_path):
+    out = tmp_path / "out.onnx"
+    found = compress(DIGITS / "digits.onnx", "--int8", *DATA, "-o", out, "--json", env=ENVIRONMENT).json()
+    layers = {layer["node"]: layer for layer in found["layers"]}
+    assert all(layer["kernel"]["ms"] is None or layer["kernel"]["ms"] >= 0 for layer in layers.values())
+    for layer in layers.values():
+        assert layer["deployed"]["int8"] == (layer["precision"] == "int8") == ("float_because" not in layer)
+    bare = compress(DIGITS / "digits.onnx", "--int8", *DATA, "-o", out, "--force", "--json").json()
+    assert all("deployed" not in layer and "kernel" in layer for layer in bare["layers"])
