@@ -19,6 +19,7 @@ use compress_runtime::{
     device::DeviceChoice,
     session::{Backend, EngineChoice, Session},
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -66,7 +67,7 @@ impl Default for Bench {
 }
 
 /// How fast a model is.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Figures {
     /// The model.
     pub model: String,
@@ -84,7 +85,7 @@ pub struct Figures {
 }
 
 /// How fast a model is on one device.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Timed {
     /// The device.
     pub device: String,
@@ -103,7 +104,7 @@ pub struct Timed {
 }
 
 /// The time of a node.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct NodeTime {
     /// The node.
     pub node: String,

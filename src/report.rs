@@ -8,15 +8,16 @@ use compress_compiler::{
     words::Opt,
 };
 use compress_runtime::metrics::Metric;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Map, Value as Json, json};
 use toml::{Table, Value};
 
 /// The version of the layout of reports.
 pub const SCHEMA: u32 = 1;
 
 /// Everything a run found out. Fields are only ever added within a schema.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, JsonSchema, Serialize)]
 pub struct Report {
     /// The version of this layout.
     pub schema: u32,
@@ -57,7 +58,7 @@ pub struct Report {
 }
 
 /// A model file in numbers.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, JsonSchema, Serialize, Deserialize)]
 pub struct FileFacts {
     /// Where it is.
     pub path: String,
@@ -81,7 +82,7 @@ pub struct FileFacts {
 }
 
 /// A file of weights (ONNX's external data).
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize, Deserialize)]
 pub struct DataFacts {
     /// Where it is.
     pub path: String,
@@ -92,7 +93,7 @@ pub struct DataFacts {
 }
 
 /// How the outputs before and after compare.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Accuracy {
     /// What was measured.
     pub metric: Metric,
@@ -137,7 +138,7 @@ pub struct Accuracy {
 }
 
 /// A metric and what it is.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Figure {
     /// The metric's name.
     pub metric: Metric,
@@ -146,7 +147,7 @@ pub struct Figure {
 }
 
 /// How far one output is from what it was.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct OutputFacts {
     /// Its name.
     pub name: String,
@@ -162,7 +163,7 @@ pub struct OutputFacts {
 }
 
 /// Latency of one batch, interleaved.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Speed {
     /// Where it ran.
     pub device: String,
@@ -195,7 +196,7 @@ pub struct Speed {
 }
 
 /// What ONNX Runtime makes of both models.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Deployed {
     /// The engine, with its provider.
     pub engine: String,
@@ -206,7 +207,7 @@ pub struct Deployed {
 }
 
 /// What one run needs in memory: the weights, and the values that have to be there at once.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Memory {
     /// Bytes of the original.
     pub before_bytes: u64,
@@ -215,7 +216,7 @@ pub struct Memory {
 }
 
 /// How far something that was asked for was done.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Coverage {
     /// What: `int8`, `prune`, `channels`.
     pub request: &'static str,
@@ -230,7 +231,7 @@ pub struct Coverage {
 }
 
 /// Layers to which something was not done.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Left {
     /// Their operator.
     pub op: String,
@@ -243,7 +244,7 @@ pub struct Left {
 }
 
 /// One layer of the output.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct LayerFacts {
     /// Its node.
     pub node: String,
@@ -266,7 +267,7 @@ pub struct LayerFacts {
 }
 
 /// The report of a sweep: what each fraction cost and gained.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct SweepReport {
     /// The version of this layout.
     pub schema: u32,
@@ -283,7 +284,7 @@ pub struct SweepReport {
 }
 
 /// One model of a sweep.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct SweepPoint {
     /// The fraction that was asked for.
     pub fraction: f64,
@@ -314,7 +315,7 @@ pub struct SweepPoint {
 }
 
 /// A gate and what became of it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Gate {
     /// The option.
     pub name: Opt,
@@ -338,7 +339,7 @@ pub struct Gate {
 }
 
 /// What became of a gate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// It holds.
@@ -362,7 +363,7 @@ impl Gate {
 }
 
 /// What is needed to run a job again.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Recorded {
     /// The version of this program.
     pub version: String,
@@ -372,7 +373,8 @@ pub struct Recorded {
     pub seed: u64,
     /// Which data was calibrated on, or compared on: a digest, or how it was made up.
     pub data: Option<String>,
-    /// The recipe, which [`Recipe::read`] takes from here.
+    /// The recipe: `compress run` takes it from here.
+    #[schemars(with = "Map<String, Json>")]
     pub run: Table,
     /// What of it shapes the output.
     #[serde(skip)]
