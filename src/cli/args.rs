@@ -5,6 +5,7 @@ use crate::{
     options::ReadOptions,
 };
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use compress_compiler::onnx::write_atomic;
 use std::path::{Path, PathBuf};
 
@@ -53,6 +54,16 @@ pub enum Command {
     Distill(Box<DistillArgs>),
     /// Run a job as a recipe says, or as the report of an earlier run does.
     Run(RunArgs),
+    /// Print a script that completes the command line in a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Write the manual: a page for the command and for each subcommand, in place of older ones.
+    Man {
+        /// The folder of the pages.
+        folder: PathBuf,
+    },
 }
 
 /// What of a result is shown, and how.
@@ -234,22 +245,27 @@ mod tests {
         "--all-targets",
         "--bench",
         "--doc",
-        "--example",
         "--exact",
+        "--example",
         "--features",
         "--ignored",
         "--isa",
         "--lib",
         "--locked",
+        "--logdir",
         "--long",
+        "--no-build",
         "--no-deps",
         "--open",
+        "--path",
         "--quick",
         "--release",
+        "--rm",
         "--seeds",
         "--task",
         "--test",
         "--turns",
+        "--user",
         "--version",
         "--workspace",
     ];

@@ -3,6 +3,7 @@
 //! It is a part of the library so that a program can carry the command, as the Python package does.
 
 mod args;
+mod install;
 mod interrupt;
 mod progress;
 mod run;
@@ -46,6 +47,8 @@ fn start(cli: Cli) -> Result<()> {
         Some(Command::Distill(a)) => {
             run(Recipe::Distill(a.recipe), &How { dry_run: a.dry_run, strict: a.strict, ..How::new(a.show) })
         }
+        Some(Command::Completions { shell }) => install::completions(shell),
+        Some(Command::Man { folder }) => install::man(&folder),
         Some(Command::Run(a)) => {
             let recipe = run::with_flags(Recipe::read(&a.recipe)?, &a)?;
             let how = How { dry_run: a.dry_run, strict: a.strict, formats: a.formats.clone(), ..How::new(a.show) };
