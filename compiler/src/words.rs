@@ -156,6 +156,7 @@ pub mod option {
         MIN_SCORE "min-score",
         MIN_SPEEDUP "min-speedup",
         MIN_SQNR "min-sqnr",
+        MLFLOW "mlflow",
         OUTPUT "output",
         PREPROCESS "preprocess",
         PRUNE "prune",

@@ -1,7 +1,8 @@
 //! The command line, as clap sees it: the recipes of the library, and how the command shows what they make.
 
 use crate::{
-    Bench, Check, Compress, Distill, Error, Fractions, Inspect, Recipe, Report, Result, Sensitivity, files, formats,
+    Bench, Check, Compress, Distill, Error, Fractions, Inspect, Recipe, Report, Result, Sensitivity, files,
+    formats::{self, Mlflow},
     options::ReadOptions,
 };
 use clap::{Args, Parser, Subcommand};
@@ -80,7 +81,7 @@ pub struct ShowArgs {
     pub save_recipe: Option<PathBuf>,
 }
 
-/// Files in which others read a report.
+/// Files and servers in which others read a report.
 #[derive(Args, Clone, Default)]
 pub struct FormatArgs {
     /// Write the report as Markdown too, for a summary or a comment, in place of an older file.
@@ -92,6 +93,9 @@ pub struct FormatArgs {
     /// Write the figures as OpenMetrics too, in place of an older file.
     #[arg(long, value_name = "FILE")]
     pub openmetrics: Option<PathBuf>,
+    /// Log the figures as a run to this tracking server of MLflow too; MLFLOW_EXPERIMENT_NAME names the experiment.
+    #[arg(long, value_name = "URL")]
+    pub mlflow: Option<String>,
 }
 
 impl FormatArgs {
@@ -100,19 +104,21 @@ impl FormatArgs {
         [&self.markdown, &self.junit, &self.openmetrics].into_iter().flatten().map(PathBuf::as_path)
     }
 
-    /// Finds out before any work whether they can be written for a job.
+    /// Finds out before any work whether they can be written for a job, and whether the server is there.
     ///
     /// # Errors
-    /// Usage for a job without such a report, and for a file of the job; file when one can't be written.
+    /// Usage for a job without such a report, and for a file of the job; file when one can't be written, or the server does not
+    /// answer.
     pub fn check(&self, recipe: &Recipe, has_report: bool) -> Result<()> {
+        let asked = self.mlflow.is_some() || self.files().next().is_some();
+        if asked && !(has_report && matches!(recipe, Recipe::Compress(_) | Recipe::Check(_))) {
+            let what =
+                "--markdown, --junit, --openmetrics and --mlflow are for jobs that make one report: compress and check";
+            return Err(Error::usage(what));
+        }
         for (i, path) in self.files().enumerate() {
             if self.files().take(i).any(|other| files::same(other, path)) {
                 return Err(Error::usage("two reports would be written here").in_file(path));
-            }
-            if !has_report || !matches!(recipe, Recipe::Compress(_) | Recipe::Check(_)) {
-                let what =
-                    "--markdown, --junit and --openmetrics are for jobs that make one report: compress and check";
-                return Err(Error::usage(what));
             }
             if recipe.files().iter().any(|file| files::same(file, path)) {
                 return Err(Error::usage("it would replace a file of the job").in_file(path));
@@ -120,10 +126,19 @@ impl FormatArgs {
             files::replaceable(path)?;
             files::placed(path, "--markdown, --junit or --openmetrics")?;
         }
-        Ok(())
+        self.mlflow.iter().try_for_each(|url| Mlflow::open(url).map(drop))
     }
 
-    /// Writes what is asked for.
+    /// Logs the report of a job, which `passed` or did not, to the server.
+    ///
+    /// # Errors
+    /// File when the server does not take it.
+    pub fn log(&self, report: &Report, passed: bool) -> Result<()> {
+        let log = |url: &String| Mlflow::open(url)?.log(report, passed);
+        self.mlflow.iter().try_for_each(log).map_err(|e| e.about("the job is done, but its run is not logged"))
+    }
+
+    /// Writes the files that are asked for.
     ///
     /// # Errors
     /// File when it can't be written.

@@ -6,7 +6,7 @@ use super::{
     stdout, tables, terminal, training,
 };
 use crate::{
-    Bench, Check, Compress, Distill, Error, Inspect, Inspected, Intent, Recipe, Result, Sensitivity, Sweep,
+    Bench, Check, Compress, Distill, Error, Inspect, Inspected, Intent, Recipe, Report, Result, Sensitivity, Sweep,
     report::json,
 };
 use serde::Serialize;
@@ -123,8 +123,15 @@ fn compress(mut recipe: Compress, how: &How) -> Result<()> {
     if folder.is_some() {
         stdout::send(&report, &recipe.output())?;
     }
+    conclude(&report, recipe.gates.strict, how)
+}
+
+/// Ends a job whose report is written and shown.
+fn conclude(report: &Report, strict: bool, how: &How) -> Result<()> {
     terminal::undone(&report.undone);
-    report.verdict(recipe.gates.strict)
+    let verdict = report.verdict(strict);
+    how.formats.log(report, verdict.is_ok())?;
+    verdict
 }
 
 fn intent(recipe: &Compress, how: &How) -> Result<()> {
@@ -184,8 +191,7 @@ fn check(recipe: &Check, how: &How) -> Result<()> {
     how.formats.write(&report)?;
     let models = || format!("{} against {}\n", recipe.model.display(), recipe.against.display());
     how.show(&report, || tables::headline(&report) + &models() + &tables::report(&report))?;
-    terminal::undone(&report.undone);
-    report.verdict(recipe.gates.strict)
+    conclude(&report, recipe.gates.strict, how)
 }
 
 fn sensitivity(recipe: &Sensitivity, how: &How) -> Result<()> {
