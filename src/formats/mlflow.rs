@@ -7,9 +7,11 @@ use compress_compiler::{
     error::{Error, Result},
     words::option,
 };
+use rustls::crypto::ring;
 use serde_json::{Value, json};
 use std::{
     path::Path,
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use toml::Value as Toml;
@@ -46,7 +48,9 @@ impl Mlflow {
     /// Usage for a URL that no server can have; file when the server can't be reached, refuses, or is not MLflow.
     pub fn open(url: &str) -> Result<Self> {
         check(url)?;
-        let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build();
+        // The system says whom to trust: a company's own servers too.
+        let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier);
+        let tls = tls.unversioned_rustls_crypto_provider(Arc::new(ring::default_provider())).build();
         let agent = Agent::config_builder().tls_config(tls).timeout_global(Some(PATIENCE)).http_status_as_error(false);
         let mut server = Self {
             server: url.trim_end_matches('/').into(),
