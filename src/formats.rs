@@ -8,5 +8,5 @@ mod openmetrics;
 
 pub use junit::junit;
 pub use markdown::markdown;
-pub use mlflow::Mlflow;
+pub use mlflow::{Mlflow, Run};
 pub use openmetrics::openmetrics;

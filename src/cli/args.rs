@@ -2,7 +2,7 @@
 
 use crate::{
     Bench, Check, Compress, Distill, Error, Fractions, Inspect, Recipe, Report, Result, Sensitivity, files,
-    formats::{self, Mlflow},
+    formats::{self, Mlflow, Run},
     options::ReadOptions,
 };
 use clap::{Args, Parser, Subcommand};
@@ -81,6 +81,14 @@ pub struct ShowArgs {
     pub save_recipe: Option<PathBuf>,
 }
 
+/// A server in which others read reports.
+#[derive(Args, Clone, Default)]
+pub struct ServerArgs {
+    /// Log the figures as a run to this tracking server of MLflow too; MLFLOW_EXPERIMENT_NAME names the experiment.
+    #[arg(long, value_name = "URL")]
+    pub mlflow: Option<String>,
+}
+
 /// Files and servers in which others read a report.
 #[derive(Args, Clone, Default)]
 pub struct FormatArgs {
@@ -93,9 +101,8 @@ pub struct FormatArgs {
     /// Write the figures as OpenMetrics too, in place of an older file.
     #[arg(long, value_name = "FILE")]
     pub openmetrics: Option<PathBuf>,
-    /// Log the figures as a run to this tracking server of MLflow too; MLFLOW_EXPERIMENT_NAME names the experiment.
-    #[arg(long, value_name = "URL")]
-    pub mlflow: Option<String>,
+    #[command(flatten)]
+    pub server: ServerArgs,
 }
 
 impl FormatArgs {
@@ -110,11 +117,14 @@ impl FormatArgs {
     /// Usage for a job without such a report, and for a file of the job; file when one can't be written, or the server does not
     /// answer.
     pub fn check(&self, recipe: &Recipe, has_report: bool) -> Result<()> {
-        let asked = self.mlflow.is_some() || self.files().next().is_some();
-        if asked && !(has_report && matches!(recipe, Recipe::Compress(_) | Recipe::Check(_))) {
-            let what =
-                "--markdown, --junit, --openmetrics and --mlflow are for jobs that make one report: compress and check";
+        let one = has_report && matches!(recipe, Recipe::Compress(_) | Recipe::Check(_));
+        let trains = has_report && matches!(recipe, Recipe::Distill(_));
+        if self.files().next().is_some() && !one {
+            let what = "--markdown, --junit and --openmetrics are for jobs that make one report: compress and check";
             return Err(Error::usage(what));
+        }
+        if self.server.mlflow.is_some() && !one && !trains {
+            return Err(Error::usage("--mlflow is for jobs that make one report: compress, check and distill"));
         }
         for (i, path) in self.files().enumerate() {
             if self.files().take(i).any(|other| files::same(other, path)) {
@@ -126,16 +136,17 @@ impl FormatArgs {
             files::replaceable(path)?;
             files::placed(path, "--markdown, --junit or --openmetrics")?;
         }
-        self.mlflow.iter().try_for_each(|url| Mlflow::open(url).map(drop))
+        self.server.mlflow.iter().try_for_each(|url| Mlflow::open(url).map(drop))
     }
 
-    /// Logs the report of a job, which `passed` or did not, to the server.
+    /// Logs a job, which `passed` or did not, to the server.
     ///
     /// # Errors
     /// File when the server does not take it.
-    pub fn log(&self, report: &Report, passed: bool) -> Result<()> {
-        let log = |url: &String| Mlflow::open(url)?.log(report, passed);
-        self.mlflow.iter().try_for_each(log).map_err(|e| e.about("the job is done, but its run is not logged"))
+    pub fn log(&self, run: impl Fn() -> Result<Run>, passed: bool) -> Result<()> {
+        let log = |url: &String| Mlflow::open(url)?.log(&run()?, passed);
+        let logged = self.server.mlflow.iter().try_for_each(log);
+        logged.map_err(|e| e.about("the job is done, but its run is not logged"))
     }
 
     /// Writes the files that are asked for.
@@ -204,6 +215,8 @@ pub struct DistillArgs {
     /// Fail (exit 9) when no epoch is better than the model that the job began with.
     #[arg(long)]
     pub strict: bool,
+    #[command(flatten)]
+    pub server: ServerArgs,
     #[command(flatten)]
     pub show: ShowArgs,
 }

@@ -13,7 +13,7 @@ mod terminal;
 pub mod training;
 
 use crate::{Kind, Recipe, Result, Sweep, options::Effort};
-use args::{Cli, Command};
+use args::{Cli, Command, FormatArgs};
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use run::{How, run};
 use std::ffi::OsString;
@@ -45,7 +45,8 @@ fn start(cli: Cli) -> Result<()> {
         Some(Command::Check(a)) => run(Recipe::Check(a.recipe), &How { formats: a.formats, ..How::new(a.show) }),
         Some(Command::Bench(a)) => run(Recipe::Bench(a.recipe), &How::new(a.show)),
         Some(Command::Distill(a)) => {
-            run(Recipe::Distill(a.recipe), &How { dry_run: a.dry_run, strict: a.strict, ..How::new(a.show) })
+            let formats = FormatArgs { server: a.server, ..FormatArgs::default() };
+            run(Recipe::Distill(a.recipe), &How { dry_run: a.dry_run, strict: a.strict, formats, ..How::new(a.show) })
         }
         Some(Command::Completions { shell }) => install::completions(shell),
         Some(Command::Man { folder }) => install::man(&folder),

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     Bench, Check, Compress, Distill, Error, Inspect, Inspected, Intent, Recipe, Report, Result, Sensitivity, Sweep,
-    report::json,
+    formats::Run, report::json,
 };
 use serde::Serialize;
 use std::path::PathBuf;
@@ -130,7 +130,7 @@ fn compress(mut recipe: Compress, how: &How) -> Result<()> {
 fn conclude(report: &Report, strict: bool, how: &How) -> Result<()> {
     terminal::undone(&report.undone);
     let verdict = report.verdict(strict);
-    how.formats.log(report, verdict.is_ok())?;
+    how.formats.log(|| Ok(Run::of_report(report)), verdict.is_ok())?;
     verdict
 }
 
@@ -216,10 +216,12 @@ fn inspect(recipe: &Inspect, how: &How) -> Result<()> {
 fn distill(recipe: &Distill, how: &How) -> Result<()> {
     let report = recipe.run(&mut how.events())?;
     how.show(&report, || training::table(&report))?;
+    let verdict = report.verdict(how.strict);
     if !report.done_before {
         terminal::undone(&report.undone);
+        how.formats.log(|| Run::of_training(&report, &recipe.folder()), verdict.is_ok())?;
     }
-    report.verdict(how.strict)
+    verdict
 }
 
 fn training_intent(recipe: &Distill, how: &How) -> Result<()> {

@@ -1,7 +1,9 @@
-//! A run in a tracking server of MLflow, through its REST API 2.0.
+//! A tracking server of MLflow, through its REST API 2.0.
 
-use super::{gauges::gauges, markdown};
-use crate::Report;
+mod run;
+
+pub use run::Run;
+
 use base64::{Engine, prelude::BASE64_STANDARD};
 use compress_compiler::{
     error::{Error, Result},
@@ -9,12 +11,7 @@ use compress_compiler::{
 };
 use rustls::crypto::ring;
 use serde_json::{Value, json};
-use std::{
-    path::Path,
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
-use toml::Value as Toml;
+use std::{sync::Arc, time::Duration};
 use ureq::{
     Agent, Body,
     http::{Response, Uri, header::AUTHORIZATION},
@@ -25,10 +22,9 @@ use ureq::{
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest answer, in bytes.
 const LONGEST_ANSWER: u64 = 1 << 20;
-/// How many parameters a request may have, and how many bytes their values and those of tags, as all versions of MLflow take them.
+/// How many parameters and metrics a request may have.
 const PARAMETERS: usize = 100;
-const PARAMETER: usize = 500;
-const TAG: usize = 5000;
+const METRICS: usize = 1000;
 
 /// An experiment of a tracking server, to which runs are logged.
 pub struct Mlflow {
@@ -67,29 +63,26 @@ impl Mlflow {
         Ok(server)
     }
 
-    /// Logs a report as a run: its figures, the options of the job, and the report in Markdown as the description. The run is
-    /// finished, or failed unless `passed`.
+    /// Logs a run, which is finished, or failed unless `passed`.
     ///
     /// # Errors
     /// File when the server can't be reached, or refuses.
-    pub fn log(&self, report: &Report, passed: bool) -> Result<()> {
-        let model = report.output.as_ref().map_or(&report.input.path, |o| &o.path);
-        let name = Path::new(model).file_name().map_or(model.into(), |name| name.to_string_lossy());
-        let run = json!({ "experiment_id": self.experiment, "run_name": name, "start_time": now() });
-        let run = text(&self.post("runs/create", &run)?, "/run/info/run_id").ok_or_else(|| self.strange())?;
-        let logged = self.batches(report, &run);
+    pub fn log(&self, run: &Run, passed: bool) -> Result<()> {
+        let begun = json!({ "experiment_id": self.experiment, "run_name": run.name, "start_time": run::now() });
+        let id = text(&self.post("runs/create", &begun)?, "/run/info/run_id").ok_or_else(|| self.strange())?;
+        let logged = self.batches(run, &id);
         let status = if passed && logged.is_ok() { "FINISHED" } else { "FAILED" };
-        let ended = self.post("runs/update", &json!({ "run_id": run, "status": status, "end_time": now() }));
+        let ended = self.post("runs/update", &json!({ "run_id": id, "status": status, "end_time": run::now() }));
         // What failed first says more.
         logged.and(ended.map(drop))
     }
 
-    fn batches(&self, report: &Report, run: &str) -> Result<()> {
-        for params in params(report).chunks(PARAMETERS) {
-            self.post("runs/log-batch", &json!({ "run_id": run, "params": params }))?;
-        }
-        let (metrics, tags) = (metrics(report), tags(report));
-        self.post("runs/log-batch", &json!({ "run_id": run, "metrics": metrics, "tags": tags })).map(drop)
+    fn batches(&self, run: &Run, id: &str) -> Result<()> {
+        let batch =
+            |kind: &str, all: &[Value]| self.post("runs/log-batch", &json!({ "run_id": id, kind: all })).map(drop);
+        run.params.chunks(PARAMETERS).try_for_each(|some| batch("params", some))?;
+        run.metrics.chunks(METRICS).try_for_each(|some| batch("metrics", some))?;
+        batch("tags", &run.tags)
     }
 
     /// The experiment of this name, if there is one.
@@ -181,41 +174,4 @@ fn authorization() -> Option<String> {
 /// The text at a place in an answer.
 fn text(answer: &Value, place: &str) -> Option<String> {
     answer.pointer(place)?.as_str().map(String::from)
-}
-
-/// Milliseconds since 1970.
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
-}
-
-/// A name with its value, of which so many bytes count.
-fn pair(key: &str, value: &str, most: usize) -> Value {
-    json!({ "key": key, "value": &value[..value.floor_char_boundary(most)] })
-}
-
-fn params(report: &Report) -> Vec<Value> {
-    let plain = |value: &Toml| value.as_str().map_or_else(|| value.to_string(), String::from);
-    report.recipe.run.iter().map(|(key, value)| pair(key, &plain(value), PARAMETER)).collect()
-}
-
-/// JSON has no number for those that are not finite.
-fn metrics(report: &Report) -> Vec<Value> {
-    let finite = gauges(report).into_iter().filter(|g| g.value.is_finite());
-    finite.map(|g| json!({ "key": g.name, "value": g.value, "timestamp": now(), "step": 0 })).collect()
-}
-
-fn tags(report: &Report) -> Vec<Value> {
-    let metric = report.accuracy.as_ref().map(|a| a.metric.to_string());
-    let all = [
-        ("mlflow.source.name", Some("compress".into())),
-        ("mlflow.note.content", Some(markdown(report))),
-        ("compress.version", Some(report.recipe.version.clone())),
-        ("compress.input", Some(report.input.path.clone())),
-        ("compress.input.sha256", Some(report.input.sha256.clone())),
-        ("compress.output", report.output.as_ref().map(|o| o.path.clone())),
-        ("compress.output.sha256", report.output.as_ref().map(|o| o.sha256.clone())),
-        ("compress.accuracy.metric", metric),
-        ("compress.unusable", report.unusable.clone()),
-    ];
-    all.into_iter().filter_map(|(key, value)| Some(pair(key, &value?, TAG))).collect()
 }

@@ -98,23 +98,45 @@ def test_a_check_becomes_a_run(compress, serve, tmp_path):
     # Before the job, the experiment is made; after it, found.
     assert [name for name, _ in server.calls] == [
         "experiments/get-by-name", "experiments/create", "experiments/get-by-name",
-        "runs/create", "runs/log-batch", "runs/log-batch", "runs/update",
+        "runs/create", "runs/log-batch", "runs/log-batch", "runs/log-batch", "runs/update",
     ]  # fmt: skip
     assert server.of("experiments/create") == [{"name": "compress"}] and set(server.headers) == {None}
     [run] = server.of("runs/create")
     assert run["experiment_id"] == "7" and run["run_name"] == "digits.onnx" and run["start_time"] > 1.7e12
-    params, rest = server.of("runs/log-batch")
-    assert params["run_id"] == rest["run_id"] == "abc"
+    params, logged, rest = server.of("runs/log-batch")
+    assert params["run_id"] == logged["run_id"] == rest["run_id"] == "abc"
     assert {p["key"]: p["value"] for p in params["params"]}["against"] == str(DIGITS / "digits.onnx")
     # The figures are those of OpenMetrics.
     written = dict(line.split(" ") for line in metrics.read_text().splitlines() if not line.startswith("#"))
-    found = {f'compress_{m["key"]}{{model="{DIGITS / "digits.onnx"}"}}': m["value"] for m in rest["metrics"]}
+    found = {f'compress_{m["key"]}{{model="{DIGITS / "digits.onnx"}"}}': m["value"] for m in logged["metrics"]}
     assert found == {name: float(value) for name, value in written.items()}
     tags = {t["key"]: t["value"] for t in rest["tags"]}
     assert tags["compress.accuracy.metric"] == "top1" and tags["compress.input.sha256"] == report["input"]["sha256"]
     assert tags["mlflow.note.content"].startswith("### `")
     [end] = server.of("runs/update")
     assert end["status"] == "FINISHED" and end["end_time"] >= run["start_time"]
+
+
+def test_a_training_becomes_a_run_with_its_course(compress, serve, tmp_path):
+    server, out = serve(compress="active"), tmp_path / "out.onnx"
+    args = ("--data", DIGITS / "train.npz", "--eval", DIGITS / "test.npz", "--epochs", 2, "--batch", 32, "-o", out)
+    job = ("distill", DIGITS / "digits.onnx", *args, "--mlflow", server.url)
+    compress(*job, env=PLAIN)
+    batches = server.of("runs/log-batch")
+    assert all(len(b.get("metrics", [])) <= 1000 for b in batches)
+    metrics = [m for b in batches for m in b.get("metrics", [])]
+    course = [json.loads(line) for line in (tmp_path / "out.job" / "metrics.jsonl").read_text().splitlines()]
+    for key in ("loss", "rate", "score", "samples_per_second"):
+        assert [(m["step"], m["value"]) for m in metrics if m["key"] == key] == [(r["step"], r[key]) for r in course if key in r]
+    training = read_report(out.with_suffix(".report.json"))["training"]
+    last = {m["key"]: (m["step"], m["value"]) for m in metrics}
+    assert last["score_after"] == (training["steps"], training["after"]) and last["score_before"] == (0, training["before"])
+    assert {p["key"]: p["value"] for b in batches for p in b.get("params", [])}["epochs"] == "2"
+    tags = {t["key"]: t["value"] for b in batches for t in b.get("tags", [])}
+    assert tags["compress.score.metric"] == "top1" and tags["mlflow.note.content"].startswith("bound by")
+    # What was done before is not logged once more.
+    calls = len(server.of("runs/create"))
+    assert "is done already" in compress(*job, "--resume", env=PLAIN).out and len(server.of("runs/create")) == calls == 1
 
 
 def test_a_failed_gate_is_a_failed_run(compress, serve):
