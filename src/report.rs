@@ -142,7 +142,8 @@ pub struct Accuracy {
 pub struct Figure {
     /// The metric's name.
     pub metric: Metric,
-    /// Its value.
+    /// Its value; null where it is infinite.
+    #[schemars(with = "Option<f64>")]
     pub value: f64,
 }
 
@@ -158,7 +159,8 @@ pub struct OutputFacts {
     /// Of which values that is, where an output holds values of two kinds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// The largest absolute difference.
+    /// The largest absolute difference; null where it is infinite.
+    #[schemars(with = "Option<f64>")]
     pub max_error: f64,
 }
 
@@ -324,7 +326,8 @@ pub struct Gate {
     pub figure: Option<&'static str>,
     /// What was asked.
     pub limit: f64,
-    /// What was measured.
+    /// What was measured; null where nothing could be, and where it is infinite.
+    #[schemars(with = "Option<f64>")]
     pub value: f64,
     /// Whether it does not fail.
     pub passed: bool,
