@@ -11,6 +11,7 @@ use crate::{
     options::{Effort, GateOptions, MeasureOptions},
     remarks,
     report::Report,
+    saturation::{self, Saturation},
     score,
 };
 use compress_compiler::{
@@ -194,6 +195,10 @@ impl Assessment<'_> {
         self.count([before, after], report);
         remarks::of_accuracy(report);
         remarks::of_speed(report);
+        if !brief && !one_at_a_time && facts::unknown(&written.graph) == 0 {
+            report.saturation = saturation::find(&written.graph, samples, monitor)?;
+            report.warnings.extend(report.saturation.as_ref().and_then(Saturation::warning));
+        }
         if !brief && !one_at_a_time && !by_file {
             report.deployed = deployed::measured(self, original, written, compared, report)?;
             let provider = report.deployed.is_some().then_some(Provider::Cpu);

@@ -1,9 +1,14 @@
 //! A model's speed on our runtime, and the same on a second device.
 
+mod ceiling;
+mod profile;
+mod trace;
+
 use crate::{
     compress::needs,
     data::{self, Samples, Sets},
     events::{Events, Monitor, watched},
+    files,
     given::DataSource,
     measure,
     options::{DataOptions, DeviceOptions, ReadOptions, within},
@@ -11,17 +16,22 @@ use crate::{
 };
 use clap::Args;
 use compress_compiler::{
-    error::Result,
+    error::{Error, Result},
     onnx::{self, Model},
     tensor::Tensor,
+    words::option::{DEVICE, PROFILE, TRACE},
 };
 use compress_runtime::{
     bench::Pace,
     device::DeviceChoice,
-    session::{Backend, EngineChoice, Session},
+    session::{Backend, Engine, EngineChoice, Session},
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{path::PathBuf, time::Duration};
+
+pub use ceiling::Ceilings;
+pub use profile::{BatchTime, Bound, Profile, ProfiledPart};
 
 /// Times a model.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
@@ -41,6 +51,13 @@ pub struct Bench {
     /// Run on this device too, and compare: outputs and time.
     #[arg(long, value_name = "DEVICE")]
     pub reference: Option<DeviceChoice>,
+    /// Set each kernel beside what the machine can do (a large product, a large copy), and time batches of 1 to 64 samples. On
+    /// the CPU.
+    #[arg(long)]
+    pub profile: bool,
+    /// Write a trace of a few runs for Perfetto or Chrome, in place of an older file. On the CPU, by our runtime.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// Where it runs.
     #[command(flatten)]
     #[serde(flatten)]
@@ -60,6 +77,8 @@ impl Default for Bench {
             // 50 is within the bounds.
             runs: Count::try_from(50).expect("50 runs"),
             reference: None,
+            profile: false,
+            trace: None,
             on: DeviceOptions::default(),
             read: ReadOptions::default(),
         }
@@ -67,7 +86,7 @@ impl Default for Bench {
 }
 
 /// How fast a model is.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Figures {
     /// The model.
     pub model: String,
@@ -80,12 +99,15 @@ pub struct Figures {
     pub on: Timed,
     /// On the second device.
     pub reference: Option<Timed>,
+    /// Where the time goes, beside what the machine can do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
     /// The largest difference of an output between the two devices, relative to that output's largest value.
     pub max_relative_difference: Option<f64>,
 }
 
 /// How fast a model is on one device.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Timed {
     /// The device.
     pub device: String,
@@ -104,7 +126,7 @@ pub struct Timed {
 }
 
 /// The time of a node.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct NodeTime {
     /// The node.
     pub node: String,
@@ -125,8 +147,25 @@ impl Bench {
         watched(events, |monitor| within(self.on.threads, false, || self.time(monitor)))
     }
 
+    /// Whether what is asked for can be done where the model runs.
+    fn check_profile(&self, backend: &Backend) -> Result<()> {
+        let (is_cpu, is_ours) = (backend.device.is_cpu(), !matches!(backend.engine, Engine::OnnxRuntime(_)));
+        if self.profile && !is_cpu {
+            return Err(Error::usage(format!("{PROFILE} is for the CPU")).help(format!("give {DEVICE} cpu")));
+        }
+        if let Some(path) = &self.trace {
+            if !is_cpu || !is_ours {
+                return Err(Error::usage(format!("{TRACE} is for our runtime, on the CPU")));
+            }
+            files::replaceable(path)?;
+            files::placed(path, &TRACE.to_string())?;
+        }
+        Ok(())
+    }
+
     fn time(&self, monitor: &Monitor) -> Result<Figures> {
         let backend = self.on.open()?;
+        self.check_profile(&backend)?;
         let second = self.reference.map(|device| Backend::open(device, EngineChoice::Auto, None)).transpose()?;
         let model = onnx::read_with(&self.model, &(&self.read).into())?;
         let backend = backend.of(&model);
@@ -139,10 +178,19 @@ impl Bench {
         };
         let (on, outputs, batch) = time(&backend)?;
         let reference = second.as_ref().map(time).transpose()?;
+        let sample = self.on.batch.get();
+        let profiled = |_| Profile::of(&model, &backend, &sets.evaluation, sample, monitor);
+        let profile = self.profile.then_some(()).map(profiled).transpose().map_err(|e| e.in_file(&self.model))?;
+        if let Some(path) = &self.trace {
+            let session = Session::of_model(&model, &backend)?;
+            let inputs = measure::timing_batch(&sets.evaluation, sample)?.inputs;
+            trace::write(path, &session, &inputs, monitor)?;
+        }
         Ok(Figures {
             model: self.model.display().to_string(),
             batch,
             runs: self.runs.get(),
+            profile,
             max_relative_difference: reference.as_ref().map(|(_, other, _)| difference(other, &outputs)),
             reference: reference.map(|r| r.0),
             on,

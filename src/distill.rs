@@ -45,6 +45,7 @@ use compress_runtime::{
 };
 use follower::Follower;
 use plan::DistillPlan;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::{path::PathBuf, time::Instant};
 
@@ -53,7 +54,7 @@ const STEPS_AN_EPOCH: usize = 16;
 const LARGEST_BATCH: usize = 4096;
 
 /// What a training job would do.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct TrainIntent {
     /// The model to train.
     pub student: String,

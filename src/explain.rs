@@ -31,9 +31,11 @@ use compress_runtime::{
     session::{Backend, EngineChoice},
 };
 pub(crate) use engines::Engines;
-use join::{Kernel, Part};
+use join::Kernel;
+pub(crate) use join::Part;
 pub use remedy::Remedy;
 pub(crate) use remedy::{Trial, find as find_remedy};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, path::PathBuf, time::Duration};
 
@@ -68,7 +70,7 @@ pub struct Explain {
 }
 
 /// Where the time of a model goes.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Explained {
     /// The model.
     pub model: String,
@@ -95,7 +97,7 @@ pub struct Explained {
 }
 
 /// A model on an engine.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct EngineTime {
     /// The engine.
     pub engine: String,
@@ -111,7 +113,7 @@ pub struct EngineTime {
 }
 
 /// Nodes that kernels compute together.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct ExplainedPart {
     /// The node with the most multiply-accumulates, or the last.
     pub node: String,
@@ -136,7 +138,7 @@ pub struct ExplainedPart {
 }
 
 /// Kernels that ran for a part.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Work {
     /// Their names, in the order in which they ran.
     pub kernels: Vec<String>,
@@ -338,7 +340,7 @@ fn summary(graph: &Graph, parts: &[Part]) -> Vec<ExplainedPart> {
 }
 
 /// The node with the most multiply-accumulates, or the last that is not a rounding step.
-fn main_node(graph: &Graph, part: &Part) -> Option<NodeId> {
+pub(crate) fn main_node(graph: &Graph, part: &Part) -> Option<NodeId> {
     let heaviest = part.nodes.iter().copied().filter(|n| graph.macs(*n) > 0).max_by_key(|n| graph.macs(*n));
     let rounds = |n: &NodeId| matches!(graph.op(*n), Op::Quantize(_) | Op::Dequantize(_));
     heaviest.or_else(|| part.nodes.iter().copied().rfind(|n| !rounds(n))).or_else(|| part.nodes.last().copied())

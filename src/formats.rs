@@ -1,9 +1,12 @@
-//! A report as the files that others read: a page of a pull request, a test result, metrics.
+//! A report as others read it: a page of a pull request, a test result, metrics, a run in a tracking server.
 
+mod gauges;
 mod junit;
 mod markdown;
+mod mlflow;
 mod openmetrics;
 
 pub use junit::junit;
 pub use markdown::markdown;
+pub use mlflow::{Mlflow, Run};
 pub use openmetrics::openmetrics;

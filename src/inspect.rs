@@ -23,6 +23,7 @@ use compress_passes::{
     simplify,
 };
 use compress_runtime::burn::BurnInterpreter;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -60,7 +61,7 @@ pub enum Inspected {
 }
 
 /// What a model is made of.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Inspection {
     /// The file.
     pub file: FileFacts,
@@ -83,7 +84,7 @@ pub struct Inspection {
 }
 
 /// An input or an output.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Signature {
     /// Its name.
     pub name: String,
@@ -92,7 +93,7 @@ pub struct Signature {
 }
 
 /// Channels that can only be pruned together.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct ChannelGroup {
     /// The layers that make them.
     pub made_by: Vec<String>,

@@ -71,6 +71,7 @@ mod plot;
 mod recipe;
 mod remarks;
 mod rows;
+mod saturation;
 mod score;
 mod sensitivity;
 mod sizes;
@@ -83,7 +84,7 @@ pub mod report;
 pub mod shown;
 pub mod values;
 
-pub use bench::{Bench, Figures, NodeTime, Timed};
+pub use bench::{BatchTime, Bench, Bound, Ceilings, Figures, NodeTime, Profile, ProfiledPart, Timed};
 pub use check::Check;
 pub use compress::{Bisection, Compress, Expected, Intent, PlannedPass, Shares};
 pub use compress_compiler::{
@@ -106,5 +107,6 @@ pub use inspect::{ChannelGroup, Inspect, Inspected, Inspection, Signature};
 pub use model::Model;
 pub use recipe::Recipe;
 pub use report::Report;
+pub use saturation::{CutOff, Saturation};
 pub use sensitivity::{Sensitivity, SensitivityReport};
 pub use sweep::{Fractions, Sweep};

@@ -4,6 +4,7 @@ use crate::{
     explain::{ExplainedPart, Remedy},
     facts::sha256,
     recipe::Recipe,
+    saturation::Saturation,
 };
 use compress_compiler::{
     error::{Error, Result},
@@ -12,15 +13,16 @@ use compress_compiler::{
     words::Opt,
 };
 use compress_runtime::metrics::Metric;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Map, Value as Json, json};
 use toml::{Table, Value};
 
 /// The version of the layout of reports.
 pub const SCHEMA: u32 = 1;
 
 /// Everything a run found out. Fields are only ever added within a schema.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, JsonSchema, Serialize)]
 pub struct Report {
     /// The version of this layout.
     pub schema: u32,
@@ -37,6 +39,9 @@ pub struct Report {
     /// The same through ONNX Runtime, where it is in the active Python environment: accuracy and speed as deployed there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deployed: Option<Deployed>,
+    /// What processors without VNNI make of the result, where it multiplies 8-bit codes that may be too large for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saturation: Option<Saturation>,
     /// What a run needs in memory.
     pub memory: Option<Memory>,
     /// The layers of the output.
@@ -61,7 +66,7 @@ pub struct Report {
 }
 
 /// A model file in numbers.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, JsonSchema, Serialize, Deserialize)]
 pub struct FileFacts {
     /// Where it is.
     pub path: String,
@@ -85,7 +90,7 @@ pub struct FileFacts {
 }
 
 /// A file of weights (ONNX's external data).
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize, Deserialize)]
 pub struct DataFacts {
     /// Where it is.
     pub path: String,
@@ -96,7 +101,7 @@ pub struct DataFacts {
 }
 
 /// How the outputs before and after compare.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Accuracy {
     /// What was measured.
     pub metric: Metric,
@@ -141,16 +146,17 @@ pub struct Accuracy {
 }
 
 /// A metric and what it is.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Figure {
     /// The metric's name.
     pub metric: Metric,
-    /// Its value.
+    /// Its value; null where it is infinite.
+    #[schemars(with = "Option<f64>")]
     pub value: f64,
 }
 
 /// How far one output is from what it was.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct OutputFacts {
     /// Its name.
     pub name: String,
@@ -161,12 +167,13 @@ pub struct OutputFacts {
     /// Of which values that is, where an output holds values of two kinds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// The largest absolute difference.
+    /// The largest absolute difference; null where it is infinite.
+    #[schemars(with = "Option<f64>")]
     pub max_error: f64,
 }
 
 /// Latency of one batch, interleaved.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Speed {
     /// Where it ran.
     pub device: String,
@@ -199,7 +206,7 @@ pub struct Speed {
 }
 
 /// What ONNX Runtime makes of both models.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Deployed {
     /// The engine, with its provider.
     pub engine: String,
@@ -216,7 +223,7 @@ pub struct Deployed {
 }
 
 /// What one run needs in memory: the weights, and the values that have to be there at once.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Memory {
     /// Bytes of the original.
     pub before_bytes: u64,
@@ -225,7 +232,7 @@ pub struct Memory {
 }
 
 /// How far something that was asked for was done.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Coverage {
     /// What: `int8`, `prune`, `channels`.
     pub request: &'static str,
@@ -240,7 +247,7 @@ pub struct Coverage {
 }
 
 /// Layers to which something was not done.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Left {
     /// Their operator.
     pub op: String,
@@ -253,7 +260,7 @@ pub struct Left {
 }
 
 /// One layer of the output.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct LayerFacts {
     /// Its node.
     pub node: String,
@@ -285,7 +292,7 @@ pub struct LayerFacts {
 }
 
 /// What computes a layer on an engine, together with what the engine computes in one go with it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct LayerKernel {
     /// The names of the kernels, in the order in which they run.
     pub kernel: String,
@@ -296,7 +303,7 @@ pub struct LayerKernel {
 }
 
 /// The report of a sweep: what each fraction cost and gained.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct SweepReport {
     /// The version of this layout.
     pub schema: u32,
@@ -313,7 +320,7 @@ pub struct SweepReport {
 }
 
 /// One model of a sweep.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct SweepPoint {
     /// The fraction that was asked for.
     pub fraction: f64,
@@ -344,7 +351,7 @@ pub struct SweepPoint {
 }
 
 /// A gate and what became of it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Gate {
     /// The option.
     pub name: Opt,
@@ -353,7 +360,8 @@ pub struct Gate {
     pub figure: Option<&'static str>,
     /// What was asked.
     pub limit: f64,
-    /// What was measured.
+    /// What was measured; null where nothing could be, and where it is infinite.
+    #[schemars(with = "Option<f64>")]
     pub value: f64,
     /// Whether it does not fail.
     pub passed: bool,
@@ -368,7 +376,7 @@ pub struct Gate {
 }
 
 /// What became of a gate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// It holds.
@@ -392,7 +400,7 @@ impl Gate {
 }
 
 /// What is needed to run a job again.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Recorded {
     /// The version of this program.
     pub version: String,
@@ -402,7 +410,8 @@ pub struct Recorded {
     pub seed: u64,
     /// Which data was calibrated on, or compared on: a digest, or how it was made up.
     pub data: Option<String>,
-    /// The recipe, which [`Recipe::read`] takes from here.
+    /// The recipe: `compress run` takes it from here.
+    #[schemars(with = "Map<String, Json>")]
     pub run: Table,
     /// What of it shapes the output.
     #[serde(skip)]

@@ -24,6 +24,7 @@ use compress_passes::{
     target::Target,
 };
 use compress_runtime::{burn::BurnInterpreter, dataset::Preprocess};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -66,7 +67,7 @@ pub struct Sensitivity {
 }
 
 /// How much the layers mind.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct SensitivityReport {
     /// The model.
     pub model: String,

@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
+from jsonschema import Draft202012Validator
 
 ROOT = Path(__file__).resolve().parent.parent
 # Generous: a slow machine must not fail, a hang must not last for ever.
@@ -28,12 +30,44 @@ class Result:
     err: str
 
     def json(self):
-        """Its stdout as JSON; constants that JSON lacks, such as NaN, are an error."""
+        """The report that it printed."""
+        return parsed_report(self.out)
 
-        def refuse(constant):
-            raise AssertionError(f"{constant} is not JSON")
 
-        return json.loads(self.out, parse_constant=refuse)
+def read_report(path: Path):
+    """The report in a file."""
+    return parsed_report(path.read_text())
+
+
+def parsed_report(text: str):
+    """A report, which is to have the fields of the schema and no others. Constants that JSON lacks, such as NaN, are an error."""
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    report = json.loads(text, parse_constant=refuse)
+    if not any(kind.is_valid(report) for kind in report_kinds()):
+        nearest = min((list(kind.iter_errors(report)) for kind in report_kinds()), key=len)
+        raise AssertionError("\n".join(f"{error.json_path}: {error.message[:500]}" for error in nearest))
+    return report
+
+
+@cache
+def report_kinds() -> list[Draft202012Validator]:
+    """What each kind of report is held against."""
+    schema = json.loads((ROOT / "docs/report.schema.json").read_text())
+    kinds = closed(schema["$defs"])
+    return [Draft202012Validator({**closed(kind), "$defs": kinds}) for kind in schema["anyOf"]]
+
+
+def closed(schema):
+    """A part of a schema, whose objects may have the fields that it names and no others."""
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    rest = {"additionalProperties": False} if isinstance(schema.get("properties"), dict) and "type" in schema else {}
+    return {name: closed(part) for name, part in schema.items()} | rest
 
 
 def run_command(*args, code=0, cwd=None, env=None, **rest) -> Result:
@@ -110,7 +144,7 @@ def sqnr_db(before, after) -> float:
 def searched(compress, model, data, out, *args, code=0):
     """The report of a compression to INT8."""
     compress(model, "--int8", "--data", data, "-o", out, "--force", *args, code=code)
-    return json.loads(out.with_suffix(".report.json").read_text())
+    return read_report(out.with_suffix(".report.json"))
 
 
 def tried(report):

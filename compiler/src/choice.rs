@@ -1,6 +1,7 @@
 //! Names of a few things of which a user chooses one: how all such enums are read, written and listed.
 
 use crate::error::{Error, Result};
+use schemars::{Schema, json_schema};
 
 /// A thing among a few that have names.
 pub trait Choice: Copy + PartialEq + 'static {
@@ -28,7 +29,13 @@ pub trait Choice: Copy + PartialEq + 'static {
     }
 }
 
-/// Implements [`Choice`] for an enum, and with it `Display`, `FromStr`, and serde by name:
+/// The names of all of them, as JSON Schema has them.
+pub fn schema<T: Choice>() -> Schema {
+    let names: Vec<&str> = T::ALL.iter().map(|one| one.name_of()).collect();
+    json_schema!({ "type": "string", "enum": names })
+}
+
+/// Implements [`Choice`] for an enum, and with it `Display`, `FromStr`, and serde and JSON Schema by name:
 ///
 /// ```
 /// #[derive(Debug, Clone, Copy, PartialEq)]
@@ -144,6 +151,20 @@ macro_rules! choice_text {
         }
 
         $crate::serde_as_text!($of);
+
+        impl ::schemars::JsonSchema for $of {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> ::std::borrow::Cow<'static, str> {
+                stringify!($of).into()
+            }
+
+            fn json_schema(_: &mut ::schemars::SchemaGenerator) -> ::schemars::Schema {
+                $crate::choice::schema::<Self>()
+            }
+        }
 
         impl $of {
             /// Its name.

@@ -8,6 +8,7 @@ use crate::{
     ops::unary::Unary,
     verify::Verified,
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Compares graphs with one that they stand in for, on samples that calibration does not see: what the search for a way to
@@ -39,7 +40,7 @@ pub trait Judge {
 }
 
 /// What the answers of one graph keep of those of another.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, JsonSchema, Serialize)]
 pub struct Likeness {
     /// The noise in the answers, in parts of the signal: a mean over the outputs. 0 where they are equal.
     pub noise: f64,
@@ -102,7 +103,7 @@ pub fn decibels(noise: f64) -> f64 {
 }
 
 /// Something that a pass tried, and whether it kept that.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Trial {
     /// What it is called.
     pub name: &'static str,

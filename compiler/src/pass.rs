@@ -11,6 +11,7 @@ use crate::{
     verify::{Verified, verify},
     words::{Unit, counted},
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::{
     cell::{Cell, RefCell},
@@ -148,7 +149,7 @@ pub struct Weight {
 }
 
 /// What a training did.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, JsonSchema, Serialize)]
 pub struct Trained {
     /// What it was for.
     pub name: &'static str,
@@ -276,7 +277,7 @@ impl<'a> Context<'a> {
 }
 
 /// Something a pass could have done and didn't, with the reason.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Skipped {
     /// The rule, or the pass itself.
     pub rule: String,
@@ -344,7 +345,7 @@ pub trait Pass {
 }
 
 /// What one pass of a pipeline did, and how long it took.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct PassReport {
     /// The pass.
     pub name: &'static str,

@@ -1,7 +1,8 @@
 //! Words that messages share: numbers of things, and names of options.
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
-use std::{fmt, sync::OnceLock};
+use std::{borrow::Cow, fmt, sync::OnceLock};
 
 /// A number of things, for people: `1 sample`, `2 samples`.
 pub fn counted(n: usize, what: &str) -> String {
@@ -69,6 +70,20 @@ pub fn written(option: &str) -> String {
 impl Serialize for Opt {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(&self.flag())
+    }
+}
+
+impl JsonSchema for Opt {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Opt".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": "^--" })
     }
 }
 
@@ -141,8 +156,11 @@ pub mod option {
         MIN_SCORE "min-score",
         MIN_SPEEDUP "min-speedup",
         MIN_SQNR "min-sqnr",
+        MLFLOW "mlflow",
         OUTPUT "output",
         PREPROCESS "preprocess",
+        PROFILE "profile",
+        TRACE "trace",
         PRUNE "prune",
         PRUNE_BUDGET "prune-budget",
         PRUNE_BY "prune-by",

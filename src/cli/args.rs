@@ -2,9 +2,11 @@
 
 use crate::{
     Bench, Check, Compress, Distill, Error, Explain, Fractions, Inspect, Recipe, Report, Result, Sensitivity, files,
-    formats, options::ReadOptions,
+    formats::{self, Mlflow, Run},
+    options::ReadOptions,
 };
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use compress_compiler::onnx::write_atomic;
 use std::path::{Path, PathBuf};
 
@@ -55,6 +57,16 @@ pub enum Command {
     Distill(Box<DistillArgs>),
     /// Run a job as a recipe says, or as the report of an earlier run does.
     Run(RunArgs),
+    /// Print a script that completes the command line in a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Write the manual: a page for the command and for each subcommand, in place of older ones.
+    Man {
+        /// The folder of the pages.
+        folder: PathBuf,
+    },
 }
 
 /// What of a result is shown, and how.
@@ -71,7 +83,15 @@ pub struct ShowArgs {
     pub save_recipe: Option<PathBuf>,
 }
 
-/// Files in which others read a report.
+/// A server in which others read reports.
+#[derive(Args, Clone, Default)]
+pub struct ServerArgs {
+    /// Log the figures as a run to this tracking server of MLflow too; MLFLOW_EXPERIMENT_NAME names the experiment.
+    #[arg(long, value_name = "URL")]
+    pub mlflow: Option<String>,
+}
+
+/// Files and servers in which others read a report.
 #[derive(Args, Clone, Default)]
 pub struct FormatArgs {
     /// Write the report as Markdown too, for a summary or a comment, in place of an older file.
@@ -83,6 +103,8 @@ pub struct FormatArgs {
     /// Write the figures as OpenMetrics too, in place of an older file.
     #[arg(long, value_name = "FILE")]
     pub openmetrics: Option<PathBuf>,
+    #[command(flatten)]
+    pub server: ServerArgs,
 }
 
 impl FormatArgs {
@@ -91,19 +113,24 @@ impl FormatArgs {
         [&self.markdown, &self.junit, &self.openmetrics].into_iter().flatten().map(PathBuf::as_path)
     }
 
-    /// Finds out before any work whether they can be written for a job.
+    /// Finds out before any work whether they can be written for a job, and whether the server is there.
     ///
     /// # Errors
-    /// Usage for a job without such a report, and for a file of the job; file when one can't be written.
+    /// Usage for a job without such a report, and for a file of the job; file when one can't be written, or the server does not
+    /// answer.
     pub fn check(&self, recipe: &Recipe, has_report: bool) -> Result<()> {
+        let one = has_report && matches!(recipe, Recipe::Compress(_) | Recipe::Check(_));
+        let trains = has_report && matches!(recipe, Recipe::Distill(_));
+        if self.files().next().is_some() && !one {
+            let what = "--markdown, --junit and --openmetrics are for jobs that make one report: compress and check";
+            return Err(Error::usage(what));
+        }
+        if self.server.mlflow.is_some() && !one && !trains {
+            return Err(Error::usage("--mlflow is for jobs that make one report: compress, check and distill"));
+        }
         for (i, path) in self.files().enumerate() {
             if self.files().take(i).any(|other| files::same(other, path)) {
                 return Err(Error::usage("two reports would be written here").in_file(path));
-            }
-            if !has_report || !matches!(recipe, Recipe::Compress(_) | Recipe::Check(_)) {
-                let what =
-                    "--markdown, --junit and --openmetrics are for jobs that make one report: compress and check";
-                return Err(Error::usage(what));
             }
             if recipe.files().iter().any(|file| files::same(file, path)) {
                 return Err(Error::usage("it would replace a file of the job").in_file(path));
@@ -111,10 +138,20 @@ impl FormatArgs {
             files::replaceable(path)?;
             files::placed(path, "--markdown, --junit or --openmetrics")?;
         }
-        Ok(())
+        self.server.mlflow.iter().try_for_each(|url| Mlflow::open(url).map(drop))
     }
 
-    /// Writes what is asked for.
+    /// Logs a job, which `passed` or did not, to the server.
+    ///
+    /// # Errors
+    /// File when the server does not take it.
+    pub fn log(&self, run: impl Fn() -> Result<Run>, passed: bool) -> Result<()> {
+        let log = |url: &String| Mlflow::open(url)?.log(&run()?, passed);
+        let logged = self.server.mlflow.iter().try_for_each(log);
+        logged.map_err(|e| e.about("the job is done, but its run is not logged"))
+    }
+
+    /// Writes the files that are asked for.
     ///
     /// # Errors
     /// File when it can't be written.
@@ -189,6 +226,8 @@ pub struct DistillArgs {
     #[arg(long)]
     pub strict: bool,
     #[command(flatten)]
+    pub server: ServerArgs,
+    #[command(flatten)]
     pub show: ShowArgs,
 }
 
@@ -244,22 +283,27 @@ mod tests {
         "--all-targets",
         "--bench",
         "--doc",
-        "--example",
         "--exact",
+        "--example",
         "--features",
         "--ignored",
         "--isa",
         "--lib",
         "--locked",
+        "--logdir",
         "--long",
+        "--no-build",
         "--no-deps",
         "--open",
+        "--path",
         "--quick",
         "--release",
+        "--rm",
         "--seeds",
         "--task",
         "--test",
         "--turns",
+        "--user",
         "--version",
         "--workspace",
     ];

@@ -3,6 +3,7 @@
 //! It is a part of the library so that a program can carry the command, as the Python package does.
 
 mod args;
+mod install;
 mod interrupt;
 mod progress;
 mod run;
@@ -12,7 +13,7 @@ mod terminal;
 pub mod training;
 
 use crate::{Kind, Recipe, Result, Sweep, options::Effort};
-use args::{Cli, Command};
+use args::{Cli, Command, FormatArgs};
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use run::{How, run};
 use std::ffi::OsString;
@@ -45,8 +46,11 @@ fn start(cli: Cli) -> Result<()> {
         Some(Command::Bench(a)) => run(Recipe::Bench(a.recipe), &How::new(a.show)),
         Some(Command::Explain(a)) => run(Recipe::Explain(a.recipe), &How::new(a.show)),
         Some(Command::Distill(a)) => {
-            run(Recipe::Distill(a.recipe), &How { dry_run: a.dry_run, strict: a.strict, ..How::new(a.show) })
+            let formats = FormatArgs { server: a.server, ..FormatArgs::default() };
+            run(Recipe::Distill(a.recipe), &How { dry_run: a.dry_run, strict: a.strict, formats, ..How::new(a.show) })
         }
+        Some(Command::Completions { shell }) => install::completions(shell),
+        Some(Command::Man { folder }) => install::man(&folder),
         Some(Command::Run(a)) => {
             let recipe = run::with_flags(Recipe::read(&a.recipe)?, &a)?;
             let how = How { dry_run: a.dry_run, strict: a.strict, formats: a.formats.clone(), ..How::new(a.show) };

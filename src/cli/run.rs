@@ -6,8 +6,8 @@ use super::{
     stdout, tables, terminal, training,
 };
 use crate::{
-    Bench, Check, Compress, Distill, Error, Explain, Inspect, Inspected, Intent, Recipe, Result, Sensitivity, Sweep,
-    report::json,
+    Bench, Check, Compress, Distill, Error, Explain, Inspect, Inspected, Intent, Recipe, Report, Result, Sensitivity,
+    Sweep, formats::Run, report::json,
 };
 use serde::Serialize;
 use std::path::PathBuf;
@@ -127,8 +127,15 @@ fn compress(mut recipe: Compress, how: &How) -> Result<()> {
     if folder.is_some() {
         stdout::send(&report, &recipe.output())?;
     }
+    conclude(&report, recipe.gates.strict, how)
+}
+
+/// Ends a job whose report is written and shown.
+fn conclude(report: &Report, strict: bool, how: &How) -> Result<()> {
     terminal::undone(&report.undone);
-    report.verdict(recipe.gates.strict)
+    let verdict = report.verdict(strict);
+    how.formats.log(|| Ok(Run::of_report(report)), verdict.is_ok())?;
+    verdict
 }
 
 fn intent(recipe: &Compress, how: &How) -> Result<()> {
@@ -188,8 +195,7 @@ fn check(recipe: &Check, how: &How) -> Result<()> {
     how.formats.write(&report)?;
     let models = || format!("{} against {}\n", recipe.model.display(), recipe.against.display());
     how.show(&report, || tables::headline(&report) + &models() + &tables::report(&report))?;
-    terminal::undone(&report.undone);
-    report.verdict(recipe.gates.strict)
+    conclude(&report, recipe.gates.strict, how)
 }
 
 fn sensitivity(recipe: &Sensitivity, how: &How) -> Result<()> {
@@ -219,10 +225,12 @@ fn inspect(recipe: &Inspect, how: &How) -> Result<()> {
 fn distill(recipe: &Distill, how: &How) -> Result<()> {
     let report = recipe.run(&mut how.events())?;
     how.show(&report, || training::table(&report))?;
+    let verdict = report.verdict(how.strict);
     if !report.done_before {
         terminal::undone(&report.undone);
+        how.formats.log(|| Run::of_training(&report, &recipe.folder()), verdict.is_ok())?;
     }
-    report.verdict(how.strict)
+    verdict
 }
 
 fn training_intent(recipe: &Distill, how: &How) -> Result<()> {

@@ -4,11 +4,12 @@ use super::{CompressPlan, Opened, coverage};
 use crate::report::SCHEMA;
 use compress_compiler::error::Result;
 use compress_passes::STAGES;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::time::Instant;
 
 /// What a run would do.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Intent {
     /// The version of this layout.
     pub schema: u32,
@@ -31,7 +32,7 @@ pub struct Intent {
 }
 
 /// How many samples each part of the work gets, and the inputs with their sizes.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Shares {
     /// Samples to calibrate on.
     pub calibrate: usize,
@@ -42,7 +43,7 @@ pub struct Shares {
 }
 
 /// A pass that would run.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct PlannedPass {
     /// Its name.
     pub name: &'static str,
@@ -51,7 +52,7 @@ pub struct PlannedPass {
 }
 
 /// How long running the model is going to take: the time of a run, times the runs.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Expected {
     /// Seconds of a run.
     pub run_s: f64,

@@ -86,7 +86,7 @@ impl<'a> DistillPlan<'a> {
         // 64 is within the bounds.
         let batch = r.batch.unwrap_or(Batch::Fixed(BATCH.try_into().expect("64 samples")));
         let made = Self {
-            folder: r.checkpoint.clone().unwrap_or_else(|| output.with_extension("job")),
+            folder: r.folder(),
             data: DataOptions { data: r.data.clone(), eval: r.eval.clone(), preprocess: r.preprocess.clone() },
             augment: r.augment.unwrap_or_default(),
             batch,

@@ -159,6 +159,11 @@ impl Distill {
         self.output.clone().unwrap_or_else(|| self.student.with_extension("trained.onnx"))
     }
 
+    /// Where checkpoints and logs go.
+    pub fn folder(&self) -> PathBuf {
+        self.checkpoint.clone().unwrap_or_else(|| self.output().with_extension("job"))
+    }
+
     /// What of it shapes the result: all but where that goes and what it is made with.
     pub(crate) fn essence(&self) -> Self {
         Self { output: None, checkpoint: None, save_every: None, workers: None, threads: None, ..self.clone() }

@@ -13,10 +13,11 @@ use compress_runtime::{
     metrics::Metric,
     train::job::{Ended, Spent},
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What a job's report says.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize, Deserialize)]
 pub struct TrainReport {
     /// The version of this layout.
     pub schema: u32,
@@ -46,7 +47,7 @@ pub struct TrainReport {
 }
 
 /// What was trained, how well and how fast.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize, Deserialize)]
 pub struct TrainFigures {
     /// What it was scored by.
     pub metric: Metric,

@@ -34,7 +34,7 @@ pub struct Kernels {
 }
 
 /// Nodes, and all that computes them.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Part {
     /// The nodes, in the order of the graph.
     pub nodes: Vec<NodeId>,
@@ -42,6 +42,13 @@ pub struct Part {
     pub ours: Vec<Kernel>,
     /// ONNX Runtime's.
     pub theirs: Vec<Kernel>,
+}
+
+impl Part {
+    /// All kernels.
+    pub fn kernels(&self) -> impl Iterator<Item = &Kernel> {
+        self.ours.iter().chain(&self.theirs)
+    }
 }
 
 impl Kernels {

@@ -11,6 +11,7 @@ use crate::{
 use compress_compiler::{error::Result, onnx::Model, verify::verify, words::option::EXCLUDE};
 use compress_passes::Options;
 use compress_runtime::session::{Backend, Session};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ const WORTH: f64 = 1.03;
 const NAMED: usize = 3;
 
 /// Layers that are better left in floats, and what that gave when it was tried.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Remedy {
     /// The layers.
     pub layers: Vec<String>,

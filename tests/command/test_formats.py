@@ -1,11 +1,10 @@
 """Reports in the forms that others read."""
 
-import json
 import xml.etree.ElementTree as ET
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from support import ROOT, run_command
+from support import ROOT, read_report, run_command
 
 DIGITS = ROOT / "models" / "digits"
 AGAINST = ("--against", DIGITS / "digits.onnx", "--eval", DIGITS / "test.npz")
@@ -54,7 +53,7 @@ def test_a_compression_in_every_form(compress, tmp_path):
     compress(*args, *options(files))
     assert all(path.stat().st_size > 100 for path in files.values())
     assert "**passed**" not in files["markdown"].read_text(), "nothing was asked for"
-    assert json.loads(out.with_suffix(".report.json").read_text())["gates"] == []
+    assert read_report(out.with_suffix(".report.json"))["gates"] == []
 
 
 def test_no_file_of_the_job_is_replaced(compress, model, tmp_path):

@@ -1,6 +1,5 @@
 """Nothing that was asked for and not done passes in silence, and no figure is shown that means nothing."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 import small
 from onnx import TensorProto, helper, numpy_helper
 from small import floats, node
-from support import assert_close, binary, run_onnx, session
+from support import assert_close, binary, read_report, run_onnx, session
 
 
 def warnings(report):
@@ -44,7 +43,7 @@ def test_layers_that_stay_float_are_told(compress, tmp_path):
     path = small.save(recurrent(), tmp_path)
     done = compress(path, "--int8", "--quiet")
     assert "asked for INT8: 1 of 2 layers are quantised" in done.err and "LSTM" in done.err
-    report = json.loads((tmp_path / "model.compressed.report.json").read_text())
+    report = read_report(tmp_path / "model.compressed.report.json")
     (covered,) = report["coverage"]
     assert (covered["layers"], covered["of_layers"]) == (1, 2) and covered["macs"] < 0.01
     assert covered["left"][0]["op"] == "LSTM" and covered["left"][0]["macs"] > 0.99
@@ -75,7 +74,7 @@ def test_what_lies_before_an_unknown_operator_is_quantised(compress, tmp_path):
     path = small.save(with_unknown(), tmp_path)
     np.savez(tmp_path / "data.npz", x=small.floats(3, 100, 8))
     done = compress(path, "--int8", "--data", tmp_path / "data.npz")
-    report = json.loads((tmp_path / "model.compressed.report.json").read_text())
+    report = read_report(tmp_path / "model.compressed.report.json")
     (covered,) = report["coverage"]
     assert (covered["layers"], covered["of_layers"], covered["macs"]) == (1, 2, None)
     assert any("depends on `the_mystery`" in left["reason"] for left in covered["left"])

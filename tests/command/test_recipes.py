@@ -1,13 +1,12 @@
 """Recipes: every job can be saved, and run again to the same bytes, from its file and from its report."""
 
-import json
 import subprocess
 
 import numpy as np
 import onnx
 import pytest
 import small
-from support import binary, run_onnx
+from support import binary, read_report, run_onnx
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def test_a_compression_runs_again_to_the_same_bytes(compress, cnn, flags):
     assert out.read_bytes() == first
     compress("run", again, "--force", code=(0, 9))
     assert out.read_bytes() == first
-    assert json.loads(report.read_text())["recipe"] == json.loads(again.read_text())["recipe"]
+    assert read_report(report)["recipe"] == read_report(again)["recipe"]
 
 
 def test_a_sweep_runs_again(compress, cnn):
@@ -148,7 +147,7 @@ def test_a_model_with_a_strange_name_is_compressed(compress, cnn):
     strange = cnn.parent / "m\udcff.onnx"
     strange.write_bytes(cnn.read_bytes())
     compress(strange, "-o", cnn.parent / "out.onnx", "--no-check")
-    assert json.loads((cnn.parent / "out.report.json").read_text())["recipe"]["run"] == {}
+    assert read_report(cnn.parent / "out.report.json")["recipe"]["run"] == {}
 
 
 def test_what_went_to_standard_output_goes_there_again(compress, cnn):

@@ -1,7 +1,6 @@
 """What a run reports, when it fails a gate, and that it can be run again to the same bytes."""
 
 import hashlib
-import json
 import signal
 import subprocess
 import time
@@ -10,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import small
-from support import TIMEOUT, binary, listing, run_onnx
+from support import TIMEOUT, binary, listing, read_report, run_onnx
 
 FILE = {"path", "sha256", "bytes", "zstd_bytes", "data", "nodes", "parameters", "nonzero", "macs"}
 SCHEMA = {
@@ -59,7 +58,7 @@ def test_schema(compress, cnn):
     for name, fields in LISTS.items():
         # What trained says so besides.
         assert report[name] and all(set(entry) - {"trained", "tried"} == fields for entry in report[name]), name
-    assert report == json.loads((cnn.parent / "model.compressed.report.json").read_text())
+    assert report == read_report(cnn.parent / "model.compressed.report.json")
 
 
 def test_figures_are_those_of_the_files(compress, cnn):
@@ -117,7 +116,7 @@ def test_a_failed_gate_is_9_and_the_model_is_written(compress, cnn, gate):
     result = compress(*args, code=9)
     assert gate[0] in result.err and "FAILED" in result.out
     onnx.checker.check_model(str(cnn.parent / "model.compressed.onnx"), full_check=True)
-    report = json.loads((cnn.parent / "model.compressed.report.json").read_text())
+    report = read_report(cnn.parent / "model.compressed.report.json")
     assert [(g["name"], g["passed"]) for g in report["gates"]] == [(gate[0], False)]
     result = compress(*args, "--force", "--json", code=9)
     assert result.json()["gates"][0]["passed"] is False
@@ -193,7 +192,7 @@ def test_metadata_of_the_input_is_kept(compress, tmp_path):
 def test_report_folder(compress, cnn):
     folder = cnn.parent / "reports" / "today"
     compress(cnn, "--report", folder)
-    assert json.loads((folder / "report.json").read_text())["schema"] == 1
+    assert read_report(folder / "report.json")["schema"] == 1
     assert not (cnn.parent / "model.compressed.report.json").exists()
     compress("check", cnn, "--against", cnn, "--report", cnn.parent / "checked")
     assert (cnn.parent / "checked" / "report.json").exists()

@@ -1,6 +1,5 @@
 """Words at the right moment: what is said before, instead of, and beside a result."""
 
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import small
 from onnx import TensorProto
 from PIL import Image
 from small import node
-from support import ROOT, binary, run_onnx
+from support import ROOT, binary, read_report, run_onnx
 
 DIGITS = ROOT / "models/digits"
 
@@ -39,7 +38,7 @@ def test_the_result_goes_to_standard_output(compress, mlp):
     assert b"-> standard output" in done.stderr and b"parameters" in done.stderr
     assert [p.name for p in mlp.parent.iterdir()] == [mlp.name], "nothing is left"
     said = raw(mlp, "-o", "-", "--report", mlp.parent / "r")
-    report = json.loads((mlp.parent / "r/report.json").read_text())
+    report = read_report(mlp.parent / "r/report.json")
     assert report["output"]["path"] == "-" and report["output"]["bytes"] == len(said.stdout)
     for flags, way in ((["--json"], "--report FOLDER"), (["--external-data"], "-o FILE"), (["--sweep", "0.5,0.9"], "-o FILE")):
         assert way in compress(mlp, "-o", "-", *flags, code=2).err
@@ -116,7 +115,7 @@ def test_training_that_was_of_no_use_is_told(compress, tmp_path):
     args = ["distill", DIGITS / "digits.onnx", "--data", DIGITS / "train.npz", "--eval", DIGITS / "test.npz"]
     args += ["-o", tmp_path / "out.onnx", "--epochs", "1", "--lr", "1e-12", "-q"]
     assert "no epoch improved top1" in compress(*args).err
-    assert json.loads((tmp_path / "out.report.json").read_text())["undone"]
+    assert read_report(tmp_path / "out.report.json")["undone"]
     assert "no epoch" in compress(*args, "--strict", "--force", code=9).err
 
 

@@ -1,6 +1,5 @@
 """Channels that really go: `--prune-channels`, and `inspect --groups`."""
 
-import json
 import re
 
 import numpy as np
@@ -105,7 +104,7 @@ def test_excluded_layers_keep_their_weights(cut, tmp_path):
 
 
 def test_groups_are_shown(compress):
-    groups = json.loads(compress("inspect", MODEL, "--groups", "--json").out)
+    groups = compress("inspect", MODEL, "--groups", "--json").json()
     assert [g["open"] == g["units"] for g in groups] == [True] * (len(groups) - 1) + [False]
     assert groups[-1]["closed"] == ["it is a graph output"]
     text = compress("inspect", MODEL, "--groups").out

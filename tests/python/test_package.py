@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import onnxruntime as ort
-from support import ROOT
+from support import ROOT, read_report
 
 DIGITS = ROOT / "models" / "digits"
 EXAMPLES = ROOT / "python" / "examples"
@@ -41,7 +41,7 @@ def test_the_example_on_digits(installed, tmp_path):
     for name, path in [("before", DIGITS / "digits.onnx"), ("after", out)]:
         made = ort.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"input": test["x"]})[0]
         share[name] = np.mean(made.argmax(1) == test["y"])
-    accuracy = json.loads(out.with_suffix(".report.json").read_text())["accuracy"]
+    accuracy = read_report(out.with_suffix(".report.json"))["accuracy"]
     assert accuracy["metric"] == "score" and accuracy["scored_apart"]
     assert abs(accuracy["before"] - share["before"]) < 1e-12 and abs(accuracy["after"] - share["after"]) < 3e-3
 

@@ -1,7 +1,6 @@
 """Every row of bad inputs (tests/hostile/): the right exit code, one message, bounded memory and
 time, and nothing left behind."""
 
-import json
 import os
 import resource
 import subprocess
@@ -10,7 +9,7 @@ from pathlib import Path
 import hostile
 import onnx
 import pytest
-from support import binary, listing
+from support import binary, listing, parsed_report
 
 # What the command may allocate besides what it maps; the libraries it starts with take little.
 MEMORY = 1 << 30
@@ -56,7 +55,7 @@ def test_bad_inputs(compress, tmp_path, case):
             assert any(Path(a).name in done.stderr for a in (path, *flags)), said
         assert listing(tmp_path) == before
     else:
-        report = json.loads(done.stdout)
+        report = parsed_report(done.stdout)
         assert case.says in " ".join(report["warnings"]), said
         onnx.load(report["output"]["path"])
         if case.check:

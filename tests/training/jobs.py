@@ -3,7 +3,7 @@
 import json
 
 import numpy as np
-from support import ROOT, run_onnx
+from support import ROOT, read_report, run_onnx
 
 DIGITS = ROOT / "models/digits"
 STUDENT, TRAIN, TEST = DIGITS / "digits.onnx", DIGITS / "train.npz", DIGITS / "test.npz"
@@ -24,7 +24,7 @@ def distill(compress, out, *args, student=STUDENT, code=0, **rest):
     """Trains; gives what the command said and the report."""
     done = compress("distill", student, "--data", TRAIN, "--eval", TEST, "-o", out, *args, code=code, **rest)
     report = out.with_suffix(".report.json")
-    return done, json.loads(report.read_text()) if report.exists() else None
+    return done, read_report(report) if report.exists() else None
 
 
 def scales(out):

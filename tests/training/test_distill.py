@@ -7,6 +7,7 @@ import onnx
 import pytest
 from jobs import STUDENT, TRAIN, accuracy, distill, scales
 from onnx import TensorProto, helper, numpy_helper
+from support import read_report
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +71,7 @@ def test_a_teacher_alone_is_enough(compress, tmp_path, unlabelled):
     out = tmp_path / "trained.onnx"
     compress("distill", student, "--teacher", STUDENT, "--data", unlabelled, "--epochs", 15, "--batch", 32, "-o", out,
              "--lr", "0.01")  # fmt: skip
-    report = json.loads(out.with_suffix(".report.json").read_text())
+    report = read_report(out.with_suffix(".report.json"))
     assert report["training"]["metric"] == "agreement"
     assert report["training"]["after"] > 0.85 > report["training"]["before"]
     assert accuracy(out) > 0.85

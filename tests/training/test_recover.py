@@ -1,7 +1,6 @@
 """Pruning under training, from the command to ONNX Runtime: budgets, and the worth of zeros."""
 
 import hashlib
-import json
 import re
 import signal
 import subprocess
@@ -12,7 +11,7 @@ import pytest
 import small
 from jobs import DIGITS, GRADUAL, INNER, TRAIN
 from jobs import STUDENT as MODEL
-from support import TIMEOUT, binary, listing, run_onnx
+from support import TIMEOUT, binary, listing, read_report, run_onnx
 
 
 def points(path):
@@ -197,7 +196,7 @@ def test_what_training_did_is_told(compress, cnn):
     plan = re.search(r"^recover: (\d+) epochs of (\d+) samples, .* or less", result.err, re.M)
     planned, samples = map(int, plan.groups())
     (line,) = [line for line in result.out.splitlines() if line.startswith("  recover ")]
-    report = json.loads((cnn.parent / "model.compressed.report.json").read_text())
+    report = read_report(cnn.parent / "model.compressed.report.json")
     (course,) = [t for p in report["passes"] for t in p.get("trained", [])]
     assert (course["planned"], course["samples"]) == (planned, samples) == (50, 128)
     assert 1 <= course["epochs"] <= planned and course["metric"] == "agreement" and course["validated"] == 32

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from jobs import STUDENT, TEST, TRAIN, distill, scales
-from support import binary
+from support import binary, read_report
 
 pytestmark = pytest.mark.slow
 
@@ -224,7 +224,7 @@ def test_a_finished_job_is_not_done_again(compress, tmp_path):
     assert "is done already" in again.out and "--force" in again.out
     assert report == first and (out.read_bytes(), out.stat().st_mtime_ns) == made
     again, _ = distill(compress, out, "--epochs", 1, "--resume", "--json")
-    assert json.loads(again.out) == first
+    assert again.json() == first
     # What another recipe would make, or somebody else did, is not replaced.
     other, _ = distill(compress, out, "--epochs", 2, "--resume", code=6)
     assert "not what this job made" in other.err and "--force" in other.err
@@ -281,4 +281,4 @@ def test_the_memory_chooses_the_batch_once(compress, tmp_path):
     process.kill()
     process.wait()
     compress(*command, "--resume")
-    assert json.loads(out.with_suffix(".report.json").read_text())["training"]["batch"] == 64
+    assert read_report(out.with_suffix(".report.json"))["training"]["batch"] == 64

@@ -1,13 +1,12 @@
 """Sweeps: a model, a report and a point of the plot for each fraction."""
 
-import json
 import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
 from jobs import GRADUAL, INNER, TRAIN
 from jobs import STUDENT as MODEL
-from support import listing
+from support import listing, read_report
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +23,11 @@ def test_a_sweep_is_the_command_for_each_fraction(compress, swept, tmp_path):
         "out.report.json", "out.sweep.svg",
         *(f"out-{f}.{e}" for f in ("0.5", "0.9", "0.98") for e in ("onnx", "report.json")),
     }  # fmt: skip
-    assert json.loads((folder / "out.report.json").read_text()) == report
+    assert read_report(folder / "out.report.json") == report
     assert report["schema"] == 1 and [p["fraction"] for p in report["sweep"]] == [0.5, 0.9, 0.98]
     assert "--sweep 0.5,0.9,0.98" in report["recipe"]["flags"]
     for point in report["sweep"]:
-        own = json.loads((folder / f"out-{point['fraction']}.report.json").read_text())
+        own = read_report(folder / f"out-{point['fraction']}.report.json")
         for key in ("output", "accuracy", "speed", "gates"):
             assert point[key] == own[key]
         assert own["accuracy"]["before"] == report["sweep"][0]["accuracy"]["before"]
@@ -73,9 +72,9 @@ def test_a_sweep_tells_what_holds_for_each(compress, cnn):
     heads = [i for i, line in enumerate(result.out.splitlines()) if re.fullmatch(r"  --prune 0\.[25]:", line)]
     assert len(heads) == 2 and result.out.count("zeroed") == 2
     assert "measured on 64 samples, made-up inputs" in result.out and plot.exists()
-    report = json.loads((cnn.parent / "model.compressed.report.json").read_text())
+    report = read_report(cnn.parent / "model.compressed.report.json")
     for point in report["sweep"]:
-        own = json.loads((cnn.parent / f"model.compressed-{point['fraction']}.report.json").read_text())
+        own = read_report(cnn.parent / f"model.compressed-{point['fraction']}.report.json")
         assert sorted(report["warnings"] + point["warnings"]) == sorted(own["warnings"])
         assert any("made-up inputs" in w for w in point["warnings"])
     # Nothing is measured, so that the plot would be that of the sweep before.

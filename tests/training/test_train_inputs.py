@@ -1,6 +1,5 @@
 """Training jobs on models, teachers and data that are odd, or do not go together."""
 
-import json
 
 import numpy as np
 import onnx
@@ -8,7 +7,7 @@ import pytest
 from jobs import STUDENT, TEST, TRAIN, distill
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
-from support import session
+from support import read_report, session
 
 
 def changed(path, change):
@@ -109,13 +108,13 @@ def test_a_model_for_one_sample_is_trained_sample_by_sample(compress, tmp_path):
     student = changed(tmp_path / "student.onnx", alone)
     compress("distill", student, "--data", tmp_path / "few.npz", "--eval", TEST, "-o", out, "--epochs", 1,
              "--accumulate", 32)  # fmt: skip
-    report = json.loads(out.with_suffix(".report.json").read_text())
+    report = read_report(out.with_suffix(".report.json"))
     assert report["training"]["batch"] == 1 and report["training"]["steps"] == 2
     assert report["warnings"] == []
     for batch in ("8", "auto"):
         done = compress("distill", student, "--data", tmp_path / "few.npz", "--eval", TEST, "-o", out, "--epochs", 1,
                         "--batch", batch, "--force")  # fmt: skip
-        report = json.loads(out.with_suffix(".report.json").read_text())
+        report = read_report(out.with_suffix(".report.json"))
         (warning,) = report["warnings"]
         assert f"--batch {batch} has no effect" in warning and warning in done.err
 

@@ -27,6 +27,7 @@ use compress_compiler::{
     tensor::DType,
     verify::verify,
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// What to measure.
@@ -40,7 +41,7 @@ pub struct Measurement {
 }
 
 /// How much the answers mind.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Sensitivity {
     /// Samples that they were judged on; the measured points of the curve are of all that are held out.
     pub samples: usize,
@@ -57,7 +58,7 @@ pub struct Sensitivity {
 }
 
 /// How much the answers mind a layer.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct LayerSensitivity {
     /// The layer.
     pub node: String,
@@ -81,7 +82,7 @@ pub struct LayerSensitivity {
 }
 
 /// How much the answers mind the loss of channels.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct ChannelSensitivity {
     /// The layers that make them.
     pub nodes: Vec<String>,
@@ -92,7 +93,7 @@ pub struct ChannelSensitivity {
 }
 
 /// What is left without a fraction.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Without {
     /// The fraction that went.
     pub fraction: f64,

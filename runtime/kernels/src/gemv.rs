@@ -83,7 +83,7 @@ impl GemvF {
 #[inline(always)]
 fn multiply_add(isa: Isa, a: f32, b: f32, c: f32) -> f32 {
     // Without the instruction a fused product would be a call.
-    if isa == Isa::Portable { a * b + c } else { a.mul_add(b, c) }
+    if matches!(isa, Isa::Portable | Isa::Saturating) { a * b + c } else { a.mul_add(b, c) }
 }
 
 multiversion! {

@@ -69,5 +69,5 @@ pub use reduce::{ReduceOp, reduce};
 pub use resample::{Mix, Resample};
 pub use rows::{Rows, RowsMut};
 pub use spread::Spread;
-pub use team::Team;
+pub use team::{Helped, Team, traced};
 pub use window::Window;

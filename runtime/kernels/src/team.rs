@@ -16,7 +16,8 @@ use std::{
         LazyLock, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering},
     },
-    thread::{self, Thread},
+    thread::{self, Thread, ThreadId},
+    time::Instant,
 };
 
 /// How many works can be on offer at once: helpers empty slots faster than they are filled.
@@ -47,6 +48,30 @@ struct Job {
     body: *mut (dyn FnMut() + Send),
     outcome: UnsafeCell<Result<(), Box<dyn Any + Send>>>,
     done: AtomicBool,
+}
+
+/// Whether helpers write down what they do.
+static TRACING: AtomicBool = AtomicBool::new(false);
+/// What they wrote down.
+static TRACE: Mutex<Vec<Helped>> = Mutex::new(vec![]);
+
+/// Work that a helper did.
+#[derive(Debug, Clone, Copy)]
+pub struct Helped {
+    /// The helper.
+    pub thread: ThreadId,
+    /// When it took the work.
+    pub began: Instant,
+    /// When it was done.
+    pub ended: Instant,
+}
+
+/// Does `work`, and tells what helpers did meanwhile, for this call or others.
+pub fn traced<T>(work: impl FnOnce() -> T) -> (T, Vec<Helped>) {
+    TRACING.store(true, Ordering::Relaxed);
+    let done = work();
+    TRACING.store(false, Ordering::Relaxed);
+    (done, mem::take(&mut *TRACE.lock().unwrap_or_else(PoisonError::into_inner)))
 }
 
 /// Helpers that are awake, until it is dropped.
@@ -86,9 +111,14 @@ fn help() {
     let mut patience = Patience(LOOKS_FOR_WORK);
     loop {
         if let Some(job) = OFFERS.iter().find_map(Slot::take) {
+            let began = TRACING.load(Ordering::Relaxed).then(Instant::now);
             // SAFETY: whoever takes a job out of its slot is the only one to have it, and its
             // frame stays until it is done.
             unsafe { Job::run(job) };
+            if let Some(began) = began {
+                let helped = Helped { thread: thread::current().id(), began, ended: Instant::now() };
+                TRACE.lock().unwrap_or_else(PoisonError::into_inner).push(helped);
+            }
             patience = Patience(LOOKS_FOR_WORK);
         } else if patience.is_over() && TEAMS.load(Ordering::Relaxed) == 0 {
             thread::park();

@@ -15,7 +15,7 @@ pub(super) fn threads(ns: u64, threads: usize) -> usize {
 /// Nanoseconds that one thread takes for so many 8-bit multiplications and additions.
 pub(super) fn macs8(isa: Isa, n: u64) -> u64 {
     n / match isa {
-        Isa::Portable => 2,
+        Isa::Portable | Isa::Saturating => 2,
         Isa::Avx2 => 60,
         Isa::AvxVnni => 120,
         Isa::Avx512Vnni => 250,
@@ -26,7 +26,7 @@ pub(super) fn macs8(isa: Isa, n: u64) -> u64 {
 /// Nanoseconds that one thread takes for so many multiplications and additions of floats.
 pub(super) fn macs32(isa: Isa, n: u64) -> u64 {
     n / match isa {
-        Isa::Portable => 4,
+        Isa::Portable | Isa::Saturating => 4,
         Isa::Avx2 | Isa::AvxVnni => 40,
         Isa::Avx512Vnni | Isa::Amx => 60,
     }

@@ -82,6 +82,7 @@ impl Plan {
                     node: step.instruction.map_or("(edge)".into(), |l| program.instructions[l].label.clone()),
                     kernel: step.kernel,
                     ms: started.elapsed().as_secs_f64() * 1e3,
+                    started,
                 });
             }
         }

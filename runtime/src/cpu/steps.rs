@@ -1,6 +1,7 @@
 //! Steps: calls of kernels whose operands are known.
 
 use compress_kernels::{Rows, RowsMut};
+use std::time::Instant;
 
 /// Where a value lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -165,4 +166,6 @@ pub struct Spent {
     pub kernel: Kernel,
     /// Milliseconds.
     pub ms: f64,
+    /// When it began.
+    pub started: Instant,
 }

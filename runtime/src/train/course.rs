@@ -1,6 +1,7 @@
 //! What a job tells of its course, and why it ended.
 
 use compress_compiler::error::Result;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What a job tells of its course.
@@ -64,7 +65,7 @@ pub trait Watcher {
 }
 
 /// Why a job ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
     /// All epochs are done.
@@ -78,7 +79,7 @@ pub enum Ended {
 }
 
 /// Where a job's time went.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Spent {
     /// Waiting for samples.
     pub data: f64,

@@ -1,6 +1,6 @@
 //! How fast a model is.
 
-use crate::{Figures, NodeTime, Timed};
+use crate::{Bound, Figures, NodeTime, Profile, Timed, shown};
 use std::collections::BTreeMap;
 
 /// Nodes that are listed; --json has all.
@@ -31,6 +31,9 @@ pub fn figures(f: &Figures) -> String {
     if let (Some(r), Some(d)) = (&f.reference, f.max_relative_difference) {
         out += &format!("  {}\n  {:.2}x, outputs differ by {d:.1e} relative\n", line(r), r.median_ms / f.on.median_ms);
     }
+    if let Some(p) = &f.profile {
+        return out + &profile(p);
+    }
     let all: f64 = f.on.nodes.iter().map(|n| n.ms).sum();
     for (title, list) in [
         ("kernel", slowest(&f.on.nodes, |n| &n.kernel, usize::MAX)),
@@ -40,6 +43,53 @@ pub fn figures(f: &Figures) -> String {
         for (name, ms, calls) in list {
             out += &format!("  {ms:>9.4}  {:>4.0}%  {calls:>5}  {name}\n", 100.0 * ms / all);
         }
+    }
+    out
+}
+
+/// Parts of a profile that are listed; --json has all.
+const LISTED: usize = 20;
+
+/// A profile beside the ceilings of the machine.
+fn profile(p: &Profile) -> String {
+    let c = &p.ceilings;
+    let mut out = format!(
+        "\n  ceilings of this machine, measured: {:.0} GFLOP/s of floats, {:.0} Gop/s of 8-bit codes, {:.1} GB/s of memory, \
+         {:.0} GB/s of cache\n",
+        c.gflops, c.int8_gops, c.memory_gbs, c.cache_gbs
+    );
+    let bytes = |n: u64| shown::bytes(n as usize);
+    out += &format!("  memory: weights {}, activations {}", bytes(p.weight_bytes), bytes(p.activation_bytes));
+    out += &p.process_peak_bytes.map_or("\n".into(), |peak| format!("; the process had {} at most\n", bytes(peak)));
+    out += &format!("  {:.3} ms in kernels, {:.0}% of what the ceilings allow\n", p.ms, 100.0 * p.of_ceiling);
+    out += &format!(
+        "\n  {:>9}  share  {:>8}  {:>6}  {:<8}  of it  {:<28}  node\n",
+        "ms", "GFLOP/s", "GB/s", "bound by", "kernels"
+    );
+    for part in p.parts.iter().take(LISTED) {
+        let gflops = part.gflops.map_or("-".into(), |g| format!("{g:.1}"));
+        let bound = match part.bound {
+            Bound::Compute => "compute",
+            Bound::Memory => "memory",
+        };
+        let op = if part.op.is_empty() { String::new() } else { format!(" ({})", part.op) };
+        out += &format!(
+            "  {:>9.4}  {:>4.0}%  {gflops:>8}  {:>6.1}  {bound:<8}  {:>4.0}%  {:<28}  {}{op}\n",
+            part.ms,
+            100.0 * part.share,
+            part.gbs,
+            100.0 * part.of_ceiling,
+            part.kernels.join(", "),
+            part.node
+        );
+    }
+    if p.parts.len() > LISTED {
+        out += &format!("  and {} more parts\n", p.parts.len() - LISTED);
+    }
+    out += &format!("\n  {:>5}  {:>10}  {:>10}\n", "batch", "median ms", "samples/s");
+    for b in &p.batches {
+        let best = if b.batch == p.best_batch && p.batches.len() > 1 { "  most samples a second" } else { "" };
+        out += &format!("  {:>5}  {:>10.3}  {:>10.0}{best}\n", b.batch, b.median_ms, b.samples_per_second);
     }
     out
 }

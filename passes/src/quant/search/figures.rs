@@ -14,6 +14,7 @@ use compress_compiler::{
     pass::{Context, Skipped},
     verify::verify,
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::{collections::HashMap, rc::Rc};
 
@@ -32,7 +33,7 @@ pub(crate) struct Figures {
 }
 
 /// A value that becomes codes, alone.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct ValueSensitivity {
     /// Its name.
     pub name: String,
@@ -46,7 +47,8 @@ pub struct ValueSensitivity {
 }
 
 /// What is left of the answers.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, JsonSchema, Serialize)]
+#[schemars(rename = "AnswersLeft")]
 pub struct Left {
     /// Signal to noise of a typical sample (the geometric mean), in decibels, before a last Softmax or Sigmoid, which hide
     /// noise; absent where nothing changed. The noise of a sample counts as at most the signal, and as at least 80 dB below it.
@@ -59,7 +61,7 @@ pub struct Left {
 }
 
 /// A quantised model of which some layers are in floats.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct CurvePoint {
     /// How many layers are in floats. ONNX Runtime quantises one between codes by itself, so that this stays in codes until a
     /// neighbour joins it.

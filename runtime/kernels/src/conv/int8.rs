@@ -86,7 +86,7 @@ impl Conv8 {
                     sum as f64 * f64::from(scale[output].abs()) < f64::from(i32::MAX / 2)
                 };
                 // Only plain Rust bounds what is scaled before it becomes an integer.
-                let isa = if (0..outputs).all(fits) { isa } else { Isa::Portable };
+                let isa = if isa == Isa::Saturating || (0..outputs).all(fits) { isa } else { Isa::Portable };
                 (Conv::of_integers(isa, shape), start, scale, Finish::Requantize { zero, min, max })
             }
             Finish8::Scale { bias, scale, min, max } => {

@@ -249,7 +249,11 @@ fn sum<const SIZE: usize>(isa: Isa, entries: &[Entry], pixels: &[[f32; SIZE]]) -
 fn add_product<const SIZE: usize>(isa: Isa, sum: &mut [f32; SIZE], entry: &Entry, pixels: &[[f32; SIZE]]) {
     for (sum, x) in sum.iter_mut().zip(&pixels[entry.channel as usize]) {
         // Without the instruction a fused product would be a call.
-        *sum = if isa == Isa::Portable { *sum + x * entry.weight } else { x.mul_add(entry.weight, *sum) };
+        *sum = if matches!(isa, Isa::Portable | Isa::Saturating) {
+            *sum + x * entry.weight
+        } else {
+            x.mul_add(entry.weight, *sum)
+        };
     }
 }
 

@@ -146,7 +146,7 @@ fn part<const N: usize>(x: &[f32]) -> [f32; N] {
 /// Without the instruction a fused product would be a call.
 #[inline(always)]
 fn multiply_add(isa: Isa, x: f32, w: f32, sum: f32) -> f32 {
-    if isa == Isa::Portable { sum + x * w } else { x.mul_add(w, sum) }
+    if matches!(isa, Isa::Portable | Isa::Saturating) { sum + x * w } else { x.mul_add(w, sum) }
 }
 
 /// How far each tap is from the first, in floats.

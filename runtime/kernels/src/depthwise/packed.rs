@@ -60,7 +60,7 @@ impl Packed {
     /// not enough channels.
     pub fn new(isa: Isa, weights: &[i8], taps: usize, input_zero: u8, finish: &Requantize) -> Option<Self> {
         let (run, width, may_mask): (Run, usize, bool) = match isa {
-            Isa::Portable => return None,
+            Isa::Portable | Isa::Saturating => return None,
             Isa::Avx2 => (avx2, 32, false),
             Isa::AvxVnni if is_x86_feature_detected!("avxvnni") => (vex, 32, false),
             Isa::AvxVnni => (evex, 32, false),

@@ -1,12 +1,12 @@
-//! Plain Rust, for any machine.
+//! Plain Rust, for any machine; and the same with sums of two products cut off at 16 bits, as `vpmaddubsw` of AVX2 makes them.
 
 // Iterators would hide that the lanes of several vectors meet.
 #![allow(clippy::needless_range_loop)]
 
 use crate::tile::{Requantize, Vectors, tiles};
 
-/// Vectors of eight lanes, which compilers turn into what there is.
-pub(crate) struct Portable;
+/// Vectors of eight lanes, which compilers turn into what there is. `CUT` says that sums of two products are cut off.
+pub(crate) struct Portable<const CUT: bool>;
 
 const LANES: usize = 8;
 
@@ -14,7 +14,7 @@ const LANES: usize = 8;
 const ROUND: f32 = 12_582_912.0;
 
 // SAFETY: each operation does what its name says, in a loop over all lanes.
-unsafe impl Vectors for Portable {
+unsafe impl<const CUT: bool> Vectors for Portable<CUT> {
     const LANES: usize = LANES;
     type I = [i32; LANES];
     type F = [f32; LANES];
@@ -48,9 +48,11 @@ unsafe impl Vectors for Portable {
     }
     #[inline(always)]
     unsafe fn dot(mut sum: Self::I, x: Self::X, w: Self::W) -> Self::I {
-        for k in 0..4 {
+        for k in [0, 2] {
             for lane in 0..LANES {
-                sum[lane] = sum[lane].wrapping_add(x[k] * w[k][lane]);
+                let two = x[k] * w[k][lane] + x[k + 1] * w[k + 1][lane];
+                let two = if CUT { two.clamp(i16::MIN.into(), i16::MAX.into()) } else { two };
+                sum[lane] = sum[lane].wrapping_add(two);
             }
         }
         sum
@@ -144,4 +146,11 @@ unsafe impl Vectors for Portable {
     }
 }
 
-tiles!(Portable, int8: Bytes 1: 4 [1]; float: 1: 4 [1]);
+tiles!(Portable<false>, int8: Bytes 1: 4 [1]; float: 1: 4 [1]);
+
+/// With sums that are cut off.
+pub(crate) mod saturating {
+    use super::{Portable, tiles};
+
+    tiles!(Portable<true>, int8: Bytes 1: 4 [1]; float: super::tiles_f);
+}

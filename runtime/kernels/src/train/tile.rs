@@ -101,7 +101,7 @@ macro_rules! versions {
                     Isa::Avx512Vnni | Isa::Amx => avx512(t),
                     #[cfg(target_arch = "x86_64")]
                     Isa::AvxVnni | Isa::Avx2 => avx2(t),
-                    _ => $body::<$crate::isa::portable::Portable, 4>(t),
+                    _ => $body::<$crate::isa::portable::Portable<false>, 4>(t),
                 }
             }
         }

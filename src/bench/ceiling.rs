@@ -1,0 +1,124 @@
+//! What a machine can do at most: a large product and a large copy, which the share of each kernel is told of.
+
+use crate::events::Monitor;
+use compress_compiler::{
+    error::Result,
+    graph::Graph,
+    node::Port,
+    op::Op,
+    ops::{
+        matmul::MatMul,
+        quantize::{Dequantize, Quantize},
+        source::Input,
+    },
+    tensor::{DType, Tensor},
+    value::{Dim, Fact},
+    verify::verify,
+};
+use compress_runtime::{
+    bench::{self, Pace},
+    session::{Backend, Session},
+};
+use rayon::prelude::*;
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// Rows, depth and columns of the product.
+const SIZE: usize = 1024;
+/// Bytes of each copy: more than any cache has, and less than the cache of one core.
+const LARGE: usize = 64 << 20;
+const SMALL: usize = 128 << 10;
+/// How long each ceiling is looked for.
+const TIME: Duration = Duration::from_millis(300);
+const RUNS: usize = 30;
+
+/// The most that a machine was seen to do, with the threads of the job.
+#[derive(Debug, Clone, Copy, JsonSchema, Serialize)]
+pub struct Ceilings {
+    /// Multiplications and additions of floats in a second, in 10⁹: a product of two matrices of 1024 x 1024.
+    pub gflops: f64,
+    /// Those of 8-bit codes: the same product by codes.
+    pub int8_gops: f64,
+    /// Bytes that are read and written in a second, in 10⁹: a copy of 64 MiB.
+    pub memory_gbs: f64,
+    /// The same of a copy of 128 KiB for each thread, which its cache holds.
+    pub cache_gbs: f64,
+}
+
+impl Ceilings {
+    /// Measures them on `backend`.
+    ///
+    /// # Errors
+    /// What running a product can raise; interrupted.
+    pub(crate) fn measure(backend: &Backend, monitor: &Monitor) -> Result<Self> {
+        let product = |codes: bool| -> Result<f64> {
+            let session = Session::new(&verify(&product(codes)?)?, backend, &[])?;
+            let x = Tensor::floats(DType::F32, &[SIZE, SIZE], &vec![0.5; SIZE * SIZE]);
+            let pace = Pace { runs: RUNS, time: TIME, stopped: &|| monitor.stopped() };
+            let least = bench::least(&[&session], &[x], &pace)?.concat();
+            // The rounding steps around it are none of it.
+            let ms = least.iter().map(|s| s.ms).fold(0.0, f64::max).max(1e-6);
+            Ok(2.0 * (SIZE as f64).powi(3) / ms / 1e6)
+        };
+        Ok(Self {
+            gflops: product(false)?,
+            int8_gops: product(true)?,
+            memory_gbs: copies(LARGE, monitor)?,
+            cache_gbs: copies(SMALL * rayon::current_num_threads(), monitor)?,
+        })
+    }
+}
+
+/// A product with a constant matrix, of floats or of codes.
+fn product(codes: bool) -> Result<Graph> {
+    let mut g = Graph::new("ceiling");
+    let sizes = vec![Dim::from(SIZE), Dim::from(SIZE)];
+    let x: Port =
+        g.add_input("x", Fact::new(Some(DType::F32), Some(sizes)), Op::Input(Input { default: None }))?.into();
+    let scale = g.add_constant("scale", Tensor::floats(DType::F32, &[], &[0.01])).into();
+    let zero = |g: &mut Graph, dtype| Port::from(g.add_constant("zero", Tensor::ints(dtype, &[], &[0])));
+    let rounded = |g: &mut Graph, x: Port, zero: Port| -> Result<Port> {
+        let names = [g.fresh("codes"), g.fresh("rounded")];
+        let q = g.add_node("", Quantize::default().into(), &[Some(x), Some(scale), Some(zero)], &[&names[0]])?;
+        let params = [Some(q.into()), Some(scale), Some(zero)];
+        Ok(g.add_node("", Dequantize::along(1).into(), &params, &[&names[1]])?.into())
+    };
+    let values: Vec<i64> = (0..SIZE * SIZE).map(|i| (i * 31 % 127) as i64 - 63).collect();
+    let y = if codes {
+        let (u8_zero, s8_zero) = (zero(&mut g, DType::U8), zero(&mut g, DType::I8));
+        let x = rounded(&mut g, x, u8_zero)?;
+        let w = g.add_constant("w", Tensor::ints(DType::I8, &[SIZE, SIZE], &values)).into();
+        let w = g.add_node("", Dequantize::along(1).into(), &[Some(w), Some(scale), Some(s8_zero)], &["dw"])?;
+        let y = g.add_node("product", MatMul.into(), &[Some(x), Some(w.into())], &["y"])?;
+        rounded(&mut g, y.into(), u8_zero)?
+    } else {
+        let values: Vec<f32> = values.iter().map(|v| *v as f32 / 64.0).collect();
+        let w = g.add_constant("w", Tensor::floats(DType::F32, &[SIZE, SIZE], &values)).into();
+        g.add_node("product", MatMul.into(), &[Some(x), Some(w)], &["y"])?.into()
+    };
+    g.add_output("out", y);
+    Ok(g)
+}
+
+/// Bytes that all threads read and write in a second, in 10⁹, when they copy `size` bytes between them.
+fn copies(size: usize, monitor: &Monitor) -> Result<f64> {
+    let each = size / rayon::current_num_threads();
+    let mut pairs: Vec<(Vec<u8>, Vec<u8>)> =
+        (0..rayon::current_num_threads()).map(|i| (vec![i as u8; each], vec![0; each])).collect();
+    // To hand the work over takes longer than one small copy.
+    let turns = (LARGE / size).max(1);
+    let (began, mut best) = (Instant::now(), f64::INFINITY);
+    while began.elapsed() < TIME {
+        monitor.check()?;
+        let started = Instant::now();
+        pairs.par_iter_mut().for_each(|(from, to)| {
+            for _ in 0..turns {
+                to.copy_from_slice(std::hint::black_box(&from[..]));
+                std::hint::black_box(&mut to[..]);
+            }
+        });
+        best = best.min(started.elapsed().as_secs_f64());
+    }
+    Ok(2.0 * (size * turns) as f64 / best / 1e9)
+}
