@@ -311,6 +311,8 @@ pub struct SweepPoint {
     pub warnings: Vec<String>,
     /// Why it is not fit for use, if it is not.
     pub unusable: Option<String>,
+    /// What is needed to make it alone.
+    pub recipe: Recorded,
 }
 
 /// A gate and what became of it.

@@ -69,9 +69,19 @@ pub struct ShowArgs {
     pub save_recipe: Option<PathBuf>,
 }
 
+/// A page for people.
+#[derive(Args, Clone, Default)]
+pub struct PageArgs {
+    /// Write the report as one HTML file too, for people, in place of an older file.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
 /// Files in which others read a report.
 #[derive(Args, Clone, Default)]
 pub struct FormatArgs {
+    #[command(flatten)]
+    pub page: PageArgs,
     /// Write the report as Markdown too, for a summary or a comment, in place of an older file.
     #[arg(long, value_name = "FILE")]
     pub markdown: Option<PathBuf>,
@@ -86,7 +96,13 @@ pub struct FormatArgs {
 impl FormatArgs {
     /// The files that are asked for.
     fn files(&self) -> impl Iterator<Item = &Path> {
-        [&self.markdown, &self.junit, &self.openmetrics].into_iter().flatten().map(PathBuf::as_path)
+        let all = [&self.page.html, &self.markdown, &self.junit, &self.openmetrics];
+        all.into_iter().flatten().map(PathBuf::as_path)
+    }
+
+    /// Whether there are files that only jobs on one model have.
+    fn of_one(&self) -> bool {
+        self.markdown.is_some() || self.junit.is_some() || self.openmetrics.is_some()
     }
 
     /// Finds out before any work whether they can be written for a job.
@@ -98,16 +114,20 @@ impl FormatArgs {
             if self.files().take(i).any(|other| files::same(other, path)) {
                 return Err(Error::usage("two reports would be written here").in_file(path));
             }
-            if !has_report || !matches!(recipe, Recipe::Compress(_) | Recipe::Check(_)) {
+            let is_one = matches!(recipe, Recipe::Compress(_) | Recipe::Check(_));
+            if !has_report || self.of_one() && !is_one {
                 let what =
                     "--markdown, --junit and --openmetrics are for jobs that make one report: compress and check";
-                return Err(Error::usage(what));
+                return Err(Error::usage(if self.of_one() { what } else { NO_PAGE }));
+            }
+            if !is_one && !matches!(recipe, Recipe::Sweep(_) | Recipe::Distill(_)) {
+                return Err(Error::usage(NO_PAGE));
             }
             if recipe.files().iter().any(|file| files::same(file, path)) {
                 return Err(Error::usage("it would replace a file of the job").in_file(path));
             }
             files::replaceable(path)?;
-            files::placed(path, "--markdown, --junit or --openmetrics")?;
+            files::placed(path, "--html, --markdown, --junit or --openmetrics")?;
         }
         Ok(())
     }
@@ -118,7 +138,8 @@ impl FormatArgs {
     /// File when it can't be written.
     pub fn write(&self, report: &Report) -> Result<()> {
         let all = [
-            (&self.markdown, formats::markdown as fn(&Report) -> String),
+            (&self.page.html, formats::html as fn(&Report) -> String),
+            (&self.markdown, formats::markdown),
             (&self.junit, formats::junit),
             (&self.openmetrics, formats::openmetrics),
         ];
@@ -126,6 +147,18 @@ impl FormatArgs {
             Some(path) => write_atomic(path, form(report).as_bytes(), true),
             None => Ok(()),
         })
+    }
+}
+
+const NO_PAGE: &str = "--html is for jobs that make a report: compress, check, sweep and distill";
+
+impl PageArgs {
+    /// Writes the page that `make` makes, if it is asked for.
+    ///
+    /// # Errors
+    /// File when it can't be written.
+    pub fn write(&self, make: impl FnOnce() -> String) -> Result<()> {
+        self.html.as_ref().map_or(Ok(()), |path| write_atomic(path, make().as_bytes(), true))
     }
 }
 
@@ -178,6 +211,8 @@ pub struct DistillArgs {
     /// Fail (exit 9) when no epoch is better than the model that the job began with.
     #[arg(long)]
     pub strict: bool,
+    #[command(flatten)]
+    pub page: PageArgs,
     #[command(flatten)]
     pub show: ShowArgs,
 }

@@ -12,7 +12,7 @@ mod terminal;
 pub mod training;
 
 use crate::{Kind, Recipe, Result, Sweep, options::Effort};
-use args::{Cli, Command};
+use args::{Cli, Command, FormatArgs};
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use run::{How, run};
 use std::ffi::OsString;
@@ -44,7 +44,9 @@ fn start(cli: Cli) -> Result<()> {
         Some(Command::Check(a)) => run(Recipe::Check(a.recipe), &How { formats: a.formats, ..How::new(a.show) }),
         Some(Command::Bench(a)) => run(Recipe::Bench(a.recipe), &How::new(a.show)),
         Some(Command::Distill(a)) => {
-            run(Recipe::Distill(a.recipe), &How { dry_run: a.dry_run, strict: a.strict, ..How::new(a.show) })
+            let formats = FormatArgs { page: a.page, ..FormatArgs::default() };
+            let how = How { dry_run: a.dry_run, strict: a.strict, formats, ..How::new(a.show) };
+            run(Recipe::Distill(a.recipe), &how)
         }
         Some(Command::Run(a)) => {
             let recipe = run::with_flags(Recipe::read(&a.recipe)?, &a)?;

@@ -6,7 +6,7 @@ use super::{
     stdout, tables, terminal, training,
 };
 use crate::{
-    Bench, Check, Compress, Distill, Error, Inspect, Inspected, Intent, Recipe, Result, Sensitivity, Sweep,
+    Bench, Check, Compress, Distill, Error, Inspect, Inspected, Intent, Recipe, Result, Sensitivity, Sweep, formats,
     report::json,
 };
 use serde::Serialize;
@@ -154,6 +154,7 @@ fn bisect(recipe: &Compress, how: &How) -> Result<()> {
 fn sweep(recipe: &Sweep, how: &How) -> Result<()> {
     stdout::refuse(&recipe.compress)?;
     let report = recipe.run(&mut how.events())?;
+    how.formats.page.write(|| formats::sweep_html(&report))?;
     how.show(&report, || tables::sweep(&report))?;
     report.verdict()
 }
@@ -209,6 +210,7 @@ fn inspect(recipe: &Inspect, how: &How) -> Result<()> {
 
 fn distill(recipe: &Distill, how: &How) -> Result<()> {
     let report = recipe.run(&mut how.events())?;
+    how.formats.page.write(|| formats::training_html(&report))?;
     how.show(&report, || training::table(&report))?;
     if !report.done_before {
         terminal::undone(&report.undone);
