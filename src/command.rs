@@ -3,34 +3,36 @@
 use crate::recipe::Recipe;
 use toml::{Table, Value};
 
-/// The command of the job that a recipe's table describes, for a shell. `None` where no command repeats it, as a program gave
+/// The command of the job that a recipe's table describes, for a shell, in parts: what is run, and each option. `None` where no command repeats it, as a program gave
 /// the data.
-pub fn command(run: &Table) -> Option<String> {
+pub fn command(run: &Table) -> Option<Vec<String>> {
     let run = Recipe::of_table(run.clone()).and_then(|recipe| recipe.asked()).ok()?;
     let job = run.get("job")?.as_str()?;
-    let mut words: Vec<String> = vec!["compress".into()];
-    words.extend((!["compress", "sweep"].contains(&job)).then(|| job.into()));
     let place = if job == "distill" { "student" } else { "model" };
-    words.push(file(run.get(place)?.as_str()?));
+    let file = file(run.get(place)?.as_str()?);
+    let mut parts = vec![match job {
+        "compress" | "sweep" => format!("compress {file}"),
+        other => format!("compress {other} {file}"),
+    }];
     for (name, value) in run.iter().filter(|(name, _)| *name != "job" && *name != place) {
         match value {
-            Value::Boolean(true) => words.push(format!("--{name}")),
+            Value::Boolean(true) => parts.push(format!("--{name}")),
             Value::Boolean(false) => {}
             Value::Array(many) if many.iter().all(Value::is_str) => {
-                many.iter().for_each(|one| words.extend(option(name, &text(one))));
+                parts.extend(many.iter().map(|one| option(name, &text(one))));
             }
-            Value::Array(many) => words.extend(option(name, &many.iter().map(text).collect::<Vec<_>>().join(","))),
-            one => words.extend(option(name, &text(one))),
+            Value::Array(many) => parts.push(option(name, &many.iter().map(text).collect::<Vec<_>>().join(","))),
+            one => parts.push(option(name, &text(one))),
         }
     }
-    Some(words.join(" "))
+    Some(parts)
 }
 
 /// An option and its value. A value with a hyphen in front would be taken for an option.
-fn option(name: &str, value: &str) -> Vec<String> {
+fn option(name: &str, value: &str) -> String {
     match value.starts_with('-') {
-        true => vec![quoted(&format!("--{name}={value}"))],
-        false => vec![format!("--{name}"), quoted(value)],
+        true => quoted(&format!("--{name}={value}")),
+        false => format!("--{name} {}", quoted(value)),
     }
 }
 
@@ -58,7 +60,7 @@ mod tests {
     use crate::given::GIVEN;
 
     fn of(recipe: &str) -> Option<String> {
-        command(&recipe.parse().unwrap())
+        command(&recipe.parse().unwrap()).map(|parts| parts.join(" "))
     }
 
     #[test]

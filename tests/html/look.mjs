@@ -1,5 +1,6 @@
 // Opens a report page in headless Chromium: axe-core looks for what some readers can't use, in light and dark, at the width
-// of a phone and of a desktop. Prints what it found as JSON; with a folder, leaves a screenshot of each there.
+// of a phone and of a desktop. Then it sorts and filters the layers by the keyboard alone. Prints what it found as JSON; with
+// a folder, leaves a screenshot of each there.
 //
 //   node look.mjs PAGE.html [FOLDER]
 //
@@ -18,7 +19,25 @@ const [page, folder] = process.argv.slice(2);
 const flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"];
 
 const profile = mkdtempSync(join(tmpdir(), "look-"));
-const found = { requests: [], errors: [], looks: [] };
+const found = { requests: [], errors: [], looks: [], layers: null };
+
+// What the keyboard does to the table of layers, if there is one.
+async function layers(tab) {
+  const heads = tab.locator("table.sortable thead th");
+  if (!(await heads.count())) return null;
+  const last = heads.last();
+  const cells = () => tab.locator("#layer-rows tr:not([hidden]) td:last-child").allTextContents();
+  const order = {};
+  for (const way of ["ascending", "descending"]) {
+    await last.locator("button").focus();
+    await tab.keyboard.press("Enter");
+    order[way] = { said: await last.getAttribute("aria-sort"), values: (await cells()).map(Number) };
+  }
+  await tab.locator("#filter").focus();
+  await tab.keyboard.type("no layer has this");
+  return { ...order, others: await heads.first().getAttribute("aria-sort"), filtered: (await cells()).length };
+}
+
 const browser = await chromium.launchPersistentContext(profile, {
   executablePath: process.env.CHROMIUM || "/usr/bin/chromium", args: flags, bypassCSP: true,
 });
@@ -40,6 +59,7 @@ try {
       if (folder) {
         await tab.screenshot({ path: join(folder, `${basename(page, ".html")}-${colorScheme}-${width}.png`), fullPage: true });
       }
+      found.layers = await layers(tab);
       await tab.close();
     }
   }

@@ -67,6 +67,13 @@ impl Axis {
         Self { title: title.into(), low: first * step, high: last * step, ticks: ticks.collect() }
     }
 
+    /// The same for percents: nothing is below 0 or above 100.
+    pub fn of_percents(title: impl Into<String>, values: impl Iterator<Item = f64>) -> Self {
+        let axis = Self::new(title, values, false);
+        let (low, high) = (axis.low.max(0.0), axis.high.min(100.0));
+        axis.between(low, high)
+    }
+
     /// The powers of ten from that of `least` on to 1, as percents: the axis is of their logarithms.
     pub fn of_shares(title: &str, least: f64) -> Self {
         let low = least.max(1e-12).log10().floor();
@@ -132,7 +139,8 @@ impl Chart {
                 }
                 @for mark in &self.marks {
                     @if let Mark::Name(point, name) = mark {
-                        text.name x=(at(point.0)) y=(y(point.1)) dy="-9" { (name) }
+                        @let before = self.across.part(point.0) > 0.9;
+                        text.name.before[before] x=(at(point.0)) y=(y(point.1)) dx=(if before { -7 } else { 7 }) dy="15" { (name) }
                     }
                 }
             }
@@ -166,6 +174,33 @@ impl Chart {
             Mark::Level(_) | Mark::Edge(_) | Mark::Name(..) => {}
         }
         html! { path class={ (class) " s" (series) } d=(d) {} }
+    }
+}
+
+/// What stands for something in a chart.
+pub enum Sign {
+    /// The dots of a series.
+    Dot(usize),
+    /// A dashed line.
+    Dashes,
+}
+
+/// What signs mean.
+pub fn key(signs: impl Iterator<Item = (Sign, String)>) -> Markup {
+    html! {
+        ul.key {
+            @for (sign, means) in signs {
+                li {
+                    svg width="16" height="12" viewBox="0 0 16 12" aria-hidden="true" {
+                        @match sign {
+                            Sign::Dot(series) => path class={ "dots s" (series) } d="M8 6h0" {}
+                            Sign::Dashes => path.dashed d="M0 6h16" {}
+                        }
+                    }
+                    (means)
+                }
+            }
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The layers of a result: the error of each as a plot, and all that is known of each in a table.
 
 use super::{
-    chart::{Axis, Chart, Mark},
+    chart::{Axis, Chart, Mark, Sign, key},
     page::shortened,
 };
 use crate::report::{LayerFacts, Report};
@@ -49,7 +49,7 @@ const COLUMNS: &[Column] = &[
     },
     Column {
         title: "SQNR, dB",
-        explains: "signal to quantisation noise of its output beside the original's: a higher value is better, 6 dB halve the error",
+        explains: "signal to quantisation noise of its output beside the original's: a higher value is better, and 6 dB more mean half the error",
         value: Value::Number(|l| l.sqnr_db, 1),
     },
     Column {
@@ -76,7 +76,10 @@ impl Column {
     fn cells(&self, layers: &[LayerFacts]) -> Option<Cells> {
         let cells = |title: String, number, text| Some(Cells { title, explains: self.explains, number, text });
         match self.value {
-            Value::Text(of) => cells(self.title.into(), false, Box::new(of)),
+            Value::Text(of) => {
+                layers.iter().any(|l| !of(l).is_empty()).then_some(())?;
+                cells(self.title.into(), false, Box::new(of))
+            }
             Value::Number(of, decimals) => {
                 layers.iter().any(|l| of(l).is_some()).then_some(())?;
                 let text = move |l: &LayerFacts| of(l).map_or(String::new(), |v| format!("{v:.decimals$}"));
@@ -114,7 +117,10 @@ pub fn layers(r: &Report) -> Markup {
         p.legend { "A layer is an operator with weights. The columns:" }
         ul.legend { @for c in &columns { li { strong { (c.title) } ": " (c.explains) } } }
         @if hidden > 0 {
-            p.cut { strong { (counted(rows.len(), "layer")) " of " (all.len()) " shown" } ": those with the most multiply-accumulates. The report in JSON has the other " (hidden) "." }
+            p {
+                strong { (counted(rows.len(), "layer")) " of " (all.len()) " shown" }
+                ": those with the most multiply-accumulates. The report in JSON has the other " (hidden) "."
+            }
         }
         p.filter hidden {
             label for="filter" { "Show layers whose row has" }
@@ -207,20 +213,9 @@ fn plot(all: &[LayerFacts]) -> Markup {
     html! {
         figure {
             h3 { "Error by layer" }
-            @if precisions.len() > 1 { (key((0..SERIES.min(precisions.len())).map(names))) }
+            @if precisions.len() > 1 { (key((0..SERIES.min(precisions.len())).map(|s| (Sign::Dot(s), names(s))))) }
             (chart.svg())
             figcaption { (worst) }
-        }
-    }
-}
-
-/// The names of series, each beside its dot.
-fn key(names: impl Iterator<Item = String>) -> Markup {
-    html! {
-        ul.key {
-            @for (s, name) in names.enumerate() {
-                li { svg width="12" height="12" viewBox="0 0 12 12" aria-hidden="true" { path class={ "dots s" (s) } d="M6 6h0" {} } (name) }
-            }
         }
     }
 }

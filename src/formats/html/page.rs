@@ -8,6 +8,10 @@ use crate::{
 use compress_compiler::words::{counted, option::FORCE};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+/// The page loads nothing: its style and its script are inside.
+const POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
+
 /// Longer texts are cut: a name may have any length.
 const LONGEST: usize = 600;
 
@@ -52,7 +56,7 @@ pub fn page(title: &str, head: Markup, sections: Vec<Section>) -> String {
             head {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
-                meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
+                meta http-equiv="Content-Security-Policy" content=(POLICY);
                 meta name="color-scheme" content="light dark";
                 title { (cut(title)) }
                 style { (PreEscaped(include_str!("page.css"))) }
@@ -181,15 +185,12 @@ pub fn outcome(gates: &[Gate], unusable: Option<&str>) -> Outcome {
 /// Gates with limit and measured figure. `of` names the model of each, where there are several.
 pub fn gates(all: &[(Option<String>, &Gate)]) -> Markup {
     let several = all.iter().any(|(of, _)| of.is_some());
-    let columns = [("Gate", false), ("Limit", true), ("Measured", true), ("Verdict", false)];
+    let titles = [("Fraction", false), ("Gate", false), ("Limit", true), ("Measured", true), ("Verdict", false)];
     html! {
         @if !all.is_empty() {
             (scroll("Gates", html! {
                 table {
-                    thead { tr {
-                        @if several { th scope="col" { "Fraction" } }
-                        @for (title, number) in columns { th scope="col" .num[number] { (title) } }
-                    } }
+                    (heads(&titles[usize::from(!several)..]))
                     tbody {
                         @for (of, g) in all {
                             tr {
@@ -222,16 +223,23 @@ pub fn notes(undone: &[String], warnings: &[String], advice: Option<&str>) -> Ma
     }
 }
 
+/// The head of a table: titles, and whether numbers stand below.
+pub fn heads(titles: &[(&str, bool)]) -> Markup {
+    html! { thead { tr { @for (title, number) in titles { th scope="col" .num[*number] { (title) } } } } }
+}
+
 /// A table that is wider than a phone: it scrolls by itself, with the keyboard too.
 pub fn scroll(name: &str, table: Markup) -> Markup {
     html! { div.scroll tabindex="0" role="group" aria-label=(name) { (table) } }
 }
 
 /// A command, with a button that copies it where scripts run.
-pub fn copyable(command: &str, what: &str) -> Markup {
+pub fn copyable(command: &[String], what: &str) -> Markup {
     html! {
         div.command {
-            pre tabindex="0" role="group" aria-label=(what) { code { (command) } }
+            pre tabindex="0" role="group" aria-label=(what) {
+                code { @for (i, part) in command.iter().enumerate() { @if i > 0 { " " } span { (part) } } }
+            }
             button.copy type="button" hidden aria-label={ "Copy: " (what) } { "Copy" }
         }
     }

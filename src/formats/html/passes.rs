@@ -2,7 +2,7 @@
 
 use super::{
     chart::{Axis, Chart, Mark},
-    page::{cut, prose, scroll, shortened},
+    page::{cut, heads, prose, scroll, shortened},
 };
 use crate::{report::Report, rows::training};
 use compress_compiler::{
@@ -28,9 +28,7 @@ pub fn passes(r: &Report) -> Markup {
         @if !r.passes.is_empty() {
             (scroll("Passes", html! {
                 table.passes {
-                    thead { tr {
-                        th scope="col" { "Pass" } th.num scope="col" { "Changes" } th.num scope="col" { "Time, s" }
-                    } }
+                    (heads(&[("Pass", false), ("Changes", true), ("Time, s", true)]))
                     tbody {
                         @for p in &r.passes {
                             tr .more[!p.skipped.is_empty()] {
@@ -43,7 +41,10 @@ pub fn passes(r: &Report) -> Markup {
                     }
                 }
             }))
-            p.legend { "Passes in the order in which they ran. A change is one edit of the graph, such as a layer that was quantised or a node that was fused." }
+            p.legend {
+                "Passes in the order in which they ran. A change is one edit of the graph, such as a layer that was quantised \
+                 or a node that was fused."
+            }
         }
         @for p in r.passes.iter().filter(|p| !p.tried.is_empty()) { (tried(p)) }
     }
@@ -81,11 +82,8 @@ fn tried(p: &PassReport) -> Markup {
     html! {
         h3 { "What the search of pass " (p.name) " tried" }
         (scroll("What the search tried", html! {
-            table {
-                thead { tr {
-                    th scope="col" { "Remedy" } th.num scope="col" { "SQNR, dB" } th.num scope="col" { "Time" }
-                    th.num scope="col" { "Size" } th scope="col" { "Result" }
-                } }
+            table.tried {
+                (heads(&[("Remedy", false), ("SQNR, dB", true), ("Time", true), ("Size", true), ("Result", false)]))
                 tbody {
                     @for t in &p.tried {
                         tr {
@@ -107,19 +105,37 @@ fn tried(p: &PassReport) -> Markup {
     }
 }
 
+/// The columns of clipped activations.
+const CLIPPED: [(&str, bool); 7] = [
+    ("Activation", false),
+    ("Least seen", true),
+    ("Range from", true),
+    ("Range to", true),
+    ("Largest seen", true),
+    ("Clipped, %", true),
+    ("SQNR, dB", true),
+];
+
 /// The activations that lose most by their ranges.
 pub fn ranges(r: &Report) -> Markup {
     html! { @for c in r.passes.iter().filter_map(|p| p.clipping.as_ref()) { (clipping(c)) } }
 }
 
 fn clipping(c: &Clipping) -> Markup {
-    let number = |v: f32| format!("{v:.4}");
+    let most = c.worst.iter().flat_map(|v| [v.low, v.high, v.range[0], v.range[1]]).fold(0f32, |m, v| m.max(v.abs()));
+    // Four digits of the largest.
+    let decimals = (3.0 - most.max(f32::MIN_POSITIVE).log10().floor()).clamp(0.0, 9.0) as usize;
+    let number = |v: f32| format!("{v:.decimals$}");
     html! {
         @if c.worst.is_empty() {
-            p { "The range of each of the " (counted(c.values, "quantised activation")) " covers all that calibration saw, as far as readers tell it apart: nothing is clipped." }
+            p {
+                "The range of each of the " (counted(c.values, "quantised activation"))
+                " covers all that calibration saw, as far as readers tell it apart: nothing is clipped."
+            }
         } @else {
             p {
-                (c.clipped) " of " (counted(c.values, "quantised activation")) " lose something by their range: elements beyond it become its ends. "
+                (c.clipped) " of " (counted(c.values, "quantised activation"))
+                " lose something by their range: elements outside of it are set to its ends. "
                 @if c.worst.len() < c.clipped { "These " (c.worst.len()) " lose most." }
             }
             p.legend {
@@ -129,11 +145,7 @@ fn clipping(c: &Clipping) -> Markup {
             div.charts { @for v in &c.worst { (histogram(v)) } }
             (scroll("Clipped activations", html! {
                 table {
-                    thead { tr {
-                        th scope="col" { "Activation" } th.num scope="col" { "Least seen" } th.num scope="col" { "Range from" }
-                        th.num scope="col" { "Range to" } th.num scope="col" { "Largest seen" } th.num scope="col" { "Clipped, %" }
-                        th.num scope="col" { "SQNR, dB" }
-                    } }
+                    (heads(&CLIPPED))
                     tbody {
                         @for v in &c.worst {
                             tr {
@@ -167,7 +179,7 @@ fn histogram(v: &ClippedValue) -> Markup {
     let ends = [bins.from, bins.from + bins.width * bins.counts.len() as f64];
     let least = bins.counts.iter().copied().filter(|n| *n > 0).min().unwrap_or(1) as f64 / all;
     let name = shortened(&v.name, NAME / 2);
-    let up = Axis::of_shares("share of elements (each tick: 10 times)", least * 0.9);
+    let up = Axis::of_shares("share of elements, logarithmic", least * 0.9);
     let lowest = (ends[0].min(low), ends[1].max(high));
     let chart = Chart {
         says: format!("How the elements of {name} are distributed; the table below has its range and what is clipped."),
@@ -215,15 +227,19 @@ pub fn course(all: &[EpochScore], metric: &str, unit: Unit) -> Markup {
     html! {
         @if all.len() > 1 {
             div.charts {
-                (curve(&format!("{title}, held-out samples"), scores, 0))
-                (curve("mean loss of the epoch", losses, 1))
+                (curve(&format!("{title}, held-out samples"), scores, 0, unit == Unit::Share))
+                (curve("mean loss of the epoch", losses, 1, false))
             }
             (scroll("Epochs", html! {
                 table {
-                    thead { tr { th.num scope="col" { "Epoch" } th.num scope="col" { "Loss" } th.num scope="col" { (title) } } }
+                    (heads(&[("Epoch", true), ("Loss", true), (&title, true)]))
                     tbody {
                         @for e in rows {
-                            tr { th.num scope="row" { (e.epoch) } td.num { (cell(e.loss, 4)) } td.num { (cell(e.score.map(|v| factor * v), decimals)) } }
+                            tr {
+                                th.num scope="row" { (e.epoch) }
+                                td.num { (cell(e.loss, 4)) }
+                                td.num { (cell(e.score.map(|v| factor * v), decimals)) }
+                            }
                         }
                     }
                 }
@@ -237,12 +253,15 @@ pub fn course(all: &[EpochScore], metric: &str, unit: Unit) -> Markup {
     }
 }
 
-fn curve(title: &str, points: Vec<(f64, f64)>, series: usize) -> Markup {
+fn curve(title: &str, points: Vec<(f64, f64)>, series: usize, percents: bool) -> Markup {
     let (Some(first), Some(last)) = (points.first().copied(), points.last().copied()) else { return html! {} };
     let chart = Chart {
         says: format!("{title}, by epoch: from {:.4} to {:.4}. The table below has every value.", first.1, last.1),
         across: Axis::new("epoch", points.iter().map(|p| p.0), true).between(0.0, last.0.max(1.0)),
-        up: Axis::new(title, points.iter().map(|p| p.1), false),
+        up: match percents {
+            true => Axis::of_percents(title, points.iter().map(|p| p.1)),
+            false => Axis::new(title, points.iter().map(|p| p.1), false),
+        },
         marks: vec![Mark::Line(series, points.clone()), Mark::Dots(series, points)],
     };
     html! { figure { (chart.svg()) } }

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     Report,
     report::{Accuracy, Speed},
-    rows::{Row, rows, speedup, sqnr},
+    rows::{Row, is_noisy, rows, sqnr},
     shown,
 };
 use compress_compiler::words::counted;
@@ -75,18 +75,22 @@ pub fn accuracy(name: &'static str, a: &Accuracy) -> Option<Headline> {
     }
 }
 
+/// How many times as fast.
 pub fn speed(name: &'static str, s: &Speed) -> Headline {
-    let times = format!("{:.3} ms, {:.3} ms before", s.after_ms, s.before_ms);
-    let where_it_ran = if s.engine.starts_with("onnxruntime") { &s.engine } else { &s.device };
-    let shown = speedup(s);
-    let (value, sure) =
-        shown.split_once(" (").map_or((&shown[..], ""), |(value, sure)| (value, sure.trim_end_matches(')')));
-    Headline { name, value: value.into(), note: format!("{times}; {sure} with 95% confidence; {where_it_ran}") }
+    let place = if s.engine.starts_with("onnxruntime") { &s.engine } else { &s.device };
+    let [low, high] = s.interval;
+    let sure = format!("{low:.2}x to {high:.2}x with 95% confidence");
+    let times = format!("{:.3} ms, {:.3} ms before; {place}", s.after_ms, s.before_ms);
+    match is_noisy(s) {
+        true => Headline { name, value: "unclear".into(), note: format!("too noisy to judge: {sure}; {times}") },
+        false => Headline { name, value: format!("{:.2}x", s.speedup), note: format!("{sure}; {times}") },
+    }
 }
 
 /// What some names of rows mean.
 const MEANINGS: &[(&str, &str)] = &[
-    ("size, zstd", "the file after zstd, as a download is"),
+    ("size", "all files of the model, and the ratio of after to before"),
+    ("size, zstd", "the same after zstd, as a download is"),
     ("zeros", "the share of all parameters that is zero"),
     ("MACs", "multiply-accumulates of one sample"),
     ("agreement", "the share of samples to which both models give the same answer"),
@@ -108,7 +112,7 @@ fn before_and_after(r: &Report) -> Markup {
     html! {
         (page::scroll("Before and after", html! {
             table.figures {
-                thead { tr { th scope="col" { "Figure" } th.num scope="col" { "Before" } th.num scope="col" { "After" } } }
+                (page::heads(&[("Figure", false), ("Before", true), ("After", true)]))
                 tbody {
                     @for (row, notes) in &all {
                         tr {

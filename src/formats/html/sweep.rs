@@ -1,7 +1,7 @@
 //! The page of a sweep: what each fraction costs and gains.
 
 use super::{
-    chart::{Axis, Chart, Mark},
+    chart::{Axis, Chart, Mark, Sign, key},
     page::{self, Headline, Outcome, Section, file_name, page},
     result,
 };
@@ -12,6 +12,7 @@ use crate::{
     shown,
 };
 use compress_compiler::words::{Unit, counted, option::PRUNE};
+use compress_runtime::metrics::Metric;
 use maud::{Markup, html};
 
 /// Names of points that are nearer than this share of both axes would overlap.
@@ -74,20 +75,27 @@ struct Measured {
     title: String,
     of: Box<dyn Fn(&Accuracy) -> Option<f64>>,
     original: Option<f64>,
+    percents: bool,
 }
 
 impl Measured {
     fn of(r: &SweepReport) -> Option<Self> {
         let a = r.sweep.first()?.accuracy.as_ref()?;
         Some(match a.metric.unit() {
-            Unit::Decibels | Unit::Scientific => {
-                Self { title: "SQNR of the outputs, dB".into(), of: Box::new(|a| a.sqnr_db), original: None }
+            Unit::Decibels | Unit::Scientific => Self {
+                title: "SQNR of the outputs, dB".into(),
+                of: Box::new(|a| a.sqnr_db),
+                original: None,
+                percents: false,
+            },
+            Unit::Number => {
+                Self { title: a.metric.to_string(), of: Box::new(|a| a.after), original: a.before, percents: false }
             }
-            Unit::Number => Self { title: a.metric.to_string(), of: Box::new(|a| a.after), original: a.before },
             Unit::Share => Self {
                 title: format!("{}, %", a.metric),
                 of: Box::new(|a| a.after.map(|v| 100.0 * v)),
                 original: a.before.map(|v| 100.0 * v),
+                percents: true,
             },
         })
     }
@@ -96,7 +104,10 @@ impl Measured {
 fn front(r: &SweepReport) -> Markup {
     html! {
         @if let Some(m) = Measured::of(r) {
-            (key(&m))
+            (key([
+                Some((Sign::Dot(0), "a model of the sweep; the chart over size names its fraction".into())),
+                m.original.map(|_| (Sign::Dashes, "the original".into())),
+            ].into_iter().flatten()))
             div.charts {
                 (plot(r, &m, "weights asked to be zero, %", &|p| Some(100.0 * p.fraction), false))
                 (plot(r, &m, "size after zstd, kB", &|p| p.output.zstd_bytes.map(|b| b as f64 / 1e3), true))
@@ -116,7 +127,8 @@ fn plot(r: &SweepReport, m: &Measured, across: &str, at: &dyn Fn(&SweepPoint) ->
         return html! {};
     }
     let axis = Axis::new(across, points.iter().map(|p| p.0), false);
-    let up = Axis::new(&m.title, points.iter().map(|p| p.1).chain(m.original), false);
+    let values = points.iter().map(|p| p.1).chain(m.original);
+    let up = if m.percents { Axis::of_percents(&m.title, values) } else { Axis::new(&m.title, values, false) };
     let mut named: Vec<&(f64, f64, String)> = vec![];
     for point in points.iter().filter(|_| names) {
         let apart = |a: f64, b: f64, axis: &Axis| (a - b).abs() >= APART * (axis.high - axis.low);
@@ -136,83 +148,118 @@ fn plot(r: &SweepReport, m: &Measured, across: &str, at: &dyn Fn(&SweepPoint) ->
     html! { figure { (chart.svg()) } }
 }
 
-/// What points, names and lines are.
-fn key(m: &Measured) -> Markup {
-    html! {
-        ul.key {
-            li { svg width="12" height="12" viewBox="0 0 12 12" aria-hidden="true" { path.dots.s0 d="M6 6h0" {} } "a model of the sweep; the chart over size names its fraction" }
-            @if m.original.is_some() {
-                li { svg width="24" height="12" viewBox="0 0 24 12" aria-hidden="true" { path.dashed d="M0 6h24" {} } "the original" }
-            }
-        }
-    }
+type Of = Box<dyn Fn(&SweepPoint) -> Option<String>>;
+
+/// A figure of each model; one that no model has is left out.
+struct Column {
+    title: &'static str,
+    means: &'static str,
+    original: Option<String>,
+    of: Of,
+}
+
+fn columns(r: &SweepReport) -> Vec<Column> {
+    let accuracy = r.sweep.first().and_then(|p| p.accuracy.as_ref());
+    let metric = accuracy.map(|a| a.metric).filter(|m| *m != Metric::Sqnr);
+    let name = metric.map_or("", |m| m.name());
+    let score = move |v: Option<f64>| v.zip(metric).map(|(v, m)| m.unit().show(v));
+    let zeros = 1.0 - r.input.nonzero as f64 / r.input.parameters.max(1) as f64;
+    let ms = |v: f64| format!("{v:.3}");
+    let speed = r.sweep.first().and_then(|p| p.speed.as_ref());
+    let column = |title, means, original, of: Of| Column { title, means, original, of };
+    let all = vec![
+        column(
+            "Zeros",
+            "the share of all parameters that is zero",
+            Some(shown::percent(zeros)),
+            Box::new(|p| Some(shown::percent(p.sparsity))),
+        ),
+        column(
+            name,
+            "the metric of accuracy",
+            score(accuracy.and_then(|a| a.before)),
+            Box::new(move |p| score(p.accuracy.as_ref().and_then(|a| a.after))),
+        ),
+        column(
+            "Agreement",
+            "the share of samples to which both models give the same answer",
+            None,
+            Box::new(|p| p.accuracy.as_ref()?.agreement.map(shown::percent)),
+        ),
+        column(
+            "SQNR",
+            "signal to quantisation noise of the outputs beside the original's",
+            None,
+            Box::new(|p| p.accuracy.as_ref().map(sqnr)),
+        ),
+        column(
+            "Size",
+            "all files of the model",
+            Some(shown::bytes(r.input.bytes)),
+            Box::new(|p| Some(shown::bytes(p.output.bytes))),
+        ),
+        column(
+            "Size, zstd",
+            "the same after zstd, where zeros cost next to nothing",
+            r.input.zstd_bytes.map(shown::bytes),
+            Box::new(|p| p.output.zstd_bytes.map(shown::bytes)),
+        ),
+        column(
+            "Latency, ms",
+            "the time of one run on our runtime",
+            speed.map(|s| ms(s.before_ms)),
+            Box::new(move |p| p.speed.as_ref().map(|s| ms(s.after_ms))),
+        ),
+    ];
+    all.into_iter().filter(|c| r.sweep.iter().any(|p| (c.of)(p).is_some())).collect()
 }
 
 fn table(r: &SweepReport) -> Markup {
-    let first = r.sweep.first().and_then(|p| p.accuracy.as_ref());
-    let metric = first.map(|a| a.metric);
-    let score = |v: Option<f64>| v.zip(metric).map_or(String::new(), |(v, m)| m.unit().show(v));
-    let share = |v: Option<f64>| v.map_or(String::new(), shown::percent);
-    let zstd = |b: Option<usize>| b.map_or(String::new(), shown::bytes);
-    let zeros = 1.0 - r.input.nonzero as f64 / r.input.parameters.max(1) as f64;
-    let ms = |v: f64| format!("{v:.3}");
-    let titles = [
-        (metric.map_or("", |m| m.name()), first.is_some()),
-        ("Agreement", first.is_some_and(|a| a.agreement.is_some())),
-        ("SQNR", first.is_some()),
-    ];
-    let passed = |p: &SweepPoint| if p.passed { Verdict::Passed } else { Verdict::Failed };
-    let line = |cells: [String; 3]| {
-        html! {
-            @for (cell, (_, has)) in cells.into_iter().zip(titles) { @if has { td.num { (cell) } } }
-        }
-    };
+    let columns = columns(r);
+    let gated = r.sweep.iter().any(|p| !p.gates.is_empty() || !p.passed);
+    let titles: Vec<(&str, bool)> = [("Fraction", false)]
+        .into_iter()
+        .chain(columns.iter().map(|c| (c.title, true)))
+        .chain(gated.then_some(("Gates", false)))
+        .collect();
     html! {
         (page::scroll("Figures of each fraction", html! {
             table {
-                thead { tr {
-                    th scope="col" { "Fraction" } th.num scope="col" { "Zeros" }
-                    @for (title, has) in titles { @if has { th.num scope="col" { (title) } } }
-                    th.num scope="col" { "Size" } th.num scope="col" { "Size, zstd" }
-                    th.num scope="col" { "Latency, ms" } th scope="col" { "Gates" }
-                } }
+                (page::heads(&titles))
                 tbody {
                     tr {
-                        th scope="row" { "original" } td.num { (shown::percent(zeros)) }
-                        (line([score(first.and_then(|a| a.before)), String::new(), String::new()]))
-                        td.num { (shown::bytes(r.input.bytes)) } td.num { (zstd(r.input.zstd_bytes)) }
-                        td.num { (r.sweep.first().and_then(|p| p.speed.as_ref()).map_or(String::new(), |s| ms(s.before_ms))) } td {}
+                        th scope="row" { "original" }
+                        @for c in &columns { td.num { (c.original.as_deref().unwrap_or_default()) } }
+                        @if gated { td {} }
                     }
                     @for (i, p) in r.sweep.iter().enumerate() {
-                        @let a = p.accuracy.as_ref();
                         tr {
-                            th scope="row" { a href={ "#command-" (i) } { (p.fraction) } } td.num { (shown::percent(p.sparsity)) }
-                            (line([score(a.and_then(|a| a.after)), share(a.and_then(|a| a.agreement)), a.map_or(String::new(), sqnr)]))
-                            td.num { (shown::bytes(p.output.bytes)) } td.num { (zstd(p.output.zstd_bytes)) }
-                            td.num { (p.speed.as_ref().map_or(String::new(), |s| ms(s.after_ms))) }
-                            td { @if !p.gates.is_empty() || !p.passed { (page::verdict(passed(p))) } }
+                            th scope="row" {
+                                @if command(&p.recipe.run).is_some() { a href={ "#command-" (i) } { (p.fraction) } }
+                                @else { (p.fraction) }
+                            }
+                            @for c in &columns { td.num { ((c.of)(p).unwrap_or_default()) } }
+                            @if gated { td { (page::verdict(if p.passed { Verdict::Passed } else { Verdict::Failed })) } }
                         }
                     }
                 }
             }
         }))
         p.legend {
-            strong { "Fraction" } ": the share of prunable weights that was asked to be zero; it leads to the command of the model. "
-            strong { "Zeros" } ": the share of all parameters that is zero. "
-            strong { "SQNR" } ": signal to quantisation noise of the outputs beside the original's. "
-            strong { "Size, zstd" } ": the file after zstd, where zeros cost next to nothing. "
-            strong { "Latency" } ": the time of one run on our runtime."
-            @if let Some(a) = first { " Measured on " (counted(a.samples, "sample")) @if a.synthetic { ", made-up inputs" } "." }
+            strong { "Fraction" } ": the share of prunable weights that was asked to be zero. "
+            @for c in &columns { strong { (c.title) } ": " (c.means) ". " }
+            @if let Some(a) = r.sweep.first().and_then(|p| p.accuracy.as_ref()) {
+                "Measured on " (counted(a.samples, "sample")) @if a.synthetic { ", made-up inputs" } "."
+            }
         }
     }
 }
 
 fn notes(r: &SweepReport) -> Markup {
-    let of = |p: &SweepPoint| page::notes(&p.undone, &p.warnings, None);
     html! {
         (page::notes(&[], &r.warnings, None))
         @for p in &r.sweep {
-            @let notes = of(p);
+            @let notes = page::notes(&p.undone, &p.warnings, None);
             @if !notes.0.is_empty() || p.unusable.is_some() || !p.trained.is_empty() {
                 h3 { "Fraction " (p.fraction) }
                 @if let Some(why) = &p.unusable { p { strong { "Not fit for use: " } (page::prose(why)) } }

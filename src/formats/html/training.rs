@@ -88,7 +88,7 @@ fn time(r: &TrainReport) -> Markup {
         @if all > 0.0 {
             (page::scroll("Where the time went", html! {
                 table {
-                    thead { tr { th scope="col" { "Part" } th.num scope="col" { "Time, s" } th.num scope="col" { "Share, %" } } }
+                    (page::heads(&[("Part", false), ("Time, s", true), ("Share, %", true)]))
                     tbody {
                         @for (name, seconds, means) in parts {
                             tr {
