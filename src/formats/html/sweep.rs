@@ -51,7 +51,7 @@ fn outcome(r: &SweepReport) -> Outcome {
 
 /// Of the point that prunes most of those that pass.
 fn headlines(r: &SweepReport) -> Vec<Headline> {
-    let Some(p) = r.sweep.iter().filter(|p| p.passed && p.unusable.is_none()).next_back() else { return vec![] };
+    let Some(p) = r.sweep.iter().rfind(|p| p.passed && p.unusable.is_none()) else { return vec![] };
     let bytes = |f: &crate::report::FileFacts| f.zstd_bytes.unwrap_or(f.bytes);
     let gated = r.sweep.iter().any(|p| !p.gates.is_empty());
     let most = Headline {
@@ -73,7 +73,7 @@ fn headlines(r: &SweepReport) -> Vec<Headline> {
 /// What is plotted of accuracy: its name and unit, the value of a point, and that of the original.
 struct Measured {
     title: String,
-    of: Box<dyn Fn(&Accuracy) -> Option<f64>>,
+    of: fn(&Accuracy) -> Option<f64>,
     original: Option<f64>,
     percents: bool,
 }
@@ -82,18 +82,13 @@ impl Measured {
     fn of(r: &SweepReport) -> Option<Self> {
         let a = r.sweep.first()?.accuracy.as_ref()?;
         Some(match a.metric.unit() {
-            Unit::Decibels | Unit::Scientific => Self {
-                title: "SQNR of the outputs, dB".into(),
-                of: Box::new(|a| a.sqnr_db),
-                original: None,
-                percents: false,
-            },
-            Unit::Number => {
-                Self { title: a.metric.to_string(), of: Box::new(|a| a.after), original: a.before, percents: false }
+            Unit::Decibels | Unit::Scientific => {
+                Self { title: "SQNR of the outputs, dB".into(), of: |a| a.sqnr_db, original: None, percents: false }
             }
+            Unit::Number => Self { title: a.metric.to_string(), of: |a| a.after, original: a.before, percents: false },
             Unit::Share => Self {
                 title: format!("{}, %", a.metric),
-                of: Box::new(|a| a.after.map(|v| 100.0 * v)),
+                of: |a| a.after.map(|v| 100.0 * v),
                 original: a.before.map(|v| 100.0 * v),
                 percents: true,
             },
