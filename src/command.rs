@@ -14,7 +14,9 @@ pub fn command(run: &Table) -> Option<Vec<String>> {
         "compress" | "sweep" => format!("compress {file}"),
         other => format!("compress {other} {file}"),
     }];
-    for (name, value) in run.iter().filter(|(name, _)| *name != "job" && *name != place) {
+    let mut options: Vec<_> = run.iter().filter(|(name, _)| *name != "job" && *name != place).collect();
+    options.sort_by_key(|(name, _)| *name);
+    for (name, value) in options {
         match value {
             Value::Boolean(true) => parts.push(format!("--{name}")),
             Value::Boolean(false) => {}

@@ -140,7 +140,7 @@ fn clipping(c: &Clipping) -> Markup {
             }
             p.legend {
                 "Bars: how the elements that calibration saw are distributed. Dashed lines: the range of the codes. "
-                "Orange bars lie outside, and are clipped."
+                "Bars outside of them, in orange, are clipped."
             }
             div.charts { @for v in &c.worst { (histogram(v)) } }
             (scroll("Clipped activations", html! {
