@@ -3,8 +3,8 @@
 use crate::recipe::Recipe;
 use toml::{Table, Value};
 
-/// The command of the job that a recipe's table describes, for a shell, in parts: what is run, and each option. `None` where no command repeats it, as a program gave
-/// the data.
+/// The command of the job that a recipe's table describes, for a shell, in parts: what is run, and each option. `None` where no
+/// command repeats it, as a program gave the data.
 pub fn command(run: &Table) -> Option<Vec<String>> {
     let run = Recipe::of_table(run.clone()).and_then(|recipe| recipe.asked()).ok()?;
     let job = run.get("job")?.as_str()?;
