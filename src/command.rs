@@ -70,7 +70,7 @@ mod tests {
         let made = of(
             "job = 'compress'\nmodel = 'a b.onnx'\nint8 = true\nprune = 0.5\nexclude = ['^x', '-y']\nstrict = false",
         );
-        assert_eq!(made.unwrap(), "compress 'a b.onnx' --int8 --prune 0.5 --exclude '^x' --exclude=-y");
+        assert_eq!(made.unwrap(), "compress 'a b.onnx' --exclude '^x' --exclude=-y --int8 --prune 0.5");
         let made = of("job = 'sweep'\nmodel = 'm.onnx'\nsweep = [0.5, 0.9]").unwrap();
         assert_eq!(made, "compress m.onnx --sweep 0.5,0.9");
         let made = of("job = 'distill'\nstudent = '-s.onnx'\ndata = \"it's\"").unwrap();
