@@ -180,6 +180,7 @@ fn train(plan: &DistillPlan, monitor: &Monitor) -> Result<TrainReport> {
         spent: done.spent,
         bound: report::bound(&done.spent),
         batch,
+        course: done.scores.clone(),
     };
     opened.write(plan, &done, training, warnings, digest)
 }

@@ -1,11 +1,13 @@
-//! A report as others read it: a page of a pull request, a test result, metrics, a run in a tracking server.
+//! A report as others read it: a page of a pull request, a page for people, a test result, metrics, a run in a tracking server.
 
 mod gauges;
+mod html;
 mod junit;
 mod markdown;
 mod mlflow;
 mod openmetrics;
 
+pub use html::{html, sweep_html, training_html};
 pub use junit::junit;
 pub use markdown::markdown;
 pub use mlflow::{Mlflow, Run};

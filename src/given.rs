@@ -16,7 +16,7 @@ use std::{
 };
 
 /// How reports and saved recipes name what a program gave. A job can't be repeated from that alone.
-const GIVEN: &str = "(given by the program)";
+pub(crate) const GIVEN: &str = "(given by the program)";
 
 /// Where data is.
 #[derive(Debug, Clone)]

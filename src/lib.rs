@@ -52,6 +52,7 @@ mod assess;
 mod baseline;
 mod bench;
 mod check;
+mod command;
 mod compress;
 mod data;
 mod deployed;

@@ -148,7 +148,11 @@ impl Recipe {
         Ok(())
     }
 
-    fn of_table(mut table: Table) -> Result<Self> {
+    /// The job that a table describes, as [`Recipe::table`] makes it.
+    ///
+    /// # Errors
+    /// Usage when it says what no option says.
+    pub(crate) fn of_table(mut table: Table) -> Result<Self> {
         let job = match table.remove("job") {
             // Early recipes are of training alone, and don't say so.
             None if ["student", "train"].iter().any(|key| table.contains_key(*key)) => Job::Distill,
@@ -197,13 +201,22 @@ impl Recipe {
         Ok(table)
     }
 
+    /// The same without options that have their default.
+    ///
+    /// # Errors
+    /// As for [`Recipe::table`].
+    pub(crate) fn asked(&self) -> Result<Table> {
+        let (mut table, usual) = (self.table()?, self.usual().table()?);
+        table.retain(|name, value| name == "job" || usual.get(name) != Some(value));
+        Ok(table)
+    }
+
     /// The recipe as a TOML file.
     ///
     /// # Errors
     /// Usage for paths that are not Unicode, which a recipe can't hold.
     pub fn text(&self) -> Result<String> {
-        let (mut table, usual) = (self.table()?, self.usual().table()?);
-        table.retain(|name, value| name == "job" || usual.get(name) != Some(value));
+        let table = self.asked()?;
         let text = toml::to_string(&table).map_err(|e| Error::bug(e.to_string()))?;
         Ok(format!("# Run it with: compress run THIS_FILE\n{text}"))
     }
@@ -260,7 +273,9 @@ impl Recipe {
         };
         let report = made.as_ref().map(|made| made.with_extension("report.json"));
         let data = data.into_iter().flatten().filter_map(|source| source.path().map(Path::to_path_buf));
-        data.chain(other.clone()).chain(made).chain(report).chain([self.model().to_path_buf()]).collect()
+        let swept = if let Self::Sweep(job) = self { job.outputs() } else { vec![] };
+        let all = data.chain(other.clone()).chain(made).chain(report).chain(swept);
+        all.chain([self.model().to_path_buf()]).collect()
     }
 
     /// Whether the job may replace files.

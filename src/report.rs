@@ -260,7 +260,7 @@ pub struct Left {
 }
 
 /// One layer of the output.
-#[derive(Debug, Clone, JsonSchema, Serialize)]
+#[derive(Debug, Clone, Default, JsonSchema, Serialize)]
 pub struct LayerFacts {
     /// Its node.
     pub node: String,
@@ -348,6 +348,8 @@ pub struct SweepPoint {
     pub warnings: Vec<String>,
     /// Why it is not fit for use, if it is not.
     pub unusable: Option<String>,
+    /// What is needed to make it alone.
+    pub recipe: Recorded,
 }
 
 /// A gate and what became of it.

@@ -139,10 +139,15 @@ impl Table {
 /// An interval that is wider tells nothing, as a share of its lower bound.
 const NOISY: f64 = 0.5;
 
+/// Whether the interval is so wide that it tells nothing.
+pub fn is_noisy(s: &Speed) -> bool {
+    s.interval[1] / s.interval[0] - 1.0 > NOISY
+}
+
 /// How many times as fast, and how sure that is.
 pub fn speedup(s: &Speed) -> String {
     let [low, high] = s.interval;
-    if high / low - 1.0 > NOISY {
+    if is_noisy(s) {
         return format!("too noisy to judge ({low:.2}x to {high:.2}x)");
     }
     format!("{:.2}x ({low:.2}x to {high:.2}x)", s.speedup)

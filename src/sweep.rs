@@ -114,6 +114,13 @@ impl Sweep {
         fractions
     }
 
+    /// The models that it makes, their reports, and the plot.
+    pub(crate) fn outputs(&self) -> Vec<PathBuf> {
+        let output = self.compress.output();
+        let models = self.fractions().into_iter().map(|f| named(&output, f.get()));
+        models.flat_map(|m| [m.with_extension("report.json"), m]).chain([self.files().plot]).collect()
+    }
+
     /// What of it shapes the results.
     pub(crate) fn essence(&self) -> Self {
         Self { fractions: Fractions { sweep: self.fractions() }, compress: self.compress.essence() }
@@ -235,6 +242,7 @@ fn point(fraction: f64, plan: &CompressPlan, report: &Report) -> Result<SweepPoi
         trained: report.passes.iter().flat_map(|p| p.trained.clone()).collect(),
         warnings: report.warnings.clone(),
         unusable: report.unusable.clone(),
+        recipe: report.recipe.clone(),
     })
 }
 

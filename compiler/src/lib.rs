@@ -40,6 +40,7 @@ pub mod attr;
 pub mod axes;
 pub mod bound;
 pub mod choice;
+pub mod clipping;
 pub mod error;
 pub mod graph;
 pub mod judge;

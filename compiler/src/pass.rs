@@ -1,6 +1,7 @@
 //! What a pass is, what it is given, and what a pass may ask of the runtime.
 
 use crate::{
+    clipping::Clipping,
     error::{Error, Kind, Result},
     graph::Graph,
     judge::{Judges, Trial},
@@ -12,7 +13,7 @@ use crate::{
     words::{Unit, counted},
 };
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, HashMap},
@@ -177,6 +178,20 @@ pub struct Trained {
     pub after: Option<f64>,
     /// Why it ended, in words.
     pub ended: &'static str,
+    /// Its course, from before the first step on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub course: Vec<EpochScore>,
+}
+
+/// A model as it was scored after an epoch.
+#[derive(Debug, Clone, Copy, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct EpochScore {
+    /// The epoch, from 1, which the end of the time may have cut short; 0 before the first step.
+    pub epoch: u64,
+    /// The mean loss of the epoch; absent before the first step.
+    pub loss: Option<f64>,
+    /// The score on what was held out; absent where it is not a finite number.
+    pub score: Option<f64>,
 }
 
 /// Whether the user asked to stop.
@@ -314,6 +329,8 @@ pub struct Outcome {
     pub trained: Vec<Trained>,
     /// What was tried, in order.
     pub tried: Vec<Trial>,
+    /// What the ranges of activations cut off, where a pass chose them.
+    pub clipping: Option<Clipping>,
 }
 
 impl Outcome {
@@ -324,6 +341,7 @@ impl Outcome {
         self.warnings.extend(other.warnings);
         self.trained.extend(other.trained);
         self.tried.extend(other.tried);
+        self.clipping = other.clipping.or(self.clipping.take());
     }
 }
 
@@ -361,6 +379,9 @@ pub struct PassReport {
     /// What was tried, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tried: Vec<Trial>,
+    /// What the ranges of activations cut off, where the pass chose them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clipping: Option<Clipping>,
 }
 
 /// The passes to run, in order.
@@ -403,6 +424,7 @@ impl Pipeline {
                 skipped: done.skipped,
                 trained: done.trained,
                 tried: done.tried,
+                clipping: done.clipping,
             };
             tracing::debug!(pass = report.name, edits = report.edits, seconds = report.seconds);
             after(&report, graph)?;

@@ -424,6 +424,8 @@ def bench(
     shape: str | Iterable[str] = (),
     runs: int | None = None,
     reference: str | None = None,
+    profile: bool = False,
+    trace: Path | None = None,
     batch: int | None = None,
     device: str | None = None,
     engine: str | None = None,
@@ -442,6 +444,10 @@ def bench(
         shape: Sizes of an input, e.g. image=1x3x320x320; may be repeated
         runs: Timed runs [default: 50]
         reference: Run on this device too, and compare: outputs and time
+        profile: Set each kernel beside what the machine can do (a large product, a large copy), and time batches of 1
+            to 64 samples. On the CPU
+        trace: Write a trace of a few runs for Perfetto or Chrome, in place of an older file. On the CPU, by our
+            runtime
         batch: Samples a batch when timing [default: 1]
         device: Where to run: cpu, cuda, cuda:N, or auto [default: auto]
         engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the

@@ -91,9 +91,19 @@ pub struct ServerArgs {
     pub mlflow: Option<String>,
 }
 
+/// A page for people.
+#[derive(Args, Clone, Default)]
+pub struct PageArgs {
+    /// Write the report as one HTML file too, for people, in place of an older file.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
 /// Files and servers in which others read a report.
 #[derive(Args, Clone, Default)]
 pub struct FormatArgs {
+    #[command(flatten)]
+    pub page: PageArgs,
     /// Write the report as Markdown too, for a summary or a comment, in place of an older file.
     #[arg(long, value_name = "FILE")]
     pub markdown: Option<PathBuf>,
@@ -110,7 +120,13 @@ pub struct FormatArgs {
 impl FormatArgs {
     /// The files that are asked for.
     fn files(&self) -> impl Iterator<Item = &Path> {
-        [&self.markdown, &self.junit, &self.openmetrics].into_iter().flatten().map(PathBuf::as_path)
+        let all = [&self.page.html, &self.markdown, &self.junit, &self.openmetrics];
+        all.into_iter().flatten().map(PathBuf::as_path)
+    }
+
+    /// Whether there are files that only jobs on one model have.
+    fn of_one(&self) -> bool {
+        self.markdown.is_some() || self.junit.is_some() || self.openmetrics.is_some()
     }
 
     /// Finds out before any work whether they can be written for a job, and whether the server is there.
@@ -121,9 +137,13 @@ impl FormatArgs {
     pub fn check(&self, recipe: &Recipe, has_report: bool) -> Result<()> {
         let one = has_report && matches!(recipe, Recipe::Compress(_) | Recipe::Check(_));
         let trains = has_report && matches!(recipe, Recipe::Distill(_));
-        if self.files().next().is_some() && !one {
+        if self.of_one() && !one {
             let what = "--markdown, --junit and --openmetrics are for jobs that make one report: compress and check";
             return Err(Error::usage(what));
+        }
+        let has_page = one || trains || has_report && matches!(recipe, Recipe::Sweep(_));
+        if self.page.html.is_some() && !has_page {
+            return Err(Error::usage(NO_PAGE));
         }
         if self.server.mlflow.is_some() && !one && !trains {
             return Err(Error::usage("--mlflow is for jobs that make one report: compress, check and distill"));
@@ -136,7 +156,7 @@ impl FormatArgs {
                 return Err(Error::usage("it would replace a file of the job").in_file(path));
             }
             files::replaceable(path)?;
-            files::placed(path, "--markdown, --junit or --openmetrics")?;
+            files::placed(path, "--html, --markdown, --junit or --openmetrics")?;
         }
         self.server.mlflow.iter().try_for_each(|url| Mlflow::open(url).map(drop))
     }
@@ -157,7 +177,8 @@ impl FormatArgs {
     /// File when it can't be written.
     pub fn write(&self, report: &Report) -> Result<()> {
         let all = [
-            (&self.markdown, formats::markdown as fn(&Report) -> String),
+            (&self.page.html, formats::html as fn(&Report) -> String),
+            (&self.markdown, formats::markdown),
             (&self.junit, formats::junit),
             (&self.openmetrics, formats::openmetrics),
         ];
@@ -165,6 +186,18 @@ impl FormatArgs {
             Some(path) => write_atomic(path, form(report).as_bytes(), true),
             None => Ok(()),
         })
+    }
+}
+
+const NO_PAGE: &str = "--html is for jobs that make a report: compress, check, sweep and distill";
+
+impl PageArgs {
+    /// Writes the page that `make` makes, if it is asked for.
+    ///
+    /// # Errors
+    /// File when it can't be written.
+    pub fn write(&self, make: impl FnOnce() -> String) -> Result<()> {
+        self.html.as_ref().map_or(Ok(()), |path| write_atomic(path, make().as_bytes(), true))
     }
 }
 
@@ -227,6 +260,8 @@ pub struct DistillArgs {
     pub strict: bool,
     #[command(flatten)]
     pub server: ServerArgs,
+    #[command(flatten)]
+    pub page: PageArgs,
     #[command(flatten)]
     pub show: ShowArgs,
 }

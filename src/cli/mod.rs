@@ -46,8 +46,9 @@ fn start(cli: Cli) -> Result<()> {
         Some(Command::Bench(a)) => run(Recipe::Bench(a.recipe), &How::new(a.show)),
         Some(Command::Explain(a)) => run(Recipe::Explain(a.recipe), &How::new(a.show)),
         Some(Command::Distill(a)) => {
-            let formats = FormatArgs { server: a.server, ..FormatArgs::default() };
-            run(Recipe::Distill(a.recipe), &How { dry_run: a.dry_run, strict: a.strict, formats, ..How::new(a.show) })
+            let formats = FormatArgs { server: a.server, page: a.page, ..FormatArgs::default() };
+            let how = How { dry_run: a.dry_run, strict: a.strict, formats, ..How::new(a.show) };
+            run(Recipe::Distill(a.recipe), &how)
         }
         Some(Command::Completions { shell }) => install::completions(shell),
         Some(Command::Man { folder }) => install::man(&folder),

@@ -7,7 +7,9 @@ use super::{
 };
 use crate::{
     Bench, Check, Compress, Distill, Error, Explain, Inspect, Inspected, Intent, Recipe, Report, Result, Sensitivity,
-    Sweep, formats::Run, report::json,
+    Sweep,
+    formats::{self, Run},
+    report::json,
 };
 use serde::Serialize;
 use std::path::PathBuf;
@@ -165,6 +167,7 @@ fn bisect(recipe: &Compress, how: &How) -> Result<()> {
 fn sweep(recipe: &Sweep, how: &How) -> Result<()> {
     stdout::refuse(&recipe.compress)?;
     let report = recipe.run(&mut how.events())?;
+    how.formats.page.write(|| formats::sweep_html(&report))?;
     how.show(&report, || tables::sweep(&report))?;
     report.verdict()
 }
@@ -224,6 +227,7 @@ fn inspect(recipe: &Inspect, how: &How) -> Result<()> {
 
 fn distill(recipe: &Distill, how: &How) -> Result<()> {
     let report = recipe.run(&mut how.events())?;
+    how.formats.page.write(|| formats::training_html(&report))?;
     how.show(&report, || training::table(&report))?;
     let verdict = report.verdict(how.strict);
     if !report.done_before {

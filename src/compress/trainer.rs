@@ -26,7 +26,7 @@ use compress_runtime::{
     session::Backend,
     train::{
         augment::Augment,
-        job::{Ended, Job, JobOptions, Progress as Course, Watcher},
+        job::{Ended, Job, JobOptions, Progress as Course, Watcher, number},
         loader::{Loader, LoaderOptions},
         loss::{LossOptions, Setting, Term},
         masks::Masks,
@@ -197,14 +197,10 @@ impl Trainer for DataTrainer<'_> {
             validated: held.indices.len(),
             before: number(done.first).filter(|_| !gradual),
             after: number(done.best),
+            course: done.scores,
             ended: if done.ended == Ended::Patience { "it had converged" } else { "all epochs were done" },
         })
     }
-}
-
-/// A score that is not that of outputs without noise, or that are not numbers.
-fn number(score: f64) -> Option<f64> {
-    (score > f64::MIN && score < f64::MAX).then_some(score)
 }
 
 struct Size {

@@ -7,6 +7,7 @@ use crate::{
 };
 use compress_compiler::{
     error::{Error, Result},
+    pass::EpochScore,
     words::option::{FORCE, OUTPUT},
 };
 use compress_runtime::{
@@ -73,6 +74,9 @@ pub struct TrainFigures {
     pub bound: String,
     /// Samples of a batch.
     pub batch: usize,
+    /// Its course, from before the first step on; absent in reports of earlier versions.
+    #[serde(default)]
+    pub course: Vec<EpochScore>,
 }
 
 impl TrainReport {

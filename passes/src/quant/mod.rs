@@ -5,6 +5,7 @@
 
 pub mod calibrators;
 mod choices;
+mod clipped;
 mod columns;
 mod equalise;
 pub mod observe;

@@ -139,6 +139,11 @@ impl Observer {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What was seen so far.
+    pub fn histogram(&self) -> Histogram {
+        self.seen().clone()
+    }
+
     /// The range to quantise in so many steps, as `how` chooses it, `None` when nothing was seen. It always includes zero, which
     /// padding and Relu need to be exact.
     pub fn range(&self, how: Calibration, steps: f64) -> Option<(f32, f32)> {

@@ -3,7 +3,8 @@
 use super::{
     calibrators::{MINMAX, PERCENTILE},
     choices::Choices,
-    observe::Observer,
+    clipped,
+    observe::{Histogram, Observer},
     params::{self, Affine},
     qdq, recurrent,
     reduce_range::{self, Channels, ReduceRange},
@@ -80,6 +81,10 @@ impl Pass for Int8 {
             _ => start,
         };
         out.warnings.extend(self.cut_off(&best)?);
+        // Training changes ranges: those that it learns are not measured.
+        if !self.train {
+            out.clipping = Some(clipped::of(self, &best)?).filter(|c| c.values > 0);
+        }
         *g = best.graph.clone();
         let done = self.quantise(g, &whole, &best.seen, &best.choices)?;
         out.add(done);
@@ -129,6 +134,12 @@ impl Seen {
     /// The extremes of a value of the graph itself.
     pub fn extremes(&self, port: Port) -> Reach {
         self.values.get(&(0, port))?.range(MINMAX, 1.0)
+    }
+
+    /// How often a value of the graph itself was where, if that was counted.
+    pub fn histogram(&self, port: Port) -> Option<Histogram> {
+        let histogram = self.values.get(&(0, port))?.histogram();
+        (histogram.count > 0 && !histogram.bins.is_empty()).then_some(histogram)
     }
 
     /// The range of nearly all of it.

@@ -231,7 +231,7 @@ fn bounds(g: &Graph, n: NodeId) -> (f32, f32) {
 const MOVED: usize = 4;
 
 /// Between which values its readers tell a value's elements apart, `moved` so often already.
-fn heeded(g: &Graph, port: Port, moved: usize) -> (f32, f32) {
+pub(super) fn heeded(g: &Graph, port: Port, moved: usize) -> (f32, f32) {
     const ALL: (f32, f32) = (f32::MIN, f32::MAX);
     let uses = g.uses(port);
     let sigmoid = uses.iter().find(|u| *g.op(u.node) == Op::Unary(Unary::Sigmoid)).map(|u| u.node);

@@ -41,6 +41,11 @@ impl Score {
     pub const NONE: Self = Self { value: f64::MIN, tie: f64::MIN };
 }
 
+/// A score, unless it is that of outputs without noise, or that are not numbers.
+pub fn number(score: f64) -> Option<f64> {
+    (score > f64::MIN && score < f64::MAX).then_some(score)
+}
+
 /// What follows the course of a job.
 pub trait Watcher {
     /// A batch is done.

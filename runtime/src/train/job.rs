@@ -5,7 +5,7 @@
 //! rate, order of the samples, augmentation, dropout) or in the checkpoint (weights, statistics, what the optimiser
 //! remembers, the average of the weights, gradients that are being summed, the best model so far).
 
-pub use super::course::{Ended, Progress, Score, Spent, Watcher};
+pub use super::course::{Ended, Progress, Score, Spent, Watcher, number};
 use super::{
     checkpoint::{Checkpoint, Checkpoints},
     loader::{Loader, TrainBatch},
@@ -22,6 +22,7 @@ use crate::burn::{precision::Precision, tensor::Float};
 use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
+    pass::EpochScore,
     tensor::{DType, Tensor},
     words::option::{FORCE, LR, RESUME},
 };
@@ -80,6 +81,8 @@ pub struct Outcome {
     pub samples: u64,
     /// Where the time went.
     pub spent: Spent,
+    /// Every score, that before the first step first.
+    pub scores: Vec<EpochScore>,
     /// The checkpoints, of no more use when the model is written.
     pub checkpoints: Option<Checkpoints>,
 }
@@ -103,6 +106,18 @@ struct Course {
     scaler: Option<Scaler>,
     /// Samples of a batch, which may have been chosen by the memory that was free.
     samples: usize,
+    /// Every score so far.
+    #[serde(default)]
+    scores: Vec<EpochScore>,
+}
+
+impl Course {
+    /// Keeps a score with the loss of the epoch.
+    fn remember(&mut self, epoch: u64, score: Score) {
+        let (sum, batches) = self.loss;
+        let loss = (batches > 0).then(|| sum / batches as f64);
+        self.scores.push(EpochScore { epoch, loss, score: number(score.value) });
+    }
 }
 
 /// A job, ready to run.
@@ -220,6 +235,7 @@ impl Job<'_> {
             steps: state.step,
             samples,
             spent,
+            scores: state.course.scores,
             checkpoints: self.checkpoints.map(|(c, _)| c),
         })
     }
@@ -243,6 +259,7 @@ impl Job<'_> {
                 seconds: 0.0,
                 scaler: (precision == Precision::F16).then(Scaler::default),
                 samples: self.loader.batch(),
+                scores: vec![],
             },
             average: self.average(),
             sum: (0..count).map(|_| None).collect(),
@@ -264,6 +281,7 @@ impl Job<'_> {
         state.course.first = (self.score)(&self.model.trained()?)?;
         state.course.best =
             if self.masks.as_ref().is_none_or(Masks::are_final) { state.course.first } else { Score::NONE };
+        state.course.remember(0, state.course.first);
         spent.scoring += started.elapsed().as_secs_f64();
         watcher.scored(&self.progress(&state, 0.0), state.course.first.value, state.course.first.value)?;
         Ok(state)
@@ -382,6 +400,7 @@ impl Job<'_> {
             state.course.best = if counts { score } else { Score::NONE };
         }
         live.map(|live| self.swap(live));
+        state.course.remember(state.epoch + u64::from(state.batch > 0), score);
         spent.scoring += started.elapsed().as_secs_f64();
         let progress = self.progress(state, spent.samples_per_second(samples));
         watcher.scored(&progress, score.value, state.course.best.value)
