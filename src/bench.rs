@@ -30,7 +30,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{path::PathBuf, time::Duration};
 
-pub use ceiling::Ceilings;
+pub use ceiling::{Ceilings, CopySpeed};
 pub use profile::{BatchTime, Bound, Profile, ProfiledPart};
 
 /// Times a model.
@@ -156,6 +156,10 @@ impl Bench {
         if let Some(path) = &self.trace {
             if !is_cpu || !is_ours {
                 return Err(Error::usage(format!("{TRACE} is for our runtime, on the CPU")));
+            }
+            let data = self.data.as_ref().and_then(DataSource::path);
+            if files::same(path, &self.model) || data.is_some_and(|data| files::same(path, data)) {
+                return Err(Error::usage("the trace would replace a file that the job reads").in_file(path));
             }
             files::replaceable(path)?;
             files::placed(path, &TRACE.to_string())?;

@@ -140,8 +140,8 @@ pub struct ExplainedPart {
 /// Kernels that ran for a part.
 #[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Work {
-    /// Their names, in the order in which they ran.
-    pub kernels: Vec<String>,
+    /// The kernels, in the order in which they ran.
+    pub kernels: Vec<KernelWork>,
     /// Milliseconds of all.
     pub ms: f64,
     /// Their share of the model's time.
@@ -150,6 +150,35 @@ pub struct Work {
     pub int8: bool,
     /// Milliseconds of those that change the type or the layout of a value alone.
     pub conversions_ms: f64,
+}
+
+/// A kernel that ran.
+#[derive(Debug, Clone, JsonSchema, Serialize)]
+pub struct KernelWork {
+    /// Its name.
+    pub kernel: String,
+    /// The node that it ran for: of the graph that ONNX Runtime made of the file, or the last one that our runtime computes with it.
+    pub node: String,
+    /// Milliseconds.
+    pub ms: f64,
+}
+
+impl Work {
+    /// The names of the kernels, each once, in the order in which they ran.
+    pub fn names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = vec![];
+        for k in &self.kernels {
+            if !names.contains(&&k.kernel[..]) {
+                names.push(&k.kernel);
+            }
+        }
+        names
+    }
+
+    /// Whether the same kernels ran.
+    fn is_like(&self, other: &Self) -> bool {
+        self.kernels.iter().map(|k| &k.kernel).eq(other.kernels.iter().map(|k| &k.kernel))
+    }
 }
 
 impl Explain {
@@ -286,7 +315,7 @@ impl Seen {
             // Several layers may have one kernel: its time counts once.
             let is_main = part.node == layer.node;
             let told = |work: &Work| LayerKernel {
-                kernel: work.kernels.join(", "),
+                kernel: work.names().join(", "),
                 ms: is_main.then_some(work.ms),
                 int8: work.int8,
             };
@@ -352,7 +381,10 @@ fn work(kernels: &[Kernel], total: f64) -> Option<Work> {
         .max_by(|a, b| (!a.converts, a.ms).partial_cmp(&(!b.converts, b.ms)).unwrap_or(std::cmp::Ordering::Equal))?;
     let ms = kernels.iter().map(|k| k.ms).sum::<f64>();
     Some(Work {
-        kernels: kernels.iter().map(|k| k.name.clone()).collect(),
+        kernels: kernels
+            .iter()
+            .map(|k| KernelWork { kernel: k.name.clone(), node: k.node.clone(), ms: k.ms })
+            .collect(),
         ms,
         share: if total > 0.0 { ms / total } else { 0.0 },
         int8: longest.on_codes,

@@ -85,7 +85,7 @@ pub mod report;
 pub mod shown;
 pub mod values;
 
-pub use bench::{BatchTime, Bench, Bound, Ceilings, Figures, NodeTime, Profile, ProfiledPart, Timed};
+pub use bench::{BatchTime, Bench, Bound, Ceilings, CopySpeed, Figures, NodeTime, Profile, ProfiledPart, Timed};
 pub use check::Check;
 pub use compress::{Bisection, Compress, Expected, Intent, PlannedPass, Shares};
 pub use compress_compiler::{
@@ -102,7 +102,7 @@ pub use compress_passes::{
 pub use compress_runtime::dataset::{Given, GivenItem};
 pub use distill::{Distill, LossWeights, TrainFigures, TrainIntent, TrainReport};
 pub use events::{Event, Events, Step, TrainProgress};
-pub use explain::{EngineTime, Explain, Explained, ExplainedPart, Remedy, Work};
+pub use explain::{EngineTime, Explain, Explained, ExplainedPart, KernelWork, Remedy, Work};
 pub use given::{DataSource, Evaluate, Scorer};
 pub use inspect::{ChannelGroup, Inspect, Inspected, Inspection, Signature};
 pub use model::Model;

@@ -26,24 +26,30 @@ use std::time::{Duration, Instant};
 
 /// Rows, depth and columns of the product.
 const SIZE: usize = 1024;
-/// Bytes of each copy: more than any cache has, and less than the cache of one core.
-const LARGE: usize = 64 << 20;
-const SMALL: usize = 128 << 10;
+/// Bytes that copies read and write: from what the cache of one core holds to more than most caches have.
+const COPIES: [usize; 4] = [128 << 10, 1 << 20, 8 << 20, 128 << 20];
 /// How long each ceiling is looked for.
 const TIME: Duration = Duration::from_millis(300);
 const RUNS: usize = 30;
 
 /// The most that a machine was seen to do, with the threads of the job.
-#[derive(Debug, Clone, Copy, JsonSchema, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Ceilings {
     /// Multiplications and additions of floats in a second, in 10⁹: a product of two matrices of 1024 x 1024.
     pub gflops: f64,
     /// Those of 8-bit codes: the same product by codes.
     pub int8_gops: f64,
-    /// Bytes that are read and written in a second, in 10⁹: a copy of 64 MiB.
-    pub memory_gbs: f64,
-    /// The same of a copy of 128 KiB for each thread, which its cache holds.
-    pub cache_gbs: f64,
+    /// Copies of several sizes, the smallest first: small ones stay in caches.
+    pub copies: Vec<CopySpeed>,
+}
+
+/// How fast a copy is.
+#[derive(Debug, Clone, Copy, JsonSchema, Serialize)]
+pub struct CopySpeed {
+    /// Bytes that are read and written, by all threads together.
+    pub bytes: usize,
+    /// Bytes in a second, in 10⁹.
+    pub gbs: f64,
 }
 
 impl Ceilings {
@@ -57,16 +63,21 @@ impl Ceilings {
             let x = Tensor::floats(DType::F32, &[SIZE, SIZE], &vec![0.5; SIZE * SIZE]);
             let pace = Pace { runs: RUNS, time: TIME, stopped: &|| monitor.stopped() };
             let least = bench::least(&[&session], &[x], &pace)?.concat();
-            // The rounding steps around it are none of it.
-            let ms = least.iter().map(|s| s.ms).fold(0.0, f64::max).max(1e-6);
+            // It may be computed in pieces. The rounding steps around it are none of it.
+            let ms = least.iter().filter(|s| !s.kernel.converts()).map(|s| s.ms).sum::<f64>().max(1e-6);
             Ok(2.0 * (SIZE as f64).powi(3) / ms / 1e6)
         };
         Ok(Self {
             gflops: product(false)?,
             int8_gops: product(true)?,
-            memory_gbs: copies(LARGE, monitor)?,
-            cache_gbs: copies(SMALL * rayon::current_num_threads(), monitor)?,
+            copies: COPIES.into_iter().map(|bytes| copy(bytes, monitor)).collect::<Result<_>>()?,
         })
+    }
+
+    /// How fast so many bytes can be read and written, in 10⁹ a second.
+    pub(crate) fn gbs(&self, bytes: u64) -> f64 {
+        let holds = self.copies.iter().find(|copy| copy.bytes as u64 >= bytes);
+        holds.or(self.copies.last()).map_or(f64::INFINITY, |copy| copy.gbs)
     }
 }
 
@@ -101,13 +112,13 @@ fn product(codes: bool) -> Result<Graph> {
     Ok(g)
 }
 
-/// Bytes that all threads read and write in a second, in 10⁹, when they copy `size` bytes between them.
-fn copies(size: usize, monitor: &Monitor) -> Result<f64> {
-    let each = size / rayon::current_num_threads();
-    let mut pairs: Vec<(Vec<u8>, Vec<u8>)> =
-        (0..rayon::current_num_threads()).map(|i| (vec![i as u8; each], vec![0; each])).collect();
+/// A copy by all threads that reads and writes `bytes`.
+fn copy(bytes: usize, monitor: &Monitor) -> Result<CopySpeed> {
+    let threads = rayon::current_num_threads();
+    let each = (bytes / 2 / threads).max(1);
+    let mut pairs: Vec<(Vec<u8>, Vec<u8>)> = (0..threads).map(|i| (vec![i as u8; each], vec![0; each])).collect();
     // To hand the work over takes longer than one small copy.
-    let turns = (LARGE / size).max(1);
+    let turns = (COPIES[COPIES.len() - 1] / bytes).max(1);
     let (began, mut best) = (Instant::now(), f64::INFINITY);
     while began.elapsed() < TIME {
         monitor.check()?;
@@ -120,5 +131,5 @@ fn copies(size: usize, monitor: &Monitor) -> Result<f64> {
         });
         best = best.min(started.elapsed().as_secs_f64());
     }
-    Ok(2.0 * (size * turns) as f64 / best / 1e9)
+    Ok(CopySpeed { bytes, gbs: (bytes * turns) as f64 / best / 1e9 })
 }

@@ -29,8 +29,6 @@ const TIME: Duration = Duration::from_secs(2);
 const BATCH_TIME: Duration = Duration::from_millis(400);
 /// Sizes of batches that are tried.
 const BATCHES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Bytes of a part's values that a cache holds, so that the ceiling of memory is not that of the part.
-const CACHE: u64 = 1 << 20;
 /// The largest batch, by the bytes of its activations.
 const MOST_BYTES: u64 = 2 << 30;
 
@@ -147,7 +145,7 @@ fn profiled(graph: &Graph, part: &Part, ceilings: &Ceilings, whole: f64) -> Prof
     let on_codes = part.kernels().any(|k| k.on_codes);
     let bytes = bytes(graph, &part.nodes);
     let compute = operations / (1e9 * if on_codes { ceilings.int8_gops } else { ceilings.gflops });
-    let memory = bytes as f64 / (1e9 * if bytes <= CACHE { ceilings.cache_gbs } else { ceilings.memory_gbs });
+    let memory = bytes as f64 / (1e9 * ceilings.gbs(bytes));
     let main = main_node(graph, part);
     ProfiledPart {
         node: main.map_or_else(|| "(between nodes)".into(), |n| graph.node(n).display_name().into()),
@@ -199,9 +197,9 @@ fn batches(
             break;
         }
         let batch = measure::timing_batch(samples, size)?;
-        // It takes batches of one size alone.
-        if batch.len != size && !all.is_empty() {
-            break;
+        // It may take batches of one size alone.
+        if all.iter().any(|known| known.batch == batch.len) {
+            continue;
         }
         match timed(&session, &batch.inputs, monitor) {
             Ok(median_ms) => all.push(BatchTime {

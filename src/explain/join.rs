@@ -17,6 +17,8 @@ use std::collections::{HashMap, HashSet};
 pub struct Kernel {
     /// Its name.
     pub name: String,
+    /// The node that it ran for.
+    pub node: String,
     /// Milliseconds of a run.
     pub ms: f64,
     /// Whether it works on 8-bit codes.
@@ -59,6 +61,7 @@ impl Kernels {
         for step in spent {
             let kernel = Kernel {
                 name: step.kernel.name.into(),
+                node: step.node.clone(),
                 ms: step.ms,
                 on_codes: step.kernel.on_codes(),
                 converts: step.kernel.converts(),
@@ -103,7 +106,13 @@ impl Kernels {
         };
         let mut members: HashMap<usize, Vec<Kernel>> = HashMap::new();
         for (i, r) in ran.iter().enumerate() {
-            let kernel = Kernel { name: r.kernel(), ms: r.ms, on_codes: r.on_codes(), converts: r.converts() };
+            let kernel = Kernel {
+                name: r.kernel(),
+                node: r.node.name.clone(),
+                ms: r.ms,
+                on_codes: r.on_codes(),
+                converts: r.converts(),
+            };
             members.entry(leader(i)).or_default().push(kernel);
         }
         let mut all = Self::default();

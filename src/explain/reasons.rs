@@ -72,7 +72,7 @@ pub fn costliest(parts: &[ExplainedPart], most: usize) -> Vec<String> {
         let ours_ms = part.ours.as_ref().map(|w| w.ms);
         let alike = |g: &&mut Alike| {
             let of = self::work(g.first);
-            let same = |w: &Work| w.kernels == work.kernels && w.ms < work.ms * SAME && work.ms < w.ms * SAME;
+            let same = |w: &Work| w.is_like(work) && w.ms < work.ms * SAME && work.ms < w.ms * SAME;
             g.first.op == part.op && of.is_some_and(same)
         };
         match groups.iter_mut().find(alike) {
@@ -114,7 +114,7 @@ fn sentence(alike: &Alike) -> Option<String> {
         alike.ms,
         100.0 * alike.share,
         if work.int8 { "integers" } else { "floats" },
-        shortened(work)
+        work.names().join(", ")
     );
     if let Some(why) = &part.float_because {
         text += &format!(": {why}");
@@ -133,7 +133,7 @@ fn sentence(alike: &Alike) -> Option<String> {
     if let Some((ours, ms)) = part.ours.as_ref().zip(alike.ours_ms).filter(|_| part.onnxruntime.is_some())
         && ms * NOTABLE < alike.ms
     {
-        text += &format!("; our runtime takes {ms:.3} ms ({})", shortened(ours));
+        text += &format!("; our runtime takes {ms:.3} ms ({})", ours.names().join(", "));
     }
     Some(text)
 }
@@ -144,14 +144,3 @@ const SAME: f64 = 1.25;
 const CONVERSIONS: f64 = 0.15;
 /// By how much two times have to differ to be told.
 const NOTABLE: f64 = 1.1;
-
-/// The names of kernels, each once.
-fn shortened(work: &Work) -> String {
-    let mut names: Vec<&str> = vec![];
-    for kernel in &work.kernels {
-        if !names.contains(&&kernel[..]) {
-            names.push(kernel);
-        }
-    }
-    names.join(", ")
-}

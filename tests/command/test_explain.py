@@ -40,6 +40,11 @@ def kernels(path, folder):
     return [(a["op_name"], [next(iter(t)) for t in a["input_type_shape"]]) for a in ran]
 
 
+def names(work):
+    """The operators of the kernels."""
+    return [k["kernel"].rsplit(".")[-1] for k in work["kernels"]]
+
+
 def explained(compress, *args, **rest):
     return compress("explain", *args, "--ort", LIBRARY, "--json", **rest).json()
 
@@ -49,14 +54,14 @@ def test_kernels_are_those_that_ran(compress, quantised, tmp_path, form):
     path = {"float": DIGITS / "digits.onnx", "int8": quantised}.get(form) or small.save(small.cnn(batch=1), tmp_path)
     found = explained(compress, path)
     ran = kernels(path, tmp_path)
-    named = [k.rsplit(".")[-1] for p in found["parts"] for k in (p["onnxruntime"] or {"kernels": []})["kernels"]]
+    named = [op for p in found["parts"] for op in names(p["onnxruntime"] or {"kernels": []})]
     assert Counter(named) == Counter(op for op, _ in ran)
     # A part in integers has a kernel that reads 8-bit codes.
     coded = {op for op, types in ran if types[0] in ("uint8", "int8")}
     for part in found["parts"]:
         work = part["onnxruntime"]
         if work and work["int8"]:
-            assert coded & {k.rsplit(".")[-1] for k in work["kernels"]}
+            assert coded & set(names(work))
     assert (found["onnxruntime"]["int8"] > 0) == (form == "int8")
     shares = sum(p["onnxruntime"]["share"] for p in found["parts"] if p["onnxruntime"])
     assert abs(shares - 1) < 1e-6
@@ -79,7 +84,7 @@ def test_every_node_is_in_one_part(compress, quantised):
     by_part = {name: p for p in found["parts"] for name in p["layers"]}
     rounded = {n.name for n in graph.node if n.op_type == "Conv" and n.input[0].endswith("DequantizeLinear_Output")}
     convolutions = {n.name for n in graph.node if n.op_type == "Conv"}
-    coded = {name for name in convolutions if "QLinearConv" in by_part[name]["onnxruntime"]["kernels"]}
+    coded = {name for name in convolutions if "QLinearConv" in names(by_part[name]["onnxruntime"])}
     assert coded == rounded and all(by_part[name]["onnxruntime"]["int8"] for name in coded)
     assert all("does not round its input" in by_part[name]["float_because"] for name in convolutions - coded)
 

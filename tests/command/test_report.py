@@ -52,7 +52,7 @@ def test_schema(compress, cnn):
     report = result.json()
     assert result.err == ""
     assert report["schema"] == 1
-    assert set(report) == {"schema", *SCHEMA, *LISTS, "warnings", "undone", "unusable", "unknown_operators"}
+    assert set(report) == {"schema", *SCHEMA, *LISTS, "saturation", "warnings", "undone", "unusable", "unknown_operators"}
     for name, fields in SCHEMA.items():
         assert set(report[name]) == fields, name
     for name, fields in LISTS.items():

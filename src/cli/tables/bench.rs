@@ -53,10 +53,14 @@ const LISTED: usize = 20;
 /// A profile beside the ceilings of the machine.
 fn profile(p: &Profile) -> String {
     let c = &p.ceilings;
+    let copies: Vec<String> =
+        c.copies.iter().map(|copy| format!("{:.1} GB/s of {}", copy.gbs, shown::bytes(copy.bytes))).collect();
     let mut out = format!(
-        "\n  ceilings of this machine, measured: {:.0} GFLOP/s of floats, {:.0} Gop/s of 8-bit codes, {:.1} GB/s of memory, \
-         {:.0} GB/s of cache\n",
-        c.gflops, c.int8_gops, c.memory_gbs, c.cache_gbs
+        "\n  ceilings of this machine, measured: {:.0} GFLOP/s of floats, {:.0} Gop/s of 8-bit codes (products of 1024 x 1024)\n  \
+         copies: {}\n",
+        c.gflops,
+        c.int8_gops,
+        copies.join(", ")
     );
     let bytes = |n: u64| shown::bytes(n as usize);
     out += &format!("  memory: weights {}, activations {}", bytes(p.weight_bytes), bytes(p.activation_bytes));

@@ -94,9 +94,9 @@ fn table(e: &Explained) -> String {
 fn names(work: &Work) -> String {
     let mut counts: Vec<(&str, usize)> = vec![];
     for kernel in &work.kernels {
-        match counts.iter_mut().find(|(name, _)| name == kernel) {
+        match counts.iter_mut().find(|(name, _)| *name == kernel.kernel) {
             Some((_, n)) => *n += 1,
-            None => counts.push((kernel, 1)),
+            None => counts.push((&kernel.kernel, 1)),
         }
     }
     let one = |(name, n): (&str, usize)| if n == 1 { name.to_string() } else { format!("{name} x{n}") };
