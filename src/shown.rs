@@ -1,4 +1,4 @@
-//! Numbers as people read them.
+//! Numbers and names as people read them.
 
 use std::time::Duration;
 
@@ -34,4 +34,21 @@ pub fn duration(d: Duration) -> String {
 /// A share for people.
 pub fn percent(share: f64) -> String {
     format!("{:.2}%", share * 100.0)
+}
+
+/// A time of some milliseconds.
+pub fn milliseconds(ms: f64) -> String {
+    if ms < 1.0 { format!("{:.1} µs", 1e3 * ms) } else { format!("{ms:.2} ms") }
+}
+
+/// A text of so many characters at most, without its middle if it has more.
+pub fn shortened(text: &str, most: usize) -> String {
+    let length = text.chars().count();
+    if length <= most {
+        return text.into();
+    }
+    let ends = most / 2;
+    let (first, last): (String, String) =
+        (text.chars().take(ends).collect(), text.chars().skip(length - ends).collect());
+    format!("{first} … {last}")
 }

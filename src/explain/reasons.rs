@@ -1,12 +1,15 @@
 //! Why ONNX Runtime runs a layer in floats, and sentences for the costliest parts.
 
 use super::{ExplainedPart, Work};
+use crate::shown::{milliseconds, shortened};
 use compress_compiler::{
     graph::Graph,
     node::{NodeId, Port},
     op::{Op, Operator},
 };
 
+/// Letters of a name.
+const NAME: usize = 60;
 /// Operators that ONNX Runtime's CPU provider multiplies in integers, if they stand between rounding steps.
 const INTEGER: &[&str] = &["Conv", "MatMul", "Gemm"];
 /// Those of them whose result may be read in floats.
@@ -19,8 +22,11 @@ pub fn why_float(graph: &Graph, node: NodeId) -> Option<String> {
     }
     let op = graph.op(node);
     let kind = op.op_type();
+    if !INTEGER.contains(&&*kind) {
+        return Some(format!("ONNX Runtime has no kernel that multiplies {kind} in integers between rounding steps"));
+    }
     let rounded = |port: Port| matches!(graph.op(port.node), Op::Dequantize(_));
-    let name = |port: Port| format!("`{}`", graph.value(port).name);
+    let name = |port: Port| format!("`{}`", shortened(&graph.value(port).name, NAME));
     let weight = op.weight().map(|axes| axes.slot);
     let factors: Vec<(usize, Port)> = (0..2).filter_map(|slot| Some((slot, graph.operand(node, slot)?))).collect();
     if let Some((slot, port)) = factors.iter().find(|(_, port)| !rounded(*port)) {
@@ -29,15 +35,12 @@ pub fn why_float(graph: &Graph, node: NodeId) -> Option<String> {
             false => format!("the file does not round its input {}", name(*port)),
         });
     }
-    if !INTEGER.contains(&&*kind) {
-        return Some(format!("ONNX Runtime has no integer kernel for {kind}"));
-    }
     match TO_FLOAT.contains(&&*kind) {
         true => None,
         false => float_reader(graph, node.into()).map(|reader| {
             format!(
                 "{} reads its result in floats, and ONNX Runtime multiplies {kind} in integers only where the result is rounded",
-                graph.node(reader).label()
+                format_args!("`{}` ({})", shortened(graph.node(reader).display_name(), NAME), graph.op(reader).op_type())
             )
         }),
     }
@@ -108,10 +111,10 @@ fn sentence(alike: &Alike) -> Option<String> {
         n => (format!(" and {n} more like it"), "take"),
     };
     let mut text = format!(
-        "`{}` ({}){others} {verb} {:.3} ms, {:.0}% of the time on {engine}, in {} ({})",
-        part.node,
+        "`{}` ({}){others} {verb} {}, {:.0}% of the time on {engine}, in {} ({})",
+        shortened(&part.node, NAME),
         part.op,
-        alike.ms,
+        milliseconds(alike.ms),
         100.0 * alike.share,
         if work.int8 { "integers" } else { "floats" },
         work.names().join(", ")
@@ -123,7 +126,9 @@ fn sentence(alike: &Alike) -> Option<String> {
         text += &format!("; {:.0}% of that converts types or layouts", 100.0 * work.conversions_ms / work.ms);
     }
     match alike.against_ms {
-        Some(before) if alike.ms > before * NOTABLE => text += &format!("; the original takes {before:.3} ms"),
+        Some(before) if alike.ms > before * NOTABLE => {
+            text += &format!("; the original takes {}", milliseconds(before))
+        }
         Some(before) if before > alike.ms * NOTABLE => {
             text += &format!("; {:.1}x as fast as in the original", before / alike.ms);
         }
@@ -133,7 +138,7 @@ fn sentence(alike: &Alike) -> Option<String> {
     if let Some((ours, ms)) = part.ours.as_ref().zip(alike.ours_ms).filter(|_| part.onnxruntime.is_some())
         && ms * NOTABLE < alike.ms
     {
-        text += &format!("; our runtime takes {ms:.3} ms ({})", ours.names().join(", "));
+        text += &format!("; our runtime takes {} ({})", milliseconds(ms), ours.names().join(", "));
     }
     Some(text)
 }

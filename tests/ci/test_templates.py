@@ -85,7 +85,7 @@ def test_the_action(repository, wheel, tmp_path, args, code):
             assert ran.returncode == 0, ran.stderr
     assert ran.returncode == code, ran.stdout + ran.stderr
     report = repository / "compress-report"
-    assert {p.name for p in report.iterdir()} == {"report.json", "report.md", "junit.xml", "metrics.txt"}
+    assert {p.name for p in report.iterdir()} == {"report.json", "report.html", "report.md", "junit.xml", "metrics.txt"}
     assert ("**failed**" in summary.read_text()) == (code == 9)
     assert outcomes(report)["--max-size"] == (code == 9) and not outcomes(report)["--max-drop"]
 

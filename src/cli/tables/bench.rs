@@ -49,6 +49,8 @@ pub fn figures(f: &Figures) -> String {
 
 /// Parts of a profile that are listed; --json has all.
 const LISTED: usize = 20;
+/// Letters of a name.
+const NAME: usize = 60;
 
 /// A profile beside the ceilings of the machine.
 fn profile(p: &Profile) -> String {
@@ -56,7 +58,7 @@ fn profile(p: &Profile) -> String {
     let copies: Vec<String> =
         c.copies.iter().map(|copy| format!("{:.1} GB/s of {}", copy.gbs, shown::bytes(copy.bytes))).collect();
     let mut out = format!(
-        "\n  ceilings of this machine, measured: {:.0} GFLOP/s of floats, {:.0} Gop/s of 8-bit codes (products of 1024 x 1024)\n  \
+        "\n  ceilings of this machine, measured: {:.0} GFLOP/s of floats, {:.0} Gop/s of 8-bit codes (products of matrices)\n  \
          copies: {}\n",
         c.gflops,
         c.int8_gops,
@@ -84,7 +86,7 @@ fn profile(p: &Profile) -> String {
             part.gbs,
             100.0 * part.of_ceiling,
             part.kernels.join(", "),
-            part.node
+            shown::shortened(&part.node, NAME)
         );
     }
     if p.parts.len() > LISTED {

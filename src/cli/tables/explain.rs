@@ -1,12 +1,13 @@
 //! Where the time of a model goes, for people.
 
-use crate::{EngineTime, Explained, ExplainedPart, Work};
+use crate::{EngineTime, Explained, ExplainedPart, Work, shown::shortened};
 use compress_compiler::words::counted;
 use std::fmt::Write as _;
 
 /// Parts that are listed; --json has all.
 const LISTED: usize = 20;
-/// Letters of a list of kernels that are shown.
+/// Letters of a name, and of a list of kernels that are shown.
+const NAME: usize = 60;
 const KERNELS: usize = 34;
 
 /// Where the time of a model goes.
@@ -82,7 +83,7 @@ fn table(e: &Explained) -> String {
             0 | 1 => String::new(),
             n => format!(", of {n} nodes"),
         };
-        let _ = writeln!(out, "  {} ({}{more})", part.node, part.op);
+        let _ = writeln!(out, "  {} ({}{more})", shortened(&part.node, NAME), part.op);
     }
     if e.parts.len() > LISTED {
         let _ = writeln!(out, "  and {} more parts", e.parts.len() - LISTED);

@@ -1,10 +1,10 @@
 //! The layers of a result: the error of each as a plot, and all that is known of each in a table.
 
-use super::{
-    chart::{Axis, Chart, Mark, Sign, key},
-    page::shortened,
+use super::chart::{Axis, Chart, Mark, Sign, key};
+use crate::{
+    report::{LayerFacts, LayerKernel, Report},
+    shown::shortened,
 };
-use crate::report::{LayerFacts, LayerKernel, Report};
 use compress_compiler::words::counted;
 use maud::{Markup, html};
 

@@ -90,19 +90,7 @@ fn printable(c: char) -> char {
 
 /// A text without its middle, if it is too long.
 pub fn cut(text: &str) -> String {
-    shortened(text, LONGEST)
-}
-
-/// A text of so many characters at most, without its middle if it has more.
-pub fn shortened(text: &str, most: usize) -> String {
-    let length = text.chars().count();
-    if length <= most {
-        return text.into();
-    }
-    let ends = most / 2;
-    let (first, last): (String, String) =
-        (text.chars().take(ends).collect(), text.chars().skip(length - ends).collect());
-    format!("{first} … {last}")
+    shown::shortened(text, LONGEST)
 }
 
 /// A sentence of a report, in which names stand between backticks.

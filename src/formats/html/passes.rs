@@ -2,9 +2,9 @@
 
 use super::{
     chart::{Axis, Chart, Mark},
-    page::{cut, heads, prose, scroll, shortened},
+    page::{cut, heads, prose, scroll},
 };
-use crate::{report::Report, rows::training};
+use crate::{report::Report, rows::training, shown::shortened};
 use compress_compiler::{
     clipping::{ClippedValue, Clipping},
     pass::{EpochScore, PassReport, Skipped},
