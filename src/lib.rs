@@ -99,7 +99,10 @@ pub use compress_passes::{
     quant::calibrators::Calibration,
     target::Target,
 };
-pub use compress_runtime::dataset::{Given, GivenItem};
+pub use compress_runtime::{
+    dataset::{Given, GivenItem},
+    onnxruntime::offer as offer_onnxruntime,
+};
 pub use distill::{Distill, LossWeights, TrainFigures, TrainIntent, TrainReport};
 pub use events::{Event, Events, Step, TrainProgress};
 pub use explain::{EngineTime, Explain, Explained, ExplainedPart, KernelWork, Remedy, Work};

@@ -10,6 +10,7 @@ training job whose metrics one sees as it goes. Data can be a path, arrays, or a
 of PyTorch. A job that fails raises an `Error` of a class for each kind.
 """
 
+from . import _onnxruntime  # noqa: F401
 from ._compress import __version__
 from ._data import Data
 from ._errors import (
@@ -25,7 +26,7 @@ from ._errors import (
     UnsupportedError,
     UsageError,
 )
-from ._jobs import Distill, bench, check, compress, inspect, sensitivity, sweep
+from ._jobs import Distill, bench, check, compress, explain, inspect, sensitivity, sweep
 from ._model import Model, Predict
 from ._report import Report
 from ._run import Evaluate, Metrics
@@ -53,6 +54,7 @@ __all__ = [
     "bench",
     "check",
     "compress",
+    "explain",
     "inspect",
     "sensitivity",
     "sweep",

@@ -23,12 +23,19 @@ mod module {
         job::{Job, Predict},
         main,
         model::Model,
+        offer_onnxruntime,
     };
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
         m.add("__version__", env!("CARGO_PKG_VERSION"))
     }
+}
+
+/// Says in which folder the library of ONNX Runtime is, for jobs that name none.
+#[pyfunction]
+fn offer_onnxruntime(folder: std::path::PathBuf) {
+    compress::offer_onnxruntime(&folder);
 }
 
 /// Runs the command, and returns its exit code.

@@ -8,7 +8,7 @@ mod library;
 mod session;
 
 pub use kernels::{Ran, ran};
-pub use library::{active, load};
+pub use library::{active, load, offer};
 pub use session::Session;
 
 use compress_compiler::choice;

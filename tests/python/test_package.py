@@ -5,6 +5,7 @@ import signal
 import subprocess
 import textwrap
 import time
+from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
@@ -360,3 +361,20 @@ def test_every_option_has_a_docstring_and_a_type(installed):
 
 def test_the_wheel_was_tested_without_rust(installed):
     assert installed.python("import shutil; assert shutil.which('cargo') is None").returncode == 0
+
+
+def test_onnxruntime_is_found_by_the_interpreter_that_runs(installed, tmp_path):
+    """Its environment is not active: what Python would import counts."""
+    (tmp_path / "onnxruntime").symlink_to(Path(ort.__file__).parent)
+    text = """
+        import json, sys
+        sys.path.insert(0, sys.argv[1])
+        import compress
+        digits = sys.argv[2]
+        report = compress.check(digits + "/digits.onnx", against=digits + "/digits.onnx", data=digits + "/test.npz")
+        explained = compress.explain(digits + "/digits.onnx")
+        print(json.dumps([report["deployed"]["engine"], explained["onnxruntime"]["engine"]]))
+    """
+    ran = installed.run("python", "-c", textwrap.dedent(text), tmp_path, DIGITS)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout.splitlines()[-1]) == ["onnxruntime", "onnxruntime"]

@@ -25,9 +25,21 @@ pub(super) struct Loaded {
     pub(super) environment: Environment,
 }
 
-/// The library of the active Python environment, or that which the environment variable names; nothing is started to find it.
+/// Where a program says that the library is.
+static OFFERED: OnceLock<PathBuf> = OnceLock::new();
+
+/// Takes note of the library at `path`, or in that folder, for when none is asked for: a Python program that uses this one knows
+/// its own environment, which need not be active. The first call counts.
+pub fn offer(path: &Path) {
+    if let Some(library) = in_place(path) {
+        OFFERED.get_or_init(|| library);
+    }
+}
+
+/// The library that the environment variable names, that was offered, or of the active Python environment; nothing is started
+/// to find it.
 pub fn active() -> Option<PathBuf> {
-    named().or_else(in_environments)
+    named().or_else(|| OFFERED.get().cloned()).or_else(in_environments)
 }
 
 /// What the environment variable names, whether it is there or not.
@@ -40,7 +52,7 @@ fn in_environments() -> Option<PathBuf> {
     ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(folder).find_map(|folder| in_environment(&folder))
 }
 
-/// Loads the library: the one at `asked`, else that of the active Python environment, else that of the `python3` on the path.
+/// Loads the library: the one at `asked`, else what [`active`] finds, else that of the `python3` on the path.
 ///
 /// # Errors
 /// Device where there is none, or none that can be loaded.
@@ -65,7 +77,7 @@ pub(super) fn loaded(asked: Option<&Path>) -> Result<&'static Loaded> {
     let path = match asked.map(Path::to_path_buf).or_else(named) {
         Some(path) => in_place(&path).ok_or_else(|| missing(&path))?,
         None => {
-            let found = in_environments().or_else(of_python);
+            let found = OFFERED.get().cloned().or_else(in_environments).or_else(of_python);
             found.ok_or_else(|| absent("it is in no Python environment that is active"))?
         }
     };
