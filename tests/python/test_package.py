@@ -264,7 +264,10 @@ def test_ctrl_c_stops_a_job_and_leaves_no_file(installed, tmp_path):
         """
     )
     job = subprocess.Popen(
-        [installed.folder / "bin" / "python", "-c", code, tmp_path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [installed.folder / "bin" / "python", "-c", code, tmp_path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert job.stdout.readline() == "begins\n"
     time.sleep(3)
@@ -279,7 +282,9 @@ def test_a_training_job_yields_its_metrics(installed, tmp_path):
     ran = installed.run("python", EXAMPLES / "distill.py", out)
     assert ran.returncode == 0, ran.stderr
     lines = [line for line in ran.stdout.splitlines() if line.startswith("epoch")]
-    assert len(lines) == 13 and lines[0].startswith("epoch 0 of 12: loss None") and lines[-1].startswith("epoch 12 of 12")
+    assert (
+        len(lines) == 13 and lines[0].startswith("epoch 0 of 12: loss None") and lines[-1].startswith("epoch 12 of 12")
+    )
     assert out.exists()
 
 
