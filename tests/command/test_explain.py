@@ -81,6 +81,8 @@ def test_every_node_is_in_one_part(compress, quantised):
         else:
             computed.append(n.name or n.output[0])
     assert set(nodes) == set(computed)
+    # What only changes a layout belongs to what reads it.
+    assert all(p["nodes"] for p in found["parts"] if p["onnxruntime"])
     by_part = {name: p for p in found["parts"] for name in p["layers"]}
     rounded = {n.name for n in graph.node if n.op_type == "Conv" and n.input[0].endswith("DequantizeLinear_Output")}
     convolutions = {n.name for n in graph.node if n.op_type == "Conv"}
