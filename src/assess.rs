@@ -203,10 +203,13 @@ impl Assessment<'_> {
             report.deployed = deployed::measured(self, original, written, compared, report)?;
             let provider = report.deployed.is_some().then_some(Provider::Cpu);
             let engines = Engines { ours: Some(backend.of(written)), provider, warnings: vec![] };
-            let seen = Seen::of(written, Some(original), &engines, samples, (self.batch, KERNELS), monitor)?;
-            seen.tell(&mut report.layers);
-            if let Some(deployed) = &mut report.deployed {
-                deployed.parts = seen.parts;
+            match Seen::of(written, Some(original), &engines, samples, (self.batch, KERNELS), monitor) {
+                Ok(seen) => {
+                    seen.tell(&mut report.layers);
+                    report.deployed.iter_mut().for_each(|deployed| deployed.parts = seen.parts.clone());
+                }
+                Err(e) if e.kind() == Kind::Interrupted => return Err(e),
+                Err(e) => report.warnings.push(format!("the kernels of layers are not shown: {e}")),
             }
         }
         Ok(())

@@ -28,7 +28,10 @@ use compress_runtime::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 pub use ceiling::{Ceilings, CopySpeed};
 pub use profile::{BatchTime, Bound, Profile, ProfiledPart};
@@ -157,8 +160,9 @@ impl Bench {
             if !is_cpu || !is_ours {
                 return Err(Error::usage(format!("{TRACE} is for our runtime, on the CPU")));
             }
-            let data = self.data.as_ref().and_then(DataSource::path);
-            if files::same(path, &self.model) || data.is_some_and(|data| files::same(path, data)) {
+            let read = onnx::weight_files(&self.model).into_iter().chain([self.model.clone()]);
+            let read = read.chain(self.data.as_ref().and_then(DataSource::path).map(Path::to_path_buf));
+            if read.into_iter().any(|read| files::same(path, &read)) {
                 return Err(Error::usage("the trace would replace a file that the job reads").in_file(path));
             }
             files::replaceable(path)?;

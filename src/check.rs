@@ -156,7 +156,7 @@ impl Check {
 ///
 /// # Errors
 /// Data for other inputs, or another number of outputs.
-fn same_signature(a: &Model, b: &Model) -> Result<Option<String>> {
+pub(crate) fn same_signature(a: &Model, b: &Model) -> Result<Option<String>> {
     let inputs =
         |m: &Model| m.graph.inputs().iter().map(|n| m.graph.value((*n).into()).name.clone()).collect::<Vec<_>>();
     let outputs = |m: &Model| m.graph.outputs().iter().map(|o| o.name.clone()).collect::<Vec<_>>();

@@ -8,6 +8,7 @@ mod reasons;
 mod remedy;
 
 use crate::{
+    check::same_signature,
     compress::{Compress, CompressPlan, Opened, Purpose, needs},
     data::{self, Samples, Sets},
     events::{Events, Monitor, watched},
@@ -197,6 +198,9 @@ impl Explain {
         let read = (&self.read).into();
         let model = onnx::read_with(&self.model, &read)?;
         let original = self.against.as_ref().map(|path| onnx::read_with(path, &read)).transpose()?;
+        if let Some(original) = &original {
+            same_signature(original, &model).map_err(|e| e.in_file(&self.model))?;
+        }
         let data = DataOptions { data: self.data.clone(), eval: self.data.clone(), preprocess: None };
         let sets = Sets::open_running(&data, &self.shape, &model.graph, 1, self.on.seed.0, (false, &backend));
         let samples = sets.map_err(|e| e.in_file(&self.model))?.evaluation;
@@ -205,7 +209,11 @@ impl Explain {
         let suited = |e| if samples.synthetic { data::unsuited(e, &model.graph) } else { e };
         let batch = self.on.batch.get();
         let pace = (batch, TIME);
-        let seen = Seen::of(&model, original.as_ref(), &engines, &samples, pace, monitor);
+        let see = |engines: &Engines| Seen::of(&model, original.as_ref(), engines, &samples, pace, monitor);
+        let seen = match see(&engines) {
+            Err(e) if engines.leave_out_onnxruntime(&e) => see(&engines),
+            seen => seen,
+        };
         let Seen { parts: mut made, totals } = seen.map_err(|e| suited(e).in_file(&self.model))?;
         let ms = |part: &ExplainedPart| part.onnxruntime.as_ref().or(part.ours.as_ref()).map_or(0.0, |w| w.ms);
         made.sort_by(|a, b| ms(b).total_cmp(&ms(a)));
@@ -295,9 +303,13 @@ impl Seen {
         let models: Vec<&Model> = [Some(model), original].into_iter().flatten().collect();
         let all = engines.parts(&models, samples, pace, monitor)?;
         let (parts, before) = (&all[0], all.get(1));
-        let mut made = summary(&model.graph, parts);
+        // At the sizes of the batch's samples.
+        let inputs = measure::timing_batch(samples, 1)?.inputs;
+        let sized = |model: &Model| measure::sized(&model.graph, &inputs).unwrap_or_else(|_| model.graph.clone());
+        let graph = sized(model);
+        let mut made = summary(&graph, parts);
         if let (Some(original), Some(before)) = (original, before) {
-            beside::add(&mut made, (&model.graph, parts), (&original.graph, before));
+            beside::add(&mut made, (&graph, parts), (&sized(original), before));
         }
         let total = |of: &dyn Fn(&Part) -> &[Kernel]| EngineTime {
             against_ms: before.map(|parts| parts.iter().flat_map(of).map(|k| k.ms).sum()),
@@ -354,7 +366,7 @@ fn summary(graph: &Graph, parts: &[Part]) -> Vec<ExplainedPart> {
         let layers = part.nodes.iter().filter(|n| graph.macs(**n) > 0);
         let in_floats = onnxruntime.as_ref().is_some_and(|w| !w.int8);
         ExplainedPart {
-            node: main.map_or_else(|| "(between nodes)".into(), label),
+            node: main.map_or_else(|| part.nameless(), label),
             op: main.map_or_else(String::new, |n| graph.op(n).op_type().to_string()),
             macs: part.nodes.iter().map(|n| graph.macs(*n)).sum(),
             nodes: part.nodes.iter().map(|n| label(*n)).collect(),
@@ -370,7 +382,8 @@ fn summary(graph: &Graph, parts: &[Part]) -> Vec<ExplainedPart> {
 
 /// The node with the most multiply-accumulates, or the last that is not a rounding step.
 pub(crate) fn main_node(graph: &Graph, part: &Part) -> Option<NodeId> {
-    let heaviest = part.nodes.iter().copied().filter(|n| graph.macs(*n) > 0).max_by_key(|n| graph.macs(*n));
+    // Of several that are as heavy the first.
+    let heaviest = part.nodes.iter().rev().copied().filter(|n| graph.macs(*n) > 0).max_by_key(|n| graph.macs(*n));
     let rounds = |n: &NodeId| matches!(graph.op(*n), Op::Quantize(_) | Op::Dequantize(_));
     heaviest.or_else(|| part.nodes.iter().copied().rfind(|n| !rounds(n))).or_else(|| part.nodes.last().copied())
 }

@@ -268,13 +268,24 @@ impl Recipe {
             Self::Inspect(_) => (None, &None, [&None, &None]),
             Self::Sensitivity(job) => {
                 let data = job.data.path().map(Path::to_path_buf);
-                return data.into_iter().chain([job.output(), job.model.clone()]).collect();
+                let weights = onnx::weight_files(&job.model);
+                return data.into_iter().chain(weights).chain([job.output(), job.model.clone()]).collect();
             }
         };
-        let report = made.as_ref().map(|made| made.with_extension("report.json"));
+        let folder = match self {
+            Self::Compress(job) | Self::Sweep(Sweep { compress: job, .. }) => job.report.as_ref(),
+            Self::Check(job) => job.report.as_ref(),
+            _ => None,
+        };
+        let beside = made.as_ref().map(|made| made.with_extension("report.json"));
+        let report = folder.map(|folder| folder.join("report.json")).or(beside);
+        let trace = if let Self::Bench(job) = self { job.trace.clone() } else { None };
+        // The weights of a model may be in files of their own.
+        let models = [Some(self.model().to_path_buf()), other.clone(), made.clone().filter(|m| m.exists())];
+        let weights: Vec<PathBuf> = models.into_iter().flatten().flat_map(|m| onnx::weight_files(&m)).collect();
         let data = data.into_iter().flatten().filter_map(|source| source.path().map(Path::to_path_buf));
         let swept = if let Self::Sweep(job) = self { job.outputs() } else { vec![] };
-        let all = data.chain(other.clone()).chain(made).chain(report).chain(swept);
+        let all = data.chain(other.clone()).chain(made).chain(report).chain(trace).chain(weights).chain(swept);
         all.chain([self.model().to_path_buf()]).collect()
     }
 

@@ -3,7 +3,7 @@
 //! AVX2 multiplies U8 by S8 with `vpmaddubsw`. Where a processor has no VNNI, ONNX Runtime and oneDNN use it. The instruction
 //! set `saturating` computes as they do: each layer runs so on what it reads in an exact run.
 
-use crate::{data::Samples, events::Monitor, measure};
+use crate::{data::Samples, events::Monitor, measure, shown};
 use compress_compiler::{
     error::Result,
     graph::Graph,
@@ -14,7 +14,7 @@ use compress_compiler::{
     tensor::{DType, Tensor},
     value::{Dim, Fact},
     verify::verify,
-    words::option::REDUCE_RANGE,
+    words::option::{INT8, REDUCE_RANGE},
 };
 use compress_kernels::Isa;
 use compress_runtime::{
@@ -28,13 +28,16 @@ use std::time::{Duration, Instant};
 
 /// Samples that are looked at, at most.
 const SAMPLES: usize = 4;
-/// When it took longer, no further sample is looked at.
+/// When it took longer, no further sample is looked at, and then no further layer.
 const TIME: Duration = Duration::from_secs(3);
+const MOST_TIME: Duration = Duration::from_secs(8);
 /// Multiply-accumulates of a sample above which it would take too long.
 const MOST_MACS: u64 = 4_000_000_000;
 /// The sum of two products that fits, and the largest code of U8.
 const FITS: i32 = i16::MAX as i32;
 const LARGEST: i32 = 255;
+/// The least share that is told as a number.
+const LEAST: f64 = 1e-4;
 /// Layers that are named.
 const NAMED: usize = 3;
 
@@ -68,7 +71,8 @@ impl Saturation {
             .iter()
             .take(NAMED)
             .map(|l| {
-                format!("`{}` ({:.2}% of the values, by {:.0} steps at most)", l.node, 100.0 * l.share, l.most_steps)
+                let share = if l.share < LEAST { format!("under {}%", 100.0 * LEAST) } else { shown::percent(l.share) };
+                format!("`{}` ({share} of the values, by {:.0} steps at most)", l.node, l.most_steps)
             })
             .collect();
         let more = match self.layers.len().saturating_sub(NAMED) {
@@ -79,7 +83,7 @@ impl Saturation {
         (!self.layers.is_empty()).then(|| {
             format!(
                 "WARNING: processors with AVX2 and without VNNI cut off sums of two products at 16 bits, which changes values \
-                 by more than a step in {}{more}; {outputs}, beside exact sums. {REDUCE_RANGE} auto leaves room for them",
+                 by more than a step in {}{more}; {outputs}, beside exact sums. {INT8} with {REDUCE_RANGE} auto leaves room for them",
                 named.join(", ")
             )
         })
@@ -118,7 +122,6 @@ pub fn find(graph: &Graph, samples: &Samples, monitor: &Monitor) -> Result<Optio
     let watch: Vec<Site> = layers.iter().map(|l| l.input.into()).collect();
     let watching = Session::new(&verify(graph)?, &exact, &watch)?;
     let whole = Session::new(&verify(graph)?, &cut, &[])?;
-    let alone: Vec<Graph> = layers.iter().map(|l| l.alone(graph, &sized)).collect::<Result<_>>()?;
     let mut found: Vec<(usize, usize, f32)> = vec![(0, 0, 0.0); layers.len()];
     let mut noise = vec![Sqnr::default(); graph.outputs().len()];
     let (began, mut seen) = (Instant::now(), 0);
@@ -139,18 +142,22 @@ pub fn find(graph: &Graph, samples: &Samples, monitor: &Monitor) -> Result<Optio
             }
         }
         let sized = measure::sized(graph, &batch)?;
-        for (((layer, alone), values), found) in layers.iter().zip(&alone).zip(read).zip(&mut found) {
+        for (i, (layer, values)) in layers.iter().zip(read).enumerate() {
             monitor.check()?;
+            if began.elapsed() > MOST_TIME {
+                break;
+            }
             let Some(shape) = sized.fact(layer.input).fixed() else { continue };
             if shape.iter().product::<usize>() != values.len() {
                 continue;
             }
+            let alone = layer.alone(graph, &sized)?;
             let inputs: Vec<Tensor> =
                 batch.iter().cloned().chain([Tensor::floats(DType::F32, &shape, &values)]).collect();
-            let made = |on: &Backend| Session::new(&verify(alone)?, on, &[])?.run(&inputs);
+            let made = |on: &Backend| Session::new(&verify(&alone)?, on, &[])?.run(&inputs);
             let (a, b) = (made(&exact)?, made(&cut)?);
             if let (Some(a), Some(b)) = (a[0].as_f32(), b[0].as_f32()) {
-                layer.count(&a, &b, found);
+                layer.count(&a, &b, &mut found[i]);
             }
         }
     }
@@ -208,6 +215,11 @@ impl Coded {
         let fact = Fact::new(Some(DType::F32), open);
         let read = alone.add_input(&name, fact, Op::Input(Input { default: None }))?;
         alone.set_operand(self.rounds, 0, Some(read.into()));
+        for n in alone.topological()?.into_iter().rev() {
+            if alone.is_dead(n) {
+                alone.remove(n);
+            }
+        }
         Ok(alone)
     }
 

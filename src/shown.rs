@@ -43,9 +43,11 @@ pub fn milliseconds(ms: f64) -> String {
 
 /// A text of so many characters at most, without its middle if it has more.
 pub fn shortened(text: &str, most: usize) -> String {
+    // Names are what somebody wrote into a file: they may hold commands for a terminal.
+    let text: String = text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect();
     let length = text.chars().count();
     if length <= most {
-        return text.into();
+        return text;
     }
     let ends = most / 2;
     let (first, last): (String, String) =

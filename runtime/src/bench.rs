@@ -220,6 +220,7 @@ impl Race<'_> {
 }
 
 /// How often models are run.
+#[derive(Clone, Copy)]
 pub struct Pace<'a> {
     /// Runs of each, at most.
     pub runs: usize,

@@ -63,7 +63,7 @@ impl Ceilings {
             let x = Tensor::floats(DType::F32, &[size, size], &vec![0.5; size * size]);
             let pace = Pace { runs: RUNS, time: TIME, stopped: &|| monitor.stopped() };
             let least = bench::least(&[&session], &[x], &pace)?.concat();
-            // It may be computed in pieces. The rounding steps around it are none of it.
+            // The rounding steps around it are none of it.
             let ms = least.iter().filter(|s| !s.kernel.converts()).map(|s| s.ms).sum::<f64>().max(1e-6);
             Ok(2.0 * (size as f64).powi(3) / ms / 1e6)
         };

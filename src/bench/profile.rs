@@ -29,6 +29,8 @@ const TIME: Duration = Duration::from_secs(2);
 const BATCH_TIME: Duration = Duration::from_millis(400);
 /// Sizes of batches that are tried.
 const BATCHES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+/// The share of the most samples in a second that is as good.
+const NEARLY: f64 = 0.98;
 /// The largest batch, by the bytes of its activations.
 const MOST_BYTES: u64 = 2 << 30;
 
@@ -51,7 +53,7 @@ pub struct Profile {
     pub process_peak_bytes: Option<u64>,
     /// How fast batches of several sizes are.
     pub batches: Vec<BatchTime>,
-    /// The size of the batch with the most samples in a second.
+    /// The smallest batch with the most samples in a second, or within 2% of that.
     pub best_batch: usize,
 }
 
@@ -74,8 +76,9 @@ pub struct ProfiledPart {
     pub gbs: f64,
     /// Which ceiling it meets first.
     pub bound: Bound,
-    /// The time that it would take at that ceiling, as a share of the time that it takes.
-    pub of_ceiling: f64,
+    /// The time that it would take at that ceiling, as a share of the time that it takes; absent where it is not known what has to
+    /// be done, between nodes.
+    pub of_ceiling: Option<f64>,
 }
 
 /// A ceiling.
@@ -119,13 +122,14 @@ impl Profile {
         let engines = Engines { ours, provider, warnings: vec![] };
         let parts = engines.parts(&[model], samples, (batch, TIME), monitor)?.concat();
         let sized = measure::sized(&model.graph, &measure::timing_batch(samples, batch)?.inputs)?;
-        let ms = parts.iter().flat_map(Part::kernels).map(|k| k.ms).sum::<f64>();
+        let ms = parts.iter().flat_map(Part::kernels).map(|k| k.ms).fold(0.0, |a, b| a + b);
         let mut parts: Vec<ProfiledPart> = parts.iter().map(|p| profiled(&sized, p, &ceilings, ms)).collect();
         parts.sort_by(|a, b| b.ms.total_cmp(&a.ms));
         let batches = batches(model, backend, samples, &sized, monitor)?;
-        let best = batches.iter().max_by(|a, b| a.samples_per_second.total_cmp(&b.samples_per_second));
+        let most = batches.iter().map(|b| b.samples_per_second).fold(0.0, f64::max);
+        let best = batches.iter().find(|b| b.samples_per_second >= most * NEARLY);
         Ok(Self {
-            of_ceiling: parts.iter().map(|p| p.ms * p.of_ceiling).sum::<f64>() / ms.max(f64::MIN_POSITIVE),
+            of_ceiling: reached(&parts),
             ceilings,
             ms,
             parts,
@@ -138,6 +142,13 @@ impl Profile {
     }
 }
 
+/// The share of the ceilings that parts reach together, as far as it is known.
+fn reached(parts: &[ProfiledPart]) -> f64 {
+    let known = || parts.iter().filter_map(|p| Some((p.ms, p.of_ceiling?)));
+    let ms = known().map(|(ms, _)| ms).fold(0.0, |a, b| a + b);
+    if ms > 0.0 { known().map(|(ms, share)| ms * share).sum::<f64>() / ms } else { 0.0 }
+}
+
 fn profiled(graph: &Graph, part: &Part, ceilings: &Ceilings, whole: f64) -> ProfiledPart {
     let ms = part.kernels().map(|k| k.ms).sum::<f64>();
     let seconds = (ms / 1e3).max(1e-9);
@@ -148,7 +159,7 @@ fn profiled(graph: &Graph, part: &Part, ceilings: &Ceilings, whole: f64) -> Prof
     let memory = bytes as f64 / (1e9 * ceilings.gbs(bytes));
     let main = main_node(graph, part);
     ProfiledPart {
-        node: main.map_or_else(|| "(between nodes)".into(), |n| graph.node(n).display_name().into()),
+        node: main.map_or_else(|| part.nameless(), |n| graph.node(n).display_name().into()),
         op: main.map_or_else(String::new, |n| compress_compiler::op::Operator::op_type(graph.op(n)).to_string()),
         kernels: part.kernels().map(|k| k.name.clone()).collect(),
         ms,
@@ -156,7 +167,7 @@ fn profiled(graph: &Graph, part: &Part, ceilings: &Ceilings, whole: f64) -> Prof
         gflops: (operations > 0.0).then_some(operations / seconds / 1e9),
         gbs: bytes as f64 / seconds / 1e9,
         bound: if compute > memory { Bound::Compute } else { Bound::Memory },
-        of_ceiling: compute.max(memory) / seconds,
+        of_ceiling: (bytes > 0).then_some(compute.max(memory) / seconds),
     }
 }
 

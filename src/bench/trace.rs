@@ -14,9 +14,11 @@ use std::{collections::HashMap, path::Path, time::Instant};
 /// Runs that are shown, and those before.
 const SHOWN: usize = 5;
 const WARMUP: usize = 3;
+/// Threads that take pieces of a batch are numbered from here.
+const FIRST_WORKER: usize = 1000;
 
 /// Runs the model a few times, and writes what each thread did into the file at `path`: on the first line the steps, on the
-/// others the parts of them that helpers did.
+/// others the parts of them that helpers did, or the steps of other pieces of the batch.
 ///
 /// # Errors
 /// What running it raises; interrupted; file when it can't be written.
@@ -32,12 +34,16 @@ pub fn write(path: &Path, session: &Session, inputs: &[Tensor], monitor: &Monito
     let mut events = vec![named(0, "steps")];
     let mut steps: Vec<(Instant, Instant, &Spent)> = vec![];
     let runs = runs?;
+    let mut workers = 0;
     for (started, ended, spent) in &runs {
         events.push(span("run", 0, since(*started), since(*ended), json!({})));
         for step in spent {
-            let end = step.started + std::time::Duration::from_secs_f64(step.ms / 1e3);
-            events.push(span(step.kernel.name, 0, since(step.started), since(end), json!({ "node": step.node })));
+            let (worker, of) = step.worker;
+            let end = step.started + std::time::Duration::from_secs_f64(step.ms * of as f64 / 1e3);
+            let thread = FIRST_WORKER * usize::from(worker > 0) + worker;
+            events.push(span(step.kernel.name, thread, since(step.started), since(end), json!({ "node": step.node })));
             steps.push((step.started, end, step));
+            workers = workers.max(worker);
         }
     }
     let mut threads = HashMap::new();
@@ -49,6 +55,7 @@ pub fn write(path: &Path, session: &Session, inputs: &[Tensor], monitor: &Monito
         events.push(span(name, thread, since(h.began), since(h.ended), json!({ "node": node })));
     }
     events.extend((1..=threads.len()).map(|i| named(i, &format!("helper {i}"))));
+    events.extend((1..=workers).map(|i| named(FIRST_WORKER + i, &format!("pieces of the batch, thread {}", i + 1))));
     let text = serde_json::to_string(&json!({ "traceEvents": events, "displayTimeUnit": "ms" }));
     write_atomic(path, text.map_err(|e| Error::bug(e.to_string()))?.as_bytes(), true)
 }

@@ -129,12 +129,12 @@ impl FormatArgs {
         self.markdown.is_some() || self.junit.is_some() || self.openmetrics.is_some()
     }
 
-    /// Finds out before any work whether they can be written for a job, and whether the server is there.
+    /// Finds out before any work whether they can be written for a job, whose recipe was `read`, and whether the server is there.
     ///
     /// # Errors
     /// Usage for a job without such a report, and for a file of the job; file when one can't be written, or the server does not
     /// answer.
-    pub fn check(&self, recipe: &Recipe, has_report: bool) -> Result<()> {
+    pub fn check(&self, recipe: &Recipe, has_report: bool, read: Option<&Path>) -> Result<()> {
         let one = has_report && matches!(recipe, Recipe::Compress(_) | Recipe::Check(_));
         let trains = has_report && matches!(recipe, Recipe::Distill(_));
         if self.of_one() && !one {
@@ -148,11 +148,12 @@ impl FormatArgs {
         if self.server.mlflow.is_some() && !one && !trains {
             return Err(Error::usage("--mlflow is for jobs that make one report: compress, check and distill"));
         }
+        let files = recipe.files();
         for (i, path) in self.files().enumerate() {
             if self.files().take(i).any(|other| files::same(other, path)) {
                 return Err(Error::usage("two reports would be written here").in_file(path));
             }
-            if recipe.files().iter().any(|file| files::same(file, path)) {
+            if files.iter().map(PathBuf::as_path).chain(read).any(|file| files::same(file, path)) {
                 return Err(Error::usage("it would replace a file of the job").in_file(path));
             }
             files::replaceable(path)?;

@@ -54,7 +54,9 @@ fn start(cli: Cli) -> Result<()> {
         Some(Command::Man { folder }) => install::man(&folder),
         Some(Command::Run(a)) => {
             let recipe = run::with_flags(Recipe::read(&a.recipe)?, &a)?;
-            let how = How { dry_run: a.dry_run, strict: a.strict, formats: a.formats.clone(), ..How::new(a.show) };
+            let read = Some(a.recipe.clone());
+            let how =
+                How { dry_run: a.dry_run, strict: a.strict, formats: a.formats.clone(), read, ..How::new(a.show) };
             // What contradicts itself stands in the recipe.
             run(recipe, &how).map_err(|e| if e.kind() == Kind::Usage { e.in_file(&a.recipe) } else { e })
         }

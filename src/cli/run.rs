@@ -20,6 +20,8 @@ pub struct How {
     pub json: bool,
     pub quiet: bool,
     pub save_recipe: Option<PathBuf>,
+    /// The file that the recipe is from.
+    pub read: Option<PathBuf>,
     pub dry_run: bool,
     pub bisect: bool,
     pub strict: bool,
@@ -96,7 +98,7 @@ pub fn run(recipe: Recipe, how: &How) -> Result<()> {
     if let Some(path) = &how.save_recipe {
         recipe.save(path)?;
     }
-    how.formats.check(&recipe, !how.dry_run && !how.bisect)?;
+    how.formats.check(&recipe, !how.dry_run && !how.bisect, how.read.as_deref())?;
     terminal::prepare(&recipe)?;
     match recipe {
         Recipe::Compress(r) if how.dry_run => intent(&r, how),

@@ -103,7 +103,7 @@ pub fn for_deployment(
     match find_remedy(deployed.speed.speedup, &deployed.parts, &|layers| trial.without(layers)) {
         Err(e) if e.kind() == Kind::Interrupted => Err(e),
         // Advice is not worth an error.
-        found => Ok(found.ok().flatten()),
+        found => Ok(found.ok().flatten().filter(|remedy| !remedy.layers.is_empty())),
     }
 }
 

@@ -8,6 +8,7 @@ use crate::{
 };
 use compress_compiler::{
     error::{Error, Result},
+    onnx,
     pass::Pipeline,
     words::option,
 };
@@ -64,6 +65,9 @@ impl<'a> CompressPlan<'a> {
             if files::same(read, &output) {
                 return Err(Error::usage("the output would replace a file that the job reads").in_file(&output));
             }
+        }
+        if onnx::weight_files(&recipe.model).iter().any(|weights| files::same(weights, &output)) {
+            return Err(Error::usage("the output would replace the weights of the input").in_file(&output));
         }
         needs::check(recipe, purpose)?;
         if let Some(stop) = &recipe.stop_after

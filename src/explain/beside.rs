@@ -4,6 +4,7 @@ use super::{ExplainedPart, join::Part, main_node};
 use compress_compiler::{
     graph::Graph,
     node::{NodeId, Port},
+    op::Op,
 };
 use std::collections::{HashMap, HashSet};
 
@@ -14,8 +15,12 @@ pub fn add(made: &mut [ExplainedPart], after: (&Graph, &[Part]), before: (&Graph
     for (i, part) in after.1.iter().enumerate() {
         for n in &part.nodes {
             let node = after.0.node(*n);
-            values.extend(node.outputs.iter().map(|v| (&v.name[..], i)));
+            // Other tools give the value of a layer's node to the rounding step behind it.
+            if !matches!(after.0.op(*n), Op::Quantize(_) | Op::Dequantize(_)) {
+                values.extend(node.outputs.iter().map(|v| (&v.name[..], i)));
+            }
             names.insert(&node.name[..], i);
+            names.extend(node.name.strip_suffix("_quant").map(|name| (name, i)));
         }
     }
     names.remove("");

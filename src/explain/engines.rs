@@ -3,7 +3,7 @@
 use super::join::{self, Kernels, Part};
 use crate::{data::Samples, events::Monitor, facts, measure};
 use compress_compiler::{
-    error::Result,
+    error::{Error, Kind, Result},
     graph::Graph,
     onnx::Model,
     verify::verify,
@@ -65,6 +65,17 @@ impl Engines {
         }
     }
 
+    /// Leaves ONNX Runtime out where it refuses the model, if our runtime is shown; says whether it did.
+    pub fn leave_out_onnxruntime(&mut self, why: &Error) -> bool {
+        let may =
+            matches!(why.kind(), Kind::Unsupported | Kind::Limit) && self.ours.is_some() && self.provider.is_some();
+        if may {
+            self.provider = None;
+            self.warnings.push(format!("ONNX Runtime is not shown: {why}"));
+        }
+        may
+    }
+
     /// Runs `models` by turns on a batch of `samples`, and tells the parts of each.
     ///
     /// # Errors
@@ -81,6 +92,10 @@ impl Engines {
         let ours = match &self.ours {
             Some(backend) => {
                 let sessions = models.iter().map(|m| Session::of_model(m, backend)).collect::<Result<Vec<_>>>()?;
+                for (session, model) in sessions.iter().zip(models) {
+                    let file = model.source().files().first().map(|f| f.path().to_path_buf()).unwrap_or_default();
+                    session.run(&inputs).map_err(|e| e.in_file(&file))?;
+                }
                 bench::least(&sessions.iter().collect::<Vec<_>>(), &inputs, &pace)?
             }
             None => vec![vec![]; models.len()],
@@ -92,7 +107,7 @@ impl Engines {
         let joined = |((model, ours), theirs): ((&&Model, &Vec<_>), &Vec<_>)| {
             let graph = &model.graph;
             let order = verify(graph)?.order().to_vec();
-            let kernels = (Kernels::ours(graph, ours), Kernels::onnxruntime(graph, theirs));
+            let kernels = (Kernels::ours(graph, ours), Kernels::onnxruntime(graph, &order, theirs));
             Ok(join::parts(graph, &order, kernels.0, kernels.1))
         };
         models.iter().zip(&ours).zip(&theirs).map(joined).collect()

@@ -35,6 +35,9 @@ pub struct Kernels {
     ends: HashMap<NodeId, usize>,
 }
 
+/// Operators that ONNX Runtime fuses into the layer before.
+const FUSED: &[&str] = &["Add", "Relu", "Clip", "Sigmoid", "HardSigmoid", "LeakyRelu", "Tanh", "BatchNormalization"];
+
 /// Nodes, and all that computes them.
 #[derive(Debug, Clone, Default)]
 pub struct Part {
@@ -47,6 +50,11 @@ pub struct Part {
 }
 
 impl Part {
+    /// What to call a part without nodes: by what its kernel ran for.
+    pub fn nameless(&self) -> String {
+        self.kernels().find(|k| !k.node.is_empty()).map_or_else(|| "(between nodes)".into(), |k| k.node.clone())
+    }
+
     /// All kernels.
     pub fn kernels(&self) -> impl Iterator<Item = &Kernel> {
         self.ours.iter().chain(&self.theirs)
@@ -73,7 +81,7 @@ impl Kernels {
 
     /// Those of ONNX Runtime, whose optimised graph keeps the names of the values that it makes, or calls a node after the
     /// value or the node that it stands for.
-    pub fn onnxruntime(graph: &Graph, ran: &[Ran]) -> Self {
+    pub fn onnxruntime(graph: &Graph, order: &[NodeId], ran: &[Ran]) -> Self {
         let mut values: HashMap<&str, NodeId> = HashMap::new();
         let mut nodes: HashMap<&str, NodeId> = HashMap::new();
         for n in graph.operators() {
@@ -116,12 +124,30 @@ impl Kernels {
             members.entry(leader(i)).or_default().push(kernel);
         }
         let mut all = Self::default();
+        let mut open = HashSet::new();
         for (i, ends) in found.into_iter().enumerate() {
             if let Some(kernels) = members.remove(&i) {
                 all.add(kernels, &ends);
+                // It makes none of the graph's values: what it computes ends somewhere behind the node that it is called after.
+                if !ran[i].node.outputs.iter().any(|o| values.contains_key(&o[..])) {
+                    open.extend(ends);
+                }
             }
         }
+        all.extend(graph, order, open);
         all
+    }
+
+    /// Adds to kernels whose end is `open` the sums and activations behind it in which no kernel ends: they are fused.
+    fn extend(&mut self, graph: &Graph, order: &[NodeId], mut open: HashSet<NodeId>) {
+        for n in order.iter().filter(|n| FUSED.contains(&&*graph.op(**n).op_type())) {
+            let before = graph.operands(*n).into_iter().flatten().rfind(|p| open.contains(&p.node));
+            let group = before.and_then(|p| self.ends.get(&p.node).copied());
+            if let (Some(group), false) = (group, self.ends.contains_key(n)) {
+                self.ends.insert(*n, group);
+                open.insert(*n);
+            }
+        }
     }
 
     /// Adds kernels that end in some nodes. If others made these before, they only change the layout of what those made.

@@ -6,6 +6,7 @@ use compress_compiler::{
     graph::Graph,
     node::{NodeId, Port},
     op::{Op, Operator},
+    words::counted,
 };
 
 /// Letters of a name.
@@ -69,7 +70,9 @@ struct Alike<'a> {
 /// A sentence for each of the `most` costliest parts, where those that are alike count as one.
 pub fn costliest(parts: &[ExplainedPart], most: usize) -> Vec<String> {
     let mut groups: Vec<Alike> = vec![];
-    for part in parts {
+    let theirs = parts.iter().any(|p| p.onnxruntime.is_some());
+    // What one engine alone computes has no place among the shares of the other.
+    for part in parts.iter().filter(|p| p.onnxruntime.is_some() == theirs) {
         let Some(work) = work(part) else { continue };
         let sum = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a + b);
         let ours_ms = part.ours.as_ref().map(|w| w.ms);
@@ -106,14 +109,15 @@ fn work(part: &ExplainedPart) -> Option<&Work> {
 fn sentence(alike: &Alike) -> Option<String> {
     let (part, work) = (alike.first, work(alike.first)?);
     let engine = if part.onnxruntime.is_some() { "ONNX Runtime" } else { "our runtime" };
-    let (others, verb) = match alike.others {
-        0 => (String::new(), "takes"),
-        n => (format!(" and {n} more like it"), "take"),
+    let (others, verb) = match (alike.others, part.layers.len()) {
+        (0, 0 | 1) => (String::new(), "takes"),
+        (0, n) => (format!(", with {} computed in one go,", counted(n - 1, "other layer")), "takes"),
+        (n, _) => (format!(" and {n} more like it"), "take"),
     };
     let mut text = format!(
-        "`{}` ({}){others} {verb} {}, {:.0}% of the time on {engine}, in {} ({})",
+        "`{}`{}{others} {verb} {}, {:.0}% of the time on {engine}, in {} ({})",
         shortened(&part.node, NAME),
-        part.op,
+        if part.op.is_empty() { String::new() } else { format!(" ({})", part.op) },
         milliseconds(alike.ms),
         100.0 * alike.share,
         if work.int8 { "integers" } else { "floats" },

@@ -147,3 +147,50 @@ def test_the_report_names_the_kernels_of_layers(compress, tmp_path):
         assert layer["deployed"]["int8"] == (layer["precision"] == "int8") == ("float_because" not in layer)
     bare = compress(DIGITS / "digits.onnx", "--int8", *DATA, "-o", out, "--force", "--json").json()
     assert all("deployed" not in layer and "kernel" in layer for layer in bare["layers"])
+
+
+def test_models_with_other_inputs_are_not_compared(compress, tmp_path):
+    other = small.save(small.mlp(), tmp_path, "other.onnx")
+    refused = compress("explain", DIGITS / "digits.onnx", "--against", other, code=7)
+    assert "other.onnx" in refused.err
+    renamed = onnx.load(other)
+    renamed.graph.input[0].name = renamed.graph.node[0].input[0] = "another"
+    onnx.save(renamed, other)
+    refused = compress("explain", DIGITS / "digits.onnx", "--against", other, code=7)
+    assert "those of the model that it is compared with `another`" in " ".join(refused.err.replace(",", "").split())
+
+
+def test_where_onnxruntime_refuses_a_model_ours_is_shown(compress, tmp_path):
+    """Two nodes of one name, which ONNX allows."""
+    made = small.model([node("Relu", "x", "y", "same"), node("Neg", "y", "z", "same")], [("x", [1, 8])], [("z", [1, 8])])
+    path = small.save(made, tmp_path)
+    found = explained(compress, path)
+    shown = [p for p in found["parts"] if p["ours"]]
+    assert shown and (found["onnxruntime"] or any("ONNX Runtime is not shown" in w for w in found["warnings"]))
+
+
+def test_work_is_counted_at_the_sizes_of_the_samples(compress, tmp_path):
+    path = small.save(small.cnn(batch="n", size="s"), tmp_path)
+    found = explained(compress, path, "--shape", "input=1x3x24x24")
+    sized = small.save(small.cnn(batch=1, size=24), tmp_path, "sized.onnx")
+    macs = compress("inspect", sized, "--json").json()["file"]["macs"]
+    assert sum(p["macs"] for p in found["parts"]) == macs
+
+
+def test_files_of_other_tools_have_the_time_of_their_original(compress, tmp_path):
+    """Operators on codes, as ONNX Runtime's quantiser writes them."""
+    from onnxruntime import quantization
+
+    class Reader(quantization.CalibrationDataReader):
+        def __init__(self):
+            self.samples = iter([{"input": np.load(DIGITS / "train.npz")["x"][:16]}])
+
+        def get_next(self):
+            return next(self.samples, None)
+
+    out = tmp_path / "codes.onnx"
+    form = quantization.QuantFormat.QOperator
+    quantization.quantize_static(str(DIGITS / "digits.onnx"), str(out), Reader(), quant_format=form)
+    found = explained(compress, out, "--against", DIGITS / "digits.onnx")
+    convolutions = [p for p in found["parts"] if p["op"] == "Conv"]
+    assert len(convolutions) == 3 and all(p["against_ms"] > 0 for p in convolutions)

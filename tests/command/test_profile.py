@@ -61,8 +61,18 @@ def test_a_trace_that_can_not_be_written_costs_no_time(compress, tmp_path, place
     assert compress("bench", DIGITS, "--trace", tmp_path / place, code=6).err
 
 
-def test_a_trace_does_not_replace_the_model(compress, tmp_path):
+def test_a_trace_does_not_replace_what_the_job_reads(compress, tmp_path):
     path = small.save(small.cnn(), tmp_path)
     before = path.read_bytes()
     compress("bench", path, "--trace", path, code=2)
+    compress("bench", path, "--trace", tmp_path / "x.json", "--save-recipe", tmp_path / "x.json", code=2)
     assert path.read_bytes() == before
+
+
+def test_threads_that_take_pieces_of_a_batch_have_lines_of_their_own(compress, tmp_path):
+    file = tmp_path / "trace.json"
+    path = small.save(small.cnn(size=64), tmp_path)
+    compress("bench", path, "--shape", "input=64x3x64x64", "--batch", "64", "--runs", "2", "--threads", "2", "--trace", file)
+    events = json.loads(file.read_text())["traceEvents"]
+    steps = {e["tid"] for e in events if e["ph"] == "X" and e["name"] not in ("run", "work")}
+    assert len(steps) > 1, "the second thread"

@@ -1,9 +1,13 @@
 //! The nodes of a file as they stand there, whatever domain they are of: nothing is lifted, replaced or checked.
 
-use super::{source, wire};
+use super::{
+    external::{self, ExternalFiles},
+    source::{self, Source},
+    wire,
+};
 use crate::error::{Error, Result};
 use onnx_protobuf::{Message, ModelProto};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A node as a file has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +22,19 @@ pub struct FileNode {
     pub inputs: Vec<String>,
     /// The names of the values that it makes.
     pub outputs: Vec<String>,
+}
+
+/// The files that the weights of the model at `path` are in, besides its own; none where it can't be read.
+pub fn weight_files(path: &Path) -> Vec<PathBuf> {
+    let read = || -> Result<Vec<PathBuf>> {
+        let file = source::open(path)?;
+        let skeleton = wire::skeleton(file.bytes(), wire::Message::Model)?;
+        let mut proto = ModelProto::parse_from_bytes(&skeleton).map_err(|e| Error::malformed(e.to_string()))?;
+        let mut source = Source::new(file);
+        external::resolve(&mut proto, &mut source, &ExternalFiles::Beside { model: path, allow_hardlinks: true })?;
+        Ok(source.files().iter().skip(1).map(|f| f.path().to_path_buf()).collect())
+    };
+    read().unwrap_or_default()
 }
 
 /// The nodes of the outermost graph of the file at `path`, in their order.

@@ -27,7 +27,7 @@ mod tensor;
 mod wire;
 mod write;
 
-pub use listing::{FileNode, listing};
+pub use listing::{FileNode, listing, weight_files};
 pub use read::{ReadOptions, read, read_bytes, read_tensor, read_with};
 pub use scratch::write_atomic;
 pub use source::{Source, SourceFile};

@@ -345,7 +345,7 @@ impl Executable {
         if let Some(list) = spent {
             let named: f64 = list[before..].iter().map(|s| s.ms).sum();
             let ms = (started.elapsed().as_secs_f64() * 1e3 - named).max(0.0);
-            list.push(Spent { node: "between nodes".into(), kernel: "burn".into(), ms, started });
+            list.push(Spent { node: "between nodes".into(), kernel: "burn".into(), ms, started, worker: (0, 1) });
         }
         Ok(made)
     }
@@ -391,7 +391,7 @@ impl Executable {
             if let (Some(list), Some(started)) = (spent.as_deref_mut(), started) {
                 let inside: f64 = list[before..].iter().map(|s| s.ms).sum();
                 let ms = (started.elapsed().as_secs_f64() * 1e3 - inside).max(0.0);
-                list.push(Spent { node: step.label.clone(), kernel: "burn".into(), ms, started });
+                list.push(Spent { node: step.label.clone(), kernel: "burn".into(), ms, started, worker: (0, 1) });
             }
         }
         self.outputs.iter().map(|slot| self.read(&mut values, *slot, false)).collect()

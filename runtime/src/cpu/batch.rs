@@ -8,7 +8,7 @@
 //! [`Lowered::is_by_sample`]: super::lowering::Lowered::is_by_sample
 
 use super::{
-    arena::Workspaces,
+    arena::{Workspace, Workspaces},
     lowering::Operand,
     plan::plan,
     program::Program,
@@ -136,13 +136,13 @@ impl Batch {
         let mut bytes: Vec<Vec<u8>> =
             made.iter().map(|(t, dims)| vec![0; dims.iter().product::<usize>() * t.size()]).collect();
         let mut pieces = pieces(self.pieces, &aligned, &mut bytes).into_iter();
-        let workers = if spent.is_some() { 1 } else { self.workers };
-        let mut spaces = workspaces.take(workers, plan.bytes());
-        let done = match &mut spaces[..] {
-            [space] => pieces.try_for_each(|(inputs, mut outputs)| {
+        let mut spaces = workspaces.take(self.workers, plan.bytes());
+        let done = match (&mut spaces[..], spent.as_deref_mut()) {
+            ([space], mut spent) => pieces.try_for_each(|(inputs, mut outputs)| {
                 plan.run(program, space, &inputs, &mut outputs, sink, spent.as_deref_mut())
             }),
-            spaces => {
+            (spaces, Some(spent)) => timed(plan, program, spaces, pieces.collect(), spent),
+            (spaces, None) => {
                 let open = Mutex::new(pieces);
                 let next = || open.lock().unwrap_or_else(PoisonError::into_inner).next();
                 spaces.par_iter_mut().try_for_each(|space| {
@@ -158,6 +158,30 @@ impl Batch {
         let tensors = made.into_iter().zip(bytes).map(|((dtype, dims), bytes)| Tensor::new(dtype, dims, bytes));
         tensors.collect::<Result<_>>().map(Some)
     }
+}
+
+/// Runs all pieces, each on the thread that has its turn, so that runs can be compared; and tells the steps of all threads.
+fn timed(
+    plan: &Plan,
+    program: &Program,
+    spaces: &mut [Workspace],
+    pieces: Vec<Piece>,
+    spent: &mut Vec<Spent>,
+) -> Result<()> {
+    let workers = spaces.len();
+    let mut shares: Vec<Vec<Piece>> = (0..workers).map(|_| vec![]).collect();
+    pieces.into_iter().enumerate().for_each(|(i, piece)| shares[i % workers].push(piece));
+    let work = |(worker, (space, share)): (usize, (&mut Workspace, Vec<Piece>))| {
+        let mut own = vec![];
+        for (inputs, mut outputs) in share {
+            plan.run(program, space, &inputs, &mut outputs, &mut |_, _| Ok(()), Some(&mut own))?;
+        }
+        own.iter_mut().for_each(|s| (s.ms, s.worker) = (s.ms / workers as f64, (worker, workers)));
+        Ok(own)
+    };
+    let all: Vec<Vec<Spent>> = spaces.par_iter_mut().zip(shares).enumerate().map(work).collect::<Result<_>>()?;
+    spent.extend(all.into_iter().flatten());
+    Ok(())
 }
 
 /// The bytes of a piece's inputs and outputs.

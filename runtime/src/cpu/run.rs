@@ -79,10 +79,13 @@ impl Plan {
             (step.call)(&mut Operands { reads, write, scratch, threads: step.threads });
             if let (Some(list), Some(started)) = (spent.as_deref_mut(), started) {
                 list.push(Spent {
-                    node: step.instruction.map_or("(edge)".into(), |l| program.instructions[l].label.clone()),
+                    node: step
+                        .instruction
+                        .map_or("(inputs and outputs)".into(), |l| program.instructions[l].label.clone()),
                     kernel: step.kernel,
                     ms: started.elapsed().as_secs_f64() * 1e3,
                     started,
+                    worker: (0, 1),
                 });
             }
         }

@@ -164,8 +164,10 @@ pub struct Spent {
     pub node: String,
     /// The kernel.
     pub kernel: Kernel,
-    /// Milliseconds.
+    /// Milliseconds of the run that it accounts for: of several threads that take pieces of a batch, each does for a part.
     pub ms: f64,
     /// When it began.
     pub started: Instant,
+    /// The thread that did it, and of how many that take pieces of a batch.
+    pub worker: (usize, usize),
 }

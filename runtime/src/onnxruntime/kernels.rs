@@ -10,15 +10,18 @@ use compress_compiler::{
     onnx::{FileNode, Model, listing},
     tensor::Tensor,
 };
-use serde_json::Value;
+use serde::{Deserialize, de::IgnoredAny};
 use std::{
     collections::{HashMap, HashSet},
     fs,
+    io::BufReader,
     path::Path,
 };
 
 /// The largest profile that is read, in bytes.
-const LARGEST: u64 = 1 << 30;
+const LARGEST: u64 = 256 << 20;
+/// Calls of nodes that are looked at, about.
+const MOST_CALLS: usize = 200_000;
 
 /// A node of ONNX Runtime's optimised graph that ran.
 #[derive(Debug, Clone)]
@@ -43,15 +46,14 @@ impl Ran {
     /// Whether it works on 8-bit codes, as the types that it read say. What rounds to codes, or makes floats of them alone,
     /// does not.
     pub fn on_codes(&self) -> bool {
-        let converts = matches!(&self.node.op[..], "QuantizeLinear" | "DequantizeLinear" | "DynamicQuantizeLinear");
         let code = |t: &&String| matches!(&t[..], "uint8" | "int8");
-        !converts && (self.types.first().filter(code).is_some() || self.node.op.starts_with("DynamicQuantize"))
+        !self.converts() && (self.types.first().filter(code).is_some() || self.node.op.starts_with("DynamicQuantize"))
     }
 
     /// Whether it changes the type or the layout of a value, and computes nothing.
     pub fn converts(&self) -> bool {
-        let own = matches!(&self.node.op[..], "ReorderInput" | "ReorderOutput" | "QuantizeLinear" | "DequantizeLinear");
-        own || matches!(&self.node.op[..], "Transpose" | "Cast")
+        let rounds = matches!(&self.node.op[..], "QuantizeLinear" | "DequantizeLinear" | "DynamicQuantizeLinear");
+        rounds || matches!(&self.node.op[..], "ReorderInput" | "ReorderOutput" | "Transpose" | "Cast")
     }
 }
 
@@ -72,6 +74,9 @@ pub fn ran(models: &[&Model], provider: Provider, inputs: &[Tensor], pace: &Pace
         let builder = builder.with_profiling(folder.path().join(format!("profile_{i}"))).map_err(|e| unset(&e))?;
         sessions.push(commit(builder, model)?);
     }
+    // The profiler keeps no more than a million calls.
+    let nodes = models.iter().map(|m| m.graph.operators().count()).max().unwrap_or(1).max(1);
+    let pace = Pace { runs: pace.runs.min(MOST_CALLS / nodes).max(2), ..*pace };
     pace.each(sessions.len(), |i| sessions[i].run(inputs).map(drop))?;
     let one = |(i, session): (usize, Session)| {
         let profile = session.end_profile()?;
@@ -79,7 +84,11 @@ pub fn ran(models: &[&Model], provider: Provider, inputs: &[Tensor], pace: &Pace
             Kind::File => Error::unsupported("ONNX Runtime did not write the graph that it runs"),
             _ => e,
         })?;
-        Ok(timed(nodes, &events(&profile)?))
+        let ran = timed(nodes, &events(&profile)?);
+        match ran.iter().any(|r| r.ms > 0.0) {
+            true => Ok(ran),
+            false => Err(Error::unsupported("the profiler of ONNX Runtime saw none of the nodes")),
+        }
     };
     sessions.into_iter().enumerate().map(one).collect()
 }
@@ -92,27 +101,39 @@ struct Call {
     ms: f64,
 }
 
+/// An event of the profile, as far as it is read.
+#[derive(Deserialize)]
+struct Event {
+    name: Option<String>,
+    /// Microseconds.
+    dur: Option<f64>,
+    args: Option<Args>,
+}
+
+#[derive(Deserialize)]
+struct Args {
+    op_name: Option<String>,
+    /// For each tensor that was read its type, with its sizes.
+    input_type_shape: Option<Vec<HashMap<String, IgnoredAny>>>,
+}
+
 fn events(path: &Path) -> Result<Vec<Call>> {
     let unread = |why: &dyn std::fmt::Display| Error::file(format!("the profile of ONNX Runtime: {why}"));
     if fs::metadata(path).map_err(|e| unread(&e))?.len() > LARGEST {
-        return Err(Error::limit("the profile of ONNX Runtime is too large"));
+        return Err(Error::limit(
+            "the profile of ONNX Runtime is too large: the model has too many nodes, or loops too often",
+        ));
     }
-    let events: Vec<Value> =
-        serde_json::from_slice(&fs::read(path).map_err(|e| unread(&e))?).map_err(|e| unread(&e))?;
-    Ok(events.iter().filter_map(call).collect())
+    let file = BufReader::new(fs::File::open(path).map_err(|e| unread(&e))?);
+    let events: Vec<Event> = serde_json::from_reader(file).map_err(|e| unread(&e))?;
+    Ok(events.into_iter().filter_map(call).collect())
 }
 
-fn call(event: &Value) -> Option<Call> {
-    let node = event["name"].as_str()?.strip_suffix("_kernel_time")?.to_string();
-    let read = event["args"]["input_type_shape"].as_array();
-    let first = |one: &Value| Some(one.as_object()?.keys().next()?.clone());
-    Some(Call {
-        node,
-        op: event["args"]["op_name"].as_str()?.into(),
-        types: read.into_iter().flatten().filter_map(first).collect(),
-        // Microseconds.
-        ms: event["dur"].as_f64()? / 1e3,
-    })
+fn call(event: Event) -> Option<Call> {
+    let args = event.args?;
+    let types = args.input_type_shape.into_iter().flatten().filter_map(|one| one.into_keys().next()).collect();
+    let node = event.name?.strip_suffix("_kernel_time")?.to_string();
+    Some(Call { node, op: args.op_name?, types, ms: event.dur? / 1e3 })
 }
 
 /// The nodes with the calls that are theirs: by name and operator, and those that share both in their order.

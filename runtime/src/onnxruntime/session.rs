@@ -108,7 +108,13 @@ impl Session {
         let made = session.run(given).map_err(|e| failed(&e))?;
         let ms = start.elapsed().as_secs_f64() * 1e3;
         drop(made);
-        Ok(vec![Spent { node: "(the whole model)".into(), kernel: "ONNX Runtime".into(), ms, started: start }])
+        Ok(vec![Spent {
+            node: "(the whole model)".into(),
+            kernel: "ONNX Runtime".into(),
+            ms,
+            started: start,
+            worker: (0, 1),
+        }])
     }
 
     /// Ends a profile that the session was built with, and returns the path of its file.

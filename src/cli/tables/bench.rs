@@ -1,6 +1,8 @@
 //! How fast a model is.
 
+use super::explain::counted_names;
 use crate::{Bound, Figures, NodeTime, Profile, Timed, shown};
+use compress_compiler::words::counted;
 use std::collections::BTreeMap;
 
 /// Nodes that are listed; --json has all.
@@ -23,8 +25,13 @@ fn slowest(nodes: &[NodeTime], name: impl Fn(&NodeTime) -> &str, most: usize) ->
 pub fn figures(f: &Figures) -> String {
     let line = |t: &Timed| {
         format!(
-            "median {:.3} ms, p90 {:.3} ms, {:.0} samples/s ({}, {}, {} threads)",
-            t.median_ms, t.p90_ms, t.samples_per_second, t.device, t.engine, t.threads
+            "median {:.3} ms, p90 {:.3} ms, {:.0} samples/s ({}, {}, {})",
+            t.median_ms,
+            t.p90_ms,
+            t.samples_per_second,
+            t.device,
+            t.engine,
+            counted(t.threads, "thread")
         )
     };
     let mut out = format!("{}: batch {}, {} runs\n  {}\n", f.model, f.batch, f.runs, line(&f.on));
@@ -78,14 +85,15 @@ fn profile(p: &Profile) -> String {
             Bound::Compute => "compute",
             Bound::Memory => "memory",
         };
+        let of_it = part.of_ceiling.map_or("-".into(), |share| format!("{:.0}%", 100.0 * share));
         let op = if part.op.is_empty() { String::new() } else { format!(" ({})", part.op) };
         out += &format!(
-            "  {:>9.4}  {:>4.0}%  {gflops:>8}  {:>6.1}  {bound:<8}  {:>4.0}%  {:<28}  {}{op}\n",
+            "  {:>9.4}  {:>4.0}%  {gflops:>8}  {:>6.1}  {bound:<8}  {:>5}  {:<28}  {}{op}\n",
             part.ms,
             100.0 * part.share,
             part.gbs,
-            100.0 * part.of_ceiling,
-            part.kernels.join(", "),
+            of_it,
+            counted_names(&part.kernels),
             shown::shortened(&part.node, NAME)
         );
     }
@@ -94,7 +102,11 @@ fn profile(p: &Profile) -> String {
     }
     out += &format!("\n  {:>5}  {:>10}  {:>10}\n", "batch", "median ms", "samples/s");
     for b in &p.batches {
-        let best = if b.batch == p.best_batch && p.batches.len() > 1 { "  most samples a second" } else { "" };
+        let best = if b.batch == p.best_batch && p.batches.len() > 1 {
+            "  the smallest with about the most samples a second"
+        } else {
+            ""
+        };
         out += &format!("  {:>5}  {:>10.3}  {:>10.0}{best}\n", b.batch, b.median_ms, b.samples_per_second);
     }
     out

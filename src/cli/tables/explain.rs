@@ -18,7 +18,9 @@ pub fn explained(e: &Explained) -> String {
     for warning in &e.warnings {
         let _ = writeln!(out, "  note: {warning}");
     }
-    out += "\nThe costliest:\n";
+    if !e.costliest.is_empty() {
+        out += "\nThe costliest:\n";
+    }
     for (i, sentence) in e.costliest.iter().enumerate() {
         let _ = writeln!(out, "  {}. {sentence}", i + 1);
     }
@@ -83,7 +85,8 @@ fn table(e: &Explained) -> String {
             0 | 1 => String::new(),
             n => format!(", of {n} nodes"),
         };
-        let _ = writeln!(out, "  {} ({}{more})", shortened(&part.node, NAME), part.op);
+        let op = if part.op.is_empty() { String::new() } else { format!(" ({}{more})", part.op) };
+        let _ = writeln!(out, "  {}{op}", shortened(&part.node, NAME));
     }
     if e.parts.len() > LISTED {
         let _ = writeln!(out, "  and {} more parts", e.parts.len() - LISTED);
@@ -91,13 +94,17 @@ fn table(e: &Explained) -> String {
     out
 }
 
-/// Kernels with their number, those of the least time of a kind too: `Transpose x2, QLinearConv`.
 fn names(work: &Work) -> String {
+    counted_names(&work.kernels.iter().map(|k| k.kernel.clone()).collect::<Vec<_>>())
+}
+
+/// Names of kernels with their number: `Transpose x2, QLinearConv`.
+pub fn counted_names(kernels: &[String]) -> String {
     let mut counts: Vec<(&str, usize)> = vec![];
-    for kernel in &work.kernels {
-        match counts.iter_mut().find(|(name, _)| *name == kernel.kernel) {
+    for kernel in kernels {
+        match counts.iter_mut().find(|(name, _)| *name == kernel) {
             Some((_, n)) => *n += 1,
-            None => counts.push((&kernel.kernel, 1)),
+            None => counts.push((kernel, 1)),
         }
     }
     let one = |(name, n): (&str, usize)| if n == 1 { name.to_string() } else { format!("{name} x{n}") };
