@@ -199,7 +199,7 @@ fn coded(graph: &Graph, node: NodeId) -> Option<Coded> {
                 let scale = graph.operand(reader.node, 1).and_then(|s| graph.constant(s)?.as_f32().map(|s| s.to_vec()));
                 break scale.and_then(|s| s.iter().copied().reduce(f32::max));
             }
-            op if matches!(&*op.op_type(), "Relu" | "Clip") => output = reader.node.into(),
+            op if matches!(op.op_type(), "Relu" | "Clip") => output = reader.node.into(),
             _ => break None,
         }
     };

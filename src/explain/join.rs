@@ -35,8 +35,9 @@ pub struct Kernels {
     ends: HashMap<NodeId, usize>,
 }
 
-/// Operators that ONNX Runtime fuses into the layer before.
-const FUSED: &[&str] = &["Add", "Relu", "Clip", "Sigmoid", "HardSigmoid", "LeakyRelu", "Tanh", "BatchNormalization"];
+/// Operators that ONNX Runtime fuses into the layer before. A layer by codes rounds its result, too.
+const FUSED: &[&str] =
+    &["Add", "Relu", "Clip", "Sigmoid", "HardSigmoid", "LeakyRelu", "Tanh", "BatchNormalization", "QuantizeLinear"];
 
 /// Nodes, and all that computes them.
 #[derive(Debug, Clone, Default)]
@@ -140,7 +141,7 @@ impl Kernels {
 
     /// Adds to kernels whose end is `open` the sums and activations behind it in which no kernel ends: they are fused.
     fn extend(&mut self, graph: &Graph, order: &[NodeId], mut open: HashSet<NodeId>) {
-        for n in order.iter().filter(|n| FUSED.contains(&&*graph.op(**n).op_type())) {
+        for n in order.iter().filter(|n| FUSED.contains(&graph.op(**n).op_type())) {
             let before = graph.operands(*n).into_iter().flatten().rfind(|p| open.contains(&p.node));
             let group = before.and_then(|p| self.ends.get(&p.node).copied());
             if let (Some(group), false) = (group, self.ends.contains_key(n)) {

@@ -23,7 +23,7 @@ pub fn why_float(graph: &Graph, node: NodeId) -> Option<String> {
     }
     let op = graph.op(node);
     let kind = op.op_type();
-    if !INTEGER.contains(&&*kind) {
+    if !INTEGER.contains(&kind) {
         return Some(format!("ONNX Runtime has no kernel that multiplies {kind} in integers between rounding steps"));
     }
     let rounded = |port: Port| matches!(graph.op(port.node), Op::Dequantize(_));
@@ -36,7 +36,7 @@ pub fn why_float(graph: &Graph, node: NodeId) -> Option<String> {
             false => format!("the file does not round its input {}", name(*port)),
         });
     }
-    match TO_FLOAT.contains(&&*kind) {
+    match TO_FLOAT.contains(&kind) {
         true => None,
         false => float_reader(graph, node.into()).map(|reader| {
             format!(
@@ -52,7 +52,7 @@ pub fn why_float(graph: &Graph, node: NodeId) -> Option<String> {
 fn float_reader(graph: &Graph, port: Port) -> Option<NodeId> {
     graph.uses(port).into_iter().find_map(|reader| match graph.op(reader.node) {
         Op::Quantize(_) => None,
-        op if matches!(&*op.op_type(), "Relu" | "Clip") => float_reader(graph, reader.node.into()),
+        op if matches!(op.op_type(), "Relu" | "Clip") => float_reader(graph, reader.node.into()),
         _ => Some(reader.node),
     })
 }

@@ -25,8 +25,11 @@ const found = { requests: [], errors: [], looks: [], layers: null };
 async function layers(tab) {
   const heads = tab.locator("table.sortable thead th");
   if (!(await heads.count())) return null;
-  const last = heads.last();
-  const cells = () => tab.locator("#layer-rows tr:not([hidden]) td:last-child").allTextContents();
+  // A column of numbers that every layer has.
+  const titles = await heads.allTextContents();
+  const place = titles.findIndex((title) => title.startsWith("Weights"));
+  const last = heads.nth(place);
+  const cells = () => tab.locator(`#layer-rows tr:not([hidden]) > :nth-child(${place + 1})`).allTextContents();
   const order = {};
   for (const way of ["ascending", "descending"]) {
     await last.locator("button").focus();

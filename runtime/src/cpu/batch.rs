@@ -120,7 +120,7 @@ impl Batch {
         workspaces: &Workspaces,
         inputs: &[&Tensor],
         sink: &mut Sink,
-        mut spent: Option<&mut Vec<Spent>>,
+        spent: Option<&mut Vec<Spent>>,
     ) -> Result<Option<Vec<Tensor>>> {
         let Some(plan) = &self.plan else { return Ok(None) };
         // Mapped tensors may lie anywhere; what is not aligned is copied.
@@ -137,7 +137,7 @@ impl Batch {
             made.iter().map(|(t, dims)| vec![0; dims.iter().product::<usize>() * t.size()]).collect();
         let mut pieces = pieces(self.pieces, &aligned, &mut bytes).into_iter();
         let mut spaces = workspaces.take(self.workers, plan.bytes());
-        let done = match (&mut spaces[..], spent.as_deref_mut()) {
+        let done = match (&mut spaces[..], spent) {
             ([space], mut spent) => pieces.try_for_each(|(inputs, mut outputs)| {
                 plan.run(program, space, &inputs, &mut outputs, sink, spent.as_deref_mut())
             }),

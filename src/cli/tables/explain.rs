@@ -46,14 +46,17 @@ fn line(engine: &EngineTime, against: Option<&str>) -> String {
     )
 }
 
+/// An engine, and what it does for a part.
+type Column = (&'static str, fn(&ExplainedPart) -> Option<&Work>);
+
 fn table(e: &Explained) -> String {
     let theirs = e.onnxruntime.is_some();
-    let mut columns: Vec<(&str, &dyn Fn(&ExplainedPart) -> Option<&Work>)> = vec![];
+    let mut columns: Vec<Column> = vec![];
     if theirs {
-        columns.push(("ONNX Runtime", &|p| p.onnxruntime.as_ref()));
+        columns.push(("ONNX Runtime", |p| p.onnxruntime.as_ref()));
     }
     if e.ours.is_some() {
-        columns.push(("our runtime", &|p| p.ours.as_ref()));
+        columns.push(("our runtime", |p| p.ours.as_ref()));
     }
     let against = e.parts.iter().any(|p| p.against_ms.is_some());
     let mut out = String::from(" ");
