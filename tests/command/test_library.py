@@ -52,11 +52,25 @@ edition = "2024"
 
 [dependencies]
 compress = {{ path = "{ROOT}" }}
+# With the features that they have in the workspace, whose build is used again.
+ciborium = "0.2"
+either = {{ version = "1", features = ["use_std"] }}
+mimalloc = {{ version = "0.1", default-features = false, features = ["local_dynamic_tls"] }}
+rustix = {{ version = "1", features = ["mm", "time"] }}
+
+[build-dependencies]
+syn = {{ version = "3", features = ["visit-mut"] }}
 
 [patch.crates-io]
 cubecl-llvm = {{ path = "{ROOT}/runtime/cubecl-llvm" }}
 
 {profile}
+# Of the workspace's own crates as there: they are built once more, as those of another package.
+[profile.dev.package]
+compress.opt-level = 1
+compress-compiler.opt-level = 1
+compress-passes.opt-level = 1
+compress-runtime.opt-level = 1
 """
     )
     shutil.copy(ROOT / "Cargo.lock", folder)
