@@ -203,7 +203,9 @@ impl Assessment<'_> {
             report.deployed = deployed::measured(self, original, written, compared, report)?;
             let provider = report.deployed.is_some().then_some(Provider::Cpu);
             let engines = Engines { ours: Some(backend.of(written)), provider, warnings: vec![] };
-            match Seen::of(written, Some(original), &engines, samples, (self.batch, KERNELS), monitor) {
+            // What the original's kernels take is asked for advice on deployment alone.
+            let beside = report.deployed.as_ref().map(|_| original);
+            match Seen::of(written, beside, &engines, samples, (self.batch, KERNELS), monitor) {
                 Ok(seen) => {
                     seen.tell(&mut report.layers);
                     report.deployed.iter_mut().for_each(|deployed| deployed.parts = seen.parts.clone());

@@ -13,7 +13,7 @@ use compress_compiler::{
     graph::Graph,
     node::{NodeId, Port},
     onnx::Model,
-    op::Op,
+    op::{Op, Operator},
     tensor::Tensor,
 };
 use compress_runtime::session::{Backend, Engine, Session};
@@ -160,7 +160,7 @@ fn profiled(graph: &Graph, part: &Part, ceilings: &Ceilings, whole: f64) -> Prof
     let main = main_node(graph, part);
     ProfiledPart {
         node: main.map_or_else(|| part.nameless(), |n| graph.node(n).display_name().into()),
-        op: main.map_or_else(String::new, |n| compress_compiler::op::Operator::op_type(graph.op(n)).to_string()),
+        op: main.map_or_else(String::new, |n| graph.op(n).op_type().to_string()),
         kernels: part.kernels().map(|k| k.name.clone()).collect(),
         ms,
         share: if whole > 0.0 { ms / whole } else { 0.0 },

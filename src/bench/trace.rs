@@ -30,7 +30,10 @@ pub fn write(path: &Path, session: &Session, inputs: &[Tensor], monitor: &Monito
     let began = Instant::now();
     let (runs, helped) = traced(|| (0..SHOWN).map(|_| run(session, inputs, monitor)).collect::<Result<Vec<_>>>());
     let since = |at: Instant| at.saturating_duration_since(began).as_secs_f64() * 1e6;
-    let span = |name: &str, thread: usize, from: f64, to: f64, args: Value| json!({ "name": name, "cat": "kernel", "ph": "X", "pid": 1, "tid": thread, "ts": from, "dur": to - from, "args": args });
+    let span = |name: &str, thread: usize, from: f64, to: f64, args: Value| {
+        let (kind, dur) = ("kernel", to - from);
+        json!({ "name": name, "cat": kind, "ph": "X", "pid": 1, "tid": thread, "ts": from, "dur": dur, "args": args })
+    };
     let mut events = vec![named(0, "steps")];
     let mut steps: Vec<(Instant, Instant, &Spent)> = vec![];
     let runs = runs?;

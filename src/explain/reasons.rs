@@ -111,7 +111,7 @@ fn sentence(alike: &Alike) -> Option<String> {
     let engine = if part.onnxruntime.is_some() { "ONNX Runtime" } else { "our runtime" };
     let (others, verb) = match (alike.others, part.layers.len()) {
         (0, 0 | 1) => (String::new(), "takes"),
-        (0, n) => (format!(", with {} computed in one go,", counted(n - 1, "other layer")), "takes"),
+        (0, n) => (format!(", in one part with {},", counted(n - 1, "other layer")), "takes"),
         (n, _) => (format!(" and {n} more like it"), "take"),
     };
     let mut text = format!(

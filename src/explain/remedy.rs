@@ -77,9 +77,9 @@ impl Remedy {
     }
 }
 
-/// Tries to leave out what is slower in integers, then what is not faster either, and tells the better way; `now` is how fast
-/// the result is, made of `parts`, and `without` tells how fast it is with further layers in floats. `None` where no layer
-/// alone is slower, or leaving them out does not measurably help.
+/// Tries to leave out what is slower in integers, then what is not faster either, then all of INT8, and tells the best way; `now` is how fast
+/// the result is, made of `parts`, and `without` tells how fast it is with further layers in floats. `None` where nothing of
+/// that measurably helps.
 ///
 /// # Errors
 /// Those of `without`.
@@ -108,7 +108,8 @@ pub fn find(now: f64, parts: &[ExplainedPart], without: &dyn Fn(&[String]) -> Re
         interval: speed.interval,
     };
     let mut best = proves(&anew, now).then(|| remedy(vec![], &anew));
-    let ways = if idle.len() > losing.len() { vec![losing, idle] } else { vec![losing] };
+    let mut ways = vec![losing, idle, all.clone()];
+    ways.dedup();
     for layers in ways.into_iter().filter(|layers| !layers.is_empty()) {
         // What a search left in floats stays there.
         let speed = without(&[&layers[..], &kept].concat())?;
@@ -137,7 +138,7 @@ impl Trial<'_> {
     /// Whatever compressing and running the model can raise; interrupted.
     pub fn without(&self, layers: &[String]) -> Result<Speed> {
         let Self { opened, plan, monitor, .. } = self;
-        let expression = regex::Regex::new(&expression(layers));
+        let expression = Some(expression(layers)).filter(|e| !e.is_empty()).and_then(|e| regex::Regex::new(&e).ok());
         let options = opened.options(plan);
         let exclude = options.exclude.iter().cloned().chain(expression).collect();
         let options = Options { exclude, reconstruct: false, training: None, search: None, qat: false, ..options };
@@ -159,8 +160,11 @@ impl Trial<'_> {
     }
 }
 
-/// An expression for these names.
+/// An expression for these names, empty for none: one that matches nothing would match layers without a name.
 fn expression(names: &[String]) -> String {
+    if names.is_empty() {
+        return String::new();
+    }
     let names: Vec<String> = names.iter().map(|name| regex::escape(name)).collect();
     format!("^({})$", names.join("|"))
 }
@@ -214,22 +218,25 @@ mod tests {
             part("d", false, 1.0, 1.0),
         ];
         let asked = std::cell::RefCell::new(vec![]);
-        let of = |fast: [f64; 3], low: f64| {
+        let of = |fast: [f64; 4], low: f64| {
             let without = |layers: &[String]| {
                 asked.borrow_mut().push(layers.join(" "));
                 Ok(speed(fast[layers.len() - 1], low))
             };
             find(0.9, &parts, &without).unwrap()
         };
-        let best = of([0.9, 1.2, 1.5], 1.1).unwrap();
+        let best = of([0.9, 1.2, 1.5, 1.0], 1.1).unwrap();
         assert_eq!((&best.layers[..], best.then), (&["a.1".to_string(), "b".into()][..], 1.5));
         assert_eq!(best.exclude, r"^(a\.1|b)$");
-        assert_eq!(*asked.borrow(), ["d", "a.1 d", "a.1 b d"], "what is in floats stays there");
-        assert_eq!(of([0.9, 1.2, 1.2], 1.1).unwrap().layers, ["a.1"], "no more than is worth it");
-        assert!(of([0.9, 0.91, 0.91], 0.905).is_none(), "it has to help");
-        assert!(of([0.9, 1.2, 1.5], 0.5).is_none(), "and measurably so");
-        let anew = of([1.6, 1.2, 1.5], 1.1).unwrap();
+        assert_eq!(*asked.borrow(), ["d", "a.1 d", "a.1 b d", "a.1 b c d"], "what is in floats stays there");
+        assert_eq!(of([0.9, 1.2, 1.2, 1.0], 1.1).unwrap().layers, ["a.1"], "no more than is worth it");
+        assert!(of([0.9, 0.91, 0.91, 0.91], 0.905).is_none(), "it has to help");
+        assert!(of([0.9, 1.2, 1.5, 1.0], 0.5).is_none(), "and measurably so");
+        let anew = of([1.6, 1.2, 1.5, 1.0], 1.1).unwrap();
         assert!(anew.layers.is_empty() && anew.then == 1.6, "what is made anew may be faster without exclusions");
+        let floats = of([0.9, 0.9, 0.91, 1.0], 0.95).unwrap();
+        assert!(floats.is_all && floats.sentence().starts_with("no layer gains"), "the original is as fast as itself");
+        assert_eq!(expression(&[]), "", "it would match layers without a name");
         assert!(find(0.9, &parts[2..], &|_| Ok(speed(0.9, 0.8))).unwrap().is_none());
         let sentence = best.sentence();
         assert!(sentence.contains("`a.1`, `b` gain nothing") && sentence.contains("1.50x"), "{sentence}");
