@@ -1,7 +1,7 @@
 //! Gates with a memory: the figures of a check beside those that were accepted last.
 //!
 //! A baseline is a TOML file with a table for each model, sorted, so that a change of it reads well. Speed is kept as a ratio to
-//! the original, timed in the same run: another machine of the same kind gives the same.
+//! the original, timed in the same run: another machine of the same kind gives nearly the same.
 
 use crate::{
     files,
@@ -24,8 +24,9 @@ use std::{
 /// How much of a figure may be lost, in parts of it.
 const TOLERANCE: f64 = 0.01;
 
-/// The same of a speed-up, beyond its interval.
-const SPEED_TOLERANCE: f64 = 0.05;
+/// The same of a speed-up, beyond its interval. The ratio of small models moves by an eighth when another job takes the other
+/// thread of a core (2.60x and 2.92x on the digits), so that less would fail by chance.
+const SPEED_TOLERANCE: f64 = 0.15;
 
 /// More bytes than any baseline has.
 const LARGEST: u64 = 16 << 20;
