@@ -133,7 +133,7 @@ pub struct ExplainedPart {
     /// Milliseconds of the same nodes in the model that it is held beside, on the same engine as the order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub against_ms: Option<f64>,
-    /// Why ONNX Runtime multiplies in floats, where the model has 8-bit codes and this part has weights.
+    /// Why ONNX Runtime works in floats, where the model has codes and this part multiplies, or changes between both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub float_because: Option<String>,
 }
@@ -158,8 +158,12 @@ pub struct Work {
 pub struct KernelWork {
     /// Its name.
     pub kernel: String,
-    /// The node that it ran for: of the graph that ONNX Runtime made of the file, or the last one that our runtime computes with it.
+    /// The node that it ran for: of the graph that ONNX Runtime made of the file, or the last one that our runtime computes with
+    /// it. A node inside If, Loop or Scan stands behind the name of that.
     pub node: String,
+    /// The value of the model that it makes, if ONNX Runtime makes one under its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
     /// Milliseconds.
     pub ms: f64,
 }
@@ -358,7 +362,7 @@ fn engine_time<'a>(kernels: impl Iterator<Item = &'a Kernel>) -> EngineTime {
 fn summary(graph: &Graph, parts: &[Part]) -> Vec<ExplainedPart> {
     let sum = |of: &dyn Fn(&Part) -> &[Kernel]| parts.iter().flat_map(of).map(|k| k.ms).sum::<f64>();
     let (ours, theirs) = (sum(&|p| &p.ours), sum(&|p| &p.theirs));
-    let quantised = graph.operators().any(|n| matches!(graph.op(n), Op::Quantize(_) | Op::Dequantize(_)));
+    let quantised = reasons::has_codes(graph);
     let one = |part: &Part| {
         let main = main_node(graph, part);
         let label = |n: NodeId| graph.node(n).display_name().to_string();
@@ -372,7 +376,10 @@ fn summary(graph: &Graph, parts: &[Part]) -> Vec<ExplainedPart> {
             nodes: part.nodes.iter().map(|n| label(*n)).collect(),
             layers: layers.map(|n| graph.node(*n).name.clone()).filter(|name| !name.is_empty()).collect(),
             ours: work(&part.ours, ours),
-            float_because: main.filter(|_| quantised && in_floats).and_then(|n| reasons::why_float(graph, n)),
+            float_because: match quantised && in_floats {
+                true => reasons::of_part(graph, main, &part.theirs),
+                false => None,
+            },
             onnxruntime,
             against_ms: None,
         }
@@ -396,7 +403,7 @@ fn work(kernels: &[Kernel], total: f64) -> Option<Work> {
     Some(Work {
         kernels: kernels
             .iter()
-            .map(|k| KernelWork { kernel: k.name.clone(), node: k.node.clone(), ms: k.ms })
+            .map(|k| KernelWork { kernel: k.name.clone(), node: k.node.clone(), value: k.value.clone(), ms: k.ms })
             .collect(),
         ms,
         share: if total > 0.0 { ms / total } else { 0.0 },

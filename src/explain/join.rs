@@ -19,12 +19,16 @@ pub struct Kernel {
     pub name: String,
     /// The node that it ran for.
     pub node: String,
+    /// The value of the model that it makes, if it makes one.
+    pub value: Option<String>,
     /// Milliseconds of a run.
     pub ms: f64,
     /// Whether it works on 8-bit codes.
     pub on_codes: bool,
     /// Whether it changes the type or the layout of a value alone.
     pub converts: bool,
+    /// Whether all that it reads is constant.
+    pub of_constants: bool,
 }
 
 /// The kernels of an engine, in groups: one that makes values of the graph, and those that prepare for it.
@@ -34,10 +38,6 @@ pub struct Kernels {
     /// The group that ends in a node.
     ends: HashMap<NodeId, usize>,
 }
-
-/// Operators that ONNX Runtime fuses into the layer before. A layer by codes rounds its result, too.
-const FUSED: &[&str] =
-    &["Add", "Relu", "Clip", "Sigmoid", "HardSigmoid", "LeakyRelu", "Tanh", "BatchNormalization", "QuantizeLinear"];
 
 /// Nodes, and all that computes them.
 #[derive(Debug, Clone, Default)]
@@ -71,43 +71,51 @@ impl Kernels {
             let kernel = Kernel {
                 name: step.kernel.name.into(),
                 node: step.node.clone(),
+                value: None,
                 ms: step.ms,
                 on_codes: step.kernel.on_codes(),
                 converts: step.kernel.converts(),
+                of_constants: false,
             };
             all.add(vec![kernel], labels.get(&step.node).map(std::slice::from_ref).unwrap_or_default());
         }
         all
     }
 
-    /// Those of ONNX Runtime, whose optimised graph keeps the names of the values that it makes, or calls a node after the
-    /// value or the node that it stands for.
+    /// Those of ONNX Runtime, whose optimised graph `ran`.
     pub fn onnxruntime(graph: &Graph, order: &[NodeId], ran: &[Ran]) -> Self {
-        let mut values: HashMap<&str, NodeId> = HashMap::new();
-        let mut nodes: HashMap<&str, NodeId> = HashMap::new();
-        for n in graph.operators() {
-            nodes.insert(&graph.node(n).name, n);
-            values.extend(graph.node(n).outputs.iter().map(|v| (&v.name[..], n)));
-        }
-        nodes.remove("");
-        let ends = |r: &Ran| -> Vec<NodeId> {
-            let made: Vec<NodeId> = r.node.outputs.iter().filter_map(|o| values.get(&o[..]).copied()).collect();
-            if !made.is_empty() {
-                return made;
+        let names = Names::new(graph, order);
+        let mut found: Vec<Vec<NodeId>> = ran.iter().map(|r| names.ends(graph, r)).collect();
+        let mut makers: HashMap<&str, usize> = HashMap::new();
+        let mut readers: HashMap<&str, usize> = HashMap::new();
+        for (i, r) in ran.iter().enumerate() {
+            makers.extend(r.node.outputs.iter().map(|v| (&v[..], i)));
+            for value in &r.node.inputs {
+                readers.entry(value).or_insert(i);
             }
-            let name = untagged(&r.node.name);
-            let of_value = name.strip_suffix("_nchwc").and_then(|value| values.get(value));
-            of_value.or_else(|| nodes.get(name).filter(|_| !r.converts())).copied().into_iter().collect()
-        };
-        let readers: HashMap<&str, usize> =
-            ran.iter().enumerate().rev().flat_map(|(i, r)| r.node.inputs.iter().map(move |v| (&v[..], i))).collect();
-        let found: Vec<Vec<NodeId>> = ran.iter().map(ends).collect();
+        }
+        // A kernel that is called after a node, and makes none of the graph's values, ends there or somewhere behind.
+        let mut open: Vec<bool> =
+            (0..ran.len()).map(|i| !found[i].is_empty() && names.made(&ran[i]).is_none()).collect();
+        // What brings its result into the layout of the file tells where.
+        let mut host: Vec<Option<usize>> = vec![None; ran.len()];
+        for (i, r) in ran.iter().enumerate().filter(|(_, r)| r.converts() && names.made(r).is_some()) {
+            let maker = r.node.inputs.first().and_then(|v| makers.get(&v[..])).filter(|maker| open[**maker]);
+            if let (Some(maker), true) = (maker, found[i].iter().all(|n| graph.op(*n).op_type() != r.node.op)) {
+                host[i] = Some(*maker);
+            }
+        }
+        for (i, maker) in host.iter().enumerate().filter_map(|(i, maker)| Some((i, (*maker)?))) {
+            open[maker] = false;
+            let ends = std::mem::take(&mut found[i]);
+            found[maker].extend(ends);
+        }
         // A kernel that makes no value of the graph prepares for the first one that reads what it makes.
         let leader = |mut i: usize| {
             for _ in 0..ran.len() {
-                let next = ran[i].node.outputs.iter().find_map(|o| readers.get(&o[..]));
+                let next = host[i].or_else(|| ran[i].node.outputs.iter().find_map(|o| readers.get(&o[..]).copied()));
                 match next {
-                    Some(next) if found[i].is_empty() => i = *next,
+                    Some(next) if found[i].is_empty() => i = next,
                     _ => break,
                 }
             }
@@ -115,35 +123,28 @@ impl Kernels {
         };
         let mut members: HashMap<usize, Vec<Kernel>> = HashMap::new();
         for (i, r) in ran.iter().enumerate() {
-            let kernel = Kernel {
-                name: r.kernel(),
-                node: r.node.name.clone(),
-                ms: r.ms,
-                on_codes: r.on_codes(),
-                converts: r.converts(),
-            };
-            members.entry(leader(i)).or_default().push(kernel);
+            names.kernels(r, "", members.entry(leader(i)).or_default());
         }
         let mut all = Self::default();
-        let mut open = HashSet::new();
+        let mut behind = HashSet::new();
         for (i, ends) in found.into_iter().enumerate() {
             if let Some(kernels) = members.remove(&i) {
                 all.add(kernels, &ends);
-                // It makes none of the graph's values: what it computes ends somewhere behind the node that it is called after.
-                if !ran[i].node.outputs.iter().any(|o| values.contains_key(&o[..])) {
-                    open.extend(ends);
+                if open[i] {
+                    behind.extend(ends);
                 }
             }
         }
-        all.extend(graph, order, open);
+        all.extend(graph, order, behind);
         all
     }
 
-    /// Adds to kernels whose end is `open` the sums and activations behind it in which no kernel ends: they are fused.
+    /// Adds to kernels whose end is `open` the operators on single elements behind it in which no kernel ends: they are fused.
     fn extend(&mut self, graph: &Graph, order: &[NodeId], mut open: HashSet<NodeId>) {
-        for n in order.iter().filter(|n| FUSED.contains(&graph.op(**n).op_type())) {
-            let before = graph.operands(*n).into_iter().flatten().rfind(|p| open.contains(&p.node));
-            let group = before.and_then(|p| self.ends.get(&p.node).copied());
+        for n in order.iter().filter(|n| is_elementwise(graph.op(**n))) {
+            // Of two the one that ran last: it reads what the other made.
+            let before = graph.operands(*n).into_iter().flatten().filter(|p| open.contains(&p.node));
+            let group = before.filter_map(|p| self.ends.get(&p.node).copied()).max();
             if let (Some(group), false) = (group, self.ends.contains_key(n)) {
                 self.ends.insert(*n, group);
                 open.insert(*n);
@@ -176,6 +177,86 @@ impl Kernels {
         }
         by
     }
+}
+
+/// What ONNX Runtime's optimised graph keeps of a graph: it has the names of the values that it makes, or calls a node after the
+/// value or the node that it stands for. Where these have no name, the weight tells which layer it is.
+struct Names<'a> {
+    /// Which node makes a value.
+    values: HashMap<&'a str, NodeId>,
+    nodes: HashMap<&'a str, NodeId>,
+    /// Which layer alone multiplies by a constant, or by what is made of it.
+    weights: HashMap<&'a str, Option<NodeId>>,
+    /// What depends on no input, and the values of that.
+    fixed: HashSet<NodeId>,
+    constants: HashSet<&'a str>,
+}
+
+impl<'a> Names<'a> {
+    fn new(graph: &'a Graph, order: &[NodeId]) -> Self {
+        let (mut values, mut nodes, mut weights) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let fixed = fixed(graph, order);
+        for n in order.iter().copied().filter(|n| !matches!(graph.op(*n), Op::Input(_) | Op::Constant(_))) {
+            nodes.insert(&graph.node(n).name[..], n);
+            values.extend(graph.node(n).outputs.iter().map(|v| (&v.name[..], n)));
+            let mut port = graph.op(n).weight().and_then(|axes| graph.operand(n, axes.slot));
+            while let Some(weight) = port.filter(|p| fixed.contains(&p.node)) {
+                let only = weights.entry(&graph.value(weight).name[..]).or_insert(Some(n));
+                *only = only.filter(|known| *known == n);
+                port = graph.operand(weight.node, 0);
+            }
+        }
+        nodes.remove("");
+        let constants = fixed.iter().flat_map(|n| &graph.node(*n).outputs).map(|v| &v.name[..]).collect();
+        Self { values, nodes, weights, fixed, constants }
+    }
+
+    /// The nodes whose values a kernel makes. None for one that makes what could be made when the model is loaded: it prepares
+    /// for others.
+    fn ends(&self, graph: &Graph, ran: &Ran) -> Vec<NodeId> {
+        let made: Vec<NodeId> = ran.node.outputs.iter().filter_map(|o| self.values.get(&o[..]).copied()).collect();
+        if !made.is_empty() {
+            return made.into_iter().filter(|n| !self.fixed.contains(n)).collect();
+        }
+        let name = untagged(&ran.node.name);
+        let of_value = || name.strip_suffix("_nchwc").and_then(|value| self.values.get(value)).copied();
+        let of_node = || self.nodes.get(name).copied();
+        let of_weight = || ran.node.inputs.iter().find_map(|v| self.weights.get(&v[..]).copied().flatten());
+        let end = of_value().or_else(|| if ran.converts() { None } else { of_node().or_else(of_weight) });
+        end.filter(|n| !self.fixed.contains(n) && !matches!(graph.op(*n), Op::Constant(_))).into_iter().collect()
+    }
+
+    /// The value of the graph that a kernel makes, if it makes one.
+    fn made<'b>(&self, ran: &'b Ran) -> Option<&'b String> {
+        ran.node.outputs.iter().find(|o| self.values.contains_key(&o[..]))
+    }
+
+    /// Adds a kernel, and those inside it, which run for nodes `within` another.
+    fn kernels(&self, ran: &Ran, within: &str, to: &mut Vec<Kernel>) {
+        let value = self.made(ran).filter(|_| within.is_empty());
+        let node = format!("{within}{}", if ran.label.is_empty() { &ran.node.name } else { &ran.label });
+        let mut inputs = ran.node.inputs.iter().filter(|v| !v.is_empty()).peekable();
+        let of_constants = inputs.peek().is_some() && inputs.all(|v| self.constants.contains(&v[..]));
+        let inside = format!("{node}/");
+        to.push(Kernel {
+            name: ran.kernel(),
+            node,
+            value: value.cloned(),
+            ms: ran.ms,
+            on_codes: ran.on_codes(),
+            converts: ran.converts(),
+            of_constants,
+        });
+        for ran in &ran.inside {
+            self.kernels(ran, &inside, to);
+        }
+    }
+}
+
+/// Whether each element of the result is computed from one of each operand. A layer by codes rounds its result, too.
+fn is_elementwise(op: &Op) -> bool {
+    let computes = matches!(op, Op::Unary(_) | Op::Activation(_) | Op::Clip(_) | Op::Binary(_) | Op::Variadic(_));
+    computes || matches!(op, Op::BatchNorm(_) | Op::Quantize(_))
 }
 
 /// A name without the number that ONNX Runtime adds to make it a new one.
@@ -217,6 +298,12 @@ pub fn parts(graph: &Graph, order: &[NodeId], ours: Kernels, theirs: Kernels) ->
 
 /// The operators that depend on an input: the others are computed when a model is loaded.
 fn computed(graph: &Graph, order: &[NodeId]) -> Vec<NodeId> {
+    let fixed = fixed(graph, order);
+    order.iter().copied().filter(|n| !fixed.contains(n) && !matches!(graph.op(*n), Op::Input(_))).collect()
+}
+
+/// What depends on no input.
+fn fixed(graph: &Graph, order: &[NodeId]) -> HashSet<NodeId> {
     let mut fixed: HashSet<NodeId> = HashSet::new();
     for n in order {
         let constant = match graph.op(*n) {
@@ -228,7 +315,7 @@ fn computed(graph: &Graph, order: &[NodeId]) -> Vec<NodeId> {
             fixed.insert(*n);
         }
     }
-    order.iter().copied().filter(|n| !fixed.contains(n) && !matches!(graph.op(*n), Op::Input(_))).collect()
+    fixed
 }
 
 /// The least group of those that `group` is joined with.

@@ -1,6 +1,6 @@
 //! Why ONNX Runtime runs a layer in floats, and sentences for the costliest parts.
 
-use super::{ExplainedPart, Work};
+use super::{ExplainedPart, Work, join::Kernel};
 use crate::shown::{milliseconds, shortened};
 use compress_compiler::{
     graph::Graph,
@@ -15,14 +15,80 @@ const NAME: usize = 60;
 const INTEGER: &[&str] = &["Conv", "MatMul", "Gemm"];
 /// Those of them whose result may be read in floats.
 const TO_FLOAT: &[&str] = &["MatMul", "Gemm"];
+/// ONNX Runtime's product with a weight in codes of a few bits.
+const BY_BITS: &str = "MatMulNBits";
+/// The share of a part's time in what it makes of constants that is told.
+const UNFOLDED: f64 = 0.05;
 
-/// Why the layer `node` runs in floats, as far as the graph around it tells. `None` where it multiplies nothing.
-pub fn why_float(graph: &Graph, node: NodeId) -> Option<String> {
-    if graph.macs(node) == 0 {
+/// Whether a graph has values in codes: layers may run on these, or not.
+pub fn has_codes(graph: &Graph) -> bool {
+    graph.operators().any(|n| match graph.op(n) {
+        Op::Quantize(_) | Op::Dequantize(_) | Op::DynamicQuantize(_) | Op::DynamicLstm(_) => true,
+        Op::IntegerMatMul(_) | Op::IntegerConv(_) => true,
+        Op::Opaque(op) => op.op_type() == BY_BITS,
+        op => op.bodies().iter().any(|body| has_codes(body.graph())),
+    })
+}
+
+/// Why a part, of which `node` is the main one, runs in floats in these kernels, as far as the graph tells.
+pub fn of_part(graph: &Graph, node: Option<NodeId>, kernels: &[Kernel]) -> Option<String> {
+    let why = match kernels.iter().any(|k| k.name == BY_BITS) {
+        true => Some(format!(
+            "{BY_BITS} makes floats of the codes of its weight as it multiplies: its accuracy_level is not 4, which multiplies in \
+             integers"
+        )),
+        false => node.and_then(|n| why_float(graph, n)),
+    };
+    let sentences: Vec<String> = why.into_iter().chain(of_constants(kernels)).collect();
+    Some(sentences.join("; ")).filter(|text| !text.is_empty())
+}
+
+/// What a part makes of constants in each run, where that costs something.
+fn of_constants(kernels: &[Kernel]) -> Option<String> {
+    let ms = |kernels: &[&Kernel]| kernels.iter().map(|k| k.ms).sum::<f64>();
+    let made: Vec<&Kernel> = kernels.iter().filter(|k| k.of_constants && k.name == "DequantizeLinear").collect();
+    if made.is_empty() || ms(&made) < UNFOLDED * ms(&kernels.iter().collect::<Vec<_>>()) {
         return None;
+    }
+    let named = made.iter().max_by(|a, b| a.ms.total_cmp(&b.ms)).map(|k| k.value.as_ref().unwrap_or(&k.node))?;
+    let more = match made.len() {
+        1 => String::new(),
+        n => format!(" and {} more", n - 1),
+    };
+    Some(format!("in each run it makes floats of constant codes anew (`{}`{more})", shortened(named, NAME)))
+}
+
+/// Why the layer `node` runs in floats, as far as the graph around it tells. `None` where it multiplies nothing, and makes
+/// neither codes of floats nor floats of what layers on codes made.
+fn why_float(graph: &Graph, node: NodeId) -> Option<String> {
+    let label = |n: NodeId| format!("`{}` ({})", shortened(graph.node(n).display_name(), NAME), graph.op(n).op_type());
+    match graph.op(node) {
+        Op::DynamicQuantize(_) => {
+            let x = graph.operand(node, 0)?;
+            let of = shortened(&graph.value(x).name, NAME);
+            return Some(format!("it finds the range of `{of}` in each run, and rounds the values to codes"));
+        }
+        Op::IntegerMatMul(_) | Op::IntegerConv(_) => {
+            return Some(format!("{} multiplies codes, and the steps in floats around it take longer", label(node)));
+        }
+        op if !op.bodies().is_empty() => {
+            let bodies: Vec<&Graph> = op.bodies().into_iter().map(|body| body.graph()).collect();
+            let layers = bodies.iter().flat_map(|graph| graph.operators().map(move |n| (graph.macs(n), *graph, n)));
+            let (_, body, layer) = layers.max_by_key(|(macs, ..)| *macs)?;
+            let name = body.node(layer).display_name();
+            return why_float(body, layer).map(|why| format!("of `{}` inside it: {why}", shortened(name, NAME)));
+        }
+        _ => {}
+    }
+    if let Some(layer) = integer_layer(graph, node) {
+        return Some(format!("it makes floats of the sums of {}", label(layer)));
     }
     let op = graph.op(node);
     let kind = op.op_type();
+    // Behind an operator that we don't know no sizes are known.
+    if graph.macs(node) == 0 && !INTEGER.contains(&kind) {
+        return None;
+    }
     if !INTEGER.contains(&kind) {
         return Some(format!("ONNX Runtime has no kernel that multiplies {kind} in integers between rounding steps"));
     }
@@ -30,22 +96,33 @@ pub fn why_float(graph: &Graph, node: NodeId) -> Option<String> {
     let name = |port: Port| format!("`{}`", shortened(&graph.value(port).name, NAME));
     let weight = op.weight().map(|axes| axes.slot);
     let factors: Vec<(usize, Port)> = (0..2).filter_map(|slot| Some((slot, graph.operand(node, slot)?))).collect();
+    let rounds_weight = factors.iter().any(|(slot, port)| Some(*slot) == weight && rounded(*port));
     if let Some((slot, port)) = factors.iter().find(|(_, port)| !rounded(*port)) {
         return Some(match Some(*slot) == weight {
             true => format!("the file does not round its weight {}", name(*port)),
+            false if rounds_weight => format!("the file does not round its input {}, only its weight", name(*port)),
             false => format!("the file does not round its input {}", name(*port)),
         });
     }
     match TO_FLOAT.contains(&kind) {
         true => None,
         false => float_reader(graph, node.into()).map(|reader| {
-            format!(
-                "{} reads its result in floats, and ONNX Runtime multiplies {kind} in integers only where the result is rounded",
-                format_args!("`{}` ({})", shortened(graph.node(reader).display_name(), NAME), graph.op(reader).op_type())
-            )
+            let reader = label(reader);
+            format!("{reader} reads its result in floats, and ONNX Runtime multiplies {kind} in integers only where the result is rounded")
         }),
     }
     .or_else(|| Some("the file rounds all that it multiplies, and ONNX Runtime ran it in floats all the same".into()))
+}
+
+/// The layer on codes whose sums `node` makes floats of: Cast, and the Mul behind it.
+fn integer_layer(graph: &Graph, node: NodeId) -> Option<NodeId> {
+    let before = |n: NodeId| graph.operand(n, 0).map(|p| p.node);
+    let cast = match graph.op(node) {
+        Op::Cast(_) => node,
+        Op::Binary(_) => before(node).filter(|n| matches!(graph.op(*n), Op::Cast(_)))?,
+        _ => return None,
+    };
+    before(cast).filter(|n| matches!(graph.op(*n), Op::IntegerMatMul(_) | Op::IntegerConv(_)))
 }
 
 /// A node that reads a value, or what Relu or Clip makes of it, and does not round it.

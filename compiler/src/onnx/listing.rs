@@ -6,7 +6,7 @@ use super::{
     wire,
 };
 use crate::error::{Error, Result};
-use onnx_protobuf::{Message, ModelProto};
+use onnx_protobuf::{Message, ModelProto, NodeProto};
 use std::path::{Path, PathBuf};
 
 /// A node as a file has it.
@@ -22,6 +22,31 @@ pub struct FileNode {
     pub inputs: Vec<String>,
     /// The names of the values that it makes.
     pub outputs: Vec<String>,
+    /// Its attributes that are whole numbers, but for zeros.
+    pub ints: Vec<(String, i64)>,
+    /// The nodes of the graphs inside it.
+    pub inside: Vec<FileNode>,
+}
+
+impl FileNode {
+    /// The attribute `name`, if it is a whole number other than zero.
+    pub fn int(&self, name: &str) -> Option<i64> {
+        self.ints.iter().find(|(own, _)| own == name).map(|(_, value)| *value)
+    }
+
+    // The depth of graphs inside graphs is bounded where the file is walked.
+    fn of(node: NodeProto) -> Self {
+        let (mut ints, mut inside) = (vec![], vec![]);
+        for attribute in node.attribute {
+            if attribute.i != 0 {
+                ints.push((attribute.name, attribute.i));
+            }
+            let graphs = attribute.g.into_option().into_iter().chain(attribute.graphs);
+            inside.extend(graphs.flat_map(|graph| graph.node).map(Self::of));
+        }
+        let (name, op, domain) = (node.name, node.op_type, node.domain);
+        Self { name, op, domain, inputs: node.input, outputs: node.output, ints, inside }
+    }
 }
 
 /// The files that the weights of the model at `path` are in, besides its own; none where it can't be read.
@@ -37,7 +62,7 @@ pub fn weight_files(path: &Path) -> Vec<PathBuf> {
     read().unwrap_or_default()
 }
 
-/// The nodes of the outermost graph of the file at `path`, in their order.
+/// The nodes of the outermost graph of the file at `path`, in their order, with those of the graphs inside.
 ///
 /// # Errors
 /// File when it can't be read; malformed or limit for what is wrong inside.
@@ -47,14 +72,7 @@ pub fn listing(path: &Path) -> Result<Vec<FileNode>> {
         let skeleton = wire::skeleton(file.bytes(), wire::Message::Model)?;
         let proto = ModelProto::parse_from_bytes(&skeleton).map_err(|e| Error::malformed(format!("not ONNX: {e}")))?;
         let nodes = proto.graph.into_option().map(|g| g.node).unwrap_or_default();
-        let listed = |n: onnx_protobuf::NodeProto| FileNode {
-            name: n.name,
-            op: n.op_type,
-            domain: n.domain,
-            inputs: n.input,
-            outputs: n.output,
-        };
-        Ok(nodes.into_iter().map(listed).collect())
+        Ok(nodes.into_iter().map(FileNode::of).collect())
     };
     read().map_err(|e: Error| e.in_file(path))
 }
