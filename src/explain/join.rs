@@ -39,6 +39,9 @@ pub struct Kernels {
     ends: HashMap<NodeId, usize>,
 }
 
+/// From how many steps a weight is made, at most: codes are scaled, transposed, and so on.
+const STEPS: usize = 8;
+
 /// Nodes, and all that computes them.
 #[derive(Debug, Clone, Default)]
 pub struct Part {
@@ -199,11 +202,11 @@ impl<'a> Names<'a> {
         for n in order.iter().copied().filter(|n| !matches!(graph.op(*n), Op::Input(_) | Op::Constant(_))) {
             nodes.insert(&graph.node(n).name[..], n);
             values.extend(graph.node(n).outputs.iter().map(|v| (&v.name[..], n)));
-            let mut port = graph.op(n).weight().and_then(|axes| graph.operand(n, axes.slot));
-            while let Some(weight) = port.filter(|p| fixed.contains(&p.node)) {
-                let only = weights.entry(&graph.value(weight).name[..]).or_insert(Some(n));
+            let weight = graph.op(n).weight().and_then(|axes| graph.operand(n, axes.slot));
+            let made_of = |p: &Port| graph.operand(p.node, 0).filter(|p| fixed.contains(&p.node));
+            for port in std::iter::successors(weight.filter(|p| fixed.contains(&p.node)), made_of).take(STEPS) {
+                let only = weights.entry(&graph.value(port).name[..]).or_insert(Some(n));
                 *only = only.filter(|known| *known == n);
-                port = graph.operand(weight.node, 0);
             }
         }
         nodes.remove("");

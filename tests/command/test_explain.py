@@ -33,7 +33,9 @@ def kernels(path, folder):
     options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
     options.log_severity_level = 4
     session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    feeds = {i.name: np.zeros([d if isinstance(d, int) else 1 for d in i.shape], np.float32) for i in session.get_inputs()}
+    feeds = {
+        i.name: np.zeros([d if isinstance(d, int) else 1 for d in i.shape], np.float32) for i in session.get_inputs()
+    }
     session.run(None, feeds)
     events = json.loads(Path(session.end_profiling()).read_text())
     ran = [e["args"] for e in events if e["name"].endswith("_kernel_time")]
@@ -162,7 +164,9 @@ def test_models_with_other_inputs_are_not_compared(compress, tmp_path):
 
 def test_where_onnxruntime_refuses_a_model_ours_is_shown(compress, tmp_path):
     """Two nodes of one name, which ONNX allows."""
-    made = small.model([node("Relu", "x", "y", "same"), node("Neg", "y", "z", "same")], [("x", [1, 8])], [("z", [1, 8])])
+    made = small.model(
+        [node("Relu", "x", "y", "same"), node("Neg", "y", "z", "same")], [("x", [1, 8])], [("z", [1, 8])]
+    )
     path = small.save(made, tmp_path)
     found = explained(compress, path)
     shown = [p for p in found["parts"] if p["ours"]]
@@ -194,3 +198,113 @@ def test_files_of_other_tools_have_the_time_of_their_original(compress, tmp_path
     found = explained(compress, out, "--against", DIGITS / "digits.onnx")
     convolutions = [p for p in found["parts"] if p["op"] == "Conv"]
     assert len(convolutions) == 3 and all(p["against_ms"] > 0 for p in convolutions)
+
+
+def convolved(work):
+    """The convolutions of a part's kernels."""
+    return [op for op in names(work) if op.endswith("Conv")]
+
+
+def blocks(names):
+    """Four convolutions in blocks of channels, with activations and a sum; with names of nodes or without."""
+    weights = {"w0": floats(0, 16, 3, 3, 3)} | {f"w{i}": floats(i, 16, 16, 3, 3) for i in range(1, 4)}
+    nodes = [node("Conv", "x w0", "c0", pads=[1, 1, 1, 1]), node("HardSwish", "c0", "h0")]
+    nodes += [node("Conv", "h0 w1", "c1", pads=[1, 1, 1, 1]), node("HardSwish", "c1", "h1")]
+    nodes += [node("Conv", "h1 w2", "c2", pads=[1, 1, 1, 1]), node("Conv", "h0 w3", "c3", pads=[1, 1, 1, 1])]
+    nodes += [node("Add", "c2 c3", "a"), node("Relu", "a", "r"), node("GlobalAveragePool", "r", "y")]
+    for n in nodes:
+        n.name = n.name if names else ""
+    return small.model(nodes, [("x", [1, 3, 32, 32])], [("y", [1, 16, 1, 1])], weights)
+
+
+@pytest.mark.parametrize("names", [True, False])
+def test_layers_that_keep_their_layout_have_a_part_each(compress, tmp_path, names):
+    """ONNX Runtime gives no value between them the name that it has in the file."""
+    path = small.save(blocks(names), tmp_path)
+    parts = explained(compress, path)["parts"]
+    convolutions = [p for p in parts if p["op"] == "Conv"]
+    assert len(convolutions) == 4
+    for part in convolutions:
+        assert convolved(part["onnxruntime"]) == ["Conv"] and part["ours"]
+    by_node = {n: p for p in parts for n in p["nodes"]}
+    assert by_node["h0"] is by_node["c0"] and by_node["h1"] is by_node["c1"]
+    assert by_node["r"] in (by_node["c2"], by_node["c3"])
+
+
+def test_layers_on_codes_without_names_have_a_part_each(compress, quantised, tmp_path):
+    """ONNX Runtime makes new ones of them, with new names."""
+    made = onnx.load(quantised)
+    for n in made.graph.node:
+        n.name = ""
+    path = small.save(made, tmp_path)
+    convolutions = [p for p in explained(compress, path)["parts"] if p["op"] == "Conv"]
+    found = sorted(convolved(p["onnxruntime"]) for p in convolutions)
+    named = [p for p in explained(compress, quantised)["parts"] if p["op"] == "Conv"]
+    assert found == sorted(convolved(p["onnxruntime"]) for p in named)
+    assert ["QLinearConv"] in found and all(len(kernels) == 1 for kernels in found)
+
+
+def test_nodes_in_a_loop_are_told_from_those_around_it(compress, tmp_path):
+    """Neither have names: by the profiler's names they are the same."""
+    values = [("turn", [], onnx.TensorProto.INT64), ("go", [], onnx.TensorProto.BOOL), ("s", [1, 64, 64])]
+    turn = [node("MatMul", "s w", "p"), node("Add", "p one", "q"), node("Tanh", "q", "t"), node("Identity", "go", "on")]
+    body = small.model(turn, values, [("on", [], onnx.TensorProto.BOOL), ("t", [1, 64, 64])]).graph
+    nodes = [node("Add", "x one", "a"), onnx.helper.make_node("Loop", ["n", "", "a"], ["l"], body=body)]
+    nodes += [node("Add", "l two", "y")]
+    for n in [*nodes, *body.node, *nodes[1].attribute[0].g.node]:
+        n.name = ""
+    weights = {"w": floats(0, 64, 64), "one": np.float32([1]), "two": floats(1, 64, 64), "n": np.int64(20)}
+    path = small.save(small.model(nodes, [("x", [1, 64, 64])], [("y", [1, 64, 64])], weights), tmp_path)
+    found = explained(compress, path)
+    parts = {p["node"]: [k["kernel"] for k in p["onnxruntime"]["kernels"]] for p in found["parts"] if p["nodes"]}
+    assert parts["a"] == ["Add"] and parts["y"] == ["Add"]
+    assert sorted(parts["l"]) == ["Add", "Identity", "Loop", "MatMul", "Tanh"]
+    loop = next(p["onnxruntime"] for p in found["parts"] if p["node"] == "l")
+    assert all("/" in k["node"] for k in loop["kernels"] if k["kernel"] != "Loop")
+    assert loop["share"] > 0.5
+
+
+def dynamic(folder, nodes, weights, to):
+    """A model with ranges that are found as it runs, as ONNX Runtime's quantiser writes it."""
+    from onnxruntime import quantization
+
+    path = small.save(small.model(nodes, [("x", [1, 16, 16, 16])], [("y", to)], weights), folder, "float.onnx")
+    quantization.quantize_dynamic(str(path), str(folder / "dynamic.onnx"))
+    return folder / "dynamic.onnx"
+
+
+def test_reasons_in_files_with_dynamic_ranges(compress, tmp_path):
+    nodes = [
+        node("Conv", "x w0", "a", "c0"),
+        node("Transpose", "a", "b", "t", perm=[0, 1, 3, 2]),
+        node("MatMul", "a b", "y", "m"),
+    ]
+    path = dynamic(tmp_path, nodes, {"w0": floats(0, 16, 16, 3, 3)}, [1, 16, 14, 14])
+    parts = {p["node"]: p for p in explained(compress, path)["parts"]}
+    assert parts["c0_quant"]["onnxruntime"]["int8"] and "float_because" not in parts["c0_quant"]
+    assert "does not round its input `a`" in parts["m"]["float_because"]
+    because = " ".join(p.get("float_because") or "" for p in parts.values())
+    assert "finds the range of `x` in each run" in because and "floats of the sums of `c0_quant`" in because
+
+
+@pytest.mark.parametrize("level", [0, 4])
+def test_reasons_in_files_with_weights_of_four_bits(compress, tmp_path, level):
+    weights = {"q": np.full((64, 2, 16), 0x5A, np.uint8), "s": np.abs(floats(0, 64, 2))}
+    product = node(
+        "MatMulNBits", "x q s", "y", domain="com.microsoft", K=64, N=64, bits=4, block_size=32, accuracy_level=level
+    )
+    made = small.model([product], [("x", [1, 8, 64])], [("y", [1, 8, 64])], weights, domains=[("com.microsoft", 1)])
+    (part,) = explained(compress, small.save(made, tmp_path))["parts"]
+    assert part["onnxruntime"]["int8"] == (level == 4)
+    assert ("accuracy_level is not 4" in part.get("float_because", "")) == (level == 0)
+
+
+def test_constants_that_are_made_floats_in_each_run_are_told(compress, tmp_path):
+    """ONNX Runtime folds no DequantizeLinear."""
+    weights = {"q": np.full((64, 64, 3, 3), 3, np.int8), "s": np.float32(0.1), "z": np.int8(0)}
+    nodes = [node("DequantizeLinear", "q s z", "w", "d"), node("Conv", "x w", "y", "c")]
+    made = small.model(nodes, [("x", [1, 64, 4, 4])], [("y", [1, 64, 2, 2])], weights)
+    (part,) = [p for p in explained(compress, small.save(made, tmp_path))["parts"] if p["nodes"]]
+    assert part["node"] == "c" and "DequantizeLinear" in names(part["onnxruntime"])
+    expected = "not round its input `x`, only its weight; in each run it makes floats of constant codes anew (`w`)"
+    assert expected in part["float_because"]
