@@ -88,37 +88,15 @@ impl Kernels {
     /// Those of ONNX Runtime, whose optimised graph `ran`.
     pub fn onnxruntime(graph: &Graph, order: &[NodeId], ran: &[Ran]) -> Self {
         let names = Names::new(graph, order);
-        let mut found: Vec<Vec<NodeId>> = ran.iter().map(|r| names.ends(graph, r)).collect();
-        let mut makers: HashMap<&str, usize> = HashMap::new();
-        let mut readers: HashMap<&str, usize> = HashMap::new();
-        for (i, r) in ran.iter().enumerate() {
-            makers.extend(r.node.outputs.iter().map(|v| (&v[..], i)));
-            for value in &r.node.inputs {
-                readers.entry(value).or_insert(i);
-            }
-        }
-        // A kernel that is called after a node, and makes none of the graph's values, ends there or somewhere behind.
-        let mut open: Vec<bool> =
-            (0..ran.len()).map(|i| !found[i].is_empty() && names.made(&ran[i]).is_none()).collect();
-        // What brings its result into the layout of the file tells where.
-        let mut host: Vec<Option<usize>> = vec![None; ran.len()];
-        for (i, r) in ran.iter().enumerate().filter(|(_, r)| r.converts() && names.made(r).is_some()) {
-            let maker = r.node.inputs.first().and_then(|v| makers.get(&v[..])).filter(|maker| open[**maker]);
-            if let (Some(maker), true) = (maker, found[i].iter().all(|n| graph.op(*n).op_type() != r.node.op)) {
-                host[i] = Some(*maker);
-            }
-        }
-        for (i, maker) in host.iter().enumerate().filter_map(|(i, maker)| Some((i, (*maker)?))) {
-            open[maker] = false;
-            let ends = std::mem::take(&mut found[i]);
-            found[maker].extend(ends);
-        }
+        let found: Vec<Vec<NodeId>> = ran.iter().map(|r| names.ends(graph, r)).collect();
+        let readers: HashMap<&str, usize> =
+            ran.iter().enumerate().rev().flat_map(|(i, r)| r.node.inputs.iter().map(move |v| (&v[..], i))).collect();
         // A kernel that makes no value of the graph prepares for the first one that reads what it makes.
         let leader = |mut i: usize| {
             for _ in 0..ran.len() {
-                let next = host[i].or_else(|| ran[i].node.outputs.iter().find_map(|o| readers.get(&o[..]).copied()));
+                let next = ran[i].node.outputs.iter().find_map(|o| readers.get(&o[..]));
                 match next {
-                    Some(next) if found[i].is_empty() => i = next,
+                    Some(next) if found[i].is_empty() => i = *next,
                     _ => break,
                 }
             }
@@ -128,17 +106,28 @@ impl Kernels {
         for (i, r) in ran.iter().enumerate() {
             names.kernels(r, "", members.entry(leader(i)).or_default());
         }
+        // What brings a result into the layout of the file computes none of the nodes that it makes a value of.
+        let only_lays_out = |i: usize| {
+            let computes = |n: &NodeId| {
+                let op = graph.op(*n);
+                op.op_type() != ran[i].node.op && !matches!(op, Op::Quantize(_) | Op::Dequantize(_))
+            };
+            ran[i].converts() && found[i].iter().all(computes)
+        };
+        let (later, first): (Vec<usize>, Vec<usize>) = (0..ran.len()).partition(|i| only_lays_out(*i));
         let mut all = Self::default();
-        let mut behind = HashSet::new();
-        for (i, ends) in found.into_iter().enumerate() {
-            if let Some(kernels) = members.remove(&i) {
-                all.add(kernels, &ends);
-                if open[i] {
-                    behind.extend(ends);
-                }
+        let mut open = HashSet::new();
+        for i in first {
+            all.add(members.remove(&i).unwrap_or_default(), &found[i]);
+            // It makes none of the graph's values: what it computes ends somewhere behind the node that it is called after.
+            if names.made(&ran[i]).is_none() {
+                open.extend(&found[i]);
             }
         }
-        all.extend(graph, order, behind);
+        all.extend(graph, order, open);
+        for i in later {
+            all.add(members.remove(&i).unwrap_or_default(), &found[i]);
+        }
         all
     }
 
@@ -155,8 +144,12 @@ impl Kernels {
         }
     }
 
-    /// Adds kernels that end in some nodes. If others made these before, they only change the layout of what those made.
+    /// Adds kernels that end in some nodes. If others made these before, they only change the layout of what
+    /// those made.
     fn add(&mut self, kernels: Vec<Kernel>, ends: &[NodeId]) {
+        if kernels.is_empty() {
+            return;
+        }
         let taken = ends.iter().find_map(|node| self.ends.get(node).copied());
         let group = taken.unwrap_or_else(|| {
             self.groups.push(vec![]);
