@@ -322,3 +322,87 @@ fn root(whole: &mut [usize], mut group: usize) -> usize {
     }
     group
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use compress_compiler::{onnx::FileNode, text, verify::verify};
+
+    fn ran(op: &str, name: &str, inputs: &[&str], outputs: &[&str]) -> Ran {
+        let all = |names: &[&str]| names.iter().map(|n| n.to_string()).collect();
+        let (inputs, outputs, domain) = (all(inputs), all(outputs), String::new());
+        let node = FileNode { name: name.into(), op: op.into(), domain, inputs, outputs, ints: vec![], inside: vec![] };
+        Ran { node, label: String::new(), types: vec![], ms: 1.0, inside: vec![] }
+    }
+
+    /// The nodes of each part, and the kernels that ONNX Runtime has for it.
+    fn told(graph: &str, ran: &[Ran]) -> Vec<(Vec<String>, Vec<String>)> {
+        let graph = text::parse(graph).unwrap();
+        let order = verify(&graph).unwrap().order().to_vec();
+        let theirs = Kernels::onnxruntime(&graph, &order, ran);
+        let parts = parts(&graph, &order, Kernels::default(), theirs);
+        let nodes = |p: &Part| p.nodes.iter().map(|n| graph.node(*n).display_name().to_string()).collect();
+        let kernels = |p: &Part| p.theirs.iter().map(|k| k.node.clone()).collect();
+        parts.iter().map(|p| (nodes(p), kernels(p))).collect()
+    }
+
+    fn part(nodes: &[&str], kernels: &[&str]) -> (Vec<String>, Vec<String>) {
+        let all = |names: &[&str]| names.iter().map(|n| n.to_string()).collect();
+        (all(nodes), all(kernels))
+    }
+
+    /// Two layers in another layout, the second with a sum and an activation.
+    #[test]
+    fn what_is_fused_into_a_layer_is_found_by_its_place() {
+        let graph = r#"graph "g" {
+            input %x: f32[1,16,8,8]
+            const %w: f32[16,16,1,1] = zeros
+            const %v: f32[16,16,1,1] = zeros
+            %a = Conv(%x, %w)
+            %h = HardSwish(%a)
+            %b = Conv(%h, %v)
+            %s = Add(%b, %h)
+            %r = Relu(%s)
+            %y = GlobalAveragePool(%r)
+            output %y
+        }"#;
+        let ran = [
+            ran("ReorderInput", "in", &["x"], &["t0"]),
+            ran("Conv", "a_nchwc", &["t0", "t1"], &["t2"]),
+            ran("Conv", "b_nchwc", &["t2", "t3", "", "t2"], &["t4"]),
+            ran("ReorderOutput", "out", &["t4"], &["r"]),
+            ran("GlobalAveragePool", "y", &["r"], &["y"]),
+        ];
+        let expected =
+            [part(&["a", "h"], &["in", "a_nchwc"]), part(&["b", "s", "r"], &["b_nchwc", "out"]), part(&["y"], &["y"])];
+        assert_eq!(told(graph, &ran), expected);
+    }
+
+    /// Layers by codes that ONNX Runtime made anew of nodes without a name.
+    #[test]
+    fn a_layer_without_a_name_is_known_by_its_weight_if_that_is_its_own() {
+        let graph = r#"graph "g" {
+            input %x: f32[1,16,8,8]
+            const %s: f32[] = [0.1]
+            const %z: i8[] = [0]
+            const %w: i8[16,16,1,1] = zeros
+            const %v: i8[16,16,1,1] = zeros
+            %dw = DequantizeLinear(%w, %s, %z)
+            %dv = DequantizeLinear(%v, %s, %z)
+            %a = Conv(%x, %dw)
+            %b = Conv(%a, %dv)
+            %c = Conv(%b, %dv)
+            output %c
+        }"#;
+        let made = [
+            ran("QLinearConv", "_token_1", &["x", "s", "z", "w"], &["t0"]),
+            ran("DequantizeLinear", "d", &["v", "s", "z"], &["dv"]),
+            ran("Conv", "_token_2", &["t0", "dv"], &["t1"]),
+            ran("Conv", "_token_3", &["t1", "dv"], &["c"]),
+        ];
+        let found = told(graph, &made);
+        assert_eq!(found[0], part(&["a"], &["_token_1"]));
+        assert_eq!(found[1], part(&["b", "c"], &["d", "_token_2", "_token_3"]), "they share a weight");
+        assert_eq!(found.len(), 2);
+    }
+}

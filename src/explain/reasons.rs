@@ -55,7 +55,7 @@ fn of_constants(kernels: &[Kernel]) -> Option<String> {
         1 => String::new(),
         n => format!(" and {} more", n - 1),
     };
-    Some(format!("in each run it makes floats of constant codes anew (`{}`{more})", shortened(named, NAME)))
+    Some(format!("in each run ONNX Runtime makes floats of constant codes anew (`{}`{more})", shortened(named, NAME)))
 }
 
 /// Why the layer `node` runs in floats, as far as the graph around it tells. `None` where it multiplies nothing, and makes
