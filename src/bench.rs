@@ -238,18 +238,41 @@ fn time(
 /// Runs of which the least time of each node counts: other work on the machine only adds to it.
 const PROFILED: usize = 20;
 
-/// NaN where one side alone is NaN counts as infinitely far.
+/// How far two runs are from each other, in parts of the largest finite value of the first. A value that only one of them has
+/// infinite, or not as a number, is infinitely far.
 fn difference(a: &[Tensor], b: &[Tensor]) -> f64 {
     let pairs = a.iter().zip(b).filter_map(|(a, b)| Some((a.as_f32()?, b.as_f32()?)));
     pairs
         .map(|(a, b)| {
-            let largest = a.iter().fold(0f32, |m, v| m.max(v.abs())).max(f32::MIN_POSITIVE);
-            let far = |(x, y): (&f32, &f32)| match x.is_nan() || y.is_nan() {
-                true if x.is_nan() && y.is_nan() => 0.0,
-                true => f64::INFINITY,
-                false => f64::from((x - y).abs() / largest),
+            let finite = a.iter().filter(|v| v.is_finite());
+            let largest = finite.fold(0f32, |m, v| m.max(v.abs())).max(f32::MIN_POSITIVE);
+            let far = |(x, y): (&f32, &f32)| match x == y || (x.is_nan() && y.is_nan()) {
+                true => 0.0,
+                false if x.is_finite() && y.is_finite() => f64::from((x - y).abs() / largest),
+                false => f64::INFINITY,
             };
             a.iter().zip(b.iter()).map(far).fold(0.0, f64::max)
         })
         .fold(0.0, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_finite_is_far_unless_both_have_it() {
+        let far = |a: &[f32], b: &[f32]| {
+            let tensor = |v: &[f32]| Tensor::f32(&[v.len()], v);
+            difference(&[tensor(a)], &[tensor(b)])
+        };
+        assert_eq!(far(&[4.0, 1.0], &[4.0, 2.0]), 0.25);
+        assert_eq!(far(&[f32::INFINITY, f32::NAN, 1.0], &[f32::INFINITY, f32::NAN, 1.0]), 0.0);
+        assert_eq!(far(&[f32::INFINITY, 4.0], &[f32::INFINITY, 5.0]), 0.25);
+        for other in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            assert_eq!(far(&[1.0, 2.0], &[1.0, other]), f64::INFINITY);
+            assert_eq!(far(&[1.0, other], &[1.0, 2.0]), f64::INFINITY);
+        }
+        assert_eq!(far(&[f32::INFINITY], &[f32::NEG_INFINITY]), f64::INFINITY);
+    }
 }

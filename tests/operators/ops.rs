@@ -2,7 +2,8 @@
 //! are and again after the simplifying passes.
 //!
 //! Each case is a folder with up to four forms of one model (see `tests/operators/op_cases/build.py`) and
-//! an ONNX test data set. The folder comes in `COMPRESS_OP_CASES`; `tests/run` sets it.
+//! an ONNX test data set. The folder comes in `COMPRESS_OP_CASES`; `tests/run` sets it. `COMPRESS_TEST_DEVICE` names another device
+//! than the CPU: each case is then run there once, as it is (`tests/gpu/double_run`).
 
 #[path = "../pb/mod.rs"]
 mod pb;
@@ -17,7 +18,7 @@ use compress_compiler::{
 use compress_passes::{Options, pipeline};
 use compress_runtime::{
     burn::BurnInterpreter,
-    session::{Backend, Session},
+    session::{Backend, EngineChoice, Session},
 };
 use pb::tensors;
 use std::{
@@ -41,14 +42,19 @@ fn operators_agree_with_onnx_runtime() {
     cases.sort();
     assert!(cases.len() >= AT_LEAST, "only {} cases in {}", cases.len(), folder.display());
     let mut wrong = vec![];
+    let device = device();
+    let forms = if device.is_some() { &FORMS[..1] } else { &FORMS[..] };
     for case in &cases {
-        for form in FORMS {
+        for form in forms {
             let model = case.join(format!("{form}.onnx"));
             if !model.exists() {
                 continue;
             }
             // A panic is a failure of one case, not the end of all.
-            let checked = catch_unwind(AssertUnwindSafe(|| check(case, &model, form == "constant")));
+            let checked = catch_unwind(AssertUnwindSafe(|| match &device {
+                None => check(case, &model, *form == "constant"),
+                Some(device) => check_on(device, case, &model),
+            }));
             let name = case.file_name().unwrap().to_string_lossy();
             match checked.unwrap_or_else(|_| Err("panicked".into())) {
                 Ok(()) if UNSUPPORTED.contains(&&*name) => {
@@ -62,6 +68,19 @@ fn operators_agree_with_onnx_runtime() {
         }
     }
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// The device that was asked for.
+fn device() -> Option<Backend> {
+    let name = env::var("COMPRESS_TEST_DEVICE").ok()?;
+    Some(Backend::open(name.parse().unwrap(), EngineChoice::Burn, None).unwrap())
+}
+
+/// Runs a model on a device.
+fn check_on(device: &Backend, case: &Path, model: &Path) -> Result<(), String> {
+    let data = case.join("test_data_set_0");
+    let graph = onnx::read(model).map_err(|e| e.to_string())?.graph;
+    agree_on(device, &graph, &tensors(&data, "input"), &tensors(&data, "output"))
 }
 
 /// Runs a model before and after the passes.
@@ -113,7 +132,9 @@ fn agree(got: &Tensor, expected: &Tensor) -> Result<(), String> {
     if (got.dtype(), got.shape()) != (expected.dtype(), expected.shape()) {
         return Err(format!("{got:?} instead of {expected:?}"));
     }
-    let tolerance = if matches!(expected.dtype(), DType::F16 | DType::BF16) { 2e-3 } else { 1e-5 };
+    // Devices sum in another order, and have functions of their own.
+    let float = if env::var_os("COMPRESS_TEST_DEVICE").is_some() { 1e-4 } else { 1e-5 };
+    let tolerance = if matches!(expected.dtype(), DType::F16 | DType::BF16) { 2e-3 } else { float };
     let (Some(a), Some(b)) = (got.as_f32(), expected.as_f32()) else {
         let (a, b) = (got.as_i64().unwrap(), expected.as_i64().unwrap());
         let first = a.iter().zip(&b).position(|(a, b)| a != b);
