@@ -12,6 +12,8 @@ use ::burn::backend::{
 };
 
 mod extension;
+#[cfg(feature = "cuda")]
+mod gpu;
 mod layers;
 mod math;
 mod moving;

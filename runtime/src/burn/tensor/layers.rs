@@ -67,6 +67,16 @@ macro_rules! convolutions {
     };
 }
 
+/// The product over the last two axes.
+fn product(x: Prim, y: Prim) -> Prim {
+    #[cfg(feature = "cuda")]
+    if super::gpu::has_kernels(&x) {
+        use super::gpu::Products;
+        return B::product(x, y);
+    }
+    B::float_matmul(x, y)
+}
+
 convolutions!(2, conv2d, conv_transpose2d);
 convolutions!(3, conv3d, conv_transpose3d);
 
@@ -84,7 +94,7 @@ impl Float {
         let (rank, dtype) = (shape.len(), self.dtype);
         let other = other.widened_like(&self);
         let prim = |x: Self| if rank <= x.shape.len() { x.t } else { x.padded(rank) };
-        Ok(Self::wrap(B::float_matmul(prim(self), prim(other)), shape, dtype))
+        Ok(Self::wrap(product(prim(self), prim(other)), shape, dtype))
     }
 
     /// `softmax`, or its logarithm, along `axis`.
