@@ -100,6 +100,14 @@ impl Device {
         Self { inner: DispatchDevice::Flex(FlexDevice), kind: DeviceKind::Cpu, description: "CPU".into() }
     }
 
+    /// The device that unit tests run on: the CPU, unless `COMPRESS_TEST_DEVICE` names another (`tests/gpu/on_double`).
+    #[cfg(test)]
+    pub(crate) fn of_tests() -> Self {
+        let named = std::env::var("COMPRESS_TEST_DEVICE").unwrap_or_else(|_| "cpu".into());
+        // A test that can't run where it should has to fail.
+        Self::open(named.parse().unwrap()).unwrap()
+    }
+
     fn cuda(inner: DispatchDevice, n: usize) -> Self {
         Self { inner, kind: DeviceKind::Cuda, description: format!("CUDA device {n}") }
     }

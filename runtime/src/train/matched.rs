@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn inputs_get_the_statistics_that_the_model_knows() {
-        let matcher = Matcher::new(&text::parse(MODEL).unwrap(), &Device::cpu()).unwrap().unwrap();
+        let matcher = Matcher::new(&text::parse(MODEL).unwrap(), &Device::of_tests()).unwrap().unwrap();
         let options = MatchOptions { steps: 200, classes: None, seed: 0 };
         // Those of all batches together count.
         for batch in [32, 4] {
@@ -294,6 +294,6 @@ mod tests {
     #[test]
     fn a_model_without_statistics_has_none_to_match() {
         let none = MODEL.replace("BatchNormalization(%x, %one, %zero, %mean, %var)", "Relu(%x)");
-        assert!(Matcher::new(&text::parse(&none).unwrap(), &Device::cpu()).unwrap().is_none());
+        assert!(Matcher::new(&text::parse(&none).unwrap(), &Device::of_tests()).unwrap().is_none());
     }
 }

@@ -234,7 +234,7 @@ mod tests {
             }"#,
         )
         .unwrap();
-        Trainable::new(&graph, &ModelOptions::default(), &Device::cpu()).unwrap()
+        Trainable::new(&graph, &ModelOptions::default(), &Device::of_tests()).unwrap()
     }
 
     /// The weights and the bias after steps of these gradients, by the name of the parameter.
@@ -242,7 +242,7 @@ mod tests {
         let mut model = model();
         let mut optimiser = Optimiser::new(options, 2);
         for (i, (w, b)) in steps.iter().enumerate() {
-            let float = |v: &[f32], shape: &[usize]| Float::from_vec(v.to_vec(), shape, &Device::cpu()).ok();
+            let float = |v: &[f32], shape: &[usize]| Float::from_vec(v.to_vec(), shape, &Device::of_tests()).ok();
             let gradients = model.parameters().iter().map(|p| match &p.name[..] {
                 "w" => float(w, &[2, 1]),
                 _ => float(&[*b], &[1]),
@@ -254,7 +254,7 @@ mod tests {
                 let state = optimiser.state(model.parameters()).unwrap();
                 optimiser = Optimiser::new(options, 2);
                 let state = state.iter().map(|(name, t)| (&name[..], t)).collect();
-                optimiser.set_state(model.parameters(), &state, &Device::cpu());
+                optimiser.set_state(model.parameters(), &state, &Device::of_tests());
             }
         }
         let value = |name: &str| model.parameters().iter().find(|p| p.name == name).unwrap().value.clone();

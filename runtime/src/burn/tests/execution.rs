@@ -26,7 +26,7 @@ fn model() -> (Graph, Port) {
 }
 
 fn executable(g: &Graph) -> Result<Executable, Error> {
-    Executable::new(&verify(g)?, &Device::cpu())
+    Executable::new(&verify(g)?, &Device::of_tests())
 }
 
 #[test]

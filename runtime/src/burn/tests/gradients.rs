@@ -119,14 +119,14 @@ impl Case {
         let moved = |p: &Port| matches!(graph.op(p.node), Op::BatchNorm(_)) && p.slot > 0;
         let ends: Vec<Port> = graph.outputs().iter().map(|o| o.port).filter(|p| !moved(p)).collect();
         let place = verified.order().iter().enumerate().map(|(i, id)| (*id, i)).collect();
-        let exe = Executable::part(&graph, &place, &ports, &ends, &Device::cpu()).ok()?;
+        let exe = Executable::part(&graph, &place, &ports, &ends, &Device::of_tests()).ok()?;
         Some(Self { exe, inputs, leaves })
     }
 
     fn values(&self, leaves: &[usize]) -> Result<Vec<Value>> {
         let one = |(i, t): (usize, &Tensor)| match leaves.contains(&i) {
-            true => Ok(Value::Float(Float::upload(t, &Device::cpu())?.leaf(false))),
-            false => Value::input(t, &Device::cpu()),
+            true => Ok(Value::Float(Float::upload(t, &Device::of_tests())?.leaf(false))),
+            false => Value::input(t, &Device::of_tests()),
         };
         self.inputs.iter().enumerate().map(one).collect()
     }
@@ -136,7 +136,7 @@ impl Case {
         let mut values = self.values(&[])?;
         let x = &self.inputs[changed];
         let moved = x.as_f32().unwrap().iter().zip(by).map(|(x, d)| (f64::from(*x) + d) as f32).collect();
-        values[changed] = Value::Float(Float::from_vec(moved, x.shape(), &Device::cpu())?);
+        values[changed] = Value::Float(Float::from_vec(moved, x.shape(), &Device::of_tests())?);
         let mut out = vec![];
         for value in self.exe.run_values(values)? {
             if let Some(y) = counted(value) {
@@ -148,7 +148,7 @@ impl Case {
 
     /// The gradients of `leaves` by a weighted sum of the outputs.
     fn gradients(&self, leaves: &[usize], weights: &[f64]) -> Result<Vec<Vec<f64>>> {
-        let device = Device::cpu();
+        let device = Device::of_tests();
         let values = self.values(leaves)?;
         let leaf =
             |i: &usize| if let Value::Float(x) = &values[*i] { x.clone() } else { unreachable!("a leaf is a float") };

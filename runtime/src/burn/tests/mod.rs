@@ -29,7 +29,7 @@ use compress_compiler::{
 /// Runs `op` in a graph of its own, and by the interpreter; both must give the same.
 fn try_run(op: impl Into<Op>, inputs: &[Option<Tensor>], outputs: usize) -> Result<Vec<Tensor>> {
     let op = op.into();
-    let alone = BurnInterpreter::cpu().eval(&op, inputs)?;
+    let alone = BurnInterpreter { device: Device::of_tests() }.eval(&op, inputs)?;
     let mut g = Graph::new("test");
     let mut ports = vec![];
     for (i, t) in inputs.iter().enumerate() {
@@ -47,7 +47,7 @@ fn try_run(op: impl Into<Op>, inputs: &[Option<Tensor>], outputs: usize) -> Resu
         g.add_output(name, Port { node: n, slot });
     }
     let given: Vec<Tensor> = inputs.iter().flatten().cloned().collect();
-    let made = Executable::new(&verify(&g)?, &Device::cpu())?.run(&given)?;
+    let made = Executable::new(&verify(&g)?, &Device::of_tests())?.run(&given)?;
     // A kernel may make outputs that nobody asks for.
     assert!(made.len() <= alone.len());
     for ((slot, a), b) in made.iter().enumerate().zip(&alone) {
@@ -67,7 +67,7 @@ fn run(op: impl Into<Op>, inputs: &[&Tensor]) -> Tensor {
 fn fails(op: impl Into<Op>, inputs: &[&Tensor]) -> compress_compiler::error::Kind {
     let inputs: Vec<Option<Tensor>> = inputs.iter().map(|t| Some((*t).clone())).collect();
     let op = op.into();
-    BurnInterpreter::cpu().eval(&op, &inputs).unwrap_err().kind()
+    BurnInterpreter { device: Device::of_tests() }.eval(&op, &inputs).unwrap_err().kind()
 }
 
 /// Repeatable numbers between -1 and 1.

@@ -235,5 +235,8 @@ fn resizes() {
     let y = try_run(op.clone(), &[Some(bytes), None, None, Some(Tensor::i64s(&[1, 1, 3]))], 1).unwrap().remove(0);
     same_ints(&y, &[1, 1, 3], &[7, 7, 200]);
     let inputs = [Some(line), None, Some(f32s(&[1.0, 1.0, 1e30]))];
-    assert_eq!(BurnInterpreter::cpu().eval(&op.into(), &inputs).unwrap_err().kind(), Kind::Limit);
+    assert_eq!(
+        BurnInterpreter { device: Device::of_tests() }.eval(&op.into(), &inputs).unwrap_err().kind(),
+        Kind::Limit
+    );
 }

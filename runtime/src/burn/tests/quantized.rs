@@ -55,7 +55,7 @@ fn constants_are_dequantised_once_and_alike() {
         [("x", x), ("s", scale), ("z", zero)].map(|(n, t)| Some(Port::from(g.add_constant(n, t)))).into();
     let n = g.add_node("dq", op.into(), &ports, &["y"]).unwrap();
     g.add_output("y", n.into());
-    let y = Executable::new(&verify(&g).unwrap(), &Device::cpu()).unwrap().run(&[]).unwrap();
+    let y = Executable::new(&verify(&g).unwrap(), &Device::of_tests()).unwrap().run(&[]).unwrap();
     assert_eq!(y[0].bytes(), at_run_time.bytes());
 }
 
@@ -71,6 +71,6 @@ fn small_negative_numbers_become_zero() {
         output %y
     }"#;
     let g = compress_compiler::text::parse(text).unwrap();
-    let y = Executable::new(&verify(&g).unwrap(), &Device::cpu()).unwrap().run(&[f32s(&[-0.25, -0.0])]).unwrap();
+    let y = Executable::new(&verify(&g).unwrap(), &Device::of_tests()).unwrap().run(&[f32s(&[-0.25, -0.0])]).unwrap();
     assert_eq!(y[0].bytes(), [0; 8]);
 }

@@ -69,7 +69,7 @@ fn mixtures_are_no_panic() {
     let evaluate = |op: Op, inputs: &[&Tensor]| {
         let inputs: Vec<Option<Tensor>> = inputs.iter().map(|t| Some((*t).clone())).collect();
         // Any answer will do.
-        let _ = BurnInterpreter::cpu().eval(&op, &inputs);
+        let _ = BurnInterpreter { device: Device::of_tests() }.eval(&op, &inputs);
     };
     let gemm = Gemm { alpha: 1.0, beta: 1.0, trans_a: false, trans_b: true };
     let square = |t: &Tensor| t.clone().reshaped(vec![1, 2]).unwrap();
@@ -148,5 +148,5 @@ fn dropout_in_training_is_left_to_chance() {
     let given = |ratio| [Some(x.clone()), Some(scalar(ratio)), Some(on.clone())];
     let kept = try_run(op.clone(), &given(0.0), 2).unwrap();
     same_ints(&kept[1], &[2], &[1, 1]);
-    assert!(BurnInterpreter::cpu().eval(&op.into(), &given(0.5)).is_err());
+    assert!(BurnInterpreter { device: Device::of_tests() }.eval(&op.into(), &given(0.5)).is_err());
 }

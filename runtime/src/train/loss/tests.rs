@@ -3,7 +3,7 @@ use super::*;
 const SCORES: [f32; 6] = [1.0, 2.0, 0.5, -1.0, 0.0, 3.0];
 
 fn float(v: &[f32], shape: &[usize]) -> Value {
-    Value::Float(Float::from_vec(v.to_vec(), shape, &Device::cpu()).unwrap())
+    Value::Float(Float::from_vec(v.to_vec(), shape, &Device::of_tests()).unwrap())
 }
 
 fn softmax(row: &[f32], temperature: f64) -> Vec<f64> {
@@ -13,7 +13,7 @@ fn softmax(row: &[f32], temperature: f64) -> Vec<f64> {
 
 fn value(options: &LossOptions, target: &Supervision) -> Result<f64> {
     let outputs = [float(&SCORES, &[2, 3, 1, 1])];
-    options.of(&outputs, &[float(&[1.0, 2.0], &[2])], target, &Device::cpu())?.whole.scalar()
+    options.of(&outputs, &[float(&[1.0, 2.0], &[2])], target, &Device::of_tests())?.whole.scalar()
 }
 
 fn of(term: Term, weight: f32) -> LossOptions {

@@ -41,7 +41,7 @@ fn model(normalised: bool, precision: Precision) -> Trainable {
     );
     let graph = text::parse(&source).unwrap();
     let options = ModelOptions { precision, ..ModelOptions::default() };
-    Trainable::new(&graph, &options, &Device::cpu()).unwrap()
+    Trainable::new(&graph, &options, &Device::of_tests()).unwrap()
 }
 
 /// Seven samples, mixed with each other, and what a teacher says of them.

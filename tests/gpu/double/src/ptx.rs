@@ -1,6 +1,7 @@
 //! The text of a module, as NVRTC writes it: [PTX ISA 9](https://docs.nvidia.com/cuda/parallel-thread-execution/), without
 //! functions that are called.
 
+mod call;
 mod operand;
 mod parse;
 mod token;

@@ -189,6 +189,9 @@ fn quotients_and_roots() {
     check("rcp.rn.f64 %d64, %a64", &[([g(3.0)], 0x3fd5_5555_5555_5555), ([g(-0.0)], g(f64::NEG_INFINITY))]);
     check("sqrt.rn.f64 %d64, %a64", &[([g(2.0)], 0x3ff6_a09e_667f_3bcd)]);
     check("rsqrt.approx.f64 %d64, %a64", &[([g(4.0)], g(0.5))]);
+    // Gross: the low half of the result is zero.
+    check("rsqrt.approx.ftz.f64 %d64, %a64", &[([g(4.0)], g(0.5)), ([1], 0x7ff0_0000_0000_0000)]);
+    check("rcp.approx.ftz.f64 %d64, %a64", &[([g(3.0)], 0x3fd5_5555_0000_0000), ([g(-0.5)], g(-2.0))]);
 }
 
 #[test]

@@ -168,6 +168,10 @@ pub fn decode(d: &mut Decoder<'_>) -> Result<Option<Action>> {
     let (ftz, sat) = (d.take("ftz"), has(&["add", "sub", "mul", "fma", "mad"]) && d.take("sat"));
     let nan = has(&["min", "max"]) && d.take("NaN");
     d.ty()?;
+    if wide && loose && ftz && has(&["rcp", "rsqrt"]) {
+        let rcp = opcode == "rcp";
+        return map::<1>(d, move |a| gross(f64::from_bits(a[0]), rcp)).map(Some);
+    }
     let directed = rounding.filter(|r| *r != Rounding::Nearest);
     if wide && (directed.is_some() || ftz || sat) {
         return Err("this rounding of f64".into());
@@ -213,6 +217,13 @@ pub fn decode(d: &mut Decoder<'_>) -> Result<Option<Action>> {
         "tanh" if loose => unary(d, wide, ftz, sat, f64::tanh),
         _ => return Ok(None),
     }?))
+}
+
+/// `rcp.approx.ftz.f64` and `rsqrt.approx.ftz.f64`: the low half of the result is zero, and small numbers are zeros.
+fn gross(v: f64, rcp: bool) -> u64 {
+    let flushed = |v: f64| if v.is_subnormal() { 0f64.copysign(v) } else { v };
+    let v = flushed(v);
+    flushed(if rcp { 1.0 / v } else { 1.0 / v.sqrt() }).to_bits() & !0xffff_ffff
 }
 
 fn finish(v: f32, ftz: bool, sat: bool) -> u64 {

@@ -63,6 +63,14 @@ pub fn space(d: &mut Decoder<'_>) -> Result<Space> {
     Ok(found.unwrap_or(Space::Generic))
 }
 
+/// What a call gives and gets lies in the thread's local memory.
+fn of_call(space: Space, address: &Operand) -> Space {
+    match address {
+        Operand::Address(Base::Local(_), _) if space == Space::Param => Space::Local,
+        _ => space,
+    }
+}
+
 fn mov(d: &mut Decoder<'_>) -> Result<Action> {
     let ty = d.ty()?;
     if ty.bits() > 64 {
@@ -122,7 +130,7 @@ fn width(d: &mut Decoder<'_>) -> usize {
 }
 
 fn load(d: &mut Decoder<'_>) -> Result<Action> {
-    let space = space(d)?;
+    let space = of_call(space(d)?, d.operand(1)?);
     d.ignore(CACHES);
     let (n, ty) = (width(d), in_memory(d)?);
     let (to, (base, offset)) = (d.vector(0)?, d.address(1)?);
@@ -144,7 +152,7 @@ fn load(d: &mut Decoder<'_>) -> Result<Action> {
 }
 
 fn store(d: &mut Decoder<'_>) -> Result<Action> {
-    let space = space(d)?;
+    let space = of_call(space(d)?, d.operand(0)?);
     d.ignore(CACHES);
     let (n, ty) = (width(d), in_memory(d)?);
     let ((base, offset), of) = (d.address(0)?, d.vector(1)?);

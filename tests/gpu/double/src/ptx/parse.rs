@@ -2,6 +2,7 @@
 
 use super::{
     Base, Entry, Instruction, Module, Operand, Special, Type,
+    call::functions,
     token::{Token, number, tokens},
 };
 use std::collections::HashMap;
@@ -12,7 +13,17 @@ use std::collections::HashMap;
 /// What is not understood, with the line.
 pub fn parse(text: &str) -> Result<Module, String> {
     let tokens = tokens(text)?;
-    let mut parser = Parser { text, tokens: &tokens, at: 0, symbols: HashMap::new(), outside: vec![] };
+    let functions = functions(&tokens);
+    let mut parser = Parser {
+        text,
+        tokens: &tokens,
+        at: 0,
+        symbols: HashMap::new(),
+        outside: vec![],
+        functions,
+        places: vec![],
+        depth: 0,
+    };
     let mut module = Module::default();
     match parser.module(&mut module) {
         Ok(()) => Ok(module),
@@ -20,33 +31,41 @@ pub fn parse(text: &str) -> Result<Module, String> {
     }
 }
 
-struct Parser<'a> {
+pub(super) struct Parser<'a> {
     text: &'a str,
     tokens: &'a [Token<'a>],
-    at: usize,
+    pub(super) at: usize,
     /// Variables of the module.
     symbols: HashMap<&'a str, Base>,
     /// Shared memory that is declared outside of kernels, whose size a launch may say: name, alignment, bytes.
-    outside: Vec<(&'a str, usize, usize)>,
+    pub(super) outside: Vec<(&'a str, usize, usize)>,
+    /// Where the declarations of functions begin that have a body.
+    pub(super) functions: HashMap<&'a str, usize>,
+    /// The place in the code of each label of a kernel, and of the functions that it calls.
+    pub(super) places: Vec<usize>,
+    /// Calls inside each other.
+    pub(super) depth: usize,
 }
 
 /// A variable as it is declared.
-struct Variable<'a> {
+pub(super) struct Variable<'a> {
     space: &'a str,
-    name: &'a str,
+    pub(super) name: &'a str,
     ty: Type,
     align: usize,
     bytes: usize,
 }
 
-/// Names inside a kernel. Braces open a scope for registers.
+/// Names inside a kernel or a function. Braces open a scope for registers.
 #[derive(Default)]
-struct Names<'a> {
+pub(super) struct Names<'a> {
     scopes: Vec<HashMap<String, usize>>,
-    registers: usize,
-    symbols: HashMap<&'a str, Base>,
+    pub(super) registers: usize,
+    pub(super) symbols: HashMap<&'a str, Base>,
     labels: HashMap<&'a str, usize>,
     targets: HashMap<&'a str, Vec<&'a str>>,
+    /// Of a function: the label behind its call.
+    pub(super) end: Option<usize>,
 }
 
 impl Names<'_> {
@@ -65,23 +84,23 @@ impl<'a> Parser<'a> {
         self.text[..at].lines().count().max(1)
     }
 
-    fn peek(&self) -> &'a str {
+    pub(super) fn peek(&self) -> &'a str {
         self.tokens.get(self.at).map_or("", |t| t.text)
     }
 
-    fn next(&mut self) -> Result<&'a str, String> {
+    pub(super) fn next(&mut self) -> Result<&'a str, String> {
         let t = self.tokens.get(self.at).ok_or("the text ends too early")?;
         self.at += 1;
         Ok(t.text)
     }
 
-    fn accept(&mut self, text: &str) -> bool {
+    pub(super) fn accept(&mut self, text: &str) -> bool {
         let found = self.peek() == text;
         self.at += usize::from(found);
         found
     }
 
-    fn expect(&mut self, text: &str) -> Result<(), String> {
+    pub(super) fn expect(&mut self, text: &str) -> Result<(), String> {
         match self.accept(text) {
             true => Ok(()),
             false => Err(format!("`{}` where `{text}` was expected", self.peek())),
@@ -107,28 +126,8 @@ impl<'a> Parser<'a> {
                     let entry = self.entry()?;
                     module.entries.insert(entry.name.clone(), entry);
                 }
-                // Only code that calls it needs it, and a call is refused where it stands.
                 ".func" => self.skip_function()?,
                 _ => self.outside(module)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn skip_function(&mut self) -> Result<(), String> {
-        loop {
-            match self.next()? {
-                ";" => return Ok(()),
-                "{" => break,
-                _ => {}
-            }
-        }
-        let mut depth = 1;
-        while depth > 0 {
-            match self.next()? {
-                "{" => depth += 1,
-                "}" => depth -= 1,
-                _ => {}
             }
         }
         Ok(())
@@ -173,7 +172,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `.shared .align 16 .b8 name[64]`, or a parameter.
-    fn variable(&mut self) -> Result<Variable<'a>, String> {
+    pub(super) fn variable(&mut self) -> Result<Variable<'a>, String> {
         let (mut space, mut align, mut ty, mut lanes) = (None, None, None, 1);
         while self.peek().starts_with('.') {
             match self.next()? {
@@ -226,6 +225,7 @@ impl<'a> Parser<'a> {
             self.next()?;
         }
         let body = self.at;
+        self.places.clear();
         self.labels(&mut names)?;
         self.at = body;
         self.body(&mut entry, &mut names)?;
@@ -239,19 +239,22 @@ impl<'a> Parser<'a> {
         self.at = body;
         names.scopes.clear();
         names.registers = 0;
-        entry.code.clear();
-        let (shared, local) = (entry.shared, entry.local);
         self.statements(&mut entry, &mut names)?;
-        (entry.shared, entry.local) = (shared, local);
         entry.registers = names.registers;
+        for operand in entry.code.iter_mut().flat_map(|i| &mut i.operands) {
+            match operand {
+                Operand::Label(to) => *to = self.places[*to],
+                Operand::Labels(to) => to.iter_mut().for_each(|to| *to = self.places[*to]),
+                _ => {}
+            }
+        }
         debug_assert_eq!(self.at, end);
         Ok(entry)
     }
 
-    /// Finds where labels stand, so that jumps forwards are known.
-    fn labels(&mut self, names: &mut Names<'a>) -> Result<(), String> {
+    /// Numbers the labels, so that jumps forwards are known.
+    pub(super) fn labels(&mut self, names: &mut Names<'a>) -> Result<(), String> {
         let mut depth = 0;
-        let mut statements = 0;
         loop {
             match self.next()? {
                 "{" => depth += 1,
@@ -268,19 +271,17 @@ impl<'a> Parser<'a> {
                         }
                         names.targets.insert(word, to);
                     } else {
-                        names.labels.insert(word, statements);
+                        names.labels.insert(word, self.places.len());
+                        self.places.push(usize::MAX);
                     }
                 }
-                word => {
-                    statements += usize::from(!word.starts_with('.'));
-                    while self.next()? != ";" {}
-                }
+                _ => while self.next()? != ";" {},
             }
         }
     }
 
     /// Lays out the variables of a kernel.
-    fn body(&mut self, entry: &mut Entry, names: &mut Names<'a>) -> Result<(), String> {
+    pub(super) fn body(&mut self, entry: &mut Entry, names: &mut Names<'a>) -> Result<(), String> {
         let mut depth = 0;
         loop {
             match self.peek() {
@@ -305,7 +306,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn statements(&mut self, entry: &mut Entry, names: &mut Names<'a>) -> Result<(), String> {
+    pub(super) fn statements(&mut self, entry: &mut Entry, names: &mut Names<'a>) -> Result<(), String> {
         loop {
             match self.peek() {
                 "{" => {
@@ -320,12 +321,33 @@ impl<'a> Parser<'a> {
                     }
                 }
                 ".reg" => self.registers(names)?,
+                // What a call gives and gets.
+                ".param" => {
+                    let v = self.variable()?;
+                    self.expect(";")?;
+                    entry.local = aligned(entry.local, v.align);
+                    names.symbols.insert(v.name, Base::Local(entry.local as u64));
+                    entry.local += v.bytes;
+                }
                 word if word.starts_with('.') => while self.next()? != ";" {},
                 _ if self.tokens.get(self.at + 1).is_some_and(|t| t.text == ":") => {
+                    if let Some(label) = names.labels.get(self.peek()) {
+                        self.places[*label] = entry.code.len();
+                    }
                     self.at += 2;
                 }
                 _ => {
-                    let instruction = self.instruction(names)?;
+                    let from = self.tokens[self.at].at;
+                    let guard = self.guard(names)?;
+                    if self.peek() == "call" || self.peek().starts_with("call.") {
+                        self.call(guard, entry, names)?;
+                        continue;
+                    }
+                    let mut instruction = self.instruction(from, guard, names)?;
+                    if let Some(end) = names.end.filter(|_| instruction.opcode == "ret") {
+                        instruction.opcode = "bra".into();
+                        instruction.operands = vec![Operand::Label(end)];
+                    }
                     entry.code.push(instruction);
                 }
             }
@@ -358,14 +380,24 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn instruction(&mut self, names: &Names<'a>) -> Result<Instruction, String> {
-        let from = self.tokens[self.at].at;
-        let mut guard = None;
-        if self.accept("@") {
-            let negated = self.accept("!");
-            let name = self.next()?;
-            guard = Some((names.register(name).ok_or_else(|| format!("no predicate {name}"))?, negated));
+    /// `@%p`: the predicate, and whether it is negated.
+    fn guard(&mut self, names: &Names<'a>) -> Result<Option<(usize, bool)>, String> {
+        if !self.accept("@") {
+            return Ok(None);
         }
+        let negated = self.accept("!");
+        let name = self.next()?;
+        let register = names.register(name).ok_or_else(|| format!("no predicate {name}"))?;
+        Ok(Some((register, negated)))
+    }
+
+    /// The instruction that begins at byte `from`, behind its guard.
+    fn instruction(
+        &mut self,
+        from: usize,
+        guard: Option<(usize, bool)>,
+        names: &Names<'a>,
+    ) -> Result<Instruction, String> {
         let mut words = self.next()?.split('.');
         let opcode = words.next().unwrap_or_default().to_owned();
         let modifiers: Vec<String> = words.map(str::to_owned).collect();
