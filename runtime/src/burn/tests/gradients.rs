@@ -64,6 +64,9 @@ impl Noise {
     }
 }
 
+/// Of so many cases one is looked at on another device than the CPU.
+const SOME: usize = 16;
+
 /// A graph, its inputs, and which of them can be leaves.
 struct Case {
     exe: Executable,
@@ -330,7 +333,12 @@ fn cases() -> Vec<PathBuf> {
 #[test]
 #[ignore = "needs COMPRESS_OP_CASES and COMPRESS_CONFORMANCE, which tests/run sets"]
 fn gradients_are_those_of_differences() {
-    let cases = cases();
+    let mut cases = cases();
+    // A double of a device takes minutes for some of them, and the table is of all.
+    let all = Device::of_tests().is_cpu();
+    if !all {
+        cases = cases.into_iter().step_by(SOME).collect();
+    }
     let run = |folder: &PathBuf| {
         let name = folder.file_name().unwrap().to_string_lossy().into_owned();
         let case = Case::read(folder).filter(|_| !NAN_INSIDE.contains(&&name[..]))?;
@@ -354,6 +362,9 @@ fn gradients_are_those_of_differences() {
         }
     }
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    if !all {
+        return;
+    }
     let table: String =
         found.iter().filter_map(|(label, classes)| Some(format!("{label} {}\n", told(classes)?))).collect();
     let expected = include_str!("gradients.txt");

@@ -1,0 +1,129 @@
+"""The command with a CUDA device, which is the double of tests/gpu/double.
+
+`tests/run --gpu` builds the command with the feature `cuda`, and says where it is in COMPRESS_CUDA_BIN. What it finds holds for what
+kernels compute; the double says nothing of time.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx
+import ptxas
+import pytest
+from onnx import numpy_helper
+from support import ROOT, run_command
+
+BINARY = os.environ.get("COMPRESS_CUDA_BIN")
+DIGITS = ROOT / "models" / "digits"
+ZOO = Path(os.environ.get("COMPRESS_ZOO", "/nowhere"))
+MODELS = {path.stem: path for path in sorted((ZOO / "models").glob("*.onnx"))}
+
+pytestmark = pytest.mark.skipif(not BINARY, reason="COMPRESS_CUDA_BIN is a command built for CUDA: tests/run --gpu")
+
+
+class Ran:
+    """A command that ran: what it printed, and what the double saw."""
+
+    def __init__(self, done, record):
+        self.out, self.err, self.record = done.stdout, done.stderr, record
+        lines = (record / "events.jsonl").read_text().splitlines() if (record / "events.jsonl").exists() else []
+        self.events = [json.loads(line) for line in lines]
+
+    def json(self):
+        return json.loads(self.out)
+
+    def copies(self, which):
+        return sum(event.get("copy") == which for event in self.events)
+
+    def launches(self):
+        return [event for event in self.events if "kernel" in event]
+
+
+@pytest.fixture
+def double(tmp_path):
+    """Runs the command on a double of an architecture."""
+    runs = iter(range(1000))
+
+    def run(*args, arch=80, code=0, **settings):
+        record = tmp_path / f"record{next(runs)}"
+        env = {**os.environ, "CUDA_DOUBLE_ARCH": str(arch), "CUDA_DOUBLE_RECORD": str(record), **settings}
+        command = [ROOT / "tests/gpu/on_double", BINARY, *map(str, args)]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280)
+        assert done.returncode == code, done.stdout + done.stderr
+        return Ran(done, record)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def int8(tmp_path_factory):
+    """The digits' network in INT8."""
+    out = tmp_path_factory.mktemp("int8") / "int8.onnx"
+    run_command(DIGITS / "digits.onnx", "--int8", "--data", DIGITS / "train.npz", "-o", out, "--no-check")
+    return out
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("model", ["digits", "int8", *MODELS])
+def test_outputs_are_those_of_the_cpu(double, int8, model, arch):
+    path = {"digits": DIGITS / "digits.onnx", "int8": int8, **MODELS}[model]
+    ran = double("bench", path, "--device", "cuda", "--reference", "cpu", "--runs", 1, "--json", arch=arch)
+    assert ran.launches() and ran.json()["max_relative_difference"] <= 1e-4
+
+
+def test_only_outputs_come_back_from_the_device(double):
+    """What one run more copies and launches."""
+    one, two = (double("bench", DIGITS / "digits.onnx", "--device", "cuda", "--runs", n, "--json") for n in (1, 2))
+    runs = two.copies("to device") - one.copies("to device")
+    assert runs > 0 and two.copies("to host") - one.copies("to host") == runs
+
+
+def test_kernels_need_no_more_of_a_device_than_before(double, int8):
+    """Registers, spills and shared memory of what two networks and three steps of training launch."""
+    manifest = ROOT / "tests/gpu/ptxas.json"
+    test, some = np.load(DIGITS / "test.npz"), int8.parent / "some.npz"
+    np.savez(some, x=test["x"][:24], y=test["y"][:24])
+    found = {}
+    for arch in (80, 90, 100):
+        bench = ["--device", "cuda", "--runs", 1, "--json"]
+        job = ["distill", DIGITS / "digits.onnx", "--data", some, "--epochs", 1, "--batch", 8, "--labels", 1]
+        runs = [double("bench", model, *bench, arch=arch) for model in (DIGITS / "digits.onnx", int8)]
+        runs.append(double(*job, "--device", "cuda", "-o", int8.parent / "trained.onnx", "--force", "--quiet", arch=arch))
+        found[f"sm_{arch}"] = ptxas.kernels([ran.record for ran in runs])
+    if os.environ.get("UPDATE_GOLDEN"):
+        lines = ",\n".join(
+            f'  "{arch}": {{\n' + ",\n".join(f'    "{name}": {figures}' for name, figures in of.items()) + "\n  }"
+            for arch, of in found.items()
+        )
+        manifest.write_text(f"{{\n{lines}\n}}\n")
+    known = json.loads(manifest.read_text())
+    for arch, of in found.items():
+        assert len(of) > 20
+        for name, figures in of.items():
+            limits = known[arch].get(name)
+            assert limits, f"{name} is new on {arch}: UPDATE_GOLDEN=1 writes it into {manifest}"
+            assert all(a <= b for a, b in zip(figures, limits, strict=True)), (arch, name, figures, limits)
+
+
+def test_a_device_without_memory_is_an_error(double):
+    failed = double("bench", DIGITS / "digits.onnx", "--device", "cuda", "--runs", 1, code=8, CUDA_DOUBLE_MEMORY="1")
+    assert "memory" in failed.err and "panicked" not in failed.err
+
+
+def test_training_learns_what_it_learns_on_the_cpu(double, tmp_path):
+    """Twenty steps from nothing."""
+    train, some = np.load(DIGITS / "train.npz"), tmp_path / "some.npz"
+    np.savez(some, x=train["x"][:320], y=train["y"][:320])
+    trained = {}
+    for device in ("cpu", "cuda"):
+        out = tmp_path / f"{device}.onnx"
+        job = ["distill", DIGITS / "digits.onnx", "--data", some, "--from-nothing", "--epochs", 1, "--batch", 16, "--lr", 0.01]
+        double(*job, "--labels", 1, "--seed", 3, "--device", device, "-o", out, "--quiet")
+        trained[device] = {t.name: numpy_helper.to_array(t) for t in onnx.load(out).graph.initializer}
+    assert trained["cpu"].keys() == trained["cuda"].keys()
+    for name, of_cpu in trained["cpu"].items():
+        if of_cpu.dtype == np.float32 and of_cpu.size:
+            np.testing.assert_allclose(trained["cuda"][name], of_cpu, rtol=0, atol=2e-3 * np.abs(of_cpu).max(), err_msg=name)
