@@ -45,7 +45,7 @@ pub trait Products: Backend {
 impl Products for Cube {
     fn product(x: CubeTensor, y: CubeTensor) -> CubeTensor {
         let out = init_matmul_output(&x, &y, DType::F32);
-        let element = f32::elem_type_native().into();
+        let element = f32::elem_type_native();
         let mut elements = MatmulElems::from_globals(&MatmulGlobalElems { lhs: element, rhs: element, out: element });
         let client = out.client.clone();
         let operand = |t: CubeTensor| InputBinding::new(t.binding(), element);
