@@ -239,21 +239,35 @@ fn time(
 const PROFILED: usize = 20;
 
 /// How far two runs are from each other, in parts of the largest finite value of the first. A value that only one of them has
-/// infinite, or not as a number, is infinitely far.
+/// infinite, or not as a number, is infinitely far; so is an output of another type or of other sizes.
 fn difference(a: &[Tensor], b: &[Tensor]) -> f64 {
-    let pairs = a.iter().zip(b).filter_map(|(a, b)| Some((a.as_f32()?, b.as_f32()?)));
-    pairs
-        .map(|(a, b)| {
-            let finite = a.iter().filter(|v| v.is_finite());
-            let largest = finite.fold(0f32, |m, v| m.max(v.abs())).max(f32::MIN_POSITIVE);
-            let far = |(x, y): (&f32, &f32)| match x == y || (x.is_nan() && y.is_nan()) {
-                true => 0.0,
-                false if x.is_finite() && y.is_finite() => f64::from((x - y).abs() / largest),
-                false => f64::INFINITY,
-            };
-            a.iter().zip(b.iter()).map(far).fold(0.0, f64::max)
-        })
-        .fold(0.0, f64::max)
+    if a.len() != b.len() {
+        return f64::INFINITY;
+    }
+    a.iter().zip(b).map(|(a, b)| apart(a, b)).fold(0.0, f64::max)
+}
+
+fn apart(a: &Tensor, b: &Tensor) -> f64 {
+    if a.dtype() != b.dtype() || a.shape() != b.shape() {
+        return f64::INFINITY;
+    }
+    let numbers = |t: &Tensor| -> Option<Vec<f64>> {
+        match t.as_f32() {
+            Some(v) => Some(v.iter().map(|v| f64::from(*v)).collect()),
+            None => t.as_i64().map(|v| v.iter().map(|v| *v as f64).collect()),
+        }
+    };
+    let (Some(x), Some(y)) = (numbers(a), numbers(b)) else {
+        return if a.bytes() == b.bytes() { 0.0 } else { f64::INFINITY };
+    };
+    let finite = x.iter().filter(|v| v.is_finite());
+    let largest = finite.fold(0f64, |m, v| m.max(v.abs())).max(f64::from(f32::MIN_POSITIVE));
+    let far = |(x, y): (&f64, &f64)| match x == y || (x.is_nan() && y.is_nan()) {
+        true => 0.0,
+        false if x.is_finite() && y.is_finite() => (x - y).abs() / largest,
+        false => f64::INFINITY,
+    };
+    x.iter().zip(&y).map(far).fold(0.0, f64::max)
 }
 
 #[cfg(test)]
@@ -274,5 +288,16 @@ mod tests {
             assert_eq!(far(&[1.0, other], &[1.0, 2.0]), f64::INFINITY);
         }
         assert_eq!(far(&[f32::INFINITY], &[f32::NEG_INFINITY]), f64::INFINITY);
+        assert_eq!(far(&[f32::MAX], &[-f32::MAX]), 2.0);
+    }
+
+    #[test]
+    fn integers_and_sizes_are_compared_too() {
+        let ints = |v: &[i64]| [Tensor::i64s(v)];
+        assert_eq!(difference(&ints(&[1, 4]), &ints(&[1, 4])), 0.0);
+        assert_eq!(difference(&ints(&[1, 4]), &ints(&[1, 3])), 0.25);
+        assert_eq!(difference(&ints(&[1, 4]), &ints(&[1])), f64::INFINITY);
+        assert_eq!(difference(&ints(&[1]), &[Tensor::f32(&[1], &[1.0])]), f64::INFINITY);
+        assert_eq!(difference(&ints(&[1]), &[]), f64::INFINITY);
     }
 }

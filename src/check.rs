@@ -48,7 +48,7 @@ pub struct Check {
     #[serde(flatten)]
     pub on: DeviceOptions,
     /// Fail (exit 9) when size, accuracy or the ratio of speeds is worse than what this file has of the model, by more than 1%
-    /// (5% of the speed, if it is measurable).
+    /// (15% of the speed, if it is measurable).
     #[arg(long, value_name = "FILE")]
     pub baseline: Option<PathBuf>,
     /// Accept the figures of this run: write them into the file of --baseline, unless another gate fails.

@@ -401,7 +401,7 @@ def check(
         threads: Threads on the CPU [default: one a core]
         seed: The seed of every random choice [default: 0]
         baseline: Fail when size, accuracy or the ratio of speeds is worse than what this file has of the model, by
-            more than 1% (5% of the speed, if it is measurable)
+            more than 1% (15% of the speed, if it is measurable)
         update_baseline: Accept the figures of this run: write them into the file of `baseline`, unless another gate
             fails
         report: Write report.json into this folder, in place of an older one

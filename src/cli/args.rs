@@ -322,6 +322,7 @@ mod tests {
         "--exact",
         "--example",
         "--features",
+        "--gpu",
         "--ignored",
         "--isa",
         "--lib",

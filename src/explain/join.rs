@@ -92,19 +92,15 @@ impl Kernels {
         let readers: HashMap<&str, usize> =
             ran.iter().enumerate().rev().flat_map(|(i, r)| r.node.inputs.iter().map(move |v| (&v[..], i))).collect();
         // A kernel that makes no value of the graph prepares for the first one that reads what it makes.
-        let leader = |mut i: usize| {
-            for _ in 0..ran.len() {
-                let next = ran[i].node.outputs.iter().find_map(|o| readers.get(&o[..]));
-                match next {
-                    Some(next) if found[i].is_empty() => i = *next,
-                    _ => break,
-                }
-            }
-            i
-        };
+        let mut leaders: Vec<usize> = (0..ran.len()).collect();
+        for (i, r) in ran.iter().enumerate().rev().filter(|(i, _)| found[*i].is_empty()) {
+            // Readers come later, so that theirs are known.
+            let reader = r.node.outputs.iter().find_map(|o| readers.get(&o[..])).filter(|reader| **reader > i);
+            leaders[i] = reader.map_or(i, |reader| leaders[*reader]);
+        }
         let mut members: HashMap<usize, Vec<Kernel>> = HashMap::new();
         for (i, r) in ran.iter().enumerate() {
-            names.kernels(r, "", members.entry(leader(i)).or_default());
+            names.kernels(r, "", members.entry(leaders[i]).or_default());
         }
         // What brings a result into the layout of the file computes none of the nodes that it makes a value of.
         let only_lays_out = |i: usize| {

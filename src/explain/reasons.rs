@@ -32,7 +32,7 @@ pub fn has_codes(graph: &Graph) -> bool {
 
 /// Why a part, of which `node` is the main one, runs in floats in these kernels, as far as the graph tells.
 pub fn of_part(graph: &Graph, node: Option<NodeId>, kernels: &[Kernel]) -> Option<String> {
-    let why = match kernels.iter().any(|k| k.name == BY_BITS) {
+    let why = match kernels.iter().any(|k| k.name == BY_BITS && !k.on_codes) {
         true => Some(format!(
             "{BY_BITS} makes floats of the codes of its weight as it multiplies: its accuracy_level is not 4, which multiplies in \
              integers"

@@ -29,8 +29,10 @@ def assemble(module):
     found = {}
     for part in done.stderr.split("Compiling entry function '")[1:]:
         name = re.sub(r"_[0-9a-f]{8}$", "", part.split("'")[0])
-        figures = (r"Used (\d+) registers", r"(\d+) bytes spill stores", r"(\d+) bytes smem")
-        found[name] = [int(m[1]) if (m := re.search(figure, part)) else 0 for figure in figures]
+        registers, spilled = re.search(r"Used (\d+) registers", part), re.search(r"(\d+) bytes spill stores", part)
+        # A kernel without shared memory has no such figure; what a launch adds is not in it.
+        shared = re.search(r"(\d+) bytes smem", part)
+        found[name] = [int(registers[1]), int(spilled[1]), int(shared[1]) if shared else 0]
     return found
 
 

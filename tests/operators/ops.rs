@@ -3,7 +3,7 @@
 //!
 //! Each case is a folder with up to four forms of one model (see `tests/operators/op_cases/build.py`) and
 //! an ONNX test data set. The folder comes in `COMPRESS_OP_CASES`; `tests/run` sets it. `COMPRESS_TEST_DEVICE` names another device
-//! than the CPU: each case is then run there once, as it is (`tests/gpu/double_run`).
+//! than the CPU: each case is then run there once, as it is (`tests/gpu/on_double`).
 
 #[path = "../pb/mod.rs"]
 mod pb;

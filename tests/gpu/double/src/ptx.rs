@@ -1,5 +1,5 @@
-//! The text of a module, as NVRTC writes it: [PTX ISA 9](https://docs.nvidia.com/cuda/parallel-thread-execution/), without
-//! functions that are called.
+//! The text of a module, as NVRTC writes it: [PTX ISA 9](https://docs.nvidia.com/cuda/parallel-thread-execution/), with
+//! the code of a function wherever it is called.
 
 mod call;
 mod operand;

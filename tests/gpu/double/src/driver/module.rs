@@ -90,7 +90,9 @@ pub unsafe extern "C" fn cuLaunchKernel(
     let Function { kernel, variables } = unsafe { &*function.cast::<Function>() };
     let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
     let threads = block.iter().map(|n| u64::from(*n)).product::<u64>();
-    if grid.contains(&0) || !(1..=1024).contains(&threads) {
+    // The limits that `cuDeviceGetAttribute` tells.
+    let too_large = grid[0] > i32::MAX as u32 || grid[1] > 65_535 || grid[2] > 65_535 || block[2] > 64;
+    if grid.contains(&0) || !(1..=1024).contains(&threads) || too_large {
         eprintln!("cuda double: {}: a grid of {grid:?} blocks of {block:?} threads", kernel.name);
         return INVALID_VALUE;
     }
