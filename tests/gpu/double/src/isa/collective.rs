@@ -57,7 +57,6 @@ fn shuffle(d: &mut Decoder<'_>, to: Value, predicate: Value) -> Result<super::St
         ("bfly", |lane, by, _, max| (lane ^ by, lane ^ by <= max)),
         ("idx", |_, by, min, max| (min | by, min | by <= max)),
     ];
-    let up = d.left.contains(&"up");
     let idx = d.left.contains(&"idx");
     let from = d.one_of(from).ok_or("a shuffle of this kind")?;
     d.ignore(&["b32"]);
@@ -73,7 +72,6 @@ fn shuffle(d: &mut Decoder<'_>, to: Value, predicate: Value) -> Result<super::St
             let by = if idx { by & !segment } else { by };
             let (source, inside) = from(own, by, min, max);
             let source = if inside && (0..32).contains(&source) { source } else { own };
-            debug_assert!(!up || source <= own);
             let there = lanes.mask >> source & 1 == 1;
             (if there { of[source as usize] } else { POISON }, inside)
         });

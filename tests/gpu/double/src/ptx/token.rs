@@ -37,9 +37,6 @@ pub fn tokens(text: &str) -> Result<Vec<Token<'_>>, String> {
         } else if let Some(inside) = rest.strip_prefix('"') {
             // Only directives have texts: `.pragma "nounroll"`.
             inside.find('"').ok_or("a text without an end")? + 2
-        } else if bytes[at] == b'"' {
-            // Of `.pragma`, which the code doesn't depend on.
-            1 + rest[1..].find('"').map_or(rest.len() - 1, |end| end + 1)
         } else if is_word(bytes[at]) {
             word(rest)
         } else if b",;:{}[]()+-!|@=<>".contains(&bytes[at]) {
