@@ -43,6 +43,8 @@ pub mod clock;
 pub mod cpu;
 pub mod dataset;
 pub mod device;
+#[cfg(feature = "cuda")]
+mod gpu;
 pub mod memory;
 pub mod metrics;
 pub mod onnxruntime;

@@ -1,0 +1,236 @@
+//! Weights on the device, and what is launched to multiply by them.
+
+use super::product::{CELL, CHUNK, Finish, Form, GeometryLaunch, Numbers, Tile, product};
+use burn_cubecl::{CubeDevice, tensor::CubeTensor};
+use ::burn::backend::{DType, Shape};
+use compress_kernels::{Finish8, Window};
+use cubecl::{prelude::*, server::Handle};
+
+/// Tiles, those first that read least. The last one is for results that leave most of the device without work.
+const TILES: [Tile; 3] = [
+    Tile { planes: [2, 4], fragments: [4, 4] },
+    Tile { planes: [2, 2], fragments: [2, 4] },
+    Tile { planes: [1, 4], fragments: [1, 1] },
+];
+
+/// Steps between taps from which their places don't fit the table.
+const MOST_STEPS: usize = 1 << 16;
+
+/// A weight as `[outputs][taps, line by line][channels of a group]`.
+pub struct Weight<'a, T> {
+    pub data: &'a [T],
+    pub outputs: usize,
+    pub kernel: [usize; 2],
+    pub dilation: [usize; 2],
+    pub channels: usize,
+    pub groups: usize,
+}
+
+/// A weight on the device, and what its sums become.
+pub struct Product {
+    numbers: Numbers,
+    finish: Finish,
+    weights: Handle,
+    taps: Handle,
+    start: Handle,
+    scale: Handle,
+    bias: Handle,
+    outputs: usize,
+    groups: usize,
+    kernel: [usize; 2],
+    dilation: [usize; 2],
+    channels: usize,
+    chunks: usize,
+    /// Bytes of a piece.
+    piece: usize,
+    low: f32,
+    high: f32,
+    zero: i32,
+    outside: u32,
+}
+
+impl Product {
+    /// A product of codes, whose padding is `input_zero`. `None` for windows that are too wide.
+    pub fn of_codes(device: &CubeDevice, weight: &Weight<i8>, input_zero: u8, finish: &Finish8) -> Option<Self> {
+        let depth = weight.data.len() / weight.outputs.max(1);
+        let sums = weight.data.chunks_exact(depth.max(1)).map(|w| w.iter().map(|&w| i32::from(w)).sum::<i32>());
+        let zeros: Vec<i32> = sums.map(|s| s * i32::from(input_zero)).collect();
+        let starts = |bias: &[i32]| zeros.iter().zip(bias).map(|(z, b)| b.wrapping_sub(*z)).collect::<Vec<i32>>();
+        let outside = u32::from_ne_bytes([input_zero; 4]);
+        let bytes: &[u8] = bytemuck::cast_slice(weight.data);
+        let this = Self::new(device, Numbers::Codes, weight, bytes, outside)?;
+        let client = device.client();
+        Some(match finish {
+            Finish8::Requantize { bias, scale, zero, min, max } => {
+                let zero = i32::from(*zero);
+                Self {
+                    finish: Finish::Codes,
+                    start: client.create_from_slice(bytemuck::cast_slice(&starts(bias))),
+                    scale: client.create_from_slice(bytemuck::cast_slice(scale)),
+                    low: (i32::from(*min) - zero) as f32,
+                    high: (i32::from(*max) - zero) as f32,
+                    zero,
+                    ..this
+                }
+            }
+            Finish8::Scale { bias, scale, min, max } => Self {
+                finish: Finish::Scaled,
+                start: client.create_from_slice(bytemuck::cast_slice(&starts(&vec![0; weight.outputs]))),
+                scale: client.create_from_slice(bytemuck::cast_slice(scale)),
+                bias: client.create_from_slice(bytemuck::cast_slice(bias)),
+                low: *min,
+                high: *max,
+                ..this
+            },
+        })
+    }
+
+    /// A product of floats, within bounds. `None` for windows that are too wide.
+    pub fn of_floats(
+        device: &CubeDevice,
+        numbers: Numbers,
+        weight: &Weight<f32>,
+        bias: &[f32],
+        [low, high]: [f32; 2],
+    ) -> Option<Self> {
+        let this = Self::new(device, numbers, weight, bytemuck::cast_slice(weight.data), 0)?;
+        let bias = device.client().create_from_slice(bytemuck::cast_slice(bias));
+        Some(Self { bias, low, high, ..this })
+    }
+
+    fn new<T>(
+        device: &CubeDevice,
+        numbers: Numbers,
+        weight: &Weight<T>,
+        bytes: &[u8],
+        outside: u32,
+    ) -> Option<Self> {
+        let (client, size) = (device.client(), numbers.size());
+        let [lines, across] = weight.kernel;
+        let reach = [0, 1].map(|axis| (weight.kernel[axis].max(1) - 1) * weight.dilation[axis]);
+        if reach.iter().any(|r| *r >= MOST_STEPS) {
+            return None;
+        }
+        let of_tap = weight.channels * size;
+        let piece = [CELL, 8, 4].into_iter().find(|p| of_tap.is_multiple_of(*p)).unwrap_or(1);
+        let row = lines * across * of_tap;
+        let padded = row.next_multiple_of(CHUNK);
+        let mut packed = vec![0u8; padded * weight.outputs];
+        for (to, from) in packed.chunks_exact_mut(padded).zip(bytes.chunks_exact(row)) {
+            to[..row].copy_from_slice(from);
+        }
+        let mut taps: Vec<[u32; 2]> = Vec::with_capacity(row / piece);
+        for tap in 0..lines * across {
+            let [down, right] = [tap / across * weight.dilation[0], tap % across * weight.dilation[1]];
+            taps.extend((0..of_tap / piece).map(|i| [(down << 16 | right) as u32, i as u32]));
+        }
+        // What a finish doesn't read.
+        let nothing = client.create_from_slice(&[0; 4]);
+        Some(Self {
+            numbers,
+            finish: Finish::Floats,
+            weights: client.create_from_slice(&packed),
+            taps: client.create_from_slice(bytemuck::cast_slice(&taps)),
+            start: nothing.clone(),
+            scale: nothing.clone(),
+            bias: nothing,
+            outputs: weight.outputs,
+            groups: weight.groups,
+            kernel: weight.kernel,
+            dilation: weight.dilation,
+            channels: weight.channels,
+            chunks: padded / CHUNK,
+            piece,
+            low: 0.0,
+            high: 0.0,
+            zero: 0,
+            outside,
+        })
+    }
+
+    /// The result `[window.positions(), outputs]` of `x`, which has a dense row for each of `window.pixels()`.
+    ///
+    /// # Panics
+    /// When the window is not that of the weight.
+    pub fn run(&self, x: CubeTensor, window: &Window) -> CubeTensor {
+        assert_eq!((window.kernel, window.dilation), (self.kernel, self.dilation), "the window of the weight");
+        let (client, device) = (x.client.clone(), x.device.clone());
+        let (rows, columns) = (window.positions(), self.outputs / self.groups);
+        let dtype = if self.finish == Finish::Codes { DType::U8 } else { DType::F32 };
+        let y = client.empty(rows * self.outputs * dtype.size());
+        let tile = self.tile(&client, rows, columns);
+        let form = Form {
+            numbers: self.numbers,
+            tile,
+            finish: self.finish,
+            plain: window.is_pixel() && window.kernel == [1, 1],
+            piece: self.piece,
+        };
+        let group = self.channels * self.numbers.size() / self.piece;
+        let geometry = GeometryLaunch::new(
+            rows,
+            columns,
+            self.outputs,
+            self.chunks,
+            self.kernel[0] * self.kernel[1] * group,
+            group * self.groups,
+            group,
+            window.input[0] as i32,
+            window.input[1] as i32,
+            window.output[0],
+            window.output[1],
+            window.stride[0] as i32,
+            window.stride[1] as i32,
+            window.pad[0] as i32,
+            window.pad[1] as i32,
+            self.outside,
+            self.low,
+            self.high,
+            self.zero,
+        );
+        let cubes = [rows.div_ceil(tile.rows()), columns.div_ceil(tile.columns()), self.groups].map(|n| n as u32);
+        let count = CubeCount::Static(cubes[0], cubes[1], cubes[2]);
+        let dim = CubeDim::new_1d(tile.units() as u32);
+        let address = AddressType::from_len((rows * self.outputs).max(x.meta.num_elements()));
+        let (vector, x_len) = (self.piece.div_ceil(4), x.meta.num_elements());
+        // SAFETY: the kernel reads pieces of rows and pixels that `window` has, and rows of the weight and entries of
+        // each column's constants as `new` and its callers made them.
+        let buffer = |handle: &Handle, len: usize| unsafe { BufferArg::from_raw_parts(handle.clone(), len) };
+        let args = (
+            buffer(&x.handle, x_len),
+            buffer(&self.weights, self.outputs * self.chunks * CHUNK / 4),
+            buffer(&self.taps, 2 * self.kernel[0] * self.kernel[1] * group),
+            buffer(&self.start, self.outputs),
+            buffer(&self.scale, self.outputs),
+            buffer(&self.bias, self.outputs),
+            buffer(&y, rows * self.outputs),
+        );
+        macro_rules! launch {
+            ($x:ty, $sum:ty, $y:ty) => {
+                // SAFETY: as above; the result has `rows` by `outputs` elements, which is what the kernel writes.
+                unsafe {
+                    product::launch_unchecked::<$x, $sum, $y>(
+                        &client, count, dim, address, vector, args.0, args.1, args.2, args.3, args.4, args.5, args.6,
+                        geometry, form,
+                    )
+                }
+            };
+        }
+        match (self.finish, self.piece) {
+            (Finish::Codes, 1) => launch!(u8, i32, u8),
+            (Finish::Codes, _) => launch!(u32, i32, u8),
+            (Finish::Scaled, 1) => launch!(u8, i32, f32),
+            (Finish::Scaled, _) => launch!(u32, i32, f32),
+            (Finish::Floats, _) => launch!(u32, f32, f32),
+        }
+        CubeTensor::new_contiguous(client, device, Shape::from(vec![rows, self.outputs]), y, dtype)
+    }
+
+    /// The tile that reads least and gives every multiprocessor some work.
+    fn tile(&self, client: &cubecl::client::Client, rows: usize, columns: usize) -> Tile {
+        let processors = client.properties().hardware.num_streaming_multiprocessors.unwrap_or(1) as usize;
+        let cubes = |t: &Tile| rows.div_ceil(t.rows()) * columns.div_ceil(t.columns()) * self.groups;
+        let fits = |t: &&Tile| cubes(t) >= processors && t.columns() < 2 * columns.next_multiple_of(8);
+        *TILES.iter().find(fits).unwrap_or(&TILES[TILES.len() - 1])
+    }
+}

@@ -1,0 +1,6 @@
+//! Kernels for GPUs.
+
+mod dense;
+mod product;
+#[cfg(test)]
+mod tests;

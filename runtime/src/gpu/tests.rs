@@ -1,0 +1,136 @@
+//! Kernels beside those for the CPU. They run on the device that `COMPRESS_TEST_DEVICE` names.
+
+use super::{
+    dense::{Product, Weight},
+    product::Numbers,
+};
+use crate::device::Device;
+use ::burn::backend::{DType, DispatchDevice, Shape};
+use burn_cubecl::{CubeDevice, tensor::CubeTensor};
+use compress_kernels::{Conv8, ConvF, Finish8, Isa, Rows, RowsMut, Window};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+fn device() -> CubeDevice {
+    match Device::of_tests().burn() {
+        DispatchDevice::Cube(device) => device.clone(),
+        other => panic!("a GPU, not {other:?}"),
+    }
+}
+
+fn upload(device: &CubeDevice, bytes: &[u8], shape: Vec<usize>, dtype: DType) -> CubeTensor {
+    let client = device.client();
+    let handle = client.create_from_slice(bytes);
+    CubeTensor::new_contiguous(client, device.clone(), Shape::from(shape), handle, dtype)
+}
+
+fn bytes_of(t: &CubeTensor) -> Vec<u8> {
+    t.client.read_one_unchecked(t.handle.clone()).to_vec()
+}
+
+/// Windows with their channels of a group, groups and outputs.
+fn windows() -> Vec<(Window, usize, usize, usize)> {
+    let at = |batch, input, output, kernel, stride, dilation, pad| Window {
+        batch,
+        input,
+        output,
+        kernel,
+        stride,
+        dilation,
+        pad,
+    };
+    vec![
+        (Window::pixel(37), 51, 1, 29),
+        (Window::pixel(128), 64, 1, 64),
+        (Window::pixel(5), 96, 1, 10),
+        (at(2, [7, 9], [7, 9], [3, 3], [1, 1], [1, 1], [1, 1]), 3, 1, 20),
+        (at(1, [9, 8], [4, 4], [3, 3], [2, 2], [1, 1], [0, 1]), 20, 1, 24),
+        (at(1, [12, 12], [12, 12], [3, 3], [1, 1], [2, 2], [2, 2]), 16, 1, 136),
+        (at(2, [6, 6], [6, 6], [1, 1], [1, 1], [1, 1], [0, 0]), 48, 1, 40),
+        (at(1, [5, 10], [5, 10], [5, 1], [1, 1], [1, 1], [2, 0]), 8, 3, 18),
+    ]
+}
+
+#[test]
+#[ignore = "needs COMPRESS_TEST_DEVICE to name a GPU"]
+fn products_of_codes_equal_those_on_the_cpu() {
+    let device = device();
+    let mut rng = StdRng::seed_from_u64(7);
+    for (window, channels, groups, outputs) in windows() {
+        let depth = window.taps() * channels;
+        let x: Vec<u8> = (0..window.pixels() * channels * groups).map(|_| rng.random()).collect();
+        let w: Vec<i8> = (0..outputs * depth).map(|_| rng.random()).collect();
+        let zero: u8 = rng.random();
+        let requantize = Finish8::Requantize {
+            bias: (0..outputs).map(|_| rng.random_range(-9000..9000)).collect(),
+            // Halves come about often.
+            scale: (0..outputs).map(|o| [0.5, 0.0078125, 0.003][o % 3] / depth as f32).collect(),
+            zero: rng.random(),
+            min: 3,
+            max: 250,
+        };
+        let scale = Finish8::Scale {
+            bias: (0..outputs).map(|_| rng.random_range(-1.0..1.0)).collect(),
+            scale: (0..outputs).map(|_| rng.random_range(1e-4..1e-3)).collect(),
+            min: -90.0,
+            max: 95.0,
+        };
+        let shape = vec![window.pixels(), channels * groups];
+        let weight =
+            Weight { data: &w, outputs, kernel: window.kernel, dilation: window.dilation, channels, groups };
+        let rows = Rows::dense(&x, window.pixels(), channels * groups);
+        for finish in [requantize, scale] {
+            let conv =
+                Conv8::new(Isa::Portable, &w, outputs, window.kernel, channels, groups, zero, finish.clone());
+            let mut scratch = vec![0; conv.scratch(&window, 1)];
+            let n = window.positions();
+            let expected = match finish {
+                Finish8::Requantize { .. } => {
+                    let mut y = vec![0u8; n * outputs];
+                    conv.run_u8(rows, &window, RowsMut::dense(&mut y, n, outputs), &mut scratch, 1);
+                    y
+                }
+                Finish8::Scale { .. } => {
+                    let mut y = vec![0f32; n * outputs];
+                    conv.run_f32(rows, &window, RowsMut::dense(&mut y, n, outputs), &mut scratch, 1);
+                    bytemuck::cast_slice(&y).to_vec()
+                }
+            };
+            let product = Product::of_codes(&device, &weight, zero, &finish).unwrap();
+            let y = product.run(upload(&device, &x, shape.clone(), DType::U8), &window);
+            let got = bytes_of(&y);
+            let differ = got.iter().zip(&expected).filter(|(a, b)| a != b).count();
+            assert_eq!((got.len(), differ), (expected.len(), 0), "{window:?}, {channels} channels, {finish:?}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs COMPRESS_TEST_DEVICE to name a GPU"]
+fn products_of_floats_are_as_exact_as_those_on_the_cpu() {
+    let device = device();
+    let mut rng = StdRng::seed_from_u64(8);
+    for (window, channels, groups, outputs) in windows() {
+        let depth = window.taps() * channels;
+        let mut floats = |n: usize| (0..n).map(|_| rng.random_range(-1.0..1.0)).collect::<Vec<f32>>();
+        let (x, w, bias) = (floats(window.pixels() * channels * groups), floats(outputs * depth), floats(outputs));
+        let n = window.positions();
+        let conv =
+            ConvF::new(Isa::Portable, &w, outputs, window.kernel, channels, groups, bias.clone(), -2.0, f32::INFINITY);
+        let mut scratch = vec![0; conv.scratch(&window, 1)];
+        let mut expected = vec![0f32; n * outputs];
+        let rows = Rows::dense(&x, window.pixels(), channels * groups);
+        conv.run(rows, &window, None, RowsMut::dense(&mut expected, n, outputs), &mut scratch, 1);
+        let weight =
+            Weight { data: &w, outputs, kernel: window.kernel, dilation: window.dilation, channels, groups };
+        for (numbers, within) in [(Numbers::F32, 2e-6), (Numbers::Tf32, 2e-3)] {
+            let product =
+                Product::of_floats(&device, numbers, &weight, &bias, [-2.0, f32::INFINITY]).unwrap();
+            let shape = vec![window.pixels(), channels * groups];
+            let y = product.run(upload(&device, bytemuck::cast_slice(&x), shape, DType::F32), &window);
+            let got: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes_of(&y));
+            let scale = (depth as f32).sqrt();
+            let far = got.iter().zip(&expected).map(|(a, b)| (a - b).abs() / scale).fold(0.0, f32::max);
+            assert!(got.len() == expected.len() && far < within, "{far} {numbers:?} {window:?}, {channels} channels");
+        }
+    }
+}
