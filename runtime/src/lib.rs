@@ -43,7 +43,6 @@ pub mod clock;
 pub mod cpu;
 pub mod dataset;
 pub mod device;
-#[cfg(feature = "cuda")]
 mod gpu;
 pub mod memory;
 pub mod metrics;

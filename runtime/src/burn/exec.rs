@@ -2,12 +2,13 @@
 
 use super::{
     control::{self, Body, Branches, Run},
+    fused::{Fuse, Fused, Fusion},
     kernels::{self, Args},
     precision::Precision,
     tensor::Value,
 };
 use crate::{
-    cpu::{self, Spent},
+    cpu::{self, Form, Spent, Want},
     device::Device,
 };
 use compress_compiler::{
@@ -38,7 +39,7 @@ pub struct Executable {
     results: Vec<Fact>,
     /// In which width it computes; the graphs inside of nodes are always run in 32 bits.
     precision: Precision,
-    slots: HashMap<Port, usize>,
+    slots: HashMap<Want, usize>,
     /// By slot, the numbers under which a value is shown.
     watched: HashMap<usize, Vec<usize>>,
 }
@@ -55,6 +56,8 @@ struct Step {
     outputs: Vec<Option<usize>>,
     /// Whether a Relu that alone read the first output is a part of it.
     rectified: bool,
+    /// What makes the output, if it isn't the node alone.
+    fused: Option<Box<dyn Fused>>,
 }
 
 /// An input: what is known of it, and what it is when it isn't given.
@@ -64,6 +67,16 @@ pub(crate) struct Input {
     slot: Option<usize>,
     fact: Fact,
     default: Option<Tensor>,
+}
+
+/// How else than node after node a graph is run.
+pub(crate) struct Ways<'a> {
+    /// What runs branches of If.
+    pub branches: &'a Branches<'a>,
+    /// What makes values in other steps than their nodes.
+    pub fuse: &'a Fuse<'a>,
+    /// Values that have to exist, besides outputs.
+    pub shown: &'a [Port],
 }
 
 /// What [`Executable::observe`] hands out: the place in the list of watched values, and the
@@ -95,26 +108,33 @@ impl Executable {
         outputs: &[Port],
         device: &Device,
     ) -> Result<Self> {
-        Self::with_branches(graph, place, inputs, outputs, device, &|_| Ok(None))
+        Self::with_ways(
+            graph,
+            place,
+            inputs,
+            outputs,
+            device,
+            &Ways { branches: &|_| Ok(None), fuse: &|_| Ok(None), shown: &[] },
+        )
     }
 
-    /// The same, where `branches` may run those of If.
+    /// The same, where others may run branches of If, and values may be made by other steps than their nodes.
     ///
     /// # Errors
-    /// As for [`Executable::new`]; what `branches` raises.
-    pub(crate) fn with_branches(
+    /// As for [`Executable::new`]; what `ways` raise.
+    pub(crate) fn with_ways(
         graph: &Graph,
         place: &HashMap<NodeId, usize>,
         inputs: &[Port],
         outputs: &[Port],
         device: &Device,
-        branches: &Branches,
+        ways: &Ways,
     ) -> Result<Self> {
-        let needed = between(graph, inputs, outputs);
         let given: HashSet<Port> = inputs.iter().copied().collect();
-        let mut nodes: Vec<NodeId> = needed.iter().copied().collect();
-        nodes.sort_unstable_by_key(|id| place[id]);
-        let wanted: HashSet<Port> = outputs.iter().copied().collect();
+        let Needed { nodes, fusions, asked } = needed(graph, &given, outputs, ways)?;
+        let fusions = fusions.into_iter().map(|(want, fusion)| Maker::Fusion(want, fusion));
+        let mut order: Vec<Maker> = nodes.into_iter().map(Maker::Node).chain(fusions).collect();
+        order.sort_by_key(|maker| (place[&maker.node()], maker.turn()));
         let mut this = Self {
             device: device.clone(),
             steps: vec![],
@@ -126,7 +146,14 @@ impl Executable {
             slots: HashMap::new(),
             watched: HashMap::new(),
         };
-        for id in nodes {
+        for maker in order {
+            let id = match maker {
+                Maker::Node(id) => id,
+                Maker::Fusion(want, fusion) => {
+                    this.add_fused(graph, want, fusion, &given)?;
+                    continue;
+                }
+            };
             let node = graph.node(id);
             let at = |e: Error| e.at(node.label());
             let operands = graph.operands(id);
@@ -150,26 +177,32 @@ impl Executable {
                     None => None,
                 });
             }
-            let used = |slot: usize| {
-                let port = Port { node: id, slot };
-                wanted.contains(&port) || graph.uses(port).iter().any(|u| needed.contains(&u.node))
-            };
-            let made =
-                (0..node.outputs.len()).map(|s| used(s).then(|| this.slot(Port { node: id, slot: s }))).collect();
+            let port = |slot: usize| Port { node: id, slot };
+            let used = |slot: usize| asked.contains(&Want::float(port(slot)));
+            let made = (0..node.outputs.len()).map(|s| used(s).then(|| this.slot(port(s)))).collect();
             // What a branch reads from around it may be a weight.
             let known = |slot: usize| operands.get(slot).copied().flatten().filter(|p| !given.contains(p));
             let constant =
                 |slot: usize| known(slot).filter(|p| cpu::is_constant(graph, *p)).and_then(|p| cpu::constant(graph, p));
-            let bodies = control::prepare(&node.op, &constant, device, branches).map_err(at)?;
+            let bodies = control::prepare(&node.op, &constant, device, ways.branches).map_err(at)?;
             let (label, op) = (node.label(), node.op.clone());
-            this.steps.push(Step { node: id, label, op, bodies, inputs: read, outputs: made, rectified: false });
+            this.steps.push(Step {
+                node: id,
+                label,
+                op,
+                bodies,
+                inputs: read,
+                outputs: made,
+                rectified: false,
+                fused: None,
+            });
         }
         for port in outputs {
             let slot = this.source(graph, *port, &given)?;
             this.outputs.push(slot);
         }
         for port in inputs {
-            this.inputs.push(Input::of(graph, *port, this.slots.get(port).copied()));
+            this.inputs.push(Input::of(graph, *port, this.slots.get(&Want::float(*port)).copied()));
         }
         this.mark_last_uses();
         Ok(this)
@@ -188,7 +221,7 @@ impl Executable {
         let never = || Error::bug(format!("value {port:?} is watched and never computed"));
         match within {
             [] => {
-                let slot = self.slots.get(&port).ok_or_else(never)?;
+                let slot = self.slots.get(&Want::float(port)).ok_or_else(never)?;
                 self.watched.entry(*slot).or_default().push(number);
                 Ok(())
             }
@@ -240,10 +273,39 @@ impl Executable {
         self
     }
 
+    /// Adds the step that makes `want`.
+    fn add_fused(&mut self, graph: &Graph, want: Want, fusion: Fusion, given: &HashSet<Port>) -> Result<()> {
+        let mut read = Vec::with_capacity(fusion.operands.len());
+        for operand in &fusion.operands {
+            let slot = match operand.form {
+                Form::Float => self.source(graph, operand.port, given)?,
+                Form::Codes => self.slot_of(*operand),
+            };
+            read.push(Some((slot, false)));
+        }
+        let outputs = vec![Some(self.slot_of(want))];
+        let node = graph.node(want.port.node);
+        self.steps.push(Step {
+            node: want.port.node,
+            label: node.label(),
+            op: node.op.clone(),
+            bodies: vec![],
+            inputs: read,
+            outputs,
+            rectified: false,
+            fused: Some(fusion.step),
+        });
+        Ok(())
+    }
+
     /// The slot of a value, a new one if it has none.
     fn slot(&mut self, port: Port) -> usize {
+        self.slot_of(Want::float(port))
+    }
+
+    fn slot_of(&mut self, want: Want) -> usize {
         let next = self.constants.len();
-        let slot = *self.slots.entry(port).or_insert(next);
+        let slot = *self.slots.entry(want).or_insert(next);
         if slot == next {
             self.constants.push(None);
         }
@@ -374,6 +436,20 @@ impl Executable {
                 });
             }
             let before = spent.as_ref().map_or(0, |list| list.len());
+            if let Some(fused) = &step.fused {
+                let args = args.into_iter().flatten().collect();
+                let made = fused.run(args).map_err(|e| e.at(&step.label))?;
+                if let Some(Some(slot)) = step.outputs.first() {
+                    self.show(*slot, &made, run)?;
+                    values[*slot] = Some(made);
+                }
+                if let (Some(list), Some(started)) = (spent.as_deref_mut(), started) {
+                    let ms = started.elapsed().as_secs_f64() * 1e3;
+                    let (node, kernel) = (step.label.clone(), fused.kernel().into());
+                    list.push(Spent { node, kernel, ms, started, worker: (0, 1) });
+                }
+                continue;
+            }
             let made = self.precision.around(&step.op, args, |args| match &step.bodies[..] {
                 [] => kernels::eval(&step.op, Args::new(args, &self.device).rectified(step.rectified)),
                 bodies => control::eval(&step.op, bodies, args, &self.device, run, spent.as_deref_mut()),
@@ -490,17 +566,54 @@ fn download(values: Vec<Value>) -> Result<Vec<Tensor>> {
     values.into_iter().map(Value::download).collect()
 }
 
-/// The nodes that some of `outputs` depends on, back to `inputs`.
-fn between(graph: &Graph, inputs: &[Port], outputs: &[Port]) -> HashSet<NodeId> {
-    let given: HashSet<Port> = inputs.iter().copied().collect();
-    let mut found: HashSet<NodeId> = HashSet::new();
-    let mut open: Vec<Port> = outputs.to_vec();
-    while let Some(port) = open.pop() {
-        if !given.contains(&port) && found.insert(port.node) && !is_made_once(graph, port.node, &given) {
-            open.extend(graph.operands(port.node).into_iter().flatten());
+/// What makes a value.
+enum Maker {
+    Node(NodeId),
+    Fusion(Want, Fusion),
+}
+
+impl Maker {
+    fn node(&self) -> NodeId {
+        match self {
+            Self::Node(id) => *id,
+            Self::Fusion(want, _) => want.port.node,
         }
     }
-    found
+
+    /// Its turn among those of one node: what changes only the form of a value comes behind what makes the value.
+    fn turn(&self) -> usize {
+        match self {
+            Self::Node(_) => 0,
+            Self::Fusion(want, fusion) => 1 + usize::from(fusion.operands.iter().any(|o| o.port == want.port)),
+        }
+    }
+}
+
+/// What outputs depend on, back to what is given.
+struct Needed {
+    nodes: HashSet<NodeId>,
+    fusions: Vec<(Want, Fusion)>,
+    /// The values that are read.
+    asked: HashSet<Want>,
+}
+
+fn needed(graph: &Graph, given: &HashSet<Port>, outputs: &[Port], ways: &Ways) -> Result<Needed> {
+    let mut found = Needed { nodes: HashSet::new(), fusions: vec![], asked: HashSet::new() };
+    let mut open: Vec<Want> = outputs.iter().chain(ways.shown).map(|p| Want::float(*p)).collect();
+    while let Some(want) = open.pop() {
+        if !found.asked.insert(want) || want.form == Form::Float && given.contains(&want.port) {
+            continue;
+        }
+        if let Some(fusion) = (ways.fuse)(want)? {
+            open.extend(fusion.operands.iter().copied());
+            found.fusions.push((want, fusion));
+        } else if want.form == Form::Codes {
+            return Err(Error::bug("codes that nothing makes").at(graph.node(want.port.node).label()));
+        } else if found.nodes.insert(want.port.node) && !is_made_once(graph, want.port.node, given) {
+            open.extend(graph.operands(want.port.node).into_iter().flatten().map(Want::float));
+        }
+    }
+    Ok(found)
 }
 
 /// Whether a node makes of constants that are not `given` a weight, which is then made once.

@@ -2,6 +2,7 @@
 
 pub(crate) mod control;
 pub mod exec;
+pub(crate) mod fused;
 pub mod host;
 pub mod interpreter;
 pub mod kernels;

@@ -1,6 +1,6 @@
 //! How one value is made.
 
-use super::plan::Planner;
+use super::{device::DeviceOp, plan::Planner};
 use compress_compiler::{error::Result, node::Port};
 use compress_kernels::Isa;
 
@@ -79,16 +79,23 @@ pub(super) struct Lowering<'g> {
     pub operands: Vec<Want>,
     /// Packs the constants.
     pub make: Make<'g>,
+    /// The same on a device, where that has a kernel for it.
+    pub device: Option<Box<dyn FnOnce() -> Result<DeviceOp> + 'g>>,
 }
 
 impl<'g> Lowering<'g> {
     /// A lowering whose operator needs no packing.
     pub fn of(operands: Vec<Want>, op: impl Lowered + 'g + 'static) -> Self {
-        Self { operands, make: Box::new(move |_| Ok(Box::new(op))) }
+        Self { operands, make: Box::new(move |_| Ok(Box::new(op))), device: None }
     }
 
     /// A lowering whose operator is made by `make`.
     pub fn with<L: Lowered + 'static>(operands: Vec<Want>, make: impl FnOnce(Isa) -> Result<L> + 'g) -> Self {
-        Self { operands, make: Box::new(move |isa| Ok(Box::new(make(isa)?))) }
+        Self { operands, make: Box::new(move |isa| Ok(Box::new(make(isa)?))), device: None }
+    }
+
+    /// The same lowering, which is `make` on a device.
+    pub fn on_device(self, make: impl FnOnce() -> Result<DeviceOp> + 'g) -> Self {
+        Self { device: Some(Box::new(make)), ..self }
     }
 }

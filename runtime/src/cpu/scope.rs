@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 
 /// What codes stand for: `(code - zero) * scale`, the codes being unsigned.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Affine {
+pub(crate) struct Affine {
     pub scale: f32,
     pub zero: u8,
 }
@@ -44,6 +44,8 @@ pub(super) struct Scope<'g> {
     pinned: &'g HashSet<Port>,
     /// What the codes of floats stand for, where floats have codes.
     codes: HashMap<Port, Affine>,
+    /// Whether they are lowered for a device, which has fewer kernels.
+    pub on_device: bool,
 }
 
 impl<'g> Scope<'g> {
@@ -53,8 +55,9 @@ impl<'g> Scope<'g> {
         order: &[NodeId],
         part: &'g dyn Fn(NodeId) -> bool,
         pinned: &'g HashSet<Port>,
+        on_device: bool,
     ) -> Self {
-        let mut this = Self { graph, part, pinned, codes: HashMap::new() };
+        let mut this = Self { graph, part, pinned, codes: HashMap::new(), on_device };
         for &id in order.iter().filter(|id| part(**id)) {
             let Some(affine) = this.affine(id) else { continue };
             for slot in 0..graph.node(id).outputs.len() {

@@ -5,7 +5,7 @@ use compress_kernels::Window;
 
 /// The window `w` of `kernel` taps that makes `y` of `x`, both as ONNX has them, with one spatial
 /// axis or two; one is two, the first of size 1.
-pub(super) fn window(w: &OpWindow, kernel: [usize; 2], x: &[usize], y: &[usize]) -> Window {
+pub(crate) fn window(w: &OpWindow, kernel: [usize; 2], x: &[usize], y: &[usize]) -> Window {
     let spatial = x.len() - 2;
     let missing = 2 - spatial;
     let each = |f: &dyn Fn(usize) -> usize, none: usize| -> [usize; 2] {

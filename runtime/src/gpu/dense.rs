@@ -1,8 +1,8 @@
 //! Weights on the device, and what is launched to multiply by them.
 
 use super::product::{CELL, CHUNK, Finish, Form, GeometryLaunch, Numbers, Tile, product};
-use burn_cubecl::{CubeDevice, tensor::CubeTensor};
 use ::burn::backend::{DType, Shape};
+use burn_cubecl::{CubeDevice, tensor::CubeTensor};
 use compress_kernels::{Finish8, Window};
 use cubecl::{prelude::*, server::Handle};
 
@@ -13,15 +13,14 @@ const TILES: [Tile; 3] = [
     Tile { planes: [1, 4], fragments: [1, 1] },
 ];
 
-/// Steps between taps from which their places don't fit the table.
-const MOST_STEPS: usize = 1 << 16;
+/// Taps along an axis whose numbers fit the table.
+const MOST_TAPS: usize = 1 << 16;
 
 /// A weight as `[outputs][taps, line by line][channels of a group]`.
 pub struct Weight<'a, T> {
     pub data: &'a [T],
     pub outputs: usize,
     pub kernel: [usize; 2],
-    pub dilation: [usize; 2],
     pub channels: usize,
     pub groups: usize,
 }
@@ -38,7 +37,6 @@ pub struct Product {
     outputs: usize,
     groups: usize,
     kernel: [usize; 2],
-    dilation: [usize; 2],
     channels: usize,
     chunks: usize,
     /// Bytes of a piece.
@@ -98,17 +96,10 @@ impl Product {
         Some(Self { bias, low, high, ..this })
     }
 
-    fn new<T>(
-        device: &CubeDevice,
-        numbers: Numbers,
-        weight: &Weight<T>,
-        bytes: &[u8],
-        outside: u32,
-    ) -> Option<Self> {
+    fn new<T>(device: &CubeDevice, numbers: Numbers, weight: &Weight<T>, bytes: &[u8], outside: u32) -> Option<Self> {
         let (client, size) = (device.client(), numbers.size());
         let [lines, across] = weight.kernel;
-        let reach = [0, 1].map(|axis| (weight.kernel[axis].max(1) - 1) * weight.dilation[axis]);
-        if reach.iter().any(|r| *r >= MOST_STEPS) {
+        if weight.kernel.iter().any(|taps| *taps > MOST_TAPS) {
             return None;
         }
         let of_tap = weight.channels * size;
@@ -121,7 +112,7 @@ impl Product {
         }
         let mut taps: Vec<[u32; 2]> = Vec::with_capacity(row / piece);
         for tap in 0..lines * across {
-            let [down, right] = [tap / across * weight.dilation[0], tap % across * weight.dilation[1]];
+            let (down, right) = (tap / across, tap % across);
             taps.extend((0..of_tap / piece).map(|i| [(down << 16 | right) as u32, i as u32]));
         }
         // What a finish doesn't read.
@@ -137,7 +128,6 @@ impl Product {
             outputs: weight.outputs,
             groups: weight.groups,
             kernel: weight.kernel,
-            dilation: weight.dilation,
             channels: weight.channels,
             chunks: padded / CHUNK,
             piece,
@@ -153,7 +143,7 @@ impl Product {
     /// # Panics
     /// When the window is not that of the weight.
     pub fn run(&self, x: CubeTensor, window: &Window) -> CubeTensor {
-        assert_eq!((window.kernel, window.dilation), (self.kernel, self.dilation), "the window of the weight");
+        assert_eq!(window.kernel, self.kernel, "the window of the weight");
         let (client, device) = (x.client.clone(), x.device.clone());
         let (rows, columns) = (window.positions(), self.outputs / self.groups);
         let dtype = if self.finish == Finish::Codes { DType::U8 } else { DType::F32 };
@@ -181,6 +171,8 @@ impl Product {
             window.output[1],
             window.stride[0] as i32,
             window.stride[1] as i32,
+            window.dilation[0] as i32,
+            window.dilation[1] as i32,
             window.pad[0] as i32,
             window.pad[1] as i32,
             self.outside,
@@ -224,6 +216,11 @@ impl Product {
             (Finish::Floats, _) => launch!(u32, f32, f32),
         }
         CubeTensor::new_contiguous(client, device, Shape::from(vec![rows, self.outputs]), y, dtype)
+    }
+
+    /// Whether it multiplies codes.
+    pub fn is_of_codes(&self) -> bool {
+        self.numbers == Numbers::Codes
     }
 
     /// The tile that reads least and gives every multiprocessor some work.

@@ -123,6 +123,9 @@ pub struct Geometry {
     pub out_width: usize,
     pub stride_y: i32,
     pub stride_x: i32,
+    /// Steps between taps.
+    pub step_y: i32,
+    pub step_x: i32,
     pub pad_y: i32,
     pub pad_x: i32,
     /// What lies outside of images, in every byte of a word.
@@ -233,8 +236,8 @@ fn cell<X: Int, V: Size>(
             } else {
                 let tap = taps[piece];
                 let offset = tap.extract(0usize);
-                let iy = row.y + i32::cast_from(offset >> 16u32);
-                let ix = row.x + i32::cast_from(offset & 0xffffu32);
+                let iy = row.y + i32::cast_from(offset >> 16u32) * g.step_y;
+                let ix = row.x + i32::cast_from(offset & 0xffffu32) * g.step_x;
                 if iy >= 0i32 && iy < g.height && ix >= 0i32 && ix < g.width {
                     let pixel = usize::cast_from(iy) * usize::cast_from(g.width) + usize::cast_from(ix);
                     read = x[row.first + pixel * g.pixel + usize::cast_from(tap.extract(1usize))];
@@ -295,7 +298,7 @@ fn multiplied<C: Scalar>(a: Cell, b: Vector<u32, Const<2>>, c: Sums<C>, #[compti
 }
 
 /// Multiplies rows of `x` by those of `w`, which is `[groups][columns][chunks * CHUNK bytes]`. `taps` has for each piece of a row
-/// where its tap lies (downwards in the upper half of a word, to the right in the lower one) and its piece of the pixel.
+/// which tap it is (counted downwards in the upper half of a word, to the right in the lower one) and its piece of the pixel.
 #[cube(launch_unchecked, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
 pub fn product<X: Int, V: Size, C: Numeric, Y: Numeric>(
@@ -429,7 +432,8 @@ pub fn product<X: Int, V: Size, C: Numeric, Y: Numeric>(
                 let column = first_column + plane_column - quad + part * 2 + comptime!(j * 8 + n % 2);
                 if r < g.rows && column < g.columns {
                     let out = group * g.columns + column;
-                    y[r * g.all_columns + out] = finished::<C, Y>(found.extract(n), start, scale, bias, out, g, form.finish);
+                    y[r * g.all_columns + out] =
+                        finished::<C, Y>(found.extract(n), start, scale, bias, out, g, form.finish);
                 }
             }
         }
@@ -438,7 +442,7 @@ pub fn product<X: Int, V: Size, C: Numeric, Y: Numeric>(
 
 /// What becomes of a sum in the column `at`.
 #[cube]
-fn finished<C: Numeric, Y: Numeric>(
+pub fn finished<C: Numeric, Y: Numeric>(
     sum: C,
     start: &[i32],
     scale: &[f32],

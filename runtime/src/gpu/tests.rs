@@ -75,12 +75,10 @@ fn products_of_codes_equal_those_on_the_cpu() {
             max: 95.0,
         };
         let shape = vec![window.pixels(), channels * groups];
-        let weight =
-            Weight { data: &w, outputs, kernel: window.kernel, dilation: window.dilation, channels, groups };
+        let weight = Weight { data: &w, outputs, kernel: window.kernel, channels, groups };
         let rows = Rows::dense(&x, window.pixels(), channels * groups);
         for finish in [requantize, scale] {
-            let conv =
-                Conv8::new(Isa::Portable, &w, outputs, window.kernel, channels, groups, zero, finish.clone());
+            let conv = Conv8::new(Isa::Portable, &w, outputs, window.kernel, channels, groups, zero, finish.clone());
             let mut scratch = vec![0; conv.scratch(&window, 1)];
             let n = window.positions();
             let expected = match finish {
@@ -120,11 +118,9 @@ fn products_of_floats_are_as_exact_as_those_on_the_cpu() {
         let mut expected = vec![0f32; n * outputs];
         let rows = Rows::dense(&x, window.pixels(), channels * groups);
         conv.run(rows, &window, None, RowsMut::dense(&mut expected, n, outputs), &mut scratch, 1);
-        let weight =
-            Weight { data: &w, outputs, kernel: window.kernel, dilation: window.dilation, channels, groups };
+        let weight = Weight { data: &w, outputs, kernel: window.kernel, channels, groups };
         for (numbers, within) in [(Numbers::F32, 2e-6), (Numbers::Tf32, 2e-3)] {
-            let product =
-                Product::of_floats(&device, numbers, &weight, &bias, [-2.0, f32::INFINITY]).unwrap();
+            let product = Product::of_floats(&device, numbers, &weight, &bias, [-2.0, f32::INFINITY]).unwrap();
             let shape = vec![window.pixels(), channels * groups];
             let y = product.run(upload(&device, bytemuck::cast_slice(&x), shape, DType::F32), &window);
             let got: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes_of(&y));

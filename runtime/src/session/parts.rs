@@ -10,9 +10,10 @@ use crate::{
     burn::{
         Executable,
         control::Branch,
-        exec::{Input, Sink, complete},
+        exec::{Input, Sink, Ways, complete},
     },
     cpu::{self, Program, Spent, Workspaces},
+    gpu::Fuser,
 };
 use compress_compiler::{
     error::{Error, Result},
@@ -178,7 +179,12 @@ impl Parts {
             let session = Self::new(g, &self.backend, &[])?;
             Ok(session.graph.is_some().then(|| Box::new(session) as Box<dyn Branch>))
         };
-        let exe = Executable::with_branches(graph, place, &inputs, &outputs, &self.backend.device, &branches)?;
+        let shown: Vec<Port> = watch.iter().filter_map(|(_, site)| site.here()).filter(|p| is_here(p.node)).collect();
+        let pinned: HashSet<Port> = outputs.iter().chain(&shown).copied().collect();
+        let device = &self.backend.device;
+        let fuser = Fuser::new(graph, nodes, &is_here, &pinned, device);
+        let ways = Ways { branches: &branches, fuse: &|want| fuser.fuse(want), shown: &shown };
+        let exe = Executable::with_ways(graph, place, &inputs, &outputs, device, &ways)?;
         let exe = exe.watching(&watch)?;
         Ok(Part { inputs, outputs, watch, last: vec![], runner: Runner::Burn(exe) })
     }

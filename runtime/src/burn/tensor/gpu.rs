@@ -3,10 +3,10 @@
 //! Burn multiplies `f32` on tensor cores in TF32, which keeps 10 of 23 bits: results are 2e-4 off. [`Products`] sums in `f32`, by
 //! kernels of the same library that use no tensor cores.
 
-use super::Prim;
+use super::{Float, Prim};
 use ::burn::backend::{
-    Autodiff, Backend, Cube, DType, DispatchTensorKind, Shape, TensorMetadata, backend_extension, ops::FloatTensorOps,
-    tensor::FloatTensor,
+    Autodiff, Backend, BackendTensor, Cube, DType, DispatchKindConversion, DispatchTensorKind, Shape, TensorMetadata,
+    backend_extension, ops::FloatTensorOps, tensor::FloatTensor,
 };
 use burn_autodiff::{
     NodeId,
@@ -15,6 +15,7 @@ use burn_autodiff::{
     ops::{Backward, Ops, OpsKind},
 };
 use burn_cubecl::{kernel::matmul::init_matmul_output, tensor::CubeTensor};
+use compress_compiler::error::{Error, Result};
 use cubecl::prelude::Scalar;
 use cubek::{
     matmul::{
@@ -25,6 +26,24 @@ use cubek::{
     },
     std::InputBinding,
 };
+
+impl Float {
+    /// The tensor of a GPU.
+    ///
+    /// # Errors
+    /// A bug where it is none, or has a gradient.
+    pub(crate) fn into_cube(self) -> Result<CubeTensor> {
+        match self.t.kind {
+            DispatchTensorKind::Cube(t) => Ok(t.float()),
+            _ => Err(Error::bug("a tensor of a GPU")),
+        }
+    }
+
+    /// What a kernel of ours made: floats, or codes as bytes, which only such kernels read.
+    pub(crate) fn of_cube(t: CubeTensor, shape: Vec<usize>, dtype: compress_compiler::tensor::DType) -> Self {
+        Self::wrap(<Prim as DispatchKindConversion<Cube>>::from_backend(BackendTensor::Float(t)), shape, dtype)
+    }
+}
 
 /// Whether a tensor is one that [`Products`] multiplies: `f32` on a GPU.
 pub fn has_kernels(t: &Prim) -> bool {

@@ -15,6 +15,8 @@ mod resample;
 mod rows;
 mod transposed;
 
+pub(crate) use product::{Sliding, Weight};
+
 use super::{
     lowering::{Form, Lowering, Want},
     scope::{Scope, is_constant},
@@ -25,8 +27,12 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
     if is_constant(s.graph, want.port) {
         return constant::lowering(s, want);
     }
+    let found = |lowering: Option<Lowering<'g>>| lowering.filter(|l| !s.on_device || l.device.is_some());
     match want.form {
         // An integer kernel's sums become floats at no cost; other floats come from codes last.
+        Form::Float if s.on_device => {
+            found(product::float(s, want.port)).or_else(|| found(quant::dequantize(s, want.port)))
+        }
         Form::Float => product::float(s, want.port)
             .or_else(|| transposed::lowering(s, want.port))
             .or_else(|| quant::dequantize(s, want.port))
@@ -39,8 +45,8 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
             .or_else(|| reduce::lowering(s, want.port))
             .or_else(|| resample::lowering(s, want.port))
             .or_else(|| movement::lowering(s, want)),
-        Form::Codes => {
-            quant::quantize(s, want.port).or_else(|| pool::lowering(s, want)).or_else(|| movement::lowering(s, want))
-        }
+        Form::Codes => found(quant::quantize(s, want.port))
+            .or_else(|| found(pool::lowering(s, want)))
+            .or_else(|| found(movement::lowering(s, want))),
     }
 }

@@ -3,6 +3,7 @@
 use super::{pick, quant::Lookup};
 use crate::cpu::{
     cost,
+    device::DeviceOp,
     lowering::{Form, Lowered, Lowering, Operand, ValueId, Want},
     plan::{Layout, Planner},
     scope::{Affine, Scope},
@@ -23,18 +24,26 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
     let rank = s.rank(g.operand(id, 0)?)?;
     s.rank(want.port)?;
     match g.op(id) {
-        Op::Identity(_) => Some(Lowering::of(vec![operand(0)?], Same)),
-        Op::Dropout(op) if want.port.slot == 0 && !op.trains => Some(Lowering::of(vec![operand(0)?], Same)),
+        Op::Identity(_) => Some(Lowering::of(vec![operand(0)?], Same).on_device(|| Ok(DeviceOp::Same))),
+        Op::Dropout(op) if want.port.slot == 0 && !op.trains => {
+            Some(Lowering::of(vec![operand(0)?], Same).on_device(|| Ok(DeviceOp::Same)))
+        }
         Op::Reshape(_) | Op::Flatten(_) | Op::Squeeze(_) | Op::Unsqueeze(_) => {
-            Some(Lowering::of(vec![operand(0)?], Reshape))
+            let lowering = Lowering::of(vec![operand(0)?], Reshape);
+            let (op, known) =
+                (g.op(id).clone(), g.operands(id).iter().skip(1).flatten().all(|p| g.constant(*p).is_some()));
+            let facts = g.operands(id).into_iter().skip(1).map(|p| p.map(|p| g.fact(p).clone())).collect();
+            Some(if known { lowering.on_device(move || Ok(DeviceOp::Reshape { op, facts })) } else { lowering })
         }
         Op::Transpose(op) if rank <= MOST_AXES => {
-            Some(Lowering::of(vec![operand(0)?], Transpose(op.resolve(rank).ok()?)))
+            let order = op.resolve(rank).ok()?;
+            let lowering = Lowering::of(vec![operand(0)?], Transpose(order.clone()));
+            Some(lowering.on_device(move || Ok(DeviceOp::Transpose(order))))
         }
         Op::Concat(op) => {
             let operands: Vec<Want> = (0..g.operands(id).len()).map(operand).collect::<Option<_>>()?;
             let tables = operands.iter().map(|_| None).collect();
-            Some(Lowering::of(operands, Concat { axis: value::axis(op.axis, rank).ok()?, tables }))
+            Some(concat(operands, value::axis(op.axis, rank).ok()?, tables))
         }
         Op::Slice(_) => slice(s, want, rank)
             .and_then(|take| Some(Lowering::of(vec![operand(0)?], take)))
@@ -85,7 +94,13 @@ pub(super) fn requantized_concat<'g>(s: &Scope<'g>, port: Port, y: Affine) -> Op
     let axis = value::axis(op.axis, s.rank(port)?).ok()?;
     let parts: Vec<(Want, Affine)> = g.operands(id).into_iter().map(|p| s.codes(p?)).collect::<Option<_>>()?;
     let tables = parts.iter().map(|(_, from)| Lookup::between(*from, y)).collect();
-    Some(Lowering::of(parts.into_iter().map(|p| p.0).collect(), Concat { axis, tables }))
+    Some(concat(parts.into_iter().map(|p| p.0).collect(), axis, tables))
+}
+
+fn concat<'g>(operands: Vec<Want>, axis: usize, tables: Vec<Option<Lookup>>) -> Lowering<'g> {
+    let on_device = tables.iter().map(|t| t.as_ref().map(Lookup::table)).collect();
+    let lowering = Lowering::of(operands, Concat { axis, tables });
+    lowering.on_device(move || Ok(DeviceOp::Concat { axis, tables: on_device }))
 }
 
 /// The value itself.

@@ -2,6 +2,7 @@
 
 use crate::cpu::{
     cost,
+    device::DeviceOp,
     lowering::{Form, Lowered, Lowering, Operand, ValueId, Want},
     plan::{Layout, Planner},
     scope::{Affine, Scope},
@@ -64,7 +65,10 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
     let (x, kind) = kind(s, want.port.node)?;
     let codes = || s.codes(x).map(|c| c.0).or(s.has_codes(x).then_some(Want::codes(x)));
     match (want.form, kind) {
-        (Form::Codes, Kind::Max(op)) => Some(Lowering::of(vec![codes()?], Max(op.clone()))),
+        (Form::Codes, Kind::Max(op)) => {
+            let op = op.clone();
+            Some(Lowering::of(vec![codes()?], Max(op.clone())).on_device(move || Ok(DeviceOp::MaxPool(op))))
+        }
         (Form::Codes, _) => None,
         (Form::Float, _) if s.graph.fact(x).dtype != Some(DType::F32) => None,
         (Form::Float, Kind::Max(op)) => Some(Lowering::of(vec![Want::float(x)], Max(op.clone()))),
@@ -84,7 +88,10 @@ pub(super) fn requantized<'g>(s: &Scope<'g>, port: Port, y: Affine) -> Option<Lo
     match kind {
         Kind::Max(_) | Kind::Middle => None,
         Kind::Average(op) => Some(Lowering::of(vec![codes], Average::of(op.clone(), Some(rescale)))),
-        Kind::Whole => Some(Lowering::of(vec![codes], Whole { codes: Codes::Whole(rescale), ..Whole::FLOATS })),
+        Kind::Whole => Some(
+            Lowering::of(vec![codes], Whole { codes: Codes::Whole(rescale), ..Whole::FLOATS })
+                .on_device(move || Ok(DeviceOp::GlobalAverage(rescale))),
+        ),
         Kind::Mean => Some(Lowering::of(vec![codes], Whole { codes: Codes::Mean(rescale), ..Whole::FLOATS })),
     }
 }

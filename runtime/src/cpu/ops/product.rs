@@ -4,6 +4,7 @@ mod lowered;
 
 use super::{elementwise::applied, norm};
 use crate::cpu::{
+    device::DeviceOp,
     lowering::{Lowering, Want},
     scope::{Affine, Scope},
 };
@@ -16,7 +17,9 @@ use compress_compiler::{
 };
 use compress_kernels::{Conv8, Finish8, UnaryOp};
 pub(super) use lowered::End;
-use lowered::{CodeKernel, Coded, FloatKernel, Floating, InPlace, Sliding};
+pub(crate) use lowered::Sliding;
+use lowered::{CodeKernel, Coded, FloatKernel, Floating, InPlace};
+use std::rc::Rc;
 
 /// A product of an activation and a constant weight.
 struct Product<'g> {
@@ -46,14 +49,14 @@ enum Kind<'g> {
 }
 
 /// A weight as `[outputs][taps][channels of a group]`.
-struct Weight<T> {
-    data: Vec<T>,
-    outputs: usize,
-    taps: usize,
-    channels: usize,
-    groups: usize,
+pub(crate) struct Weight<T> {
+    pub data: Vec<T>,
+    pub outputs: usize,
+    pub taps: usize,
+    pub channels: usize,
+    pub groups: usize,
     /// The sizes of the window, with a first axis of 1 where there is but one.
-    kernel: [usize; 2],
+    pub kernel: [usize; 2],
 }
 
 fn product<'g>(s: &Scope<'g>, id: NodeId) -> Option<Product<'g>> {
@@ -148,7 +151,8 @@ fn vector(t: Option<Tensor>, outputs: usize, factor: f32) -> Vec<f32> {
 
 /// The float value `port`: a product, then perhaps a sum with another value, then bounds, then a function.
 pub(super) fn float<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
-    let (then, before) = applied(s, port).map_or((None, port), |(f, x)| (Some(f), x));
+    // A device runs functions by themselves.
+    let (then, before) = applied(s, port).filter(|_| !s.on_device).map_or((None, port), |(f, x)| (Some(f), x));
     let (at, low, high) = s.unclamped(before);
     let end = End { low, high, then };
     if let Some(p) = normalised(s, at) {
@@ -183,15 +187,18 @@ fn biased<'g>(s: &Scope<'g>, a: Port, b: Port) -> Option<Product<'g>> {
 fn floating<'g>(s: &Scope<'g>, p: Product<'g>, add: Option<Port>, end: End) -> Option<Lowering<'g>> {
     let mut operands = vec![Want::float(p.x)];
     operands.extend(add.map(Want::float));
-    let weight = s.constant_later(p.weight);
-    let bias = p.bias.map(|b| s.constant_later(b));
     let norm = match p.norm {
         Some(id) => Some(norm::factors(s, id)?),
         None => None,
     };
-    Some(Lowering::with(operands, move |isa| {
+    let folded = Folded { weight: s.constant_later(p.weight), bias: p.bias.map(|b| s.constant_later(b)), norm, p };
+    let folded = Rc::new(folded);
+    let on_device = folded.clone();
+    let sums = add.is_some();
+    let lowering = Lowering::with(operands, move |isa| {
+        let Folded { weight, bias, norm, p } = &*folded;
         let t = weight()?;
-        if let (Kind::Rows { transposed }, None, true) = (p.kind, &norm, p.alpha == 1.0) {
+        if let (Kind::Rows { transposed }, None, true) = (p.kind, norm, p.alpha == 1.0) {
             let outputs = t.shape()[usize::from(!transposed)];
             let bias = vector(bias.as_ref().map(|b| b()).transpose()?, outputs, p.beta);
             if let Some(kernel) = InPlace::new(isa, &t, transposed, bias, end) {
@@ -199,23 +206,49 @@ fn floating<'g>(s: &Scope<'g>, p: Product<'g>, add: Option<Port>, end: End) -> O
                 return Ok(Floating { kernel, at: Sliding::Rows, weight_bytes });
             }
         }
-        let values = t.as_f32().unwrap_or_default();
-        let mut w = ordered(p.kind, t.shape(), &values);
-        w.data.iter_mut().filter(|_| p.alpha != 1.0).for_each(|v| *v *= p.alpha);
-        let mut bias = vector(bias.map(|b| b()).transpose()?, w.outputs, p.beta);
-        if let Some((factors, offsets)) = norm {
-            let depth = w.taps * w.channels;
-            for (of_output, factor) in w.data.chunks_exact_mut(depth).zip(&factors) {
-                of_output.iter_mut().for_each(|v| *v *= factor);
-            }
-            bias.iter_mut()
-                .zip(factors.iter().zip(&offsets))
-                .for_each(|(b, (factor, offset))| *b = *b * factor + offset);
-        }
+        let (w, bias) = folded.ordered(&t)?;
         let weight_bytes = size_of_val(&w.data[..]);
         let (kernel, at) = (FloatKernel::new(isa, &w, bias, end), Sliding::of(&p.kind, w.kernel));
         Ok(Floating { kernel, at, weight_bytes })
-    }))
+    });
+    Some(match sums || end.then.is_some() {
+        true => lowering,
+        false => lowering.on_device(move || {
+            let (weight, bias) = on_device.ordered(&(on_device.weight)()?)?;
+            let at = Sliding::of(&on_device.p.kind, weight.kernel);
+            Ok(DeviceOp::Floats { weight, at, bias, bounds: [end.low, end.high] })
+        }),
+    })
+}
+
+/// A product of floats, and what is folded into its constants.
+struct Folded<'g, F: Fn() -> Result<Tensor>> {
+    weight: F,
+    bias: Option<F>,
+    /// What a BatchNormalization multiplies channels by, and what it adds.
+    norm: Option<(Vec<f32>, Vec<f32>)>,
+    p: Product<'g>,
+}
+
+impl<F: Fn() -> Result<Tensor>> Folded<'_, F> {
+    /// The weight `t` and the bias as kernels take them.
+    fn ordered(&self, t: &Tensor) -> Result<(Weight<f32>, Vec<f32>)> {
+        let p = &self.p;
+        let values = t.as_f32().unwrap_or_default();
+        let mut w = ordered(p.kind, t.shape(), &values);
+        w.data.iter_mut().filter(|_| p.alpha != 1.0).for_each(|v| *v *= p.alpha);
+        let mut bias = vector(self.bias.as_ref().map(|b| b()).transpose()?, w.outputs, p.beta);
+        if let Some((factors, offsets)) = &self.norm {
+            let depth = w.taps * w.channels;
+            for (of_output, factor) in w.data.chunks_exact_mut(depth).zip(factors) {
+                of_output.iter_mut().for_each(|v| *v *= factor);
+            }
+            bias.iter_mut()
+                .zip(factors.iter().zip(offsets))
+                .for_each(|(b, (factor, offset))| *b = *b * factor + offset);
+        }
+        Ok((w, bias))
+    }
 }
 
 /// An integer product: its weight and what it is made of.
@@ -310,16 +343,25 @@ impl Integer<'_> {
         ordered(self.p.kind, self.weight.shape(), &data)
     }
 
-    fn lowering<'g>(self, then: Option<UnaryOp>, finish: impl FnOnce(&Self) -> Result<Finish8> + 'g) -> Lowering<'g>
+    fn lowering<'g>(self, then: Option<UnaryOp>, finish: impl Fn(&Self) -> Result<Finish8> + 'g) -> Lowering<'g>
     where
         Self: 'g,
     {
-        Lowering::with(vec![self.codes], move |isa| {
-            let w = self.weight();
-            let finish = finish(&self)?;
-            let (kernel, at) =
-                (CodeKernel::new(isa, &w, self.x.zero, finish, then), Sliding::of(&self.p.kind, w.kernel));
-            Ok(Coded { kernel, at, weight_bytes: w.data.len() })
+        let operands = vec![self.codes];
+        let parts = move || {
+            let weight = self.weight();
+            let at = Sliding::of(&self.p.kind, weight.kernel);
+            Ok((weight, at, self.x.zero, finish(&self)?))
+        };
+        let parts = Rc::new(parts);
+        let on_device = parts.clone();
+        let lowering = Lowering::with(operands, move |isa| {
+            let (w, at, zero, finish) = parts()?;
+            Ok(Coded { kernel: CodeKernel::new(isa, &w, zero, finish, then), at, weight_bytes: w.data.len() })
+        });
+        lowering.on_device(move || {
+            let (weight, at, zero, finish) = on_device()?;
+            Ok(DeviceOp::Codes { weight, at, zero, finish })
         })
     }
 }
@@ -331,7 +373,7 @@ fn scaled<'g>(s: &Scope<'g>, p: &Product<'g>, end: End) -> Option<Lowering<'g>> 
     let beta = p.beta;
     Some(i.lowering(end.then, move |i| {
         let scale: Vec<f32> = i.scales.iter().map(|w| i.x.scale * w).collect();
-        let bias = vector(bias.map(|b| b()).transpose()?, scale.len(), beta);
+        let bias = vector(bias.as_ref().map(|b| b()).transpose()?, scale.len(), beta);
         Ok(Finish8::Scale { bias, scale, min: end.low, max: end.high })
     }))
 }

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::cpu::{
     cost,
+    device::{DeviceOp, Table},
     lowering::{Lowered, Lowering, Operand, ValueId, Want},
     plan::{Layout, Planner},
     scope::{Affine, CHAIN, Scope},
@@ -17,7 +18,7 @@ use compress_kernels::{self as kernels, Add8, Isa, Mul8, Rows, RowsMut};
 /// The floats for which the codes of `port` stand.
 pub(super) fn dequantize<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
     let (codes, affine) = s.codes(port)?;
-    Some(Lowering::of(vec![codes], Dequantize(affine)))
+    Some(Lowering::of(vec![codes], Dequantize(affine)).on_device(move || Ok(DeviceOp::Dequantize(affine))))
 }
 
 /// The codes that a QuantizeLinear makes, and those that a Relu or Clip makes of codes.
@@ -29,7 +30,7 @@ pub(super) fn quantize<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
         let (low, high) = s.bounds(port.node)?;
         let (codes, _) = s.codes(g.operand(port.node, 0)?)?;
         let bounded = |code: u8| code.clamp(affine.quantize(low), affine.quantize(high));
-        return Some(Lowering::of(vec![codes], Lookup::of(bounded)));
+        return Some(Lookup::of(bounded).lowering(codes));
     };
     let x = g.operand(port.node, 0)?;
     if op.grain.block != 0 {
@@ -43,7 +44,8 @@ pub(super) fn quantize<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
         .or_else(|| function(s, x, y))
         .or_else(|| {
             let op = Quantize { to: y, by_pixels: !s.is_read_in_order(port) };
-            (g.fact(x).dtype == Some(DType::F32)).then(|| Lowering::of(vec![Want::float(x)], op))
+            let lowering = || Lowering::of(vec![Want::float(x)], op).on_device(move || Ok(DeviceOp::Quantize(y)));
+            (g.fact(x).dtype == Some(DType::F32)).then(lowering)
         })
 }
 
@@ -65,7 +67,13 @@ fn arithmetic<'g>(s: &Scope<'g>, x: Port, y: Affine) -> Option<Lowering<'g>> {
         })
     };
     let ((a, of_a), (b, of_b)) = (operand(0)?, operand(1)?);
-    Some(Lowering::of(vec![a, b], kernel(of_a, of_b)?))
+    let pair = kernel(of_a, of_b)?;
+    let lowering = Lowering::of(vec![a, b], pair);
+    Some(match pair {
+        Pair::Add8(op) => lowering.on_device(move || Ok(DeviceOp::Add(op))),
+        Pair::Mul8(op) => lowering.on_device(move || Ok(DeviceOp::Mul(op))),
+        Pair::Float(_) => lowering,
+    })
 }
 
 /// Functions of one value with codes, one after the other: a table.
@@ -80,7 +88,7 @@ fn function<'g>(s: &Scope<'g>, x: Port, y: Affine) -> Option<Lowering<'g>> {
         at = s.graph.operand(at.node, 0)?;
     };
     if functions.is_empty() && affine == y {
-        return Some(Lowering::of(vec![codes], movement::Same));
+        return Some(Lowering::of(vec![codes], movement::Same).on_device(|| Ok(DeviceOp::Same)));
     }
     let mut values: Vec<f32> = (0..=255).map(|code| affine.dequantize(code)).collect();
     for f in functions.iter().rev() {
@@ -88,11 +96,11 @@ fn function<'g>(s: &Scope<'g>, x: Port, y: Affine) -> Option<Lowering<'g>> {
         kernels::unary(Isa::Portable, *f, Rows::dense(&values, 1, 256), RowsMut::dense(&mut made, 1, 256), 1);
         values = made;
     }
-    Some(Lowering::of(vec![codes], Lookup::of(|code| y.quantize(values[usize::from(code)]))))
+    Some(Lookup::of(|code| y.quantize(values[usize::from(code)])).lowering(codes))
 }
 
 /// A table of codes by codes.
-pub(super) struct Lookup(Box<[u8; 256]>);
+pub(super) struct Lookup(Table);
 
 impl Lookup {
     pub fn of(f: impl Fn(u8) -> u8) -> Self {
@@ -102,6 +110,17 @@ impl Lookup {
     /// The table by which codes under `from` become codes under `to`; none where they are the same.
     pub fn between(from: Affine, to: Affine) -> Option<Self> {
         (from != to).then(|| Self::of(|code| to.quantize(from.dequantize(code))))
+    }
+
+    /// The table.
+    pub fn table(&self) -> Table {
+        self.0.clone()
+    }
+
+    /// What the table makes of `codes`.
+    fn lowering<'g>(self, codes: Want) -> Lowering<'g> {
+        let table = self.table();
+        Lowering::of(vec![codes], self).on_device(move || Ok(DeviceOp::Lookup(table)))
     }
 
     /// Writes what the table makes of `x` to `y`.

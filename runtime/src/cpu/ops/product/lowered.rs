@@ -19,7 +19,7 @@ use compress_kernels::{
 use std::sync::{Arc, OnceLock};
 
 /// Where a product slides.
-pub(super) enum Sliding {
+pub(crate) enum Sliding {
     Window { window: OpWindow, kernel: [usize; 2] },
     Rows,
 }

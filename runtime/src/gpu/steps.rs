@@ -1,0 +1,557 @@
+//! Steps on a device: operators of [`DeviceOp`], made ready to run.
+
+use super::{
+    dense::{Product, Weight},
+    elementwise,
+    product::{Finish, GeometryLaunch, Numbers},
+    window::{self, TapsLaunch},
+};
+use crate::{
+    burn::{
+        fused::Fused,
+        tensor::{Float, Value},
+    },
+    cpu::{self, Affine, Sliding, device::DeviceOp},
+    device::Device,
+};
+use ::burn::backend::{DType as BurnDType, Shape};
+use burn_cubecl::{
+    CubeDevice,
+    kernel::into_contiguous,
+    ops::{permute, reshape},
+    tensor::CubeTensor,
+};
+use compress_compiler::{
+    error::{Error, Result},
+    op::{Inputs, Op, Operator},
+    ops::pool::Pool,
+    tensor::DType,
+    value::{Dim, Fact},
+};
+use compress_kernels::{Add8, Finish8, Mul8, Rescale, Window};
+use cubecl::{calculate_cube_count_elemwise, prelude::*, server::Handle};
+
+/// A convolution of each channel by itself.
+struct Depthwise {
+    /// `[taps][channels]`.
+    weights: Handle,
+    start: Handle,
+    scale: Handle,
+    bias: Handle,
+    finish: Finish,
+    zero: u32,
+    low: f32,
+    high: f32,
+    out_zero: i32,
+    channels: usize,
+}
+
+enum Kind {
+    Product {
+        product: Product,
+        at: Sliding,
+        outputs: usize,
+    },
+    Depthwise {
+        depthwise: Depthwise,
+        at: Sliding,
+    },
+    Add(Add8),
+    Mul(Mul8),
+    Lookup(Handle),
+    Quantize(Affine),
+    Dequantize(Affine),
+    MaxPool(Pool),
+    GlobalAverage(Rescale),
+    Same,
+    Reshape {
+        op: Op,
+        facts: Vec<Option<Fact>>,
+    },
+    Transpose(Vec<usize>),
+    Concat {
+        axis: usize,
+        tables: Vec<Option<Handle>>,
+    },
+    /// Codes of 8-bit integers that Burn has; whether those are signed.
+    Encode {
+        signed: bool,
+    },
+    /// 8-bit integers as Burn has them, of codes.
+    Decode {
+        signed: bool,
+    },
+}
+
+/// A step that makes a value of a graph.
+pub struct Step {
+    kind: Kind,
+    device: Device,
+}
+
+/// The sizes of a window's output.
+fn window_of(at: &Sliding, x: &[usize], outputs: usize) -> Result<(Window, Vec<usize>)> {
+    match at {
+        Sliding::Rows => {
+            let rows = x.iter().rev().skip(1).product();
+            let mut y = x.to_vec();
+            y.pop();
+            y.push(outputs);
+            Ok((Window::pixel(rows), y))
+        }
+        Sliding::Window { window, kernel } => {
+            let mut y = vec![x[0], outputs];
+            for (axis, size) in x[2..].iter().enumerate() {
+                let taps = kernel[2 - (x.len() - 2) + axis] as i64;
+                let made = window.output(axis, &Dim::from(*size), taps)?.known().unwrap_or(0);
+                y.push(usize::try_from(made).map_err(|_| Error::malformed(format!("a window over {x:?}")))?);
+            }
+            Ok((cpu::window(window, *kernel, x, &y), y))
+        }
+    }
+}
+
+/// `[N, C, ...]` with one row for each pixel: its channels.
+fn by_pixels(t: CubeTensor) -> CubeTensor {
+    let rank = t.meta.num_dims();
+    let axes: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
+    into_contiguous(permute(t, &axes))
+}
+
+/// Rows of channels as `[N, C, ...]`, of shape `dims`, where they are.
+fn by_channels(mut t: CubeTensor, dims: &[usize]) -> CubeTensor {
+    let rank = dims.len();
+    let lies: Vec<usize> = [dims[0]].iter().chain(&dims[2..]).chain([&dims[1]]).copied().collect();
+    t = CubeTensor::new_contiguous(t.client, t.device, Shape::from(lies), t.handle, t.dtype);
+    let axes: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
+    permute(t, &axes)
+}
+
+impl Step {
+    /// Makes `op` ready on `device`: constants are sent there.
+    ///
+    /// # Errors
+    /// Unsupported for windows that are too wide.
+    pub fn new(device: &Device, cube: &CubeDevice, op: DeviceOp) -> Result<Self> {
+        let wide = || Error::unsupported("a window that reaches over 65535 pixels");
+        let client = cube.client();
+        let kind = match op {
+            DeviceOp::Codes { weight, at, zero, finish } => {
+                if weight.channels == 1 && weight.outputs == weight.groups && weight.groups > 1 {
+                    Kind::Depthwise { depthwise: Depthwise::of_codes(cube, &weight, zero, &finish), at }
+                } else {
+                    let outputs = weight.outputs;
+                    let product = Product::of_codes(cube, &dense(&weight), zero, &finish).ok_or_else(wide)?;
+                    Kind::Product { product, at, outputs }
+                }
+            }
+            DeviceOp::Floats { weight, at, bias, bounds } => {
+                if weight.channels == 1 && weight.outputs == weight.groups && weight.groups > 1 {
+                    Kind::Depthwise { depthwise: Depthwise::of_floats(cube, &weight, &bias, bounds), at }
+                } else {
+                    let (outputs, numbers) = (weight.outputs, Numbers::F32);
+                    let product = Product::of_floats(cube, numbers, &dense(&weight), &bias, bounds);
+                    Kind::Product { product: product.ok_or_else(wide)?, at, outputs }
+                }
+            }
+            DeviceOp::Add(op) => Kind::Add(op),
+            DeviceOp::Mul(op) => Kind::Mul(op),
+            DeviceOp::Lookup(table) => Kind::Lookup(client.create_from_slice(&table[..])),
+            DeviceOp::Quantize(to) => Kind::Quantize(to),
+            DeviceOp::Dequantize(of) => Kind::Dequantize(of),
+            DeviceOp::MaxPool(pool) => Kind::MaxPool(pool),
+            DeviceOp::GlobalAverage(rescale) => Kind::GlobalAverage(rescale),
+            DeviceOp::Same => Kind::Same,
+            DeviceOp::Reshape { op, facts } => Kind::Reshape { op, facts },
+            DeviceOp::Transpose(order) => Kind::Transpose(order),
+            DeviceOp::Concat { axis, tables } => {
+                let sent = tables.iter().map(|t| t.as_ref().map(|t| client.create_from_slice(&t[..]))).collect();
+                Kind::Concat { axis, tables: sent }
+            }
+        };
+        Ok(Self { kind, device: device.clone() })
+    }
+
+    /// The step that makes codes of 8-bit integers that Burn has.
+    pub fn encode(device: &Device, signed: bool) -> Self {
+        Self { kind: Kind::Encode { signed }, device: device.clone() }
+    }
+
+    /// The step back.
+    pub fn decode(device: &Device, signed: bool) -> Self {
+        Self { kind: Kind::Decode { signed }, device: device.clone() }
+    }
+}
+
+fn dense<T>(weight: &cpu::Weight<T>) -> Weight<'_, T> {
+    let cpu::Weight { data, outputs, kernel, channels, groups, .. } = weight;
+    Weight { data, outputs: *outputs, kernel: *kernel, channels: *channels, groups: *groups }
+}
+
+impl Depthwise {
+    fn of_codes(cube: &CubeDevice, weight: &cpu::Weight<i8>, zero: u8, finish: &Finish8) -> Self {
+        let client = cube.client();
+        let send = |bytes: &[u8]| client.create_from_slice(bytes);
+        let nothing = send(&[0; 4]);
+        let this = Self {
+            weights: send(bytemuck::cast_slice(&by_taps(weight))),
+            start: nothing.clone(),
+            scale: nothing.clone(),
+            bias: nothing,
+            finish: Finish::Codes,
+            zero: zero.into(),
+            low: 0.0,
+            high: 0.0,
+            out_zero: 0,
+            channels: weight.outputs,
+        };
+        match finish {
+            Finish8::Requantize { bias, scale, zero, min, max } => Self {
+                start: send(bytemuck::cast_slice(bias)),
+                scale: send(bytemuck::cast_slice(scale)),
+                out_zero: i32::from(*zero),
+                low: f32::from(*min) - f32::from(*zero),
+                high: f32::from(*max) - f32::from(*zero),
+                ..this
+            },
+            Finish8::Scale { bias, scale, min, max } => Self {
+                start: send(bytemuck::cast_slice(&vec![0i32; weight.outputs])),
+                scale: send(bytemuck::cast_slice(scale)),
+                bias: send(bytemuck::cast_slice(bias)),
+                finish: Finish::Scaled,
+                low: *min,
+                high: *max,
+                ..this
+            },
+        }
+    }
+
+    fn of_floats(cube: &CubeDevice, weight: &cpu::Weight<f32>, bias: &[f32], [low, high]: [f32; 2]) -> Self {
+        let client = cube.client();
+        let nothing = client.create_from_slice(&[0; 4]);
+        Self {
+            weights: client.create_from_slice(bytemuck::cast_slice(&by_taps(weight))),
+            start: nothing.clone(),
+            scale: nothing,
+            bias: client.create_from_slice(bytemuck::cast_slice(bias)),
+            finish: Finish::Floats,
+            zero: 0,
+            low,
+            high,
+            out_zero: 0,
+            channels: weight.outputs,
+        }
+    }
+
+    /// What it makes of rows of channels.
+    fn run(&self, x: CubeTensor, window: &Window) -> CubeTensor {
+        let dtype = if self.finish == Finish::Codes { BurnDType::U8 } else { BurnDType::F32 };
+        let vector = if self.channels.is_multiple_of(4) { 4 } else { 1 };
+        let mut l = Sliding8::of(&x, window, self.channels, vector, dtype);
+        l.bounds = (self.zero, self.low, self.high, self.out_zero);
+        let geometry = l.geometry(window);
+        // SAFETY: there are as many constants as channels.
+        let buffer = |h: &Handle| unsafe { BufferArg::from_raw_parts(h.clone(), self.channels) };
+        let constants = (buffer(&self.start), buffer(&self.scale), buffer(&self.bias));
+        // SAFETY: there is a row of weights for each tap.
+        let weights = unsafe { BufferArg::from_raw_parts(self.weights.clone(), self.channels * window.taps()) };
+        macro_rules! launch {
+            ($x:ty, $w:ty, $c:ty, $y:ty) => {
+                // SAFETY: the kernel reads pixels of `window` and writes its positions.
+                unsafe {
+                    window::depthwise::launch_unchecked::<$x, $w, $c, $y>(
+                        &x.client,
+                        l.cubes.clone(),
+                        l.dim,
+                        l.address,
+                        l.vector,
+                        l.read(&x),
+                        weights,
+                        constants.0,
+                        constants.1,
+                        constants.2,
+                        l.written(),
+                        geometry,
+                        l.taps(window),
+                        self.finish,
+                    )
+                }
+            };
+        }
+        match self.finish {
+            Finish::Codes => launch!(u8, i8, i32, u8),
+            Finish::Scaled => launch!(u8, i8, i32, f32),
+            Finish::Floats => launch!(f32, f32, f32, f32),
+        }
+        l.made(&x)
+    }
+}
+
+/// A weight of one channel a group as `[taps][channels]`.
+fn by_taps<T: Copy>(weight: &cpu::Weight<T>) -> Vec<T> {
+    let of = |tap: usize| (0..weight.outputs).map(move |c| weight.data[c * weight.taps + tap]);
+    (0..weight.taps).flat_map(of).collect()
+}
+
+/// How what slides channel by channel is launched.
+struct Sliding8 {
+    channels: usize,
+    rows: usize,
+    vector: usize,
+    dtype: BurnDType,
+    handle: Handle,
+    dim: CubeDim,
+    cubes: CubeCount,
+    address: AddressType,
+    bounds: (u32, f32, f32, i32),
+}
+
+impl Sliding8 {
+    fn of(x: &CubeTensor, window: &Window, channels: usize, vector: usize, dtype: BurnDType) -> Self {
+        let rows = window.positions();
+        let dim = CubeDim::new_1d(256);
+        Self {
+            channels,
+            rows,
+            vector,
+            dtype,
+            handle: x.client.empty(rows * channels * dtype.size()),
+            dim,
+            cubes: calculate_cube_count_elemwise(&x.client, rows * channels / vector, dim),
+            address: AddressType::from_len((rows * channels).max(x.meta.num_elements())),
+            bounds: (0, 0.0, 0.0, 0),
+        }
+    }
+
+    fn geometry(&self, window: &Window) -> GeometryLaunch {
+        let pixel = self.channels / self.vector;
+        let (outside, low, high, zero) = self.bounds;
+        let [height, width] = window.input.map(|n| n as i32);
+        let [stride_y, stride_x] = window.stride.map(|n| n as i32);
+        let [step_y, step_x] = window.dilation.map(|n| n as i32);
+        let [pad_y, pad_x] = window.pad.map(|n| n as i32);
+        GeometryLaunch::new(
+            self.rows,
+            self.channels,
+            self.channels,
+            0,
+            0,
+            pixel,
+            pixel,
+            height,
+            width,
+            window.output[0],
+            window.output[1],
+            stride_y,
+            stride_x,
+            step_y,
+            step_x,
+            pad_y,
+            pad_x,
+            outside,
+            low,
+            high,
+            zero,
+        )
+    }
+
+    fn taps(&self, window: &Window) -> TapsLaunch {
+        let [step_y, step_x] = window.dilation.map(|n| n as i32);
+        TapsLaunch::new(window.kernel[0], window.kernel[1], step_y, step_x)
+    }
+
+    fn read(&self, x: &CubeTensor) -> BufferArg {
+        // SAFETY: the handle has as many elements as the tensor, which is dense.
+        unsafe { BufferArg::from_raw_parts(x.handle.clone(), x.meta.num_elements()) }
+    }
+
+    fn written(&self) -> BufferArg {
+        // SAFETY: `of` made it of this size.
+        unsafe { BufferArg::from_raw_parts(self.handle.clone(), self.rows * self.channels) }
+    }
+
+    fn made(self, x: &CubeTensor) -> CubeTensor {
+        let shape = Shape::from(vec![self.rows, self.channels]);
+        CubeTensor::new_contiguous(x.client.clone(), x.device.clone(), shape, self.handle, self.dtype)
+    }
+}
+
+impl Fused for Step {
+    fn run(&self, operands: Vec<Value>) -> Result<Value> {
+        let mut operands = operands.into_iter();
+        let mut next = || operands.next().ok_or_else(|| Error::bug("an operand is missing"));
+        let tensor = |v: Value| match v {
+            Value::Float(f) => Ok((f.shape().to_vec(), f.into_cube()?)),
+            Value::Int(_) => Err(Error::bug("integers of the host")),
+        };
+        let made = |t: CubeTensor, dims: Vec<usize>| {
+            let dtype = if t.dtype == BurnDType::U8 { DType::U8 } else { DType::F32 };
+            Ok(Value::Float(Float::of_cube(t, dims, dtype)))
+        };
+        let slid = |at: &Sliding,
+                    (dims, x): (Vec<usize>, CubeTensor),
+                    outputs: usize,
+                    run: &dyn Fn(CubeTensor, &Window) -> CubeTensor| {
+            let (window, to) = window_of(at, &dims, outputs)?;
+            match at {
+                Sliding::Rows => {
+                    let y = run(into_contiguous(x), &window);
+                    made(reshape(y, Shape::from(to.clone())), to)
+                }
+                Sliding::Window { .. } => made(by_channels(run(by_pixels(x), &window), &to), to),
+            }
+        };
+        match &self.kind {
+            Kind::Product { product, at, outputs } => {
+                slid(at, tensor(next()?)?, *outputs, &|x, window| product.run(x, window))
+            }
+            Kind::Depthwise { depthwise, at } => {
+                slid(at, tensor(next()?)?, depthwise.channels, &|x, window| depthwise.run(x, window))
+            }
+            Kind::Add(op) => {
+                let ((da, a), (db, b)) = (tensor(next()?)?, tensor(next()?)?);
+                made(elementwise::added(a, b, op), crate::burn::host::broadcast(&da, &db)?)
+            }
+            Kind::Mul(op) => {
+                let ((da, a), (db, b)) = (tensor(next()?)?, tensor(next()?)?);
+                made(elementwise::multiplied(a, b, op), crate::burn::host::broadcast(&da, &db)?)
+            }
+            Kind::Lookup(table) => {
+                let (dims, x) = tensor(next()?)?;
+                made(elementwise::looked_up(x, table), dims)
+            }
+            Kind::Quantize(to) => {
+                let (dims, x) = tensor(next()?)?;
+                made(elementwise::quantized(x, *to), dims)
+            }
+            Kind::Dequantize(of) => {
+                let (dims, x) = tensor(next()?)?;
+                made(elementwise::dequantized(x, of.scale, of.zero.into()), dims)
+            }
+            Kind::MaxPool(pool) => {
+                let (dims, x) = tensor(next()?)?;
+                let to = self.inferred(&Op::Pool(pool.clone()), &dims, &[])?;
+                let kernel: Vec<usize> = pool.kernel.iter().map(|k| *k as usize).collect();
+                let taps = if let [h, w] = kernel[..] { [h, w] } else { [1, kernel[0]] };
+                let window = cpu::window(&pool.window, taps, &dims, &to);
+                let (channels, x) = (dims[1], by_pixels(x));
+                let vector = if channels.is_multiple_of(4) { 4 } else { 1 };
+                let l = Sliding8::of(&x, &window, channels, vector, BurnDType::U8);
+                // SAFETY: the kernel reads pixels of `window` and writes its positions.
+                unsafe {
+                    window::max_pool::launch_unchecked(
+                        &x.client,
+                        l.cubes.clone(),
+                        l.dim,
+                        l.address,
+                        l.vector,
+                        l.read(&x),
+                        l.written(),
+                        l.geometry(&window),
+                        l.taps(&window),
+                    );
+                }
+                made(by_channels(l.made(&x), &to), to)
+            }
+            Kind::GlobalAverage(r) => {
+                let (dims, x) = tensor(next()?)?;
+                let (images, channels, pixels) = (dims[0], dims[1], dims[2..].iter().product::<usize>());
+                let x = by_pixels(x);
+                let count = images * channels;
+                let handle = x.client.empty(count);
+                let dim = CubeDim::new_1d(64);
+                let cubes = calculate_cube_count_elemwise(&x.client, count, dim);
+                let scale = r.x_scale / (r.y_scale * pixels as f32);
+                // SAFETY: the kernel reads `images * pixels` rows of channels and writes `count` codes.
+                unsafe {
+                    window::global_average::launch_unchecked(
+                        &x.client,
+                        cubes,
+                        dim,
+                        AddressType::from_len(x.meta.num_elements()),
+                        BufferArg::from_raw_parts(x.handle.clone(), x.meta.num_elements()),
+                        BufferArg::from_raw_parts(handle.clone(), count),
+                        count,
+                        channels,
+                        pixels,
+                        i32::from(r.x_zero),
+                        scale,
+                        i32::from(r.y_zero),
+                    );
+                }
+                let mut to = dims.clone();
+                to[2..].fill(1);
+                let shape = Shape::from(to.clone());
+                made(CubeTensor::new_contiguous(x.client, x.device, shape, handle, BurnDType::U8), to)
+            }
+            Kind::Same => next(),
+            Kind::Reshape { op, facts } => {
+                let (dims, x) = tensor(next()?)?;
+                let to = self.inferred(op, &dims, facts)?;
+                let held = if to.is_empty() { vec![1] } else { to.clone() };
+                made(reshape(x, Shape::from(held)), to)
+            }
+            Kind::Transpose(order) => {
+                let (dims, x) = tensor(next()?)?;
+                made(permute(x, order), order.iter().map(|axis| dims[*axis]).collect())
+            }
+            Kind::Concat { axis, tables } => {
+                let (mut parts, mut to) = (vec![], vec![]);
+                for table in tables {
+                    let (dims, mut x) = tensor(next()?)?;
+                    if let Some(table) = table {
+                        x = elementwise::looked_up(x, table);
+                    }
+                    match to.get_mut(*axis) {
+                        Some(n) => *n += dims[*axis],
+                        None => to = dims,
+                    }
+                    parts.push(x);
+                }
+                made(elementwise::joined(parts, *axis), to)
+            }
+            Kind::Encode { signed } => {
+                let (dims, x) = tensor(Value::Float(next()?.into_device(&self.device)?))?;
+                let zero = if *signed { 128 } else { 0 };
+                made(elementwise::quantized(x, Affine { scale: 1.0, zero }), dims)
+            }
+            Kind::Decode { signed } => {
+                let (dims, x) = tensor(next()?)?;
+                let (zero, dtype) = if *signed { (128, DType::I8) } else { (0, DType::U8) };
+                Ok(Value::Float(Float::of_cube(elementwise::dequantized(x, 1.0, zero), dims, dtype)))
+            }
+        }
+    }
+
+    fn kernel(&self) -> &'static str {
+        let windowed = |at: &Sliding, window: &'static str, rows: &'static str| match at {
+            Sliding::Window { .. } => window,
+            Sliding::Rows => rows,
+        };
+        match &self.kind {
+            Kind::Product { product, at, .. } if product.is_of_codes() => windowed(at, "conv_i8", "gemm_i8"),
+            Kind::Product { at, .. } => windowed(at, "conv_f32", "gemm_f32"),
+            Kind::Depthwise { depthwise, .. } if depthwise.finish == Finish::Floats => "depthwise_f32",
+            Kind::Depthwise { .. } => "depthwise_i8",
+            Kind::Add(_) => "add_i8",
+            Kind::Mul(_) => "mul_i8",
+            Kind::Lookup(_) => "lookup",
+            Kind::Quantize(_) | Kind::Encode { .. } => "quantize",
+            Kind::Dequantize(_) | Kind::Decode { .. } => "dequantize",
+            Kind::MaxPool(_) => "max_pool_i8",
+            Kind::GlobalAverage(_) => "global_average_pool_i8",
+            Kind::Same | Kind::Reshape { .. } | Kind::Transpose(_) => "transpose",
+            Kind::Concat { .. } => "copy",
+        }
+    }
+}
+
+impl Step {
+    /// The shape of what `op` makes of a value of shape `dims` and others of which `facts` are known.
+    fn inferred(&self, op: &Op, dims: &[usize], facts: &[Option<Fact>]) -> Result<Vec<usize>> {
+        let x = Fact::new(Some(DType::F32), Some(dims.iter().map(|n| Dim::from(*n)).collect()));
+        let known: Vec<Option<&Fact>> = [Some(&x)].into_iter().chain(facts.iter().map(Option::as_ref)).collect();
+        let made = op.infer(&Inputs(&known))?;
+        made.first().and_then(Fact::fixed).ok_or_else(|| Error::unsupported(format!("a shape made of {dims:?}")))
+    }
+}
