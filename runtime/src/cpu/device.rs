@@ -1,11 +1,25 @@
 //! What a lowering is on a device that has kernels for codes ([`crate::gpu`]): the same recognition, other kernels.
 
 use super::{
+    lowering::Want,
+    ops,
+    scope::{Scope, is_constant},
+};
+pub(crate) use super::{
     ops::{Sliding, Weight},
     scope::Affine,
+    window::window,
 };
-use compress_compiler::{op::Op, ops::pool::Pool, value::Fact};
+use compress_compiler::{
+    error::Result,
+    graph::Graph,
+    node::{NodeId, Port},
+    op::Op,
+    ops::pool::Pool,
+    value::Fact,
+};
 use compress_kernels::{Add8, Finish8, Mul8, Rescale};
+use std::collections::HashSet;
 
 /// A function of one code.
 pub(crate) type Table = Box<[u8; 256]>;
@@ -38,4 +52,40 @@ pub(crate) enum DeviceOp {
     Transpose(Vec<usize>),
     /// Codes one behind the other along an axis, each perhaps translated.
     Concat { axis: usize, tables: Vec<Option<Table>> },
+}
+
+/// Nodes that a device runs, and how their values are made where it has kernels for them.
+pub(crate) struct DeviceScope<'g>(Scope<'g>);
+
+impl<'g> DeviceScope<'g> {
+    /// The nodes of `order` for which `part` is true; values in `pinned` are needed as they are.
+    pub fn new(
+        graph: &'g Graph,
+        order: &[NodeId],
+        part: &'g dyn Fn(NodeId) -> bool,
+        pinned: &'g HashSet<Port>,
+    ) -> Self {
+        Self(Scope::new(graph, order, part, pinned, true))
+    }
+
+    /// Whether the device has a kernel for `want`.
+    pub fn makes(&self, want: Want) -> bool {
+        self.0.has(want.port.node)
+            && !is_constant(self.0.graph, want.port)
+            && ops::lowering(&self.0, want).is_some_and(|l| l.device.is_some())
+    }
+
+    /// The values that `want` is made of, and by what; `None` where the device has no kernel for that.
+    ///
+    /// # Errors
+    /// What reading the constants raises.
+    pub fn lowered(&self, want: Want) -> Result<Option<(Vec<Want>, DeviceOp)>> {
+        if !self.makes(want) {
+            return Ok(None);
+        }
+        let Some(lowering) = ops::lowering(&self.0, want) else { return Ok(None) };
+        let Some(make) = lowering.device else { return Ok(None) };
+        let label = || self.0.graph.node(want.port.node).label();
+        Ok(Some((lowering.operands, make().map_err(|e| e.at(label()))?)))
+    }
 }

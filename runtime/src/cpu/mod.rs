@@ -25,6 +25,8 @@
 mod arena;
 mod batch;
 mod cost;
+// Only programs built for a GPU read it.
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, unused_imports))]
 pub(crate) mod device;
 mod lower;
 mod lowering;
@@ -37,11 +39,8 @@ mod steps;
 mod window;
 
 pub(crate) use arena::Workspaces;
-pub(crate) use lower::{DeviceScope, known, lower};
+pub(crate) use lower::{known, lower};
 pub(crate) use lowering::{Form, Want};
-pub(crate) use ops::{Sliding, Weight};
 pub(crate) use program::Program;
-pub(crate) use scope::Affine;
 pub(crate) use scope::{constant, is_constant};
 pub use steps::{Kernel, Spent};
-pub(crate) use window::window;

@@ -7,7 +7,7 @@ use compress_kernels::{Finish8, Window};
 use cubecl::{prelude::*, server::Handle};
 
 /// Tiles, those first that read least. The last one is for results that leave most of the device without work.
-const TILES: [Tile; 3] = [
+pub const TILES: [Tile; 3] = [
     Tile { planes: [2, 4], fragments: [4, 4] },
     Tile { planes: [2, 2], fragments: [2, 4] },
     Tile { planes: [1, 4], fragments: [1, 1] },
@@ -143,12 +143,20 @@ impl Product {
     /// # Panics
     /// When the window is not that of the weight.
     pub fn run(&self, x: CubeTensor, window: &Window) -> CubeTensor {
+        let tile = self.tile(&x.client, window.positions(), self.outputs / self.groups);
+        self.run_in(x, window, tile)
+    }
+
+    /// The same, divided by `tile`.
+    ///
+    /// # Panics
+    /// The same.
+    pub fn run_in(&self, x: CubeTensor, window: &Window, tile: Tile) -> CubeTensor {
         assert_eq!(window.kernel, self.kernel, "the window of the weight");
         let (client, device) = (x.client.clone(), x.device.clone());
         let (rows, columns) = (window.positions(), self.outputs / self.groups);
         let dtype = if self.finish == Finish::Codes { DType::U8 } else { DType::F32 };
         let y = client.empty(rows * self.outputs * dtype.size());
-        let tile = self.tile(&client, rows, columns);
         let form = Form {
             numbers: self.numbers,
             tile,

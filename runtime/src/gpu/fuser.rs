@@ -3,7 +3,7 @@
 use super::steps::Step;
 use crate::{
     burn::fused::Fusion,
-    cpu::{DeviceScope, Form, Want},
+    cpu::{Form, Want, device::DeviceScope},
     device::Device,
 };
 use ::burn::backend::DispatchDevice;

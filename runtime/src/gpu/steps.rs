@@ -11,7 +11,7 @@ use crate::{
         fused::Fused,
         tensor::{Float, Value},
     },
-    cpu::{self, Affine, Sliding, device::DeviceOp},
+    cpu::device::{self as cpu, Affine, DeviceOp, Sliding},
     device::Device,
 };
 use ::burn::backend::{DType as BurnDType, Shape};

@@ -1,7 +1,7 @@
 //! Kernels beside those for the CPU. They run on the device that `COMPRESS_TEST_DEVICE` names.
 
 use super::{
-    dense::{Product, Weight},
+    dense::{Product, TILES, Weight},
     product::Numbers,
 };
 use crate::device::Device;
@@ -94,10 +94,12 @@ fn products_of_codes_equal_those_on_the_cpu() {
                 }
             };
             let product = Product::of_codes(&device, &weight, zero, &finish).unwrap();
-            let y = product.run(upload(&device, &x, shape.clone(), DType::U8), &window);
-            let got = bytes_of(&y);
-            let differ = got.iter().zip(&expected).filter(|(a, b)| a != b).count();
-            assert_eq!((got.len(), differ), (expected.len(), 0), "{window:?}, {channels} channels, {finish:?}");
+            for tile in TILES {
+                let y = product.run_in(upload(&device, &x, shape.clone(), DType::U8), &window, tile);
+                let got = bytes_of(&y);
+                let differ = got.iter().zip(&expected).filter(|(a, b)| a != b).count();
+                assert_eq!((got.len(), differ), (expected.len(), 0), "{window:?}, {channels} channels, {tile:?}");
+            }
         }
     }
 }
@@ -122,11 +124,14 @@ fn products_of_floats_are_as_exact_as_those_on_the_cpu() {
         for (numbers, within) in [(Numbers::F32, 2e-6), (Numbers::Tf32, 2e-3)] {
             let product = Product::of_floats(&device, numbers, &weight, &bias, [-2.0, f32::INFINITY]).unwrap();
             let shape = vec![window.pixels(), channels * groups];
-            let y = product.run(upload(&device, bytemuck::cast_slice(&x), shape, DType::F32), &window);
-            let got: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes_of(&y));
-            let scale = (depth as f32).sqrt();
-            let far = got.iter().zip(&expected).map(|(a, b)| (a - b).abs() / scale).fold(0.0, f32::max);
-            assert!(got.len() == expected.len() && far < within, "{far} {numbers:?} {window:?}, {channels} channels");
+            for tile in TILES {
+                let x = upload(&device, bytemuck::cast_slice(&x), shape.clone(), DType::F32);
+                let y = product.run_in(x, &window, tile);
+                let got: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes_of(&y));
+                let scale = (depth as f32).sqrt();
+                let far = got.iter().zip(&expected).map(|(a, b)| (a - b).abs() / scale).fold(0.0, f32::max);
+                assert!(got.len() == expected.len() && far < within, "{far} {numbers:?} {window:?}, {tile:?}");
+            }
         }
     }
 }
