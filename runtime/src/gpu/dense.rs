@@ -1,16 +1,17 @@
 //! Weights on the device, and what is launched to multiply by them.
 
-use super::product::{CELL, CHUNK, Finish, Form, GeometryLaunch, Numbers, Tile, product};
+use super::product::{CELL, CHUNK, COLUMNS, Finish, Form, GeometryLaunch, Numbers, Tile, pack, product};
 use ::burn::backend::{DType, Shape};
 use burn_cubecl::{CubeDevice, tensor::CubeTensor};
 use compress_kernels::{Finish8, Window};
 use cubecl::{prelude::*, server::Handle};
 
-/// Tiles, those first that read least. The last one is for results that leave most of the device without work.
-pub const TILES: [Tile; 3] = [
-    Tile { planes: [2, 4], fragments: [4, 4] },
-    Tile { planes: [2, 2], fragments: [2, 4] },
-    Tile { planes: [1, 4], fragments: [1, 1] },
+/// Tiles, those first that read least. More registers a unit, as 128 by 128 take, leave a processor too few units to wait with.
+pub const TILES: [Tile; 4] = [
+    Tile { planes: [2, 2], fragments: [4, 4] },
+    Tile { planes: [2, 2], fragments: [4, 2] },
+    Tile { planes: [4, 2], fragments: [2, 1] },
+    Tile { planes: [1, 4], fragments: [2, 1] },
 ];
 
 /// Taps along an axis whose numbers fit the table.
@@ -105,11 +106,7 @@ impl Product {
         let of_tap = weight.channels * size;
         let piece = [CELL, 8, 4].into_iter().find(|p| of_tap.is_multiple_of(*p)).unwrap_or(1);
         let row = lines * across * of_tap;
-        let padded = row.next_multiple_of(CHUNK);
-        let mut packed = vec![0u8; padded * weight.outputs];
-        for (to, from) in packed.chunks_exact_mut(padded).zip(bytes.chunks_exact(row)) {
-            to[..row].copy_from_slice(from);
-        }
+        let packed = pack(bytes, row, weight.groups);
         let mut taps: Vec<[u32; 2]> = Vec::with_capacity(row / piece);
         for tap in 0..lines * across {
             let (down, right) = (tap / across, tap % across);
@@ -129,7 +126,7 @@ impl Product {
             groups: weight.groups,
             kernel: weight.kernel,
             channels: weight.channels,
-            chunks: padded / CHUNK,
+            chunks: row.div_ceil(CHUNK),
             piece,
             low: 0.0,
             high: 0.0,
@@ -157,12 +154,15 @@ impl Product {
         let (rows, columns) = (window.positions(), self.outputs / self.groups);
         let dtype = if self.finish == Finish::Codes { DType::U8 } else { DType::F32 };
         let y = client.empty(rows * self.outputs * dtype.size());
+        let plain = window.is_pixel() && window.kernel == [1, 1];
         let form = Form {
             numbers: self.numbers,
             tile,
             finish: self.finish,
-            plain: window.is_pixel() && window.kernel == [1, 1],
+            plain,
             piece: self.piece,
+            wide: self.finish == Finish::Codes && columns.is_multiple_of(CELL),
+            stages: if self.piece == CELL && (plain || self.outside == 0) { 3 } else { 2 },
         };
         let group = self.channels * self.numbers.size() / self.piece;
         let geometry = GeometryLaunch::new(
@@ -198,7 +198,7 @@ impl Product {
         let buffer = |handle: &Handle, len: usize| unsafe { BufferArg::from_raw_parts(handle.clone(), len) };
         let args = (
             buffer(&x.handle, x_len),
-            buffer(&self.weights, self.outputs * self.chunks * CHUNK / 4),
+            buffer(&self.weights, columns.next_multiple_of(COLUMNS) * self.groups * self.chunks * CHUNK / 4),
             buffer(&self.taps, 2 * self.kernel[0] * self.kernel[1] * group),
             buffer(&self.start, self.outputs),
             buffer(&self.scale, self.outputs),
@@ -231,11 +231,11 @@ impl Product {
         self.numbers == Numbers::Codes
     }
 
-    /// The tile that reads least and gives every multiprocessor some work.
+    /// The tile that reads least of those that give every processor two cubes.
     fn tile(&self, client: &cubecl::client::Client, rows: usize, columns: usize) -> Tile {
         let processors = client.properties().hardware.num_streaming_multiprocessors.unwrap_or(1) as usize;
         let cubes = |t: &Tile| rows.div_ceil(t.rows()) * columns.div_ceil(t.columns()) * self.groups;
-        let fits = |t: &&Tile| cubes(t) >= processors && t.columns() < 2 * columns.next_multiple_of(8);
+        let fits = |t: &&Tile| cubes(t) >= 2 * processors && t.columns() < 2 * columns.next_multiple_of(COLUMNS);
         *TILES.iter().find(fits).unwrap_or(&TILES[TILES.len() - 1])
     }
 }

@@ -3,16 +3,18 @@
 //!
 //! # How it is divided
 //! A cube computes a tile of the result, each of its planes a part of that. Both operands come in chunks of [`CHUNK`] bytes a row,
-//! through shared memory: while one chunk is multiplied, the next one is on its way. A unit holds the 16 bytes that lie side by
-//! side where PTX's fragments have four times four bytes: which number of a row is multiplied first changes nothing, as long as
-//! both operands agree. So shared memory is read 16 bytes at a time and no plane meets a bank twice.
+//! through shared memory: while one chunk is multiplied, the next one is on its way. A unit reads the 16 bytes of a row that lie side
+//! by side where PTX's fragments have four times four bytes: which number of a row is multiplied first changes nothing, as long as
+//! both operands agree. The weight is the first operand, so that its fragments can be laid out beforehand ([`pack`]): four registers
+//! that follow each other come from one read, and nothing is moved between them. No plane meets a bank of shared memory twice.
 //!
 //! # Numbers
 //! Every `mma.sync` has the same shape in bytes: 16 by 32 bytes of one operand, 8 by 32 of the other. So codes, halves and floats
-//! differ in one instruction. Floats keep all their bits by three products of what TF32 holds of them and what it leaves
+//! differ in one instruction. Floats keep all their bits by three products of what TF32 holds of them and what it leaves; as
+//! tensor cores cut off what doesn't fit a sum, sums of more than a few products are made outside of them
 //! ([Ootomo and Yokota](https://arxiv.org/abs/2203.03341)).
 
-use cubecl::prelude::*;
+use cubecl::prelude::{barrier::copy_async_checked, *};
 
 /// Bytes of a row that are multiplied between two barriers.
 pub const CHUNK: usize = 64;
@@ -20,6 +22,8 @@ pub const CHUNK: usize = 64;
 pub const CELL: usize = 16;
 /// Cells of a chunk.
 const CELLS: usize = CHUNK / CELL;
+/// Columns whose weights lie together: those of a fragment.
+pub const COLUMNS: usize = 16;
 /// Units of a plane: what `mma` is defined for.
 const PLANE: usize = 32;
 
@@ -35,10 +39,10 @@ pub enum Numbers {
 }
 
 impl Numbers {
-    /// The instruction.
+    /// The instruction, whose first operand is the weight.
     fn mma(self) -> &'static str {
         match self {
-            Self::Codes => "m16n8k32.row.col.s32.u8.s8.s32",
+            Self::Codes => "m16n8k32.row.col.s32.s8.u8.s32",
             Self::Tf32 | Self::F32 => "m16n8k8.row.col.f32.tf32.tf32.f32",
         }
     }
@@ -57,19 +61,19 @@ impl Numbers {
 pub struct Tile {
     /// Planes of a cube, along rows and columns.
     pub planes: [usize; 2],
-    /// Fragments of a plane, of 16 rows and of 8 columns.
+    /// Fragments of a plane, of 8 rows and of 16 columns.
     pub fragments: [usize; 2],
 }
 
 impl Tile {
     /// Rows of a cube.
     pub const fn rows(self) -> usize {
-        self.planes[0] * self.fragments[0] * 16
+        self.planes[0] * self.fragments[0] * 8
     }
 
     /// Columns of a cube.
     pub const fn columns(self) -> usize {
-        self.planes[1] * self.fragments[1] * 8
+        self.planes[1] * self.fragments[1] * COLUMNS
     }
 
     /// Units of a cube.
@@ -99,6 +103,11 @@ pub struct Form {
     pub plain: bool,
     /// Bytes of a piece: 16, 8, 4 or 1.
     pub piece: usize,
+    /// How many chunks shared memory holds. From 3 on they are copied there while others are multiplied, which takes pieces of
+    /// [`CELL`] bytes, and 0 outside of images.
+    pub stages: usize,
+    /// Whether codes are written 16 at a time.
+    pub wide: bool,
 }
 
 /// Where a window stands and what it makes. Sizes count *pieces*: what is read at once, at most [`CELL`] bytes.
@@ -214,6 +223,36 @@ fn row(at: usize, g: &Geometry, group: usize, #[comptime] plain: bool) -> Row {
     }
 }
 
+/// Where a piece of a row is; outside of images there is none.
+#[derive(CubeType, Clone, Copy)]
+struct Piece {
+    at: usize,
+    count: usize,
+}
+
+/// The piece `at` of a row.
+#[cube]
+fn place(taps: &[Vector<u32, Const<2>>], row: &Row, at: usize, g: &Geometry, #[comptime] form: Form) -> Piece {
+    let mut found = Piece { at: 0usize, count: 0usize };
+    if row.inside && at < g.pieces {
+        if comptime!(form.plain) {
+            found.at = row.first + at;
+            found.count = 1usize;
+        } else {
+            let tap = taps[at];
+            let offset = tap.extract(0usize);
+            let iy = row.y + i32::cast_from(offset >> 16u32) * g.step_y;
+            let ix = row.x + i32::cast_from(offset & 0xffffu32) * g.step_x;
+            if iy >= 0i32 && iy < g.height && ix >= 0i32 && ix < g.width {
+                let pixel = usize::cast_from(iy) * usize::cast_from(g.width) + usize::cast_from(ix);
+                found.at = row.first + pixel * g.pixel + usize::cast_from(tap.extract(1usize));
+                found.count = 1usize;
+            }
+        }
+    }
+    found
+}
+
 /// The cell `at` of a row.
 #[cube]
 fn cell<X: Int, V: Size>(
@@ -230,19 +269,9 @@ fn cell<X: Int, V: Size>(
     for i in 0..count {
         let piece = at * count + i;
         let mut read = Vector::<X, V>::new(X::cast_from(g.outside));
-        if row.inside && piece < g.pieces {
-            if comptime!(form.plain) {
-                read = x[row.first + piece];
-            } else {
-                let tap = taps[piece];
-                let offset = tap.extract(0usize);
-                let iy = row.y + i32::cast_from(offset >> 16u32) * g.step_y;
-                let ix = row.x + i32::cast_from(offset & 0xffffu32) * g.step_x;
-                if iy >= 0i32 && iy < g.height && ix >= 0i32 && ix < g.width {
-                    let pixel = usize::cast_from(iy) * usize::cast_from(g.width) + usize::cast_from(ix);
-                    read = x[row.first + pixel * g.pixel + usize::cast_from(tap.extract(1usize))];
-                }
-            }
+        let found = place(taps, row, piece, g, form);
+        if found.count > 0 {
+            read = x[found.at];
         }
         if comptime!(form.piece == 1) {
             let (word, shift) = comptime!((i / 4, (i % 4 * 8) as u32));
@@ -259,45 +288,96 @@ fn cell<X: Int, V: Size>(
     words
 }
 
-/// The sums with the products of 32 bytes of a row and of a column.
+/// What is multiplied of a cell, and what that leaves of it.
+#[derive(CubeType, Clone, Copy)]
+struct Split {
+    kept: Cell,
+    rest: Cell,
+}
+
 #[cube]
-fn multiplied<C: Scalar>(a: Cell, b: Vector<u32, Const<2>>, c: Sums<C>, #[comptime] numbers: Numbers) -> Sums<C> {
-    let instruction = comptime!(numbers.mma());
+fn split(cell: Cell, #[comptime] numbers: Numbers) -> Split {
     if comptime!(numbers == Numbers::Codes) {
-        mma::<C>(a, b, c, instruction)
+        Split { kept: cell, rest: cell }
     } else {
-        let mut kept_a = Cell::new(0u32);
-        let mut kept_b = Vector::<u32, Const<2>>::new(0u32);
+        let mut kept = Cell::new(0u32);
+        let mut left = Cell::new(0u32);
         #[unroll]
         for i in 0..4usize {
-            kept_a.insert(i, tf32(a.extract(i)));
+            let found = tf32(cell.extract(i));
+            kept.insert(i, found);
+            if comptime!(numbers == Numbers::F32) {
+                left.insert(i, rest(cell.extract(i), found));
+            }
         }
+        Split { kept, rest: left }
+    }
+}
+
+/// Half of a cell of a row, as a fragment of the second operand.
+#[cube]
+fn of_row(cell: Cell, #[comptime] half: usize) -> Vector<u32, Const<2>> {
+    let mut b = Vector::<u32, Const<2>>::new(0u32);
+    b.insert(0usize, cell.extract(comptime!(half * 2)));
+    b.insert(1usize, cell.extract(comptime!(half * 2 + 1)));
+    b
+}
+
+/// Adds the products of a chunk. `x_at` and `w_at` are the unit's cells of the first row and of the first columns of its plane.
+#[cube]
+fn accumulate<C: Numeric>(
+    xs: &Shared<[Cell]>,
+    ws: &Shared<[Cell]>,
+    x_at: usize,
+    w_at: usize,
+    sums: &mut Array<Sums<C>>,
+    #[comptime] form: Form,
+) {
+    let (down, across) = comptime!((form.tile.fragments[0], form.tile.fragments[1]));
+    let (numbers, instruction) = comptime!((form.numbers, form.numbers.mma()));
+    let mut kept = Array::<Cell>::new(down);
+    let mut left = Array::<Cell>::new(down);
+    #[unroll]
+    for i in 0..down {
+        let parts = split(xs[x_at + comptime!(i * 8 * CELLS)], numbers);
+        kept[i] = parts.kept;
+        left[i] = parts.rest;
+    }
+    #[unroll]
+    for j in 0..across {
         #[unroll]
-        for i in 0..2usize {
-            kept_b.insert(i, tf32(b.extract(i)));
-        }
-        if comptime!(numbers == Numbers::Tf32) {
-            mma::<C>(kept_a, kept_b, c, instruction)
-        } else {
-            let mut rest_a = Cell::new(0u32);
-            let mut rest_b = Vector::<u32, Const<2>>::new(0u32);
+        for half in 0..2usize {
+            let a = split(ws[w_at + comptime!((j * 2 + half) * PLANE)], numbers);
             #[unroll]
-            for i in 0..4usize {
-                rest_a.insert(i, rest(a.extract(i), kept_a.extract(i)));
+            for i in 0..down {
+                let at = comptime!(i * across + j);
+                let b = of_row(kept[i], half);
+                if comptime!(numbers == Numbers::F32) {
+                    // Tensor cores cut sums off; so those of a few products alone are made there. The smallest come first.
+                    let few = mma::<C>(a.rest, b, Sums::<C>::new(C::from_int(0)), instruction);
+                    let few = mma::<C>(a.kept, of_row(left[i], half), few, instruction);
+                    sums[at] += mma::<C>(a.kept, b, few, instruction);
+                } else {
+                    sums[at] = mma::<C>(a.kept, b, sums[at], instruction);
+                }
             }
-            #[unroll]
-            for i in 0..2usize {
-                rest_b.insert(i, rest(b.extract(i), kept_b.extract(i)));
-            }
-            // The smallest first.
-            let sums = mma::<C>(rest_a, kept_b, c, instruction);
-            let sums = mma::<C>(kept_a, rest_b, sums, instruction);
-            mma::<C>(kept_a, kept_b, sums, instruction)
         }
     }
 }
 
-/// Multiplies rows of `x` by those of `w`, which is `[groups][columns][chunks * CHUNK bytes]`. `taps` has for each piece of a row
+/// Ends a group of copies.
+#[cube]
+fn commit() {
+    gpu_asm!("cp.async.commit_group;");
+}
+
+/// Waits until all groups of copies but the last `open` have arrived.
+#[cube]
+fn wait(#[comptime] open: usize) {
+    gpu_asm!("cp.async.wait_group {open};");
+}
+
+/// Multiplies rows of `x` by the columns of `w`, as [`pack`] lays it out. `taps` has for each piece of a row
 /// which tap it is (counted downwards in the upper half of a word, to the right in the lower one) and its piece of the pixel.
 #[cube(launch_unchecked, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
@@ -318,8 +398,8 @@ pub fn product<X: Int, V: Size, C: Numeric, Y: Numeric>(
     let (x_loads, w_loads) = comptime!((x_cells.div_ceil(units), w_cells.div_ceil(units)));
     let (rows_a_load, fragments) = comptime!((units / CELLS, tile.fragments[0] * tile.fragments[1]));
     let (down, across) = comptime!((tile.fragments[0], tile.fragments[1]));
-    let mut xs = Shared::<[Cell]>::new_slice(comptime!(2 * x_cells));
-    let mut ws = Shared::<[Cell]>::new_slice(comptime!(2 * w_cells));
+    let mut xs = Shared::<[Cell]>::new_slice(comptime!(form.stages * x_cells));
+    let mut ws = Shared::<[Cell]>::new_slice(comptime!(form.stages * w_cells));
 
     let unit = UNIT_POS_X as usize;
     let group = CUBE_POS_Z as usize;
@@ -337,9 +417,6 @@ pub fn product<X: Int, V: Size, C: Numeric, Y: Numeric>(
         ys[i] = r.y;
         xss[i] = r.x;
     }
-    let mut x_next = Array::<Cell>::new(x_loads);
-    let mut w_next = Array::<Cell>::new(w_loads);
-
     let mut sums = Array::<Sums<C>>::new(fragments);
     #[unroll]
     for i in 0..fragments {
@@ -348,119 +425,184 @@ pub fn product<X: Int, V: Size, C: Numeric, Y: Numeric>(
     let plane = unit / PLANE;
     let lane = unit % PLANE;
     let (quad, part) = (lane / 4, lane % 4);
-    let plane_row = plane / tile.planes[1] * comptime!(tile.fragments[0] * 16) + quad;
-    let plane_column = plane % tile.planes[1] * comptime!(tile.fragments[1] * 8) + quad;
+    let plane_row = plane / tile.planes[1] * comptime!(tile.fragments[0] * 8);
+    let plane_column = plane % tile.planes[1] * comptime!(tile.fragments[1] * COLUMNS);
+    let (x_own, w_own) = ((plane_row + quad) * CELLS + part, plane_column * CELLS + lane);
+    // Cells of weights lie by blocks of columns, then by chunks.
+    let blocks = g.columns.div_ceil(COLUMNS);
+    let first_block = first_column / COLUMNS;
+    let in_block = comptime!(COLUMNS * CELLS);
 
-    // A chunk ahead: what is read in round `chunk` is multiplied in the next one.
-    for chunk in 0..g.chunks + 1 {
-        if chunk < g.chunks {
-            let at = chunk * CELLS + own_cell;
-            #[unroll]
-            for i in 0..x_loads {
-                let here = own_row + i * rows_a_load;
-                let inside = here < comptime!(tile.rows()) && first_row + here < g.rows;
-                let r = Row { inside, first: rows[i], y: ys[i], x: xss[i] };
-                x_next[i] = cell::<X, V>(x, taps, &r, at, g, form);
+    if comptime!(form.stages > 2) {
+        // Copies of the next chunks are under way while one is multiplied.
+        let ahead = comptime!(form.stages - 1);
+        for round in 0..g.chunks + ahead {
+            if round >= ahead {
+                wait(comptime!(form.stages - 2));
+                sync_cube();
             }
-            #[unroll]
-            for i in 0..w_loads {
-                let here = own_row + i * rows_a_load;
-                let column = first_column + here;
-                w_next[i] = Cell::new(0u32);
-                if here < comptime!(tile.columns()) && column < g.columns {
-                    w_next[i] = w[(group * g.columns + column) * (g.chunks * CELLS) + at];
+            if round < g.chunks {
+                let (at, stage) = (round * CELLS + own_cell, round % form.stages);
+                #[unroll]
+                for i in 0..x_loads {
+                    let here = own_row + i * rows_a_load;
+                    if here < comptime!(tile.rows()) {
+                        let inside = first_row + here < g.rows;
+                        let r = Row { inside, first: rows[i], y: ys[i], x: xss[i] };
+                        let found = place(taps, &r, at, g, form);
+                        let to = stage * x_cells + unit + i * units;
+                        let from = x[found.at..found.at + found.count].downcast::<Cell>();
+                        copy_async_checked(from, &mut xs[to..to + 1], 4u32);
+                    }
+                }
+                #[unroll]
+                for i in 0..w_loads {
+                    let here = unit + i * units;
+                    if here < w_cells {
+                        let block = first_block + here / in_block;
+                        let count = select(block < blocks, 1usize, 0usize);
+                        let at = ((group * blocks + block) * g.chunks + round) * in_block * count + here % in_block;
+                        let to = stage * w_cells + here;
+                        copy_async_checked(&w[at..at + count], &mut ws[to..to + 1], 4u32);
+                    }
                 }
             }
-        }
-        if chunk > 0 {
-            let stage = (chunk - 1) % 2;
-            let (x_at, w_at) = (stage * x_cells + part, stage * w_cells + part);
-            let mut b = Array::<Cell>::new(across);
-            #[unroll]
-            for j in 0..across {
-                b[j] = ws[w_at + (plane_column + j * 8) * CELLS];
+            commit();
+            if round >= ahead {
+                let stage = (round - ahead) % form.stages;
+                accumulate::<C>(&xs, &ws, stage * x_cells + x_own, stage * w_cells + w_own, &mut sums, form);
             }
-            #[unroll]
-            for i in 0..down {
-                let upper = xs[x_at + (plane_row + i * 16) * CELLS];
-                let lower = xs[x_at + (plane_row + i * 16 + 8) * CELLS];
+        }
+    } else {
+        let mut x_next = Array::<Cell>::new(x_loads);
+        let mut w_next = Array::<Cell>::new(w_loads);
+        // A chunk ahead: what is read in round `chunk` is multiplied in the next one.
+        for chunk in 0..g.chunks + 1 {
+            if chunk < g.chunks {
+                let at = chunk * CELLS + own_cell;
                 #[unroll]
-                for half in 0..2usize {
-                    let (one, two) = comptime!((half * 2, half * 2 + 1));
-                    let mut a = Cell::new(0u32);
-                    a.insert(0usize, upper.extract(one));
-                    a.insert(1usize, lower.extract(one));
-                    a.insert(2usize, upper.extract(two));
-                    a.insert(3usize, lower.extract(two));
+                for i in 0..x_loads {
+                    let here = own_row + i * rows_a_load;
+                    let inside = here < comptime!(tile.rows()) && first_row + here < g.rows;
+                    let r = Row { inside, first: rows[i], y: ys[i], x: xss[i] };
+                    x_next[i] = cell::<X, V>(x, taps, &r, at, g, form);
+                }
+                #[unroll]
+                for i in 0..w_loads {
+                    let here = unit + i * units;
+                    let block = first_block + here / in_block;
+                    w_next[i] = Cell::new(0u32);
+                    if here < w_cells && block < blocks {
+                        w_next[i] = w[((group * blocks + block) * g.chunks + chunk) * in_block + here % in_block];
+                    }
+                }
+            }
+            if chunk > 0 {
+                let stage = (chunk - 1) % 2;
+                accumulate::<C>(&xs, &ws, stage * x_cells + x_own, stage * w_cells + w_own, &mut sums, form);
+            }
+            if chunk < g.chunks {
+                let stage = chunk % 2;
+                #[unroll]
+                for i in 0..x_loads {
+                    if own_row + i * rows_a_load < comptime!(tile.rows()) {
+                        xs[stage * x_cells + unit + i * units] = x_next[i];
+                    }
+                }
+                #[unroll]
+                for i in 0..w_loads {
+                    if unit + i * units < w_cells {
+                        ws[stage * w_cells + unit + i * units] = w_next[i];
+                    }
+                }
+            }
+            sync_cube();
+        }
+    }
+
+    // Codes of a tile are put together before they are written: 16 bytes at a time where the result has so many side by side.
+    let line = comptime!(tile.columns() + CELL);
+    let together = comptime!(if form.wide { tile.rows() * line } else { 1 });
+    let mut codes = Shared::<[u8]>::new_aligned_slice(together, comptime!(CELL));
+    #[unroll]
+    for j in 0..across {
+        #[unroll]
+        for lower in 0..2usize {
+            let in_tile = plane_column + comptime!(j * COLUMNS + lower * 8) + quad;
+            let column = first_column + in_tile;
+            if column < g.columns {
+                let out = group * g.columns + column;
+                let constants = Constants::of(start, scale, bias, out, form.finish);
+                #[unroll]
+                for i in 0..down {
                     #[unroll]
-                    for j in 0..across {
-                        let mut of_w = Vector::<u32, Const<2>>::new(0u32);
-                        of_w.insert(0usize, b[j].extract(one));
-                        of_w.insert(1usize, b[j].extract(two));
-                        let at = comptime!(i * across + j);
-                        sums[at] = multiplied::<C>(a, of_w, sums[at], form.numbers);
+                    for n in 0..2usize {
+                        let sum = sums[comptime!(i * across + j)].extract(comptime!(lower * 2 + n));
+                        let row_in_tile = plane_row + part * 2 + comptime!(i * 8 + n);
+                        if comptime!(form.wide) {
+                            codes[row_in_tile * line + in_tile] = constants.finish::<C, u8>(sum, g, form.finish);
+                        } else if first_row + row_in_tile < g.rows {
+                            let at = (first_row + row_in_tile) * g.all_columns + out;
+                            y[at] = constants.finish::<C, Y>(sum, g, form.finish);
+                        }
                     }
                 }
             }
         }
-        if chunk < g.chunks {
-            let stage = chunk % 2;
-            #[unroll]
-            for i in 0..x_loads {
-                if own_row + i * rows_a_load < comptime!(tile.rows()) {
-                    xs[stage * x_cells + unit + i * units] = x_next[i];
-                }
-            }
-            #[unroll]
-            for i in 0..w_loads {
-                if own_row + i * rows_a_load < comptime!(tile.columns()) {
-                    ws[stage * w_cells + unit + i * units] = w_next[i];
-                }
-            }
-        }
-        sync_cube();
     }
-
-    #[unroll]
-    for i in 0..down {
+    if comptime!(form.wide) {
+        sync_cube();
+        let cells = comptime!(tile.columns() / CELL);
+        let to = y.downcast_mut::<Vector<u8, Const<1>>>().with_vector_size_mut::<Const<CELL>>();
+        let from = codes.downcast::<Vector<u8, Const<1>>>().with_vector_size::<Const<CELL>>();
         #[unroll]
-        for j in 0..across {
-            let found = sums[comptime!(i * across + j)];
-            #[unroll]
-            for n in 0..4usize {
-                let r = first_row + plane_row + comptime!(i * 16 + n / 2 * 8);
-                let column = first_column + plane_column - quad + part * 2 + comptime!(j * 8 + n % 2);
-                if r < g.rows && column < g.columns {
-                    let out = group * g.columns + column;
-                    y[r * g.all_columns + out] =
-                        finished::<C, Y>(found.extract(n), start, scale, bias, out, g, form.finish);
-                }
+        for i in 0..comptime!((tile.rows() * tile.columns() / CELL).div_ceil(units)) {
+            let here = unit + i * units;
+            let (r, c) = (here / cells, here % cells);
+            if r < comptime!(tile.rows()) && first_row + r < g.rows && first_column + c * CELL < g.columns {
+                let at = (first_row + r) * g.all_columns + group * g.columns + first_column;
+                to[at / CELL + c] = from[r * comptime!(line / CELL) + c];
             }
         }
     }
 }
 
-/// What becomes of a sum in the column `at`.
+/// The constants of a column.
+#[derive(CubeType, Clone, Copy)]
+pub struct Constants {
+    start: i32,
+    scale: f32,
+    bias: f32,
+}
+
 #[cube]
-pub fn finished<C: Numeric, Y: Numeric>(
-    sum: C,
-    start: &[i32],
-    scale: &[f32],
-    bias: &[f32],
-    at: usize,
-    g: &Geometry,
-    #[comptime] finish: Finish,
-) -> Y {
-    match comptime!(finish) {
-        Finish::Codes => {
-            let real = f32::cast_from(i32::cast_from(sum) + start[at]) * scale[at];
-            Y::cast_from(round_within(real, g.low, g.high) + g.zero)
+impl Constants {
+    /// Those of the column `at`, as far as `finish` needs them.
+    pub fn of(start: &[i32], scale: &[f32], bias: &[f32], at: usize, #[comptime] finish: Finish) -> Constants {
+        let mut found = Constants { start: 0i32, scale: 0.0f32, bias: 0.0f32 };
+        if comptime!(finish != Finish::Floats) {
+            found.start = start[at];
+            found.scale = scale[at];
         }
-        Finish::Scaled => {
-            let real = product_alone(f32::cast_from(i32::cast_from(sum) + start[at]), scale[at]) + bias[at];
-            Y::cast_from(bounded(real, g.low, g.high))
+        if comptime!(finish != Finish::Codes) {
+            found.bias = bias[at];
         }
-        Finish::Floats => Y::cast_from(bounded(f32::cast_from(sum) + bias[at], g.low, g.high)),
+        found
+    }
+
+    /// What becomes of a sum.
+    pub fn finish<C: Numeric, Y: Numeric>(&self, sum: C, g: &Geometry, #[comptime] finish: Finish) -> Y {
+        match comptime!(finish) {
+            Finish::Codes => {
+                let real = f32::cast_from(i32::cast_from(sum) + self.start) * self.scale;
+                Y::cast_from(round_within(real, g.low, g.high) + g.zero)
+            }
+            Finish::Scaled => {
+                let real = product_alone(f32::cast_from(i32::cast_from(sum) + self.start), self.scale) + self.bias;
+                Y::cast_from(bounded(real, g.low, g.high))
+            }
+            Finish::Floats => Y::cast_from(bounded(f32::cast_from(sum) + self.bias, g.low, g.high)),
+        }
     }
 }
 
@@ -469,4 +611,27 @@ pub fn finished<C: Numeric, Y: Numeric>(
 fn bounded(x: f32, low: f32, high: f32) -> f32 {
     let x = select(x < low, low, x);
     select(x > high, high, x)
+}
+
+/// Lays out rows of `row` bytes, one a column, as the kernel reads them: by groups, blocks of [`COLUMNS`] columns, chunks, and
+/// halves of a cell. A cell then has, of two columns 8 apart, the words that are a unit's fragment.
+pub fn pack(rows: &[u8], row: usize, groups: usize) -> Vec<u8> {
+    let columns = rows.len().checked_div(row * groups).unwrap_or(0);
+    let (blocks, chunks) = (columns.div_ceil(COLUMNS), row.div_ceil(CHUNK));
+    let mut packed = vec![0; groups * blocks * chunks * COLUMNS * CHUNK];
+    for (at, word) in packed.chunks_exact_mut(4).enumerate() {
+        // A word's place in a cell, the cell's in a half, and so on.
+        let (place, cell) = (at % 4, at / 4);
+        let (part, quad, half) = (cell % CELLS, cell / CELLS % 8, cell / PLANE % 2);
+        let (chunk, block) = (cell / (2 * PLANE) % chunks, cell / (2 * PLANE) / chunks);
+        let column = block % blocks * COLUMNS + place % 2 * 8 + quad;
+        let from = chunk * CHUNK + part * CELL + (half * 2 + place / 2) * 4;
+        if column < columns {
+            let row_of = &rows[(block / blocks * columns + column) * row..][..row];
+            for (to, from) in word.iter_mut().zip(row_of.iter().skip(from)) {
+                *to = *from;
+            }
+        }
+    }
+    packed
 }

@@ -1,6 +1,6 @@
 //! What slides over images one channel at a time: depthwise convolutions, and pools of codes.
 
-use super::product::{Finish, Geometry, finished, round_within};
+use super::product::{Constants, Finish, Geometry, round_within};
 use cubecl::prelude::*;
 
 /// Taps of a window, and the steps between them.
@@ -73,7 +73,8 @@ pub fn depthwise<X: Numeric, W: Numeric, C: Numeric, Y: Numeric, N: Size>(
         #[unroll]
         for i in 0..width {
             let channel = at.channel * width + i;
-            made.insert(i, finished::<C, Y>(sums.extract(i), start, scale, bias, channel, g, finish));
+            let constants = Constants::of(start, scale, bias, channel, finish);
+            made.insert(i, constants.finish::<C, Y>(sums.extract(i), g, finish));
         }
         y[ABSOLUTE_POS] = made;
     }
