@@ -31,8 +31,12 @@ struct Engine {
     backend: Backend,
 }
 
-/// Every instruction set of this machine, and Burn.
+/// Every instruction set of this machine, and Burn; or the device that `COMPRESS_TEST_DEVICE` names (`tests/gpu/on_double`).
 fn engines() -> Vec<Engine> {
+    if let Ok(name) = env::var("COMPRESS_TEST_DEVICE") {
+        let device = Device::open(name.parse().unwrap()).unwrap();
+        return vec![Engine { name, exact: true, backend: Backend::new(device, Runner::Burn) }];
+    }
     let sets = Isa::ALL.into_iter().filter(|isa| isa.is_available()).map(Runner::Cpu);
     let all = sets.chain([Runner::Burn]);
     all.map(|engine| Engine {

@@ -6,7 +6,7 @@ use super::{
     scope::{Scope, is_constant},
 };
 pub(crate) use super::{
-    ops::{Sliding, Weight},
+    ops::{Sliding, Weight, average_window},
     scope::Affine,
     window::window,
 };
@@ -42,8 +42,12 @@ pub(crate) enum DeviceOp {
     Dequantize(Affine),
     /// The greatest code of a window.
     MaxPool(Pool),
+    /// The average of a window, as codes.
+    Average(Pool, Rescale),
     /// The average of all pixels of an image, as codes.
     GlobalAverage(Rescale),
+    /// The same, where the mean is one of floats; whether it keeps the axes of the image.
+    Mean { rescale: Rescale, keeps: bool },
     /// The value itself.
     Same,
     /// The same elements under the shape that an operator infers, of whose other operands this is known.

@@ -1,6 +1,9 @@
 //! Weights on the device, and what is launched to multiply by them.
 
-use super::product::{CELL, CHUNK, COLUMNS, Finish, Form, GeometryLaunch, Numbers, Tile, pack, product};
+use super::{
+    product::{GeometryLaunch, product},
+    tile::{CELL, CHUNK, COLUMNS, Finish, Form, Numbers, Tile, pack},
+};
 use ::burn::backend::{DType, Shape};
 use burn_cubecl::{CubeDevice, tensor::CubeTensor};
 use compress_kernels::{Finish8, Window};
@@ -85,14 +88,8 @@ impl Product {
     }
 
     /// A product of floats, within bounds. `None` for windows that are too wide.
-    pub fn of_floats(
-        device: &CubeDevice,
-        numbers: Numbers,
-        weight: &Weight<f32>,
-        bias: &[f32],
-        [low, high]: [f32; 2],
-    ) -> Option<Self> {
-        let this = Self::new(device, numbers, weight, bytemuck::cast_slice(weight.data), 0)?;
+    pub fn of_floats(device: &CubeDevice, weight: &Weight<f32>, bias: &[f32], [low, high]: [f32; 2]) -> Option<Self> {
+        let this = Self::new(device, Numbers::Floats, weight, bytemuck::cast_slice(weight.data), 0)?;
         let bias = device.client().create_from_slice(bytemuck::cast_slice(bias));
         Some(Self { bias, low, high, ..this })
     }

@@ -1,6 +1,6 @@
 //! Codes of floats and floats of codes, functions, sums and products of codes: one by one, as they lie in memory.
 
-use super::product::{product_alone, round_within};
+use super::finish::{product_alone, round_within};
 use crate::cpu::device::Affine;
 use ::burn::backend::{Cube, DType, ops::IntTensorOps};
 use burn_cubecl::{kernel::into_contiguous, ops::permute, tensor::CubeTensor};

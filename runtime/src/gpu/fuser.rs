@@ -77,7 +77,5 @@ impl<'g> Fuser<'g> {
 fn multiplies_codes(cube: &CubeDevice) -> bool {
     use cubecl::ir::{ElemType, IntKind, UIntKind};
     let (u8, i8) = (ElemType::UInt(UIntKind::U8), ElemType::Int(IntKind::I8));
-    let client = cube.client();
-    let found = client.properties().features.matmul.mma.iter().any(|m| (m.a_type, m.b_type, m.k) == (i8, u8, 32));
-    found
+    cube.client().properties().features.matmul.mma.iter().any(|m| (m.a_type, m.b_type, m.k) == (i8, u8, 32))
 }

@@ -11,13 +11,19 @@ mod dense;
 #[cfg(feature = "cuda")]
 mod elementwise;
 #[cfg(feature = "cuda")]
+mod finish;
+#[cfg(feature = "cuda")]
 mod fuser;
 #[cfg(feature = "cuda")]
 mod product;
 #[cfg(feature = "cuda")]
+mod sliding;
+#[cfg(feature = "cuda")]
 mod steps;
 #[cfg(all(test, feature = "cuda"))]
 mod tests;
+#[cfg(feature = "cuda")]
+mod tile;
 #[cfg(feature = "cuda")]
 mod window;
 

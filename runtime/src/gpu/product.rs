@@ -5,7 +5,7 @@
 //! A cube computes a tile of the result, each of its planes a part of that. Both operands come in chunks of [`CHUNK`] bytes a row,
 //! through shared memory: while one chunk is multiplied, the next one is on its way. A unit reads the 16 bytes of a row that lie side
 //! by side where PTX's fragments have four times four bytes: which number of a row is multiplied first changes nothing, as long as
-//! both operands agree. The weight is the first operand, so that its fragments can be laid out beforehand ([`pack`]): four registers
+//! both operands agree. The weight is the first operand, so that its fragments can be laid out beforehand ([`pack`](super::tile::pack)): four registers
 //! that follow each other come from one read, and nothing is moved between them. No plane meets a bank of shared memory twice.
 //!
 //! # Numbers
@@ -14,101 +14,11 @@
 //! tensor cores cut off what doesn't fit a sum, sums of more than a few products are made outside of them
 //! ([Ootomo and Yokota](https://arxiv.org/abs/2203.03341)).
 
+use super::{
+    finish::Constants,
+    tile::{CELL, CELLS, COLUMNS, Form, Numbers, PLANE},
+};
 use cubecl::prelude::{barrier::copy_async_checked, *};
-
-/// Bytes of a row that are multiplied between two barriers.
-pub const CHUNK: usize = 64;
-/// Bytes that a unit reads at once.
-pub const CELL: usize = 16;
-/// Cells of a chunk.
-const CELLS: usize = CHUNK / CELL;
-/// Columns whose weights lie together: those of a fragment.
-pub const COLUMNS: usize = 16;
-/// Units of a plane: what `mma` is defined for.
-const PLANE: usize = 32;
-
-/// What is multiplied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Numbers {
-    /// Unsigned 8-bit codes by signed ones, with sums of 32 bits.
-    Codes,
-    /// Floats of 32 bits, of which TF32 keeps 10 of 23.
-    Tf32,
-    /// Floats of 32 bits, as exact as sums of them are.
-    F32,
-}
-
-impl Numbers {
-    /// The instruction, whose first operand is the weight.
-    fn mma(self) -> &'static str {
-        match self {
-            Self::Codes => "m16n8k32.row.col.s32.s8.u8.s32",
-            Self::Tf32 | Self::F32 => "m16n8k8.row.col.f32.tf32.tf32.f32",
-        }
-    }
-
-    /// Bytes of a number.
-    pub fn size(self) -> usize {
-        match self {
-            Self::Codes => 1,
-            Self::Tf32 | Self::F32 => 4,
-        }
-    }
-}
-
-/// How a result is divided among cubes and planes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Tile {
-    /// Planes of a cube, along rows and columns.
-    pub planes: [usize; 2],
-    /// Fragments of a plane, of 8 rows and of 16 columns.
-    pub fragments: [usize; 2],
-}
-
-impl Tile {
-    /// Rows of a cube.
-    pub const fn rows(self) -> usize {
-        self.planes[0] * self.fragments[0] * 8
-    }
-
-    /// Columns of a cube.
-    pub const fn columns(self) -> usize {
-        self.planes[1] * self.fragments[1] * COLUMNS
-    }
-
-    /// Units of a cube.
-    pub const fn units(self) -> usize {
-        self.planes[0] * self.planes[1] * PLANE
-    }
-}
-
-/// What becomes of the sums.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Finish {
-    /// Codes: `clamp(round((sum + start) * scale), low, high) + zero`.
-    Codes,
-    /// Floats of sums of codes: `clamp((sum + start) * scale + bias, low, high)`.
-    Scaled,
-    /// Floats of floats: `clamp(sum + bias, low, high)`.
-    Floats,
-}
-
-/// What is fixed when the kernel is compiled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Form {
-    pub numbers: Numbers,
-    pub tile: Tile,
-    pub finish: Finish,
-    /// Whether rows lie in the input as they are multiplied: a matrix, or a window of one tap that moves by one.
-    pub plain: bool,
-    /// Bytes of a piece: 16, 8, 4 or 1.
-    pub piece: usize,
-    /// How many chunks shared memory holds. From 3 on they are copied there while others are multiplied, which takes pieces of
-    /// [`CELL`] bytes, and 0 outside of images.
-    pub stages: usize,
-    /// Whether codes are written 16 at a time.
-    pub wide: bool,
-}
 
 /// Where a window stands and what it makes. Sizes count *pieces*: what is read at once, at most [`CELL`] bytes.
 #[derive(CubeType, CubeLaunch, Clone)]
@@ -182,28 +92,6 @@ fn tf32(x: u32) -> u32 {
 #[cube]
 fn rest(x: u32, kept: u32) -> u32 {
     tf32(u32::reinterpret(f32::reinterpret(x) - f32::reinterpret(kept)))
-}
-
-/// The product of two floats, which no sum is fused with.
-#[cube]
-pub fn product_alone(x: f32, y: f32) -> f32 {
-    let (x, y) = (f32::reinterpret(x), f32::reinterpret(y));
-    let out: f32;
-    gpu_asm!("mul.rn.f32 {d}, {x}, {y};", d = out(_) out, x = in(_) x, y = in(_) y, options(pure, nomem));
-    out
-}
-
-/// `x` between two integers of less than 2^21, rounded, half to even. NaN becomes `low`.
-#[cube]
-pub fn round_within(x: f32, low: f32, high: f32) -> i32 {
-    let x = select(x > low, x, low);
-    let x = select(x < high, x, high);
-    // `round` is the driver's choice of ties on some.
-    let floor = x.floor();
-    let part = x - floor;
-    let whole = i32::cast_from(floor);
-    let tie = select(part == 0.5f32, whole & 1i32, 0i32);
-    whole + select(part > 0.5f32, 1i32, tie)
 }
 
 /// The row of patches `at`.
@@ -306,9 +194,7 @@ fn split(cell: Cell, #[comptime] numbers: Numbers) -> Split {
         for i in 0..4usize {
             let found = tf32(cell.extract(i));
             kept.insert(i, found);
-            if comptime!(numbers == Numbers::F32) {
-                left.insert(i, rest(cell.extract(i), found));
-            }
+            left.insert(i, rest(cell.extract(i), found));
         }
         Split { kept, rest: left }
     }
@@ -352,7 +238,7 @@ fn accumulate<C: Numeric>(
             for i in 0..down {
                 let at = comptime!(i * across + j);
                 let b = of_row(kept[i], half);
-                if comptime!(numbers == Numbers::F32) {
+                if comptime!(numbers == Numbers::Floats) {
                     // Tensor cores cut sums off; so those of a few products alone are made there. The smallest come first.
                     let few = mma::<C>(a.rest, b, Sums::<C>::new(C::from_int(0)), instruction);
                     let few = mma::<C>(a.kept, of_row(left[i], half), few, instruction);
@@ -377,7 +263,7 @@ fn wait(#[comptime] open: usize) {
     gpu_asm!("cp.async.wait_group {open};");
 }
 
-/// Multiplies rows of `x` by the columns of `w`, as [`pack`] lays it out. `taps` has for each piece of a row
+/// Multiplies rows of `x` by the columns of `w`, as [`pack`](super::tile::pack) lays it out. `taps` has for each piece of a row
 /// which tap it is (counted downwards in the upper half of a word, to the right in the lower one) and its piece of the pixel.
 #[cube(launch_unchecked, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
@@ -565,73 +451,4 @@ pub fn product<X: Int, V: Size, C: Numeric, Y: Numeric>(
             }
         }
     }
-}
-
-/// The constants of a column.
-#[derive(CubeType, Clone, Copy)]
-pub struct Constants {
-    start: i32,
-    scale: f32,
-    bias: f32,
-}
-
-#[cube]
-impl Constants {
-    /// Those of the column `at`, as far as `finish` needs them.
-    pub fn of(start: &[i32], scale: &[f32], bias: &[f32], at: usize, #[comptime] finish: Finish) -> Constants {
-        let mut found = Constants { start: 0i32, scale: 0.0f32, bias: 0.0f32 };
-        if comptime!(finish != Finish::Floats) {
-            found.start = start[at];
-            found.scale = scale[at];
-        }
-        if comptime!(finish != Finish::Codes) {
-            found.bias = bias[at];
-        }
-        found
-    }
-
-    /// What becomes of a sum.
-    pub fn finish<C: Numeric, Y: Numeric>(&self, sum: C, g: &Geometry, #[comptime] finish: Finish) -> Y {
-        match comptime!(finish) {
-            Finish::Codes => {
-                let real = f32::cast_from(i32::cast_from(sum) + self.start) * self.scale;
-                Y::cast_from(round_within(real, g.low, g.high) + g.zero)
-            }
-            Finish::Scaled => {
-                let real = product_alone(f32::cast_from(i32::cast_from(sum) + self.start), self.scale) + self.bias;
-                Y::cast_from(bounded(real, g.low, g.high))
-            }
-            Finish::Floats => Y::cast_from(bounded(f32::cast_from(sum) + self.bias, g.low, g.high)),
-        }
-    }
-}
-
-/// `x` between bounds; NaN stays.
-#[cube]
-fn bounded(x: f32, low: f32, high: f32) -> f32 {
-    let x = select(x < low, low, x);
-    select(x > high, high, x)
-}
-
-/// Lays out rows of `row` bytes, one a column, as the kernel reads them: by groups, blocks of [`COLUMNS`] columns, chunks, and
-/// halves of a cell. A cell then has, of two columns 8 apart, the words that are a unit's fragment.
-pub fn pack(rows: &[u8], row: usize, groups: usize) -> Vec<u8> {
-    let columns = rows.len().checked_div(row * groups).unwrap_or(0);
-    let (blocks, chunks) = (columns.div_ceil(COLUMNS), row.div_ceil(CHUNK));
-    let mut packed = vec![0; groups * blocks * chunks * COLUMNS * CHUNK];
-    for (at, word) in packed.chunks_exact_mut(4).enumerate() {
-        // A word's place in a cell, the cell's in a half, and so on.
-        let (place, cell) = (at % 4, at / 4);
-        let (part, quad, half) = (cell % CELLS, cell / CELLS % 8, cell / PLANE % 2);
-        let (chunk, block) = (cell / (2 * PLANE) % chunks, cell / (2 * PLANE) / chunks);
-        let column = block % blocks * COLUMNS + place % 2 * 8 + quad;
-        let from = chunk * CHUNK + part * CELL + (half * 2 + place / 2) * 4;
-        if column < columns {
-            let row_of = &rows[(block / blocks * columns + column) * row..][..row];
-            for (to, from) in word.iter_mut().zip(row_of.iter().skip(from)) {
-                *to = *from;
-            }
-        }
-    }
-    packed
 }

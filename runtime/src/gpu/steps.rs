@@ -3,8 +3,8 @@
 use super::{
     dense::{Product, Weight},
     elementwise,
-    product::{Finish, GeometryLaunch, Numbers},
-    window::{self, TapsLaunch},
+    sliding::{self, Depthwise},
+    tile::Finish,
 };
 use crate::{
     burn::{
@@ -28,23 +28,8 @@ use compress_compiler::{
     tensor::DType,
     value::{Dim, Fact},
 };
-use compress_kernels::{Add8, Finish8, Mul8, Rescale, Window};
-use cubecl::{calculate_cube_count_elemwise, prelude::*, server::Handle};
-
-/// A convolution of each channel by itself.
-struct Depthwise {
-    /// `[taps][channels]`.
-    weights: Handle,
-    start: Handle,
-    scale: Handle,
-    bias: Handle,
-    finish: Finish,
-    zero: u32,
-    low: f32,
-    high: f32,
-    out_zero: i32,
-    channels: usize,
-}
+use compress_kernels::{Add8, Mul8, Rescale, Window};
+use cubecl::server::Handle;
 
 enum Kind {
     Product {
@@ -62,7 +47,12 @@ enum Kind {
     Quantize(Affine),
     Dequantize(Affine),
     MaxPool(Pool),
+    Average(Pool, Rescale),
     GlobalAverage(Rescale),
+    Mean {
+        rescale: Rescale,
+        keeps: bool,
+    },
     Same,
     Reshape {
         op: Op,
@@ -149,8 +139,8 @@ impl Step {
                 if weight.channels == 1 && weight.outputs == weight.groups && weight.groups > 1 {
                     Kind::Depthwise { depthwise: Depthwise::of_floats(cube, &weight, &bias, bounds), at }
                 } else {
-                    let (outputs, numbers) = (weight.outputs, Numbers::F32);
-                    let product = Product::of_floats(cube, numbers, &dense(&weight), &bias, bounds);
+                    let outputs = weight.outputs;
+                    let product = Product::of_floats(cube, &dense(&weight), &bias, bounds);
                     Kind::Product { product: product.ok_or_else(wide)?, at, outputs }
                 }
             }
@@ -160,7 +150,9 @@ impl Step {
             DeviceOp::Quantize(to) => Kind::Quantize(to),
             DeviceOp::Dequantize(of) => Kind::Dequantize(of),
             DeviceOp::MaxPool(pool) => Kind::MaxPool(pool),
+            DeviceOp::Average(pool, rescale) => Kind::Average(pool, rescale),
             DeviceOp::GlobalAverage(rescale) => Kind::GlobalAverage(rescale),
+            DeviceOp::Mean { rescale, keeps } => Kind::Mean { rescale, keeps },
             DeviceOp::Same => Kind::Same,
             DeviceOp::Reshape { op, facts } => Kind::Reshape { op, facts },
             DeviceOp::Transpose(order) => Kind::Transpose(order),
@@ -186,194 +178,6 @@ impl Step {
 fn dense<T>(weight: &cpu::Weight<T>) -> Weight<'_, T> {
     let cpu::Weight { data, outputs, kernel, channels, groups, .. } = weight;
     Weight { data, outputs: *outputs, kernel: *kernel, channels: *channels, groups: *groups }
-}
-
-impl Depthwise {
-    fn of_codes(cube: &CubeDevice, weight: &cpu::Weight<i8>, zero: u8, finish: &Finish8) -> Self {
-        let client = cube.client();
-        let send = |bytes: &[u8]| client.create_from_slice(bytes);
-        let nothing = send(&[0; 4]);
-        let this = Self {
-            weights: send(bytemuck::cast_slice(&by_taps(weight))),
-            start: nothing.clone(),
-            scale: nothing.clone(),
-            bias: nothing,
-            finish: Finish::Codes,
-            zero: zero.into(),
-            low: 0.0,
-            high: 0.0,
-            out_zero: 0,
-            channels: weight.outputs,
-        };
-        match finish {
-            Finish8::Requantize { bias, scale, zero, min, max } => Self {
-                start: send(bytemuck::cast_slice(bias)),
-                scale: send(bytemuck::cast_slice(scale)),
-                out_zero: i32::from(*zero),
-                low: f32::from(*min) - f32::from(*zero),
-                high: f32::from(*max) - f32::from(*zero),
-                ..this
-            },
-            Finish8::Scale { bias, scale, min, max } => Self {
-                start: send(bytemuck::cast_slice(&vec![0i32; weight.outputs])),
-                scale: send(bytemuck::cast_slice(scale)),
-                bias: send(bytemuck::cast_slice(bias)),
-                finish: Finish::Scaled,
-                low: *min,
-                high: *max,
-                ..this
-            },
-        }
-    }
-
-    fn of_floats(cube: &CubeDevice, weight: &cpu::Weight<f32>, bias: &[f32], [low, high]: [f32; 2]) -> Self {
-        let client = cube.client();
-        let nothing = client.create_from_slice(&[0; 4]);
-        Self {
-            weights: client.create_from_slice(bytemuck::cast_slice(&by_taps(weight))),
-            start: nothing.clone(),
-            scale: nothing,
-            bias: client.create_from_slice(bytemuck::cast_slice(bias)),
-            finish: Finish::Floats,
-            zero: 0,
-            low,
-            high,
-            out_zero: 0,
-            channels: weight.outputs,
-        }
-    }
-
-    /// What it makes of rows of channels.
-    fn run(&self, x: CubeTensor, window: &Window) -> CubeTensor {
-        let dtype = if self.finish == Finish::Codes { BurnDType::U8 } else { BurnDType::F32 };
-        let vector = if self.channels.is_multiple_of(4) { 4 } else { 1 };
-        let mut l = Sliding8::of(&x, window, self.channels, vector, dtype);
-        l.bounds = (self.zero, self.low, self.high, self.out_zero);
-        let geometry = l.geometry(window);
-        // SAFETY: there are as many constants as channels.
-        let buffer = |h: &Handle| unsafe { BufferArg::from_raw_parts(h.clone(), self.channels) };
-        let constants = (buffer(&self.start), buffer(&self.scale), buffer(&self.bias));
-        // SAFETY: there is a row of weights for each tap.
-        let weights = unsafe { BufferArg::from_raw_parts(self.weights.clone(), self.channels * window.taps()) };
-        macro_rules! launch {
-            ($x:ty, $w:ty, $c:ty, $y:ty) => {
-                // SAFETY: the kernel reads pixels of `window` and writes its positions.
-                unsafe {
-                    window::depthwise::launch_unchecked::<$x, $w, $c, $y>(
-                        &x.client,
-                        l.cubes.clone(),
-                        l.dim,
-                        l.address,
-                        l.vector,
-                        l.read(&x),
-                        weights,
-                        constants.0,
-                        constants.1,
-                        constants.2,
-                        l.written(),
-                        geometry,
-                        l.taps(window),
-                        self.finish,
-                    )
-                }
-            };
-        }
-        match self.finish {
-            Finish::Codes => launch!(u8, i8, i32, u8),
-            Finish::Scaled => launch!(u8, i8, i32, f32),
-            Finish::Floats => launch!(f32, f32, f32, f32),
-        }
-        l.made(&x)
-    }
-}
-
-/// A weight of one channel a group as `[taps][channels]`.
-fn by_taps<T: Copy>(weight: &cpu::Weight<T>) -> Vec<T> {
-    let of = |tap: usize| (0..weight.outputs).map(move |c| weight.data[c * weight.taps + tap]);
-    (0..weight.taps).flat_map(of).collect()
-}
-
-/// How what slides channel by channel is launched.
-struct Sliding8 {
-    channels: usize,
-    rows: usize,
-    vector: usize,
-    dtype: BurnDType,
-    handle: Handle,
-    dim: CubeDim,
-    cubes: CubeCount,
-    address: AddressType,
-    bounds: (u32, f32, f32, i32),
-}
-
-impl Sliding8 {
-    fn of(x: &CubeTensor, window: &Window, channels: usize, vector: usize, dtype: BurnDType) -> Self {
-        let rows = window.positions();
-        let dim = CubeDim::new_1d(256);
-        Self {
-            channels,
-            rows,
-            vector,
-            dtype,
-            handle: x.client.empty(rows * channels * dtype.size()),
-            dim,
-            cubes: calculate_cube_count_elemwise(&x.client, rows * channels / vector, dim),
-            address: AddressType::from_len((rows * channels).max(x.meta.num_elements())),
-            bounds: (0, 0.0, 0.0, 0),
-        }
-    }
-
-    fn geometry(&self, window: &Window) -> GeometryLaunch {
-        let pixel = self.channels / self.vector;
-        let (outside, low, high, zero) = self.bounds;
-        let [height, width] = window.input.map(|n| n as i32);
-        let [stride_y, stride_x] = window.stride.map(|n| n as i32);
-        let [step_y, step_x] = window.dilation.map(|n| n as i32);
-        let [pad_y, pad_x] = window.pad.map(|n| n as i32);
-        GeometryLaunch::new(
-            self.rows,
-            self.channels,
-            self.channels,
-            0,
-            0,
-            pixel,
-            pixel,
-            height,
-            width,
-            window.output[0],
-            window.output[1],
-            stride_y,
-            stride_x,
-            step_y,
-            step_x,
-            pad_y,
-            pad_x,
-            outside,
-            low,
-            high,
-            zero,
-        )
-    }
-
-    fn taps(&self, window: &Window) -> TapsLaunch {
-        let [step_y, step_x] = window.dilation.map(|n| n as i32);
-        TapsLaunch::new(window.kernel[0], window.kernel[1], step_y, step_x)
-    }
-
-    fn read(&self, x: &CubeTensor) -> BufferArg {
-        // SAFETY: the handle has as many elements as the tensor, which is dense.
-        unsafe { BufferArg::from_raw_parts(x.handle.clone(), x.meta.num_elements()) }
-    }
-
-    fn written(&self) -> BufferArg {
-        // SAFETY: `of` made it of this size.
-        unsafe { BufferArg::from_raw_parts(self.handle.clone(), self.rows * self.channels) }
-    }
-
-    fn made(self, x: &CubeTensor) -> CubeTensor {
-        let shape = Shape::from(vec![self.rows, self.channels]);
-        CubeTensor::new_contiguous(x.client.clone(), x.device.clone(), shape, self.handle, self.dtype)
-    }
 }
 
 impl Fused for Step {
@@ -434,55 +238,31 @@ impl Fused for Step {
                 let kernel: Vec<usize> = pool.kernel.iter().map(|k| *k as usize).collect();
                 let taps = if let [h, w] = kernel[..] { [h, w] } else { [1, kernel[0]] };
                 let window = cpu::window(&pool.window, taps, &dims, &to);
-                let (channels, x) = (dims[1], by_pixels(x));
-                let vector = if channels.is_multiple_of(4) { 4 } else { 1 };
-                let l = Sliding8::of(&x, &window, channels, vector, BurnDType::U8);
-                // SAFETY: the kernel reads pixels of `window` and writes its positions.
-                unsafe {
-                    window::max_pool::launch_unchecked(
-                        &x.client,
-                        l.cubes.clone(),
-                        l.dim,
-                        l.address,
-                        l.vector,
-                        l.read(&x),
-                        l.written(),
-                        l.geometry(&window),
-                        l.taps(&window),
-                    );
-                }
-                made(by_channels(l.made(&x), &to), to)
+                let pooled = sliding::max_pooled(by_pixels(x), &window, dims[1]);
+                made(by_channels(pooled, &to), to)
+            }
+            Kind::Average(pool, r) => {
+                let (dims, x) = tensor(next()?)?;
+                let to = self.inferred(&Op::Pool(pool.clone()), &dims, &[])?;
+                let (window, counts, whole) = cpu::average_window(pool, &dims, &to);
+                let x = by_pixels(x);
+                let y = match whole {
+                    true => sliding::averaged(x, dims[0], r),
+                    false => sliding::average_pooled(x, &window, dims[1], &counts, r),
+                };
+                made(by_channels(y, &to), to)
             }
             Kind::GlobalAverage(r) => {
                 let (dims, x) = tensor(next()?)?;
-                let (images, channels, pixels) = (dims[0], dims[1], dims[2..].iter().product::<usize>());
-                let x = by_pixels(x);
-                let count = images * channels;
-                let handle = x.client.empty(count);
-                let dim = CubeDim::new_1d(64);
-                let cubes = calculate_cube_count_elemwise(&x.client, count, dim);
-                let scale = r.x_scale / (r.y_scale * pixels as f32);
-                // SAFETY: the kernel reads `images * pixels` rows of channels and writes `count` codes.
-                unsafe {
-                    window::global_average::launch_unchecked(
-                        &x.client,
-                        cubes,
-                        dim,
-                        AddressType::from_len(x.meta.num_elements()),
-                        BufferArg::from_raw_parts(x.handle.clone(), x.meta.num_elements()),
-                        BufferArg::from_raw_parts(handle.clone(), count),
-                        count,
-                        channels,
-                        pixels,
-                        i32::from(r.x_zero),
-                        scale,
-                        i32::from(r.y_zero),
-                    );
-                }
                 let mut to = dims.clone();
                 to[2..].fill(1);
-                let shape = Shape::from(to.clone());
-                made(CubeTensor::new_contiguous(x.client, x.device, shape, handle, BurnDType::U8), to)
+                made(reshape(sliding::averaged(by_pixels(x), dims[0], r), Shape::from(to.clone())), to)
+            }
+            Kind::Mean { rescale, keeps } => {
+                let (dims, x) = tensor(next()?)?;
+                let mut to = dims[..2].to_vec();
+                to.resize(if *keeps { dims.len() } else { 2 }, 1);
+                made(reshape(sliding::mean(by_pixels(x), dims[0], rescale), Shape::from(to.clone())), to)
             }
             Kind::Same => next(),
             Kind::Reshape { op, facts } => {
@@ -539,7 +319,9 @@ impl Fused for Step {
             Kind::Quantize(_) | Kind::Encode { .. } => "quantize",
             Kind::Dequantize(_) | Kind::Decode { .. } => "dequantize",
             Kind::MaxPool(_) => "max_pool_i8",
+            Kind::Average(..) => "average_pool_i8",
             Kind::GlobalAverage(_) => "global_average_pool_i8",
+            Kind::Mean { .. } => "reduce_mean_i8",
             Kind::Same | Kind::Reshape { .. } | Kind::Transpose(_) => "transpose",
             Kind::Concat { .. } => "copy",
         }

@@ -15,6 +15,7 @@ mod resample;
 mod rows;
 mod transposed;
 
+pub(crate) use pool::average_window;
 pub(crate) use product::{Sliding, Weight};
 
 use super::{

@@ -18,7 +18,7 @@ use compress_compiler::{
     },
     tensor::DType,
 };
-use compress_kernels::{self as kernels, Divisor, Rescale};
+use compress_kernels::{self as kernels, Divisor, Rescale, Window};
 
 /// What is pooled, and how.
 enum Kind<'g> {
@@ -82,17 +82,26 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
 
 /// The codes under `y` of the value `port`, where it is an average of codes.
 pub(super) fn requantized<'g>(s: &Scope<'g>, port: Port, y: Affine) -> Option<Lowering<'g>> {
-    let (x, kind) = kind(s, s.inner(port)?)?;
+    let id = s.inner(port)?;
+    let (x, kind) = kind(s, id)?;
+    let keeps = !matches!(s.graph.op(id), Op::Reduce(op) if !op.keepdims);
     let (codes, of) = s.codes(x)?;
     let rescale = Rescale { x_scale: of.scale, x_zero: of.zero, y_scale: y.scale, y_zero: y.zero };
     match kind {
         Kind::Max(_) | Kind::Middle => None,
-        Kind::Average(op) => Some(Lowering::of(vec![codes], Average::of(op.clone(), Some(rescale)))),
+        Kind::Average(op) => {
+            let pool = op.clone();
+            let lowering = Lowering::of(vec![codes], Average::of(op.clone(), Some(rescale)));
+            Some(lowering.on_device(move || Ok(DeviceOp::Average(pool, rescale))))
+        }
         Kind::Whole => Some(
             Lowering::of(vec![codes], Whole { codes: Codes::Whole(rescale), ..Whole::FLOATS })
                 .on_device(move || Ok(DeviceOp::GlobalAverage(rescale))),
         ),
-        Kind::Mean => Some(Lowering::of(vec![codes], Whole { codes: Codes::Mean(rescale), ..Whole::FLOATS })),
+        Kind::Mean => Some(
+            Lowering::of(vec![codes], Whole { codes: Codes::Mean(rescale), ..Whole::FLOATS })
+                .on_device(move || Ok(DeviceOp::Mean { rescale, keeps })),
+        ),
     }
 }
 
@@ -140,15 +149,27 @@ impl Average {
 
     /// How many taps count at each position along an axis: those inside of the image, or also
     /// those in the padding, but never those beyond it (the overhang of ceil_mode).
-    fn counts(&self, axis: usize, size: usize, positions: usize) -> Vec<usize> {
-        let (w, taps) = (&self.pool.window, self.pool.kernel[axis] as usize);
+    fn counts(pool: &Pool, axis: usize, size: usize, positions: usize) -> Vec<usize> {
+        let (w, taps) = (&pool.window, pool.kernel[axis] as usize);
         let (begin, end) = w.padding(axis, size as i64, taps as i64);
         let (begin, end) = (begin as usize, end as usize);
-        let counted = if self.pool.count_include_pad { 0..begin + size + end } else { begin..begin + size };
+        let counted = if pool.count_include_pad { 0..begin + size + end } else { begin..begin + size };
         let (stride, dilation) = (w.stride(axis) as usize, w.dilation(axis) as usize);
         let inside = |at: usize| (0..taps).filter(|t| counted.contains(&(at * stride + t * dilation))).count();
         (0..positions).map(inside).collect()
     }
+}
+
+/// The window of an average of `x`, of shape `y`, and how many taps count at each of its rows and columns; whether it is the whole
+/// image.
+pub(crate) fn average_window(pool: &Pool, x: &[usize], y: &[usize]) -> (Window, [Vec<usize>; 2], bool) {
+    let window = window(&pool.window, taps(&pool.kernel), x, y);
+    let mut counts: Vec<Vec<usize>> = (2..x.len()).map(|i| Average::counts(pool, i - 2, x[i], y[i])).collect();
+    let columns = counts.pop().unwrap_or_default();
+    let counts = [counts.pop().unwrap_or_else(|| vec![1]), columns];
+    let whole = window.kernel == window.input && window.output == [1, 1] && window.pad == [0, 0];
+    let whole = whole && counts == [[window.kernel[0]], [window.kernel[1]]];
+    (window, counts, whole)
 }
 
 impl Lowered for Average {
@@ -158,15 +179,10 @@ impl Lowered for Average {
 
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let (dims, made) = (p.dims(inputs[0]).to_vec(), p.dims(output).to_vec());
-        let window = window(&self.pool.window, taps(&self.pool.kernel), &dims, &made);
-        let mut counts: Vec<Vec<usize>> = (2..dims.len()).map(|i| self.counts(i - 2, dims[i], made[i])).collect();
-        if counts.len() == 1 {
-            counts.insert(0, vec![1]);
-        }
+        let (window, counts, whole) = average_window(&self.pool, &dims, &made);
         let (x, y) = (p.read(inputs[0], Layout::Pixels), p.output(output, Layout::Pixels));
         let (isa, work) = (p.isa(), cost::bytes(4 * y.len() * window.taps()));
-        let whole = window.kernel == window.input && window.output == [1, 1] && window.pad == [0, 0];
-        if let (Some(rescale), true) = (self.codes, whole && counts == [[window.kernel[0]], [window.kernel[1]]]) {
+        if let (Some(rescale), true) = (self.codes, whole) {
             // As ONNX Runtime has it, whose two pools round differently.
             p.step("global_average_pool_i8", output, &[x], y, 0, work, move |o| {
                 kernels::global_average8(isa, o.read(0), window.batch, rescale, o.out(), o.threads);

@@ -1,0 +1,72 @@
+//! What becomes of sums: scaled, rounded, within bounds. Each formula has the operations of the CPU's kernels in their order.
+
+use super::{product::Geometry, tile::Finish};
+use cubecl::prelude::*;
+
+/// The product of two floats, which no sum is fused with.
+#[cube]
+pub fn product_alone(x: f32, y: f32) -> f32 {
+    let (x, y) = (f32::reinterpret(x), f32::reinterpret(y));
+    let out: f32;
+    gpu_asm!("mul.rn.f32 {d}, {x}, {y};", d = out(_) out, x = in(_) x, y = in(_) y, options(pure, nomem));
+    out
+}
+
+/// `x` between two integers of less than 2^21, rounded, half to even. NaN becomes `low`.
+#[cube]
+pub fn round_within(x: f32, low: f32, high: f32) -> i32 {
+    let x = select(x > low, x, low);
+    let x = select(x < high, x, high);
+    // `round` is the driver's choice of ties on some.
+    let floor = x.floor();
+    let part = x - floor;
+    let whole = i32::cast_from(floor);
+    let tie = select(part == 0.5f32, whole & 1i32, 0i32);
+    whole + select(part > 0.5f32, 1i32, tie)
+}
+
+/// The constants of a column.
+#[derive(CubeType, Clone, Copy)]
+pub struct Constants {
+    start: i32,
+    scale: f32,
+    bias: f32,
+}
+
+#[cube]
+impl Constants {
+    /// Those of the column `at`, as far as `finish` needs them.
+    pub fn of(start: &[i32], scale: &[f32], bias: &[f32], at: usize, #[comptime] finish: Finish) -> Constants {
+        let mut found = Constants { start: 0i32, scale: 0.0f32, bias: 0.0f32 };
+        if comptime!(finish != Finish::Floats) {
+            found.start = start[at];
+            found.scale = scale[at];
+        }
+        if comptime!(finish != Finish::Codes) {
+            found.bias = bias[at];
+        }
+        found
+    }
+
+    /// What becomes of a sum.
+    pub fn finish<C: Numeric, Y: Numeric>(&self, sum: C, g: &Geometry, #[comptime] finish: Finish) -> Y {
+        match comptime!(finish) {
+            Finish::Codes => {
+                let real = f32::cast_from(i32::cast_from(sum) + self.start) * self.scale;
+                Y::cast_from(round_within(real, g.low, g.high) + g.zero)
+            }
+            Finish::Scaled => {
+                let real = product_alone(f32::cast_from(i32::cast_from(sum) + self.start), self.scale) + self.bias;
+                Y::cast_from(bounded(real, g.low, g.high))
+            }
+            Finish::Floats => Y::cast_from(bounded(f32::cast_from(sum) + self.bias, g.low, g.high)),
+        }
+    }
+}
+
+/// `x` between bounds; NaN stays.
+#[cube]
+fn bounded(x: f32, low: f32, high: f32) -> f32 {
+    let x = select(x < low, low, x);
+    select(x > high, high, x)
+}
