@@ -4,7 +4,7 @@
 //! [`session::Session`] makes a graph ready to run. On the CPU, what [`cpu`] knows runs there: it
 //! has its own kernels for convolutions, products and what lies between them, on floats and on
 //! the 8-bit codes of quantised models, planned once and several times faster. All else, and all
-//! on other devices, runs on Burn.
+//! on other devices, runs on Burn. On GPUs `gpu` has kernels for products and for codes.
 //!
 //! [`burn::Executable`] runs any graph whose operators have kernels, node after node, on Burn's
 //! backend primitives. They don't carry a rank in their type, so one interpreter serves every
@@ -17,7 +17,8 @@
 //!   computed in `f32` and rounded when they leave.
 //! - **Quantised activations** (8 or 16 bits between QuantizeLinear and DequantizeLinear) live
 //!   there too, also as `f32`, which holds them exactly. The arithmetic around them is that of
-//!   the ONNX specification; it gives the right values, not the speed of integer kernels.
+//!   the ONNX specification; it gives the right values, not the speed of integer kernels. What
+//!   `gpu` makes lies there as bytes.
 //! - **Other integers and truth values** live on the host. In models they are shapes, indices and
 //!   conditions: little data on which control depends, and a device would only add waiting.
 //!
