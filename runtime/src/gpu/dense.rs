@@ -17,9 +17,6 @@ pub const TILES: [Tile; 4] = [
     Tile { planes: [1, 4], fragments: [2, 1] },
 ];
 
-/// Taps along an axis whose numbers fit the table.
-const MOST_TAPS: usize = 1 << 16;
-
 /// A weight as `[outputs][taps, line by line][channels of a group]`.
 pub struct Weight<'a, T> {
     pub data: &'a [T],
@@ -52,17 +49,17 @@ pub struct Product {
 }
 
 impl Product {
-    /// A product of codes, whose padding is `input_zero`. `None` for windows that are too wide.
-    pub fn of_codes(device: &CubeDevice, weight: &Weight<i8>, input_zero: u8, finish: &Finish8) -> Option<Self> {
+    /// A product of codes, whose padding is `input_zero`.
+    pub fn of_codes(device: &CubeDevice, weight: &Weight<i8>, input_zero: u8, finish: &Finish8) -> Self {
         let depth = weight.data.len() / weight.outputs.max(1);
         let sums = weight.data.chunks_exact(depth.max(1)).map(|w| w.iter().map(|&w| i32::from(w)).sum::<i32>());
         let zeros: Vec<i32> = sums.map(|s| s * i32::from(input_zero)).collect();
         let starts = |bias: &[i32]| zeros.iter().zip(bias).map(|(z, b)| b.wrapping_sub(*z)).collect::<Vec<i32>>();
         let outside = u32::from_ne_bytes([input_zero; 4]);
         let bytes: &[u8] = bytemuck::cast_slice(weight.data);
-        let this = Self::new(device, Numbers::Codes, weight, bytes, outside)?;
+        let this = Self::new(device, Numbers::Codes, weight, bytes, outside);
         let client = device.client();
-        Some(match finish {
+        match finish {
             Finish8::Requantize { bias, scale, zero, min, max } => {
                 let zero = i32::from(*zero);
                 Self {
@@ -84,34 +81,31 @@ impl Product {
                 high: *max,
                 ..this
             },
-        })
+        }
     }
 
-    /// A product of floats, within bounds. `None` for windows that are too wide.
-    pub fn of_floats(device: &CubeDevice, weight: &Weight<f32>, bias: &[f32], [low, high]: [f32; 2]) -> Option<Self> {
-        let this = Self::new(device, Numbers::Floats, weight, bytemuck::cast_slice(weight.data), 0)?;
+    /// A product of floats, within bounds.
+    pub fn of_floats(device: &CubeDevice, weight: &Weight<f32>, bias: &[f32], [low, high]: [f32; 2]) -> Self {
+        let this = Self::new(device, Numbers::Floats, weight, bytemuck::cast_slice(weight.data), 0);
         let bias = device.client().create_from_slice(bytemuck::cast_slice(bias));
-        Some(Self { bias, low, high, ..this })
+        Self { bias, low, high, ..this }
     }
 
-    fn new<T>(device: &CubeDevice, numbers: Numbers, weight: &Weight<T>, bytes: &[u8], outside: u32) -> Option<Self> {
+    fn new<T>(device: &CubeDevice, numbers: Numbers, weight: &Weight<T>, bytes: &[u8], outside: u32) -> Self {
         let (client, size) = (device.client(), numbers.size());
         let [lines, across] = weight.kernel;
-        if weight.kernel.iter().any(|taps| *taps > MOST_TAPS) {
-            return None;
-        }
         let of_tap = weight.channels * size;
         let piece = [CELL, 8, 4].into_iter().find(|p| of_tap.is_multiple_of(*p)).unwrap_or(1);
         let row = lines * across * of_tap;
         let packed = pack(bytes, row, weight.groups);
-        let mut taps: Vec<[u32; 2]> = Vec::with_capacity(row / piece);
+        let mut taps: Vec<[u32; 4]> = Vec::with_capacity(row / piece);
         for tap in 0..lines * across {
-            let (down, right) = (tap / across, tap % across);
-            taps.extend((0..of_tap / piece).map(|i| [(down << 16 | right) as u32, i as u32]));
+            let [down, right] = [tap / across, tap % across].map(|n| n as u32);
+            taps.extend((0..of_tap / piece).map(|i| [down, right, i as u32, 0]));
         }
         // What a finish doesn't read.
         let nothing = client.create_from_slice(&[0; 4]);
-        Some(Self {
+        Self {
             numbers,
             finish: Finish::Floats,
             weights: client.create_from_slice(&packed),
@@ -129,7 +123,7 @@ impl Product {
             high: 0.0,
             zero: 0,
             outside,
-        })
+        }
     }
 
     /// The result `[window.positions(), outputs]` of `x`, which has a dense row for each of `window.pixels()`.
@@ -196,7 +190,7 @@ impl Product {
         let args = (
             buffer(&x.handle, x_len),
             buffer(&self.weights, columns.next_multiple_of(COLUMNS) * self.groups * self.chunks * CHUNK / 4),
-            buffer(&self.taps, 2 * self.kernel[0] * self.kernel[1] * group),
+            buffer(&self.taps, 4 * self.kernel[0] * self.kernel[1] * group),
             buffer(&self.start, self.outputs),
             buffer(&self.scale, self.outputs),
             buffer(&self.bias, self.outputs),
@@ -221,6 +215,11 @@ impl Product {
             (Finish::Floats, _) => launch!(u32, f32, f32),
         }
         CubeTensor::new_contiguous(client, device, Shape::from(vec![rows, self.outputs]), y, dtype)
+    }
+
+    /// How many channels it reads.
+    pub fn inputs(&self) -> usize {
+        self.channels * self.groups
     }
 
     /// Whether it multiplies codes.

@@ -250,8 +250,10 @@ fn paired(mut a: CubeTensor, mut b: CubeTensor) -> (CubeTensor, CubeTensor) {
             t.meta.insert(0, 1, 0);
         }
     }
-    let whole = |a: &CubeTensor, b: &CubeTensor| a.meta.shape().iter().zip(b.meta.shape().iter()).all(|(a, b)| a >= b);
-    match (whole(&a, &b), whole(&b, &a)) {
+    let sizes = a.meta.shape().iter().zip(b.meta.shape().iter());
+    let to: Vec<usize> = sizes.map(|(a, b)| if *a == 1 { *b } else { *a }).collect();
+    let is_whole = |t: &CubeTensor| t.meta.shape().iter().eq(&to);
+    match (is_whole(&a), is_whole(&b)) {
         (true, _) => {
             a = dense(a);
             b = as_lies(b, &a);
@@ -261,16 +263,14 @@ fn paired(mut a: CubeTensor, mut b: CubeTensor) -> (CubeTensor, CubeTensor) {
             a = as_lies(a, &b);
         }
         _ => {
-            let mut shape = a.clone();
-            for axis in 0..rank {
-                shape.meta.shape_mut()[axis] = a.meta.shape()[axis].max(b.meta.shape()[axis]);
-            }
+            let mut whole = a.clone();
             let mut step = 1;
             for axis in (0..rank).rev() {
-                shape.meta.strides_mut()[axis] = step;
-                step *= shape.meta.shape()[axis];
+                whole.meta.shape_mut()[axis] = to[axis];
+                whole.meta.strides_mut()[axis] = step;
+                step *= to[axis];
             }
-            (a, b) = (as_lies(a, &shape), as_lies(b, &shape));
+            (a, b) = (as_lies(a, &whole), as_lies(b, &whole));
         }
     }
     (a, b)

@@ -47,12 +47,11 @@ impl<'g> Fuser<'g> {
     /// How the device makes `want`, if not by its node.
     ///
     /// # Errors
-    /// What sending constants raises.
+    /// What reading constants raises.
     pub fn fuse(&self, want: Want) -> Result<Option<Fusion>> {
         let Some(On { graph, scope, device, cube }) = &self.0 else { return Ok(None) };
         if let Some((operands, op)) = scope.lowered(want)? {
-            let step = Step::new(device, cube, op).map_err(|e| e.at(graph.node(want.port.node).label()))?;
-            return Ok(Some(Fusion { operands, step: Box::new(step) }));
+            return Ok(Some(Fusion { operands, step: Box::new(Step::new(device, cube, op)) }));
         }
         let signed = match graph.fact(want.port).dtype {
             Some(DType::U8) => false,

@@ -10,7 +10,7 @@
 //!
 //! # Numbers
 //! Every `mma.sync` has the same shape in bytes: 16 by 32 bytes of one operand, 8 by 32 of the other. So codes, halves and floats
-//! differ in one instruction. Floats keep all their bits by three products of what TF32 holds of them and what it leaves; as
+//! differ in one instruction. Floats keep 22 of 24 bits by three products of what TF32 holds of them and of what it leaves; as
 //! tensor cores cut off what doesn't fit a sum, sums of more than a few products are made outside of them
 //! ([Ootomo and Yokota](https://arxiv.org/abs/2203.03341)).
 
@@ -120,7 +120,7 @@ struct Piece {
 
 /// The piece `at` of a row.
 #[cube]
-fn place(taps: &[Vector<u32, Const<2>>], row: &Row, at: usize, g: &Geometry, #[comptime] form: Form) -> Piece {
+fn place(taps: &[Cell], row: &Row, at: usize, g: &Geometry, #[comptime] form: Form) -> Piece {
     let mut found = Piece { at: 0usize, count: 0usize };
     if row.inside && at < g.pieces {
         if comptime!(form.plain) {
@@ -128,12 +128,11 @@ fn place(taps: &[Vector<u32, Const<2>>], row: &Row, at: usize, g: &Geometry, #[c
             found.count = 1usize;
         } else {
             let tap = taps[at];
-            let offset = tap.extract(0usize);
-            let iy = row.y + i32::cast_from(offset >> 16u32) * g.step_y;
-            let ix = row.x + i32::cast_from(offset & 0xffffu32) * g.step_x;
+            let iy = row.y + i32::cast_from(tap.extract(0usize)) * g.step_y;
+            let ix = row.x + i32::cast_from(tap.extract(1usize)) * g.step_x;
             if iy >= 0i32 && iy < g.height && ix >= 0i32 && ix < g.width {
                 let pixel = usize::cast_from(iy) * usize::cast_from(g.width) + usize::cast_from(ix);
-                found.at = row.first + pixel * g.pixel + usize::cast_from(tap.extract(1usize));
+                found.at = row.first + pixel * g.pixel + usize::cast_from(tap.extract(2usize));
                 found.count = 1usize;
             }
         }
@@ -145,7 +144,7 @@ fn place(taps: &[Vector<u32, Const<2>>], row: &Row, at: usize, g: &Geometry, #[c
 #[cube]
 fn cell<X: Int, V: Size>(
     x: &[Vector<X, V>],
-    taps: &[Vector<u32, Const<2>>],
+    taps: &[Cell],
     row: &Row,
     at: usize,
     g: &Geometry,
@@ -209,6 +208,20 @@ fn of_row(cell: Cell, #[comptime] half: usize) -> Vector<u32, Const<2>> {
     b
 }
 
+/// `x` where it is finite, else 0: nothing is left of an infinite number, whose other products would be NaN.
+#[cube]
+fn finite<C: Numeric>(x: Sums<C>) -> Sums<C> {
+    let mut found = Sums::<C>::new(C::from_int(0));
+    #[unroll]
+    for i in 0..4usize {
+        let part = x.extract(i);
+        // Of what is not finite this is NaN.
+        let none = part - part;
+        found.insert(i, select(none == C::from_int(0), part, C::from_int(0)));
+    }
+    found
+}
+
 /// Adds the products of a chunk. `x_at` and `w_at` are the unit's cells of the first row and of the first columns of its plane.
 #[cube]
 fn accumulate<C: Numeric>(
@@ -242,7 +255,8 @@ fn accumulate<C: Numeric>(
                     // Tensor cores cut sums off; so those of a few products alone are made there. The smallest come first.
                     let few = mma::<C>(a.rest, b, Sums::<C>::new(C::from_int(0)), instruction);
                     let few = mma::<C>(a.kept, of_row(left[i], half), few, instruction);
-                    sums[at] += mma::<C>(a.kept, b, few, instruction);
+                    let most = mma::<C>(a.kept, b, Sums::<C>::new(C::from_int(0)), instruction);
+                    sums[at] += most + finite(few);
                 } else {
                     sums[at] = mma::<C>(a.kept, b, sums[at], instruction);
                 }
@@ -264,13 +278,13 @@ fn wait(#[comptime] open: usize) {
 }
 
 /// Multiplies rows of `x` by the columns of `w`, as [`pack`](super::tile::pack) lays it out. `taps` has for each piece of a row
-/// which tap it is (counted downwards in the upper half of a word, to the right in the lower one) and its piece of the pixel.
+/// which tap it is, counted downwards and to the right, and its piece of the pixel.
 #[cube(launch_unchecked, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
 pub fn product<X: Int, V: Size, C: Numeric, Y: Numeric>(
     x: &[Vector<X, V>],
     w: &[Vector<u32, Const<4>>],
-    taps: &[Vector<u32, Const<2>>],
+    taps: &[Cell],
     start: &[i32],
     scale: &[f32],
     bias: &[f32],

@@ -338,7 +338,7 @@ impl Images {
         Self {
             count,
             channels,
-            pixels: x.meta.num_elements() / count,
+            pixels: x.meta.num_elements().checked_div(count).unwrap_or(0),
             handle: x.client.empty(count),
             dim,
             cubes: calculate_cube_count_elemwise(&x.client, count, dim),

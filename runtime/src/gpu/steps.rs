@@ -9,7 +9,8 @@ use super::{
 use crate::{
     burn::{
         fused::Fused,
-        tensor::{Float, Value},
+        host::broadcast,
+        tensor::{Float, Value, check_size},
     },
     cpu::device::{self as cpu, Affine, DeviceOp, Sliding},
     device::Device,
@@ -79,15 +80,24 @@ pub struct Step {
     device: Device,
 }
 
-/// The sizes of a window's output.
-fn window_of(at: &Sliding, x: &[usize], outputs: usize) -> Result<(Window, Vec<usize>)> {
-    match at {
+/// Pixels along an axis that a window may reach: kernels count them in 32 bits.
+const FARTHEST: usize = 1 << 30;
+
+/// A window over `x`, which has to have as many channels as are read, and the shape of what it makes.
+fn window_of(at: &Sliding, x: &[usize], inputs: usize, outputs: usize) -> Result<(Window, Vec<usize>)> {
+    let has = match at {
+        Sliding::Rows => x.last(),
+        Sliding::Window { .. } => x.get(1),
+    };
+    if has != Some(&inputs) {
+        return Err(Error::malformed(format!("an input of {x:?} by a weight for {inputs} channels")));
+    }
+    let (window, y) = match at {
         Sliding::Rows => {
-            let rows = x.iter().rev().skip(1).product();
             let mut y = x.to_vec();
             y.pop();
             y.push(outputs);
-            Ok((Window::pixel(rows), y))
+            (Window::pixel(x.iter().rev().skip(1).product()), y)
         }
         Sliding::Window { window, kernel } => {
             let mut y = vec![x[0], outputs];
@@ -96,8 +106,23 @@ fn window_of(at: &Sliding, x: &[usize], outputs: usize) -> Result<(Window, Vec<u
                 let made = window.output(axis, &Dim::from(*size), taps)?.known().unwrap_or(0);
                 y.push(usize::try_from(made).map_err(|_| Error::malformed(format!("a window over {x:?}")))?);
             }
-            Ok((cpu::window(window, *kernel, x, &y), y))
+            (cpu::window(window, *kernel, x, &y), y)
         }
+    };
+    reaches(&window, &y)?;
+    Ok((window, y))
+}
+
+/// Refuses windows that reach too far, and results that are too large.
+fn reaches(window: &Window, y: &[usize]) -> Result<()> {
+    check_size(y)?;
+    let far = |axis: usize| {
+        let positions = window.output[axis].saturating_mul(window.stride[axis]);
+        positions.saturating_add(window.kernel[axis].saturating_mul(window.dilation[axis])).max(window.pad[axis])
+    };
+    match [far(0), far(1)].iter().all(|n| *n < FARTHEST) || window.is_pixel() {
+        true => Ok(()),
+        false => Err(Error::unsupported(format!("a window that reaches over {FARTHEST} pixels"))),
     }
 }
 
@@ -119,11 +144,7 @@ fn by_channels(mut t: CubeTensor, dims: &[usize]) -> CubeTensor {
 
 impl Step {
     /// Makes `op` ready on `device`: constants are sent there.
-    ///
-    /// # Errors
-    /// Unsupported for windows that are too wide.
-    pub fn new(device: &Device, cube: &CubeDevice, op: DeviceOp) -> Result<Self> {
-        let wide = || Error::unsupported("a window that reaches over 65535 pixels");
+    pub fn new(device: &Device, cube: &CubeDevice, op: DeviceOp) -> Self {
         let client = cube.client();
         let kind = match op {
             DeviceOp::Codes { weight, at, zero, finish } => {
@@ -131,7 +152,7 @@ impl Step {
                     Kind::Depthwise { depthwise: Depthwise::of_codes(cube, &weight, zero, &finish), at }
                 } else {
                     let outputs = weight.outputs;
-                    let product = Product::of_codes(cube, &dense(&weight), zero, &finish).ok_or_else(wide)?;
+                    let product = Product::of_codes(cube, &dense(&weight), zero, &finish);
                     Kind::Product { product, at, outputs }
                 }
             }
@@ -141,7 +162,7 @@ impl Step {
                 } else {
                     let outputs = weight.outputs;
                     let product = Product::of_floats(cube, &dense(&weight), &bias, bounds);
-                    Kind::Product { product: product.ok_or_else(wide)?, at, outputs }
+                    Kind::Product { product, at, outputs }
                 }
             }
             DeviceOp::Add(op) => Kind::Add(op),
@@ -161,7 +182,7 @@ impl Step {
                 Kind::Concat { axis, tables: sent }
             }
         };
-        Ok(Self { kind, device: device.clone() })
+        Self { kind, device: device.clone() }
     }
 
     /// The step that makes codes of 8-bit integers that Burn has.
@@ -194,9 +215,9 @@ impl Fused for Step {
         };
         let slid = |at: &Sliding,
                     (dims, x): (Vec<usize>, CubeTensor),
-                    outputs: usize,
+                    [inputs, outputs]: [usize; 2],
                     run: &dyn Fn(CubeTensor, &Window) -> CubeTensor| {
-            let (window, to) = window_of(at, &dims, outputs)?;
+            let (window, to) = window_of(at, &dims, inputs, outputs)?;
             match at {
                 Sliding::Rows => {
                     let y = run(into_contiguous(x), &window);
@@ -207,18 +228,22 @@ impl Fused for Step {
         };
         match &self.kind {
             Kind::Product { product, at, outputs } => {
-                slid(at, tensor(next()?)?, *outputs, &|x, window| product.run(x, window))
+                slid(at, tensor(next()?)?, [product.inputs(), *outputs], &|x, window| product.run(x, window))
             }
             Kind::Depthwise { depthwise, at } => {
-                slid(at, tensor(next()?)?, depthwise.channels, &|x, window| depthwise.run(x, window))
+                slid(at, tensor(next()?)?, [depthwise.channels; 2], &|x, window| depthwise.run(x, window))
             }
             Kind::Add(op) => {
                 let ((da, a), (db, b)) = (tensor(next()?)?, tensor(next()?)?);
-                made(elementwise::added(a, b, op), crate::burn::host::broadcast(&da, &db)?)
+                let to = broadcast(&da, &db)?;
+                check_size(&to)?;
+                made(elementwise::added(a, b, op), to)
             }
             Kind::Mul(op) => {
                 let ((da, a), (db, b)) = (tensor(next()?)?, tensor(next()?)?);
-                made(elementwise::multiplied(a, b, op), crate::burn::host::broadcast(&da, &db)?)
+                let to = broadcast(&da, &db)?;
+                check_size(&to)?;
+                made(elementwise::multiplied(a, b, op), to)
             }
             Kind::Lookup(table) => {
                 let (dims, x) = tensor(next()?)?;
@@ -238,6 +263,7 @@ impl Fused for Step {
                 let kernel: Vec<usize> = pool.kernel.iter().map(|k| *k as usize).collect();
                 let taps = if let [h, w] = kernel[..] { [h, w] } else { [1, kernel[0]] };
                 let window = cpu::window(&pool.window, taps, &dims, &to);
+                reaches(&window, &to)?;
                 let pooled = sliding::max_pooled(by_pixels(x), &window, dims[1]);
                 made(by_channels(pooled, &to), to)
             }
@@ -245,6 +271,7 @@ impl Fused for Step {
                 let (dims, x) = tensor(next()?)?;
                 let to = self.inferred(&Op::Pool(pool.clone()), &dims, &[])?;
                 let (window, counts, whole) = cpu::average_window(pool, &dims, &to);
+                reaches(&window, &to)?;
                 let x = by_pixels(x);
                 let y = match whole {
                     true => sliding::averaged(x, dims[0], r),
@@ -273,6 +300,9 @@ impl Fused for Step {
             }
             Kind::Transpose(order) => {
                 let (dims, x) = tensor(next()?)?;
+                if order.is_empty() {
+                    return made(x, dims);
+                }
                 made(permute(x, order), order.iter().map(|axis| dims[*axis]).collect())
             }
             Kind::Concat { axis, tables } => {
@@ -282,12 +312,18 @@ impl Fused for Step {
                     if let Some(table) = table {
                         x = elementwise::looked_up(x, table);
                     }
-                    match to.get_mut(*axis) {
-                        Some(n) => *n += dims[*axis],
-                        None => to = dims,
+                    if to.is_empty() {
+                        to = dims;
+                    } else {
+                        let same = |(i, (a, b)): (usize, (&usize, &usize))| i == *axis || a == b;
+                        if to.len() != dims.len() || !to.iter().zip(&dims).enumerate().all(same) {
+                            return Err(Error::malformed(format!("{dims:?} behind {to:?} along axis {axis}")));
+                        }
+                        to[*axis] += dims[*axis];
                     }
                     parts.push(x);
                 }
+                check_size(&to)?;
                 made(elementwise::joined(parts, *axis), to)
             }
             Kind::Encode { signed } => {

@@ -1,9 +1,13 @@
 //! Kernels beside those for the CPU. They run on the device that `COMPRESS_TEST_DEVICE` names.
 
 use super::dense::{Product, TILES, Weight};
-use crate::device::Device;
+use crate::{
+    device::Device,
+    session::{Backend, Engine, Session},
+};
 use ::burn::backend::{DType, DispatchDevice, Shape};
 use burn_cubecl::{CubeDevice, tensor::CubeTensor};
+use compress_compiler::{tensor::Tensor, text, verify::verify};
 use compress_kernels::{Conv8, ConvF, Finish8, Isa, Rows, RowsMut, Window};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
@@ -90,7 +94,7 @@ fn products_of_codes_equal_those_on_the_cpu() {
                     bytemuck::cast_slice(&y).to_vec()
                 }
             };
-            let product = Product::of_codes(&device, &weight, zero, &finish).unwrap();
+            let product = Product::of_codes(&device, &weight, zero, &finish);
             for tile in TILES {
                 let y = product.run_in(upload(&device, &x, shape.clone(), DType::U8), &window, tile);
                 let got = bytes_of(&y);
@@ -118,7 +122,7 @@ fn products_of_floats_are_as_exact_as_those_on_the_cpu() {
         let rows = Rows::dense(&x, window.pixels(), channels * groups);
         conv.run(rows, &window, None, RowsMut::dense(&mut expected, n, outputs), &mut scratch, 1);
         let weight = Weight { data: &w, outputs, kernel: window.kernel, channels, groups };
-        let product = Product::of_floats(&device, &weight, &bias, [-2.0, f32::INFINITY]).unwrap();
+        let product = Product::of_floats(&device, &weight, &bias, [-2.0, f32::INFINITY]);
         let shape = vec![window.pixels(), channels * groups];
         for tile in TILES {
             let x = upload(&device, bytemuck::cast_slice(&x), shape.clone(), DType::F32);
@@ -128,4 +132,61 @@ fn products_of_floats_are_as_exact_as_those_on_the_cpu() {
             assert!(got.len() == expected.len() && far < 2e-6, "{far} {window:?}, {tile:?}");
         }
     }
+}
+
+#[test]
+#[ignore = "needs COMPRESS_TEST_DEVICE to name a GPU"]
+fn infinite_numbers_are_bounded() {
+    let device = device();
+    let (rows, depth, outputs) = (16, 64, 16);
+    let mut x = vec![0.25f32; rows * depth];
+    (x[0], x[depth], x[2 * depth]) = (f32::INFINITY, f32::NEG_INFINITY, f32::NAN);
+    let w = vec![0.3f32; outputs * depth];
+    let weight = Weight { data: &w, outputs, kernel: [1, 1], channels: depth, groups: 1 };
+    let product = Product::of_floats(&device, &weight, &vec![1.0; outputs], [0.0, 6.0]);
+    let x = upload(&device, bytemuck::cast_slice(&x), vec![rows, depth], DType::F32);
+    let y: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes_of(&product.run(x, &Window::pixel(rows))));
+    let of_row = |row: usize| &y[row * outputs..][..outputs];
+    assert_eq!((of_row(0), of_row(1)), (&[6.0; 16][..], &[0.0; 16][..]));
+    assert!(of_row(2).iter().all(|v| v.is_nan()), "{:?}", of_row(2));
+    assert!(of_row(3).iter().all(|v| (v - 5.8).abs() < 1e-5), "{:?}", of_row(3));
+}
+
+/// The session that runs a graph on the device.
+fn session(source: &str) -> Session {
+    let graph = verify(&text::parse(source).unwrap())
+        .map(|g| Session::new(&g, &Backend::new(Device::of_tests(), Engine::Burn), &[]));
+    graph.unwrap().unwrap()
+}
+
+#[test]
+#[ignore = "needs COMPRESS_TEST_DEVICE to name a GPU"]
+fn inputs_that_do_not_fit_a_weight_are_refused() {
+    let w = ["1"; 32].join(", ");
+    let s = session(&format!(
+        r#"graph "g" {{ input %x: f32[N,D]  const %w: f32[8,4] = [{w}]  %y = MatMul(%x, %w)  output %y }}"#
+    ));
+    let e = s.run(&[Tensor::f32(&[2, 3], &[1.0; 6])]).unwrap_err();
+    assert!(e.to_string().contains("8 channels"), "{e}");
+    assert_eq!(s.run(&[Tensor::f32(&[2, 8], &[1.0; 16])]).unwrap()[0].as_f32().unwrap()[..], [8.0; 8]);
+}
+
+#[test]
+#[ignore = "needs COMPRESS_TEST_DEVICE to name a GPU"]
+fn sums_of_codes_of_nothing_are_nothing() {
+    let s = session(
+        r#"graph "g" {
+            input %a: f32[N,3]  input %b: f32[1,3]
+            const %s: f32[] = [0.5]  const %z: u8[] = [128]
+            %p = QuantizeLinear(%a, %s, %z)  %q = QuantizeLinear(%b, %s, %z)
+            %c = DequantizeLinear(%p, %s, %z)  %d = DequantizeLinear(%q, %s, %z)
+            %e = Add(%c, %d)
+            %r = QuantizeLinear(%e, %s, %z)  %y = DequantizeLinear(%r, %s, %z)
+            output %y
+        }"#,
+    );
+    let b = Tensor::f32(&[1, 3], &[1.0, 2.0, 3.0]);
+    assert_eq!(s.run(&[Tensor::f32(&[0, 3], &[]), b.clone()]).unwrap()[0].shape(), [0, 3]);
+    let y = s.run(&[Tensor::f32(&[2, 3], &[1.0; 6]), b]).unwrap();
+    assert_eq!(y[0].as_f32().unwrap()[..], [2.0, 3.0, 4.0, 2.0, 3.0, 4.0]);
 }
