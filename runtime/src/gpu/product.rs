@@ -215,9 +215,9 @@ fn finite<C: Numeric>(x: Sums<C>) -> Sums<C> {
     #[unroll]
     for i in 0..4usize {
         let part = x.extract(i);
-        // Of what is not finite this is NaN.
-        let none = part - part;
-        found.insert(i, select(none == C::from_int(0), part, C::from_int(0)));
+        let size = f32::cast_from(part).abs();
+        // Of NaN no comparison holds.
+        found.insert(i, select(size <= f32::MAX, part, C::from_int(0)));
     }
     found
 }
