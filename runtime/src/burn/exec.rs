@@ -1,9 +1,11 @@
 //! The interpreter: runs the nodes of a verified graph in order.
 
 use super::{
-    control::{self, Body, Branches, Run},
-    fused::{Fuse, Fused, Fusion},
+    control::{self, Body, Run},
+    fused::{Fused, Fusion},
+    inputs::{Input, complete},
     kernels::{self, Args},
+    order::{Maker, Order, Ways, made_once},
     precision::Precision,
     tensor::Value,
 };
@@ -17,8 +19,8 @@ use compress_compiler::{
     node::{NodeId, Port, Site},
     op::Op,
     ops::unary::Unary,
-    tensor::{DType, Tensor},
-    value::{Dim, Fact},
+    tensor::Tensor,
+    value::Fact,
     verify::Verified,
 };
 use std::{
@@ -58,25 +60,6 @@ struct Step {
     rectified: bool,
     /// What makes the output, if it isn't the node alone.
     fused: Option<Box<dyn Fused>>,
-}
-
-/// An input: what is known of it, and what it is when it isn't given.
-pub(crate) struct Input {
-    pub name: String,
-    /// `None` where nobody reads the input.
-    slot: Option<usize>,
-    fact: Fact,
-    default: Option<Tensor>,
-}
-
-/// How else than node after node a graph is run.
-pub(crate) struct Ways<'a> {
-    /// What runs branches of If.
-    pub branches: &'a Branches<'a>,
-    /// What makes values in other steps than their nodes.
-    pub fuse: &'a Fuse<'a>,
-    /// Values that have to exist, besides outputs.
-    pub shown: &'a [Port],
 }
 
 /// What [`Executable::observe`] hands out: the place in the list of watched values, and the
@@ -131,10 +114,7 @@ impl Executable {
         ways: &Ways,
     ) -> Result<Self> {
         let given: HashSet<Port> = inputs.iter().copied().collect();
-        let Needed { nodes, fusions, asked } = needed(graph, &given, outputs, ways)?;
-        let fusions = fusions.into_iter().map(|(want, fusion)| Maker::Fusion(want, fusion));
-        let mut order: Vec<Maker> = nodes.into_iter().map(Maker::Node).chain(fusions).collect();
-        order.sort_by_key(|maker| (place[&maker.node()], maker.turn()));
+        let Order { makers, asked } = Order::of(graph, place, &given, outputs, ways)?;
         let mut this = Self {
             device: device.clone(),
             steps: vec![],
@@ -146,7 +126,7 @@ impl Executable {
             slots: HashMap::new(),
             watched: HashMap::new(),
         };
-        for maker in order {
+        for maker in makers {
             let id = match maker {
                 Maker::Node(id) => id,
                 Maker::Fusion(want, fusion) => {
@@ -502,133 +482,7 @@ impl Executable {
     }
 }
 
-/// The tensor for each of `inputs`. Those with a default may all be left out of `given`.
-///
-/// # Errors
-/// Data when what is given doesn't fit the signature.
-pub(crate) fn complete<'a>(inputs: &'a [Input], given: &'a [Tensor]) -> Result<Vec<&'a Tensor>> {
-    let required = inputs.iter().filter(|i| i.default.is_none()).count();
-    let all = given.len() == inputs.len();
-    if !all && given.len() != required {
-        let names: Vec<&str> = inputs.iter().map(|i| &i.name[..]).collect();
-        return Err(Error::data(format!("{} inputs given, the model takes {required}", given.len()))
-            .help(format!("its inputs are {}", names.join(", "))));
-    }
-    let mut given = given.iter();
-    let mut symbols = HashMap::new();
-    let mut of = |input: &'a Input| {
-        let tensor = match &input.default {
-            Some(default) if !all => default,
-            _ => given.next().ok_or_else(|| Error::bug("inputs were counted wrongly"))?,
-        };
-        input.check(tensor.dtype(), tensor.shape(), &mut symbols)?;
-        Ok(tensor)
-    };
-    inputs.iter().map(&mut of).collect()
-}
-
-impl Input {
-    pub fn of(graph: &Graph, port: Port, slot: Option<usize>) -> Self {
-        let default = if let Op::Input(i) = graph.op(port.node) { i.default.clone() } else { None };
-        let value = graph.value(port);
-        Self { name: value.name.clone(), slot, fact: value.fact.clone(), default }
-    }
-
-    fn differs(&self, dtype: DType, shape: &[usize]) -> Error {
-        Error::data(format!("input `{}` is {}, the given tensor is {dtype}{shape:?}", self.name, self.fact))
-    }
-
-    fn check<'a>(&'a self, dtype: DType, shape: &[usize], symbols: &mut HashMap<&'a str, usize>) -> Result<()> {
-        let wrong = || Err(self.differs(dtype, shape));
-        if self.fact.dtype.is_some_and(|d| d != dtype) {
-            return wrong();
-        }
-        let Some(dims) = self.fact.dims() else { return Ok(()) };
-        if dims.len() != shape.len() {
-            return wrong();
-        }
-        for (dim, &n) in dims.iter().zip(shape) {
-            let fits = match dim {
-                Dim::Known(k) => *k == n as i64,
-                Dim::Sym(s) => *symbols.entry(s).or_insert(n) == n,
-                Dim::Unknown => true,
-            };
-            if !fits {
-                return wrong();
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Brings the outputs to the host.
 fn download(values: Vec<Value>) -> Result<Vec<Tensor>> {
     values.into_iter().map(Value::download).collect()
-}
-
-/// What makes a value.
-enum Maker {
-    Node(NodeId),
-    Fusion(Want, Fusion),
-}
-
-impl Maker {
-    fn node(&self) -> NodeId {
-        match self {
-            Self::Node(id) => *id,
-            Self::Fusion(want, _) => want.port.node,
-        }
-    }
-
-    /// Its turn among those of one node: what changes only the form of a value comes behind what makes the value.
-    fn turn(&self) -> usize {
-        match self {
-            Self::Node(_) => 0,
-            Self::Fusion(want, fusion) => 1 + usize::from(fusion.operands.iter().any(|o| o.port == want.port)),
-        }
-    }
-}
-
-/// What outputs depend on, back to what is given.
-struct Needed {
-    nodes: HashSet<NodeId>,
-    fusions: Vec<(Want, Fusion)>,
-    /// The values that are read.
-    asked: HashSet<Want>,
-}
-
-fn needed(graph: &Graph, given: &HashSet<Port>, outputs: &[Port], ways: &Ways) -> Result<Needed> {
-    let mut found = Needed { nodes: HashSet::new(), fusions: vec![], asked: HashSet::new() };
-    let mut open: Vec<Want> = outputs.iter().chain(ways.shown).map(|p| Want::float(*p)).collect();
-    while let Some(want) = open.pop() {
-        if !found.asked.insert(want) || want.form == Form::Float && given.contains(&want.port) {
-            continue;
-        }
-        if let Some(fusion) = (ways.fuse)(want)? {
-            open.extend(fusion.operands.iter().copied());
-            found.fusions.push((want, fusion));
-        } else if want.form == Form::Codes {
-            return Err(Error::bug("codes that nothing makes").at(graph.node(want.port.node).label()));
-        } else if found.nodes.insert(want.port.node) && !is_made_once(graph, want.port.node, given) {
-            open.extend(graph.operands(want.port.node).into_iter().flatten().map(Want::float));
-        }
-    }
-    Ok(found)
-}
-
-/// Whether a node makes of constants that are not `given` a weight, which is then made once.
-fn is_made_once(graph: &Graph, node: NodeId, given: &HashSet<Port>) -> bool {
-    let is_given =
-        |port: Port| given.contains(&port) || graph.operands(port.node).iter().flatten().any(|p| given.contains(p));
-    graph.constant(node.into()).is_none()
-        && cpu::is_constant(graph, node.into())
-        && !graph.operands(node).into_iter().flatten().any(is_given)
-}
-
-/// The weight that a node makes of constants: by DequantizeLinear, Cast, or Cast and Mul.
-fn made_once(graph: &Graph, node: NodeId, given: &HashSet<Port>) -> Result<Option<Tensor>> {
-    if !is_made_once(graph, node, given) {
-        return Ok(None);
-    }
-    cpu::constant(graph, node.into()).map(Some).ok_or_else(|| Error::malformed("constants that don't fit each other"))
 }

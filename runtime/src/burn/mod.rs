@@ -4,8 +4,10 @@ pub(crate) mod control;
 pub mod exec;
 pub(crate) mod fused;
 pub mod host;
+pub(crate) mod inputs;
 pub mod interpreter;
 pub mod kernels;
+pub(crate) mod order;
 pub mod precision;
 pub mod tensor;
 #[cfg(test)]

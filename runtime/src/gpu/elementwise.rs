@@ -24,7 +24,6 @@ fn quantize<N: Size>(x: &[Vector<f32, N>], y: &mut [Vector<u8, N>], count: usize
     }
 }
 
-/// `from` is what is subtracted from codes that nothing scales.
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn dequantize<N: Size>(x: &[Vector<u8, N>], y: &mut [Vector<f32, N>], count: usize, scale: f32, zero: i32) {
     if ABSOLUTE_POS < count {

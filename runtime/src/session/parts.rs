@@ -10,7 +10,9 @@ use crate::{
     burn::{
         Executable,
         control::Branch,
-        exec::{Input, Sink, Ways, complete},
+        exec::Sink,
+        inputs::{Input, complete},
+        order::Ways,
     },
     cpu::{self, Program, Spent, Workspaces},
     gpu::Fuser,
