@@ -3,6 +3,7 @@
 //! A module of this folder decodes a family of instructions. It *takes* each modifier that it knows; one that is left, as one that
 //! a family doesn't know, makes the kernel fail when it is launched. So nothing is passed over in silence.
 
+mod approximate;
 mod arithmetic;
 mod atomic;
 mod bits;

@@ -240,6 +240,31 @@ fn products_of_floats() {
 }
 
 #[test]
+fn sums_of_floats_are_cut_off() {
+    let product = Product {
+        shape: (16, 8, 8),
+        types: ["f32", "tf32", "tf32", "f32"],
+        a: layout(4, |g, t, i| (g + 8 * (i & 1), t + 4 * (i / 2))),
+        b: layout(2, |g, t, i| (t + 4 * i, g)),
+        c: layout(4, SUMS),
+    };
+    let sum = |of: [i64; 8], to: i64| {
+        let made = product.run("", (&vec![of.to_vec(); 16], &vec![vec![1; 8]; 8], &vec![vec![to; 8]; 16]));
+        assert!(made.iter().flatten().all(|v| *v == made[0][0]));
+        made[0][0] - to
+    };
+    let (exact, even, odd) = (1 << 23, 1 << 24, 1 << 25);
+    assert_eq!(sum([1; 8], exact), 8);
+    // The last bit is lost, once for every four products, where rounding gives 4 and 8.
+    assert_eq!(sum([1, 1, 1, 0, 0, 0, 0, 0], even), 2);
+    assert_eq!(sum([1, 1, 1, 0, 1, 1, 1, 0], even), 4);
+    assert_eq!(sum([-1, -1, -1, 0, -1, -1, -1, 0], -even), -4);
+    // Of each product, the bits that lie too far behind the greatest term are lost.
+    assert_eq!(sum([1; 8], odd), 0);
+    assert_eq!(sum([3, 3, 0, 0, 0, 0, 0, 0], odd), 4);
+}
+
+#[test]
 fn products_that_they_do_not_have() {
     let mma = |text: &str, why: &str| refused(&format!("mma.sync.aligned.{text}"), why);
     let f16 = "{%r0, %r1, %r2, %r3}, {%r4, %r5}, {%r6}, {%r0, %r1, %r2, %r3}";

@@ -33,8 +33,11 @@ pub fn in_use() -> usize {
     live().values().filter(|(_, device)| *device).map(|(n, _)| n).sum()
 }
 
+/// Bytes behind each allocation that belong to none, so that what reaches a little out of one doesn't reach into the next.
+const GAP: usize = 64 << 10;
+
 fn layout(bytes: usize) -> Option<Layout> {
-    Layout::from_size_align(bytes.max(1), ALIGNMENT).ok()
+    Layout::from_size_align(bytes.checked_add(GAP)?, ALIGNMENT).ok()
 }
 
 unsafe fn allocate(to: *mut Pointer, bytes: usize, device: bool) -> Outcome {

@@ -1,9 +1,13 @@
 //! Arithmetic of `f32` and `f64`, and how numbers with a fraction are rounded.
 //!
-//! Results are rounded once, as the ISA says. Approximate functions (`ex2.approx`, `div.full` and their like) are rounded to nearest
-//! here: a device may give other last bits.
+//! Results are rounded once, as the ISA says; approximate functions (`ex2.approx`, `div.full` and their like) as
+//! [`approximate`](super::approximate) says.
 
-use super::{Decoder, Result, map};
+use super::{
+    Decoder, Result,
+    approximate::{bound, off},
+    map,
+};
 use crate::{machine::Action, ptx::Type};
 use half::{bf16, f16};
 use std::{cmp::Ordering, num::FpCategory};
@@ -184,6 +188,13 @@ pub fn decode(d: &mut Decoder<'_>) -> Result<Option<Action>> {
         "add" => binary(d, wide, ftz, sat, |a, b| a + b, |a, b| a + b),
         "sub" => binary(d, wide, ftz, sat, |a, b| a - b, |a, b| a - b),
         "mul" => binary(d, wide, ftz, sat, |a, b| a * b, |a, b| a * b),
+        "div" if loose => {
+            let quotient = |a: f32, b: f32| {
+                let argument = u64::from(a.to_bits()) << 32 | u64::from(b.to_bits());
+                off(f64::from(a) / f64::from(b), bound("div"), argument) as f32
+            };
+            binary(d, wide, ftz, sat, quotient, |a, b| a / b)
+        }
         "div" => binary(d, wide, ftz, sat, |a, b| a / b, |a, b| a / b),
         "fma" | "mad" if wide => {
             map::<3>(d, |a| f64::from_bits(a[0]).mul_add(f64::from_bits(a[1]), f64::from_bits(a[2])).to_bits())
@@ -207,14 +218,24 @@ pub fn decode(d: &mut Decoder<'_>) -> Result<Option<Action>> {
         "neg" => map::<1>(d, move |a| (if ftz { flush(a[0]) } else { a[0] }) ^ 0x8000_0000),
         "abs" if wide => map::<1>(d, |a| a[0] & !(1 << 63)),
         "abs" => map::<1>(d, move |a| (if ftz { flush(a[0]) } else { a[0] }) & 0x7fff_ffff),
-        "rcp" => unary(d, wide, ftz, sat, |a| 1.0 / a),
-        "sqrt" => unary(d, wide, ftz, sat, f64::sqrt),
-        "rsqrt" if loose => unary(d, wide, ftz, sat, |a| 1.0 / a.sqrt()),
-        "ex2" if loose => unary(d, wide, ftz, sat, f64::exp2),
-        "lg2" if loose => unary(d, wide, ftz, sat, f64::log2),
-        "sin" if loose => unary(d, wide, ftz, sat, f64::sin),
-        "cos" if loose => unary(d, wide, ftz, sat, f64::cos),
-        "tanh" if loose => unary(d, wide, ftz, sat, f64::tanh),
+        "rcp" | "sqrt" | "rsqrt" | "ex2" | "lg2" | "sin" | "cos" | "tanh" => {
+            let f: fn(f64) -> f64 = match opcode {
+                "rcp" => |a| 1.0 / a,
+                "sqrt" => f64::sqrt,
+                "rsqrt" if loose => |a| 1.0 / a.sqrt(),
+                "ex2" if loose => f64::exp2,
+                "lg2" if loose => f64::log2,
+                "sin" if loose => f64::sin,
+                "cos" if loose => f64::cos,
+                "tanh" if loose => f64::tanh,
+                _ => return Ok(None),
+            };
+            let bound = bound(opcode);
+            match loose && !wide {
+                true => unary(d, wide, ftz, sat, move |a| off(f(a), bound, a.to_bits())),
+                false => unary(d, wide, ftz, sat, f),
+            }
+        }
         _ => return Ok(None),
     }?))
 }

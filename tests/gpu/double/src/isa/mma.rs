@@ -1,6 +1,9 @@
 //! `mma.sync`: products of small matrices whose elements are spread over the registers of a warp.
 //!
-//! Products are exact, and their sum is rounded once. Tensor cores round sums of floats otherwise: the last bits differ.
+//! Sums of floats are cut off as tensor cores do (Fasi et al., "Numerical behavior of NVIDIA tensor cores", 2021): a few products and
+//! what they are added to are shifted to the greatest exponent, and the bits behind its last ones are lost, toward zero. So an error
+//! has a direction, and grows with the depth. How many products and bits these are differs between architectures; here they are those
+//! of the A100, whose error is the greater one.
 
 use super::{Decoder, Result, boxed, float::Format};
 use crate::{
@@ -43,15 +46,36 @@ pub fn bits_of(ty: Type, v: f64, satfinite: bool) -> u64 {
     }
 }
 
-/// A product of matrices by rows, with what is added to it.
-pub fn product((m, n, k): Shape, a: &[f64], b: &[f64], c: &mut [f64]) {
+/// A product of matrices of `of` by rows, with what is added to it, in sums of `sums`.
+pub fn product((m, n, k): Shape, (of, sums): (Type, Type), a: &[f64], b: &[f64], c: &mut [f64]) {
+    // What a tensor core adds at once; integers are exact in any order.
+    let at_once = if sums == Type::F32 { 16 / of.bytes() } else { k };
     for row in 0..m {
-        for i in 0..k {
-            let x = a[row * k + i];
+        for from in (0..k).step_by(at_once) {
             for column in 0..n {
-                c[row * n + column] += x * b[i * n + column];
+                let products = (from..from + at_once).map(|i| a[row * k + i] * b[i * n + column]);
+                let sum = &mut c[row * n + column];
+                *sum = if sums == Type::F32 { cut(*sum, products) } else { *sum + products.sum::<f64>() };
             }
         }
+    }
+}
+
+/// What a tensor core makes of a sum of `f32` and exact products.
+fn cut(sum: f64, products: impl Iterator<Item = f64> + Clone) -> f64 {
+    let terms = || std::iter::once(sum).chain(products.clone());
+    let greatest = terms().fold(0.0, |m: f64, v| m.max(v.abs()));
+    if greatest == 0.0 || !greatest.is_finite() || terms().any(f64::is_nan) {
+        return terms().sum();
+    }
+    // One bit more than a float has behind its first, and no more than subnormal numbers have.
+    let exponent = (greatest.to_bits() >> 52) as i32 - 1023;
+    let unit = f64::from_bits(((exponent.max(-126) - 24 + 1023) as u64) << 52);
+    let whole: f64 = terms().map(|v| (v * (1.0 / unit)).trunc()).sum::<f64>() * unit;
+    let rounded = whole as f32;
+    match f64::from(rounded).abs() > whole.abs() {
+        true => f64::from(f32::from_bits(rounded.to_bits() - 1)),
+        false => f64::from(rounded),
     }
 }
 
@@ -107,7 +131,7 @@ pub fn decode(d: &mut Decoder<'_>) -> Result<Option<Action>> {
             );
             spread(lanes, &br, bits, bt, |lane, r, e| (lane % 4 * per + r * 4 * per + e) * n + lane / 4, &mut b);
             spread(lanes, &cr, ct.bits() as usize, ct, |lane, r, e| sum_at(ct, n, lane, r, e), &mut c);
-            product(shape, &a, &b, &mut c);
+            product(shape, (at, dt), &a, &b, &mut c);
             for (r, to) in dr.iter().enumerate() {
                 let held = |lane: usize| {
                     (0..32 / dt.bits() as usize).fold(0, |v, e| {

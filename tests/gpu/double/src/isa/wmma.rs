@@ -185,7 +185,7 @@ fn multiply(d: &mut Decoder<'_>) -> Result<Action> {
         Members::All,
         boxed(move |lanes| {
             let mut sum = c.values(lanes);
-            product((m, n, k), &a.values(lanes), &b.values(lanes), &mut sum);
+            product((m, n, k), (at, dt), &a.values(lanes), &b.values(lanes), &mut sum);
             let held = to.pack(|i| bits_of(dt, sum[i], satfinite));
             to.registers.iter().zip(held).for_each(|(to, v)| lanes.set(*to, v));
             Ok(())
