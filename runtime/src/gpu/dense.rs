@@ -1,8 +1,9 @@
 //! Weights on the device, and what is launched to multiply by them.
 
 use super::{
-    product::{GeometryLaunch, product},
-    tile::{CELL, CHUNK, COLUMNS, Finish, Form, Numbers, Tile, pack},
+    patches::GeometryLaunch,
+    plain, product,
+    tile::{CELL, CHUNK, COLUMNS, Finish, Form, Numbers, Tile, pack, pad},
 };
 use ::burn::backend::{DType, Shape};
 use burn_cubecl::{CubeDevice, tensor::CubeTensor};
@@ -17,6 +18,34 @@ pub const TILES: [Tile; 4] = [
     Tile { planes: [1, 4], fragments: [2, 1] },
 ];
 
+/// What multiplies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// Tensor cores, which `mma.sync` of PTX reaches.
+    TensorCores,
+    /// Units, one by one.
+    Units,
+}
+
+impl By {
+    /// The best that a device has; `None` where it has neither.
+    pub fn of(device: &CubeDevice) -> Option<Self> {
+        use cubecl::{
+            features::TypeUsage,
+            ir::{ElemType, IntKind, UIntKind},
+        };
+        let (client, u8, i8) = (device.client(), ElemType::UInt(UIntKind::U8), ElemType::Int(IntKind::I8));
+        let (features, hardware) = (&client.properties().features, &client.properties().hardware);
+        if features.matmul.mma.iter().any(|m| (m.a_type, m.b_type, m.k) == (i8, u8, 32)) {
+            return Some(Self::TensorCores);
+        }
+        let has_bytes = [u8, i8].iter().all(|e| features.type_usage(*e).contains(TypeUsage::Buffer));
+        let has_room = hardware.max_shared_memory_size >= plain::SHARED;
+        let has_units = hardware.max_units_per_cube as usize >= plain::UNITS;
+        (has_bytes && has_room && has_units).then_some(Self::Units)
+    }
+}
+
 /// A weight as `[outputs][taps, line by line][channels of a group]`.
 pub struct Weight<'a, T> {
     pub data: &'a [T],
@@ -28,6 +57,7 @@ pub struct Weight<'a, T> {
 
 /// A weight on the device, and what its sums become.
 pub struct Product {
+    by: By,
     numbers: Numbers,
     finish: Finish,
     weights: Handle,
@@ -50,14 +80,16 @@ pub struct Product {
 
 impl Product {
     /// A product of codes, whose padding is `input_zero`.
-    pub fn of_codes(device: &CubeDevice, weight: &Weight<i8>, input_zero: u8, finish: &Finish8) -> Self {
+    pub fn of_codes(device: &CubeDevice, by: By, weight: &Weight<i8>, input_zero: u8, finish: &Finish8) -> Self {
         let depth = weight.data.len() / weight.outputs.max(1);
         let sums = weight.data.chunks_exact(depth.max(1)).map(|w| w.iter().map(|&w| i32::from(w)).sum::<i32>());
-        let zeros: Vec<i32> = sums.map(|s| s * i32::from(input_zero)).collect();
+        // What was taken off each code before it was multiplied.
+        let off = if by == By::Units { 128 } else { 0 };
+        let zeros: Vec<i32> = sums.map(|s| s * (i32::from(input_zero) - off)).collect();
         let starts = |bias: &[i32]| zeros.iter().zip(bias).map(|(z, b)| b.wrapping_sub(*z)).collect::<Vec<i32>>();
         let outside = u32::from_ne_bytes([input_zero; 4]);
         let bytes: &[u8] = bytemuck::cast_slice(weight.data);
-        let this = Self::new(device, Numbers::Codes, weight, bytes, outside);
+        let this = Self::new(device, by, Numbers::Codes, weight, bytes, outside);
         let client = device.client();
         match finish {
             Finish8::Requantize { bias, scale, zero, min, max } => {
@@ -85,19 +117,22 @@ impl Product {
     }
 
     /// A product of floats, within bounds.
-    pub fn of_floats(device: &CubeDevice, weight: &Weight<f32>, bias: &[f32], [low, high]: [f32; 2]) -> Self {
-        let this = Self::new(device, Numbers::Floats, weight, bytemuck::cast_slice(weight.data), 0);
+    pub fn of_floats(device: &CubeDevice, by: By, weight: &Weight<f32>, bias: &[f32], [low, high]: [f32; 2]) -> Self {
+        let this = Self::new(device, by, Numbers::Floats, weight, bytemuck::cast_slice(weight.data), 0);
         let bias = device.client().create_from_slice(bytemuck::cast_slice(bias));
         Self { bias, low, high, ..this }
     }
 
-    fn new<T>(device: &CubeDevice, numbers: Numbers, weight: &Weight<T>, bytes: &[u8], outside: u32) -> Self {
+    fn new<T>(device: &CubeDevice, by: By, numbers: Numbers, weight: &Weight<T>, bytes: &[u8], outside: u32) -> Self {
         let (client, size) = (device.client(), numbers.size());
         let [lines, across] = weight.kernel;
         let of_tap = weight.channels * size;
         let piece = [CELL, 8, 4].into_iter().find(|p| of_tap.is_multiple_of(*p)).unwrap_or(1);
         let row = lines * across * of_tap;
-        let packed = pack(bytes, row, weight.groups);
+        let packed = match by {
+            By::TensorCores => pack(bytes, row, weight.groups),
+            By::Units => pad(bytes, row),
+        };
         let mut taps: Vec<[u32; 4]> = Vec::with_capacity(row / piece);
         for tap in 0..lines * across {
             let [down, right] = [tap / across, tap % across].map(|n| n as u32);
@@ -106,6 +141,7 @@ impl Product {
         // What a finish doesn't read.
         let nothing = client.create_from_slice(&[0; 4]);
         Self {
+            by,
             numbers,
             finish: Finish::Floats,
             weights: client.create_from_slice(&packed),
@@ -152,8 +188,12 @@ impl Product {
             finish: self.finish,
             plain,
             piece: self.piece,
-            wide: self.finish == Finish::Codes && columns.is_multiple_of(CELL),
-            stages: if self.piece == CELL && (plain || self.outside == 0) { 3 } else { 2 },
+            wide: self.by == By::TensorCores && self.finish == Finish::Codes && columns.is_multiple_of(CELL),
+            stages: if self.by == By::TensorCores && self.piece == CELL && (plain || self.outside == 0) {
+                3
+            } else {
+                2
+            },
         };
         let group = self.channels * self.numbers.size() / self.piece;
         let geometry = GeometryLaunch::new(
@@ -178,10 +218,15 @@ impl Product {
             self.low,
             self.high,
             self.zero,
+            0,
         );
-        let cubes = [rows.div_ceil(tile.rows()), columns.div_ceil(tile.columns()), self.groups].map(|n| n as u32);
+        let (sides, units, held) = match self.by {
+            By::TensorCores => ([tile.rows(), tile.columns()], tile.units(), columns.next_multiple_of(COLUMNS)),
+            By::Units => ([plain::SIDE; 2], plain::UNITS, columns),
+        };
+        let cubes = [rows.div_ceil(sides[0]), columns.div_ceil(sides[1]), self.groups].map(|n| n as u32);
         let count = CubeCount::Static(cubes[0], cubes[1], cubes[2]);
-        let dim = CubeDim::new_1d(tile.units() as u32);
+        let dim = CubeDim::new_1d(units as u32);
         let address = AddressType::from_len((rows * self.outputs).max(x.meta.num_elements()));
         let (vector, x_len) = (self.piece.div_ceil(4), x.meta.num_elements());
         // SAFETY: the kernel reads pieces of rows and pixels that `window` has, and rows of the weight and entries of
@@ -189,21 +234,29 @@ impl Product {
         let buffer = |handle: &Handle, len: usize| unsafe { BufferArg::from_raw_parts(handle.clone(), len) };
         let args = (
             buffer(&x.handle, x_len),
-            buffer(&self.weights, columns.next_multiple_of(COLUMNS) * self.groups * self.chunks * CHUNK / 4),
+            buffer(&self.weights, held * self.groups * self.chunks * CHUNK / 4),
             buffer(&self.taps, 4 * self.kernel[0] * self.kernel[1] * group),
             buffer(&self.start, self.outputs),
             buffer(&self.scale, self.outputs),
             buffer(&self.bias, self.outputs),
             buffer(&y, rows * self.outputs),
         );
-        macro_rules! launch {
-            ($x:ty, $sum:ty, $y:ty) => {
+        macro_rules! launch_in {
+            ($kernels:ident, $x:ty, $sum:ty, $y:ty) => {
                 // SAFETY: as above; the result has `rows` by `outputs` elements, which is what the kernel writes.
                 unsafe {
-                    product::launch_unchecked::<$x, $sum, $y>(
+                    $kernels::product::launch_unchecked::<$x, $sum, $y>(
                         &client, count, dim, address, vector, args.0, args.1, args.2, args.3, args.4, args.5, args.6,
                         geometry, form,
                     )
+                }
+            };
+        }
+        macro_rules! launch {
+            ($x:ty, $sum:ty, $y:ty) => {
+                match self.by {
+                    By::TensorCores => launch_in!(product, $x, $sum, $y),
+                    By::Units => launch_in!(plain, $x, $sum, $y),
                 }
             };
         }

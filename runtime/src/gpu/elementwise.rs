@@ -88,6 +88,7 @@ fn multiply<N: Size>(
     zero: f32,
     low: f32,
     high: f32,
+    nothing: u32,
 ) {
     if ABSOLUTE_POS < count {
         let (x, z) = (a[ABSOLUTE_POS], b[ABSOLUTE_POS]);
@@ -96,7 +97,7 @@ fn multiply<N: Size>(
         #[unroll]
         for i in 0..width {
             let whole = (i32::cast_from(x.extract(i)) - a_zero) * (i32::cast_from(z.extract(i)) - b_zero);
-            let real = product_alone(f32::cast_from(whole), ratio) + zero;
+            let real = product_alone(f32::cast_from(whole), ratio, nothing) + zero;
             products.insert(i, u8::cast_from(round_within(real, low, high)));
         }
         y[ABSOLUTE_POS] = products;
@@ -327,6 +328,7 @@ pub fn multiplied(a: CubeTensor, b: CubeTensor, op: &Mul8) -> CubeTensor {
             f32::from(op.y_zero),
             f32::from(op.min),
             f32::from(op.max),
+            0,
         );
     }
     y

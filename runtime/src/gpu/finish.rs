@@ -1,15 +1,12 @@
 //! What becomes of sums: scaled, rounded, within bounds. Each formula has the operations of the CPU's kernels in their order.
 
-use super::{product::Geometry, tile::Finish};
+use super::{patches::Geometry, tile::Finish};
 use cubecl::prelude::*;
 
-/// The product of two floats, which no sum is fused with.
+/// The product of two floats, which no sum is fused with: compilers may fuse a product and a sum, and don't know that `nothing` is 0.
 #[cube]
-pub fn product_alone(x: f32, y: f32) -> f32 {
-    let (x, y) = (f32::reinterpret(x), f32::reinterpret(y));
-    let out: f32;
-    gpu_asm!("mul.rn.f32 {d}, {x}, {y};", d = out(_) out, x = in(_) x, y = in(_) y, options(pure, nomem));
-    out
+pub fn product_alone(x: f32, y: f32, nothing: u32) -> f32 {
+    f32::reinterpret(u32::reinterpret(x * y) ^ nothing)
 }
 
 /// `x` between two integers of less than 2^21, rounded, half to even. NaN becomes `low`.
@@ -56,7 +53,8 @@ impl Constants {
                 Y::cast_from(round_within(real, g.low, g.high) + g.zero)
             }
             Finish::Scaled => {
-                let real = product_alone(f32::cast_from(i32::cast_from(sum) + self.start), self.scale) + self.bias;
+                let real =
+                    product_alone(f32::cast_from(i32::cast_from(sum) + self.start), self.scale, g.nothing) + self.bias;
                 Y::cast_from(bounded(real, g.low, g.high))
             }
             Finish::Floats => Y::cast_from(bounded(f32::cast_from(sum) + self.bias, g.low, g.high)),

@@ -1,6 +1,6 @@
 //! Which values of a graph a device makes in steps of its own.
 
-use super::steps::Step;
+use super::{dense::By, steps::Step};
 use crate::{
     burn::fused::Fusion,
     cpu::{Form, Want, device::DeviceScope},
@@ -24,6 +24,7 @@ struct On<'g> {
     scope: DeviceScope<'g>,
     device: &'g Device,
     cube: CubeDevice,
+    by: By,
 }
 
 impl<'g> Fuser<'g> {
@@ -36,10 +37,10 @@ impl<'g> Fuser<'g> {
         device: &'g Device,
     ) -> Self {
         Self(match device.burn() {
-            DispatchDevice::Cube(cube) if multiplies_codes(cube) => {
+            DispatchDevice::Cube(cube) => By::of(cube).map(|by| {
                 let scope = DeviceScope::new(graph, order, part, pinned);
-                Some(On { graph, scope, device, cube: cube.clone() })
-            }
+                On { graph, scope, device, cube: cube.clone(), by }
+            }),
             _ => None,
         })
     }
@@ -49,9 +50,9 @@ impl<'g> Fuser<'g> {
     /// # Errors
     /// What reading constants raises.
     pub fn fuse(&self, want: Want) -> Result<Option<Fusion>> {
-        let Some(On { graph, scope, device, cube }) = &self.0 else { return Ok(None) };
+        let Some(On { graph, scope, device, cube, by }) = &self.0 else { return Ok(None) };
         if let Some((operands, op)) = scope.lowered(want)? {
-            return Ok(Some(Fusion { operands, step: Box::new(Step::new(device, cube, op)) }));
+            return Ok(Some(Fusion { operands, step: Box::new(Step::new(device, cube, *by, op)) }));
         }
         let signed = match graph.fact(want.port).dtype {
             Some(DType::U8) => false,
@@ -70,11 +71,4 @@ impl<'g> Fuser<'g> {
             Form::Float => None,
         })
     }
-}
-
-/// Whether a device has tensor cores for codes.
-fn multiplies_codes(cube: &CubeDevice) -> bool {
-    use cubecl::ir::{ElemType, IntKind, UIntKind};
-    let (u8, i8) = (ElemType::UInt(UIntKind::U8), ElemType::Int(IntKind::I8));
-    cube.client().properties().features.matmul.mma.iter().any(|m| (m.a_type, m.b_type, m.k) == (i8, u8, 32))
 }

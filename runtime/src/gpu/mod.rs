@@ -4,30 +4,34 @@
 //! that runs on a device: codes stay there as bytes, channels last, between nodes. Integer results equal those of the CPU to the
 //! last bit. What has no kernel here runs on Burn, on the same device.
 
-#[cfg(not(feature = "cuda"))]
+#[cfg(not(feature = "gpu"))]
 mod absent;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 mod dense;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 mod elementwise;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 mod finish;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 mod fuser;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
+mod patches;
+#[cfg(feature = "gpu")]
+mod plain;
+#[cfg(feature = "gpu")]
 mod product;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 mod sliding;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 mod steps;
-#[cfg(all(test, feature = "cuda"))]
+#[cfg(all(test, feature = "gpu"))]
 mod tests;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 mod tile;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 mod window;
 
-#[cfg(not(feature = "cuda"))]
+#[cfg(not(feature = "gpu"))]
 pub use absent::Fuser;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 pub use fuser::Fuser;

@@ -11,61 +11,16 @@
 //! # Numbers
 //! Every `mma.sync` has the same shape in bytes: 16 by 32 bytes of one operand, 8 by 32 of the other. So codes, halves and floats
 //! differ in one instruction. Floats keep 22 of 24 bits by three products of what TF32 holds of them and of what it leaves; as
-//! tensor cores cut off what doesn't fit a sum, sums of more than a few products are made outside of them
+//! tensor cores cut off what doesn't fit a sum, sums of more than a few of the great ones are made outside of them
 //! ([Ootomo and Yokota](https://arxiv.org/abs/2203.03341)).
 
 use super::{
     finish::Constants,
+    patches::{Cell, Geometry, Row, cell, place, row},
     tile::{CELL, CELLS, COLUMNS, Form, Numbers, PLANE},
 };
 use cubecl::prelude::{barrier::copy_async_checked, *};
 
-/// Where a window stands and what it makes. Sizes count *pieces*: what is read at once, at most [`CELL`] bytes.
-#[derive(CubeType, CubeLaunch, Clone)]
-pub struct Geometry {
-    /// Rows of the result.
-    pub rows: usize,
-    /// Columns of one group, and of all.
-    pub columns: usize,
-    pub all_columns: usize,
-    /// Chunks of a row.
-    pub chunks: usize,
-    /// Pieces of a row, and of a pixel; those of a pixel's group.
-    pub pieces: usize,
-    pub pixel: usize,
-    pub group: usize,
-    /// Pixels of an image.
-    pub height: i32,
-    pub width: i32,
-    /// Positions of the window in an image.
-    pub out_height: usize,
-    pub out_width: usize,
-    pub stride_y: i32,
-    pub stride_x: i32,
-    /// Steps between taps.
-    pub step_y: i32,
-    pub step_x: i32,
-    pub pad_y: i32,
-    pub pad_x: i32,
-    /// What lies outside of images, in every byte of a word.
-    pub outside: u32,
-    /// Bounds of the result, and what is added to codes within them.
-    pub low: f32,
-    pub high: f32,
-    pub zero: i32,
-}
-
-/// Where a row of patches begins.
-#[derive(CubeType, Clone, Copy)]
-struct Row {
-    inside: bool,
-    /// The piece where its image begins, or the row itself.
-    first: usize,
-    y: i32,
-    x: i32,
-}
-
-type Cell = Vector<u32, Const<4>>;
 type Sums<C> = Vector<C, Const<4>>;
 
 #[cube]
@@ -92,87 +47,6 @@ fn tf32(x: u32) -> u32 {
 #[cube]
 fn rest(x: u32, kept: u32) -> u32 {
     tf32(u32::reinterpret(f32::reinterpret(x) - f32::reinterpret(kept)))
-}
-
-/// The row of patches `at`.
-#[cube]
-fn row(at: usize, g: &Geometry, group: usize, #[comptime] plain: bool) -> Row {
-    let inside = at < g.rows;
-    let own = group * g.group;
-    if comptime!(plain) {
-        Row { inside, first: at * g.pixel + own, y: 0i32, x: 0i32 }
-    } else {
-        let image = at / (g.out_height * g.out_width);
-        let position = at % (g.out_height * g.out_width);
-        let y = i32::cast_from(position / g.out_width) * g.stride_y - g.pad_y;
-        let x = i32::cast_from(position % g.out_width) * g.stride_x - g.pad_x;
-        let pixels = usize::cast_from(g.height) * usize::cast_from(g.width);
-        Row { inside, first: image * pixels * g.pixel + own, y, x }
-    }
-}
-
-/// Where a piece of a row is; outside of images there is none.
-#[derive(CubeType, Clone, Copy)]
-struct Piece {
-    at: usize,
-    count: usize,
-}
-
-/// The piece `at` of a row.
-#[cube]
-fn place(taps: &[Cell], row: &Row, at: usize, g: &Geometry, #[comptime] form: Form) -> Piece {
-    let mut found = Piece { at: 0usize, count: 0usize };
-    if row.inside && at < g.pieces {
-        if comptime!(form.plain) {
-            found.at = row.first + at;
-            found.count = 1usize;
-        } else {
-            let tap = taps[at];
-            let iy = row.y + i32::cast_from(tap.extract(0usize)) * g.step_y;
-            let ix = row.x + i32::cast_from(tap.extract(1usize)) * g.step_x;
-            if iy >= 0i32 && iy < g.height && ix >= 0i32 && ix < g.width {
-                let pixel = usize::cast_from(iy) * usize::cast_from(g.width) + usize::cast_from(ix);
-                found.at = row.first + pixel * g.pixel + usize::cast_from(tap.extract(2usize));
-                found.count = 1usize;
-            }
-        }
-    }
-    found
-}
-
-/// The cell `at` of a row.
-#[cube]
-fn cell<X: Int, V: Size>(
-    x: &[Vector<X, V>],
-    taps: &[Cell],
-    row: &Row,
-    at: usize,
-    g: &Geometry,
-    #[comptime] form: Form,
-) -> Cell {
-    let count = comptime!(CELL / form.piece);
-    let mut words = Cell::new(0u32);
-    #[unroll]
-    for i in 0..count {
-        let piece = at * count + i;
-        let mut read = Vector::<X, V>::new(X::cast_from(g.outside));
-        let found = place(taps, row, piece, g, form);
-        if found.count > 0 {
-            read = x[found.at];
-        }
-        if comptime!(form.piece == 1) {
-            let (word, shift) = comptime!((i / 4, (i % 4 * 8) as u32));
-            let byte = u32::cast_from(read.extract(0usize));
-            words.insert(word, words.extract(word) | (byte << shift));
-        } else {
-            let wide = comptime!(form.piece / 4);
-            #[unroll]
-            for j in 0..wide {
-                words.insert(comptime!(i * wide + j), u32::cast_from(read.extract(j)));
-            }
-        }
-    }
-    words
 }
 
 /// What is multiplied of a cell, and what that leaves of it.
@@ -230,6 +104,7 @@ fn accumulate<C: Numeric>(
     x_at: usize,
     w_at: usize,
     sums: &mut Array<Sums<C>>,
+    small: &mut Array<Sums<C>>,
     #[comptime] form: Form,
 ) {
     let (down, across) = comptime!((form.tile.fragments[0], form.tile.fragments[1]));
@@ -252,11 +127,11 @@ fn accumulate<C: Numeric>(
                 let at = comptime!(i * across + j);
                 let b = of_row(kept[i], half);
                 if comptime!(numbers == Numbers::Floats) {
-                    // Tensor cores cut sums off; so those of a few products alone are made there. The smallest come first.
-                    let few = mma::<C>(a.rest, b, Sums::<C>::new(C::from_int(0)), instruction);
-                    let few = mma::<C>(a.kept, of_row(left[i], half), few, instruction);
-                    let most = mma::<C>(a.kept, b, Sums::<C>::new(C::from_int(0)), instruction);
-                    sums[at] += most + finite(few);
+                    // Tensor cores cut sums off, so those of a few products alone are made there. Products of what was left are so
+                    // small that nothing is lost of the sum of all.
+                    small[at] = mma::<C>(a.rest, b, small[at], instruction);
+                    small[at] = mma::<C>(a.kept, of_row(left[i], half), small[at], instruction);
+                    sums[at] += mma::<C>(a.kept, b, Sums::<C>::new(C::from_int(0)), instruction);
                 } else {
                     sums[at] = mma::<C>(a.kept, b, sums[at], instruction);
                 }
@@ -318,9 +193,14 @@ pub fn product<X: Int, V: Size, C: Numeric, Y: Numeric>(
         xss[i] = r.x;
     }
     let mut sums = Array::<Sums<C>>::new(fragments);
+    // Of products of what was left.
+    let mut small = Array::<Sums<C>>::new(comptime!(if form.numbers == Numbers::Floats { fragments } else { 1 }));
     #[unroll]
     for i in 0..fragments {
         sums[i] = Sums::<C>::new(C::from_int(0));
+        if comptime!(form.numbers == Numbers::Floats) {
+            small[i] = Sums::<C>::new(C::from_int(0));
+        }
     }
     let plane = unit / PLANE;
     let lane = unit % PLANE;
@@ -370,7 +250,15 @@ pub fn product<X: Int, V: Size, C: Numeric, Y: Numeric>(
             commit();
             if round >= ahead {
                 let stage = (round - ahead) % form.stages;
-                accumulate::<C>(&xs, &ws, stage * x_cells + x_own, stage * w_cells + w_own, &mut sums, form);
+                accumulate::<C>(
+                    &xs,
+                    &ws,
+                    stage * x_cells + x_own,
+                    stage * w_cells + w_own,
+                    &mut sums,
+                    &mut small,
+                    form,
+                );
             }
         }
     } else {
@@ -399,7 +287,15 @@ pub fn product<X: Int, V: Size, C: Numeric, Y: Numeric>(
             }
             if chunk > 0 {
                 let stage = (chunk - 1) % 2;
-                accumulate::<C>(&xs, &ws, stage * x_cells + x_own, stage * w_cells + w_own, &mut sums, form);
+                accumulate::<C>(
+                    &xs,
+                    &ws,
+                    stage * x_cells + x_own,
+                    stage * w_cells + w_own,
+                    &mut sums,
+                    &mut small,
+                    form,
+                );
             }
             if chunk < g.chunks {
                 let stage = chunk % 2;
@@ -420,6 +316,12 @@ pub fn product<X: Int, V: Size, C: Numeric, Y: Numeric>(
         }
     }
 
+    if comptime!(form.numbers == Numbers::Floats) {
+        #[unroll]
+        for i in 0..fragments {
+            sums[i] += finite(small[i]);
+        }
+    }
     // Codes of a tile are put together before they are written: 16 bytes at a time where the result has so many side by side.
     let line = comptime!(tile.columns() + CELL);
     let together = comptime!(if form.wide { tile.rows() * line } else { 1 });

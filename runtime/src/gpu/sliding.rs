@@ -1,7 +1,7 @@
 //! What is launched to slide over images one channel at a time.
 
 use super::{
-    product::GeometryLaunch,
+    patches::GeometryLaunch,
     tile::Finish,
     window::{self, TapsLaunch},
 };
@@ -192,6 +192,7 @@ impl Launch {
             low,
             high,
             zero,
+            0,
         )
     }
 
@@ -314,6 +315,7 @@ pub fn mean(x: CubeTensor, images: usize, r: &Rescale) -> CubeTensor {
             r.x_scale,
             r.y_scale,
             i32::from(r.y_zero),
+            0,
         );
     }
     whole.made(&x)

@@ -1,7 +1,7 @@
 //! Steps on a device: operators of [`DeviceOp`], made ready to run.
 
 use super::{
-    dense::{Product, Weight},
+    dense::{By, Product, Weight},
     elementwise,
     sliding::{self, Depthwise},
     tile::Finish,
@@ -143,8 +143,8 @@ fn by_channels(mut t: CubeTensor, dims: &[usize]) -> CubeTensor {
 }
 
 impl Step {
-    /// Makes `op` ready on `device`: constants are sent there.
-    pub fn new(device: &Device, cube: &CubeDevice, op: DeviceOp) -> Self {
+    /// Makes `op` ready on `device`, which multiplies `by` what is the best of it: constants are sent there.
+    pub fn new(device: &Device, cube: &CubeDevice, by: By, op: DeviceOp) -> Self {
         let client = cube.client();
         let kind = match op {
             DeviceOp::Codes { weight, at, zero, finish } => {
@@ -152,7 +152,7 @@ impl Step {
                     Kind::Depthwise { depthwise: Depthwise::of_codes(cube, &weight, zero, &finish), at }
                 } else {
                     let outputs = weight.outputs;
-                    let product = Product::of_codes(cube, &dense(&weight), zero, &finish);
+                    let product = Product::of_codes(cube, by, &dense(&weight), zero, &finish);
                     Kind::Product { product, at, outputs }
                 }
             }
@@ -161,7 +161,7 @@ impl Step {
                     Kind::Depthwise { depthwise: Depthwise::of_floats(cube, &weight, &bias, bounds), at }
                 } else {
                     let outputs = weight.outputs;
-                    let product = Product::of_floats(cube, &dense(&weight), &bias, bounds);
+                    let product = Product::of_floats(cube, by, &dense(&weight), &bias, bounds);
                     Kind::Product { product, at, outputs }
                 }
             }

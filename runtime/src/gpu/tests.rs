@@ -1,6 +1,7 @@
 //! Kernels beside those for the CPU. They run on the device that `COMPRESS_TEST_DEVICE` names.
 
-use super::dense::{Product, TILES, Weight};
+use super::dense::{By, Product, TILES, Weight};
+use super::tile::Tile;
 use crate::{
     device::Device,
     session::{Backend, Engine, Session},
@@ -15,6 +16,15 @@ fn device() -> CubeDevice {
     match Device::of_tests().burn() {
         DispatchDevice::Cube(device) => device.clone(),
         other => panic!("a GPU, not {other:?}"),
+    }
+}
+
+/// What multiplies on a device, and into which tiles.
+fn ways(device: &CubeDevice) -> Vec<(By, &'static [Tile])> {
+    let plain = (By::Units, &TILES[..1]);
+    match By::of(device) {
+        Some(By::TensorCores) => vec![(By::TensorCores, &TILES[..]), plain],
+        _ => vec![plain],
     }
 }
 
@@ -94,12 +104,15 @@ fn products_of_codes_equal_those_on_the_cpu() {
                     bytemuck::cast_slice(&y).to_vec()
                 }
             };
-            let product = Product::of_codes(&device, &weight, zero, &finish);
-            for tile in TILES {
-                let y = product.run_in(upload(&device, &x, shape.clone(), DType::U8), &window, tile);
-                let got = bytes_of(&y);
-                let differ = got.iter().zip(&expected).filter(|(a, b)| a != b).count();
-                assert_eq!((got.len(), differ), (expected.len(), 0), "{window:?}, {channels} channels, {tile:?}");
+            for (by, tiles) in ways(&device) {
+                let product = Product::of_codes(&device, by, &weight, zero, &finish);
+                for tile in tiles {
+                    let y = product.run_in(upload(&device, &x, shape.clone(), DType::U8), &window, *tile);
+                    let got = bytes_of(&y);
+                    let differ = got.iter().zip(&expected).filter(|(a, b)| a != b).count();
+                    let what = format!("{window:?}, {channels} channels, {by:?}, {tile:?}");
+                    assert_eq!((got.len(), differ), (expected.len(), 0), "{what}");
+                }
             }
         }
     }
@@ -122,14 +135,16 @@ fn products_of_floats_are_as_exact_as_those_on_the_cpu() {
         let rows = Rows::dense(&x, window.pixels(), channels * groups);
         conv.run(rows, &window, None, RowsMut::dense(&mut expected, n, outputs), &mut scratch, 1);
         let weight = Weight { data: &w, outputs, kernel: window.kernel, channels, groups };
-        let product = Product::of_floats(&device, &weight, &bias, [-2.0, f32::INFINITY]);
         let shape = vec![window.pixels(), channels * groups];
-        for tile in TILES {
-            let x = upload(&device, bytemuck::cast_slice(&x), shape.clone(), DType::F32);
-            let got: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes_of(&product.run_in(x, &window, tile)));
-            let scale = (depth as f32).sqrt();
-            let far = got.iter().zip(&expected).map(|(a, b)| (a - b).abs() / scale).fold(0.0, f32::max);
-            assert!(got.len() == expected.len() && far < 2e-6, "{far} {window:?}, {tile:?}");
+        for (by, tiles) in ways(&device) {
+            let product = Product::of_floats(&device, by, &weight, &bias, [-2.0, f32::INFINITY]);
+            for tile in tiles {
+                let x = upload(&device, bytemuck::cast_slice(&x), shape.clone(), DType::F32);
+                let got: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes_of(&product.run_in(x, &window, *tile)));
+                let scale = (depth as f32).sqrt();
+                let far = got.iter().zip(&expected).map(|(a, b)| (a - b).abs() / scale).fold(0.0, f32::max);
+                assert!(got.len() == expected.len() && far < 2e-6, "{far} {window:?}, {by:?}, {tile:?}");
+            }
         }
     }
 }
@@ -143,13 +158,15 @@ fn infinite_numbers_are_bounded() {
     (x[0], x[depth], x[2 * depth]) = (f32::INFINITY, f32::NEG_INFINITY, f32::NAN);
     let w = vec![0.3f32; outputs * depth];
     let weight = Weight { data: &w, outputs, kernel: [1, 1], channels: depth, groups: 1 };
-    let product = Product::of_floats(&device, &weight, &vec![1.0; outputs], [0.0, 6.0]);
-    let x = upload(&device, bytemuck::cast_slice(&x), vec![rows, depth], DType::F32);
-    let y: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes_of(&product.run(x, &Window::pixel(rows))));
-    let of_row = |row: usize| &y[row * outputs..][..outputs];
-    assert_eq!((of_row(0), of_row(1)), (&[6.0; 16][..], &[0.0; 16][..]));
-    assert!(of_row(2).iter().all(|v| v.is_nan()), "{:?}", of_row(2));
-    assert!(of_row(3).iter().all(|v| (v - 5.8).abs() < 1e-5), "{:?}", of_row(3));
+    for (by, _) in ways(&device) {
+        let product = Product::of_floats(&device, by, &weight, &vec![1.0; outputs], [0.0, 6.0]);
+        let x = upload(&device, bytemuck::cast_slice(&x), vec![rows, depth], DType::F32);
+        let y: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes_of(&product.run(x, &Window::pixel(rows))));
+        let of_row = |row: usize| &y[row * outputs..][..outputs];
+        assert_eq!((of_row(0), of_row(1)), (&[6.0; 16][..], &[0.0; 16][..]), "{by:?}");
+        assert!(of_row(2).iter().all(|v| v.is_nan()), "{by:?}: {:?}", of_row(2));
+        assert!(of_row(3).iter().all(|v| (v - 5.8).abs() < 1e-5), "{by:?}: {:?}", of_row(3));
+    }
 }
 
 /// The session that runs a graph on the device.

@@ -92,7 +92,7 @@ pub struct Form {
     pub wide: bool,
 }
 
-/// Lays out rows of `row` bytes, one a column, as the kernel reads them: by groups, blocks of [`COLUMNS`] columns, chunks, and
+/// Lays out rows of `row` bytes, one a column, as tensor cores read them: by groups, blocks of [`COLUMNS`] columns, chunks, and
 /// halves of a cell. A cell then has, of two columns 8 apart, the words that are a unit's fragment.
 pub fn pack(rows: &[u8], row: usize, groups: usize) -> Vec<u8> {
     let columns = rows.len().checked_div(row * groups).unwrap_or(0);
@@ -113,4 +113,14 @@ pub fn pack(rows: &[u8], row: usize, groups: usize) -> Vec<u8> {
         }
     }
     packed
+}
+
+/// Lays out rows of `row` bytes for units that multiply by themselves: each as whole chunks.
+pub fn pad(rows: &[u8], row: usize) -> Vec<u8> {
+    let mut padded = Vec::with_capacity(rows.len().checked_div(row).unwrap_or(0) * row.next_multiple_of(CHUNK));
+    for row in rows.chunks_exact(row.max(1)) {
+        padded.extend(row);
+        padded.resize(padded.len().next_multiple_of(CHUNK), 0);
+    }
+    padded
 }

@@ -2,7 +2,7 @@
 
 use super::{
     finish::{Constants, product_alone, round_within},
-    product::Geometry,
+    patches::Geometry,
     tile::Finish,
 };
 use cubecl::prelude::*;
@@ -131,7 +131,7 @@ pub fn average_pool(
                     let ix = at.x + i32::cast_from(right) * taps.step_x;
                     if ix >= 0i32 && ix < g.width {
                         let pixel = usize::cast_from(iy) * usize::cast_from(g.width) + usize::cast_from(ix);
-                        sum += real(x[at.first + pixel * g.pixel + at.channel], zero, x_scale);
+                        sum += real(x[at.first + pixel * g.pixel + at.channel], zero, x_scale, g.nothing);
                     }
                 }
             }
@@ -169,8 +169,8 @@ pub fn global_average(
 
 /// What a code stands for.
 #[cube]
-fn real(code: u8, zero: i32, scale: f32) -> f32 {
-    product_alone(f32::cast_from(i32::cast_from(code) - zero), scale)
+fn real(code: u8, zero: i32, scale: f32, nothing: u32) -> f32 {
+    product_alone(f32::cast_from(i32::cast_from(code) - zero), scale, nothing)
 }
 
 /// The mean over `pixels` of each image, as a ReduceMean of floats between codes comes to in ONNX Runtime for x86: added up by
@@ -187,6 +187,7 @@ pub fn mean(
     x_scale: f32,
     y_scale: f32,
     y_zero: i32,
+    nothing: u32,
 ) {
     if ABSOLUTE_POS < count {
         let (image, channel) = (ABSOLUTE_POS / channels, ABSOLUTE_POS % channels);
@@ -203,7 +204,7 @@ pub fn mean(
         for pair in 0..vectors / 2 {
             #[unroll]
             for lane in 0..8usize {
-                lanes[lane] += real(x[first + (start + pair * 8 + lane) * channels], x_zero, x_scale);
+                lanes[lane] += real(x[first + (start + pair * 8 + lane) * channels], x_zero, x_scale, nothing);
             }
         }
         let mut four = Array::<f32>::new(4usize);
@@ -211,15 +212,15 @@ pub fn mean(
         for lane in 0..4usize {
             four[lane] = lanes[lane] + lanes[comptime!(lane + 4)];
             if vectors % 2 == 1 {
-                four[lane] += real(x[first + (start + (vectors - 1) * 4 + lane) * channels], x_zero, x_scale);
+                four[lane] += real(x[first + (start + (vectors - 1) * 4 + lane) * channels], x_zero, x_scale, nothing);
             }
         }
         let mut sum = (four[0usize] + four[2usize]) + (four[1usize] + four[3usize]);
         for pixel in 0..start {
-            sum += real(x[first + pixel * channels], x_zero, x_scale);
+            sum += real(x[first + pixel * channels], x_zero, x_scale, nothing);
         }
         for pixel in start + vectors * 4..pixels {
-            sum += real(x[first + pixel * channels], x_zero, x_scale);
+            sum += real(x[first + pixel * channels], x_zero, x_scale, nothing);
         }
         let low = f32::cast_from(0i32 - y_zero);
         let mean = sum / f32::cast_from(pixels) / y_scale;
