@@ -179,7 +179,7 @@ pub struct DeviceOptions {
     /// Samples a batch when timing.
     #[arg(long, value_name = "N", default_value_t = Self::default().batch, allow_hyphen_values = true)]
     pub batch: Count<65_536>,
-    /// Where to run: cpu, cuda, cuda:N, or auto.
+    /// Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress devices` lists them.
     #[arg(long, default_value_t)]
     pub device: DeviceChoice,
     /// What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the best. Or

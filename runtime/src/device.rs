@@ -6,18 +6,75 @@ use compress_compiler::{
     serde_as_text,
     words::option::DEVICE,
 };
+use serde::Serialize;
 use std::{fmt, str::FromStr};
+
+#[cfg(not(feature = "gpu"))]
+mod absent;
+#[cfg(feature = "gpu")]
+mod gpus;
+#[cfg(feature = "vulkan")]
+mod vulkan;
+
+#[cfg(not(feature = "gpu"))]
+pub use absent::{Gpu, found};
+#[cfg(feature = "gpu")]
+pub use gpus::{Gpu, found};
+
+/// How a program reaches a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Api {
+    /// CUDA, of NVIDIA.
+    Cuda,
+    /// Metal, of Apple.
+    Metal,
+    /// Vulkan, which most drivers have: those of AMD, Intel and NVIDIA, and Mesa's.
+    Vulkan,
+}
+
+impl Api {
+    /// All, the best for a device that has several first.
+    pub const ALL: [Self; 3] = [Self::Cuda, Self::Metal, Self::Vulkan];
+
+    /// Its name in an option, and that of the cargo feature.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cuda => "cuda",
+            Self::Metal => "metal",
+            Self::Vulkan => "vulkan",
+        }
+    }
+
+    /// Its name in a sentence.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Cuda => "CUDA",
+            Self::Metal => "Metal",
+            Self::Vulkan => "Vulkan",
+        }
+    }
+
+    /// Whether this program was built with it.
+    pub fn is_built(self) -> bool {
+        match self {
+            Self::Cuda => cfg!(feature = "cuda"),
+            Self::Metal => cfg!(feature = "metal"),
+            Self::Vulkan => cfg!(feature = "vulkan"),
+        }
+    }
+}
 
 /// What the user asked for to run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
-    /// A CUDA device where there is one, else the CPU.
+    /// A GPU where there is one, else the CPU.
     #[default]
     Auto,
     /// The CPU.
     Cpu,
-    /// The CUDA device of this number.
-    Cuda(usize),
+    /// The GPU of this number.
+    Gpu(Api, usize),
 }
 
 serde_as_text!(DeviceChoice);
@@ -27,7 +84,7 @@ impl fmt::Display for DeviceChoice {
         match self {
             Self::Auto => f.write_str("auto"),
             Self::Cpu => f.write_str("cpu"),
-            Self::Cuda(n) => write!(f, "cuda:{n}"),
+            Self::Gpu(api, n) => write!(f, "{}:{n}", api.name()),
         }
     }
 }
@@ -36,34 +93,49 @@ impl FromStr for DeviceChoice {
     type Err = Error;
 
     fn from_str(s: &str) -> Result<Self> {
-        let cuda = |n: &str| n.parse().ok().map(Self::Cuda);
+        let gpu = |api: Api| match s.strip_prefix(api.name())? {
+            "" => Some(Self::Gpu(api, 0)),
+            n => Some(Self::Gpu(api, n.strip_prefix(':')?.parse().ok()?)),
+        };
         let choice = match s {
             "auto" => Some(Self::Auto),
             "cpu" => Some(Self::Cpu),
-            "cuda" => Some(Self::Cuda(0)),
-            _ => s.strip_prefix("cuda:").and_then(cuda),
+            _ => Api::ALL.into_iter().find_map(gpu),
         };
         choice.ok_or_else(|| {
-            Error::usage(format!("`{s}` is not a device")).help("say auto, cpu, cuda, or cuda:N with N from 0")
+            Error::usage(format!("`{s}` is not a device"))
+                .help("say auto, cpu, cuda, metal or vulkan; or cuda:N and the like with N from 0")
         })
     }
+}
+
+/// What a driver says of a GPU.
+#[derive(Debug, Clone, Serialize)]
+pub struct About {
+    /// What to call it in an option.
+    pub device: String,
+    /// The name that it has from its maker.
+    pub name: String,
+    /// Whether the driver computes on the CPU.
+    pub software: bool,
+    /// Its memory, if the driver says.
+    pub memory_bytes: Option<u64>,
+    /// The largest tensor.
+    pub largest_bytes: u64,
+    /// What the threads of a block share.
+    pub shared_bytes: usize,
+    /// The types of numbers that its memory holds.
+    pub types: Vec<String>,
+    /// Types that it multiplies as small matrices, by instructions of its own (tensor cores).
+    pub matrix_products: Vec<String>,
 }
 
 /// A device that was found and can be used.
 #[derive(Debug, Clone)]
 pub struct Device {
     inner: DispatchDevice,
-    kind: DeviceKind,
+    is_cpu: bool,
     description: String,
-}
-
-/// What kind of device it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeviceKind {
-    /// The CPU.
-    Cpu,
-    /// A GPU, through CUDA.
-    Cuda,
 }
 
 impl Device {
@@ -72,24 +144,27 @@ impl Device {
     /// # Errors
     /// Device, when it is not there or this program was built without support for it.
     pub fn open(choice: DeviceChoice) -> Result<Self> {
-        // Opening a device that is not there panics inside Burn, so what exists is listed first.
-        let found = cuda_devices();
         match choice {
             DeviceChoice::Cpu => Ok(Self::cpu()),
-            DeviceChoice::Auto => Ok(match found.into_iter().next() {
-                Some(inner) => Self::cuda(inner, 0),
-                None => Self { description: format!("CPU ({})", why_no_cuda()), ..Self::cpu() },
-            }),
-            DeviceChoice::Cuda(n) => {
+            DeviceChoice::Auto => {
+                let mut all = Api::ALL.into_iter().flat_map(found);
+                match all.find(|gpu| !gpu.is_software()) {
+                    Some(gpu) => gpu.open(),
+                    None => Ok(Self { description: format!("CPU ({})", why_no_gpu()), ..Self::cpu() }),
+                }
+            }
+            DeviceChoice::Gpu(api, n) => {
+                // Opening a device that is not there panics inside Burn, so what exists is listed first.
+                let (found, name) = (found(api), api.name());
                 let count = found.len();
                 match found.into_iter().nth(n) {
-                    Some(inner) => Ok(Self::cuda(inner, n)),
-                    None if count > 0 => Err(Error::device(format!("there is no CUDA device {n}"))
-                        .help(format!("{count} found; say cuda:0 to cuda:{}", count - 1))),
-                    None if cfg!(feature = "cuda") => Err(Error::device(why_no_cuda())
-                        .help(format!("check that the NVIDIA driver is installed (nvidia-smi), or say {DEVICE} cpu"))),
-                    None => Err(Error::device("this program was built without CUDA")
-                        .help(format!("build it with cargo's feature `cuda`, or say {DEVICE} cpu"))),
+                    Some(gpu) => gpu.open(),
+                    None if count > 0 => Err(Error::device(format!("there is no {} device {n}", api.title()))
+                        .help(format!("{count} found; say {name}:0 to {name}:{}", count - 1))),
+                    None if api.is_built() => Err(Error::device(format!("no {} device found", api.title()))
+                        .help(format!("check that {}, or say {DEVICE} cpu", driver(api)))),
+                    None => Err(Error::device(format!("this program was built without {}", api.title()))
+                        .help(format!("build it with cargo's feature `{name}`, or say {DEVICE} cpu"))),
                 }
             }
         }
@@ -97,7 +172,7 @@ impl Device {
 
     /// The CPU, which is always there.
     pub fn cpu() -> Self {
-        Self { inner: DispatchDevice::Flex(FlexDevice), kind: DeviceKind::Cpu, description: "CPU".into() }
+        Self { inner: DispatchDevice::Flex(FlexDevice), is_cpu: true, description: "CPU".into() }
     }
 
     /// The device that unit tests run on: the CPU, unless `COMPRESS_TEST_DEVICE` names another (`tests/gpu/on_double`).
@@ -105,11 +180,10 @@ impl Device {
     pub(crate) fn of_tests() -> Self {
         let named = std::env::var("COMPRESS_TEST_DEVICE").unwrap_or_else(|_| "cpu".into());
         // A test that can't run where it should has to fail.
-        Self::open(named.parse().unwrap()).unwrap()
-    }
-
-    fn cuda(inner: DispatchDevice, n: usize) -> Self {
-        Self { inner, kind: DeviceKind::Cuda, description: format!("CUDA device {n}") }
+        let device = Self::open(named.parse().unwrap()).unwrap();
+        #[cfg(feature = "gpu")]
+        gpus::allocate_apart(&device);
+        device
     }
 
     /// What was taken, and why when it was not asked for by name.
@@ -119,7 +193,7 @@ impl Device {
 
     /// Whether this is the CPU.
     pub fn is_cpu(&self) -> bool {
-        self.kind == DeviceKind::Cpu
+        self.is_cpu
     }
 
     /// The device as Burn's tensors know it.
@@ -133,18 +207,18 @@ impl Device {
     }
 }
 
-#[cfg(feature = "cuda")]
-fn cuda_devices() -> Vec<DispatchDevice> {
-    ::burn::backend::Dispatch::enumerate_cube(::burn::backend::RuntimeId::Cuda)
+/// What to look for where a device is missing.
+fn driver(api: Api) -> &'static str {
+    match api {
+        Api::Cuda => "the NVIDIA driver is installed (nvidia-smi)",
+        Api::Metal => "this is a Mac",
+        Api::Vulkan => "a driver for Vulkan is installed (vulkaninfo)",
+    }
 }
 
-#[cfg(not(feature = "cuda"))]
-fn cuda_devices() -> Vec<DispatchDevice> {
-    vec![]
-}
-
-fn why_no_cuda() -> &'static str {
-    if cfg!(feature = "cuda") { "no CUDA device found" } else { "built without the cuda feature" }
+fn why_no_gpu() -> String {
+    let built: Vec<_> = Api::ALL.into_iter().filter(|api| api.is_built()).map(Api::title).collect();
+    if built.is_empty() { "built for no GPU".into() } else { format!("no {} device found", built.join(" or ")) }
 }
 
 #[cfg(test)]
@@ -157,21 +231,25 @@ mod tests {
         for (name, choice) in [
             ("auto", DeviceChoice::Auto),
             ("cpu", DeviceChoice::Cpu),
-            ("cuda", DeviceChoice::Cuda(0)),
-            ("cuda:3", DeviceChoice::Cuda(3)),
+            ("cuda", DeviceChoice::Gpu(Api::Cuda, 0)),
+            ("cuda:3", DeviceChoice::Gpu(Api::Cuda, 3)),
+            ("vulkan:1", DeviceChoice::Gpu(Api::Vulkan, 1)),
+            ("metal", DeviceChoice::Gpu(Api::Metal, 0)),
         ] {
             assert_eq!(name.parse::<DeviceChoice>().unwrap(), choice);
         }
-        for name in ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "CPU"] {
+        for name in ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "cuda3", "vulkan:", "CPU"] {
             assert_eq!(name.parse::<DeviceChoice>().unwrap_err().kind(), Kind::Usage, "{name}");
         }
     }
 
     #[test]
     fn a_missing_device_is_an_error_with_advice() {
-        let e = Device::open(DeviceChoice::Cuda(999)).unwrap_err();
-        assert_eq!(e.kind(), Kind::Device);
-        assert!(e.to_string().contains("help:"), "{e}");
+        for api in Api::ALL {
+            let e = Device::open(DeviceChoice::Gpu(api, 999)).unwrap_err();
+            assert_eq!(e.kind(), Kind::Device);
+            assert!(e.to_string().contains("help:"), "{e}");
+        }
         assert_eq!(Device::open(DeviceChoice::Cpu).unwrap().describe(), "CPU");
         assert!(!Device::open(DeviceChoice::Auto).unwrap().describe().is_empty());
     }

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
     after_help = passes_help(),
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    override_usage = "compress MODEL [-o OUT] [--int8] [--prune F] [--data PATH] ...\n       compress inspect|sensitivity|check|bench|explain MODEL ...\n       compress distill STUDENT [--teacher T] --data D ...\n       compress run RECIPE.toml"
+    override_usage = "compress MODEL [-o OUT] [--int8] [--prune F] [--data PATH] ...\n       compress inspect|sensitivity|check|bench|explain MODEL ...\n       compress distill STUDENT [--teacher T] --data D ...\n       compress run RECIPE.toml\n       compress devices"
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -57,6 +57,12 @@ pub enum Command {
     Distill(Box<DistillArgs>),
     /// Run a job as a recipe says, or as the report of an earlier run does.
     Run(RunArgs),
+    /// List what models can run on here: the CPU, and GPUs.
+    Devices {
+        /// Print JSON instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
     /// Print a script that completes the command line in a shell.
     Completions {
         /// The shell.

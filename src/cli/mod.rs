@@ -12,7 +12,7 @@ pub mod tables;
 mod terminal;
 pub mod training;
 
-use crate::{Kind, Recipe, Result, Sweep, options::Effort};
+use crate::{Devices, Kind, Recipe, Result, Sweep, options::Effort};
 use args::{Cli, Command, FormatArgs};
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use run::{How, run};
@@ -49,6 +49,10 @@ fn start(cli: Cli) -> Result<()> {
             let formats = FormatArgs { server: a.server, page: a.page, ..FormatArgs::default() };
             let how = How { dry_run: a.dry_run, strict: a.strict, formats, ..How::new(a.show) };
             run(Recipe::Distill(a.recipe), &how)
+        }
+        Some(Command::Devices { json }) => {
+            let found = Devices::find();
+            terminal::print(&if json { crate::report::json(&found)? } else { tables::devices(&found) })
         }
         Some(Command::Completions { shell }) => install::completions(shell),
         Some(Command::Man { folder }) => install::man(&folder),

@@ -130,7 +130,7 @@ pub struct Distill {
     /// How often a checkpoint is written [default: 60s].
     #[arg(long, value_name = "TIME")]
     pub save_every: Option<Time>,
-    /// Where to train: cpu, cuda, cuda:N, or auto.
+    /// Where to train: cpu, cuda, metal, vulkan (with :N for another than the first), or auto.
     #[arg(long)]
     pub device: Option<DeviceChoice>,
     /// Threads on the CPU [default: one a core].

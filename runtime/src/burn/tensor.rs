@@ -12,7 +12,7 @@ use ::burn::backend::{
 };
 
 mod extension;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 mod gpu;
 mod layers;
 mod math;

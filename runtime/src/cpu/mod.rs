@@ -26,7 +26,7 @@ mod arena;
 mod batch;
 mod cost;
 // Only programs built for a GPU read it.
-#[cfg_attr(not(feature = "cuda"), allow(dead_code, unused_imports))]
+#[cfg_attr(not(feature = "gpu"), allow(dead_code, unused_imports))]
 pub(crate) mod device;
 mod lower;
 mod lowering;

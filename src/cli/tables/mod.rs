@@ -1,6 +1,7 @@
 //! Results as text.
 
 mod bench;
+mod devices;
 mod explain;
 mod inspect;
 mod report;
@@ -9,6 +10,7 @@ mod sweep;
 mod work;
 
 pub use bench::figures;
+pub use devices::devices;
 pub use explain::explained;
 pub use inspect::{groups, inspection};
 pub use report::{headline, report};

@@ -5,8 +5,8 @@
 
 use super::{Float, Prim};
 use ::burn::backend::{
-    Autodiff, Backend, BackendTensor, Cube, DType, DispatchKindConversion, DispatchTensorKind, Shape, TensorMetadata,
-    backend_extension, ops::FloatTensorOps, tensor::FloatTensor,
+    Autodiff, Backend, BackendTensor, Cube, DType, DispatchDevice, DispatchKindConversion, DispatchTensorKind, Shape,
+    TensorMetadata, backend_extension, ops::FloatTensorOps, tensor::FloatTensor,
 };
 use burn_autodiff::{
     NodeId,
@@ -14,7 +14,7 @@ use burn_autodiff::{
     grads::Gradients,
     ops::{Backward, Ops, OpsKind},
 };
-use burn_cubecl::{kernel::matmul::init_matmul_output, tensor::CubeTensor};
+use burn_cubecl::{CubeDevice, kernel::matmul::init_matmul_output, tensor::CubeTensor};
 use compress_compiler::error::{Error, Result};
 use cubecl::prelude::Scalar;
 use cubek::{
@@ -47,11 +47,23 @@ impl Float {
 
 /// Whether a tensor is one that [`Products`] multiplies: `f32` on a GPU.
 pub fn has_kernels(t: &Prim) -> bool {
-    let on_gpu = match &t.kind {
-        DispatchTensorKind::Autodiff(inner) => matches!(**inner, DispatchTensorKind::Cube(_)),
-        kind => matches!(kind, DispatchTensorKind::Cube(_)),
-    };
-    on_gpu && t.dtype() == DType::F32
+    device(t).is_some() && t.dtype() == DType::F32
+}
+
+/// Whether a device takes NaN for a missing number, as the specification of Vulkan lets it.
+pub fn drops_nan(t: &Prim) -> bool {
+    matches!(device(t), Some(CubeDevice::Wgpu(_)))
+}
+
+fn device(t: &Prim) -> Option<CubeDevice> {
+    match t.device() {
+        DispatchDevice::Cube(device) => Some(device),
+        DispatchDevice::Autodiff(tape) => match &*tape {
+            DispatchDevice::Cube(device) => Some(device.clone()),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 /// Products without tensor cores.

@@ -69,7 +69,7 @@ macro_rules! convolutions {
 
 /// The product over the last two axes.
 fn product(x: Prim, y: Prim) -> Prim {
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "gpu")]
     if super::gpu::has_kernels(&x) {
         use super::gpu::Products;
         return B::product(x, y);

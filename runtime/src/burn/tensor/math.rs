@@ -94,10 +94,6 @@ with_scalar! {
     mul_scalar => float_mul_scalar,
     /// `x / v`.
     div_scalar => float_div_scalar,
-    /// `max(x, v)`; NaN stays.
-    clamp_min => float_clamp_min,
-    /// `min(x, v)`; NaN stays.
-    clamp_max => float_clamp_max,
     /// `x < 0 ? v * x : x`.
     leaky_relu => leaky_relu,
 }
@@ -129,9 +125,40 @@ binary! {
     prelu => prelu,
 }
 
+/// Whether the device of a tensor takes NaN for a missing number where it looks for the greater of two. Those do that don't
+/// promise IEEE 754: all but the CPU and CUDA.
+fn drops_nan(t: &Prim) -> bool {
+    #[cfg(feature = "gpu")]
+    return super::gpu::drops_nan(t);
+    #[cfg(not(feature = "gpu"))]
+    matches!(t, _ if false)
+}
+
 impl Float {
+    /// `max(x, v)`; NaN stays.
+    pub fn clamp_min(self, v: impl Into<f64>) -> Self {
+        let v = scalar(v);
+        self.map(|t| match drops_nan(&t) {
+            // Of NaN no comparison holds.
+            true => B::float_mask_fill(t.clone(), B::float_lower_elem(t.clone(), v, bool_dtype(&t)), v),
+            false => B::float_clamp_min(t, v),
+        })
+    }
+
+    /// `min(x, v)`; NaN stays.
+    pub fn clamp_max(self, v: impl Into<f64>) -> Self {
+        let v = scalar(v);
+        self.map(|t| match drops_nan(&t) {
+            true => B::float_mask_fill(t.clone(), B::float_greater_elem(t.clone(), v, bool_dtype(&t)), v),
+            false => B::float_clamp_max(t, v),
+        })
+    }
+
     /// `max(x, 0)`; NaN stays.
     pub fn relu(self) -> Self {
+        if drops_nan(&self.t) {
+            return self.clamp_min(0.0);
+        }
         match self.is_tracked() && self.has_kernels() {
             true => self.map(B::train_relu),
             false => self.map(B::relu),
@@ -178,7 +205,7 @@ impl Float {
         // False where either is NaN: `b` is taken there, and NaNs of `a` are put back after.
         let bools = bool_dtype(&a.t);
         let kept = keep(a.t.clone(), b.t.clone(), bools);
-        let nan = B::float_not_equal(a.t.clone(), a.t.clone(), bools);
+        let nan = B::float_is_nan(a.t.clone(), bools);
         let t = B::float_mask_where(b.t, kept, a.t.clone());
         Ok(Self::wrap(B::float_mask_where(t, nan, a.t), shape, a.dtype))
     }
@@ -212,7 +239,8 @@ impl Float {
             return Ok(self.map(|t| B::float_powf_scalar(t, scalar(v))));
         }
         let exponent = Self::full(&[], v, device)?;
-        self.powf(exponent)
+        // Without a sign the result is the same, and Vulkan has no power of a negative number.
+        if v.is_infinite() { self.abs().powf(exponent) } else { self.powf(exponent) }
     }
 
     /// The elements of `yes`, which has the same shape, where `self` is above `bound`; 0 elsewhere.

@@ -1,0 +1,32 @@
+//! Where this program was built for no GPU.
+
+use super::{About, Api, Device};
+use compress_compiler::error::Result;
+
+/// There is none.
+#[derive(Debug, Clone)]
+pub enum Gpu {}
+
+/// None.
+pub fn found(_: Api) -> Vec<Gpu> {
+    vec![]
+}
+
+impl Gpu {
+    /// There is none.
+    pub fn is_software(&self) -> bool {
+        match *self {}
+    }
+
+    /// There is none.
+    ///
+    /// # Errors
+    /// None.
+    pub fn about(&self) -> Result<About> {
+        match *self {}
+    }
+
+    pub(super) fn open(self) -> Result<Device> {
+        match self {}
+    }
+}

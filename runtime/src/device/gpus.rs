@@ -1,0 +1,125 @@
+//! The GPUs of this machine, and what they are.
+
+use super::{About, Api, Device};
+use burn::backend::DispatchDevice;
+use compress_compiler::error::{Error, Result};
+use cubecl::{
+    client::Client,
+    device::{Device as Cube, WgpuBackend, WgpuDevice, WgpuDeviceKind},
+    features::TypeUsage,
+    ir::{ElemType, FloatKind, IntKind, UIntKind},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Mutex, PoisonError},
+};
+
+/// A GPU that was found.
+#[derive(Debug, Clone)]
+pub struct Gpu {
+    api: Api,
+    number: usize,
+    cube: Cube,
+}
+
+/// The GPUs that an interface reaches, in the order of their numbers; none where this program was built without it. For Vulkan and
+/// Metal those with memory of their own come first, and software last.
+pub fn found(api: Api) -> Vec<Gpu> {
+    // Drivers take a while to answer, and some complain each time.
+    static FOUND: Mutex<BTreeMap<Api, Vec<Gpu>>> = Mutex::new(BTreeMap::new());
+    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    found.entry(api).or_insert_with(|| find(api)).clone()
+}
+
+fn find(api: Api) -> Vec<Gpu> {
+    let all = match api {
+        _ if !api.is_built() => vec![],
+        Api::Cuda => burn::backend::Dispatch::enumerate_cube(burn::backend::RuntimeId::Cuda)
+            .into_iter()
+            .filter_map(|d| if let DispatchDevice::Cube(cube) = d { Some(cube) } else { None })
+            .collect(),
+        Api::Metal => on(WgpuBackend::Metal),
+        Api::Vulkan => on(WgpuBackend::Vulkan),
+    };
+    all.into_iter().enumerate().map(|(number, cube)| Gpu { api, number, cube }).collect()
+}
+
+/// The devices that an interface of wgpu reaches.
+fn on(backend: WgpuBackend) -> Vec<Cube> {
+    use WgpuDeviceKind::*;
+    let kinds = [DiscreteGpu(0), IntegratedGpu(0), VirtualGpu(0), Other(0), Cpu];
+    let like = |kind| Cube::enumerate(Cube::Wgpu(WgpuDevice::new(kind).on(backend)).to_id());
+    kinds.into_iter().flat_map(like).map(Cube::from_id).collect()
+}
+
+impl Gpu {
+    /// Whether the driver computes on the CPU.
+    pub fn is_software(&self) -> bool {
+        matches!(&self.cube, Cube::Wgpu(device) if device.kind == WgpuDeviceKind::Cpu)
+    }
+
+    /// What its driver says.
+    ///
+    /// # Errors
+    /// Device, where it can't be used.
+    pub fn about(&self) -> Result<About> {
+        let client = self.client()?;
+        let of = client.properties();
+        let stored = |e: ElemType| of.features.type_usage(e).contains(TypeUsage::Buffer);
+        let types = [
+            ElemType::Float(FloatKind::F32),
+            ElemType::Float(FloatKind::F16),
+            ElemType::Float(FloatKind::BF16),
+            ElemType::Float(FloatKind::F64),
+            ElemType::Int(IntKind::I8),
+            ElemType::UInt(UIntKind::U8),
+            ElemType::Int(IntKind::I64),
+        ];
+        let matmul = &of.features.matmul;
+        let products: BTreeSet<_> =
+            matmul.mma.iter().chain(&matmul.cmma).map(|m| format!("{} x {}", m.a_type, m.b_type)).collect();
+        Ok(About {
+            device: format!("{}:{}", self.api.name(), self.number),
+            name: of.identity.name.clone(),
+            software: self.is_software(),
+            memory_bytes: of.memory.max_memory(),
+            largest_bytes: of.memory.max_page_size,
+            shared_bytes: of.hardware.max_shared_memory_size,
+            types: types.into_iter().filter(|e| stored(*e)).map(|e| e.to_string()).collect(),
+            matrix_products: products.into_iter().collect(),
+        })
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// Device, where it can't be used.
+    pub(super) fn open(self) -> Result<Device> {
+        let client = self.client()?;
+        let name = &client.properties().identity.name;
+        let description = format!("{}:{} ({name})", self.api.name(), self.number);
+        Ok(Device { inner: DispatchDevice::Cube(self.cube), is_cpu: false, description })
+    }
+
+    fn client(&self) -> Result<Client> {
+        #[cfg(feature = "vulkan")]
+        if self.api == Api::Vulkan {
+            super::vulkan::check(&self.cube)?;
+        }
+        // A driver that fails is a panic there, whose message is what it said.
+        catch_unwind(AssertUnwindSafe(|| self.cube.client())).map_err(|_| {
+            Error::device(format!("{}:{} was found, and can't be used", self.api.name(), self.number))
+                .help("see what its driver said above")
+        })
+    }
+}
+
+/// Gives each tensor of this thread an allocation of its own, so that the double of a driver finds what reaches out of it.
+#[cfg(test)]
+pub(super) fn allocate_apart(device: &Device) {
+    if let DispatchDevice::Cube(cube) = &device.inner {
+        // SAFETY: it changes how this thread's stream allocates from here on; what was allocated stays as it is.
+        unsafe { cube.client().allocation_mode(cubecl::MemoryAllocationMode::Dedicated) };
+    }
+}
