@@ -45,7 +45,7 @@ impl Devices {
                     all.missing.push((api, format!("not built in: build with cargo's feature `{}`", api.name())));
                 }
                 Ok(_) => all.missing.push((api, "no device found".into())),
-                Err(e) => all.missing.push((api, e.to_string())),
+                Err(e) => all.missing.push((api, e.message().into())),
             }
         }
         all

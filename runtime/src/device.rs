@@ -11,10 +11,10 @@ use std::{fmt, str::FromStr};
 
 #[cfg(not(feature = "gpu"))]
 mod absent;
+#[cfg(any(feature = "metal", feature = "vulkan"))]
+mod adapters;
 #[cfg(feature = "gpu")]
 mod gpus;
-#[cfg(feature = "vulkan")]
-mod vulkan;
 
 #[cfg(not(feature = "gpu"))]
 pub use absent::{Gpu, found};
@@ -126,8 +126,8 @@ pub struct About {
     pub shared_bytes: usize,
     /// The types of numbers that its memory holds.
     pub types: Vec<String>,
-    /// Types that it multiplies as small matrices, by instructions of its own (tensor cores).
-    pub matrix_products: Vec<String>,
+    /// The types that it multiplies as small matrices, by instructions of its own (tensor cores).
+    pub matrix_types: Vec<String>,
 }
 
 /// A device that was found and can be used.
@@ -148,7 +148,7 @@ impl Device {
             DeviceChoice::Cpu => Ok(Self::cpu()),
             DeviceChoice::Auto => {
                 let mut all = Api::ALL.into_iter().flat_map(found);
-                match all.find(|gpu| !gpu.is_software()) {
+                match all.find(Gpu::is_chosen) {
                     Some(gpu) => gpu.open(),
                     None => Ok(Self { description: format!("CPU ({})", why_no_gpu()), ..Self::cpu() }),
                 }

@@ -21,7 +21,12 @@ use std::ffi::OsString;
 /// Runs the command line `args`, whose first is the name of the program, as the only thing that this process does: it takes
 /// over Ctrl-C, and usage errors end the process. Returns the exit code, which is a contract with scripts.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
-    let filter = tracing_subscriber::EnvFilter::from_env("COMPRESS_LOG");
+    // Where no display is, looking for GPUs makes their library complain.
+    let filter = tracing_subscriber::EnvFilter::builder();
+    let filter = match std::env::var("COMPRESS_LOG") {
+        Ok(directives) => filter.parse_lossy(directives),
+        Err(_) => filter.parse_lossy("error,wgpu_hal=off"),
+    };
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     crate::write_options(|option| match option {
         "output" => "-o".into(),

@@ -14,7 +14,7 @@ pub fn found(_: Api) -> Vec<Gpu> {
 
 impl Gpu {
     /// There is none.
-    pub fn is_software(&self) -> bool {
+    pub fn is_chosen(&self) -> bool {
         match *self {}
     }
 

@@ -5,7 +5,7 @@ use burn::backend::DispatchDevice;
 use compress_compiler::error::{Error, Result};
 use cubecl::{
     client::Client,
-    device::{Device as Cube, WgpuBackend, WgpuDevice, WgpuDeviceKind},
+    device::{CudaDevice, Device as Cube, WgpuDeviceKind},
     features::TypeUsage,
     ir::{ElemType, FloatKind, IntKind, UIntKind},
 };
@@ -21,6 +21,8 @@ pub struct Gpu {
     api: Api,
     number: usize,
     cube: Cube,
+    /// What its driver lacks, if it can't be used.
+    lacks: Option<String>,
 }
 
 /// The GPUs that an interface reaches, in the order of their numbers; none where this program was built without it. For Vulkan and
@@ -33,30 +35,29 @@ pub fn found(api: Api) -> Vec<Gpu> {
 }
 
 fn find(api: Api) -> Vec<Gpu> {
-    let all = match api {
+    let all: Vec<(Cube, Option<String>)> = match api {
         _ if !api.is_built() => vec![],
-        Api::Cuda => burn::backend::Dispatch::enumerate_cube(burn::backend::RuntimeId::Cuda)
-            .into_iter()
-            .filter_map(|d| if let DispatchDevice::Cube(cube) = d { Some(cube) } else { None })
-            .collect(),
-        Api::Metal => on(WgpuBackend::Metal),
-        Api::Vulkan => on(WgpuBackend::Vulkan),
+        Api::Cuda => {
+            let all = Cube::enumerate(Cube::Cuda(CudaDevice::new(0)).to_id());
+            all.into_iter().map(|id| (Cube::from_id(id), None)).collect()
+        }
+        #[cfg(any(feature = "metal", feature = "vulkan"))]
+        Api::Metal | Api::Vulkan => super::adapters::adapters(api),
+        #[cfg(not(any(feature = "metal", feature = "vulkan")))]
+        Api::Metal | Api::Vulkan => vec![],
     };
-    all.into_iter().enumerate().map(|(number, cube)| Gpu { api, number, cube }).collect()
-}
-
-/// The devices that an interface of wgpu reaches.
-fn on(backend: WgpuBackend) -> Vec<Cube> {
-    use WgpuDeviceKind::*;
-    let kinds = [DiscreteGpu(0), IntegratedGpu(0), VirtualGpu(0), Other(0), Cpu];
-    let like = |kind| Cube::enumerate(Cube::Wgpu(WgpuDevice::new(kind).on(backend)).to_id());
-    kinds.into_iter().flat_map(like).map(Cube::from_id).collect()
+    all.into_iter().enumerate().map(|(number, (cube, lacks))| Gpu { api, number, cube, lacks }).collect()
 }
 
 impl Gpu {
     /// Whether the driver computes on the CPU.
-    pub fn is_software(&self) -> bool {
+    fn is_software(&self) -> bool {
         matches!(&self.cube, Cube::Wgpu(device) if device.kind == WgpuDeviceKind::Cpu)
+    }
+
+    /// Whether models run there where nobody says what device: neither in software, nor where the driver lacks something.
+    pub fn is_chosen(&self) -> bool {
+        !self.is_software() && self.lacks.is_none()
     }
 
     /// What its driver says.
@@ -77,8 +78,8 @@ impl Gpu {
             ElemType::Int(IntKind::I64),
         ];
         let matmul = &of.features.matmul;
-        let products: BTreeSet<_> =
-            matmul.mma.iter().chain(&matmul.cmma).map(|m| format!("{} x {}", m.a_type, m.b_type)).collect();
+        let multiplied = matmul.mma.iter().chain(&matmul.cmma).flat_map(|m| [m.a_type, m.b_type]);
+        let multiplied: BTreeSet<_> = multiplied.map(|e| e.to_string()).collect();
         Ok(About {
             device: format!("{}:{}", self.api.name(), self.number),
             name: of.identity.name.clone(),
@@ -87,7 +88,7 @@ impl Gpu {
             largest_bytes: of.memory.max_page_size,
             shared_bytes: of.hardware.max_shared_memory_size,
             types: types.into_iter().filter(|e| stored(*e)).map(|e| e.to_string()).collect(),
-            matrix_products: products.into_iter().collect(),
+            matrix_types: multiplied.into_iter().collect(),
         })
     }
 
@@ -103,9 +104,10 @@ impl Gpu {
     }
 
     fn client(&self) -> Result<Client> {
-        #[cfg(feature = "vulkan")]
-        if self.api == Api::Vulkan {
-            super::vulkan::check(&self.cube)?;
+        if let Some(lacks) = &self.lacks {
+            return Err(
+                Error::device(format!("{lacks}, which kernels need")).help("take a newer driver or another device")
+            );
         }
         // A driver that fails is a panic there, whose message is what it said.
         catch_unwind(AssertUnwindSafe(|| self.cube.client())).map_err(|_| {

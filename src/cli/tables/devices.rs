@@ -19,9 +19,9 @@ pub fn devices(all: &Devices) -> String {
 fn about(gpu: &About) -> String {
     let software = if gpu.software { " (software: it computes on the CPU)" } else { "" };
     let memory = gpu.memory_bytes.map_or(String::new(), |n| format!("{} of memory, ", bytes(n as usize)));
-    let products = match gpu.matrix_products.is_empty() {
+    let products = match gpu.matrix_types.is_empty() {
         true => "no tensor cores".into(),
-        false => format!("tensor cores for {}", gpu.matrix_products.join(", ")),
+        false => format!("tensor cores for {}", gpu.matrix_types.join(", ")),
     };
     format!(
         "{}{software}; {memory}tensors up to {}, {} a block; {}; {products}",
