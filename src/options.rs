@@ -14,7 +14,7 @@ use compress_compiler::{
 };
 use compress_runtime::{
     dataset::{Preprocess, formats},
-    device::DeviceChoice,
+    device::{DeviceChoice, FloatProducts},
     metrics::{Wanted, metrics},
     session::{Backend, EngineChoice},
 };
@@ -182,6 +182,9 @@ pub struct DeviceOptions {
     /// Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress devices` lists them.
     #[arg(long, default_value_t)]
     pub device: DeviceChoice,
+    /// How a GPU multiplies floats: f32, or tf32, which keeps 11 of 24 bits and is several times faster on tensor cores.
+    #[arg(long, value_name = "TYPE", default_value_t, value_parser = choices::<FloatProducts>())]
+    pub precision: FloatProducts,
     /// What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the best. Or
     /// onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt.
     #[arg(long, default_value_t)]
@@ -206,6 +209,7 @@ impl Default for DeviceOptions {
             // 1 is within the bounds.
             batch: Count::try_from(1).expect("1 sample"),
             device: DeviceChoice::Auto,
+            precision: FloatProducts::F32,
             engine: EngineChoice::Auto,
             ort: None,
             threads: None,
@@ -218,9 +222,11 @@ impl DeviceOptions {
     /// The device, open.
     ///
     /// # Errors
-    /// Device when it is not there; usage for an engine that is not.
+    /// Device when it is not there; usage for an engine that is not; unsupported for a precision that the device doesn't have.
     pub(crate) fn open(&self) -> Result<Backend> {
-        Backend::open(self.device, self.engine, self.ort.as_deref())
+        let mut backend = Backend::open(self.device, self.engine, self.ort.as_deref())?;
+        backend.device = backend.device.with_products(self.precision)?;
+        Ok(backend)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use ::burn::backend::{DispatchDevice, FlexDevice};
 use compress_compiler::{
+    choice,
     error::{Error, Result},
     serde_as_text,
     words::option::DEVICE,
@@ -17,7 +18,11 @@ mod adapters;
 mod gpus;
 
 #[cfg(not(feature = "gpu"))]
+use absent::has_tf32;
+#[cfg(not(feature = "gpu"))]
 pub use absent::{Gpu, found};
+#[cfg(feature = "gpu")]
+use gpus::has_tf32;
 #[cfg(feature = "gpu")]
 pub use gpus::{Gpu, found};
 
@@ -109,6 +114,21 @@ impl FromStr for DeviceChoice {
     }
 }
 
+/// How a device multiplies floats of 32 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FloatProducts {
+    /// With all of their bits but two.
+    #[default]
+    F32,
+    /// With 11 of the 24 bits of each operand, which tensor cores have an instruction for.
+    Tf32,
+}
+
+choice!(FloatProducts, "precision", [
+    F32 "f32" "32 bits",
+    Tf32 "tf32" "11 of 24 bits of each operand, on tensor cores",
+]);
+
 /// What a driver says of a GPU.
 #[derive(Debug, Clone, Serialize)]
 pub struct About {
@@ -135,6 +155,7 @@ pub struct About {
 pub struct Device {
     inner: DispatchDevice,
     is_cpu: bool,
+    products: FloatProducts,
     description: String,
 }
 
@@ -172,7 +193,33 @@ impl Device {
 
     /// The CPU, which is always there.
     pub fn cpu() -> Self {
-        Self { inner: DispatchDevice::Flex(FlexDevice), is_cpu: true, description: "CPU".into() }
+        Self {
+            inner: DispatchDevice::Flex(FlexDevice),
+            is_cpu: true,
+            products: FloatProducts::F32,
+            description: "CPU".into(),
+        }
+    }
+
+    /// The same device, which multiplies floats so.
+    ///
+    /// # Errors
+    /// Unsupported, where it has no instruction for that.
+    pub fn with_products(self, products: FloatProducts) -> Result<Self> {
+        match products {
+            FloatProducts::F32 => Ok(self),
+            FloatProducts::Tf32 if has_tf32(&self.inner) => {
+                let description = format!("{}, {products}", self.description);
+                Ok(Self { products, description, ..self })
+            }
+            FloatProducts::Tf32 => Err(Error::unsupported(format!("computing in {products} on {}", self.description))
+                .help("NVIDIA GPUs have that from compute capability 8.0 on, through CUDA")),
+        }
+    }
+
+    /// How floats are multiplied.
+    pub fn products(&self) -> FloatProducts {
+        self.products
     }
 
     /// The device that unit tests run on: the CPU, unless `COMPRESS_TEST_DEVICE` names another (`tests/gpu/on_double`).

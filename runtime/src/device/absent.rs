@@ -1,11 +1,17 @@
 //! Where this program was built for no GPU.
 
 use super::{About, Api, Device};
+use burn::backend::DispatchDevice;
 use compress_compiler::error::Result;
 
 /// There is none.
 #[derive(Debug, Clone)]
 pub enum Gpu {}
+
+/// No device has it.
+pub fn has_tf32(_: &DispatchDevice) -> bool {
+    false
+}
 
 /// None.
 pub fn found(_: Api) -> Vec<Gpu> {

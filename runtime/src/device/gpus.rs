@@ -1,6 +1,7 @@
 //! The GPUs of this machine, and what they are.
 
-use super::{About, Api, Device};
+use super::{About, Api, Device, FloatProducts};
+use crate::gpu::By;
 use burn::backend::DispatchDevice;
 use compress_compiler::error::{Error, Result};
 use cubecl::{
@@ -100,7 +101,7 @@ impl Gpu {
         let client = self.client()?;
         let name = &client.properties().identity.name;
         let description = format!("{}:{} ({name})", self.api.name(), self.number);
-        Ok(Device { inner: DispatchDevice::Cube(self.cube), is_cpu: false, description })
+        Ok(Device { inner: DispatchDevice::Cube(self.cube), is_cpu: false, products: FloatProducts::F32, description })
     }
 
     fn client(&self) -> Result<Client> {
@@ -115,6 +116,11 @@ impl Gpu {
                 .help("see what its driver said above")
         })
     }
+}
+
+/// Whether a device has tensor cores that multiply in TF32.
+pub(super) fn has_tf32(device: &DispatchDevice) -> bool {
+    matches!(device, DispatchDevice::Cube(cube) if By::of(cube) == Some(By::TensorCores))
 }
 
 /// Gives each tensor of this thread an allocation of its own, so that the double of a driver finds what reaches out of it.

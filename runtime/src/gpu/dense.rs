@@ -5,6 +5,7 @@ use super::{
     plain, product,
     tile::{CELL, CHUNK, COLUMNS, Finish, Form, Numbers, Tile, pack, pad},
 };
+use crate::device::FloatProducts;
 use ::burn::backend::{DType, Shape};
 use burn_cubecl::{CubeDevice, tensor::CubeTensor};
 use compress_kernels::{Finish8, Window};
@@ -117,8 +118,19 @@ impl Product {
     }
 
     /// A product of floats, within bounds.
-    pub fn of_floats(device: &CubeDevice, by: By, weight: &Weight<f32>, bias: &[f32], [low, high]: [f32; 2]) -> Self {
-        let this = Self::new(device, by, Numbers::Floats, weight, bytemuck::cast_slice(weight.data), 0);
+    pub fn of_floats(
+        device: &CubeDevice,
+        by: By,
+        products: FloatProducts,
+        weight: &Weight<f32>,
+        bias: &[f32],
+        [low, high]: [f32; 2],
+    ) -> Self {
+        let numbers = match products {
+            FloatProducts::Tf32 if by == By::TensorCores => Numbers::Tf32,
+            _ => Numbers::Floats,
+        };
+        let this = Self::new(device, by, numbers, weight, bytemuck::cast_slice(weight.data), 0);
         let bias = device.client().create_from_slice(bytemuck::cast_slice(bias));
         Self { bias, low, high, ..this }
     }
@@ -275,9 +287,9 @@ impl Product {
         self.channels * self.groups
     }
 
-    /// Whether it multiplies codes.
-    pub fn is_of_codes(&self) -> bool {
-        self.numbers == Numbers::Codes
+    /// What it multiplies.
+    pub fn numbers(&self) -> Numbers {
+        self.numbers
     }
 
     /// The tile that reads least of those that give every processor two cubes.

@@ -34,4 +34,6 @@ mod window;
 #[cfg(not(feature = "gpu"))]
 pub use absent::Fuser;
 #[cfg(feature = "gpu")]
+pub use dense::By;
+#[cfg(feature = "gpu")]
 pub use fuser::Fuser;

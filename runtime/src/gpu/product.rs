@@ -67,7 +67,9 @@ fn split(cell: Cell, #[comptime] numbers: Numbers) -> Split {
         for i in 0..4usize {
             let found = tf32(cell.extract(i));
             kept.insert(i, found);
-            left.insert(i, rest(cell.extract(i), found));
+            if comptime!(numbers == Numbers::Floats) {
+                left.insert(i, rest(cell.extract(i), found));
+            }
         }
         Split { kept, rest: left }
     }

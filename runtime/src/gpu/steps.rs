@@ -4,7 +4,7 @@ use super::{
     dense::{By, Product, Weight},
     elementwise,
     sliding::{self, Depthwise},
-    tile::Finish,
+    tile::{Finish, Numbers},
 };
 use crate::{
     burn::{
@@ -161,7 +161,7 @@ impl Step {
                     Kind::Depthwise { depthwise: Depthwise::of_floats(cube, &weight, &bias, bounds), at }
                 } else {
                     let outputs = weight.outputs;
-                    let product = Product::of_floats(cube, by, &dense(&weight), &bias, bounds);
+                    let product = Product::of_floats(cube, by, device.products(), &dense(&weight), &bias, bounds);
                     Kind::Product { product, at, outputs }
                 }
             }
@@ -345,8 +345,11 @@ impl Fused for Step {
             Sliding::Rows => rows,
         };
         match &self.kind {
-            Kind::Product { product, at, .. } if product.is_of_codes() => windowed(at, "conv_i8", "gemm_i8"),
-            Kind::Product { at, .. } => windowed(at, "conv_f32", "gemm_f32"),
+            Kind::Product { product, at, .. } => match product.numbers() {
+                Numbers::Codes => windowed(at, "conv_i8", "gemm_i8"),
+                Numbers::Floats => windowed(at, "conv_f32", "gemm_f32"),
+                Numbers::Tf32 => windowed(at, "conv_tf32", "gemm_tf32"),
+            },
             Kind::Depthwise { depthwise, .. } if depthwise.finish == Finish::Floats => "depthwise_f32",
             Kind::Depthwise { .. } => "depthwise_i8",
             Kind::Add(_) => "add_i8",

@@ -3,7 +3,7 @@
 use super::dense::{By, Product, TILES, Weight};
 use super::tile::Tile;
 use crate::{
-    device::Device,
+    device::{Device, FloatProducts},
     session::{Backend, Engine, Session},
 };
 use ::burn::backend::{DType, DispatchDevice, Shape};
@@ -137,7 +137,7 @@ fn products_of_floats_are_as_exact_as_those_on_the_cpu() {
         let weight = Weight { data: &w, outputs, kernel: window.kernel, channels, groups };
         let shape = vec![window.pixels(), channels * groups];
         for (by, tiles) in ways(&device) {
-            let product = Product::of_floats(&device, by, &weight, &bias, [-2.0, f32::INFINITY]);
+            let product = Product::of_floats(&device, by, FloatProducts::F32, &weight, &bias, [-2.0, f32::INFINITY]);
             for tile in tiles {
                 let x = upload(&device, bytemuck::cast_slice(&x), shape.clone(), DType::F32);
                 let got: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes_of(&product.run_in(x, &window, *tile)));
@@ -151,6 +151,36 @@ fn products_of_floats_are_as_exact_as_those_on_the_cpu() {
 
 #[test]
 #[ignore = "needs COMPRESS_TEST_DEVICE to name a GPU"]
+fn products_in_tf32_keep_eleven_bits() {
+    let device = device();
+    if By::of(&device) != Some(By::TensorCores) {
+        assert!(Device::of_tests().with_products(FloatProducts::Tf32).is_err());
+        return;
+    }
+    let (rows, depth, outputs) = (16, 128, 32);
+    let mut rng = StdRng::seed_from_u64(9);
+    let mut floats = |n: usize| (0..n).map(|_| rng.random_range(-1.0..1.0)).collect::<Vec<f32>>();
+    let (x, w) = (floats(rows * depth), floats(outputs * depth));
+    let weight = Weight { data: &w, outputs, kernel: [1, 1], channels: depth, groups: 1 };
+    let bounds = [f32::NEG_INFINITY, f32::INFINITY];
+    let product =
+        Product::of_floats(&device, By::TensorCores, FloatProducts::Tf32, &weight, &vec![0.0; outputs], bounds);
+    let y = product.run(upload(&device, bytemuck::cast_slice(&x), vec![rows, depth], DType::F32), &Window::pixel(rows));
+    let y: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes_of(&y));
+    // To nearest, of two to the one farther from zero.
+    let kept = |v: f32| f64::from(f32::from_bits((v.to_bits() + 0x1000) & 0xffff_e000));
+    let mut far = 0.0f64;
+    for (i, y) in y.iter().enumerate() {
+        let (x, w) = (&x[i / outputs * depth..][..depth], &w[i % outputs * depth..][..depth]);
+        let sum: f64 = x.iter().zip(w).map(|(x, w)| kept(*x) * kept(*w)).sum();
+        far = far.max((f64::from(*y) - sum).abs());
+    }
+    // What cutting sums off costs: a unit of the last place of a sum for every four products.
+    assert!(far < 5e-5, "{far}");
+}
+
+#[test]
+#[ignore = "needs COMPRESS_TEST_DEVICE to name a GPU"]
 fn infinite_numbers_are_bounded() {
     let device = device();
     let (rows, depth, outputs) = (16, 64, 16);
@@ -159,7 +189,7 @@ fn infinite_numbers_are_bounded() {
     let w = vec![0.3f32; outputs * depth];
     let weight = Weight { data: &w, outputs, kernel: [1, 1], channels: depth, groups: 1 };
     for (by, _) in ways(&device) {
-        let product = Product::of_floats(&device, by, &weight, &vec![1.0; outputs], [0.0, 6.0]);
+        let product = Product::of_floats(&device, by, FloatProducts::F32, &weight, &vec![1.0; outputs], [0.0, 6.0]);
         let x = upload(&device, bytemuck::cast_slice(&x), vec![rows, depth], DType::F32);
         let y: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes_of(&product.run(x, &Window::pixel(rows))));
         let of_row = |row: usize| &y[row * outputs..][..outputs];

@@ -18,6 +18,8 @@ pub enum Numbers {
     Codes,
     /// Floats of 32 bits.
     Floats,
+    /// What TF32 holds of floats of 32 bits.
+    Tf32,
 }
 
 impl Numbers {
@@ -25,7 +27,7 @@ impl Numbers {
     pub fn mma(self) -> &'static str {
         match self {
             Self::Codes => "m16n8k32.row.col.s32.s8.u8.s32",
-            Self::Floats => "m16n8k8.row.col.f32.tf32.tf32.f32",
+            Self::Floats | Self::Tf32 => "m16n8k8.row.col.f32.tf32.tf32.f32",
         }
     }
 
@@ -33,7 +35,7 @@ impl Numbers {
     pub fn size(self) -> usize {
         match self {
             Self::Codes => 1,
-            Self::Floats => 4,
+            Self::Floats | Self::Tf32 => 4,
         }
     }
 }
