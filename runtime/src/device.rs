@@ -254,6 +254,18 @@ impl Device {
     }
 }
 
+/// The error of a device that failed, of what Burn says: a line for each error, the one that led to all others last.
+pub(crate) fn failed(said: &str) -> Error {
+    let cause = said.rsplit("Caused by:").next().unwrap_or(said);
+    let cause = cause.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it says nothing more");
+    let size = |words: &str| cause.split_once(words)?.1.split_whitespace().next()?.parse::<f64>().ok();
+    match size("allocate buffer of size: ").or_else(|| size("out of device memory allocating ")) {
+        Some(bytes) => Error::device(format!("the device has no memory for a value of {:.1} MB", bytes / 1e6))
+            .help(format!("take a smaller batch, or say {DEVICE} cpu")),
+        None => Error::device(format!("the device failed: {cause}")),
+    }
+}
+
 /// What to look for where a device is missing.
 fn driver(api: Api) -> &'static str {
     match api {
@@ -288,6 +300,22 @@ mod tests {
         for name in ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "cuda3", "vulkan:", "CPU"] {
             assert_eq!(name.parse::<DeviceChoice>().unwrap_err().kind(), Kind::Usage, "{name}");
         }
+    }
+
+    #[test]
+    fn failures_of_devices_name_their_cause() {
+        let chain = |root: &str| {
+            failed(&format!("Several failures\nCaused by:\n  skipped one\nCaused by:\n  {root}\nNo backtrace"))
+        };
+        let full = "the device has no memory for a value of 201.9 MB";
+        assert!(chain("can't allocate buffer of size: 201867264").to_string().contains(full));
+        assert!(chain("out of device memory allocating 201867264 bytes").to_string().contains(full));
+        assert!(
+            chain("cuLaunchKernel failed with status 700")
+                .to_string()
+                .contains("failed: cuLaunchKernel failed with status 700")
+        );
+        assert!(failed("").to_string().contains("nothing more"));
     }
 
     #[test]

@@ -333,7 +333,7 @@ impl Float {
         }
         match ::burn::backend::try_read_sync(B::float_into_data(self.t)) {
             Some(Ok(data)) => Ok(data),
-            Some(Err(e)) => Err(Error::device(format!("reading a tensor: {e:?}"))),
+            Some(Err(e)) => Err(crate::device::failed(&format!("{e:?}"))),
             None => Err(Error::device("reading a tensor: the device cannot be waited for")),
         }
     }

@@ -236,7 +236,10 @@ impl Product {
             By::TensorCores => ([tile.rows(), tile.columns()], tile.units(), columns.next_multiple_of(COLUMNS)),
             By::Units => ([plain::SIDE; 2], plain::UNITS, columns),
         };
-        let cubes = [rows.div_ceil(sides[0]), columns.div_ceil(sides[1]), self.groups].map(|n| n as u32);
+        let (down, across) = (rows.div_ceil(sides[0]), columns.div_ceil(sides[1]));
+        // Where an axis may have 65,535 cubes alone, so that rows are divided over two.
+        let folds = if self.by == By::Units { down.div_ceil(plain::MOST) } else { 1 };
+        let cubes = [down.div_ceil(folds), across * folds, self.groups].map(|n| n as u32);
         let count = CubeCount::Static(cubes[0], cubes[1], cubes[2]);
         let dim = CubeDim::new_1d(units as u32);
         let address = AddressType::from_len((rows * self.outputs).max(x.meta.num_elements()));
@@ -296,7 +299,11 @@ impl Product {
     fn tile(&self, client: &cubecl::client::Client, rows: usize, columns: usize) -> Tile {
         let processors = client.properties().hardware.num_streaming_multiprocessors.unwrap_or(1) as usize;
         let cubes = |t: &Tile| rows.div_ceil(t.rows()) * columns.div_ceil(t.columns()) * self.groups;
-        let fits = |t: &&Tile| cubes(t) >= 2 * processors && t.columns() < 2 * columns.next_multiple_of(COLUMNS);
+        // Floats have two sums where codes have one: the largest tile would take all registers.
+        let has_room = |t: &Tile| self.numbers != Numbers::Floats || t.fragments[0] * t.fragments[1] <= 8;
+        let fits = |t: &&Tile| {
+            has_room(t) && cubes(t) >= 2 * processors && t.columns() < 2 * columns.next_multiple_of(COLUMNS)
+        };
         *TILES.iter().find(fits).unwrap_or(&TILES[TILES.len() - 1])
     }
 }

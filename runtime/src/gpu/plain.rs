@@ -22,6 +22,9 @@ const LINE: usize = CELLS + 1;
 /// Bytes of shared memory.
 pub const SHARED: usize = 2 * SIDE * LINE * super::tile::CELL;
 
+/// Cubes along rows, before they are folded.
+pub const MOST: usize = 32_768;
+
 /// What taking 128 off each code does to its bits.
 const SIGNED: u32 = 0x8080_8080;
 
@@ -60,8 +63,11 @@ pub fn product<X: Int, V: Size, C: Numeric, Y: Numeric>(
     let mut ws = Shared::<[Cell]>::new_slice(comptime!(SIDE * LINE));
     let (unit, group) = (UNIT_POS_X as usize, CUBE_POS_Z as usize);
     let (own, part) = (unit / CELLS, unit % CELLS);
-    let first_row = CUBE_POS_X as usize * SIDE;
-    let first_column = CUBE_POS_Y as usize * SIDE;
+    // There are more rows than an axis may have cubes: the rest of them lie behind the columns.
+    let across = g.columns.div_ceil(SIDE);
+    let (block, column) = (CUBE_POS_Y as usize / across, CUBE_POS_Y as usize % across);
+    let first_row = (block * CUBE_COUNT_X as usize + CUBE_POS_X as usize) * SIDE;
+    let first_column = column * SIDE;
     let r = row(first_row + own, g, group, form.plain);
     let column = first_column + own;
     let weights = (group * g.columns + column) * g.chunks * CELLS + part;

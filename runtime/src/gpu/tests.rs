@@ -151,6 +151,31 @@ fn products_of_floats_are_as_exact_as_those_on_the_cpu() {
 
 #[test]
 #[ignore = "needs COMPRESS_TEST_DEVICE to name a GPU"]
+fn there_may_be_more_rows_than_an_axis_has_cubes() {
+    let device = device();
+    // The double takes too long for so many.
+    if By::of(&device) != Some(By::Units) {
+        return;
+    }
+    let (rows, depth) = (super::plain::MOST * super::plain::SIDE + 700, 4);
+    let x: Vec<u8> = (0..rows * depth).map(|i| (i * 7 / 3) as u8).collect();
+    let w = [3i8, -5, 7, 2, -1, 4, -6, 1];
+    let weight = Weight { data: &w, outputs: 2, kernel: [1, 1], channels: depth, groups: 1 };
+    let (min, max) = (f32::NEG_INFINITY, f32::INFINITY);
+    let finish = Finish8::Scale { bias: vec![0.0; 2], scale: vec![1.0; 2], min, max };
+    let product = Product::of_codes(&device, By::Units, &weight, 9, &finish);
+    let y = product.run(upload(&device, &x, vec![rows, depth], DType::U8), &Window::pixel(rows));
+    let y: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes_of(&y));
+    let wrong = y.iter().enumerate().position(|(i, y)| {
+        let (x, w) = (&x[i / 2 * depth..][..depth], &w[i % 2 * depth..][..depth]);
+        let sum: i32 = x.iter().zip(w).map(|(x, w)| (i32::from(*x) - 9) * i32::from(*w)).sum();
+        *y != sum as f32
+    });
+    assert_eq!((y.len(), wrong), (2 * rows, None));
+}
+
+#[test]
+#[ignore = "needs COMPRESS_TEST_DEVICE to name a GPU"]
 fn products_in_tf32_keep_eleven_bits() {
     let device = device();
     if By::of(&device) != Some(By::TensorCores) {
