@@ -57,6 +57,7 @@ def compress(
     check: Literal["auto", "full", "none"] | None = None,
     batch: int | None = None,
     device: str | None = None,
+    precision: Literal["f32", "tf32"] | None = None,
     engine: str | None = None,
     ort: Path | None = None,
     threads: int | None = None,
@@ -142,7 +143,10 @@ def compress(
             they load it
         check: How much is measured [default: auto]
         batch: Samples a batch when timing [default: 1]
-        device: Where to run: cpu, cuda, cuda:N, or auto [default: auto]
+        device: Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress
+            devices` lists them [default: auto]
+        precision: How a GPU multiplies floats: f32, or tf32, which keeps 11 of 24 bits and is several times faster on
+            tensor cores [default: f32]
         engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
             best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
             [default: auto]
@@ -216,6 +220,7 @@ def sweep(
     check: Literal["auto", "full", "none"] | None = None,
     batch: int | None = None,
     device: str | None = None,
+    precision: Literal["f32", "tf32"] | None = None,
     engine: str | None = None,
     ort: Path | None = None,
     threads: int | None = None,
@@ -302,7 +307,10 @@ def sweep(
             they load it
         check: How much is measured [default: auto]
         batch: Samples a batch when timing [default: 1]
-        device: Where to run: cpu, cuda, cuda:N, or auto [default: auto]
+        device: Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress
+            devices` lists them [default: auto]
+        precision: How a GPU multiplies floats: f32, or tf32, which keeps 11 of 24 bits and is several times faster on
+            tensor cores [default: f32]
         engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
             best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
             [default: auto]
@@ -351,6 +359,7 @@ def check(
     check: Literal["auto", "full", "none"] | None = None,
     batch: int | None = None,
     device: str | None = None,
+    precision: Literal["f32", "tf32"] | None = None,
     engine: str | None = None,
     ort: Path | None = None,
     threads: int | None = None,
@@ -393,7 +402,10 @@ def check(
             they load it
         check: How much is measured [default: auto]
         batch: Samples a batch when timing [default: 1]
-        device: Where to run: cpu, cuda, cuda:N, or auto [default: auto]
+        device: Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress
+            devices` lists them [default: auto]
+        precision: How a GPU multiplies floats: f32, or tf32, which keeps 11 of 24 bits and is several times faster on
+            tensor cores [default: f32]
         engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
             best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
             [default: auto]
@@ -428,6 +440,7 @@ def bench(
     trace: Path | None = None,
     batch: int | None = None,
     device: str | None = None,
+    precision: Literal["f32", "tf32"] | None = None,
     engine: str | None = None,
     ort: Path | None = None,
     threads: int | None = None,
@@ -449,7 +462,10 @@ def bench(
         trace: Write a trace of a few runs for Perfetto or Chrome, in place of an older file. On the CPU, by our
             runtime
         batch: Samples a batch when timing [default: 1]
-        device: Where to run: cpu, cuda, cuda:N, or auto [default: auto]
+        device: Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress
+            devices` lists them [default: auto]
+        precision: How a GPU multiplies floats: f32, or tf32, which keeps 11 of 24 bits and is several times faster on
+            tensor cores [default: f32]
         engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
             best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
             [default: auto]
@@ -473,6 +489,7 @@ def explain(
     shape: str | Iterable[str] = (),
     batch: int | None = None,
     device: str | None = None,
+    precision: Literal["f32", "tf32"] | None = None,
     engine: str | None = None,
     ort: Path | None = None,
     threads: int | None = None,
@@ -489,7 +506,10 @@ def explain(
         data: Data to run on, as for compressing; made up if there is none
         shape: Sizes of an input, e.g. image=1x3x320x320; may be repeated
         batch: Samples a batch when timing [default: 1]
-        device: Where to run: cpu, cuda, cuda:N, or auto [default: auto]
+        device: Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress
+            devices` lists them [default: auto]
+        precision: How a GPU multiplies floats: f32, or tf32, which keeps 11 of 24 bits and is several times faster on
+            tensor cores [default: f32]
         engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
             best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
             [default: auto]
@@ -540,6 +560,7 @@ def sensitivity(
     exclude: str | Iterable[str] = (),
     batch: int | None = None,
     device: str | None = None,
+    precision: Literal["f32", "tf32"] | None = None,
     engine: str | None = None,
     ort: Path | None = None,
     threads: int | None = None,
@@ -560,7 +581,10 @@ def sensitivity(
         target: The runtime that has to run the result [default: portable]
         exclude: Leave out layers whose node or weight has a matching name; may be repeated
         batch: Samples a batch when timing [default: 1]
-        device: Where to run: cpu, cuda, cuda:N, or auto [default: auto]
+        device: Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress
+            devices` lists them [default: auto]
+        precision: How a GPU multiplies floats: f32, or tf32, which keeps 11 of 24 bits and is several times faster on
+            tensor cores [default: f32]
         engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
             best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
             [default: auto]
@@ -676,7 +700,7 @@ class Distill(TrainingJob):
             workers: Threads that prepare samples [default: as many as `threads`, up to 8]
             checkpoint: Where checkpoints, metrics.jsonl and TensorBoard events go [default: OUT with .job]
             save_every: How often a checkpoint is written [default: 60s]
-            device: Where to train: cpu, cuda, cuda:N, or auto
+            device: Where to train: cpu, cuda, metal, vulkan (with :N for another than the first), or auto
             threads: Threads on the CPU [default: one a core]
             seed: The seed of every random choice [default: 0]
             allow_hardlinks: Read weights from files with several names (hard links), some perhaps outside the model's
