@@ -1,6 +1,5 @@
 //! What models can run on.
 
-use compress_compiler::error::Result;
 use compress_kernels::isa::Isa;
 use compress_runtime::{
     device::{self, About, Api},
@@ -15,8 +14,8 @@ pub struct Devices {
     pub cpu: Cpu,
     /// The GPUs that can be used.
     pub gpus: Vec<About>,
-    /// Interfaces to GPUs that reach none, and why.
-    pub missing: Vec<(Api, String)>,
+    /// What can't be used: interfaces to GPUs that reach none, and GPUs.
+    pub missing: Vec<Missing>,
 }
 
 /// What a CPU has.
@@ -30,22 +29,36 @@ pub struct Cpu {
     pub free_bytes: Option<usize>,
 }
 
+/// What can't be used.
+#[derive(Debug, Clone, Serialize)]
+pub struct Missing {
+    /// What an option would call it.
+    pub device: String,
+    /// Why.
+    pub why: String,
+}
+
 impl Devices {
     /// Looks for them. It opens each GPU.
     pub fn find() -> Self {
         let kernels = Isa::ALL.into_iter().filter(|i| i.is_available()).map(Isa::name).collect();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut all =
-            Self { cpu: Cpu { threads, kernels, free_bytes: memory::available() }, gpus: vec![], missing: vec![] };
+        let cpu = Cpu { threads, kernels, free_bytes: memory::available() };
+        let mut all = Self { cpu, gpus: vec![], missing: vec![] };
         for api in Api::ALL {
-            let found: Result<Vec<About>> = device::found(api).iter().map(device::Gpu::about).collect();
-            match found {
-                Ok(found) if !found.is_empty() => all.gpus.extend(found),
-                Ok(_) if !api.is_built() => {
-                    all.missing.push((api, format!("not built in: build with cargo's feature `{}`", api.name())));
+            let found = device::found(api);
+            if found.is_empty() {
+                let why = match api.is_built() {
+                    true => "no device found".into(),
+                    false => format!("not built in: build with cargo's feature `{}`", api.name()),
+                };
+                all.missing.push(Missing { device: api.name().into(), why });
+            }
+            for gpu in found {
+                match gpu.about() {
+                    Ok(about) => all.gpus.push(about),
+                    Err(e) => all.missing.push(Missing { device: gpu.name(), why: e.message().into() }),
                 }
-                Ok(_) => all.missing.push((api, "no device found".into())),
-                Err(e) => all.missing.push((api, e.message().into())),
             }
         }
         all

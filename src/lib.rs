@@ -104,7 +104,7 @@ pub use compress_runtime::{
     dataset::{Given, GivenItem},
     onnxruntime::offer as offer_onnxruntime,
 };
-pub use devices::{Cpu, Devices};
+pub use devices::{Cpu, Devices, Missing};
 pub use distill::{Distill, LossWeights, TrainFigures, TrainIntent, TrainReport};
 pub use events::{Event, Events, Step, TrainProgress};
 pub use explain::{EngineTime, Explain, Explained, ExplainedPart, KernelWork, Remedy, Work};

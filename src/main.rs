@@ -7,5 +7,11 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // Mesa's layer for choosing a device, which nothing here needs, complains on stderr where there is no desktop.
+    #[cfg(feature = "vulkan")]
+    // SAFETY: there are no other threads yet.
+    unsafe {
+        std::env::set_var("NODEVICE_SELECT", "1");
+    }
     compress::cli::main(std::env::args_os()).into()
 }

@@ -100,7 +100,10 @@ impl FromStr for DeviceChoice {
     fn from_str(s: &str) -> Result<Self> {
         let gpu = |api: Api| match s.strip_prefix(api.name())? {
             "" => Some(Self::Gpu(api, 0)),
-            n => Some(Self::Gpu(api, n.strip_prefix(':')?.parse().ok()?)),
+            // `parse` takes a sign, too.
+            n => {
+                n.strip_prefix(':').filter(|n| !n.starts_with('+')).and_then(|n| Some(Self::Gpu(api, n.parse().ok()?)))
+            }
         };
         let choice = match s {
             "auto" => Some(Self::Auto),
@@ -117,7 +120,7 @@ impl FromStr for DeviceChoice {
 /// How a device multiplies floats of 32 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FloatProducts {
-    /// With all of their bits but two.
+    /// With all of their bits; on tensor cores with 22 of 24.
     #[default]
     F32,
     /// With 11 of the 24 bits of each operand, which tensor cores have an instruction for.
@@ -168,11 +171,15 @@ impl Device {
         match choice {
             DeviceChoice::Cpu => Ok(Self::cpu()),
             DeviceChoice::Auto => {
-                let mut all = Api::ALL.into_iter().flat_map(found);
-                match all.find(Gpu::is_chosen) {
-                    Some(gpu) => gpu.open(),
-                    None => Ok(Self { description: format!("CPU ({})", why_no_gpu()), ..Self::cpu() }),
+                let mut passed_over = vec![];
+                for gpu in Api::ALL.into_iter().flat_map(found) {
+                    match gpu.why_not().map_or_else(|| gpu.open().map_err(|e| e.message().to_string()), Err) {
+                        Ok(device) => return Ok(device),
+                        Err(why) => passed_over.push(why),
+                    }
                 }
+                let why = if passed_over.is_empty() { why_no_gpu() } else { passed_over.join("; ") };
+                Ok(Self { description: format!("CPU ({why})"), ..Self::cpu() })
             }
             DeviceChoice::Gpu(api, n) => {
                 // Opening a device that is not there panics inside Burn, so what exists is listed first.
@@ -180,6 +187,8 @@ impl Device {
                 let count = found.len();
                 match found.into_iter().nth(n) {
                     Some(gpu) => gpu.open(),
+                    None if count == 1 => Err(Error::device(format!("there is no {} device {n}", api.title()))
+                        .help(format!("one was found: {name}:0"))),
                     None if count > 0 => Err(Error::device(format!("there is no {} device {n}", api.title()))
                         .help(format!("{count} found; say {name}:0 to {name}:{}", count - 1))),
                     None if api.is_built() => Err(Error::device(format!("no {} device found", api.title()))
@@ -254,16 +263,20 @@ impl Device {
     }
 }
 
-/// The error of a device that failed, of what Burn says: a line for each error, the one that led to all others last.
+/// The error of a device that failed, a limit where it is out of memory, of what Burn says: a line for each error, the one that led to all others last.
 pub(crate) fn failed(said: &str) -> Error {
     let cause = said.rsplit("Caused by:").next().unwrap_or(said);
     let cause = cause.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it says nothing more");
     let size = |words: &str| cause.split_once(words)?.1.split_whitespace().next()?.parse::<f64>().ok();
-    match size("allocate buffer of size: ").or_else(|| size("out of device memory allocating ")) {
-        Some(bytes) => Error::device(format!("the device has no memory for a value of {:.1} MB", bytes / 1e6))
-            .help(format!("take a smaller batch, or say {DEVICE} cpu")),
-        None => Error::device(format!("the device failed: {cause}")),
+    let help = format!("take a smaller batch, or say {DEVICE} cpu");
+    if let Some(bytes) = size("out of device memory allocating ") {
+        return Error::limit(format!("the device has no memory for a value of {:.1} MB", bytes / 1e6)).help(help);
     }
+    if let Some(bytes) = size("allocate buffer of size: ") {
+        let what = format!("the device has no room for a value of {:.1} MB", bytes / 1e6);
+        return Error::limit(what).help(format!("`compress devices` says how large one may be; {help}"));
+    }
+    Error::device(format!("the device failed: {cause}"))
 }
 
 /// What to look for where a device is missing.
@@ -297,7 +310,7 @@ mod tests {
         ] {
             assert_eq!(name.parse::<DeviceChoice>().unwrap(), choice);
         }
-        for name in ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "cuda3", "vulkan:", "CPU"] {
+        for name in ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "cuda3", "cuda:+1", "vulkan:", "CPU"] {
             assert_eq!(name.parse::<DeviceChoice>().unwrap_err().kind(), Kind::Usage, "{name}");
         }
     }
@@ -307,14 +320,16 @@ mod tests {
         let chain = |root: &str| {
             failed(&format!("Several failures\nCaused by:\n  skipped one\nCaused by:\n  {root}\nNo backtrace"))
         };
-        let full = "the device has no memory for a value of 201.9 MB";
-        assert!(chain("can't allocate buffer of size: 201867264").to_string().contains(full));
-        assert!(chain("out of device memory allocating 201867264 bytes").to_string().contains(full));
+        let large = chain("can't allocate buffer of size: 201867264");
+        assert_eq!(large.kind(), Kind::Limit);
         assert!(
-            chain("cuLaunchKernel failed with status 700")
-                .to_string()
-                .contains("failed: cuLaunchKernel failed with status 700")
+            large.to_string().contains("no room for a value of 201.9 MB") && large.to_string().contains("how large")
         );
+        let full = chain("out of device memory allocating 201867264 bytes");
+        assert_eq!(full.kind(), Kind::Limit);
+        assert!(full.to_string().contains("no memory for a value of 201.9 MB"));
+        let launch = chain("cuLaunchKernel failed with status 700").to_string();
+        assert!(launch.contains("failed: cuLaunchKernel failed with status 700"));
         assert!(failed("").to_string().contains("nothing more"));
     }
 

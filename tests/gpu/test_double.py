@@ -81,6 +81,13 @@ def test_outputs_are_those_of_the_cpu(double, int8, model, arch):
     assert any(launch["tensor"] > 0 for launch in ran.launches())
 
 
+def test_floats_are_multiplied_in_tf32_when_asked(double):
+    job = ["bench", DIGITS / "digits.onnx", "--device", "cuda", "--reference", "cpu", "--runs", 1, "--json"]
+    found = double(*job, "--precision", "tf32").json()
+    assert {"conv_tf32", "gemm_tf32"} <= {node["kernel"] for node in found["nodes"]} and found["device"].endswith(", tf32")
+    assert 1e-6 < found["max_relative_difference"] < 5e-3
+
+
 @pytest.mark.parametrize("model", ["digits", "int8"])
 def test_only_outputs_come_back_from_the_device(double, int8, model):
     """What one run more copies and launches."""
@@ -118,8 +125,17 @@ def test_kernels_need_no_more_of_a_device_than_before(double, int8):
 
 
 def test_a_device_without_memory_is_an_error(double):
-    failed = double("bench", DIGITS / "digits.onnx", "--device", "cuda", "--runs", 1, code=8, CUDA_DOUBLE_MEMORY="1")
-    assert "memory" in failed.err and "panicked" not in failed.err
+    failed = double("bench", DIGITS / "digits.onnx", "--device", "cuda", "--runs", 1, code=4, CUDA_DOUBLE_MEMORY="1")
+    assert "no memory for a value of" in failed.err and "smaller batch" in failed.err and "panicked" not in failed.err
+
+
+def test_batches_are_halved_until_one_fits(double, tmp_path):
+    train, some = np.load(DIGITS / "train.npz"), tmp_path / "some.npz"
+    np.savez(some, x=train["x"], y=train["y"])
+    out = tmp_path / "trained.onnx"
+    job = ["distill", DIGITS / "digits.onnx", "--data", some, "--epochs", 1, "--batch", "auto", "--labels", 1, "--json"]
+    sizes = [double(*job, "--device", "cuda", "-o", out, "--force", CUDA_DOUBLE_MEMORY=n).json()["batch"] for n in ("8192", "64")]
+    assert 1 <= sizes[1] < sizes[0], sizes
 
 
 def test_training_learns_what_it_learns_on_the_cpu(double, tmp_path):

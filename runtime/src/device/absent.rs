@@ -20,7 +20,7 @@ pub fn found(_: Api) -> Vec<Gpu> {
 
 impl Gpu {
     /// There is none.
-    pub fn is_chosen(&self) -> bool {
+    pub fn name(&self) -> String {
         match *self {}
     }
 
@@ -32,7 +32,11 @@ impl Gpu {
         match *self {}
     }
 
-    pub(super) fn open(self) -> Result<Device> {
-        match self {}
+    pub(super) fn why_not(&self) -> Option<String> {
+        match *self {}
+    }
+
+    pub(super) fn open(&self) -> Result<Device> {
+        match *self {}
     }
 }

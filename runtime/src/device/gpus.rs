@@ -51,14 +51,24 @@ fn find(api: Api) -> Vec<Gpu> {
 }
 
 impl Gpu {
+    /// What an option calls it.
+    pub fn name(&self) -> String {
+        format!("{}:{}", self.api.name(), self.number)
+    }
+
     /// Whether the driver computes on the CPU.
     fn is_software(&self) -> bool {
         matches!(&self.cube, Cube::Wgpu(device) if device.kind == WgpuDeviceKind::Cpu)
     }
 
-    /// Whether models run there where nobody says what device: neither in software, nor where the driver lacks something.
-    pub fn is_chosen(&self) -> bool {
-        !self.is_software() && self.lacks.is_none()
+    /// Why models don't run there unless somebody names it.
+    pub(super) fn why_not(&self) -> Option<String> {
+        let name = self.name();
+        match &self.lacks {
+            Some(lacks) => Some(lacks.clone()),
+            None if self.is_software() => Some(format!("{name} computes in software")),
+            None => None,
+        }
     }
 
     /// What its driver says.
@@ -82,7 +92,7 @@ impl Gpu {
         let multiplied = matmul.mma.iter().chain(&matmul.cmma).flat_map(|m| [m.a_type, m.b_type]);
         let multiplied: BTreeSet<_> = multiplied.map(|e| e.to_string()).collect();
         Ok(About {
-            device: format!("{}:{}", self.api.name(), self.number),
+            device: self.name(),
             name: of.identity.name.clone(),
             software: self.is_software(),
             memory_bytes: of.memory.max_memory(),
@@ -97,11 +107,16 @@ impl Gpu {
     ///
     /// # Errors
     /// Device, where it can't be used.
-    pub(super) fn open(self) -> Result<Device> {
+    pub(super) fn open(&self) -> Result<Device> {
         let client = self.client()?;
         let name = &client.properties().identity.name;
-        let description = format!("{}:{} ({name})", self.api.name(), self.number);
-        Ok(Device { inner: DispatchDevice::Cube(self.cube), is_cpu: false, products: FloatProducts::F32, description })
+        let description = format!("{} ({name})", self.name());
+        Ok(Device {
+            inner: DispatchDevice::Cube(self.cube.clone()),
+            is_cpu: false,
+            products: FloatProducts::F32,
+            description,
+        })
     }
 
     fn client(&self) -> Result<Client> {
@@ -112,7 +127,7 @@ impl Gpu {
         }
         // A driver that fails is a panic there, whose message is what it said.
         catch_unwind(AssertUnwindSafe(|| self.cube.client())).map_err(|_| {
-            Error::device(format!("{}:{} was found, and can't be used", self.api.name(), self.number))
+            Error::device(format!("{} was found, and can't be used", self.name()))
                 .help("see what its driver said above")
         })
     }

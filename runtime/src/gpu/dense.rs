@@ -24,7 +24,7 @@ pub const TILES: [Tile; 4] = [
 pub enum By {
     /// Tensor cores, which `mma.sync` of PTX reaches.
     TensorCores,
-    /// Units, one by one.
+    /// The device's threads, without tensor cores.
     Units,
 }
 

@@ -22,7 +22,7 @@ const LINE: usize = CELLS + 1;
 /// Bytes of shared memory.
 pub const SHARED: usize = 2 * SIDE * LINE * super::tile::CELL;
 
-/// Cubes along rows, before they are folded.
+/// Cubes along rows, before they are folded: an axis may have 65,535, and what is folded goes to that of the columns.
 pub const MOST: usize = 32_768;
 
 /// What taking 128 off each code does to its bits.
@@ -63,7 +63,7 @@ pub fn product<X: Int, V: Size, C: Numeric, Y: Numeric>(
     let mut ws = Shared::<[Cell]>::new_slice(comptime!(SIDE * LINE));
     let (unit, group) = (UNIT_POS_X as usize, CUBE_POS_Z as usize);
     let (own, part) = (unit / CELLS, unit % CELLS);
-    // There are more rows than an axis may have cubes: the rest of them lie behind the columns.
+    // There may be more rows than an axis has cubes: the rest of them lie behind the columns.
     let across = g.columns.div_ceil(SIDE);
     let (block, column) = (CUBE_POS_Y as usize / across, CUBE_POS_Y as usize % across);
     let first_row = (block * CUBE_COUNT_X as usize + CUBE_POS_X as usize) * SIDE;

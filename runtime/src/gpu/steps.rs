@@ -143,7 +143,7 @@ fn by_channels(mut t: CubeTensor, dims: &[usize]) -> CubeTensor {
 }
 
 impl Step {
-    /// Makes `op` ready on `device`, which multiplies `by` what is the best of it: constants are sent there.
+    /// Makes `op` ready on `device`, which multiplies by tensor cores or without, as `by` says: constants are sent there.
     pub fn new(device: &Device, cube: &CubeDevice, by: By, op: DeviceOp) -> Self {
         let client = cube.client();
         let kind = match op {

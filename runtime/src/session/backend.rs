@@ -134,7 +134,11 @@ impl Backend {
             onnxruntime::load(library)?;
             return Ok(Self::new(Device::cpu(), Engine::OnnxRuntime(provider)));
         }
-        let device = Device::open(device)?;
+        // Kernels for instructions of the CPU ask for it.
+        let device = match (device, engine) {
+            (DeviceChoice::Auto, EngineChoice::Cpu(_)) => Device::cpu(),
+            _ => Device::open(device)?,
+        };
         let named = std::env::var(ISA).ok();
         let engine = match (engine, named) {
             (EngineChoice::Auto, _) if !device.is_cpu() => Engine::Burn,
@@ -147,7 +151,8 @@ impl Backend {
             (EngineChoice::Cpu(isa), _) if device.is_cpu() => Engine::Cpu(available(isa, option::ENGINE)?),
             (EngineChoice::OnnxRuntime(_), _) => return Err(Error::bug("ONNX Runtime was opened before")),
             (EngineChoice::Cpu(isa), _) => {
-                return Err(Error::usage(format!("{} runs on burn, not on `{isa}`", device.describe())));
+                return Err(Error::usage(format!("{} runs on burn, not on `{isa}`", device.describe()))
+                    .help("say auto or burn as the engine, or cpu as the device"));
             }
         };
         Ok(Self::new(device, engine))

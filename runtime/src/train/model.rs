@@ -17,7 +17,7 @@ use crate::{
     memory,
 };
 use compress_compiler::{
-    error::{Error, Result},
+    error::{Error, Kind, Result},
     graph::Graph,
     node::{NodeId, Port},
     op::{Op, Operator, Quant},
@@ -243,12 +243,23 @@ impl Trainable {
         })
     }
 
-    /// The most samples of a batch that fit into the memory that is free, up to `most`: a power of two, found by
-    /// training on two batches that `sample` makes and looking at what that takes.
+    /// The most samples of a batch that fit into the memory that is free, up to `most`: a power of two. On the CPU it is found by
+    /// training on two batches that `sample` makes and looking at what that takes. Of another device's memory nobody says what is
+    /// free: batches are tried there, each half of the one before, until one fits.
     ///
     /// # Errors
     /// As for [`Trainable::forward`]; unsupported where the system doesn't tell.
     pub fn largest_batch(&self, most: usize, sample: impl Fn(usize) -> Result<Vec<Tensor>>) -> Result<usize> {
+        if !self.device.is_cpu() {
+            let mut size = 1 << most.max(1).ilog2();
+            while let Err(e) = self.probe(&sample(size)?) {
+                if e.kind() != Kind::Limit || size == 1 {
+                    return Err(e);
+                }
+                size /= 2;
+            }
+            return Ok(size);
+        }
         let mut taken = [0; 2];
         let sizes = [PROBES[0].min(most), PROBES[1].min(most)];
         for (size, taken) in sizes.into_iter().zip(&mut taken) {

@@ -11,7 +11,7 @@ pub fn devices(all: &Devices) -> String {
     let mut lines =
         vec![("cpu".into(), format!("{}, kernels {}{free}", counted(cpu.threads, "thread"), cpu.kernels.join(", ")))];
     lines.extend(all.gpus.iter().map(|gpu| (gpu.device.clone(), about(gpu))));
-    lines.extend(all.missing.iter().map(|(api, why)| (api.name().into(), why.clone())));
+    lines.extend(all.missing.iter().map(|missing| (missing.device.clone(), missing.why.clone())));
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
     lines.iter().map(|(name, what)| format!("{name:width$}  {what}\n")).collect()
 }

@@ -50,20 +50,15 @@ pub(super) fn unary(op: Unary, mut a: Args) -> Result<Value> {
         Unary::Asinh => x.asinh(),
         Unary::Acosh => x.acosh(),
         Unary::Atanh => x.atanh(),
-        Unary::Softplus => softplus(x),
+        Unary::Softplus => x.softplus(),
         Unary::Softsign => x.clone().div(x.abs().add_scalar(1.0))?,
-        Unary::Mish => x.clone().mul(softplus(x).tanh())?,
+        Unary::Mish => x.clone().mul(x.softplus().tanh())?,
         Unary::HardSwish => x.clone().mul(x.hard_sigmoid(1.0 / 6.0, 0.5))?,
         Unary::IsNaN => return truth(x, f64::is_nan).map(Value::Int),
         Unary::Not | Unary::BitwiseNot => {
             return Err(Error::malformed(format!("a truth function of {} values", x.dtype())));
         }
     }))
-}
-
-/// `log(1 + exp(x))` overflows; this is the same and doesn't.
-fn softplus(x: Float) -> Float {
-    x.neg().log_sigmoid().neg()
 }
 
 /// What `f` says of every element.

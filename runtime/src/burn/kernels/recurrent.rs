@@ -344,6 +344,6 @@ fn activate(f: &GateActivation, x: Float) -> Result<Float> {
             x.relu().add(below)?
         }
         GateKind::Softsign => x.clone().div(x.abs().add_scalar(1.0))?,
-        GateKind::Softplus => x.neg().log_sigmoid().neg(),
+        GateKind::Softplus => x.softplus(),
     })
 }

@@ -60,8 +60,6 @@ unary! {
     asin => float_asin,
     /// Inverse cosine.
     acos => float_acos,
-    /// Inverse tangent.
-    atan => float_atan,
     /// Hyperbolic sine.
     sinh => float_sinh,
     /// Hyperbolic cosine.
@@ -125,13 +123,29 @@ binary! {
     prelu => prelu,
 }
 
-/// Whether the device of a tensor takes NaN for a missing number where it looks for the greater of two. Those do that don't
-/// promise IEEE 754: all but the CPU and CUDA.
+/// Whether the device of a tensor takes NaN for a missing number where it looks for the greater of two, and leaves other functions of
+/// it open. Those do that don't promise IEEE 754: all but the CPU and CUDA.
+#[cfg(feature = "gpu")]
 fn drops_nan(t: &Prim) -> bool {
-    #[cfg(feature = "gpu")]
-    return super::gpu::drops_nan(t);
-    #[cfg(not(feature = "gpu"))]
-    matches!(t, _ if false)
+    super::gpu::drops_nan(t)
+}
+
+#[cfg(not(feature = "gpu"))]
+fn drops_nan(_: &Prim) -> bool {
+    false
+}
+
+/// `a` to the power of `b`, which have the same shape, where a device has no power of 0, of 1 and of NaN that IEEE 754 asks for.
+fn mended_power(a: Prim, b: Prim) -> Prim {
+    let bools = bool_dtype(&a);
+    let is = |t: &Prim, v: f64| B::float_equal_elem(t.clone(), scalar(v), bools);
+    let nan = B::bool_or(B::float_is_nan(a.clone(), bools), B::float_is_nan(b.clone(), bools));
+    let pole = B::bool_and(is(&a, 0.0), B::float_lower_elem(b.clone(), scalar(0.0), bools));
+    let one = B::bool_or(is(&b, 0.0), is(&a, 1.0));
+    let power = B::float_powf(a.clone(), b.clone());
+    let power = B::float_mask_where(power, nan, B::float_add(a, b));
+    let power = B::float_mask_fill(power, pole, scalar(f64::INFINITY));
+    B::float_mask_fill(power, one, scalar(1.0))
 }
 
 impl Float {
@@ -152,6 +166,22 @@ impl Float {
             true => B::float_mask_fill(t.clone(), B::float_greater_elem(t.clone(), v, bool_dtype(&t)), v),
             false => B::float_clamp_max(t, v),
         })
+    }
+
+    /// Inverse tangent; NaN stays.
+    pub fn atan(self) -> Self {
+        self.map(|t| match drops_nan(&t) {
+            true => B::float_mask_where(B::float_atan(t.clone()), B::float_is_nan(t.clone(), bool_dtype(&t)), t),
+            false => B::float_atan(t),
+        })
+    }
+
+    /// `log(1 + exp(x))`, which doesn't overflow.
+    pub fn softplus(self) -> Self {
+        // Burn's formula subtracts infinity from itself.
+        let infinite = B::float_equal_elem(self.t.clone(), scalar(f64::INFINITY), bool_dtype(&self.t));
+        let y = self.neg().log_sigmoid().neg();
+        y.map(|t| B::float_mask_fill(t, infinite, scalar(f64::INFINITY)))
     }
 
     /// `max(x, 0)`; NaN stays.
@@ -215,7 +245,14 @@ impl Float {
     /// # Errors
     /// As for the other operators of two tensors.
     pub fn powf(self, other: Self) -> Result<Self> {
-        let power = |a, b| Self::pair(a, b).map(|(a, b, shape, dtype)| Self::wrap(B::float_powf(a, b), shape, dtype));
+        let power = |a: Self, b: Self| {
+            if drops_nan(&a.t) {
+                let shape = host::broadcast(&a.shape, &b.shape)?;
+                let (dtype, b) = (a.dtype, b.with_dtype(a.dtype).expand(&shape)?);
+                return Ok(Self::wrap(mended_power(a.expand(&shape)?.t, b.t), shape, dtype));
+            }
+            Self::pair(a, b).map(|(a, b, shape, dtype)| Self::wrap(B::float_powf(a, b), shape, dtype))
+        };
         if !other.is_tracked() {
             return power(self, other);
         }

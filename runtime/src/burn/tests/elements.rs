@@ -82,6 +82,37 @@ fn nan_passes_through() {
     close(&run(Clip, &[&x, &scalar(-2.0), &scalar(0.5)]), &[2], &[f32::NAN, 0.5]);
     close(&run(Binary::Max, &[&x, &f32s(&[0.0, f32::NAN])]), &[2], &[f32::NAN; 2]);
     close(&run(Binary::Min, &[&x, &scalar(0.0)]), &[2], &[f32::NAN, 0.0]);
+    close(&run(Unary::Atan, &[&x]), &[2], &[f32::NAN, 1f32.atan()]);
+}
+
+#[test]
+fn powers_of_what_is_special() {
+    let (x, y): (Vec<f32>, Vec<f32>) = [
+        (0.0, 0.0),
+        (0.0, -1.0),
+        (0.0, -2.5),
+        (0.0, 2.0),
+        (f32::NAN, 1.0),
+        (f32::NAN, 0.0),
+        (1.0, f32::NAN),
+        (2.0, f32::NAN),
+        (1.0, f32::INFINITY),
+        (1.0, f32::NEG_INFINITY),
+        (2.0, 3.0),
+        (-2.0, 3.0),
+    ]
+    .into_iter()
+    .unzip();
+    let expected: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x.powf(*y)).collect();
+    close(&run(Binary::Pow, &[&f32s(&x), &f32s(&y)]), &[12], &expected);
+}
+
+#[test]
+fn infinite_numbers_pass_through() {
+    let x = f32s(&[f32::INFINITY, f32::NEG_INFINITY, 1.0]);
+    let one = (1.0 + 1f64.exp()).ln();
+    close(&run(Unary::Softplus, &[&x]), &[3], &[f32::INFINITY, 0.0, one as f32]);
+    close(&run(Unary::Mish, &[&f32s(&[f32::INFINITY, 1.0])]), &[2], &[f32::INFINITY, one.tanh() as f32]);
 }
 
 #[test]

@@ -147,7 +147,9 @@ fn half_precision_rounds_and_is_near() {
         let wide = found(learn(&model(normalised, Precision::F32), &Replicas::default(), 1.0));
         // Not all GPUs hold bf16.
         let can_hold = |(precision, _): &(Precision, f32)| Float::can_hold(*precision, &Device::of_tests());
-        for (precision, bound) in [(Precision::F16, 1e-2), (Precision::Bf16, 8e-2)].into_iter().filter(can_hold) {
+        let held: Vec<_> = [(Precision::F16, 1e-2), (Precision::Bf16, 8e-2)].into_iter().filter(can_hold).collect();
+        assert!(!held.is_empty());
+        for (precision, bound) in held {
             let model = model(normalised, precision);
             let half = learn(&model, &Replicas::default(), 1.0);
             assert!(half.gradients.iter().flatten().all(|g| !g.is_half()), "gradients are wide");
