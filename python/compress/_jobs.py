@@ -145,8 +145,9 @@ def compress(
         batch: Samples a batch when timing [default: 1]
         device: Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress
             devices` lists them [default: auto]
-        precision: How a GPU multiplies floats: f32, or tf32, which keeps 11 of 24 bits and is several times faster on
-            tensor cores [default: f32]
+        precision: How a GPU multiplies floats by weights: f32, or tf32, which keeps 11 of 24 bits and has an
+            instruction on NVIDIA's tensor cores. Other products stay f32. (Training has other types: `compress
+            distill `help``.) [default: f32]
         engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
             best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
             [default: auto]
@@ -309,8 +310,9 @@ def sweep(
         batch: Samples a batch when timing [default: 1]
         device: Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress
             devices` lists them [default: auto]
-        precision: How a GPU multiplies floats: f32, or tf32, which keeps 11 of 24 bits and is several times faster on
-            tensor cores [default: f32]
+        precision: How a GPU multiplies floats by weights: f32, or tf32, which keeps 11 of 24 bits and has an
+            instruction on NVIDIA's tensor cores. Other products stay f32. (Training has other types: `compress
+            distill `help``.) [default: f32]
         engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
             best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
             [default: auto]
@@ -404,8 +406,9 @@ def check(
         batch: Samples a batch when timing [default: 1]
         device: Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress
             devices` lists them [default: auto]
-        precision: How a GPU multiplies floats: f32, or tf32, which keeps 11 of 24 bits and is several times faster on
-            tensor cores [default: f32]
+        precision: How a GPU multiplies floats by weights: f32, or tf32, which keeps 11 of 24 bits and has an
+            instruction on NVIDIA's tensor cores. Other products stay f32. (Training has other types: `compress
+            distill `help``.) [default: f32]
         engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
             best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
             [default: auto]
@@ -464,8 +467,9 @@ def bench(
         batch: Samples a batch when timing [default: 1]
         device: Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress
             devices` lists them [default: auto]
-        precision: How a GPU multiplies floats: f32, or tf32, which keeps 11 of 24 bits and is several times faster on
-            tensor cores [default: f32]
+        precision: How a GPU multiplies floats by weights: f32, or tf32, which keeps 11 of 24 bits and has an
+            instruction on NVIDIA's tensor cores. Other products stay f32. (Training has other types: `compress
+            distill `help``.) [default: f32]
         engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
             best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
             [default: auto]
@@ -508,8 +512,9 @@ def explain(
         batch: Samples a batch when timing [default: 1]
         device: Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress
             devices` lists them [default: auto]
-        precision: How a GPU multiplies floats: f32, or tf32, which keeps 11 of 24 bits and is several times faster on
-            tensor cores [default: f32]
+        precision: How a GPU multiplies floats by weights: f32, or tf32, which keeps 11 of 24 bits and has an
+            instruction on NVIDIA's tensor cores. Other products stay f32. (Training has other types: `compress
+            distill `help``.) [default: f32]
         engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
             best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
             [default: auto]
@@ -583,8 +588,9 @@ def sensitivity(
         batch: Samples a batch when timing [default: 1]
         device: Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress
             devices` lists them [default: auto]
-        precision: How a GPU multiplies floats: f32, or tf32, which keeps 11 of 24 bits and is several times faster on
-            tensor cores [default: f32]
+        precision: How a GPU multiplies floats by weights: f32, or tf32, which keeps 11 of 24 bits and has an
+            instruction on NVIDIA's tensor cores. Other products stay f32. (Training has other types: `compress
+            distill `help``.) [default: f32]
         engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
             best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
             [default: auto]

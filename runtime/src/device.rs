@@ -226,6 +226,12 @@ impl Device {
         }
     }
 
+    /// Gives memory back that the device holds for values to come.
+    pub(crate) fn give_back(&self) {
+        #[cfg(feature = "gpu")]
+        gpus::give_back(&self.inner);
+    }
+
     /// How floats are multiplied.
     pub fn products(&self) -> FloatProducts {
         self.products

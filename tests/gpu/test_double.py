@@ -129,15 +129,6 @@ def test_a_device_without_memory_is_an_error(double):
     assert "no memory for a value of" in failed.err and "smaller batch" in failed.err and "panicked" not in failed.err
 
 
-def test_batches_are_halved_until_one_fits(double, tmp_path):
-    train, some = np.load(DIGITS / "train.npz"), tmp_path / "some.npz"
-    np.savez(some, x=train["x"], y=train["y"])
-    out = tmp_path / "trained.onnx"
-    job = ["distill", DIGITS / "digits.onnx", "--data", some, "--epochs", 1, "--batch", "auto", "--labels", 1, "--json"]
-    sizes = [double(*job, "--device", "cuda", "-o", out, "--force", CUDA_DOUBLE_MEMORY=n).json()["batch"] for n in ("8192", "64")]
-    assert 1 <= sizes[1] < sizes[0], sizes
-
-
 def test_training_learns_what_it_learns_on_the_cpu(double, tmp_path):
     """Twenty steps from nothing."""
     train, some = np.load(DIGITS / "train.npz"), tmp_path / "some.npz"

@@ -138,6 +138,14 @@ pub(super) fn has_tf32(device: &DispatchDevice) -> bool {
     matches!(device, DispatchDevice::Cube(cube) if By::of(cube) == Some(By::TensorCores))
 }
 
+/// Gives memory back that pools hold.
+pub(super) fn give_back(device: &DispatchDevice) {
+    if let DispatchDevice::Cube(cube) = device {
+        // A device that failed has said so already.
+        let _ = cube.client().memory_cleanup();
+    }
+}
+
 /// Gives each tensor of this thread an allocation of its own, so that the double of a driver finds what reaches out of it.
 #[cfg(test)]
 pub(super) fn allocate_apart(device: &Device) {

@@ -257,6 +257,8 @@ impl Trainable {
                     return Err(e);
                 }
                 size /= 2;
+                // What was taken for the larger batch.
+                self.device.give_back();
             }
             return Ok(size);
         }
@@ -280,7 +282,12 @@ impl Trainable {
         let first = pass.outputs.iter().find_map(|v| if let Value::Float(x) = v { Some(x) } else { None });
         let whole = first.ok_or_else(|| Error::unsupported("no output is a float"))?.clone();
         let n = whole.elements();
-        pass.gradients(whole.reshape(&[n])?.reduce(ReduceKind::Sum, &[0], false)?).map(drop)
+        let gradients = pass.gradients(whole.reshape(&[n])?.reduce(ReduceKind::Sum, &[0], false)?)?;
+        // Another device works on behind: what failed there is known when something is read.
+        match gradients.into_iter().flatten().next().filter(|_| !self.device.is_cpu()) {
+            Some(gradient) => gradient.detached().into_vec().map(drop),
+            None => Ok(()),
+        }
     }
 
     /// How long a step on these inputs takes.

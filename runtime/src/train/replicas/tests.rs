@@ -183,3 +183,29 @@ fn small_gradients_need_a_scale_and_large_ones_overflow() {
     let lost = learn(1.0, 1e8);
     assert!(lost.loss.is_finite() && !lost.is_finite().unwrap());
 }
+
+#[test]
+fn batches_are_halved_until_one_fits() {
+    let width = 1 << 16;
+    let source = format!(
+        r#"graph "g" {{
+            input %x: f32[N,{width}]
+            const %w: f32[{width},1] = [{}]
+            %y = MatMul(%x, %w)
+            output %y
+        }}"#,
+        vec!["0.5"; width].join(", ")
+    );
+    // Not as other tests do: tensors that have an allocation of their own may be larger.
+    let name = std::env::var("COMPRESS_TEST_DEVICE").unwrap_or_else(|_| "cpu".into());
+    let device = Device::open(name.parse().unwrap()).unwrap();
+    let model = Trainable::new(&text::parse(&source).unwrap(), &ModelOptions::default(), &device).unwrap();
+    assert_eq!(model.parameters().len(), 1);
+    let sample = |n: usize| Ok(vec![Tensor::f32(&[n, width], &vec![1.0; n * width])]);
+    let found = model.largest_batch(1024, sample).unwrap();
+    assert!(found.is_power_of_two() && found <= 1024);
+    // A batch of 1024 has 268 MB, more than a tensor may have in software.
+    if device.describe().contains("llvmpipe") {
+        assert!((64..=512).contains(&found), "{found}");
+    }
+}
