@@ -348,6 +348,7 @@ mod tests {
         "--turns",
         "--user",
         "--version",
+        "--vulkan",
         "--workspace",
     ];
 
