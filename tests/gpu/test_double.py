@@ -10,11 +10,9 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
-import onnx
 import ptxas
 import pytest
-from onnx import numpy_helper
-from support import ROOT, run_command
+from support import ROOT
 
 BINARY = os.environ.get("COMPRESS_CUDA_BIN")
 DIGITS = ROOT / "models" / "digits"
@@ -56,14 +54,6 @@ def double(tmp_path):
         return Ran(done, record)
 
     return run
-
-
-@pytest.fixture(scope="module")
-def int8(tmp_path_factory):
-    """The digits' network in INT8."""
-    out = tmp_path_factory.mktemp("int8") / "int8.onnx"
-    run_command(DIGITS / "digits.onnx", "--int8", "--data", DIGITS / "train.npz", "-o", out, "--no-check")
-    return out
 
 
 @pytest.mark.parametrize("arch", [80, 90])
@@ -129,17 +119,5 @@ def test_a_device_without_memory_is_an_error(double):
     assert "no memory for a value of" in failed.err and "smaller batch" in failed.err and "panicked" not in failed.err
 
 
-def test_training_learns_what_it_learns_on_the_cpu(double, tmp_path):
-    """Twenty steps from nothing."""
-    train, some = np.load(DIGITS / "train.npz"), tmp_path / "some.npz"
-    np.savez(some, x=train["x"][:320], y=train["y"][:320])
-    trained = {}
-    for device in ("cpu", "cuda"):
-        out = tmp_path / f"{device}.onnx"
-        job = ["distill", DIGITS / "digits.onnx", "--data", some, "--from-nothing", "--epochs", 1, "--batch", 16, "--lr", 0.01]
-        double(*job, "--labels", 1, "--seed", 3, "--device", device, "-o", out, "--quiet")
-        trained[device] = {t.name: numpy_helper.to_array(t) for t in onnx.load(out).graph.initializer}
-    assert trained["cpu"].keys() == trained["cuda"].keys()
-    for name, of_cpu in trained["cpu"].items():
-        if of_cpu.dtype == np.float32 and of_cpu.size:
-            np.testing.assert_allclose(trained["cuda"][name], of_cpu, rtol=0, atol=2e-3 * np.abs(of_cpu).max(), err_msg=name)
+def test_training_learns_what_it_learns_on_the_cpu(double, learns_the_same):
+    learns_the_same(double, "cuda")

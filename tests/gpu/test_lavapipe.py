@@ -9,11 +9,8 @@ import os
 import subprocess
 from pathlib import Path
 
-import numpy as np
-import onnx
 import pytest
-from onnx import numpy_helper
-from support import ROOT, run_command
+from support import ROOT
 
 BINARY = os.environ.get("COMPRESS_VULKAN_BIN")
 DIGITS = ROOT / "models" / "digits"
@@ -28,14 +25,6 @@ def on_lavapipe(*args, code=0, **settings):
     done = subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True, timeout=280)
     assert done.returncode == code, done.stdout + done.stderr
     return done
-
-
-@pytest.fixture(scope="module")
-def int8(tmp_path_factory):
-    """The digits' network in INT8."""
-    out = tmp_path_factory.mktemp("int8") / "int8.onnx"
-    run_command(DIGITS / "digits.onnx", "--int8", "--data", DIGITS / "train.npz", "-o", out, "--no-check")
-    return out
 
 
 def test_it_is_listed_and_only_used_by_name():
@@ -63,16 +52,5 @@ def test_outputs_are_those_of_the_cpu(int8, model):
         assert {"conv_i8", "gemm_i8"} <= {node["kernel"] for node in found["nodes"]}
 
 
-def test_training_learns_what_it_learns_on_the_cpu(tmp_path):
-    """Twenty steps from nothing."""
-    train, some = np.load(DIGITS / "train.npz"), tmp_path / "some.npz"
-    np.savez(some, x=train["x"][:320], y=train["y"][:320])
-    trained = {}
-    for device in ("cpu", "vulkan"):
-        out = tmp_path / f"{device}.onnx"
-        job = ["distill", DIGITS / "digits.onnx", "--data", some, "--from-nothing", "--epochs", 1, "--batch", 16, "--lr", 0.01]
-        on_lavapipe(*job, "--labels", 1, "--seed", 3, "--device", device, "-o", out, "--quiet")
-        trained[device] = {t.name: numpy_helper.to_array(t) for t in onnx.load(out).graph.initializer}
-    for name, of_cpu in trained["cpu"].items():
-        if of_cpu.dtype == np.float32 and of_cpu.size:
-            np.testing.assert_allclose(trained["vulkan"][name], of_cpu, rtol=0, atol=2e-3 * np.abs(of_cpu).max(), err_msg=name)
+def test_training_learns_what_it_learns_on_the_cpu(learns_the_same):
+    learns_the_same(on_lavapipe, "vulkan")
