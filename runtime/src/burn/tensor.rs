@@ -11,6 +11,8 @@ use ::burn::backend::{
     get_or_init_device_settings, ops::FloatTensorOps, tensor::FloatTensor,
 };
 
+#[cfg(not(feature = "gpu"))]
+mod absent;
 mod extension;
 #[cfg(feature = "gpu")]
 mod gpu;
@@ -20,6 +22,11 @@ mod moving;
 mod operators;
 mod training;
 mod width;
+
+#[cfg(not(feature = "gpu"))]
+use absent::{drops_nan, on_gpu};
+#[cfg(feature = "gpu")]
+use gpu::{drops_nan, on_gpu};
 
 use compress_compiler::{
     error::{Error, Result},

@@ -13,6 +13,7 @@ pub mod masks;
 pub mod matched;
 pub mod model;
 pub mod optimiser;
+mod probe;
 mod random;
 pub mod replicas;
 mod scaler;

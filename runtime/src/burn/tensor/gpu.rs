@@ -47,10 +47,16 @@ impl Float {
 
 /// Whether a tensor is one that [`Products`] multiplies: `f32` on a GPU.
 pub fn has_kernels(t: &Prim) -> bool {
-    device(t).is_some() && t.dtype() == DType::F32
+    on_gpu(t) && t.dtype() == DType::F32
 }
 
-/// Whether a device takes NaN for a missing number, as the specification of Vulkan lets it.
+/// Whether a tensor is on a GPU.
+pub fn on_gpu(t: &Prim) -> bool {
+    device(t).is_some()
+}
+
+/// Whether a device takes NaN for a missing number where it looks for the greater of two, and leaves other functions of it open, as
+/// the specification of Vulkan lets it: all but CUDA.
 pub fn drops_nan(t: &Prim) -> bool {
     matches!(device(t), Some(CubeDevice::Wgpu(_)))
 }

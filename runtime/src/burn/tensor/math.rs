@@ -1,6 +1,6 @@
 //! Arithmetic on the device, element by element.
 
-use super::{B, Float, Prim, bool_dtype, check_size, extension::Train, held_as, scalar};
+use super::{B, Float, Prim, bool_dtype, check_size, drops_nan, extension::Train, held_as, on_gpu, scalar};
 use crate::{burn::host, device::Device};
 use ::burn::backend::{
     TensorMetadata,
@@ -123,18 +123,6 @@ binary! {
     prelu => prelu,
 }
 
-/// Whether the device of a tensor takes NaN for a missing number where it looks for the greater of two, and leaves other functions of
-/// it open. Those do that don't promise IEEE 754: all but the CPU and CUDA.
-#[cfg(feature = "gpu")]
-fn drops_nan(t: &Prim) -> bool {
-    super::gpu::drops_nan(t)
-}
-
-#[cfg(not(feature = "gpu"))]
-fn drops_nan(_: &Prim) -> bool {
-    false
-}
-
 /// `a` to the power of `b`, which have the same shape, where a device has no power of 0, of 1 and of NaN that IEEE 754 asks for.
 fn mended_power(a: Prim, b: Prim) -> Prim {
     let bools = bool_dtype(&a);
@@ -178,10 +166,12 @@ impl Float {
 
     /// `log(1 + exp(x))`, which doesn't overflow.
     pub fn softplus(self) -> Self {
-        // Burn's formula subtracts infinity from itself.
+        if !on_gpu(&self.t) {
+            return self.neg().log_sigmoid().neg();
+        }
+        // There Burn's formula subtracts infinity from itself.
         let infinite = B::float_equal_elem(self.t.clone(), scalar(f64::INFINITY), bool_dtype(&self.t));
-        let y = self.neg().log_sigmoid().neg();
-        y.map(|t| B::float_mask_fill(t, infinite, scalar(f64::INFINITY)))
+        self.neg().log_sigmoid().neg().map(|t| B::float_mask_fill(t, infinite, scalar(f64::INFINITY)))
     }
 
     /// `max(x, 0)`; NaN stays.
