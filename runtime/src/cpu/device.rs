@@ -18,7 +18,7 @@ use compress_compiler::{
     ops::pool::Pool,
     value::Fact,
 };
-use compress_kernels::{Add8, Finish8, Mul8, Rescale};
+use compress_kernels::{Add8, Finish8, Mul8, Rescale, UnaryOp};
 use std::collections::HashSet;
 
 /// A function of one code.
@@ -27,9 +27,15 @@ pub(crate) type Table = Box<[u8; 256]>;
 /// An operator on a device.
 pub(crate) enum DeviceOp {
     /// A product of codes, whose padding is `zero`.
-    Codes { weight: Weight<i8>, at: Sliding, zero: u8, finish: Finish8 },
-    /// A product of floats, within bounds.
-    Floats { weight: Weight<f32>, at: Sliding, bias: Vec<f32>, bounds: [f32; 2] },
+    Codes { weight: Weight<i8>, at: Sliding, zero: u8, finish: Finish8, then: Option<UnaryOp> },
+    /// A product of floats, and the second operand if there is one, within bounds, and a function of that.
+    Floats { weight: Weight<f32>, at: Sliding, bias: Vec<f32>, bounds: [f32; 2], then: Option<UnaryOp> },
+    /// A function of floats.
+    Function(UnaryOp),
+    /// The Softmax of rows, or its logarithm; whether a row is that of a pixel, along axis 1, instead of the last axis.
+    Softmax { log: bool, of_pixels: bool },
+    /// LayerNormalization of the last axis.
+    LayerNorm { scale: Vec<f32>, bias: Option<Vec<f32>>, epsilon: f32 },
     /// A sum of codes.
     Add(Add8),
     /// A product of codes, one by one.

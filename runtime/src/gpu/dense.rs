@@ -1,14 +1,15 @@
 //! Weights on the device, and what is launched to multiply by them.
 
 use super::{
+    functions::Function,
     patches::GeometryLaunch,
     plain, product,
-    tile::{CELL, CHUNK, COLUMNS, Finish, Form, Numbers, Tile, pack, pad},
+    tile::{CELL, CHUNK, COLUMNS, End, Finish, Form, Numbers, Tile, pack, pad},
 };
 use crate::device::FloatProducts;
 use ::burn::backend::{DType, Shape};
 use burn_cubecl::{CubeDevice, tensor::CubeTensor};
-use compress_kernels::{Finish8, Window};
+use compress_kernels::{Finish8, UnaryOp, Window};
 use cubecl::{prelude::*, server::Handle};
 
 /// Tiles, those first that read least. More registers a unit, as 128 by 128 take, leave a processor too few units to wait with.
@@ -60,7 +61,9 @@ pub struct Weight<'a, T> {
 pub struct Product {
     by: By,
     numbers: Numbers,
-    finish: Finish,
+    end: End,
+    /// Those of the function that follows.
+    by_function: [f32; 2],
     weights: Handle,
     taps: Handle,
     start: Handle,
@@ -96,7 +99,7 @@ impl Product {
             Finish8::Requantize { bias, scale, zero, min, max } => {
                 let zero = i32::from(*zero);
                 Self {
-                    finish: Finish::Codes,
+                    end: End::of(Finish::Codes),
                     start: client.create_from_slice(bytemuck::cast_slice(&starts(bias))),
                     scale: client.create_from_slice(bytemuck::cast_slice(scale)),
                     low: (i32::from(*min) - zero) as f32,
@@ -106,7 +109,7 @@ impl Product {
                 }
             }
             Finish8::Scale { bias, scale, min, max } => Self {
-                finish: Finish::Scaled,
+                end: End::of(Finish::Scaled),
                 start: client.create_from_slice(bytemuck::cast_slice(&starts(&vec![0; weight.outputs]))),
                 scale: client.create_from_slice(bytemuck::cast_slice(scale)),
                 bias: client.create_from_slice(bytemuck::cast_slice(bias)),
@@ -155,7 +158,8 @@ impl Product {
         Self {
             by,
             numbers,
-            finish: Finish::Floats,
+            end: End::of(Finish::Floats),
+            by_function: [0.0; 2],
             weights: client.create_from_slice(&packed),
             taps: client.create_from_slice(bytemuck::cast_slice(&taps)),
             start: nothing.clone(),
@@ -174,33 +178,40 @@ impl Product {
         }
     }
 
-    /// The result `[window.positions(), outputs]` of `x`, which has a dense row for each of `window.pixels()`.
+    /// The same, and a function of floats.
+    pub fn then(self, then: Option<UnaryOp>) -> Self {
+        let (then, by_function) = then.map_or((Function::Same, [0.0; 2]), Function::of);
+        Self { end: End { then, ..self.end }, by_function, ..self }
+    }
+
+    /// The result `[window.positions(), outputs]` of `x`, which has a dense row for each of `window.pixels()`. Floats of `added`,
+    /// which is dense and has as many, are added to floats.
     ///
     /// # Panics
     /// When the window is not that of the weight.
-    pub fn run(&self, x: CubeTensor, window: &Window) -> CubeTensor {
+    pub fn run(&self, x: CubeTensor, added: Option<CubeTensor>, window: &Window) -> CubeTensor {
         let tile = self.tile(&x.client, window.positions(), self.outputs / self.groups);
-        self.run_in(x, window, tile)
+        self.run_in(x, added, window, tile)
     }
 
     /// The same, divided by `tile`.
     ///
     /// # Panics
     /// The same.
-    pub fn run_in(&self, x: CubeTensor, window: &Window, tile: Tile) -> CubeTensor {
+    pub fn run_in(&self, x: CubeTensor, added: Option<CubeTensor>, window: &Window, tile: Tile) -> CubeTensor {
         assert_eq!(window.kernel, self.kernel, "the window of the weight");
         let (client, device) = (x.client.clone(), x.device.clone());
         let (rows, columns) = (window.positions(), self.outputs / self.groups);
-        let dtype = if self.finish == Finish::Codes { DType::U8 } else { DType::F32 };
+        let dtype = if self.end.finish == Finish::Codes { DType::U8 } else { DType::F32 };
         let y = client.empty(rows * self.outputs * dtype.size());
         let plain = window.is_pixel() && window.kernel == [1, 1];
         let form = Form {
             numbers: self.numbers,
             tile,
-            finish: self.finish,
+            end: End { adds: added.is_some(), ..self.end },
             plain,
             piece: self.piece,
-            wide: self.by == By::TensorCores && self.finish == Finish::Codes && columns.is_multiple_of(CELL),
+            wide: self.by == By::TensorCores && self.end.finish == Finish::Codes && columns.is_multiple_of(CELL),
             stages: if self.by == By::TensorCores && self.piece == CELL && (plain || self.outside == 0) {
                 3
             } else {
@@ -230,6 +241,8 @@ impl Product {
             self.low,
             self.high,
             self.zero,
+            self.by_function[0],
+            self.by_function[1],
             0,
         );
         let (sides, units, held) = match self.by {
@@ -254,6 +267,7 @@ impl Product {
             buffer(&self.start, self.outputs),
             buffer(&self.scale, self.outputs),
             buffer(&self.bias, self.outputs),
+            buffer(added.as_ref().map_or(&self.bias, |t| &t.handle), rows * self.outputs),
             buffer(&y, rows * self.outputs),
         );
         macro_rules! launch_in {
@@ -262,7 +276,7 @@ impl Product {
                 unsafe {
                     $kernels::product::launch_unchecked::<$x, $sum, $y>(
                         &client, count, dim, address, vector, args.0, args.1, args.2, args.3, args.4, args.5, args.6,
-                        geometry, form,
+                        args.7, geometry, form,
                     )
                 }
             };
@@ -275,7 +289,7 @@ impl Product {
                 }
             };
         }
-        match (self.finish, self.piece) {
+        match (self.end.finish, self.piece) {
             (Finish::Codes, 1) => launch!(u8, i32, u8),
             (Finish::Codes, _) => launch!(u32, i32, u8),
             (Finish::Scaled, 1) => launch!(u8, i32, f32),

@@ -1,10 +1,13 @@
 //! Codes of floats and floats of codes, functions, sums and products of codes: one by one, as they lie in memory.
 
-use super::finish::{product_alone, round_within};
+use super::{
+    finish::{product_alone, round_within},
+    functions::{self, Function},
+};
 use crate::cpu::device::Affine;
 use ::burn::backend::{Cube, DType, ops::IntTensorOps};
 use burn_cubecl::{kernel::into_contiguous, ops::permute, tensor::CubeTensor};
-use compress_kernels::{Add8, Mul8};
+use compress_kernels::{Add8, Mul8, UnaryOp};
 use cubecl::{calculate_cube_count_elemwise, prelude::*, server::Handle};
 
 /// Elements that a unit computes, where there is a whole number of so many.
@@ -43,6 +46,27 @@ fn lookup<N: Size>(x: &[Vector<u8, N>], y: &mut [Vector<u8, N>], table: &[u8], c
             found.insert(i, table[usize::cast_from(from.extract(i))]);
         }
         y[ABSOLUTE_POS] = found;
+    }
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn apply<N: Size>(
+    x: &[Vector<f32, N>],
+    y: &mut [Vector<f32, N>],
+    count: usize,
+    alpha: f32,
+    beta: f32,
+    #[comptime] f: Function,
+) {
+    if ABSOLUTE_POS < count {
+        let from = x[ABSOLUTE_POS];
+        let mut made = Vector::<f32, N>::new(0.0f32);
+        let width = N::value();
+        #[unroll]
+        for i in 0..width {
+            made.insert(i, functions::applied(from.extract(i), alpha, beta, f));
+        }
+        y[ABSOLUTE_POS] = made;
     }
 }
 
@@ -215,6 +239,30 @@ pub fn dequantized(x: CubeTensor, scale: f32, zero: i32) -> CubeTensor {
             l.count,
             scale,
             zero,
+        );
+    }
+    y
+}
+
+/// A function of floats.
+pub fn applied(x: CubeTensor, f: UnaryOp) -> CubeTensor {
+    let x = dense(x);
+    let (y, l) = (like(&x, DType::F32), Launch::of(&x));
+    let (f, [alpha, beta]) = Function::of(f);
+    // SAFETY: both buffers have `count` vectors.
+    unsafe {
+        apply::launch_unchecked(
+            &x.client,
+            l.cubes,
+            l.dim,
+            l.address,
+            l.vector,
+            buffer(&x),
+            buffer(&y),
+            l.count,
+            alpha,
+            beta,
+            f,
         );
     }
     y

@@ -1,6 +1,10 @@
 //! What becomes of sums: scaled, rounded, within bounds. Each formula has the operations of the CPU's kernels in their order.
 
-use super::{patches::Geometry, tile::Finish};
+use super::{
+    functions::{applied, bounded},
+    patches::Geometry,
+    tile::{End, Finish},
+};
 use cubecl::prelude::*;
 
 /// The product of two floats, which no sum is fused with: compilers may fuse a product and a sum, and don't know that `nothing` is 0.
@@ -20,6 +24,16 @@ pub fn round_within(x: f32, low: f32, high: f32) -> i32 {
     let whole = i32::cast_from(floor);
     let tie = select(part == 0.5f32, whole & 1i32, 0i32);
     whole + select(part > 0.5f32, 1i32, tie)
+}
+
+/// The element `at` of what is added, if anything is.
+#[cube]
+pub fn other(added: &[f32], at: usize, #[comptime] end: End) -> f32 {
+    let mut found = 0.0f32;
+    if comptime!(end.adds) {
+        found = added[at];
+    }
+    found
 }
 
 /// The constants of a column.
@@ -45,9 +59,9 @@ impl Constants {
         found
     }
 
-    /// What becomes of a sum.
-    pub fn finish<C: Numeric, Y: Numeric>(&self, sum: C, g: &Geometry, #[comptime] finish: Finish) -> Y {
-        match comptime!(finish) {
+    /// What becomes of a sum, to which `added` is added.
+    pub fn finish<C: Numeric, Y: Numeric>(&self, sum: C, added: f32, g: &Geometry, #[comptime] end: End) -> Y {
+        match comptime!(end.finish) {
             Finish::Codes => {
                 let real = f32::cast_from(i32::cast_from(sum) + self.start) * self.scale;
                 Y::cast_from(round_within(real, g.low, g.high) + g.zero)
@@ -55,16 +69,15 @@ impl Constants {
             Finish::Scaled => {
                 let real =
                     product_alone(f32::cast_from(i32::cast_from(sum) + self.start), self.scale, g.nothing) + self.bias;
-                Y::cast_from(bounded(real, g.low, g.high))
+                Y::cast_from(applied(bounded(real, g.low, g.high), g.alpha, g.beta, end.then))
             }
-            Finish::Floats => Y::cast_from(bounded(f32::cast_from(sum) + self.bias, g.low, g.high)),
+            Finish::Floats => {
+                let mut real = f32::cast_from(sum) + self.bias;
+                if comptime!(end.adds) {
+                    real += added;
+                }
+                Y::cast_from(applied(bounded(real, g.low, g.high), g.alpha, g.beta, end.then))
+            }
         }
     }
-}
-
-/// `x` between bounds; NaN stays.
-#[cube]
-fn bounded(x: f32, low: f32, high: f32) -> f32 {
-    let x = select(x < low, low, x);
-    select(x > high, high, x)
 }

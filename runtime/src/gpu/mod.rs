@@ -13,6 +13,8 @@ mod elementwise;
 #[cfg(feature = "gpu")]
 mod finish;
 #[cfg(feature = "gpu")]
+mod functions;
+#[cfg(feature = "gpu")]
 mod fuser;
 #[cfg(feature = "gpu")]
 mod patches;
@@ -20,6 +22,8 @@ mod patches;
 mod plain;
 #[cfg(feature = "gpu")]
 mod product;
+#[cfg(feature = "gpu")]
+mod rows;
 #[cfg(feature = "gpu")]
 mod sliding;
 #[cfg(feature = "gpu")]

@@ -36,6 +36,9 @@ pub struct Geometry {
     pub low: f32,
     pub high: f32,
     pub zero: i32,
+    /// The numbers of the function that follows.
+    pub alpha: f32,
+    pub beta: f32,
     /// 0, which no compiler knows.
     pub nothing: u32,
 }

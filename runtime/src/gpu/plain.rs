@@ -4,7 +4,7 @@
 //! (`dp4a`), signed by signed: 128 is taken off what is read, and added back to what sums begin with.
 
 use super::{
-    finish::Constants,
+    finish::{Constants, other},
     patches::{Cell, Geometry, cell, row},
     tile::{CELLS, Form, Numbers},
 };
@@ -55,6 +55,7 @@ pub fn product<X: Int, V: Size, C: Numeric, Y: Numeric>(
     start: &[i32],
     scale: &[f32],
     bias: &[f32],
+    added: &[f32],
     y: &mut [Y],
     g: &Geometry,
     #[comptime] form: Form,
@@ -114,13 +115,14 @@ pub fn product<X: Int, V: Size, C: Numeric, Y: Numeric>(
         let column = first_column + right + comptime!(j * ACROSS);
         if column < g.columns {
             let out = group * g.columns + column;
-            let constants = Constants::of(start, scale, bias, out, form.finish);
+            let constants = Constants::of(start, scale, bias, out, form.end.finish);
             #[unroll]
             for i in 0..EACH {
                 let row = first_row + down + comptime!(i * ACROSS);
                 if row < g.rows {
-                    y[row * g.all_columns + out] =
-                        constants.finish::<C, Y>(sums[comptime!(i * EACH + j)], g, form.finish);
+                    let at = row * g.all_columns + out;
+                    let sum = sums[comptime!(i * EACH + j)];
+                    y[at] = constants.finish::<C, Y>(sum, other(added, at, form.end), g, form.end);
                 }
             }
         }

@@ -15,7 +15,7 @@
 //! ([Ootomo and Yokota](https://arxiv.org/abs/2203.03341)).
 
 use super::{
-    finish::Constants,
+    finish::{Constants, other},
     patches::{Cell, Geometry, Row, cell, place, row},
     tile::{CELL, CELLS, COLUMNS, Form, Numbers, PLANE},
 };
@@ -165,6 +165,7 @@ pub fn product<X: Int, V: Size, C: Numeric, Y: Numeric>(
     start: &[i32],
     scale: &[f32],
     bias: &[f32],
+    added: &[f32],
     y: &mut [Y],
     g: &Geometry,
     #[comptime] form: Form,
@@ -336,7 +337,7 @@ pub fn product<X: Int, V: Size, C: Numeric, Y: Numeric>(
             let column = first_column + in_tile;
             if column < g.columns {
                 let out = group * g.columns + column;
-                let constants = Constants::of(start, scale, bias, out, form.finish);
+                let constants = Constants::of(start, scale, bias, out, form.end.finish);
                 #[unroll]
                 for i in 0..down {
                     #[unroll]
@@ -344,10 +345,10 @@ pub fn product<X: Int, V: Size, C: Numeric, Y: Numeric>(
                         let sum = sums[comptime!(i * across + j)].extract(comptime!(lower * 2 + n));
                         let row_in_tile = plane_row + part * 2 + comptime!(i * 8 + n);
                         if comptime!(form.wide) {
-                            codes[row_in_tile * line + in_tile] = constants.finish::<C, u8>(sum, g, form.finish);
+                            codes[row_in_tile * line + in_tile] = constants.finish::<C, u8>(sum, 0.0f32, g, form.end);
                         } else if first_row + row_in_tile < g.rows {
                             let at = (first_row + row_in_tile) * g.all_columns + out;
-                            y[at] = constants.finish::<C, Y>(sum, g, form.finish);
+                            y[at] = constants.finish::<C, Y>(sum, other(added, at, form.end), g, form.end);
                         }
                     }
                 }

@@ -1,14 +1,15 @@
 //! What is launched to slide over images one channel at a time.
 
 use super::{
+    functions::Function,
     patches::GeometryLaunch,
-    tile::Finish,
+    tile::{End, Finish},
     window::{self, TapsLaunch},
 };
 use crate::cpu::device as cpu;
 use ::burn::backend::{DType as BurnDType, Shape};
 use burn_cubecl::{CubeDevice, tensor::CubeTensor};
-use compress_kernels::{Finish8, Rescale, Window};
+use compress_kernels::{Finish8, Rescale, UnaryOp, Window};
 use cubecl::{calculate_cube_count_elemwise, prelude::*, server::Handle};
 
 /// A convolution of each channel by itself.
@@ -18,7 +19,8 @@ pub struct Depthwise {
     start: Handle,
     scale: Handle,
     bias: Handle,
-    pub finish: Finish,
+    pub end: End,
+    numbers: [f32; 2],
     zero: u32,
     low: f32,
     high: f32,
@@ -37,7 +39,8 @@ impl Depthwise {
             start: nothing.clone(),
             scale: nothing.clone(),
             bias: nothing,
-            finish: Finish::Codes,
+            end: End::of(Finish::Codes),
+            numbers: [0.0; 2],
             zero: zero.into(),
             low: 0.0,
             high: 0.0,
@@ -57,7 +60,7 @@ impl Depthwise {
                 start: send(bytemuck::cast_slice(&vec![0i32; weight.outputs])),
                 scale: send(bytemuck::cast_slice(scale)),
                 bias: send(bytemuck::cast_slice(bias)),
-                finish: Finish::Scaled,
+                end: End::of(Finish::Scaled),
                 low: *min,
                 high: *max,
                 ..this
@@ -74,7 +77,8 @@ impl Depthwise {
             start: nothing.clone(),
             scale: nothing,
             bias: client.create_from_slice(bytemuck::cast_slice(bias)),
-            finish: Finish::Floats,
+            end: End::of(Finish::Floats),
+            numbers: [0.0; 2],
             zero: 0,
             low,
             high,
@@ -83,12 +87,19 @@ impl Depthwise {
         }
     }
 
+    /// The same, and a function of floats.
+    pub fn then(self, then: Option<UnaryOp>) -> Self {
+        let (then, numbers) = then.map_or((Function::Same, [0.0; 2]), Function::of);
+        Self { end: End { then, ..self.end }, numbers, ..self }
+    }
+
     /// What it makes of rows of channels.
     pub fn run(&self, x: CubeTensor, window: &Window) -> CubeTensor {
-        let dtype = if self.finish == Finish::Codes { BurnDType::U8 } else { BurnDType::F32 };
+        let dtype = if self.end.finish == Finish::Codes { BurnDType::U8 } else { BurnDType::F32 };
         let vector = if self.channels.is_multiple_of(4) { 4 } else { 1 };
         let mut l = Launch::of(&x, window, self.channels, vector, dtype);
         l.bounds = (self.zero, self.low, self.high, self.out_zero);
+        l.numbers = self.numbers;
         let geometry = l.geometry(window);
         // SAFETY: there are as many constants as channels.
         let buffer = |h: &Handle| unsafe { BufferArg::from_raw_parts(h.clone(), self.channels) };
@@ -113,12 +124,12 @@ impl Depthwise {
                         l.written(),
                         geometry,
                         l.taps(window),
-                        self.finish,
+                        self.end,
                     )
                 }
             };
         }
-        match self.finish {
+        match self.end.finish {
             Finish::Codes => launch!(u8, i8, i32, u8),
             Finish::Scaled => launch!(u8, i8, i32, f32),
             Finish::Floats => launch!(f32, f32, f32, f32),
@@ -144,6 +155,7 @@ struct Launch {
     cubes: CubeCount,
     address: AddressType,
     bounds: (u32, f32, f32, i32),
+    numbers: [f32; 2],
 }
 
 impl Launch {
@@ -160,6 +172,7 @@ impl Launch {
             cubes: calculate_cube_count_elemwise(&x.client, rows * channels / vector, dim),
             address: AddressType::from_len((rows * channels).max(x.meta.num_elements())),
             bounds: (0, 0.0, 0.0, 0),
+            numbers: [0.0; 2],
         }
     }
 
@@ -192,6 +205,8 @@ impl Launch {
             low,
             high,
             zero,
+            self.numbers[0],
+            self.numbers[1],
             0,
         )
     }

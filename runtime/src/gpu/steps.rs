@@ -3,6 +3,7 @@
 use super::{
     dense::{By, Product, Weight},
     elementwise,
+    rows::{self, LayerNorm},
     sliding::{self, Depthwise},
     tile::{Finish, Numbers},
 };
@@ -29,7 +30,7 @@ use compress_compiler::{
     tensor::DType,
     value::{Dim, Fact},
 };
-use compress_kernels::{Add8, Mul8, Rescale, Window};
+use compress_kernels::{Add8, Mul8, Rescale, UnaryOp, Window};
 use cubecl::server::Handle;
 
 enum Kind {
@@ -42,6 +43,12 @@ enum Kind {
         depthwise: Depthwise,
         at: Sliding,
     },
+    Function(UnaryOp),
+    Softmax {
+        log: bool,
+        of_pixels: bool,
+    },
+    LayerNorm(LayerNorm),
     Add(Add8),
     Mul(Mul8),
     Lookup(Handle),
@@ -147,23 +154,28 @@ impl Step {
     pub fn new(device: &Device, cube: &CubeDevice, by: By, op: DeviceOp) -> Self {
         let client = cube.client();
         let kind = match op {
-            DeviceOp::Codes { weight, at, zero, finish } => {
+            DeviceOp::Codes { weight, at, zero, finish, then } => {
                 if weight.channels == 1 && weight.outputs == weight.groups && weight.groups > 1 {
-                    Kind::Depthwise { depthwise: Depthwise::of_codes(cube, &weight, zero, &finish), at }
+                    Kind::Depthwise { depthwise: Depthwise::of_codes(cube, &weight, zero, &finish).then(then), at }
                 } else {
                     let outputs = weight.outputs;
-                    let product = Product::of_codes(cube, by, &dense(&weight), zero, &finish);
+                    let product = Product::of_codes(cube, by, &dense(&weight), zero, &finish).then(then);
                     Kind::Product { product, at, outputs }
                 }
             }
-            DeviceOp::Floats { weight, at, bias, bounds } => {
+            DeviceOp::Floats { weight, at, bias, bounds, then } => {
                 if weight.channels == 1 && weight.outputs == weight.groups && weight.groups > 1 {
-                    Kind::Depthwise { depthwise: Depthwise::of_floats(cube, &weight, &bias, bounds), at }
+                    Kind::Depthwise { depthwise: Depthwise::of_floats(cube, &weight, &bias, bounds).then(then), at }
                 } else {
                     let outputs = weight.outputs;
                     let product = Product::of_floats(cube, by, device.products(), &dense(&weight), &bias, bounds);
-                    Kind::Product { product, at, outputs }
+                    Kind::Product { product: product.then(then), at, outputs }
                 }
+            }
+            DeviceOp::Function(f) => Kind::Function(f),
+            DeviceOp::Softmax { log, of_pixels } => Kind::Softmax { log, of_pixels },
+            DeviceOp::LayerNorm { scale, bias, epsilon } => {
+                Kind::LayerNorm(LayerNorm::new(cube, &scale, bias.as_deref(), epsilon))
             }
             DeviceOp::Add(op) => Kind::Add(op),
             DeviceOp::Mul(op) => Kind::Mul(op),
@@ -215,23 +227,29 @@ impl Fused for Step {
         };
         let slid = |at: &Sliding,
                     (dims, x): (Vec<usize>, CubeTensor),
+                    add: Option<(Vec<usize>, CubeTensor)>,
                     [inputs, outputs]: [usize; 2],
-                    run: &dyn Fn(CubeTensor, &Window) -> CubeTensor| {
+                    run: &dyn Fn(CubeTensor, Option<CubeTensor>, &Window) -> CubeTensor| {
             let (window, to) = window_of(at, &dims, inputs, outputs)?;
+            if let Some((other, _)) = add.as_ref().filter(|(other, _)| *other != to) {
+                return Err(Error::malformed(format!("the sum of {to:?} and {other:?}")));
+            }
+            let add = add.map(|(_, t)| t);
             match at {
                 Sliding::Rows => {
-                    let y = run(into_contiguous(x), &window);
+                    let y = run(into_contiguous(x), add.map(into_contiguous), &window);
                     made(reshape(y, Shape::from(to.clone())), to)
                 }
-                Sliding::Window { .. } => made(by_channels(run(by_pixels(x), &window), &to), to),
+                Sliding::Window { .. } => made(by_channels(run(by_pixels(x), add.map(by_pixels), &window), &to), to),
             }
         };
         match &self.kind {
             Kind::Product { product, at, outputs } => {
-                slid(at, tensor(next()?)?, [product.inputs(), *outputs], &|x, window| product.run(x, window))
+                let (x, add) = (tensor(next()?)?, next().ok().map(tensor).transpose()?);
+                slid(at, x, add, [product.inputs(), *outputs], &|x, add, window| product.run(x, add, window))
             }
             Kind::Depthwise { depthwise, at } => {
-                slid(at, tensor(next()?)?, [depthwise.channels; 2], &|x, window| depthwise.run(x, window))
+                slid(at, tensor(next()?)?, None, [depthwise.channels; 2], &|x, _, window| depthwise.run(x, window))
             }
             Kind::Add(op) => {
                 let ((da, a), (db, b)) = (tensor(next()?)?, tensor(next()?)?);
@@ -244,6 +262,25 @@ impl Fused for Step {
                 let to = broadcast(&da, &db)?;
                 check_size(&to)?;
                 made(elementwise::multiplied(a, b, op), to)
+            }
+            Kind::Function(f) => {
+                let (dims, x) = tensor(next()?)?;
+                made(elementwise::applied(x, *f), dims)
+            }
+            Kind::Softmax { log, of_pixels: true } => {
+                let (dims, x) = tensor(next()?)?;
+                made(by_channels(rows::softmax(by_pixels(x), dims[1], *log), &dims), dims)
+            }
+            Kind::Softmax { log, of_pixels: false } => {
+                let (dims, x) = tensor(next()?)?;
+                made(rows::softmax(into_contiguous(x), dims[dims.len() - 1], *log), dims)
+            }
+            Kind::LayerNorm(norm) => {
+                let (dims, x) = tensor(next()?)?;
+                if dims.last() != Some(&norm.width) {
+                    return Err(Error::malformed(format!("a scale of {} elements for {dims:?}", norm.width)));
+                }
+                made(norm.run(into_contiguous(x)), dims)
             }
             Kind::Lookup(table) => {
                 let (dims, x) = tensor(next()?)?;
@@ -350,8 +387,11 @@ impl Fused for Step {
                 Numbers::Floats => windowed(at, "conv_f32", "gemm_f32"),
                 Numbers::Tf32 => windowed(at, "conv_tf32", "gemm_tf32"),
             },
-            Kind::Depthwise { depthwise, .. } if depthwise.finish == Finish::Floats => "depthwise_f32",
+            Kind::Depthwise { depthwise, .. } if depthwise.end.finish == Finish::Floats => "depthwise_f32",
             Kind::Depthwise { .. } => "depthwise_i8",
+            Kind::Function(_) => "elementwise",
+            Kind::Softmax { .. } => "softmax",
+            Kind::LayerNorm(_) => "layer_norm",
             Kind::Add(_) => "add_i8",
             Kind::Mul(_) => "mul_i8",
             Kind::Lookup(_) => "lookup",

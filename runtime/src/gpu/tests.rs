@@ -9,7 +9,7 @@ use crate::{
 use ::burn::backend::{DType, DispatchDevice, Shape};
 use burn_cubecl::{CubeDevice, tensor::CubeTensor};
 use compress_compiler::{tensor::Tensor, text, verify::verify};
-use compress_kernels::{Conv8, ConvF, Finish8, Isa, Rows, RowsMut, Window};
+use compress_kernels::{self as kernels, Conv8, ConvF, Finish8, Isa, Rows, RowsMut, UnaryOp, Window};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 fn device() -> CubeDevice {
@@ -107,7 +107,7 @@ fn products_of_codes_equal_those_on_the_cpu() {
             for (by, tiles) in ways(&device) {
                 let product = Product::of_codes(&device, by, &weight, zero, &finish);
                 for tile in tiles {
-                    let y = product.run_in(upload(&device, &x, shape.clone(), DType::U8), &window, *tile);
+                    let y = product.run_in(upload(&device, &x, shape.clone(), DType::U8), None, &window, *tile);
                     let got = bytes_of(&y);
                     let differ = got.iter().zip(&expected).filter(|(a, b)| a != b).count();
                     let what = format!("{window:?}, {channels} channels, {by:?}, {tile:?}");
@@ -128,19 +128,26 @@ fn products_of_floats_are_as_exact_as_those_on_the_cpu() {
         let mut floats = |n: usize| (0..n).map(|_| rng.random_range(-1.0..1.0)).collect::<Vec<f32>>();
         let (x, w, bias) = (floats(window.pixels() * channels * groups), floats(outputs * depth), floats(outputs));
         let n = window.positions();
-        let conv =
-            ConvF::new(Isa::Portable, &w, outputs, window.kernel, channels, groups, bias.clone(), -2.0, f32::INFINITY);
+        // Each second one is a product by itself.
+        let added = (groups == 1 && channels % 2 == 0).then(|| floats(n * outputs));
+        let then = added.as_ref().map(|_| UnaryOp::Silu);
+        let (low, high) = (-2.0, f32::INFINITY);
+        let conv = ConvF::new(Isa::Portable, &w, outputs, window.kernel, channels, groups, bias.clone(), low, high);
+        let conv = conv.then(Isa::Portable, then);
         let mut scratch = vec![0; conv.scratch(&window, 1)];
         let mut expected = vec![0f32; n * outputs];
         let rows = Rows::dense(&x, window.pixels(), channels * groups);
-        conv.run(rows, &window, None, RowsMut::dense(&mut expected, n, outputs), &mut scratch, 1);
+        let add = added.as_ref().map(|a| Rows::dense(a, n, outputs));
+        conv.run(rows, &window, add, RowsMut::dense(&mut expected, n, outputs), &mut scratch, 1);
         let weight = Weight { data: &w, outputs, kernel: window.kernel, channels, groups };
         let shape = vec![window.pixels(), channels * groups];
         for (by, tiles) in ways(&device) {
-            let product = Product::of_floats(&device, by, FloatProducts::F32, &weight, &bias, [-2.0, f32::INFINITY]);
+            let product = Product::of_floats(&device, by, FloatProducts::F32, &weight, &bias, [low, high]).then(then);
             for tile in tiles {
                 let x = upload(&device, bytemuck::cast_slice(&x), shape.clone(), DType::F32);
-                let got: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes_of(&product.run_in(x, &window, *tile)));
+                let add =
+                    added.as_ref().map(|a| upload(&device, bytemuck::cast_slice(a), vec![n, outputs], DType::F32));
+                let got: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes_of(&product.run_in(x, add, &window, *tile)));
                 let scale = (depth as f32).sqrt();
                 let far = got.iter().zip(&expected).map(|(a, b)| (a - b).abs() / scale).fold(0.0, f32::max);
                 assert!(got.len() == expected.len() && far < 2e-6, "{far} {window:?}, {by:?}, {tile:?}");
@@ -164,7 +171,7 @@ fn there_may_be_more_rows_than_an_axis_has_cubes() {
     let (min, max) = (f32::NEG_INFINITY, f32::INFINITY);
     let finish = Finish8::Scale { bias: vec![0.0; 2], scale: vec![1.0; 2], min, max };
     let product = Product::of_codes(&device, By::Units, &weight, 9, &finish);
-    let y = product.run(upload(&device, &x, vec![rows, depth], DType::U8), &Window::pixel(rows));
+    let y = product.run(upload(&device, &x, vec![rows, depth], DType::U8), None, &Window::pixel(rows));
     let y: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes_of(&y));
     let wrong = y.iter().enumerate().position(|(i, y)| {
         let (x, w) = (&x[i / 2 * depth..][..depth], &w[i % 2 * depth..][..depth]);
@@ -190,7 +197,11 @@ fn products_in_tf32_keep_eleven_bits() {
     let bounds = [f32::NEG_INFINITY, f32::INFINITY];
     let product =
         Product::of_floats(&device, By::TensorCores, FloatProducts::Tf32, &weight, &vec![0.0; outputs], bounds);
-    let y = product.run(upload(&device, bytemuck::cast_slice(&x), vec![rows, depth], DType::F32), &Window::pixel(rows));
+    let y = product.run(
+        upload(&device, bytemuck::cast_slice(&x), vec![rows, depth], DType::F32),
+        None,
+        &Window::pixel(rows),
+    );
     let y: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes_of(&y));
     // To nearest, of two to the one farther from zero.
     let kept = |v: f32| f64::from(f32::from_bits((v.to_bits() + 0x1000) & 0xffff_e000));
@@ -216,11 +227,98 @@ fn infinite_numbers_are_bounded() {
     for (by, _) in ways(&device) {
         let product = Product::of_floats(&device, by, FloatProducts::F32, &weight, &vec![1.0; outputs], [0.0, 6.0]);
         let x = upload(&device, bytemuck::cast_slice(&x), vec![rows, depth], DType::F32);
-        let y: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes_of(&product.run(x, &Window::pixel(rows))));
+        let y: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes_of(&product.run(x, None, &Window::pixel(rows))));
         let of_row = |row: usize| &y[row * outputs..][..outputs];
         assert_eq!((of_row(0), of_row(1)), (&[6.0; 16][..], &[0.0; 16][..]), "{by:?}");
         assert!(of_row(2).iter().all(|v| v.is_nan()), "{by:?}: {:?}", of_row(2));
         assert!(of_row(3).iter().all(|v| (v - 5.8).abs() < 1e-5), "{by:?}: {:?}", of_row(3));
+    }
+}
+
+#[test]
+#[ignore = "needs COMPRESS_TEST_DEVICE to name a GPU"]
+fn functions_are_those_of_the_cpu() {
+    let device = device();
+    let mut x: Vec<f32> = (-4000..4000).map(|i| i as f32 * 0.005).collect();
+    x.extend([-0.0, 1e-30, 88.0, 90.0, -90.0, 1e6, -1e6, 8_388_609.0, 4.5e15, -2.5, 0.5, 1.5]);
+    // Vulkan promises nothing of these for most functions.
+    let is_exact = matches!(device, CubeDevice::Cuda(_));
+    if is_exact {
+        x.extend([f32::NAN, f32::INFINITY, f32::NEG_INFINITY]);
+    }
+    use UnaryOp as F;
+    let all = [
+        F::Relu,
+        F::Clip(-1.5, 3.0),
+        F::LeakyRelu(0.1),
+        F::Sigmoid,
+        F::Tanh,
+        F::Exp,
+        F::Sqrt,
+        F::Neg,
+        F::Abs,
+        F::HardSigmoid(0.2, 0.5),
+        F::HardSwish,
+        F::Silu,
+        F::Gelu,
+        F::GeluTanh,
+        F::Erf,
+        F::Log,
+        F::Floor,
+        F::Ceil,
+        F::Round,
+        F::Reciprocal,
+    ];
+    for f in all {
+        // Roots and logarithms of what has none are NaN, of which Vulkan promises nothing.
+        let has = |v: &f32| is_exact || !matches!(f, F::Sqrt | F::Log) || *v > 0.0;
+        let x: Vec<f32> = x.iter().copied().filter(has).collect();
+        let n = x.len();
+        let mut expected = vec![0f32; n];
+        kernels::unary(Isa::Portable, f, Rows::dense(&x, 1, n), RowsMut::dense(&mut expected, 1, n), 1);
+        let y = super::elementwise::applied(upload(&device, bytemuck::cast_slice(&x), vec![n], DType::F32), f);
+        let got: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes_of(&y));
+        for ((x, got), expected) in x.iter().zip(&got).zip(&expected) {
+            let near = (got - expected).abs() <= 1e-6 + 2e-6 * expected.abs();
+            let same = got == expected || got.is_nan() && expected.is_nan();
+            assert!(near || same, "{f:?} of {x}: {got}, not {expected}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs COMPRESS_TEST_DEVICE to name a GPU"]
+fn rows_are_those_of_the_cpu() {
+    let device = device();
+    let mut rng = StdRng::seed_from_u64(11);
+    for (n, width) in [(1, 1), (7, 3), (5, 33), (3, 128), (2, 700), (1, 5000)] {
+        let mut x: Vec<f32> = (0..n * width).map(|_| rng.random_range(-9.0..9.0)).collect();
+        // Exponentials of this row are infinite.
+        x[..width].iter_mut().for_each(|v| *v += 100.0);
+        let rows = || Rows::dense(&x, n, width);
+        let sent = || upload(&device, bytemuck::cast_slice(&x), vec![n, width], DType::F32);
+        let list = |t: CubeTensor| bytemuck::pod_collect_to_vec::<u8, f32>(&bytes_of(&t));
+        let near = |got: &[f32], expected: &[f32], what: &str| {
+            let far = got.iter().zip(expected).map(|(a, b)| (a - b).abs() / b.abs().max(1.0)).fold(0.0, f32::max);
+            assert!(got.len() == expected.len() && far < 1e-4, "{what} of {n} rows of {width}: {far}");
+        };
+        let mut expected = vec![0.0; n * width];
+        for (log, what) in [(false, "softmax"), (true, "its logarithm")] {
+            let y = RowsMut::dense(&mut expected, n, width);
+            match log {
+                true => kernels::log_softmax(Isa::Portable, rows(), y, 1),
+                false => kernels::softmax(Isa::Portable, rows(), y, 1),
+            }
+            near(&list(super::rows::softmax(sent(), width, log)), &expected, what);
+        }
+        let scale: Vec<f32> = (0..width).map(|i| 1.0 + i as f32 * 1e-3).collect();
+        let bias: Vec<f32> = (0..width).map(|i| i as f32 * 1e-2).collect();
+        for bias in [None, Some(&bias[..])] {
+            let y = RowsMut::dense(&mut expected, n, width);
+            kernels::layer_norm(Isa::Portable, rows(), &scale, bias, 1e-5, y, 1);
+            let norm = super::rows::LayerNorm::new(&device, &scale, bias, 1e-5);
+            near(&list(norm.run(sent())), &expected, "layer normalisation");
+        }
     }
 }
 

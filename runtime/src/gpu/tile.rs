@@ -1,5 +1,7 @@
 //! How products are divided, and how weights lie for that.
 
+use super::functions::Function;
+
 /// Bytes of a row that are multiplied between two barriers.
 pub const CHUNK: usize = 64;
 /// Bytes that a unit reads at once.
@@ -77,12 +79,29 @@ pub enum Finish {
     Floats,
 }
 
+/// What becomes of the sums in the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct End {
+    pub finish: Finish,
+    /// Whether another value is added to floats, before they are bounded.
+    pub adds: bool,
+    /// A function of bounded floats.
+    pub then: Function,
+}
+
+impl End {
+    /// No more than `finish`.
+    pub fn of(finish: Finish) -> Self {
+        Self { finish, adds: false, then: Function::Same }
+    }
+}
+
 /// What is fixed when the kernel is compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Form {
     pub numbers: Numbers,
     pub tile: Tile,
-    pub finish: Finish,
+    pub end: End,
     /// Whether rows lie in the input as they are multiplied: a matrix, or a window of one tap that moves by one.
     pub plain: bool,
     /// Bytes of a piece: 16, 8, 4 or 1.

@@ -3,7 +3,7 @@
 use super::{
     finish::{Constants, product_alone, round_within},
     patches::Geometry,
-    tile::Finish,
+    tile::End,
 };
 use cubecl::prelude::*;
 
@@ -52,7 +52,7 @@ pub fn depthwise<X: Numeric, W: Numeric, C: Numeric, Y: Numeric, N: Size>(
     y: &mut [Vector<Y, N>],
     g: &Geometry,
     taps: &Taps,
-    #[comptime] finish: Finish,
+    #[comptime] end: End,
 ) {
     if ABSOLUTE_POS < g.rows * g.pixel {
         let at = place(g);
@@ -77,8 +77,8 @@ pub fn depthwise<X: Numeric, W: Numeric, C: Numeric, Y: Numeric, N: Size>(
         #[unroll]
         for i in 0..width {
             let channel = at.channel * width + i;
-            let constants = Constants::of(start, scale, bias, channel, finish);
-            made.insert(i, constants.finish::<C, Y>(sums.extract(i), g, finish));
+            let constants = Constants::of(start, scale, bias, channel, end.finish);
+            made.insert(i, constants.finish::<C, Y>(sums.extract(i), 0.0f32, g, end));
         }
         y[ABSOLUTE_POS] = made;
     }

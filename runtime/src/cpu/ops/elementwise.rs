@@ -2,6 +2,7 @@
 
 use crate::cpu::{
     cost,
+    device::DeviceOp,
     lowering::{Lowered, Lowering, Operand, ValueId, Want},
     plan::{Layout, Planner},
     scope::Scope,
@@ -25,10 +26,11 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
         return None;
     }
     if let Some((f, x)) = applied(s, port) {
-        return Some(Lowering::of(vec![Want::float(x)], Function(f)));
+        return Some(Lowering::of(vec![Want::float(x)], Function(f)).on_device(move || Ok(DeviceOp::Function(f))));
     }
     if let Some(f) = function(s, port.node) {
-        return Some(Lowering::of(vec![Want::float(operands[0])], Function(f)));
+        let lowering = Lowering::of(vec![Want::float(operands[0])], Function(f));
+        return Some(lowering.on_device(move || Ok(DeviceOp::Function(f))));
     }
     let Op::Binary(op) = g.op(port.node) else { return None };
     let op = match op {

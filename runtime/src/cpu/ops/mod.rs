@@ -31,9 +31,10 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
     let found = |lowering: Option<Lowering<'g>>| lowering.filter(|l| !s.on_device || l.device.is_some());
     match want.form {
         // An integer kernel's sums become floats at no cost; other floats come from codes last.
-        Form::Float if s.on_device => {
-            found(product::float(s, want.port)).or_else(|| found(quant::dequantize(s, want.port)))
-        }
+        Form::Float if s.on_device => found(product::float(s, want.port))
+            .or_else(|| found(quant::dequantize(s, want.port)))
+            .or_else(|| found(elementwise::lowering(s, want.port)))
+            .or_else(|| found(rows::lowering(s, want.port))),
         Form::Float => product::float(s, want.port)
             .or_else(|| transposed::lowering(s, want.port))
             .or_else(|| quant::dequantize(s, want.port))

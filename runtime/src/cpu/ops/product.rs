@@ -151,8 +151,7 @@ fn vector(t: Option<Tensor>, outputs: usize, factor: f32) -> Vec<f32> {
 
 /// The float value `port`: a product, then perhaps a sum with another value, then bounds, then a function.
 pub(super) fn float<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
-    // A device runs functions by themselves.
-    let (then, before) = applied(s, port).filter(|_| !s.on_device).map_or((None, port), |(f, x)| (Some(f), x));
+    let (then, before) = applied(s, port).map_or((None, port), |(f, x)| (Some(f), x));
     let (at, low, high) = s.unclamped(before);
     let end = End { low, high, then };
     if let Some(p) = normalised(s, at) {
@@ -162,18 +161,26 @@ pub(super) fn float<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
         return None;
     }
     let (a, b) = (s.graph.operand(at.node, 0)?, s.graph.operand(at.node, 1)?);
-    if let Some(p) = [(a, b), (b, a)].into_iter().find_map(|(a, b)| biased(s, a, b)) {
+    if let Some(p) = with_bias(s, at) {
         return scaled(s, &p, end).or_else(|| floating(s, p, None, end));
     }
     [(a, b), (b, a)].into_iter().find_map(|(a, b)| {
         s.inner(a)?;
-        let p = normalised(s, a).filter(|p| s.codes(p.x).is_none())?;
+        let p = normalised(s, a).or_else(|| with_bias(s, a)).filter(|p| s.codes(p.x).is_none())?;
         let dense = match p.kind {
             Kind::Conv { groups, .. } => groups == 1,
             Kind::Rows { .. } => true,
         };
         (dense && s.same_shape(a, b) && a != b).then(|| floating(s, p, Some(b), end)).flatten()
     })
+}
+
+/// The product of rows that `port` is with a bias of its own node.
+fn with_bias<'g>(s: &Scope<'g>, port: Port) -> Option<Product<'g>> {
+    let Op::Binary(Binary::Add) = s.graph.op(port.node) else { return None };
+    s.has(port.node).then_some(())?;
+    let (a, b) = (s.graph.operand(port.node, 0)?, s.graph.operand(port.node, 1)?);
+    [(a, b), (b, a)].into_iter().find_map(|(a, b)| biased(s, a, b))
 }
 
 /// The product `a` of rows without a bias, with the constant `b` that is added to it as its bias.
@@ -194,7 +201,6 @@ fn floating<'g>(s: &Scope<'g>, p: Product<'g>, add: Option<Port>, end: End) -> O
     let folded = Folded { weight: s.constant_later(p.weight), bias: p.bias.map(|b| s.constant_later(b)), norm, p };
     let folded = Rc::new(folded);
     let on_device = folded.clone();
-    let sums = add.is_some();
     let lowering = Lowering::with(operands, move |isa| {
         let Folded { weight, bias, norm, p } = &*folded;
         let t = weight()?;
@@ -211,14 +217,11 @@ fn floating<'g>(s: &Scope<'g>, p: Product<'g>, add: Option<Port>, end: End) -> O
         let (kernel, at) = (FloatKernel::new(isa, &w, bias, end), Sliding::of(&p.kind, w.kernel));
         Ok(Floating { kernel, at, weight_bytes })
     });
-    Some(match sums || end.then.is_some() {
-        true => lowering,
-        false => lowering.on_device(move || {
-            let (weight, bias) = on_device.ordered(&(on_device.weight)()?)?;
-            let at = Sliding::of(&on_device.p.kind, weight.kernel);
-            Ok(DeviceOp::Floats { weight, at, bias, bounds: [end.low, end.high] })
-        }),
-    })
+    Some(lowering.on_device(move || {
+        let (weight, bias) = on_device.ordered(&(on_device.weight)()?)?;
+        let at = Sliding::of(&on_device.p.kind, weight.kernel);
+        Ok(DeviceOp::Floats { weight, at, bias, bounds: [end.low, end.high], then: end.then })
+    }))
 }
 
 /// A product of floats, and what is folded into its constants.
@@ -361,7 +364,7 @@ impl Integer<'_> {
         });
         lowering.on_device(move || {
             let (weight, at, zero, finish) = on_device()?;
-            Ok(DeviceOp::Codes { weight, at, zero, finish })
+            Ok(DeviceOp::Codes { weight, at, zero, finish, then })
         })
     }
 }

@@ -2,13 +2,21 @@
 
 use crate::cpu::{
     cost,
+    device::DeviceOp,
     lowering::{Lowered, Lowering, Operand, ValueId, Want},
     plan::{Layout, Planner},
     scope::Scope,
 };
-use compress_compiler::{error::Result, node::Port, op::Op, ops::softmax::SoftmaxKind, tensor::DType, value};
+use compress_compiler::{
+    error::Result,
+    node::Port,
+    op::Op,
+    ops::softmax::SoftmaxKind,
+    tensor::{DType, Tensor},
+    value,
+};
 use compress_kernels as kernels;
-use std::sync::Arc;
+use std::{rc::Rc, sync::Arc};
 
 /// The float value `port`, where it is made row by row.
 pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
@@ -27,7 +35,9 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
                 1 if rank > 2 => Layout::Pixels,
                 _ => return None,
             };
-            Some(Lowering::of(vec![Want::float(x)], Softmax { log: op.kind == SoftmaxKind::Log, layout }))
+            let (log, of_pixels) = (op.kind == SoftmaxKind::Log, layout == Layout::Pixels);
+            let lowering = Lowering::of(vec![Want::float(x)], Softmax { log, layout });
+            Some(lowering.on_device(move || Ok(DeviceOp::Softmax { log, of_pixels })))
         }
         Op::LayerNorm(op) if !op.statistics && op.stash_type == DType::F32 => {
             let last = value::axis(op.axis, rank).ok()? + 1 == rank;
@@ -39,10 +49,18 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
             }
             let epsilon = op.epsilon;
             let (scale, bias) = (s.constant_later(scale), bias.map(|b| s.constant_later(b)));
-            Some(Lowering::with(vec![Want::float(x)], move |_| {
-                let list = |t: compress_compiler::tensor::Tensor| t.as_f32().map(|v| v.to_vec()).unwrap_or_default();
-                let (scale, bias) = (list(scale()?), bias.map(|b| b()).transpose()?.map(list));
+            let constants = Rc::new(move || {
+                let list = |t: Tensor| t.as_f32().map(|v| v.to_vec()).unwrap_or_default();
+                Ok((list(scale()?), bias.as_ref().map(|b| b()).transpose()?.map(list)))
+            });
+            let on_device = constants.clone();
+            let lowering = Lowering::with(vec![Want::float(x)], move |_| {
+                let (scale, bias) = constants()?;
                 Ok(LayerNorm(Arc::new((scale, bias, epsilon))))
+            });
+            Some(lowering.on_device(move || {
+                let (scale, bias) = on_device()?;
+                Ok(DeviceOp::LayerNorm { scale, bias, epsilon })
             }))
         }
         _ => None,
