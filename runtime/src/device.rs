@@ -1,5 +1,6 @@
 //! Which device runs a model: chosen by name, checked before anything is sent to it.
 
+use crate::burn::precision::Precision;
 use ::burn::backend::{DispatchDevice, FlexDevice};
 use compress_compiler::{
     choice,
@@ -18,11 +19,11 @@ mod adapters;
 mod gpus;
 
 #[cfg(not(feature = "gpu"))]
-use absent::has_tf32;
+use absent::has_tensor_cores;
 #[cfg(not(feature = "gpu"))]
 pub use absent::{Gpu, found};
 #[cfg(feature = "gpu")]
-use gpus::has_tf32;
+use gpus::has_tensor_cores;
 #[cfg(feature = "gpu")]
 pub use gpus::{Gpu, found};
 
@@ -125,11 +126,28 @@ pub enum FloatProducts {
     F32,
     /// With 11 of the 24 bits of each operand, which tensor cores have an instruction for.
     Tf32,
+    /// With the upper 16 bits of each operand. What products make stays so wide while operators only move, add or bound it.
+    Bf16,
+    /// The same with 11 bits of a number up to 65504.
+    F16,
+}
+
+impl FloatProducts {
+    /// How wide values are that products read and make.
+    pub(crate) fn width(self) -> Precision {
+        match self {
+            Self::F32 | Self::Tf32 => Precision::F32,
+            Self::Bf16 => Precision::Bf16,
+            Self::F16 => Precision::F16,
+        }
+    }
 }
 
 choice!(FloatProducts, "precision", [
     F32 "f32" "32 bits",
     Tf32 "tf32" "11 of 24 bits of each operand, on tensor cores",
+    Bf16 "bf16" "the upper 16 bits of f32, on tensor cores",
+    F16 "f16" "16 bits, up to 65504, on tensor cores",
 ]);
 
 /// What a driver says of a GPU.
@@ -217,11 +235,11 @@ impl Device {
     pub fn with_products(self, products: FloatProducts) -> Result<Self> {
         match products {
             FloatProducts::F32 => Ok(self),
-            FloatProducts::Tf32 if has_tf32(&self.inner) => {
+            _ if has_tensor_cores(&self.inner) => {
                 let description = format!("{}, {products}", self.description);
                 Ok(Self { products, description, ..self })
             }
-            FloatProducts::Tf32 => Err(Error::unsupported(format!("computing in {products} on {}", self.description))
+            _ => Err(Error::unsupported(format!("computing in {products} on {}", self.description))
                 .help("NVIDIA GPUs have that from compute capability 8.0 on, through CUDA")),
         }
     }

@@ -122,7 +122,7 @@ impl Executable {
             constants: vec![],
             outputs: vec![],
             results: outputs.iter().map(|p| graph.fact(*p).clone()).collect(),
-            precision: Precision::F32,
+            precision: device.products().width(),
             slots: HashMap::new(),
             watched: HashMap::new(),
         };

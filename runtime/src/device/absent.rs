@@ -9,7 +9,7 @@ use compress_compiler::error::Result;
 pub enum Gpu {}
 
 /// No device has it.
-pub fn has_tf32(_: &DispatchDevice) -> bool {
+pub fn has_tensor_cores(_: &DispatchDevice) -> bool {
     false
 }
 

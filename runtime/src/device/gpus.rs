@@ -133,8 +133,8 @@ impl Gpu {
     }
 }
 
-/// Whether a device has tensor cores that multiply in TF32.
-pub(super) fn has_tf32(device: &DispatchDevice) -> bool {
+/// Whether a device has tensor cores that kernels of ours use, which multiply in TF32 and in 16 bits too.
+pub(super) fn has_tensor_cores(device: &DispatchDevice) -> bool {
     matches!(device, DispatchDevice::Cube(cube) if By::of(cube) == Some(By::TensorCores))
 }
 

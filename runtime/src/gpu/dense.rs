@@ -6,11 +6,12 @@ use super::{
     plain, product,
     tile::{CELL, CHUNK, COLUMNS, End, Finish, Form, Numbers, Tile, pack, pad},
 };
-use crate::device::FloatProducts;
+use crate::{burn::precision::Precision, device::FloatProducts};
 use ::burn::backend::{DType, Shape};
 use burn_cubecl::{CubeDevice, tensor::CubeTensor};
 use compress_kernels::{Finish8, UnaryOp, Window};
 use cubecl::{prelude::*, server::Handle};
+use std::borrow::Cow;
 
 /// Tiles, those first that read least. More registers a unit, as 128 by 128 take, leave a processor too few units to wait with.
 pub const TILES: [Tile; 4] = [
@@ -80,6 +81,8 @@ pub struct Product {
     high: f32,
     zero: i32,
     outside: u32,
+    /// Whether it makes floats of 32 bits, whatever it multiplies.
+    makes_f32: bool,
 }
 
 impl Product {
@@ -130,10 +133,18 @@ impl Product {
         [low, high]: [f32; 2],
     ) -> Self {
         let numbers = match products {
-            FloatProducts::Tf32 if by == By::TensorCores => Numbers::Tf32,
-            _ => Numbers::Floats,
+            _ if by == By::Units => Numbers::Floats,
+            FloatProducts::F32 => Numbers::Floats,
+            FloatProducts::Tf32 => Numbers::Tf32,
+            FloatProducts::Bf16 => Numbers::Bf16,
+            FloatProducts::F16 => Numbers::F16,
         };
-        let this = Self::new(device, by, numbers, weight, bytemuck::cast_slice(weight.data), 0);
+        let bytes: Cow<[u8]> = match numbers {
+            Numbers::Bf16 => weight.data.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect(),
+            Numbers::F16 => weight.data.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect(),
+            _ => bytemuck::cast_slice(weight.data).into(),
+        };
+        let this = Self::new(device, by, numbers, weight, &bytes, 0);
         let bias = device.client().create_from_slice(bytemuck::cast_slice(bias));
         Self { bias, low, high, ..this }
     }
@@ -142,7 +153,11 @@ impl Product {
         let (client, size) = (device.client(), numbers.size());
         let [lines, across] = weight.kernel;
         let of_tap = weight.channels * size;
-        let piece = [CELL, 8, 4].into_iter().find(|p| of_tap.is_multiple_of(*p)).unwrap_or(1);
+        let piece = [CELL, 8, 4, 2]
+            .into_iter()
+            .filter(|p| *p >= 4 || size == 2)
+            .find(|p| of_tap.is_multiple_of(*p))
+            .unwrap_or(1);
         let row = lines * across * of_tap;
         let packed = match by {
             By::TensorCores => pack(bytes, row, weight.groups),
@@ -175,7 +190,13 @@ impl Product {
             high: 0.0,
             zero: 0,
             outside,
+            makes_f32: false,
         }
+    }
+
+    /// The same, which makes floats of 32 bits also where it multiplies narrower ones.
+    pub fn made_wide(self, makes_f32: bool) -> Self {
+        Self { makes_f32, ..self }
     }
 
     /// The same, and a function of floats.
@@ -202,7 +223,12 @@ impl Product {
         assert_eq!(window.kernel, self.kernel, "the window of the weight");
         let (client, device) = (x.client.clone(), x.device.clone());
         let (rows, columns) = (window.positions(), self.outputs / self.groups);
-        let dtype = if self.end.finish == Finish::Codes { DType::U8 } else { DType::F32 };
+        let dtype = match (self.end.finish, self.numbers) {
+            (Finish::Codes, _) => DType::U8,
+            (_, Numbers::Bf16) if !self.makes_f32 => DType::BF16,
+            (_, Numbers::F16) if !self.makes_f32 => DType::F16,
+            _ => DType::F32,
+        };
         let y = client.empty(rows * self.outputs * dtype.size());
         let plain = window.is_pixel() && window.kernel == [1, 1];
         let form = Form {
@@ -271,10 +297,10 @@ impl Product {
             buffer(&y, rows * self.outputs),
         );
         macro_rules! launch_in {
-            ($kernels:ident, $x:ty, $sum:ty, $y:ty) => {
+            ($kernels:ident, $x:ty, $sum:ty, $added:ty, $y:ty) => {
                 // SAFETY: as above; the result has `rows` by `outputs` elements, which is what the kernel writes.
                 unsafe {
-                    $kernels::product::launch_unchecked::<$x, $sum, $y>(
+                    $kernels::product::launch_unchecked::<$x, $sum, $added, $y>(
                         &client, count, dim, address, vector, args.0, args.1, args.2, args.3, args.4, args.5, args.6,
                         args.7, geometry, form,
                     )
@@ -284,8 +310,18 @@ impl Product {
         macro_rules! launch {
             ($x:ty, $sum:ty, $y:ty) => {
                 match self.by {
-                    By::TensorCores => launch_in!(product, $x, $sum, $y),
-                    By::Units => launch_in!(plain, $x, $sum, $y),
+                    By::TensorCores => launch_in!(product, $x, $sum, f32, $y),
+                    By::Units => launch_in!(plain, $x, $sum, f32, $y),
+                }
+            };
+        }
+        macro_rules! launch_halves {
+            ($half:ty) => {
+                match (self.piece, self.makes_f32) {
+                    (2, true) => launch_in!(product, u16, f32, $half, f32),
+                    (2, false) => launch_in!(product, u16, f32, $half, $half),
+                    (_, true) => launch_in!(product, u32, f32, $half, f32),
+                    (_, false) => launch_in!(product, u32, f32, $half, $half),
                 }
             };
         }
@@ -294,7 +330,11 @@ impl Product {
             (Finish::Codes, _) => launch!(u32, i32, u8),
             (Finish::Scaled, 1) => launch!(u8, i32, f32),
             (Finish::Scaled, _) => launch!(u32, i32, f32),
-            (Finish::Floats, _) => launch!(u32, f32, f32),
+            (Finish::Floats, _) => match self.numbers {
+                Numbers::Bf16 => launch_halves!(half::bf16),
+                Numbers::F16 => launch_halves!(half::f16),
+                _ => launch!(u32, f32, f32),
+            },
         }
         CubeTensor::new_contiguous(client, device, Shape::from(vec![rows, self.outputs]), y, dtype)
     }
@@ -302,6 +342,15 @@ impl Product {
     /// How many channels it reads.
     pub fn inputs(&self) -> usize {
         self.channels * self.groups
+    }
+
+    /// How wide the floats are that it reads.
+    pub fn width(&self) -> Precision {
+        match self.numbers {
+            Numbers::Bf16 => Precision::Bf16,
+            Numbers::F16 => Precision::F16,
+            _ => Precision::F32,
+        }
     }
 
     /// What it multiplies.

@@ -50,9 +50,9 @@ fn lookup<N: Size>(x: &[Vector<u8, N>], y: &mut [Vector<u8, N>], table: &[u8], c
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-fn apply<N: Size>(
-    x: &[Vector<f32, N>],
-    y: &mut [Vector<f32, N>],
+fn apply<X: Numeric, Y: Numeric, N: Size>(
+    x: &[Vector<X, N>],
+    y: &mut [Vector<Y, N>],
     count: usize,
     alpha: f32,
     beta: f32,
@@ -60,11 +60,11 @@ fn apply<N: Size>(
 ) {
     if ABSOLUTE_POS < count {
         let from = x[ABSOLUTE_POS];
-        let mut made = Vector::<f32, N>::new(0.0f32);
+        let mut made = Vector::<Y, N>::new(Y::from_int(0));
         let width = N::value();
         #[unroll]
         for i in 0..width {
-            made.insert(i, functions::applied(from.extract(i), alpha, beta, f));
+            made.insert(i, Y::cast_from(functions::applied(f32::cast_from(from.extract(i)), alpha, beta, f)));
         }
         y[ABSOLUTE_POS] = made;
     }
@@ -244,26 +244,37 @@ pub fn dequantized(x: CubeTensor, scale: f32, zero: i32) -> CubeTensor {
     y
 }
 
-/// A function of floats.
+/// A function of floats, as wide as these where it makes none that are much larger.
 pub fn applied(x: CubeTensor, f: UnaryOp) -> CubeTensor {
     let x = dense(x);
-    let (y, l) = (like(&x, DType::F32), Launch::of(&x));
     let (f, [alpha, beta]) = Function::of(f);
-    // SAFETY: both buffers have `count` vectors.
-    unsafe {
-        apply::launch_unchecked(
-            &x.client,
-            l.cubes,
-            l.dim,
-            l.address,
-            l.vector,
-            buffer(&x),
-            buffer(&y),
-            l.count,
-            alpha,
-            beta,
-            f,
-        );
+    let (y, l) = (like(&x, if f.is_bounded() { x.dtype } else { DType::F32 }), Launch::of(&x));
+    macro_rules! launch {
+        ($x:ty, $y:ty) => {
+            // SAFETY: both buffers have `count` vectors.
+            unsafe {
+                apply::launch_unchecked::<$x, $y>(
+                    &x.client,
+                    l.cubes,
+                    l.dim,
+                    l.address,
+                    l.vector,
+                    buffer(&x),
+                    buffer(&y),
+                    l.count,
+                    alpha,
+                    beta,
+                    f,
+                )
+            }
+        };
+    }
+    match (x.dtype, y.dtype) {
+        (DType::BF16, DType::BF16) => launch!(half::bf16, half::bf16),
+        (DType::BF16, _) => launch!(half::bf16, f32),
+        (DType::F16, DType::F16) => launch!(half::f16, half::f16),
+        (DType::F16, _) => launch!(half::f16, f32),
+        _ => launch!(f32, f32),
     }
     y
 }

@@ -28,10 +28,10 @@ pub fn round_within(x: f32, low: f32, high: f32) -> i32 {
 
 /// The element `at` of what is added, if anything is.
 #[cube]
-pub fn other(added: &[f32], at: usize, #[comptime] end: End) -> f32 {
+pub fn other<A: Numeric>(added: &[A], at: usize, #[comptime] end: End) -> f32 {
     let mut found = 0.0f32;
     if comptime!(end.adds) {
-        found = added[at];
+        found = f32::cast_from(added[at]);
     }
     found
 }

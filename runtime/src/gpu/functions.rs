@@ -57,6 +57,11 @@ impl Function {
             UnaryOp::Reciprocal => plain(Self::Reciprocal),
         }
     }
+
+    /// Whether it makes numbers of about the size of those it reads, or of 1.
+    pub fn is_bounded(self) -> bool {
+        !matches!(self, Self::Exp | Self::Log | Self::Reciprocal)
+    }
 }
 
 /// What `f` with its numbers `alpha` and `beta` makes of `x`.

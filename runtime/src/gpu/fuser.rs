@@ -52,7 +52,10 @@ impl<'g> Fuser<'g> {
     pub fn fuse(&self, want: Want) -> Result<Option<Fusion>> {
         let Some(On { graph, scope, device, cube, by }) = &self.0 else { return Ok(None) };
         if let Some((operands, op)) = scope.lowered(want)? {
-            return Ok(Some(Fusion { operands, step: Box::new(Step::new(device, cube, *by, op)) }));
+            return Ok(Some(Fusion {
+                operands,
+                step: Box::new(Step::new(device, cube, *by, op, graph.is_output(want.port))),
+            }));
         }
         let signed = match graph.fact(want.port).dtype {
             Some(DType::U8) => false,

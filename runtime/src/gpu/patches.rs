@@ -122,10 +122,10 @@ pub fn cell<X: Int, V: Size>(
         if found.count > 0 {
             read = x[found.at];
         }
-        if comptime!(form.piece == 1) {
-            let (word, shift) = comptime!((i / 4, (i % 4 * 8) as u32));
-            let byte = u32::cast_from(read.extract(0usize));
-            words.insert(word, words.extract(word) | (byte << shift));
+        if comptime!(form.piece < 4) {
+            let (word, shift) = comptime!((i * form.piece / 4, (i * form.piece % 4 * 8) as u32));
+            let part = u32::cast_from(read.extract(0usize));
+            words.insert(word, words.extract(word) | (part << shift));
         } else {
             let wide = comptime!(form.piece / 4);
             #[unroll]

@@ -48,14 +48,14 @@ fn dot<C: Numeric>(x: Cell, w: Cell, sum: C, #[comptime] numbers: Numbers) -> C 
 /// [`product`](super::product::product).
 #[cube(launch_unchecked, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
-pub fn product<X: Int, V: Size, C: Numeric, Y: Numeric>(
+pub fn product<X: Int, V: Size, C: Numeric, A: Numeric, Y: Numeric>(
     x: &[Vector<X, V>],
     w: &[Vector<u32, Const<4>>],
     taps: &[Cell],
     start: &[i32],
     scale: &[f32],
     bias: &[f32],
-    added: &[f32],
+    added: &[A],
     y: &mut [Y],
     g: &Geometry,
     #[comptime] form: Form,
@@ -122,7 +122,7 @@ pub fn product<X: Int, V: Size, C: Numeric, Y: Numeric>(
                 if row < g.rows {
                     let at = row * g.all_columns + out;
                     let sum = sums[comptime!(i * EACH + j)];
-                    y[at] = constants.finish::<C, Y>(sum, other(added, at, form.end), g, form.end);
+                    y[at] = constants.finish::<C, Y>(sum, other::<A>(added, at, form.end), g, form.end);
                 }
             }
         }

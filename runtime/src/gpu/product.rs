@@ -58,7 +58,7 @@ struct Split {
 
 #[cube]
 fn split(cell: Cell, #[comptime] numbers: Numbers) -> Split {
-    if comptime!(numbers == Numbers::Codes) {
+    if comptime!(numbers.are_whole()) {
         Split { kept: cell, rest: cell }
     } else {
         let mut kept = Cell::new(0u32);
@@ -158,14 +158,14 @@ fn wait(#[comptime] open: usize) {
 /// which tap it is, counted downwards and to the right, and its piece of the pixel.
 #[cube(launch_unchecked, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
-pub fn product<X: Int, V: Size, C: Numeric, Y: Numeric>(
+pub fn product<X: Int, V: Size, C: Numeric, A: Numeric, Y: Numeric>(
     x: &[Vector<X, V>],
     w: &[Vector<u32, Const<4>>],
     taps: &[Cell],
     start: &[i32],
     scale: &[f32],
     bias: &[f32],
-    added: &[f32],
+    added: &[A],
     y: &mut [Y],
     g: &Geometry,
     #[comptime] form: Form,
@@ -348,7 +348,7 @@ pub fn product<X: Int, V: Size, C: Numeric, Y: Numeric>(
                             codes[row_in_tile * line + in_tile] = constants.finish::<C, u8>(sum, 0.0f32, g, form.end);
                         } else if first_row + row_in_tile < g.rows {
                             let at = (first_row + row_in_tile) * g.all_columns + out;
-                            y[at] = constants.finish::<C, Y>(sum, other(added, at, form.end), g, form.end);
+                            y[at] = constants.finish::<C, Y>(sum, other::<A>(added, at, form.end), g, form.end);
                         }
                     }
                 }

@@ -47,7 +47,14 @@ fn own_row() -> usize {
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-fn soften(x: &[f32], y: &mut [f32], rows: usize, width: usize, #[comptime] units: usize, #[comptime] log: bool) {
+fn soften<X: Numeric>(
+    x: &[X],
+    y: &mut [X],
+    rows: usize,
+    width: usize,
+    #[comptime] units: usize,
+    #[comptime] log: bool,
+) {
     let mut all = Shared::<[f32]>::new_slice(units);
     let (unit, row) = (UNIT_POS_X as usize, own_row());
     if row < rows {
@@ -55,24 +62,24 @@ fn soften(x: &[f32], y: &mut [f32], rows: usize, width: usize, #[comptime] units
         let mut most = f32::min_value();
         let mut at = unit;
         while at < width {
-            most = max(most, x[first + at]);
+            most = max(most, f32::cast_from(x[first + at]));
             at += units;
         }
         let most = total(most, &mut all, units, Total::Most);
         let mut sum = 0.0f32;
         let mut at = unit;
         while at < width {
-            sum += (x[first + at] - most).exp();
+            sum += (f32::cast_from(x[first + at]) - most).exp();
             at += units;
         }
         let sum = total(sum, &mut all, units, Total::Sum);
         let mut at = unit;
         while at < width {
-            let over = x[first + at] - most;
+            let over = f32::cast_from(x[first + at]) - most;
             if comptime!(log) {
-                y[first + at] = over - sum.ln();
+                y[first + at] = X::cast_from(over - sum.ln());
             } else {
-                y[first + at] = over.exp() / sum;
+                y[first + at] = X::cast_from(over.exp() / sum);
             }
             at += units;
         }
@@ -81,11 +88,11 @@ fn soften(x: &[f32], y: &mut [f32], rows: usize, width: usize, #[comptime] units
 
 #[cube(launch_unchecked, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
-fn normalise(
-    x: &[f32],
+fn normalise<X: Numeric>(
+    x: &[X],
     scale: &[f32],
     bias: &[f32],
-    y: &mut [f32],
+    y: &mut [X],
     rows: usize,
     width: usize,
     epsilon: f32,
@@ -98,14 +105,14 @@ fn normalise(
         let mut sum = 0.0f32;
         let mut at = unit;
         while at < width {
-            sum += x[first + at];
+            sum += f32::cast_from(x[first + at]);
             at += units;
         }
         let mean = total(sum, &mut all, units, Total::Sum) / f32::cast_from(width);
         let mut squares = 0.0f32;
         let mut at = unit;
         while at < width {
-            let off = x[first + at] - mean;
+            let off = f32::cast_from(x[first + at]) - mean;
             squares += off * off;
             at += units;
         }
@@ -113,7 +120,8 @@ fn normalise(
         let by = 1.0f32 / (variance + epsilon).sqrt();
         let mut at = unit;
         while at < width {
-            y[first + at] = (x[first + at] - mean) * by * scale[at] + bias[at];
+            let made = (f32::cast_from(x[first + at]) - mean) * by * scale[at] + bias[at];
+            y[first + at] = X::cast_from(made);
             at += units;
         }
     }
@@ -144,7 +152,7 @@ impl Launch {
             cubes: CubeCount::Static(rows.div_ceil(folds) as u32, folds as u32, 1),
             dim: CubeDim::new_1d(units as u32),
             address: AddressType::from_len(n),
-            y: x.client.empty(n * DType::F32.size()),
+            y: x.client.empty(n * x.dtype.size()),
         }
     }
 }
@@ -160,10 +168,21 @@ unsafe fn buffer(handle: &Handle, len: usize) -> BufferArg {
 pub fn softmax(x: CubeTensor, width: usize, log: bool) -> CubeTensor {
     let (l, n) = (Launch::of(&x, width), x.meta.num_elements());
     if n > 0 {
-        // SAFETY: both have `rows` of `width` elements.
-        unsafe {
-            let (from, to) = (buffer(&x.handle, n), buffer(&l.y, n));
-            soften::launch_unchecked(&x.client, l.cubes, l.dim, l.address, from, to, l.rows, l.width, l.units, log);
+        macro_rules! launch {
+            ($x:ty) => {
+                // SAFETY: both have `rows` of `width` elements.
+                unsafe {
+                    let (from, to) = (buffer(&x.handle, n), buffer(&l.y, n));
+                    soften::launch_unchecked::<$x>(
+                        &x.client, l.cubes, l.dim, l.address, from, to, l.rows, l.width, l.units, log,
+                    )
+                }
+            };
+        }
+        match x.dtype {
+            DType::BF16 => launch!(half::bf16),
+            DType::F16 => launch!(half::f16),
+            _ => launch!(f32),
         }
     }
     CubeTensor { handle: l.y, ..x }
@@ -191,22 +210,33 @@ impl LayerNorm {
     pub fn run(&self, x: CubeTensor) -> CubeTensor {
         let (l, n) = (Launch::of(&x, self.width), x.meta.num_elements());
         if n > 0 {
-            // SAFETY: both have `rows` of `width` elements, and there are as many factors and summands.
-            unsafe {
-                normalise::launch_unchecked(
-                    &x.client,
-                    l.cubes,
-                    l.dim,
-                    l.address,
-                    buffer(&x.handle, n),
-                    buffer(&self.scale, self.width),
-                    buffer(&self.bias, self.width),
-                    buffer(&l.y, n),
-                    l.rows,
-                    l.width,
-                    self.epsilon,
-                    l.units,
-                );
+            macro_rules! launch {
+                ($x:ty) => {
+                    // SAFETY: both have `rows` of `width` elements, and there are as many factors and summands.
+                    unsafe {
+                        let (from, to) = (buffer(&x.handle, n), buffer(&l.y, n));
+                        let (scale, bias) = (buffer(&self.scale, self.width), buffer(&self.bias, self.width));
+                        normalise::launch_unchecked::<$x>(
+                            &x.client,
+                            l.cubes,
+                            l.dim,
+                            l.address,
+                            from,
+                            scale,
+                            bias,
+                            to,
+                            l.rows,
+                            l.width,
+                            self.epsilon,
+                            l.units,
+                        )
+                    }
+                };
+            }
+            match x.dtype {
+                DType::BF16 => launch!(half::bf16),
+                DType::F16 => launch!(half::f16),
+                _ => launch!(f32),
             }
         }
         CubeTensor { handle: l.y, ..x }

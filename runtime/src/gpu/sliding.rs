@@ -95,7 +95,12 @@ impl Depthwise {
 
     /// What it makes of rows of channels.
     pub fn run(&self, x: CubeTensor, window: &Window) -> CubeTensor {
-        let dtype = if self.end.finish == Finish::Codes { BurnDType::U8 } else { BurnDType::F32 };
+        let dtype = match self.end.finish {
+            Finish::Codes => BurnDType::U8,
+            Finish::Scaled => BurnDType::F32,
+            // As wide as what is read.
+            Finish::Floats => x.dtype,
+        };
         let vector = if self.channels.is_multiple_of(4) { 4 } else { 1 };
         let mut l = Launch::of(&x, window, self.channels, vector, dtype);
         l.bounds = (self.zero, self.low, self.high, self.out_zero);
@@ -132,7 +137,11 @@ impl Depthwise {
         match self.end.finish {
             Finish::Codes => launch!(u8, i8, i32, u8),
             Finish::Scaled => launch!(u8, i8, i32, f32),
-            Finish::Floats => launch!(f32, f32, f32, f32),
+            Finish::Floats => match x.dtype {
+                BurnDType::BF16 => launch!(half::bf16, f32, f32, half::bf16),
+                BurnDType::F16 => launch!(half::f16, f32, f32, half::f16),
+                _ => launch!(f32, f32, f32, f32),
+            },
         }
         l.made(&x)
     }

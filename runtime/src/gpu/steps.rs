@@ -11,6 +11,7 @@ use crate::{
     burn::{
         fused::Fused,
         host::broadcast,
+        precision::Precision,
         tensor::{Float, Value, check_size},
     },
     cpu::device::{self as cpu, Affine, DeviceOp, Sliding},
@@ -150,8 +151,9 @@ fn by_channels(mut t: CubeTensor, dims: &[usize]) -> CubeTensor {
 }
 
 impl Step {
-    /// Makes `op` ready on `device`, which multiplies by tensor cores or without, as `by` says: constants are sent there.
-    pub fn new(device: &Device, cube: &CubeDevice, by: By, op: DeviceOp) -> Self {
+    /// Makes `op` ready on `device`, which multiplies by tensor cores or without, as `by` says: constants are sent there. What is
+    /// an output is made as wide as outputs are.
+    pub fn new(device: &Device, cube: &CubeDevice, by: By, op: DeviceOp, is_output: bool) -> Self {
         let client = cube.client();
         let kind = match op {
             DeviceOp::Codes { weight, at, zero, finish, then } => {
@@ -169,7 +171,7 @@ impl Step {
                 } else {
                     let outputs = weight.outputs;
                     let product = Product::of_floats(cube, by, device.products(), &dense(&weight), &bias, bounds);
-                    Kind::Product { product: product.then(then), at, outputs }
+                    Kind::Product { product: product.then(then).made_wide(is_output), at, outputs }
                 }
             }
             DeviceOp::Function(f) => Kind::Function(f),
@@ -217,10 +219,16 @@ impl Fused for Step {
     fn run(&self, operands: Vec<Value>) -> Result<Value> {
         let mut operands = operands.into_iter();
         let mut next = || operands.next().ok_or_else(|| Error::bug("an operand is missing"));
-        let tensor = |v: Value| match v {
+        // As it is held.
+        let held = |v: Value| match v {
             Value::Float(f) => Ok((f.shape().to_vec(), f.into_cube()?)),
             Value::Int(_) => Err(Error::bug("integers of the host")),
         };
+        let tensor_in = |mut v: Value, width: Precision| {
+            v.hold(width);
+            held(v)
+        };
+        let tensor = |v: Value| tensor_in(v, Precision::F32);
         let made = |t: CubeTensor, dims: Vec<usize>| {
             let dtype = if t.dtype == BurnDType::U8 { DType::U8 } else { DType::F32 };
             Ok(Value::Float(Float::of_cube(t, dims, dtype)))
@@ -245,11 +253,13 @@ impl Fused for Step {
         };
         match &self.kind {
             Kind::Product { product, at, outputs } => {
-                let (x, add) = (tensor(next()?)?, next().ok().map(tensor).transpose()?);
+                let width = product.width();
+                let x = tensor_in(next()?, width)?;
+                let add = next().ok().map(|v| tensor_in(v, width)).transpose()?;
                 slid(at, x, add, [product.inputs(), *outputs], &|x, add, window| product.run(x, add, window))
             }
             Kind::Depthwise { depthwise, at } => {
-                slid(at, tensor(next()?)?, None, [depthwise.channels; 2], &|x, _, window| depthwise.run(x, window))
+                slid(at, held(next()?)?, None, [depthwise.channels; 2], &|x, _, window| depthwise.run(x, window))
             }
             Kind::Add(op) => {
                 let ((da, a), (db, b)) = (tensor(next()?)?, tensor(next()?)?);
@@ -264,19 +274,19 @@ impl Fused for Step {
                 made(elementwise::multiplied(a, b, op), to)
             }
             Kind::Function(f) => {
-                let (dims, x) = tensor(next()?)?;
+                let (dims, x) = held(next()?)?;
                 made(elementwise::applied(x, *f), dims)
             }
             Kind::Softmax { log, of_pixels: true } => {
-                let (dims, x) = tensor(next()?)?;
+                let (dims, x) = held(next()?)?;
                 made(by_channels(rows::softmax(by_pixels(x), dims[1], *log), &dims), dims)
             }
             Kind::Softmax { log, of_pixels: false } => {
-                let (dims, x) = tensor(next()?)?;
+                let (dims, x) = held(next()?)?;
                 made(rows::softmax(into_contiguous(x), dims[dims.len() - 1], *log), dims)
             }
             Kind::LayerNorm(norm) => {
-                let (dims, x) = tensor(next()?)?;
+                let (dims, x) = held(next()?)?;
                 if dims.last() != Some(&norm.width) {
                     return Err(Error::malformed(format!("a scale of {} elements for {dims:?}", norm.width)));
                 }
@@ -386,6 +396,8 @@ impl Fused for Step {
                 Numbers::Codes => windowed(at, "conv_i8", "gemm_i8"),
                 Numbers::Floats => windowed(at, "conv_f32", "gemm_f32"),
                 Numbers::Tf32 => windowed(at, "conv_tf32", "gemm_tf32"),
+                Numbers::Bf16 => windowed(at, "conv_bf16", "gemm_bf16"),
+                Numbers::F16 => windowed(at, "conv_f16", "gemm_f16"),
             },
             Kind::Depthwise { depthwise, .. } if depthwise.end.finish == Finish::Floats => "depthwise_f32",
             Kind::Depthwise { .. } => "depthwise_i8",

@@ -118,14 +118,42 @@ fn products_of_codes_equal_those_on_the_cpu() {
     }
 }
 
-#[test]
-#[ignore = "needs COMPRESS_TEST_DEVICE to name a GPU"]
-fn products_of_floats_are_as_exact_as_those_on_the_cpu() {
+/// A number as products have it, and how the device holds those.
+fn held(products: FloatProducts, v: f32) -> f32 {
+    match products {
+        FloatProducts::F32 | FloatProducts::Tf32 => v,
+        FloatProducts::Bf16 => half::bf16::from_f32(v).to_f32(),
+        FloatProducts::F16 => half::f16::from_f32(v).to_f32(),
+    }
+}
+
+fn send(device: &CubeDevice, products: FloatProducts, v: &[f32], shape: &[usize]) -> CubeTensor {
+    let (bytes, dtype): (Vec<u8>, DType) = match products {
+        FloatProducts::F32 | FloatProducts::Tf32 => (bytemuck::cast_slice(v).to_vec(), DType::F32),
+        FloatProducts::Bf16 => (v.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect(), DType::BF16),
+        FloatProducts::F16 => (v.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect(), DType::F16),
+    };
+    upload(device, &bytes, shape.to_vec(), dtype)
+}
+
+fn floats_of(t: &CubeTensor) -> Vec<f32> {
+    let bytes = bytes_of(t);
+    let pairs = || bytes.as_chunks().0.iter();
+    match t.dtype {
+        DType::BF16 => pairs().map(|b| half::bf16::from_le_bytes(*b).to_f32()).collect(),
+        DType::F16 => pairs().map(|b| half::f16::from_le_bytes(*b).to_f32()).collect(),
+        _ => bytemuck::pod_collect_to_vec(&bytes),
+    }
+}
+
+/// Products of what `products` holds of floats, beside those on the CPU: `wide` off, as parts of what so many products come to, and
+/// `narrow` where they are made as narrow as they are read.
+fn products_are_near(products: FloatProducts, wide: f32, narrow: f32) {
     let device = device();
     let mut rng = StdRng::seed_from_u64(8);
     for (window, channels, groups, outputs) in windows() {
         let depth = window.taps() * channels;
-        let mut floats = |n: usize| (0..n).map(|_| rng.random_range(-1.0..1.0)).collect::<Vec<f32>>();
+        let mut floats = |n: usize| (0..n).map(|_| held(products, rng.random_range(-1.0..1.0))).collect::<Vec<f32>>();
         let (x, w, bias) = (floats(window.pixels() * channels * groups), floats(outputs * depth), floats(outputs));
         let n = window.positions();
         // Each second one is a product by itself.
@@ -140,19 +168,43 @@ fn products_of_floats_are_as_exact_as_those_on_the_cpu() {
         let add = added.as_ref().map(|a| Rows::dense(a, n, outputs));
         conv.run(rows, &window, add, RowsMut::dense(&mut expected, n, outputs), &mut scratch, 1);
         let weight = Weight { data: &w, outputs, kernel: window.kernel, channels, groups };
-        let shape = vec![window.pixels(), channels * groups];
         for (by, tiles) in ways(&device) {
-            let product = Product::of_floats(&device, by, FloatProducts::F32, &weight, &bias, [low, high]).then(then);
-            for tile in tiles {
-                let x = upload(&device, bytemuck::cast_slice(&x), shape.clone(), DType::F32);
-                let add =
-                    added.as_ref().map(|a| upload(&device, bytemuck::cast_slice(a), vec![n, outputs], DType::F32));
-                let got: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes_of(&product.run_in(x, add, &window, *tile)));
+            if products != FloatProducts::F32 && by == By::Units {
+                continue;
+            }
+            for (tile, is_wide) in tiles.iter().zip([true, false].into_iter().cycle()) {
+                let product = Product::of_floats(&device, by, products, &weight, &bias, [low, high]);
+                let product = product.then(then).made_wide(is_wide);
+                let x = send(&device, products, &x, &[window.pixels(), channels * groups]);
+                let add = added.as_ref().map(|a| send(&device, products, a, &[n, outputs]));
+                let got = floats_of(&product.run_in(x, add, &window, *tile));
                 let scale = (depth as f32).sqrt();
                 let far = got.iter().zip(&expected).map(|(a, b)| (a - b).abs() / scale).fold(0.0, f32::max);
-                assert!(got.len() == expected.len() && far < 2e-6, "{far} {window:?}, {by:?}, {tile:?}");
+                let bound = if is_wide { wide } else { narrow };
+                assert!(got.len() == expected.len() && far < bound, "{far} {window:?}, {by:?}, {tile:?}, {is_wide}");
             }
         }
+    }
+}
+
+#[test]
+#[ignore = "needs COMPRESS_TEST_DEVICE to name a GPU"]
+fn products_of_floats_are_as_exact_as_those_on_the_cpu() {
+    products_are_near(FloatProducts::F32, 2e-6, 2e-6);
+}
+
+#[test]
+#[ignore = "needs COMPRESS_TEST_DEVICE to name a GPU"]
+fn products_of_halves_are_summed_in_floats() {
+    // Without tensor cores there are none, on a device that is asked for them.
+    let has = By::of(&device()) == Some(By::TensorCores);
+    for products in [FloatProducts::Bf16, FloatProducts::F16] {
+        assert_eq!(Device::of_tests().with_products(products).is_ok(), has, "{products}");
+    }
+    if has {
+        // What cutting sums off costs, and half a unit of the last place of sums of up to 4.
+        products_are_near(FloatProducts::Bf16, 1e-5, 8e-3);
+        products_are_near(FloatProducts::F16, 1e-5, 1e-3);
     }
 }
 

@@ -22,6 +22,10 @@ pub enum Numbers {
     Floats,
     /// What TF32 holds of floats of 32 bits.
     Tf32,
+    /// The upper 16 bits of floats of 32 bits.
+    Bf16,
+    /// Floats of 16 bits.
+    F16,
 }
 
 impl Numbers {
@@ -30,13 +34,21 @@ impl Numbers {
         match self {
             Self::Codes => "m16n8k32.row.col.s32.s8.u8.s32",
             Self::Floats | Self::Tf32 => "m16n8k8.row.col.f32.tf32.tf32.f32",
+            Self::Bf16 => "m16n8k16.row.col.f32.bf16.bf16.f32",
+            Self::F16 => "m16n8k16.row.col.f32.f16.f16.f32",
         }
+    }
+
+    /// Whether they are multiplied as they lie in memory, not as what TF32 holds of them.
+    pub fn are_whole(self) -> bool {
+        !matches!(self, Self::Floats | Self::Tf32)
     }
 
     /// Bytes of a number.
     pub fn size(self) -> usize {
         match self {
             Self::Codes => 1,
+            Self::Bf16 | Self::F16 => 2,
             Self::Floats | Self::Tf32 => 4,
         }
     }
@@ -104,7 +116,7 @@ pub struct Form {
     pub end: End,
     /// Whether rows lie in the input as they are multiplied: a matrix, or a window of one tap that moves by one.
     pub plain: bool,
-    /// Bytes of a piece: 16, 8, 4 or 1.
+    /// Bytes of a piece: 16, 8, 4, 2 or 1.
     pub piece: usize,
     /// How many chunks shared memory holds. From 3 on they are copied there while others are multiplied, which takes pieces of
     /// [`CELL`] bytes, and 0 outside of images.
