@@ -258,12 +258,18 @@ impl Device {
     /// The device that unit tests run on: the CPU, unless `COMPRESS_TEST_DEVICE` names another (`tests/gpu/on_double`).
     #[cfg(test)]
     pub(crate) fn of_tests() -> Self {
-        let named = std::env::var("COMPRESS_TEST_DEVICE").unwrap_or_else(|_| "cpu".into());
-        // A test that can't run where it should has to fail.
-        let device = Self::open(named.parse().unwrap()).unwrap();
+        let device = Self::named_for_tests();
         #[cfg(feature = "gpu")]
         gpus::allocate_apart(&device);
         device
+    }
+
+    /// The same device, which takes memory from pools as it does for users.
+    #[cfg(test)]
+    pub(crate) fn named_for_tests() -> Self {
+        let named = std::env::var("COMPRESS_TEST_DEVICE").unwrap_or_else(|_| "cpu".into());
+        // A test that can't run where it should has to fail.
+        Self::open(named.parse().unwrap()).unwrap()
     }
 
     /// What was taken, and why when it was not asked for by name.

@@ -71,11 +71,22 @@ def test_outputs_are_those_of_the_cpu(double, int8, model, arch):
     assert any(launch["tensor"] > 0 for launch in ran.launches())
 
 
-def test_floats_are_multiplied_in_tf32_when_asked(double):
+@pytest.mark.parametrize(("precision", "least", "most"), [("tf32", 1e-6, 5e-3), ("bf16", 1e-4, 3e-2), ("f16", 1e-5, 5e-3)])
+def test_floats_are_multiplied_in_fewer_bits_when_asked(double, precision, least, most):
     job = ["bench", DIGITS / "digits.onnx", "--device", "cuda", "--reference", "cpu", "--runs", 1, "--json"]
-    found = double(*job, "--precision", "tf32").json()
-    assert {"conv_tf32", "gemm_tf32"} <= {node["kernel"] for node in found["nodes"]} and found["device"].endswith(", tf32")
-    assert 1e-6 < found["max_relative_difference"] < 5e-3
+    found = double(*job, "--precision", precision).json()
+    kernels = {node["kernel"] for node in found["nodes"]}
+    assert {f"conv_{precision}", f"gemm_{precision}"} <= kernels and found["device"].endswith(f", {precision}")
+    assert least < found["max_relative_difference"] < most
+
+
+@pytest.mark.parametrize("model", ["digits", "int8"])
+def test_a_run_that_comes_again_is_one_launch(double, int8, model):
+    """The first runs launch each kernel; then one run is recorded, and played again."""
+    ran = double("bench", int8 if model == "int8" else DIGITS / "digits.onnx", "--device", "cuda", "--runs", 5, "--json")
+    graphs = [event["graph"] for event in ran.events if "graph" in event]
+    # The first run, a run before the timed ones and one of these come before the recording.
+    assert len(graphs) >= 3 and len(set(graphs)) == 1 and graphs[0] >= 6
 
 
 @pytest.mark.parametrize("model", ["digits", "int8"])

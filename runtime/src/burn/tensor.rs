@@ -338,6 +338,7 @@ impl Float {
         if self.is_tracked() {
             return Err(Error::unsupported("this operator cannot be trained through: it has no gradient"));
         }
+        let _reading = crate::gpu::reading()?;
         match ::burn::backend::try_read_sync(B::float_into_data(self.t)) {
             Some(Ok(data)) => Ok(data),
             Some(Err(e)) => Err(crate::device::failed(&format!("{e:?}"))),

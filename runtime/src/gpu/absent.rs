@@ -1,10 +1,15 @@
 //! Where this program was built for no GPU.
 
-use crate::{burn::fused::Fusion, cpu::Want, device::Device};
+use crate::{
+    burn::{fused::Fusion, tensor::Value},
+    cpu::Want,
+    device::Device,
+};
 use compress_compiler::{
     error::Result,
     graph::Graph,
     node::{NodeId, Port},
+    tensor::Tensor,
 };
 use std::{collections::HashSet, marker::PhantomData};
 
@@ -29,5 +34,38 @@ impl<'g> Fuser<'g> {
     /// None.
     pub fn fuse(&self, _want: Want) -> Result<Option<Fusion>> {
         Ok(None)
+    }
+}
+
+/// Nothing is recorded that a read could disturb.
+///
+/// # Errors
+/// None.
+#[allow(clippy::unnecessary_wraps, reason = "with GPUs there may be an error")]
+pub fn reading() -> Result<()> {
+    Ok(())
+}
+
+/// There is none.
+pub enum Recorder {}
+
+impl Recorder {
+    /// None.
+    pub fn new(_: &Device) -> Option<Self> {
+        None
+    }
+
+    /// There is none.
+    ///
+    /// # Errors
+    /// None.
+    pub fn run(
+        &self,
+        _: &[&Tensor],
+        _: &[Option<usize>],
+        _: impl FnOnce() -> Result<Vec<Option<Value>>>,
+        _: &dyn Fn(Vec<Option<Value>>) -> Result<Vec<Value>>,
+    ) -> Result<Option<Vec<Tensor>>> {
+        match *self {}
     }
 }

@@ -23,6 +23,8 @@ mod plain;
 #[cfg(feature = "gpu")]
 mod product;
 #[cfg(feature = "gpu")]
+mod recorder;
+#[cfg(feature = "gpu")]
 mod rows;
 #[cfg(feature = "gpu")]
 mod sliding;
@@ -36,8 +38,10 @@ mod tile;
 mod window;
 
 #[cfg(not(feature = "gpu"))]
-pub use absent::Fuser;
+pub use absent::{Fuser, Recorder, reading};
 #[cfg(feature = "gpu")]
 pub use dense::By;
 #[cfg(feature = "gpu")]
 pub use fuser::Fuser;
+#[cfg(feature = "gpu")]
+pub use recorder::{Recorder, reading};

@@ -376,9 +376,95 @@ fn rows_are_those_of_the_cpu() {
 
 /// The session that runs a graph on the device.
 fn session(source: &str) -> Session {
-    let graph = verify(&text::parse(source).unwrap())
-        .map(|g| Session::new(&g, &Backend::new(Device::of_tests(), Engine::Burn), &[]));
+    session_on(source, Device::of_tests())
+}
+
+fn session_on(source: &str, device: Device) -> Session {
+    let graph =
+        verify(&text::parse(source).unwrap()).map(|g| Session::new(&g, &Backend::new(device, Engine::Burn), &[]));
     graph.unwrap().unwrap()
+}
+
+/// A net of which runs are recorded: a weight, a bias and a function, rounded and in floats.
+fn net() -> String {
+    let w: Vec<String> = (0..4 * 3 * 9).map(|i| format!("{}", (i * 37 % 19) as f32 * 0.05 - 0.45)).collect();
+    format!(
+        r#"graph "g" {{
+            input %x: f32[N,3,D,D]
+            const %w: f32[4,3,3,3] = [{}]  const %b: f32[4] = [0.1, -0.2, 0.3, 0]
+            const %s: f32[] = [0.02]  const %z: u8[] = [100]  const %one: f32[1,4,1,1] = [1, 2, 3, 4]
+            %c = Conv(%x, %w, %b) {{pads=[1,1,1,1]}}
+            %a = Sigmoid(%c)
+            %q = QuantizeLinear(%a, %s, %z)
+            %d = DequantizeLinear(%q, %s, %z)
+            %p = AveragePool(%d) {{kernel_shape=[2,2], strides=[2,2]}}
+            %r = QuantizeLinear(%p, %s, %z)
+            %e = DequantizeLinear(%r, %s, %z)
+            %m = Mul(%e, %one)
+            %y = ReduceMean(%m) {{axes=[2,3], keepdims=0}}
+            output %y
+            output %x
+        }}"#,
+        w.join(", ")
+    )
+}
+
+#[test]
+#[ignore = "needs COMPRESS_TEST_DEVICE to name a GPU"]
+fn runs_that_are_played_again_take_new_inputs() {
+    // Where each value has an allocation of its own, nothing can be recorded.
+    let on_device = session_on(&net(), Device::named_for_tests());
+    let on_cpu = session_on(&net(), Device::cpu());
+    let mut rng = StdRng::seed_from_u64(12);
+    // Sizes come back in turns, and more of them than recordings are kept.
+    for turn in 0..7 {
+        for (n, side) in [(1, 6), (3, 6), (1, 8), (2, 10), (1, 12), (1, 14)] {
+            let x: Vec<f32> = (0..n * 3 * side * side).map(|_| rng.random_range(-2.0..2.0)).collect();
+            let x = [Tensor::f32(&[n, 3, side, side], &x)];
+            let (got, expected) = (on_device.run(&x).unwrap(), on_cpu.run(&x).unwrap());
+            for (got, expected) in got.iter().zip(&expected) {
+                let (a, b) = (got.as_f32().unwrap(), expected.as_f32().unwrap());
+                let far = a.iter().zip(b.iter()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                // A step of a code, where a float before it rounds the other way.
+                assert!(a.len() == b.len() && far < 0.02, "turn {turn}, {n} of {side}: {far}");
+            }
+        }
+    }
+    // Other threads have other streams, and record while others read.
+    let x = |v: f32| [Tensor::f32(&[1, 3, 6, 6], &[v; 108])];
+    let bits = |t: &[Tensor]| t[0].bytes().to_vec();
+    let expected: Vec<_> = (0..8).map(|i| bits(&on_device.run(&x(i as f32 * 0.1)).unwrap())).collect();
+    let check = |s: &Session| {
+        for (i, expected) in expected.iter().enumerate() {
+            assert_eq!(bits(&s.run(&x(i as f32 * 0.1)).unwrap()), *expected);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| check(&on_device));
+        for _ in 0..2 {
+            scope.spawn(|| check(&session_on(&net(), Device::named_for_tests())));
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs COMPRESS_TEST_DEVICE to name a GPU"]
+fn what_depends_on_values_is_not_played_again() {
+    // The sizes of the result are values of an input.
+    let s = session_on(
+        r#"graph "g" {
+            input %x: f32[1,1,2,2]  input %by: f32[4]
+            %y = Resize(%x, _, %by) {mode="nearest", nearest_mode="floor", coordinate_transformation_mode="asymmetric"}
+            output %y
+        }"#,
+        Device::named_for_tests(),
+    );
+    let x = Tensor::f32(&[1, 1, 2, 2], &[1.0, 2.0, 3.0, 4.0]);
+    for turn in 0..8 {
+        let by = 1 + turn % 3;
+        let y = s.run(&[x.clone(), Tensor::f32(&[4], &[1.0, 1.0, by as f32, 1.0])]).unwrap();
+        assert_eq!(y[0].shape(), [1, 1, 2 * by, 2], "turn {turn}");
+    }
 }
 
 #[test]

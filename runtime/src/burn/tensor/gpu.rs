@@ -3,7 +3,7 @@
 //! Burn multiplies `f32` on tensor cores in TF32, which keeps 10 of 23 bits: results are 2e-4 off. [`Products`] sums in `f32`, by
 //! kernels of the same library that use no tensor cores.
 
-use super::{Float, Prim};
+use super::{Float, Prim, Value};
 use ::burn::backend::{
     Autodiff, Backend, BackendTensor, Cube, DType, DispatchDevice, DispatchKindConversion, DispatchTensorKind, Shape,
     TensorMetadata, backend_extension, ops::FloatTensorOps, tensor::FloatTensor,
@@ -14,9 +14,16 @@ use burn_autodiff::{
     grads::Gradients,
     ops::{Backward, Ops, OpsKind},
 };
-use burn_cubecl::{CubeDevice, kernel::matmul::init_matmul_output, tensor::CubeTensor};
-use compress_compiler::error::{Error, Result};
-use cubecl::prelude::Scalar;
+use burn_cubecl::{
+    CubeDevice,
+    kernel::{into_contiguous, matmul::init_matmul_output},
+    tensor::CubeTensor,
+};
+use compress_compiler::{
+    error::{Error, Result},
+    tensor::Tensor,
+};
+use cubecl::{bytes::Bytes, prelude::Scalar};
 use cubek::{
     matmul::{
         definition::{MatmulElems, MatmulGlobalElems},
@@ -42,6 +49,49 @@ impl Float {
     /// What a kernel of ours made: floats, or codes as bytes, which only such kernels read.
     pub(crate) fn of_cube(t: CubeTensor, shape: Vec<usize>, dtype: compress_compiler::tensor::DType) -> Self {
         Self::wrap(<Prim as DispatchKindConversion<Cube>>::from_backend(BackendTensor::Float(t)), shape, dtype)
+    }
+}
+
+/// Inputs of runs that are played again ([`crate::gpu::Recorder`]).
+impl Value {
+    /// The same without gaps between rows, which the host knows nothing of.
+    ///
+    /// # Errors
+    /// A bug, where it is not on a GPU.
+    pub(crate) fn on_device_alone(self) -> Result<Self> {
+        match self {
+            Value::Float(f) => {
+                let (shape, dtype) = (f.shape.clone(), f.dtype);
+                Ok(Value::Float(Float::of_cube(into_contiguous(f.into_cube()?), shape, dtype)))
+            }
+            Value::Int(_) => Err(Error::bug("integers of the host")),
+        }
+    }
+
+    /// Whether other elements can be sent where its own are.
+    pub(crate) fn is_refillable(&self) -> bool {
+        match self {
+            Value::Float(f) => f.t.dtype() == DType::F32,
+            Value::Int(_) => false,
+        }
+    }
+
+    /// Sends the elements of `t`, of the same type and shape, where its own are.
+    ///
+    /// # Errors
+    /// A bug, where that can't be done.
+    pub(crate) fn refill(&self, t: &Tensor) -> Result<()> {
+        let Value::Float(f) = self else { return Err(Error::bug("an input on the host is not sent")) };
+        let to = f.clone().into_cube()?;
+        let elements = match t.as_f32() {
+            Some(floats) => floats.into_owned(),
+            None => t.as_i64().unwrap_or_default().into_iter().map(|v| v as f32).collect(),
+        };
+        if elements.len() != to.meta.num_elements() {
+            return Err(Error::bug("an input of another size"));
+        }
+        to.client.write(&to.handle, Bytes::from_elems(elements));
+        Ok(())
     }
 }
 

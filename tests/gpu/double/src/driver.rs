@@ -6,6 +6,7 @@
 #![allow(clippy::missing_safety_doc, reason = "pointers are as the driver API says")]
 
 mod device;
+mod graph;
 mod memory;
 mod module;
 mod record;
@@ -86,6 +87,8 @@ pub unsafe extern "C" fn cuGetErrorName(result: Outcome, to: *mut *const c_char)
         716 => c"CUDA_ERROR_MISALIGNED_ADDRESS",
         719 => c"CUDA_ERROR_LAUNCH_FAILED",
         NOT_SUPPORTED => c"CUDA_ERROR_NOT_SUPPORTED",
+        graph::CAPTURE_UNSUPPORTED => c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+        graph::CAPTURE_ISOLATION => c"CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
         _ => c"CUDA_ERROR_UNKNOWN",
     };
     // SAFETY: as the API says.

@@ -1,7 +1,11 @@
 //! Memory of the device and of the host: both are the host's. What is allocated is known, so that a kernel that touches anything else
 //! is found.
 
-use super::{INVALID_VALUE, OUT_OF_MEMORY, Outcome, Pointer, SUCCESS, record::record};
+use super::{
+    INVALID_VALUE, OUT_OF_MEMORY, Outcome, Pointer, SUCCESS,
+    graph::{self, Kind},
+    record::record,
+};
 use crate::machine::Ranges;
 use std::{
     alloc::{Layout, alloc, dealloc},
@@ -75,6 +79,9 @@ unsafe fn free(at: Pointer) -> Outcome {
 /// Device memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAlloc_v2(to: *mut Pointer, bytes: usize) -> Outcome {
+    if let Some(error) = graph::forbidden("cuMemAlloc") {
+        return error;
+    }
     // SAFETY: as the API says.
     unsafe { allocate(to, bytes, true) }
 }
@@ -82,6 +89,10 @@ pub unsafe extern "C" fn cuMemAlloc_v2(to: *mut Pointer, bytes: usize) -> Outcom
 /// Device memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocAsync(to: *mut Pointer, bytes: usize, _: Pointer) -> Outcome {
+    // A captured one would be a node that can't be launched twice.
+    if let Some(error) = graph::forbidden("cuMemAllocAsync") {
+        return error;
+    }
     // SAFETY: as the API says.
     unsafe { allocate(to, bytes, true) }
 }
@@ -89,6 +100,9 @@ pub unsafe extern "C" fn cuMemAllocAsync(to: *mut Pointer, bytes: usize, _: Poin
 /// Memory of the host that copies go fast from.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocHost_v2(to: *mut Pointer, bytes: usize) -> Outcome {
+    if let Some(error) = graph::forbidden("cuMemAllocHost") {
+        return error;
+    }
     // SAFETY: as the API says.
     unsafe { allocate(to, bytes, false) }
 }
@@ -96,6 +110,9 @@ pub unsafe extern "C" fn cuMemAllocHost_v2(to: *mut Pointer, bytes: usize) -> Ou
 /// Frees device memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFree_v2(at: Pointer) -> Outcome {
+    if let Some(error) = graph::forbidden("cuMemFree") {
+        return error;
+    }
     // SAFETY: as the API says.
     unsafe { free(at) }
 }
@@ -125,52 +142,58 @@ fn on_device(at: *const u8, bytes: usize) -> bool {
     holds
 }
 
-unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize, which: &str) -> Outcome {
-    record(&format!("{{\"copy\": \"{which}\", \"bytes\": {bytes}}}"));
-    // SAFETY: both were found to have the bytes, or are the caller's.
-    unsafe { std::ptr::copy(from, to, bytes) };
-    SUCCESS
+unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize, which: &'static str, stream: Pointer) -> Outcome {
+    let (to, from) = (to as usize, from as usize);
+    graph::ask(stream, Kind::Copy, move || {
+        record(&format!("{{\"copy\": \"{which}\", \"bytes\": {bytes}}}"));
+        // SAFETY: both were found to have the bytes, or are the caller's, for as long as a graph of the copy is launched.
+        unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+        SUCCESS
+    })
 }
 
 /// From the host to the device.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: *mut u8, from: *const u8, bytes: usize, _: Pointer) -> Outcome {
+pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: *mut u8, from: *const u8, bytes: usize, stream: Pointer) -> Outcome {
     if !on_device(to, bytes) {
         return INVALID_VALUE;
     }
     // SAFETY: checked, and as the API says.
-    unsafe { copy(to, from, bytes, "to device") }
+    unsafe { copy(to, from, bytes, "to device", stream) }
 }
 
 /// From the device to the host.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut u8, from: *const u8, bytes: usize, _: Pointer) -> Outcome {
+pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut u8, from: *const u8, bytes: usize, stream: Pointer) -> Outcome {
     if !on_device(from, bytes) {
         return INVALID_VALUE;
     }
     // SAFETY: checked, and as the API says.
-    unsafe { copy(to, from, bytes, "to host") }
+    unsafe { copy(to, from, bytes, "to host", stream) }
 }
 
 /// On the device.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: *mut u8, from: *const u8, bytes: usize, _: Pointer) -> Outcome {
+pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: *mut u8, from: *const u8, bytes: usize, stream: Pointer) -> Outcome {
     if !on_device(to, bytes) || !on_device(from, bytes) {
         return INVALID_VALUE;
     }
     // SAFETY: checked.
-    unsafe { copy(to, from, bytes, "on device") }
+    unsafe { copy(to, from, bytes, "on device", stream) }
 }
 
 /// Fills bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD8Async(to: *mut u8, v: u8, bytes: usize, _: Pointer) -> Outcome {
+pub unsafe extern "C" fn cuMemsetD8Async(to: *mut u8, v: u8, bytes: usize, stream: Pointer) -> Outcome {
     if !on_device(to, bytes) {
         return INVALID_VALUE;
     }
-    // SAFETY: checked.
-    unsafe { to.write_bytes(v, bytes) };
-    SUCCESS
+    let to = to as usize;
+    graph::ask(stream, Kind::Fill, move || {
+        // SAFETY: checked, and lives as long as a graph of it is launched.
+        unsafe { (to as *mut u8).write_bytes(v, bytes) };
+        SUCCESS
+    })
 }
 
 /// `CUDA_MEMCPY2D`.
@@ -199,7 +222,10 @@ const HOST: c_uint = 1;
 
 /// Rows that lie apart.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy2DAsync_v2(of: *const Copy2d, _: Pointer) -> Outcome {
+pub unsafe extern "C" fn cuMemcpy2DAsync_v2(of: *const Copy2d, stream: Pointer) -> Outcome {
+    if graph::is_captured(stream) {
+        return graph::forbidden("cuMemcpy2DAsync, which the double can't capture,").unwrap_or(INVALID_VALUE);
+    }
     // SAFETY: as the API says.
     let of = unsafe { &*of };
     let (from, to) = (of.from_kind == HOST, of.to_kind == HOST);

@@ -1,6 +1,10 @@
 //! Modules and launches.
 
-use super::{INVALID_PTX, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, Outcome, Pointer, SUCCESS, put, record};
+use super::{
+    INVALID_PTX, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, Outcome, Pointer, SUCCESS,
+    graph::{self, Kind},
+    put, record,
+};
 use crate::{
     isa,
     machine::{Kernel, Launch, Ranges},
@@ -82,7 +86,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
     block_y: c_uint,
     block_z: c_uint,
     shared: c_uint,
-    _: Pointer,
+    stream: Pointer,
     arguments: *mut *mut u8,
     _: Pointer,
 ) -> Outcome {
@@ -102,10 +106,24 @@ pub unsafe extern "C" fn cuLaunchKernel(
         // SAFETY: the caller gives a pointer for each parameter, to as many bytes as it has.
         unsafe { std::ptr::copy_nonoverlapping(*arguments.add(i), params.as_mut_ptr().cast::<u8>().add(*at), *n) };
     }
+    let (kernel, variables) = (kernel.clone(), variables.clone());
+    let work = move || run(&kernel, &variables, &params, bytes, [grid, block], shared as usize);
+    graph::ask(stream, Kind::Kernel, work)
+}
+
+/// Runs a kernel, to its end.
+fn run(
+    kernel: &Kernel,
+    variables: &[Box<[u64]>],
+    params: &[u128],
+    param_bytes: usize,
+    [grid, block]: [[u32; 3]; 2],
+    dynamic: usize,
+) -> Outcome {
     let mut ranges: Ranges = super::memory::ranges();
     ranges.extend(variables.iter().map(|v| (v.as_ptr() as u64, v.as_ptr() as u64 + size_of_val(&**v) as u64)));
     ranges.sort_unstable();
-    let launch = Launch { kernel, params, param_bytes: bytes, grid, block, dynamic: shared as usize, ranges };
+    let launch = Launch { kernel, params: params.to_vec(), param_bytes, grid, block, dynamic, ranges };
     let began = Instant::now();
     // A panic would be a defect of the double; it must not cross into the caller.
     let result = catch_unwind(AssertUnwindSafe(|| launch.run()));
@@ -115,7 +133,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
                 "{{\"kernel\": \"{}\", \"grid\": {grid:?}, \"block\": {block:?}, \"shared\": {}, \"instructions\": {}, \
                  \"lanes\": {}, \"tensor\": {}, \"seconds\": {:.6}}}",
                 kernel.name,
-                kernel.shared + shared as usize,
+                kernel.shared + dynamic,
                 counts.steps,
                 counts.lanes,
                 counts.tensor,
