@@ -19,7 +19,7 @@ use compress_compiler::{
     error::{Error, Result},
     onnx::{self, Model},
     tensor::Tensor,
-    words::option::{DEVICE, PROFILE, TRACE},
+    words::option::TRACE,
 };
 use compress_runtime::{
     bench::Pace,
@@ -54,8 +54,8 @@ pub struct Bench {
     /// Run on this device too, and compare: outputs and time.
     #[arg(long, value_name = "DEVICE")]
     pub reference: Option<DeviceChoice>,
-    /// Set each kernel beside what the machine can do (a large product, a large copy), and time batches of 1 to 64 samples. On
-    /// the CPU.
+    /// Set each kernel beside what the machine or the GPU can do (a large product, a large copy), and time batches of 1 to 64
+    /// samples.
     #[arg(long)]
     pub profile: bool,
     /// Write a trace of a few runs for Perfetto or Chrome, in place of an older file. On the CPU, by our runtime.
@@ -153,9 +153,6 @@ impl Bench {
     /// Whether what is asked for can be done where the model runs.
     fn check_profile(&self, backend: &Backend) -> Result<()> {
         let (is_cpu, is_ours) = (backend.device.is_cpu(), !matches!(backend.engine, Engine::OnnxRuntime(_)));
-        if self.profile && !is_cpu {
-            return Err(Error::usage(format!("{PROFILE} is for the CPU")).help(format!("give {DEVICE} cpu")));
-        }
         if let Some(path) = &self.trace {
             if !is_cpu || !is_ours {
                 return Err(Error::usage(format!("{TRACE} is for our runtime, on the CPU")));

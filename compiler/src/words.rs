@@ -159,7 +159,6 @@ pub mod option {
         MLFLOW "mlflow",
         OUTPUT "output",
         PREPROCESS "preprocess",
-        PROFILE "profile",
         TRACE "trace",
         PRUNE "prune",
         PRUNE_BUDGET "prune-budget",

@@ -250,6 +250,14 @@ impl Device {
         gpus::give_back(&self.inner);
     }
 
+    /// Bytes of its memory that this process holds, on a GPU.
+    pub fn held_bytes(&self) -> Option<u64> {
+        #[cfg(feature = "gpu")]
+        return gpus::held_bytes(&self.inner);
+        #[cfg(not(feature = "gpu"))]
+        None
+    }
+
     /// How floats are multiplied.
     pub fn products(&self) -> FloatProducts {
         self.products

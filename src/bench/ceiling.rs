@@ -2,7 +2,7 @@
 
 use crate::events::Monitor;
 use compress_compiler::{
-    error::Result,
+    error::{Error, Result},
     graph::Graph,
     node::Port,
     op::Op,
@@ -10,6 +10,7 @@ use compress_compiler::{
         matmul::MatMul,
         quantize::{Dequantize, Quantize},
         source::Input,
+        unary::Unary,
     },
     tensor::{DType, Tensor},
     value::{Dim, Fact},
@@ -32,7 +33,14 @@ const COPIES: [usize; 4] = [128 << 10, 1 << 20, 8 << 20, 128 << 20];
 const TIME: Duration = Duration::from_millis(300);
 const RUNS: usize = 30;
 
-/// The most that a machine was seen to do, with the threads of the job.
+/// Sizes of products on a GPU: larger ones are tried until one takes as long as it should.
+const LARGEST: usize = 4096;
+/// Milliseconds of a product or a copy by a GPU beside which its launch is nothing; larger ones would tell no more.
+const ENOUGH_MS: f64 = 20.0;
+/// Bytes that copies on a GPU read and write.
+const GPU_COPIES: [usize; 3] = [1 << 20, 16 << 20, 256 << 20];
+
+/// The most that a machine was seen to do, with the threads of the job, or a GPU.
 #[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Ceilings {
     /// Multiplications and additions of floats in a second, in 10⁹: the faster of products of matrices of 256 x 256 and 1024 x 1024.
@@ -41,6 +49,9 @@ pub struct Ceilings {
     pub int8_gops: f64,
     /// Copies of several sizes, the smallest first: small ones stay in caches.
     pub copies: Vec<CopySpeed>,
+    /// Bytes to a GPU and back from it in a second, in 10⁹; absent on the CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transfers_gbs: Option<f64>,
 }
 
 /// How fast a copy is.
@@ -53,26 +64,50 @@ pub struct CopySpeed {
 }
 
 impl Ceilings {
-    /// Measures them on `backend`.
+    /// Measures them where `backend` runs models.
     ///
     /// # Errors
     /// What running a product can raise; interrupted.
     pub(crate) fn measure(backend: &Backend, monitor: &Monitor) -> Result<Self> {
-        let one = |size: usize, codes: bool| -> Result<f64> {
-            let session = Session::new(&verify(&product(size, codes)?)?, backend, &[])?;
-            let x = Tensor::floats(DType::F32, &[size, size], &vec![0.5; size * size]);
-            let pace = Pace { runs: RUNS, time: TIME, stopped: &|| monitor.stopped() };
-            let least = bench::least(&[&session], &[x], &pace)?.concat();
-            // The rounding steps around it are none of it.
-            let ms = least.iter().filter(|s| !s.kernel.converts()).map(|s| s.ms).sum::<f64>().max(1e-6);
-            Ok(2.0 * (size as f64).powi(3) / ms / 1e6)
+        if !backend.device.is_cpu() {
+            return Self::of_gpu(backend, monitor);
+        }
+        // Another engine than ours has no kernels that are timed one by one.
+        let backend = &Backend::cpu();
+        let best = |codes| {
+            SIZES.iter().try_fold(0.0, |best: f64, size| Ok(best.max(speed(*size, codes, backend, monitor)?.0)))
         };
-        let best = |codes| SIZES.iter().try_fold(0.0, |best: f64, size| one(*size, codes).map(|made| best.max(made)));
         Ok(Self {
             gflops: best(false)?,
             int8_gops: best(true)?,
             copies: COPIES.into_iter().map(|bytes| copy(bytes, monitor)).collect::<Result<_>>()?,
+            transfers_gbs: None,
         })
+    }
+
+    fn of_gpu(backend: &Backend, monitor: &Monitor) -> Result<Self> {
+        let best = |codes| -> Result<f64> {
+            let (mut best, mut size) = (0.0, SIZES[0]);
+            loop {
+                let (made, ms) = speed(size, codes, backend, monitor)?;
+                best = f64::max(best, made);
+                if ms >= ENOUGH_MS || size >= LARGEST {
+                    return Ok(best);
+                }
+                size *= 2;
+            }
+        };
+        let (gflops, int8_gops) = (best(false)?, best(true)?);
+        let (mut copies, mut transfers) = (vec![], 0.0);
+        for bytes in GPU_COPIES {
+            let (own, ms, moved) = copy_by_gpu(bytes, backend, monitor)?;
+            copies.push(own);
+            transfers = f64::max(transfers, moved);
+            if ms >= ENOUGH_MS {
+                break;
+            }
+        }
+        Ok(Self { gflops, int8_gops, copies, transfers_gbs: Some(transfers) })
     }
 
     /// How fast so many bytes can be read and written, in 10⁹ a second.
@@ -80,6 +115,35 @@ impl Ceilings {
         let holds = self.copies.iter().find(|copy| copy.bytes as u64 >= bytes);
         holds.or(self.copies.last()).map_or(f64::INFINITY, |copy| copy.gbs)
     }
+}
+
+/// Operations in a second, in 10⁹, of the product of two matrices of `size` by `size`, and its milliseconds.
+fn speed(size: usize, codes: bool, backend: &Backend, monitor: &Monitor) -> Result<(f64, f64)> {
+    let session = Session::new(&verify(&product(size, codes)?)?, backend, &[])?;
+    let x = Tensor::floats(DType::F32, &[size, size], &vec![0.5; size * size]);
+    let pace = Pace { runs: RUNS, time: TIME, stopped: &|| monitor.stopped() };
+    let least = bench::least(&[&session], &[x], &pace)?.concat();
+    // The rounding steps around it, and the way to a GPU, are none of it.
+    let own = least.iter().filter(|s| s.kernel.name.starts_with("gemm"));
+    let ms = own.map(|s| s.ms).reduce(|a, b| a + b).ok_or_else(|| Error::bug("a product without a kernel"))?.max(1e-6);
+    Ok((2.0 * (size as f64).powi(3) / ms / 1e6, ms))
+}
+
+/// A copy on a GPU that reads and writes `bytes`, its milliseconds, and how fast as many went there and back, in 10⁹ a second.
+fn copy_by_gpu(bytes: usize, backend: &Backend, monitor: &Monitor) -> Result<(CopySpeed, f64, f64)> {
+    let n = bytes / 2 / size_of::<f32>();
+    let mut g = Graph::new("copy");
+    let fact = Fact::new(Some(DType::F32), Some(vec![Dim::from(n)]));
+    let x: Port = g.add_input("x", fact, Op::Input(Input { default: None }))?.into();
+    let y = g.add_node("copy", Op::Unary(Unary::Relu), &[Some(x)], &["y"])?;
+    g.add_output("out", y.into());
+    let session = Session::new(&verify(&g)?, backend, &[])?;
+    let x = Tensor::floats(DType::F32, &[n], &vec![0.5; n]);
+    let pace = Pace { runs: RUNS, time: TIME, stopped: &|| monitor.stopped() };
+    let least = bench::least(&[&session], &[x], &pace)?.concat();
+    let ms = |copy: bool| least.iter().filter(|s| s.node.contains("copy") == copy).map(|s| s.ms).sum::<f64>().max(1e-6);
+    let gbs = |ms: f64| bytes as f64 / ms / 1e6;
+    Ok((CopySpeed { bytes, gbs: gbs(ms(true)) }, ms(true), gbs(ms(false))))
 }
 
 /// A product with a constant matrix, of floats or of codes.

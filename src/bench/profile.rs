@@ -29,6 +29,8 @@ const TIME: Duration = Duration::from_secs(2);
 const BATCH_TIME: Duration = Duration::from_millis(400);
 /// Sizes of batches that are tried.
 const BATCHES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+/// Milliseconds of a batch after which no larger one is tried.
+const LONGEST_MS: f64 = 1000.0;
 /// The share of the most samples in a second that is as good.
 const NEARLY: f64 = 0.98;
 /// The largest batch, by the bytes of its activations.
@@ -51,6 +53,13 @@ pub struct Profile {
     pub activation_bytes: u64,
     /// The most memory that this process has had, in bytes; absent where the system doesn't say.
     pub process_peak_bytes: Option<u64>,
+    /// Bytes of a GPU's memory that this process holds; absent on the CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_bytes: Option<u64>,
+    /// The share of a run of which a GPU computes, node by node; the rest is handing work over, and the way of inputs and outputs. Absent on
+    /// the CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_busy: Option<f64>,
     /// How fast batches of several sizes are.
     pub batches: Vec<BatchTime>,
     /// The smallest batch with the most samples in a second, or within 2% of that.
@@ -114,7 +123,7 @@ impl Profile {
         batch: usize,
         monitor: &Monitor,
     ) -> Result<Self> {
-        let ceilings = Ceilings::measure(&Backend::cpu(), monitor)?;
+        let ceilings = Ceilings::measure(backend, monitor)?;
         let (ours, provider) = match backend.engine {
             Engine::OnnxRuntime(provider) => (None, Some(provider)),
             Engine::Cpu(_) | Engine::Burn => (Some(backend.clone()), None),
@@ -123,6 +132,8 @@ impl Profile {
         let parts = engines.parts(&[model], samples, (batch, TIME), monitor)?.concat();
         let sized = measure::sized(&model.graph, &measure::timing_batch(samples, batch)?.inputs)?;
         let ms = parts.iter().flat_map(Part::kernels).map(|k| k.ms).fold(0.0, |a, b| a + b);
+        let between = parts.iter().filter(|p| p.nodes.is_empty()).flat_map(Part::kernels).map(|k| k.ms);
+        let busy = 1.0 - between.fold(0.0, |a, b| a + b) / ms.max(1e-9);
         let mut parts: Vec<ProfiledPart> = parts.iter().map(|p| profiled(&sized, p, &ceilings, ms)).collect();
         parts.sort_by(|a, b| b.ms.total_cmp(&a.ms));
         let batches = batches(model, backend, samples, &sized, monitor)?;
@@ -136,6 +147,8 @@ impl Profile {
             weight_bytes: bound::weight_bytes(&model.graph),
             activation_bytes: bound::live_bytes(&sized)?,
             process_peak_bytes: process_peak(),
+            gpu_bytes: backend.device.held_bytes(),
+            gpu_busy: (!backend.device.is_cpu()).then_some(busy),
             best_batch: best.map_or(1, |b| b.batch),
             batches,
         })
@@ -213,11 +226,13 @@ fn batches(
             continue;
         }
         match timed(&session, &batch.inputs, monitor) {
-            Ok(median_ms) => all.push(BatchTime {
-                batch: batch.len,
-                median_ms,
-                samples_per_second: batch.len as f64 * 1e3 / median_ms.max(1e-9),
-            }),
+            Ok(median_ms) => {
+                let samples_per_second = batch.len as f64 * 1e3 / median_ms.max(1e-9);
+                all.push(BatchTime { batch: batch.len, median_ms, samples_per_second });
+                if median_ms > LONGEST_MS {
+                    break;
+                }
+            }
             Err(e) if e.kind() == Kind::Interrupted || all.is_empty() => return Err(e),
             // A model may leave the batch open, and take one sample all the same.
             Err(_) => break,

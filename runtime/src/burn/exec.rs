@@ -12,7 +12,7 @@ use super::{
 use crate::{
     cpu::{self, Form, Spent, Want},
     device::Device,
-    gpu::Recorder,
+    gpu::{Elapsed, Recorder, Timer},
 };
 use compress_compiler::{
     error::{Error, Result},
@@ -378,8 +378,7 @@ impl Executable {
 
     /// As [`Executable::run`], and shows every watched floating-point value to `sink`, under its
     /// number, as soon as it exists; one inside a body each time that the body runs. Other values are not shown. `spent` is
-    /// told how long each node took; on a device that works beside the program, how long it took to hand the node over,
-    /// and how long the rest.
+    /// told how long each node took, on a GPU by the GPU's clock, and how long the rest.
     ///
     /// # Errors
     /// As for [`Executable::run`]; what `sink` returns.
@@ -421,8 +420,9 @@ impl Executable {
                 }
             }
         }
+        let mut timed: Vec<(usize, f64, Elapsed)> = vec![];
         for step in &self.steps {
-            let started = spent.is_some().then(Instant::now);
+            let started = spent.is_some().then(|| (Instant::now(), Timer::start(&self.device)));
             let mut args = Vec::with_capacity(step.inputs.len());
             for input in &step.inputs {
                 args.push(match *input {
@@ -438,7 +438,8 @@ impl Executable {
                     self.show(*slot, &made, run)?;
                     values[*slot] = Some(made);
                 }
-                if let (Some(list), Some(started)) = (spent.as_deref_mut(), started) {
+                if let (Some(list), Some((started, timer))) = (spent.as_deref_mut(), started) {
+                    timed.extend(timer.and_then(Timer::stop).map(|elapsed| (list.len(), 0.0, elapsed)));
                     let ms = started.elapsed().as_secs_f64() * 1e3;
                     let (node, kernel) = (step.label.clone(), fused.kernel().into());
                     list.push(Spent { node, kernel, ms, started, worker: (0, 1) });
@@ -459,10 +460,16 @@ impl Executable {
                     values[slot] = Some(value);
                 }
             }
-            if let (Some(list), Some(started)) = (spent.as_deref_mut(), started) {
+            if let (Some(list), Some((started, timer))) = (spent.as_deref_mut(), started) {
                 let inside: f64 = list[before..].iter().map(|s| s.ms).sum();
+                timed.extend(timer.and_then(Timer::stop).map(|elapsed| (list.len(), inside, elapsed)));
                 let ms = (started.elapsed().as_secs_f64() * 1e3 - inside).max(0.0);
                 list.push(Spent { node: step.label.clone(), kernel: "burn".into(), ms, started, worker: (0, 1) });
+            }
+        }
+        if let Some(list) = spent {
+            for (at, inside, elapsed) in timed {
+                list[at].ms = elapsed.ms().map_or(list[at].ms, |ms| (ms - inside).max(0.0));
             }
         }
         self.outputs.iter().map(|slot| self.read(&mut values, *slot, false)).collect()

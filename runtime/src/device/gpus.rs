@@ -146,6 +146,12 @@ pub(super) fn give_back(device: &DispatchDevice) {
     }
 }
 
+/// Bytes that pools hold.
+pub(super) fn held_bytes(device: &DispatchDevice) -> Option<u64> {
+    let DispatchDevice::Cube(cube) = device else { return None };
+    Some(cube.client().memory_report(cubecl::MemoryScope::Device).usage().bytes_reserved)
+}
+
 /// Gives each tensor of this thread an allocation of its own, so that the double of a driver finds what reaches out of it.
 #[cfg(test)]
 pub(super) fn allocate_apart(device: &Device) {

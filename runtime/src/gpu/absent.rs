@@ -69,3 +69,28 @@ impl Recorder {
         match *self {}
     }
 }
+
+/// There is none.
+pub enum Timer {}
+
+/// There is none.
+pub enum Elapsed {}
+
+impl Timer {
+    /// None.
+    pub fn start(_: &Device) -> Option<Self> {
+        None
+    }
+
+    /// There is none.
+    pub fn stop(self) -> Option<Elapsed> {
+        match self {}
+    }
+}
+
+impl Elapsed {
+    /// There is none.
+    pub fn ms(self) -> Option<f64> {
+        match self {}
+    }
+}

@@ -35,13 +35,17 @@ mod tests;
 #[cfg(feature = "gpu")]
 mod tile;
 #[cfg(feature = "gpu")]
+mod timer;
+#[cfg(feature = "gpu")]
 mod window;
 
 #[cfg(not(feature = "gpu"))]
-pub use absent::{Fuser, Recorder, reading};
+pub use absent::{Elapsed, Fuser, Recorder, Timer, reading};
 #[cfg(feature = "gpu")]
 pub use dense::By;
 #[cfg(feature = "gpu")]
 pub use fuser::Fuser;
 #[cfg(feature = "gpu")]
 pub use recorder::{Recorder, reading};
+#[cfg(feature = "gpu")]
+pub use timer::{Elapsed, Timer};

@@ -39,7 +39,7 @@ pub fn figures(f: &Figures) -> String {
         out += &format!("  {}\n  {:.2}x, outputs differ by {d:.1e} relative\n", line(r), r.median_ms / f.on.median_ms);
     }
     if let Some(p) = &f.profile {
-        return out + &profile(p);
+        return out + &profile(p, &f.on.device);
     }
     let all: f64 = f.on.nodes.iter().map(|n| n.ms).sum();
     for (title, list) in [
@@ -59,21 +59,37 @@ const LISTED: usize = 20;
 /// Letters of a name.
 const NAME: usize = 60;
 
+/// The share of a run below which a GPU waits more than it computes.
+const BUSY: f64 = 0.5;
+
 /// A profile beside the ceilings of the machine.
-fn profile(p: &Profile) -> String {
+fn profile(p: &Profile, device: &str) -> String {
     let c = &p.ceilings;
     let copies: Vec<String> =
         c.copies.iter().map(|copy| format!("{:.1} GB/s of {}", copy.gbs, shown::bytes(copy.bytes))).collect();
     let mut out = format!(
-        "\n  ceilings of this machine, measured: {:.0} GFLOP/s of floats, {:.0} Gop/s of 8-bit codes (products of matrices)\n  \
+        "\n  ceilings of {}, measured: {:.0} GFLOP/s of floats, {:.0} Gop/s of 8-bit codes (products of matrices)\n  \
          copies: {}\n",
+        if p.gpu_busy.is_some() { device } else { "this machine" },
         c.gflops,
         c.int8_gops,
         copies.join(", ")
     );
+    out += &c.transfers_gbs.map_or(String::new(), |gbs| format!("  to it and back: {gbs:.1} GB/s\n"));
     let bytes = |n: u64| shown::bytes(n as usize);
     out += &format!("  memory: weights {}, activations {}", bytes(p.weight_bytes), bytes(p.activation_bytes));
     out += &p.process_peak_bytes.map_or("\n".into(), |peak| format!("; the process had {} at most\n", bytes(peak)));
+    if let (Some(bytes), Some(busy)) = (p.gpu_bytes, p.gpu_busy) {
+        out += &format!(
+            "  of its memory {} are held; node by node it computes {:.0}% of a run",
+            shown::bytes(bytes as usize),
+            100.0 * busy
+        );
+        out += match busy < BUSY {
+            true => ": the rest are launches and the way of inputs and outputs, of which larger batches have fewer\n",
+            false => "\n",
+        };
+    }
     out += &format!("  {:.3} ms in kernels, {:.0}% of what the ceilings allow\n", p.ms, 100.0 * p.of_ceiling);
     out += &format!(
         "\n  {:>9}  share  {:>8}  {:>6}  {:<8}  of it  {:<28}  node\n",
