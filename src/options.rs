@@ -183,8 +183,7 @@ pub struct DeviceOptions {
     #[arg(long, default_value_t)]
     pub device: DeviceChoice,
     /// How a GPU multiplies floats: f32; tf32, which keeps 11 of 24 bits of what weights are multiplied by; or bf16 or f16, in which
-    /// values stay between products too. All but f32 are for NVIDIA's tensor cores. (Training has other types: `compress distill
-    /// --help`.)
+    /// values stay between products too. All but f32 are for NVIDIA's tensor cores. Training has types of its own.
     #[arg(long, value_name = "TYPE", default_value_t, value_parser = choices::<FloatProducts>())]
     pub precision: FloatProducts,
     /// What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the best. Or

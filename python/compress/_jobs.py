@@ -57,7 +57,7 @@ def compress(
     check: Literal["auto", "full", "none"] | None = None,
     batch: int | None = None,
     device: str | None = None,
-    precision: Literal["f32", "tf32"] | None = None,
+    precision: Literal["f32", "tf32", "bf16", "f16"] | None = None,
     engine: str | None = None,
     ort: Path | None = None,
     threads: int | None = None,
@@ -145,9 +145,9 @@ def compress(
         batch: Samples a batch when timing [default: 1]
         device: Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress
             devices` lists them [default: auto]
-        precision: How a GPU multiplies floats by weights: f32, or tf32, which keeps 11 of 24 bits and has an
-            instruction on NVIDIA's tensor cores. Other products stay f32. (Training has other types: `compress
-            distill `help``.) [default: f32]
+        precision: How a GPU multiplies floats: f32; tf32, which keeps 11 of 24 bits of what weights are multiplied
+            by; or bf16 or f16, in which values stay between products too. All but f32 are for NVIDIA's tensor cores.
+            Training has types of its own [default: f32]
         engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
             best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
             [default: auto]
@@ -221,7 +221,7 @@ def sweep(
     check: Literal["auto", "full", "none"] | None = None,
     batch: int | None = None,
     device: str | None = None,
-    precision: Literal["f32", "tf32"] | None = None,
+    precision: Literal["f32", "tf32", "bf16", "f16"] | None = None,
     engine: str | None = None,
     ort: Path | None = None,
     threads: int | None = None,
@@ -310,9 +310,9 @@ def sweep(
         batch: Samples a batch when timing [default: 1]
         device: Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress
             devices` lists them [default: auto]
-        precision: How a GPU multiplies floats by weights: f32, or tf32, which keeps 11 of 24 bits and has an
-            instruction on NVIDIA's tensor cores. Other products stay f32. (Training has other types: `compress
-            distill `help``.) [default: f32]
+        precision: How a GPU multiplies floats: f32; tf32, which keeps 11 of 24 bits of what weights are multiplied
+            by; or bf16 or f16, in which values stay between products too. All but f32 are for NVIDIA's tensor cores.
+            Training has types of its own [default: f32]
         engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
             best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
             [default: auto]
@@ -361,7 +361,7 @@ def check(
     check: Literal["auto", "full", "none"] | None = None,
     batch: int | None = None,
     device: str | None = None,
-    precision: Literal["f32", "tf32"] | None = None,
+    precision: Literal["f32", "tf32", "bf16", "f16"] | None = None,
     engine: str | None = None,
     ort: Path | None = None,
     threads: int | None = None,
@@ -406,9 +406,9 @@ def check(
         batch: Samples a batch when timing [default: 1]
         device: Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress
             devices` lists them [default: auto]
-        precision: How a GPU multiplies floats by weights: f32, or tf32, which keeps 11 of 24 bits and has an
-            instruction on NVIDIA's tensor cores. Other products stay f32. (Training has other types: `compress
-            distill `help``.) [default: f32]
+        precision: How a GPU multiplies floats: f32; tf32, which keeps 11 of 24 bits of what weights are multiplied
+            by; or bf16 or f16, in which values stay between products too. All but f32 are for NVIDIA's tensor cores.
+            Training has types of its own [default: f32]
         engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
             best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
             [default: auto]
@@ -443,7 +443,7 @@ def bench(
     trace: Path | None = None,
     batch: int | None = None,
     device: str | None = None,
-    precision: Literal["f32", "tf32"] | None = None,
+    precision: Literal["f32", "tf32", "bf16", "f16"] | None = None,
     engine: str | None = None,
     ort: Path | None = None,
     threads: int | None = None,
@@ -460,16 +460,16 @@ def bench(
         shape: Sizes of an input, e.g. image=1x3x320x320; may be repeated
         runs: Timed runs [default: 50]
         reference: Run on this device too, and compare: outputs and time
-        profile: Set each kernel beside what the machine can do (a large product, a large copy), and time batches of 1
-            to 64 samples. On the CPU
+        profile: Set each kernel beside what the machine or the GPU can do (a large product, a large copy), and time
+            batches of 1 to 64 samples
         trace: Write a trace of a few runs for Perfetto or Chrome, in place of an older file. On the CPU, by our
             runtime
         batch: Samples a batch when timing [default: 1]
         device: Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress
             devices` lists them [default: auto]
-        precision: How a GPU multiplies floats by weights: f32, or tf32, which keeps 11 of 24 bits and has an
-            instruction on NVIDIA's tensor cores. Other products stay f32. (Training has other types: `compress
-            distill `help``.) [default: f32]
+        precision: How a GPU multiplies floats: f32; tf32, which keeps 11 of 24 bits of what weights are multiplied
+            by; or bf16 or f16, in which values stay between products too. All but f32 are for NVIDIA's tensor cores.
+            Training has types of its own [default: f32]
         engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
             best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
             [default: auto]
@@ -493,7 +493,7 @@ def explain(
     shape: str | Iterable[str] = (),
     batch: int | None = None,
     device: str | None = None,
-    precision: Literal["f32", "tf32"] | None = None,
+    precision: Literal["f32", "tf32", "bf16", "f16"] | None = None,
     engine: str | None = None,
     ort: Path | None = None,
     threads: int | None = None,
@@ -512,9 +512,9 @@ def explain(
         batch: Samples a batch when timing [default: 1]
         device: Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress
             devices` lists them [default: auto]
-        precision: How a GPU multiplies floats by weights: f32, or tf32, which keeps 11 of 24 bits and has an
-            instruction on NVIDIA's tensor cores. Other products stay f32. (Training has other types: `compress
-            distill `help``.) [default: f32]
+        precision: How a GPU multiplies floats: f32; tf32, which keeps 11 of 24 bits of what weights are multiplied
+            by; or bf16 or f16, in which values stay between products too. All but f32 are for NVIDIA's tensor cores.
+            Training has types of its own [default: f32]
         engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
             best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
             [default: auto]
@@ -565,7 +565,7 @@ def sensitivity(
     exclude: str | Iterable[str] = (),
     batch: int | None = None,
     device: str | None = None,
-    precision: Literal["f32", "tf32"] | None = None,
+    precision: Literal["f32", "tf32", "bf16", "f16"] | None = None,
     engine: str | None = None,
     ort: Path | None = None,
     threads: int | None = None,
@@ -588,9 +588,9 @@ def sensitivity(
         batch: Samples a batch when timing [default: 1]
         device: Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress
             devices` lists them [default: auto]
-        precision: How a GPU multiplies floats by weights: f32, or tf32, which keeps 11 of 24 bits and has an
-            instruction on NVIDIA's tensor cores. Other products stay f32. (Training has other types: `compress
-            distill `help``.) [default: f32]
+        precision: How a GPU multiplies floats: f32; tf32, which keeps 11 of 24 bits of what weights are multiplied
+            by; or bf16 or f16, in which values stay between products too. All but f32 are for NVIDIA's tensor cores.
+            Training has types of its own [default: f32]
         engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
             best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
             [default: auto]

@@ -10,8 +10,10 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import onnx
 import ptxas
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from support import ROOT
 
 BINARY = os.environ.get("COMPRESS_CUDA_BIN")
@@ -98,8 +100,36 @@ def test_only_outputs_come_back_from_the_device(double, int8, model):
     assert runs > 0 and two.copies("to host") - one.copies("to host") == runs
 
 
+def rows_of_words(path):
+    """A product with a sum and a function, LayerNormalization and Softmax."""
+    rng = np.random.default_rng(5)
+    weights = {"w": rng.normal(0, 0.2, (32, 32)), "b": rng.normal(size=32), "scale": np.ones(32), "moved": np.zeros(32)}
+    node = helper.make_node
+    nodes = [
+        node("MatMul", ["x", "w"], ["m"]),
+        node("Add", ["m", "b"], ["a"]),
+        node("Add", ["a", "x"], ["s"]),
+        node("Sigmoid", ["s"], ["g"]),
+        node("Mul", ["s", "g"], ["h"]),
+        node("LayerNormalization", ["h", "scale", "moved"], ["n"]),
+        node("Softmax", ["n"], ["y"]),
+    ]
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 16, 32]) for name in "xy"]
+    tensors = [numpy_helper.from_array(of.astype(np.float32), name) for name, of in weights.items()]
+    graph = helper.make_graph(nodes, "rows", value[:1], value[1:], tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def test_sums_functions_and_rows_are_kernels_of_their_own(double, tmp_path):
+    model = rows_of_words(tmp_path / "rows.onnx")
+    found = double("bench", model, "--device", "cuda", "--reference", "cpu", "--runs", 1, "--json").json()
+    kernels = sorted(node["kernel"] for node in found["nodes"] if node["node"] != "between nodes")
+    assert kernels == ["gemm_f32", "layer_norm", "softmax"] and found["max_relative_difference"] < 1e-5
+
+
 def test_kernels_need_no_more_of_a_device_than_before(double, int8):
-    """Registers, spills and shared memory of what two networks and three steps of training launch."""
+    """Registers, spills and shared memory of what three networks and three steps of training launch."""
     manifest = ROOT / "tests/gpu/ptxas.json"
     test, some = np.load(DIGITS / "test.npz"), int8.parent / "some.npz"
     np.savez(some, x=test["x"][:24], y=test["y"][:24])
@@ -108,6 +138,8 @@ def test_kernels_need_no_more_of_a_device_than_before(double, int8):
         bench = ["--device", "cuda", "--runs", 1, "--json"]
         job = ["distill", DIGITS / "digits.onnx", "--data", some, "--epochs", 1, "--batch", 8, "--labels", 1]
         runs = [double("bench", model, *bench, arch=arch) for model in (DIGITS / "digits.onnx", int8)]
+        rows = rows_of_words(int8.parent / "rows.onnx")
+        runs += [double("bench", rows, *bench, "--precision", of, arch=arch) for of in ("f32", "tf32", "bf16", "f16")]
         runs.append(double(*job, "--device", "cuda", "-o", int8.parent / "trained.onnx", "--force", "--quiet", arch=arch))
         found[f"sm_{arch}"] = ptxas.kernels([ran.record for ran in runs])
     if os.environ.get("UPDATE_GOLDEN"):
