@@ -83,7 +83,7 @@ pub fn applied(x: f32, alpha: f32, beta: f32, #[comptime] f: Function) -> f32 {
         Function::Silu => x * sigmoid(x),
         Function::Gelu => 0.5f32 * x * (1.0f32 + <f32 as Erf>::erf(x * std::f32::consts::FRAC_1_SQRT_2)),
         // `tanh` by the sigmoid, which neither overflows nor cancels: (1 + tanh z) / 2 = sigmoid(2 z).
-        Function::GeluTanh => x * sigmoid(1.595_769_1f32 * (x + 0.044_715f32 * x * x * x)),
+        Function::GeluTanh => x * sigmoid(1.595_769_f32 * (x + 0.044_715f32 * x * x * x)),
         Function::Erf => <f32 as Erf>::erf(x),
         Function::Floor => x.floor(),
         Function::Ceil => x.ceil(),
