@@ -2,7 +2,7 @@
 
 use crate::events::Monitor;
 use compress_compiler::{
-    error::{Error, Result},
+    error::Result,
     graph::Graph,
     node::Port,
     op::Op,
@@ -124,8 +124,8 @@ fn speed(size: usize, codes: bool, backend: &Backend, monitor: &Monitor) -> Resu
     let pace = Pace { runs: RUNS, time: TIME, stopped: &|| monitor.stopped() };
     let least = bench::least(&[&session], &[x], &pace)?.concat();
     // The rounding steps around it, and the way to a GPU, are none of it.
-    let own = least.iter().filter(|s| s.kernel.name.starts_with("gemm"));
-    let ms = own.map(|s| s.ms).reduce(|a, b| a + b).ok_or_else(|| Error::bug("a product without a kernel"))?.max(1e-6);
+    let own = least.iter().filter(|s| s.node != "between nodes" && !s.kernel.converts());
+    let ms = own.map(|s| s.ms).sum::<f64>().max(1e-6);
     Ok((2.0 * (size as f64).powi(3) / ms / 1e6, ms))
 }
 

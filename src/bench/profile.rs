@@ -123,7 +123,6 @@ impl Profile {
         batch: usize,
         monitor: &Monitor,
     ) -> Result<Self> {
-        let ceilings = Ceilings::measure(backend, monitor)?;
         let (ours, provider) = match backend.engine {
             Engine::OnnxRuntime(provider) => (None, Some(provider)),
             Engine::Cpu(_) | Engine::Burn => (Some(backend.clone()), None),
@@ -131,10 +130,16 @@ impl Profile {
         let engines = Engines { ours, provider, warnings: vec![] };
         let parts = engines.parts(&[model], samples, (batch, TIME), monitor)?.concat();
         let sized = measure::sized(&model.graph, &measure::timing_batch(samples, batch)?.inputs)?;
-        let ms = parts.iter().flat_map(Part::kernels).map(|k| k.ms).fold(0.0, |a, b| a + b);
-        let between = parts.iter().filter(|p| p.nodes.is_empty()).flat_map(Part::kernels).map(|k| k.ms);
-        let busy = 1.0 - between.fold(0.0, |a, b| a + b) / ms.max(1e-9);
-        let mut parts: Vec<ProfiledPart> = parts.iter().map(|p| profiled(&sized, p, &ceilings, ms)).collect();
+        // Before the ceilings take more of it.
+        let gpu_bytes = backend.device.held_bytes();
+        let ceilings = Ceilings::measure(backend, monitor)?;
+        let sum = |of_nodes: bool| {
+            let some = parts.iter().filter(|p| p.nodes.is_empty() != of_nodes).flat_map(Part::kernels);
+            some.map(|k| k.ms).fold(0.0, |a, b| a + b)
+        };
+        let (ms, whole) = (sum(true), sum(true) + sum(false));
+        let busy = ms / whole.max(1e-9);
+        let mut parts: Vec<ProfiledPart> = parts.iter().map(|p| profiled(&sized, p, &ceilings, whole)).collect();
         parts.sort_by(|a, b| b.ms.total_cmp(&a.ms));
         let batches = batches(model, backend, samples, &sized, monitor)?;
         let most = batches.iter().map(|b| b.samples_per_second).fold(0.0, f64::max);
@@ -147,7 +152,7 @@ impl Profile {
             weight_bytes: bound::weight_bytes(&model.graph),
             activation_bytes: bound::live_bytes(&sized)?,
             process_peak_bytes: process_peak(),
-            gpu_bytes: backend.device.held_bytes(),
+            gpu_bytes,
             gpu_busy: (!backend.device.is_cpu()).then_some(busy),
             best_batch: best.map_or(1, |b| b.batch),
             batches,

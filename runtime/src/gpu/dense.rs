@@ -81,7 +81,7 @@ pub struct Product {
     high: f32,
     zero: i32,
     outside: u32,
-    /// Whether it makes floats of 32 bits, whatever it multiplies.
+    /// Whether it makes floats of 32 bits, whatever it multiplies: outputs, and functions that may make large numbers.
     makes_f32: bool,
 }
 
@@ -195,14 +195,15 @@ impl Product {
     }
 
     /// The same, which makes floats of 32 bits also where it multiplies narrower ones.
-    pub fn made_wide(self, makes_f32: bool) -> Self {
-        Self { makes_f32, ..self }
+    pub fn made_wide(self, wide: bool) -> Self {
+        Self { makes_f32: self.makes_f32 || wide, ..self }
     }
 
     /// The same, and a function of floats.
     pub fn then(self, then: Option<UnaryOp>) -> Self {
         let (then, by_function) = then.map_or((Function::Same, [0.0; 2]), Function::of);
-        Self { end: End { then, ..self.end }, by_function, ..self }
+        let makes_f32 = self.makes_f32 || !then.is_bounded(by_function);
+        Self { end: End { then, ..self.end }, by_function, makes_f32, ..self }
     }
 
     /// The result `[window.positions(), outputs]` of `x`, which has a dense row for each of `window.pixels()`. Floats of `added`,
@@ -223,10 +224,13 @@ impl Product {
         assert_eq!(window.kernel, self.kernel, "the window of the weight");
         let (client, device) = (x.client.clone(), x.device.clone());
         let (rows, columns) = (window.positions(), self.outputs / self.groups);
+        // The sum with a wide number is wide.
+        let adds_f32 = added.as_ref().is_some_and(|t| t.dtype == DType::F32);
+        let makes_f32 = self.makes_f32 || adds_f32;
         let dtype = match (self.end.finish, self.numbers) {
             (Finish::Codes, _) => DType::U8,
-            (_, Numbers::Bf16) if !self.makes_f32 => DType::BF16,
-            (_, Numbers::F16) if !self.makes_f32 => DType::F16,
+            (_, Numbers::Bf16) if !makes_f32 => DType::BF16,
+            (_, Numbers::F16) if !makes_f32 => DType::F16,
             _ => DType::F32,
         };
         let y = client.empty(rows * self.outputs * dtype.size());
@@ -277,7 +281,7 @@ impl Product {
         };
         let (down, across) = (rows.div_ceil(sides[0]), columns.div_ceil(sides[1]));
         // Where an axis may have 65,535 cubes alone, so that rows are divided over two.
-        let folds = if self.by == By::Units { down.div_ceil(plain::MOST) } else { 1 };
+        let folds = if self.by == By::Units { down.div_ceil(plain::MOST).max(1) } else { 1 };
         let cubes = [down.div_ceil(folds), across * folds, self.groups].map(|n| n as u32);
         let count = CubeCount::Static(cubes[0], cubes[1], cubes[2]);
         let dim = CubeDim::new_1d(units as u32);
@@ -317,11 +321,13 @@ impl Product {
         }
         macro_rules! launch_halves {
             ($half:ty) => {
-                match (self.piece, self.makes_f32) {
-                    (2, true) => launch_in!(product, u16, f32, $half, f32),
-                    (2, false) => launch_in!(product, u16, f32, $half, $half),
-                    (_, true) => launch_in!(product, u32, f32, $half, f32),
-                    (_, false) => launch_in!(product, u32, f32, $half, $half),
+                match (self.piece, adds_f32, makes_f32) {
+                    (2, true, _) => launch_in!(product, u16, f32, f32, f32),
+                    (2, _, true) => launch_in!(product, u16, f32, $half, f32),
+                    (2, ..) => launch_in!(product, u16, f32, $half, $half),
+                    (_, true, _) => launch_in!(product, u32, f32, f32, f32),
+                    (_, _, true) => launch_in!(product, u32, f32, $half, f32),
+                    _ => launch_in!(product, u32, f32, $half, $half),
                 }
             };
         }

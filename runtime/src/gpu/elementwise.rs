@@ -248,7 +248,7 @@ pub fn dequantized(x: CubeTensor, scale: f32, zero: i32) -> CubeTensor {
 pub fn applied(x: CubeTensor, f: UnaryOp) -> CubeTensor {
     let x = dense(x);
     let (f, [alpha, beta]) = Function::of(f);
-    let (y, l) = (like(&x, if f.is_bounded() { x.dtype } else { DType::F32 }), Launch::of(&x));
+    let (y, l) = (like(&x, if f.is_bounded([alpha, beta]) { x.dtype } else { DType::F32 }), Launch::of(&x));
     macro_rules! launch {
         ($x:ty, $y:ty) => {
             // SAFETY: both buffers have `count` vectors.

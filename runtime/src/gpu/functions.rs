@@ -58,9 +58,13 @@ impl Function {
         }
     }
 
-    /// Whether it makes numbers of about the size of those it reads, or of 1.
-    pub fn is_bounded(self) -> bool {
-        !matches!(self, Self::Exp | Self::Log | Self::Reciprocal)
+    /// Whether, with its two numbers, it makes numbers of about the size of those it reads, or of 1.
+    pub fn is_bounded(self, [alpha, _]: [f32; 2]) -> bool {
+        match self {
+            Self::Exp | Self::Log | Self::Reciprocal => false,
+            Self::LeakyRelu => alpha.abs() <= 1.0,
+            _ => true,
+        }
     }
 }
 

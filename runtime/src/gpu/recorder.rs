@@ -26,6 +26,8 @@ use std::{
 const BEFORE: usize = 2;
 /// Recordings of one model: each keeps the memory that its run took.
 const MOST: usize = 4;
+/// Different sizes that are counted.
+const COUNTED: usize = 64;
 /// Bytes of the inputs of a run that is recorded. What a larger one computes takes far longer than its launches, and much memory.
 const LARGEST: usize = 4 << 20;
 
@@ -33,8 +35,24 @@ const LARGEST: usize = 4 << 20;
 static READS: RwLock<()> = RwLock::new(());
 
 thread_local! {
-    /// Whether this thread records a run.
+    /// Whether this thread, one of the device's own, records a run.
     static RECORDS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// For as long as it lives, this thread records.
+struct Records;
+
+impl Records {
+    fn begin() -> Self {
+        RECORDS.set(true);
+        Self
+    }
+}
+
+impl Drop for Records {
+    fn drop(&mut self) {
+        RECORDS.set(false);
+    }
 }
 
 /// What a thread holds while it reads from a device.
@@ -102,10 +120,13 @@ impl Recorder {
         if self.thread != thread::current().id() || bytes > LARGEST {
             return Ok(None);
         }
-        // Only this thread comes here.
+        // Only the thread that made the model comes here.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let sizes: Sizes = given.iter().map(|t| (t.dtype(), t.shape().to_vec())).collect();
         let recorded = known.values().filter(|state| matches!(state, State::Recorded(_))).count();
+        if known.len() >= COUNTED && !known.contains_key(&sizes) {
+            return Ok(None);
+        }
         let state = known.entry(sizes).or_insert(State::Seen(0));
         match state {
             State::Never => return Ok(None),
@@ -145,10 +166,9 @@ impl Recorder {
         let _no_reads = READS.write().unwrap_or_else(PoisonError::into_inner);
         // Other threads' work would be recorded too, or break the recording: it waits.
         let recorded = client.exclusive(|| {
-            RECORDS.set(true);
-            let recorded = self.record_alone(&inputs, run);
-            RECORDS.set(false);
-            recorded
+            // This runs on the device's thread, in the place of the one that waits for it here.
+            let _records = Records::begin();
+            self.record_alone(&inputs, run)
         });
         let (graph, outputs) = recorded.ok()??;
         Some(Recording { graph, inputs, outputs })

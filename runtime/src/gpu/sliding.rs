@@ -20,7 +20,10 @@ pub struct Depthwise {
     scale: Handle,
     bias: Handle,
     pub end: End,
+    /// Those of the function that follows.
     numbers: [f32; 2],
+    /// Whether that may make large numbers, which halves don't hold.
+    makes_f32: bool,
     zero: u32,
     low: f32,
     high: f32,
@@ -41,6 +44,7 @@ impl Depthwise {
             bias: nothing,
             end: End::of(Finish::Codes),
             numbers: [0.0; 2],
+            makes_f32: false,
             zero: zero.into(),
             low: 0.0,
             high: 0.0,
@@ -79,6 +83,7 @@ impl Depthwise {
             bias: client.create_from_slice(bytemuck::cast_slice(bias)),
             end: End::of(Finish::Floats),
             numbers: [0.0; 2],
+            makes_f32: false,
             zero: 0,
             low,
             high,
@@ -90,7 +95,7 @@ impl Depthwise {
     /// The same, and a function of floats.
     pub fn then(self, then: Option<UnaryOp>) -> Self {
         let (then, numbers) = then.map_or((Function::Same, [0.0; 2]), Function::of);
-        Self { end: End { then, ..self.end }, numbers, ..self }
+        Self { end: End { then, ..self.end }, numbers, makes_f32: !then.is_bounded(numbers), ..self }
     }
 
     /// What it makes of rows of channels.
@@ -98,6 +103,7 @@ impl Depthwise {
         let dtype = match self.end.finish {
             Finish::Codes => BurnDType::U8,
             Finish::Scaled => BurnDType::F32,
+            Finish::Floats if self.makes_f32 => BurnDType::F32,
             // As wide as what is read.
             Finish::Floats => x.dtype,
         };
@@ -137,9 +143,11 @@ impl Depthwise {
         match self.end.finish {
             Finish::Codes => launch!(u8, i8, i32, u8),
             Finish::Scaled => launch!(u8, i8, i32, f32),
-            Finish::Floats => match x.dtype {
-                BurnDType::BF16 => launch!(half::bf16, f32, f32, half::bf16),
-                BurnDType::F16 => launch!(half::f16, f32, f32, half::f16),
+            Finish::Floats => match (x.dtype, dtype) {
+                (BurnDType::BF16, BurnDType::F32) => launch!(half::bf16, f32, f32, f32),
+                (BurnDType::BF16, _) => launch!(half::bf16, f32, f32, half::bf16),
+                (BurnDType::F16, BurnDType::F32) => launch!(half::f16, f32, f32, f32),
+                (BurnDType::F16, _) => launch!(half::f16, f32, f32, half::f16),
                 _ => launch!(f32, f32, f32, f32),
             },
         }

@@ -86,6 +86,8 @@ enum Kind {
 pub struct Step {
     kind: Kind,
     device: Device,
+    /// Whether it makes an output of the model, in 32 bits.
+    is_output: bool,
 }
 
 /// Pixels along an axis that a window may reach: kernels count them in 32 bits.
@@ -151,8 +153,8 @@ fn by_channels(mut t: CubeTensor, dims: &[usize]) -> CubeTensor {
 }
 
 impl Step {
-    /// Makes `op` ready on `device`, which multiplies by tensor cores or without, as `by` says: constants are sent there. What is
-    /// an output is made as wide as outputs are.
+    /// Makes `op` ready on `device`, which multiplies by tensor cores or without, as `by` says: constants are sent there. An
+    /// output of the model is made in 32 bits.
     pub fn new(device: &Device, cube: &CubeDevice, by: By, op: DeviceOp, is_output: bool) -> Self {
         let client = cube.client();
         let kind = match op {
@@ -196,17 +198,17 @@ impl Step {
                 Kind::Concat { axis, tables: sent }
             }
         };
-        Self { kind, device: device.clone() }
+        Self { kind, device: device.clone(), is_output }
     }
 
     /// The step that makes codes of 8-bit integers that Burn has.
     pub fn encode(device: &Device, signed: bool) -> Self {
-        Self { kind: Kind::Encode { signed }, device: device.clone() }
+        Self { kind: Kind::Encode { signed }, device: device.clone(), is_output: false }
     }
 
     /// The step back.
     pub fn decode(device: &Device, signed: bool) -> Self {
-        Self { kind: Kind::Decode { signed }, device: device.clone() }
+        Self { kind: Kind::Decode { signed }, device: device.clone(), is_output: false }
     }
 }
 
@@ -229,6 +231,8 @@ impl Fused for Step {
             held(v)
         };
         let tensor = |v: Value| tensor_in(v, Precision::F32);
+        // Of a wide value a wide one is made.
+        let suited = |v: Value| if self.is_output { tensor(v) } else { held(v) };
         let made = |t: CubeTensor, dims: Vec<usize>| {
             let dtype = if t.dtype == BurnDType::U8 { DType::U8 } else { DType::F32 };
             Ok(Value::Float(Float::of_cube(t, dims, dtype)))
@@ -255,11 +259,11 @@ impl Fused for Step {
             Kind::Product { product, at, outputs } => {
                 let width = product.width();
                 let x = tensor_in(next()?, width)?;
-                let add = next().ok().map(|v| tensor_in(v, width)).transpose()?;
+                let add = next().ok().map(held).transpose()?;
                 slid(at, x, add, [product.inputs(), *outputs], &|x, add, window| product.run(x, add, window))
             }
             Kind::Depthwise { depthwise, at } => {
-                slid(at, held(next()?)?, None, [depthwise.channels; 2], &|x, _, window| depthwise.run(x, window))
+                slid(at, suited(next()?)?, None, [depthwise.channels; 2], &|x, _, window| depthwise.run(x, window))
             }
             Kind::Add(op) => {
                 let ((da, a), (db, b)) = (tensor(next()?)?, tensor(next()?)?);
@@ -274,19 +278,19 @@ impl Fused for Step {
                 made(elementwise::multiplied(a, b, op), to)
             }
             Kind::Function(f) => {
-                let (dims, x) = held(next()?)?;
+                let (dims, x) = suited(next()?)?;
                 made(elementwise::applied(x, *f), dims)
             }
             Kind::Softmax { log, of_pixels: true } => {
-                let (dims, x) = held(next()?)?;
+                let (dims, x) = suited(next()?)?;
                 made(by_channels(rows::softmax(by_pixels(x), dims[1], *log), &dims), dims)
             }
             Kind::Softmax { log, of_pixels: false } => {
-                let (dims, x) = held(next()?)?;
+                let (dims, x) = suited(next()?)?;
                 made(rows::softmax(into_contiguous(x), dims[dims.len() - 1], *log), dims)
             }
             Kind::LayerNorm(norm) => {
-                let (dims, x) = held(next()?)?;
+                let (dims, x) = suited(next()?)?;
                 if dims.last() != Some(&norm.width) {
                     return Err(Error::malformed(format!("a scale of {} elements for {dims:?}", norm.width)));
                 }

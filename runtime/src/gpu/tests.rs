@@ -481,6 +481,66 @@ fn inputs_that_do_not_fit_a_weight_are_refused() {
 
 #[test]
 #[ignore = "needs COMPRESS_TEST_DEVICE to name a GPU"]
+fn products_of_no_rows_are_nothing() {
+    let s = session(
+        r#"graph "g" { input %x: f32[N,2]  const %w: f32[2,3] = [1, 2, 3, 4, 5, 6]  %y = MatMul(%x, %w)  output %y }"#,
+    );
+    assert_eq!(s.run(&[Tensor::f32(&[0, 2], &[])]).unwrap()[0].shape(), [0, 3]);
+    assert_eq!(s.run(&[Tensor::f32(&[1, 2], &[1.0, 1.0])]).unwrap()[0].as_f32().unwrap()[..], [5.0, 7.0, 9.0]);
+}
+
+#[test]
+#[ignore = "needs COMPRESS_TEST_DEVICE to name a GPU"]
+fn a_scale_or_bias_of_one_number_is_broadcast() {
+    let source = |scale: &str, bias: &str| {
+        format!(
+            r#"graph "g" {{ input %x: f32[2,4]  const %s: {scale}  const %b: {bias}  %y = LayerNormalization(%x, %s, %b)  output %y }}"#
+        )
+    };
+    let x = [Tensor::f32(&[2, 4], &[1.0, 2.0, 3.0, 4.0, -1.0, 0.0, 2.0, 9.0])];
+    let full = source("f32[4] = [2, 2, 2, 2]", "f32[4] = [0.5, 0.5, 0.5, 0.5]");
+    let expected = session_on(&full, Device::cpu()).run(&x).unwrap();
+    for (scale, bias) in
+        [("f32[1] = [2]", "f32[4] = [0.5, 0.5, 0.5, 0.5]"), ("f32[4] = [2, 2, 2, 2]", "f32[1] = [0.5]")]
+    {
+        for backend in [Backend::new(Device::of_tests(), Engine::Burn), Backend::cpu()] {
+            let graph = text::parse(&source(scale, bias)).unwrap();
+            let y = Session::new(&verify(&graph).unwrap(), &backend, &[]).unwrap().run(&x).unwrap();
+            let far = y[0]
+                .as_f32()
+                .unwrap()
+                .iter()
+                .zip(expected[0].as_f32().unwrap().iter())
+                .map(|(a, b)| (a - b).abs())
+                .fold(0.0, f32::max);
+            assert!(far < 1e-5, "{scale}, {bias}: {far}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs COMPRESS_TEST_DEVICE to name a GPU"]
+fn what_may_be_large_stays_wide_in_halves() {
+    let Ok(device) = Device::of_tests().with_products(FloatProducts::F16) else { return };
+    // 1e5 has no half: the exponential of a product, and the sum of one with another value.
+    let s = session_on(
+        r#"graph "g" {
+            input %x: f32[1,2]  input %r: f32[1,2]
+            const %w: f32[2,2] = [1, 0, 0, 1]  const %k: f32[1] = [0.001]
+            %m = MatMul(%x, %w)  %e = Exp(%m)  %a = Mul(%e, %k)
+            %n = MatMul(%x, %w)  %t = Exp(%r)  %s = Add(%n, %t)  %b = Mul(%s, %k)
+            output %a  output %b
+        }"#,
+        device,
+    );
+    let y = s.run(&[Tensor::f32(&[1, 2], &[12.0, 1.0]), Tensor::f32(&[1, 2], &[12.0, 1.0])]).unwrap();
+    for (i, expected) in [162.754_79, 162.766_79].into_iter().enumerate() {
+        assert!((y[i].as_f32().unwrap()[0] / expected - 1.0).abs() < 1e-3, "{:?}", y[i].as_f32());
+    }
+}
+
+#[test]
+#[ignore = "needs COMPRESS_TEST_DEVICE to name a GPU"]
 fn sums_of_codes_of_nothing_are_nothing() {
     let s = session(
         r#"graph "g" {

@@ -44,6 +44,7 @@ impl Drop for Timer {
 impl Elapsed {
     /// Milliseconds, once the device is there; `None` where it failed.
     pub fn ms(self) -> Option<f64> {
+        let _reading = super::reading().ok()?;
         block_on(self.0.resolve()).map(|ticks| ticks.duration().as_secs_f64() * 1e3)
     }
 }

@@ -98,6 +98,7 @@ fn profile(p: &Profile, device: &str) -> String {
     for part in p.parts.iter().take(LISTED) {
         let gflops = part.gflops.map_or("-".into(), |g| format!("{g:.1}"));
         let bound = match part.bound {
+            _ if part.of_ceiling.is_none() => "-",
             Bound::Compute => "compute",
             Bound::Memory => "memory",
         };

@@ -83,6 +83,9 @@ cases.op("axis_minus2", "LayerNormalization", f32(rng, 2, 3, 8), f32(rng, 3, 8),
 cases.op("axis0", "LayerNormalization", f32(rng, 3, 8), f32(rng, 3, 8), axis=0)
 cases.op("epsilon", "LayerNormalization", f32(rng, 4, 8), f32(rng, 8), f32(rng, 8), epsilon=0.1)
 cases.op("large_mean", "LayerNormalization", f32(rng, 4, 8) + 100, f32(rng, 8), f32(rng, 8))
+one = np.random.default_rng(91)
+cases.op("one_bias", "LayerNormalization", f32(one, 2, 3, 8), f32(one, 8), f32(one, 1), const=(1, 2))
+cases.op("one_scale", "LayerNormalization", f32(one, 2, 3, 8), f32(one, 1), f32(one, 1), const=(1, 2))
 
 
 def chain(name, nodes, feeds, constants, **rest):

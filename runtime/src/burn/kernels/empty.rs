@@ -20,7 +20,7 @@ pub(super) fn eval(op: &Op, mut a: Args) -> Result<Vec<Value>> {
         Op::Dropout(op) => return super::elementwise::dropout(op, a),
         _ => {}
     }
-    let facts: Vec<Option<Fact>> = a.values.iter().map(|v| v.as_ref().map(fact)).collect();
+    let facts: Vec<Option<Fact>> = a.values.iter().map(|v| v.as_ref().map(fact).transpose()).collect::<Result<_>>()?;
     let refs: Vec<Option<&Fact>> = facts.iter().map(Option::as_ref).collect();
     let made = op.infer(&Inputs(&refs))?;
     let shapes: Option<Vec<Vec<usize>>> = made.iter().map(Fact::fixed).collect();
@@ -52,7 +52,7 @@ pub(super) fn eval(op: &Op, mut a: Args) -> Result<Vec<Value>> {
 }
 
 /// All that inference can use of a value: the elements matter where they are a shape.
-fn fact(v: &Value) -> Fact {
+fn fact(v: &Value) -> Result<Fact> {
     let shape = v.shape().iter().map(|d| Dim::from(*d)).collect();
     let mut fact = Fact::new(Some(v.dtype()), Some(shape));
     match v {
@@ -60,9 +60,9 @@ fn fact(v: &Value) -> Fact {
             fact.elems = Some(a.data.iter().map(|v| Dim::Known(*v)).collect());
         }
         Value::Float(f) if f.elements() <= 16 && f.shape().len() == 1 => {
-            fact.floats = f.clone().into_vec().ok();
+            fact.floats = Some(f.clone().into_vec()?);
         }
         _ => {}
     }
-    fact
+    Ok(fact)
 }

@@ -43,7 +43,12 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
             let last = value::axis(op.axis, rank).ok()? + 1 == rank;
             let scale = g.operand(port.node, 1)?;
             let bias = g.operand(port.node, 2);
-            let vector = |p: Port| s.is_constant(p) && s.rank(p) == Some(1);
+            // One that is broadcast along the axis is left to Burn.
+            let width = g.fact(x).dims()?.last()?.known();
+            let vector = |p: Port| {
+                let fits = |shape: Vec<usize>| matches!(shape[..], [n] if width == i64::try_from(n).ok());
+                s.is_constant(p) && g.fact(p).fixed().is_some_and(fits)
+            };
             if !last || !vector(scale) || !bias.is_none_or(vector) {
                 return None;
             }
