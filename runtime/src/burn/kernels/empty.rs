@@ -60,7 +60,11 @@ fn fact(v: &Value) -> Result<Fact> {
             fact.elems = Some(a.data.iter().map(|v| Dim::Known(*v)).collect());
         }
         Value::Float(f) if f.elements() <= 16 && f.shape().len() == 1 => {
-            fact.floats = Some(f.clone().into_vec()?);
+            // Values on a tape aren't read; a run that is recorded has to fail where it reads others.
+            fact.floats = match f.is_tracked() {
+                true => f.clone().into_vec().ok(),
+                false => Some(f.clone().into_vec()?),
+            };
         }
         _ => {}
     }
