@@ -217,7 +217,7 @@ fn time(
     monitor.check()?;
     let runs = recipe.runs.get();
     let timing = compress_runtime::bench::time(&exe, &batch.inputs, runs, &|| monitor.stopped())?;
-    // A device may play later runs again: they are what is compared.
+    // By now a GPU plays a recorded run, which is what was timed: its outputs are compared.
     let outputs = exe.run(&batch.inputs)?;
     let pace = Pace { runs: runs.min(PROFILED), time: Duration::MAX, stopped: &|| monitor.stopped() };
     let spent = compress_runtime::bench::least(&[&exe], &batch.inputs, &pace)?.concat();

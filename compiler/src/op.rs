@@ -82,7 +82,7 @@ pub enum Quant {
     Arithmetic,
 }
 
-/// In which width an operator computes where training is in half precision (Micikevicius et al. 2018).
+/// In which width an operator computes where a run is in half precision (Micikevicius et al. 2018).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Width {
     /// Narrow: where the time goes, and sums are wide inside.
@@ -178,7 +178,7 @@ pub trait Operator {
         false
     }
 
-    /// In which width it computes where training is in half precision.
+    /// In which width it computes where a run is in half precision.
     fn width(&self) -> Width {
         Width::Wide
     }

@@ -431,25 +431,16 @@ impl Executable {
                 });
             }
             let before = spent.as_ref().map_or(0, |list| list.len());
-            if let Some(fused) = &step.fused {
-                let args = args.into_iter().flatten().collect();
-                let made = fused.run(args).map_err(|e| e.at(&step.label))?;
-                if let Some(Some(slot)) = step.outputs.first() {
-                    self.show(*slot, &made, run)?;
-                    values[*slot] = Some(made);
+            let (kernel, made) = match &step.fused {
+                Some(fused) => (fused.kernel(), fused.run(args.into_iter().flatten().collect()).map(|made| vec![made])),
+                None => {
+                    let eval = |args| match &step.bodies[..] {
+                        [] => kernels::eval(&step.op, Args::new(args, &self.device).rectified(step.rectified)),
+                        bodies => control::eval(&step.op, bodies, args, &self.device, run, spent.as_deref_mut()),
+                    };
+                    ("burn", self.precision.around(&step.op, args, eval))
                 }
-                if let (Some(list), Some((started, timer))) = (spent.as_deref_mut(), started) {
-                    timed.extend(timer.and_then(Timer::stop).map(|elapsed| (list.len(), 0.0, elapsed)));
-                    let ms = started.elapsed().as_secs_f64() * 1e3;
-                    let (node, kernel) = (step.label.clone(), fused.kernel().into());
-                    list.push(Spent { node, kernel, ms, started, worker: (0, 1) });
-                }
-                continue;
-            }
-            let made = self.precision.around(&step.op, args, |args| match &step.bodies[..] {
-                [] => kernels::eval(&step.op, Args::new(args, &self.device).rectified(step.rectified)),
-                bodies => control::eval(&step.op, bodies, args, &self.device, run, spent.as_deref_mut()),
-            });
+            };
             let made = made.map_err(|e| e.at(&step.label))?;
             if made.len() < step.outputs.len() {
                 return Err(Error::bug(format!("{} outputs were made", made.len())).at(&step.label));
@@ -464,7 +455,7 @@ impl Executable {
                 let inside: f64 = list[before..].iter().map(|s| s.ms).sum();
                 timed.extend(timer.and_then(Timer::stop).map(|elapsed| (list.len(), inside, elapsed)));
                 let ms = (started.elapsed().as_secs_f64() * 1e3 - inside).max(0.0);
-                list.push(Spent { node: step.label.clone(), kernel: "burn".into(), ms, started, worker: (0, 1) });
+                list.push(Spent { node: step.label.clone(), kernel: kernel.into(), ms, started, worker: (0, 1) });
             }
         }
         if let Some(list) = spent {

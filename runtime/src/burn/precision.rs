@@ -1,4 +1,4 @@
-//! In which width training computes (Micikevicius et al. 2018).
+//! In which width training and inference compute (Micikevicius et al. 2018).
 //!
 //! Parameters, and what an optimiser remembers of them, are 32 bits wide in any case. In half precision convolutions
 //! and products narrow what they read, on the tape, so that the gradients of parameters are wide again. What they make

@@ -1,4 +1,4 @@
-//! Tensors held in 16 bits, which training in half precision makes.
+//! Tensors held in 16 bits, which training and inference in half precision make.
 
 use super::{B, Float, Value};
 use crate::{burn::precision::Precision, device::Device};
