@@ -91,6 +91,55 @@ def test_a_run_that_comes_again_is_one_launch(double, int8, model):
     assert len(graphs) >= 3 and len(set(graphs)) == 1 and graphs[0] >= 6
 
 
+def encoder_of_tokens(path):
+    """Rows of a table, a mask that is added, products, and the mean of what isn't masked, as sentence encoders have them."""
+    rng = np.random.default_rng(6)
+    constants = {"table": rng.normal(size=(20, 16)), "w": rng.normal(0, 0.2, (16, 16)), "one": 1.0, "far": -100.0}
+    node = helper.make_node
+    nodes = [
+        node("Gather", ["table", "tokens"], ["rows"]),
+        node("Unsqueeze", ["mask", "last"], ["column"]),
+        node("Cast", ["column"], ["kept"], to=TensorProto.FLOAT),
+        node("Sub", ["one", "kept"], ["off"]),
+        node("Mul", ["off", "far"], ["added"]),
+    ]
+    last = "rows"
+    for i in range(6):
+        nodes += [
+            node("MatMul", [last, "w"], [f"m{i}"]),
+            node("Add", [f"m{i}", "added"], [f"a{i}"]),
+            node("Softmax", [f"a{i}"], [f"s{i}"], axis=1),
+            node("Add", [f"s{i}", last], [f"h{i}"]),
+        ]
+        last = f"h{i}"
+    nodes += [
+        node("Shape", [last], ["sizes"]),
+        node("Expand", ["column", "sizes"], ["wide"]),
+        node("Cast", ["wide"], ["taken"], to=TensorProto.FLOAT),
+        node("Mul", [last, "taken"], ["masked"]),
+        node("ReduceSum", ["masked", "axis"], ["y"], keepdims=0),
+    ]
+    made = [numpy_helper.from_array(np.asarray(array, np.float32), name) for name, array in constants.items()]
+    made += [numpy_helper.from_array(np.array([n], np.int64), name) for name, n in (("last", 2), ("axis", 1))]
+    whole = [helper.make_tensor_value_info(name, TensorProto.INT64, ["n", 8]) for name in ("tokens", "mask")]
+    out = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 16])
+    graph = helper.make_graph(nodes, "encoder", whole, [out], made)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+
+
+def test_an_encoder_is_played_again_behind_its_tokens(double, tmp_path):
+    """What tokens and masks go through is done in each run, and all else is one launch."""
+    encoder_of_tokens(path := tmp_path / "encoder.onnx")
+    ran = double("bench", path, "--device", "cuda", "--reference", "cpu", "--runs", 6, "--json")
+    assert ran.json()["max_relative_difference"] <= 1e-5
+    at = [i for i, event in enumerate(ran.events) if "graph" in event]
+    assert len(at) >= 3
+    graph = ran.events[at[-1]]["graph"]
+    between = [event for event in ran.events[at[-2] + 1 : at[-1]] if "kernel" in event]
+    # Kernels of the graph are told of behind it.
+    assert graph >= 18 and len(between) - graph <= 6
+
+
 @pytest.mark.parametrize("model", ["digits", "int8"])
 def test_only_outputs_come_back_from_the_device(double, int8, model):
     """What one run more copies and launches."""

@@ -1,5 +1,8 @@
 //! The interpreter: runs the nodes of a verified graph in order.
 
+mod first;
+
+use self::first::First;
 use super::{
     control::{self, Body, Run},
     fused::{Fused, Fusion},
@@ -18,7 +21,7 @@ use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
     node::{NodeId, Port, Site},
-    op::{Op, Operator},
+    op::Op,
     ops::unary::Unary,
     tensor::Tensor,
     value::Fact,
@@ -45,7 +48,9 @@ pub struct Executable {
     slots: HashMap<Want, usize>,
     /// By slot, the numbers under which a value is shown.
     watched: HashMap<usize, Vec<usize>>,
-    /// Plays runs again, where a device can and every run does the same.
+    /// The steps that integers of inputs go through.
+    first: First,
+    /// Plays the other steps again, where a device can and they do the same every time.
     recorder: Option<Recorder>,
 }
 
@@ -128,6 +133,7 @@ impl Executable {
             precision: device.products().width(),
             slots: HashMap::new(),
             watched: HashMap::new(),
+            first: First::default(),
             recorder: None,
         };
         for maker in makers {
@@ -188,11 +194,8 @@ impl Executable {
         for port in inputs {
             this.inputs.push(Input::of(graph, *port, this.slots.get(&Want::float(*port)).copied()));
         }
+        this.prepare_to_play(graph);
         this.mark_last_uses();
-        let is_same = |step: &Step| !step.op.is_random() && step.bodies.is_empty();
-        if this.steps.iter().all(is_same) {
-            this.recorder = Recorder::new(device);
-        }
         Ok(this)
     }
 
@@ -313,7 +316,7 @@ impl Executable {
     }
 
     fn mark_last_uses(&mut self) {
-        let mut seen: HashSet<usize> = self.outputs.iter().copied().collect();
+        let mut seen: HashSet<usize> = self.outputs.iter().chain(&self.first.kept).copied().collect();
         for step in self.steps.iter_mut().rev() {
             // From the last input on, as a step that reads a value twice takes the second.
             for (slot, last) in step.inputs.iter_mut().rev().flatten() {
@@ -389,11 +392,7 @@ impl Executable {
         mut spent: Option<&mut Vec<Spent>>,
     ) -> Result<Vec<Tensor>> {
         if let (Some(recorder), true, None) = (&self.recorder, self.watched.is_empty(), &spent) {
-            let slots: Vec<Option<usize>> = self.inputs.iter().map(|input| input.slot).collect();
-            let run = |values| self.interpret(values, &mut Run::new(&mut |_, _| Ok(())), None);
-            if let Some(made) = recorder.run(&complete(&self.inputs, inputs)?, &slots, || self.feed(inputs), &run)? {
-                return Ok(made);
-            }
+            return self.play(recorder, inputs);
         }
         let started = Instant::now();
         let before = spent.as_ref().map_or(0, |list| list.len());
@@ -411,7 +410,7 @@ impl Executable {
         &self,
         mut values: Vec<Option<Value>>,
         run: &mut Run,
-        mut spent: Option<&mut Vec<Spent>>,
+        spent: Option<&mut Vec<Spent>>,
     ) -> Result<Vec<Value>> {
         if !self.watched.is_empty() {
             for (slot, (value, constant)) in values.iter().zip(&self.constants).enumerate() {
@@ -420,14 +419,31 @@ impl Executable {
                 }
             }
         }
+        self.pass(self.steps.iter(), &mut values, run, spent)?;
+        self.results_of(&mut values)
+    }
+
+    /// The outputs, once all steps are done.
+    fn results_of(&self, values: &mut [Option<Value>]) -> Result<Vec<Value>> {
+        self.outputs.iter().map(|slot| self.read(values, *slot, false)).collect()
+    }
+
+    /// Runs some steps.
+    fn pass<'s>(
+        &self,
+        steps: impl Iterator<Item = &'s Step>,
+        values: &mut [Option<Value>],
+        run: &mut Run,
+        mut spent: Option<&mut Vec<Spent>>,
+    ) -> Result<()> {
         let mut timed: Vec<(usize, f64, Elapsed)> = vec![];
-        for step in &self.steps {
+        for step in steps {
             let started = spent.is_some().then(|| (Instant::now(), Timer::start(&self.device)));
             let mut args = Vec::with_capacity(step.inputs.len());
             for input in &step.inputs {
                 args.push(match *input {
                     None => None,
-                    Some((slot, last)) => Some(self.read(&mut values, slot, last).map_err(|e| e.at(&step.label))?),
+                    Some((slot, last)) => Some(self.read(values, slot, last).map_err(|e| e.at(&step.label))?),
                 });
             }
             let before = spent.as_ref().map_or(0, |list| list.len());
@@ -463,7 +479,7 @@ impl Executable {
                 list[at].ms = elapsed.ms().map_or(list[at].ms, |ms| (ms - inside).max(0.0));
             }
         }
-        self.outputs.iter().map(|slot| self.read(&mut values, *slot, false)).collect()
+        Ok(())
     }
 
     /// Shows a value, if it is watched.

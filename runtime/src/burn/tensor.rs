@@ -24,9 +24,9 @@ mod training;
 mod width;
 
 #[cfg(not(feature = "gpu"))]
-use absent::{drops_nan, on_gpu};
+use absent::{borrowed, drops_nan, on_gpu};
 #[cfg(feature = "gpu")]
-use gpu::{drops_nan, on_gpu};
+use gpu::{borrowed, drops_nan, on_gpu};
 
 use compress_compiler::{
     error::{Error, Result},
@@ -234,6 +234,11 @@ impl Float {
         let host = (t.len() <= HOST_COPY).then(|| t.clone());
         if let Some(data) = t.as_f64() {
             return Ok(Self { host, ..Self::from_f64s(data, t.shape(), DType::F64, device)? });
+        }
+        if let Some(data) = borrowed(t).filter(|_| !device.is_cpu()) {
+            check_size(t.shape())?;
+            let sent = B::float_from_data(data, device.burn());
+            return Ok(Self { host, ..Self::wrap(sent, t.shape().to_vec(), DType::F32) });
         }
         let data = t.as_f32().ok_or_else(|| Error::unsupported(format!("computing with {} values", t.dtype())))?;
         Ok(Self { host, ..Self::from_vec(data.into_owned(), t.shape(), device)?.with_dtype(t.dtype()) })

@@ -9,7 +9,7 @@ use compress_compiler::{
     error::Result,
     graph::Graph,
     node::{NodeId, Port},
-    tensor::Tensor,
+    tensor::{DType, Tensor},
 };
 use std::{collections::HashSet, marker::PhantomData};
 
@@ -49,6 +49,15 @@ pub fn reading() -> Result<Reading> {
     Ok(Reading)
 }
 
+/// What a run begins with.
+#[allow(dead_code, reason = "nothing is recorded")]
+pub enum Given<'a> {
+    /// An input.
+    Sent(&'a Tensor),
+    /// A value.
+    Made(Value),
+}
+
 /// There is none.
 pub enum Recorder {}
 
@@ -62,13 +71,17 @@ impl Recorder {
     ///
     /// # Errors
     /// None.
-    pub fn run(
-        &self,
-        _: &[&Tensor],
-        _: &[Option<usize>],
-        _: impl FnOnce() -> Result<Vec<Option<Value>>>,
-        _: &dyn Fn(Vec<Option<Value>>) -> Result<Vec<Value>>,
-    ) -> Result<Option<Vec<Tensor>>> {
+    pub fn run(&self, _: &[Given], _: &dyn Fn(Vec<Value>) -> Result<Vec<Value>>) -> Result<Vec<Tensor>> {
+        match *self {}
+    }
+
+    /// There is none.
+    pub fn known(&self, _: &[(DType, Vec<usize>)]) -> Option<Vec<Value>> {
+        match *self {}
+    }
+
+    /// There is none.
+    pub fn saw(&self, _: Vec<(DType, Vec<usize>)>, _: Vec<Value>) {
         match *self {}
     }
 }

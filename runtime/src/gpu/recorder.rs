@@ -2,9 +2,8 @@
 //! graphs](https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-graphs)), so that a run is one launch instead of hundreds. For
 //! small models these take most of the time.
 //!
-//! What is played again is what was launched: so sizes have to be the same, and nothing may depend on what values are. Inputs of
-//! integers, which live on the host, may change shapes and indices; a run with such inputs isn't recorded. A run that reads a value
-//! back fails to be recorded, and is done step by step as before.
+//! What is played again is what was launched: so sizes have to be the same, and integers on the host, which may be shapes and indices,
+//! too. A run that reads a value back fails to be recorded, and is done step by step as before.
 
 use crate::{burn::tensor::Value, device::Device};
 use ::burn::backend::DispatchDevice;
@@ -18,12 +17,12 @@ use std::{
     cell::Cell,
     collections::HashMap,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Mutex, PoisonError, RwLock, RwLockReadGuard},
+    sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard},
     thread::{self, ThreadId},
 };
 
-/// Runs of the same sizes before one is recorded: what comes once or twice isn't worth it.
-const BEFORE: usize = 2;
+/// Runs before one is recorded, besides the first of the same sizes: what comes once or twice isn't worth it.
+const BEFORE: usize = 1;
 /// Recordings of one model: each keeps the memory that its run took.
 const MOST: usize = 4;
 /// Different sizes that are counted.
@@ -66,15 +65,51 @@ pub fn reading() -> Result<RwLockReadGuard<'static, ()>> {
     }
 }
 
-/// Types and sizes of inputs.
-type Sizes = Vec<(DType, Vec<usize>)>;
+/// What a run begins with.
+pub enum Given<'a> {
+    /// An input of the model, which still has to be sent.
+    Sent(&'a Tensor),
+    /// A value.
+    Made(Value),
+}
+
+impl Given<'_> {
+    fn value(&self, device: &Device) -> Result<Value> {
+        match self {
+            Self::Sent(t) => Value::input(t, device),
+            Self::Made(value) => Ok(value.clone()),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Sent(t) => t.bytes().len(),
+            Self::Made(value) => value.shape().iter().product::<usize>() * size_of::<f32>(),
+        }
+    }
+
+    /// What has to be the same for a recorded run to be played.
+    fn sizes(&self) -> Sizes {
+        match self {
+            Self::Sent(t) => (t.dtype(), t.shape().to_vec(), None),
+            Self::Made(Value::Int(ints)) => (ints.dtype, ints.shape.clone(), Some(ints.data.clone())),
+            Self::Made(value) => (value.dtype(), value.shape().to_vec(), None),
+        }
+    }
+}
+
+/// Type and sizes of a value, and its elements if the host has them.
+type Sizes = (DType, Vec<usize>, Option<Arc<Vec<i64>>>);
 
 /// The recorded runs of a model.
 pub struct Recorder {
+    device: Device,
     cube: CubeDevice,
     /// The thread that sent the constants. Each thread has a stream of its own, and one that is recorded can't wait for others.
     thread: ThreadId,
-    known: Mutex<HashMap<Sizes, State>>,
+    /// By types and sizes of inputs, what follows from these alone.
+    seen: Mutex<HashMap<Vec<(DType, Vec<usize>)>, Vec<Value>>>,
+    known: Mutex<HashMap<Vec<Sizes>, State>>,
 }
 
 enum State {
@@ -86,43 +121,62 @@ enum State {
 /// A run. The graph reads these inputs and writes these outputs; CubeCL keeps other values of the run where they are.
 struct Recording {
     graph: Graph,
-    inputs: Vec<Option<Value>>,
+    inputs: Vec<Value>,
     outputs: Vec<Value>,
 }
 
-/// Makes outputs of inputs by slot.
-pub type Run<'a> = dyn Fn(Vec<Option<Value>>) -> Result<Vec<Value>> + Sync + 'a;
+/// Makes outputs of what is given.
+pub type Run<'a> = dyn Fn(Vec<Value>) -> Result<Vec<Value>> + Sync + 'a;
 
 impl Recorder {
     /// For a device that can play runs again.
     pub fn new(device: &Device) -> Option<Self> {
         match device.burn() {
-            DispatchDevice::Cube(cube @ CubeDevice::Cuda(_)) => {
-                Some(Self { cube: cube.clone(), thread: thread::current().id(), known: Mutex::new(HashMap::new()) })
-            }
+            DispatchDevice::Cube(cube @ CubeDevice::Cuda(_)) => Some(Self {
+                device: device.clone(),
+                cube: cube.clone(),
+                thread: thread::current().id(),
+                seen: Mutex::new(HashMap::new()),
+                known: Mutex::new(HashMap::new()),
+            }),
             _ => None,
         }
     }
 
-    /// The outputs for `given`, whose places among slots `slots` says, by a recorded run; `None` where there is none. `feed` sends what
-    /// is given, `run` makes outputs of that.
+    /// What the first run of these inputs found to follow from their sizes.
+    pub fn known(&self, sizes: &[(DType, Vec<usize>)]) -> Option<Vec<Value>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).get(sizes).cloned()
+    }
+
+    /// Keeps what the first run of these inputs found.
+    pub fn saw(&self, sizes: Vec<(DType, Vec<usize>)>, known: Vec<Value>) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.len() < COUNTED {
+            seen.insert(sizes, known);
+        }
+    }
+
+    /// The outputs of `run` for `given`, played again where such a run was recorded.
     ///
     /// # Errors
-    /// What reading outputs raises.
-    pub fn run(
-        &self,
-        given: &[&Tensor],
-        slots: &[Option<usize>],
-        feed: impl FnOnce() -> Result<Vec<Option<Value>>>,
-        run: &Run,
-    ) -> Result<Option<Vec<Tensor>>> {
-        let bytes = given.iter().map(|t| t.bytes().len()).sum::<usize>();
+    /// What `run`, sending and reading raise.
+    pub fn run(&self, given: &[Given], run: &Run) -> Result<Vec<Tensor>> {
+        let outputs = match self.play(given, run)? {
+            Some(outputs) => outputs,
+            None => run(given.iter().map(|g| g.value(&self.device)).collect::<Result<_>>()?)?,
+        };
+        outputs.into_iter().map(Value::download).collect()
+    }
+
+    /// The outputs by a recorded run; `None` where there is none.
+    fn play(&self, given: &[Given], run: &Run) -> Result<Option<Vec<Value>>> {
+        let bytes = given.iter().map(Given::bytes).sum::<usize>();
         if self.thread != thread::current().id() || bytes > LARGEST {
             return Ok(None);
         }
         // Only the thread that made the model comes here.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let sizes: Sizes = given.iter().map(|t| (t.dtype(), t.shape().to_vec())).collect();
+        let sizes: Vec<Sizes> = given.iter().map(Given::sizes).collect();
         let recorded = known.values().filter(|state| matches!(state, State::Recorded(_))).count();
         if known.len() >= COUNTED && !known.contains_key(&sizes) {
             return Ok(None);
@@ -134,13 +188,14 @@ impl Recorder {
                 *runs = (*runs + 1).min(BEFORE);
                 return Ok(None);
             }
-            State::Seen(_) => {
-                *state = self.record(feed()?, run).map_or(State::Never, State::Recorded);
-            }
+            State::Seen(_) => *state = self.record(given, run)?.map_or(State::Never, State::Recorded),
             State::Recorded(recording) => {
-                for (t, slot) in given.iter().zip(slots) {
-                    if let Some(input) = slot.and_then(|slot| recording.inputs[slot].as_ref()) {
-                        input.refill(t)?;
+                for (input, given) in recording.inputs.iter().zip(given) {
+                    match given {
+                        Given::Sent(t) => input.refill(t)?,
+                        // Integers are the same.
+                        Given::Made(Value::Int(_)) => {}
+                        Given::Made(value) => input.copy_from(value)?,
                     }
                 }
             }
@@ -152,16 +207,18 @@ impl Recorder {
             *state = State::Never;
             return Ok(None);
         }
-        recording.outputs.iter().cloned().map(Value::download).collect::<Result<Vec<_>>>().map(Some)
+        Ok(Some(recording.outputs.clone()))
     }
 
-    /// Records a run on `inputs`, which the recording keeps.
-    fn record(&self, inputs: Vec<Option<Value>>, run: &Run) -> Option<Recording> {
-        if !inputs.iter().flatten().all(Value::is_refillable) {
-            return None;
+    /// Records a run on copies of what is given, which the recording keeps.
+    fn record(&self, given: &[Given], run: &Run) -> Result<Option<Recording>> {
+        let mut inputs = vec![];
+        for given in given {
+            match given.value(&self.device)?.copied() {
+                Some(input) => inputs.push(input),
+                None => return Ok(None),
+            }
         }
-        let alone = inputs.into_iter().map(|v| v.map(Value::on_device_alone).transpose());
-        let inputs: Vec<Option<Value>> = alone.collect::<Result<_>>().ok()?;
         let client = self.cube.client();
         let _no_reads = READS.write().unwrap_or_else(PoisonError::into_inner);
         // Other threads' work would be recorded too, or break the recording: it waits.
@@ -170,11 +227,10 @@ impl Recorder {
             let _records = Records::begin();
             self.record_alone(&inputs, run)
         });
-        let (graph, outputs) = recorded.ok()??;
-        Some(Recording { graph, inputs, outputs })
+        Ok(recorded.ok().flatten().map(|(graph, outputs)| Recording { graph, inputs, outputs }))
     }
 
-    fn record_alone(&self, inputs: &[Option<Value>], run: &Run) -> Option<(Graph, Vec<Value>)> {
+    fn record_alone(&self, inputs: &[Value], run: &Run) -> Option<(Graph, Vec<Value>)> {
         let client = self.cube.client();
         client.graph_prepare().ok()?;
         // Burn may panic where a device refuses something; the recording has to end all the same.

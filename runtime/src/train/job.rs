@@ -176,6 +176,9 @@ impl Job<'_> {
     /// Whatever running, reading and writing raises; data when the loss is not a number twice.
     pub fn run(mut self, resume: bool, watcher: &mut dyn Watcher) -> Result<Outcome> {
         let began = Instant::now();
+        if !self.model.device().is_cpu() {
+            self.loader = self.loader.sending_to(self.model.device());
+        }
         let mut spent = Spent::default();
         let mut state = self.begin(resume, watcher, &mut spent)?;
         let earlier = state.course.seconds;

@@ -10,7 +10,11 @@ use super::{
     augment::{Augment, Mix, Position},
     random::{Purpose, Random},
 };
-use crate::dataset::{Batch, Dataset};
+use crate::{
+    burn::tensor::Value,
+    dataset::{Batch, Dataset},
+    device::Device,
+};
 use compress_compiler::{
     error::{Error, Result},
     tensor::Tensor,
@@ -41,6 +45,8 @@ pub struct LoaderOptions {
 pub struct TrainBatch {
     /// The model's inputs; the first axis counts the samples.
     pub inputs: Vec<Tensor>,
+    /// The same where they are trained on, if they were sent there ahead.
+    pub sent: Option<Vec<Value>>,
     /// The class of each sample, when the set has labels.
     pub labels: Option<Vec<i64>>,
     /// How the samples were mixed, when the augmentation does that. The labels were not.
@@ -58,6 +64,7 @@ struct Plan {
     data: Arc<Dataset>,
     samples: Vec<usize>,
     options: LoaderOptions,
+    device: Option<Device>,
 }
 
 impl Loader {
@@ -74,13 +81,21 @@ impl Loader {
             return Err(Error::usage("the inputs share no axis of samples, so a batch has one, and is not augmented")
                 .help("use a batch of 1, and no augmentation"));
         }
-        let loader = Self(Arc::new(Plan { data, samples, options }));
+        let loader = Self(Arc::new(Plan { data, samples, options, device: None }));
         if loader.batches() == 0 {
             let Plan { samples, options, .. } = &*loader.0;
             return Err(Error::usage(format!("{} samples fill no batch of {}", samples.len(), options.batch))
                 .help("use smaller batches or more samples"));
         }
         Ok(loader)
+    }
+
+    /// The same, that sends batches to a device as soon as they are made. On a GPU each thread has a stream of its own, so that this is
+    /// done while the batch before is computed.
+    pub fn sending_to(self, device: &Device) -> Self {
+        let Plan { data, samples, options, .. } = &*self.0;
+        let (data, samples, options) = (data.clone(), samples.clone(), options.clone());
+        Self(Arc::new(Plan { data, samples, options, device: Some(device.clone()) }))
     }
 
     /// The samples of a batch.
@@ -125,7 +140,9 @@ impl Plan {
         let at = Position { seed, epoch, first };
         let Batch { inputs, labels, len } = self.data.batch(&indices)?;
         let (inputs, mix) = augment.mix(augment.each(inputs, at)?, len, at)?;
-        Ok(TrainBatch { inputs, labels, mix, indices, len })
+        let send = |device| inputs.iter().map(|t| Value::input(t, device)).collect::<Result<Vec<_>>>();
+        let sent = self.device.as_ref().map(send).transpose()?;
+        Ok(TrainBatch { inputs, sent, labels, mix, indices, len })
     }
 }
 

@@ -258,15 +258,24 @@ impl Trainable {
         self.precision
     }
 
-    /// Runs it in training mode on a batch, and moves the running statistics. `seed` decides what dropout drops.
+    /// The inputs of a batch, where it is trained.
+    ///
+    /// # Errors
+    /// Unsupported for types that nothing computes with; limit where there is no room.
+    pub fn send(&self, inputs: &[Tensor]) -> Result<Vec<Value>> {
+        inputs.iter().map(|t| Value::input(t, &self.device)).collect()
+    }
+
+    /// Runs it in training mode on a batch that was [sent](Self::send), and moves the running statistics. `seed` decides what dropout
+    /// drops.
     ///
     /// # Errors
     /// As for [`Executable::run`]; unsupported, naming the node, where there is no gradient.
-    pub fn forward(&self, inputs: &[Tensor], seed: u64) -> Result<Forward> {
-        let mut given = inputs.iter();
-        let own = self.defaults.iter().map(|default| {
-            let t = default.as_ref().or_else(|| given.next()).ok_or_else(|| Error::data("an input is missing"))?;
-            Value::input(t, &self.device)
+    pub fn forward(&self, inputs: Vec<Value>, seed: u64) -> Result<Forward> {
+        let mut given = inputs.into_iter();
+        let own = self.defaults.iter().map(|default| match default {
+            Some(t) => Value::input(t, &self.device),
+            None => given.next().ok_or_else(|| Error::data("an input is missing")),
         });
         let mut values = own.collect::<Result<Vec<_>>>()?;
         values.extend((0..self.dropouts as u64).map(|i| {

@@ -51,7 +51,7 @@ impl Trainable {
 
     /// A step that learns nothing: for what it takes.
     fn probe(&self, inputs: &[Tensor]) -> Result<()> {
-        let pass = self.forward(inputs, 0)?;
+        let pass = self.forward(self.send(inputs)?, 0)?;
         let first = pass.outputs.iter().find_map(|v| if let Value::Float(x) = v { Some(x) } else { None });
         let whole = first.ok_or_else(|| Error::unsupported("no output is a float"))?.clone();
         let n = whole.elements();

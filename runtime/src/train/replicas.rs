@@ -10,7 +10,7 @@ use super::{
     model::Trainable,
     teacher::Answer,
 };
-use crate::burn::tensor::Float;
+use crate::burn::tensor::{Float, Value};
 use compress_compiler::{
     error::{Error, Result},
     tensor::Tensor,
@@ -154,6 +154,8 @@ pub fn sum(a: Option<Float>, b: Option<Float>) -> Result<Option<Float>> {
 struct Material<'a> {
     len: usize,
     inputs: Cow<'a, [Tensor]>,
+    /// The same on the device, if they are there.
+    sent: Option<&'a [Value]>,
     labels: Option<&'a [i64]>,
     /// The labels of the samples mixed into these, and the share that these kept.
     mix: Option<(Cow<'a, [i64]>, f32)>,
@@ -168,6 +170,7 @@ impl<'a> Material<'a> {
         Self {
             len: batch.len,
             inputs: Cow::Borrowed(&batch.inputs),
+            sent: batch.sent.as_deref(),
             labels,
             mix: mixed.map(|(labels, m)| (m.partner.iter().map(|p| labels[*p]).collect(), m.share)),
             outputs: Cow::Borrowed(&answer.outputs),
@@ -182,6 +185,7 @@ impl<'a> Material<'a> {
         Ok(Material {
             len: range.len(),
             inputs: cut(&self.inputs)?,
+            sent: None,
             labels: self.labels.map(|l| &l[range.clone()]),
             mix: self.mix.as_ref().map(|(labels, share)| (Cow::Borrowed(&labels[range.clone()]), *share)),
             outputs: cut(&self.outputs)?,
@@ -196,7 +200,11 @@ impl<'a> Material<'a> {
             outputs: &self.outputs,
             features: &self.features,
         };
-        let pass = model.forward(&self.inputs, seed)?;
+        let inputs = match self.sent {
+            Some(sent) => sent.to_vec(),
+            None => model.send(&self.inputs)?,
+        };
+        let pass = model.forward(inputs, seed)?;
         let found = loss.of(&pass.outputs, &pass.features, &target, model.device())?;
         let value = found.whole.clone().detached().scalar()?;
         if !value.is_finite() {

@@ -3,10 +3,10 @@
 //! Burn multiplies `f32` on tensor cores in TF32, which keeps 10 of 23 bits: results are 2e-4 off. [`Products`] sums in `f32`, by
 //! kernels of the same library that use no tensor cores.
 
-use super::{Float, Prim, Value};
+use super::{Float, Prim, Value, prim_shape};
 use ::burn::backend::{
     Autodiff, Backend, BackendTensor, Cube, DType, DispatchDevice, DispatchKindConversion, DispatchTensorKind, Shape,
-    TensorMetadata, backend_extension, ops::FloatTensorOps, tensor::FloatTensor,
+    TensorData, TensorMetadata, backend_extension, ops::FloatTensorOps, tensor::FloatTensor,
 };
 use burn_autodiff::{
     NodeId,
@@ -15,15 +15,17 @@ use burn_autodiff::{
     ops::{Backward, Ops, OpsKind},
 };
 use burn_cubecl::{
-    CubeDevice,
-    kernel::{into_contiguous, matmul::init_matmul_output},
-    tensor::CubeTensor,
+    CubeDevice, kernel::matmul::init_matmul_output, ops::numeric::empty_device_contiguous_dtype, tensor::CubeTensor,
 };
 use compress_compiler::{
     error::{Error, Result},
     tensor::Tensor,
 };
-use cubecl::{bytes::Bytes, prelude::Scalar};
+use cubecl::{
+    bytes::{AllocationProperty, Bytes},
+    prelude::Scalar,
+    std::tensor::copy_into,
+};
 use cubek::{
     matmul::{
         definition::{MatmulElems, MatmulGlobalElems},
@@ -54,26 +56,37 @@ impl Float {
 
 /// Inputs of runs that are played again ([`crate::gpu::Recorder`]).
 impl Value {
-    /// The same without gaps between rows, which the host knows nothing of.
-    ///
-    /// # Errors
-    /// A bug, where it is not on a GPU.
-    pub(crate) fn on_device_alone(self) -> Result<Self> {
+    /// The same with memory of its own, without gaps between rows, where other elements can be put; `None` for what that can't be done
+    /// with. Integers of the host are taken as they are.
+    pub(crate) fn copied(&self) -> Option<Self> {
         match self {
-            Value::Float(f) => {
-                let (shape, dtype) = (f.shape.clone(), f.dtype);
-                Ok(Value::Float(Float::of_cube(into_contiguous(f.into_cube()?), shape, dtype)))
+            Value::Float(f) if f.t.dtype() == DType::F32 => {
+                let t = f.clone().into_cube().ok()?;
+                let copy = empty_device_contiguous_dtype(
+                    t.client.clone(),
+                    t.device.clone(),
+                    t.meta.shape().clone(),
+                    DType::F32,
+                );
+                copy_into(&copy.client, t.binding(), copy.clone().binding(), f32::elem_type_native());
+                Some(Value::Float(Float::of_cube(copy, f.shape.clone(), f.dtype)))
             }
-            Value::Int(_) => Err(Error::bug("integers of the host")),
+            Value::Float(_) => None,
+            Value::Int(_) => Some(self.clone()),
         }
     }
 
-    /// Whether other elements can be sent where its own are.
-    pub(crate) fn is_refillable(&self) -> bool {
-        match self {
-            Value::Float(f) => f.t.dtype() == DType::F32,
-            Value::Int(_) => false,
-        }
+    /// Puts the elements of `from`, of the same type and shape, where its own are.
+    ///
+    /// # Errors
+    /// A bug, where that can't be done.
+    pub(crate) fn copy_from(&self, from: &Value) -> Result<()> {
+        let (Value::Float(to), Value::Float(from)) = (self, from) else {
+            return Err(Error::bug("integers of the host are not copied"));
+        };
+        let (to, from) = (to.clone().into_cube()?, from.clone().into_cube()?);
+        copy_into(&to.client.clone(), from.binding(), to.binding(), f32::elem_type_native());
+        Ok(())
     }
 
     /// Sends the elements of `t`, of the same type and shape, where its own are.
@@ -83,16 +96,31 @@ impl Value {
     pub(crate) fn refill(&self, t: &Tensor) -> Result<()> {
         let Value::Float(f) = self else { return Err(Error::bug("an input on the host is not sent")) };
         let to = f.clone().into_cube()?;
-        let elements = match t.as_f32() {
-            Some(floats) => floats.into_owned(),
-            None => t.as_i64().unwrap_or_default().into_iter().map(|v| v as f32).collect(),
-        };
-        if elements.len() != to.meta.num_elements() {
+        let elements = lent(t).unwrap_or_else(|| {
+            Bytes::from_elems(match t.as_f32() {
+                Some(floats) => floats.into_owned(),
+                None => t.as_i64().unwrap_or_default().into_iter().map(|v| v as f32).collect(),
+            })
+        });
+        if elements.len() != to.meta.num_elements() * size_of::<f32>() {
             return Err(Error::bug("an input of another size"));
         }
-        to.client.write(&to.handle, Bytes::from_elems(elements));
+        to.client.write(&to.handle, elements);
         Ok(())
     }
+}
+
+/// The elements of a tensor as they lie on the host, if they are `f32`: CubeCL copies them to where a device reads, and that is the only
+/// copy.
+fn lent(t: &Tensor) -> Option<Bytes> {
+    let is_aligned = |bytes: &[u8]| bytes.as_ptr().cast::<f32>().is_aligned();
+    let lends = t.dtype() == compress_compiler::tensor::DType::F32 && !t.bytes().is_empty() && is_aligned(t.bytes());
+    lends.then(|| Bytes::from_shared(bytes::Bytes::from_owner(t.storage().clone()), AllocationProperty::Native))
+}
+
+/// The same as Burn takes it.
+pub fn borrowed(t: &Tensor) -> Option<TensorData> {
+    lent(t).map(|bytes| TensorData::from_bytes(bytes, prim_shape(t.shape()), DType::F32))
 }
 
 /// Whether a tensor is one that [`Products`] multiplies: `f32` on a GPU.

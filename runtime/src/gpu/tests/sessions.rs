@@ -2,7 +2,11 @@
 
 use super::*;
 use crate::session::{Backend, Engine, Session};
-use compress_compiler::{tensor::Tensor, text, verify::verify};
+use compress_compiler::{
+    tensor::{DType, Tensor},
+    text,
+    verify::verify,
+};
 
 /// The session that runs a graph on the device.
 fn session(source: &str) -> Session {
@@ -94,6 +98,64 @@ fn what_depends_on_values_is_not_played_again() {
         let by = 1 + turn % 3;
         let y = s.run(&[x.clone(), Tensor::f32(&[4], &[1.0, 1.0, by as f32, 1.0])]).unwrap();
         assert_eq!(y[0].shape(), [1, 1, 2 * by, 2], "turn {turn}");
+    }
+}
+
+#[test]
+#[ignore = "needs COMPRESS_TEST_DEVICE to name a GPU"]
+fn integers_go_ahead_of_what_is_played_again() {
+    // Tokens, a mask, positions that only sizes say, a number of copies, and integers that are handed on.
+    let weight =
+        |n: i64| (0..n).map(|i| format!("{}", (i * 37 % 19) as f32 * 0.05 - 0.45)).collect::<Vec<_>>().join(", ");
+    // The copies say how large the result is, so nothing is known of later sizes; of the mean over what isn't masked they are.
+    let copies = "const %once: i64[1] = [1]  %counts = Concat(%copies, %once, %once) {axis=0}  %y = Tile(%h, %counts)";
+    let mean = "%as = Shape(%h)  %u = Unsqueeze(%mask, %last)  %v = Expand(%u, %as)  %w2 = Cast(%v) {to=1}
+        %masked = Mul(%h, %w2)  %y = ReduceSum(%masked) {keepdims=1}";
+    for tail in [copies, mean] {
+        let source = format!(
+            r#"graph "g" {{
+            input %ids: i64[N,S]  input %mask: i64[N,S]  input %copies: i64[1]  input %x: f32[N,S,4]
+            const %table: f32[8,4] = [{}]  const %positions: f32[6,4] = [{}]  const %w: f32[4,4] = [{}]
+            const %one: f32[] = [1]  const %far: f32[] = [-100]  const %last: i64[1] = [2]  const %at: i64[] = [1]
+            const %zero: i64[] = [0]  const %step: i64[] = [1]
+            %rows = Gather(%table, %ids)
+            %sizes = Shape(%ids)
+            %s = Gather(%sizes, %at)
+            %range = Range(%zero, %s, %step)
+            %places = Gather(%positions, %range)
+            %m = Cast(%mask) {{to=1}}
+            %k = Unsqueeze(%m, %last)
+            %off = Sub(%one, %k)
+            %far_off = Mul(%off, %far)
+            %a = Add(%rows, %x)  %b = Add(%a, %places)  %c = MatMul(%b, %w)  %d = Sigmoid(%c)  %e = MatMul(%d, %w)
+            %f = Add(%e, %far_off)  %g = Softmax(%f) {{axis=1}}  %h = MatMul(%g, %w)
+            {tail}
+            output %y  output %ids
+        }}"#,
+            weight(32),
+            weight(24),
+            weight(16)
+        );
+        let on_device = session_on(&source, Device::named_for_tests());
+        let on_cpu = session_on(&source, Device::cpu());
+        let mut rng = StdRng::seed_from_u64(13);
+        for turn in 0..24 {
+            let (n, s) = [(1, 4), (2, 6)][turn % 2];
+            let mut ints = |shape: &[usize], most: i64| {
+                let count = shape.iter().product();
+                Tensor::ints(DType::I64, shape, &(0..count).map(|_| rng.random_range(0..most)).collect::<Vec<i64>>())
+            };
+            let (ids, mask) = (ints(&[n, s], 8), ints(&[n, s], 2));
+            let copies = Tensor::ints(DType::I64, &[1], &[1 + turn as i64 / 12]);
+            let x: Vec<f32> = (0..n * s * 4).map(|_| rng.random_range(-1.0..1.0)).collect();
+            let given = [ids, mask, copies, Tensor::f32(&[n, s, 4], &x)];
+            let (got, expected) = (on_device.run(&given).unwrap(), on_cpu.run(&given).unwrap());
+            assert_eq!(got[0].shape(), expected[0].shape(), "turn {turn}");
+            let (a, b) = (got[0].as_f32().unwrap(), expected[0].as_f32().unwrap());
+            let far = a.iter().zip(b.iter()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(far < 1e-5, "turn {turn}: {far}");
+            assert_eq!(got[1].as_i64(), given[0].as_i64(), "turn {turn}");
+        }
     }
 }
 

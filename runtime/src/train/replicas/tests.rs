@@ -49,6 +49,7 @@ fn material() -> (TrainBatch, Answer) {
     let tensor = |shape: &[usize], seed| Tensor::f32(shape, &numbers(shape.iter().product(), seed));
     let batch = TrainBatch {
         inputs: vec![tensor(&[7, 2, 4, 4], 3)],
+        sent: None,
         labels: Some(vec![0, 1, 2, 0, 2, 1, 0]),
         mix: Some(Mix { partner: vec![6, 5, 4, 3, 2, 1, 0], share: 0.7 }),
         indices: (0..7).collect(),
