@@ -206,6 +206,18 @@ def test_kernels_need_no_more_of_a_device_than_before(double, int8):
             assert all(a <= b for a, b in zip(figures, limits, strict=True)), (arch, name, figures, limits)
 
 
+def test_batches_of_training_are_sent_on_another_stream(double, int8):
+    """So that one is sent while the one before is computed."""
+    test, some = np.load(DIGITS / "test.npz"), int8.parent / "some.npz"
+    np.savez(some, x=test["x"][:24], y=test["y"][:24])
+    job = ["distill", DIGITS / "digits.onnx", "--data", some, "--epochs", 1, "--batch", 8, "--labels", 1]
+    ran = double(*job, "--device", "cuda", "-o", int8.parent / "streams.onnx", "--force", "--quiet")
+    computes = {launch["stream"] for launch in ran.launches()}
+    batch = 8 * test["x"][0].size * 4
+    sent = [event["stream"] for event in ran.events if event.get("copy") == "to device" and event["bytes"] == batch]
+    assert sum(stream not in computes for stream in sent) >= 2, (sent, computes)
+
+
 def test_a_device_without_memory_is_an_error(double):
     failed = double("bench", DIGITS / "digits.onnx", "--device", "cuda", "--runs", 1, code=4, CUDA_DOUBLE_MEMORY="1")
     assert "no memory for a value of" in failed.err and "smaller batch" in failed.err and "panicked" not in failed.err

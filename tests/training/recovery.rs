@@ -125,7 +125,8 @@ fn trainable(graph: &Graph) -> Trainable {
 
 /// What a training sees of a graph.
 fn forward(graph: &Graph) -> Vec<f32> {
-    let pass = trainable(graph).forward(&[samples(8)], 0).unwrap();
+    let model = trainable(graph);
+    let pass = model.forward(model.send(&[samples(8)]).unwrap(), 0).unwrap();
     let Some(Value::Float(y)) = pass.outputs.into_iter().next() else { panic!("no output") };
     y.detached().into_vec().unwrap()
 }
@@ -187,7 +188,7 @@ fn weights_and_scales_are_learnt_through_rounding() {
             let mut optimiser = Optimiser::new(&OptimiserOptions::default(), model.parameters().len());
             let mut losses = vec![];
             for _ in 0..60 {
-                let pass = model.forward(&[samples(8)], 0)?;
+                let pass = model.forward(model.send(&[samples(8)])?, 0)?;
                 let Some(Value::Float(y)) = pass.outputs.first() else { panic!("no output") };
                 let flat = y.clone().reshape(&[40])?.add_scalar(-1.0);
                 let loss =
@@ -228,7 +229,7 @@ fn masks_grow_and_hold() {
             };
             let mut before: Vec<usize> = vec![];
             for step in 0..100 {
-                let pass = model.forward(&[samples(8)], 0)?;
+                let pass = model.forward(model.send(&[samples(8)])?, 0)?;
                 let Some(Value::Float(y)) = pass.outputs.first() else { panic!("no output") };
                 let loss =
                     y.clone().reshape(&[40])?.reduce(compress_compiler::ops::reduce::ReduceKind::Mean, &[0], false)?;

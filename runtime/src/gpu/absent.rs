@@ -49,6 +49,9 @@ pub fn reading() -> Result<Reading> {
     Ok(Reading)
 }
 
+/// Types and sizes of the inputs of a model.
+pub type Sizes = Vec<(DType, Vec<usize>)>;
+
 /// What a run begins with.
 #[allow(dead_code, reason = "nothing is recorded")]
 pub enum Given<'a> {
@@ -76,12 +79,12 @@ impl Recorder {
     }
 
     /// There is none.
-    pub fn known(&self, _: &[(DType, Vec<usize>)]) -> Option<Vec<Value>> {
+    pub fn known(&self, _: &Sizes) -> Option<Vec<Value>> {
         match *self {}
     }
 
     /// There is none.
-    pub fn saw(&self, _: Vec<(DType, Vec<usize>)>, _: Vec<Value>) {
+    pub fn saw(&self, _: Sizes, _: Vec<Value>) {
         match *self {}
     }
 }

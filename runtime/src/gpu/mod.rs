@@ -40,12 +40,12 @@ mod timer;
 mod window;
 
 #[cfg(not(feature = "gpu"))]
-pub use absent::{Elapsed, Fuser, Given, Recorder, Timer, reading};
+pub use absent::{Elapsed, Fuser, Given, Recorder, Sizes, Timer, reading};
 #[cfg(feature = "gpu")]
 pub use dense::By;
 #[cfg(feature = "gpu")]
 pub use fuser::Fuser;
 #[cfg(feature = "gpu")]
-pub use recorder::{Given, Recorder, reading};
+pub use recorder::{Given, Recorder, Sizes, reading};
 #[cfg(feature = "gpu")]
 pub use timer::{Elapsed, Timer};

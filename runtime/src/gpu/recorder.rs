@@ -66,6 +66,8 @@ pub fn reading() -> Result<RwLockReadGuard<'static, ()>> {
 }
 
 /// What a run begins with.
+// A box would cost an allocation each time.
+#[allow(clippy::large_enum_variant)]
 pub enum Given<'a> {
     /// An input of the model, which still has to be sent.
     Sent(&'a Tensor),
@@ -89,7 +91,7 @@ impl Given<'_> {
     }
 
     /// What has to be the same for a recorded run to be played.
-    fn sizes(&self) -> Sizes {
+    fn same(&self) -> Same {
         match self {
             Self::Sent(t) => (t.dtype(), t.shape().to_vec(), None),
             Self::Made(Value::Int(ints)) => (ints.dtype, ints.shape.clone(), Some(ints.data.clone())),
@@ -98,8 +100,11 @@ impl Given<'_> {
     }
 }
 
+/// Types and sizes of the inputs of a model.
+pub type Sizes = Vec<(DType, Vec<usize>)>;
+
 /// Type and sizes of a value, and its elements if the host has them.
-type Sizes = (DType, Vec<usize>, Option<Arc<Vec<i64>>>);
+type Same = (DType, Vec<usize>, Option<Arc<Vec<i64>>>);
 
 /// The recorded runs of a model.
 pub struct Recorder {
@@ -108,8 +113,8 @@ pub struct Recorder {
     /// The thread that sent the constants. Each thread has a stream of its own, and one that is recorded can't wait for others.
     thread: ThreadId,
     /// By types and sizes of inputs, what follows from these alone.
-    seen: Mutex<HashMap<Vec<(DType, Vec<usize>)>, Vec<Value>>>,
-    known: Mutex<HashMap<Vec<Sizes>, State>>,
+    seen: Mutex<HashMap<Sizes, Vec<Value>>>,
+    known: Mutex<HashMap<Vec<Same>, State>>,
 }
 
 enum State {
@@ -144,12 +149,12 @@ impl Recorder {
     }
 
     /// What the first run of these inputs found to follow from their sizes.
-    pub fn known(&self, sizes: &[(DType, Vec<usize>)]) -> Option<Vec<Value>> {
+    pub fn known(&self, sizes: &Sizes) -> Option<Vec<Value>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).get(sizes).cloned()
     }
 
     /// Keeps what the first run of these inputs found.
-    pub fn saw(&self, sizes: Vec<(DType, Vec<usize>)>, known: Vec<Value>) {
+    pub fn saw(&self, sizes: Sizes, known: Vec<Value>) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.len() < COUNTED {
             seen.insert(sizes, known);
@@ -176,12 +181,12 @@ impl Recorder {
         }
         // Only the thread that made the model comes here.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let sizes: Vec<Sizes> = given.iter().map(Given::sizes).collect();
+        let same: Vec<Same> = given.iter().map(Given::same).collect();
         let recorded = known.values().filter(|state| matches!(state, State::Recorded(_))).count();
-        if known.len() >= COUNTED && !known.contains_key(&sizes) {
+        if known.len() >= COUNTED && !known.contains_key(&same) {
             return Ok(None);
         }
-        let state = known.entry(sizes).or_insert(State::Seen(0));
+        let state = known.entry(same).or_insert(State::Seen(0));
         match state {
             State::Never => return Ok(None),
             State::Seen(runs) if *runs < BEFORE || recorded >= MOST => {

@@ -11,7 +11,7 @@ use crate::{
         inputs::{Input, complete},
         tensor::Value,
     },
-    gpu::{Given, Recorder},
+    gpu::{Given, Recorder, Sizes},
 };
 use compress_compiler::{
     error::{Error, Result},
@@ -177,7 +177,7 @@ impl Executable {
     pub(super) fn play(&self, recorder: &Recorder, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let mut nobody = |_: usize, _: &[f32]| Ok(());
         let given = complete(&self.inputs, inputs)?;
-        let sizes: Vec<_> = given.iter().map(|t| (t.dtype(), t.shape().to_vec())).collect();
+        let sizes: Sizes = given.iter().map(|t| (t.dtype(), t.shape().to_vec())).collect();
         let mut values: Vec<Option<Value>> = vec![None; self.constants.len()];
         let Some(known) = recorder.known(&sizes) else {
             values = self.feed(inputs)?;

@@ -143,9 +143,9 @@ fn on_device(at: *const u8, bytes: usize) -> bool {
 }
 
 unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize, which: &'static str, stream: Pointer) -> Outcome {
-    let (to, from) = (to as usize, from as usize);
+    let (to, from, on) = (to as usize, from as usize, stream as usize);
     graph::ask(stream, Kind::Copy, move || {
-        record(&format!("{{\"copy\": \"{which}\", \"bytes\": {bytes}}}"));
+        record(&format!("{{\"copy\": \"{which}\", \"bytes\": {bytes}, \"stream\": {on}}}"));
         // SAFETY: both were found to have the bytes, or are the caller's, for as long as a graph of the copy is launched.
         unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
         SUCCESS
@@ -234,7 +234,7 @@ pub unsafe extern "C" fn cuMemcpy2DAsync_v2(of: *const Copy2d, stream: Pointer) 
         (false, true) => "to host",
         _ => "on device",
     };
-    record(&format!("{{\"copy\": \"{which}\", \"bytes\": {}}}", of.width * of.height));
+    record(&format!("{{\"copy\": \"{which}\", \"bytes\": {}, \"stream\": {}}}", of.width * of.height, stream as usize));
     for y in 0..of.height {
         let base = if from { of.from_host } else { of.from_device };
         let source = base.wrapping_add((y + of.from_y) * of.from_pitch + of.from_x);

@@ -107,7 +107,8 @@ pub unsafe extern "C" fn cuLaunchKernel(
         unsafe { std::ptr::copy_nonoverlapping(*arguments.add(i), params.as_mut_ptr().cast::<u8>().add(*at), *n) };
     }
     let (kernel, variables) = (kernel.clone(), variables.clone());
-    let work = move || run(&kernel, &variables, &params, bytes, [grid, block], shared as usize);
+    let on = stream as usize;
+    let work = move || run(&kernel, &variables, &params, bytes, [grid, block], shared as usize, on);
     graph::ask(stream, Kind::Kernel, work)
 }
 
@@ -119,6 +120,7 @@ fn run(
     param_bytes: usize,
     [grid, block]: [[u32; 3]; 2],
     dynamic: usize,
+    stream: usize,
 ) -> Outcome {
     let mut ranges: Ranges = super::memory::ranges();
     ranges.extend(variables.iter().map(|v| (v.as_ptr() as u64, v.as_ptr() as u64 + size_of_val(&**v) as u64)));
@@ -131,7 +133,7 @@ fn run(
         Ok(Ok(counts)) => {
             record::record(&format!(
                 "{{\"kernel\": \"{}\", \"grid\": {grid:?}, \"block\": {block:?}, \"shared\": {}, \"instructions\": {}, \
-                 \"lanes\": {}, \"tensor\": {}, \"seconds\": {:.6}}}",
+                 \"lanes\": {}, \"tensor\": {}, \"seconds\": {:.6}, \"stream\": {stream}}}",
                 kernel.name,
                 kernel.shared + dynamic,
                 counts.steps,
