@@ -53,7 +53,7 @@ pub fn reading() -> Result<Reading> {
 pub type Sizes = Vec<(DType, Vec<usize>)>;
 
 /// What a run begins with.
-#[allow(dead_code, reason = "nothing is recorded")]
+#[allow(dead_code, clippy::large_enum_variant, reason = "nothing is recorded")]
 pub enum Given<'a> {
     /// An input.
     Sent(&'a Tensor),
