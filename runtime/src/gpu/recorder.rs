@@ -3,7 +3,7 @@
 //! small models these take most of the time.
 //!
 //! What is played again is what was launched: so sizes have to be the same, and integers on the host, which may be shapes and indices,
-//! too. A run that reads a value back fails to be recorded, and is done step by step as before.
+//! too. Where integers come from inputs, the interpreter does the steps that read them before. A run that reads a value back fails to be recorded, and is done step by step as before.
 
 use crate::{burn::tensor::Value, device::Device};
 use ::burn::backend::DispatchDevice;
@@ -113,8 +113,8 @@ pub struct Recorder {
     /// The thread that sent the constants. Each thread has a stream of its own, and one that is recorded can't wait for others.
     thread: ThreadId,
     /// By types and sizes of inputs, what follows from these alone.
-    seen: Mutex<HashMap<Sizes, Vec<Value>>>,
-    known: Mutex<HashMap<Vec<Same>, State>>,
+    follow: Mutex<HashMap<Sizes, Vec<Value>>>,
+    recordings: Mutex<HashMap<Vec<Same>, State>>,
 }
 
 enum State {
@@ -141,8 +141,8 @@ impl Recorder {
                 device: device.clone(),
                 cube: cube.clone(),
                 thread: thread::current().id(),
-                seen: Mutex::new(HashMap::new()),
-                known: Mutex::new(HashMap::new()),
+                follow: Mutex::new(HashMap::new()),
+                recordings: Mutex::new(HashMap::new()),
             }),
             _ => None,
         }
@@ -150,14 +150,14 @@ impl Recorder {
 
     /// What the first run of these inputs found to follow from their sizes.
     pub fn known(&self, sizes: &Sizes) -> Option<Vec<Value>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).get(sizes).cloned()
+        self.follow.lock().unwrap_or_else(PoisonError::into_inner).get(sizes).cloned()
     }
 
     /// Keeps what the first run of these inputs found.
     pub fn saw(&self, sizes: Sizes, known: Vec<Value>) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.len() < COUNTED {
-            seen.insert(sizes, known);
+        let mut follow = self.follow.lock().unwrap_or_else(PoisonError::into_inner);
+        if follow.len() < COUNTED {
+            follow.insert(sizes, known);
         }
     }
 
@@ -180,13 +180,13 @@ impl Recorder {
             return Ok(None);
         }
         // Only the thread that made the model comes here.
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recordings = self.recordings.lock().unwrap_or_else(PoisonError::into_inner);
         let same: Vec<Same> = given.iter().map(Given::same).collect();
-        let recorded = known.values().filter(|state| matches!(state, State::Recorded(_))).count();
-        if known.len() >= COUNTED && !known.contains_key(&same) {
+        let recorded = recordings.values().filter(|state| matches!(state, State::Recorded(_))).count();
+        if recordings.len() >= COUNTED && !recordings.contains_key(&same) {
             return Ok(None);
         }
-        let state = known.entry(same).or_insert(State::Seen(0));
+        let state = recordings.entry(same).or_insert(State::Seen(0));
         match state {
             State::Never => return Ok(None),
             State::Seen(runs) if *runs < BEFORE || recorded >= MOST => {

@@ -16,6 +16,7 @@ use super::{
     replicas::{self, Replicas},
     scaler::Scaler,
     schedule::Schedule,
+    sender::Sent,
     teacher::{Answer, Teacher},
 };
 use crate::burn::{precision::Precision, tensor::Float};
@@ -176,16 +177,17 @@ impl Job<'_> {
     /// Whatever running, reading and writing raises; data when the loss is not a number twice.
     pub fn run(mut self, resume: bool, watcher: &mut dyn Watcher) -> Result<Outcome> {
         let began = Instant::now();
-        if !self.model.device().is_cpu() {
-            self.loader = self.loader.sending_to(self.model.device());
-        }
         let mut spent = Spent::default();
         let mut state = self.begin(resume, watcher, &mut spent)?;
         let earlier = state.course.seconds;
         let (mut samples, mut saved) = (0, Instant::now());
         let mut ended = Ended::Finished;
         'epochs: while state.epoch < self.options.epochs {
-            let mut batches = self.loader.epoch(state.epoch, state.batch as usize)?;
+            let epoch = self.loader.epoch(state.epoch, state.batch as usize)?;
+            let mut batches: Box<dyn Iterator<Item = Result<TrainBatch>>> = match self.model.device() {
+                device if device.is_cpu() => Box::new(epoch),
+                device => Box::new(Sent::new(epoch, device)?),
+            };
             loop {
                 let asked = Instant::now();
                 let Some(batch) = batches.next() else { break };

@@ -13,7 +13,6 @@ use super::{
 use crate::{
     burn::tensor::Value,
     dataset::{Batch, Dataset},
-    device::Device,
 };
 use compress_compiler::{
     error::{Error, Result},
@@ -64,7 +63,6 @@ struct Plan {
     data: Arc<Dataset>,
     samples: Vec<usize>,
     options: LoaderOptions,
-    device: Option<Device>,
 }
 
 impl Loader {
@@ -81,21 +79,13 @@ impl Loader {
             return Err(Error::usage("the inputs share no axis of samples, so a batch has one, and is not augmented")
                 .help("use a batch of 1, and no augmentation"));
         }
-        let loader = Self(Arc::new(Plan { data, samples, options, device: None }));
+        let loader = Self(Arc::new(Plan { data, samples, options }));
         if loader.batches() == 0 {
             let Plan { samples, options, .. } = &*loader.0;
             return Err(Error::usage(format!("{} samples fill no batch of {}", samples.len(), options.batch))
                 .help("use smaller batches or more samples"));
         }
         Ok(loader)
-    }
-
-    /// The same, that sends batches to a device as soon as they are made. On a GPU each thread has a stream of its own, so that this is
-    /// done while the batch before is computed.
-    pub fn sending_to(self, device: &Device) -> Self {
-        let Plan { data, samples, options, .. } = &*self.0;
-        let (data, samples, options) = (data.clone(), samples.clone(), options.clone());
-        Self(Arc::new(Plan { data, samples, options, device: Some(device.clone()) }))
     }
 
     /// The samples of a batch.
@@ -140,9 +130,7 @@ impl Plan {
         let at = Position { seed, epoch, first };
         let Batch { inputs, labels, len } = self.data.batch(&indices)?;
         let (inputs, mix) = augment.mix(augment.each(inputs, at)?, len, at)?;
-        let send = |device| inputs.iter().map(|t| Value::input(t, device)).collect::<Result<Vec<_>>>();
-        let sent = self.device.as_ref().map(send).transpose()?;
-        Ok(TrainBatch { inputs, sent, labels, mix, indices, len })
+        Ok(TrainBatch { inputs, sent: None, labels, mix, indices, len })
     }
 }
 

@@ -18,6 +18,7 @@ mod random;
 pub mod replicas;
 mod scaler;
 pub mod schedule;
+mod sender;
 pub mod teacher;
 pub mod tensorboard;
 pub mod untie;

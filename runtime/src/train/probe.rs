@@ -51,6 +51,8 @@ impl Trainable {
 
     /// A step that learns nothing: for what it takes.
     fn probe(&self, inputs: &[Tensor]) -> Result<()> {
+        // While a batch is computed on a GPU the next one is there.
+        let _next = (!self.device().is_cpu()).then(|| self.send(inputs)).transpose()?;
         let pass = self.forward(self.send(inputs)?, 0)?;
         let first = pass.outputs.iter().find_map(|v| if let Value::Float(x) = v { Some(x) } else { None });
         let whole = first.ok_or_else(|| Error::unsupported("no output is a float"))?.clone();

@@ -32,7 +32,9 @@ pub(super) struct First {
     /// Integers that they read and that other steps make of sizes alone: they are the same in all runs of the same sizes.
     known: Vec<usize>,
     /// What the other steps begin with.
-    left: Vec<usize>,
+    given: Vec<usize>,
+    /// Outputs of the model that other steps don't make.
+    passed: HashSet<usize>,
     /// What has to be there still when it was read for the last time, as steps are done in two orders.
     pub kept: Vec<usize>,
 }
@@ -78,13 +80,17 @@ fn follow_from_sizes(
 ) -> HashSet<usize> {
     let mut sized = HashSet::new();
     for step in steps {
+        // What a body does is not looked at.
+        if !step.bodies.is_empty() {
+            return HashSet::new();
+        }
         let follows = |slot: usize| is_constant(slot) || sized.contains(&slot);
         let operands = || step.inputs.iter().enumerate().filter_map(|(i, input)| input.map(|(slot, _)| (i, slot)));
         if operands().any(|(i, slot)| decides_sizes(step, i) && !follows(slot)) {
             return HashSet::new();
         }
         let is_size = matches!(step.op, Op::Shape(_) | Op::Size(_));
-        if is_size || step.bodies.is_empty() && !step.op.is_random() && operands().all(|(_, slot)| follows(slot)) {
+        if is_size || !step.op.is_random() && operands().all(|(_, slot)| follows(slot)) {
             sized.extend(step.outputs.iter().flatten().copied().filter(|slot| is_int(*slot)));
         }
     }
@@ -107,44 +113,54 @@ impl First {
             exe.slots.iter().map(|(want, slot)| (*slot, graph.fact(want.port))).collect();
         let is_int = |slot: usize| facts.get(&slot).and_then(|f| f.dtype).is_some_and(|d| !d.is_float());
         let sized = follow_from_sizes(steps, &|slot| constants[slot].is_some(), &is_int);
+        let mut first = Self::reading_integers(steps, inputs, &is_int);
+        first.add_what_they_need(steps, &sized);
+        let are =
+            |wanted: bool| steps.iter().zip(&first.is_first).filter(move |(_, is)| **is == wanted).map(|(s, _)| s);
+        let slots_read = |step: &Step| step.inputs.iter().flatten().map(|(slot, _)| *slot).collect::<Vec<_>>();
+        let made = are(true).flat_map(|s| s.outputs.iter().flatten().copied());
+        let there: HashSet<usize> = inputs.iter().filter_map(|i| i.slot).chain(made).collect();
+        let given: BTreeSet<usize> = are(false).flat_map(slots_read).filter(|slot| there.contains(slot)).collect();
+        let kept = are(true).flat_map(slots_read).filter(|slot| given.contains(slot));
+        let kept = kept.chain(first.known.iter().copied()).collect();
+        let passed = outputs.iter().copied().filter(|slot| there.contains(slot)).collect();
+        Self { given: given.into_iter().collect(), passed, kept, ..first }
+    }
+
+    /// The steps that read integers of inputs, or that follow from these.
+    fn reading_integers(steps: &[Step], inputs: &[Input], is_int: &dyn Fn(usize) -> bool) -> Self {
         let mut on_host: HashSet<usize> = inputs.iter().filter(|i| is_on_host(i)).filter_map(|i| i.slot).collect();
-        let mut reads = on_host.clone();
+        let reads = on_host.clone();
         let mut is_first = vec![false; steps.len()];
-        let mut makers = HashMap::new();
-        for (i, step) in steps.iter().enumerate() {
-            makers.extend(step.outputs.iter().flatten().map(|slot| (*slot, i)));
-            is_first[i] = step.inputs.iter().flatten().any(|(slot, _)| on_host.contains(slot));
+        for (is_first, step) in is_first.iter_mut().zip(steps) {
+            *is_first = step.inputs.iter().flatten().any(|(slot, _)| on_host.contains(slot));
             // A shape is the same in all runs of the same sizes.
-            if is_first[i] && !matches!(step.op, Op::Shape(_) | Op::Size(_)) {
+            if *is_first && !matches!(step.op, Op::Shape(_) | Op::Size(_)) {
                 on_host.extend(step.outputs.iter().flatten().copied().filter(|slot| is_int(*slot)));
             }
         }
-        let mut known = HashSet::new();
-        let mut open: Vec<usize> = (0..steps.len()).filter(|i| is_first[*i]).collect();
+        Self { is_first, reads, ..Self::default() }
+    }
+
+    /// Adds what makes operands of these steps, but for what follows from sizes.
+    fn add_what_they_need(&mut self, steps: &[Step], sized: &HashSet<usize>) {
+        let maker =
+            |(i, step): (usize, &Step)| step.outputs.iter().flatten().map(|slot| (*slot, i)).collect::<Vec<_>>();
+        let makers: HashMap<usize, usize> = steps.iter().enumerate().flat_map(maker).collect();
+        let mut open: Vec<usize> = (0..steps.len()).filter(|i| self.is_first[*i]).collect();
         while let Some(i) = open.pop() {
             for (slot, _) in steps[i].inputs.iter().flatten() {
                 match makers.get(slot) {
-                    Some(maker) if is_first[*maker] => {}
-                    Some(_) if sized.contains(slot) => drop(known.insert(*slot)),
+                    Some(maker) if self.is_first[*maker] => {}
+                    Some(_) if sized.contains(slot) => self.known.push(*slot),
                     Some(maker) => {
-                        is_first[*maker] = true;
+                        self.is_first[*maker] = true;
                         open.push(*maker);
                     }
-                    None => drop(reads.insert(*slot)),
+                    None => drop(self.reads.insert(*slot)),
                 }
             }
         }
-        let made =
-            steps.iter().zip(&is_first).filter(|(_, first)| **first).flat_map(|(s, _)| s.outputs.iter().flatten());
-        let there: HashSet<usize> = inputs.iter().filter_map(|i| i.slot).chain(made.copied()).collect();
-        let others = steps.iter().zip(&is_first).filter(|(_, first)| !**first).map(|(s, _)| s);
-        let read = others.flat_map(|s| s.inputs.iter().flatten().map(|(slot, _)| *slot)).chain(outputs.iter().copied());
-        let left: BTreeSet<usize> = read.filter(|slot| there.contains(slot)).collect();
-        let read_first =
-            steps.iter().zip(&is_first).filter(|(_, first)| **first).flat_map(|(s, _)| s.inputs.iter().flatten());
-        let kept =
-            read_first.map(|(slot, _)| *slot).filter(|slot| left.contains(slot)).chain(known.iter().copied()).collect();
-        Self { is_first, reads, known: known.into_iter().collect(), left: left.into_iter().collect(), kept }
     }
 }
 
@@ -176,14 +192,15 @@ impl Executable {
     /// As for [`Executable::run`].
     pub(super) fn play(&self, recorder: &Recorder, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let mut nobody = |_: usize, _: &[f32]| Ok(());
+        let missing = || Error::bug("a value is read before it is computed");
         let given = complete(&self.inputs, inputs)?;
         let sizes: Sizes = given.iter().map(|t| (t.dtype(), t.shape().to_vec())).collect();
         let mut values: Vec<Option<Value>> = vec![None; self.constants.len()];
         let Some(known) = recorder.known(&sizes) else {
             values = self.feed(inputs)?;
             self.pass(self.steps.iter(), &mut values, &mut Run::new(&mut nobody), None)?;
-            let known = self.first.known.iter().filter_map(|slot| values[*slot].clone());
-            recorder.saw(sizes, known.collect());
+            let known = self.first.known.iter().map(|slot| values[*slot].clone()).collect::<Option<Vec<_>>>();
+            recorder.saw(sizes, known.ok_or_else(missing)?);
             return download(self.results_of(&mut values)?);
         };
         self.first.known.iter().zip(known).for_each(|(slot, value)| values[*slot] = Some(value));
@@ -196,15 +213,26 @@ impl Executable {
             }
         }
         self.pass(self.steps_that_are(true), &mut values, &mut Run::new(&mut nobody), None)?;
-        let given = self.first.left.iter().map(|slot| {
-            let value = tensors.remove(slot).map(Given::Sent).or_else(|| values[*slot].take().map(Given::Made));
-            value.ok_or_else(|| Error::bug("a value is read before it is computed"))
-        });
-        recorder.run(&given.collect::<Result<Vec<_>>>()?, &|given| {
+        let there = |slot: &usize| match tensors.get(slot) {
+            Some(tensor) => Ok(Given::Sent(tensor)),
+            None => values[*slot].clone().map(Given::Made).ok_or_else(missing),
+        };
+        let given = self.first.given.iter().map(there).collect::<Result<Vec<_>>>()?;
+        let made_by_others = |slot: &&usize| !self.first.passed.contains(slot);
+        let made = recorder.run(&given, &|given| {
             let mut values: Vec<Option<Value>> = vec![None; self.constants.len()];
-            self.first.left.iter().zip(given).for_each(|(slot, value)| values[*slot] = Some(value));
+            self.first.given.iter().zip(given).for_each(|(slot, value)| values[*slot] = Some(value));
             self.pass(self.steps_that_are(false), &mut values, &mut Run::new(&mut |_, _| Ok(())), None)?;
-            self.results_of(&mut values)
-        })
+            self.outputs.iter().filter(made_by_others).map(|slot| self.read(&mut values, *slot, false)).collect()
+        })?;
+        let mut made = made.into_iter();
+        let outputs = self.outputs.iter().map(|slot| match self.first.passed.contains(slot) {
+            true => match there(slot)? {
+                Given::Sent(tensor) => Ok(tensor.clone()),
+                Given::Made(value) => value.download(),
+            },
+            false => made.next().ok_or_else(missing),
+        });
+        outputs.collect()
     }
 }

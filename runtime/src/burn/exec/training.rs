@@ -35,6 +35,8 @@ impl Executable {
             steps.push(step);
         }
         self.steps = steps;
+        // It knows the steps as they were.
+        self.recorder = None;
         self
     }
 }

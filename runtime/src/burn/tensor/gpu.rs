@@ -110,12 +110,16 @@ impl Value {
     }
 }
 
+/// From this size on CubeCL would leave memory to the driver that isn't said to be a file's, which a mapped weight's is.
+const STAGED: usize = 64 << 20;
+
 /// The elements of a tensor as they lie on the host, if they are `f32`: CubeCL copies them to where a device reads, and that is the only
 /// copy.
 fn lent(t: &Tensor) -> Option<Bytes> {
     let is_aligned = |bytes: &[u8]| bytes.as_ptr().cast::<f32>().is_aligned();
     let lends = t.dtype() == compress_compiler::tensor::DType::F32 && !t.bytes().is_empty() && is_aligned(t.bytes());
-    lends.then(|| Bytes::from_shared(bytes::Bytes::from_owner(t.storage().clone()), AllocationProperty::Native))
+    let property = if t.bytes().len() < STAGED { AllocationProperty::Native } else { AllocationProperty::File };
+    lends.then(|| Bytes::from_shared(bytes::Bytes::from_owner(t.storage().clone()), property))
 }
 
 /// The same as Burn takes it.
