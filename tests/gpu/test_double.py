@@ -189,6 +189,8 @@ def test_kernels_need_no_more_of_a_device_than_before(double, int8):
         runs = [double("bench", model, *bench, arch=arch) for model in (DIGITS / "digits.onnx", int8)]
         rows = rows_of_words(int8.parent / "rows.onnx")
         runs += [double("bench", rows, *bench, "--precision", of, arch=arch) for of in ("f32", "tf32", "bf16", "f16")]
+        digits = ["bench", DIGITS / "digits.onnx", *bench]
+        runs += [double(*digits, "--precision", of, arch=arch) for of in ("bf16", "f16")]
         runs.append(double(*job, "--device", "cuda", "-o", int8.parent / "trained.onnx", "--force", "--quiet", arch=arch))
         found[f"sm_{arch}"] = ptxas.kernels([ran.record for ran in runs])
     if os.environ.get("UPDATE_GOLDEN"):

@@ -57,17 +57,18 @@ impl Iterator for Sent {
 
 /// Sends epoch after epoch, each until it ends or nobody takes its batches.
 fn work(orders: &Receiver<Order>) {
-    for (epoch, device, to) in orders {
-        for batch in epoch {
-            // Burn may panic where a device refuses something.
-            let sent = catch_unwind(AssertUnwindSafe(|| batch.and_then(|batch| send(batch, &device))));
-            let sent = sent.unwrap_or_else(|_| Err(Error::bug("sending a batch panicked")));
-            if to.send(Some(sent)).is_err() {
+    for (mut epoch, device, to) in orders {
+        loop {
+            // Burn may panic where a device refuses something, and the next epoch needs this thread.
+            let next = || epoch.next().map(|batch| batch.and_then(|batch| send(batch, &device)));
+            let next = catch_unwind(AssertUnwindSafe(next));
+            let next = next.unwrap_or_else(|_| Some(Err(Error::bug("making or sending a batch panicked"))));
+            let is_last = next.is_none();
+            // Nobody may listen any more.
+            if to.send(next).is_err() || is_last {
                 break;
             }
         }
-        // Nobody may listen any more.
-        let _ = to.send(None);
     }
 }
 

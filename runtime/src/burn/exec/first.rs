@@ -40,34 +40,21 @@ pub(super) struct First {
 }
 
 /// Whether the elements of an operand may decide how large a result is. What isn't known to do otherwise does.
+#[rustfmt::skip]
 fn decides_sizes(step: &Step, operand: usize) -> bool {
     match step.op {
+        // Kernels of ours take sizes from operands and from the graph.
         _ if step.fused.is_some() => false,
-        Op::Conv(_) | Op::ConvTranspose(_) | Op::Pool(_) | Op::GlobalPool(_) | Op::IntegerConv(_) => false,
-        Op::Gemm(_)
-        | Op::MatMul(_)
-        | Op::IntegerMatMul(_)
-        | Op::Attention(_)
-        | Op::RotaryEmbedding(_)
-        | Op::Einsum(_) => false,
-        Op::BatchNorm(_) | Op::LayerNorm(_) | Op::RmsNorm(_) | Op::GroupNorm(_) | Op::InstanceNorm(_) | Op::Lrn(_) => {
-            false
-        }
-        Op::Unary(_)
-        | Op::Activation(_)
-        | Op::IsInf(_)
-        | Op::Binary(_)
-        | Op::Mod(_)
-        | Op::Variadic(_)
-        | Op::Clip(_) => false,
-        Op::Softmax(_) | Op::Arg(_) | Op::LpNorm(_) | Op::SwiGlu(_) | Op::Quantize(_) | Op::Dequantize(_) => false,
-        Op::Cast(_) | Op::CastLike(_) | Op::Where(_) | Op::Identity(_) | Op::Dropout(_) | Op::Trilu(_) => false,
-        Op::Flatten(_) | Op::Transpose(_) | Op::Concat(_) | Op::Shape(_) | Op::Size(_) => false,
-        Op::Gather(_) | Op::GatherElements(_) | Op::GatherNd(_) | Op::ScatterNd(_) | Op::ScatterElements(_) => false,
-        Op::Reshape(_) | Op::Squeeze(_) | Op::Unsqueeze(_) | Op::Split(_) | Op::Slice(_) | Op::Expand(_) => {
-            operand != 0
-        }
-        Op::Tile(_) | Op::Reduce(_) | Op::Pad(_) | Op::Resize(_) => operand != 0,
+        Op::Reshape(_) | Op::Squeeze(_) | Op::Unsqueeze(_) | Op::Split(_) | Op::Slice(_) | Op::Expand(_) | Op::Tile(_)
+        | Op::Reduce(_) | Op::Pad(_) | Op::Resize(_) => operand != 0,
+        Op::Conv(_) | Op::ConvTranspose(_) | Op::Pool(_) | Op::GlobalPool(_) | Op::IntegerConv(_)
+        | Op::Gemm(_) | Op::MatMul(_) | Op::IntegerMatMul(_) | Op::Attention(_) | Op::RotaryEmbedding(_) | Op::Einsum(_)
+        | Op::BatchNorm(_) | Op::LayerNorm(_) | Op::RmsNorm(_) | Op::GroupNorm(_) | Op::InstanceNorm(_) | Op::Lrn(_)
+        | Op::Unary(_) | Op::Activation(_) | Op::IsInf(_) | Op::Binary(_) | Op::Mod(_) | Op::Variadic(_) | Op::Clip(_)
+        | Op::Softmax(_) | Op::Arg(_) | Op::LpNorm(_) | Op::SwiGlu(_) | Op::Quantize(_) | Op::Dequantize(_)
+        | Op::Cast(_) | Op::CastLike(_) | Op::Where(_) | Op::Identity(_) | Op::Dropout(_) | Op::Trilu(_)
+        | Op::Flatten(_) | Op::Transpose(_) | Op::Concat(_) | Op::Shape(_) | Op::Size(_)
+        | Op::Gather(_) | Op::GatherElements(_) | Op::GatherNd(_) | Op::ScatterNd(_) | Op::ScatterElements(_) => false,
         _ => true,
     }
 }
