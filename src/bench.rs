@@ -1,12 +1,13 @@
 //! A model's speed on our runtime, and the same on a second device.
 
 mod ceiling;
+mod load;
 mod profile;
 mod trace;
 
 use crate::{
     compress::needs,
-    data::{self, Samples, Sets},
+    data::{self, Sets},
     events::{Events, Monitor, watched},
     files,
     given::DataSource,
@@ -16,13 +17,14 @@ use crate::{
 };
 use clap::Args;
 use compress_compiler::{
-    error::{Error, Result},
+    error::{Error, Kind, Result},
     onnx::{self, Model},
     tensor::Tensor,
     words::option::TRACE,
 };
 use compress_runtime::{
     bench::Pace,
+    dataset::Batch,
     device::DeviceChoice,
     session::{Backend, Engine, EngineChoice, Session},
 };
@@ -34,6 +36,7 @@ use std::{
 };
 
 pub use ceiling::{Ceilings, CopySpeed};
+pub use load::RunningGpu;
 pub use profile::{BatchTime, Bound, Profile, ProfiledPart};
 
 /// Times a model.
@@ -95,6 +98,9 @@ pub struct Figures {
     pub model: String,
     /// Samples of a run.
     pub batch: usize,
+    /// Samples that were asked for, where the device had no memory for as many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked_batch: Option<usize>,
     /// Timed runs.
     pub runs: usize,
     /// On the device.
@@ -178,25 +184,36 @@ impl Bench {
         let sets = Sets::open_running(&data, &self.shape, &model.graph, 1, self.on.seed.0, (false, &backend));
         let sets = sets.map_err(|e| e.in_file(&self.model))?;
         let suited = |e| if sets.evaluation.synthetic { data::unsuited(e, &model.graph) } else { e };
-        let time = |on: &Backend| {
-            time(&model, on, &sets.evaluation, self, monitor).map_err(|e| suited(e).in_file(&self.model))
+        let batch_of = |samples| measure::timing_batch(&sets.evaluation, samples);
+        let time = |on: &Backend, batch: &Batch| {
+            time(&model, on, batch, self, monitor).map_err(|e| suited(e).in_file(&self.model))
         };
-        let (on, outputs, batch) = time(&backend)?;
-        let reference = second.as_ref().map(time).transpose()?;
-        let sample = self.on.batch.get();
-        let profiled = |_| Profile::of(&model, &backend, &sets.evaluation, sample, monitor);
+        let asked = batch_of(self.on.batch.get())?;
+        let (mut batch, asked) = (asked.clone(), asked.len);
+        let (on, outputs) = loop {
+            match time(&backend, &batch) {
+                Err(e) if e.kind() == Kind::Limit && batch.len > 1 && !backend.device.is_cpu() => {
+                    monitor.note(&format!("note: {}: half of the {} samples", e.message(), batch.len));
+                    batch = batch_of(batch.len / 2)?;
+                    backend.device.give_back();
+                }
+                timed => break timed?,
+            }
+        };
+        let reference = second.as_ref().map(|on| time(on, &batch)).transpose()?;
+        let profiled = |_| Profile::of(&model, &backend, &sets.evaluation, batch.len, monitor);
         let profile = self.profile.then_some(()).map(profiled).transpose().map_err(|e| e.in_file(&self.model))?;
         if let Some(path) = &self.trace {
             let session = Session::of_model(&model, &backend)?;
-            let inputs = measure::timing_batch(&sets.evaluation, sample)?.inputs;
-            trace::write(path, &session, &inputs, monitor)?;
+            trace::write(path, &session, &batch.inputs, monitor)?;
         }
         Ok(Figures {
             model: self.model.display().to_string(),
-            batch,
+            batch: batch.len,
+            asked_batch: (batch.len < asked).then_some(asked),
             runs: self.runs.get(),
             profile,
-            max_relative_difference: reference.as_ref().map(|(_, other, _)| difference(other, &outputs)),
+            max_relative_difference: reference.as_ref().map(|(_, other)| difference(other, &outputs)),
             reference: reference.map(|r| r.0),
             on,
         })
@@ -206,12 +223,11 @@ impl Bench {
 fn time(
     model: &Model,
     backend: &Backend,
-    samples: &Samples,
+    batch: &Batch,
     recipe: &Bench,
     monitor: &Monitor,
-) -> Result<(Timed, Vec<Tensor>, usize)> {
+) -> Result<(Timed, Vec<Tensor>)> {
     let exe = Session::of_model(model, backend)?;
-    let batch = measure::timing_batch(samples, recipe.on.batch.get())?;
     monitor.check()?;
     exe.run(&batch.inputs)?;
     monitor.check()?;
@@ -231,7 +247,7 @@ fn time(
         p90_ms: timing.p90_ms,
         samples_per_second: batch.len as f64 * 1e3 / timing.median_ms,
     };
-    Ok((timed, outputs, batch.len))
+    Ok((timed, outputs))
 }
 
 /// Runs of which the least time of each node counts: other work on the machine only adds to it.

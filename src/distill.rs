@@ -1,11 +1,14 @@
 //! Training jobs: hours long, resumable, watched.
 
+mod ablation;
+mod advice;
 mod follower;
 mod plan;
 mod recipe;
 mod report;
 mod weights;
 
+pub use ablation::{Ablation, TrainSpeed};
 pub use recipe::Distill;
 pub use report::{TrainFigures, TrainReport};
 pub use weights::LossWeights;
@@ -23,19 +26,21 @@ use crate::{
     report::{self as reports, Recorded},
     values::Batch,
 };
+use advice::{CoresClock, Seen};
 use compress_compiler::{
     error::{Error, Result},
     onnx::{self, Model},
     words::{counted, option},
 };
 use compress_runtime::{
+    device::GpuLoad,
     metrics::{self, Meaning, Measure},
     session::Backend,
     train::{
         augment::Augment,
         checkpoint::{Checkpoint, Checkpoints},
         init,
-        job::{self, Ended, Job, JobOptions, Outcome, Watcher},
+        job::{self, Ended, Job, JobOptions, Outcome, Spent, Watcher},
         loader::{Loader, LoaderOptions},
         loss::{LossOptions, Takes},
         model::{ModelOptions, Trainable},
@@ -144,7 +149,7 @@ fn train(plan: &DistillPlan, monitor: &Monitor) -> Result<TrainReport> {
     let shape = (plan.job.epochs, loader.batches() as u64);
     let parameters = elements(&model);
     let metric = opened.measure.metric;
-    let mut follower = Follower::new(&plan.folder, resumed, shape, metric, monitor)?;
+    let mut follower = Follower::new(&plan.folder, resumed, shape, metric, &backend.device, monitor)?;
     opened.ignored_batch(plan).iter().for_each(|note| follower.warn(note));
     if let [first, rest @ ..] = model.left_out() {
         let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
@@ -161,7 +166,9 @@ fn train(plan: &DistillPlan, monitor: &Monitor) -> Result<TrainReport> {
         same_samples: same_samples(plan),
         masks: None,
     };
+    let clock = CoresClock::start();
     let done = work.run(resumed.is_some(), &mut follower).map_err(|e| e.in_file(&recipe.student))?;
+    let gpu = follower.gpu();
     if done.ended == Ended::Stopped {
         let help = format!("go on with {}; the checkpoint is in {}", option::RESUME, plan.folder.display());
         return Err(Error::interrupted().help(help));
@@ -179,6 +186,8 @@ fn train(plan: &DistillPlan, monitor: &Monitor) -> Result<TrainReport> {
         samples_per_second: done.spent.samples_per_second(done.samples),
         spent: done.spent,
         bound: report::bound(&done.spent),
+        advice: opened.seen(plan, &done.spent, gpu.as_ref(), &clock).advice(),
+        gpu,
         batch,
         course: done.scores.clone(),
     };
@@ -368,6 +377,21 @@ impl LoadedJob {
             drop_last: set.fixed_batch().is_some() || indices.len() > batch,
         };
         Loader::new(set.clone(), indices.clone(), options)
+    }
+
+    /// What its speed is judged by.
+    fn seen<'a>(&self, plan: &DistillPlan, spent: &'a Spent, gpu: Option<&'a GpuLoad>, clock: &CoresClock) -> Seen<'a> {
+        let cores = plan::cores();
+        Seen {
+            spent,
+            gpu,
+            cores_busy: clock.busy(cores),
+            cores,
+            workers: plan.workers,
+            precision: plan.precision,
+            augmented: plan.augment != Augment::default(),
+            recompute: plan.recipe.recompute,
+        }
     }
 
     /// The teacher of the training, if its loss needs one.

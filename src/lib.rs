@@ -86,7 +86,9 @@ pub mod report;
 pub mod shown;
 pub mod values;
 
-pub use bench::{BatchTime, Bench, Bound, Ceilings, CopySpeed, Figures, NodeTime, Profile, ProfiledPart, Timed};
+pub use bench::{
+    BatchTime, Bench, Bound, Ceilings, CopySpeed, Figures, NodeTime, Profile, ProfiledPart, RunningGpu, Timed,
+};
 pub use check::Check;
 pub use compress::{Bisection, Compress, Expected, Intent, PlannedPass, Shares};
 pub use compress_compiler::{
@@ -105,7 +107,7 @@ pub use compress_runtime::{
     onnxruntime::offer as offer_onnxruntime,
 };
 pub use devices::{Cpu, Devices, Missing};
-pub use distill::{Distill, LossWeights, TrainFigures, TrainIntent, TrainReport};
+pub use distill::{Ablation, Distill, LossWeights, TrainFigures, TrainIntent, TrainReport, TrainSpeed};
 pub use events::{Event, Events, Step, TrainProgress};
 pub use explain::{EngineTime, Explain, Explained, ExplainedPart, KernelWork, Remedy, Work};
 pub use given::{DataSource, Evaluate, Scorer};

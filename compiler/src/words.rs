@@ -118,6 +118,7 @@ pub mod option {
         ALLOW_HARDLINKS "allow-hardlinks",
         ALLOW_SYNTHETIC "allow-synthetic",
         AS_IS "as-is",
+        AUGMENT "augment",
         BASELINE "baseline",
         BATCH "batch",
         BISECT "bisect",
@@ -158,6 +159,7 @@ pub mod option {
         MIN_SQNR "min-sqnr",
         MLFLOW "mlflow",
         OUTPUT "output",
+        PRECISION "precision",
         PREPROCESS "preprocess",
         TRACE "trace",
         PRUNE "prune",
@@ -167,6 +169,7 @@ pub mod option {
         PRUNE_ENDS "prune-ends",
         PRUNE_PATTERN "prune-pattern",
         QAT "qat",
+        RECOMPUTE "recompute",
         REDUCE_RANGE "reduce-range",
         REPLICAS "replicas",
         REPORT "report",
@@ -185,5 +188,6 @@ pub mod option {
         UPDATE_BASELINE "update-baseline",
         TIME "time",
         WEIGHT_BITS "weight-bits",
+        WORKERS "workers",
     }
 }

@@ -13,10 +13,15 @@ use std::{fmt, str::FromStr};
 
 #[cfg(not(feature = "gpu"))]
 mod absent;
+#[cfg(not(feature = "cuda"))]
+mod absent_nvml;
 #[cfg(any(feature = "metal", feature = "vulkan"))]
 mod adapters;
 #[cfg(feature = "gpu")]
 mod gpus;
+mod load;
+#[cfg(feature = "cuda")]
+mod nvml;
 
 #[cfg(not(feature = "gpu"))]
 use absent::has_tensor_cores;
@@ -26,6 +31,7 @@ pub use absent::{Gpu, found};
 use gpus::has_tensor_cores;
 #[cfg(feature = "gpu")]
 pub use gpus::{Gpu, found};
+pub use load::{Brake, GpuLoad, Load, Watch};
 
 /// How a program reaches a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -245,7 +251,7 @@ impl Device {
     }
 
     /// Gives memory back that the device holds for values to come.
-    pub(crate) fn give_back(&self) {
+    pub fn give_back(&self) {
         #[cfg(feature = "gpu")]
         gpus::give_back(&self.inner);
     }

@@ -1,6 +1,6 @@
 //! A profile beside what the machine can do: the roofline of Williams, Waterman and Patterson (2009).
 
-use super::ceiling::Ceilings;
+use super::{ceiling::Ceilings, load::RunningGpu};
 use crate::{
     data::Samples,
     events::Monitor,
@@ -60,6 +60,9 @@ pub struct Profile {
     /// the CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_busy: Option<f64>,
+    /// The GPU while it runs the model for some seconds; absent on the CPU, and where the driver says nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<RunningGpu>,
     /// How fast batches of several sizes are.
     pub batches: Vec<BatchTime>,
     /// The smallest batch with the most samples in a second, or within 2% of that.
@@ -129,9 +132,17 @@ impl Profile {
         };
         let engines = Engines { ours, provider, warnings: vec![] };
         let parts = engines.parts(&[model], samples, (batch, TIME), monitor)?.concat();
-        let sized = measure::sized(&model.graph, &measure::timing_batch(samples, batch)?.inputs)?;
+        let timed = measure::timing_batch(samples, batch)?;
+        let sized = measure::sized(&model.graph, &timed.inputs)?;
         // Before the ceilings take more of it.
         let gpu_bytes = backend.device.held_bytes();
+        let gpu = match backend.device.is_cpu() {
+            true => None,
+            false => {
+                let session = Session::of_model(model, backend)?;
+                RunningGpu::of(&session, (&timed.inputs, timed.len), &backend.device, monitor)?
+            }
+        };
         let ceilings = Ceilings::measure(backend, monitor)?;
         let sum = |of_nodes: bool| {
             let some = parts.iter().filter(|p| p.nodes.is_empty() != of_nodes).flat_map(Part::kernels);
@@ -153,6 +164,7 @@ impl Profile {
             activation_bytes: bound::live_bytes(&sized)?,
             process_peak_bytes: process_peak(),
             gpu_bytes,
+            gpu,
             gpu_busy: (!backend.device.is_cpu()).then_some(busy),
             best_batch: best.map_or(1, |b| b.batch),
             batches,

@@ -52,7 +52,8 @@ fn start(cli: Cli) -> Result<()> {
         Some(Command::Explain(a)) => run(Recipe::Explain(a.recipe), &How::new(a.show)),
         Some(Command::Distill(a)) => {
             let formats = FormatArgs { server: a.server, page: a.page, ..FormatArgs::default() };
-            let how = How { dry_run: a.dry_run, strict: a.strict, formats, ..How::new(a.show) };
+            let ablate_data = a.ablate_data;
+            let how = How { dry_run: a.dry_run, ablate_data, strict: a.strict, formats, ..How::new(a.show) };
             run(Recipe::Distill(a.recipe), &how)
         }
         Some(Command::Devices { json }) => {

@@ -23,6 +23,7 @@ pub struct How {
     /// The file that the recipe is from.
     pub read: Option<PathBuf>,
     pub dry_run: bool,
+    pub ablate_data: bool,
     pub bisect: bool,
     pub strict: bool,
     pub formats: FormatArgs,
@@ -98,7 +99,7 @@ pub fn run(recipe: Recipe, how: &How) -> Result<()> {
     if let Some(path) = &how.save_recipe {
         recipe.save(path)?;
     }
-    how.formats.check(&recipe, !how.dry_run && !how.bisect, how.read.as_deref())?;
+    how.formats.check(&recipe, !how.dry_run && !how.bisect && !how.ablate_data, how.read.as_deref())?;
     terminal::prepare(&recipe)?;
     match recipe {
         Recipe::Compress(r) if how.dry_run => intent(&r, how),
@@ -107,6 +108,7 @@ pub fn run(recipe: Recipe, how: &How) -> Result<()> {
         Recipe::Sweep(r) if how.dry_run => intents(&r, how),
         Recipe::Sweep(r) => sweep(&r, how),
         Recipe::Distill(r) if how.dry_run => training_intent(&r, how),
+        Recipe::Distill(r) if how.ablate_data => ablation(&r, how),
         Recipe::Distill(r) => distill(&r, how),
         Recipe::Check(r) => check(&r, how),
         Recipe::Bench(r) => bench(&r, how),
@@ -237,6 +239,11 @@ fn distill(recipe: &Distill, how: &How) -> Result<()> {
         how.formats.log(|| Run::of_training(&report, &recipe.folder()), verdict.is_ok())?;
     }
     verdict
+}
+
+fn ablation(recipe: &Distill, how: &How) -> Result<()> {
+    let found = recipe.ablate_data(&mut how.events())?;
+    how.show(&found, || training::ablation(&found))
 }
 
 fn training_intent(recipe: &Distill, how: &How) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Training jobs as text.
 
-use crate::{TrainIntent, TrainReport};
+use crate::{Ablation, TrainIntent, TrainReport};
+use compress_compiler::words::counted;
 use compress_runtime::train::job::Ended;
 
 /// How a job ended, for people.
@@ -38,6 +39,7 @@ fn done(r: &TrainReport) -> String {
         "speed",
         t.bound,
     );
+    text += &t.advice.as_ref().map_or(String::new(), |advice| format!("  {:<12} {advice}\n", "advice"));
     r.warnings.iter().for_each(|w| text += &format!("  note: {w}\n"));
     text
 }
@@ -49,4 +51,23 @@ pub fn intent(i: &TrainIntent) -> String {
          {} epochs of {} batches of {}; {} samples to train on, {} to score\n",
         i.student, i.parameters, i.tensors, i.output, i.epochs, i.batches, i.batch, i.samples, i.scored,
     )
+}
+
+/// Whether loading limits a job, for people.
+pub fn ablation(a: &Ablation) -> String {
+    let mut text = format!("{}: batches of {}, on {}\n", a.student, counted(a.batch, "sample"), a.device);
+    let waits = 100.0 * a.loaded.spent.data / a.loaded.spent.training().max(1e-9);
+    text += &format!(
+        "  {:<12} {:.0} samples/s, waiting for data {waits:.0}% of the time ({})\n",
+        "as asked",
+        a.loaded.samples_per_second,
+        counted(a.workers, "worker"),
+    );
+    text +=
+        &format!("  {:<12} {:.0} samples/s, on a batch that is there\n", "not loading", a.resident.samples_per_second);
+    text += &match a.loading_limits {
+        true => format!("  loading costs {:.0}% of the speed\n", 100.0 * a.loading_costs),
+        false => "  loading costs less than 10% of the speed: it is not what limits training\n".into(),
+    };
+    text + &a.advice.as_ref().map_or(String::new(), |advice| format!("  {:<12} {advice}\n", "advice"))
 }

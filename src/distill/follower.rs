@@ -3,6 +3,7 @@
 use crate::events::{Event, Monitor, TrainProgress};
 use compress_compiler::error::Result;
 use compress_runtime::{
+    device::{Device, GpuLoad, Load, Watch},
     metrics::Metric,
     train::{
         job::{Progress, Watcher},
@@ -25,6 +26,8 @@ pub struct Follower<'a> {
     last_score: Option<f64>,
     log: MetricsLog,
     events: EventFile,
+    /// The GPU that trains, where a driver says something of it.
+    watch: Option<Watch>,
     /// What the user should know, for the report.
     pub warnings: Vec<String>,
 }
@@ -39,6 +42,7 @@ impl<'a> Follower<'a> {
         resumed: Option<LogPosition>,
         (epochs, batches): (u64, u64),
         metric: Metric,
+        device: &Device,
         monitor: &'a Monitor<'a>,
     ) -> Result<Self> {
         Ok(Self {
@@ -49,8 +53,16 @@ impl<'a> Follower<'a> {
             last_score: None,
             log: MetricsLog::open(&folder.join("metrics.jsonl"), resumed)?,
             events: EventFile::create(folder, resumed.map(|(step, ..)| step))?,
+            watch: Watch::begin(device),
             warnings: vec![],
         })
+    }
+
+    /// What the GPU did, and the thread that asked for it ends.
+    pub fn gpu(&mut self) -> Option<GpuLoad> {
+        let load = self.watch.take()?.so_far();
+        load.slowed().iter().for_each(|why| self.warn(why));
+        Some(load)
     }
 
     fn training(&self, p: &Progress) -> TrainProgress {
@@ -68,6 +80,18 @@ impl<'a> Follower<'a> {
     }
 }
 
+/// What the logs have of a GPU.
+fn figures(load: Load) -> impl Iterator<Item = (&'static str, f64)> {
+    let all = [
+        ("busy", load.busy),
+        ("memory_bytes", load.used_bytes.map(|bytes| bytes as f64)),
+        ("watts", load.watts),
+        ("celsius", load.celsius.map(f64::from)),
+        ("clock_mhz", load.clock_mhz.map(f64::from)),
+    ];
+    all.into_iter().filter_map(|(name, v)| Some((name, v?)))
+}
+
 impl Watcher for Follower<'_> {
     fn batch(&mut self, p: &Progress) -> Result<()> {
         self.monitor.tell(Event::Batch(&self.training(p)));
@@ -78,6 +102,10 @@ impl Watcher for Follower<'_> {
             });
             if let Some(scale) = p.scale {
                 record["scale"] = json!(scale);
+            }
+            for (name, v) in self.watch.iter().flat_map(|watch| figures(watch.latest())) {
+                record[format!("gpu_{name}")] = json!(v);
+                self.events.scalar(&format!("gpu/{name}"), p.step, v as f32)?;
             }
             for (name, v) in &p.parts {
                 record[format!("loss_{name}")] = json!(v);

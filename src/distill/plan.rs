@@ -55,7 +55,8 @@ pub fn workers(threads: usize) -> usize {
     threads.min(WORKERS)
 }
 
-fn cores() -> usize {
+/// Cores of this machine.
+pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 

@@ -11,6 +11,7 @@ use compress_compiler::{
     words::option::{FORCE, OUTPUT},
 };
 use compress_runtime::{
+    device::GpuLoad,
     metrics::Metric,
     train::job::{Ended, Spent},
 };
@@ -72,6 +73,12 @@ pub struct TrainFigures {
     pub spent: Spent,
     /// The same in words.
     pub bound: String,
+    /// What would make it faster, where something that was seen says so.
+    #[serde(default)]
+    pub advice: Option<String>,
+    /// What the GPU did; absent on the CPU, and where its driver says nothing.
+    #[serde(default)]
+    pub gpu: Option<GpuLoad>,
     /// Samples of a batch.
     pub batch: usize,
     /// Its course, from before the first step on; absent in reports of earlier versions.

@@ -229,3 +229,70 @@ def test_a_device_without_memory_is_an_error(double):
 
 def test_training_learns_what_it_learns_on_the_cpu(double, learns_the_same):
     learns_the_same(double, "cuda")
+
+
+def test_a_batch_is_halved_until_it_fits_the_memory(double, tmp_path):
+    wide, path = 1 << 18, tmp_path / "wide.onnx"
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Softmax", ["r"], ["y"])]
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", wide]) for name in "xy"]
+    graph = helper.make_graph(nodes, "wide", value[:1], value[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    job = ["bench", path, "--device", "cuda", "--runs", 1, "--json"]
+    ran = double(*job, "--batch", 32, CUDA_DOUBLE_MEMORY="80")
+    found = ran.json()
+    assert 1 <= found["batch"] < 32 and found["asked_batch"] == 32
+    assert "half of the 32 samples" in double(*job[:-1], "--batch", 32, CUDA_DOUBLE_MEMORY="80").err
+    assert "asked_batch" not in double(*job, "--batch", found["batch"]).json()
+
+
+def test_profilers_see_the_nodes_that_launches_are_of(double):
+    """NVTX ranges: the double is a profiler, which knows the range of the thread that launches."""
+    job = ["bench", DIGITS / "digits.onnx", "--device", "cuda", "--runs", 2, "--json"]
+    ran = double(*job, NVTX_INJECTION64_PATH="libcuda.so")
+    at = [i for i, event in enumerate(ran.events) if "graph" in event]
+    ranges = [launch.get("range") for launch in ran.launches()]
+    steps = {"`/relu1/Relu` (Relu)", "`/relu2/Relu` (Relu)", "`/pool1/MaxPool` (MaxPool)", "`/fc/Gemm` (Gemm)"}
+    assert at and steps | {"a recorded run"} <= set(ranges), set(ranges)
+    products = [launch for launch in ran.launches() if launch["tensor"]]
+    # Weights are packed before any node is computed.
+    assert products and all("range" in launch for launch in products)
+    assert not any("range" in launch for launch in double(*job).launches())
+
+
+def test_the_driver_says_how_busy_the_device_is(double):
+    ran = double("bench", DIGITS / "digits.onnx", "--device", "cuda", "--profile", "--runs", 1, "--json", CUDA_DOUBLE_HOT="1")
+    gpu = ran.json()["profile"]["gpu"]
+    assert (gpu["busy"], gpu["watts"], gpu["celsius"]) == (pytest.approx(0.37), pytest.approx(123.456), 71)
+    assert (gpu["clock_mhz"], gpu["highest_clock_mhz"], gpu["slowed_by"]) == (1200, 1980, ["heat"])
+    assert 0 < gpu["peak_bytes"] < gpu["memory_bytes"] == 8 << 30
+    # The double takes a joule a launch: a run has a launch for each of seven nodes.
+    assert gpu["joules_per_sample"] == pytest.approx(7, abs=0.01) and gpu["joules"] == pytest.approx(7 * gpu["runs"])
+
+
+def test_training_tells_of_its_device(double, int8):
+    test, some = np.load(DIGITS / "test.npz"), int8.parent / "some.npz"
+    np.savez(some, x=test["x"][:24], y=test["y"][:24])
+    out = int8.parent / "told.onnx"
+    job = ["distill", DIGITS / "digits.onnx", "--data", some, "--epochs", 2, "--batch", 8, "--labels", 1, "--device", "cuda"]
+    ran = double(*job, "-o", out, "--force", "--json", CUDA_DOUBLE_HOT="1")
+    found = ran.json()
+    assert found["training"]["gpu"]["busy"] == pytest.approx(0.37) and any("slowed down by heat" in note for note in found["warnings"])
+    assert "--batch" in found["training"]["advice"] or "waits for samples" in found["training"]["advice"]
+    lines = [json.loads(line) for line in (out.with_suffix(".job") / "metrics.jsonl").read_text().splitlines()]
+    of_batches = [line for line in lines if "loss" in line]
+    assert of_batches and all(line["gpu_watts"] == 123.456 and line["gpu_memory_bytes"] > 0 for line in of_batches)
+    events = b"".join(path.read_bytes() for path in out.with_suffix(".job").glob("events.out.*"))
+    assert b"gpu/watts" in events and b"gpu/clock_mhz" in events
+
+
+def test_loading_is_told_from_training(double, int8):
+    test, some = np.load(DIGITS / "test.npz"), int8.parent / "some.npz"
+    np.savez(some, x=test["x"][:24], y=test["y"][:24])
+    job = ["distill", DIGITS / "digits.onnx", "--data", some, "--batch", 8, "--labels", 1, "--device", "cuda", "--time", "2s"]
+    ran = double(*job, "--ablate-data", "--json")
+    found = ran.json()
+    assert found["loaded"]["samples_per_second"] > 0 and found["resident"]["samples_per_second"] > 0
+    # The half with one batch sends nothing: of all that is sent, a few batches come behind the first half.
+    batch = 8 * test["x"][0].size * 4
+    sent = [i for i, event in enumerate(ran.events) if event.get("copy") == "to device" and event["bytes"] == batch]
+    assert sent and len([event for event in ran.events[sent[-1] :] if "kernel" in event]) > len(ran.launches()) / 4

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from jobs import STUDENT, TRAIN, accuracy, distill, scales
 from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
 from support import read_report
 
 pytestmark = pytest.mark.slow
@@ -287,3 +288,25 @@ def test_a_loss_that_is_no_number_ends_the_job(compress, tmp_path):
                       code=7)  # fmt: skip
     assert "half the learning rate" in done.err and "--lr" in done.err
     assert not out.exists()
+
+
+def test_loading_is_told_from_training(compress, tmp_path):
+    """Large pictures for a small network: loading limits. Rows of an array: it doesn't. Nothing is written."""
+    pictures, rng = tmp_path / "pictures", np.random.default_rng(3)
+    for i in range(40):
+        folder = pictures / str(i % 10)
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (900, 900), np.uint8)).save(folder / f"{i}.png")
+    job = ["distill", STUDENT, "--labels", 1, "--batch", 8, "--time", "2s", "--ablate-data"]
+    loading = ["--data", pictures, "--preprocess", "resize=8,crop=8"]
+    before = sorted(tmp_path.rglob("*"))
+    found = json.loads(compress(*job, *loading, "--json").out)
+    assert found["loading_limits"] and found["loading_costs"] > 0.5
+    assert found["loaded"]["spent"]["data"] > found["loaded"]["spent"]["compute"]
+    said = compress(*job, *loading).out
+    assert "loading costs" in said and "training waits for samples" in said and "as asked" in said
+    rows = json.loads(compress(*job, "--data", TRAIN, "--json").out)
+    assert rows["loading_costs"] < found["loading_costs"] and rows["student"].endswith("digits.onnx")
+    assert sorted(tmp_path.rglob("*")) == before and not (STUDENT.parent / "digits.trained.job").exists()
+    refused = compress(*job, "--data", TRAIN, "--dry-run", code=2)
+    assert "cannot be used with" in refused.err

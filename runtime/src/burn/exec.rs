@@ -16,7 +16,7 @@ use super::{
 use crate::{
     cpu::{self, Form, Spent, Want},
     device::Device,
-    gpu::{Elapsed, Recorder, Timer},
+    gpu::{Elapsed, Range, Recorder, Timer},
 };
 use compress_compiler::{
     error::{Error, Result},
@@ -405,6 +405,7 @@ impl Executable {
     ) -> Result<()> {
         let mut timed: Vec<(usize, f64, Elapsed)> = vec![];
         for step in steps {
+            let _range = Range::begin(&self.device, &step.label);
             let started = spent.is_some().then(|| (Instant::now(), Timer::start(&self.device)));
             let mut args = Vec::with_capacity(step.inputs.len());
             for input in &step.inputs {

@@ -37,6 +37,16 @@ impl<'g> Fuser<'g> {
     }
 }
 
+/// There is none.
+pub enum Range {}
+
+impl Range {
+    /// None.
+    pub fn begin(_: &Device, _: &str) -> Option<Self> {
+        None
+    }
+}
+
 /// What a thread holds while it reads from a device.
 pub struct Reading;
 

@@ -23,6 +23,8 @@ mod plain;
 #[cfg(feature = "gpu")]
 mod product;
 #[cfg(feature = "gpu")]
+mod ranges;
+#[cfg(feature = "gpu")]
 mod recorder;
 #[cfg(feature = "gpu")]
 mod rows;
@@ -40,11 +42,13 @@ mod timer;
 mod window;
 
 #[cfg(not(feature = "gpu"))]
-pub use absent::{Elapsed, Fuser, Given, Recorder, Sizes, Timer, reading};
+pub use absent::{Elapsed, Fuser, Given, Range, Recorder, Sizes, Timer, reading};
 #[cfg(feature = "gpu")]
 pub use dense::By;
 #[cfg(feature = "gpu")]
 pub use fuser::Fuser;
+#[cfg(feature = "gpu")]
+pub use ranges::Range;
 #[cfg(feature = "gpu")]
 pub use recorder::{Given, Recorder, Sizes, reading};
 #[cfg(feature = "gpu")]

@@ -5,6 +5,7 @@
 //! What is played again is what was launched: so sizes have to be the same, and integers on the host, which may be shapes and indices,
 //! too. Where integers come from inputs, the interpreter does the steps that read them before. A run that reads a value back fails to be recorded, and is done step by step as before.
 
+use super::Range;
 use crate::{burn::tensor::Value, device::Device};
 use ::burn::backend::DispatchDevice;
 use burn_cubecl::CubeDevice;
@@ -206,6 +207,7 @@ impl Recorder {
             }
         }
         let State::Recorded(recording) = state else { return Ok(None) };
+        let _range = Range::begin(&self.device, "a recorded run");
         // SAFETY: the recording keeps the handles of its inputs and outputs, the model those of its constants, and CubeCL the pages of
         // all other values; one thread alone plays it, on one stream.
         if unsafe { recording.graph.replay() }.is_err() {

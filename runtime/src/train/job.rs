@@ -5,7 +5,11 @@
 //! rate, order of the samples, augmentation, dropout) or in the checkpoint (weights, statistics, what the optimiser
 //! remembers, the average of the weights, gradients that are being summed, the best model so far).
 
+mod ablation;
+
 pub use super::course::{Ended, Progress, Score, Spent, Watcher, number};
+pub use ablation::Source;
+
 use super::{
     checkpoint::{Checkpoint, Checkpoints},
     loader::{Loader, TrainBatch},
@@ -183,11 +187,7 @@ impl Job<'_> {
         let (mut samples, mut saved) = (0, Instant::now());
         let mut ended = Ended::Finished;
         'epochs: while state.epoch < self.options.epochs {
-            let epoch = self.loader.epoch(state.epoch, state.batch as usize)?;
-            let mut batches: Box<dyn Iterator<Item = Result<TrainBatch>>> = match self.model.device() {
-                device if device.is_cpu() => Box::new(epoch),
-                device => Box::new(Sent::new(epoch, device)?),
-            };
+            let mut batches = self.batches(state.epoch, state.batch)?;
             loop {
                 let asked = Instant::now();
                 let Some(batch) = batches.next() else { break };
@@ -245,14 +245,19 @@ impl Job<'_> {
         })
     }
 
-    /// The state to begin with: that of the last checkpoint, or a fresh one with the model's first score.
-    fn begin(&mut self, resume: bool, watcher: &mut dyn Watcher, spent: &mut Spent) -> Result<State> {
-        let (count, precision) = (self.model.parameters().len(), self.model.precision());
-        if precision.is_half() && self.model.device().is_cpu() {
-            let why = "a CPU computes in f32 anyway";
-            watcher.warn(&format!("training in {precision} is slower than in f32 here: {why}"));
-        }
-        let mut state = State {
+    /// The batches of an epoch from one on, on another device than the CPU sent there ahead.
+    fn batches(&self, epoch: u64, from: u64) -> Result<Box<dyn Iterator<Item = Result<TrainBatch>>>> {
+        let epoch = self.loader.epoch(epoch, from as usize)?;
+        Ok(match self.model.device() {
+            device if device.is_cpu() => Box::new(epoch),
+            device => Box::new(Sent::new(epoch, device)?),
+        })
+    }
+
+    /// The state of a job that nothing was done of.
+    fn fresh(&self) -> State {
+        let count = self.model.parameters().len();
+        State {
             optimiser: Optimiser::new(&self.options.optimiser, count),
             course: Course {
                 first: Score::NONE,
@@ -262,7 +267,7 @@ impl Job<'_> {
                 summed: 0,
                 loss: (0.0, 0),
                 seconds: 0.0,
-                scaler: (precision == Precision::F16).then(Scaler::default),
+                scaler: (self.model.precision() == Precision::F16).then(Scaler::default),
                 samples: self.loader.batch(),
                 scores: vec![],
             },
@@ -272,7 +277,17 @@ impl Job<'_> {
             step: 0,
             epoch: 0,
             batch: 0,
-        };
+        }
+    }
+
+    /// The state to begin with: that of the last checkpoint, or a fresh one with the model's first score.
+    fn begin(&mut self, resume: bool, watcher: &mut dyn Watcher, spent: &mut Spent) -> Result<State> {
+        let precision = self.model.precision();
+        if precision.is_half() && self.model.device().is_cpu() {
+            let why = "a CPU computes in f32 anyway";
+            watcher.warn(&format!("training in {precision} is slower than in f32 here: {why}"));
+        }
+        let mut state = self.fresh();
         if resume
             && let Some((checkpoints, digest)) = &self.checkpoints
             && let Some((found, warnings)) = checkpoints.latest(digest)?

@@ -1,7 +1,7 @@
 //! How fast a model is.
 
 use super::explain::counted_names;
-use crate::{Bound, Figures, NodeTime, Profile, Timed, shown};
+use crate::{Bound, Figures, NodeTime, Profile, RunningGpu, Timed, shown};
 use compress_compiler::words::counted;
 use std::collections::BTreeMap;
 
@@ -34,7 +34,8 @@ pub fn figures(f: &Figures) -> String {
             counted(t.threads, "thread")
         )
     };
-    let mut out = format!("{}: batch {}, {} runs\n  {}\n", f.model, f.batch, f.runs, line(&f.on));
+    let asked = f.asked_batch.map_or(String::new(), |asked| format!(" (the device has no memory for {asked})"));
+    let mut out = format!("{}: batch {}{asked}, {} runs\n  {}\n", f.model, f.batch, f.runs, line(&f.on));
     if let (Some(r), Some(d)) = (&f.reference, f.max_relative_difference) {
         out += &format!("  {}\n  {:.2}x, outputs differ by {d:.1e} relative\n", line(r), r.median_ms / f.on.median_ms);
     }
@@ -61,6 +62,34 @@ const NAME: usize = 60;
 
 /// The share of a run below which a GPU waits more than it computes.
 const BUSY: f64 = 0.5;
+
+/// What the driver says of a GPU that runs a model again and again.
+fn running(gpu: &RunningGpu) -> String {
+    let load = &gpu.load;
+    let shown = [
+        load.busy.map(|busy| format!("busy {:.0}% of the time", 100.0 * busy)),
+        load.watts.map(|watts| format!("{watts:.0} W")),
+        gpu.joules_per_sample.map(|joules| match joules < 1.0 {
+            true => format!("{:.3} mJ a sample", 1e3 * joules),
+            false => format!("{joules:.3} J a sample"),
+        }),
+        load.celsius.map(|degrees| format!("{degrees} °C")),
+        load.clock_mhz.zip(load.highest_clock_mhz).map(|(mhz, most)| format!("{mhz:.0} of {most} MHz")),
+        load.peak_bytes.zip(load.memory_bytes).map(|(used, all)| {
+            format!(
+                "{} of {} of its memory in use by all programs",
+                shown::bytes(used as usize),
+                shown::bytes(all as usize)
+            )
+        }),
+    ];
+    let shown: Vec<String> = shown.into_iter().flatten().collect();
+    if shown.is_empty() {
+        return String::new();
+    }
+    let slowed = load.slowed().map_or(String::new(), |why| format!("  note: {why}\n"));
+    format!("  run after run for {:.1} s, its driver says: {}\n{slowed}", load.seconds, shown.join(", "))
+}
 
 /// A profile beside the ceilings of the machine.
 fn profile(p: &Profile, device: &str) -> String {
@@ -90,6 +119,7 @@ fn profile(p: &Profile, device: &str) -> String {
             false => "\n",
         };
     }
+    out += &p.gpu.as_ref().map_or(String::new(), running);
     out += &format!("  {:.3} ms in kernels, {:.0}% of what the ceilings allow\n", p.ms, 100.0 * p.of_ceiling);
     out += &format!(
         "\n  {:>9}  share  {:>8}  {:>6}  {:<8}  of it  {:<28}  node\n",

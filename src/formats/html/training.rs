@@ -100,6 +100,9 @@ fn time(r: &TrainReport) -> Markup {
                     }
                 }
             }))
+            @if let Some(advice) = &r.training.advice {
+                p { "To make it faster: " (advice) "." }
+            }
         }
     }
 }

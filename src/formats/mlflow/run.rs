@@ -50,7 +50,10 @@ impl Run {
         let last = last.into_iter().filter_map(|(name, value, step)| metric_of(name, value, step));
         let metrics = course.lines().flat_map(of_step).chain(last).collect();
         let tags = [
-            ("mlflow.note.content", Some([&[t.bound.clone()][..], &r.warnings].concat().join("\n\n"))),
+            (
+                "mlflow.note.content",
+                Some([&[t.bound.clone()][..], t.advice.as_slice(), &r.warnings].concat().join("\n\n")),
+            ),
             ("compress.score.metric", Some(t.metric.to_string())),
             ("compress.teacher", r.teacher.as_ref().map(|t| t.path.clone())),
         ];

@@ -9,6 +9,8 @@ mod device;
 mod graph;
 mod memory;
 mod module;
+mod nvml;
+mod nvtx;
 mod record;
 mod stream;
 

@@ -14,7 +14,7 @@ use std::{
     collections::HashMap,
     ffi::{CStr, c_char, c_int, c_uint},
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::Instant,
 };
 
@@ -126,6 +126,7 @@ fn run(
     ranges.extend(variables.iter().map(|v| (v.as_ptr() as u64, v.as_ptr() as u64 + size_of_val(&**v) as u64)));
     ranges.sort_unstable();
     let launch = Launch { kernel, params: params.to_vec(), param_bytes, grid, block, dynamic, ranges };
+    super::nvml::LAUNCHES.fetch_add(1, Relaxed);
     let began = Instant::now();
     // A panic would be a defect of the double; it must not cross into the caller.
     let result = catch_unwind(AssertUnwindSafe(|| launch.run()));
@@ -133,13 +134,14 @@ fn run(
         Ok(Ok(counts)) => {
             record::record(&format!(
                 "{{\"kernel\": \"{}\", \"grid\": {grid:?}, \"block\": {block:?}, \"shared\": {}, \"instructions\": {}, \
-                 \"lanes\": {}, \"tensor\": {}, \"seconds\": {:.6}, \"stream\": {stream}}}",
+                 \"lanes\": {}, \"tensor\": {}, \"seconds\": {:.6}, \"stream\": {stream}{}}}",
                 kernel.name,
                 kernel.shared + dynamic,
                 counts.steps,
                 counts.lanes,
                 counts.tensor,
                 began.elapsed().as_secs_f64(),
+                super::nvtx::range().map_or(String::new(), |name| format!(", \"range\": {name:?}")),
             ));
             SUCCESS
         }
