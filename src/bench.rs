@@ -98,7 +98,7 @@ pub struct Figures {
     pub model: String,
     /// Samples of a run.
     pub batch: usize,
-    /// Samples that were asked for, where the device had no memory for as many.
+    /// Samples of the first trial, where the device had no memory for as many.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_batch: Option<usize>,
     /// Timed runs.
@@ -193,8 +193,13 @@ impl Bench {
         let (on, outputs) = loop {
             match time(&backend, &batch) {
                 Err(e) if e.kind() == Kind::Limit && batch.len > 1 && !backend.device.is_cpu() => {
-                    monitor.note(&format!("note: {}: half of the {} samples", e.message(), batch.len));
-                    batch = batch_of(batch.len / 2)?;
+                    let half = batch_of(batch.len / 2)?;
+                    // A model may fix the size of a batch.
+                    if half.len >= batch.len {
+                        return Err(e);
+                    }
+                    monitor.note(&format!("note: {}: {} of the {} samples", e.message(), half.len, batch.len));
+                    batch = half;
                     backend.device.give_back();
                 }
                 timed => break timed?,

@@ -168,7 +168,7 @@ fn train(plan: &DistillPlan, monitor: &Monitor) -> Result<TrainReport> {
     };
     let clock = CoresClock::start();
     let done = work.run(resumed.is_some(), &mut follower).map_err(|e| e.in_file(&recipe.student))?;
-    let gpu = follower.gpu();
+    let (gpu, cores_busy) = (follower.gpu(), clock.busy(plan::cores()));
     if done.ended == Ended::Stopped {
         let help = format!("go on with {}; the checkpoint is in {}", option::RESUME, plan.folder.display());
         return Err(Error::interrupted().help(help));
@@ -186,7 +186,7 @@ fn train(plan: &DistillPlan, monitor: &Monitor) -> Result<TrainReport> {
         samples_per_second: done.spent.samples_per_second(done.samples),
         spent: done.spent,
         bound: report::bound(&done.spent),
-        advice: opened.seen(plan, &done.spent, gpu.as_ref(), &clock).advice(),
+        advice: opened.seen(plan, batch, &backend, (&done.spent, gpu.as_ref(), cores_busy)).advice(),
         gpu,
         batch,
         course: done.scores.clone(),
@@ -379,17 +379,26 @@ impl LoadedJob {
         Loader::new(set.clone(), indices.clone(), options)
     }
 
-    /// What its speed is judged by.
-    fn seen<'a>(&self, plan: &DistillPlan, spent: &'a Spent, gpu: Option<&'a GpuLoad>, clock: &CoresClock) -> Seen<'a> {
-        let cores = plan::cores();
+    /// What its speed is judged by: where the time went, what the GPU did, and the share of the cores that worked.
+    fn seen<'a>(
+        &self,
+        plan: &DistillPlan,
+        batch: usize,
+        backend: &Backend,
+        (spent, gpu, cores_busy): (&'a Spent, Option<&'a GpuLoad>, f64),
+    ) -> Seen<'a> {
+        let Samples { set, indices, .. } = self.samples();
         Seen {
             spent,
             gpu,
-            cores_busy: clock.busy(cores),
-            cores,
+            cores_busy,
+            cores: plan::cores(),
             workers: plan.workers,
-            precision: plan.precision,
+            pictures: set.are_pictures(),
             augmented: plan.augment != Augment::default(),
+            more_samples: set.fixed_batch().is_none() && batch < indices.len(),
+            precision: plan.precision,
+            multiplies_halves: backend.device.multiplies_halves(),
             recompute: plan.recipe.recompute,
         }
     }

@@ -264,6 +264,11 @@ impl Device {
         None
     }
 
+    /// Whether it multiplies 16 bits on tensor cores.
+    pub fn multiplies_halves(&self) -> bool {
+        has_tensor_cores(&self.inner)
+    }
+
     /// How floats are multiplied.
     pub fn products(&self) -> FloatProducts {
         self.products

@@ -46,7 +46,7 @@ impl RunningGpu {
             }
             Ok(runs)
         };
-        if Watch::begin(device).is_none() {
+        if !Watch::is_possible(device) {
             return Ok(None);
         }
         again(WARM)?;

@@ -262,9 +262,9 @@ pub struct DistillArgs {
     /// Print the plan of the job, and do nothing.
     #[arg(long)]
     pub dry_run: bool,
-    /// Train for some seconds (or the half of --time) as asked, and as long on one batch that stays where it is trained on: whether
-    /// loading limits the speed. Nothing is written.
-    #[arg(long, conflicts_with = "dry_run")]
+    /// Train for ten seconds (or --time) by turns as asked and on one batch that stays where it is trained on: whether loading limits
+    /// the speed. No model is written.
+    #[arg(long, conflicts_with_all = ["dry_run", "resume", "force", "strict", "html", "mlflow"])]
     pub ablate_data: bool,
     /// Fail (exit 9) when no epoch is better than the model that the job began with.
     #[arg(long)]

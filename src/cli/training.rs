@@ -66,8 +66,10 @@ pub fn ablation(a: &Ablation) -> String {
     text +=
         &format!("  {:<12} {:.0} samples/s, on a batch that is there\n", "not loading", a.resident.samples_per_second);
     text += &match a.loading_limits {
-        true => format!("  loading costs {:.0}% of the speed\n", 100.0 * a.loading_costs),
-        false => "  loading costs less than 10% of the speed: it is not what limits training\n".into(),
+        Some(true) => format!("  loading costs {:.0}% of the speed\n", 100.0 * a.loading_costs),
+        Some(false) => "  loading costs less than 10% of the speed: it is not what limits training\n".into(),
+        None => "  rounds differ too much to say what loading costs: other work keeps this machine busy\n".into(),
     };
+    a.warnings.iter().for_each(|w| text += &format!("  note: {w}\n"));
     text + &a.advice.as_ref().map_or(String::new(), |advice| format!("  {:<12} {advice}\n", "advice"))
 }

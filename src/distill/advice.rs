@@ -24,10 +24,16 @@ pub struct Seen<'a> {
     pub cores: usize,
     /// Threads that prepare samples.
     pub workers: usize,
-    /// What it computes in.
-    pub precision: Precision,
+    /// Whether samples are pictures that have to be decoded.
+    pub pictures: bool,
     /// Whether samples are changed at random.
     pub augmented: bool,
+    /// Whether a batch could have more samples.
+    pub more_samples: bool,
+    /// What it computes in.
+    pub precision: Precision,
+    /// Whether the device multiplies 16 bits on units of their own.
+    pub multiplies_halves: bool,
     /// Whether cheap operators were computed again.
     pub recompute: bool,
 }
@@ -35,39 +41,55 @@ pub struct Seen<'a> {
 impl Seen<'_> {
     /// The option that would make it faster, and why; `None` where nothing that was seen says so.
     pub fn advice(&self) -> Option<String> {
-        let Self { gpu, cores_busy, cores, workers, .. } = *self;
         let waits = self.spent.data / self.spent.training().max(1e-9);
-        let percent = |share: f64| format!("{:.0}%", 100.0 * share);
-        if waits >= WAITS {
-            let waits = format!("training waits for samples {} of the time", percent(waits));
-            let idle = cores_busy < BUSY && workers < cores;
-            let less = if self.augmented { format!(", or less {}", option::AUGMENT) } else { String::new() };
-            return Some(match idle {
-                true => format!("{waits}, and cores are idle: give {} {}", option::WORKERS, (2 * workers).min(cores)),
-                false => format!(
-                    "{waits}, and the cores that prepare them are busy: give data that take less work, such as .npz in place of \
-                     pictures{less}"
-                ),
-            });
+        match waits >= WAITS {
+            true => Some(format!("training waits for samples {}{}", percent(waits), self.of_loading())),
+            false => self.of_gpu(),
         }
-        let gpu = gpu?;
+    }
+
+    /// What keeps the loader.
+    fn of_loading(&self) -> String {
+        let Self { cores_busy, cores, workers, .. } = *self;
+        match (cores_busy < BUSY, workers < cores) {
+            (true, true) => format!(", and cores are idle: give {} {}", option::WORKERS, (2 * workers).min(cores)),
+            (true, false) => format!(
+                ", and cores are idle: what holds the data is slow to read; more {} may read more at once",
+                option::WORKERS
+            ),
+            (false, _) => {
+                let pictures = if self.pictures { ": an .npz has nothing to decode" } else { "" };
+                let less = if self.augmented { format!("; less {} helps", option::AUGMENT) } else { String::new() };
+                format!(", and the cores that prepare them are busy{pictures}{less}")
+            }
+        }
+    }
+
+    /// What keeps the GPU, where a driver says how busy it is.
+    fn of_gpu(&self) -> Option<String> {
+        let gpu = self.gpu?;
         let busy = gpu.busy?;
-        let computes = format!("the GPU computes {} of the time", percent(busy));
+        let computes = format!("the GPU computes {}", percent(busy));
         let full = gpu.peak_bytes.zip(gpu.memory_bytes).is_some_and(|(used, all)| used as f64 >= FULL * all as f64);
         let (batch, recompute) = (option::BATCH, option::RECOMPUTE);
-        Some(match (busy >= BUSY, full) {
-            (false, true) if !self.recompute => {
-                format!("{computes}, and its memory is full: {recompute} makes room for a larger {batch}")
+        match (busy >= BUSY, full) {
+            (false, _) if !self.more_samples => None,
+            (false, true) if self.recompute => None,
+            (false, true) => {
+                Some(format!("{computes}, and its memory is full: {recompute} makes room for a larger {batch}"))
             }
-            (false, true) => format!("{computes}, and its memory is full: a GPU with more would take a larger {batch}"),
-            (false, false) => format!("{computes}, and waits for launches and copies: a larger {batch} has fewer"),
-            (true, _) if self.recompute => format!("{computes}: without {recompute} it does less"),
-            (true, _) if !self.precision.is_half() => {
-                format!("{computes}: {} bf16 takes less of it", option::PRECISION)
+            (false, false) => Some(format!("{computes}: a larger {batch} gives it more to do at once")),
+            (true, false) if self.recompute => Some(format!("{computes}: without {recompute} it does less")),
+            (true, _) if !self.precision.is_half() && self.multiplies_halves => {
+                Some(format!("{computes}: {} bf16 takes less of it", option::PRECISION))
             }
-            (true, _) => format!("{computes}: only a smaller model takes less of it"),
-        })
+            (true, _) => Some(format!("{computes}: a smaller model would take less of it")),
+        }
     }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0}% of the time", 100.0 * share)
 }
 
 /// How much of the cores this process uses.
@@ -121,8 +143,11 @@ mod tests {
             cores_busy: 0.3,
             cores: 8,
             workers: 2,
-            precision: Precision::F32,
+            pictures: true,
             augmented: false,
+            more_samples: true,
+            precision: Precision::F32,
+            multiplies_halves: true,
             recompute: false,
         }
     }
@@ -137,15 +162,29 @@ mod tests {
         let says = |seen: Seen| seen.advice().unwrap_or_default().replace('`', "");
         let loader = says(seen(&waiting, Some(&idle)));
         assert!(loader.contains("30% of the time, and cores are idle: give workers 4"), "{loader}");
-        let loader = says(Seen { cores_busy: 0.9, ..seen(&waiting, Some(&idle)) });
-        assert!(loader.contains("less work, such as .npz"), "{loader}");
-        let changed = says(Seen { workers: 8, augmented: true, ..seen(&waiting, None) });
-        assert!(changed.ends_with("pictures, or less augment") && !loader.contains("augment"), "{changed}");
-        assert!(says(seen(&computing, Some(&idle))).contains("40% of the time, and waits for launches"));
+        let slow = says(Seen { workers: 8, ..seen(&waiting, None) });
+        assert!(slow.contains("slow to read; more workers"), "{slow}");
+        let decodes = says(Seen { cores_busy: 0.9, ..seen(&waiting, Some(&idle)) });
+        assert!(decodes.ends_with("are busy: an .npz has nothing to decode"), "{decodes}");
+        let changes = says(Seen { cores_busy: 0.9, pictures: false, augmented: true, ..seen(&waiting, None) });
+        assert!(changes.ends_with("are busy; less augment helps"), "{changes}");
+        assert!(says(seen(&computing, Some(&idle))).contains("40% of the time: a larger batch"));
         assert!(says(seen(&computing, Some(&full))).contains("recompute makes room for a larger batch"));
         assert!(says(seen(&computing, Some(&busy))).contains("93% of the time: precision bf16"));
-        let half = Seen { precision: Precision::Bf16, ..seen(&computing, Some(&busy)) };
-        assert!(says(half).contains("a smaller model"));
+    }
+
+    #[test]
+    fn advice_can_be_followed() {
+        let computing = Spent { compute: 10.0, ..Spent::default() };
+        let (idle, full, busy) = (gpu(0.4, 50), gpu(0.4, 99), gpu(0.93, 99));
         assert_eq!(seen(&computing, None).advice(), None);
+        assert_eq!(Seen { more_samples: false, ..seen(&computing, Some(&idle)) }.advice(), None);
+        assert_eq!(Seen { recompute: true, ..seen(&computing, Some(&full)) }.advice(), None);
+        let says = |seen: Seen| seen.advice().unwrap_or_default();
+        assert!(says(Seen { multiplies_halves: false, ..seen(&computing, Some(&busy)) }).contains("smaller model"));
+        assert!(says(Seen { precision: Precision::Bf16, ..seen(&computing, Some(&busy)) }).contains("smaller model"));
+        // Its memory is full with it.
+        assert!(says(Seen { recompute: true, ..seen(&computing, Some(&busy)) }).contains("bf16"));
+        assert!(says(Seen { recompute: true, ..seen(&computing, Some(&gpu(0.93, 50))) }).contains("it does less"));
     }
 }

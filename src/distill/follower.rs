@@ -103,7 +103,7 @@ impl Watcher for Follower<'_> {
             if let Some(scale) = p.scale {
                 record["scale"] = json!(scale);
             }
-            for (name, v) in self.watch.iter().flat_map(|watch| figures(watch.latest())) {
+            for (name, v) in self.watch.iter().filter_map(Watch::latest).flat_map(figures) {
                 record[format!("gpu_{name}")] = json!(v);
                 self.events.scalar(&format!("gpu/{name}"), p.step, v as f32)?;
             }

@@ -1,8 +1,8 @@
 //! `docs/report.schema.json` follows from the reports. `UPDATE_GOLDEN=1 cargo test --test report_schema` writes it.
 
 use compress::{
-    ChannelGroup, Explained, Figures, Inspection, Intent, Report, SensitivityReport, TrainIntent, TrainReport,
-    report::SweepReport,
+    Ablation, ChannelGroup, Explained, Figures, Inspection, Intent, Report, SensitivityReport, TrainIntent,
+    TrainReport, report::SweepReport,
 };
 use schemars::{JsonSchema, generate::SchemaSettings};
 use std::path::PathBuf;
@@ -34,6 +34,8 @@ enum AnyReport {
     SweepPlan(Vec<Intent>),
     /// The plan of `compress distill`.
     TrainPlan(TrainIntent),
+    /// Of `compress distill` with `--ablate-data`.
+    Ablation(Ablation),
 }
 
 #[test]

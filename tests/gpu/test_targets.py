@@ -1,6 +1,7 @@
 """What tests/gpu/run is measured by."""
 
-from targets import shown, targets
+import peers
+from targets import BATCH, shown, targets
 
 
 def test_targets_are_met_missed_or_not_measured():
@@ -27,3 +28,7 @@ def test_targets_are_met_missed_or_not_measured():
     text = shown(targets(result))
     assert text.count("MISSED") == 2 and text.count("not measured") == 2
     assert all(row["met"] is None for row in targets({"throughput": []}))
+
+
+def test_peers_are_timed_at_the_batch_of_the_targets():
+    assert peers.BATCH == BATCH

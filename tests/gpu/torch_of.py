@@ -1,6 +1,7 @@
 """A model as PyTorch runs it: the nodes of an ONNX file, one after the other, on PyTorch's functions.
 
-`torch.compile` unrolls the loop, so that what it compiles is the network. Operators that aren't here are an error with their name.
+`torch.compile` unrolls the loop, so that what it compiles is the network. Operators and attributes that aren't here are an error with
+their name.
 """
 
 import numpy as np
@@ -80,6 +81,45 @@ OPERATORS = {
 }
 
 
+# The attributes that are heeded, and those that change nothing where they have this value.
+HEEDED = {
+    "BatchNormalization": {"epsilon"},
+    "Concat": {"axis"},
+    "Conv": {"dilations", "group", "kernel_shape", "pads", "strides"},
+    "Flatten": {"axis"},
+    "Gemm": {"alpha", "beta", "transA", "transB"},
+    "HardSigmoid": {"alpha", "beta"},
+    "LayerNormalization": {"axis", "epsilon"},
+    "MaxPool": {"ceil_mode", "kernel_shape", "pads", "strides"},
+    "ReduceMean": {"axes", "keepdims"},
+    "Softmax": {"axis"},
+    "Transpose": {"perm"},
+}
+NEUTRAL = {
+    "allowzero": 0,
+    "auto_pad": b"NOTSET",
+    "dilations": [1, 1],
+    "momentum": None,
+    "noop_with_empty_axes": 0,
+    "seed": None,
+    "stash_type": 1,
+    "storage_order": 0,
+    "training_mode": 0,
+}
+
+
+def checked(node):
+    """The attributes of a node."""
+    if node.op_type not in OPERATORS:
+        raise NotImplementedError(node.op_type)
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    for name, value in attributes.items():
+        known = name in HEEDED.get(node.op_type, ()) or name in NEUTRAL and NEUTRAL[name] in (None, value)
+        if not known:
+            raise NotImplementedError(f"{name} of {node.op_type}")
+    return attributes
+
+
 class OnnxModule(torch.nn.Module):
     """The model of a file. Weights are buffers, so that `.to()` moves and casts them; integers are sizes, and stay numbers."""
 
@@ -101,9 +141,7 @@ class OnnxModule(torch.nn.Module):
         for node in graph.node:
             if node.op_type == "Constant":
                 continue
-            if node.op_type not in OPERATORS:
-                raise NotImplementedError(node.op_type)
-            attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+            attributes = checked(node)
             self.nodes.append((OPERATORS[node.op_type], attributes, list(node.input), node.output[0]))
         self.inputs = [value.name for value in graph.input if value.name not in constants]
         self.outputs = [value.name for value in graph.output]

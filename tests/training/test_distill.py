@@ -301,12 +301,12 @@ def test_loading_is_told_from_training(compress, tmp_path):
     loading = ["--data", pictures, "--preprocess", "resize=8,crop=8"]
     before = sorted(tmp_path.rglob("*"))
     found = json.loads(compress(*job, *loading, "--json").out)
-    assert found["loading_limits"] and found["loading_costs"] > 0.5
+    assert found["loading_limits"] is True and found["loading_costs"] > 0.5
     assert found["loaded"]["spent"]["data"] > found["loaded"]["spent"]["compute"]
     said = compress(*job, *loading).out
     assert "loading costs" in said and "training waits for samples" in said and "as asked" in said
     rows = json.loads(compress(*job, "--data", TRAIN, "--json").out)
     assert rows["loading_costs"] < found["loading_costs"] and rows["student"].endswith("digits.onnx")
     assert sorted(tmp_path.rglob("*")) == before and not (STUDENT.parent / "digits.trained.job").exists()
-    refused = compress(*job, "--data", TRAIN, "--dry-run", code=2)
-    assert "cannot be used with" in refused.err
+    for other in ("--dry-run", "--resume", "--strict"):
+        assert "cannot be used with" in compress(*job, "--data", TRAIN, other, code=2).err

@@ -255,6 +255,10 @@ fn by_number(name: &OsString) -> Vec<(Option<u64>, String)> {
 }
 
 impl SampleSource for Pictures {
+    fn are_pictures(&self) -> bool {
+        true
+    }
+
     fn len(&self) -> usize {
         self.files.len()
     }

@@ -157,6 +157,11 @@ impl Dataset {
         Ok(Self { samples, ..made })
     }
 
+    /// Whether samples are files of pictures, which have to be decoded.
+    pub fn are_pictures(&self) -> bool {
+        matches!(&self.samples, Samples::Given(source) if source.are_pictures())
+    }
+
     /// Whether it is made up, and has pictures.
     pub fn has_made_up_pictures(&self) -> bool {
         matches!(&self.samples, Samples::MadeUp(made) if made.has_pictures())

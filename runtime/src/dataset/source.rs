@@ -48,6 +48,11 @@ pub(super) trait SampleSource: Send + Sync {
     /// Whether a batch may have several samples: all inputs have a first axis that counts them.
     fn stacks(&self) -> bool;
 
+    /// Whether samples are files of pictures, which have to be decoded.
+    fn are_pictures(&self) -> bool {
+        false
+    }
+
     /// The samples of `rows` for these inputs, one tensor each; a single sample where they don't stack.
     ///
     /// # Errors

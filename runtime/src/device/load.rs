@@ -50,6 +50,8 @@ pub enum Brake {
     Heat,
     /// It takes as much power as it may, or as there is.
     Power,
+    /// It protects itself, and doesn't say from what.
+    Protection,
 }
 
 /// A GPU over some time: means, unless it says otherwise. What its driver doesn't say is absent.
@@ -86,6 +88,7 @@ impl GpuLoad {
             .map(|why| match why {
                 Brake::Heat => "heat",
                 Brake::Power => "its limit of power",
+                Brake::Protection => "its own protection",
             })
             .collect();
         let clocks = match (self.clock_mhz, self.highest_clock_mhz) {
@@ -99,41 +102,48 @@ impl GpuLoad {
 /// Asks a GPU now and then, on a thread of its own, for as long as it lives.
 pub struct Watch {
     meter: Arc<Meter>,
-    seen: Arc<Mutex<Vec<Load>>>,
+    seen: Arc<Mutex<Seen>>,
     began: Instant,
     joules: Option<f64>,
     thread: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl Watch {
+    /// Whether a driver says anything of the device.
+    pub fn is_possible(device: &Device) -> bool {
+        Meter::of(device).is_some()
+    }
+
     /// Begins; `None` where no driver says anything of the device.
     pub fn begin(device: &Device) -> Option<Self> {
         let meter = Arc::new(Meter::of(device)?);
-        let seen = Arc::new(Mutex::new(vec![meter.load()]));
+        let seen = Arc::new(Mutex::new(Seen::default()));
         let (stop, stopped) = mpsc::channel();
         let (asked, told) = (meter.clone(), seen.clone());
         let thread = thread::Builder::new().name("watch".into()).spawn(move || {
             while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                 let load = asked.load();
-                told.lock().unwrap_or_else(PoisonError::into_inner).push(load);
+                told.lock().unwrap_or_else(PoisonError::into_inner).add(load);
             }
         });
         let joules = meter.joules();
         Some(Self { meter, seen, began: Instant::now(), joules, thread: thread.ok().map(|thread| (stop, thread)) })
     }
 
-    /// The GPU now, or a moment ago.
-    pub fn latest(&self) -> Load {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).last().cloned().unwrap_or_default()
+    /// The GPU a moment ago; `None` in the first moment.
+    pub fn latest(&self) -> Option<Load> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).last.clone()
     }
 
-    /// The GPU since the beginning.
+    /// The GPU since the beginning; of a time that was too short it is asked now.
     pub fn so_far(&self) -> GpuLoad {
         let seconds = self.began.elapsed().as_secs_f64();
         let joules = self.joules.zip(self.meter.joules()).map(|(before, now)| now - before);
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        // The first was before it began.
-        summed(if seen.len() > 1 { &seen[1..] } else { &seen }, seconds, joules)
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.last.is_none() {
+            seen.add(self.meter.load());
+        }
+        seen.whole(seconds, joules)
     }
 }
 
@@ -147,22 +157,58 @@ impl Drop for Watch {
     }
 }
 
-fn summed(seen: &[Load], seconds: f64, joules: Option<f64>) -> GpuLoad {
-    let mean = |of: &dyn Fn(&Load) -> Option<f64>| {
-        let known: Vec<f64> = seen.iter().filter_map(of).collect();
-        (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
-    };
-    GpuLoad {
-        seconds,
-        busy: mean(&|load| load.busy),
-        peak_bytes: seen.iter().filter_map(|load| load.used_bytes).max(),
-        memory_bytes: seen.iter().find_map(|load| load.memory_bytes),
-        watts: mean(&|load| load.watts),
-        joules,
-        celsius: seen.iter().filter_map(|load| load.celsius).max(),
-        clock_mhz: mean(&|load| load.clock_mhz.map(f64::from)),
-        highest_clock_mhz: seen.iter().find_map(|load| load.highest_clock_mhz),
-        slowed_by: seen.iter().flat_map(|load| load.slowed_by.iter().copied()).collect(),
+/// A sum, and of how many.
+#[derive(Default)]
+struct Mean(f64, usize);
+
+impl Mean {
+    fn add(&mut self, value: Option<f64>) {
+        if let Some(value) = value {
+            (self.0, self.1) = (self.0 + value, self.1 + 1);
+        }
+    }
+
+    fn get(&self) -> Option<f64> {
+        (self.1 > 0).then(|| self.0 / self.1 as f64)
+    }
+}
+
+/// What was seen so far: no more than that is kept of jobs that take days.
+#[derive(Default)]
+struct Seen {
+    last: Option<Load>,
+    busy: Mean,
+    watts: Mean,
+    clock: Mean,
+    peak_bytes: Option<u64>,
+    celsius: Option<u32>,
+    slowed_by: BTreeSet<Brake>,
+}
+
+impl Seen {
+    fn add(&mut self, load: Load) {
+        self.busy.add(load.busy);
+        self.watts.add(load.watts);
+        self.clock.add(load.clock_mhz.map(f64::from));
+        self.peak_bytes = self.peak_bytes.max(load.used_bytes);
+        self.celsius = self.celsius.max(load.celsius);
+        self.slowed_by.extend(&load.slowed_by);
+        self.last = Some(load);
+    }
+
+    fn whole(&self, seconds: f64, joules: Option<f64>) -> GpuLoad {
+        GpuLoad {
+            seconds,
+            busy: self.busy.get(),
+            peak_bytes: self.peak_bytes,
+            memory_bytes: self.last.as_ref().and_then(|load| load.memory_bytes),
+            watts: self.watts.get(),
+            joules,
+            celsius: self.celsius,
+            clock_mhz: self.clock.get(),
+            highest_clock_mhz: self.last.as_ref().and_then(|load| load.highest_clock_mhz),
+            slowed_by: self.slowed_by.clone(),
+        }
     }
 }
 
@@ -181,11 +227,13 @@ mod tests {
             slowed_by: brakes.iter().copied().collect(),
             ..Load::default()
         };
-        let whole = summed(&[load(0.25, 7, 60, &[]), load(0.75, 5, 66, &[Brake::Heat])], 0.5, Some(3.0));
+        let mut seen = Seen::default();
+        [load(0.25, 7, 60, &[]), load(0.75, 5, 66, &[Brake::Heat])].map(|load| seen.add(load));
+        let whole = seen.whole(0.5, Some(3.0));
         assert_eq!((whole.busy, whole.peak_bytes, whole.celsius), (Some(0.5), Some(7), Some(66)));
         assert_eq!((whole.watts, whole.joules, whole.seconds), (None, Some(3.0), 0.5));
         assert_eq!(whole.slowed().unwrap(), "the GPU was slowed down by heat (it ran at 1000 of 1980 MHz)");
-        assert_eq!(summed(&[Load::default()], 1.0, None).slowed(), None);
+        assert_eq!(Seen::default().whole(1.0, None).slowed(), None);
     }
 
     #[test]

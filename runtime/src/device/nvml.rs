@@ -56,5 +56,11 @@ fn brakes(reasons: ThrottleReasons) -> BTreeSet<Brake> {
     let heat = ThrottleReasons::SW_THERMAL_SLOWDOWN | ThrottleReasons::HW_THERMAL_SLOWDOWN;
     let power = ThrottleReasons::SW_POWER_CAP | ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN;
     let all = [(heat, Brake::Heat), (power, Brake::Power)];
-    all.into_iter().filter(|(of, _)| reasons.intersects(*of)).map(|(_, brake)| brake).collect()
+    let known: BTreeSet<Brake> =
+        all.into_iter().filter(|(of, _)| reasons.intersects(*of)).map(|(_, brake)| brake).collect();
+    // Older GPUs say this alone.
+    match known.is_empty() && reasons.intersects(ThrottleReasons::HW_SLOWDOWN) {
+        true => BTreeSet::from([Brake::Protection]),
+        false => known,
+    }
 }

@@ -20,11 +20,17 @@ pub enum Source {
 
 impl Job<'_> {
     /// Samples a second, and where the time went, in about `time` of training as the job would train. The teacher answers each time.
-    /// Nothing is scored or written.
+    /// Nothing is scored or written. `begins` is called when what comes before is over: compiling, the first batches.
     ///
     /// # Errors
     /// Whatever training raises; interrupted when `stopped` says so.
-    pub fn speed(&mut self, source: Source, time: Duration, stopped: &dyn Fn() -> bool) -> Result<(f64, Spent)> {
+    pub fn speed(
+        &mut self,
+        source: Source,
+        time: Duration,
+        begins: &mut dyn FnMut(),
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<(f64, Spent)> {
         self.same_samples = false;
         let (mut state, mut spent) = (self.fresh(), Spent::default());
         let (mut epoch, mut batches) = (0, self.batches(0, 0)?);
@@ -39,6 +45,7 @@ impl Job<'_> {
                 return Err(Error::interrupted());
             }
             if !is_warm && done >= FEWEST && began.elapsed() >= time.mul_f64(WARM) {
+                begins();
                 (is_warm, began, samples, done, spent) = (true, Instant::now(), 0, 0, Spent::default());
             }
             let asked = Instant::now();
@@ -54,7 +61,7 @@ impl Job<'_> {
             }
             let batch = first.as_ref().ok_or_else(|| Error::bug("an epoch without batches"))?;
             spent.data += asked.elapsed().as_secs_f64();
-            // A loss that is not a number takes as long.
+            // A loss that is not a number is no reason to stop here.
             self.step(&mut state, batch, 0.0, &mut spent)?;
             state.batch = 0;
             samples += batch.len as u64;

@@ -57,10 +57,19 @@ pub unsafe extern "C" fn InitializeInjectionNvtx2(export: extern "C" fn(u32) -> 
     if !ready || size < 12 {
         return 0;
     }
+    // As real ones do, which then would be called for nothing: the functions of domains, in another table.
+    let (mut others, mut many): (Table, c_uint) = (std::ptr::null(), 0);
+    // SAFETY: as NVTX says.
+    let has_domains = unsafe { ((*callbacks).table)(5, &raw mut others, &raw mut many) == 1 && many == 16 };
+    if !has_domains || std::ptr::eq(others, table) {
+        return 0;
+    }
     // SAFETY: there are as many places, and those of functions aren't null.
     unsafe {
         **table.add(9) = push as *const c_void;
         **table.add(11) = pop as *const c_void;
+        **others.add(9) = pop as *const c_void;
+        **others.add(11) = push as *const c_void;
     }
     1
 }
