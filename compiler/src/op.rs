@@ -274,6 +274,7 @@ operators! {
     DynamicLstm(ops::dynamic_lstm::DynamicLstm),
     Gemm(ops::gemm::Gemm),
     MatMul(ops::matmul::MatMul),
+    MatMulNBits(ops::matmul_nbits::MatMulNBits),
     Unary(ops::unary::Unary),
     Activation(ops::activation::Activation),
     IsInf(ops::unary::IsInf),

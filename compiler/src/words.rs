@@ -122,6 +122,7 @@ pub mod option {
         BASELINE "baseline",
         BATCH "batch",
         BISECT "bisect",
+        BLOCK "block",
         CALIBRATION "calibration",
         CALIBRATION_SAMPLES "calibration-samples",
         CHANNELS_BUDGET "channels-budget",
@@ -187,6 +188,7 @@ pub mod option {
         TEACHER "teacher",
         UPDATE_BASELINE "update-baseline",
         TIME "time",
+        WEIGHTS "weights",
         WEIGHT_BITS "weight-bits",
         WORKERS "workers",
     }

@@ -33,7 +33,13 @@ use prune::{
     structured::{Channels, PruneChannels},
     unstructured::Prune,
 };
-use quant::{ptq::Int8, scheme::Scheme, search::Budget as SearchBudget, tables::Tables};
+use quant::{
+    ptq::Int8,
+    scheme::Scheme,
+    search::Budget as SearchBudget,
+    tables::Tables,
+    weight_only::{WeightFormat, WeightOnly},
+};
 use regex::Regex;
 use target::Target;
 use widen::{Narrow, Widen};
@@ -58,6 +64,8 @@ pub struct Options {
     pub training: Option<Recovery>,
     /// The codes that activations and weights become, if they do.
     pub scheme: Option<Scheme>,
+    /// What weights alone become, if they do, and how many inputs share a scale.
+    pub weights: Option<(WeightFormat, usize)>,
     /// What the search for a better way to quantise may take, if there is one.
     pub search: Option<SearchBudget>,
     /// Train the quantised model (quantisation-aware training).
@@ -150,7 +158,7 @@ pub const STAGES: &[Stage] = &[
         name: "widen",
         does: "widen models of 16-bit floats to 32 bits, so that they can be quantised",
         asked_by: Some(option::INT8),
-        make: |o| o.scheme.is_some().then(|| Box::new(Widen) as Box<dyn Pass>),
+        make: |o| (o.scheme.is_some() || o.weights.is_some()).then(|| Box::new(Widen) as Box<dyn Pass>),
     },
     Stage {
         name: "channels",
@@ -196,8 +204,17 @@ pub const STAGES: &[Stage] = &[
         does: "quantise tables from which rows are looked up, with a scale for each row",
         asked_by: Some(option::INT8),
         make: |o| {
-            let able = o.scheme.is_some() && o.target.capabilities().looks_up_codes;
+            let able = (o.scheme.is_some() || o.weights.is_some()) && o.target.capabilities().looks_up_codes;
             able.then(|| Box::new(Tables { exclude: o.exclude.clone() }) as Box<dyn Pass>)
+        },
+    },
+    Stage {
+        name: "weights",
+        does: "store weights of products in 4 or 8 bits, a scale for each block of inputs; activations stay floats",
+        asked_by: Some(option::WEIGHTS),
+        make: |o| {
+            let (format, block) = o.weights?;
+            Some(Box::new(WeightOnly { format, block, target: o.target, exclude: o.exclude.clone() }))
         },
     },
     Stage {
@@ -220,7 +237,7 @@ pub const STAGES: &[Stage] = &[
         name: "narrow",
         does: "store the float weights of models of 16-bit floats in 16 bits again",
         asked_by: Some(option::INT8),
-        make: |o| o.scheme.is_some().then(|| Box::new(Narrow) as Box<dyn Pass>),
+        make: |o| (o.scheme.is_some() || o.weights.is_some()).then(|| Box::new(Narrow) as Box<dyn Pass>),
     },
 ];
 

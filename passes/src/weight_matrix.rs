@@ -41,6 +41,11 @@ impl WeightMatrix {
         usize::from(!self.transposed)
     }
 
+    /// One of the same rows and the same order with so many columns.
+    pub fn with_columns(&self, columns: usize) -> Self {
+        Self { channels: columns, taps: 1, ..*self }
+    }
+
     /// Columns.
     pub fn columns(&self) -> usize {
         self.channels * self.taps

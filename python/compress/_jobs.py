@@ -17,6 +17,8 @@ def compress(
     int8: bool = False,
     qat: bool = False,
     weight_bits: Literal[4, 8] | None = None,
+    weights: Literal["int4", "int8"] | None = None,
+    block: Literal[16, 32, 64, 128, 256] | None = None,
     prune: float | None = None,
     prune_pattern: str | None = None,
     prune_by: Literal["magnitude", "taylor", "reconstruct"] | None = None,
@@ -82,6 +84,9 @@ def compress(
         int8: Quantise to INT8: static, QDQ, calibrated on `data`
         qat: Train the quantised model, so that its weights adapt to rounding (implies `int8`; needs `data`)
         weight_bits: Bits of a quantised weight [default: 8]
+        weights: Store the weights of products in 4 or 8 bits, activations stay floats: smaller files, and as fast as
+            memory where few rows are multiplied. With `data` they are rounded by what their layers read (GPTQ)
+        block: Inputs of a product whose weights share a scale, for `weights` [default: 32]
         prune: Set this fraction of the weights to zero. With `data`, the other weights are adjusted so that the
             output of each layer changes least, and then the model is trained. Without data, layers are adjusted on
             made-up inputs, or the smallest weights are removed where those are noise
@@ -181,6 +186,8 @@ def sweep(
     int8: bool = False,
     qat: bool = False,
     weight_bits: Literal[4, 8] | None = None,
+    weights: Literal["int4", "int8"] | None = None,
+    block: Literal[16, 32, 64, 128, 256] | None = None,
     prune: float | None = None,
     prune_pattern: str | None = None,
     prune_by: Literal["magnitude", "taylor", "reconstruct"] | None = None,
@@ -247,6 +254,9 @@ def sweep(
         int8: Quantise to INT8: static, QDQ, calibrated on `data`
         qat: Train the quantised model, so that its weights adapt to rounding (implies `int8`; needs `data`)
         weight_bits: Bits of a quantised weight [default: 8]
+        weights: Store the weights of products in 4 or 8 bits, activations stay floats: smaller files, and as fast as
+            memory where few rows are multiplied. With `data` they are rounded by what their layers read (GPTQ)
+        block: Inputs of a product whose weights share a scale, for `weights` [default: 32]
         prune: Set this fraction of the weights to zero. With `data`, the other weights are adjusted so that the
             output of each layer changes least, and then the model is trained. Without data, layers are adjusted on
             made-up inputs, or the smallest weights are removed where those are noise

@@ -9,7 +9,8 @@ use compress_compiler::{
     graph::Graph,
     node::NodeId,
     op::{Op, Operator},
-    words::option::{EXCLUDE, STOP_AFTER, TARGET},
+    pass::reasons,
+    words::option::{EXCLUDE, STOP_AFTER, TARGET, WEIGHTS},
 };
 use compress_passes::{nested, pipeline, prune::structured::ChannelBudget};
 use regex::Regex;
@@ -20,7 +21,7 @@ const HALF: f64 = 0.5;
 /// By how much what was removed may miss what was asked for.
 const SLACK: f64 = 0.05;
 /// Passes that flags ask for.
-const ASKED: [&str; 5] = ["channels", "target", "prune", "recover", "int8"];
+const ASKED: [&str; 6] = ["channels", "target", "prune", "recover", "weights", "int8"];
 /// Reasons that a sentence names.
 const NAMED: usize = 3;
 
@@ -48,8 +49,12 @@ pub fn find(plan: &CompressPlan, graph: &Graph, report: &mut Report) {
             report.coverage.push(covered);
         }
     }
+    if let Some(pass) = report.passes.iter().find(|p| p.name == "weights" && p.edits == 0) {
+        let why = reasons(&pass.skipped);
+        report.undone.push(format!("asked for {WEIGHTS}: no weight became codes ({why})"));
+    }
     report.undone.extend(missed(plan));
-    let by_codes = |g: &Graph| g.operators().any(|n| matches!(g.op(n), Op::DynamicLstm(_)));
+    let by_codes = |g: &Graph| g.operators().any(|n| matches!(g.op(n), Op::DynamicLstm(_) | Op::MatMulNBits(_)));
     let is_used = graph.and_bodies().into_iter().any(by_codes);
     let target = report.passes.iter().find(|p| p.name == "target" && p.edits == 0 && !is_used);
     if let Some(pass) = target {

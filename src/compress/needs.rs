@@ -6,10 +6,10 @@ use crate::values::InputShape;
 use compress_compiler::{
     error::{Error, Result},
     words::option::{
-        AS_IS, BISECT, CALIBRATION, CALIBRATION_SAMPLES, CHANNELS_BUDGET, CHANNELS_BY, CHANNELS_CUTS, CHECK,
+        AS_IS, BISECT, BLOCK, CALIBRATION, CALIBRATION_SAMPLES, CHANNELS_BUDGET, CHANNELS_BY, CHANNELS_CUTS, CHECK,
         CUT_ANYWAY, DATA, EFFORT, EPOCHS, EVAL, EXCLUDE, INT8, LR, METRIC, PREPROCESS, PRUNE, PRUNE_BUDGET, PRUNE_BY,
         PRUNE_CHANNELS, PRUNE_ENDS, PRUNE_PATTERN, QAT, REDUCE_RANGE, ROUND_CHANNELS, SCORE, SHAPE, STRICT, TARGET,
-        TEACHER, TIME, WEIGHT_BITS,
+        TEACHER, TIME, WEIGHT_BITS, WEIGHTS,
     },
 };
 use compress_passes::{
@@ -76,7 +76,7 @@ fn of_pruning(r: &Compress) -> Result<()> {
 
 fn of_quantisation(r: &Compress) -> Result<()> {
     let (quantises, has_data) = (format!("{INT8} or {QAT}"), r.data.data.is_some());
-    let compresses = r.quantises() || prunes(r) || r.prune_channels.is_some();
+    let compresses = r.quantises() || r.weights.is_some() || prunes(r) || r.prune_channels.is_some();
     let any_prune = format!("one of {PRUNE}, {PRUNE_PATTERN} and {PRUNE_CHANNELS}");
     let samples = r.calibration_samples.is_some();
     let reduces = r.reduce_range != ReduceRange::default();
@@ -84,6 +84,7 @@ fn of_quantisation(r: &Compress) -> Result<()> {
     first(&[
         (&format!("{TARGET} {}", r.target), r.target.is_for_codes(), &quantises, r.quantises()),
         (&WEIGHT_BITS, r.weight_bits != WeightBits::default(), &quantises, r.quantises()),
+        (&BLOCK, r.block.is_some(), &WEIGHTS, r.weights.is_some()),
         (&CALIBRATION, r.calibration.is_some(), &quantises, r.quantises()),
         (&REDUCE_RANGE, reduces, &quantises, r.quantises()),
         (&REDUCE_RANGE, reduces, &codes_of_8, r.scheme().may_be_cut_off()),
@@ -92,9 +93,9 @@ fn of_quantisation(r: &Compress) -> Result<()> {
         (&TIME, r.time.is_some(), &quantises, r.quantises()),
         (&TIME, r.time.is_some(), &DATA, has_data),
         (&TIME, r.time.is_some(), &format!("a search, which {EFFORT} quick leaves out"), r.effort != Effort::Quick),
-        (&CALIBRATION_SAMPLES, samples, &format!("{INT8}, {QAT} or {any_prune}"), compresses),
+        (&CALIBRATION_SAMPLES, samples, &format!("{INT8}, {QAT}, {WEIGHTS} or {any_prune}"), compresses),
         (&CALIBRATION_SAMPLES, samples, &DATA, has_data),
-        (&EXCLUDE, !r.exclude.is_empty(), &format!("{INT8}, {QAT} or {any_prune}"), compresses),
+        (&EXCLUDE, !r.exclude.is_empty(), &format!("{INT8}, {QAT}, {WEIGHTS} or {any_prune}"), compresses),
     ])
 }
 

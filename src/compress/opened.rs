@@ -303,7 +303,10 @@ impl Opened {
         let kept = BestSoFar::new(&plan.output, &self.original);
         let options = &plan.options;
         if let Some(s) = &self.sets
-            && (options.scheme.is_some() || options.reconstruct || options.training.is_some())
+            && (options.scheme.is_some()
+                || options.weights.is_some()
+                || options.reconstruct
+                || options.training.is_some())
         {
             report.recipe.data = Some(s.calibration.set.digest()?);
         }

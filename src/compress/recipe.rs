@@ -8,7 +8,13 @@ use clap::Args;
 use compress_passes::{
     PruneBudget,
     prune::{mask::Pattern, recover::WeightSaliency, score::ChannelSaliency, structured::ChannelBudget},
-    quant::{calibrators::Calibration, reduce_range::ReduceRange, scheme::WeightBits, search::Effort},
+    quant::{
+        calibrators::Calibration,
+        reduce_range::ReduceRange,
+        scheme::WeightBits,
+        search::Effort,
+        weight_only::{Block, WeightFormat},
+    },
     target::Target,
 };
 use serde::{Deserialize, Serialize};
@@ -36,6 +42,13 @@ pub struct Compress {
     /// Bits of a quantised weight.
     #[arg(long, value_name = "BITS", default_value_t, value_parser = choices::<WeightBits>())]
     pub weight_bits: WeightBits,
+    /// Store the weights of products in 4 or 8 bits, activations stay floats: smaller files, and as fast as memory where few rows
+    /// are multiplied. With --data they are rounded by what their layers read (GPTQ).
+    #[arg(long, value_name = "FORMAT", conflicts_with_all = ["int8", "qat"], value_parser = choices::<WeightFormat>())]
+    pub weights: Option<WeightFormat>,
+    /// Inputs of a product whose weights share a scale, for --weights [default: 32].
+    #[arg(long, value_name = "N", value_parser = choices::<Block>())]
+    pub block: Option<Block>,
     /// Set this fraction of the weights to zero. With --data, the other weights are adjusted so that the output of each layer
     /// changes least, and then the model is trained. Without data, layers are adjusted on made-up inputs, or the smallest
     /// weights are removed where those are noise.

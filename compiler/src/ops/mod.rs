@@ -37,6 +37,7 @@ pub mod linear_attention;
 pub mod loss;
 pub mod lrn;
 pub mod matmul;
+pub mod matmul_nbits;
 pub mod max_unpool;
 pub mod normalize;
 pub mod one_hot;

@@ -21,3 +21,4 @@ mod storage;
 pub mod tables;
 mod two_terms;
 mod values;
+pub mod weight_only;

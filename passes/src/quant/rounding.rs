@@ -48,20 +48,27 @@ impl Triangle {
     }
 
     /// The codes of a row under `scale`. What is zero stays zero.
-    pub fn round(&self, w: &[f32], scale: f32, (low, high): (i64, i64)) -> Vec<f32> {
+    pub fn round(&self, w: &[f32], scale: f32, range: (i64, i64)) -> Vec<f32> {
+        self.round_each(w, |_| (scale, 0, range)).into_iter().map(|code| code as f32).collect()
+    }
+
+    /// The codes of a row, each element under a scale, a zero point and a range of its own. What is zero stays zero.
+    pub fn round_each(&self, w: &[f32], by: impl Fn(usize) -> (f32, i64, (i64, i64))) -> Vec<i64> {
         let d = self.order.len();
-        let mut codes = vec![0.0; d];
+        let mut codes = vec![0; d];
         let mut errors = vec![0.0; d];
         for i in (0..d).rev() {
             let (row, at) = (&self.rows[i], self.order[i]);
-            let value = f64::from(w[at]);
+            let (scale, zero, (low, high)) = by(at);
+            let (value, scale) = (f64::from(w[at]), f64::from(scale));
             if w[at] == 0.0 {
+                codes[at] = zero;
                 continue;
             }
             let wanted = value + dot(&row[1..], &errors[i + 1..]) / row[0];
-            let code = (wanted / f64::from(scale)).round_ties_even().clamp(low as f64, high as f64);
-            errors[i] = value - code * f64::from(scale);
-            codes[at] = code as f32;
+            let code = ((wanted / scale).round_ties_even() + zero as f64).clamp(low as f64, high as f64);
+            errors[i] = value - (code - zero as f64) * scale;
+            codes[at] = code as i64;
         }
         codes
     }

@@ -51,6 +51,8 @@ pub struct Capabilities {
     pub small_weights: bool,
     /// Whether it has DynamicQuantizeLSTM.
     pub lstm_by_codes: bool,
+    /// Whether products by matrices of codes are an operator of its own there, MatMulNBits.
+    pub by_bits: bool,
     /// What of a weight may share a scale there.
     pub granularities: &'static [Granularity],
     /// The pass that brings in operators for it alone, if there is one.

@@ -40,6 +40,7 @@ pub const TARGET: Capabilities = Capabilities {
     looks_up_codes: true,
     small_weights: true,
     lstm_by_codes: true,
+    by_bits: true,
     granularities: &[Granularity::Tensor, Granularity::Channel],
     lower: Some(|| Box::new(ForOnnxRuntime)),
 };

@@ -19,6 +19,7 @@ pub const TARGET: Capabilities = Capabilities {
     looks_up_codes: true,
     small_weights: true,
     lstm_by_codes: false,
+    by_bits: false,
     granularities: &[Granularity::Tensor, Granularity::Channel],
     lower: None,
 };

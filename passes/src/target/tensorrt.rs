@@ -24,6 +24,7 @@ pub const TARGET: Capabilities = Capabilities {
     looks_up_codes: false,
     small_weights: false,
     lstm_by_codes: false,
+    by_bits: false,
     granularities: &[Granularity::Tensor, Granularity::Channel],
     lower: None,
 };

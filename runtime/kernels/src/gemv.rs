@@ -80,8 +80,9 @@ impl GemvF {
     }
 }
 
+/// `a * b + c`.
 #[inline(always)]
-fn multiply_add(isa: Isa, a: f32, b: f32, c: f32) -> f32 {
+pub(crate) fn multiply_add(isa: Isa, a: f32, b: f32, c: f32) -> f32 {
     // Without the instruction a fused product would be a call.
     if matches!(isa, Isa::Portable | Isa::Saturating) { a * b + c } else { a.mul_add(b, c) }
 }

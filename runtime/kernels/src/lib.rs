@@ -27,6 +27,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod broadcast;
+mod coded;
 mod conv;
 mod depthwise;
 mod dynamic;
@@ -52,6 +53,7 @@ mod tile;
 pub mod train;
 mod window;
 
+pub use coded::{Bits, Coded, CodedF};
 pub use conv::{Conv8, ConvF, GemmF, SparseF};
 pub use depthwise::{Depthwise8, DepthwiseF};
 pub use dynamic::{Dynamic8, own_range};

@@ -228,7 +228,8 @@ mod tests {
             ..Load::default()
         };
         let mut seen = Seen::default();
-        [load(0.25, 7, 60, &[]), load(0.75, 5, 66, &[Brake::Heat])].map(|load| seen.add(load));
+        seen.add(load(0.25, 7, 60, &[]));
+        seen.add(load(0.75, 5, 66, &[Brake::Heat]));
         let whole = seen.whole(0.5, Some(3.0));
         assert_eq!((whole.busy, whole.peak_bytes, whole.celsius), (Some(0.5), Some(7), Some(66)));
         assert_eq!((whole.watts, whole.joules, whole.seconds), (None, Some(3.0), 0.5));

@@ -19,6 +19,8 @@ const OPSET: i64 = 13;
 fn opset_of(op_type: &str) -> i64 {
     match op_type {
         "HardSwish" => 14,
+        // With blocks.
+        "DequantizeLinear" => 21,
         "LayerNormalization" => 17,
         "Gelu" => 20,
         _ => OPSET,
@@ -77,6 +79,11 @@ impl<'a> Listing<'a> {
     /// The dimensions of the node's input `slot`, if it is given and they are known.
     pub(super) fn dims(&self, slot: usize) -> Option<&'a [Dim]> {
         self.fact(slot)?.dims()
+    }
+
+    /// The constant that the node's input `slot` is.
+    pub(super) fn tensor(&self, slot: usize) -> Option<&'a Tensor> {
+        self.importer.graph.constant(self.port(self.given(slot)?)?)
     }
 
     /// The element type of the node's input `slot`, if it is one that models compute in.

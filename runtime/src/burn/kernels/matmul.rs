@@ -1,13 +1,17 @@
 //! MatMul and Gemm.
 
-use super::{Args, int_matmul};
+use super::{Args, int_matmul, quantize::dequantize_constant};
 use crate::burn::{
     host,
     tensor::{Float, Value},
 };
 use compress_compiler::{
     error::{Error, Result},
-    ops::gemm::Gemm,
+    ops::{
+        gemm::Gemm,
+        matmul_nbits::MatMulNBits,
+        quantize::{Dequantize, Grain},
+    },
 };
 
 /// The product as numpy has it: operands of one axis are rows and columns, batches broadcast.
@@ -16,6 +20,18 @@ pub(super) fn matmul(mut a: Args) -> Result<Value> {
         return int_matmul::matmul(a);
     }
     product(a.float(0)?, a.float(1)?).map(Value::Float)
+}
+
+/// The product by a matrix of codes in blocks, in floats.
+pub(super) fn by_bits(op: &MatMulNBits, mut a: Args) -> Result<Value> {
+    let (x, packed, scales) = (a.float(0)?, a.take(1)?.download()?, a.take(2)?.download()?);
+    let zeros = a.opt(3).map(Value::download).transpose()?;
+    let b = op.blocks(&packed, &scales, zeros.as_ref());
+    let b = b.ok_or_else(|| Error::malformed("codes, scales or zero points of other sizes or types"))?;
+    let by_blocks = Dequantize { grain: Grain { axis: 0, block: op.block }, output: None };
+    let b = dequantize_constant(&by_blocks, &b.codes, &b.scales, b.zeros.as_ref())?;
+    let b = Float::upload(&b, a.device)?;
+    product(x, b).map(Value::Float)
 }
 
 /// The product of what is on the device.

@@ -179,6 +179,7 @@ pub fn eval(op: &Op, mut a: Args) -> Result<Vec<Value>> {
         Op::DynamicLstm(op) => return recurrent::dynamic(op, a),
         Op::Gemm(op) => matmul::gemm(op, a)?,
         Op::MatMul(_) => matmul::matmul(a)?,
+        Op::MatMulNBits(op) => matmul::by_bits(op, a)?,
         Op::Unary(op) => elementwise::unary(*op, a)?,
         Op::Activation(op) => elementwise::activation(op, a)?,
         Op::IsInf(op) => elementwise::is_inf(op, a)?,

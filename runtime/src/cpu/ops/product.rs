@@ -1,5 +1,6 @@
 //! Conv, Gemm and MatMul by constant weights, with what follows them: how they are recognised.
 
+mod coded;
 mod lowered;
 
 use super::{elementwise::applied, norm};
@@ -194,6 +195,9 @@ fn biased<'g>(s: &Scope<'g>, a: Port, b: Port) -> Option<Product<'g>> {
 }
 
 fn floating<'g>(s: &Scope<'g>, p: Product<'g>, add: Option<Port>, end: End) -> Option<Lowering<'g>> {
+    if let (None, false, Some(lowering)) = (add, s.on_device, coded::lowering(s, &p, end)) {
+        return Some(lowering);
+    }
     let mut operands = vec![Want::float(p.x)];
     operands.extend(add.map(Want::float));
     let norm = match p.norm {

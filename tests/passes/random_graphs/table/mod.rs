@@ -65,11 +65,11 @@ macro_rules! kernels {
         /// The variants of [`Op`] that have a kernel.
         pub const KERNELS: &[&str] = &[$(stringify!($variant)),*];
 
-        /// The variant; `None` for what is not an operator, or is kept as it came. A new variant does not compile before
+        /// The variant; `None` for what is not an operator, is kept as it came, or is written alone: files with it are read as others. A new variant does not compile before
         /// it is in the list here, and [`KERNELS`] asks for an entry in the table.
         pub fn variant(op: &Op) -> Option<&'static str> {
             match op {
-                Op::Input(_) | Op::Constant(_) | Op::Opaque(_) => None,
+                Op::Input(_) | Op::Constant(_) | Op::Opaque(_) | Op::MatMulNBits(_) => None,
                 $(Op::$variant(_) => Some(stringify!($variant))),*
             }
         }

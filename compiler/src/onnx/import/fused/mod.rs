@@ -8,6 +8,7 @@ mod activation;
 mod attention;
 mod integer;
 mod layer;
+mod nbits;
 mod norm;
 
 use super::{
@@ -35,6 +36,7 @@ fn meaning(node: &NodeProto) -> Option<Meaning> {
         ("com.microsoft", "Attention") => attention::packed,
         ("com.microsoft", "MultiHeadAttention") => attention::apart,
         ("com.microsoft", "DynamicQuantizeMatMul") => integer::dynamic,
+        ("com.microsoft", "MatMulNBits") => nbits::matmul,
         ("com.microsoft", "MatMulIntegerToFloat") => integer::to_float,
         // ONNX Runtime has put it into ONNX's own domain.
         (domain, "SimplifiedLayerNormalization") if opset::is_default(domain) => norm::simplified,

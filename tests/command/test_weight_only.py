@@ -1,0 +1,143 @@
+"""`--weights`: codes of 4 and 8 bits in blocks, beside ONNX Runtime."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from support import ROOT, read_report
+
+WIDE = 192
+LIBRARY = Path(onnxruntime.__file__).parent / "capi"
+
+
+def products(path):
+    """Products as exporters write them: MatMul with a bias behind it, and Gemm with a turned weight."""
+    rng = np.random.default_rng(4)
+    made = {"a": rng.normal(0, 0.1, (WIDE, 96)), "bias": rng.normal(size=96), "b": rng.normal(0, 0.1, (64, 96)), "c": rng.normal(size=64)}
+    # What lies to one side of zero wants zero points.
+    made["d"] = rng.uniform(0.5, 1.5, (64, 32))
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["xa"], "first"),
+        helper.make_node("Add", ["xa", "bias"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("Gemm", ["r", "b", "c"], ["g"], "second", transB=1),
+        helper.make_node("MatMul", ["g", "d"], ["y"], "third"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "products",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", WIDE])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 32])],
+        [numpy_helper.from_array(v.astype(np.float32), k) for k, v in made.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Inputs of which some are large, and hang together."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(256, 24)) @ rng.normal(size=(24, WIDE)) * rng.lognormal(0, 1, WIDE)
+    np.savez(tmp_path / "data.npz", x=x.astype(np.float32))
+    return tmp_path / "data.npz"
+
+
+def run(path, x):
+    """What the file says: optimised, ONNX Runtime multiplies codes of 8 bits."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": x})[0]
+
+
+def decibels(wanted, made):
+    return 10 * np.log10((wanted**2).sum() / ((wanted - made) ** 2).sum())
+
+
+@pytest.mark.parametrize(("weights", "least"), [("int4", 16), ("int8", 34)])
+@pytest.mark.parametrize("target", ["portable", "onnxruntime"])
+def test_weights_become_codes_that_onnx_runtime_reads(compress, tmp_path, data, weights, least, target):
+    model, x = products(tmp_path / "m.onnx"), np.load(data)["x"]
+    outs = {}
+    for by, given in (("nearest", []), ("gptq", ["--data", data])):
+        out = tmp_path / f"{by}.onnx"
+        compress(model, "--weights", weights, "--target", target, *given, "-o", out, "--check", "none")
+        onnx.checker.check_model(onnx.load(out))
+        outs[by] = decibels(run(model, x), run(out, x))
+    kinds = {node.op_type for node in onnx.load(out).graph.node}
+    assert ("MatMulNBits" in kinds) == (target == "onnxruntime") and ("DequantizeLinear" in kinds) == (target == "portable")
+    assert outs["nearest"] > least and outs["gptq"] > outs["nearest"] + 0.3, outs
+    # Ours runs it as it is written; ONNX Runtime multiplies codes of 8 bits.
+    assert far(compress, out, data) < 3e-2
+
+
+def far(compress, model, data):
+    """How far ONNX Runtime's outputs are from those of our executor."""
+    by = ["--engine", "onnxruntime", "--ort", LIBRARY, "--reference", "cpu"]
+    done = compress("bench", model, "--device", "cpu", *by, "--data", data, "--batch", 64, "--runs", 1, "--json")
+    return json.loads(done.out)["max_relative_difference"]
+
+
+def test_a_weight_of_four_bits_takes_five(compress, tmp_path):
+    out = tmp_path / "out.onnx"
+    for block, bits in (("32", 5), ("128", 4.25)):
+        compress(products(tmp_path / "m.onnx"), "--weights", "int4", "--block", block, "-o", out, "--check", "none", "--force")
+        tensors = {t.name: t for t in onnx.load(out).graph.initializer}
+        a, scales = tensors["a_quantized"], tensors["a_scale"]
+        assert a.data_type in (TensorProto.INT4, TensorProto.UINT4) and list(a.dims) == [WIDE, 96]
+        # 192 inputs are two blocks of 128.
+        blocks = -(-WIDE // int(block))
+        assert list(scales.dims) == [blocks, 96]
+        assert 4 + 32 * blocks / WIDE == pytest.approx(bits, abs=0.1)
+    # Of what lies to one side of zero, codes have a zero point.
+    compress(products(tmp_path / "m.onnx"), "--weights", "int4", "-o", out, "--check", "none", "--force")
+    tensors = {t.name: t for t in onnx.load(out).graph.initializer}
+    assert tensors["d_quantized"].data_type == tensors["d_zero_point"].data_type == TensorProto.UINT4
+
+
+def test_matmulnbits_of_others_is_read(compress, tmp_path):
+    """With zero points of an odd number of blocks, a last block that isn't full, and a bias."""
+    rng = np.random.default_rng(8)
+    k, n, block = 80, 24, 32
+    blocks = -(-k // block)
+    codes = rng.integers(0, 256, (n, blocks, block // 2), np.uint8)
+    zeros = rng.integers(0, 256, (n, (blocks + 1) // 2), np.uint8)
+    scales, bias = rng.uniform(0.01, 0.1, (n, blocks)).astype(np.float32), rng.normal(size=n).astype(np.float32)
+    made = {"b": codes, "s": scales, "z": zeros, "bias": bias}
+    node = helper.make_node(
+        "MatMulNBits", ["x", "b", "s", "z", "", "bias"], ["y"], "by_bits", domain="com.microsoft", K=k, N=n, bits=4, block_size=block, accuracy_level=1
+    )
+    graph = helper.make_graph(
+        [node],
+        "by_bits",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, k])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3, n])],
+        [numpy_helper.from_array(v, name) for name, v in made.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), model)
+    x = rng.normal(size=(5, 3, k)).astype(np.float32)
+    compress(model, "-o", out, "--check", "none")
+    assert {n.op_type for n in onnx.load(out).graph.node} == {"DequantizeLinear", "MatMul", "Add"}
+    np.testing.assert_allclose(run(out, x), run(model, x), rtol=1e-4, atol=1e-4)
+    np.savez(tmp_path / "x.npz", x=x)
+    assert far(compress, model, tmp_path / "x.npz") < 1e-5
+
+
+def test_what_cannot_be_done_is_said(compress, tmp_path):
+    model = products(tmp_path / "m.onnx")
+    assert "cannot be used with" in compress(model, "--weights", "int4", "--int8", code=2).err
+    assert "--block needs --weights" in compress(model, "--block", "64", code=2).err
+    out = tmp_path / "out.onnx"
+    done = compress(model, "--weights", "int4", "--exclude", ".*", "-o", out, "--check", "none")
+    assert "asked for --weights: no weight became codes (excluded by --exclude (3 layers))" in done.err
+    assert any("no weight became codes" in line for line in read_report(out.with_suffix(".report.json"))["undone"])
+    compress(ROOT / "models/digits/digits.onnx", "--weights", "int4", "-o", out, "--check", "none", "--force")
+    skipped = [p for p in read_report(out.with_suffix(".report.json"))["passes"] if p["name"] == "weights"][0]["skipped"]
+    assert all("only products" in s["reason"] for s in skipped) and len(skipped) == 3
