@@ -54,8 +54,10 @@ pub fn find(plan: &CompressPlan, graph: &Graph, report: &mut Report) {
         report.undone.push(format!("asked for {WEIGHTS}: no weight became codes ({why})"));
     }
     report.undone.extend(missed(plan));
-    let by_codes = |g: &Graph| g.operators().any(|n| matches!(g.op(n), Op::DynamicLstm(_) | Op::MatMulNBits(_)));
-    let is_used = graph.and_bodies().into_iter().any(by_codes);
+    let by_codes = |g: &Graph| g.operators().any(|n| matches!(g.op(n), Op::DynamicLstm(_)));
+    // Weights in blocks are read back as what they stand for.
+    let in_blocks = report.passes.iter().any(|p| p.name == "weights" && p.edits > 0);
+    let is_used = in_blocks && options.target.capabilities().by_bits || graph.and_bodies().into_iter().any(by_codes);
     let target = report.passes.iter().find(|p| p.name == "target" && p.edits == 0 && !is_used);
     if let Some(pass) = target {
         let why = match &pass.skipped[..] {
