@@ -66,6 +66,8 @@ pub struct Options {
     pub scheme: Option<Scheme>,
     /// What weights alone become, if they do, and how many inputs share a scale.
     pub weights: Option<(WeightFormat, usize)>,
+    /// Whether there are data to round them by: made-up inputs don't tell what layers read.
+    pub weights_by_data: bool,
     /// What the search for a better way to quantise may take, if there is one.
     pub search: Option<SearchBudget>,
     /// Train the quantised model (quantisation-aware training).
@@ -214,7 +216,8 @@ pub const STAGES: &[Stage] = &[
         asked_by: Some(option::WEIGHTS),
         make: |o| {
             let (format, block) = o.weights?;
-            Some(Box::new(WeightOnly { format, block, target: o.target, exclude: o.exclude.clone() }))
+            let (by_data, target, exclude) = (o.weights_by_data, o.target, o.exclude.clone());
+            Some(Box::new(WeightOnly { format, block, by_data, target, exclude }))
         },
     },
     Stage {

@@ -109,13 +109,8 @@ impl<'a> CompressPlan<'a> {
 
     /// Whether the model is run to be compressed.
     pub fn runs(&self) -> bool {
-        let looks = self.options.reconstruct || self.options.scheme.is_some() || self.rounds_by_data();
+        let looks = self.options.reconstruct || self.options.scheme.is_some() || self.options.weights_by_data;
         self.trains() || looks || self.purpose == Purpose::Bisect
-    }
-
-    /// Whether weights alone are rounded by what their layers read.
-    fn rounds_by_data(&self) -> bool {
-        self.options.weights.is_some() && self.recipe.data.data.is_some()
     }
 
     /// Whether something is trained.
@@ -166,6 +161,7 @@ fn options(r: &Compress, purpose: Purpose) -> Options {
         training: (needs::trains(r) && recovers && may_train).then_some(training),
         scheme: r.quantises().then(|| r.scheme()),
         weights: r.weights.map(|format| (format, r.block.unwrap_or_default().get())),
+        weights_by_data: r.weights.is_some() && r.data.data.is_some(),
         search: (r.quantises() && r.effort != Effort::Quick && purpose != Purpose::Bisect).then(|| SearchBudget {
             effort: r.effort,
             time: r.time.map(|ms| Duration::from_secs_f64(ms.get() / 1000.0)),

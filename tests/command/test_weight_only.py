@@ -102,6 +102,16 @@ def test_a_weight_of_four_bits_takes_five(compress, tmp_path):
     assert tensors["d_quantized"].data_type == tensors["d_zero_point"].data_type == TensorProto.UINT4
 
 
+def test_made_up_inputs_don_t_round_weights(compress, tmp_path):
+    """Without data, the check runs on inputs that are made up: they say nothing of what layers read."""
+    model, outs = products(tmp_path / "m.onnx"), []
+    for check in ("none", "full"):
+        outs.append(tmp_path / f"{check}.onnx")
+        compress(model, "--weights", "int4", "--check", check, "-o", outs[-1])
+    a, b = ({t.name: t.raw_data for t in onnx.load(out).graph.initializer} for out in outs)
+    assert a == b
+
+
 def test_matmulnbits_of_others_is_read(compress, tmp_path):
     """With zero points of an odd number of blocks, a last block that isn't full, and a bias."""
     rng = np.random.default_rng(8)

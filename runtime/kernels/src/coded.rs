@@ -38,7 +38,7 @@ impl Bits {
     }
 
     /// The code in the middle, which stands for zero where codes are signed.
-    fn middle(self) -> i64 {
+    pub fn middle(self) -> i64 {
         match self {
             Self::Four => 8,
             Self::Eight => 128,

@@ -114,6 +114,8 @@ pub struct WeightOnly {
     pub format: WeightFormat,
     /// Inputs that share a scale.
     pub block: usize,
+    /// Whether there are data that tell what layers read.
+    pub by_data: bool,
     /// What the result has to run on.
     pub target: Target,
     /// Layers to leave alone.
@@ -125,10 +127,14 @@ struct Task {
     layer: Layer,
     layout: WeightMatrix,
     inputs: Inputs,
-    input: Port,
 }
 
 impl Task {
+    /// What the layer reads: what made it may have been replaced since the task was found.
+    fn input(&self, g: &Graph) -> Option<Port> {
+        g.operand(self.layer.node, 0)
+    }
+
     fn bytes(&self) -> usize {
         self.layout.columns().pow(2) * size_of::<f64>()
     }
@@ -212,17 +218,18 @@ impl WeightOnly {
             return Err(format!("it has {} inputs, fewer than a block", layout.columns()));
         }
         let inputs = Inputs::of(g, layer, layout).ok_or("its input is transposed")?;
-        let input = g.operand(layer.node, 0).ok_or("it has no input")?;
-        Ok(Task { layer: *layer, layout, inputs, input })
+        Ok(Task { layer: *layer, layout, inputs })
     }
 
     /// What the layers read, in moments; nothing without data, and of layers with too many inputs.
     fn gather(&self, g: &Graph, tasks: &[Task], cx: &Context) -> Result<Vec<Option<Vec<Moments>>>> {
-        let Some(calibrator) = cx.calibrator else { return Ok(tasks.iter().map(|_| None).collect()) };
+        let Some(calibrator) = cx.calibrator.filter(|_| self.by_data) else {
+            return Ok(tasks.iter().map(|_| None).collect());
+        };
         let fits = |task: &Task| task.layout.columns() <= MOST_INPUTS;
         let mut moments: Vec<Option<Vec<Moments>>> =
             tasks.iter().map(|task| fits(task).then(|| Moments::none(&task.inputs))).collect();
-        let mut ports: Vec<Port> = tasks.iter().filter(|task| fits(task)).map(|task| task.input).collect();
+        let mut ports: Vec<Port> = tasks.iter().filter(|task| fits(task)).filter_map(|task| task.input(g)).collect();
         ports.sort();
         ports.dedup();
         if ports.is_empty() {
@@ -231,8 +238,8 @@ impl WeightOnly {
         let (read, samples) = (only(g, &ports), calibrator.samples());
         calibrator.run(&[&verify(&read)?], samples, &mut |made| {
             for (task, moments) in tasks.iter().zip(&mut moments) {
-                // Every port is in the list that it was made from.
-                let (Some(moments), Ok(at)) = (moments, ports.binary_search(&task.input)) else { continue };
+                let at = task.input(g).and_then(|port| ports.binary_search(&port).ok());
+                let (Some(moments), Some(at)) = (moments, at) else { continue };
                 let each = (OBSERVATIONS * task.layout.columns()).max(FEWEST).div_ceil(samples.max(1));
                 observe(&task.inputs, moments, &made[0][at], None, each)
                     .map_err(|e| e.at(g.node(task.layer.node).label()))?;

@@ -49,7 +49,7 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, p: &Product<'g>, end: End) -> Option<L
     Some(Lowering::with(vec![Want::float(p.x)], move |isa| {
         let bias = vector(bias.map(|bias| bias()).transpose()?, outputs, beta);
         let bug = || Error::bug("codes of a weight");
-        let shift = if matches!(codes.dtype(), DType::I4 | DType::I8) { middle(bits) } else { 0 };
+        let shift = if matches!(codes.dtype(), DType::I4 | DType::I8) { bits.middle() } else { 0 };
         let rows = |t: &Tensor| -> Result<Vec<u8>> {
             let values: Vec<u8> = t.as_i64().ok_or_else(bug)?.into_iter().map(|v| (v + shift) as u8).collect();
             Ok(if transposed { turned(&values, outputs) } else { values })
@@ -63,13 +63,6 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, p: &Product<'g>, end: End) -> Option<L
         scales.release();
         Ok(InBlocks(kernel.into()))
     }))
-}
-
-fn middle(bits: Bits) -> i64 {
-    match bits {
-        Bits::Four => 8,
-        Bits::Eight => 128,
-    }
 }
 
 /// The columns of rows, one after the other.
