@@ -9,6 +9,7 @@ use crate::{
 use compress_compiler::{
     bound,
     error::{Error, Kind, Result},
+    forms::decoder::Decoder,
     graph::Graph,
     node::{NodeId, Port},
     op::{Op, Operator},
@@ -148,7 +149,8 @@ pub fn accuracy(
         before,
         after: finite(after),
         drop: match (before, after) {
-            (Some(before), Some(after)) => Some(before - after),
+            (Some(before), Some(after)) if metric.rises() => Some(before - after),
+            (Some(before), Some(after)) => Some(after - before),
             (None, Some(after)) if metric.is_share() => Some(1.0 - after),
             _ => None,
         },
@@ -311,8 +313,9 @@ fn shapes(graph: &Graph, inputs: &[Tensor]) -> String {
 /// # Errors
 /// As [`bound::bound`].
 pub fn sized(graph: &Graph, inputs: &[Tensor]) -> Result<Graph> {
-    let facts: Vec<(NodeId, Fact)> =
+    let mut facts: Vec<(NodeId, Fact)> =
         fed(graph).zip(inputs.iter().map(|t| Fact::new(Some(t.dtype()), Fact::of(t).shape))).collect();
+    facts.extend(Decoder::facts_beside(graph, &facts));
     bound::bound(graph, &facts)
 }
 

@@ -4,6 +4,7 @@ use crate::values::InputShape;
 use compress_compiler::{
     bound::bound,
     error::{Error, Result},
+    forms::decoder::Decoder,
     graph::Graph,
     node::{NodeId, Port},
     op::Op,
@@ -146,8 +147,15 @@ fn usual(spec: &InputSpec, axis: usize, [picture, text, sound, other]: &[i64; 4]
 fn fits(graph: &Graph, specs: &[InputSpec]) -> bool {
     let one = |d: &Dim| if d.known().is_none() { Dim::Known(1) } else { d.clone() };
     let fact = |s: &InputSpec| Fact::new(Some(s.dtype), Some(s.shape.iter().map(one).collect()));
-    let facts: Vec<(NodeId, Fact)> = fed(graph).zip(specs.iter().map(fact)).collect();
+    let mut facts: Vec<(NodeId, Fact)> = fed(graph).zip(specs.iter().map(fact)).collect();
+    let beside = Decoder::facts_beside(graph, &facts);
+    let has_cache = !beside.is_empty();
+    facts.extend(beside);
     let Ok(sized) = bound(graph, &facts) else { return false };
+    // A cache is empty at first.
+    if has_cache {
+        return true;
+    }
     // A window that doesn't fit leaves nothing.
     let mut values = sized.operators().flat_map(|n| &sized.node(n).outputs).filter_map(|v| v.fact.dims());
     !values.any(|dims| dims.iter().any(|d| d.known().is_some_and(|n| n <= 0)))

@@ -177,6 +177,12 @@ impl Graph {
         }
     }
 
+    /// The readers of `port` that need its elements: Shape and Size don't. Of many, the first ones.
+    pub fn element_uses(&self, port: Port) -> Vec<Use> {
+        let reads = |u: &Use| !matches!(self.op(u.node), Op::Shape(_) | Op::Size(_));
+        self.readers(port).filter(reads).take(3).collect()
+    }
+
     /// Whether anybody reads the value at `port`, be it as a graph output.
     pub fn is_read(&self, port: Port) -> bool {
         self.readers(port).next().is_some() || self.is_output(port)

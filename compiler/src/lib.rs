@@ -42,6 +42,7 @@ pub mod bound;
 pub mod choice;
 pub mod clipping;
 pub mod error;
+pub mod forms;
 pub mod graph;
 pub mod judge;
 pub mod narrow;

@@ -9,7 +9,7 @@ use std::{fmt, sync::Arc};
 
 /// Integer tensors with more elements than this carry no propagated elements: shape
 /// arithmetic is never longer, and the cost of inference stays linear.
-pub(crate) const MAX_ELEMS: usize = 256;
+pub const MAX_ELEMS: usize = 256;
 
 /// A dimension, or one element of a shape-like integer tensor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -3,6 +3,7 @@
 use crate::{
     axes::{Axis, Flow, Sides},
     error::Result,
+    forms::decoder::Decoder,
     graph::Graph,
     node::NodeId,
     op::{Inputs, Op, Operator},
@@ -19,8 +20,15 @@ pub struct Input {
     pub default: Option<Tensor>,
 }
 
-/// The inputs that a caller has to give: those without a default, in order.
+/// The inputs for which there must be data, in order: those without a default, and of a [`Decoder`] none that follows from
+/// the runs before.
 pub fn fed(graph: &Graph) -> impl Iterator<Item = NodeId> {
+    let decoder = Decoder::of(graph);
+    given(graph).filter(move |n| decoder.as_ref().is_none_or(|d| !d.makes(*n)))
+}
+
+/// The inputs without a default, in order.
+pub fn given(graph: &Graph) -> impl Iterator<Item = NodeId> {
     graph.inputs().iter().copied().filter(|n| !matches!(graph.op(*n), Op::Input(i) if i.default.is_some()))
 }
 

@@ -9,12 +9,10 @@ use super::{
     layer::{ConstantLayer, widened},
     shared, succeed,
 };
-use crate::{
-    attention::{Chain, Scores, weighed},
-    axes::AxisRuns,
-};
+use crate::{attention::Chain, axes::AxisRuns};
 use compress_compiler::{
     error::Result,
+    forms::attention::{Scores, weighed},
     graph::Graph,
     node::{NodeId, Port},
     op::Op,
@@ -161,7 +159,7 @@ impl Rule for KeyBias {
 
     fn apply(&self, graph: &Graph, node: NodeId, _: &Context) -> Result<Verdict> {
         // What replaces products knows nothing of the bias.
-        let scores = Scores::from(graph, node).filter(|s| !s.replaced);
+        let scores = Scores::from(graph, node).filter(|s| !s.are_replaced());
         let keys = scores.and_then(|s| s.operands(graph)).map(|(_, k)| k);
         let Some(keys) = keys else { return Ok(Verdict::No) };
         let chain = Chain::to(graph, keys);

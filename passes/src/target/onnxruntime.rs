@@ -7,7 +7,7 @@
 
 use super::{Capabilities, newest};
 use crate::{
-    attention::{Chain, Scores},
+    attention::Chain,
     axes::AxisRuns,
     clean::Clean,
     normalise::{Normalised, as_scale, scaled},
@@ -15,6 +15,7 @@ use crate::{
 };
 use compress_compiler::{
     error::Result,
+    forms::attention::{Mask, Scores},
     graph::Graph,
     node::{NodeId, Port},
     op::Op,
@@ -145,7 +146,7 @@ struct Operands {
 
 impl<'a> Pattern<'a> {
     fn of(graph: &'a Graph, softmax: NodeId) -> Option<Self> {
-        let scores = Scores::of(graph, softmax).filter(|s| !s.replaced)?;
+        let scores = Scores::of(graph, softmax).filter(|s| !s.are_replaced())?;
         let (q, k) = scores.operands(graph)?;
         let reader = graph.only_use(softmax.into()).filter(|u| u.slot == 0)?.node;
         let Op::MatMul(_) = graph.op(reader) else { return None };
@@ -186,7 +187,7 @@ impl<'a> Pattern<'a> {
         let mut inputs = vec![Some(operands.q), Some(operands.k), Some(operands.v)];
         match self.scores.masks[..] {
             [] => {}
-            [mask] => {
+            [Mask::Added(mask)] => {
                 inputs.push(Some(self.mask(&mut edit, mask, &operands, [b, h, length, total])?));
             }
             _ => return Err("several masks are added"),

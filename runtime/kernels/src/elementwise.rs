@@ -5,6 +5,7 @@
 
 mod normalise;
 
+pub(crate) use normalise::weigh_rows;
 pub use normalise::{layer_norm, log_softmax, softmax};
 
 use crate::broadcast::{each_pair, in_parts_of};

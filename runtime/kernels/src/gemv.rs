@@ -89,7 +89,7 @@ pub(crate) fn multiply_add(isa: Isa, a: f32, b: f32, c: f32) -> f32 {
 
 multiversion! {
     /// `y = bias + x * matrix`.
-    fn sums(isa: Isa, x: &[f32], matrix: Rows<Raw>, bias: &[f32], y: &mut [f32]) {
+    pub(crate) fn sums(isa: Isa, x: &[f32], matrix: Rows<Raw>, bias: &[f32], y: &mut [f32]) {
         y.copy_from_slice(bias);
         for first in (0..y.len()).step_by(COLUMNS) {
             let width = COLUMNS.min(y.len() - first);
@@ -112,7 +112,7 @@ multiversion! {
     }
 
     /// `y = bias + x * transposed matrix`.
-    fn dots(isa: Isa, x: &[f32], matrix: Rows<Raw>, bias: &[f32], y: &mut [f32]) {
+    pub(crate) fn dots(isa: Isa, x: &[f32], matrix: Rows<Raw>, bias: &[f32], y: &mut [f32]) {
         let (fours, rest) = y.as_chunks_mut::<TOGETHER>();
         let (biases, last) = bias.as_chunks::<TOGETHER>();
         for (i, (y, bias)) in fours.iter_mut().zip(biases).enumerate() {

@@ -26,6 +26,7 @@
 #![warn(missing_docs)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod attention;
 mod broadcast;
 mod coded;
 mod conv;
@@ -52,7 +53,9 @@ mod testing;
 mod tile;
 pub mod train;
 mod window;
+mod zip;
 
+pub use attention::{Attention, Head, Heads, MASKS, Mask};
 pub use coded::{Bits, Coded, CodedF};
 pub use conv::{Conv8, ConvF, GemmF, SparseF};
 pub use depthwise::{Depthwise8, DepthwiseF};
@@ -73,3 +76,4 @@ pub use rows::{Rows, RowsMut};
 pub use spread::Spread;
 pub use team::{Helped, Team, traced};
 pub use window::Window;
+pub use zip::{Broadcast, zip};

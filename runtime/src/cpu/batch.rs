@@ -11,7 +11,7 @@ use super::{
     arena::{Workspace, Workspaces},
     lowering::Operand,
     plan::plan,
-    program::Program,
+    program::{Given, Program},
     run::{Plan, Sink},
     steps::Spent,
 };
@@ -31,10 +31,12 @@ const ACTIVATIONS_PER_WEIGHT: f64 = 1.0 / 8.0;
 
 /// How inputs of certain shapes are run.
 pub(super) struct Batch {
-    shapes: Vec<Vec<usize>>,
+    given: Given,
     threads: usize,
     /// The shapes of the outputs.
     outputs: Vec<Vec<usize>>,
+    /// The outputs that are sizes.
+    sizes: Vec<Tensor>,
     /// Into how many pieces a batch is cut.
     pieces: usize,
     /// How many threads take pieces.
@@ -44,26 +46,24 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Plans `program` for inputs of `shapes`.
+    /// Plans `program` for what is `given`.
     ///
     /// # Errors
     /// Those of shape inference and of planning.
-    pub fn new(program: &Program, graph: &Graph, shapes: &[&[usize]], threads: usize) -> Result<Self> {
-        let all = program.shapes(graph, shapes)?;
+    pub fn new(program: &Program, graph: &Graph, given: Given, threads: usize) -> Result<Self> {
+        let (all, sizes) = program.shapes(graph, &given)?;
         let outputs = program.outputs.iter().map(|id| all[*id].clone()).collect();
-        let (pieces, workers, plan) = match Self::in_pieces(program, graph, shapes, &all, threads)? {
+        let (pieces, workers, plan) = match Self::in_pieces(program, graph, &given, &all, threads)? {
             Some(made) => made,
             None => (1, 1, plan(program, all, threads, false)?),
         };
         memory::check(plan.bytes().saturating_mul(workers), || "the activations of this batch".into())?;
-        let shapes = shapes.iter().map(|s| s.to_vec()).collect();
-        Ok(Self { shapes, threads, outputs, pieces, workers, plan: Some(plan) })
+        Ok(Self { given, threads, outputs, sizes, pieces, workers, plan: Some(plan) })
     }
 
-    /// Remembers that there is no plan for inputs of `shapes`.
-    pub fn impossible(shapes: &[&[usize]], threads: usize) -> Self {
-        let shapes = shapes.iter().map(|s| s.to_vec()).collect();
-        Self { shapes, threads, outputs: vec![], pieces: 0, workers: 0, plan: None }
+    /// Remembers that there is no plan for what is `given`.
+    pub fn impossible(given: Given, threads: usize) -> Self {
+        Self { given, threads, outputs: vec![], sizes: vec![], pieces: 0, workers: 0, plan: None }
     }
 
     /// The number of pieces, of threads that take them, and the plan for one, where cutting the
@@ -71,7 +71,7 @@ impl Batch {
     fn in_pieces(
         program: &Program,
         graph: &Graph,
-        shapes: &[&[usize]],
+        given: &Given,
         all: &[Vec<usize>],
         threads: usize,
     ) -> Result<Option<(usize, usize, Plan)>> {
@@ -80,8 +80,8 @@ impl Batch {
             return Ok(None);
         };
         let of = |n: usize| -> Option<Vec<Vec<usize>>> {
-            let cut: Vec<Vec<usize>> = shapes.iter().map(|s| [&[n], &s[1..]].concat()).collect();
-            let made = program.shapes(graph, &cut.iter().map(|s| &s[..]).collect::<Vec<_>>()).ok()?;
+            let shapes = given.shapes.iter().map(|s| [&[n], &s[1..]].concat()).collect();
+            let (made, _) = program.shapes(graph, &Given { shapes, sizes: given.sizes.clone() }).ok()?;
             // A shape that is written down somewhere may not follow.
             let follows = |(id, (a, b)): (usize, (&Vec<usize>, &Vec<usize>))| match program.is_constant(id) {
                 true => a == b,
@@ -105,9 +105,9 @@ impl Batch {
         Ok(Some((pieces, workers.min(pieces), plan(program, shapes, inner, true)?)))
     }
 
-    /// Whether this is for inputs of these shapes.
-    pub fn fits(&self, shapes: &[&[usize]], threads: usize) -> bool {
-        self.threads == threads && self.shapes.iter().map(|s| &s[..]).eq(shapes.iter().copied())
+    /// Whether this is for what is `given`.
+    pub fn fits(&self, given: &Given, threads: usize) -> bool {
+        self.threads == threads && self.given == *given
     }
 
     /// Runs all pieces; `None` where there is no plan.
@@ -131,7 +131,7 @@ impl Batch {
                 _ => Cow::Borrowed(t.bytes()),
             })
             .collect();
-        let types = program.outputs.iter().map(|id| program.values[*id].dtype());
+        let types = program.outputs.iter().map(|id| program.values[*id].dtype);
         let made: Vec<_> = types.zip(self.outputs.iter().cloned()).collect();
         let mut bytes: Vec<Vec<u8>> =
             made.iter().map(|(t, dims)| vec![0; dims.iter().product::<usize>() * t.size()]).collect();
@@ -156,7 +156,11 @@ impl Batch {
         workspaces.put_back(spaces);
         done?;
         let tensors = made.into_iter().zip(bytes).map(|((dtype, dims), bytes)| Tensor::new(dtype, dims, bytes));
-        tensors.collect::<Result<_>>().map(Some)
+        let mut tensors: Vec<Tensor> = tensors.collect::<Result<_>>()?;
+        for ((place, _), size) in program.sizes.iter().zip(&self.sizes) {
+            tensors.insert(*place, size.clone());
+        }
+        Ok(Some(tensors))
     }
 }
 

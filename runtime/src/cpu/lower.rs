@@ -20,12 +20,32 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 pub(crate) fn outside(graph: &Graph, port: Port) -> Option<Form> {
     match graph.fact(port).dtype? {
         DType::F32 => Some(Form::Float),
-        DType::U8 | DType::I8 => Some(Form::Codes),
+        DType::U8 | DType::I8 | DType::Bool => Some(Form::Codes),
         _ => None,
     }
 }
 
-/// The nodes of `order` that can be lowered, each by itself.
+/// The nodes of `order` that make sizes, as those that Reshape reads: small integers that follow from shapes alone. Planning
+/// knows them, and nothing computes them.
+fn sizes(graph: &Graph, order: &[NodeId]) -> HashSet<NodeId> {
+    let mut found = HashSet::new();
+    for id in order {
+        let known = |p: Port| graph.constant(p).is_some() || found.contains(&p.node);
+        let follow = match graph.op(*id) {
+            Op::Input(_) | Op::Constant(_) | Op::Opaque(_) => false,
+            Op::Shape(_) | Op::Size(_) => true,
+            _ => graph.operands(*id).into_iter().flatten().all(known),
+        };
+        let fact = graph.fact((*id).into());
+        let fits = graph.node(*id).outputs.len() == 1 && matches!(fact.dtype, Some(DType::I64 | DType::I32));
+        if follow && fits && fact.elems.is_some() {
+            found.insert(*id);
+        }
+    }
+    found
+}
+
+/// The nodes of `order` that can be lowered, each by itself, and those that make sizes.
 pub(crate) fn known(graph: &Graph, order: &[NodeId]) -> HashSet<NodeId> {
     let nothing = HashSet::new();
     let all = |_| true;
@@ -37,11 +57,14 @@ pub(crate) fn known(graph: &Graph, order: &[NodeId]) -> HashSet<NodeId> {
                 outside(graph, port).is_some_and(|form| ops::lowering(&scope, Want { port, form }).is_some())
             })
     };
-    order.iter().copied().filter(|id| is_known(*id)).collect()
+    let mut known = sizes(graph, order);
+    known.extend(order.iter().copied().filter(|id| is_known(*id)));
+    known
 }
 
 /// Lowers `nodes`, which come in order and for which `part` is true, as far as `outputs` and
-/// `watch` need them. `place` says where every node of the graph stands in its order.
+/// `watch` need them. `place` says where every node of the graph stands in its order; `given` are the values from elsewhere
+/// that can be had, of which sizes are asked for too.
 ///
 /// # Errors
 /// A bug when there is no lowering for a node of the part; what packing raises.
@@ -50,11 +73,14 @@ pub(crate) fn lower(
     place: &HashMap<NodeId, usize>,
     nodes: &[NodeId],
     part: &dyn Fn(NodeId) -> bool,
-    outputs: &[Port],
+    (given, outputs): (&[Port], &[Port]),
     watch: &[(usize, Port)],
     isa: Isa,
 ) -> Result<Program> {
-    let pinned: HashSet<Port> = outputs.iter().copied().chain(watch.iter().map(|w| w.1)).collect();
+    let is_value = |port: &Port| outside(graph, *port).is_some();
+    let watch: Vec<(usize, Port)> = watch.iter().copied().filter(|(_, port)| is_value(port)).collect();
+    let computed = outputs.iter().copied().filter(is_value);
+    let pinned: HashSet<Port> = computed.chain(watch.iter().map(|w| w.1)).collect();
     let scope = Scope::new(graph, nodes, part, &pinned, false);
     let asked = |port: &Port| {
         outside(graph, *port).map(|form| Want { port: *port, form }).ok_or_else(|| Error::bug("a value of Burn's"))
@@ -95,11 +121,14 @@ pub(crate) fn lower(
         ids.insert(want, program.add(label, op, operands, Placed::of(graph, want)));
     }
     for port in outputs {
-        program.add_output(ids[&asked(port)?]);
+        match is_value(port) {
+            true => program.add_output(ids[&asked(port)?]),
+            false => program.add_size(*port),
+        }
     }
-    for (place, port) in watch {
+    for (place, port) in &watch {
         program.add_watch(*place, ids[&asked(port)?]);
     }
-    program.find_shape_nodes(graph, place, part);
+    program.find_shape_nodes(graph, place, part, given);
     Ok(program)
 }

@@ -110,7 +110,7 @@ pub(super) fn plan(program: &Program, shapes: Vec<Vec<usize>>, threads: usize, i
     for (i, id) in program.inputs.iter().enumerate() {
         let (rows, width) = Layout::Plain.rows(&p.shapes[*id]);
         let mut view = View::dense(Place::Input(i), rows, width);
-        if program.values[*id].signed {
+        if program.values[*id].dtype == DType::I8 {
             let unsigned = p.buffer(*id, rows, width);
             p.step("relabel", *id, &[view], unsigned, 0, 0, |o| kernels::xor_sign(o.slice(0), o.out().data()));
             view = unsigned;
@@ -135,7 +135,7 @@ pub(super) fn plan(program: &Program, shapes: Vec<Vec<usize>>, threads: usize, i
     p.instruction = None;
     let mut outputs = vec![];
     for id in &program.outputs {
-        outputs.push((p.dense(*id), program.values[*id].dtype(), p.shapes[*id].clone()));
+        outputs.push((p.dense(*id), program.values[*id].dtype, p.shapes[*id].clone()));
     }
     for (view, ..) in &outputs {
         p.touch(view);
@@ -165,7 +165,8 @@ impl Planner<'_> {
         self.program.values[id].form
     }
 
-    fn size(&self, id: ValueId) -> usize {
+    /// Bytes of an element of a value.
+    pub fn size(&self, id: ValueId) -> usize {
         match self.form(id) {
             Form::Float => size_of::<f32>(),
             Form::Codes => 1,
@@ -356,8 +357,7 @@ impl Planner<'_> {
         cost::threads(work, self.threads)
     }
 
-    /// Adds a step that makes `made` of values at `reads`; all are of the types of the value
-    /// that is written unless [`Planner::step_from`] is used.
+    /// Adds a step that makes `made` of values at `reads`, which have elements of the same size as what is written.
     #[allow(clippy::too_many_arguments)]
     pub fn step(
         &mut self,
@@ -385,19 +385,34 @@ impl Planner<'_> {
         work: u64,
         call: impl Fn(&mut Operands) + Send + Sync + 'static,
     ) {
+        let reads = reads.iter().map(|view| (*view, size)).collect();
+        self.step_of(kernel, made, reads, write, scratch, work, call);
+    }
+
+    /// As [`Planner::step`], where the elements of each value that is read have their own size in bytes.
+    #[allow(clippy::too_many_arguments)]
+    pub fn step_of(
+        &mut self,
+        kernel: impl Into<Kernel>,
+        made: ValueId,
+        reads: Vec<(View, usize)>,
+        write: View,
+        scratch: usize,
+        work: u64,
+        call: impl Fn(&mut Operands) + Send + Sync + 'static,
+    ) {
         assert!(reads.len() <= READS, "a step of {} operands", reads.len());
-        reads.iter().for_each(|v| self.touch(v));
+        reads.iter().for_each(|(view, _)| self.touch(view));
         self.touch(&write);
         self.scratch = self.scratch.max(scratch);
         let threads = self.threads(work);
-        let call: Call = Box::new(call);
-        let sizes = (size, self.size(made));
+        let (call, size): (Call, _) = (Box::new(call), self.size(made));
         self.steps.push(Step {
             instruction: self.instruction,
             kernel: kernel.into(),
-            reads: reads.to_vec(),
+            reads,
             write,
-            sizes,
+            size,
             threads,
             call,
         });

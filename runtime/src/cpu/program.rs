@@ -13,11 +13,11 @@ use compress_compiler::{
     node::{NodeId, Port},
     op::{Inputs, Op, Operator},
     tensor::{DType, Tensor},
-    value::{Dim, Fact},
+    value::{Dim, Fact, MAX_ELEMS},
 };
 use compress_kernels::Isa;
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -28,22 +28,18 @@ const PLANS: usize = 4;
 pub(super) struct Placed {
     pub port: Port,
     pub form: Form,
-    /// Whether the codes are those of signed numbers.
-    pub signed: bool,
+    /// The type outside.
+    pub dtype: DType,
 }
 
 impl Placed {
     pub fn of(graph: &Graph, want: Want) -> Self {
-        Self { port: want.port, form: want.form, signed: graph.fact(want.port).dtype == Some(DType::I8) }
-    }
-
-    /// The type outside.
-    pub fn dtype(&self) -> DType {
-        match (self.form, self.signed) {
+        let dtype = match (want.form, graph.fact(want.port).dtype) {
             (Form::Float, _) => DType::F32,
-            (Form::Codes, false) => DType::U8,
-            (Form::Codes, true) => DType::I8,
-        }
+            (Form::Codes, Some(dtype @ (DType::I8 | DType::Bool))) => dtype,
+            (Form::Codes, _) => DType::U8,
+        };
+        Self { port: want.port, form: want.form, dtype }
     }
 }
 
@@ -55,6 +51,15 @@ pub(super) struct Instruction {
     pub output: ValueId,
 }
 
+/// What plans are made for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Given {
+    /// The shapes of the inputs.
+    pub shapes: Vec<Vec<usize>>,
+    /// The elements of the inputs that are sizes.
+    pub sizes: Vec<Vec<i64>>,
+}
+
 /// A part of a graph, lowered.
 pub struct Program {
     pub(super) isa: Isa,
@@ -63,6 +68,10 @@ pub struct Program {
     pub(super) inputs: Vec<ValueId>,
     pub(super) outputs: Vec<ValueId>,
     pub(super) watch: Vec<(usize, ValueId)>,
+    /// Outputs that are sizes: which of the outputs, and of what node.
+    pub(super) sizes: Vec<(usize, Port)>,
+    /// The values from elsewhere that are sizes: plans are made for their elements.
+    given_sizes: Vec<Port>,
     /// The nodes from which shapes follow, in order.
     shape_nodes: Vec<NodeId>,
     /// The constants among the values.
@@ -79,6 +88,8 @@ impl Program {
             inputs: vec![],
             outputs: vec![],
             watch: vec![],
+            sizes: vec![],
+            given_sizes: vec![],
             shape_nodes: vec![],
             constants: HashSet::new(),
             plans: Mutex::default(),
@@ -118,9 +129,14 @@ impl Program {
         self.constants.contains(&id)
     }
 
-    /// The values that it takes, in order.
+    /// Adds an output whose elements are known once shapes are.
+    pub(super) fn add_size(&mut self, port: Port) {
+        self.sizes.push((self.outputs.len() + self.sizes.len(), port));
+    }
+
+    /// The values that it takes, in order: those that it computes with, then sizes.
     pub fn inputs(&self) -> impl Iterator<Item = Port> + '_ {
-        self.inputs.iter().map(|id| self.values[*id].port)
+        self.inputs.iter().map(|id| self.values[*id].port).chain(self.given_sizes.iter().copied())
     }
 
     /// Finds the nodes from which the shapes of all values follow: back to the inputs, and before
@@ -130,30 +146,47 @@ impl Program {
         graph: &Graph,
         place: &HashMap<NodeId, usize>,
         part: &dyn Fn(NodeId) -> bool,
+        given: &[Port],
     ) {
         let inputs: HashSet<Port> = self.inputs().collect();
+        let is_size = |port: Port| {
+            let fact = graph.fact(port);
+            given.contains(&port) && fact.dtype == Some(DType::I64) && fact.rank().is_some_and(|rank| rank <= 1)
+        };
         let is_known = |port: Port| {
             let fact = graph.fact(port);
             !part(port.node) && (fact.known_elems().is_some() || fact.elems.is_none() && fact.fixed().is_some())
         };
         let mut needed = HashSet::new();
-        let mut open: Vec<Port> = self.values.iter().map(|v| v.port).collect();
+        let sizes = self.sizes.iter().map(|s| s.1);
+        let mut open: Vec<Port> = self.values.iter().map(|v| v.port).chain(sizes).collect();
+        let mut given_sizes = BTreeSet::new();
         while let Some(port) = open.pop() {
-            if !inputs.contains(&port) && !is_known(port) && needed.insert(port.node) {
+            if inputs.contains(&port) || is_known(port) {
+                continue;
+            }
+            if is_size(port) {
+                given_sizes.insert(port);
+            } else if needed.insert(port.node) {
                 open.extend(graph.operands(port.node).into_iter().flatten());
             }
         }
+        self.given_sizes = given_sizes.into_iter().collect();
         let is_source = |id: NodeId| matches!(graph.op(id), Op::Input(_) | Op::Constant(_));
         self.shape_nodes = needed.into_iter().filter(|id| !is_source(*id)).collect();
         self.shape_nodes.sort_by_key(|id| place[id]);
     }
 
-    /// The shape of every value, given those of the inputs.
-    pub(super) fn shapes(&self, graph: &Graph, given: &[&[usize]]) -> Result<Vec<Vec<usize>>> {
+    /// The shape of every value and the elements of outputs that are sizes, given what the inputs are.
+    pub(super) fn shapes(&self, graph: &Graph, given: &Given) -> Result<(Vec<Vec<usize>>, Vec<Tensor>)> {
         let mut facts: HashMap<Port, Fact> = HashMap::new();
-        for (id, dims) in self.inputs.iter().zip(given) {
+        for (id, dims) in self.inputs.iter().zip(&given.shapes) {
             let dims = dims.iter().map(|n| Dim::from(*n)).collect();
-            facts.insert(self.values[*id].port, Fact::new(Some(self.values[*id].dtype()), Some(dims)));
+            facts.insert(self.values[*id].port, Fact::new(Some(self.values[*id].dtype), Some(dims)));
+        }
+        for (port, elems) in self.given_sizes.iter().zip(&given.sizes) {
+            let elems: Vec<Dim> = elems.iter().map(|n| Dim::Known(*n)).collect();
+            facts.insert(*port, Fact::elems(elems, graph.fact(*port).rank() == Some(0)));
         }
         for id in &self.shape_nodes {
             let operands = graph.operands(*id);
@@ -166,13 +199,28 @@ impl Program {
                 facts.entry(port).or_insert(fact);
             }
         }
+        let fact = |port: Port| facts.get(&port).unwrap_or_else(|| graph.fact(port));
         let shape = |v: &Placed| {
-            let fact = facts.get(&v.port).unwrap_or_else(|| graph.fact(v.port));
+            let fact = fact(v.port);
             let dims = fact.fixed().filter(|dims| !dims.contains(&0));
             let dims = dims.ok_or_else(|| Error::unsupported(format!("a value of {fact}")));
             dims.and_then(|d| check_size(&d).map(|_| d)).map_err(|e| e.at(graph.node(v.port.node).label()))
         };
-        self.values.iter().map(shape).collect()
+        let size = |(_, port): &(usize, Port)| {
+            let fact = fact(*port);
+            let known = || Some((fact.fixed()?, fact.known_elems()?));
+            let (dims, elems) = known().ok_or_else(|| Error::unsupported(format!("sizes of {fact}")))?;
+            Ok(match graph.fact(*port).dtype {
+                Some(DType::I32) => {
+                    let narrow = elems.iter().map(|n| i32::try_from(*n)).collect::<std::result::Result<Vec<_>, _>>();
+                    let narrow = narrow.map_err(|_| Error::unsupported("sizes beyond 32 bits"))?;
+                    Tensor::new(DType::I32, dims, bytemuck::cast_slice(&narrow).to_vec())?
+                }
+                _ => Tensor::new(DType::I64, dims, bytemuck::cast_slice(&elems).to_vec())?,
+            })
+        };
+        let sizes = self.sizes.iter().map(size).collect::<Result<_>>()?;
+        Ok((self.values.iter().map(shape).collect::<Result<_>>()?, sizes))
     }
 
     /// Runs it in `workspaces` on `inputs`, in the order of [`Program::inputs`], and shows watched
@@ -188,21 +236,25 @@ impl Program {
         sink: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
         spent: Option<&mut Vec<Spent>>,
     ) -> Result<Option<Vec<Tensor>>> {
-        let shapes: Vec<&[usize]> = inputs.iter().map(|t| t.shape()).collect();
-        self.planned(graph, &shapes).run(self, workspaces, inputs, sink, spent)
+        let (inputs, sizes) = inputs.split_at(self.inputs.len());
+        let shapes = inputs.iter().map(|t| t.shape().to_vec()).collect();
+        let Some(sizes) = sizes.iter().map(|t| t.as_i64().filter(|v| v.len() <= MAX_ELEMS)).collect() else {
+            return Ok(None);
+        };
+        self.planned(graph, Given { shapes, sizes }).run(self, workspaces, inputs, sink, spent)
     }
 
-    /// How inputs of `shapes` are run. No lock is held while they are planned, nor while they run:
+    /// How such inputs are run. No lock is held while they are planned, nor while they run:
     /// a thread of Rayon's that waits for others may begin another run of the same program.
-    fn planned(&self, graph: &Graph, shapes: &[&[usize]]) -> Arc<Batch> {
+    fn planned(&self, graph: &Graph, given: Given) -> Arc<Batch> {
         let threads = rayon::current_num_threads();
-        let known = |plans: &[Arc<Batch>]| plans.iter().find(|p| p.fits(shapes, threads)).cloned();
+        let known = |plans: &[Arc<Batch>]| plans.iter().find(|p| p.fits(&given, threads)).cloned();
         if let Some(batch) = known(&self.plans()) {
             return batch;
         }
-        let made = Batch::new(self, graph, shapes, threads).unwrap_or_else(|why| {
-            tracing::debug!("no plan for inputs of {shapes:?}: {why}");
-            Batch::impossible(shapes, threads)
+        let made = Batch::new(self, graph, given.clone(), threads).unwrap_or_else(|why| {
+            tracing::debug!("no plan for inputs of {:?}: {why}", given.shapes);
+            Batch::impossible(given.clone(), threads)
         });
         let mut plans = self.plans();
         // Another thread may have been faster; its plan is the same.

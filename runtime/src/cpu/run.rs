@@ -69,11 +69,11 @@ impl Plan {
             }
             let started = spent.is_some().then(Instant::now);
             let Place::Buffer(b) = step.write.place else { return Err(Error::bug("a step writes to a constant")) };
-            let start = self.places[b] + step.write.offset * step.sizes.1;
-            let split = Split::new(memory, start..start + step.write.extent() * step.sizes.1);
+            let start = self.places[b] + step.write.offset * step.size;
+            let split = Split::new(memory, start..start + step.write.extent() * step.size);
             let mut reads = [None; READS];
-            for (to, view) in reads.iter_mut().zip(&step.reads) {
-                *to = Some(Seen { bytes: source.bytes(view, step.sizes.0, |range| split.read(range)), view: *view });
+            for (to, (view, size)) in reads.iter_mut().zip(&step.reads) {
+                *to = Some(Seen { bytes: source.bytes(view, *size, |range| split.read(range)), view: *view });
             }
             let write = Some((split.write, step.write));
             (step.call)(&mut Operands { reads, write, scratch, threads: step.threads });

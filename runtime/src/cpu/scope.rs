@@ -137,10 +137,19 @@ impl<'g> Scope<'g> {
         (self.part)(id)
     }
 
+    /// Whether a value must exist as it is.
+    pub fn is_pinned(&self, port: Port) -> bool {
+        self.pinned.contains(&port) || self.graph.is_output(port)
+    }
+
     /// The node that makes a value which nobody else reads and which need not exist.
     pub fn inner(&self, port: Port) -> Option<NodeId> {
-        let free = self.has(port.node) && !self.pinned.contains(&port) && self.graph.only_use(port).is_some();
-        free.then_some(port.node)
+        let is_read_once = match self.on_device {
+            true => self.graph.only_use(port).is_some(),
+            // Who wants its shape alone is told that by the plan.
+            false => !self.graph.is_output(port) && self.graph.element_uses(port).len() == 1,
+        };
+        (self.has(port.node) && !self.pinned.contains(&port) && is_read_once).then_some(port.node)
     }
 
     /// Whether a value has two readers, and need not exist once both are one.

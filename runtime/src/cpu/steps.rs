@@ -74,7 +74,7 @@ pub(super) struct Operands<'a> {
 }
 
 /// The most values that a step reads.
-pub(super) const READS: usize = 3;
+pub(super) const READS: usize = 5;
 
 impl<'a> Operands<'a> {
     /// Operand `i`.
@@ -149,10 +149,11 @@ pub(super) struct Step {
     /// The instruction that it belongs to; none for conversions of inputs and outputs.
     pub instruction: Option<usize>,
     pub kernel: Kernel,
-    pub reads: Vec<View>,
+    /// What is read, and the bytes of its elements.
+    pub reads: Vec<(View, usize)>,
     pub write: View,
-    /// Bytes of an element that is read, and of one that is written.
-    pub sizes: (usize, usize),
+    /// Bytes of an element that is written.
+    pub size: usize,
     pub threads: usize,
     pub call: Call,
 }

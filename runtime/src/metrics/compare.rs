@@ -51,6 +51,7 @@ pub struct Comparison {
     blame: Kind,
     measure: Measure,
     mask: Option<usize>,
+    tokens: Option<usize>,
     /// Of each output, of which axes the size may follow from what is computed.
     declared: Vec<Vec<Option<i64>>>,
     samples: usize,
@@ -83,6 +84,7 @@ impl Comparison {
             blame,
             measure,
             mask: answers.mask,
+            tokens: answers.tokens,
             declared: answers.outputs.iter().map(|o| o.declared.clone()).collect(),
             samples: 0,
             unlike: 0,
@@ -132,7 +134,8 @@ impl Comparison {
         }
         let Some((a, b)) = pairs().nth(self.measure.output) else { return Ok(()) };
         let (before, after) = (&*numbers(a), &*numbers(b));
-        let pair = Pair { batch, meaning: self.measure.meaning, shape: a.shape(), before, after, mask: self.mask };
+        let Self { mask, tokens, measure, .. } = *self;
+        let pair = Pair { batch, meaning: measure.meaning, shape: a.shape(), before, after, mask, tokens };
         self.tally.iter_mut().chain(&mut self.classes).try_for_each(|tally| tally.add(&pair))
     }
 

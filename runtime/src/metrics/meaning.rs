@@ -1,10 +1,12 @@
 //! What the outputs of a model are, read from its graph: a metric means something only on outputs that it is made for.
 
 use compress_compiler::{
+    forms::decoder::Decoder,
     graph::Graph,
     node::{NodeId, Output, Port},
     op::{Op, Operator},
     ops::{binary::Binary, reduce::ReduceKind, source::fed, unary::Unary},
+    tensor::DType,
     value::Dim,
 };
 use std::fmt;
@@ -28,6 +30,8 @@ pub enum Meaning {
     Embedding,
     /// A vector for each token.
     Tokens,
+    /// A score for each token of a vocabulary at each token of a sequence: which one comes next.
+    NextToken,
     /// Numbers of which no more is known: coordinates, anchors, signals.
     Values,
 }
@@ -43,6 +47,7 @@ impl fmt::Display for Meaning {
             Meaning::Mask => "a mask",
             Meaning::Embedding => "an embedding",
             Meaning::Tokens => "an embedding of each token",
+            Meaning::NextToken => "scores of the next token",
             Meaning::Values => "values",
         })
     }
@@ -68,6 +73,8 @@ pub struct Answers {
     pub outputs: Vec<Answer>,
     /// The place of the attention mask among the inputs without a default.
     pub mask: Option<usize>,
+    /// The place of the numbers of tokens among these inputs.
+    pub tokens: Option<usize>,
 }
 
 impl Answers {
@@ -78,14 +85,22 @@ impl Answers {
             whole && v.fact.rank() == Some(2) && v.name.to_lowercase().contains("mask")
         });
         let looked = Look { graph, reads_text: reads_text(graph) };
+        let tokens = fed(graph)
+            .map(|n| graph.value(Port::from(n)))
+            .position(|v| v.fact.dtype == Some(DType::I64) && v.fact.rank() == Some(2) && v.name.contains("input_ids"));
+        let scores = Decoder::of(graph).map(|decoder| decoder.scores);
         let declared = |o: &Output| graph.fact(o.port).dims().unwrap_or_default().iter().map(Dim::known).collect();
-        let answer = |o: &Output| {
-            let meaning = looked.meaning(o);
+        let answer = |(place, o): (usize, &Output)| {
+            let meaning = match scores {
+                Some(scores) if scores == place => Meaning::NextToken,
+                Some(_) => Meaning::Values,
+                None => looked.meaning(o),
+            };
             let is_float = graph.fact(o.port).dtype.is_none_or(|d| d.is_float());
             let may_mix = meaning == Meaning::Values && is_float && looked.is_joined(o.port);
             Answer { name: o.name.clone(), meaning, declared: declared(o), may_mix }
         };
-        Self { outputs: graph.outputs().iter().map(answer).collect(), mask }
+        Self { outputs: graph.outputs().iter().enumerate().map(answer).collect(), mask, tokens }
     }
 }
 

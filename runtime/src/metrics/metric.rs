@@ -1,7 +1,7 @@
 //! The metrics, one list of them, and which of them a model is measured by.
 
 use super::{
-    kinds::{Best, Facts, classes, noise, overlap, program, text, vectors},
+    kinds::{Best, Facts, classes, noise, overlap, program, text, tokens, vectors},
     meaning::{Answers, Meaning},
 };
 use compress_compiler::{
@@ -26,6 +26,12 @@ choice_with_facts!(
         Agreement "agreement" "the same class as the original" classes::AGREEMENT;
         /// The mean cosine of the angle between the embeddings; of tokens, between their means.
         Cosine "cosine" "embeddings; of tokens, their masked mean" vectors::COSINE;
+        /// The share of tokens for which both models find the same next one the most likely.
+        NextToken "next-token" "the same most likely next token as the original" tokens::NEXT_TOKEN;
+        /// The perplexity: the exponential of the mean negative log-likelihood of each next token of the data.
+        Perplexity "perplexity" "perplexity of the data's next tokens" tokens::PERPLEXITY;
+        /// The mean divergence of the distribution of each next token from the original's (Kullback and Leibler), in nats.
+        Kl "kl" "divergence of next tokens from the original, in nats" tokens::KL;
         /// The share of each sample's ten nearest neighbours, by cosine, that stay its nearest ten.
         Recall10 "recall@10" "nearest neighbours kept, of embeddings" vectors::RECALL10;
         /// Intersection over union of masks, on average over samples.
@@ -162,6 +168,7 @@ impl Answers {
             return Measure { metric: Metric::Top1, output, meaning: Meaning::Classes };
         }
         let order = [
+            Meaning::NextToken,
             Meaning::Classes,
             Meaning::Text,
             Meaning::Labels,

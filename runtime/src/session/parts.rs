@@ -160,7 +160,7 @@ impl Parts {
             && Levels::is_cpu(level)
         {
             let ports: Vec<(usize, Port)> = watch.iter().filter_map(|(i, site)| Some((*i, site.here()?))).collect();
-            let program = Box::new(cpu::lower(graph, place, nodes, &is_here, &outputs, &ports, isa)?);
+            let program = Box::new(cpu::lower(graph, place, nodes, &is_here, (&inputs, &outputs), &ports, isa)?);
             // The inputs are those that Burn would read, were it to run the part; we may need fewer.
             let place = |port: Port| inputs.iter().position(|p| *p == port);
             let read = program.inputs().map(|p| place(p).ok_or_else(|| Error::bug("an input from nowhere")));
@@ -314,16 +314,17 @@ struct Levels(HashMap<NodeId, usize>);
 
 impl Levels {
     fn of(graph: &Verified, mut known: HashSet<NodeId>) -> Self {
-        let levels = Self::given(graph, &known);
-        if levels.count() <= 1 {
-            return levels;
+        loop {
+            let levels = Self::given(graph, &known);
+            if levels.count() <= 1 {
+                return levels;
+            }
+            let (gains, before) = (levels.gains(graph), known.len());
+            known.retain(|id| levels.at(*id).is_some_and(|level| gains[level] >= WORTH_A_PART));
+            if known.len() == before {
+                return levels;
+            }
         }
-        let gains = levels.gains(graph);
-        known.retain(|id| levels.at(*id).is_some_and(|level| gains[level] >= WORTH_A_PART));
-        // Looking once is enough. What gives a node its level is a path through every level below.
-        // Without one of the CPU executor's levels that path is two shorter, and so is every other
-        // as long: all levels behind move down by two, and the nodes of each stay together.
-        Self::given(graph, &known)
     }
 
     /// What each of the CPU executor's levels is worth.
@@ -345,6 +346,20 @@ impl Levels {
             let reads = graph.operands(*id).into_iter().flatten().filter_map(|p| levels.get(&p.node));
             let level = reads.map(|l| l + (l + own) % 2).max().unwrap_or(own);
             levels.insert(*id, level);
+        }
+        // What the CPU executor makes is made where it is read, or a product would be in one part and its reader, which
+        // also reads something of Burn's, in another.
+        for id in graph.order().iter().rev().filter(|id| known.contains(id)) {
+            let outputs = (0..graph.node(*id).outputs.len()).map(|slot| Port { node: *id, slot });
+            let (mut readers, mut is_output): (Vec<usize>, bool) = (vec![], false);
+            for port in outputs {
+                is_output |= graph.is_output(port);
+                readers.extend(graph.uses(port).iter().filter_map(|u| levels.get(&u.node).copied()));
+            }
+            let latest = readers.into_iter().map(|level| level - level % 2).min();
+            if let (Some(level), Some(latest), false) = (levels.get_mut(id), latest, is_output) {
+                *level = latest.max(*level);
+            }
         }
         Self(levels)
     }

@@ -38,9 +38,22 @@ impl GemmF {
     /// When operands don't fit, or `scratch` is too small.
     pub fn run(&self, a: Rows<f32>, b: Rows<f32>, y: RowsMut<f32>, scratch: &mut [u8], threads: usize) {
         let (for_b, scratch) = scratch.split_at_mut(bytes::<f32>(self.conv.panels.weights));
-        let weights = &mut aligned::<f32>(for_b)[..self.conv.panels.weights];
-        self.conv.panels.pack_matrix(self.isa, b, self.transposed, weights, 1);
+        let weights = aligned(for_b);
+        self.pack(b, weights);
         self.multiply(a, weights, y, scratch, threads);
+    }
+
+    /// Floats of a packed matrix.
+    pub(crate) fn packed(&self) -> usize {
+        self.conv.panels.weights
+    }
+
+    /// Packs a second matrix.
+    ///
+    /// # Panics
+    /// When `b` isn't one, or `to` is too small.
+    pub(crate) fn pack(&self, b: Rows<f32>, to: &mut [f32]) {
+        self.conv.panels.pack_matrix(self.isa, b, self.transposed, &mut to[..self.packed()], 1);
     }
 
     /// Bytes of scratch memory that [`Self::run_each`] needs for `n` products of so many rows.
@@ -108,14 +121,14 @@ impl GemmF {
         scratch: &mut [u8],
     ) {
         let (for_b, scratch) = scratch.split_at_mut(bytes::<f32>(self.conv.panels.weights));
-        let weights = &mut aligned::<f32>(for_b)[..self.conv.panels.weights];
+        let weights = aligned(for_b);
         let mut packed = None;
         for i in part {
             let (own, rest) = y.split_at(rows);
             let [a, b] = of(i);
             // Where matrices are broadcast, the same one comes again.
             if packed != Some(b.data().as_ptr()) {
-                self.conv.panels.pack_matrix(self.isa, b, self.transposed, weights, 1);
+                self.pack(b, weights);
                 packed = Some(b.data().as_ptr());
             }
             self.multiply(a, weights, own, scratch, 1);
@@ -123,7 +136,12 @@ impl GemmF {
         }
     }
 
-    fn multiply(&self, a: Rows<f32>, weights: &[f32], y: RowsMut<f32>, scratch: &mut [u8], threads: usize) {
+    /// Computes `y = a * b` of a matrix that was packed.
+    ///
+    /// # Panics
+    /// As [`Self::run`].
+    pub(crate) fn multiply(&self, a: Rows<f32>, weights: &[f32], y: RowsMut<f32>, scratch: &mut [u8], threads: usize) {
+        let weights = &weights[..self.packed()];
         let window = Window::pixel(a.rows());
         let y = Shared::new(y, &window, self.conv.shape.outputs);
         self.conv.run(a, 0.0, &window, scratch, threads, |x, panel, row| {

@@ -1,6 +1,7 @@
 //! Operators that look at a whole row.
 
-use crate::math::{self, each};
+use crate::attention::{MASKS, Mask};
+use crate::math::{self, each, each_here};
 use crate::multiversion::multiversion;
 use crate::parallel::{Part, in_rows};
 use crate::{Isa, Rows, RowsMut};
@@ -110,6 +111,56 @@ multiversion! {
             let factor = 1.0 / sum(y);
             for y in y {
                 *y *= factor;
+            }
+        }
+    }
+
+    /// Weights of keys: the softmax of each row of scores, which `scale` multiplies and `masks` mask first. The first row is
+    /// row `first` of the masks that have rows. If `guarded`, a row that would be NaN becomes 0.
+    pub(crate) fn weigh_rows(
+        isa: Isa,
+        scores: RowsMut<f32>,
+        first: usize,
+        scale: f32,
+        masks: [Option<Mask>; MASKS],
+        guarded: bool,
+    ) {
+        let mut scores = scores;
+        for i in 0..scores.rows() {
+            let row = scores.row(i);
+            for v in row.iter_mut() {
+                *v *= scale;
+            }
+            for mask in masks.iter().flatten() {
+                match mask {
+                    Mask::Added(mask) => match mask.row(if mask.rows() == 1 { 0 } else { first + i }) {
+                        &[all] => row.iter_mut().for_each(|v| *v += all),
+                        mask => row.iter_mut().zip(mask).for_each(|(v, mask)| *v += mask),
+                    },
+                    Mask::Kept { condition, keeps, other } => {
+                        let keep = u8::from(*keeps);
+                        match condition.row(if condition.rows() == 1 { 0 } else { first + i }) {
+                            &[all] if all == keep => {}
+                            &[_] => row.fill(*other),
+                            condition => {
+                                for (v, is) in row.iter_mut().zip(condition) {
+                                    *v = if *is == keep { *v } else { *other };
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+            let max = greatest(row);
+            each_here!(row, |v| math::exp_below_zero(v - max));
+            let sum = sum(row);
+            if guarded && sum.is_nan() {
+                row.fill(0.0);
+                continue;
+            }
+            let factor = 1.0 / sum;
+            for v in row {
+                *v *= factor;
             }
         }
     }

@@ -15,7 +15,7 @@ struct Constant(Tensor);
 pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
     let fits = match (want.form, s.graph.fact(want.port).dtype?) {
         (Form::Float, dtype) => dtype == DType::F32,
-        (Form::Codes, dtype) => matches!(dtype, DType::U8 | DType::I8),
+        (Form::Codes, dtype) => matches!(dtype, DType::U8 | DType::I8 | DType::Bool),
     };
     let value = s.constant_later(want.port);
     fits.then(|| Lowering::with(vec![], move |_| Ok(Constant(value()?))))

@@ -10,6 +10,7 @@ use crate::cpu::{
 };
 use compress_compiler::{
     error::Result,
+    forms::gelu::Gelu,
     node::{NodeId, Port},
     op::Op,
     ops::{activation::Activation, binary::Binary, unary::Unary},
@@ -31,6 +32,10 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
     if let Some(f) = function(s, port.node) {
         let lowering = Lowering::of(vec![Want::float(operands[0])], Function(f));
         return Some(lowering.on_device(move || Ok(DeviceOp::Function(f))));
+    }
+    if let Some(Gelu { x, tanh, .. }) = Gelu::of(g, port.node) {
+        let f = if tanh { UnaryOp::GeluTanh } else { UnaryOp::Gelu };
+        return Some(Lowering::of(vec![Want::float(x)], Function(f)).on_device(move || Ok(DeviceOp::Function(f))));
     }
     let Op::Binary(op) = g.op(port.node) else { return None };
     let op = match op {
@@ -84,7 +89,7 @@ pub(super) fn function(s: &Scope, id: NodeId) -> Option<UnaryOp> {
 }
 
 /// The function that `port` is of another value, where nobody else needs that, nor what comes between: a single node other
-/// than bounds, or `x * sigmoid(x)` and `x * hard_sigmoid(x)` in two.
+/// than bounds, `x * sigmoid(x)` and `x * hard_sigmoid(x)` in two, or GELU as arithmetic.
 pub(super) fn applied(s: &Scope, port: Port) -> Option<(UnaryOp, Port)> {
     let g = s.graph;
     if !s.has(port.node) {
@@ -97,6 +102,10 @@ pub(super) fn applied(s: &Scope, port: Port) -> Option<(UnaryOp, Port)> {
         let x = operand(0)?;
         return s.inner(x).map(|_| (f, x));
     }
+    if let Some(gelu) = gelu(s, port) {
+        let is_inner = |p: Port| s.has(p.node) && !s.is_pinned(p);
+        return is_inner(gelu.x).then(|| (if gelu.tanh { UnaryOp::GeluTanh } else { UnaryOp::Gelu }, gelu.x));
+    }
     let Op::Binary(Binary::Mul) = g.op(port.node) else { return None };
     let (a, b) = (operand(0)?, operand(1)?);
     [(a, b), (b, a)].into_iter().find_map(|(x, gate)| {
@@ -108,6 +117,16 @@ pub(super) fn applied(s: &Scope, port: Port) -> Option<(UnaryOp, Port)> {
         let gates = g.operand(gate.node, 0) == Some(x) && g.fact(x).dtype == Some(DType::F32);
         (gates && s.is_read_twice_here(x)).then_some((f, x))
     })
+}
+
+/// The GELU that `port` is as arithmetic whose values, and `x`, nobody else needs.
+fn gelu(s: &Scope, port: Port) -> Option<Gelu> {
+    let g = s.graph;
+    let gelu = Gelu::of(g, port.node)?;
+    let nodes = gelu.nodes(g, port.node);
+    let read_inside = |p: Port| g.uses(p).iter().all(|u| nodes.contains(&u.node));
+    let hidden = |id: NodeId| id == port.node || s.has(id) && !s.is_pinned(id.into()) && read_inside(id.into());
+    (read_inside(gelu.x) && nodes.iter().all(|id| hidden(*id))).then_some(gelu)
 }
 
 struct Function(UnaryOp);
@@ -144,12 +163,17 @@ struct Spread {
     width: usize,
 }
 
+/// Whether what is made of operands that are broadcast has samples of their samples.
+pub(super) fn is_by_sample(inputs: &[Operand], output: &[usize]) -> bool {
+    inputs.iter().all(|x| match x.is_constant {
+        true => x.dims.len() < output.len() || x.dims[0] == 1,
+        false => x.dims.len() == output.len(),
+    })
+}
+
 impl Lowered for Pair {
     fn is_by_sample(&self, inputs: &[Operand], output: &[usize]) -> bool {
-        inputs.iter().all(|x| match x.is_constant {
-            true => x.dims.len() < output.len() || x.dims[0] == 1,
-            false => x.dims.len() == output.len(),
-        })
+        is_by_sample(inputs, output)
     }
 
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {

@@ -24,7 +24,7 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
 }
 
 /// Which axes of a value are those of matrices: a Transpose, that need not be computed.
-struct Matrices(Vec<usize>);
+pub(super) struct Matrices(pub Vec<usize>);
 
 impl Matrices {
     /// The value in which the matrices of `port` lie row by row; or, if `either`, column by column.
@@ -42,12 +42,12 @@ impl Matrices {
     }
 
     /// Whether columns lie one after the other.
-    fn transposed(&self) -> bool {
+    pub fn transposed(&self) -> bool {
         self.0.last() != Some(&(self.0.len() - 1))
     }
 
     /// How they lie in a dense value of sizes `dims`.
-    fn strided(&self, dims: &[usize]) -> StridedMatrices {
+    pub fn strided(&self, dims: &[usize]) -> StridedMatrices {
         let mut strides = vec![1; dims.len()];
         for i in (1..dims.len()).rev() {
             strides[i - 1] = strides[i] * dims[i];
@@ -63,18 +63,18 @@ impl Matrices {
 }
 
 /// Where matrices lie.
-struct StridedMatrices {
+pub(super) struct StridedMatrices {
     /// How many along each axis before the last two, and how far apart.
-    batch: Vec<(usize, usize)>,
+    pub batch: Vec<(usize, usize)>,
     /// Rows and columns.
-    size: [usize; 2],
+    pub size: [usize; 2],
     /// Elements from row to row, or from column to column.
-    stride: usize,
+    pub stride: usize,
 }
 
 impl StridedMatrices {
     /// Where each of the matrices begins that are broadcast to `batch`.
-    fn starts(&self, batch: &[usize]) -> Vec<usize> {
+    pub fn starts(&self, batch: &[usize]) -> Vec<usize> {
         let mut starts = vec![0];
         let missing = batch.len() - self.batch.len();
         for (axis, n) in batch.iter().enumerate() {

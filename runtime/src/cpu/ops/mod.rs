@@ -1,7 +1,9 @@
 //! Lowerings, one file a family of operators: how a value is recognised, and the steps that make it.
 
+mod attention;
 mod constant;
 mod elementwise;
+mod logic;
 mod matmul;
 mod movement;
 mod norm;
@@ -42,13 +44,16 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
             .or_else(|| elementwise::lowering(s, want.port))
             .or_else(|| rows::lowering(s, want.port))
             .or_else(|| norm::lowering(s, want.port))
+            .or_else(|| attention::lowering(s, want.port))
             .or_else(|| matmul::lowering(s, want.port))
             .or_else(|| recurrent::lowering(s, want.port))
             .or_else(|| reduce::lowering(s, want.port))
             .or_else(|| resample::lowering(s, want.port))
+            .or_else(|| logic::lowering(s, want))
             .or_else(|| movement::lowering(s, want)),
         Form::Codes => found(quant::quantize(s, want.port))
             .or_else(|| found(pool::lowering(s, want)))
+            .or_else(|| found(logic::lowering(s, want)))
             .or_else(|| found(movement::lowering(s, want))),
     }
 }

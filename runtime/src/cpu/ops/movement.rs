@@ -82,6 +82,7 @@ fn asked(s: &Scope, port: Port, form: Form) -> Option<Want> {
         (Form::Float, DType::F32) => Some(Want::float(port)),
         (Form::Codes, DType::F32) => s.codes(port).map(|c| c.0),
         (Form::Codes, DType::U8 | DType::I8) => Some(Want::codes(port)),
+        (Form::Codes, DType::Bool) if !s.on_device => Some(Want::codes(port)),
         _ => None,
     }
 }

@@ -9,6 +9,7 @@ fn comparing(meaning: Meaning, labelled: bool) -> Comparison {
     let answers = Answers {
         outputs: vec![Answer { name: "y".into(), meaning, declared: vec![], may_mix: meaning == Meaning::Values }],
         mask: None,
+        tokens: None,
     };
     let measure = answers.measure(None, labelled).unwrap();
     Comparison::new(Kind::Data, &answers, measure)
@@ -40,7 +41,7 @@ fn the_worst_output_is_named_and_not_pooled() {
     let outputs = names
         .map(|name| Answer { name: name.into(), meaning: Meaning::Values, declared: vec![], may_mix: true })
         .to_vec();
-    let answers = Answers { outputs, mask: None };
+    let answers = Answers { outputs, mask: None, tokens: None };
     let mut c = Comparison::new(Kind::Data, &answers, answers.measure(None, false).unwrap());
     let t = |large: f32, small: f32| [Tensor::f32(&[1], &[large]), Tensor::f32(&[1], &[small])];
     c.add(&batch(1, None), &t(1000.0, 1.0), &t(1000.0, 2.0)).unwrap();
@@ -64,6 +65,7 @@ fn top_five() {
     let answers = Answers {
         outputs: vec![Answer { name: "y".into(), meaning: Meaning::Classes, declared: vec![], may_mix: false }],
         mask: None,
+        tokens: None,
     };
     let wanted = "top5".parse().unwrap();
     let mut c = Comparison::new(Kind::Data, &answers, answers.measure(Some(&wanted), true).unwrap());
@@ -97,6 +99,7 @@ fn tokens_that_do_not_count_are_left_out() {
     let answers = Answers {
         outputs: vec![Answer { name: "h".into(), meaning: Meaning::Tokens, declared: vec![], may_mix: false }],
         mask: Some(0),
+        tokens: None,
     };
     let mut c = Comparison::new(Kind::Data, &answers, answers.measure(None, false).unwrap());
     let masked = Batch { inputs: vec![Tensor::i64s(&[1, 0]).reshaped(vec![1, 2]).unwrap()], labels: None, len: 1 };

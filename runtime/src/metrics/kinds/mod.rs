@@ -6,6 +6,7 @@ pub(super) mod noise;
 pub(super) mod overlap;
 pub(super) mod program;
 pub(super) mod text;
+pub(super) mod tokens;
 pub(super) mod vectors;
 
 use super::{Meaning, Metric, compare::Comparison};
@@ -75,6 +76,8 @@ pub(super) struct Pair<'a> {
     pub(super) after: &'a [f32],
     /// The place of the attention mask among the inputs.
     pub(super) mask: Option<usize>,
+    /// That of the numbers of tokens.
+    pub(super) tokens: Option<usize>,
 }
 
 impl Pair<'_> {

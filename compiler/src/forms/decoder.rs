@@ -1,0 +1,152 @@
+//! Decoders with a cache of keys and values, as Hugging Face's exporters write them: numbers of tokens go in, scores of the
+//! token that follows each come out, and every `past_key_values.N.key` that goes in comes out as `present.N.key`, longer by
+//! the tokens of this run.
+
+use crate::{
+    error::Result,
+    graph::Graph,
+    node::NodeId,
+    ops::source::given,
+    tensor::{DType, Tensor},
+    value::{Dim, Fact},
+};
+
+/// A value that goes in as it came out of the run before.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cache {
+    /// The input.
+    pub input: NodeId,
+    /// The place of its successor among the outputs.
+    pub output: usize,
+    dtype: DType,
+    /// Its sizes without tokens and batch, which are 0.
+    dims: Vec<usize>,
+}
+
+/// An input that follows from how many tokens there were and are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// Ones for all tokens so far, `[batch, all]`.
+    Mask,
+    /// The places of the tokens of this run, `[batch, tokens]`, or `[tokens]`.
+    Positions {
+        /// Whether each sample has its own.
+        of_each: bool,
+    },
+    /// Whether there were tokens before, `[1]`: decoders of two branches in one file ask for it.
+    HasPast,
+}
+
+/// What makes a graph a decoder with a cache.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decoder {
+    /// Where the numbers of tokens go in.
+    pub tokens: NodeId,
+    /// The place of the scores among the outputs.
+    pub scores: usize,
+    /// The cache.
+    pub caches: Vec<Cache>,
+    /// Inputs that are told how far it has come, with their types.
+    pub told: Vec<(NodeId, Told, DType)>,
+}
+
+/// The output that has the successor of the input `past`.
+fn successors(past: &str) -> [String; 3] {
+    [
+        past.replace("past_key_values", "present"),
+        past.replace("past_key_values", "present_key_values"),
+        past.replace("past", "present"),
+    ]
+}
+
+impl Decoder {
+    /// What makes `graph` one, if it is one whose inputs are all known.
+    pub fn of(graph: &Graph) -> Option<Self> {
+        let name = |n: NodeId| &graph.value(n.into()).name[..];
+        let inputs: Vec<NodeId> = given(graph).collect();
+        let tokens = inputs.iter().copied().find(|n| {
+            let fact = graph.fact((*n).into());
+            matches!(name(*n), "input_ids" | "decoder_input_ids")
+                && fact.dtype == Some(DType::I64)
+                && fact.rank() == Some(2)
+        })?;
+        let (mut caches, mut told) = (vec![], vec![]);
+        for input in inputs.into_iter().filter(|n| *n != tokens && name(*n).contains("past")) {
+            let place = |names: &[String]| graph.outputs().iter().position(|o| names.contains(&o.name));
+            let (output, fact) = (place(&successors(name(input)))?, graph.fact(input.into()));
+            let dims = fact.dims()?;
+            // One axis counts samples, another tokens.
+            let open = dims.iter().filter(|d| d.known().is_none()).count();
+            let size = |d: &Dim| usize::try_from(d.known().unwrap_or(0)).ok();
+            let sizes = dims.iter().map(size).collect::<Option<_>>()?;
+            let counted = dims.len() == 4 && dims[0].known().is_none() && open == 2;
+            let dtype = fact.dtype.filter(|d| d.is_float() && counted)?;
+            caches.push(Cache { input, output, dtype, dims: sizes });
+        }
+        for input in given(graph).filter(|n| *n != tokens && !name(*n).contains("past")) {
+            let fact = graph.fact(input.into());
+            let counts = |d: &DType| matches!(d, DType::I64 | DType::I32 | DType::Bool);
+            let (dtype, rank) = (fact.dtype.filter(counts), fact.rank()?);
+            let kind = match (name(input), rank) {
+                ("attention_mask" | "decoder_attention_mask", 2) => Told::Mask,
+                ("position_ids", 2) => Told::Positions { of_each: true },
+                ("cache_position" | "position_ids", 1) => Told::Positions { of_each: false },
+                ("use_cache_branch", _) => Told::HasPast,
+                // It is for the caller, and the same in every run.
+                _ => continue,
+            };
+            told.push((input, kind, dtype?));
+        }
+        let scores = graph.outputs().iter().position(|o| o.name == "logits" && graph.fact(o.port).rank() == Some(3))?;
+        (!caches.is_empty()).then_some(Self { tokens, scores, caches, told })
+    }
+
+    /// Whether an input follows from the runs before.
+    pub fn makes(&self, input: NodeId) -> bool {
+        self.caches.iter().any(|c| c.input == input) || self.told.iter().any(|t| t.0 == input)
+    }
+
+    /// The cache before the first token, for `batch` samples.
+    ///
+    /// # Errors
+    /// Limit.
+    pub fn empty(&self, batch: usize) -> Result<Vec<Tensor>> {
+        let of = |cache: &Cache| {
+            let mut dims = cache.dims.clone();
+            dims[0] = batch;
+            Tensor::new(cache.dtype, dims, vec![])
+        };
+        self.caches.iter().map(of).collect()
+    }
+
+    /// What the inputs in [`Decoder::told`] are in a run of `tokens` tokens of `batch` samples, after `past` others.
+    pub fn tell(&self, batch: usize, past: usize, tokens: usize) -> Vec<Tensor> {
+        let of = |(_, kind, dtype): &(NodeId, Told, DType)| {
+            let places: Vec<i64> = (past..past + tokens).map(|i| i as i64).collect();
+            let (dims, values) = match kind {
+                Told::Mask => (vec![batch, past + tokens], vec![1; batch * (past + tokens)]),
+                Told::Positions { of_each: true } => (vec![batch, tokens], places.repeat(batch)),
+                Told::Positions { of_each: false } => (vec![tokens], places),
+                Told::HasPast => (vec![1], vec![i64::from(past > 0)]),
+            };
+            Tensor::ints(*dtype, &dims, &values)
+        };
+        self.told.iter().map(of).collect()
+    }
+
+    /// What is known of the inputs that `graph` makes itself, if it is a decoder, in a first run on tokens of which `known` is
+    /// known among others.
+    pub fn facts_beside(graph: &Graph, known: &[(NodeId, Fact)]) -> Vec<(NodeId, Fact)> {
+        let Some(decoder) = Self::of(graph) else { return vec![] };
+        let shape = known.iter().find(|(n, _)| *n == decoder.tokens).and_then(|(_, fact)| fact.fixed());
+        let Some([batch, tokens]) = shape.as_deref() else { return vec![] };
+        decoder.facts(*batch, *tokens)
+    }
+
+    fn facts(&self, batch: usize, tokens: usize) -> Vec<(NodeId, Fact)> {
+        let caches = self.caches.iter().zip(self.empty(batch).unwrap_or_default()).map(|(c, t)| (c.input, t));
+        let told = self.told.iter().zip(self.tell(batch, 0, tokens)).map(|(t, told)| (t.0, told));
+        let fact = |t: &Tensor| Fact::new(Some(t.dtype()), Fact::of(t).shape);
+        caches.chain(told).map(|(n, t)| (n, fact(&t))).collect()
+    }
+}

@@ -1,0 +1,235 @@
+//! Attention as exporters write it: `Softmax(Q * K' * scale + mask) * V` in one kernel.
+
+use super::{
+    logic,
+    matmul::{Matrices, StridedMatrices},
+};
+use crate::cpu::{
+    cost,
+    lowering::{Lowered, Lowering, Operand, ValueId, Want},
+    plan::{Layout, Planner},
+    scope::Scope,
+    steps::{Operands, View},
+};
+use compress_compiler::{
+    error::{Error, Result},
+    forms::attention::{Factor, Mask, Scores, Weights},
+    node::{Port, Use},
+    op::Op,
+    ops::unary::Unary,
+    tensor::DType,
+};
+use compress_kernels::{self as kernels, Attention, Head, Heads, MASKS, Rows};
+
+/// Transposes and multiplications that are looked through before a product.
+const MOVES: usize = 4;
+
+/// The float value `port`, where it is sums of values by weights of keys.
+pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
+    let g = s.graph;
+    let Op::MatMul(_) = g.op(port.node) else { return None };
+    let guarded =
+        |uses: &[Use]| matches!(uses, [a, b] if [a, b].iter().any(|u| matches!(g.op(u.node), Op::Unary(Unary::IsNaN))));
+    let hidden = |port: Port| {
+        let uses = g.element_uses(port);
+        s.has(port.node) && !s.is_pinned(port) && (uses.len() == 1 || guarded(&uses))
+    };
+    let weights = Weights::hidden(g, g.operand(port.node, 0)?, &hidden)?;
+    let scores = Scores::hidden(g, weights.softmax, &hidden)?;
+    let (q, k) = scores.operands(g)?;
+    let (q, k) = (Moved::to(s, q, false)?, Moved::to(s, k, true)?);
+    let v = Moved { factor: 1.0, ..Moved::unscaled(s, g.operand(port.node, 1)?)? };
+    let rank = s.rank(port)?;
+    let is_part = s.has(port.node)
+        && [q.source, k.source, v.source].iter().all(|p| g.fact(*p).dtype == Some(DType::F32))
+        && [&q, &k, &v].iter().all(|m| m.axes.0.len() == rank)
+        && scores.masks.len() <= MASKS;
+    if !is_part {
+        return None;
+    }
+    let scale = scores.factors.iter().map(|f| f.value).product::<f64>() * q.factor * k.factor;
+    let mut operands: Vec<Want> = [&q, &k, &v].iter().map(|m| Want::float(m.source)).collect();
+    let mut masks = vec![];
+    for mask in &scores.masks {
+        let (want, kind) = match *mask {
+            Mask::Added(mask) => (Want::float(mask), Masking::Added),
+            Mask::Chosen { condition, keeps, other } => {
+                (Want::codes(condition), Masking::Kept { keeps, other: s.scalar(other)? })
+            }
+        };
+        let dtype = if let Masking::Added = kind { DType::F32 } else { DType::Bool };
+        if g.fact(want.port).dtype != Some(dtype) || s.rank(want.port)? > rank {
+            return None;
+        }
+        operands.push(want);
+        masks.push(kind);
+    }
+    let op = Fused { axes: [q.axes, k.axes, v.axes], masks, scale: scale as f32, guarded: weights.guarded };
+    Some(Lowering::of(operands, op))
+}
+
+/// A value that is transposed and multiplied by numbers before it is read.
+struct Moved {
+    source: Port,
+    axes: Matrices,
+    factor: f64,
+}
+
+impl Moved {
+    /// The matrices of `port`, which lie row by row; or, if `either`, column by column.
+    fn to(s: &Scope, port: Port, either: bool) -> Option<Self> {
+        let rank = s.rank(port).filter(|r| *r >= 2)?;
+        let mut at = Self { source: port, axes: Matrices((0..rank).collect()), factor: 1.0 };
+        let (mut axes, mut source, mut factor) = (at.axes.0.clone(), port, 1.0);
+        for _ in 0..MOVES {
+            if s.inner(source).is_none() {
+                break;
+            }
+            if let Op::Transpose(op) = s.graph.op(source.node) {
+                let perm = op.resolve(rank).ok()?;
+                axes.iter_mut().for_each(|axis| *axis = perm[*axis]);
+                source = s.graph.operand(source.node, 0)?;
+            } else if let Some(by) = Factor::of(s.graph, source.node) {
+                (source, factor) = (by.x, factor * by.value);
+            } else {
+                break;
+            }
+            if axes[rank - 1] == rank - 1 || either && axes[rank - 2] == rank - 1 {
+                at = Self { source, axes: Matrices(axes.clone()), factor };
+            }
+        }
+        Some(at)
+    }
+
+    /// As [`Moved::to`], of a value that no number multiplies.
+    fn unscaled(s: &Scope, port: Port) -> Option<Self> {
+        let rank = s.rank(port).filter(|r| *r >= 2)?;
+        let plain = || Self { source: port, axes: Matrices((0..rank).collect()), factor: 1.0 };
+        Some(Self::to(s, port, false).filter(|m| m.factor == 1.0).unwrap_or_else(plain))
+    }
+}
+
+/// What becomes of scores.
+#[derive(Clone, Copy)]
+enum Masking {
+    Added,
+    Kept { keeps: bool, other: f32 },
+}
+
+/// Weights of keys, and sums of values by them.
+struct Fused {
+    /// Of queries, keys (transposed, as they are multiplied) and values.
+    axes: [Matrices; 3],
+    masks: Vec<Masking>,
+    scale: f32,
+    guarded: bool,
+}
+
+/// Where a mask lies for each head.
+struct Laid {
+    kind: Masking,
+    /// Which operand it is.
+    operand: usize,
+    starts: Vec<usize>,
+    rows: usize,
+    width: usize,
+}
+
+/// The elements of a mask.
+#[derive(Clone, Copy)]
+enum Elements<'a> {
+    Floats(&'a [f32]),
+    Bools { of: &'a [u8], keeps: bool, other: f32 },
+}
+
+impl Laid {
+    fn elements<'a>(&self, o: &Operands<'a>) -> Elements<'a> {
+        match self.kind {
+            Masking::Added => Elements::Floats(o.slice(self.operand)),
+            Masking::Kept { keeps, other } => Elements::Bools { of: o.slice(self.operand), keeps, other },
+        }
+    }
+
+    fn mask<'a>(&self, elements: Elements<'a>, head: usize) -> kernels::Mask<'a> {
+        let (at, rows, width) = (self.starts[head], self.rows, self.width);
+        match elements {
+            Elements::Bools { of, keeps, other } => {
+                kernels::Mask::Kept { condition: Rows::dense(&of[at..], rows, width), keeps, other }
+            }
+            Elements::Floats(of) => kernels::Mask::Added(Rows::dense(&of[at..], rows, width)),
+        }
+    }
+}
+
+impl Lowered for Fused {
+    fn is_by_sample(&self, inputs: &[Operand], output: &[usize]) -> bool {
+        let (heads, masks) = inputs.split_at(3);
+        // The first axis is one of heads, not of their rows.
+        output.len() > 2
+            && heads
+                .iter()
+                .zip(&self.axes)
+                .all(|(x, axes)| !x.is_constant && x.dims.len() == output.len() && axes.0[0] == 0)
+            && super::elementwise::is_by_sample(masks, output)
+    }
+
+    fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
+        let [q, k, v] = [0, 1, 2].map(|i| self.axes[i].strided(p.dims(inputs[i])));
+        let dims = p.dims(output).to_vec();
+        let batch = &dims[..dims.len() - 2];
+        let ([queries, depth], [_, keys], [_, width]) = (q.size, k.size, v.size);
+        let keys_are_rows = self.axes[1].transposed();
+        let fits = |m: &StridedMatrices| m.batch.iter().map(|b| b.0).eq(batch.iter().copied());
+        if !(fits(&q) && fits(&k) && fits(&v)) || k.size[0] != depth || v.size[0] != keys {
+            return Err(Error::unsupported("heads of queries, keys and values in different numbers"));
+        }
+        let starts: Vec<[usize; 3]> = {
+            let [q, k, v] = [&q, &k, &v].map(|m| m.starts(batch));
+            q.into_iter().zip(k).zip(v).map(|((q, k), v)| [q, k, v]).collect()
+        };
+        let n = starts.len();
+        let scores = [batch, &[queries, keys]].concat();
+        let mut masks = vec![];
+        for (i, kind) in self.masks.iter().enumerate() {
+            let own = p.dims(inputs[3 + i]).to_vec();
+            let steps = logic::steps(&own, &scores);
+            let (outer, last) = steps.split_at(batch.len());
+            let size = |axis: usize| if last[axis] == 0 { 1 } else { scores[batch.len() + axis] };
+            let mut starts = vec![0];
+            for (n, step) in batch.iter().zip(outer) {
+                starts = starts.iter().flat_map(|at| (0..*n).map(move |i| at + i * step)).collect();
+            }
+            masks.push(Laid { kind: *kind, operand: 3 + i, starts, rows: size(0), width: size(1) });
+        }
+        let reads: Vec<(View, usize)> = inputs.iter().map(|id| (p.dense(*id), p.size(*id))).collect();
+        let y = p.output(output, Layout::Plain);
+        let heads = Heads { depth, keys, width, keys_are_rows, scale: self.scale, guarded: self.guarded };
+        let kernel = Attention::new(p.isa(), heads);
+        let work = cost::macs32(p.isa(), n as u64 * kernel.macs(queries))
+            + cost::math(n * queries * keys)
+            + cost::bytes(8 * n * keys * (depth + width));
+        let scratch = kernel.scratch(queries, p.threads(work));
+        let k_size = if keys_are_rows { [keys, depth] } else { [depth, keys] };
+        p.step_of("attention", output, reads, y, scratch, work, move |o| {
+            let (of_q, of_k, of_v): (&[f32], &[f32], &[f32]) = (o.slice(0), o.slice(1), o.slice(2));
+            let elements: Vec<Elements> = masks.iter().map(|m| m.elements(o)).collect();
+            let threads = o.threads;
+            let (y, scratch) = o.write();
+            let head = |i: usize| {
+                let [at_q, at_k, at_v] = starts[i];
+                let mut of_masks = [None; MASKS];
+                for ((to, mask), elements) in of_masks.iter_mut().zip(&masks).zip(&elements) {
+                    *to = Some(mask.mask(*elements, i));
+                }
+                Head {
+                    queries: Rows::new(&of_q[at_q..], queries, depth, q.stride),
+                    keys: Rows::new(&of_k[at_k..], k_size[0], k_size[1], k.stride),
+                    values: Rows::new(&of_v[at_v..], keys, width, v.stride),
+                    masks: of_masks,
+                }
+            };
+            kernel.run(n, head, y, scratch, threads);
+        });
+        Ok(())
+    }
+}

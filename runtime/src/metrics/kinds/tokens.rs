@@ -1,0 +1,78 @@
+//! Language models: how likely they find the next token, and whether they find the same as before.
+
+use super::{Best, Facts, Made, Pair, Share, Tally, largest};
+use crate::metrics::{Meaning, Metric};
+use compress_compiler::{
+    error::{Error, Result},
+    words::Unit,
+};
+
+pub(in crate::metrics) const NEXT_TOKEN: Facts = Facts {
+    unit: Unit::Share,
+    best: Best::One,
+    labelled: false,
+    takes: &[Meaning::NextToken],
+    made: Made::Tallied(|| Box::<Tokens>::default()),
+    beside: &[Metric::Perplexity, Metric::Kl],
+};
+
+pub(in crate::metrics) const PERPLEXITY: Facts =
+    Facts { unit: Unit::Number, best: Best::Low, beside: &[Metric::Kl, Metric::NextToken], ..NEXT_TOKEN };
+
+pub(in crate::metrics) const KL: Facts = Facts { beside: &[Metric::Perplexity, Metric::NextToken], ..PERPLEXITY };
+
+/// What is summed up over tokens.
+#[derive(Default)]
+struct Tokens {
+    /// The negative log-likelihood of each token that another follows, before and after.
+    loss: [Share; 2],
+    divergence: Share,
+    /// Tokens for which both models find the same the most likely.
+    same: Share,
+}
+
+impl Tally for Tokens {
+    fn add(&mut self, pair: &Pair) -> Result<()> {
+        let width = pair.width();
+        let rows = pair.before.len() / width;
+        let mask = pair.mask(rows);
+        let ids = pair.tokens.and_then(|place| pair.batch.inputs.get(place)?.as_i64()).filter(|ids| ids.len() == rows);
+        let length = pair.shape.iter().nth_back(1).copied().unwrap_or(1).max(1);
+        let both = pair.before.chunks_exact(width).zip(pair.after.chunks_exact(width));
+        for (i, (p, q)) in both.enumerate() {
+            if mask.as_ref().is_some_and(|m| !m[i]) {
+                continue;
+            }
+            let logs = [p, q].map(|scores| logarithm(scores));
+            let log = |scores: &[f32], side: usize, k: usize| f64::from(scores[k]) - logs[side];
+            let divergence: f64 = (0..width).map(|k| log(p, 0, k).exp() * (log(p, 0, k) - log(q, 1, k))).sum();
+            self.divergence.add(divergence.max(0.0));
+            self.same.add(f64::from(u8::from(largest(p).is_some() && largest(p) == largest(q))));
+            let has_next = i % length + 1 < length && mask.as_ref().is_none_or(|m| m[i + 1]);
+            if let Some(next) = ids.as_ref().filter(|_| has_next).map(|ids| ids[i + 1]) {
+                let k = usize::try_from(next)
+                    .ok()
+                    .filter(|k| *k < width)
+                    .ok_or_else(|| Error::data(format!("token {next} is outside the model's vocabulary of {width}")))?;
+                self.loss[0].add(-log(p, 0, k));
+                self.loss[1].add(-log(q, 1, k));
+            }
+        }
+        Ok(())
+    }
+
+    fn value(&self, metric: Metric) -> (Option<f64>, Option<f64>) {
+        let perplexity = |side: usize| self.loss[side].value().map(f64::exp);
+        match metric {
+            Metric::Perplexity => (perplexity(0), perplexity(1)),
+            Metric::Kl => (None, self.divergence.value()),
+            _ => (None, self.same.value()),
+        }
+    }
+}
+
+/// The logarithm of the sum of exponentials.
+fn logarithm(scores: &[f32]) -> f64 {
+    let most = f64::from(scores.iter().fold(f32::NEG_INFINITY, |a, b| a.max(*b)));
+    most + scores.iter().map(|s| (f64::from(*s) - most).exp()).sum::<f64>().ln()
+}
