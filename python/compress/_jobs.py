@@ -140,7 +140,7 @@ def compress(
         allow_synthetic: Allow gates on accuracy without data, on made-up inputs
         strict: Fail when something that was asked for was not done, such as INT8 of a model without layers for it
         metric: The metric of accuracy, and perhaps the output that it is computed on: top1, top5, agreement, cosine,
-            recall@10, iou, text, sqnr, or max-error [default: what suits the outputs]
+            next-token, perplexity, kl, recall@10, iou, text, sqnr, or max-error [default: what suits the outputs]
         score: Score the models by a program. Its last argument is a folder with before/OUTPUT.npy, after/OUTPUT.npy
             and labels.npy; it prints the score after, or the scores before and after. A higher score is better
         shape: Sizes of an input, for made-up samples and for timing, e.g. image=1x3x320x320; may be repeated
@@ -310,7 +310,7 @@ def sweep(
         allow_synthetic: Allow gates on accuracy without data, on made-up inputs
         strict: Fail when something that was asked for was not done, such as INT8 of a model without layers for it
         metric: The metric of accuracy, and perhaps the output that it is computed on: top1, top5, agreement, cosine,
-            recall@10, iou, text, sqnr, or max-error [default: what suits the outputs]
+            next-token, perplexity, kl, recall@10, iou, text, sqnr, or max-error [default: what suits the outputs]
         score: Score the models by a program. Its last argument is a folder with before/OUTPUT.npy, after/OUTPUT.npy
             and labels.npy; it prints the score after, or the scores before and after. A higher score is better
         shape: Sizes of an input, for made-up samples and for timing, e.g. image=1x3x320x320; may be repeated
@@ -406,7 +406,7 @@ def check(
         allow_synthetic: Allow gates on accuracy without data, on made-up inputs
         strict: Fail when something that was asked for was not done, such as INT8 of a model without layers for it
         metric: The metric of accuracy, and perhaps the output that it is computed on: top1, top5, agreement, cosine,
-            recall@10, iou, text, sqnr, or max-error [default: what suits the outputs]
+            next-token, perplexity, kl, recall@10, iou, text, sqnr, or max-error [default: what suits the outputs]
         score: Score the models by a program. Its last argument is a folder with before/OUTPUT.npy, after/OUTPUT.npy
             and labels.npy; it prints the score after, or the scores before and after. A higher score is better
         shape: Sizes of an input, for made-up samples and for timing, e.g. image=1x3x320x320; may be repeated

@@ -16,8 +16,8 @@ use crate::{
 pub struct Cache {
     /// The input.
     pub input: NodeId,
-    /// The place of its successor among the outputs.
-    pub output: usize,
+    /// The place of its successor among the outputs; none in a part of a decoder.
+    pub output: Option<usize>,
     dtype: DType,
     /// Its sizes without tokens and batch, which are 0.
     dims: Vec<usize>,
@@ -42,15 +42,21 @@ pub enum Told {
 pub struct Decoder {
     /// Where the numbers of tokens go in.
     pub tokens: NodeId,
-    /// The place of the scores among the outputs.
-    pub scores: usize,
+    /// The place of the scores among the outputs; none in a part of a decoder.
+    pub scores: Option<usize>,
     /// The cache.
     pub caches: Vec<Cache>,
     /// Inputs that are told how far it has come, with their types.
     pub told: Vec<(NodeId, Told, DType)>,
 }
 
-/// The output that has the successor of the input `past`.
+/// Whether an input of this name is a cache.
+fn is_cache(name: &str) -> bool {
+    let ends = |ends: &str| name.ends_with(&format!(".{ends}")) || name.ends_with(&format!("_{ends}"));
+    name.contains("past_key") || name.contains("past") && (ends("key") || ends("value"))
+}
+
+/// The names that the output may have that is the successor of the input `past`.
 fn successors(past: &str) -> [String; 3] {
     [
         past.replace("past_key_values", "present"),
@@ -71,9 +77,9 @@ impl Decoder {
                 && fact.rank() == Some(2)
         })?;
         let (mut caches, mut told) = (vec![], vec![]);
-        for input in inputs.into_iter().filter(|n| *n != tokens && name(*n).contains("past")) {
+        for input in inputs.into_iter().filter(|n| *n != tokens && is_cache(name(*n))) {
             let place = |names: &[String]| graph.outputs().iter().position(|o| names.contains(&o.name));
-            let (output, fact) = (place(&successors(name(input)))?, graph.fact(input.into()));
+            let (output, fact) = (place(&successors(name(input))), graph.fact(input.into()));
             let dims = fact.dims()?;
             // One axis counts samples, another tokens.
             let open = dims.iter().filter(|d| d.known().is_none()).count();
@@ -83,7 +89,7 @@ impl Decoder {
             let dtype = fact.dtype.filter(|d| d.is_float() && counted)?;
             caches.push(Cache { input, output, dtype, dims: sizes });
         }
-        for input in given(graph).filter(|n| *n != tokens && !name(*n).contains("past")) {
+        for input in given(graph).filter(|n| *n != tokens && !is_cache(name(*n))) {
             let fact = graph.fact(input.into());
             let counts = |d: &DType| matches!(d, DType::I64 | DType::I32 | DType::Bool);
             let (dtype, rank) = (fact.dtype.filter(counts), fact.rank()?);
@@ -97,7 +103,7 @@ impl Decoder {
             };
             told.push((input, kind, dtype?));
         }
-        let scores = graph.outputs().iter().position(|o| o.name == "logits" && graph.fact(o.port).rank() == Some(3))?;
+        let scores = graph.outputs().iter().position(|o| o.name == "logits" && graph.fact(o.port).rank() == Some(3));
         (!caches.is_empty()).then_some(Self { tokens, scores, caches, told })
     }
 

@@ -81,7 +81,7 @@ impl Batch {
         };
         let of = |n: usize| -> Option<Vec<Vec<usize>>> {
             let shapes = given.shapes.iter().map(|s| [&[n], &s[1..]].concat()).collect();
-            let (made, _) = program.shapes(graph, &Given { shapes, sizes: given.sizes.clone() }).ok()?;
+            let (made, _) = program.shapes(graph, &Given { shapes, beside: given.beside.clone() }).ok()?;
             // A shape that is written down somewhere may not follow.
             let follows = |(id, (a, b)): (usize, (&Vec<usize>, &Vec<usize>))| match program.is_constant(id) {
                 true => a == b,

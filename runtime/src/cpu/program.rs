@@ -56,8 +56,8 @@ pub(super) struct Instruction {
 pub(super) struct Given {
     /// The shapes of the inputs.
     pub shapes: Vec<Vec<usize>>,
-    /// The elements of the inputs that are sizes.
-    pub sizes: Vec<Vec<i64>>,
+    /// The shapes of values beside them, and the elements of those that may be sizes.
+    pub beside: Vec<(Vec<usize>, Option<Vec<i64>>)>,
 }
 
 /// A part of a graph, lowered.
@@ -70,8 +70,9 @@ pub struct Program {
     pub(super) watch: Vec<(usize, ValueId)>,
     /// Outputs that are sizes: which of the outputs, and of what node.
     pub(super) sizes: Vec<(usize, Port)>,
-    /// The values from elsewhere that are sizes: plans are made for their elements.
-    given_sizes: Vec<Port>,
+    /// The values from elsewhere from which only shapes follow: plans are made for their shapes, and for the elements of those
+    /// that may be sizes.
+    beside: Vec<Port>,
     /// The nodes from which shapes follow, in order.
     shape_nodes: Vec<NodeId>,
     /// The constants among the values.
@@ -89,7 +90,7 @@ impl Program {
             outputs: vec![],
             watch: vec![],
             sizes: vec![],
-            given_sizes: vec![],
+            beside: vec![],
             shape_nodes: vec![],
             constants: HashSet::new(),
             plans: Mutex::default(),
@@ -134,9 +135,9 @@ impl Program {
         self.sizes.push((self.outputs.len() + self.sizes.len(), port));
     }
 
-    /// The values that it takes, in order: those that it computes with, then sizes.
+    /// The values that it takes, in order: those that it computes with, then those from which only shapes follow.
     pub fn inputs(&self) -> impl Iterator<Item = Port> + '_ {
-        self.inputs.iter().map(|id| self.values[*id].port).chain(self.given_sizes.iter().copied())
+        self.inputs.iter().map(|id| self.values[*id].port).chain(self.beside.iter().copied())
     }
 
     /// Finds the nodes from which the shapes of all values follow: back to the inputs, and before
@@ -149,10 +150,7 @@ impl Program {
         given: &[Port],
     ) {
         let inputs: HashSet<Port> = self.inputs().collect();
-        let is_size = |port: Port| {
-            let fact = graph.fact(port);
-            given.contains(&port) && fact.dtype == Some(DType::I64) && fact.rank().is_some_and(|rank| rank <= 1)
-        };
+
         let is_known = |port: Port| {
             let fact = graph.fact(port);
             !part(port.node) && (fact.known_elems().is_some() || fact.elems.is_none() && fact.fixed().is_some())
@@ -160,18 +158,18 @@ impl Program {
         let mut needed = HashSet::new();
         let sizes = self.sizes.iter().map(|s| s.1);
         let mut open: Vec<Port> = self.values.iter().map(|v| v.port).chain(sizes).collect();
-        let mut given_sizes = BTreeSet::new();
+        let mut beside = BTreeSet::new();
         while let Some(port) = open.pop() {
             if inputs.contains(&port) || is_known(port) {
                 continue;
             }
-            if is_size(port) {
-                given_sizes.insert(port);
+            if given.contains(&port) {
+                beside.insert(port);
             } else if needed.insert(port.node) {
                 open.extend(graph.operands(port.node).into_iter().flatten());
             }
         }
-        self.given_sizes = given_sizes.into_iter().collect();
+        self.beside = beside.into_iter().collect();
         let is_source = |id: NodeId| matches!(graph.op(id), Op::Input(_) | Op::Constant(_));
         self.shape_nodes = needed.into_iter().filter(|id| !is_source(*id)).collect();
         self.shape_nodes.sort_by_key(|id| place[id]);
@@ -184,9 +182,10 @@ impl Program {
             let dims = dims.iter().map(|n| Dim::from(*n)).collect();
             facts.insert(self.values[*id].port, Fact::new(Some(self.values[*id].dtype), Some(dims)));
         }
-        for (port, elems) in self.given_sizes.iter().zip(&given.sizes) {
-            let elems: Vec<Dim> = elems.iter().map(|n| Dim::Known(*n)).collect();
-            facts.insert(*port, Fact::elems(elems, graph.fact(*port).rank() == Some(0)));
+        for (port, (dims, elems)) in self.beside.iter().zip(&given.beside) {
+            let known = || Fact::new(graph.fact(*port).dtype, Some(dims.iter().map(|n| Dim::from(*n)).collect()));
+            let elems: Option<Vec<Dim>> = elems.as_ref().map(|elems| elems.iter().map(|n| Dim::Known(*n)).collect());
+            facts.insert(*port, elems.map_or_else(known, |elems| Fact::elems(elems, dims.is_empty())));
         }
         for id in &self.shape_nodes {
             let operands = graph.operands(*id);
@@ -200,9 +199,14 @@ impl Program {
             }
         }
         let fact = |port: Port| facts.get(&port).unwrap_or_else(|| graph.fact(port));
-        let shape = |v: &Placed| {
+        // A cache begins without entries.
+        let only_joined = |id: ValueId| {
+            let mut readers = self.instructions.iter().filter(|l| l.inputs.contains(&id));
+            readers.all(|l| l.op.joins_along().is_some()) && !self.outputs.contains(&id)
+        };
+        let shape = |(id, v): (ValueId, &Placed)| {
             let fact = fact(v.port);
-            let dims = fact.fixed().filter(|dims| !dims.contains(&0));
+            let dims = fact.fixed().filter(|dims| !dims.contains(&0) || only_joined(id));
             let dims = dims.ok_or_else(|| Error::unsupported(format!("a value of {fact}")));
             dims.and_then(|d| check_size(&d).map(|_| d)).map_err(|e| e.at(graph.node(v.port.node).label()))
         };
@@ -220,7 +224,7 @@ impl Program {
             })
         };
         let sizes = self.sizes.iter().map(size).collect::<Result<_>>()?;
-        Ok((self.values.iter().map(shape).collect::<Result<_>>()?, sizes))
+        Ok((self.values.iter().enumerate().map(shape).collect::<Result<_>>()?, sizes))
     }
 
     /// Runs it in `workspaces` on `inputs`, in the order of [`Program::inputs`], and shows watched
@@ -236,12 +240,14 @@ impl Program {
         sink: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
         spent: Option<&mut Vec<Spent>>,
     ) -> Result<Option<Vec<Tensor>>> {
-        let (inputs, sizes) = inputs.split_at(self.inputs.len());
+        let (inputs, beside) = inputs.split_at(self.inputs.len());
         let shapes = inputs.iter().map(|t| t.shape().to_vec()).collect();
-        let Some(sizes) = sizes.iter().map(|t| t.as_i64().filter(|v| v.len() <= MAX_ELEMS)).collect() else {
-            return Ok(None);
+        let elements = |t: &Tensor| {
+            let are_sizes = t.dtype() == DType::I64 && t.shape().len() <= 1 && t.len() <= MAX_ELEMS;
+            if are_sizes { t.as_i64() } else { None }
         };
-        self.planned(graph, Given { shapes, sizes }).run(self, workspaces, inputs, sink, spent)
+        let beside = beside.iter().map(|t| (t.shape().to_vec(), elements(t))).collect();
+        self.planned(graph, Given { shapes, beside }).run(self, workspaces, inputs, sink, spent)
     }
 
     /// How such inputs are run. No lock is held while they are planned, nor while they run:

@@ -51,7 +51,10 @@ impl Decoding {
         if batch == 0 || length == 0 {
             return Err(Error::data("a sequence without tokens"));
         }
-        let steps = STEPS.min(length / 2);
+        let caches_out: Option<Vec<usize>> = self.decoder.caches.iter().map(|c| c.output).collect();
+        // A part of a decoder makes no cache: it is shown all tokens at once.
+        let outputs = self.decoder.scores.zip(caches_out);
+        let steps = if outputs.is_some() { STEPS.min(length / 2) } else { 0 };
         let mut caches = self.decoder.empty(batch)?;
         let (mut scores, mut last, mut past) = (vec![], vec![], 0);
         for count in [length - steps].into_iter().chain(std::iter::repeat_n(1, steps)) {
@@ -66,12 +69,15 @@ impl Decoding {
                 own.or(cache).or(told).or(of(*n)).cloned().ok_or_else(|| Error::bug("an input that nobody gives"))
             };
             last = once(&self.inputs.iter().map(input).collect::<Result<Vec<_>>>()?)?;
+            let Some((place, caches_out)) = &outputs else { return Ok(last) };
             let output = |i: usize| last.get(i).cloned().ok_or_else(|| Error::bug("a decoder without its outputs"));
-            scores.push(output(self.decoder.scores)?);
-            caches = self.decoder.caches.iter().map(|c| output(c.output)).collect::<Result<_>>()?;
+            scores.push(output(*place)?);
+            caches = caches_out.iter().map(|i| output(*i)).collect::<Result<_>>()?;
             past += count;
         }
-        last[self.decoder.scores] = joined(&scores)?;
+        if let Some(to) = outputs.and_then(|(place, _)| last.get_mut(place)) {
+            *to = joined(&scores)?;
+        }
         Ok(last)
     }
 }

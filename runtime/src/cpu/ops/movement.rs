@@ -248,6 +248,9 @@ impl Lowered for Concat {
         let mut start = 0;
         for (id, table) in inputs.iter().zip(&self.tables) {
             let own = layout.storage(p.dims(*id));
+            if own.contains(&0) {
+                continue;
+            }
             let view = p.read(*id, layout);
             let (rows, width) = (own[..at].iter().product(), own[at..].iter().product());
             // Rows of the part within rows of the whole.
