@@ -104,7 +104,7 @@ pub(super) fn applied(s: &Scope, port: Port) -> Option<(UnaryOp, Port)> {
     }
     if let Some(gelu) = gelu(s, port) {
         let is_inner = |p: Port| s.has(p.node) && !s.is_pinned(p);
-        return is_inner(gelu.x).then(|| (if gelu.tanh { UnaryOp::GeluTanh } else { UnaryOp::Gelu }, gelu.x));
+        return is_inner(gelu.x).then_some((if gelu.tanh { UnaryOp::GeluTanh } else { UnaryOp::Gelu }, gelu.x));
     }
     let Op::Binary(Binary::Mul) = g.op(port.node) else { return None };
     let (a, b) = (operand(0)?, operand(1)?);

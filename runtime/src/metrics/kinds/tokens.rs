@@ -43,7 +43,7 @@ impl Tally for Tokens {
             if mask.as_ref().is_some_and(|m| !m[i]) {
                 continue;
             }
-            let logs = [p, q].map(|scores| logarithm(scores));
+            let logs = [p, q].map(logarithm);
             let log = |scores: &[f32], side: usize, k: usize| f64::from(scores[k]) - logs[side];
             let divergence: f64 = (0..width).map(|k| log(p, 0, k).exp() * (log(p, 0, k) - log(q, 1, k))).sum();
             self.divergence.add(divergence.max(0.0));
