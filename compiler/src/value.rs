@@ -22,6 +22,9 @@ pub enum Dim {
     Unknown,
 }
 
+/// How the name of the lesser of two sizes begins.
+const LESSER: &str = "min(";
+
 impl Dim {
     /// The number, if known.
     pub fn known(&self) -> Option<i64> {
@@ -34,6 +37,22 @@ impl Dim {
     /// Whether both are surely the same size.
     pub fn same(&self, other: &Dim) -> bool {
         self == other && *self != Dim::Unknown
+    }
+
+    /// The lesser of this and `n`, by name where this has one: what a table of `n` rows has for so many.
+    pub fn at_most(&self, n: i64) -> Dim {
+        match self {
+            Dim::Known(own) => Dim::Known(*own.min(&n)),
+            Dim::Sym(name) if !name.starts_with(LESSER) => Dim::Sym(format!("{LESSER}{name}, {n})").into()),
+            _ => Dim::Unknown,
+        }
+    }
+
+    /// Whether this is the lesser of `other` and a number. Where both are broadcast, either they are equal, or the number is 1.
+    fn is_lesser_of(&self, other: &Dim) -> bool {
+        let (Dim::Sym(own), Dim::Sym(other)) = (self, other) else { return false };
+        let inner = own.strip_prefix(LESSER).and_then(|rest| rest.strip_suffix(')')?.rsplit_once(", "));
+        inner.is_some_and(|(name, _)| *name == **other)
     }
 
     /// The product; a symbol survives a factor of 1.
@@ -236,6 +255,9 @@ pub fn broadcast(a: &Shape, b: &Shape) -> Result<Shape> {
             (Dim::Known(x), Dim::Known(y)) => Err(Error::malformed(format!("dimensions {x} and {y} do not broadcast"))),
             // A known size above 1 wins: the other side must be it or 1.
             (x @ Dim::Known(_), _) | (_, x @ Dim::Known(_)) => Ok(x),
+            // As positions are: a row of a table for each of so many, if it has so many rows.
+            (x, y) if y.is_lesser_of(&x) => Ok(x),
+            (x, y) if x.is_lesser_of(&y) => Ok(y),
             _ => Ok(Dim::Unknown),
         })
         .collect::<Result<Vec<_>>>()

@@ -161,7 +161,9 @@ def test_what_is_not_tokens_is_refused(compress, tmp_path):
     """Numbers beyond the vocabulary, and a cache without its output."""
     model = decoder(tmp_path / "d.onnx")
     np.savez(tmp_path / "large.npz", input_ids=np.full((8, LENGTH), WORDS + 5))
-    done = compress("check", model, "--against", model, "--data", tmp_path / "large.npz", "--device", "cpu", code=(3, 4, 5, 6))
+    done = compress(
+        "check", model, "--against", model, "--data", tmp_path / "large.npz", "--device", "cpu", code=(3, 4, 5, 6)
+    )
     assert "error: " in done.err
 
 

@@ -130,9 +130,23 @@ impl Operator for Slice {
             Some(f) => f.known_elems().map(Some),
         };
         let (Some(starts), Some(ends), Some(axes), Some(steps)) = (x.ints(1), x.ints(2), list(3), list(4)) else {
-            let cut = Self::cut(x, data.len())?.unwrap_or_else(|| (0..data.len()).collect());
+            let by_one = x.opt(4).is_none_or(|steps| steps.known_elems().is_some_and(|s| s.iter().all(|n| *n == 1)));
+            // The first so many.
+            let first = |place: usize| {
+                let bound = |slot: usize| x.get(slot).elems.as_ref()?.get(place);
+                bound(2).filter(|_| by_one && bound(1) == Some(&Dim::Known(0)))
+            };
+            let cut = Self::cut(x, data.len())?;
+            let of = |axis: usize, place: usize| match (first(place), &data[axis]) {
+                (Some(end @ Dim::Sym(_)), Dim::Known(n)) => end.at_most(*n),
+                (Some(end @ Dim::Sym(_)), own) if end == own => end.clone(),
+                _ => Dim::Unknown,
+            };
             let mut shape = data.to_vec();
-            cut.into_iter().for_each(|axis| shape[axis] = Dim::Unknown);
+            match cut {
+                Some(axes) => axes.iter().enumerate().for_each(|(place, axis)| shape[*axis] = of(*axis, place)),
+                None => shape.fill(Dim::Unknown),
+            }
             return Ok(vec![Fact::new(dtype, Some(shape))]);
         };
         // An unknown axis is taken as huge to find out which indices don't depend on its size.

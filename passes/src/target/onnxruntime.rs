@@ -15,7 +15,7 @@ use crate::{
 };
 use compress_compiler::{
     error::Result,
-    forms::attention::{Mask, Scores},
+    forms::attention::{Mask, Scores, Weights},
     graph::Graph,
     node::{NodeId, Port},
     op::Op,
@@ -148,8 +148,14 @@ impl<'a> Pattern<'a> {
     fn of(graph: &'a Graph, softmax: NodeId) -> Option<Self> {
         let scores = Scores::of(graph, softmax).filter(|s| !s.are_replaced())?;
         let (q, k) = scores.operands(graph)?;
-        let reader = graph.only_use(softmax.into()).filter(|u| u.slot == 0)?.node;
+        // What PyTorch writes for queries that see no key, whose context ONNX Runtime's Attention makes 0 too.
+        let guards = |n: &NodeId| matches!(graph.op(*n), Op::Where(_));
+        let guard = graph.uses(softmax.into()).into_iter().map(|u| u.node).find(guards);
+        let weights = Port::from(guard.unwrap_or(softmax));
+        let reader = graph.only_use(weights).filter(|u| u.slot == 0)?.node;
         let Op::MatMul(_) = graph.op(reader) else { return None };
+        let hidden = |port: Port| graph.only_use(port).is_some() || guard.is_some() && port == softmax.into();
+        Weights::hidden(graph, weights, &hidden).filter(|w| w.softmax == softmax)?;
         let v = graph.operand(reader, 1)?;
         Some(Self { graph, scores, q, k, v, context: reader.into() })
     }

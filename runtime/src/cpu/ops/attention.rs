@@ -1,4 +1,4 @@
-//! Attention as exporters write it: `Softmax(Q * K' * scale + mask) * V` in one kernel.
+//! Attention, as one operator or as exporters write it, `Softmax(Q * K' * scale + mask) * V`, in one kernel.
 
 use super::{
     logic,
@@ -16,7 +16,7 @@ use compress_compiler::{
     forms::attention::{Factor, Mask, Scores, Weights},
     node::{Port, Use},
     op::Op,
-    ops::unary::Unary,
+    ops::{attention as op, unary::Unary},
     tensor::DType,
 };
 use compress_kernels::{self as kernels, Attention, Head, Heads, MASKS, Rows};
@@ -27,6 +27,9 @@ const MOVES: usize = 4;
 /// The float value `port`, where it is sums of values by weights of keys.
 pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
     let g = s.graph;
+    if let Op::Attention(op) = g.op(port.node) {
+        return of_operator(s, port, op);
+    }
     let Op::MatMul(_) = g.op(port.node) else { return None };
     let guarded =
         |uses: &[Use]| matches!(uses, [a, b] if [a, b].iter().any(|u| matches!(g.op(u.node), Op::Unary(Unary::IsNaN))));
@@ -64,8 +67,47 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
         operands.push(want);
         masks.push(kind);
     }
-    let op = Fused { axes: [q.axes, k.axes, v.axes], masks, scale: scale as f32, guarded: weights.guarded };
+    let lies = [q, k, v].map(|m| Lies::Axes(m.axes));
+    let op = Fused { lies, joined: false, masks, scale: Some(scale as f32), guarded: weights.guarded };
     Some(Lowering::of(operands, op))
+}
+
+/// The first output of an Attention without past keys, limits of distance and caps.
+fn of_operator<'g>(s: &Scope<'g>, port: Port, op: &op::Attention) -> Option<Lowering<'g>> {
+    let g = s.graph;
+    let operand = |slot: usize| g.operand(port.node, slot);
+    let is_float = |p: &Port| g.fact(*p).dtype == Some(DType::F32);
+    let (q, k, v) = (operand(0)?, operand(1)?, operand(2)?);
+    let plain = port.slot == 0
+        && (4..7).all(|slot| operand(slot).is_none())
+        && !op.is_causal
+        && !op.has_window()
+        && op.softcap == 0.0
+        && op.softmax_precision.is_none_or(|t| t == DType::F32);
+    if !plain || !s.has(port.node) || ![q, k, v].iter().all(is_float) {
+        return None;
+    }
+    let lies = |port: Port, heads: Option<i64>, keys: bool| match s.rank(port)? {
+        3 => Some(Lies::Joined(usize::try_from(heads?).ok().filter(|n| *n > 0)?)),
+        4 => Some(Lies::Axes(Matrices(if keys { vec![0, 1, 3, 2] } else { vec![0, 1, 2, 3] }))),
+        _ => None,
+    };
+    let kv = op.kv_num_heads;
+    let lies = [lies(q, op.q_num_heads, false)?, lies(k, kv, true)?, lies(v, kv, false)?];
+    let mut operands: Vec<Want> = [q, k, v].map(Want::float).into();
+    let mut masks = vec![];
+    if let Some(mask) = operand(3) {
+        let (want, kind) = match g.fact(mask).dtype? {
+            DType::F32 => (Want::float(mask), Masking::Added),
+            DType::Bool => (Want::codes(mask), Masking::Kept { keeps: true, other: f32::NEG_INFINITY }),
+            _ => return None,
+        };
+        s.rank(mask).filter(|rank| *rank <= 4)?;
+        operands.push(want);
+        masks.push(kind);
+    }
+    let joined = matches!(lies[0], Lies::Joined(_));
+    Some(Lowering::of(operands, Fused { lies, joined, masks, scale: op.scale, guarded: true }))
 }
 
 /// A value that is transposed and multiplied by numbers before it is read.
@@ -116,13 +158,51 @@ enum Masking {
     Kept { keeps: bool, other: f32 },
 }
 
+/// How the heads of an operand lie.
+enum Lies {
+    /// Along axes of their own; those of keys are the ones of the transposed keys.
+    Axes(Matrices),
+    /// So many side by side along the last of three axes.
+    Joined(usize),
+}
+
+impl Lies {
+    /// The matrices in a dense value of sizes `dims`; of `keys`, the transposed ones.
+    fn strided(&self, dims: &[usize], keys: bool) -> StridedMatrices {
+        match self {
+            Self::Axes(axes) => axes.strided(dims),
+            Self::Joined(heads) => {
+                let (length, width) = (dims[1], dims[2] / heads);
+                let size = if keys { [width, length] } else { [length, width] };
+                StridedMatrices { batch: vec![(dims[0], length * dims[2]), (*heads, width)], size, stride: dims[2] }
+            }
+        }
+    }
+}
+
 /// Weights of keys, and sums of values by them.
 struct Fused {
-    /// Of queries, keys (transposed, as they are multiplied) and values.
-    axes: [Matrices; 3],
+    /// Of queries, keys and values.
+    lies: [Lies; 3],
+    /// Whether the heads of the result are side by side along the last of three axes.
+    joined: bool,
     masks: Vec<Masking>,
-    scale: f32,
+    /// One by the root of the features unless given.
+    scale: Option<f32>,
     guarded: bool,
+}
+
+/// Where each head's matrix begins in `m`; several heads may share one.
+fn starts(m: &StridedMatrices, batch: &[usize]) -> Result<Vec<usize>> {
+    let own: Vec<usize> = m.batch.iter().map(|b| b.0).collect();
+    let differ = || Error::unsupported("heads of queries, keys and values in different numbers");
+    let ((last, front), (own_last, own_front)) =
+        (batch.split_last().ok_or_else(differ)?, own.split_last().ok_or_else(differ)?);
+    if front != own_front || !last.is_multiple_of(*own_last) {
+        return Err(differ());
+    }
+    let shared = last / own_last;
+    Ok(m.starts(&own).into_iter().flat_map(|at| std::iter::repeat_n(at, shared)).collect())
 }
 
 /// Where a mask lies for each head.
@@ -166,32 +246,39 @@ impl Lowered for Fused {
         let (heads, masks) = inputs.split_at(3);
         // The first axis is one of heads, not of their rows.
         output.len() > 2
-            && heads
-                .iter()
-                .zip(&self.axes)
-                .all(|(x, axes)| !x.is_constant && x.dims.len() == output.len() && axes.0[0] == 0)
-            && super::elementwise::is_by_sample(masks, output)
+            && heads.iter().zip(&self.lies).all(|(x, lies)| {
+                let first = |axes: &Matrices| x.dims.len() == output.len() && axes.0[0] == 0;
+                !x.is_constant && matches!(lies, Lies::Axes(axes) if first(axes)) || matches!(lies, Lies::Joined(_))
+            })
+            // With fewer axes than scores have, a mask has none of samples.
+            && (!self.joined || masks.iter().all(|x| x.dims.len() == 4 && !x.is_constant))
+            && (self.joined || super::elementwise::is_by_sample(masks, output))
     }
 
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
-        let [q, k, v] = [0, 1, 2].map(|i| self.axes[i].strided(p.dims(inputs[i])));
-        let dims = p.dims(output).to_vec();
-        let batch = &dims[..dims.len() - 2];
+        let [q, k, v] = [0, 1, 2].map(|i| self.lies[i].strided(p.dims(inputs[i]), i == 1));
+        let batch: Vec<usize> = q.batch.iter().map(|b| b.0).collect();
         let ([queries, depth], [_, keys], [_, width]) = (q.size, k.size, v.size);
-        let keys_are_rows = self.axes[1].transposed();
-        let fits = |m: &StridedMatrices| m.batch.iter().map(|b| b.0).eq(batch.iter().copied());
-        if !(fits(&q) && fits(&k) && fits(&v)) || k.size[0] != depth || v.size[0] != keys {
-            return Err(Error::unsupported("heads of queries, keys and values in different numbers"));
+        let keys_are_rows = match &self.lies[1] {
+            Lies::Axes(axes) => axes.transposed(),
+            Lies::Joined(_) => true,
+        };
+        if k.size[0] != depth || v.size[0] != keys {
+            return Err(Error::unsupported("queries, keys and values that don't fit each other"));
         }
         let starts: Vec<[usize; 3]> = {
-            let [q, k, v] = [&q, &k, &v].map(|m| m.starts(batch));
+            let (q, k, v) = (starts(&q, &batch)?, starts(&k, &batch)?, starts(&v, &batch)?);
             q.into_iter().zip(k).zip(v).map(|((q, k), v)| [q, k, v]).collect()
         };
         let n = starts.len();
-        let scores = [batch, &[queries, keys]].concat();
+        let scores = [&batch[..], &[queries, keys]].concat();
         let mut masks = vec![];
         for (i, kind) in self.masks.iter().enumerate() {
             let own = p.dims(inputs[3 + i]).to_vec();
+            let fits = own.iter().rev().zip(scores.iter().rev()).all(|(own, all)| *own == 1 || own == all);
+            if !fits || own.len() > scores.len() {
+                return Err(Error::unsupported("a mask of fewer keys than there are"));
+            }
             let steps = logic::steps(&own, &scores);
             let (outer, last) = steps.split_at(batch.len());
             let size = |axis: usize| if last[axis] == 0 { 1 } else { scores[batch.len() + axis] };
@@ -202,8 +289,16 @@ impl Lowered for Fused {
             masks.push(Laid { kind: *kind, operand: 3 + i, starts, rows: size(0), width: size(1) });
         }
         let reads: Vec<(View, usize)> = inputs.iter().map(|id| (p.dense(*id), p.size(*id))).collect();
-        let y = p.output(output, Layout::Plain);
-        let heads = Heads { depth, keys, width, keys_are_rows, scale: self.scale, guarded: self.guarded };
+        // What lies side by side in the end lies one below the other first, unless both are the same.
+        let apart = self.joined && queries > 1 && batch.last() != Some(&1);
+        let rows = n * queries;
+        let whole = if self.joined { p.fresh(output, Layout::Plain) } else { p.output(output, Layout::Plain) };
+        let y = match apart {
+            true => p.buffer(output, rows, width),
+            false => whole.reshaped(rows, width).ok_or_else(|| Error::unsupported("a result with gaps"))?,
+        };
+        let scale = self.scale.unwrap_or_else(|| 1.0 / (depth as f32).sqrt());
+        let heads = Heads { depth, keys, width, keys_are_rows, scale, guarded: self.guarded };
         let kernel = Attention::new(p.isa(), heads);
         let work = cost::macs32(p.isa(), n as u64 * kernel.macs(queries))
             + cost::math(n * queries * keys)
@@ -230,6 +325,13 @@ impl Lowered for Fused {
             };
             kernel.run(n, head, y, scratch, threads);
         });
+        if apart {
+            let dims = [&batch[..], &[queries, width]].concat();
+            p.step("transpose", output, &[y], whole, 0, cost::bytes(8 * rows * width), move |o| {
+                let (x, threads) = (o.slice::<f32>(0), o.threads);
+                kernels::permute(x, &dims, &[0, 2, 1, 3], o.out::<f32>().data(), threads);
+            });
+        }
         Ok(())
     }
 }
