@@ -69,6 +69,7 @@ impl Pass for Fuse {
             Box::new(pad::PadWindow),
             Box::new(dilate::DilatedTaps),
             Box::new(transpose::TransposePair),
+            Box::new(transpose::TransposeMatrices),
             Box::new(squeeze::SqueezePair),
             Box::new(squeeze::BiasPastSqueeze),
             Box::new(softmax::FindSoftmax { newest }),

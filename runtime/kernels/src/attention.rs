@@ -29,9 +29,9 @@ pub enum Mask<'a> {
     Added(Rows<'a, f32>),
     /// Those for which `condition` isn't `keeps` become `other`.
     Kept {
-        /// 0 or 1.
+        /// 0, or not.
         condition: Rows<'a, u8>,
-        /// Which of both keeps scores.
+        /// Whether it is what isn't 0 that keeps scores.
         keeps: bool,
         /// What the others become.
         other: f32,

@@ -9,7 +9,7 @@ use compress_kernels::Isa;
 pub(crate) enum Form {
     /// The floats themselves.
     Float,
-    /// The unsigned 8-bit codes which stand for them, or which are the value: of a bool, 0 or 1.
+    /// The unsigned 8-bit codes which stand for them, or which are the value: of a bool, 0 or what isn't.
     Codes,
 }
 

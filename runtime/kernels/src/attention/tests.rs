@@ -13,7 +13,7 @@ fn naive(head: &Head, of: &Heads, query: usize) -> Vec<f64> {
             head.masks.iter().flatten().fold(dot * f64::from(of.scale), |score, mask| match mask {
                 Mask::Added(mask) => score + f64::from(mask.row(at(mask.rows()))[column(mask.width(), j)]),
                 Mask::Kept { condition, keeps, other } => {
-                    let is = condition.row(at(condition.rows()))[column(condition.width(), j)] == 1;
+                    let is = condition.row(at(condition.rows()))[column(condition.width(), j)] != 0;
                     if is == *keeps { score } else { f64::from(*other) }
                 }
             })
@@ -52,7 +52,7 @@ fn heads_of_all_sizes_are_as_in_double_precision() {
                 // The last row masks every key.
                 let condition = Grid::new(queries, keys, 2, 7u8, || {
                     count += 1;
-                    u8::from(count <= (queries - 1) * keys && count % 3 != 0)
+                    if count <= (queries - 1) * keys { (count % 3) as u8 } else { 0 }
                 });
                 let kept = Mask::Kept { condition: condition.rows(), keeps: true, other: f32::NEG_INFINITY };
                 for masks in [[None; 2], [Some(Mask::Added(added.rows())), Some(kept)]] {

@@ -138,13 +138,12 @@ multiversion! {
                         mask => row.iter_mut().zip(mask).for_each(|(v, mask)| *v += mask),
                     },
                     Mask::Kept { condition, keeps, other } => {
-                        let keep = u8::from(*keeps);
                         match condition.row(if condition.rows() == 1 { 0 } else { first + i }) {
-                            &[all] if all == keep => {}
+                            &[all] if (all != 0) == *keeps => {}
                             &[_] => row.fill(*other),
                             condition => {
                                 for (v, is) in row.iter_mut().zip(condition) {
-                                    *v = if *is == keep { *v } else { *other };
+                                    *v = if (*is != 0) == *keeps { *v } else { *other };
                                 }
                             }
                         }

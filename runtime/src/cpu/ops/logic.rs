@@ -1,4 +1,4 @@
-//! Bools, which are codes of 0 and 1: comparisons, And, Or, Xor, Not, IsNaN; Where, and what Cast makes of them.
+//! Bools, which are codes: 0 and, for true, 1, or any other in a file. Comparisons, And, Or, Xor, Not, IsNaN; Where, and what Cast makes of them.
 
 use crate::cpu::{
     cost,
@@ -71,17 +71,22 @@ impl Lowered for Logic {
                 let of = (spread(o, 0, &steps[0]), spread(o, 1, &steps[1]), spread(o, 2, &steps[2]));
                 zip(&dims, of, o.out(), o.threads, |is: u8, a: f32, b: f32| if is == 0 { b } else { a });
             }),
-            Logic::Float => p.step_of("logic", output, reads, y, 0, work, of_one(dims, steps, |a: u8| f32::from(a))),
-            Logic::Not => p.step_of("logic", output, reads, y, 0, work, of_one(dims, steps, |a: u8| 1 - a)),
+            Logic::Float => {
+                p.step_of("logic", output, reads, y, 0, work, of_one(dims, steps, |a: u8| f32::from(u8::from(a != 0))))
+            }
+            Logic::Not => p.step_of("logic", output, reads, y, 0, work, of_one(dims, steps, |a: u8| u8::from(a == 0))),
             Logic::IsNan => {
                 let call = of_one(dims, steps, |a: f32| u8::from(a.is_nan()));
                 p.step_of("logic", output, reads, y, 0, work, call);
             }
             Logic::Both(op) => {
-                let both = move |a: u8, b: u8| match op {
-                    Binary::And => a & b,
-                    Binary::Or => a | b,
-                    _ => a ^ b,
+                let both = move |a: u8, b: u8| {
+                    let (a, b) = (a != 0, b != 0);
+                    u8::from(match op {
+                        Binary::And => a && b,
+                        Binary::Or => a || b,
+                        _ => a != b,
+                    })
                 };
                 p.step_of("logic", output, reads, y, 0, work, of_two(dims, steps, both));
             }
