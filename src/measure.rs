@@ -157,7 +157,7 @@ pub fn accuracy(
         agreement: compared.agreement(),
         // That made-up tokens follow each other says nothing of the model.
         beside: (compared.beside().into_iter())
-            .filter(|(m, _)| !(samples.synthetic && *m == Metric::Perplexity))
+            .filter(|(m, value)| value.is_finite() && !(samples.synthetic && *m == Metric::Perplexity))
             .map(|(m, value)| Figure { metric: m, value })
             .collect(),
         sqnr_db: finite(compared.sqnr_db()),

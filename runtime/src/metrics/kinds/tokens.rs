@@ -45,8 +45,9 @@ impl Tally for Tokens {
             }
             let logs = [p, q].map(logarithm);
             let log = |scores: &[f32], side: usize, k: usize| f64::from(scores[k]) - logs[side];
-            let divergence: f64 = (0..width).map(|k| log(p, 0, k).exp() * (log(p, 0, k) - log(q, 1, k))).sum();
-            self.divergence.add(divergence.max(0.0));
+            let divergence: f64 = (0..width).map(|k| divergence(log(p, 0, k), log(q, 1, k))).sum();
+            // Rounding may leave it below 0. What is not a number stays so.
+            self.divergence.add(if divergence < 0.0 { 0.0 } else { divergence });
             self.same.add(f64::from(u8::from(largest(p).is_some() && largest(p) == largest(q))));
             let has_next = i % length + 1 < length && mask.as_ref().is_none_or(|m| m[i + 1]);
             if let Some(next) = ids.as_ref().filter(|_| has_next).map(|ids| ids[i + 1]) {
@@ -75,4 +76,36 @@ impl Tally for Tokens {
 fn logarithm(scores: &[f32]) -> f64 {
     let most = f64::from(scores.iter().fold(f32::NEG_INFINITY, |a, b| a.max(*b)));
     most + scores.iter().map(|s| (f64::from(*s) - most).exp()).sum::<f64>().ln()
+}
+
+/// What a token of these log-likelihoods adds to the divergence: nothing where the first model never chooses it.
+fn divergence(p: f64, q: f64) -> f64 {
+    if p == f64::NEG_INFINITY { 0.0 } else { p.exp() * (p - q) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataset::Batch;
+
+    fn kl(before: &[f32], after: &[f32]) -> Option<f64> {
+        let batch = Batch { inputs: vec![], labels: None, len: 1 };
+        let shape = [1, 1, before.len()];
+        let pair =
+            Pair { batch: &batch, meaning: Meaning::NextToken, shape: &shape, before, after, mask: None, tokens: None };
+        let mut tokens = Tokens::default();
+        tokens.add(&pair).unwrap();
+        tokens.value(Metric::Kl).1
+    }
+
+    #[test]
+    fn a_token_that_is_never_chosen_hides_no_divergence() {
+        let never = f32::NEG_INFINITY;
+        let wanted = kl(&[2.0, 1.0], &[1.0, 2.0]).unwrap();
+        assert!((wanted - 0.462_117).abs() < 1e-5, "{wanted}");
+        assert_eq!(kl(&[2.0, 1.0, never], &[1.0, 2.0, never]), Some(wanted));
+        assert_eq!(kl(&[2.0, 1.0], &[2.0, never]), Some(f64::INFINITY));
+        assert!(kl(&[2.0, f32::NAN], &[2.0, 1.0]).unwrap().is_nan());
+        assert_eq!(kl(&[2.0, 1.0], &[2.0, 1.0]), Some(0.0));
+    }
 }
