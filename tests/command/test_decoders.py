@@ -157,14 +157,22 @@ def test_a_cache_that_is_wrong_is_seen(compress, tmp_path, ids):
     assert found["after"] > 0.01
 
 
-def test_what_is_not_tokens_is_refused(compress, tmp_path):
-    """Numbers beyond the vocabulary, and a cache without its output."""
+@pytest.mark.parametrize("token", [WORDS + 5, -2])
+def test_tokens_beyond_the_vocabulary_are_refused(compress, tmp_path, token):
     model = decoder(tmp_path / "d.onnx")
-    np.savez(tmp_path / "large.npz", input_ids=np.full((8, LENGTH), WORDS + 5))
+    np.savez(tmp_path / "wrong.npz", input_ids=np.full((8, LENGTH), token))
+    done = compress("check", model, "--against", model, "--data", tmp_path / "wrong.npz", "--device", "cpu", code=7)
+    assert f"token {token} is outside the model's vocabulary of {WORDS}" in done.err
+
+
+def test_a_decoder_is_not_trained_and_says_so(compress, tmp_path, ids):
+    model, data = decoder(tmp_path / "d.onnx"), tmp_path / "ids.npz"
+    out = tmp_path / "o.onnx"
     done = compress(
-        "check", model, "--against", model, "--data", tmp_path / "large.npz", "--device", "cpu", code=(3, 4, 5, 6)
+        "distill", model, "--teacher", model, "--data", data, "--epochs", 1, "-o", out, "--device", "cpu", code=5
     )
-    assert "error: " in done.err
+    assert "a decoder with a cache is not trained" in done.err and "export it without a cache" in done.err
+    assert not out.exists()
 
 
 def test_made_up_tokens_are_sequences(compress, tmp_path):

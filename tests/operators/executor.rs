@@ -173,6 +173,38 @@ fn attention_and_steps_along_columns_have_kernels() {
     }
 }
 
+/// A mask may have more rows than there are queries: scores become as many.
+#[test]
+fn a_mask_widens_scores() {
+    let source = r#"graph "widened" {
+        input %q: f32[2,3,1,8]
+        input %k: f32[2,3,8,7]
+        input %v: f32[2,3,7,5]
+        input %mask: f32[2,1,9,7]
+        %s = MatMul(%q, %k)
+        %m = Add(%s, %mask)
+        %p = Softmax(%m) {axis=-1}
+        %y = MatMul(%p, %v)
+        output %y
+    }"#;
+    let graph = text::parse(source).unwrap();
+    let verified = verify(&graph).unwrap();
+    let noise = |shape: &[usize]| {
+        let n = shape.iter().product::<usize>();
+        let data: Vec<f32> = (0..n).map(|i| ((i * 2_654_435_761) % 1000) as f32 / 500.0 - 1.0).collect();
+        Tensor::f32(shape, &data)
+    };
+    let inputs = [noise(&[2, 3, 1, 8]), noise(&[2, 3, 8, 7]), noise(&[2, 3, 7, 5]), noise(&[2, 1, 9, 7])];
+    let burn = Session::new(&verified, &Backend::burn(), &[]).unwrap().run(&inputs).unwrap();
+    assert_eq!(burn[0].shape(), [2, 3, 9, 5]);
+    for engine in engines().iter().filter(|e| e.exact) {
+        let mut off = Off::default();
+        let made = Session::new(&verified, &engine.backend, &[]).unwrap().run(&inputs).unwrap();
+        off.compare(&made[0], &burn[0], None).unwrap();
+        assert!(off.relative < ROUNDING, "{} is off by {:e}", engine.name, off.relative);
+    }
+}
+
 /// Runs all cases in the folder that `variable` names on each engine; fewer than `at_least` mean that some were lost.
 /// `whole` models have many layers, in which rounding may grow.
 fn check(variable: &str, at_least: usize, whole: bool) {

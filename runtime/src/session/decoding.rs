@@ -23,13 +23,17 @@ pub(super) struct Decoding {
     inputs: Vec<NodeId>,
     /// Those that there are data for.
     fed: Vec<NodeId>,
+    /// The size of the vocabulary, where the scores tell it.
+    words: Option<i64>,
 }
 
 impl Decoding {
     /// How `graph` is, if it is a decoder with a cache.
     pub fn of(graph: &Graph) -> Option<Self> {
         let decoder = Decoder::of(graph)?;
-        Some(Self { decoder, inputs: given(graph).collect(), fed: fed(graph).collect() })
+        let scores = decoder.scores.and_then(|place| graph.fact(graph.outputs().get(place)?.port).dims());
+        let words = scores.and_then(|dims| dims.last()?.known());
+        Some(Self { decoder, inputs: given(graph).collect(), fed: fed(graph).collect(), words })
     }
 
     /// Whether these are the inputs of a single run.
@@ -40,7 +44,7 @@ impl Decoding {
     /// Runs it on whole sequences. The outputs are the scores of all tokens, and the others of the last run.
     ///
     /// # Errors
-    /// Data for tokens of another type or shape; what `once` raises.
+    /// Data for tokens of another type or shape, or outside the vocabulary; what `once` raises.
     pub fn run(&self, inputs: &[Tensor], once: &mut Once) -> Result<Vec<Tensor>> {
         let of = |input: NodeId| self.fed.iter().position(|n| *n == input).and_then(|i| inputs.get(i));
         let wrong = || Error::data("a decoder is given numbers of tokens, i64[samples, tokens]");
@@ -50,6 +54,11 @@ impl Decoding {
         };
         if batch == 0 || length == 0 {
             return Err(Error::data("a sequence without tokens"));
+        }
+        let outside = |id: &&i64| self.words.is_some_and(|words| !(0..words).contains(*id));
+        if let (Some(id), Some(words)) = (ids.iter().find(outside), self.words) {
+            return Err(Error::data(format!("token {id} is outside the model's vocabulary of {words}"))
+                .help("number the tokens with the tokenizer that the model was trained with"));
         }
         let caches_out: Option<Vec<usize>> = self.decoder.caches.iter().map(|c| c.output).collect();
         // A part of a decoder makes no cache: it is shown all tokens at once.

@@ -17,6 +17,7 @@ use crate::{
 };
 use compress_compiler::{
     error::{Error, Result},
+    forms::decoder::Decoder,
     graph::Graph,
     node::{NodeId, Port},
     op::{Op, Operator, Quant},
@@ -153,11 +154,16 @@ impl Trainable {
     /// Makes `graph` ready to be trained.
     ///
     /// # Errors
-    /// Unsupported when nothing in it can be trained or an operator has no kernel; usage when a feature is not a
+    /// Unsupported when nothing in it can be trained or an operator has no kernel, and for a decoder with a cache; usage when a feature is not a
     /// value of the graph.
     pub fn new(graph: &Graph, options: &ModelOptions, device: &Device) -> Result<Self> {
         if !Float::can_hold(options.precision, device) {
             return Err(Error::unsupported(format!("computing in {} on {}", options.precision, device.describe())));
+        }
+        // The data has tokens alone.
+        if Decoder::of(graph).is_some() {
+            return Err(Error::unsupported("a decoder with a cache is not trained")
+                .help("export it without a cache: input_ids and, if it needs them, attention_mask and position_ids"));
         }
         let graph = &{
             let mut own = graph.clone();

@@ -41,7 +41,7 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
     let scores = Scores::hidden(g, weights.softmax, &hidden)?;
     let (q, k) = scores.operands(g)?;
     let (q, k) = (Moved::to(s, q, false)?, Moved::to(s, k, true)?);
-    let v = Moved { factor: 1.0, ..Moved::unscaled(s, g.operand(port.node, 1)?)? };
+    let v = Moved::unscaled(s, g.operand(port.node, 1)?)?;
     let rank = s.rank(port)?;
     let is_part = s.has(port.node)
         && [q.source, k.source, v.source].iter().all(|p| g.fact(*p).dtype == Some(DType::F32))
