@@ -15,11 +15,11 @@ use crate::{
     score,
 };
 use compress_compiler::{
-    error::{Kind, Result},
+    error::{Error, Kind, Result},
     graph::Graph,
     onnx::Model,
     verify::verify,
-    words::option::{AS_IS, CHECK},
+    words::option::{AS_IS, CHECK, DATA, EVAL},
 };
 use compress_runtime::{
     metrics::{Answers, Measure, Metric},
@@ -57,6 +57,10 @@ pub struct Assessment<'a> {
 pub fn compared_by(graph: &Graph, measures: &MeasureOptions, sets: &Sets) -> Result<(Answers, Measure)> {
     let answers = Answers::of(graph);
     let measure = answers.measure(measures.metric.as_ref(), sets.evaluation.set.is_labelled())?;
+    if measure.metric == Metric::Perplexity && sets.evaluation.synthetic {
+        return Err(Error::data("the metric `perplexity` needs text: made-up tokens follow each other by chance")
+            .help(format!("give {DATA} or {EVAL}")));
+    }
     Ok((answers, measure))
 }
 

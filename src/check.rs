@@ -95,7 +95,8 @@ impl Check {
         let renamed = same_signature(&original, &model).map_err(|e| e.in_file(&self.model))?;
         // Nothing is calibrated, so what `data` gives is measured on as a whole.
         let asked = self.data.any();
-        let data = DataOptions { eval: self.data.eval.clone().or(self.data.data.clone()), ..self.data.clone() };
+        let data =
+            DataOptions { eval: self.data.eval.clone().or(self.data.data.clone()), ..self.data.beside(&self.against) };
         let manner = Manner::of(&original, &self.measures, &self.gates, asked, false);
         let (shapes, seed) = (&self.measures.shape, self.on.seed.0);
         let sets = Sets::open_running(&data, shapes, &original.graph, 1, seed, (manner.one_at_a_time, &backend))?;

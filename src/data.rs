@@ -156,7 +156,8 @@ impl Sets {
     }
 
     fn of(plan: &DataOptions, graph: &Graph, specs: Vec<InputSpec>, count: usize, seed: u64) -> Result<Self> {
-        let open = |source: &DataSource| source.open(&specs, plan.preprocess.as_ref()).map(Arc::new);
+        let reading = plan.reading();
+        let open = |source: &DataSource| source.open(&specs, &reading).map(Arc::new);
         let data = plan.data.as_ref().map(open).transpose()?;
         let eval = plan.eval.as_ref().map(open).transpose()?;
         let all = |set: &Dataset| (0..set.len()).collect::<Vec<_>>();

@@ -17,7 +17,7 @@ pub(crate) use plan::workers;
 
 use crate::{
     data::{Samples, Sets},
-    evaluator::{Evaluator, measure},
+    evaluator::{Evaluator, answers, measure, sequences},
     events::{Events, Monitor, watched},
     facts, files,
     fit::{Answers, check_filters, check_labels, check_teacher},
@@ -42,7 +42,7 @@ use compress_runtime::{
         init,
         job::{self, Ended, Job, JobOptions, Outcome, Spent, Watcher},
         loader::{Loader, LoaderOptions},
-        loss::{LossOptions, Takes},
+        loss::{LossOptions, Setting, Takes},
         model::{ModelOptions, Trainable},
         replicas::Replicas,
         teacher::Teacher,
@@ -228,7 +228,8 @@ fn start(plan: &DistillPlan, checkpoints: &Checkpoints, digest: &str, monitor: &
 /// What to say where training was of no use.
 fn nothing_better(t: &TrainFigures) -> Option<String> {
     let first = t.metric.unit().show(t.before);
-    (t.after <= t.before).then(|| {
+    let is_better = if t.metric.rises() { t.after > t.before } else { t.after < t.before };
+    (!is_better).then(|| {
         format!(
             "no epoch improved {} beyond the {first} at the start: the written model is the untrained one",
             t.metric
@@ -276,10 +277,13 @@ impl LoadedJob {
             init::from_nothing(&mut student.graph, plan.job.seed);
         }
         let sets = Sets::open(&plan.data, &[], &student.graph, usize::MAX, plan.job.seed)?;
-        let outputs = metrics::Answers::of(&student.graph);
+        let outputs = answers(&student.graph);
         let measure = measure(&outputs, &sets.evaluation, teacher.is_some());
-        let by_labels = measure.metric.needs_labels();
-        let loss = plan.loss(measure.meaning == Meaning::Classes, sets.calibration.set.is_labelled())?;
+        let by_labels = measure.metric.judges_alone();
+        let sequences = sequences(&outputs, &measure);
+        let classes = measure.meaning == Meaning::Classes;
+        let labelled = sets.calibration.set.is_labelled();
+        let loss = plan.loss(Setting { classes, labelled, sequences, ..Setting::default() })?;
         let labelled = [(&sets.calibration, loss.takes(Takes::Labels)), (&sets.evaluation, by_labels)];
         for (samples, _) in labelled.into_iter().filter(|(_, used)| *used) {
             check_labels(&samples.set, &samples.indices, &student.graph)?;
@@ -414,7 +418,7 @@ impl LoadedJob {
     fn judge<'a>(&'a self, backend: &'a Backend) -> Result<Evaluator<'a>> {
         let held = &self.sets.evaluation;
         let teacher = match &self.teacher {
-            Some((path, t)) if !self.measure.metric.needs_labels() => {
+            Some((path, t)) if !self.measure.metric.judges_alone() => {
                 Some(Teacher::new(path, &t.graph, &[], backend, held.set.len())?)
             }
             _ => None,

@@ -3,6 +3,7 @@
 use crate::{data::Samples, distill::workers};
 use compress_compiler::{
     error::{Kind, Result},
+    forms::decoder::Decoder,
     graph::Graph,
     pass::Context,
     value::Dim,
@@ -12,12 +13,13 @@ use compress_passes::simplify;
 use compress_runtime::{
     burn::BurnInterpreter,
     dataset::Batch,
-    metrics::{Answers, Comparison, Meaning, Measure, Metric, cross_entropy},
+    metrics::{Answers, Comparison, Meaning, Measure, Metric, Wanted, cross_entropy},
     session::{Backend, Session},
     train::{
         augment::Augment,
         job::Score,
         loader::{Loader, LoaderOptions},
+        loss::Sequences,
         teacher::Teacher,
     },
 };
@@ -33,7 +35,8 @@ pub struct Evaluator<'a> {
 }
 
 impl<'a> Evaluator<'a> {
-    /// An evaluator by `measure` of `answers` on `held`, beside the teacher where that says what is right.
+    /// An evaluator by `measure` of `answers`, which are those of [`answers`], on `held`, beside the teacher where that says
+    /// what is right.
     ///
     /// # Errors
     /// Those of [`Loader::new`].
@@ -65,6 +68,7 @@ impl<'a> Evaluator<'a> {
     pub fn score(&self, graph: &Graph) -> Result<Score> {
         // As it would be deployed: with normalisations folded it runs several times as fast.
         let mut graph = graph.clone();
+        Decoder::forget(&mut graph);
         simplify(&mut graph, &Context::new(&BurnInterpreter::cpu()))?;
         let session = Session::new(&verify(&graph)?, self.backend, &[])?;
         let mut compared = Comparison::new(Kind::Data, &self.answers, self.measure);
@@ -93,13 +97,37 @@ impl<'a> Evaluator<'a> {
             _ => compared.sqnr_db(),
         };
         let number = |v: Option<f64>| v.unwrap_or(f64::MIN).clamp(f64::MIN, f64::MAX);
-        Ok(Score { value: number(value), tie: number(tie) })
+        Ok(match value {
+            Some(value) if value.is_nan() => Score::NONE,
+            Some(_) => Score::new(number(value), self.measure.metric.rises(), number(tie)),
+            None => Score::new(f64::MIN, true, number(tie)),
+        })
     }
 }
 
-/// What a model is scored by: labels where it tells classes apart, otherwise what its answers share with the teacher's.
-/// Without either, how near they are to what they were.
+/// What a model answers in training and when it is scored: a decoder without its cache.
+pub fn answers(graph: &Graph) -> Answers {
+    let mut graph = graph.clone();
+    Decoder::forget(&mut graph);
+    Answers::of(&graph)
+}
+
+/// The sequences whose next tokens are learnt, if the model is trained on those.
+pub fn sequences(answers: &Answers, measure: &Measure) -> Option<Sequences> {
+    let tokens = answers.tokens.filter(|_| measure.meaning == Meaning::NextToken)?;
+    Some(Sequences { tokens, mask: answers.mask })
+}
+
+/// What a model is scored by: labels where it tells classes apart, the next tokens of real text, otherwise what its answers
+/// share with the teacher's. Without any, how near they are to what they were.
 pub fn measure(answers: &Answers, held: &Samples, has_teacher: bool) -> Measure {
+    let by = |metric| answers.measure(Some(&Wanted { metric, output: None }), false).ok();
+    if answers.outputs.iter().any(|o| o.meaning == Meaning::NextToken) && !(held.synthetic && !has_teacher) {
+        let metric = if held.synthetic { Metric::Kl } else { Metric::Perplexity };
+        if let Some(measure) = by(metric) {
+            return measure;
+        }
+    }
     // The classes of made-up pictures say little: a network takes most of them for a few.
     let has_teacher = has_teacher && !held.synthetic;
     // Without a metric that is asked for nothing can be refused.
@@ -111,4 +139,10 @@ pub fn measure(answers: &Answers, held: &Samples, has_teacher: bool) -> Measure 
 pub fn classes(graph: &Graph) -> Option<i64> {
     let output = &graph.outputs()[Answers::of(graph).classes()?];
     graph.fact(output.port).dims()?.iter().skip(1).map(Dim::known).product()
+}
+
+/// The size of the vocabulary that a decoder chooses from, if that is known.
+pub fn vocabulary(graph: &Graph) -> Option<i64> {
+    let output = graph.outputs().get(Decoder::of(graph)?.scores?)?;
+    graph.fact(output.port).dims()?.last()?.known()
 }

@@ -205,7 +205,8 @@ impl Explain {
         if let Some(original) = &original {
             same_signature(original, &model).map_err(|e| e.in_file(&self.model))?;
         }
-        let data = DataOptions { data: self.data.clone(), eval: self.data.clone(), preprocess: None };
+        let data = DataOptions { data: self.data.clone(), eval: self.data.clone(), ..DataOptions::default() }
+            .beside(&self.model);
         let sets = Sets::open_running(&data, &self.shape, &model.graph, 1, self.on.seed.0, (false, &backend));
         let samples = sets.map_err(|e| e.in_file(&self.model))?.evaluation;
         let mut engines = Engines::open(&backend, self.on.ort.as_deref())?;
@@ -257,7 +258,7 @@ impl Explain {
         let recipe = Compress {
             model: against.clone(),
             int8: true,
-            data: DataOptions { data: self.data.clone(), eval: None, preprocess: None },
+            data: DataOptions { data: self.data.clone(), ..DataOptions::default() },
             measures: MeasureOptions { check: Effort::None, shape: self.shape.clone(), ..MeasureOptions::default() },
             on: DeviceOptions { engine: EngineChoice::Auto, ..self.on.clone() },
             read: self.read.clone(),

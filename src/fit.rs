@@ -2,7 +2,7 @@
 
 use crate::{
     data::{Samples, Sets},
-    evaluator::{classes, measure},
+    evaluator::{classes, measure, vocabulary},
     values::Filter,
 };
 use compress_compiler::{
@@ -61,7 +61,7 @@ pub fn check(sets: &Sets, model: &Graph, teacher: Option<(&Path, &Graph)>) -> Re
     }
     let Some((path, teacher)) = teacher else { return Ok(()) };
     let scored = measure(&metrics::Answers::of(model), &sets.validation, true);
-    let answers = if scored.metric.needs_labels() { Answers::Scores } else { Answers::All };
+    let answers = if scored.metric.judges_alone() { Answers::Scores } else { Answers::All };
     check_teacher(path, teacher, model, answers)
 }
 
@@ -180,7 +180,9 @@ pub fn check_teacher(path: &Path, teacher: &Graph, model: &Graph, answers: Answe
     let (theirs, ours) = (outputs(teacher), outputs(model));
     let fits = match answers {
         Answers::All => theirs.len() == ours.len() && theirs.iter().zip(&ours).all(|(t, m)| same(t.1, m.1)),
-        Answers::Scores => classes(teacher).zip(classes(model)).is_none_or(|(a, b)| a == b),
+        Answers::Scores => {
+            [classes, vocabulary].iter().all(|of| of(teacher).zip(of(model)).is_none_or(|(a, b)| a == b))
+        }
         Answers::None => true,
     };
     if fits { Ok(()) } else { Err(differs("outputs", &theirs, &ours)) }

@@ -31,6 +31,7 @@ pub fn feasible(gates: &GateOptions, can: &Measurable) -> Result<()> {
         (option::MAX_DROP, gates.max_drop.is_some(), true),
         (option::MIN_SQNR, gates.min_sqnr.is_some(), true),
         (option::MIN_SCORE, gates.min_score.is_some(), true),
+        (option::MAX_SCORE, gates.max_score.is_some(), true),
         (option::MIN_SPEEDUP, gates.min_speedup.is_some(), false),
         (option::MAX_LATENCY, gates.max_latency.is_some(), false),
         (option::MAX_MEMORY, gates.max_memory.is_some(), false),
@@ -63,7 +64,12 @@ pub fn feasible(gates: &GateOptions, can: &Measurable) -> Result<()> {
         }
         if gate == option::MIN_SCORE && !can.scored && !metric.rises() {
             return Err(Error::data(format!("{gate} can't judge {metric}: a lower value is better there"))
-                .help(format!("give another {}, or {} COMMAND", option::METRIC, option::SCORE)));
+                .help(format!("give {}, or another {}", option::MAX_SCORE, option::METRIC)));
+        }
+        if gate == option::MAX_SCORE && (can.scored || metric.rises()) {
+            let what = if can.scored { "a score" } else { metric.name() };
+            return Err(Error::data(format!("{gate} can't judge {what}: a higher value is better there"))
+                .help(format!("give {}, or another {}", option::MIN_SCORE, option::METRIC)));
         }
     }
     Ok(())
@@ -109,6 +115,9 @@ pub fn judged(gates: &GateOptions, report: &Report) -> Vec<Gate> {
     let metric = |v: f64| a.map_or_else(|| v.to_string(), |a| a.metric.unit().show(v));
     gate(option::MIN_SCORE, gates.min_score.map(|v| v.get()), &metric, &|limit| {
         a.and_then(|a| a.after).map(|v| Found::new(v, metric(v), v >= limit))
+    });
+    gate(option::MAX_SCORE, gates.max_score.map(|v| v.get()), &metric, &|limit| {
+        a.and_then(|a| a.after).map(|v| Found::new(v, metric(v), v <= limit))
     });
     let speed = report.speed.as_ref();
     gate(option::MIN_SPEEDUP, gates.min_speedup.map(|v| v.get()), &|v| format!("{v}x"), &|limit| {

@@ -6,7 +6,7 @@ use compress_compiler::{
     error::{Error, Result},
     serde_as_text,
 };
-use compress_runtime::dataset::{Dataset, Given, InputSpec, Preprocess};
+use compress_runtime::dataset::{Dataset, Given, InputSpec, Reading};
 use std::{
     ffi::OsString,
     fmt,
@@ -32,10 +32,10 @@ impl DataSource {
     ///
     /// # Errors
     /// As for [`Dataset::open`].
-    pub(crate) fn open(&self, inputs: &[InputSpec], preprocess: Option<&Preprocess>) -> Result<Dataset> {
+    pub(crate) fn open(&self, inputs: &[InputSpec], reading: &Reading) -> Result<Dataset> {
         match self {
-            Self::Path(path) => Dataset::open(path, inputs, preprocess),
-            Self::Given(data) => Dataset::given(data, inputs, preprocess),
+            Self::Path(path) => Dataset::open(path, inputs, reading),
+            Self::Given(data) => Dataset::given(data, inputs, reading.preprocess.as_ref()),
         }
     }
 

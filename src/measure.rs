@@ -157,8 +157,8 @@ pub fn accuracy(
         agreement: compared.agreement(),
         // That made-up tokens follow each other says nothing of the model.
         beside: (compared.beside().into_iter())
-            .filter(|(m, value)| value.is_finite() && !(samples.synthetic && *m == Metric::Perplexity))
-            .map(|(m, value)| Figure { metric: m, value })
+            .filter(|(m, _, value)| value.is_finite() && !(samples.synthetic && *m == Metric::Perplexity))
+            .map(|(m, before, value)| Figure { metric: m, before: finite(before), value })
             .collect(),
         sqnr_db: finite(compared.sqnr_db()),
         worst_output: compared.worst().map(|o| o.name.clone()),

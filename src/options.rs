@@ -13,13 +13,13 @@ use compress_compiler::{
     words::{Opt, option},
 };
 use compress_runtime::{
-    dataset::{Preprocess, formats},
+    dataset::{Preprocess, Reading, formats},
     device::{DeviceChoice, FloatProducts},
     metrics::{Wanted, metrics},
     session::{Backend, EngineChoice},
 };
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// How models are read.
 #[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
@@ -57,12 +57,34 @@ pub struct DataOptions {
     /// resize and crop are for picture files, as arrays have the model's size.
     #[arg(long, value_name = "HOW")]
     pub preprocess: Option<Preprocess>,
+    /// The tokenizer of text, a tokenizer.json [default: the one beside the model; bytes for a model of 256 words].
+    #[arg(long, value_name = "FILE")]
+    pub tokenizer: Option<PathBuf>,
+    /// Tokens of a sample of text [default: 128].
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub tokens: Option<Count<1_048_576>>,
 }
 
 impl DataOptions {
     /// Whether there is any data.
     pub fn any(&self) -> bool {
         self.data.is_some() || self.eval.is_some()
+    }
+
+    /// The same for the model at `path`: with the tokenizer beside it, unless another is named.
+    pub fn beside(&self, path: &Path) -> Self {
+        let beside = path.with_file_name("tokenizer.json");
+        let found = || beside.is_file().then_some(beside.clone());
+        Self { tokenizer: self.tokenizer.clone().or_else(found), ..self.clone() }
+    }
+
+    /// How it becomes inputs.
+    pub fn reading(&self) -> Reading {
+        Reading {
+            preprocess: self.preprocess.clone(),
+            tokenizer: self.tokenizer.clone(),
+            tokens: self.tokens.map(|n| n.get()),
+        }
     }
 }
 
@@ -122,6 +144,9 @@ pub struct GateOptions {
     /// Fail (exit 9) when the metric, or what --score prints, is lower.
     #[arg(long, value_name = "X", allow_hyphen_values = true)]
     pub min_score: Option<Score>,
+    /// Fail (exit 9) when a metric of which less is better (perplexity, kl, max-error) is higher.
+    #[arg(long, value_name = "X", allow_hyphen_values = true)]
+    pub max_score: Option<Score>,
     /// Fail (exit 9) when the result is measurably less than this many times as fast on our runtime.
     #[arg(long, value_name = "RATIO", allow_hyphen_values = true)]
     pub min_speedup: Option<Positive>,
@@ -150,7 +175,8 @@ impl GateOptions {
 
     /// Whether a gate looks at the outputs.
     pub fn of_accuracy(&self) -> bool {
-        self.max_drop.is_some() || self.min_sqnr.is_some() || self.min_score.is_some()
+        [self.max_drop.is_some(), self.min_sqnr.is_some(), self.min_score.is_some(), self.max_score.is_some()]
+            .contains(&true)
     }
 
     /// Whether a gate looks at the time of a run.
@@ -164,6 +190,7 @@ impl GateOptions {
             (option::MAX_DROP, self.max_drop.is_some()),
             (option::MIN_SQNR, self.min_sqnr.is_some()),
             (option::MIN_SCORE, self.min_score.is_some()),
+            (option::MAX_SCORE, self.max_score.is_some()),
             (option::MIN_SPEEDUP, self.min_speedup.is_some()),
             (option::MAX_LATENCY, self.max_latency.is_some()),
             (option::MAX_MEMORY, self.max_memory.is_some()),

@@ -150,6 +150,8 @@ pub struct Accuracy {
 pub struct Figure {
     /// The metric's name.
     pub metric: Metric,
+    /// Its value of the original, where that has one by itself.
+    pub before: Option<f64>,
     /// Its value; null where it is infinite.
     #[schemars(with = "Option<f64>")]
     pub value: f64,

@@ -97,7 +97,8 @@ impl Table {
             self.line(a.metric.name(), &shown(a.before), &shown(a.after), &note);
         }
         for f in &a.beside {
-            self.line(f.metric.name(), "", &f.metric.unit().show(f.value), &samples);
+            let show = |v| f.metric.unit().show(v);
+            self.line(f.metric.name(), &f.before.map(show).unwrap_or_default(), &show(f.value), &samples);
         }
         let worst = a.worst_output.as_ref().filter(|_| a.outputs.len() > 1 && !a.equal);
         let worst = worst.map_or(String::new(), |o| format!(", `{o}`, the worst of {}", a.outputs.len()));

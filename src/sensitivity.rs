@@ -122,7 +122,9 @@ impl Sensitivity {
             return Err(in_model(Error::unsupported(format!("node {label} can't be run here ({reason})"))));
         }
         let data = Some(self.data.clone());
-        let data = DataOptions { data: data.clone(), eval: data, preprocess: self.preprocess.clone() };
+        let preprocess = self.preprocess.clone();
+        let data =
+            DataOptions { data: data.clone(), eval: data, preprocess, ..DataOptions::default() }.beside(&self.model);
         let seed = self.on.seed.0;
         let sets = Sets::open_running(&data, &[], &model.graph, CALIBRATED, seed, (false, &backend));
         let mut sets = sets.map_err(in_model)?;

@@ -1,7 +1,7 @@
 """Measures digits.onnx in ONNX Runtime, whole and with its smallest inner weights left out.
 
-    pip install numpy==2.4.6 onnx==1.23.2 onnxruntime==1.31.1
-    python models/digits/check.py
+pip install numpy==2.4.6 onnx==1.23.2 onnxruntime==1.31.1
+python models/digits/check.py
 """
 
 from pathlib import Path

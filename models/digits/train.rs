@@ -36,7 +36,7 @@ use compress_compiler::{
     tensor::{DType, Tensor as Constant},
     value::{Dim, Fact},
 };
-use compress_runtime::dataset::{Dataset, InputSpec};
+use compress_runtime::dataset::{Dataset, InputSpec, Reading};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use std::path::Path;
 
@@ -65,7 +65,7 @@ impl Digits {
     fn open(name: &str) -> Result<Self> {
         let shape = vec![Dim::Unknown, 1.into(), SIDE.into(), SIDE.into()];
         let spec = InputSpec::new("input", DType::F32, shape);
-        let set = Dataset::open(&Path::new(FOLDER).join(name), &[spec], None)?;
+        let set = Dataset::open(&Path::new(FOLDER).join(name), &[spec], &Reading::default())?;
         println!("{}", set.describe());
         let all = set.batch(&(0..set.len()).collect::<Vec<_>>())?;
         let pictures = all.inputs[0].as_f32().ok_or_else(|| Error::bug("the pictures are f32"))?.into_owned();

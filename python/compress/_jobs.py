@@ -43,9 +43,12 @@ def compress(
     data: Data | None = None,
     eval: Data | None = None,
     preprocess: str | None = None,
+    tokenizer: Path | None = None,
+    tokens: int | None = None,
     max_drop: float | str | None = None,
     min_sqnr: float | None = None,
     min_score: float | str | None = None,
+    max_score: float | str | None = None,
     min_speedup: float | None = None,
     max_latency: str | None = None,
     max_memory: float | str | None = None,
@@ -123,16 +126,20 @@ def compress(
             machine
         calibration_samples: Samples of `data` for calibration [default: 256; to prune 1024, or fewer for a large
             model]
-        data: Data to calibrate on: an .npz or .npy, a folder of ONNX test_data_set folders, an IDX file such as
-            train-images-idx3-ubyte.gz, or a folder of pictures (png, jpg, bmp) or of one folder of pictures for each
-            class. A fifth of it is held out for evaluation unless `eval` is given
+        data: Data to calibrate on: an .npz or .npy, a .txt or .jsonl of text, a folder of ONNX test_data_set folders,
+            an IDX file such as train-images-idx3-ubyte.gz, or a folder of pictures (png, jpg, bmp) or of one folder
+            of pictures for each class. A fifth of it is held out for evaluation unless `eval` is given
         eval: Labelled data to measure accuracy on
         preprocess: How pictures become inputs: `imagenet`, or e.g.
             resize=256,crop=224,scale=255,mean=0.1307,std=0.3081,bgr; resize and crop are for picture files, as arrays
             have the model's size
+        tokenizer: The tokenizer of text, a tokenizer.json [default: the one beside the model; bytes for a model of
+            256 words]
+        tokens: Tokens of a sample of text [default: 128]
         max_drop: Fail when accuracy drops by more, e.g. 1%. Without labels: when the results of more samples change
         min_sqnr: Fail when the worst output's signal to noise is lower, in decibels
         min_score: Fail when the metric, or what `score` prints, is lower
+        max_score: Fail when a metric of which less is better (perplexity, kl, max-error) is higher
         min_speedup: Fail when the result is measurably less than this many times as fast on our runtime
         max_latency: Fail when a run of the result takes longer on our runtime, e.g. 5ms
         max_memory: Fail when weights and activations of the result take more memory, e.g. 50MB
@@ -212,9 +219,12 @@ def sweep(
     data: Data | None = None,
     eval: Data | None = None,
     preprocess: str | None = None,
+    tokenizer: Path | None = None,
+    tokens: int | None = None,
     max_drop: float | str | None = None,
     min_sqnr: float | None = None,
     min_score: float | str | None = None,
+    max_score: float | str | None = None,
     min_speedup: float | None = None,
     max_latency: str | None = None,
     max_memory: float | str | None = None,
@@ -293,16 +303,20 @@ def sweep(
             machine
         calibration_samples: Samples of `data` for calibration [default: 256; to prune 1024, or fewer for a large
             model]
-        data: Data to calibrate on: an .npz or .npy, a folder of ONNX test_data_set folders, an IDX file such as
-            train-images-idx3-ubyte.gz, or a folder of pictures (png, jpg, bmp) or of one folder of pictures for each
-            class. A fifth of it is held out for evaluation unless `eval` is given
+        data: Data to calibrate on: an .npz or .npy, a .txt or .jsonl of text, a folder of ONNX test_data_set folders,
+            an IDX file such as train-images-idx3-ubyte.gz, or a folder of pictures (png, jpg, bmp) or of one folder
+            of pictures for each class. A fifth of it is held out for evaluation unless `eval` is given
         eval: Labelled data to measure accuracy on
         preprocess: How pictures become inputs: `imagenet`, or e.g.
             resize=256,crop=224,scale=255,mean=0.1307,std=0.3081,bgr; resize and crop are for picture files, as arrays
             have the model's size
+        tokenizer: The tokenizer of text, a tokenizer.json [default: the one beside the model; bytes for a model of
+            256 words]
+        tokens: Tokens of a sample of text [default: 128]
         max_drop: Fail when accuracy drops by more, e.g. 1%. Without labels: when the results of more samples change
         min_sqnr: Fail when the worst output's signal to noise is lower, in decibels
         min_score: Fail when the metric, or what `score` prints, is lower
+        max_score: Fail when a metric of which less is better (perplexity, kl, max-error) is higher
         min_speedup: Fail when the result is measurably less than this many times as fast on our runtime
         max_latency: Fail when a run of the result takes longer on our runtime, e.g. 5ms
         max_memory: Fail when weights and activations of the result take more memory, e.g. 50MB
@@ -355,9 +369,12 @@ def check(
     data: Data | None = None,
     eval: Data | None = None,
     preprocess: str | None = None,
+    tokenizer: Path | None = None,
+    tokens: int | None = None,
     max_drop: float | str | None = None,
     min_sqnr: float | None = None,
     min_score: float | str | None = None,
+    max_score: float | str | None = None,
     min_speedup: float | None = None,
     max_latency: str | None = None,
     max_memory: float | str | None = None,
@@ -389,16 +406,20 @@ def check(
     Args:
         model: The ONNX model to check
         against: The model it came from
-        data: Data to calibrate on: an .npz or .npy, a folder of ONNX test_data_set folders, an IDX file such as
-            train-images-idx3-ubyte.gz, or a folder of pictures (png, jpg, bmp) or of one folder of pictures for each
-            class. A fifth of it is held out for evaluation unless `eval` is given
+        data: Data to calibrate on: an .npz or .npy, a .txt or .jsonl of text, a folder of ONNX test_data_set folders,
+            an IDX file such as train-images-idx3-ubyte.gz, or a folder of pictures (png, jpg, bmp) or of one folder
+            of pictures for each class. A fifth of it is held out for evaluation unless `eval` is given
         eval: Labelled data to measure accuracy on
         preprocess: How pictures become inputs: `imagenet`, or e.g.
             resize=256,crop=224,scale=255,mean=0.1307,std=0.3081,bgr; resize and crop are for picture files, as arrays
             have the model's size
+        tokenizer: The tokenizer of text, a tokenizer.json [default: the one beside the model; bytes for a model of
+            256 words]
+        tokens: Tokens of a sample of text [default: 128]
         max_drop: Fail when accuracy drops by more, e.g. 1%. Without labels: when the results of more samples change
         min_sqnr: Fail when the worst output's signal to noise is lower, in decibels
         min_score: Fail when the metric, or what `score` prints, is lower
+        max_score: Fail when a metric of which less is better (perplexity, kl, max-error) is higher
         min_speedup: Fail when the result is measurably less than this many times as fast on our runtime
         max_latency: Fail when a run of the result takes longer on our runtime, e.g. 5ms
         max_memory: Fail when weights and activations of the result take more memory, e.g. 50MB
@@ -631,6 +652,8 @@ class Distill(TrainingJob):
         data: Data | None = None,
         eval: Data | None = None,
         preprocess: str | None = None,
+        tokenizer: Path | None = None,
+        tokens: int | None = None,
         augment: str | None = None,
         epochs: int | None = None,
         batch: int | None = None,
@@ -676,12 +699,15 @@ class Distill(TrainingJob):
             student: The ONNX model to train
             teacher: The model to learn from; without it, labels are learnt
             output: Where the trained model goes [default: STUDENT with .trained.onnx]
-            data: Data to train on: an .npz or .npy, a folder of ONNX test_data_set folders, an IDX file such as
-                train-images-idx3-ubyte.gz, or a folder of pictures (png, jpg, bmp) or of one folder of pictures for
-                each class. A fifth of it is held out to score the model unless `eval` is given. Inputs that have a
-                default in the model keep it
+            data: Data to train on: an .npz or .npy, a .txt or .jsonl of text, a folder of ONNX test_data_set folders,
+                an IDX file such as train-images-idx3-ubyte.gz, or a folder of pictures (png, jpg, bmp) or of one
+                folder of pictures for each class. A fifth of it is held out to score the model unless `eval` is
+                given. Inputs that have a default in the model keep it
             eval: Data to score the model on
             preprocess: How pictures become inputs, as for compress MODEL
+            tokenizer: The tokenizer of text, a tokenizer.json [default: the one beside the model; bytes for a model
+                of 256 words]
+            tokens: Tokens of a sample of text [default: 128]
             augment: Random changes to pictures: e.g. flip,crop=4,mixup=0.2
             epochs: Epochs [default: 10]
             batch: Samples a batch, or `auto` for the most that fit the memory [default: 64]

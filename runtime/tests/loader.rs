@@ -2,7 +2,7 @@
 
 use compress_compiler::{tensor::DType, value::Dim};
 use compress_runtime::{
-    dataset::{Dataset, InputSpec},
+    dataset::{Dataset, InputSpec, Reading},
     train::loader::{Loader, LoaderOptions},
 };
 use std::{
@@ -38,7 +38,7 @@ fn memory_is_that_of_a_few_batches_however_large_the_set() {
 
     let shape = vec![Dim::Unknown, Dim::from(c), Dim::from(h), Dim::from(w)];
     let spec = InputSpec::new("x", DType::F32, shape);
-    let set = Arc::new(Dataset::open(&path, &[spec], None).unwrap());
+    let set = Arc::new(Dataset::open(&path, &[spec], &Reading::default()).unwrap());
     let options = LoaderOptions {
         batch: 32,
         seed: 0,

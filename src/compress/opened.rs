@@ -424,6 +424,7 @@ fn open_sets(
     let (g, recipe) = (&model.graph, plan.recipe);
     let (seed, shapes) = (recipe.on.seed.0, &recipe.measures.shape[..]);
     let in_model = |e: Error| e.in_file(&recipe.model);
+    let data = recipe.data.beside(&recipe.model);
     let asked = recipe.calibration_samples.map(|n| n.get());
     if let Some((label, reason)) = facts::first_unknown(g).filter(|_| !backend.runs_any_operator()) {
         warnings.push(format!(
@@ -434,14 +435,14 @@ fn open_sets(
         }
         // What lies before it is calibrated.
         let count = asked.unwrap_or(CALIBRATED);
-        return Sets::open(&recipe.data, shapes, g, count, seed).map(Some).map_err(in_model);
+        return Sets::open(&data, shapes, g, count, seed).map(Some).map_err(in_model);
     }
     let count = match asked {
         Some(n) => n,
         None if plan.options.reconstruct => reconstruct::affordable_samples(g)?,
         None => CALIBRATED,
     };
-    let sets = Sets::open_running(&recipe.data, shapes, g, count, seed, (singly, backend));
+    let sets = Sets::open_running(&data, shapes, g, count, seed, (singly, backend));
     let sets = tolerate(sets.map_err(in_model), plan, g, warnings)?;
     let Some(mut sets) = sets else { return Ok(None) };
     if plan.options.search.is_some() {

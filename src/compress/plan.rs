@@ -200,7 +200,11 @@ impl Compress {
             output: None,
             report: None,
             dump_ir: None,
-            data: DataOptions { preprocess: self.data.preprocess.clone(), ..DataOptions::default() },
+            data: DataOptions {
+                preprocess: self.data.preprocess.clone(),
+                tokens: self.data.tokens,
+                ..DataOptions::default()
+            },
             gates: GateOptions::default(),
             // Made-up samples have these sizes.
             measures: MeasureOptions { shape: self.measures.shape.clone(), ..MeasureOptions::default() },

@@ -4,7 +4,7 @@ use super::tuner;
 use crate::{
     data::Sets,
     distill::workers,
-    evaluator::{Evaluator, measure},
+    evaluator::{Evaluator, answers, measure, sequences},
     events::{Monitor, Progress},
     shown,
 };
@@ -135,8 +135,9 @@ impl Trainer for DataTrainer<'_> {
         let held = &self.sets.validation;
         let set = &self.sets.trained_on;
         let (path, original) = self.teacher;
-        let outputs = Answers::of(original);
+        let outputs = answers(original);
         let measure = measure(&outputs, held, true);
+        let sequences = sequences(&outputs, &measure);
         let metric = measure.metric;
         let options = ModelOptions { scales: training.scales, ..ModelOptions::default() };
         let model = Trainable::new(graph, &options, &self.backend.device)?;
@@ -145,8 +146,8 @@ impl Trainer for DataTrainer<'_> {
         let rounded = training.scales;
         let Size { epochs, samples, batch } = self.size(graph, training.share, rounded);
         let loader = self.loader(samples, batch)?;
-        let answers = |keep| Teacher::new(path, original, &[], self.backend, keep);
-        let beside = if measure.metric.needs_labels() { None } else { Some(answers(held.set.len())?) };
+        let ask = |keep| Teacher::new(path, original, &[], self.backend, keep);
+        let beside = if measure.metric.judges_alone() { None } else { Some(ask(held.set.len())?) };
         let judge = Evaluator::new(held, self.backend, beside, outputs, measure)?;
         let steps = loader.batches() * epochs;
         let mut watcher = TrainWatcher {
@@ -160,7 +161,7 @@ impl Trainer for DataTrainer<'_> {
         let step = model.duration_of_a_step(&first.inputs)?;
         self.announce(training.name, epochs, samples, step.mul_f64(BESIDES * steps as f64));
         let classes = measure.meaning == Meaning::Classes;
-        let setting = Setting { classes, labelled: set.is_labelled(), taught: true, matched: false };
+        let setting = Setting { classes, labelled: set.is_labelled(), taught: true, matched: false, sequences };
         let deployed = |graph: &Graph| {
             let mut graph = graph.clone();
             (training.deploy)(&mut graph)?;
@@ -171,7 +172,7 @@ impl Trainer for DataTrainer<'_> {
         let damaged = judged && judge.score(original)?.value - deployed(graph)?.value > DAMAGED;
         let job = Job {
             replicas: Replicas::default(),
-            teacher: Some(answers(if epochs > 1 { set.len() } else { 0 })?),
+            teacher: Some(ask(if epochs > 1 { set.len() } else { 0 })?),
             model,
             loader,
             options: self.options(epochs, rate(graph, rounded, damaged), loss(setting, damaged)),

@@ -61,7 +61,7 @@ pub(super) fn tune(of: &DataTrainer, graph: &mut Graph, tuning: Tuning) -> Resul
         epochs: epochs as u64,
         done: 0,
     };
-    let score = |graph: &Graph| Ok(Score { value: (tuning.score)(graph)?, tie: 0.0 });
+    let score = |graph: &Graph| Ok(Score::new((tuning.score)(graph)?, true, 0.0));
     let job = Job {
         replicas: Replicas::default(),
         teacher: Some(ask(keep)?),

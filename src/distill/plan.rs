@@ -88,7 +88,14 @@ impl<'a> DistillPlan<'a> {
         let batch = r.batch.unwrap_or(Batch::Fixed(BATCH.try_into().expect("64 samples")));
         let made = Self {
             folder: r.folder(),
-            data: DataOptions { data: r.data.clone(), eval: r.eval.clone(), preprocess: r.preprocess.clone() },
+            data: DataOptions {
+                data: r.data.clone(),
+                eval: r.eval.clone(),
+                preprocess: r.preprocess.clone(),
+                tokenizer: r.tokenizer.clone(),
+                tokens: r.tokens,
+            }
+            .beside(&r.student),
             augment: r.augment.unwrap_or_default(),
             batch,
             workers: r.workers.map_or_else(|| workers(r.threads.map_or_else(cores, |n| n.get())), |n| n.get()),
@@ -111,14 +118,15 @@ impl<'a> DistillPlan<'a> {
         Backend::open(self.recipe.device.unwrap_or_default(), EngineChoice::Auto, None)
     }
 
-    /// The loss for a model whose outputs are scores of classes or not, and data with labels or not.
+    /// The loss for a model and data of which this is known.
     ///
     /// # Errors
     /// Usage when there is nothing to learn from.
-    pub fn loss(&self, classes: bool, labelled: bool) -> Result<LossOptions> {
+    pub fn loss(&self, known: Setting) -> Result<LossOptions> {
         let asked = self.recipe;
         let matched = !asked.matched.is_empty();
-        let usual = LossOptions::usual(Setting { classes, labelled, taught: asked.teacher.is_some(), matched });
+        let labelled = known.labelled || known.sequences.is_some();
+        let usual = LossOptions::usual(Setting { taught: asked.teacher.is_some(), matched, ..known });
         let weights = asked.weights.asked();
         let loss = weights
             .fold(usual, |loss, (term, weight)| loss.with(term, weight.get() as f32))

@@ -44,6 +44,12 @@ pub struct Distill {
     /// How pictures become inputs, as for compress MODEL.
     #[arg(long, value_name = "HOW")]
     pub preprocess: Option<Preprocess>,
+    /// The tokenizer of text, a tokenizer.json [default: the one beside the model; bytes for a model of 256 words].
+    #[arg(long, value_name = "FILE")]
+    pub tokenizer: Option<PathBuf>,
+    /// Tokens of a sample of text [default: 128].
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub tokens: Option<Count<1_048_576>>,
     /// Random changes to pictures: e.g. flip,crop=4,mixup=0.2.
     #[arg(long, value_name = "HOW")]
     pub augment: Option<Augment>,

@@ -70,7 +70,9 @@ def teacher():
 
 def peer(args):
     train, held = sets()["Fashion"]
-    print("| BnCnn, half the multiply-accumulates | left | top-1, % | agreement, % | cross-entropy | |\n|---|---|---|---|---|---|")
+    print(
+        "| BnCnn, half the multiply-accumulates | left | top-1, % | agreement, % | cross-entropy | |\n|---|---|---|---|---|---|"
+    )
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         np.savez(folder / "train.npz", x=train[0], y=train[1])
@@ -86,7 +88,9 @@ def peer(args):
                     torch.manual_seed(seed)
                     net, left = theirs(everywhere)
                     if taught is not None:
-                        torch_models.train(net, *tensors, args.epochs, 64, 1e-3, seed, teacher=teacher() if taught else None)
+                        torch_models.train(
+                            net, *tensors, args.epochs, 64, 1e-3, seed, teacher=teacher() if taught else None
+                        )
                     torch_models.export(net, (1, 28, 28), str(folder / "theirs.onnx"))
                     scores.append(score(folder / "theirs.onnx", dense, held))
                 how = {None: "no training", False: "labels", True: "labels and teacher"}[taught]
@@ -137,7 +141,11 @@ def command(*arguments):
 
 def together(args):
     train, held = sets()["Fashion"]
-    print("| BnCnn | MACs left | kB | zstd kB | ours ms | ORT ms | top-1, % | agreement, % | cross-entropy |\n" + "|---" * 9 + "|")
+    print(
+        "| BnCnn | MACs left | kB | zstd kB | ours ms | ORT ms | top-1, % | agreement, % | cross-entropy |\n"
+        + "|---" * 9
+        + "|"
+    )
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         np.savez(folder / "train.npz", x=train[0], y=train[1])

@@ -87,7 +87,16 @@ def main():
             command(model, "--int8", "--data", folder / "calibration.npz", "-o", out, "--no-check")
             ours, theirs = [], []
             for _ in range(asked.turns):
-                args = ("--eval", folder / "evaluation.npz", "--engine", "onnxruntime", "--ort", LIBRARY, "--check", "full")
+                args = (
+                    "--eval",
+                    folder / "evaluation.npz",
+                    "--engine",
+                    "onnxruntime",
+                    "--ort",
+                    LIBRARY,
+                    "--check",
+                    "full",
+                )
                 said = command("check", out, "--against", model, *args, "--threads", asked.threads)
                 ours.append(said["speed"]["speedup"])
                 models = sessions([model, out], asked.threads)

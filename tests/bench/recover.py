@@ -163,7 +163,10 @@ def main(args):
                         scores.append(score(out, dense, held))
                         seconds.append(took)
                     row(name, f"{fraction:.0%}, {what}", scores, f"{statistics.mean(seconds):.0f} s")
-            for what, flags in [("PTQ, 4-bit weights", ["--int8"]), ("QAT, 4-bit weights", ["--qat", "--epochs", args.epochs])]:
+            for what, flags in [
+                ("PTQ, 4-bit weights", ["--int8"]),
+                ("QAT, 4-bit weights", ["--qat", "--epochs", args.epochs]),
+            ]:
                 scores = []
                 for seed in range(args.seeds):
                     scores.append(score(ours(model, folder, seed, *flags, "--weight-bits", 4)[0], dense, held))

@@ -62,9 +62,21 @@ def crops(seed=0):
     from skimage import data
     from sklearn.datasets import load_sample_images
 
-    names = ["astronaut", "cat", "chelsea", "coffee", "rocket", "colorwheel", "hubble_deep_field", "immunohistochemistry", "retina"]
+    names = [
+        "astronaut",
+        "cat",
+        "chelsea",
+        "coffee",
+        "rocket",
+        "colorwheel",
+        "hubble_deep_field",
+        "immunohistochemistry",
+        "retina",
+    ]
     found = [getattr(data, name)()[..., :3] for name in names] + load_sample_images().images
-    found += [np.repeat(getattr(data, name)()[..., None], 3, 2) for name in ("brick", "grass", "gravel", "camera", "coins")]
+    found += [
+        np.repeat(getattr(data, name)()[..., None], 3, 2) for name in ("brick", "grass", "gravel", "camera", "coins")
+    ]
     rng, made = np.random.default_rng(seed), []
     for count, part in ((20_000, 0), (4_000, 1)):
         y = rng.integers(len(found), size=count)
@@ -123,7 +135,10 @@ def bench(name, args, folder):
     torch_models.export(net, shape, str(dense))
     answers = outputs(dense, held[0])
     row(name, "dense", [score(dense, answers, held)])
-    for what, flags in (("half of the channels", ["--prune-channels", 0.5, "--cut-anyway"]), ("90% zeros", ["--prune", 0.9])):
+    for what, flags in (
+        ("half of the channels", ["--prune-channels", 0.5, "--cut-anyway"]),
+        ("90% zeros", ["--prune", 0.9]),
+    ):
         scores = []
         for seed in range(args.seeds):
             made, masks = (channels(net, shape, 0.5), ()) if what.startswith("half") else masked(net, 0.9)

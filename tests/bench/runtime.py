@@ -69,7 +69,9 @@ def said(command):
 def ours(model, batch, threads, runs, isa):
     """Our median in milliseconds."""
     command = [BINARY, "bench", model, "--json", "--batch", str(batch), "--threads", str(threads), "--runs", str(runs)]
-    done = subprocess.run(command, env=os.environ | ({"COMPRESS_ISA": isa} if isa else {}), capture_output=True, text=True)
+    done = subprocess.run(
+        command, env=os.environ | ({"COMPRESS_ISA": isa} if isa else {}), capture_output=True, text=True
+    )
     if done.returncode:
         # One model that fails is a hole in the table, not its end.
         print(f"failed: {' '.join(command)}\n{done.stderr}", file=sys.stderr)

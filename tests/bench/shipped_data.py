@@ -107,7 +107,9 @@ CHINESE = "的一是在不了有和人这中大为上个国我以要他时来用
 
 @functools.cache
 def fonts():
-    return sorted(f for f in Path("/usr/share/fonts").rglob("*.tt[fc]") if "Symbol" not in f.name and "Ding" not in f.name)
+    return sorted(
+        f for f in Path("/usr/share/fonts").rglob("*.tt[fc]") if "Symbol" not in f.name and "Ding" not in f.name
+    )
 
 
 def words(part):
@@ -146,7 +148,9 @@ def lines(part, count):
         picture = Image.new("RGB", (box[2] + 12, 48), tuple(back))
         ImageDraw.Draw(picture).text((6, 24), text, tuple(front), font, anchor="lm")
         width = min(320, max(48, picture.width))
-        picture = noisy(picture.resize((width, 48), Image.Resampling.BICUBIC).rotate(rng.uniform(-1, 1), fillcolor=tuple(back)), rng)
+        picture = noisy(
+            picture.resize((width, 48), Image.Resampling.BICUBIC).rotate(rng.uniform(-1, 1), fillcolor=tuple(back)), rng
+        )
         x = np.zeros((3, 48, 320), np.float32)
         x[:, :, :width] = planes([picture], [0.5] * 3, [0.5] * 3, bgr=True)[0]
         made.append(x)
@@ -282,7 +286,12 @@ MODELS = {
     "magika": (shipped("magika", "models/standard_v3_3/model.onnx", "bytes", contents), 500, 600, "classes"),
     "squeezenet": (zoo("squeezenet1_1_imagenet.onnx", "data", squares((224, 224), *IMAGENET)), 200, 400, "classes"),
     "resnet20": (zoo("resnet20_cifar10.onnx", "input", squares((32, 32), *IMAGENET)), 500, 1000, "classes"),
-    "ultraface": (zoo("ultraface_rfb320.onnx", "input", squares((240, 320), 127 / 255, 128 / 255)), 100, 100, "outputs"),
+    "ultraface": (
+        zoo("ultraface_rfb320.onnx", "input", squares((240, 320), 127 / 255, 128 / 255)),
+        100,
+        100,
+        "outputs",
+    ),
     "yunet": (zoo("yunet_n_320.onnx", "input", squares((320, 320), 0.0, 1 / 255, bgr=True)), 100, 100, "outputs"),
     "tinyvit": (zoo("tinyvit_fashion.onnx", "input", fashion), 1000, 2000, "classes"),
     "bncnn": (zoo("bncnn_fashion.onnx", "input", fashion), 1000, 2000, "classes"),

@@ -83,11 +83,19 @@ def look(name, model, data, folder):
         args += ["--data", data]
     start = time.perf_counter()
     try:
-        done = subprocess.run(["/usr/bin/time", "-f", "%M", *map(str, args)], capture_output=True, text=True, timeout=TIMEOUT)
+        done = subprocess.run(
+            ["/usr/bin/time", "-f", "%M", *map(str, args)], capture_output=True, text=True, timeout=TIMEOUT
+        )
     except subprocess.TimeoutExpired:
         return {"name": name, "code": "timeout"}
     err = done.stderr.strip().splitlines()
-    row = {"name": name, "model": str(model), "code": done.returncode, "seconds": time.perf_counter() - start, "megabytes": int(err[-1]) // 1024}
+    row = {
+        "name": name,
+        "model": str(model),
+        "code": done.returncode,
+        "seconds": time.perf_counter() - start,
+        "megabytes": int(err[-1]) // 1024,
+    }
     row["said"] = [line for line in err if line.startswith(("error", "warning", "thread"))]
     if done.stdout:
         report = json.loads(done.stdout)
@@ -96,7 +104,13 @@ def look(name, model, data, folder):
         row["warnings"] = report["warnings"]
         row["size"] = report["output"]["bytes"] / report["input"]["bytes"]
         if a:
-            row |= {"metric": a["metric"], "value": a["after"], "before": a["before"], "sqnr": a["sqnr_db"], "worst": a["worst_output"]}
+            row |= {
+                "metric": a["metric"],
+                "value": a["after"],
+                "before": a["before"],
+                "sqnr": a["sqnr_db"],
+                "worst": a["worst_output"],
+            }
             row |= {"equal": a["equal"], "synthetic": a["synthetic"]}
         if s:
             row |= {"speed": s["speedup"], "interval": s["interval"], "inputs": s["inputs"], "ms": s["before_ms"]}

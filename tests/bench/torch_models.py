@@ -93,7 +93,9 @@ def idx(path):
 def distilled(made, taught, labels):
     """The usual loss of `compress` with a teacher and labels: 0.9 of the divergence at temperature 4, 0.1 of the cross-entropy."""
     log, wanted = F.log_softmax(made / 4, 1), F.log_softmax(taught / 4, 1)
-    return 0.9 * 16 * F.kl_div(log, wanted, reduction="batchmean", log_target=True) + 0.1 * F.cross_entropy(made, labels)
+    return 0.9 * 16 * F.kl_div(log, wanted, reduction="batchmean", log_target=True) + 0.1 * F.cross_entropy(
+        made, labels
+    )
 
 
 def train(model, x, y, epochs, batch, rate, seed, decay=1e-2, warmup=0.05, masks=(), teacher=None):

@@ -93,7 +93,9 @@ def main(args):
                 for seed in range(args.seeds):
                     made = ours(folder / "student.onnx", folder, args.long, seed, "--from-nothing")
                     alone.append(score(made, held))
-                    made = ours(folder / "student.onnx", folder, args.long, seed, "--from-nothing", "--teacher", teacher)
+                    made = ours(
+                        folder / "student.onnx", folder, args.long, seed, "--from-nothing", "--teacher", teacher
+                    )
                     taught.append(score(made, held))
                 print(f"student of {count} weights, {args.long} epochs: labels {spread(alone)}, "
                       f"labels and teacher {spread(taught)}; teacher {score(teacher, held):.2f}", flush=True)  # fmt: skip

@@ -53,7 +53,11 @@ def repository(tmp_path, model):
 def shell(script, folder, **env):
     """Runs a script as a runner does: bash that ends with the first command that fails."""
     path = {"PATH": f"{INSTALLED}:/usr/bin:/bin", "HOME": os.environ.get("HOME", "/")}
-    pip = {k: v for k, v in os.environ.items() if k.startswith(("PIP_", "SSL_", "REQUESTS_")) or k.lower().endswith("_proxy")}
+    pip = {
+        k: v
+        for k, v in os.environ.items()
+        if k.startswith(("PIP_", "SSL_", "REQUESTS_")) or k.lower().endswith("_proxy")
+    }
     return subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
         cwd=folder, env={**pip, **path, **env}, capture_output=True, text=True, timeout=300,
@@ -69,7 +73,13 @@ def outcomes(report):
 @pytest.mark.parametrize("args, code", [("--max-drop 1% --max-size 80kB", 0), ("--max-drop 1% --max-size 20kB", 9)])
 def test_the_action(repository, wheel, tmp_path, args, code):
     action = yaml.safe_load((ROOT / "action.yml").read_text())
-    given = {"model": "model.int8.onnx", "against": "model.onnx", "data": "val.npz", "args": args, "package": str(wheel)}
+    given = {
+        "model": "model.int8.onnx",
+        "against": "model.onnx",
+        "data": "val.npz",
+        "args": args,
+        "package": str(wheel),
+    }
     inputs = {name: given.get(name, spec.get("default", "")) for name, spec in action["inputs"].items()}
     values = {f"inputs.{name}": value for name, value in inputs.items()}
     values |= {"github.action_path": str(ROOT), "github.token": "", "github.event.pull_request.number": "1"}
@@ -93,7 +103,13 @@ def test_the_action(repository, wheel, tmp_path, args, code):
 @pytest.mark.parametrize("args, code", [("--max-drop 1%", 0), ("--max-size 20kB", 9)])
 def test_the_job_of_gitlab(repository, wheel, args, code):
     job = yaml.safe_load((ROOT / "docs/ci/gitlab.yml").read_text())[".compress-check"]
-    given = {"MODEL": "model.int8.onnx", "AGAINST": "model.onnx", "DATA": "val.npz", "ARGS": args, "PACKAGE": str(wheel)}
+    given = {
+        "MODEL": "model.int8.onnx",
+        "AGAINST": "model.onnx",
+        "DATA": "val.npz",
+        "ARGS": args,
+        "PACKAGE": str(wheel),
+    }
     ran = shell("\n".join(job["script"]), repository, CI_PROJECT_DIR=str(repository), **{**job["variables"], **given})
     assert ran.returncode == code, ran.stdout + ran.stderr
     report = repository / "compress-report"
@@ -115,7 +131,10 @@ def test_the_makefile(repository):
     if not (INSTALLED / "compress").exists():
         pytest.skip("the package is not installed: tests/run does that")
     shutil.copy(ROOT / "docs/ci/Makefile", repository)
-    made = shell("compress check model.int8.onnx --against model.onnx --eval val.npz --baseline baseline.toml --update-baseline", repository)
+    made = shell(
+        "compress check model.int8.onnx --against model.onnx --eval val.npz --baseline baseline.toml --update-baseline",
+        repository,
+    )
     assert made.returncode == 0, made.stderr
     ran = shell("touch train.npz && make check", repository)
     # The speed of so small a model may differ by more than it should.

@@ -27,7 +27,11 @@ def worse(model, path, noise):
     for t in made.graph.initializer:
         values = numpy_helper.to_array(t)
         if values.dtype == np.float32 and values.size > 1:
-            t.CopyFrom(numpy_helper.from_array((values * (1 + noise * rng.standard_normal(values.shape))).astype(np.float32), t.name))
+            t.CopyFrom(
+                numpy_helper.from_array(
+                    (values * (1 + noise * rng.standard_normal(values.shape))).astype(np.float32), t.name
+                )
+            )
     onnx.save(made, path)
 
 
@@ -67,7 +71,9 @@ def test_what_got_worse_fails(compress, model, tmp_path):
     accepted = file.read_text()
     worse(model, changed, 0.3)
     failed = compress("check", changed, *AGAINST, "--baseline", file, code=9)
-    assert "gate --baseline: FAILED" in failed.out and "output SQNR" in failed.out and "error: gate failed" in failed.err
+    assert (
+        "gate --baseline: FAILED" in failed.out and "output SQNR" in failed.out and "error: gate failed" in failed.err
+    )
     # A gate that fails keeps the figures from being accepted.
     refused = compress("check", changed, *AGAINST, "--baseline", file, "--update-baseline", "--min-sqnr", 40, code=9)
     assert "not accepted" in refused.err and file.read_text() == accepted
@@ -85,7 +91,9 @@ def test_figures_of_something_else_are_not_compared(compress, model, tmp_path):
     np.savez(data, x=test["x"][:100], y=test["y"][:100])
     other = ("--against", DIGITS / "digits.onnx", "--eval", data, "--baseline", file)
     assert "another data" in compress("check", model, *other, code=7).err
-    assert "another metric" in compress("check", model, *AGAINST, "--metric", "agreement", "--baseline", file, code=7).err
+    assert (
+        "another metric" in compress("check", model, *AGAINST, "--metric", "agreement", "--baseline", file, code=7).err
+    )
     assert "has no figures of" in compress("check", DIGITS / "digits.onnx", *AGAINST, "--baseline", file, code=6).err
     # Ratios of other kernels are told apart, and can't fail.
     gates = compress("check", model, *AGAINST, "--baseline", file, "--engine", "portable", "--json").json()["gates"]

@@ -121,7 +121,11 @@ def test_masked_answers_spoil_neither_training_nor_figures(compress, narrow, dat
 
 def test_what_a_batch_mixes_is_not_kept_from_epoch_to_epoch(compress, tmp_path):
     """Values whose first axis is time: as long as a batch, and still not its samples."""
-    weights = {"w": floats(1, 16, 256, scale=0.2), "v": floats(2, 256, 256, scale=0.05), "u": floats(3, 256, 16, scale=0.05)}
+    weights = {
+        "w": floats(1, 16, 256, scale=0.2),
+        "v": floats(2, 256, 256, scale=0.05),
+        "u": floats(3, 256, 16, scale=0.05),
+    }
     nodes = [
         node("Transpose", "x", "t", perm=[1, 0, 2]),
         node("MatMul", "t w", "a"),

@@ -306,5 +306,7 @@ def test_constants_that_are_made_floats_in_each_run_are_told(compress, tmp_path)
     made = small.model(nodes, [("x", [1, 64, 4, 4])], [("y", [1, 64, 2, 2])], weights)
     (part,) = [p for p in explained(compress, small.save(made, tmp_path))["parts"] if p["nodes"]]
     assert part["node"] == "c" and "DequantizeLinear" in names(part["onnxruntime"])
-    expected = "not round its input `x`, only its weight; in each run ONNX Runtime makes floats of constant codes anew (`w`)"
+    expected = (
+        "not round its input `x`, only its weight; in each run ONNX Runtime makes floats of constant codes anew (`w`)"
+    )
     assert expected in part["float_because"]

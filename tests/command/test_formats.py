@@ -32,7 +32,11 @@ def test_a_check_in_every_form(compress, model, tmp_path):
     report = compress("check", model, *AGAINST, *gates, *options(files), "--json", code=9).json()
     text = files["markdown"].read_text()
     assert text.startswith("### `") and ": **failed**" in text.splitlines()[0]
-    assert "| `--min-sqnr` | 90 dB |" in text and "| **failed** |" in text and "| `--max-drop` | 1.00% | 0.00% | passed |" in text
+    assert (
+        "| `--min-sqnr` | 90 dB |" in text
+        and "| **failed** |" in text
+        and "| `--max-drop` | 1.00% | 0.00% | passed |" in text
+    )
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert all(line.replace("\\|", "").count("|") == 5 for line in rows), "each row has four cells"
     root = ET.parse(files["junit"]).getroot()
@@ -40,7 +44,9 @@ def test_a_check_in_every_form(compress, model, tmp_path):
     assert set(cases) == {"--max-drop", "--min-sqnr", "--max-size", "fit for use"}
     assert [name for name, c in cases.items() if c.find("failure") is not None] == ["--min-sqnr"]
     assert root.get("failures") == "1" and str(model) in next(root.iter("testsuite")).get("name")
-    [sample] = {f.name: f for f in text_string_to_metric_families(files["openmetrics"].read_text())}["compress_size_bytes"].samples
+    [sample] = {f.name: f for f in text_string_to_metric_families(files["openmetrics"].read_text())}[
+        "compress_size_bytes"
+    ].samples
     assert sample.value == model.stat().st_size and sample.labels == {"model": str(model)}
     found = {f.name: f.samples[0].value for f in text_string_to_metric_families(files["openmetrics"].read_text())}
     assert found["compress_gates_failed"] == 1 and found["compress_accuracy"] == report["accuracy"]["after"]
@@ -61,7 +67,9 @@ def test_no_file_of_the_job_is_replaced(compress, model, tmp_path):
         before = path.read_bytes()
         assert "would replace a file of the job" in compress("check", model, *AGAINST, "--junit", path, code=2).err
         assert path.read_bytes() == before
-    assert "folder is not there" in compress("check", model, *AGAINST, "--markdown", tmp_path / "no/where.md", code=6).err
+    assert (
+        "folder is not there" in compress("check", model, *AGAINST, "--markdown", tmp_path / "no/where.md", code=6).err
+    )
 
 
 def test_other_jobs_have_no_such_report(compress, model, tmp_path):

@@ -113,7 +113,9 @@ def test_sixteen_bits_are_quantised(compress, tmp_path, kind):
     model = onnx.load(output)
     types = [v.type.tensor_type.elem_type for v in [*model.graph.input, *model.graph.output]]
     assert types == [kind, kind]
-    stored = {t.data_type for t in model.graph.initializer if np.prod(t.dims) > 2000 and len(t.dims) == 2 and t.dims[0] == 8}
+    stored = {
+        t.data_type for t in model.graph.initializer if np.prod(t.dims) > 2000 and len(t.dims) == 2 and t.dims[0] == 8
+    }
     assert stored == {kind}, "the table is as small as it was"
     onnx.checker.check_model(model)
     if kind == TensorProto.FLOAT16:
@@ -161,7 +163,9 @@ def classifier(tmp_path):
     rng = np.random.default_rng(4)
     x = rng.standard_normal((200, 16)).astype(np.float32)
     weights = {"w": rng.standard_normal((16, 5)).astype(np.float32), "b": np.zeros(5, np.float32)}
-    path = small.save(small.model([node("Gemm", "x w b", "y")], [("x", ["n", 16])], [("y", ["n", 5])], weights), tmp_path)
+    path = small.save(
+        small.model([node("Gemm", "x w b", "y")], [("x", ["n", 16])], [("y", ["n", 5])], weights), tmp_path
+    )
     np.savez(tmp_path / "data.npz", x=x)
     return path, tmp_path / "data.npz"
 

@@ -59,7 +59,19 @@ def jobs(compress, tmp_path_factory):
 
     pages = {
         "compress": done(
-            "compress", MODEL, "--int8", "--prune", "0.9", "--data", TRAIN, "--eval", TEST, *gates, "-o", folder / "a b.onnx", code=9
+            "compress",
+            MODEL,
+            "--int8",
+            "--prune",
+            "0.9",
+            "--data",
+            TRAIN,
+            "--eval",
+            TEST,
+            *gates,
+            "-o",
+            folder / "a b.onnx",
+            code=9,
         )
     }
     pages["check"] = done("check", "check", folder / "a b.onnx", "--against", MODEL, "--eval", TEST, *gates, code=9)
@@ -147,7 +159,10 @@ def test_the_course_of_a_training(jobs):
     page, report = jobs["distill"]
     course = report["training"]["course"]
     assert [e["epoch"] for e in course] == [0, 1, 2] and course[0]["loss"] is None
-    assert course[0]["score"] == report["training"]["before"] and max(e["score"] for e in course) == report["training"]["after"]
+    assert (
+        course[0]["score"] == report["training"]["before"]
+        and max(e["score"] for e in course) == report["training"]["after"]
+    )
     for epoch in course[1:]:
         assert f"{epoch['loss']:.4f}" in page.text and f"{100 * epoch['score']:.2f}" in page.text
 
@@ -226,7 +241,9 @@ def test_clipped_activations_are_those_that_were_quantised(compress, tmp_path):
         bins = value["histogram"]
         assert 0 < value["share"] < 0.01 and len(bins["counts"]) <= 64
         assert bins["from"] <= value["low"] and value["high"] <= bins["from"] + bins["width"] * len(bins["counts"])
-        beyond = [n for i, n in enumerate(bins["counts"]) if not low <= bins["from"] + (i + 0.5) * bins["width"] <= high]
+        beyond = [
+            n for i, n in enumerate(bins["counts"]) if not low <= bins["from"] + (i + 0.5) * bins["width"] <= high
+        ]
         assert sum(beyond) / sum(bins["counts"]) == pytest.approx(value["share"], abs=0.002)
         # The range of what a Relu makes does its work, and the Relu goes.
         assert (low, high) == pytest.approx(ranges[{"a": "h"}.get(value["name"], value["name"])], rel=1e-6)
@@ -236,11 +253,16 @@ def test_clipped_activations_are_those_that_were_quantised(compress, tmp_path):
 
 def test_no_file_of_the_job_is_replaced(compress, tmp_path):
     before = MODEL.read_bytes()
-    assert "would replace a file of the job" in compress("check", MODEL, "--against", MODEL, "--html", MODEL, code=2).err
+    assert (
+        "would replace a file of the job" in compress("check", MODEL, "--against", MODEL, "--html", MODEL, code=2).err
+    )
     assert MODEL.read_bytes() == before
     sweep = (MODEL, "--sweep", "0.5,0.6", "-o", tmp_path / "out.onnx")
     assert "would replace a file of the job" in compress(*sweep, "--html", tmp_path / "out-0.5.onnx", code=2).err
-    assert "--html is for jobs that make a report" in compress(*sweep, "--html", tmp_path / "p.html", "--dry-run", code=2).err
+    assert (
+        "--html is for jobs that make a report"
+        in compress(*sweep, "--html", tmp_path / "p.html", "--dry-run", code=2).err
+    )
     assert list(tmp_path.iterdir()) == []
 
 

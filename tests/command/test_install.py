@@ -13,7 +13,9 @@ JOBS = {"bench", "check", "completions", "devices", "distill", "explain", "inspe
 def completed(script, *words):
     """What bash offers for the last word."""
     ask = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _compress compress "${@: -1}" "${@: -2:1}"; printf "%s\\n" "${COMPREPLY[@]}"'
-    done = subprocess.run(["bash", "-c", ask, "bash", script, "compress", *words], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["bash", "-c", ask, "bash", script, "compress", *words], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0 and not done.stderr, done.stderr
     return set(done.stdout.split())
 
@@ -51,7 +53,9 @@ def test_the_manual_has_a_page_for_each_subcommand(compress, tmp_path):
     assert "cannot be made" in compress("man", blocked, code=6).err
 
 
-@pytest.mark.parametrize("lint", [["mandoc", "-T", "lint", "-W", "error"], ["groff", "-man", "-ww", "-z"]], ids=lambda lint: lint[0])
+@pytest.mark.parametrize(
+    "lint", [["mandoc", "-T", "lint", "-W", "error"], ["groff", "-man", "-ww", "-z"]], ids=lambda lint: lint[0]
+)
 def test_the_manual_is_well_formed(compress, tmp_path, lint):
     if not shutil.which(lint[0]):
         pytest.skip(f"{lint[0]} is not installed")
@@ -64,6 +68,8 @@ def test_the_manual_is_well_formed(compress, tmp_path, lint):
 def test_the_debian_package_has_all_extras(tmp_path):
     subprocess.run([ROOT / "packaging" / "extras", binary(), tmp_path], check=True, timeout=60)
     package = tomllib.loads((ROOT / "Cargo.toml").read_text())["package"]["metadata"]["deb"]
-    packed = {file for source, _, _ in package["assets"] for file in tmp_path.glob(source.removeprefix("target/extras/"))}
+    packed = {
+        file for source, _, _ in package["assets"] for file in tmp_path.glob(source.removeprefix("target/extras/"))
+    }
     assert packed == {file for file in tmp_path.rglob("*") if file.is_file()}
     assert all(list(ROOT.glob(source)) for source, _, _ in package["assets"] if not source.startswith("target/"))

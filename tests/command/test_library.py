@@ -75,14 +75,19 @@ compress-runtime.opt-level = 1
     )
     shutil.copy(ROOT / "Cargo.lock", folder)
     target = os.environ.get("CARGO_TARGET_DIR", ROOT / "target")
-    subprocess.run(["cargo", "build", "--offline", "--quiet", "--target-dir", target], cwd=folder, check=True, timeout=3 * TIMEOUT)
+    subprocess.run(
+        ["cargo", "build", "--offline", "--quiet", "--target-dir", target], cwd=folder, check=True, timeout=3 * TIMEOUT
+    )
     return folder, f"{target}/debug/outside"
 
 
 def run(program, folder, steps):
     out = folder / "out.onnx"
     done = subprocess.run(
-        [program[1], DIGITS / "digits.onnx", DIGITS / "train.npz", out, str(steps)], capture_output=True, text=True, timeout=TIMEOUT
+        [program[1], DIGITS / "digits.onnx", DIGITS / "train.npz", out, str(steps)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
     )
     assert done.returncode == 0 and done.stderr == "", done.stderr
     return done.stdout.strip(), sorted(p.name for p in folder.iterdir())

@@ -127,21 +127,30 @@ def test_a_training_becomes_a_run_with_its_course(compress, serve, tmp_path):
     metrics = [m for b in batches for m in b.get("metrics", [])]
     course = [json.loads(line) for line in (tmp_path / "out.job" / "metrics.jsonl").read_text().splitlines()]
     for key in ("loss", "rate", "score", "samples_per_second"):
-        assert [(m["step"], m["value"]) for m in metrics if m["key"] == key] == [(r["step"], r[key]) for r in course if key in r]
+        assert [(m["step"], m["value"]) for m in metrics if m["key"] == key] == [
+            (r["step"], r[key]) for r in course if key in r
+        ]
     training = read_report(out.with_suffix(".report.json"))["training"]
     last = {m["key"]: (m["step"], m["value"]) for m in metrics}
-    assert last["score_after"] == (training["steps"], training["after"]) and last["score_before"] == (0, training["before"])
+    assert last["score_after"] == (training["steps"], training["after"]) and last["score_before"] == (
+        0,
+        training["before"],
+    )
     assert {p["key"]: p["value"] for b in batches for p in b.get("params", [])}["epochs"] == "2"
     tags = {t["key"]: t["value"] for b in batches for t in b.get("tags", [])}
     assert tags["compress.score.metric"] == "top1" and tags["mlflow.note.content"].startswith("bound by")
     # What was done before is not logged once more.
     calls = len(server.of("runs/create"))
-    assert "is done already" in compress(*job, "--resume", env=PLAIN).out and len(server.of("runs/create")) == calls == 1
+    assert (
+        "is done already" in compress(*job, "--resume", env=PLAIN).out and len(server.of("runs/create")) == calls == 1
+    )
 
 
 def test_a_failed_gate_is_a_failed_run(compress, serve):
     server = serve(mine="active")
-    compress(*CHECK, "--max-size", "1kB", "--mlflow", server.url, env=PLAIN | {"MLFLOW_EXPERIMENT_NAME": "mine"}, code=9)
+    compress(
+        *CHECK, "--max-size", "1kB", "--mlflow", server.url, env=PLAIN | {"MLFLOW_EXPERIMENT_NAME": "mine"}, code=9
+    )
     assert server.of("runs/update")[0]["status"] == "FAILED" and not server.of("experiments/create")
 
 
@@ -171,7 +180,10 @@ def test_values_are_as_short_as_the_server_takes_them(compress, serve, tmp_path)
     ("how", "says"),
     [
         ({"refuses": {"experiments/get-by-name": (401, b"")}}, "refuses the user"),
-        ({"refuses": {"experiments/get-by-name": (404, b"<html>")}}, "not an MLflow server: it answers with status 404"),
+        (
+            {"refuses": {"experiments/get-by-name": (404, b"<html>")}},
+            "not an MLflow server: it answers with status 404",
+        ),
         ({"refuses": {"experiments/create": (200, {})}}, "its answer lacks an id"),
         ({"refuses": {"experiments/create": (400, {"message": "bad name"})}}, "the MLflow server refuses: bad name"),
         ({"compress": "deleted"}, "the experiment `compress` is deleted"),
@@ -194,7 +206,10 @@ def test_a_server_that_is_away_costs_no_job(compress, serve, tmp_path):
 
 @pytest.mark.parametrize("method", ["runs/create", "runs/log-batch", "runs/update"])
 def test_a_run_that_is_refused_leaves_the_result(compress, serve, tmp_path, method):
-    server, out = serve(compress="active", refuses={method: (500, {"message": "the disk is full"})}), tmp_path / "out.onnx"
+    server, out = (
+        serve(compress="active", refuses={method: (500, {"message": "the disk is full"})}),
+        tmp_path / "out.onnx",
+    )
     done = compress(DIGITS / "digits.onnx", "-o", out, "--mlflow", server.url, env=PLAIN, code=6)
     assert "the job is done, but its run is not logged: the MLflow server refuses: the disk is full" in done.err
     assert "operators" in done.out and out.exists() and read_report(out.with_suffix(".report.json"))["gates"] == []
@@ -202,7 +217,9 @@ def test_a_run_that_is_refused_leaves_the_result(compress, serve, tmp_path, meth
     assert ended == {"runs/create": [], "runs/log-batch": ["FAILED"], "runs/update": ["FINISHED"]}[method]
 
 
-@pytest.mark.parametrize("url", ["localhost:5000", "file:///tmp/runs", "http://", "http://me:secret@127.0.0.1", "sqlite:///x"])
+@pytest.mark.parametrize(
+    "url", ["localhost:5000", "file:///tmp/runs", "http://", "http://me:secret@127.0.0.1", "sqlite:///x"]
+)
 def test_a_wrong_url(compress, url):
     said = compress(*CHECK, "--mlflow", url, env=PLAIN, code=2).err
     assert "error: usage: " in said and ("secret" not in said or "user name" in said)

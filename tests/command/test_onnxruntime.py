@@ -37,7 +37,16 @@ def quantised(tmp_path_factory):
 
 def test_accuracy_is_what_a_script_measures(compress, quantised, tmp_path):
     found = compress(
-        "check", quantised, "--against", DIGITS / "digits.onnx", *DATA[2:], "--engine", "onnxruntime", "--ort", LIBRARY, "--json"
+        "check",
+        quantised,
+        "--against",
+        DIGITS / "digits.onnx",
+        *DATA[2:],
+        "--engine",
+        "onnxruntime",
+        "--ort",
+        LIBRARY,
+        "--json",
     ).json()
     test = np.load(DIGITS / "test.npz")
     before, after = answers(DIGITS / "digits.onnx", test["x"]), answers(quantised, test["x"])

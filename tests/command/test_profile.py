@@ -23,7 +23,9 @@ def test_a_profile_adds_up(compress):
     assert abs(multiplied - 2 * macs) < 1e-6 * macs
     for part in profile["parts"]:
         copies = [c["gbs"] for c in ceilings["copies"]]
-        shares = [part["gflops"] / ceilings["gflops"]] if part["bound"] == "compute" else [part["gbs"] / c for c in copies]
+        shares = (
+            [part["gflops"] / ceilings["gflops"]] if part["bound"] == "compute" else [part["gbs"] / c for c in copies]
+        )
         assert any(abs(share - part["of_ceiling"]) < 1e-9 for share in shares)
     assert {p["bound"] for p in profile["parts"]} <= {"compute", "memory"}
     sizes = [b["batch"] for b in profile["batches"]]
@@ -72,7 +74,9 @@ def test_a_trace_does_not_replace_what_the_job_reads(compress, tmp_path):
 def test_threads_that_take_pieces_of_a_batch_have_lines_of_their_own(compress, tmp_path):
     file = tmp_path / "trace.json"
     path = small.save(small.cnn(size=64), tmp_path)
-    compress("bench", path, "--shape", "input=64x3x64x64", "--batch", "64", "--runs", "2", "--threads", "2", "--trace", file)
+    compress(
+        "bench", path, "--shape", "input=64x3x64x64", "--batch", "64", "--runs", "2", "--threads", "2", "--trace", file
+    )
     events = json.loads(file.read_text())["traceEvents"]
     steps = {e["tid"] for e in events if e["ph"] == "X" and e["name"] not in ("run", "work")}
     assert len(steps) > 1, "the second thread"

@@ -42,8 +42,18 @@ def test_a_compression_runs_again_to_the_same_bytes(compress, cnn, flags):
 def test_a_sweep_runs_again(compress, cnn):
     saved = cnn.parent / "job.toml"
     compress(
-        cnn, "--sweep", "0.8,0.5", "--data", cnn.parent / "data.npz", "--epochs", "1", "--save-recipe", saved,
-        "-o", cnn.parent / "out.onnx", code=(0, 9),
+        cnn,
+        "--sweep",
+        "0.8,0.5",
+        "--data",
+        cnn.parent / "data.npz",
+        "--epochs",
+        "1",
+        "--save-recipe",
+        saved,
+        "-o",
+        cnn.parent / "out.onnx",
+        code=(0, 9),
     )
     made = {p.name: p.read_bytes() for p in cnn.parent.glob("out-*.onnx")}
     assert len(made) == 2

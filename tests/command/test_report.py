@@ -16,11 +16,35 @@ SCHEMA = {
     "input": FILE,
     "output": FILE,
     "accuracy": {
-        "metric", "output", "meaning", "reason", "samples", "unlike", "synthetic", "before", "after", "drop", "agreement",
-        "beside", "sqnr_db", "worst_output", "outputs", "equal",
+        "metric",
+        "output",
+        "meaning",
+        "reason",
+        "samples",
+        "unlike",
+        "synthetic",
+        "before",
+        "after",
+        "drop",
+        "agreement",
+        "beside",
+        "sqnr_db",
+        "worst_output",
+        "outputs",
+        "equal",
     },
     "speed": {
-        "device", "engine", "threads", "batch", "inputs", "as_is", "before_ms", "after_ms", "speedup", "interval", "rounds",
+        "device",
+        "engine",
+        "threads",
+        "batch",
+        "inputs",
+        "as_is",
+        "before_ms",
+        "after_ms",
+        "speedup",
+        "interval",
+        "rounds",
         "p90",
         "slowest_clock",
     },
@@ -29,7 +53,18 @@ SCHEMA = {
 }
 LISTS = {
     "passes": {"name", "seconds", "edits", "skipped"},
-    "layers": {"node", "op", "precision", "sparsity", "live_bytes", "dead_bytes", "skips_zeros", "sqnr_db", "macs", "kernel"},
+    "layers": {
+        "node",
+        "op",
+        "precision",
+        "sparsity",
+        "live_bytes",
+        "dead_bytes",
+        "skips_zeros",
+        "sqnr_db",
+        "macs",
+        "kernel",
+    },
     "coverage": {"request", "layers", "of_layers", "macs", "left"},
     "gates": {"name", "limit", "value", "passed", "verdict"},
 }
@@ -46,18 +81,38 @@ def cnn(tmp_path):
 
 def test_schema(compress, cnn):
     result = compress(
-        cnn, "--int8", "--prune", "0.5", "--data", cnn.parent / "data.npz",
-        "--max-size", "1GB", "--max-drop", "100%", "--json",
+        cnn,
+        "--int8",
+        "--prune",
+        "0.5",
+        "--data",
+        cnn.parent / "data.npz",
+        "--max-size",
+        "1GB",
+        "--max-drop",
+        "100%",
+        "--json",
     )
     report = result.json()
     assert result.err == ""
     assert report["schema"] == 1
-    assert set(report) == {"schema", *SCHEMA, *LISTS, "saturation", "warnings", "undone", "unusable", "unknown_operators"}
+    assert set(report) == {
+        "schema",
+        *SCHEMA,
+        *LISTS,
+        "saturation",
+        "warnings",
+        "undone",
+        "unusable",
+        "unknown_operators",
+    }
     for name, fields in SCHEMA.items():
         assert set(report[name]) == fields, name
     for name, fields in LISTS.items():
         # What trained, searched or chose ranges says so besides.
-        assert report[name] and all(set(entry) - {"trained", "tried", "clipping"} == fields for entry in report[name]), name
+        assert report[name] and all(
+            set(entry) - {"trained", "tried", "clipping"} == fields for entry in report[name]
+        ), name
     assert report == read_report(cnn.parent / "model.compressed.report.json")
 
 
@@ -127,7 +182,9 @@ def test_gates_that_hold(compress, cnn):
     report = compress(cnn, "--eval", cnn.parent / "data.npz", *gates, "--json").json()
     assert [g["passed"] for g in report["gates"]] == [True] * 3
     assert {g["name"]: g["limit"] for g in report["gates"]} == {
-        "--max-drop": 1, "--max-size": 30e6, "--min-speedup": 1e-6
+        "--max-drop": 1,
+        "--max-size": 30e6,
+        "--min-speedup": 1e-6,
     }
 
 

@@ -11,13 +11,21 @@ def pixels(size=8, channels=8, outputs=4, largest=127):
     w = np.random.default_rng(3).integers(-40, 41, (outputs, channels, 1, 1)).astype(np.int8)
     w[0] = largest
     weights = {
-        "w": w, "ws": np.float32(0.01), "wz": np.int8(0), "s": np.float32(1 / 255), "z": np.uint8(0),
-        "ys": np.float32(0.05), "yz": np.uint8(128),
+        "w": w,
+        "ws": np.float32(0.01),
+        "wz": np.int8(0),
+        "s": np.float32(1 / 255),
+        "z": np.uint8(0),
+        "ys": np.float32(0.05),
+        "yz": np.uint8(128),
     }
     nodes = [
-        node("QuantizeLinear", "x s z", "xq"), node("DequantizeLinear", "xq s z", "xd"),
-        node("DequantizeLinear", "w ws wz", "wd"), node("Conv", "xd wd", "c", "conv"),
-        node("QuantizeLinear", "c ys yz", "cq"), node("DequantizeLinear", "cq ys yz", "y"),
+        node("QuantizeLinear", "x s z", "xq"),
+        node("DequantizeLinear", "xq s z", "xd"),
+        node("DequantizeLinear", "w ws wz", "wd"),
+        node("Conv", "xd wd", "c", "conv"),
+        node("QuantizeLinear", "c ys yz", "cq"),
+        node("DequantizeLinear", "cq ys yz", "y"),
     ]
     shape = [1, channels, size, size]
     return small.model(nodes, [("x", shape)], [("y", [1, outputs, size, size])], weights), w
@@ -71,7 +79,8 @@ def test_what_fits_is_no_concern(compress, tmp_path, bright):
 def test_range_reduction_leaves_nothing_to_cut_off(compress, tmp_path):
     net = small.model(
         [node("Conv", "x w1", "a", "c1"), node("Relu", "a", "r"), node("Conv", "r w2", "y", "c2")],
-        [("x", ["n", 8, 6, 6])], [("y", ["n", 4, 6, 6])],
+        [("x", ["n", 8, 6, 6])],
+        [("y", ["n", 4, 6, 6])],
         {"w1": np.abs(floats(1, 16, 8, 1, 1)), "w2": np.abs(floats(2, 4, 16, 1, 1))},
     )
     path = small.save(net, tmp_path)

@@ -99,7 +99,11 @@ def test_a_layer_that_codes_would_spoil_is_found_named_and_left_in_floats(compre
 
 
 def test_a_layer_whose_codes_make_answers_that_are_no_numbers_stays_in_floats(compress, tmp_path):
-    weights = {"w0": np.eye(8, dtype=np.float32)[:, :, None, None], "w1": floats(2, 8, 8, 1, 1), "w2": floats(3, 8, 8, 1, 1)}
+    weights = {
+        "w0": np.eye(8, dtype=np.float32)[:, :, None, None],
+        "w1": floats(2, 8, 8, 1, 1),
+        "w2": floats(3, 8, 8, 1, 1),
+    }
     nodes = [
         node("Conv", "x w0", "a", "near zero"),
         # Zero has no logarithm, and small numbers have the code of zero.
@@ -223,7 +227,14 @@ def stem(tmp_path):
     nodes = []
     for i in range(10):
         nodes += [
-            node("Conv", f"{f'r{i}' if i else 'x'} w{i}", f"c{i}", f"conv{i}", pads=[1, 1, 1, 1], strides=[1 + (i == 2)] * 2),
+            node(
+                "Conv",
+                f"{f'r{i}' if i else 'x'} w{i}",
+                f"c{i}",
+                f"conv{i}",
+                pads=[1, 1, 1, 1],
+                strides=[1 + (i == 2)] * 2,
+            ),
             node("Elu", f"c{i}", f"r{i + 1}"),
         ]
     nodes += [node("GlobalAveragePool", "r10", "p"), node("Flatten", "p", "f"), node("MatMul", "f v", "y")]
@@ -247,7 +258,9 @@ def test_weights_of_layers_in_floats_are_stored_in_16_bits(compress, stem, tmp_p
     model, data = stem
     searched(compress, model, data, tmp_path / "out.onnx")
     types = {t.name: t.data_type for t in onnx.load(tmp_path / "out.onnx").graph.initializer}
-    assert types["w1"] == onnx.TensorProto.FLOAT16 and types["w0"] == onnx.TensorProto.FLOAT, "a small one keeps 32 bits"
+    assert types["w1"] == onnx.TensorProto.FLOAT16 and types["w0"] == onnx.TensorProto.FLOAT, (
+        "a small one keeps 32 bits"
+    )
     x = floats(9, 50, 3, 16, 16)
     [before] = run_onnx(model, {"x": x})
     for optimise in (False, True):
@@ -287,7 +300,11 @@ def test_weights_of_layers_in_floats_are_stored_as_codes_where_that_changes_litt
 
 def test_ranges_end_where_functions_behind_movements_do(compress, tmp_path):
     """A convolution along one axis, written along two: what Gelu makes zero needs no codes, but what an output shows does."""
-    weights = {"w": floats(1, 64, 16, 3, 1, scale=0.5), "axes": np.array([3], np.int64), "b": np.zeros((1, 64, 1), np.float32)}
+    weights = {
+        "w": floats(1, 64, 16, 3, 1, scale=0.5),
+        "axes": np.array([3], np.int64),
+        "b": np.zeros((1, 64, 1), np.float32),
+    }
     weights["v"] = floats(2, 64, 64, 1, scale=0.1)
     weights["b"][0, 0] = -40.0
     nodes = [
@@ -300,7 +317,10 @@ def test_ranges_end_where_functions_behind_movements_do(compress, tmp_path):
     inputs = [("x", ["N", 16, 32, 1])]
     np.savez(tmp_path / "data.npz", x=floats(0, 200, 16, 32, 1))
     least = {}
-    for name, outputs in {"hidden": [("y", ["N", 64, 32])], "shown": [("y", ["N", 64, 32]), ("h", ["N", 64, 32])]}.items():
+    for name, outputs in {
+        "hidden": [("y", ["N", 64, 32])],
+        "shown": [("y", ["N", 64, 32]), ("h", ["N", 64, 32])],
+    }.items():
         path = tmp_path / f"{name}.onnx"
         onnx.save(small.model(nodes, inputs, outputs, weights, opset=20), path)
         searched(compress, path, tmp_path / "data.npz", tmp_path / "out.onnx", "--effort", "quick")
@@ -350,7 +370,11 @@ def test_percentiles_and_ranges_of_single_values_are_tried_on_long_tails(compres
 
 def test_flips_behind_a_softmax_are_not_what_remedies_are_compared_by(compress, tmp_path):
     """A common shift of all inputs of a Softmax changes nothing, and counts for nothing; neither do inputs that are masked."""
-    weights = {"w": floats(1, 16, 16, scale=0.3), "v": floats(2, 16, 10, scale=0.3), "shift": np.full(10, 1e4, np.float32)}
+    weights = {
+        "w": floats(1, 16, 16, scale=0.3),
+        "v": floats(2, 16, 10, scale=0.3),
+        "shift": np.full(10, 1e4, np.float32),
+    }
     nodes = [
         node("MatMul", "x w", "a", "first"),
         node("Gelu", "a", "g"),

@@ -174,7 +174,9 @@ def test_files_of_the_job_are_not_replaced(compress, tmp_path, data):
     assert "replace the data" in said and data.read_bytes() == before
     said = compress(model, "--int8", "--data", data, "-o", data, "--force", code=2).err
     assert "a file that the job reads" in said and data.read_bytes() == before
-    assert "folder is not there" in compress("sensitivity", model, "--data", data, "-o", tmp_path / "no/p.svg", code=6).err
+    assert (
+        "folder is not there" in compress("sensitivity", model, "--data", data, "-o", tmp_path / "no/p.svg", code=6).err
+    )
     assert "a plot is a file" in compress("sensitivity", model, "--data", data, "-o", "-", code=2).err
 
 

@@ -17,7 +17,12 @@ LIBRARY = Path(onnxruntime.__file__).parent / "capi"
 def products(path):
     """Products as exporters write them: MatMul with a bias behind it, and Gemm with a turned weight."""
     rng = np.random.default_rng(4)
-    made = {"a": rng.normal(0, 0.1, (WIDE, 96)), "bias": rng.normal(size=96), "b": rng.normal(0, 0.1, (64, 96)), "c": rng.normal(size=64)}
+    made = {
+        "a": rng.normal(0, 0.1, (WIDE, 96)),
+        "bias": rng.normal(size=96),
+        "b": rng.normal(0, 0.1, (64, 96)),
+        "c": rng.normal(size=64),
+    }
     # What lies to one side of zero wants zero points.
     made["d"] = rng.uniform(0.5, 1.5, (64, 32))
     nodes = [
@@ -70,7 +75,9 @@ def test_weights_become_codes_that_onnx_runtime_reads(compress, tmp_path, data, 
         onnx.checker.check_model(onnx.load(out))
         outs[by] = decibels(run(model, x), run(out, x))
     kinds = {node.op_type for node in onnx.load(out).graph.node}
-    assert ("MatMulNBits" in kinds) == (target == "onnxruntime") and ("DequantizeLinear" in kinds) == (target == "portable")
+    assert ("MatMulNBits" in kinds) == (target == "onnxruntime") and ("DequantizeLinear" in kinds) == (
+        target == "portable"
+    )
     # An operator for ONNX Runtime was brought in.
     assert not read_report(out.with_suffix(".report.json"))["undone"]
     assert outs["nearest"] > least and outs["gptq"] > outs["nearest"] + 0.3, outs
@@ -88,7 +95,18 @@ def far(compress, model, data):
 def test_a_weight_of_four_bits_takes_five(compress, tmp_path):
     out = tmp_path / "out.onnx"
     for block, bits in (("32", 5), ("128", 4.25)):
-        compress(products(tmp_path / "m.onnx"), "--weights", "int4", "--block", block, "-o", out, "--check", "none", "--force")
+        compress(
+            products(tmp_path / "m.onnx"),
+            "--weights",
+            "int4",
+            "--block",
+            block,
+            "-o",
+            out,
+            "--check",
+            "none",
+            "--force",
+        )
         tensors = {t.name: t for t in onnx.load(out).graph.initializer}
         a, scales = tensors["a_quantized"], tensors["a_scale"]
         assert a.data_type in (TensorProto.INT4, TensorProto.UINT4) and list(a.dims) == [WIDE, 96]
@@ -122,7 +140,16 @@ def test_matmulnbits_of_others_is_read(compress, tmp_path):
     scales, bias = rng.uniform(0.01, 0.1, (n, blocks)).astype(np.float32), rng.normal(size=n).astype(np.float32)
     made = {"b": codes, "s": scales, "z": zeros, "bias": bias}
     node = helper.make_node(
-        "MatMulNBits", ["x", "b", "s", "z", "", "bias"], ["y"], "by_bits", domain="com.microsoft", K=k, N=n, bits=4, block_size=block, accuracy_level=1
+        "MatMulNBits",
+        ["x", "b", "s", "z", "", "bias"],
+        ["y"],
+        "by_bits",
+        domain="com.microsoft",
+        K=k,
+        N=n,
+        bits=4,
+        block_size=block,
+        accuracy_level=1,
     )
     graph = helper.make_graph(
         [node],
@@ -151,5 +178,7 @@ def test_what_cannot_be_done_is_said(compress, tmp_path):
     assert "asked for --weights: no weight became codes (excluded by --exclude (3 layers))" in done.err
     assert any("no weight became codes" in line for line in read_report(out.with_suffix(".report.json"))["undone"])
     compress(ROOT / "models/digits/digits.onnx", "--weights", "int4", "-o", out, "--check", "none", "--force")
-    skipped = [p for p in read_report(out.with_suffix(".report.json"))["passes"] if p["name"] == "weights"][0]["skipped"]
+    skipped = [p for p in read_report(out.with_suffix(".report.json"))["passes"] if p["name"] == "weights"][0][
+        "skipped"
+    ]
     assert all("only products" in s["reason"] for s in skipped) and len(skipped) == 3

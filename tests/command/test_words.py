@@ -40,7 +40,11 @@ def test_the_result_goes_to_standard_output(compress, mlp):
     said = raw(mlp, "-o", "-", "--report", mlp.parent / "r")
     report = read_report(mlp.parent / "r/report.json")
     assert report["output"]["path"] == "-" and report["output"]["bytes"] == len(said.stdout)
-    for flags, way in ((["--json"], "--report FOLDER"), (["--external-data"], "-o FILE"), (["--sweep", "0.5,0.9"], "-o FILE")):
+    for flags, way in (
+        (["--json"], "--report FOLDER"),
+        (["--external-data"], "-o FILE"),
+        (["--sweep", "0.5,0.9"], "-o FILE"),
+    ):
         assert way in compress(mlp, "-o", "-", *flags, code=2).err
 
 
@@ -100,7 +104,10 @@ def test_numbered_folders_are_classes_by_number(compress, tmp_path):
     assert "the model has 11 classes" in compress(*check, "--data", tmp_path / "set", code=7).err
     pictures(tmp_path / "names", ["cat", "dog"], 8)
     wrong = compress(*check, "--data", tmp_path / "names", code=7)
-    assert "there are folders for 2 classes, and the model has 11" in wrong.err and "by the number of its class" in wrong.err
+    assert (
+        "there are folders for 2 classes, and the model has 11" in wrong.err
+        and "by the number of its class" in wrong.err
+    )
 
 
 def test_filters_that_match_nothing_are_errors(compress, tmp_path):
@@ -259,7 +266,9 @@ def test_a_single_number_is_the_same_for_every_sample(compress, tmp_path):
     x = small.floats(3, 40, 1, 8)
     np.savez(tmp_path / "each.npz", x=x, rate=np.full(40, 2, np.float32))
     np.savez(tmp_path / "one.npz", rate=np.float32(2), x=x)
-    reports = [compress(path, "--int8", "--data", tmp_path / f, "--json", "--force").json() for f in ("each.npz", "one.npz")]
+    reports = [
+        compress(path, "--int8", "--data", tmp_path / f, "--json", "--force").json() for f in ("each.npz", "one.npz")
+    ]
     assert reports[0]["accuracy"]["sqnr_db"] == reports[1]["accuracy"]["sqnr_db"]
     np.savez(tmp_path / "x.npz", x=np.float32(1), rate=np.full(40, 2, np.float32))
     assert "array `x`" in compress(path, "--int8", "--data", tmp_path / "x.npz", "--force", code=7).err
@@ -329,7 +338,9 @@ def test_rows_by_large_matrices_are_read_where_they_lie(compress, tmp_path):
     (want,) = run_onnx(path, {"x": x})
     for batch in (1, 10):
         np.savez(tmp_path / "data.npz", x=x if batch > 1 else x[:1])
-        compress("check", path, "--against", path, "--data", tmp_path / "data.npz", "--score", f"{sys.executable} {program}")
+        compress(
+            "check", path, "--against", path, "--data", tmp_path / "data.npz", "--score", f"{sys.executable} {program}"
+        )
         kept = tmp_path / "keep.py.d"
         got = np.load(kept / "after/y.npy")
         np.testing.assert_allclose(got, want[: len(got)], rtol=1e-4, atol=1e-4 * abs(want).max())
@@ -424,7 +435,10 @@ def test_a_gate_without_a_figure_fails_when_all_is_written(compress, tmp_path):
     np.savez(tmp_path / "data.npz", x=small.floats(3, 40, 16))
     gate = ["--data", tmp_path / "data.npz", "--min-sqnr", "10"]
     failed = compress(path, "--int8", *gate, code=9)
-    assert "gate --min-sqnr: FAILED (limit 10 dB, measured nothing" in failed.out and (tmp_path / "model.compressed.onnx").exists()
+    assert (
+        "gate --min-sqnr: FAILED (limit 10 dB, measured nothing" in failed.out
+        and (tmp_path / "model.compressed.onnx").exists()
+    )
 
 
 def test_a_sweep_says_what_it_would_do(compress, mlp):
@@ -492,6 +506,8 @@ def test_answers_are_the_same_however_a_batch_is_cut(compress, tmp_path):
     for threads in (1, 2, 8):
         kept = tmp_path / f"kept{threads}"
         score = f"{sys.executable} {program} {kept}"
-        compress("check", path, "--against", path, "--data", tmp_path / "data.npz", "--threads", threads, "--score", score)
+        compress(
+            "check", path, "--against", path, "--data", tmp_path / "data.npz", "--threads", threads, "--score", score
+        )
         answers.append(np.load(kept / "after/y.npy"))
     assert all(np.array_equal(answers[0], a) for a in answers[1:])

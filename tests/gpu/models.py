@@ -40,7 +40,9 @@ def encoder(path, layers=6, width=384, heads=12, words=128):
     net = Net(["batch", words, width])
 
     def linear(x, inputs, outputs):
-        return net.op("Add", net.op("MatMul", x, net.normal(inputs, outputs, over=2 * inputs)), np.zeros(outputs, np.float32))
+        return net.op(
+            "Add", net.op("MatMul", x, net.normal(inputs, outputs, over=2 * inputs)), np.zeros(outputs, np.float32)
+        )
 
     def split(x, order):
         return net.op("Transpose", net.op("Reshape", x, np.array([0, words, heads, width // heads])), perm=order)
@@ -56,7 +58,9 @@ def encoder(path, layers=6, width=384, heads=12, words=128):
         x = normalised(net.op("Add", x, linear(net.op("Reshape", mixed, np.array([0, words, width])), width, width)))
         wide = linear(x, width, 4 * width)
         half = net.op("Mul", wide, np.float32(0.5))
-        gelu = net.op("Mul", half, net.op("Add", net.op("Erf", net.op("Mul", wide, np.float32(0.5**0.5))), np.float32(1)))
+        gelu = net.op(
+            "Mul", half, net.op("Add", net.op("Erf", net.op("Mul", wide, np.float32(0.5**0.5))), np.float32(1))
+        )
         x = normalised(net.op("Add", x, linear(gelu, 4 * width, width)))
     net.save(path, x, 3)
 

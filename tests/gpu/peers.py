@@ -150,7 +150,12 @@ def products(device, sizes, until):
         return max(speeds)
 
     found = {}
-    for kind, dtype in (("f32", torch.float32), ("tf32", torch.float32), ("bf16", torch.bfloat16), ("f16", torch.float16)):
+    for kind, dtype in (
+        ("f32", torch.float32),
+        ("tf32", torch.float32),
+        ("bf16", torch.bfloat16),
+        ("f16", torch.float16),
+    ):
         torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
         found[kind] = best(lambda n, dtype=dtype: torch.randn(n, n, device=device).to(dtype), lambda a: a @ a)
     with suppress(RuntimeError, NotImplementedError):
@@ -197,7 +202,9 @@ def main():
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--batches", default="1,8,64", type=lambda text: [int(n) for n in text.split(",")])
     parser.add_argument("--minutes", default=3.0, type=float)
-    parser.add_argument("--sizes", default=SIZES, type=lambda text: [int(n) for n in text.split(",")], help="of products")
+    parser.add_argument(
+        "--sizes", default=SIZES, type=lambda text: [int(n) for n in text.split(",")], help="of products"
+    )
     given = parser.parse_args()
 
     def keep(result):

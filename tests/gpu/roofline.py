@@ -63,7 +63,9 @@ def main():
                 most = useful / longest * card.processors * card.gigahertz / 1e3
                 shown = [f"**{v:.0f}**" if v == longest else f"{v:.0f}" for v in clocks.values()]
                 rows, columns = planes[0] * fragments[0] * 8, planes[1] * fragments[1] * 16
-                print(f"| {card.name} | {'FP32' if floats else 'INT8'} | {rows} x {columns} | {' | '.join(shown)} | {most:.0f} |")
+                print(
+                    f"| {card.name} | {'FP32' if floats else 'INT8'} | {rows} x {columns} | {' | '.join(shown)} | {most:.0f} |"
+                )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,11 @@ def ratio(ours, peer):
 
 def whole(result, model, kind):
     """How many times as fast as PyTorch's compiled model ours is."""
-    ours = [row["ms"].get(BATCH, row["ms"].get(str(BATCH))) for row in result["throughput"] if (row["model"], row["numbers"]) == (model, kind)]
+    ours = [
+        row["ms"].get(BATCH, row["ms"].get(str(BATCH)))
+        for row in result["throughput"]
+        if (row["model"], row["numbers"]) == (model, kind)
+    ]
     peers = result.get("peers", {}).get("peers", [])
     compiled = [
         row.get("ms", {}).get(BATCH, row.get("ms", {}).get(str(BATCH)))
@@ -32,7 +36,10 @@ def targets(result):
         ("INT8 product, of our bf16", OF_HALVES, ratio(ours.get("int8"), ours.get("bf16"))),
     ]
     models = sorted({row["model"] for row in result["throughput"] if row["numbers"] == "bf16"})
-    rows += [(f"{model} in bf16, batch {BATCH}, of PyTorch's compiled", 1.0, whole(result, model, "bf16")) for model in models]
+    rows += [
+        (f"{model} in bf16, batch {BATCH}, of PyTorch's compiled", 1.0, whole(result, model, "bf16"))
+        for model in models
+    ]
     return [
         {"target": name, "least": least, "found": found, "met": None if found is None else found >= least}
         for name, least, found in rows

@@ -73,7 +73,9 @@ def test_outputs_are_those_of_the_cpu(double, int8, model, arch):
     assert any(launch["tensor"] > 0 for launch in ran.launches())
 
 
-@pytest.mark.parametrize(("precision", "least", "most"), [("tf32", 1e-6, 5e-3), ("bf16", 1e-4, 3e-2), ("f16", 1e-5, 5e-3)])
+@pytest.mark.parametrize(
+    ("precision", "least", "most"), [("tf32", 1e-6, 5e-3), ("bf16", 1e-4, 3e-2), ("f16", 1e-5, 5e-3)]
+)
 def test_floats_are_multiplied_in_fewer_bits_when_asked(double, precision, least, most):
     job = ["bench", DIGITS / "digits.onnx", "--device", "cuda", "--reference", "cpu", "--runs", 1, "--json"]
     found = double(*job, "--precision", precision).json()
@@ -85,7 +87,9 @@ def test_floats_are_multiplied_in_fewer_bits_when_asked(double, precision, least
 @pytest.mark.parametrize("model", ["digits", "int8"])
 def test_a_run_that_comes_again_is_one_launch(double, int8, model):
     """The first runs launch each kernel; then one run is recorded, and played again."""
-    ran = double("bench", int8 if model == "int8" else DIGITS / "digits.onnx", "--device", "cuda", "--runs", 5, "--json")
+    ran = double(
+        "bench", int8 if model == "int8" else DIGITS / "digits.onnx", "--device", "cuda", "--runs", 5, "--json"
+    )
     graphs = [event["graph"] for event in ran.events if "graph" in event]
     # The first run, a run before the timed ones and one of these come before the recording.
     assert len(graphs) >= 3 and len(set(graphs)) == 1 and graphs[0] >= 6
@@ -191,7 +195,9 @@ def test_kernels_need_no_more_of_a_device_than_before(double, int8):
         runs += [double("bench", rows, *bench, "--precision", of, arch=arch) for of in ("f32", "tf32", "bf16", "f16")]
         digits = ["bench", DIGITS / "digits.onnx", *bench]
         runs += [double(*digits, "--precision", of, arch=arch) for of in ("bf16", "f16")]
-        runs.append(double(*job, "--device", "cuda", "-o", int8.parent / "trained.onnx", "--force", "--quiet", arch=arch))
+        runs.append(
+            double(*job, "--device", "cuda", "-o", int8.parent / "trained.onnx", "--force", "--quiet", arch=arch)
+        )
         found[f"sm_{arch}"] = ptxas.kernels([ran.record for ran in runs])
     if os.environ.get("UPDATE_GOLDEN"):
         lines = ",\n".join(
@@ -265,7 +271,9 @@ def test_profilers_see_the_nodes_that_launches_are_of(double):
 
 
 def test_the_driver_says_how_busy_the_device_is(double):
-    ran = double("bench", DIGITS / "digits.onnx", "--device", "cuda", "--profile", "--runs", 1, "--json", CUDA_DOUBLE_HOT="1")
+    ran = double(
+        "bench", DIGITS / "digits.onnx", "--device", "cuda", "--profile", "--runs", 1, "--json", CUDA_DOUBLE_HOT="1"
+    )
     gpu = ran.json()["profile"]["gpu"]
     assert (gpu["busy"], gpu["watts"], gpu["celsius"]) == (pytest.approx(0.37), pytest.approx(123.456), 71)
     assert (gpu["clock_mhz"], gpu["highest_clock_mhz"], gpu["slowed_by"]) == (1200, 1980, ["heat"])
@@ -278,10 +286,25 @@ def test_training_tells_of_its_device(double, int8):
     test, some = np.load(DIGITS / "test.npz"), int8.parent / "some.npz"
     np.savez(some, x=test["x"][:24], y=test["y"][:24])
     out = int8.parent / "told.onnx"
-    job = ["distill", DIGITS / "digits.onnx", "--data", some, "--epochs", 2, "--batch", 8, "--labels", 1, "--device", "cuda"]
+    job = [
+        "distill",
+        DIGITS / "digits.onnx",
+        "--data",
+        some,
+        "--epochs",
+        2,
+        "--batch",
+        8,
+        "--labels",
+        1,
+        "--device",
+        "cuda",
+    ]
     ran = double(*job, "-o", out, "--force", "--json", CUDA_DOUBLE_HOT="1")
     found = ran.json()
-    assert found["training"]["gpu"]["busy"] == pytest.approx(0.37) and any("slowed down by heat" in note for note in found["warnings"])
+    assert found["training"]["gpu"]["busy"] == pytest.approx(0.37) and any(
+        "slowed down by heat" in note for note in found["warnings"]
+    )
     assert "--batch" in found["training"]["advice"] or "waits for samples" in found["training"]["advice"]
     lines = [json.loads(line) for line in (out.with_suffix(".job") / "metrics.jsonl").read_text().splitlines()]
     of_batches = [line for line in lines if "loss" in line]
@@ -293,7 +316,20 @@ def test_training_tells_of_its_device(double, int8):
 def test_loading_is_told_from_training(double, int8):
     test, some = np.load(DIGITS / "test.npz"), int8.parent / "some.npz"
     np.savez(some, x=test["x"][:24], y=test["y"][:24])
-    job = ["distill", DIGITS / "digits.onnx", "--data", some, "--batch", 8, "--labels", 1, "--device", "cuda", "--time", "2s"]
+    job = [
+        "distill",
+        DIGITS / "digits.onnx",
+        "--data",
+        some,
+        "--batch",
+        8,
+        "--labels",
+        1,
+        "--device",
+        "cuda",
+        "--time",
+        "2s",
+    ]
     ran = double(*job, "--ablate-data", "--json")
     found = ran.json()
     assert found["loaded"]["samples_per_second"] > 0 and found["resident"]["samples_per_second"] > 0

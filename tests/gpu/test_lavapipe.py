@@ -17,7 +17,9 @@ DIGITS = ROOT / "models" / "digits"
 ZOO = Path(os.environ.get("COMPRESS_ZOO", "/nowhere"))
 MODELS = {path.stem: path for path in sorted((ZOO / "models").glob("*.onnx"))}
 
-pytestmark = pytest.mark.skipif(not BINARY, reason="COMPRESS_VULKAN_BIN is a command built for Vulkan: tests/run --vulkan")
+pytestmark = pytest.mark.skipif(
+    not BINARY, reason="COMPRESS_VULKAN_BIN is a command built for Vulkan: tests/run --vulkan"
+)
 
 
 def on_lavapipe(*args, code=0, **settings):
@@ -32,7 +34,10 @@ def test_it_is_listed_and_only_used_by_name():
     assert [gpu["software"] for gpu in found["gpus"] if gpu["device"] == "vulkan:0"] == [True]
     chosen = json.loads(on_lavapipe("bench", DIGITS / "digits.onnx", "--runs", 1, "--json").stdout)
     assert chosen["device"].startswith("CPU")
-    assert "there is no Vulkan device 7" in on_lavapipe("bench", DIGITS / "digits.onnx", "--device", "vulkan:7", code=8).stderr
+    assert (
+        "there is no Vulkan device 7"
+        in on_lavapipe("bench", DIGITS / "digits.onnx", "--device", "vulkan:7", code=8).stderr
+    )
 
 
 def test_a_driver_that_kernels_crash_is_refused():
@@ -46,7 +51,9 @@ def test_outputs_are_those_of_the_cpu(int8, model):
     if model == "zoo":
         pytest.skip("COMPRESS_ZOO is the folder of the zoo")
     path = {"digits": DIGITS / "digits.onnx", "int8": int8, **MODELS}[model]
-    found = json.loads(on_lavapipe("bench", path, "--device", "vulkan", "--reference", "cpu", "--runs", 1, "--json").stdout)
+    found = json.loads(
+        on_lavapipe("bench", path, "--device", "vulkan", "--reference", "cpu", "--runs", 1, "--json").stdout
+    )
     assert found["max_relative_difference"] <= (0 if model == "int8" else 1e-4)
     if model == "int8":
         assert {"conv_i8", "gemm_i8"} <= {node["kernel"] for node in found["nodes"]}

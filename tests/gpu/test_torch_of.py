@@ -18,7 +18,9 @@ def test_pytorch_runs_the_same_network():
     assert np.abs(made.numpy() - wanted).max() <= 1e-5 * np.abs(wanted).max()
 
 
-@pytest.mark.parametrize(("kind", "attributes"), [("Conv", {"auto_pad": "SAME_UPPER"}), ("MaxPool", {"dilations": [2, 2]})])
+@pytest.mark.parametrize(
+    ("kind", "attributes"), [("Conv", {"auto_pad": "SAME_UPPER"}), ("MaxPool", {"dilations": [2, 2]})]
+)
 def test_what_is_not_heeded_is_an_error(kind, attributes):
     with pytest.raises(NotImplementedError, match=next(iter(attributes))):
         torch_of.checked(helper.make_node(kind, ["x"], ["y"], **attributes))

@@ -154,7 +154,10 @@ def test_activations_survive_a_join(compress, tmp_path, first, second, join):
 def test_int8_matrix_products_are_integer_in_onnx_runtime(compress, tmp_path, kind):
     """A layer whose output feeds another takes and gives integers; the last one gives floats."""
     weights = {
-        "w": small.floats(1, 16, 24), "v": small.floats(2, 24, 4), "b": small.floats(3, 24), "c": small.floats(4, 4)
+        "w": small.floats(1, 16, 24),
+        "v": small.floats(2, 24, 4),
+        "b": small.floats(3, 24),
+        "c": small.floats(4, 4),
     }
     if kind == "Gemm":
         nodes = [node("Gemm", "x w b", "h"), node("Relu", "h", "r"), node("Gemm", "r v c", "y")]

@@ -18,7 +18,11 @@ MODELS = {
     "ocr-direction": ("rapidocr_onnxruntime", "models/ch_ppocr_mobile_v2.0_cls_infer.onnx", {"x": (1, 3, 48, 192)}),
     "file-types": ("magika", "models/standard_v3_3/model.onnx", {"bytes": (2, 2048)}),
     "speech": ("silero_vad", "data/silero_vad.onnx", {"input": (1, 512), "state": (2, 1, 128), "sr": ()}),
-    "speech-without-if": ("silero_vad", "data/silero_vad_op18_ifless.onnx", {"input": (1, 512), "state": (2, 1, 128), "sr": ()}),
+    "speech-without-if": (
+        "silero_vad",
+        "data/silero_vad_op18_ifless.onnx",
+        {"input": (1, 512), "state": (2, 1, 128), "sr": ()},
+    ),
 }
 
 

@@ -362,7 +362,11 @@ def test_branches_have_them_too(compress, tmp_path):
         return helper.make_graph([fused], op, [], [helper.make_tensor_value_info(y, TensorProto.FLOAT, None)])
 
     made = small.model(
-        [helper.make_node("If", ["c"], ["y"], then_branch=branch("BiasGelu", "t"), else_branch=branch("FastGelu", "e"))],
+        [
+            helper.make_node(
+                "If", ["c"], ["y"], then_branch=branch("BiasGelu", "t"), else_branch=branch("FastGelu", "e")
+            )
+        ],
         [("c", [], TensorProto.BOOL), ("x", ["n", 4])],
         [("y", ["n", 4])],
         {"b": floats(1, 4)},
@@ -499,4 +503,3 @@ def test_an_activation_behind_a_gemm_that_onnx_runtime_optimised(compress, tmp_p
     assert small.ops(output) == ["Gemm", "Relu", "Gemm"]
     feeds = {"input": floats(1, 3, 8)}
     assert_close(run_onnx(output, feeds), run_onnx(made, feeds), tolerance=1e-4)
-

@@ -174,7 +174,13 @@ def test_scales_and_biases_of_attention_cost_nothing(compress, tmp_path, spellin
     # A bias each of queries, the output and two layers behind, two sums with what was before, the mask.
     adds = 4 + 2 + bool(mask)
     expected = {
-        "Add": adds, "MatMul": 8, "Softmax": 1, "Reshape": 4, "Transpose": 4, "LayerNormalization": 2, "Relu": 1
+        "Add": adds,
+        "MatMul": 8,
+        "Softmax": 1,
+        "Reshape": 4,
+        "Transpose": 4,
+        "LayerNormalization": 2,
+        "Relu": 1,
     }
     extra = operators - Counter({op: n * LAYERS for op, n in expected.items()})
     assert set(extra) <= ({"Shape", "Concat", "Gather"} if spelling == "computed" else set()), extra

@@ -65,7 +65,9 @@ def test_training_keeps_more_than_solving(cut):
 
 
 def test_channels_weights_and_codes_in_one_command(cut):
-    report, top1 = cut("--prune-channels", 0.4, "--prune", 0.5, "--int8", "--effort", "quick", "--data", TRAIN, "--epochs", 3)
+    report, top1 = cut(
+        "--prune-channels", 0.4, "--prune", 0.5, "--int8", "--effort", "quick", "--data", TRAIN, "--epochs", 3
+    )
     assert macs(report) < 0.62 and top1 > 0.98
     assert {"channels", "prune", "recover", "int8"} <= {p["name"] for p in report["passes"]}
     assert all(layer["precision"] == "int8" for layer in report["layers"])
@@ -75,7 +77,9 @@ def test_what_does_not_pay_is_not_done(compress, tmp_path):
     # Nothing is as fast as nothing: of a network of one row there is no time to win.
     made = small.mlp(batch=1, width=16)
     model = small.save(made, tmp_path)
-    report = compress(model, "-o", tmp_path / "out.onnx", "--json", "--prune-channels", 0.25, "--round-channels", 1).json()
+    report = compress(
+        model, "-o", tmp_path / "out.onnx", "--json", "--prune-channels", 0.25, "--round-channels", 1
+    ).json()
     removed = report["output"]["parameters"] < report["input"]["parameters"]
     said = [w for w in report["warnings"] if w.startswith("--prune-channels")]
     assert len(said) == 1 and ("removed nothing" in said[0]) != removed
@@ -111,7 +115,16 @@ def test_groups_are_shown(compress):
     assert "closed: it is a graph output" in text
 
 
-@pytest.mark.parametrize("flags", [["--cut-anyway"], ["--channels-by", "l1"], ["--channels-budget", "latency"], ["--channels-cuts", 2], ["--round-channels", 8]])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--cut-anyway"],
+        ["--channels-by", "l1"],
+        ["--channels-budget", "latency"],
+        ["--channels-cuts", 2],
+        ["--round-channels", 8],
+    ],
+)
 def test_flags_of_channels_need_them(compress, tmp_path, flags):
     said = compress(MODEL, "-o", tmp_path / "out.onnx", *flags, code=2)
     assert "--prune-channels" in said.err

@@ -153,7 +153,17 @@ def test_lenet_needs_no_training_for_nine_zeros_in_ten(zoo, compress, tmp_path):
     """Magnitude alone leaves 91.0."""
     x, y = mnist(zoo, "t10k")
     output = tmp_path / "out.onnx"
-    args = ["--prune", "0.9", "--prune-ends", "--epochs", "0", "--data", zoo / "data/mnist-train", "--preprocess", MNIST]
+    args = [
+        "--prune",
+        "0.9",
+        "--prune-ends",
+        "--epochs",
+        "0",
+        "--data",
+        zoo / "data/mnist-train",
+        "--preprocess",
+        MNIST,
+    ]
     compress(zoo / "models/lenet5_mnist.onnx", *args, "--calibration-samples", "200", "--no-check", "-q", "-o", output)
     weights = [w for w in small.initializers(output).values() if w.ndim > 1]
     assert sum((w == 0).sum() for w in weights) == round(0.9 * sum(w.size for w in weights))

@@ -38,7 +38,9 @@ def made(compress, tmp_path):
 
     def make(op, *flags):
         path, out = small.save(network(op), tmp_path), tmp_path / "out.onnx"
-        report = compress(path, "--int8", "--data", tmp_path / "data.npz", "-o", out, "--force", "--json", *flags).json()
+        report = compress(
+            path, "--int8", "--data", tmp_path / "data.npz", "-o", out, "--force", "--json", *flags
+        ).json()
         x = floats(6, 1, LENGTH, INPUTS)
         before, after = run_onnx(path, {"x": x})[0], run_onnx(out, {"x": x}, optimise=True)[0]
         size = out.stat().st_size / path.stat().st_size

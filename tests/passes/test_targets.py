@@ -125,7 +125,12 @@ def test_a_pool_takes_codes_where_an_integer_convolution_makes_its_input(made):
 def test_a_sum_of_products_stays_in_floats(compress, tmp_path):
     """Runtimes compute the sum past a convolution with that, but not the sum past a product of a transformer."""
     weights = {"w1": floats(1, 16, 16, scale=0.3), "w2": floats(2, 16, 16, scale=0.3)}
-    nodes = [node("MatMul", "x w1", "a"), node("Relu", "a", "r"), node("MatMul", "r w2", "b"), node("Add", "b x", "y", "sum")]
+    nodes = [
+        node("MatMul", "x w1", "a"),
+        node("Relu", "a", "r"),
+        node("MatMul", "r w2", "b"),
+        node("Add", "b x", "y", "sum"),
+    ]
     path = small.save(small.model(nodes, [("x", ["n", 16])], [("y", ["n", 16])], weights), tmp_path)
     np.savez(tmp_path / "data.npz", x=floats(0, 300, 16))
     args = ["--int8", "--effort", "quick", "--target", "openvino", "--data", tmp_path / "data.npz"]

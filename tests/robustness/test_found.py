@@ -87,7 +87,9 @@ def test_zeros_between_taps_that_dilation_can_not_hold(compress, tmp_path):
     """Half of 2^31 from tap to tap: twice as far is more than 32 bits count."""
     weight = small.floats(1, 4, 4, 5)
     weight[:, :, 1::2] = 0
-    model = small.model([node("Conv", "x w", "y", dilations=[2**30])], [("x", ["N", 4, "L"])], [("y", None)], {"w": weight})
+    model = small.model(
+        [node("Conv", "x w", "y", dilations=[2**30])], [("x", ["N", 4, "L"])], [("y", None)], {"w": weight}
+    )
     compress(small.save(model, tmp_path), "--check", "none")
     [conv] = onnx.load(tmp_path / "model.compressed.onnx").graph.node
     assert [list(a.ints) for a in conv.attribute if a.name == "dilations"] == [[2**30]]

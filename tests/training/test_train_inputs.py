@@ -1,6 +1,5 @@
 """Training jobs on models, teachers and data that are odd, or do not go together."""
 
-
 import numpy as np
 import onnx
 import pytest

@@ -3,7 +3,7 @@
 //! the tokens of this run.
 
 use crate::{
-    error::Result,
+    error::{Error, Result},
     graph::Graph,
     node::NodeId,
     ops::source::given,
@@ -107,6 +107,17 @@ impl Decoder {
         (!caches.is_empty()).then_some(Self { tokens, scores, caches, told })
     }
 
+    /// Takes the outputs of the cache away from a decoder: what is left is shown whole sequences at once.
+    pub fn forget(graph: &mut Graph) {
+        let Some(decoder) = Self::of(graph) else { return };
+        let is_cache = |place: usize| decoder.caches.iter().any(|c| c.output == Some(place));
+        let outputs = graph.outputs().to_vec();
+        graph.remove_outputs();
+        for (_, output) in outputs.into_iter().enumerate().filter(|(place, _)| !is_cache(*place)) {
+            graph.add_output(&output.name, output.port);
+        }
+    }
+
     /// Whether an input follows from the runs before.
     pub fn makes(&self, input: NodeId) -> bool {
         self.caches.iter().any(|c| c.input == input) || self.told.iter().any(|t| t.0 == input)
@@ -145,14 +156,21 @@ impl Decoder {
     pub fn facts_beside(graph: &Graph, known: &[(NodeId, Fact)]) -> Vec<(NodeId, Fact)> {
         let Some(decoder) = Self::of(graph) else { return vec![] };
         let shape = known.iter().find(|(n, _)| *n == decoder.tokens).and_then(|(_, fact)| fact.fixed());
-        let Some([batch, tokens]) = shape.as_deref() else { return vec![] };
-        decoder.facts(*batch, *tokens)
+        let made = shape.and_then(|shape| decoder.beside(&shape).ok()).unwrap_or_default();
+        let fact = |t: &Tensor| Fact::new(Some(t.dtype()), Fact::of(t).shape);
+        made.into_iter().map(|(n, t)| (n, fact(&t))).collect()
     }
 
-    fn facts(&self, batch: usize, tokens: usize) -> Vec<(NodeId, Fact)> {
-        let caches = self.caches.iter().zip(self.empty(batch).unwrap_or_default()).map(|(c, t)| (c.input, t));
-        let told = self.told.iter().zip(self.tell(batch, 0, tokens)).map(|(t, told)| (t.0, told));
-        let fact = |t: &Tensor| Fact::new(Some(t.dtype()), Fact::of(t).shape);
-        caches.chain(told).map(|(n, t)| (n, fact(&t))).collect()
+    /// The inputs that it makes itself in a first run on tokens of this shape, `[batch, tokens]`.
+    ///
+    /// # Errors
+    /// Data for another shape; limit.
+    pub fn beside(&self, shape: &[usize]) -> Result<Vec<(NodeId, Tensor)>> {
+        let &[batch, tokens] = shape else {
+            return Err(Error::data("a decoder is given numbers of tokens, i64[samples, tokens]"));
+        };
+        let caches = self.caches.iter().map(|c| c.input).zip(self.empty(batch)?);
+        let told = self.told.iter().map(|t| t.0).zip(self.tell(batch, 0, tokens));
+        Ok(caches.chain(told).collect())
     }
 }

@@ -37,7 +37,7 @@ pub(super) const FORMAT: Format = Format {
                 all => return Err(several(all)),
             },
         };
-        let columns = open(&set, asked.inputs, asked.preprocess).map_err(|e| e.in_file(&set))?;
+        let columns = open(&set, asked.inputs, asked.reading.preprocess.as_ref()).map_err(|e| e.in_file(&set))?;
         Ok(Some(Box::new(columns)))
     },
 };

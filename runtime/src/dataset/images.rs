@@ -25,7 +25,7 @@ pub(super) const FORMAT: Format = Format {
     means: "a folder of pictures (png, jpg, bmp) or of one folder of pictures for each class",
     open: |path, asked| match asked.place {
         PathKind::Folder => {
-            let found = Pictures::open(path, asked.inputs, asked.preprocess)?;
+            let found = Pictures::open(path, asked.inputs, asked.reading.preprocess.as_ref())?;
             Ok(found.map(|pictures| Box::new(pictures) as _))
         }
         PathKind::File if is_picture(path) => Err(source::single()),
@@ -323,7 +323,7 @@ fn is_picture(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Dataset, Preprocess, testing::spec};
+    use super::super::{Dataset, Preprocess, Reading, testing::spec};
     use compress_compiler::error::Kind;
     use image::{GrayImage, Rgb, RgbImage};
     use std::fs;
@@ -337,7 +337,7 @@ mod tests {
             picture.save(dir.path().join(class).join("one.png")).unwrap();
         }
         let specs = [spec("x", &[None, Some(3), Some(2), Some(4)])];
-        let set = Dataset::open(dir.path(), &specs, None).unwrap();
+        let set = Dataset::open(dir.path(), &specs, &Reading::default()).unwrap();
         assert_eq!((set.len(), set.is_labelled()), (2, true));
         let batch = set.batch(&[1, 0]).unwrap();
         assert_eq!(batch.labels, Some(vec![1, 0]));
@@ -346,17 +346,17 @@ mod tests {
         assert_eq!((values[0], values[8], values[16], values[24]), (1.0, 0.0, 0.4, 0.2));
 
         let bgr: Preprocess = "scale=1,bgr,mean=2:0:55".parse().unwrap();
-        let set = Dataset::open(dir.path(), &specs, Some(&bgr)).unwrap();
+        let set = Dataset::open(dir.path(), &specs, &bgr.clone().into()).unwrap();
         let batch = set.batch(&[1]).unwrap();
         let values = batch.inputs[0].as_f32().unwrap();
         assert_eq!((values[0], values[8], values[16]), (100.0, 0.0, 200.0));
 
         let digest = set.digest().unwrap();
         fs::rename(dir.path().join("ant/one.png"), dir.path().join("cat/two.png")).unwrap();
-        let e = Dataset::open(dir.path(), &specs, None).err().unwrap();
+        let e = Dataset::open(dir.path(), &specs, &Reading::default()).err().unwrap();
         assert!(e.to_string().contains("ant"), "{e}");
         fs::remove_dir(dir.path().join("ant")).unwrap();
-        let moved = Dataset::open(dir.path(), &specs, None).unwrap();
+        let moved = Dataset::open(dir.path(), &specs, &Reading::default()).unwrap();
         assert_ne!(digest, moved.digest().unwrap());
     }
 
@@ -368,24 +368,24 @@ mod tests {
         RgbImage::new(9, 30).save(dir.path().join("b.jpg")).unwrap();
         fs::write(dir.path().join("notes.txt"), "none").unwrap();
         let specs = [spec("x", &[Some(1), Some(1), Some(4), Some(4)])];
-        let e = Dataset::open(dir.path(), &specs, None).err().unwrap();
+        let e = Dataset::open(dir.path(), &specs, &Reading::default()).err().unwrap();
         assert!(e.to_string().contains("16x8, but 4x4"), "{e}");
 
         let cut: Preprocess = "resize=4,crop=4".parse().unwrap();
-        let set = Dataset::open(dir.path(), &specs, Some(&cut)).unwrap();
+        let set = Dataset::open(dir.path(), &specs, &cut.clone().into()).unwrap();
         assert_eq!((set.len(), set.is_labelled()), (2, false));
         assert_eq!(set.batch(&[0, 1]).unwrap().inputs[0].shape(), [2, 1, 4, 4]);
 
         let free = [spec("x", &[None, None, None, None])];
-        let set = Dataset::open(dir.path(), &free, None).unwrap();
+        let set = Dataset::open(dir.path(), &free, &Reading::default()).unwrap();
         assert_eq!(set.batch(&[1]).unwrap().inputs[0].shape(), [1, 3, 30, 9]);
         assert_eq!(set.batch(&[0, 1]).err().unwrap().kind(), Kind::Data);
 
         fs::write(dir.path().join("c.png"), "no picture").unwrap();
-        let set = Dataset::open(dir.path(), &free, None).unwrap();
+        let set = Dataset::open(dir.path(), &free, &Reading::default()).unwrap();
         let e = set.batch(&[2]).err().unwrap();
         assert!(e.to_string().contains("c.png"), "{e}");
         let last = [spec("x", &[None, Some(4), Some(4), Some(3)])];
-        assert!(Dataset::open(dir.path(), &last, None).is_err());
+        assert!(Dataset::open(dir.path(), &last, &Reading::default()).is_err());
     }
 }

@@ -18,6 +18,8 @@ mod synthetic;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod text;
+mod tokens;
 mod values;
 
 pub use given::{Given, GivenItem};
@@ -38,6 +40,23 @@ use std::{
     path::{Path, PathBuf},
 };
 use synthetic::Synthetic;
+
+/// How data becomes inputs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Reading {
+    /// What is done to pictures and arrays.
+    pub preprocess: Option<Preprocess>,
+    /// The tokenizer of text: a `tokenizer.json`.
+    pub tokenizer: Option<PathBuf>,
+    /// Tokens of a sample of text, where the model leaves that open.
+    pub tokens: Option<usize>,
+}
+
+impl From<Preprocess> for Reading {
+    fn from(preprocess: Preprocess) -> Self {
+        Self { preprocess: Some(preprocess), ..Self::default() }
+    }
+}
 
 /// What the model wants of one input.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,9 +130,9 @@ impl Dataset {
     /// # Errors
     /// File when something cannot be read; data when it is broken or does not fit the model;
     /// usage when the preprocessing makes no sense for the model.
-    pub fn open(path: &Path, inputs: &[InputSpec], preprocess: Option<&Preprocess>) -> Result<Self> {
-        can_feed(inputs, preprocess)?;
-        let source = source::open(path, inputs, preprocess).map_err(|e| e.in_file(path))?;
+    pub fn open(path: &Path, inputs: &[InputSpec], reading: &Reading) -> Result<Self> {
+        can_feed(inputs, reading.preprocess.as_ref())?;
+        let source = source::open(path, inputs, reading).map_err(|e| e.in_file(path))?;
         let path = source.found_at().unwrap_or_else(|| path.to_owned());
         Ok(Self { inputs: inputs.to_vec(), samples: Samples::Given(source), path })
     }

@@ -23,8 +23,8 @@ pub(super) const FORMAT: Format = Format {
         let extension = path.extension().map(|e| e.to_ascii_lowercase()).unwrap_or_default();
         let columns = match extension.to_str() {
             _ if asked.place != PathKind::File => return Ok(None),
-            Some("npz") => open_npz(path, asked.inputs, asked.preprocess)?,
-            Some("npy") => open_npy(path, asked.inputs, asked.preprocess)?,
+            Some("npz") => open_npz(path, asked.inputs, asked.reading.preprocess.as_ref())?,
+            Some("npy") => open_npy(path, asked.inputs, asked.reading.preprocess.as_ref())?,
             _ => return Ok(None),
         };
         Ok(Some(Box::new(columns)))

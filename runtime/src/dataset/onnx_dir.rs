@@ -22,7 +22,7 @@ pub(super) const FORMAT: Format = Format {
     means: "a folder of ONNX test_data_set folders",
     open: |path, asked| match asked.place {
         PathKind::Folder => {
-            let found = Folders::open(path, asked.inputs, asked.preprocess)?;
+            let found = Folders::open(path, asked.inputs, asked.reading.preprocess.as_ref())?;
             Ok(found.map(|folders| Box::new(folders) as _))
         }
         PathKind::File if path.extension().is_some_and(|e| e == "pb") => Err(source::single()),
@@ -222,7 +222,7 @@ fn parse(file: &Path) -> Result<Parsed> {
 #[cfg(test)]
 mod tests {
     use super::super::{
-        Dataset,
+        Dataset, Reading,
         testing::{named, spec},
     };
     use super::*;
@@ -264,17 +264,17 @@ mod tests {
         }
         let mut specs = [spec("a", &[None, Some(2)]), spec("b", &[None, None])];
         specs[1].dtype = DType::I64;
-        let set = Dataset::open(dir.path(), &specs, None).unwrap();
+        let set = Dataset::open(dir.path(), &specs, &Reading::default()).unwrap();
         assert_eq!((set.len(), set.stacks()), (3, true));
         let batch = set.batch(&[2, 0, 1]).unwrap();
         assert_eq!(*batch.inputs[0].as_f32().unwrap(), [5.0, 6.0, 1.0, 2.0, 3.0, 4.0]);
         assert_eq!(batch.inputs[1].as_i64().unwrap(), [10, 2, 2]);
         assert_eq!(batch.inputs[1].shape(), [3, 1]);
-        let one = Dataset::open(&dir.path().join("test_data_set_10"), &specs, None).unwrap();
+        let one = Dataset::open(&dir.path().join("test_data_set_10"), &specs, &Reading::default()).unwrap();
         assert_eq!((one.len(), one.is_labelled()), (1, false));
         assert_eq!(one.digest().unwrap().len(), 64);
 
-        let e = Dataset::open(dir.path(), &specs[..1], None).err().unwrap();
+        let e = Dataset::open(dir.path(), &specs[..1], &Reading::default()).err().unwrap();
         assert!(e.to_string().contains("2 inputs"), "{e}");
     }
 
@@ -285,7 +285,7 @@ mod tests {
         write(dir.path(), 1, &floats("rate", &[], &[8.0]));
         write(dir.path(), 2, &floats("gone", &[1], &[0.0]));
         let specs = [spec("rate", &[]), spec("state", &[Some(2), None, Some(3)])];
-        let set = Dataset::open(dir.path(), &specs, None).unwrap();
+        let set = Dataset::open(dir.path(), &specs, &Reading::default()).unwrap();
         assert_eq!((set.len(), set.stacks()), (1, false));
         let batch = set.batch(&[0]).unwrap();
         assert_eq!(batch.inputs[0].shape(), [] as [usize; 0]);
@@ -298,12 +298,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), 0, &floats("mask", &[2, 2], &[0.0; 4]));
         write(dir.path(), 1, &floats("x", &[2, 2, 3], &[0.5; 12]));
-        let set = Dataset::open(dir.path(), &[named("mask", "S, T"), named("x", "B, S, 3")], None).unwrap();
+        let set =
+            Dataset::open(dir.path(), &[named("mask", "S, T"), named("x", "B, S, 3")], &Reading::default()).unwrap();
         assert_eq!((set.len(), set.fixed_batch()), (1, Some(1)));
         let batch = set.batch(&[0]).unwrap();
         assert_eq!((batch.inputs[0].shape(), batch.inputs[1].shape()), (&[2, 2][..], &[2, 2, 3][..]));
         // Names alone make no difference between two batches.
-        let set = Dataset::open(dir.path(), &[named("mask", "B1, T"), named("x", "B2, S, 3")], None).unwrap();
+        let set =
+            Dataset::open(dir.path(), &[named("mask", "B1, T"), named("x", "B2, S, 3")], &Reading::default()).unwrap();
         assert_eq!((set.len(), set.fixed_batch()), (2, None));
     }
 
@@ -319,16 +321,16 @@ mod tests {
             floats("", &[1, 3], &[0.0; 3]),
         ] {
             write(dir.path(), 0, &bad);
-            let e = Dataset::open(dir.path(), &specs, None).err().unwrap();
+            let e = Dataset::open(dir.path(), &specs, &Reading::default()).err().unwrap();
             assert!(e.kind() == Kind::Data && e.to_string().contains("input_0.pb"), "{e}");
         }
         // Groups inside groups would overflow the parser's stack.
         for bad in [vec![0xff; 40], vec![0xab; 1 << 20]] {
             fs::write(input(dir.path(), 0), bad).unwrap();
-            assert_eq!(Dataset::open(dir.path(), &specs, None).err().unwrap().kind(), Kind::Data);
+            assert_eq!(Dataset::open(dir.path(), &specs, &Reading::default()).err().unwrap().kind(), Kind::Data);
         }
         write(dir.path(), 0, &floats("", &[1, 2], &[1.0, f32::NAN]));
-        let e = Dataset::open(dir.path(), &specs, None).unwrap().batch(&[0]).err().unwrap();
+        let e = Dataset::open(dir.path(), &specs, &Reading::default()).unwrap().batch(&[0]).err().unwrap();
         assert!(e.to_string().contains("sample 0"), "{e}");
     }
 }

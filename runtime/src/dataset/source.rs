@@ -1,6 +1,6 @@
 //! The formats of data: one list of them, and what each gives.
 
-use super::{InputSpec, Preprocess, idx, images, numpy, onnx_dir};
+use super::{InputSpec, Reading, idx, images, numpy, onnx_dir, text};
 use compress_compiler::{
     error::{Error, Result},
     tensor::Tensor,
@@ -12,7 +12,7 @@ use std::{
 };
 
 /// The formats, in the order in which they are tried: a folder of ONNX tests may lie among pictures.
-const FORMATS: &[Format] = &[numpy::FORMAT, onnx_dir::FORMAT, idx::FORMAT, images::FORMAT];
+const FORMATS: &[Format] = &[numpy::FORMAT, text::FORMAT, onnx_dir::FORMAT, idx::FORMAT, images::FORMAT];
 
 /// A format of data.
 pub(super) struct Format {
@@ -27,7 +27,7 @@ pub(super) type Recognized = Option<Box<dyn SampleSource>>;
 /// What a set is opened for, and what stands at its path.
 pub(super) struct Asked<'a> {
     pub(super) inputs: &'a [InputSpec],
-    pub(super) preprocess: Option<&'a Preprocess>,
+    pub(super) reading: &'a Reading,
     pub(super) place: PathKind,
 }
 
@@ -102,18 +102,14 @@ pub fn formats() -> String {
 }
 
 /// Opens the set at `path`.
-pub(super) fn open(
-    path: &Path,
-    inputs: &[InputSpec],
-    preprocess: Option<&Preprocess>,
-) -> Result<Box<dyn SampleSource>> {
+pub(super) fn open(path: &Path, inputs: &[InputSpec], reading: &Reading) -> Result<Box<dyn SampleSource>> {
     let place = match path.metadata() {
         Ok(meta) if meta.is_dir() => PathKind::Folder,
         Ok(_) => PathKind::File,
         Err(e) if e.kind() == io::ErrorKind::NotFound => PathKind::Nothing,
         Err(e) => return Err(Error::file(format!("cannot be read: {e}"))),
     };
-    let asked = Asked { inputs, preprocess, place };
+    let asked = Asked { inputs, reading, place };
     for format in FORMATS {
         if let Some(source) = (format.open)(path, &asked)? {
             return Ok(source);

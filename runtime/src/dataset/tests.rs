@@ -1,6 +1,6 @@
 //! Sets of arrays, from real files.
 
-use super::{Dataset, InputSpec, Preprocess, testing::spec};
+use super::{Dataset, InputSpec, Preprocess, Reading, testing::spec};
 use compress_compiler::{
     error::{Error, Kind},
     tensor::DType,
@@ -51,7 +51,7 @@ fn gzip(path: &Path, bytes: &[u8]) {
 }
 
 fn fails(path: &Path, inputs: &[InputSpec]) -> Error {
-    let e = Dataset::open(path, inputs, None).err().expect("must be refused");
+    let e = Dataset::open(path, inputs, &Reading::default()).err().expect("must be refused");
     let name = path.file_name().unwrap().to_str().unwrap();
     assert!(e.to_string().contains(name), "no file named: {e}");
     e
@@ -76,7 +76,7 @@ fn npz_is_read_stored_and_deflated() {
     for method in [CompressionMethod::Stored, CompressionMethod::Deflated] {
         let x = npy("<f4", "3, 2", &floats(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]));
         npz(&path, method, &[("x", x), ("y", npy("<i4", "3, 1", &[7, 0, 0, 0, 8, 0, 0, 0, 255, 255, 255, 255]))]);
-        let set = Dataset::open(&path, &two(), None).unwrap();
+        let set = Dataset::open(&path, &two(), &Reading::default()).unwrap();
         assert_eq!(set.describe(), "3 labelled samples from set.npz");
         let batch = set.batch(&[2, 0, 2]).unwrap();
         assert_eq!(*batch.inputs[0].as_f32().unwrap(), [5.0, 6.0, 1.0, 2.0, 5.0, 6.0]);
@@ -97,7 +97,7 @@ fn npz_feeds_several_inputs_and_casts() {
     let mut specs = [spec("b", &[None]), spec("a", &[None, Some(1)]), spec("y", &[None])];
     specs[0].dtype = DType::U8;
     specs[1].dtype = DType::F16;
-    let set = Dataset::open(&path, &specs, None).unwrap();
+    let set = Dataset::open(&path, &specs, &Reading::default()).unwrap();
     let batch = set.batch(&[0, 1]).unwrap();
     assert_eq!(batch.inputs[0].as_i64().unwrap(), [200, 1]);
     assert_eq!(*batch.inputs[1].as_f32().unwrap(), [0.5, -2.0]);
@@ -105,7 +105,7 @@ fn npz_feeds_several_inputs_and_casts() {
     assert_eq!(batch.labels, None, "`y` is an input here");
 
     specs[0].dtype = DType::I8;
-    let set = Dataset::open(&path, &specs, None).unwrap();
+    let set = Dataset::open(&path, &specs, &Reading::default()).unwrap();
     let e = set.batch(&[1, 0]).err().unwrap();
     assert!(e.to_string().contains("array `b`, sample 0: 200"), "{e}");
     specs[1].dtype = DType::I32;
@@ -141,7 +141,7 @@ fn npy_that_cannot_be_right_is_refused() {
     let good = npy("<f4", "1, 2", &[0; 8]);
     let path = dir.path().join("x.npy");
     fs::write(&path, &good).unwrap();
-    assert!(Dataset::open(&path, &two(), None).is_ok());
+    assert!(Dataset::open(&path, &two(), &Reading::default()).is_ok());
     let replaced = |from: &str, to: &str| {
         let text: String = good[10..].iter().map(|b| *b as char).collect::<String>().replace(from, to);
         let mut bytes = good[..8].to_vec();
@@ -179,13 +179,13 @@ fn a_nan_is_named_with_its_sample() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.npy");
     fs::write(&path, npy("<f4", "2, 2", &floats(&[0.0, 1.0, f32::INFINITY, 1.0]))).unwrap();
-    let set = Dataset::open(&path, &two(), None).unwrap();
+    let set = Dataset::open(&path, &two(), &Reading::default()).unwrap();
     assert!(set.batch(&[0]).is_ok());
     let e = set.batch(&[0, 1]).err().unwrap();
     assert!(e.kind() == Kind::Data && e.to_string().contains("`in`, sample 1"), "{e}");
 
     fs::write(&path, npy("<f8", "1, 2", &1e300f64.to_le_bytes().repeat(2))).unwrap();
-    let e = Dataset::open(&path, &two(), None).unwrap().batch(&[0]).err().unwrap();
+    let e = Dataset::open(&path, &two(), &Reading::default()).unwrap().batch(&[0]).err().unwrap();
     assert!(e.message().contains("too large"), "{e}");
 }
 
@@ -197,19 +197,22 @@ fn preprocessing_goes_channel_by_channel() {
     let specs = [spec("in", &[None, Some(2), None, Some(2)])];
     let values = |p: Option<&str>| {
         let p = p.map(|p| p.parse::<Preprocess>().unwrap());
-        let batch = Dataset::open(&path, &specs, p.as_ref()).unwrap().batch(&[0]).unwrap();
+        let batch = Dataset::open(&path, &specs, &Reading { preprocess: p, ..Reading::default() })
+            .unwrap()
+            .batch(&[0])
+            .unwrap();
         batch.inputs[0].as_f32().unwrap().into_owned()
     };
     assert_eq!(values(None), [0.0, 255.0, 51.0, 102.0]);
     assert_eq!(values(Some("mean=0")), [0.0, 1.0, 0.2, 0.4]);
     assert_eq!(values(Some("scale=1,mean=1:2,std=2:4")), [-0.5, 127.0, 12.25, 25.0]);
     let p: Preprocess = "imagenet".parse().unwrap();
-    let e = Dataset::open(&path, &specs, Some(&p)).err().unwrap();
+    let e = Dataset::open(&path, &specs, &p.clone().into()).err().unwrap();
     assert!(e.message().contains("3 channels"), "{e}");
     let mut whole = specs.clone();
     whole[0].dtype = DType::U8;
-    assert_eq!(Dataset::open(&path, &whole, Some(&p)).err().unwrap().kind(), Kind::Usage);
-    let set = Dataset::open(&path, &whole, None).unwrap();
+    assert_eq!(Dataset::open(&path, &whole, &p.clone().into()).err().unwrap().kind(), Kind::Usage);
+    let set = Dataset::open(&path, &whole, &Reading::default()).unwrap();
     assert_eq!(set.batch(&[0]).unwrap().inputs[0].bytes(), [0, 255, 51, 102]);
 }
 
@@ -226,7 +229,7 @@ fn idx_is_found_by_file_folder_and_prefix() {
     gzip(&mnist(&dir, "a-train-labels-idx1-ubyte.gz"), &idx(&[2], &[9, 4]));
     let specs = [spec("in", &[Some(1), Some(1), Some(1), Some(3)])];
     for path in ["a-train-images-idx3-ubyte", "a-train-images-idx3-ubyte.gz", "a-train", ""] {
-        let set = Dataset::open(&mnist(&dir, path), &specs, None).unwrap();
+        let set = Dataset::open(&mnist(&dir, path), &specs, &Reading::default()).unwrap();
         let batch = set.batch(&[1, 0]).unwrap();
         assert_eq!(batch.inputs[0].shape(), [2, 1, 1, 3]);
         assert_eq!(*batch.inputs[0].as_f32().unwrap(), [0.4, 0.0, 0.0, 0.0, 0.2, 1.0]);
@@ -237,7 +240,7 @@ fn idx_is_found_by_file_folder_and_prefix() {
     let e = fails(dir.path(), &specs);
     assert!(e.message().contains("2 sets: a-t10k-images-idx3-ubyte.gz, a-train"), "{e}");
     assert!(fails(&mnist(&dir, "a-t"), &specs).message().contains("2 sets"));
-    let set = Dataset::open(&mnist(&dir, "a-t10k"), &specs, None).unwrap();
+    let set = Dataset::open(&mnist(&dir, "a-t10k"), &specs, &Reading::default()).unwrap();
     assert_eq!(set.describe(), "2 samples from a-t10k-images-idx3-ubyte.gz");
     let e = fails(&mnist(&dir, "b"), &specs);
     assert!(e.kind() == Kind::File && e.to_string().contains("npz"), "{e}");
@@ -272,7 +275,7 @@ fn idx_that_does_not_add_up_is_refused() {
 
     fs::write(mnist(&dir, name), &whole).unwrap();
     fs::write(mnist(&dir, "x-labels-idx1-ubyte"), idx(&[3], &[0; 3])).unwrap();
-    let e = Dataset::open(&mnist(&dir, name), &specs, None).err().unwrap();
+    let e = Dataset::open(&mnist(&dir, name), &specs, &Reading::default()).err().unwrap();
     assert!(e.to_string().contains("x-labels-idx1-ubyte: it has 3 labels, but"), "{e}");
 }
 
@@ -286,5 +289,5 @@ fn what_is_not_data_is_refused_with_advice() {
     fs::create_dir(&empty).unwrap();
     assert!(fails(&empty, &two()).to_string().contains("npz"));
     assert_eq!(fails(Path::new("/dev/null"), &two()).kind(), Kind::Data);
-    assert!(Dataset::open(&empty, &[], None).is_err());
+    assert!(Dataset::open(&empty, &[], &Reading::default()).is_err());
 }

@@ -183,10 +183,13 @@ impl Comparison {
         self.classes.as_ref().or(self.tally.as_ref())?.value(Metric::Agreement).1
     }
 
-    /// Other figures of the same output, where it has any.
-    pub fn beside(&self) -> Vec<(Metric, f64)> {
-        let all = self.metric().0.facts().beside;
-        all.iter().filter_map(|metric| Some((*metric, self.value_of(*metric).1?))).collect()
+    /// Other figures of the same output, where it has any: of the model before, where it has one by itself, and after.
+    pub fn beside(&self) -> Vec<(Metric, Option<f64>, f64)> {
+        let figure = |metric: &Metric| {
+            let (before, after) = self.value_of(*metric);
+            Some((*metric, before, after?))
+        };
+        self.metric().0.facts().beside.iter().filter_map(figure).collect()
     }
 
     /// The output that the metric looks at.

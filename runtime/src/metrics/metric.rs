@@ -58,6 +58,11 @@ impl Metric {
         self.facts().labelled
     }
 
+    /// Whether the data says what is right, so that a model is good or bad by itself: labels do, and the tokens of a text.
+    pub fn judges_alone(self) -> bool {
+        self.needs_labels() || self == Self::Perplexity
+    }
+
     /// Whether 1 is the best: what it is below 1, or below what it was, is a drop.
     pub fn is_share(self) -> bool {
         self.facts().best == Best::One

@@ -10,6 +10,7 @@ mod noise;
 pub mod parts;
 
 pub use compare::{Comparison, OutputNoise};
+pub(crate) use kinds::tokens::next_tokens;
 pub use meaning::{Answers, Meaning};
 pub use metric::{Measure, Metric, Wanted, metrics};
 pub use noise::{Sqnr, cross_entropy};

@@ -27,18 +27,25 @@ pub struct Progress {
     pub samples_per_second: f64,
 }
 
-/// How good a model is: higher is better.
+/// How good a model is: of two, the better is the greater.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
 pub struct Score {
-    /// What counts, and is told.
+    /// What counts: higher is better.
+    rank: f64,
+    /// What decides between models that are equal by that, as many are where few samples are counted: higher is better.
+    tie: f64,
+    /// What is told.
     pub value: f64,
-    /// What decides between models that are equal by that, as many are where few samples are counted.
-    pub tie: f64,
 }
 
 impl Score {
     /// Worse than any.
-    pub const NONE: Self = Self { value: f64::MIN, tie: f64::MIN };
+    pub const NONE: Self = Self { rank: f64::MIN, tie: f64::MIN, value: f64::MIN };
+
+    /// A score of `value`, which rises as models get better, or falls; `tie` rises.
+    pub fn new(value: f64, rises: bool, tie: f64) -> Self {
+        Self { rank: if rises { value } else { -value }, tie, value }
+    }
 }
 
 /// A score, unless it is that of outputs without noise, or that are not numbers.

@@ -6,18 +6,29 @@ use super::{
     untie::untie,
 };
 use compress_compiler::{
+    forms::decoder::Decoder,
     graph::Graph,
     node::NodeId,
     op::{Op, Operator},
     tensor::{DType, Tensor},
 };
+use std::collections::BTreeSet;
 
 /// Gives all weights of layers values drawn by `seed`: uniform within `1 / sqrt(fan-in)` around zero, and so their
 /// biases (LeCun 1998; what PyTorch does). Scales of normalisations become 1, shifts and running means 0, running
-/// variances 1. Other constants stay.
+/// variances 1. A table of words is drawn within `1 / sqrt(width)`. Other constants stay: a table of places may hold angles.
 pub fn from_nothing(graph: &mut Graph, seed: u64) {
     untie(graph);
     let nodes: Vec<NodeId> = graph.operators().collect();
+    let decoder = Decoder::of(graph);
+    let is_place = |node: NodeId| decoder.as_ref().is_some_and(|d| d.makes(node));
+    // Numbers that the data gives.
+    let reads_words = |n: &NodeId| {
+        let ids = graph.operand(*n, 1).map(|p| p.node);
+        ids.is_some_and(|ids| matches!(graph.op(ids), Op::Input(_)) && !is_place(ids))
+    };
+    let of_words: BTreeSet<NodeId> = nodes.iter().copied().filter(reads_words).collect();
+    let is_of_words = |node: NodeId| of_words.contains(&node);
     for (place, node) in nodes.into_iter().enumerate() {
         let operands = graph.operands(node);
         let constant = |slot: usize| operands.get(slot).copied().flatten().filter(|p| graph.constant(*p).is_some());
@@ -32,6 +43,13 @@ pub fn from_nothing(graph: &mut Graph, seed: u64) {
                 for (port, v) in [(1, 1.0), (2, 0.0)].map(|(slot, v)| (constant(slot), v)) {
                     port.into_iter().for_each(|p| fill(graph, p.node, |_| v));
                 }
+            }
+            Op::Gather(_) if is_of_words(node) => {
+                let Some(table) = constant(0) else { continue };
+                let width = graph.fact(table).fixed().and_then(|shape| shape.last().copied()).unwrap_or(1);
+                let mut random = Random::new(seed, Purpose::Weights, place as u64, 0);
+                let bound = 1.0 / (width.max(1) as f32).sqrt();
+                fill(graph, table.node, |_| (random.unit() as f32 * 2.0 - 1.0) * bound);
             }
             op => {
                 let Some(axes) = op.weight() else { continue };

@@ -150,7 +150,7 @@ impl Iterator for Epoch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataset::InputSpec;
+    use crate::dataset::{InputSpec, Reading};
     use compress_compiler::{error::Kind, tensor::DType, value::Dim};
     use std::fs;
 
@@ -248,7 +248,7 @@ mod tests {
             image::GrayImage::new(6, 6).save(dir.path().join(format!("{i:02}.png"))).unwrap();
         }
         fs::write(dir.path().join("17.png"), "no picture").unwrap();
-        let set = Arc::new(Dataset::open(dir.path(), &[spec(&[1, 6, 6])], None).unwrap());
+        let set = Arc::new(Dataset::open(dir.path(), &[spec(&[1, 6, 6])], &Reading::default()).unwrap());
         for workers in [0, 1, 3] {
             let ordered = LoaderOptions { shuffle: false, ..options(workers) };
             let loader = Loader::new(set.clone(), (0..40).collect(), ordered).unwrap();

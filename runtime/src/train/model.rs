@@ -133,6 +133,29 @@ fn untrainable(graph: &Graph) -> Error {
     ))
 }
 
+/// Where an input of a graph that is trained comes from.
+enum Source {
+    /// Its default.
+    Default(Tensor),
+    /// The data; so many inputs before it do as well.
+    Data(usize),
+    /// It follows from the data: the input of a decoder.
+    Made(NodeId),
+}
+
+impl Source {
+    /// Where the inputs of `graph` come from.
+    fn all(graph: &Graph, decoder: Option<&Decoder>) -> Vec<Self> {
+        let mut given = 0..;
+        let of = |node: &NodeId| match graph.op(*node) {
+            Op::Input(Input { default: Some(t) }) => Some(Self::Default(t.clone())),
+            _ if decoder.is_some_and(|d| d.makes(*node)) => Some(Self::Made(*node)),
+            _ => given.next().map(Self::Data),
+        };
+        graph.inputs().iter().filter_map(of).collect()
+    }
+}
+
 /// A graph whose parameters can be trained.
 pub struct Trainable {
     graph: Graph,
@@ -140,8 +163,10 @@ pub struct Trainable {
     device: Device,
     parameters: Vec<Parameter>,
     statistics: Vec<Statistic>,
-    /// What the model's own inputs are where they have defaults: no data is given for those.
-    defaults: Vec<Option<Tensor>>,
+    /// Where the model's own inputs come from.
+    inputs: Vec<Source>,
+    /// How the inputs are made that a decoder has for its cache: it is trained on whole sequences, without one.
+    decoder: Option<Decoder>,
     dropouts: usize,
     outputs: usize,
     features: usize,
@@ -154,16 +179,10 @@ impl Trainable {
     /// Makes `graph` ready to be trained.
     ///
     /// # Errors
-    /// Unsupported when nothing in it can be trained or an operator has no kernel, and for a decoder with a cache; usage when a feature is not a
-    /// value of the graph.
+    /// Unsupported when nothing in it can be trained or an operator has no kernel; usage when a feature is not a value of the graph.
     pub fn new(graph: &Graph, options: &ModelOptions, device: &Device) -> Result<Self> {
         if !Float::can_hold(options.precision, device) {
             return Err(Error::unsupported(format!("computing in {} on {}", options.precision, device.describe())));
-        }
-        // The data has tokens alone.
-        if Decoder::of(graph).is_some() {
-            return Err(Error::unsupported("a decoder with a cache is not trained")
-                .help("export it without a cache: input_ids and, if it needs them, attention_mask and position_ids"));
         }
         let graph = &{
             let mut own = graph.clone();
@@ -180,7 +199,6 @@ impl Trainable {
         let others = graph.ids().filter(|n| !found.contains(n) && graph.constant((*n).into()).is_some_and(matrix));
         let left_out = others.map(|n| graph.value(n.into()).name.clone()).collect();
         let name = |node: NodeId| graph.value(node.into()).name.clone();
-        let default = |node: &NodeId| if let Op::Input(i) = graph.op(*node) { i.default.clone() } else { None };
         let frozen = |node: &NodeId| options.freeze.iter().any(|r| r.is_match(&graph.value((*node).into()).name));
         let all = found.len();
         let trained: BTreeSet<NodeId> = found.into_iter().filter(|node| !frozen(node)).collect();
@@ -191,7 +209,8 @@ impl Trainable {
         if trained.is_empty() {
             return Err(untrainable(graph));
         }
-        let form = TrainingForm::of(graph, &trained)?;
+        let mut form = TrainingForm::of(graph, &trained)?;
+        Decoder::forget(&mut form.graph);
         let features = options.features.iter().map(|name| named(&form.graph, name)).collect::<Result<Vec<_>>>()?;
         let ends: Vec<Port> = form.graph.outputs().iter().map(|o| o.port).collect();
         let upload = |node: NodeId| -> Result<Float> {
@@ -220,6 +239,7 @@ impl Trainable {
             .collect();
         let outputs: Vec<Port> =
             ends.iter().chain(&features).copied().chain(form.statistics.iter().map(|(_, port)| *port)).collect();
+        let decoder = Decoder::of(graph);
         let place = verify(&form.graph)?.order().iter().enumerate().map(|(i, id)| (*id, i)).collect();
         Ok(Self {
             exe: Executable::part(&form.graph, &place, &inputs, &outputs, device)?
@@ -229,7 +249,8 @@ impl Trainable {
             device: device.clone(),
             parameters,
             statistics,
-            defaults: graph.inputs().iter().map(default).collect(),
+            inputs: Source::all(graph, decoder.as_ref()),
+            decoder,
             dropouts: form.dropouts,
             outputs: ends.len(),
             features: features.len(),
@@ -278,10 +299,18 @@ impl Trainable {
     /// # Errors
     /// As for [`Executable::run`]; unsupported, naming the node, where there is no gradient.
     pub fn forward(&self, inputs: Vec<Value>, seed: u64) -> Result<Forward> {
-        let mut given = inputs.into_iter();
-        let own = self.defaults.iter().map(|default| match default {
-            Some(t) => Value::input(t, &self.device),
-            None => given.next().ok_or_else(|| Error::data("an input is missing")),
+        let made = match &self.decoder {
+            Some(decoder) => decoder.beside(&self.shape_of(decoder.tokens, &inputs)?)?,
+            None => vec![],
+        };
+        let missing = || Error::data("an input is missing");
+        let own = self.inputs.iter().map(|source| match source {
+            Source::Default(t) => Value::input(t, &self.device),
+            Source::Data(place) => inputs.get(*place).cloned().ok_or_else(missing),
+            Source::Made(node) => {
+                let made = made.iter().find(|(of, _)| of == node).ok_or_else(missing)?;
+                Value::input(&made.1, &self.device)
+            }
         });
         let mut values = own.collect::<Result<Vec<_>>>()?;
         values.extend((0..self.dropouts as u64).map(|i| {
@@ -296,6 +325,16 @@ impl Trainable {
         let statistics = made.split_off(self.outputs + self.features);
         let features = made.split_off(self.outputs);
         Ok(Forward { outputs: made, features, leaves, statistics })
+    }
+
+    /// The shape that an input has in these data.
+    fn shape_of(&self, input: NodeId, data: &[Value]) -> Result<Vec<usize>> {
+        let place = self.graph.inputs().iter().position(|n| *n == input);
+        match place.and_then(|i| self.inputs.get(i)) {
+            Some(Source::Data(place)) => data.get(*place).map(|v| v.shape().to_vec()),
+            _ => None,
+        }
+        .ok_or_else(|| Error::data("an input is missing"))
     }
 
     /// Takes over the running statistics that a forward pass moved.

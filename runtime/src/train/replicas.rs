@@ -194,8 +194,9 @@ impl<'a> Material<'a> {
     }
 
     fn teach(&self, model: &Trainable, loss: &LossOptions, seed: u64, scale: f32) -> Result<Option<Lesson>> {
+        let labels = loss.labels(&self.inputs, self.labels)?;
         let target = Supervision {
-            labels: self.labels,
+            labels: labels.as_deref(),
             mix: self.mix.as_ref().map(|(labels, share)| (&labels[..], *share)),
             outputs: &self.outputs,
             features: &self.features,

@@ -3,6 +3,7 @@
 use crate::session::{Backend, Session};
 use compress_compiler::{
     error::{Error, Result},
+    forms::decoder::Decoder,
     graph::Graph,
     node::Port,
     tensor::{DType, Tensor},
@@ -14,6 +15,9 @@ use std::{
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
+
+/// Bytes of answers that are kept on disk at most: the scores of a large vocabulary fill a disk in no time.
+const MOST_KEPT: usize = 8 << 30;
 
 /// A teacher's answer to one sample: what comes of it, output after output.
 struct Kept {
@@ -47,7 +51,8 @@ pub struct Answer {
 }
 
 impl Teacher {
-    /// Makes a teacher ready, read from the file at `path`, that also gives the values called `features`. `keep` is
+    /// Makes a teacher ready, read from the file at `path`, that also gives the values called `features`; a decoder gives the
+    /// scores of whole sequences, and no cache. `keep` is
     /// the number of samples whose answers may be kept on disk: where every epoch asks the same, and samples have
     /// answers of their own.
     ///
@@ -58,6 +63,7 @@ impl Teacher {
     }
 
     fn of(path: &Path, mut graph: Graph, features: &[String], backend: &Backend, keep: usize) -> Result<Self> {
+        Decoder::forget(&mut graph);
         let outputs = graph.outputs().len();
         for name in features {
             let port = named(&graph, name)?;
@@ -119,7 +125,8 @@ impl Teacher {
 
     fn keep(&mut self, indices: &[usize], made: &[Tensor]) -> Result<()> {
         let own = |t: &Tensor| t.dtype() == DType::F32 && t.shape().first() == Some(&indices.len());
-        if !made.iter().all(own) {
+        let bytes: usize = made.iter().map(|t| t.bytes().len() / indices.len().max(1)).sum();
+        if !made.iter().all(own) || bytes.saturating_mul(self.samples) > MOST_KEPT {
             // An output that isn't counted by samples can't be taken apart.
             self.samples = 0;
             return Ok(());

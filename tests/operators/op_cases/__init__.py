@@ -19,7 +19,20 @@ from . import (
 from .build import FORMS, Case
 
 MODULES = (
-    windows, linear, norm, pointwise, reduce, layout, shapes, index, resize, quant, sequence, integer, moving, sampling
+    windows,
+    linear,
+    norm,
+    pointwise,
+    reduce,
+    layout,
+    shapes,
+    index,
+    resize,
+    quant,
+    sequence,
+    integer,
+    moving,
+    sampling,
 )
 
 

@@ -139,8 +139,12 @@ chain(
     IMAGE,
     {"p": i64(0, 0, 1, 1, 0, 0, 1, 1)},
 )
-chain("bn_conv", [("BatchNormalization", "xsomv", "c", {}), ("Conv", "cw", "y", {"pads": [1, 1, 1, 1]})], IMAGE,
-      CONV | dict(zip(("s", "o", "m", "v"), norm_inputs(3))))
+chain(
+    "bn_conv",
+    [("BatchNormalization", "xsomv", "c", {}), ("Conv", "cw", "y", {"pads": [1, 1, 1, 1]})],
+    IMAGE,
+    CONV | dict(zip(("s", "o", "m", "v"), norm_inputs(3))),
+)
 MATRIX = {"x": f32(rng, 3, 4)}
 BATCHED = {"x": f32(rng, 2, 3, 4)}
 WEIGHT = {"w": f32(rng, 4, 5)}
@@ -148,12 +152,24 @@ chain("matmul_add", [("MatMul", "xw", "c", {}), ("Add", "cb", "y", {})], MATRIX,
 chain("matmul_add_left", [("MatMul", "xw", "c", {}), ("Add", "bc", "y", {})], MATRIX, WEIGHT | {"b": f32(rng, 1, 5)})
 chain("matmul_add_batched", [("MatMul", "xw", "c", {}), ("Add", "cb", "y", {})], BATCHED, WEIGHT | {"b": f32(rng, 5)})
 chain("matmul_add_wide", [("MatMul", "xw", "c", {}), ("Add", "cb", "y", {})], MATRIX, WEIGHT | {"b": f32(rng, 2, 3, 5)})
-chain("gemm_bn", [("Gemm", "xw", "c", {}), ("BatchNormalization", "csomv", "y", {})], MATRIX,
-      WEIGHT | dict(zip(("s", "o", "m", "v"), norm_inputs(5))))
-chain("gemm_mul", [("Gemm", "xwb", "c", {"beta": 0.5}), ("Mul", "ck", "y", {})], MATRIX,
-      WEIGHT | {"b": f32(rng, 5), "k": f32(rng, 5)})
+chain(
+    "gemm_bn",
+    [("Gemm", "xw", "c", {}), ("BatchNormalization", "csomv", "y", {})],
+    MATRIX,
+    WEIGHT | dict(zip(("s", "o", "m", "v"), norm_inputs(5))),
+)
+chain(
+    "gemm_mul",
+    [("Gemm", "xwb", "c", {"beta": 0.5}), ("Mul", "ck", "y", {})],
+    MATRIX,
+    WEIGHT | {"b": f32(rng, 5), "k": f32(rng, 5)},
+)
 chain("transpose_gemm", [("Transpose", "x", "c", {}), ("Gemm", "cw", "y", {})], {"x": f32(rng, 4, 3)}, WEIGHT)
 chain("dropout_identity", [("Identity", "x", "c", {}), ("Dropout", "c", "d", {}), ("Relu", "d", "y", {})], MATRIX, {})
 chain("relu_clip", [("Relu", "x", "c", {}), ("Clip", ["c", "", "h"], "y", {})], MATRIX, {"h": np.float32(0.5)})
-chain("clip_clip", [("Clip", "xlh", "c", {}), ("Clip", "cmk", "y", {})], MATRIX,
-      {"l": np.float32(-1), "h": np.float32(0.2), "m": np.float32(-0.3), "k": np.float32(2)})
+chain(
+    "clip_clip",
+    [("Clip", "xlh", "c", {}), ("Clip", "cmk", "y", {})],
+    MATRIX,
+    {"l": np.float32(-1), "h": np.float32(0.2), "m": np.float32(-0.3), "k": np.float32(2)},
+)

@@ -12,7 +12,20 @@ SIGNED = f32(rng, 2, 3, 5, scale=2)
 POSITIVE = np.abs(SIGNED) + np.float32(0.1)
 
 for op in (
-    "Relu", "Sigmoid", "Tanh", "Exp", "Erf", "Neg", "Abs", "Sign", "Ceil", "Floor", "Round", "Sin", "Cos", "Softplus"
+    "Relu",
+    "Sigmoid",
+    "Tanh",
+    "Exp",
+    "Erf",
+    "Neg",
+    "Abs",
+    "Sign",
+    "Ceil",
+    "Floor",
+    "Round",
+    "Sin",
+    "Cos",
+    "Softplus",
 ):
     cases.op("f32", op, SIGNED)
 for op in ("Log", "Sqrt", "Reciprocal"):

@@ -70,15 +70,52 @@ cases.op("nearest_i32", "Resize", rng.integers(0, 2**30, (1, 2, 4, 4), np.int32)
 cases.op(
     "3d", "Resize", f32(rng, 1, 2, 3, 4, 3), None, np.array([1, 1, 2, 1.5, 1], np.float32), const=(2,), mode="linear"
 )
-cases.op("to_one_pixel", "Resize", IMAGE, None, None, i64(1, 2, 1, 1), const=(3,), mode="linear",
-         coordinate_transformation_mode="pytorch_half_pixel")
-cases.op("to_one_pixel_corners", "Resize", IMAGE, None, None, i64(1, 2, 1, 1), const=(3,), mode="linear",
-         coordinate_transformation_mode="align_corners")
+cases.op(
+    "to_one_pixel",
+    "Resize",
+    IMAGE,
+    None,
+    None,
+    i64(1, 2, 1, 1),
+    const=(3,),
+    mode="linear",
+    coordinate_transformation_mode="pytorch_half_pixel",
+)
+cases.op(
+    "to_one_pixel_corners",
+    "Resize",
+    IMAGE,
+    None,
+    None,
+    i64(1, 2, 1, 1),
+    const=(3,),
+    mode="linear",
+    coordinate_transformation_mode="align_corners",
+)
 cases.op("same_size", "Resize", IMAGE, None, scales(1, 1), const=(2,), mode="linear")
-cases.op("opset11", "Resize", IMAGE, np.zeros(0, np.float32), scales(2, 2), const=(1, 2), opset=11, mode="nearest",
-         coordinate_transformation_mode="asymmetric", nearest_mode="floor")
-cases.op("opset11_sizes", "Resize", IMAGE, np.zeros(0, np.float32), np.zeros(0, np.float32), i64(1, 2, 8, 10),
-         const=(1, 2, 3), opset=11, mode="linear")
+cases.op(
+    "opset11",
+    "Resize",
+    IMAGE,
+    np.zeros(0, np.float32),
+    scales(2, 2),
+    const=(1, 2),
+    opset=11,
+    mode="nearest",
+    coordinate_transformation_mode="asymmetric",
+    nearest_mode="floor",
+)
+cases.op(
+    "opset11_sizes",
+    "Resize",
+    IMAGE,
+    np.zeros(0, np.float32),
+    np.zeros(0, np.float32),
+    i64(1, 2, 8, 10),
+    const=(1, 2, 3),
+    opset=11,
+    mode="linear",
+)
 cases.op("scales_are_input", "Resize", IMAGE, None, scales(2, 2), mode="nearest")
 cases.op("sizes_are_input", "Resize", IMAGE, None, None, i64(1, 2, 8, 5), mode="linear")
 cases.op("u8", "Resize", rng.integers(0, 255, (1, 2, 4, 4), np.uint8), None, scales(2, 2), const=(2,), mode="nearest")

@@ -100,7 +100,16 @@ conv("s8_per_tensor", **PLAIN, signed=True, zeros=(3, -4), axis=None)
 conv("u8_weight", **PLAIN, axis=None, kind=np.uint8, weight_zero=128)
 conv("u8_weight_uneven", **PLAIN, axis=None, kind=np.uint8, weight_zero=100)
 conv("u8_weight_per_channel", **PLAIN, kind=np.uint8, weight_zero=128)
-conv("u8_weight_depthwise", (1, 16, 6, 6), (16, 1, 3, 3), group=16, axis=None, kind=np.uint8, weight_zero=131, pads=[1, 1, 1, 1])
+conv(
+    "u8_weight_depthwise",
+    (1, 16, 6, 6),
+    (16, 1, 3, 3),
+    group=16,
+    axis=None,
+    kind=np.uint8,
+    weight_zero=131,
+    pads=[1, 1, 1, 1],
+)
 conv("s8_weight_with_zero", **PLAIN, axis=None, weight_zero=7)
 
 SIX = [np.float32(0), np.float32(6)]

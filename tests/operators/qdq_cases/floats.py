@@ -20,7 +20,9 @@ def conv(name, data, weight, bias=True, after=(), dynamic=False, **attributes):
     """Conv, perhaps followed by others."""
     net = Net()
     extra = [cases.f32(weight[0])] if bias else []
-    y = net.op("Conv", net.input(cases.f32(*data), dynamic=dynamic), cases.f32(*weight, scale=0.3), *extra, **attributes)
+    y = net.op(
+        "Conv", net.input(cases.f32(*data), dynamic=dynamic), cases.f32(*weight, scale=0.3), *extra, **attributes
+    )
     for op, *rest in after:
         y = net.op(op, y, *rest)
     net.output(y)
@@ -58,7 +60,16 @@ for trans in (0, 1):
     shape = (7, 20) if trans else (20, 7)
     single(f"gemm_{trans}", "Gemm", cases.f32(3, 20), cases.f32(*shape), cases.f32(7), transB=trans)
     single(f"gemm_{trans}_no_bias", "Gemm", cases.f32(1, 20), cases.f32(*shape), transB=trans)
-    single(f"gemm_{trans}_alpha", "Gemm", cases.f32(3, 20), cases.f32(*shape), cases.f32(7), transB=trans, alpha=0.5, beta=2.0)
+    single(
+        f"gemm_{trans}_alpha",
+        "Gemm",
+        cases.f32(3, 20),
+        cases.f32(*shape),
+        cases.f32(7),
+        transB=trans,
+        alpha=0.5,
+        beta=2.0,
+    )
 single("gemm_many", "Gemm", cases.f32(5, 130), cases.f32(70, 130), cases.f32(70), transB=1, dynamic=True)
 single("gemm_transposed_input", "Gemm", cases.f32(20, 3), cases.f32(20, 7), cases.f32(7), transA=1)
 single("matmul_2d", "MatMul", cases.f32(3, 20), cases.f32(20, 7))
@@ -156,9 +167,22 @@ TO_NHWC = ("Transpose", [], dict(perm=[0, 2, 3, 1]))
 chain("conv_transpose_reshape", (1, 3, 5, 4), CONV, TO_NHWC, ("Reshape", [i64(1, -1, 2)], {}))
 chain("conv_transpose_reshape_batch", (3, 3, 5, 4), CONV, TO_NHWC, ("Reshape", [i64(0, -1, 2)], {}), dynamic=True)
 chain("transpose_conv", (1, 5, 4, 3), ("Transpose", [], dict(perm=[0, 3, 1, 2])), CONV)
-chain("conv_flatten_gemm", (2, 3, 5, 4), CONV, ("Flatten", [], {}), ("Gemm", [cases.f32(7, 120), cases.f32(7)], dict(transB=1)))
+chain(
+    "conv_flatten_gemm",
+    (2, 3, 5, 4),
+    CONV,
+    ("Flatten", [], {}),
+    ("Gemm", [cases.f32(7, 120), cases.f32(7)], dict(transB=1)),
+)
 chain("conv_reshape_matmul", (2, 3, 5, 4), CONV, ("Reshape", [i64(2, 6, 20)], {}), ("MatMul", [cases.f32(20, 4)], {}))
-chain("conv_pool_conv", (2, 3, 8, 8), CONV, ("MaxPool", [], dict(kernel_shape=[2, 2], strides=[2, 2])), ("Conv", [cases.f32(4, 6, 1, 1)], {}), dynamic=True)
+chain(
+    "conv_pool_conv",
+    (2, 3, 8, 8),
+    CONV,
+    ("MaxPool", [], dict(kernel_shape=[2, 2], strides=[2, 2])),
+    ("Conv", [cases.f32(4, 6, 1, 1)], {}),
+    dynamic=True,
+)
 chain("conv_softmax", (1, 3, 5, 4), CONV, ("Softmax", [], dict(axis=1)))
 chain("conv_slice", (1, 3, 5, 4), CONV, ("Slice", [i64(1, 0), i64(5, 4), i64(1, 2), i64(2, 1)], {}))
 chain("conv_slice_step", (1, 3, 5, 8), CONV, ("Slice", [i64(0, 7), i64(6, -9), i64(1, 3), i64(2, -3)], {}))

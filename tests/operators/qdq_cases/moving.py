@@ -98,7 +98,9 @@ for name, build in MOVES.items():
     between(f"move_{name}_s8", build, like=True, zeros=(-9, 0), signed=True)
 
 
-def concat(name, scales, axis=1, shapes=None, read=False, zeros=(117, 90, 100), signed=False, like=False, constant=False):
+def concat(
+    name, scales, axis=1, shapes=None, read=False, zeros=(117, 90, 100), signed=False, like=False, constant=False
+):
     """Concat of quantised values; with `read` others read the first of them, too."""
     net = Net()
     shapes = shapes or [(1, c, 4, 5) for c in (3, 8, 5)][: len(scales)]

@@ -87,7 +87,10 @@ unary("softmax_channels", "Softmax", zeros=(117, 0), axis=1, fused=["QLinearSoft
 def clips():
     """Bounds on either side of what can be represented."""
     for name, low, high, zero in (
-        ("relu6", 0, 6, 0), ("relu6_zero_117", 0, 6, 117), ("both", -1, 1.5, 117), ("idle", -99, 99, 117)
+        ("relu6", 0, 6, 0),
+        ("relu6_zero_117", 0, 6, 117),
+        ("both", -1, 1.5, 117),
+        ("idle", -99, 99, 117),
     ):
         net = Net()
         x = net.qdq(net.input(cases.f32(*SHAPE, scale=3)))

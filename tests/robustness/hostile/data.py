@@ -58,7 +58,8 @@ def first_left_in_floats(_folder, report):
 def pair(scale, zero=0):
     """QuantizeLinear and DequantizeLinear with that scale."""
     nodes = [
-        node("QuantizeLinear", "x s z", "q", "the_quantize"), node("DequantizeLinear", "q s z", "y", "the_dequantize")
+        node("QuantizeLinear", "x s z", "q", "the_quantize"),
+        node("DequantizeLinear", "q s z", "y", "the_dequantize"),
     ]
     weights = {"s": np.float32(scale), "z": np.uint8(zero)}
     return small.model(nodes, [("x", [2, 3])], [("y", [2, 3])], weights)

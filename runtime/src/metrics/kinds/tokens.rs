@@ -21,6 +21,18 @@ pub(in crate::metrics) const PERPLEXITY: Facts =
 
 pub(in crate::metrics) const KL: Facts = Facts { beside: &[Metric::Perplexity, Metric::NextToken], ..PERPLEXITY };
 
+/// The token that follows each of `ids`, which are sequences of `length`: none for the last of a sequence, and for what the
+/// mask leaves out.
+pub(crate) fn next_tokens<'a>(
+    ids: &'a [i64],
+    mask: Option<&'a [bool]>,
+    length: usize,
+) -> impl Iterator<Item = Option<i64>> + 'a {
+    let counts = move |i: usize| mask.is_none_or(|m| m.get(i).copied().unwrap_or(false));
+    let has_next = move |i: usize| i % length.max(1) + 1 < length && counts(i) && counts(i + 1);
+    (0..ids.len()).map(move |i| has_next(i).then(|| ids.get(i + 1).copied()).flatten())
+}
+
 /// What is summed up over tokens.
 #[derive(Default)]
 struct Tokens {
@@ -37,7 +49,9 @@ impl Tally for Tokens {
         let rows = pair.before.len() / width;
         let mask = pair.mask(rows);
         let ids = pair.tokens.and_then(|place| pair.batch.inputs.get(place)?.as_i64()).filter(|ids| ids.len() == rows);
-        let length = pair.shape.iter().nth_back(1).copied().unwrap_or(1).max(1);
+        let length = pair.shape.iter().nth_back(1).copied().unwrap_or(1);
+        let next: Vec<Option<i64>> =
+            ids.map(|ids| next_tokens(&ids, mask.as_deref(), length).collect()).unwrap_or_default();
         let both = pair.before.chunks_exact(width).zip(pair.after.chunks_exact(width));
         for (i, (p, q)) in both.enumerate() {
             if mask.as_ref().is_some_and(|m| !m[i]) {
@@ -49,8 +63,7 @@ impl Tally for Tokens {
             // Rounding may leave it below 0. What is not a number stays so.
             self.divergence.add(if divergence < 0.0 { 0.0 } else { divergence });
             self.same.add(f64::from(u8::from(largest(p).is_some() && largest(p) == largest(q))));
-            let has_next = i % length + 1 < length && mask.as_ref().is_none_or(|m| m[i + 1]);
-            if let Some(next) = ids.as_ref().filter(|_| has_next).map(|ids| ids[i + 1]) {
+            if let Some(next) = next.get(i).copied().flatten() {
                 let k = usize::try_from(next)
                     .ok()
                     .filter(|k| *k < width)

@@ -10,6 +10,7 @@ mod tests;
 use crate::{
     burn::tensor::{Float, Value},
     device::Device,
+    metrics::next_tokens,
 };
 use compress_compiler::{
     choice::Choice,
@@ -18,6 +19,7 @@ use compress_compiler::{
     ops::reduce::ReduceKind,
     tensor::Tensor,
 };
+use std::borrow::Cow;
 
 choice_with_facts!(
     /// A part of a loss. Its name is the option for its weight, and what it means the help of that.
@@ -68,6 +70,8 @@ pub enum Takes {
 pub struct Setting {
     /// Whether outputs are scores of classes.
     pub classes: bool,
+    /// Whether outputs are scores of the next token, of each token of a sequence: the next tokens are the labels.
+    pub sequences: Option<Sequences>,
     /// Whether samples have labels.
     pub labelled: bool,
     /// Whether there is a teacher.
@@ -75,6 +79,18 @@ pub struct Setting {
     /// Whether values inside the models are matched.
     pub matched: bool,
 }
+
+/// Where a model that is trained on sequences of tokens has them among its inputs: the label of each token is the next one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sequences {
+    /// The place of the numbers of tokens.
+    pub tokens: usize,
+    /// The place of the attention mask, which says which tokens count.
+    pub mask: Option<usize>,
+}
+
+/// The label of a row that has none: the last token of a sequence, and what fills one up.
+const NO_LABEL: i64 = -1;
 
 /// The weights of the terms, and what shapes them. A term of weight 0 is not computed.
 #[derive(Debug, Clone, PartialEq)]
@@ -86,20 +102,32 @@ pub struct LossOptions {
     temperature: f32,
     /// Whether the squared error of each feature is in parts of the mean square of the teacher's.
     relative: bool,
+    /// Of scores for each token of a sequence: where the tokens are.
+    sequences: Option<Sequences>,
 }
 
 impl Default for LossOptions {
     /// No terms.
     fn default() -> Self {
-        Self { weights: Default::default(), smoothing: 0.0, temperature: 4.0, relative: false }
+        Self { weights: Default::default(), smoothing: 0.0, temperature: 4.0, relative: false, sequences: None }
     }
 }
 
 impl LossOptions {
     /// What is usual: cross-entropy with the labels, of which a tenth stays beside a teacher; the teacher's
-    /// distribution where outputs are scores of classes, else its outputs; and what is matched.
+    /// distribution where outputs are scores of classes, else its outputs; and what is matched. Scores of the next token are
+    /// scores of classes for each token of a sequence, and the next tokens the labels.
     pub fn usual(setting: Setting) -> Self {
-        Term::ALL.iter().fold(Self::default(), |loss, term| loss.with(*term, (term.facts().usual)(&setting)))
+        let sequences = setting.sequences;
+        let setting = Setting {
+            classes: setting.classes || sequences.is_some(),
+            labelled: setting.labelled || sequences.is_some(),
+            ..setting
+        };
+        // A distribution over words says by itself which others would do.
+        let temperature = if sequences.is_some() { 1.0 } else { Self::default().temperature };
+        let none = Self { sequences, temperature, ..Self::default() };
+        Term::ALL.iter().fold(none, |loss, term| loss.with(*term, (term.facts().usual)(&setting)))
     }
 
     /// The same with another weight for a term.
@@ -124,6 +152,22 @@ impl LossOptions {
     pub fn relative(mut self) -> Self {
         self.relative = true;
         self
+    }
+
+    /// The labels of these inputs: of sequences the next tokens, else `given`.
+    ///
+    /// # Errors
+    /// Data when the inputs have no sequences.
+    pub fn labels<'a>(&self, inputs: &[Tensor], given: Option<&'a [i64]>) -> Result<Option<Cow<'a, [i64]>>> {
+        let Some(places) = self.sequences else { return Ok(given.map(Cow::Borrowed)) };
+        let none = || Error::data("there are no numbers of tokens to learn from");
+        let tokens = inputs.get(places.tokens).ok_or_else(none)?;
+        let ids = tokens.as_i64().ok_or_else(none)?;
+        let mask = places.mask.and_then(|place| inputs.get(place)?.as_i64());
+        let mask: Option<Vec<bool>> = mask.map(|mask| mask.iter().map(|v| *v != 0).collect());
+        let length = tokens.shape().last().copied().unwrap_or(1);
+        let next = next_tokens(&ids, mask.as_deref(), length).map(|next| next.unwrap_or(NO_LABEL));
+        Ok(Some(next.collect()))
     }
 
     /// Whether a term of any weight needs this.
@@ -191,17 +235,22 @@ struct Forward<'a> {
     device: &'a Device,
 }
 
-/// The first output that holds a score for each class: `[N, C]`, with axes of size 1 taken away.
-fn scores(outputs: &[Value]) -> Result<Float> {
-    let matrix = |shape: &[usize]| match shape {
-        [n, rest @ ..] => rest.iter().product::<usize>() > 1 && rest.iter().filter(|d| **d > 1).count() == 1 && *n > 0,
-        [] => false,
-    };
+/// The rows of classes that a value of this shape has: `[N, C]`, with axes of size 1 taken away; of sequences `[N * T, C]`.
+fn rows(shape: &[usize], sequences: bool) -> Option<[usize; 2]> {
+    match shape {
+        [n, t, c] if sequences => Some([n * t, *c]).filter(|[rows, c]| *rows > 0 && *c > 1),
+        _ if sequences => None,
+        [n, rest @ ..] if *n > 0 && rest.iter().filter(|d| **d > 1).count() == 1 => Some([*n, rest.iter().product()]),
+        _ => None,
+    }
+}
+
+/// The first output that holds a score for each class.
+fn scores(outputs: &[Value], sequences: bool) -> Result<Float> {
     for value in outputs {
         if let Value::Float(x) = value
-            && matrix(x.shape())
+            && let Some(shape) = rows(x.shape(), sequences)
         {
-            let shape = [x.shape()[0], x.shape()[1..].iter().product()];
             return x.clone().reshape(&shape);
         }
     }

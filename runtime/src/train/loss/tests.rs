@@ -1,4 +1,5 @@
 use super::*;
+use compress_compiler::tensor::DType;
 
 const SCORES: [f32; 6] = [1.0, 2.0, 0.5, -1.0, 0.0, 3.0];
 
@@ -77,4 +78,34 @@ fn what_does_not_fit_is_an_error() {
     let distill = of(Term::Distill, 1.0);
     assert_eq!(kind(&distill, &Supervision { outputs: &other, ..Supervision::default() }), 7);
     assert_eq!(kind(&LossOptions::default(), &Supervision::default()), 2);
+}
+
+#[test]
+fn rows_of_sequences_are_tokens_and_the_last_has_no_label() {
+    let places = Sequences { tokens: 0, mask: Some(1) };
+    let usual = |taught| LossOptions::usual(Setting { taught, sequences: Some(places), ..Setting::default() });
+    let ids = Tensor::ints(DType::I64, &[2, 3], &[0, 1, 2, 2, 0, 0]);
+    let mask = Tensor::ints(DType::I64, &[2, 3], &[1, 1, 1, 1, 1, 0]);
+    let labels = usual(false).labels(&[ids, mask], None).unwrap().unwrap();
+    assert_eq!(labels[..], [1, 2, NO_LABEL, 0, NO_LABEL, NO_LABEL]);
+
+    let scores: Vec<f32> = (0..18).map(|i| (i * i % 7) as f32 - 2.0).collect();
+    let outputs = [float(&scores, &[2, 3, 3])];
+    let of = |options: &LossOptions, outputs: &[Value], teacher: &[Tensor]| {
+        let target = Supervision { labels: Some(&labels), outputs: teacher, ..Supervision::default() };
+        options.of(outputs, &[], &target, &Device::of_tests()).unwrap().whole.scalar().unwrap()
+    };
+    let counted = [(0, 1), (1, 2), (3, 0)];
+    let rows: Vec<&[f32]> = scores.chunks(3).collect();
+    let wanted: f64 = counted.iter().map(|(row, k)| -softmax(rows[*row], 1.0)[*k].ln()).sum::<f64>() / 3.0;
+    assert!((of(&usual(false), &outputs, &[]) - wanted).abs() < 1e-6);
+
+    let theirs: Vec<f32> = scores.iter().map(|v| v * 0.5).collect();
+    let teacher = [Tensor::f32(&[2, 3, 3], &theirs)];
+    let divergence = |(row, _): &(usize, usize)| -> f64 {
+        let (q, p) = (softmax(rows[*row], 1.0), softmax(&theirs[row * 3..][..3], 1.0));
+        p.iter().zip(&q).map(|(p, q)| p * (p / q).ln()).sum()
+    };
+    let taught = 0.1 * wanted + 0.9 * counted.iter().map(divergence).sum::<f64>() / 3.0;
+    assert!((of(&usual(true), &outputs, &teacher) - taught).abs() < 1e-6);
 }
