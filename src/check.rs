@@ -114,7 +114,7 @@ impl Check {
             input: facts::file(&self.against, &original),
             output: Some(facts::file(&self.model, &model)),
             unknown_operators: facts::unknown(&model.graph),
-            warnings: warnings.chain(renamed).chain(fit::mixed(&sets)).collect(),
+            warnings: warnings.chain(renamed).chain(fit::mixed(&sets)).chain(fit::unread(&sets)).collect(),
             recipe: Recorded::new(&Recipe::Check(self.clone()), digest),
             ..Report::default()
         };

@@ -20,7 +20,7 @@ use crate::{
     evaluator::{Evaluator, answers, measure, sequences},
     events::{Events, Monitor, watched},
     facts, files,
-    fit::{Answers, check_filters, check_labels, check_teacher},
+    fit::{Answers, check_filters, check_labels, check_teacher, unread},
     options::within,
     recipe::Recipe,
     report::{self as reports, Recorded},
@@ -123,7 +123,7 @@ fn intent(plan: &DistillPlan, monitor: &Monitor) -> Result<TrainIntent> {
         batch: loader.batch(),
         samples: opened.samples().indices.len(),
         scored: opened.sets.evaluation.indices.len(),
-        warnings: opened.ignored_batch(plan).into_iter().collect(),
+        warnings: opened.ignored_batch(plan).into_iter().chain(unread(&opened.sets)).collect(),
     })
 }
 
@@ -150,7 +150,7 @@ fn train(plan: &DistillPlan, monitor: &Monitor) -> Result<TrainReport> {
     let parameters = elements(&model);
     let metric = opened.measure.metric;
     let mut follower = Follower::new(&plan.folder, resumed, shape, metric, &backend.device, monitor)?;
-    opened.ignored_batch(plan).iter().for_each(|note| follower.warn(note));
+    opened.ignored_batch(plan).iter().chain(&unread(&opened.sets)).for_each(|note| follower.warn(note));
     if let [first, rest @ ..] = model.left_out() {
         let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
         follower.warn(&format!("`{first}`{more} are not trained: no operator that can be trained reads them"));

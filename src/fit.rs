@@ -221,3 +221,16 @@ pub fn mixed(sets: &Sets) -> Option<String> {
             .into()
     })
 }
+
+/// Names of arrays that a sentence has.
+const NAMED: usize = 8;
+
+/// Says which arrays of the data nothing reads: a name may be misspelt, or padding that a mask names may count.
+pub fn unread(sets: &Sets) -> Option<String> {
+    let mut names: Vec<&String> = sets.calibration.set.unread().iter().chain(sets.evaluation.set.unread()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let shown: Vec<String> = names.iter().take(NAMED).map(|n| format!("`{n}`")).collect();
+    let more = if names.len() > NAMED { format!(" and {} more", names.len() - NAMED) } else { String::new() };
+    (!names.is_empty()).then(|| format!("nothing reads {}{more} of the data: no input that data feeds is called so", shown.join(", ")))
+}

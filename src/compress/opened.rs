@@ -109,7 +109,7 @@ impl Opened {
         if let Some(sets) = &sets {
             let taught = teacher.as_ref().zip(recipe.teacher.as_deref());
             fit::check(sets, &original.graph, taught.map(|(t, path)| (path, &t.graph)))?;
-            warnings.extend(fit::mixed(sets));
+            warnings.extend(fit::mixed(sets).into_iter().chain(fit::unread(sets)));
             warnings.extend(fit::few(sets, plan.options.reconstruct, plan.trains()));
             warnings.extend(fit::far_from_real(sets)?.filter(|_| plan.options.scheme.is_some()));
             warnings.extend(fit::few_to_calibrate(sets).filter(|_| plan.options.scheme.is_some()));

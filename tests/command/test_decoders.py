@@ -7,8 +7,9 @@ import onnx
 import onnxruntime
 import pytest
 from decoders import LENGTH, WORDS, decoder, likely, perplexity, scores, sequences
-from small import node
-from support import read_report
+from onnx import TensorProto, helper, numpy_helper
+from small import floats, model, node
+from support import read_report, session
 
 LIBRARY = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"))
 
@@ -52,6 +53,102 @@ def test_a_cache_that_is_wrong_is_seen(compress, tmp_path, ids):
     by = ["--data", tmp_path / "ids.npz", "--device", "cpu", "--metric", "kl", "--json"]
     found = compress("check", after, "--against", before, *by, code=(0, 5, 9)).json()["accuracy"]
     assert found["after"] > 0.01
+
+
+def of_an_encoder(path):
+    """A decoder of two branches in one file: in the first run it makes keys of an encoder's outputs, and later returns none."""
+    inside = [("keys", [None, None, None, None]), ("made", [None, None, None, None])]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inside]
+    first = helper.make_graph(
+        [
+            node("MatMul", "encoder_hidden_states wk", "product"),
+            node("Unsqueeze", "product axis", "keys"),
+            node("Identity", "keys", "made"),
+        ],
+        "first",
+        [],
+        outputs,
+    )
+    nothing = numpy_helper.from_array(np.zeros((0, 1, 1, WORDS), np.float32))
+    later = helper.make_graph(
+        [
+            node("Identity", "past_key_values.0.encoder.key", "keys"),
+            helper.make_node("Constant", [], ["made"], value=nothing),
+        ],
+        "later",
+        [],
+        outputs,
+    )
+    branch = helper.make_node(
+        "If", ["use_cache_branch"], ["used", "present.0.encoder.key"], then_branch=later, else_branch=first
+    )
+    nodes = [
+        branch,
+        node("Gather", "words input_ids", "word"),
+        node("Unsqueeze", "word axis", "own"),
+        node("Concat", "past_key_values.0.decoder.key own", "present.0.decoder.key", axis=2),
+        node("ReduceMean", "used", "told", axes=[2], keepdims=0),
+        node("Add", "word told", "logits"),
+    ]
+    cache = ["batch", 1, "past", WORDS]
+    inputs = [
+        ("input_ids", ["batch", "sequence"], TensorProto.INT64),
+        ("encoder_hidden_states", ["batch", "length", 4]),
+        ("past_key_values.0.decoder.key", cache),
+        ("past_key_values.0.encoder.key", ["batch", 1, "length2", WORDS]),
+        ("use_cache_branch", [1], TensorProto.BOOL),
+    ]
+    results = [
+        ("logits", ["batch", "sequence", WORDS]),
+        ("present.0.decoder.key", ["batch", 1, "total", WORDS]),
+        ("present.0.encoder.key", ["b", 1, "l", WORDS]),
+    ]
+    weights = {"wk": floats(1, 4, WORDS), "words": floats(2, WORDS, WORDS), "axis": np.array([1], np.int64)}
+    onnx.save(model(nodes, inputs, results, weights), path)
+    return path
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_an_encoder_gave_is_kept(compress, tmp_path, ids, engine):
+    before = of_an_encoder(tmp_path / "d.onnx")
+    states = floats(3, len(ids), 5, 4)
+    np.savez(tmp_path / "both.npz", input_ids=ids, encoder_hidden_states=states)
+    by = ["--data", tmp_path / "both.npz", "--device", "cpu", "--metric", "perplexity", "--json", *ENGINES[engine]]
+    found = compress("check", before, "--against", before, *by).json()["accuracy"]
+    empty = np.zeros((len(ids), 1, 0, WORDS), np.float32)
+    feed = {
+        "input_ids": ids,
+        "encoder_hidden_states": states,
+        "past_key_values.0.decoder.key": empty,
+        "past_key_values.0.encoder.key": empty,
+        "use_cache_branch": np.array([False]),
+    }
+    at_once = session(before).run(["logits"], feed)[0].astype(np.float64)
+    assert found["before"] == pytest.approx(perplexity(at_once, ids), rel=1e-4)
+
+
+def test_numbers_of_32_bits_and_one_sample_at_a_time(compress, tmp_path, ids):
+    """A decoder that fixes its batch, whose scores have another name."""
+    whole, path = onnx.load(decoder(tmp_path / "d.onnx")), tmp_path / "one.onnx"
+    for value in [*whole.graph.input, *whole.graph.output]:
+        value.type.tensor_type.shape.dim[0].dim_value = 1
+    tokens = whole.graph.input[0]
+    assert tokens.name == "input_ids"
+    tokens.type.tensor_type.elem_type = TensorProto.INT32
+    (head,) = (n for n in whole.graph.node if "logits" in n.output)
+    head.output[0] = whole.graph.output[0].name = "votes"
+    onnx.save(whole, path)
+    np.savez(tmp_path / "i32.npz", input_ids=ids.astype(np.int32))
+    by = ["--data", tmp_path / "i32.npz", "--device", "cpu", "--metric", "perplexity", "--json"]
+    found = compress("check", path, "--against", path, *by).json()["accuracy"]
+    assert found["before"] == pytest.approx(perplexity(scores(tmp_path / "d.onnx", ids), ids), rel=1e-4)
+
+
+def test_arrays_that_nothing_reads_are_named(compress, tmp_path, ids):
+    path = decoder(tmp_path / "d.onnx")
+    np.savez(tmp_path / "padded.npz", input_ids=ids, attention_mask=np.ones_like(ids))
+    done = compress("check", path, "--against", path, "--data", tmp_path / "padded.npz", "--device", "cpu")
+    assert "nothing reads `attention_mask` of the data" in done.out + done.err
 
 
 @pytest.mark.parametrize("token", [WORDS + 5, -2])

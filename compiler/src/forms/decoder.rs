@@ -5,7 +5,7 @@
 use crate::{
     error::{Error, Result},
     graph::Graph,
-    node::NodeId,
+    node::{NodeId, Output},
     ops::source::given,
     tensor::{DType, Tensor},
     value::{Dim, Fact},
@@ -18,6 +18,8 @@ pub struct Cache {
     pub input: NodeId,
     /// The place of its successor among the outputs; none in a part of a decoder.
     pub output: Option<usize>,
+    /// Whether it is of what the decoder is told once, in its first run: of an encoder's outputs.
+    pub once: bool,
     dtype: DType,
     /// Its sizes without tokens and batch, which are 0.
     dims: Vec<usize>,
@@ -73,7 +75,7 @@ impl Decoder {
         let tokens = inputs.iter().copied().find(|n| {
             let fact = graph.fact((*n).into());
             matches!(name(*n), "input_ids" | "decoder_input_ids")
-                && fact.dtype == Some(DType::I64)
+                && matches!(fact.dtype, Some(DType::I64 | DType::I32))
                 && fact.rank() == Some(2)
         })?;
         let (mut caches, mut told) = (vec![], vec![]);
@@ -81,13 +83,13 @@ impl Decoder {
             let place = |names: &[String]| graph.outputs().iter().position(|o| names.contains(&o.name));
             let (output, fact) = (place(&successors(name(input))), graph.fact(input.into()));
             let dims = fact.dims()?;
-            // One axis counts samples, another tokens.
-            let open = dims.iter().filter(|d| d.known().is_none()).count();
+            // The first axis counts samples, another tokens.
+            let open = dims.iter().skip(1).filter(|d| d.known().is_none()).count();
             let size = |d: &Dim| usize::try_from(d.known().unwrap_or(0)).ok();
             let sizes = dims.iter().map(size).collect::<Option<_>>()?;
-            let counted = dims.len() == 4 && dims[0].known().is_none() && open == 2;
+            let counted = dims.len() == 4 && open == 1;
             let dtype = fact.dtype.filter(|d| d.is_float() && counted)?;
-            caches.push(Cache { input, output, dtype, dims: sizes });
+            caches.push(Cache { input, output, once: name(input).contains(".encoder."), dtype, dims: sizes });
         }
         for input in given(graph).filter(|n| *n != tokens && !is_cache(name(*n))) {
             let fact = graph.fact(input.into());
@@ -103,7 +105,14 @@ impl Decoder {
             };
             told.push((input, kind, dtype?));
         }
-        let scores = graph.outputs().iter().position(|o| o.name == "logits" && graph.fact(o.port).rank() == Some(3));
+        let is_score = |o: &Output| {
+            let fact = graph.fact(o.port);
+            fact.rank() == Some(3) && fact.dtype.is_none_or(|d| d.is_float())
+        };
+        let named = graph.outputs().iter().position(|o| o.name == "logits" && is_score(o));
+        let mut others = (0..graph.outputs().len()).filter(|i| is_score(&graph.outputs()[*i]));
+        let only = others.next().filter(|_| others.next().is_none());
+        let scores = named.or(only);
         (!caches.is_empty()).then_some(Self { tokens, scores, caches, told })
     }
 
@@ -167,7 +176,7 @@ impl Decoder {
     /// Data for another shape; limit.
     pub fn beside(&self, shape: &[usize]) -> Result<Vec<(NodeId, Tensor)>> {
         let &[batch, tokens] = shape else {
-            return Err(Error::data("a decoder is given numbers of tokens, i64[samples, tokens]"));
+            return Err(Error::data("a decoder is given numbers of tokens, [samples, tokens]"));
         };
         let caches = self.caches.iter().map(|c| c.input).zip(self.empty(batch)?);
         let told = self.told.iter().map(|t| t.0).zip(self.tell(batch, 0, tokens));

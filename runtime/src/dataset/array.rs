@@ -154,6 +154,8 @@ pub(super) struct Columns {
     stacked: bool,
     /// The digest of what lies in memory.
     digest: OnceLock<String>,
+    /// Names of arrays that feed no input.
+    pub(super) unread: Vec<String>,
 }
 
 impl Columns {
@@ -169,6 +171,7 @@ impl Columns {
             rows: 0,
             stacked,
             digest: OnceLock::new(),
+            unread: vec![],
         }
     }
 
@@ -255,6 +258,10 @@ impl SampleSource for Columns {
 
     fn found_at(&self) -> Option<PathBuf> {
         Some(self.path.clone())
+    }
+
+    fn unread(&self) -> &[String] {
+        &self.unread
     }
 
     fn digest(&self) -> Option<&str> {

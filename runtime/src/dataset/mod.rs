@@ -229,6 +229,11 @@ impl Dataset {
         self.len() == 0
     }
 
+    /// Names of what the set holds besides, such as arrays that feed no input.
+    pub fn unread(&self) -> &[String] {
+        self.source().unread()
+    }
+
     /// Whether every sample has a class.
     pub fn is_labelled(&self) -> bool {
         self.source().is_labelled()

@@ -177,6 +177,7 @@ fn open_npz(path: &Path, inputs: &[InputSpec], preprocess: Option<&Preprocess>) 
     }
     let shapes: Vec<&[usize]> = headers.iter().map(|h| &h.shape[..]).collect();
     let mut columns = Columns::new(path, inputs, &shapes);
+    columns.unread = names.iter().filter(|n| !wanted.contains(&&n[..]) && labels != Some(n)).cloned().collect();
     for ((spec, name), header) in inputs.iter().zip(&wanted).zip(&headers) {
         columns.fits(spec, &header.shape).map_err(|e| e.about(format_args!("array `{name}`")))?;
     }

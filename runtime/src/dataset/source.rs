@@ -90,6 +90,11 @@ pub(super) trait SampleSource: Send + Sync {
         None
     }
 
+    /// What the set holds besides, which nothing reads, by name.
+    fn unread(&self) -> &[String] {
+        &[]
+    }
+
     /// Where the set really is, if that is not where it was asked for.
     fn found_at(&self) -> Option<PathBuf> {
         None

@@ -47,8 +47,8 @@ impl Decoding {
     /// Data for tokens of another type or shape, or outside the vocabulary; what `once` raises.
     pub fn run(&self, inputs: &[Tensor], once: &mut Once) -> Result<Vec<Tensor>> {
         let of = |input: NodeId| self.fed.iter().position(|n| *n == input).and_then(|i| inputs.get(i));
-        let wrong = || Error::data("a decoder is given numbers of tokens, i64[samples, tokens]");
-        let tokens = of(self.decoder.tokens).filter(|t| t.dtype() == DType::I64).ok_or_else(wrong)?;
+        let wrong = || Error::data("a decoder is given numbers of tokens, [samples, tokens]");
+        let tokens = of(self.decoder.tokens).filter(|t| matches!(t.dtype(), DType::I64 | DType::I32)).ok_or_else(wrong)?;
         let (&[batch, length], ids) = (tokens.shape(), tokens.as_i64().ok_or_else(wrong)?) else {
             return Err(wrong());
         };
@@ -69,7 +69,7 @@ impl Decoding {
         for count in [length - steps].into_iter().chain(std::iter::repeat_n(1, steps)) {
             let some: Vec<i64> =
                 (0..batch).flat_map(|row| ids[row * length + past..][..count].iter().copied()).collect();
-            let own = Tensor::ints(DType::I64, &[batch, count], &some);
+            let own = Tensor::ints(tokens.dtype(), &[batch, count], &some);
             let told = self.decoder.tell(batch, past, count);
             let input = |n: &NodeId| -> Result<Tensor> {
                 let cache = self.decoder.caches.iter().position(|c| c.input == *n).map(|i| &caches[i]);
@@ -81,7 +81,12 @@ impl Decoding {
             let Some((place, caches_out)) = &outputs else { return Ok(last) };
             let output = |i: usize| last.get(i).cloned().ok_or_else(|| Error::bug("a decoder without its outputs"));
             scores.push(output(*place)?);
-            caches = caches_out.iter().map(|i| output(*i)).collect::<Result<_>>()?;
+            for ((cache, place), of) in caches.iter_mut().zip(caches_out).zip(&self.decoder.caches) {
+                // Later runs are given what the first made of an encoder's outputs, and may return nothing for it.
+                if past == 0 || !of.once {
+                    *cache = output(*place)?;
+                }
+            }
             past += count;
         }
         if let Some(to) = outputs.and_then(|(place, _)| last.get_mut(place)) {
