@@ -18,12 +18,14 @@ use crate::{
 use clap::Args;
 use compress_compiler::{
     error::{Error, Kind, Result},
+    node::NodeId,
     onnx::{self, Model},
+    op::Op,
     tensor::Tensor,
     words::option::TRACE,
 };
 use compress_runtime::{
-    bench::Pace,
+    bench::{self, Pace, Timing},
     dataset::Batch,
     device::DeviceChoice,
     session::{Backend, Engine, EngineChoice, Session},
@@ -130,8 +132,58 @@ pub struct Timed {
     pub p90_ms: f64,
     /// The samples that the median is of, in a second.
     pub samples_per_second: f64,
+    /// Of a decoder with a cache, how fast it reads and writes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decoding: Option<DecodingSpeed>,
     /// Where the time went, by node.
     pub nodes: Vec<NodeTime>,
+}
+
+/// How fast a decoder is: it takes most tokens of a sequence at once, the last ones one by one.
+#[derive(Debug, Clone, JsonSchema, Serialize)]
+pub struct DecodingSpeed {
+    /// Tokens of a sequence that are taken at once.
+    pub prompt: usize,
+    /// Of those, tokens of all sequences in a second.
+    pub prompt_tokens_per_second: f64,
+    /// The time of a token behind them, of each sequence.
+    pub token_ms: f64,
+    /// Of these, tokens of all sequences in a second.
+    pub tokens_per_second: f64,
+    /// Bytes of the weights in that time, tables of words and places aside, in GB/s: a step reads each weight once.
+    pub weights_gb_per_second: f64,
+}
+
+impl DecodingSpeed {
+    /// That of `session`, a decoder of `model`; nothing of another model.
+    fn of(session: &Session, model: &Model, batch: &Batch, monitor: &Monitor) -> Result<Option<Self>> {
+        let (mut prompt, mut first, mut later) = (0, vec![], vec![]);
+        for _ in 0..DECODED {
+            monitor.check()?;
+            let steps = session.steps(&batch.inputs)?;
+            let [(tokens, time), rest @ ..] = &steps[..] else { return Ok(None) };
+            prompt = *tokens;
+            first.push(time.as_secs_f64() * 1e3);
+            later.extend(rest.iter().map(|(_, time)| time.as_secs_f64() * 1e3));
+        }
+        if later.is_empty() {
+            return Ok(None);
+        }
+        let (first, later) = (Timing::of(first).median_ms, Timing::of(later).median_ms);
+        let graph = &model.graph;
+        // Of a table a step reads a row.
+        let is_table =
+            |n: NodeId| graph.uses(n.into()).iter().all(|u| u.slot == 0 && matches!(graph.op(u.node), Op::Gather(_)));
+        let read = graph.ids().filter(|n| !is_table(*n)).filter_map(|n| graph.constant(n.into()));
+        let bytes: usize = read.map(|t| t.bytes().len()).sum();
+        Ok(Some(Self {
+            prompt,
+            prompt_tokens_per_second: (prompt * batch.len) as f64 * 1e3 / first,
+            token_ms: later,
+            tokens_per_second: batch.len as f64 * 1e3 / later,
+            weights_gb_per_second: bytes as f64 / later / 1e6,
+        }))
+    }
 }
 
 /// The time of a node.
@@ -238,11 +290,11 @@ fn time(
     exe.run(&batch.inputs)?;
     monitor.check()?;
     let runs = recipe.runs.get();
-    let timing = compress_runtime::bench::time(&exe, &batch.inputs, runs, &|| monitor.stopped())?;
+    let timing = bench::time(&exe, &batch.inputs, runs, &|| monitor.stopped())?;
     // By now a GPU plays a recorded run, which is what was timed: its outputs are compared.
     let outputs = exe.run(&batch.inputs)?;
     let pace = Pace { runs: runs.min(PROFILED), time: Duration::MAX, stopped: &|| monitor.stopped() };
-    let spent = compress_runtime::bench::least(&[&exe], &batch.inputs, &pace)?.concat();
+    let spent = bench::least(&[&exe], &batch.inputs, &pace)?.concat();
     let nodes = spent.into_iter().map(|s| NodeTime { node: s.node, kernel: s.kernel.name.into(), ms: s.ms }).collect();
     let timed = Timed {
         nodes,
@@ -252,9 +304,13 @@ fn time(
         median_ms: timing.median_ms,
         p90_ms: timing.p90_ms,
         samples_per_second: batch.len as f64 * 1e3 / timing.median_ms,
+        decoding: DecodingSpeed::of(&exe, model, batch, monitor)?,
     };
     Ok((timed, outputs))
 }
+
+/// Sequences whose tokens are timed one by one.
+const DECODED: usize = 10;
 
 /// Runs of which the least time of each node counts: other work on the machine only adds to it.
 const PROFILED: usize = 20;

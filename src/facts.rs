@@ -121,7 +121,9 @@ pub fn layers(graph: &Graph) -> Vec<(NodeId, LayerFacts)> {
         let weight = weights[0];
         let is_code = weight.dtype() == DType::I8;
         let (all, live) = weights.iter().fold((0, 0), |(all, live), w| (all + w.len(), live + w.nonzero()));
-        let (zeros, size) = (all - live, weight.bytes().len() / weight.len().max(1));
+        // A code may take half a byte.
+        let bytes: usize = weights.iter().map(|w| w.bytes().len()).sum();
+        let of = |elements: usize| bytes * elements / all.max(1);
         let facts = LayerFacts {
             node: graph.node(n).display_name().into(),
             op: graph.op(n).op_type().into(),
@@ -130,9 +132,9 @@ pub fn layers(graph: &Graph) -> Vec<(NodeId, LayerFacts)> {
                 _ if is_code => "int8".into(),
                 _ => weight.dtype().to_string(),
             },
-            sparsity: zeros as f64 / all.max(1) as f64,
-            live_bytes: live * size,
-            dead_bytes: zeros * size,
+            sparsity: (all - live) as f64 / all.max(1) as f64,
+            live_bytes: of(live),
+            dead_bytes: of(all - live),
             skips_zeros: None,
             kernel: None,
             deployed: None,

@@ -232,5 +232,6 @@ pub fn unread(sets: &Sets) -> Option<String> {
     names.dedup();
     let shown: Vec<String> = names.iter().take(NAMED).map(|n| format!("`{n}`")).collect();
     let more = if names.len() > NAMED { format!(" and {} more", names.len() - NAMED) } else { String::new() };
-    (!names.is_empty()).then(|| format!("nothing reads {}{more} of the data: no input that data feeds is called so", shown.join(", ")))
+    (!names.is_empty())
+        .then(|| format!("nothing reads {}{more} of the data: no input that data feeds is called so", shown.join(", ")))
 }

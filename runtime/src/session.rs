@@ -16,6 +16,7 @@ use compress_compiler::{
 };
 use decoding::{Decoding, Once};
 use parts::Parts;
+use std::time::{Duration, Instant};
 
 /// A model made ready to run: on our executors, or on ONNX Runtime.
 pub struct Session {
@@ -103,6 +104,26 @@ impl Session {
             }
         })?;
         Ok(all)
+    }
+
+    /// Runs a decoder with a cache on whole sequences: of each run how many tokens of a sequence it took, and how long. Nothing of
+    /// another model.
+    ///
+    /// # Errors
+    /// As for [`Session::run`].
+    pub fn steps(&self, inputs: &[Tensor]) -> Result<Vec<(usize, Duration)>> {
+        let Some(decoding) = self.decoding.as_ref().filter(|d| !d.is_whole(inputs)) else { return Ok(vec![]) };
+        let mut steps = vec![];
+        self.each(inputs, &mut |inputs| {
+            let began = Instant::now();
+            let made = match &self.executor {
+                Executor::Ours(parts) => parts.run(inputs),
+                Executor::OnnxRuntime(session) => session.run(inputs),
+            }?;
+            steps.push((decoding.tokens_of(inputs), began.elapsed()));
+            Ok(made)
+        })?;
+        Ok(steps)
     }
 
     fn profile_once(&self, inputs: &[Tensor]) -> Result<Vec<Spent>> {

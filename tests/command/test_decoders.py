@@ -166,3 +166,16 @@ def test_made_up_tokens_are_sequences(compress, tmp_path):
     report = read_report(tmp_path / "i8.report.json")
     assert report["accuracy"]["metric"] == "next-token" and report["accuracy"]["output"] == "logits"
     assert "input_ids 1x128" in done.out or "input_ids 1x64" in done.out
+
+
+def test_how_fast_a_decoder_reads_and_writes(compress, tmp_path, ids):
+    path = decoder(tmp_path / "d.onnx")
+    args = ("bench", path, "--data", tmp_path / "ids.npz", "--batch", 2, "--runs", 3, "--device", "cpu")
+    speed = compress(*args, "--json").json()["decoding"]
+    assert speed["prompt"] == LENGTH - 8
+    assert speed["tokens_per_second"] == pytest.approx(2e3 / speed["token_ms"])
+    # What is multiplied by: all but the table of places; the table of words is the head too.
+    weights = [numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer if t.name != "places"]
+    bytes_of = sum(w.nbytes for w in weights)
+    assert speed["weights_gb_per_second"] == pytest.approx(bytes_of / speed["token_ms"] / 1e6)
+    assert f"{LENGTH - 8} tokens at once" in compress(*args).out

@@ -85,12 +85,10 @@ impl Answers {
             whole && v.fact.rank() == Some(2) && v.name.to_lowercase().contains("mask")
         });
         let looked = Look { graph, reads_text: reads_text(graph) };
-        let tokens = fed(graph)
-            .map(|n| graph.value(Port::from(n)))
-            .position(|v| {
-                let counts = matches!(v.fact.dtype, Some(DType::I64 | DType::I32));
-                counts && v.fact.rank() == Some(2) && v.name.contains("input_ids")
-            });
+        let tokens = fed(graph).map(|n| graph.value(Port::from(n))).position(|v| {
+            let counts = matches!(v.fact.dtype, Some(DType::I64 | DType::I32));
+            counts && v.fact.rank() == Some(2) && v.name.contains("input_ids")
+        });
         let scores = Decoder::of(graph).and_then(|decoder| decoder.scores);
         let declared = |o: &Output| graph.fact(o.port).dims().unwrap_or_default().iter().map(Dim::known).collect();
         let answer = |(place, o): (usize, &Output)| {

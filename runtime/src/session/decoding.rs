@@ -41,6 +41,12 @@ impl Decoding {
         inputs.len() != self.fed.len()
     }
 
+    /// How many tokens of a sequence are in the inputs of a single run.
+    pub fn tokens_of(&self, inputs: &[Tensor]) -> usize {
+        let place = self.inputs.iter().position(|n| *n == self.decoder.tokens);
+        place.and_then(|i| inputs.get(i)?.shape().get(1).copied()).unwrap_or(0)
+    }
+
     /// Runs it on whole sequences. The outputs are the scores of all tokens, and the others of the last run.
     ///
     /// # Errors
@@ -48,7 +54,8 @@ impl Decoding {
     pub fn run(&self, inputs: &[Tensor], once: &mut Once) -> Result<Vec<Tensor>> {
         let of = |input: NodeId| self.fed.iter().position(|n| *n == input).and_then(|i| inputs.get(i));
         let wrong = || Error::data("a decoder is given numbers of tokens, [samples, tokens]");
-        let tokens = of(self.decoder.tokens).filter(|t| matches!(t.dtype(), DType::I64 | DType::I32)).ok_or_else(wrong)?;
+        let tokens =
+            of(self.decoder.tokens).filter(|t| matches!(t.dtype(), DType::I64 | DType::I32)).ok_or_else(wrong)?;
         let (&[batch, length], ids) = (tokens.shape(), tokens.as_i64().ok_or_else(wrong)?) else {
             return Err(wrong());
         };

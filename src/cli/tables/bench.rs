@@ -36,6 +36,12 @@ pub fn figures(f: &Figures) -> String {
     };
     let asked = f.asked_batch.map_or(String::new(), |asked| format!(" (the device has no memory for {asked})"));
     let mut out = format!("{}: batch {}{asked}, {} runs\n  {}\n", f.model, f.batch, f.runs, line(&f.on));
+    if let Some(d) = &f.on.decoding {
+        out += &format!(
+            "  {} tokens at once: {:.0} tokens/s; then {:.3} ms a token, {:.0} tokens/s, {:.1} GB/s of weights\n",
+            d.prompt, d.prompt_tokens_per_second, d.token_ms, d.tokens_per_second, d.weights_gb_per_second
+        );
+    }
     if let (Some(r), Some(d)) = (&f.reference, f.max_relative_difference) {
         out += &format!("  {}\n  {:.2}x, outputs differ by {d:.1e} relative\n", line(r), r.median_ms / f.on.median_ms);
     }
