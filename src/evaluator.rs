@@ -122,7 +122,7 @@ pub fn sequences(answers: &Answers, measure: &Measure) -> Option<Sequences> {
 /// share with the teacher's. Without any, how near they are to what they were.
 pub fn measure(answers: &Answers, held: &Samples, has_teacher: bool) -> Measure {
     let by = |metric| answers.measure(Some(&Wanted { metric, output: None }), false).ok();
-    if answers.outputs.iter().any(|o| o.meaning == Meaning::NextToken) && !(held.synthetic && !has_teacher) {
+    if (has_teacher || !held.synthetic) && answers.outputs.iter().any(|o| o.meaning == Meaning::NextToken) {
         let metric = if held.synthetic { Metric::Kl } else { Metric::Perplexity };
         if let Some(measure) = by(metric) {
             return measure;

@@ -40,7 +40,9 @@ impl Unit {
             _ if value == f64::MIN => "no number".into(),
             Self::Share => format!("{:.2}%", value * 100.0),
             Self::Decibels => format!("{value:.1} dB"),
-            Self::Number if value != 0.0 && value.abs() < 0.01 => format!("{value:.6}"),
+            // What rounding leaves is nothing.
+            Self::Number if value.abs() < 5e-7 => "0.0000".into(),
+            Self::Number if value.abs() < 0.01 => format!("{value:.6}"),
             Self::Number => format!("{value:.4}"),
             Self::Scientific => format!("{value:.2e}"),
         }

@@ -35,7 +35,8 @@ def compress(
     teacher: Path | None = None,
     exclude: str | Iterable[str] = (),
     target: Literal["portable", "onnxruntime", "openvino", "tensorrt", "qnn"] | None = None,
-    calibration: Literal["minmax", "percentile-99.999", "percentile", "percentile-99.9", "mse", "entropy"] | None = None,
+    calibration: Literal["minmax", "percentile-99.999", "percentile", "percentile-99.9", "mse", "entropy"]
+    | None = None,
     reduce_range: Literal["auto", "always", "never"] | None = None,
     effort: Literal["quick", "normal", "best"] | None = None,
     time: str | None = None,
@@ -211,7 +212,8 @@ def sweep(
     teacher: Path | None = None,
     exclude: str | Iterable[str] = (),
     target: Literal["portable", "onnxruntime", "openvino", "tensorrt", "qnn"] | None = None,
-    calibration: Literal["minmax", "percentile-99.999", "percentile", "percentile-99.9", "mse", "entropy"] | None = None,
+    calibration: Literal["minmax", "percentile-99.999", "percentile", "percentile-99.9", "mse", "entropy"]
+    | None = None,
     reduce_range: Literal["auto", "always", "never"] | None = None,
     effort: Literal["quick", "normal", "best"] | None = None,
     time: str | None = None,
@@ -720,13 +722,13 @@ class Distill(TrainingJob):
             nesterov: Use Nesterov momentum
             weight_decay: The weight decay [default: 0.01 for adamw, 0.0005 for sgd and lars]
             clip: The largest norm of the gradients, 0 for any [default: 5]
-            labels: The weight of cross-entropy with the labels [default: where outputs are classes 1, beside a
-                teacher 0.1]
+            labels: The weight of cross-entropy with the labels, or the next tokens [default: where outputs are
+                classes 1, beside a teacher 0.1]
             distill: The weight of the divergence from the teacher's classes [default: 0.9 where outputs are classes]
             mse: The weight of the squared error to the teacher's outputs [default: 1 where outputs are not classes]
             features: The weight of the squared error of `match` [default: 1]
             smoothing: Label smoothing: the share of each label that goes to all classes alike [default: 0]
-            temperature: The temperature of the distillation [default: 4]
+            temperature: The temperature of the distillation [default: 4; of next tokens 1]
             match: Train this value of the student towards this value of the teacher; may be repeated
             ema: Keep an exponential moving average of the weights with this decay, e.g. 0.999
             freeze: Freeze weights with matching names; may be repeated

@@ -93,7 +93,7 @@ pub struct Distill {
     /// Label smoothing: the share of each label that goes to all classes alike [default: 0].
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     pub smoothing: Option<Fraction>,
-    /// The temperature of the distillation [default: 4].
+    /// The temperature of the distillation [default: 4; of next tokens 1].
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
     pub temperature: Option<Positive>,
     /// Train this value of the student towards this value of the teacher; may be repeated.

@@ -2,10 +2,10 @@
 
     .venv/bin/python tests/bench/transformers.py MODEL[:OTHER]... [--threads 1 2] [--lengths 1 16 64 256] [--batches 1 8] [--turns 3]
 
-An encoder is run on sequences of each length, in batches of each size. A decoder with a cache is run on sequences of 16 tokens, of which
-the last eight one by one, each with the cache of the run before. OTHER is the file that ONNX Runtime runs, as one with MatMulNBits
-beside one with DequantizeLinear. A time is the median of a turn, and of the turns the least. The command is COMPRESS_BIN, or
-target/release/compress.
+An encoder is run on sequences of each length, in batches of each size. A decoder with a cache is run on one sequence: its length less
+eight tokens at once, then eight one by one, each with the cache of the run before; lengths up to eight are left out. OTHER is the file
+that ONNX Runtime runs, as one with MatMulNBits beside one with DequantizeLinear. A time is the median of a turn, and of the turns the
+least. The command is COMPRESS_BIN, or target/release/compress.
 """
 
 import argparse
@@ -21,30 +21,22 @@ import onnxruntime as ort
 ROOT = Path(__file__).resolve().parent.parent.parent
 BINARY = os.environ.get("COMPRESS_BIN", str(ROOT / "target/release/compress"))
 RUNS = 20
-TOKENS, STEPS = 16, 8
+STEPS = 8
 WORDS = 200
 
 
 def ours(model, inputs, batch, length, threads):
-    """What `bench` says."""
+    """What `bench` says: of an encoder the time of a run, of a decoder that of the prompt and of a token behind it."""
     shapes = [word for name in inputs for word in ("--shape", f"{name}={batch}x{length}")]
-    args = [
-        "bench",
-        model,
-        "--device",
-        "cpu",
-        "--json",
-        "--runs",
-        RUNS,
-        "--batch",
-        batch,
-        "--threads",
-        threads,
-        *shapes,
-    ]
+    on = ["--device", "cpu", "--batch", batch, "--threads", threads]
+    args = ["bench", model, "--json", "--runs", RUNS, *on, *shapes]
     ran = subprocess.run([BINARY, *map(str, args)], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout)["median_ms"]
+    figures = json.loads(ran.stdout)
+    if "decoding" not in figures:
+        return [figures["median_ms"]]
+    speed = figures["decoding"]
+    return [1e3 * speed["prompt"] / speed["prompt_tokens_per_second"], speed["token_ms"]]
 
 
 def made_up(name, shape):
@@ -55,32 +47,37 @@ def made_up(name, shape):
     return rng.integers(1, WORDS, shape) if name == "input_ids" else np.zeros(shape, np.int64)
 
 
+def timed(run):
+    began = time.perf_counter()
+    made = run()
+    return made, 1e3 * (time.perf_counter() - began)
+
+
 def decode(session, ids):
-    """A sequence: most tokens at once, the last ones with the cache."""
+    """The time of the prompt, and the times of the tokens behind it."""
     of = {i.name: i for i in session.get_inputs()}
     outputs = [o.name for o in session.get_outputs()]
     cache = {n: np.zeros([len(ids), i.shape[1], 0, i.shape[3]], np.float32) for n, i in of.items() if "past" in n}
-    past = 0
-    for count in [TOKENS - STEPS] + [1] * STEPS:
+    past, times = 0, []
+    for count in [ids.shape[1] - STEPS] + [1] * STEPS:
         places = np.arange(past, past + count)[None].repeat(len(ids), 0)
         feed = {"input_ids": ids[:, past : past + count], "attention_mask": np.ones((len(ids), past + count), np.int64)}
         feed |= {"position_ids": places} if "position_ids" in of else {}
-        made = session.run(None, feed | cache)
+        made, ms = timed(lambda feed=feed | cache: session.run(None, feed))
+        times.append(ms)
         cache = {n: made[outputs.index(n.replace("past_key_values", "present"))] for n in cache}
         past += count
+    return times[:1], times[1:]
 
 
 def theirs(session, batch, length):
-    """The median of as many runs."""
+    """The medians of as many runs."""
     names = [i.name for i in session.get_inputs()]
     feed = {n: made_up(n, (batch, length)) for n in names if "past" not in n}
-    is_decoder = any("past" in n for n in names)
-    times = []
-    for _ in range(RUNS):
-        began = time.perf_counter()
-        decode(session, feed["input_ids"]) if is_decoder else session.run(None, feed)
-        times.append(1e3 * (time.perf_counter() - began))
-    return float(np.median(times))
+    if any("past" in n for n in names):
+        parts = zip(*(decode(session, feed["input_ids"]) for _ in range(RUNS)))
+        return [float(np.median(np.concatenate(part))) for part in parts]
+    return [float(np.median([timed(lambda: session.run(None, feed))[1] for _ in range(RUNS)]))]
 
 
 def main():
@@ -91,7 +88,7 @@ def main():
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8])
     parser.add_argument("--turns", type=int, default=3)
     args = parser.parse_args()
-    print("| model | threads | batch x length | ONNX Runtime | ours | ratio |\n|---|---|---|---|---|---|")
+    print("| model | threads | what | ONNX Runtime | ours | ratio |\n|---|---|---|---|---|---|")
     for model in args.models:
         own, other = (model.split(":") * 2)[:2]
         for threads in args.threads:
@@ -101,15 +98,15 @@ def main():
             names = [i.name for i in session.get_inputs()]
             is_decoder = any("past" in n for n in names)
             fed = ["input_ids"] if is_decoder else names
-            shapes = [(1, TOKENS)] if is_decoder else [(b, n) for b in args.batches for n in args.lengths]
-            for batch, length in shapes:
+            lengths = [n for n in args.lengths if n > STEPS] if is_decoder else args.lengths
+            for batch, length in [(b, n) for b in ([1] if is_decoder else args.batches) for n in lengths]:
                 turns = [
                     (theirs(session, batch, length), ours(own, fed, batch, length, threads)) for _ in range(args.turns)
                 ]
-                a, b = (min(t) for t in zip(*turns))
-                print(
-                    f"| {Path(own).stem} | {threads} | {batch}x{length} | {a:.2f} | {b:.2f} | {b / a:.2f} |", flush=True
-                )
+                whats = [f"{length - STEPS} tokens at once", "a token"] if is_decoder else [f"{batch}x{length}"]
+                for place, what in enumerate(whats):
+                    a, b = (min(turn[side][place] for turn in turns) for side in (0, 1))
+                    print(f"| {Path(own).stem} | {threads} | {what} | {a:.3f} | {b:.3f} | {b / a:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ choice_with_facts!(
     Term, "loss", Facts,
     [
         /// Cross-entropy with the labels.
-        Labels "labels" "cross-entropy with the labels [default: where outputs are classes 1, beside a teacher 0.1]" labels::LABELS;
+        Labels "labels" "cross-entropy with the labels, or the next tokens [default: where outputs are classes 1, beside a teacher 0.1]" labels::LABELS;
         /// Kullback-Leibler divergence from the teacher's distribution over classes (Hinton et al. 2015).
         Distill "distill" "the divergence from the teacher's classes [default: 0.9 where outputs are classes]" distill::DISTILL;
         /// Mean squared error between outputs and the teacher's.
