@@ -50,6 +50,12 @@ pub struct Bench {
     /// Data to run on, as for compressing; made up if there is none.
     #[arg(long, value_name = "PATH")]
     pub data: Option<DataSource>,
+    /// The tokenizer of text, a tokenizer.json [default: the one beside the model; bytes for a model of 256 words].
+    #[arg(long, value_name = "FILE")]
+    pub tokenizer: Option<PathBuf>,
+    /// Tokens of a sample of text [default: 128].
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub tokens: Option<Count<1_048_576>>,
     /// Sizes of an input, e.g. image=1x3x320x320; may be repeated.
     #[arg(long, value_name = "NAME=SIZES")]
     pub shape: Vec<InputShape>,
@@ -81,6 +87,8 @@ impl Default for Bench {
         Self {
             model: PathBuf::new(),
             data: None,
+            tokenizer: None,
+            tokens: None,
             shape: vec![],
             // 50 is within the bounds.
             runs: Count::try_from(50).expect("50 runs"),
@@ -232,8 +240,14 @@ impl Bench {
         let second = self.reference.map(|device| Backend::open(device, EngineChoice::Auto, None)).transpose()?;
         let model = onnx::read_with(&self.model, &(&self.read).into())?;
         let backend = backend.of(&model);
-        let data = DataOptions { data: self.data.clone(), eval: self.data.clone(), ..DataOptions::default() }
-            .beside(&self.model);
+        let data = DataOptions {
+            data: self.data.clone(),
+            eval: self.data.clone(),
+            tokenizer: self.tokenizer.clone(),
+            tokens: self.tokens,
+            ..DataOptions::default()
+        }
+        .beside(&self.model);
         let sets = Sets::open_running(&data, &self.shape, &model.graph, 1, self.on.seed.0, (false, &backend));
         let sets = sets.map_err(|e| e.in_file(&self.model))?;
         let suited = |e| if sets.evaluation.synthetic { data::unsuited(e, &model.graph) } else { e };

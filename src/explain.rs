@@ -16,7 +16,7 @@ use crate::{
     measure,
     options::{DataOptions, DeviceOptions, Effort, MeasureOptions, ReadOptions, within},
     report::{LayerFacts, LayerKernel},
-    values::InputShape,
+    values::{Count, InputShape},
 };
 use clap::Args;
 use compress_compiler::{
@@ -57,6 +57,12 @@ pub struct Explain {
     /// Data to run on, as for compressing; made up if there is none.
     #[arg(long, value_name = "PATH")]
     pub data: Option<DataSource>,
+    /// The tokenizer of text, a tokenizer.json [default: the one beside the model; bytes for a model of 256 words].
+    #[arg(long, value_name = "FILE")]
+    pub tokenizer: Option<PathBuf>,
+    /// Tokens of a sample of text [default: 128].
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub tokens: Option<Count<1_048_576>>,
     /// Sizes of an input, e.g. image=1x3x320x320; may be repeated.
     #[arg(long, value_name = "NAME=SIZES")]
     pub shape: Vec<InputShape>,
@@ -205,8 +211,14 @@ impl Explain {
         if let Some(original) = &original {
             same_signature(original, &model).map_err(|e| e.in_file(&self.model))?;
         }
-        let data = DataOptions { data: self.data.clone(), eval: self.data.clone(), ..DataOptions::default() }
-            .beside(&self.model);
+        let data = DataOptions {
+            data: self.data.clone(),
+            eval: self.data.clone(),
+            tokenizer: self.tokenizer.clone(),
+            tokens: self.tokens,
+            ..DataOptions::default()
+        }
+        .beside(&self.model);
         let sets = Sets::open_running(&data, &self.shape, &model.graph, 1, self.on.seed.0, (false, &backend));
         let samples = sets.map_err(|e| e.in_file(&self.model))?.evaluation;
         let mut engines = Engines::open(&backend, self.on.ort.as_deref())?;
@@ -258,7 +270,12 @@ impl Explain {
         let recipe = Compress {
             model: against.clone(),
             int8: true,
-            data: DataOptions { data: self.data.clone(), ..DataOptions::default() },
+            data: DataOptions {
+                data: self.data.clone(),
+                tokenizer: self.tokenizer.clone(),
+                tokens: self.tokens,
+                ..DataOptions::default()
+            },
             measures: MeasureOptions { check: Effort::None, shape: self.shape.clone(), ..MeasureOptions::default() },
             on: DeviceOptions { engine: EngineChoice::Auto, ..self.on.clone() },
             read: self.read.clone(),

@@ -7,6 +7,7 @@ use crate::{
 };
 use compress_compiler::{
     error::{Error, Result},
+    forms::decoder::Decoder,
     graph::Graph,
     node::Port,
     ops::source::fed,
@@ -159,7 +160,7 @@ pub enum Answers {
     None,
 }
 
-/// Whether `teacher` reads what `model` reads, and answers in the same shapes.
+/// Whether `teacher` reads what `model` reads, and answers in the same shapes; decoders without their caches.
 ///
 /// # Errors
 /// Data, naming the teacher's file, where it doesn't.
@@ -172,6 +173,12 @@ pub fn check_teacher(path: &Path, teacher: &Graph, model: &Graph, answers: Answe
             .in_file(path)
             .help(format!("give a {TEACHER} that reads the same inputs and answers in the same shapes"))
     };
+    let [teacher, model] = [teacher, model].map(|graph| {
+        let mut graph = graph.clone();
+        Decoder::forget(&mut graph);
+        graph
+    });
+    let (teacher, model) = (&teacher, &model);
     let (theirs, ours) = (inputs(teacher), inputs(model));
     let reads = |(t, m): (&(&str, &Fact), &(&str, &Fact))| same(t.1, m.1) && takes_batches(t.1, m.1);
     if theirs.len() != ours.len() || !theirs.iter().zip(&ours).all(reads) {

@@ -55,6 +55,13 @@ pub fn feasible(gates: &GateOptions, can: &Measurable) -> Result<()> {
         let metric = measure.metric;
         if gate == option::MAX_DROP && !metric.is_share() && !can.scored {
             let what = format!("{gate} needs a metric that is a share, but the outputs are measured as {metric}");
+            if !metric.rises() {
+                return Err(Error::data(what).help(format!(
+                    "give {}, or another {}",
+                    option::MAX_SCORE,
+                    option::METRIC
+                )));
+            }
             return Err(Error::data(what).help(format!(
                 "give {} in decibels, another {}, labels, or {} COMMAND",
                 option::MIN_SQNR,

@@ -149,10 +149,14 @@ fn is_share(a: &Accuracy) -> bool {
     a.metric.is_share()
 }
 
-/// Why a result is not fit for use. What labels say counts most, then what is shared with the original's answers: a model
-/// that was trained may answer as well with other numbers.
+/// Why a result is not fit for use. What labels and texts say counts most, then what is shared with the original's answers: a
+/// model that was trained may answer as well with other numbers.
 pub fn unusable(a: &Accuracy) -> Option<String> {
     let (db, share) = UNUSABLE;
+    if let Some((before, after)) = perplexity(a) {
+        let risen = || format!("perplexity rose from {before:.4} to {after:.4}");
+        return (after > before / share).then(risen);
+    }
     match (a.before.filter(|_| is_share(a)), a.after) {
         // The user's own program says what a result is worth.
         _ if a.metric == Metric::Score => None,
@@ -164,6 +168,15 @@ pub fn unusable(a: &Accuracy) -> Option<String> {
         (None, Some(after)) if is_share(a) && after >= WARN.1 && a.worst_output == a.output => None,
         _ => far(a, (db, share)),
     }
+}
+
+/// The perplexity of a text before and after, which says by itself what a decoder is worth.
+fn perplexity(a: &Accuracy) -> Option<(f64, f64)> {
+    if a.metric == Metric::Perplexity {
+        return a.before.zip(a.after);
+    }
+    let figure = a.beside.iter().find(|f| f.metric == Metric::Perplexity)?;
+    Some((figure.before?, figure.value))
 }
 
 /// A share of the file that is worth a word.

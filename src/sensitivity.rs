@@ -8,7 +8,7 @@ use crate::{
     given::DataSource,
     options::{DataOptions, DeviceOptions, ReadOptions, expressions, within},
     plot::{Chart, Line, svg},
-    values::Filter,
+    values::{Count, Filter},
 };
 use clap::Args;
 use compress_compiler::{
@@ -37,6 +37,12 @@ pub struct Sensitivity {
     /// Data to run on; part of it is for calibration.
     #[arg(long, value_name = "PATH", required = true)]
     pub data: DataSource,
+    /// The tokenizer of text, a tokenizer.json [default: the one beside the model; bytes for a model of 256 words].
+    #[arg(long, value_name = "FILE")]
+    pub tokenizer: Option<PathBuf>,
+    /// Tokens of a sample of text [default: 128].
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub tokens: Option<Count<1_048_576>>,
     /// How pictures become inputs, as for compressing.
     #[arg(long, value_name = "HOW")]
     pub preprocess: Option<Preprocess>,
@@ -123,8 +129,14 @@ impl Sensitivity {
         }
         let data = Some(self.data.clone());
         let preprocess = self.preprocess.clone();
-        let data =
-            DataOptions { data: data.clone(), eval: data, preprocess, ..DataOptions::default() }.beside(&self.model);
+        let data = DataOptions {
+            data: data.clone(),
+            eval: data,
+            preprocess,
+            tokenizer: self.tokenizer.clone(),
+            tokens: self.tokens,
+        }
+        .beside(&self.model);
         let seed = self.on.seed.0;
         let sets = Sets::open_running(&data, &[], &model.graph, CALIBRATED, seed, (false, &backend));
         let mut sets = sets.map_err(in_model)?;

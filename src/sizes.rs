@@ -4,10 +4,9 @@ use crate::values::InputShape;
 use compress_compiler::{
     bound::bound,
     error::{Error, Result},
-    forms::decoder::Decoder,
+    forms::decoder::{Decoder, rows_read},
     graph::Graph,
     node::{NodeId, Port},
-    op::Op,
     ops::source::fed,
     value::{Dim, Fact},
     words::option::SHAPE,
@@ -167,20 +166,5 @@ pub fn whole(graph: &Graph, input: NodeId) -> MadeUpIntegers {
     if graph.value(port).name.to_lowercase().contains("mask") {
         return MadeUpIntegers::Ones;
     }
-    let mut open = vec![port];
-    while let Some(port) = open.pop() {
-        for reader in graph.uses(port) {
-            match graph.op(reader.node) {
-                Op::Cast(_) | Op::Identity(_) | Op::Reshape(_) if reader.slot == 0 => open.push(reader.node.into()),
-                Op::Gather(g) if reader.slot == 1 && g.axis == 0 => {
-                    let table = graph.operand(reader.node, 0).map(|t| graph.fact(t));
-                    if let Some(rows) = table.and_then(|t| t.dims()?.first()?.known()).filter(|rows| *rows > 1) {
-                        return MadeUpIntegers::Below(rows);
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-    MadeUpIntegers::Zeros
+    rows_read(graph, input).map_or(MadeUpIntegers::Zeros, MadeUpIntegers::Below)
 }

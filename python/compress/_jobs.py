@@ -35,8 +35,7 @@ def compress(
     teacher: Path | None = None,
     exclude: str | Iterable[str] = (),
     target: Literal["portable", "onnxruntime", "openvino", "tensorrt", "qnn"] | None = None,
-    calibration: Literal["minmax", "percentile-99.999", "percentile", "percentile-99.9", "mse", "entropy"]
-    | None = None,
+    calibration: Literal["minmax", "percentile-99.999", "percentile", "percentile-99.9", "mse", "entropy"] | None = None,
     reduce_range: Literal["auto", "always", "never"] | None = None,
     effort: Literal["quick", "normal", "best"] | None = None,
     time: str | None = None,
@@ -212,8 +211,7 @@ def sweep(
     teacher: Path | None = None,
     exclude: str | Iterable[str] = (),
     target: Literal["portable", "onnxruntime", "openvino", "tensorrt", "qnn"] | None = None,
-    calibration: Literal["minmax", "percentile-99.999", "percentile", "percentile-99.9", "mse", "entropy"]
-    | None = None,
+    calibration: Literal["minmax", "percentile-99.999", "percentile", "percentile-99.9", "mse", "entropy"] | None = None,
     reduce_range: Literal["auto", "always", "never"] | None = None,
     effort: Literal["quick", "normal", "best"] | None = None,
     time: str | None = None,
@@ -469,6 +467,8 @@ def bench(
     model: Path,
     *,
     data: Data | None = None,
+    tokenizer: Path | None = None,
+    tokens: int | None = None,
     shape: str | Iterable[str] = (),
     runs: int | None = None,
     reference: str | None = None,
@@ -490,6 +490,9 @@ def bench(
     Args:
         model: The ONNX model
         data: Data to run on, as for compressing; made up if there is none
+        tokenizer: The tokenizer of text, a tokenizer.json [default: the one beside the model; bytes for a model of
+            256 words]
+        tokens: Tokens of a sample of text [default: 128]
         shape: Sizes of an input, e.g. image=1x3x320x320; may be repeated
         runs: Timed runs [default: 50]
         reference: Run on this device too, and compare: outputs and time
@@ -523,6 +526,8 @@ def explain(
     *,
     against: Path | None = None,
     data: Data | None = None,
+    tokenizer: Path | None = None,
+    tokens: int | None = None,
     shape: str | Iterable[str] = (),
     batch: int | None = None,
     device: str | None = None,
@@ -541,6 +546,9 @@ def explain(
         model: The ONNX model
         against: The model it came from: each part of the result is held beside the time of the same part there
         data: Data to run on, as for compressing; made up if there is none
+        tokenizer: The tokenizer of text, a tokenizer.json [default: the one beside the model; bytes for a model of
+            256 words]
+        tokens: Tokens of a sample of text [default: 128]
         shape: Sizes of an input, e.g. image=1x3x320x320; may be repeated
         batch: Samples a batch when timing [default: 1]
         device: Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress
@@ -591,6 +599,8 @@ def sensitivity(
     model: Path,
     *,
     data: Data,
+    tokenizer: Path | None = None,
+    tokens: int | None = None,
     preprocess: str | None = None,
     output: Path | None = None,
     weight_bits: Literal[4, 8] | None = None,
@@ -613,6 +623,9 @@ def sensitivity(
     Args:
         model: The ONNX model, in floats
         data: Data to run on; part of it is for calibration
+        tokenizer: The tokenizer of text, a tokenizer.json [default: the one beside the model; bytes for a model of
+            256 words]
+        tokens: Tokens of a sample of text [default: 128]
         preprocess: How pictures become inputs, as for compressing
         output: Where the plot goes, an SVG [default: MODEL with .sensitivity.svg]
         weight_bits: Bits of a quantised weight [default: 8]

@@ -141,11 +141,11 @@ impl<'a> DistillPlan<'a> {
         }
         if !loss.takes(Takes::Labels) && !loss.needs_teacher() {
             let (teacher, data, eval) = (option::TEACHER, option::DATA, option::EVAL);
-            return Err(Error::usage("there is nothing to learn from: no teacher, and no labels of classes").help(
-                format!(
-                    "give {teacher} MODEL, or labels in {data}, and in {eval}, for a model that tells classes apart"
-                ),
-            ));
+            let nothing = "there is nothing to learn from: no teacher, no labels of classes, and no decoder with a cache, whose labels are \
+                           the next tokens";
+            return Err(Error::usage(nothing).help(format!(
+                "give {teacher} MODEL, or labels in {data}, and in {eval}, for a model that tells classes apart"
+            )));
         }
         Ok(loss)
     }

@@ -144,6 +144,15 @@ def test_numbers_of_32_bits_and_one_sample_at_a_time(compress, tmp_path, ids):
     assert found["before"] == pytest.approx(perplexity(scores(tmp_path / "d.onnx", ids), ids), rel=1e-4)
 
 
+def test_a_fixed_number_of_tokens_is_taken_at_once(compress, tmp_path, ids):
+    whole, path = onnx.load(decoder(tmp_path / "d.onnx")), tmp_path / "fixed.onnx"
+    whole.graph.input[0].type.tensor_type.shape.dim[1].dim_value = LENGTH
+    onnx.save(whole, path)
+    by = ["--data", tmp_path / "ids.npz", "--device", "cpu", "--metric", "perplexity", "--json"]
+    found = compress("check", path, "--against", path, *by).json()["accuracy"]
+    assert found["before"] == pytest.approx(perplexity(scores(tmp_path / "d.onnx", ids), ids), rel=1e-4)
+
+
 def test_arrays_that_nothing_reads_are_named(compress, tmp_path, ids):
     path = decoder(tmp_path / "d.onnx")
     np.savez(tmp_path / "padded.npz", input_ids=ids, attention_mask=np.ones_like(ids))

@@ -54,7 +54,7 @@ def perplexity(path, ids):
     return np.exp(np.concatenate(loss).mean())
 
 
-def tokenizer(folder, vocabulary=VOCABULARY):
+def tokenizer(folder, vocabulary=VOCABULARY, **parts):
     """A tokenizer of words."""
     made = {
         "version": "1.0",
@@ -66,13 +66,14 @@ def tokenizer(folder, vocabulary=VOCABULARY):
         "truncation": {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0},
         "padding": None,
         "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
+        **parts,
     }
     path = folder / "tokenizer.json"
     path.write_text(json.dumps(made))
     return path
 
 
-def judge(folder, extra=None):
+def judge(folder, extra=None, told_by=("good", "bad")):
     """Judges a review by the mean of its words; what fills it up must not count."""
     nodes = [
         node("Gather", "words input_ids", "word"),
@@ -89,7 +90,8 @@ def judge(folder, extra=None):
         for name in ("input_ids", "attention_mask", *([extra] if extra else []))
     ]
     words = floats(3, len(VOCABULARY), 8, scale=0.1)
-    words[VOCABULARY["good"], 0], words[VOCABULARY["bad"], 0] = 3, -3
+    for word, value in zip(told_by, (3, -3)):
+        words[VOCABULARY[word], 0] = value
     head = floats(4, 8, 2, scale=0.1)
     head[0] = -1, 1
     weights = {"words": words, "head": head, "axis1": np.array([1], np.int64), "axis2": np.array([2], np.int64)}
@@ -159,6 +161,8 @@ def test_a_text_without_labels_is_read_line_by_line(compress, tmp_path):
         ('{"text": "good", "label": 1}\n{"text": "bad"}\n', "line 2: some lines have a `label`"),
         ('{"text": "good", "label": 7}\n' * 9, "label 7"),
         ('{"text": ""}\n', "line 1: its text is empty"),
+        ('{"text": "good", "label": "yes"}\n', 'line 1: its label "yes" is not a whole number'),
+        ('{"text": "good", "label": 1.0}\n', "line 1: its label 1.0 is not a whole number"),
         ("\n\n", "no text"),
         ('{"text": "\xff"}'.encode("latin1"), "line 1: it is not UTF-8"),
     ],
@@ -178,7 +182,7 @@ def test_what_text_needs_is_said(compress, tmp_path):
     assert "--tokenizer" in compress(path, *args, code=7).err
     assert "words.json" in compress(path, *args, "--tokenizer", tmp_path / "words.json", code=6).err
     (tmp_path / "words.json").write_text("{}")
-    assert "not a tokenizer" in compress(path, *args, "--tokenizer", tmp_path / "words.json", code=7).err
+    assert "not a sound tokenizer" in compress(path, *args, "--tokenizer", tmp_path / "words.json", code=7).err
     wider = tokenizer(tmp_path, {**VOCABULARY, "good": 99})
     assert "outside the model's vocabulary of 8" in compress(path, *args, code=7).err
     wider.unlink()
@@ -191,3 +195,45 @@ def test_what_text_needs_is_said(compress, tmp_path):
         "fewer than a sample of 256"
         in compress(SCRIBE, "--eval", short, "--tokens", 256, "-o", tmp_path / "o.onnx", code=7).err
     )
+
+
+def test_a_line_that_is_cut_off_keeps_its_end(compress, tmp_path):
+    """As the tokenizer cuts: the model looks for the token at the end. The file begins with the mark of its encoding."""
+    ends = {
+        "type": "TemplateProcessing",
+        "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "a", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {"a": {"id": "a", "ids": [VOCABULARY["a"]], "tokens": ["a"]}},
+    }
+    tokenizer(tmp_path, post_processor=ends)
+    path = judge(tmp_path, told_by=["a"])
+    data = tmp_path / "long.jsonl"
+    lines = [{"text": "film " * count, "label": 1} for count in (2, 7, 9, 30)]
+    data.write_text("\ufeff" + "\n".join(map(json.dumps, lines)))
+    out = tmp_path / "o.onnx"
+    compress(path, "--eval", data, "--tokens", 8, "-o", out)
+    accuracy = read_report(out.with_suffix(".report.json"))["accuracy"]
+    assert accuracy["before"] == 1.0 and accuracy["samples"] == 4
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}},
+        {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+    ],
+)
+def test_a_tokenizer_that_is_not_sound_is_an_error(compress, tmp_path, parts):
+    path, data = judge(tmp_path), reviews(tmp_path, labelled())
+    tokenizer(tmp_path, **parts)
+    said = compress(path, "--eval", data, "-o", tmp_path / "o.onnx", code=7)
+    assert "tokenizer.json" in said.err
+
+
+def test_what_fills_up_is_what_the_tokenizer_says(compress, tmp_path):
+    """The mask leaves it out, so its number must only be one that the model has."""
+    fills = {"strategy": "BatchLongest", "direction": "Right", "pad_id": 900, "pad_type_id": 0, "pad_token": "[PAD]"}
+    tokenizer(tmp_path, padding={**fills, "pad_to_multiple_of": None})
+    out = tmp_path / "o.onnx"
+    compress(judge(tmp_path), "--eval", reviews(tmp_path, labelled()), "-o", out)
+    assert read_report(out.with_suffix(".report.json"))["accuracy"]["before"] == 1.0

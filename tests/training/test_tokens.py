@@ -3,8 +3,11 @@
 import json
 
 import numpy as np
+import onnx
 import pytest
 from decoders import WORDS, decoder, likely, perplexity, scores, sequences
+from onnx import TensorProto, helper, numpy_helper
+from small import floats, model, node
 from support import read_report
 
 pytestmark = pytest.mark.slow
@@ -75,6 +78,8 @@ def test_a_pruned_decoder_recovers(compress, tmp_path, texts):
     for epochs in (0, 8):
         out = tmp_path / f"pruned{epochs}.onnx"
         compress(whole, "--prune", 0.95, "--epochs", epochs, *data, "-o", out, "--device", "cpu")
+        # Real text decides, whatever the caches of a trained model are.
+        assert not read_report(out.with_suffix(".report.json")).get("unusable")
         found[epochs] = perplexity(scores(out, ids), ids)
     assert found[8] < 0.9 * found[0]
 
@@ -84,3 +89,38 @@ def test_a_teacher_of_other_words_is_refused(compress, tmp_path, texts):
     model, other = decoder(tmp_path / "d.onnx"), decoder(tmp_path / "o.onnx", words=WORDS + 8)
     args = ("distill", model, "--teacher", other, *data, "-o", tmp_path / "s.onnx", *QUICK)
     assert "do not fit the model's" in compress(*args, code=7).err
+
+
+def test_lines_of_other_lengths_have_other_answers(compress, tmp_path):
+    """Lines are filled up to the longest of a batch, which differs from epoch to epoch: the teacher's answers too."""
+    nodes = [node("Gather", "words input_ids", "word"), node("MatMul", "word w", "product")]
+    nodes += [node("Cast", "attention_mask", "given", to=TensorProto.FLOAT), node("Unsqueeze", "given axis", "counts")]
+    nodes += [node("Mul", "product counts", "hidden")]
+    inputs = [(name, ["batch", "tokens"], TensorProto.INT64) for name in ("input_ids", "attention_mask")]
+    weights = {"words": floats(1, 256, 8), "w": floats(2, 8, 8), "axis": np.array([2], np.int64)}
+    path, text = tmp_path / "m.onnx", tmp_path / "lines.txt"
+    onnx.save(model(nodes, inputs, [("hidden", ["batch", "tokens", 8])], weights), path)
+    text.write_text("\n".join("ab " * (1 + i % 13) for i in range(60)))
+    args = ("distill", path, "--teacher", path, "--from-nothing", "--data", text, "--eval", text, "--epochs", 5)
+    compress(*args, "-o", tmp_path / "o.onnx", "--batch", 2, "--lr", 0.03, "--device", "cpu")
+    training = read_report(tmp_path / "o.report.json")["training"]
+    assert training["after"] > training["before"]
+
+
+def test_a_table_of_words_is_drawn_behind_a_cast(compress, tmp_path, texts):
+    data, _ = texts
+    whole, path, out = onnx.load(decoder(tmp_path / "d.onnx")), tmp_path / "cast.onnx", tmp_path / "o.onnx"
+    (table,) = (n for n in whole.graph.node if "input_ids" in n.input)
+    table.input[1] = "numbers"
+    whole.graph.node.insert(0, helper.make_node("Cast", ["input_ids"], ["numbers"], to=TensorProto.INT32))
+    onnx.save(whole, path)
+    compress("distill", path, "--from-nothing", *data, "-o", out, "--epochs", 1, "--lr", 1e-9, "--device", "cpu")
+    words = [next(t for t in onnx.load(p).graph.initializer if t.name == "words") for p in (path, out)]
+    assert not np.allclose(*map(numpy_helper.to_array, words))
+
+
+def test_sequences_of_one_token_teach_nothing(compress, tmp_path):
+    np.savez(tmp_path / "one.npz", input_ids=np.ones((40, 1), np.int64))
+    path = decoder(tmp_path / "d.onnx")
+    said = compress("distill", path, "--data", tmp_path / "one.npz", "-o", tmp_path / "o.onnx", *QUICK, code=7)
+    assert "no token has a next one" in said.err

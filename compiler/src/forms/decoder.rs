@@ -5,7 +5,8 @@
 use crate::{
     error::{Error, Result},
     graph::Graph,
-    node::{NodeId, Output},
+    node::{NodeId, Output, Port},
+    op::Op,
     ops::source::given,
     tensor::{DType, Tensor},
     value::{Dim, Fact},
@@ -58,6 +59,26 @@ fn is_cache(name: &str) -> bool {
     name.contains("past_key") || name.contains("past") && (ends("key") || ends("value"))
 }
 
+/// How many rows the table has of which the numbers in `input` choose some.
+pub fn rows_read(graph: &Graph, input: NodeId) -> Option<i64> {
+    let mut open = vec![Port::from(input)];
+    while let Some(port) = open.pop() {
+        for reader in graph.uses(port) {
+            match graph.op(reader.node) {
+                Op::Cast(_) | Op::Identity(_) | Op::Reshape(_) if reader.slot == 0 => open.push(reader.node.into()),
+                Op::Gather(g) if reader.slot == 1 && g.axis == 0 => {
+                    let table = graph.operand(reader.node, 0).map(|t| graph.fact(t));
+                    if let Some(rows) = table.and_then(|t| t.dims()?.first()?.known()).filter(|rows| *rows > 1) {
+                        return Some(rows);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    None
+}
+
 /// The names that the output may have that is the successor of the input `past`.
 fn successors(past: &str) -> [String; 3] {
     [
@@ -105,14 +126,17 @@ impl Decoder {
             };
             told.push((input, kind, dtype?));
         }
+        // Some give those of the last token alone, which say nothing of the others.
         let is_score = |o: &Output| {
             let fact = graph.fact(o.port);
-            fact.rank() == Some(3) && fact.dtype.is_none_or(|d| d.is_float())
+            let of_all = fact.dims().is_some_and(|dims| dims.len() == 3 && dims[1].known() != Some(1));
+            of_all && fact.dtype.is_none_or(|d| d.is_float())
         };
-        let named = graph.outputs().iter().position(|o| o.name == "logits" && is_score(o));
-        let mut others = (0..graph.outputs().len()).filter(|i| is_score(&graph.outputs()[*i]));
-        let only = others.next().filter(|_| others.next().is_none());
-        let scores = named.or(only);
+        let words = rows_read(graph, tokens);
+        let is_wide =
+            |o: &Output| words.is_some() && graph.fact(o.port).dims().and_then(|dims| dims.last()?.known()) == words;
+        let first = |of: &dyn Fn(&Output) -> bool| graph.outputs().iter().position(|o| is_score(o) && of(o));
+        let scores = first(&|o| o.name == "logits").or_else(|| first(&is_wide));
         (!caches.is_empty()).then_some(Self { tokens, scores, caches, told })
     }
 

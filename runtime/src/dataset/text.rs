@@ -40,9 +40,11 @@ const USUAL: usize = 128;
 /// Samples are filled up to a multiple of this, so that batches have few different sizes.
 const STEP: usize = 16;
 /// The longest line: a longer one is no text.
-const LONGEST: u64 = 64 << 20;
+const LONGEST: u64 = 16 << 20;
 /// Bytes of text that are made tokens at once.
 const CHUNK: usize = 1 << 16;
+/// Bytes that a token has at most.
+const TOKEN: usize = 256;
 
 /// What an input is given of a text.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -75,8 +77,8 @@ impl Part {
 enum Cut {
     /// Pieces of the same length.
     Pieces { length: usize, count: usize },
-    /// Lines, of at most so many tokens: where each begins, and where the last ends.
-    Lines { most: usize, starts: Vec<u64> },
+    /// Lines, the longest of so many tokens: where each begins, and where the last ends.
+    Lines { longest: usize, starts: Vec<u64> },
 }
 
 struct Text {
@@ -99,10 +101,11 @@ impl Text {
         let vocabulary = if let MadeUpIntegers::Below(n) = read.whole { Some(n) } else { None };
         let length = read.sizes()[1].or(asked.reading.tokens).unwrap_or(USUAL).max(1);
         let tokenizer = asked.reading.tokenizer.as_deref();
+        let by_line = parts.contains(&Part::Mask).then_some(length);
         let mut writing = Writing {
-            tokens: Tokens::open(tokenizer, vocabulary)?,
+            tokens: Tokens::open(tokenizer, vocabulary, by_line)?,
             vocabulary,
-            by_line: parts.contains(&Part::Mask).then_some(length),
+            by_line,
             file: BufWriter::new(tempfile::tempfile().map_err(|e| no_room(&e))?),
             count: 0,
             starts: vec![0],
@@ -110,10 +113,12 @@ impl Text {
         let labels = if json { writing.documents(path)? } else { writing.lines(path)? };
         let (count, starts) = (writing.count, std::mem::take(&mut writing.starts));
         let cut = match writing.by_line {
-            Some(most) => Cut::Lines { most, starts },
+            Some(_) => {
+                Cut::Lines { longest: starts.windows(2).map(|s| (s[1] - s[0]) as usize).max().unwrap_or(1), starts }
+            }
             None => Cut::Pieces { length, count: usize::try_from(count).unwrap_or(usize::MAX) / length },
         };
-        let pad = writing.tokens.pad();
+        let pad = Some(writing.tokens.pad()).filter(|pad| !writing.is_outside(*pad)).unwrap_or(0);
         let tokens = writing.file.into_inner().map_err(|e| no_room(e.error()))?;
         let files = [path].into_iter().chain(tokenizer).map(Path::to_owned).collect();
         let set = Self { path: path.to_owned(), files, tokens, cut, parts, pad, labels };
@@ -156,7 +161,7 @@ impl SampleSource for Text {
         let longest = samples.iter().map(Vec::len).max().unwrap_or(1);
         let length = match &self.cut {
             Cut::Pieces { length, .. } => *length,
-            Cut::Lines { most, .. } => longest.next_multiple_of(STEP).min(*most),
+            Cut::Lines { longest: all, .. } => longest.next_multiple_of(STEP).min(*all),
         };
         let one = |(spec, part): (&InputSpec, &Part)| {
             let length = spec.sizes()[1].unwrap_or(length).max(longest);
@@ -205,14 +210,20 @@ struct Writing {
 impl Writing {
     /// Adds the tokens of a text: a sample by itself, or a piece of one long text, with `end` behind it.
     fn add(&mut self, text: &str, end: bool) -> Result<()> {
-        let mut ids = self.tokens.of(text, self.by_line.is_some())?;
-        if let Some(most) = self.by_line {
-            ids.truncate(most);
-        } else if end {
-            ids.extend(self.tokens.end());
+        // Of a line nothing is read that is cut off anyway.
+        let read = self.by_line.map_or(text.len(), |most| most.saturating_mul(TOKEN).min(text.len()));
+        let text = &text[..text.floor_char_boundary(read)];
+        let mut ids = vec![];
+        let parts = if self.by_line.is_some() { vec![text] } else { chunks(text) };
+        for part in parts {
+            ids.extend(self.tokens.of(part, self.by_line.is_some())?);
         }
-        let outside = |id: &&u32| self.vocabulary.is_some_and(|words| i64::from(**id) >= words);
-        if let (Some(id), Some(words)) = (ids.iter().find(outside), self.vocabulary) {
+        match self.by_line {
+            Some(most) => ids.truncate(most),
+            None if end => ids.extend(self.tokens.end()),
+            None => {}
+        }
+        if let (Some(id), Some(words)) = (ids.iter().find(|id| self.is_outside(**id)), self.vocabulary) {
             return Err(Error::data(format!("token {id} is outside the model's vocabulary of {words}"))
                 .help("give the tokenizer that the model was trained with"));
         }
@@ -222,6 +233,10 @@ impl Writing {
             self.starts.push(self.count);
         }
         Ok(())
+    }
+
+    fn is_outside(&self, id: u32) -> bool {
+        self.vocabulary.is_some_and(|words| i64::from(id) >= words)
     }
 
     /// Adds a text, of which empty lines are no samples.
@@ -252,19 +267,23 @@ impl Writing {
             if line.trim().is_empty() {
                 return Ok(());
             }
-            let value: serde_json::Value =
-                serde_json::from_str(line).map_err(|e| Error::data(format!("it is not JSON: {e}")))?;
+            let value: serde_json::Value = serde_json::from_str(line)
+                .map_err(|e| Error::data(format!("it is not JSON, column {}", e.column())))?;
             let text = value.get("text").and_then(serde_json::Value::as_str);
             let text = text.ok_or_else(|| {
                 Error::data("it has no `text`")
                     .help(r#"write each line as {"text": "..", "label": 0}; the label may be left out"#)
             })?;
-            let label = value.get("label").and_then(serde_json::Value::as_i64);
-            let before = self.starts.len();
-            self.add(text, true)?;
-            if self.by_line.is_some() && self.starts.len() == before {
+            let label = match value.get("label") {
+                None | Some(serde_json::Value::Null) => None,
+                Some(label) => Some(label.as_i64().ok_or_else(|| {
+                    Error::data(format!("its label {label} is not a whole number")).help("number the classes from 0")
+                })?),
+            };
+            if text.trim().is_empty() {
                 return Err(Error::data("its text is empty"));
             }
+            self.add(text, true)?;
             if documents == 0 {
                 labels = label.map(|_| vec![]);
             }
@@ -292,15 +311,32 @@ fn each_line(path: &Path, take: &mut dyn FnMut(&str) -> Result<()>) -> Result<()
         if read == 0 {
             break;
         }
-        let line = std::str::from_utf8(&bytes);
-        let line = line.map_err(|_| Error::data("it is not UTF-8").help("convert it: iconv -f latin1 -t utf-8"));
-        let line = line.and_then(|line| match read as u64 == LONGEST {
-            true => Err(Error::data(format!("it is longer than {} MB", LONGEST >> 20)).help("give text in lines")),
-            false => Ok(line),
-        });
+        let line = match std::str::from_utf8(&bytes) {
+            _ if read as u64 == LONGEST => {
+                Err(Error::data(format!("it is longer than {} MB", LONGEST >> 20)).help("give text in lines"))
+            }
+            // Some editors begin a file with the mark of its encoding.
+            Ok(line) if number == 1 => Ok(line.strip_prefix('\u{feff}').unwrap_or(line)),
+            Ok(line) => Ok(line),
+            Err(_) => Err(Error::data("it is not UTF-8").help("convert it: iconv -f ITS-ENCODING -t utf-8")),
+        };
         line.and_then(&mut *take).map_err(|e| e.about(format_args!("line {number}")))?;
     }
     Ok(())
+}
+
+/// A text in pieces that are made tokens at once, cut where a word begins if there is one.
+fn chunks(mut text: &str) -> Vec<&str> {
+    let mut parts = vec![];
+    while text.len() > CHUNK {
+        let end = text.floor_char_boundary(CHUNK);
+        let end = text[..end].rfind(char::is_whitespace).filter(|at| *at > 0).unwrap_or(end);
+        let (part, rest) = text.split_at(end);
+        parts.push(part);
+        text = rest;
+    }
+    parts.push(text);
+    parts
 }
 
 fn no_room(e: &std::io::Error) -> Error {

@@ -25,6 +25,8 @@ pub(super) struct Decoding {
     fed: Vec<NodeId>,
     /// The size of the vocabulary, where the scores tell it.
     words: Option<i64>,
+    /// Whether a run may have any number of tokens.
+    any_length: bool,
 }
 
 impl Decoding {
@@ -33,7 +35,8 @@ impl Decoding {
         let decoder = Decoder::of(graph)?;
         let scores = decoder.scores.and_then(|place| graph.fact(graph.outputs().get(place)?.port).dims());
         let words = scores.and_then(|dims| dims.last()?.known());
-        Some(Self { decoder, inputs: given(graph).collect(), fed: fed(graph).collect(), words })
+        let any_length = graph.fact(decoder.tokens.into()).dims().is_some_and(|dims| dims[1].known().is_none());
+        Some(Self { decoder, inputs: given(graph).collect(), fed: fed(graph).collect(), words, any_length })
     }
 
     /// Whether these are the inputs of a single run.
@@ -68,9 +71,9 @@ impl Decoding {
                 .help("number the tokens with the tokenizer that the model was trained with"));
         }
         let caches_out: Option<Vec<usize>> = self.decoder.caches.iter().map(|c| c.output).collect();
-        // A part of a decoder makes no cache: it is shown all tokens at once.
+        // A part of a decoder makes no cache: it is shown all tokens at once, as one that takes no other number of them.
         let outputs = self.decoder.scores.zip(caches_out);
-        let steps = if outputs.is_some() { STEPS.min(length / 2) } else { 0 };
+        let steps = if outputs.is_some() && self.any_length { STEPS.min(length / 2) } else { 0 };
         let mut caches = self.decoder.empty(batch)?;
         let (mut scores, mut last, mut past) = (vec![], vec![], 0);
         for count in [length - steps].into_iter().chain(std::iter::repeat_n(1, steps)) {

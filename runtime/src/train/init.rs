@@ -24,7 +24,10 @@ pub fn from_nothing(graph: &mut Graph, seed: u64) {
     let is_place = |node: NodeId| decoder.as_ref().is_some_and(|d| d.makes(node));
     // Numbers that the data gives.
     let reads_words = |n: &NodeId| {
-        let ids = graph.operand(*n, 1).map(|p| p.node);
+        let mut ids = graph.operand(*n, 1).map(|p| p.node);
+        while let Some(from) = ids.filter(|n| matches!(graph.op(*n), Op::Cast(_) | Op::Reshape(_) | Op::Identity(_))) {
+            ids = graph.operand(from, 0).map(|p| p.node);
+        }
         ids.is_some_and(|ids| matches!(graph.op(ids), Op::Input(_)) && !is_place(ids))
     };
     let of_words: BTreeSet<NodeId> = nodes.iter().copied().filter(reads_words).collect();

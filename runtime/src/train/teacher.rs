@@ -24,6 +24,8 @@ struct Kept {
     file: File,
     /// The shape of each output for one sample, the first axis left out.
     shapes: Vec<Vec<usize>>,
+    /// Those of the inputs: samples of a text are filled up to the longest of a batch, and answers of another length are others.
+    asked: Vec<Vec<usize>>,
     /// Numbers of one sample.
     stride: usize,
     known: Vec<bool>,
@@ -81,11 +83,11 @@ impl Teacher {
     pub fn answer(&mut self, inputs: &[Tensor], indices: Option<&[usize]>) -> Result<Answer> {
         let made = match indices.filter(|_| self.samples > 0) {
             None => self.ask(inputs)?,
-            Some(indices) => match self.recalled(indices)? {
+            Some(indices) => match self.recalled(inputs, indices)? {
                 Some(made) => made,
                 None => {
                     let made = self.ask(inputs)?;
-                    self.keep(indices, &made)?;
+                    self.keep(inputs, indices, &made)?;
                     made
                 }
             },
@@ -103,8 +105,9 @@ impl Teacher {
         Ok(made)
     }
 
-    fn recalled(&self, indices: &[usize]) -> Result<Option<Vec<Tensor>>> {
-        let Some(kept) = self.kept.as_ref().filter(|k| indices.iter().all(|i| k.known[*i])) else { return Ok(None) };
+    fn recalled(&self, inputs: &[Tensor], indices: &[usize]) -> Result<Option<Vec<Tensor>>> {
+        let known = |k: &&Kept| k.asked == samples(inputs) && indices.iter().all(|i| k.known[*i]);
+        let Some(kept) = self.kept.as_ref().filter(known) else { return Ok(None) };
         let mut parts: Vec<Vec<u8>> = vec![vec![]; kept.shapes.len()];
         let mut sample = vec![0; kept.stride * size_of::<f32>()];
         for index in indices {
@@ -123,21 +126,27 @@ impl Teacher {
         parts.into_iter().zip(&kept.shapes).map(whole).collect::<Result<_>>().map(Some)
     }
 
-    fn keep(&mut self, indices: &[usize], made: &[Tensor]) -> Result<()> {
+    fn keep(&mut self, inputs: &[Tensor], indices: &[usize], made: &[Tensor]) -> Result<()> {
         let own = |t: &Tensor| t.dtype() == DType::F32 && t.shape().first() == Some(&indices.len());
         let bytes: usize = made.iter().map(|t| t.bytes().len() / indices.len().max(1)).sum();
         if !made.iter().all(own) || bytes.saturating_mul(self.samples) > MOST_KEPT {
-            // An output that isn't counted by samples can't be taken apart.
+            // An output that isn't counted by samples can't be taken apart, and there may be too many bytes.
             self.samples = 0;
             return Ok(());
         }
-        let shapes: Vec<Vec<usize>> = made.iter().map(|t| t.shape()[1..].to_vec()).collect();
+        let (shapes, asked) = (samples(made), samples(inputs));
         if self.kept.is_none() {
             let stride = shapes.iter().map(|s| s.iter().product::<usize>()).sum();
             let file = tempfile::tempfile().map_err(|e| failure(&e))?;
-            self.kept = Some(Kept { file, shapes: shapes.clone(), stride, known: vec![false; self.samples] });
+            self.kept = Some(Kept {
+                file,
+                shapes: shapes.clone(),
+                asked: asked.clone(),
+                stride,
+                known: vec![false; self.samples],
+            });
         }
-        let Some(kept) = self.kept.as_mut().filter(|k| k.shapes == shapes) else { return Ok(()) };
+        let Some(kept) = self.kept.as_mut().filter(|k| k.shapes == shapes && k.asked == asked) else { return Ok(()) };
         let mut sample = Vec::with_capacity(kept.stride * size_of::<f32>());
         for (row, index) in indices.iter().enumerate() {
             sample.clear();
@@ -150,6 +159,11 @@ impl Teacher {
         }
         Ok(())
     }
+}
+
+/// The shape of each for one sample, the first axis left out.
+fn samples(tensors: &[Tensor]) -> Vec<Vec<usize>> {
+    tensors.iter().map(|t| t.shape().iter().skip(1).copied().collect()).collect()
 }
 
 fn failure(e: &io::Error) -> Error {

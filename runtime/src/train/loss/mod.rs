@@ -166,8 +166,15 @@ impl LossOptions {
         let mask = places.mask.and_then(|place| inputs.get(place)?.as_i64());
         let mask: Option<Vec<bool>> = mask.map(|mask| mask.iter().map(|v| *v != 0).collect());
         let length = tokens.shape().last().copied().unwrap_or(1);
+        if let Some(id) = ids.iter().find(|id| **id < 0) {
+            return Err(Error::data(format!("token {id} is less than 0")));
+        }
         let next = next_tokens(&ids, mask.as_deref(), length).map(|next| next.unwrap_or(NO_LABEL));
-        Ok(Some(next.collect()))
+        let labels: Vec<i64> = next.collect();
+        if labels.iter().all(|label| *label == NO_LABEL) {
+            return Err(Error::data("no token has a next one to learn").help("give longer sequences"));
+        }
+        Ok(Some(labels.into()))
     }
 
     /// Whether a term of any weight needs this.
