@@ -103,7 +103,11 @@ def main():
                 turns = [
                     (theirs(session, batch, length), ours(own, fed, batch, length, threads)) for _ in range(args.turns)
                 ]
-                whats = [f"{length - STEPS} tokens at once", "a token"] if is_decoder else [f"{batch}x{length}"]
+                whats = (
+                    [f"{length - STEPS} tokens at once", f"a token behind {length - STEPS}"]
+                    if is_decoder
+                    else [f"{batch}x{length}"]
+                )
                 for place, what in enumerate(whats):
                     a, b = (min(turn[side][place] for turn in turns) for side in (0, 1))
                     print(f"| {Path(own).stem} | {threads} | {what} | {a:.3f} | {b:.3f} | {b / a:.2f} |", flush=True)
