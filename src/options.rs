@@ -71,6 +71,11 @@ impl DataOptions {
         self.data.is_some() || self.eval.is_some()
     }
 
+    /// All of one set, to measure on; text as these say.
+    pub fn of(data: Option<DataSource>, tokenizer: Option<&PathBuf>, tokens: Option<Count<1_048_576>>) -> Self {
+        Self { data: data.clone(), eval: data, preprocess: None, tokenizer: tokenizer.cloned(), tokens }
+    }
+
     /// The same for the model at `path`: with the tokenizer beside it, unless another is named.
     pub fn beside(&self, path: &Path) -> Self {
         let beside = path.with_file_name("tokenizer.json");

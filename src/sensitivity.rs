@@ -127,16 +127,8 @@ impl Sensitivity {
         if let Some((label, reason)) = facts::first_unknown(&model.graph) {
             return Err(in_model(Error::unsupported(format!("node {label} can't be run here ({reason})"))));
         }
-        let data = Some(self.data.clone());
-        let preprocess = self.preprocess.clone();
-        let data = DataOptions {
-            data: data.clone(),
-            eval: data,
-            preprocess,
-            tokenizer: self.tokenizer.clone(),
-            tokens: self.tokens,
-        }
-        .beside(&self.model);
+        let text = DataOptions::of(Some(self.data.clone()), self.tokenizer.as_ref(), self.tokens);
+        let data = DataOptions { preprocess: self.preprocess.clone(), ..text }.beside(&self.model);
         let seed = self.on.seed.0;
         let sets = Sets::open_running(&data, &[], &model.graph, CALIBRATED, seed, (false, &backend));
         let mut sets = sets.map_err(in_model)?;

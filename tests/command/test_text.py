@@ -230,6 +230,14 @@ def test_a_tokenizer_that_is_not_sound_is_an_error(compress, tmp_path, parts):
     assert "tokenizer.json" in said.err
 
 
+def test_labels_stay_with_their_lines(compress, tmp_path):
+    """A line without a token would be no sample, and leave its label to the next."""
+    tokenizer(tmp_path, normalizer={"type": "Replace", "pattern": {"Regex": "z+"}, "content": ""})
+    lines = [{"text": "good", "label": 1}, {"text": "zzz", "label": 0}]
+    said = compress(judge(tmp_path), "--eval", reviews(tmp_path, lines), "-o", tmp_path / "o.onnx", code=7)
+    assert "line 2: the tokenizer makes no token of its text" in said.err
+
+
 def test_what_fills_up_is_what_the_tokenizer_says(compress, tmp_path):
     """The mask leaves it out, so its number must only be one that the model has."""
     fills = {"strategy": "BatchLongest", "direction": "Right", "pad_id": 900, "pad_type_id": 0, "pad_token": "[PAD]"}

@@ -283,7 +283,11 @@ impl Writing {
             if text.trim().is_empty() {
                 return Err(Error::data("its text is empty"));
             }
+            let before = self.starts.len();
             self.add(text, true)?;
+            if self.by_line.is_some() && self.starts.len() == before {
+                return Err(Error::data("the tokenizer makes no token of its text"));
+            }
             if documents == 0 {
                 labels = label.map(|_| vec![]);
             }
