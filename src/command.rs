@@ -24,6 +24,8 @@ pub fn command(run: &Table) -> Option<Vec<String>> {
                 parts.extend(many.iter().map(|one| option(name, &text(one))));
             }
             Value::Array(many) => parts.push(option(name, &many.iter().map(text).collect::<Vec<_>>().join(","))),
+            // Its value may be left out, so only what is joined to it is one.
+            Value::String(way) if name == "int8" => parts.push(format!("--{name}={way}")),
             one => parts.push(option(name, &text(one))),
         }
     }

@@ -16,7 +16,7 @@ use crate::{
     measure,
     options::{DataOptions, DeviceOptions, Effort, MeasureOptions, ReadOptions, within},
     report::{LayerFacts, LayerKernel},
-    values::{Count, InputShape},
+    values::{Count, InputShape, Int8},
 };
 use clap::Args;
 use compress_compiler::{
@@ -262,7 +262,7 @@ impl Explain {
         };
         let recipe = Compress {
             model: against.clone(),
-            int8: true,
+            int8: Some(Int8::Static),
             data: DataOptions {
                 data: self.data.clone(),
                 tokenizer: self.tokenizer.clone(),

@@ -6,11 +6,11 @@
 //! file and the report of a job all hold the same struct, and [`Recipe`] is any of them.
 //!
 //! ```no_run
-//! use compress::{Compress, Event, values::Fraction};
+//! use compress::{Compress, Event, values::{Fraction, Int8}};
 //!
 //! # fn main() -> compress::Result<()> {
 //! let prune = Some(Fraction::try_from(0.5)?);
-//! let job = Compress { model: "model.onnx".into(), int8: true, prune, ..Compress::default() };
+//! let job = Compress { model: "model.onnx".into(), int8: Some(Int8::Static), prune, ..Compress::default() };
 //! let report = job.run(&mut |event: Event| println!("{event:?}"))?;
 //! println!("{:?}", report.accuracy);
 //! # Ok(())

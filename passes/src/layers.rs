@@ -85,6 +85,8 @@ fn is_excluded(g: &Graph, node: NodeId, weight: &str, exclude: &[Regex]) -> bool
 pub fn weight_slots(op: &Op) -> Vec<usize> {
     match op {
         Op::Recurrent(_) | Op::DynamicLstm(_) => vec![1, 2],
+        Op::IntegerMatMul(op) => vec![op.result.weight()],
+        Op::IntegerConv(op) => vec![op.result.weight()],
         op => op.weight().map(|w| w.slot).into_iter().collect(),
     }
 }

@@ -34,6 +34,7 @@ use prune::{
     unstructured::Prune,
 };
 use quant::{
+    dynamic::DynamicInt8,
     ptq::Int8,
     scheme::Scheme,
     search::Budget as SearchBudget,
@@ -222,10 +223,13 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "int8",
-        does: "quantise activations to U8, weights to S8 per channel, biases to INT32, as QDQ; targets may want others",
+        does: "quantise activations to U8, weights to S8 per channel, biases to INT32, as QDQ or by the range of each run; targets may want others",
         asked_by: Some(option::INT8),
         make: |o| {
             let (scheme, target, exclude) = (o.scheme?, o.target, o.exclude.clone());
+            if scheme.activations.are_dynamic() {
+                return Some(Box::new(DynamicInt8 { scheme, target, exclude }));
+            }
             Some(Box::new(Int8 {
                 scheme,
                 target,

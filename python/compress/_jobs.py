@@ -14,7 +14,7 @@ def compress(
     model: Path,
     *,
     output: Path | None = None,
-    int8: bool = False,
+    int8: bool | Literal["static", "dynamic"] = False,
     qat: bool = False,
     weight_bits: Literal[4, 8] | None = None,
     weights: Literal["int4", "int8"] | None = None,
@@ -35,7 +35,8 @@ def compress(
     teacher: Path | None = None,
     exclude: str | Iterable[str] = (),
     target: Literal["portable", "onnxruntime", "openvino", "tensorrt", "qnn"] | None = None,
-    calibration: Literal["minmax", "percentile-99.999", "percentile", "percentile-99.9", "mse", "entropy"] | None = None,
+    calibration: Literal["minmax", "percentile-99.999", "percentile", "percentile-99.9", "mse", "entropy"]
+    | None = None,
     reduce_range: Literal["auto", "always", "never"] | None = None,
     effort: Literal["quick", "normal", "best"] | None = None,
     time: str | None = None,
@@ -84,7 +85,8 @@ def compress(
     Args:
         model: The ONNX model to compress
         output: Where the result goes [default: MODEL with .compressed.onnx]
-        int8: Quantise to INT8: static, QDQ, calibrated on `data`
+        int8: Quantise to INT8: static, QDQ, calibrated on `data`; or dynamic, by the range of each run [default way:
+            static]
         qat: Train the quantised model, so that its weights adapt to rounding (implies `int8`; needs `data`)
         weight_bits: Bits of a quantised weight [default: 8]
         weights: Store the weights of products in 4 or 8 bits, activations stay floats: smaller files, and as fast as
@@ -190,7 +192,7 @@ def sweep(
     *,
     sweep: float | Iterable[float] = (),
     output: Path | None = None,
-    int8: bool = False,
+    int8: bool | Literal["static", "dynamic"] = False,
     qat: bool = False,
     weight_bits: Literal[4, 8] | None = None,
     weights: Literal["int4", "int8"] | None = None,
@@ -211,7 +213,8 @@ def sweep(
     teacher: Path | None = None,
     exclude: str | Iterable[str] = (),
     target: Literal["portable", "onnxruntime", "openvino", "tensorrt", "qnn"] | None = None,
-    calibration: Literal["minmax", "percentile-99.999", "percentile", "percentile-99.9", "mse", "entropy"] | None = None,
+    calibration: Literal["minmax", "percentile-99.999", "percentile", "percentile-99.9", "mse", "entropy"]
+    | None = None,
     reduce_range: Literal["auto", "always", "never"] | None = None,
     effort: Literal["quick", "normal", "best"] | None = None,
     time: str | None = None,
@@ -261,7 +264,8 @@ def sweep(
         sweep: Prune by each of these fractions in turn, e.g. 0.5,0.7,0.9: a model and a report each, named after the
             fraction, and a table and a plot of all. Gates hold for each; it fails (exit 9) when no model passes them
         output: Where the result goes [default: MODEL with .compressed.onnx]
-        int8: Quantise to INT8: static, QDQ, calibrated on `data`
+        int8: Quantise to INT8: static, QDQ, calibrated on `data`; or dynamic, by the range of each run [default way:
+            static]
         qat: Train the quantised model, so that its weights adapt to rounding (implies `int8`; needs `data`)
         weight_bits: Bits of a quantised weight [default: 8]
         weights: Store the weights of products in 4 or 8 bits, activations stay floats: smaller files, and as fast as

@@ -142,7 +142,7 @@ pub fn without_data(plan: &CompressPlan, sets: &Sets, failed: Option<String>) ->
         format!("they could not be matched to its BatchNormalizations: {e}")
     });
     let solves = plan.options.reconstruct && !sets.is_noise();
-    let what = match (solves, plan.options.scheme.is_some()) {
+    let what = match (solves, plan.recipe.calibrates()) {
         (true, true) => Some("layers were pruned and activation ranges calibrated"),
         (true, false) => Some("layers were pruned"),
         (false, true) => Some("activation ranges were calibrated"),

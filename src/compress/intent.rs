@@ -100,7 +100,7 @@ fn expected(opened: &Opened, plan: &CompressPlan) -> Result<Option<Expected>> {
     let batches = sets.calibration.indices.len().div_ceil(sets.calibration.batch.max(1)) as f64;
     let reached = plan.pipeline(&plan.options).passes;
     let looks = reached.iter().any(|p| matches!(p.name(), "int8" | "prune" | "channels" | "recover"));
-    let looks = looks && (plan.options.scheme.is_some() || plan.options.reconstruct);
+    let looks = looks && (plan.recipe.calibrates() || plan.options.reconstruct);
     Ok(Some(Expected {
         run_s,
         batch: first.len(),

@@ -2,7 +2,7 @@
 
 use super::{Compress, plan::Purpose};
 use crate::options::{DataOptions, Effort as CheckEffort};
-use crate::values::InputShape;
+use crate::values::{InputShape, Int8};
 use compress_compiler::{
     error::{Error, Result},
     words::option::{
@@ -76,26 +76,30 @@ fn of_pruning(r: &Compress) -> Result<()> {
 
 fn of_quantisation(r: &Compress) -> Result<()> {
     let (quantises, has_data) = (format!("{INT8} or {QAT}"), r.data.data.is_some());
-    let compresses = r.quantises() || r.weights.is_some() || prunes(r) || r.prune_channels.is_some();
+    let looks = r.calibrates() || r.weights.is_some() || prunes(r) || r.prune_channels.is_some();
     let any_prune = format!("one of {PRUNE}, {PRUNE_PATTERN} and {PRUNE_CHANNELS}");
     let samples = r.calibration_samples.is_some();
     let reduces = r.reduce_range != ReduceRange::default();
+    let dynamic = r.int8 == Some(Int8::Dynamic);
+    apart(&[(&format!("dynamic {INT8}"), dynamic), (&QAT, r.qat)])?;
+    // Ranges of each run are not chosen, and nothing is searched for.
+    let ranges = format!("{INT8} with ranges that calibration finds, or {QAT}");
     let codes_of_8 = "U8 activations and weights of 8 bits: products of other codes are never cut off";
     first(&[
         (&format!("{TARGET} {}", r.target), r.target.is_for_codes(), &quantises, r.quantises()),
         (&WEIGHT_BITS, r.weight_bits != WeightBits::default(), &quantises, r.quantises()),
         (&BLOCK, r.block.is_some(), &WEIGHTS, r.weights.is_some()),
-        (&CALIBRATION, r.calibration.is_some(), &quantises, r.quantises()),
+        (&CALIBRATION, r.calibration.is_some(), &ranges, r.calibrates()),
         (&REDUCE_RANGE, reduces, &quantises, r.quantises()),
         (&REDUCE_RANGE, reduces, &codes_of_8, r.scheme().may_be_cut_off()),
-        (&EFFORT, r.effort != Effort::default(), &quantises, r.quantises()),
+        (&EFFORT, r.effort != Effort::default(), &ranges, r.calibrates()),
         (&format!("{EFFORT} best"), r.effort == Effort::Best, &DATA, has_data),
-        (&TIME, r.time.is_some(), &quantises, r.quantises()),
+        (&TIME, r.time.is_some(), &ranges, r.calibrates()),
         (&TIME, r.time.is_some(), &DATA, has_data),
         (&TIME, r.time.is_some(), &format!("a search, which {EFFORT} quick leaves out"), r.effort != Effort::Quick),
-        (&CALIBRATION_SAMPLES, samples, &format!("{INT8}, {QAT}, {WEIGHTS} or {any_prune}"), compresses),
+        (&CALIBRATION_SAMPLES, samples, &format!("static {INT8}, {QAT}, {WEIGHTS} or {any_prune}"), looks),
         (&CALIBRATION_SAMPLES, samples, &DATA, has_data),
-        (&EXCLUDE, !r.exclude.is_empty(), &format!("{INT8}, {QAT}, {WEIGHTS} or {any_prune}"), compresses),
+        (&EXCLUDE, !r.exclude.is_empty(), &format!("{INT8}, {QAT}, {WEIGHTS} or {any_prune}"), looks || dynamic),
     ])
 }
 

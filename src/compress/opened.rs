@@ -111,8 +111,8 @@ impl Opened {
             fit::check(sets, &original.graph, taught.map(|(t, path)| (path, &t.graph)))?;
             warnings.extend(fit::mixed(sets).into_iter().chain(fit::unread(sets)));
             warnings.extend(fit::few(sets, plan.options.reconstruct, plan.trains()));
-            warnings.extend(fit::far_from_real(sets)?.filter(|_| plan.options.scheme.is_some()));
-            warnings.extend(fit::few_to_calibrate(sets).filter(|_| plan.options.scheme.is_some()));
+            warnings.extend(fit::far_from_real(sets)?.filter(|_| plan.recipe.calibrates()));
+            warnings.extend(fit::few_to_calibrate(sets).filter(|_| plan.recipe.calibrates()));
         }
         let before = match &sets {
             Some(sets) if check && runs(&original, &backend) => {
@@ -303,10 +303,7 @@ impl Opened {
         let kept = BestSoFar::new(&plan.output, &self.original);
         let options = &plan.options;
         if let Some(s) = &self.sets
-            && (options.scheme.is_some()
-                || options.weights.is_some()
-                || options.reconstruct
-                || options.training.is_some())
+            && (recipe.calibrates() || options.weights.is_some() || options.reconstruct || options.training.is_some())
         {
             report.recipe.data = Some(s.calibration.set.digest()?);
         }
@@ -390,7 +387,7 @@ fn tolerate<T>(result: Result<T>, plan: &CompressPlan, g: &Graph, warnings: &mut
         Ok(value) => Ok(Some(value)),
         Err(e) if given && e.kind() != Kind::Unsupported => Err(e),
         Err(e) if !matches!(e.kind(), Kind::Unsupported | Kind::Data) => Err(e),
-        Err(e) if plan.options.scheme.is_none() => {
+        Err(e) if !plan.recipe.calibrates() => {
             warnings.push(format!("accuracy and speed were not measured: {e}"));
             Ok(None)
         }
@@ -430,7 +427,7 @@ fn open_sets(
         warnings.push(format!(
             "node {label} can't be run here ({reason}): it is kept as it is, and accuracy and speed were not measured"
         ));
-        if plan.options.scheme.is_none() {
+        if !plan.recipe.calibrates() {
             return Ok(None);
         }
         // What lies before it is calibrated.

@@ -5,6 +5,7 @@ use crate::{
     files,
     given::DataSource,
     options::{DataOptions, DeviceOptions, Effort as CheckEffort, GateOptions, MeasureOptions, expressions},
+    values::Int8,
 };
 use compress_compiler::{
     error::{Error, Result},
@@ -20,7 +21,7 @@ use compress_passes::{
         structured::{ChannelBudget, Channels},
     },
     quant::{
-        scheme::Scheme,
+        scheme::{DYNAMIC, Scheme},
         search::{Budget as SearchBudget, Effort, Goal},
     },
 };
@@ -109,7 +110,7 @@ impl<'a> CompressPlan<'a> {
 
     /// Whether the model is run to be compressed.
     pub fn runs(&self) -> bool {
-        let looks = self.options.reconstruct || self.options.scheme.is_some() || self.options.weights_by_data;
+        let looks = self.options.reconstruct || self.recipe.calibrates() || self.options.weights_by_data;
         self.trains() || looks || self.purpose == Purpose::Bisect
     }
 
@@ -120,7 +121,7 @@ impl<'a> CompressPlan<'a> {
 
     /// Whether inputs are made up on which something is decided.
     pub fn makes_inputs(&self) -> bool {
-        self.recipe.data.data.is_none() && (self.options.scheme.is_some() || self.options.reconstruct)
+        self.recipe.data.data.is_none() && (self.recipe.calibrates() || self.options.reconstruct)
     }
 
     /// Where the result is said to be.
@@ -162,7 +163,7 @@ fn options(r: &Compress, purpose: Purpose) -> Options {
         scheme: r.quantises().then(|| r.scheme()),
         weights: r.weights.map(|format| (format, r.block.unwrap_or_default().get())),
         weights_by_data: r.weights.is_some() && r.data.data.is_some(),
-        search: (r.quantises() && r.effort != Effort::Quick && purpose != Purpose::Bisect).then(|| SearchBudget {
+        search: (r.calibrates() && r.effort != Effort::Quick && purpose != Purpose::Bisect).then(|| SearchBudget {
             effort: r.effort,
             time: r.time.map(|ms| Duration::from_secs_f64(ms.get() / 1000.0)),
             goal: Goal {
@@ -185,7 +186,12 @@ impl Compress {
 
     /// Whether it is quantised.
     pub fn quantises(&self) -> bool {
-        self.int8 || self.qat
+        self.int8.is_some() || self.qat
+    }
+
+    /// Whether it is quantised by ranges that calibration finds.
+    pub fn calibrates(&self) -> bool {
+        self.int8 == Some(Int8::Static) || self.qat
     }
 
     /// The recipe as its report has it: the file in which a result is before it is printed is gone then.
@@ -217,7 +223,8 @@ impl Compress {
     pub(super) fn scheme(&self) -> Scheme {
         let scheme = self.target.scheme(self.weight_bits);
         let calibration = self.calibration.unwrap_or(scheme.calibration);
-        Scheme { calibration, reduce_range: self.reduce_range, ..scheme }
+        let activations = if self.int8 == Some(Int8::Dynamic) { DYNAMIC } else { scheme.activations };
+        Scheme { activations, calibration, reduce_range: self.reduce_range, ..scheme }
     }
 
     /// Whether the models are run to measure them.
@@ -230,6 +237,6 @@ impl Compress {
         let options = options(self, Purpose::Compress);
         let trains = options.qat || options.training.is_some();
         let tunes = options.search.is_some_and(|search| search.effort == Effort::Best);
-        trains || tunes || self.data.data.is_none() && (options.scheme.is_some() || options.reconstruct)
+        trains || tunes || self.data.data.is_none() && (self.calibrates() || options.reconstruct)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     options::{DataOptions, DeviceOptions, GateOptions, MeasureOptions, ReadOptions, choices},
-    values::{Count, Filter, Fraction, Milliseconds, Positive, Whole},
+    values::{Count, Filter, Fraction, Int8, Milliseconds, Positive, Whole},
 };
 use clap::Args;
 use compress_passes::{
@@ -33,9 +33,11 @@ pub struct Compress {
     /// Where the result goes, - for standard output [default: MODEL with .compressed.onnx].
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Quantise to INT8: static, QDQ, calibrated on --data.
-    #[arg(long)]
-    pub int8: bool,
+    /// Quantise to INT8: static, QDQ, calibrated on --data; or dynamic, by the range of each run [default way: static].
+    #[arg(long, value_name = "WAY", num_args = 0..=1, require_equals = true, default_missing_value = "static",
+        value_parser = choices::<Int8>())]
+    #[serde(with = "crate::values::int8")]
+    pub int8: Option<Int8>,
     /// Train the quantised model, so that its weights adapt to rounding (implies --int8; needs --data).
     #[arg(long)]
     pub qat: bool,

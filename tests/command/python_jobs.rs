@@ -91,6 +91,11 @@ fn annotation(arg: &Arg) -> String {
     }
 }
 
+/// Whether its value may be left out.
+fn may_stand_alone(arg: &Arg) -> bool {
+    arg.get_num_args().is_some_and(|n| n.min_values() == 0 && n.max_values() == 1)
+}
+
 /// A choice in Python: a number where it is one.
 fn quoted(name: &str) -> String {
     if name.parse::<u32>().is_ok() { name.into() } else { format!("\"{name}\"") }
@@ -163,6 +168,7 @@ fn function(job: &Job) -> String {
         let (annotated, required) = (annotation(arg), arg.is_required_set());
         let _ = match arg.get_action() {
             ArgAction::SetTrue => writeln!(text, "{pad}    {}: bool = False,", name(arg)),
+            _ if may_stand_alone(arg) => writeln!(text, "{pad}    {}: bool | {annotated} = False,", name(arg)),
             ArgAction::Append if !required => writeln!(text, "{pad}    {}: {annotated} = (),", name(arg)),
             _ if required => writeln!(text, "{pad}    {}: {annotated},", name(arg)),
             _ => writeln!(text, "{pad}    {}: {annotated} | None = None,", name(arg)),

@@ -173,6 +173,57 @@ fn attention_and_steps_along_columns_have_kernels() {
     }
 }
 
+/// Two products of one input by codes of its own range: a GELU and a bias behind one, nothing but scales behind the other.
+const BY_OWN_RANGE: &str = r#"graph "dynamic" {
+  input %x: f32[N,6,64]
+  const %w: i8[64,48] = random(1)
+  const %of_w: f32[48] = random(2)
+  const %bias: f32[48] = random(3)
+  const %v: i8[64,16] = random(4)
+  const %of_v: f32[1] = [0.01]
+  const %root: f32[1] = [1.4142135]
+  const %one: f32[1] = [1.0]
+  const %half: f32[1] = [0.5]
+  %codes, %scale, %zero = DynamicQuantizeLinear(%x)
+  %sums = MatMulInteger(%codes, %w, %zero)
+  %floats = Cast(%sums) {to=1}
+  %by = Mul(%scale, %of_w)
+  %scaled = Mul(%floats, %by)
+  %biased = Add(%scaled, %bias)
+  %d = Div(%biased, %root)
+  %e = Erf(%d)
+  %p = Add(%e, %one)
+  %g = Mul(%biased, %p)
+  %y = Mul(%g, %half)
+  %more = MatMulInteger(%codes, %v, %zero)
+  %as_floats = Cast(%more) {to=1}
+  %by_one = Mul(%scale, %of_v)
+  %z = Mul(%as_floats, %by_one)
+  output %y
+  output %z
+}"#;
+
+#[test]
+fn codes_by_their_own_range_have_kernels() {
+    let graph = text::parse(BY_OWN_RANGE).unwrap();
+    let verified = verify(&graph).unwrap();
+    let data: Vec<f32> = (0..3 * 6 * 64).map(|i| ((i * 2_654_435_761_usize) % 1000) as f32 / 400.0 - 1.0).collect();
+    let x = [Tensor::f32(&[3, 6, 64], &data)];
+    let burn = Session::new(&verified, &Backend::burn(), &[]).unwrap().run(&x).unwrap();
+    for engine in engines().iter().filter(|e| e.exact) {
+        let session = Session::new(&verified, &engine.backend, &[]).unwrap();
+        for (made, want) in session.run(&x).unwrap().iter().zip(&burn) {
+            let mut off = Off::default();
+            off.compare(made, want, None).unwrap();
+            assert!(off.relative < ROUNDING, "{} is off by {:e}", engine.name, off.relative);
+        }
+        let mut kernels: Vec<&str> = session.profile(&x).unwrap().iter().map(|s| s.kernel.name).collect();
+        kernels.sort_unstable();
+        let all = ["gemm_dynamic_i8", "gemm_dynamic_i8", "own_range", "own_range", "quantize"];
+        assert_eq!(kernels, all, "{}", engine.name);
+    }
+}
+
 /// A mask may have more rows than there are queries: scores become as many.
 #[test]
 fn a_mask_widens_scores() {

@@ -26,7 +26,10 @@ use compress_passes::{
         score::ChannelSaliency,
         structured::{ChannelBudget, Channels},
     },
-    quant::{scheme::INT8, tables::Tables},
+    quant::{
+        scheme::{DYNAMIC, INT8, Scheme},
+        tables::Tables,
+    },
     simplify,
     target::ForOnnxRuntime,
 };
@@ -84,6 +87,8 @@ fn recover() {
 fn int8() {
     let scheme = Some(INT8);
     golden_by(&passes("int8", Options { scheme, ..Options::default() }), Keeps::Decibels(20.0));
+    let scheme = Some(Scheme { activations: DYNAMIC, ..INT8 });
+    golden_by(&passes("int8-dynamic", Options { scheme, ..Options::default() }), Keeps::Decibels(20.0));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Static quantisation to INT8 in QDQ form.
+//! Quantisation to INT8: static in QDQ form, or [`dynamic`], by the range of each run.
 //!
 //! A [`scheme`] says which codes numbers become. [`observe`] watches activations, [`calibrators`] choose their ranges,
 //! [`ptq`] decides what is quantised, [`qdq`] writes it into the graph.
@@ -7,6 +7,7 @@ pub mod calibrators;
 mod choices;
 mod clipped;
 mod columns;
+pub mod dynamic;
 mod equalise;
 pub mod observe;
 mod params;
@@ -22,3 +23,26 @@ pub mod tables;
 mod two_terms;
 mod values;
 pub mod weight_only;
+
+use crate::target::Target;
+use compress_compiler::{
+    error::{Error, Result},
+    graph::Graph,
+    op::Op,
+    words::option::INT8,
+};
+use scheme::Scheme;
+
+/// Whether a graph can be quantised.
+///
+/// # Errors
+/// Unsupported for what is quantised already, and codes that the target can't run.
+pub(crate) fn feasible(g: &Graph, target: Target, scheme: &Scheme) -> Result<()> {
+    let has_codes = |op: &Op| matches!(op, Op::Quantize(_) | Op::Dequantize(_));
+    let is_quantised = |g: &Graph| g.operators().any(|n| has_codes(g.op(n)));
+    if g.and_bodies().into_iter().any(is_quantised) {
+        let help = format!("give the FP32 model, or drop {INT8}");
+        return Err(Error::unsupported("the model is quantised already").help(help));
+    }
+    target.obstacle(scheme).map_or(Ok(()), |why| Err(Error::unsupported(why)))
+}

@@ -22,7 +22,7 @@ use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
     node::{NodeId, Port, Site},
-    op::{Op, Operator, Quant},
+    op::{Operator, Quant},
     part::unreached,
     pass::{Context, Outcome, Pass, Skipped, Training, reasons},
     tensor::DType,
@@ -66,7 +66,7 @@ impl Pass for Int8 {
 
     fn run(&self, g: &mut Graph, cx: &Context) -> Result<Outcome> {
         let mut out = Outcome::default();
-        self.feasible(g)?;
+        super::feasible(g, self.target, &self.scheme)?;
         let whole = nested::take(g);
         let seen = self.seen(g, &whole, cx)?;
         cx.check()?;
@@ -227,17 +227,6 @@ impl Draft {
 }
 
 impl Int8 {
-    /// # Errors
-    /// Unsupported for what is quantised already, and codes that the target can't run.
-    pub(crate) fn feasible(&self, g: &Graph) -> Result<()> {
-        let is_quantised = |g: &Graph| g.operators().any(|n| matches!(g.op(n), Op::Quantize(_) | Op::Dequantize(_)));
-        if g.and_bodies().into_iter().any(is_quantised) {
-            return Err(Error::unsupported("the model is quantised already")
-                .help(format!("give the FP32 model, or drop {INT8}")));
-        }
-        self.target.obstacle(&self.scheme).map_or(Ok(()), |why| Err(Error::unsupported(why)))
-    }
-
     /// The choices that a search begins with: recurrent layers stay in floats that the target can't compute by codes.
     fn start(&self, g: &Graph) -> Choices {
         let why = |n: &NodeId| match self.target.capabilities().lstm_by_codes {

@@ -117,7 +117,7 @@ fn codes(t: &Tensor, room: ReduceRange) -> (Tensor, Tensor, Tensor) {
 }
 
 /// The scale of a row. The ranges of states are those of each step: unlike with other layers, room is for any codes or none.
-fn scale(row: &[f32], room: ReduceRange) -> f32 {
+pub(super) fn scale(row: &[f32], room: ReduceRange) -> f32 {
     let greatest = row.iter().fold(0f32, |m, v| m.max(v.abs())) / 127.0;
     let of_pair = |pair: &[f32]| {
         let sum = |sign: f32| pair.iter().map(|v| (sign * v).max(0.0)).sum::<f32>();

@@ -51,13 +51,20 @@ pub enum Biases {
 pub enum Activations {
     /// By ranges that calibration finds.
     Static(Codes),
+    /// By the range of each in each run.
+    Dynamic(Codes),
 }
 
 impl Activations {
     /// Their codes.
     pub fn codes(self) -> Codes {
-        let Self::Static(codes) = self;
+        let (Self::Static(codes) | Self::Dynamic(codes)) = self;
         codes
+    }
+
+    /// Whether their ranges are those of each run.
+    pub fn are_dynamic(self) -> bool {
+        matches!(self, Self::Dynamic(_))
     }
 }
 
@@ -160,6 +167,9 @@ pub const INT8: Scheme = Scheme {
     biases: Biases::Int32,
     reduce_range: ReduceRange::Auto,
 };
+
+/// Activations by the range of each in each run, in the only codes that DynamicQuantizeLinear makes.
+pub const DYNAMIC: Activations = Activations::Dynamic(U8);
 
 /// INT8 with weights of four bits.
 pub(crate) const INT8_W4: Scheme = Scheme { weights: Weights { codes: S4, granularity: Granularity::Channel }, ..INT8 };

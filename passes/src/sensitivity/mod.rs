@@ -12,7 +12,7 @@ pub use crate::quant::search::{CurvePoint, Left, ValueSensitivity};
 use crate::{
     layers::{Layer, layers as layers_of},
     prune::mask::Scope,
-    quant::{ptq::Int8, scheme::Scheme, search::figures},
+    quant::{self, ptq::Int8, scheme::Scheme, search::figures},
     simplify,
     target::Target,
     widen::Widen,
@@ -124,7 +124,7 @@ impl Measurement {
         let exclude = self.scope.exclude.clone();
         let int8 =
             Int8 { scheme: self.scheme, target: self.target, exclude, search: None, train: false, any_operator: false };
-        int8.feasible(&graph).map_err(|e| e.help("give the model in floats"))?;
+        quant::feasible(&graph, int8.target, &int8.scheme).map_err(|e| e.help("give the model in floats"))?;
         simplify(&mut graph, cx)?;
         Widen.run(&mut graph, cx)?;
         graph.infer_all()?;

@@ -45,6 +45,8 @@ pub struct Capabilities {
     pub adapt: fn(Scheme) -> Scheme,
     /// Whether its depthwise convolutions may be slower on codes than in floats.
     pub slow_depthwise: bool,
+    /// Whether it multiplies codes by the range of each run, as DynamicQuantizeLinear and MatMulInteger do.
+    pub dynamic: bool,
     /// Whether rows of codes can be looked up there.
     pub looks_up_codes: bool,
     /// Whether it computes once, when it loads a model, what weights that are stored in fewer bits stand for.
@@ -81,6 +83,9 @@ impl Target {
         let codes = [scheme.activations.codes(), scheme.weights.codes];
         let strange = codes.into_iter().map(|c| c.stored).find(|c| !self.0.codes.contains(c));
         let granularity = scheme.weights.granularity;
+        if scheme.activations.are_dynamic() && !self.0.dynamic {
+            return Some(format!("{self} has no kernels for codes by the range of each run"));
+        }
         match strange {
             Some(codes) => Some(format!("{self} has no integer kernels for {codes}")),
             None if !self.0.granularities.contains(&granularity) => {

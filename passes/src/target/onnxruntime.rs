@@ -38,6 +38,7 @@ pub const TARGET: Capabilities = Capabilities {
     codes: &[DType::U8, DType::I8],
     adapt: |scheme| scheme,
     slow_depthwise: true,
+    dynamic: true,
     looks_up_codes: true,
     small_weights: true,
     lstm_by_codes: true,

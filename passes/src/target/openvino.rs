@@ -16,6 +16,7 @@ pub const TARGET: Capabilities = Capabilities {
     codes: &[DType::U8, DType::I8],
     adapt: |scheme| Scheme { placement: Placement::LayerInputs, ..scheme },
     slow_depthwise: false,
+    dynamic: true,
     looks_up_codes: true,
     small_weights: true,
     lstm_by_codes: false,

@@ -13,6 +13,7 @@ pub const TARGET: Capabilities = Capabilities {
     codes: &[DType::U16, DType::I8],
     adapt: |scheme| Scheme { activations: Activations::Static(U16), ..scheme },
     slow_depthwise: false,
+    dynamic: false,
     looks_up_codes: true,
     small_weights: false,
     lstm_by_codes: false,

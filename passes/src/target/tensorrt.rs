@@ -21,6 +21,7 @@ pub const TARGET: Capabilities = Capabilities {
         ..scheme
     },
     slow_depthwise: false,
+    dynamic: false,
     looks_up_codes: false,
     small_weights: false,
     lstm_by_codes: false,

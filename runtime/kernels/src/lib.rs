@@ -59,7 +59,7 @@ pub use attention::{Attention, Head, Heads, MASKS, Mask};
 pub use coded::{Bits, Coded, CodedF};
 pub use conv::{Conv8, ConvF, GemmF, SparseF};
 pub use depthwise::{Depthwise8, DepthwiseF};
-pub use dynamic::{Dynamic8, own_range};
+pub use dynamic::{CodeMatrix, CodeRows, Dynamic8, End, own_range};
 pub use elementwise::{BinaryOp, UnaryOp, binary, layer_norm, log_softmax, softmax, unary};
 pub use finish::Finish8;
 pub use gemv::{GemvF, Raw};

@@ -4,7 +4,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use crate::{
-    Dynamic8, Isa, Rows, RowsMut,
+    CodeMatrix, Dynamic8, End, Isa, Rows, RowsMut,
     conv::{aligned, bytes},
     math,
     multiversion::multiversion,
@@ -96,9 +96,10 @@ impl Product {
                 Self::Blocks(blocks)
             }
             StateWeights::Codes(codes, scales) => {
-                let (codes, scales) = (&codes[rows.start * hidden..rows.end * hidden], scales[rows].to_vec());
-                let bias = vec![0.0; scales.len()];
-                Self::Codes(Box::new(Dynamic8::new(isa, codes, scales, bias)))
+                let codes = &codes[rows.start * hidden..rows.end * hidden];
+                let (matrix, bias) =
+                    (CodeMatrix { codes, scales: &scales[rows.clone()], zeros: None }, vec![0.0; rows.len()]);
+                Self::Codes(Box::new(Dynamic8::new(isa, matrix, bias, End::default())))
             }
         }
     }

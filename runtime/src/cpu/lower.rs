@@ -59,6 +59,14 @@ pub(crate) fn known(graph: &Graph, order: &[NodeId]) -> HashSet<NodeId> {
     };
     let mut known = sizes(graph, order);
     known.extend(order.iter().copied().filter(|id| is_known(*id)));
+    // Sums of integers are no value here: who makes floats of them makes them too.
+    let sums = order.iter().copied().filter(|id| {
+        matches!(graph.op(*id), Op::IntegerMatMul(_))
+            && graph
+                .only_use((*id).into())
+                .is_some_and(|by| matches!(graph.op(by.node), Op::Cast(_)) && known.contains(&by.node))
+    });
+    known.extend(sums.collect::<Vec<_>>());
     known
 }
 

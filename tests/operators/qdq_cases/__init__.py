@@ -1,9 +1,9 @@
 """Quantised operators and the same in floats, as ONNX Runtime's kernels compute them."""
 
-from . import blocks, convolution, floats, linear, moving, pointwise
+from . import blocks, convolution, dynamic, floats, linear, moving, pointwise
 from .net import Case
 
-MODULES = (convolution, linear, pointwise, moving, blocks, floats)
+MODULES = (convolution, linear, pointwise, moving, blocks, floats, dynamic)
 
 
 def all_cases() -> list[Case]:

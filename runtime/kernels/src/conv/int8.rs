@@ -18,6 +18,8 @@ pub struct Conv8 {
     input_zero: u8,
     finish: Finish,
     then: Option<(Isa, UnaryOp)>,
+    /// The sum of each column's weights, so many times of which a zero point adds.
+    weight_sums: Vec<i32>,
     /// Where sums begin: what the input's zero point adds to them is taken off here.
     start: Vec<i32>,
     scale: Vec<f32>,
@@ -72,8 +74,8 @@ impl Conv8 {
         assert!(Self::fits(shape.depth()), "sums of {} products don't fit 32 bits", shape.depth());
         assert_eq!(finish.channels(), outputs, "a bias and a scale for each output");
         let of = |output: usize| &weights[output * shape.depth()..][..shape.depth()];
-        let zero_sum = |output: usize| of(output).iter().map(|&w| i32::from(w)).sum::<i32>() * i32::from(input_zero);
-        let start = |output: usize, bias: i32| bias.wrapping_sub(zero_sum(output));
+        let weight_sums: Vec<i32> = (0..outputs).map(|output| of(output).iter().map(|&w| i32::from(w)).sum()).collect();
+        let start = |output: usize, bias: i32| bias.wrapping_sub(weight_sums[output] * i32::from(input_zero));
         let (conv, start, scale, finish) = match finish {
             Finish8::Requantize { bias, mut scale, zero, min, max } => {
                 assert!(min <= max, "results from {min} to {max}");
@@ -98,7 +100,8 @@ impl Conv8 {
         };
         let weights = Weights::pack(&conv, weights);
         let (start, scale) = (conv.panels.lanes_of(&start), conv.panels.lanes_of(&scale));
-        Self { conv, weights, input_zero, finish, then: None, start, scale }
+        let weight_sums = conv.panels.lanes_of(&weight_sums);
+        Self { conv, weights, input_zero, finish, then: None, weight_sums, start, scale }
     }
 
     /// The same, but each result that is a float is `f` of what it would be.
@@ -128,7 +131,8 @@ impl Conv8 {
         let Finish::Requantize { zero, min, max } = self.finish else { panic!("its results are floats") };
         let y = Shared::new(y, window, self.conv.shape.outputs);
         self.run(
-            x,
+            (x, self.input_zero),
+            (&self.start, &self.scale),
             window,
             scratch,
             threads,
@@ -147,6 +151,37 @@ impl Conv8 {
     /// # Panics
     /// When operands don't fit, `scratch` is too small, or the results are integers.
     pub fn run_f32(&self, x: Rows<u8>, window: &Window, y: RowsMut<f32>, scratch: &mut [u8], threads: usize) {
+        self.scaled(x, window, y, scratch, threads, self.input_zero, (&self.start, &self.scale));
+    }
+
+    /// As [`Conv8::run_f32`], of codes with a `zero` point of their own, and a `scale` that multiplies each output's.
+    ///
+    /// # Panics
+    /// As [`Conv8::run_f32`].
+    pub fn run_by(
+        &self,
+        (x, scale, zero): (Rows<u8>, f32, u8),
+        window: &Window,
+        y: RowsMut<f32>,
+        scratch: &mut [u8],
+        threads: usize,
+    ) {
+        let starts: Vec<i32> = self.weight_sums.iter().map(|sum| -sum * i32::from(zero)).collect();
+        let scales: Vec<f32> = self.scale.iter().map(|own| scale * own).collect();
+        self.scaled(x, window, y, scratch, threads, zero, (&starts, &scales));
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn scaled(
+        &self,
+        x: Rows<u8>,
+        window: &Window,
+        y: RowsMut<f32>,
+        scratch: &mut [u8],
+        threads: usize,
+        zero: u8,
+        of_columns: (&[i32], &[f32]),
+    ) {
         let Finish::Scale { bias, min, max } = &self.finish else { panic!("its results are integers") };
         let y = Shared::new(y, window, self.conv.shape.outputs);
         let then = |rows: Range<usize>, panel: &Panel| {
@@ -156,7 +191,7 @@ impl Conv8 {
                 unsafe { y.apply(isa, f, rows, panel) };
             }
         };
-        self.run(x, window, scratch, threads, then, |row, column, lane| {
+        self.run((x, zero), of_columns, window, scratch, threads, then, |row, column, lane| {
             // SAFETY: `run` passes a position of the window, and the first column of a panel. `Shared::new` asserted
             // that the result has them. It is borrowed until this function ends.
             let to = unsafe { y.at(row, column) };
@@ -164,9 +199,11 @@ impl Conv8 {
         });
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn run(
         &self,
-        x: Rows<u8>,
+        x: (Rows<u8>, u8),
+        of_columns: (&[i32], &[f32]),
         window: &Window,
         scratch: &mut [u8],
         threads: usize,
@@ -174,8 +211,8 @@ impl Conv8 {
         out: impl Fn(usize, usize, usize) -> Out8 + Sync,
     ) {
         match &self.weights {
-            Weights::Bytes(w, tiles) => self.run_as(w, *tiles, x, window, scratch, threads, then, out),
-            Weights::Words(w, tiles) => self.run_as(w, *tiles, x, window, scratch, threads, then, out),
+            Weights::Bytes(w, tiles) => self.run_as(w, *tiles, x, of_columns, window, scratch, threads, then, out),
+            Weights::Words(w, tiles) => self.run_as(w, *tiles, x, of_columns, window, scratch, threads, then, out),
         }
     }
 
@@ -184,19 +221,20 @@ impl Conv8 {
         &self,
         weights: &[W],
         tiles: unsafe fn(&Tile8<X, W>, usize),
-        x: Rows<u8>,
+        (x, zero): (Rows<u8>, u8),
+        (start, scale): (&[i32], &[f32]),
         window: &Window,
         scratch: &mut [u8],
         threads: usize,
         then: impl Fn(Range<usize>, &Panel) + Sync,
         out: impl Fn(usize, usize, usize) -> Out8 + Sync,
     ) {
-        self.conv.run(x, self.input_zero, window, scratch, threads, |x: Operand<X>, panel, row| {
+        self.conv.run(x, zero, window, scratch, threads, |x: Operand<X>, panel, row| {
             let tile = Tile8 {
                 x,
                 weights: weights[panel.weights..].as_ptr(),
-                bias: self.start[panel.lane..].as_ptr(),
-                scale: self.scale[panel.lane..].as_ptr(),
+                bias: start[panel.lane..].as_ptr(),
+                scale: scale[panel.lane..].as_ptr(),
                 columns: panel.columns,
                 out: out(row, panel.column, panel.lane),
             };

@@ -2,6 +2,7 @@
 
 mod attention;
 mod constant;
+mod dynamic;
 mod elementwise;
 mod logic;
 mod matmul;
@@ -38,6 +39,7 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
             .or_else(|| found(elementwise::lowering(s, want.port)))
             .or_else(|| found(rows::lowering(s, want.port))),
         Form::Float => product::float(s, want.port)
+            .or_else(|| dynamic::product(s, want.port))
             .or_else(|| transposed::lowering(s, want.port))
             .or_else(|| quant::dequantize(s, want.port))
             .or_else(|| pool::lowering(s, want))
@@ -50,10 +52,12 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
             .or_else(|| reduce::lowering(s, want.port))
             .or_else(|| resample::lowering(s, want.port))
             .or_else(|| logic::lowering(s, want))
+            .or_else(|| dynamic::by_own_range(s, want))
             .or_else(|| movement::lowering(s, want)),
         Form::Codes => found(quant::quantize(s, want.port))
             .or_else(|| found(pool::lowering(s, want)))
             .or_else(|| found(logic::lowering(s, want)))
+            .or_else(|| found(dynamic::by_own_range(s, want)))
             .or_else(|| found(movement::lowering(s, want))),
     }
 }

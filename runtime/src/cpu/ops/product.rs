@@ -141,8 +141,13 @@ fn ordered<T: Copy>(kind: Kind, shape: &[usize], data: &[T]) -> Weight<T> {
     }
 }
 
+/// A matrix `[inputs, outputs]` in the order that kernels take.
+pub(super) fn rows_by_outputs<T: Copy>(shape: &[usize], data: &[T]) -> Weight<T> {
+    ordered(Kind::Rows { transposed: false }, shape, data)
+}
+
 /// One entry an output.
-fn vector(t: Option<Tensor>, outputs: usize, factor: f32) -> Vec<f32> {
+pub(super) fn vector(t: Option<Tensor>, outputs: usize, factor: f32) -> Vec<f32> {
     match t.as_ref().and_then(Tensor::as_f32) {
         None => vec![0.0; outputs],
         Some(v) if v.len() == 1 => vec![v[0] * factor; outputs],

@@ -16,7 +16,9 @@ use compress_compiler::{
     ops::recurrent::{Cell, Recurrent},
     tensor::{DType, Tensor},
 };
-use compress_kernels::{self as kernels, ConvF, Dynamic8, Isa, Recurrence, Rows, StateWeights, Window};
+use compress_kernels::{
+    self as kernels, CodeMatrix, ConvF, Dynamic8, End, Isa, Recurrence, Rows, StateWeights, Window,
+};
 use std::sync::Arc;
 
 /// The float value `port`, where a recurrent layer makes it.
@@ -142,7 +144,8 @@ impl Layer {
             let parts = r.chunks_exact(rows * hidden).zip(of_r.chunks_exact(rows));
             let ways: Vec<_> =
                 parts.zip(backwards).map(|((r, s), (b, bias))| (*b, StateWeights::Codes(r, s), *bias)).collect();
-            let projection = Projection::Codes(Dynamic8::new(isa, &w, of_w, outer));
+            let matrix = CodeMatrix { codes: &w, scales: &of_w, zeros: None };
+            let projection = Projection::Codes(Dynamic8::new(isa, matrix, outer, End::default()));
             (projection, kernels::Recurrent::new(isa, recurrence, hidden, &ways))
         } else {
             let (w, r) = (w.as_f32().unwrap_or_default(), r.as_f32().unwrap_or_default());

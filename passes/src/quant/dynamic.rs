@@ -1,0 +1,227 @@
+//! Pass "int8", dynamic: products read codes by the range that their input has in each run. No calibration is needed.
+//!
+//! A product of rows by a constant matrix becomes DynamicQuantizeLinear, MatMulInteger, Cast and Mul, of opset 11: the form that ONNX
+//! Runtime's optimiser makes one kernel of. All of an input shares a scale, the samples of a batch too. Weights have a scale for each
+//! output.
+
+use super::{
+    choices::Choices,
+    recurrent,
+    scheme::{Codes, Scheme},
+};
+use crate::{
+    layers::{Layer, excluded, is_left_out, layers, obstacle},
+    nested,
+    target::Target,
+    weight_matrix::WeightMatrix,
+};
+use compress_compiler::{
+    error::{Error, Result},
+    graph::Graph,
+    node::{NodeId, Port},
+    op::Op,
+    ops::{
+        binary::Binary,
+        cast::{Cast, Rounding},
+        integer::{Accumulator, DynamicQuantize, IntegerMatMul},
+    },
+    pass::{Context, Outcome, Pass, Skipped, reasons},
+    rewrite::remove_dead,
+    tensor::{DType, Tensor},
+    words::option::INT8,
+};
+use regex::Regex;
+use std::collections::HashMap;
+
+/// Weights of fewer elements stay floats: to make codes of what they multiply takes longer than the product.
+const LEAST: usize = 1024;
+
+/// The pass "int8", where ranges are those of each run.
+pub struct DynamicInt8 {
+    /// What numbers become.
+    pub scheme: Scheme,
+    /// What has to run them.
+    pub target: Target,
+    /// Layers to leave in floats.
+    pub exclude: Vec<Regex>,
+}
+
+impl Pass for DynamicInt8 {
+    fn name(&self) -> &'static str {
+        "int8"
+    }
+
+    fn is_exact(&self) -> bool {
+        false
+    }
+
+    fn run(&self, g: &mut Graph, cx: &Context) -> Result<Outcome> {
+        super::feasible(g, self.target, &self.scheme)?;
+        let mut out = self.quantise(g, cx)?;
+        let mut bodies = nested::take(g);
+        for body in &mut bodies {
+            out.add(self.quantise(&mut body.graph, cx)?);
+        }
+        nested::put_back(g, bodies)?;
+        if out.edits == 0 {
+            out.warnings.push(format!("{INT8}: nothing was quantised: {}", reasons(&out.skipped)));
+        }
+        Ok(out)
+    }
+}
+
+/// An input as codes: what DynamicQuantizeLinear makes of it.
+#[derive(Clone, Copy)]
+struct AsCodes {
+    codes: Port,
+    scale: Port,
+    zero: Port,
+}
+
+impl DynamicInt8 {
+    fn quantise(&self, g: &mut Graph, cx: &Context) -> Result<Outcome> {
+        let mut out = Outcome::default();
+        let (mut inputs, mut seen) = (HashMap::new(), vec![]);
+        for layer in layers(g)? {
+            if seen.contains(&layer.weight) {
+                continue;
+            }
+            cx.check()?;
+            match self.matrix(g, &layer) {
+                Ok(matrix) => {
+                    seen.push(layer.weight);
+                    out.edits += self.to_codes(g, &layer, matrix, &mut inputs)?;
+                }
+                Err(reason) => out.skipped.push(skipped(g, layer.node, reason)),
+            }
+        }
+        self.recurrent(g, &mut out);
+        Ok(out)
+    }
+
+    /// The matrix that a layer's weight is, or why it stays.
+    fn matrix(&self, g: &Graph, layer: &Layer) -> std::result::Result<WeightMatrix, String> {
+        if let Some(why) = excluded(g, layer, &self.exclude).or_else(|| obstacle(g, layer)) {
+            return Err(why);
+        }
+        let multiplies_rows = |n: NodeId| match g.op(n) {
+            Op::MatMul(_) => true,
+            Op::Gemm(gemm) => !gemm.trans_a && gemm.alpha == 1.0 && gemm.beta == 1.0,
+            _ => false,
+        };
+        match g.op(layer.node) {
+            Op::MatMul(_) | Op::Gemm(_) => {}
+            _ => {
+                return Err(format!(
+                    "only products of rows by a matrix are fast by ranges of each run; static {INT8} quantises it"
+                ));
+            }
+        }
+        if !g.uses(layer.weight.into()).iter().all(|reader| multiplies_rows(reader.node)) {
+            return Err("its input is transposed, or its result scaled".into());
+        }
+        let matrix = WeightMatrix::of(g, layer).ok_or("its weight isn't a matrix")?;
+        match matrix.len() < LEAST {
+            true => Err(format!("its weight has fewer than {LEAST} elements")),
+            false => Ok(matrix),
+        }
+    }
+
+    /// Makes codes of a weight, and of what the layers that read it multiply. Returns how many layers.
+    fn to_codes(
+        &self,
+        g: &mut Graph,
+        layer: &Layer,
+        matrix: WeightMatrix,
+        inputs: &mut HashMap<Port, AsCodes>,
+    ) -> Result<usize> {
+        let bug = || Error::bug("a weight is not a constant of f32");
+        let tensor = g.constant(layer.weight.into()).ok_or_else(bug)?;
+        let rows = matrix.matrix(&tensor.as_f32().ok_or_else(bug)?);
+        let (codes, scales) = codes(&rows, matrix, self.scheme);
+        let name = g.value(layer.weight.into()).name.clone();
+        let [codes, scales] =
+            [("quantized", codes), ("scale", scales)].map(|(what, t)| g.add_constant(&format!("{name}_{what}"), t));
+        let readers = g.uses(layer.weight.into());
+        for reader in &readers {
+            let input = g.operand(reader.node, 0).ok_or_else(bug)?;
+            let x = match inputs.get(&input) {
+                Some(made) => *made,
+                None => *inputs.entry(input).or_insert(as_codes(g, input)?),
+            };
+            replace(g, reader.node, x, [codes, scales].map(Port::from))?;
+        }
+        Ok(readers.len())
+    }
+
+    /// Makes codes of the weights of LSTM layers, where the target has an operator for it.
+    fn recurrent(&self, g: &mut Graph, out: &mut Outcome) {
+        let is_able = self.target.capabilities().lstm_by_codes;
+        let all = recurrent::layers(g).filter(|n| !is_left_out(g, *n, &self.exclude));
+        for node in all.collect::<Vec<_>>() {
+            let why = match is_able {
+                true => recurrent::obstacle(g, node, &self.exclude),
+                false => Some(recurrent::no_operator(g, node)),
+            };
+            match why {
+                Some(why) => out.skipped.push(skipped(g, node, why.into())),
+                None => out.edits += 1,
+            }
+        }
+        if is_able {
+            recurrent::to_codes(g, &self.exclude, &self.scheme, &Choices::default());
+        }
+    }
+}
+
+fn skipped(g: &Graph, node: NodeId, reason: String) -> Skipped {
+    Skipped { rule: "int8".into(), node: g.node(node).label(), reason }
+}
+
+/// The rows of `matrix`, one an output, as codes `[inputs, outputs]`, and a scale for each output.
+fn codes(rows: &[f32], matrix: WeightMatrix, scheme: Scheme) -> (Tensor, Tensor) {
+    let Codes { stored, .. } = scheme.weights.codes;
+    let (low, high) = scheme.weights.codes.range();
+    let (inputs, outputs) = (matrix.columns(), matrix.rows);
+    let mut codes = vec![0i64; rows.len()];
+    let mut scales = Vec::with_capacity(outputs);
+    for (output, row) in rows.chunks(inputs.max(1)).enumerate() {
+        let scale = recurrent::scale(row, scheme.reduce_range);
+        for (input, v) in row.iter().enumerate() {
+            codes[input * outputs + output] = ((v / scale).round_ties_even() as i64).clamp(low.max(-high), high);
+        }
+        scales.push(scale);
+    }
+    (Tensor::ints(stored, &[inputs, outputs], &codes), Tensor::f32(&[outputs], &scales))
+}
+
+/// Codes of `x` by its own range.
+fn as_codes(g: &mut Graph, x: Port) -> Result<AsCodes> {
+    let name = g.value(x).name.clone();
+    let outputs = ["quantized", "scale", "zero_point"].map(|what| g.fresh(&format!("{name}_{what}")));
+    let node = g.add_node("", DynamicQuantize.into(), &[Some(x)], &outputs.each_ref().map(|s| &s[..]))?;
+    let [codes, scale, zero] = [0, 1, 2].map(|slot| Port { node, slot });
+    Ok(AsCodes { codes, scale, zero })
+}
+
+/// Puts the product of `x` by codes with their scales in the place of a product of floats, whose bias is added to it.
+fn replace(g: &mut Graph, node: NodeId, x: AsCodes, [codes, scales]: [Port; 2]) -> Result<()> {
+    let (name, old, bias) = (g.node(node).name.clone(), Port::from(node), g.operand(node, 2));
+    let base = g.value(old).name.clone();
+    let mut add = |name: &str, op: Op, inputs: &[Port], what: &str| -> Result<Port> {
+        let output = g.fresh(&format!("{base}_{what}"));
+        let inputs: Vec<Option<Port>> = inputs.iter().copied().map(Some).collect();
+        Ok(g.add_node(name, op, &inputs, &[&output])?.into())
+    };
+    let product = IntegerMatMul { result: Accumulator::Kept };
+    let sums = add(&name, product.into(), &[x.codes, codes, x.zero], "sums")?;
+    let sums = add("", Cast { to: DType::F32, rounding: Rounding::default() }.into(), &[sums], "cast")?;
+    let scale = add("", Binary::Mul.into(), &[x.scale, scales], "scale")?;
+    let mut made = add("", Binary::Mul.into(), &[sums, scale], "product")?;
+    if let Some(bias) = bias {
+        made = add("", Binary::Add.into(), &[made, bias], "sum")?;
+    }
+    g.redirect(old, made, &[]);
+    remove_dead(g, node);
+    Ok(())
+}
