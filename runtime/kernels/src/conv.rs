@@ -248,6 +248,8 @@ macro_rules! as_in_input {
     };
 }
 as_in_input!(u8);
+as_in_input!(i8);
+as_in_input!(i32);
 as_in_input!(f32);
 
 // SAFETY: any two bytes are a 16-bit integer, which is not padded.

@@ -29,6 +29,7 @@
 mod attention;
 mod broadcast;
 mod coded;
+mod coded4;
 mod conv;
 mod depthwise;
 mod dynamic;
@@ -57,6 +58,7 @@ mod zip;
 
 pub use attention::{Attention, Head, Heads, MASKS, Mask};
 pub use coded::{Bits, Coded, CodedF};
+pub use coded4::Coded4;
 pub use conv::{Conv8, ConvF, GemmF, SparseF};
 pub use depthwise::{Depthwise8, DepthwiseF};
 pub use dynamic::{CodeMatrix, CodeRows, Dynamic8, End, own_range};

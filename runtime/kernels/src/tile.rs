@@ -256,6 +256,8 @@ macro_rules! unrolled {
     )+};
 }
 
+pub(crate) use unrolled;
+
 /// The pointers to `rows` rows from `first` on; up to `M`, the last one stands in for others.
 ///
 /// # Safety

@@ -1,6 +1,9 @@
 //! 512-bit vectors: AVX-512 with VNNI.
 
-use crate::tile::{Requantize, Vectors, tiles};
+use crate::{
+    coded4::{Nibbles, nibbles},
+    tile::{Requantize, Vectors, tiles},
+};
 use std::arch::x86_64::*;
 
 /// Vectors of 16 lanes.
@@ -163,4 +166,42 @@ tiles!(
     // Of smaller tiles the machine computes what becomes of the sums beside the next one's products.
     int8: Bytes 1: 12 [1, 4, 8], 2: 8 [1, 2, 4], 3: 6 [1, 2, 4], 4: 4 [1, 2];
     float: 1: 12 [1, 4, 8], 2: 12 [1, 2, 4, 8], 3: 8 [1, 2, 4], 4: 6 [1, 2, 4]
+);
+
+// SAFETY: each operation works on all 16 lanes.
+unsafe impl Nibbles for Avx512 {
+    type Four = __m512i;
+
+    #[inline(always)]
+    unsafe fn halves(from: *const u8) -> [Self::Four; 2] {
+        // SAFETY: the caller guarantees AVX-512, and 64 bytes at `from`.
+        unsafe {
+            let (bytes, low) = (_mm512_loadu_si512(from.cast()), _mm512_set1_epi8(15));
+            [_mm512_and_si512(bytes, low), _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), low)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot_four(sum: Self::I, w: Self::Four, x: *const i8) -> Self::I {
+        // SAFETY: the caller guarantees AVX-512 with VNNI, and four bytes at `x`. They are read without alignment.
+        unsafe { _mm512_dpbusd_epi32(sum, w, _mm512_set1_epi32(x.cast::<i32>().read_unaligned())) }
+    }
+    #[inline(always)]
+    unsafe fn splat_i32(x: i32) -> Self::I {
+        // SAFETY: the caller guarantees AVX-512.
+        unsafe { _mm512_set1_epi32(x) }
+    }
+    #[inline(always)]
+    unsafe fn bytes_times(from: *const u8, by: i32) -> Self::I {
+        // SAFETY: the caller guarantees AVX-512, and 16 bytes at `from`.
+        unsafe { _mm512_mullo_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast())), _mm512_set1_epi32(by)) }
+    }
+}
+
+nibbles!(
+    Avx512,
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512vnni")]
+    8,
+    4,
+    2,
+    1
 );

@@ -3,7 +3,10 @@
 // Iterators would hide that the lanes of several vectors meet.
 #![allow(clippy::needless_range_loop)]
 
-use crate::tile::{Requantize, Vectors, tiles};
+use crate::{
+    coded4::{Nibbles, nibbles},
+    tile::{Requantize, Vectors, tiles},
+};
 
 /// Vectors of eight lanes, which compilers turn into what there is. `CUT` says that sums of two products are cut off.
 pub(crate) struct Portable<const CUT: bool>;
@@ -147,6 +150,47 @@ unsafe impl<const CUT: bool> Vectors for Portable<CUT> {
 }
 
 tiles!(Portable<false>, int8: Bytes 1: 4 [1]; float: 1: 4 [1]);
+
+// SAFETY: each operation does what its name says, in a loop over all lanes.
+unsafe impl<const CUT: bool> Nibbles for Portable<CUT> {
+    type Four = [[i32; LANES]; 4];
+
+    #[inline(always)]
+    unsafe fn halves(from: *const u8) -> [Self::Four; 2] {
+        let (mut low, mut high) = ([[0; LANES]; 4], [[0; LANES]; 4]);
+        for lane in 0..LANES {
+            // SAFETY: the caller guarantees `4 * LANES` bytes at `from`, and `lane` is less than `LANES`.
+            let four = i32::from_le_bytes(unsafe { from.add(4 * lane).cast::<[u8; 4]>().read() });
+            for k in 0..4 {
+                low[k][lane] = four >> (8 * k) & 15;
+                high[k][lane] = four >> (8 * k + 4) & 15;
+            }
+        }
+        [low, high]
+    }
+    #[inline(always)]
+    unsafe fn dot_four(mut sum: Self::I, w: Self::Four, x: *const i8) -> Self::I {
+        // SAFETY: the caller guarantees four bytes at `x`. An array of bytes needs no alignment.
+        let x = unsafe { x.cast::<[i8; 4]>().read() }.map(i32::from);
+        for k in 0..4 {
+            for lane in 0..LANES {
+                sum[lane] += x[k] * w[k][lane];
+            }
+        }
+        sum
+    }
+    #[inline(always)]
+    unsafe fn splat_i32(x: i32) -> Self::I {
+        [x; LANES]
+    }
+    #[inline(always)]
+    unsafe fn bytes_times(from: *const u8, by: i32) -> Self::I {
+        // SAFETY: the caller guarantees `LANES` bytes at `from`. An array of bytes needs no alignment.
+        unsafe { from.cast::<[u8; LANES]>().read() }.map(|byte| i32::from(byte) * by)
+    }
+}
+
+nibbles!(Portable<false>, 4, 1);
 
 /// With sums that are cut off.
 pub(crate) mod saturating {

@@ -111,6 +111,45 @@ macro_rules! vectors {
 
 pub(super) use vectors;
 
+/// Implements [`Nibbles`] with 256-bit vectors; what differs is how products of unsigned by signed bytes are added.
+///
+/// [`Nibbles`]: crate::coded4::Nibbles
+macro_rules! nibbles_of {
+    ($name:ident, $dot:expr) => {
+        // SAFETY: each operation works on all eight lanes.
+        unsafe impl $crate::coded4::Nibbles for $name {
+            type Four = __m256i;
+
+            #[inline(always)]
+            unsafe fn halves(from: *const u8) -> [Self::Four; 2] {
+                // SAFETY: the caller guarantees the instruction set, and 32 bytes at `from`.
+                unsafe {
+                    let (bytes, low) = (_mm256_loadu_si256(from.cast()), _mm256_set1_epi8(15));
+                    [_mm256_and_si256(bytes, low), _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), low)]
+                }
+            }
+            #[inline(always)]
+            unsafe fn dot_four(sum: Self::I, w: Self::Four, x: *const i8) -> Self::I {
+                // SAFETY: the caller guarantees the instruction set, which has all that `$dot` asks for, and four bytes at `x`.
+                // They are read without alignment.
+                unsafe { $dot(sum, w, _mm256_set1_epi32(x.cast::<i32>().read_unaligned())) }
+            }
+            #[inline(always)]
+            unsafe fn splat_i32(x: i32) -> Self::I {
+                // SAFETY: the caller guarantees the instruction set.
+                unsafe { _mm256_set1_epi32(x) }
+            }
+            #[inline(always)]
+            unsafe fn bytes_times(from: *const u8, by: i32) -> Self::I {
+                // SAFETY: the caller guarantees the instruction set, and eight bytes at `from`.
+                unsafe { _mm256_mullo_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast())), _mm256_set1_epi32(by)) }
+            }
+        }
+    };
+}
+
+pub(super) use nibbles_of;
+
 /// A mask of the first `n` of eight lanes.
 ///
 /// # Safety

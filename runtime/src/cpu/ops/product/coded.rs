@@ -1,4 +1,5 @@
-//! Products by weights in blocks of codes, activations in floats.
+//! Products by weights in blocks of codes. Beside codes of 4 bits, activations become codes of 8 bits, block by block, as ONNX Runtime has
+//! it too; beside those of 8 bits, which are nearer than that, they stay floats.
 
 use super::{End, Kind, Product, vector};
 use crate::cpu::{
@@ -13,7 +14,7 @@ use compress_compiler::{
     ops::quantize::Grain,
     tensor::{DType, Tensor},
 };
-use compress_kernels::{Bits, Coded, CodedF};
+use compress_kernels::{Bits, Coded, Coded4, CodedF};
 use std::sync::Arc;
 
 /// The floats that product `p` makes, where its weight is codes with a scale for each block of inputs.
@@ -58,7 +59,11 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, p: &Product<'g>, end: End) -> Option<L
         let by = if transposed { turned(&by, outputs) } else { by.to_vec() };
         let zeros = zeros.as_ref().map(rows).transpose()?;
         let matrix = Coded { codes: &rows(&codes)?, bits, block, scales: &by, zeros: zeros.as_deref() };
-        let kernel = CodedF::new(isa, matrix, depth, bias, (end.low, end.high)).then(end.then);
+        let bounds = (end.low, end.high);
+        let kernel = match bits == Bits::Four && Coded4::fits(block) {
+            true => Kernel::Integers(Coded4::new(isa, matrix, depth, bias, bounds).then(end.then)),
+            false => Kernel::Floats(CodedF::new(isa, matrix, depth, bias, bounds).then(end.then)),
+        };
         codes.release();
         scales.release();
         Ok(InBlocks(kernel.into()))
@@ -72,11 +77,19 @@ fn turned<T: Copy>(values: &[T], rows: usize) -> Vec<T> {
 }
 
 /// A product by weights in blocks.
-struct InBlocks(Arc<CodedF>);
+struct InBlocks(Arc<Kernel>);
+
+enum Kernel {
+    Floats(CodedF),
+    Integers(Coded4),
+}
 
 impl Lowered for InBlocks {
     fn weight_bytes(&self) -> usize {
-        self.0.bytes()
+        match &*self.0 {
+            Kernel::Floats(k) => k.bytes(),
+            Kernel::Integers(k) => k.bytes(),
+        }
     }
 
     fn is_by_sample(&self, inputs: &[Operand], _: &[usize]) -> bool {
@@ -87,13 +100,21 @@ impl Lowered for InBlocks {
         let rows = Layout::Plain.rows(p.dims(inputs[0])).0;
         let x = p.read(inputs[0], Layout::Plain);
         let y = p.output(output, Layout::Plain);
-        let kernel = self.0.clone();
-        let work = cost::macs32(p.isa(), kernel.macs(rows)).max(cost::bytes(kernel.bytes()));
-        let scratch = kernel.scratch(rows, p.threads(work));
-        p.step("gemm_coded_f32", output, &[x], y, scratch, work, move |o| {
+        let (kernel, read) = (self.0.clone(), cost::bytes(self.weight_bytes()));
+        let (name, work, scratch) = match &*kernel {
+            Kernel::Floats(k) => {
+                let work = cost::macs32(p.isa(), k.macs(rows)).max(read);
+                ("gemm_coded_f32", work, k.scratch(rows, p.threads(work)))
+            }
+            Kernel::Integers(k) => ("gemm_coded_i8", cost::macs8(p.isa(), k.macs(rows)).max(read), k.scratch(rows)),
+        };
+        p.step(name, output, &[x], y, scratch, work, move |o| {
             let (x, threads) = (o.read(0), o.threads);
             let (y, scratch) = o.write();
-            kernel.run(x, y, scratch, threads);
+            match &*kernel {
+                Kernel::Floats(k) => k.run(x, y, scratch, threads),
+                Kernel::Integers(k) => k.run(x, y, scratch, threads),
+            }
         });
         Ok(())
     }
