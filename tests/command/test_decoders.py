@@ -24,7 +24,8 @@ ENGINES = {"cpu": [], "burn": ["--engine", "burn"], "onnxruntime": ["--engine", 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_figures_are_those_of_all_tokens_at_once(compress, tmp_path, ids, engine):
-    """Most tokens run at once, the last ones with the cache: that changes nothing."""
+    """Most tokens run at once, the last ones with the cache: that changes nothing. In front of weights of 4 bits our kernels for the CPU
+    make codes of activations, as ONNX Runtime's do by default: what is computed in floats is no farther from ours than from theirs."""
     before, after, data = decoder(tmp_path / "d.onnx"), tmp_path / "i4.onnx", tmp_path / "ids.npz"
     compress(before, "--weights", "int4", "--block", "16", "-o", after, "--data", data, "--eval", data)
     by = ["--data", data, "--device", "cpu", "--metric", "perplexity", "--json", *ENGINES[engine]]
@@ -32,12 +33,23 @@ def test_figures_are_those_of_all_tokens_at_once(compress, tmp_path, ids, engine
     optimised = engine == "onnxruntime"
     old, new = scores(before, ids, optimised), scores(after, ids, optimised)
     assert found["before"] == pytest.approx(perplexity(old, ids), rel=1e-4)
-    assert found["after"] == pytest.approx(perplexity(new, ids), rel=1e-4)
+    theirs = scores(after, ids, True)
+
+    def kl(after):
+        p, q = likely(old), likely(after)
+        return (np.exp(p) * (p - q)).sum(-1).mean()
+
+    def is_near(figure, of, tolerance):
+        by_codes = abs(of(theirs) - of(new)) if engine == "cpu" else 0
+        return abs(figure - of(new)) < tolerance * of(new) + by_codes
+
+    assert is_near(found["after"], lambda after: perplexity(after, ids), 1e-4)
     assert found["drop"] == pytest.approx(found["after"] - found["before"])
     beside = {f["metric"]: f["value"] for f in found["beside"]}
-    p, q = likely(old), likely(new)
-    assert beside["kl"] == pytest.approx((np.exp(p) * (p - q)).sum(-1).mean(), rel=1e-2)
-    assert beside["next-token"] == pytest.approx((p.argmax(-1) == q.argmax(-1)).mean(), abs=2e-3)
+    assert is_near(beside["kl"], kl, 1e-2)
+    agree = (old.argmax(-1) == new.argmax(-1)).mean()
+    # Codes may change which of two words that are about as likely comes first: of some tokens in a hundred at most.
+    assert beside["next-token"] == pytest.approx(agree, abs=2e-2 if engine == "cpu" else 2e-3)
 
 
 def test_a_cache_that_is_wrong_is_seen(compress, tmp_path, ids):

@@ -166,7 +166,13 @@ def test_matmulnbits_of_others_is_read(compress, tmp_path):
     assert {n.op_type for n in onnx.load(out).graph.node} == {"DequantizeLinear", "MatMul", "Add"}
     np.testing.assert_allclose(run(out, x), run(model, x), rtol=1e-4, atol=1e-4)
     np.savez(tmp_path / "x.npz", x=x)
-    assert far(compress, model, tmp_path / "x.npz") < 1e-5
+    # Our kernel makes codes of x, as ONNX Runtime's does at level 4.
+    before = run(model, x)
+    made = onnx.load(model)
+    next(a for a in made.graph.node[0].attribute if a.name == "accuracy_level").i = 4
+    onnx.save(made, model)
+    theirs = np.abs(run(model, x) - before).max() / np.abs(before).max()
+    assert far(compress, out, tmp_path / "x.npz") < 2 * theirs < 0.02
 
 
 def test_what_cannot_be_done_is_said(compress, tmp_path):

@@ -7,7 +7,14 @@
 #[path = "../pb/mod.rs"]
 mod pb;
 
-use compress_compiler::{graph::Graph, onnx, pass::Context, tensor::Tensor, text, verify::verify};
+use compress_compiler::{
+    graph::Graph,
+    onnx,
+    pass::Context,
+    tensor::{DType, Tensor},
+    text,
+    verify::verify,
+};
 use compress_kernels::Isa;
 use compress_passes::{Options, pipeline};
 use compress_runtime::{
@@ -221,6 +228,52 @@ fn codes_by_their_own_range_have_kernels() {
         kernels.sort_unstable();
         let all = ["gemm_dynamic_i8", "gemm_dynamic_i8", "own_range", "own_range", "quantize"];
         assert_eq!(kernels, all, "{}", engine.name);
+    }
+}
+
+/// Rows of a table of floats and of one of codes, chosen by numbers of 64 and of 32 bits, some of them from behind.
+const TABLES: &str = r#"graph "tables" {
+  input %ids: i64[N,64]
+  input %kinds: i32[N,64]
+  const %words: f32[50,64] = random(1)
+  const %codes: i8[7,64] = random(2)
+  const %of_rows: f32[7,1] = random(3)
+  const %w: f32[64,64] = random(4)
+  %word = Gather(%words, %ids)
+  %code = Gather(%codes, %kinds)
+  %floats = Cast(%code) {to=1}
+  %scale = Gather(%of_rows, %kinds)
+  %kind = Mul(%floats, %scale)
+  %sum = Add(%word, %kind)
+  %y = MatMul(%sum, %w)
+  output %y
+}"#;
+
+#[test]
+fn rows_are_looked_up_where_tables_are() {
+    let graph = text::parse(TABLES).unwrap();
+    let verified = verify(&graph).unwrap();
+    let inputs = |n: usize, last: i64| {
+        let mut ids: Vec<i64> = (0..n * 64).map(|i| (i * 7919 % 100) as i64 - 50).collect();
+        ids[n * 64 - 1] = last;
+        let kinds: Vec<i64> = (0..n * 64).map(|i| (i * 31 % 14) as i64 - 7).collect();
+        [Tensor::ints(DType::I64, &[n, 64], &ids), Tensor::ints(DType::I32, &[n, 64], &kinds)]
+    };
+    for engine in engines().iter().filter(|e| e.exact) {
+        let session = Session::new(&verified, &engine.backend, &[]).unwrap();
+        for n in [1, 6] {
+            let burn = Session::new(&verified, &Backend::burn(), &[]).unwrap().run(&inputs(n, 3)).unwrap();
+            let mut off = Off::default();
+            off.compare(&session.run(&inputs(n, 3)).unwrap()[0], &burn[0], None).unwrap();
+            assert!(off.relative < ROUNDING, "{} is off by {:e}", engine.name, off.relative);
+        }
+        let kernels: Vec<&str> = session.profile(&inputs(1, 3)).unwrap().iter().map(|s| s.kernel.name).collect();
+        assert_eq!(kernels.iter().filter(|k| **k == "look_up").count(), 2, "{}: {kernels:?}", engine.name);
+        assert!(!kernels.contains(&"burn"), "{}: {kernels:?}", engine.name);
+        for outside in [50, -51, i64::MIN, i64::MAX] {
+            let said = session.run(&inputs(2, outside)).unwrap_err().to_string();
+            assert!(said.contains("is out of range for an axis of 50"), "{}: {said}", engine.name);
+        }
     }
 }
 

@@ -27,7 +27,10 @@ def block():
     }
 
     def layer(x, name):
-        return [node("MatMul", f"{x} w_{name}", f"p_{name}", name), node("Add", f"p_{name} b_{name}", name, f"{name}_bias")]
+        return [
+            node("MatMul", f"{x} w_{name}", f"p_{name}", name),
+            node("Add", f"p_{name} b_{name}", name, f"{name}_bias"),
+        ]
 
     nodes = [
         *(n for name in "qkv" for n in layer("x", name)),

@@ -48,6 +48,7 @@ mod reduce;
 mod resample;
 mod rows;
 mod spread;
+mod table;
 mod team;
 #[cfg(test)]
 mod testing;
@@ -76,6 +77,7 @@ pub use reduce::{ReduceOp, reduce};
 pub use resample::{Mix, Resample};
 pub use rows::{Rows, RowsMut};
 pub use spread::Spread;
+pub use table::{Table, look_up, look_up_codes};
 pub use team::{Helped, Team, traced};
 pub use window::Window;
 pub use zip::{Broadcast, zip};

@@ -9,7 +9,8 @@ use compress_kernels::Isa;
 pub(crate) enum Form {
     /// The floats themselves.
     Float,
-    /// The unsigned 8-bit codes which stand for them, or which are the value: of a bool, 0 or what isn't.
+    /// The unsigned 8-bit codes which stand for them, or which are the value: of a bool, 0 or what isn't. Of integers of 32 or 64 bits,
+    /// which come from elsewhere and choose rows of tables, all their bytes.
     Codes,
 }
 
@@ -56,6 +57,11 @@ pub(super) trait Lowered: Send + Sync {
     /// Whether it has no inputs, and makes the same at all times.
     fn is_constant(&self) -> bool {
         false
+    }
+
+    /// The rows of the table that its first operand chooses from; a negative number counts from behind.
+    fn rows(&self) -> Option<usize> {
+        None
     }
 
     /// Bytes of the weights that it reads.

@@ -169,7 +169,7 @@ impl Planner<'_> {
     pub fn size(&self, id: ValueId) -> usize {
         match self.form(id) {
             Form::Float => size_of::<f32>(),
-            Form::Codes => 1,
+            Form::Codes => self.program.values[id].dtype.size(),
         }
     }
 

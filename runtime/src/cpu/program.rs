@@ -36,7 +36,7 @@ impl Placed {
     pub fn of(graph: &Graph, want: Want) -> Self {
         let dtype = match (want.form, graph.fact(want.port).dtype) {
             (Form::Float, _) => DType::F32,
-            (Form::Codes, Some(dtype @ (DType::I8 | DType::Bool))) => dtype,
+            (Form::Codes, Some(dtype @ (DType::I8 | DType::Bool | DType::I32 | DType::I64))) => dtype,
             (Form::Codes, _) => DType::U8,
         };
         Self { port: want.port, form: want.form, dtype }
@@ -231,7 +231,7 @@ impl Program {
     /// values to `sink`. `None` where no plan can be made for these shapes.
     ///
     /// # Errors
-    /// What `sink` returns.
+    /// Malformed for a number of a row that a table doesn't have; what `sink` returns.
     pub fn run(
         &self,
         graph: &Graph,
@@ -241,6 +241,7 @@ impl Program {
         spent: Option<&mut Vec<Spent>>,
     ) -> Result<Option<Vec<Tensor>>> {
         let (inputs, beside) = inputs.split_at(self.inputs.len());
+        self.check_rows(inputs)?;
         let shapes = inputs.iter().map(|t| t.shape().to_vec()).collect();
         let elements = |t: &Tensor| {
             let are_sizes = t.dtype() == DType::I64 && t.shape().len() <= 1 && t.len() <= MAX_ELEMS;
@@ -248,6 +249,21 @@ impl Program {
         };
         let beside = beside.iter().map(|t| (t.shape().to_vec(), elements(t))).collect();
         self.planned(graph, Given { shapes, beside }).run(self, workspaces, inputs, sink, spent)
+    }
+
+    /// # Errors
+    /// Malformed for a number that chooses a row which a table doesn't have.
+    fn check_rows(&self, inputs: &[&Tensor]) -> Result<()> {
+        for Instruction { label, op, inputs: operands, .. } in &self.instructions {
+            let Some(rows) = op.rows().and_then(|rows| i64::try_from(rows).ok()) else { continue };
+            let place = operands.first().and_then(|id| self.inputs.iter().position(|input| input == id));
+            let ids = place.and_then(|i| inputs[i].as_i64()).ok_or_else(|| Error::bug("rows that nothing chooses"))?;
+            if let Some(id) = ids.iter().find(|id| !(-rows..rows).contains(*id)) {
+                let what = format!("index {id} is out of range for an axis of {rows}");
+                return Err(Error::malformed(what).at(label));
+            }
+        }
+        Ok(())
     }
 
     /// How such inputs are run. No lock is held while they are planned, nor while they run:

@@ -86,6 +86,14 @@ impl<'a> Operands<'a> {
         Rows::new(bytemuck::cast_slice(bytes), view.rows, view.width, view.stride)
     }
 
+    /// The bytes of operand `i`, which may begin anywhere.
+    ///
+    /// # Panics
+    /// When the step has no such operand.
+    pub fn bytes(&self, i: usize) -> &'a [u8] {
+        self.reads[i].expect("an operand that the step was planned with").bytes
+    }
+
     /// Operand `i` as one slice.
     ///
     /// # Panics

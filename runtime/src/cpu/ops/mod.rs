@@ -5,6 +5,7 @@ mod constant;
 mod dynamic;
 mod elementwise;
 mod logic;
+mod lookup;
 mod matmul;
 mod movement;
 mod norm;
@@ -43,6 +44,8 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
             .or_else(|| transposed::lowering(s, want.port))
             .or_else(|| quant::dequantize(s, want.port))
             .or_else(|| pool::lowering(s, want))
+            .or_else(|| lookup::float(s, want.port))
+            .or_else(|| quant::widened(s, want.port))
             .or_else(|| elementwise::lowering(s, want.port))
             .or_else(|| rows::lowering(s, want.port))
             .or_else(|| norm::lowering(s, want.port))
@@ -58,6 +61,7 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
             .or_else(|| found(pool::lowering(s, want)))
             .or_else(|| found(logic::lowering(s, want)))
             .or_else(|| found(dynamic::by_own_range(s, want)))
+            .or_else(|| found(lookup::codes(s, want.port)))
             .or_else(|| found(movement::lowering(s, want))),
     }
 }

@@ -12,13 +12,27 @@ use crate::cpu::{
     scope::{Affine, CHAIN, Scope},
     steps::View,
 };
-use compress_compiler::{error::Result, node::Port, op::Op, ops::binary::Binary, tensor::DType};
+use compress_compiler::{
+    error::Result,
+    node::Port,
+    op::Op,
+    ops::{binary::Binary, cast::Cast},
+    tensor::DType,
+};
 use compress_kernels::{self as kernels, Add8, Isa, Mul8, Rows, RowsMut};
 
 /// The floats for which the codes of `port` stand.
 pub(super) fn dequantize<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
     let (codes, affine) = s.codes(port)?;
     Some(Lowering::of(vec![codes], Dequantize(affine)).on_device(move || Ok(DeviceOp::Dequantize(affine))))
+}
+
+/// The floats that a Cast makes of codes.
+pub(super) fn widened<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
+    let Op::Cast(Cast { to: DType::F32, .. }) = s.graph.op(port.node) else { return None };
+    let x = s.graph.operand(port.node, 0).filter(|x| s.has(port.node) && s.has_codes(*x))?;
+    let zero = if s.graph.fact(x).dtype == Some(DType::I8) { 128 } else { 0 };
+    Some(Lowering::of(vec![Want::codes(x)], Dequantize(Affine { scale: 1.0, zero })))
 }
 
 /// The codes that a QuantizeLinear makes, and those that a Relu or Clip makes of codes.

@@ -1,0 +1,88 @@
+//! Rows looked up in a table.
+
+use crate::{Isa, RowsMut, multiversion::multiversion, parallel::in_rows};
+
+/// A table, row by row.
+#[derive(Debug, Clone, Copy)]
+pub enum Table<'a> {
+    /// Floats, wherever their bytes begin.
+    Floats(&'a [u8]),
+    /// Signed codes of 8 bits, and a scale for each row.
+    Codes(&'a [u8], &'a [f32]),
+}
+
+/// Writes the row of `table` that `row` names for each row of `y`, in `threads` parts.
+///
+/// # Panics
+/// When the table has no such row.
+pub fn look_up(isa: Isa, table: Table, row: impl Fn(usize) -> usize + Sync, y: RowsMut<f32>, threads: usize) {
+    in_rows(y, 1, threads, &|part, mut y| {
+        let width = y.width();
+        for i in 0..part.rows {
+            let (at, y) = (row(part.row + i), y.row(i));
+            match table {
+                Table::Floats(bytes) => {
+                    let from = bytes[at * width * size_of::<f32>()..].as_chunks().0;
+                    y.iter_mut().zip(&from[..width]).for_each(|(y, bytes)| *y = f32::from_ne_bytes(*bytes));
+                }
+                Table::Codes(codes, scales) => scaled(isa, &codes[at * width..][..width], scales[at], y),
+            }
+        }
+    });
+}
+
+/// As [`look_up`], of bytes: each is `flip`ped on the way.
+///
+/// # Panics
+/// When the table has no such row.
+pub fn look_up_codes(table: &[u8], flip: u8, row: impl Fn(usize) -> usize + Sync, y: RowsMut<u8>, threads: usize) {
+    in_rows(y, 1, threads, &|part, mut y| {
+        let width = y.width();
+        for i in 0..part.rows {
+            let from = &table[row(part.row + i) * width..][..width];
+            y.row(i).iter_mut().zip(from).for_each(|(y, code)| *y = code ^ flip);
+        }
+    });
+}
+
+multiversion! {
+    /// Codes times their scale.
+    fn scaled(isa: Isa, codes: &[u8], scale: f32, y: &mut [f32]) {
+        for (y, code) in y.iter_mut().zip(codes) {
+            *y = f32::from(code.cast_signed()) * scale;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_as_they_are_asked_for() {
+        let floats: Vec<f32> = (0..24).map(|i| i as f32 / 8.0 - 1.0).collect();
+        let bytes: Vec<u8> = [0].into_iter().chain(floats.iter().flat_map(|v| v.to_ne_bytes())).collect();
+        let codes: Vec<u8> = (0..24u8).map(|i| i.wrapping_mul(31)).collect();
+        let scales = [0.5, -2.0, 0.125, 1.0];
+        let rows = [3usize, 0, 3, 1, 2];
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            for threads in [1, 3] {
+                let look = |table: Table| {
+                    let mut y = vec![9.0; 30];
+                    look_up(isa, table, |i| rows[i], RowsMut::dense(&mut y, 5, 6), threads);
+                    y
+                };
+                let whole: Vec<f32> = rows.iter().flat_map(|r| floats[r * 6..][..6].to_vec()).collect();
+                let mut y = vec![9; 30];
+                look_up_codes(&codes, 128, |i| rows[i], RowsMut::dense(&mut y, 5, 6), threads);
+                let flipped: Vec<u8> = rows.iter().flat_map(|r| codes[r * 6..][..6].iter().map(|c| c ^ 128)).collect();
+                assert_eq!(y, flipped, "{isa}");
+                assert_eq!(look(Table::Floats(&bytes[1..])), whole, "{isa}");
+                let of = |r: &usize| {
+                    codes[r * 6..][..6].iter().map(|c| f32::from(*c as i8) * scales[*r]).collect::<Vec<_>>()
+                };
+                assert_eq!(look(Table::Codes(&codes, &scales)), rows.iter().flat_map(of).collect::<Vec<_>>(), "{isa}");
+            }
+        }
+    }
+}
