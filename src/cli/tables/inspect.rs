@@ -36,10 +36,11 @@ pub fn inspection(i: &Inspection) -> String {
     }
     t.push("operators".into());
     t.extend(i.operators.iter().map(|(name, n)| format!("  {n:>5} {name}")));
-    t.push(format!("layers{:>38}{:>10}{:>8}{:>10}", "operator", "weight", "zeros", "MACs"));
+    let op = i.layers.iter().map(|l| l.op.len() + 2).fold(10, usize::max);
+    t.push(format!("layers{:>28}{:>op$}{:>10}{:>8}{:>10}", "", "operator", "weight", "zeros", "MACs"));
     t.extend(i.layers.iter().map(|l| {
         let macs = shown::count(l.macs);
-        format!("  {:<32}{:>10}{:>10}{:>7.1}%{macs:>10}", l.node, l.op, l.precision, l.sparsity * 100.0)
+        format!("  {:<32}{:>op$}{:>10}{:>7.1}%{macs:>10}", l.node, l.op, l.precision, l.sparsity * 100.0)
     }));
     t.extend(i.opaque.iter().map(|(n, why)| format!("  note: `{n}` is kept as it is and can't be run here: {why}")));
     t.extend(i.warnings.iter().map(|w| format!("  note: {w}")));
