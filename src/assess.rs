@@ -134,6 +134,7 @@ impl Assessment<'_> {
         };
         let compared = (&answers, measured);
         let mut accuracy = measure::accuracy(before, &after, samples, compared, (self.blame, time), monitor)?;
+        report.warnings.extend(remarks::shared_ranges(&written.graph, samples));
         if let Some(scorer) = &measures.score {
             let names: Vec<String> = answers.outputs.iter().map(|o| o.name.clone()).collect();
             let scored = match scorer {

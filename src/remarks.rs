@@ -2,11 +2,14 @@
 
 use crate::{
     compress::CompressPlan,
+    data::Samples,
     report::{Accuracy, LayerFacts, Report, Speed},
     shown,
 };
 use compress_compiler::{
+    graph::Graph,
     onnx::Model,
+    op::Op,
     words::{
         counted,
         option::{BISECT, METRIC, PREPROCESS, SCORE, STRIP},
@@ -53,6 +56,18 @@ pub fn of_compression(plan: &CompressPlan, lossless: bool, report: &mut Report) 
     if plan.options.prune.is_some() || plan.options.pattern.is_some() {
         report.warnings.extend(of_zeros(&report.layers));
     }
+}
+
+/// Says that the figures are those of a size of batches, where ranges are those of each run.
+pub fn shared_ranges(graph: &Graph, samples: &Samples) -> Option<String> {
+    let by_run = |g: &Graph| g.operators().any(|n| matches!(g.op(n), Op::DynamicQuantize(_) | Op::DynamicLstm(_)));
+    let batch = samples.batch.min(samples.indices.len());
+    (batch > 1 && graph.and_bodies().into_iter().any(by_run)).then(|| {
+        format!(
+            "samples of a batch share the ranges that INT8 finds in each run: accuracy was measured in batches of {batch}, and a sample \
+             alone, or beside others, gets other answers"
+        )
+    })
 }
 
 /// Says that the clock of the processor fell while models were timed, if it did.

@@ -223,7 +223,7 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "int8",
-        does: "quantise activations to U8, weights to S8 per channel, biases to INT32, as QDQ or by the range of each run; targets may want others",
+        does: "quantise activations to U8 and weights to S8 per channel, as QDQ with biases in INT32 or by the range of each run; targets may want others",
         asked_by: Some(option::INT8),
         make: |o| {
             let (scheme, target, exclude) = (o.scheme?, o.target, o.exclude.clone());

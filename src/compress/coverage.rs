@@ -7,7 +7,7 @@ use crate::{
 };
 use compress_compiler::{
     graph::Graph,
-    node::NodeId,
+    node::{NodeId, Port},
     op::{Op, Operator},
     pass::reasons,
     words::option::{EXCLUDE, STOP_AFTER, TARGET, WEIGHTS},
@@ -209,7 +209,16 @@ fn usual(g: &Graph, node: NodeId, inside: bool, pass: &str) -> String {
             "its weight is shared with what is around the branch or loop".into()
         }
         _ if inside && pass != "int8" => "it is inside If, Loop or Scan".into(),
-        op if op.weight().is_some() && !has_weights(g, node) => "it multiplies two activations".into(),
+        op if op.weight().is_some() && !has_weights(g, node) => {
+            let is_fixed = |p: Port| {
+                let made_of = || g.operands(p.node).into_iter().flatten().all(|p| g.constant(p).is_some());
+                g.constant(p).is_some() || matches!(g.op(p.node), Op::Transpose(_)) && made_of()
+            };
+            match g.operands(node).into_iter().flatten().any(is_fixed) {
+                true => "its constant factor isn't a matrix that its rows are multiplied by as it lies".into(),
+                false => "it multiplies two activations".into(),
+            }
+        }
         _ if pass == "int8" => "it stays in floating point".into(),
         _ => "it was left alone".into(),
     }

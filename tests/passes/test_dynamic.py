@@ -131,6 +131,59 @@ def test_excluded_layers_stay(quantised):
     assert small.ops(out).count("MatMulInteger") == 3 and small.ops(out).count("MatMul") == 4
 
 
+@pytest.mark.parametrize("bits", ["8", "4"])
+@pytest.mark.parametrize("turned_first", [False, True])
+def test_a_weight_may_be_read_either_way(quantised, bits, turned_first):
+    """Layers share a weight as it lies and transposed: each has codes by its own outputs."""
+    layers = [node("MatMul", "x w", "a", "plain"), node("Gemm", "x w", "b", "turned", transB=1)]
+    shared = small.model(
+        layers[::-1] if turned_first else layers,
+        [("x", ["n", 40])],
+        [("a", None), ("b", None)],
+        {"w": floats(1, 40, 40)},
+    )
+    path, out, _ = quantised(shared, "--weight-bits", bits)
+    assert small.ops(out).count("MatMulInteger") == 2 and small.ops(out).count("DynamicQuantizeLinear") == 1
+    x = {"x": floats(2, 9, 40)}
+    for before, after in zip(run_onnx(path, x), run_onnx(out, x)):
+        assert sqnr_db(before, after) > (30 if bits == "8" else 14)
+
+
+def test_an_excluded_layer_stays_though_it_shares_its_weight(quantised):
+    shared = small.model(
+        [node("MatMul", "x w", "a", "first"), node("Relu", "a", "r"), node("MatMul", "r w", "b", "second")],
+        [("x", ["n", 40])],
+        [("b", None)],
+        {"w": floats(1, 40, 40)},
+    )
+    for name in ("first", "second"):
+        _, out, report = quantised(shared, "--exclude", name)
+        (left,) = [n for n in onnx.load(out).graph.node if n.op_type == "MatMul"]
+        (covered,) = report["coverage"]
+        assert left.name == name and (covered["layers"], covered["of_layers"]) == (1, 2)
+
+
+def test_a_model_by_ranges_of_each_run_is_quantised_already(quantised, compress, tmp_path):
+    _, out, report = quantised(block())
+    assert any("share the ranges" in line for line in report["warnings"])
+    for way in ("--int8=dynamic", "--int8"):
+        assert "the model is quantised already" in compress(out, way, "-o", tmp_path / "again.onnx", code=5).err
+
+
+def test_sums_that_older_processors_cut_off_are_counted(quantised):
+    """Room is for any codes unless it is left out, and then a warning says what that costs."""
+    alike = small.model(
+        [node("MatMul", "x w", "y")], [("x", ["n", 40])], [("y", None)], {"w": np.full((40, 40), 0.1, np.float32)}
+    )
+    for flags, told in ((("--reduce-range", "never"), 1), ((), 0)):
+        _, out, report = quantised(alike, *flags)
+        assert sum("40 of 40 output channels" in line for line in report["warnings"]) == told
+        codes = [
+            onnx.numpy_helper.to_array(t) for t in onnx.load(out).graph.initializer if t.name.endswith("quantized")
+        ]
+        assert codes[0].max() == (127 if told else 64)
+
+
 def test_branches_and_recurrent_layers_too(quantised):
     """A product in the graph of an If, with its own weight; and an LSTM where the target has an operator for it."""
 

@@ -7,6 +7,7 @@
 use super::{
     choices::Choices,
     recurrent,
+    reduce_range::ReduceRange,
     scheme::{Codes, Scheme},
 };
 use crate::{
@@ -28,7 +29,7 @@ use compress_compiler::{
     pass::{Context, Outcome, Pass, Skipped, reasons},
     rewrite::remove_dead,
     tensor::{DType, Tensor},
-    words::option::INT8,
+    words::option::{INT8, REDUCE_RANGE},
 };
 use regex::Regex;
 use std::collections::HashMap;
@@ -78,22 +79,42 @@ struct AsCodes {
     zero: Port,
 }
 
+/// A weight as codes `[inputs, outputs]`, and the scale of each output.
+#[derive(Clone, Copy)]
+struct Coded {
+    codes: Port,
+    scales: Port,
+}
+
+/// What was made in a graph so far.
+#[derive(Default)]
+struct Made {
+    inputs: HashMap<Port, AsCodes>,
+    /// By the weight, and whether it is stored with its outputs first: layers may share one, and read it either way.
+    weights: HashMap<(NodeId, usize), Coded>,
+    /// Outputs of which sums of two products may not fit 16 bits, and of how many.
+    cut_off: [usize; 2],
+}
+
 impl DynamicInt8 {
     fn quantise(&self, g: &mut Graph, cx: &Context) -> Result<Outcome> {
-        let mut out = Outcome::default();
-        let (mut inputs, mut seen) = (HashMap::new(), vec![]);
+        let (mut out, mut made) = (Outcome::default(), Made::default());
         for layer in layers(g)? {
-            if seen.contains(&layer.weight) {
-                continue;
-            }
             cx.check()?;
             match self.matrix(g, &layer) {
                 Ok(matrix) => {
-                    seen.push(layer.weight);
-                    out.edits += self.to_codes(g, &layer, matrix, &mut inputs)?;
+                    self.to_codes(g, &layer, matrix, &mut made)?;
+                    out.edits += 1;
                 }
                 Err(reason) => out.skipped.push(skipped(g, layer.node, reason)),
             }
+        }
+        let [count, all] = made.cut_off;
+        if count > 0 && self.scheme.may_be_cut_off() {
+            out.warnings.push(format!(
+                "in {count} of {all} output channels, sums of two products may exceed 16 bits: processors with AVX2 and without VNNI \
+                 cut them off, and answer otherwise than measured here. {REDUCE_RANGE} always leaves room"
+            ));
         }
         self.recurrent(g, &mut out);
         Ok(out)
@@ -104,21 +125,14 @@ impl DynamicInt8 {
         if let Some(why) = excluded(g, layer, &self.exclude).or_else(|| obstacle(g, layer)) {
             return Err(why);
         }
-        let multiplies_rows = |n: NodeId| match g.op(n) {
-            Op::MatMul(_) => true,
-            Op::Gemm(gemm) => !gemm.trans_a && gemm.alpha == 1.0 && gemm.beta == 1.0,
-            _ => false,
-        };
         match g.op(layer.node) {
-            Op::MatMul(_) | Op::Gemm(_) => {}
+            Op::MatMul(_) => {}
+            Op::Gemm(gemm) if !gemm.trans_a && gemm.alpha == 1.0 && gemm.beta == 1.0 => {}
+            Op::Gemm(_) => return Err("its input is transposed, or its result scaled".into()),
             _ => {
-                return Err(format!(
-                    "only products of rows by a matrix are fast by ranges of each run; static {INT8} quantises it"
-                ));
+                let why = "only products of rows by a matrix are fast by ranges of each run";
+                return Err(format!("{why}; static {INT8} quantises it"));
             }
-        }
-        if !g.uses(layer.weight.into()).iter().all(|reader| multiplies_rows(reader.node)) {
-            return Err("its input is transposed, or its result scaled".into());
         }
         let matrix = WeightMatrix::of(g, layer).ok_or("its weight isn't a matrix")?;
         match matrix.len() < LEAST {
@@ -127,31 +141,29 @@ impl DynamicInt8 {
         }
     }
 
-    /// Makes codes of a weight, and of what the layers that read it multiply. Returns how many layers.
-    fn to_codes(
-        &self,
-        g: &mut Graph,
-        layer: &Layer,
-        matrix: WeightMatrix,
-        inputs: &mut HashMap<Port, AsCodes>,
-    ) -> Result<usize> {
+    /// Makes codes of a layer's weight, and of what it multiplies.
+    fn to_codes(&self, g: &mut Graph, layer: &Layer, matrix: WeightMatrix, made: &mut Made) -> Result<()> {
         let bug = || Error::bug("a weight is not a constant of f32");
-        let tensor = g.constant(layer.weight.into()).ok_or_else(bug)?;
-        let rows = matrix.matrix(&tensor.as_f32().ok_or_else(bug)?);
-        let (codes, scales) = codes(&rows, matrix, self.scheme);
-        let name = g.value(layer.weight.into()).name.clone();
-        let [codes, scales] =
-            [("quantized", codes), ("scale", scales)].map(|(what, t)| g.add_constant(&format!("{name}_{what}"), t));
-        let readers = g.uses(layer.weight.into());
-        for reader in &readers {
-            let input = g.operand(reader.node, 0).ok_or_else(bug)?;
-            let x = match inputs.get(&input) {
-                Some(made) => *made,
-                None => *inputs.entry(input).or_insert(as_codes(g, input)?),
-            };
-            replace(g, reader.node, x, [codes, scales].map(Port::from))?;
-        }
-        Ok(readers.len())
+        let key = (layer.weight, matrix.input_axis());
+        let weight = match made.weights.get(&key) {
+            Some(weight) => *weight,
+            None => {
+                let tensor = g.constant(layer.weight.into()).ok_or_else(bug)?;
+                let rows = matrix.matrix(&tensor.as_f32().ok_or_else(bug)?);
+                let (codes, scales, cut_off) = codes(&rows, matrix, self.scheme);
+                made.cut_off = [made.cut_off[0] + cut_off, made.cut_off[1] + matrix.rows];
+                let name = g.value(layer.weight.into()).name.clone();
+                let [codes, scales] = [("quantized", codes), ("scale", scales)]
+                    .map(|(what, t)| g.add_constant(&format!("{name}_{what}"), t).into());
+                *made.weights.entry(key).or_insert(Coded { codes, scales })
+            }
+        };
+        let input = g.operand(layer.node, 0).ok_or_else(bug)?;
+        let x = match made.inputs.get(&input) {
+            Some(made) => *made,
+            None => *made.inputs.entry(input).or_insert(as_codes(g, input)?),
+        };
+        replace(g, layer.node, x, weight)
     }
 
     /// Makes codes of the weights of LSTM layers, where the target has an operator for it.
@@ -178,21 +190,24 @@ fn skipped(g: &Graph, node: NodeId, reason: String) -> Skipped {
     Skipped { rule: "int8".into(), node: g.node(node).label(), reason }
 }
 
-/// The rows of `matrix`, one an output, as codes `[inputs, outputs]`, and a scale for each output.
-fn codes(rows: &[f32], matrix: WeightMatrix, scheme: Scheme) -> (Tensor, Tensor) {
+/// The rows of `matrix`, one an output, as codes `[inputs, outputs]`, the scale of each output, and in how many of them sums of two products
+/// may not fit 16 bits.
+fn codes(rows: &[f32], matrix: WeightMatrix, scheme: Scheme) -> (Tensor, Tensor, usize) {
     let Codes { stored, .. } = scheme.weights.codes;
-    let (low, high) = scheme.weights.codes.range();
+    let high = scheme.weights.codes.range().1;
     let (inputs, outputs) = (matrix.columns(), matrix.rows);
     let mut codes = vec![0i64; rows.len()];
     let mut scales = Vec::with_capacity(outputs);
+    let mut cut_off = 0;
     for (output, row) in rows.chunks(inputs.max(1)).enumerate() {
-        let scale = recurrent::scale(row, scheme.reduce_range);
+        let scale = recurrent::scale(row, scheme.reduce_range, high as f32);
         for (input, v) in row.iter().enumerate() {
-            codes[input * outputs + output] = ((v / scale).round_ties_even() as i64).clamp(low.max(-high), high);
+            codes[input * outputs + output] = ((v / scale).round_ties_even() as i64).clamp(-high, high);
         }
+        cut_off += usize::from(recurrent::scale(row, ReduceRange::Always, high as f32) > scale);
         scales.push(scale);
     }
-    (Tensor::ints(stored, &[inputs, outputs], &codes), Tensor::f32(&[outputs], &scales))
+    (Tensor::ints(stored, &[inputs, outputs], &codes), Tensor::f32(&[outputs], &scales), cut_off)
 }
 
 /// Codes of `x` by its own range.
@@ -205,7 +220,7 @@ fn as_codes(g: &mut Graph, x: Port) -> Result<AsCodes> {
 }
 
 /// Puts the product of `x` by codes with their scales in the place of a product of floats, whose bias is added to it.
-fn replace(g: &mut Graph, node: NodeId, x: AsCodes, [codes, scales]: [Port; 2]) -> Result<()> {
+fn replace(g: &mut Graph, node: NodeId, x: AsCodes, weight: Coded) -> Result<()> {
     let (name, old, bias) = (g.node(node).name.clone(), Port::from(node), g.operand(node, 2));
     let base = g.value(old).name.clone();
     let mut add = |name: &str, op: Op, inputs: &[Port], what: &str| -> Result<Port> {
@@ -214,9 +229,9 @@ fn replace(g: &mut Graph, node: NodeId, x: AsCodes, [codes, scales]: [Port; 2]) 
         Ok(g.add_node(name, op, &inputs, &[&output])?.into())
     };
     let product = IntegerMatMul { result: Accumulator::Kept };
-    let sums = add(&name, product.into(), &[x.codes, codes, x.zero], "sums")?;
+    let sums = add(&name, product.into(), &[x.codes, weight.codes, x.zero], "sums")?;
     let sums = add("", Cast { to: DType::F32, rounding: Rounding::default() }.into(), &[sums], "cast")?;
-    let scale = add("", Binary::Mul.into(), &[x.scale, scales], "scale")?;
+    let scale = add("", Binary::Mul.into(), &[x.scale, weight.scales], "scale")?;
     let mut made = add("", Binary::Mul.into(), &[sums, scale], "product")?;
     if let Some(bias) = bias {
         made = add("", Binary::Add.into(), &[made, bias], "sum")?;

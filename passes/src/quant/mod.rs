@@ -38,11 +38,18 @@ use scheme::Scheme;
 /// # Errors
 /// Unsupported for what is quantised already, and codes that the target can't run.
 pub(crate) fn feasible(g: &Graph, target: Target, scheme: &Scheme) -> Result<()> {
-    let has_codes = |op: &Op| matches!(op, Op::Quantize(_) | Op::Dequantize(_));
+    let has_codes = |op: &Op| matches!(op, Op::Quantize(_) | Op::Dequantize(_) | Op::DynamicQuantize(_));
     let is_quantised = |g: &Graph| g.operators().any(|n| has_codes(g.op(n)));
     if g.and_bodies().into_iter().any(is_quantised) {
         let help = format!("give the FP32 model, or drop {INT8}");
         return Err(Error::unsupported("the model is quantised already").help(help));
     }
-    target.obstacle(scheme).map_or(Ok(()), |why| Err(Error::unsupported(why)))
+    target.obstacle(scheme).map_or(Ok(()), |why| {
+        let error = Error::unsupported(why);
+        Err(if scheme.activations.are_dynamic() {
+            error.help("quantise by ranges of calibration: static")
+        } else {
+            error
+        })
+    })
 }

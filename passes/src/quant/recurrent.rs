@@ -31,6 +31,9 @@ pub(super) fn no_operator(g: &Graph, node: NodeId) -> &'static str {
 /// The greatest sum of two codes of one sign by which any codes of activations may be multiplied in 16 bits: 255 times that fits.
 const MOST_OF_PAIR: f32 = 128.0;
 
+/// The greatest code of a weight.
+const MOST: f32 = 127.0;
+
 /// The recurrent layers of a graph.
 pub(super) fn layers(g: &Graph) -> impl Iterator<Item = NodeId> + '_ {
     g.operators().filter(|n| matches!(g.op(*n), Op::Recurrent(_)))
@@ -102,10 +105,10 @@ fn codes(t: &Tensor, room: ReduceRange) -> (Tensor, Tensor, Tensor) {
     let mut codes = vec![0i64; values.len()];
     let mut scales = Vec::with_capacity(directions * rows);
     for (i, row) in values.chunks(inner.max(1)).enumerate() {
-        let scale = scale(row, room);
+        let scale = scale(row, room, MOST);
         for (k, v) in row.iter().enumerate() {
             let at = (i / rows * inner + k) * rows + i % rows;
-            codes[at] = (v / scale).round_ties_even().clamp(-127.0, 127.0) as i64;
+            codes[at] = (v / scale).round_ties_even().clamp(-MOST, MOST) as i64;
         }
         scales.push(scale);
     }
@@ -116,9 +119,9 @@ fn codes(t: &Tensor, room: ReduceRange) -> (Tensor, Tensor, Tensor) {
     )
 }
 
-/// The scale of a row. The ranges of states are those of each step: unlike with other layers, room is for any codes or none.
-pub(super) fn scale(row: &[f32], room: ReduceRange) -> f32 {
-    let greatest = row.iter().fold(0f32, |m, v| m.max(v.abs())) / 127.0;
+/// The scale of a row whose codes end at `most`. The ranges of states are those of each step: unlike with other layers, room is for any codes or none.
+pub(super) fn scale(row: &[f32], room: ReduceRange, most: f32) -> f32 {
+    let greatest = row.iter().fold(0f32, |m, v| m.max(v.abs())) / most;
     let of_pair = |pair: &[f32]| {
         let sum = |sign: f32| pair.iter().map(|v| (sign * v).max(0.0)).sum::<f32>();
         sum(1.0).max(sum(-1.0))
@@ -144,10 +147,10 @@ mod tests {
 
     #[test]
     fn two_large_weights_of_one_sign_get_room() {
-        let alone = scale(&[1.0, -1.0, 1.0, 0.0], ReduceRange::Auto);
+        let alone = scale(&[1.0, -1.0, 1.0, 0.0], ReduceRange::Auto, MOST);
         assert_eq!(alone, 1.0 / 127.0, "signs cancel out");
-        let beside = scale(&[0.0, 0.0, 1.0, 0.9], ReduceRange::Auto);
+        let beside = scale(&[0.0, 0.0, 1.0, 0.9], ReduceRange::Auto, MOST);
         assert!(255.0 * ((1.0 / beside).round() + (0.9 / beside).round()) <= f32::from(i16::MAX));
-        assert_eq!(scale(&[0.0, 0.0, 1.0, 0.9], ReduceRange::Never), 1.0 / 127.0);
+        assert_eq!(scale(&[0.0, 0.0, 1.0, 0.9], ReduceRange::Never, MOST), 1.0 / 127.0);
     }
 }

@@ -6,16 +6,13 @@ use crate::{
     elementwise::apply,
     math::clamp,
     multiversion::multiversion,
-    parallel::in_rows,
+    parallel::{flat, in_rows},
     quantize,
     team::join,
 };
 
 /// How many values are compared at a time.
 const LANES: usize = 16;
-
-/// How many comparisons don't wait for each other.
-const CHAINS: usize = 4;
 
 /// Values from which on two threads look for the range.
 const MANY: usize = 1 << 14;
@@ -26,7 +23,7 @@ pub struct Dynamic8 {
     isa: Isa,
     product: Conv8,
     end: End,
-    /// What zero points of the matrix take part in, where it has some.
+    /// Of a matrix with zero points.
     zeros: Option<Zeros>,
     depth: usize,
     outputs: usize,
@@ -124,7 +121,7 @@ impl Dynamic8 {
     /// # Panics
     /// When operands don't fit, or `scratch` is too small.
     pub fn run(&self, x: Rows<f32>, y: RowsMut<f32>, scratch: &mut [u8], threads: usize) {
-        let (scale, zero) = own_range(self.isa, x);
+        let (scale, zero) = own_range(self.isa, x, threads);
         let (codes, scratch) = scratch.split_at_mut(bytes::<u8>(x.rows() * self.depth));
         let codes = &mut aligned::<u8>(codes)[..x.rows() * self.depth];
         let zero = zero as u8;
@@ -161,29 +158,35 @@ impl Dynamic8 {
 ///
 /// # Panics
 /// When the machine doesn't have `isa`.
-pub fn own_range(isa: Isa, x: Rows<f32>) -> (f32, f32) {
-    let [low, high] = ends(isa, x);
-    let scale = if low == high { 1.0 } else { high - low } / 255.0;
+pub fn own_range(isa: Isa, x: Rows<f32>, threads: usize) -> (f32, f32) {
+    let [low, high] = ends(isa, flat(x), threads);
+    let scale = if low == high { 1.0 } else { (high - low) / 255.0 };
     (scale, (-low / scale).clamp(0.0, 255.0).round_ties_even())
 }
 
 /// The least and the greatest of zero and all of `x`, leaving out NaN.
-fn ends(isa: Isa, x: Rows<f32>) -> [f32; 2] {
-    let (rows, mut ends) = (x.rows(), [[0.0; 2]; 2]);
+fn ends(isa: Isa, x: Rows<f32>, threads: usize) -> [f32; 2] {
+    let (rows, width, mut ends) = (x.rows(), x.width(), [[0.0; 2]; 2]);
     let [a, b] = &mut ends;
-    match rows > 1 && rows * x.width() >= MANY {
-        true => {
-            let half = rows / 2;
-            join(|| range(isa, x.part(0, half), a), || range(isa, x.part(half, rows - half), b));
-        }
-        false => range(isa, x, a),
+    let left = if rows * width < MANY { 0 } else { threads / 2 };
+    if left == 0 {
+        range(isa, x, a);
+    } else {
+        let halves = match rows {
+            1 => [x.columns(0, width / 2), x.columns(width / 2, width - width / 2)],
+            _ => [x.part(0, rows / 2), x.part(rows / 2, rows - rows / 2)],
+        };
+        join(|| *a = self::ends(isa, halves[0], left), || *b = self::ends(isa, halves[1], threads - left));
     }
     [a[0].min(b[0]), a[1].max(b[1])]
 }
 
-/// Moves the ends of each lane apart as far as `block` needs.
+/// The ends of each lane.
+type Ends = [[f32; LANES]; 2];
+
+/// Moves the ends apart as far as `block` needs.
 #[inline(always)]
-fn widen(block: &[f32; LANES], low: &mut [f32; LANES], high: &mut [f32; LANES]) {
+fn widen(block: &[f32; LANES], [low, high]: &mut Ends) {
     for lane in 0..LANES {
         low[lane] = if block[lane] < low[lane] { block[lane] } else { low[lane] };
         high[lane] = if block[lane] > high[lane] { block[lane] } else { high[lane] };
@@ -193,23 +196,30 @@ fn widen(block: &[f32; LANES], low: &mut [f32; LANES], high: &mut [f32; LANES]) 
 multiversion! {
     /// The least and the greatest of zero and all of `x`, leaving out NaN.
     fn range(isa: Isa, x: Rows<f32>, ends: &mut [f32; 2]) {
-        let (mut low, mut high) = ([[0f32; LANES]; CHAINS], [[0f32; LANES]; CHAINS]);
+        // Variables, not an array of them, which a compiler turns into gathers: comparisons that don't wait for each other.
+        let (mut a, mut b): (Ends, Ends) = ([[0.0; LANES]; 2], [[0.0; LANES]; 2]);
+        let (mut c, mut d): (Ends, Ends) = (a, b);
         for row in (0..x.rows()).map(|i| x.row(i)) {
             let (blocks, rest) = row.as_chunks::<LANES>();
-            let (wide, blocks) = blocks.as_chunks::<CHAINS>();
-            for blocks in wide {
-                for chain in 0..CHAINS {
-                    widen(&blocks[chain], &mut low[chain], &mut high[chain]);
-                }
+            let (wide, blocks) = blocks.as_chunks::<4>();
+            for [of_a, of_b, of_c, of_d] in wide {
+                widen(of_a, &mut a);
+                widen(of_b, &mut b);
+                widen(of_c, &mut c);
+                widen(of_d, &mut d);
             }
-            blocks.iter().for_each(|block| widen(block, &mut low[0], &mut high[0]));
-            for v in rest {
-                low[0][0] = if *v < low[0][0] { *v } else { low[0][0] };
-                high[0][0] = if *v > high[0][0] { *v } else { high[0][0] };
-            }
+            blocks.iter().for_each(|block| widen(block, &mut a));
+            let mut last = [0.0; LANES];
+            last[..rest.len()].copy_from_slice(rest);
+            widen(&last, &mut b);
         }
-        let all = |of: [[f32; LANES]; CHAINS], least: fn(f32, f32) -> f32| of.iter().flatten().copied().fold(0.0, least);
-        *ends = [all(low, f32::min), all(high, f32::max)];
+        widen(&b[0], &mut a);
+        widen(&b[1], &mut a);
+        for [low, high] in [c, d] {
+            widen(&low, &mut a);
+            widen(&high, &mut a);
+        }
+        *ends = [a[0].into_iter().fold(0.0, f32::min), a[1].into_iter().fold(0.0, f32::max)];
     }
 }
 

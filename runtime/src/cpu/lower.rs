@@ -14,7 +14,10 @@ use compress_compiler::{
     tensor::DType,
 };
 use compress_kernels::Isa;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, HashMap, HashSet},
+};
 
 /// The form in which a value lies outside, between executors: `None` for those that only Burn has.
 pub(crate) fn outside(graph: &Graph, port: Port) -> Option<Form> {
@@ -94,21 +97,22 @@ pub(crate) fn lower(
         outside(graph, *port).map(|form| Want { port: *port, form }).ok_or_else(|| Error::bug("a value of Burn's"))
     };
 
-    // Backwards: what is asked for, last node first.
-    let mut open: BTreeSet<(usize, Want)> = BTreeSet::new();
+    // Backwards: what is asked for, last node first, and of a node the first output first, which others of it may make.
+    let at = |want: Want| (place[&want.port.node], Reverse(want.port.slot), want);
+    let mut open: BTreeSet<(usize, Reverse<usize>, Want)> = BTreeSet::new();
     for port in &pinned {
-        open.insert((place[&port.node], asked(port)?));
+        open.insert(at(asked(port)?));
     }
     let mut lowerings: Vec<(Want, Lowering)> = vec![];
     let mut inputs: Vec<Want> = vec![];
-    while let Some((_, want)) = open.pop_last() {
+    while let Some((.., want)) = open.pop_last() {
         if !part(want.port.node) && !is_constant(graph, want.port) {
             inputs.push(want);
             continue;
         }
         let lowering = ops::lowering(&scope, want);
         let lowering = lowering.ok_or_else(|| Error::bug("no lowering").at(graph.node(want.port.node).label()))?;
-        open.extend(lowering.operands.iter().map(|w| (place[&w.port.node], *w)));
+        open.extend(lowering.operands.iter().map(|w| at(*w)));
         lowerings.push((want, lowering));
     }
 

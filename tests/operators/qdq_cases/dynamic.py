@@ -63,8 +63,16 @@ product("scales_one_by_one", (3,), twice=True, fused=())
 product("scales_first", (3,), turned=True, fused=())
 product("positive", (3,), x=np.abs(cases.f32(3, 20)) + 1)
 product("negative", (3,), x=-np.abs(cases.f32(3, 20)) - 1)
-product("nothing", (3,), x=np.zeros((3, 20), np.float32))
 product("wide_range", (3,), x=cases.f32(3, 20) * np.float32(1e20))
+
+
+def nothing():
+    """An input without a range: its scale is 1."""
+    net = Net()
+    q = net.op("DynamicQuantizeLinear", net.input(np.zeros((3, 20), np.float32)), outputs=3)
+    net.output(scaled(net, q, weight(20, 7)))
+    net.output(q[1])
+    cases.add("dynamic_nothing", net, "MatMulIntegerToFloat")
 
 
 def shared():
@@ -102,6 +110,7 @@ def two_layers():
     cases.add("dynamic_two_layers", net, "MatMulIntegerToFloat")
 
 
+nothing()
 shared()
 sums_alone(np.uint8)
 sums_alone(np.int8)

@@ -182,7 +182,7 @@ pub(crate) fn dequantize_constant(
 
 /// The scale and the zero point of all of `x`, as DynamicQuantizeLinear has them.
 pub(super) fn own_range(x: &Float) -> Result<(f32, f32)> {
-    x.view(|data| Ok(kernels::own_range(Isa::detect(), Rows::dense(data, 1, data.len()))))
+    x.view(|data| Ok(kernels::own_range(Isa::detect(), Rows::dense(data, 1, data.len()), 1)))
 }
 
 /// Quantises to U8 with the range of the data, in which 0 always is.

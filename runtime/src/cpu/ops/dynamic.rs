@@ -31,10 +31,18 @@ pub(super) fn by_own_range<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>
         (2, Form::Codes) => OwnRange::Zero,
         _ => return None,
     };
-    (s.has(want.port.node) && g.fact(x).dtype == Some(DType::F32)).then(|| Lowering::of(vec![Want::float(x)], made))
+    if !s.has(want.port.node) || g.fact(x).dtype != Some(DType::F32) {
+        return None;
+    }
+    let mut operands = vec![Want::float(x)];
+    if let OwnRange::Codes = made {
+        let output = |slot| Port { node: want.port.node, slot };
+        operands.extend([Want::float(output(1)), Want::codes(output(2))]);
+    }
+    Some(Lowering::of(operands, made))
 }
 
-/// Which output. Each finds the range for itself: that takes little beside the product that follows.
+/// Which output: the codes are made by the other two.
 #[derive(Clone, Copy)]
 enum OwnRange {
     Codes,
@@ -51,15 +59,23 @@ impl Lowered for OwnRange {
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let (isa, layout, made) = (p.isa(), p.layout(inputs[0]), *self);
         let x = p.read(inputs[0], layout);
-        let y = p.output(output, if let Self::Codes = made { layout } else { Layout::Plain });
-        let name = if let Self::Codes = made { "quantize" } else { "own_range" };
-        p.step_from(size_of::<f32>(), name, output, &[x], y, 0, cost::bytes(4 * x.len() + y.len()), move |o| {
-            let (x, threads) = (o.read(0), o.threads);
-            let (scale, zero) = kernels::own_range(isa, x);
+        let work = cost::bytes(8 * x.len());
+        if let Self::Codes = made {
+            let mut reads = vec![(x, p.size(inputs[0]))];
+            reads.extend(inputs[1..].iter().map(|id| (p.dense(*id), p.size(*id))).collect::<Vec<_>>());
+            let y = p.output(output, layout);
+            p.step_of("quantize", output, reads, y, 0, work, move |o| {
+                let (scale, zero) = (o.slice::<f32>(1)[0], o.slice::<u8>(2)[0]);
+                kernels::quantize(isa, o.read(0), scale, zero, o.out(), o.threads);
+            });
+            return Ok(());
+        }
+        let y = p.output(output, Layout::Plain);
+        p.step_from(size_of::<f32>(), "own_range", output, &[x], y, 0, work, move |o| {
+            let (scale, zero) = kernels::own_range(isa, o.read(0), o.threads);
             match made {
-                Self::Codes => kernels::quantize(isa, x, scale, zero as u8, o.out(), threads),
-                Self::Scale => o.out::<f32>().data().fill(scale),
                 Self::Zero => o.out::<u8>().data().fill(zero as u8),
+                _ => o.out::<f32>().data().fill(scale),
             }
         });
         Ok(())
