@@ -337,6 +337,7 @@ mod tests {
         "--isa",
         "--lib",
         "--locked",
+        "--lengths",
         "--logdir",
         "--long",
         "--no-build",
