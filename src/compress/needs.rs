@@ -83,7 +83,8 @@ fn of_quantisation(r: &Compress) -> Result<()> {
     let dynamic = r.int8 == Some(Int8::Dynamic);
     apart(&[(&format!("dynamic {INT8}"), dynamic), (&QAT, r.qat)])?;
     // Ranges of each run are not chosen, and nothing is searched for.
-    let ranges = format!("{INT8} with ranges that calibration finds, or {QAT}");
+    let of_static = |other: &str| format!("{}{other}", if dynamic { "static " } else { "" });
+    let ranges = of_static(&quantises);
     let codes_of_8 = "U8 activations and weights of 8 bits: products of other codes are never cut off";
     first(&[
         (&format!("{TARGET} {}", r.target), r.target.is_for_codes(), &quantises, r.quantises()),
@@ -97,7 +98,7 @@ fn of_quantisation(r: &Compress) -> Result<()> {
         (&TIME, r.time.is_some(), &ranges, r.calibrates()),
         (&TIME, r.time.is_some(), &DATA, has_data),
         (&TIME, r.time.is_some(), &format!("a search, which {EFFORT} quick leaves out"), r.effort != Effort::Quick),
-        (&CALIBRATION_SAMPLES, samples, &format!("static {INT8}, {QAT}, {WEIGHTS} or {any_prune}"), looks),
+        (&CALIBRATION_SAMPLES, samples, &of_static(&format!("{INT8}, {QAT}, {WEIGHTS} or {any_prune}")), looks),
         (&CALIBRATION_SAMPLES, samples, &DATA, has_data),
         (&EXCLUDE, !r.exclude.is_empty(), &format!("{INT8}, {QAT}, {WEIGHTS} or {any_prune}"), looks || dynamic),
     ])

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 DIGITS = ROOT / "models/digits"
 
 PROGRAM = """
-use compress::{Compress, Event, Events, options::DataOptions};
+use compress::{Compress, Event, Events, options::DataOptions, values::Int8};
 struct Mine(usize, Vec<String>);
 impl Events for Mine {
     fn event(&mut self, event: Event) {
@@ -25,7 +25,7 @@ impl Events for Mine {
 fn main() {
     let [model, data, out, steps]: [String; 4] = std::env::args().skip(1).collect::<Vec<_>>().try_into().unwrap();
     let (data, mut mine) = (DataOptions { data: Some(data.into()), ..Default::default() }, Mine(steps.parse().unwrap(), vec![]));
-    let job = Compress { model: model.into(), output: Some(out.into()), int8: true, data, ..Compress::default() };
+    let job = Compress { model: model.into(), output: Some(out.into()), int8: Some(Int8::Static), data, ..Compress::default() };
     let result = job.run(&mut mine).map(|report| report.accuracy.unwrap().samples);
     println!("{:?} {:?}", result.map_err(|e| e.kind()), mine.1);
 }

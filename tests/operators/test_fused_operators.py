@@ -245,12 +245,12 @@ def integers():
         ]:
             weights = {**codes, "s": scale, "z": zero, "c": floats(2, 4)}
             label = f"{dtype.__name__}-{name}"
-            yield f"dynamic-{label}", Case("DynamicQuantizeMatMul", "a w s z c", x, weights)
+            yield f"dynamic-{label}", Case("DynamicQuantizeMatMul", "a w s z c", x, weights, layers=1)
             given = {"a": (["batch", 5, HIDDEN], rng.integers(0, 255, (2, 5, HIDDEN)).astype(np.uint8))}
             weights = {**weights, "as": np.float32(0.03), "az": np.uint8(5)}
-            yield f"float-{label}", Case("MatMulIntegerToFloat", "a w as s az z c", given, weights)
+            yield f"float-{label}", Case("MatMulIntegerToFloat", "a w as s az z c", given, weights, layers=1)
         bare = {**codes, "s": np.float32(0.02)}
-        yield f"dynamic-{dtype.__name__}-bare", Case("DynamicQuantizeMatMul", "a w s", x, bare)
+        yield f"dynamic-{dtype.__name__}-bare", Case("DynamicQuantizeMatMul", "a w s", x, bare, layers=1)
 
 
 CASES = [*layers(), *activations(), *norms(), *attentions(), *multi_head(), *integers()]
