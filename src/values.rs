@@ -1,42 +1,12 @@
 //! Values of options: numbers with their bounds, sizes, times. One parser for the command line and for recipes.
 
-use compress_compiler::{choice, error::Error, serde_as_text};
+pub(crate) mod int8;
+
+pub use int8::Int8;
+
+use compress_compiler::{error::Error, serde_as_text};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Visitor};
 use std::{fmt, marker::PhantomData, str::FromStr, time::Duration};
-
-/// Where the ranges of activations come from that `int8` makes codes of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Int8 {
-    /// From calibration.
-    Static,
-    /// From each run.
-    Dynamic,
-}
-
-choice!(Int8, "way to quantise", [
-    Static "static" "ranges that calibration finds: QDQ, for every runtime, and the fastest",
-    Dynamic "dynamic" "the range of each run: products of matrices alone, without calibration",
-]);
-
-/// An [`Int8`] in a recipe, where `true` stands for the usual one and `false` for none.
-pub(crate) mod int8 {
-    use super::Int8;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub fn serialize<S: Serializer>(int8: &Option<Int8>, to: S) -> Result<S::Ok, S::Error> {
-        match int8 {
-            Some(Int8::Dynamic) => Int8::Dynamic.serialize(to),
-            other => other.is_some().serialize(to),
-        }
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Int8>, D::Error> {
-        match toml::Value::deserialize(from)? {
-            toml::Value::Boolean(on) => Ok(on.then_some(Int8::Static)),
-            other => Int8::deserialize(other).map(Some).map_err(serde::de::Error::custom),
-        }
-    }
-}
 
 /// Reads a number as if it were text: in a recipe both mean the same.
 struct AsText<T>(PhantomData<T>);

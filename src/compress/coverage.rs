@@ -215,7 +215,7 @@ fn usual(g: &Graph, node: NodeId, inside: bool, pass: &str) -> String {
                 g.constant(p).is_some() || matches!(g.op(p.node), Op::Transpose(_)) && made_of()
             };
             match g.operands(node).into_iter().flatten().any(is_fixed) {
-                true => "its constant factor isn't a matrix that its rows are multiplied by as it lies".into(),
+                true => "its weight isn't a constant matrix on its right side".into(),
                 false => "it multiplies two activations".into(),
             }
         }

@@ -7,7 +7,7 @@
 use super::{
     choices::Choices,
     recurrent,
-    reduce_range::ReduceRange,
+    reduce_range::{ReduceRange, scale_for_any_codes},
     scheme::{Codes, Scheme},
 };
 use crate::{
@@ -34,7 +34,7 @@ use compress_compiler::{
 use regex::Regex;
 use std::collections::HashMap;
 
-/// Weights of fewer elements stay floats: to make codes of what they multiply takes longer than the product.
+/// Weights of fewer elements stay floats: there is nothing to save, and codes of what they multiply cost as much as ever.
 const LEAST: usize = 1024;
 
 /// The pass "int8", where ranges are those of each run.
@@ -200,11 +200,11 @@ fn codes(rows: &[f32], matrix: WeightMatrix, scheme: Scheme) -> (Tensor, Tensor,
     let mut scales = Vec::with_capacity(outputs);
     let mut cut_off = 0;
     for (output, row) in rows.chunks(inputs.max(1)).enumerate() {
-        let scale = recurrent::scale(row, scheme.reduce_range, high as f32);
+        let scale = scale_for_any_codes(row, scheme.reduce_range, high as f32);
         for (input, v) in row.iter().enumerate() {
             codes[input * outputs + output] = ((v / scale).round_ties_even() as i64).clamp(-high, high);
         }
-        cut_off += usize::from(recurrent::scale(row, ReduceRange::Always, high as f32) > scale);
+        cut_off += usize::from(scale_for_any_codes(row, ReduceRange::Always, high as f32) > scale);
         scales.push(scale);
     }
     (Tensor::ints(stored, &[inputs, outputs], &codes), Tensor::f32(&[outputs], &scales), cut_off)

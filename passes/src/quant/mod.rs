@@ -46,10 +46,9 @@ pub(crate) fn feasible(g: &Graph, target: Target, scheme: &Scheme) -> Result<()>
     }
     target.obstacle(scheme).map_or(Ok(()), |why| {
         let error = Error::unsupported(why);
-        Err(if scheme.activations.are_dynamic() {
-            error.help("quantise by ranges of calibration: static")
-        } else {
-            error
+        Err(match scheme.activations.are_dynamic() {
+            true => error.help(format!("static {INT8} runs there")),
+            false => error,
         })
     })
 }

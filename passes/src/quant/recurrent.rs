@@ -3,7 +3,11 @@
 //! In ONNX Runtime it takes 0.12 to 0.5 of the time of floats from 256 states on, and 0.9 with 128 (`docs/quantisation.md`).
 //! ONNX itself has no such operator.
 
-use super::{choices::Choices, reduce_range::ReduceRange, scheme::Scheme};
+use super::{
+    choices::Choices,
+    reduce_range::{ReduceRange, scale_for_any_codes},
+    scheme::Scheme,
+};
 use crate::layers::{is_left_out, weight_slots};
 use compress_compiler::{
     graph::Graph,
@@ -27,9 +31,6 @@ pub(super) fn no_operator(g: &Graph, node: NodeId) -> &'static str {
         _ => "ONNX has no operator for it by codes",
     }
 }
-
-/// The greatest sum of two codes of one sign by which any codes of activations may be multiplied in 16 bits: 255 times that fits.
-const MOST_OF_PAIR: f32 = 128.0;
 
 /// The greatest code of a weight.
 const MOST: f32 = 127.0;
@@ -105,7 +106,7 @@ fn codes(t: &Tensor, room: ReduceRange) -> (Tensor, Tensor, Tensor) {
     let mut codes = vec![0i64; values.len()];
     let mut scales = Vec::with_capacity(directions * rows);
     for (i, row) in values.chunks(inner.max(1)).enumerate() {
-        let scale = scale(row, room, MOST);
+        let scale = scale_for_any_codes(row, room, MOST);
         for (k, v) in row.iter().enumerate() {
             let at = (i / rows * inner + k) * rows + i % rows;
             codes[at] = (v / scale).round_ties_even().clamp(-MOST, MOST) as i64;
@@ -119,19 +120,6 @@ fn codes(t: &Tensor, room: ReduceRange) -> (Tensor, Tensor, Tensor) {
     )
 }
 
-/// The scale of a row whose codes end at `most`. The ranges of states are those of each step: unlike with other layers, room is for any codes or none.
-pub(super) fn scale(row: &[f32], room: ReduceRange, most: f32) -> f32 {
-    let greatest = row.iter().fold(0f32, |m, v| m.max(v.abs())) / most;
-    let of_pair = |pair: &[f32]| {
-        let sum = |sign: f32| pair.iter().map(|v| (sign * v).max(0.0)).sum::<f32>();
-        sum(1.0).max(sum(-1.0))
-    };
-    // Rounding may make both a step larger by half.
-    let pairs = row.chunks(2).map(of_pair).fold(0f32, f32::max) / (MOST_OF_PAIR - 1.0);
-    let scale = if room == ReduceRange::Never { greatest } else { greatest.max(pairs) };
-    if scale.is_normal() { scale } else { 1.0 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,14 +131,5 @@ mod tests {
         assert_eq!((codes.shape(), scales.shape(), zeros.shape()), (&[1, 3, 2][..], &[1, 2][..], &[1, 2][..]));
         assert_eq!(codes.as_i64(), Some(vec![127, 127, 0, 0, -64, 1]));
         assert_eq!(scales.as_f32().unwrap().to_vec(), [0.01, 0.02]);
-    }
-
-    #[test]
-    fn two_large_weights_of_one_sign_get_room() {
-        let alone = scale(&[1.0, -1.0, 1.0, 0.0], ReduceRange::Auto, MOST);
-        assert_eq!(alone, 1.0 / 127.0, "signs cancel out");
-        let beside = scale(&[0.0, 0.0, 1.0, 0.9], ReduceRange::Auto, MOST);
-        assert!(255.0 * ((1.0 / beside).round() + (0.9 / beside).round()) <= f32::from(i16::MAX));
-        assert_eq!(scale(&[0.0, 0.0, 1.0, 0.9], ReduceRange::Never, MOST), 1.0 / 127.0);
     }
 }

@@ -34,7 +34,7 @@ pub enum ReduceRange {
 }
 
 choice!(ReduceRange, "range reduction", [
-    Auto "auto" "sums of two products fit 16 bits for the codes of each input channel on calibration data",
+    Auto "auto" "sums of two products fit 16 bits for the codes of each input channel on calibration data, or by ranges of each run for any codes",
     Always "always" "they fit 16 bits for any data: larger scales for more channels",
     Never "never" "weights use all 8 bits: processors with AVX2 and without VNNI cut off sums beyond 16 bits",
 ]);
@@ -50,6 +50,9 @@ const BEYOND: f32 = 1.0 / 16.0;
 
 /// The greatest sum of two products.
 const MOST: f32 = i16::MAX as f32;
+
+/// The greatest sum of two codes of one sign by which any codes of activations may be multiplied in 16 bits: 255 times that fits.
+const MOST_OF_PAIR: f32 = 128.0;
 
 /// The axis of the input channels of what a layer reads.
 fn axis(g: &Graph, l: &Layer) -> Option<usize> {
@@ -239,6 +242,20 @@ fn sum(row: &[f32], taps: usize, ranges: &[(f32, f32)], pair: [Option<usize>; 2]
     sums.1.max(-sums.0)
 }
 
+/// The scale of a row of weights whose codes end at `most`, where activations have the range of each run: no calibration tells their
+/// codes, so room is for any codes or for none.
+pub(super) fn scale_for_any_codes(row: &[f32], room: ReduceRange, most: f32) -> f32 {
+    let greatest = row.iter().fold(0f32, |m, v| m.max(v.abs())) / most;
+    let of_pair = |pair: &[f32]| {
+        let sum = |sign: f32| pair.iter().map(|v| (sign * v).max(0.0)).sum::<f32>();
+        sum(1.0).max(sum(-1.0))
+    };
+    // Rounding may make both a step larger by half.
+    let pairs = row.chunks(2).map(of_pair).fold(0f32, f32::max) / (MOST_OF_PAIR - 1.0);
+    let scale = if room == ReduceRange::Never { greatest } else { greatest.max(pairs) };
+    if scale.is_normal() { scale } else { 1.0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,5 +293,14 @@ mod tests {
         assert!(scales[1] <= 1.0 / 127.0, "one product alone always fits");
         let settled = pairs.settle(&[127.0, 3.0, 100.0, 90.0], &[1.0, 1.0]);
         assert_eq!(settled, [125.0, 3.0, 64.0, 64.0]);
+    }
+
+    #[test]
+    fn two_large_weights_of_one_sign_get_room() {
+        let alone = scale_for_any_codes(&[1.0, -1.0, 1.0, 0.0], ReduceRange::Auto, 127.0);
+        assert_eq!(alone, 1.0 / 127.0, "signs cancel out");
+        let beside = scale_for_any_codes(&[0.0, 0.0, 1.0, 0.9], ReduceRange::Auto, 127.0);
+        assert!(255.0 * ((1.0 / beside).round() + (0.9 / beside).round()) <= f32::from(i16::MAX));
+        assert_eq!(scale_for_any_codes(&[0.0, 0.0, 1.0, 0.9], ReduceRange::Never, 127.0), 1.0 / 127.0);
     }
 }

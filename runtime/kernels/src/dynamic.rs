@@ -23,8 +23,8 @@ pub struct Dynamic8 {
     isa: Isa,
     product: Conv8,
     end: End,
-    /// Of a matrix with zero points.
-    zeros: Option<Zeros>,
+    /// Of a matrix with zero points, that of each column times its scale: a sum has it too often by what the terms of the row amount to.
+    zeros: Option<Vec<f32>>,
     depth: usize,
     outputs: usize,
 }
@@ -44,13 +44,6 @@ impl Default for End {
     fn default() -> Self {
         Self { min: f32::NEG_INFINITY, max: f32::INFINITY, then: None }
     }
-}
-
-/// Zero points of columns: each takes itself off a sum as many times as the terms of the row amount to.
-#[derive(Debug)]
-struct Zeros {
-    /// The zero point of each column times its scale.
-    scaled: Vec<f32>,
 }
 
 /// A constant matrix of codes, `[outputs][depth]`.
@@ -87,8 +80,8 @@ impl Dynamic8 {
         assert_eq!((codes.len(), bias.len()), (outputs * depth, outputs), "a scale and a bias for each output");
         assert!(zeros.is_none_or(|zeros| zeros.len() == outputs), "a zero point for each output");
         let zeros = zeros.filter(|zeros| zeros.iter().any(|z| *z != 0));
-        let zeros = zeros.map(|z| Zeros { scaled: z.iter().zip(scales).map(|(z, scale)| *z as f32 * scale).collect() });
-        // Zero points take their part before the end.
+        let zeros: Option<Vec<f32>> = zeros.map(|z| z.iter().zip(scales).map(|(z, scale)| *z as f32 * scale).collect());
+        // Zero points are taken off before results are bounded.
         let End { min, max, then } = if zeros.is_some() { End::default() } else { end };
         let finish = Finish8::Scale { bias, scale: scales.to_vec(), min, max };
         let product = Conv8::new(isa, codes, outputs, [1, 1], depth, 1, 0, finish).then(isa, then);
@@ -144,7 +137,7 @@ impl Dynamic8 {
             for i in 0..part.rows {
                 let sum: i32 = codes.row(part.row + i).iter().map(|code| i32::from(*code)).sum();
                 let factor = scale * (sum - self.depth as i32 * i32::from(zero)) as f32;
-                for (y, zero) in y.row(i).iter_mut().zip(&zeros.scaled) {
+                for (y, zero) in y.row(i).iter_mut().zip(zeros) {
                     *y = clamp(*y - factor * zero, self.end.min, self.end.max);
                 }
                 self.end.then.into_iter().for_each(|f| apply(self.isa, f, y.row(i)));

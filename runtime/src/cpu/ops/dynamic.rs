@@ -173,21 +173,24 @@ fn operands(s: &Scope, id: NodeId, op: Binary) -> Option<(Port, Port)> {
     is_op.then(|| Some((s.graph.operand(id, 0)?, s.graph.operand(id, 1)?))).flatten()
 }
 
+/// The sums that `port` is, or that it multiplies by scales: one of all rows and one of columns may come one after the other.
+fn scaled_sums<'g>(s: &Scope<'g>, port: Port, factors: &mut Factors, depth: usize) -> Option<Sums<'g>> {
+    if let Some(found) = sums(s, port) {
+        return Some(found);
+    }
+    let (a, b) = operands(s, port.node, Binary::Mul).filter(|_| depth > 0)?;
+    let outputs = usize::try_from(s.graph.fact(port).dims()?.last()?.known()?).ok()?;
+    [(a, b), (b, a)].into_iter().find_map(|(inner, factor)| {
+        s.inner(inner)?;
+        let found = scaled_sums(s, inner, factors, depth - 1)?;
+        factors.add(s, factor, outputs, DEPTH).map(|()| found)
+    })
+}
+
 /// Sums, scaled or not, with a bias.
 fn scaled<'g>(s: &Scope<'g>, at: Port, bias: Option<Port>, end: End) -> Option<Lowering<'g>> {
     let mut factors = Factors::default();
-    let mut cast = at;
-    // A scale of rows and one of columns may be multiplied one after the other.
-    for _ in 0..DEPTH {
-        let Some((a, b)) = operands(s, cast.node, Binary::Mul) else { break };
-        let outputs = usize::try_from(s.graph.fact(cast).dims()?.last()?.known()?).ok()?;
-        let is_sums = |port: Port| s.inner(port).is_some() && is_of_sums(s, port);
-        let (inner, factor) = if is_sums(a) { (a, b) } else { (b, a) };
-        is_sums(inner).then_some(())?;
-        factors.add(s, factor, outputs, DEPTH)?;
-        cast = inner;
-    }
-    let Sums { codes, zero, matrix, zeros } = sums(s, cast)?;
+    let Sums { codes, zero, matrix, zeros } = scaled_sums(s, at, &mut factors, DEPTH)?;
     let outputs = matrix.shape()[1];
     if bias.is_some_and(|b| s.graph.fact(b).fixed().is_none_or(|dims| dims != [outputs])) {
         return None;
@@ -217,20 +220,6 @@ fn scaled<'g>(s: &Scope<'g>, at: Port, bias: Option<Port>, end: End) -> Option<L
         let end = kernels::End { min: end.low, max: end.high, then: end.then };
         Ok(Product { kernel: Arc::new(Dynamic8::new(isa, matrix, bias, end)), takes, no_zero, bytes: data.len() })
     }))
-}
-
-/// Whether a value is sums as floats, or these times something.
-fn is_of_sums(s: &Scope, port: Port) -> bool {
-    let mut at = Some(port);
-    for _ in 0..DEPTH {
-        let Some(port) = at else { return false };
-        if sums(s, port).is_some() {
-            return true;
-        }
-        at = operands(s, port.node, Binary::Mul)
-            .and_then(|(a, b)| [a, b].into_iter().find(|p| s.inner(*p).is_some() && sums(s, *p).is_some()));
-    }
-    false
 }
 
 /// Which operands come behind the codes.
