@@ -18,6 +18,7 @@ use compress_compiler::{
     error::{Error, Kind, Result},
     graph::Graph,
     onnx::Model,
+    tensor::Tensor,
     verify::verify,
     words::option::{AS_IS, CHECK, DATA, EVAL},
 };
@@ -50,18 +51,33 @@ pub struct Assessment<'a> {
     pub monitor: &'a Monitor<'a>,
 }
 
-/// What the answers of a model are compared by on some samples.
+/// What of two models is compared, and by what.
+pub struct Compared {
+    pub answers: Answers,
+    pub measure: Measure,
+    /// The places of these answers among the outputs of each.
+    pub places: [Vec<usize>; 2],
+}
+
+impl Compared {
+    /// The answers among the outputs of the first model, or the second.
+    pub fn answers_in(&self, model: usize, outputs: &[Tensor]) -> Vec<Tensor> {
+        self.places[model].iter().filter_map(|place| outputs.get(*place).cloned()).collect()
+    }
+}
+
+/// What the answers of a model are compared by on some samples with those of another.
 ///
 /// # Errors
 /// Usage and data for a metric that doesn't fit.
-pub fn compared_by(graph: &Graph, measures: &MeasureOptions, sets: &Sets) -> Result<(Answers, Measure)> {
-    let answers = Answers::of(graph);
+pub fn compared_by([graph, other]: [&Graph; 2], measures: &MeasureOptions, sets: &Sets) -> Result<Compared> {
+    let (answers, places) = Answers::shared(graph, other);
     let measure = answers.measure(measures.metric.as_ref(), sets.evaluation.set.is_labelled())?;
     if measure.metric == Metric::Perplexity && sets.evaluation.synthetic {
         return Err(Error::data("the metric `perplexity` needs text: made-up tokens follow each other by chance")
             .help(format!("give {DATA} or {EVAL}")));
     }
-    Ok((answers, measure))
+    Ok(Compared { answers, measure, places })
 }
 
 /// Without more said, accuracy is measured for so long, or for twice the time of the work; and speed for so long.
@@ -125,20 +141,18 @@ impl Assessment<'_> {
         let rest = || [original, written].into_iter().for_each(|m| m.source().release());
         rest();
         let after = Session::of_model(written, backend)?;
-        let (answers, measured) = compared_by(&original.graph, measures, sets)?;
+        let compared = compared_by([&original.graph, &written.graph], measures, sets)?;
         let gated = self.gates.of_accuracy();
         let time = match () {
             () if full || self.asked || gated => None,
             () if brief => Some(SHORT),
             () => Some((2 * self.work).clamp(ACCURACY, MOST)),
         };
-        let compared = (&answers, measured);
-        let mut accuracy = measure::accuracy(before, &after, samples, compared, (self.blame, time), monitor)?;
+        let mut accuracy = measure::accuracy(before, &after, samples, &compared, (self.blame, time), monitor)?;
         report.warnings.extend(remarks::shared_ranges(&written.graph, samples));
         if let Some(scorer) = &measures.score {
-            let names: Vec<String> = answers.outputs.iter().map(|o| o.name.clone()).collect();
             let scored = match scorer {
-                Scorer::Command(command) => score::score(command, &names, before, &after, samples, monitor)?,
+                Scorer::Command(command) => score::score(command, &compared, before, &after, samples, monitor)?,
                 Scorer::Given(_) => {
                     let of = |model: &Model| scorer.evaluated(&crate::Model::of_model(model, backend)?);
                     (of(original)?, of(written)?.unwrap_or(f64::NAN))
@@ -205,7 +219,7 @@ impl Assessment<'_> {
             report.warnings.extend(report.saturation.as_ref().and_then(Saturation::warning));
         }
         if !brief && !one_at_a_time && !by_file {
-            report.deployed = deployed::measured(self, original, written, compared, report)?;
+            report.deployed = deployed::measured(self, original, written, &compared, report)?;
             let provider = report.deployed.is_some().then_some(Provider::Cpu);
             let engines = Engines { ours: Some(backend.of(written)), provider, warnings: vec![] };
             // What the original's kernels take is asked for advice on deployment alone.

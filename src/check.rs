@@ -5,6 +5,7 @@ use crate::{
     baseline,
     compress::needs,
     data::{self, Sets},
+    drafting::DraftOptions,
     events::{Events, Monitor, watched},
     facts, files, fit,
     gates::{self, Measurable},
@@ -15,12 +16,23 @@ use crate::{
 use clap::Args;
 use compress_compiler::{
     error::{Error, Kind, Result},
+    forms::decoder::Decoder,
+    node::NodeId,
     onnx::{self, Model},
-    words::option::{BASELINE, CHECK, DATA, EVAL, UPDATE_BASELINE},
+    words::option::{
+        AGAINST, AS_IS, BASELINE, BATCH, CHECK, DATA, DRAFTS_FOR, EVAL, MAX_SIZE, METRIC, MIN_ACCEPTANCE, MIN_SPEEDUP,
+        SCORE, SHAPE, UPDATE_BASELINE,
+    },
 };
 use compress_runtime::session::Session;
 use serde::{Deserialize, Serialize};
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// What a check does.
+type Job<'a> = dyn Fn(&Monitor) -> Result<Report> + Send + Sync + 'a;
 
 /// Compares a model with the one that it came from, and holds the figures against gates.
 #[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
@@ -30,7 +42,15 @@ pub struct Check {
     pub model: PathBuf,
     /// The model it came from.
     #[arg(long, value_name = "FILE")]
-    pub against: PathBuf,
+    pub against: Option<PathBuf>,
+    /// A decoder for which the model guesses tokens (speculative decoding), in place of --against: measures how many guesses it
+    /// accepts, and how much faster it is.
+    #[arg(long, value_name = "FILE")]
+    pub drafts_for: Option<PathBuf>,
+    /// How a draft is judged.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub draft: DraftOptions,
     /// Where data comes from.
     #[command(flatten)]
     #[serde(flatten)]
@@ -83,41 +103,116 @@ impl Check {
             let what = format!("{BASELINE} needs data: figures on made-up inputs say little about real inputs");
             return Err(Error::data(what).help(format!("give {EVAL}")));
         }
-        watched(events, |monitor| within(self.on.threads, false, || self.compare(monitor)))
+        let job: Box<Job> = match (&self.against, &self.drafts_for) {
+            (Some(original), None) => {
+                self.draft.needs_a_draft()?;
+                Box::new(|monitor| self.compare(original, monitor))
+            }
+            (None, Some(model)) => {
+                self.fits_a_draft()?;
+                Box::new(|monitor| self.as_draft(model, monitor))
+            }
+            _ => {
+                let help = format!("give {AGAINST} or {DRAFTS_FOR}, with the other model");
+                return Err(Error::usage("a check compares two models").help(help));
+            }
+        };
+        watched(events, |monitor| within(self.on.threads, false, || job(monitor)))
     }
 
-    fn compare(&self, monitor: &Monitor) -> Result<Report> {
+    /// What a run over `sets` reports, before anything is measured.
+    fn begun(&self, (path, before): (&Path, &Model), after: &Model, sets: &Sets) -> Result<Report> {
+        let warnings = before.warnings.iter().chain(&after.warnings).cloned();
+        let digest = Some(sets.evaluation.set.digest()?);
+        Ok(Report {
+            schema: report::SCHEMA,
+            input: facts::file(path, before),
+            output: Some(facts::file(&self.model, after)),
+            unknown_operators: facts::unknown(&after.graph),
+            warnings: warnings.collect(),
+            recipe: Recorded::new(&Recipe::Check(self.clone()), digest),
+            ..Report::default()
+        })
+    }
+
+    /// The data, of which all is measured on as nothing is calibrated.
+    fn data(&self, beside: &Path) -> DataOptions {
+        DataOptions { eval: self.data.eval.clone().or(self.data.data.clone()), ..self.data.beside(beside) }
+    }
+
+    /// Judges the figures of `report`, and writes it.
+    fn end(&self, report: &mut Report) -> Result<()> {
+        if self.data.data.is_some() && self.data.eval.is_some() {
+            report.undone.push(format!("{DATA} has no effect beside {EVAL}: a check calibrates nothing"));
+        }
+        if let Some(path) = &self.baseline {
+            baseline::judge(path, &self.model, report, self.update_baseline)?;
+        }
+        if let Some(folder) = &self.report {
+            onnx::write_atomic(&folder.join("report.json"), report::json(report)?.as_bytes(), true)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses what is not measured of a draft.
+    fn fits_a_draft(&self) -> Result<()> {
+        let (measures, usual) = (&self.measures, MeasureOptions::default());
+        let others = [
+            (BASELINE, self.baseline.is_some()),
+            (METRIC, measures.metric.is_some()),
+            (SCORE, measures.score.is_some()),
+            (SHAPE, !measures.shape.is_empty()),
+            (CHECK, measures.check != usual.check),
+            (AS_IS, measures.as_is),
+            (BATCH, self.on.batch != DeviceOptions::default().batch),
+        ];
+        let gates = GateOptions { min_speedup: None, ..self.gates.clone() };
+        let asked = others.into_iter().find(|(_, given)| *given).map(|(option, _)| option);
+        match asked.or(gates.measured()) {
+            None => Ok(()),
+            Some(option) => Err(Error::usage(format!("{option} has no effect with {DRAFTS_FOR}"))
+                .help(format!("a draft has the gates {MIN_ACCEPTANCE}, {MIN_SPEEDUP} and {MAX_SIZE}"))),
+        }
+    }
+
+    /// Has the model guess the tokens of the decoder at `path`.
+    fn as_draft(&self, path: &Path, monitor: &Monitor) -> Result<Report> {
         let backend = self.on.open()?;
         self.report.as_deref().map(files::made).transpose()?;
         let read = (&self.read).into();
-        let (original, model) = (onnx::read_with(&self.against, &read)?, onnx::read_with(&self.model, &read)?);
+        let (model, draft) = (onnx::read_with(path, &read)?, onnx::read_with(&self.model, &read)?);
+        let backend = backend.of(&model);
+        let sets = Sets::open(&self.data(path), &[], &model.graph, 1, self.on.seed.0)?;
+        let mut report = self.begun((path, &model), &draft, &sets)?;
+        let models = ((&model, path), (&draft, self.model.as_path()));
+        let drafting = self.draft.measure(models, &sets.evaluation, (&backend, self.on.seed.0), monitor)?;
+        report.gates = self.draft.judged(&drafting, self.gates.min_speedup);
+        report.gates.extend(gates::judged(&GateOptions { min_speedup: None, ..self.gates.clone() }, &report));
+        report.drafting = Some(drafting);
+        self.end(&mut report)?;
+        Ok(report)
+    }
+
+    fn compare(&self, against: &Path, monitor: &Monitor) -> Result<Report> {
+        let backend = self.on.open()?;
+        self.report.as_deref().map(files::made).transpose()?;
+        let read = (&self.read).into();
+        let (original, model) = (onnx::read_with(against, &read)?, onnx::read_with(&self.model, &read)?);
         let backend = backend.of(&original);
         let renamed = same_signature(&original, &model).map_err(|e| e.in_file(&self.model))?;
-        // Nothing is calibrated, so what `data` gives is measured on as a whole.
-        let asked = self.data.any();
-        let data =
-            DataOptions { eval: self.data.eval.clone().or(self.data.data.clone()), ..self.data.beside(&self.against) };
+        let (asked, data) = (self.data.any(), self.data(against));
         let manner = Manner::of(&original, &self.measures, &self.gates, asked, false);
         let (shapes, seed) = (&self.measures.shape, self.on.seed.0);
         let sets = Sets::open_running(&data, shapes, &original.graph, 1, seed, (manner.one_at_a_time, &backend))?;
         fit::check_labels(&sets.evaluation.set, &sets.evaluation.indices, &original.graph)?;
-        let (_, measured) = compared_by(&original.graph, &self.measures, &sets)?;
+        let measured = compared_by([&original.graph, &model.graph], &self.measures, &sets)?.measure;
         let scored = self.measures.score.is_some();
         gates::feasible(&self.gates, &Measurable { accuracy: Some((measured, &sets)), why_not: None, scored })?;
-        let before = Session::of_model(&original, &backend).map_err(|e| e.in_file(&self.against))?;
+        let before = Session::of_model(&original, &backend).map_err(|e| e.in_file(against))?;
         let before = manner.reference(before, &sets.evaluation, false, monitor)?;
         let suited = |e| if sets.evaluation.synthetic { data::unsuited(e, &original.graph) } else { e };
-        let warnings = original.warnings.iter().chain(&model.warnings).cloned();
-        let digest = Some(sets.evaluation.set.digest()?);
-        let mut report = Report {
-            schema: report::SCHEMA,
-            input: facts::file(&self.against, &original),
-            output: Some(facts::file(&self.model, &model)),
-            unknown_operators: facts::unknown(&model.graph),
-            warnings: warnings.chain(renamed).chain(fit::mixed(&sets)).chain(fit::unread(&sets)).collect(),
-            recipe: Recorded::new(&Recipe::Check(self.clone()), digest),
-            ..Report::default()
-        };
+        let mut report = self.begun((against, &original), &model, &sets)?;
+        report.warnings.extend(renamed.into_iter().chain(fit::mixed(&sets)).chain(fit::unread(&sets)));
         let assessment = Assessment {
             sets: &sets,
             backend: &backend,
@@ -139,28 +234,28 @@ impl Check {
                 sets.sizes
             ));
         }
-        if self.data.data.is_some() && self.data.eval.is_some() {
-            report.undone.push(format!("{DATA} has no effect beside {EVAL}: a check calibrates nothing"));
-        }
         report.gates = gates::judged(&self.gates, &report);
-        if let Some(path) = &self.baseline {
-            baseline::judge(path, &self.model, &mut report, self.update_baseline)?;
-        }
-        if let Some(folder) = &self.report {
-            onnx::write_atomic(&folder.join("report.json"), report::json(&report)?.as_bytes(), true)?;
-        }
+        self.end(&mut report)?;
         Ok(report)
     }
 }
 
-/// Both models must take the same inputs; outputs are compared in order. Says so where they have other names.
+/// Both models must take the same inputs; outputs are compared in order. Says so where they have other names. Caches of decoders
+/// are neither: one may have fewer layers.
 ///
 /// # Errors
 /// Data for other inputs, or another number of outputs.
 pub(crate) fn same_signature(a: &Model, b: &Model) -> Result<Option<String>> {
-    let inputs =
-        |m: &Model| m.graph.inputs().iter().map(|n| m.graph.value((*n).into()).name.clone()).collect::<Vec<_>>();
-    let outputs = |m: &Model| m.graph.outputs().iter().map(|o| o.name.clone()).collect::<Vec<_>>();
+    let as_many = a.graph.inputs().len() == b.graph.inputs().len();
+    let inputs = |m: &Model| -> Vec<String> {
+        let counted = |n: &NodeId| as_many || Decoder::of(&m.graph).is_none_or(|decoder| !decoder.makes(*n));
+        m.graph.inputs().iter().filter(|n| counted(n)).map(|n| m.graph.value((*n).into()).name.clone()).collect()
+    };
+    let outputs = |m: &Model| -> Vec<String> {
+        let all = m.graph.outputs();
+        let places = if as_many { (0..all.len()).collect() } else { Decoder::answers(&m.graph) };
+        places.into_iter().map(|place| all[place].name.clone()).collect()
+    };
     let listed = |names: &[String]| names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ");
     let differ = |what: &str, a: &[String], b: &[String]| {
         Error::data(format!("the {what} are {}, those of the model that it is compared with {}", listed(b), listed(a)))

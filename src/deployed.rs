@@ -1,7 +1,7 @@
 //! What ONNX Runtime makes of the files, where it is installed: accuracy and speed as deployed there.
 
 use crate::{
-    assess::{Assessment, GATED_SPEED, MOST, SPEED},
+    assess::{Assessment, Compared, GATED_SPEED, MOST, SPEED},
     measure::{self, Pace, Reference},
     options::Effort,
     remarks,
@@ -13,7 +13,6 @@ use compress_compiler::{
 };
 use compress_runtime::{
     device::DeviceChoice,
-    metrics::{Answers, Measure},
     onnxruntime::{self, Provider},
     session::{Backend, EngineChoice, Session},
 };
@@ -27,7 +26,7 @@ pub fn measured(
     of: &Assessment,
     original: &Model,
     written: &Model,
-    compared: (&Answers, Measure),
+    compared: &Compared,
     report: &mut Report,
 ) -> Result<Option<Deployed>> {
     let Some(library) = of.library.map(Into::into).or_else(onnxruntime::active) else { return Ok(None) };
@@ -49,13 +48,7 @@ pub fn measured(
     }
 }
 
-fn on(
-    backend: &Backend,
-    of: &Assessment,
-    original: &Model,
-    written: &Model,
-    compared: (&Answers, Measure),
-) -> Result<Deployed> {
+fn on(backend: &Backend, of: &Assessment, original: &Model, written: &Model, compared: &Compared) -> Result<Deployed> {
     let models = [original, written];
     let make = |i: usize| Session::of_model(models[i], backend);
     let (samples, full) = (&of.sets.evaluation, of.measures.check == Effort::Full);

@@ -58,6 +58,8 @@ mod data;
 mod deployed;
 mod devices;
 mod distill;
+mod draft;
+mod drafting;
 mod evaluator;
 mod events;
 mod explain;
@@ -108,6 +110,8 @@ pub use compress_runtime::{
 };
 pub use devices::{Cpu, Devices, Missing};
 pub use distill::{Ablation, Distill, LossWeights, TrainFigures, TrainIntent, TrainReport, TrainSpeed};
+pub use draft::Draft;
+pub use drafting::{DraftOptions, Drafted, Drafting, Tried};
 pub use events::{Event, Events, Step, TrainProgress};
 pub use explain::{EngineTime, Explain, Explained, ExplainedPart, KernelWork, Remedy, Work};
 pub use given::{DataSource, Evaluate, Scorer};

@@ -1,6 +1,7 @@
 //! Models in front of data: calibration, accuracy, layer by layer, speed.
 
 use crate::{
+    assess::Compared,
     data::Samples,
     events::Monitor,
     facts,
@@ -26,7 +27,7 @@ use compress_runtime::{
     cpu::Spent,
     dataset::Batch,
     device::Device,
-    metrics::{Answers, Comparison, Measure, Metric, OutputNoise, Sqnr, meaning::Answer},
+    metrics::{Comparison, Metric, OutputNoise, Sqnr, meaning::Answer},
     session::{Backend, Session},
 };
 use std::{
@@ -109,12 +110,13 @@ pub fn accuracy(
     before: &Reference,
     after: &Session,
     samples: &Samples,
-    (answers, measure): (&Answers, Measure),
+    compared: &Compared,
     (blame, time): (Kind, Option<Duration>),
     monitor: &Monitor,
 ) -> Result<Accuracy> {
     let began = Instant::now();
-    let mut compared = Comparison::new(blame, answers, measure);
+    let Compared { answers, measure, .. } = compared;
+    let mut comparison = Comparison::new(blame, answers, *measure);
     let progress = monitor.step("evaluate", samples.indices.len());
     for (i, indices) in samples.batches().enumerate() {
         monitor.check()?;
@@ -124,11 +126,11 @@ pub fn accuracy(
         let batch = samples.set.batch(indices)?;
         let Some(a) = before.answers(i, &batch.inputs)? else { break };
         let b = after.run(&batch.inputs)?;
-        compared.add(&batch, &a, &b)?;
+        comparison.add(&batch, &compared.answers_in(0, &a), &compared.answers_in(1, &b))?;
         progress.advance(batch.len);
     }
-    let (metric, reason) = compared.metric();
-    let (before, after) = compared.value();
+    let (metric, reason) = comparison.metric();
+    let (before, after) = comparison.value();
     let finite = |db: Option<f64>| db.filter(|d| d.is_finite());
     let facts = |(o, answer): (&OutputNoise, &Answer)| OutputFacts {
         name: o.name.clone(),
@@ -142,9 +144,9 @@ pub fn accuracy(
         output: answers.outputs.get(measure.output).map(|o| o.name.clone()),
         meaning: measure.meaning.to_string(),
         reason,
-        samples: compared.samples(),
+        samples: comparison.samples(),
         scored_apart: false,
-        unlike: compared.unlike(),
+        unlike: comparison.unlike(),
         synthetic: samples.synthetic,
         before,
         after: finite(after),
@@ -154,17 +156,17 @@ pub fn accuracy(
             (None, Some(after)) if metric.is_share() => Some(1.0 - after),
             _ => None,
         },
-        agreement: compared.agreement(),
+        agreement: comparison.agreement(),
         // That made-up tokens follow each other says nothing of the model.
-        beside: (compared.beside().into_iter())
+        beside: (comparison.beside().into_iter())
             .filter(|(m, _, value)| value.is_finite() && !(samples.synthetic && *m == Metric::Perplexity))
             .map(|(m, before, value)| Figure { metric: m, before: finite(before), value })
             .collect(),
-        sqnr_db: finite(compared.sqnr_db()),
-        worst_output: compared.worst().map(|o| o.name.clone()),
-        outputs: compared.outputs().iter().zip(&answers.outputs).map(facts).collect(),
-        equal: compared.is_equal(),
-        silent: compared.is_silent(),
+        sqnr_db: finite(comparison.sqnr_db()),
+        worst_output: comparison.worst().map(|o| o.name.clone()),
+        outputs: comparison.outputs().iter().zip(&answers.outputs).map(facts).collect(),
+        equal: comparison.is_equal(),
+        silent: comparison.is_silent(),
     })
 }
 

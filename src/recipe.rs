@@ -1,6 +1,6 @@
 //! Any job, in a file or in a report.
 
-use crate::{Bench, Check, Compress, DataSource, Distill, Explain, Inspect, Scorer, Sensitivity, Sweep, files};
+use crate::{Bench, Check, Compress, DataSource, Distill, Draft, Explain, Inspect, Scorer, Sensitivity, Sweep, files};
 use clap::{Arg, Args, Command};
 use compress_compiler::{
     choice,
@@ -46,6 +46,8 @@ pub enum Recipe {
     Sensitivity(Sensitivity),
     /// Train a model.
     Distill(Distill),
+    /// Make a draft of a decoder.
+    Draft(Draft),
 }
 
 /// The kind of a job.
@@ -59,6 +61,7 @@ enum Job {
     Inspect,
     Sensitivity,
     Distill,
+    Draft,
 }
 
 choice!(Job, "job", [
@@ -70,6 +73,7 @@ choice!(Job, "job", [
     Inspect "inspect" "look at a model",
     Sensitivity "sensitivity" "measure the layers of a model",
     Distill "distill" "train a model",
+    Draft "draft" "make a draft of a decoder",
 ]);
 
 impl Recipe {
@@ -113,6 +117,7 @@ impl Recipe {
             Self::Explain(job) => job.data = Some(source),
             Self::Distill(job) => job.data = Some(source),
             Self::Sensitivity(job) => job.data = source,
+            Self::Draft(job) => job.data = source,
             Self::Inspect(_) => {}
         }
     }
@@ -126,6 +131,7 @@ impl Recipe {
             Self::Compress(job) | Self::Sweep(Sweep { compress: job, .. }) => &mut job.data.eval,
             Self::Check(job) => &mut job.data.eval,
             Self::Distill(job) => &mut job.eval,
+            Self::Draft(job) => &mut job.eval,
             Self::Bench(_) | Self::Explain(_) | Self::Sensitivity(_) | Self::Inspect(_) => {
                 return Err(Error::usage(format!("the job has no {}", option::EVAL)));
             }
@@ -141,7 +147,12 @@ impl Recipe {
         *match self {
             Self::Compress(job) | Self::Sweep(Sweep { compress: job, .. }) => &mut job.measures.score,
             Self::Check(job) => &mut job.measures.score,
-            Self::Distill(_) | Self::Bench(_) | Self::Explain(_) | Self::Sensitivity(_) | Self::Inspect(_) => {
+            Self::Distill(_)
+            | Self::Draft(_)
+            | Self::Bench(_)
+            | Self::Explain(_)
+            | Self::Sensitivity(_)
+            | Self::Inspect(_) => {
                 return Err(Error::usage(format!("the job has no {}", option::SCORE)));
             }
         } = Some(scorer);
@@ -177,6 +188,7 @@ impl Recipe {
             Job::Inspect => filled(table).map(Self::Inspect),
             Job::Sensitivity => filled(table).map(Self::Sensitivity),
             Job::Distill => filled(table).map(Self::Distill),
+            Job::Draft => filled(table).map(Self::Draft),
         }
     }
 
@@ -194,6 +206,7 @@ impl Recipe {
             Self::Inspect(job) => (Job::Inspect, Table::try_from(job)),
             Self::Sensitivity(job) => (Job::Sensitivity, Table::try_from(job)),
             Self::Distill(job) => (Job::Distill, Table::try_from(job)),
+            Self::Draft(job) => (Job::Draft, Table::try_from(job)),
         };
         let mut table = table.map_err(|e| Error::usage(format!("the recipe can't be written: {e}")))?;
         table.retain(|_, v| *v != Value::Boolean(false) && v.as_array().is_none_or(|many| !many.is_empty()));
@@ -252,6 +265,7 @@ impl Recipe {
             Self::Inspect(job) => &job.model,
             Self::Sensitivity(job) => &job.model,
             Self::Distill(job) => &job.student,
+            Self::Draft(job) => &job.model,
         }
     }
 
@@ -262,10 +276,22 @@ impl Recipe {
                 (Some(job.output()), &job.teacher, [&job.data.data, &job.data.eval])
             }
             Self::Distill(job) => (Some(job.output()), &job.teacher, [&job.data, &job.eval]),
-            Self::Check(job) => (Some(job.against.clone()), &job.baseline, [&job.data.data, &job.data.eval]),
+            Self::Check(job) => {
+                (job.against.clone().or(job.drafts_for.clone()), &job.baseline, [&job.data.data, &job.data.eval])
+            }
             Self::Bench(job) => (None, &None, [&job.data, &None]),
             Self::Explain(job) => (None, &job.against, [&job.data, &None]),
             Self::Inspect(_) => (None, &None, [&None, &None]),
+            Self::Draft(job) => {
+                let data = [Some(&job.data), job.eval.as_ref()].into_iter().flatten();
+                let data = data.filter_map(|data| data.path().map(Path::to_path_buf));
+                let output = job.output();
+                let weights = onnx::weight_files(&job.model);
+                return data
+                    .chain(weights)
+                    .chain([output.with_extension("report.json"), output, job.model.clone()])
+                    .collect();
+            }
             Self::Sensitivity(job) => {
                 let data = job.data.path().map(Path::to_path_buf);
                 let weights = onnx::weight_files(&job.model);
@@ -296,6 +322,7 @@ impl Recipe {
             Self::Sweep(job) => job.compress.force,
             Self::Distill(job) => job.force,
             Self::Sensitivity(job) => job.force,
+            Self::Draft(job) => job.force,
             Self::Check(_) | Self::Bench(_) | Self::Explain(_) | Self::Inspect(_) => false,
         }
     }
@@ -307,6 +334,7 @@ impl Recipe {
             Self::Sweep(job) => &mut job.compress.force,
             Self::Distill(job) => &mut job.force,
             Self::Sensitivity(job) => &mut job.force,
+            Self::Draft(job) => &mut job.force,
             Self::Check(_) | Self::Bench(_) | Self::Explain(_) | Self::Inspect(_) => return,
         } = force;
     }
@@ -328,6 +356,7 @@ impl Recipe {
             Self::Explain(job) => job.on.seed.0,
             Self::Inspect(_) => 0,
             Self::Sensitivity(job) => job.on.seed.0,
+            Self::Draft(job) => job.on.seed.0,
             Self::Distill(job) => job.seed.unwrap_or_default().0,
         }
     }
@@ -342,6 +371,7 @@ impl Recipe {
             Self::Explain(job) => job.on.threads,
             Self::Inspect(_) => None,
             Self::Sensitivity(job) => job.on.threads,
+            Self::Draft(job) => job.on.threads,
             Self::Distill(job) => job.threads,
         };
         threads.map(|n| n.get())
@@ -352,7 +382,7 @@ impl Recipe {
         match self {
             Self::Compress(job) => job.takes_many_steps(),
             Self::Sweep(job) => job.first().takes_many_steps(),
-            Self::Distill(_) => true,
+            Self::Distill(_) | Self::Draft(_) => true,
             Self::Check(_) | Self::Bench(_) | Self::Explain(_) | Self::Inspect(_) | Self::Sensitivity(_) => false,
         }
     }
@@ -367,6 +397,7 @@ impl Recipe {
             Self::Compress(job) => Self::Compress(job.essence()),
             Self::Sweep(job) => Self::Sweep(job.essence()),
             Self::Distill(job) => Self::Distill(job.essence()),
+            Self::Draft(job) => Self::Draft(job.essence()),
             // They make nothing.
             Self::Check(_) | Self::Bench(_) | Self::Explain(_) | Self::Inspect(_) | Self::Sensitivity(_) => {
                 return Ok(Table::new());
@@ -388,6 +419,7 @@ impl Recipe {
             Self::Inspect(_) => Self::Inspect(Inspect::default()),
             Self::Sensitivity(_) => Self::Sensitivity(Sensitivity::default()),
             Self::Distill(_) => Self::Distill(Distill::default()),
+            Self::Draft(_) => Self::Draft(Draft::default()),
         }
     }
 }

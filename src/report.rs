@@ -1,6 +1,7 @@
 //! The report of a run: `report.json`, schema 1.
 
 use crate::{
+    drafting::Drafting,
     explain::{ExplainedPart, Remedy},
     facts::sha256,
     recipe::Recipe,
@@ -39,6 +40,9 @@ pub struct Report {
     /// The same through ONNX Runtime, where it is in the active Python environment: accuracy and speed as deployed there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deployed: Option<Deployed>,
+    /// What the model gains as a draft, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drafting: Option<Drafting>,
     /// What processors without VNNI make of the result, where it multiplies 8-bit codes that may be too large for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saturation: Option<Saturation>,

@@ -2,6 +2,7 @@
 
 use crate::{
     Report,
+    drafting::{Drafted, Drafting, Tried},
     report::{Accuracy, Deployed, FileFacts, Speed},
     shown,
 };
@@ -50,6 +51,13 @@ pub(crate) fn rows(r: &Report) -> Vec<Row> {
     }
     if let Some(s) = &r.speed {
         t.speed(s);
+    }
+    if let Some(d) = &r.drafting {
+        t.drafted("greedy", &d.greedy, d);
+        t.drafted("sampled", &d.sampled, d);
+        for (i, tried) in d.tried.iter().enumerate() {
+            t.tried(tried, d.chosen == Some(i));
+        }
     }
     if let Some(d) = &r.deployed {
         t.deployed(d);
@@ -111,6 +119,38 @@ impl Table {
         if a.samples > 0 {
             self.line("output SQNR", "", &sqnr(a), &format!("{samples}{worst}{kind}{measured}"));
         }
+    }
+
+    fn tried(&mut self, t: &Tried, chosen: bool) {
+        let way = |d: &Drafted| format!("{:.2}x, {} accepted", d.speedup, shown::percent(d.acceptance));
+        let note = format!(
+            "{} in {}, {}: greedy {}; sampled {}{}",
+            counted(t.layers, "layer"),
+            t.weights,
+            shown::bytes(t.bytes),
+            way(&t.greedy),
+            way(&t.sampled),
+            if chosen { " (chosen)" } else { "" }
+        );
+        self.line("tried", "", "", &note);
+    }
+
+    fn drafted(&mut self, way: &str, d: &Drafted, of: &Drafting) {
+        let speed = |tokens: f64| format!("{tokens:.*} tokens/s", usize::from(tokens < 10.0));
+        let [low, high] = d.interval;
+        let same = d.same.filter(|same| *same < d.continued);
+        let other = same.map_or(String::new(), |same| {
+            format!("; {} of {} texts differ by rounding", d.continued - same, d.continued)
+        });
+        let on = if of.engine.starts_with("onnxruntime") { &of.engine } else { &of.device };
+        let note = format!(
+            "{:.2}x ({low:.2}x to {high:.2}x), guesses {} a run, {} accepted, {:.2} tokens a run, {on}{other}",
+            d.speedup,
+            counted(d.draft_tokens, "token"),
+            shown::percent(d.acceptance),
+            d.tokens_per_run,
+        );
+        self.line(way, &speed(d.alone_tokens_per_second), &speed(d.tokens_per_second), &note);
     }
 
     fn speed(&mut self, s: &Speed) {

@@ -1,6 +1,6 @@
 //! `score`: a program of the user's own that says how good answers are.
 
-use crate::{data::Samples, events::Monitor, measure::Reference};
+use crate::{assess::Compared, data::Samples, events::Monitor, measure::Reference};
 use compress_compiler::{
     error::{Error, Result},
     tensor::{DType, Tensor},
@@ -26,7 +26,7 @@ pub type Scores = (Option<f64>, f64);
 /// Whatever running, reading and writing can raise; data when the program fails or prints no number.
 pub fn score(
     command: &str,
-    names: &[String],
+    compared: &Compared,
     before: &Reference,
     after: &Session,
     samples: &Samples,
@@ -34,10 +34,11 @@ pub fn score(
 ) -> Result<Scores> {
     let failed = |e: std::io::Error| Error::file(format!("the answers for {SCORE} cannot be written: {e}"));
     let folder = tempfile::Builder::new().prefix("compress-score-").tempdir().map_err(failed)?;
+    let names: Vec<String> = compared.answers.outputs.iter().map(|o| o.name.clone()).collect();
     let side = |name: &str| -> Result<Vec<Array>> {
         let folder = folder.path().join(name);
         fs::create_dir(&folder).map_err(failed)?;
-        file_names(names).iter().map(|n| Array::new(&folder.join(format!("{n}.npy")))).collect()
+        file_names(&names).iter().map(|n| Array::new(&folder.join(format!("{n}.npy")))).collect()
     };
     let (mut old, mut new) = (side("before")?, side("after")?);
     let mut labels = Array::new(&folder.path().join("labels.npy"))?;
@@ -47,7 +48,9 @@ pub fn score(
         let batch = samples.set.batch(indices)?;
         let answered = before.answers(i, &batch.inputs)?;
         let answered = answered.ok_or_else(|| Error::bug("the answers to all samples were not recorded"))?;
-        for (arrays, made) in [(&mut old, answered), (&mut new, after.run(&batch.inputs)?)] {
+        let made = [answered, after.run(&batch.inputs)?];
+        for (i, arrays) in [&mut old, &mut new].into_iter().enumerate() {
+            let made = compared.answers_in(i, &made[i]);
             arrays.iter_mut().zip(&made).try_for_each(|(array, t)| array.add(t, batch.len))?;
         }
         if let Some(l) = &batch.labels {

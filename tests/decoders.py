@@ -11,27 +11,39 @@ SIZE = WIDTH // HEADS
 INT64 = TensorProto.INT64
 
 
-def decoder(path, words=WORDS):
-    """One layer as Hugging Face's exporters write it: a cache, a mask by places, and words that are the head too."""
-    heads = [0, 0, HEADS, SIZE]
+def layer(number, name, x):
+    """The nodes of a layer; `name` tells the values of the layer from those of others. Its output is `sum` by that name."""
+    nodes = [node("LayerNormalization", f"{x} scale bias", name("normed"), axis=-1)]
+    for part in "qkv":
+        nodes += [
+            node("MatMul", f"{name('normed')} {name(f'w{part}')}", name(f"{part}m")),
+            node("Reshape", f"{name(f'{part}m')} heads", name(f"{part}r")),
+            node("Transpose", name(f"{part}r"), name(f"{part}t"), perm=[0, 2, 1, 3]),
+        ]
+    key, value = f"present.{number}.key", f"present.{number}.value"
+    return nodes + [
+        node("Concat", f"past_key_values.{number}.key {name('kt')}", key, axis=2),
+        node("Concat", f"past_key_values.{number}.value {name('vt')}", value, axis=2),
+        node("Transpose", key, name("turned"), perm=[0, 1, 3, 2]),
+        node("MatMul", f"{name('qt')} {name('turned')}", name("products")),
+        node("Div", f"{name('products')} root", name("scores")),
+        node("Where", f"kept {name('scores')} lowest", name("masked")),
+        node("Softmax", name("masked"), name("weights"), axis=-1),
+        node("MatMul", f"{name('weights')} {value}", name("context")),
+        node("Transpose", name("context"), name("side"), perm=[0, 2, 1, 3]),
+        node("Reshape", f"{name('side')} joined", name("together")),
+        node("MatMul", f"{name('together')} {name('wo')}", name("out")),
+        node("Add", f"{name('out')} {x}", name("sum")),
+    ]
+
+
+def decoder(path, words=WORDS, layers=(0,)):
+    """Layers as Hugging Face's exporters write them: a cache, a mask by places, and words that are the head too. A layer has the
+    same weights wherever it stands."""
     nodes = [
         node("Gather", "words input_ids", "word"),
         node("Gather", "places position_ids", "place"),
         node("Add", "word place", "x"),
-        node("LayerNormalization", "x scale bias", "normed", axis=-1),
-    ]
-    for part in "qkv":
-        nodes += [
-            node("MatMul", f"normed w{part}", f"{part}m"),
-            node("Reshape", f"{part}m heads", f"{part}r"),
-            node("Transpose", f"{part}r", f"{part}t", perm=[0, 2, 1, 3]),
-        ]
-    nodes += [
-        node("Concat", "past_key_values.0.key kt", "present.0.key", axis=2),
-        node("Concat", "past_key_values.0.value vt", "present.0.value", axis=2),
-        node("Transpose", "present.0.key", "turned", perm=[0, 1, 3, 2]),
-        node("MatMul", "qt turned", "products"),
-        node("Div", "products root", "scores"),
         # A key is seen from its own place on, and where the mask has a one.
         node("Shape", "attention_mask", "total", start=1),
         node("Squeeze", "total", "count"),
@@ -42,35 +54,20 @@ def decoder(path, words=WORDS):
         node("Unsqueeze", "counts two", "given"),
         node("Unsqueeze", "before second", "seen"),
         node("And", "seen given", "kept"),
-        node("Where", "kept scores lowest", "masked"),
-        node("Softmax", "masked", "weights", axis=-1),
-        node("MatMul", "weights present.0.value", "context"),
-        node("Transpose", "context", "side", perm=[0, 2, 1, 3]),
-        node("Reshape", "side joined", "together"),
-        node("MatMul", "together wo", "out"),
-        node("Add", "out x", "sum"),
-        node("Transpose", "words", "head", perm=[1, 0]),
-        node("MatMul", "sum head", "logits"),
     ]
     cache = ["batch", HEADS, "past", SIZE]
     inputs = [
         ("input_ids", ["batch", "sequence"], INT64),
         ("attention_mask", ["batch", "total"], INT64),
         ("position_ids", ["batch", "sequence"], INT64),
-        ("past_key_values.0.key", cache),
-        ("past_key_values.0.value", cache),
     ]
-    outputs = [
-        ("logits", ["batch", "sequence", words]),
-        ("present.0.key", ["batch", HEADS, "total", SIZE]),
-        ("present.0.value", ["batch", HEADS, "total", SIZE]),
-    ]
+    outputs = [("logits", ["batch", "sequence", words])]
     weights = {
         "words": floats(1, words, WIDTH, scale=0.2),
         "places": floats(2, 64, WIDTH, scale=0.3),
         "scale": np.ones(WIDTH, np.float32),
         "bias": np.zeros(WIDTH, np.float32),
-        "heads": np.array(heads, np.int64),
+        "heads": np.array([0, 0, HEADS, SIZE], np.int64),
         "joined": np.array([0, 0, WIDTH], np.int64),
         "root": np.float32(SIZE**0.5),
         "zero": np.int64(0),
@@ -79,8 +76,20 @@ def decoder(path, words=WORDS):
         "two": np.array([1, 2], np.int64),
         "second": np.array([1], np.int64),
         "lowest": np.float32(np.finfo(np.float32).min),
-        **{f"w{part}": floats(3 + i, WIDTH, WIDTH, scale=0.3) for i, part in enumerate("qkvo")},
     }
+    x = "x"
+    for number, of in enumerate(layers):
+        prefix = f"layer{of}." if of else ""
+        nodes += layer(number, lambda name, prefix=prefix: prefix + name, x)
+        x = f"{prefix}sum"
+        inputs += [(f"past_key_values.{number}.{part}", cache) for part in ("key", "value")]
+        outputs += [(f"present.{number}.{part}", ["batch", HEADS, "total", SIZE]) for part in ("key", "value")]
+        seeds = enumerate("qkvo", start=3 + 4 * of)
+        weights |= {f"{prefix}w{part}": floats(seed, WIDTH, WIDTH, scale=0.3) for seed, part in seeds}
+    nodes += [
+        node("Transpose", "words", "head", perm=[1, 0]),
+        node("MatMul", f"{x} head", "logits"),
+    ]
     onnx.save(model(nodes, inputs, outputs, weights), path)
     return path
 
@@ -88,15 +97,15 @@ def decoder(path, words=WORDS):
 def scores(path, ids, optimise=False):
     """All tokens at once, on ONNX Runtime; optimised, it multiplies codes of 8 bits where weights are in blocks."""
     n, length = ids.shape
-    empty = np.zeros((n, HEADS, 0, SIZE), np.float32)
+    model = session(path, optimise)
     feed = {
         "input_ids": ids,
         "attention_mask": np.ones_like(ids),
         "position_ids": np.arange(length)[None].repeat(n, 0),
-        "past_key_values.0.key": empty,
-        "past_key_values.0.value": empty,
     }
-    return session(path, optimise).run(["logits"], feed)[0].astype(np.float64)
+    caches = [i.name for i in model.get_inputs() if i.name not in feed]
+    feed |= {name: np.zeros((n, HEADS, 0, SIZE), np.float32) for name in caches}
+    return model.run(["logits"], feed)[0].astype(np.float64)
 
 
 def likely(scores):

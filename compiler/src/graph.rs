@@ -413,6 +413,20 @@ impl Graph {
         self.inner[ix(from.node)].outputs[from.slot].name = fresh;
     }
 
+    /// Gives the value at `port` another name.
+    ///
+    /// # Errors
+    /// Malformed when another value has it.
+    pub fn rename(&mut self, port: Port, name: &str) -> Result<()> {
+        let old = std::mem::take(&mut self.inner[ix(port.node)].outputs[port.slot].name);
+        self.names.remove(&old);
+        if !self.names.insert(name.into()) {
+            return Err(Error::malformed(format!("two values are called `{name}`")));
+        }
+        self.inner[ix(port.node)].outputs[port.slot].name = name.into();
+        Ok(())
+    }
+
     /// Removes a node nobody reads.
     ///
     /// # Panics

@@ -27,6 +27,7 @@ use compress_compiler::{
     words::{Opt, option},
 };
 use prune::{
+    depth::KeepLayers,
     mask::{Pattern, Scope},
     reconstruct::Budget,
     recover::{Recover, WeightSaliency},
@@ -48,6 +49,8 @@ use widen::{Narrow, Widen};
 /// What the user asked of the pipeline.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
+    /// How many layers of a decoder stay, if not all.
+    pub layers: Option<usize>,
     /// The channels to remove.
     pub channels: Option<Channels>,
     /// The fraction of the weights to zero.
@@ -162,6 +165,15 @@ pub const STAGES: &[Stage] = &[
         does: "widen models of 16-bit floats to 32 bits, so that they can be quantised",
         asked_by: Some(option::INT8),
         make: |o| (o.scheme.is_some() || o.weights.is_some()).then(|| Box::new(Widen) as Box<dyn Pass>),
+    },
+    Stage {
+        name: "layers",
+        does: "take whole layers out of a decoder, and train the model",
+        asked_by: Some(option::KEEP_LAYERS),
+        make: |o| {
+            let followed = o.budget().is_some() || o.channels.is_some_and(|c| c.fraction > 0.0);
+            Some(Box::new(KeepLayers { keep: o.layers?, train: o.training.map(|t| t.must), followed }))
+        },
     },
     Stage {
         name: "channels",

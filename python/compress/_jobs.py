@@ -23,6 +23,7 @@ def compress(
     prune_pattern: str | None = None,
     prune_by: Literal["magnitude", "taylor", "reconstruct"] | None = None,
     prune_budget: Literal["global", "layer"] | None = None,
+    keep_layers: int | None = None,
     prune_channels: float | None = None,
     channels_budget: Literal["macs", "parameters", "latency"] | None = None,
     channels_by: Literal["reconstruct", "l1", "l2", "median", "scale", "activation", "taylor"] | None = None,
@@ -100,6 +101,8 @@ def compress(
             step by step. With `prune_channels`, `magnitude` leaves the weights of the layers that read the remaining
             channels unadjusted
         prune_budget: Which weights the fraction of `prune` counts [default: global]
+        keep_layers: Keep N layers of a decoder with a cache, the first and the last among them, and leave the others
+            out. With `data` the model is trained then
         prune_channels: Remove channels, and with them this fraction of the multiply-accumulates. With `data`, the
             layers that read the remaining channels are adjusted, and then the model is trained
         channels_budget: What the fraction of `prune_channels` counts [default: macs]
@@ -200,6 +203,7 @@ def sweep(
     prune_pattern: str | None = None,
     prune_by: Literal["magnitude", "taylor", "reconstruct"] | None = None,
     prune_budget: Literal["global", "layer"] | None = None,
+    keep_layers: int | None = None,
     prune_channels: float | None = None,
     channels_budget: Literal["macs", "parameters", "latency"] | None = None,
     channels_by: Literal["reconstruct", "l1", "l2", "median", "scale", "activation", "taylor"] | None = None,
@@ -278,6 +282,8 @@ def sweep(
             step by step. With `prune_channels`, `magnitude` leaves the weights of the layers that read the remaining
             channels unadjusted
         prune_budget: Which weights the fraction of `prune` counts [default: global]
+        keep_layers: Keep N layers of a decoder with a cache, the first and the last among them, and leave the others
+            out. With `data` the model is trained then
         prune_channels: Remove channels, and with them this fraction of the multiply-accumulates. With `data`, the
             layers that read the remaining channels are adjusted, and then the model is trained
         channels_budget: What the fraction of `prune_channels` counts [default: macs]
@@ -367,7 +373,11 @@ def sweep(
 def check(
     model: Path,
     *,
-    against: Path,
+    against: Path | None = None,
+    drafts_for: Path | None = None,
+    draft_tokens: int | None = None,
+    temperature: float | None = None,
+    min_acceptance: float | str | None = None,
     data: Data | None = None,
     eval: Data | None = None,
     preprocess: str | None = None,
@@ -408,6 +418,11 @@ def check(
     Args:
         model: The ONNX model to check
         against: The model it came from
+        drafts_for: A decoder for which the model guesses tokens (speculative decoding), in place of `against`:
+            measures how many guesses it accepts, and how much faster it is
+        draft_tokens: Tokens that the draft guesses before each run of the model [default: the fastest of 1 to 8]
+        temperature: The temperature at which tokens are sampled [default: 1]
+        min_acceptance: Fail when the model accepts a smaller share of the guesses, greedily or sampled, e.g. 60%
         data: Data to calibrate on: an .npz or .npy, a .txt or .jsonl of text, a folder of ONNX test_data_set folders,
             an IDX file such as train-images-idx3-ubyte.gz, or a folder of pictures (png, jpg, bmp) or of one folder
             of pictures for each class. A fifth of it is held out for evaluation unless `eval` is given
@@ -463,6 +478,75 @@ def check(
         progress: Show bars, where tqdm is installed.
     """
     return run("check", locals())
+
+
+def draft(
+    model: Path,
+    *,
+    data: Data,
+    output: Path | None = None,
+    eval: Data | None = None,
+    tokenizer: Path | None = None,
+    tokens: int | None = None,
+    keep_layers: int | Iterable[int] = (),
+    epochs: int | None = None,
+    lr: float | None = None,
+    target: Literal["portable", "onnxruntime", "openvino", "tensorrt", "qnn"] | None = None,
+    draft_tokens: int | None = None,
+    temperature: float | None = None,
+    min_acceptance: float | str | None = None,
+    min_speedup: float | None = None,
+    batch: int | None = None,
+    device: str | None = None,
+    precision: Literal["f32", "tf32", "bf16", "f16"] | None = None,
+    engine: str | None = None,
+    ort: Path | None = None,
+    threads: int | None = None,
+    seed: int | None = None,
+    allow_hardlinks: bool = False,
+    keep_initializer_inputs: bool = False,
+    force: bool = False,
+    progress: bool = True,
+) -> Report:
+    """Makes the fastest draft of a decoder, a small model that guesses its tokens (speculative decoding).
+
+    Args:
+        model: The ONNX model, a decoder with a cache
+        data: Text to train on, as for compressing. Some of it chooses the draft, and a fifth is held out to judge
+            that unless `eval` is given
+        output: Where the draft goes [default: MODEL with .draft.onnx]
+        eval: Text to judge the draft on
+        tokenizer: The tokenizer of text, a tokenizer.json [default: the one beside the model; bytes for a model of
+            256 words]
+        tokens: Tokens of a sample of text [default: 128]
+        keep_layers: Layers that a draft keeps; may be repeated [default: all, half, a quarter, and one]
+        epochs: Epochs of training of each draft [default: by the size of model and data, at most some minutes]
+        lr: The highest learning rate of training
+        target: The runtime that has to run the draft [default: portable]
+        draft_tokens: Tokens that the draft guesses before each run of the model [default: the fastest of 1 to 8]
+        temperature: The temperature at which tokens are sampled [default: 1]
+        min_acceptance: Fail when the model accepts a smaller share of the guesses, greedily or sampled, e.g. 60%
+        min_speedup: Fail when the model with the draft is measurably less than this many times as fast
+        batch: Samples a batch when timing [default: 1]
+        device: Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress
+            devices` lists them [default: auto]
+        precision: How a GPU multiplies floats: f32; tf32, which keeps 11 of 24 bits of what weights are multiplied
+            by; or bf16 or f16, in which values stay between products too. All but f32 are for NVIDIA's tensor cores.
+            Training has types of its own [default: f32]
+        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
+            best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
+            [default: auto]
+        ort: The library of ONNX Runtime, or the folder that it is in [default: that of the active Python environment]
+        threads: Threads on the CPU [default: one a core]
+        seed: The seed of every random choice [default: 0]
+        allow_hardlinks: Read weights from files with several names (hard links), some perhaps outside the model's
+            folder
+        keep_initializer_inputs: Keep initializers that are also graph inputs as inputs, for callers to replace.
+            Without this flag they are weights
+        force: Overwrite what exists.
+        progress: Show bars, where tqdm is installed.
+    """
+    return run("draft", locals())
 
 
 def bench(

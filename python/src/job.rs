@@ -313,6 +313,11 @@ fn carried_out(recipe: &Recipe, events: &mut dyn Events) -> Result<Done> {
             let text = tables::headline(&made) + &tables::report(&made);
             Ok(done(report::json(&made)?, text, made.verdict(job.gates.strict), made.undone.clone()))
         }
+        Recipe::Draft(job) => {
+            let made = job.run(events)?;
+            let text = tables::headline(&made) + &tables::report(&made);
+            Ok(done(report::json(&made)?, text, made.verdict(false), made.undone.clone()))
+        }
         Recipe::Sweep(job) => {
             let made = job.run(events)?;
             Ok(done(report::json(&made)?, tables::sweep(&made), made.verdict(), vec![]))

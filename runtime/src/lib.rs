@@ -50,4 +50,5 @@ pub mod metrics;
 pub mod onnxruntime;
 pub mod session;
 mod settings;
+pub mod speculation;
 pub mod train;

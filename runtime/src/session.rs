@@ -2,9 +2,11 @@
 
 mod backend;
 mod decoding;
+mod generation;
 mod parts;
 
 pub use backend::{Backend, Engine, EngineChoice};
+pub use generation::Generation;
 
 use crate::{burn::exec::Sink, cpu::Spent, onnxruntime};
 use compress_compiler::{
@@ -67,10 +69,15 @@ impl Session {
     /// # Errors
     /// Data when the inputs don't fit the signature; what a kernel raises, naming the node.
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        self.each(inputs, &mut |inputs| match &self.executor {
-            Executor::Ours(parts) => parts.run(inputs),
-            Executor::OnnxRuntime(session) => session.run(inputs),
-        })
+        self.each(inputs, &mut |inputs| self.once(inputs))
+    }
+
+    /// A text that the model continues, token by token.
+    ///
+    /// # Errors
+    /// Unsupported for a model that is not a decoder with a cache, or whose inputs are not its tokens and its cache alone.
+    pub fn generation(&self) -> Result<Generation<'_>> {
+        Generation::new(self)
     }
 
     /// As [`Session::run`], and shows every watched floating-point value to `sink`, by its place
@@ -98,10 +105,7 @@ impl Session {
         }
         self.each(inputs, &mut |inputs| {
             all.extend(self.profile_once(inputs)?);
-            match &self.executor {
-                Executor::Ours(parts) => parts.run(inputs),
-                Executor::OnnxRuntime(session) => session.run(inputs),
-            }
+            self.once(inputs)
         })?;
         Ok(all)
     }
@@ -116,14 +120,18 @@ impl Session {
         let mut steps = vec![];
         self.each(inputs, &mut |inputs| {
             let began = Instant::now();
-            let made = match &self.executor {
-                Executor::Ours(parts) => parts.run(inputs),
-                Executor::OnnxRuntime(session) => session.run(inputs),
-            }?;
+            let made = self.once(inputs)?;
             steps.push((decoding.tokens_of(inputs), began.elapsed()));
             Ok(made)
         })?;
         Ok(steps)
+    }
+
+    fn once(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        match &self.executor {
+            Executor::Ours(parts) => parts.run(inputs),
+            Executor::OnnxRuntime(session) => session.run(inputs),
+        }
     }
 
     fn profile_once(&self, inputs: &[Tensor]) -> Result<Vec<Spent>> {

@@ -1,7 +1,8 @@
 //! The command line, as clap sees it: the recipes of the library, and how the command shows what they make.
 
 use crate::{
-    Bench, Check, Compress, Distill, Error, Explain, Fractions, Inspect, Recipe, Report, Result, Sensitivity, files,
+    Bench, Check, Compress, Distill, Draft, Error, Explain, Fractions, Inspect, Recipe, Report, Result, Sensitivity,
+    files,
     formats::{self, Mlflow, Run},
     options::ReadOptions,
 };
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
     after_help = passes_help(),
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    override_usage = "compress MODEL [-o OUT] [--int8] [--prune F] [--data PATH] ...\n       compress inspect|sensitivity|check|bench|explain MODEL ...\n       compress distill STUDENT [--teacher T] --data D ...\n       compress run RECIPE.toml\n       compress devices"
+    override_usage = "compress MODEL [-o OUT] [--int8] [--prune F] [--data PATH] ...\n       compress inspect|sensitivity|check|bench|explain MODEL ...\n       compress distill STUDENT [--teacher T] --data D ...\n       compress draft MODEL --data TEXT ...\n       compress run RECIPE.toml\n       compress devices"
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -55,6 +56,8 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Train a model: by a teacher, by labels, or both.
     Distill(Box<DistillArgs>),
+    /// Make the fastest draft of a decoder, a small model that guesses its tokens (speculative decoding).
+    Draft(Box<DraftArgs>),
     /// Run a job as a recipe says, or as the report of an earlier run does.
     Run(RunArgs),
     /// List what models can run on here: the CPU, and GPUs.
@@ -141,10 +144,11 @@ impl FormatArgs {
     /// Usage for a job without such a report, and for a file of the job; file when one can't be written, or the server does not
     /// answer.
     pub fn check(&self, recipe: &Recipe, has_report: bool, read: Option<&Path>) -> Result<()> {
-        let one = has_report && matches!(recipe, Recipe::Compress(_) | Recipe::Check(_));
+        let one = has_report && matches!(recipe, Recipe::Compress(_) | Recipe::Check(_) | Recipe::Draft(_));
         let trains = has_report && matches!(recipe, Recipe::Distill(_));
         if self.of_one() && !one {
-            let what = "--markdown, --junit and --openmetrics are for jobs that make one report: compress and check";
+            let what =
+                "--markdown, --junit and --openmetrics are for jobs that make one report: compress, check and draft";
             return Err(Error::usage(what));
         }
         let has_page = one || trains || has_report && matches!(recipe, Recipe::Sweep(_));
@@ -152,7 +156,7 @@ impl FormatArgs {
             return Err(Error::usage(NO_PAGE));
         }
         if self.server.mlflow.is_some() && !one && !trains {
-            return Err(Error::usage("--mlflow is for jobs that make one report: compress, check and distill"));
+            return Err(Error::usage("--mlflow is for jobs that make one report: compress, check, draft and distill"));
         }
         let files = recipe.files();
         for (i, path) in self.files().enumerate() {
@@ -196,7 +200,7 @@ impl FormatArgs {
     }
 }
 
-const NO_PAGE: &str = "--html is for jobs that make a report: compress, check, sweep and distill";
+const NO_PAGE: &str = "--html is for jobs that make a report: compress, check, draft, sweep and distill";
 
 impl PageArgs {
     /// Writes the page that `make` makes, if it is asked for.
@@ -233,6 +237,16 @@ pub struct SensitivityArgs {
 pub struct CheckArgs {
     #[command(flatten)]
     pub recipe: Check,
+    #[command(flatten)]
+    pub formats: FormatArgs,
+    #[command(flatten)]
+    pub show: ShowArgs,
+}
+
+#[derive(Args)]
+pub struct DraftArgs {
+    #[command(flatten)]
+    pub recipe: Draft,
     #[command(flatten)]
     pub formats: FormatArgs,
     #[command(flatten)]

@@ -48,6 +48,7 @@ fn start(cli: Cli) -> Result<()> {
         Some(Command::Inspect(a)) => run(Recipe::Inspect(a.recipe), &How::new(a.show)),
         Some(Command::Sensitivity(a)) => run(Recipe::Sensitivity(a.recipe), &How::new(a.show)),
         Some(Command::Check(a)) => run(Recipe::Check(a.recipe), &How { formats: a.formats, ..How::new(a.show) }),
+        Some(Command::Draft(a)) => run(Recipe::Draft(a.recipe), &How { formats: a.formats, ..How::new(a.show) }),
         Some(Command::Bench(a)) => run(Recipe::Bench(a.recipe), &How::new(a.show)),
         Some(Command::Explain(a)) => run(Recipe::Explain(a.recipe), &How::new(a.show)),
         Some(Command::Distill(a)) => {

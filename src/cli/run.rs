@@ -6,8 +6,8 @@ use super::{
     stdout, tables, terminal, training,
 };
 use crate::{
-    Bench, Check, Compress, Distill, Error, Explain, Inspect, Inspected, Intent, Recipe, Report, Result, Sensitivity,
-    Sweep,
+    Bench, Check, Compress, Distill, Draft, Error, Explain, Inspect, Inspected, Intent, Recipe, Report, Result,
+    Sensitivity, Sweep,
     formats::{self, Run},
     report::json,
 };
@@ -65,6 +65,7 @@ pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
         Recipe::Explain(r) => (None, &mut r.read),
         Recipe::Inspect(r) => (None, &mut r.read),
         Recipe::Sensitivity(r) => (Some(&mut r.force), &mut r.read),
+        Recipe::Draft(r) => (Some(&mut r.force), &mut r.read),
     };
     read.allow_hardlinks |= flags.read.allow_hardlinks;
     read.keep_initializer_inputs |= flags.read.keep_initializer_inputs;
@@ -73,7 +74,12 @@ pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
         Recipe::Compress(r) => r.gates.strict |= flags.strict,
         Recipe::Sweep(r) => r.compress.gates.strict |= flags.strict,
         Recipe::Check(r) => r.gates.strict |= flags.strict,
-        Recipe::Distill(_) | Recipe::Bench(_) | Recipe::Explain(_) | Recipe::Inspect(_) | Recipe::Sensitivity(_) => {}
+        Recipe::Distill(_)
+        | Recipe::Draft(_)
+        | Recipe::Bench(_)
+        | Recipe::Explain(_)
+        | Recipe::Inspect(_)
+        | Recipe::Sensitivity(_) => {}
     }
     let is_for = |what: &str| Err(Error::usage(what).in_file(&flags.recipe));
     match recipe {
@@ -82,7 +88,7 @@ pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
         {
             is_for("--dry-run and --force are for jobs that write a model")
         }
-        Recipe::Sensitivity(_) if flags.dry_run || flags.strict => {
+        Recipe::Sensitivity(_) | Recipe::Draft(_) if flags.dry_run || flags.strict => {
             is_for("--dry-run and --strict are for jobs that write or check a model")
         }
         Recipe::Distill(_) => Ok(recipe),
@@ -115,6 +121,7 @@ pub fn run(recipe: Recipe, how: &How) -> Result<()> {
         Recipe::Explain(r) => explain(&r, how),
         Recipe::Inspect(r) => inspect(&r, how),
         Recipe::Sensitivity(r) => sensitivity(&r, how),
+        Recipe::Draft(r) => draft(&r, how),
     }
 }
 
@@ -200,9 +207,24 @@ fn intents(recipe: &Sweep, how: &How) -> Result<()> {
 fn check(recipe: &Check, how: &How) -> Result<()> {
     let report = recipe.run(&mut how.events())?;
     how.formats.write(&report)?;
-    let models = || format!("{} against {}\n", recipe.model.display(), recipe.against.display());
+    let models = || {
+        let other = recipe
+            .against
+            .as_ref()
+            .map(|path| ("against", path))
+            .or(recipe.drafts_for.as_ref().map(|path| ("drafts for", path)));
+        other.map_or(String::new(), |(is, path)| format!("{} {is} {}\n", recipe.model.display(), path.display()))
+    };
     how.show(&report, || tables::headline(&report) + &models() + &tables::report(&report))?;
     conclude(&report, recipe.gates.strict, how)
+}
+
+fn draft(recipe: &Draft, how: &How) -> Result<()> {
+    let report = recipe.run(&mut how.events())?;
+    how.formats.write(&report)?;
+    let models = || format!("{} -> {}\n", recipe.model.display(), recipe.output().display());
+    how.show(&report, || tables::headline(&report) + &models() + &tables::report(&report))?;
+    conclude(&report, false, how)
 }
 
 fn sensitivity(recipe: &Sensitivity, how: &How) -> Result<()> {

@@ -131,8 +131,8 @@ fn is_usable(opened: &Opened, plan: &CompressPlan, fraction: f64, monitor: &Moni
     let made = opened.compile(plan, &plan.pipeline(&options), &mut Report::default(), monitor)?;
     let after = measure::session(&made.graph, &opened.backend)?;
     let samples = sets.evaluation.first(SAMPLES);
-    let (answers, measured) = compared_by(&opened.original.graph, &plan.recipe.measures, sets)?;
-    let accuracy = measure::accuracy(before, &after, &samples, (&answers, measured), (Kind::Data, None), monitor)?;
+    let compared = compared_by([&opened.original.graph, &made.graph], &plan.recipe.measures, sets)?;
+    let accuracy = measure::accuracy(before, &after, &samples, &compared, (Kind::Data, None), monitor)?;
     Ok(remarks::unusable(&accuracy).is_none())
 }
 

@@ -10,7 +10,7 @@ use compress_compiler::{
     node::{NodeId, Port},
     op::{Op, Operator},
     pass::reasons,
-    words::option::{EXCLUDE, STOP_AFTER, TARGET, WEIGHTS},
+    words::option::{EXCLUDE, KEEP_LAYERS, STOP_AFTER, TARGET, WEIGHTS},
 };
 use compress_passes::{nested, pipeline, prune::structured::ChannelBudget};
 use regex::Regex;
@@ -21,7 +21,7 @@ const HALF: f64 = 0.5;
 /// By how much what was removed may miss what was asked for.
 const SLACK: f64 = 0.05;
 /// Passes that flags ask for.
-const ASKED: [&str; 6] = ["channels", "target", "prune", "recover", "weights", "int8"];
+const ASKED: [&str; 7] = ["layers", "channels", "target", "prune", "recover", "weights", "int8"];
 /// Reasons that a sentence names.
 const NAMED: usize = 3;
 
@@ -66,6 +66,10 @@ pub fn find(plan: &CompressPlan, graph: &Graph, report: &mut Report) {
             [first, ..] => format!("{}: {}", first.node, first.reason),
         };
         report.undone.push(format!("asked for {TARGET} {}: no operator was replaced ({why})", options.target));
+    }
+    if let (Some(asked), Some(0)) = (options.layers, report.passes.iter().find(|p| p.name == "layers").map(|p| p.edits))
+    {
+        report.undone.push(format!("asked for {KEEP_LAYERS} {asked}: the model has no more layers"));
     }
     if let Some(channels) = options.channels.as_ref().filter(|c| c.fraction > 0.0)
         && let Some(output) = &report.output

@@ -7,9 +7,9 @@ use compress_compiler::{
     error::{Error, Result},
     words::option::{
         AS_IS, BISECT, BLOCK, CALIBRATION, CALIBRATION_SAMPLES, CHANNELS_BUDGET, CHANNELS_BY, CHANNELS_CUTS, CHECK,
-        CUT_ANYWAY, DATA, EFFORT, EPOCHS, EVAL, EXCLUDE, INT8, LR, METRIC, PREPROCESS, PRUNE, PRUNE_BUDGET, PRUNE_BY,
-        PRUNE_CHANNELS, PRUNE_ENDS, PRUNE_PATTERN, QAT, REDUCE_RANGE, ROUND_CHANNELS, SCORE, SHAPE, STRICT, TARGET,
-        TEACHER, TIME, TOKENIZER, TOKENS, WEIGHT_BITS, WEIGHTS,
+        CUT_ANYWAY, DATA, EFFORT, EPOCHS, EVAL, EXCLUDE, INT8, KEEP_LAYERS, LR, METRIC, PREPROCESS, PRUNE,
+        PRUNE_BUDGET, PRUNE_BY, PRUNE_CHANNELS, PRUNE_ENDS, PRUNE_PATTERN, QAT, REDUCE_RANGE, ROUND_CHANNELS, SCORE,
+        SHAPE, STRICT, TARGET, TEACHER, TIME, TOKENIZER, TOKENS, WEIGHT_BITS, WEIGHTS,
     },
 };
 use compress_passes::{
@@ -105,15 +105,15 @@ fn of_quantisation(r: &Compress) -> Result<()> {
 }
 
 fn of_measuring(r: &Compress) -> Result<()> {
-    let training = format!("{PRUNE}, {PRUNE_CHANNELS} or {QAT}");
-    let compresses = r.qat || prunes(r) || r.prune_channels.is_some();
+    let training = format!("{PRUNE}, {PRUNE_CHANNELS}, {KEEP_LAYERS} or {QAT}");
+    let compresses = r.qat || prunes(r) || r.prune_channels.is_some() || r.keep_layers.is_some();
     let checked = format!("a check, which {CHECK} none leaves out");
     let checks = r.checks();
     first(&[
         (
             &EPOCHS,
             r.epochs.is_some(),
-            &format!("{PRUNE}, {PRUNE_CHANNELS}, {QAT} or {EFFORT} best"),
+            &format!("{PRUNE}, {PRUNE_CHANNELS}, {KEEP_LAYERS}, {QAT} or {EFFORT} best"),
             compresses || r.effort == Effort::Best,
         ),
         (&LR, r.lr.is_some(), &training, compresses),

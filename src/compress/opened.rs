@@ -125,7 +125,10 @@ impl Opened {
             _ => None,
         };
         let accuracy = match (&sets, &before) {
-            (Some(sets), Some(_)) => Some((compared_by(&original.graph, &recipe.measures, sets)?.1, sets)),
+            (Some(sets), Some(_)) => {
+                let graphs = [&original.graph; 2];
+                Some((compared_by(graphs, &recipe.measures, sets)?.measure, sets))
+            }
             _ => None,
         };
         let scored = recipe.measures.score.is_some();

@@ -148,16 +148,17 @@ fn options(r: &Compress, purpose: Purpose) -> Options {
         pays: !r.cut_anyway && r.channels_budget != ChannelBudget::Parameters,
         cuts: r.channels_cuts.map_or(1, |n| n.get()),
     });
-    let recovers = prunes || channels.is_some();
+    let recovers = prunes || channels.is_some() || r.keep_layers.is_some();
     // A search for a wrong change trains nothing.
     let may_train = purpose != Purpose::Bisect;
     let training = Recovery { by: r.prune_by.unwrap_or(WeightSaliency::Obs), must: r.epochs.is_some() };
     Options {
+        layers: r.keep_layers.map(|n| n.get()),
         channels,
         prune: r.prune.map(|f| f.get()),
         pattern: r.prune_pattern,
         prune_budget: r.prune_budget,
-        reconstruct: recovers && r.prune_by != Some(WeightSaliency::Magnitude),
+        reconstruct: (prunes || r.prune_channels.is_some()) && r.prune_by != Some(WeightSaliency::Magnitude),
         prune_ends: r.prune_ends,
         training: (needs::trains(r) && recovers && may_train).then_some(training),
         scheme: r.quantises().then(|| r.scheme()),

@@ -3,7 +3,7 @@
 
 use clap::{Arg, ArgAction, Args, Command};
 use compress::{
-    Bench, Check, Compress, DataSource, Distill, Explain, Inspect, Scorer, Sensitivity, Sweep,
+    Bench, Check, Compress, DataSource, Distill, Draft, Explain, Inspect, Scorer, Sensitivity, Sweep,
     values::{Bytes, Finite, Fraction, Milliseconds, NotNegative, Positive, Score, Seed, Share, Time},
 };
 use std::{any::TypeId, fmt::Write as _, path::PathBuf};
@@ -49,6 +49,10 @@ fn jobs() -> Vec<Job> {
         job::<Check>(
             "check",
             "Compares a model with the one that it came from, and holds the figures against gates. Data is all measured on.",
+        ),
+        job::<Draft>(
+            "draft",
+            "Makes the fastest draft of a decoder, a small model that guesses its tokens (speculative decoding).",
         ),
         job::<Bench>("bench", "Times a model on our runtime."),
         job::<Explain>(

@@ -24,6 +24,27 @@ pub struct Cache {
     dtype: DType,
     /// Its sizes without tokens and batch, which are 0.
     dims: Vec<usize>,
+    /// The axis that counts tokens.
+    axis: usize,
+}
+
+impl Cache {
+    /// What `value`, a value of this cache, was before the tokens from number `tokens` on: all of it where there are no more.
+    ///
+    /// # Errors
+    /// Data for a value of another rank; limit.
+    pub fn shortened(&self, value: &Tensor, tokens: usize) -> Result<Tensor> {
+        let shape = value.shape();
+        let before = shape.get(..self.axis).ok_or_else(|| Error::data("a cache without an axis of tokens"))?;
+        let Some(long) = shape.get(self.axis).copied().filter(|long| *long > tokens) else { return Ok(value.clone()) };
+        let rows: usize = before.iter().product();
+        let size = value.bytes().len().checked_div(rows * long).unwrap_or(0);
+        let kept = |row: usize| &value.bytes()[row * long * size..][..tokens * size];
+        let kept = (0..rows).map(kept).collect::<Vec<_>>().concat();
+        let mut dims = shape.to_vec();
+        dims[self.axis] = tokens;
+        Tensor::new(value.dtype(), dims, kept)
+    }
 }
 
 /// An input that follows from how many tokens there were and are.
@@ -105,12 +126,12 @@ impl Decoder {
             let (output, fact) = (place(&successors(name(input))), graph.fact(input.into()));
             let dims = fact.dims()?;
             // The first axis counts samples, another tokens.
-            let open = dims.iter().skip(1).filter(|d| d.known().is_none()).count();
+            let mut open = (1..dims.len()).filter(|i| dims[*i].known().is_none());
             let size = |d: &Dim| usize::try_from(d.known().unwrap_or(0)).ok();
             let sizes = dims.iter().map(size).collect::<Option<_>>()?;
-            let counted = dims.len() == 4 && open == 1;
+            let (axis, counted) = (open.next()?, dims.len() == 4 && open.next().is_none());
             let dtype = fact.dtype.filter(|d| d.is_float() && counted)?;
-            caches.push(Cache { input, output, once: name(input).contains(".encoder."), dtype, dims: sizes });
+            caches.push(Cache { input, output, once: name(input).contains(".encoder."), dtype, dims: sizes, axis });
         }
         for input in given(graph).filter(|n| *n != tokens && !is_cache(name(*n))) {
             let fact = graph.fact(input.into());
@@ -142,13 +163,17 @@ impl Decoder {
 
     /// Takes the outputs of the cache away from a decoder: what is left is shown whole sequences at once.
     pub fn forget(graph: &mut Graph) {
-        let Some(decoder) = Self::of(graph) else { return };
-        let is_cache = |place: usize| decoder.caches.iter().any(|c| c.output == Some(place));
-        let outputs = graph.outputs().to_vec();
+        let (places, outputs) = (Self::answers(graph), graph.outputs().to_vec());
         graph.remove_outputs();
-        for (_, output) in outputs.into_iter().enumerate().filter(|(place, _)| !is_cache(*place)) {
-            graph.add_output(&output.name, output.port);
+        for place in places {
+            graph.add_output(&outputs[place].name, outputs[place].port);
         }
+    }
+
+    /// The places of the outputs of `graph` that are not caches.
+    pub fn answers(graph: &Graph) -> Vec<usize> {
+        let caches = Self::of(graph).map(|decoder| decoder.caches).unwrap_or_default();
+        (0..graph.outputs().len()).filter(|place| caches.iter().all(|c| c.output != Some(*place))).collect()
     }
 
     /// Whether an input follows from the runs before.

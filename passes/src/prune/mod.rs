@@ -3,6 +3,7 @@
 mod budget;
 pub mod choice;
 pub mod cut;
+pub mod depth;
 pub mod groups;
 pub mod mask;
 pub mod reconstruct;

@@ -103,6 +103,18 @@ impl Answers {
         };
         Self { outputs: graph.outputs().iter().enumerate().map(answer).collect(), mask, tokens }
     }
+
+    /// The answers of `graph` that `other` gives too, and the places of these among the outputs of both: all of them, but where
+    /// one of two decoders has fewer layers, and so fewer caches. A cache is not an answer.
+    pub fn shared(graph: &Graph, other: &Graph) -> (Self, [Vec<usize>; 2]) {
+        let mut all = Self::of(graph);
+        let places = [graph, other].map(|g| match graph.outputs().len() == other.outputs().len() {
+            true => (0..g.outputs().len()).collect(),
+            false => Decoder::answers(g),
+        });
+        all.outputs = places[0].iter().map(|place| all.outputs[*place].clone()).collect();
+        (all, places)
+    }
 }
 
 /// Whether the model is given numbers of words or of characters.

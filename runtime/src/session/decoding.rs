@@ -23,10 +23,27 @@ pub(super) struct Decoding {
     inputs: Vec<NodeId>,
     /// Those that there are data for.
     fed: Vec<NodeId>,
+    dtype: DType,
     /// The size of the vocabulary, where the scores tell it.
     words: Option<i64>,
     /// Whether a run may have any number of tokens.
     any_length: bool,
+    /// Where its scores and its cache come out. A part of a decoder makes no cache: it is shown all tokens at once, as one that
+    /// takes no other number of them.
+    places: Option<Places>,
+}
+
+/// Places among the outputs.
+struct Places {
+    scores: usize,
+    caches: Vec<usize>,
+}
+
+/// What a decoder remembers of the tokens that it has read.
+pub(super) struct Remembered {
+    caches: Vec<Tensor>,
+    /// How many they are.
+    pub tokens: usize,
 }
 
 impl Decoding {
@@ -36,7 +53,44 @@ impl Decoding {
         let scores = decoder.scores.and_then(|place| graph.fact(graph.outputs().get(place)?.port).dims());
         let words = scores.and_then(|dims| dims.last()?.known());
         let any_length = graph.fact(decoder.tokens.into()).dims().is_some_and(|dims| dims[1].known().is_none());
-        Some(Self { decoder, inputs: given(graph).collect(), fed: fed(graph).collect(), words, any_length })
+        let dtype = graph.fact(decoder.tokens.into()).dtype?;
+        let caches: Option<Vec<usize>> = decoder.caches.iter().map(|c| c.output).collect();
+        let places = decoder.scores.zip(caches).map(|(scores, caches)| Places { scores, caches });
+        Some(Self {
+            decoder,
+            inputs: given(graph).collect(),
+            fed: fed(graph).collect(),
+            dtype,
+            words,
+            any_length,
+            places,
+        })
+    }
+
+    /// Why it can't continue a text of which it has the tokens alone, a few at a time; `None` if it can.
+    pub fn why_not_alone(&self) -> Option<&'static str> {
+        match () {
+            () if self.places.is_none() => {
+                Some("its outputs lack the scores of all tokens (logits), or a part of the cache (present)")
+            }
+            () if !self.any_length => Some("it takes one number of tokens only"),
+            () if self.fed != [self.decoder.tokens] => Some("it has inputs beside its tokens and its cache"),
+            () => None,
+        }
+    }
+
+    /// The type of the numbers of tokens.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The scores among the outputs of a run.
+    ///
+    /// # Errors
+    /// Bug for a decoder without.
+    pub fn scores(&self, made: &[Tensor]) -> Result<Tensor> {
+        let places = self.places.as_ref().ok_or_else(|| Error::bug("a decoder without scores"))?;
+        output(made, places.scores)
     }
 
     /// Whether these are the inputs of a single run.
@@ -65,45 +119,93 @@ impl Decoding {
         if batch == 0 || length == 0 {
             return Err(Error::data("a sequence without tokens"));
         }
-        let outside = |id: &&i64| self.words.is_some_and(|words| !(0..words).contains(*id));
-        if let (Some(id), Some(words)) = (ids.iter().find(outside), self.words) {
-            return Err(Error::data(format!("token {id} is outside the model's vocabulary of {words}"))
-                .help("number the tokens with the tokenizer that the model was trained with"));
-        }
-        let caches_out: Option<Vec<usize>> = self.decoder.caches.iter().map(|c| c.output).collect();
-        // A part of a decoder makes no cache: it is shown all tokens at once, as one that takes no other number of them.
-        let outputs = self.decoder.scores.zip(caches_out);
-        let steps = if outputs.is_some() && self.any_length { STEPS.min(length / 2) } else { 0 };
-        let mut caches = self.decoder.empty(batch)?;
-        let (mut scores, mut last, mut past) = (vec![], vec![], 0);
+        self.check(&ids)?;
+        let steps = if self.places.is_some() && self.any_length { STEPS.min(length / 2) } else { 0 };
+        let mut remembered = self.begin(batch)?;
+        let (mut scores, mut last) = (vec![], vec![]);
         for count in [length - steps].into_iter().chain(std::iter::repeat_n(1, steps)) {
+            let past = remembered.tokens;
             let some: Vec<i64> =
                 (0..batch).flat_map(|row| ids[row * length + past..][..count].iter().copied()).collect();
             let own = Tensor::ints(tokens.dtype(), &[batch, count], &some);
-            let told = self.decoder.tell(batch, past, count);
-            let input = |n: &NodeId| -> Result<Tensor> {
-                let cache = self.decoder.caches.iter().position(|c| c.input == *n).map(|i| &caches[i]);
-                let told = self.decoder.told.iter().position(|t| t.0 == *n).map(|i| &told[i]);
-                let own = (*n == self.decoder.tokens).then_some(&own);
-                own.or(cache).or(told).or(of(*n)).cloned().ok_or_else(|| Error::bug("an input that nobody gives"))
-            };
-            last = once(&self.inputs.iter().map(input).collect::<Result<Vec<_>>>()?)?;
-            let Some((place, caches_out)) = &outputs else { return Ok(last) };
-            let output = |i: usize| last.get(i).cloned().ok_or_else(|| Error::bug("a decoder without its outputs"));
-            scores.push(output(*place)?);
-            for ((cache, place), of) in caches.iter_mut().zip(caches_out).zip(&self.decoder.caches) {
-                // Later runs are given what the first made of an encoder's outputs, and may return nothing for it.
-                if past == 0 || !of.once {
-                    *cache = output(*place)?;
-                }
-            }
-            past += count;
+            last = self.advance(&mut remembered, own, &of, once)?;
+            let Some(places) = &self.places else { return Ok(last) };
+            scores.push(output(&last, places.scores)?);
         }
-        if let Some(to) = outputs.and_then(|(place, _)| last.get_mut(place)) {
+        if let Some(to) = self.places.as_ref().and_then(|places| last.get_mut(places.scores)) {
             *to = joined(&scores)?;
         }
         Ok(last)
     }
+
+    /// Whether the numbers of tokens are in the vocabulary, as far as it is known.
+    ///
+    /// # Errors
+    /// Data.
+    pub fn check(&self, ids: &[i64]) -> Result<()> {
+        let Some(words) = self.words else { return Ok(()) };
+        match ids.iter().find(|id| !(0..words).contains(*id)) {
+            None => Ok(()),
+            Some(id) => Err(Error::data(format!("token {id} is outside the model's vocabulary of {words}"))
+                .help("number the tokens with the tokenizer that the model was trained with")),
+        }
+    }
+
+    /// What it remembers before the first token of `batch` samples.
+    ///
+    /// # Errors
+    /// Limit.
+    pub fn begin(&self, batch: usize) -> Result<Remembered> {
+        Ok(Remembered { caches: self.decoder.empty(batch)?, tokens: 0 })
+    }
+
+    /// Reads the next `tokens`, `[samples, tokens]`, and returns the outputs of that run; `given` has the other inputs.
+    ///
+    /// # Errors
+    /// What `once` raises.
+    pub fn advance<'t>(
+        &self,
+        remembered: &mut Remembered,
+        tokens: Tensor,
+        given: &dyn Fn(NodeId) -> Option<&'t Tensor>,
+        once: &mut Once,
+    ) -> Result<Vec<Tensor>> {
+        let (batch, count, past) = (tokens.shape()[0], tokens.shape()[1], remembered.tokens);
+        let told = self.decoder.tell(batch, past, count);
+        let input = |n: &NodeId| -> Result<Tensor> {
+            let cache = self.decoder.caches.iter().position(|c| c.input == *n).map(|i| &remembered.caches[i]);
+            let told = self.decoder.told.iter().position(|t| t.0 == *n).map(|i| &told[i]);
+            let own = (*n == self.decoder.tokens).then_some(&tokens);
+            own.or(cache).or(told).or(given(*n)).cloned().ok_or_else(|| Error::bug("an input that nobody gives"))
+        };
+        let made = once(&self.inputs.iter().map(input).collect::<Result<Vec<_>>>()?)?;
+        let Some(places) = &self.places else { return Ok(made) };
+        for ((cache, place), of) in remembered.caches.iter_mut().zip(&places.caches).zip(&self.decoder.caches) {
+            // Later runs are given what the first made of an encoder's outputs, and may return nothing for it.
+            if past == 0 || !of.once {
+                *cache = output(&made, *place)?;
+            }
+        }
+        remembered.tokens += count;
+        Ok(made)
+    }
+
+    /// Forgets all but the first `tokens` tokens.
+    ///
+    /// # Errors
+    /// As for [`Cache::shortened`](compress_compiler::forms::decoder::Cache::shortened).
+    pub fn keep(&self, remembered: &mut Remembered, tokens: usize) -> Result<()> {
+        for (value, cache) in remembered.caches.iter_mut().zip(&self.decoder.caches).filter(|(_, c)| !c.once) {
+            *value = cache.shortened(value, tokens)?;
+        }
+        remembered.tokens = remembered.tokens.min(tokens);
+        Ok(())
+    }
+}
+
+/// An output of a run.
+fn output(made: &[Tensor], place: usize) -> Result<Tensor> {
+    made.get(place).cloned().ok_or_else(|| Error::bug("a decoder without its outputs"))
 }
 
 /// Values `[batch, tokens, ..]` of successive tokens as one.
