@@ -111,8 +111,7 @@ impl Draft {
         files::placed(&output, &OUTPUT.to_string())?;
         let model = onnx::read_with(&self.model, &(&self.read).into())?;
         let all = depth::count(&model.graph).map_err(|e| e.in_file(&self.model))?;
-        let folder = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let folder = tempfile::Builder::new().prefix(".compress-draft-").tempdir_in(folder);
+        let folder = tempfile::Builder::new().prefix(".compress-draft-").tempdir_in(files::folder(&output));
         let folder = folder.map_err(|e| Error::file(format!("cannot hold drafts: {e}")).in_file(&output))?;
         let mut made = vec![];
         for layers in self.depths(all)? {

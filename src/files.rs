@@ -14,6 +14,11 @@ pub fn same(a: &Path, b: &Path) -> bool {
     }
 }
 
+/// The folder of a file.
+pub fn folder(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// # Errors
 /// File when there is something at `path` that is not a file: a device, a pipe or a folder would be gone.
 pub fn replaceable(path: &Path) -> Result<()> {
@@ -28,7 +33,7 @@ pub fn replaceable(path: &Path) -> Result<()> {
 /// # Errors
 /// File when there is no folder for `path`, or nothing can be written into it; `by` names its option.
 pub fn placed(path: &Path, by: &str) -> Result<()> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder(path);
     if !folder.exists() {
         let help = format!("make the folder {}, or give another place with {by}", folder.display());
         return Err(Error::file("its folder is not there").in_file(path).help(help));

@@ -53,6 +53,7 @@ pub mod ops;
 pub mod part;
 pub mod pass;
 pub mod rewrite;
+pub mod spill;
 pub mod storage;
 pub mod tensor;
 pub mod text;

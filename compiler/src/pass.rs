@@ -7,6 +7,7 @@ use crate::{
     judge::{Judges, Trial},
     node::{NodeId, Port, Site},
     op::Op,
+    spill::Spill,
     tensor::Tensor,
     value::Fact,
     verify::{Verified, verify},
@@ -222,6 +223,8 @@ pub struct Context<'a> {
     pub found: &'a Found<'a>,
     /// Counts the changes, and says when there were enough.
     pub edits: Edits,
+    /// Where tensors of large models go.
+    pub spill: Option<&'a Spill>,
 }
 
 /// Told of a result, with a way to make it.
@@ -281,7 +284,16 @@ impl<'a> Context<'a> {
             note: &|_| {},
             found: &|_| Ok(()),
             edits: Edits::default(),
+            spill: None,
         }
+    }
+
+    /// A tensor that a pass made of a large model's weight, where it doesn't take memory.
+    ///
+    /// # Errors
+    /// As for [`Spill::keep`].
+    pub fn kept(&self, tensor: Tensor) -> Result<Tensor> {
+        self.spill.map_or(Ok(tensor.clone()), |spill| spill.keep(tensor))
     }
 
     /// # Errors

@@ -11,8 +11,9 @@ use std::{
 /// Bytes that tensors are parts of: a whole file, mapped or read into memory, or what a program lends.
 pub enum Blob {
     /// A mapped file. Another process that truncates it makes the next read raise SIGBUS, as
-    /// with every reader that maps. The file stays open where the kernel is to copy from it.
-    Map(memmap2::Mmap, Option<File>),
+    /// with every reader that maps. The file stays open where the kernel is to copy from it; the number says where in it
+    /// the map begins.
+    Map(memmap2::Mmap, Option<(Arc<File>, u64)>),
     /// Bytes in memory.
     Heap(Vec<u8>),
     /// Bytes that belong to another part of the program, such as an array of Python. As with a mapped file, somebody may
@@ -55,11 +56,16 @@ struct Inner {
     found: Arc<Found>,
 }
 
+/// Bytes from which on looking at all of a tensor leaves nothing of it in memory.
+pub(crate) const LARGE: usize = 16 << 20;
+
 /// Elements of a tensor, counted by their size.
 #[derive(Clone, Copy)]
 pub(crate) struct Census {
     pub nonzero: usize,
     pub tiny: usize,
+    /// Those that are infinite, or not numbers.
+    pub unsound: usize,
 }
 
 #[derive(Default)]
@@ -102,7 +108,7 @@ impl Storage {
     pub(crate) fn in_file(&self) -> Option<(&File, u64)> {
         match &self.0.data {
             Data::View(blob, range) => match &**blob {
-                Blob::Map(_, Some(file)) => Some((file, range.start as u64)),
+                Blob::Map(_, Some((file, at))) => Some((file, at + range.start as u64)),
                 _ => None,
             },
             Data::Owned(_) => None,
@@ -117,9 +123,15 @@ impl Storage {
         }
     }
 
-    /// What `count` finds the first time.
+    /// What `count` finds the first time. Of a large tensor in a mapped file no memory is kept: there may be many.
     pub(crate) fn census(&self, count: impl FnOnce(&[u8]) -> Census) -> Census {
-        *self.0.found.census.get_or_init(|| count(self))
+        *self.0.found.census.get_or_init(|| {
+            let found = count(self);
+            if self.len() >= LARGE {
+                self.release();
+            }
+            found
+        })
     }
 
     /// A hash of all the bytes.

@@ -356,6 +356,14 @@ impl Tensor {
         }
     }
 
+    /// Whether every float is a number, and not infinite. `None` for other types.
+    pub fn is_finite(&self) -> Option<bool> {
+        match self.dtype {
+            DType::F32 => Some(self.census().unsound == 0),
+            _ => self.all_f32(f32::is_finite),
+        }
+    }
+
     /// How many elements are not zero.
     pub fn nonzero(&self) -> usize {
         self.census().nonzero
@@ -374,8 +382,9 @@ impl Tensor {
                 DType::String => self.len(),
                 DType::F16 | DType::BF16 => count(b, |c| u16::from_le_bytes(c) << 1 != 0),
                 DType::F32 => {
-                    let [nonzero, tiny] = counts(b, |bits| [bits << 1 != 0, is_tiny(f32::from_bits(bits))]);
-                    return Census { nonzero, tiny };
+                    let of = |v: f32| [v != 0.0, is_tiny(v), !v.is_finite()];
+                    let [nonzero, tiny, unsound] = counts(b, |bits| of(f32::from_bits(bits)));
+                    return Census { nonzero, tiny, unsound };
                 }
                 DType::F64 => count(b, |c| u64::from_le_bytes(c) << 1 != 0),
                 d if d.is_float() => {
@@ -384,7 +393,7 @@ impl Tensor {
                 d if d.bits() < 8 => narrow::unpack(d.bits(), b, self.len()).filter(|c| *c != 0).count(),
                 d => b.chunks_exact(d.size()).filter(|c| c.iter().any(|b| *b != 0)).count(),
             };
-            Census { nonzero, tiny: 0 }
+            Census { nonzero, tiny: 0, unsound: 0 }
         })
     }
 }
@@ -402,16 +411,16 @@ fn count<const N: usize>(bytes: &[u8], test: impl Fn([u8; N]) -> bool) -> usize 
     bytes.as_chunks::<N>().0.iter().filter(|c| test(**c)).count()
 }
 
-/// How many of 32 bits pass each of two tests. In short sums of 32 bits, which vectors add.
-fn counts(bytes: &[u8], test: impl Fn(u32) -> [bool; 2]) -> [usize; 2] {
-    let mut all = [0usize; 2];
+/// How many of 32 bits pass each of three tests. In short sums of 32 bits, which vectors add.
+fn counts(bytes: &[u8], test: impl Fn(u32) -> [bool; 3]) -> [usize; 3] {
+    let mut all = [0usize; 3];
     for block in bytes.as_chunks::<4>().0.chunks(1 << 16) {
-        let mut few = [0u32; 2];
+        let mut few = [0u32; 3];
         for bits in block {
-            let [a, b] = test(u32::from_le_bytes(*bits));
-            few = [few[0] + u32::from(a), few[1] + u32::from(b)];
+            let [a, b, c] = test(u32::from_le_bytes(*bits));
+            few = [few[0] + u32::from(a), few[1] + u32::from(b), few[2] + u32::from(c)];
         }
-        all = [all[0] + few[0] as usize, all[1] + few[1] as usize];
+        all = [all[0] + few[0] as usize, all[1] + few[1] as usize, all[2] + few[2] as usize];
     }
     all
 }

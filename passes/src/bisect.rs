@@ -73,6 +73,7 @@ pub fn bisect(
                 progress: cx.progress,
                 note: cx.note,
                 found: cx.found,
+                spill: cx.spill,
                 edits: Edits::up_to(limit),
             };
             pass.run(&mut after, &cx)?;

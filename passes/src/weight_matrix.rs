@@ -2,6 +2,8 @@
 
 use crate::{layers::Layer, prune::mask::Pattern};
 use compress_compiler::graph::Graph;
+use rayon::prelude::*;
+use std::{borrow::Cow, ops::Range};
 
 /// How the elements of a weight lie in that matrix, whose columns are input channels times taps of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,17 +59,26 @@ impl WeightMatrix {
     }
 
     /// The matrix, row by row, of a weight as it is stored.
-    pub fn matrix<T: Copy>(&self, stored: &[T]) -> Vec<T> {
+    pub fn matrix<T: Copy + Send + Sync>(&self, stored: &[T]) -> Vec<T> {
         match self.transposed {
-            true => transpose(stored, self.channels, self.rows),
+            true => transposed(stored, self.rows, 0..self.rows, self.channels),
             false => stored.to_vec(),
         }
     }
 
-    /// The weight, as it is stored, of a matrix.
-    pub fn stored<T: Copy>(&self, matrix: &[T]) -> Vec<T> {
+    /// Some rows of the matrix of a weight as it is stored.
+    pub fn some_rows<'a, T: Copy + Send + Sync>(&self, stored: &'a [T], rows: Range<usize>) -> Cow<'a, [T]> {
+        let columns = self.columns();
         match self.transposed {
-            true => transpose(matrix, self.rows, self.channels),
+            true => Cow::Owned(transposed(stored, self.rows, rows, columns)),
+            false => Cow::Borrowed(&stored[rows.start * columns..rows.end * columns]),
+        }
+    }
+
+    /// The weight, as it is stored, of a matrix.
+    pub fn stored<T: Copy + Send + Sync>(&self, matrix: &[T]) -> Vec<T> {
+        match self.transposed {
+            true => transposed(matrix, self.channels, 0..self.channels, self.rows),
             false => matrix.to_vec(),
         }
     }
@@ -81,8 +92,19 @@ impl WeightMatrix {
     }
 }
 
-fn transpose<T: Copy>(values: &[T], rows: usize, columns: usize) -> Vec<T> {
-    (0..columns).flat_map(|c| (0..rows).map(move |r| values[r * columns + c])).collect()
+/// Columns of `values`, which have rows of `width`, as rows of `height` elements. Some at a time, as what is fetched from memory
+/// has parts of some.
+fn transposed<T: Copy + Send + Sync>(values: &[T], width: usize, columns: Range<usize>, height: usize) -> Vec<T> {
+    const TOGETHER: usize = 16;
+    let Some(any) = values.first() else { return vec![] };
+    let mut made = vec![*any; columns.len() * height];
+    made.par_chunks_mut(TOGETHER * height.max(1)).enumerate().for_each(|(i, rows)| {
+        let from = columns.start + i * TOGETHER;
+        for (at, row) in values.chunks_exact(width).enumerate() {
+            rows.iter_mut().skip(at).step_by(height).zip(&row[from..]).for_each(|(to, v)| *to = *v);
+        }
+    });
+    made
 }
 
 #[cfg(test)]
@@ -104,5 +126,11 @@ mod tests {
         let stored = [1, 2, 3, 4, 5, 6];
         assert_eq!(layout.matrix(&stored), [1, 3, 5, 2, 4, 6]);
         assert_eq!(layout.stored(&layout.matrix(&stored)), stored);
+        assert_eq!(*layout.some_rows(&stored, 1..2), [2, 4, 6]);
+        let large = WeightMatrix { rows: 37, channels: 21, taps: 1, transposed: true };
+        let stored: Vec<usize> = (0..37 * 21).collect();
+        let of = |i: usize| i % 21 * 37 + i / 21;
+        assert!(large.matrix(&stored).into_iter().eq((0..37 * 21).map(of)));
+        assert!(large.some_rows(&stored, 5..30).iter().copied().eq((5 * 21..30 * 21).map(of)));
     }
 }

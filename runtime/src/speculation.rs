@@ -234,7 +234,7 @@ pub fn speculate(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
+    use proptest::prelude::{Just, Strategy, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
     /// A model whose next token depends on the last two tokens by a table of scores.
     struct Table<'a> {

@@ -28,6 +28,7 @@ use compress_compiler::{
     judge::Judges,
     onnx::{self, Model},
     pass::{Calibrator, Context, Pipeline, Stopwatch, Trainer},
+    spill::Spill,
     words::option::{BISECT, CHECK, EXCLUDE, REPORT},
 };
 use compress_passes::{Options, prune::reconstruct};
@@ -310,7 +311,10 @@ impl Opened {
         {
             report.recipe.data = Some(s.calibration.set.digest()?);
         }
+        let spill =
+            (self.original.source().len() > SPILLED).then(|| Spill::within(files::folder(&plan.output))).transpose()?;
         let cx = Context {
+            spill: spill.as_ref(),
             original: Some(&self.original.graph),
             calibrator: calibrator.as_ref().map(|c| c as &dyn Calibrator),
             trainer: trainer.as_ref().map(|t| t as &dyn Trainer),
@@ -347,6 +351,9 @@ impl Opened {
 fn runs(model: &Model, backend: &Backend) -> bool {
     backend.runs_any_operator() || facts::unknown(&model.graph) == 0
 }
+
+/// What passes make of the weights of larger models is kept on disk.
+const SPILLED: u64 = 1 << 30;
 
 /// Samples to find activation ranges on.
 const CALIBRATED: usize = 256;

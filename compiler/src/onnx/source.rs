@@ -60,7 +60,17 @@ impl SourceFile {
 
     /// Its SHA-256 in hex.
     pub fn sha256(&self) -> &str {
-        self.sha256.get_or_init(|| digest::sha256([self.bytes()].into_iter()))
+        self.sha256.get_or_init(|| digest::sha256(self.pieces()))
+    }
+
+    /// All its bytes in pieces, each of which leaves memory when the next is asked for, if there are several.
+    pub(super) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        const PIECE: usize = 64 << 20;
+        self.blob.chunks(PIECE).enumerate().map(|(i, piece)| {
+            let before = (i * PIECE).saturating_sub(PIECE)..i * PIECE;
+            self.blob.release(before);
+            piece
+        })
     }
 
     /// Says what its SHA-256 is.
@@ -187,5 +197,5 @@ pub(super) fn map(file: File, keep: bool) -> std::io::Result<Blob> {
     // file that another process changes meanwhile can change weights, never what was checked. One
     // that is truncated raises SIGBUS, which the command turns into an exit code.
     let map = unsafe { memmap2::Mmap::map(&file) }?;
-    Ok(Blob::Map(map, keep.then_some(file)))
+    Ok(Blob::Map(map, keep.then(|| (Arc::new(file), 0))))
 }

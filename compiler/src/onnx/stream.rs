@@ -7,7 +7,10 @@ use super::{
     source::{Blobs, Source},
     wire::{Field, Message, RAW_DATA},
 };
-use crate::{error::Result, storage::Storage};
+use crate::{
+    error::Result,
+    storage::{LARGE, Storage},
+};
 use std::{
     collections::HashMap,
     fs::File,
@@ -80,6 +83,18 @@ impl Pieces {
         })
     }
 
+    /// The same, where large weights in other files leave memory behind what is looked at.
+    fn passing(&self) -> impl Iterator<Item = &[u8]> {
+        self.slices().enumerate().map(|(i, slice)| {
+            if let Some(Piece::Weight(s)) = i.checked_sub(1).map(|before| &self.pieces[before])
+                && s.len() >= LARGE
+            {
+                s.release();
+            }
+            slice
+        })
+    }
+
     /// The large weights by their places.
     pub(super) fn weights(&self) -> HashMap<u64, Storage> {
         let mut at = 0;
@@ -111,8 +126,8 @@ impl Pieces {
     pub(super) fn save(&self, scratch: &mut Scratch, source: &Source) -> std::io::Result<String> {
         std::thread::scope(|scope| {
             let hash = scope.spawn(|| {
-                let Some(file) = source.unhashed() else { return digest::sha256(self.slices()) };
-                let [own, other] = digest::sha256_of_two(self.slices(), [file.bytes()].into_iter());
+                let Some(file) = source.unhashed() else { return digest::sha256(self.passing()) };
+                let [own, other] = digest::sha256_of_two(self.passing(), file.pieces());
                 file.set_sha256(other);
                 own
             });

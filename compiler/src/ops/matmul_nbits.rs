@@ -3,6 +3,7 @@
 use crate::{
     attr::Attrs,
     error::Result,
+    narrow,
     op::{Inputs, Operator},
     tensor::{DType, Tensor},
     value::{Dim, Fact},
@@ -47,36 +48,32 @@ impl MatMulNBits {
         let (inputs, outputs) = (self.inputs, self.outputs);
         let block = usize::try_from(self.block).ok().filter(|n| *n > 0 && n % 2 == 0)?;
         let blocks = inputs.div_ceil(block);
-        // Rows of codes begin at whole bytes.
-        let rows = |t: &Tensor, each: usize| -> Option<Vec<i64>> {
-            let whole = (each * unsigned.bits()).next_multiple_of(8) / unsigned.bits();
-            let shape = vec![outputs, whole];
-            let fits = t.dtype() == DType::U8 && Some(t.len()) == unsigned.bytes(&shape);
-            let codes = Tensor::new(unsigned, shape, fits.then(|| t.bytes().to_vec())?).ok()?.as_i64()?;
-            Some(codes.chunks(whole.max(1)).flat_map(|row| row[..each].to_vec()).collect())
+        // Without zero points zero is in the middle: a number below zero has the bits of what is as far above it.
+        let (dtype, sign) = if zeros.is_some() { (unsigned, 0) } else { (signed, 1 << (self.bits - 1)) };
+        // Rows of codes begin at whole bytes. What is made has an output in each column.
+        let codes = |t: &Tensor, each: usize, columns: usize| -> Option<Tensor> {
+            let width = (each.checked_mul(unsigned.bits())?).div_ceil(8);
+            let fits = t.dtype() == DType::U8 && Some(t.len()) == outputs.checked_mul(width) && width > 0;
+            let rows = fits.then(|| t.bytes())?;
+            let code = |row: &[u8], i: usize| match unsigned.bits() {
+                4 => row[i / 2] >> (i % 2 * 4) & 15,
+                _ => row[i],
+            };
+            let turned = (0..columns).flat_map(|i| rows.chunks_exact(width).map(move |row| code(row, i) ^ sign));
+            let mut made = Vec::with_capacity(columns.checked_mul(outputs)?);
+            made.extend(turned);
+            let packed = narrow::pack(unsigned.bits(), made.into_iter());
+            Tensor::new(dtype, vec![columns, outputs], packed).ok()
         };
-        let codes = rows(packed, blocks.checked_mul(block)?)?;
-        let points = match zeros {
-            Some(zeros) => Some(rows(zeros, blocks)?),
+        let made = codes(packed, blocks.checked_mul(block)?, inputs)?;
+        let zeros = match zeros {
+            Some(zeros) => Some(codes(zeros, blocks, blocks)?),
             None => None,
         };
         let by = scales.as_f32().filter(|by| Some(by.len()) == outputs.checked_mul(blocks))?;
-        // Without zero points zero is in the middle.
-        let (dtype, middle) = if points.is_some() { (unsigned, 0) } else { (signed, 1 << (self.bits - 1)) };
-        let codes: Vec<i64> = turned(&codes, blocks * block, inputs).map(|code| code - middle).collect();
-        let shape = [blocks, outputs];
-        let zeros = points.map(|p| Tensor::ints(dtype, &shape, &turned(&p, blocks, blocks).collect::<Vec<_>>()));
-        Some(Blocks {
-            codes: Tensor::ints(dtype, &[inputs, outputs], &codes),
-            scales: Tensor::f32(&shape, &turned(&by, blocks, blocks).collect::<Vec<_>>()),
-            zeros,
-        })
+        let by: Vec<f32> = (0..blocks).flat_map(|i| by.iter().skip(i).step_by(blocks).copied()).collect();
+        Some(Blocks { codes: made, scales: Tensor::f32(&[blocks, outputs], &by), zeros })
     }
-}
-
-/// The first `columns` columns of rows of `width`, one after the other.
-fn turned<T: Copy>(rows: &[T], width: usize, columns: usize) -> impl Iterator<Item = T> {
-    (0..columns).flat_map(move |c| rows.iter().skip(c).step_by(width.max(1)).copied())
 }
 
 impl Operator for MatMulNBits {

@@ -167,7 +167,7 @@ impl Rule for KeyBias {
         if graph.only_use(chain.source).is_none() {
             return Ok(shared(graph, chain.source));
         }
-        if bias.tensor.all_f32(f32::is_finite) != Some(true) {
+        if bias.tensor.is_finite() != Some(true) {
             return Ok(Verdict::No);
         }
         let (Some(layout), Some(rank)) = (chain.layout(graph, 0), graph.fact(chain.source).rank()) else {

@@ -226,7 +226,7 @@ fn bias(g: &Graph, l: &Layer, layout: WeightMatrix) -> Option<NodeId> {
     let tensor = g.constant(port)?;
     // What has one column is added to rows.
     let a_row = tensor.len() == layout.rows && tensor.shape().last() == Some(&layout.rows);
-    let sound = a_row && !scaled && g.only_use(port).is_some() && tensor.all_f32(f32::is_finite) == Some(true);
+    let sound = a_row && !scaled && g.only_use(port).is_some() && tensor.is_finite() == Some(true);
     sound.then_some(port.node)
 }
 

@@ -45,8 +45,7 @@ pub(super) fn obstacle(g: &Graph, node: NodeId, exclude: &[Regex]) -> Option<&'s
     let Op::Recurrent(op) = g.op(node) else { return Some("it is not recurrent") };
     let weight = |slot: usize| g.constant(g.operand(node, slot)?);
     let is_known = |slot: &usize| {
-        weight(*slot)
-            .is_some_and(|t| t.dtype() == DType::F32 && t.shape().len() == 3 && t.all_f32(f32::is_finite) == Some(true))
+        weight(*slot).is_some_and(|t| t.dtype() == DType::F32 && t.shape().len() == 3 && t.is_finite() == Some(true))
     };
     match op {
         _ if is_left_out(g, node, exclude) => Some("it is excluded"),

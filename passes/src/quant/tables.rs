@@ -85,7 +85,7 @@ impl ByRow {
         if g.only_use(table).is_none() {
             return Some(Verdict::Skip(format!("its table `{name}` is read elsewhere too")));
         }
-        if tensor.all_f32(f32::is_finite) != Some(true) {
+        if tensor.is_finite() != Some(true) {
             return Some(Verdict::Skip(format!("its table `{name}` has NaN or infinite values")));
         }
         let values = tensor.as_f32()?;

@@ -12,7 +12,7 @@ use super::{
     lowering::Operand,
     plan::plan,
     program::{Given, Program},
-    run::{Plan, Sink},
+    run::{Constant, Plan, Sink},
     steps::Spent,
 };
 use crate::memory;
@@ -29,10 +29,11 @@ const CACHE: usize = 1 << 20;
 /// A piece's activations must be at least this share of the weights, which are read once a piece.
 const ACTIVATIONS_PER_WEIGHT: f64 = 1.0 / 8.0;
 
+/// A step with what its kernel captured.
+const STEP_BYTES: usize = 1 << 10;
+
 /// How inputs of certain shapes are run.
 pub(super) struct Batch {
-    given: Given,
-    threads: usize,
     /// The shapes of the outputs.
     outputs: Vec<Vec<usize>>,
     /// The outputs that are sizes.
@@ -50,20 +51,20 @@ impl Batch {
     ///
     /// # Errors
     /// Those of shape inference and of planning.
-    pub fn new(program: &Program, graph: &Graph, given: Given, threads: usize) -> Result<Self> {
-        let (all, sizes) = program.shapes(graph, &given)?;
+    pub fn new(program: &Program, graph: &Graph, given: &Given, threads: usize) -> Result<Self> {
+        let (all, sizes) = program.shapes(graph, given)?;
         let outputs = program.outputs.iter().map(|id| all[*id].clone()).collect();
-        let (pieces, workers, plan) = match Self::in_pieces(program, graph, &given, &all, threads)? {
+        let (pieces, workers, plan) = match Self::in_pieces(program, graph, given, &all, threads)? {
             Some(made) => made,
             None => (1, 1, plan(program, all, threads, false)?),
         };
         memory::check(plan.bytes().saturating_mul(workers), || "the activations of this batch".into())?;
-        Ok(Self { given, threads, outputs, sizes, pieces, workers, plan: Some(plan) })
+        Ok(Self { outputs, sizes, pieces, workers, plan: Some(plan) })
     }
 
-    /// Remembers that there is no plan for what is `given`.
-    pub fn impossible(given: Given, threads: usize) -> Self {
-        Self { given, threads, outputs: vec![], sizes: vec![], pieces: 0, workers: 0, plan: None }
+    /// Where there is no plan.
+    pub fn impossible() -> Self {
+        Self { outputs: vec![], sizes: vec![], pieces: 0, workers: 0, plan: None }
     }
 
     /// The number of pieces, of threads that take them, and the plan for one, where cutting the
@@ -105,9 +106,15 @@ impl Batch {
         Ok(Some((pieces, workers.min(pieces), plan(program, shapes, inner, true)?)))
     }
 
-    /// Whether this is for what is `given`.
-    pub fn fits(&self, given: &Given, threads: usize) -> bool {
-        self.threads == threads && self.given == *given
+    /// Bytes that the plan itself takes, about.
+    pub fn bytes(&self) -> usize {
+        self.plan.as_ref().map_or(0, |plan| {
+            let constants = plan.constants.iter().map(|constant| match constant {
+                Constant::Float(v) => size_of_val(&v[..]),
+                Constant::Codes(v) => v.len(),
+            });
+            plan.steps.len() * STEP_BYTES + constants.sum::<usize>()
+        })
     }
 
     /// Runs all pieces; `None` where there is no plan.

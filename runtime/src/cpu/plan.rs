@@ -13,7 +13,7 @@ use compress_compiler::{
     tensor::{DType, Tensor},
 };
 use compress_kernels::{self as kernels, Isa};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 /// In which order the elements of a value lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -78,9 +78,9 @@ pub(super) struct Planner<'p> {
     shapes: Vec<Vec<usize>>,
     threads: usize,
     is_piece: bool,
-    located: HashMap<ValueId, Located>,
-    converted: HashMap<(ValueId, Layout), View>,
-    parts: HashMap<ValueId, Part>,
+    located: FxHashMap<ValueId, Located>,
+    converted: FxHashMap<(ValueId, Layout), View>,
+    parts: FxHashMap<ValueId, Part>,
     lives: Vec<Life>,
     constants: Vec<Constant>,
     steps: Vec<Step>,
@@ -98,9 +98,9 @@ pub(super) fn plan(program: &Program, shapes: Vec<Vec<usize>>, threads: usize, i
         shapes,
         threads,
         is_piece,
-        located: HashMap::new(),
-        converted: HashMap::new(),
-        parts: HashMap::new(),
+        located: FxHashMap::default(),
+        converted: FxHashMap::default(),
+        parts: FxHashMap::default(),
         lives: vec![],
         constants: vec![],
         steps: vec![],
@@ -119,7 +119,7 @@ pub(super) fn plan(program: &Program, shapes: Vec<Vec<usize>>, threads: usize, i
     }
     p.find_parts();
     let mut shown = vec![];
-    let mut watched: HashMap<ValueId, Vec<usize>> = HashMap::new();
+    let mut watched: FxHashMap<ValueId, Vec<usize>> = FxHashMap::default();
     for (place, id) in &program.watch {
         watched.entry(*id).or_default().push(*place);
     }

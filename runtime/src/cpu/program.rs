@@ -16,13 +16,16 @@ use compress_compiler::{
     value::{Dim, Fact, MAX_ELEMS},
 };
 use compress_kernels::Isa;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// Plans that are kept: batches have one size, and the last one another.
+/// Plans that are kept at least: batches have one size, and the last one another. More are kept while they take no more bytes than
+/// this: a decoder has another shape in each run, and has it again in the next text.
 const PLANS: usize = 4;
+const PLAN_BYTES: usize = 32 << 20;
 
 /// A value of a program, as the graph knows it.
 pub(super) struct Placed {
@@ -52,7 +55,7 @@ pub(super) struct Instruction {
 }
 
 /// What plans are made for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Given {
     /// The shapes of the inputs.
     pub shapes: Vec<Vec<usize>>,
@@ -76,8 +79,29 @@ pub struct Program {
     /// The nodes from which shapes follow, in order.
     shape_nodes: Vec<NodeId>,
     /// The constants among the values.
-    constants: HashSet<ValueId>,
-    plans: Mutex<Vec<Arc<Batch>>>,
+    constants: FxHashSet<ValueId>,
+    plans: Mutex<Plans>,
+}
+
+/// Plans, the oldest first.
+#[derive(Default)]
+struct Plans {
+    by_given: HashMap<(Given, usize), Arc<Batch>>,
+    order: VecDeque<(Given, usize)>,
+    bytes: usize,
+}
+
+impl Plans {
+    /// Keeps one, and drops the oldest where they take too much.
+    fn keep(&mut self, given: (Given, usize), plan: Arc<Batch>) {
+        self.bytes += plan.bytes();
+        self.by_given.insert(given.clone(), plan);
+        self.order.push_back(given);
+        while self.order.len() > PLANS && self.bytes > PLAN_BYTES {
+            let oldest = self.order.pop_front().and_then(|given| self.by_given.remove(&given));
+            self.bytes -= oldest.map_or(0, |plan| plan.bytes());
+        }
+    }
 }
 
 impl Program {
@@ -92,7 +116,7 @@ impl Program {
             sizes: vec![],
             beside: vec![],
             shape_nodes: vec![],
-            constants: HashSet::new(),
+            constants: FxHashSet::default(),
             plans: Mutex::default(),
         }
     }
@@ -177,7 +201,7 @@ impl Program {
 
     /// The shape of every value and the elements of outputs that are sizes, given what the inputs are.
     pub(super) fn shapes(&self, graph: &Graph, given: &Given) -> Result<(Vec<Vec<usize>>, Vec<Tensor>)> {
-        let mut facts: HashMap<Port, Fact> = HashMap::new();
+        let mut facts: FxHashMap<Port, Fact> = FxHashMap::default();
         for (id, dims) in self.inputs.iter().zip(&given.shapes) {
             let dims = dims.iter().map(|n| Dim::from(*n)).collect();
             facts.insert(self.values[*id].port, Fact::new(Some(self.values[*id].dtype), Some(dims)));
@@ -269,27 +293,23 @@ impl Program {
     /// How such inputs are run. No lock is held while they are planned, nor while they run:
     /// a thread of Rayon's that waits for others may begin another run of the same program.
     fn planned(&self, graph: &Graph, given: Given) -> Arc<Batch> {
-        let threads = rayon::current_num_threads();
-        let known = |plans: &[Arc<Batch>]| plans.iter().find(|p| p.fits(&given, threads)).cloned();
-        if let Some(batch) = known(&self.plans()) {
-            return batch;
+        let given = (given, rayon::current_num_threads());
+        if let Some(plan) = self.plans().by_given.get(&given) {
+            return plan.clone();
         }
-        let made = Batch::new(self, graph, given.clone(), threads).unwrap_or_else(|why| {
-            tracing::debug!("no plan for inputs of {:?}: {why}", given.shapes);
-            Batch::impossible(given.clone(), threads)
+        let plan = Batch::new(self, graph, &given.0, given.1).unwrap_or_else(|why| {
+            tracing::debug!("no plan for inputs of {:?}: {why}", given.0.shapes);
+            Batch::impossible()
         });
-        let mut plans = self.plans();
+        let (plan, mut plans) = (Arc::new(plan), self.plans());
         // Another thread may have been faster; its plan is the same.
-        known(&plans).unwrap_or_else(|| {
-            if plans.len() == PLANS {
-                plans.remove(0);
-            }
-            plans.push(Arc::new(made));
-            plans[plans.len() - 1].clone()
-        })
+        if !plans.by_given.contains_key(&given) {
+            plans.keep(given, plan.clone());
+        }
+        plan
     }
 
-    fn plans(&self) -> MutexGuard<'_, Vec<Arc<Batch>>> {
+    fn plans(&self) -> MutexGuard<'_, Plans> {
         self.plans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,6 @@
 //! How codes of weights are written.
 
-use super::blocks::Blocked;
+use super::blocks::{Blocked, middle};
 use crate::{
     layers::Layer,
     quant::scheme::{Codes, Symmetry},
@@ -14,43 +14,34 @@ use compress_compiler::{
     ops::binary::Binary,
     ops::matmul_nbits::MatMulNBits,
     ops::quantize::{Dequantize, Grain},
+    pass::Context,
     rewrite::remove_dead,
     tensor::{DType, Tensor},
 };
+use rayon::prelude::*;
 
 /// As a MatMulNBits of ONNX Runtime's domain in the place of each layer that reads the weight.
 pub(super) fn by_bits(
     g: &mut Graph,
     layer: &Layer,
     layout: &WeightMatrix,
-    blocked: &Blocked,
-    codes: Codes,
+    (blocked, codes): (&Blocked, Codes),
+    cx: &Context,
 ) -> Result<()> {
     let name = g.value(layer.weight.into()).name.clone();
     let (rows, columns, parts) = (layout.rows, layout.columns(), blocked.of_row());
     let bits = codes.dtype.bits();
-    // Codes of both kinds are stored without a sign, zero in the middle if it has no point of its own.
     let zero_points = codes.symmetry == Symmetry::Asymmetric;
-    let (unsigned, middle) = if bits == 4 { (DType::U4, 8) } else { (DType::U8, 128) };
-    let shift = if zero_points { 0 } else { middle };
-    let bytes = |values: &[i64], each: usize, padded: usize, shift: i64| -> Vec<u8> {
-        let row = |row: &[i64]| {
-            let mut row: Vec<i64> = row.iter().map(|v| v + shift).collect();
-            row.resize(padded, 0);
-            Tensor::ints(unsigned, &[padded], &row).bytes().to_vec()
-        };
-        values.chunks(each).flat_map(row).collect()
-    };
     let blob = blocked.block * bits / 8;
-    let packed = bytes(&blocked.codes, columns, parts * blocked.block, shift);
+    let packed = rows_of(&blocked.codes, columns, parts * blocked.block, bits);
     let packed = Tensor::new(DType::U8, vec![rows, parts, blob], packed)?;
     let scales: Vec<f32> = blocked.blocks.iter().map(|by| by.scale).collect();
     let of_row = (parts * bits).div_ceil(8);
-    let zeros: Vec<i64> = blocked.blocks.iter().map(|by| by.zero).collect();
-    let zeros =
-        zero_points.then(|| Tensor::new(DType::U8, vec![rows, of_row], bytes(&zeros, parts, of_row * 8 / bits, 0)));
-    let packed = g.add_constant(&format!("{name}_quantized"), packed);
-    let scales = g.add_constant(&format!("{name}_scale"), Tensor::f32(&[rows, parts], &scales));
+    let zeros: Vec<u8> = blocked.blocks.iter().map(|by| by.zero as u8).collect();
+    let zeros = rows_of(&zeros, parts, of_row * 8 / bits, bits);
+    let zeros = zero_points.then(|| Tensor::new(DType::U8, vec![rows, of_row], zeros));
+    let packed = g.add_constant(&format!("{name}_quantized"), cx.kept(packed)?);
+    let scales = g.add_constant(&format!("{name}_scale"), cx.kept(Tensor::f32(&[rows, parts], &scales))?);
     let zeros = zeros.transpose()?.map(|zeros| g.add_constant(&format!("{name}_zero_point"), zeros));
     let product = MatMulNBits {
         inputs: columns,
@@ -76,6 +67,22 @@ pub(super) fn by_bits(
     Ok(())
 }
 
+/// Rows of codes of `bits` bits, each filled with zeros to `padded` of them.
+fn rows_of(codes: &[u8], each: usize, padded: usize, bits: usize) -> Vec<u8> {
+    match each == padded {
+        true => packed(codes, bits),
+        false => codes.chunks(each).flat_map(|row| packed(&[row, &vec![0; padded - each]].concat(), bits)).collect(),
+    }
+}
+
+/// Codes as bytes: two of 4 bits in each, the first in its lower half.
+fn packed(codes: &[u8], bits: usize) -> Vec<u8> {
+    match bits {
+        4 => codes.par_chunks(2).map(|two| two[0] & 15 | two.get(1).map_or(0, |code| code << 4)).collect(),
+        _ => codes.to_vec(),
+    }
+}
+
 /// Whether a layer that reads the weight can be one: rows times a matrix, and a bias that is added as it is.
 pub(super) fn has_bits(g: &Graph, layer: &Layer) -> bool {
     g.uses(layer.weight.into()).iter().all(|reader| match g.op(reader.node) {
@@ -93,8 +100,8 @@ pub(super) fn dequantised(
     g: &mut Graph,
     layer: &Layer,
     layout: &WeightMatrix,
-    blocked: &Blocked,
-    codes: Codes,
+    (blocked, codes): (&Blocked, Codes),
+    cx: &Context,
 ) -> Result<()> {
     let name = g.value(layer.weight.into()).name.clone();
     let axis = layout.input_axis();
@@ -102,16 +109,19 @@ pub(super) fn dequantised(
     let of_blocks = layout.with_columns(blocked.of_row());
     let shape = |rows: usize, columns: usize| if axis == 1 { vec![rows, columns] } else { vec![columns, rows] };
     let (rows, columns, parts) = (layout.rows, layout.columns(), blocked.of_row());
-    let tensor = Tensor::ints(codes.stored, &shape(rows, columns), &layout.stored(&blocked.codes));
+    // A number below zero has the bits of what is as far above the middle.
+    let sign = middle(codes) as u8;
+    let signed: Vec<u8> = layout.stored(&blocked.codes).into_par_iter().map(|code| code ^ sign).collect();
+    let tensor = Tensor::new(codes.stored, shape(rows, columns), packed(&signed, codes.stored.bits()))?;
     let scales = Tensor::f32(&shape(rows, parts), &of_blocks.stored(&scales));
-    let scales = g.add_constant(&format!("{name}_scale"), scales);
+    let scales = g.add_constant(&format!("{name}_scale"), cx.kept(scales)?);
     let zeros = (codes.symmetry == Symmetry::Asymmetric).then(|| {
-        let zeros: Vec<i64> = blocked.blocks.iter().map(|by| by.zero).collect();
+        let zeros: Vec<i64> = blocked.blocks.iter().map(|by| i64::from(by.zero)).collect();
         let zeros = Tensor::ints(codes.stored, &shape(rows, parts), &of_blocks.stored(&zeros));
         g.add_constant(&format!("{name}_zero_point"), zeros)
     });
     let readers = g.uses(layer.weight.into());
-    let coded = g.add_constant(&format!("{name}_quantized"), tensor);
+    let coded = g.add_constant(&format!("{name}_quantized"), cx.kept(tensor)?);
     let output = g.fresh(&format!("{name}_dequantized"));
     let op = Dequantize { grain: Grain { axis: axis as i64, block: blocked.block as i64 }, output: None };
     let inputs = [Some(coded.into()), Some(scales.into()), zeros.map(Into::into)];

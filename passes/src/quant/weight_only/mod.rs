@@ -181,7 +181,7 @@ impl Pass for WeightOnly {
                 cx.check()?;
                 let told =
                     moments.filter(|moments| !moments.iter().any(Moments::are_void)).map(|moments| told(&moments[0]));
-                self.quantise(graph, task, told.as_ref())?;
+                self.quantise(graph, task, told.as_ref(), cx)?;
                 done.edits += 1;
             }
         }
@@ -249,14 +249,17 @@ impl WeightOnly {
         Ok(moments)
     }
 
-    fn quantise(&self, g: &mut Graph, task: &Task, told: Option<&Told>) -> Result<()> {
+    fn quantise(&self, g: &mut Graph, task: &Task, told: Option<&Told>, cx: &Context) -> Result<()> {
         let bug = || Error::bug("a weight is not a constant of f32");
         let tensor = g.constant(task.layer.weight.into()).ok_or_else(bug)?;
-        let matrix = task.layout.matrix(&tensor.as_f32().ok_or_else(bug)?);
-        let (blocked, codes) = blocked(&matrix, task.layout.columns(), self.block, self.format.codes(), told);
+        let stored = tensor.as_f32().ok_or_else(bug)?;
+        let (blocked, codes) = blocked((&stored, &task.layout), self.block, self.format.codes(), told);
+        drop(stored);
+        // It is not read again.
+        tensor.release();
         if self.target.capabilities().by_bits && form::has_bits(g, &task.layer) {
-            return form::by_bits(g, &task.layer, &task.layout, &blocked, codes);
+            return form::by_bits(g, &task.layer, &task.layout, (&blocked, codes), cx);
         }
-        form::dequantised(g, &task.layer, &task.layout, &blocked, codes)
+        form::dequantised(g, &task.layer, &task.layout, (&blocked, codes), cx)
     }
 }
