@@ -57,7 +57,7 @@ struct Inner {
 }
 
 /// Bytes from which on looking at all of a tensor leaves nothing of it in memory.
-pub(crate) const LARGE: usize = 16 << 20;
+pub(crate) const LARGE: usize = 1 << 20;
 
 /// Elements of a tensor, counted by their size.
 #[derive(Clone, Copy)]

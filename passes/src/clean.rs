@@ -114,11 +114,20 @@ fn by_chance(op: &Op) -> bool {
 fn hash(graph: &Graph, n: NodeId) -> u64 {
     let mut h = DefaultHasher::new();
     match graph.op(n) {
-        Op::Constant(c) => (c.0.dtype(), c.0.shape(), sample(c.0.bytes())).hash(&mut h),
+        Op::Constant(c) => {
+            (c.0.dtype(), c.0.shape(), sample(c.0.bytes())).hash(&mut h);
+            // With what was looked at much around it came into memory.
+            if c.0.bytes().len() >= LARGE {
+                c.0.release();
+            }
+        }
         op => (op.op_type(), graph.operands(n)).hash(&mut h),
     }
     h.finish()
 }
+
+/// Bytes of a weight that is not left in memory.
+const LARGE: usize = 64 << 20;
 
 /// A few bytes from all over.
 fn sample(bytes: &[u8]) -> Vec<&[u8]> {
