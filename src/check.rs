@@ -20,8 +20,8 @@ use compress_compiler::{
     node::NodeId,
     onnx::{self, Model},
     words::option::{
-        AGAINST, AS_IS, BASELINE, BATCH, CHECK, DATA, DRAFTS_FOR, EVAL, MAX_SIZE, METRIC, MIN_ACCEPTANCE, MIN_SPEEDUP,
-        SCORE, SHAPE, UPDATE_BASELINE,
+        AGAINST, ALLOW_SYNTHETIC, AS_IS, BASELINE, BATCH, CHECK, DATA, DRAFTS_FOR, EVAL, MAX_SIZE, METRIC,
+        MIN_ACCEPTANCE, MIN_SPEEDUP, SCORE, SHAPE, UPDATE_BASELINE,
     },
 };
 use compress_runtime::session::Session;
@@ -113,7 +113,7 @@ impl Check {
                 Box::new(|monitor| self.as_draft(model, monitor))
             }
             _ => {
-                let help = format!("give {AGAINST} or {DRAFTS_FOR}, with the other model");
+                let help = format!("give one of {AGAINST} and {DRAFTS_FOR}, with the other model");
                 return Err(Error::usage("a check compares two models").help(help));
             }
         };
@@ -156,6 +156,7 @@ impl Check {
 
     /// Refuses what is not measured of a draft.
     fn fits_a_draft(&self) -> Result<()> {
+        self.draft.check()?;
         let (measures, usual) = (&self.measures, MeasureOptions::default());
         let others = [
             (BASELINE, self.baseline.is_some()),
@@ -164,6 +165,7 @@ impl Check {
             (SHAPE, !measures.shape.is_empty()),
             (CHECK, measures.check != usual.check),
             (AS_IS, measures.as_is),
+            (ALLOW_SYNTHETIC, self.gates.allow_synthetic),
             (BATCH, self.on.batch != DeviceOptions::default().batch),
         ];
         let gates = GateOptions { min_speedup: None, ..self.gates.clone() };
@@ -188,6 +190,7 @@ impl Check {
         let drafting = self.draft.measure(models, &sets.evaluation, (&backend, self.on.seed.0), monitor)?;
         report.gates = self.draft.judged(&drafting, self.gates.min_speedup);
         report.gates.extend(gates::judged(&GateOptions { min_speedup: None, ..self.gates.clone() }, &report));
+        report.warnings.extend(drafting.warnings());
         report.drafting = Some(drafting);
         self.end(&mut report)?;
         Ok(report)

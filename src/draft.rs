@@ -18,7 +18,7 @@ use compress_compiler::{
     onnx::{self, Model},
     words::{
         counted,
-        option::{BATCH, KEEP_LAYERS, OUTPUT},
+        option::{BATCH, EPOCHS, KEEP_LAYERS, LR, OUTPUT, TARGET},
     },
 };
 use compress_passes::{prune::depth, quant::weight_only::WeightFormat, target::Target};
@@ -102,6 +102,14 @@ impl Draft {
             let help = format!("give another name with {OUTPUT}");
             return Err(Error::usage("the output would replace the model").in_file(&output).help(help));
         }
+        if output.as_os_str() == "-" {
+            return Err(Error::usage(format!("{OUTPUT} -: a draft goes to a file, with its report beside it")));
+        }
+        if self.target.is_for_codes() {
+            return Err(Error::usage(format!("{TARGET} {}: drafts are made in floats too", self.target))
+                .help(format!("leave {TARGET} out, or give {TARGET} onnxruntime")));
+        }
+        self.draft.check()?;
         if self.on.batch != DeviceOptions::default().batch {
             return Err(Error::usage(format!("{BATCH} has no effect: texts are continued one at a time")));
         }
@@ -111,10 +119,20 @@ impl Draft {
         files::placed(&output, &OUTPUT.to_string())?;
         let model = onnx::read_with(&self.model, &(&self.read).into())?;
         let all = depth::count(&model.graph).map_err(|e| e.in_file(&self.model))?;
+        let depths = self.depths(all)?;
+        let trains = [(EPOCHS, self.epochs.is_some()), (LR, self.lr.is_some())];
+        if let Some((option, _)) = trains.into_iter().find(|(_, given)| *given && depths.iter().all(|n| *n == all)) {
+            return Err(Error::usage(format!("{option} has no effect: no draft loses layers, so none is trained")));
+        }
+        // What can't be measured in the end is said before hours of training.
+        let backend = self.on.open()?.of(&model);
+        let sets = Sets::open(&self.texts(), &[], &model.graph, 1, self.on.seed.0)?;
+        self.draft.feasible((&model, &self.model), [&sets.validation, &sets.evaluation], &backend)?;
+        drop(sets);
         let folder = tempfile::Builder::new().prefix(".compress-draft-").tempdir_in(files::folder(&output));
         let folder = folder.map_err(|e| Error::file(format!("cannot hold drafts: {e}")).in_file(&output))?;
         let mut made = vec![];
-        for layers in self.depths(all)? {
+        for layers in depths {
             made.extend(self.of_layers(layers, all, folder.path(), events)?);
         }
         watched(events, |monitor| within(self.on.threads, false, || self.choose(&model, made, monitor)))
@@ -260,6 +278,7 @@ impl Draft {
             report.unusable =
                 Some(format!("the fastest of {} is slower than the model alone", counted(tried.len(), "draft")));
         }
+        report.warnings.extend(measured.warnings());
         report.drafting = Some(Drafting { tried, chosen: Some(fastest), ..measured });
         files::free(&self.report_path(), self.force, &OUTPUT.to_string())?;
         staged.commit(self.force)?;

@@ -17,7 +17,7 @@ use compress_compiler::{
 };
 use compress_runtime::{
     bench::Ratio,
-    session::{Backend, Session},
+    session::{Backend, Generation, Session},
     speculation::{Choosing, Decodes, Tally, decode, random, speculate},
 };
 use schemars::JsonSchema;
@@ -45,7 +45,7 @@ pub struct DraftOptions {
 /// What a draft gains.
 #[derive(Debug, Clone, JsonSchema, Serialize)]
 pub struct Drafting {
-    /// Texts of which the first half was continued.
+    /// Texts of which the first half may be continued.
     pub texts: usize,
     /// Tokens of each half, of the longest text.
     pub tokens: usize,
@@ -68,6 +68,21 @@ pub struct Drafting {
 }
 
 impl Drafting {
+    /// What a user should know of it.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let Drafted { same, continued, .. } = self.greedy;
+        let differ = same.filter(|same| *same < continued).map(|same| {
+            format!(
+                "WARNING: with the draft {} of {} greedy texts are others: the model rounds otherwise in a run on several tokens \
+                 than in one on each, as where ranges are those of each run (INT8)",
+                continued - same,
+                continued
+            )
+        });
+        let slow = self.slows().then(|| "WARNING: the model is slower with the draft than alone".to_string());
+        differ.into_iter().chain(slow).collect()
+    }
+
     /// Whether the model is slower with the draft, both ways.
     pub(crate) fn slows(&self) -> bool {
         [&self.greedy, &self.sampled].iter().all(|drafted| drafted.interval[1] < 1.0)
@@ -122,8 +137,8 @@ pub struct Drafted {
     pub interval: [f64; 2],
     /// Texts that were continued; a few texts are continued several times.
     pub continued: usize,
-    /// Of greedy ones those that are the same with the draft. Others differ by rounding: where two tokens are as probable, a run
-    /// on several tokens may round to the other.
+    /// Of greedy ones those that are the same with the draft. Others differ as a run on several tokens rounds otherwise than one on
+    /// each: where two tokens are as probable, or where ranges are those of each run (INT8).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub same: Option<usize>,
 }
@@ -133,8 +148,11 @@ const TEXTS: usize = 32;
 const TRIED: usize = 2;
 const TIME: Duration = Duration::from_secs(20);
 const FEWEST: usize = 6;
-/// Tokens of a text at least.
+/// Tokens of a text at least, and tokens that all texts are continued by: fewer tell nothing.
 const SHORTEST: usize = 4;
+const LEAST: usize = 100;
+/// Trials of a number of guesses.
+const TRIALS: usize = 2;
 /// Numbers of guesses that are tried.
 const AHEAD: [usize; 6] = [1, 2, 3, 4, 6, 8];
 
@@ -153,6 +171,33 @@ impl DraftOptions {
             None => Ok(()),
             Some((option, _)) => Err(Error::usage(format!("{option} has no effect without {DRAFTS_FOR}"))),
         }
+    }
+
+    /// Refuses a gate whose figure would follow from chance.
+    ///
+    /// # Errors
+    /// Usage.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.min_acceptance.is_some() && self.draft_tokens.is_none() {
+            true => Err(Error::usage(format!(
+                "{MIN_ACCEPTANCE} needs {DRAFT_TOKENS}: how many guesses hold follows from their number, which is otherwise chosen by time"
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    /// Finds out whether `model` can be measured on samples.
+    ///
+    /// # Errors
+    /// As for [`DraftOptions::measure`].
+    pub(crate) fn feasible(
+        &self,
+        (model, path): (&Model, &Path),
+        sets: [&Samples; 2],
+        backend: &Backend,
+    ) -> Result<()> {
+        sets.into_iter().try_for_each(|samples| texts(samples).map(drop))?;
+        Session::of_model(model, backend).and_then(|s| s.generation().map(drop)).map_err(|e| e.in_file(path))
     }
 
     /// Has `model` continue the first halves of samples, alone and with `draft`; both with the files that they are from.
@@ -179,8 +224,15 @@ impl DraftOptions {
             let session = session.and_then(|session| session.generation().map(drop).map(|()| session));
             session.map_err(|e| e.in_file(path))
         };
-        let pair = Pair { model: ready(model)?, draft: ready(draft)?, seed, monitor };
         let texts = texts(samples)?;
+        let pair = Pair { model: ready(model)?, draft: ready(draft)?, seed, monitor };
+        let words = [&pair.model, &pair.draft].map(|session| session.generation().ok().and_then(|text| text.words()));
+        if let [Some(own), Some(drafted)] = words
+            && own != drafted
+        {
+            let what = format!("the draft knows {drafted} tokens, the model {own}");
+            return Err(Error::data(what).in_file(draft.1).help("both have to be trained with the same tokenizer"));
+        }
         let temperature = self.temperature.map_or(1.0, |t| t.get());
         let of = |choosing| pair.drafted(&texts, choosing, self.draft_tokens.map(|n| n.get()));
         Ok(Drafting {
@@ -231,9 +283,14 @@ fn texts(samples: &Samples) -> Result<Vec<Vec<i64>>> {
         let tokens = batch.inputs.first().and_then(|tokens| tokens.as_i64());
         texts.extend(tokens.map(|tokens| tokens.to_vec()).filter(|tokens| tokens.len() >= SHORTEST));
     }
+    let help = format!("give more or longer texts, or a larger {TOKENS}");
     if texts.is_empty() {
-        return Err(Error::data(format!("no text has {SHORTEST} tokens: half of a text is continued"))
-            .help(format!("give longer texts, or a larger {TOKENS}")));
+        return Err(Error::data(format!("no text has {SHORTEST} tokens: half of a text is continued")).help(help));
+    }
+    let all: usize = texts.iter().map(|text| text.len() / 2).sum();
+    if all < LEAST {
+        let what = format!("there are {all} tokens to be guessed: fewer than {LEAST} tell nothing");
+        return Err(Error::data(what).help(help));
     }
     Ok(texts)
 }
@@ -257,17 +314,27 @@ struct Continued {
 impl Pair<'_> {
     /// What the draft gains with `ahead` guesses, or with as many as are the fastest.
     fn drafted(&self, texts: &[Vec<i64>], choosing: Choosing, ahead: Option<usize>) -> Result<Drafted> {
-        // Makes plans and fills caches, too.
-        let tried = |ahead| -> Result<Duration> {
-            let trials = texts.iter().cycle().take(TRIED).map(|text| self.continued(text, choosing, (ahead, 0)));
-            trials.map(|made| made.map(|made| made.drafted)).sum()
+        // More can't be guessed.
+        let longest = texts.iter().map(|text| text.len() / 2).max().unwrap_or(1);
+        let numbers: Vec<usize> = AHEAD.into_iter().filter(|ahead| *ahead < longest).collect();
+        // Texts that choose the number are not measured on, where there are enough.
+        let (chosen_on, texts) = if texts.len() > TRIED + FEWEST { texts.split_at(TRIED) } else { (texts, texts) };
+        let tried = |ahead: usize| -> Result<Duration> {
+            let trials = chosen_on.iter().cycle().take(TRIED);
+            trials.map(|text| Ok(self.with_draft(text, choosing, (ahead, 0))?.0)).sum()
         };
+        // Makes plans and fills caches.
+        tried(numbers.last().copied().unwrap_or(1))?;
         let ahead = match ahead {
-            Some(ahead) => tried(ahead).map(|_| ahead)?,
+            Some(ahead) => ahead.min(longest - 1).max(1),
             None => {
-                let trials = AHEAD.map(|ahead| tried(ahead).map(|time| (time, ahead)));
-                let trials = trials.into_iter().collect::<Result<Vec<_>>>()?;
-                trials.into_iter().min().map_or(1, |(_, ahead)| ahead)
+                let mut least = vec![Duration::MAX; numbers.len()];
+                for _ in 0..TRIALS {
+                    for (least, ahead) in least.iter_mut().zip(&numbers) {
+                        *least = tried(*ahead)?.min(*least);
+                    }
+                }
+                least.into_iter().zip(numbers).min().map_or(1, |(_, ahead)| ahead)
             }
         };
         let began = Instant::now();
@@ -279,10 +346,15 @@ impl Pair<'_> {
             }
             all.push(self.continued(&texts[round % texts.len()], choosing, (ahead, round))?);
         }
-        let seconds = |of: fn(&Continued) -> Duration| all.iter().map(of).sum::<Duration>().as_secs_f64();
         let mut tally = Tally::default();
         all.iter().for_each(|made| tally += made.tally);
-        let ratio = Ratio::of(all.iter().map(|c| c.alone.as_secs_f64() / c.drafted.as_secs_f64()).collect());
+        let faster = |c: &Continued| c.alone.as_secs_f64() / c.drafted.as_secs_f64();
+        let ratio = Ratio::of(all.iter().map(faster).collect());
+        // Those of one text, so that they tell what the ratio tells.
+        let far = |c: &&Continued| (faster(c) / ratio.middle).ln().abs();
+        let middle = all.iter().min_by(|a, b| far(a).total_cmp(&far(b)));
+        let speed =
+            |of: fn(&Continued) -> Duration| middle.map_or(0.0, |c| c.tally.tokens as f64 / of(c).as_secs_f64());
         let (greedy, temperature) = match choosing {
             Choosing::Greedy => (true, None),
             Choosing::Sampling { temperature } => (false, Some(temperature)),
@@ -292,8 +364,8 @@ impl Pair<'_> {
             draft_tokens: ahead,
             acceptance: tally.accepted as f64 / tally.judged.max(1) as f64,
             tokens_per_run: tally.tokens as f64 / tally.runs.max(1) as f64,
-            alone_tokens_per_second: tally.tokens as f64 / seconds(|c| c.alone),
-            tokens_per_second: tally.tokens as f64 / seconds(|c| c.drafted),
+            alone_tokens_per_second: speed(|c| c.alone),
+            tokens_per_second: speed(|c| c.drafted),
             speedup: ratio.middle,
             interval: [ratio.low, ratio.high],
             continued: all.len(),
@@ -304,37 +376,46 @@ impl Pair<'_> {
     /// Continues the first half of a text, alone and with guesses. Every second round begins with the guesses.
     fn continued(&self, text: &[i64], choosing: Choosing, (ahead, round): (usize, usize)) -> Result<Continued> {
         self.monitor.check()?;
-        let count = text.len() / 2;
-        let prompt = &text[..text.len() - count];
-        let random = || random(self.seed.wrapping_add(round as u64));
-        // The last token is read in the first run that is timed.
-        let [_, read @ ..] = prompt else { return Err(Error::bug("a text without tokens")) };
-        let begun = || -> Result<_> {
-            let mut model = self.model.generation()?;
-            if !read.is_empty() {
-                model.read(&prompt[..read.len()])?;
-            }
-            Ok((model, prompt.to_vec()))
-        };
-        let alone = || -> Result<_> {
-            let (mut model, mut made) = begun()?;
-            let began = Instant::now();
-            decode(&mut model, &mut made, count, choosing, &mut random())?;
-            Ok((began.elapsed(), made))
-        };
-        let drafted = || -> Result<_> {
-            let ((mut model, mut made), mut draft) = (begun()?, self.draft.generation()?);
-            let began = Instant::now();
-            let tally = speculate((&mut model, &mut draft), &mut made, (count, ahead), choosing, &mut random())?;
-            Ok((began.elapsed(), made, tally))
-        };
         let (alone, drafted) = match round % 2 {
-            0 => (alone()?, drafted()?),
+            0 => (self.alone(text, choosing, round)?, self.with_draft(text, choosing, (ahead, round))?),
             _ => {
-                let drafted = drafted()?;
-                (alone()?, drafted)
+                let drafted = self.with_draft(text, choosing, (ahead, round))?;
+                (self.alone(text, choosing, round)?, drafted)
             }
         };
         Ok(Continued { alone: alone.0, same: alone.1 == drafted.1, drafted: drafted.0, tally: drafted.2 })
+    }
+
+    /// The model in front of the first half of a text, whose last token it reads in the first run that is timed; and how many tokens are
+    /// to follow.
+    fn begun(&self, text: &[i64]) -> Result<(Generation<'_>, Vec<i64>, usize)> {
+        let count = text.len() / 2;
+        let prompt = &text[..text.len() - count];
+        let mut model = self.model.generation()?;
+        if prompt.len() > 1 {
+            model.read(&prompt[..prompt.len() - 1])?;
+        }
+        Ok((model, prompt.to_vec(), count))
+    }
+
+    fn alone(&self, text: &[i64], choosing: Choosing, round: usize) -> Result<(Duration, Vec<i64>)> {
+        let (mut model, mut made, count) = self.begun(text)?;
+        let began = Instant::now();
+        decode(&mut model, &mut made, count, choosing, &mut random(self.seed.wrapping_add(round as u64)))?;
+        Ok((began.elapsed(), made))
+    }
+
+    fn with_draft(
+        &self,
+        text: &[i64],
+        choosing: Choosing,
+        (ahead, round): (usize, usize),
+    ) -> Result<(Duration, Vec<i64>, Tally)> {
+        self.monitor.check()?;
+        let ((mut model, mut made, count), mut draft) = (self.begun(text)?, self.draft.generation()?);
+        let random = &mut random(self.seed.wrapping_add(round as u64));
+        let began = Instant::now();
+        let tally = speculate((&mut model, &mut draft), &mut made, (count, ahead), choosing, random)?;
+        Ok((began.elapsed(), made, tally))
     }
 }

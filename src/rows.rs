@@ -136,19 +136,17 @@ impl Table {
     }
 
     fn drafted(&mut self, way: &str, d: &Drafted, of: &Drafting) {
-        let speed = |tokens: f64| format!("{tokens:.*} tokens/s", usize::from(tokens < 10.0));
+        let speed = |tokens: f64| format!("{tokens:.*}", usize::from(tokens < 10.0));
         let [low, high] = d.interval;
-        let same = d.same.filter(|same| *same < d.continued);
-        let other = same.map_or(String::new(), |same| {
-            format!("; {} of {} texts differ by rounding", d.continued - same, d.continued)
-        });
         let on = if of.engine.starts_with("onnxruntime") { &of.engine } else { &of.device };
         let note = format!(
-            "{:.2}x ({low:.2}x to {high:.2}x), guesses {} a run, {} accepted, {:.2} tokens a run, {on}{other}",
+            "tokens/s; {:.2}x ({low:.2}x to {high:.2}x), guesses {} a run, {} accepted, {:.2} tokens a run, {} of up to {} tokens, {on}",
             d.speedup,
             counted(d.draft_tokens, "token"),
             shown::percent(d.acceptance),
             d.tokens_per_run,
+            counted(d.continued, "text"),
+            of.tokens,
         );
         self.line(way, &speed(d.alone_tokens_per_second), &speed(d.tokens_per_second), &note);
     }

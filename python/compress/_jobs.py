@@ -101,8 +101,8 @@ def compress(
             step by step. With `prune_channels`, `magnitude` leaves the weights of the layers that read the remaining
             channels unadjusted
         prune_budget: Which weights the fraction of `prune` counts [default: global]
-        keep_layers: Keep N layers of a decoder with a cache, the first and the last among them, and leave the others
-            out. With `data` the model is trained then
+        keep_layers: Keep N layers of a decoder with a cache, the first one, the last one and others between, and
+            leave the rest out. With `data` the model is trained then
         prune_channels: Remove channels, and with them this fraction of the multiply-accumulates. With `data`, the
             layers that read the remaining channels are adjusted, and then the model is trained
         channels_budget: What the fraction of `prune_channels` counts [default: macs]
@@ -282,8 +282,8 @@ def sweep(
             step by step. With `prune_channels`, `magnitude` leaves the weights of the layers that read the remaining
             channels unadjusted
         prune_budget: Which weights the fraction of `prune` counts [default: global]
-        keep_layers: Keep N layers of a decoder with a cache, the first and the last among them, and leave the others
-            out. With `data` the model is trained then
+        keep_layers: Keep N layers of a decoder with a cache, the first one, the last one and others between, and
+            leave the rest out. With `data` the model is trained then
         prune_channels: Remove channels, and with them this fraction of the multiply-accumulates. With `data`, the
             layers that read the remaining channels are adjusted, and then the model is trained
         channels_budget: What the fraction of `prune_channels` counts [default: macs]

@@ -67,8 +67,8 @@ pub struct Compress {
     /// Which weights the fraction of --prune counts.
     #[arg(long, value_name = "OF", default_value_t, conflicts_with = "prune_pattern", value_parser = choices::<PruneBudget>())]
     pub prune_budget: PruneBudget,
-    /// Keep N layers of a decoder with a cache, the first and the last among them, and leave the others out. With --data the model
-    /// is trained then.
+    /// Keep N layers of a decoder with a cache, the first one, the last one and others between, and leave the rest out. With --data
+    /// the model is trained then.
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub keep_layers: Option<Count<1024>>,
     /// Remove channels, and with them this fraction of the multiply-accumulates. With --data, the layers that read the

@@ -7,7 +7,19 @@ import tomllib
 import pytest
 from support import ROOT, binary
 
-JOBS = {"bench", "check", "completions", "devices", "distill", "draft", "explain", "inspect", "man", "run", "sensitivity"}
+JOBS = {
+    "bench",
+    "check",
+    "completions",
+    "devices",
+    "distill",
+    "draft",
+    "explain",
+    "inspect",
+    "man",
+    "run",
+    "sensitivity",
+}
 
 
 def completed(script, *words):

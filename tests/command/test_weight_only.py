@@ -8,7 +8,8 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from support import ROOT, read_report
+from small import model, node
+from support import ROOT, read_report, session
 
 WIDE = 192
 LIBRARY = Path(onnxruntime.__file__).parent / "capi"
@@ -188,3 +189,17 @@ def test_what_cannot_be_done_is_said(compress, tmp_path):
         "skipped"
     ]
     assert all("only products" in s["reason"] for s in skipped) and len(skipped) == 3
+
+
+@pytest.mark.parametrize("format", ["int4", "int8"])
+@pytest.mark.parametrize("columns", [64, 96])
+def test_a_weight_that_layers_read_both_ways_round(compress, tmp_path, rng, format, columns):
+    """Codes as ONNX Runtime's product has them are of one of them: both keep the form that all can read."""
+    path, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
+    weights = {"w": rng.standard_normal((columns, 64)).astype(np.float32)}
+    nodes = [node("Gemm", "x w", "a", transB=1), node("Relu", "a", "b"), node("MatMul", "b w", "y")]
+    onnx.save(model(nodes, [("x", ["n", 64])], [("y", ["n", 64])], weights), path)
+    compress(path, "--weights", format, "--target", "onnxruntime", "-o", out, "--check", "none")
+    x = rng.standard_normal((8, 64)).astype(np.float32)
+    before, after = (session(p).run(None, {"x": x})[0] for p in (path, out))
+    assert np.abs(after - before).max() < 0.2 * np.abs(before).max()

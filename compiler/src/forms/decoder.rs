@@ -29,6 +29,11 @@ pub struct Cache {
 }
 
 impl Cache {
+    /// How many tokens `value`, a value of this cache, is of.
+    pub fn tokens(&self, value: &Tensor) -> Option<usize> {
+        value.shape().get(self.axis).copied()
+    }
+
     /// What `value`, a value of this cache, was before the tokens from number `tokens` on: all of it where there are no more.
     ///
     /// # Errors

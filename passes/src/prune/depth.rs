@@ -40,7 +40,7 @@ impl Pass for KeepLayers {
     fn run(&self, g: &mut Graph, cx: &Context) -> Result<Outcome> {
         let mut out = Outcome::default();
         let layers = layers(g)?;
-        let all = layers.len();
+        let all = layers.len().max(1);
         if self.keep >= all {
             out.warnings.push(format!(
                 "asked for {KEEP_LAYERS} {}: the model has {}",
@@ -66,7 +66,7 @@ impl Pass for KeepLayers {
 /// # Errors
 /// Unsupported for a model whose layers can't be told apart.
 pub fn count(g: &Graph) -> Result<usize> {
-    layers(g).map(|layers| layers.len())
+    layers(g).map(|layers| layers.len().max(1))
 }
 
 /// `keep` of `all` layers, the first and the last among them, the others as evenly between as can be.
@@ -85,7 +85,7 @@ struct Layer {
     caches: Vec<usize>,
 }
 
-/// The layers of a decoder, the first first.
+/// The layers of a decoder, the first first; none of one that has but one.
 ///
 /// # Errors
 /// Unsupported for a model whose layers can't be told apart.
@@ -108,7 +108,7 @@ fn layers(g: &Graph) -> Result<Vec<Layer>> {
         found.entry(into).or_default().push(i);
     }
     let starts: Vec<usize> = found.keys().copied().collect();
-    let [first, .., last] = &starts[..] else { return Err(cannot("the model has one layer")) };
+    let [first, .., last] = &starts[..] else { return Ok(vec![]) };
     let step = starts[1] - first;
     let uneven = starts.windows(2).any(|w| w[1] - w[0] != step);
     let end = stream.nodes.get(last + step).ok_or_else(|| cannot("its layers are of several kinds"))?;
@@ -219,7 +219,8 @@ fn remove(g: &mut Graph, layers: &[Layer], kept: &[usize]) -> Result<()> {
             match number {
                 Some(number) => g.rename(input.into(), &numbered(&name, number))?,
                 None if g.is_read(input.into()) => {
-                    return Err(Error::unsupported(format!("{KEEP_LAYERS}: other layers read `{name}` too")));
+                    let what = format!("{KEEP_LAYERS}: others than its layer read `{name}`");
+                    return Err(Error::unsupported(what).help("keep another number of layers"));
                 }
                 None => g.remove_input(input),
             }
@@ -238,11 +239,11 @@ fn remove(g: &mut Graph, layers: &[Layer], kept: &[usize]) -> Result<()> {
     g.infer_all()
 }
 
-/// The name of a cache with the number of its layer.
+/// The name of a cache with the number of its layer, which is the last in it.
 fn numbered(name: &str, number: usize) -> String {
     let digit = |c: char| c.is_ascii_digit();
-    let Some(from) = name.find(digit) else { return name.into() };
-    let to = name[from..].find(|c| !digit(c)).map_or(name.len(), |length| from + length);
+    let Some(to) = name.rfind(digit).map(|last| last + 1) else { return name.into() };
+    let from = name[..to].rfind(|c| !digit(c)).map_or(0, |before| before + 1);
     format!("{}{number}{}", &name[..from], &name[to..])
 }
 
@@ -271,6 +272,7 @@ mod tests {
     fn caches_are_numbered_anew() {
         assert_eq!(numbered("past_key_values.11.key", 3), "past_key_values.3.key");
         assert_eq!(numbered("present_0", 1), "present_1");
+        assert_eq!(numbered("past_key_values_v2.12.key", 1), "past_key_values_v2.1.key");
         assert_eq!(numbered("present", 1), "present");
     }
 }

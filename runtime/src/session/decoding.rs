@@ -79,6 +79,11 @@ impl Decoding {
         }
     }
 
+    /// The size of the vocabulary, where the scores tell it.
+    pub fn words(&self) -> Option<i64> {
+        self.words
+    }
+
     /// The type of the numbers of tokens.
     pub fn dtype(&self) -> DType {
         self.dtype
@@ -188,6 +193,20 @@ impl Decoding {
         }
         remembered.tokens += count;
         Ok(made)
+    }
+
+    /// # Errors
+    /// Unsupported for a decoder whose cache does not hold each token that it read: tokens can't be taken back from it.
+    pub fn check_caches(&self, remembered: &Remembered) -> Result<()> {
+        for (value, cache) in remembered.caches.iter().zip(&self.decoder.caches).filter(|(_, c)| !c.once) {
+            let held = cache.tokens(value);
+            if held != Some(remembered.tokens) {
+                let what =
+                    "the model can't continue a text: its cache doesn't hold a place for each token that it read";
+                return Err(Error::unsupported(what));
+            }
+        }
+        Ok(())
     }
 
     /// Forgets all but the first `tokens` tokens.

@@ -34,6 +34,13 @@ impl<'a> Generation<'a> {
     }
 }
 
+impl Generation<'_> {
+    /// The size of the vocabulary, where the model tells it.
+    pub fn words(&self) -> Option<i64> {
+        self.decoding.words()
+    }
+}
+
 impl Decodes for Generation<'_> {
     fn tokens(&self) -> usize {
         self.remembered.tokens
@@ -44,6 +51,7 @@ impl Decodes for Generation<'_> {
         let own = Tensor::ints(self.decoding.dtype(), &[1, tokens.len()], tokens);
         let mut once = |inputs: &[Tensor]| self.session.once(inputs);
         let made = self.decoding.advance(&mut self.remembered, own, &|_| None, &mut once)?;
+        self.decoding.check_caches(&self.remembered)?;
         let scores = self.decoding.scores(&made)?;
         match scores.shape() {
             &[1, rows, words] if rows == tokens.len() => {

@@ -2,7 +2,7 @@
 
 use super::blocks::{Blocked, middle};
 use crate::{
-    layers::Layer,
+    layers::{self, Layer},
     quant::scheme::{Codes, Symmetry},
     weight_matrix::WeightMatrix,
 };
@@ -83,12 +83,15 @@ fn packed(codes: &[u8], bits: usize) -> Vec<u8> {
     }
 }
 
-/// Whether a layer that reads the weight can be one: rows times a matrix, and a bias that is added as it is.
+/// Whether all layers that read the weight can be one: rows times a matrix, read the same way round, and a bias that is added as it is.
 pub(super) fn has_bits(g: &Graph, layer: &Layer) -> bool {
-    g.uses(layer.weight.into()).iter().all(|reader| match g.op(reader.node) {
-        Op::MatMul(_) => true,
-        Op::Gemm(gemm) => !gemm.trans_a && gemm.alpha == 1.0 && gemm.beta == 1.0,
-        _ => false,
+    g.uses(layer.weight.into()).iter().all(|reader| {
+        let same = layers::layer(g, reader.node).is_some_and(|other| other.axes == layer.axes);
+        same && match g.op(reader.node) {
+            Op::MatMul(_) => true,
+            Op::Gemm(gemm) => !gemm.trans_a && gemm.alpha == 1.0 && gemm.beta == 1.0,
+            _ => false,
+        }
     })
 }
 
