@@ -3,7 +3,7 @@
 use crate::{
     data::Samples,
     events::Monitor,
-    measure,
+    gates, measure,
     report::{Gate, Verdict},
     shown,
     values::{Count, Positive, Share},
@@ -261,13 +261,9 @@ impl DraftOptions {
         });
         let fast = min_speedup.map(|limit| limit.get()).into_iter().flat_map(|limit| {
             ways.map(|(way, drafted)| {
-                let ([low, high], value) = (drafted.interval, drafted.speedup);
-                let verdict = match () {
-                    () if value >= limit => Verdict::Passed,
-                    () if high >= limit => Verdict::Unclear,
-                    () => Verdict::Failed,
-                };
-                let shown = format!("{way} {value:.2}x ({low:.2}x to {high:.2}x)");
+                let (value, interval) = (drafted.speedup, drafted.interval);
+                let shown = format!("{way} {}", shown::speedup(value, interval));
+                let verdict = gates::speedup(value, interval, limit);
                 Gate::new(MIN_SPEEDUP, format!("{limit}x"), limit, shown, value, verdict).of_figure(way)
             })
         });

@@ -3,7 +3,7 @@
 use crate::{
     data::Sets,
     options::GateOptions,
-    report::{Gate, Report, Verdict},
+    report::{Gate, Report, Speed, Verdict},
     shown,
 };
 use compress_compiler::{
@@ -95,6 +95,15 @@ impl Found {
     }
 }
 
+/// What a ratio of speeds, which lies between the bounds of `interval`, makes of the least one asked for.
+pub fn speedup(value: f64, [_, high]: [f64; 2], limit: f64) -> Verdict {
+    match () {
+        () if value >= limit => Verdict::Passed,
+        () if high >= limit => Verdict::Unclear,
+        () => Verdict::Failed,
+    }
+}
+
 /// Holds the measured figures against the gates. One whose figure turned out to have no value has failed.
 pub fn judged(gates: &GateOptions, report: &Report) -> Vec<Gate> {
     // A figure of some samples says nothing of those that can't be compared.
@@ -128,11 +137,12 @@ pub fn judged(gates: &GateOptions, report: &Report) -> Vec<Gate> {
     });
     let speed = report.speed.as_ref();
     gate(option::MIN_SPEEDUP, gates.min_speedup.map(|v| v.get()), &|v| format!("{v}x"), &|limit| {
-        let s = speed?;
-        let shown = format!("{:.2}x ({:.2}x to {:.2}x)", s.speedup, s.interval[0], s.interval[1]);
-        let unclear = s.speedup < limit && s.interval[1] >= limit;
-        let found = Found::new(s.speedup, shown, s.speedup >= limit);
-        Some(if unclear { Found { verdict: Verdict::Unclear, ..found } } else { found })
+        let of = |s: &Speed| Found {
+            value: s.speedup,
+            shown: shown::speedup(s.speedup, s.interval),
+            verdict: speedup(s.speedup, s.interval, limit),
+        };
+        speed.map(of)
     });
     gate(option::MAX_LATENCY, gates.max_latency.map(|v| v.get()), &|v| format!("{v} ms"), &|limit| {
         speed.map(|s| Found::new(s.after_ms, format!("{:.3} ms", s.after_ms), s.after_ms <= limit))

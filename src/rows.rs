@@ -137,11 +137,10 @@ impl Table {
 
     fn drafted(&mut self, way: &str, d: &Drafted, of: &Drafting) {
         let speed = |tokens: f64| format!("{tokens:.*}", usize::from(tokens < 10.0));
-        let [low, high] = d.interval;
         let on = if of.engine.starts_with("onnxruntime") { &of.engine } else { &of.device };
         let note = format!(
-            "tokens/s; {:.2}x ({low:.2}x to {high:.2}x), guesses {} a run, {} accepted, {:.2} tokens a run, {} of up to {} tokens, {on}",
-            d.speedup,
+            "tokens/s; {}, guesses {} a run, {} accepted, {:.2} tokens a run, {} of up to {} tokens, {on}",
+            shown::speedup(d.speedup, d.interval),
             counted(d.draft_tokens, "token"),
             shown::percent(d.acceptance),
             d.tokens_per_run,
@@ -189,7 +188,7 @@ pub fn speedup(s: &Speed) -> String {
     if is_noisy(s) {
         return format!("too noisy to judge ({low:.2}x to {high:.2}x)");
     }
-    format!("{:.2}x ({low:.2}x to {high:.2}x)", s.speedup)
+    shown::speedup(s.speedup, s.interval)
 }
 
 /// How far outputs are from the original's.

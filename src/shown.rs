@@ -36,6 +36,11 @@ pub fn percent(share: f64) -> String {
     format!("{:.2}%", share * 100.0)
 }
 
+/// A ratio of speeds, and the bounds between which it lies.
+pub fn speedup(ratio: f64, [low, high]: [f64; 2]) -> String {
+    format!("{ratio:.2}x ({low:.2}x to {high:.2}x)")
+}
+
 /// A time of some milliseconds.
 pub fn milliseconds(ms: f64) -> String {
     if ms < 1.0 { format!("{:.1} µs", 1e3 * ms) } else { format!("{ms:.2} ms") }

@@ -293,7 +293,10 @@ impl<'a> Context<'a> {
     /// # Errors
     /// As for [`Spill::keep`].
     pub fn kept(&self, tensor: Tensor) -> Result<Tensor> {
-        self.spill.map_or(Ok(tensor.clone()), |spill| spill.keep(tensor))
+        match self.spill {
+            Some(spill) => spill.keep(tensor),
+            None => Ok(tensor),
+        }
     }
 
     /// # Errors

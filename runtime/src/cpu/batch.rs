@@ -106,15 +106,16 @@ impl Batch {
         Ok(Some((pieces, workers.min(pieces), plan(program, shapes, inner, true)?)))
     }
 
-    /// Bytes that the plan itself takes, about.
+    /// Bytes that this takes, about. One without a plan takes some too: there may be any number of them.
     pub fn bytes(&self) -> usize {
-        self.plan.as_ref().map_or(0, |plan| {
+        let of = |plan: &Plan| {
             let constants = plan.constants.iter().map(|constant| match constant {
                 Constant::Float(v) => size_of_val(&v[..]),
                 Constant::Codes(v) => v.len(),
             });
             plan.steps.len() * STEP_BYTES + constants.sum::<usize>()
-        })
+        };
+        STEP_BYTES + self.plan.as_ref().map_or(0, of)
     }
 
     /// Runs all pieces; `None` where there is no plan.

@@ -313,3 +313,22 @@ impl Program {
         self.plans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_of_any_number_of_inputs_take_little() {
+        let mut plans = Plans::default();
+        let most = PLAN_BYTES / Batch::impossible().bytes();
+        for size in 0..2 * most {
+            let given = Given { shapes: vec![vec![size]], beside: vec![] };
+            plans.keep((given, 1), Arc::new(Batch::impossible()));
+        }
+        assert_eq!((plans.by_given.len(), plans.order.len()), (most, most));
+        assert!(plans.bytes <= PLAN_BYTES);
+        let newest = Given { shapes: vec![vec![2 * most - 1]], beside: vec![] };
+        assert!(plans.by_given.contains_key(&(newest, 1)), "the newest stays");
+    }
+}
