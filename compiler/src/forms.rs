@@ -5,3 +5,5 @@
 pub mod attention;
 pub mod decoder;
 pub mod gelu;
+pub mod normalised;
+pub mod rotary;

@@ -4,6 +4,7 @@ mod backend;
 mod decoding;
 mod generation;
 mod parts;
+mod settled;
 
 pub use backend::{Backend, Engine, EngineChoice};
 pub use generation::Generation;

@@ -1,8 +1,9 @@
 //! LayerNormalization, which exporters write as arithmetic for opsets below 17.
 
-use crate::normalise::{Normalised, as_scale, reduced, scaled, with_constant};
+use crate::normalise::{as_scale, ones, scaled, with_constant};
 use compress_compiler::{
     error::Result,
+    forms::normalised::{Normalised, reduced},
     graph::Graph,
     node::{NodeId, Port},
     op::Op,
@@ -47,7 +48,7 @@ fn find(graph: &Graph, node: NodeId) -> Option<Verdict> {
             result = product;
             scale
         }
-        None => edit.constant("scale", norm.ones()?),
+        None => edit.constant("scale", ones(&norm)?),
     };
     let mut operands = vec![Some(x.into()), Some(scale)];
     if let Some((sum, port, tensor)) = shifted(graph, result, norm.sizes.len())

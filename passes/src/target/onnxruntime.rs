@@ -10,12 +10,15 @@ use crate::{
     attention::Chain,
     axes::AxisRuns,
     clean::Clean,
-    normalise::{Normalised, as_scale, scaled},
+    normalise::{as_scale, scaled},
     quant::scheme::Granularity,
 };
 use compress_compiler::{
     error::Result,
-    forms::attention::{Mask, Scores, Weights},
+    forms::{
+        attention::{Mask, Scores, Weights},
+        normalised::Normalised,
+    },
     graph::Graph,
     node::{NodeId, Port},
     op::Op,

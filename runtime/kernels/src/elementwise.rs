@@ -4,9 +4,11 @@
 //! taken in an order that depends on nothing but the number of elements.
 
 mod normalise;
+mod rotary;
 
 pub(crate) use normalise::weigh_rows;
-pub use normalise::{layer_norm, log_softmax, softmax};
+pub use normalise::{layer_norm, log_softmax, rms_norm, softmax};
+pub use rotary::rotate;
 
 use crate::broadcast::{each_pair, in_parts_of};
 use crate::math::{self, each, each_here};
@@ -78,6 +80,14 @@ pub enum UnaryOp {
     Round,
     /// `1 / x`.
     Reciprocal,
+    /// `x * x`.
+    Square,
+    /// `x * x * x`.
+    Cube,
+    /// The sine.
+    Sin,
+    /// The cosine.
+    Cos,
 }
 
 /// `y = op(a, b)`, where either may have one row for all rows, one column for all columns, or
@@ -124,6 +134,10 @@ macro_rules! function {
             UnaryOp::Ceil => $each!($($of),+, |v| v.ceil()),
             UnaryOp::Round => $each!($($of),+, |v| v.round_ties_even()),
             UnaryOp::Reciprocal => $each!($($of),+, |v| 1.0 / v),
+            UnaryOp::Square => $each!($($of),+, |v| v * v),
+            UnaryOp::Cube => $each!($($of),+, |v| v * v * v),
+            UnaryOp::Sin => $each!($($of),+, |v| v.sin()),
+            UnaryOp::Cos => $each!($($of),+, |v| v.cos()),
         }
     };
 }

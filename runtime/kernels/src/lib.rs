@@ -63,7 +63,7 @@ pub use coded4::Coded4;
 pub use conv::{Conv8, ConvF, GemmF, SparseF};
 pub use depthwise::{Depthwise8, DepthwiseF};
 pub use dynamic::{CodeMatrix, CodeRows, Dynamic8, End, own_range};
-pub use elementwise::{BinaryOp, UnaryOp, binary, layer_norm, log_softmax, softmax, unary};
+pub use elementwise::{BinaryOp, UnaryOp, binary, layer_norm, log_softmax, rms_norm, rotate, softmax, unary};
 pub use finish::Finish8;
 pub use gemv::{GemvF, Raw};
 pub use isa::Isa;

@@ -29,7 +29,7 @@ pub(crate) fn outside(graph: &Graph, port: Port) -> Option<Form> {
 }
 
 /// The nodes of `order` that make sizes, as those that Reshape reads: small integers that follow from shapes alone. Planning
-/// knows them, and nothing computes them.
+/// knows them, and nothing computes them. So are comparisons of such by which others of them are chosen.
 fn sizes(graph: &Graph, order: &[NodeId]) -> HashSet<NodeId> {
     let mut found = HashSet::new();
     for id in order {
@@ -40,12 +40,33 @@ fn sizes(graph: &Graph, order: &[NodeId]) -> HashSet<NodeId> {
             _ => graph.operands(*id).into_iter().flatten().all(known),
         };
         let fact = graph.fact((*id).into());
-        let fits = graph.node(*id).outputs.len() == 1 && matches!(fact.dtype, Some(DType::I64 | DType::I32));
+        let chooses =
+            || graph.uses((*id).into()).iter().all(|u| matches!(graph.op(u.node), Op::Where(_)) && u.slot == 0);
+        let fits = graph.node(*id).outputs.len() == 1
+            && match fact.dtype {
+                Some(DType::I64 | DType::I32) => true,
+                Some(DType::Bool) => chooses() && !graph.is_output((*id).into()),
+                _ => false,
+            };
         if follow && fits && fact.elems.is_some() {
             found.insert(*id);
         }
     }
-    found
+    // Nobody else can be given a comparison.
+    let is_bool = |id: NodeId| graph.fact(id.into()).dtype == Some(DType::Bool);
+    loop {
+        let lost = |id: &NodeId, found: &HashSet<NodeId>| {
+            let read = || graph.uses((*id).into()).iter().any(|u| !found.contains(&u.node));
+            let reads =
+                || graph.operands(*id).into_iter().flatten().any(|p| is_bool(p.node) && !found.contains(&p.node));
+            is_bool(*id) && read() || !matches!(graph.op(*id), Op::Shape(_) | Op::Size(_)) && reads()
+        };
+        let gone: Vec<NodeId> = found.iter().copied().filter(|id| lost(id, &found)).collect();
+        if gone.is_empty() {
+            return found;
+        }
+        gone.iter().for_each(|id| _ = found.remove(id));
+    }
 }
 
 /// The nodes of `order` that can be lowered, each by itself, and those that make sizes.
@@ -129,7 +150,8 @@ pub(crate) fn lower(
     }
     for (want, lowering) in lowerings.into_iter().rev() {
         let label = graph.node(want.port.node).label();
-        let operands: Vec<usize> = lowering.operands.iter().map(|w| ids[w]).collect();
+        let mut operands: Vec<usize> = lowering.operands.iter().map(|w| ids[w]).collect();
+        operands.extend(lowering.shapes.iter().map(|port| program.add_shape(Placed::of(graph, Want::float(*port)))));
         let op = (lowering.make)(isa).map_err(|e| e.at(&label))?;
         ids.insert(want, program.add(label, op, operands, Placed::of(graph, want)));
     }

@@ -83,6 +83,8 @@ pub(super) type Make<'g> = Box<dyn FnOnce(Isa) -> Result<Box<dyn Lowered>> + 'g>
 pub(super) struct Lowering<'g> {
     /// The values that are read.
     pub operands: Vec<Want>,
+    /// Values that are not made, whose shapes planning looks at: they follow the operands.
+    pub shapes: Vec<Port>,
     /// Packs the constants.
     pub make: Make<'g>,
     /// The same on a device, where that has a kernel for it.
@@ -92,12 +94,17 @@ pub(super) struct Lowering<'g> {
 impl<'g> Lowering<'g> {
     /// A lowering whose operator needs no packing.
     pub fn of(operands: Vec<Want>, op: impl Lowered + 'g + 'static) -> Self {
-        Self { operands, make: Box::new(move |_| Ok(Box::new(op))), device: None }
+        Self { operands, shapes: vec![], make: Box::new(move |_| Ok(Box::new(op))), device: None }
     }
 
     /// A lowering whose operator is made by `make`.
     pub fn with<L: Lowered + 'static>(operands: Vec<Want>, make: impl FnOnce(Isa) -> Result<L> + 'g) -> Self {
-        Self { operands, make: Box::new(move |isa| Ok(Box::new(make(isa)?))), device: None }
+        Self { operands, shapes: vec![], make: Box::new(move |isa| Ok(Box::new(make(isa)?))), device: None }
+    }
+
+    /// The same lowering, which looks at the shapes of values that are not made.
+    pub fn with_shapes(self, shapes: Vec<Port>) -> Self {
+        Self { shapes, ..self }
     }
 
     /// The same lowering, which is `make` on a device.

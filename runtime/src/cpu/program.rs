@@ -141,6 +141,11 @@ impl Program {
         output
     }
 
+    /// Adds a value that nothing makes, for its shape.
+    pub(super) fn add_shape(&mut self, value: Placed) -> ValueId {
+        self.add_value(value)
+    }
+
     pub(super) fn add_output(&mut self, value: ValueId) {
         self.outputs.push(value);
     }

@@ -28,6 +28,10 @@ pub enum Function {
     Ceil,
     Round,
     Reciprocal,
+    Square,
+    Cube,
+    Sin,
+    Cos,
 }
 
 impl Function {
@@ -55,13 +59,17 @@ impl Function {
             UnaryOp::Ceil => plain(Self::Ceil),
             UnaryOp::Round => plain(Self::Round),
             UnaryOp::Reciprocal => plain(Self::Reciprocal),
+            UnaryOp::Square => plain(Self::Square),
+            UnaryOp::Cube => plain(Self::Cube),
+            UnaryOp::Sin => plain(Self::Sin),
+            UnaryOp::Cos => plain(Self::Cos),
         }
     }
 
     /// Whether, with its two numbers, it makes numbers of about the size of those it reads, or of 1.
     pub fn is_bounded(self, [alpha, _]: [f32; 2]) -> bool {
         match self {
-            Self::Exp | Self::Log | Self::Reciprocal => false,
+            Self::Exp | Self::Log | Self::Reciprocal | Self::Square | Self::Cube => false,
             Self::LeakyRelu => alpha.abs() <= 1.0,
             _ => true,
         }
@@ -93,6 +101,10 @@ pub fn applied(x: f32, alpha: f32, beta: f32, #[comptime] f: Function) -> f32 {
         Function::Ceil => x.ceil(),
         Function::Round => round(x),
         Function::Reciprocal => 1.0f32 / x,
+        Function::Square => x * x,
+        Function::Cube => x * x * x,
+        Function::Sin => x.sin(),
+        Function::Cos => x.cos(),
     }
 }
 

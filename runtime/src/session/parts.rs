@@ -5,7 +5,7 @@
 //! of the other. A part that cannot be planned for the shapes at hand runs on Burn. A branch of an If that the CPU executor
 //! knows something of is cut into parts of its own; Burn, which runs the If, sees a [`Branch`].
 
-use super::{Backend, Engine};
+use super::{Backend, Engine, settled::settled};
 use crate::{
     burn::{
         Executable,
@@ -23,7 +23,7 @@ use compress_compiler::{
     node::{NodeId, Port, Site},
     op::Op,
     tensor::Tensor,
-    verify::Verified,
+    verify::{Verified, verify},
 };
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -76,6 +76,13 @@ impl Parts {
     /// # Errors
     /// As for [`Executable::new`].
     pub fn new(graph: &Verified, backend: &Backend, watch: &[Site]) -> Result<Self> {
+        match settled(graph)? {
+            Some(settled) => Self::of(&verify(&settled)?, backend, watch),
+            None => Self::of(graph, backend, watch),
+        }
+    }
+
+    fn of(graph: &Verified, backend: &Backend, watch: &[Site]) -> Result<Self> {
         let known = match backend.engine {
             Engine::Cpu(_) => cpu::known(graph, graph.order()),
             Engine::Burn | Engine::OnnxRuntime(_) => HashSet::new(),

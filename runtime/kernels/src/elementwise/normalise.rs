@@ -48,6 +48,16 @@ pub fn layer_norm(
     whole_rows(x, y, threads, |x, y| layer_norm_rows(isa, x, scale, bias, epsilon, y));
 }
 
+/// RMSNormalization of each row: `x / sqrt(mean of x^2 + epsilon) * scale` (Zhang and Sennrich, "Root Mean Square Layer
+/// Normalization", 2019).
+///
+/// # Panics
+/// When `x` and `y` are not of one shape, or `scale` is not as long as a row.
+pub fn rms_norm(isa: Isa, x: Rows<f32>, scale: Option<&[f32]>, epsilon: f32, y: RowsMut<f32>, threads: usize) {
+    assert!(scale.is_none_or(|v| v.len() == x.width()), "a scale for each column");
+    whole_rows(x, y, threads, |x, y| rms_norm_rows(isa, x, scale, epsilon, y));
+}
+
 fn whole_rows(x: Rows<f32>, y: RowsMut<f32>, threads: usize, body: impl Fn(Rows<f32>, RowsMut<f32>) + Sync) {
     assert_eq!((x.rows(), x.width()), (y.rows(), y.width()), "x and y are of one shape");
     in_rows(y, 1, threads, &|part: Part, y| body(part.of(x), y));
@@ -236,6 +246,19 @@ multiversion! {
                         *y = (x - mean) * factor * scale;
                     }
                 }
+            }
+        }
+    }
+
+    fn rms_norm_rows(isa: Isa, x: Rows<f32>, scale: Option<&[f32]>, epsilon: f32, y: RowsMut<f32>) {
+        let mut y = y;
+        for i in 0..y.rows() {
+            let (x, y) = (x.row(i), y.row(i));
+            let squares = reduce!(x, 0.0f32, 0.0, |sum, v| sum + v * v, |a, b| a + b);
+            let factor = 1.0 / (squares / x.len() as f32 + epsilon).sqrt();
+            each!(x, y, |v| v * factor);
+            for (y, scale) in y.iter_mut().zip(scale.unwrap_or_default()) {
+                *y *= scale;
             }
         }
     }

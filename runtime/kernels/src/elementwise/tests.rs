@@ -27,6 +27,10 @@ fn naive(f: UnaryOp, x: f64) -> f64 {
         UnaryOp::Ceil => x.ceil(),
         UnaryOp::Round => x.round_ties_even(),
         UnaryOp::Reciprocal => 1.0 / x,
+        UnaryOp::Square => x * x,
+        UnaryOp::Cube => x * x * x,
+        UnaryOp::Sin => x.sin(),
+        UnaryOp::Cos => x.cos(),
     }
 }
 
@@ -45,7 +49,7 @@ fn erf(x: f64) -> f64 {
     2.0 / std::f64::consts::PI.sqrt() * (-x * x).exp() * sum
 }
 
-const OPS: [UnaryOp; 20] = [
+const OPS: [UnaryOp; 24] = [
     UnaryOp::Relu,
     UnaryOp::Clip(-0.5, 6.0),
     UnaryOp::LeakyRelu(0.1),
@@ -66,6 +70,10 @@ const OPS: [UnaryOp; 20] = [
     UnaryOp::Ceil,
     UnaryOp::Round,
     UnaryOp::Reciprocal,
+    UnaryOp::Square,
+    UnaryOp::Cube,
+    UnaryOp::Sin,
+    UnaryOp::Cos,
 ];
 
 fn run(isa: Isa, f: UnaryOp, x: &[f32]) -> Vec<f32> {
@@ -168,19 +176,40 @@ proptest! {
     }
 
     #[test]
+    fn pairs_are_turned(rows in 1usize..6, half in 1usize..70, gap in 0usize..3, threads in 1usize..4, seed: u64) {
+        let mut noise = Noise(seed);
+        let width = 2 * half;
+        let [x, cos, sin] = [(); 3].map(|()| Grid::new(rows, width, gap, 7.0, || noise.float()));
+        for isa in isas() {
+            let mut y = Grid::new(rows, width, gap, 9.0, || 1.0);
+            let angle = |i: usize| [rows - 1 - i, i / 2];
+            rotate(isa, x.rows(), [cos.rows(), sin.rows()], angle, y.rows_mut(), threads);
+            for i in 0..rows {
+                for j in 0..width {
+                    let across = if j < half { -x.at(i, j + half) } else { x.at(i, j - half) };
+                    let [of_cos, of_sin] = angle(i);
+                    prop_assert_eq!(y.at(i, j), x.at(i, j) * cos.at(of_cos, j) + across * sin.at(of_sin, j));
+                }
+            }
+        }
+    }
+
+    #[test]
     fn rows_are_normalised(rows in 1usize..5, width in 1usize..150, gap in 0usize..3, threads in 1usize..4, seed: u64) {
         let mut noise = Noise(seed);
         let size = 0.1 + 20.0 * noise.float().abs();
         let x = Grid::new(rows, width, gap, 7.0, || size * noise.float());
         let scale: Vec<f32> = (0..width).map(|_| noise.float()).collect();
         let bias: Vec<f32> = (0..width).map(|_| noise.float()).collect();
-        let mut first: Option<[Vec<f32>; 4]> = None;
+        let mut first: Option<[Vec<f32>; 6]> = None;
         for isa in isas() {
-            let mut y = [(); 4].map(|()| Grid::new(rows, width, gap, 9.0, || 1.0));
+            let mut y = [(); 6].map(|()| Grid::new(rows, width, gap, 9.0, || 1.0));
             softmax(isa, x.rows(), y[0].rows_mut(), threads);
             log_softmax(isa, x.rows(), y[1].rows_mut(), threads);
             layer_norm(isa, x.rows(), &scale, None, 1e-5, y[2].rows_mut(), threads);
             layer_norm(isa, x.rows(), &scale, Some(&bias), 1e-5, y[3].rows_mut(), threads);
+            rms_norm(isa, x.rows(), None, 1e-5, y[4].rows_mut(), threads);
+            rms_norm(isa, x.rows(), Some(&scale), 1e-5, y[5].rows_mut(), threads);
             let values = y.each_ref().map(|y| y.values());
             assert_eq!(&values, first.get_or_insert(values.clone()), "{isa} gives what all others give");
             for i in 0..rows {
@@ -189,11 +218,20 @@ proptest! {
                 let sum: f64 = row.iter().map(|x| (x - max).exp()).sum();
                 let mean = row.iter().sum::<f64>() / width as f64;
                 let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / width as f64;
+                let squares = row.iter().map(|x| x * x).sum::<f64>() / width as f64;
                 for (j, x) in row.iter().enumerate() {
                     let normal = (x - mean) / (variance + 1e-5).sqrt() * f64::from(scale[j]);
-                    let want = [(x - max).exp() / sum, x - max - sum.ln(), normal, normal + f64::from(bias[j])];
-                    let allowed = [1e-5 * want[0], 1e-5 * want[1].abs().max(1.0), 1e-5, 1e-5];
-                    for k in 0..4 {
+                    let root = x / (squares + 1e-5).sqrt();
+                    let want = [
+                        (x - max).exp() / sum,
+                        x - max - sum.ln(),
+                        normal,
+                        normal + f64::from(bias[j]),
+                        root,
+                        root * f64::from(scale[j]),
+                    ];
+                    let allowed = [1e-5 * want[0], 1e-5 * want[1].abs().max(1.0), 1e-5, 1e-5, 1e-5, 1e-5];
+                    for k in 0..6 {
                         let got = f64::from(y[k].at(i, j));
                         assert!((got - want[k]).abs() <= allowed[k] + 1e-30, "{isa}: {k} at {i}, {j}: {got} for {}", want[k]);
                     }

@@ -51,7 +51,10 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
         return None;
     }
     let scale = scores.factors.iter().map(|f| f.value).product::<f64>() * q.factor * k.factor;
+    let (k, v) = (k.before_repeats(s), v.before_repeats(s));
     let mut operands: Vec<Want> = [&q, &k, &v].iter().map(|m| Want::float(m.source)).collect();
+    let shapes: Vec<Port> = [&k, &v].iter().flat_map(|m| m.repeated).flatten().collect();
+    let repeated = [&k, &v].map(|m| m.repeated.is_some());
     let mut masks = vec![];
     for mask in &scores.masks {
         let (want, kind) = match *mask {
@@ -68,8 +71,9 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
         masks.push(kind);
     }
     let lies = [q, k, v].map(|m| Lies::Axes(m.axes));
-    let op = Fused { lies, joined: false, masks, scale: Some(scale as f32), guarded: weights.guarded };
-    Some(Lowering::of(operands, op))
+    let scale = Some(scale as f32);
+    let op = Fused { lies, repeated, joined: false, masks, scale, guarded: weights.guarded };
+    Some(Lowering::of(operands, op).with_shapes(shapes))
 }
 
 /// The first output of an Attention without past keys, limits of distance and caps.
@@ -107,7 +111,7 @@ fn of_operator<'g>(s: &Scope<'g>, port: Port, op: &op::Attention) -> Option<Lowe
         masks.push(kind);
     }
     let joined = matches!(lies[0], Lies::Joined(_));
-    Some(Lowering::of(operands, Fused { lies, joined, masks, scale: op.scale, guarded: true }))
+    Some(Lowering::of(operands, Fused { lies, repeated: [false; 2], joined, masks, scale: op.scale, guarded: true }))
 }
 
 /// A value that is transposed and multiplied by numbers before it is read.
@@ -115,13 +119,16 @@ struct Moved {
     source: Port,
     axes: Matrices,
     factor: f64,
+    /// Where several heads of queries share one of `source`: values that have it once for each, `[batch, heads, shared, ..]` and
+    /// `[batch, heads * shared, ..]`.
+    repeated: Option<[Port; 2]>,
 }
 
 impl Moved {
     /// The matrices of `port`, which lie row by row; or, if `either`, column by column.
     fn to(s: &Scope, port: Port, either: bool) -> Option<Self> {
         let rank = s.rank(port).filter(|r| *r >= 2)?;
-        let mut at = Self { source: port, axes: Matrices((0..rank).collect()), factor: 1.0 };
+        let mut at = Self { source: port, axes: Matrices((0..rank).collect()), factor: 1.0, repeated: None };
         let (mut axes, mut source, mut factor) = (at.axes.0.clone(), port, 1.0);
         for _ in 0..MOVES {
             if s.inner(source).is_none() {
@@ -137,7 +144,7 @@ impl Moved {
                 break;
             }
             if axes[rank - 1] == rank - 1 || either && axes[rank - 2] == rank - 1 {
-                at = Self { source, axes: Matrices(axes.clone()), factor };
+                at = Self { source, axes: Matrices(axes.clone()), factor, repeated: None };
             }
         }
         Some(at)
@@ -146,8 +153,30 @@ impl Moved {
     /// As [`Moved::to`], of a value that no number multiplies.
     fn unscaled(s: &Scope, port: Port) -> Option<Self> {
         let rank = s.rank(port).filter(|r| *r >= 2)?;
-        let plain = || Self { source: port, axes: Matrices((0..rank).collect()), factor: 1.0 };
+        let plain = || Self { source: port, axes: Matrices((0..rank).collect()), factor: 1.0, repeated: None };
         Some(Self::to(s, port, false).filter(|m| m.factor == 1.0).unwrap_or_else(plain))
+    }
+
+    /// The same of the heads that are there once, where each was copied for several heads of queries: by Unsqueeze, Expand and
+    /// Reshape, as Hugging Face's `repeat_kv` does.
+    fn before_repeats(self, s: &Scope) -> Self {
+        let g = s.graph;
+        let operand = |port: Port| g.operand(port.node, 0).filter(|_| s.inner(port).is_some());
+        let found = || -> Option<(Port, [Port; 2])> {
+            let joined = self.source;
+            let (Op::Reshape(_), [0, 1, _, _]) = (g.op(joined.node), &self.axes.0[..]) else { return None };
+            let expanded = operand(joined)?;
+            let Op::Expand(_) = g.op(expanded.node) else { return None };
+            let apart = operand(expanded)?;
+            let Op::Unsqueeze(_) = g.op(apart.node) else { return None };
+            let x = operand(apart)?;
+            let axes = g.constant(g.operand(apart.node, 1)?)?.as_i64()?;
+            (s.rank(x) == Some(4) && matches!(axes[..], [2 | -3])).then_some((x, [expanded, joined]))
+        };
+        match found() {
+            Some((source, repeated)) => Self { source, repeated: Some(repeated), ..self },
+            None => self,
+        }
     }
 }
 
@@ -184,6 +213,8 @@ impl Lies {
 struct Fused {
     /// Of queries, keys and values.
     lies: [Lies; 3],
+    /// Whether keys and values are there once for several heads of queries; the shapes of what has them for each follow the masks.
+    repeated: [bool; 2],
     /// Whether the heads of the result are side by side along the last of three axes.
     joined: bool,
     masks: Vec<Masking>,
@@ -243,7 +274,7 @@ impl Laid {
 
 impl Lowered for Fused {
     fn is_by_sample(&self, inputs: &[Operand], output: &[usize]) -> bool {
-        let (heads, masks) = inputs.split_at(3);
+        let (heads, masks) = inputs[..3 + self.masks.len()].split_at(3);
         // The first axis is one of heads, not of their rows.
         output.len() > 2
             && heads.iter().zip(&self.lies).all(|(x, lies)| {
@@ -257,6 +288,17 @@ impl Lowered for Fused {
 
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let [q, k, v] = [0, 1, 2].map(|i| self.lies[i].strided(p.dims(inputs[i]), i == 1));
+        let mut shapes = inputs[3 + self.masks.len()..].iter().map(|id| p.dims(*id));
+        for (id, _) in inputs[1..3].iter().zip(self.repeated).filter(|(_, repeated)| *repeated) {
+            let (own, expanded, joined) = (p.dims(*id), shapes.next(), shapes.next());
+            let [batch, heads, rows, width] = *own else { return Err(Error::bug("heads of another rank")) };
+            let shared = expanded.and_then(|dims| dims.get(2)).copied().unwrap_or(0);
+            if expanded != Some(&[batch, heads, shared, rows, width])
+                || joined != Some(&[batch, heads * shared, rows, width])
+            {
+                return Err(Error::unsupported("heads that are repeated in another way"));
+            }
+        }
         let batch: Vec<usize> = q.batch.iter().map(|b| b.0).collect();
         let ([queries, depth], [_, keys], [_, width]) = (q.size, k.size, v.size);
         let keys_are_rows = match &self.lies[1] {
@@ -288,7 +330,8 @@ impl Lowered for Fused {
             }
             masks.push(Laid { kind: *kind, operand: 3 + i, starts, rows: size(0), width: size(1) });
         }
-        let reads: Vec<(View, usize)> = inputs.iter().map(|id| (p.dense(*id), p.size(*id))).collect();
+        let read = &inputs[..3 + self.masks.len()];
+        let reads: Vec<(View, usize)> = read.iter().map(|id| (p.dense(*id), p.size(*id))).collect();
         // What lies side by side in the end lies one below the other first, unless both are the same.
         let apart = self.joined && queries > 1 && batch.last() != Some(&1);
         let rows = n * queries;

@@ -46,6 +46,7 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
         Binary::Min => BinaryOp::Min,
         Binary::Max => BinaryOp::Max,
         Binary::PRelu => BinaryOp::PRelu,
+        Binary::Pow => BinaryOp::Pow,
         _ => return None,
     };
     let fits = operands.len() == 2 && operands.iter().all(is_float);
@@ -74,8 +75,18 @@ pub(super) fn function(s: &Scope, id: NodeId) -> Option<UnaryOp> {
             Unary::Round => UnaryOp::Round,
             Unary::Reciprocal => UnaryOp::Reciprocal,
             Unary::HardSwish => UnaryOp::HardSwish,
+            Unary::Sin => UnaryOp::Sin,
+            Unary::Cos => UnaryOp::Cos,
             _ => return None,
         },
+        Op::Binary(Binary::Pow) => {
+            let (x, power) = (s.graph.operand(id, 0)?, s.graph.operand(id, 1)?);
+            match s.scalar(power).filter(|_| s.rank(power) <= s.rank(x))? {
+                2.0 => UnaryOp::Square,
+                3.0 => UnaryOp::Cube,
+                _ => return None,
+            }
+        }
         Op::Activation(op) => match *op {
             Activation::LeakyRelu { alpha } => UnaryOp::LeakyRelu(alpha),
             Activation::HardSigmoid { alpha, beta } => UnaryOp::HardSigmoid(alpha, beta),

@@ -16,6 +16,7 @@ mod quant;
 mod recurrent;
 mod reduce;
 mod resample;
+mod rotary;
 mod rows;
 mod transposed;
 
@@ -46,6 +47,8 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
             .or_else(|| pool::lowering(s, want))
             .or_else(|| lookup::float(s, want.port))
             .or_else(|| quant::widened(s, want.port))
+            .or_else(|| rotary::lowering(s, want.port))
+            .or_else(|| rows::root_mean_square(s, want.port))
             .or_else(|| elementwise::lowering(s, want.port))
             .or_else(|| rows::lowering(s, want.port))
             .or_else(|| norm::lowering(s, want.port))

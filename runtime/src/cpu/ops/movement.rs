@@ -25,6 +25,10 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
     s.rank(want.port)?;
     match g.op(id) {
         Op::Identity(_) => Some(Lowering::of(vec![operand(0)?], Same).on_device(|| Ok(DeviceOp::Same))),
+        Op::Cast(op) if op.to == DType::F32 && g.fact(g.operand(id, 0)?).dtype == Some(DType::F32) => {
+            Some(Lowering::of(vec![operand(0)?], Same))
+        }
+        Op::Expand(_) => Some(Lowering::of(vec![operand(0)?], pick::Expand)),
         Op::Dropout(op) if want.port.slot == 0 && !op.trains => {
             Some(Lowering::of(vec![operand(0)?], Same).on_device(|| Ok(DeviceOp::Same)))
         }
@@ -67,13 +71,18 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
 fn slice(s: &Scope, want: Want, rank: usize) -> Option<Take> {
     let g = s.graph;
     let list = |slot: usize| g.constant(g.operand(want.port.node, slot)?)?.as_i64();
-    let (starts, ends) = (list(1)?, list(2)?);
+    let (starts, ends) = (list(1)?, list(2));
     let axis = match g.operand(want.port.node, 3) {
         None => 0,
         Some(_) => value::axis(*list(3)?.first()?, rank).ok()?,
     };
     let by_one = g.operand(want.port.node, 4).is_none() || list(4)? == [1];
-    (starts.len() == 1 && ends.len() == 1 && by_one).then(|| Take::Slice { axis, start: starts[0], end: ends[0] })
+    let [start] = starts[..] else { return None };
+    match ends {
+        Some(ends) => (by_one && ends.len() == 1).then(|| Take::Slice { axis, start, end: ends[0] }),
+        // Where it ends follows from shapes, or no plan can be made.
+        None => usize::try_from(start).ok().filter(|_| by_one).map(|start| Take::From { axis, start }),
+    }
 }
 
 /// The operand `port` in a form: as the codes behind it, or as it is.
@@ -307,20 +316,35 @@ impl Lowered for Entry {
 
 /// One range along one axis.
 enum Take {
-    Slice { axis: usize, start: i64, end: i64 },
-    Part { split: compress_compiler::ops::split::Split, axis: usize, slot: usize, sizes: Option<Vec<i64>> },
+    Slice {
+        axis: usize,
+        start: i64,
+        end: i64,
+    },
+    /// As many entries as the result has, from the front.
+    From {
+        axis: usize,
+        start: usize,
+    },
+    Part {
+        split: compress_compiler::ops::split::Split,
+        axis: usize,
+        slot: usize,
+        sizes: Option<Vec<i64>>,
+    },
 }
 
 impl Take {
     fn axis(&self) -> usize {
         match self {
-            Self::Slice { axis, .. } | Self::Part { axis, .. } => *axis,
+            Self::Slice { axis, .. } | Self::From { axis, .. } | Self::Part { axis, .. } => *axis,
         }
     }
 
     /// The axis, the first entry, and how many.
-    fn range(&self, dims: &[usize]) -> Result<(usize, usize, usize)> {
+    fn range(&self, dims: &[usize], made: &[usize]) -> Result<(usize, usize, usize)> {
         Ok(match self {
+            Self::From { axis, start } => (*axis, (*start).min(dims[*axis].saturating_sub(made[*axis])), made[*axis]),
             Self::Slice { axis, start, end } => {
                 let taken = Slice::take(*axis, dims[*axis] as i64, *start, *end, 1)?;
                 (*axis, taken.start as usize, taken.count as usize)
@@ -342,7 +366,7 @@ impl Lowered for Take {
         let layout = p.layout(inputs[0]);
         let view = p.read(inputs[0], layout);
         let dims = p.dims(inputs[0]).to_vec();
-        let (axis, first, count) = self.range(&dims)?;
+        let (axis, first, count) = self.range(&dims, p.dims(output))?;
         let at = layout.place_of(axis, dims.len());
         let all = layout.storage(&dims);
         let behind: usize = all[at + 1..].iter().product();

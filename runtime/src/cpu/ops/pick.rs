@@ -187,6 +187,30 @@ impl Lowered for Pick {
     }
 }
 
+/// A value that is broadcast to a shape.
+pub(super) struct Expand;
+
+impl Lowered for Expand {
+    fn is_by_sample(&self, inputs: &[Operand], output: &[usize]) -> bool {
+        inputs.iter().all(|x| !x.is_constant && x.dims.len() == output.len())
+    }
+
+    fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
+        let (own, to) = (p.dims(inputs[0]), p.dims(output));
+        let dims = [&vec![1; to.len() - own.len()][..], own].concat();
+        let entries: Vec<Entries> =
+            dims.iter().zip(to).map(|(n, to)| (0..*to).map(|i| Some(i % n)).collect()).collect();
+        let of = picked(&entries, &dims, Layout::Plain);
+        let of = of.ok_or_else(|| Error::unsupported("a value without axes"))?;
+        let (x, y) = (p.read(inputs[0], Layout::Plain), p.output(output, Layout::Plain));
+        match p.form(output) {
+            Form::Float => step::<f32>(p, output, x, y, of, 0.0),
+            Form::Codes => step::<u8>(p, output, x, y, of, 0),
+        }
+        Ok(())
+    }
+}
+
 fn step<T: Element>(p: &mut Planner, made: ValueId, x: View, y: View, of: Picked, fill: T) {
     let bytes = match of.columns {
         Columns::Run { .. } => 2 * size_of::<T>(),
