@@ -268,6 +268,7 @@ operators! {
     Attention(ops::attention::Attention),
     FlexAttention(ops::flex_attention::FlexAttention),
     RotaryEmbedding(ops::rotary_embedding::RotaryEmbedding),
+    GroupQueryAttention(ops::group_query_attention::GroupQueryAttention),
     LinearAttention(ops::linear_attention::LinearAttention),
     CausalConv(ops::linear_attention::CausalConv),
     Recurrent(ops::recurrent::Recurrent),

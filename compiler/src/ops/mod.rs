@@ -30,6 +30,7 @@ pub mod gather;
 pub mod gemm;
 pub mod grid;
 pub mod group_norm;
+pub mod group_query_attention;
 pub mod identity;
 pub mod integer;
 pub mod layer_norm;
@@ -94,6 +95,7 @@ pub(crate) fn read(r: &mut Reader) -> Result<Op> {
         "LRN" => lrn::Lrn::read(r)?.into(),
         "Attention" => attention::Attention::read(r)?.into(),
         "ai.onnx.preview.FlexAttention" => flex_attention::FlexAttention::read(r)?.into(),
+        "com.microsoft.GroupQueryAttention" => group_query_attention::GroupQueryAttention::read(r)?.into(),
         "RotaryEmbedding" => rotary_embedding::RotaryEmbedding::read(r)?.into(),
         "LinearAttention" => linear_attention::LinearAttention::read(r)?.into(),
         "CausalConvWithState" => linear_attention::CausalConv::read(r)?.into(),

@@ -1,9 +1,9 @@
 """Quantised operators and the same in floats, as ONNX Runtime's kernels compute them."""
 
-from . import blocks, convolution, dynamic, floats, linear, moving, pointwise
+from . import blocks, convolution, dynamic, floats, grouped, linear, moving, pointwise
 from .net import Case
 
-MODULES = (convolution, linear, pointwise, moving, blocks, floats, dynamic)
+MODULES = (convolution, linear, pointwise, moving, blocks, floats, dynamic, grouped)
 
 
 def all_cases() -> list[Case]:

@@ -23,6 +23,7 @@ fn opset_of(op_type: &str) -> i64 {
         "DequantizeLinear" => 21,
         "LayerNormalization" => 17,
         "Gelu" => 20,
+        "RotaryEmbedding" => 23,
         _ => OPSET,
     }
 }

@@ -19,7 +19,7 @@ use compress_compiler::{
 
 /// `[batch, heads, length, size]` of an input that has these axes, or `[batch, length,
 /// heads * size]`.
-fn split_heads(x: Float, heads: Option<i64>) -> Result<Float> {
+pub(super) fn split_heads(x: Float, heads: Option<i64>) -> Result<Float> {
     match *x.shape() {
         [_, _, _, _] => Ok(x),
         [batch, length, hidden] => {

@@ -12,6 +12,7 @@ mod empty;
 mod fill;
 mod find;
 mod grid;
+mod grouped;
 mod index;
 mod int_matmul;
 mod integer;
@@ -173,6 +174,7 @@ pub fn eval(op: &Op, mut a: Args) -> Result<Vec<Value>> {
         Op::Attention(op) => return attention::attention(op, a),
         Op::FlexAttention(op) => return attention::flex(op, a, &mut |_, x| Ok(x)),
         Op::RotaryEmbedding(op) => attention::rotary(op, a)?,
+        Op::GroupQueryAttention(op) => return grouped::attend(op, a),
         Op::LinearAttention(op) => return linear_attention::linear_attention(op, a),
         Op::CausalConv(op) => return linear_attention::causal_conv(op, a),
         Op::Recurrent(op) => return recurrent::recurrent(op, a),

@@ -4,6 +4,7 @@ mod attention;
 mod constant;
 mod dynamic;
 mod elementwise;
+mod grouped;
 mod logic;
 mod lookup;
 mod matmul;
@@ -53,6 +54,7 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
             .or_else(|| rows::lowering(s, want.port))
             .or_else(|| norm::lowering(s, want.port))
             .or_else(|| attention::lowering(s, want.port))
+            .or_else(|| grouped::lowering(s, want.port))
             .or_else(|| matmul::lowering(s, want.port))
             .or_else(|| recurrent::lowering(s, want.port))
             .or_else(|| reduce::lowering(s, want.port))

@@ -78,7 +78,7 @@ macro_rules! kernels {
 
 kernels! {
     Conv ConvTranspose Pool GlobalPool MaxUnpool DeformConv IntegerConv IntegerMatMul DynamicQuantize BatchNorm LayerNorm
-    RmsNorm GroupNorm InstanceNorm Lrn Attention FlexAttention RotaryEmbedding LinearAttention CausalConv Recurrent DynamicLstm
+    RmsNorm GroupNorm InstanceNorm Lrn Attention FlexAttention RotaryEmbedding GroupQueryAttention LinearAttention CausalConv Recurrent DynamicLstm
     Gemm MatMul Unary Activation IsInf Binary Mod BitShift Variadic SwiGlu Arg Cumulative LpNorm MeanVarianceNorm Loss Clip
     Softmax Reduce Identity Dropout Cast CastLike BitCast Where Reshape Flatten Squeeze Unsqueeze Transpose Concat Split
     Slice Gather GatherElements GatherNd ScatterNd ScatterElements TensorScatter OneHot EyeLike Trilu Tile NonZero Compress

@@ -9,7 +9,7 @@ use compress_compiler::{
 };
 
 pub const ENTRIES: &[&[Entry]] =
-    &[entries!(false: recurrent 2, dynamic_lstm 1, attention 2, flex_attention 1, rotary 1, linear_attention 1,
+    &[entries!(false: recurrent 2, dynamic_lstm 1, attention 2, flex_attention 1, rotary 1, grouped 1, linear_attention 1,
     causal_conv 1, tfidf 1)];
 
 fn recurrent(m: &mut Maker) -> Option<()> {
@@ -73,6 +73,28 @@ fn rotary(m: &mut Maker) -> Option<()> {
     let (cos, sin) = (m.weight(DType::F32, &[n, t, size / 2]), m.weight(DType::F32, &[n, t, size / 2]));
     let attrs = some(m, &[("interleaved", i(1))]);
     done(m.op("RotaryEmbedding", &[Some(x), Some(cos), Some(sin)], &attrs))
+}
+
+fn grouped(m: &mut Maker) -> Option<()> {
+    let (n, t, past) = (m.size(1, 2), m.size(1, 3), m.size(1, 3));
+    let (heads, groups, size) = (2, m.size(1, 2), 4);
+    let ints = |m: &mut Maker, shape: &[usize], value: usize| {
+        m.constant(Tensor::ints(DType::I32, shape, &vec![value as i64; shape.iter().product()]))
+    };
+    let (last, all) = (ints(m, &[n], past + t - 1), ints(m, &[], past + t));
+    let (cos, sin) = (m.weight(DType::F32, &[8, size / 2]), m.weight(DType::F32, &[8, size / 2]));
+    let cache = [(); 2].map(|()| m.weight(DType::F32, &[n, groups, past, size]));
+    let attrs = [("num_heads", i(heads)), ("kv_num_heads", i(groups as i64)), ("do_rotary", i(1))];
+    let mut operands = if m.chance(0.5) {
+        vec![Some(m.source(DType::F32, &[n, t, (heads as usize + 2 * groups) * size])), None, None]
+    } else {
+        let q = m.source(DType::F32, &[n, t, heads as usize * size]);
+        let [k, v] = [(); 2].map(|()| m.weight(DType::F32, &[n, t, groups * size]));
+        vec![Some(q), Some(k), Some(v)]
+    };
+    operands.extend([cache[0], cache[1], last, all, cos, sin].map(Some));
+    let count = m.size(1, 3);
+    m.ops("com.microsoft.GroupQueryAttention", &operands, &attrs, count).map(drop)
 }
 
 fn linear_attention(m: &mut Maker) -> Option<()> {

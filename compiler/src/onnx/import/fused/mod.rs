@@ -10,6 +10,7 @@ mod integer;
 mod layer;
 mod nbits;
 mod norm;
+mod rotary;
 
 use super::{
     Declared, Importer,
@@ -35,6 +36,7 @@ fn meaning(node: &NodeProto) -> Option<Meaning> {
         ("com.microsoft", "EmbedLayerNormalization") => norm::embed,
         ("com.microsoft", "Attention") => attention::packed,
         ("com.microsoft", "MultiHeadAttention") => attention::apart,
+        ("com.microsoft", "RotaryEmbedding") => rotary::embedding,
         ("com.microsoft", "DynamicQuantizeMatMul") => integer::dynamic,
         ("com.microsoft", "MatMulNBits") => nbits::matmul,
         ("com.microsoft", "MatMulIntegerToFloat") => integer::to_float,
