@@ -34,7 +34,9 @@ pub fn operator_name(node: &NodeProto) -> Option<String> {
     match &node.domain[..] {
         domain if is_default(domain) => Some(node.op_type.clone()),
         "ai.onnx.preview" => Some(format!("{}.{}", node.domain, node.op_type)),
-        MICROSOFT if matches!(&node.op_type[..], "DynamicQuantizeLSTM" | "GroupQueryAttention") => Some(format!("{}.{}", node.domain, node.op_type)),
+        MICROSOFT if matches!(&node.op_type[..], "DynamicQuantizeLSTM" | "GroupQueryAttention") => {
+            Some(format!("{}.{}", node.domain, node.op_type))
+        }
         _ => None,
     }
 }

@@ -74,6 +74,11 @@ pub(super) trait Lowered: Send + Sync {
     fn joins_along(&self) -> Option<usize> {
         None
     }
+
+    /// Whether an input may have no elements, as a cache that begins.
+    fn takes_nothing(&self) -> bool {
+        self.joins_along().is_some()
+    }
 }
 
 /// Makes a lowered operator when the instruction set is known.

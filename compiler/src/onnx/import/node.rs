@@ -146,11 +146,34 @@ impl Importer<'_> {
         }
         arity::check_needed(&op, &operands)?;
         let id = self.add(node, op, &operands, wanted)?;
+        self.narrow_caches(id);
         // Many calls of a function would say the same many times.
         if self.calls.is_empty() {
             self.graph.set_remarks(id, remarks::of_node(node));
         }
         Ok(id)
+    }
+
+    /// Fills in the heads of a cache that the model takes, and their size, which ONNX Runtime GenAI's builder leaves open.
+    fn narrow_caches(&mut self, id: NodeId) {
+        let Op::GroupQueryAttention(_) = self.graph.op(id) else { return };
+        for slot in [3, 4] {
+            let Some(past) = self.graph.operand(id, slot) else { continue };
+            let mut fact = self.graph.fact(past).clone();
+            let present = self.graph.node(id).outputs.get(slot - 2).and_then(|value| value.fact.dims());
+            let (Op::Input(_), Some(dims), Some(present)) = (self.graph.op(past.node), &mut fact.shape, present) else {
+                continue;
+            };
+            for axis in [1, 3] {
+                if let (Some(dim), Some(known)) =
+                    (dims.get_mut(axis), present.get(axis).filter(|d| d.known().is_some()))
+                    && dim.known().is_none()
+                {
+                    *dim = known.clone();
+                }
+            }
+            self.graph.set_fact(past, fact);
+        }
     }
 
     /// Adds a node that is kept as it came, for a reason.

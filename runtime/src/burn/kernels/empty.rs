@@ -34,6 +34,17 @@ pub(super) fn eval(op: &Op, mut a: Args) -> Result<Vec<Value>> {
         let full = a.values.into_iter().filter(|v| v.as_ref().is_some_and(|v| !v.shape().contains(&0)));
         return Ok(vec![super::movement::concat(op, Args::new(full.collect(), a.device))?]);
     }
+    // A cache begins without entries.
+    if let Op::GroupQueryAttention(op) = op {
+        let full = |v: &Value| !v.shape().contains(&0);
+        let caches = [3, 4].map(|slot| a.opt(slot).filter(full));
+        if a.values.iter().flatten().all(full) {
+            let [keys, values] = caches;
+            a.values[3..5].clone_from_slice(&[keys, values]);
+            return super::grouped::attend(op, a);
+        }
+        return Err(unsupported());
+    }
     let start = op.neutral_element().ok_or_else(unsupported)?;
     let filled = match made[0].dtype {
         Some(dtype) if dtype.is_float() => Value::Float(Float::filled(&shapes[0], start.into(), dtype, a.device)?),

@@ -49,7 +49,8 @@ pub(super) fn attend(op: &GroupQueryAttention, mut a: Args) -> Result<Vec<Value>
     let total = all.ok_or_else(|| Error::malformed("total_sequence_length below the number of queries"))?.max(before);
     let ends: Option<Vec<usize>> = lasts.iter().map(|n| usize::try_from(n + 1).ok().filter(|n| *n <= total)).collect();
     let ends = ends.filter(|ends| ends.len() == batch);
-    let ends = ends.ok_or_else(|| Error::malformed(format!("seqlens_k of {lasts:?} for {batch} samples and {total} keys")))?;
+    let ends =
+        ends.ok_or_else(|| Error::malformed(format!("seqlens_k of {lasts:?} for {batch} samples and {total} keys")))?;
     // Of a prompt none come before; what lies behind its end is padding.
     let begins: Vec<usize> = ends.iter().map(|end| end.saturating_sub(length)).collect();
     if begins.iter().any(|begin| *begin > before) {
@@ -89,7 +90,8 @@ pub(super) fn attend(op: &GroupQueryAttention, mut a: Args) -> Result<Vec<Value>
         let rows = (0..length).map(|i| begin + i);
         seen.extend(rows.flat_map(|at| (0..total).map(move |j| j <= at && at - j < window)));
     }
-    let mask = Float::from_vec(seen.iter().map(|seen| if *seen { 0.0 } else { f32::NEG_INFINITY }).collect(), &shape, device)?;
+    let mask =
+        Float::from_vec(seen.iter().map(|seen| if *seen { 0.0 } else { f32::NEG_INFINITY }).collect(), &shape, device)?;
     let mask = match a.opt_float(10)? {
         Some(bias) => bias.add(mask)?,
         None => mask,
@@ -121,7 +123,13 @@ fn float(x: Value) -> Result<Float> {
 
 /// `past` with `new` from the places `begins` on, `total` long: what lies behind is 0, as where ONNX Runtime has a place of its own
 /// for it.
-fn present(new: Float, past: Option<Float>, begins: &[usize], total: usize, device: &crate::device::Device) -> Result<Float> {
+fn present(
+    new: Float,
+    past: Option<Float>,
+    begins: &[usize],
+    total: usize,
+    device: &crate::device::Device,
+) -> Result<Float> {
     let [_, groups, length, size] = *new.shape() else { return Err(Error::bug("keys of another rank")) };
     let dtype = new.dtype();
     let sample = |b: usize, begin: usize| -> Result<Float> {

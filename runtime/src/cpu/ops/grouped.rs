@@ -25,7 +25,8 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
     let is_float = |p: &Port| g.fact(*p).dtype == Some(DType::F32);
     let last = operand(5)?;
     let fact = g.fact(last);
-    let given = matches!(fact.dtype, Some(DType::I32 | DType::I64)) && fact.elems.is_none() && g.constant(last).is_none();
+    let given =
+        matches!(fact.dtype, Some(DType::I32 | DType::I64)) && fact.elems.is_none() && g.constant(last).is_none();
     let floats = [0, 1, 2, 3, 4].into_iter().filter_map(operand).all(|p| is_float(&p) && s.rank(p).is_some());
     let plain = op.softcap == 0.0 && !op.rotary_interleaved && operand(9).is_none() && operand(10).is_none();
     if !s.has(port.node) || s.on_device || !given || !floats || !plain {
@@ -35,7 +36,9 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
         true => {
             let table = |slot: usize| operand(slot).and_then(|p| g.constant(p)).filter(|t| t.shape().len() == 2);
             let (cos, sin) = (table(7)?.clone(), table(8)?.clone());
-            (cos.shape() == sin.shape() && cos.dtype() == DType::F32 && sin.dtype() == DType::F32).then_some([cos, sin])?.into()
+            (cos.shape() == sin.shape() && cos.dtype() == DType::F32 && sin.dtype() == DType::F32)
+                .then_some([cos, sin])?
+                .into()
         }
         false => None,
     };
@@ -120,7 +123,8 @@ impl Sided {
         let [batch, length, width] = *dims else { return Err(Error::unsupported("queries of another rank")) };
         let size = width / self.all;
         let turned = self.angles.as_ref().is_none_or(|a| 2 * a.pairs <= size && total <= a.places && a.pairs > 0);
-        if size * self.all != width || total < length || !turned {
+        let is_empty = batch * length * size == 0;
+        if size * self.all != width || total < length || !turned || is_empty {
             return Err(Error::unsupported("heads, keys and angles that don't fit each other"));
         }
         Ok(Sizes { batch, length, width, size })
@@ -138,7 +142,14 @@ impl Sided {
         if let Some(angles) = &self.angles {
             let table = |t| Rows::dense(t, angles.places, angles.pairs);
             let y = RowsMut::new(to, of.length, turned, of.size);
-            kernels::rotate(isa, x.columns(0, turned), [table(&angles.cos), table(&angles.sin)], |i| [begin + i; 2], y, 1);
+            kernels::rotate(
+                isa,
+                x.columns(0, turned),
+                [table(&angles.cos), table(&angles.sin)],
+                |i| [begin + i; 2],
+                y,
+                1,
+            );
         }
     }
 }
@@ -157,15 +168,24 @@ fn begin(o: &Operands, at: usize, wide: bool, b: usize, length: usize, most: usi
 struct Present(Sided);
 
 impl Lowered for Present {
+    fn takes_nothing(&self) -> bool {
+        true
+    }
+
     fn is_by_sample(&self, inputs: &[Operand], _output: &[usize]) -> bool {
         inputs.iter().all(|x| !x.is_constant)
     }
 
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
-        let [_, groups, total, size] = *p.dims(output) else { return Err(Error::unsupported("a cache of another rank")) };
+        let [batch, groups, total, size] = *p.dims(output) else {
+            return Err(Error::unsupported("a cache of another rank"));
+        };
         let of = self.0.sizes(p.dims(inputs[0]), total)?;
-        let before = inputs.get(2).map_or(0, |past| p.dims(*past)[2]);
-        if (of.size, groups) != (size, self.0.heads) || before > total {
+        let nothing = [batch, groups, 0, size];
+        let past = inputs.get(2).map_or(&nothing[..], |past| p.dims(*past));
+        let before = past.get(2).copied().unwrap_or(0);
+        let fits = (of.batch, of.size, groups) == (batch, size, self.0.heads);
+        if !fits || past != [batch, groups, before, size] || before > total {
             return Err(Error::unsupported("a cache that doesn't fit keys"));
         }
         let most = before.min(total - of.length);
@@ -206,9 +226,11 @@ impl Lowered for Attended {
     }
 
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
-        let [_, groups, total, size] = *p.dims(inputs[1]) else { return Err(Error::unsupported("a cache of another rank")) };
+        let [batch, groups, total, size] = *p.dims(inputs[1]) else {
+            return Err(Error::unsupported("a cache of another rank"));
+        };
         let of = self.queries.sizes(p.dims(inputs[0]), total)?;
-        if groups != self.groups || size != of.size || p.dims(inputs[1]) != p.dims(inputs[2]) {
+        if (batch, groups, size) != (of.batch, self.groups, of.size) || p.dims(inputs[1]) != p.dims(inputs[2]) {
             return Err(Error::unsupported("a cache that doesn't fit queries"));
         }
         let (heads, length) = (self.queries.heads, of.length);
@@ -237,7 +259,10 @@ impl Lowered for Attended {
             }
         });
         let scale = self.op.scale.unwrap_or_else(|| 1.0 / (size as f32).sqrt());
-        let kernel = Attention::new(isa, Heads { depth: size, keys: total, width: size, keys_are_rows: true, scale, guarded: true });
+        let kernel = Attention::new(
+            isa,
+            Heads { depth: size, keys: total, width: size, keys_are_rows: true, scale, guarded: true },
+        );
         let work = cost::macs32(isa, n as u64 * kernel.macs(length)) + cost::math(n * length * total);
         let scratch = kernel.scratch(length, p.threads(work));
         let whole = p.fresh(output, Layout::Plain);

@@ -8,9 +8,10 @@ use compress_compiler::{
     tensor::{DType, Tensor},
 };
 
-pub const ENTRIES: &[&[Entry]] =
-    &[entries!(false: recurrent 2, dynamic_lstm 1, attention 2, flex_attention 1, rotary 1, grouped 1, linear_attention 1,
-    causal_conv 1, tfidf 1)];
+pub const ENTRIES: &[&[Entry]] = &[
+    entries!(false: recurrent 2, dynamic_lstm 1, attention 2, flex_attention 1, rotary 1, grouped 1, linear_attention 1,
+    causal_conv 1, tfidf 1),
+];
 
 fn recurrent(m: &mut Maker) -> Option<()> {
     let (name, gates) = m.one(&[("RNN", 1), ("GRU", 3), ("LSTM", 4)]);

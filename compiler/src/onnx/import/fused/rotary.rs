@@ -42,11 +42,8 @@ pub(super) fn embedding(list: &mut Listing) -> Option<()> {
         }
         _ => return None,
     };
-    let attributes = vec![
-        int("interleaved", interleaved.into()),
-        int("num_heads", heads),
-        int("rotary_embedding_dim", turned),
-    ];
+    let attributes =
+        vec![int("interleaved", interleaved.into()), int("num_heads", heads), int("rotary_embedding_dim", turned)];
     let y = list.with("RotaryEmbedding", &[x, cos, sin, &places], attributes);
     list.keeps_name();
     list.result(0, &y);
