@@ -10,7 +10,7 @@ use crate::{
     attention::Chain,
     axes::AxisRuns,
     clean::Clean,
-    normalise::{as_scale, scaled},
+    normalise::{as_scale, ones, scaled},
     quant::scheme::Granularity,
 };
 use compress_compiler::{
@@ -74,7 +74,7 @@ impl Pass for ForOnnxRuntime {
     }
 }
 
-/// `x / sqrt(mean(x²) + epsilon) * scale` is one RMSNormalization.
+/// `x / sqrt(mean(x²) + epsilon) * scale`, with a scale or without, is one RMSNormalization.
 struct ToRmsNorm;
 
 impl Rule for ToRmsNorm {
@@ -93,9 +93,14 @@ impl Rule for ToRmsNorm {
 
 fn rms_norm(graph: &Graph, node: NodeId) -> Option<Verdict> {
     let norm = Normalised::of(graph, node)?;
-    let (product, port, tensor) = scaled(graph, node.into(), norm.axis)?;
     let mut edit = Edit::new();
-    let scale = as_scale(graph, &mut edit, port, tensor, &norm.sizes)?;
+    let scaled = scaled(graph, node.into(), norm.axis)
+        .and_then(|(product, port, tensor)| Some((product, as_scale(graph, &mut edit, port, tensor, &norm.sizes)?)));
+    // A scale of ones is gone by now.
+    let (product, scale) = match scaled {
+        Some(scaled) => scaled,
+        None => (node.into(), edit.constant("scale", ones(&norm)?)),
+    };
     let axis = norm.axis as i64 - graph.fact(norm.x).rank()? as i64;
     let op = RmsNorm { axis, epsilon: norm.epsilon, stash_type: DType::F32 };
     let fused = edit.node(&graph.node(product.node).name, op, &[Some(norm.x.into()), Some(scale)]);
