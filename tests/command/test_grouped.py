@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from decoders import WORDS, likely, perplexity, sequences
-from onnx import TensorProto
+from onnx import TensorProto, helper, numpy_helper
 from small import floats, model, node
 from support import session
 
@@ -45,9 +45,13 @@ def decoder(path, layers=2):
         heads = {"num_heads": HEADS, "kv_num_heads": GROUPS, "do_rotary": 1}
         nodes += [
             node("MatMul", f"normed{i} wqkv{i}", f"qkv{i}"),
-            node("GroupQueryAttention", of, f"made{i} present.{i}.key present.{i}.value", f"attention{i}", **heads, **MS),
+            node(
+                "GroupQueryAttention", of, f"made{i} present.{i}.key present.{i}.value", f"attention{i}", **heads, **MS
+            ),
             node("MatMul", f"made{i} wo{i}", f"out{i}"),
-            node("SkipSimplifiedLayerNormalization", f"out{i} {x} scale", f"normed{i + 1}   sum{i}", epsilon=1e-5, **MS),
+            node(
+                "SkipSimplifiedLayerNormalization", f"out{i} {x} scale", f"normed{i + 1}   sum{i}", epsilon=1e-5, **MS
+            ),
         ]
         x = f"sum{i}"
         inputs += [(name, cache) for name in past.split(" ")]
@@ -96,6 +100,67 @@ def test_tokens_run_in_kernels(compress, tmp_path):
     assert {"cache", "rotary", "attention", "rms_norm"} <= {kernel for kernel, _ in kernels}
     floats = {"GroupQueryAttention", "MatMul", "Mul", "Add", "Pow", "ReduceMean", "Sqrt", "Div", "Reciprocal"}
     assert not {of for kernel, of in kernels if kernel == "burn"} & floats, kernels
+
+
+def changed(path, change):
+    """The model with its first GroupQueryAttention changed."""
+    made = onnx.load(path)
+    change(made, next(n for n in made.graph.node if n.op_type == "GroupQueryAttention"))
+    onnx.save(made, path)
+    return path
+
+
+def constant(made, name, value):
+    made.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+    return name
+
+
+@pytest.mark.parametrize("lasts", [[-5], [99], [2**31 - 1], [30, 30], []])
+def test_lengths_that_can_not_be_are_refused(compress, tmp_path, lasts):
+    """By the kernels as by the interpreter: nothing is computed of keys that are not there."""
+
+    def change(made, attention):
+        attention.input[5] = "given"
+        made.graph.input.append(helper.make_tensor_value_info("given", TensorProto.INT32, ["samples"]))
+
+    path, data = changed(decoder(tmp_path / "d.onnx", layers=1), change), tmp_path / "x.npz"
+    np.savez(data, input_ids=np.ones((1, 1, 4), np.int64), given=np.array([lasts], np.int32))
+    for engine in ("cpu", "burn"):
+        by = ["--score", "true", "--device", "cpu", *(["--engine", "burn"] if engine == "burn" else [])]
+        said = compress("check", path, "--against", path, "--data", data, *by, code=3)
+        assert "attention0" in said.err, said.err
+
+
+def test_forms_that_are_wrong_are_refused(compress, tmp_path):
+    """With the node, before anything is run."""
+    forms = {
+        "other lengths": lambda made, a: a.input.__setitem__(5, constant(made, "n", np.zeros((1, 1), np.int32))),
+        "other type": lambda made, a: a.input.__setitem__(5, constant(made, "n", np.zeros(1, np.int64))),
+        "no total": lambda made, a: a.input.__setitem__(6, ""),
+        "tables": lambda made, a: a.input.__setitem__(8, constant(made, "n", np.zeros((3, SIZE // 2), np.float32))),
+        "cache": lambda made, a: a.input.__setitem__(3, constant(made, "n", np.zeros((1, GROUPS, 4), np.float32))),
+    }
+    for name, change in forms.items():
+        path = changed(decoder(tmp_path / "d.onnx"), change)
+        said = compress("bench", path, "--runs", "2", "--device", "cpu", code=3)
+        assert "attention0" in said.err, (name, said.err)
+
+
+def test_the_cache_need_not_come_out(compress, tmp_path):
+    """A node with one output is run too."""
+    path = decoder(tmp_path / "d.onnx", layers=1)
+    made = onnx.load(path)
+    attention = next(n for n in made.graph.node if n.op_type == "GroupQueryAttention")
+    attention.input[3:5] = ["", ""]
+    del attention.output[1:]
+    for side in (made.graph.input, made.graph.output):
+        kept = [value for value in side if "key" not in value.name and "present" not in value.name]
+        del side[:]
+        side.extend(kept)
+    onnx.save(made, path)
+    compress(
+        "bench", path, "--runs", "2", "--device", "cpu", "--shape", "input_ids=1x8", "--shape", "attention_mask=1x8"
+    )
 
 
 def test_layers_are_left_out_and_trained(compress, tmp_path, ids):

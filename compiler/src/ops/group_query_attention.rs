@@ -5,6 +5,7 @@ use crate::{
     attr::{Attrs, Reader},
     error::{Error, Result},
     op::{Inputs, Operator},
+    tensor::DType,
     value::{Dim, Fact},
 };
 use std::ops::RangeInclusive;
@@ -43,9 +44,11 @@ impl GroupQueryAttention {
             do_rotary: r.flag("do_rotary", false)?,
             rotary_interleaved: r.flag("rotary_interleaved", false)?,
         };
-        let (causal, smooth) = (r.int("causal", 1)?, r.int("smooth_softmax", 0)?);
+        let causal = r.int("causal", 1)?;
+        let newer = ["smooth_softmax", "kv_cache_bit_width", "sliding_window_cache", "qk_output"];
+        let newer = newer.into_iter().map(|name| Ok(r.int(name, 0)? > 0)).collect::<Result<Vec<_>>>()?;
         // Newer forms, whose caches are codes, or that normalise queries and keys, are kept as they came.
-        if causal != 1 || smooth != 0 || r.inputs > 11 || r.outputs > 3 {
+        if causal != 1 || newer.contains(&true) || r.inputs > 11 || r.outputs > 3 {
             return Err(Error::unsupported("GroupQueryAttention in a form that is not known here"));
         }
         if op.num_heads < 1 || op.kv_num_heads < 1 || op.num_heads % op.kv_num_heads != 0 {
@@ -96,6 +99,41 @@ impl Operator for GroupQueryAttention {
                 return Err(Error::malformed(format!("input {slot}, which says how many keys there are, is missing")));
             }
         }
+        let rank = |slot: usize, ranks: &[usize]| match x.dims(slot).filter(|_| x.opt(slot).is_some()) {
+            Some(dims) if !ranks.contains(&dims.len()) => {
+                Err(Error::malformed(format!("input {slot} of rank {}, not {}", dims.len(), ranks[0])))
+            }
+            _ => Ok(()),
+        };
+        for (slot, ranks) in [(0, &[3][..]), (1, &[3]), (2, &[3]), (3, &[4]), (4, &[4]), (5, &[1])] {
+            rank(slot, ranks)?;
+        }
+        for (slot, ranks) in [(6, &[0, 1][..]), (7, &[2]), (8, &[2]), (9, &[2]), (10, &[4])] {
+            rank(slot, ranks)?;
+        }
+        let of_type = |slot: usize, fits: &dyn Fn(DType) -> bool| match x.opt(slot).and_then(|fact| fact.dtype) {
+            Some(dtype) if !fits(dtype) => Err(Error::malformed(format!("input {slot} of type {dtype}"))),
+            _ => Ok(()),
+        };
+        [5, 6].into_iter().try_for_each(|slot| of_type(slot, &|dtype| dtype == DType::I32))?;
+        of_type(9, &|dtype| dtype == DType::I64)?;
+        let own = x.get(0).dtype;
+        [1, 2, 3, 4, 7, 8, 10]
+            .into_iter()
+            .try_for_each(|slot| of_type(slot, &|dtype| own.is_none_or(|own| own == dtype)))?;
+        for (slot, axis) in [(1, 0), (2, 0), (1, 1), (2, 1), (3, 0), (4, 0), (5, 0)] {
+            let (Some(a), Some(b)) = (x.dims(0), x.opt(slot).and_then(|fact| fact.dims())) else { continue };
+            if let (Some(a), Some(b)) = (a[axis].known(), b[axis].known())
+                && a != b
+            {
+                return Err(Error::malformed(format!("{b} along axis {axis} of input {slot}, where queries have {a}")));
+            }
+        }
+        if let (Some(cos), Some(sin)) = (x.opt(7).and_then(|c| c.fixed()), x.opt(8).and_then(|s| s.fixed()))
+            && cos != sin
+        {
+            return Err(Error::malformed(format!("cosines of {cos:?} and sines of {sin:?}")));
+        }
         let packed = x.opt(1).is_none();
         if packed != x.opt(2).is_none() || x.opt(3).is_none() != x.opt(4).is_none() {
             return Err(Error::malformed("keys without values, or values without keys"));
@@ -122,6 +160,11 @@ impl Operator for GroupQueryAttention {
             Some([all]) => all.clone(),
             _ => Dim::Unknown,
         };
+        if let (Some(all), Some(length)) = (all.known(), length.known())
+            && all < length
+        {
+            return Err(Error::malformed(format!("total_sequence_length is {all}, below {length} queries")));
+        }
         let total = match (past.known(), all.known()) {
             (Some(past), Some(all)) => Dim::Known(past.max(all)),
             _ => Dim::Unknown,

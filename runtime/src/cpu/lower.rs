@@ -57,8 +57,8 @@ fn sizes(graph: &Graph, order: &[NodeId]) -> HashSet<NodeId> {
     loop {
         let lost = |id: &NodeId, found: &HashSet<NodeId>| {
             let read = || graph.uses((*id).into()).iter().any(|u| !found.contains(&u.node));
-            let reads =
-                || graph.operands(*id).into_iter().flatten().any(|p| is_bool(p.node) && !found.contains(&p.node));
+            let made = |p: Port| graph.constant(p).is_some() || found.contains(&p.node);
+            let reads = || graph.operands(*id).into_iter().flatten().any(|p| is_bool(p.node) && !made(p));
             is_bool(*id) && read() || !matches!(graph.op(*id), Op::Shape(_) | Op::Size(_)) && reads()
         };
         let gone: Vec<NodeId> = found.iter().copied().filter(|id| lost(id, &found)).collect();

@@ -76,7 +76,7 @@ pub(super) trait Lowered: Send + Sync {
     }
 
     /// Whether an input may have no elements, as a cache that begins.
-    fn takes_nothing(&self) -> bool {
+    fn may_be_empty(&self) -> bool {
         self.joins_along().is_some()
     }
 }

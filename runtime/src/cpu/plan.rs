@@ -5,7 +5,7 @@ use super::{
     cost,
     lowering::{Form, ValueId},
     program::Program,
-    run::{Constant, Plan},
+    run::{Check, Constant, Plan},
     steps::{Call, Element, Kernel, Operands, Place, READS, Step, View},
 };
 use compress_compiler::{
@@ -85,6 +85,7 @@ pub(super) struct Planner<'p> {
     constants: Vec<Constant>,
     steps: Vec<Step>,
     scratch: usize,
+    checks: Vec<Check>,
     instruction: Option<usize>,
 }
 
@@ -105,6 +106,7 @@ pub(super) fn plan(program: &Program, shapes: Vec<Vec<usize>>, threads: usize, i
         constants: vec![],
         steps: vec![],
         scratch: 0,
+        checks: vec![],
         instruction: None,
     };
     for (i, id) in program.inputs.iter().enumerate() {
@@ -141,7 +143,8 @@ pub(super) fn plan(program: &Program, shapes: Vec<Vec<usize>>, threads: usize, i
         p.touch(view);
     }
     let (places, memory) = assign(&p.lives);
-    Ok(Plan { steps: p.steps, constants: p.constants, places, memory, scratch: p.scratch, outputs, shown })
+    let Planner { checks, steps, constants, scratch, .. } = p;
+    Ok(Plan { checks, steps, constants, places, memory, scratch, outputs, shown })
 }
 
 impl Planner<'_> {
@@ -350,6 +353,18 @@ impl Planner<'_> {
     /// Whether a batch is cut into several of what is planned. Its results must not depend on that.
     pub fn is_piece(&self) -> bool {
         self.is_piece
+    }
+
+    /// Has `find` look at the elements of `id`, an input, before each run.
+    ///
+    /// # Errors
+    /// Unsupported for what is not an input.
+    pub fn check(&mut self, id: ValueId, find: impl Fn(&[u8]) -> Result<()> + Send + Sync + 'static) -> Result<()> {
+        let input = self.program.inputs.iter().position(|input| *input == id);
+        let input = input.ok_or_else(|| Error::unsupported("elements that are made here"))?;
+        let label = self.instruction.map_or(String::new(), |i| self.program.instructions[i].label.clone());
+        self.checks.push(Check { input, label, find: Box::new(find) });
+        Ok(())
     }
 
     /// How many threads `work` nanoseconds are worth.

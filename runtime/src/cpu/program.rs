@@ -229,13 +229,13 @@ impl Program {
         }
         let fact = |port: Port| facts.get(&port).unwrap_or_else(|| graph.fact(port));
         // A cache begins without entries.
-        let may_be_empty = |id: ValueId| {
+        let is_begun = |id: ValueId| {
             let mut readers = self.instructions.iter().filter(|l| l.inputs.contains(&id));
-            readers.all(|l| l.op.takes_nothing()) && !self.outputs.contains(&id)
+            readers.all(|l| l.op.may_be_empty()) && !self.outputs.contains(&id)
         };
         let shape = |(id, v): (ValueId, &Placed)| {
             let fact = fact(v.port);
-            let dims = fact.fixed().filter(|dims| !dims.contains(&0) || may_be_empty(id));
+            let dims = fact.fixed().filter(|dims| !dims.contains(&0) || is_begun(id));
             let dims = dims.ok_or_else(|| Error::unsupported(format!("a value of {fact}")));
             dims.and_then(|d| check_size(&d).map(|_| d)).map_err(|e| e.at(graph.node(v.port.node).label()))
         };

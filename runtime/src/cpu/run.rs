@@ -18,8 +18,16 @@ pub(super) enum Constant {
     Codes(Vec<u8>),
 }
 
+/// What an input's elements have to be: which input, for which node, and what finds an error.
+pub(super) struct Check {
+    pub input: usize,
+    pub label: String,
+    pub find: Box<dyn Fn(&[u8]) -> Result<()> + Send + Sync>,
+}
+
 /// Steps with places: what runs.
 pub(super) struct Plan {
+    pub checks: Vec<Check>,
     pub steps: Vec<Step>,
     pub constants: Vec<Constant>,
     /// Where each buffer begins.
@@ -45,7 +53,7 @@ impl Plan {
     /// Runs all steps on the bytes of the inputs, and fills those of the outputs.
     ///
     /// # Errors
-    /// What `sink` returns.
+    /// What a check finds; what `sink` returns.
     ///
     /// # Panics
     /// When the workspace has less than [`Plan::bytes`].
@@ -58,6 +66,9 @@ impl Plan {
         sink: &mut Sink,
         mut spent: Option<&mut Vec<Spent>>,
     ) -> Result<()> {
+        for check in &self.checks {
+            (check.find)(inputs[check.input]).map_err(|e| e.at(&check.label))?;
+        }
         let (memory, scratch) = workspace.bytes()[..self.bytes()].split_at_mut(self.memory);
         let source = Memory { inputs, constants: &self.constants, places: &self.places };
         let threads = self.steps.iter().map(|s| s.threads).max().unwrap_or(1);

@@ -22,7 +22,11 @@ def grouped(name, length, past=0, ends=None, packed=False, rotary=SIZE // 2, spa
     else:
         widths = {"q": HEADS, "k": GROUPS, "v": GROUPS}
         operands = [net.input(cases.f32(batch, length, n * SIZE), x, dynamic=True) for x, n in widths.items()]
-    caches = [net.input(cases.f32(batch, GROUPS, past, SIZE), x, dynamic=True) for x in ("keys", "values")] if past else ["", ""]
+    caches = (
+        [net.input(cases.f32(batch, GROUPS, past, SIZE), x, dynamic=True) for x in ("keys", "values")]
+        if past
+        else ["", ""]
+    )
     last = net.input(np.array(ends, np.int32) - 1, "last", dynamic=True)
     operands += [*caches, last, np.array(max(ends), np.int32)]
     if rotary:

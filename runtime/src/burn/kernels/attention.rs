@@ -60,10 +60,12 @@ impl Sizes {
     /// `scale * Q * K'`, `[batch, heads, length, total]`.
     fn products(&self, q: Float, k: Float, scale: Option<f32>, device: &Device) -> Result<Float> {
         let dtype = q.dtype();
-        let scale = scale.map_or(1.0 / (self.size.max(1) as f64).sqrt(), f64::from).sqrt();
-        let scale = Float::filled(&[], scale, dtype, device)?;
-        let scaled = |x: Float| Ok::<_, Error>(x.mul(scale.clone())?.rounded_to(dtype));
-        let y = self.rows(scaled(q)?, self.size)?.matmul(scaled(k)?.permute(&[0, 1, 3, 2]))?;
+        let scale = scale.map_or(1.0 / (self.size.max(1) as f64).sqrt(), f64::from);
+        let root = scale.abs().sqrt();
+        let scaled =
+            |x: Float, by: f64| Ok::<_, Error>(x.mul(Float::filled(&[], by, dtype, device)?)?.rounded_to(dtype));
+        let y =
+            self.rows(scaled(q, root * scale.signum())?, self.size)?.matmul(scaled(k, root)?.permute(&[0, 1, 3, 2]))?;
         Ok(y.reshape(&[self.batch, self.heads, self.length, self.total])?.rounded_to(dtype))
     }
 

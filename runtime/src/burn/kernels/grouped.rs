@@ -46,7 +46,8 @@ pub(super) fn attend(op: &GroupQueryAttention, mut a: Args) -> Result<Vec<Value>
     }
     let (lasts, all) = (a.ints(5)?, a.ints(6)?);
     let all = all.first().and_then(|n| usize::try_from(*n).ok()).filter(|n| *n >= length);
-    let total = all.ok_or_else(|| Error::malformed("total_sequence_length below the number of queries"))?.max(before);
+    let all = all.ok_or_else(|| Error::malformed("total_sequence_length below the number of queries"))?;
+    let total = all.max(before);
     let ends: Option<Vec<usize>> = lasts.iter().map(|n| usize::try_from(n + 1).ok().filter(|n| *n <= total)).collect();
     let ends = ends.filter(|ends| ends.len() == batch);
     let ends =
@@ -57,7 +58,14 @@ pub(super) fn attend(op: &GroupQueryAttention, mut a: Args) -> Result<Vec<Value>
         return Err(Error::malformed(format!("seqlens_k of {lasts:?} behind a cache of {before}")));
     }
     let (cos, sin) = (a.opt(7), a.opt(8));
+    let is_prompt = all == length && begins.iter().all(|begin| *begin == 0);
     let places = match a.opt(9) {
+        // Of a prompt, ONNX Runtime's kernel heeds the first alone.
+        Some(places) if is_prompt => {
+            let first = places.into_ints()?.data.first().copied().unwrap_or(0);
+            let places = (0..length as i64).map(|i| first.saturating_add(i)).collect::<Vec<_>>().repeat(batch);
+            Value::Int(IntArray::new(DType::I64, vec![batch, length], places))
+        }
         Some(places) => places,
         None => {
             let places = begins.iter().flat_map(|begin| (0..length).map(move |i| (begin + i) as i64)).collect();

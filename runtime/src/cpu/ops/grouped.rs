@@ -21,12 +21,16 @@ use std::sync::Arc;
 pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
     let g = s.graph;
     let Op::GroupQueryAttention(op) = g.op(port.node) else { return None };
+    let total = g.fact(g.operand(port.node, 6)?);
+    // Attention reads the other two.
+    if g.node(port.node).outputs.len() < 3 || total.elems.is_none() {
+        return None;
+    }
     let operand = |slot: usize| g.operand(port.node, slot);
     let is_float = |p: &Port| g.fact(*p).dtype == Some(DType::F32);
     let last = operand(5)?;
     let fact = g.fact(last);
-    let given =
-        matches!(fact.dtype, Some(DType::I32 | DType::I64)) && fact.elems.is_none() && g.constant(last).is_none();
+    let given = fact.dtype == Some(DType::I32) && fact.elems.is_none() && g.constant(last).is_none();
     let floats = [0, 1, 2, 3, 4].into_iter().filter_map(operand).all(|p| is_float(&p) && s.rank(p).is_some());
     let plain = op.softcap == 0.0 && !op.rotary_interleaved && operand(9).is_none() && operand(10).is_none();
     if !s.has(port.node) || s.on_device || !given || !floats || !plain {
@@ -154,21 +158,19 @@ impl Sided {
     }
 }
 
-/// For sample `b` of operand `at`, the place of its first query: behind all keys but those of this run. Of a prompt it is 0.
-fn begin(o: &Operands, at: usize, wide: bool, b: usize, length: usize, most: usize) -> usize {
+/// For sample `b` of operand `at`, the position of its first query: behind all keys but those of this run. Of a prompt it is 0.
+/// [`Present`] had the lengths checked; whatever they are, no more than `most`.
+fn begin(o: &Operands, at: usize, b: usize, length: usize, most: usize) -> usize {
     let bytes: &[u8] = o.bytes(at);
-    let last = match wide {
-        true => bytes.as_chunks().0.get(b).map_or(0, |n| i64::from_ne_bytes(*n)),
-        false => bytes.as_chunks().0.get(b).map_or(0, |n| i32::from_ne_bytes(*n).into()),
-    };
-    usize::try_from(last.saturating_add(1)).unwrap_or(0).saturating_sub(length).min(most)
+    let last = bytes.as_chunks().0.get(b).map_or(0, |n| i32::from_ne_bytes(*n));
+    usize::try_from(i64::from(last) + 1).unwrap_or(0).saturating_sub(length).min(most)
 }
 
 /// The cache with new rows in it.
 struct Present(Sided);
 
 impl Lowered for Present {
-    fn takes_nothing(&self) -> bool {
+    fn may_be_empty(&self) -> bool {
         true
     }
 
@@ -193,12 +195,27 @@ impl Lowered for Present {
         if before > 0 {
             reads.push((p.dense(inputs[2]), 4));
         }
+        p.check(inputs[1], move |bytes| {
+            let lasts = bytes.as_chunks().0.iter().map(|n| i64::from(i32::from_ne_bytes(*n)));
+            let fits = |last: i64| {
+                let end = usize::try_from(last + 1).ok().filter(|end| *end <= total);
+                end.is_some_and(|end| end.saturating_sub(of.length) <= before)
+            };
+            match lasts.clone().all(fits) && lasts.len() == batch {
+                true => Ok(()),
+                false => Err(Error::malformed(format!(
+                    "seqlens_k of {:?} for {batch} samples of {} tokens behind a cache of {before}",
+                    lasts.take(8).collect::<Vec<_>>(),
+                    of.length
+                ))),
+            }
+        })?;
         let y = p.fresh(output, Layout::Plain);
-        let (isa, side, wide) = (p.isa(), self.0.clone(), p.size(inputs[1]) == size_of::<i64>());
+        let (isa, side) = (p.isa(), self.0.clone());
         p.step_of("cache", output, reads, y, 0, cost::bytes(8 * y.len()), move |o| {
             let x: &[f32] = o.slice(0);
             let past: &[f32] = if before > 0 { o.slice(2) } else { &[] };
-            let begins: Vec<usize> = (0..of.batch).map(|b| begin(o, 1, wide, b, of.length, most)).collect();
+            let begins: Vec<usize> = (0..of.batch).map(|b| begin(o, 1, b, of.length, most)).collect();
             let mut y = o.out::<f32>();
             for (i, to) in y.data().chunks_exact_mut(total * size).enumerate() {
                 let (b, head) = (i / side.heads, i % side.heads);
@@ -234,14 +251,14 @@ impl Lowered for Attended {
             return Err(Error::unsupported("a cache that doesn't fit queries"));
         }
         let (heads, length) = (self.queries.heads, of.length);
-        let (isa, side, wide) = (p.isa(), self.queries.clone(), p.size(inputs[3]) == size_of::<i64>());
+        let (isa, side) = (p.isa(), self.queries.clone());
         let last = (p.dense(inputs[3]), p.size(inputs[3]));
         let n = of.batch * heads;
         let turned = p.buffer(output, n * length, size);
         let x = (p.dense(inputs[0]), 4);
         p.step_of("rotary", output, vec![x, last], turned, 0, cost::bytes(16 * turned.len()), move |o| {
             let x: &[f32] = o.slice(0);
-            let begins: Vec<usize> = (0..of.batch).map(|b| begin(o, 1, wide, b, length, total - length)).collect();
+            let begins: Vec<usize> = (0..of.batch).map(|b| begin(o, 1, b, length, total - length)).collect();
             for (i, to) in o.out::<f32>().data().chunks_exact_mut(length * size).enumerate() {
                 side.write(isa, x, of, [i / heads, i % heads, begins[i / heads]], to);
             }
@@ -250,7 +267,7 @@ impl Lowered for Attended {
         let mask = p.buffer(output, of.batch * length, total);
         let window = usize::try_from(self.op.local_window_size).unwrap_or(usize::MAX);
         p.step_of("mask", output, vec![last], mask, 0, cost::bytes(4 * mask.len()), move |o| {
-            let begins: Vec<usize> = (0..of.batch).map(|b| begin(o, 0, wide, b, length, total - length)).collect();
+            let begins: Vec<usize> = (0..of.batch).map(|b| begin(o, 0, b, length, total - length)).collect();
             for (i, row) in o.out::<f32>().data().chunks_exact_mut(total).enumerate() {
                 let at = begins[i / length] + i % length;
                 for (j, v) in row.iter_mut().enumerate() {

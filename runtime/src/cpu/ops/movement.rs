@@ -28,7 +28,9 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
         Op::Cast(op) if op.to == DType::F32 && g.fact(g.operand(id, 0)?).dtype == Some(DType::F32) => {
             Some(Lowering::of(vec![operand(0)?], Same))
         }
-        Op::Expand(_) => Some(Lowering::of(vec![operand(0)?], pick::Expand)),
+        Op::Expand(_) if g.fact(g.operand(id, 1)?).elems.is_some() => {
+            Some(Lowering::of(vec![operand(0)?], pick::Expand))
+        }
         Op::Dropout(op) if want.port.slot == 0 && !op.trains => {
             Some(Lowering::of(vec![operand(0)?], Same).on_device(|| Ok(DeviceOp::Same)))
         }
@@ -80,8 +82,11 @@ fn slice(s: &Scope, want: Want, rank: usize) -> Option<Take> {
     let [start] = starts[..] else { return None };
     match ends {
         Some(ends) => (by_one && ends.len() == 1).then(|| Take::Slice { axis, start, end: ends[0] }),
-        // Where it ends follows from shapes, or no plan can be made.
-        None => usize::try_from(start).ok().filter(|_| by_one).map(|start| Take::From { axis, start }),
+        // Where it ends follows from shapes: no plan could be made of what data say.
+        None => {
+            let follows = g.fact(g.operand(want.port.node, 2)?).elems.is_some();
+            usize::try_from(start).ok().filter(|_| by_one && follows).map(|start| Take::From { axis, start })
+        }
     }
 }
 

@@ -198,6 +198,9 @@ impl Lowered for Expand {
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let (own, to) = (p.dims(inputs[0]), p.dims(output));
         let dims = [&vec![1; to.len() - own.len()][..], own].concat();
+        if u32::try_from(dims.iter().product::<usize>()).is_err() {
+            return Err(Error::unsupported(format!("picking from {dims:?}")));
+        }
         let entries: Vec<Entries> =
             dims.iter().zip(to).map(|(n, to)| (0..*to).map(|i| Some(i % n)).collect()).collect();
         let of = picked(&entries, &dims, Layout::Plain);

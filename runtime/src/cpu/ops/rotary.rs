@@ -37,25 +37,27 @@ impl Lowered for Rotate {
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
         let dims = p.dims(output).to_vec();
         let width = dims[dims.len() - 1];
-        if p.dims(inputs[0]) != dims || inputs[1..].iter().any(|id| p.dims(*id).last() != Some(&width)) {
+        if width == 0 || p.dims(inputs[0]) != dims || inputs[1..].iter().any(|id| p.dims(*id).last() != Some(&width)) {
             return Err(Error::unsupported("angles that are broadcast to features"));
         }
-        // Which row of the angles is each row's.
-        let rows = |id: ValueId| -> Vec<usize> {
-            let steps = logic::steps(p.dims(id), &dims);
-            let mut at = vec![0];
-            for (n, step) in dims[..dims.len() - 1].iter().zip(steps) {
-                at = at.iter().flat_map(|a| (0..*n).map(move |i| a + i * step / width)).collect();
+        // For each axis before the last, its size, and from one entry to the next how many rows of cosines and of sines.
+        let steps = [1, 2].map(|i| logic::steps(p.dims(inputs[i]), &dims));
+        let axes: Vec<(usize, [usize; 2])> =
+            (0..dims.len() - 1).map(|axis| (dims[axis], [0, 1].map(|i| steps[i][axis] / width))).collect();
+        let angle = move |mut row: usize| {
+            let mut at = [0, 0];
+            for (n, steps) in axes.iter().rev() {
+                (0..2).for_each(|i| at[i] += row % n * steps[i]);
+                row /= n;
             }
             at
         };
-        let (of_cos, of_sin) = (rows(inputs[1]), rows(inputs[2]));
         let x = p.read(inputs[0], Layout::Plain);
         let angles = [p.dense(inputs[1]), p.dense(inputs[2])];
         let (y, isa) = (p.output(output, Layout::Plain), p.isa());
         p.step("rotary", output, &[x, angles[0], angles[1]], y, 0, cost::bytes(16 * y.len()), move |o| {
             let [cos, sin] = [1, 2].map(|i| o.slice::<f32>(i)).map(|t| Rows::dense(t, t.len() / width, width));
-            kernels::rotate(isa, o.read(0), [cos, sin], |i| [of_cos[i], of_sin[i]], o.out(), o.threads);
+            kernels::rotate(isa, o.read(0), [cos, sin], &angle, o.out(), o.threads);
         });
         Ok(())
     }

@@ -264,3 +264,44 @@ fn heads_that_grow_in_another_way_are_not_shared() {
         assert!(made[0].iter().zip(&made[1]).all(|(a, b)| (a - b).abs() < 1e-5), "{keys} keys");
     }
 }
+
+#[test]
+fn what_data_cut_leaves_the_rest_in_kernels() {
+    // One ends where an input says, one has the shape that an input says; the numbers of a third come from a constant condition.
+    let source = r#"graph "g" {
+        input %x: f32[N,512]
+        input %end: i64[1]
+        const %w: f32[512,512] = random(1)
+        const %zero: i64[1] = [0]
+        const %open: bool[2] = [1, 0]
+        const %other: i64[2] = [-1, -1]
+        %p = MatMul(%x, %w)
+        %cut = Slice(%p, %zero, %end, %zero)
+        %q = MatMul(%p, %w)
+        %grown = Expand(%q, %end)
+        %s = Shape(%x)
+        %asked = Where(%open, %other, %s)
+        %z = Reshape(%q, %asked)
+        output %cut
+        output %grown
+        output %z
+    }"#;
+    let graph = text::parse(source).unwrap();
+    let graph = verify(&graph).unwrap();
+    let data: Vec<f32> = (0..3 * 512).map(|i| (i * 7919 % 201) as f32 / 100.0 - 1.0).collect();
+    let inputs = [Tensor::f32(&[3, 512], &data), Tensor::i64s(&[1])];
+    let ours = Parts::new(&graph, &Backend::cpu(), &[]).unwrap();
+    let burn = Parts::new(&graph, &Backend::burn(), &[]).unwrap();
+    for (made, want) in ours.run(&inputs).unwrap().iter().zip(&burn.run(&inputs).unwrap()) {
+        assert_eq!(made.shape(), want.shape());
+        let (made, want) = (made.as_f32().unwrap(), want.as_f32().unwrap());
+        assert!(made.iter().zip(want.iter()).all(|(a, b)| (a - b).abs() < 1e-3 * b.abs().max(1.0)));
+    }
+    let spent = ours.profile(&inputs).unwrap();
+    let by_burn: Vec<&str> = spent.iter().filter(|s| s.kernel.name == "burn").map(|s| &s.node[..]).collect();
+    let only = |node: &&&str| !node.contains("Slice") && !node.contains("Expand") && !node.contains("between");
+    assert_eq!(by_burn.iter().find(only), None, "{by_burn:?}");
+    // A target that the value can't be broadcast to is an error, wherever it comes from.
+    let wrong = [Tensor::f32(&[3, 512], &data), Tensor::i64s(&[7])];
+    assert!(ours.run(&wrong).is_err() && burn.run(&wrong).is_err());
+}
