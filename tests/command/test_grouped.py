@@ -115,7 +115,7 @@ def constant(made, name, value):
     return name
 
 
-@pytest.mark.parametrize("lasts", [[-5], [99], [2**31 - 1], [30, 30], []])
+@pytest.mark.parametrize("lasts", [[-5], [99], [2**31 - 1], [30, 30]])
 def test_lengths_that_can_not_be_are_refused(compress, tmp_path, lasts):
     """By the kernels as by the interpreter: nothing is computed of keys that are not there."""
 

@@ -18,11 +18,14 @@ pub(super) enum Constant {
     Codes(Vec<u8>),
 }
 
+/// Looks at the bytes of an input's elements.
+type Find = dyn Fn(&[u8]) -> Result<()> + Send + Sync;
+
 /// What an input's elements have to be: which input, for which node, and what finds an error.
 pub(super) struct Check {
     pub input: usize,
     pub label: String,
-    pub find: Box<dyn Fn(&[u8]) -> Result<()> + Send + Sync>,
+    pub find: Box<Find>,
 }
 
 /// Steps with places: what runs.
