@@ -343,6 +343,7 @@ mod tests {
         "--all-targets",
         "--bench",
         "--doc",
+        "--dynamo",
         "--exact",
         "--example",
         "--features",
