@@ -84,7 +84,11 @@ fn grouped(m: &mut Maker) -> Option<()> {
     };
     let (last, all) = (ints(m, &[n], past + t - 1), ints(m, &[], past + t));
     let (cos, sin) = (m.weight(DType::F32, &[8, size / 2]), m.weight(DType::F32, &[8, size / 2]));
-    let cache = [(); 2].map(|()| m.weight(DType::F32, &[n, groups, past, size]));
+    // Reading fills in sizes that an input leaves open: it would not be written as it was.
+    let cache = [(); 2].map(|()| {
+        let tensor = m.tensor(DType::F32, &[n, groups, past, size]);
+        m.constant(tensor)
+    });
     let attrs = [("num_heads", i(heads)), ("kv_num_heads", i(groups as i64)), ("do_rotary", i(1))];
     let mut operands = if m.chance(0.5) {
         vec![Some(m.source(DType::F32, &[n, t, (heads as usize + 2 * groups) * size])), None, None]
