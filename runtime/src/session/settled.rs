@@ -81,7 +81,8 @@ fn value(graph: &Graph, id: NodeId, found: &HashMap<Port, Settled>) -> Result<Op
         .iter()
         .map(|port| port.map_or(Some(None), |p| constant(p).filter(|t| t.len() <= MAX_ELEMS).map(|t| Some(t.clone()))))
         .collect();
-    let small = fact.fixed().is_some_and(|dims| dims.iter().product::<usize>() <= MAX_ELEMS);
+    let count = fact.fixed().and_then(|dims| dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d)));
+    let small = count.is_some_and(|n| n <= MAX_ELEMS);
     let (true, false, true, Some(inputs)) = (is_one && !operands.is_empty(), is_kept, small, inputs) else {
         return Ok(None);
     };
