@@ -138,6 +138,7 @@ def test_forms_that_are_wrong_are_refused(compress, tmp_path):
         "other type": lambda made, a: a.input.__setitem__(5, constant(made, "n", np.zeros(1, np.int64))),
         "no total": lambda made, a: a.input.__setitem__(6, ""),
         "tables": lambda made, a: a.input.__setitem__(8, constant(made, "n", np.zeros((3, SIZE // 2), np.float32))),
+        "heads": lambda made, a: [setattr(of, "i", 2**62) for of in a.attribute if of.name.endswith("num_heads")],
         "cache": lambda made, a: a.input.__setitem__(3, constant(made, "n", np.zeros((1, GROUPS, 4), np.float32))),
     }
     for name, change in forms.items():

@@ -51,9 +51,10 @@ impl GroupQueryAttention {
         if causal != 1 || newer.contains(&true) || r.inputs > 11 || r.outputs > 3 {
             return Err(Error::unsupported("GroupQueryAttention in a form that is not known here"));
         }
-        if op.num_heads < 1 || op.kv_num_heads < 1 || op.num_heads % op.kv_num_heads != 0 {
-            let (q, kv) = (op.num_heads, op.kv_num_heads);
-            return Err(Error::malformed(format!("{q} heads of queries don't divide among {kv} of keys")));
+        let (q, kv) = (op.num_heads, op.kv_num_heads);
+        let side_by_side = kv.checked_mul(2).and_then(|kv| kv.checked_add(q));
+        if q < 1 || kv < 1 || q % kv != 0 || side_by_side.is_none() {
+            return Err(Error::malformed(format!("{q} heads of queries and {kv} of keys and values")));
         }
         Ok(op)
     }

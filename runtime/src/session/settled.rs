@@ -3,7 +3,6 @@
 
 use crate::burn::interpreter::BurnInterpreter;
 use compress_compiler::{
-    error::Result,
     graph::Graph,
     node::{NodeId, Port},
     op::{Op, Operator},
@@ -15,19 +14,16 @@ use compress_compiler::{
 use std::collections::HashMap;
 
 /// `graph` with constants where such values are read; `None` where none are. All nodes stay, with their ids.
-///
-/// # Errors
-/// Limit.
-pub(super) fn settled(graph: &Verified) -> Result<Option<Graph>> {
+pub(super) fn settled(graph: &Verified) -> Option<Graph> {
     let mut found: HashMap<Port, Settled> = HashMap::new();
     for id in graph.order().iter().copied().filter(|id| !matches!(graph.op(*id), Op::Input(_) | Op::Constant(_))) {
         let port = Port::from(id);
-        if let Some(value) = value(graph, id, &found)? {
+        if let Some(value) = value(graph, id, &found) {
             found.insert(port, value);
         }
     }
     if found.is_empty() {
-        return Ok(None);
+        return None;
     }
     let mut made = Graph::clone(graph);
     for id in graph.order() {
@@ -44,7 +40,7 @@ pub(super) fn settled(graph: &Verified) -> Result<Option<Graph>> {
             made.set_operand(reader.node, reader.slot, Some(constant));
         }
     }
-    Ok(Some(made))
+    Some(made)
 }
 
 /// A value that no input changes.
@@ -55,7 +51,7 @@ enum Settled {
     Made(Tensor),
 }
 
-fn value(graph: &Graph, id: NodeId, found: &HashMap<Port, Settled>) -> Result<Option<Settled>> {
+fn value(graph: &Graph, id: NodeId, found: &HashMap<Port, Settled>) -> Option<Settled> {
     let (op, fact) = (graph.op(id), graph.fact(id.into()));
     let constant = |port: Port| match found.get(&port) {
         Some(Settled::Made(tensor)) => Some(tensor),
@@ -65,14 +61,13 @@ fn value(graph: &Graph, id: NodeId, found: &HashMap<Port, Settled>) -> Result<Op
     let operands = graph.operands(id);
     if let (Op::Identity(_), Some(Some(x))) = (op, operands.first()) {
         let of = if let Some(Settled::Named(of)) = found.get(x) { *of } else { *x };
-        return Ok(graph.constant(of).map(|_| Settled::Named(of)));
+        return graph.constant(of).map(|_| Settled::Named(of));
     }
     let is_one = graph.node(id).outputs.len() == 1;
-    if let (true, Some(DType::I64 | DType::I32), Some(dims), Some(elems)) =
+    if let (true, Some(dtype @ (DType::I64 | DType::I32)), Some(dims), Some(elems)) =
         (is_one, fact.dtype, fact.fixed(), fact.known_elems())
     {
-        let dtype = fact.dtype.unwrap_or(DType::I64);
-        return Ok(Some(Settled::Made(Tensor::ints(dtype, &dims, &elems))));
+        return Some(Settled::Made(Tensor::ints(dtype, &dims, &elems)));
     }
     // Weights that are stored as codes stay so, and what is drawn anew in each run.
     let is_kept =
@@ -84,10 +79,10 @@ fn value(graph: &Graph, id: NodeId, found: &HashMap<Port, Settled>) -> Result<Op
     let count = fact.fixed().and_then(|dims| dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d)));
     let small = count.is_some_and(|n| n <= MAX_ELEMS);
     let (true, false, true, Some(inputs)) = (is_one && !operands.is_empty(), is_kept, small, inputs) else {
-        return Ok(None);
+        return None;
     };
     // What can't be computed says so when it is run.
-    Ok(BurnInterpreter::cpu().eval(op, &inputs).ok().and_then(|made| made.into_iter().next()).map(Settled::Made))
+    BurnInterpreter::cpu().eval(op, &inputs).ok()?.into_iter().next().map(Settled::Made)
 }
 
 #[cfg(test)]
@@ -114,7 +109,7 @@ mod tests {
             output %again
         }"#;
         let graph = text::parse(source).unwrap();
-        let made = settled(&verify(&graph).unwrap()).unwrap().unwrap();
+        let made = settled(&verify(&graph).unwrap()).unwrap();
         verify(&made).unwrap();
         let y = made.outputs()[0].port.node;
         let a = made.operand(y, 0).unwrap().node;
@@ -126,6 +121,6 @@ mod tests {
     #[test]
     fn graphs_without_such_values_stay() {
         let graph = text::parse(r#"graph "g" { input %x: f32[N,4] %y = Relu(%x) output %y }"#).unwrap();
-        assert!(settled(&verify(&graph).unwrap()).unwrap().is_none());
+        assert!(settled(&verify(&graph).unwrap()).is_none());
     }
 }

@@ -56,56 +56,47 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
         0 => {
             let present = [1, 2].map(|slot| Want::float(Port { node: port.node, slot }));
             let operands = vec![Want::float(operand(0)?), present[0], present[1], last];
-            let (op, side) = (op.clone(), Side { all, first: 0, heads, angles });
-            Lowering::with(operands, move |_| Ok(Attended { queries: side.read(), groups, op }))
+            let op = op.clone();
+            Lowering::with(operands, move |_| {
+                let queries = Side { all, first: 0, heads, angles: angles.map(Angles::read) };
+                Ok(Attended { queries, groups, op })
+            })
         }
         slot => {
             let first = if packed { heads + (slot - 1) * groups } else { 0 };
             let all = if packed { all } else { groups };
-            let side = Side { all, first, heads: groups, angles: angles.filter(|_| slot == 1) };
+            let angles = angles.filter(|_| slot == 1);
             let mut operands = vec![Want::float(own(slot)?), last];
             operands.extend(operand(slot + 2).map(Want::float));
-            Lowering::with(operands, move |_| Ok(Present(side.read())))
+            Lowering::with(operands, move |_| {
+                Ok(Present(Side { all, first, heads: groups, angles: angles.map(Angles::read) }))
+            })
         }
     })
 }
 
-/// Heads that lie side by side among others, and the angles that turn them.
-struct Side {
-    /// How many heads lie side by side.
-    all: usize,
-    /// Which is the first of these.
-    first: usize,
-    heads: usize,
-    angles: Option<[Tensor; 2]>,
-}
-
-impl Side {
-    fn read(self) -> Sided {
-        let Self { all, first, heads, angles } = self;
-        let floats = |t: &Tensor| t.as_f32().map(|v| v.to_vec()).unwrap_or_default();
-        let angles = angles.map(|[cos, sin]| Angles {
-            places: cos.shape()[0],
-            pairs: cos.shape()[1],
-            cos: floats(&cos),
-            sin: floats(&sin),
-        });
-        Sided { all, first, heads, angles: angles.map(Arc::new) }
-    }
-}
-
-/// Cosines and sines, a row for each place.
+/// Cosines and sines, a row for each position.
 struct Angles {
-    places: usize,
+    positions: usize,
     pairs: usize,
     cos: Vec<f32>,
     sin: Vec<f32>,
 }
 
-/// As [`Side`], read.
+impl Angles {
+    fn read([cos, sin]: [Tensor; 2]) -> Arc<Self> {
+        let floats = |t: &Tensor| t.as_f32().map(|v| v.to_vec()).unwrap_or_default();
+        let (positions, pairs) = (cos.shape()[0], cos.shape()[1]);
+        Arc::new(Self { positions, pairs, cos: floats(&cos), sin: floats(&sin) })
+    }
+}
+
+/// Heads that lie side by side among others, and the angles that turn them.
 #[derive(Clone)]
-struct Sided {
+struct Side {
+    /// How many heads lie side by side.
     all: usize,
+    /// Which is the first of these.
     first: usize,
     heads: usize,
     angles: Option<Arc<Angles>>,
@@ -120,13 +111,13 @@ struct Sizes {
     size: usize,
 }
 
-impl Sided {
+impl Side {
     /// # Errors
-    /// Unsupported for sizes that don't fit, or places without angles among `total`.
+    /// Unsupported for sizes that don't fit, or positions without angles among `total`.
     fn sizes(&self, dims: &[usize], total: usize) -> Result<Sizes> {
         let [batch, length, width] = *dims else { return Err(Error::unsupported("queries of another rank")) };
         let size = width / self.all;
-        let turned = self.angles.as_ref().is_none_or(|a| 2 * a.pairs <= size && total <= a.places && a.pairs > 0);
+        let turned = self.angles.as_ref().is_none_or(|a| 2 * a.pairs <= size && total <= a.positions && a.pairs > 0);
         let is_empty = batch * length * size == 0;
         if size * self.all != width || total < length || !turned || is_empty {
             return Err(Error::unsupported("heads, keys and angles that don't fit each other"));
@@ -144,7 +135,7 @@ impl Sided {
             kernels::copy(x, y.reborrow());
         }
         if let Some(angles) = &self.angles {
-            let table = |t| Rows::dense(t, angles.places, angles.pairs);
+            let table = |t| Rows::dense(t, angles.positions, angles.pairs);
             let y = RowsMut::new(to, of.length, turned, of.size);
             kernels::rotate(
                 isa,
@@ -167,7 +158,7 @@ fn begin(o: &Operands, at: usize, b: usize, length: usize, most: usize) -> usize
 }
 
 /// The cache with new rows in it.
-struct Present(Sided);
+struct Present(Side);
 
 impl Lowered for Present {
     fn may_be_empty(&self) -> bool {
@@ -232,7 +223,7 @@ impl Lowered for Present {
 
 /// Attention over a cache.
 struct Attended {
-    queries: Sided,
+    queries: Side,
     groups: usize,
     op: GroupQueryAttention,
 }

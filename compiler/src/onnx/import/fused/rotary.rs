@@ -21,7 +21,8 @@ pub(super) fn embedding(list: &mut Listing) -> Option<()> {
         ([_, _, _, _], _) => 2,
         // The kernel heeds the number of heads where some of their features alone are turned.
         ([_, _, Dim::Known(features)], _) if turned == 0 => {
-            heads = features.checked_div(2 * pairs).filter(|n| n * 2 * pairs == *features)?;
+            let size = pairs.checked_mul(2).filter(|size| *size > 0 && features % size == 0)?;
+            heads = features / size;
             1
         }
         ([_, _, _], 1..) => 1,
