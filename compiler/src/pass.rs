@@ -60,6 +60,12 @@ pub trait Calibrator {
 
     /// How many samples these are.
     fn samples(&self) -> usize;
+
+    /// `graph` at the sizes of one of them.
+    ///
+    /// # Errors
+    /// Whatever reading the data can raise; malformed where the graph can't have these sizes.
+    fn sized(&self, graph: &Graph) -> Result<Graph>;
 }
 
 /// Trains the weights of a graph on data: what pruning with recovery and quantisation-aware training
@@ -340,6 +346,8 @@ pub struct Outcome {
     pub skipped: Vec<Skipped>,
     /// Sentences for the user that are not tied to one node.
     pub warnings: Vec<String>,
+    /// What was asked for and not done, in sentences.
+    pub undone: Vec<String>,
     /// Trainings that were part of it.
     pub trained: Vec<Trained>,
     /// What was tried, in order.
@@ -354,6 +362,7 @@ impl Outcome {
         self.edits += other.edits;
         self.skipped.extend(other.skipped);
         self.warnings.extend(other.warnings);
+        self.undone.extend(other.undone);
         self.trained.extend(other.trained);
         self.tried.extend(other.tried);
         self.clipping = other.clipping.or(self.clipping.take());
@@ -388,6 +397,9 @@ pub struct PassReport {
     pub edits: usize,
     /// What it left alone.
     pub skipped: Vec<Skipped>,
+    /// What was asked for and not done, in sentences: the report has them in one list.
+    #[serde(skip)]
+    pub undone: Vec<String>,
     /// Trainings that were part of it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub trained: Vec<Trained>,
@@ -437,6 +449,7 @@ impl Pipeline {
                 seconds: start.elapsed().as_secs_f64(),
                 edits: done.edits,
                 skipped: done.skipped,
+                undone: done.undone,
                 trained: done.trained,
                 tried: done.tried,
                 clipping: done.clipping,

@@ -155,6 +155,7 @@ pub mod option {
         JSON "json",
         KEEP_INITIALIZER_INPUTS "keep-initializer-inputs",
         KEEP_LAYERS "keep-layers",
+        LOW_RANK "low-rank",
         LR "lr",
         MATCH "match",
         MAX_DROP "max-drop",

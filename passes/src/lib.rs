@@ -9,6 +9,7 @@ pub mod fold;
 pub mod fuse;
 pub mod layers;
 pub mod loops;
+pub mod low_rank;
 mod moments;
 pub mod nested;
 pub mod normalise;
@@ -26,6 +27,7 @@ use compress_compiler::{
     pass::{Context, Outcome, Pass, Pipeline},
     words::{Opt, option},
 };
+use low_rank::LowRank;
 use prune::{
     depth::KeepLayers,
     mask::{Pattern, Scope},
@@ -53,6 +55,8 @@ pub struct Options {
     pub layers: Option<usize>,
     /// The channels to remove.
     pub channels: Option<Channels>,
+    /// The products to make of thinner weights.
+    pub low_rank: Option<Factorised>,
     /// The fraction of the weights to zero.
     pub prune: Option<f64>,
     /// The zeros of every group of weights.
@@ -84,6 +88,19 @@ pub struct Options {
     pub any_operator: bool,
 }
 
+/// Which products become two with thinner weights.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Factorised {
+    /// The fraction of the multiply-accumulates to do without.
+    pub fraction: f64,
+    /// What ranks are a multiple of, if not of 16.
+    pub round: Option<usize>,
+    /// Whether only what makes the model faster here becomes factors.
+    pub pays: bool,
+    /// Whether there are data that tell what layers read.
+    pub by_data: bool,
+}
+
 /// How a model is trained to win accuracy back.
 #[derive(Debug, Clone, Copy)]
 pub struct Recovery {
@@ -112,6 +129,11 @@ impl Options {
     /// Which weights may be pruned.
     pub fn scope(&self) -> Scope {
         Scope { exclude: self.exclude.clone(), ends: self.prune_ends }
+    }
+
+    /// Whether weights are factorised.
+    fn factorises(&self) -> bool {
+        self.low_rank.is_some_and(|of| of.fraction > 0.0)
     }
 
     fn budget(&self) -> Option<Budget> {
@@ -171,7 +193,7 @@ pub const STAGES: &[Stage] = &[
         does: "take whole layers out of a decoder, and train the model",
         asked_by: Some(option::KEEP_LAYERS),
         make: |o| {
-            let followed = o.budget().is_some() || o.channels.is_some_and(|c| c.fraction > 0.0);
+            let followed = o.budget().is_some() || o.channels.is_some_and(|c| c.fraction > 0.0) || o.factorises();
             Some(Box::new(KeepLayers { keep: o.layers?, train: o.training.map(|t| t.must), followed }))
         },
     },
@@ -184,8 +206,19 @@ pub const STAGES: &[Stage] = &[
             let (exclude, train) = (o.exclude.clone(), o.training.map(|t| t.must));
             channels.round = channels.round.or(o.target.capabilities().channels);
             // What is pruned after that is trained after that.
-            let followed = o.budget().is_some();
+            let followed = o.budget().is_some() || o.factorises();
             Some(Box::new(PruneChannels { channels, exclude, reconstruct: o.reconstruct, train, followed }))
+        },
+    },
+    Stage {
+        name: "low-rank",
+        does: "make two products with thinner weights of products with a weight, and train the model",
+        asked_by: Some(option::LOW_RANK),
+        make: |o| {
+            let mut of = o.low_rank.filter(|_| o.factorises())?;
+            of.round = of.round.or(o.target.capabilities().channels);
+            let (exclude, train, followed) = (o.exclude.clone(), o.training.map(|t| t.must), o.budget().is_some());
+            Some(Box::new(LowRank { of, exclude, train, followed }))
         },
     },
     Stage {

@@ -4,9 +4,13 @@ use crate::{layers::Layer, prune::solve::Rows, weight_matrix::WeightMatrix};
 use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
+    node::{NodeId, Port},
     op::Op,
     ops::{gemm::Gemm, window::Window},
+    part::only,
+    pass::Calibrator,
     tensor::Tensor,
+    verify::verify,
 };
 use rayon::prelude::*;
 
@@ -219,6 +223,66 @@ pub fn enough(inputs: &Inputs, samples: usize) -> usize {
     let d = inputs.layout.columns();
     let few = (WORK / (d * d) as f64) as usize;
     few.max(OBSERVATIONS * d).div_ceil(samples.max(1))
+}
+
+/// A layer whose inputs are observed.
+pub struct Reads<'a> {
+    /// The layer, as messages name it.
+    pub node: NodeId,
+    /// How its inputs become columns.
+    pub inputs: &'a Inputs,
+    /// What it reads; several values where several layers share its weight.
+    pub ports: Vec<Port>,
+}
+
+/// Observations for each input of a layer, and at least, where only the inputs are asked for.
+const EACH: usize = 6;
+const FEWEST: usize = 4096;
+
+/// Inputs of a layer whose moments are gathered at most: those of more take over 128 MB and minutes.
+const MOST_INPUTS: usize = 4096;
+
+/// Bytes of moments that are gathered at a time.
+const TOGETHER: usize = 256 << 20;
+
+/// How many of the first of some layers are gathered together, one at least.
+pub fn together<'a>(layers: impl Iterator<Item = &'a WeightMatrix>) -> usize {
+    let mut bytes = 0;
+    let fits = |layout: &&WeightMatrix| {
+        bytes += layout.columns().pow(2) * size_of::<f64>();
+        bytes <= TOGETHER
+    };
+    layers.take_while(fits).count().max(1)
+}
+
+/// The moments of what layers read in all calibration samples, for each of `layers` those of its groups; `None` for those with too many
+/// inputs, of which nothing was seen, or something that is not a number.
+///
+/// # Errors
+/// Whatever running the graph can raise.
+pub fn gather(g: &Graph, layers: &[Reads], calibrator: &dyn Calibrator) -> Result<Vec<Option<Vec<Moments>>>> {
+    let few = |layer: &&Reads| layer.inputs.layout.columns() <= MOST_INPUTS;
+    let mut ports: Vec<Port> = layers.iter().filter(few).flat_map(|layer| layer.ports.clone()).collect();
+    ports.sort();
+    ports.dedup();
+    if ports.is_empty() {
+        return Ok(layers.iter().map(|_| None).collect());
+    }
+    let mut moments: Vec<Option<Vec<Moments>>> =
+        layers.iter().map(|layer| few(&layer).then(|| Moments::none(layer.inputs))).collect();
+    let (read, samples) = (only(g, &ports), calibrator.samples());
+    calibrator.run(&[&verify(&read)?], samples, &mut |made| {
+        for (layer, moments) in layers.iter().zip(&mut moments) {
+            let Some(moments) = moments else { continue };
+            let each = (EACH * layer.inputs.layout.columns()).max(FEWEST).div_ceil(samples.max(1));
+            for at in layer.ports.iter().filter_map(|port| ports.binary_search(port).ok()) {
+                observe(layer.inputs, moments, &made[0][at], None, each)
+                    .map_err(|e| e.at(g.node(layer.node).label()))?;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(moments.into_iter().map(|of| of.filter(|of| !of.iter().any(Moments::are_void))).collect())
 }
 
 /// Adds a batch of a layer's inputs, and of the outputs that are wanted if any, at `each` positions of a sample.

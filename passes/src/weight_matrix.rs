@@ -48,6 +48,11 @@ impl WeightMatrix {
         Self { channels: columns, taps: 1, ..*self }
     }
 
+    /// One of the same columns and the same order with so many rows.
+    pub fn with_rows(&self, rows: usize) -> Self {
+        Self { rows, ..*self }
+    }
+
     /// Columns.
     pub fn columns(&self) -> usize {
         self.channels * self.taps

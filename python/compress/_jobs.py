@@ -28,6 +28,7 @@ def compress(
     channels_budget: Literal["macs", "parameters", "latency"] | None = None,
     channels_by: Literal["reconstruct", "l1", "l2", "median", "scale", "activation", "taylor"] | None = None,
     channels_cuts: int | None = None,
+    low_rank: float | None = None,
     round_channels: int | None = None,
     cut_anyway: bool = False,
     prune_ends: bool = False,
@@ -110,10 +111,13 @@ def compress(
             `data` where made-up inputs are noise]
         channels_cuts: Remove channels in N cuts, with training between them (needs `data`). Each cut removes the same
             share of the remaining multiply-accumulates, or of what `channels_budget` names [default: 1]
-        round_channels: Keep a multiple of N channels, for which kernels are faster [default: 16, or a quarter of a
-            small layer unless the target is onnxruntime]
-        cut_anyway: Remove channels even where that does not make the model faster on this machine. Without this flag
-            our runtime measures it, whatever the target is
+        low_rank: Make two products with thinner weights (low rank) of products and 1x1 convolutions with a weight, so
+            that this fraction of the multiply-accumulates goes. With `data`, what the layers read decides the ranks
+            and the weights, and then the model is trained
+        round_channels: Keep a multiple of N channels, or a rank that is one, for which kernels are faster [default:
+            16, or a quarter of a small layer unless the target is onnxruntime]
+        cut_anyway: Remove channels, or make thinner weights, even where that does not make the model faster on this
+            machine. Without this flag our runtime measures it, whatever the target is
         prune_ends: Prune the first and the last layers too
         epochs: Epochs of training, 0 for no training [default: by the size of model and data, at most some minutes]
         lr: The highest learning rate of training [default: 0.001, or 0.004 where compression cost over two points of
@@ -208,6 +212,7 @@ def sweep(
     channels_budget: Literal["macs", "parameters", "latency"] | None = None,
     channels_by: Literal["reconstruct", "l1", "l2", "median", "scale", "activation", "taylor"] | None = None,
     channels_cuts: int | None = None,
+    low_rank: float | None = None,
     round_channels: int | None = None,
     cut_anyway: bool = False,
     prune_ends: bool = False,
@@ -291,10 +296,13 @@ def sweep(
             `data` where made-up inputs are noise]
         channels_cuts: Remove channels in N cuts, with training between them (needs `data`). Each cut removes the same
             share of the remaining multiply-accumulates, or of what `channels_budget` names [default: 1]
-        round_channels: Keep a multiple of N channels, for which kernels are faster [default: 16, or a quarter of a
-            small layer unless the target is onnxruntime]
-        cut_anyway: Remove channels even where that does not make the model faster on this machine. Without this flag
-            our runtime measures it, whatever the target is
+        low_rank: Make two products with thinner weights (low rank) of products and 1x1 convolutions with a weight, so
+            that this fraction of the multiply-accumulates goes. With `data`, what the layers read decides the ranks
+            and the weights, and then the model is trained
+        round_channels: Keep a multiple of N channels, or a rank that is one, for which kernels are faster [default:
+            16, or a quarter of a small layer unless the target is onnxruntime]
+        cut_anyway: Remove channels, or make thinner weights, even where that does not make the model faster on this
+            machine. Without this flag our runtime measures it, whatever the target is
         prune_ends: Prune the first and the last layers too
         epochs: Epochs of training, 0 for no training [default: by the size of model and data, at most some minutes]
         lr: The highest learning rate of training [default: 0.001, or 0.004 where compression cost over two points of

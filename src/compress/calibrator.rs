@@ -3,7 +3,7 @@
 use crate::{
     data::Samples,
     events::Monitor,
-    measure::{threads, timing_batch},
+    measure::{self, threads, timing_batch},
 };
 use compress_compiler::{
     error::{Error, Result},
@@ -146,6 +146,10 @@ impl Calibrator for DataCalibrator<'_> {
 
     fn samples(&self) -> usize {
         self.samples.indices.len()
+    }
+
+    fn sized(&self, graph: &Graph) -> Result<Graph> {
+        measure::sized(graph, &timing_batch(self.samples, 1)?.inputs)
     }
 }
 

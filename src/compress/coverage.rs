@@ -21,7 +21,7 @@ const HALF: f64 = 0.5;
 /// By how much what was removed may miss what was asked for.
 const SLACK: f64 = 0.05;
 /// Passes that flags ask for.
-const ASKED: [&str; 7] = ["layers", "channels", "target", "prune", "recover", "weights", "int8"];
+const ASKED: [&str; 8] = ["layers", "channels", "low-rank", "target", "prune", "recover", "weights", "int8"];
 /// Reasons that a sentence names.
 const NAMED: usize = 3;
 
@@ -71,6 +71,7 @@ pub fn find(plan: &CompressPlan, graph: &Graph, report: &mut Report) {
     {
         report.undone.push(format!("asked for {KEEP_LAYERS} {asked}: the model has no more layers"));
     }
+    report.undone.extend(report.passes.iter().flat_map(|pass| pass.undone.clone()));
     if let Some(channels) = options.channels.as_ref().filter(|c| c.fraction > 0.0)
         && let Some(output) = &report.output
     {

@@ -7,7 +7,7 @@ use compress_compiler::{
     error::{Error, Result},
     words::option::{
         AS_IS, BISECT, BLOCK, CALIBRATION, CALIBRATION_SAMPLES, CHANNELS_BUDGET, CHANNELS_BY, CHANNELS_CUTS, CHECK,
-        CUT_ANYWAY, DATA, EFFORT, EPOCHS, EVAL, EXCLUDE, INT8, KEEP_LAYERS, LR, METRIC, PREPROCESS, PRUNE,
+        CUT_ANYWAY, DATA, EFFORT, EPOCHS, EVAL, EXCLUDE, INT8, KEEP_LAYERS, LOW_RANK, LR, METRIC, PREPROCESS, PRUNE,
         PRUNE_BUDGET, PRUNE_BY, PRUNE_CHANNELS, PRUNE_ENDS, PRUNE_PATTERN, QAT, REDUCE_RANGE, ROUND_CHANNELS, SCORE,
         SHAPE, STRICT, TARGET, TEACHER, TIME, TOKENIZER, TOKENS, WEIGHT_BITS, WEIGHTS,
     },
@@ -54,6 +54,7 @@ fn of_pruning(r: &Compress) -> Result<()> {
     let taylor = r.prune_by == Some(WeightSaliency::Taylor);
     let on_data = matches!(r.channels_by, Some(ChannelSaliency::Activation | ChannelSaliency::Taylor));
     let weights = format!("{PRUNE} or {PRUNE_PATTERN}");
+    let (narrows, low_rank) = (format!("{PRUNE_CHANNELS} or {LOW_RANK}"), r.low_rank.is_some());
     first(&[
         (&PRUNE_BY, r.prune_by.is_some(), &format!("{PRUNE}, {PRUNE_PATTERN} or {PRUNE_CHANNELS}"), prunes || channels),
         (
@@ -68,16 +69,17 @@ fn of_pruning(r: &Compress) -> Result<()> {
         (&CHANNELS_BY, r.channels_by.is_some(), &PRUNE_CHANNELS, channels),
         (&CHANNELS_BUDGET, r.channels_budget != ChannelBudget::Macs, &PRUNE_CHANNELS, channels),
         (&CHANNELS_CUTS, r.channels_cuts.is_some_and(|n| n.get() > 1), &PRUNE_CHANNELS, channels),
-        (&ROUND_CHANNELS, r.round_channels.is_some(), &PRUNE_CHANNELS, channels),
-        (&CUT_ANYWAY, r.cut_anyway, &PRUNE_CHANNELS, channels),
+        (&ROUND_CHANNELS, r.round_channels.is_some(), &narrows, channels || low_rank),
+        (&CUT_ANYWAY, r.cut_anyway, &narrows, channels || low_rank),
         (&format!("{CHANNELS_BY} activation and taylor"), on_data, &DATA, has_data),
     ])
 }
 
 fn of_quantisation(r: &Compress) -> Result<()> {
     let (quantises, has_data) = (format!("{INT8} or {QAT}"), r.data.data.is_some());
-    let looks = r.calibrates() || r.weights.is_some() || prunes(r) || r.prune_channels.is_some();
-    let any_prune = format!("one of {PRUNE}, {PRUNE_PATTERN} and {PRUNE_CHANNELS}");
+    let narrows = r.prune_channels.is_some() || r.low_rank.is_some();
+    let looks = r.calibrates() || r.weights.is_some() || prunes(r) || narrows;
+    let any_prune = format!("one of {PRUNE}, {PRUNE_PATTERN}, {PRUNE_CHANNELS} and {LOW_RANK}");
     let samples = r.calibration_samples.is_some();
     let reduces = r.reduce_range != ReduceRange::default();
     let dynamic = r.int8 == Some(Int8::Dynamic);
@@ -105,15 +107,16 @@ fn of_quantisation(r: &Compress) -> Result<()> {
 }
 
 fn of_measuring(r: &Compress) -> Result<()> {
-    let training = format!("{PRUNE}, {PRUNE_CHANNELS}, {KEEP_LAYERS} or {QAT}");
-    let compresses = r.qat || prunes(r) || r.prune_channels.is_some() || r.keep_layers.is_some();
+    let training = format!("{PRUNE}, {PRUNE_CHANNELS}, {LOW_RANK}, {KEEP_LAYERS} or {QAT}");
+    let narrows = r.prune_channels.is_some() || r.low_rank.is_some();
+    let compresses = r.qat || prunes(r) || narrows || r.keep_layers.is_some();
     let checked = format!("a check, which {CHECK} none leaves out");
     let checks = r.checks();
     first(&[
         (
             &EPOCHS,
             r.epochs.is_some(),
-            &format!("{PRUNE}, {PRUNE_CHANNELS}, {KEEP_LAYERS}, {QAT} or {EFFORT} best"),
+            &format!("{PRUNE}, {PRUNE_CHANNELS}, {LOW_RANK}, {KEEP_LAYERS}, {QAT} or {EFFORT} best"),
             compresses || r.effort == Effort::Best,
         ),
         (&LR, r.lr.is_some(), &training, compresses),

@@ -306,8 +306,9 @@ impl Opened {
         });
         let kept = BestSoFar::new(&plan.output, &self.original);
         let options = &plan.options;
+        let looks = options.weights.is_some() || options.reconstruct || options.low_rank.is_some();
         if let Some(s) = &self.sets
-            && (recipe.calibrates() || options.weights.is_some() || options.reconstruct || options.training.is_some())
+            && (recipe.calibrates() || looks || options.training.is_some())
         {
             report.recipe.data = Some(s.calibration.set.digest()?);
         }

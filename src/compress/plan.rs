@@ -14,7 +14,7 @@ use compress_compiler::{
     words::option,
 };
 use compress_passes::{
-    Options, Recovery, STAGES, pipeline,
+    Factorised, Options, Recovery, STAGES, pipeline,
     prune::{
         recover::WeightSaliency,
         score::ChannelSaliency,
@@ -110,7 +110,8 @@ impl<'a> CompressPlan<'a> {
 
     /// Whether the model is run to be compressed.
     pub fn runs(&self) -> bool {
-        let looks = self.options.reconstruct || self.recipe.calibrates() || self.options.weights_by_data;
+        let factorises = self.options.low_rank.is_some_and(|of| of.by_data);
+        let looks = self.options.reconstruct || self.recipe.calibrates() || self.options.weights_by_data || factorises;
         self.trains() || looks || self.purpose == Purpose::Bisect
     }
 
@@ -148,13 +149,20 @@ fn options(r: &Compress, purpose: Purpose) -> Options {
         pays: !r.cut_anyway && r.channels_budget != ChannelBudget::Parameters,
         cuts: r.channels_cuts.map_or(1, |n| n.get()),
     });
-    let recovers = prunes || channels.is_some() || r.keep_layers.is_some();
+    let low_rank = r.low_rank.map(|fraction| Factorised {
+        fraction: fraction.get(),
+        round: r.round_channels.map(|n| n.get()),
+        pays: !r.cut_anyway,
+        by_data: r.data.data.is_some(),
+    });
+    let recovers = prunes || channels.is_some() || low_rank.is_some() || r.keep_layers.is_some();
     // A search for a wrong change trains nothing.
     let may_train = purpose != Purpose::Bisect;
     let training = Recovery { by: r.prune_by.unwrap_or(WeightSaliency::Obs), must: r.epochs.is_some() };
     Options {
         layers: r.keep_layers.map(|n| n.get()),
         channels,
+        low_rank,
         prune: r.prune.map(|f| f.get()),
         pattern: r.prune_pattern,
         prune_budget: r.prune_budget,

@@ -86,12 +86,17 @@ pub struct Compress {
     /// remaining multiply-accumulates, or of what --channels-budget names [default: 1].
     #[arg(long, value_name = "N")]
     pub channels_cuts: Option<Count<64>>,
-    /// Keep a multiple of N channels, for which kernels are faster [default: 16, or a quarter of a small layer unless the target
+    /// Make two products with thinner weights (low rank) of products and 1x1 convolutions with a weight, so that this fraction of
+    /// the multiply-accumulates goes. With --data, what the layers read decides the ranks and the weights, and then the model is
+    /// trained.
+    #[arg(long, value_name = "FRACTION", allow_hyphen_values = true)]
+    pub low_rank: Option<Fraction>,
+    /// Keep a multiple of N channels, or a rank that is one, for which kernels are faster [default: 16, or a quarter of a small layer unless the target
     /// is onnxruntime].
     #[arg(long, value_name = "N")]
     pub round_channels: Option<Count<1024>>,
-    /// Remove channels even where that does not make the model faster on this machine. Without this flag our runtime
-    /// measures it, whatever the target is.
+    /// Remove channels, or make thinner weights, even where that does not make the model faster on this machine. Without this flag
+    /// our runtime measures it, whatever the target is.
     #[arg(long)]
     pub cut_anyway: bool,
     /// Prune the first and the last layers too.

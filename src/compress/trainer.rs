@@ -6,6 +6,7 @@ use crate::{
     distill::workers,
     evaluator::{Evaluator, answers, measure, sequences},
     events::{Monitor, Progress},
+    measure::{sized, timing_batch},
     shown,
 };
 use compress_compiler::{
@@ -73,6 +74,9 @@ const DAMAGED: f64 = 0.02;
 const DAMAGED_RATE: f64 = 4e-3;
 const DAMAGED_LABELS: f32 = 0.5;
 const DAMAGED_TEMPERATURE: f32 = 1.0;
+/// Rows that are normalised and have more values than this are learnt at a lower rate, in inverse proportion: each step of Adam moves
+/// an output by as much as it has inputs (Yang et al. 2022; measured: docs/recovery.md).
+const NARROW: f64 = 64.0;
 /// Epochs without a better score after which the training has converged.
 const PATIENCE: u64 = 3;
 /// The share of the training in which the learning rate rises.
@@ -251,6 +255,14 @@ impl DataTrainer<'_> {
         Loader::new(set.clone(), sample(&self.sets.training, samples, self.seed), options)
     }
 
+    /// Multiply-accumulates of a sample, at the sizes that samples have.
+    fn macs(&self, graph: &Graph) -> u64 {
+        let batch = timing_batch(&self.sets.validation, 1).ok();
+        let sized = batch.and_then(|batch| sized(graph, &batch.inputs).ok());
+        let graph = sized.as_ref().unwrap_or(graph);
+        graph.operators().map(|n| graph.macs(n)).sum()
+    }
+
     /// How much to train. It follows from the model and the data alone, so that the result does too.
     fn size(&self, graph: &Graph, share: f64, rounded: bool) -> Size {
         let all = self.sets.training.len();
@@ -261,7 +273,7 @@ impl DataTrainer<'_> {
             let samples = if epochs < 1.0 { (all as f64 * epochs) as usize } else { all };
             return Size { epochs: epochs.round().max(1.0) as usize, samples: samples.max(batch).min(all), batch };
         }
-        let macs: u64 = graph.operators().map(|n| graph.macs(n)).sum();
+        let macs = self.macs(graph);
         let affordable = MACS / (PASSES * (macs as f64).max(1.0));
         let samples = (affordable as usize).max(LEAST_SAMPLES).min(all);
         let steps = (samples / batch).max(1);
@@ -278,8 +290,20 @@ fn rate(graph: &Graph, rounded: bool, damaged: bool) -> (f64, f64) {
     // A Softmax that makes an output is not one of attention.
     let inside = |n: &NodeId| !graph.is_output((*n).into());
     let delicate = graph.operators().filter(inside).any(is_delicate);
-    let usual = if damaged && !delicate { DAMAGED_RATE } else { RATE };
+    let usual = match delicate {
+        true => RATE * (NARROW / normalised(graph)).min(1.0),
+        false if damaged => DAMAGED_RATE,
+        false => RATE,
+    };
     (usual, if rounded { ROUNDED_RATE } else { 1.0 })
+}
+
+/// The most values that a row has which is normalised.
+fn normalised(graph: &Graph) -> f64 {
+    let is_norm = |n: &NodeId| matches!(graph.op(*n), Op::LayerNorm(_) | Op::RmsNorm(_));
+    let scale = |n: NodeId| graph.operand(n, 1).and_then(|scale| graph.constant(scale));
+    let sizes = graph.operators().filter(is_norm).filter_map(scale).map(|t| t.shape().iter().product::<usize>());
+    sizes.max().unwrap_or(1) as f64
 }
 
 /// What is learnt from.

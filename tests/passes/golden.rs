@@ -16,7 +16,7 @@ use compress_compiler::{
     verify::{Verified, verify},
 };
 use compress_passes::{
-    Options, Recovery,
+    Factorised, Options, Recovery,
     clean::Clean,
     fold::Fold,
     fuse::Fuse,
@@ -67,6 +67,13 @@ fn target() {
 #[test]
 fn channels() {
     golden_by(&passes("channels", channels_of(0.5)), Keeps::Signature);
+}
+
+#[test]
+fn low_rank() {
+    // Ranks of this step, and weights of zeros, whose factors are the same on every machine.
+    let low_rank = Some(Factorised { fraction: 0.3, round: Some(2), pays: false, by_data: false });
+    golden_by(&passes("low-rank", Options { low_rank, ..Options::default() }), Keeps::Signature);
 }
 
 #[test]
@@ -245,6 +252,10 @@ impl Calibrator for OneBatch {
 
     fn samples(&self) -> usize {
         3
+    }
+
+    fn sized(&self, graph: &Graph) -> compress::Result<Graph> {
+        Ok(graph.clone())
     }
 }
 

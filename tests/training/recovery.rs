@@ -73,6 +73,10 @@ impl Calibrator for Samples {
     fn samples(&self) -> usize {
         8
     }
+
+    fn sized(&self, graph: &Graph) -> Result<Graph> {
+        Ok(graph.clone())
+    }
 }
 
 /// Does with the graph what a test wants.

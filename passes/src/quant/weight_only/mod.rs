@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     layers::{Layer, excluded, layers, obstacle},
-    moments::{Inputs, Moments, observe},
+    moments::{Inputs, Moments, Reads, gather, together},
     target::Target,
     weight_matrix::WeightMatrix,
 };
@@ -21,10 +21,8 @@ use compress_compiler::{
     graph::Graph,
     node::Port,
     op::Op,
-    part::only,
     pass::{Context, Outcome, Pass, Skipped},
     tensor::DType,
-    verify::verify,
 };
 use regex::Regex;
 
@@ -36,16 +34,6 @@ const U8: Codes = Codes { dtype: DType::U8, stored: DType::U8, symmetry: Symmetr
 
 /// Weights of fewer elements stay floats.
 const LEAST: usize = 1024;
-
-/// Inputs of a layer whose second moments are gathered at most: those of more take over 128 MB and minutes.
-const MOST_INPUTS: usize = 4096;
-
-/// Bytes of moments that are gathered at a time.
-const MOMENTS_BYTES: usize = 256 << 20;
-
-/// Observations for each input of a layer, and at least.
-const OBSERVATIONS: usize = 6;
-const FEWEST: usize = 4096;
 
 /// What weights alone become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,10 +122,6 @@ impl Task {
     fn input(&self, g: &Graph) -> Option<Port> {
         g.operand(self.layer.node, 0)
     }
-
-    fn bytes(&self) -> usize {
-        self.layout.columns().pow(2) * size_of::<f64>()
-    }
 }
 
 impl Pass for WeightOnly {
@@ -170,17 +154,11 @@ impl Pass for WeightOnly {
         while !tasks.is_empty() {
             cx.check()?;
             (cx.progress)("round weights", all - tasks.len(), all);
-            let mut bytes = 0;
-            let fits = tasks.iter().take_while(|task| {
-                bytes += task.bytes();
-                bytes <= MOMENTS_BYTES
-            });
-            let now: Vec<Task> = tasks.drain(..fits.count().max(1)).collect();
+            let now: Vec<Task> = tasks.drain(..together(tasks.iter().map(|task| &task.layout))).collect();
             let moments = self.gather(graph, &now, cx)?;
             for (task, moments) in now.iter().zip(moments) {
                 cx.check()?;
-                let told =
-                    moments.filter(|moments| !moments.iter().any(Moments::are_void)).map(|moments| told(&moments[0]));
+                let told = moments.map(|moments| told(&moments[0]));
                 self.quantise(graph, task, told.as_ref(), cx)?;
                 done.edits += 1;
             }
@@ -226,27 +204,15 @@ impl WeightOnly {
         let Some(calibrator) = cx.calibrator.filter(|_| self.by_data) else {
             return Ok(tasks.iter().map(|_| None).collect());
         };
-        let fits = |task: &Task| task.layout.columns() <= MOST_INPUTS;
-        let mut moments: Vec<Option<Vec<Moments>>> =
-            tasks.iter().map(|task| fits(task).then(|| Moments::none(&task.inputs))).collect();
-        let mut ports: Vec<Port> = tasks.iter().filter(|task| fits(task)).filter_map(|task| task.input(g)).collect();
-        ports.sort();
-        ports.dedup();
-        if ports.is_empty() {
-            return Ok(moments);
-        }
-        let (read, samples) = (only(g, &ports), calibrator.samples());
-        calibrator.run(&[&verify(&read)?], samples, &mut |made| {
-            for (task, moments) in tasks.iter().zip(&mut moments) {
-                let at = task.input(g).and_then(|port| ports.binary_search(&port).ok());
-                let (Some(moments), Some(at)) = (moments, at) else { continue };
-                let each = (OBSERVATIONS * task.layout.columns()).max(FEWEST).div_ceil(samples.max(1));
-                observe(&task.inputs, moments, &made[0][at], None, each)
-                    .map_err(|e| e.at(g.node(task.layer.node).label()))?;
-            }
-            Ok(())
-        })?;
-        Ok(moments)
+        let reads: Vec<Reads> = tasks
+            .iter()
+            .map(|task| Reads {
+                node: task.layer.node,
+                inputs: &task.inputs,
+                ports: task.input(g).into_iter().collect(),
+            })
+            .collect();
+        gather(g, &reads, calibrator)
     }
 
     fn quantise(&self, g: &mut Graph, task: &Task, told: Option<&Told>, cx: &Context) -> Result<()> {
