@@ -47,11 +47,7 @@ pub fn file(path: &Path, model: &Model) -> FileFacts {
 /// Multiply-accumulates of one run: of If those of the larger branch, of Loop and Scan those of one turn. Operators that are
 /// not known count nothing.
 pub fn macs(graph: &Graph) -> u64 {
-    let of = |n: NodeId| {
-        let inside = graph.op(n).bodies().into_iter().map(|b| macs(b.graph())).max().unwrap_or(0);
-        graph.macs(n).saturating_add(inside)
-    };
-    graph.operators().map(of).fold(0, u64::saturating_add)
+    graph.operators().map(|n| graph.macs_with_bodies(n)).fold(0, u64::saturating_add)
 }
 
 /// Whether a layer makes values of which more than the batch is open, so that its multiply-accumulates are not known.

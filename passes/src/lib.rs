@@ -131,6 +131,16 @@ impl Options {
         Scope { exclude: self.exclude.clone(), ends: self.prune_ends }
     }
 
+    /// Whether passes compute with weights that have to be floats of 32 bits.
+    fn needs_floats(&self) -> bool {
+        self.scheme.is_some() || self.weights.is_some() || self.factorises()
+    }
+
+    /// Whether channels are removed.
+    fn narrows(&self) -> bool {
+        self.channels.is_some_and(|c| c.fraction > 0.0)
+    }
+
     /// Whether weights are factorised.
     fn factorises(&self) -> bool {
         self.low_rank.is_some_and(|of| of.fraction > 0.0)
@@ -186,7 +196,7 @@ pub const STAGES: &[Stage] = &[
         name: "widen",
         does: "widen models of 16-bit floats to 32 bits, so that they can be quantised",
         asked_by: Some(option::INT8),
-        make: |o| (o.scheme.is_some() || o.weights.is_some()).then(|| Box::new(Widen) as Box<dyn Pass>),
+        make: |o| o.needs_floats().then(|| Box::new(Widen) as Box<dyn Pass>),
     },
     Stage {
         name: "layers",
@@ -212,18 +222,19 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "low-rank",
-        does: "make two products with thinner weights of products with a weight, and train the model",
+        does: "replace weights of products by two thinner ones, and train the model",
         asked_by: Some(option::LOW_RANK),
         make: |o| {
             let mut of = o.low_rank.filter(|_| o.factorises())?;
             of.round = of.round.or(o.target.capabilities().channels);
-            let (exclude, train, followed) = (o.exclude.clone(), o.training.map(|t| t.must), o.budget().is_some());
-            Some(Box::new(LowRank { of, exclude, train, followed }))
+            let (exclude, train) = (o.exclude.clone(), o.training.map(|t| t.must));
+            let (deferred, followed) = (o.layers.is_some() || o.narrows(), o.budget().is_some());
+            Some(Box::new(LowRank { of, exclude, train, deferred, followed }))
         },
     },
     Stage {
         name: "target",
-        does: "replace operators by newer ones that ONNX Runtime has kernels for",
+        does: "replace operators by newer ones that ONNX Runtime has kernels for, and products with codes in blocks by MatMulNBits",
         asked_by: Some(option::TARGET),
         make: |o| o.target.capabilities().lower.map(|lower| lower()),
     },
@@ -244,7 +255,8 @@ pub const STAGES: &[Stage] = &[
         asked_by: Some(option::PRUNE),
         make: |o| {
             let Recovery { by, must } = o.training?;
-            Some(Box::new(Recover { budget: o.budget()?, scope: o.scope(), by, must }))
+            let deferred = o.layers.is_some() || o.narrows() || o.factorises();
+            Some(Box::new(Recover { budget: o.budget()?, scope: o.scope(), by, must, deferred }))
         },
     },
     Stage {
@@ -289,13 +301,17 @@ pub const STAGES: &[Stage] = &[
         name: "narrow",
         does: "store the float weights of models of 16-bit floats in 16 bits again",
         asked_by: Some(option::INT8),
-        make: |o| (o.scheme.is_some() || o.weights.is_some()).then(|| Box::new(Narrow) as Box<dyn Pass>),
+        make: |o| o.needs_floats().then(|| Box::new(Narrow) as Box<dyn Pass>),
     },
 ];
 
 /// The passes that `options` ask for, up to `stop_after`.
 pub fn pipeline(options: &Options, stop_after: Option<&str>) -> Pipeline {
-    let last = stop_after.and_then(|s| STAGES.iter().position(|t| t.name == s)).unwrap_or(STAGES.len() - 1);
+    let place = |name: &str| STAGES.iter().position(|t| t.name == name);
+    let last = stop_after.and_then(place).unwrap_or(STAGES.len() - 1);
+    // A pass that isn't reached trains nothing for those before it.
+    let low_rank = options.low_rank.filter(|_| Some(last) >= place("low-rank"));
+    let options = &Options { low_rank, ..options.clone() };
     Pipeline { passes: STAGES[..=last].iter().filter_map(|s| (s.make)(options)).collect() }
 }
 

@@ -76,7 +76,8 @@ impl Moments {
             rows,
             count: 0.0,
             xx: zeros(columns * columns),
-            yx: zeros(rows * columns),
+            // Only where outputs are wanted.
+            yx: vec![],
             x: zeros(columns),
             y: zeros(rows),
             yy: zeros(rows),
@@ -101,6 +102,7 @@ impl Moments {
         if y.is_empty() {
             return;
         }
+        self.yx.resize(r * d, 0.0);
         self.yx
             .par_chunks_mut(BLOCK * d)
             .enumerate()

@@ -12,14 +12,12 @@ use compress_compiler::{
     pass::reasons,
     words::option::{EXCLUDE, KEEP_LAYERS, STOP_AFTER, TARGET, WEIGHTS},
 };
-use compress_passes::{nested, pipeline, prune::structured::ChannelBudget};
+use compress_passes::{nested, pipeline};
 use regex::Regex;
 use std::collections::{HashMap, HashSet};
 
 /// Less than this share of the multiply-accumulates is told on stderr too.
 const HALF: f64 = 0.5;
-/// By how much what was removed may miss what was asked for.
-const SLACK: f64 = 0.05;
 /// Passes that flags ask for.
 const ASKED: [&str; 8] = ["layers", "channels", "low-rank", "target", "prune", "recover", "weights", "int8"];
 /// Reasons that a sentence names.
@@ -72,21 +70,6 @@ pub fn find(plan: &CompressPlan, graph: &Graph, report: &mut Report) {
         report.undone.push(format!("asked for {KEEP_LAYERS} {asked}: the model has no more layers"));
     }
     report.undone.extend(report.passes.iter().flat_map(|pass| pass.undone.clone()));
-    if let Some(channels) = options.channels.as_ref().filter(|c| c.fraction > 0.0)
-        && let Some(output) = &report.output
-    {
-        let (before, after) = (report.input.macs as f64, output.macs as f64);
-        let removed = 1.0 - after / before.max(1.0);
-        if after >= before {
-            report.undone.push("asked for fewer channels: none were removed".into());
-        } else if channels.of == ChannelBudget::Macs && removed < channels.fraction - SLACK {
-            report.undone.push(format!(
-                "asked to remove channels worth {:.0}% of the multiply-accumulates: {:.0}% are gone",
-                100.0 * channels.fraction,
-                100.0 * removed
-            ));
-        }
-    }
 }
 
 /// What the end of the pipeline leaves out of what was asked for.

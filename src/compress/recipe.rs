@@ -86,13 +86,12 @@ pub struct Compress {
     /// remaining multiply-accumulates, or of what --channels-budget names [default: 1].
     #[arg(long, value_name = "N")]
     pub channels_cuts: Option<Count<64>>,
-    /// Make two products with thinner weights (low rank) of products and 1x1 convolutions with a weight, so that this fraction of
-    /// the multiply-accumulates goes. With --data, what the layers read decides the ranks and the weights, and then the model is
-    /// trained.
+    /// Replace weights of products and 1x1 convolutions by two thinner ones (low rank), so that this fraction of the
+    /// multiply-accumulates goes. With --data, what the layers read decides on ranks and weights, and then the model is trained.
     #[arg(long, value_name = "FRACTION", allow_hyphen_values = true)]
     pub low_rank: Option<Fraction>,
-    /// Keep a multiple of N channels, or a rank that is one, for which kernels are faster [default: 16, or a quarter of a small layer unless the target
-    /// is onnxruntime].
+    /// Keep a multiple of N channels, for which kernels are faster [default: 16, or a quarter of a small layer unless the target
+    /// is onnxruntime]; with --low-rank, ranks that are multiples of N [default: 16].
     #[arg(long, value_name = "N")]
     pub round_channels: Option<Count<1024>>,
     /// Remove channels, or make thinner weights, even where that does not make the model faster on this machine. Without this flag
@@ -106,7 +105,7 @@ pub struct Compress {
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub epochs: Option<Whole<0, 1_000_000>>,
     /// The highest learning rate of training [default: 0.001, or 0.004 where compression cost over two points of the
-    /// accuracy]; --qat takes a tenth of it.
+    /// accuracy; for transformers 0.001 up to a width of 64, and less for wider ones in proportion]; --qat takes a tenth of it.
     #[arg(long, value_name = "X", allow_hyphen_values = true)]
     pub lr: Option<Positive>,
     /// The model that training learns from [default: MODEL itself].

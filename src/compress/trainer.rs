@@ -302,7 +302,7 @@ fn rate(graph: &Graph, rounded: bool, damaged: bool) -> (f64, f64) {
 fn normalised(graph: &Graph) -> f64 {
     let is_norm = |n: &NodeId| matches!(graph.op(*n), Op::LayerNorm(_) | Op::RmsNorm(_));
     let scale = |n: NodeId| graph.operand(n, 1).and_then(|scale| graph.constant(scale));
-    let sizes = graph.operators().filter(is_norm).filter_map(scale).map(|t| t.shape().iter().product::<usize>());
+    let sizes = graph.operators().filter(is_norm).filter_map(scale).filter_map(|t| t.shape().last().copied());
     sizes.max().unwrap_or(1) as f64
 }
 

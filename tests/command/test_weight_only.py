@@ -166,6 +166,11 @@ def test_matmulnbits_of_others_is_read(compress, tmp_path):
     compress(model, "-o", out, "--check", "none")
     assert {n.op_type for n in onnx.load(out).graph.node} == {"DequantizeLinear", "MatMul", "Add"}
     np.testing.assert_allclose(run(out, x), run(model, x), rtol=1e-4, atol=1e-4)
+    # For ONNX Runtime it stays what it is, and is multiplied in codes of 8 bits.
+    kept = tmp_path / "kept.onnx"
+    compress(out, "--target", "onnxruntime", "-o", kept, "--check", "none", "--strict")
+    assert [n.op_type for n in onnx.load(kept).graph.node] == ["MatMulNBits", "Add"]
+    np.testing.assert_allclose(run(kept, x), run(model, x), atol=0.02 * np.abs(run(model, x)).max())
     np.savez(tmp_path / "x.npz", x=x)
     # Our kernel makes codes of x, as ONNX Runtime's does at level 4.
     before = run(model, x)

@@ -215,6 +215,7 @@ fn masks_grow_and_hold() {
         scope: Scope { ends: true, ..Scope::default() },
         by: WeightSaliency::Taylor,
         must: true,
+        deferred: false,
     };
     let graph = run(
         &recover,
@@ -270,6 +271,7 @@ fn masks(budget: Budget, saliency: bool) -> [Vec<Vec<bool>>; 2] {
         scope: Scope { ends: true, ..Scope::default() },
         by: if saliency { WeightSaliency::Taylor } else { WeightSaliency::Magnitude },
         must: true,
+        deferred: false,
     };
     run(
         &recover,
@@ -331,6 +333,7 @@ fn what_the_loss_feels_decides_where_asked() {
         scope: Scope { ends: true, ..Scope::default() },
         by: WeightSaliency::Taylor,
         must: true,
+        deferred: false,
     };
     run(
         &recover,

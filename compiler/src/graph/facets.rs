@@ -15,6 +15,13 @@ impl Graph {
         self.with_sides(id, |sides| self.op(id).macs(&sides.inputs, sides.outputs))
     }
 
+    /// Those of a node and of the graphs inside it: of If those of the larger branch, of Loop and Scan those of one turn.
+    pub fn macs_with_bodies(&self, id: NodeId) -> u64 {
+        let all = |g: &Graph| g.operators().map(|n| g.macs_with_bodies(n)).fold(0, u64::saturating_add);
+        let inside = self.op(id).bodies().into_iter().map(|body| all(body.graph())).max().unwrap_or(0);
+        self.macs(id).saturating_add(inside)
+    }
+
     /// Whether the first output of a node surely is its first input.
     pub fn is_unchanged(&self, id: NodeId) -> bool {
         self.with_sides(id, |s| s.outputs.first().is_some_and(|y| self.op(id).is_unchanged(&s.inputs, y)))

@@ -32,12 +32,17 @@ impl Spectrum {
     /// That of a weight, stored as `layout` says; `h` are the second moments of its inputs, if they are known. Keeps `most` directions.
     ///
     /// # Errors
-    /// Unsupported where the eigenvalues don't converge.
-    pub fn of((stored, layout): (&[f32], &WeightMatrix), h: Option<&[f64]>, most: usize) -> Result<Self> {
+    /// Unsupported where the eigenvalues don't converge; those of `check`, which is asked between steps.
+    pub fn of(
+        (stored, layout): (&[f32], &WeightMatrix),
+        h: Option<&[f64]>,
+        most: usize,
+        check: &dyn Fn() -> Result<()>,
+    ) -> Result<Self> {
         let (rows, columns) = (layout.rows, layout.columns());
         let most = most.min(rows).min(columns);
         let root = h.map(|h| root(h, columns)).transpose()?;
-        // Rows of the weight times the root: their lengths are the mean squares of the outputs.
+        // Rows of the weight times the root: the squares of their lengths are the mean squares of the outputs.
         let weighed = |part: &[f32]| {
             let w = wide(part, columns);
             match &root {
@@ -48,17 +53,20 @@ impl Spectrum {
         let parts = || (0..rows).step_by(ROWS).map(|at| at..(at + ROWS).min(rows));
         if rows <= columns {
             let all = weighed(&layout.some_rows(stored, 0..rows));
+            check()?;
             let (energy, directions) = eigen((&all * all.transpose()).as_ref(), most)?;
             return Ok(Self { energy, directions: narrow(directions.as_ref()) });
         }
         let mut square = Mat::<f64>::zeros(columns, columns);
         for part in parts() {
+            check()?;
             let m = weighed(&layout.some_rows(stored, part));
             square += m.transpose() * &m;
         }
         let (energy, inner) = eigen(square.as_ref(), most)?;
         let mut directions = Mat::<f32>::zeros(rows, most);
         for part in parts() {
+            check()?;
             let outputs = weighed(&layout.some_rows(stored, part.clone())) * &inner;
             for (at, i) in part.enumerate() {
                 for k in 0..most {
@@ -175,7 +183,7 @@ mod tests {
             let mut damped = h.clone();
             let mean = (0..columns).map(|i| h[i * columns + i]).sum::<f64>() / columns as f64;
             (0..columns).for_each(|i| damped[i * columns + i] += 0.01 * mean);
-            let spectrum = Spectrum::of((&w, &layout), Some(&h), 12).unwrap();
+            let spectrum = Spectrum::of((&w, &layout), Some(&h), 12, &|| Ok(())).unwrap();
             let missed = spectrum.missed();
             for rank in [1, 5, 11, 12] {
                 let made = product(&spectrum.factors((&w, &layout), rank), &layout, rank);
@@ -190,7 +198,11 @@ mod tests {
     fn inputs_that_vary_more_count_more() {
         let (w, layout, h) = (numbers(240, 3), WeightMatrix::dense(12, 20), moments(20));
         let error = |h_of: Option<&[f64]>| {
-            let made = product(&Spectrum::of((&w, &layout), h_of, 6).unwrap().factors((&w, &layout), 4), &layout, 4);
+            let made = product(
+                &Spectrum::of((&w, &layout), h_of, 6, &|| Ok(())).unwrap().factors((&w, &layout), 4),
+                &layout,
+                4,
+            );
             energy(&w.iter().zip(&made).map(|(a, b)| a - b).collect::<Vec<_>>(), &h, 20)
         };
         assert!(error(Some(&h)) < 0.9 * error(None), "{} {}", error(Some(&h)), error(None));
@@ -201,7 +213,7 @@ mod tests {
         let (a, b) = (numbers(16 * 2, 1), numbers(2 * 10, 2));
         let w: Vec<f32> = (0..160).map(|i| (0..2).map(|k| a[i / 10 * 2 + k] * b[k * 10 + i % 10]).sum()).collect();
         let layout = WeightMatrix::dense(16, 10);
-        let spectrum = Spectrum::of((&w, &layout), None, 5).unwrap();
+        let spectrum = Spectrum::of((&w, &layout), None, 5, &|| Ok(())).unwrap();
         assert!(spectrum.missed()[2] < 1e-9);
         let made = product(&spectrum.factors((&w, &layout), 2), &layout, 2);
         assert!(w.iter().zip(&made).all(|(a, b)| (a - b).abs() < 1e-5));
@@ -210,7 +222,7 @@ mod tests {
     #[test]
     fn zeros_have_factors() {
         let layout = WeightMatrix::dense(4, 6);
-        let f = Spectrum::of((&[0.0; 24], &layout), None, 2).unwrap().factors((&[0.0; 24], &layout), 2);
+        let f = Spectrum::of((&[0.0; 24], &layout), None, 2, &|| Ok(())).unwrap().factors((&[0.0; 24], &layout), 2);
         assert!(f.up.iter().chain(&f.down).all(|v| v.is_finite()));
     }
 }

@@ -3,6 +3,7 @@
 
 mod factors;
 mod ranks;
+mod timed;
 mod write;
 
 use crate::{
@@ -17,23 +18,27 @@ use compress_compiler::{
     graph::Graph,
     node::NodeId,
     op::{Op, Operator},
-    pass::{Context, Outcome, Pass, Skipped, Stopwatch, reasons},
+    pass::{Context, Outcome, Pass, Skipped, reasons},
     verify::verify,
     words::{
         counted,
-        option::{CUT_ANYWAY, LOW_RANK},
+        option::{DATA, LOW_RANK},
     },
 };
 use factors::Spectrum;
-use ranks::{Chosen, Curve, choose, cost};
+use ranks::{Curve, choose, cost};
 use regex::Regex;
 use std::{borrow::Cow, collections::BTreeMap};
+use timed::Timed;
 
 /// Ranks are multiples of this, for which kernels are fast, where nothing else is said.
 const STEP: usize = 16;
 
-/// The share of the time which its multiply-accumulates would take that factors have to save.
-const PAYS: f64 = 0.05;
+/// The most outputs or inputs, whichever are fewer, of a weight that may become factors: the work grows with their cube.
+const MOST: usize = 8192;
+
+/// What a rank misses that is less than this is rounding.
+const NOTHING: f64 = 1e-9;
 
 /// Multiply-accumulates of all samples on which it is measured how much the answers mind what each weight misses: some seconds on
 /// two cores; and the fewest samples.
@@ -51,6 +56,8 @@ pub struct LowRank {
     pub exclude: Vec<Regex>,
     /// Whether the model is trained then, and whether it must be.
     pub train: Option<bool>,
+    /// Whether a pass before left it to this one to train.
+    pub deferred: bool,
     /// Whether a later pass trains it.
     pub followed: bool,
 }
@@ -78,6 +85,9 @@ impl Site {
         let layout = WeightMatrix::of(g, &layer).ok_or("its weight isn't a matrix")?;
         if layout.taps > 1 {
             return Err("its window has several taps".into());
+        }
+        if layout.rows.min(layout.columns()) > MOST {
+            return Err(format!("both its sides are over {MOST}, of which finding factors takes hours"));
         }
         let inputs = Inputs::of(g, &layer, layout).ok_or("its input is transposed")?;
         Ok(Self { readers: vec![layer], layout, inputs, cost })
@@ -124,7 +134,7 @@ struct Costs {
 
 impl Costs {
     fn of_graph(g: &Graph, sized: &Graph, layers: &[Layer]) -> Self {
-        let macs: BTreeMap<NodeId, f64> = sized.operators().map(|n| (n, sized.macs(n) as f64)).collect();
+        let macs: BTreeMap<NodeId, f64> = sized.operators().map(|n| (n, sized.macs_with_bodies(n) as f64)).collect();
         let of_weights = layers.iter().any(|l| macs.get(&l.node).is_none_or(|macs| *macs == 0.0));
         let elements = |l: &Layer| g.constant(l.weight.into()).map_or(0, |t| t.shape().iter().product::<usize>());
         match of_weights {
@@ -157,7 +167,7 @@ impl Pass for LowRank {
         let sized = cx.calibrator.map(|c| c.sized(g)).transpose()?;
         let costs = Costs::of_graph(g, sized.as_ref().unwrap_or(g), &all);
         let sites = self.sites(g, &all, &costs, &mut out);
-        let spectra = self.spectra(g, &sites, cx)?;
+        let spectra = self.spectra(g, &sites, cx, &mut out)?;
         let mut curves: Vec<Curve> =
             sites.iter().zip(&spectra).map(|(site, spectrum)| self.curve(site, spectrum)).collect();
         let fixed = costs.all() - sites.iter().map(|site| site.cost).sum::<f64>();
@@ -182,7 +192,7 @@ impl Pass for LowRank {
             }
             (cx.progress)("weigh", sites.len(), sites.len());
         }
-        let timed = Timed { g, sites: &sites, factored: &factored, cx };
+        let timed = Timed { g, sites: &sites, whole: costs.all(), factored: &factored, cx };
         let (chosen, slow) = match (cx.stopwatch, self.of.pays) {
             (Some(watch), true) => timed.choose(&mut curves, budget, watch, &mut out)?,
             _ => (choose(&curves, budget), None),
@@ -195,15 +205,19 @@ impl Pass for LowRank {
             format!("{} {rank} of {}", site.name(g), site.layout.rows.min(site.layout.columns()))
         };
         let told: Vec<String> = ranks.iter().map(told).collect();
-        for (done, (i, rank)) in ranks.iter().enumerate() {
+        let stays = |i: &usize| chosen[*i].is_none() && !curves[*i].ranks.is_empty();
+        for i in (0..sites.len()).filter(stays) {
+            let reason = "thinner weights of other layers cost the answers less".into();
+            out.skipped.push(self.skipped(sites[i].name(g), reason));
+        }
+        let factorised: usize = ranks.iter().map(|(i, _)| sites[*i].readers.len()).sum();
+        for (i, rank) in &ranks {
             cx.check()?;
-            (cx.progress)("factorise", done, ranks.len());
             factored(g, *i, *rank)?;
         }
-        (cx.progress)("factorise", ranks.len(), ranks.len());
         out.edits = ranks.len();
-        self.tell(&told, [costs.all(), left], (costs.of_weights, slow), &mut out);
-        if let Some(must) = self.train.filter(|_| !self.followed && !ranks.is_empty()) {
+        self.tell(&told, [costs.all(), left], (costs.of_weights, slow), all.len() - factorised, &mut out);
+        if let Some(must) = self.train.filter(|_| !self.followed && (self.deferred || !ranks.is_empty())) {
             out.add(recover::train(g, (self.name(), 1.0), vec![], None, must, cx)?);
         }
         Ok(out)
@@ -211,6 +225,10 @@ impl Pass for LowRank {
 }
 
 impl LowRank {
+    fn skipped(&self, node: String, reason: String) -> Skipped {
+        Skipped { rule: self.name().into(), node, reason }
+    }
+
     fn step(&self) -> usize {
         self.of.round.unwrap_or(STEP)
     }
@@ -225,7 +243,7 @@ impl LowRank {
             };
             let step = self.step();
             let site = site.and_then(|site| match site.ranks(step).is_empty() {
-                true => Err(format!("factors of rank {step} would cost as much as its weight")),
+                true => Err(format!("factors of rank {step} would cost at least as much as its weight")),
                 false => Ok(site),
             });
             let others = sites.iter_mut().find(|other| other.readers[0].weight == layer.weight);
@@ -236,8 +254,16 @@ impl LowRank {
                     other.cost += site.cost;
                 }
                 (Err(reason), _) => {
-                    out.skipped.push(Skipped { rule: self.name().into(), node: g.node(layer.node).label(), reason });
+                    out.skipped.push(self.skipped(g.node(layer.node).label(), reason));
                 }
+            }
+        }
+        for node in g.operators() {
+            let inside =
+                g.op(node).bodies().into_iter().flat_map(|body| layers(body.graph()).unwrap_or_default()).count();
+            if inside > 0 {
+                let reason = format!("weights of {} inside it stay whole", counted(inside, "layer"));
+                out.skipped.push(self.skipped(g.node(node).label(), reason));
             }
         }
         // All readers of a weight or none, and all in the same way.
@@ -245,20 +271,23 @@ impl LowRank {
             let reads = |l: &&Layer| l.weight == site.readers[0].weight;
             let order = |l: &Layer| (l.axes.slot, l.axes.output, l.axes.input);
             let same = site.readers.iter().all(|l| order(l) == order(&site.readers[0]));
-            let whole = same && all.iter().filter(reads).count() == site.readers.len();
-            if !whole {
-                let reason = "its weight is shared with a layer that stays".into();
-                out.skipped.push(Skipped { rule: self.name().into(), node: site.name(g), reason });
-            }
-            whole
+            let all = all.iter().filter(reads).count() == site.readers.len();
+            let reason = match (same, all) {
+                (true, true) => return true,
+                (false, _) => "the layers that share its weight read it in different orders",
+                (true, false) => "its weight is shared with a layer that stays",
+            };
+            out.skipped.push(self.skipped(site.name(g), reason.into()));
+            false
         });
         sites
     }
 
     /// How the outputs of each weight vary, on data where there are some.
-    fn spectra(&self, g: &Graph, sites: &[Site], cx: &Context) -> Result<Vec<Spectrum>> {
+    fn spectra(&self, g: &Graph, sites: &[Site], cx: &Context, out: &mut Outcome) -> Result<Vec<Spectrum>> {
         let calibrator = cx.calibrator.filter(|_| self.of.by_data);
         let mut spectra = vec![];
+        let mut unseen = 0;
         while spectra.len() < sites.len() {
             let left = &sites[spectra.len()..];
             let now = &left[..together(left.iter().map(|site| &site.layout))];
@@ -271,17 +300,29 @@ impl LowRank {
                 cx.check()?;
                 (cx.progress)("factorise", spectra.len(), sites.len());
                 let h = moments.map(|moments| moments[0].second(false).0);
+                unseen += usize::from(h.is_none());
                 let most = site.ranks(self.step()).last().copied().unwrap_or_default();
-                let spectrum = Spectrum::of((&site.weight(g)?, &site.layout), h.as_deref(), most);
+                let spectrum = Spectrum::of((&site.weight(g)?, &site.layout), h.as_deref(), most, &|| cx.check());
                 spectra.push(spectrum.map_err(|e| e.at(g.node(site.readers[0].node).label()))?);
             }
+        }
+        match calibrator {
+            Some(_) if unseen > 0 => out.warnings.push(format!(
+                "{}: what {} reads was not seen, or has too many values: the weights alone decided on it",
+                self.name(),
+                counted(unseen, "layer")
+            )),
+            None if !sites.is_empty() => out.warnings.push(format!(
+                "NO DATA: the weights alone decided on ranks; accuracy may be far lower than with what layers read. Give {DATA}"
+            )),
+            _ => {}
         }
         Ok(spectra)
     }
 
     fn curve(&self, site: &Site, spectrum: &Spectrum) -> Curve {
         let (ranks, missed) = (site.ranks(self.step()), spectrum.missed());
-        let worse = ranks.iter().map(|rank| missed[*rank]).collect();
+        let worse = ranks.iter().map(|rank| if missed[*rank] < NOTHING { 0.0 } else { missed[*rank] }).collect();
         Curve { whole: site.cost, each: site.each(), ranks, worse }
     }
 
@@ -291,6 +332,7 @@ impl LowRank {
         done: &[String],
         [whole, left]: [f64; 2],
         (of_weights, slow): (bool, Option<String>),
+        stay: usize,
         out: &mut Outcome,
     ) {
         let asked = format!("{LOW_RANK} {}", self.of.fraction);
@@ -304,96 +346,15 @@ impl LowRank {
         if share > wanted + MISSED {
             let gone = 100.0 * (1.0 - share);
             out.undone.push(format!(
-                "asked for {asked}: {gone:.1}% of the {what} are gone, as no more may go or would pay (`passes` in the report)"
+                "asked for {asked}: {gone:.1}% of the {what} are gone, as no more {} (`passes` in the report)",
+                if self.of.pays { "may go or would make the model faster here" } else { "may go" }
             ));
         }
         out.warnings.push(format!(
             "{asked} left {left} of {whole} {what} ({:.1}%). Ranks: {}; left alone: {} (see `passes` in the report)",
             100.0 * share,
             done.join(", "),
-            counted(out.skipped.len(), "layer"),
+            counted(stay, "layer"),
         ));
-    }
-}
-
-/// Lets only those weights become factors that make the model faster here.
-struct Timed<'a> {
-    g: &'a Graph,
-    sites: &'a [Site],
-    /// Makes factors of a weight.
-    factored: &'a dyn Fn(&mut Graph, usize, usize) -> Result<()>,
-    cx: &'a Context<'a>,
-}
-
-impl Timed<'_> {
-    /// The ranks under a budget, and a sentence where nothing pays.
-    fn choose(
-        &self,
-        curves: &mut [Curve],
-        budget: f64,
-        watch: &dyn Stopwatch,
-        out: &mut Outcome,
-    ) -> Result<(Vec<Chosen>, Option<String>)> {
-        let shapes: Vec<String> = self.sites.iter().map(|site| site.shape(self.g)).collect();
-        loop {
-            let chosen = choose(curves, budget);
-            // Those of the same shape with the same rank or a lower one gain as much or more.
-            let mut highest: BTreeMap<&str, (usize, Vec<usize>)> = BTreeMap::new();
-            for (i, rank) in chosen.iter().enumerate().filter_map(|(i, c)| Some((i, curves[i].ranks[(*c)?]))) {
-                let of = highest.entry(&shapes[i]).or_default();
-                of.0 = of.0.max(rank);
-                of.1.push(i);
-            }
-            let mut slow = vec![];
-            for (done, (shape, (rank, sites))) in highest.iter().enumerate() {
-                self.cx.check()?;
-                (self.cx.progress)("time", done, highest.len());
-                if !self.pays(watch, curves, sites, *rank)? {
-                    slow.push((*shape, *rank));
-                }
-            }
-            (self.cx.progress)("time", highest.len(), highest.len());
-            if slow.is_empty() {
-                let none = chosen.iter().all(Option::is_none);
-                let why =
-                    format!("with thinner weights the model is no faster here; {CUT_ANYWAY} makes them all the same");
-                for (i, _) in curves.iter().enumerate().filter(|(_, curve)| curve.ranks.is_empty()) {
-                    out.skipped.push(Skipped {
-                        rule: "low-rank".into(),
-                        node: self.sites[i].name(self.g),
-                        reason: why.clone(),
-                    });
-                }
-                return Ok((chosen, none.then_some(why)));
-            }
-            for (curve, shape) in curves.iter_mut().zip(&shapes) {
-                if let Some((_, rank)) = slow.iter().find(|(slow, _)| slow == shape) {
-                    let stays = curve.ranks.iter().take_while(|r| *r < rank).count();
-                    curve.ranks.truncate(stays);
-                    curve.worse.truncate(stays);
-                }
-            }
-        }
-    }
-
-    /// Whether factors of this rank for these weights, which are alike, make the model faster.
-    fn pays(&self, watch: &dyn Stopwatch, curves: &[Curve], sites: &[usize], rank: usize) -> Result<bool> {
-        let mut with = self.g.clone();
-        let mut saved = 0.0;
-        for i in sites {
-            (self.factored)(&mut with, *i, rank)?;
-            saved += curves[*i].whole - curves[*i].each * rank as f64;
-        }
-        with.infer_all()?;
-        let (without, with) = (verify(self.g)?, verify(&with)?);
-        let share = saved / curves.iter().map(|curve| curve.whole).sum::<f64>();
-        // Other work on the machine can hide what is saved, but not twice.
-        for _ in 0..2 {
-            let [slow, fast] = watch.compare([&without, &with])?;
-            if slow - fast > PAYS * slow * share {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 }

@@ -41,14 +41,12 @@ impl Curve {
         chosen.map_or(0.0, |i| self.worse[i])
     }
 
-    fn choices(&self) -> impl Iterator<Item = Chosen> + '_ {
-        (0..self.ranks.len()).map(Some).chain([None])
+    fn cheapest(&self) -> Chosen {
+        (!self.ranks.is_empty()).then_some(0)
     }
 
-    /// The best where a unit of cost is worth `price`.
-    fn at(&self, price: f64) -> Chosen {
-        let sum = |c: &Chosen| self.worse(*c) + price * self.cost(*c);
-        self.choices().min_by(|a, b| sum(a).total_cmp(&sum(b))).flatten()
+    fn choices(&self) -> impl Iterator<Item = Chosen> + '_ {
+        (0..self.ranks.len()).map(Some).chain([None])
     }
 }
 
@@ -57,42 +55,51 @@ pub(super) fn cost(curves: &[Curve], chosen: &[Chosen]) -> f64 {
     curves.iter().zip(chosen).map(|(curve, c)| curve.cost(*c)).sum()
 }
 
-/// The ranks that make the answers least worse while all weights together cost at most `budget`, or as little as they can. The same
-/// price of a unit of cost holds for all (Lagrange), then what is left of the budget goes where it helps most.
+/// Parts of the budget that costs are counted in: so many for each weight, and at most. What is left over is less than a part for
+/// each weight.
+const PARTS: usize = 256;
+const MOST_PARTS: usize = 32_768;
+
+/// The ranks that make the answers least worse while all weights together cost at most `budget`, or as little as they can: a knapsack
+/// of which each weight takes one choice, filled weight by weight.
 pub(super) fn choose(curves: &[Curve], budget: f64) -> Vec<Chosen> {
-    let at = |price: f64| curves.iter().map(|curve| curve.at(price)).collect::<Vec<_>>();
-    let within = |chosen: &[Chosen]| cost(curves, chosen) <= budget;
-    let none = vec![None; curves.len()];
-    if within(&none) {
-        return none;
+    let parts = (PARTS * curves.len()).min(MOST_PARTS);
+    // For each number of parts, how much worse the answers are at least, of the weights so far.
+    let mut worst = vec![0.0; parts + 1];
+    let mut taken: Vec<Vec<Option<Chosen>>> = vec![];
+    for curve in curves {
+        let mut next = vec![f64::INFINITY; parts + 1];
+        let mut by = vec![None; parts + 1];
+        for choice in curve.choices() {
+            let (Some(costs), worse) = (in_parts(curve.cost(choice), budget, parts), curve.worse(choice)) else {
+                continue;
+            };
+            for (at, before) in (costs..=parts).zip(&worst) {
+                if before + worse < next[at] {
+                    (next[at], by[at]) = (before + worse, Some(choice));
+                }
+            }
+        }
+        worst = next;
+        taken.push(by);
     }
-    // Prices that are far too low and far too high, whatever the units.
-    let (mut low, mut high) = (-60.0, 60.0);
-    for _ in 0..64 {
-        let middle = f64::midpoint(low, high);
-        if within(&at(f64::exp2(middle))) { high = middle } else { low = middle }
+    let mut left = parts;
+    let mut chosen = vec![];
+    for (curve, by) in curves.iter().zip(&taken).rev() {
+        let Some(choice) = by[left] else {
+            return curves.iter().map(Curve::cheapest).collect();
+        };
+        left -= in_parts(curve.cost(choice), budget, parts).unwrap_or(left);
+        chosen.push(choice);
     }
-    let mut chosen = at(f64::exp2(high));
-    while let Some((i, better)) = upgrade(curves, &chosen, budget) {
-        chosen[i] = better;
-    }
+    chosen.reverse();
     chosen
 }
 
-/// The change for the better that is worth most for what it costs, of those that the budget allows.
-fn upgrade(curves: &[Curve], chosen: &[Chosen], budget: f64) -> Option<(usize, Chosen)> {
-    let left = budget - cost(curves, chosen);
-    let mut best = (0.0, None);
-    for (i, (curve, now)) in curves.iter().zip(chosen).enumerate() {
-        for to in curve.choices() {
-            let (costs, helps) = (curve.cost(to) - curve.cost(*now), curve.worse(*now) - curve.worse(to));
-            let worth = helps / costs.max(f64::MIN_POSITIVE);
-            if costs <= left && helps > 0.0 && worth > best.0 {
-                best = (worth, Some((i, to)));
-            }
-        }
-    }
-    best.1
+/// A cost in parts of the budget, rounded up; `None` beyond all.
+fn in_parts(cost: f64, budget: f64, parts: usize) -> Option<usize> {
+    let share = (cost / budget.max(f64::MIN_POSITIVE) * parts as f64).ceil();
+    (share <= parts as f64).then_some(share as usize)
 }
 
 #[cfg(test)]
@@ -110,12 +117,8 @@ mod tests {
         let curves: Vec<Curve> = (1..8).map(|i| curve(0.01 * f64::from(i))).collect();
         let all = 7.0 * 3200.0;
         for part in [0.3, 0.5, 0.8, 0.95] {
-            let chosen = choose(&curves, part * all);
-            let cost = cost(&curves, &chosen);
+            let cost = cost(&curves, &choose(&curves, part * all));
             assert!(cost <= part * all && cost >= part * all - 512.0, "{part}: {cost}");
-            // What is forgotten fastest gets the lowest rank.
-            let ranks: Vec<usize> = chosen.iter().map(|c| c.map_or(100, |i| i)).collect();
-            assert!(ranks.is_sorted_by(|a, b| a >= b), "{ranks:?}");
         }
     }
 
@@ -133,15 +136,15 @@ mod tests {
     fn the_best_of_few_is_that_of_a_search() {
         let curves = [curve(0.02), curve(0.05), curve(0.005)];
         let budget = 5000.0;
-        let all: Vec<[Chosen; 3]> = curves[0]
-            .choices()
-            .flat_map(|a| {
-                curves[1].choices().flat_map(move |b| curves[2].choices().map(move |c| [a, b, c])).collect::<Vec<_>>()
-            })
-            .collect();
+        let mut all: Vec<[Chosen; 3]> = vec![];
+        for a in curves[0].choices() {
+            for b in curves[1].choices() {
+                all.extend(curves[2].choices().map(|c| [a, b, c]));
+            }
+        }
         let worse = |c: &[Chosen]| curves.iter().zip(c).map(|(curve, c)| curve.worse(*c)).sum::<f64>();
         let best =
             all.iter().filter(|c| cost(&curves, &c[..]) <= budget).map(|c| worse(c)).fold(f64::INFINITY, f64::min);
-        assert!(worse(&choose(&curves, budget)) <= 1.1 * best);
+        assert!((worse(&choose(&curves, budget)) - best).abs() < 1e-9);
     }
 }

@@ -36,6 +36,8 @@ pub struct Recover {
     pub by: WeightSaliency,
     /// Whether a model that can't be trained, or not on this data, is an error, rather than pruned without.
     pub must: bool,
+    /// Whether a pass before left it to this one to train.
+    pub deferred: bool,
 }
 
 impl Pass for Recover {
@@ -54,7 +56,13 @@ impl Pass for Recover {
         // It prunes what could not be trained, and says what is zero.
         let prune = Prune { budget: self.budget, scope: self.scope.clone(), reconstruct: false };
         if choice.weights.is_empty() {
-            return if gradual { prune.run(g, cx) } else { Ok(out) };
+            if gradual {
+                out.add(prune.run(g, cx)?);
+            }
+            if self.deferred {
+                out.add(train(g, (self.name(), 1.0), vec![], None, self.must, cx)?);
+            }
+            return Ok(out);
         }
         let choose = |done: f64, weights: &[Weight]| {
             // Fast at first, when there is much that nothing needs. What a magnitude leaves of a pattern is known from the

@@ -75,6 +75,9 @@ const LAST: f64 = 0.5;
 /// By how much more may be left than was asked for without a word.
 const MISSED: f64 = 0.005;
 
+/// And before it counts as something that was not done.
+const SLACK: f64 = 0.05;
+
 impl Pass for PruneChannels {
     fn name(&self) -> &'static str {
         "channels"
@@ -106,6 +109,7 @@ impl Pass for PruneChannels {
             }
         }
         out.warnings.push(self.tell(&course, &out));
+        out.undone.extend(self.missed(&course));
         out.edits += course.layers.len();
         Ok(out)
     }
@@ -170,6 +174,21 @@ impl PruneChannels {
         cut.apply(g)?;
         out.add(Clean.run(g, cx)?);
         Ok(())
+    }
+
+    /// What of what was asked for was not done, in a sentence.
+    fn missed(&self, course: &Course) -> Option<String> {
+        let Some([whole, left]) = course.size.filter(|_| !course.layers.is_empty()) else {
+            return Some("asked for fewer channels: none were removed".into());
+        };
+        let (removed, wanted) = (1.0 - left / whole.max(f64::MIN_POSITIVE), self.channels.fraction);
+        (self.channels.of == ChannelBudget::Macs && removed < wanted - SLACK).then(|| {
+            format!(
+                "asked to remove channels worth {:.0}% of the multiply-accumulates: {:.0}% are gone",
+                100.0 * wanted,
+                100.0 * removed
+            )
+        })
     }
 
     /// What went, in a sentence.

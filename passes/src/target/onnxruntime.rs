@@ -23,7 +23,14 @@ use compress_compiler::{
     node::{NodeId, Port},
     op::Op,
     ops::{
-        attention::Attention, concat::Concat, expand::Expand, layer_norm::RmsNorm, shape::Shape, transpose::Transpose,
+        attention::Attention,
+        concat::Concat,
+        expand::Expand,
+        layer_norm::RmsNorm,
+        matmul_nbits::{MatMulNBits, Packed},
+        quantize::Dequantize,
+        shape::Shape,
+        transpose::Transpose,
     },
     pass::{Context, Outcome, Pass},
     rewrite::{Edit, Ref, Rule, Verdict, rewrite},
@@ -62,16 +69,62 @@ impl Pass for ForOnnxRuntime {
     }
 
     fn run(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome> {
+        let mut done = rewrite(graph, &[Box::new(ToNBits)], cx)?;
         if newest(graph) < OPSET {
             let why = format!("{}: an operator that is kept as it is keeps the model at its opset", option::TARGET);
-            return Ok(Outcome { warnings: vec![why], ..Outcome::default() });
+            done.warnings.push(why);
+        } else {
+            done.add(rewrite(graph, &[Box::new(ToAttention), Box::new(ToRmsNorm)], cx)?);
         }
-        let mut done = rewrite(graph, &[Box::new(ToAttention), Box::new(ToRmsNorm)], cx)?;
         if done.edits > 0 {
             done.add(Clean.run(graph, cx)?);
         }
         Ok(done)
     }
+}
+
+/// A product with a matrix of codes in blocks is one MatMulNBits, whose kernels read the codes as they lie: DequantizeLinear would
+/// make floats of all of them in each run.
+struct ToNBits;
+
+impl Rule for ToNBits {
+    fn name(&self) -> &'static str {
+        "nbits"
+    }
+
+    fn roots(&self) -> &'static [&'static str] {
+        &["MatMul"]
+    }
+
+    fn apply(&self, graph: &Graph, node: NodeId, cx: &Context) -> Result<Verdict> {
+        let Some((op, x, packed)) = in_blocks(graph, node) else { return Ok(Verdict::No) };
+        let mut edit = Edit::new();
+        let mut operands = vec![Some(x.into())];
+        for (name, tensor) in [("quantized", packed.codes), ("scale", packed.scales)] {
+            operands.push(Some(edit.constant(name, cx.kept(tensor)?)));
+        }
+        operands.extend(packed.zeros.map(|zeros| Some(edit.constant("zero_point", zeros))));
+        let made = edit.node(&graph.node(node).name, op, &operands);
+        edit.replace(node.into(), made);
+        Ok(Verdict::Apply(edit))
+    }
+}
+
+fn in_blocks(graph: &Graph, node: NodeId) -> Option<(MatMulNBits, Port, Packed)> {
+    let (x, weight) = (graph.operand(node, 0)?, graph.operand(node, 1)?);
+    let Op::Dequantize(Dequantize { grain, .. }) = graph.op(weight.node) else { return None };
+    let fits =
+        matches!(grain.axis, 0 | -2) && graph.fact(x).dtype == Some(DType::F32) && graph.fact(x).rank() >= Some(2);
+    if !fits || graph.fact(weight).dtype != Some(DType::F32) {
+        return None;
+    }
+    let read = |slot: usize| graph.operand(weight.node, slot);
+    let zeros = match read(2) {
+        Some(port) => Some(graph.constant(port)?),
+        None => None,
+    };
+    let (op, packed) = MatMulNBits::of(graph.constant(read(0)?)?, graph.constant(read(1)?)?, zeros, grain.block)?;
+    Some((op, x, packed))
 }
 
 /// `x / sqrt(mean(x²) + epsilon) * scale`, with a scale or without, is one RMSNormalization.

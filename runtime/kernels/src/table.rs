@@ -1,6 +1,6 @@
 //! Rows looked up in a table.
 
-use crate::{Isa, RowsMut, multiversion::multiversion, parallel::in_rows};
+use crate::{Isa, Rows, RowsMut, multiversion::multiversion, parallel::in_rows};
 
 /// A table, row by row.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +45,20 @@ pub fn look_up_codes(table: &[u8], flip: u8, row: impl Fn(usize) -> usize + Sync
     });
 }
 
+/// Writes to element `i` of `y` the one of the same row of `x` that `at` names for it, in `threads` parts.
+///
+/// # Panics
+/// When the row has no such element.
+pub fn take(x: Rows<f32>, at: impl Fn(usize) -> usize + Sync, y: RowsMut<f32>, threads: usize) {
+    in_rows(y, 1, threads, &|part, mut y| {
+        let width = y.width();
+        for i in 0..part.rows {
+            let (row, first) = (x.row(part.row + i), (part.row + i) * width);
+            y.row(i).iter_mut().enumerate().for_each(|(j, y)| *y = row[at(first + j)]);
+        }
+    });
+}
+
 multiversion! {
     /// Codes times their scale.
     fn scaled(isa: Isa, codes: &[u8], scale: f32, y: &mut [f32]) {
@@ -57,6 +71,18 @@ multiversion! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn elements_come_as_they_are_asked_for() {
+        let x: Vec<f32> = (0..20).map(|i| i as f32).collect();
+        let at = [4, 0, 1, 0, 4, 2, 3, 3, 3, 1, 2, 0];
+        for threads in [1, 3] {
+            let mut y = vec![9.0; 12];
+            take(Rows::dense(&x, 4, 5), |i| at[i], RowsMut::dense(&mut y, 4, 3), threads);
+            let wanted: Vec<f32> = (0..12).map(|i| (i / 3 * 5 + at[i]) as f32).collect();
+            assert_eq!(y, wanted);
+        }
+    }
 
     #[test]
     fn rows_come_as_they_are_asked_for() {

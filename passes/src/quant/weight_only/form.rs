@@ -48,7 +48,7 @@ pub(super) fn by_bits(
         outputs: rows,
         bits: bits as i64,
         block: blocked.block as i64,
-        accuracy_level: IN_CODES,
+        accuracy_level: MatMulNBits::IN_CODES,
     };
     for reader in g.uses(layer.weight.into()) {
         let mut operands = vec![g.operand(reader.node, 0), Some(packed.into()), Some(scales.into())];
@@ -94,9 +94,6 @@ pub(super) fn has_bits(g: &Graph, layer: &Layer) -> bool {
         }
     })
 }
-
-/// The accuracy_level in which rows become codes of 8 bits.
-const IN_CODES: i64 = 4;
 
 /// As a DequantizeLinear with blocks, of opset 21.
 pub(super) fn dequantised(

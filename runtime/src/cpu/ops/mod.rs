@@ -4,6 +4,7 @@ mod attention;
 mod constant;
 mod dynamic;
 mod elementwise;
+mod gathered;
 mod grouped;
 mod logic;
 mod lookup;
@@ -47,6 +48,7 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, want: Want) -> Option<Lowering<'g>> {
             .or_else(|| quant::dequantize(s, want.port))
             .or_else(|| pool::lowering(s, want))
             .or_else(|| lookup::float(s, want.port))
+            .or_else(|| gathered::lowering(s, want.port))
             .or_else(|| quant::widened(s, want.port))
             .or_else(|| rotary::lowering(s, want.port))
             .or_else(|| rows::root_mean_square(s, want.port))
