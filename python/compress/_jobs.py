@@ -111,17 +111,19 @@ def compress(
             `data` where made-up inputs are noise]
         channels_cuts: Remove channels in N cuts, with training between them (needs `data`). Each cut removes the same
             share of the remaining multiply-accumulates, or of what `channels_budget` names [default: 1]
-        low_rank: Make two products with thinner weights (low rank) of products and 1x1 convolutions with a weight, so
-            that this fraction of the multiply-accumulates goes. With `data`, what the layers read decides the ranks
-            and the weights, and then the model is trained
-        round_channels: Keep a multiple of N channels, or a rank that is one, for which kernels are faster [default:
-            16, or a quarter of a small layer unless the target is onnxruntime]
+        low_rank: Replace weights of products and 1x1 convolutions by two thinner ones (low rank), so that this
+            fraction of the multiply-accumulates goes. With `data`, what the layers read decides on ranks and weights,
+            and then the model is trained
+        round_channels: Keep a multiple of N channels, for which kernels are faster [default: 16, or a quarter of a
+            small layer unless the target is onnxruntime]; with `low_rank`, ranks that are multiples of N [default:
+            16]
         cut_anyway: Remove channels, or make thinner weights, even where that does not make the model faster on this
             machine. Without this flag our runtime measures it, whatever the target is
         prune_ends: Prune the first and the last layers too
         epochs: Epochs of training, 0 for no training [default: by the size of model and data, at most some minutes]
         lr: The highest learning rate of training [default: 0.001, or 0.004 where compression cost over two points of
-            the accuracy]; `qat` takes a tenth of it
+            the accuracy; for transformers 0.001 up to a width of 64, and less for wider ones in proportion]; `qat`
+            takes a tenth of it
         teacher: The model that training learns from [default: MODEL itself]
         exclude: Leave layers unchanged whose node or weight has a matching name; may be repeated
         target: The runtime that has to run the result [default: portable]
@@ -296,17 +298,19 @@ def sweep(
             `data` where made-up inputs are noise]
         channels_cuts: Remove channels in N cuts, with training between them (needs `data`). Each cut removes the same
             share of the remaining multiply-accumulates, or of what `channels_budget` names [default: 1]
-        low_rank: Make two products with thinner weights (low rank) of products and 1x1 convolutions with a weight, so
-            that this fraction of the multiply-accumulates goes. With `data`, what the layers read decides the ranks
-            and the weights, and then the model is trained
-        round_channels: Keep a multiple of N channels, or a rank that is one, for which kernels are faster [default:
-            16, or a quarter of a small layer unless the target is onnxruntime]
+        low_rank: Replace weights of products and 1x1 convolutions by two thinner ones (low rank), so that this
+            fraction of the multiply-accumulates goes. With `data`, what the layers read decides on ranks and weights,
+            and then the model is trained
+        round_channels: Keep a multiple of N channels, for which kernels are faster [default: 16, or a quarter of a
+            small layer unless the target is onnxruntime]; with `low_rank`, ranks that are multiples of N [default:
+            16]
         cut_anyway: Remove channels, or make thinner weights, even where that does not make the model faster on this
             machine. Without this flag our runtime measures it, whatever the target is
         prune_ends: Prune the first and the last layers too
         epochs: Epochs of training, 0 for no training [default: by the size of model and data, at most some minutes]
         lr: The highest learning rate of training [default: 0.001, or 0.004 where compression cost over two points of
-            the accuracy]; `qat` takes a tenth of it
+            the accuracy; for transformers 0.001 up to a width of 64, and less for wider ones in proportion]; `qat`
+            takes a tenth of it
         teacher: The model that training learns from [default: MODEL itself]
         exclude: Leave layers unchanged whose node or weight has a matching name; may be repeated
         target: The runtime that has to run the result [default: portable]
