@@ -132,10 +132,10 @@ impl Moments {
     /// The rows to solve for so that the outputs are those that were wanted, with the bias that `bias` says.
     pub fn rows(&self, weight: &[f64], bias: &Bias) -> Rows {
         let (d, n) = (self.columns, self.count);
-        let (mut h, mean) = self.second(!matches!(bias, Bias::Kept));
+        let (mut h, mean) = self.second(!matches!(bias, Bias::Kept | Bias::Answered));
         let own = |w: &[f64]| (0..d).map(|j| h[j * d..(j + 1) * d].iter().zip(w).map(|(h, w)| h * w).sum()).collect();
         let mut g: Vec<f64> = match bias {
-            Bias::Wanted => {
+            Bias::Wanted | Bias::Answered => {
                 let wanted = self.yx.chunks(d).zip(&self.y);
                 wanted.flat_map(|(yx, y)| yx.iter().zip(&mean).map(move |(v, m)| v / n - y / n * m)).collect()
             }
@@ -144,6 +144,7 @@ impl Moments {
         let squares = |(w, g): (&[f64], &[f64])| w.iter().zip(g).map(|(w, g)| w * g).sum::<f64>();
         let mut energy: Vec<f64> = match bias {
             Bias::Wanted => self.yy.iter().zip(&self.y).map(|(yy, y)| yy / n - (y / n).powi(2)).collect(),
+            Bias::Answered => self.yy.iter().map(|yy| yy / n).collect(),
             _ => weight.chunks(d).zip(g.chunks(d)).map(squares).collect(),
         };
         // Directions in which the inputs hardly vary are not to be trusted, least of all with few observations:
@@ -171,6 +172,8 @@ impl Moments {
 pub enum Bias {
     /// Outputs as observed; the bias makes up for their mean.
     Wanted,
+    /// Outputs as observed, with the bias as it is or none.
+    Answered,
     /// Outputs as the layer itself would answer to these inputs; the bias makes up for their mean.
     Free,
     /// The same, with the bias as it is or none.

@@ -7,7 +7,8 @@ import onnx
 import onnxruntime as ort
 import pytest
 import small
-from support import ROOT
+from small import floats, model, node, save
+from support import ROOT, run_command, run_onnx
 
 pytestmark = pytest.mark.slow
 
@@ -350,3 +351,42 @@ def test_made_up_inputs_have_sizes_that_suit(compress, zoo, tmp_path):
     model = zoo / "models/silero_vad_16k_op15.onnx"
     report = compress(model, "-o", tmp_path / "out.onnx", "--json", "--prune-channels", 0.5).json()
     assert report["speed"]["inputs"] == "input 1x512, state 2x1x128, sr scalar" and macs(report) < 0.6
+
+
+def test_layers_without_a_bias_answer_as_they_did(tmp_path):
+    """Products of three axes, whose bias a sum adds: what reads the remaining channels makes up for the others, as it does in a Gemm."""
+    rng = np.random.default_rng(0)
+    mix = rng.standard_normal((8, 32)).astype(np.float32)
+    weights = {
+        "u": floats(1, 32, 64, scale=0.3),
+        "ub": floats(2, 64, scale=0.5),
+        "v": floats(3, 64, 32, scale=0.2),
+        "vb": floats(4, 32),
+        "w": floats(5, 32, 64, scale=0.3),
+        "wb": floats(6, 64, scale=0.5),
+        "h": floats(7, 64, 8, scale=0.2),
+    }
+    nodes = [
+        node("MatMul", "input u", "a", "first"),
+        node("Add", "a ub", "b"),
+        node("Relu", "b", "c"),
+        node("MatMul", "c v", "d", "second"),
+        node("Add", "d vb", "e"),
+        node("Tanh", "e", "f"),
+        node("MatMul", "f w", "g", "third"),
+        node("Add", "g wb", "i"),
+        node("Relu", "i", "j"),
+        node("MatMul", "j h", "output", "head"),
+    ]
+    errors = {}
+    for axes in ([], [4]):
+        made = model(nodes, [("input", ["batch", *axes, 32])], [("output", ["batch", *axes, 8])], weights)
+        x = (rng.standard_normal((512, *axes, 8)) @ mix).astype(np.float32)
+        path, out = save(made, tmp_path), tmp_path / "out.onnx"
+        np.savez(tmp_path / "data.npz", input=x)
+        asked = ["--prune-channels", 0.4, "--round-channels", 4, "--cut-anyway"]
+        run_command(path, *asked, "--data", tmp_path / "data.npz", "--epochs", 0, "-o", out, "--force")
+        x = (rng.standard_normal((256, *axes, 8)) @ mix).astype(np.float32)
+        before, after = run_onnx(path, {"input": x})[0], run_onnx(out, {"input": x})[0]
+        errors[len(axes)] = np.square(after - before).mean() / np.square(before - before.mean()).mean()
+    assert errors[1] < 1.5 * errors[0], errors

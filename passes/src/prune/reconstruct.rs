@@ -68,6 +68,8 @@ struct Task {
     /// How its readers read, or why that doesn't help.
     inputs: Result<Inputs, String>,
     bias: Option<NodeId>,
+    /// Whether outputs that are wanted can be told: those of one layer, without a bias that stays as it is.
+    answered: bool,
     groups: Option<Groups>,
 }
 
@@ -197,7 +199,7 @@ fn tasks(g: &Graph, weights: &[NodeId], budget: Budget) -> Result<Vec<Task>> {
     for l in layers(g)?.into_iter().filter(|l| weights.contains(&l.weight)) {
         if let Some(task) = tasks.iter_mut().find(|t| t.weight == l.weight) {
             // One weight, several inputs: each reader is to answer as it would have.
-            task.bias = None;
+            (task.bias, task.answered) = (None, false);
             task.users.push(l);
             continue;
         }
@@ -207,7 +209,8 @@ fn tasks(g: &Graph, weights: &[NodeId], budget: Budget) -> Result<Vec<Task>> {
             Budget::Pattern(p) => layout.groups(p).map(|of| Groups { zeros: p.zeros, of }),
         };
         let (inputs, bias) = (inputs(g, &l, layout), bias(g, &l, layout));
-        tasks.push(Task { weight: l.weight, users: vec![l], layout, inputs, bias, groups });
+        let answered = bias.is_some() || is_plain(g, &l);
+        tasks.push(Task { weight: l.weight, users: vec![l], layout, inputs, bias, answered, groups });
     }
     Ok(tasks)
 }
@@ -217,6 +220,12 @@ fn inputs(g: &Graph, l: &Layer, layout: WeightMatrix) -> Result<Inputs, String> 
         return Err(format!("it has {} inputs, more than {MOST_INPUTS}", layout.columns()));
     }
     Inputs::of(g, l, layout).ok_or_else(|| "its input is transposed".into())
+}
+
+/// Whether a layer is its weight times its inputs, and nothing else.
+fn is_plain(g: &Graph, l: &Layer) -> bool {
+    let scaled = matches!(g.op(l.node), Op::Gemm(Gemm { alpha, .. }) if *alpha != 1.0);
+    !scaled && l.axes.bias.is_none_or(|slot| g.operand(l.node, slot).is_none())
 }
 
 /// The bias of a layer, where it may be changed.
@@ -312,17 +321,18 @@ fn gather(
     tasks: &[Task],
     calibrator: &dyn Calibrator,
 ) -> Result<Vec<Vec<Moments>>> {
+    let read = pruned.unwrap_or(dense);
     let known: Vec<(usize, &Inputs, Port)> = (tasks.iter().enumerate())
         .filter_map(|(i, t)| t.inputs.as_ref().ok().map(|inputs| (i, inputs, t)))
-        .flat_map(|(i, inputs, t)| t.users.iter().filter_map(move |l| Some((i, inputs, dense.operand(l.node, 0)?))))
+        .flat_map(|(i, inputs, t)| t.users.iter().filter_map(move |l| Some((i, inputs, read.operand(l.node, 0)?))))
         .collect();
     let mut moments: Vec<Vec<Moments>> =
         tasks.iter().map(|t| t.inputs.as_ref().map(Moments::none).unwrap_or_default()).collect();
     if known.is_empty() {
         return Ok(moments);
     }
-    let read = only(pruned.unwrap_or(dense), &known.iter().map(|k| k.2).collect::<Vec<_>>());
-    let answers = pruned.filter(|_| tasks.iter().any(|t| t.bias.is_some()));
+    let read = only(read, &known.iter().map(|k| k.2).collect::<Vec<_>>());
+    let answers = pruned.filter(|_| tasks.iter().any(|t| t.answered));
     let answered = answers.map(|_| only(dense, &tasks.iter().map(|t| t.users[0].node.into()).collect::<Vec<_>>()));
     let read = verify(&read)?;
     let answered = answered.as_ref().map(verify).transpose()?;
@@ -330,7 +340,7 @@ fn gather(
     let samples = calibrator.samples();
     calibrator.run(&graphs, samples, &mut |made| {
         for (x, (i, inputs, _)) in made[0].iter().zip(&known) {
-            let y = made.get(1).filter(|_| tasks[*i].bias.is_some()).map(|y| &y[*i]);
+            let y = made.get(1).filter(|_| tasks[*i].answered).map(|y| &y[*i]);
             let layer = tasks[*i].users[0].node;
             observe(inputs, &mut moments[*i], x, y, enough(inputs, samples))
                 .map_err(|e| e.at(dense.node(layer).label()))?;
@@ -357,7 +367,11 @@ fn problem<'a>(
         task.inputs = Err("its inputs on calibration data are not all numbers".into());
     }
     task.inputs.as_ref().ok()?;
-    let bias = if task.bias.is_none() { Bias::Kept } else { bias };
+    let bias = match (task.bias, bias) {
+        (None, Bias::Wanted) if task.answered => Bias::Answered,
+        (None, _) => Bias::Kept,
+        (Some(_), bias) => bias,
+    };
     let each = weight.len() / moments.len();
     let parts: Vec<_> = moments.iter().zip(weight.chunks(each)).map(|(m, w)| m.rows(w, &bias)).collect();
     let energy: f64 = parts.iter().flat_map(|p| &p.energy).sum();
