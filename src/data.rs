@@ -208,6 +208,13 @@ impl Sets {
         }
     }
 
+    /// Calibrates on `count` samples, or fewer.
+    pub fn calibrate_on(&mut self, count: usize, seed: u64) {
+        if count < self.calibration.indices.len() {
+            self.calibration.indices = sample(&self.calibration.indices, count, seed);
+        }
+    }
+
     /// Whether it is noise that layers are calibrated on.
     pub fn is_noise(&self) -> bool {
         let set = &self.calibration;

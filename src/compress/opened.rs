@@ -453,6 +453,13 @@ fn open_sets(
     let sets = Sets::open_running(&data, shapes, g, count, seed, (singly, backend));
     let sets = tolerate(sets.map_err(in_model), plan, g, warnings)?;
     let Some(mut sets) = sets else { return Ok(None) };
+    if asked.is_none() && plan.options.reconstruct {
+        // Of sizes that the model leaves open, the data tell how much work a sample is.
+        let inputs = measure::timing_batch(&sets.calibration, 1)?.inputs;
+        if let Ok(sized) = measure::sized(g, &inputs) {
+            sets.calibrate_on(reconstruct::affordable_samples(&sized)?, seed);
+        }
+    }
     if plan.options.search.is_some() {
         sets.keep_apart(seed);
     }
