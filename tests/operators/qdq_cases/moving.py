@@ -129,3 +129,24 @@ concat("batch_axis", (1, 2), axis=0, shapes=[(1, 3, 4, 5), (2, 3, 4, 5)])
 concat("batches", (1, 2), shapes=[(3, 3, 4, 5), (3, 17, 4, 5)])
 concat("2d", (1, 2), shapes=[(3, 5), (3, 8)])
 concat("constant", (1, 2), constant=True)
+
+
+def taken(name, shape, at, axis, known, dtype=np.int64):
+    """Elements by positions that are known, or come from elsewhere; some count from behind."""
+    net = Net()
+    dynamic = shape[0] == at[0]
+    x = net.input(cases.f32(*shape), dynamic=dynamic)
+    n = shape[axis]
+    where = (np.arange(np.prod(at)).reshape(at) * 7 % (2 * n) - n).astype(dtype)
+    where = where if known else net.input(where, "places", dynamic=dynamic)
+    net.output(net.op("GatherElements", net.op("Mul", x, np.float32(2)), where, axis=axis))
+    cases.add(f"take_{name}", net)
+
+
+for known in (False, True):
+    how = "known" if known else "given"
+    taken(f"{how}_last", (2, 3, 7), (2, 3, 5), -1, known)
+    taken(f"{how}_more", (4, 3, 4, 6), (4, 3, 4, 9), 3, known)
+    taken(f"{how}_narrow", (3, 6), (3, 6), 1, known, np.int32)
+    taken(f"{how}_few_rows", (4, 6), (2, 6), 1, known)
+    taken(f"{how}_first", (6, 4), (3, 4), 0, known)

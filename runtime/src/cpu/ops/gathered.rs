@@ -31,9 +31,8 @@ pub(super) fn lowering<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
     if !fits {
         return None;
     }
-    if s.is_constant(at) {
-        let indices = s.constant_later(at);
-        return Some(Lowering::with(vec![Want::float(x)], move |_| Ok(Take { known: Some(Known::of(&indices()?)?) })));
+    if let Some(indices) = g.constant(at) {
+        return Some(Lowering::with(vec![Want::float(x)], move |_| Ok(Take { known: Some(Known::of(indices)?) })));
     }
     // Small integers that shapes tell are no value here.
     fact.elems.is_none().then(|| Lowering::of(vec![Want::float(x), Want::codes(at)], Take { known: None }))
