@@ -45,6 +45,7 @@ use quant::{
     weight_only::{WeightFormat, WeightOnly},
 };
 use regex::Regex;
+use std::ops::Deref;
 use target::Target;
 use widen::{Narrow, Widen};
 
@@ -163,7 +164,46 @@ pub struct Stage {
     pub does: &'static str,
     /// The option that asks for it, unless it always runs.
     pub asked_by: Option<Opt>,
-    make: fn(&Options) -> Option<Box<dyn Pass>>,
+    make: fn(&Asked) -> Option<Box<dyn Pass>>,
+}
+
+/// What is asked of the pipeline, as far as it goes.
+struct Asked<'a> {
+    options: &'a Options,
+    /// The stages that it has.
+    stages: &'a [Stage],
+}
+
+impl Deref for Asked<'_> {
+    type Target = Options;
+
+    fn deref(&self) -> &Options {
+        self.options
+    }
+}
+
+impl Asked<'_> {
+    /// The passes after which the model is trained, in order. The last of them trains it for all.
+    fn trainers(&self) -> Vec<&'static str> {
+        let asked = [
+            ("layers", self.layers.is_some()),
+            ("channels", self.narrows()),
+            ("low-rank", self.factorises()),
+            ("recover", self.budget().is_some()),
+        ];
+        let runs = |name: &str| self.stages.iter().any(|stage| stage.name == name);
+        asked.into_iter().filter(|(name, asked)| *asked && runs(name)).map(|(name, _)| name).collect()
+    }
+
+    /// Whether a later pass trains what `pass` made.
+    fn is_followed(&self, pass: &str) -> bool {
+        self.trainers().last() != Some(&pass)
+    }
+
+    /// Whether `pass` trains what passes before it made.
+    fn is_deferred_to(&self, pass: &str) -> bool {
+        self.trainers().first() != Some(&pass)
+    }
 }
 
 /// Every pass, in the order in which they run.
@@ -203,7 +243,7 @@ pub const STAGES: &[Stage] = &[
         does: "take whole layers out of a decoder, and train the model",
         asked_by: Some(option::KEEP_LAYERS),
         make: |o| {
-            let followed = o.budget().is_some() || o.channels.is_some_and(|c| c.fraction > 0.0) || o.factorises();
+            let followed = o.is_followed("layers");
             Some(Box::new(KeepLayers { keep: o.layers?, train: o.training.map(|t| t.must), followed }))
         },
     },
@@ -216,7 +256,7 @@ pub const STAGES: &[Stage] = &[
             let (exclude, train) = (o.exclude.clone(), o.training.map(|t| t.must));
             channels.round = channels.round.or(o.target.capabilities().channels);
             // What is pruned after that is trained after that.
-            let followed = o.budget().is_some() || o.factorises();
+            let followed = o.is_followed("channels");
             Some(Box::new(PruneChannels { channels, exclude, reconstruct: o.reconstruct, train, followed }))
         },
     },
@@ -228,7 +268,7 @@ pub const STAGES: &[Stage] = &[
             let mut of = o.low_rank.filter(|_| o.factorises())?;
             of.round = of.round.or(o.target.capabilities().channels);
             let (exclude, train) = (o.exclude.clone(), o.training.map(|t| t.must));
-            let (deferred, followed) = (o.layers.is_some() || o.narrows(), o.budget().is_some());
+            let (deferred, followed) = (o.is_deferred_to("low-rank"), o.is_followed("low-rank"));
             Some(Box::new(LowRank { of, exclude, train, deferred, followed }))
         },
     },
@@ -255,7 +295,7 @@ pub const STAGES: &[Stage] = &[
         asked_by: Some(option::PRUNE),
         make: |o| {
             let Recovery { by, must } = o.training?;
-            let deferred = o.layers.is_some() || o.narrows() || o.factorises();
+            let deferred = o.is_deferred_to("recover");
             Some(Box::new(Recover { budget: o.budget()?, scope: o.scope(), by, must, deferred }))
         },
     },
@@ -307,12 +347,9 @@ pub const STAGES: &[Stage] = &[
 
 /// The passes that `options` ask for, up to `stop_after`.
 pub fn pipeline(options: &Options, stop_after: Option<&str>) -> Pipeline {
-    let place = |name: &str| STAGES.iter().position(|t| t.name == name);
-    let last = stop_after.and_then(place).unwrap_or(STAGES.len() - 1);
-    // A pass that isn't reached trains nothing for those before it.
-    let low_rank = options.low_rank.filter(|_| Some(last) >= place("low-rank"));
-    let options = &Options { low_rank, ..options.clone() };
-    Pipeline { passes: STAGES[..=last].iter().filter_map(|s| (s.make)(options)).collect() }
+    let last = stop_after.and_then(|s| STAGES.iter().position(|t| t.name == s)).unwrap_or(STAGES.len() - 1);
+    let asked = Asked { options, stages: &STAGES[..=last] };
+    Pipeline { passes: asked.stages.iter().filter_map(|s| (s.make)(&asked)).collect() }
 }
 
 /// How often [`simplify`] starts over at most. Three rounds are the rule; the bound is for

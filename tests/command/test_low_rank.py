@@ -110,6 +110,10 @@ def test_training_is_left_to_a_pass_that_has_something_to_do(tmp_path, data):
     assert [t["epochs"] for p in report["passes"] for t in p.get("trained", [])] == [2]
     _, _, report = factorised(tmp_path, net(rank=WIDTH), 0.3, *args, "--stop-after", "channels")
     assert [p["name"] for p in report["passes"] if p.get("trained")] == ["channels"]
+    _, _, report = factorised(
+        tmp_path, net(rank=WIDTH), 0.2, "--prune", 0.3, "--data", data, "--epochs", 2, "--stop-after", "low-rank"
+    )
+    assert [p["name"] for p in report["passes"] if p.get("trained")] == ["low-rank"]
 
 
 def test_layers_in_branches_are_told(tmp_path):

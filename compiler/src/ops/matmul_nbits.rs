@@ -54,6 +54,7 @@ impl MatMulNBits {
     /// The operator, and its inputs, for what DequantizeLinear makes of `codes`, `[inputs, outputs]`, by a scale and perhaps a zero point
     /// for each `block` along axis 0: what [`Self::blocks`] undoes. `None` where it can't have these.
     pub fn of(codes: &Tensor, scales: &Tensor, zeros: Option<&Tensor>, block: i64) -> Option<(Self, Packed)> {
+        // A number below zero has the bits of what is as far above the middle.
         let (bits, sign) = match codes.dtype() {
             DType::I4 => (4, 8),
             DType::U4 => (4, 0),
@@ -74,19 +75,18 @@ impl MatMulNBits {
             return None;
         }
         // Columns become rows, each filled to `padded` codes.
-        let rows = |t: &Tensor, padded: usize| -> Option<Vec<u8>> {
-            let (all, each) = (t.as_i64()?, t.shape()[0]);
+        let rows = |t: &Tensor, padded: usize| -> Vec<u8> {
+            let (all, each) = (narrow::unpack(bits, t.bytes(), t.len()).collect::<Vec<u8>>(), t.shape()[0]);
             let code = |i: usize| match (i % padded, i / padded) {
-                (at, row) if at < each => (all[at * outputs + row] + sign) as u8,
+                (at, row) if at < each => all[at * outputs + row] ^ sign,
                 _ => 0,
             };
-            Some(narrow::pack(bits, (0..outputs * padded).map(code)))
+            narrow::pack(bits, (0..outputs * padded).map(code))
         };
-        let packed =
-            Tensor::new(DType::U8, vec![outputs, blocks, size * bits / 8], rows(codes, blocks * size)?).ok()?;
+        let packed = Tensor::new(DType::U8, vec![outputs, blocks, size * bits / 8], rows(codes, blocks * size)).ok()?;
         let of_row = (blocks * bits).div_ceil(8);
         let zeros = match zeros {
-            Some(zeros) => Some(Tensor::new(DType::U8, vec![outputs, of_row], rows(zeros, of_row * 8 / bits)?).ok()?),
+            Some(zeros) => Some(Tensor::new(DType::U8, vec![outputs, of_row], rows(zeros, of_row * 8 / bits)).ok()?),
             None => None,
         };
         let by = scales.as_f32()?;

@@ -42,7 +42,7 @@ pub(super) fn replace(
 fn layer(g: &mut Graph, node: NodeId, [down, up]: [NodeId; 2], slot: usize) -> Result<()> {
     let (first, second): (Op, Op) = match g.op(node).clone() {
         // What strides leave out need not be computed twice, and what pads is zero before as after.
-        Op::Conv(conv) => (Conv { ..conv.clone() }.into(), Conv { window: Window::default(), ..conv }.into()),
+        Op::Conv(conv) => (conv.clone().into(), Conv { window: Window::default(), ..conv }.into()),
         Op::Gemm(gemm) => (Gemm { alpha: 1.0, beta: 1.0, ..gemm.clone() }.into(), gemm.into()),
         op => (op.clone(), op),
     };

@@ -20,7 +20,7 @@ use compress_compiler::{
         normalised::Normalised,
     },
     graph::Graph,
-    node::{NodeId, Port},
+    node::{NodeId, Port, Use},
     op::Op,
     ops::{
         attention::Attention,
@@ -115,7 +115,10 @@ fn in_blocks(graph: &Graph, node: NodeId) -> Option<(MatMulNBits, Port, Packed)>
     let Op::Dequantize(Dequantize { grain, .. }) = graph.op(weight.node) else { return None };
     let fits =
         matches!(grain.axis, 0 | -2) && graph.fact(x).dtype == Some(DType::F32) && graph.fact(x).rank() >= Some(2);
-    if !fits || graph.fact(weight).dtype != Some(DType::F32) {
+    // Others that read the floats would need both forms of the weight.
+    let multiplies = |u: &Use| u.slot == 1 && matches!(graph.op(u.node), Op::MatMul(_));
+    let alone = !graph.is_output(weight) && graph.uses(weight).iter().all(multiplies);
+    if !fits || !alone || graph.fact(weight).dtype != Some(DType::F32) {
         return None;
     }
     let read = |slot: usize| graph.operand(weight.node, slot);
