@@ -2,6 +2,7 @@
 
 use crate::report::{DataFacts, FileFacts, LayerFacts};
 use compress_compiler::{
+    captured,
     graph::Graph,
     node::{NodeId, Port},
     onnx::{Model, Source, SourceFile},
@@ -143,9 +144,10 @@ pub fn layers(graph: &Graph) -> Vec<(NodeId, LayerFacts)> {
     order.into_iter().filter_map(layer).collect()
 }
 
-/// The layers of the graphs inside `graph` (If, Loop, Scan).
+/// The layers of the graphs inside `graph` (If, Loop, Scan), those with weights from around them too.
 pub fn layers_inside(graph: &Graph) -> Vec<LayerFacts> {
-    graph.and_bodies().into_iter().skip(1).flat_map(layers).map(|(_, l)| l).collect()
+    let moved = captured::moved_in(graph).ok().flatten();
+    moved.as_ref().unwrap_or(graph).and_bodies().into_iter().skip(1).flat_map(layers).map(|(_, l)| l).collect()
 }
 
 /// The layers that our runtime computes in floats, codes or not: those of graphs that repeat, or have such inside.

@@ -6,4 +6,5 @@ pub mod attention;
 pub mod decoder;
 pub mod gelu;
 pub mod normalised;
+pub mod packed_rows;
 pub mod rotary;

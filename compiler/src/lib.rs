@@ -39,6 +39,7 @@
 pub mod attr;
 pub mod axes;
 pub mod bound;
+pub mod captured;
 pub mod choice;
 pub mod clipping;
 pub mod error;

@@ -276,6 +276,7 @@ operators! {
     Gemm(ops::gemm::Gemm),
     MatMul(ops::matmul::MatMul),
     MatMulNBits(ops::matmul_nbits::MatMulNBits),
+    GatherBlocks(ops::gather_blocks::GatherBlocks),
     Unary(ops::unary::Unary),
     Activation(ops::activation::Activation),
     IsInf(ops::unary::IsInf),

@@ -3,6 +3,7 @@
 
 use crate::{loops, simplify_at};
 use compress_compiler::{
+    captured::drop_unread,
     error::Result,
     graph::Graph,
     node::{NodeId, Port},
@@ -17,7 +18,7 @@ use std::collections::HashMap;
 
 /// Constants up to this size are copied into the bodies that read them; larger ones move in
 /// when one body alone reads them.
-const SMALL: usize = 1 << 10;
+pub(crate) const SMALL: usize = 1 << 10;
 
 /// Bodies inside each other are simplified down to this depth.
 const DEPTH: usize = 8;
@@ -172,31 +173,6 @@ fn inside(graph: &mut Graph, n: NodeId, cx: &Context, depth: usize, seen: &mut S
     seen.0.insert(n, (bodies, facts));
     done.edits += edits;
     Ok(())
-}
-
-/// Takes captures that no body of `n` reads any more from it; says of each capture whether it stayed.
-pub(crate) fn drop_unread(graph: &mut Graph, n: NodeId) -> Vec<bool> {
-    let bodies = graph.op(n).bodies();
-    let captures = bodies.first().map_or(0, |b| b.captures());
-    let mut inner: Vec<Graph> = bodies.into_iter().map(|b| b.graph().clone()).collect();
-    let inputs = |g: &Graph| g.inputs()[g.inputs().len() - captures..].to_vec();
-    let kept: Vec<bool> = (0..captures).map(|i| inner.iter().any(|g| g.is_read(inputs(g)[i].into()))).collect();
-    if kept.iter().all(|k| *k) {
-        return kept;
-    }
-    for g in &mut inner {
-        inputs(g).iter().zip(&kept).filter(|(_, kept)| !**kept).for_each(|(input, _)| g.remove_input(*input));
-    }
-    let count = kept.iter().filter(|k| **k).count();
-    let mut op = graph.op(n).clone();
-    op.set_bodies(inner.into_iter().map(|g| Body::new(g, count)).collect());
-    graph.set_op(n, op);
-    let operands = graph.operands(n);
-    let own = operands.len() - captures;
-    let left = operands.iter().enumerate().filter(|(slot, _)| *slot < own || kept[*slot - own]).map(|(_, p)| *p);
-    graph.set_operands(n, &left.collect::<Vec<_>>());
-    operands[own..].iter().flatten().for_each(|p| drop(remove_dead(graph, p.node)));
-    kept
 }
 
 /// The constant at `port`, if the bodies of its only reader, of which `readers` read it, should have it.

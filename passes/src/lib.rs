@@ -301,11 +301,13 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "tables",
-        does: "quantise tables from which rows are looked up, with a scale for each row",
+        does: "quantise tables from which rows are looked up: in 8 bits with a scale for each row, or in 4 with one for each block of it",
         asked_by: Some(option::INT8),
         make: |o| {
             let able = (o.scheme.is_some() || o.weights.is_some()) && o.target.capabilities().looks_up_codes;
-            able.then(|| Box::new(Tables { exclude: o.exclude.clone() }) as Box<dyn Pass>)
+            let in_blocks_of = o.weights.filter(|(format, _)| *format == WeightFormat::Int4).map(|(_, block)| block);
+            let (exclude, target) = (o.exclude.clone(), o.target);
+            able.then(|| Box::new(Tables { exclude, in_blocks_of, target }) as Box<dyn Pass>)
         },
     },
     Stage {
@@ -315,7 +317,7 @@ pub const STAGES: &[Stage] = &[
         make: |o| {
             let (format, block) = o.weights?;
             let (by_data, target, exclude) = (o.weights_by_data, o.target, o.exclude.clone());
-            Some(Box::new(WeightOnly { format, block, by_data, target, exclude }))
+            Some(Box::new(WeightOnly { format, block, by_data, train: o.qat, target, exclude }))
         },
     },
     Stage {

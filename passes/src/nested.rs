@@ -1,14 +1,19 @@
 //! The graphs inside a graph (If, Loop, Scan), taken out one by one and put back, for passes that change each.
 
-use crate::bodies::drop_unread;
+use crate::bodies::SMALL;
 use compress_compiler::{
+    captured::drop_unread,
     error::{Error, Result},
     graph::Graph,
     node::{NodeId, Port, Use},
     op::{Op, Operator},
-    ops::control::Body,
+    ops::{control::Body, source::Input},
+    pass::Outcome,
+    rewrite::remove_dead,
+    tensor::Tensor,
+    words::option::TARGET,
 };
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Where a graph is: from the outermost one in, the operator that runs it, and which of its bodies it is.
 pub type Way = Vec<(NodeId, usize)>;
@@ -65,6 +70,170 @@ pub fn put_back(graph: &mut Graph, mut found: Vec<Nested>) -> Result<()> {
     Ok(())
 }
 
+/// Changes `graph`, and then each of those inside it. Constants around that only graphs inside read are constants of each of these
+/// meanwhile. What several of them have alike afterwards is stored once, around them.
+///
+/// # Errors
+/// What `change` and inference raise.
+pub(crate) fn change_each(
+    graph: &mut Graph,
+    mut change: impl FnMut(&mut Graph, Place) -> Result<Outcome>,
+) -> Result<Outcome> {
+    let mut done = change(graph, Place::Outermost)?;
+    let (mut found, mut inside) = (take(graph), Outcome::default());
+    if found.is_empty() {
+        return Ok(done);
+    }
+    own_constants(graph, &mut found);
+    // What a graph has of its own now, those inside it no longer read through it.
+    let mut owning = graph.clone();
+    put_back(&mut owning, found)?;
+    let mut found = take(&owning);
+    for body in &mut found {
+        inside.add(change(&mut body.graph, Place::Inside)?);
+    }
+    if inside.edits > 0 {
+        put_back(&mut owning, found)?;
+        *graph = owning;
+        let often = share(graph)?;
+        if often > 0 {
+            let size = match often {
+                0..1_000_000 => format!("{:.1} kB", often as f64 / 1e3),
+                _ => format!("{:.1} MB", often as f64 / 1e6),
+            };
+            inside.warnings.push(format!(
+                "{size} of codes in blocks are stored again in each branch that reads them: ONNX Runtime can't load a model whose \
+                 branches share them. {TARGET} onnxruntime stores them once, in another form"
+            ));
+        }
+    }
+    done.add(inside);
+    Ok(done)
+}
+
+/// Where a graph is that [`change_each`] changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Around all others: what runs a model runs it.
+    Outermost,
+    /// Inside an operator.
+    Inside,
+}
+
+/// Makes the large constants that graphs inside alone read constants of each.
+fn own_constants(graph: &Graph, found: &mut [Nested]) {
+    let whole = found.to_vec();
+    let graphs = Graphs::new(graph, &whole);
+    for (part, Nested { way, graph: old }) in found.iter_mut().zip(&whole) {
+        for input in old.inputs() {
+            let source = graphs.source(way, (*input).into()).filter(|source| graphs.is_captured_alone(source));
+            let constant = source.and_then(|source| graphs.at(&source.0)?.constant(source.1.into()).cloned());
+            if let Some(tensor) = constant.filter(|t| t.bytes().len() > SMALL) {
+                own(&mut part.graph, (*input).into(), tensor);
+            }
+        }
+    }
+}
+
+/// Puts a constant of the same name in the place of an input.
+fn own(part: &mut Graph, input: Port, tensor: Tensor) {
+    let constant = part.add_constant("", tensor).into();
+    part.take_name(input, constant);
+    part.redirect(input, constant, &[]);
+}
+
+/// A constant in a graph inside another: the operator that runs that graph, which of its bodies it is, and the constant's node.
+type Inner = (NodeId, usize, NodeId);
+
+/// Stores once, around them, the large constants that several graphs inside `graph` have alike. Returns the bytes of those that have
+/// to stay where they are, without one of each.
+fn share(graph: &mut Graph) -> Result<u64> {
+    let nodes: Vec<NodeId> = graph.operators().filter(|n| !graph.op(*n).bodies().is_empty()).collect();
+    let mut bodies: BTreeMap<NodeId, Vec<Graph>> = BTreeMap::new();
+    for n in nodes {
+        let inner: Vec<Graph> = graph.op(n).bodies().into_iter().map(|b| b.graph().clone()).collect();
+        bodies.insert(n, inner);
+    }
+    let mut often = 0;
+    for inner in bodies.values_mut().flatten() {
+        often += share(inner)?;
+    }
+    let captures = |n: NodeId| graph.op(n).bodies().first().map_or(0, |b| b.captures());
+    let mut counts: BTreeMap<NodeId, usize> = bodies.keys().map(|n| (*n, captures(*n))).collect();
+    for alike in alike(&bodies) {
+        let (n, at, constant) = alike[0];
+        let Some(tensor) = bodies[&n][at].constant(constant.into()).cloned() else { continue };
+        if alike.iter().any(|(n, at, constant)| has_codes_in_blocks(&bodies[n][*at], *constant)) {
+            often += (tensor.bytes().len() * (alike.len() - 1)) as u64;
+            continue;
+        }
+        let outer = graph.add_constant(&bodies[&n][at].value(constant.into()).name, tensor);
+        let mut readers: Vec<NodeId> = alike.iter().map(|(n, ..)| *n).collect();
+        readers.dedup();
+        for n in readers {
+            for (at, inner) in bodies.get_mut(&n).into_iter().flatten().enumerate() {
+                let own = alike.iter().filter(|inner| (inner.0, inner.1) == (n, at)).map(|inner| inner.2);
+                capture(inner, graph, outer, own.collect())?;
+            }
+            let operands = [&graph.operands(n)[..], &[Some(outer.into())]].concat();
+            graph.set_operands(n, &operands);
+            counts.entry(n).and_modify(|count| *count += 1);
+        }
+    }
+    for (n, inner) in bodies {
+        let mut op = graph.op(n).clone();
+        op.set_bodies(inner.into_iter().map(|g| Body::new(g, counts[&n])).collect());
+        graph.set_op(n, op);
+    }
+    Ok(often)
+}
+
+/// Adds an input to `inner` for the constant `outer` around it, which takes the place of `own`, its own constants.
+fn capture(inner: &mut Graph, graph: &Graph, outer: NodeId, own: Vec<NodeId>) -> Result<()> {
+    let value = graph.value(outer.into());
+    let name = inner.fresh(&value.name);
+    let input = inner.add_input(&name, value.fact.clone(), Op::Input(Input { default: None }))?;
+    for constant in own {
+        inner.take_name(constant.into(), input.into());
+        inner.redirect(constant.into(), input.into(), &[]);
+        remove_dead(inner, constant);
+    }
+    Ok(())
+}
+
+/// The large constants that are the same in more than one of `bodies`, by the order of the first of each.
+fn alike(bodies: &BTreeMap<NodeId, Vec<Graph>>) -> Vec<Vec<Inner>> {
+    let mut groups: Vec<Vec<Inner>> = vec![];
+    let mut known: HashMap<u64, Vec<usize>> = HashMap::new();
+    let tensor = |(n, at, constant): &Inner| bodies[n][*at].constant((*constant).into());
+    for (n, inner) in bodies {
+        for (at, g) in inner.iter().enumerate() {
+            for constant in g.ids() {
+                let Some(t) = g.constant(constant.into()).filter(|t| t.bytes().len() > SMALL) else { continue };
+                let candidates = known.entry(t.storage().digest()).or_default();
+                let same = candidates.iter().find(|i| tensor(&groups[**i][0]) == Some(t));
+                match same {
+                    Some(i) => groups[*i].push((*n, at, constant)),
+                    None => {
+                        candidates.push(groups.len());
+                        groups.push(vec![(*n, at, constant)]);
+                    }
+                }
+            }
+        }
+    }
+    let several = |group: &Vec<Inner>| group.iter().any(|(n, at, _)| (*n, *at) != (group[0].0, group[0].1));
+    groups.retain(several);
+    groups
+}
+
+/// Whether a constant is of codes in blocks that a DequantizeLinear makes floats of. ONNX Runtime 1.31 makes one operator of that and
+/// the product, and fails to load a model where the codes are around the graph that has these.
+fn has_codes_in_blocks(g: &Graph, constant: NodeId) -> bool {
+    let in_blocks = |u: &Use| matches!(g.op(u.node), Op::Dequantize(op) if op.grain.block != 0);
+    g.uses(constant.into()).iter().any(in_blocks)
+}
+
 fn lost() -> Error {
     Error::bug("a graph inside another lost its way")
 }
@@ -118,9 +287,7 @@ pub(crate) fn own_weights(graph: &Graph, found: &mut [Nested], readers: &[&Reade
         let inputs = part.operands(*node).into_iter().flatten().filter(|p| matches!(part.op(p.node), Op::Input(_)));
         let input = inputs.into_iter().find(|p| graphs.source(way, *p).as_ref() == Some(source));
         if let Some(input) = input {
-            let name = part.fresh(&part.value(input).name.clone());
-            let constant = part.add_constant(&name, tensor);
-            part.redirect(input, constant.into(), &[]);
+            own(part, input, tensor);
         }
     }
 }

@@ -33,7 +33,6 @@ impl WeightMatrix {
     }
 
     /// One of single taps, stored as it is.
-    #[cfg(test)]
     pub fn dense(rows: usize, channels: usize) -> Self {
         Self { rows, channels, taps: 1, transposed: false }
     }

@@ -96,7 +96,8 @@ fn widen(graph: &mut Graph, node: NodeId) -> Result<()> {
                 let op = graph.op(u.node);
                 let is_bias =
                     op.weight().and_then(|w| w.bias) == Some(u.slot) || matches!(op, Op::Recurrent(_)) && u.slot == 3;
-                is_bias || weight_slots(op).contains(&u.slot)
+                let is_table = matches!(op, Op::Gather(_)) && u.slot == 0;
+                is_bias || is_table || weight_slots(op).contains(&u.slot)
             };
             let is_weight = graph.uses(port).iter().any(of_layer);
             if c.0.len() >= SMALL && !is_weight {

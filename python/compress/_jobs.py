@@ -17,7 +17,7 @@ def compress(
     int8: bool | Literal["static", "dynamic"] = False,
     qat: bool = False,
     weight_bits: Literal[4, 8] | None = None,
-    weights: Literal["int4", "int8"] | None = None,
+    weights: Literal["int4", "int8", "fp8"] | None = None,
     block: Literal[16, 32, 64, 128, 256] | None = None,
     prune: float | None = None,
     prune_pattern: str | None = None,
@@ -88,10 +88,11 @@ def compress(
         output: Where the result goes [default: MODEL with .compressed.onnx]
         int8: Quantise to INT8: static, QDQ, calibrated on `data`; or dynamic, by the range of each run [default way:
             static]
-        qat: Train the quantised model, so that its weights adapt to rounding (implies `int8`; needs `data`)
+        qat: Train the quantised model, so that its weights adapt to rounding (implies `int8` unless there is
+            `weights`; needs `data`)
         weight_bits: Bits of a quantised weight [default: 8]
         weights: Store the weights of products in 4 or 8 bits, activations stay floats: smaller files, and as fast as
-            memory where few rows are multiplied. With `data` they are rounded by what their layers read (GPTQ)
+            memory where few rows are multiplied. With `data`, codes are rounded by what their layers read (GPTQ)
         block: Inputs of a product whose weights share a scale, for `weights` [default: 32]
         prune: Set this fraction of the weights to zero. With `data`, the other weights are adjusted so that the
             output of each layer changes least, and then the model is trained. Without data, layers are adjusted on
@@ -123,7 +124,7 @@ def compress(
         epochs: Epochs of training, 0 for no training [default: by the size of model and data, at most some minutes]
         lr: The highest learning rate of training [default: 0.001, or 0.004 where compression cost over two points of
             the accuracy; for transformers 0.001 up to a width of 64, and less for wider ones in proportion]; `qat`
-            takes a tenth of it
+            takes a tenth of it, but all of it with `weights` int4
         teacher: The model that training learns from [default: MODEL itself]
         exclude: Leave layers unchanged whose node or weight has a matching name; may be repeated
         target: The runtime that has to run the result [default: portable]
@@ -203,7 +204,7 @@ def sweep(
     int8: bool | Literal["static", "dynamic"] = False,
     qat: bool = False,
     weight_bits: Literal[4, 8] | None = None,
-    weights: Literal["int4", "int8"] | None = None,
+    weights: Literal["int4", "int8", "fp8"] | None = None,
     block: Literal[16, 32, 64, 128, 256] | None = None,
     prune: float | None = None,
     prune_pattern: str | None = None,
@@ -275,10 +276,11 @@ def sweep(
         output: Where the result goes [default: MODEL with .compressed.onnx]
         int8: Quantise to INT8: static, QDQ, calibrated on `data`; or dynamic, by the range of each run [default way:
             static]
-        qat: Train the quantised model, so that its weights adapt to rounding (implies `int8`; needs `data`)
+        qat: Train the quantised model, so that its weights adapt to rounding (implies `int8` unless there is
+            `weights`; needs `data`)
         weight_bits: Bits of a quantised weight [default: 8]
         weights: Store the weights of products in 4 or 8 bits, activations stay floats: smaller files, and as fast as
-            memory where few rows are multiplied. With `data` they are rounded by what their layers read (GPTQ)
+            memory where few rows are multiplied. With `data`, codes are rounded by what their layers read (GPTQ)
         block: Inputs of a product whose weights share a scale, for `weights` [default: 32]
         prune: Set this fraction of the weights to zero. With `data`, the other weights are adjusted so that the
             output of each layer changes least, and then the model is trained. Without data, layers are adjusted on
@@ -310,7 +312,7 @@ def sweep(
         epochs: Epochs of training, 0 for no training [default: by the size of model and data, at most some minutes]
         lr: The highest learning rate of training [default: 0.001, or 0.004 where compression cost over two points of
             the accuracy; for transformers 0.001 up to a width of 64, and less for wider ones in proportion]; `qat`
-            takes a tenth of it
+            takes a tenth of it, but all of it with `weights` int4
         teacher: The model that training learns from [default: MODEL itself]
         exclude: Leave layers unchanged whose node or weight has a matching name; may be repeated
         target: The runtime that has to run the result [default: portable]

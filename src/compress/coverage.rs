@@ -6,6 +6,7 @@ use crate::{
     report::{Coverage, LayerFacts, Left, Report},
 };
 use compress_compiler::{
+    captured,
     graph::Graph,
     node::{NodeId, Port},
     op::{Op, Operator},
@@ -47,14 +48,21 @@ pub fn find(plan: &CompressPlan, graph: &Graph, report: &mut Report) {
             report.coverage.push(covered);
         }
     }
-    if let Some(pass) = report.passes.iter().find(|p| p.name == "weights" && p.edits == 0) {
+    let did = |name: &str| report.passes.iter().any(|p| p.name == name && p.edits > 0);
+    let (tables, weights) = (did("tables"), did("weights"));
+    if let Some(pass) = report.passes.iter().find(|p| p.name == "weights" && p.edits == 0 && !tables) {
         let why = reasons(&pass.skipped);
         report.undone.push(format!("asked for {WEIGHTS}: no weight became codes ({why})"));
+    }
+    if options.weights.is_some() && weights {
+        let is_code = |l: &LayerFacts| !matches!(&l.precision[..], "f32" | "f16" | "bf16");
+        let covered = covered("weights", graph, report, &options.exclude, &is_code);
+        add(report, &WEIGHTS.to_string(), "stored in codes", covered);
     }
     report.undone.extend(missed(plan));
     let by_codes = |g: &Graph| g.operators().any(|n| matches!(g.op(n), Op::DynamicLstm(_)));
     // Weights in blocks are read back as what they stand for.
-    let in_blocks = report.passes.iter().any(|p| p.name == "weights" && p.edits > 0);
+    let in_blocks = weights || tables && options.weights.is_some();
     let is_used = in_blocks && options.target.capabilities().by_bits || graph.and_bodies().into_iter().any(by_codes);
     let target = report.passes.iter().find(|p| p.name == "target" && p.edits == 0 && !is_used);
     if let Some(pass) = target {
@@ -132,8 +140,11 @@ fn covered(
     let opaque = graphs.iter().any(|g| g.operators().any(|n| matches!(g.op(n), Op::Opaque(_))));
     let mut covered = Coverage { request: pass, layers: 0, of_layers: 0, macs: None, left: vec![] };
     let (mut done, mut all, mut left) = (0u64, 0u64, vec![]);
-    for (at, g) in graphs.iter().enumerate() {
-        let known: HashMap<NodeId, LayerFacts> = facts::layers(g).into_iter().collect();
+    // With weights from around them, which have the same nodes.
+    let moved = captured::moved_in(graph).ok().flatten();
+    let whole = moved.as_ref().unwrap_or(graph).and_bodies();
+    for (at, (g, whole)) in graphs.iter().zip(whole).enumerate() {
+        let known: HashMap<NodeId, LayerFacts> = facts::layers(whole).into_iter().collect();
         for node in g.operators() {
             let macs = g.macs(node);
             all += macs;
@@ -151,7 +162,7 @@ fn covered(
                 let label = g.node(node).label();
                 let reason = skipped.get(name).or_else(|| skipped.get(&label[..])).map(ToString::to_string);
                 let excluded = || exclude.iter().any(|r| r.is_match(name)).then(|| format!("excluded by {EXCLUDE}"));
-                let reason = reason.or_else(excluded).unwrap_or_else(|| usual(g, node, at > 0, pass));
+                let reason = reason.or_else(excluded).unwrap_or_else(|| usual(g, whole, node, at > 0, pass));
                 left.push((g.op(node).op_type().to_string(), reason, macs));
             }
         }
@@ -178,14 +189,15 @@ fn has_weights(g: &Graph, node: NodeId) -> bool {
     }
 }
 
-/// Whether the weight of a node is an input of the graph, which for a body is a value from around it.
-fn reads_input(g: &Graph, node: NodeId, op: &Op) -> bool {
-    let weight = op.weight().and_then(|w| g.operand(node, w.slot));
-    weight.is_some_and(|port| matches!(g.op(port.node), Op::Input(_)))
+/// Whether the weight of a node is a constant from around the graph; `whole` has these as its own.
+fn reads_outer(g: &Graph, whole: &Graph, node: NodeId, op: &Op) -> bool {
+    let weight = |g: &Graph| op.weight().and_then(|w| g.operand(node, w.slot));
+    let is_constant = weight(whole).is_some_and(|port| whole.constant(port).is_some());
+    is_constant && weight(g).is_some_and(|port| matches!(g.op(port.node), Op::Input(_)))
 }
 
-/// Why a node is left alone of which the pass said nothing.
-fn usual(g: &Graph, node: NodeId, inside: bool, pass: &str) -> String {
+/// Why a node is left alone of which the pass said nothing; `whole` is the graph with constants from around it.
+fn usual(g: &Graph, whole: &Graph, node: NodeId, inside: bool, pass: &str) -> String {
     match g.op(node) {
         Op::Recurrent(_) if pass == "int8" => "ONNX has no operator for it by codes".into(),
         Op::Recurrent(_) => "weights of recurrent layers stay as they are".into(),
@@ -193,10 +205,10 @@ fn usual(g: &Graph, node: NodeId, inside: bool, pass: &str) -> String {
         Op::ConvTranspose(_) if pass == "int8" => {
             "it is not quantised: ONNX Runtime has no integer kernel for it".into()
         }
-        op if inside && pass == "int8" && reads_input(g, node, op) => {
+        op if inside && pass == "int8" && reads_outer(g, whole, node, op) => {
             "its weight is shared with what is around the branch or loop".into()
         }
-        _ if inside && pass != "int8" => "it is inside If, Loop or Scan".into(),
+        _ if inside && pass == "prune" => "it is inside If, Loop or Scan".into(),
         op if op.weight().is_some() && !has_weights(g, node) => {
             let is_fixed = |p: Port| {
                 let made_of = || g.operands(p.node).into_iter().flatten().all(|p| g.constant(p).is_some());

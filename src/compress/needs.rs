@@ -15,7 +15,7 @@ use compress_compiler::{
 use compress_passes::{
     PruneBudget,
     prune::{recover::WeightSaliency, score::ChannelSaliency, structured::ChannelBudget},
-    quant::{reduce_range::ReduceRange, scheme::WeightBits, search::Effort},
+    quant::{reduce_range::ReduceRange, scheme::WeightBits, search::Effort, weight_only::WeightFormat},
 };
 use std::fmt::Display;
 
@@ -76,7 +76,9 @@ fn of_pruning(r: &Compress) -> Result<()> {
 }
 
 fn of_quantisation(r: &Compress) -> Result<()> {
-    let (quantises, has_data) = (format!("{INT8} or {QAT}"), r.data.data.is_some());
+    // It trains codes in blocks where these are asked for.
+    let other = if r.qat && r.weights.is_some() { format!(" without {WEIGHTS}") } else { String::new() };
+    let (quantises, has_data) = (format!("{INT8} or {QAT}{other}"), r.data.data.is_some());
     let narrows = r.prune_channels.is_some() || r.low_rank.is_some();
     let looks = r.calibrates() || r.weights.is_some() || prunes(r) || narrows;
     let any_prune = format!("one of {PRUNE}, {PRUNE_PATTERN}, {PRUNE_CHANNELS} and {LOW_RANK}");
@@ -84,14 +86,21 @@ fn of_quantisation(r: &Compress) -> Result<()> {
     let reduces = r.reduce_range != ReduceRange::default();
     let dynamic = r.int8 == Some(Int8::Dynamic);
     apart(&[(&format!("dynamic {INT8}"), dynamic), (&QAT, r.qat)])?;
+    let in_floats = r.weights == Some(WeightFormat::Fp8);
+    apart(&[(&format!("{WEIGHTS} fp8"), in_floats), (&QAT, r.qat)])?;
     // Ranges of each run are not chosen, and nothing is searched for.
     let of_static = |other: &str| format!("{}{other}", if dynamic { "static " } else { "" });
     let ranges = of_static(&quantises);
     let codes_of_8 = "U8 activations and weights of 8 bits: products of other codes are never cut off";
     first(&[
-        (&format!("{TARGET} {}", r.target), r.target.is_for_codes(), &quantises, r.quantises()),
+        (
+            &format!("{TARGET} {}", r.target),
+            r.target.is_for_codes(),
+            &format!("{INT8}, {QAT} or {WEIGHTS}"),
+            r.quantises() || r.weights.is_some(),
+        ),
         (&WEIGHT_BITS, r.weight_bits != WeightBits::default(), &quantises, r.quantises()),
-        (&BLOCK, r.block.is_some(), &WEIGHTS, r.weights.is_some()),
+        (&BLOCK, r.block.is_some(), &format!("{WEIGHTS} int4 or int8"), r.weights.is_some() && !in_floats),
         (&CALIBRATION, r.calibration.is_some(), &ranges, r.calibrates()),
         (&REDUCE_RANGE, reduces, &quantises, r.quantises()),
         (&REDUCE_RANGE, reduces, &codes_of_8, r.scheme().may_be_cut_off()),

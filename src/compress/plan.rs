@@ -23,6 +23,7 @@ use compress_passes::{
     quant::{
         scheme::{DYNAMIC, Scheme},
         search::{Budget as SearchBudget, Effort, Goal},
+        weight_only::WeightFormat,
     },
 };
 use compress_runtime::session::EngineChoice;
@@ -171,7 +172,7 @@ fn options(r: &Compress, purpose: Purpose) -> Options {
         training: (needs::trains(r) && recovers && may_train).then_some(training),
         scheme: r.quantises().then(|| r.scheme()),
         weights: r.weights.map(|format| (format, r.block.unwrap_or_default().get())),
-        weights_by_data: r.weights.is_some() && r.data.data.is_some(),
+        weights_by_data: r.weights.is_some_and(|format| format != WeightFormat::Fp8) && r.data.data.is_some(),
         search: (r.calibrates() && r.effort != Effort::Quick && purpose != Purpose::Bisect).then(|| SearchBudget {
             effort: r.effort,
             time: r.time.map(|ms| Duration::from_secs_f64(ms.get() / 1000.0)),
@@ -195,12 +196,12 @@ impl Compress {
 
     /// Whether it is quantised.
     pub fn quantises(&self) -> bool {
-        self.int8.is_some() || self.qat
+        self.int8.is_some() || self.qat && self.weights.is_none()
     }
 
     /// Whether it is quantised by ranges that calibration finds.
     pub fn calibrates(&self) -> bool {
-        self.int8 == Some(Int8::Static) || self.qat
+        self.int8 == Some(Int8::Static) || self.qat && self.weights.is_none()
     }
 
     /// The recipe as its report has it: the file in which a result is before it is printed is gone then.

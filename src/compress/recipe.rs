@@ -38,15 +38,15 @@ pub struct Compress {
         value_parser = choices::<Int8>())]
     #[serde(with = "crate::values::int8")]
     pub int8: Option<Int8>,
-    /// Train the quantised model, so that its weights adapt to rounding (implies --int8; needs --data).
+    /// Train the quantised model, so that its weights adapt to rounding (implies --int8 unless there is --weights; needs --data).
     #[arg(long)]
     pub qat: bool,
     /// Bits of a quantised weight.
     #[arg(long, value_name = "BITS", default_value_t, value_parser = choices::<WeightBits>())]
     pub weight_bits: WeightBits,
     /// Store the weights of products in 4 or 8 bits, activations stay floats: smaller files, and as fast as memory where few rows
-    /// are multiplied. With --data they are rounded by what their layers read (GPTQ).
-    #[arg(long, value_name = "FORMAT", conflicts_with_all = ["int8", "qat"], value_parser = choices::<WeightFormat>())]
+    /// are multiplied. With --data, codes are rounded by what their layers read (GPTQ).
+    #[arg(long, value_name = "FORMAT", conflicts_with = "int8", value_parser = choices::<WeightFormat>())]
     pub weights: Option<WeightFormat>,
     /// Inputs of a product whose weights share a scale, for --weights [default: 32].
     #[arg(long, value_name = "N", value_parser = choices::<Block>())]
@@ -105,7 +105,7 @@ pub struct Compress {
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub epochs: Option<Whole<0, 1_000_000>>,
     /// The highest learning rate of training [default: 0.001, or 0.004 where compression cost over two points of the
-    /// accuracy; for transformers 0.001 up to a width of 64, and less for wider ones in proportion]; --qat takes a tenth of it.
+    /// accuracy; for transformers 0.001 up to a width of 64, and less for wider ones in proportion]; --qat takes a tenth of it, but all of it with --weights int4.
     #[arg(long, value_name = "X", allow_hyphen_values = true)]
     pub lr: Option<Positive>,
     /// The model that training learns from [default: MODEL itself].

@@ -208,3 +208,59 @@ def test_a_weight_that_layers_read_both_ways_round(compress, tmp_path, rng, form
     x = rng.standard_normal((8, 64)).astype(np.float32)
     before, after = (session(p).run(None, {"x": x})[0] for p in (path, out))
     assert np.abs(after - before).max() < 0.2 * np.abs(before).max()
+
+
+@pytest.mark.parametrize("target", ["portable", "onnxruntime"])
+def test_weights_are_trained_in_codes(compress, tmp_path, data, target):
+    """Zeros that pruning made stay."""
+    model, x = products(tmp_path / "m.onnx"), np.load(data)["x"]
+    rounded, trained, sparse = (tmp_path / f"{name}.onnx" for name in ("rounded", "trained", "sparse"))
+    how = ["--weights", "int4", "--target", target, "--data", data]
+    compress(model, *how, "-o", rounded, "--check", "none")
+    report = compress(model, *how, "--qat", "--epochs", 2, "--lr", 0.001, "-o", trained, "--json").json()
+    (training,) = next(p for p in report["passes"] if p["name"] == "weights")["trained"]
+    assert (training["name"], training["epochs"]) == ("qat", 2) and not report["undone"]
+    assert {n.op_type for n in onnx.load(trained).graph.node} == {n.op_type for n in onnx.load(rounded).graph.node}
+    assert decibels(run(model, x), run(trained, x)) > 20
+    assert far(compress, trained, data) < 3e-2
+    pruning = ["--prune", 0.5, "--prune-ends", "--qat", "--epochs", 1]
+    pruned = compress(model, *how, *pruning, "-o", sparse, "--json").json()
+    # Most of them are in the first.
+    assert pruned["layers"][0]["sparsity"] > 0.6
+
+
+def test_training_wins_back_a_part_of_what_rounding_cost(compress, tmp_path):
+    scribe = ROOT / "models/scribe"
+    data = ["--data", scribe / "valid.txt", "--eval", scribe / "test.txt", "--tokens", 128]
+    kl = {}
+    for name, how in (("rounded", []), ("trained", ["--qat", "--epochs", 2])):
+        out = tmp_path / f"{name}.onnx"
+        report = compress(scribe / "scribe.onnx", "--weights", "int4", *how, *data, "-o", out, "--json").json()
+        kl[name] = next(b["value"] for b in report["accuracy"]["beside"] if b["metric"] == "kl")
+    (training,) = next(p for p in report["passes"] if p["name"] == "weights")["trained"]
+    # Perplexity.
+    assert training["after"] < training["before"]
+    assert kl["trained"] < kl["rounded"]
+
+
+def test_training_needs_data(compress, tmp_path):
+    model = products(tmp_path / "m.onnx")
+    assert "--qat is for training: it needs --data" in compress(model, "--weights", "int4", "--qat", code=2).err
+
+
+@pytest.mark.parametrize("target", ["portable", "tensorrt"])
+def test_weights_become_floats_of_8_bits(compress, tmp_path, data, target):
+    model, out, x = products(tmp_path / "m.onnx"), tmp_path / "out.onnx", np.load(data)["x"]
+    compress(model, "--weights", "fp8", "--target", target, "-o", out, "--check", "none")
+    made = onnx.load(out)
+    onnx.checker.check_model(made, full_check=True)
+    assert made.opset_import[0].version == 19
+    tensors = {t.name: t for t in made.graph.initializer}
+    for name, outputs in (("a", 96), ("b", 64), ("d", 32)):
+        assert tensors[f"{name}_quantized"].data_type == TensorProto.FLOAT8E4M3FN
+        assert list(tensors[f"{name}_scale"].dims) == [outputs]
+    # A fraction of three bits errs by 1/16 at most, in three layers.
+    assert 24 < decibels(run(model, x), run(out, x)) < 40
+    assert far(compress, out, data) < 1e-5
+    assert "--block needs --weights int4 or int8" in compress(model, "--weights", "fp8", "--block", "64", code=2).err
+    assert "exclude each other" in compress(model, "--weights", "fp8", "--qat", "--data", data, code=2).err

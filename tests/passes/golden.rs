@@ -29,9 +29,10 @@ use compress_passes::{
     quant::{
         scheme::{DYNAMIC, INT8, Scheme},
         tables::Tables,
+        weight_only::WeightFormat,
     },
     simplify,
-    target::ForOnnxRuntime,
+    target::{ForOnnxRuntime, Target},
 };
 use compress_runtime::{
     burn::BurnInterpreter,
@@ -100,7 +101,15 @@ fn int8() {
 
 #[test]
 fn tables() {
-    golden_by(&Tables { exclude: vec![] }, Keeps::Decibels(35.0));
+    golden_by(&Tables { exclude: vec![], in_blocks_of: None, target: Target::default() }, Keeps::Decibels(35.0));
+}
+
+#[test]
+fn weights() {
+    let weights = Options { weights: Some((WeightFormat::Int4, 16)), ..Options::default() };
+    golden_by(&passes("weights", weights.clone()), Keeps::Decibels(14.0));
+    let target = "onnxruntime".parse().unwrap();
+    golden_by(&passes("weights-onnxruntime", Options { target, ..weights }), Keeps::Decibels(14.0));
 }
 
 /// All passes in turn take real models down to so many operators, and compute the same.

@@ -11,6 +11,7 @@ use crate::{
     tensor::{DType, Tensor},
     value::{Dim, Fact},
 };
+use std::{collections::HashMap, sync::Arc};
 
 /// A value that goes in as it came out of the run before.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,7 +27,12 @@ pub struct Cache {
     dims: Vec<usize>,
     /// The axis that counts tokens.
     axis: usize,
+    /// What the size along it is called, if it is of what the decoder is told once: as many as the encoder made.
+    length: Option<Arc<str>>,
 }
+
+/// The sizes that stand for names in the shapes of a decoder's inputs.
+pub type NamedSizes = HashMap<Arc<str>, usize>;
 
 impl Cache {
     /// How many tokens `value`, a value of this cache, is of.
@@ -105,6 +111,28 @@ pub fn rows_read(graph: &Graph, input: NodeId) -> Option<i64> {
     None
 }
 
+/// How the sizes of some inputs are called.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SizeNames(Vec<Vec<Option<Arc<str>>>>);
+
+impl SizeNames {
+    /// Those of `inputs` of `graph`.
+    pub fn of(graph: &Graph, inputs: impl Iterator<Item = NodeId>) -> Self {
+        let name = |dim: &Dim| match dim {
+            Dim::Sym(name) => Some(name.clone()),
+            _ => None,
+        };
+        let names = |input: NodeId| graph.fact(input.into()).dims().unwrap_or_default().iter().map(name).collect();
+        Self(inputs.map(names).collect())
+    }
+
+    /// What they stand for where the inputs have these shapes.
+    pub fn sizes<'s>(&self, shapes: impl Iterator<Item = &'s [usize]>) -> NamedSizes {
+        let named = self.0.iter().zip(shapes).flat_map(|(names, shape)| names.iter().zip(shape));
+        named.filter_map(|(name, size)| Some((name.clone()?, *size))).collect()
+    }
+}
+
 /// The names that the output may have that is the successor of the input `past`.
 fn successors(past: &str) -> [String; 3] {
     [
@@ -136,7 +164,12 @@ impl Decoder {
             let sizes = dims.iter().map(size).collect::<Option<_>>()?;
             let (axis, counted) = (open.next()?, dims.len() == 4 && open.next().is_none());
             let dtype = fact.dtype.filter(|d| d.is_float() && counted)?;
-            caches.push(Cache { input, output, once: name(input).contains(".encoder."), dtype, dims: sizes, axis });
+            let once = name(input).contains(".encoder.");
+            let length = match &dims[axis] {
+                Dim::Sym(name) if once => Some(name.clone()),
+                _ => None,
+            };
+            caches.push(Cache { input, output, once, dtype, dims: sizes, axis, length });
         }
         for input in given(graph).filter(|n| *n != tokens && !is_cache(name(*n))) {
             let fact = graph.fact(input.into());
@@ -186,15 +219,18 @@ impl Decoder {
         self.caches.iter().any(|c| c.input == input) || self.told.iter().any(|t| t.0 == input)
     }
 
-    /// The cache before the first token, for `batch` samples.
+    /// The cache before the first token, for `batch` samples. What it is going to be told once has the size that it will have, if
+    /// `sizes` tell: its first run doesn't read it.
     ///
     /// # Errors
     /// Limit.
-    pub fn empty(&self, batch: usize) -> Result<Vec<Tensor>> {
+    pub fn empty(&self, batch: usize, sizes: &NamedSizes) -> Result<Vec<Tensor>> {
         let of = |cache: &Cache| {
             let mut dims = cache.dims.clone();
             dims[0] = batch;
-            Tensor::new(cache.dtype, dims, vec![])
+            dims[cache.axis] = cache.length.as_ref().and_then(|name| sizes.get(name)).copied().unwrap_or(0);
+            let bytes = cache.dtype.bytes(&dims).ok_or_else(|| Error::limit(format!("a cache of {dims:?}")))?;
+            Tensor::new(cache.dtype, dims, vec![0; bytes])
         };
         self.caches.iter().map(of).collect()
     }
@@ -219,7 +255,10 @@ impl Decoder {
     pub fn facts_beside(graph: &Graph, known: &[(NodeId, Fact)]) -> Vec<(NodeId, Fact)> {
         let Some(decoder) = Self::of(graph) else { return vec![] };
         let shape = known.iter().find(|(n, _)| *n == decoder.tokens).and_then(|(_, fact)| fact.fixed());
-        let made = shape.and_then(|shape| decoder.beside(&shape).ok()).unwrap_or_default();
+        let given: Vec<(NodeId, Vec<usize>)> = known.iter().filter_map(|(n, fact)| Some((*n, fact.fixed()?))).collect();
+        let names = SizeNames::of(graph, given.iter().map(|(n, _)| *n));
+        let sizes = names.sizes(given.iter().map(|(_, shape)| &shape[..]));
+        let made = shape.and_then(|shape| decoder.beside(&shape, &sizes).ok()).unwrap_or_default();
         let fact = |t: &Tensor| Fact::new(Some(t.dtype()), Fact::of(t).shape);
         made.into_iter().map(|(n, t)| (n, fact(&t))).collect()
     }
@@ -228,11 +267,11 @@ impl Decoder {
     ///
     /// # Errors
     /// Data for another shape; limit.
-    pub fn beside(&self, shape: &[usize]) -> Result<Vec<(NodeId, Tensor)>> {
+    pub fn beside(&self, shape: &[usize], sizes: &NamedSizes) -> Result<Vec<(NodeId, Tensor)>> {
         let &[batch, tokens] = shape else {
             return Err(Error::data("a decoder is given numbers of tokens, [samples, tokens]"));
         };
-        let caches = self.caches.iter().map(|c| c.input).zip(self.empty(batch)?);
+        let caches = self.caches.iter().map(|c| c.input).zip(self.empty(batch, sizes)?);
         let told = self.told.iter().map(|t| t.0).zip(self.tell(batch, 0, tokens));
         Ok(caches.chain(told).collect())
     }

@@ -9,11 +9,13 @@ mod states;
 
 use super::{functions, functions::Functions, limits, opset, order::sorted, source::Source, tensor};
 use crate::{
+    captured::drop_unread,
     error::{Error, Result},
     graph::Graph,
-    node::Port,
-    op::Op,
+    node::{NodeId, Port},
+    op::{Op, Operator},
     ops::{control::Body, source::Input},
+    rewrite::remove_dead,
     tensor::{DType, Tensor},
     value::{Dim, Fact},
     words::option::KEEP_INITIALIZER_INPUTS,
@@ -28,6 +30,10 @@ pub struct Importer<'a> {
     /// Sentences about the file that its user should know.
     pub warnings: Vec<String>,
     values: Values,
+    /// The inputs of a body that stand for constants around it.
+    outer: HashMap<Port, Tensor>,
+    /// Constants that nodes read for which others stand.
+    spent: Vec<NodeId>,
     /// Declared shapes that are not what the operators give.
     contradictions: Vec<String>,
     opset: i64,
@@ -66,8 +72,8 @@ type Values = HashMap<String, Option<Port>>;
 struct Around {
     /// What is known of each formal input.
     formals: Vec<Fact>,
-    /// The outer values that it reads, and what is known of them.
-    captures: Vec<(String, Fact)>,
+    /// The outer values that it reads, what is known of them, and which constants they are.
+    captures: Vec<(String, Fact, Option<Tensor>)>,
 }
 
 impl<'a> Importer<'a> {
@@ -78,6 +84,8 @@ impl<'a> Importer<'a> {
             graph: Graph::new(name),
             warnings: vec![],
             values: HashMap::new(),
+            outer: HashMap::new(),
+            spent: vec![],
             contradictions: vec![],
             opset,
             newest,
@@ -132,9 +140,21 @@ impl<'a> Importer<'a> {
         if g.output.is_empty() {
             return Err(Error::malformed("the graph has no outputs"));
         }
+        self.drop_spent();
         self.graph.sort_edges();
         self.say_contradictions();
         Ok(())
+    }
+
+    /// Removes the constants that were only read by nodes for which others stand now.
+    fn drop_spent(&mut self) {
+        let outer = self.graph.operators().filter(|n| !self.graph.op(*n).bodies().is_empty());
+        for node in outer.collect::<Vec<_>>() {
+            drop_unread(&mut self.graph, node);
+        }
+        for node in std::mem::take(&mut self.spent) {
+            remove_dead(&mut self.graph, node);
+        }
     }
 
     /// Warns of declared shapes that are wrong: of the first, and of how many more there are.
@@ -208,8 +228,9 @@ impl<'a> Importer<'a> {
                 self.graph.add_input(&input.name, declared.refined(&given)?, Op::Input(Input { default: None }))?;
             self.values.insert(input.name.clone(), Some(node.into()));
         }
-        for (name, fact) in around.captures {
+        for (name, fact, constant) in around.captures {
             let node = self.graph.add_input(&name, fact, Op::Input(Input { default: None }))?;
+            self.outer.extend(constant.map(|tensor| (node.into(), tensor)));
             self.values.insert(name, Some(node.into()));
         }
         for t in std::mem::take(&mut g.initializer) {
@@ -237,6 +258,11 @@ impl<'a> Importer<'a> {
             None => Ok(()),
             Some(_) => Err(Error::malformed(format!("two nodes make `{name}`"))),
         }
+    }
+
+    /// The constant that a value is, in this graph or around it.
+    fn constant_at(&self, port: Port) -> Option<&Tensor> {
+        self.graph.constant(port).or_else(|| self.outer.get(&port))
     }
 
     fn operand(&self, name: &str) -> Result<Option<Port>> {
@@ -271,12 +297,17 @@ impl<'a> Importer<'a> {
         });
         let around = Around {
             formals: formals.collect(),
-            captures: captures.iter().map(|(n, p)| (n.clone(), self.graph.fact(*p).clone())).collect(),
+            captures: captures
+                .iter()
+                .map(|(n, p)| (n.clone(), self.graph.fact(*p).clone(), self.constant_at(*p).cloned()))
+                .collect(),
         };
         let mut inner = Importer {
             graph: Graph::new(&g.name),
             warnings: vec![],
             values: HashMap::new(),
+            outer: HashMap::new(),
+            spent: vec![],
             contradictions: vec![],
             prefix: self.prefix.clone(),
             calls: self.calls.clone(),

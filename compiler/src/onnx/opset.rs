@@ -3,6 +3,7 @@
 use crate::{
     error::{Error, Result},
     graph::Graph,
+    narrow::is_narrow,
     node::NodeId,
     op::{Op, Operator},
     tensor::DType,
@@ -183,6 +184,7 @@ fn since_types(g: &Graph, n: NodeId) -> i64 {
     };
     match (g.op(n), dtype) {
         (Op::Clip(_), Some(DType::I64 | DType::I32 | DType::U64 | DType::I8 | DType::U8)) => 12,
+        (Op::Quantize(_) | Op::Dequantize(_), Some(dtype)) if is_narrow(dtype) && dtype.bits() == 8 => 19,
         (Op::Quantize(_) | Op::Dequantize(_), Some(DType::U16 | DType::I16 | DType::U4 | DType::I4)) => 21,
         _ => 1,
     }

@@ -206,7 +206,7 @@ fn to_proto(model: &Model, blobs: &Blobs) -> Result<ModelProto> {
     for import in proto.opset_import.iter_mut().filter(|i| opset::is_default(&i.domain)) {
         import.version = target;
     }
-    let is_microsofts = |op: &Op| matches!(op, Op::DynamicLstm(_) | Op::MatMulNBits(_) | Op::GroupQueryAttention(_));
+    let is_microsofts = |op: &Op| op.op_type().starts_with("com.microsoft.");
     let written_by = |g: &&Graph| g.operators().any(|n| is_microsofts(g.op(n)));
     if graph.and_bodies().iter().any(written_by) && !proto.opset_import.iter().any(|i| i.domain == opset::MICROSOFT) {
         proto.opset_import.push(opset::import(opset::MICROSOFT, 1));

@@ -27,6 +27,7 @@ pub mod expand;
 pub mod find;
 pub mod flex_attention;
 pub mod gather;
+pub mod gather_blocks;
 pub mod gemm;
 pub mod grid;
 pub mod group_norm;

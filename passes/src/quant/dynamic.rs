@@ -58,12 +58,7 @@ impl Pass for DynamicInt8 {
 
     fn run(&self, g: &mut Graph, cx: &Context) -> Result<Outcome> {
         super::feasible(g, self.target, &self.scheme)?;
-        let mut out = self.quantise(g, cx)?;
-        let mut bodies = nested::take(g);
-        for body in &mut bodies {
-            out.add(self.quantise(&mut body.graph, cx)?);
-        }
-        nested::put_back(g, bodies)?;
+        let mut out = nested::change_each(g, |g, _| self.quantise(g, cx))?;
         if out.edits == 0 {
             out.warnings.push(format!("{INT8}: nothing was quantised: {}", reasons(&out.skipped)));
         }

@@ -1,16 +1,21 @@
-//! Pass "tables": tables from which rows are looked up, embeddings above all, become codes with a scale for each row.
+//! Pass "tables": tables from which rows are looked up, embeddings above all, become codes: of 8 bits with a scale for each row, or of 4
+//! with one for each block of it.
 //!
 //! Only what was looked up is multiplied by its scale: a DequantizeLinear of the whole table would cost more than the model.
 
+use super::weight_only::{self, Block};
+use crate::{nested, target::Target};
 use compress_compiler::{
-    error::Result,
+    error::{Error, Result},
+    forms::packed_rows::PackedRows,
     graph::Graph,
-    node::NodeId,
+    node::{NodeId, Port},
     op::Op,
     ops::{
         binary::Binary,
         cast::{Cast, Rounding},
         gather::Gather,
+        gather_blocks::GatherBlocks,
     },
     pass::{Context, Outcome, Pass},
     rewrite::{Edit, Rule, Verdict, rewrite},
@@ -29,6 +34,10 @@ const LEAST_COLUMNS: usize = 16;
 pub struct Tables {
     /// Those to leave in floats.
     pub exclude: Vec<Regex>,
+    /// How many codes of 4 bits share a scale, if they have 4.
+    pub in_blocks_of: Option<usize>,
+    /// What the result has to run on.
+    pub target: Target,
 }
 
 impl Pass for Tables {
@@ -41,16 +50,20 @@ impl Pass for Tables {
     }
 
     fn run(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome> {
-        rewrite(graph, &[Box::new(ByRow { exclude: self.exclude.clone() })], cx)
+        let (exclude, by_bits) = (self.exclude.clone(), self.target.capabilities().by_bits);
+        let rules: [Box<dyn Rule>; 1] = [Box::new(ToCodes { exclude, block: self.in_blocks_of, by_bits })];
+        nested::change_each(graph, |graph, _| rewrite(graph, &rules, cx))
     }
 }
 
 /// A Gather of rows of a constant looks up codes and scales.
-struct ByRow {
+struct ToCodes {
     exclude: Vec<Regex>,
+    block: Option<usize>,
+    by_bits: bool,
 }
 
-impl Rule for ByRow {
+impl Rule for ToCodes {
     fn name(&self) -> &'static str {
         "tables"
     }
@@ -59,13 +72,13 @@ impl Rule for ByRow {
         &["Gather"]
     }
 
-    fn apply(&self, graph: &Graph, node: NodeId, _: &Context) -> Result<Verdict> {
-        Ok(self.by_row(graph, node).unwrap_or(Verdict::No))
+    fn apply(&self, graph: &Graph, node: NodeId, cx: &Context) -> Result<Verdict> {
+        self.codes(graph, node, cx).transpose().map(|verdict| verdict.unwrap_or(Verdict::No))
     }
 }
 
-impl ByRow {
-    fn by_row(&self, g: &Graph, node: NodeId) -> Option<Verdict> {
+impl ToCodes {
+    fn codes(&self, g: &Graph, node: NodeId, cx: &Context) -> Option<Result<Verdict>> {
         let Op::Gather(Gather { axis: 0 }) = g.op(node) else { return None };
         let (table, indices) = (g.operand(node, 0)?, g.operand(node, 1)?);
         let tensor = g.constant(table)?;
@@ -80,13 +93,18 @@ impl ByRow {
         let name = &g.value(table).name;
         let is_excluded = |r: &Regex| r.is_match(name) || r.is_match(g.node(node).display_name());
         if self.exclude.iter().any(is_excluded) {
-            return Some(Verdict::Skip(format!("excluded by {EXCLUDE}")));
+            return Some(Ok(Verdict::Skip(format!("excluded by {EXCLUDE}"))));
         }
         if g.only_use(table).is_none() {
-            return Some(Verdict::Skip(format!("its table `{name}` is read elsewhere too")));
+            return Some(Ok(Verdict::Skip(format!("its table `{name}` is read elsewhere too"))));
         }
         if tensor.is_finite() != Some(true) {
-            return Some(Verdict::Skip(format!("its table `{name}` has NaN or infinite values")));
+            return Some(Ok(Verdict::Skip(format!("its table `{name}` has NaN or infinite values"))));
+        }
+        if let (Some(block), Some(rank)) = (self.block, g.fact(indices).rank())
+            && let Some(block) = Block::within(columns, block)
+        {
+            return Some(self.in_blocks(g, node, tensor, (indices, rank), block, cx));
         }
         let values = tensor.as_f32()?;
         let mut scales = Vec::with_capacity(rows);
@@ -110,6 +128,38 @@ impl ByRow {
         let code = edit.node(&format!("{base}_cast"), cast, &[Some(code)]);
         let row = edit.node(base, Binary::Mul, &[Some(code), Some(scale)]);
         edit.replace(node.into(), row);
-        Some(Verdict::Apply(edit))
+        Some(Ok(Verdict::Apply(edit)))
+    }
+
+    /// Codes of 4 bits, a scale for each `block` of a row.
+    fn in_blocks(
+        &self,
+        g: &Graph,
+        node: NodeId,
+        table: &Tensor,
+        ids: (Port, usize),
+        block: usize,
+        cx: &Context,
+    ) -> Result<Verdict> {
+        let [rows, columns] = [table.shape()[0], table.shape()[1]];
+        let values = table.as_f32().ok_or_else(|| Error::bug("a table that is not f32"))?;
+        let (codes, scales) = weight_only::rows_of_pairs(&values, [rows, columns], block);
+        drop(values);
+        table.release();
+        let codes = cx.kept(Tensor::new(DType::U8, vec![rows, columns / 2], codes)?)?;
+        let parts = columns / block;
+        let scales = cx.kept(Tensor::f32(&[rows, parts], &scales))?;
+        let (mut edit, name) = (Edit::new(), g.node(node).display_name());
+        let from = &g.operand(node, 0).map_or("", |table| &g.value(table).name);
+        let made = if self.by_bits {
+            let codes = edit.constant(&format!("{from}_quantized"), codes);
+            let scales = edit.constant(&format!("{from}_scale"), scales);
+            let op = GatherBlocks { block: block as i64, columns };
+            edit.node(name, op, &[Some(codes), Some(ids.0.into()), Some(scales)])
+        } else {
+            PackedRows::write(&mut edit, name, (codes, scales), from, ids)
+        };
+        edit.replace(node.into(), made);
+        Ok(Verdict::Apply(edit))
     }
 }

@@ -1,5 +1,6 @@
 //! What has to run the written model, and what that can: a file and a row of [`TARGETS`] each.
 
+mod in_blocks;
 mod onnxruntime;
 mod openvino;
 mod portable;

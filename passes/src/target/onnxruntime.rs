@@ -5,11 +5,12 @@
 //! specification would broadcast; a mask without rows is expanded. It also refuses axes of size 0; a
 //! batch or a length that is left open is taken to be more.
 
-use super::{Capabilities, newest};
+use super::{Capabilities, in_blocks, newest};
 use crate::{
     attention::Chain,
     axes::AxisRuns,
     clean::Clean,
+    nested,
     normalise::{as_scale, ones, scaled},
     quant::scheme::Granularity,
 };
@@ -20,17 +21,10 @@ use compress_compiler::{
         normalised::Normalised,
     },
     graph::Graph,
-    node::{NodeId, Port, Use},
+    node::{NodeId, Port},
     op::Op,
     ops::{
-        attention::Attention,
-        concat::Concat,
-        expand::Expand,
-        layer_norm::RmsNorm,
-        matmul_nbits::{MatMulNBits, Packed},
-        quantize::Dequantize,
-        shape::Shape,
-        transpose::Transpose,
+        attention::Attention, concat::Concat, expand::Expand, layer_norm::RmsNorm, shape::Shape, transpose::Transpose,
     },
     pass::{Context, Outcome, Pass},
     rewrite::{Edit, Ref, Rule, Verdict, rewrite},
@@ -69,7 +63,8 @@ impl Pass for ForOnnxRuntime {
     }
 
     fn run(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome> {
-        let mut done = rewrite(graph, &[Box::new(ToNBits)], cx)?;
+        let by_bits: [Box<dyn Rule>; 2] = [Box::new(in_blocks::ToNBits), Box::new(in_blocks::ToGatherBlocks)];
+        let mut done = nested::change_each(graph, |graph, _| rewrite(graph, &by_bits, cx))?;
         if newest(graph) < OPSET {
             let why = format!("{}: an operator that is kept as it is keeps the model at its opset", option::TARGET);
             done.warnings.push(why);
@@ -81,53 +76,6 @@ impl Pass for ForOnnxRuntime {
         }
         Ok(done)
     }
-}
-
-/// A product with a matrix of codes in blocks is one MatMulNBits, whose kernels read the codes as they lie: DequantizeLinear would
-/// make floats of all of them in each run.
-struct ToNBits;
-
-impl Rule for ToNBits {
-    fn name(&self) -> &'static str {
-        "nbits"
-    }
-
-    fn roots(&self) -> &'static [&'static str] {
-        &["MatMul"]
-    }
-
-    fn apply(&self, graph: &Graph, node: NodeId, cx: &Context) -> Result<Verdict> {
-        let Some((op, x, packed)) = in_blocks(graph, node) else { return Ok(Verdict::No) };
-        let mut edit = Edit::new();
-        let mut operands = vec![Some(x.into())];
-        for (name, tensor) in [("quantized", packed.codes), ("scale", packed.scales)] {
-            operands.push(Some(edit.constant(name, cx.kept(tensor)?)));
-        }
-        operands.extend(packed.zeros.map(|zeros| Some(edit.constant("zero_point", zeros))));
-        let made = edit.node(&graph.node(node).name, op, &operands);
-        edit.replace(node.into(), made);
-        Ok(Verdict::Apply(edit))
-    }
-}
-
-fn in_blocks(graph: &Graph, node: NodeId) -> Option<(MatMulNBits, Port, Packed)> {
-    let (x, weight) = (graph.operand(node, 0)?, graph.operand(node, 1)?);
-    let Op::Dequantize(Dequantize { grain, .. }) = graph.op(weight.node) else { return None };
-    let fits =
-        matches!(grain.axis, 0 | -2) && graph.fact(x).dtype == Some(DType::F32) && graph.fact(x).rank() >= Some(2);
-    // Others that read the floats would need both forms of the weight.
-    let multiplies = |u: &Use| u.slot == 1 && matches!(graph.op(u.node), Op::MatMul(_));
-    let alone = !graph.is_output(weight) && graph.uses(weight).iter().all(multiplies);
-    if !fits || !alone || graph.fact(weight).dtype != Some(DType::F32) {
-        return None;
-    }
-    let read = |slot: usize| graph.operand(weight.node, slot);
-    let zeros = match read(2) {
-        Some(port) => Some(graph.constant(port)?),
-        None => None,
-    };
-    let (op, packed) = MatMulNBits::of(graph.constant(read(0)?)?, graph.constant(read(1)?)?, zeros, grain.block)?;
-    Some((op, x, packed))
 }
 
 /// `x / sqrt(mean(x²) + epsilon) * scale`, with a scale or without, is one RMSNormalization.

@@ -77,7 +77,7 @@ pub use reduce::{ReduceOp, reduce};
 pub use resample::{Mix, Resample};
 pub use rows::{Rows, RowsMut};
 pub use spread::Spread;
-pub use table::{Table, look_up, look_up_codes, take};
+pub use table::{Pairs, Table, look_up, look_up_codes, take};
 pub use team::{Helped, Team, traced};
 pub use window::Window;
 pub use zip::{Broadcast, zip};

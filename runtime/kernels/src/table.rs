@@ -9,6 +9,40 @@ pub enum Table<'a> {
     Floats(&'a [u8]),
     /// Signed codes of 8 bits, and a scale for each row.
     Codes(&'a [u8], &'a [f32]),
+    /// Codes of 4 bits, two a byte, and a scale for each block of a row.
+    Pairs(Pairs<'a>),
+}
+
+/// A table in codes of 4 bits.
+#[derive(Debug, Clone, Copy)]
+pub struct Pairs<'a> {
+    /// Two codes each, row by row.
+    pub codes: &'a [u8],
+    /// What each byte stands for.
+    pub values: &'a [[f32; 2]; 256],
+    /// The scales of the blocks, row by row, as bytes, wherever these begin.
+    pub scales: &'a [u8],
+    /// What is subtracted from what the bytes of each block stand for, signed; none where that is zero.
+    pub zeros: Option<&'a [u8]>,
+    /// Codes of a block.
+    pub block: usize,
+}
+
+impl Pairs<'_> {
+    fn row(&self, at: usize, y: &mut [f32]) {
+        let (width, block) = (y.len(), self.block);
+        let codes = &self.codes[at * width / 2..][..width / 2];
+        let scales = &self.scales[at * (width / block) * size_of::<f32>()..].as_chunks().0[..width / block];
+        let first = at * (width / block);
+        let blocks = y.chunks_exact_mut(block).zip(codes.chunks_exact(block / 2));
+        for (i, ((y, codes), scale)) in blocks.zip(scales).enumerate() {
+            let scale = f32::from_ne_bytes(*scale);
+            let zero = self.zeros.map_or(0.0, |zeros| f32::from(zeros[first + i].cast_signed()));
+            for (y, code) in y.as_chunks_mut().0.iter_mut().zip(codes) {
+                *y = self.values[usize::from(*code)].map(|v| (v - zero) * scale);
+            }
+        }
+    }
 }
 
 /// Writes the row of `table` that `row` names for each row of `y`, in `threads` parts.
@@ -26,6 +60,7 @@ pub fn look_up(isa: Isa, table: Table, row: impl Fn(usize) -> usize + Sync, y: R
                     y.iter_mut().zip(&from[..width]).for_each(|(y, bytes)| *y = f32::from_ne_bytes(*bytes));
                 }
                 Table::Codes(codes, scales) => scaled(isa, &codes[at * width..][..width], scales[at], y),
+                Table::Pairs(pairs) => pairs.row(at, y),
             }
         }
     });
@@ -110,5 +145,28 @@ mod tests {
                 assert_eq!(look(Table::Codes(&codes, &scales)), rows.iter().flat_map(of).collect::<Vec<_>>(), "{isa}");
             }
         }
+    }
+
+    #[test]
+    fn pairs_of_codes_are_scaled_by_the_block() {
+        let (rows, width, block) = (5, 12, 4);
+        let codes: Vec<u8> = (0..rows * width / 2).map(|i| (i * 89 % 256) as u8).collect();
+        let scales: Vec<f32> = (0..rows * width / block).map(|i| i as f32 / 8.0 - 0.5).collect();
+        let bytes: Vec<u8> = [0].into_iter().chain(scales.iter().flat_map(|v| v.to_ne_bytes())).collect();
+        let values = std::array::from_fn(|byte| [byte & 15, byte >> 4].map(|code| code as f32 - 8.0));
+        let zeros: Vec<u8> = (0..scales.len()).map(|i| (i as i8 % 5 - 2).cast_unsigned()).collect();
+        let table =
+            Table::Pairs(Pairs { codes: &codes, values: &values, scales: &bytes[1..], zeros: Some(&zeros), block });
+        let asked = [4usize, 0, 4, 2];
+        let mut y = vec![9.0; asked.len() * width];
+        let isa = Isa::ALL.into_iter().find(|isa| isa.is_available()).unwrap();
+        look_up(isa, table, |i| asked[i], RowsMut::dense(&mut y, asked.len(), width), 2);
+        let value = |i: usize| {
+            let (row, column) = (asked[i / width], i % width);
+            let code = codes[(row * width + column) / 2] >> (column % 2 * 4) & 15;
+            let block = row * (width / block) + column / block;
+            (f32::from(code) - 8.0 - f32::from(zeros[block].cast_signed())) * scales[block]
+        };
+        assert_eq!(y, (0..y.len()).map(value).collect::<Vec<_>>());
     }
 }

@@ -8,6 +8,7 @@ use super::{
 };
 use compress_compiler::{
     error::{Error, Result},
+    forms::packed_rows,
     graph::Graph,
     node::{NodeId, Port},
     op::Op,
@@ -91,6 +92,13 @@ pub(crate) fn known(graph: &Graph, order: &[NodeId]) -> HashSet<NodeId> {
                 .is_some_and(|by| matches!(graph.op(by.node), Op::Cast(_)) && known.contains(&by.node))
     });
     known.extend(sums.collect::<Vec<_>>());
+    // Nor are bytes as numbers of rows: who looks these up reads the bytes.
+    let casts = order.iter().copied().filter(|id| {
+        let reader = graph.only_use((*id).into()).filter(|by| by.slot == 1 && known.contains(&by.node));
+        packed_rows::bytes(graph, (*id).into()).is_some()
+            && reader.is_some_and(|by| matches!(graph.op(by.node), Op::Gather(_)))
+    });
+    known.extend(casts.collect::<Vec<_>>());
     known
 }
 

@@ -2,7 +2,7 @@
 
 use compress_compiler::{
     error::{Error, Result},
-    forms::decoder::Decoder,
+    forms::decoder::{Decoder, NamedSizes, SizeNames},
     graph::Graph,
     node::NodeId,
     ops::source::{fed, given},
@@ -23,6 +23,8 @@ pub(super) struct Decoding {
     inputs: Vec<NodeId>,
     /// Those that there are data for.
     fed: Vec<NodeId>,
+    /// How the sizes of those are called.
+    names: SizeNames,
     dtype: DType,
     /// The size of the vocabulary, where the scores tell it.
     words: Option<i64>,
@@ -60,6 +62,7 @@ impl Decoding {
             decoder,
             inputs: given(graph).collect(),
             fed: fed(graph).collect(),
+            names: SizeNames::of(graph, fed(graph)),
             dtype,
             words,
             any_length,
@@ -126,7 +129,7 @@ impl Decoding {
         }
         self.check(&ids)?;
         let steps = if self.places.is_some() && self.any_length { STEPS.min(length / 2) } else { 0 };
-        let mut remembered = self.begin(batch)?;
+        let mut remembered = self.begin(batch, &self.names.sizes(inputs.iter().map(Tensor::shape)))?;
         let (mut scores, mut last) = (vec![], vec![]);
         for count in [length - steps].into_iter().chain(std::iter::repeat_n(1, steps)) {
             let past = remembered.tokens;
@@ -160,8 +163,8 @@ impl Decoding {
     ///
     /// # Errors
     /// Limit.
-    pub fn begin(&self, batch: usize) -> Result<Remembered> {
-        Ok(Remembered { caches: self.decoder.empty(batch)?, tokens: 0 })
+    pub fn begin(&self, batch: usize, sizes: &NamedSizes) -> Result<Remembered> {
+        Ok(Remembered { caches: self.decoder.empty(batch, sizes)?, tokens: 0 })
     }
 
     /// Reads the next `tokens`, `[samples, tokens]`, and returns the outputs of that run; `given` has the other inputs.

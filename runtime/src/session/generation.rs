@@ -7,6 +7,7 @@ use super::{
 use crate::speculation::{Decodes, Scores};
 use compress_compiler::{
     error::{Error, Result},
+    forms::decoder::NamedSizes,
     tensor::Tensor,
 };
 
@@ -30,7 +31,7 @@ impl<'a> Generation<'a> {
         if let Some(why) = decoding.why_not_alone() {
             return cannot(why);
         }
-        Ok(Self { session, decoding, remembered: decoding.begin(1)? })
+        Ok(Self { session, decoding, remembered: decoding.begin(1, &NamedSizes::new())? })
     }
 }
 

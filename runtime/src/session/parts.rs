@@ -76,7 +76,7 @@ impl Parts {
     /// # Errors
     /// As for [`Executable::new`].
     pub fn new(graph: &Verified, backend: &Backend, watch: &[Site]) -> Result<Self> {
-        match settled(graph) {
+        match settled(graph)? {
             Some(settled) => Self::of(&verify(&settled)?, backend, watch),
             None => Self::of(graph, backend, watch),
         }

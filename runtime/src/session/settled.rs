@@ -3,6 +3,8 @@
 
 use crate::burn::interpreter::BurnInterpreter;
 use compress_compiler::{
+    captured,
+    error::Result,
     graph::Graph,
     node::{NodeId, Port},
     op::{Op, Operator},
@@ -14,7 +16,11 @@ use compress_compiler::{
 use std::collections::HashMap;
 
 /// `graph` with constants where such values are read; `None` where none are. All nodes stay, with their ids.
-pub(super) fn settled(graph: &Verified) -> Option<Graph> {
+///
+/// # Errors
+/// What inference raises.
+pub(super) fn settled(graph: &Verified) -> Result<Option<Graph>> {
+    let moved = captured::moved_in(graph)?;
     let mut found: HashMap<Port, Settled> = HashMap::new();
     for id in graph.order().iter().copied().filter(|id| !matches!(graph.op(*id), Op::Input(_) | Op::Constant(_))) {
         let port = Port::from(id);
@@ -23,9 +29,9 @@ pub(super) fn settled(graph: &Verified) -> Option<Graph> {
         }
     }
     if found.is_empty() {
-        return None;
+        return Ok(moved);
     }
-    let mut made = Graph::clone(graph);
+    let mut made = moved.unwrap_or_else(|| Graph::clone(graph));
     for id in graph.order() {
         let port = Port::from(*id);
         let Some(value) = found.remove(&port) else { continue };
@@ -40,7 +46,7 @@ pub(super) fn settled(graph: &Verified) -> Option<Graph> {
             made.set_operand(reader.node, reader.slot, Some(constant));
         }
     }
-    Some(made)
+    Ok(Some(made))
 }
 
 /// A value that no input changes.
@@ -109,7 +115,7 @@ mod tests {
             output %again
         }"#;
         let graph = text::parse(source).unwrap();
-        let made = settled(&verify(&graph).unwrap()).unwrap();
+        let made = settled(&verify(&graph).unwrap()).unwrap().unwrap();
         verify(&made).unwrap();
         let y = made.outputs()[0].port.node;
         let a = made.operand(y, 0).unwrap().node;
@@ -121,6 +127,6 @@ mod tests {
     #[test]
     fn graphs_without_such_values_stay() {
         let graph = text::parse(r#"graph "g" { input %x: f32[N,4] %y = Relu(%x) output %y }"#).unwrap();
-        assert!(settled(&verify(&graph).unwrap()).is_none());
+        assert!(settled(&verify(&graph).unwrap()).unwrap().is_none());
     }
 }

@@ -17,7 +17,10 @@ use crate::{
 };
 use compress_compiler::{
     error::{Error, Result},
-    forms::decoder::Decoder,
+    forms::{
+        decoder::{Decoder, NamedSizes, SizeNames},
+        packed_rows,
+    },
     graph::Graph,
     node::{NodeId, Port},
     op::{Op, Operator, Quant},
@@ -300,7 +303,7 @@ impl Trainable {
     /// As for [`Executable::run`]; unsupported, naming the node, where there is no gradient.
     pub fn forward(&self, inputs: Vec<Value>, seed: u64) -> Result<Forward> {
         let made = match &self.decoder {
-            Some(decoder) => decoder.beside(&self.shape_of(decoder.tokens, &inputs)?)?,
+            Some(decoder) => decoder.beside(&self.shape_of(decoder.tokens, &inputs)?, &self.sizes(&inputs))?,
             None => vec![],
         };
         let missing = || Error::data("an input is missing");
@@ -335,6 +338,17 @@ impl Trainable {
             _ => None,
         }
         .ok_or_else(|| Error::data("an input is missing"))
+    }
+
+    /// What the names of sizes stand for in these data.
+    fn sizes(&self, data: &[Value]) -> NamedSizes {
+        let given = |(input, source): (&NodeId, &Source)| match source {
+            Source::Data(place) => data.get(*place).map(|v| (*input, v.shape())),
+            _ => None,
+        };
+        let given: Vec<(NodeId, &[usize])> = self.graph.inputs().iter().zip(&self.inputs).filter_map(given).collect();
+        let names = SizeNames::of(&self.graph, given.iter().map(|(input, _)| *input));
+        names.sizes(given.into_iter().map(|(_, shape)| shape))
     }
 
     /// Takes over the running statistics that a forward pass moved.
@@ -402,7 +416,9 @@ fn parameters(graph: &Graph) -> BTreeSet<NodeId> {
             graph.constant((*node).into()).is_some_and(trained)
         })
     };
-    graph.operators().flat_map(learns).collect()
+    // What bytes stand for is not learnt: a table of codes is read by it.
+    let levels: BTreeSet<NodeId> = graph.operators().filter_map(|n| packed_rows::levels(graph, n)).collect();
+    graph.operators().flat_map(learns).filter(|n| !levels.contains(n)).collect()
 }
 
 /// The constants that scale what QuantizeLinear reads.

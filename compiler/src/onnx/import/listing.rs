@@ -82,9 +82,9 @@ impl<'a> Listing<'a> {
         self.fact(slot)?.dims()
     }
 
-    /// The constant that the node's input `slot` is.
+    /// The constant that the node's input `slot` is, in its graph or around it.
     pub(super) fn tensor(&self, slot: usize) -> Option<&'a Tensor> {
-        self.importer.graph.constant(self.port(self.given(slot)?)?)
+        self.importer.constant_at(self.port(self.given(slot)?)?)
     }
 
     /// The element type of the node's input `slot`, if it is one that models compute in.
@@ -219,6 +219,8 @@ impl Importer<'_> {
         });
         self.opset = outer;
         added?;
+        let read = node.input.iter().filter_map(|name| self.values.get(name).copied().flatten());
+        self.spent.extend(read.filter(|port| self.graph.constant(*port).is_some()).map(|port| port.node));
         // Others may have these names.
         own.iter().for_each(|name| _ = self.values.remove(name));
         Ok(true)

@@ -87,7 +87,6 @@ impl Blocked {
     }
 
     /// What the codes stand for.
-    #[cfg(test)]
     pub fn values(&self, codes: Codes) -> Vec<f32> {
         let row = |(row, blocks): (&[u8], &[Affine])| -> Vec<f32> {
             let each = row.chunks(self.block).zip(blocks);
@@ -140,17 +139,13 @@ pub(super) fn blocked(
     drop(some);
     let middle = middle(codes);
     let row = |(row, blocks): (&[f32], &[Affine])| -> Vec<u8> {
-        // Both are within the range of codes of 8 bits.
         match told {
             Some(told) => {
                 let by = |i: usize| (blocks[i / block].scale, i64::from(blocks[i / block].zero), codes.range());
+                // They are within the range of codes of 8 bits.
                 told.triangle.round_each(row, by).into_iter().map(|code| (code as i32 + middle) as u8).collect()
             }
-            None => {
-                let range = Range::of(codes);
-                let code = |by: Affine, w: f32| (by.steps(w, range) as i32 + by.zero + middle) as u8;
-                row.chunks(block).zip(blocks).flat_map(|(w, by)| w.iter().map(|w| code(*by, *w))).collect()
-            }
+            None => nearest_codes(row, columns, block, blocks, codes),
         }
     };
     let (mut made, mut all) = (Vec::with_capacity(rows * columns), Vec::with_capacity(rows * of_row));
@@ -161,6 +156,18 @@ pub(super) fn blocked(
         all.extend(blocks);
     }
     (Blocked { codes: made, blocks: all, columns, block }, codes)
+}
+
+/// The nearest codes of the rows of a matrix, each of `columns`, by their blocks.
+pub(super) fn nearest_codes(matrix: &[f32], columns: usize, block: usize, blocks: &[Affine], codes: Codes) -> Vec<u8> {
+    let (range, middle) = (Range::of(codes), middle(codes));
+    // They are within the range of codes of 8 bits.
+    let code = |by: Affine, w: f32| (by.steps(w, range) as i32 + by.zero + middle) as u8;
+    let of_row = columns.div_ceil(block).max(1);
+    let row = |(row, blocks): (&[f32], &[Affine])| -> Vec<u8> {
+        row.chunks(block).zip(blocks).flat_map(|(w, by)| w.iter().map(|w| code(*by, *w))).collect()
+    };
+    matrix.chunks(columns.max(1)).zip(blocks.chunks(of_row)).flat_map(row).collect()
 }
 
 /// Rows that tell how others are: all of a small weight, else some at its ends and in its middle.

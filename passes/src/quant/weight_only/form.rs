@@ -20,8 +20,23 @@ use compress_compiler::{
 };
 use rayon::prelude::*;
 
+/// In the form that the target has kernels for, `by_bits` if it has MatMulNBits.
+pub(super) fn write(
+    g: &mut Graph,
+    layer: &Layer,
+    layout: &WeightMatrix,
+    blocked: (&Blocked, Codes),
+    by_bits: bool,
+    cx: &Context,
+) -> Result<()> {
+    match by_bits && has_bits(g, layer) {
+        true => self::by_bits(g, layer, layout, blocked, cx),
+        false => dequantised(g, layer, layout, blocked, cx),
+    }
+}
+
 /// As a MatMulNBits of ONNX Runtime's domain in the place of each layer that reads the weight.
-pub(super) fn by_bits(
+fn by_bits(
     g: &mut Graph,
     layer: &Layer,
     layout: &WeightMatrix,
@@ -76,7 +91,7 @@ fn rows_of(codes: &[u8], each: usize, padded: usize, bits: usize) -> Vec<u8> {
 }
 
 /// Codes as bytes: two of 4 bits in each, the first in its lower half.
-fn packed(codes: &[u8], bits: usize) -> Vec<u8> {
+pub(super) fn packed(codes: &[u8], bits: usize) -> Vec<u8> {
     match bits {
         4 => codes.par_chunks(2).map(|two| two[0] & 15 | two.get(1).map_or(0, |code| code << 4)).collect(),
         _ => codes.to_vec(),
@@ -84,7 +99,7 @@ fn packed(codes: &[u8], bits: usize) -> Vec<u8> {
 }
 
 /// Whether all layers that read the weight can be one: rows times a matrix, read the same way round, and a bias that is added as it is.
-pub(super) fn has_bits(g: &Graph, layer: &Layer) -> bool {
+fn has_bits(g: &Graph, layer: &Layer) -> bool {
     g.uses(layer.weight.into()).iter().all(|reader| {
         let same = layers::layer(g, reader.node).is_some_and(|other| other.axes == layer.axes);
         same && match g.op(reader.node) {
@@ -96,14 +111,13 @@ pub(super) fn has_bits(g: &Graph, layer: &Layer) -> bool {
 }
 
 /// As a DequantizeLinear with blocks, of opset 21.
-pub(super) fn dequantised(
+fn dequantised(
     g: &mut Graph,
     layer: &Layer,
     layout: &WeightMatrix,
     (blocked, codes): (&Blocked, Codes),
     cx: &Context,
 ) -> Result<()> {
-    let name = g.value(layer.weight.into()).name.clone();
     let axis = layout.input_axis();
     let scales: Vec<f32> = blocked.blocks.iter().map(|by| by.scale).collect();
     let of_blocks = layout.with_columns(blocked.of_row());
@@ -113,18 +127,23 @@ pub(super) fn dequantised(
     let sign = middle(codes) as u8;
     let signed: Vec<u8> = layout.stored(&blocked.codes).into_par_iter().map(|code| code ^ sign).collect();
     let tensor = Tensor::new(codes.stored, shape(rows, columns), packed(&signed, codes.stored.bits()))?;
-    let scales = Tensor::f32(&shape(rows, parts), &of_blocks.stored(&scales));
-    let scales = g.add_constant(&format!("{name}_scale"), cx.kept(scales)?);
+    let scales = cx.kept(Tensor::f32(&shape(rows, parts), &of_blocks.stored(&scales)))?;
     let zeros = (codes.symmetry == Symmetry::Asymmetric).then(|| {
         let zeros: Vec<i64> = blocked.blocks.iter().map(|by| i64::from(by.zero)).collect();
-        let zeros = Tensor::ints(codes.stored, &shape(rows, parts), &of_blocks.stored(&zeros));
-        g.add_constant(&format!("{name}_zero_point"), zeros)
+        Tensor::ints(codes.stored, &shape(rows, parts), &of_blocks.stored(&zeros))
     });
-    let readers = g.uses(layer.weight.into());
-    let coded = g.add_constant(&format!("{name}_quantized"), cx.kept(tensor)?);
-    let output = g.fresh(&format!("{name}_dequantized"));
     let op = Dequantize { grain: Grain { axis: axis as i64, block: blocked.block as i64 }, output: None };
-    let inputs = [Some(coded.into()), Some(scales.into()), zeros.map(Into::into)];
+    read_through(g, layer, op, [Some(cx.kept(tensor)?), Some(scales), zeros])
+}
+
+/// Has the readers of a weight read what `op` makes of its codes, their scales, and perhaps their zero points.
+pub(super) fn read_through(g: &mut Graph, layer: &Layer, op: Dequantize, of: [Option<Tensor>; 3]) -> Result<()> {
+    let name = g.value(layer.weight.into()).name.clone();
+    let readers = g.uses(layer.weight.into());
+    let named = of.into_iter().zip(["quantized", "scale", "zero_point"]);
+    let inputs: Vec<Option<Port>> =
+        named.map(|(t, what)| t.map(|t| g.add_constant(&format!("{name}_{what}"), t).into())).collect();
+    let output = g.fresh(&format!("{name}_dequantized"));
     let dq = g.add_node("", op.into(), &inputs, &[&output])?;
     readers.iter().for_each(|u| g.set_operand(u.node, u.slot, Some(dq.into())));
     remove_dead(g, layer.weight);

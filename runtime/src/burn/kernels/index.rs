@@ -10,8 +10,11 @@ use crate::{
 };
 use compress_compiler::{
     error::{Error, Result},
-    ops::gather::{Gather, GatherElements, GatherNd},
-    tensor::DType,
+    ops::{
+        gather::{Gather, GatherElements, GatherNd},
+        gather_blocks::GatherBlocks,
+    },
+    tensor::{DType, Tensor},
     value,
 };
 
@@ -92,6 +95,36 @@ pub(super) fn gather(op: &Gather, mut a: Args) -> Result<Value> {
     }
     let indices = at.data.iter().map(|i| from_front(*i, size)).collect::<Result<_>>()?;
     entries(x, axis, indices)?.reshape(&shape)
+}
+
+/// The rows that input 1 lists of a table in codes of 4 bits, in floats.
+pub(super) fn gather_blocks(op: &GatherBlocks, mut a: Args) -> Result<Value> {
+    let (codes, at, scales) = (a.take(0)?.download()?, a.take(1)?.into_ints()?, a.take(2)?.download()?);
+    let odd = || Error::malformed("codes or scales of other sizes or types");
+    let (columns, block) = (op.columns, usize::try_from(op.block).ok().filter(|n| *n > 0).ok_or_else(odd)?);
+    let (rows, parts) = (codes.shape().first().copied().unwrap_or(0), columns.div_ceil(block));
+    let by = scales.as_f32().filter(|by| by.len() == rows * parts).ok_or_else(odd)?;
+    if codes.dtype() != DType::U8 || codes.shape() != [rows, columns / 2] || !columns.is_multiple_of(2) {
+        return Err(odd());
+    }
+    let of_row = parts.div_ceil(2);
+    let zeros = a.opt(3).map(Value::download).transpose()?;
+    if zeros.as_ref().is_some_and(|zeros| zeros.dtype() != DType::U8 || zeros.shape() != [rows, of_row]) {
+        return Err(odd());
+    }
+    let zero = |row: usize, block: usize| match &zeros {
+        Some(zeros) => i32::from(zeros.bytes()[row * of_row + block / 2] >> (block % 2 * 4) & 15),
+        None => 8,
+    };
+    let shape = [&at.shape[..], &[columns]].concat();
+    check_size(&shape)?;
+    let mut made = Vec::with_capacity(at.len() * columns);
+    for index in at.data.iter() {
+        let row = from_front(*index, rows)? as usize;
+        let code = |i: usize| i32::from(codes.bytes()[(row * columns + i) / 2] >> (i % 2 * 4) & 15);
+        made.extend((0..columns).map(|i| (code(i) - zero(row, i / block)) as f32 * by[row * parts + i / block]));
+    }
+    Float::upload(&Tensor::f32(&shape, &made), a.device).map(Value::Float)
 }
 
 /// The place in `x`, of `shape`, that each index along `axis` means; its other coordinates are its own.

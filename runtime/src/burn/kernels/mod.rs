@@ -213,6 +213,7 @@ pub fn eval(op: &Op, mut a: Args) -> Result<Vec<Value>> {
         Op::Split(op) => return movement::split(op, a),
         Op::Slice(_) => movement::slice(a)?,
         Op::Gather(op) => index::gather(op, a)?,
+        Op::GatherBlocks(op) => index::gather_blocks(op, a)?,
         Op::GatherElements(op) => index::gather_elements(op, a)?,
         Op::GatherNd(op) => index::gather_nd(op, a)?,
         Op::ScatterNd(op) => scatter::scatter_nd(op, a)?,

@@ -83,18 +83,77 @@ fn by(x: Float, y: Float, one: fn(Float, f64) -> Float, all: fn(Float, Float) ->
 /// on the tape.
 fn on_tape(a: &Args, x: &Float, scale: &Float, grain: Grain, dtype: DType, back: bool) -> Result<Option<Float>> {
     // Quotients of narrow scales are rounded to their type, which the kernel does not do.
-    if !(x.is_tracked() || scale.is_tracked()) || grain.block != 0 || scale.dtype() != DType::F32 {
+    if !(x.is_tracked() || scale.is_tracked()) || scale.dtype() != DType::F32 {
         return Ok(None);
     }
+    let blocks = match grain.block {
+        0 => None,
+        block => match Blocks::of(x.shape(), scale.shape(), grain.axis, block as usize)? {
+            Some(blocks) => Some(blocks),
+            None => return Ok(None),
+        },
+    };
     let (dtype, zero) = match a.peek(2) {
-        Some(Value::Int(zero)) => (zero.dtype, zero.data.iter().map(|v| *v as f32).collect()),
-        Some(Value::Float(zero)) => (zero.dtype(), zero.view(|v| Ok(v.to_vec()))?),
+        Some(Value::Int(zero)) => {
+            let zero = match &blocks {
+                Some(blocks) => zero.clone().permute(&blocks.order)?,
+                None => zero.clone(),
+            };
+            (zero.dtype, zero.data.iter().map(|v| *v as f32).collect())
+        }
+        Some(Value::Float(zero)) if blocks.is_none() => (zero.dtype(), zero.view(|v| Ok(v.to_vec()))?),
+        Some(Value::Float(_)) => return Ok(None),
         None => (dtype, vec![0.0; scale.elements()]),
     };
     let Some((low, high)) = dtype.int_range().filter(|_| dtype.bits() <= 16) else { return Ok(None) };
-    let axis = if scale.elements() == 1 { 0 } else { value::axis(grain.axis, x.shape().len())? };
-    let y = x.quantised(scale, axis, zero, (low as f32, high as f32), back);
+    let range = (low as f32, high as f32);
+    let y = match blocks {
+        Some(blocks) => {
+            let [rows, scales] = blocks.rows(x, scale)?;
+            rows.quantised(&scales, 0, zero, range, back).map(|y| blocks.undone(y)).transpose()?
+        }
+        None => {
+            let axis = if scale.elements() == 1 { 0 } else { value::axis(grain.axis, x.shape().len())? };
+            x.quantised(scale, axis, zero, range, back)
+        }
+    };
     Ok(y.map(|y| if back { y } else { y.with_dtype(dtype) }))
+}
+
+/// Blocks along an axis as rows of a matrix, of which each has a scale.
+struct Blocks {
+    /// The axes, that of the blocks last.
+    order: Vec<usize>,
+    /// Sizes in this order.
+    shape: Vec<usize>,
+    block: usize,
+}
+
+impl Blocks {
+    /// Those of data of `shape`; `None` where the last block is shorter, or scales are not one a block.
+    fn of(shape: &[usize], scales: &[usize], axis: i64, block: usize) -> Result<Option<Self>> {
+        let axis = value::axis(axis, shape.len())?;
+        let mut expected = shape.to_vec();
+        expected[axis] = shape[axis] / block.max(1);
+        let fits = shape[axis].is_multiple_of(block.max(1)) && scales == expected && !shape.contains(&0);
+        let order: Vec<usize> = (0..shape.len()).filter(|i| *i != axis).chain([axis]).collect();
+        let shape = order.iter().map(|axis| shape[*axis]).collect();
+        Ok(fits.then_some(Self { order, shape, block }))
+    }
+
+    /// The data and their scales.
+    fn rows(&self, x: &Float, scale: &Float) -> Result<[Float; 2]> {
+        let count = scale.elements();
+        let x = x.clone().permute(&self.order).reshape(&[count, self.block])?;
+        Ok([x, scale.clone().permute(&self.order).reshape(&[count])?])
+    }
+
+    /// What was made of the data, in their shape.
+    fn undone(&self, y: Float) -> Result<Float> {
+        let mut back = vec![0; self.order.len()];
+        self.order.iter().enumerate().for_each(|(at, axis)| back[*axis] = at);
+        Ok(y.reshape(&self.shape)?.permute(&back))
+    }
 }
 
 /// Whole or fractional numbers as the nearest that `dtype` has.

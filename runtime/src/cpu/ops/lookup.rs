@@ -1,4 +1,5 @@
-//! Rows of constant tables that numbers from elsewhere choose, as embeddings are: tables of floats, and of codes with a scale for each row.
+//! Rows of constant tables that numbers from elsewhere choose, as embeddings are: tables of floats, of codes with a scale for each row,
+//! and of codes of 4 bits with a scale for each block.
 //! Rows are read where the file has them.
 
 use crate::cpu::{
@@ -10,6 +11,7 @@ use crate::cpu::{
 };
 use compress_compiler::{
     error::Result,
+    forms::packed_rows::{PackedRows, bytes},
     node::{NodeId, Port},
     op::Op,
     ops::{binary::Binary, cast::Cast, gather::Gather},
@@ -22,6 +24,15 @@ use std::sync::Arc;
 struct Rows<'g> {
     table: &'g Tensor,
     ids: Port,
+    /// Whether they are bytes, of which each names a row.
+    by_bytes: bool,
+}
+
+impl Rows<'_> {
+    /// These rows as floats or codes, times `scales`.
+    fn look_up(&self, scales: Scales) -> Lookup {
+        Lookup { table: self.table.clone(), scales, by_bytes: self.by_bytes }
+    }
 }
 
 /// The Gather that node `id` is, if rows of a constant matrix are looked up by numbers that a run tells.
@@ -29,25 +40,45 @@ fn rows<'g>(s: &Scope<'g>, id: NodeId) -> Option<Rows<'g>> {
     let g = s.graph;
     let Op::Gather(Gather { axis: 0 }) = g.op(id) else { return None };
     let (table, ids) = (g.constant(g.operand(id, 0)?)?, g.operand(id, 1)?);
-    let fact = g.fact(ids);
+    let least = if bytes(g, ids).is_some() { 1 << u8::BITS } else { 1 };
+    let rows = Rows { table, ids: bytes(g, ids).unwrap_or(ids), by_bytes: least > 1 };
+    let fits = s.has(id) && are_given(s, rows.ids) && matches!(table.shape(), [a, b] if *a >= least && *b > 0);
+    fits.then_some(rows)
+}
+
+/// Whether `ids` are numbers of rows that a run tells.
+fn are_given(s: &Scope, ids: Port) -> bool {
+    let fact = s.graph.fact(ids);
     // Small integers that shapes tell are no value here.
-    let are_given =
-        matches!(fact.dtype, Some(DType::I64 | DType::I32)) && fact.elems.is_none() && fact.rank() > Some(0);
-    let fits = s.has(id)
-        && !s.on_device
-        && are_given
-        && g.constant(ids).is_none()
-        && matches!(table.shape(), [a, b] if *a > 0 && *b > 0);
-    fits.then_some(Rows { table, ids })
+    let counted = matches!(fact.dtype, Some(DType::I64 | DType::I32 | DType::U8)) && fact.elems.is_none();
+    counted && fact.rank() > Some(0) && !s.on_device && s.graph.constant(ids).is_none()
+}
+
+/// Rows of codes of 4 bits.
+fn packed<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
+    let packed = PackedRows::of(s.graph, port.node)?;
+    let fits = s.has(port.node) && are_given(s, packed.ids) && packed.codes.shape()[0] > 0;
+    let lookup = || -> Option<Lookup> {
+        let values = packed.pairs.as_f32()?;
+        let pair = |byte: usize| [values[2 * byte], values[2 * byte + 1]];
+        let (scales, block) = (packed.scales.clone(), packed.block());
+        let zeros = packed.zeros.map(|(zeros, _)| zeros.clone());
+        let scales = Scales::Blocks { pairs: Arc::new(std::array::from_fn(pair)), scales, zeros, block };
+        Some(Lookup { table: packed.codes.clone(), scales, by_bytes: false })
+    };
+    fits.then(lookup).flatten().map(|lookup| Lowering::of(vec![Want::codes(packed.ids)], lookup))
 }
 
 /// The float value `port`: rows of floats, of codes times their scales, or codes as floats.
 pub(super) fn float<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
-    if let Some(Rows { table, ids }) = rows(s, port.node) {
-        let lookup = Lookup { table: table.clone(), scales: None };
-        return (table.dtype() == DType::F32).then(|| Lowering::of(vec![Want::codes(ids)], lookup));
+    if let Some(rows) = rows(s, port.node) {
+        let is_float = rows.table.dtype() == DType::F32;
+        return is_float.then(|| Lowering::of(vec![Want::codes(rows.ids)], rows.look_up(Scales::None)));
     }
     let g = s.graph;
+    if let Op::Reshape(_) = g.op(port.node) {
+        return packed(s, port);
+    }
     let Op::Binary(Binary::Mul) = g.op(port.node) else { return None };
     let (a, b) = (g.operand(port.node, 0)?, g.operand(port.node, 1)?);
     if !s.has(port.node) {
@@ -62,33 +93,43 @@ pub(super) fn float<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
             && codes.table.dtype() == DType::I8
             && scales.table.dtype() == DType::F32
             && scales.table.shape() == [n, 1];
-        let lookup = || -> Option<Lookup> {
-            Some(Lookup { table: codes.table.clone(), scales: Some(scales.table.as_f32()?.to_vec().into()) })
-        };
+        let lookup = || -> Option<Lookup> { Some(codes.look_up(Scales::Rows(scales.table.as_f32()?.to_vec().into()))) };
         fits.then(lookup).flatten().map(|lookup| Lowering::of(vec![Want::codes(codes.ids)], lookup))
     })
 }
 
 /// The codes `port`: rows of a table of codes.
 pub(super) fn codes<'g>(s: &Scope<'g>, port: Port) -> Option<Lowering<'g>> {
-    let Rows { table, ids } = rows(s, port.node)?;
-    let fits = matches!(table.dtype(), DType::I8 | DType::U8);
-    fits.then(|| Lowering::of(vec![Want::codes(ids)], Lookup { table: table.clone(), scales: None }))
+    let rows = rows(s, port.node)?;
+    let fits = matches!(rows.table.dtype(), DType::I8 | DType::U8);
+    fits.then(|| Lowering::of(vec![Want::codes(rows.ids)], rows.look_up(Scales::None)))
 }
 
 /// Rows of a table.
 struct Lookup {
     table: Tensor,
-    /// Of a table of codes, the scale of each row.
-    scales: Option<Arc<[f32]>>,
+    scales: Scales,
+    by_bytes: bool,
 }
 
-/// The row that element `i` of the first operand names; [`Lookup::rows`] had it checked.
-fn row(o: &Operands, i: usize, wide: bool, rows: usize) -> usize {
+/// What the codes of a table are multiplied by.
+#[derive(Clone)]
+enum Scales {
+    /// They are numbers already, or stay codes.
+    None,
+    /// The scale of each row.
+    Rows(Arc<[f32]>),
+    /// What each byte stands for, and the scale and perhaps the zero point of each block of codes.
+    Blocks { pairs: Arc<[[f32; 2]; 256]>, scales: Tensor, zeros: Option<Tensor>, block: usize },
+}
+
+/// The row that element `i` of the first operand, of `size` bytes, names; [`Lookup::rows`] had it checked.
+fn row(o: &Operands, i: usize, size: usize, rows: usize) -> usize {
     let bytes: &[u8] = o.bytes(0);
-    let id = match wide {
-        true => bytes.as_chunks().0.get(i).map(|bytes| i64::from_ne_bytes(*bytes)),
-        false => bytes.as_chunks().0.get(i).map(|bytes| i32::from_ne_bytes(*bytes).into()),
+    let id = match size {
+        8 => bytes.as_chunks().0.get(i).map(|bytes| i64::from_ne_bytes(*bytes)),
+        4 => bytes.as_chunks().0.get(i).map(|bytes| i32::from_ne_bytes(*bytes).into()),
+        _ => bytes.get(i).map(|byte| i64::from(*byte)),
     };
     let id = id.unwrap_or(0);
     (if id < 0 { id + rows as i64 } else { id }) as usize
@@ -100,7 +141,8 @@ impl Lowered for Lookup {
     }
 
     fn rows(&self) -> Option<usize> {
-        self.table.shape().first().copied()
+        // Each byte names one that there is.
+        self.table.shape().first().copied().filter(|_| !self.by_bytes)
     }
 
     fn plan(&self, p: &mut Planner, inputs: &[ValueId], output: ValueId) -> Result<()> {
@@ -113,17 +155,24 @@ impl Lowered for Lookup {
             let flip = if table.dtype() == DType::I8 { 128 } else { 0 };
             p.step_of("look_up", output, vec![(ids, size)], y, 0, work, move |o| {
                 let (to, threads) = (o.out(), o.threads);
-                kernels::look_up_codes(table.bytes(), flip, |i| row(o, i, size == size_of::<i64>(), n), to, threads);
+                kernels::look_up_codes(table.bytes(), flip, |i| row(o, i, size, n), to, threads);
             });
             return Ok(());
         }
         p.step_of("look_up", output, vec![(ids, size)], y, 0, work, move |o| {
             let (to, threads) = (o.out(), o.threads);
             let of = match &scales {
-                Some(scales) => kernels::Table::Codes(table.bytes(), scales),
-                None => kernels::Table::Floats(table.bytes()),
+                Scales::None => kernels::Table::Floats(table.bytes()),
+                Scales::Rows(scales) => kernels::Table::Codes(table.bytes(), scales),
+                Scales::Blocks { pairs, scales, zeros, block } => kernels::Table::Pairs(kernels::Pairs {
+                    codes: table.bytes(),
+                    values: pairs,
+                    scales: scales.bytes(),
+                    zeros: zeros.as_ref().map(Tensor::bytes),
+                    block: *block,
+                }),
             };
-            kernels::look_up(isa, of, |i| row(o, i, size == size_of::<i64>(), n), to, threads);
+            kernels::look_up(isa, of, |i| row(o, i, size, n), to, threads);
         });
         Ok(())
     }

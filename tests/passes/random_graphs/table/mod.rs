@@ -69,7 +69,7 @@ macro_rules! kernels {
         /// it is in the list here, and [`KERNELS`] asks for an entry in the table.
         pub fn variant(op: &Op) -> Option<&'static str> {
             match op {
-                Op::Input(_) | Op::Constant(_) | Op::Opaque(_) | Op::MatMulNBits(_) => None,
+                Op::Input(_) | Op::Constant(_) | Op::Opaque(_) | Op::MatMulNBits(_) | Op::GatherBlocks(_) => None,
                 $(Op::$variant(_) => Some(stringify!($variant))),*
             }
         }

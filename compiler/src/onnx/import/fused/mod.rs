@@ -39,6 +39,7 @@ fn meaning(node: &NodeProto) -> Option<Meaning> {
         ("com.microsoft", "RotaryEmbedding") => rotary::embedding,
         ("com.microsoft", "DynamicQuantizeMatMul") => integer::dynamic,
         ("com.microsoft", "MatMulNBits") => nbits::matmul,
+        ("com.microsoft", "GatherBlockQuantized") => nbits::gather,
         ("com.microsoft", "MatMulIntegerToFloat") => integer::to_float,
         // ONNX Runtime has put it into ONNX's own domain.
         (domain, "SimplifiedLayerNormalization") if opset::is_default(domain) => norm::simplified,

@@ -1,7 +1,12 @@
-//! Products with matrices of codes in blocks: MatMulNBits.
+//! Matrices and tables of codes in blocks: MatMulNBits and GatherBlockQuantized.
 
 use super::listing::{Listing, int};
-use crate::{ops::matmul_nbits::MatMulNBits, tensor::DType};
+use crate::{
+    forms::packed_rows::numbers,
+    narrow,
+    ops::matmul_nbits::MatMulNBits,
+    tensor::{DType, Tensor},
+};
 
 /// `A * B`, with B in codes. Inputs: A; B; scales; zero points, an order of the inputs and a bias, which are optional.
 pub(super) fn matmul(list: &mut Listing) -> Option<()> {
@@ -35,4 +40,121 @@ pub(super) fn matmul(list: &mut Listing) -> Option<()> {
     }
     list.result(0, &y);
     Some(())
+}
+
+/// Entries of a table that is in codes. Inputs: the table; indices; scales; zero points, which are optional.
+pub(super) fn gather(list: &mut Listing) -> Option<()> {
+    list.fits(4, 1)?;
+    let mut r = list.reader()?;
+    let (block, bits) = (r.int("block_size", 128).ok()?, r.int("bits", 4).ok()?);
+    let [gathered, quantised] = [("gather_axis", 0), ("quantize_axis", 1)].map(|(name, usual)| r.int(name, usual).ok());
+    r.finish().ok()?;
+    let bits = usize::try_from(bits).ok().filter(|bits| matches!(bits, 4 | 8))?;
+    let size = usize::try_from(block).ok().filter(|n| n.is_power_of_two() && *n >= 16)?;
+    let (table, scales) = (list.tensor(0)?, list.tensor(2)?);
+    let rank = table.shape().len() as i64;
+    let axis = |axis: i64| Some(if axis < 0 { axis + rank } else { axis }).filter(|axis| (0..rank).contains(axis));
+    let (gathered, quantised) = (axis(gathered?)?, axis(quantised?)?);
+    if scales.dtype() != DType::F32 {
+        return None;
+    }
+    let (codes, zeros) = match list.given(3) {
+        Some(_) => (with_zeros(table, bits)?, Some(with_zeros(list.tensor(3)?, bits)?)),
+        // The code in the middle is zero where bytes are codes; elsewhere it is zero itself.
+        None if table.dtype() == DType::U8 => (around_zero(table, bits)?, None),
+        None => (table.clone(), None),
+    };
+    let blocks = |n: &usize| n.div_ceil(size);
+    let parts: Vec<usize> =
+        codes.shape().iter().enumerate().map(|(i, n)| if i as i64 == quantised { blocks(n) } else { *n }).collect();
+    // Rows of zero points that are packed may have one too many.
+    let zeros = match zeros {
+        Some(zeros) => Some(cut(&zeros, &parts)?),
+        None => None,
+    };
+    if scales.shape() != parts || zeros.as_ref().is_some_and(|zeros| zeros.dtype() != codes.dtype()) {
+        return None;
+    }
+    let ids = list.given(1)?;
+    let y = match (codes.dtype(), &parts[..], gathered, quantised) {
+        (DType::I4 | DType::U4, [rows, parts], 0, 1) if codes.shape()[1] == parts * size => {
+            let ids_rank = list.dims(1)?.len();
+            let half = codes.shape()[1] / 2;
+            // The levels are those around 8, and so are zero points.
+            let sign = if codes.dtype() == DType::I4 { 0x88 } else { 0 };
+            let bytes = codes.bytes().iter().map(|byte| byte ^ sign).collect::<Vec<u8>>();
+            let zeros = match (&zeros, codes.dtype()) {
+                (Some(zeros), dtype) => {
+                    let middle = if dtype == DType::I4 { 0 } else { 8 };
+                    Some(zeros.as_i64()?.iter().map(|zero| zero - middle).collect())
+                }
+                (None, DType::U4) => Some(vec![-8; rows * parts]),
+                (None, _) => None,
+            };
+            let zeros = zeros.map(|zeros| list.constant(Tensor::ints(DType::I8, &[*rows, *parts], &zeros)));
+            let bytes = list.constant(Tensor::new(DType::U8, vec![*rows, half], bytes).ok()?);
+            let scales = list.constant(scales.clone());
+            let pairs = list.constant(numbers());
+            let shape = |last: &[usize]| -> Vec<i64> {
+                std::iter::repeat_n(0, ids_rank).chain(last.iter().map(|n| *n as i64)).collect()
+            };
+            let [by_block, of_blocks, whole] =
+                [&[*parts, size][..], &[*parts, 1], &[2 * half]].map(|last| list.ints(&shape(last)));
+            let bytes = list.op("Gather", &[&bytes, ids]);
+            let bytes = list.with("Cast", &[&bytes], vec![int("to", DType::I32 as i64)]);
+            let values = list.op("Gather", &[&pairs, &bytes]);
+            let values = list.op("Reshape", &[&values, &by_block]);
+            let values = match zeros {
+                Some(zeros) => {
+                    let zeros = list.op("Gather", &[&zeros, ids]);
+                    let zeros = list.with("Cast", &[&zeros], vec![int("to", DType::F32 as i64)]);
+                    let zeros = list.op("Reshape", &[&zeros, &of_blocks]);
+                    list.op("Sub", &[&values, &zeros])
+                }
+                None => values,
+            };
+            let scales = list.op("Gather", &[&scales, ids]);
+            let scales = list.op("Reshape", &[&scales, &of_blocks]);
+            let values = list.op("Mul", &[&values, &scales]);
+            list.op("Reshape", &[&values, &whole])
+        }
+        _ => {
+            let mut read = vec![list.constant(codes), list.constant(scales.clone())];
+            read.extend(zeros.map(|zeros| list.constant(zeros)));
+            let read: Vec<&str> = read.iter().map(|name| &name[..]).collect();
+            let table = list.with("DequantizeLinear", &read, vec![int("axis", quantised), int("block_size", block)]);
+            list.with("Gather", &[&table, ids], vec![int("axis", gathered)])
+        }
+    };
+    list.keeps_name();
+    list.result(0, &y);
+    Some(())
+}
+
+/// Codes of `bits` bits that stand for what is above a zero point: those of a byte, if `table` has bytes of several.
+fn with_zeros(table: &Tensor, bits: usize) -> Option<Tensor> {
+    if table.dtype() != DType::U8 || bits == 8 {
+        return Some(table.clone());
+    }
+    let (last, before) = table.shape().split_last()?;
+    Tensor::new(DType::U4, [before, &[last.checked_mul(2)?]].concat(), table.bytes().to_vec()).ok()
+}
+
+/// Codes whose zero is in the middle, as signed ones.
+fn around_zero(table: &Tensor, bits: usize) -> Option<Tensor> {
+    let codes = with_zeros(table, bits)?;
+    let (dtype, sign) = if bits == 4 { (DType::I4, 0x88) } else { (DType::I8, 0x80) };
+    Tensor::new(dtype, codes.shape().to_vec(), codes.bytes().iter().map(|byte| byte ^ sign).collect::<Vec<u8>>()).ok()
+}
+
+/// The first elements along the last axis, as many as `shape` has.
+fn cut(codes: &Tensor, shape: &[usize]) -> Option<Tensor> {
+    let ((all, before), (some, same)) = (codes.shape().split_last()?, shape.split_last()?);
+    if before != same || all < some {
+        return None;
+    }
+    let bits = codes.dtype().bits();
+    let unpacked: Vec<u8> = narrow::unpack(bits, codes.bytes(), codes.len()).collect();
+    let kept: Vec<u8> = unpacked.chunks((*all).max(1)).flat_map(|row| row[..*some].iter().copied()).collect();
+    Tensor::new(codes.dtype(), shape.to_vec(), narrow::pack(bits, kept.into_iter())).ok()
 }
