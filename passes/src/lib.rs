@@ -301,7 +301,7 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "tables",
-        does: "quantise tables from which rows are looked up: in 8 bits with a scale for each row, or in 4 with one for each block of it",
+        does: "quantise tables from which rows are looked up: in 8 bits with a scale for each row, or large ones in 4 with one for each block of it",
         asked_by: Some(option::INT8),
         make: |o| {
             let able = (o.scheme.is_some() || o.weights.is_some()) && o.target.capabilities().looks_up_codes;

@@ -30,11 +30,14 @@ const LEAST: usize = 1 << 14;
 /// So do those of shorter rows, as each gets a scale.
 const LEAST_COLUMNS: usize = 16;
 
+/// A smaller part of all weights has 8 bits where 4 are asked for: it saves little, and what is looked up in it counts as much as ever.
+const WORTH_4_BITS: f64 = 0.125;
+
 /// The pass "tables".
 pub struct Tables {
     /// Those to leave in floats.
     pub exclude: Vec<Regex>,
-    /// How many codes of 4 bits share a scale, if they have 4.
+    /// How many codes of 4 bits share a scale, if large tables have 4.
     pub in_blocks_of: Option<usize>,
     /// What the result has to run on.
     pub target: Target,
@@ -51,7 +54,11 @@ impl Pass for Tables {
 
     fn run(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome> {
         let (exclude, by_bits) = (self.exclude.clone(), self.target.capabilities().by_bits);
-        let rules: [Box<dyn Rule>; 1] = [Box::new(ToCodes { exclude, block: self.in_blocks_of, by_bits })];
+        let graphs = graph.and_bodies();
+        let constants = graphs.iter().flat_map(|g| g.ids().filter_map(|n| g.constant(n.into())));
+        let weights: usize = constants.filter(|t| t.dtype().is_float()).map(Tensor::len).sum();
+        let in_blocks = self.in_blocks_of.map(|block| (block, (WORTH_4_BITS * weights as f64) as usize));
+        let rules: [Box<dyn Rule>; 1] = [Box::new(ToCodes { exclude, in_blocks, by_bits })];
         nested::change_each(graph, |graph, _| rewrite(graph, &rules, cx))
     }
 }
@@ -59,7 +66,8 @@ impl Pass for Tables {
 /// A Gather of rows of a constant looks up codes and scales.
 struct ToCodes {
     exclude: Vec<Regex>,
-    block: Option<usize>,
+    /// How many codes of 4 bits share a scale, and in which tables at least.
+    in_blocks: Option<(usize, usize)>,
     by_bits: bool,
 }
 
@@ -101,7 +109,8 @@ impl ToCodes {
         if tensor.is_finite() != Some(true) {
             return Some(Ok(Verdict::Skip(format!("its table `{name}` has NaN or infinite values"))));
         }
-        if let (Some(block), Some(rank)) = (self.block, g.fact(indices).rank())
+        if let (Some((block, least)), Some(rank)) = (self.in_blocks, g.fact(indices).rank())
+            && tensor.len() >= least
             && let Some(block) = Block::within(columns, block)
         {
             return Some(self.in_blocks(g, node, tensor, (indices, rank), block, cx));
