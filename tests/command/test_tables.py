@@ -16,7 +16,7 @@ ROWS, WIDE = 600, 96
 LIBRARY = Path(onnxruntime.__file__).parent / "capi"
 
 
-def encoder(path, rng, wide=WIDE):
+def encoder(path, rng, wide=WIDE, dtype=np.float32):
     """A table, a normalisation, and a product."""
     weights = {
         "table": rng.normal(0, 0.1, (ROWS, wide)),
@@ -31,8 +31,8 @@ def encoder(path, rng, wide=WIDE):
     made = model(
         nodes,
         [("ids", ["b", "s"], TensorProto.INT64)],
-        [("y", ["b", "s", 64])],
-        {k: v.astype(np.float32) for k, v in weights.items()},
+        [("y", ["b", "s", 64], helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))],
+        {k: v.astype(dtype) for k, v in weights.items()},
     )
     onnx.save(made, path)
     return path
@@ -96,6 +96,30 @@ def test_each_form_of_a_table_is_made_of_the_other(compress, tmp_path, rng):
 
 def test_rows_that_no_block_divides_have_codes_of_8_bits(compress, tmp_path, rng):
     path, out = encoder(tmp_path / "m.onnx", rng, wide=100), tmp_path / "out.onnx"
+    compress(path, "--weights", "int4", "-o", out, "--check", "none")
+    tensors = {t.name: t for t in onnx.load(out).graph.initializer}
+    assert tensors["table_quantized"].data_type == TensorProto.INT8
+
+
+def test_a_table_of_16_bits_becomes_codes_too(compress, tmp_path, rng):
+    path, out = encoder(tmp_path / "m.onnx", rng, dtype=np.float16), tmp_path / "out.onnx"
+    compress(path, "--weights", "int4", "-o", out, "--check", "none")
+    large = [t.name for t in onnx.load(out).graph.initializer if np.prod(t.dims) > 4096]
+    assert sorted(large) == ["table_quantized", "w_quantized"]
+    ids = rng.integers(0, ROWS, (2, 5))
+    before, after = ran(path, ids).astype(np.float32), ran(out, ids).astype(np.float32)
+    assert np.linalg.norm(after - before) < 0.2 * np.linalg.norm(before)
+
+
+def test_a_small_table_keeps_8_bits(compress, tmp_path, rng):
+    """It is less than an eighth of all weights."""
+    path, out = encoder(tmp_path / "m.onnx", rng), tmp_path / "out.onnx"
+    made = onnx.load(path)
+    wide = numpy_helper.from_array(rng.standard_normal((64, 8000)).astype(np.float32), "wide")
+    made.graph.initializer.append(wide)
+    made.graph.node.append(node("MatMul", "y wide", "z"))
+    made.graph.output[0].CopyFrom(helper.make_tensor_value_info("z", TensorProto.FLOAT, ["b", "s", 8000]))
+    onnx.save(made, path)
     compress(path, "--weights", "int4", "-o", out, "--check", "none")
     tensors = {t.name: t for t in onnx.load(out).graph.initializer}
     assert tensors["table_quantized"].data_type == TensorProto.INT8

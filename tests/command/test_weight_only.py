@@ -246,6 +246,8 @@ def test_training_wins_back_a_part_of_what_rounding_cost(compress, tmp_path):
 def test_training_needs_data(compress, tmp_path):
     model = products(tmp_path / "m.onnx")
     assert "--qat is for training: it needs --data" in compress(model, "--weights", "int4", "--qat", code=2).err
+    done = compress(model, "--weights", "int4", "--qat", "--data", "data.npz", "--time", "9s", code=2)
+    assert "--time needs --int8 or --qat without --weights" in done.err
 
 
 @pytest.mark.parametrize("target", ["portable", "tensorrt"])
