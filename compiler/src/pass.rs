@@ -111,20 +111,10 @@ pub struct Training<'a> {
     pub masked: Vec<NodeId>,
     /// Makes more of their elements zero as the training goes on.
     pub masking: Option<Masking<'a>>,
-    /// Whether weights are rounded to codes, and how far apart these are. The scales of QuantizeLinear are learnt then (LSQ, Esser
-    /// et al. 2020).
-    pub rounded: Option<Rounded>,
+    /// Whether the scales of QuantizeLinear are learnt too (LSQ, Esser et al. 2020).
+    pub scales: bool,
     /// Makes of a copy of the graph what will run: that is what is scored.
     pub deploy: &'a dyn Fn(&mut Graph) -> Result<()>,
-}
-
-/// How far rounding moves weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rounded {
-    /// Little, to codes of 8 bits, or where codes were chosen with great care.
-    Finely,
-    /// Far, to codes of 4 bits.
-    Coarsely,
 }
 
 /// Weights that are trained until values of one graph are like those of another.

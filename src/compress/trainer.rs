@@ -14,7 +14,7 @@ use compress_compiler::{
     graph::Graph,
     node::NodeId,
     op::Op,
-    pass::{Rounded, Trained, Trainer, Training, Tuning, Weight},
+    pass::{Trained, Trainer, Training, Tuning, Weight},
     words::{
         counted,
         option::{self, CHANNELS_BY, DATA},
@@ -52,7 +52,7 @@ const EPOCHS: usize = 10;
 const STEPS: usize = 1000;
 /// Epochs of a small set at most.
 const MOST_EPOCHS: usize = 50;
-/// Weights that are only rounded to 8 bits move little: of both, and of the learning rate, a part is enough, and more leads away from
+/// Weights that are only rounded move little: of both, and of the learning rate, a part is enough, and more leads away from
 /// the teacher (measured: docs/recovery.md).
 const ROUNDED_EPOCHS: f64 = 0.3;
 const ROUNDED_RATE: f64 = 0.1;
@@ -143,12 +143,12 @@ impl Trainer for DataTrainer<'_> {
         let measure = measure(&outputs, held, true);
         let sequences = sequences(&outputs, &measure);
         let metric = measure.metric;
-        let options = ModelOptions { scales: training.rounded.is_some(), ..ModelOptions::default() };
+        let options = ModelOptions { scales: training.scales, ..ModelOptions::default() };
         let model = Trainable::new(graph, &options, &self.backend.device)?;
         let gradual = training.masking.is_some();
         let masks = Masks::new(model.parameters(), &training.masked, training.masking, &self.backend.device)?;
-        let finely = training.rounded == Some(Rounded::Finely);
-        let Size { epochs, samples, batch } = self.size(graph, training.share, finely);
+        let rounded = training.scales;
+        let Size { epochs, samples, batch } = self.size(graph, training.share, rounded);
         let loader = self.loader(samples, batch)?;
         let ask = |keep| Teacher::new(path, original, &[], self.backend, keep);
         let beside = if measure.metric.judges_alone() { None } else { Some(ask(held.set.len())?) };
@@ -172,14 +172,14 @@ impl Trainer for DataTrainer<'_> {
             judge.score(&graph)
         };
         // What goes step by step has cost nothing yet.
-        let judged = training.rounded.is_none() && !gradual && metric.is_share();
+        let judged = !rounded && !gradual && metric.is_share();
         let damaged = judged && judge.score(original)?.value - deployed(graph)?.value > DAMAGED;
         let job = Job {
             replicas: Replicas::default(),
             teacher: Some(ask(if epochs > 1 { set.len() } else { 0 })?),
             model,
             loader,
-            options: self.options(epochs, rate(graph, finely, damaged), loss(setting, damaged)),
+            options: self.options(epochs, rate(graph, rounded, damaged), loss(setting, damaged)),
             score: &deployed,
             checkpoints: None,
             same_samples: true,
@@ -264,7 +264,7 @@ impl DataTrainer<'_> {
     }
 
     /// How much to train. It follows from the model and the data alone, so that the result does too.
-    fn size(&self, graph: &Graph, share: f64, finely: bool) -> Size {
+    fn size(&self, graph: &Graph, share: f64, rounded: bool) -> Size {
         let all = self.sets.training.len();
         let batch = self.sets.trained_on.fixed_batch().unwrap_or((all / 16).clamp(1, BATCH));
         if let Some(epochs) = self.epochs {
@@ -278,14 +278,14 @@ impl DataTrainer<'_> {
         let samples = (affordable as usize).max(LEAST_SAMPLES).min(all);
         let steps = (samples / batch).max(1);
         let most = EPOCHS.max(STEPS.div_ceil(steps)).min(MOST_EPOCHS) as f64;
-        let share = if finely { share * ROUNDED_EPOCHS } else { share };
+        let share = if rounded { share * ROUNDED_EPOCHS } else { share };
         let epochs = (affordable / samples as f64).clamp(1.0, most) * share;
         Size { epochs: epochs.round().max(1.0) as usize, samples, batch }
     }
 }
 
-/// The usual learning rate, and the part of any that is taken: less of weights that are rounded finely.
-fn rate(graph: &Graph, finely: bool, damaged: bool) -> (f64, f64) {
+/// The usual learning rate, and the part of any that is taken: less of weights that already have the values of codes.
+fn rate(graph: &Graph, rounded: bool, damaged: bool) -> (f64, f64) {
     let is_delicate = |n| matches!(graph.op(n), Op::LayerNorm(_) | Op::RmsNorm(_) | Op::Softmax(_) | Op::Attention(_));
     // A Softmax that makes an output is not one of attention.
     let inside = |n: &NodeId| !graph.is_output((*n).into());
@@ -295,7 +295,7 @@ fn rate(graph: &Graph, finely: bool, damaged: bool) -> (f64, f64) {
         false if damaged => DAMAGED_RATE,
         false => RATE,
     };
-    (usual, if finely { ROUNDED_RATE } else { 1.0 })
+    (usual, if rounded { ROUNDED_RATE } else { 1.0 })
 }
 
 /// The most values that a row has which is normalised.

@@ -4,7 +4,7 @@ use compress_compiler::{
     error::Result,
     graph::Graph,
     node::{NodeId, Site},
-    pass::{Calibrator, Context, Pass, Rounded, Trained, Trainer, Training, Tuning, Weight},
+    pass::{Calibrator, Context, Pass, Trained, Trainer, Training, Tuning, Weight},
     tensor::{DType, Tensor},
     text,
     verify::{Verified, verify},
@@ -143,11 +143,7 @@ fn what_is_trained_is_what_is_deployed() {
             &int8(bits),
             &Does(&|graph, training| {
                 graph.infer_all()?;
-                assert!(
-                    training.rounded == Some(Rounded::Finely)
-                        && training.masking.is_none()
-                        && training.masked.len() == 3
-                );
+                assert!(training.scales && training.masking.is_none() && training.masked.len() == 3);
                 // What a training gives back has other scales.
                 for node in graph.ids().collect::<Vec<_>>() {
                     let value = graph.value(node.into());

@@ -101,7 +101,7 @@ pub fn train(
     let trainer = cx.trainer.ok_or_else(|| Error::bug("recovery was planned without data"))?;
     let mut out = Outcome::default();
     let edits = masked.len().max(1);
-    let training = Training { name, share, masked, masking, rounded: None, deploy: &|_| Ok(()) };
+    let training = Training { name, share, masked, masking, scales: false, deploy: &|_| Ok(()) };
     match trainer.train(g, training) {
         Ok(trained) => {
             out.edits = edits;

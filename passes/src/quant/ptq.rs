@@ -24,7 +24,7 @@ use compress_compiler::{
     node::{NodeId, Port, Site},
     op::{Operator, Quant},
     part::unreached,
-    pass::{Context, Outcome, Pass, Rounded, Skipped, Training, reasons},
+    pass::{Context, Outcome, Pass, Skipped, Training, reasons},
     tensor::DType,
     verify::verify,
     words::{
@@ -102,14 +102,7 @@ impl Pass for Int8 {
             let trainer = cx.trainer.ok_or_else(|| Error::bug("training was planned without data"))?;
             let masked = g.ids().filter(|n| g.constant((*n).into()).is_some_and(|t| t.shape().len() > 1)).collect();
             let deploy = |g: &mut Graph| qdq::freeze(g, &self.scheme);
-            let training = Training {
-                name: "qat",
-                share: 1.0,
-                masked,
-                masking: None,
-                rounded: Some(Rounded::Finely),
-                deploy: &deploy,
-            };
+            let training = Training { name: "qat", share: 1.0, masked, masking: None, scales: true, deploy: &deploy };
             out.trained.push(trainer.train(g, training)?);
         }
         self.finish(g, &best.choices)?;

@@ -25,7 +25,7 @@ use compress_compiler::{
     graph::Graph,
     node::Port,
     op::Op,
-    pass::{Context, Outcome, Pass, Rounded, Skipped, Trained, Training},
+    pass::{Context, Outcome, Pass, Skipped, Trained, Training},
     tensor::DType,
     words::{counted, option::QAT},
 };
@@ -240,11 +240,7 @@ impl WeightOnly {
         let trainer = cx.trainer.ok_or_else(|| Error::bug("training was planned without data"))?;
         let masked = graph.ids().filter(|n| graph.constant((*n).into()).is_some_and(|t| t.shape().len() > 1)).collect();
         let deploy = |g: &mut Graph| pairs.iter().try_for_each(|pair| pair.freeze(g, false, cx));
-        let rounded = Some(match self.format {
-            WeightFormat::Int4 => Rounded::Coarsely,
-            WeightFormat::Int8 | WeightFormat::Fp8 => Rounded::Finely,
-        });
-        let training = Training { name: "qat", share: 1.0, masked, masking: None, rounded, deploy: &deploy };
+        let training = Training { name: "qat", share: 1.0, masked, masking: None, scales: true, deploy: &deploy };
         let trained = trainer.train(graph, training)?;
         pairs.iter().try_for_each(|pair| pair.freeze(graph, self.by_bits(), cx))?;
         Ok(trained)
