@@ -59,12 +59,13 @@ fn inside(body: &Body, constants: &[Option<&Tensor>]) -> Result<Option<Graph>> {
 pub fn drop_unread(graph: &mut Graph, n: NodeId) -> Vec<bool> {
     let bodies = graph.op(n).bodies();
     let captures = bodies.first().map_or(0, |b| b.captures());
-    let mut inner: Vec<Graph> = bodies.into_iter().map(|b| b.graph().clone()).collect();
-    let inputs = |g: &Graph| g.inputs()[g.inputs().len() - captures..].to_vec();
-    let kept: Vec<bool> = (0..captures).map(|i| inner.iter().any(|g| g.is_read(inputs(g)[i].into()))).collect();
+    let is_read = |body: &&Body, i: usize| body.graph().is_read(body.graph().inputs()[body.formals() + i].into());
+    let kept: Vec<bool> = (0..captures).map(|i| bodies.iter().any(|body| is_read(body, i))).collect();
     if kept.iter().all(|k| *k) {
         return kept;
     }
+    let mut inner: Vec<Graph> = bodies.into_iter().map(|b| b.graph().clone()).collect();
+    let inputs = |g: &Graph| g.inputs()[g.inputs().len() - captures..].to_vec();
     for g in &mut inner {
         inputs(g).iter().zip(&kept).filter(|(_, kept)| !**kept).for_each(|(input, _)| g.remove_input(*input));
     }

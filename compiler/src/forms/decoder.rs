@@ -31,6 +31,9 @@ pub struct Cache {
     length: Option<Arc<str>>,
 }
 
+/// Bytes of one cache at most. The sizes of heads are the file's, and nothing else bounds them.
+const LARGEST_CACHE: usize = 1 << 31;
+
 /// The sizes that stand for names in the shapes of a decoder's inputs.
 pub type NamedSizes = HashMap<Arc<str>, usize>;
 
@@ -225,14 +228,23 @@ impl Decoder {
     /// # Errors
     /// Limit.
     pub fn empty(&self, batch: usize, sizes: &NamedSizes) -> Result<Vec<Tensor>> {
-        let of = |cache: &Cache| {
+        let mut made: Vec<Tensor> = Vec::with_capacity(self.caches.len());
+        for cache in &self.caches {
             let mut dims = cache.dims.clone();
             dims[0] = batch;
             dims[cache.axis] = cache.length.as_ref().and_then(|name| sizes.get(name)).copied().unwrap_or(0);
-            let bytes = cache.dtype.bytes(&dims).ok_or_else(|| Error::limit(format!("a cache of {dims:?}")))?;
-            Tensor::new(cache.dtype, dims, vec![0; bytes])
-        };
-        self.caches.iter().map(of).collect()
+            // Those of all layers are alike, and take the room of one.
+            let same = made.iter().find(|t| t.dtype() == cache.dtype && t.shape() == dims).cloned();
+            made.push(match same {
+                Some(same) => same,
+                None => {
+                    let bytes = cache.dtype.bytes(&dims).filter(|bytes| *bytes <= LARGEST_CACHE);
+                    let bytes = bytes.ok_or_else(|| Error::limit(format!("a cache of sizes {dims:?} is too large")))?;
+                    Tensor::new(cache.dtype, dims, vec![0; bytes])?
+                }
+            });
+        }
+        Ok(made)
     }
 
     /// What the inputs in [`Decoder::told`] are in a run of `tokens` tokens of `batch` samples, after `past` others.

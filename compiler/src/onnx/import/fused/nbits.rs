@@ -77,46 +77,8 @@ pub(super) fn gather(list: &mut Listing) -> Option<()> {
     }
     let ids = list.given(1)?;
     let y = match (codes.dtype(), &parts[..], gathered, quantised) {
-        (DType::I4 | DType::U4, [rows, parts], 0, 1) if codes.shape()[1] == parts * size => {
-            let ids_rank = list.dims(1)?.len();
-            let half = codes.shape()[1] / 2;
-            // The levels are those around 8, and so are zero points.
-            let sign = if codes.dtype() == DType::I4 { 0x88 } else { 0 };
-            let bytes = codes.bytes().iter().map(|byte| byte ^ sign).collect::<Vec<u8>>();
-            let zeros = match (&zeros, codes.dtype()) {
-                (Some(zeros), dtype) => {
-                    let middle = if dtype == DType::I4 { 0 } else { 8 };
-                    Some(zeros.as_i64()?.iter().map(|zero| zero - middle).collect())
-                }
-                (None, DType::U4) => Some(vec![-8; rows * parts]),
-                (None, _) => None,
-            };
-            let zeros = zeros.map(|zeros| list.constant(Tensor::ints(DType::I8, &[*rows, *parts], &zeros)));
-            let bytes = list.constant(Tensor::new(DType::U8, vec![*rows, half], bytes).ok()?);
-            let scales = list.constant(scales.clone());
-            let pairs = list.constant(numbers());
-            let shape = |last: &[usize]| -> Vec<i64> {
-                std::iter::repeat_n(0, ids_rank).chain(last.iter().map(|n| *n as i64)).collect()
-            };
-            let [by_block, of_blocks, whole] =
-                [&[*parts, size][..], &[*parts, 1], &[2 * half]].map(|last| list.ints(&shape(last)));
-            let bytes = list.op("Gather", &[&bytes, ids]);
-            let bytes = list.with("Cast", &[&bytes], vec![int("to", DType::I32 as i64)]);
-            let values = list.op("Gather", &[&pairs, &bytes]);
-            let values = list.op("Reshape", &[&values, &by_block]);
-            let values = match zeros {
-                Some(zeros) => {
-                    let zeros = list.op("Gather", &[&zeros, ids]);
-                    let zeros = list.with("Cast", &[&zeros], vec![int("to", DType::F32 as i64)]);
-                    let zeros = list.op("Reshape", &[&zeros, &of_blocks]);
-                    list.op("Sub", &[&values, &zeros])
-                }
-                None => values,
-            };
-            let scales = list.op("Gather", &[&scales, ids]);
-            let scales = list.op("Reshape", &[&scales, &of_blocks]);
-            let values = list.op("Mul", &[&values, &scales]);
-            list.op("Reshape", &[&values, &whole])
+        (DType::I4 | DType::U4, [_, parts], 0, 1) if codes.shape()[1] == parts * size => {
+            pairs(list, ids, (&codes, zeros.as_ref(), scales), size)?
         }
         _ => {
             let mut read = vec![list.constant(codes), list.constant(scales.clone())];
@@ -129,6 +91,47 @@ pub(super) fn gather(list: &mut Listing) -> Option<()> {
     list.keeps_name();
     list.result(0, &y);
     Some(())
+}
+
+/// Lists the lookup of rows of codes of 4 bits that every runtime has ([`PackedRows`](crate::forms::packed_rows::PackedRows)), and says how
+/// its result is called.
+fn pairs(
+    list: &mut Listing,
+    ids: &str,
+    (codes, zeros, scales): (&Tensor, Option<&Tensor>, &Tensor),
+    block: usize,
+) -> Option<String> {
+    let (rank, rows) = (list.dims(1)?.len(), codes.shape()[0]);
+    let (half, parts) = (codes.shape()[1] / 2, scales.shape()[1]);
+    // The levels are those around 8, and so are zero points.
+    let (sign, middle) = if codes.dtype() == DType::I4 { (0x88, 0) } else { (0, 8) };
+    let bytes: Vec<u8> = codes.bytes().iter().map(|byte| byte ^ sign).collect();
+    let zeros: Option<Vec<i64>> = match zeros {
+        Some(zeros) => Some(zeros.as_i64()?.iter().map(|zero| zero - middle).collect()),
+        None if middle == 0 => None,
+        None => Some(vec![-middle; rows * parts]),
+    };
+    let zeros = zeros.map(|zeros| list.constant(Tensor::ints(DType::I8, &[rows, parts], &zeros)));
+    let bytes = list.constant(Tensor::new(DType::U8, vec![rows, half], bytes).ok()?);
+    let (scales, levels) = (list.constant(scales.clone()), list.constant(numbers()));
+    let shape =
+        |last: &[usize]| -> Vec<i64> { std::iter::repeat_n(0, rank).chain(last.iter().map(|n| *n as i64)).collect() };
+    let [by_block, of_blocks, whole] =
+        [&[parts, block][..], &[parts, 1], &[2 * half]].map(|last| list.ints(&shape(last)));
+    let bytes = list.op("Gather", &[&bytes, ids]);
+    let bytes = list.with("Cast", &[&bytes], vec![int("to", DType::I32 as i64)]);
+    let values = list.op("Gather", &[&levels, &bytes]);
+    let mut values = list.op("Reshape", &[&values, &by_block]);
+    if let Some(zeros) = zeros {
+        let zeros = list.op("Gather", &[&zeros, ids]);
+        let zeros = list.with("Cast", &[&zeros], vec![int("to", DType::F32 as i64)]);
+        let zeros = list.op("Reshape", &[&zeros, &of_blocks]);
+        values = list.op("Sub", &[&values, &zeros]);
+    }
+    let scales = list.op("Gather", &[&scales, ids]);
+    let scales = list.op("Reshape", &[&scales, &of_blocks]);
+    let values = list.op("Mul", &[&values, &scales]);
+    Some(list.op("Reshape", &[&values, &whole]))
 }
 
 /// Codes of `bits` bits that stand for what is above a zero point: those of a byte, if `table` has bytes of several.
