@@ -124,9 +124,13 @@ pub(crate) enum Place {
 fn own_constants(graph: &Graph, found: &mut [Nested]) {
     let whole = found.to_vec();
     let graphs = Graphs::new(graph, &whole);
+    // A constant may have thousands of readers.
+    let mut known: HashMap<ConstantRef, bool> = HashMap::new();
+    let mut alone =
+        |source: &ConstantRef| *known.entry(source.clone()).or_insert_with(|| graphs.is_captured_alone(source));
     for (part, Nested { way, graph: old }) in found.iter_mut().zip(&whole) {
         for input in old.inputs() {
-            let source = graphs.source(way, (*input).into()).filter(|source| graphs.is_captured_alone(source));
+            let source = graphs.source(way, (*input).into()).filter(&mut alone);
             let constant = source.and_then(|source| graphs.at(&source.0)?.constant(source.1.into()).cloned());
             if let Some(tensor) = constant.filter(|t| t.bytes().len() > SMALL) {
                 own(&mut part.graph, (*input).into(), tensor);
