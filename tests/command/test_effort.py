@@ -75,10 +75,12 @@ def test_training_keeps_zeros_and_ends_in_time(compress, data, tmp_path):
     assert [t["name"] for t in tried(report)] == ["start"]
 
 
-def test_training_makes_the_same_bytes_on_one_thread_and_on_two(compress, narrow, data, tmp_path):
+def test_training_makes_the_same_bytes_on_one_thread_and_on_two(compress, data, tmp_path):
+    # Training makes a quarter less noise here: it is kept, whatever the last bits of a processor's floats are.
+    deep = network(tmp_path / "deep.onnx", depth=16, width=24, scale=0.17)
     args = ("--effort", "best", "--weight-bits", "4", "--epochs", "4")
     for threads in (1, 2):
-        report = searched(compress, narrow, data, tmp_path / f"{threads}.onnx", *args, "--threads", threads)
+        report = searched(compress, deep, data, tmp_path / f"{threads}.onnx", *args, "--threads", threads)
         assert any(t["kept"] and t["name"] == "training" for t in tried(report)), tried(report)
     assert (tmp_path / "1.onnx").read_bytes() == (tmp_path / "2.onnx").read_bytes()
 
