@@ -1,12 +1,14 @@
 //! Which samples a run calibrates on and which it measures on.
 
 use crate::{
-    evaluator::classes, events::Monitor, given::DataSource, measure, options::DataOptions, sizes, values::InputShape,
+    evaluator::classes, events::Monitor, facts, given::DataSource, measure, options::DataOptions, sizes,
+    values::InputShape,
 };
 use compress_compiler::{
     bound,
     error::{Error, Kind, Result},
     graph::Graph,
+    onnx,
     op::Op,
     ops::source::fed,
     pass::{Context, Pass},
@@ -17,11 +19,11 @@ use compress_compiler::{
 use compress_passes::clean::Clean;
 use compress_runtime::{
     burn::BurnInterpreter,
-    dataset::{Dataset, InputSpec, hold_out, sample},
+    dataset::{Dataset, Encoder, InputSpec, hold_out, sample},
     session::Backend,
     train::matched::{MatchOptions, Matcher},
 };
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 /// Samples made up when there is no data.
 const SYNTHETIC: usize = 64;
@@ -157,7 +159,11 @@ impl Sets {
 
     fn of(plan: &DataOptions, graph: &Graph, specs: Vec<InputSpec>, count: usize, seed: u64) -> Result<Self> {
         let reading = plan.reading();
-        let open = |source: &DataSource| source.open(&specs, &reading).map(Arc::new);
+        let encoder = plan.encoder.as_ref().map(|path| opened_encoder(path, &specs)).transpose()?;
+        let open = |source: &DataSource| match &encoder {
+            Some(encoder) => Ok(Arc::new(encoder.encoded(source.open(encoder.data(), &reading)?, &specs))),
+            None => source.open(&specs, &reading).map(Arc::new),
+        };
         let data = plan.data.as_ref().map(open).transpose()?;
         let eval = plan.eval.as_ref().map(open).transpose()?;
         let all = |set: &Dataset| (0..set.len()).collect::<Vec<_>>();
@@ -380,6 +386,12 @@ impl Samples {
     pub fn timed(&self, asked: usize) -> usize {
         if self.fixed { self.batch } else { asked }
     }
+}
+
+/// The encoder in the file at `path`, for a decoder with these inputs.
+fn opened_encoder(path: &Path, decoder: &[InputSpec]) -> Result<Arc<Encoder>> {
+    let model = onnx::read(path)?;
+    Encoder::new(path, &model.graph, &facts::file(path, &model).sha256, decoder).map(Arc::new)
 }
 
 /// What the model wants of its inputs. Those with a default need no data.

@@ -29,6 +29,7 @@ use crate::{
 use advice::{CoresClock, Seen};
 use compress_compiler::{
     error::{Error, Result},
+    graph::Graph,
     onnx::{self, Model},
     words::{counted, option},
 };
@@ -42,6 +43,7 @@ use compress_runtime::{
         init,
         job::{self, Ended, Job, JobOptions, Outcome, Spent, Watcher},
         loader::{Loader, LoaderOptions},
+        lora::LoRA,
         loss::{LossOptions, Setting, Takes},
         model::{ModelOptions, Trainable},
         replicas::Replicas,
@@ -52,7 +54,7 @@ use follower::Follower;
 use plan::DistillPlan;
 use schemars::JsonSchema;
 use serde::Serialize;
-use std::{path::PathBuf, time::Instant};
+use std::{borrow::Cow, path::PathBuf, time::Instant};
 
 /// What a batch that fits the memory stays within besides: batches so large that an epoch has but a few steps learn badly.
 const STEPS_AN_EPOCH: usize = 16;
@@ -155,13 +157,20 @@ fn train(plan: &DistillPlan, monitor: &Monitor) -> Result<TrainReport> {
         let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
         follower.warn(&format!("`{first}`{more} are not trained: no operator that can be trained reads them"));
     }
+    if let Some([first, rest @ ..]) = opened.lora.as_ref().map(LoRA::left_out) {
+        let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+        follower.warn(&format!(
+            "{} leaves `{first}`{more} as they are: they are too small for an update, or not read by products x W alone",
+            option::LORA
+        ));
+    }
     let work = Job {
         model,
         replicas,
         teacher,
         loader,
         options: JobOptions { loss: opened.loss.clone(), ..plan.job.clone() },
-        score: &|graph| judge.score(graph),
+        score: &|graph| judge.score(&*opened.written(graph)?),
         checkpoints: Some((checkpoints, digest.clone())),
         same_samples: same_samples(plan),
         masks: None,
@@ -230,8 +239,9 @@ fn nothing_better(t: &TrainFigures) -> Option<String> {
     let first = t.metric.unit().show(t.before);
     let is_better = if t.metric.rises() { t.after > t.before } else { t.after < t.before };
     (!is_better).then(|| {
+        let equal = if t.after == t.before { ", or the last that is as good" } else { "" };
         format!(
-            "no epoch improved {} beyond the {first} at the start: the written model is the untrained one",
+            "no epoch improved {} beyond the {first} at the start: the written model is the untrained one{equal}",
             t.metric
         )
     })
@@ -251,6 +261,8 @@ struct LoadedJob {
     original: Model,
     /// The model that is trained: the original, or one with random weights.
     student: Model,
+    /// The updates that are trained in the place of its weights.
+    lora: Option<LoRA>,
     teacher: Option<(PathBuf, Model)>,
     sets: Sets,
     outputs: metrics::Answers,
@@ -297,7 +309,10 @@ impl LoadedJob {
             check_teacher(path, &teacher.graph, &student.graph, answers)?;
         }
         let data = sets.calibration.set.digest()?;
-        Ok(Self { original, student, teacher, sets, outputs, measure, loss, data })
+        let lora =
+            recipe.lora.map(|rank| LoRA::new(&student.graph, rank.get(), &plan.freeze, plan.job.seed)).transpose();
+        let lora = lora.map_err(|e| e.in_file(&recipe.student))?;
+        Ok(Self { lora, original, student, teacher, sets, outputs, measure, loss, data })
     }
 
     /// The models that the result is made from.
@@ -319,13 +334,24 @@ impl LoadedJob {
     fn trainable(&self, plan: &DistillPlan, backend: &Backend) -> Result<Trainable> {
         let features = plan.recipe.matched.iter().map(|m| m.student.clone()).collect();
         let options = ModelOptions {
-            freeze: plan.freeze.clone(),
+            // Updates have names of their own, and what is frozen has none.
+            freeze: if self.lora.is_some() { vec![] } else { plan.freeze.clone() },
             features,
             recompute: plan.recipe.recompute,
             precision: plan.precision,
+            only: self.lora.as_ref().map(LoRA::trained),
             ..ModelOptions::default()
         };
-        Trainable::new(&self.student.graph, &options, &backend.device).map_err(|e| e.in_file(&plan.recipe.student))
+        let graph = self.lora.as_ref().map_or(&self.student.graph, LoRA::graph);
+        Trainable::new(graph, &options, &backend.device).map_err(|e| e.in_file(&plan.recipe.student))
+    }
+
+    /// The graph as it is written.
+    fn written<'a>(&self, trained: &'a Graph) -> Result<Cow<'a, Graph>> {
+        match &self.lora {
+            Some(lora) => lora.merged(trained).map(Cow::Owned),
+            None => Ok(Cow::Borrowed(trained)),
+        }
     }
 
     /// The samples of a batch: what the model fixes, what was asked for, what the job had that goes on from `saved`
@@ -438,7 +464,7 @@ impl LoadedJob {
         let recipe = plan.recipe;
         let recorded = Recorded::new(&Recipe::Distill(recipe.clone()), Some(self.data.clone()));
         let mut trained = self.student.clone();
-        trained.graph = done.graph.clone();
+        trained.graph = self.written(&done.graph)?.into_owned();
         trained.set_metadata("compress.version", env!("CARGO_PKG_VERSION"));
         trained.set_metadata("compress.recipe", &recorded.digest(self.models())?);
         let staged = onnx::stage(&trained, &plan.output, false).map_err(|e| e.in_file(&recipe.student))?;

@@ -182,9 +182,9 @@ impl Draft {
         let data = DataOptions {
             data: Some(self.data.clone()),
             eval: self.eval.clone(),
-            preprocess: None,
             tokenizer: self.tokenizer.clone(),
             tokens: self.tokens,
+            ..DataOptions::default()
         };
         data.beside(&self.model)
     }

@@ -63,6 +63,10 @@ pub struct DataOptions {
     /// Tokens of a sample of text [default: 128].
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub tokens: Option<Count<1_048_576>>,
+    /// The encoder whose outputs the model, a decoder, reads (as `encoder_hidden_states`). Data has the encoder's inputs, and
+    /// `decoder_input_ids`.
+    #[arg(long, value_name = "FILE")]
+    pub encoder: Option<PathBuf>,
 }
 
 impl DataOptions {
@@ -73,7 +77,7 @@ impl DataOptions {
 
     /// All of one set, to measure on; text as these say.
     pub fn of(data: Option<DataSource>, tokenizer: Option<&PathBuf>, tokens: Option<Count<1_048_576>>) -> Self {
-        Self { data: data.clone(), eval: data, preprocess: None, tokenizer: tokenizer.cloned(), tokens }
+        Self { data: data.clone(), eval: data, tokenizer: tokenizer.cloned(), tokens, ..Self::default() }
     }
 
     /// The same for the model at `path`: with the tokenizer beside it, unless another is named.

@@ -47,6 +47,7 @@ def compress(
     preprocess: str | None = None,
     tokenizer: Path | None = None,
     tokens: int | None = None,
+    encoder: Path | None = None,
     max_drop: float | str | None = None,
     min_sqnr: float | None = None,
     min_score: float | str | None = None,
@@ -147,6 +148,8 @@ def compress(
         tokenizer: The tokenizer of text, a tokenizer.json [default: the one beside the model; bytes for a model of
             256 words]
         tokens: Tokens of a sample of text [default: 128]
+        encoder: The encoder whose outputs the model, a decoder, reads (as `encoder_hidden_states`). Data has the
+            encoder's inputs, and `decoder_input_ids`
         max_drop: Fail when accuracy drops by more, e.g. 1%. Without labels: when the results of more samples change
         min_sqnr: Fail when the worst output's signal to noise is lower, in decibels
         min_score: Fail when the metric, or what `score` prints, is lower
@@ -234,6 +237,7 @@ def sweep(
     preprocess: str | None = None,
     tokenizer: Path | None = None,
     tokens: int | None = None,
+    encoder: Path | None = None,
     max_drop: float | str | None = None,
     min_sqnr: float | None = None,
     min_score: float | str | None = None,
@@ -335,6 +339,8 @@ def sweep(
         tokenizer: The tokenizer of text, a tokenizer.json [default: the one beside the model; bytes for a model of
             256 words]
         tokens: Tokens of a sample of text [default: 128]
+        encoder: The encoder whose outputs the model, a decoder, reads (as `encoder_hidden_states`). Data has the
+            encoder's inputs, and `decoder_input_ids`
         max_drop: Fail when accuracy drops by more, e.g. 1%. Without labels: when the results of more samples change
         min_sqnr: Fail when the worst output's signal to noise is lower, in decibels
         min_score: Fail when the metric, or what `score` prints, is lower
@@ -397,6 +403,7 @@ def check(
     preprocess: str | None = None,
     tokenizer: Path | None = None,
     tokens: int | None = None,
+    encoder: Path | None = None,
     max_drop: float | str | None = None,
     min_sqnr: float | None = None,
     min_score: float | str | None = None,
@@ -447,6 +454,8 @@ def check(
         tokenizer: The tokenizer of text, a tokenizer.json [default: the one beside the model; bytes for a model of
             256 words]
         tokens: Tokens of a sample of text [default: 128]
+        encoder: The encoder whose outputs the model, a decoder, reads (as `encoder_hidden_states`). Data has the
+            encoder's inputs, and `decoder_input_ids`
         max_drop: Fail when accuracy drops by more, e.g. 1%. Without labels: when the results of more samples change
         min_sqnr: Fail when the worst output's signal to noise is lower, in decibels
         min_score: Fail when the metric, or what `score` prints, is lower
@@ -769,6 +778,7 @@ class Distill(TrainingJob):
         preprocess: str | None = None,
         tokenizer: Path | None = None,
         tokens: int | None = None,
+        encoder: Path | None = None,
         augment: str | None = None,
         epochs: int | None = None,
         batch: int | None = None,
@@ -790,6 +800,7 @@ class Distill(TrainingJob):
         match: str | Iterable[str] = (),
         ema: float | None = None,
         freeze: str | Iterable[str] = (),
+        lora: str | None = None,
         from_nothing: bool = False,
         recompute: bool = False,
         precision: Literal["f32", "bf16", "f16"] | None = None,
@@ -823,6 +834,7 @@ class Distill(TrainingJob):
             tokenizer: The tokenizer of text, a tokenizer.json [default: the one beside the model; bytes for a model
                 of 256 words]
             tokens: Tokens of a sample of text [default: 128]
+            encoder: The encoder whose outputs the model, a decoder, reads, as for compress MODEL
             augment: Random changes to pictures: e.g. flip,crop=4,mixup=0.2
             epochs: Epochs [default: 10]
             batch: Samples a batch, or `auto` for the most that fit the memory [default: 64]
@@ -845,6 +857,8 @@ class Distill(TrainingJob):
             match: Train this value of the student towards this value of the teacher; may be repeated
             ema: Keep an exponential moving average of the weights with this decay, e.g. 0.999
             freeze: Freeze weights with matching names; may be repeated
+            lora: Train updates of this rank in the place of the matrices of MatMul and Gemm, and add them to these at
+                the end (LoRA): less memory, for models that are too large to be trained whole
             from_nothing: Start from random weights
             recompute: Compute cheap operators (normalisation, activations, sums) again in the backward pass, instead
                 of keeping their results: less memory, more time, the same result

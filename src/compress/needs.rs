@@ -7,9 +7,9 @@ use compress_compiler::{
     error::{Error, Result},
     words::option::{
         AS_IS, BISECT, BLOCK, CALIBRATION, CALIBRATION_SAMPLES, CHANNELS_BUDGET, CHANNELS_BY, CHANNELS_CUTS, CHECK,
-        CUT_ANYWAY, DATA, EFFORT, EPOCHS, EVAL, EXCLUDE, INT8, KEEP_LAYERS, LOW_RANK, LR, METRIC, PREPROCESS, PRUNE,
-        PRUNE_BUDGET, PRUNE_BY, PRUNE_CHANNELS, PRUNE_ENDS, PRUNE_PATTERN, QAT, REDUCE_RANGE, ROUND_CHANNELS, SCORE,
-        SHAPE, STRICT, TARGET, TEACHER, TIME, TOKENIZER, TOKENS, WEIGHT_BITS, WEIGHTS,
+        CUT_ANYWAY, DATA, EFFORT, ENCODER, EPOCHS, EVAL, EXCLUDE, INT8, KEEP_LAYERS, LOW_RANK, LR, METRIC, PREPROCESS,
+        PRUNE, PRUNE_BUDGET, PRUNE_BY, PRUNE_CHANNELS, PRUNE_ENDS, PRUNE_PATTERN, QAT, REDUCE_RANGE, ROUND_CHANNELS,
+        SCORE, SHAPE, STRICT, TARGET, TEACHER, TIME, TOKENIZER, TOKENS, WEIGHT_BITS, WEIGHTS,
     },
 };
 use compress_passes::{
@@ -174,6 +174,7 @@ pub fn data(data: &DataOptions) -> Result<()> {
         (&PREPROCESS, data.preprocess.is_some(), wanted, given),
         (&TOKENIZER, data.tokenizer.is_some(), wanted, given),
         (&TOKENS, data.tokens.is_some(), wanted, given),
+        (&ENCODER, data.encoder.is_some(), wanted, given),
     ])
 }
 

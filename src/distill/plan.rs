@@ -75,6 +75,11 @@ impl<'a> DistillPlan<'a> {
             return Err(Error::usage(format!("training needs {}", option::DATA))
                 .help("labels are used if there are any; a teacher is enough"));
         }
+        if r.lora.is_some() && r.from_nothing {
+            let why =
+                format!("{} updates weights that were trained, and {} has none", option::LORA, option::FROM_NOTHING);
+            return Err(Error::usage(why).help(format!("leave {} away", option::LORA)));
+        }
         let learnt = r.weights.asked().map(|(term, _)| term).find(|term| term.takes() != Takes::Labels);
         let learnt = learnt.map(|term| Opt(term.name())).or((!r.matched.is_empty()).then_some(option::MATCH));
         if let Some(learnt) = learnt.filter(|_| r.teacher.is_none()) {
@@ -94,6 +99,7 @@ impl<'a> DistillPlan<'a> {
                 preprocess: r.preprocess.clone(),
                 tokenizer: r.tokenizer.clone(),
                 tokens: r.tokens,
+                encoder: r.encoder.clone(),
             }
             .beside(&r.student),
             augment: r.augment.unwrap_or_default(),

@@ -50,6 +50,9 @@ pub struct Distill {
     /// Tokens of a sample of text [default: 128].
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub tokens: Option<Count<1_048_576>>,
+    /// The encoder whose outputs the model, a decoder, reads, as for compress MODEL.
+    #[arg(long, value_name = "FILE")]
+    pub encoder: Option<PathBuf>,
     /// Random changes to pictures: e.g. flip,crop=4,mixup=0.2.
     #[arg(long, value_name = "HOW")]
     pub augment: Option<Augment>,
@@ -106,6 +109,10 @@ pub struct Distill {
     /// Freeze weights with matching names; may be repeated.
     #[arg(long, value_name = "REGEX")]
     pub freeze: Vec<Filter>,
+    /// Train updates of this rank in the place of the matrices of MatMul and Gemm, and add them to these at the end (LoRA): less
+    /// memory, for models that are too large to be trained whole.
+    #[arg(long, value_name = "RANK", allow_hyphen_values = true)]
+    pub lora: Option<Count<4096>>,
     /// Start from random weights.
     #[arg(long)]
     pub from_nothing: bool,

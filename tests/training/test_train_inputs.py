@@ -44,7 +44,7 @@ def without_numbers(graph):
     [
         (of_seven_classes, "teacher.onnx: the teacher's outputs ("),
         (of_bytes, "teacher.onnx: the teacher's inputs (`input` u8["),
-        (without_numbers, "teacher.onnx: the teacher's outputs have NaN"),
+        (without_numbers, "teacher.onnx: its outputs on the data have NaN"),
     ],
 )
 def test_a_teacher_that_does_not_suit_is_refused(compress, tmp_path, change, says):

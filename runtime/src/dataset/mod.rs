@@ -5,6 +5,7 @@
 //! that has no name and goes with the process.
 
 mod array;
+mod encoded;
 mod given;
 mod idx;
 mod images;
@@ -22,6 +23,7 @@ mod text;
 mod tokens;
 mod values;
 
+pub use encoded::Encoder;
 pub use given::{Given, GivenItem};
 pub use preprocess::Preprocess;
 pub use source::formats;

@@ -8,6 +8,7 @@ use super::{
 use compress_compiler::{
     error::{Error, Result},
     tensor::DType,
+    words::option::ENCODER,
 };
 use std::{
     fs::File,
@@ -205,6 +206,9 @@ fn lacking(spec: &InputSpec, inputs: &[InputSpec], found: &[String]) -> Error {
         if shown.is_empty() { "none" } else { &shown }
     ));
     match inputs {
+        _ if spec.name == "encoder_hidden_states" => {
+            e.help(format!("give the encoder that makes it with {ENCODER}, or save what it makes under that name"))
+        }
         [_] => e.help("save it with numpy.savez(path, x=.., y=..); y, the labels, may be left out"),
         _ => e.help("save an array named after each input, and labels as y if there are any"),
     }

@@ -194,13 +194,13 @@ impl Trainable {
         };
         let scales = if options.scales { scales(graph) } else { BTreeSet::new() };
         let mut found = parameters(graph);
+        let matrix = |t: &Tensor| t.dtype().is_float() && t.shape().len() > 1;
+        let others = graph.ids().filter(|n| !found.contains(n) && graph.constant((*n).into()).is_some_and(matrix));
+        let left_out = others.map(|n| graph.value(n.into()).name.clone()).collect();
         if let Some(only) = &options.only {
             found.retain(|n| only.contains_key(n));
         }
         found.extend(&scales);
-        let matrix = |t: &Tensor| t.dtype().is_float() && t.shape().len() > 1;
-        let others = graph.ids().filter(|n| !found.contains(n) && graph.constant((*n).into()).is_some_and(matrix));
-        let left_out = others.map(|n| graph.value(n.into()).name.clone()).collect();
         let name = |node: NodeId| graph.value(node.into()).name.clone();
         let frozen = |node: &NodeId| options.freeze.iter().any(|r| r.is_match(&graph.value((*node).into()).name));
         let all = found.len();
