@@ -46,6 +46,17 @@ pub trait Calibrator {
         sink: &(dyn Fn(usize, &[f32]) -> Result<()> + Sync),
     ) -> Result<()>;
 
+    /// The same, one batch after the other: sums of floats that `sink` makes do not depend on threads.
+    ///
+    /// # Errors
+    /// As for [`Calibrator::observe`].
+    fn observe_in_turn(
+        &self,
+        graph: &Verified,
+        watch: &[Site],
+        sink: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
+    ) -> Result<()>;
+
     /// Feeds `samples` calibration samples, or all if there are fewer, batch by batch to each of `graphs`, which have the
     /// same inputs, and hands their outputs, graph by graph, to `sink`: one batch after the other, in order.
     ///

@@ -77,7 +77,7 @@ pub(crate) fn excluded(g: &Graph, layer: &Layer, exclude: &[Regex]) -> Option<St
 }
 
 /// Whether the user excluded a node with this weight, by the name of either.
-fn is_excluded(g: &Graph, node: NodeId, weight: &str, exclude: &[Regex]) -> bool {
+pub(crate) fn is_excluded(g: &Graph, node: NodeId, weight: &str, exclude: &[Regex]) -> bool {
     exclude.iter().any(|r| r.is_match(g.node(node).display_name()) || r.is_match(weight))
 }
 

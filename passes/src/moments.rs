@@ -4,7 +4,7 @@ use crate::{layers::Layer, prune::solve::Rows, weight_matrix::WeightMatrix};
 use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
-    node::{NodeId, Port},
+    node::{NodeId, Port, Site},
     op::Op,
     ops::{gemm::Gemm, window::Window},
     part::only,
@@ -279,7 +279,7 @@ pub fn gather(g: &Graph, layers: &[Reads], calibrator: &dyn Calibrator) -> Resul
     calibrator.run(&[&verify(&read)?], samples, &mut |made| {
         for (layer, moments) in layers.iter().zip(&mut moments) {
             let Some(moments) = moments else { continue };
-            let each = (EACH * layer.inputs.layout.columns()).max(FEWEST).div_ceil(samples.max(1));
+            let each = enough_of_each(layer.inputs, samples);
             for at in layer.ports.iter().filter_map(|port| ports.binary_search(port).ok()) {
                 observe(layer.inputs, moments, &made[0][at], None, each)
                     .map_err(|e| e.at(g.node(layer.node).label()))?;
@@ -288,6 +288,43 @@ pub fn gather(g: &Graph, layers: &[Reads], calibrator: &dyn Calibrator) -> Resul
         Ok(())
     })?;
     Ok(moments.into_iter().map(|of| of.filter(|of| !of.iter().any(Moments::are_void))).collect())
+}
+
+/// The moments of what products inside operators (If, Loop, Scan) of `g` read, each at several places perhaps; `None` as for [`gather`].
+///
+/// # Errors
+/// Whatever running the graph can raise.
+pub fn gather_inside(
+    g: &Graph,
+    products: &[(&Inputs, Vec<Site>)],
+    calibrator: &dyn Calibrator,
+) -> Result<Vec<Option<Moments>>> {
+    let few = |inputs: &Inputs| inputs.layout.columns() <= MOST_INPUTS;
+    let mut moments: Vec<Option<Moments>> =
+        products.iter().map(|(inputs, _)| few(inputs).then(|| Moments::none(inputs).pop()).flatten()).collect();
+    let sites = products.iter().enumerate().filter(|(_, (inputs, _))| few(inputs));
+    let (of, watch): (Vec<usize>, Vec<Site>) =
+        sites.flat_map(|(i, (_, sites))| sites.iter().map(move |site| (i, site.clone()))).unzip();
+    let samples = calibrator.samples();
+    calibrator.observe_in_turn(&verify(g)?, &watch, &mut |at, values| {
+        let (inputs, Some(moments)) = (products[of[at]].0, &mut moments[of[at]]) else { return Ok(()) };
+        let d = inputs.layout.columns();
+        if !values.len().is_multiple_of(d) {
+            return Err(Error::malformed(format!("an activation of {} numbers has no rows of {d}", values.len())));
+        }
+        // Models with such operators take their samples one by one, unless they fix a batch.
+        let (rows, each) = (values.len() / d, enough_of_each(inputs, samples));
+        let step = rows.div_ceil(each.max(1)).max(1);
+        let picked: Vec<f64> = values.chunks(d).step_by(step).flatten().map(|v| f64::from(*v)).collect();
+        picked.chunks(CHUNK * d).for_each(|part| moments.add(part, &[]));
+        Ok(())
+    })?;
+    Ok(moments.into_iter().map(|of| of.filter(|of| !of.are_void())).collect())
+}
+
+/// Observations of a sample that are enough to tell of a layer's inputs.
+fn enough_of_each(inputs: &Inputs, samples: usize) -> usize {
+    (EACH * inputs.layout.columns()).max(FEWEST).div_ceil(samples.max(1))
 }
 
 /// Adds a batch of a layer's inputs, and of the outputs that are wanted if any, at `each` positions of a sample.

@@ -70,28 +70,41 @@ pub fn put_back(graph: &mut Graph, mut found: Vec<Nested>) -> Result<()> {
     Ok(())
 }
 
-/// Changes `graph`, and then each of those inside it. Constants around that only graphs inside read are constants of each of these
-/// meanwhile. What several of them have alike afterwards is stored once, around them.
+/// Changes `graph`, and then [each of those inside it](change_inside).
 ///
 /// # Errors
 /// What `change` and inference raise.
-pub(crate) fn change_each(
+pub(crate) fn change_each(graph: &mut Graph, mut change: impl FnMut(&mut Graph) -> Result<Outcome>) -> Result<Outcome> {
+    let mut done = change(graph)?;
+    done.add(change_inside(graph, |_, found| {
+        let mut done = Outcome::default();
+        for body in found {
+            done.add(change(&mut body.graph)?);
+        }
+        Ok(done)
+    })?);
+    Ok(done)
+}
+
+/// Changes the graphs inside `graph`; `change` is shown the whole as it was, and them. Constants around that only graphs inside read are
+/// constants of each of these meanwhile. What several of them have alike afterwards is stored once, around them.
+///
+/// # Errors
+/// What `change` and inference raise.
+pub(crate) fn change_inside(
     graph: &mut Graph,
-    mut change: impl FnMut(&mut Graph, Place) -> Result<Outcome>,
+    change: impl FnOnce(&Graph, &mut [Nested]) -> Result<Outcome>,
 ) -> Result<Outcome> {
-    let mut done = change(graph, Place::Outermost)?;
-    let (mut found, mut inside) = (take(graph), Outcome::default());
+    let mut found = take(graph);
     if found.is_empty() {
-        return Ok(done);
+        return Ok(Outcome::default());
     }
     own_constants(graph, &mut found);
     // What a graph has of its own now, those inside it no longer read through it.
     let mut owning = graph.clone();
     put_back(&mut owning, found)?;
     let mut found = take(&owning);
-    for body in &mut found {
-        inside.add(change(&mut body.graph, Place::Inside)?);
-    }
+    let mut inside = change(&owning, &mut found)?;
     if inside.edits > 0 {
         put_back(&mut owning, found)?;
         *graph = owning;
@@ -107,17 +120,7 @@ pub(crate) fn change_each(
             ));
         }
     }
-    done.add(inside);
-    Ok(done)
-}
-
-/// Where a graph is that [`change_each`] changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// Around all others: what runs a model runs it.
-    Outermost,
-    /// Inside an operator.
-    Inside,
+    Ok(inside)
 }
 
 /// Makes the large constants that graphs inside alone read constants of each.

@@ -77,12 +77,8 @@ impl Calibrator for DataCalibrator<'_> {
         watch: &[Site],
         sink: &(dyn Fn(usize, &[f32]) -> Result<()> + Sync),
     ) -> Result<()> {
-        // What depends on operators that are not known here is left out, and not shown.
-        let part = if self.backend.runs_any_operator() { Graph::clone(graph) } else { runnable(graph)? };
-        let (graph, all) = (&verify(&part)?, watch);
-        let here = all.iter().enumerate().filter(|(_, site)| part.contains(site.outermost()));
-        let (places, watch): (Vec<usize>, Vec<Site>) = here.map(|(i, site)| (i, site.clone())).unzip();
-        let watch = &watch[..];
+        let (part, places, watch) = self.shown(graph, watch)?;
+        let (graph, watch) = (&verify(&part)?, &watch[..]);
         let set: &Dataset = &self.samples.set;
         let progress = self.monitor.step("calibrate", self.samples.indices.len());
         // None are open once something went wrong.
@@ -126,6 +122,24 @@ impl Calibrator for DataCalibrator<'_> {
         }
     }
 
+    fn observe_in_turn(
+        &self,
+        graph: &Verified,
+        watch: &[Site],
+        sink: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        let (part, places, watch) = self.shown(graph, watch)?;
+        let session = Session::new(&verify(&part)?, self.backend, &watch)?;
+        let progress = self.monitor.minor_step("calibrate", self.samples.indices.len());
+        for indices in self.samples.batches() {
+            self.monitor.check()?;
+            let batch = self.samples.set.batch(indices)?;
+            session.observe(&batch.inputs, &mut |i, values| sink(places[i], values))?;
+            progress.advance(batch.len);
+        }
+        Ok(())
+    }
+
     fn run(
         &self,
         graphs: &[&Verified],
@@ -154,6 +168,15 @@ impl Calibrator for DataCalibrator<'_> {
 }
 
 impl DataCalibrator<'_> {
+    /// The part of a graph that can be run, which of the values in `watch` it has, and these: what depends on operators that are not
+    /// known here is left out, and not shown.
+    fn shown(&self, graph: &Verified, watch: &[Site]) -> Result<(Graph, Vec<usize>, Vec<Site>)> {
+        let part = if self.backend.runs_any_operator() { Graph::clone(graph) } else { runnable(graph)? };
+        let here = watch.iter().enumerate().filter(|(_, site)| part.contains(site.outermost()));
+        let (places, watch) = here.map(|(i, site)| (i, site.clone())).unzip();
+        Ok((part, places, watch))
+    }
+
     /// How many sessions run batches at once: threads with batches of their own never wait for each
     /// other, but each session has the weights once more.
     fn workers(&self, graph: &Graph, threads: usize) -> usize {

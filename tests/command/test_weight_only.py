@@ -261,3 +261,115 @@ def test_weights_become_floats_of_8_bits(compress, tmp_path, data, target):
     assert far(compress, out, data) < 1e-5
     assert "--block needs --weights int4 or int8" in compress(model, "--weights", "fp8", "--block", "64", code=2).err
     assert "exclude each other" in compress(model, "--weights", "fp8", "--qat", "--data", data, code=2).err
+
+
+def normalised(path, kind, read_elsewhere=False):
+    """Products behind a normalisation, in the ways of exporters, whose channels differ a hundredfold: some inputs count more."""
+    rng = np.random.default_rng(8)
+    wide, hidden = 64, 96
+    scale, shift = rng.lognormal(0, 1.5, wide), rng.normal(size=wide)
+    weights = {"scale": scale, "shift": shift, "eps": np.array(1e-5), "two": np.array(2.0)}
+    weights |= {name: rng.normal(0, 0.1, (wide, hidden)) for name in ("gate", "up")}
+    weights |= {"down": rng.normal(0, 0.1, (hidden, 32)), "more": rng.normal(size=hidden)}
+    norms = {
+        "LayerNormalization": [node("LayerNormalization", "x scale shift", "n", axis=-1)],
+        "RMS": [
+            node("Pow", "x two", "square"),
+            node("ReduceMean", "square", "mean", axes=[-1]),
+            node("Add", "mean eps", "kept"),
+            node("Sqrt", "kept", "root"),
+            node("Div", "x root", "even"),
+            node("Mul", "scale even", "n"),
+        ],
+        "parts": [
+            node("ReduceMean", "x", "middle", axes=[-1]),
+            node("Sub", "x middle", "even"),
+            node("Mul", "even scale", "wide"),
+            node("Add", "wide shift", "n"),
+        ],
+    }
+    nodes = [
+        *norms[kind],
+        node("MatMul", "n gate", "g"),
+        node("Sigmoid", "g", "s"),
+        node("Mul", "g s", "a"),
+        node("MatMul", "n up", "uw"),
+        node("Add", "uw more", "u"),
+        node("Mul", "a u", "h"),
+        node("MatMul", "h down", "y"),
+    ]
+    outputs = [("y", ["N", 32])] + ([("n", ["N", wide]), ("h", ["N", hidden])] if read_elsewhere else [])
+    weights = {k: v.astype(np.float32) for k, v in weights.items()}
+    onnx.save(model(nodes, [("x", ["N", wide])], outputs, weights), path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["LayerNormalization", "RMS", "parts"])
+def test_inputs_that_count_more_are_scaled_where_that_is_free(compress, tmp_path, kind):
+    """What else reads the inputs can't have them scaled: so rounding is as it would be without (AWQ)."""
+    x = np.random.default_rng(9).normal(size=(256, 64)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x)
+    found, constants = {}, {}
+    for name, elsewhere in (("free", False), ("held", True)):
+        source, out = normalised(tmp_path / f"{name}.onnx", kind, elsewhere), tmp_path / f"{name}.out.onnx"
+        compress(source, "--weights", "int4", "--data", tmp_path / "data.npz", "-o", out, "--check", "none")
+        test = np.random.default_rng(10).normal(size=(256, 64)).astype(np.float32)
+        found[name] = decibels(run(source, test), run(out, test))
+        pair = [{t.name: numpy_helper.to_array(t) for t in onnx.load(p).graph.initializer} for p in (source, out)]
+        constants[name] = {k: np.array_equal(*(p[k].ravel() for p in pair)) for k in pair[1] if k in pair[0]}
+    assert found["free"] > found["held"] + 0.3, found
+    assert not constants["free"]["scale"] and not constants["free"]["more"]
+    assert constants["held"]["scale"] and constants["held"]["more"]
+
+
+@pytest.mark.parametrize("between", ["Clip", "MaxPool", "AveragePool"])
+def test_nothing_is_scaled_through_what_factors_do_not_pass(compress, tmp_path, between):
+    """A Clip cuts what is scaled up; a pool along the inputs mixes their factors."""
+    rng = np.random.default_rng(11)
+    given = {"a": rng.normal(0, 0.5, (64, 64)), "scale": rng.lognormal(0, 1, 64), "b": rng.normal(0, 0.1, (64, 48))}
+    given |= {"least": np.array(0), "most": np.array(4)}
+    steps = {"Clip": [node("Clip", "m least most", "h")]}
+    for pool in ("MaxPool", "AveragePool"):
+        steps[pool] = [node("Mul", "m scale", "wide"), node(pool, "wide", "h", kernel_shape=[1, 3], pads=[0, 1, 0, 1])]
+    nodes = [node("MatMul", "x a", "m"), *steps[between], node("MatMul", "h b", "y")]
+    weights = {k: v.astype(np.float32) for k, v in given.items()}
+    shape = [("x", ["N", 2, 6, 64])], [("y", ["N", 2, 6, 48])]
+    onnx.save(model(nodes, *shape, weights), tmp_path / "m.onnx")
+    x = rng.normal(size=(48, 2, 6, 64)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x[:32])
+    found = {}
+    for name, by in (("nearest", []), ("data", ["--data", tmp_path / "data.npz"])):
+        out = tmp_path / f"{name}.onnx"
+        compress(tmp_path / "m.onnx", "--weights", "int4", *by, "-o", out, "--check", "none")
+        found[name] = decibels(run(tmp_path / "m.onnx", x[32:]), run(out, x[32:]))
+    assert found["data"] > found["nearest"] + 0.3, found
+
+
+def test_an_excluded_layer_is_not_scaled_for_the_next(compress, tmp_path, data):
+    source, out = normalised(tmp_path / "m.onnx", "LayerNormalization"), tmp_path / "out.onnx"
+    x = np.random.default_rng(9).normal(size=(256, 64)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x)
+    how = ["--weights", "int4", "--data", tmp_path / "data.npz", "--check", "none"]
+    compress(source, *how, "--exclude", "^up$|^scale$", "-o", out)
+    before, after = ({t.name: t.raw_data for t in onnx.load(p).graph.initializer} for p in (source, out))
+    assert all(before[name] == after[name] for name in ("up", "more", "scale", "shift"))
+
+
+def test_a_weight_is_rounded_for_all_that_read_it(compress, tmp_path):
+    """Two products by one matrix: their inputs differ in which of them are large."""
+    rng = np.random.default_rng(12)
+    weight = rng.normal(0, 0.1, (WIDE, 48)).astype(np.float32)
+    nodes = [node("MatMul", "x w", "y"), node("MatMul", "z w", "v")]
+    inputs, outputs = ([(n, ["N", WIDE]) for n in "xz"], [(n, ["N", 48]) for n in "yv"])
+    onnx.save(model(nodes, inputs, outputs, {"w": weight}), tmp_path / "m.onnx")
+    wide = [rng.lognormal(0, 1.5, WIDE) for _ in "xz"]
+    feed = {n: (rng.normal(size=(512, WIDE)) * by).astype(np.float32) for n, by in zip("xz", wide, strict=True)}
+    np.savez(tmp_path / "data.npz", **feed)
+    found = []
+    for by in ([], ["--data", tmp_path / "data.npz"]):
+        compress(
+            tmp_path / "m.onnx", "--weights", "int4", *by, "-o", tmp_path / "out.onnx", "--check", "none", "--force"
+        )
+        pairs = zip(*(session(p).run(None, feed) for p in (tmp_path / "m.onnx", tmp_path / "out.onnx")), strict=True)
+        found.append([decibels(before, after) for before, after in pairs])
+    assert all(told > plain for plain, told in zip(*found, strict=True)), found

@@ -249,6 +249,16 @@ impl Calibrator for OneBatch {
         session.observe(&self.0, &mut |i, values| sink(i, values)).map(drop)
     }
 
+    fn observe_in_turn(
+        &self,
+        graph: &Verified,
+        watch: &[Site],
+        sink: &mut dyn FnMut(usize, &[f32]) -> compress::Result<()>,
+    ) -> compress::Result<()> {
+        let backend = Backend::open(DeviceChoice::Cpu, "portable".parse()?, None)?;
+        Session::new(graph, &backend, watch)?.observe(&self.0, sink).map(drop)
+    }
+
     fn run(
         &self,
         graphs: &[&Verified],

@@ -65,6 +65,15 @@ impl Calibrator for Samples {
         session.observe(&[samples(8)], &mut |i, v| sink(i, v)).map(drop)
     }
 
+    fn observe_in_turn(
+        &self,
+        graph: &Verified,
+        watch: &[Site],
+        sink: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        Session::new(graph, &Backend::cpu(), watch)?.observe(&[samples(8)], sink).map(drop)
+    }
+
     fn run(&self, graphs: &[&Verified], _: usize, sink: &mut dyn FnMut(&[Vec<Tensor>]) -> Result<()>) -> Result<()> {
         let run = |g: &&Verified| Session::new(g, &Backend::cpu(), &[])?.run(&[samples(8)]);
         sink(&graphs.iter().map(run).collect::<Result<Vec<_>>>()?)

@@ -58,7 +58,7 @@ impl Pass for DynamicInt8 {
 
     fn run(&self, g: &mut Graph, cx: &Context) -> Result<Outcome> {
         super::feasible(g, self.target, &self.scheme)?;
-        let mut out = nested::change_each(g, |g, _| self.quantise(g, cx))?;
+        let mut out = nested::change_each(g, |g| self.quantise(g, cx))?;
         if out.edits == 0 {
             out.warnings.push(format!("{INT8}: nothing was quantised: {}", reasons(&out.skipped)));
         }

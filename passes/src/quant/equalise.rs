@@ -2,18 +2,19 @@
 //!
 //! `W x = (W s) (x / s)`: with a factor for each input channel, what is wide in `x` moves into the weights, which have a scale
 //! for each output channel. What makes `x` divides it, at no cost, where that is a layer and functions that a factor passes
-//! (cross-layer equalisation, Nagel et al. 2019), or a normalisation (SmoothQuant, Xiao et al. 2023). Otherwise a Mul does.
+//! (cross-layer equalisation, Nagel et al. 2019), or a normalisation (SmoothQuant, Xiao et al. 2023), or a product with a vector, as
+//! exporters write those. Otherwise a Mul does.
 
-use crate::layers::Layer;
+use crate::layers::{Layer, is_excluded};
 use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
     node::{NodeId, Port},
     op::{Op, Operator},
     ops::{activation::Activation, binary::Binary, pool::PoolKind, unary::Unary},
-    rewrite::remove_dead,
     tensor::{DType, Tensor},
 };
+use regex::Regex;
 
 /// A value, and the layers that read it: all of its readers that become integer.
 #[derive(Debug, Clone)]
@@ -170,7 +171,9 @@ pub(super) fn equalise(g: &mut Graph, group: &Group, factors: &[f32], free: bool
         scale(g, l.weight, |i| factors[columns.channel(i)])?;
     }
     if let Some(source) = source {
-        divide(g, source.node, &inverse)?;
+        for constant in source.constants {
+            divide(g, constant, &inverse)?;
+        }
         return Ok(Some(group.input));
     }
     let name = format!("{}_equalised", g.value(group.input).name);
@@ -184,52 +187,102 @@ pub(super) fn equalise(g: &mut Graph, group: &Group, factors: &[f32], free: bool
     Ok(Some(product.into()))
 }
 
-/// A node that can divide a group's value for its layers alone: a normalisation, or a layer behind functions that a factor
-/// passes.
+/// Constants that can divide a group's value for its layers alone: those of a normalisation, of a layer behind functions that a factor
+/// passes, or of a product with a vector.
 struct Divisor {
-    node: NodeId,
+    /// Operands, and the axis of each along which its channels are.
+    constants: Vec<(NodeId, usize, usize)>,
     /// The most that a Clip between lets pass.
     limit: Option<f32>,
 }
 
-/// Whether a layer or a normalisation before can divide the channels of a group.
+/// Whether what makes a group's value can divide its channels.
 pub(super) fn is_free(g: &Graph, group: &Group) -> bool {
     divisor(g, group).is_some()
 }
 
+/// The same by any factors, without a change to what `exclude` names.
+pub(super) fn takes_any_factor(g: &Graph, group: &Group, exclude: &[Regex]) -> bool {
+    let is_left = |(node, slot, _): &(NodeId, usize, usize)| {
+        let name = g.operand(*node, *slot).map(|p| &g.value(p).name[..]).unwrap_or_default();
+        is_excluded(g, *node, name, exclude)
+    };
+    divisor(g, group).is_some_and(|d| d.limit.is_none() && !d.constants.iter().any(is_left))
+}
+
 fn divisor(g: &Graph, group: &Group) -> Option<Divisor> {
-    let mut limit: Option<f32> = None;
     let reads = |n: NodeId| group.layers.iter().any(|l| l.node == n);
-    let mut port = group.input;
-    let alone = !g.is_output(port) && g.uses(port).iter().all(|u| u.slot == 0 && reads(u.node));
-    if !alone || port.slot != 0 {
+    let alone = |port: Port| !g.is_output(port) && g.uses(port).iter().all(|u| u.slot == 0 && reads(u.node));
+    let mut found = Divisor { constants: vec![], limit: None };
+    alone(group.input).then(|| divided(g, group, group.input, &mut found))??;
+    Some(found)
+}
+
+/// Finds in `found` what divides the value at `port`, which nothing else reads.
+fn divided(g: &Graph, group: &Group, port: Port, found: &mut Divisor) -> Option<()> {
+    let (node, channels) = (port.node, group.channels.len());
+    if port.slot != 0 {
         return None;
     }
-    loop {
-        let node = port.node;
-        let vector = |slot: usize| match g.operand(node, slot) {
-            None => true,
-            Some(p) => g.constant(p).is_some_and(|t| t.dtype() == DType::F32 && t.shape() == [group.channels.len()]),
-        };
-        match g.op(node) {
-            Op::LayerNorm(_) if port == group.input && group.axis > 0 => {
-                return (vector(1) && vector(2)).then_some(Divisor { node, limit });
-            }
-            op @ Op::Conv(_) if group.axis == 1 => {
-                let weight = g.operand(node, op.weight()?.slot)?;
-                let rows = g.constant(weight).filter(|t| t.dtype() == DType::F32)?.shape()[0];
-                let own = g.only_use(weight).is_some();
-                return (own && rows == group.channels.len() && vector(2)).then_some(Divisor { node, limit });
-            }
-            Op::Clip(_) => {
-                let (_, high) = g.clamps(node).filter(|(low, high)| *low == 0.0 && *high > 0.0)?;
-                limit = Some(limit.map_or(high, |l| l.min(high)));
-                port = g.operand(node, 0)?;
-            }
-            op if passes_factors(op) => port = g.operand(node, 0)?,
-            _ => return None,
+    // Channels of products are along the last axis, with layers of any rank; those of convolutions along the second.
+    let is_last = g.fact(group.input).rank().is_some_and(|rank| group.axis + 1 == rank) && group.axis > 0;
+    let vector = |slot: usize| {
+        let shape = g.operand(node, slot).and_then(|p| g.constant(p)).filter(|t| t.dtype() == DType::F32)?.shape();
+        let (last, front) = shape.split_last()?;
+        (*last == channels && front.iter().all(|n| *n == 1)).then_some((node, slot, front.len()))
+    };
+    let next = |slot: usize| g.operand(node, slot).filter(|p| g.only_use(*p).is_some());
+    let layer = |op: &Op, found: &mut Divisor| {
+        let axes = op.weight()?;
+        let shape = g.constant(next(axes.slot)?).filter(|t| t.dtype() == DType::F32)?.shape();
+        let fits = axes.rank.is_none_or(|rank| rank == shape.len()) && shape.get(axes.output) == Some(&channels);
+        found.constants.push(fits.then_some((node, axes.slot, axes.output))?);
+        let bias = axes.bias.filter(|slot| g.operand(node, *slot).is_some());
+        found.constants.extend(bias.map(|slot| vector(slot).ok_or(())).transpose().ok()?);
+        Some(())
+    };
+    match g.op(node) {
+        Op::LayerNorm(_) | Op::RmsNorm(_) if port == group.input && is_last => {
+            let given = [1, 2].into_iter().filter(|slot| g.operand(node, *slot).is_some());
+            found.constants.extend(given.map(vector).collect::<Option<Vec<_>>>()?);
+            Some(())
         }
-        g.only_use(port)?;
+        op @ Op::Conv(_) if group.axis == 1 => layer(op, found),
+        op @ (Op::MatMul(_) | Op::Gemm(_)) if is_last => layer(op, found),
+        Op::Binary(Binary::Mul) if is_last => match vector(0).or_else(|| vector(1)) {
+            Some(constant) => {
+                found.constants.push(constant);
+                Some(())
+            }
+            None => [0, 1].into_iter().find_map(|slot| {
+                let (before, limit) = (found.constants.len(), found.limit);
+                let done = next(slot).and_then(|port| divided(g, group, port, found));
+                if done.is_none() {
+                    found.constants.truncate(before);
+                    found.limit = limit;
+                }
+                done
+            }),
+        },
+        Op::Binary(Binary::Add) if is_last => {
+            let (constant, other) = match vector(0) {
+                Some(constant) => (constant, 1),
+                None => (vector(1)?, 0),
+            };
+            found.constants.push(constant);
+            divided(g, group, next(other)?, found)
+        }
+        // The limit is that of the group's value, which nothing else may have scaled since.
+        Op::Clip(_) if found.constants.is_empty() && !is_last => {
+            let (_, high) = g.clamps(node).filter(|(low, high)| *low == 0.0 && *high > 0.0)?;
+            found.limit = Some(found.limit.map_or(high, |l| l.min(high)));
+            divided(g, group, next(0)?, found)
+        }
+        // Pools slide along the axes behind the channels.
+        op if passes_factors(op) && (!is_last || !matches!(op, Op::Pool(_) | Op::GlobalPool(_))) => {
+            divided(g, group, next(0)?, found)
+        }
+        _ => None,
     }
 }
 
@@ -243,23 +296,21 @@ fn passes_factors(op: &Op) -> bool {
     }
 }
 
-/// Multiplies what a normalisation or a convolution makes, channel by channel.
-fn divide(g: &mut Graph, node: NodeId, inverse: &[f32]) -> Result<()> {
-    let is_norm = matches!(g.op(node), Op::LayerNorm(_));
-    if !is_norm {
-        let weight = g.operand(node, 1).ok_or_else(|| Error::bug("a convolution without a weight"))?.node;
-        let each = g.constant(weight.into()).map_or(1, |t| t.len() / inverse.len()).max(1);
-        scale(g, weight, |i| inverse[i / each])?;
+/// Multiplies the elements of an operand by those of `by`, along an axis, for its reader alone.
+fn divide(g: &mut Graph, (node, slot, axis): (NodeId, usize, usize), by: &[f32]) -> Result<()> {
+    let port = g.operand(node, slot).ok_or_else(|| Error::bug("a divisor without its operand"))?;
+    let tensor = g.constant(port).cloned().ok_or_else(|| Error::bug("a divisor is not a constant"))?;
+    let behind: usize = tensor.shape()[axis + 1..].iter().product();
+    let mut values = tensor.as_f32().ok_or_else(|| Error::bug("a divisor is not f32"))?.into_owned();
+    values.iter_mut().enumerate().for_each(|(i, v)| *v *= by[i / behind % by.len()]);
+    let new = Tensor::f32(tensor.shape(), &values);
+    if g.only_use(port).is_some() {
+        g.set_constant(port.node, new);
+        return Ok(());
     }
-    for slot in if is_norm { 1..3 } else { 2..3 } {
-        let Some(port) = g.operand(node, slot) else { continue };
-        let values = g.constant(port).and_then(|t| Some(t.as_f32()?.into_owned())).unwrap_or_default();
-        let values: Vec<f32> = values.iter().zip(inverse).map(|(v, i)| v * i).collect();
-        let name = g.value(port).name.clone();
-        let new = g.add_constant(&name, Tensor::f32(&[values.len()], &values));
-        g.set_operand(node, slot, Some(new.into()));
-        remove_dead(g, port.node);
-    }
+    let name = g.value(port).name.clone();
+    let new = g.add_constant(&g.fresh(&name), new);
+    g.set_operand(node, slot, Some(new.into()));
     Ok(())
 }
 

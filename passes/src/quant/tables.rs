@@ -59,7 +59,7 @@ impl Pass for Tables {
         let weights: usize = constants.filter(|t| t.dtype().is_float()).map(Tensor::len).sum();
         let in_blocks = self.in_blocks_of.map(|block| (block, (WORTH_4_BITS * weights as f64) as usize));
         let rules: [Box<dyn Rule>; 1] = [Box::new(ToCodes { exclude, in_blocks, by_bits })];
-        nested::change_each(graph, |graph, _| rewrite(graph, &rules, cx))
+        nested::change_each(graph, |graph| rewrite(graph, &rules, cx))
     }
 }
 
@@ -124,10 +124,15 @@ impl ToCodes {
             codes.extend(row.iter().map(|v| ((v / scale).round_ties_even() as i8).cast_unsigned()));
             scales.push(scale);
         }
+        drop(values);
+        tensor.release();
+        let codes = match Tensor::new(DType::I8, vec![rows, columns], codes).and_then(|codes| cx.kept(codes)) {
+            Ok(codes) => codes,
+            Err(e) => return Some(Err(e)),
+        };
         let mut edit = Edit::new();
         let base = g.node(node).display_name();
-        let codes =
-            edit.constant(&format!("{name}_quantized"), Tensor::new(DType::I8, vec![rows, columns], codes).ok()?);
+        let codes = edit.constant(&format!("{name}_quantized"), codes);
         let scales = edit.constant(&format!("{name}_scale"), Tensor::f32(&[rows, 1], &scales));
         let look = |edit: &mut Edit, what, of| {
             edit.node(&format!("{base}_{what}"), Gather { axis: 0 }, &[Some(of), Some(indices.into())])

@@ -64,7 +64,7 @@ impl Pass for ForOnnxRuntime {
 
     fn run(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome> {
         let by_bits: [Box<dyn Rule>; 2] = [Box::new(in_blocks::ToNBits), Box::new(in_blocks::ToGatherBlocks)];
-        let mut done = nested::change_each(graph, |graph, _| rewrite(graph, &by_bits, cx))?;
+        let mut done = nested::change_each(graph, |graph| rewrite(graph, &by_bits, cx))?;
         if newest(graph) < OPSET {
             let why = format!("{}: an operator that is kept as it is keeps the model at its opset", option::TARGET);
             done.warnings.push(why);

@@ -106,8 +106,20 @@ pub(super) fn middle(codes: Codes) -> i32 {
 pub(super) struct Told {
     /// The mean square of each input.
     pub importance: Vec<f64>,
-    /// Their second moments, as rounding uses them.
-    pub triangle: Triangle,
+    /// Their second moments, as rounding uses them; without them it is to the nearest.
+    pub triangle: Option<Triangle>,
+}
+
+impl Told {
+    /// What the second moments of inputs tell.
+    pub fn of(h: &[f64]) -> Self {
+        let d = h.len().isqrt();
+        let importance: Vec<f64> = (0..d).map(|i| h[i * d + i]).collect();
+        // Inputs that were never seen to be other than zero count a little all the same.
+        let mean = importance.iter().sum::<f64>() / d.max(1) as f64;
+        let floor = if mean > 0.0 { mean * 1e-4 } else { 1.0 };
+        Self { triangle: Some(Triangle::of(h, d)), importance: importance.iter().map(|v| v.max(floor)).collect() }
+    }
 }
 
 /// Rounds the rows of a weight, `stored` as `layout` says, to the first of `codes`, or to the second, which have zero points, where
@@ -139,11 +151,11 @@ pub(super) fn blocked(
     drop(some);
     let middle = middle(codes);
     let row = |(row, blocks): (&[f32], &[Affine])| -> Vec<u8> {
-        match told {
-            Some(told) => {
+        match told.and_then(|told| told.triangle.as_ref()) {
+            Some(triangle) => {
                 let by = |i: usize| (blocks[i / block].scale, i64::from(blocks[i / block].zero), codes.range());
                 // They are within the range of codes of 8 bits.
-                told.triangle.round_each(row, by).into_iter().map(|code| (code as i32 + middle) as u8).collect()
+                triangle.round_each(row, by).into_iter().map(|code| (code as i32 + middle) as u8).collect()
             }
             None => nearest_codes(row, columns, block, blocks, codes),
         }
@@ -295,7 +307,7 @@ mod tests {
         let w: Vec<f32> = (0..32).map(|i| ((i * 29 % 32) as f32 - 15.5) / 7.0).collect();
         let mut importance = vec![1.0; 32];
         importance[3] = 1e4;
-        let told = Told { triangle: Triangle::of(&diagonal(&importance), 32), importance };
+        let told = Told { triangle: Some(Triangle::of(&diagonal(&importance), 32)), importance };
         let far = |(made, codes): &(Blocked, Codes)| (w[3] - made.values(*codes)[3]).abs();
         assert!(far(&rounded(&w, 32, Some(&told))) < far(&rounded(&w, 32, None)));
     }

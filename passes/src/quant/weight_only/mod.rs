@@ -1,35 +1,38 @@
 //! Pass "weights": the weights of products become codes of 4 or 8 bits, a scale for each block of inputs; activations stay floats. With
 //! calibration data they are rounded with a view to what their layers read (GPTQ, Frantar et al. 2023), without to the nearest.
 
+mod awq;
 mod blocks;
 mod float8;
 mod form;
 mod trained;
 
 use super::{
-    rounding::Triangle,
+    equalise::{self, Group},
     scheme::{Codes, Symmetry},
 };
 use crate::{
     layers::{Layer, excluded, layers, obstacle},
-    moments::{Inputs, Moments, Reads, gather, together},
-    nested::{self, Place},
+    moments::{Inputs, Moments, Reads, gather, gather_inside, together},
+    nested::{self, Nested},
     target::Target,
     weight_matrix::WeightMatrix,
 };
-use blocks::{Told, blocked};
+use blocks::{Blocked, Told, blocked};
 use compress_compiler::{
     choice,
     choice::Choice,
     error::{Error, Result},
     graph::Graph,
-    node::Port,
+    node::{NodeId, Port, Site},
     op::Op,
     pass::{Context, Outcome, Pass, Skipped, Trained, Training},
     tensor::DType,
     words::{counted, option::QAT},
 };
+use float8::Floats;
 use regex::Regex;
+use std::collections::HashMap;
 use trained::Pair;
 
 /// The rows of a table as codes of 4 bits around 8, two a byte, and the scale of each block of a row.
@@ -138,14 +141,16 @@ pub struct WeightOnly {
 /// A weight that becomes codes, and how its layer reads.
 struct Task {
     layer: Layer,
+    /// Other layers that multiply by the weight.
+    also: Vec<NodeId>,
     layout: WeightMatrix,
     inputs: Inputs,
 }
 
 impl Task {
-    /// What the layer reads: what made it may have been replaced since the task was found.
-    fn input(&self, g: &Graph) -> Option<Port> {
-        g.operand(self.layer.node, 0)
+    /// What its layers read: what made it may have been replaced since the task was found.
+    fn read(&self, g: &Graph) -> Vec<Port> {
+        [self.layer.node].iter().chain(&self.also).filter_map(|node| g.operand(*node, 0)).collect()
     }
 }
 
@@ -159,71 +164,63 @@ impl Pass for WeightOnly {
     }
 
     fn run(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome> {
-        let mut inside = 0;
-        let mut done = nested::change_each(graph, |graph, place| {
-            let done = self.round(graph, place, cx)?;
-            inside += if place == Place::Inside { done.edits } else { 0 };
-            Ok(done)
-        })?;
-        if inside > 0 && self.train {
-            let layers = counted(inside, "layer");
+        let mut done = self.round(graph, cx)?;
+        let inside = nested::change_inside(graph, |whole, found| self.round_inside(whole, found, cx))?;
+        if inside.edits > 0 && self.train {
+            let layers = counted(inside.edits, "layer");
             done.undone.push(format!("asked for {QAT}: {layers} inside If, Loop or Scan can't be trained"));
         }
-        if inside > 0 && self.by_data {
-            let layers = counted(inside, "layer");
-            done.warnings.push(format!(
-                "the weights of {layers} inside If, Loop or Scan are rounded to the nearest: nothing can be run by itself there to see \
-                 what layers read"
-            ));
-        }
+        done.add(inside);
         Ok(done)
     }
 }
 
-/// What moments tell of how to round.
-fn told(moments: &Moments) -> Told {
-    let (h, _) = moments.second(false);
-    let d = h.len().isqrt();
-    let importance: Vec<f64> = (0..d).map(|i| h[i * d + i]).collect();
-    // Inputs that were never seen to be other than zero count a little all the same.
-    let mean = importance.iter().sum::<f64>() / d.max(1) as f64;
-    let floor = if mean > 0.0 { mean * 1e-4 } else { 1.0 };
-    Told { triangle: Triangle::of(&h, d), importance: importance.iter().map(|v| v.max(floor)).collect() }
+/// Tasks whose layers read the same, together.
+fn by_input(g: &Graph, tasks: Vec<Task>) -> Vec<Vec<Task>> {
+    let mut groups: Vec<Vec<Task>> = vec![];
+    let mut places: HashMap<(Vec<Port>, usize), usize> = HashMap::new();
+    for task in tasks {
+        let place = *places.entry((task.read(g), task.layout.columns())).or_insert(groups.len());
+        match groups.get_mut(place) {
+            Some(group) => group.push(task),
+            None => groups.push(vec![task]),
+        }
+    }
+    groups
 }
 
 impl WeightOnly {
     /// Rounds the weights of a graph, and leaves those of graphs inside it.
-    fn round(&self, graph: &mut Graph, place: Place, cx: &Context) -> Result<Outcome> {
-        // Of what is inside of operators, nothing can be run by itself to see what layers read.
-        let [by_data, train] = [self.by_data, self.train].map(|asked| asked && place == Place::Outermost);
+    fn round(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome> {
         let mut done = Outcome::default();
-        let (mut tasks, mut seen) = (vec![], vec![]);
-        let mut pairs = train.then(Vec::new);
-        for layer in layers(graph)? {
-            if seen.contains(&layer.weight) {
-                continue;
-            }
-            match self.task(graph, &layer) {
-                Ok(task) => {
-                    seen.push(layer.weight);
-                    tasks.push(task);
-                }
-                Err(reason) => {
-                    done.skipped.push(Skipped { rule: "weights".into(), node: graph.node(layer.node).label(), reason })
-                }
-            }
-        }
+        let tasks = self.tasks(graph, &mut done)?;
+        let mut pairs = self.train.then(Vec::new);
         let all = tasks.len();
-        while !tasks.is_empty() {
+        let mut groups = by_input(graph, tasks);
+        while !groups.is_empty() {
             cx.check()?;
-            (cx.progress)("round weights", all - tasks.len(), all);
-            let now: Vec<Task> = tasks.drain(..together(tasks.iter().map(|task| &task.layout))).collect();
-            let moments = self.gather(graph, &now, by_data, cx)?;
-            for (task, moments) in now.iter().zip(moments) {
+            let now: Vec<Vec<Task>> = groups.drain(..together(groups.iter().map(|tasks| &tasks[0].layout))).collect();
+            let moments = self.gather(graph, &now, cx)?;
+            // The layer that divides what another reads may be among these: it is not in codes yet.
+            let mut told = vec![];
+            for (tasks, moments) in now.iter().zip(moments) {
                 cx.check()?;
-                let told = moments.map(|moments| told(&moments[0]));
-                self.quantise(graph, task, told.as_ref(), pairs.as_mut(), cx)?;
-                done.edits += 1;
+                let h = moments.map(|moments| moments[0].second(false).0);
+                told.push(h.map(|h| self.told(graph, tasks, &h)).transpose()?);
+            }
+            for (tasks, told) in now.iter().zip(told) {
+                for task in tasks {
+                    cx.check()?;
+                    (cx.progress)("round weights", done.edits, all);
+                    let rounded = self.rounded(graph, task, told.as_ref())?;
+                    match (&mut pairs, &rounded) {
+                        (Some(pairs), Rounded::Codes(blocked, codes)) => {
+                            pairs.push(Pair::insert(graph, &task.layer, &task.layout, (blocked, *codes))?)
+                        }
+                        _ => self.write(graph, task, &rounded, cx)?,
+                    }
+                    done.edits += 1;
+                }
             }
         }
         if all > 0 {
@@ -233,6 +230,74 @@ impl WeightOnly {
             done.trained.push(self.train(graph, &pairs, cx)?);
         }
         Ok(done)
+    }
+
+    /// Rounds the weights of the graphs `found` inside a `whole`. Those that several have alike, as the branches of a decoder do, are
+    /// rounded once, by what all their layers read.
+    fn round_inside(&self, whole: &Graph, found: &mut [Nested], cx: &Context) -> Result<Outcome> {
+        let mut done = Outcome::default();
+        let mut alike: Vec<Vec<(usize, Task)>> = vec![];
+        for (at, part) in found.iter().enumerate() {
+            for task in self.tasks(&part.graph, &mut done)? {
+                let weight = |at: usize, task: &Task| found[at].graph.constant(task.layer.weight.into());
+                let same = |(other_at, other): &(usize, Task)| {
+                    other.layout == task.layout && weight(*other_at, other) == weight(at, &task)
+                };
+                match alike.iter_mut().find(|tasks| same(&tasks[0])) {
+                    Some(tasks) => tasks.push((at, task)),
+                    None => alike.push(vec![(at, task)]),
+                }
+            }
+        }
+        let (all, mut unseen) = (alike.len(), 0);
+        while !alike.is_empty() {
+            (cx.progress)("round weights", all - alike.len(), all);
+            let layouts = alike.iter().map(|tasks| &tasks[0].1.layout);
+            let now: Vec<Vec<(usize, Task)>> = alike.drain(..together(layouts)).collect();
+            let moments = self.gather_inside(whole, found, &now, cx)?;
+            for (tasks, moments) in now.iter().zip(moments) {
+                cx.check()?;
+                unseen += if moments.is_none() { tasks.len() } else { 0 };
+                let (at, first) = &tasks[0];
+                let told = moments.map(|moments| Told::of(&moments.second(false).0));
+                let rounded = self.rounded(&found[*at].graph, first, told.as_ref())?;
+                for (at, task) in tasks {
+                    self.write(&mut found[*at].graph, task, &rounded, cx)?;
+                    done.edits += 1;
+                }
+            }
+        }
+        if all > 0 {
+            (cx.progress)("round weights", all, all);
+        }
+        if unseen > 0 && self.by_data && cx.calibrator.is_some() {
+            let layers = counted(unseen, "layer");
+            done.warnings.push(format!(
+                "the weights of {layers} inside If, Loop or Scan are rounded to the nearest: no sample of the data reaches them, \
+                 what they read is not a number, or they have too many inputs"
+            ));
+        }
+        Ok(done)
+    }
+
+    /// What there is to do for the layers of a graph, once for each weight; says in `done` what stays, and why.
+    fn tasks(&self, graph: &Graph, done: &mut Outcome) -> Result<Vec<Task>> {
+        let mut tasks: Vec<Task> = vec![];
+        let mut places: HashMap<NodeId, usize> = HashMap::new();
+        for layer in layers(graph)? {
+            match (self.task(graph, &layer), places.get(&layer.weight)) {
+                (Ok(task), Some(place)) if task.layout == tasks[*place].layout => tasks[*place].also.push(layer.node),
+                (_, Some(_)) => {}
+                (Ok(task), None) => {
+                    places.insert(layer.weight, tasks.len());
+                    tasks.push(task);
+                }
+                (Err(reason), None) => {
+                    done.skipped.push(Skipped { rule: "weights".into(), node: graph.node(layer.node).label(), reason })
+                }
+            }
+        }
+        Ok(tasks)
     }
 
     /// Trains weights in codes to answer as the model did, and makes codes of what they became.
@@ -263,23 +328,57 @@ impl WeightOnly {
             return Err(format!("it has {} inputs, fewer than the smallest block", layout.columns()));
         }
         let inputs = Inputs::of(g, layer, layout).ok_or("its input is transposed")?;
-        Ok(Task { layer: *layer, layout, inputs })
+        Ok(Task { layer: *layer, also: vec![], layout, inputs })
     }
 
-    /// What the layers read, in moments; nothing without data, and of layers with too many inputs.
-    fn gather(&self, g: &Graph, tasks: &[Task], by_data: bool, cx: &Context) -> Result<Vec<Option<Vec<Moments>>>> {
-        let Some(calibrator) = cx.calibrator.filter(|_| by_data) else {
-            return Ok(tasks.iter().map(|_| None).collect());
+    /// What the layers of each input read, in moments; nothing without data, and of layers with too many inputs.
+    fn gather(&self, g: &Graph, inputs: &[Vec<Task>], cx: &Context) -> Result<Vec<Option<Vec<Moments>>>> {
+        let Some(calibrator) = cx.calibrator.filter(|_| self.by_data) else {
+            return Ok(inputs.iter().map(|_| None).collect());
         };
-        let reads: Vec<Reads> = tasks
+        let reads: Vec<Reads> = inputs
             .iter()
-            .map(|task| Reads {
-                node: task.layer.node,
-                inputs: &task.inputs,
-                ports: task.input(g).into_iter().collect(),
-            })
+            .map(|tasks| Reads { node: tasks[0].layer.node, inputs: &tasks[0].inputs, ports: tasks[0].read(g) })
             .collect();
         gather(g, &reads, calibrator)
+    }
+
+    /// What is told of the inputs of some layers, whose second moments are `h`: they are scaled where that makes the error of few bits
+    /// smaller.
+    fn told(&self, g: &mut Graph, tasks: &[Task], h: &[f64]) -> Result<Told> {
+        let layers = tasks.iter().map(|task| task.layer).collect();
+        let [input] = tasks[0].read(g)[..] else { return Ok(Told::of(h)) };
+        let group = Group::of(g, input, layers).filter(|group| equalise::takes_any_factor(g, group, &self.exclude));
+        let codes = self.format.codes().filter(|_| self.format == WeightFormat::Int4);
+        let Some((codes, group)) = codes.zip(group) else { return Ok(Told::of(h)) };
+        let layouts: Vec<WeightMatrix> = tasks.iter().map(|task| task.layout).collect();
+        awq::scale(g, &group, &layouts, h, (self.block_of(&tasks[0]), codes))
+    }
+
+    /// The size of blocks: a layer of fewer inputs than a block has smaller ones.
+    fn block_of(&self, task: &Task) -> usize {
+        let fits = Block::ALL.iter().map(|block| block.get()).filter(|n| *n <= task.layout.columns());
+        fits.max().map_or(self.block, |most| most.min(self.block))
+    }
+
+    /// What layers inside of operators read, for each weight; nothing without data.
+    fn gather_inside(
+        &self,
+        whole: &Graph,
+        found: &[Nested],
+        weights: &[Vec<(usize, Task)>],
+        cx: &Context,
+    ) -> Result<Vec<Option<Moments>>> {
+        let Some(calibrator) = cx.calibrator.filter(|_| self.by_data) else {
+            return Ok(weights.iter().map(|_| None).collect());
+        };
+        let sites = |(at, task): &(usize, Task)| {
+            let Nested { way, graph } = &found[*at];
+            task.read(graph).into_iter().map(|port| Site { within: way.clone(), port }).collect::<Vec<_>>()
+        };
+        let of = |tasks: &Vec<(usize, Task)>| tasks.iter().flat_map(sites).collect();
+        let products: Vec<(&Inputs, Vec<Site>)> = weights.iter().map(|tasks| (&tasks[0].1.inputs, of(tasks))).collect();
+        gather_inside(whole, &products, calibrator)
     }
 
     /// Whether the target has an operator for products with matrices of codes.
@@ -287,33 +386,36 @@ impl WeightOnly {
         self.target.capabilities().by_bits
     }
 
-    /// Makes codes of a weight, or, where there are `pairs` to be trained, one of these.
-    fn quantise(
-        &self,
-        g: &mut Graph,
-        task: &Task,
-        told: Option<&Told>,
-        pairs: Option<&mut Vec<Pair>>,
-        cx: &Context,
-    ) -> Result<()> {
+    /// What a weight becomes.
+    fn rounded(&self, g: &Graph, task: &Task, told: Option<&Told>) -> Result<Rounded> {
         let bug = || Error::bug("a weight is not a constant of f32");
         let tensor = g.constant(task.layer.weight.into()).ok_or_else(bug)?;
         let stored = tensor.as_f32().ok_or_else(bug)?;
-        let Some(codes) = self.format.codes() else {
-            let stored = stored.into_owned();
-            return float8::write(g, &task.layer, &task.layout, &stored, cx);
+        let made = match self.format.codes() {
+            None => Rounded::Floats(float8::rounded(&task.layout, &stored)),
+            Some(codes) => {
+                let (blocked, codes) = blocked((&stored, &task.layout), self.block_of(task), codes, told);
+                Rounded::Codes(blocked, codes)
+            }
         };
-        // A layer of fewer inputs than a block has smaller ones.
-        let block = Block::ALL.iter().map(|block| block.get()).filter(|n| *n <= task.layout.columns()).max();
-        let block = block.map_or(self.block, |most| most.min(self.block));
-        let (blocked, codes) = blocked((&stored, &task.layout), block, codes, told);
         drop(stored);
         // It is not read again.
         tensor.release();
-        if let Some(pairs) = pairs {
-            pairs.push(Pair::insert(g, &task.layer, &task.layout, (&blocked, codes))?);
-            return Ok(());
-        }
-        form::write(g, &task.layer, &task.layout, (&blocked, codes), self.by_bits(), cx)
+        Ok(made)
     }
+
+    fn write(&self, g: &mut Graph, task: &Task, rounded: &Rounded, cx: &Context) -> Result<()> {
+        match rounded {
+            Rounded::Floats(floats) => float8::write(g, &task.layer, &task.layout, floats, cx),
+            Rounded::Codes(blocked, codes) => {
+                form::write(g, &task.layer, &task.layout, (blocked, *codes), self.by_bits(), cx)
+            }
+        }
+    }
+}
+
+/// What a weight becomes.
+enum Rounded {
+    Codes(Blocked, Codes),
+    Floats(Floats),
 }
