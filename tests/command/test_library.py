@@ -64,14 +64,7 @@ syn = {{ version = "3", features = ["visit-mut"] }}
 [patch.crates-io]
 cubecl-llvm = {{ path = "{ROOT}/runtime/cubecl-llvm" }}
 
-{profile}
-# Of the workspace's own crates as there: they are built once more, as those of another package.
-[profile.dev.package]
-compress.opt-level = 1
-compress-compiler.opt-level = 1
-compress-passes.opt-level = 1
-compress-runtime.opt-level = 1
-"""
+{profile}"""
     )
     shutil.copy(ROOT / "Cargo.lock", folder)
     target = os.environ.get("CARGO_TARGET_DIR", ROOT / "target")
