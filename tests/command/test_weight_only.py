@@ -326,7 +326,12 @@ def test_inputs_that_count_more_are_scaled_where_that_is_free(compress, tmp_path
 def test_nothing_is_scaled_through_what_factors_do_not_pass(compress, tmp_path, between):
     """A Clip cuts what is scaled up; a pool along the inputs mixes their factors."""
     rng = np.random.default_rng(11)
-    given = {"a": rng.normal(0, 0.5, (64, 64)), "scale": rng.lognormal(0, 1, 64), "b": rng.normal(0, 0.1, (64, 48))}
+    uneven = rng.lognormal(0, 1, 64)
+    given = {
+        "a": rng.normal(0, 0.5, (64, 64)) * uneven,
+        "scale": rng.lognormal(0, 1, 64),
+        "b": rng.normal(0, 0.1, (64, 48)),
+    }
     given |= {"least": np.array(0), "most": np.array(4)}
     steps = {"Clip": [node("Clip", "m least most", "h")]}
     for pool in ("MaxPool", "AveragePool"):

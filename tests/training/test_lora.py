@@ -139,6 +139,8 @@ def test_names_of_updates_are_not_frozen(compress, tmp_path, taught, frozen, nam
         onnx.save(made, path)
     args = ("distill", student, *by, "--lora", 3, "--epochs", 2, "-o", tmp_path / "out.onnx", *QUICK)
     compress(*args, "--freeze", frozen)
+    # Both factors of each update are trained.
+    assert training(tmp_path / "out.onnx")["parameters"] == 3 * (16 + 16 + 16 + 12 + 12 + 10)
     before, after = weights(student), weights(tmp_path / "out.onnx")
     changed = {name for name in before if not np.array_equal(before[name], after[name])}
     assert changed == {"shared", "stored", "gemm"}
