@@ -240,7 +240,7 @@ impl Bench {
         let second = self.reference.map(|device| Backend::open(device, EngineChoice::Auto, None)).transpose()?;
         let model = onnx::read_with(&self.model, &(&self.read).into())?;
         let backend = backend.of(&model);
-        let data = DataOptions::of(self.data.clone(), self.tokenizer.as_ref(), self.tokens).beside(&self.model);
+        let data = DataOptions::of(self.data.clone(), self.tokenizer.as_ref(), self.tokens).beside(&self.model)?;
         let sets = Sets::open_running(&data, &self.shape, &model.graph, 1, self.on.seed.0, (false, &backend));
         let sets = sets.map_err(|e| e.in_file(&self.model))?;
         let suited = |e| if sets.evaluation.synthetic { data::unsuited(e, &model.graph) } else { e };

@@ -136,8 +136,8 @@ impl Check {
     }
 
     /// The data, of which all is measured on as nothing is calibrated.
-    fn data(&self, beside: &Path) -> DataOptions {
-        DataOptions { eval: self.data.eval.clone().or(self.data.data.clone()), ..self.data.beside(beside) }
+    fn data(&self, beside: &Path) -> Result<DataOptions> {
+        Ok(DataOptions { eval: self.data.eval.clone().or(self.data.data.clone()), ..self.data.beside(beside)? })
     }
 
     /// Judges the figures of `report`, and writes it.
@@ -184,7 +184,7 @@ impl Check {
         let read = (&self.read).into();
         let (model, draft) = (onnx::read_with(path, &read)?, onnx::read_with(&self.model, &read)?);
         let backend = backend.of(&model);
-        let sets = Sets::open(&self.data(path), &[], &model.graph, 1, self.on.seed.0)?;
+        let sets = Sets::open(&self.data(path)?, &[], &model.graph, 1, self.on.seed.0)?;
         let mut report = self.begun((path, &model), &draft, &sets)?;
         let models = ((&model, path), (&draft, self.model.as_path()));
         let drafting = self.draft.measure(models, &sets.evaluation, (&backend, self.on.seed.0), monitor)?;
@@ -203,7 +203,7 @@ impl Check {
         let (original, model) = (onnx::read_with(against, &read)?, onnx::read_with(&self.model, &read)?);
         let backend = backend.of(&original);
         let renamed = same_signature(&original, &model).map_err(|e| e.in_file(&self.model))?;
-        let (asked, data) = (self.data.any(), self.data(against));
+        let (asked, data) = (self.data.any(), self.data(against)?);
         let manner = Manner::of(&original, &self.measures, &self.gates, asked, false);
         let (shapes, seed) = (&self.measures.shape, self.on.seed.0);
         let sets = Sets::open_running(&data, shapes, &original.graph, 1, seed, (manner.one_at_a_time, &backend))?;

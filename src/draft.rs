@@ -126,7 +126,7 @@ impl Draft {
         }
         // What can't be measured in the end is said before hours of training.
         let backend = self.on.open()?.of(&model);
-        let sets = Sets::open(&self.texts(), &[], &model.graph, 1, self.on.seed.0)?;
+        let sets = Sets::open(&self.texts()?, &[], &model.graph, 1, self.on.seed.0)?;
         self.draft.feasible((&model, &self.model), [&sets.validation, &sets.evaluation], &backend)?;
         drop(sets);
         let folder = tempfile::Builder::new().prefix(".compress-draft-").tempdir_in(files::folder(&output));
@@ -178,7 +178,7 @@ impl Draft {
         }
     }
 
-    fn texts(&self) -> DataOptions {
+    fn texts(&self) -> Result<DataOptions> {
         let data = DataOptions {
             data: Some(self.data.clone()),
             eval: self.eval.clone(),
@@ -192,8 +192,9 @@ impl Draft {
     /// Drafts of so many layers, in floats and in codes. The model itself is no draft in floats.
     fn of_layers(&self, layers: usize, all: usize, folder: &Path, events: &mut dyn Events) -> Result<Vec<Made>> {
         let path = |name: &str| folder.join(format!("layers-{layers}.{name}.onnx"));
+        let texts = self.texts()?;
         let usual = || Compress {
-            data: self.texts(),
+            data: texts.clone(),
             target: self.target,
             measures: MeasureOptions { check: Effort::None, ..MeasureOptions::default() },
             on: self.on.clone(),
@@ -236,7 +237,7 @@ impl Draft {
     fn choose(&self, model: &Model, made: Vec<Made>, monitor: &Monitor) -> Result<Report> {
         let backend = self.on.open()?.of(model);
         let seed = self.on.seed.0;
-        let sets = Sets::open(&self.texts(), &[], &model.graph, 1, seed)?;
+        let sets = Sets::open(&self.texts()?, &[], &model.graph, 1, seed)?;
         let read = (&self.read).into();
         let drafting = |draft: &Model, path: &Path, samples: &Samples| {
             let models = ((model, self.model.as_path()), (draft, path));

@@ -211,7 +211,7 @@ impl Explain {
         if let Some(original) = &original {
             same_signature(original, &model).map_err(|e| e.in_file(&self.model))?;
         }
-        let data = DataOptions::of(self.data.clone(), self.tokenizer.as_ref(), self.tokens).beside(&self.model);
+        let data = DataOptions::of(self.data.clone(), self.tokenizer.as_ref(), self.tokens).beside(&self.model)?;
         let sets = Sets::open_running(&data, &self.shape, &model.graph, 1, self.on.seed.0, (false, &backend));
         let samples = sets.map_err(|e| e.in_file(&self.model))?.evaluation;
         let mut engines = Engines::open(&backend, self.on.ort.as_deref())?;

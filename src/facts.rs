@@ -4,11 +4,13 @@ use crate::report::{DataFacts, FileFacts, LayerFacts};
 use compress_compiler::{
     captured,
     graph::Graph,
+    narrow::unpack,
     node::{NodeId, Port},
     onnx::{Model, Source, SourceFile},
     op::{Op, Operator},
-    ops::binary::Binary,
+    ops::{binary::Binary, quantize::Grain},
     tensor::{DType, Tensor},
+    value::axis,
 };
 use compress_passes::layers::weight_slots;
 use sha2::{Digest, Sha256};
@@ -77,10 +79,45 @@ fn tensors(graph: &Graph) -> impl Iterator<Item = &Tensor> {
     graph.ids().filter_map(|n| graph.constant(n.into()))
 }
 
-/// How many elements of all constants are not zero. Each tensor keeps what was found, so that
-/// asking again costs nothing.
+/// How many elements of all constants stand for other numbers than zero.
 pub fn nonzero(graph: &Graph) -> usize {
-    graph.and_bodies().into_iter().flat_map(tensors).map(|t| t.nonzero()).sum()
+    graph.and_bodies().into_iter().map(|g| g.ids().map(|n| live(g, n)).sum::<usize>()).sum()
+}
+
+/// How many elements of a constant stand for other numbers than zero: of codes that a DequantizeLinear reads, those that are not their
+/// zero point. A tensor keeps how many are not 0, so that asking again costs nothing.
+fn live(g: &Graph, constant: NodeId) -> usize {
+    let Some(tensor) = g.constant(constant.into()) else { return 0 };
+    let read = g.uses(constant.into()).into_iter().find_map(|u| match g.op(u.node) {
+        Op::Dequantize(d) if u.slot == 0 => Some((d.grain, g.constant(g.operand(u.node, 2)?)?)),
+        _ => None,
+    });
+    let points = read.filter(|(_, points)| points.nonzero() > 0);
+    points.and_then(|(grain, points)| off(tensor, points, grain)).unwrap_or_else(|| tensor.nonzero())
+}
+
+/// How many codes are not their zero point; `None` for codes of more than a byte, and where zero points don't fit.
+fn off(codes: &Tensor, points: &Tensor, grain: Grain) -> Option<usize> {
+    let (dtype, shape) = (codes.dtype(), codes.shape());
+    if dtype.int_range().is_none() || dtype.bits() > 8 || dtype != points.dtype() || codes.is_empty() {
+        return None;
+    }
+    let [codes, points] = [codes, points].map(|t| unpack(dtype.bits(), t.bytes(), t.len()).collect::<Vec<u8>>());
+    if let [point] = points[..] {
+        return Some(codes.iter().filter(|code| **code != point).count());
+    }
+    let axis = axis(grain.axis, shape.len()).ok()?;
+    let (size, behind) = (shape[axis], shape[axis + 1..].iter().product());
+    let block = usize::try_from(grain.block).ok()?;
+    let rows = codes.chunks(behind).enumerate().map(|(row, codes)| match block {
+        0 => points.get(row % size).map(|point| codes.iter().filter(|code| *code != point).count()),
+        _ => {
+            let first = (row / size * size.div_ceil(block) + row % size / block) * behind;
+            let points = points.get(first..first + behind)?;
+            Some(codes.iter().zip(points).filter(|(code, point)| code != point).count())
+        }
+    });
+    rows.sum()
 }
 
 /// Bytes of all files after zstd, which are counted and not kept.
@@ -113,11 +150,13 @@ pub fn layers(graph: &Graph) -> Vec<(NodeId, LayerFacts)> {
     let layer = |n: NodeId| {
         let slots = weight_slots(graph.op(n));
         let port = graph.operand(n, *slots.first()?)?;
-        let weights: Vec<&Tensor> =
-            slots.into_iter().map(|slot| stored(graph, graph.operand(n, slot)?)).collect::<Option<_>>()?;
-        let weight = weights[0];
+        let constants = slots.into_iter().map(|slot| stored_at(graph, graph.operand(n, slot)?));
+        let constants: Vec<NodeId> = constants.collect::<Option<_>>()?;
+        let weights: Vec<&Tensor> = constants.iter().filter_map(|c| graph.constant((*c).into())).collect();
+        let weight = *weights.first()?;
         let is_code = weight.dtype() == DType::I8;
-        let (all, live) = weights.iter().fold((0, 0), |(all, live), w| (all + w.len(), live + w.nonzero()));
+        let all: usize = weights.iter().map(|w| w.len()).sum();
+        let live: usize = constants.iter().map(|c| live(graph, *c)).sum();
         // A code may take half a byte.
         let bytes: usize = weights.iter().map(|w| w.bytes().len()).sum();
         let of = |elements: usize| bytes * elements / all.max(1);
@@ -171,16 +210,21 @@ pub fn all_layers(graph: &Graph) -> Vec<LayerFacts> {
 
 /// The constant that a weight is made of.
 pub(crate) fn stored(g: &Graph, port: Port) -> Option<&Tensor> {
-    match g.op(port.node) {
-        Op::Dequantize(_) | Op::Cast(_) => g.constant(g.operand(port.node, 0)?),
+    g.constant(stored_at(g, port)?.into())
+}
+
+fn stored_at(g: &Graph, port: Port) -> Option<NodeId> {
+    let port = match g.op(port.node) {
+        Op::Dequantize(_) | Op::Cast(_) => g.operand(port.node, 0)?,
         // Codes that are widened and scaled.
         Op::Binary(Binary::Mul) => match g.op(g.operand(port.node, 0)?.node) {
             Op::Cast(_) => {
                 g.constant(g.operand(port.node, 1)?)?;
-                g.constant(g.operand(g.operand(port.node, 0)?.node, 0)?)
+                g.operand(g.operand(port.node, 0)?.node, 0)?
             }
-            _ => None,
+            _ => return None,
         },
-        _ => g.constant(port),
-    }
+        _ => port,
+    };
+    g.constant(port).map(|_| port.node)
 }

@@ -13,7 +13,7 @@ use compress_compiler::{
     words::{Opt, option},
 };
 use compress_runtime::{
-    dataset::{Preprocess, Reading, formats},
+    dataset::{Preprocess, Reading, TEXT, formats, is_text},
     device::{DeviceChoice, FloatProducts},
     metrics::{Wanted, metrics},
     session::{Backend, EngineChoice},
@@ -80,11 +80,20 @@ impl DataOptions {
         Self { data: data.clone(), eval: data, tokenizer: tokenizer.cloned(), tokens, ..Self::default() }
     }
 
-    /// The same for the model at `path`: with the tokenizer beside it, unless another is named.
-    pub fn beside(&self, path: &Path) -> Self {
+    /// The same for the model at `path`: with the tokenizer beside it for text, unless another is named.
+    ///
+    /// # Errors
+    /// Usage when it says how text becomes tokens, and no set is text.
+    pub fn beside(&self, path: &Path) -> Result<Self> {
+        let mut paths = [&self.data, &self.eval].into_iter().flatten().filter_map(DataSource::path);
+        let has_text = paths.any(is_text);
+        let given = [(option::TOKENIZER, self.tokenizer.is_some()), (option::TOKENS, self.tokens.is_some())];
+        if let Some((option, _)) = given.iter().find(|(_, given)| *given && !has_text) {
+            return Err(Error::usage(format!("{option} needs {TEXT} in {} or {}", option::DATA, option::EVAL)));
+        }
         let beside = path.with_file_name("tokenizer.json");
-        let found = || beside.is_file().then_some(beside.clone());
-        Self { tokenizer: self.tokenizer.clone().or_else(found), ..self.clone() }
+        let found = || (has_text && beside.is_file()).then_some(beside);
+        Ok(Self { tokenizer: self.tokenizer.clone().or_else(found), ..self.clone() })
     }
 
     /// How it becomes inputs.

@@ -128,7 +128,7 @@ impl Sensitivity {
             return Err(in_model(Error::unsupported(format!("node {label} can't be run here ({reason})"))));
         }
         let text = DataOptions::of(Some(self.data.clone()), self.tokenizer.as_ref(), self.tokens);
-        let data = DataOptions { preprocess: self.preprocess.clone(), ..text }.beside(&self.model);
+        let data = DataOptions { preprocess: self.preprocess.clone(), ..text }.beside(&self.model)?;
         let seed = self.on.seed.0;
         let sets = Sets::open_running(&data, &[], &model.graph, CALIBRATED, seed, (false, &backend));
         let mut sets = sets.map_err(in_model)?;

@@ -243,7 +243,9 @@ pub struct CheckArgs {
     pub show: ShowArgs,
 }
 
+// Texts are continued one at a time.
 #[derive(Args)]
+#[command(mut_arg("batch", |arg| arg.hide(true)))]
 pub struct DraftArgs {
     #[command(flatten)]
     pub recipe: Draft,

@@ -432,7 +432,7 @@ fn open_sets(
     let (g, recipe) = (&model.graph, plan.recipe);
     let (seed, shapes) = (recipe.on.seed.0, &recipe.measures.shape[..]);
     let in_model = |e: Error| e.in_file(&recipe.model);
-    let data = recipe.data.beside(&recipe.model);
+    let data = recipe.data.beside(&recipe.model)?;
     let asked = recipe.calibration_samples.map(|n| n.get());
     if let Some((label, reason)) = facts::first_unknown(g).filter(|_| !backend.runs_any_operator()) {
         warnings.push(format!(

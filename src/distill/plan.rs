@@ -101,7 +101,7 @@ impl<'a> DistillPlan<'a> {
                 tokens: r.tokens,
                 encoder: r.encoder.clone(),
             }
-            .beside(&r.student),
+            .beside(&r.student)?,
             augment: r.augment.unwrap_or_default(),
             batch,
             workers: r.workers.map_or_else(|| workers(r.threads.map_or_else(cores, |n| n.get())), |n| n.get()),

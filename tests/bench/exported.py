@@ -13,19 +13,15 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 import warnings
 from collections import Counter
 from pathlib import Path
 
-# `transformers` is the package, not the script of this folder.
-sys.path.pop(0)
-
-import numpy as np  # noqa: E402
-import onnxruntime as ort  # noqa: E402
-import torch  # noqa: E402
-import transformers as t  # noqa: E402
+import numpy as np
+import onnxruntime as ort
+import torch
+import transformers as t
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BINARY = os.environ.get("COMPRESS_BIN", str(ROOT / "target/release/compress"))

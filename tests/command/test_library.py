@@ -1,10 +1,11 @@
-"""The library, from a program outside the workspace."""
+"""The library, from a program that uses it."""
 
 import itertools
 import json
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from support import ROOT, TIMEOUT
@@ -13,71 +14,21 @@ pytestmark = pytest.mark.slow
 
 DIGITS = ROOT / "models/digits"
 
-PROGRAM = """
-use compress::{Compress, Event, Events, options::DataOptions, values::Int8};
-struct Mine(usize, Vec<String>);
-impl Events for Mine {
-    fn event(&mut self, event: Event) {
-        if let Event::Began(step) = event { self.1.push(step.name.into()); }
-    }
-    fn stopped(&mut self) -> bool { self.1.len() >= self.0 }
-}
-fn main() {
-    let [model, data, out, steps]: [String; 4] = std::env::args().skip(1).collect::<Vec<_>>().try_into().unwrap();
-    let (data, mut mine) = (DataOptions { data: Some(data.into()), ..Default::default() }, Mine(steps.parse().unwrap(), vec![]));
-    let job = Compress { model: model.into(), output: Some(out.into()), int8: Some(Int8::Static), data, ..Compress::default() };
-    let result = job.run(&mut mine).map(|report| report.accuracy.unwrap().samples);
-    println!("{:?} {:?}", result.map_err(|e| e.kind()), mine.1);
-}
-"""
-
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory):
-    """The program, built as a user's would be: a package with the library as its dependency."""
+def program():
+    """A program that has the library as its dependency. With all packages it has the build of the other tests."""
     if shutil.which("cargo") is None:
         pytest.skip("there is no cargo")
-    folder = tmp_path_factory.mktemp("outside")
-    (folder / "src").mkdir()
-    (folder / "src/main.rs").write_text(PROGRAM)
-    manifest = (ROOT / "Cargo.toml").read_text()
-    profile = manifest[manifest.index("[profile.dev]") : manifest.index("[profile.release]")]
-    # Built like the workspace, so that what both depend on is built once.
-    (folder / "Cargo.toml").write_text(
-        f"""
-[package]
-name = "outside"
-version = "0.1.0"
-edition = "2024"
-
-[dependencies]
-compress = {{ path = "{ROOT}" }}
-# With the features that they have in the workspace, whose build is used again.
-ciborium = "0.2"
-either = {{ version = "1", features = ["use_std"] }}
-mimalloc = {{ version = "0.1", default-features = false, features = ["local_dynamic_tls"] }}
-rustix = {{ version = "1", features = ["mm", "time"] }}
-
-[build-dependencies]
-syn = {{ version = "3", features = ["visit-mut"] }}
-
-[patch.crates-io]
-cubecl-llvm = {{ path = "{ROOT}/runtime/cubecl-llvm" }}
-
-{profile}"""
-    )
-    shutil.copy(ROOT / "Cargo.lock", folder)
-    target = os.environ.get("CARGO_TARGET_DIR", ROOT / "target")
-    subprocess.run(
-        ["cargo", "build", "--offline", "--quiet", "--target-dir", target], cwd=folder, check=True, timeout=3 * TIMEOUT
-    )
-    return folder, f"{target}/debug/outside"
+    build = ["cargo", "build", "--locked", "--quiet", "--workspace", "--example", "library"]
+    subprocess.run(build, cwd=ROOT, check=True, timeout=3 * TIMEOUT)
+    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug/examples/library"
 
 
 def run(program, folder, steps):
     out = folder / "out.onnx"
     done = subprocess.run(
-        [program[1], DIGITS / "digits.onnx", DIGITS / "train.npz", out, str(steps)],
+        [program, DIGITS / "digits.onnx", DIGITS / "train.npz", out, str(steps)],
         capture_output=True,
         text=True,
         timeout=TIMEOUT,

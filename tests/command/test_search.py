@@ -391,3 +391,28 @@ def test_flips_behind_a_softmax_are_not_what_remedies_are_compared_by(compress, 
     start = tried(report)[0]
     # Beside a signal of 10,000, the noise would be as good as none.
     assert 1e-7 < start["strong"] < 1e-1, start
+
+
+def test_an_excluded_layer_is_not_divided_for_the_next(compress, tmp_path):
+    """What a product makes has a few wide channels, which the next one needs: it could divide them, but stays as it is."""
+    weights = {
+        "w": floats(1, 64, 64, scale=0.1),
+        "v": floats(2, 64, 64, scale=0.1),
+        "u": floats(3, 64, 64, scale=0.1),
+    }
+    weights["w"][:, [3, 40]] *= 300.0
+    weights["v"][[3, 40]] /= 100.0
+    nodes = [
+        node("MatMul", "x w", "h", "first"),
+        node("Relu", "h", "r"),
+        node("MatMul", "r v", "m", "second"),
+        node("Relu", "m", "n"),
+        node("MatMul", "n u", "y", "third"),
+    ]
+    path = tmp_path / "wide.onnx"
+    onnx.save(small.model(nodes, [("x", ["N", 8, 64])], [("y", ["N", 8, 64])], weights), path)
+    np.savez(tmp_path / "wide.npz", x=floats(4, 300, 8, 64))
+    report = searched(compress, path, tmp_path / "wide.npz", tmp_path / "out.onnx", "--exclude", "^first$")
+    assert [t for t in tried(report) if t["name"] == "smooth" and t["kept"]], tried(report)
+    [kept] = [t for t in onnx.load(tmp_path / "out.onnx").graph.initializer if t.name == "w"]
+    assert np.array_equal(numpy_helper.to_array(kept), weights["w"])

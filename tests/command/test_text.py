@@ -197,6 +197,25 @@ def test_what_text_needs_is_said(compress, tmp_path):
     )
 
 
+@pytest.mark.parametrize("command", ["compress", "check", "bench", "sensitivity", "explain"])
+def test_what_is_said_of_text_needs_text(compress, tmp_path, command):
+    """Arrays hold tokens already: they were read, and the option had no effect."""
+    path, ids, out = judge(tmp_path), np.ones((8, 4), np.int64), tmp_path / "out.onnx"
+    np.savez(tmp_path / "ids.npz", input_ids=ids, attention_mask=ids)
+    args = {
+        "compress": [path, "--weights", "int8", "-o", out],
+        "check": ["check", path, "--against", path],
+        "bench": ["bench", path],
+        "sensitivity": ["sensitivity", path],
+        "explain": ["explain", path],
+    }[command]
+    for option in (("--tokens", "64"), ("--tokenizer", tokenizer(tmp_path))):
+        said = compress(*args, "--data", tmp_path / "ids.npz", *option, code=2).err
+        assert f"{option[0]} needs a .txt or .jsonl of text in --data or --eval" in said
+    # The tokenizer that lies beside the model is not asked for.
+    compress(*args, "--data", tmp_path / "ids.npz")
+
+
 def test_a_line_that_is_cut_off_keeps_its_end(compress, tmp_path):
     """As the tokenizer cuts: the model looks for the token at the end. The file begins with the mark of its encoding."""
     ends = {

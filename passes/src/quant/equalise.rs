@@ -122,7 +122,7 @@ impl Columns {
 
 /// The factors that share the ranges between inputs and weights: `max|x|^alpha / max|w|^(1 - alpha)` of each channel.
 /// Where a Clip stands between, no channel gets wider than it, and those that reach it stay.
-pub(super) fn factors(g: &Graph, group: &Group, alpha: f32) -> Option<Vec<f32>> {
+pub(super) fn factors(g: &Graph, group: &Group, alpha: f32, exclude: &[Regex]) -> Option<Vec<f32>> {
     let widest = group.widest();
     let mut weights = vec![0f32; widest.len()];
     for l in &group.layers {
@@ -143,7 +143,7 @@ pub(super) fn factors(g: &Graph, group: &Group, alpha: f32) -> Option<Vec<f32>> 
     let mean = (logs.iter().sum::<f32>() / logs.len().max(1) as f32).exp();
     let near = |s: &Option<f32>| s.map_or(1.0, |s| (s / mean).clamp(1.0 / MOST, MOST));
     let factors: Vec<f32> = factors.iter().map(near).collect();
-    let Some(limit) = divisor(g, group).and_then(|d| d.limit) else { return Some(factors) };
+    let Some(limit) = divisor(g, group, exclude).and_then(|d| d.limit) else { return Some(factors) };
     let most = factors.iter().copied().fold(f32::MIN_POSITIVE, f32::max);
     let below = |(s, x): (&f32, &f32)| (s / most).clamp((x * ROOM / limit).clamp(1.0 / MOST, 1.0), 1.0);
     Some(factors.iter().zip(&widest).map(below).collect())
@@ -155,14 +155,20 @@ const ROOM: f32 = 2.0;
 /// The largest factor: beyond it, a dead channel would be blown up.
 const MOST: f32 = 64.0;
 
-/// Divides the channels of the group's value by `factors`. Returns the value that its layers read now, and whether that is
-/// the same. With `free` nothing is done where it takes another operator.
+/// Divides the channels of the group's value by `factors`, without a change to what `exclude` names. Returns the value that its
+/// layers read now. With `free` nothing is done where it takes another operator.
 ///
 /// # Errors
 /// What inference raises.
-pub(super) fn equalise(g: &mut Graph, group: &Group, factors: &[f32], free: bool) -> Result<Option<Port>> {
+pub(super) fn equalise(
+    g: &mut Graph,
+    group: &Group,
+    factors: &[f32],
+    free: bool,
+    exclude: &[Regex],
+) -> Result<Option<Port>> {
     let inverse: Vec<f32> = factors.iter().map(|s| 1.0 / s).collect();
-    let source = divisor(g, group);
+    let source = divisor(g, group, exclude);
     if source.is_none() && free {
         return Ok(None);
     }
@@ -196,26 +202,33 @@ struct Divisor {
     limit: Option<f32>,
 }
 
-/// Whether what makes a group's value can divide its channels.
-pub(super) fn is_free(g: &Graph, group: &Group) -> bool {
-    divisor(g, group).is_some()
+/// The factors by which what makes a group's value can divide it.
+pub(super) enum Passed {
+    AnyFactor,
+    /// Those that leave the channels below what a Clip cuts.
+    UpToAClip,
+    Nothing,
 }
 
-/// The same by any factors, without a change to what `exclude` names.
-pub(super) fn takes_any_factor(g: &Graph, group: &Group, exclude: &[Regex]) -> bool {
-    let is_left = |(node, slot, _): &(NodeId, usize, usize)| {
-        let name = g.operand(*node, *slot).map(|p| &g.value(p).name[..]).unwrap_or_default();
-        is_excluded(g, *node, name, exclude)
-    };
-    divisor(g, group).is_some_and(|d| d.limit.is_none() && !d.constants.iter().any(is_left))
+/// By which factors a group's value can be divided without another operator, and without a change to what `exclude` names.
+pub(super) fn passed(g: &Graph, group: &Group, exclude: &[Regex]) -> Passed {
+    match divisor(g, group, exclude) {
+        Some(Divisor { limit: None, .. }) => Passed::AnyFactor,
+        Some(_) => Passed::UpToAClip,
+        None => Passed::Nothing,
+    }
 }
 
-fn divisor(g: &Graph, group: &Group) -> Option<Divisor> {
+fn divisor(g: &Graph, group: &Group, exclude: &[Regex]) -> Option<Divisor> {
     let reads = |n: NodeId| group.layers.iter().any(|l| l.node == n);
     let alone = |port: Port| !g.is_output(port) && g.uses(port).iter().all(|u| u.slot == 0 && reads(u.node));
     let mut found = Divisor { constants: vec![], limit: None };
     alone(group.input).then(|| divided(g, group, group.input, &mut found))??;
-    Some(found)
+    let is_left = |(node, slot, _): &(NodeId, usize, usize)| {
+        let name = g.operand(*node, *slot).map(|p| &g.value(p).name[..]).unwrap_or_default();
+        is_excluded(g, *node, name, exclude)
+    };
+    (!found.constants.iter().any(is_left)).then_some(found)
 }
 
 /// Finds in `found` what divides the value at `port`, which nothing else reads.

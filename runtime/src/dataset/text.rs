@@ -21,19 +21,30 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// What text is, after "data can be".
+pub const TEXT: &str = "a .txt or .jsonl of text";
+
 pub(super) const FORMAT: Format = Format {
-    means: "a .txt or .jsonl of text",
-    open: |path, asked| {
-        let extension = path.extension().map(|e| e.to_ascii_lowercase()).unwrap_or_default();
-        let json = match extension.to_str() {
-            _ if asked.place != PathKind::File => return Ok(None),
-            Some("txt") => false,
-            Some("jsonl") => true,
-            _ => return Ok(None),
-        };
-        Ok(Some(Box::new(Text::open(path, json, asked)?)))
+    means: TEXT,
+    open: |path, asked| match has_objects(path).filter(|_| asked.place == PathKind::File) {
+        Some(json) => Ok(Some(Box::new(Text::open(path, json, asked)?))),
+        None => Ok(None),
     },
 };
+
+/// Whether a file is one of text, by its name.
+pub fn is_text(path: &Path) -> bool {
+    has_objects(path).is_some()
+}
+
+/// Whether the lines of a file of text are objects of JSON; `None` for a file of another kind.
+fn has_objects(path: &Path) -> Option<bool> {
+    match path.extension()?.to_ascii_lowercase().to_str()? {
+        "txt" => Some(false),
+        "jsonl" => Some(true),
+        _ => None,
+    }
+}
 
 /// Tokens of a sample unless told otherwise.
 const USUAL: usize = 128;

@@ -4,7 +4,7 @@ use super::{Best, Search, groups::groups, local::Twins, options::Noise, remedies
 use crate::{
     layers::Layer,
     quant::{
-        equalise::{self, Group},
+        equalise::{self, Group, Passed},
         ptq::Variant,
     },
 };
@@ -43,7 +43,7 @@ pub(super) fn folded(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
             // A layer that was changed reads other channels than were looked at, but only as its reader is changed.
             let share = if group.is_depthwise(g) { Some(DEPTHWISE) } else { alpha };
             let Some(share) = share else { continue };
-            count += usize::from(apply(&mut variant, group, share, true)?);
+            count += usize::from(apply(search, &mut variant, group, share, true)?);
         }
         if count > 0 {
             variant.seen = Rc::new(search.int8.seen(&variant.graph, search.whole, search.cx)?);
@@ -66,7 +66,8 @@ pub(super) fn smoothed(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
     let is_conv = |group: &Group| matches!(g.op(group.layers[0].node), Op::Conv(_));
     // A product of codes by factors would have the scale of the codes; and what is free is done.
     let is_float = |port: Port| !matches!(g.op(port.node), Op::Input(_)) && g.op(port.node).quant() == Quant::Float;
-    let is_behind_floats = |group: &Group| is_float(group.input) && !equalise::is_free(g, group);
+    let is_free = |group: &Group| !matches!(equalise::passed(g, group, &search.int8.exclude), Passed::Nothing);
+    let is_behind_floats = |group: &Group| is_float(group.input) && !is_free(group);
     groups.retain(|group| !is_conv(group) || is_behind_floats(group) && !group.is_depthwise(g));
     if groups.is_empty() {
         return Ok(vec![]);
@@ -83,7 +84,7 @@ pub(super) fn smoothed(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
         (search.cx.progress)("smooth", i, ALPHAS.len());
         let mut tried = best.variant.clone();
         for group in &groups {
-            apply(&mut tried, group, alpha, false)?;
+            apply(search, &mut tried, group, alpha, false)?;
         }
         for (least, noise) in least.iter_mut().zip(noise(&tried)?) {
             if noise < least.0 {
@@ -104,10 +105,10 @@ pub(super) fn smoothed(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
         let Some(alpha) = alpha else { continue };
         let mut tried = best.variant.clone();
         // A layer may answer with less noise, but with noise of another kind, that tells more.
-        if apply(&mut tried, group, alpha, false)?
+        if apply(search, &mut tried, group, alpha, false)?
             && alone(&tried, group)? < worth(group) * alone(&best.variant, group)?
         {
-            count += usize::from(apply(&mut variant, group, alpha, false)?);
+            count += usize::from(apply(search, &mut variant, group, alpha, false)?);
         }
     }
     (search.cx.progress)("smooth alone", groups.len(), groups.len());
@@ -117,10 +118,10 @@ pub(super) fn smoothed(search: &Search, best: &Best) -> Result<Vec<Proposal>> {
 
 /// Evens out a group; `false` where that can't be done, or is not free and has to be. What is free changes other values too,
 /// of which the ranges are not known then.
-fn apply(variant: &mut Variant, group: &Group, alpha: f32, free: bool) -> Result<bool> {
-    let g = &mut variant.graph;
-    let Some(factors) = equalise::factors(g, group, alpha) else { return Ok(false) };
-    let Some(input) = equalise::equalise(g, group, &factors, free)? else { return Ok(false) };
+fn apply(search: &Search, variant: &mut Variant, group: &Group, alpha: f32, free: bool) -> Result<bool> {
+    let (g, exclude) = (&mut variant.graph, &search.int8.exclude);
+    let Some(factors) = equalise::factors(g, group, alpha, exclude) else { return Ok(false) };
+    let Some(input) = equalise::equalise(g, group, &factors, free, exclude)? else { return Ok(false) };
     let of = |((low, high), s): (&(f32, f32), &f32)| (low / s, high / s);
     let channels = group.channels.iter().zip(&factors).map(of).collect();
     variant.seen = Rc::new(variant.seen.with(input, channels));

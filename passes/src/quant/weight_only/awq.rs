@@ -2,18 +2,19 @@
 //!
 //! `W x = (W s) (x / s)`: the larger the factor of an input, the finer the codes of its column, at the cost of others in its block. The
 //! factors are the root mean squares of the inputs to a power, that with which the answers have the least error. What makes `x` divides
-//! it, at no cost; where it can't, nothing is scaled.
+//! it, at no cost; where it can't, a Mul does, if that makes the error so much smaller that it is worth an operator.
 
 use super::blocks::{Told, blocked};
 use crate::{
     quant::{
-        equalise::{self, Group},
+        equalise::{self, Group, Passed},
         scheme::Codes,
     },
     weight_matrix::WeightMatrix,
 };
-use compress_compiler::{error::Result, graph::Graph};
+use compress_compiler::{error::Result, graph::Graph, op::Op};
 use rayon::prelude::*;
+use regex::Regex;
 
 /// The powers that are tried besides 0.
 const POWERS: [f64; 6] = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6];
@@ -21,14 +22,15 @@ const POWERS: [f64; 6] = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6];
 /// Rows of each weight that tell how well a power serves all.
 const ROWS: usize = 64;
 
-/// The part of the error without factors that a power has to leave at most.
+/// The part of the error without factors that a power has to leave at most: at no cost, and by a Mul.
 const WORTH: f64 = 0.98;
+const WORTH_A_MUL: f64 = 0.9;
 
 /// The largest ratio of a factor to the mean one.
 const MOST: f64 = 64.0;
 
-/// Divides the inputs of a group, which [any factor](equalise::takes_any_factor) has to suit and whose second moments are `h`, by the factors that serve its layers best, if
-/// that is worth it, and multiplies the columns of their weights. Returns what is told of the inputs as they are then.
+/// Divides the inputs of a group, whose second moments are `h`, by the factors that serve its layers best, if that is worth it, and
+/// multiplies the columns of their weights. Nothing that `exclude` names changes. Returns what is told of the inputs as they are then.
 ///
 /// # Errors
 /// What inference raises.
@@ -38,8 +40,14 @@ pub(super) fn scale(
     layouts: &[WeightMatrix],
     h: &[f64],
     (block, codes): (usize, [Codes; 2]),
+    exclude: &[Regex],
 ) -> Result<Told> {
     let (d, plain) = (h.len().isqrt(), Told::of(h));
+    let worth = match equalise::passed(g, group, exclude) {
+        Passed::AnyFactor => WORTH,
+        Passed::Nothing if matches!(g.op(group.layers[0].node), Op::MatMul(_) | Op::Gemm(_)) => WORTH_A_MUL,
+        Passed::UpToAClip | Passed::Nothing => return Ok(plain),
+    };
     let rows: Vec<Vec<f32>> = group
         .layers
         .iter()
@@ -66,11 +74,11 @@ pub(super) fn scale(
     let Some((_, factors)) = best else { return Ok(plain) };
     let divided: Vec<f64> = h.iter().enumerate().map(|(i, v)| v / (factors[i / d] * factors[i % d])).collect();
     let told = Told::of(&divided);
-    if error(&factors, &told) > WORTH * error(&ones, &plain) {
+    if error(&factors, &told) > worth * error(&ones, &plain) {
         return Ok(plain);
     }
     let narrow: Vec<f32> = factors.iter().map(|s| *s as f32).collect();
-    equalise::equalise(g, group, &narrow, true)?;
+    equalise::equalise(g, group, &narrow, false, exclude)?;
     Ok(told)
 }
 

@@ -8,7 +8,7 @@ mod form;
 mod trained;
 
 use super::{
-    equalise::{self, Group},
+    equalise::Group,
     scheme::{Codes, Symmetry},
 };
 use crate::{
@@ -348,11 +348,11 @@ impl WeightOnly {
     fn told(&self, g: &mut Graph, tasks: &[Task], h: &[f64]) -> Result<Told> {
         let layers = tasks.iter().map(|task| task.layer).collect();
         let [input] = tasks[0].read(g)[..] else { return Ok(Told::of(h)) };
-        let group = Group::of(g, input, layers).filter(|group| equalise::takes_any_factor(g, group, &self.exclude));
+        let group = Group::of(g, input, layers);
         let codes = self.format.codes().filter(|_| self.format == WeightFormat::Int4);
         let Some((codes, group)) = codes.zip(group) else { return Ok(Told::of(h)) };
         let layouts: Vec<WeightMatrix> = tasks.iter().map(|task| task.layout).collect();
-        awq::scale(g, &group, &layouts, h, (self.block_of(&tasks[0]), codes))
+        awq::scale(g, &group, &layouts, h, (self.block_of(&tasks[0]), codes), &self.exclude)
     }
 
     /// The size of blocks: a layer of fewer inputs than a block has smaller ones.

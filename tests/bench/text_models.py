@@ -1,6 +1,6 @@
 """Our runtime beside ONNX Runtime on models of text, in turns, in milliseconds.
 
-    .venv/bin/python tests/bench/transformers.py MODEL[:OTHER]... [--threads 1 2] [--lengths 1 16 64 256] [--batches 1 8] [--turns 3]
+    .venv/bin/python tests/bench/text_models.py MODEL[:OTHER]... [--threads 1 2] [--lengths 1 16 64 256] [--batches 1 8] [--turns 3]
 
 An encoder is run on sequences of each length, in batches of each size. A decoder with a cache is run on one sequence: its length less
 eight tokens at once, then eight one by one, each with the cache of the run before; lengths up to eight are left out. OTHER is the file
