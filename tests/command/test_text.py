@@ -264,3 +264,24 @@ def test_what_fills_up_is_what_the_tokenizer_says(compress, tmp_path):
     out = tmp_path / "o.onnx"
     compress(judge(tmp_path), "--eval", reviews(tmp_path, labelled()), "-o", out)
     assert read_report(out.with_suffix(".report.json"))["accuracy"]["before"] == 1.0
+
+
+def test_samples_longer_than_the_model_takes_are_told_how_to_be_shorter(compress, tmp_path):
+    """A table of 8 positions, as encoders have one of 512."""
+    weights = {"words": floats(1, 256, 8), "places": floats(2, 1, 8, 8), "head": floats(3, 8, 4)}
+    nodes = [
+        node("Gather", "words input_ids", "word"),
+        node("Shape", "input_ids", "end", start=1, end=2),
+        node("Slice", "places zero end one", "place"),
+        node("Add", "word place", "sum", "places added"),
+        node("MatMul", "sum head", "y"),
+    ]
+    weights |= {"zero": np.array([0], np.int64), "one": np.array([1], np.int64)}
+    inputs = [("input_ids", ["batch", "tokens"], TensorProto.INT64)]
+    path, text = tmp_path / "m.onnx", tmp_path / "text.txt"
+    onnx.save(model(nodes, inputs, [("y", ["batch", "tokens", 4])], weights), path)
+    text.write_text("one two three four five six seven eight\n" * 8)
+    check = ["check", path, "--against", path, "--data", text]
+    said = compress(*check, "--tokens", 16, code=7).err
+    assert "places added" in said and "give fewer tokens a sample with --tokens" in said
+    compress(*check, "--tokens", 8)

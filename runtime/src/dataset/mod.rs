@@ -184,6 +184,11 @@ impl Dataset {
         matches!(&self.samples, Samples::Given(source) if source.are_pictures())
     }
 
+    /// Whether samples are made of text.
+    pub fn is_text(&self) -> bool {
+        matches!(&self.samples, Samples::Given(source) if source.files().first().is_some_and(|path| is_text(path)))
+    }
+
     /// Whether it is made up, and has pictures.
     pub fn has_made_up_pictures(&self) -> bool {
         matches!(&self.samples, Samples::MadeUp(made) if made.has_pictures())
