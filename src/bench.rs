@@ -7,7 +7,7 @@ mod trace;
 
 use crate::{
     compress::needs,
-    data::{self, Sets},
+    data::Sets,
     events::{Events, Monitor, watched},
     files,
     given::DataSource,
@@ -243,7 +243,7 @@ impl Bench {
         let data = DataOptions::of(self.data.clone(), self.tokenizer.as_ref(), self.tokens).beside(&self.model)?;
         let sets = Sets::open_running(&data, &self.shape, &model.graph, 1, self.on.seed.0, (false, &backend));
         let sets = sets.map_err(|e| e.in_file(&self.model))?;
-        let suited = |e| if sets.evaluation.synthetic { data::unsuited(e, &model.graph) } else { e };
+        let suited = |e| sets.evaluation.unfit(e, &model.graph);
         let batch_of = |samples| measure::timing_batch(&sets.evaluation, samples);
         let time = |on: &Backend, batch: &Batch| {
             time(&model, on, batch, self, monitor).map_err(|e| suited(e).in_file(&self.model))
@@ -267,7 +267,8 @@ impl Bench {
         };
         let reference = second.as_ref().map(|on| time(on, &batch)).transpose()?;
         let profiled = |_| Profile::of(&model, &backend, &sets.evaluation, batch.len, monitor);
-        let profile = self.profile.then_some(()).map(profiled).transpose().map_err(|e| e.in_file(&self.model))?;
+        let profile =
+            self.profile.then_some(()).map(profiled).transpose().map_err(|e| suited(e).in_file(&self.model))?;
         if let Some(path) = &self.trace {
             let session = Session::of_model(&model, &backend)?;
             trace::write(path, &session, &batch.inputs, monitor)?;

@@ -4,7 +4,7 @@ use crate::{
     assess::{Assessment, Manner, compared_by},
     baseline,
     compress::needs,
-    data::{self, Sets},
+    data::Sets,
     drafting::DraftOptions,
     events::{Events, Monitor, watched},
     facts, files, fit,
@@ -212,8 +212,9 @@ impl Check {
         let scored = self.measures.score.is_some();
         gates::feasible(&self.gates, &Measurable { accuracy: Some((measured, &sets)), why_not: None, scored })?;
         let before = Session::of_model(&original, &backend).map_err(|e| e.in_file(against))?;
-        let before = manner.reference(before, &sets.evaluation, false, monitor)?;
-        let suited = |e| if sets.evaluation.synthetic { data::unsuited(e, &original.graph) } else { e };
+        let suited = |e| sets.evaluation.unfit(e, &original.graph);
+        let before = manner.reference(before, &sets.evaluation, false, monitor);
+        let before = before.map_err(|e| suited(e).in_file(against))?;
         let mut report = self.begun((against, &original), &model, &sets)?;
         report.warnings.extend(renamed.into_iter().chain(fit::mixed(&sets)).chain(fit::unread(&sets)));
         let assessment = Assessment {

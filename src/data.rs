@@ -14,7 +14,7 @@ use compress_compiler::{
     pass::{Context, Pass},
     tensor::{DType, Tensor},
     value::Dim,
-    words::option::{DATA, EPOCHS, EVAL},
+    words::option::{DATA, EPOCHS, EVAL, TOKENS},
 };
 use compress_passes::clean::Clean;
 use compress_runtime::{
@@ -347,6 +347,25 @@ fn split(set: &Dataset, seed: u64) -> Result<(Vec<usize>, Vec<usize>)> {
 }
 
 impl Samples {
+    /// What stopped a run of the model of `g` on them. A model that was read is not malformed: where a node refuses what it is given,
+    /// these samples don't suit it.
+    pub fn unfit(&self, e: Error, g: &Graph) -> Error {
+        if self.synthetic { unsuited(e, g) } else { self.too_long(e) }
+    }
+
+    /// The same of samples that were not made up.
+    pub fn too_long(&self, e: Error) -> Error {
+        if e.kind() != Kind::Malformed || self.synthetic {
+            return e;
+        }
+        let help = match self.set.is_text() {
+            true => format!("give fewer tokens a sample with {TOKENS}"),
+            false => "if an array is one whole input, whose first axis is time, say, put an axis in front of it that counts the samples"
+                .into(),
+        };
+        Error::data(format!("the model can't take samples of these sizes: {e}")).help(help)
+    }
+
     fn of(graph: &Graph, set: Arc<Dataset>, indices: Vec<usize>, synthetic: bool) -> Result<Self> {
         let fixed = set.fixed_batch().is_some();
         let batch = batch_size(graph, &set);

@@ -176,7 +176,9 @@ fn train(plan: &DistillPlan, monitor: &Monitor) -> Result<TrainReport> {
         masks: None,
     };
     let clock = CoresClock::start();
-    let done = work.run(resumed.is_some(), &mut follower).map_err(|e| e.in_file(&recipe.student))?;
+    let done = work
+        .run(resumed.is_some(), &mut follower)
+        .map_err(|e| opened.samples().too_long(e).in_file(&recipe.student))?;
     let (gpu, cores_busy) = (follower.gpu(), clock.busy(plan::cores()));
     if done.ended == Ended::Stopped {
         let help = format!("go on with {}; the checkpoint is in {}", option::RESUME, plan.folder.display());

@@ -241,7 +241,8 @@ impl Draft {
         let read = (&self.read).into();
         let drafting = |draft: &Model, path: &Path, samples: &Samples| {
             let models = ((model, self.model.as_path()), (draft, path));
-            self.draft.measure(models, samples, (&backend, seed), monitor)
+            let measured = self.draft.measure(models, samples, (&backend, seed), monitor);
+            measured.map_err(|e| samples.too_long(e))
         };
         let mut tried = vec![];
         let progress = monitor.step("try", made.len());

@@ -10,7 +10,7 @@ mod remedy;
 use crate::{
     check::same_signature,
     compress::{Compress, CompressPlan, Opened, Purpose, needs},
-    data::{self, Samples, Sets},
+    data::{Samples, Sets},
     events::{Events, Monitor, watched},
     given::DataSource,
     measure,
@@ -216,7 +216,7 @@ impl Explain {
         let samples = sets.map_err(|e| e.in_file(&self.model))?.evaluation;
         let mut engines = Engines::open(&backend, self.on.ort.as_deref())?;
         engines.leave_out_ours_for(&model.graph);
-        let suited = |e| if samples.synthetic { data::unsuited(e, &model.graph) } else { e };
+        let suited = |e| samples.unfit(e, &model.graph);
         let batch = self.on.batch.get();
         let pace = (batch, TIME);
         let see = |engines: &Engines| Seen::of(&model, original.as_ref(), engines, &samples, pace, monitor);

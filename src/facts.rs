@@ -79,25 +79,25 @@ fn tensors(graph: &Graph) -> impl Iterator<Item = &Tensor> {
     graph.ids().filter_map(|n| graph.constant(n.into()))
 }
 
-/// How many elements of all constants stand for other numbers than zero.
+/// How many elements of all constants are not zero: of codes that a DequantizeLinear reads, how many are not its zero point.
 pub fn nonzero(graph: &Graph) -> usize {
-    graph.and_bodies().into_iter().map(|g| g.ids().map(|n| live(g, n)).sum::<usize>()).sum()
+    graph.and_bodies().into_iter().map(|g| g.ids().map(|n| nonzero_of(g, n)).sum::<usize>()).sum()
 }
 
-/// How many elements of a constant stand for other numbers than zero: of codes that a DequantizeLinear reads, those that are not their
-/// zero point. A tensor keeps how many are not 0, so that asking again costs nothing.
-fn live(g: &Graph, constant: NodeId) -> usize {
+/// The same of one constant. A tensor keeps how many of its elements are not 0, so that asking again costs nothing; codes with zero points
+/// are looked at each time.
+fn nonzero_of(g: &Graph, constant: NodeId) -> usize {
     let Some(tensor) = g.constant(constant.into()) else { return 0 };
     let read = g.uses(constant.into()).into_iter().find_map(|u| match g.op(u.node) {
         Op::Dequantize(d) if u.slot == 0 => Some((d.grain, g.constant(g.operand(u.node, 2)?)?)),
         _ => None,
     });
     let points = read.filter(|(_, points)| points.nonzero() > 0);
-    points.and_then(|(grain, points)| off(tensor, points, grain)).unwrap_or_else(|| tensor.nonzero())
+    points.and_then(|(grain, points)| apart(tensor, points, grain)).unwrap_or_else(|| tensor.nonzero())
 }
 
 /// How many codes are not their zero point; `None` for codes of more than a byte, and where zero points don't fit.
-fn off(codes: &Tensor, points: &Tensor, grain: Grain) -> Option<usize> {
+fn apart(codes: &Tensor, points: &Tensor, grain: Grain) -> Option<usize> {
     let (dtype, shape) = (codes.dtype(), codes.shape());
     if dtype.int_range().is_none() || dtype.bits() > 8 || dtype != points.dtype() || codes.is_empty() {
         return None;
@@ -156,7 +156,7 @@ pub fn layers(graph: &Graph) -> Vec<(NodeId, LayerFacts)> {
         let weight = *weights.first()?;
         let is_code = weight.dtype() == DType::I8;
         let all: usize = weights.iter().map(|w| w.len()).sum();
-        let live: usize = constants.iter().map(|c| live(graph, *c)).sum();
+        let live: usize = constants.iter().map(|c| nonzero_of(graph, *c)).sum();
         // A code may take half a byte.
         let bytes: usize = weights.iter().map(|w| w.bytes().len()).sum();
         let of = |elements: usize| bytes * elements / all.max(1);

@@ -9,7 +9,7 @@ use crate::{
 };
 use compress_compiler::{
     bound,
-    error::{Error, Kind, Result},
+    error::{Kind, Result},
     forms::decoder::Decoder,
     graph::Graph,
     node::{NodeId, Port},
@@ -19,7 +19,6 @@ use compress_compiler::{
     tensor::Tensor,
     value::{Dim, Fact},
     verify::verify,
-    words::option::TOKENS,
 };
 use compress_passes::simplify;
 use compress_runtime::{
@@ -334,7 +333,6 @@ pub fn memory(graphs: [&Graph; 2], samples: &Samples, batch: usize) -> Result<Me
     let inputs = timing_batch(samples, batch)?.inputs;
     let need =
         |graph: &Graph| -> Result<u64> { Ok(bound::weight_bytes(graph) + bound::live_bytes(&sized(graph, &inputs)?)?) };
-    let need = |graph: &Graph| need(graph).map_err(|e| unfit(e, samples));
     Ok(Memory { before_bytes: need(graphs[0])?, after_bytes: need(graphs[1])? })
 }
 
@@ -368,7 +366,7 @@ pub fn probe(graph: &Graph, backend: &Backend, samples: &Samples) -> Result<Sess
 pub fn probed(session: Session, samples: &Samples) -> Result<Session> {
     if let Some(indices) = samples.batches().next() {
         let ran = session.run(&samples.set.batch(indices)?.inputs);
-        ran.map_err(|e| unfit(e, samples))?;
+        ran.map_err(|e| samples.too_long(e))?;
     }
     Ok(session)
 }
@@ -406,7 +404,7 @@ const MIXED_DB: f64 = 15.0;
 pub fn mixes(graph: &Graph, backend: &Backend, samples: &Samples) -> Result<bool> {
     let [first, second, ..] = samples.indices[..] else { return Ok(false) };
     let session = session(graph, backend)?;
-    let run = |indices: &[usize]| session.run(&samples.set.batch(indices)?.inputs).map_err(|e| unfit(e, samples));
+    let run = |indices: &[usize]| session.run(&samples.set.batch(indices)?.inputs).map_err(|e| samples.too_long(e));
     // Of a sequence the first step may not know of the second.
     let (both, alone) = (run(&[first, second])?, run(&[second])?);
     let differs = |(both, alone): (&Tensor, &Tensor)| {
@@ -417,18 +415,6 @@ pub fn mixes(graph: &Graph, backend: &Backend, samples: &Samples) -> Result<bool
         a == b && sqnr.db().is_some_and(|db| db < MIXED_DB)
     };
     Ok(both.iter().zip(&alone).any(differs))
-}
-
-/// A model that was read is not malformed: where a node refuses what it is given, the samples are of a wrong size.
-fn unfit(e: Error, samples: &Samples) -> Error {
-    if e.kind() != Kind::Malformed || samples.synthetic {
-        return e;
-    }
-    let help = match samples.set.is_text() {
-        true => format!("give fewer tokens a sample with {TOKENS}"),
-        false => "if an array is one whole input, whose first axis is time, say, put an axis in front of it that counts the samples".into(),
-    };
-    Error::data(format!("the model can't take samples of these sizes: {e}")).help(help)
 }
 
 /// A whole graph made ready to run.

@@ -80,19 +80,32 @@ impl DataOptions {
         Self { data: data.clone(), eval: data, tokenizer: tokenizer.cloned(), tokens, ..Self::default() }
     }
 
-    /// The same for the model at `path`: with the tokenizer beside it for text, unless another is named.
+    fn has_text(&self) -> bool {
+        let mut paths = [&self.data, &self.eval].into_iter().flatten().filter_map(DataSource::path);
+        paths.any(is_text)
+    }
+
+    /// Whether its sets are what it says more about.
     ///
     /// # Errors
     /// Usage when it says how text becomes tokens, and no set is text.
-    pub fn beside(&self, path: &Path) -> Result<Self> {
-        let mut paths = [&self.data, &self.eval].into_iter().flatten().filter_map(DataSource::path);
-        let has_text = paths.any(is_text);
+    pub fn check(&self) -> Result<()> {
         let given = [(option::TOKENIZER, self.tokenizer.is_some()), (option::TOKENS, self.tokens.is_some())];
-        if let Some((option, _)) = given.iter().find(|(_, given)| *given && !has_text) {
-            return Err(Error::usage(format!("{option} needs {TEXT} in {} or {}", option::DATA, option::EVAL)));
+        if let Some((option, _)) = given.iter().find(|(_, given)| *given && !self.has_text()) {
+            let error = Error::usage(format!("{option} needs data that is {TEXT}"));
+            return Err(error.help(format!("leave {option} out, or give text with {}", option::DATA)));
         }
+        Ok(())
+    }
+
+    /// The same for the model at `path`: with the tokenizer beside it for text, unless another is named.
+    ///
+    /// # Errors
+    /// As for [`DataOptions::check`].
+    pub fn beside(&self, path: &Path) -> Result<Self> {
+        self.check()?;
         let beside = path.with_file_name("tokenizer.json");
-        let found = || (has_text && beside.is_file()).then_some(beside);
+        let found = || (self.has_text() && beside.is_file()).then_some(beside);
         Ok(Self { tokenizer: self.tokenizer.clone().or_else(found), ..self.clone() })
     }
 

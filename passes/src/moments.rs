@@ -115,6 +115,11 @@ impl Moments {
         }
     }
 
+    /// How many samples of inputs it is of.
+    pub fn samples(&self) -> f64 {
+        self.count
+    }
+
     /// The second moments of the inputs about their means, if `centred`, or about zero; and the means.
     pub fn second(&self, centred: bool) -> (Vec<f64>, Vec<f64>) {
         let (d, n) = (self.columns, self.count);

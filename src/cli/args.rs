@@ -243,7 +243,7 @@ pub struct CheckArgs {
     pub show: ShowArgs,
 }
 
-// Texts are continued one at a time.
+// It would have no effect: texts are continued one at a time.
 #[derive(Args)]
 #[command(mut_arg("batch", |arg| arg.hide(true)))]
 pub struct DraftArgs {

@@ -9,7 +9,7 @@ use compress_compiler::{
         AS_IS, BISECT, BLOCK, CALIBRATION, CALIBRATION_SAMPLES, CHANNELS_BUDGET, CHANNELS_BY, CHANNELS_CUTS, CHECK,
         CUT_ANYWAY, DATA, EFFORT, ENCODER, EPOCHS, EVAL, EXCLUDE, INT8, KEEP_LAYERS, LOW_RANK, LR, METRIC, PREPROCESS,
         PRUNE, PRUNE_BUDGET, PRUNE_BY, PRUNE_CHANNELS, PRUNE_ENDS, PRUNE_PATTERN, QAT, REDUCE_RANGE, ROUND_CHANNELS,
-        SCORE, SHAPE, STRICT, TARGET, TEACHER, TIME, TOKENIZER, TOKENS, WEIGHT_BITS, WEIGHTS,
+        SCORE, SHAPE, STRICT, TARGET, TEACHER, TIME, WEIGHT_BITS, WEIGHTS,
     },
 };
 use compress_passes::{
@@ -169,13 +169,9 @@ pub fn trains(r: &Compress) -> bool {
 /// # Errors
 /// As for [`check`].
 pub fn data(data: &DataOptions) -> Result<()> {
+    data.check()?;
     let (wanted, given) = (&format!("{DATA} or {EVAL}"), data.any());
-    first(&[
-        (&PREPROCESS, data.preprocess.is_some(), wanted, given),
-        (&TOKENIZER, data.tokenizer.is_some(), wanted, given),
-        (&TOKENS, data.tokens.is_some(), wanted, given),
-        (&ENCODER, data.encoder.is_some(), wanted, given),
-    ])
+    first(&[(&PREPROCESS, data.preprocess.is_some(), wanted, given), (&ENCODER, data.encoder.is_some(), wanted, given)])
 }
 
 /// What is said of inputs that are made up, where `given` says that there is data for all.

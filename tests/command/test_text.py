@@ -10,7 +10,7 @@ from small import floats, model, node
 from support import ROOT, read_report, session
 
 SCRIBE = ROOT / "models/scribe/scribe.onnx"
-TEXT = ROOT / "models/scribe/test.txt"
+TEXT = (ROOT / "models/scribe/test.txt").read_bytes()[:8192]
 LENGTH = 256
 
 VOCABULARY = {"[PAD]": 0, "[UNK]": 1, "good": 2, "bad": 3, "very": 4, "film": 5, "a": 6, "not": 7}
@@ -26,7 +26,7 @@ REVIEWS = [
 
 def pieces():
     """The test text as the command cuts it."""
-    text = np.frombuffer(TEXT.read_bytes(), np.uint8)
+    text = np.frombuffer(TEXT, np.uint8)
     count = len(text) // LENGTH
     return text[: count * LENGTH].reshape(count, LENGTH).astype(np.int64)
 
@@ -110,9 +110,16 @@ def labelled(times=3):
     return [{"text": text, "label": label} for text, label in REVIEWS] * times
 
 
-def test_bytes_are_the_tokens_of_a_model_of_256_words(compress, tmp_path):
+@pytest.fixture
+def text(tmp_path):
+    """Some of the test text."""
+    (tmp_path / "text.txt").write_bytes(TEXT)
+    return tmp_path / "text.txt"
+
+
+def test_bytes_are_the_tokens_of_a_model_of_256_words(compress, tmp_path, text):
     out = tmp_path / "small.onnx"
-    said = compress(SCRIBE, "--weights", "int4", "--eval", TEXT, "--tokens", LENGTH, "--check", "full", "-o", out)
+    said = compress(SCRIBE, "--weights", "int4", "--eval", text, "--tokens", LENGTH, "--check", "full", "-o", out)
     accuracy = read_report(out.with_suffix(".report.json"))["accuracy"]
     assert accuracy["metric"] == "next-token" and accuracy["samples"] == len(pieces())
     (found,) = [f for f in accuracy["beside"] if f["metric"] == "perplexity"]
@@ -121,8 +128,8 @@ def test_bytes_are_the_tokens_of_a_model_of_256_words(compress, tmp_path):
     assert f"{found['before']:.4f}" in said.out and f"{found['value']:.4f}" in said.out
 
 
-def test_a_gate_holds_perplexity(compress, tmp_path):
-    args = (SCRIBE, "--eval", TEXT, "--tokens", LENGTH, "--metric", "perplexity", "-o", tmp_path / "o.onnx", "--force")
+def test_a_gate_holds_perplexity(compress, tmp_path, text):
+    args = (SCRIBE, "--eval", text, "--tokens", LENGTH, "--metric", "perplexity", "-o", tmp_path / "o.onnx", "--force")
     allowed = perplexity(SCRIBE, pieces()[:4]) * 2
     compress(*args, "--max-score", allowed)
     assert "--max-score is 1.01" in compress(*args, "--max-score", 1.01, code=9).err
@@ -197,23 +204,32 @@ def test_what_text_needs_is_said(compress, tmp_path):
     )
 
 
-@pytest.mark.parametrize("command", ["compress", "check", "bench", "sensitivity", "explain"])
+COMMANDS = ["compress", "check", "bench", "sensitivity", "explain", "distill"]
+
+
+def command_line(command, model, out):
+    """A command on a model, without its data."""
+    return {
+        "compress": [model, "--weights", "int8", "-o", out],
+        "check": ["check", model, "--against", model],
+        "bench": ["bench", model],
+        "sensitivity": ["sensitivity", model, "-o", out.with_suffix(".svg")],
+        "explain": ["explain", model],
+        "distill": ["distill", model, "--teacher", model, "--epochs", 1, "-o", out, "--force"],
+    }[command]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_what_is_said_of_text_needs_text(compress, tmp_path, command):
     """Arrays hold tokens already: they were read, and the option had no effect."""
-    path, ids, out = judge(tmp_path), np.ones((8, 4), np.int64), tmp_path / "out.onnx"
+    path, ids = judge(tmp_path), np.ones((40, 4), np.int64)
     np.savez(tmp_path / "ids.npz", input_ids=ids, attention_mask=ids)
-    args = {
-        "compress": [path, "--weights", "int8", "-o", out],
-        "check": ["check", path, "--against", path],
-        "bench": ["bench", path],
-        "sensitivity": ["sensitivity", path],
-        "explain": ["explain", path],
-    }[command]
+    args = [*command_line(command, path, tmp_path / "out.onnx"), "--data", tmp_path / "ids.npz"]
     for option in (("--tokens", "64"), ("--tokenizer", tokenizer(tmp_path))):
-        said = compress(*args, "--data", tmp_path / "ids.npz", *option, code=2).err
-        assert f"{option[0]} needs a .txt or .jsonl of text in --data or --eval" in said
+        said = compress(*args, *option, code=2).err
+        assert f"{option[0]} needs data that is a .txt or .jsonl of text" in said and f"leave {option[0]} out" in said
     # The tokenizer that lies beside the model is not asked for.
-    compress(*args, "--data", tmp_path / "ids.npz")
+    compress(*args)
 
 
 def test_a_line_that_is_cut_off_keeps_its_end(compress, tmp_path):
@@ -266,22 +282,37 @@ def test_what_fills_up_is_what_the_tokenizer_says(compress, tmp_path):
     assert read_report(out.with_suffix(".report.json"))["accuracy"]["before"] == 1.0
 
 
-def test_samples_longer_than_the_model_takes_are_told_how_to_be_shorter(compress, tmp_path):
-    """A table of 8 positions, as encoders have one of 512."""
-    weights = {"words": floats(1, 256, 8), "places": floats(2, 1, 8, 8), "head": floats(3, 8, 4)}
-    nodes = [
-        node("Gather", "words input_ids", "word"),
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("kind", ["sum", "lookup"])
+def test_samples_longer_than_the_model_takes_are_told_how_to_be_shorter(compress, tmp_path, command, kind):
+    """A table of 8 positions, as encoders have one of 512, cut to the tokens or looked up in by their places."""
+    weights = {"words": floats(1, 256, 8), "places": floats(2, 8, 8), "head": floats(3, 8, 4, scale=0.1)}
+    weights |= {"zero": np.array([0], np.int64), "one": np.array([1], np.int64)}
+    weights |= {"first": np.array(0, np.int64), "step": np.array(1, np.int64)}
+    cut = [
         node("Shape", "input_ids", "end", start=1, end=2),
         node("Slice", "places zero end one", "place"),
-        node("Add", "word place", "sum", "places added"),
-        node("MatMul", "sum head", "y"),
     ]
-    weights |= {"zero": np.array([0], np.int64), "one": np.array([1], np.int64)}
+    looked_up = [
+        node("Shape", "input_ids", "ends", start=1, end=2),
+        node("Squeeze", "ends", "end"),
+        node("Range", "first end step", "numbers"),
+        node("Gather", "places numbers", "place", "places looked up"),
+    ]
+    nodes = [
+        node("Gather", "words input_ids", "word"),
+        *(cut if kind == "sum" else looked_up),
+        node("Add", "word place", "sum", "places added"),
+        node("MatMul", "sum head", "h", "first"),
+        node("Relu", "h", "r"),
+        node("MatMul", "r tail", "y", "second"),
+    ]
+    weights |= {"tail": floats(5, 4, 4)}
     inputs = [("input_ids", ["batch", "tokens"], TensorProto.INT64)]
     path, text = tmp_path / "m.onnx", tmp_path / "text.txt"
     onnx.save(model(nodes, inputs, [("y", ["batch", "tokens", 4])], weights), path)
-    text.write_text("one two three four five six seven eight\n" * 8)
-    check = ["check", path, "--against", path, "--data", text]
-    said = compress(*check, "--tokens", 16, code=7).err
-    assert "places added" in said and "give fewer tokens a sample with --tokens" in said
-    compress(*check, "--tokens", 8)
+    text.write_text("one two three four five six seven eight\n" * 16)
+    args = [*command_line(command, path, tmp_path / "out.onnx"), "--data", text]
+    said = compress(*args, "--tokens", 16, code=7).err
+    assert "places" in said and "give fewer tokens a sample with --tokens" in said
+    compress(*args, "--tokens", 8)

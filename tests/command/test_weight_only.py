@@ -325,6 +325,18 @@ def test_inputs_that_count_more_are_scaled(compress, tmp_path, kind):
     assert constants["held"]["scale"] and constants["held"]["more"] and products["held"] == ["n_equalised"]
 
 
+def test_few_samples_bring_no_products(compress, tmp_path):
+    """Fewer samples than inputs say too little of what others gain."""
+    source, out = normalised(tmp_path / "m.onnx", "LayerNormalization", True), tmp_path / "out.onnx"
+    x = np.random.default_rng(9).normal(size=(64, 64)).astype(np.float32)
+    for count, products in ((40, 0), (64, 1)):
+        np.savez(tmp_path / "data.npz", x=x[:count])
+        # All samples calibrate where others are held out.
+        args = ["--data", tmp_path / "data.npz", "--eval", tmp_path / "data.npz", "--check", "none"]
+        compress(source, "--weights", "int4", *args, "-o", out, "--force")
+        assert len([n for n in onnx.load(out).graph.node if n.output[0].endswith("_equalised")]) == products, count
+
+
 @pytest.mark.parametrize("between", ["Clip", "MaxPool", "AveragePool"])
 def test_nothing_is_scaled_through_what_factors_do_not_pass(compress, tmp_path, between):
     """A Clip cuts what is scaled up; a pool along the inputs mixes their factors."""

@@ -26,7 +26,7 @@ pub const TEXT: &str = "a .txt or .jsonl of text";
 
 pub(super) const FORMAT: Format = Format {
     means: TEXT,
-    open: |path, asked| match has_objects(path).filter(|_| asked.place == PathKind::File) {
+    open: |path, asked| match lines_are_json(path).filter(|_| asked.place == PathKind::File) {
         Some(json) => Ok(Some(Box::new(Text::open(path, json, asked)?))),
         None => Ok(None),
     },
@@ -34,11 +34,11 @@ pub(super) const FORMAT: Format = Format {
 
 /// Whether a file is one of text, by its name.
 pub fn is_text(path: &Path) -> bool {
-    has_objects(path).is_some()
+    lines_are_json(path).is_some()
 }
 
 /// Whether the lines of a file of text are objects of JSON; `None` for a file of another kind.
-fn has_objects(path: &Path) -> Option<bool> {
+fn lines_are_json(path: &Path) -> Option<bool> {
     match path.extension()?.to_ascii_lowercase().to_str()? {
         "txt" => Some(false),
         "jsonl" => Some(true),
