@@ -350,11 +350,11 @@ impl Samples {
     /// What stopped a run of the model of `g` on them. A model that was read is not malformed: where a node refuses what it is given,
     /// these samples don't suit it.
     pub fn unfit(&self, e: Error, g: &Graph) -> Error {
-        if self.synthetic { unsuited(e, g) } else { self.too_long(e) }
+        if self.synthetic { unsuited(e, g) } else { self.unfit_if_given(e) }
     }
 
-    /// The same of samples that were not made up.
-    pub fn too_long(&self, e: Error) -> Error {
+    /// The same where samples were given. Where they were made up, the error stays: others may suit the model.
+    pub fn unfit_if_given(&self, e: Error) -> Error {
         if e.kind() != Kind::Malformed || self.synthetic {
             return e;
         }

@@ -178,7 +178,7 @@ fn train(plan: &DistillPlan, monitor: &Monitor) -> Result<TrainReport> {
     let clock = CoresClock::start();
     let done = work
         .run(resumed.is_some(), &mut follower)
-        .map_err(|e| opened.samples().too_long(e).in_file(&recipe.student))?;
+        .map_err(|e| opened.samples().unfit_if_given(e).in_file(&recipe.student))?;
     let (gpu, cores_busy) = (follower.gpu(), clock.busy(plan::cores()));
     if done.ended == Ended::Stopped {
         let help = format!("go on with {}; the checkpoint is in {}", option::RESUME, plan.folder.display());

@@ -242,7 +242,7 @@ impl Draft {
         let drafting = |draft: &Model, path: &Path, samples: &Samples| {
             let models = ((model, self.model.as_path()), (draft, path));
             let measured = self.draft.measure(models, samples, (&backend, seed), monitor);
-            measured.map_err(|e| samples.too_long(e))
+            measured.map_err(|e| samples.unfit_if_given(e))
         };
         let mut tried = vec![];
         let progress = monitor.step("try", made.len());

@@ -366,7 +366,7 @@ pub fn probe(graph: &Graph, backend: &Backend, samples: &Samples) -> Result<Sess
 pub fn probed(session: Session, samples: &Samples) -> Result<Session> {
     if let Some(indices) = samples.batches().next() {
         let ran = session.run(&samples.set.batch(indices)?.inputs);
-        ran.map_err(|e| samples.too_long(e))?;
+        ran.map_err(|e| samples.unfit_if_given(e))?;
     }
     Ok(session)
 }
@@ -404,7 +404,8 @@ const MIXED_DB: f64 = 15.0;
 pub fn mixes(graph: &Graph, backend: &Backend, samples: &Samples) -> Result<bool> {
     let [first, second, ..] = samples.indices[..] else { return Ok(false) };
     let session = session(graph, backend)?;
-    let run = |indices: &[usize]| session.run(&samples.set.batch(indices)?.inputs).map_err(|e| samples.too_long(e));
+    let run =
+        |indices: &[usize]| session.run(&samples.set.batch(indices)?.inputs).map_err(|e| samples.unfit_if_given(e));
     // Of a sequence the first step may not know of the second.
     let (both, alone) = (run(&[first, second])?, run(&[second])?);
     let differs = |(both, alone): (&Tensor, &Tensor)| {

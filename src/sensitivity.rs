@@ -147,7 +147,7 @@ impl Sensitivity {
         };
         let scope = Scope { exclude: expressions(&self.exclude), ends: true };
         let measurement = Measurement { scheme: self.target.scheme(self.weight_bits), target: self.target, scope };
-        measurement.run(model.graph, &cx).map_err(|e| in_model(samples.too_long(e)))
+        measurement.run(model.graph, &cx).map_err(|e| in_model(samples.unfit_if_given(e)))
     }
 
     fn charts(&self, found: &Found) -> Vec<Chart> {

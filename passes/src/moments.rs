@@ -115,8 +115,8 @@ impl Moments {
         }
     }
 
-    /// How many samples of inputs it is of.
-    pub fn samples(&self) -> f64 {
+    /// How many rows of inputs it is of: samples, or tokens of these.
+    pub fn seen(&self) -> f64 {
         self.count
     }
 

@@ -29,7 +29,7 @@ const WORTH_A_MUL: f64 = 0.9;
 /// The largest ratio of a factor to the mean one.
 const MOST: f64 = 64.0;
 
-/// Divides the inputs of a group, whose second moments are `h`, of so many samples, by the factors that serve its layers best, if that is
+/// Divides the inputs of a group, whose second moments are `h`, of so many rows `seen`, by the factors that serve its layers best, if that is
 /// worth it, and multiplies the columns of their weights. Nothing that `exclude` names changes. Returns what is told of the inputs as they
 /// are then.
 ///
@@ -39,15 +39,15 @@ pub(super) fn scale(
     g: &mut Graph,
     group: &Group,
     layouts: &[WeightMatrix],
-    (h, samples): (&[f64], f64),
+    (h, seen): (&[f64], f64),
     (block, codes): (usize, [Codes; 2]),
     exclude: &[Regex],
 ) -> Result<Told> {
     let (d, plain) = (h.len().isqrt(), Told::of(h));
     let worth = match equalise::passed(g, group, exclude) {
         Passed::AnyFactor => WORTH,
-        // Moments of fewer samples than inputs promise more than others keep.
-        Passed::Nothing if samples >= d as f64 => WORTH_A_MUL,
+        // Moments of fewer rows than inputs promise more than others keep.
+        Passed::Nothing if seen >= d as f64 => WORTH_A_MUL,
         Passed::UpToAClip | Passed::Nothing => return Ok(plain),
     };
     let rows: Vec<Vec<f32>> = group

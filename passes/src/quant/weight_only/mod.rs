@@ -205,8 +205,8 @@ impl WeightOnly {
             let mut told = vec![];
             for (tasks, moments) in now.iter().zip(moments) {
                 cx.check()?;
-                let seen = moments.map(|moments| (moments[0].second(false).0, moments[0].samples()));
-                told.push(seen.map(|(h, samples)| self.told(graph, tasks, (&h, samples))).transpose()?);
+                let seen = moments.map(|moments| (moments[0].second(false).0, moments[0].seen()));
+                told.push(seen.map(|(h, seen)| self.told(graph, tasks, (&h, seen))).transpose()?);
             }
             for (tasks, told) in now.iter().zip(told) {
                 for task in tasks {
@@ -343,16 +343,16 @@ impl WeightOnly {
         gather(g, &reads, calibrator)
     }
 
-    /// What is told of the inputs of some layers, whose second moments are `h`, of so many samples: they are scaled where that makes the
+    /// What is told of the inputs of some layers, whose second moments are `h`, of so many rows `seen`: they are scaled where that makes the
     /// error of few bits smaller.
-    fn told(&self, g: &mut Graph, tasks: &[Task], (h, samples): (&[f64], f64)) -> Result<Told> {
+    fn told(&self, g: &mut Graph, tasks: &[Task], (h, seen): (&[f64], f64)) -> Result<Told> {
         let layers = tasks.iter().map(|task| task.layer).collect();
         let [input] = tasks[0].read(g)[..] else { return Ok(Told::of(h)) };
         let group = Group::of(g, input, layers);
         let codes = self.format.codes().filter(|_| self.format == WeightFormat::Int4);
         let Some((codes, group)) = codes.zip(group) else { return Ok(Told::of(h)) };
         let layouts: Vec<WeightMatrix> = tasks.iter().map(|task| task.layout).collect();
-        awq::scale(g, &group, &layouts, (h, samples), (self.block_of(&tasks[0]), codes), &self.exclude)
+        awq::scale(g, &group, &layouts, (h, seen), (self.block_of(&tasks[0]), codes), &self.exclude)
     }
 
     /// The size of blocks: a layer of fewer inputs than a block has smaller ones.
