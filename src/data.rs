@@ -360,10 +360,11 @@ impl Samples {
         }
         let help = match self.set.is_text() {
             true => format!("give fewer tokens a sample with {TOKENS}"),
-            false => "if an array is one whole input, whose first axis is time, say, put an axis in front of it that counts the samples"
+            false => "check the sizes and the values of the arrays: one that is a whole input, whose first axis is time, say, \
+                      needs an axis in front of it that counts the samples"
                 .into(),
         };
-        Error::data(format!("the model can't take samples of these sizes: {e}")).help(help)
+        Error::data(format!("the model can't take these samples: {e}")).help(help)
     }
 
     fn of(graph: &Graph, set: Arc<Dataset>, indices: Vec<usize>, synthetic: bool) -> Result<Self> {

@@ -240,7 +240,7 @@ def test_whole_inputs_whose_first_axis_is_time(compress, tmp_path):
     # Each row by itself is too short.
     np.savez(tmp_path / "rows.npz", x=small.floats(2, 40, 4))
     said = compress(path, "--int8", "--data", tmp_path / "rows.npz", "--force", code=7).err
-    assert "can't take samples of these sizes" in said and "put an axis in front of it" in said
+    assert "can't take these samples" in said and "needs an axis in front of it" in said
 
 
 def test_steps_of_a_sequence_are_not_samples_of_a_batch(compress, tmp_path):
