@@ -42,15 +42,16 @@ use compress_runtime::{
         checkpoint::{Checkpoint, Checkpoints},
         init,
         job::{self, Ended, Job, JobOptions, Outcome, Spent, Watcher},
-        loader::{Loader, LoaderOptions},
+        loader::{Loader, LoaderOptions, Share},
         lora::LoRA,
         loss::{LossOptions, Setting, Takes},
         model::{ModelOptions, Trainable},
+        ranks::Team,
         replicas::Replicas,
         teacher::Teacher,
     },
 };
-use follower::Follower;
+use follower::{Follower, Untold};
 use plan::DistillPlan;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -113,7 +114,7 @@ fn intent(plan: &DistillPlan, monitor: &Monitor) -> Result<TrainIntent> {
     let mut model = opened.trainable(plan, &backend)?;
     opened.teacher(plan, &backend)?;
     monitor.check()?;
-    let loader = opened.loader(plan, opened.batch(plan, &mut model, None)?)?;
+    let loader = opened.loader(plan, opened.batch(plan, &mut model, None)?, &Share::default())?;
     opened.replicas(plan, &backend, loader.batch())?;
     Ok(TrainIntent {
         student: plan.recipe.student.display().to_string(),
@@ -132,28 +133,58 @@ fn intent(plan: &DistillPlan, monitor: &Monitor) -> Result<TrainIntent> {
 fn train(plan: &DistillPlan, monitor: &Monitor) -> Result<TrainReport> {
     let began = Instant::now();
     let recipe = plan.recipe;
-    let backend = plan.open()?;
-    let opened = LoadedJob::new(plan)?;
-    let mut model = opened.trainable(plan, &backend)?;
-    let teacher = opened.teacher(plan, &backend)?;
-    let digest = opened.digest(plan)?;
-    let checkpoints = Checkpoints::open(&plan.folder)?;
-    let saved = match start(plan, &checkpoints, &digest, monitor)? {
-        Start::From(checkpoint) => checkpoint,
-        Start::Finished(report) => return Ok(*report),
+    let team = Team::get();
+    let Ready { backend, opened, mut model, teacher, digest } =
+        team.agree(Ready::new(plan), |ready| ready.digest.clone())?;
+    let mut checkpoints = None;
+    let start = team.told(|| {
+        let folder = Checkpoints::open(&plan.folder)?;
+        let start = start(plan, &folder, &digest, monitor)?;
+        checkpoints = Some(folder);
+        Ok(match start {
+            Start::Finished(report) => Err(report),
+            Start::From(saved) => {
+                let batch = opened.batch(plan, &mut model, saved.as_ref())?;
+                // The checkpoint is read again when the job begins: until then there is no need for its memory.
+                Ok((batch, saved.map(|c| (c.step, c.epoch, c.batch))))
+            }
+        })
+    })?;
+    let (batch, resumed) = match start {
+        Ok(start) => start,
+        Err(report) => return Ok(TrainReport { done_before: true, ..*report }),
     };
-    let batch = opened.batch(plan, &mut model, saved.as_ref())?;
-    // The checkpoint is read again when the job begins: until then there is no need for its memory.
-    let resumed = saved.map(|c| (c.step, c.epoch, c.batch));
     let replicas = opened.replicas(plan, &backend, batch)?;
-    let judge = opened.judge(&backend)?;
-    let loader = opened.loader(plan, batch)?;
+    let judge = team.leads().then(|| opened.judge(&backend)).transpose()?;
+    let loader = opened.loader(plan, batch, replicas.share())?;
     let shape = (plan.job.epochs, loader.batches() as u64);
-    let parameters = elements(&model);
+    let (parameters, left_out) = (elements(&model), model.left_out().to_vec());
     let metric = opened.measure.metric;
+    let score = |graph: &Graph| match &judge {
+        Some(judge) => judge.score(&*opened.written(graph)?),
+        None => Err(Error::bug("the first rank scores")),
+    };
+    let work = Job {
+        replicas,
+        teacher,
+        loader,
+        options: JobOptions { loss: opened.loss.clone(), ..plan.job.clone() },
+        score: &score,
+        checkpoints: checkpoints.map(|folder| (folder, digest.clone())),
+        same_samples: same_samples(plan),
+        masks: None,
+        model,
+    };
+    let blamed = |e| opened.samples().unfit_if_given(e).in_file(&recipe.student);
+    // One rank tells and writes.
+    if !team.leads() {
+        let done = work.run(resumed.is_some(), &mut Untold(monitor)).map_err(blamed)?;
+        check_stopped(plan, &done)?;
+        return team.told(|| Err(Error::bug("the first rank has the report")));
+    }
     let mut follower = Follower::new(&plan.folder, resumed, shape, metric, &backend.device, monitor)?;
     opened.ignored_batch(plan).iter().chain(&unread(&opened.sets)).for_each(|note| follower.warn(note));
-    if let [first, rest @ ..] = model.left_out() {
+    if let [first, rest @ ..] = &left_out[..] {
         let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
         follower.warn(&format!("`{first}`{more} are not trained: no operator that can be trained reads them"));
     }
@@ -164,26 +195,10 @@ fn train(plan: &DistillPlan, monitor: &Monitor) -> Result<TrainReport> {
             option::LORA
         ));
     }
-    let work = Job {
-        model,
-        replicas,
-        teacher,
-        loader,
-        options: JobOptions { loss: opened.loss.clone(), ..plan.job.clone() },
-        score: &|graph| judge.score(&*opened.written(graph)?),
-        checkpoints: Some((checkpoints, digest.clone())),
-        same_samples: same_samples(plan),
-        masks: None,
-    };
     let clock = CoresClock::start();
-    let done = work
-        .run(resumed.is_some(), &mut follower)
-        .map_err(|e| opened.samples().unfit_if_given(e).in_file(&recipe.student))?;
+    let done = work.run(resumed.is_some(), &mut follower).map_err(blamed)?;
     let (gpu, cores_busy) = (follower.gpu(), clock.busy(plan::cores()));
-    if done.ended == Ended::Stopped {
-        let help = format!("go on with {}; the checkpoint is in {}", option::RESUME, plan.folder.display());
-        return Err(Error::interrupted().help(help));
-    }
+    check_stopped(plan, &done)?;
     let warnings = opened.original.warnings.iter().cloned().chain(follower.warnings).collect();
     let training = TrainFigures {
         metric,
@@ -200,9 +215,42 @@ fn train(plan: &DistillPlan, monitor: &Monitor) -> Result<TrainReport> {
         advice: opened.seen(plan, batch, &backend, (&done.spent, gpu.as_ref(), cores_busy)).advice(),
         gpu,
         batch,
+        ranks: team.count(),
         course: done.scores.clone(),
     };
-    opened.write(plan, &done, training, warnings, digest)
+    team.told(|| opened.write(plan, &done, training, warnings, digest))
+}
+
+/// What a job is made of, which all ranks have before it begins.
+struct Ready {
+    backend: Backend,
+    opened: LoadedJob,
+    model: Trainable,
+    teacher: Option<Teacher>,
+    digest: String,
+}
+
+impl Ready {
+    fn new(plan: &DistillPlan) -> Result<Self> {
+        let backend = plan.open()?;
+        let opened = LoadedJob::new(plan)?;
+        let model = opened.trainable(plan, &backend)?;
+        let teacher = opened.teacher(plan, &backend)?;
+        let digest = opened.digest(plan)?;
+        Ok(Self { backend, opened, model, teacher, digest })
+    }
+}
+
+/// # Errors
+/// Interrupted when the user stopped the job.
+fn check_stopped(plan: &DistillPlan, done: &Outcome) -> Result<()> {
+    match done.ended {
+        Ended::Stopped => {
+            let help = format!("go on with {}; the checkpoint is in {}", option::RESUME, plan.folder.display());
+            Err(Error::interrupted().help(help))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Where a job starts.
@@ -388,16 +436,22 @@ impl LoadedJob {
     }
 
     fn replicas(&self, plan: &DistillPlan, backend: &Backend, batch: usize) -> Result<Replicas> {
-        let refused = |why: &str| Err(Error::usage(format!("{} {}: {why}", option::REPLICAS, plan.replicas)));
-        match plan.replicas {
+        let (team, asked) = (Team::get(), plan.replicas);
+        let refused = |why: &str| {
+            let what =
+                if asked > 1 { format!("{} {asked}", option::REPLICAS) } else { format!("{} ranks", team.count()) };
+            Err(Error::usage(format!("{what}: {why}")))
+        };
+        match asked.max(team.count()) {
             1 => Ok(Replicas::default()),
-            _ if !backend.device.is_cpu() => refused("replicas share the threads of a CPU"),
             _ if self.samples().set.fixed_batch().is_some() => refused("the model fixes the size of a batch"),
-            n => Replicas::new(n, batch, rayon::current_num_threads()),
+            n if n > team.count() && !backend.device.is_cpu() => refused("replicas share the threads of a CPU"),
+            n => Replicas::of(team, n, batch, rayon::current_num_threads()),
         }
     }
 
-    fn loader(&self, plan: &DistillPlan, batch: usize) -> Result<Loader> {
+    /// The batches, of which this rank reads its `share`.
+    fn loader(&self, plan: &DistillPlan, batch: usize, share: &Share) -> Result<Loader> {
         let Samples { set, indices, .. } = self.samples();
         let options = LoaderOptions {
             batch,
@@ -407,6 +461,7 @@ impl LoadedJob {
             augment: plan.augment,
             shuffle: true,
             drop_last: set.fixed_batch().is_some() || indices.len() > batch,
+            share: share.clone(),
         };
         Loader::new(set.clone(), indices.clone(), options)
     }

@@ -18,7 +18,7 @@ use compress_runtime::{
     train::{
         augment::Augment,
         job::Score,
-        loader::{Loader, LoaderOptions},
+        loader::{Loader, LoaderOptions, Share},
         loss::Sequences,
         teacher::Teacher,
     },
@@ -55,6 +55,7 @@ impl<'a> Evaluator<'a> {
             augment: Augment::default(),
             shuffle: false,
             drop_last: held.set.fixed_batch().is_some(),
+            share: Share::default(),
         };
         let held = Loader::new(held.set.clone(), held.indices.clone(), options)?;
         Ok(Self { held, backend, teacher: teacher.map(RefCell::new), answers, measure })

@@ -3,7 +3,7 @@
 use compress_compiler::{tensor::DType, value::Dim};
 use compress_runtime::{
     dataset::{Dataset, InputSpec, Reading},
-    train::loader::{Loader, LoaderOptions},
+    train::loader::{Loader, LoaderOptions, Share},
 };
 use std::{
     fs::{self, File},
@@ -47,6 +47,7 @@ fn memory_is_that_of_a_few_batches_however_large_the_set() {
         augment: "flip,crop=4,mixup=0.2".parse().unwrap(),
         shuffle: true,
         drop_last: false,
+        share: Share::default(),
     };
     // A quarter of the 209 MB, from all over the set.
     let samples: Vec<usize> = (0..SAMPLES).step_by(4).collect();

@@ -42,6 +42,17 @@ pub struct Cli {
     pub show: ShowArgs,
 }
 
+impl Cli {
+    /// Whether the work may be divided among ranks: a recipe says so only when it is read.
+    pub fn is_divided(&self) -> bool {
+        match &self.command {
+            Some(Command::Distill(a)) => !a.dry_run && !a.ablate_data,
+            Some(Command::Run(a)) => !a.dry_run,
+            _ => false,
+        }
+    }
+}
+
 #[derive(Subcommand)]
 pub enum Command {
     /// Show what a model is made of: inputs, outputs, operators, layers.

@@ -6,6 +6,7 @@ mod args;
 mod install;
 mod interrupt;
 mod progress;
+mod ranks;
 mod run;
 mod stdout;
 pub mod tables;
@@ -15,6 +16,7 @@ pub mod training;
 use crate::{Devices, Kind, Recipe, Result, Sweep, options::Effort};
 use args::{Cli, Command, FormatArgs};
 use clap::{CommandFactory, Parser, error::ErrorKind};
+use ranks::Membership;
 use run::{How, run};
 use std::ffi::OsString;
 
@@ -33,8 +35,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
         name => format!("--{name}"),
     });
     interrupt::install();
-    match start(Cli::parse_from(args)) {
-        Ok(()) => 0,
+    let cli = Cli::parse_from(args);
+    match Membership::join(&cli) {
+        Ok(membership) => membership.end(start(cli)),
         Err(e) => {
             terminal::say(&format!("error: {}: {e}", e.kind()));
             e.exit_code()

@@ -3,7 +3,7 @@
 use super::{
     args::{FormatArgs, RunArgs, ShowArgs},
     progress::Terminal,
-    stdout, tables, terminal, training,
+    ranks, stdout, tables, terminal, training,
 };
 use crate::{
     Bench, Check, Compress, Distill, Draft, Error, Explain, Inspect, Inspected, Intent, Recipe, Report, Result,
@@ -11,6 +11,7 @@ use crate::{
     formats::{self, Run},
     report::json,
 };
+use compress_runtime::train::ranks::Team;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -35,7 +36,7 @@ impl How {
     }
 
     fn events(&self) -> Terminal {
-        Terminal::new(self.quiet || self.json)
+        Terminal::new(self.quiet || self.json || !Team::get().leads())
     }
 
     /// Prints a result as asked for: as JSON, as text, or not at all.
@@ -102,6 +103,10 @@ pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
 /// # Errors
 /// Those of the job; gate when its result fails one; file when it can't be shown.
 pub fn run(recipe: Recipe, how: &How) -> Result<()> {
+    let team = Team::get();
+    if team.count() > 1 && !matches!(recipe, Recipe::Distill(_)) {
+        return Err(ranks::undivided(team.count()));
+    }
     if let Some(path) = &how.save_recipe {
         recipe.save(path)?;
     }
@@ -253,6 +258,10 @@ fn inspect(recipe: &Inspect, how: &How) -> Result<()> {
 
 fn distill(recipe: &Distill, how: &How) -> Result<()> {
     let report = recipe.run(&mut how.events())?;
+    // One rank tells.
+    if !Team::get().leads() {
+        return report.verdict(how.strict);
+    }
     how.formats.page.write(|| formats::training_html(&report))?;
     how.show(&report, || training::table(&report))?;
     let verdict = report.verdict(how.strict);

@@ -28,12 +28,13 @@ use compress_runtime::{
     train::{
         augment::Augment,
         job::{Ended, Job, JobOptions, Progress as Course, Watcher, number},
-        loader::{Loader, LoaderOptions},
+        loader::{Loader, LoaderOptions, Share},
         loss::{LossOptions, Setting, Term},
         masks::Masks,
         model::{ModelOptions, Parameter, Trainable},
         optimiser::OptimiserOptions,
-        replicas::{self, Replicas},
+        ranks::Word,
+        replicas::{self, Learning, Replicas},
         schedule::Schedule,
         teacher::{Answer, Teacher},
     },
@@ -113,8 +114,10 @@ impl Trainer for DataTrainer<'_> {
         let mut saliency: Vec<Option<Float>> = vec![None; model.parameters().len()];
         for batch in loader.epoch(0, 0)? {
             self.monitor.check()?;
-            let learnt = Replicas::default().learn(&model, &loss, &batch?, &Answer::default(), 0, 1.0)?;
-            let lesson = learnt.ok_or_else(|| Error::data("the loss of the model on its data is not a number"))?;
+            let how = Learning { loss: &loss, seed: 0, scale: 1.0 };
+            let learnt = Replicas::default().learn(&model, how, &batch?, &Answer::default(), &Word::default)?;
+            let lesson =
+                learnt.lesson.ok_or_else(|| Error::data("the loss of the model on its data is not a number"))?;
             for ((saliency, gradient), p) in saliency.iter_mut().zip(lesson.gradients).zip(model.parameters()) {
                 let now = gradient.map(|g| g.mul(p.value.clone())).transpose()?.map(Float::abs);
                 *saliency = replicas::sum(saliency.take(), now)?;
@@ -251,6 +254,7 @@ impl DataTrainer<'_> {
             augment: Augment::default(),
             shuffle: true,
             drop_last: set.fixed_batch().is_some() || samples > batch,
+            share: Share::default(),
         };
         Loader::new(set.clone(), sample(&self.sets.training, samples, self.seed), options)
     }

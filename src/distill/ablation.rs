@@ -81,8 +81,8 @@ fn ablate(plan: &DistillPlan, monitor: &Monitor) -> Result<Ablation> {
     let mut model = opened.trainable(plan, &backend)?;
     let teacher = opened.teacher(plan, &backend)?;
     let batch = opened.batch(plan, &mut model, None)?;
-    let loader = opened.loader(plan, batch)?;
     let replicas = opened.replicas(plan, &backend, batch)?;
+    let loader = opened.loader(plan, batch, replicas.share())?;
     let options = JobOptions { loss: opened.loss.clone(), ..plan.job.clone() };
     let score = |_: &_| Err(Error::bug("nothing is scored"));
     let mut job = Job {

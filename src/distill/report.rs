@@ -81,9 +81,17 @@ pub struct TrainFigures {
     pub gpu: Option<GpuLoad>,
     /// Samples of a batch.
     pub batch: usize,
+    /// Processes that trained together.
+    #[serde(default = "alone")]
+    pub ranks: usize,
     /// Its course, from before the first step on; absent in reports of earlier versions.
     #[serde(default)]
     pub course: Vec<EpochScore>,
+}
+
+/// The ranks of reports that don't tell them.
+fn alone() -> usize {
+    1
 }
 
 impl TrainReport {
@@ -131,12 +139,16 @@ pub fn finished(plan: &DistillPlan, digest: &str) -> Result<Option<TrainReport>>
 /// What bounded the speed, and the share of each part of the time.
 pub fn bound(s: &Spent) -> String {
     let share = |v: f64| 100.0 * v / (s.training() + s.scoring + s.saving).max(1e-9);
-    let largest = [("computing", s.compute), ("running the teacher", s.teacher), ("waiting for data", s.data)]
-        .into_iter()
-        .max_by(|a, b| a.1.total_cmp(&b.1))
-        .map_or("computing", |(name, _)| name);
+    let parts = [
+        ("computing", s.compute),
+        ("running the teacher", s.teacher),
+        ("waiting for data", s.data),
+        ("waiting for other ranks", s.exchange),
+    ];
+    let largest = parts.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or("computing", |(name, _)| name);
+    let ranks = if s.exchange > 0.0 { format!(", other ranks {:.0}%", share(s.exchange)) } else { String::new() };
     format!(
-        "bound by {largest}: computing {:.0}%, teacher {:.0}%, waiting for data {:.0}%, scoring {:.0}%, checkpoints {:.0}%",
+        "bound by {largest}: computing {:.0}%, teacher {:.0}%, waiting for data {:.0}%{ranks}, scoring {:.0}%, checkpoints {:.0}%",
         share(s.compute),
         share(s.teacher),
         share(s.data),

@@ -11,7 +11,7 @@ use super::{
     kernels::{self, Args},
     order::{Maker, Order, Ways, made_once},
     precision::Precision,
-    tensor::Value,
+    tensor::{Value, hearing},
 };
 use crate::{
     cpu::{self, Form, Spent, Want},
@@ -50,6 +50,8 @@ pub struct Executable {
     watched: HashMap<usize, Vec<usize>>,
     /// The steps that integers of inputs go through.
     first: First,
+    /// By slot, the numbers of parameters whose gradients may be listened to.
+    heard: HashMap<usize, usize>,
     /// Plays the other steps again, where a device can and they do the same every time.
     recorder: Option<Recorder>,
 }
@@ -134,6 +136,7 @@ impl Executable {
             slots: HashMap::new(),
             watched: HashMap::new(),
             first: First::default(),
+            heard: HashMap::new(),
             recorder: None,
         };
         for maker in makers {
@@ -403,6 +406,7 @@ impl Executable {
         run: &mut Run,
         mut spent: Option<&mut Vec<Spent>>,
     ) -> Result<()> {
+        let is_heard = !self.heard.is_empty() && hearing::is_heard();
         let mut timed: Vec<(usize, f64, Elapsed)> = vec![];
         for step in steps {
             let _range = Range::begin(&self.device, &step.label);
@@ -413,6 +417,9 @@ impl Executable {
                     None => None,
                     Some((slot, last)) => Some(self.read(values, slot, last).map_err(|e| e.at(&step.label))?),
                 });
+            }
+            if is_heard {
+                self.listen(step, &mut args);
             }
             let before = spent.as_ref().map_or(0, |list| list.len());
             let (kernel, made) = match &step.fused {

@@ -16,6 +16,7 @@ mod absent;
 mod extension;
 #[cfg(feature = "gpu")]
 mod gpu;
+pub(crate) mod hearing;
 mod layers;
 mod math;
 mod moving;

@@ -212,7 +212,8 @@ impl Checkpoints {
         // As for any new file, the kernel takes from the mode what the user's mask says.
         let mode = Permissions::from_mode(0o666);
         let scratch = tempfile::Builder::new().prefix(TEMPORARY).permissions(mode).tempfile_in(&self.folder)?;
-        write_to(scratch.as_file(), checkpoint, header)?;
+        write_to(BufWriter::with_capacity(BUFFER, scratch.as_file()), checkpoint, header)?;
+        scratch.as_file().sync_all()?;
         scratch.persist(path).map_err(|e| e.error)?;
         File::open(&self.folder)?.sync_all()
     }
@@ -252,17 +253,37 @@ impl<T: Read> Read for Summed<T> {
     }
 }
 
-/// Writes the tensors from where they are, and waits for the disk.
-fn write_to(file: &File, checkpoint: &Checkpoint, header: &[u8]) -> io::Result<()> {
-    let mut out = Summed { inner: BufWriter::with_capacity(BUFFER, file), sum: Sha256::new() };
+impl Checkpoint {
+    /// The bytes of its file.
+    ///
+    /// # Errors
+    /// As for [`Checkpoints::save`].
+    pub(super) fn to_bytes(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![];
+        let written = write_to(&mut bytes, self, &header(self)?);
+        written.map_err(|e| Error::bug(format!("a checkpoint in memory: {e}")))?;
+        Ok(bytes)
+    }
+
+    /// The checkpoint of `step` that another rank has read and sent.
+    ///
+    /// # Errors
+    /// File, when it is damaged; limit, when it doesn't fit the memory.
+    pub(super) fn from_bytes(bytes: &[u8], step: u64) -> Result<Self> {
+        read_from(bytes, bytes.len() as u64, Path::new("the checkpoint of rank 0"), step)
+    }
+}
+
+/// Writes the tensors from where they are.
+fn write_to(out: impl Write, checkpoint: &Checkpoint, header: &[u8]) -> io::Result<()> {
+    let mut out = Summed { inner: out, sum: Sha256::new() };
     out.write_all(&(header.len() as u64).to_le_bytes())?;
     out.write_all(header)?;
     for (_, tensor) in &checkpoint.tensors {
         out.write_all(tensor.bytes())?;
     }
     out.inner.write_all(&out.sum.finalize())?;
-    out.inner.flush()?;
-    file.sync_all()
+    out.inner.flush()
 }
 
 fn header(checkpoint: &Checkpoint) -> Result<Vec<u8>> {

@@ -103,12 +103,15 @@ pub struct Spent {
     pub scoring: f64,
     /// Writing checkpoints.
     pub saving: f64,
+    /// Waiting for other ranks, once the own part of a batch was computed.
+    #[serde(default)]
+    pub exchange: f64,
 }
 
 impl Spent {
     /// Seconds of training alone, without scores and checkpoints.
     pub fn training(&self) -> f64 {
-        self.data + self.teacher + self.compute
+        self.data + self.teacher + self.compute + self.exchange
     }
 
     /// How fast so many samples were trained on.

@@ -17,7 +17,8 @@ use super::{
     masks::Masks,
     model::Trainable,
     optimiser::{Optimiser, OptimiserOptions},
-    replicas::{self, Replicas},
+    ranks::Word,
+    replicas::{self, Learning, Learnt, Lesson, Replicas},
     scaler::Scaler,
     schedule::Schedule,
     sender::Sent,
@@ -25,7 +26,7 @@ use super::{
 };
 use crate::burn::{precision::Precision, tensor::Float};
 use compress_compiler::{
-    error::{Error, Result},
+    error::{Error, Kind, Result},
     graph::Graph,
     pass::EpochScore,
     tensor::{DType, Tensor},
@@ -184,7 +185,7 @@ impl Job<'_> {
         let mut spent = Spent::default();
         let mut state = self.begin(resume, watcher, &mut spent)?;
         let earlier = state.course.seconds;
-        let (mut samples, mut saved) = (0, Instant::now());
+        let (mut samples, mut saved, mut seconds) = (0, Instant::now(), earlier);
         let mut ended = Ended::Finished;
         'epochs: while state.epoch < self.options.epochs {
             let mut batches = self.batches(state.epoch, state.batch)?;
@@ -193,21 +194,34 @@ impl Job<'_> {
                 let Some(batch) = batches.next() else { break };
                 let batch = batch?;
                 spent.data += asked.elapsed().as_secs_f64();
-                let seconds = earlier + began.elapsed().as_secs_f64();
                 let done = self.done(&state, seconds);
-                samples += batch.len as u64;
-                let Some(BatchResult { parts, norm, rate }) = self.step(&mut state, &batch, done, &mut spent)? else {
+                samples += batch.whole as u64;
+                let save_every = self.options.save_every;
+                let word = || Word {
+                    seconds: earlier + began.elapsed().as_secs_f64(),
+                    stops: watcher.stopped(),
+                    saves: saved.elapsed() >= save_every,
+                };
+                let learnt = self.learn(&state, &batch, &word, &mut spent);
+                if learnt.as_ref().is_err_and(|e| e.kind() == Kind::Device) {
+                    // Where a rank was lost, the others have all that was learnt before.
+                    state.course.seconds = seconds;
+                    self.save(&state, watcher, &mut spent)?;
+                }
+                let Learnt { lesson, word, .. } = learnt?;
+                seconds = word.seconds;
+                let Some(BatchResult { parts, norm, rate }) = self.step(&mut state, lesson, done, &mut spent)? else {
                     self.back_off(&mut state, watcher)?;
                     continue;
                 };
                 let progress = self.progress(&state, spent.samples_per_second(samples));
                 watcher.batch(&Progress { parts, norm, rate, ..progress })?;
-                if watcher.stopped() {
+                if word.stops {
                     ended = Ended::Stopped;
                 } else if self.options.time.is_some_and(|most| seconds >= most.as_secs_f64()) {
                     ended = Ended::Time;
                 }
-                if ended != Ended::Finished || saved.elapsed() >= self.options.save_every {
+                if ended != Ended::Finished || word.saves {
                     state.course.seconds = seconds;
                     self.save(&state, watcher, &mut spent)?;
                     saved = Instant::now();
@@ -288,23 +302,46 @@ impl Job<'_> {
             watcher.warn(&format!("training in {precision} is slower than in f32 here: {why}"));
         }
         let mut state = self.fresh();
-        if resume
-            && let Some((checkpoints, digest)) = &self.checkpoints
-            && let Some((found, warnings)) = checkpoints.latest(digest)?
-        {
-            warnings.iter().for_each(|w| watcher.warn(w));
+        if resume && let Some(found) = self.checkpoint(watcher)? {
             self.resume(&mut state, found)?;
             return Ok(state);
         }
         let started = Instant::now();
         state.best = self.model.state()?;
-        state.course.first = (self.score)(&self.model.trained()?)?;
+        state.course.first = self.scored()?;
         state.course.best =
             if self.masks.as_ref().is_none_or(Masks::are_final) { state.course.first } else { Score::NONE };
         state.course.remember(0, state.course.first);
         spent.scoring += started.elapsed().as_secs_f64();
         watcher.scored(&self.progress(&state, 0.0), state.course.first.value, state.course.first.value)?;
         Ok(state)
+    }
+
+    /// The checkpoint to go on from: the first rank reads it.
+    fn checkpoint(&self, watcher: &mut dyn Watcher) -> Result<Option<Checkpoint>> {
+        let team = self.replicas.team();
+        let mut found = None;
+        let step = team.told(|| {
+            if let Some((checkpoints, digest)) = &self.checkpoints
+                && let Some((latest, warnings)) = checkpoints.latest(digest)?
+            {
+                warnings.iter().for_each(|w| watcher.warn(w));
+                found = Some(latest);
+            }
+            Ok(found.as_ref().map(|found| found.step))
+        })?;
+        match step {
+            Some(step) if team.count() > 1 => {
+                let bytes = team.shared(found.map_or(Ok(vec![]), |found| found.to_bytes())?)?;
+                Checkpoint::from_bytes(&bytes, step).map(Some)
+            }
+            _ => Ok(found),
+        }
+    }
+
+    /// The score of the model: the first rank finds it.
+    fn scored(&self) -> Result<Score> {
+        self.replicas.team().told(|| (self.score)(&self.model.trained()?))
     }
 
     /// The average of the weights to begin with, if one is kept.
@@ -320,25 +357,40 @@ impl Job<'_> {
         steps.max(time)
     }
 
-    /// One batch. `None` when the loss, or what it asks for, was not a number.
-    fn step(
+    /// What a batch teaches all ranks.
+    fn learn(
         &mut self,
-        state: &mut State,
+        state: &State,
         batch: &TrainBatch,
-        done: f64,
+        word: &dyn Fn() -> Word,
         spent: &mut Spent,
-    ) -> Result<Option<BatchResult>> {
+    ) -> Result<Learnt> {
         let started = Instant::now();
         let answer = match &mut self.teacher {
-            Some(t) => t.answer(&batch.inputs, self.same_samples.then_some(&batch.indices[..]))?,
-            None => Answer::default(),
+            Some(t) if batch.len > 0 => t.answer(&batch.inputs, self.same_samples.then_some(&batch.indices[..]))?,
+            _ => Answer::default(),
         };
         spent.teacher += started.elapsed().as_secs_f64();
         let started = Instant::now();
         let seed = self.options.seed ^ (state.epoch << 32 | state.batch).wrapping_mul(0xd6e8_feb8_6659_fd93);
         let scale = state.course.scaler.as_ref().map_or(1.0, Scaler::scale);
-        let learnt = self.replicas.learn(&self.model, &self.options.loss, batch, &answer, seed, scale)?;
-        let Some(lesson) = learnt else { return Ok(None) };
+        let how = Learning { loss: &self.options.loss, seed, scale };
+        let learnt = self.replicas.learn(&self.model, how, batch, &answer, word)?;
+        spent.exchange += learnt.waited;
+        spent.compute += started.elapsed().as_secs_f64() - learnt.waited;
+        Ok(learnt)
+    }
+
+    /// Takes over what was learnt. `None` when the loss, or what it asks for, was not a number.
+    fn step(
+        &mut self,
+        state: &mut State,
+        lesson: Option<Lesson>,
+        done: f64,
+        spent: &mut Spent,
+    ) -> Result<Option<BatchResult>> {
+        let started = Instant::now();
+        let Some(lesson) = lesson else { return Ok(None) };
         let mut finite = true;
         if let Some(scaler) = &mut state.course.scaler {
             finite = lesson.is_finite()?;
@@ -409,7 +461,7 @@ impl Job<'_> {
     fn judge(&mut self, state: &mut State, watcher: &mut dyn Watcher, samples: u64, spent: &mut Spent) -> Result<()> {
         let started = Instant::now();
         let live: Option<Vec<Float>> = state.average.as_ref().map(|average| self.swap(average.clone()));
-        let score = (self.score)(&self.model.trained()?)?;
+        let score = self.scored()?;
         // Of equal scores the later one stands: it has seen more. One with weights that are yet to go is none.
         let counts = self.masks.as_ref().is_none_or(Masks::are_final);
         let early = self.done(state, state.course.seconds) < SETTLES;

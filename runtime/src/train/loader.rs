@@ -7,7 +7,7 @@
 
 use super::{
     ahead::Ahead,
-    augment::{Augment, Mix, Position},
+    augment::{Augment, Position},
     random::{Purpose, Random},
 };
 use crate::{
@@ -17,8 +17,9 @@ use crate::{
 use compress_compiler::{
     error::{Error, Result},
     tensor::Tensor,
+    words::option::REPLICAS,
 };
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 /// How a [`Loader`] makes batches.
 #[derive(Debug, Clone)]
@@ -37,10 +38,45 @@ pub struct LoaderOptions {
     pub shuffle: bool,
     /// Whether samples at the end that don't fill a batch are left out.
     pub drop_last: bool,
+    /// The part of each batch that is wanted.
+    pub share: Share,
+}
+
+/// Some of the parts that batches are divided into.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    /// How many parts there are. A batch of fewer samples has a part for each.
+    pub parts: usize,
+    /// Which ones are meant.
+    pub own: Range<usize>,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { parts: 1, own: 0..1 }
+    }
+}
+
+impl Share {
+    /// The samples of each part in a batch of `len`.
+    pub fn divided(&self, len: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let parts = self.parts.min(len);
+        let own = self.own.start.min(parts)..self.own.end.min(parts);
+        own.map(move |i| i * len / parts..(i + 1) * len / parts)
+    }
+
+    /// The samples of all of them in a batch of `len`.
+    pub fn rows(&self, len: usize) -> Range<usize> {
+        let mut parts = self.divided(len);
+        match parts.next() {
+            Some(first) => first.start..parts.last().map_or(first.end, |last| last.end),
+            None => 0..0,
+        }
+    }
 }
 
 /// Some samples, as a step of training takes them.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct TrainBatch {
     /// The model's inputs; the first axis counts the samples.
     pub inputs: Vec<Tensor>,
@@ -48,12 +84,52 @@ pub struct TrainBatch {
     pub sent: Option<Vec<Value>>,
     /// The class of each sample, when the set has labels.
     pub labels: Option<Vec<i64>>,
-    /// How the samples were mixed, when the augmentation does that. The labels were not.
-    pub mix: Option<Mix>,
+    /// The class of what was mixed into each sample, when the augmentation does that, and the share that the sample kept.
+    pub mix: Option<(Vec<i64>, f32)>,
     /// Where the samples are in the set.
     pub indices: Vec<usize>,
     /// The number of samples.
     pub len: usize,
+    /// The samples of the whole batch, of which these may be a part.
+    pub whole: usize,
+    /// The place of the first of these in it.
+    pub first: usize,
+}
+
+impl TrainBatch {
+    /// Some of its samples, by their places in the whole batch.
+    fn cut(self, rows: Range<usize>) -> Result<Self> {
+        let own = rows.start - self.first..rows.end - self.first;
+        let classes = |labels: Vec<i64>| labels[own.clone()].to_vec();
+        Ok(Self {
+            inputs: self.inputs.iter().map(|t| tensor_rows(t, self.len, &own)).collect::<Result<_>>()?,
+            sent: None,
+            mix: self.mix.map(|(labels, share)| (classes(labels), share)),
+            labels: self.labels.map(classes),
+            indices: self.indices[own.clone()].to_vec(),
+            len: own.len(),
+            whole: self.whole,
+            first: rows.start,
+        })
+    }
+}
+
+/// Some of the `len` samples of `t`.
+///
+/// # Errors
+/// Data when its first axis doesn't count them.
+pub(super) fn tensor_rows(t: &Tensor, len: usize, range: &Range<usize>) -> Result<Tensor> {
+    match t.shape() {
+        [first, rest @ ..] if *first == len => {
+            let each = t.bytes().len() / len;
+            let bytes = &t.bytes()[range.start * each..range.end * each];
+            Tensor::new(t.dtype(), [&[range.len()], rest].concat(), bytes.to_vec())
+        }
+        shape => {
+            Err(Error::data(format!("a tensor of {shape:?} cannot be divided: it is not counted by {len} samples"))
+                .help(format!("train on one machine, without {REPLICAS}")))
+        }
+    }
 }
 
 /// Makes the batches of every epoch.
@@ -124,13 +200,30 @@ impl Loader {
 
 impl Plan {
     fn batch(&self, order: &[usize], epoch: u64, batch: usize) -> Result<TrainBatch> {
-        let LoaderOptions { batch: size, seed, ref augment, .. } = self.options;
+        let LoaderOptions { batch: size, seed, ref augment, ref share, .. } = self.options;
         let first = batch * size;
-        let indices = order[first..order.len().min(first + size)].to_vec();
-        let at = Position { seed, epoch, first };
-        let Batch { inputs, labels, len } = self.data.batch(&indices)?;
+        let whole = &order[first..order.len().min(first + size)];
+        let rows = share.rows(whole.len());
+        // Samples of a text are as long as the longest of the batch, and mixed samples need those that are mixed into them.
+        let reads = if augment.mixup.is_some() || self.data.is_text() { 0..whole.len() } else { rows.clone() };
+        if rows.is_empty() {
+            return Ok(TrainBatch { whole: whole.len(), ..TrainBatch::default() });
+        }
+        let at = Position { seed, epoch, first: first + reads.start };
+        let Batch { inputs, labels, len } = self.data.batch(&whole[reads.clone()])?;
         let (inputs, mix) = augment.mix(augment.each(inputs, at)?, len, at)?;
-        Ok(TrainBatch { inputs, sent: None, labels, mix, indices, len })
+        let mixed = |labels: &Vec<i64>| mix.map(|m| (m.partner.iter().map(|p| labels[*p]).collect(), m.share));
+        let made = TrainBatch {
+            mix: labels.as_ref().and_then(mixed),
+            inputs,
+            sent: None,
+            labels,
+            indices: whole[reads.clone()].to_vec(),
+            len,
+            whole: whole.len(),
+            first: reads.start,
+        };
+        if reads == rows { Ok(made) } else { made.cut(rows) }
     }
 }
 
@@ -165,10 +258,11 @@ mod tests {
 
     fn options(workers: usize) -> LoaderOptions {
         let augment = "flip,crop=2,brightness=0.1,noise=0.1,mixup=0.3".parse().unwrap();
-        LoaderOptions { batch: 4, seed: 1, workers, prefetch: 2, augment, shuffle: true, drop_last: false }
+        let share = Share::default();
+        LoaderOptions { batch: 4, seed: 1, workers, prefetch: 2, augment, shuffle: true, drop_last: false, share }
     }
 
-    type Content = (Vec<Tensor>, Option<Vec<i64>>, Option<Mix>, Vec<usize>, usize);
+    type Content = (Vec<Tensor>, Option<Vec<i64>>, Option<(Vec<i64>, f32)>, Vec<usize>, usize);
 
     fn contents(epoch: Epoch) -> Vec<Content> {
         let plain = |b: Result<TrainBatch>| b.map(|b| (b.inputs, b.labels, b.mix, b.indices, b.len)).unwrap();
@@ -197,6 +291,32 @@ mod tests {
     }
 
     #[test]
+    fn shares_are_parts_of_the_same_batches() {
+        for augment in ["flip,crop=2,noise=0.1", "noise=0.1,mixup=0.3"] {
+            let augment: Augment = augment.parse().unwrap();
+            let loader = |share| {
+                Loader::new(made_up(31), (0..30).collect(), LoaderOptions { augment, share, ..options(0) }).unwrap()
+            };
+            let whole = loader(Share::default());
+            // The last batch has two samples, and so two parts.
+            for parts in [2, 3, 4] {
+                let shares: Vec<Loader> = (0..parts).map(|i| loader(Share { parts, own: i..i + 1 })).collect();
+                let mut epochs: Vec<Epoch> = shares.iter().map(|loader| loader.epoch(2, 0).unwrap()).collect();
+                for all in whole.epoch(2, 0).unwrap().map(Result::unwrap) {
+                    let (mut samples, mut bytes) = (vec![], vec![]);
+                    for epoch in &mut epochs {
+                        let part = epoch.next().unwrap().unwrap();
+                        assert_eq!((part.whole, part.first), (all.len, if part.len > 0 { samples.len() } else { 0 }));
+                        samples.extend(part.indices);
+                        part.inputs.iter().for_each(|t| bytes.extend_from_slice(t.bytes()));
+                    }
+                    assert_eq!((samples, &bytes[..]), (all.indices, all.inputs[0].bytes()), "{parts} parts");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn each_sample_comes_once_in_an_order_of_the_epoch() {
         let samples: Vec<usize> = (0..50).map(|i| i * 2).collect();
         let loader = |o| Loader::new(made_up(100), samples.clone(), o).unwrap();
@@ -213,7 +333,7 @@ mod tests {
         assert_eq!(indices(&ordered, 3), samples);
         // The samples are the same then, but not what augmentation makes of them.
         let [a, b] = [0, 1].map(|epoch| ordered.epoch(epoch, 0).unwrap().next().unwrap().unwrap());
-        assert!(a.inputs != b.inputs && a.mix != b.mix);
+        assert!(a.inputs != b.inputs);
         let dropping = loader(LoaderOptions { drop_last: true, ..options(1) });
         assert_eq!((dropping.batches(), indices(&dropping, 0).len()), (12, 48));
         assert_eq!(indices(&dropping, 0), indices(&shuffled, 0)[..48]);

@@ -17,6 +17,7 @@ pub(crate) mod once;
 pub mod optimiser;
 mod probe;
 mod random;
+pub mod ranks;
 pub mod replicas;
 mod scaler;
 pub mod schedule;

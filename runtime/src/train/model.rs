@@ -176,6 +176,8 @@ pub struct Trainable {
     recompute: bool,
     precision: Precision,
     left_out: Vec<String>,
+    /// The parameters in the order in which their gradients are found.
+    arrival: Vec<usize>,
 }
 
 impl Trainable {
@@ -244,10 +246,14 @@ impl Trainable {
             ends.iter().chain(&features).copied().chain(form.statistics.iter().map(|(_, port)| *port)).collect();
         let decoder = Decoder::of(graph);
         let place = verify(&form.graph)?.order().iter().enumerate().map(|(i, id)| (*id, i)).collect();
+        let first = form.graph.inputs().len();
+        let exe = Executable::part(&form.graph, &place, &inputs, &outputs, device)?
+            .with_fused_steps()
+            .in_precision(options.precision)
+            .heard(first..first + trained.len());
         Ok(Self {
-            exe: Executable::part(&form.graph, &place, &inputs, &outputs, device)?
-                .with_fused_steps()
-                .in_precision(options.precision),
+            arrival: exe.last_read_first(first..first + trained.len()),
+            exe,
             graph: graph.clone(),
             device: device.clone(),
             parameters,
@@ -349,6 +355,17 @@ impl Trainable {
         let given: Vec<(NodeId, &[usize])> = self.graph.inputs().iter().zip(&self.inputs).filter_map(given).collect();
         let names = SizeNames::of(&self.graph, given.iter().map(|(input, _)| *input));
         names.sizes(given.into_iter().map(|(_, shape)| shape))
+    }
+
+    /// The shapes of what a batch teaches: the gradients of the parameters, and the running statistics.
+    pub(crate) fn sizes_of_lessons(&self) -> Vec<Vec<usize>> {
+        self.learnt().map(|(_, _, value)| value.shape().to_vec()).collect()
+    }
+
+    /// The places of all that in the order in which it is found: statistics going forward, gradients going back.
+    pub(crate) fn order_of_lessons(&self) -> Vec<usize> {
+        let parameters = self.parameters.len();
+        (parameters..parameters + self.statistics.len()).chain(self.arrival.iter().copied()).collect()
     }
 
     /// Takes over the running statistics that a forward pass moved.

@@ -1,27 +1,37 @@
 //! What a batch teaches: its loss and the gradients, found in one piece or by replicas of the model, each of which
-//! takes a part of the samples on threads of its own.
+//! takes a part of the samples on threads of its own, or on another machine ([`Team`]).
 //!
 //! Small layers leave threads idle that share one of them; replicas share nothing. What they find is averaged by the
-//! sizes of their parts, so it depends on how many they are, not on their threads.
+//! sizes of their parts, so it depends on how many they are, not on their threads, nor on the processes that they are divided among:
+//! parts are summed in a tree ([`in_tree`]).
 
 use super::{
-    loader::TrainBatch,
+    loader::{Share, TrainBatch, tensor_rows},
     loss::{LossOptions, Supervision},
     model::Trainable,
+    ranks::{Arrived, Layout, Summing, Taught, Team, Word, in_tree},
     teacher::Answer,
 };
-use crate::burn::tensor::{Float, Value};
+use crate::burn::tensor::{
+    Float, Value,
+    hearing::{Ear, Listener},
+};
 use compress_compiler::{
     error::{Error, Result},
     tensor::Tensor,
     words::option::REPLICAS,
 };
 use rayon::{ThreadPool, ThreadPoolBuilder};
-use std::{borrow::Cow, ops::Range};
+use std::{borrow::Cow, env, ops::Range, sync::mpsc, thread, time::Instant};
 
-/// The threads of each replica; none where all threads work on the whole batch.
-#[derive(Debug, Default)]
-pub struct Replicas(Vec<ThreadPool>);
+/// Who computes what a batch teaches.
+#[derive(Default)]
+pub struct Replicas {
+    /// The threads of each replica of this process; none where all threads work on its whole part.
+    pools: Vec<ThreadPool>,
+    team: Team,
+    share: Share,
+}
 
 impl Replicas {
     /// So many replicas, for batches of `samples`, that share `threads`.
@@ -29,58 +39,197 @@ impl Replicas {
     /// # Errors
     /// Usage when there are more replicas than samples or threads; limit when threads can't be started.
     pub fn new(count: usize, samples: usize, threads: usize) -> Result<Self> {
-        for (have, what) in [(samples, "samples of a batch"), (threads, "threads")] {
-            if count > have {
-                return Err(Error::usage(format!("{count} replicas for {have} {what}"))
+        Self::of(Team::default(), count, samples, threads)
+    }
+
+    /// So many replicas, or one for each rank if there are fewer, divided among the ranks of `team`; those of this rank share `threads`.
+    ///
+    /// # Errors
+    /// As for [`Replicas::new`]; usage when ranks would have different numbers of replicas.
+    pub fn of(team: Team, count: usize, samples: usize, threads: usize) -> Result<Self> {
+        let (ranks, rank) = (team.count(), team.rank());
+        let count = count.max(ranks);
+        if !count.is_multiple_of(ranks) {
+            return Err(Error::usage(format!("{count} replicas for {ranks} ranks"))
+                .help(format!("give {REPLICAS} a multiple of the number of ranks")));
+        }
+        let own = count / ranks;
+        let replicas =
+            || if ranks > 1 { format!("{count} replicas on {ranks} ranks") } else { format!("{count} replicas") };
+        for (wanted, have, what) in [(count, samples, "samples of a batch"), (own, threads, "threads")] {
+            if wanted > have {
+                return Err(Error::usage(format!("{} for {have} {what}", replicas()))
                     .help("each replica takes a sample of every batch and a thread at least"));
             }
         }
-        if count < 2 {
-            return Ok(Self::default());
+        let share = Share { parts: count, own: rank * own..(rank + 1) * own };
+        if own < 2 {
+            return Ok(Self { pools: vec![], team, share });
         }
-        let pool = |i| ThreadPoolBuilder::new().num_threads(threads / count + usize::from(i < threads % count)).build();
-        let pools = (0..count).map(pool).collect::<Result<_, _>>();
-        pools.map(Self).map_err(|e| Error::limit(format!("the threads could not be started: {e}")))
+        let pool = |i| ThreadPoolBuilder::new().num_threads(threads / own + usize::from(i < threads % own)).build();
+        let pools = (0..own).map(pool).collect::<Result<_, _>>();
+        let pools = pools.map_err(|e| Error::limit(format!("the threads could not be started: {e}")))?;
+        Ok(Self { pools, team, share })
+    }
+
+    /// The part of each batch that this process reads.
+    pub fn share(&self) -> &Share {
+        &self.share
+    }
+
+    /// The ranks that replicas are divided among.
+    pub fn team(&self) -> &Team {
+        &self.team
     }
 
     /// What a batch teaches `model`. The loss is multiplied by `scale` before its gradients are taken, and they are
-    /// divided by it. `None` when the loss is not a number.
+    /// divided by it. `None` when the loss is not a number. `word` is what this rank says of the job once it has computed its part; what
+    /// comes back is the word of the first rank, and the seconds that this one waited for others.
     ///
     /// # Errors
-    /// Those of the model and the loss; data when an answer of the teacher can't be divided among replicas.
+    /// Those of the model and the loss; data when an answer of the teacher can't be divided among replicas; device when a rank is lost.
     pub fn learn(
         &self,
         model: &Trainable,
-        loss: &LossOptions,
+        how: Learning,
         batch: &TrainBatch,
         answer: &Answer,
-        seed: u64,
-        scale: f32,
-    ) -> Result<Option<Lesson>> {
-        let whole = Material::new(batch, answer);
-        let count = self.0.len().min(whole.len);
-        if count < 2 {
-            return whole.teach(model, loss, seed, scale);
-        }
-        let parts = (0..count).map(|i| whole.part(i * whole.len / count..(i + 1) * whole.len / count));
-        let parts = parts.collect::<Result<Vec<_>>>()?;
+        word: &dyn Fn() -> Word,
+    ) -> Result<Learnt> {
+        let material = Material::new(batch, answer);
         // Each has a dropout of its own.
-        let seed = |i: usize| seed.wrapping_add((i as u64).wrapping_mul(0xa076_1d64_78bd_642f));
-        let teach = |i: usize| parts[i].teach(model, loss, seed(i), scale);
-        let mut made: Vec<_> = parts.iter().map(|_| None).collect();
-        among(&self.0, 0, &mut made, &teach);
-        let mut sum: Option<Lesson> = None;
-        for (lesson, part) in made.into_iter().zip(&parts) {
-            let lesson = lesson.ok_or_else(|| Error::bug("a replica gave no answer"))??;
-            let Some(lesson) = lesson else { return Ok(None) };
-            let lesson = lesson.times(part.len as f64 / whole.len as f64);
-            sum = Some(match sum {
-                Some(sum) => sum.plus(lesson)?,
-                None => lesson,
+        let seed = |i: usize| how.seed.wrapping_add((i as u64).wrapping_mul(0xa076_1d64_78bd_642f));
+        let rows: Vec<Range<usize>> = self.share.divided(batch.whole).collect();
+        let whole = rows.len() == 1 && rows[0].len() == batch.len;
+        let parts = rows.iter().map(|rows| {
+            let own = rows.start - batch.first..rows.end - batch.first;
+            if whole { Ok(Cow::Borrowed(&material)) } else { material.part(own).map(Cow::Owned) }
+        });
+        let parts = parts.collect::<Result<Vec<_>>>()?;
+        let teach = |i: usize, hear: Option<Listener>| -> Result<(Option<Lesson>, Vec<bool>)> {
+            let share = parts[i].len as f64 / batch.whole as f64;
+            let hear = hear.map(|mut hear| -> Listener {
+                Box::new(move |place, values| hear(place, in_proportion(values, how.scale, share)))
             });
+            let (taught, heard) = parts[i].teach(model, how, seed(self.share.own.start + i), hear)?;
+            Ok((taught.map(|lesson| if share < 1.0 { lesson.times(share) } else { lesson }), heard))
+        };
+        if self.team.count() == 1 {
+            let lessons = self.lessons(parts.len(), &|i| Ok(teach(i, None)?.0))?;
+            let lesson = lessons.map(|lessons| in_tree(lessons, &Lesson::plus)).transpose()?.flatten();
+            return Ok(Learnt { lesson, word: word(), waited: 0.0 });
         }
-        Ok(sum)
+        self.sum(model, parts.len(), &teach, word)
     }
+
+    /// What each part of this process is taught; `None` where one has none.
+    fn lessons(
+        &self,
+        parts: usize,
+        teach: &(dyn Fn(usize) -> Result<Option<Lesson>> + Sync),
+    ) -> Result<Option<Vec<Lesson>>> {
+        let mut made: Vec<_> = (0..parts).map(|_| None).collect();
+        match (&self.pools[..], &mut made[..]) {
+            ([], made) => made.iter_mut().enumerate().for_each(|(i, made)| *made = Some(teach(i))),
+            (pools, made) => among(pools, 0, made, teach),
+        }
+        made.into_iter().map(|made| made.ok_or_else(|| Error::bug("a replica gave no answer"))?).collect()
+    }
+
+    /// The sum of what all ranks are taught, each in so many parts. Gradients are on their way while others are still computed.
+    fn sum(&self, model: &Trainable, parts: usize, teach: &Teach, word: &dyn Fn() -> Word) -> Result<Learnt> {
+        let (shapes, order) = (model.sizes_of_lessons(), model.order_of_lessons());
+        let mut item_of = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(item, place)| item_of[*place] = item);
+        let layout = Layout::of(order.iter().map(|place| shapes[*place].iter().product()));
+        let summing = Summing::new(&self.team, &layout, parts);
+        let (to, from) = mpsc::channel();
+        let (tell, told) = mpsc::channel();
+        let overlaps = env::var_os("COMPRESS_RANKS_WAIT").is_none();
+        let (computed, ended, summed) = thread::scope(|scope| {
+            let summed = scope.spawn(move || summing.run(&from, &told));
+            let computed = self.lessons(parts, &|part| {
+                // Who doesn't listen any more has an error, which is told.
+                let send = |place: usize, values| drop(to.send(Arrived { item: item_of[place], part, values }));
+                let hear = || -> Listener {
+                    let (to, item_of) = (to.clone(), item_of.clone());
+                    Box::new(move |place, values| {
+                        let _ = to.send(Arrived { item: item_of[place], part, values: Some(values) });
+                    })
+                };
+                let (lesson, heard) = teach(part, overlaps.then(hear))?;
+                for place in order.iter().copied().filter(|place| heard.get(*place) != Some(&true)) {
+                    let found = lesson.as_ref().and_then(|lesson| lesson.item(place));
+                    send(place, found.map(|found| found.clone().into_vec()).transpose()?);
+                }
+                Ok(lesson)
+            });
+            let ended = Instant::now();
+            let computed = computed.and_then(|lessons| {
+                let loss = lessons.map(|lessons| loss_of(&lessons)).transpose()?;
+                let (loss, names) = loss.map_or((None, vec![]), |(loss, names)| (Some(loss), names));
+                let _ = tell.send(Taught { loss, word: word() });
+                Ok(names)
+            });
+            drop((to, tell));
+            let summed = summed.join().unwrap_or_else(|_| Err(Error::bug("the thread that sums gradients panicked")));
+            (computed, ended, summed)
+        });
+        let (names, (sums, taught), waited) = (computed?, summed?, ended.elapsed().as_secs_f64());
+        let Some((loss, terms)) = taught.loss else { return Ok(Learnt { lesson: None, word: taught.word, waited }) };
+        let mut found: Vec<Option<Float>> = shapes.iter().map(|_| None).collect();
+        for (place, values) in order.into_iter().zip(sums) {
+            let upload = |values: Vec<f32>| Float::upload(&Tensor::f32(&shapes[place], &values), model.device());
+            found[place] = values.map(upload).transpose()?;
+        }
+        let statistics = found.split_off(model.parameters().len());
+        let missing = || Error::bug("no rank moved a statistic");
+        let statistics = statistics.into_iter().map(|s| s.ok_or_else(missing)).collect::<Result<_>>()?;
+        let parts = names.into_iter().zip(terms).collect();
+        Ok(Learnt { lesson: Some(Lesson { loss, parts, gradients: found, statistics }), word: taught.word, waited })
+    }
+}
+
+/// Teaches one of the parts of this process, and may tell gradients as they are found: the lesson, and of which it told.
+type Teach<'a> = dyn Fn(usize, Option<Listener>) -> Result<(Option<Lesson>, Vec<bool>)> + Sync + 'a;
+
+/// A gradient of a loss that was multiplied by `scale`, of so many in a batch: as [`Lesson::times`] and the division by the scale make it.
+fn in_proportion(mut values: Vec<f32>, scale: f32, share: f64) -> Vec<f32> {
+    let (by, share) = (1.0 / scale, share as f32);
+    values.iter_mut().for_each(|v| *v = *v * by * share);
+    values
+}
+
+/// The sum of the losses and of their parts, and what these are called.
+fn loss_of(lessons: &[Lesson]) -> Result<((f64, Vec<f32>), Vec<&'static str>)> {
+    let own = lessons.iter().map(|l| (l.loss, l.parts.iter().map(|(_, v)| *v).collect::<Vec<f32>>()));
+    let names = lessons.first().map_or(vec![], |l| l.parts.iter().map(|(name, _)| *name).collect());
+    Ok((in_tree(own.collect(), &plus)?.unwrap_or_default(), names))
+}
+
+fn plus((loss, a): (f64, Vec<f32>), (other, b): (f64, Vec<f32>)) -> Result<(f64, Vec<f32>)> {
+    Ok((loss + other, a.into_iter().zip(b).map(|(a, b)| a + b).collect()))
+}
+
+/// How a batch teaches.
+#[derive(Clone, Copy)]
+pub struct Learning<'a> {
+    /// What is made small.
+    pub loss: &'a LossOptions,
+    /// What dropout follows from.
+    pub seed: u64,
+    /// What the loss is multiplied by before its gradients are taken.
+    pub scale: f32,
+}
+
+/// What a batch taught all replicas together.
+pub struct Learnt {
+    /// `None` when the loss was not a number.
+    pub lesson: Option<Lesson>,
+    /// What the first rank decided.
+    pub word: Word,
+    /// Seconds that this rank waited for others.
+    pub waited: f64,
 }
 
 /// Fills each slot with what `work` makes of its place, in the pool of that place. The caller waits.
@@ -117,6 +266,14 @@ impl Lesson {
         Ok(finite)
     }
 
+    /// A gradient, or a running statistic behind these.
+    fn item(&self, item: usize) -> Option<&Float> {
+        match self.gradients.get(item) {
+            Some(gradient) => gradient.as_ref(),
+            None => self.statistics.get(item - self.gradients.len()),
+        }
+    }
+
     fn times(self, share: f64) -> Self {
         let times = |x: Float| x.mul_scalar(share);
         Self {
@@ -151,6 +308,7 @@ pub fn sum(a: Option<Float>, b: Option<Float>) -> Result<Option<Float>> {
 }
 
 /// Samples, and what belongs to each.
+#[derive(Clone)]
 struct Material<'a> {
     len: usize,
     inputs: Cow<'a, [Tensor]>,
@@ -166,13 +324,12 @@ struct Material<'a> {
 impl<'a> Material<'a> {
     fn new(batch: &'a TrainBatch, answer: &'a Answer) -> Self {
         let labels = batch.labels.as_deref();
-        let mixed = labels.zip(batch.mix.as_ref());
         Self {
             len: batch.len,
             inputs: Cow::Borrowed(&batch.inputs),
             sent: batch.sent.as_deref(),
             labels,
-            mix: mixed.map(|(labels, m)| (m.partner.iter().map(|p| labels[*p]).collect(), m.share)),
+            mix: batch.mix.as_ref().map(|(labels, share)| (Cow::Borrowed(&labels[..]), *share)),
             outputs: Cow::Borrowed(&answer.outputs),
             features: Cow::Borrowed(&answer.features),
         }
@@ -180,7 +337,7 @@ impl<'a> Material<'a> {
 
     fn part(&self, range: Range<usize>) -> Result<Material<'_>> {
         let cut = |tensors: &[Tensor]| -> Result<Cow<'_, [Tensor]>> {
-            tensors.iter().map(|t| rows(t, self.len, &range)).collect::<Result<Vec<_>>>().map(Cow::Owned)
+            tensors.iter().map(|t| tensor_rows(t, self.len, &range)).collect::<Result<Vec<_>>>().map(Cow::Owned)
         };
         Ok(Material {
             len: range.len(),
@@ -193,7 +350,15 @@ impl<'a> Material<'a> {
         })
     }
 
-    fn teach(&self, model: &Trainable, loss: &LossOptions, seed: u64, scale: f32) -> Result<Option<Lesson>> {
+    /// What they teach, and of which gradients `hear` was told as they were found.
+    fn teach(
+        &self,
+        model: &Trainable,
+        Learning { loss, scale, .. }: Learning,
+        seed: u64,
+        hear: Option<Listener>,
+    ) -> Result<(Option<Lesson>, Vec<bool>)> {
+        let ear = hear.map(|hear| Ear::new(model.parameters().len(), hear));
         let labels = loss.labels(&self.inputs, self.labels)?;
         let target = Supervision {
             labels: labels.as_deref(),
@@ -209,27 +374,13 @@ impl<'a> Material<'a> {
         let found = loss.of(&pass.outputs, &pass.features, &target, model.device())?;
         let value = found.whole.clone().detached().scalar()?;
         if !value.is_finite() {
-            return Ok(None);
+            return Ok((None, vec![]));
         }
         let scaled = |x: Float, by: f32| if by == 1.0 { x } else { x.mul_scalar(by) };
         let gradients = pass.gradients(scaled(found.whole, scale))?;
         let gradients = gradients.into_iter().map(|g| g.map(|g| scaled(g, 1.0 / scale))).collect();
-        Ok(Some(Lesson { loss: value, parts: found.parts, gradients, statistics: pass.statistics()? }))
-    }
-}
-
-/// Some of the `len` samples of `t`.
-fn rows(t: &Tensor, len: usize, range: &Range<usize>) -> Result<Tensor> {
-    match t.shape() {
-        [first, rest @ ..] if *first == len => {
-            let each = t.bytes().len() / len;
-            let bytes = &t.bytes()[range.start * each..range.end * each];
-            Tensor::new(t.dtype(), [&[range.len()], rest].concat(), bytes.to_vec())
-        }
-        shape => {
-            Err(Error::data(format!("a tensor of {shape:?} cannot be divided: it is not counted by {len} samples"))
-                .help(format!("train without {REPLICAS}")))
-        }
+        let lesson = Lesson { loss: value, parts: found.parts, gradients, statistics: pass.statistics()? };
+        Ok((Some(lesson), ear.map_or(vec![], Ear::heard)))
     }
 }
 

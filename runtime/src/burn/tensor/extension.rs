@@ -6,7 +6,10 @@
 //! vector-Jacobian product, and [`record`] registers all of them alike. On other devices Burn's own
 //! operators run: [`Float`](super::Float) decides which.
 
-use super::operators::{Add, BatchNorm, Conv, Pad, Quantised, Relu, Slices, Window2d};
+use super::{
+    hearing,
+    operators::{Add, BatchNorm, Conv, Pad, Quantised, Relu, Slices, Window2d, elements},
+};
 use ::burn::backend::{Autodiff, Backend, Flex, backend_extension, ops::ConvOptions, tensor::FloatTensor};
 use burn_autodiff::{
     NodeId,
@@ -50,6 +53,10 @@ pub trait Train: Backend {
     fn train_pad(x: FloatTensor<Self>, pad: Pad) -> FloatTensor<Self>;
     /// Codes of what is real, or what is real of codes, by a scale a channel.
     fn train_quantised(x: FloatTensor<Self>, scale: FloatTensor<Self>, by: Quantised) -> FloatTensor<Self>;
+    /// `x` as it is; once its gradient is whole, who listens to the parameter of this number hears of it.
+    fn train_heard(x: FloatTensor<Self>, clock: FloatTensor<Self>, number: usize) -> FloatTensor<Self>;
+    /// The clock, one step deeper.
+    fn train_tick(clock: FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
 /// An operator with `N` inputs and a vector-Jacobian product.
@@ -91,6 +98,22 @@ impl<O: Vjp<N>, const N: usize> Backward<Flex, N> for Step<O> {
             }
             grads.register::<Flex>(parent.id, grad);
         }
+    }
+}
+
+/// Hands the gradient on, and tells of it.
+#[derive(Debug)]
+struct Heard;
+
+impl Backward<Flex, 2> for Heard {
+    type State = usize;
+
+    fn backward(self, ops: Ops<usize, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let dy = grads.consume::<Flex>(&ops.node);
+        let [Some(parameter), _] = &ops.parents else { return };
+        grads.register::<Flex>(parameter.id, dy);
+        // That of a leaf stays in when it is taken out.
+        hearing::came(ops.state, || elements(&grads.consume::<Flex>(parameter).to_contiguous()).to_vec());
     }
 }
 
@@ -187,6 +210,14 @@ impl Train for Flex {
     fn train_quantised(x: FlexTensor, scale: FlexTensor, by: Quantised) -> FlexTensor {
         by.forward([x, scale]).0
     }
+
+    fn train_heard(x: FlexTensor, _: FlexTensor, _: usize) -> FlexTensor {
+        x
+    }
+
+    fn train_tick(clock: FlexTensor) -> FlexTensor {
+        clock
+    }
 }
 
 impl<C: CheckpointStrategy> Train for Autodiff<Flex, C> {
@@ -236,5 +267,19 @@ impl<C: CheckpointStrategy> Train for Autodiff<Flex, C> {
 
     fn train_quantised(x: FloatTensor<Self>, scale: FloatTensor<Self>, by: Quantised) -> FloatTensor<Self> {
         record::<_, C, 2>(by, [x, scale]).0
+    }
+
+    fn train_heard(x: FloatTensor<Self>, clock: FloatTensor<Self>, number: usize) -> FloatTensor<Self> {
+        match Heard.prepare::<C>([x.node(), clock.node()]).compute_bound().stateful() {
+            OpsKind::Tracked(prep) => prep.finish(number, x.into_primitive()),
+            OpsKind::UnTracked(prep) => prep.finish(x.into_primitive()),
+        }
+    }
+
+    fn train_tick(clock: FloatTensor<Self>) -> FloatTensor<Self> {
+        match Heard.prepare::<C>([clock.node(), clock.node()]).compute_bound().stateful() {
+            OpsKind::Tracked(prep) => prep.finish(0, clock.into_primitive()),
+            OpsKind::UnTracked(prep) => prep.finish(clock.into_primitive()),
+        }
     }
 }

@@ -14,7 +14,7 @@ fn dims(t: &FlexTensor) -> Vec<usize> {
 }
 
 /// The elements of a contiguous tensor, which may lie inside of a larger one.
-fn elements(t: &FlexTensor) -> &[f32] {
+pub(super) fn elements(t: &FlexTensor) -> &[f32] {
     t.as_slice().unwrap_or_default()
 }
 

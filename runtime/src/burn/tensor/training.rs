@@ -46,6 +46,16 @@ impl Float {
         matches!(self.t.kind, DispatchTensorKind::Autodiff(_)) && Dispatch::is_tracked(&self.t)
     }
 
+    /// The same elements off the tape, where what reads them may read values on it too.
+    pub(super) fn beside_tape(&self) -> Self {
+        let context = self.t.autodiff;
+        self.clone().detached().map(|t| {
+            let mut t = B::from_inner(t);
+            t.autodiff = context;
+            t
+        })
+    }
+
     /// The same elements off the tape.
     pub fn detached(self) -> Self {
         match self.t.kind {

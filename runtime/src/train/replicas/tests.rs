@@ -2,7 +2,7 @@ use super::*;
 use crate::{
     burn::{precision::Precision, tensor::Float},
     device::Device,
-    train::{augment::Mix, loss::Term, model::ModelOptions},
+    train::{loss::Term, model::ModelOptions, ranks::threads::teams},
 };
 use compress_compiler::text;
 
@@ -51,18 +51,93 @@ fn material() -> (TrainBatch, Answer) {
         inputs: vec![tensor(&[7, 2, 4, 4], 3)],
         sent: None,
         labels: Some(vec![0, 1, 2, 0, 2, 1, 0]),
-        mix: Some(Mix { partner: vec![6, 5, 4, 3, 2, 1, 0], share: 0.7 }),
+        mix: Some((vec![0, 1, 2, 0, 2, 1, 0], 0.7)),
         indices: (0..7).collect(),
         len: 7,
+        whole: 7,
+        first: 0,
     };
     (batch, Answer { outputs: vec![tensor(&[7, 3], 4)], features: vec![] })
 }
 
 fn learn(model: &Trainable, replicas: &Replicas, scale: f32) -> Lesson {
-    let (batch, answer) = material();
+    learn_from(model, replicas, material(), scale).lesson.unwrap()
+}
+
+fn learn_from(model: &Trainable, replicas: &Replicas, (batch, answer): (TrainBatch, Answer), scale: f32) -> Learnt {
     let loss =
         LossOptions::default().smoothed(0.1).with(Term::Labels, 1.0).with(Term::Distill, 1.0).with(Term::Mse, 0.5);
-    replicas.learn(model, &loss, &batch, &answer, 0, scale).unwrap().unwrap()
+    let word = Word { seconds: 1.5 + replicas.team().rank() as f64, stops: false, saves: replicas.team().leads() };
+    replicas.learn(model, Learning { loss: &loss, seed: 0, scale }, &batch, &answer, &|| word).unwrap()
+}
+
+/// What a rank reads of the seven samples.
+fn own(replicas: &Replicas) -> (TrainBatch, Answer) {
+    let (batch, answer) = material();
+    let rows = replicas.share().rows(7);
+    let cut = |tensors: &[Tensor]| tensors.iter().map(|t| tensor_rows(t, 7, &rows).unwrap()).collect();
+    let mix = batch.mix.map(|(labels, share)| (labels[rows.clone()].to_vec(), share));
+    let own = TrainBatch {
+        inputs: cut(&batch.inputs),
+        labels: batch.labels.map(|labels| labels[rows.clone()].to_vec()),
+        indices: rows.clone().collect(),
+        len: rows.len(),
+        first: rows.start,
+        mix,
+        ..batch
+    };
+    (own, Answer { outputs: cut(&answer.outputs), features: vec![] })
+}
+
+#[test]
+fn gradients_are_told_as_they_are_found() {
+    let model = model(true, Precision::F32);
+    let (batch, answer) = material();
+    let loss = LossOptions::default().with(Term::Labels, 1.0);
+    let how = Learning { loss: &loss, seed: 0, scale: 1.0 };
+    let (to, told) = mpsc::channel();
+    let hear = Box::new(move |place, values| drop(to.send((place, values))));
+    let (lesson, heard) = Material::new(&batch, &answer).teach(&model, how, 0, Some(hear)).unwrap();
+    let names: Vec<&str> = model.parameters().iter().map(|p| &p.name[..]).collect();
+    assert_eq!(heard, vec![true; names.len()]);
+    let gradients = lesson.unwrap().gradients;
+    let mut order = vec![];
+    for (place, values) in told {
+        assert_eq!(gradients[place].clone().unwrap().into_vec().unwrap(), values, "{}", names[place]);
+        order.push(names[place]);
+    }
+    // The last layers come first, and what reads a parameter that many steps lie behind does not wait for the end.
+    let at = |name| order.iter().position(|n| *n == name).unwrap();
+    assert!(at("m") < at("scale") && at("scale") < at("w"), "{order:?}");
+    let places = model.order_of_lessons();
+    let at = |name| places.iter().position(|place| names.get(*place) == Some(&name)).unwrap();
+    assert!(at("m") < at("scale") && at("scale") < at("w"), "{places:?}");
+}
+
+#[test]
+fn ranks_find_the_same_bits_as_replicas() {
+    let model = model(true, Precision::F32);
+    for replicas in [2, 3, 4, 6] {
+        let one = found(learn(&model, &Replicas::new(replicas, 7, replicas).unwrap(), 1.0));
+        // Of other numbers of ranks each has a number of replicas that isn't a power of two.
+        for ranks in [2, 3, 4, 6].into_iter().filter(|n| replicas % n == 0 && (replicas / n).is_power_of_two()) {
+            let all: Vec<Learnt> = std::thread::scope(|scope| {
+                let work = |team| {
+                    let model = &model;
+                    scope.spawn(move || {
+                        let replicas = Replicas::of(team, replicas, 7, replicas).unwrap();
+                        learn_from(model, &replicas, own(&replicas), 1.0)
+                    })
+                };
+                let begun: Vec<_> = teams(ranks).into_iter().map(work).collect();
+                begun.into_iter().map(|rank| rank.join().unwrap()).collect()
+            });
+            for learnt in all {
+                assert_eq!(learnt.word, Word { seconds: 1.5, stops: false, saves: true });
+                assert_eq!(found(learnt.lesson.unwrap()), one, "{replicas} replicas on {ranks} ranks");
+            }
+        }
+    }
 }
 
 /// The loss, the gradients and the statistics.
@@ -106,9 +181,11 @@ fn statistics_are_averaged_by_the_sizes_of_parts() {
     let (batch, answer) = material();
     let whole = Material::new(&batch, &answer);
     let loss = LossOptions::default().with(Term::Labels, 1.0);
-    let of = |part: Material| part.teach(&model, &loss, 0, 1.0).unwrap().unwrap().statistics;
+    let how = Learning { loss: &loss, seed: 0, scale: 1.0 };
+    let of = |part: Material| part.teach(&model, how, 0, None).unwrap().0.unwrap().statistics;
     let (a, b) = (of(whole.part(0..3).unwrap()), of(whole.part(3..7).unwrap()));
-    let both = Replicas::new(2, 7, 2).unwrap().learn(&model, &loss, &batch, &answer, 0, 1.0).unwrap().unwrap();
+    let both = Replicas::new(2, 7, 2).unwrap().learn(&model, how, &batch, &answer, &Word::default).unwrap();
+    let both = both.lesson.unwrap();
     assert_eq!(both.statistics.len(), 2);
     for ((a, b), both) in a.into_iter().zip(b).zip(both.statistics) {
         let [a, b, both] = [a, b, both].map(|x| x.into_vec().unwrap());
@@ -122,7 +199,7 @@ fn statistics_are_averaged_by_the_sizes_of_parts() {
 fn too_many_replicas_are_refused() {
     assert!(Replicas::new(2, 2, 2).is_ok() && Replicas::new(1, 1, 1).is_ok());
     for (count, samples, threads) in [(3, 2, 4), (3, 4, 2)] {
-        assert_eq!(Replicas::new(count, samples, threads).unwrap_err().exit_code(), 2);
+        assert_eq!(Replicas::new(count, samples, threads).err().map(|e| e.exit_code()), Some(2));
     }
 }
 
@@ -131,14 +208,9 @@ fn what_is_not_counted_by_samples_is_refused() {
     let (batch, mut answer) = material();
     answer.outputs[0] = Tensor::f32(&[1, 3], &[0.0; 3]);
     let replicas = Replicas::new(2, 7, 2).unwrap();
-    let made = replicas.learn(
-        &model(false, Precision::F32),
-        &LossOptions::default().with(Term::Distill, 1.0),
-        &batch,
-        &answer,
-        0,
-        1.0,
-    );
+    let loss = LossOptions::default().with(Term::Distill, 1.0);
+    let how = Learning { loss: &loss, seed: 0, scale: 1.0 };
+    let made = replicas.learn(&model(false, Precision::F32), how, &batch, &answer, &Word::default);
     assert_eq!(made.err().map(|e| e.exit_code()), Some(7));
 }
 
@@ -170,7 +242,8 @@ fn small_gradients_need_a_scale_and_large_ones_overflow() {
     let (batch, answer) = material();
     let learn = |labels: f32, scale: f32| {
         let loss = LossOptions::default().with(Term::Labels, labels);
-        Replicas::default().learn(&model, &loss, &batch, &answer, 0, scale).unwrap().unwrap()
+        let how = Learning { loss: &loss, seed: 0, scale };
+        Replicas::default().learn(&model, how, &batch, &answer, &Word::default).unwrap().lesson.unwrap()
     };
     // The gradient of the convolution's weight, which passes through two products in 16 bits.
     let size = |lesson: Lesson| {
