@@ -169,7 +169,9 @@ def test_ranks_that_have_other_files_are_refused(ranks, tmp_path):
     )
     wrapper.chmod(0o755)
     other = type(ranks)(wrapper)
-    said = other.run(2, "distill", DIGITS / "digits.onnx", "--data", "data.npz", "--epochs", 1, "-o", "out.onnx", code=2)
+    said = other.run(
+        2, "distill", DIGITS / "digits.onnx", "--data", "data.npz", "--epochs", 1, "-o", "out.onnx", code=2
+    )
     assert "rank 1" in said and "same files and options" in said
 
 

@@ -460,6 +460,7 @@ impl Job<'_> {
     /// Scores the model, and keeps it if it is the best.
     fn judge(&mut self, state: &mut State, watcher: &mut dyn Watcher, samples: u64, spent: &mut Spent) -> Result<()> {
         let started = Instant::now();
+        self.align(watcher)?;
         let live: Option<Vec<Float>> = state.average.as_ref().map(|average| self.swap(average.clone()));
         let score = self.scored()?;
         // Of equal scores the later one stands: it has seen more. One with weights that are yet to go is none.
@@ -476,6 +477,30 @@ impl Job<'_> {
         spent.scoring += started.elapsed().as_secs_f64();
         let progress = self.progress(state, spent.samples_per_second(samples));
         watcher.scored(&progress, score.value, state.course.best.value)
+    }
+
+    /// Makes sure that all ranks have the same weights. The same gradients went into them, but CPUs of different kinds may round the step
+    /// differently.
+    fn align(&mut self, watcher: &mut dyn Watcher) -> Result<()> {
+        let team = self.replicas.team().clone();
+        if team.count() == 1 {
+            return Ok(());
+        }
+        let state = self.model.state()?;
+        let sum = state.iter().fold(0, |sum, (_, t)| crc32c::crc32c_append(sum, t.bytes()));
+        if team.all_say(&sum.to_le_bytes())? {
+            return Ok(());
+        }
+        watcher.warn("the weights of ranks differ in their last bits, as CPUs of different kinds compute them: those of rank 0 stay");
+        let bytes: Vec<u8> = state.iter().flat_map(|(_, t)| t.bytes()).copied().collect();
+        let mut rest = &team.shared(bytes)?[..];
+        let mut theirs = vec![];
+        for (name, own) in state {
+            let (bytes, others) = rest.split_at(own.bytes().len());
+            theirs.push((name, Tensor::new(own.dtype(), own.shape().to_vec(), bytes.to_vec())?));
+            rest = others;
+        }
+        self.restore(&theirs)
     }
 
     /// Puts other values in the place of the parameters, and gives those.

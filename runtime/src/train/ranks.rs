@@ -164,6 +164,14 @@ impl Team {
         Ok(self.gather(if self.leads() { &what } else { &[] })?.swap_remove(0))
     }
 
+    /// Whether all ranks say the same.
+    ///
+    /// # Errors
+    /// Those of [`Team::gather`].
+    pub(super) fn all_say(&self, what: &[u8]) -> Result<bool> {
+        Ok(self.gather(what)?.iter().all(|said| said == what))
+    }
+
     /// Ends the job on all ranks if one of them can't begin it, or would do another job, which `digest` tells.
     ///
     /// # Errors

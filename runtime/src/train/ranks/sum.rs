@@ -12,8 +12,9 @@ use std::{
     sync::mpsc::{Receiver, RecvTimeoutError},
 };
 
-/// Bytes that make a bucket.
-const BUCKET: usize = 1 << 20;
+/// Bytes that make a bucket, and those of each rank's segment where there are so many ranks that messages would be small.
+const BUCKET: usize = 256 << 10;
+const SEGMENT: usize = 64 << 10;
 /// Parts of a loss at most.
 const TERMS: usize = 16;
 
@@ -53,14 +54,15 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Items of so many numbers.
-    pub fn of(sizes: impl IntoIterator<Item = usize>) -> Self {
+    /// Items of so many numbers, for so many ranks.
+    pub fn of(sizes: impl IntoIterator<Item = usize>, ranks: usize) -> Self {
+        let enough = BUCKET.max(ranks * SEGMENT);
         let (mut places, mut buckets): (Vec<Range<usize>>, Vec<Range<usize>>) = (vec![], vec![]);
         let (mut end, mut begun) = (0, 0);
         for size in sizes {
             places.push(end..end + size);
             end += size;
-            if (end - places[begun].start) * size_of::<f32>() >= BUCKET {
+            if (end - places[begun].start) * size_of::<f32>() >= enough {
                 buckets.push(begun..places.len());
                 begun = places.len();
             }
@@ -163,7 +165,10 @@ impl<'a> Summing<'a> {
             }
             let moved = self.advance()?;
             match told {
-                Some(told) if self.states.iter().all(|state| matches!(state, State::Done)) => return self.ended(&told),
+                Some(told) if self.states.iter().all(|state| matches!(state, State::Done)) => {
+                    waiting.moved();
+                    return self.ended(&told);
+                }
                 _ if moved => waiting.moved(),
                 _ => waiting.sleep()?,
             }
@@ -310,5 +315,91 @@ impl Head {
         self.loss += other.loss;
         self.terms.iter_mut().zip(other.terms).for_each(|(a, b)| *a += b);
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::threads::teams, *};
+    use std::{sync::mpsc, thread};
+
+    #[test]
+    fn buckets_are_summed_over_ranks_and_parts() {
+        // Several buckets, one of fewer numbers than ranks, and one of an item that is larger than a bucket.
+        let sizes = [100_000, 3, BUCKET, 1, 150_000, 200_000, 2];
+        let (ranks, parts) = (3, 2);
+        let layout = Layout::of(sizes, ranks);
+        assert!(layout.buckets.len() > 3, "{:?}", layout.buckets);
+        // Small integers have exact sums.
+        let value = |rank: usize, part: usize, item: usize, i: usize| ((7 * rank + 3 * part + item + i) % 13) as f32;
+        // No rank has item 3, and one rank alone has item 5.
+        let is_there = |rank: usize, item: usize| item != 3 && (item != 5 || rank == 1);
+        let found = thread::scope(|scope| {
+            let work = |(rank, team): (usize, Team)| {
+                let layout = &layout;
+                scope.spawn(move || {
+                    let ((send, from), (tell, told)) = (mpsc::channel(), mpsc::channel());
+                    for item in 0..sizes.len() {
+                        for part in 0..parts {
+                            let values = (0..sizes[item]).map(|i| value(rank, part, item, i)).collect();
+                            let values = is_there(rank, item).then_some(values);
+                            send.send(Arrived { item, part, values }).unwrap();
+                        }
+                    }
+                    let word = Word { seconds: rank as f64, stops: rank == 0, saves: rank == 1 };
+                    tell.send(Taught { loss: Some((1.0, vec![rank as f32, 2.0])), word }).unwrap();
+                    drop((send, tell));
+                    Summing::new(&team, layout, parts).run(&from, &told).unwrap()
+                })
+            };
+            let begun: Vec<_> = teams(ranks).into_iter().enumerate().map(work).collect();
+            begun.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
+        });
+        for (sums, taught) in found {
+            assert_eq!(taught.word, Word { seconds: 0.0, stops: true, saves: false });
+            let (loss, terms) = taught.loss.unwrap();
+            assert_eq!((loss, &terms[..2]), (3.0, &[3.0, 6.0][..]));
+            for (item, sum) in sums.into_iter().enumerate() {
+                let of = |i: usize| {
+                    (0..ranks * parts)
+                        .filter(|n| is_there(n / parts, item))
+                        .map(|n| value(n / parts, n % parts, item, i))
+                        .sum()
+                };
+                let expected = (item != 3).then(|| (0..sizes[item]).map(of).collect::<Vec<f32>>());
+                assert!(sum == expected, "item {item}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_loss_that_is_no_number_on_one_rank_is_none_on_all() {
+        let layout = Layout::of([4], 2);
+        let taught = thread::scope(|scope| {
+            let work = |(rank, team): (usize, Team)| {
+                let layout = &layout;
+                scope.spawn(move || {
+                    let ((send, from), (tell, told)) = (mpsc::channel(), mpsc::channel());
+                    let values = (rank == 0).then(|| vec![1.0; 4]);
+                    send.send(Arrived { item: 0, part: 0, values }).unwrap();
+                    let loss = (rank == 0).then(|| (1.0, vec![]));
+                    tell.send(Taught { loss, word: Word::default() }).unwrap();
+                    drop((send, tell));
+                    Summing::new(&team, layout, 1).run(&from, &told).unwrap().1
+                })
+            };
+            let begun: Vec<_> = teams(2).into_iter().enumerate().map(work).collect();
+            begun.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert!(taught.iter().all(|taught| taught.loss.is_none()));
+    }
+
+    #[test]
+    fn halves_of_a_tree_are_trees() {
+        let show = |n: usize| {
+            let items = (0..n).map(|i| i.to_string()).collect();
+            in_tree(items, &|a: String, b: String| Ok(format!("({a}{b})"))).unwrap().unwrap_or_default()
+        };
+        assert_eq!([0, 1, 2, 3, 6].map(show), ["", "0", "(01)", "((01)2)", "(((01)(23))(45))"]);
     }
 }
