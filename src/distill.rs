@@ -28,7 +28,7 @@ use crate::{
 };
 use advice::{CoresClock, Seen};
 use compress_compiler::{
-    error::{Error, Result},
+    error::{Error, Kind, Result},
     graph::Graph,
     onnx::{self, Model},
     words::{counted, option},
@@ -93,8 +93,24 @@ impl Distill {
     /// Usage for contradictions in the recipe; file; data for what doesn't fit the model; device; interrupted when `events`
     /// asks to stop, after a checkpoint.
     pub fn run(&self, events: &mut dyn Events) -> Result<TrainReport> {
-        let plan = DistillPlan::new(self, true)?;
+        let team = Team::get();
+        let recipe = self.divided(&team)?;
+        let plan = team.agree(DistillPlan::new(&recipe, true), |_| String::new())?;
         watched(events, |monitor| within(self.threads, true, || train(&plan, monitor)))
+    }
+
+    /// The recipe with the number of replicas that ranks are unless it has one: the result follows from that.
+    fn divided(&self, team: &Team) -> Result<Cow<'_, Self>> {
+        let (ranks, asked) = (team.count(), self.replicas.map_or(1, |n| n.get()));
+        match self.replicas {
+            Some(_) if asked < ranks => Err(Error::usage(format!("{} {asked} for {ranks} ranks", option::REPLICAS))
+                .help("each rank is a replica at least")),
+            None if ranks > 1 => {
+                let replicas = ranks.to_string().parse().map_err(|e| Error::bug(format!("{ranks} replicas: {e}")))?;
+                Ok(Cow::Owned(Self { replicas: Some(replicas), ..self.clone() }))
+            }
+            _ => Ok(Cow::Borrowed(self)),
+        }
     }
 
     /// What [`Distill::run`] would do.
@@ -175,14 +191,18 @@ fn train(plan: &DistillPlan, monitor: &Monitor) -> Result<TrainReport> {
         masks: None,
         model,
     };
-    let blamed = |e| opened.samples().unfit_if_given(e).in_file(&recipe.student);
+    let blamed = |e: Error| match e.kind() {
+        Kind::Device => e,
+        _ => opened.samples().unfit_if_given(e).in_file(&recipe.student),
+    };
+    let follower = || Follower::new(&plan.folder, resumed, shape, metric, &backend.device, monitor);
+    let follower = team.agree(team.leads().then(follower).transpose(), |_| String::new())?;
     // One rank tells and writes.
-    if !team.leads() {
+    let Some(mut follower) = follower else {
         let done = work.run(resumed.is_some(), &mut Untold(monitor)).map_err(blamed)?;
         check_stopped(plan, &done)?;
         return team.told(|| Err(Error::bug("the first rank has the report")));
-    }
-    let mut follower = Follower::new(&plan.folder, resumed, shape, metric, &backend.device, monitor)?;
+    };
     opened.ignored_batch(plan).iter().chain(&unread(&opened.sets)).for_each(|note| follower.warn(note));
     if let [first, rest @ ..] = &left_out[..] {
         let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
@@ -438,11 +458,14 @@ impl LoadedJob {
     fn replicas(&self, plan: &DistillPlan, backend: &Backend, batch: usize) -> Result<Replicas> {
         let (team, asked) = (Team::get(), plan.replicas);
         let refused = |why: &str| {
-            let what =
-                if asked > 1 { format!("{} {asked}", option::REPLICAS) } else { format!("{} ranks", team.count()) };
+            let what = if team.count() > 1 {
+                format!("{} ranks", team.count())
+            } else {
+                format!("{} {asked}", option::REPLICAS)
+            };
             Err(Error::usage(format!("{what}: {why}")))
         };
-        match asked.max(team.count()) {
+        match asked {
             1 => Ok(Replicas::default()),
             _ if self.samples().set.fixed_batch().is_some() => refused("the model fixes the size of a batch"),
             n if n > team.count() && !backend.device.is_cpu() => refused("replicas share the threads of a CPU"),

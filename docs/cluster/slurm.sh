@@ -1,5 +1,5 @@
 #!/bin/sh
-# A training job on four nodes: sbatch docs/cluster/slurm.sh. Started again, it goes on from its last checkpoint, with any number of nodes.
+# A training job on four nodes: sbatch docs/cluster/slurm.sh. Started again, it goes on from its last checkpoint, with four nodes, two, or one.
 #SBATCH --job-name=distill
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=1
@@ -11,5 +11,6 @@
 #SBATCH --requeue
 
 # The replicas are four whatever the number of ranks, so that the result is always the same.
-srun --kill-on-bad-exit=1 compress distill student.onnx --teacher teacher.onnx --data /shared/train --replicas 4 \
-    --threads "$SLURM_CPUS_PER_TASK" --epochs 20 --resume -o student-trained.onnx
+srun --mpi=pmix --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+    compress distill student.onnx --teacher teacher.onnx --data /shared/train --replicas 4 --threads "$SLURM_CPUS_PER_TASK" \
+    --epochs 20 --resume -o student-trained.onnx

@@ -1,7 +1,7 @@
 //! Signals: the first Ctrl-C asks the work to stop at the next good place, the second ends at
 //! once; a mapped file that was cut short ends with a message and no crash.
 
-use super::terminal;
+use super::{ranks, terminal};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static STOPPED: AtomicBool = AtomicBool::new(false);
@@ -12,7 +12,9 @@ pub fn install() {
         if STOPPED.swap(true, Ordering::SeqCst) {
             std::process::exit(130);
         }
-        terminal::say("stopping; press Ctrl-C again to end at once");
+        if ranks::is_first() {
+            terminal::say("stopping; press Ctrl-C again to end at once");
+        }
     };
     if let Err(e) = ctrlc::set_handler(handler) {
         tracing::warn!("Ctrl-C will end the program at once: {e}");

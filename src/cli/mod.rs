@@ -39,7 +39,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     match Membership::join(&cli) {
         Ok(membership) => membership.end(start(cli)),
         Err(e) => {
-            terminal::say(&format!("error: {}: {e}", e.kind()));
+            if ranks::is_first() {
+                terminal::say(&format!("error: {}: {e}", e.kind()));
+            }
             e.exit_code()
         }
     }

@@ -9,6 +9,18 @@ use std::env;
 /// What launchers tell each process: how many there are.
 const COUNTS: [&str; 3] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"];
 
+/// What launchers tell each process: which one it is.
+const NUMBERS: [&str; 3] = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"];
+
+/// Whether this process is the first of several, or alone, as far as its launcher tells.
+pub fn is_first() -> bool {
+    !NUMBERS.iter().any(|name| env::var(name).is_ok_and(|number| number != "0"))
+}
+
+fn tell(e: &Error) {
+    terminal::say(&format!("error: {}: {e}", e.kind()));
+}
+
 /// How many ranks this process is one of.
 fn count() -> usize {
     let count = |name: &&str| env::var(name).ok()?.parse::<usize>().ok();
@@ -17,7 +29,8 @@ fn count() -> usize {
 
 /// Why work is not done by several.
 pub fn undivided(count: usize) -> Error {
-    Error::usage(format!("started as one of {count} processes, and only training jobs are divided among them"))
+    let what = "only training jobs are divided among them, and neither --dry-run nor --ablate-data";
+    Error::usage(format!("started as one of {count} processes: {what}"))
         .help("start it without mpirun or srun, or give `distill`, or `run` with a recipe for it")
 }
 
@@ -48,7 +61,13 @@ impl Membership {
             let session = match count {
                 ..2 => None,
                 _ => {
-                    let (session, team) = Session::join(super::interrupt::stopped)?;
+                    let (session, team) = Session::join()?;
+                    if team.count() != count {
+                        let what = format!("started as one of {count} processes, and MPI reaches {}", team.count());
+                        return Err(Error::usage(what).help(
+                            "start it by the mpirun of the MPI that it was built with, or with `srun --mpi=pmix` (`srun --mpi=list`)",
+                        ));
+                    }
                     team.of_this_process();
                     Some(session)
                 }
@@ -63,19 +82,20 @@ impl Membership {
         #[cfg(feature = "mpi")]
         if let Some(session) = &self.session {
             let team = Team::get();
+            // The others may be ended before they hear of it.
+            if let (Err(e), true) = (&done, team.leads()) {
+                tell(e);
+            }
             if !team.ends_with_others(code) {
-                if let Err(e) = &done {
+                if let (Err(e), false) = (&done, team.leads()) {
                     terminal::say(&format!("rank {}: error: {}: {e}", team.rank(), e.kind()));
                 }
                 session.abort(code);
             }
-            // All of them end: one says why.
-            if !team.leads() {
-                return code;
-            }
+            return code;
         }
-        if let Err(e) = done {
-            terminal::say(&format!("error: {}: {e}", e.kind()));
+        if let Err(e) = &done {
+            tell(e);
         }
         code
     }

@@ -107,7 +107,7 @@ pub fn run(recipe: Recipe, how: &How) -> Result<()> {
     if team.count() > 1 && !matches!(recipe, Recipe::Distill(_)) {
         return Err(ranks::undivided(team.count()));
     }
-    if let Some(path) = &how.save_recipe {
+    if let Some(path) = how.save_recipe.as_ref().filter(|_| team.leads()) {
         recipe.save(path)?;
     }
     how.formats.check(&recipe, !how.dry_run && !how.bisect && !how.ablate_data, how.read.as_deref())?;

@@ -33,7 +33,6 @@ use compress_runtime::{
         masks::Masks,
         model::{ModelOptions, Parameter, Trainable},
         optimiser::OptimiserOptions,
-        ranks::Word,
         replicas::{self, Learning, Replicas},
         schedule::Schedule,
         teacher::{Answer, Teacher},
@@ -115,7 +114,7 @@ impl Trainer for DataTrainer<'_> {
         for batch in loader.epoch(0, 0)? {
             self.monitor.check()?;
             let how = Learning { loss: &loss, seed: 0, scale: 1.0 };
-            let learnt = Replicas::default().learn(&model, how, &batch?, &Answer::default(), &Word::default)?;
+            let learnt = Replicas::default().learn(&model, how, Ok((&batch?, &Answer::default())), &())?;
             let lesson =
                 learnt.lesson.ok_or_else(|| Error::data("the loss of the model on its data is not a number"))?;
             for ((saliency, gradient), p) in saliency.iter_mut().zip(lesson.gradients).zip(model.parameters()) {

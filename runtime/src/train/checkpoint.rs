@@ -102,6 +102,11 @@ impl Checkpoints {
         Ok(Self { folder: folder.to_path_buf(), lock, kept: Mutex::default() })
     }
 
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Writes a checkpoint, which is whole on disk or not there at all, and only then deletes
     /// all others but the one before. A job that never asked for the latest one begins anew: its
     /// first checkpoint replaces all that were there.

@@ -76,6 +76,29 @@ pub trait Watcher {
     fn stopped(&self) -> bool;
 }
 
+/// Nobody follows.
+pub struct Unwatched;
+
+impl Watcher for Unwatched {
+    fn batch(&mut self, _: &Progress) -> Result<()> {
+        Ok(())
+    }
+
+    fn scored(&mut self, _: &Progress, _: f64, _: f64) -> Result<()> {
+        Ok(())
+    }
+
+    fn warn(&mut self, _: &str) {}
+
+    fn saving(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn stopped(&self) -> bool {
+        false
+    }
+}
+
 /// Why a job ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

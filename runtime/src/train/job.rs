@@ -6,10 +6,12 @@
 //! remembers, the average of the weights, gradients that are being summed, the best model so far).
 
 mod ablation;
+mod together;
 
-pub use super::course::{Ended, Progress, Score, Spent, Watcher, number};
+pub use super::course::{Ended, Progress, Score, Spent, Unwatched, Watcher, number};
 pub use ablation::Source;
 
+use self::together::Clocks;
 use super::{
     checkpoint::{Checkpoint, Checkpoints},
     loader::{Loader, TrainBatch},
@@ -17,16 +19,15 @@ use super::{
     masks::Masks,
     model::Trainable,
     optimiser::{Optimiser, OptimiserOptions},
-    ranks::Word,
-    replicas::{self, Learning, Learnt, Lesson, Replicas},
+    replicas::{self, Learnt, Lesson, Replicas},
     scaler::Scaler,
     schedule::Schedule,
     sender::Sent,
-    teacher::{Answer, Teacher},
+    teacher::Teacher,
 };
 use crate::burn::{precision::Precision, tensor::Float};
 use compress_compiler::{
-    error::{Error, Kind, Result},
+    error::{Error, Result},
     graph::Graph,
     pass::EpochScore,
     tensor::{DType, Tensor},
@@ -192,23 +193,15 @@ impl Job<'_> {
             loop {
                 let asked = Instant::now();
                 let Some(batch) = batches.next() else { break };
-                let batch = batch?;
                 spent.data += asked.elapsed().as_secs_f64();
                 let done = self.done(&state, seconds);
-                samples += batch.whole as u64;
-                let save_every = self.options.save_every;
-                let word = || Word {
-                    seconds: earlier + began.elapsed().as_secs_f64(),
-                    stops: watcher.stopped(),
-                    saves: saved.elapsed() >= save_every,
+                samples += batch.as_ref().map_or(0, |batch| batch.whole as u64);
+                state.course.seconds = seconds;
+                let clocks = Clocks { earlier, began, saved };
+                let Learnt { lesson, word, .. } = {
+                    let batch = batch.as_ref().map_err(Clone::clone);
+                    self.learn(&state, batch, watcher, clocks, &mut spent)?
                 };
-                let learnt = self.learn(&state, &batch, &word, &mut spent);
-                if learnt.as_ref().is_err_and(|e| e.kind() == Kind::Device) {
-                    // Where a rank was lost, the others have all that was learnt before.
-                    state.course.seconds = seconds;
-                    self.save(&state, watcher, &mut spent)?;
-                }
-                let Learnt { lesson, word, .. } = learnt?;
                 seconds = word.seconds;
                 let Some(BatchResult { parts, norm, rate }) = self.step(&mut state, lesson, done, &mut spent)? else {
                     self.back_off(&mut state, watcher)?;
@@ -231,9 +224,12 @@ impl Job<'_> {
                 }
             }
             (state.epoch, state.batch) = (state.epoch + 1, 0);
+            state.course.seconds = seconds;
             self.judge(&mut state, watcher, samples, &mut spent)?;
             state.course.loss = (0.0, 0);
-            state.course.seconds = earlier + began.elapsed().as_secs_f64();
+            // One clock decides for all ranks.
+            seconds = self.replicas.team().told(|| Ok(earlier + began.elapsed().as_secs_f64()))?;
+            state.course.seconds = seconds;
             self.save(&state, watcher, &mut spent)?;
             saved = Instant::now();
             if self.options.patience.is_some_and(|most| state.course.idle >= most) {
@@ -317,33 +313,6 @@ impl Job<'_> {
         Ok(state)
     }
 
-    /// The checkpoint to go on from: the first rank reads it.
-    fn checkpoint(&self, watcher: &mut dyn Watcher) -> Result<Option<Checkpoint>> {
-        let team = self.replicas.team();
-        let mut found = None;
-        let step = team.told(|| {
-            if let Some((checkpoints, digest)) = &self.checkpoints
-                && let Some((latest, warnings)) = checkpoints.latest(digest)?
-            {
-                warnings.iter().for_each(|w| watcher.warn(w));
-                found = Some(latest);
-            }
-            Ok(found.as_ref().map(|found| found.step))
-        })?;
-        match step {
-            Some(step) if team.count() > 1 => {
-                let bytes = team.shared(found.map_or(Ok(vec![]), |found| found.to_bytes())?)?;
-                Checkpoint::from_bytes(&bytes, step).map(Some)
-            }
-            _ => Ok(found),
-        }
-    }
-
-    /// The score of the model: the first rank finds it.
-    fn scored(&self) -> Result<Score> {
-        self.replicas.team().told(|| (self.score)(&self.model.trained()?))
-    }
-
     /// The average of the weights to begin with, if one is kept.
     fn average(&self) -> Option<Vec<Float>> {
         self.options.average.map(|_| self.model.parameters().iter().map(|p| p.value.clone()).collect())
@@ -355,30 +324,6 @@ impl Job<'_> {
         let steps = (state.epoch * batches + state.batch) as f64 / (self.options.epochs * batches).max(1) as f64;
         let time = self.options.time.map_or(0.0, |most| seconds / most.as_secs_f64().max(1e-9));
         steps.max(time)
-    }
-
-    /// What a batch teaches all ranks.
-    fn learn(
-        &mut self,
-        state: &State,
-        batch: &TrainBatch,
-        word: &dyn Fn() -> Word,
-        spent: &mut Spent,
-    ) -> Result<Learnt> {
-        let started = Instant::now();
-        let answer = match &mut self.teacher {
-            Some(t) if batch.len > 0 => t.answer(&batch.inputs, self.same_samples.then_some(&batch.indices[..]))?,
-            _ => Answer::default(),
-        };
-        spent.teacher += started.elapsed().as_secs_f64();
-        let started = Instant::now();
-        let seed = self.options.seed ^ (state.epoch << 32 | state.batch).wrapping_mul(0xd6e8_feb8_6659_fd93);
-        let scale = state.course.scaler.as_ref().map_or(1.0, Scaler::scale);
-        let how = Learning { loss: &self.options.loss, seed, scale };
-        let learnt = self.replicas.learn(&self.model, how, batch, &answer, word)?;
-        spent.exchange += learnt.waited;
-        spent.compute += started.elapsed().as_secs_f64() - learnt.waited;
-        Ok(learnt)
     }
 
     /// Takes over what was learnt. `None` when the loss, or what it asks for, was not a number.
@@ -477,30 +422,6 @@ impl Job<'_> {
         spent.scoring += started.elapsed().as_secs_f64();
         let progress = self.progress(state, spent.samples_per_second(samples));
         watcher.scored(&progress, score.value, state.course.best.value)
-    }
-
-    /// Makes sure that all ranks have the same weights. The same gradients went into them, but CPUs of different kinds may round the step
-    /// differently.
-    fn align(&mut self, watcher: &mut dyn Watcher) -> Result<()> {
-        let team = self.replicas.team().clone();
-        if team.count() == 1 {
-            return Ok(());
-        }
-        let state = self.model.state()?;
-        let sum = state.iter().fold(0, |sum, (_, t)| crc32c::crc32c_append(sum, t.bytes()));
-        if team.all_say(&sum.to_le_bytes())? {
-            return Ok(());
-        }
-        watcher.warn("the weights of ranks differ in their last bits, as CPUs of different kinds compute them: those of rank 0 stay");
-        let bytes: Vec<u8> = state.iter().flat_map(|(_, t)| t.bytes()).copied().collect();
-        let mut rest = &team.shared(bytes)?[..];
-        let mut theirs = vec![];
-        for (name, own) in state {
-            let (bytes, others) = rest.split_at(own.bytes().len());
-            theirs.push((name, Tensor::new(own.dtype(), own.shape().to_vec(), bytes.to_vec())?));
-            rest = others;
-        }
-        self.restore(&theirs)
     }
 
     /// Puts other values in the place of the parameters, and gives those.

@@ -19,21 +19,16 @@ use compress_compiler::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
+    collections::BTreeSet,
     env,
     ops::Range,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, OnceLock},
     thread,
     time::{Duration, Instant},
 };
 
 /// After so long without a word, a rank that a step waits for is lost.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// The same where this process was asked to end meanwhile, beyond the longest wait so far: what starts ranks ends them all when it loses
-/// one, and gives them but a moment.
-const LAST_PATIENCE: Duration = Duration::from_millis(300);
 /// How long a rank that failed waits for others that may have too.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// The longest sleep between two looks: ranks share cores with those that compute.
@@ -81,16 +76,14 @@ pub trait Exchange: Send {
     /// # Errors
     /// Device when the transport fails.
     fn received(&mut self) -> Result<Option<Vec<u8>>>;
+    /// The ranks that did not send theirs yet.
+    fn missing(&self) -> Vec<usize>;
 }
 
 /// The ranks of a job as one of them sees them; by default it is alone.
 #[derive(Clone, Default)]
 pub struct Team {
     ranks: Option<Arc<dyn Ranks>>,
-    /// Whether the user, or what started the ranks, asked this one to stop.
-    stopped: Option<fn() -> bool>,
-    /// The longest that it waited for others in a step, in microseconds.
-    longest: Arc<AtomicU64>,
 }
 
 static TEAM: OnceLock<Team> = OnceLock::new();
@@ -103,9 +96,9 @@ struct Failure {
 }
 
 impl Team {
-    /// The ranks that `ranks` reaches. `stopped` says whether this process was asked to stop.
-    pub fn new(ranks: Arc<dyn Ranks>, stopped: fn() -> bool) -> Self {
-        Self { ranks: Some(ranks), stopped: Some(stopped), longest: Arc::default() }
+    /// The ranks that `ranks` reaches.
+    pub fn new(ranks: Arc<dyn Ranks>) -> Self {
+        Self { ranks: Some(ranks) }
     }
 
     /// Makes this the team of the process. It can be set once.
@@ -251,48 +244,45 @@ impl Team {
             if let Some(received) = exchange.received()? {
                 return Ok(received);
             }
-            waiting.sleep()?;
+            waiting.sleep(|| exchange.missing())?;
         }
     }
 }
 
 /// Waits for other ranks: it looks more and more seldom, and in a step gives up where one is lost.
 #[derive(Default)]
-struct Waiting<'a> {
-    /// Since when nothing came, in a step of which team.
-    step: Option<(Instant, &'a Team)>,
+struct Waiting {
+    /// Since when nothing came, in a step.
+    step: Option<Instant>,
     sleep: Duration,
-    /// When it was seen that this process is to end.
-    ending: Option<Instant>,
 }
 
-impl<'a> Waiting<'a> {
-    fn in_step(team: &'a Team) -> Self {
-        Self { step: Some((Instant::now(), team)), ..Self::default() }
+impl Waiting {
+    fn in_step() -> Self {
+        Self { step: Some(Instant::now()), ..Self::default() }
     }
 
     /// Something came: the next look is soon.
     fn moved(&mut self) {
-        if let Some((since, team)) = &mut self.step {
-            team.longest.fetch_max(since.elapsed().as_micros() as u64, Ordering::Relaxed);
-            *since = Instant::now();
-        }
+        self.step = self.step.map(|_| Instant::now());
         self.sleep = Duration::ZERO;
     }
 
+    /// Sleeps; `missing` are those that are waited for.
+    ///
     /// # Errors
     /// Device when a rank is lost.
-    fn sleep(&mut self) -> Result<()> {
-        if let Some((since, team)) = &self.step {
-            if team.stopped.is_some_and(|stopped| stopped()) {
-                self.ending.get_or_insert_with(Instant::now);
-            }
-            let usual = Duration::from_micros(team.longest.load(Ordering::Relaxed));
-            if since.elapsed() > patience() || self.ending.is_some_and(|at| at.elapsed() > LAST_PATIENCE + usual) {
-                let waited = since.elapsed().as_secs_f64();
-                return Err(Error::device(format!("a rank was lost: nothing came from it in {waited:.1} s"))
-                    .help(format!("start the job again with {RESUME}: it goes on, with any number of ranks")));
-            }
+    fn sleep(&mut self, missing: impl FnOnce() -> Vec<usize>) -> Result<()> {
+        if let Some(waited) = self.step.map(|since| since.elapsed()).filter(|waited| *waited > patience()) {
+            let ranks: BTreeSet<String> = missing().iter().map(usize::to_string).collect();
+            let ranks: Vec<String> = ranks.into_iter().collect();
+            let which = if ranks.len() == 1 { "rank" } else { "ranks" };
+            return Err(Error::device(format!(
+                "{which} {} sent nothing for {:.0} s, and count as lost",
+                ranks.join(", "),
+                waited.as_secs_f64()
+            ))
+            .help(format!("start the job again with {RESUME}: it goes on from its last checkpoint")));
         }
         match self.sleep.is_zero() {
             true => thread::yield_now(),
@@ -305,7 +295,7 @@ impl<'a> Waiting<'a> {
 
 /// How long a step waits for a rank.
 fn patience() -> Duration {
-    let seconds = env::var("COMPRESS_RANK_PATIENCE").ok().and_then(|s| s.parse().ok());
+    let seconds = env::var("COMPRESS_RANKS_PATIENCE").ok().and_then(|s| s.parse().ok());
     seconds.map_or(PATIENCE, Duration::from_secs)
 }
 

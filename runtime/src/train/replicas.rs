@@ -22,7 +22,17 @@ use compress_compiler::{
     words::option::REPLICAS,
 };
 use rayon::{ThreadPool, ThreadPoolBuilder};
-use std::{borrow::Cow, env, ops::Range, sync::mpsc, thread, time::Instant};
+use std::{
+    borrow::Cow,
+    env,
+    ops::Range,
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How often a rank that waits for others looks after other things.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Who computes what a batch teaches.
 #[derive(Default)]
@@ -42,24 +52,32 @@ impl Replicas {
         Self::of(Team::default(), count, samples, threads)
     }
 
-    /// So many replicas, or one for each rank if there are fewer, divided among the ranks of `team`; those of this rank share `threads`.
+    /// So many replicas, divided among the ranks of `team`; those of this rank share `threads`.
     ///
     /// # Errors
     /// As for [`Replicas::new`]; usage when ranks would have different numbers of replicas.
     pub fn of(team: Team, count: usize, samples: usize, threads: usize) -> Result<Self> {
         let (ranks, rank) = (team.count(), team.rank());
-        let count = count.max(ranks);
         if !count.is_multiple_of(ranks) {
             return Err(Error::usage(format!("{count} replicas for {ranks} ranks"))
                 .help(format!("give {REPLICAS} a multiple of the number of ranks")));
         }
         let own = count / ranks;
+        if ranks > 1 && !own.is_power_of_two() {
+            return Err(Error::usage(format!(
+                "{count} replicas on {ranks} ranks: {own} on each would be summed in another order than on one rank"
+            ))
+            .help(format!("give {REPLICAS} once, twice, four or eight times the number of ranks")));
+        }
         let replicas =
             || if ranks > 1 { format!("{count} replicas on {ranks} ranks") } else { format!("{count} replicas") };
         for (wanted, have, what) in [(count, samples, "samples of a batch"), (own, threads, "threads")] {
             if wanted > have {
                 return Err(Error::usage(format!("{} for {have} {what}", replicas()))
-                    .help("each replica takes a sample of every batch and a thread at least"));
+                    .help(match ranks {
+                        1 => "each replica takes a sample of every batch and a thread at least",
+                        _ => "each replica takes a sample of every batch and a thread at least; mpirun binds a rank to one core unless it is told otherwise",
+                    }));
             }
         }
         let share = Share { parts: count, own: rank * own..(rank + 1) * own };
@@ -83,19 +101,22 @@ impl Replicas {
     }
 
     /// What a batch teaches `model`. The loss is multiplied by `scale` before its gradients are taken, and they are
-    /// divided by it. `None` when the loss is not a number. `word` is what this rank says of the job once it has computed its part; what
-    /// comes back is the word of the first rank, and the seconds that this one waited for others.
+    /// divided by it. `None` when the loss is not a number.
     ///
     /// # Errors
-    /// Those of the model and the loss; data when an answer of the teacher can't be divided among replicas; device when a rank is lost.
+    /// Those of the batch, the model and the loss, of this rank or another; data when an answer of the teacher can't be divided among
+    /// replicas; device when a rank is lost.
     pub fn learn(
         &self,
         model: &Trainable,
         how: Learning,
-        batch: &TrainBatch,
-        answer: &Answer,
-        word: &dyn Fn() -> Word,
+        batch: Result<(&TrainBatch, &Answer)>,
+        beside: &dyn Beside,
     ) -> Result<Learnt> {
+        let (batch, answer) = match batch {
+            Err(e) => return self.failed(model, e, beside),
+            Ok(batch) => batch,
+        };
         let material = Material::new(batch, answer);
         // Each has a dropout of its own.
         let seed = |i: usize| how.seed.wrapping_add((i as u64).wrapping_mul(0xa076_1d64_78bd_642f));
@@ -105,7 +126,10 @@ impl Replicas {
             let own = rows.start - batch.first..rows.end - batch.first;
             if whole { Ok(Cow::Borrowed(&material)) } else { material.part(own).map(Cow::Owned) }
         });
-        let parts = parts.collect::<Result<Vec<_>>>()?;
+        let parts = match parts.collect::<Result<Vec<_>>>() {
+            Err(e) => return self.failed(model, e, beside),
+            Ok(parts) => parts,
+        };
         let teach = |i: usize, hear: Option<Listener>| -> Result<(Option<Lesson>, Vec<bool>)> {
             let share = parts[i].len as f64 / batch.whole as f64;
             let hear = hear.map(|mut hear| -> Listener {
@@ -117,9 +141,17 @@ impl Replicas {
         if self.team.count() == 1 {
             let lessons = self.lessons(parts.len(), &|i| Ok(teach(i, None)?.0))?;
             let lesson = lessons.map(|lessons| in_tree(lessons, &Lesson::plus)).transpose()?.flatten();
-            return Ok(Learnt { lesson, word: word(), waited: 0.0 });
+            return Ok(Learnt { lesson, word: beside.word(), waited: 0.0 });
         }
-        self.sum(model, parts.len(), &teach, word)
+        self.sum(model, parts.len(), &teach, beside)
+    }
+
+    /// Tells the others of an error before the batch.
+    fn failed(&self, model: &Trainable, e: Error, beside: &dyn Beside) -> Result<Learnt> {
+        match self.team.count() {
+            1 => Err(e),
+            _ => self.sum(model, 1, &|_, _| Err(e.clone()), beside),
+        }
     }
 
     /// What each part of this process is taught; `None` where one has none.
@@ -137,7 +169,7 @@ impl Replicas {
     }
 
     /// The sum of what all ranks are taught, each in so many parts. Gradients are on their way while others are still computed.
-    fn sum(&self, model: &Trainable, parts: usize, teach: &Teach, word: &dyn Fn() -> Word) -> Result<Learnt> {
+    fn sum(&self, model: &Trainable, parts: usize, teach: &Teach, beside: &dyn Beside) -> Result<Learnt> {
         let (shapes, order) = (model.sizes_of_lessons(), model.order_of_lessons());
         let mut item_of = vec![0; order.len()];
         order.iter().enumerate().for_each(|(item, place)| item_of[*place] = item);
@@ -146,8 +178,9 @@ impl Replicas {
         let (to, from) = mpsc::channel();
         let (tell, told) = mpsc::channel();
         let overlaps = env::var_os("COMPRESS_RANKS_WAIT").is_none();
-        let (computed, ended, summed) = thread::scope(|scope| {
-            let summed = scope.spawn(move || summing.run(&from, &told));
+        let (mut computed, ended, summed) = thread::scope(|scope| {
+            let (end, ended_with) = mpsc::channel();
+            scope.spawn(move || drop(end.send(summing.run(&from, &told))));
             let computed = self.lessons(parts, &|part| {
                 // Who doesn't listen any more has an error, which is told.
                 let send = |place: usize, values| drop(to.send(Arrived { item: item_of[place], part, values }));
@@ -168,14 +201,34 @@ impl Replicas {
             let computed = computed.and_then(|lessons| {
                 let loss = lessons.map(|lessons| loss_of(&lessons)).transpose()?;
                 let (loss, names) = loss.map_or((None, vec![]), |(loss, names)| (Some(loss), names));
-                let _ = tell.send(Taught { loss, word: word() });
-                Ok(names)
+                Ok((loss, names))
             });
+            let loss = computed.as_ref().map_or(None, |(loss, _)| loss.clone());
+            let _ = tell.send(Taught { loss, word: beside.word(), failed: computed.is_err() });
             drop((to, tell));
-            let summed = summed.join().unwrap_or_else(|_| Err(Error::bug("the thread that sums gradients panicked")));
+            let summed = loop {
+                match ended_with.recv_timeout(LOOK) {
+                    Ok(summed) => break summed,
+                    Err(RecvTimeoutError::Timeout) => {
+                        if let Err(e) = beside.waits(ended.elapsed()) {
+                            break Err(e);
+                        }
+                    }
+                    Err(RecvTimeoutError::Disconnected) => {
+                        break Err(Error::bug("the thread that sums gradients panicked"));
+                    }
+                }
+            };
             (computed, ended, summed)
         });
-        let (names, (sums, taught), waited) = (computed?, summed?, ended.elapsed().as_secs_f64());
+        let (sums, taught) = match summed {
+            Ok(summed) => summed,
+            Err(e) => return Err(computed.err().unwrap_or(e)),
+        };
+        if taught.failed {
+            computed = self.team.agree(computed, |_| String::new());
+        }
+        let ((_, names), waited) = (computed?, ended.elapsed().as_secs_f64());
         let Some((loss, terms)) = taught.loss else { return Ok(Learnt { lesson: None, word: taught.word, waited }) };
         let mut found: Vec<Option<Float>> = shapes.iter().map(|_| None).collect();
         for (place, values) in order.into_iter().zip(sums) {
@@ -222,11 +275,29 @@ pub struct Learning<'a> {
     pub scale: f32,
 }
 
+/// What a rank does beside a batch.
+pub trait Beside {
+    /// What it says of the job, once it has computed its part.
+    fn word(&self) -> Word {
+        Word::default()
+    }
+
+    /// Called from time to time while it waits for others, with how long it has.
+    ///
+    /// # Errors
+    /// Whatever ends the job.
+    fn waits(&self, _: Duration) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Beside for () {}
+
 /// What a batch taught all replicas together.
 pub struct Learnt {
     /// `None` when the loss was not a number.
     pub lesson: Option<Lesson>,
-    /// What the first rank decided.
+    /// What the ranks decided.
     pub word: Word,
     /// Seconds that this rank waited for others.
     pub waited: f64,

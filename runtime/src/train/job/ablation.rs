@@ -1,6 +1,6 @@
 //! How fast a job trains, with its loader and without.
 
-use super::{Job, Spent, Word};
+use super::{Clocks, Job, Spent, Unwatched};
 use compress_compiler::error::{Error, Result};
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,8 @@ impl Job<'_> {
             let batch = first.as_ref().ok_or_else(|| Error::bug("an epoch without batches"))?;
             spent.data += asked.elapsed().as_secs_f64();
             // A loss that is not a number is no reason to stop here.
-            let learnt = self.learn(&state, batch, &Word::default, &mut spent)?;
+            let clocks = Clocks { earlier: 0.0, began, saved: began };
+            let learnt = self.learn(&state, Ok(batch), &mut Unwatched, clocks, &mut spent)?;
             self.step(&mut state, learnt.lesson, 0.0, &mut spent)?;
             state.batch = 0;
             samples += batch.len as u64;

@@ -16,11 +16,11 @@ use std::{ffi::c_int, ops::Range, sync::Arc};
 pub struct Session(Universe);
 
 impl Session {
-    /// Joins the ranks that this process was started with. `stopped` says whether this process was asked to stop.
+    /// Joins the ranks that this process was started with.
     ///
     /// # Errors
     /// Device when MPI can't be started, or not for several threads.
-    pub fn join(stopped: fn() -> bool) -> Result<(Self, Team)> {
+    pub fn join() -> Result<(Self, Team)> {
         let failed = || Error::device("MPI could not be started for several threads");
         let (universe, threading) = mpi::initialize_with_threading(Threading::Multiple).ok_or_else(failed)?;
         if threading != Threading::Multiple {
@@ -34,7 +34,7 @@ impl Session {
             lane
         };
         let ranks = Arc::new(Processes { words: lane(), gradients: lane(), sums: lane(), ends: lane() });
-        Ok((Self(universe), Team::new(ranks, stopped)))
+        Ok((Self(universe), Team::new(ranks)))
     }
 
     /// Ends all ranks at once.
@@ -59,10 +59,17 @@ unsafe impl Sync for Processes {}
 /// An exchange and its buffers, which MPI reads and writes until its requests are done. They stay where they are: moving a `Vec` doesn't
 /// move what it holds.
 struct Messages {
-    requests: Vec<ffi::MPI_Request>,
-    done: bool,
+    requests: Vec<Message>,
     sent: Vec<u8>,
     received: Vec<u8>,
+}
+
+/// A message from a rank or to it.
+struct Message {
+    request: ffi::MPI_Request,
+    rank: usize,
+    is_sent: bool,
+    done: bool,
 }
 
 // SAFETY: MPI was started for several threads, and the requests are tested by one at a time.
@@ -91,8 +98,7 @@ impl Ranks for Processes {
             Lane::Ends => &self.ends,
         };
         let (own, byte) = (self.rank(), u8::equivalent_datatype());
-        let mut messages =
-            Messages { requests: vec![], done: false, sent: bytes, received: vec![0; expected.iter().sum()] };
+        let mut messages = Messages { requests: vec![], sent: bytes, received: vec![0; expected.iter().sum()] };
         let mut from = 0;
         for (rank, (part, length)) in parts.iter().zip(expected).enumerate() {
             let (part, place) = (&messages.sent[part.clone()], &mut messages.received[from..from + length]);
@@ -131,7 +137,7 @@ impl Ranks for Processes {
                         ),
                     }
                 };
-                messages.requests.push(request);
+                messages.requests.push(Message { request, rank, is_sent, done: false });
                 checked(code)?;
             }
         }
@@ -141,19 +147,29 @@ impl Ranks for Processes {
 
 impl Exchange for Messages {
     fn received(&mut self) -> Result<Option<Vec<u8>>> {
-        let (count, mut done) = (small(self.requests.len())?, 0);
-        // SAFETY: there are so many requests, each going on, or null, which is done.
-        let code =
-            unsafe { ffi::MPI_Testall(count, self.requests.as_mut_ptr(), &mut done, ffi::RSMPI_STATUSES_IGNORE) };
-        checked(code)?;
-        self.done |= done != 0;
-        Ok(self.done.then(|| std::mem::take(&mut self.received)))
+        for message in self.requests.iter_mut().filter(|message| !message.done) {
+            let mut done = 0;
+            // SAFETY: the request goes on.
+            checked(unsafe { ffi::MPI_Test(&mut message.request, &mut done, ffi::RSMPI_STATUS_IGNORE) })?;
+            message.done = done != 0;
+        }
+        Ok(self.is_done().then(|| std::mem::take(&mut self.received)))
+    }
+
+    fn missing(&self) -> Vec<usize> {
+        self.requests.iter().filter(|message| !(message.done || message.is_sent)).map(|message| message.rank).collect()
+    }
+}
+
+impl Messages {
+    fn is_done(&self) -> bool {
+        self.requests.iter().all(|message| message.done)
     }
 }
 
 impl Drop for Messages {
     fn drop(&mut self) {
-        if !self.done {
+        if !self.is_done() {
             // MPI may still write there: the job ends with an error, and the process soon.
             std::mem::forget(std::mem::take(&mut self.sent));
             std::mem::forget(std::mem::take(&mut self.received));

@@ -18,7 +18,7 @@ const SEGMENT: usize = 64 << 10;
 /// Parts of a loss at most.
 const TERMS: usize = 16;
 
-/// What the first rank decides, told with every batch.
+/// What the first rank decides, told with every batch; any rank may stop the job.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Word {
     /// Seconds that the job has run for, earlier runs included.
@@ -34,6 +34,8 @@ pub struct Taught {
     /// The loss and its parts, in proportion to the samples; `None` when it was not a number.
     pub loss: Option<(f64, Vec<f32>)>,
     pub word: Word,
+    /// Whether there is an error, which is told next.
+    pub failed: bool,
 }
 
 /// Something to sum that a part of the batch found: which, by which of the rank's parts, and the numbers, `None` where the loss doesn't
@@ -152,27 +154,44 @@ impl<'a> Summing<'a> {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
+        let taught = taught.recv().map_err(|_| Error::bug("a rank was taught nothing"))?;
+        if taught.failed {
+            self.give_up();
+        }
         if self.states.iter().any(|state| matches!(state, State::Filling(missing) if *missing > 0)) {
             return Err(Error::bug("a part of a batch gave not all gradients"));
         }
-        let taught = taught.recv().map_err(|_| Error::bug("a rank was taught nothing"))?;
         let mut telling = self.tell(&taught)?;
         let mut told = None;
-        let mut waiting = Waiting::in_step(self.team);
+        let mut waiting = Waiting::in_step();
         loop {
             if told.is_none() {
                 told = telling.received()?;
             }
             let moved = self.advance()?;
-            match told {
-                Some(told) if self.states.iter().all(|state| matches!(state, State::Done)) => {
-                    waiting.moved();
-                    return self.ended(&told);
-                }
+            match &told {
+                Some(told) if self.states.iter().all(|state| matches!(state, State::Done)) => return self.ended(told),
                 _ if moved => waiting.moved(),
-                _ => waiting.sleep()?,
+                _ => waiting.sleep(|| self.missing(&*telling))?,
             }
         }
+    }
+
+    /// The ranks that did not send yet what this one waits for.
+    fn missing(&self, telling: &dyn Exchange) -> Vec<usize> {
+        let exchanges = self.states.iter().filter_map(|state| match state {
+            State::Gathering(exchange) | State::Sharing(exchange) => Some(&**exchange),
+            State::Filling(_) | State::Done => None,
+        });
+        exchanges.chain([telling]).flat_map(Exchange::missing).collect()
+    }
+
+    /// What did not come never will.
+    fn give_up(&mut self) {
+        self.states
+            .iter_mut()
+            .filter(|state| matches!(state, State::Filling(_)))
+            .for_each(|state| *state = State::Filling(0));
     }
 
     fn is_exchanging(&self) -> bool {
@@ -271,18 +290,22 @@ impl<'a> Summing<'a> {
         }
         let values = self.layout.places.iter().zip(&self.present);
         let values = values.map(|(place, present)| present.then(|| self.numbers[place.clone()].to_vec())).collect();
-        let word = heads.first().map_or_else(Word::default, Head::word);
+        let any = |flag: u32| heads.iter().any(|head| head.flags & flag != 0);
+        let first = heads.first().map_or_else(Word::default, Head::word);
+        // Whichever rank is asked to stop, all do.
+        let (word, failed) = (Word { stops: any(STOPS), ..first }, any(FAILED));
         let loss = match heads.iter().all(|head| head.flags & LEARNT != 0) {
             true => in_tree(heads, &|a, b| Ok(a.plus(&b)))?.map(|sum| (sum.loss, sum.terms.to_vec())),
             false => None,
         };
-        Ok((values, Taught { loss, word }))
+        Ok((values, Taught { loss, word, failed }))
     }
 }
 
 const LEARNT: u32 = 1;
 const STOPS: u32 = 2;
 const SAVES: u32 = 4;
+const FAILED: u32 = 8;
 
 /// [`Taught`] as it is sent.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
@@ -299,7 +322,8 @@ impl Head {
     fn of(taught: &Taught) -> Result<Self> {
         let Word { seconds, stops, saves } = taught.word;
         let flag = |set: bool, flag: u32| if set { flag } else { 0 };
-        let flags = flag(taught.loss.is_some(), LEARNT) | flag(stops, STOPS) | flag(saves, SAVES);
+        let flags =
+            flag(taught.loss.is_some(), LEARNT) | flag(stops, STOPS) | flag(saves, SAVES) | flag(taught.failed, FAILED);
         let (loss, given) = taught.loss.as_ref().map_or((0.0, &[][..]), |(loss, terms)| (*loss, &terms[..]));
         let mut terms = [0.0; TERMS];
         let places = terms.get_mut(..given.len()).ok_or_else(|| Error::bug("a loss of too many terms"))?;
@@ -347,7 +371,7 @@ mod tests {
                         }
                     }
                     let word = Word { seconds: rank as f64, stops: rank == 0, saves: rank == 1 };
-                    tell.send(Taught { loss: Some((1.0, vec![rank as f32, 2.0])), word }).unwrap();
+                    tell.send(Taught { loss: Some((1.0, vec![rank as f32, 2.0])), word, failed: rank == 2 }).unwrap();
                     drop((send, tell));
                     Summing::new(&team, layout, parts).run(&from, &told).unwrap()
                 })
@@ -356,6 +380,7 @@ mod tests {
             begun.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
         });
         for (sums, taught) in found {
+            assert!(taught.failed);
             assert_eq!(taught.word, Word { seconds: 0.0, stops: true, saves: false });
             let (loss, terms) = taught.loss.unwrap();
             assert_eq!((loss, &terms[..2]), (3.0, &[3.0, 6.0][..]));
@@ -383,7 +408,7 @@ mod tests {
                     let values = (rank == 0).then(|| vec![1.0; 4]);
                     send.send(Arrived { item: 0, part: 0, values }).unwrap();
                     let loss = (rank == 0).then(|| (1.0, vec![]));
-                    tell.send(Taught { loss, word: Word::default() }).unwrap();
+                    tell.send(Taught { loss, word: Word::default(), failed: false }).unwrap();
                     drop((send, tell));
                     Summing::new(&team, layout, 1).run(&from, &told).unwrap().1
                 })

@@ -28,7 +28,7 @@ struct Under {
 /// So many ranks.
 pub fn teams(count: usize) -> Vec<Team> {
     let post = Post::default();
-    (0..count).map(|rank| Team::new(Arc::new(Thread { rank, count, post: post.clone() }), || false)).collect()
+    (0..count).map(|rank| Team::new(Arc::new(Thread { rank, count, post: post.clone() }))).collect()
 }
 
 impl Ranks for Thread {
@@ -70,5 +70,9 @@ impl Exchange for Under {
             return Err(Error::bug("a rank sent other lengths than were expected"));
         }
         Ok(Some(self.came.drain(..).flatten().flatten().collect()))
+    }
+
+    fn missing(&self) -> Vec<usize> {
+        (0..self.came.len()).filter(|from| self.came[*from].is_none()).collect()
     }
 }

@@ -67,8 +67,14 @@ fn learn(model: &Trainable, replicas: &Replicas, scale: f32) -> Lesson {
 fn learn_from(model: &Trainable, replicas: &Replicas, (batch, answer): (TrainBatch, Answer), scale: f32) -> Learnt {
     let loss =
         LossOptions::default().smoothed(0.1).with(Term::Labels, 1.0).with(Term::Distill, 1.0).with(Term::Mse, 0.5);
-    let word = Word { seconds: 1.5 + replicas.team().rank() as f64, stops: false, saves: replicas.team().leads() };
-    replicas.learn(model, Learning { loss: &loss, seed: 0, scale }, &batch, &answer, &|| word).unwrap()
+    replicas.learn(model, Learning { loss: &loss, seed: 0, scale }, Ok((&batch, &answer)), replicas).unwrap()
+}
+
+impl Beside for Replicas {
+    fn word(&self) -> Word {
+        let team = self.team();
+        Word { seconds: 1.5 + team.rank() as f64, stops: team.rank() == 1, saves: team.leads() }
+    }
 }
 
 /// What a rank reads of the seven samples.
@@ -87,6 +93,37 @@ fn own(replicas: &Replicas) -> (TrainBatch, Answer) {
         ..batch
     };
     (own, Answer { outputs: cut(&answer.outputs), features: vec![] })
+}
+
+#[test]
+fn an_error_of_one_rank_is_one_of_all() {
+    let model = model(false, Precision::F32);
+    let loss = LossOptions::default().with(Term::Labels, 1.0);
+    let how = Learning { loss: &loss, seed: 0, scale: 1.0 };
+    // A batch that can't be read, and an answer that can't be divided.
+    for broken in [Err(Error::data("a broken sample")), Ok(Tensor::f32(&[1, 3], &[0.0; 3]))] {
+        let said: Vec<String> = std::thread::scope(|scope| {
+            let work = |team: Team| {
+                let (model, broken) = (&model, &broken);
+                scope.spawn(move || {
+                    let replicas = Replicas::of(team.clone(), 4, 7, 4).unwrap();
+                    let (batch, mut answer) = own(&replicas);
+                    let given = match (team.rank(), broken) {
+                        (1, Err(e)) => Err(e.clone()),
+                        (1, Ok(t)) => {
+                            answer.outputs[0] = t.clone();
+                            Ok((&batch, &answer))
+                        }
+                        _ => Ok((&batch, &answer)),
+                    };
+                    replicas.learn(model, how, given, &()).err().unwrap().to_string()
+                })
+            };
+            let begun: Vec<_> = teams(2).into_iter().map(work).collect();
+            begun.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        assert!(said[0] == format!("rank 1: {}", said[1]), "{said:?}");
+    }
 }
 
 #[test]
@@ -133,7 +170,7 @@ fn ranks_find_the_same_bits_as_replicas() {
                 begun.into_iter().map(|rank| rank.join().unwrap()).collect()
             });
             for learnt in all {
-                assert_eq!(learnt.word, Word { seconds: 1.5, stops: false, saves: true });
+                assert_eq!(learnt.word, Word { seconds: 1.5, stops: true, saves: true });
                 assert_eq!(found(learnt.lesson.unwrap()), one, "{replicas} replicas on {ranks} ranks");
             }
         }
@@ -184,7 +221,7 @@ fn statistics_are_averaged_by_the_sizes_of_parts() {
     let how = Learning { loss: &loss, seed: 0, scale: 1.0 };
     let of = |part: Material| part.teach(&model, how, 0, None).unwrap().0.unwrap().statistics;
     let (a, b) = (of(whole.part(0..3).unwrap()), of(whole.part(3..7).unwrap()));
-    let both = Replicas::new(2, 7, 2).unwrap().learn(&model, how, &batch, &answer, &Word::default).unwrap();
+    let both = Replicas::new(2, 7, 2).unwrap().learn(&model, how, Ok((&batch, &answer)), &()).unwrap();
     let both = both.lesson.unwrap();
     assert_eq!(both.statistics.len(), 2);
     for ((a, b), both) in a.into_iter().zip(b).zip(both.statistics) {
@@ -210,7 +247,7 @@ fn what_is_not_counted_by_samples_is_refused() {
     let replicas = Replicas::new(2, 7, 2).unwrap();
     let loss = LossOptions::default().with(Term::Distill, 1.0);
     let how = Learning { loss: &loss, seed: 0, scale: 1.0 };
-    let made = replicas.learn(&model(false, Precision::F32), how, &batch, &answer, &Word::default);
+    let made = replicas.learn(&model(false, Precision::F32), how, Ok((&batch, &answer)), &());
     assert_eq!(made.err().map(|e| e.exit_code()), Some(7));
 }
 
@@ -243,7 +280,7 @@ fn small_gradients_need_a_scale_and_large_ones_overflow() {
     let learn = |labels: f32, scale: f32| {
         let loss = LossOptions::default().with(Term::Labels, labels);
         let how = Learning { loss: &loss, seed: 0, scale };
-        Replicas::default().learn(&model, how, &batch, &answer, &Word::default).unwrap().lesson.unwrap()
+        Replicas::default().learn(&model, how, Ok((&batch, &answer)), &()).unwrap().lesson.unwrap()
     };
     // The gradient of the convolution's weight, which passes through two products in 16 bits.
     let size = |lesson: Lesson| {
