@@ -113,6 +113,8 @@ def ours(args, model, data, folder, count, wait=False, link=None, replicas=None)
     said = {"env": env, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     if link:
         command += ["--host", ",".join(ADDRESSES.values()), "--mca", "plm_rsh_agent", agent(folder)]
+        # Messages beyond this limit are announced first, which costs a round trip of the link.
+        command += ["--mca", "btl_tcp_eager_limit", 1 << 20]
         command += ["--mca", "btl", "tcp,self", *(["-x", "COMPRESS_RANKS_WAIT"] if wait else [])]
         done = link.run("a", command + job, **said)
     else:

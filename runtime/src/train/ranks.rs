@@ -11,7 +11,7 @@ mod sum;
 pub(super) mod threads;
 
 pub use sum::Word;
-pub(super) use sum::{Arrived, Layout, Summing, Taught, in_tree};
+pub(super) use sum::{Arrived, Layout, LossAndTerms, Summing, Taught, in_tree};
 
 use compress_compiler::{
     error::{Error, Kind, Result},

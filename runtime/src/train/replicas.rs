@@ -9,7 +9,7 @@ use super::{
     loader::{Share, TrainBatch, tensor_rows},
     loss::{LossOptions, Supervision},
     model::Trainable,
-    ranks::{Arrived, Layout, Summing, Taught, Team, Word, in_tree},
+    ranks::{Arrived, Layout, LossAndTerms, Summing, Taught, Team, Word, in_tree},
     teacher::Answer,
 };
 use crate::burn::tensor::{
@@ -254,13 +254,13 @@ fn in_proportion(mut values: Vec<f32>, scale: f32, share: f64) -> Vec<f32> {
 }
 
 /// The sum of the losses and of their parts, and what these are called.
-fn loss_of(lessons: &[Lesson]) -> Result<((f64, Vec<f32>), Vec<&'static str>)> {
+fn loss_of(lessons: &[Lesson]) -> Result<(LossAndTerms, Vec<&'static str>)> {
     let own = lessons.iter().map(|l| (l.loss, l.parts.iter().map(|(_, v)| *v).collect::<Vec<f32>>()));
     let names = lessons.first().map_or(vec![], |l| l.parts.iter().map(|(name, _)| *name).collect());
     Ok((in_tree(own.collect(), &plus)?.unwrap_or_default(), names))
 }
 
-fn plus((loss, a): (f64, Vec<f32>), (other, b): (f64, Vec<f32>)) -> Result<(f64, Vec<f32>)> {
+fn plus((loss, a): LossAndTerms, (other, b): LossAndTerms) -> Result<LossAndTerms> {
     Ok((loss + other, a.into_iter().zip(b).map(|(a, b)| a + b).collect()))
 }
 

@@ -29,10 +29,13 @@ pub struct Word {
     pub saves: bool,
 }
 
+/// A loss, and its terms before their weights.
+pub type LossAndTerms = (f64, Vec<f32>);
+
 /// What ranks tell each other of a batch besides what they sum.
 pub struct Taught {
     /// The loss and its parts, in proportion to the samples; `None` when it was not a number.
-    pub loss: Option<(f64, Vec<f32>)>,
+    pub loss: Option<LossAndTerms>,
     pub word: Word,
     /// Whether there is an error, which is told next.
     pub failed: bool,
@@ -363,9 +366,9 @@ mod tests {
                 let layout = &layout;
                 scope.spawn(move || {
                     let ((send, from), (tell, told)) = (mpsc::channel(), mpsc::channel());
-                    for item in 0..sizes.len() {
+                    for (item, size) in sizes.into_iter().enumerate() {
                         for part in 0..parts {
-                            let values = (0..sizes[item]).map(|i| value(rank, part, item, i)).collect();
+                            let values = (0..size).map(|i| value(rank, part, item, i)).collect();
                             let values = is_there(rank, item).then_some(values);
                             send.send(Arrived { item, part, values }).unwrap();
                         }
