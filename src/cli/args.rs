@@ -382,6 +382,7 @@ mod tests {
         "--rm",
         "--seeds",
         "--slow",
+        "--steps",
         "--task",
         "--test",
         "--turns",
