@@ -84,20 +84,6 @@ impl<'a> Follower<'a> {
 pub struct Untold<'a>(pub &'a Monitor<'a>);
 
 impl Watcher for Untold<'_> {
-    fn batch(&mut self, _: &Progress) -> Result<()> {
-        Ok(())
-    }
-
-    fn scored(&mut self, _: &Progress, _: f64, _: f64) -> Result<()> {
-        Ok(())
-    }
-
-    fn warn(&mut self, _: &str) {}
-
-    fn saving(&mut self) -> Result<()> {
-        Ok(())
-    }
-
     fn stopped(&self) -> bool {
         self.0.stopped()
     }

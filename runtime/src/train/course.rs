@@ -53,51 +53,41 @@ pub fn number(score: f64) -> Option<f64> {
     (score > f64::MIN && score < f64::MAX).then_some(score)
 }
 
-/// What follows the course of a job.
+/// What follows the course of a job: by default, nothing of it.
 pub trait Watcher {
     /// A batch is done.
     ///
     /// # Errors
     /// Whatever writing about it raises; the job ends with it.
-    fn batch(&mut self, progress: &Progress) -> Result<()>;
-    /// An epoch is done, or the job is about to begin, and the model was scored.
+    fn batch(&mut self, _: &Progress) -> Result<()> {
+        Ok(())
+    }
+    /// An epoch is done, or the job is about to begin, and the model was scored; its score, and the best so far.
     ///
     /// # Errors
     /// As for [`Watcher::batch`].
-    fn scored(&mut self, progress: &Progress, score: f64, best: f64) -> Result<()>;
+    fn scored(&mut self, _: &Progress, _: f64, _: f64) -> Result<()> {
+        Ok(())
+    }
     /// Something that the user should know.
-    fn warn(&mut self, what: &str);
+    fn warn(&mut self, _: &str) {}
     /// A checkpoint is about to be written: what was told so far should be safe.
     ///
     /// # Errors
     /// As for [`Watcher::batch`].
-    fn saving(&mut self) -> Result<()>;
+    fn saving(&mut self) -> Result<()> {
+        Ok(())
+    }
     /// Whether the user asked to stop.
-    fn stopped(&self) -> bool;
+    fn stopped(&self) -> bool {
+        false
+    }
 }
 
 /// Nobody follows.
 pub struct Unwatched;
 
-impl Watcher for Unwatched {
-    fn batch(&mut self, _: &Progress) -> Result<()> {
-        Ok(())
-    }
-
-    fn scored(&mut self, _: &Progress, _: f64, _: f64) -> Result<()> {
-        Ok(())
-    }
-
-    fn warn(&mut self, _: &str) {}
-
-    fn saving(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    fn stopped(&self) -> bool {
-        false
-    }
-}
+impl Watcher for Unwatched {}
 
 /// Why a job ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
