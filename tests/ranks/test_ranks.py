@@ -145,7 +145,7 @@ def test_a_rank_that_says_nothing_is_lost(ranks, tmp_path):
     stopped = rank(process, 1)
     os.kill(stopped, signal.SIGSTOP)
     said = ranks.ended(process, 8)
-    assert re.search(r"rank 1 sent nothing for \d+ s", said) and "--resume" in said, said
+    assert re.search(r"rank 1 gave no sign for \d+ s", said) and "--resume" in said, said
     assert list(out.with_suffix(".job").glob("checkpoint-*")) and not out.exists()
 
 

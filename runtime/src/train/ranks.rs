@@ -76,7 +76,7 @@ pub trait Exchange: Send {
     /// # Errors
     /// Device when the transport fails.
     fn received(&mut self) -> Result<Option<Vec<u8>>>;
-    /// The ranks that did not send theirs yet.
+    /// The ranks that did not send theirs yet, or did not take what was sent to them.
     fn missing(&self) -> Vec<usize>;
 }
 
@@ -278,7 +278,7 @@ impl Waiting {
             let ranks: Vec<String> = ranks.into_iter().collect();
             let which = if ranks.len() == 1 { "rank" } else { "ranks" };
             return Err(Error::device(format!(
-                "{which} {} sent nothing for {:.0} s, and count as lost",
+                "{which} {} gave no sign for {:.0} s",
                 ranks.join(", "),
                 waited.as_secs_f64()
             ))

@@ -68,7 +68,6 @@ struct Messages {
 struct Message {
     request: ffi::MPI_Request,
     rank: usize,
-    is_sent: bool,
     done: bool,
 }
 
@@ -137,7 +136,7 @@ impl Ranks for Processes {
                         ),
                     }
                 };
-                messages.requests.push(Message { request, rank, is_sent, done: false });
+                messages.requests.push(Message { request, rank, done: false });
                 checked(code)?;
             }
         }
@@ -157,7 +156,7 @@ impl Exchange for Messages {
     }
 
     fn missing(&self) -> Vec<usize> {
-        self.requests.iter().filter(|message| !(message.done || message.is_sent)).map(|message| message.rank).collect()
+        self.requests.iter().filter(|message| !message.done).map(|message| message.rank).collect()
     }
 }
 

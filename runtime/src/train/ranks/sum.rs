@@ -180,7 +180,7 @@ impl<'a> Summing<'a> {
         }
     }
 
-    /// The ranks that did not send yet what this one waits for.
+    /// The ranks that this one waits for.
     fn missing(&self, telling: &dyn Exchange) -> Vec<usize> {
         let exchanges = self.states.iter().filter_map(|state| match state {
             State::Gathering(exchange) | State::Sharing(exchange) => Some(&**exchange),
