@@ -126,10 +126,10 @@ impl Team {
         self.rank() == 0
     }
 
-    /// What the first rank finds by `what`, on all.
+    /// Has the first rank find something by `what`, and all know it.
     ///
     /// # Errors
-    /// Those of `what`, on all.
+    /// The error of `what`, on all; device when the transport fails.
     pub fn told<T: Serialize + DeserializeOwned>(&self, what: impl FnOnce() -> Result<T>) -> Result<T> {
         if self.ranks.is_none() {
             return what();
@@ -252,19 +252,19 @@ impl Team {
 /// Waits for other ranks: it looks more and more seldom, and in a step gives up where one is lost.
 #[derive(Default)]
 struct Waiting {
-    /// Since when nothing came, in a step.
-    step: Option<Instant>,
+    /// In a step, since when nothing came, and how long that may be.
+    step: Option<(Instant, Duration)>,
     sleep: Duration,
 }
 
 impl Waiting {
     fn in_step() -> Self {
-        Self { step: Some(Instant::now()), ..Self::default() }
+        Self { step: Some((Instant::now(), patience())), ..Self::default() }
     }
 
     /// Something came: the next look is soon.
     fn moved(&mut self) {
-        self.step = self.step.map(|_| Instant::now());
+        self.step = self.step.map(|(_, patience)| (Instant::now(), patience));
         self.sleep = Duration::ZERO;
     }
 
@@ -273,9 +273,11 @@ impl Waiting {
     /// # Errors
     /// Device when a rank is lost.
     fn sleep(&mut self, missing: impl FnOnce() -> Vec<usize>) -> Result<()> {
-        if let Some(waited) = self.step.map(|since| since.elapsed()).filter(|waited| *waited > patience()) {
-            let ranks: BTreeSet<String> = missing().iter().map(usize::to_string).collect();
-            let ranks: Vec<String> = ranks.into_iter().collect();
+        if let Some((since, patience)) = self.step
+            && since.elapsed() > patience
+        {
+            let (waited, ranks) = (since.elapsed(), BTreeSet::from_iter(missing()));
+            let ranks: Vec<String> = ranks.iter().map(usize::to_string).collect();
             let which = if ranks.len() == 1 { "rank" } else { "ranks" };
             return Err(Error::device(format!(
                 "{which} {} gave no sign for {:.0} s",

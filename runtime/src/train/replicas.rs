@@ -76,7 +76,10 @@ impl Replicas {
                 return Err(Error::usage(format!("{} for {have} {what}", replicas()))
                     .help(match ranks {
                         1 => "each replica takes a sample of every batch and a thread at least",
-                        _ => "each replica takes a sample of every batch and a thread at least; mpirun binds a rank to one core unless it is told otherwise",
+                        _ => {
+                            "each replica takes a sample of every batch and a thread at least; mpirun binds a rank to one core unless \
+                             it is told otherwise"
+                        }
                     }));
             }
         }
@@ -182,7 +185,7 @@ impl Replicas {
             let (end, ended_with) = mpsc::channel();
             scope.spawn(move || drop(end.send(summing.run(&from, &told))));
             let computed = self.lessons(parts, &|part| {
-                // Who doesn't listen any more has an error, which is told.
+                // Where the thread that sums is gone, its error is told below.
                 let send = |place: usize, values| drop(to.send(Arrived { item: item_of[place], part, values }));
                 let hear = || -> Listener {
                     let (to, item_of) = (to.clone(), item_of.clone());
@@ -200,8 +203,7 @@ impl Replicas {
             let ended = Instant::now();
             let computed = computed.and_then(|lessons| {
                 let loss = lessons.map(|lessons| loss_of(&lessons)).transpose()?;
-                let (loss, names) = loss.map_or((None, vec![]), |(loss, names)| (Some(loss), names));
-                Ok((loss, names))
+                Ok(loss.map_or((None, vec![]), |(loss, names)| (Some(loss), names)))
             });
             let loss = computed.as_ref().map_or(None, |(loss, _)| loss.clone());
             let _ = tell.send(Taught { loss, word: beside.word(), failed: computed.is_err() });
