@@ -95,6 +95,40 @@ fn own(replicas: &Replicas) -> (TrainBatch, Answer) {
     (own, Answer { outputs: cut(&answer.outputs), features: vec![] })
 }
 
+/// A parameter that is read late is told first, although the tape meets another one first that stands beside it in the sum.
+#[test]
+fn gradients_do_not_wait_for_the_end_of_the_pass() {
+    let list = |n, seed| format!("{:?}", numbers(n, seed));
+    let source = format!(
+        r#"graph "g" {{
+            input %x: f32[N,4]
+            const %early: f32[4,4] = {}
+            const %beside: f32[4] = {}
+            const %late: f32[4,4] = {}
+            %a = MatMul(%x, %early)
+            %b = Mul(%a, %beside)
+            %r = Relu(%a)
+            %c = MatMul(%r, %late)
+            %y = Add(%c, %b)
+            output %y
+        }}"#,
+        list(16, 1),
+        list(4, 2),
+        list(16, 3)
+    );
+    let model = Trainable::new(&text::parse(&source).unwrap(), &ModelOptions::default(), &Device::of_tests()).unwrap();
+    let inputs = vec![Tensor::f32(&[2, 4], &numbers(8, 4))];
+    let batch = TrainBatch { inputs, len: 2, whole: 2, indices: vec![0, 1], ..TrainBatch::default() };
+    let answer = Answer { outputs: vec![Tensor::f32(&[2, 4], &numbers(8, 5))], features: vec![] };
+    let loss = LossOptions::default().with(Term::Mse, 1.0);
+    let (to, told) = mpsc::channel();
+    let hear = Box::new(move |place, _| drop(to.send(place)));
+    let how = Learning { loss: &loss, seed: 0, scale: 1.0 };
+    Material::new(&batch, &answer).teach(&model, how, 0, Some(hear)).unwrap();
+    let order: Vec<&str> = told.iter().map(|place: usize| &model.parameters()[place].name[..]).collect();
+    assert_eq!(order, ["late", "beside", "early"]);
+}
+
 #[test]
 fn an_error_of_one_rank_is_one_of_all() {
     let model = model(false, Precision::F32);
