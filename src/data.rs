@@ -14,7 +14,7 @@ use compress_compiler::{
     pass::{Context, Pass},
     tensor::{DType, Tensor},
     value::Dim,
-    words::option::{DATA, EPOCHS, EVAL, TOKENS},
+    words::option::{DATA, EPOCHS, EVAL, TOKENS, VALIDATION_SAMPLES},
 };
 use compress_passes::clean::Clean;
 use compress_runtime::{
@@ -23,7 +23,7 @@ use compress_runtime::{
     session::Backend,
     train::matched::{MatchOptions, Matcher},
 };
-use std::{path::Path, sync::Arc};
+use std::{collections::HashSet, path::Path, sync::Arc};
 
 /// Samples made up when there is no data.
 const SYNTHETIC: usize = 64;
@@ -212,6 +212,39 @@ impl Sets {
         if !self.calibration.synthetic {
             self.calibration.indices = sample(&self.training, self.calibration.indices.len(), seed);
         }
+    }
+
+    /// How many samples may be calibrated, trained, or chosen on.
+    pub fn to_choose_on(&self) -> usize {
+        let apart = !self.training.iter().any(|i| self.validation.indices.contains(i));
+        self.training.len() + if apart { self.validation.indices.len() } else { 0 }
+    }
+
+    /// The same, where the samples that choose are measured on.
+    pub fn for_choosing(self) -> Self {
+        let evaluation = self.validation.first(self.validation.indices.len());
+        Self { evaluation, ..self }
+    }
+
+    /// Validates on `count` samples of those that validate or are trained on, and trains on the others.
+    ///
+    /// # Errors
+    /// Data when none would be left.
+    pub fn validate_on(&mut self, count: usize, seed: u64) -> Result<()> {
+        let mut all: Vec<usize> = self.training.iter().chain(&self.validation.indices).copied().collect();
+        all.sort_unstable();
+        all.dedup();
+        if count >= all.len() {
+            let what = format!(
+                "{VALIDATION_SAMPLES} {count} leaves none of the {} samples to calibrate or train on",
+                all.len()
+            );
+            return Err(Error::data(what).help(format!("give more {DATA}, or a lower number")));
+        }
+        self.validation.indices = sample(&all, count, !seed);
+        let kept: HashSet<usize> = self.validation.indices.iter().copied().collect();
+        self.training = all.into_iter().filter(|i| !kept.contains(i)).collect();
+        Ok(())
     }
 
     /// Calibrates on `count` samples, or fewer.

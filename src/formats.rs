@@ -7,7 +7,7 @@ mod markdown;
 mod mlflow;
 mod openmetrics;
 
-pub use html::{html, sweep_html, training_html};
+pub use html::{html, search_html, sweep_html, training_html};
 pub use junit::junit;
 pub use markdown::markdown;
 pub use mlflow::{Mlflow, Run};

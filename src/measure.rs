@@ -228,12 +228,23 @@ pub fn layers(
 
 /// Whether the step that computed a layer left its zeros out; `None` if it is not known which that was.
 fn skips_zeros(graph: &Graph, layer: NodeId, spent: &[Spent]) -> Option<bool> {
+    step_of(graph, layer, spent).map(|step| step.kernel.skips_zeros)
+}
+
+/// Milliseconds that the layer of this name took, as far as it is known which step computed it.
+pub fn spent_on(graph: &Graph, layer: &str, spent: &[Spent]) -> Option<f64> {
+    let node = graph.operators().find(|n| graph.node(*n).display_name() == layer)?;
+    step_of(graph, node, spent).map(|step| step.ms)
+}
+
+/// The step that computed a layer.
+fn step_of<'a>(graph: &Graph, layer: NodeId, spent: &'a [Spent]) -> Option<&'a Spent> {
     // A step is called after the last of the nodes that it computes together.
     let mut node = layer;
     loop {
         let label = graph.node(node).label();
         if let Some(step) = spent.iter().find(|s| s.node == label) {
-            return Some(step.kernel.skips_zeros);
+            return Some(step);
         }
         node = graph.only_use(node.into())?.node;
         if graph.op(node).weight().is_some() {

@@ -1,6 +1,8 @@
 //! Any job, in a file or in a report.
 
-use crate::{Bench, Check, Compress, DataSource, Distill, Draft, Explain, Inspect, Scorer, Sensitivity, Sweep, files};
+use crate::{
+    Bench, Check, Compress, DataSource, Distill, Draft, Explain, Inspect, Scorer, Search, Sensitivity, Sweep, files,
+};
 use clap::{Arg, Args, Command};
 use compress_compiler::{
     choice,
@@ -48,6 +50,8 @@ pub enum Recipe {
     Distill(Distill),
     /// Make a draft of a decoder.
     Draft(Draft),
+    /// Search for the best ways to compress a model.
+    Search(Search),
 }
 
 /// The kind of a job.
@@ -62,6 +66,7 @@ enum Job {
     Sensitivity,
     Distill,
     Draft,
+    Search,
 }
 
 choice!(Job, "job", [
@@ -74,6 +79,7 @@ choice!(Job, "job", [
     Sensitivity "sensitivity" "measure the layers of a model",
     Distill "distill" "train a model",
     Draft "draft" "make a draft of a decoder",
+    Search "search" "search for the best ways to compress a model",
 ]);
 
 impl Recipe {
@@ -118,6 +124,7 @@ impl Recipe {
             Self::Distill(job) => job.data = Some(source),
             Self::Sensitivity(job) => job.data = source,
             Self::Draft(job) => job.data = source,
+            Self::Search(job) => job.data.data = Some(source),
             Self::Inspect(_) => {}
         }
     }
@@ -132,6 +139,7 @@ impl Recipe {
             Self::Check(job) => &mut job.data.eval,
             Self::Distill(job) => &mut job.eval,
             Self::Draft(job) => &mut job.eval,
+            Self::Search(job) => &mut job.data.eval,
             Self::Bench(_) | Self::Explain(_) | Self::Sensitivity(_) | Self::Inspect(_) => {
                 return Err(Error::usage(format!("the job has no {}", option::EVAL)));
             }
@@ -149,6 +157,7 @@ impl Recipe {
             Self::Check(job) => &mut job.measures.score,
             Self::Distill(_)
             | Self::Draft(_)
+            | Self::Search(_)
             | Self::Bench(_)
             | Self::Explain(_)
             | Self::Sensitivity(_)
@@ -189,6 +198,7 @@ impl Recipe {
             Job::Sensitivity => filled(table).map(Self::Sensitivity),
             Job::Distill => filled(table).map(Self::Distill),
             Job::Draft => filled(table).map(Self::Draft),
+            Job::Search => filled(table).map(Self::Search),
         }
     }
 
@@ -207,6 +217,7 @@ impl Recipe {
             Self::Sensitivity(job) => (Job::Sensitivity, Table::try_from(job)),
             Self::Distill(job) => (Job::Distill, Table::try_from(job)),
             Self::Draft(job) => (Job::Draft, Table::try_from(job)),
+            Self::Search(job) => (Job::Search, Table::try_from(job)),
         };
         let mut table = table.map_err(|e| Error::usage(format!("the recipe can't be written: {e}")))?;
         table.retain(|_, v| *v != Value::Boolean(false) && v.as_array().is_none_or(|many| !many.is_empty()));
@@ -266,6 +277,7 @@ impl Recipe {
             Self::Sensitivity(job) => &job.model,
             Self::Distill(job) => &job.student,
             Self::Draft(job) => &job.model,
+            Self::Search(job) => &job.model,
         }
     }
 
@@ -276,6 +288,7 @@ impl Recipe {
                 (Some(job.output()), &job.teacher, [&job.data.data, &job.data.eval])
             }
             Self::Distill(job) => (Some(job.output()), &job.teacher, [&job.data, &job.eval]),
+            Self::Search(job) => (Some(job.output()), &None, [&job.data.data, &job.data.eval]),
             Self::Check(job) => {
                 (job.against.clone().or(job.drafts_for.clone()), &job.baseline, [&job.data.data, &job.data.eval])
             }
@@ -323,6 +336,7 @@ impl Recipe {
             Self::Distill(job) => job.force,
             Self::Sensitivity(job) => job.force,
             Self::Draft(job) => job.force,
+            Self::Search(job) => job.force,
             Self::Check(_) | Self::Bench(_) | Self::Explain(_) | Self::Inspect(_) => false,
         }
     }
@@ -335,14 +349,17 @@ impl Recipe {
             Self::Distill(job) => &mut job.force,
             Self::Sensitivity(job) => &mut job.force,
             Self::Draft(job) => &mut job.force,
+            Self::Search(job) => &mut job.force,
             Self::Check(_) | Self::Bench(_) | Self::Explain(_) | Self::Inspect(_) => return,
         } = force;
     }
 
-    /// Has a training job go on from its last checkpoint.
+    /// Has a training job go on from its last checkpoint, and a search with what it tried.
     pub fn set_resume(&mut self, resume: bool) {
-        if let Self::Distill(job) = self {
-            job.resume = resume;
+        match self {
+            Self::Distill(job) => job.resume = resume,
+            Self::Search(job) => job.resume = resume,
+            _ => {}
         }
     }
 
@@ -357,6 +374,7 @@ impl Recipe {
             Self::Inspect(_) => 0,
             Self::Sensitivity(job) => job.on.seed.0,
             Self::Draft(job) => job.on.seed.0,
+            Self::Search(job) => job.on.seed.0,
             Self::Distill(job) => job.seed.unwrap_or_default().0,
         }
     }
@@ -372,6 +390,7 @@ impl Recipe {
             Self::Inspect(_) => None,
             Self::Sensitivity(job) => job.on.threads,
             Self::Draft(job) => job.on.threads,
+            Self::Search(job) => job.on.threads,
             Self::Distill(job) => job.threads,
         };
         threads.map(|n| n.get())
@@ -382,7 +401,7 @@ impl Recipe {
         match self {
             Self::Compress(job) => job.takes_many_steps(),
             Self::Sweep(job) => job.first().takes_many_steps(),
-            Self::Distill(_) | Self::Draft(_) => true,
+            Self::Distill(_) | Self::Draft(_) | Self::Search(_) => true,
             Self::Check(_) | Self::Bench(_) | Self::Explain(_) | Self::Inspect(_) | Self::Sensitivity(_) => false,
         }
     }
@@ -398,6 +417,7 @@ impl Recipe {
             Self::Sweep(job) => Self::Sweep(job.essence()),
             Self::Distill(job) => Self::Distill(job.essence()),
             Self::Draft(job) => Self::Draft(job.essence()),
+            Self::Search(job) => Self::Search(job.essence()),
             // They make nothing.
             Self::Check(_) | Self::Bench(_) | Self::Explain(_) | Self::Inspect(_) | Self::Sensitivity(_) => {
                 return Ok(Table::new());
@@ -420,6 +440,7 @@ impl Recipe {
             Self::Sensitivity(_) => Self::Sensitivity(Sensitivity::default()),
             Self::Distill(_) => Self::Distill(Distill::default()),
             Self::Draft(_) => Self::Draft(Draft::default()),
+            Self::Search(_) => Self::Search(Search::default()),
         }
     }
 }

@@ -4,7 +4,8 @@ pub(crate) mod int8;
 
 pub use int8::Int8;
 
-use compress_compiler::{error::Error, serde_as_text};
+use compress_compiler::{choice::Choice, error::Error, serde_as_text};
+use compress_passes::quant::layer_forms::{LayerForm, LayerRule};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Visitor};
 use std::{fmt, marker::PhantomData, str::FromStr, time::Duration};
 
@@ -439,6 +440,48 @@ impl fmt::Display for Filter {
 }
 
 serde_as_text!(Filter);
+
+/// The form of layers: `REGEX=FORM`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FormRule {
+    /// Matches the names of their nodes, or of their weights.
+    pub name: Filter,
+    /// What they become.
+    pub form: LayerForm,
+}
+
+impl FormRule {
+    /// The rule for the layer of this name alone.
+    pub(crate) fn exactly(name: &str, form: LayerForm) -> Result<Self, Error> {
+        let name = format!("^{}$", regex::escape(name));
+        Ok(Self { name: name.parse().map_err(|e: regex::Error| Error::bug(e.to_string()))?, form })
+    }
+
+    /// The rule, as passes take it.
+    pub(crate) fn rule(&self) -> LayerRule {
+        LayerRule { name: self.name.get().clone(), form: self.form }
+    }
+}
+
+impl FromStr for FormRule {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let forms: Vec<&str> = LayerForm::ALL.iter().map(|form| form.name_of()).collect();
+        let wrong = || format!("not an expression and a form such as ^head$=float; forms: {}", forms.join(", "));
+        let (name, form) = s.rsplit_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(wrong)?;
+        let name = name.parse().map_err(|e: regex::Error| e.to_string())?;
+        Ok(Self { name, form: LayerForm::named(form).map_err(|_| wrong())? })
+    }
+}
+
+impl fmt::Display for FormRule {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.form)
+    }
+}
+
+serde_as_text!(FormRule);
 
 /// A value of the student, and the value of the teacher that it is to be like: `STUDENT=TEACHER`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -119,6 +119,7 @@ pub mod option {
     options! {
         ACCUMULATE "accumulate",
         AGAINST "against",
+        AIM "aim",
         ALLOW_HARDLINKS "allow-hardlinks",
         ALLOW_SYNTHETIC "allow-synthetic",
         AS_IS "as-is",
@@ -157,6 +158,7 @@ pub mod option {
         JSON "json",
         KEEP_INITIALIZER_INPUTS "keep-initializer-inputs",
         KEEP_LAYERS "keep-layers",
+        LAYER "layer",
         LORA "lora",
         LOW_RANK "low-rank",
         LR "lr",
@@ -204,6 +206,7 @@ pub mod option {
         TIME "time",
         TOKENIZER "tokenizer",
         TOKENS "tokens",
+        VALIDATION_SAMPLES "validation-samples",
         WEIGHTS "weights",
         WEIGHT_BITS "weight-bits",
         WORKERS "workers",

@@ -38,6 +38,7 @@ use prune::{
 };
 use quant::{
     dynamic::DynamicInt8,
+    layer_forms::{self, LayerRule},
     ptq::Int8,
     scheme::Scheme,
     search::Budget as SearchBudget,
@@ -73,8 +74,12 @@ pub struct Options {
     pub training: Option<Recovery>,
     /// The codes that activations and weights become, if they do.
     pub scheme: Option<Scheme>,
-    /// What weights alone become, if they do, and how many inputs share a scale.
-    pub weights: Option<(WeightFormat, usize)>,
+    /// What weights alone become, if they do.
+    pub weights: Option<WeightFormat>,
+    /// How many inputs share a scale there.
+    pub block: usize,
+    /// Layers whose form the user named.
+    pub rules: Vec<LayerRule>,
     /// Whether there are data to round them by: made-up inputs don't tell what layers read.
     pub weights_by_data: bool,
     /// What the search for a better way to quantise may take, if there is one.
@@ -134,7 +139,12 @@ impl Options {
 
     /// Whether passes compute with weights that have to be floats of 32 bits.
     fn needs_floats(&self) -> bool {
-        self.scheme.is_some() || self.weights.is_some() || self.factorises()
+        self.scheme.is_some() || self.stores_weights() || self.factorises()
+    }
+
+    /// Whether weights alone become codes.
+    fn stores_weights(&self) -> bool {
+        self.weights.is_some() || layer_forms::store_weights(&self.rules)
     }
 
     /// Whether channels are removed.
@@ -304,8 +314,8 @@ pub const STAGES: &[Stage] = &[
         does: "quantise tables from which rows are looked up: in 8 bits with a scale for each row, or large ones in 4 with one for each block of it",
         asked_by: Some(option::INT8),
         make: |o| {
-            let able = (o.scheme.is_some() || o.weights.is_some()) && o.target.capabilities().looks_up_codes;
-            let in_blocks_of = o.weights.filter(|(format, _)| *format == WeightFormat::Int4).map(|(_, block)| block);
+            let able = (o.scheme.is_some() || o.stores_weights()) && o.target.capabilities().looks_up_codes;
+            let in_blocks_of = o.weights.filter(|format| *format == WeightFormat::Int4).map(|_| o.block);
             let (exclude, target) = (o.exclude.clone(), o.target);
             able.then(|| Box::new(Tables { exclude, in_blocks_of, target }) as Box<dyn Pass>)
         },
@@ -315,9 +325,10 @@ pub const STAGES: &[Stage] = &[
         does: "store weights of products in 4 or 8 bits, a scale for each block of inputs; activations stay floats",
         asked_by: Some(option::WEIGHTS),
         make: |o| {
-            let (format, block) = o.weights?;
+            let (format, block, rules) = (o.weights, o.block, o.rules.clone());
             let (by_data, target, exclude) = (o.weights_by_data, o.target, o.exclude.clone());
-            Some(Box::new(WeightOnly { format, block, by_data, train: o.qat, target, exclude }))
+            let pass = WeightOnly { format, rules, block, by_data, train: o.qat, target, exclude };
+            o.stores_weights().then(|| Box::new(pass) as Box<dyn Pass>)
         },
     },
     Stage {
@@ -325,14 +336,15 @@ pub const STAGES: &[Stage] = &[
         does: "quantise activations to U8 and weights to S8 per channel, as QDQ with biases in INT32 or by the range of each run; targets may want others",
         asked_by: Some(option::INT8),
         make: |o| {
-            let (scheme, target, exclude) = (o.scheme?, o.target, o.exclude.clone());
+            let (scheme, target, exclude, rules) = (o.scheme?, o.target, o.exclude.clone(), o.rules.clone());
             if scheme.activations.are_dynamic() {
-                return Some(Box::new(DynamicInt8 { scheme, target, exclude }));
+                return Some(Box::new(DynamicInt8 { scheme, target, exclude, rules }));
             }
             Some(Box::new(Int8 {
                 scheme,
                 target,
                 exclude,
+                rules,
                 search: o.search,
                 train: o.qat,
                 any_operator: o.any_operator,

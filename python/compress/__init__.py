@@ -26,7 +26,7 @@ from ._errors import (
     UnsupportedError,
     UsageError,
 )
-from ._jobs import Distill, bench, check, compress, explain, inspect, sensitivity, sweep
+from ._jobs import Distill, bench, check, compress, explain, inspect, search, sensitivity, sweep
 from ._model import Model, Predict
 from ._report import Report
 from ._run import Evaluate, Metrics
@@ -56,6 +56,7 @@ __all__ = [
     "compress",
     "explain",
     "inspect",
+    "search",
     "sensitivity",
     "sweep",
 ]

@@ -19,6 +19,7 @@ def compress(
     weight_bits: Literal[4, 8] | None = None,
     weights: Literal["int4", "int8", "fp8"] | None = None,
     block: Literal[16, 32, 64, 128, 256] | None = None,
+    layer: str | Iterable[str] = (),
     prune: float | None = None,
     prune_pattern: str | None = None,
     prune_by: Literal["magnitude", "taylor", "reconstruct"] | None = None,
@@ -41,7 +42,9 @@ def compress(
     reduce_range: Literal["auto", "always", "never"] | None = None,
     effort: Literal["quick", "normal", "best"] | None = None,
     time: str | None = None,
+    aim: float | None = None,
     calibration_samples: int | None = None,
+    validation_samples: int | None = None,
     data: Data | None = None,
     eval: Data | None = None,
     preprocess: str | None = None,
@@ -95,6 +98,9 @@ def compress(
         weights: Store the weights of products in 4 or 8 bits, activations stay floats: smaller files, and as fast as
             memory where few rows are multiplied. With `data`, codes are rounded by what their layers read (GPTQ)
         block: Inputs of a product whose weights share a scale, for `weights` [default: 32]
+        layer: What single layers become, whatever `int8` or `weights` make of the others: the layers whose node or
+            weight has a matching name get this form, which is float, int8, weights-int8 or weights-int4. May be
+            repeated; the first that matches holds
         prune: Set this fraction of the weights to zero. With `data`, the other weights are adjusted so that the
             output of each layer changes least, and then the model is trained. Without data, layers are adjusted on
             made-up inputs, or the smallest weights are removed where those are noise
@@ -136,8 +142,12 @@ def compress(
             answers (needs `data`) [default: normal]
         time: Try nothing else after so long a search, e.g. 60s. What is found in a time differs from machine to
             machine
+        aim: What the search of `int8` aims for: signal to noise of the worst output, at any cost, e.g. 35. It fails
+            nothing where that is not reached [default: what `min_sqnr` or `max_drop` ask for; else 30 at little cost]
         calibration_samples: Samples of `data` for calibration [default: 256; to prune 1024, or fewer for a large
             model]
+        validation_samples: Samples of `data` that are kept apart to choose between results: nothing is calibrated or
+            trained on them [default: one in 20 for training and for the search of `int8`]
         data: Data to calibrate on: an .npz or .npy, a .txt or .jsonl of text, a folder of ONNX test_data_set folders,
             an IDX file such as train-images-idx3-ubyte.gz, or a folder of pictures (png, jpg, bmp) or of one folder
             of pictures for each class. A fifth of it is held out for evaluation unless `eval` is given
@@ -209,6 +219,7 @@ def sweep(
     weight_bits: Literal[4, 8] | None = None,
     weights: Literal["int4", "int8", "fp8"] | None = None,
     block: Literal[16, 32, 64, 128, 256] | None = None,
+    layer: str | Iterable[str] = (),
     prune: float | None = None,
     prune_pattern: str | None = None,
     prune_by: Literal["magnitude", "taylor", "reconstruct"] | None = None,
@@ -231,7 +242,9 @@ def sweep(
     reduce_range: Literal["auto", "always", "never"] | None = None,
     effort: Literal["quick", "normal", "best"] | None = None,
     time: str | None = None,
+    aim: float | None = None,
     calibration_samples: int | None = None,
+    validation_samples: int | None = None,
     data: Data | None = None,
     eval: Data | None = None,
     preprocess: str | None = None,
@@ -286,6 +299,9 @@ def sweep(
         weights: Store the weights of products in 4 or 8 bits, activations stay floats: smaller files, and as fast as
             memory where few rows are multiplied. With `data`, codes are rounded by what their layers read (GPTQ)
         block: Inputs of a product whose weights share a scale, for `weights` [default: 32]
+        layer: What single layers become, whatever `int8` or `weights` make of the others: the layers whose node or
+            weight has a matching name get this form, which is float, int8, weights-int8 or weights-int4. May be
+            repeated; the first that matches holds
         prune: Set this fraction of the weights to zero. With `data`, the other weights are adjusted so that the
             output of each layer changes least, and then the model is trained. Without data, layers are adjusted on
             made-up inputs, or the smallest weights are removed where those are noise
@@ -327,8 +343,12 @@ def sweep(
             answers (needs `data`) [default: normal]
         time: Try nothing else after so long a search, e.g. 60s. What is found in a time differs from machine to
             machine
+        aim: What the search of `int8` aims for: signal to noise of the worst output, at any cost, e.g. 35. It fails
+            nothing where that is not reached [default: what `min_sqnr` or `max_drop` ask for; else 30 at little cost]
         calibration_samples: Samples of `data` for calibration [default: 256; to prune 1024, or fewer for a large
             model]
+        validation_samples: Samples of `data` that are kept apart to choose between results: nothing is calibrated or
+            trained on them [default: one in 20 for training and for the search of `int8`]
         data: Data to calibrate on: an .npz or .npy, a .txt or .jsonl of text, a folder of ONNX test_data_set folders,
             an IDX file such as train-images-idx3-ubyte.gz, or a folder of pictures (png, jpg, bmp) or of one folder
             of pictures for each class. A fifth of it is held out for evaluation unless `eval` is given
@@ -388,6 +408,98 @@ def sweep(
         progress: Show bars, where tqdm is installed.
     """
     return run("sweep", locals())
+
+
+def search(
+    model: Path,
+    *,
+    output: Path | None = None,
+    folder: Path | None = None,
+    time: str | None = None,
+    trials: int | None = None,
+    epochs: int | None = None,
+    strategy: Literal["guided", "random"] | None = None,
+    wish: Literal["fastest", "smallest", "nearest"] | None = None,
+    max_drop: float | str | None = None,
+    max_size: float | str | None = None,
+    max_latency: str | None = None,
+    min_speedup: float | None = None,
+    metric: str | None = None,
+    exclude: str | Iterable[str] = (),
+    target: Literal["portable", "onnxruntime", "openvino", "tensorrt", "qnn"] | None = None,
+    data: Data | None = None,
+    eval: Data | None = None,
+    preprocess: str | None = None,
+    tokenizer: Path | None = None,
+    tokens: int | None = None,
+    encoder: Path | None = None,
+    batch: int | None = None,
+    device: str | None = None,
+    precision: Literal["f32", "tf32", "bf16", "f16"] | None = None,
+    engine: str | None = None,
+    ort: Path | None = None,
+    threads: int | None = None,
+    seed: int | None = None,
+    allow_hardlinks: bool = False,
+    keep_initializer_inputs: bool = False,
+    resume: bool = False,
+    force: bool = False,
+    progress: bool = True,
+) -> Report:
+    """Searches for the best ways to compress a model: forms of single layers, zeros, channels, calibration and training. The
+    result is the one that the limits and the wish ask for.
+
+    Args:
+        model: The ONNX model, in floats
+        output: Where the result goes [default: MODEL with .compressed.onnx]
+        folder: Where the ways that were tried go, with models and recipes of the best [default: OUT with .search]
+        time: How long to search, e.g. 10m, 1h; measuring the best on the evaluation set comes on top [default: 10m]
+        trials: End after so many ways were tried
+        epochs: Epochs of training at most, 0 for no training [default: 16]
+        strategy: How the next way is chosen [default: guided]
+        wish: Which of the ways within the limits becomes the result [default: fastest]
+        max_drop: How much accuracy the result may lose, e.g. 0.5%; fail (exit 9) where it loses more on the
+            evaluation set [default: 1%]
+        max_size: How large the result may be, e.g. 2MB
+        max_latency: How long a run of the result may take, e.g. 5ms
+        min_speedup: How many times as fast the result has to be
+        metric: The metric of accuracy, and perhaps the output that it is computed on [default: what suits the
+            outputs]
+        exclude: Leave layers unchanged whose node or weight has a matching name; may be repeated
+        target: The runtime that has to run the result [default: portable]
+        data: Data to calibrate on: an .npz or .npy, a .txt or .jsonl of text, a folder of ONNX test_data_set folders,
+            an IDX file such as train-images-idx3-ubyte.gz, or a folder of pictures (png, jpg, bmp) or of one folder
+            of pictures for each class. A fifth of it is held out for evaluation unless `eval` is given
+        eval: Labelled data to measure accuracy on
+        preprocess: How pictures become inputs: `imagenet`, or e.g.
+            resize=256,crop=224,scale=255,mean=0.1307,std=0.3081,bgr; resize and crop are for picture files, as arrays
+            have the model's size
+        tokenizer: The tokenizer of text, a tokenizer.json [default: the one beside the model; bytes for a model of
+            256 words]
+        tokens: Tokens of a sample of text [default: 128]
+        encoder: The encoder whose outputs the model, a decoder, reads (as `encoder_hidden_states`). Data has the
+            encoder's inputs, and `decoder_input_ids`
+        batch: Samples a batch when timing [default: 1]
+        device: Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress
+            devices` lists them [default: auto]
+        precision: How a GPU multiplies floats: f32; tf32, which keeps 11 of 24 bits of what weights are multiplied
+            by; or bf16 or f16, in which values stay between products too. All but f32 are for NVIDIA's tensor cores.
+            Training has types of its own [default: f32]
+        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
+            best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
+            [default: auto]
+        ort: The library of ONNX Runtime, or the folder that it is in [default: that of the active Python environment]
+        threads: Threads on the CPU [default: one a core]
+        seed: The seed of every random choice [default: 0]
+        allow_hardlinks: Read weights from files with several names (hard links), some perhaps outside the model's
+            folder
+        keep_initializer_inputs: Keep initializers that are also graph inputs as inputs, for callers to replace.
+            Without this flag they are weights
+        resume: Go on with the search in the folder, if there is one
+        force: Overwrite what exists.
+        progress: Show bars, where tqdm is installed.
+    """
+    return run("search", locals())
 
 
 def check(
@@ -878,7 +990,7 @@ class Distill(TrainingJob):
                 folder
             keep_initializer_inputs: Keep initializers that are also graph inputs as inputs, for callers to replace.
                 Without this flag they are weights
-            resume: Go on from the last checkpoint, if there is one.
+            resume: Go on from the last checkpoint, if there is one
             force: Overwrite what exists.
             progress: Show bars, where tqdm is installed.
         """

@@ -1,8 +1,8 @@
 //! The command line, as clap sees it: the recipes of the library, and how the command shows what they make.
 
 use crate::{
-    Bench, Check, Compress, Distill, Draft, Error, Explain, Fractions, Inspect, Recipe, Report, Result, Sensitivity,
-    files,
+    Bench, Check, Compress, Distill, Draft, Error, Explain, Fractions, Inspect, Recipe, Report, Result, Search,
+    Sensitivity, files,
     formats::{self, Mlflow, Run},
     options::ReadOptions,
 };
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
     after_help = passes_help(),
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    override_usage = "compress MODEL [-o OUT] [--int8] [--prune F] [--data PATH] ...\n       compress inspect|sensitivity|check|bench|explain MODEL ...\n       compress distill STUDENT [--teacher T] --data D ...\n       compress draft MODEL --data TEXT ...\n       compress run RECIPE.toml\n       compress devices"
+    override_usage = "compress MODEL [-o OUT] [--int8] [--prune F] [--data PATH] ...\n       compress inspect|sensitivity|check|bench|explain MODEL ...\n       compress distill STUDENT [--teacher T] --data D ...\n       compress search MODEL --data D --time 1h ...\n       compress draft MODEL --data TEXT ...\n       compress run RECIPE.toml\n       compress devices"
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -69,6 +69,8 @@ pub enum Command {
     Distill(Box<DistillArgs>),
     /// Make the fastest draft of a decoder, a small model that guesses its tokens (speculative decoding).
     Draft(Box<DraftArgs>),
+    /// Search for the best ways to compress a model, and take the one that limits and wish ask for.
+    Search(Box<SearchArgs>),
     /// Run a job as a recipe says, or as the report of an earlier run does.
     Run(RunArgs),
     /// List what models can run on here: the CPU, and GPUs.
@@ -162,7 +164,7 @@ impl FormatArgs {
                 "--markdown, --junit and --openmetrics are for jobs that make one report: compress, check and draft";
             return Err(Error::usage(what));
         }
-        let has_page = one || trains || has_report && matches!(recipe, Recipe::Sweep(_));
+        let has_page = one || trains || has_report && matches!(recipe, Recipe::Sweep(_) | Recipe::Search(_));
         if self.page.html.is_some() && !has_page {
             return Err(Error::usage(NO_PAGE));
         }
@@ -211,7 +213,7 @@ impl FormatArgs {
     }
 }
 
-const NO_PAGE: &str = "--html is for jobs that make a report: compress, check, draft, sweep and distill";
+const NO_PAGE: &str = "--html is for jobs that make a report: compress, check, draft, sweep, search and distill";
 
 impl PageArgs {
     /// Writes the page that `make` makes, if it is asked for.
@@ -262,6 +264,16 @@ pub struct DraftArgs {
     pub recipe: Draft,
     #[command(flatten)]
     pub formats: FormatArgs,
+    #[command(flatten)]
+    pub show: ShowArgs,
+}
+
+#[derive(Args)]
+pub struct SearchArgs {
+    #[command(flatten)]
+    pub recipe: Search,
+    #[command(flatten)]
+    pub page: PageArgs,
     #[command(flatten)]
     pub show: ShowArgs,
 }

@@ -54,6 +54,10 @@ fn start(cli: Cli) -> Result<()> {
         Some(Command::Sensitivity(a)) => run(Recipe::Sensitivity(a.recipe), &How::new(a.show)),
         Some(Command::Check(a)) => run(Recipe::Check(a.recipe), &How { formats: a.formats, ..How::new(a.show) }),
         Some(Command::Draft(a)) => run(Recipe::Draft(a.recipe), &How { formats: a.formats, ..How::new(a.show) }),
+        Some(Command::Search(a)) => {
+            let formats = FormatArgs { page: a.page, ..FormatArgs::default() };
+            run(Recipe::Search(a.recipe), &How { formats, ..How::new(a.show) })
+        }
         Some(Command::Bench(a)) => run(Recipe::Bench(a.recipe), &How::new(a.show)),
         Some(Command::Explain(a)) => run(Recipe::Explain(a.recipe), &How::new(a.show)),
         Some(Command::Distill(a)) => {

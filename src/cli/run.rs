@@ -6,7 +6,7 @@ use super::{
     ranks, stdout, tables, terminal, training,
 };
 use crate::{
-    Bench, Check, Compress, Distill, Draft, Error, Explain, Inspect, Inspected, Intent, Recipe, Report, Result,
+    Bench, Check, Compress, Distill, Draft, Error, Explain, Inspect, Inspected, Intent, Recipe, Report, Result, Search,
     Sensitivity, Sweep,
     formats::{self, Run},
     report::json,
@@ -67,6 +67,7 @@ pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
         Recipe::Inspect(r) => (None, &mut r.read),
         Recipe::Sensitivity(r) => (Some(&mut r.force), &mut r.read),
         Recipe::Draft(r) => (Some(&mut r.force), &mut r.read),
+        Recipe::Search(r) => (Some(&mut r.force), &mut r.read),
     };
     read.allow_hardlinks |= flags.read.allow_hardlinks;
     read.keep_initializer_inputs |= flags.read.keep_initializer_inputs;
@@ -77,6 +78,7 @@ pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
         Recipe::Check(r) => r.gates.strict |= flags.strict,
         Recipe::Distill(_)
         | Recipe::Draft(_)
+        | Recipe::Search(_)
         | Recipe::Bench(_)
         | Recipe::Explain(_)
         | Recipe::Inspect(_)
@@ -89,11 +91,11 @@ pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
         {
             is_for("--dry-run and --force are for jobs that write a model")
         }
-        Recipe::Sensitivity(_) | Recipe::Draft(_) if flags.dry_run || flags.strict => {
+        Recipe::Sensitivity(_) | Recipe::Draft(_) | Recipe::Search(_) if flags.dry_run || flags.strict => {
             is_for("--dry-run and --strict are for jobs that write or check a model")
         }
-        Recipe::Distill(_) => Ok(recipe),
-        _ if flags.resume => is_for("--resume is for training jobs"),
+        Recipe::Distill(_) | Recipe::Search(_) => Ok(recipe),
+        _ if flags.resume => is_for("--resume is for training jobs and searches"),
         _ => Ok(recipe),
     }
 }
@@ -127,6 +129,7 @@ pub fn run(recipe: Recipe, how: &How) -> Result<()> {
         Recipe::Inspect(r) => inspect(&r, how),
         Recipe::Sensitivity(r) => sensitivity(&r, how),
         Recipe::Draft(r) => draft(&r, how),
+        Recipe::Search(r) => search(&r, how),
     }
 }
 
@@ -235,6 +238,13 @@ fn draft(recipe: &Draft, how: &How) -> Result<()> {
 fn sensitivity(recipe: &Sensitivity, how: &How) -> Result<()> {
     let report = recipe.run(&mut how.events())?;
     how.show(&report, || tables::sensitivity(&report))
+}
+
+fn search(recipe: &Search, how: &How) -> Result<()> {
+    let report = recipe.run(&mut how.events())?;
+    how.formats.page.write(|| formats::search_html(&report))?;
+    how.show(&report, || tables::search(&report))?;
+    report.verdict()
 }
 
 fn bench(recipe: &Bench, how: &How) -> Result<()> {

@@ -11,9 +11,9 @@ use compress_compiler::{
     node::{NodeId, Port},
     op::{Op, Operator},
     pass::reasons,
-    words::option::{EXCLUDE, KEEP_LAYERS, STOP_AFTER, TARGET, WEIGHTS},
+    words::option::{EXCLUDE, KEEP_LAYERS, LAYER, STOP_AFTER, TARGET, WEIGHTS},
 };
-use compress_passes::{nested, pipeline};
+use compress_passes::{nested, pipeline, quant::layer_forms::LayerRule};
 use regex::Regex;
 use std::collections::{HashMap, HashSet};
 
@@ -27,9 +27,10 @@ const NAMED: usize = 3;
 /// Finds out how far `plan` was done in `graph`, the result, at the sizes that were measured.
 pub fn find(plan: &CompressPlan, graph: &Graph, report: &mut Report) {
     let options = &plan.options;
+    let named = (&options.exclude[..], &options.rules[..]);
     if options.scheme.is_some() && plan.recipe.stop_after.is_none() {
         let is_int8 = |l: &LayerFacts| l.precision == "int8";
-        let covered = covered("int8", graph, report, &options.exclude, &is_int8);
+        let covered = covered("int8", graph, report, named, &is_int8);
         add(report, "INT8", "quantised", covered);
         let inside = facts::layers_in_loops(graph).iter().filter(|l| is_int8(l)).count();
         if inside > 0 {
@@ -41,7 +42,7 @@ pub fn find(plan: &CompressPlan, graph: &Graph, report: &mut Report) {
         }
     }
     if options.prune.is_some_and(|f| f > 0.0) || options.pattern.is_some() {
-        let covered = covered("prune", graph, report, &options.exclude, &|l| l.dead_bytes > 0);
+        let covered = covered("prune", graph, report, named, &|l| l.dead_bytes > 0);
         if covered.layers == 0 {
             add(report, "pruning", "pruned", covered);
         } else {
@@ -54,9 +55,10 @@ pub fn find(plan: &CompressPlan, graph: &Graph, report: &mut Report) {
         let why = reasons(&pass.skipped);
         report.undone.push(format!("asked for {WEIGHTS}: no weight became codes ({why})"));
     }
+    // Rules name the layers that are meant: what is not done of those the pass says.
     if options.weights.is_some() && weights {
         let is_code = |l: &LayerFacts| !matches!(&l.precision[..], "f32" | "f16" | "bf16");
-        let covered = covered("weights", graph, report, &options.exclude, &is_code);
+        let covered = covered("weights", graph, report, named, &is_code);
         add(report, &WEIGHTS.to_string(), "stored in codes", covered);
     }
     report.undone.extend(missed(plan));
@@ -119,7 +121,7 @@ fn covered(
     pass: &'static str,
     graph: &Graph,
     report: &Report,
-    exclude: &[Regex],
+    (exclude, rules): (&[Regex], &[LayerRule]),
     is_done: &dyn Fn(&LayerFacts) -> bool,
 ) -> Coverage {
     let skipped: HashMap<&str, &str> = report
@@ -162,7 +164,12 @@ fn covered(
                 let label = g.node(node).label();
                 let reason = skipped.get(name).or_else(|| skipped.get(&label[..])).map(ToString::to_string);
                 let excluded = || exclude.iter().any(|r| r.is_match(name)).then(|| format!("excluded by {EXCLUDE}"));
-                let reason = reason.or_else(excluded).unwrap_or_else(|| usual(g, whole, node, at > 0, pass));
+                let ruled = || {
+                    let rule = rules.iter().find(|rule| rule.name.is_match(name))?;
+                    (pass == "int8").then(|| format!("{LAYER} says {}", rule.form))
+                };
+                let reason =
+                    reason.or_else(excluded).or_else(ruled).unwrap_or_else(|| usual(g, whole, node, at > 0, pass));
                 left.push((g.op(node).op_type().to_string(), reason, macs));
             }
         }

@@ -6,16 +6,20 @@ use crate::values::{InputShape, Int8};
 use compress_compiler::{
     error::{Error, Result},
     words::option::{
-        AS_IS, BISECT, BLOCK, CALIBRATION, CALIBRATION_SAMPLES, CHANNELS_BUDGET, CHANNELS_BY, CHANNELS_CUTS, CHECK,
-        CUT_ANYWAY, DATA, EFFORT, ENCODER, EPOCHS, EVAL, EXCLUDE, INT8, KEEP_LAYERS, LOW_RANK, LR, METRIC, PREPROCESS,
-        PRUNE, PRUNE_BUDGET, PRUNE_BY, PRUNE_CHANNELS, PRUNE_ENDS, PRUNE_PATTERN, QAT, REDUCE_RANGE, ROUND_CHANNELS,
-        SCORE, SHAPE, STRICT, TARGET, TEACHER, TIME, WEIGHT_BITS, WEIGHTS,
+        AIM, AS_IS, BISECT, BLOCK, CALIBRATION, CALIBRATION_SAMPLES, CHANNELS_BUDGET, CHANNELS_BY, CHANNELS_CUTS,
+        CHECK, CUT_ANYWAY, DATA, EFFORT, ENCODER, EPOCHS, EVAL, EXCLUDE, INT8, KEEP_LAYERS, LAYER, LOW_RANK, LR,
+        METRIC, PREPROCESS, PRUNE, PRUNE_BUDGET, PRUNE_BY, PRUNE_CHANNELS, PRUNE_ENDS, PRUNE_PATTERN, QAT,
+        REDUCE_RANGE, ROUND_CHANNELS, SCORE, SHAPE, STRICT, TARGET, TEACHER, TIME, VALIDATION_SAMPLES, WEIGHT_BITS,
+        WEIGHTS,
     },
 };
 use compress_passes::{
     PruneBudget,
     prune::{recover::WeightSaliency, score::ChannelSaliency, structured::ChannelBudget},
-    quant::{reduce_range::ReduceRange, scheme::WeightBits, search::Effort, weight_only::WeightFormat},
+    quant::{
+        layer_forms::LayerForm, reduce_range::ReduceRange, scheme::WeightBits, search::Effort,
+        weight_only::WeightFormat,
+    },
 };
 use std::fmt::Display;
 
@@ -80,7 +84,7 @@ fn of_quantisation(r: &Compress) -> Result<()> {
     let other = if r.qat && r.weights.is_some() { format!(" without {WEIGHTS}") } else { String::new() };
     let (quantises, has_data) = (format!("{INT8} or {QAT}{other}"), r.data.data.is_some());
     let narrows = r.prune_channels.is_some() || r.low_rank.is_some();
-    let looks = r.calibrates() || r.weights.is_some() || prunes(r) || narrows;
+    let looks = r.calibrates() || r.stores_weights() || prunes(r) || narrows;
     let any_prune = format!("one of {PRUNE}, {PRUNE_PATTERN}, {PRUNE_CHANNELS} and {LOW_RANK}");
     let samples = r.calibration_samples.is_some();
     let reduces = r.reduce_range != ReduceRange::default();
@@ -88,29 +92,34 @@ fn of_quantisation(r: &Compress) -> Result<()> {
     apart(&[(&format!("dynamic {INT8}"), dynamic), (&QAT, r.qat)])?;
     let in_floats = r.weights == Some(WeightFormat::Fp8);
     apart(&[(&format!("{WEIGHTS} fp8"), in_floats), (&QAT, r.qat)])?;
+    let names = |form: LayerForm| r.layer.iter().any(|rule| rule.form == form);
+    let stored = r.weights.is_none() && r.stores_weights();
+    apart(&[(&format!("{LAYER} NAME=weights-int4 or weights-int8 beside {INT8}"), stored), (&QAT, r.qat)])?;
+    let of_codes = format!("{INT8}, {QAT} or {WEIGHTS}");
     // Ranges of each run are not chosen, and nothing is searched for.
     let of_static = |other: &str| format!("{}{other}", if dynamic { "static " } else { "" });
     let ranges = of_static(&quantises);
     let codes_of_8 = "U8 activations and weights of 8 bits: products of other codes are never cut off";
     first(&[
-        (
-            &format!("{TARGET} {}", r.target),
-            r.target.is_for_codes(),
-            &format!("{INT8}, {QAT} or {WEIGHTS}"),
-            r.quantises() || r.weights.is_some(),
-        ),
+        (&format!("{TARGET} {}", r.target), r.target.is_for_codes(), &of_codes, r.quantises() || r.stores_weights()),
+        (&format!("{LAYER} NAME=int8"), names(LayerForm::Int8), &quantises, r.quantises()),
+        (&format!("{LAYER} NAME=float"), names(LayerForm::Float), &of_codes, r.quantises() || r.stores_weights()),
         (&WEIGHT_BITS, r.weight_bits != WeightBits::default(), &quantises, r.quantises()),
-        (&BLOCK, r.block.is_some(), &format!("{WEIGHTS} int4 or int8"), r.weights.is_some() && !in_floats),
+        (&BLOCK, r.block.is_some(), &format!("{WEIGHTS} int4 or int8"), r.stores_weights() && !in_floats),
         (&CALIBRATION, r.calibration.is_some(), &ranges, r.calibrates()),
         (&REDUCE_RANGE, reduces, &quantises, r.quantises()),
         (&REDUCE_RANGE, reduces, &codes_of_8, r.scheme().may_be_cut_off()),
         (&EFFORT, r.effort != Effort::default(), &ranges, r.calibrates()),
         (&format!("{EFFORT} best"), r.effort == Effort::Best, &DATA, has_data),
+        (&AIM, r.aim.is_some(), &ranges, r.calibrates()),
+        (&AIM, r.aim.is_some(), &DATA, has_data),
+        (&AIM, r.aim.is_some(), &format!("a search, which {EFFORT} quick leaves out"), r.effort != Effort::Quick),
         (&TIME, r.time.is_some(), &ranges, r.calibrates()),
         (&TIME, r.time.is_some(), &DATA, has_data),
         (&TIME, r.time.is_some(), &format!("a search, which {EFFORT} quick leaves out"), r.effort != Effort::Quick),
         (&CALIBRATION_SAMPLES, samples, &of_static(&format!("{INT8}, {QAT}, {WEIGHTS} or {any_prune}")), looks),
         (&CALIBRATION_SAMPLES, samples, &DATA, has_data),
+        (&VALIDATION_SAMPLES, r.validation_samples.is_some(), &DATA, has_data),
         (&EXCLUDE, !r.exclude.is_empty(), &format!("{INT8}, {QAT}, {WEIGHTS} or {any_prune}"), looks || dynamic),
     ])
 }

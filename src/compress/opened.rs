@@ -16,11 +16,13 @@ use crate::{
     events::Monitor,
     facts, files, fit,
     gates::{self, Measurable},
+    kept::KeptTimes,
     measure::{self, Reference},
     recipe::Recipe,
     remarks,
     report::{self, FileFacts, Recorded, Report},
     shown,
+    values::Filter,
 };
 use compress_compiler::{
     error::{Error, Kind, Result},
@@ -29,7 +31,10 @@ use compress_compiler::{
     onnx::{self, Model},
     pass::{Calibrator, Context, Pipeline, Stopwatch, Trainer},
     spill::Spill,
-    words::option::{BISECT, CHECK, EXCLUDE, REPORT},
+    words::{
+        counted,
+        option::{BISECT, CHECK, EXCLUDE, LAYER, REPORT},
+    },
 };
 use compress_passes::{Options, prune::reconstruct};
 use compress_runtime::{
@@ -137,6 +142,18 @@ impl Opened {
         let facts = Facts::of(&recipe.model, &original);
         let this = Self { original, teacher, backend, sets, before, manner, facts, warnings };
         Ok(this)
+    }
+
+    /// Opens the data as `plan` says, for a search: the samples that choose between results take the place of those that results are
+    /// measured on, which nothing sees.
+    ///
+    /// # Errors
+    /// Whatever reading the data can raise.
+    pub fn choose_by(&mut self, plan: &CompressPlan, monitor: &Monitor) -> Result<()> {
+        let mut warnings = vec![];
+        let sets = open_sets(plan, &self.original, false, &self.backend, &mut warnings, monitor)?;
+        self.sets = sets.map(Sets::for_choosing);
+        Ok(())
     }
 
     /// What is asked of the passes. Noise says nothing of how inputs hang together, and nothing is solved for on it.
@@ -291,7 +308,8 @@ impl Opened {
         // What doesn't run on made-up inputs is not timed on them.
         let timed = self.sets.as_ref().filter(|_| self.before.is_some() || !recipe.checks());
         let batch = recipe.on.batch.get();
-        let timer = timed.map(|s| Timer { samples: &s.calibration, batch, backend, monitor });
+        let kept_times = KeptTimes::of(backend);
+        let timer = timed.map(|s| Timer { samples: &s.calibration, batch, backend, kept: &kept_times, monitor });
         // Made-up inputs are too much alike to tell ways to quantise apart, and a search has several copies of a model in memory.
         let judges = runs(&self.original, &self.backend) && self.original.source().len() <= MAX_MEASURED;
         let judged = self.sets.as_ref().filter(|s| judges && !s.calibration.synthetic);
@@ -306,7 +324,7 @@ impl Opened {
         });
         let kept = BestSoFar::new(&plan.output, &self.original);
         let options = &plan.options;
-        let looks = options.weights.is_some() || options.reconstruct || options.low_rank.is_some();
+        let looks = recipe.stores_weights() || options.reconstruct || options.low_rank.is_some();
         if let Some(s) = &self.sets
             && (recipe.calibrates() || looks || options.training.is_some())
         {
@@ -339,6 +357,13 @@ impl Opened {
             })
             .map_err(|e| e.in_file(&recipe.model))?;
         kept.remove();
+        if let Some((times, file)) = kept_times.reused() {
+            report.warnings.push(format!(
+                "{} of graphs are those that were measured on this machine before: remove {} to measure them anew",
+                counted(times, "time"),
+                file.display()
+            ));
+        }
         report.passes = passes;
         report.warnings.extend(warnings);
         model.set_metadata("compress.version", env!("CARGO_PKG_VERSION"));
@@ -417,7 +442,10 @@ fn unmatched(recipe: &Compress, g: &Graph) -> Result<()> {
             names.extend(g.node(n).outputs.first().map(|v| &v.name[..]));
         }
     }
-    fit::check_filters(EXCLUDE, &recipe.exclude, &names, "node and no weight").map_err(|e| e.in_file(&recipe.model))
+    let named: Vec<Filter> = recipe.layer.iter().map(|rule| rule.name.clone()).collect();
+    [(EXCLUDE, &recipe.exclude), (LAYER, &named)].into_iter().try_for_each(|(option, filters)| {
+        fit::check_filters(option, filters, &names, "node and no weight").map_err(|e| e.in_file(&recipe.model))
+    })
 }
 
 /// The data, unless nothing would be measured: a model with an operator we can't run.
@@ -460,7 +488,11 @@ fn open_sets(
             sets.calibrate_on(reconstruct::affordable_samples(&sized)?, seed);
         }
     }
-    if plan.options.search.is_some() {
+    let validated = recipe.validation_samples.filter(|_| !sets.calibration.synthetic);
+    if let Some(count) = validated {
+        sets.validate_on(count.get(), seed).map_err(in_model)?;
+    }
+    if plan.options.search.is_some() || validated.is_some() {
         sets.keep_apart(seed);
     }
     if plan.makes_inputs() && plan.trains() && !sets.calibration.set.has_made_up_pictures() {

@@ -5,7 +5,7 @@ use crate::{
     files,
     given::DataSource,
     options::{DataOptions, DeviceOptions, Effort as CheckEffort, GateOptions, MeasureOptions, expressions},
-    values::Int8,
+    values::{FormRule, Int8},
 };
 use compress_compiler::{
     error::{Error, Result},
@@ -171,14 +171,16 @@ fn options(r: &Compress, purpose: Purpose) -> Options {
         prune_ends: r.prune_ends,
         training: (needs::trains(r) && recovers && may_train).then_some(training),
         scheme: r.quantises().then(|| r.scheme()),
-        weights: r.weights.map(|format| (format, r.block.unwrap_or_default().get())),
-        weights_by_data: r.weights.is_some_and(|format| format != WeightFormat::Fp8) && r.data.data.is_some(),
+        weights: r.weights,
+        block: r.block.unwrap_or_default().get(),
+        rules: r.layer.iter().map(FormRule::rule).collect(),
+        weights_by_data: r.stores_weights() && r.weights != Some(WeightFormat::Fp8) && r.data.data.is_some(),
         search: (r.calibrates() && r.effort != Effort::Quick && purpose != Purpose::Bisect).then(|| SearchBudget {
             effort: r.effort,
             time: r.time.map(|ms| Duration::from_secs_f64(ms.get() / 1000.0)),
             goal: Goal {
-                sqnr_db: r.gates.min_sqnr.map(|db| db.get()),
-                drop: r.gates.max_drop.map(|share| share.get()),
+                sqnr_db: r.aim.or(r.gates.min_sqnr).map(|db| db.get()),
+                drop: r.gates.max_drop.filter(|_| r.aim.is_none()).map(|share| share.get()),
             },
         }),
         qat: r.qat && may_train,
@@ -197,6 +199,11 @@ impl Compress {
     /// Whether it is quantised.
     pub fn quantises(&self) -> bool {
         self.int8.is_some() || self.qat && self.weights.is_none()
+    }
+
+    /// Whether weights alone become codes, of some layers or of all.
+    pub fn stores_weights(&self) -> bool {
+        self.weights.is_some() || self.layer.iter().any(|rule| rule.form.weights().is_some())
     }
 
     /// Whether it is quantised by ranges that calibration finds.

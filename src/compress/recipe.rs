@@ -2,7 +2,7 @@
 
 use crate::{
     options::{DataOptions, DeviceOptions, GateOptions, MeasureOptions, ReadOptions, choices},
-    values::{Count, Filter, Fraction, Int8, Milliseconds, Positive, Whole},
+    values::{Count, Filter, Finite, FormRule, Fraction, Int8, Milliseconds, Positive, Whole},
 };
 use clap::Args;
 use compress_passes::{
@@ -51,6 +51,10 @@ pub struct Compress {
     /// Inputs of a product whose weights share a scale, for --weights [default: 32].
     #[arg(long, value_name = "N", value_parser = choices::<Block>())]
     pub block: Option<Block>,
+    /// What single layers become, whatever --int8 or --weights make of the others: the layers whose node or weight has a matching
+    /// name get this form, which is float, int8, weights-int8 or weights-int4. May be repeated; the first that matches holds.
+    #[arg(long, value_name = "REGEX=FORM")]
+    pub layer: Vec<FormRule>,
     /// Set this fraction of the weights to zero. With --data, the other weights are adjusted so that the output of each layer
     /// changes least, and then the model is trained. Without data, layers are adjusted on made-up inputs, or the smallest
     /// weights are removed where those are noise.
@@ -130,9 +134,17 @@ pub struct Compress {
     /// Try nothing else after so long a search, e.g. 60s. What is found in a time differs from machine to machine.
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub time: Option<Milliseconds>,
+    /// What the search of --int8 aims for: signal to noise of the worst output, at any cost, e.g. 35. It fails nothing where that is not
+    /// reached [default: what --min-sqnr or --max-drop ask for; else 30 at little cost].
+    #[arg(long, value_name = "DB", allow_hyphen_values = true, conflicts_with_all = ["min_sqnr", "max_drop"])]
+    pub aim: Option<Finite>,
     /// Samples of --data for calibration [default: 256; to prune 1024, or fewer for a large model].
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub calibration_samples: Option<Count<4_294_967_295>>,
+    /// Samples of --data that are kept apart to choose between results: nothing is calibrated or trained on them [default: one in
+    /// 20 for training and for the search of --int8].
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub validation_samples: Option<Count<4_294_967_295>>,
     /// Where data comes from.
     #[command(flatten)]
     #[serde(flatten)]

@@ -7,9 +7,11 @@ mod layers;
 mod page;
 mod passes;
 mod result;
+mod search;
 mod sweep;
 mod training;
 
 pub use result::html;
+pub use search::search_html;
 pub use sweep::sweep_html;
 pub use training::training_html;

@@ -3,7 +3,7 @@
 
 use clap::{Arg, ArgAction, Args, Command};
 use compress::{
-    Bench, Check, Compress, DataSource, Distill, Draft, Explain, Inspect, Scorer, Sensitivity, Sweep,
+    Bench, Check, Compress, DataSource, Distill, Draft, Explain, Inspect, Scorer, Search, Sensitivity, Sweep,
     values::{Bytes, Finite, Fraction, Milliseconds, NotNegative, Positive, Score, Seed, Share, Time},
 };
 use std::{any::TypeId, fmt::Write as _, path::PathBuf};
@@ -46,6 +46,11 @@ fn jobs() -> Vec<Job> {
              and its report.",
         ),
         job::<Sweep>("sweep", "Compresses a model by several fractions of its weights, and says what each costs."),
+        job::<Search>(
+            "search",
+            "Searches for the best ways to compress a model: forms of single layers, zeros, channels, calibration and training. The \
+             result is the one that the limits and the wish ask for.",
+        ),
         job::<Check>(
             "check",
             "Compares a model with the one that it came from, and holds the figures against gates. Data is all measured on.",
@@ -188,9 +193,9 @@ fn function(job: &Job) -> String {
                 .into(),
         ));
     }
-    if is_class {
+    if let Some(resume) = job.options.iter().find(|a| name(a) == "resume") {
         let _ = writeln!(text, "{pad}    resume: bool = False,");
-        docs.push(("resume".into(), "Go on from the last checkpoint, if there is one.".into()));
+        docs.push(("resume".into(), help(resume)));
     }
     if job.writes {
         let _ = writeln!(text, "{pad}    force: bool = False,");

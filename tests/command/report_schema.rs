@@ -1,8 +1,8 @@
 //! `docs/report.schema.json` follows from the reports. `UPDATE_GOLDEN=1 cargo test --test report_schema` writes it.
 
 use compress::{
-    Ablation, ChannelGroup, Explained, Figures, Inspection, Intent, Report, SensitivityReport, TrainIntent,
-    TrainReport, report::SweepReport,
+    Ablation, ChannelGroup, Explained, Figures, Inspection, Intent, Report, SearchReport, SensitivityReport,
+    TrainIntent, TrainReport, report::SweepReport,
 };
 use schemars::{JsonSchema, generate::SchemaSettings};
 use std::path::PathBuf;
@@ -16,6 +16,8 @@ enum AnyReport {
     Report(Report),
     /// Of a compression by several fractions.
     Sweep(SweepReport),
+    /// Of `compress search`.
+    Search(SearchReport),
     /// Of `compress distill`.
     Train(TrainReport),
     /// Of `compress bench`.

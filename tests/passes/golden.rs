@@ -106,7 +106,7 @@ fn tables() {
 
 #[test]
 fn weights() {
-    let weights = Options { weights: Some((WeightFormat::Int4, 16)), ..Options::default() };
+    let weights = Options { weights: Some(WeightFormat::Int4), block: 16, ..Options::default() };
     golden_by(&passes("weights", weights.clone()), Keeps::Decibels(14.0));
     let target = "onnxruntime".parse().unwrap();
     golden_by(&passes("weights-onnxruntime", Options { target, ..weights }), Keeps::Decibels(14.0));

@@ -117,14 +117,7 @@ fn run(pass: &dyn Pass, trainer: &dyn Trainer) -> Graph {
 
 fn int8(bits: &str) -> Int8 {
     let weights: WeightBits = bits.parse().unwrap();
-    Int8 {
-        scheme: weights.scheme(),
-        target: Target::default(),
-        exclude: vec![],
-        search: None,
-        train: true,
-        any_operator: false,
-    }
+    Int8 { train: true, ..Int8::of(weights.scheme()) }
 }
 
 fn outputs(graph: &Graph) -> Vec<f32> {

@@ -6,6 +6,7 @@
 
 use super::{
     choices::Choices,
+    layer_forms::{self, LayerRule},
     recurrent,
     reduce_range::{ReduceRange, scale_for_any_codes},
     scheme::{Codes, Scheme},
@@ -45,6 +46,8 @@ pub struct DynamicInt8 {
     pub target: Target,
     /// Layers to leave in floats.
     pub exclude: Vec<Regex>,
+    /// Layers whose form the user named: those of another form than INT8 stay.
+    pub rules: Vec<LayerRule>,
 }
 
 impl Pass for DynamicInt8 {
@@ -57,7 +60,7 @@ impl Pass for DynamicInt8 {
     }
 
     fn run(&self, g: &mut Graph, cx: &Context) -> Result<Outcome> {
-        super::feasible(g, self.target, &self.scheme)?;
+        super::feasible(g, self.target, &self.scheme, layer_forms::store_weights(&self.rules))?;
         let mut out = nested::change_each(g, |g| self.quantise(g, cx))?;
         if out.edits == 0 {
             out.warnings.push(format!("{INT8}: nothing was quantised: {}", reasons(&out.skipped)));
@@ -117,7 +120,8 @@ impl DynamicInt8 {
 
     /// The matrix that a layer's weight is, or why it stays.
     fn matrix(&self, g: &Graph, layer: &Layer) -> std::result::Result<WeightMatrix, String> {
-        if let Some(why) = excluded(g, layer, &self.exclude).or_else(|| obstacle(g, layer)) {
+        let left = excluded(g, layer, &self.exclude).or_else(|| layer_forms::not_int8(g, layer.node, &self.rules));
+        if let Some(why) = left.or_else(|| obstacle(g, layer)) {
             return Err(why);
         }
         match g.op(layer.node) {

@@ -4,6 +4,7 @@ use super::{
     calibrators::{MINMAX, PERCENTILE},
     choices::Choices,
     clipped,
+    layer_forms::{self, LayerForm, LayerRule},
     observe::{Histogram, Observer},
     params::{self, Affine},
     qdq, recurrent,
@@ -47,6 +48,8 @@ pub struct Int8 {
     pub target: Target,
     /// Layers to leave in floating point.
     pub exclude: Vec<Regex>,
+    /// Layers whose form the user named: those of another form than INT8 stay.
+    pub rules: Vec<LayerRule>,
     /// What the search for a better way to quantise may take, if there is one.
     pub search: Option<Budget>,
     /// Whether weights and scales are trained as they will be rounded (quantisation-aware training).
@@ -66,7 +69,7 @@ impl Pass for Int8 {
 
     fn run(&self, g: &mut Graph, cx: &Context) -> Result<Outcome> {
         let mut out = Outcome::default();
-        super::feasible(g, self.target, &self.scheme)?;
+        super::feasible(g, self.target, &self.scheme, layer_forms::store_weights(&self.rules))?;
         let whole = nested::take(g);
         let seen = self.seen(g, &whole, cx)?;
         cx.check()?;
@@ -75,7 +78,7 @@ impl Pass for Int8 {
             let what = if zero == 1 { "1 activation is".into() } else { format!("{zero} activations are") };
             out.warnings.push(format!("{what} zero on all of the calibration data, which says nothing of their range"));
         }
-        let start = Variant { graph: g.clone(), seen: Rc::new(seen), choices: self.start(g) };
+        let start = Variant { graph: g.clone(), seen: Rc::new(seen), choices: self.start(g)? };
         let best = match self.search {
             Some(budget) if cx.judges.is_some() => search::run(self, budget, &whole, start, cx, &mut out)?,
             _ => start,
@@ -180,6 +183,9 @@ impl Seen {
 /// A value's range on the calibration data, if it was reached.
 pub(super) type Reach = Option<(f32, f32)>;
 
+/// Why a layer is in floats that the user named.
+const NAMED: &str = "the user named another form for it";
+
 const NEVER: &str = "calibration never ran the branch or loop that it is inside of";
 const SHARED_NEVER: &str = "its weight is shared with a branch or loop that calibration never ran";
 const SHARED_FLOAT: &str = "its weight is shared with a layer in another branch or loop that stays float";
@@ -227,15 +233,28 @@ impl Draft {
 }
 
 impl Int8 {
-    /// The choices that a search begins with: recurrent layers stay in floats that the target can't compute by codes.
-    fn start(&self, g: &Graph) -> Choices {
+    /// Every layer by `scheme`, for any runtime, and nothing else.
+    pub fn of(scheme: Scheme) -> Self {
+        let (target, exclude, rules) = (Target::default(), vec![], vec![]);
+        Self { scheme, target, exclude, rules, search: None, train: false, any_operator: false }
+    }
+
+    /// The choices that a search begins with: recurrent layers stay in floats that the target can't compute by codes, and layers of
+    /// which the user says so.
+    fn start(&self, g: &Graph) -> Result<Choices> {
+        let by_rule = |n: NodeId| layer_forms::form_of(g, n, &self.rules).is_some_and(|form| form != LayerForm::Int8);
         let why = |n: &NodeId| match self.target.capabilities().lstm_by_codes {
+            _ if by_rule(*n) => Some(NAMED),
             // Of what is excluded, weights stay too.
             _ if is_left_out(g, *n, &self.exclude) => None,
             true => recurrent::obstacle(g, *n, &self.exclude),
             false => Some(recurrent::no_operator(g, *n)),
         };
-        Choices { float: recurrent::layers(g).filter_map(|n| Some((n, why(&n)?))).collect(), ..Choices::default() }
+        let recurrent = recurrent::layers(g).filter_map(|n| Some((n, why(&n)?)));
+        let layers = layers(g)?;
+        let named = layers.iter().filter(|l| by_rule(l.node)).map(|l| (l.node, NAMED));
+        let float = recurrent.chain(named).collect();
+        Ok(Choices { float, ..Choices::default() })
     }
 
     /// Makes codes of what was quantised, and of LSTM layers, which can't be trained after that.
@@ -460,6 +479,7 @@ impl Int8 {
         let mut chosen = vec![];
         for l in &layers(g)? {
             let reason = excluded(g, l, &self.exclude)
+                .or_else(|| layer_forms::not_int8(g, l.node, &self.rules))
                 .or_else(|| blocked(l.node))
                 .or_else(|| obstacle(g, l))
                 .or_else(|| scaling_obstacle(g, l))

@@ -4,8 +4,11 @@
 //! samples that calibration does not see. Nothing is trained, and no other weight makes up for what goes. So the
 //! figures compare layers; compression with training keeps more of the answers.
 
+mod alone;
 mod channels;
 mod zeros;
+
+pub use alone::LayerAlone;
 
 pub use crate::quant::search::{CurvePoint, Left, ValueSensitivity};
 
@@ -122,9 +125,8 @@ impl Measurement {
     /// Unsupported for a graph that is quantised already; whatever running it can raise; interrupted.
     pub fn run(&self, mut graph: Graph, cx: &Context) -> Result<Sensitivity> {
         let exclude = self.scope.exclude.clone();
-        let int8 =
-            Int8 { scheme: self.scheme, target: self.target, exclude, search: None, train: false, any_operator: false };
-        quant::feasible(&graph, int8.target, &int8.scheme).map_err(|e| e.help("give the model in floats"))?;
+        let int8 = Int8 { target: self.target, exclude, ..Int8::of(self.scheme) };
+        quant::feasible(&graph, int8.target, &int8.scheme, false).map_err(|e| e.help("give the model in floats"))?;
         simplify(&mut graph, cx)?;
         Widen.run(&mut graph, cx)?;
         graph.infer_all()?;

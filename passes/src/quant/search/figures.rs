@@ -1,6 +1,7 @@
 //! What INT8 costs: the noise of every layer and every value alone, and what layers in floats bring.
 
 use super::{Search, options::NOISY};
+use crate::nested::Nested;
 use crate::quant::{
     choices::Choices,
     ptq::{Int8, Variant},
@@ -30,6 +31,14 @@ pub(crate) struct Figures {
     pub values: Vec<ValueSensitivity>,
     /// What more and more layers in floats bring.
     pub curve: Vec<CurvePoint>,
+}
+
+/// What INT8 does to layers that alone are in it.
+pub(crate) struct Alone {
+    /// The noise of each.
+    pub layers: Vec<(NodeId, Likeness)>,
+    /// The share of the time of floats that each is predicted to save on ONNX Runtime.
+    pub gains: HashMap<NodeId, f64>,
 }
 
 /// A value that becomes codes, alone.
@@ -98,29 +107,52 @@ const MEASURED: [f64; 4] = [0.0, 0.1, 0.25, 0.5];
 /// # Errors
 /// Whatever running the graph can raise; interrupted.
 pub(crate) fn figures(int8: &Int8, g: &Graph, judge: &dyn Judge, cx: &Context) -> Result<Figures> {
-    // What is inside of If, Loop and Scan stays in floats.
-    let whole = vec![];
-    let seen = Rc::new(int8.seen(g, &whole, cx)?);
-    let start = Variant { graph: g.clone(), seen, choices: Choices::default() };
-    let mut search = Search::new(int8, &whole, &start, judge, cx)?;
-    let skipped = int8.quantise(&mut g.clone(), &whole, &start.seen, &start.choices)?.skipped;
-    let plan = search.values(&start)?;
+    let start = start(int8, g, cx)?;
+    let (search, Alone { layers, gains }) = each_alone(int8, &start, judge, cx)?;
+    let skipped = int8.quantise(&mut g.clone(), WHOLE, &start.seen, &start.choices)?.skipped;
+    let values = values(&search, &start)?;
+    let curve = curve(&search, &start, &layers, &gains)?;
+    Ok(Figures { layers, skipped, samples: search.few, values, curve })
+}
+
+/// Quantises each layer of `g` alone.
+///
+/// # Errors
+/// As for [`figures`].
+pub(crate) fn alone(int8: &Int8, g: &Graph, judge: &dyn Judge, cx: &Context) -> Result<Alone> {
+    Ok(each_alone(int8, &start(int8, g, cx)?, judge, cx)?.1)
+}
+
+/// What is inside of If, Loop and Scan stays in floats.
+const WHOLE: &[Nested] = &[];
+
+fn start(int8: &Int8, g: &Graph, cx: &Context) -> Result<Variant> {
+    let seen = Rc::new(int8.seen(g, WHOLE, cx)?);
+    Ok(Variant { graph: g.clone(), seen, choices: Choices::default() })
+}
+
+fn each_alone<'a>(
+    int8: &'a Int8,
+    start: &Variant,
+    judge: &'a dyn Judge,
+    cx: &'a Context<'a>,
+) -> Result<(Search<'a>, Alone)> {
+    let mut search = Search::new(int8, WHOLE, start, judge, cx)?;
+    let plan = search.values(start)?;
     let all: Vec<NodeId> = plan.layers.iter().map(|l| l.node).collect();
-    let sized = judge.sized(g)?;
+    let sized = judge.sized(&start.graph)?;
     let macs = sized.operators().map(|n| sized.macs(n)).sum::<u64>().max(1);
     let judged = PER_LAYER * all.len() as u64 + plan.wanted.len() as u64;
     search.few = search.few.min(((JUDGED_MACS / macs / judged.max(1)) as usize).max(LEAST));
     let (mut layers, mut gains) = (vec![], HashMap::new());
     for (i, layer) in plan.layers.iter().enumerate() {
         (cx.progress)("INT8 layers alone", i, all.len());
-        let (only, cost) = search.only(&start, std::slice::from_ref(layer), &all)?;
+        let (only, cost) = search.only(start, std::slice::from_ref(layer), &all)?;
         let likeness = judge.judge(&verify(&only)?, search.few)?;
         layers.push((layer.node, likeness));
         gains.insert(layer.node, 1.0 - cost.time);
     }
-    let values = values(&search, &start)?;
-    let curve = curve(&search, &start, &layers, &gains)?;
-    Ok(Figures { layers, skipped, samples: search.few, values, curve })
+    Ok((search, Alone { layers, gains }))
 }
 
 fn values(search: &Search, start: &Variant) -> Result<Vec<ValueSensitivity>> {

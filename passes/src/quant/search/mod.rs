@@ -24,8 +24,8 @@ mod training;
 mod weights;
 
 use bracket::Bracket;
-pub(crate) use figures::figures;
 pub use figures::{CurvePoint, Left, ValueSensitivity};
+pub(crate) use figures::{alone, figures};
 pub use limits::Goal;
 use limits::{Cost, Limits, Price, Standing};
 use remedies::{Make, Proposal, Remedy};
@@ -359,8 +359,8 @@ impl<'a> Search<'a> {
     /// What the graph that a variant is quantised to takes, in parts of what the floats do. The table of costs is of ONNX
     /// Runtime: where codes are placed for another runtime, it is asked for what ONNX Runtime would be given.
     fn cost(&self, variant: &Variant, quantised: &Graph) -> Result<Cost> {
-        let (target, exclude) = (self.int8.target, self.int8.exclude.clone());
-        let usual = Int8 { scheme: INT8, target, exclude, search: None, train: false, any_operator: false };
+        let (target, exclude, rules) = (self.int8.target, self.int8.exclude.clone(), self.int8.rules.clone());
+        let usual = Int8 { target, exclude, rules, ..Int8::of(INT8) };
         let time = match self.int8.scheme.is_placed_as(&usual.scheme) {
             true => cost::of(&self.judge.sized(quantised)?),
             false => {

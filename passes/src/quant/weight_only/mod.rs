@@ -9,6 +9,7 @@ mod trained;
 
 use super::{
     equalise::Group,
+    layer_forms::{self, LayerRule},
     scheme::{Codes, Symmetry},
 };
 use crate::{
@@ -24,11 +25,16 @@ use compress_compiler::{
     choice::Choice,
     error::{Error, Result},
     graph::Graph,
+    judge::Judge,
     node::{NodeId, Port, Site},
     op::Op,
     pass::{Context, Outcome, Pass, Skipped, Trained, Training},
-    tensor::DType,
-    words::{counted, option::QAT},
+    tensor::{DType, Tensor},
+    verify::verify,
+    words::{
+        counted,
+        option::{LAYER, QAT},
+    },
 };
 use float8::Floats;
 use regex::Regex;
@@ -52,7 +58,7 @@ const U8: Codes = Codes { dtype: DType::U8, stored: DType::U8, symmetry: Symmetr
 const LEAST: usize = 1024;
 
 /// What weights alone become.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WeightFormat {
     /// Codes of four bits.
     Int4,
@@ -124,8 +130,10 @@ impl WeightFormat {
 
 /// The pass "weights".
 pub struct WeightOnly {
-    /// What weights become.
-    pub format: WeightFormat,
+    /// What weights become of which no rule says it; none stay as they are.
+    pub format: Option<WeightFormat>,
+    /// Layers whose form the user named.
+    pub rules: Vec<LayerRule>,
     /// Inputs that share a scale.
     pub block: usize,
     /// Whether there are data that tell what layers read.
@@ -141,6 +149,7 @@ pub struct WeightOnly {
 /// A weight that becomes codes, and how its layer reads.
 struct Task {
     layer: Layer,
+    format: WeightFormat,
     /// Other layers that multiply by the weight.
     also: Vec<NodeId>,
     layout: WeightMatrix,
@@ -175,12 +184,12 @@ impl Pass for WeightOnly {
     }
 }
 
-/// Tasks whose layers read the same, together.
+/// Tasks whose layers read the same and become the same, together.
 fn by_input(g: &Graph, tasks: Vec<Task>) -> Vec<Vec<Task>> {
     let mut groups: Vec<Vec<Task>> = vec![];
-    let mut places: HashMap<(Vec<Port>, usize), usize> = HashMap::new();
+    let mut places: HashMap<(Vec<Port>, usize, WeightFormat), usize> = HashMap::new();
     for task in tasks {
-        let place = *places.entry((task.read(g), task.layout.columns())).or_insert(groups.len());
+        let place = *places.entry((task.read(g), task.layout.columns(), task.format)).or_insert(groups.len());
         match groups.get_mut(place) {
             Some(group) => group.push(task),
             None => groups.push(vec![task]),
@@ -280,6 +289,34 @@ impl WeightOnly {
         Ok(done)
     }
 
+    /// The noise of each layer of `g` whose weight alone is rounded to the nearest codes.
+    ///
+    /// # Errors
+    /// Whatever running the graph can raise; interrupted.
+    pub(crate) fn alone(
+        &self,
+        g: &Graph,
+        judge: &dyn Judge,
+        samples: usize,
+        cx: &Context,
+    ) -> Result<HashMap<NodeId, f64>> {
+        let tasks = self.tasks(g, &mut Outcome::default())?;
+        let mut noise = HashMap::new();
+        for (i, task) in tasks.iter().enumerate() {
+            cx.check()?;
+            (cx.progress)("weights alone", i, tasks.len());
+            let Rounded::Codes(blocked, codes) = self.rounded(g, task, None)? else { continue };
+            let shape = g.constant(task.layer.weight.into()).map_or(vec![], |t| t.shape().to_vec());
+            let values = Tensor::f32(&shape, &task.layout.stored(&blocked.values(codes)));
+            let mut rounded = g.clone();
+            rounded.set_constant(task.layer.weight, values);
+            let likeness = judge.judge(&verify(&rounded)?, samples)?;
+            noise.extend([task.layer.node].iter().chain(&task.also).map(|node| (*node, likeness.typical)));
+        }
+        (cx.progress)("weights alone", tasks.len(), tasks.len());
+        Ok(noise)
+    }
+
     /// What there is to do for the layers of a graph, once for each weight; says in `done` what stays, and why.
     fn tasks(&self, graph: &Graph, done: &mut Outcome) -> Result<Vec<Task>> {
         let mut tasks: Vec<Task> = vec![];
@@ -293,7 +330,13 @@ impl WeightOnly {
                     tasks.push(task);
                 }
                 (Err(reason), None) => {
-                    done.skipped.push(Skipped { rule: "weights".into(), node: graph.node(layer.node).label(), reason })
+                    let node = graph.node(layer.node).label();
+                    let form =
+                        layer_forms::form_of(graph, layer.node, &self.rules).filter(|form| form.weights().is_some());
+                    done.undone.extend(
+                        form.map(|form| format!("asked for {LAYER} {form}: {node} stays in floats ({reason})")),
+                    );
+                    done.skipped.push(Skipped { rule: "weights".into(), node, reason })
                 }
             }
         }
@@ -316,6 +359,10 @@ impl WeightOnly {
         if let Some(why) = excluded(g, layer, &self.exclude).or_else(|| obstacle(g, layer)) {
             return Err(why);
         }
+        let format = match layer_forms::form_of(g, layer.node, &self.rules) {
+            Some(form) => form.weights().ok_or_else(|| format!("{LAYER} says {form}"))?,
+            None => self.format.ok_or_else(|| format!("{LAYER} doesn't name it"))?,
+        };
         if !matches!(g.op(layer.node), Op::MatMul(_) | Op::Gemm(_)) {
             return Err("only products with a matrix have weights in blocks".into());
         }
@@ -324,11 +371,11 @@ impl WeightOnly {
             return Err(format!("its weight has fewer than {LEAST} elements"));
         }
         let least = Block::Of16.get();
-        if self.format.codes().is_some() && layout.columns() < least {
+        if format.codes().is_some() && layout.columns() < least {
             return Err(format!("it has {} inputs, fewer than the smallest block", layout.columns()));
         }
         let inputs = Inputs::of(g, layer, layout).ok_or("its input is transposed")?;
-        Ok(Task { layer: *layer, also: vec![], layout, inputs })
+        Ok(Task { layer: *layer, format, also: vec![], layout, inputs })
     }
 
     /// What the layers of each input read, in moments; nothing without data, and of layers with too many inputs.
@@ -349,7 +396,8 @@ impl WeightOnly {
         let layers = tasks.iter().map(|task| task.layer).collect();
         let [input] = tasks[0].read(g)[..] else { return Ok(Told::of(h)) };
         let group = Group::of(g, input, layers);
-        let codes = self.format.codes().filter(|_| self.format == WeightFormat::Int4);
+        let format = tasks[0].format;
+        let codes = format.codes().filter(|_| format == WeightFormat::Int4);
         let Some((codes, group)) = codes.zip(group) else { return Ok(Told::of(h)) };
         let layouts: Vec<WeightMatrix> = tasks.iter().map(|task| task.layout).collect();
         awq::scale(g, &group, &layouts, (h, seen), (self.block_of(&tasks[0]), codes), &self.exclude)
@@ -391,7 +439,7 @@ impl WeightOnly {
         let bug = || Error::bug("a weight is not a constant of f32");
         let tensor = g.constant(task.layer.weight.into()).ok_or_else(bug)?;
         let stored = tensor.as_f32().ok_or_else(bug)?;
-        let made = match self.format.codes() {
+        let made = match task.format.codes() {
             None => Rounded::Floats(float8::rounded(&task.layout, &stored)),
             Some(codes) => {
                 let (blocked, codes) = blocked((&stored, &task.layout), self.block_of(task), codes, told);

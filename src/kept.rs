@@ -1,0 +1,175 @@
+//! Times that were measured on this machine before: a cut, or a search, decides as it did the last time, and sooner.
+//!
+//! They are in a file for each machine, device, engine, number of threads and version, in the folder of caches of the user
+//! (`COMPRESS_CACHE` names another; where it is empty, nothing is kept). A line holds what was timed and its milliseconds. Lines are only
+//! added, and of two that are alike the first holds: so jobs that run at once may share the file.
+
+use crate::{facts::sha256, measure::threads};
+use compress_compiler::error::Result;
+use compress_runtime::session::Backend;
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::HashMap,
+    env, fs,
+    io::Write,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+/// The variable that names the folder.
+const FOLDER: &str = "COMPRESS_CACHE";
+/// A file that is larger is begun anew.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// A line of the file.
+#[derive(Serialize, Deserialize)]
+struct Line {
+    /// A digest of what was timed.
+    timed: String,
+    ms: Vec<f64>,
+}
+
+/// The times of a machine.
+pub struct KeptTimes {
+    file: Option<PathBuf>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    known: HashMap<String, Vec<f64>>,
+    /// How often each was asked for: what is measured twice may differ.
+    asked: HashMap<String, usize>,
+    reused: usize,
+}
+
+impl KeptTimes {
+    /// Those of models on `backend`, as far as the file can be read.
+    pub fn of(backend: &Backend) -> Self {
+        let file =
+            folder().map(|folder| folder.join(format!("times-{}.jsonl", &sha256(machine(backend).as_bytes())[..16])));
+        let known = file.as_deref().map(read).unwrap_or_default();
+        Self { file, state: Mutex::new(State { known, ..State::default() }) }
+    }
+
+    /// The milliseconds of what `timed` describes: those that are kept, or else what `measure` finds.
+    ///
+    /// # Errors
+    /// Those of `measure`.
+    pub fn get_or(&self, timed: &str, measure: impl FnOnce() -> Result<Vec<f64>>) -> Result<Vec<f64>> {
+        let key = {
+            let mut state = self.state();
+            let asked = state.asked.entry(timed.into()).or_default();
+            *asked += 1;
+            let key = sha256(format!("{timed}\n{asked}").as_bytes());
+            if let Some(ms) = state.known.get(&key).cloned() {
+                state.reused += 1;
+                return Ok(ms);
+            }
+            key
+        };
+        let ms = measure()?;
+        self.state().known.insert(key.clone(), ms.clone());
+        // What can't be kept is measured anew the next time.
+        let _ = self.file.as_deref().map(|file| append(file, &Line { timed: key, ms: ms.clone() }));
+        Ok(ms)
+    }
+
+    /// How many were not measured anew, and the file that had them.
+    pub fn reused(&self) -> Option<(usize, &Path)> {
+        let reused = self.state().reused;
+        self.file.as_deref().filter(|_| reused > 0).map(|file| (reused, file))
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What times depend on.
+fn machine(backend: &Backend) -> String {
+    let device = &backend.device;
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find(|line| line.starts_with("model name")).unwrap_or(env::consts::ARCH);
+    let version = env!("CARGO_PKG_VERSION");
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{model}; {cores} cores; {}; {}; {} threads; {version}", device.describe(), backend.engine, threads(device))
+}
+
+/// The folder of caches.
+fn folder() -> Option<PathBuf> {
+    if let Some(folder) = env::var_os(FOLDER) {
+        return (!folder.is_empty()).then(|| folder.into());
+    }
+    let of = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let caches = of("XDG_CACHE_HOME").or_else(|| of("LOCALAPPDATA")).or_else(|| Some(of("HOME")?.join(".cache")));
+    caches.map(|folder| folder.join("compress"))
+}
+
+fn read(file: &Path) -> HashMap<String, Vec<f64>> {
+    let is_small = fs::metadata(file).is_ok_and(|m| m.is_file() && m.len() <= MOST_BYTES);
+    if !is_small {
+        // It may not be there, or not be removed: either way nothing is known.
+        let _ = fs::remove_file(file);
+        return HashMap::new();
+    }
+    let text = fs::read(file).unwrap_or_default();
+    let mut known = HashMap::new();
+    for line in text.split(|byte| *byte == b'\n') {
+        let Ok(Line { timed, ms }) = serde_json::from_slice(line) else { continue };
+        if ms.iter().all(|ms: &f64| ms.is_finite() && *ms >= 0.0) {
+            known.entry(timed).or_insert(ms);
+        }
+    }
+    known
+}
+
+fn append(file: &Path, line: &Line) -> std::io::Result<()> {
+    file.parent().map_or(Ok(()), fs::create_dir_all)?;
+    let text = serde_json::to_string(line)? + "\n";
+    // One write: lines of jobs that run at once don't mix.
+    fs::OpenOptions::new().create(true).append(true).open(file)?.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(file: &Path) -> KeptTimes {
+        KeptTimes { file: Some(file.into()), state: Mutex::new(State { known: read(file), ..State::default() }) }
+    }
+
+    #[test]
+    fn what_was_measured_before_is_not_measured_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("caches/times.jsonl");
+        let first = kept(&file);
+        let measure = |times: &KeptTimes, ms: f64| times.get_or("a graph", || Ok(vec![ms])).unwrap()[0];
+        assert_eq!([measure(&first, 1.0), measure(&first, 2.0)], [1.0, 2.0], "each time that it is asked is another");
+        assert!(first.reused().is_none());
+        let again = kept(&file);
+        assert_eq!([measure(&again, 3.0), measure(&again, 4.0), measure(&again, 5.0)], [1.0, 2.0, 5.0]);
+        assert_eq!(again.reused(), Some((2, file.as_path())));
+    }
+
+    #[test]
+    fn a_file_that_is_damaged_is_read_as_far_as_it_can_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("times.jsonl");
+        let key = sha256(b"a graph\n1");
+        let lines = [
+            r#"{"timed":"half"#.to_string(),
+            format!(r#"{{"timed":"{key}","ms":[1.5]}}"#),
+            format!(r#"{{"timed":"{key}","ms":[9.0]}}"#),
+            "\u{0}\u{1}".into(),
+        ];
+        fs::write(&file, lines.join("\n")).unwrap();
+        assert_eq!(kept(&file).get_or("a graph", || Ok(vec![7.0])).unwrap(), [1.5], "the first holds");
+        assert_eq!(
+            kept(folder.path()).get_or("a graph", || Ok(vec![7.0])).unwrap(),
+            [7.0],
+            "a folder is no file of times"
+        );
+        assert!(folder.path().exists());
+    }
+}

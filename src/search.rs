@@ -1,0 +1,332 @@
+//! A search for the best ways to compress a model: what accuracy, speed and size can be had of it together.
+
+mod ending;
+mod estimate;
+mod front;
+mod journal;
+mod propose;
+mod report;
+mod trial;
+mod tried;
+mod way;
+
+pub use front::Objectives;
+pub(crate) use report::lost;
+pub use report::{Reached, SearchPoint, SearchReport};
+pub use tried::Outcome;
+
+use crate::{
+    events::{Events, Monitor, watched},
+    files,
+    options::{DataOptions, DeviceOptions, ReadOptions, choices, within},
+    shown,
+    values::{Bytes, Count, Filter, Milliseconds, Positive, Share, Time, Whole},
+};
+use clap::Args;
+use compress_compiler::{
+    choice,
+    error::{Error, Kind, Result},
+    onnx::Staged,
+    words::option,
+};
+use compress_passes::{sensitivity::LayerAlone, target::Target};
+use compress_runtime::metrics::Wanted;
+use estimate::{Estimator, Known};
+use journal::{Begun, Journal};
+use propose::Proposer;
+use serde::{Deserialize, Serialize};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+use trial::{Lab, Watch};
+use tried::Tried;
+use way::{Form, Way};
+
+/// How the next way is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Strategy {
+    /// By what is expected of it.
+    #[default]
+    Guided,
+    /// By chance.
+    Random,
+}
+
+choice!(Strategy, "strategy", [
+    Guided "guided" "flags alone first, then what is expected to add most for its time",
+    Random "random" "by chance, to compare with",
+]);
+
+/// Which of the ways within the limits is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Wish {
+    /// The fastest.
+    #[default]
+    Fastest,
+    /// The smallest.
+    Smallest,
+    /// The one that loses least.
+    Nearest,
+}
+
+choice!(Wish, "wish", [
+    Fastest "fastest" "the one that takes the least time",
+    Smallest "smallest" "the one with the smallest file",
+    Nearest "nearest" "the one that loses least",
+]);
+
+/// Searches for the best ways to compress a model: forms of single layers, zeros, channels, calibration and training. The result is the
+/// one that the limits and the wish ask for; the folder of the search has all that no other is better than.
+#[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct Search {
+    /// The ONNX model, in floats.
+    pub model: PathBuf,
+    /// Where the result goes [default: MODEL with .compressed.onnx].
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Where the ways that were tried go, with models and recipes of the best [default: OUT with .search].
+    #[arg(long, value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+    /// How long to search, e.g. 10m, 1h; measuring the best on the evaluation set comes on top [default: 10m].
+    #[arg(long, value_name = "TIME")]
+    pub time: Option<Time>,
+    /// End after so many ways were tried.
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub trials: Option<Count>,
+    /// Epochs of training at most, 0 for no training [default: 16].
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub epochs: Option<Whole<0, 1_000_000>>,
+    /// How the next way is chosen.
+    #[arg(long, value_name = "HOW", default_value_t, value_parser = choices::<Strategy>())]
+    pub strategy: Strategy,
+    /// Which of the ways within the limits becomes the result.
+    #[arg(long, value_name = "WHICH", default_value_t, value_parser = choices::<Wish>())]
+    pub wish: Wish,
+    /// How much accuracy the result may lose, e.g. 0.5%; fail (exit 9) where it loses more on the evaluation set [default: 1%].
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
+    pub max_drop: Option<Share>,
+    /// How large the result may be, e.g. 2MB.
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub max_size: Option<Bytes>,
+    /// How long a run of the result may take, e.g. 5ms.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub max_latency: Option<Milliseconds>,
+    /// How many times as fast the result has to be.
+    #[arg(long, value_name = "RATIO", allow_hyphen_values = true)]
+    pub min_speedup: Option<Positive>,
+    /// The metric of accuracy, and perhaps the output that it is computed on [default: what suits the outputs].
+    #[arg(long, value_name = "METRIC[:OUTPUT]")]
+    pub metric: Option<Wanted>,
+    /// Leave layers unchanged whose node or weight has a matching name; may be repeated.
+    #[arg(long, value_name = "REGEX")]
+    pub exclude: Vec<Filter>,
+    /// The runtime that has to run the result.
+    #[arg(long, value_name = "RUNTIME", default_value_t, value_parser = choices::<Target>())]
+    pub target: Target,
+    /// Where data comes from.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub data: DataOptions,
+    /// Where models run.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub on: DeviceOptions,
+    /// How models are read.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub read: ReadOptions,
+    /// Go on with the search in the folder, if there is one.
+    #[arg(long)]
+    #[serde(skip)]
+    pub resume: bool,
+    /// Overwrite what exists.
+    #[arg(long)]
+    #[serde(skip)]
+    pub force: bool,
+}
+
+/// Time to search where none was given.
+const TIME: Duration = Duration::from_secs(600);
+
+impl Search {
+    /// Searches, measures the best on the evaluation set, and makes the result of the one that the limits and the wish ask for. What was
+    /// tried stays in the folder, from try to try; a limit that the result exceeds is not an error: [`SearchReport::verdict`] has it.
+    ///
+    /// # Errors
+    /// Usage for contradictions; file for what can't be written, or is there already; data for too few samples; whatever compressing
+    /// the model as it is can raise; interrupted when `events` asks to stop.
+    pub fn run(&self, events: &mut dyn Events) -> Result<SearchReport> {
+        self.check()?;
+        watched(events, |monitor| within(self.on.threads, true, || self.search(monitor)))
+    }
+
+    /// Where the result goes.
+    pub fn output(&self) -> PathBuf {
+        self.output.clone().unwrap_or_else(|| self.model.with_extension("compressed.onnx"))
+    }
+
+    /// Where the ways that were tried go.
+    pub fn folder(&self) -> PathBuf {
+        self.folder.clone().unwrap_or_else(|| self.output().with_extension("search"))
+    }
+
+    /// What of it shapes what is tried.
+    pub(crate) fn essence(&self) -> Self {
+        let Self { model, epochs, strategy, metric, exclude, target, data, on, read, .. } = self.clone();
+        Self { model, epochs, strategy, metric, exclude, target, data, on, read, ..Self::default() }
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.data.data.is_none() {
+            return Err(Error::usage(format!("a search needs {}", option::DATA)));
+        }
+        self.data.check()?;
+        let output = self.output();
+        if output.as_os_str() == "-" {
+            return Err(Error::usage(format!("{} -: a search writes a folder beside its result", option::OUTPUT)));
+        }
+        if files::same(&self.model, &output) {
+            let help = format!("give another name with {}", option::OUTPUT);
+            return Err(Error::usage("the output would replace the input").in_file(&output).help(help));
+        }
+        files::free(&output, self.force || self.resume, &option::OUTPUT.to_string())?;
+        files::placed(&output, &option::OUTPUT.to_string())
+    }
+
+    fn search(&self, monitor: &Monitor) -> Result<SearchReport> {
+        let mut lab = Lab::new(self, monitor)?;
+        let mut journal = Journal::open(self, &lab)?;
+        let clock = Clock::new(self.time.map_or(TIME, Time::get), journal.spent());
+        let begun = match journal.begun() {
+            Some(begun) => begun.clone(),
+            None => self.begin(&mut lab, &mut journal, &clock, monitor)?,
+        };
+        let known = Known { table: &begun.table, times: &begun.times, bytes: lab.bytes as f64, of_share: lab.of_share };
+        let mut proposer = Proposer::new(self, &known, lab.worst());
+        let plain = proposer.plain();
+        let progress = monitor.step("search", clock.all.as_secs() as usize);
+        let mut seconds = 0;
+        while !clock.left().is_zero() && self.trials.is_none_or(|n| journal.tried().len() < n.get()) {
+            monitor.check()?;
+            let now = clock.spent().as_secs() as usize;
+            progress.advance(now.saturating_sub(seconds));
+            seconds = now;
+            let estimator = Estimator::new(&known, journal.tried());
+            let affordable = clock.all.as_secs_f64() * PLAIN_SHARE;
+            let untried = |way: &&Way| !journal.tried().iter().any(|t| t.way == **way);
+            let next = plain.iter().filter(untried).find(|way| estimator.seconds(way) <= affordable);
+            let left = clock.left().as_secs_f64();
+            let Some(way) = next.cloned().or_else(|| proposer.next(journal.tried(), &journal.standings(), left)) else {
+                monitor.note("every way that fits the time was tried");
+                break;
+            };
+            let (number, is_plain) = (journal.tried().len() + 1, plain.contains(&way));
+            let Some((tried, staged)) = self.attempt(&mut lab, (way, &begun.table), &journal, &clock, monitor)? else {
+                break;
+            };
+            let line = line(&tried, lab.of_share);
+            let is_best = journal.add(Tried { number, plain: is_plain, ..tried }, staged, &begun.table)?;
+            let reached: Vec<Objectives> = journal.standings().all().map(|(_, objectives)| objectives).collect();
+            let volume = lab.worst().hypervolume(&reached);
+            let best = if is_best { ", best so far" } else { "" };
+            monitor.note(&format!("{number:>4} {line}{best} ({:.1}% reached)", 100.0 * volume));
+        }
+        drop(progress);
+        ending::end(self, &mut lab, &journal, monitor)
+    }
+
+    /// Finds out what layers cost alone. Where they can be quantised, INT8 by one rule is tried at once, as it shows their times.
+    fn begin(&self, lab: &mut Lab, journal: &mut Journal, clock: &Clock, monitor: &Monitor) -> Result<Begun> {
+        let table = lab.layers(monitor)?;
+        let floats = lab.times(&table, None)?;
+        let mut codes: Vec<f64> = floats.iter().map(|time| time * CODES).collect();
+        let way = Way::plain(Form::Int8);
+        let has_codes = table.iter().any(|layer| layer.int8.is_some());
+        let tried = match has_codes {
+            true => self.attempt(lab, (way, &table), journal, clock, monitor)?,
+            false => None,
+        };
+        if let Some((_, Some(staged))) = &tried {
+            let measured = lab.times(&table, Some(&staged.read_back()?))?;
+            codes.iter_mut().zip(measured).filter(|(_, time)| *time > 0.0).for_each(|(own, time)| *own = time);
+        }
+        let begun =
+            journal.begin(table, floats.into_iter().zip(codes).map(|(float, codes)| [float, codes]).collect())?;
+        if let Some((tried, staged)) = tried {
+            let line = line(&tried, lab.of_share);
+            journal.add(Tried { number: 1, plain: true, ..tried }, staged, &begun.table)?;
+            monitor.note(&format!("{:>4} {line}", 1));
+        }
+        Ok(begun)
+    }
+
+    /// Tries a way: what came of it, and the file that it made. Nothing where the time was over first.
+    fn attempt(
+        &self,
+        lab: &mut Lab,
+        (way, table): (Way, &[LayerAlone]),
+        journal: &Journal,
+        clock: &Clock,
+        monitor: &Monitor,
+    ) -> Result<Option<(Tried, Option<Staged>)>> {
+        let watch = Watch::new(*monitor, clock.ends());
+        let start = Instant::now();
+        let path = journal.model(journal.tried().len() + 1);
+        let made = lab.try_out((&way, table), &path, &Monitor(&watch));
+        let (at, seconds) = (clock.spent().as_secs_f64(), start.elapsed().as_secs_f64());
+        let tried = Tried { way, at, seconds, ..Tried::default() };
+        match made {
+            Ok(made) => Ok(Some((Tried { outcome: Some(made.outcome), ..tried }, Some(made.staged)))),
+            Err(e) if e.kind() == Kind::Interrupted => monitor.check().map(|()| None),
+            // What the machine refuses it will refuse the next time too.
+            Err(e) if matches!(e.kind(), Kind::Bug | Kind::File | Kind::Device) => Err(e),
+            Err(e) => Ok(Some((Tried { failed: Some(e.to_string()), ..tried }, None))),
+        }
+    }
+}
+
+/// The time of a search, with what earlier runs of it took.
+struct Clock {
+    all: Duration,
+    before: Duration,
+    began: Instant,
+}
+
+impl Clock {
+    fn new(all: Duration, before: Duration) -> Self {
+        Self { all, before, began: Instant::now() }
+    }
+
+    fn spent(&self) -> Duration {
+        self.before + self.began.elapsed()
+    }
+
+    fn left(&self) -> Duration {
+        self.all.saturating_sub(self.spent())
+    }
+
+    fn ends(&self) -> Instant {
+        self.began + self.all.saturating_sub(self.before)
+    }
+}
+
+/// A line about a way that was tried.
+fn line(tried: &Tried, of_share: bool) -> String {
+    let (says, at) = (tried.way.says(), shown::duration(Duration::from_secs_f64(tried.at)));
+    match (&tried.outcome, &tried.failed) {
+        (Some(o), _) => {
+            let Objectives { lost, time, size } = o.objectives;
+            let lost = report::lost(lost, of_share);
+            format!("{at:>8} {says}: {lost}, {:.2}x, {size:.3} of the size", 1.0 / time)
+        }
+        (None, why) => format!("{at:>8} {says}: {}", why.as_deref().unwrap_or("nothing came of it")),
+    }
+}
+
+/// Flags alone are tried first where one takes no larger part of the time.
+const PLAIN_SHARE: f64 = 0.05;
+
+/// The part of the time of floats that a layer takes in codes, as long as it was not measured.
+const CODES: f64 = 0.5;

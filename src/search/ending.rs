@@ -1,0 +1,257 @@
+//! The end of a search: the best are measured on samples that nothing saw before, and one of them becomes the result.
+
+use super::{
+    Search, Wish,
+    front::Objectives,
+    journal::Journal,
+    report::{Reached, SearchPoint, SearchReport, SearchSamples},
+    trial::{Lab, noise},
+    tried::{Standings, Tried},
+};
+use crate::{
+    assess::compared_by,
+    compress::{Compress, CompressPlan, Opened, Purpose},
+    events::Monitor,
+    measure::{self, Pace},
+    options::GateOptions,
+    recipe::Recipe,
+    report::{self, Accuracy, Gate, Recorded, Speed, Verdict},
+    shown,
+    values::Share,
+};
+use compress_compiler::{
+    error::{Error, Kind, Result},
+    onnx,
+    verify::verify,
+    words::option,
+};
+use compress_runtime::session::Session;
+use std::time::Duration;
+
+/// For how long each of the best is timed.
+const SPEED: Duration = Duration::from_millis(1500);
+
+/// What a result may lose where nobody says: a point of a share, or an error of a tenth (20 dB).
+const MAX_DROP: f64 = 0.01;
+const MAX_ERROR: f64 = 0.1;
+
+/// Measures the best on the evaluation set, makes the result, and writes both reports.
+///
+/// # Errors
+/// Whatever running and writing can raise; interrupted.
+pub fn end(search: &Search, lab: &mut Lab, journal: &Journal, monitor: &Monitor) -> Result<SearchReport> {
+    let all = journal.tried();
+    let table = journal.begun().map_or(&[][..], |begun| &begun.table);
+    let standings = journal.standings();
+    let (best, taken): (Vec<&Tried>, Vec<Objectives>) = standings.front().into_iter().unzip();
+    let first = all.first().ok_or_else(|| Error::usage("nothing was tried in the time").help("give more time"))?;
+    if best.is_empty() {
+        let why = all.iter().find_map(|t| t.failed.as_deref()).unwrap_or("none is fit for use");
+        return Err(Error::unsupported(format!("no way to compress the model: {why}")).in_file(&search.model));
+    }
+    for tried in &best {
+        // What was learnt later brought it back.
+        if !journal.model(tried.number).exists() {
+            let made = lab.try_out((&tried.way, table), &journal.model(tried.number), monitor)?;
+            journal.keep(tried, made.staged, table)?;
+        }
+    }
+    // What is opened anew has the evaluation set.
+    let recipe = first.way.recipe(search, table, Some(lab.validation))?;
+    let opened = Opened::new(&CompressPlan::new(&recipe, Purpose::Intent)?, true, monitor)?;
+    let measured = best.iter().map(|tried| measured(search, &opened, journal, tried, monitor));
+    let measured = measured.collect::<Result<Vec<_>>>()?;
+    let limit = search.max_drop.map_or(if lab.of_share { MAX_DROP } else { MAX_ERROR }, Share::get);
+    let each = best.iter().zip(&taken).zip(&measured);
+    let candidates: Vec<Candidate> = each.map(|((t, taken), m)| Candidate::new((t, taken.lost), m, lab)).collect();
+    let picked = pick(search, limit, &candidates);
+    let (tried, figures) = (best[picked], &measured[picked]);
+    let recipe = Compress {
+        output: Some(search.output()),
+        gates: gates(search, limit, lab.of_share)?,
+        force: search.force || search.resume,
+        ..tried.way.recipe(search, table, Some(lab.validation))?
+    };
+    let plan = CompressPlan::new(&recipe, Purpose::Compress)?;
+    let made = Opened::new(&plan, false, monitor)?.compress(&plan, true, monitor)?;
+    let output = made.output.clone().ok_or_else(|| Error::bug("a model without facts"))?;
+    let mut warnings = made.warnings.clone();
+    if tried.outcome.as_ref().is_some_and(|o| o.sha256 != output.sha256) {
+        warnings.push(
+            "the result was made anew by its recipe, and differs in its bytes from the model that was tried: what was timed on the way \
+             decided otherwise"
+                .into(),
+        );
+    }
+    let mut gates = made.gates.clone();
+    if !lab.of_share {
+        gates.push(error_gate(limit, noise(&figures.accuracy).sqrt()));
+    }
+    let samples = SearchSamples { chose: lab.validation, measured: figures.accuracy.samples };
+    let points = points(journal, &best, &measured, lab);
+    let plain: Vec<Objectives> = standings.all().filter(|(t, _)| t.plain).map(|(_, o)| o).collect();
+    let report = SearchReport {
+        schema: report::SCHEMA,
+        input: made.input.clone(),
+        output,
+        picked: tried.number,
+        metric: figures.accuracy.metric,
+        of_share: lab.of_share,
+        samples,
+        tried: all.len(),
+        failed: all.iter().filter(|t| t.outcome.is_none()).count(),
+        seconds: journal.spent().as_secs_f64(),
+        points,
+        reached: reached(lab, all),
+        plain: lab.worst().hypervolume(&plain),
+        gates,
+        warnings,
+        folder: search.folder().display().to_string(),
+        recipe: Recorded::new(&Recipe::Search(search.clone()), made.recipe.data.clone()),
+    };
+    onnx::write_atomic(&search.folder().join("search.json"), report::json(&report)?.as_bytes(), true)?;
+    Ok(report)
+}
+
+/// One of the best, in front of the evaluation set.
+struct Measured {
+    accuracy: Accuracy,
+    speed: Speed,
+}
+
+fn measured(search: &Search, opened: &Opened, journal: &Journal, tried: &Tried, monitor: &Monitor) -> Result<Measured> {
+    let path = journal.model(tried.number);
+    let model = onnx::read_with(&path, &(&search.read).into())?;
+    let (Some(sets), Some(before)) = (&opened.sets, &opened.before) else {
+        return Err(Error::bug("a search without data"));
+    };
+    let session = Session::of_model(&model, &opened.backend)?;
+    let measures = crate::options::MeasureOptions { metric: search.metric.clone(), ..Default::default() };
+    let compared = compared_by([&opened.original.graph, &model.graph], &measures, sets)?;
+    let accuracy = measure::accuracy(before, &session, &sets.evaluation, &compared, (Kind::Data, None), monitor)?;
+    drop(session);
+    let simple = measure::simplified(&opened.original.graph, monitor)?;
+    let graphs = [verify(&simple)?, verify(&model.graph)?];
+    let make = |i: usize| Session::new(&graphs[i], &opened.backend, &[]);
+    let pace = Pace { batch: search.on.batch.get(), time: SPEED, as_is: false, one_at_a_time: false };
+    let speed = measure::speed(&make, &simple, &sets.evaluation, &pace, &opened.backend, monitor)?;
+    Ok(Measured { accuracy, speed })
+}
+
+/// What a pick is made by: what was lost on the samples that chose, so that those at the end stay unseen; times are those of the end.
+struct Candidate {
+    lost: f64,
+    /// What is lost at worst, by the number of samples (a standard error more).
+    at_worst: f64,
+    ms: f64,
+    speedup: f64,
+    bytes: usize,
+}
+
+impl Candidate {
+    fn new((tried, lost): (&Tried, f64), measured: &Measured, lab: &Lab) -> Self {
+        let outcome = tried.outcome.clone().unwrap_or_default();
+        let samples = lab.validation.max(1) as f64;
+        // One more sample might have changed its answer than did.
+        let changed = outcome.agreement.map_or(0.0, |agreement| 1.0 - agreement) + 1.0 / samples;
+        let unsure = if lab.of_share && outcome.noise > 0.0 { (changed / samples).sqrt() } else { 0.0 };
+        let Speed { after_ms, speedup, .. } = measured.speed;
+        Self { lost, at_worst: lost + unsure, ms: after_ms, speedup, bytes: outcome.bytes }
+    }
+
+    /// By what parts it exceeds the limits.
+    fn excess(&self, search: &Search, limit: f64) -> f64 {
+        let over = |value: f64, most: Option<f64>| most.map_or(0.0, |most| (value / most.max(1e-9) - 1.0).max(0.0));
+        over(self.at_worst.max(0.0), Some(limit))
+            + over(self.bytes as f64, search.max_size.map(|b| b.get()))
+            + over(self.ms, search.max_latency.map(|ms| ms.get()))
+            + over(1.0 / self.speedup.max(1e-9), search.min_speedup.map(|s| 1.0 / s.get()))
+    }
+}
+
+/// The place of the one that the wish asks for among those within the limits, or of the nearest to them.
+fn pick(search: &Search, limit: f64, candidates: &[Candidate]) -> usize {
+    let merit = |c: &Candidate| match search.wish {
+        Wish::Fastest => c.ms,
+        Wish::Smallest => c.bytes as f64,
+        Wish::Nearest => c.lost,
+    };
+    let order = |(_, a): &(usize, &Candidate), (_, b): &(usize, &Candidate)| {
+        let of = |c: &Candidate| (c.excess(search, limit), merit(c), c.at_worst);
+        let ((a, b, c), (x, y, z)) = (of(a), of(b));
+        a.total_cmp(&x).then(b.total_cmp(&y)).then(c.total_cmp(&z))
+    };
+    candidates.iter().enumerate().min_by(order).map_or(0, |(i, _)| i)
+}
+
+fn gates(search: &Search, limit: f64, of_share: bool) -> Result<GateOptions> {
+    Ok(GateOptions {
+        max_drop: of_share.then(|| Share::try_from(limit)).transpose()?,
+        max_size: search.max_size,
+        max_latency: search.max_latency,
+        min_speedup: search.min_speedup,
+        ..GateOptions::default()
+    })
+}
+
+fn error_gate(limit: f64, error: f64) -> Gate {
+    let verdict = if error <= limit { Verdict::Passed } else { Verdict::Failed };
+    Gate::new(
+        option::MAX_DROP,
+        shown::percent(limit),
+        limit,
+        format!("an error of {}", shown::percent(error)),
+        error,
+        verdict,
+    )
+}
+
+fn points(journal: &Journal, best: &[&Tried], measured: &[Measured], lab: &Lab) -> Vec<SearchPoint> {
+    let of = |tried: &Tried, figures: Option<&Measured>| {
+        let outcome = tried.outcome.clone()?;
+        let accuracy = figures.map(|m| &m.accuracy);
+        let kept = |path: std::path::PathBuf| figures.map(|_| path.display().to_string());
+        let lost = |a: &Accuracy| a.drop.filter(|_| lab.of_share).unwrap_or_else(|| noise(a).sqrt());
+        Some(SearchPoint {
+            number: tried.number,
+            way: tried.way.says(),
+            front: figures.is_some(),
+            plain: tried.plain,
+            chosen_by: outcome.objectives,
+            measured: figures.map(|m| Objectives {
+                lost: lost(&m.accuracy),
+                time: 1.0 / m.speed.speedup.max(1e-9),
+                size: outcome.objectives.size,
+            }),
+            before: accuracy.and_then(|a| a.before),
+            after: accuracy.and_then(|a| a.after),
+            ms: figures.map(|m| m.speed.after_ms),
+            agreement: accuracy.and_then(|a| a.agreement),
+            bytes: outcome.bytes,
+            model: kept(journal.model(tried.number)),
+            recipe: kept(journal.recipe(tried.number)),
+        })
+    };
+    let others = journal.tried().iter().filter(|t| t.plain && !best.iter().any(|b| b.number == t.number));
+    let mut points: Vec<SearchPoint> = best
+        .iter()
+        .zip(measured)
+        .filter_map(|(t, m)| of(t, Some(m)))
+        .chain(others.filter_map(|t| of(t, None)))
+        .collect();
+    points.sort_by(|a, b| a.chosen_by.time.total_cmp(&b.chosen_by.time));
+    points
+}
+
+/// What was reached after each way that added to it.
+fn reached(lab: &Lab, all: &[Tried]) -> Vec<Reached> {
+    let mut reached: Vec<Reached> = vec![];
+    for (i, tried) in all.iter().enumerate() {
+        let then = Standings::new(&all[..=i], lab.validation, lab.of_share);
+        let hypervolume = lab.worst().hypervolume(&then.all().map(|(_, o)| o).collect::<Vec<_>>());
+        if reached.last().is_none_or(|last| hypervolume > last.hypervolume) {
+            reached.push(Reached { seconds: tried.at, tried: i + 1, hypervolume });
+        }
+    }
+    reached
+}

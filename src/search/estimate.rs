@@ -1,0 +1,293 @@
+//! What a way would cost and gain, before it is tried: from layers alone, and from ways that were tried.
+//!
+//! A first guess adds up what layers do alone: noise, as parts of the signal, and time and bytes. What was measured of ways that are
+//! alike corrects it, the nearer the more (Nadaraya 1964, over the logarithms of what guesses missed).
+
+use super::{
+    front::Objectives,
+    tried::{Outcome, Tried},
+    way::{Care, Form, Way},
+};
+use compress_passes::sensitivity::LayerAlone;
+
+/// What is expected of a way.
+#[derive(Debug, Clone, Copy)]
+pub struct Estimate {
+    pub objectives: Objectives,
+    /// The noise of its answers, in parts of the signal.
+    pub noise: f64,
+    /// Seconds to try it.
+    pub seconds: f64,
+}
+
+/// What is known of a model before anything is tried.
+pub struct Known<'a> {
+    pub table: &'a [LayerAlone],
+    /// The time of each layer in floats and in INT8, in parts of a run of the original.
+    pub times: &'a [[f64; 2]],
+    /// Bytes of the original.
+    pub bytes: f64,
+    /// Whether a share is measured; else the error of the outputs is.
+    pub of_share: bool,
+}
+
+/// Makes estimates.
+pub struct Estimator<'a> {
+    known: &'a Known<'a>,
+    tried: &'a [Tried],
+    /// The ways that were measured, what came of them, and what was guessed of them.
+    measured: Vec<(&'a Way, &'a Outcome, Estimate)>,
+}
+
+/// The noise of zeros and of fewer channels: hundredths, and parts of the signal. A first guess, from many convolutional networks.
+const ZEROS: [(f64, f64); 6] = [(0.0, 1e-5), (30.0, 2e-3), (50.0, 1e-2), (70.0, 5e-2), (90.0, 0.4), (100.0, 1.5)];
+const CHANNELS: [(f64, f64); 5] = [(0.0, 1e-5), (10.0, 2e-2), (30.0, 0.12), (50.0, 0.35), (100.0, 1.5)];
+/// What care leaves of the noise.
+const CAREFUL: f64 = 0.6;
+const TRAINED: f64 = 0.4;
+/// Decibels that all of the gain of INT8 in time buys; and what is saved at most where fewer are wanted.
+const DB_FOR_ALL: f64 = 30.0;
+const CHEAPER: f64 = 0.05;
+/// Codes of 8 bits are so many times as fine as those of 4, in power.
+const FINER: f64 = 256.0;
+/// The part of a run that fewer multiply-accumulates and zeros save, of what they are.
+const CHANNELS_SAVE: f64 = 0.7;
+const ZEROS_SAVE: f64 = 0.1;
+/// Bytes of a weight.
+const FLOAT: f64 = 4.0;
+const INT8: f64 = 1.02;
+const INT4: f64 = 0.6;
+/// How much a first guess counts beside one way that was tried and is the same.
+const GUESS: f64 = 0.15;
+/// Logarithms of noise that are told apart, for what is lost by noise.
+const NEAR_NOISE: f64 = 0.8;
+/// Seconds of a quick try before any; and how many times as long other parts take, as long as nothing like them was tried.
+const TRY: f64 = 5.0;
+const CAREFUL_TRY: f64 = 4.0;
+const PRUNED_TRY: f64 = 10.0;
+const EPOCH: f64 = 4.0;
+
+fn between(points: &[(f64, f64)], at: f64) -> f64 {
+    let next = points.iter().position(|(x, _)| *x >= at).unwrap_or(points.len() - 1).max(1);
+    let ((x0, y0), (x1, y1)) = (points[next - 1], points[next]);
+    let part = ((at - x0) / (x1 - x0)).clamp(0.0, 1.0);
+    (y0.ln() * (1.0 - part) + y1.ln() * part).exp()
+}
+
+impl<'a> Estimator<'a> {
+    /// Estimates by what is `known`, and by what was `tried`.
+    pub fn new(known: &'a Known<'a>, tried: &'a [Tried]) -> Self {
+        let of = |t: &'a Tried| Some((&t.way, t.outcome.as_ref()?, known.guess(&t.way)));
+        Self { known, tried, measured: tried.iter().filter_map(of).collect() }
+    }
+
+    /// What is expected of `way`.
+    pub fn of(&self, way: &Way) -> Estimate {
+        let guess = self.known.guess(way);
+        let near: Vec<f64> =
+            self.measured.iter().map(|(other, ..)| nearness(self.known.distance(way, other))).collect();
+        let corrected = |of_guess: &dyn Fn(&Estimate) -> f64, of: &dyn Fn(&Outcome) -> f64| {
+            let (mut sum, mut weight) = (0.0, GUESS);
+            for (near, (_, outcome, guessed)) in near.iter().zip(&self.measured) {
+                sum += near * (of(outcome).max(1e-9) / of_guess(guessed).max(1e-9)).ln();
+                weight += near;
+            }
+            of_guess(&guess) * (sum / weight).exp()
+        };
+        let noise = corrected(&|e| e.noise, &|o| o.noise);
+        let time = corrected(&|e| e.objectives.time, &|o| o.objectives.time);
+        let size = corrected(&|e| e.objectives.size, &|o| o.objectives.size);
+        let lost = if self.known.of_share { self.lost(noise) } else { noise.sqrt() };
+        Estimate { objectives: Objectives { lost, time, size }, noise, seconds: self.seconds(way) }
+    }
+
+    /// What is lost of a share by so much noise: as ways lost that had about as much.
+    fn lost(&self, noise: f64) -> f64 {
+        // Half of the samples change their answer where the noise is as strong as the signal.
+        let guess = (0.5 * noise.sqrt()).min(1.0);
+        let outcomes = self.tried.iter().filter_map(|t| t.outcome.as_ref());
+        let near =
+            outcomes.map(|o| ((-((o.noise.max(1e-9) / noise).ln() / NEAR_NOISE).powi(2)).exp(), o.objectives.lost));
+        let (sum, weight) = near.fold((GUESS * guess, GUESS), |(sum, weight), (w, lost)| (sum + w * lost, weight + w));
+        sum / weight
+    }
+
+    /// Seconds of a try: those of others of its kind, or the sum of what its parts take.
+    pub fn seconds(&self, way: &Way) -> f64 {
+        let mean = |of: &dyn Fn(&Tried) -> Option<f64>| {
+            let all: Vec<f64> = self.tried.iter().filter_map(of).collect();
+            (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
+        };
+        let same = mean(&|t| (Kind::of(&t.way) == Kind::of(way)).then_some(t.seconds));
+        same.unwrap_or_else(|| {
+            let quick = mean(&|t| (t.way.care == Care::Quick).then_some(t.seconds)).unwrap_or(TRY);
+            let over = |t: &Tried| (t.seconds - quick).max(0.0);
+            let of = |kind: Kind| move |t: &Tried| (Kind::of(&t.way) == kind).then(|| over(t));
+            let (searches, prunes) = (way.form == Form::Int8, way.prunes());
+            let careful = Kind { care: Care::Careful, searches: true, prunes: false };
+            let careful = mean(&of(careful)).unwrap_or(CAREFUL_TRY * quick);
+            let pruned =
+                mean(&|t| (t.way.prunes() && t.way.epochs() == 0).then(|| over(t))).unwrap_or(PRUNED_TRY * quick);
+            let epoch = mean(&|t| (t.way.epochs() > 0).then(|| over(t) / t.way.epochs() as f64));
+            let epoch = epoch.unwrap_or(EPOCH * quick) * way.epochs() as f64;
+            let part = |has: bool, seconds: f64| if has { seconds } else { 0.0 };
+            quick + part(searches && way.care != Care::Quick, careful) + part(prunes, pruned) + epoch
+        })
+    }
+}
+
+/// What decides how long a try takes.
+#[derive(PartialEq)]
+struct Kind {
+    care: Care,
+    searches: bool,
+    prunes: bool,
+}
+
+impl Kind {
+    fn of(way: &Way) -> Self {
+        Self { care: way.care, searches: way.form == Form::Int8, prunes: way.prunes() }
+    }
+}
+
+impl Known<'_> {
+    fn guess(&self, way: &Way) -> Estimate {
+        let each = |of: &dyn Fn(usize, &LayerAlone) -> f64| -> f64 {
+            self.table.iter().enumerate().map(|(i, layer)| of(i, layer)).sum()
+        };
+        let form = |i: usize| match way.form {
+            Form::Int8 if way.four.contains(&i) => Form::WeightsInt4,
+            Form::Int8 if way.float.contains(&i) => Form::Float,
+            form => form,
+        };
+        let noise = each(&|i, layer| match form(i) {
+            Form::Float => 0.0,
+            Form::Int8 | Form::Dynamic => layer.int8.unwrap_or(0.0),
+            Form::WeightsInt8 => layer.int4.unwrap_or(0.0) / FINER,
+            Form::WeightsInt4 => layer.int4.unwrap_or(0.0),
+        });
+        let gone = |hundredths: usize, points: &[(f64, f64)]| {
+            if hundredths == 0 { 0.0 } else { between(points, hundredths as f64) }
+        };
+        let noise = noise + gone(way.zeros, &ZEROS) + gone(way.channels, &CHANNELS);
+        let careful = noise.max(1e-9) * if way.care == Care::Quick { 1.0 } else { CAREFUL };
+        // What is aimed for is bought with time, a decibel for a part of what INT8 gains.
+        let aimed = if way.aim > 0 { 10f64.powf(-(way.aim as f64) / 10.0) } else { careful };
+        let bought = ((careful / aimed).log10() * 10.0 / DB_FOR_ALL).clamp(-CHEAPER, 1.0);
+        let noise = aimed
+            * match way.care {
+                Care::Quick | Care::Careful => 1.0,
+                Care::Trained(epochs) => TRAINED / (epochs as f64).sqrt(),
+            };
+        let spent = |i: usize| self.times.get(i).copied().unwrap_or_default();
+        let layers = each(&|i, layer| match form(i) {
+            Form::Int8 if layer.int8.is_some() => spent(i)[1],
+            Form::Dynamic if layer.int4.is_some() => spent(i)[1],
+            _ => spent(i)[0],
+        });
+        let rest = (1.0 - each(&|i, _| spent(i)[0])).max(0.0);
+        let narrower = 1.0 - way.channels as f64 / 100.0 * CHANNELS_SAVE;
+        let layers = layers + bought * (each(&|i, _| spent(i)[0]) - layers).max(0.0);
+        let time = (layers + rest) * narrower * (1.0 - (way.zeros as f64 / 100.0).powi(3) * ZEROS_SAVE);
+        let bytes = each(&|i, layer| {
+            let each = match form(i) {
+                Form::Float => FLOAT,
+                Form::Int8 if layer.int8.is_none() => FLOAT,
+                Form::Dynamic | Form::WeightsInt8 | Form::WeightsInt4 if layer.int4.is_none() => FLOAT,
+                Form::Int8 | Form::Dynamic | Form::WeightsInt8 => INT8,
+                Form::WeightsInt4 => INT4,
+            };
+            each * layer.weights as f64
+        });
+        let known = each(&|_, layer| FLOAT * layer.weights as f64);
+        let bytes = (bytes + (self.bytes - known).max(0.0)) * (1.0 - way.channels as f64 / 100.0);
+        let lost = noise.sqrt();
+        let objectives = Objectives { lost, time, size: bytes / self.bytes.max(1.0) };
+        Estimate { objectives, noise, seconds: 0.0 }
+    }
+
+    /// How unlike two ways are: 1 says that one tells little of the other.
+    fn distance(&self, a: &Way, b: &Way) -> f64 {
+        let share = |of: &dyn Fn(&Way) -> &std::collections::BTreeSet<usize>| {
+            let weight = |i: &usize| self.table.get(*i).map_or(0.0, |layer| layer.int8.unwrap_or(0.0).sqrt());
+            let all: f64 = (0..self.table.len()).map(|i| weight(&i)).sum();
+            of(a).symmetric_difference(of(b)).map(weight).sum::<f64>() / all.max(1e-9)
+        };
+        let apart = |a: usize, b: usize, scale: f64| a.abs_diff(b) as f64 / scale;
+        let level = |care: Care| match care {
+            Care::Quick => 0.0,
+            Care::Careful => 0.6,
+            Care::Trained(n) => 1.2 + 0.2 * (n as f64).log2(),
+        };
+        let parts = [
+            if a.form == b.form { 0.0 } else { 1.5 },
+            2.0 * share(&|w| &w.float),
+            2.0 * share(&|w| &w.four),
+            if a.calibration == b.calibration { 0.0 } else { 0.4 },
+            apart(a.zeros, b.zeros, 25.0),
+            apart(a.channels, b.channels, 20.0),
+            level(a.care) - level(b.care),
+            apart(a.aim, b.aim, 15.0),
+        ];
+        parts.iter().map(|p| p * p).sum::<f64>().sqrt()
+    }
+}
+
+fn nearness(distance: f64) -> f64 {
+    (-distance * distance).exp()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Vec<LayerAlone> {
+        let layer = |name: &str, noise: f64| LayerAlone {
+            node: name.into(),
+            op: "Conv".into(),
+            macs: 1000,
+            weights: 100,
+            int8: Some(noise),
+            gain: 0.1,
+            int4: Some(noise * 50.0),
+        };
+        vec![layer("a", 0.01), layer("b", 0.0001)]
+    }
+
+    fn known(table: &[LayerAlone]) -> Known<'_> {
+        Known { table, times: &TIMES, bytes: 1000.0, of_share: true }
+    }
+
+    const TIMES: [[f64; 2]; 2] = [[0.5, 0.2], [0.3, 0.1]];
+
+    #[test]
+    fn a_first_guess_adds_up_layers() {
+        let table = table();
+        let known = known(&table);
+        let all = Estimator::new(&known, &[]);
+        let int8 = all.of(&Way::plain(Form::Int8));
+        let spared = all.of(&Way { float: [0].into(), ..Way::plain(Form::Int8) });
+        assert!((int8.noise - 0.0101).abs() < 1e-9 && (spared.noise - 0.0001).abs() < 1e-9);
+        assert!((int8.objectives.time - 0.5).abs() < 1e-9 && (spared.objectives.time - 0.8).abs() < 1e-9);
+        assert!(int8.objectives.size < spared.objectives.size && spared.objectives.size < 1.0);
+        let float = all.of(&Way::plain(Form::Float)).objectives;
+        assert!((float.time - 1.0).abs() < 1e-9 && (float.size - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_was_tried_corrects_the_guess_of_what_is_like_it() {
+        let table = table();
+        let known = known(&table);
+        let way = Way::plain(Form::Int8);
+        let objectives = Objectives { lost: 0.08, time: 0.9, size: 0.4 };
+        let outcome = Outcome { objectives, noise: 0.2, ..Outcome::default() };
+        let tried = [Tried { way: way.clone(), outcome: Some(outcome), seconds: 3.0, ..Tried::default() }];
+        let with = Estimator::new(&known, &tried);
+        let (same, other) = (with.of(&way), with.of(&Way { channels: 70, ..way.clone() }));
+        assert!(same.objectives.time > 0.8 && same.noise > 0.1 && same.objectives.lost > 0.05, "{same:?}");
+        let before = Estimator::new(&known, &[]).of(&Way { channels: 70, ..way });
+        let moved = (other.objectives.time / before.objectives.time).ln().abs();
+        assert!(moved < 0.1, "a way far off is guessed as before, {moved}");
+        assert_eq!(same.seconds, 3.0);
+    }
+}

@@ -1,0 +1,219 @@
+//! Which way is tried next.
+//!
+//! Flags alone come first, each as it is. Then ways are made of those on the front (a step of one of their parts, parts of two of them)
+//! and by chance, and the one is tried that is expected to add most to the hypervolume for the seconds that it takes: cheap tries come
+//! first, and training only where it promises most.
+
+use super::{
+    Search, Strategy,
+    estimate::{Estimator, Known},
+    front::Worst,
+    tried::{Standings, Tried},
+    way::{AIMS, CHANNELS, Care, EPOCHS, Form, Way, ZEROS},
+};
+use compress_compiler::choice::Choice;
+use compress_passes::quant::calibrators::Calibration;
+use rand::{Rng, SeedableRng, seq::IndexedRandom};
+use rand_chacha::ChaCha8Rng;
+use std::collections::{BTreeSet, HashSet};
+
+/// Ways that are made of each on the front, and by chance; and the most that are looked at.
+const CHILDREN: usize = 24;
+const BY_CHANCE: usize = 100;
+/// The part of the tries that are chosen by chance, among so large a part of the most promising.
+const CURIOUS: f64 = 0.15;
+const CURIOUS_OF: usize = 8;
+/// How much of the seconds counts: less than all, as what a long try shows helps others.
+const THRIFT: f64 = 0.8;
+
+/// Makes proposals.
+pub struct Proposer<'a> {
+    known: &'a Known<'a>,
+    worst: Worst,
+    strategy: Strategy,
+    forms: Vec<Form>,
+    cares: Vec<Care>,
+    /// Layers that INT8 may have in floats, the worst noise for the time that codes save first.
+    spared: Vec<usize>,
+    /// Layers whose weights may have 4 bits.
+    stored: Vec<usize>,
+    random: ChaCha8Rng,
+}
+
+impl<'a> Proposer<'a> {
+    /// Proposals of what `search` allows.
+    pub fn new(search: &Search, known: &'a Known<'a>, worst: Worst) -> Self {
+        let of = |has: &dyn Fn(usize) -> bool| (0..known.table.len()).filter(|i| has(*i)).collect::<Vec<_>>();
+        let mut spared = of(&|i| known.table[i].int8.is_some());
+        let merit = |i: &usize| {
+            let [float, int8] = known.times.get(*i).copied().unwrap_or_default();
+            known.table[*i].int8.unwrap_or(0.0) / (float - int8).max(1e-4)
+        };
+        spared.sort_by(|a, b| merit(b).total_cmp(&merit(a)));
+        let stored = of(&|i| known.table[i].int4.is_some());
+        let mut forms = vec![Form::Float];
+        if !spared.is_empty() {
+            forms.push(Form::Int8);
+        }
+        if !stored.is_empty() {
+            forms.extend([Form::Dynamic, Form::WeightsInt8, Form::WeightsInt4]);
+        }
+        let most = search.epochs.map_or(usize::MAX, |n| n.get());
+        let trained = EPOCHS.into_iter().filter(|n| *n <= most).map(Care::Trained);
+        let cares = [Care::Quick, Care::Careful].into_iter().chain(trained).collect();
+        let random = ChaCha8Rng::seed_from_u64(search.on.seed.0);
+        Self { known, worst, strategy: search.strategy, forms, cares, spared, stored, random }
+    }
+
+    /// What flags alone ask for.
+    pub fn plain(&self) -> Vec<Way> {
+        let way = Way::plain;
+        let mut all = vec![way(Form::Float)];
+        if self.strategy == Strategy::Random {
+            return all;
+        }
+        if self.forms.contains(&Form::Int8) {
+            all.extend([way(Form::Int8), Way { care: Care::Careful, ..way(Form::Int8) }]);
+        }
+        all.extend(self.forms.iter().filter(|form| !matches!(form, Form::Float | Form::Int8)).map(|form| way(*form)));
+        let best = if self.forms.contains(&Form::Int8) { Form::Int8 } else { Form::Float };
+        all.extend([
+            Way { channels: 30, care: Care::Careful, ..way(best) },
+            Way { zeros: 50, care: Care::Careful, ..way(best) },
+        ]);
+        let mut seen = HashSet::new();
+        all.into_iter().map(Way::settled).filter(|way| seen.insert(way.clone())).collect()
+    }
+
+    /// The way to try next, in no more than `left` seconds; nothing where nothing is left to try.
+    pub fn next(&mut self, tried: &[Tried], standings: &Standings, left: f64) -> Option<Way> {
+        let front = standings.front();
+        let known: HashSet<&Way> = tried.iter().map(|t| &t.way).collect();
+        let estimator = Estimator::new(self.known, tried);
+        let fits = |way: &Way| !known.contains(way) && estimator.of(way).seconds <= left;
+        if self.strategy == Strategy::Random {
+            return (0..BY_CHANCE).map(|_| self.by_chance()).find(fits);
+        }
+        let parents: Vec<&Way> = front.iter().map(|(tried, _)| &tried.way).collect();
+        let pool: Vec<Way> = self.pool(&parents).into_iter().filter(fits).collect();
+        let reached: Vec<_> = front.iter().map(|(_, objectives)| *objectives).collect();
+        let volume = self.worst.hypervolume(&reached);
+        let promise = |way: &Way| {
+            let expected = estimator.of(way);
+            let with: Vec<_> = reached.iter().copied().chain([expected.objectives]).collect();
+            (self.worst.hypervolume(&with) - volume) / expected.seconds.max(0.1).powf(THRIFT)
+        };
+        let mut scored: Vec<(f64, Way)> = pool.into_iter().map(|way| (promise(&way), way)).collect();
+        scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+        // What is expected may be wrong, above all where nothing promises anything.
+        let from = match scored.first()?.0 > 0.0 {
+            true if self.random.random_bool(CURIOUS) => scored.len().div_ceil(CURIOUS_OF),
+            true => 1,
+            false => scored.len(),
+        };
+        scored[..from].choose(&mut self.random).map(|(_, way)| way.clone())
+    }
+
+    /// Ways to choose from, each once.
+    fn pool(&mut self, parents: &[&Way]) -> BTreeSet<Way> {
+        let mut pool = BTreeSet::new();
+        for parent in parents {
+            for _ in 0..CHILDREN {
+                let other = parents.choose(&mut self.random).map(|way| (*way).clone());
+                let mut child = match other.filter(|_| self.random.random_bool(0.3)) {
+                    Some(other) => self.crossed(parent, &other),
+                    None => (*parent).clone(),
+                };
+                for _ in 0..self.random.random_range(1..=2) {
+                    child = self.stepped(child);
+                }
+                pool.insert(child.settled());
+            }
+            pool.extend(self.cares.iter().map(|care| Way { care: *care, ..(*parent).clone() }.settled()));
+        }
+        pool.extend((0..BY_CHANCE).map(|_| self.by_chance()));
+        pool
+    }
+
+    /// Parts of two ways.
+    fn crossed(&mut self, a: &Way, b: &Way) -> Way {
+        let mut child = a.clone();
+        let mut takes = || self.random.random_bool(0.5);
+        if takes() {
+            (child.form, child.calibration) = (b.form, b.calibration.clone());
+        }
+        if takes() {
+            (child.float, child.four) = (b.float.clone(), b.four.clone());
+        }
+        if takes() {
+            child.zeros = b.zeros;
+        }
+        if takes() {
+            child.channels = b.channels;
+        }
+        if takes() {
+            (child.care, child.aim) = (b.care, b.aim);
+        }
+        child
+    }
+
+    /// A way with one part of it changed.
+    fn stepped(&mut self, mut way: Way) -> Way {
+        match self.random.random_range(0..9) {
+            0 => way.form = *self.forms.choose(&mut self.random).unwrap_or(&way.form),
+            // The first of those that are spared, more or fewer.
+            1 => {
+                let most = self.spared.len().div_ceil(2);
+                let now = self.spared.iter().take_while(|i| way.float.contains(i)).count();
+                let step = self.random.random_range(1..=(most / 6).max(1));
+                let next = if self.random.random_bool(0.5) { now + step } else { now.saturating_sub(step) };
+                way.float = self.spared.iter().copied().take(next.min(most)).collect();
+            }
+            2 => toggle(&mut way.float, self.spared.choose(&mut self.random)),
+            3 => toggle(&mut way.four, self.stored.choose(&mut self.random)),
+            4 => way.zeros = self.beside(&ZEROS, way.zeros),
+            5 => way.channels = self.beside(&CHANNELS, way.channels),
+            6 => way.calibration = self.calibration(),
+            7 => way.aim = *AIMS.choose(&mut self.random).unwrap_or(&0),
+            _ => way.care = *self.cares.choose(&mut self.random).unwrap_or(&way.care),
+        }
+        way
+    }
+
+    /// One of `all` beside `now`.
+    fn beside(&mut self, all: &[usize], now: usize) -> usize {
+        let at = all.iter().position(|n| *n == now).unwrap_or(0);
+        let next = if self.random.random_bool(0.5) { at + 1 } else { at.saturating_sub(1) };
+        all[next.min(all.len() - 1)]
+    }
+
+    fn calibration(&mut self) -> Option<String> {
+        let rest = self.random.random_bool(0.7).then(|| Calibration::ALL.choose(&mut self.random)).flatten();
+        rest.map(|one| one.name_of().to_string())
+    }
+
+    fn by_chance(&mut self) -> Way {
+        let some = |random: &mut ChaCha8Rng, of: &[usize]| -> BTreeSet<usize> {
+            let share = *[0.0, 0.0, 0.1, 0.25, 0.5].choose(random).unwrap_or(&0.0);
+            of.iter().copied().filter(|_| random.random_bool(share)).collect()
+        };
+        let (float, four) = (some(&mut self.random, &self.spared), some(&mut self.random, &self.stored));
+        let one = |random: &mut ChaCha8Rng, of: &[usize]| match random.random_bool(0.5) {
+            true => 0,
+            false => *of.choose(random).unwrap_or(&0),
+        };
+        let (zeros, channels) = (one(&mut self.random, &ZEROS), one(&mut self.random, &CHANNELS));
+        let form = *self.forms.choose(&mut self.random).unwrap_or(&Form::Float);
+        let care = *self.cares.choose(&mut self.random).unwrap_or(&Care::Quick);
+        let aim = *AIMS.choose(&mut self.random).unwrap_or(&0);
+        Way { form, float, four, aim, calibration: self.calibration(), zeros, channels, care }.settled()
+    }
+}
+
+fn toggle(set: &mut BTreeSet<usize>, one: Option<&usize>) {
+    if let Some(one) = one
+        && !set.remove(one)
+    {
+        set.insert(*one);
+    }
+}

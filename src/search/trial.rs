@@ -1,0 +1,261 @@
+//! A way, tried: compressed as its recipe says, and measured on samples that choose.
+
+use super::{
+    Search,
+    front::{MOST_ERROR, MOST_LOST, Objectives, Worst},
+    tried::Outcome,
+    way::{Form, Way},
+};
+use crate::{
+    assess::compared_by,
+    compress::{Compress, CompressPlan, Opened, Purpose, calibrator::DataCalibrator, judge},
+    events::{Ask, Event, Monitor},
+    facts,
+    kept::KeptTimes,
+    measure::{self, Pace, Reference},
+    options::expressions,
+    recipe::Recipe,
+    remarks,
+    report::{Accuracy, Recorded, Report},
+};
+use compress_compiler::{
+    error::{Error, Kind, Result},
+    graph::Graph,
+    onnx::{self, Model, Staged},
+    pass::{Calibrator, Context},
+    verify::verify,
+    words::{Unit, option::DATA},
+};
+use compress_passes::{
+    prune::mask::Scope,
+    quant::scheme::WeightBits,
+    sensitivity::{LayerAlone, Measurement},
+};
+use compress_runtime::{burn::BurnInterpreter, session::Session};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// A third of the samples chooses, or so many.
+const THIRD: usize = 3;
+const MOST_VALIDATED: usize = 1000;
+/// For how long the accuracy of a way is measured at most, and its speed.
+const ACCURACY: Duration = Duration::from_secs(30);
+const SPEED: Duration = Duration::from_millis(1000);
+/// Samples of which inputs of layers are calibrated alone.
+const CALIBRATED: usize = 64;
+
+/// Tries ways on one model.
+pub struct Lab<'a> {
+    search: &'a Search,
+    opened: Opened,
+    /// How many these are.
+    pub validation: usize,
+    /// Whether a share is measured.
+    pub of_share: bool,
+    /// Bytes of the original.
+    pub bytes: usize,
+    simple: Graph,
+    kept: KeptTimes,
+}
+
+/// A way that was tried, and the file that it made.
+pub struct Made {
+    pub outcome: Outcome,
+    pub staged: Staged,
+}
+
+impl<'a> Lab<'a> {
+    /// Opens the model and the data of a search.
+    ///
+    /// # Errors
+    /// Whatever reading and running the model on data can raise; data for too few samples.
+    pub fn new(search: &'a Search, monitor: &Monitor) -> Result<Self> {
+        let opened_by = |recipe: &Compress| -> Result<Opened> {
+            let plan = CompressPlan::new(recipe, Purpose::Intent)?;
+            Opened::new(&plan, true, monitor)
+        };
+        let all = Way::plain(Form::Float).recipe(search, &[], None)?;
+        let mut opened = opened_by(&all)?;
+        let count = opened.sets.as_ref().map_or(0, |sets| sets.to_choose_on());
+        let validation = (count / THIRD).min(MOST_VALIDATED);
+        if validation == 0 {
+            let what = format!("{count} samples are too few to search on: a third of them chooses");
+            return Err(Error::data(what).help(format!("give more {DATA}")));
+        }
+        let recipe = Way::plain(Form::Float).recipe(search, &[], Some(validation))?;
+        opened.choose_by(&CompressPlan::new(&recipe, Purpose::Intent)?, monitor)?;
+        let in_model = |e: Error| e.in_file(&search.model);
+        let sets = opened.sets.as_ref().ok_or_else(|| in_model(Error::unsupported(opened.warnings.join("; "))))?;
+        let session = Session::of_model(&opened.original, &opened.backend).map_err(in_model)?;
+        opened.before = Some(Reference::new(session, true));
+        let graphs = [&opened.original.graph; 2];
+        let measure = compared_by(graphs, &recipe.measures, sets)?.measure;
+        let of_share = measure.metric.unit() == Unit::Share;
+        let simple = measure::simplified(&opened.original.graph, monitor).map_err(in_model)?;
+        let bytes = opened.original.source().len() as usize;
+        let kept = KeptTimes::of(&opened.backend);
+        Ok(Self { search, opened, validation, of_share, bytes, simple, kept })
+    }
+
+    /// A digest of the model.
+    pub fn digest(&self) -> String {
+        self.opened.original.source().files().iter().map(|file| file.sha256()).collect::<Vec<_>>().join(",")
+    }
+
+    /// The worst that counts.
+    pub fn worst(&self) -> Worst {
+        Worst(if self.of_share { MOST_LOST } else { MOST_ERROR })
+    }
+
+    /// What each layer costs in few bits, alone.
+    ///
+    /// # Errors
+    /// Whatever running the model can raise; interrupted.
+    pub fn layers(&self, monitor: &Monitor) -> Result<Vec<LayerAlone>> {
+        let sets = self.opened.sets.as_ref().ok_or_else(|| Error::bug("a search without data"))?;
+        let backend = &self.opened.backend;
+        let samples = sets.calibration.first(CALIBRATED);
+        let calibrator = DataCalibrator { samples: &samples, backend, monitor };
+        let most = judge::SAMPLES;
+        let judges = judge::HeldOut { samples: &sets.validation, most, metric: None, scorer: None, backend, monitor };
+        let interpreter = BurnInterpreter::cpu();
+        let cx = Context {
+            calibrator: Some(&calibrator as &dyn Calibrator),
+            judges: Some(&judges),
+            stopped: &|| monitor.stopped(),
+            progress: &monitor.passes(),
+            ..Context::new(&interpreter)
+        };
+        let (scope, target) = (Scope { exclude: expressions(&self.search.exclude), ends: true }, self.search.target);
+        let measurement = Measurement { scheme: target.scheme(WeightBits::default()), target, scope };
+        match measurement.alone(self.opened.original.graph.clone(), &cx) {
+            // What can't be quantised has no layers to choose from, and may be pruned all the same.
+            Err(e) if e.kind() == Kind::Unsupported => Ok(vec![]),
+            found => found.map_err(|e| e.in_file(&self.search.model)),
+        }
+    }
+
+    /// The time of each layer of `table` in a model, in parts of a run of the original.
+    ///
+    /// # Errors
+    /// Whatever running it can raise.
+    pub fn times(&self, table: &[LayerAlone], model: Option<&Model>) -> Result<Vec<f64>> {
+        let sets = self.opened.sets.as_ref().ok_or_else(|| Error::bug("a search without data"))?;
+        let inputs = measure::timing_batch(&sets.calibration, self.search.on.batch.get())?.inputs;
+        let backend = &self.opened.backend;
+        let run = |graph: &Graph| -> Result<(f64, Vec<f64>)> {
+            let session = measure::session(graph, backend)?;
+            session.run(&inputs)?;
+            // Of several runs the least: other work on the machine only adds to it.
+            let mut least: Option<(f64, Vec<f64>)> = None;
+            for _ in 0..RUNS {
+                let spent = session.profile(&inputs)?;
+                let all: f64 = spent.iter().map(|s| s.ms).sum();
+                if least.as_ref().is_none_or(|(best, _)| all < *best) {
+                    let of = |layer: &LayerAlone| measure::spent_on(graph, &layer.node, &spent).unwrap_or(0.0);
+                    least = Some((all, table.iter().map(of).collect()));
+                }
+            }
+            Ok(least.unwrap_or_default())
+        };
+        let (whole, own) = run(&self.simple)?;
+        let each = match model {
+            Some(model) => run(&model.graph)?.1,
+            None => own,
+        };
+        Ok(each.into_iter().map(|time| time / whole.max(1e-12)).collect())
+    }
+
+    /// Tries a way.
+    ///
+    /// # Errors
+    /// Whatever compressing and measuring can raise; interrupted.
+    pub fn try_out(&mut self, (way, table): (&Way, &[LayerAlone]), path: &Path, monitor: &Monitor) -> Result<Made> {
+        let recipe = way.recipe(self.search, table, Some(self.validation))?;
+        let recipe = Compress { output: Some(path.into()), force: true, ..recipe };
+        let plan = CompressPlan::new(&recipe, Purpose::Compress)?;
+        self.opened.choose_by(&plan, monitor)?;
+        let opened = &self.opened;
+        let pipeline = plan.pipeline(&opened.options(&plan));
+        // The file names its recipe: as a run of that would have it.
+        let mut report = Report { recipe: Recorded::new(&Recipe::Compress(recipe.clone()), None), ..Report::default() };
+        let model = opened.compile(&plan, &pipeline, &mut report, monitor)?;
+        let staged = onnx::stage(&model, &plan.output, false)?;
+        let written = staged.read_back()?;
+        let sets = opened.sets.as_ref().ok_or_else(|| Error::bug("a search without data"))?;
+        let session = Session::of_model(&written, &opened.backend)?;
+        let compared = compared_by([&opened.original.graph, &written.graph], &recipe.measures, sets)?;
+        let measured = (Kind::Data, Some(ACCURACY));
+        let before = opened.before.as_ref().ok_or_else(|| Error::bug("a search without the original"))?;
+        let accuracy = measure::accuracy(before, &session, &sets.validation, &compared, measured, monitor)?;
+        drop(session);
+        let graphs = [verify(&self.simple)?, verify(&written.graph)?];
+        let make = |i: usize| Session::new(&graphs[i], &opened.backend, &[]);
+        let pace = Pace { batch: recipe.on.batch.get(), time: SPEED, as_is: false, one_at_a_time: false };
+        let file = facts::file(path, &written);
+        let timed = format!("{} beside {}, {} at once", file.sha256, self.digest(), pace.batch);
+        let parts = self.kept.get_or(&timed, || {
+            let speed = measure::speed(&make, &self.simple, &sets.validation, &pace, &opened.backend, monitor)?;
+            Ok(vec![1.0 / speed.speedup.max(1e-6)])
+        })?;
+        let time = parts.first().copied().unwrap_or(1.0);
+        let objectives =
+            Objectives { lost: self.lost(&accuracy), time, size: file.bytes as f64 / self.bytes.max(1) as f64 };
+        let outcome = Outcome {
+            objectives,
+            noise: noise(&accuracy),
+            score: accuracy.after,
+            agreement: accuracy.agreement,
+            bytes: file.bytes,
+            sha256: file.sha256,
+            unusable: remarks::unusable(&accuracy),
+        };
+        Ok(Made { outcome, staged })
+    }
+
+    fn lost(&self, accuracy: &Accuracy) -> f64 {
+        match accuracy.drop.filter(|_| self.of_share) {
+            Some(drop) => drop,
+            None => noise(accuracy).sqrt(),
+        }
+    }
+}
+
+/// Runs of which the least counts.
+const RUNS: usize = 5;
+
+/// The noise of the outputs, in parts of the signal.
+pub fn noise(accuracy: &Accuracy) -> f64 {
+    match accuracy.sqnr_db {
+        _ if accuracy.equal => 0.0,
+        Some(db) => 10f64.powf(-db / 10.0),
+        None => 1.0,
+    }
+}
+
+/// Stops what is tried when the time of the search is over, and tells nothing of it.
+pub struct Watch<'a> {
+    monitor: Monitor<'a>,
+    ends: Instant,
+}
+
+impl<'a> Watch<'a> {
+    /// A watch over what is tried until `ends`.
+    pub fn new(monitor: Monitor<'a>, ends: Instant) -> Self {
+        Self { monitor, ends }
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.ends
+    }
+}
+
+impl Ask for Watch<'_> {
+    fn tell(&self, _: Event) {}
+
+    fn stopped(&self) -> bool {
+        self.is_over() || self.monitor.stopped()
+    }
+}

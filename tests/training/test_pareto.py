@@ -1,0 +1,180 @@
+"""`compress search`: ways to compress a model, of which no other is better."""
+
+import json
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+from jobs import DIGITS, STUDENT, TEST, TRAIN, accuracy
+from support import binary, read_report
+
+SEARCH = ["search", STUDENT, "--data", TRAIN, "--eval", TEST, "--time", "300s"]
+
+
+def tried(folder):
+    """What was known at the beginning, and each way that was tried."""
+    begun, *all_of_them = map(json.loads, (folder / "tried.jsonl").read_text().splitlines())
+    return begun, all_of_them
+
+
+@pytest.fixture(scope="module")
+def found(compress, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("search")
+    args = ["--trials", "12", "--epochs", "1", "-o", folder / "out.onnx", "--html", folder / "page.html", "--json"]
+    return folder, compress(*SEARCH, *args).json()
+
+
+def test_a_search_finds_what_no_other_beats(found):
+    folder, report = found
+    assert report["tried"] == 12 and len(tried(folder / "out.search")[1]) == 12
+    best = [p for p in report["points"] if p["front"]]
+    assert len(best) >= 2
+    for a in best:
+        others = [b["chosen_by"] for b in best if b is not a]
+        worse = [
+            all(b[k] <= a["chosen_by"][k] for k in ("time", "size")) and b["lost"] < a["chosen_by"]["lost"]
+            for b in others
+        ]
+        assert not any(worse), a
+    # The front counts at least as much as flags alone, which are on it or behind it.
+    course = [r["hypervolume"] for r in report["reached"]]
+    assert course == sorted(course) and course[-1] >= report["plain"] > 0
+    assert {p["way"] for p in report["points"] if p["plain"]} >= {"floats", "INT8", "INT8, one rule"}
+    assert read_report(folder / "out.search/search.json") == report
+    assert report["samples"]["measured"] == len(np.load(TEST)["y"])
+
+
+def test_the_result_is_one_of_them_within_the_limits(found):
+    folder, report = found
+    taken = next(p for p in report["points"] if p["number"] == report["picked"])
+    assert taken["front"] and taken["measured"]["lost"] <= 0.01
+    assert (folder / "out.onnx").read_bytes() == (folder / f"out.search/points/{taken['number']:03}.onnx").read_bytes()
+    # By ONNX Runtime too.
+    assert accuracy(folder / "out.onnx") == pytest.approx(taken["after"], abs=0.01)
+    own = read_report(folder / "out.report.json")
+    assert own["output"] == report["output"] and own["gates"] == report["gates"]
+    page = (folder / "page.html").read_text()
+    assert "What can be had together" in page and "flags alone" in page
+
+
+def test_each_has_its_recipe(compress, found, tmp_path):
+    folder, report = found
+    best = [p for p in report["points"] if p["front"]]
+    for point in (best[0], best[-1]):
+        recipe = (folder / "out.search/points" / f"{point['number']:03}.toml").read_text()
+        (tmp_path / "way.toml").write_text(f'{recipe}\noutput = "{tmp_path / "again.onnx"}"\n')
+        compress("run", tmp_path / "way.toml", "--force")
+        kept = folder / "out.search/points" / f"{point['number']:03}.onnx"
+        assert (tmp_path / "again.onnx").read_bytes() == kept.read_bytes(), point["way"]
+    kept = {f.stem for f in (folder / "out.search/points").glob("*.onnx")}
+    assert kept >= {f"{p['number']:03}" for p in best}
+
+
+def test_nothing_sees_the_evaluation_set_until_the_end(compress, tmp_path):
+    test = dict(np.load(TEST))
+    np.savez(tmp_path / "other.npz", x=test["x"][::-1] * 0.5, y=(test["y"] + 1) % 10)
+    runs = []
+    for name, data in (("a", TEST), ("b", tmp_path / "other.npz")):
+        out = tmp_path / f"{name}.onnx"
+        args = ["--strategy", "random", "--epochs", "0", "--trials", "4", "--eval", data, "-o", out]
+        # With other labels, the result is as wrong as the original.
+        compress("search", STUDENT, "--data", TRAIN, "--time", "300s", *args, "-q")
+        _, ways = tried(tmp_path / f"{name}.search")
+        runs.append(
+            [(w["way"], w["outcome"] and (w["outcome"]["sha256"], w["outcome"]["objectives"]["lost"])) for w in ways]
+        )
+    # Which files are data is part of a recipe, but not of what is made.
+    assert runs[0] == runs[1]
+
+
+def test_a_search_goes_on_where_it_was_stopped(compress, tmp_path):
+    out = tmp_path / "out.onnx"
+    args = [*SEARCH, "--epochs", "0", "-o", out]
+    job = subprocess.Popen([binary(), *args], stderr=subprocess.PIPE, text=True)
+    journal = tmp_path / "out.search/tried.jsonl"
+    for _ in range(600):
+        if journal.exists() and len(journal.read_text().splitlines()) >= 4:
+            break
+        time.sleep(0.1)
+    job.send_signal(signal.SIGINT)
+    job.communicate(timeout=60)
+    assert job.returncode == 130 and not out.exists()
+    begun, before = tried(tmp_path / "out.search")
+    # The best so far are there, and nothing that is half written.
+    front = {f.name for f in (tmp_path / "out.search/points").iterdir()}
+    assert front and all(name.endswith((".onnx", ".toml")) for name in front)
+    assert "there is a search already" in compress(*args, code=6).err
+    assert "of another search" in compress(*args, "--seed", "5", "--resume", code=2).err
+    # A machine that stopped in the middle of a line leaves a part of it.
+    journal.write_text(journal.read_text() + '{"number":')
+    compress(*args, "--trials", str(len(before) + 2), "--resume", "-q")
+    again, after = tried(tmp_path / "out.search")
+    assert again == begun and after[: len(before)] == before and len(after) == len(before) + 2
+    assert [way["number"] for way in after] == list(range(1, len(after) + 1)) and out.exists()
+
+
+def test_limits_and_wishes_pick(compress, tmp_path):
+    out = tmp_path / "out.onnx"
+    args = [*SEARCH, "--epochs", "0", "--trials", "3", "-o", out, "--json"]
+    smallest = compress(*args, "--wish", "smallest", "--max-drop", "5%").json()
+    sizes = {p["number"]: p["bytes"] for p in smallest["points"] if p["front"]}
+    assert sizes[smallest["picked"]] == min(sizes.values())
+    # Limits and wishes may be others when it goes on: what was tried stays.
+    nearest = compress(*args, "--wish", "nearest", "--resume").json()
+    assert nearest["tried"] == 3 and nearest["output"]["bytes"] > smallest["output"]["bytes"]
+    missed = compress(*args, "--max-size", "1kB", "--resume", code=9)
+    assert json.loads(missed.out)["picked"] == smallest["picked"] and "--max-size" in missed.err
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        ([STUDENT], 2, "a search needs --data"),
+        ([STUDENT, "--data", TRAIN, "-o", STUDENT], 2, "replace the input"),
+        ([STUDENT, "--data", TRAIN, "-o", "-"], 2, "writes a folder"),
+        ([DIGITS / "nothing.onnx", "--data", TRAIN], 6, "nothing.onnx"),
+        ([STUDENT, "--data", TRAIN, "--metric", "none"], 2, "none"),
+        ([STUDENT, "--data", TRAIN, "--time", "1s", "--max-drop", "0"], None, ""),
+    ],
+)
+def test_what_can_not_be_searched_is_told(compress, tmp_path, args, code, says):
+    if code is None:
+        # A second is enough for something, or says that it is not.
+        result = subprocess.run(
+            [binary(), "search", *args, "-o", tmp_path / "out.onnx"], capture_output=True, text=True
+        )
+        assert result.returncode in (0, 2), result.stderr
+        return
+    if "-o" not in args:
+        args = [*args, "-o", tmp_path / "out.onnx"]
+    assert says in compress("search", *args, code=code).err
+
+
+def test_a_quantised_model_may_still_be_searched(compress, tmp_path):
+    int8 = tmp_path / "int8.onnx"
+    compress(STUDENT, "--int8", "--effort", "quick", "--data", TRAIN, "-o", int8, "-q")
+    args = [
+        "--data",
+        TRAIN,
+        "--eval",
+        TEST,
+        "--time",
+        "300s",
+        "--epochs",
+        "0",
+        "--trials",
+        "3",
+        "-o",
+        tmp_path / "out.onnx",
+    ]
+    report = compress("search", int8, *args, "--json").json()
+    assert report["points"][0]["way"] == "floats" or report["tried"] >= 1
+
+
+def test_a_few_samples_are_too_few(compress, tmp_path):
+    data = np.load(TRAIN)
+    np.savez(tmp_path / "few.npz", x=data["x"][:2], y=data["y"][:2])
+    args = ["--data", tmp_path / "few.npz", "--eval", TEST, "-o", tmp_path / "out.onnx"]
+    assert "too few to search on" in compress("search", STUDENT, *args, code=7).err
