@@ -5,13 +5,15 @@
 //! added, and of two that are alike the first holds: so jobs that run at once may share the file.
 
 use crate::{facts::sha256, measure::threads};
-use compress_compiler::error::Result;
+use compress_compiler::{error::Result, graph::Graph};
 use compress_runtime::session::Backend;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::HashMap,
-    env, fs,
-    io::Write,
+    env,
+    fmt::Write as _,
+    fs,
+    io::Write as _,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
@@ -86,6 +88,29 @@ impl KeptTimes {
     }
 }
 
+/// A graph without what changes no time: the values of its constants, save for whole numbers, such as the sizes that a Reshape
+/// reads, and for the share of zeros in large weights, which kernels may leave out.
+pub fn structure(g: &Graph) -> String {
+    let mut text = String::new();
+    for line in g.to_string().lines() {
+        let constant = line.trim_start().starts_with("const ");
+        let cut = if constant { line.split_once(" = ").map(|(what, _)| what) } else { None };
+        let is_whole = |what: &str| [": i64[", ": bool["].iter().any(|dtype| what.contains(dtype));
+        text += cut.filter(|what| !is_whole(what)).unwrap_or(line);
+        text.push('\n');
+    }
+    for g in g.and_bodies() {
+        for t in g.ids().filter_map(|n| g.constant(n.into())).filter(|t| t.dtype().is_float() && t.len() >= LARGE) {
+            let _ = writeln!(text, "{} of {TENTHS}", (t.len() - t.nonzero()) * TENTHS / t.len());
+        }
+    }
+    text
+}
+
+/// Elements of a weight whose zeros may count, and the parts in which they are counted.
+const LARGE: usize = 256;
+const TENTHS: usize = 10;
+
 /// What times depend on.
 fn machine(backend: &Backend) -> String {
     let device = &backend.device;
@@ -150,6 +175,29 @@ mod tests {
         let again = kept(&file);
         assert_eq!([measure(&again, 3.0), measure(&again, 4.0), measure(&again, 5.0)], [1.0, 2.0, 5.0]);
         assert_eq!(again.reused(), Some((2, file.as_path())));
+    }
+
+    #[test]
+    fn values_that_change_no_time_are_left_out() {
+        let graph = |weight: &str, scale: &str, shape: &str| {
+            let text = format!(
+                r#"graph "g" {{
+                    input %x: f32[4,16]
+                    const %w: f32[16,16] = {weight}
+                    const %s: f32[] = [{scale}]
+                    const %to: i64[2] = {shape}
+                    %m = MatMul(%x, %w)
+                    %y = Mul(%m, %s)
+                    %r = Reshape(%y, %to)
+                    output %r
+                }}"#
+            );
+            structure(&compress_compiler::text::parse(&text).unwrap())
+        };
+        let first = graph("random(1)", "0.5", "[8, 8]");
+        assert_eq!(first, graph("random(2)", "0.25", "[8, 8]"));
+        assert_ne!(first, graph("random(1)", "0.5", "[2, 32]"), "sizes count");
+        assert_ne!(first, graph("zeros", "0.5", "[8, 8]"), "zeros count");
     }
 
     #[test]

@@ -19,7 +19,6 @@ use crate::{
     events::{Events, Monitor, watched},
     files,
     options::{DataOptions, DeviceOptions, ReadOptions, choices, within},
-    shown,
     values::{Bytes, Count, Filter, Milliseconds, Positive, Share, Time, Whole},
 };
 use clap::Args;
@@ -314,7 +313,8 @@ impl Clock {
 
 /// A line about a way that was tried.
 fn line(tried: &Tried, of_share: bool) -> String {
-    let (says, at) = (tried.way.says(), shown::duration(Duration::from_secs_f64(tried.at)));
+    let (says, at) = (tried.way.says(), tried.at as u64);
+    let at = format!("{}:{:02}", at / 60, at % 60);
     match (&tried.outcome, &tried.failed) {
         (Some(o), _) => {
             let Objectives { lost, time, size } = o.objectives;

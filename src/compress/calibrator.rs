@@ -3,7 +3,7 @@
 use crate::{
     data::Samples,
     events::Monitor,
-    kept::KeptTimes,
+    kept::{KeptTimes, structure},
     measure::{self, threads, timing_batch},
 };
 use compress_compiler::{
@@ -58,7 +58,8 @@ impl Stopwatch for Timer<'_> {
     fn compare(&self, graphs: [&Verified; 2]) -> Result<[f64; 2]> {
         let inputs = timing_batch(self.samples, self.batch)?.inputs;
         let shapes: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
-        let timed = format!("steps of two graphs by turns on {shapes:?}\n{}\n{}", **graphs[0], **graphs[1]);
+        let timed =
+            format!("steps of two graphs by turns on {shapes:?}\n{}\n{}", structure(graphs[0]), structure(graphs[1]));
         let ms = self.kept.get_or(&timed, || self.measure(graphs, &inputs).map(Vec::from))?;
         <[f64; 2]>::try_from(ms).map_err(|_| Error::bug("two graphs without two times"))
     }

@@ -63,7 +63,9 @@ pub fn end(search: &Search, lab: &mut Lab, journal: &Journal, monitor: &Monitor)
     let measured = measured.collect::<Result<Vec<_>>>()?;
     let limit = search.max_drop.map_or(if lab.of_share { MAX_DROP } else { MAX_ERROR }, Share::get);
     let each = best.iter().zip(&taken).zip(&measured);
-    let candidates: Vec<Candidate> = each.map(|((t, taken), m)| Candidate::new((t, taken.lost), m, lab)).collect();
+    let original = original_ms(&measured);
+    let candidates: Vec<Candidate> =
+        each.map(|((t, taken), m)| Candidate::new((t, taken.lost), (m, original), lab)).collect();
     let picked = pick(search, limit, &candidates);
     let (tried, figures) = (best[picked], &measured[picked]);
     let recipe = Compress {
@@ -138,6 +140,18 @@ fn measured(search: &Search, opened: &Opened, journal: &Journal, tried: &Tried, 
     Ok(Measured { accuracy, speed })
 }
 
+/// Milliseconds of the original: the least of all turns, as other work on the machine only adds to it.
+fn original_ms(measured: &[Measured]) -> f64 {
+    measured.iter().map(|m| m.speed.before_ms).fold(f64::INFINITY, f64::min)
+}
+
+impl Measured {
+    /// Milliseconds of a run, where the original takes so many: ways were timed beside it, and not beside each other.
+    fn ms(&self, original: f64) -> f64 {
+        original / self.speed.speedup.max(1e-9)
+    }
+}
+
 /// What a pick is made by: what was lost on the samples that chose, so that those at the end stay unseen; times are those of the end.
 struct Candidate {
     lost: f64,
@@ -149,14 +163,14 @@ struct Candidate {
 }
 
 impl Candidate {
-    fn new((tried, lost): (&Tried, f64), measured: &Measured, lab: &Lab) -> Self {
+    fn new((tried, lost): (&Tried, f64), (measured, original): (&Measured, f64), lab: &Lab) -> Self {
         let outcome = tried.outcome.clone().unwrap_or_default();
         let samples = lab.validation.max(1) as f64;
         // One more sample might have changed its answer than did.
         let changed = outcome.agreement.map_or(0.0, |agreement| 1.0 - agreement) + 1.0 / samples;
         let unsure = if lab.of_share && outcome.noise > 0.0 { (changed / samples).sqrt() } else { 0.0 };
-        let Speed { after_ms, speedup, .. } = measured.speed;
-        Self { lost, at_worst: lost + unsure, ms: after_ms, speedup, bytes: outcome.bytes }
+        let speedup = measured.speed.speedup;
+        Self { lost, at_worst: lost + unsure, ms: measured.ms(original), speedup, bytes: outcome.bytes }
     }
 
     /// By what parts it exceeds the limits.
@@ -207,6 +221,7 @@ fn error_gate(limit: f64, error: f64) -> Gate {
 }
 
 fn points(journal: &Journal, best: &[&Tried], measured: &[Measured], lab: &Lab) -> Vec<SearchPoint> {
+    let original = original_ms(measured);
     let of = |tried: &Tried, figures: Option<&Measured>| {
         let outcome = tried.outcome.clone()?;
         let accuracy = figures.map(|m| &m.accuracy);
@@ -225,7 +240,7 @@ fn points(journal: &Journal, best: &[&Tried], measured: &[Measured], lab: &Lab) 
             }),
             before: accuracy.and_then(|a| a.before),
             after: accuracy.and_then(|a| a.after),
-            ms: figures.map(|m| m.speed.after_ms),
+            ms: figures.map(|m| m.ms(original)),
             agreement: accuracy.and_then(|a| a.agreement),
             bytes: outcome.bytes,
             model: kept(journal.model(tried.number)),

@@ -60,7 +60,7 @@ const INT4: f64 = 0.6;
 /// How much a first guess counts beside one way that was tried and is the same.
 const GUESS: f64 = 0.15;
 /// Logarithms of noise that are told apart, for what is lost by noise.
-const NEAR_NOISE: f64 = 0.8;
+const NEAR_NOISE: f64 = 1.5;
 /// Seconds of a quick try before any; and how many times as long other parts take, as long as nothing like them was tried.
 const TRY: f64 = 5.0;
 const CAREFUL_TRY: f64 = 4.0;
@@ -101,15 +101,17 @@ impl<'a> Estimator<'a> {
         Estimate { objectives: Objectives { lost, time, size }, noise, seconds: self.seconds(way) }
     }
 
-    /// What is lost of a share by so much noise: as ways lost that had about as much.
+    /// What is lost of a share by so much noise: as a first guess has it, and as ways lost that had about as much.
     fn lost(&self, noise: f64) -> f64 {
         // Half of the samples change their answer where the noise is as strong as the signal.
-        let guess = (0.5 * noise.sqrt()).min(1.0);
-        let outcomes = self.tried.iter().filter_map(|t| t.outcome.as_ref());
-        let near =
-            outcomes.map(|o| ((-((o.noise.max(1e-9) / noise).ln() / NEAR_NOISE).powi(2)).exp(), o.objectives.lost));
-        let (sum, weight) = near.fold((GUESS * guess, GUESS), |(sum, weight), (w, lost)| (sum + w * lost, weight + w));
-        sum / weight
+        let guess = |noise: f64| 0.5 * noise.max(1e-9).sqrt();
+        let (mut lost, mut guessed) = (GUESS * guess(noise), GUESS * guess(noise));
+        for outcome in self.tried.iter().filter_map(|t| t.outcome.as_ref()) {
+            let near = nearness((outcome.noise.max(1e-9) / noise).ln() / NEAR_NOISE);
+            lost += near * outcome.objectives.lost.max(0.0);
+            guessed += near * guess(outcome.noise);
+        }
+        (guess(noise) * lost / guessed).min(1.0)
     }
 
     /// Seconds of a try: those of others of its kind, or the sum of what its parts take.
@@ -169,12 +171,11 @@ impl Known<'_> {
         let gone = |hundredths: usize, points: &[(f64, f64)]| {
             if hundredths == 0 { 0.0 } else { between(points, hundredths as f64) }
         };
-        let noise = noise + gone(way.zeros, &ZEROS) + gone(way.channels, &CHANNELS);
-        let careful = noise.max(1e-9) * if way.care == Care::Quick { 1.0 } else { CAREFUL };
+        let codes = noise * if way.care == Care::Quick { 1.0 } else { CAREFUL };
         // What is aimed for is bought with time, a decibel for a part of what INT8 gains.
-        let aimed = if way.aim > 0 { 10f64.powf(-(way.aim as f64) / 10.0) } else { careful };
-        let bought = ((careful / aimed).log10() * 10.0 / DB_FOR_ALL).clamp(-CHEAPER, 1.0);
-        let noise = aimed
+        let aimed = if way.aim > 0 { 10f64.powf(-(way.aim as f64) / 10.0) } else { codes };
+        let bought = ((codes.max(1e-9) / aimed.max(1e-9)).log10() * 10.0 / DB_FOR_ALL).clamp(-CHEAPER, 1.0);
+        let noise = (aimed + gone(way.zeros, &ZEROS) + gone(way.channels, &CHANNELS)).max(1e-9)
             * match way.care {
                 Care::Quick | Care::Careful => 1.0,
                 Care::Trained(epochs) => TRAINED / (epochs as f64).sqrt(),
@@ -270,6 +271,9 @@ mod tests {
         assert!((int8.noise - 0.0101).abs() < 1e-9 && (spared.noise - 0.0001).abs() < 1e-9);
         assert!((int8.objectives.time - 0.5).abs() < 1e-9 && (spared.objectives.time - 0.8).abs() < 1e-9);
         assert!(int8.objectives.size < spared.objectives.size && spared.objectives.size < 1.0);
+        let pruned = Way { care: Care::Careful, channels: 70, ..Way::plain(Form::Int8) };
+        let aimed = all.of(&Way { aim: 40, ..pruned.clone() });
+        assert!(aimed.noise > 0.3 && all.of(&pruned).noise > 0.3, "what INT8 aims for brings no channels back");
         let float = all.of(&Way::plain(Form::Float)).objectives;
         assert!((float.time - 1.0).abs() < 1e-9 && (float.size - 1.0).abs() < 1e-9);
     }

@@ -101,16 +101,16 @@ impl<'a> Proposer<'a> {
         let promise = |way: &Way| {
             let expected = estimator.of(way);
             let with: Vec<_> = reached.iter().copied().chain([expected.objectives]).collect();
-            (self.worst.hypervolume(&with) - volume) / expected.seconds.max(0.1).powf(THRIFT)
+            let seconds = expected.seconds.max(0.1).powf(THRIFT);
+            // Where nothing adds to the front, what would be worth most alone is the nearest to it.
+            let alone = self.worst.hypervolume(&[expected.objectives]);
+            ((self.worst.hypervolume(&with) - volume) / seconds, alone / seconds)
         };
-        let mut scored: Vec<(f64, Way)> = pool.into_iter().map(|way| (promise(&way), way)).collect();
-        scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+        let mut scored: Vec<((f64, f64), Way)> = pool.into_iter().map(|way| (promise(&way), way)).collect();
+        scored.sort_by(|((a, x), way), ((b, y), other)| b.total_cmp(a).then(y.total_cmp(x)).then(way.cmp(other)));
         // What is expected may be wrong, above all where nothing promises anything.
-        let from = match scored.first()?.0 > 0.0 {
-            true if self.random.random_bool(CURIOUS) => scored.len().div_ceil(CURIOUS_OF),
-            true => 1,
-            false => scored.len(),
-        };
+        let is_sure = scored.first()?.0.0 > 0.0 && !self.random.random_bool(CURIOUS);
+        let from = if is_sure { 1 } else { scored.len().div_ceil(CURIOUS_OF) };
         scored[..from].choose(&mut self.random).map(|(_, way)| way.clone())
     }
 

@@ -8,7 +8,11 @@ use super::{
 };
 use crate::{
     assess::compared_by,
-    compress::{Compress, CompressPlan, Opened, Purpose, calibrator::DataCalibrator, judge},
+    compress::{
+        Compress, CompressPlan, Opened, Purpose,
+        calibrator::{DataCalibrator, Timer},
+        judge,
+    },
     events::{Ask, Event, Monitor},
     facts,
     kept::KeptTimes,
@@ -22,7 +26,7 @@ use compress_compiler::{
     error::{Error, Kind, Result},
     graph::Graph,
     onnx::{self, Model, Staged},
-    pass::{Calibrator, Context},
+    pass::{Calibrator, Context, Stopwatch},
     verify::verify,
     words::{Unit, option::DATA},
 };
@@ -191,16 +195,8 @@ impl<'a> Lab<'a> {
         let before = opened.before.as_ref().ok_or_else(|| Error::bug("a search without the original"))?;
         let accuracy = measure::accuracy(before, &session, &sets.validation, &compared, measured, monitor)?;
         drop(session);
-        let graphs = [verify(&self.simple)?, verify(&written.graph)?];
-        let make = |i: usize| Session::new(&graphs[i], &opened.backend, &[]);
-        let pace = Pace { batch: recipe.on.batch.get(), time: SPEED, as_is: false, one_at_a_time: false };
         let file = facts::file(path, &written);
-        let timed = format!("{} beside {}, {} at once", file.sha256, self.digest(), pace.batch);
-        let parts = self.kept.get_or(&timed, || {
-            let speed = measure::speed(&make, &self.simple, &sets.validation, &pace, &opened.backend, monitor)?;
-            Ok(vec![1.0 / speed.speedup.max(1e-6)])
-        })?;
-        let time = parts.first().copied().unwrap_or(1.0);
+        let time = self.time(&written, &file.sha256, monitor)?;
         let objectives =
             Objectives { lost: self.lost(&accuracy), time, size: file.bytes as f64 / self.bytes.max(1) as f64 };
         let outcome = Outcome {
@@ -213,6 +209,27 @@ impl<'a> Lab<'a> {
             unusable: remarks::unusable(&accuracy),
         };
         Ok(Made { outcome, staged })
+    }
+
+    /// The time of a run of what was written, in parts of the original's.
+    fn time(&self, written: &Model, sha256: &str, monitor: &Monitor) -> Result<f64> {
+        let sets = self.opened.sets.as_ref().ok_or_else(|| Error::bug("a search without data"))?;
+        let (backend, batch) = (&self.opened.backend, self.search.on.batch.get());
+        // ONNX Runtime gets files as they are.
+        if backend.runs_any_operator() {
+            let models = [&self.opened.original, written];
+            let make = |i: usize| Session::of_model(models[i], backend);
+            let pace = Pace { batch, time: SPEED, as_is: true, one_at_a_time: false };
+            let timed = format!("{sha256} beside {}, {batch} at once", self.digest());
+            let parts = self.kept.get_or(&timed, || {
+                let speed = measure::speed(&make, &self.simple, &sets.calibration, &pace, backend, monitor)?;
+                Ok(vec![1.0 / speed.speedup.max(1e-6)])
+            })?;
+            return Ok(parts.first().copied().unwrap_or(1.0));
+        }
+        let timer = Timer { samples: &sets.calibration, batch, backend, kept: &self.kept, monitor };
+        let [before, after] = timer.compare([&verify(&self.simple)?, &verify(&written.graph)?])?;
+        Ok(after / before.max(1e-9))
     }
 
     fn lost(&self, accuracy: &Accuracy) -> f64 {

@@ -16,7 +16,6 @@ use compress_passes::{
         recover::{Recover, WeightSaliency},
     },
     quant::{ptq::Int8, scheme::WeightBits},
-    target::Target,
 };
 use compress_runtime::{
     burn::{BurnInterpreter, tensor::Value},
