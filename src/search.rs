@@ -35,12 +35,12 @@ use journal::{Begun, Journal};
 use propose::Proposer;
 use serde::{Deserialize, Serialize};
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 use trial::{Lab, Watch};
 use tried::Tried;
-use way::{Form, Way};
+use way::{Care, Form, Way};
 
 /// How the next way is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -94,7 +94,7 @@ pub struct Search {
     /// End after so many ways were tried.
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub trials: Option<Count>,
-    /// Epochs of training at most, 0 for no training [default: 16].
+    /// Epochs of training at most, 0 for no training: 1, 4, 16 and so on are tried up to N, and N [default: 16].
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub epochs: Option<Whole<0, 1_000_000>>,
     /// How the next way is chosen.
@@ -190,7 +190,9 @@ impl Search {
             let help = format!("give another name with {}", option::OUTPUT);
             return Err(Error::usage("the output would replace the input").in_file(&output).help(help));
         }
-        files::free(&output, self.force || self.resume, &option::OUTPUT.to_string())?;
+        for path in [&output, &output.with_extension("report.json")] {
+            files::free(path, self.force || self.resume, &option::OUTPUT.to_string())?;
+        }
         files::placed(&output, &option::OUTPUT.to_string())
     }
 
@@ -215,14 +217,22 @@ impl Search {
             let estimator = Estimator::new(&known, journal.tried());
             let affordable = clock.all.as_secs_f64() * PLAIN_SHARE;
             let untried = |way: &&Way| !journal.tried().iter().any(|t| t.way == **way);
-            let next = plain.iter().filter(untried).find(|way| estimator.seconds(way) <= affordable);
+            let is_cheap = |way: &&Way| way.care == Care::Quick || estimator.seconds(way) <= affordable;
+            let next = plain.iter().filter(untried).find(is_cheap);
             let left = clock.left().as_secs_f64();
             let Some(way) = next.cloned().or_else(|| proposer.next(journal.tried(), &journal.standings(), left)) else {
                 monitor.note("every way that fits the time was tried");
                 break;
             };
             let (number, is_plain) = (journal.tried().len() + 1, plain.contains(&way));
-            let Some((tried, staged)) = self.attempt(&mut lab, (way, &begun.table), &journal, &clock, monitor)? else {
+            let Some((tried, staged)) = self.attempt(
+                &mut lab,
+                (way, &begun.table),
+                &journal.model(number),
+                (&clock, Some(clock.ends())),
+                monitor,
+            )?
+            else {
                 break;
             };
             let line = line(&tried, lab.of_share);
@@ -236,27 +246,32 @@ impl Search {
         ending::end(self, &mut lab, &journal, monitor)
     }
 
-    /// Finds out what layers cost alone. Where they can be quantised, INT8 by one rule is tried at once, as it shows their times.
+    /// Finds out what layers cost alone. Floats are tried at once, with which nothing is lost, and then INT8 by one rule, which shows
+    /// the times of layers in codes.
     fn begin(&self, lab: &mut Lab, journal: &mut Journal, clock: &Clock, monitor: &Monitor) -> Result<Begun> {
         let table = lab.layers(monitor)?;
         let floats = lab.times(&table, None)?;
         let mut codes: Vec<f64> = floats.iter().map(|time| time * CODES).collect();
-        let way = Way::plain(Form::Int8);
         let has_codes = table.iter().any(|layer| layer.int8.is_some());
-        let tried = match has_codes {
-            true => self.attempt(lab, (way, &table), journal, clock, monitor)?,
-            false => None,
-        };
-        if let Some((_, Some(staged))) = &tried {
+        let ways = [Some(Form::Float), has_codes.then_some(Form::Int8)].into_iter().flatten().map(Way::plain);
+        let mut done = vec![];
+        for (i, way) in ways.enumerate() {
+            let path = journal.model(i + 1);
+            // Floats have the time that they take: without any way there is no result.
+            let ends = (i > 0).then(|| clock.ends());
+            done.extend(self.attempt(lab, (way, &table), &path, (clock, ends), monitor)?);
+        }
+        if let Some((_, Some(staged))) = done.get(1) {
             let measured = lab.times(&table, Some(&staged.read_back()?))?;
             codes.iter_mut().zip(measured).filter(|(_, time)| *time > 0.0).for_each(|(own, time)| *own = time);
         }
         let begun =
             journal.begin(table, floats.into_iter().zip(codes).map(|(float, codes)| [float, codes]).collect())?;
-        if let Some((tried, staged)) = tried {
+        for (tried, staged) in done {
+            let number = journal.tried().len() + 1;
             let line = line(&tried, lab.of_share);
-            journal.add(Tried { number: 1, plain: true, ..tried }, staged, &begun.table)?;
-            monitor.note(&format!("{:>4} {line}", 1));
+            journal.add(Tried { number, plain: true, ..tried }, staged, &begun.table)?;
+            monitor.note(&format!("{number:>4} {line}"));
         }
         Ok(begun)
     }
@@ -266,14 +281,13 @@ impl Search {
         &self,
         lab: &mut Lab,
         (way, table): (Way, &[LayerAlone]),
-        journal: &Journal,
-        clock: &Clock,
+        path: &Path,
+        (clock, ends): (&Clock, Option<Instant>),
         monitor: &Monitor,
     ) -> Result<Option<(Tried, Option<Staged>)>> {
-        let watch = Watch::new(*monitor, clock.ends());
+        let watch = Watch::new(*monitor, ends);
         let start = Instant::now();
-        let path = journal.model(journal.tried().len() + 1);
-        let made = lab.try_out((&way, table), &path, &Monitor(&watch));
+        let made = lab.try_out((&way, table), path, &Monitor(&watch));
         let (at, seconds) = (clock.spent().as_secs_f64(), start.elapsed().as_secs_f64());
         let tried = Tried { way, at, seconds, ..Tried::default() };
         match made {
@@ -319,14 +333,15 @@ fn line(tried: &Tried, of_share: bool) -> String {
         (Some(o), _) => {
             let Objectives { lost, time, size } = o.objectives;
             let lost = report::lost(lost, of_share);
-            format!("{at:>8} {says}: {lost}, {:.2}x, {size:.3} of the size", 1.0 / time)
+            let unfit = o.unusable.as_ref().map_or(String::new(), |why| format!(" (not fit for use: {why})"));
+            format!("{at:>8} {says}: {lost}, {:.2}x, {size:.3} of the size{unfit}", 1.0 / time)
         }
         (None, why) => format!("{at:>8} {says}: {}", why.as_deref().unwrap_or("nothing came of it")),
     }
 }
 
-/// Flags alone are tried first where one takes no larger part of the time.
-const PLAIN_SHARE: f64 = 0.05;
+/// Flags alone that take longer than a quick try are tried first where one takes no larger part of the time.
+const PLAIN_SHARE: f64 = 0.1;
 
 /// The part of the time of floats that a layer takes in codes, as long as it was not measured.
 const CODES: f64 = 0.5;

@@ -455,7 +455,8 @@ def search(
         folder: Where the ways that were tried go, with models and recipes of the best [default: OUT with .search]
         time: How long to search, e.g. 10m, 1h; measuring the best on the evaluation set comes on top [default: 10m]
         trials: End after so many ways were tried
-        epochs: Epochs of training at most, 0 for no training [default: 16]
+        epochs: Epochs of training at most, 0 for no training: 1, 4, 16 and so on are tried up to N, and N [default:
+            16]
         strategy: How the next way is chosen [default: guided]
         wish: Which of the ways within the limits becomes the result [default: fastest]
         max_drop: How much accuracy the result may lose, e.g. 0.5%; fail (exit 9) where it loses more on the

@@ -12,6 +12,7 @@ use crate::{
     assess::compared_by,
     compress::{Compress, CompressPlan, Opened, Purpose},
     events::Monitor,
+    gates,
     measure::{self, Pace},
     options::GateOptions,
     recipe::Recipe,
@@ -23,7 +24,7 @@ use compress_compiler::{
     error::{Error, Kind, Result},
     onnx,
     verify::verify,
-    words::option,
+    words::{counted, option},
 };
 use compress_runtime::session::Session;
 use std::time::Duration;
@@ -68,14 +69,19 @@ pub fn end(search: &Search, lab: &mut Lab, journal: &Journal, monitor: &Monitor)
         each.map(|((t, taken), m)| Candidate::new((t, taken.lost), (m, original), lab)).collect();
     let picked = pick(search, limit, &candidates);
     let (tried, figures) = (best[picked], &measured[picked]);
+    // Without gates, which would shape what the search of INT8 aims for: the result is what was tried.
     let recipe = Compress {
         output: Some(search.output()),
-        gates: gates(search, limit, lab.of_share)?,
         force: search.force || search.resume,
         ..tried.way.recipe(search, table, Some(lab.validation))?
     };
     let plan = CompressPlan::new(&recipe, Purpose::Compress)?;
-    let made = Opened::new(&plan, false, monitor)?.compress(&plan, true, monitor)?;
+    let mut made = Opened::new(&plan, false, monitor)?.compress(&plan, true, monitor)?;
+    made.gates = gates::judged(&gates(search, limit, lab.of_share)?, &made);
+    if !lab.of_share {
+        made.gates.push(error_gate(limit, noise(&figures.accuracy).sqrt()));
+    }
+    onnx::write_atomic(&plan.report_path(), report::json(&made)?.as_bytes(), true)?;
     let output = made.output.clone().ok_or_else(|| Error::bug("a model without facts"))?;
     let mut warnings = made.warnings.clone();
     if tried.outcome.as_ref().is_some_and(|o| o.sha256 != output.sha256) {
@@ -85,10 +91,7 @@ pub fn end(search: &Search, lab: &mut Lab, journal: &Journal, monitor: &Monitor)
                 .into(),
         );
     }
-    let mut gates = made.gates.clone();
-    if !lab.of_share {
-        gates.push(error_gate(limit, noise(&figures.accuracy).sqrt()));
-    }
+    warnings.extend(unsure(search, limit, &candidates[picked], lab));
     let samples = SearchSamples { chose: lab.validation, measured: figures.accuracy.samples };
     let points = points(journal, &best, &measured, lab);
     let plain: Vec<Objectives> = standings.all().filter(|(t, _)| t.plain).map(|(_, o)| o).collect();
@@ -106,7 +109,7 @@ pub fn end(search: &Search, lab: &mut Lab, journal: &Journal, monitor: &Monitor)
         points,
         reached: reached(lab, all),
         plain: lab.worst().hypervolume(&plain),
-        gates,
+        gates: made.gates,
         warnings,
         folder: search.folder().display().to_string(),
         recipe: Recorded::new(&Recipe::Search(search.clone()), made.recipe.data.clone()),
@@ -165,10 +168,7 @@ struct Candidate {
 impl Candidate {
     fn new((tried, lost): (&Tried, f64), (measured, original): (&Measured, f64), lab: &Lab) -> Self {
         let outcome = tried.outcome.clone().unwrap_or_default();
-        let samples = lab.validation.max(1) as f64;
-        // One more sample might have changed its answer than did.
-        let changed = outcome.agreement.map_or(0.0, |agreement| 1.0 - agreement) + 1.0 / samples;
-        let unsure = if lab.of_share && outcome.noise > 0.0 { (changed / samples).sqrt() } else { 0.0 };
+        let unsure = if lab.of_share { outcome.unsure(lab.validation).sqrt() } else { 0.0 };
         let speedup = measured.speed.speedup;
         Self { lost, at_worst: lost + unsure, ms: measured.ms(original), speedup, bytes: outcome.bytes }
     }
@@ -180,6 +180,24 @@ impl Candidate {
             + over(self.bytes as f64, search.max_size.map(|b| b.get()))
             + over(self.ms, search.max_latency.map(|ms| ms.get()))
             + over(1.0 / self.speedup.max(1e-9), search.min_speedup.map(|s| 1.0 / s.get()))
+    }
+}
+
+/// What is said where the pick may exceed a limit, as far as the samples tell that chose it.
+fn unsure(search: &Search, limit: f64, picked: &Candidate, lab: &Lab) -> Option<String> {
+    let samples = counted(lab.validation, "sample");
+    let lost = |lost: f64| if lab.of_share { format!("{:.2} points", 100.0 * lost) } else { shown::percent(lost) };
+    match () {
+        () if picked.at_worst > limit => Some(format!(
+            "no way that was tried is sure to lose at most {}: of the {samples} that chose, the result may have lost {}",
+            lost(limit),
+            lost(picked.at_worst)
+        )),
+        () if picked.excess(search, limit) > 0.0 => Some("no way that was tried is within all limits".into()),
+        () if lab.of_share && (lab.validation as f64) < 1.0 / limit.max(1e-9) => {
+            Some(format!("{samples} chose: too few to tell a loss of {} from none", lost(limit)))
+        }
+        () => None,
     }
 }
 
@@ -242,6 +260,8 @@ fn points(journal: &Journal, best: &[&Tried], measured: &[Measured], lab: &Lab) 
             after: accuracy.and_then(|a| a.after),
             ms: figures.map(|m| m.ms(original)),
             agreement: accuracy.and_then(|a| a.agreement),
+            sqnr_db: accuracy
+                .map_or_else(|| (outcome.noise > 0.0).then(|| -10.0 * outcome.noise.log10()), |a| a.sqnr_db),
             bytes: outcome.bytes,
             model: kept(journal.model(tried.number)),
             recipe: kept(journal.recipe(tried.number)),
@@ -264,7 +284,8 @@ fn reached(lab: &Lab, all: &[Tried]) -> Vec<Reached> {
     for (i, tried) in all.iter().enumerate() {
         let then = Standings::new(&all[..=i], lab.validation, lab.of_share);
         let hypervolume = lab.worst().hypervolume(&then.all().map(|(_, o)| o).collect::<Vec<_>>());
-        if reached.last().is_none_or(|last| hypervolume > last.hypervolume) {
+        // What is learnt later may lower it. The last is that of the whole search.
+        if i + 1 == all.len() || reached.last().is_none_or(|last| hypervolume > last.hypervolume) {
             reached.push(Reached { seconds: tried.at, tried: i + 1, hypervolume });
         }
     }

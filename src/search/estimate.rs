@@ -5,7 +5,7 @@
 
 use super::{
     front::Objectives,
-    tried::{Outcome, Tried},
+    tried::{Outcome, Tried, changed_by},
     way::{Care, Form, Way},
 };
 use compress_passes::sensitivity::LayerAlone;
@@ -103,8 +103,7 @@ impl<'a> Estimator<'a> {
 
     /// What is lost of a share by so much noise: as a first guess has it, and as ways lost that had about as much.
     fn lost(&self, noise: f64) -> f64 {
-        // Half of the samples change their answer where the noise is as strong as the signal.
-        let guess = |noise: f64| 0.5 * noise.max(1e-9).sqrt();
+        let guess = |noise: f64| changed_by(noise.max(1e-9));
         let (mut lost, mut guessed) = (GUESS * guess(noise), GUESS * guess(noise));
         for outcome in self.tried.iter().filter_map(|t| t.outcome.as_ref()) {
             let near = nearness((outcome.noise.max(1e-9) / noise).ln() / NEAR_NOISE);

@@ -5,7 +5,7 @@ use super::{
     trial::Lab,
     tried::{Standings, Tried},
 };
-use crate::{facts::sha256, files, recipe::Recipe};
+use crate::{compress::Compress, facts::sha256, files, given::DataSource, options::DataOptions, recipe::Recipe};
 use compress_compiler::{
     error::{Error, Result},
     onnx::{self, Staged},
@@ -43,6 +43,8 @@ pub struct Journal<'a> {
     tried: Vec<Tried>,
     /// The numbers of the ways whose models are kept.
     kept: Vec<usize>,
+    /// Held as long as the search works in the folder.
+    lock: Option<fs::File>,
 }
 
 impl<'a> Journal<'a> {
@@ -56,49 +58,130 @@ impl<'a> Journal<'a> {
         let of = (env!("CARGO_PKG_VERSION"), lab.digest(), essence);
         let digest = sha256(format!("{of:?}").as_bytes());
         let (begun, tried, kept) = Default::default();
-        let mut this =
-            Self { search, folder, digest, validation: lab.validation, of_share: lab.of_share, begun, tried, kept };
+        let mut this = Self {
+            search,
+            folder,
+            digest,
+            validation: lab.validation,
+            of_share: lab.of_share,
+            begun,
+            tried,
+            kept,
+            lock: None,
+        };
+        files::made(&this.folder)?;
+        files::made(&this.points())?;
+        this.lock = Some(this.locked()?);
         let path = this.path();
-        match fs::read_to_string(&path) {
-            Ok(text) if search.resume => this.read(&text).map_err(|e| e.in_file(&path))?,
+        let fail = |what: String| Error::file(what).in_file(&path);
+        match fs::read(&path) {
+            Ok(bytes) if search.resume => {
+                let help = format!("{} begins anew", option::FORCE);
+                let damaged = |what: String| fail(format!("is damaged: {what}")).help(help.clone());
+                let text = String::from_utf8(bytes).map_err(|_| damaged("it is not text".into()))?;
+                this.read(&text, &damaged)?;
+            }
             Ok(_) if !search.force => {
                 let help = format!("{} goes on with it, {} begins anew", option::RESUME, option::FORCE);
-                return Err(Error::file("there is a search already").in_file(&path).help(help));
+                return Err(fail("there is a search already".into()).help(help));
             }
             Ok(_) => this.clear()?,
             Err(e) if e.kind() == ErrorKind::NotFound => {}
-            Err(e) => return Err(Error::file(format!("cannot be read: {e}")).in_file(&path)),
+            Err(e) => return Err(fail(format!("cannot be read: {e}"))),
         }
-        files::made(&this.folder)?;
-        files::made(&this.points())?;
         Ok(this)
     }
 
-    fn read(&mut self, text: &str) -> Result<()> {
-        let mut lines = text.lines();
-        let Some(begun) = lines.next().and_then(|line| serde_json::from_str::<Begun>(line).ok()) else { return Ok(()) };
+    /// Keeps others out of the folder, as long as this runs.
+    fn locked(&self) -> Result<fs::File> {
+        let path = self.folder.join("lock");
+        let fail = |what: String| Error::file(what).in_file(&path);
+        let file = fs::File::create(&path).map_err(|e| fail(format!("cannot be written: {e}")))?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(fs::TryLockError::WouldBlock) => {
+                Err(fail("another search works in this folder".into()).help("wait for it, or give another folder"))
+            }
+            // There are file systems without locks.
+            Err(fs::TryLockError::Error(_)) => Ok(file),
+        }
+    }
+
+    fn read(&mut self, text: &str, damaged: &dyn Fn(String) -> Error) -> Result<()> {
+        let mut lines = text.lines().enumerate().map(|(i, line)| (i + 1, line)).peekable();
+        // It was stopped before it knew anything.
+        let Some((_, first)) = lines.next() else { return Ok(()) };
+        let begun: Begun = match serde_json::from_str(first) {
+            Ok(begun) => begun,
+            Err(_) if lines.peek().is_none() && !text.ends_with('\n') => return self.rewrite(),
+            Err(e) => return Err(damaged(format!("line 1: {e}"))),
+        };
         if begun.search != self.digest {
             let help =
                 format!("give the options, the model and the version that it was begun with, or {}", option::FORCE);
-            return Err(Error::usage("it is the folder of another search").help(help));
+            return Err(Error::usage("it is the folder of another search").in_file(self.path()).help(help));
+        }
+        while let Some((number, line)) = lines.next() {
+            match serde_json::from_str::<Tried>(line).map_err(|e| e.to_string()).and_then(|t| self.sound(t, &begun)) {
+                Ok(tried) => self.tried.push(tried),
+                // The last line may be cut off where the machine stopped.
+                Err(_) if lines.peek().is_none() && !text.ends_with('\n') => {}
+                Err(e) => return Err(damaged(format!("line {number}: {e}"))),
+            }
         }
         self.begun = Some(begun);
-        // The last line may be cut off where the machine stopped.
-        self.tried = lines.map_while(|line| serde_json::from_str(line).ok()).collect();
-        let numbers = 1..=self.tried.len();
-        self.kept = numbers.filter(|number| self.model(*number).exists()).collect();
-        let whole: Vec<String> =
-            [json(&self.begun)?].into_iter().chain(self.tried.iter().map(json).collect::<Result<Vec<_>>>()?).collect();
-        onnx::write_atomic(&self.path(), (whole.join("\n") + "\n").as_bytes(), true)
+        self.sweep_points()?;
+        self.rewrite()
+    }
+
+    /// A line, if it is one that a search could have written.
+    fn sound(&self, tried: Tried, begun: &Begun) -> std::result::Result<Tried, String> {
+        let is_time = |seconds: f64| (0.0..1e9).contains(&seconds);
+        let mut layers = tried.way.float.iter().chain(&tried.way.four);
+        match () {
+            () if tried.number != self.tried.len() + 1 => Err(format!("it is numbered {}", tried.number)),
+            () if !is_time(tried.at) || !is_time(tried.seconds) => Err("it took no time that there is".into()),
+            () if layers.any(|layer| *layer >= begun.table.len()) => {
+                Err("it names a layer that the model hasn't".into())
+            }
+            () => Ok(tried),
+        }
+    }
+
+    /// Removes files that are not those of the ways that were tried: a stop may have left them.
+    fn sweep_points(&mut self) -> Result<()> {
+        let points = self.points();
+        let fail = |e: std::io::Error| Error::file(format!("cannot be read: {e}")).in_file(&points);
+        let is_its = |tried: &Tried| {
+            let bytes = fs::read(self.model(tried.number)).unwrap_or_default();
+            tried.outcome.as_ref().is_some_and(|o| !bytes.is_empty() && sha256(&bytes) == o.sha256)
+        };
+        let kept = self.tried.iter().filter(|tried| is_its(tried)).map(|tried| tried.number).collect();
+        self.kept = kept;
+        let wanted: HashSet<PathBuf> =
+            self.kept.iter().flat_map(|number| [self.model(*number), self.recipe(*number)]).collect();
+        for entry in fs::read_dir(&points).map_err(fail)? {
+            let path = entry.map_err(fail)?.path();
+            if path.is_file() && !wanted.contains(&path) {
+                remove(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the file anew, without what was cut off.
+    fn rewrite(&self) -> Result<()> {
+        let begun = self.begun.iter().map(json);
+        let lines = begun.chain(self.tried.iter().map(json)).collect::<Result<Vec<_>>>()?;
+        let text: String = lines.into_iter().map(|line| line + "\n").collect();
+        onnx::write_atomic(&self.path(), text.as_bytes(), true)
     }
 
     /// Removes what an earlier search left.
     fn clear(&self) -> Result<()> {
         let fail = |e: std::io::Error| Error::file(format!("cannot be removed: {e}")).in_file(self.points());
-        match fs::remove_dir_all(self.points()) {
-            Err(e) if e.kind() != ErrorKind::NotFound => Err(fail(e)),
-            _ => fs::remove_file(self.path()).map_err(fail),
-        }
+        fs::remove_dir_all(self.points()).and_then(|()| fs::remove_file(self.path())).map_err(fail)?;
+        files::made(&self.points())
     }
 
     fn path(&self) -> PathBuf {
@@ -148,6 +231,19 @@ impl<'a> Journal<'a> {
     /// File when it can't be written.
     pub fn keep(&self, tried: &Tried, staged: Staged, table: &[LayerAlone]) -> Result<()> {
         let recipe = tried.way.recipe(self.search, table, Some(self.validation))?;
+        // It can be run from any folder.
+        let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.into());
+        let data = |source: &DataSource| source.path().map_or(source.clone(), |path| whole(path).into());
+        let DataOptions { data: given, eval, tokenizer, encoder, .. } = &recipe.data;
+        let sources = DataOptions {
+            data: given.as_ref().map(data),
+            eval: eval.as_ref().map(data),
+            tokenizer: tokenizer.as_deref().map(whole),
+            encoder: encoder.as_deref().map(whole),
+            ..recipe.data.clone()
+        };
+        let made = self.points().join(format!("{:03}.again.onnx", tried.number));
+        let recipe = Compress { model: whole(&recipe.model), output: Some(whole(&made)), data: sources, ..recipe };
         onnx::write_atomic(&self.recipe(tried.number), Recipe::Compress(recipe).text()?.as_bytes(), true)?;
         staged.commit(true)
     }

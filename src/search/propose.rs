@@ -9,7 +9,7 @@ use super::{
     estimate::{Estimator, Known},
     front::Worst,
     tried::{Standings, Tried},
-    way::{AIMS, CHANNELS, Care, EPOCHS, Form, Way, ZEROS},
+    way::{AIMS, CHANNELS, Care, Form, Way, ZEROS, rungs},
 };
 use compress_compiler::choice::Choice;
 use compress_passes::quant::calibrators::Calibration;
@@ -58,8 +58,7 @@ impl<'a> Proposer<'a> {
         if !stored.is_empty() {
             forms.extend([Form::Dynamic, Form::WeightsInt8, Form::WeightsInt4]);
         }
-        let most = search.epochs.map_or(usize::MAX, |n| n.get());
-        let trained = EPOCHS.into_iter().filter(|n| *n <= most).map(Care::Trained);
+        let trained = rungs(search.epochs.map(|n| n.get())).into_iter().map(Care::Trained);
         let cares = [Care::Quick, Care::Careful].into_iter().chain(trained).collect();
         let random = ChaCha8Rng::seed_from_u64(search.on.seed.0);
         Self { known, worst, strategy: search.strategy, forms, cares, spared, stored, random }

@@ -35,7 +35,7 @@ pub struct SearchReport {
     pub seconds: f64,
     /// The ways that no other is better than, by rising time of a run, and those of flags alone.
     pub points: Vec<SearchPoint>,
-    /// What was reached when: the hypervolume.
+    /// What was reached when, on the samples that chose: the hypervolume. What is learnt later may lower it; the last is that of the end.
     pub reached: Vec<Reached>,
     /// The same for the ways of flags alone.
     pub plain: f64,
@@ -92,6 +92,8 @@ pub struct SearchPoint {
     pub ms: Option<f64>,
     /// The share of samples there with the same answer as the original's.
     pub agreement: Option<f64>,
+    /// Signal to noise of the answers, in decibels, there or on the samples that chose; absent where they are equal.
+    pub sqnr_db: Option<f64>,
     /// Bytes of the file.
     pub bytes: usize,
     /// Its model and its recipe, if they are kept.

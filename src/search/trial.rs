@@ -136,7 +136,10 @@ impl<'a> Lab<'a> {
         let measurement = Measurement { scheme: target.scheme(WeightBits::default()), target, scope };
         match measurement.alone(self.opened.original.graph.clone(), &cx) {
             // What can't be quantised has no layers to choose from, and may be pruned all the same.
-            Err(e) if e.kind() == Kind::Unsupported => Ok(vec![]),
+            Err(e) if e.kind() == Kind::Unsupported => {
+                monitor.note(&format!("no layer is quantised: {e}"));
+                Ok(vec![])
+            }
             found => found.map_err(|e| e.in_file(&self.search.model)),
         }
     }
@@ -186,6 +189,10 @@ impl<'a> Lab<'a> {
         // The file names its recipe: as a run of that would have it.
         let mut report = Report { recipe: Recorded::new(&Recipe::Compress(recipe.clone()), None), ..Report::default() };
         let model = opened.compile(&plan, &pipeline, &mut report, monitor)?;
+        let idle = |name: &str| report.passes.iter().any(|pass| pass.name == name && pass.edits == 0);
+        if let Some(name) = ["channels", "prune", "weights", "int8"].into_iter().find(|name| idle(name)) {
+            return Err(Error::unsupported(format!("the pass {name} found nothing to do")));
+        }
         let staged = onnx::stage(&model, &plan.output, false)?;
         let written = staged.read_back()?;
         let sets = opened.sets.as_ref().ok_or_else(|| Error::bug("a search without data"))?;
@@ -255,17 +262,17 @@ pub fn noise(accuracy: &Accuracy) -> f64 {
 /// Stops what is tried when the time of the search is over, and tells nothing of it.
 pub struct Watch<'a> {
     monitor: Monitor<'a>,
-    ends: Instant,
+    ends: Option<Instant>,
 }
 
 impl<'a> Watch<'a> {
-    /// A watch over what is tried until `ends`.
-    pub fn new(monitor: Monitor<'a>, ends: Instant) -> Self {
+    /// A watch over what is tried until `ends`, if it does.
+    pub fn new(monitor: Monitor<'a>, ends: Option<Instant>) -> Self {
         Self { monitor, ends }
     }
 
     fn is_over(&self) -> bool {
-        Instant::now() >= self.ends
+        self.ends.is_some_and(|ends| Instant::now() >= ends)
     }
 }
 

@@ -71,35 +71,33 @@ pub struct Standings<'a> {
 
 /// Logarithms of noise that are told apart.
 const NEAR: f64 = 0.35;
-/// What others count for beside a way that was measured on one sample.
-const OTHERS: f64 = 30.0;
 /// Trained ways lose otherwise by the same noise.
 const OTHERWISE: f64 = 0.2;
+
+/// What was measured of a way.
+struct Measured<'a> {
+    way: &'a Way,
+    /// The logarithm of its noise.
+    noise: f64,
+    lost: f64,
+    /// How far that may be off, as few samples tell: a variance.
+    unsure: f64,
+}
 
 impl<'a> Standings<'a> {
     /// Those of ways that were measured on so many `samples`; `of_share` says that what they lost are points of a share.
     pub fn new(tried: &'a [Tried], samples: usize, of_share: bool) -> Self {
-        let measured: Vec<(&Way, f64, f64)> = (tried.iter())
-            .filter_map(|t| t.outcome.as_ref().map(|o| (&t.way, o.noise.max(1e-9).ln(), o.objectives.lost)))
-            .collect();
-        let most = OTHERS / (samples.max(1) as f64).sqrt();
-        let lost = |way: &Way, o: &Outcome| {
-            // An error is the noise itself, and what is not changed loses nothing.
-            if !of_share || o.noise == 0.0 {
-                return o.objectives.lost;
-            }
-            let (mut sum, mut weight) = (0.0, 0.0);
-            for (other, noise, lost) in measured.iter().filter(|(other, ..)| *other != way) {
-                let kind = if (other.epochs() > 0) == (way.epochs() > 0) { 1.0 } else { OTHERWISE };
-                let near = kind * (-((noise - o.noise.max(1e-9).ln()) / NEAR).powi(2)).exp();
-                (sum, weight) = (sum + near * lost, weight + near);
-            }
-            let others = weight.min(most);
-            (o.objectives.lost + others * sum / weight.max(1e-9)) / (1.0 + others)
+        let measured = |t: &'a Tried| {
+            let o = t.outcome.as_ref()?;
+            let (noise, lost, unsure) = (o.noise.max(1e-9).ln(), o.objectives.lost, o.unsure(samples));
+            Some(Measured { way: &t.way, noise, lost, unsure })
         };
+        let all: Vec<Measured> = tried.iter().filter_map(measured).collect();
         let usable = |(i, t): (usize, &'a Tried)| {
             let o = t.outcome.as_ref().filter(|o| o.unusable.is_none())?;
-            Some((i, Objectives { lost: lost(&t.way, o), ..o.objectives }, o.noise))
+            // An error is the noise itself, and what is not changed loses nothing.
+            let lost = if of_share && o.noise > 0.0 { shrunk(&measured(t)?, &all) } else { o.objectives.lost };
+            Some((i, Objectives { lost, ..o.objectives }, o.noise))
         };
         Self { tried, usable: tried.iter().enumerate().filter_map(usable).collect() }
     }
@@ -117,6 +115,42 @@ impl<'a> Standings<'a> {
     }
 }
 
+/// What `own` lost, drawn to the mean of those that have about as much noise: the more, the more of their differences chance explains
+/// (the positive-part estimator of James and Stein, by estimated variances).
+fn shrunk(own: &Measured, all: &[Measured]) -> f64 {
+    let near = |other: &&Measured| {
+        let kind = if (other.way.epochs() > 0) == (own.way.epochs() > 0) { 1.0 } else { OTHERWISE };
+        kind * (-((other.noise - own.noise) / NEAR).powi(2)).exp()
+    };
+    let mean = |of: &dyn Fn(&Measured) -> f64| {
+        let (sum, weight) =
+            all.iter().map(|m| (near(&m) * of(m), near(&m))).fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
+        sum / weight.max(1e-9)
+    };
+    let (lost, by_chance) = (mean(&|m| m.lost), mean(&|m| m.unsure));
+    let differ = (mean(&|m| (m.lost - lost).powi(2)) - by_chance).max(0.0);
+    let others = all.iter().map(|m| near(&m)).sum::<f64>() - 1.0;
+    // By itself, what was lucky looks sure. And a mean of few is as unsure as what it is the mean of.
+    let by_chance = by_chance.max(own.unsure);
+    let part = by_chance / (by_chance + differ).max(1e-12) * (others / (1.0 + others)).max(0.0);
+    own.lost + part * (lost - own.lost)
+}
+
+impl Outcome {
+    /// How far what was lost may be off, measured on so many samples: a variance. One sample more might have changed its answer, where
+    /// noise is strong enough to change any.
+    pub fn unsure(&self, samples: usize) -> f64 {
+        let samples = samples.max(1) as f64;
+        let changed = self.agreement.map_or(self.objectives.lost.abs(), |agreement| 1.0 - agreement);
+        (changed + changed_by(self.noise).min(1.0 / samples)) / samples
+    }
+}
+
+/// The share of samples that change their answer by so much noise, guessed: half of them where it is as strong as the signal.
+pub fn changed_by(noise: f64) -> f64 {
+    (0.5 * noise.max(0.0).sqrt()).min(1.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,7 +158,12 @@ mod tests {
     fn tried(number: usize, lost: f64, noise: f64) -> Tried {
         let objectives = Objectives { lost, time: 0.5, size: 0.5 };
         let way = Way { zeros: number, ..Way::plain(Form::Int8) };
-        Tried { number, way, outcome: Some(Outcome { objectives, noise, ..Outcome::default() }), ..Tried::default() }
+        Tried {
+            number,
+            way,
+            outcome: Some(Outcome { objectives, noise, agreement: Some(1.0 - lost), ..Outcome::default() }),
+            ..Tried::default()
+        }
     }
 
     #[test]
@@ -132,10 +171,10 @@ mod tests {
         let all =
             [tried(1, 0.03, 0.1), tried(2, 0.02, 0.11), tried(3, 0.0, 0.1), tried(4, 0.0, 1e-4), tried(5, 0.0, 0.0)];
         let lost = |samples| Standings::new(&all, samples, true).all().map(|(_, o)| o.lost).collect::<Vec<_>>();
-        let few = lost(400);
-        assert!(few[2] > 0.01 && few[2] < few[0], "the lucky one is taken to lose about what others lose, {few:?}");
+        let few = lost(100);
+        assert!(few[2] > 0.005 && few[2] < few[0], "the lucky one is taken to lose about what others lose, {few:?}");
         assert!(few[3] < 1e-6 && few[4] == 0.0, "of other noise nothing is known, and what is equal is equal");
-        assert!(lost(10_000)[2] < few[2], "many samples tell by themselves");
+        assert!(lost(1_000_000)[2] < 1e-3, "many samples tell by themselves");
         let error: Vec<f64> = Standings::new(&all, 100, false).all().map(|(_, o)| o.lost).collect();
         assert_eq!(error, [0.03, 0.02, 0.0, 0.0, 0.0]);
     }

@@ -69,8 +69,17 @@ pub const ZEROS: [usize; 8] = [0, 30, 50, 60, 70, 80, 90, 95];
 pub const CHANNELS: [usize; 9] = [0, 10, 20, 30, 40, 50, 60, 70, 80];
 /// Decibels that the search of INT8 aims for.
 pub const AIMS: [usize; 6] = [0, 15, 20, 25, 35, 40];
-/// Epochs that are tried: each rung of training is four times as long as the one before.
-pub const EPOCHS: [usize; 3] = [1, 4, 16];
+/// Epochs of training at most, where nobody says.
+const EPOCHS: usize = 16;
+
+/// Epochs that are tried up to `most`: each rung is four times as long as the one before.
+pub fn rungs(most: Option<usize>) -> Vec<usize> {
+    let most = most.unwrap_or(EPOCHS);
+    let mut rungs: Vec<usize> =
+        std::iter::successors(Some(1), |n: &usize| n.checked_mul(4)).take_while(|n| *n < most).collect();
+    rungs.extend((most > 0).then_some(most));
+    rungs
+}
 
 impl Way {
     /// Layers become `form`, and that is all.

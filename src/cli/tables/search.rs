@@ -21,7 +21,7 @@ pub fn search(r: &SearchReport) -> String {
         r.input.path,
         shown::bytes(r.input.bytes)
     );
-    let _ = writeln!(t, "  {:>4} {:>15} {:>9} {:>7} {:>10}  way", "", "accuracy", "ms", "faster", "size");
+    let _ = writeln!(t, "  {:>4} {:>15} {:>8} {:>9} {:>7} {:>10}  way", "", "accuracy", "SQNR", "ms", "faster", "size");
     for p in r.points.iter().filter(|p| p.front) {
         let mark = if p.number == r.picked { "->" } else { "" };
         let _ = writeln!(t, "{mark:>2}{}{}", line(p, r), if p.plain { " (flags alone)" } else { "" });
@@ -42,7 +42,12 @@ pub fn search(r: &SearchReport) -> String {
     );
     if let Some(last) = r.reached.last() {
         let share = |v: f64| format!("{:.1}%", 100.0 * v);
-        let _ = writeln!(t, "  reached (hypervolume): {}, by flags alone {}", share(last.hypervolume), share(r.plain));
+        let _ = writeln!(
+            t,
+            "  reached (hypervolume, on the samples that chose): {}, by flags alone {}",
+            share(last.hypervolume),
+            share(r.plain)
+        );
     }
     for g in &r.gates {
         let verdict = match g.verdict {
@@ -67,6 +72,7 @@ fn before(r: &SearchReport) -> Option<String> {
 fn line(p: &SearchPoint, r: &SearchReport) -> String {
     let Objectives { lost: by, time, .. } = p.measured.unwrap_or(p.chosen_by);
     let ms = p.ms.map_or_else(|| "-".into(), |ms| format!("{ms:.3}"));
+    let db = p.sqnr_db.map_or_else(|| "equal".into(), |db| format!("{db:.1} dB"));
     let (lost, size) = (lost(by, r.of_share), shown::bytes(p.bytes));
-    format!("{:>4} {lost:>15} {ms:>9} {:>6.2}x {size:>10}  {}", p.number, 1.0 / time.max(1e-9), p.way)
+    format!("{:>4} {lost:>15} {db:>8} {ms:>9} {:>6.2}x {size:>10}  {}", p.number, 1.0 / time.max(1e-9), p.way)
 }

@@ -99,8 +99,15 @@ fn plot(r: &SearchReport, across: &str, at: &dyn Fn(&Objectives) -> f64) -> Mark
 }
 
 fn table(r: &SearchReport) -> Markup {
-    let titles =
-        [("Way", false), ("Accuracy", true), ("Faster", true), ("Size", true), ("What", false), ("Recipe", false)];
+    let titles = [
+        ("Way", false),
+        ("Accuracy", true),
+        ("SQNR", true),
+        ("Faster", true),
+        ("Size", true),
+        ("What", false),
+        ("Recipe", false),
+    ];
     html! {
         (page::scroll("What each way costs and gains", html! {
             table {
@@ -110,6 +117,7 @@ fn table(r: &SearchReport) -> Markup {
                         tr {
                             th scope="row" { (p.number) }
                             td.num { (lost(of(p).lost, r.of_share)) }
+                            td.num { (p.sqnr_db.map_or_else(|| "equal".into(), |db| format!("{db:.1} dB"))) }
                             td.num { (format!("{:.2}x", 1.0 / of(p).time.max(1e-9))) }
                             td.num { (shown::bytes(p.bytes)) }
                             td {
