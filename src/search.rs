@@ -225,13 +225,8 @@ impl Search {
                 break;
             };
             let (number, is_plain) = (journal.tried().len() + 1, plain.contains(&way));
-            let Some((tried, staged)) = self.attempt(
-                &mut lab,
-                (way, &begun.table),
-                &journal.model(number),
-                (&clock, Some(clock.ends())),
-                monitor,
-            )?
+            let Some((tried, staged)) =
+                self.attempt(&mut lab, (way, &begun.table), &journal.model(number), (&clock, clock.ends()), monitor)?
             else {
                 break;
             };
@@ -258,7 +253,7 @@ impl Search {
         for (i, way) in ways.enumerate() {
             let path = journal.model(i + 1);
             // Floats have the time that they take: without any way there is no result.
-            let ends = (i > 0).then(|| clock.ends());
+            let ends = clock.ends().filter(|_| i > 0);
             done.extend(self.attempt(lab, (way, &table), &path, (clock, ends), monitor)?);
         }
         if let Some((_, Some(staged))) = done.get(1) {
@@ -292,7 +287,11 @@ impl Search {
         let tried = Tried { way, at, seconds, ..Tried::default() };
         match made {
             Ok(made) => Ok(Some((Tried { outcome: Some(made.outcome), ..tried }, Some(made.staged)))),
-            Err(e) if e.kind() == Kind::Interrupted => monitor.check().map(|()| None),
+            Err(e) if e.kind() == Kind::Interrupted => {
+                // What a search of INT8 had found so far; that it stays does no harm.
+                let _ = std::fs::remove_file(path.with_extension("best-so-far.onnx"));
+                monitor.check().map(|()| None)
+            }
             // What the machine refuses it will refuse the next time too.
             Err(e) if matches!(e.kind(), Kind::Bug | Kind::File | Kind::Device) => Err(e),
             Err(e) => Ok(Some((Tried { failed: Some(e.to_string()), ..tried }, None))),
@@ -320,8 +319,9 @@ impl Clock {
         self.all.saturating_sub(self.spent())
     }
 
-    fn ends(&self) -> Instant {
-        self.began + self.all.saturating_sub(self.before)
+    /// When it is over; never where no clock goes so far.
+    fn ends(&self) -> Option<Instant> {
+        self.began.checked_add(self.all.saturating_sub(self.before))
     }
 }
 

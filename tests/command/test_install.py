@@ -18,6 +18,7 @@ JOBS = {
     "inspect",
     "man",
     "run",
+    "search",
     "sensitivity",
 }
 
