@@ -15,7 +15,7 @@ use crate::{
     },
     events::{Ask, Event, Monitor},
     facts,
-    kept::KeptTimes,
+    kept::{KeptTimes, structure},
     measure::{self, Pace, Reference},
     options::expressions,
     recipe::Recipe,
@@ -37,6 +37,8 @@ use compress_passes::{
 };
 use compress_runtime::{burn::BurnInterpreter, session::Session};
 use std::{
+    cell::RefCell,
+    collections::HashMap,
     path::Path,
     time::{Duration, Instant},
 };
@@ -62,6 +64,8 @@ pub struct Lab<'a> {
     pub bytes: usize,
     simple: Graph,
     kept: KeptTimes,
+    /// The time of each graph, by what of it decides that.
+    times: RefCell<HashMap<String, f64>>,
 }
 
 /// A way that was tried, and the file that it made.
@@ -100,7 +104,8 @@ impl<'a> Lab<'a> {
         let simple = measure::simplified(&opened.original.graph, monitor).map_err(in_model)?;
         let bytes = opened.original.source().len() as usize;
         let kept = KeptTimes::of(&opened.backend);
-        Ok(Self { search, opened, validation, of_share, bytes, simple, kept })
+        let times = RefCell::default();
+        Ok(Self { search, opened, validation, of_share, bytes, simple, kept, times })
     }
 
     /// A digest of the model.
@@ -234,9 +239,19 @@ impl<'a> Lab<'a> {
             })?;
             return Ok(parts.first().copied().unwrap_or(1.0));
         }
+        // Ways that differ in values alone take the same time.
+        let structure = structure(&written.graph);
+        if let Some(known) = self.times.borrow().get(&structure) {
+            return Ok(*known);
+        }
         let timer = Timer { samples: &sets.calibration, batch, backend, kept: &self.kept, monitor };
-        let [before, after] = timer.compare([&verify(&self.simple)?, &verify(&written.graph)?])?;
-        Ok(after / before.max(1e-9))
+        let graphs = [verify(&self.simple)?, verify(&written.graph)?];
+        let part = || timer.compare([&graphs[0], &graphs[1]]).map(|[before, after]| after / before.max(1e-9));
+        // Where values lie in memory makes a model slower or faster for as long as it is timed.
+        let mut parts = (0..TIMINGS).map(|_| part()).collect::<Result<Vec<_>>>()?;
+        parts.sort_by(f64::total_cmp);
+        self.times.borrow_mut().insert(structure, parts[TIMINGS / 2]);
+        Ok(parts[TIMINGS / 2])
     }
 
     fn lost(&self, accuracy: &Accuracy) -> f64 {
@@ -246,6 +261,9 @@ impl<'a> Lab<'a> {
         }
     }
 }
+
+/// Timings of which the middle counts.
+const TIMINGS: usize = 3;
 
 /// Runs of which the least counts.
 const RUNS: usize = 5;
