@@ -232,10 +232,9 @@ impl Search {
             };
             let line = line(&tried, lab.of_share);
             let is_best = journal.add(Tried { number, plain: is_plain, ..tried }, staged, &begun.table)?;
-            let reached: Vec<Objectives> = journal.standings().all().map(|(_, objectives)| objectives).collect();
-            let volume = lab.worst().hypervolume(&reached);
             let best = if is_best { ", best so far" } else { "" };
-            monitor.note(&format!("{number:>4} {line}{best} ({:.1}% reached)", 100.0 * volume));
+            let reached = journal.tried().last().map_or(0.0, |t| 100.0 * t.reached);
+            monitor.note(&format!("{number:>4} {line}{best} ({reached:.1}% reached)"));
         }
         drop(progress);
         ending::end(self, &mut lab, &journal, monitor)
@@ -245,7 +244,7 @@ impl Search {
     /// the times of layers in codes.
     fn begin(&self, lab: &mut Lab, journal: &mut Journal, clock: &Clock, monitor: &Monitor) -> Result<Begun> {
         let table = lab.layers(monitor)?;
-        let floats = lab.times(&table, None)?;
+        let floats = lab.layer_times(&table, None)?;
         let mut codes: Vec<f64> = floats.iter().map(|time| time * CODES).collect();
         let has_codes = table.iter().any(|layer| layer.int8.is_some());
         let ways = [Some(Form::Float), has_codes.then_some(Form::Int8)].into_iter().flatten().map(Way::plain);
@@ -257,7 +256,7 @@ impl Search {
             done.extend(self.attempt(lab, (way, &table), &path, (clock, ends), monitor)?);
         }
         if let Some((_, Some(staged))) = done.get(1) {
-            let measured = lab.times(&table, Some(&staged.read_back()?))?;
+            let measured = lab.layer_times(&table, Some(&staged.read_back()?))?;
             codes.iter_mut().zip(measured).filter(|(_, time)| *time > 0.0).for_each(|(own, time)| *own = time);
         }
         let begun =

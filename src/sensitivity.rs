@@ -2,7 +2,7 @@
 
 use crate::{
     compress::{calibrator::DataCalibrator, judge},
-    data::Sets,
+    data::{Samples, Sets},
     events::{Events, Monitor, watched},
     facts, files,
     given::DataSource,
@@ -23,7 +23,7 @@ use compress_passes::{
     sensitivity::{Measurement, Sensitivity as Found, Without},
     target::Target,
 };
-use compress_runtime::{burn::BurnInterpreter, dataset::Preprocess};
+use compress_runtime::{burn::BurnInterpreter, dataset::Preprocess, session::Backend};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -134,20 +134,10 @@ impl Sensitivity {
         let mut sets = sets.map_err(in_model)?;
         sets.keep_apart(seed);
         let (samples, backend) = (&sets.calibration, &backend);
-        let calibrator = DataCalibrator { samples, backend, monitor };
-        let most = judge::SAMPLES;
-        let judges = judge::HeldOut { samples: &sets.validation, most, metric: None, scorer: None, backend, monitor };
-        let interpreter = BurnInterpreter::cpu();
-        let cx = Context {
-            calibrator: Some(&calibrator as &dyn Calibrator),
-            judges: Some(&judges),
-            stopped: &|| monitor.stopped(),
-            progress: &monitor.passes(),
-            ..Context::new(&interpreter)
-        };
         let scope = Scope { exclude: expressions(&self.exclude), ends: true };
         let measurement = Measurement { scheme: self.target.scheme(self.weight_bits), target: self.target, scope };
-        measurement.run(model.graph, &cx).map_err(|e| in_model(samples.unfit_if_given(e)))
+        let found = on_samples([samples, &sets.validation], backend, monitor, |cx| measurement.run(model.graph, cx));
+        found.map_err(|e| in_model(samples.unfit_if_given(e)))
     }
 
     fn charts(&self, found: &Found) -> Vec<Chart> {
@@ -174,6 +164,29 @@ impl Sensitivity {
             chart("INT8: what they cost".into(), across, "predicted speed-up on ONNX Runtime", gained),
         ]
     }
+}
+
+/// Measures what layers mind: they are calibrated on the first of these samples, and judged on the second.
+///
+/// # Errors
+/// Those of `measure`.
+pub(crate) fn on_samples<T>(
+    [calibrated, judged]: [&Samples; 2],
+    backend: &Backend,
+    monitor: &Monitor,
+    measure: impl FnOnce(&Context) -> Result<T>,
+) -> Result<T> {
+    let calibrator = DataCalibrator { samples: calibrated, backend, monitor };
+    let most = judge::SAMPLES;
+    let judges = judge::HeldOut { samples: judged, most, metric: None, scorer: None, backend, monitor };
+    let interpreter = BurnInterpreter::cpu();
+    measure(&Context {
+        calibrator: Some(&calibrator as &dyn Calibrator),
+        judges: Some(&judges),
+        stopped: &|| monitor.stopped(),
+        progress: &monitor.passes(),
+        ..Context::new(&interpreter)
+    })
 }
 
 /// A line for each thing that is done to layers.

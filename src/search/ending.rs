@@ -6,15 +6,14 @@ use super::{
     journal::Journal,
     report::{Reached, SearchPoint, SearchReport, SearchSamples},
     trial::{Lab, noise},
-    tried::{Standings, Tried},
+    tried::Tried,
 };
 use crate::{
     assess::compared_by,
     compress::{Compress, CompressPlan, Opened, Purpose},
     events::Monitor,
-    gates,
-    measure::{self, Pace},
-    options::GateOptions,
+    gates, measure,
+    options::{GateOptions, MeasureOptions},
     recipe::Recipe,
     report::{self, Accuracy, Gate, Recorded, Speed, Verdict},
     shown,
@@ -23,7 +22,6 @@ use crate::{
 use compress_compiler::{
     error::{Error, Kind, Result},
     onnx,
-    verify::verify,
     words::{counted, option},
 };
 use compress_runtime::session::Session;
@@ -60,7 +58,7 @@ pub fn end(search: &Search, lab: &mut Lab, journal: &Journal, monitor: &Monitor)
     // What is opened anew has the evaluation set.
     let recipe = first.way.recipe(search, table, Some(lab.validation))?;
     let opened = Opened::new(&CompressPlan::new(&recipe, Purpose::Intent)?, true, monitor)?;
-    let measured = best.iter().map(|tried| measured(search, &opened, journal, tried, monitor));
+    let measured = best.iter().map(|tried| measured((search, &*lab), &opened, journal, tried, monitor));
     let measured = measured.collect::<Result<Vec<_>>>()?;
     let limit = search.max_drop.map_or(if lab.of_share { MAX_DROP } else { MAX_ERROR }, Share::get);
     let each = best.iter().zip(&taken).zip(&measured);
@@ -107,7 +105,7 @@ pub fn end(search: &Search, lab: &mut Lab, journal: &Journal, monitor: &Monitor)
         failed: all.iter().filter(|t| t.outcome.is_none()).count(),
         seconds: journal.spent().as_secs_f64(),
         points,
-        reached: reached(lab, all),
+        reached: reached(all),
         plain: lab.worst().hypervolume(&plain),
         gates: made.gates,
         warnings,
@@ -124,22 +122,24 @@ struct Measured {
     speed: Speed,
 }
 
-fn measured(search: &Search, opened: &Opened, journal: &Journal, tried: &Tried, monitor: &Monitor) -> Result<Measured> {
+fn measured(
+    (search, lab): (&Search, &Lab),
+    opened: &Opened,
+    journal: &Journal,
+    tried: &Tried,
+    monitor: &Monitor,
+) -> Result<Measured> {
     let path = journal.model(tried.number);
     let model = onnx::read_with(&path, &(&search.read).into())?;
     let (Some(sets), Some(before)) = (&opened.sets, &opened.before) else {
         return Err(Error::bug("a search without data"));
     };
     let session = Session::of_model(&model, &opened.backend)?;
-    let measures = crate::options::MeasureOptions { metric: search.metric.clone(), ..Default::default() };
+    let measures = MeasureOptions { metric: search.metric.clone(), ..MeasureOptions::default() };
     let compared = compared_by([&opened.original.graph, &model.graph], &measures, sets)?;
     let accuracy = measure::accuracy(before, &session, &sets.evaluation, &compared, (Kind::Data, None), monitor)?;
     drop(session);
-    let simple = measure::simplified(&opened.original.graph, monitor)?;
-    let graphs = [verify(&simple)?, verify(&model.graph)?];
-    let make = |i: usize| Session::new(&graphs[i], &opened.backend, &[]);
-    let pace = Pace { batch: search.on.batch.get(), time: SPEED, as_is: false, one_at_a_time: false };
-    let speed = measure::speed(&make, &simple, &sets.evaluation, &pace, &opened.backend, monitor)?;
+    let speed = lab.speed(&model, &sets.evaluation, SPEED, monitor)?;
     Ok(Measured { accuracy, speed })
 }
 
@@ -278,15 +278,13 @@ fn points(journal: &Journal, best: &[&Tried], measured: &[Measured], lab: &Lab) 
     points
 }
 
-/// What was reached after each way that added to it.
-fn reached(lab: &Lab, all: &[Tried]) -> Vec<Reached> {
+/// What was reached after each way that added to it. What is learnt later may lower it: the last is that of the whole search.
+fn reached(all: &[Tried]) -> Vec<Reached> {
     let mut reached: Vec<Reached> = vec![];
-    for (i, tried) in all.iter().enumerate() {
-        let then = Standings::new(&all[..=i], lab.validation, lab.of_share);
-        let hypervolume = lab.worst().hypervolume(&then.all().map(|(_, o)| o).collect::<Vec<_>>());
-        // What is learnt later may lower it. The last is that of the whole search.
-        if i + 1 == all.len() || reached.last().is_none_or(|last| hypervolume > last.hypervolume) {
-            reached.push(Reached { seconds: tried.at, tried: i + 1, hypervolume });
+    for tried in all {
+        let is_last = tried.number == all.len();
+        if is_last || reached.last().is_none_or(|last| tried.reached > last.hypervolume) {
+            reached.push(Reached { seconds: tried.at, tried: tried.number, hypervolume: tried.reached });
         }
     }
     reached

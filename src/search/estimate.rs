@@ -59,6 +59,8 @@ const INT8: f64 = 1.02;
 const INT4: f64 = 0.6;
 /// How much a first guess counts beside one way that was tried and is the same.
 const GUESS: f64 = 0.15;
+/// Ways that estimates are made from: the last ones, so that a long search does not slow down.
+const MOST: usize = 300;
 /// Logarithms of noise that are told apart, for what is lost by noise.
 const NEAR_NOISE: f64 = 1.5;
 /// Seconds of a quick try before any; and how many times as long other parts take, as long as nothing like them was tried.
@@ -78,7 +80,7 @@ impl<'a> Estimator<'a> {
     /// Estimates by what is `known`, and by what was `tried`.
     pub fn new(known: &'a Known<'a>, tried: &'a [Tried]) -> Self {
         let of = |t: &'a Tried| Some((&t.way, t.outcome.as_ref()?, known.guess(&t.way)));
-        Self { known, tried, measured: tried.iter().filter_map(of).collect() }
+        Self { known, tried, measured: tried.iter().rev().filter_map(of).take(MOST).collect() }
     }
 
     /// What is expected of `way`.
@@ -105,7 +107,7 @@ impl<'a> Estimator<'a> {
     fn lost(&self, noise: f64) -> f64 {
         let guess = |noise: f64| changed_by(noise.max(1e-9));
         let (mut lost, mut guessed) = (GUESS * guess(noise), GUESS * guess(noise));
-        for outcome in self.tried.iter().filter_map(|t| t.outcome.as_ref()) {
+        for (_, outcome, _) in &self.measured {
             let near = nearness((outcome.noise.max(1e-9) / noise).ln() / NEAR_NOISE);
             lost += near * outcome.objectives.lost.max(0.0);
             guessed += near * guess(outcome.noise);

@@ -2,6 +2,7 @@
 
 use super::{
     Search,
+    front::{Objectives, Worst},
     trial::Lab,
     tried::{Standings, Tried},
 };
@@ -39,6 +40,7 @@ pub struct Journal<'a> {
     digest: String,
     validation: usize,
     of_share: bool,
+    worst: Worst,
     begun: Option<Begun>,
     tried: Vec<Tried>,
     /// The numbers of the ways whose models are kept.
@@ -64,6 +66,7 @@ impl<'a> Journal<'a> {
             digest,
             validation: lab.validation,
             of_share: lab.of_share,
+            worst: lab.worst(),
             begun,
             tried,
             kept,
@@ -217,12 +220,14 @@ impl<'a> Journal<'a> {
         Standings::new(&self.tried, self.validation, self.of_share)
     }
 
-    /// The numbers of the ways that no other beats, by what they are taken to reach and by what was measured of them: what is learnt
-    /// later may bring one of the latter back.
-    fn best(&self) -> HashSet<usize> {
-        let as_measured = Standings::new(&self.tried, usize::MAX, self.of_share);
-        let fronts = [self.standings().front(), as_measured.front()];
-        fronts.into_iter().flatten().map(|(tried, _)| tried.number).collect()
+    /// The numbers of the ways that no other beats, by what they are taken to reach and by what was measured of them, as what is learnt
+    /// later may bring one of the latter back; and what all of them reach.
+    fn best(&self) -> (HashSet<usize>, f64) {
+        let front = self.standings().front();
+        let reached: Vec<Objectives> = front.iter().map(|(_, objectives)| *objectives).collect();
+        let as_measured = Standings::new(&self.tried, self.validation, false).front();
+        let numbers = front.into_iter().chain(as_measured).map(|(tried, _)| tried.number).collect();
+        (numbers, self.worst.hypervolume(&reached))
     }
 
     /// Keeps a model that was made again of a way that is on the front.
@@ -272,9 +277,10 @@ impl<'a> Journal<'a> {
     pub fn add(&mut self, tried: Tried, staged: Option<Staged>, table: &[LayerAlone]) -> Result<bool> {
         let number = tried.number;
         self.tried.push(tried);
-        let best = self.best();
+        let (best, reached) = self.best();
         let is_best = best.contains(&number);
         let last = self.tried.len() - 1;
+        self.tried[last].reached = reached;
         if let Some(staged) = staged.filter(|_| is_best) {
             self.keep(&self.tried[last], staged, table)?;
             self.kept.push(number);

@@ -89,7 +89,7 @@ impl<'a> Proposer<'a> {
         let front = standings.front();
         let known: HashSet<&Way> = tried.iter().map(|t| &t.way).collect();
         let estimator = Estimator::new(self.known, tried);
-        let fits = |way: &Way| !known.contains(way) && estimator.of(way).seconds <= left;
+        let fits = |way: &Way| !known.contains(way) && estimator.seconds(way) <= left;
         if self.strategy == Strategy::Random {
             return (0..BY_CHANCE).map(|_| self.by_chance()).find(fits);
         }

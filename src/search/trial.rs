@@ -8,11 +8,8 @@ use super::{
 };
 use crate::{
     assess::compared_by,
-    compress::{
-        Compress, CompressPlan, Opened, Purpose,
-        calibrator::{DataCalibrator, Timer},
-        judge,
-    },
+    compress::{Compress, CompressPlan, Opened, Purpose, calibrator::Timer},
+    data::Samples,
     events::{Ask, Event, Monitor},
     facts,
     kept::{KeptTimes, structure},
@@ -20,13 +17,14 @@ use crate::{
     options::expressions,
     recipe::Recipe,
     remarks,
-    report::{Accuracy, Recorded, Report},
+    report::{Accuracy, Recorded, Report, Speed},
+    sensitivity::on_samples,
 };
 use compress_compiler::{
     error::{Error, Kind, Result},
     graph::Graph,
     onnx::{self, Model, Staged},
-    pass::{Calibrator, Context, Stopwatch},
+    pass::Stopwatch,
     verify::verify,
     words::{Unit, option::DATA},
 };
@@ -35,7 +33,7 @@ use compress_passes::{
     quant::scheme::WeightBits,
     sensitivity::{LayerAlone, Measurement},
 };
-use compress_runtime::{burn::BurnInterpreter, session::Session};
+use compress_runtime::session::Session;
 use std::{
     cell::RefCell,
     collections::HashMap,
@@ -56,7 +54,7 @@ const CALIBRATED: usize = 64;
 pub struct Lab<'a> {
     search: &'a Search,
     opened: Opened,
-    /// How many these are.
+    /// How many samples choose.
     pub validation: usize,
     /// Whether a share is measured.
     pub of_share: bool,
@@ -65,7 +63,7 @@ pub struct Lab<'a> {
     simple: Graph,
     kept: KeptTimes,
     /// The time of each graph, by what of it decides that.
-    times: RefCell<HashMap<String, f64>>,
+    timed: RefCell<HashMap<String, f64>>,
 }
 
 /// A way that was tried, and the file that it made.
@@ -104,8 +102,8 @@ impl<'a> Lab<'a> {
         let simple = measure::simplified(&opened.original.graph, monitor).map_err(in_model)?;
         let bytes = opened.original.source().len() as usize;
         let kept = KeptTimes::of(&opened.backend);
-        let times = RefCell::default();
-        Ok(Self { search, opened, validation, of_share, bytes, simple, kept, times })
+        let timed = RefCell::default();
+        Ok(Self { search, opened, validation, of_share, bytes, simple, kept, timed })
     }
 
     /// A digest of the model.
@@ -126,20 +124,10 @@ impl<'a> Lab<'a> {
         let sets = self.opened.sets.as_ref().ok_or_else(|| Error::bug("a search without data"))?;
         let backend = &self.opened.backend;
         let samples = sets.calibration.first(CALIBRATED);
-        let calibrator = DataCalibrator { samples: &samples, backend, monitor };
-        let most = judge::SAMPLES;
-        let judges = judge::HeldOut { samples: &sets.validation, most, metric: None, scorer: None, backend, monitor };
-        let interpreter = BurnInterpreter::cpu();
-        let cx = Context {
-            calibrator: Some(&calibrator as &dyn Calibrator),
-            judges: Some(&judges),
-            stopped: &|| monitor.stopped(),
-            progress: &monitor.passes(),
-            ..Context::new(&interpreter)
-        };
         let (scope, target) = (Scope { exclude: expressions(&self.search.exclude), ends: true }, self.search.target);
         let measurement = Measurement { scheme: target.scheme(WeightBits::default()), target, scope };
-        match measurement.alone(self.opened.original.graph.clone(), &cx) {
+        let graph = self.opened.original.graph.clone();
+        match on_samples([&samples, &sets.validation], backend, monitor, |cx| measurement.alone(graph, cx)) {
             // What can't be quantised has no layers to choose from, and may be pruned all the same.
             Err(e) if e.kind() == Kind::Unsupported => {
                 monitor.note(&format!("no layer is quantised: {e}"));
@@ -153,7 +141,7 @@ impl<'a> Lab<'a> {
     ///
     /// # Errors
     /// Whatever running it can raise.
-    pub fn times(&self, table: &[LayerAlone], model: Option<&Model>) -> Result<Vec<f64>> {
+    pub fn layer_times(&self, table: &[LayerAlone], model: Option<&Model>) -> Result<Vec<f64>> {
         let sets = self.opened.sets.as_ref().ok_or_else(|| Error::bug("a search without data"))?;
         let inputs = measure::timing_batch(&sets.calibration, self.search.on.batch.get())?.inputs;
         let backend = &self.opened.backend;
@@ -227,21 +215,17 @@ impl<'a> Lab<'a> {
     fn time(&self, written: &Model, sha256: &str, monitor: &Monitor) -> Result<f64> {
         let sets = self.opened.sets.as_ref().ok_or_else(|| Error::bug("a search without data"))?;
         let (backend, batch) = (&self.opened.backend, self.search.on.batch.get());
-        // ONNX Runtime gets files as they are.
         if backend.runs_any_operator() {
-            let models = [&self.opened.original, written];
-            let make = |i: usize| Session::of_model(models[i], backend);
-            let pace = Pace { batch, time: SPEED, as_is: true, one_at_a_time: false };
             let timed = format!("{sha256} beside {}, {batch} at once", self.digest());
             let parts = self.kept.get_or(&timed, || {
-                let speed = measure::speed(&make, &self.simple, &sets.calibration, &pace, backend, monitor)?;
+                let speed = self.speed(written, &sets.calibration, SPEED, monitor)?;
                 Ok(vec![1.0 / speed.speedup.max(1e-6)])
             })?;
             return Ok(parts.first().copied().unwrap_or(1.0));
         }
         // Ways that differ in values alone take the same time.
         let structure = structure(&written.graph);
-        if let Some(known) = self.times.borrow().get(&structure) {
+        if let Some(known) = self.timed.borrow().get(&structure) {
             return Ok(*known);
         }
         let timer = Timer { samples: &sets.calibration, batch, backend, kept: &self.kept, monitor };
@@ -250,8 +234,25 @@ impl<'a> Lab<'a> {
         // Where values lie in memory makes a model slower or faster for as long as it is timed.
         let mut parts = (0..TIMINGS).map(|_| part()).collect::<Result<Vec<_>>>()?;
         parts.sort_by(f64::total_cmp);
-        self.times.borrow_mut().insert(structure, parts[TIMINGS / 2]);
+        self.timed.borrow_mut().insert(structure, parts[TIMINGS / 2]);
         Ok(parts[TIMINGS / 2])
+    }
+
+    /// Times what was written beside the original, by turns, for so long.
+    ///
+    /// # Errors
+    /// Whatever running and timing can raise.
+    pub fn speed(&self, written: &Model, samples: &Samples, time: Duration, monitor: &Monitor) -> Result<Speed> {
+        let backend = &self.opened.backend;
+        // ONNX Runtime gets files as they are.
+        let as_is = backend.runs_any_operator();
+        let (models, graphs) = ([&self.opened.original, written], [verify(&self.simple)?, verify(&written.graph)?]);
+        let make = |i: usize| match as_is {
+            true => Session::of_model(models[i], backend),
+            false => Session::new(&graphs[i], backend, &[]),
+        };
+        let pace = Pace { batch: self.search.on.batch.get(), time, as_is, one_at_a_time: false };
+        measure::speed(&make, &self.simple, samples, &pace, backend, monitor)
     }
 
     fn lost(&self, accuracy: &Accuracy) -> f64 {

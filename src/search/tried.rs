@@ -17,6 +17,8 @@ pub struct Tried {
     pub plain: bool,
     /// When it was done, in seconds of the search.
     pub at: f64,
+    /// What was reached then: the hypervolume.
+    pub reached: f64,
     /// Seconds that it took.
     pub seconds: f64,
     /// What came of it; nothing where it can't be done.
@@ -54,8 +56,8 @@ impl Default for Outcome {
 
 impl Default for Tried {
     fn default() -> Self {
-        let (plain, at, seconds, outcome, failed) = Default::default();
-        Self { number: 0, way: Way::plain(Form::Float), plain, at, seconds, outcome, failed }
+        let (plain, at, reached, seconds, outcome, failed) = Default::default();
+        Self { number: 0, way: Way::plain(Form::Float), plain, at, reached, seconds, outcome, failed }
     }
 }
 
@@ -118,18 +120,21 @@ impl<'a> Standings<'a> {
 /// What `own` lost, drawn to the mean of those that have about as much noise: the more, the more of their differences chance explains
 /// (the positive-part estimator of James and Stein, by estimated variances).
 fn shrunk(own: &Measured, all: &[Measured]) -> f64 {
-    let near = |other: &&Measured| {
+    let near = |other: &Measured| {
         let kind = if (other.way.epochs() > 0) == (own.way.epochs() > 0) { 1.0 } else { OTHERWISE };
         kind * (-((other.noise - own.noise) / NEAR).powi(2)).exp()
     };
-    let mean = |of: &dyn Fn(&Measured) -> f64| {
-        let (sum, weight) =
-            all.iter().map(|m| (near(&m) * of(m), near(&m))).fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
-        sum / weight.max(1e-9)
-    };
-    let (lost, by_chance) = (mean(&|m| m.lost), mean(&|m| m.unsure));
-    let differ = (mean(&|m| (m.lost - lost).powi(2)) - by_chance).max(0.0);
-    let others = all.iter().map(|m| near(&m)).sum::<f64>() - 1.0;
+    let (mut weight, mut lost, mut squares, mut by_chance) = (0.0, 0.0, 0.0, 0.0);
+    for other in all {
+        let near = near(other);
+        weight += near;
+        lost += near * other.lost;
+        squares += near * other.lost.powi(2);
+        by_chance += near * other.unsure;
+    }
+    let [lost, squares, by_chance] = [lost, squares, by_chance].map(|sum| sum / weight.max(1e-9));
+    let differ = (squares - lost.powi(2) - by_chance).max(0.0);
+    let others = weight - 1.0;
     // By itself, what was lucky looks sure. And a mean of few is as unsure as what it is the mean of.
     let by_chance = by_chance.max(own.unsure);
     let part = by_chance / (by_chance + differ).max(1e-12) * (others / (1.0 + others)).max(0.0);

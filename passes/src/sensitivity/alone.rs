@@ -4,19 +4,15 @@ use super::Measurement;
 use crate::{
     layers::layers,
     quant::{
-        self,
-        ptq::Int8,
         search::alone,
         weight_only::{Block, WeightFormat, WeightOnly},
     },
-    simplify,
-    widen::Widen,
 };
 use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
     op::Operator,
-    pass::{Context, Pass},
+    pass::Context,
     verify::verify,
 };
 use serde::{Deserialize, Serialize};
@@ -48,13 +44,8 @@ impl Measurement {
     ///
     /// # Errors
     /// As for [`Measurement::run`].
-    pub fn alone(&self, mut graph: Graph, cx: &Context) -> Result<Vec<LayerAlone>> {
-        let exclude = self.scope.exclude.clone();
-        let int8 = Int8 { target: self.target, exclude: exclude.clone(), ..Int8::of(self.scheme) };
-        quant::feasible(&graph, int8.target, &int8.scheme, false).map_err(|e| e.help("give the model in floats"))?;
-        simplify(&mut graph, cx)?;
-        Widen.run(&mut graph, cx)?;
-        graph.infer_all()?;
+    pub fn alone(&self, graph: Graph, cx: &Context) -> Result<Vec<LayerAlone>> {
+        let (int8, graph) = self.prepared(graph, cx)?;
         let judges = cx.judges.ok_or_else(|| Error::bug("sensitivity without samples to judge by"))?;
         let judge = judges.beside(&verify(&graph)?)?;
         let found = alone(&int8, &graph, &*judge, cx)?;
@@ -65,7 +56,7 @@ impl Measurement {
             by_data: false,
             train: false,
             target: self.target,
-            exclude,
+            exclude: self.scope.exclude.clone(),
         };
         let int4 = weights.alone(&graph, &*judge, SAMPLES.min(judge.samples()), cx)?;
         let sized = judge.sized(&graph)?;

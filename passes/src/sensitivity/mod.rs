@@ -119,17 +119,23 @@ impl Answers<'_> {
 }
 
 impl Measurement {
-    /// Measures `graph`, which is simplified first, and is widened if it computes in 16 bits.
-    ///
-    /// # Errors
-    /// Unsupported for a graph that is quantised already; whatever running it can raise; interrupted.
-    pub fn run(&self, mut graph: Graph, cx: &Context) -> Result<Sensitivity> {
+    /// `graph` as it is measured, simplified and in floats of 32 bits, and what would quantise it.
+    fn prepared(&self, mut graph: Graph, cx: &Context) -> Result<(Int8, Graph)> {
         let exclude = self.scope.exclude.clone();
         let int8 = Int8 { target: self.target, exclude, ..Int8::of(self.scheme) };
         quant::feasible(&graph, int8.target, &int8.scheme, false).map_err(|e| e.help("give the model in floats"))?;
         simplify(&mut graph, cx)?;
         Widen.run(&mut graph, cx)?;
         graph.infer_all()?;
+        Ok((int8, graph))
+    }
+
+    /// Measures `graph`, which is simplified first, and is widened if it computes in 16 bits.
+    ///
+    /// # Errors
+    /// Unsupported for a graph that is quantised already; whatever running it can raise; interrupted.
+    pub fn run(&self, graph: Graph, cx: &Context) -> Result<Sensitivity> {
+        let (int8, graph) = self.prepared(graph, cx)?;
         let is_float = |p: Port| graph.fact(p).dtype.is_some_and(DType::is_float);
         if !graph.outputs().iter().any(|o| is_float(o.port)) {
             let what = "no output is of floats, so that there is no noise to measure";
