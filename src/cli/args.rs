@@ -384,6 +384,7 @@ mod tests {
         "--long",
         "--map-by",
         "--mca",
+        "--minutes",
         "--mpi",
         "--no-build",
         "--no-deps",
