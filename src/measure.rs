@@ -143,7 +143,7 @@ pub fn accuracy(
         metric,
         output: answers.outputs.get(measure.output).map(|o| o.name.clone()),
         meaning: measure.meaning.to_string(),
-        reason,
+        reason: reason.map(Into::into),
         samples: comparison.samples(),
         scored_apart: false,
         unlike: comparison.unlike(),

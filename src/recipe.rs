@@ -1,7 +1,8 @@
 //! Any job, in a file or in a report.
 
 use crate::{
-    Bench, Check, Compress, DataSource, Distill, Draft, Explain, Inspect, Scorer, Search, Sensitivity, Sweep, files,
+    Bench, Check, Compress, DataSource, Distill, Draft, Explain, Inspect, Merge, Scorer, Search, Sensitivity, Sweep,
+    files,
 };
 use clap::{Arg, Args, Command};
 use compress_compiler::{
@@ -52,6 +53,8 @@ pub enum Recipe {
     Draft(Draft),
     /// Search for the best ways to compress a model.
     Search(Search),
+    /// Put the parts of a job together.
+    Merge(Merge),
 }
 
 /// The kind of a job.
@@ -67,6 +70,7 @@ enum Job {
     Distill,
     Draft,
     Search,
+    Merge,
 }
 
 choice!(Job, "job", [
@@ -80,6 +84,7 @@ choice!(Job, "job", [
     Distill "distill" "train a model",
     Draft "draft" "make a draft of a decoder",
     Search "search" "search for the best ways to compress a model",
+    Merge "merge" "put the parts of a sweep or a search together",
 ]);
 
 impl Recipe {
@@ -125,7 +130,7 @@ impl Recipe {
             Self::Sensitivity(job) => job.data = source,
             Self::Draft(job) => job.data = source,
             Self::Search(job) => job.data.data = Some(source),
-            Self::Inspect(_) => {}
+            Self::Inspect(_) | Self::Merge(_) => {}
         }
     }
 
@@ -140,7 +145,7 @@ impl Recipe {
             Self::Distill(job) => &mut job.eval,
             Self::Draft(job) => &mut job.eval,
             Self::Search(job) => &mut job.data.eval,
-            Self::Bench(_) | Self::Explain(_) | Self::Sensitivity(_) | Self::Inspect(_) => {
+            Self::Bench(_) | Self::Explain(_) | Self::Sensitivity(_) | Self::Inspect(_) | Self::Merge(_) => {
                 return Err(Error::usage(format!("the job has no {}", option::EVAL)));
             }
         } = Some(source);
@@ -161,7 +166,8 @@ impl Recipe {
             | Self::Bench(_)
             | Self::Explain(_)
             | Self::Sensitivity(_)
-            | Self::Inspect(_) => {
+            | Self::Inspect(_)
+            | Self::Merge(_) => {
                 return Err(Error::usage(format!("the job has no {}", option::SCORE)));
             }
         } = Some(scorer);
@@ -199,6 +205,7 @@ impl Recipe {
             Job::Distill => filled(table).map(Self::Distill),
             Job::Draft => filled(table).map(Self::Draft),
             Job::Search => filled(table).map(Self::Search),
+            Job::Merge => filled(table).map(Self::Merge),
         }
     }
 
@@ -218,6 +225,7 @@ impl Recipe {
             Self::Distill(job) => (Job::Distill, Table::try_from(job)),
             Self::Draft(job) => (Job::Draft, Table::try_from(job)),
             Self::Search(job) => (Job::Search, Table::try_from(job)),
+            Self::Merge(job) => (Job::Merge, Table::try_from(job)),
         };
         let mut table = table.map_err(|e| Error::usage(format!("the recipe can't be written: {e}")))?;
         table.retain(|_, v| *v != Value::Boolean(false) && v.as_array().is_none_or(|many| !many.is_empty()));
@@ -278,6 +286,7 @@ impl Recipe {
             Self::Distill(job) => &job.student,
             Self::Draft(job) => &job.model,
             Self::Search(job) => &job.model,
+            Self::Merge(job) => job.parts.first().map_or(Path::new(""), PathBuf::as_path),
         }
     }
 
@@ -305,6 +314,7 @@ impl Recipe {
                     .chain([output.with_extension("report.json"), output, job.model.clone()])
                     .collect();
             }
+            Self::Merge(job) => return job.parts.clone(),
             Self::Sensitivity(job) => {
                 let data = job.data.path().map(Path::to_path_buf);
                 let weights = onnx::weight_files(&job.model);
@@ -337,6 +347,7 @@ impl Recipe {
             Self::Sensitivity(job) => job.force,
             Self::Draft(job) => job.force,
             Self::Search(job) => job.force,
+            Self::Merge(job) => job.force,
             Self::Check(_) | Self::Bench(_) | Self::Explain(_) | Self::Inspect(_) => false,
         }
     }
@@ -350,6 +361,7 @@ impl Recipe {
             Self::Sensitivity(job) => &mut job.force,
             Self::Draft(job) => &mut job.force,
             Self::Search(job) => &mut job.force,
+            Self::Merge(job) => &mut job.force,
             Self::Check(_) | Self::Bench(_) | Self::Explain(_) | Self::Inspect(_) => return,
         } = force;
     }
@@ -371,7 +383,7 @@ impl Recipe {
             Self::Check(job) => job.on.seed.0,
             Self::Bench(job) => job.on.seed.0,
             Self::Explain(job) => job.on.seed.0,
-            Self::Inspect(_) => 0,
+            Self::Inspect(_) | Self::Merge(_) => 0,
             Self::Sensitivity(job) => job.on.seed.0,
             Self::Draft(job) => job.on.seed.0,
             Self::Search(job) => job.on.seed.0,
@@ -387,7 +399,7 @@ impl Recipe {
             Self::Check(job) => job.on.threads,
             Self::Bench(job) => job.on.threads,
             Self::Explain(job) => job.on.threads,
-            Self::Inspect(_) => None,
+            Self::Inspect(_) | Self::Merge(_) => None,
             Self::Sensitivity(job) => job.on.threads,
             Self::Draft(job) => job.on.threads,
             Self::Search(job) => job.on.threads,
@@ -402,7 +414,12 @@ impl Recipe {
             Self::Compress(job) => job.takes_many_steps(),
             Self::Sweep(job) => job.first().takes_many_steps(),
             Self::Distill(_) | Self::Draft(_) | Self::Search(_) => true,
-            Self::Check(_) | Self::Bench(_) | Self::Explain(_) | Self::Inspect(_) | Self::Sensitivity(_) => false,
+            Self::Check(_)
+            | Self::Bench(_)
+            | Self::Explain(_)
+            | Self::Inspect(_)
+            | Self::Sensitivity(_)
+            | Self::Merge(_) => false,
         }
     }
 
@@ -418,8 +435,13 @@ impl Recipe {
             Self::Distill(job) => Self::Distill(job.essence()),
             Self::Draft(job) => Self::Draft(job.essence()),
             Self::Search(job) => Self::Search(job.essence()),
-            // They make nothing.
-            Self::Check(_) | Self::Bench(_) | Self::Explain(_) | Self::Inspect(_) | Self::Sensitivity(_) => {
+            // They make nothing, or nothing of their own.
+            Self::Check(_)
+            | Self::Bench(_)
+            | Self::Explain(_)
+            | Self::Inspect(_)
+            | Self::Sensitivity(_)
+            | Self::Merge(_) => {
                 return Ok(Table::new());
             }
         };
@@ -441,6 +463,7 @@ impl Recipe {
             Self::Distill(_) => Self::Distill(Distill::default()),
             Self::Draft(_) => Self::Draft(Draft::default()),
             Self::Search(_) => Self::Search(Search::default()),
+            Self::Merge(_) => Self::Merge(Merge::default()),
         }
     }
 }

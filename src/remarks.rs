@@ -100,7 +100,7 @@ fn clock(slowest: f64) -> String {
 /// Says how far the outputs of a result are from the original's, where that is far.
 pub fn of_accuracy(report: &mut Report) {
     let Some(a) = &report.accuracy else { return };
-    if let (Some(why), Some(output)) = (a.reason, &a.output) {
+    if let (Some(why), Some(output)) = (&a.reason, &a.output) {
         report
             .warnings
             .push(format!("output `{output}` is not scored by class: {why}; {METRIC} measures it otherwise"));

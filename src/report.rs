@@ -10,13 +10,15 @@ use crate::{
 use compress_compiler::{
     error::{Error, Result},
     onnx::{Model, SourceFile},
-    pass::{PassReport, Trained},
+    pass::Trained,
+    pipeline::PassReport,
     words::Opt,
 };
 use compress_runtime::metrics::Metric;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value as Json, json};
+use std::borrow::Cow;
 use toml::{Table, Value};
 
 /// The version of the layout of reports.
@@ -105,7 +107,7 @@ pub struct DataFacts {
 }
 
 /// How the outputs before and after compare.
-#[derive(Debug, Clone, JsonSchema, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize, Deserialize)]
 pub struct Accuracy {
     /// What was measured.
     pub metric: Metric,
@@ -114,12 +116,12 @@ pub struct Accuracy {
     /// What that output is taken for.
     pub meaning: String,
     /// Why it is not the metric that the output seems to ask for.
-    pub reason: Option<&'static str>,
+    pub reason: Option<Cow<'static, str>>,
     /// Samples measured on.
     pub samples: usize,
     /// Whether a function of the program that ran the job gave the metric, on samples of its own choice; `samples` are those
     /// of the other figures.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub scored_apart: bool,
     /// Further samples for which the models find another number of things, so that their outputs can't be compared.
     pub unlike: usize,
@@ -145,12 +147,12 @@ pub struct Accuracy {
     /// Whether all outputs are equal, and numbers.
     pub equal: bool,
     /// Whether the original's outputs are zero throughout, so that they measure nothing.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub silent: bool,
 }
 
 /// A metric and what it is.
-#[derive(Debug, Clone, JsonSchema, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize, Deserialize)]
 pub struct Figure {
     /// The metric's name.
     pub metric: Metric,
@@ -158,11 +160,12 @@ pub struct Figure {
     pub before: Option<f64>,
     /// Its value; null where it is infinite.
     #[schemars(with = "Option<f64>")]
+    #[serde(deserialize_with = "number")]
     pub value: f64,
 }
 
 /// How far one output is from what it was.
-#[derive(Debug, Clone, JsonSchema, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize, Deserialize)]
 pub struct OutputFacts {
     /// Its name.
     pub name: String,
@@ -175,11 +178,12 @@ pub struct OutputFacts {
     pub kind: Option<String>,
     /// The largest absolute difference; null where it is infinite.
     #[schemars(with = "Option<f64>")]
+    #[serde(deserialize_with = "number")]
     pub max_error: f64,
 }
 
 /// Latency of one batch, interleaved.
-#[derive(Debug, Clone, JsonSchema, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize, Deserialize)]
 pub struct Speed {
     /// Where it ran.
     pub device: String,
@@ -309,7 +313,7 @@ pub struct LayerKernel {
 }
 
 /// The report of a sweep: what each fraction cost and gained.
-#[derive(Debug, Clone, JsonSchema, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize, Deserialize)]
 pub struct SweepReport {
     /// The version of this layout.
     pub schema: u32,
@@ -321,12 +325,14 @@ pub struct SweepReport {
     pub plot: Option<String>,
     /// Sentences that are in the report of each.
     pub warnings: Vec<String>,
+    /// Where this report is.
+    pub file: String,
     /// What is needed to run it again.
     pub recipe: Recorded,
 }
 
 /// One model of a sweep.
-#[derive(Debug, Clone, JsonSchema, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize, Deserialize)]
 pub struct SweepPoint {
     /// The fraction that was asked for.
     pub fraction: f64,
@@ -345,10 +351,10 @@ pub struct SweepPoint {
     /// Whether it passed all of them, and nothing that was asked for was left undone where that counts.
     pub passed: bool,
     /// What was asked for and not done.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub undone: Vec<String>,
     /// Trainings that were part of it.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trained: Vec<Trained>,
     /// Sentences that are in its report, and not in that of every other.
     pub warnings: Vec<String>,
@@ -359,32 +365,31 @@ pub struct SweepPoint {
 }
 
 /// A gate and what became of it.
-#[derive(Debug, Clone, JsonSchema, Serialize)]
+#[derive(Debug, Clone, JsonSchema, Serialize, Deserialize)]
 pub struct Gate {
     /// The option.
     pub name: Opt,
     /// Which figure it is about, where the option is about several.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub figure: Option<&'static str>,
+    pub figure: Option<Cow<'static, str>>,
     /// What was asked.
     pub limit: f64,
     /// What was measured; null where nothing could be, and where it is infinite.
     #[schemars(with = "Option<f64>")]
+    #[serde(deserialize_with = "number")]
     pub value: f64,
     /// Whether it does not fail.
     pub passed: bool,
     /// Whether it holds, fails, or can't be told.
     pub verdict: Verdict,
     /// The limit for people.
-    #[serde(skip)]
     pub limit_shown: String,
     /// What was measured, for people.
-    #[serde(skip)]
     pub shown: String,
 }
 
 /// What became of a gate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// It holds.
@@ -403,7 +408,7 @@ impl Gate {
 
     /// The same, of one of several figures.
     pub fn of_figure(self, figure: &'static str) -> Self {
-        Self { figure: Some(figure), ..self }
+        Self { figure: Some(figure.into()), ..self }
     }
 }
 
@@ -479,6 +484,11 @@ fn flag(key: &str) -> String {
 /// Text without its quotes.
 fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), String::from)
+}
+
+/// A number, which JSON has not where it is infinite or none.
+fn number<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
 /// Pretty JSON with a newline.

@@ -47,7 +47,7 @@ pub(crate) fn rows(r: &Report) -> Vec<Row> {
     }
     for trained in r.passes.iter().flat_map(|p| &p.trained) {
         let [before, after, course] = training(trained);
-        t.line(trained.name, &before, &after, &course);
+        t.line(&trained.name, &before, &after, &course);
     }
     if let Some(s) = &r.speed {
         t.speed(s);

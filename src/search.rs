@@ -10,6 +10,7 @@ mod trial;
 mod tried;
 mod way;
 
+pub(crate) use ending::REPORT;
 pub use front::Objectives;
 pub(crate) use report::lost;
 pub use report::{Reached, SearchPoint, SearchReport};
@@ -19,6 +20,7 @@ use crate::{
     events::{Events, Monitor, watched},
     files,
     options::{DataOptions, DeviceOptions, ReadOptions, choices, within},
+    shard::Shard,
     values::{Bytes, Count, Filter, Milliseconds, Positive, Share, Time, Whole},
 };
 use clap::Args;
@@ -91,6 +93,10 @@ pub struct Search {
     /// How long to search, e.g. 10m, 1h; measuring the best on the evaluation set comes on top [default: 10m].
     #[arg(long, value_name = "TIME")]
     pub time: Option<Time>,
+    /// Search alone for a part of those that search at once, e.g. 2/4: each tries ways of its own. `compress merge` makes the result, once
+    /// all parts are done.
+    #[arg(long, value_name = "I/N")]
+    pub shard: Option<Shard>,
     /// End after so many ways were tried.
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub trials: Option<Count>,
@@ -152,6 +158,7 @@ const TIME: Duration = Duration::from_secs(600);
 impl Search {
     /// Searches, measures the best on the evaluation set, and makes the result of the one that the limits and the wish ask for. What was
     /// tried stays in the folder, from try to try; a limit that the result exceeds is not an error: [`SearchReport::verdict`] has it.
+    /// A part of a search ends with its folder: nothing is measured on the evaluation set.
     ///
     /// # Errors
     /// Usage for contradictions; file for what can't be written, or is there already; data for too few samples; whatever compressing
@@ -161,6 +168,22 @@ impl Search {
         watched(events, |monitor| within(self.on.threads, true, || self.search(monitor)))
     }
 
+    /// The result of a search of which others did the parts, in these folders.
+    ///
+    /// # Errors
+    /// As for [`Search::run`]; usage for parts of another search; file for a part that is not done, or can't be read.
+    pub(crate) fn merged(&self, parts: &[PathBuf], events: &mut dyn Events) -> Result<SearchReport> {
+        self.check()?;
+        watched(events, |monitor| {
+            within(self.on.threads, true, || {
+                let mut lab = Lab::new(self, monitor)?;
+                let mut journal = Journal::open(self, &lab)?;
+                journal.gather(parts, &lab)?;
+                ending::end(self, &mut lab, &journal, monitor)
+            })
+        })
+    }
+
     /// Where the result goes.
     pub fn output(&self) -> PathBuf {
         self.output.clone().unwrap_or_else(|| self.model.with_extension("compressed.onnx"))
@@ -168,7 +191,12 @@ impl Search {
 
     /// Where the ways that were tried go.
     pub fn folder(&self) -> PathBuf {
-        self.folder.clone().unwrap_or_else(|| self.output().with_extension("search"))
+        match (&self.folder, self.shard) {
+            (Some(folder), Some(shard)) => shard.of_path(&folder.join("part"), "search"),
+            (Some(folder), None) => folder.clone(),
+            (None, Some(shard)) => shard.of_path(&self.output(), "search"),
+            (None, None) => self.output().with_extension("search"),
+        }
     }
 
     /// What of it shapes what is tried.
@@ -190,7 +218,7 @@ impl Search {
             let help = format!("give another name with {}", option::OUTPUT);
             return Err(Error::usage("the output would replace the input").in_file(&output).help(help));
         }
-        for path in [&output, &output.with_extension("report.json")] {
+        for path in [&output, &output.with_extension("report.json")].into_iter().filter(|_| self.shard.is_none()) {
             files::free(path, self.force || self.resume, &option::OUTPUT.to_string())?;
         }
         files::placed(&output, &option::OUTPUT.to_string())
@@ -231,13 +259,16 @@ impl Search {
                 break;
             };
             let line = line(&tried, lab.of_share);
-            let is_best = journal.add(Tried { number, plain: is_plain, ..tried }, staged, &begun.table)?;
+            let is_best = journal.add(Tried { number, plain: is_plain, ..tried }, made(staged), &begun.table)?;
             let best = if is_best { ", best so far" } else { "" };
             let reached = journal.tried().last().map_or(0.0, |t| 100.0 * t.reached);
             monitor.note(&format!("{number:>4} {line}{best} ({reached:.1}% reached)"));
         }
         drop(progress);
-        ending::end(self, &mut lab, &journal, monitor)
+        match self.shard {
+            Some(_) => ending::part(self, &lab, &journal),
+            None => ending::end(self, &mut lab, &journal, monitor),
+        }
     }
 
     /// Finds out what layers cost alone. Floats are tried at once, with which nothing is lost, and then INT8 by one rule, which shows
@@ -264,7 +295,7 @@ impl Search {
         for (tried, staged) in done {
             let number = journal.tried().len() + 1;
             let line = line(&tried, lab.of_share);
-            journal.add(Tried { number, plain: true, ..tried }, staged, &begun.table)?;
+            journal.add(Tried { number, plain: true, ..tried }, made(staged), &begun.table)?;
             monitor.note(&format!("{number:>4} {line}"));
         }
         Ok(begun)
@@ -285,7 +316,10 @@ impl Search {
         let (at, seconds) = (clock.spent().as_secs_f64(), start.elapsed().as_secs_f64());
         let tried = Tried { way, at, seconds, ..Tried::default() };
         match made {
-            Ok(made) => Ok(Some((Tried { outcome: Some(made.outcome), ..tried }, Some(made.staged)))),
+            Ok(made) => {
+                let tried = Tried { outcome: Some(made.outcome), beginning: made.beginning, ..tried };
+                Ok(Some((tried, Some(made.staged))))
+            }
             Err(e) if e.kind() == Kind::Interrupted => {
                 // What a search of INT8 had found so far; that it stays does no harm.
                 let _ = std::fs::remove_file(path.with_extension("best-so-far.onnx"));
@@ -322,6 +356,11 @@ impl Clock {
     fn ends(&self) -> Option<Instant> {
         self.began.checked_add(self.all.saturating_sub(self.before))
     }
+}
+
+/// What puts a model where it stays.
+fn made(staged: Option<Staged>) -> Option<impl FnOnce(&Path) -> Result<()>> {
+    staged.map(|staged| move |_: &Path| staged.commit(true))
 }
 
 /// A line about a way that was tried.

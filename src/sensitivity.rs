@@ -1,5 +1,9 @@
 //! How much each layer of a model minds being compressed: where to look before a model is compressed, and after.
 
+mod parts;
+
+pub(crate) use parts::{Judged, PartFile};
+
 use crate::{
     compress::{calibrator::DataCalibrator, judge},
     data::{Samples, Sets},
@@ -8,6 +12,9 @@ use crate::{
     given::DataSource,
     options::{DataOptions, DeviceOptions, ReadOptions, expressions, within},
     plot::{Chart, Line, svg},
+    recipe::Recipe,
+    report::{self, Recorded},
+    shard::Shard,
     values::{Count, Filter},
 };
 use clap::Args;
@@ -24,6 +31,7 @@ use compress_passes::{
     target::Target,
 };
 use compress_runtime::{burn::BurnInterpreter, dataset::Preprocess, session::Backend};
+use parts::Dealt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -58,6 +66,10 @@ pub struct Sensitivity {
     /// Leave out layers whose node or weight has a matching name; may be repeated.
     #[arg(long, value_name = "REGEX")]
     pub exclude: Vec<Filter>,
+    /// Judge a part of the layers alone, e.g. 2/4, for others who judge the rest: no plot is made. `compress merge` makes the figures and
+    /// the plot of all, once all parts are done.
+    #[arg(long, value_name = "I/N")]
+    pub shard: Option<Shard>,
     /// Where it runs.
     #[command(flatten)]
     #[serde(flatten)]
@@ -77,42 +89,67 @@ pub struct Sensitivity {
 pub struct SensitivityReport {
     /// The model.
     pub model: String,
-    /// The plot.
-    pub plot: String,
-    /// The figures.
+    /// The plot; absent after a part.
+    pub plot: Option<String>,
+    /// The figures; absent after a part.
     #[serde(flatten)]
-    pub found: Found,
+    pub found: Option<Found>,
+    /// How many graphs a part judged; absent after the whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub judged: Option<usize>,
+    /// The file of the part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
 }
 
 /// Samples to find activation ranges on.
 const CALIBRATED: usize = 128;
 
 impl Sensitivity {
-    /// Measures the layers, and writes the plot.
+    /// Measures the layers, and writes the plot; or a part of them, and writes what `compress merge` makes the whole of.
     ///
     /// # Errors
     /// Usage for a plot in the place of another file; file when it can't be written; unsupported for a model with operators
     /// that can't be run here, without outputs of floats, or quantised already; whatever reading and running it can raise;
     /// interrupted when `events` asks to stop.
     pub fn run(&self, events: &mut dyn Events) -> Result<SensitivityReport> {
-        let plot = self.output();
-        if files::same(&plot, &self.model) {
-            return Err(Error::usage("the plot would replace the model").in_file(&plot));
+        self.run_with(Judged::new(), events)
+    }
+
+    /// [`Sensitivity::run`], where it is known how some graphs are judged.
+    pub(crate) fn run_with(&self, known: Judged, events: &mut dyn Events) -> Result<SensitivityReport> {
+        let file = self.file();
+        if files::same(&file, &self.model) {
+            return Err(Error::usage("the plot would replace the model").in_file(&file));
         }
-        if self.data.path().is_some_and(|data| files::same(&plot, data)) {
-            return Err(Error::usage("the plot would replace the data").in_file(&plot));
+        if self.data.path().is_some_and(|data| files::same(&file, data)) {
+            return Err(Error::usage("the plot would replace the data").in_file(&file));
         }
-        if plot.as_os_str() == "-" {
+        if self.output().as_os_str() == "-" {
             return Err(Error::usage(format!("{} -: a plot is a file", option::OUTPUT)));
         }
         if self.on.batch != DeviceOptions::default().batch {
             return Err(Error::usage(format!("{} has no effect: nothing is timed", option::BATCH)));
         }
-        files::free(&plot, self.force, &option::OUTPUT.to_string())?;
-        files::placed(&plot, &option::OUTPUT.to_string())?;
-        let found = watched(events, |monitor| within(self.on.threads, false, || self.measure(monitor)))?;
-        onnx::write_atomic(&plot, svg(&self.charts(&found))?.as_bytes(), self.force)?;
-        Ok(SensitivityReport { model: self.model.display().to_string(), plot: plot.display().to_string(), found })
+        files::free(&file, self.force, &option::OUTPUT.to_string())?;
+        files::placed(&file, &option::OUTPUT.to_string())?;
+        let (found, judged) =
+            watched(events, |monitor| within(self.on.threads, false, || self.measure(known, monitor)))?;
+        let (model, at) = (self.model.display().to_string(), Some(file.display().to_string()));
+        if self.shard.is_some() {
+            let count = Some(judged.len());
+            let part = PartFile { judged, recipe: Recorded::new(&Recipe::Sensitivity(self.clone()), None) };
+            onnx::write_atomic(&file, report::json(&part)?.as_bytes(), self.force)?;
+            return Ok(SensitivityReport { model, plot: None, found: None, judged: count, file: at });
+        }
+        onnx::write_atomic(&file, svg(&self.charts(&found))?.as_bytes(), self.force)?;
+        Ok(SensitivityReport { model, plot: at, found: Some(found), judged: None, file: None })
+    }
+
+    /// The file that it makes: the plot, or that of a part.
+    pub(crate) fn file(&self) -> PathBuf {
+        let plot = self.output();
+        self.shard.map_or(plot.clone(), |shard| shard.of_path(&plot, "json"))
     }
 
     /// Where the plot goes.
@@ -120,7 +157,7 @@ impl Sensitivity {
         self.output.clone().unwrap_or_else(|| self.model.with_extension("sensitivity.svg"))
     }
 
-    fn measure(&self, monitor: &Monitor) -> Result<Found> {
+    fn measure(&self, known: Judged, monitor: &Monitor) -> Result<(Found, Judged)> {
         let backend = self.on.open()?;
         let model = onnx::read_with(&self.model, &(&self.read).into())?;
         let in_model = |e: Error| e.in_file(&self.model);
@@ -136,7 +173,14 @@ impl Sensitivity {
         let (samples, backend) = (&sets.calibration, &backend);
         let scope = Scope { exclude: expressions(&self.exclude), ends: true };
         let measurement = Measurement { scheme: self.target.scheme(self.weight_bits), target: self.target, scope };
-        let found = on_samples([samples, &sets.validation], backend, monitor, |cx| measurement.run(model.graph, cx));
+        let found = on_samples([samples, &sets.validation], backend, monitor, |cx| {
+            let judges = cx.judges.ok_or_else(|| Error::bug("sensitivity without samples to judge by"))?;
+            let dealt = Dealt::new(judges, self.shard, known);
+            let Context { interpreter, calibrator, stopped, progress, .. } = *cx;
+            let context = Context { calibrator, judges: Some(&dealt), stopped, progress, ..Context::new(interpreter) };
+            let found = measurement.run(model.graph, &context)?;
+            Ok((found, dealt.judged()))
+        });
         found.map_err(|e| in_model(samples.unfit_if_given(e)))
     }
 

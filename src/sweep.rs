@@ -6,7 +6,8 @@ use crate::{
     files,
     plot::{Chart, Line, svg},
     recipe::Recipe,
-    report::{self, Accuracy, Recorded, Report, SweepPoint, SweepReport},
+    report::{self, Accuracy, FileFacts, Recorded, SweepPoint, SweepReport},
+    shard::Shard,
     values::Fraction,
 };
 use clap::Args;
@@ -46,6 +47,10 @@ pub struct Fractions {
     #[arg(long, value_name = "FRACTIONS", value_delimiter = ',',
         conflicts_with_all = ["prune", "prune_pattern", "dump_ir"])]
     pub sweep: Vec<Fraction>,
+    /// Do a part of a sweep alone, e.g. 2/4: the second, sixth and so on of the fractions. `compress merge` makes the report and the
+    /// plot of all, once all parts are done.
+    #[arg(long, value_name = "I/N", requires = "sweep")]
+    pub shard: Option<Shard>,
 }
 
 impl Sweep {
@@ -87,21 +92,88 @@ impl Sweep {
             report.undone.iter().for_each(|what| monitor.tell(Event::Undone(what)));
             reports.push(report);
         }
-        let plot = plotted(&self.compress.model, &points).map(|plot| svg(&[plot])).transpose()?;
+        let mut warnings = reports.first().map(|r| r.warnings.clone()).unwrap_or_default();
+        warnings.retain(|w| reports.iter().all(|r| r.warnings.contains(w)));
+        points.iter_mut().for_each(|p| p.warnings.retain(|w| !warnings.contains(w)));
+        let first = reports.into_iter().next().ok_or_else(|| Error::bug("no fraction was done"))?;
+        self.sum_up(files, (first.input, first.recipe.data), (points, warnings))
+    }
+
+    /// Writes the plot of the models, unless they are those of a part, and the report of all.
+    fn sum_up(
+        &self,
+        files: &Files,
+        (input, data): (FileFacts, Option<String>),
+        (sweep, mut warnings): (Vec<SweepPoint>, Vec<String>),
+    ) -> Result<SweepReport> {
+        let whole = self.fractions.shard.is_none();
+        let chart = plotted(&self.compress.model, &sweep).filter(|_| whole);
+        let plot = chart.map(|plot| svg(&[plot])).transpose()?;
         match &plot {
             Some(plot) => onnx::write_atomic(&files.plot, plot.as_bytes(), self.compress.force)?,
-            None => files.remove_plot()?,
+            None if whole => {
+                files.remove_plot()?;
+                warnings.push("no plot was made: for some fraction there is no accuracy to plot".into());
+            }
+            None => {}
         }
-        let report = self.summary(reports, points, plot.map(|_| files.plot.display().to_string()))?;
+        let report = SweepReport {
+            schema: report::SCHEMA,
+            input,
+            sweep,
+            plot: plot.map(|_| files.plot.display().to_string()),
+            warnings,
+            file: files.report.display().to_string(),
+            recipe: Recorded::new(&Recipe::Sweep(self.clone()), data),
+        };
         onnx::write_atomic(&files.report, report::json(&report)?.as_bytes(), self.compress.force)?;
         Ok(report)
     }
 
+    /// The report and the plot of a whole sweep, of those of its `parts`.
+    ///
+    /// # Errors
+    /// File when they can't be written, or are there already; usage for parts that did not compress the same model on the same data.
+    pub(crate) fn merged(&self, parts: Vec<SweepReport>) -> Result<SweepReport> {
+        let files = self.files();
+        files.check(self.compress.force)?;
+        let other = |what: &str| Error::usage(format!("the parts are not of one sweep: they differ in {what}"));
+        let of = |part: &SweepReport| (part.input.clone(), part.recipe.data.clone());
+        let (input, data) = parts.first().map(of).ok_or_else(|| Error::bug("a sweep without parts"))?;
+        if parts.iter().any(|part| part.input.sha256 != input.sha256) {
+            return Err(other("the model"));
+        }
+        if parts.iter().any(|part| part.recipe.data != data) {
+            return Err(other("the data"));
+        }
+        if parts.iter().any(|part| part.recipe.version != parts[0].recipe.version) {
+            return Err(other("the version of this program"));
+        }
+        let shared = |w: &String| parts.iter().all(|part| part.warnings.contains(w));
+        let warnings: Vec<String> = parts[0].warnings.iter().filter(|w| shared(w)).cloned().collect();
+        let mut points: Vec<SweepPoint> = vec![];
+        for mut part in parts {
+            part.warnings.retain(|w| !warnings.contains(w));
+            for point in part.sweep {
+                let own = part.warnings.iter().chain(&point.warnings).cloned().collect();
+                points.push(SweepPoint { warnings: own, ..point });
+            }
+        }
+        points.sort_by(|a, b| a.fraction.total_cmp(&b.fraction));
+        let done: Vec<f64> = points.iter().map(|p| p.fraction).collect();
+        if done != self.fractions().iter().map(|f| f.get()).collect::<Vec<_>>() {
+            return Err(other("the fractions"));
+        }
+        self.sum_up(&files, (input, data), (points, warnings))
+    }
+
     fn files(&self) -> Files {
         let output = self.compress.output();
-        let beside = |extension: &str| match &self.compress.report {
-            Some(folder) => folder.join(extension),
-            None => output.with_extension(extension),
+        let beside = |extension: &str| match (&self.compress.report, self.fractions.shard) {
+            (Some(folder), Some(shard)) => shard.of_path(&folder.join("sweep"), extension),
+            (Some(folder), None) => folder.join(extension),
+            (None, Some(shard)) => shard.of_path(&output, extension),
+            (None, None) => output.with_extension(extension),
         };
         Files { report: beside("report.json"), plot: beside("sweep.svg") }
     }
@@ -114,21 +186,27 @@ impl Sweep {
         fractions
     }
 
+    /// Those that are done: those of its part, if it is one.
+    pub fn own(&self) -> Vec<Fraction> {
+        let has = |i: usize| self.fractions.shard.is_none_or(|shard| shard.has(i));
+        self.fractions().into_iter().enumerate().filter(|(i, _)| has(*i)).map(|(_, fraction)| fraction).collect()
+    }
+
     /// The models that it makes, their reports, and the plot.
     pub(crate) fn outputs(&self) -> Vec<PathBuf> {
         let output = self.compress.output();
-        let models = self.fractions().into_iter().map(|f| named(&output, f.get()));
+        let models = self.own().into_iter().map(|f| named(&output, f.get()));
         models.flat_map(|m| [m.with_extension("report.json"), m]).chain([self.files().plot]).collect()
     }
 
     /// What of it shapes the results.
     pub(crate) fn essence(&self) -> Self {
-        Self { fractions: Fractions { sweep: self.fractions() }, compress: self.compress.essence() }
+        Self { fractions: Fractions { sweep: self.fractions(), shard: None }, compress: self.compress.essence() }
     }
 
     /// The recipe of the least fraction.
     pub(crate) fn first(&self) -> Compress {
-        Compress { prune: self.fractions().first().copied(), ..self.compress.clone() }
+        Compress { prune: self.own().first().copied(), ..self.compress.clone() }
     }
 
     /// What is to be done for each fraction, the least first.
@@ -140,7 +218,11 @@ impl Sweep {
             (&option::DUMP_IR, c.dump_ir.is_some()),
         ];
         others.into_iter().try_for_each(|other| needs::apart(&[(&option::SWEEP, true), other]))?;
-        let fractions = self.fractions();
+        let fractions = self.own();
+        if let (Some(shard), true) = (self.fractions.shard, fractions.is_empty()) {
+            let what = format!("{} {shard}: there are {} fractions", option::SHARD, self.fractions().len());
+            return Err(Error::usage(what).help("divide the sweep into no more parts than that"));
+        }
         if fractions.is_empty() {
             return Err(Error::usage(format!("{} needs a fraction", option::SWEEP)));
         }
@@ -152,24 +234,6 @@ impl Sweep {
             ..self.compress.clone()
         };
         Ok(fractions.iter().map(of).collect())
-    }
-
-    fn summary(&self, reports: Vec<Report>, mut sweep: Vec<SweepPoint>, plot: Option<String>) -> Result<SweepReport> {
-        let mut warnings = reports.first().map(|r| r.warnings.clone()).unwrap_or_default();
-        warnings.retain(|w| reports.iter().all(|r| r.warnings.contains(w)));
-        sweep.iter_mut().for_each(|p| p.warnings.retain(|w| !warnings.contains(w)));
-        if plot.is_none() {
-            warnings.push("no plot was made: for some fraction there is no accuracy to plot".into());
-        }
-        let first = reports.into_iter().next().ok_or_else(|| Error::bug("no fraction was done"))?;
-        Ok(SweepReport {
-            schema: report::SCHEMA,
-            input: first.input,
-            sweep,
-            plot,
-            warnings,
-            recipe: Recorded::new(&Recipe::Sweep(self.clone()), first.recipe.data),
-        })
     }
 }
 
@@ -226,7 +290,7 @@ fn named(output: &Path, fraction: f64) -> PathBuf {
     output.with_file_name(format!("{}-{fraction}.{extension}", part(output.file_stem())))
 }
 
-fn point(fraction: f64, plan: &CompressPlan, report: &Report) -> Result<SweepPoint> {
+fn point(fraction: f64, plan: &CompressPlan, report: &report::Report) -> Result<SweepPoint> {
     let output = report.output.clone().ok_or_else(|| Error::bug("a model without facts"))?;
     let complete = report.undone.is_empty() || !plan.recipe.gates.strict;
     Ok(SweepPoint {

@@ -9,7 +9,7 @@ use crate::{
     verify::Verified,
 };
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Compares graphs with one that they stand in for, on samples that calibration does not see: what the search for a way to
 /// quantise asks of the runtime.
@@ -40,7 +40,7 @@ pub trait Judge {
 }
 
 /// What the answers of one graph keep of those of another.
-#[derive(Debug, Clone, Copy, PartialEq, JsonSchema, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Likeness {
     /// The noise in the answers, in parts of the signal: a mean over the outputs. 0 where they are equal.
     pub noise: f64,

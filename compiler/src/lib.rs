@@ -53,6 +53,7 @@ pub mod op;
 pub mod ops;
 pub mod part;
 pub mod pass;
+pub mod pipeline;
 pub mod rewrite;
 pub mod spill;
 pub mod storage;

@@ -2,23 +2,24 @@
 
 use crate::{
     clipping::Clipping,
-    error::{Error, Kind, Result},
+    error::{Error, Result},
     graph::Graph,
     judge::{Judges, Trial},
-    node::{NodeId, Port, Site},
+    node::{NodeId, Site},
     op::Op,
     spill::Spill,
     tensor::Tensor,
-    value::Fact,
-    verify::{Verified, verify},
+    verify::Verified,
     words::{Unit, counted},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{
+    borrow::Cow,
     cell::{Cell, RefCell},
-    collections::{BTreeMap, HashMap},
-    time::{Duration, Instant},
+    collections::BTreeMap,
+    fmt::Debug,
+    time::Duration,
 };
 
 /// Runs operators: what folding asks of the runtime.
@@ -168,10 +169,10 @@ pub struct Weight {
 }
 
 /// What a training did.
-#[derive(Debug, Clone, Default, PartialEq, JsonSchema, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Trained {
     /// What it was for.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Epochs that were done.
     pub epochs: u64,
     /// Epochs that were planned.
@@ -183,9 +184,9 @@ pub struct Trained {
     /// Wall time.
     pub seconds: f64,
     /// What it was scored by on what was held out: `top1`, `agreement` or `sqnr`.
-    pub metric: &'static str,
+    pub metric: Cow<'static, str>,
     /// How that is read.
-    #[serde(skip)]
+    #[serde(default)]
     pub unit: Unit,
     /// Samples that it was scored on, which chose the best epoch: neither trained on nor evaluated on.
     pub validated: usize,
@@ -195,9 +196,9 @@ pub struct Trained {
     /// The best score with all masks in place; absent as above.
     pub after: Option<f64>,
     /// Why it ended, in words.
-    pub ended: &'static str,
+    pub ended: Cow<'static, str>,
     /// Its course, from before the first step on.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub course: Vec<EpochScore>,
 }
 
@@ -380,8 +381,8 @@ impl Outcome {
     }
 }
 
-/// One step of the pipeline.
-pub trait Pass {
+/// One step of the pipeline. Two that are the same in `Debug` do the same.
+pub trait Pass: Debug {
     /// Its name, as in the pipeline's table, messages and the report.
     fn name(&self) -> &'static str;
 
@@ -395,190 +396,4 @@ pub trait Pass {
     /// # Errors
     /// Whatever the pass computes can raise. The graph is then in no defined state.
     fn run(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome>;
-}
-
-/// What one pass of a pipeline did, and how long it took.
-#[derive(Debug, Clone, JsonSchema, Serialize)]
-pub struct PassReport {
-    /// The pass.
-    pub name: &'static str,
-    /// Wall time.
-    pub seconds: f64,
-    /// How many changes it made.
-    pub edits: usize,
-    /// What it left alone.
-    pub skipped: Vec<Skipped>,
-    /// What was asked for and not done, in sentences: the report has them in one list.
-    #[serde(skip)]
-    pub undone: Vec<String>,
-    /// Trainings that were part of it.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub trained: Vec<Trained>,
-    /// What was tried, in order.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub tried: Vec<Trial>,
-    /// What the ranges of activations cut off, where the pass chose them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub clipping: Option<Clipping>,
-}
-
-/// The passes to run, in order.
-#[derive(Default)]
-pub struct Pipeline {
-    /// The passes.
-    pub passes: Vec<Box<dyn Pass>>,
-}
-
-impl Pipeline {
-    /// Runs every pass and verifies the graph after each. `after` sees each result.
-    /// Returns the reports and all warnings.
-    ///
-    /// # Errors
-    /// What a pass raises; a bug, naming the pass, when one leaves a broken graph; malformed when
-    /// what it shows of the graph contradicts the graph itself.
-    pub fn run(
-        &self,
-        graph: &mut Graph,
-        cx: &Context,
-        after: &mut dyn FnMut(&PassReport, &Graph) -> Result<()>,
-    ) -> Result<(Vec<PassReport>, Vec<String>)> {
-        let mut reports = vec![];
-        let mut warnings = vec![];
-        // Tensors are shared: this copies names and edges.
-        let original = graph.clone();
-        for pass in &self.passes {
-            cx.check()?;
-            let start = Instant::now();
-            let done = pass.run(graph, cx)?;
-            // What the file declared and inference now contradicts was wrong.
-            graph
-                .infer_all()
-                .and_then(|()| verify(graph).map(drop))
-                .map_err(|e| contradiction(&original, graph).unwrap_or_else(|| broken(pass.name(), &e)))?;
-            let report = PassReport {
-                name: pass.name(),
-                seconds: start.elapsed().as_secs_f64(),
-                edits: done.edits,
-                skipped: done.skipped,
-                undone: done.undone,
-                trained: done.trained,
-                tried: done.tried,
-                clipping: done.clipping,
-            };
-            tracing::debug!(pass = report.name, edits = report.edits, seconds = report.seconds);
-            after(&report, graph)?;
-            warnings.extend(done.warnings);
-            reports.push(report);
-        }
-        Ok((reports, warnings))
-    }
-}
-
-/// The error of a pass that broke the graph.
-fn broken(pass: &str, e: &Error) -> Error {
-    Error::bug(format!("pass `{pass}` left a broken graph: {e}"))
-}
-
-/// How a model contradicts itself, if it does: its own operators refuse what passes found out of its
-/// values. A file may declare the shape of a copy, say, that readers of what is copied can't take:
-/// nothing shows it while the copy is there.
-fn contradiction(original: &Graph, after: &Graph) -> Option<Error> {
-    let mut original = original.clone();
-    let values = after.ids().flat_map(|n| &after.node(n).outputs);
-    // Values keep their names for as long as they mean the same.
-    let known: HashMap<&str, &Fact> =
-        values.filter(|v| !v.name.is_empty()).map(|v| (v.name.as_str(), &v.fact)).collect();
-    for node in original.topological().ok()? {
-        if let Err(e) = original.infer(node) {
-            let help = "shapes that the file declares (value_info, outputs) contradict each other: \
-                        remove them, or infer them again";
-            return (e.kind() == Kind::Malformed).then(|| e.help(help));
-        }
-        for slot in 0..original.node(node).outputs.len() {
-            let port = Port { node, slot };
-            let value = original.value(port);
-            // What differs was changed by a pass: that proves nothing against the model.
-            if let Some(fact) = known.get(value.name.as_str())
-                && let Ok(fact) = value.fact.clone().refined(fact)
-            {
-                original.set_fact(port, fact);
-            }
-        }
-    }
-    None
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::text;
-
-    struct NoInterpreter;
-
-    impl Interpreter for NoInterpreter {
-        fn eval(&self, _: &Op, _: &[Option<Tensor>]) -> Result<Vec<Tensor>> {
-            Err(Error::unsupported("nothing runs here"))
-        }
-    }
-
-    /// A pass that does this.
-    struct Does(fn(&mut Graph));
-
-    impl Pass for Does {
-        fn name(&self) -> &'static str {
-            "test"
-        }
-
-        fn run(&self, graph: &mut Graph, _: &Context) -> Result<Outcome> {
-            (self.0)(graph);
-            Ok(Outcome::default())
-        }
-    }
-
-    /// The error of a pass that does `what` to a graph in which %a has no known shape, and its copy %b has one.
-    fn error(copy: &str, what: fn(&mut Graph)) -> String {
-        let graph = format!(
-            r#"graph "g" {{
-                input %x: f32[*]
-                const %w: f32[4,5] = zeros
-                %a = Relu(%x) : f32[*]
-                %b = Identity(%a) : {copy}
-                %y = MatMul(%a, %w) "product"
-                output %b
-                output %y
-            }}"#
-        );
-        let mut graph = text::parse(&graph).unwrap();
-        let pipeline = Pipeline { passes: vec![Box::new(Does(what))] };
-        let e = pipeline.run(&mut graph, &Context::new(&NoInterpreter), &mut |_, _| Ok(())).unwrap_err();
-        format!("{}: {e}", e.kind())
-    }
-
-    fn named(graph: &Graph, name: &str) -> NodeId {
-        graph.ids().find(|n| graph.value((*n).into()).name == name).unwrap()
-    }
-
-    /// What is known of the copy holds for what is copied.
-    fn merge(graph: &mut Graph) {
-        let (a, b) = (named(graph, "a").into(), named(graph, "b").into());
-        graph.set_fact(a, graph.fact(b).clone());
-        graph.redirect(b, a, &[]);
-        graph.remove(b.node);
-    }
-
-    #[test]
-    fn a_model_that_contradicts_itself_is_malformed() {
-        let e = error("f32[2,3]", merge);
-        assert!(e.starts_with("malformed model: node `product` (MatMul): inner dimensions 3 and 4 differ"), "{e}");
-    }
-
-    #[test]
-    fn a_pass_that_breaks_a_graph_is_to_blame() {
-        let e = error("f32[2,4]", |graph| {
-            merge(graph);
-            graph.set_constant(named(graph, "w"), Tensor::f32(&[3, 5], &[0.0; 15]));
-        });
-        let bug = "internal error: pass `test` left a broken graph: node `product` (MatMul): inner";
-        assert!(e.starts_with(bug), "{e}");
-    }
 }

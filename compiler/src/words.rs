@@ -1,7 +1,7 @@
 //! Words that messages share: numbers of things, and names of options.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use std::{borrow::Cow, fmt, sync::OnceLock};
 
 /// A number of things, for people: `1 sample`, `2 samples`.
@@ -19,7 +19,8 @@ pub fn any_of(all: &[&str]) -> String {
 }
 
 /// How a figure is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Unit {
     /// A share, shown in percent.
     #[default]
@@ -73,6 +74,14 @@ pub fn written(option: &str) -> String {
 impl Serialize for Opt {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(&self.flag())
+    }
+}
+
+impl<'de> Deserialize<'de> for Opt {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let flag = Cow::<str>::deserialize(from)?;
+        let named = option::ALL.iter().find(|option| option.flag() == *flag);
+        named.copied().ok_or_else(|| D::Error::custom(format!("unknown option {flag}")))
     }
 }
 
@@ -195,6 +204,7 @@ pub mod option {
         SAVE_RECIPE "save-recipe",
         SCORE "score",
         SHAPE "shape",
+        SHARD "shard",
         STOP_AFTER "stop-after",
         STRICT "strict",
         STRIP "strip",

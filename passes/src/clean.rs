@@ -17,6 +17,7 @@ use std::{
 };
 
 /// The pass "clean".
+#[derive(Debug)]
 pub struct Clean;
 
 impl Pass for Clean {

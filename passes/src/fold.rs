@@ -28,6 +28,7 @@ const SMALL: usize = 64 << 10;
 const ROOM: usize = 64 << 10;
 
 /// The pass "fold".
+#[derive(Debug)]
 pub struct Fold;
 
 impl Pass for Fold {
@@ -41,6 +42,7 @@ impl Pass for Fold {
 }
 
 /// The pass "fold" with a limit for the bytes of all constants together, however often it runs.
+#[derive(Debug)]
 pub struct FoldWithin(usize);
 
 impl FoldWithin {

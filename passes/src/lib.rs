@@ -24,7 +24,8 @@ use compress_compiler::{
     choice,
     error::Result,
     graph::Graph,
-    pass::{Context, Outcome, Pass, Pipeline},
+    pass::{Context, Outcome, Pass},
+    pipeline::Pipeline,
     words::{Opt, option},
 };
 use low_rank::LowRank;
@@ -366,6 +367,12 @@ pub fn pipeline(options: &Options, stop_after: Option<&str>) -> Pipeline {
     Pipeline { passes: asked.stages.iter().filter_map(|s| (s.make)(&asked)).collect() }
 }
 
+/// How many passes of a pipeline run before any that makes codes of weights.
+pub fn before_codes(pipeline: &Pipeline) -> usize {
+    let codes = |name: &str| STAGES.iter().skip_while(|s| s.name != "tables").any(|s| s.name == name);
+    pipeline.passes.iter().take_while(|pass| !codes(pass.name())).count()
+}
+
 /// How often [`simplify`] starts over at most. Three rounds are the rule; the bound is for
 /// graphs made to need more.
 const ROUNDS: usize = 8;
@@ -405,6 +412,7 @@ fn simplify_at(graph: &mut Graph, cx: &Context, depth: usize) -> Result<Outcome>
 }
 
 /// [`simplify`] as a pass.
+#[derive(Debug)]
 struct Simplify;
 
 impl Pass for Simplify {

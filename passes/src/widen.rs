@@ -17,9 +17,11 @@ use compress_compiler::{
 pub(crate) const SMALL: usize = 1024;
 
 /// The pass "widen": everything between inputs and outputs computes in 32 bits.
+#[derive(Debug)]
 pub struct Widen;
 
 /// The pass "narrow": constants that were of 16 bits, and still are such numbers, are stored in 16 again.
+#[derive(Debug)]
 pub struct Narrow;
 
 fn is_half(dtype: Option<DType>) -> bool {

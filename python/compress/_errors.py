@@ -49,6 +49,9 @@ class GateError(Error):
         super().__init__(text)
         self.report = report
 
+    def __reduce__(self) -> tuple[type, tuple[str, Report]]:
+        return type(self), (str(self), self.report)
+
 
 class InternalError(Error):
     """A defect of this package."""

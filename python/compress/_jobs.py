@@ -213,6 +213,7 @@ def sweep(
     model: Path,
     *,
     sweep: float | Iterable[float] = (),
+    shard: str | None = None,
     output: Path | None = None,
     int8: bool | Literal["static", "dynamic"] = False,
     qat: bool = False,
@@ -290,6 +291,8 @@ def sweep(
         model: The ONNX model to compress
         sweep: Prune by each of these fractions in turn, e.g. 0.5,0.7,0.9: a model and a report each, named after the
             fraction, and a table and a plot of all. Gates hold for each; it fails (exit 9) when no model passes them
+        shard: Do a part of a sweep alone, e.g. 2/4: the second, sixth and so on of the fractions. `compress merge`
+            makes the report and the plot of all, once all parts are done
         output: Where the result goes [default: MODEL with .compressed.onnx]
         int8: Quantise to INT8: static, QDQ, calibrated on `data`; or dynamic, by the range of each run [default way:
             static]
@@ -416,6 +419,7 @@ def search(
     output: Path | None = None,
     folder: Path | None = None,
     time: str | None = None,
+    shard: str | None = None,
     trials: int | None = None,
     epochs: int | None = None,
     strategy: Literal["guided", "random"] | None = None,
@@ -454,6 +458,8 @@ def search(
         output: Where the result goes [default: MODEL with .compressed.onnx]
         folder: Where the ways that were tried go, with models and recipes of the best [default: OUT with .search]
         time: How long to search, e.g. 10m, 1h; measuring the best on the evaluation set comes on top [default: 10m]
+        shard: Search alone for a part of those that search at once, e.g. 2/4: each tries ways of its own. `compress
+            merge` makes the result, once all parts are done
         trials: End after so many ways were tried
         epochs: Epochs of training at most, 0 for no training: 1, 4, 16 and so on are tried up to N, and N [default:
             16]
@@ -501,6 +507,22 @@ def search(
         progress: Show bars, where tqdm is installed.
     """
     return run("search", locals())
+
+
+def merge(
+    parts: Path | Iterable[Path],
+    *,
+    force: bool = False,
+    progress: bool = True,
+) -> Report:
+    """Puts the parts of a sweep or a search together, which several machines did (`shard`).
+
+    Args:
+        parts: The files that the parts wrote last: reports, folders of searches
+        force: Overwrite what exists.
+        progress: Show bars, where tqdm is installed.
+    """
+    return run("merge", locals())
 
 
 def check(
@@ -828,6 +850,7 @@ def sensitivity(
     weight_bits: Literal[4, 8] | None = None,
     target: Literal["portable", "onnxruntime", "openvino", "tensorrt", "qnn"] | None = None,
     exclude: str | Iterable[str] = (),
+    shard: str | None = None,
     batch: int | None = None,
     device: str | None = None,
     precision: Literal["f32", "tf32", "bf16", "f16"] | None = None,
@@ -853,6 +876,8 @@ def sensitivity(
         weight_bits: Bits of a quantised weight [default: 8]
         target: The runtime that has to run the result [default: portable]
         exclude: Leave out layers whose node or weight has a matching name; may be repeated
+        shard: Judge a part of the layers alone, e.g. 2/4, for others who judge the rest: no plot is made. `compress
+            merge` makes the figures and the plot of all, once all parts are done
         batch: Samples a batch when timing [default: 1]
         device: Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto. `compress
             devices` lists them [default: auto]

@@ -1,7 +1,7 @@
 //! The command line, as clap sees it: the recipes of the library, and how the command shows what they make.
 
 use crate::{
-    Bench, Check, Compress, Distill, Draft, Error, Explain, Fractions, Inspect, Recipe, Report, Result, Search,
+    Bench, Check, Compress, Distill, Draft, Error, Explain, Fractions, Inspect, Merge, Recipe, Report, Result, Search,
     Sensitivity, files,
     formats::{self, Mlflow, Run},
     options::ReadOptions,
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
     after_help = passes_help(),
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    override_usage = "compress MODEL [-o OUT] [--int8] [--prune F] [--data PATH] ...\n       compress inspect|sensitivity|check|bench|explain MODEL ...\n       compress distill STUDENT [--teacher T] --data D ...\n       compress search MODEL --data D --time 1h ...\n       compress draft MODEL --data TEXT ...\n       compress run RECIPE.toml\n       compress devices"
+    override_usage = "compress MODEL [-o OUT] [--int8] [--prune F] [--data PATH] ...\n       compress inspect|sensitivity|check|bench|explain MODEL ...\n       compress distill STUDENT [--teacher T] --data D ...\n       compress search MODEL --data D --time 1h ...\n       compress merge PART ...\n       compress draft MODEL --data TEXT ...\n       compress run RECIPE.toml\n       compress devices"
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -71,6 +71,8 @@ pub enum Command {
     Draft(Box<DraftArgs>),
     /// Search for the best ways to compress a model, and take the one that limits and wish ask for.
     Search(Box<SearchArgs>),
+    /// Put the parts of a sweep or a search together, which several machines did (--shard).
+    Merge(MergeArgs),
     /// Run a job as a recipe says, or as the report of an earlier run does.
     Run(RunArgs),
     /// List what models can run on here: the CPU, and GPUs.
@@ -164,7 +166,8 @@ impl FormatArgs {
                 "--markdown, --junit and --openmetrics are for jobs that make one report: compress, check and draft";
             return Err(Error::usage(what));
         }
-        let has_page = one || trains || has_report && matches!(recipe, Recipe::Sweep(_) | Recipe::Search(_));
+        let has_page =
+            one || trains || has_report && matches!(recipe, Recipe::Sweep(_) | Recipe::Search(_) | Recipe::Merge(_));
         if self.page.html.is_some() && !has_page {
             return Err(Error::usage(NO_PAGE));
         }
@@ -279,6 +282,20 @@ pub struct SearchArgs {
 }
 
 #[derive(Args)]
+pub struct MergeArgs {
+    #[command(flatten)]
+    pub recipe: Merge,
+    #[command(flatten)]
+    pub page: PageArgs,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+    /// Print errors only.
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+#[derive(Args)]
 pub struct BenchArgs {
     #[command(flatten)]
     pub recipe: Bench,
@@ -366,8 +383,10 @@ mod tests {
     const FOREIGN: &[&str] = &[
         "--all",
         "--all-targets",
+        "--array",
         "--bench",
         "--bind-to",
+        "--dependency",
         "--doc",
         "--dynamo",
         "--exact",

@@ -6,8 +6,8 @@ use super::{
     ranks, stdout, tables, terminal, training,
 };
 use crate::{
-    Bench, Check, Compress, Distill, Draft, Error, Explain, Inspect, Inspected, Intent, Recipe, Report, Result, Search,
-    Sensitivity, Sweep,
+    Bench, Check, Compress, Distill, Draft, Error, Explain, Inspect, Inspected, Intent, Merge, Merged, Recipe, Report,
+    Result, Search, Sensitivity, Sweep,
     formats::{self, Run},
     report::json,
 };
@@ -68,6 +68,7 @@ pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
         Recipe::Sensitivity(r) => (Some(&mut r.force), &mut r.read),
         Recipe::Draft(r) => (Some(&mut r.force), &mut r.read),
         Recipe::Search(r) => (Some(&mut r.force), &mut r.read),
+        Recipe::Merge(_) => return Err(Error::usage("a merge has no recipe").in_file(&flags.recipe)),
     };
     read.allow_hardlinks |= flags.read.allow_hardlinks;
     read.keep_initializer_inputs |= flags.read.keep_initializer_inputs;
@@ -82,6 +83,7 @@ pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
         | Recipe::Bench(_)
         | Recipe::Explain(_)
         | Recipe::Inspect(_)
+        | Recipe::Merge(_)
         | Recipe::Sensitivity(_) => {}
     }
     let is_for = |what: &str| Err(Error::usage(what).in_file(&flags.recipe));
@@ -130,6 +132,7 @@ pub fn run(recipe: Recipe, how: &How) -> Result<()> {
         Recipe::Sensitivity(r) => sensitivity(&r, how),
         Recipe::Draft(r) => draft(&r, how),
         Recipe::Search(r) => search(&r, how),
+        Recipe::Merge(r) => merge(&r, how),
     }
 }
 
@@ -202,13 +205,8 @@ fn intents(recipe: &Sweep, how: &How) -> Result<()> {
     if others.is_empty() {
         return Ok(());
     }
-    let outputs: Vec<String> = recipe
-        .fractions()
-        .iter()
-        .zip(&intents)
-        .skip(1)
-        .map(|(f, intent)| format!("{f} -> {}", intent.output))
-        .collect();
+    let outputs: Vec<String> =
+        recipe.own().iter().zip(&intents).skip(1).map(|(f, intent)| format!("{f} -> {}", intent.output)).collect();
     terminal::print(&format!("  the same for {}\n", outputs.join(", ")))
 }
 
@@ -245,6 +243,20 @@ fn search(recipe: &Search, how: &How) -> Result<()> {
     how.formats.page.write(|| formats::search_html(&report))?;
     how.show(&report, || tables::search(&report))?;
     report.verdict()
+}
+
+fn merge(recipe: &Merge, how: &How) -> Result<()> {
+    let merged = recipe.run(&mut how.events())?;
+    match &merged {
+        Merged::Sweep(report) => how.formats.page.write(|| formats::sweep_html(report))?,
+        Merged::Search(report) => how.formats.page.write(|| formats::search_html(report))?,
+        Merged::Sensitivity(_) if how.formats.page.html.is_some() => {
+            return Err(Error::usage("--html is not for the figures of layers, which have a plot"));
+        }
+        Merged::Sensitivity(_) => {}
+    }
+    how.show(&merged, || tables::merged(&merged))?;
+    merged.verdict()
 }
 
 fn bench(recipe: &Bench, how: &How) -> Result<()> {

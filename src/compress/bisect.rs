@@ -5,7 +5,8 @@ use crate::{data::Sets, events::Monitor, measure};
 use compress_compiler::{
     error::{Error, Result},
     graph::Graph,
-    pass::{Calibrator, Context, Pipeline},
+    pass::{Calibrator, Context},
+    pipeline::Pipeline,
 };
 use compress_passes::bisect::{Culprit, PassEffect, bisect};
 use compress_runtime::{burn::BurnInterpreter, session::Backend};

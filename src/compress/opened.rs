@@ -29,20 +29,22 @@ use compress_compiler::{
     graph::Graph,
     judge::Judges,
     onnx::{self, Model},
-    pass::{Calibrator, Context, Pipeline, Stopwatch, Trainer},
+    pass::{Calibrator, Context, Stopwatch, Trainer},
+    pipeline::{Beginnings, Pipeline},
     spill::Spill,
     words::{
         counted,
         option::{BISECT, CHECK, EXCLUDE, LAYER, REPORT},
     },
 };
-use compress_passes::{Options, prune::reconstruct};
+use compress_passes::{Options, before_codes, prune::reconstruct};
 use compress_runtime::{
     burn::BurnInterpreter,
     memory,
     session::{Backend, Session},
 };
 use std::{
+    cell::RefCell,
     path::Path,
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -60,6 +62,8 @@ pub struct Opened {
     manner: Manner,
     facts: Facts,
     pub warnings: Vec<String>,
+    /// What earlier plans made before anything became codes, if more plans follow that begin alike.
+    pub beginnings: Option<RefCell<Beginnings>>,
 }
 
 /// The facts of the original. They ask for all of a model that may be large, and are found beside the work.
@@ -140,7 +144,7 @@ impl Opened {
         let scored = recipe.measures.score.is_some();
         gates::feasible(&recipe.gates, &Measurable { accuracy, why_not: warnings.last().cloned(), scored })?;
         let facts = Facts::of(&recipe.model, &original);
-        let this = Self { original, teacher, backend, sets, before, manner, facts, warnings };
+        let this = Self { original, teacher, backend, sets, before, manner, facts, warnings, beginnings: None };
         Ok(this)
     }
 
@@ -346,16 +350,23 @@ impl Opened {
             ..Context::new(&interpreter)
         };
         let mut step = 0;
-        let (passes, warnings) = pipeline
-            .run(&mut model.graph, &cx, &mut |pass, graph| {
+        let done = match self.beginnings.as_ref().filter(|_| spill.is_none()) {
+            Some(beginnings) => {
+                let samples = self.sets.as_ref().map_or(0, |s| s.calibration.indices.len());
+                let mut beginnings = beginnings.borrow_mut();
+                beginnings.given(format!("{samples} samples, {:?} epochs, a rate of {:?}", recipe.epochs, recipe.lr));
+                pipeline.run_from(before_codes(pipeline), &mut beginnings, &mut model.graph, &cx)
+            }
+            None => pipeline.run(&mut model.graph, &cx, &mut |pass, graph| {
                 step += 1;
                 if let Some(dir) = &recipe.dump_ir {
                     let file = dir.join(format!("{step:02}-{}.txt", pass.name));
                     onnx::write_atomic(&file, graph.to_string().as_bytes(), true)?;
                 }
                 Ok(())
-            })
-            .map_err(|e| e.in_file(&recipe.model))?;
+            }),
+        };
+        let (passes, warnings) = done.map_err(|e| e.in_file(&recipe.model))?;
         kept.remove();
         if let Some((times, file)) = kept_times.reused() {
             report.warnings.push(format!(

@@ -10,7 +10,7 @@ use crate::{
 use compress_compiler::{
     error::{Error, Result},
     onnx,
-    pass::Pipeline,
+    pipeline::Pipeline,
     words::option,
 };
 use compress_passes::{

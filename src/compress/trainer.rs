@@ -193,19 +193,19 @@ impl Trainer for DataTrainer<'_> {
         }
         *graph = done.graph;
         Ok(Trained {
-            name: training.name,
+            name: training.name.into(),
             epochs: watcher.done,
             planned: epochs as u64,
             samples,
             steps: done.steps,
             seconds: began.elapsed().as_secs_f64(),
-            metric: metric.name(),
+            metric: metric.name().into(),
             unit: metric.unit(),
             validated: held.indices.len(),
             before: number(done.first).filter(|_| !gradual),
             after: number(done.best),
             course: done.scores,
-            ended: if done.ended == Ended::Patience { "it had converged" } else { "all epochs were done" },
+            ended: if done.ended == Ended::Patience { "it had converged" } else { "all epochs were done" }.into(),
         })
     }
 }

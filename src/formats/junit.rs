@@ -21,7 +21,7 @@ pub fn junit(r: &Report) -> String {
             Verdict::Unclear => TestCaseStatus::skipped(),
         };
         status.set_message(said);
-        add(format!("{}{}", g.name.flag(), g.figure.map_or(String::new(), |f| format!(" {f}"))), status);
+        add(format!("{}{}", g.name.flag(), g.figure.as_deref().map_or(String::new(), |f| format!(" {f}"))), status);
     }
     let mut usable = match &r.unusable {
         Some(_) => TestCaseStatus::non_success(NonSuccessKind::Failure),

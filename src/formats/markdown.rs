@@ -28,7 +28,7 @@ pub fn markdown(r: &Report) -> String {
             let _ = writeln!(
                 t,
                 "| {} | {} | {} | {verdict} |",
-                code(&g.name.flag()) + &g.figure.map_or(String::new(), |f| format!(" {f}")),
+                code(&g.name.flag()) + &g.figure.as_deref().map_or(String::new(), |f| format!(" {f}")),
                 plain(&g.limit_shown),
                 plain(&g.shown)
             );

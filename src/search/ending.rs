@@ -25,7 +25,7 @@ use compress_compiler::{
     words::{counted, option},
 };
 use compress_runtime::session::Session;
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 /// For how long each of the best is timed.
 const SPEED: Duration = Duration::from_millis(1500);
@@ -52,7 +52,7 @@ pub fn end(search: &Search, lab: &mut Lab, journal: &Journal, monitor: &Monitor)
         // What was learnt later brought it back.
         if !journal.model(tried.number).exists() {
             let made = lab.try_out((&tried.way, table), &journal.model(tried.number), monitor)?;
-            journal.keep(tried, made.staged, table)?;
+            journal.keep(tried, |_| made.staged.commit(true), table)?;
         }
     }
     // What is opened anew has the evaluation set.
@@ -90,30 +90,60 @@ pub fn end(search: &Search, lab: &mut Lab, journal: &Journal, monitor: &Monitor)
         );
     }
     warnings.extend(unsure(search, limit, &candidates[picked], lab));
-    let samples = SearchSamples { chose: lab.validation, measured: figures.accuracy.samples };
     let points = points(journal, &best, &measured, lab);
-    let plain: Vec<Objectives> = standings.all().filter(|(t, _)| t.plain).map(|(_, o)| o).collect();
     let report = SearchReport {
-        schema: report::SCHEMA,
         input: made.input.clone(),
-        output,
-        picked: tried.number,
+        output: Some(output),
+        picked: Some(tried.number),
         metric: figures.accuracy.metric,
+        samples: SearchSamples { chose: lab.validation, measured: figures.accuracy.samples },
+        gates: made.gates,
+        warnings,
+        recipe: Recorded::new(&Recipe::Search(search.clone()), made.recipe.data.clone()),
+        ..found(search, lab, journal, points)?
+    };
+    onnx::write_atomic(&search.folder().join(REPORT), report::json(&report)?.as_bytes(), true)?;
+    Ok(report)
+}
+
+/// The report of a search in its folder.
+pub const REPORT: &str = "search.json";
+
+/// Writes the report of one of several parts of a search, of which nothing is measured on the evaluation set.
+///
+/// # Errors
+/// Usage where nothing was tried; file when it can't be written.
+pub fn part(search: &Search, lab: &Lab, journal: &Journal) -> Result<SearchReport> {
+    let best: Vec<&Tried> = journal.standings().front().into_iter().map(|(tried, _)| tried).collect();
+    let report = found(search, lab, journal, points(journal, &best, &[], lab))?;
+    onnx::write_atomic(&search.folder().join(REPORT), report::json(&report)?.as_bytes(), true)?;
+    Ok(report)
+}
+
+/// What is known without the evaluation set.
+fn found(search: &Search, lab: &Lab, journal: &Journal, points: Vec<SearchPoint>) -> Result<SearchReport> {
+    let all = journal.tried();
+    let plain: Vec<Objectives> = journal.standings().all().filter(|(t, _)| t.plain).map(|(_, o)| o).collect();
+    Ok(SearchReport {
+        schema: report::SCHEMA,
+        input: lab.input(),
+        output: None,
+        picked: None,
+        metric: lab.metric,
         of_share: lab.of_share,
-        samples,
+        samples: SearchSamples { chose: lab.validation, measured: 0 },
         tried: all.len(),
         failed: all.iter().filter(|t| t.outcome.is_none()).count(),
         seconds: journal.spent().as_secs_f64(),
         points,
         reached: reached(all),
         plain: lab.worst().hypervolume(&plain),
-        gates: made.gates,
-        warnings,
+        gates: vec![],
+        warnings: vec![],
         folder: search.folder().display().to_string(),
-        recipe: Recorded::new(&Recipe::Search(search.clone()), made.recipe.data.clone()),
-    };
-    onnx::write_atomic(&search.folder().join("search.json"), report::json(&report)?.as_bytes(), true)?;
-    Ok(report)
+        file: search.folder().join(REPORT).display().to_string(),
+        recipe: Recorded::new(&Recipe::Search(search.clone()), lab.data()?),
+    })
 }
 
 /// One of the best, in front of the evaluation set.
@@ -240,15 +270,16 @@ fn error_gate(limit: f64, error: f64) -> Gate {
 
 fn points(journal: &Journal, best: &[&Tried], measured: &[Measured], lab: &Lab) -> Vec<SearchPoint> {
     let original = original_ms(measured);
-    let of = |tried: &Tried, figures: Option<&Measured>| {
+    let of = |tried: &Tried, place: Option<usize>| {
         let outcome = tried.outcome.clone()?;
+        let figures = place.and_then(|place| measured.get(place));
         let accuracy = figures.map(|m| &m.accuracy);
-        let kept = |path: std::path::PathBuf| figures.map(|_| path.display().to_string());
+        let kept = |path: PathBuf| place.map(|_| path.display().to_string());
         let lost = |a: &Accuracy| a.drop.filter(|_| lab.of_share).unwrap_or_else(|| noise(a).sqrt());
         Some(SearchPoint {
             number: tried.number,
             way: tried.way.says(),
-            front: figures.is_some(),
+            front: place.is_some(),
             plain: tried.plain,
             chosen_by: outcome.objectives,
             measured: figures.map(|m| Objectives {
@@ -270,8 +301,8 @@ fn points(journal: &Journal, best: &[&Tried], measured: &[Measured], lab: &Lab) 
     let others = journal.tried().iter().filter(|t| t.plain && !best.iter().any(|b| b.number == t.number));
     let mut points: Vec<SearchPoint> = best
         .iter()
-        .zip(measured)
-        .filter_map(|(t, m)| of(t, Some(m)))
+        .enumerate()
+        .filter_map(|(place, t)| of(t, Some(place)))
         .chain(others.filter_map(|t| of(t, None)))
         .collect();
     points.sort_by(|a, b| a.chosen_by.time.total_cmp(&b.chosen_by.time));

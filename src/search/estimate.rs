@@ -115,41 +115,54 @@ impl<'a> Estimator<'a> {
         (guess(noise) * lost / guessed).min(1.0)
     }
 
-    /// Seconds of a try: those of others of its kind, or the sum of what its parts take.
+    /// Seconds of a try: those of others of its kind, or the sum of what its parts take; and those until weights and channels are gone,
+    /// unless another way began alike.
     pub fn seconds(&self, way: &Way) -> f64 {
-        let mean = |of: &dyn Fn(&Tried) -> Option<f64>| {
-            let all: Vec<f64> = self.tried.iter().filter_map(of).collect();
-            (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
+        let quick = self.mean(|t| (t.way.care == Care::Quick).then(|| t.own())).unwrap_or(TRY);
+        let epoch = || {
+            let of = |t: &Tried| (t.way.epochs() > 0).then(|| (t.own() - quick).max(0.0) / t.way.epochs() as f64);
+            self.mean(of).unwrap_or(EPOCH * quick) * way.epochs() as f64
         };
-        let same = mean(&|t| (Kind::of(&t.way) == Kind::of(way)).then_some(t.seconds));
-        same.unwrap_or_else(|| {
-            let quick = mean(&|t| (t.way.care == Care::Quick).then_some(t.seconds)).unwrap_or(TRY);
-            let over = |t: &Tried| (t.seconds - quick).max(0.0);
-            let of = |kind: Kind| move |t: &Tried| (Kind::of(&t.way) == kind).then(|| over(t));
-            let (searches, prunes) = (way.form == Form::Int8, way.prunes());
-            let careful = Kind { care: Care::Careful, searches: true, prunes: false };
-            let careful = mean(&of(careful)).unwrap_or(CAREFUL_TRY * quick);
-            let pruned =
-                mean(&|t| (t.way.prunes() && t.way.epochs() == 0).then(|| over(t))).unwrap_or(PRUNED_TRY * quick);
-            let epoch = mean(&|t| (t.way.epochs() > 0).then(|| over(t) / t.way.epochs() as f64));
-            let epoch = epoch.unwrap_or(EPOCH * quick) * way.epochs() as f64;
-            let part = |has: bool, seconds: f64| if has { seconds } else { 0.0 };
-            quick + part(searches && way.care != Care::Quick, careful) + part(prunes, pruned) + epoch
+        let kind = Kind::of(way);
+        let own = self.mean(|t| (Kind::of(&t.way) == kind).then(|| t.own())).unwrap_or_else(|| {
+            let careful = Kind { care: Care::Careful, searches: true };
+            let careful = self.mean(|t| (Kind::of(&t.way) == careful).then(|| (t.own() - quick).max(0.0)));
+            let searches = kind.searches && way.care != Care::Quick;
+            quick + if searches { careful.unwrap_or(CAREFUL_TRY * quick) + epoch() } else { 0.0 }
+        });
+        own + way.beginning().map_or(0.0, |beginning| {
+            if self.tried.iter().any(|t| t.way.beginning() == Some(beginning)) {
+                return 0.0;
+            }
+            let of =
+                |epochs: usize| self.mean(|t| (t.way.epochs() == epochs && t.beginning > 0.0).then_some(t.beginning));
+            of(way.epochs()).unwrap_or_else(|| of(0).unwrap_or(PRUNED_TRY * quick) + epoch())
         })
+    }
+
+    fn mean(&self, of: impl Fn(&Tried) -> Option<f64>) -> Option<f64> {
+        let all: Vec<f64> = self.tried.iter().filter_map(of).collect();
+        (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
     }
 }
 
-/// What decides how long a try takes.
+/// What decides how long a try takes, beside what comes before codes.
 #[derive(PartialEq)]
 struct Kind {
     care: Care,
     searches: bool,
-    prunes: bool,
 }
 
 impl Kind {
     fn of(way: &Way) -> Self {
-        Self { care: way.care, searches: way.form == Form::Int8, prunes: way.prunes() }
+        Self { care: way.care, searches: way.form == Form::Int8 }
+    }
+}
+
+impl Tried {
+    /// Seconds that it took itself.
+    fn own(&self) -> f64 {
+        (self.seconds - self.beginning).max(0.0)
     }
 }
 

@@ -9,7 +9,7 @@ use super::{
 use crate::{compress::Compress, facts::sha256, files, given::DataSource, options::DataOptions, recipe::Recipe};
 use compress_compiler::{
     error::{Error, Result},
-    onnx::{self, Staged},
+    onnx,
     words::option,
 };
 use compress_passes::sensitivity::LayerAlone;
@@ -31,6 +31,12 @@ pub struct Begun {
     pub table: Vec<LayerAlone>,
     /// The time of each in floats and in INT8, in parts of a run of the original.
     pub times: Vec<[f64; 2]>,
+}
+
+impl Begun {
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.table.iter().map(|layer| &layer.node[..])
+    }
 }
 
 /// The folder, and what it has.
@@ -55,44 +61,71 @@ impl<'a> Journal<'a> {
     /// # Errors
     /// File when there is one that may be neither gone on with nor replaced; usage when it is of another search.
     pub fn open(search: &'a Search, lab: &Lab) -> Result<Self> {
-        let folder = search.folder();
         let essence = Recipe::Search(search.essence()).table()?.to_string();
         let of = (env!("CARGO_PKG_VERSION"), lab.digest(), essence);
-        let digest = sha256(format!("{of:?}").as_bytes());
-        let (begun, tried, kept) = Default::default();
-        let mut this = Self {
-            search,
-            folder,
-            digest,
-            validation: lab.validation,
-            of_share: lab.of_share,
-            worst: lab.worst(),
-            begun,
-            tried,
-            kept,
-            lock: None,
-        };
+        let mut this = Self::at(search, search.folder(), sha256(format!("{of:?}").as_bytes()), lab);
         files::made(&this.folder)?;
         files::made(&this.points())?;
         this.lock = Some(this.locked()?);
-        let path = this.path();
-        let fail = |what: String| Error::file(what).in_file(&path);
-        match fs::read(&path) {
-            Ok(bytes) if search.resume => {
-                let help = format!("{} begins anew", option::FORCE);
-                let damaged = |what: String| fail(format!("is damaged: {what}")).help(help.clone());
-                let text = String::from_utf8(bytes).map_err(|_| damaged("it is not text".into()))?;
-                this.read(&text, &damaged)?;
-            }
-            Ok(_) if !search.force => {
+        match this.written()? {
+            Some(written) if search.resume => this.go_on(&written)?,
+            Some(_) if !search.force => {
                 let help = format!("{} goes on with it, {} begins anew", option::RESUME, option::FORCE);
-                return Err(fail("there is a search already".into()).help(help));
+                return Err(Error::file("there is a search already").in_file(this.path()).help(help));
             }
-            Ok(_) => this.clear()?,
-            Err(e) if e.kind() == ErrorKind::NotFound => {}
-            Err(e) => return Err(fail(format!("cannot be read: {e}"))),
+            Some(_) => this.clear()?,
+            None => {}
         }
         Ok(this)
+    }
+
+    fn at(search: &'a Search, folder: PathBuf, digest: String, lab: &Lab) -> Self {
+        let (begun, tried, kept) = Default::default();
+        let (validation, of_share, worst) = (lab.validation, lab.of_share, lab.worst());
+        Self { search, folder, digest, validation, of_share, worst, begun, tried, kept, lock: None }
+    }
+
+    /// Takes over what others tried who searched at once, in these folders; what several of them tried, of the first.
+    ///
+    /// # Errors
+    /// File for a folder that can't be read, or in which a search works; usage for one of another search.
+    pub fn gather(&mut self, folders: &[PathBuf], lab: &Lab) -> Result<()> {
+        let mut all = vec![];
+        for folder in folders {
+            let mut part = Self::at(self.search, folder.clone(), self.digest.clone(), lab);
+            part.lock = Some(part.locked()?);
+            let none = || Error::file("has no search").in_file(folder);
+            let (begun, tried) = part.parsed(&part.written()?.ok_or_else(none)?)?.ok_or_else(none)?;
+            match &self.begun {
+                None => drop(self.begin(begun.table, begun.times)?),
+                Some(first) if first.names().ne(begun.names()) => {
+                    return Err(Error::usage("its layers are not those of the other parts").in_file(part.path()));
+                }
+                Some(_) => {}
+            }
+            all.extend(tried.into_iter().map(|tried| (part.model(tried.number), tried)));
+        }
+        all.sort_by(|(_, a), (_, b)| a.at.total_cmp(&b.at));
+        let table = self.begun.as_ref().map(|begun| begun.table.clone()).unwrap_or_default();
+        let mut seen = HashSet::new();
+        for (model, tried) in all {
+            if !seen.insert(tried.way.clone()) {
+                continue;
+            }
+            let wanted = tried.outcome.as_ref().map(|o| o.sha256.clone());
+            let put = |to: &Path| {
+                let fail = |what: String| Error::file(what).in_file(&model);
+                let bytes = fs::read(&model).map_err(|e| fail(format!("cannot be read: {e}")))?;
+                if Some(sha256(&bytes)) != wanted {
+                    return Err(fail("is not the model that the search made".into()));
+                }
+                onnx::write_atomic(to, &bytes, true)
+            };
+            // What a part found better than others of its own may be worse than those of all.
+            let kept = model.exists();
+            self.add(Tried { number: self.tried.len() + 1, ..tried }, kept.then_some(put), &table)?;
+        }
+        Ok(())
     }
 
     /// Keeps others out of the folder, as long as this runs.
@@ -110,45 +143,54 @@ impl<'a> Journal<'a> {
         }
     }
 
-    fn read(&mut self, text: &str, damaged: &dyn Fn(String) -> Error) -> Result<()> {
+    /// What is written down, if anything is.
+    fn written(&self) -> Result<Option<Vec<u8>>> {
+        match fs::read(self.path()) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(Error::file(format!("cannot be read: {e}")).in_file(self.path())),
+        }
+    }
+
+    fn damaged(&self, what: &str) -> Error {
+        let help = format!("{} begins anew", option::FORCE);
+        Error::file(format!("is damaged: {what}")).in_file(self.path()).help(help)
+    }
+
+    fn go_on(&mut self, written: &[u8]) -> Result<()> {
+        if let Some((begun, tried)) = self.parsed(written)? {
+            (self.begun, self.tried) = (Some(begun), tried);
+            self.sweep_points()?;
+        }
+        self.rewrite()
+    }
+
+    /// What is known at the beginning and what was tried; nothing where the search was stopped before it knew anything.
+    fn parsed(&self, written: &[u8]) -> Result<Option<(Begun, Vec<Tried>)>> {
+        let text = str::from_utf8(written).map_err(|_| self.damaged("it is not text"))?;
         let mut lines = text.lines().enumerate().map(|(i, line)| (i + 1, line)).peekable();
-        // It was stopped before it knew anything.
-        let Some((_, first)) = lines.next() else { return Ok(()) };
+        let Some((_, first)) = lines.next() else { return Ok(None) };
         let begun: Begun = match serde_json::from_str(first) {
             Ok(begun) => begun,
-            Err(_) if lines.peek().is_none() && !text.ends_with('\n') => return self.rewrite(),
-            Err(e) => return Err(damaged(format!("line 1: {e}"))),
+            Err(_) if lines.peek().is_none() && !text.ends_with('\n') => return Ok(None),
+            Err(e) => return Err(self.damaged(&format!("line 1: {e}"))),
         };
         if begun.search != self.digest {
             let help =
                 format!("give the options, the model and the version that it was begun with, or {}", option::FORCE);
             return Err(Error::usage("it is the folder of another search").in_file(self.path()).help(help));
         }
+        let mut tried: Vec<Tried> = vec![];
         while let Some((number, line)) = lines.next() {
-            match serde_json::from_str::<Tried>(line).map_err(|e| e.to_string()).and_then(|t| self.sound(t, &begun)) {
-                Ok(tried) => self.tried.push(tried),
+            let read = serde_json::from_str::<Tried>(line).map_err(|e| e.to_string());
+            match read.and_then(|read| sound(read, tried.len() + 1, &begun)) {
+                Ok(sound) => tried.push(sound),
                 // The last line may be cut off where the machine stopped.
                 Err(_) if lines.peek().is_none() && !text.ends_with('\n') => {}
-                Err(e) => return Err(damaged(format!("line {number}: {e}"))),
+                Err(e) => return Err(self.damaged(&format!("line {number}: {e}"))),
             }
         }
-        self.begun = Some(begun);
-        self.sweep_points()?;
-        self.rewrite()
-    }
-
-    /// A line, if it is one that a search could have written.
-    fn sound(&self, tried: Tried, begun: &Begun) -> std::result::Result<Tried, String> {
-        let is_time = |seconds: f64| (0.0..1e9).contains(&seconds);
-        let mut layers = tried.way.float.iter().chain(&tried.way.four);
-        match () {
-            () if tried.number != self.tried.len() + 1 => Err(format!("it is numbered {}", tried.number)),
-            () if !is_time(tried.at) || !is_time(tried.seconds) => Err("it took no time that there is".into()),
-            () if layers.any(|layer| *layer >= begun.table.len()) => {
-                Err("it names a layer that the model hasn't".into())
-            }
-            () => Ok(tried),
-        }
+        Ok(Some((begun, tried)))
     }
 
     /// Removes files that are not those of the ways that were tried: a stop may have left them.
@@ -230,11 +272,11 @@ impl<'a> Journal<'a> {
         (numbers, self.worst.hypervolume(&reached))
     }
 
-    /// Keeps a model that was made again of a way that is on the front.
+    /// Keeps a model of a way that is on the front, which `put` puts there, and its recipe.
     ///
     /// # Errors
     /// File when it can't be written.
-    pub fn keep(&self, tried: &Tried, staged: Staged, table: &[LayerAlone]) -> Result<()> {
+    pub fn keep(&self, tried: &Tried, put: impl FnOnce(&Path) -> Result<()>, table: &[LayerAlone]) -> Result<()> {
         let recipe = tried.way.recipe(self.search, table, Some(self.validation))?;
         // It can be run from any folder.
         let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.into());
@@ -250,7 +292,7 @@ impl<'a> Journal<'a> {
         let made = self.points().join(format!("{:03}.again.onnx", tried.number));
         let recipe = Compress { model: whole(&recipe.model), output: Some(whole(&made)), data: sources, ..recipe };
         onnx::write_atomic(&self.recipe(tried.number), Recipe::Compress(recipe).text()?.as_bytes(), true)?;
-        staged.commit(true)
+        put(&self.model(tried.number))
     }
 
     /// How long was searched so far.
@@ -269,20 +311,25 @@ impl<'a> Journal<'a> {
         Ok(begun)
     }
 
-    /// Writes down what came of a way. Its model and its recipe stay if it is on the front; those that leave it are removed. Returns
+    /// Writes down what came of a way. Its model, which `put` puts in its place, and its recipe stay if it is on the front; those that leave it are removed. Returns
     /// whether it is.
     ///
     /// # Errors
     /// File when something can't be written.
-    pub fn add(&mut self, tried: Tried, staged: Option<Staged>, table: &[LayerAlone]) -> Result<bool> {
+    pub fn add(
+        &mut self,
+        tried: Tried,
+        put: Option<impl FnOnce(&Path) -> Result<()>>,
+        table: &[LayerAlone],
+    ) -> Result<bool> {
         let number = tried.number;
         self.tried.push(tried);
         let (best, reached) = self.best();
         let is_best = best.contains(&number);
         let last = self.tried.len() - 1;
         self.tried[last].reached = reached;
-        if let Some(staged) = staged.filter(|_| is_best) {
-            self.keep(&self.tried[last], staged, table)?;
+        if let Some(put) = put.filter(|_| is_best) {
+            self.keep(&self.tried[last], put, table)?;
             self.kept.push(number);
         }
         self.append(&json(&self.tried[last])?)?;
@@ -303,6 +350,18 @@ impl<'a> Journal<'a> {
             file.sync_data()
         });
         written.map_err(|e| Error::file(format!("cannot be written: {e}")).in_file(&path))
+    }
+}
+
+/// A line, if it is one that a search could have written as this `number`.
+fn sound(tried: Tried, number: usize, begun: &Begun) -> std::result::Result<Tried, String> {
+    let is_time = |seconds: f64| (0.0..1e9).contains(&seconds);
+    let mut layers = tried.way.float.iter().chain(&tried.way.four);
+    match () {
+        () if tried.number != number => Err(format!("it is numbered {}", tried.number)),
+        () if !is_time(tried.at) || !is_time(tried.seconds) => Err("it took no time that there is".into()),
+        () if layers.any(|layer| *layer >= begun.table.len()) => Err("it names a layer that the model hasn't".into()),
+        () => Ok(tried),
     }
 }
 

@@ -11,6 +11,7 @@ use super::{
     tried::{Standings, Tried},
     way::{AIMS, CHANNELS, Care, Form, Way, ZEROS, rungs},
 };
+use crate::shard::Shard;
 use compress_compiler::choice::Choice;
 use compress_passes::quant::calibrators::Calibration;
 use rand::{Rng, SeedableRng, seq::IndexedRandom};
@@ -23,6 +24,8 @@ const BY_CHANCE: usize = 100;
 /// The part of the tries that are chosen by chance, among so large a part of the most promising.
 const CURIOUS: f64 = 0.15;
 const CURIOUS_OF: usize = 8;
+/// Ways that every search begins with.
+const BEGUN: usize = 2;
 /// How much of the seconds counts: less than all, as what a long try shows helps others.
 const THRIFT: f64 = 0.8;
 
@@ -31,6 +34,7 @@ pub struct Proposer<'a> {
     known: &'a Known<'a>,
     worst: Worst,
     strategy: Strategy,
+    shard: Option<Shard>,
     forms: Vec<Form>,
     cares: Vec<Care>,
     /// Layers that INT8 may have in floats, the worst noise for the time that codes save first.
@@ -60,11 +64,13 @@ impl<'a> Proposer<'a> {
         }
         let trained = rungs(search.epochs.map(|n| n.get())).into_iter().map(Care::Trained);
         let cares = [Care::Quick, Care::Careful].into_iter().chain(trained).collect();
-        let random = ChaCha8Rng::seed_from_u64(search.on.seed.0);
-        Self { known, worst, strategy: search.strategy, forms, cares, spared, stored, random }
+        let mut random = ChaCha8Rng::seed_from_u64(search.on.seed.0);
+        // Those that search at once choose otherwise.
+        random.set_stream(search.shard.map_or(0, |shard| shard.index as u64));
+        Self { known, worst, strategy: search.strategy, shard: search.shard, forms, cares, spared, stored, random }
     }
 
-    /// What flags alone ask for.
+    /// What flags alone ask for. Those that search at once divide it, but for floats and INT8, with which each begins.
     pub fn plain(&self) -> Vec<Way> {
         let way = Way::plain;
         let mut all = vec![way(Form::Float)];
@@ -81,7 +87,9 @@ impl<'a> Proposer<'a> {
             Way { zeros: 50, care: Care::Careful, ..way(best) },
         ]);
         let mut seen = HashSet::new();
-        all.into_iter().map(Way::settled).filter(|way| seen.insert(way.clone())).collect()
+        let all = all.into_iter().map(Way::settled).filter(|way| seen.insert(way.clone())).enumerate();
+        let own = |i: usize| i < BEGUN || self.shard.is_none_or(|shard| shard.has(i));
+        all.filter(|(i, _)| own(*i)).map(|(_, way)| way).collect()
     }
 
     /// The way to try next, in no more than `left` seconds; nothing where nothing is left to try.

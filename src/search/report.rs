@@ -17,10 +17,10 @@ pub struct SearchReport {
     pub schema: u32,
     /// The model that came in.
     pub input: FileFacts,
-    /// The model that went out.
-    pub output: FileFacts,
+    /// The model that went out; absent after a part of a search.
+    pub output: Option<FileFacts>,
     /// Which of the points it is.
-    pub picked: usize,
+    pub picked: Option<usize>,
     /// What accuracy was measured by.
     pub metric: Metric,
     /// Whether what is lost are points of a share; else it is the error of the outputs, in parts of them.
@@ -45,6 +45,8 @@ pub struct SearchReport {
     pub warnings: Vec<String>,
     /// Where the ways that were tried are.
     pub folder: String,
+    /// Where this report is.
+    pub file: String,
     /// What is needed to run it again.
     pub recipe: Recorded,
 }
@@ -54,7 +56,7 @@ pub struct SearchReport {
 pub struct SearchSamples {
     /// Those that chose.
     pub chose: usize,
-    /// Those that were measured on at the end.
+    /// Those that were measured on at the end; none after a part of a search.
     pub measured: usize,
 }
 
@@ -82,7 +84,8 @@ pub struct SearchPoint {
     pub plain: bool,
     /// What counts, on the samples that chose.
     pub chosen_by: Objectives,
-    /// The same at the end, on the samples that nothing saw before; absent for ways that are not on the front.
+    /// The same at the end, on the samples that nothing saw before; absent for ways that are not on the front, and after a part of a
+    /// search.
     pub measured: Option<Objectives>,
     /// The metric of the original and of the way there.
     pub before: Option<f64>,
@@ -119,7 +122,7 @@ impl SearchReport {
 
     /// The point that became the result.
     pub fn taken(&self) -> Option<&SearchPoint> {
-        self.points.iter().find(|p| p.number == self.picked)
+        self.points.iter().find(|p| Some(p.number) == self.picked)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     options::expressions,
     recipe::Recipe,
     remarks,
-    report::{Accuracy, Recorded, Report, Speed},
+    report::{Accuracy, FileFacts, Recorded, Report, Speed},
     sensitivity::on_samples,
 };
 use compress_compiler::{
@@ -25,6 +25,7 @@ use compress_compiler::{
     graph::Graph,
     onnx::{self, Model, Staged},
     pass::Stopwatch,
+    pipeline::Beginnings,
     verify::verify,
     words::{Unit, option::DATA},
 };
@@ -33,7 +34,7 @@ use compress_passes::{
     quant::scheme::WeightBits,
     sensitivity::{LayerAlone, Measurement},
 };
-use compress_runtime::session::Session;
+use compress_runtime::{metrics::Metric, session::Session};
 use std::{
     cell::RefCell,
     collections::HashMap,
@@ -56,7 +57,9 @@ pub struct Lab<'a> {
     opened: Opened,
     /// How many samples choose.
     pub validation: usize,
-    /// Whether a share is measured.
+    /// What is measured.
+    pub metric: Metric,
+    /// Whether that is a share.
     pub of_share: bool,
     /// Bytes of the original.
     pub bytes: usize,
@@ -70,6 +73,8 @@ pub struct Lab<'a> {
 pub struct Made {
     pub outcome: Outcome,
     pub staged: Staged,
+    /// Seconds until weights and channels were gone.
+    pub beginning: f64,
 }
 
 impl<'a> Lab<'a> {
@@ -98,17 +103,33 @@ impl<'a> Lab<'a> {
         opened.before = Some(Reference::new(session, true));
         let graphs = [&opened.original.graph; 2];
         let measure = compared_by(graphs, &recipe.measures, sets)?.measure;
-        let of_share = measure.metric.unit() == Unit::Share;
+        let metric = measure.metric;
+        let of_share = metric.unit() == Unit::Share;
         let simple = measure::simplified(&opened.original.graph, monitor).map_err(in_model)?;
         let bytes = opened.original.source().len() as usize;
         let kept = KeptTimes::of(&opened.backend);
+        opened.beginnings =
+            Some(RefCell::new(Beginnings::up_to((MOST_BYTES / bytes.max(1)).clamp(1, MOST_BEGINNINGS))));
         let timed = RefCell::default();
-        Ok(Self { search, opened, validation, of_share, bytes, simple, kept, timed })
+        Ok(Self { search, opened, validation, metric, of_share, bytes, simple, kept, timed })
     }
 
     /// A digest of the model.
     pub fn digest(&self) -> String {
         self.opened.original.source().files().iter().map(|file| file.sha256()).collect::<Vec<_>>().join(",")
+    }
+
+    /// The model in numbers.
+    pub fn input(&self) -> FileFacts {
+        facts::file(&self.search.model, &self.opened.original)
+    }
+
+    /// A digest of the data that ways are made on.
+    ///
+    /// # Errors
+    /// Whatever reading it can raise.
+    pub fn data(&self) -> Result<Option<String>> {
+        self.opened.sets.as_ref().map(|sets| sets.calibration.set.digest()).transpose()
     }
 
     /// The worst that counts.
@@ -208,7 +229,8 @@ impl<'a> Lab<'a> {
             sha256: file.sha256,
             unusable: remarks::unusable(&accuracy),
         };
-        Ok(Made { outcome, staged })
+        let beginning = opened.beginnings.as_ref().map_or(0.0, |beginnings| beginnings.borrow().seconds());
+        Ok(Made { outcome, staged, beginning: if way.prunes() { beginning } else { 0.0 } })
     }
 
     /// The time of a run of what was written, in parts of the original's.
@@ -262,6 +284,10 @@ impl<'a> Lab<'a> {
         }
     }
 }
+
+/// Ways that begin alike share what comes of that: so many graphs are kept at most, and about so many bytes of them.
+const MOST_BEGINNINGS: usize = 32;
+const MOST_BYTES: usize = 1 << 30;
 
 /// Timings of which the middle counts.
 const TIMINGS: usize = 3;

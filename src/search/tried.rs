@@ -21,6 +21,9 @@ pub struct Tried {
     pub reached: f64,
     /// Seconds that it took.
     pub seconds: f64,
+    /// Those of them that what comes before codes took; none where another way began alike.
+    #[serde(default)]
+    pub beginning: f64,
     /// What came of it; nothing where it can't be done.
     pub outcome: Option<Outcome>,
     /// Why it can't.
@@ -56,8 +59,8 @@ impl Default for Outcome {
 
 impl Default for Tried {
     fn default() -> Self {
-        let (plain, at, reached, seconds, outcome, failed) = Default::default();
-        Self { number: 0, way: Way::plain(Form::Float), plain, at, reached, seconds, outcome, failed }
+        let (plain, at, reached, seconds, beginning, outcome, failed) = Default::default();
+        Self { number: 0, way: Way::plain(Form::Float), plain, at, reached, seconds, beginning, outcome, failed }
     }
 }
 

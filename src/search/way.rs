@@ -34,9 +34,9 @@ pub enum Form {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Care {
-    /// One rule for all layers.
+    /// One rule for the ranges of all layers.
     Quick,
-    /// The search of INT8 for ranges, rounding and forms; weights adjusted to zeros and to fewer channels. No training.
+    /// The search of INT8 for ranges, rounding and forms. No training.
     Careful,
     /// The same, and so many epochs of training.
     Trained(usize),
@@ -102,8 +102,8 @@ impl Way {
         if !quantises && !prunes {
             self.care = Care::Quick;
         }
-        // Weights that go by their size alone, and others that stay as they are, leave nothing to judge a fraction by.
-        if prunes && self.care == Care::Quick {
+        // Without ranges to find there is no quick way.
+        if prunes && !quantises && self.care == Care::Quick {
             self.care = Care::Careful;
         }
         if !quantises || self.care != Care::Quick {
@@ -163,6 +163,11 @@ impl Way {
             read: search.read.clone(),
             ..Compress::default()
         })
+    }
+
+    /// What of it decides how weights and channels go, before anything becomes codes; nothing where none goes.
+    pub fn beginning(&self) -> Option<(usize, usize, usize)> {
+        self.prunes().then(|| (self.zeros, self.channels, self.epochs()))
     }
 
     /// Whether weights or channels go.

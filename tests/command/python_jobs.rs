@@ -3,7 +3,7 @@
 
 use clap::{Arg, ArgAction, Args, Command};
 use compress::{
-    Bench, Check, Compress, DataSource, Distill, Draft, Explain, Inspect, Scorer, Search, Sensitivity, Sweep,
+    Bench, Check, Compress, DataSource, Distill, Draft, Explain, Inspect, Merge, Scorer, Search, Sensitivity, Sweep,
     values::{Bytes, Finite, Fraction, Milliseconds, NotNegative, Positive, Score, Seed, Share, Time},
 };
 use std::{any::TypeId, fmt::Write as _, path::PathBuf};
@@ -51,6 +51,7 @@ fn jobs() -> Vec<Job> {
             "Searches for the best ways to compress a model: forms of single layers, zeros, channels, calibration and training. The \
              result is the one that the limits and the wish ask for.",
         ),
+        job::<Merge>("merge", "Puts the parts of a sweep or a search together, which several machines did (`shard`)."),
         job::<Check>(
             "check",
             "Compares a model with the one that it came from, and holds the figures against gates. Data is all measured on.",

@@ -17,6 +17,7 @@ JOBS = {
     "explain",
     "inspect",
     "man",
+    "merge",
     "run",
     "search",
     "sensitivity",

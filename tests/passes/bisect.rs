@@ -41,6 +41,7 @@ impl Rule for Leaky {
     }
 }
 
+#[derive(Debug)]
 struct Planted;
 
 impl Pass for Planted {

@@ -147,6 +147,7 @@ enum Keeps {
 }
 
 /// The passes that options ask for, after those that simplify, as one under the name of their folder.
+#[derive(Debug)]
 struct Passes(&'static str, Options);
 
 fn passes(folder: &'static str, options: Options) -> Passes {
@@ -302,7 +303,7 @@ impl Trainer for OneStep {
             let kept: Vec<f32> = weight.values.iter().zip(keep).map(|(v, k)| if k { *v } else { 0.0 }).collect();
             graph.set_constant(weight.node, Tensor::f32(&shape, &kept));
         }
-        Ok(Trained { name: training.name, epochs: 1, planned: 1, ..Trained::default() })
+        Ok(Trained { name: training.name.into(), epochs: 1, planned: 1, ..Trained::default() })
     }
 
     fn saliency(&self, _: &Graph, _: &[NodeId]) -> compress::Result<Vec<Weight>> {

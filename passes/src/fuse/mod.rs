@@ -43,6 +43,7 @@ use compress_compiler::{
 };
 
 /// The pass "fuse".
+#[derive(Debug)]
 pub struct Fuse;
 
 impl Pass for Fuse {

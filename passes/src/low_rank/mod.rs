@@ -49,6 +49,7 @@ const FEWEST: usize = 4;
 const MISSED: f64 = 0.005;
 
 /// The pass "low-rank".
+#[derive(Debug)]
 pub struct LowRank {
     /// What is asked for.
     pub of: Factorised,

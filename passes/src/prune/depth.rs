@@ -19,6 +19,7 @@ use petgraph::{
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The pass "layers".
+#[derive(Debug)]
 pub struct KeepLayers {
     /// How many layers stay.
     pub keep: usize,

@@ -27,6 +27,7 @@ choice!(WeightSaliency, "saliency of weights", [
 ]);
 
 /// Trains a pruned model to answer as it did.
+#[derive(Debug)]
 pub struct Recover {
     /// How many weights are zero in the end.
     pub budget: Budget,

@@ -56,6 +56,7 @@ pub struct Channels {
 }
 
 /// Removes channels.
+#[derive(Debug)]
 pub struct PruneChannels {
     /// Which.
     pub channels: Channels,

@@ -18,6 +18,7 @@ use compress_compiler::{
 };
 
 /// Zeroes weights of Conv, Gemm and MatMul.
+#[derive(Debug)]
 pub struct Prune {
     /// How many.
     pub budget: Budget,

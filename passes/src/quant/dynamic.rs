@@ -39,6 +39,7 @@ use std::collections::HashMap;
 const LEAST: usize = 1024;
 
 /// The pass "int8", where ranges are those of each run.
+#[derive(Debug)]
 pub struct DynamicInt8 {
     /// What numbers become.
     pub scheme: Scheme,

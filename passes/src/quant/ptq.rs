@@ -41,6 +41,7 @@ use std::{
 };
 
 /// Static quantisation, after training or with it; biases are INT32.
+#[derive(Debug)]
 pub struct Int8 {
     /// What numbers become.
     pub scheme: Scheme,

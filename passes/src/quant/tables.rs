@@ -34,6 +34,7 @@ const LEAST_COLUMNS: usize = 16;
 const WORTH_4_BITS: f64 = 0.125;
 
 /// The pass "tables".
+#[derive(Debug)]
 pub struct Tables {
     /// Those to leave in floats.
     pub exclude: Vec<Regex>,

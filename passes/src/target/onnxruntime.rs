@@ -55,6 +55,7 @@ pub const TARGET: Capabilities = Capabilities {
 const OPSET: i64 = 23;
 
 /// The pass "target", for ONNX Runtime.
+#[derive(Debug)]
 pub struct ForOnnxRuntime;
 
 impl Pass for ForOnnxRuntime {

@@ -19,3 +19,14 @@ pub use search::search;
 pub use sensitivity::sensitivity;
 pub use sweep::sweep;
 pub use work::{bisection, intent};
+
+use crate::Merged;
+
+/// What parts make together.
+pub fn merged(merged: &Merged) -> String {
+    match merged {
+        Merged::Sweep(report) => sweep(report),
+        Merged::Search(report) => search(report),
+        Merged::Sensitivity(report) => sensitivity(report),
+    }
+}

@@ -23,7 +23,7 @@ pub fn search(r: &SearchReport) -> String {
     );
     let _ = writeln!(t, "  {:>4} {:>15} {:>8} {:>9} {:>7} {:>10}  way", "", "accuracy", "SQNR", "ms", "faster", "size");
     for p in r.points.iter().filter(|p| p.front) {
-        let mark = if p.number == r.picked { "->" } else { "" };
+        let mark = if Some(p.number) == r.picked { "->" } else { "" };
         let _ = writeln!(t, "{mark:>2}{}{}", line(p, r), if p.plain { " (flags alone)" } else { "" });
     }
     let others: Vec<&SearchPoint> = r.points.iter().filter(|p| !p.front).collect();
@@ -34,12 +34,11 @@ pub fn search(r: &SearchReport) -> String {
             let _ = writeln!(t, "  {}", line(p, r));
         });
     }
-    let _ = writeln!(
-        t,
-        "  accuracy on {} that no choice saw{}",
-        counted(r.samples.measured, "sample"),
-        before(r).map_or(String::new(), |score| format!("; {} of the original {score}", r.metric))
-    );
+    let of_original = before(r).map_or(String::new(), |score| format!("; {} of the original {score}", r.metric));
+    let _ = match r.samples.measured {
+        0 => writeln!(t, "  on the {} that chose", counted(r.samples.chose, "sample")),
+        measured => writeln!(t, "  accuracy on {} that no choice saw{of_original}", counted(measured, "sample")),
+    };
     if let Some(last) = r.reached.last() {
         let share = |v: f64| format!("{:.1}%", 100.0 * v);
         let _ = writeln!(
@@ -60,7 +59,10 @@ pub fn search(r: &SearchReport) -> String {
     for w in &r.warnings {
         let _ = writeln!(t, "  note: {w}");
     }
-    let _ = writeln!(t, "  written: {}; models and recipes of the others: {}", r.output.path, r.folder);
+    let _ = match &r.output {
+        Some(output) => writeln!(t, "  written: {}; models and recipes of the others: {}", output.path, r.folder),
+        None => writeln!(t, "  written: {}; `compress merge` makes a result of all parts", r.folder),
+    };
     t
 }
 

@@ -17,7 +17,14 @@ const WIDEST: usize = 44;
 
 /// The layers, the noisiest values, and the curve, for people.
 pub fn sensitivity(r: &SensitivityReport) -> String {
-    let found = &r.found;
+    let Some(found) = &r.found else {
+        let (judged, file) = (r.judged.unwrap_or_default(), r.file.as_deref().unwrap_or_default());
+        let graphs = counted(judged, "graph");
+        return format!(
+            "{}: {graphs} judged\n  written: {file}; `compress merge` makes the figures of all parts\n",
+            r.model
+        );
+    };
     let mut t = format!(
         "{}: signal to noise in dB when one layer alone is changed\n  (of a typical sample of {}, before a last Softmax or Sigmoid)\n",
         r.model, found.samples
@@ -36,7 +43,7 @@ pub fn sensitivity(r: &SensitivityReport) -> String {
         let _ = writeln!(t, "  {:WIDEST$}{kind:>12}{:>10}{range:>24}", short(&v.name), cell(Some(&v.left)));
     }
     t += &curve(&found.curve);
-    let _ = writeln!(t, "\nplot: {}", r.plot);
+    let _ = writeln!(t, "\nplot: {}", r.plot.as_deref().unwrap_or("none"));
     t
 }
 

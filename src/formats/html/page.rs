@@ -183,7 +183,7 @@ pub fn gates(all: &[(Option<String>, &Gate)]) -> Markup {
                         @for (of, g) in all {
                             tr {
                                 @if let Some(of) = of { td { (of) } }
-                                th scope="row" { code { (g.name.flag()) } @if let Some(figure) = g.figure { " " (figure) } }
+                                th scope="row" { code { (g.name.flag()) } @if let Some(figure) = &g.figure { " " (figure) } }
                                 td.num { (g.limit_shown) }
                                 td.num { (g.shown) }
                                 td { (verdict(g.verdict)) }

@@ -7,7 +7,8 @@ use super::{
 use crate::{report::Report, rows::training, shown::shortened};
 use compress_compiler::{
     clipping::{ClippedValue, Clipping},
-    pass::{EpochScore, PassReport, Skipped},
+    pass::{EpochScore, Skipped},
+    pipeline::PassReport,
     words::{Unit, counted},
 };
 use maud::{Markup, html};
@@ -202,7 +203,7 @@ pub fn trainings(r: &Report) -> Markup {
             @let [before, after, course_in_words] = training(t);
             h3 { (t.name) ": " (before) " to " (after) }
             p { (course_in_words) }
-            (course(&t.course, t.metric, t.unit))
+            (course(&t.course, &t.metric, t.unit))
         }
     }
 }

@@ -16,12 +16,16 @@ use std::time::Duration;
 /// The report of a search as a page that needs nothing else.
 pub fn search_html(r: &SearchReport) -> String {
     let gates: Vec<_> = r.gates.iter().map(|g| (None, g)).collect();
+    let files: Vec<_> = [("Original", Some(&r.input)), ("Result", r.output.as_ref())]
+        .into_iter()
+        .filter_map(|(n, f)| Some((n, f?)))
+        .collect();
     let sections = vec![
         Section::new("front", "What can be had together", front(r)),
         Section::new("course", "The course of the search", course(r)),
         Section::new("gates", "Limits", page::gates(&gates)),
         Section::new("notes", "Notes", page::notes(&[], &r.warnings, None)),
-        Section::new("again", "Run it again", page::again(&r.recipe, &[("Original", &r.input), ("Result", &r.output)])),
+        Section::new("again", "Run it again", page::again(&r.recipe, &files)),
     ];
     let time = shown::duration(Duration::from_secs_f64(r.seconds));
     let from = html! { (counted(r.tried, "way")) " tried in " (time) };
@@ -31,6 +35,9 @@ pub fn search_html(r: &SearchReport) -> String {
 
 fn outcome(r: &SearchReport) -> Outcome {
     match r.verdict() {
+        _ if r.output.is_none() => {
+            Outcome { verdict: None, says: "A part of a search, without a result of its own.".into() }
+        }
         Ok(()) => Outcome { verdict: Some(Verdict::Passed), says: "The result is within the limits.".into() },
         Err(_) => Outcome { verdict: Some(Verdict::Failed), says: "The result exceeds a limit.".into() },
     }
@@ -83,8 +90,9 @@ fn plot(r: &SearchReport, across: &str, at: &dyn Fn(&Objectives) -> f64) -> Mark
     let some = |which: &dyn Fn(&SearchPoint) -> bool| -> Vec<(f64, f64)> {
         r.points.iter().filter(|p| which(p)).map(place).filter(|(x, y)| x.is_finite() && y.is_finite()).collect()
     };
-    let (best, plain) = (some(&|p| p.front && p.number != r.picked), some(&|p| p.plain && p.number != r.picked));
-    let taken = some(&|p| p.number == r.picked);
+    let (best, plain) =
+        (some(&|p| p.front && Some(p.number) != r.picked), some(&|p| p.plain && Some(p.number) != r.picked));
+    let taken = some(&|p| Some(p.number) == r.picked);
     let all: Vec<(f64, f64)> = best.iter().chain(&plain).chain(&taken).copied().collect();
     if all.len() < 2 {
         return html! {};
@@ -122,7 +130,7 @@ fn table(r: &SearchReport) -> Markup {
                             td.num { (shown::bytes(p.bytes)) }
                             td {
                                 (p.way)
-                                @if p.number == r.picked { ", " strong { "the result" } }
+                                @if Some(p.number) == r.picked { ", " strong { "the result" } }
                                 @else if !p.front { ", flags alone that another way beats" }
                                 @else if p.plain { ", flags alone" }
                             }
@@ -133,8 +141,9 @@ fn table(r: &SearchReport) -> Markup {
             }
         }))
         p.legend {
-            strong { "Accuracy" } ": what is lost on " (counted(r.samples.measured, "sample")) " that no choice saw; of ways that others \
-            beat on " (counted(r.samples.chose, "sample")) " that chose. "
+            strong { "Accuracy" } ": what is lost on "
+            @if r.samples.measured > 0 { (counted(r.samples.measured, "sample")) " that no choice saw; of ways that others beat on " }
+            (counted(r.samples.chose, "sample")) " that chose. "
             strong { "Recipe" } ": a file in " (r.folder) "/points that `compress run` makes the model of anew."
         }
     }

@@ -129,6 +129,7 @@ impl WeightFormat {
 }
 
 /// The pass "weights".
+#[derive(Debug)]
 pub struct WeightOnly {
     /// What weights become of which no rule says it; none stay as they are.
     pub format: Option<WeightFormat>,

@@ -1,0 +1,163 @@
+//! Parts of a job that several machines shared, put together.
+
+use crate::{
+    Recipe, Search, SearchReport, Sensitivity, SensitivityReport, Shard, Sweep,
+    events::Events,
+    facts::sha256,
+    report::{SweepPoint, SweepReport},
+    sensitivity::{Judged, PartFile},
+    sweep::Fractions,
+};
+use clap::Args;
+use compress_compiler::{
+    error::{Error, Result},
+    words::option::{OUTPUT, SHARD},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Makes the result of a job of which several machines did the parts (`--shard`): the report and the plot of a sweep, the model that a
+/// search takes, or the figures of a sensitivity job.
+#[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct Merge {
+    /// The files that the parts wrote last: reports, folders of searches.
+    #[arg(required = true, value_name = "REPORT")]
+    pub parts: Vec<PathBuf>,
+    /// Overwrite what exists.
+    #[arg(long)]
+    #[serde(skip)]
+    pub force: bool,
+}
+
+/// What parts make together.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+pub enum Merged {
+    /// A sweep.
+    Sweep(SweepReport),
+    /// A search.
+    Search(Box<SearchReport>),
+    /// What layers mind.
+    Sensitivity(Box<SensitivityReport>),
+}
+
+impl Merge {
+    /// Puts the parts together. What is made goes where the job without parts would have put it.
+    ///
+    /// # Errors
+    /// File for parts that can't be read, and for what can't be written or is there already; usage for parts that are not of one job, and
+    /// for one that is missing; for a search also what its end can raise.
+    pub fn run(&self, events: &mut dyn Events) -> Result<Merged> {
+        let parts = self.parts.iter().map(|path| Part::read(path)).collect::<Result<Vec<_>>>()?;
+        let first = parts.first().ok_or_else(|| Error::usage("there is nothing to merge"))?;
+        for part in &parts {
+            if part.whole != first.whole || part.shard.of != first.shard.of {
+                let what = format!("is not a part of the same job as {}", first.report.display());
+                return Err(Error::usage(what).in_file(&part.report));
+            }
+        }
+        for shard in Shard::all(first.shard.of) {
+            match &parts.iter().filter(|part| part.shard == shard).collect::<Vec<_>>()[..] {
+                [_] => {}
+                [] => {
+                    let given = parts.iter().map(|part| part.shard.to_string()).collect::<Vec<_>>().join(", ");
+                    let what = format!("part {shard} is missing: given are {given}");
+                    return Err(Error::usage(what).help(format!("{SHARD} {shard} does it")));
+                }
+                [_, again, ..] => {
+                    return Err(Error::usage(format!("part {shard} is given twice")).in_file(&again.report));
+                }
+            }
+        }
+        match first.whole.clone() {
+            Recipe::Sweep(mut sweep) => {
+                sweep.compress.force = self.force;
+                let reports = parts.iter().map(Part::swept).collect::<Result<Vec<_>>>()?;
+                sweep.merged(reports).map(Merged::Sweep)
+            }
+            Recipe::Search(search) => {
+                let folders: Vec<PathBuf> =
+                    parts.iter().map(|part| crate::files::folder(&part.report).into()).collect();
+                let search = Search { force: self.force, ..search };
+                search.merged(&folders, events).map(|report| Merged::Search(Box::new(report)))
+            }
+            Recipe::Sensitivity(job) => {
+                let mut known = Judged::new();
+                for part in &parts {
+                    known.extend(PartFile::read(&part.report)?.judged);
+                }
+                let whole = Sensitivity { force: self.force, ..job };
+                whole.run_with(known, events).map(|report| Merged::Sensitivity(Box::new(report)))
+            }
+            _ => Err(Error::bug("a job without parts has one").in_file(&first.report)),
+        }
+    }
+}
+
+/// A part of a job that was done.
+struct Part {
+    report: PathBuf,
+    shard: Shard,
+    /// The job of which it is a part.
+    whole: Recipe,
+}
+
+impl Part {
+    fn read(path: &Path) -> Result<Self> {
+        let report = if path.is_dir() { path.join(crate::search::REPORT) } else { path.to_path_buf() };
+        let (shard, whole) = match Recipe::read(&report)? {
+            Recipe::Sweep(job) => {
+                let Fractions { sweep, shard } = job.fractions;
+                (shard, Recipe::Sweep(Sweep { fractions: Fractions { sweep, shard: None }, ..job }))
+            }
+            Recipe::Search(job) => (job.shard, Recipe::Search(Search { shard: None, ..job })),
+            Recipe::Sensitivity(job) => (job.shard, Recipe::Sensitivity(Sensitivity { shard: None, ..job })),
+            other => (None, other),
+        };
+        let not =
+            || Error::usage("is not the report of a part of a sweep, a search or a sensitivity job").in_file(&report);
+        let shard = shard.ok_or_else(|| not().help(format!("parts are done with {SHARD}")))?;
+        Ok(Self { report, shard, whole })
+    }
+
+    /// What a part of a sweep found, whose models are where it says.
+    fn swept(&self) -> Result<SweepReport> {
+        let fail = |what: String| Error::file(what).in_file(&self.report);
+        let text = fs::read_to_string(&self.report).map_err(|e| fail(format!("cannot be read: {e}")))?;
+        let report: SweepReport =
+            serde_json::from_str(&text).map_err(|e| fail(format!("is not a whole report of this version: {e}")))?;
+        report.sweep.iter().try_for_each(in_place)?;
+        Ok(report)
+    }
+}
+
+/// # Errors
+/// File where a model is not there, or is another.
+fn in_place(point: &SweepPoint) -> Result<()> {
+    let path = Path::new(&point.output.path);
+    let fail =
+        |what: String| Error::file(what).in_file(path).help(format!("run its part again, with the same {OUTPUT}"));
+    let bytes = fs::read(path).map_err(|e| fail(format!("cannot be read: {e}")))?;
+    match sha256(&bytes) == point.output.sha256 {
+        true => Ok(()),
+        false => Err(fail("is not the model that the report of its part tells of".into())),
+    }
+}
+
+impl Merged {
+    /// What the job amounts to.
+    ///
+    /// # Errors
+    /// Those of the job: gate where a limit is exceeded.
+    pub fn verdict(&self) -> Result<()> {
+        match self {
+            Self::Sweep(report) => report.verdict(),
+            Self::Search(report) => report.verdict(),
+            Self::Sensitivity(_) => Ok(()),
+        }
+    }
+}
