@@ -309,5 +309,5 @@ fn elements(model: &Trainable) -> usize {
 
 /// Whether every epoch shows the model the same samples, so that the teacher's answers can be kept.
 fn same_samples(plan: &DistillPlan) -> bool {
-    plan.augment == Augment::default() && plan.job.epochs > 1
+    plan.augment == Augment::default()
 }

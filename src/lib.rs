@@ -49,6 +49,7 @@
 // A reader that went away is not an error: the command's `terminal` writes, and does not panic.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod answers;
 mod assess;
 mod baseline;
 mod bench;
@@ -93,6 +94,7 @@ pub mod report;
 pub mod shown;
 pub mod values;
 
+pub use answers::{Answers, AnswersReport};
 pub use bench::{
     BatchTime, Bench, Bound, Ceilings, CopySpeed, Figures, NodeTime, Profile, ProfiledPart, RunningGpu, Timed,
 };

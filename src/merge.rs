@@ -4,6 +4,7 @@ use crate::{
     Recipe, Search, SearchReport, Sensitivity, SensitivityReport, Shard, Sweep,
     events::Events,
     facts::sha256,
+    given::GIVEN,
     report::{SweepPoint, SweepReport},
     sensitivity::{Judged, PartFile},
     sweep::Fractions,
@@ -18,6 +19,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
+use toml::{Table, Value};
 
 /// Makes the result of a job of which several machines did the parts (`--shard`): the report and the plot of a sweep, the model that a
 /// search takes, or the figures of a sensitivity job.
@@ -109,7 +111,7 @@ struct Part {
 impl Part {
     fn read(path: &Path) -> Result<Self> {
         let report = if path.is_dir() { path.join(crate::search::REPORT) } else { path.to_path_buf() };
-        let (shard, whole) = match Recipe::read(&report)? {
+        let (shard, whole) = match Recipe::read_as(&report, without_given)? {
             Recipe::Sweep(job) => {
                 let Fractions { sweep, shard } = job.fractions;
                 (shard, Recipe::Sweep(Sweep { fractions: Fractions { sweep, shard: None }, ..job }))
@@ -132,6 +134,13 @@ impl Part {
             serde_json::from_str(&text).map_err(|e| fail(format!("is not a whole report of this version: {e}")))?;
         report.sweep.iter().try_for_each(in_place)?;
         Ok(report)
+    }
+}
+
+/// Who puts a sweep together needs no data: those of a program are not asked for.
+fn without_given(recipe: &mut Table) {
+    if recipe.get("job").and_then(Value::as_str) == Some("sweep") {
+        recipe.retain(|_, value| value.as_str() != Some(GIVEN));
     }
 }
 

@@ -1,8 +1,8 @@
 //! Any job, in a file or in a report.
 
 use crate::{
-    Bench, Check, Compress, DataSource, Distill, Draft, Explain, Inspect, Merge, Scorer, Search, Sensitivity, Sweep,
-    files,
+    Answers, Bench, Check, Compress, DataSource, Distill, Draft, Explain, Inspect, Merge, Scorer, Search, Sensitivity,
+    Sweep, files,
 };
 use clap::{Arg, Args, Command};
 use compress_compiler::{
@@ -55,6 +55,8 @@ pub enum Recipe {
     Search(Search),
     /// Put the parts of a job together.
     Merge(Merge),
+    /// Find the answers of a teacher.
+    Answers(Answers),
 }
 
 /// The kind of a job.
@@ -71,6 +73,7 @@ enum Job {
     Draft,
     Search,
     Merge,
+    Answers,
 }
 
 choice!(Job, "job", [
@@ -84,7 +87,8 @@ choice!(Job, "job", [
     Distill "distill" "train a model",
     Draft "draft" "make a draft of a decoder",
     Search "search" "search for the best ways to compress a model",
-    Merge "merge" "put the parts of a sweep or a search together",
+    Merge "merge" "put the parts of a sweep, a search or a sensitivity job together",
+    Answers "answers" "find the answers of a teacher",
 ]);
 
 impl Recipe {
@@ -93,13 +97,20 @@ impl Recipe {
     /// # Errors
     /// File when it can't be read; usage when it says what no option says.
     pub fn read(path: &Path) -> Result<Self> {
+        Self::read_as(path, |_| {})
+    }
+
+    /// [`Recipe::read`], of a report whose recipe is `adjusted` first.
+    pub(crate) fn read_as(path: &Path, adjusted: impl FnOnce(&mut Table)) -> Result<Self> {
         let text = read(path).map_err(|e| match e.kind() {
             ErrorKind::InvalidData => Error::usage("is not a recipe: a recipe is a text file").in_file(path),
             _ => Error::file(format!("cannot be read: {e}")).in_file(path),
         })?;
         // TOML does not start so.
         let recipe = match text.trim_start().starts_with('{') {
-            true => serde_json::from_str(&text).map_err(|e| Error::usage(e.to_string())).and_then(of_report),
+            true => serde_json::from_str(&text)
+                .map_err(|e| Error::usage(e.to_string()))
+                .and_then(|report| of_report(report, adjusted)),
             false => text.parse(),
         };
         recipe.map_err(|e| e.in_file(path))
@@ -130,6 +141,7 @@ impl Recipe {
             Self::Sensitivity(job) => job.data = source,
             Self::Draft(job) => job.data = source,
             Self::Search(job) => job.data.data = Some(source),
+            Self::Answers(job) => job.data = source,
             Self::Inspect(_) | Self::Merge(_) => {}
         }
     }
@@ -145,7 +157,12 @@ impl Recipe {
             Self::Distill(job) => &mut job.eval,
             Self::Draft(job) => &mut job.eval,
             Self::Search(job) => &mut job.data.eval,
-            Self::Bench(_) | Self::Explain(_) | Self::Sensitivity(_) | Self::Inspect(_) | Self::Merge(_) => {
+            Self::Bench(_)
+            | Self::Explain(_)
+            | Self::Sensitivity(_)
+            | Self::Inspect(_)
+            | Self::Merge(_)
+            | Self::Answers(_) => {
                 return Err(Error::usage(format!("the job has no {}", option::EVAL)));
             }
         } = Some(source);
@@ -167,7 +184,8 @@ impl Recipe {
             | Self::Explain(_)
             | Self::Sensitivity(_)
             | Self::Inspect(_)
-            | Self::Merge(_) => {
+            | Self::Merge(_)
+            | Self::Answers(_) => {
                 return Err(Error::usage(format!("the job has no {}", option::SCORE)));
             }
         } = Some(scorer);
@@ -206,6 +224,7 @@ impl Recipe {
             Job::Draft => filled(table).map(Self::Draft),
             Job::Search => filled(table).map(Self::Search),
             Job::Merge => filled(table).map(Self::Merge),
+            Job::Answers => filled(table).map(Self::Answers),
         }
     }
 
@@ -226,6 +245,7 @@ impl Recipe {
             Self::Draft(job) => (Job::Draft, Table::try_from(job)),
             Self::Search(job) => (Job::Search, Table::try_from(job)),
             Self::Merge(job) => (Job::Merge, Table::try_from(job)),
+            Self::Answers(job) => (Job::Answers, Table::try_from(job)),
         };
         let mut table = table.map_err(|e| Error::usage(format!("the recipe can't be written: {e}")))?;
         table.retain(|_, v| *v != Value::Boolean(false) && v.as_array().is_none_or(|many| !many.is_empty()));
@@ -286,6 +306,7 @@ impl Recipe {
             Self::Distill(job) => &job.student,
             Self::Draft(job) => &job.model,
             Self::Search(job) => &job.model,
+            Self::Answers(job) => &job.teacher,
             Self::Merge(job) => job.parts.first().map_or(Path::new(""), PathBuf::as_path),
         }
     }
@@ -315,6 +336,10 @@ impl Recipe {
                     .collect();
             }
             Self::Merge(job) => return job.parts.clone(),
+            Self::Answers(job) => {
+                let data = job.data.path().map(Path::to_path_buf);
+                return data.into_iter().chain([job.file(), job.teacher.clone()]).collect();
+            }
             Self::Sensitivity(job) => {
                 let data = job.data.path().map(Path::to_path_buf);
                 let weights = onnx::weight_files(&job.model);
@@ -348,6 +373,7 @@ impl Recipe {
             Self::Draft(job) => job.force,
             Self::Search(job) => job.force,
             Self::Merge(job) => job.force,
+            Self::Answers(job) => job.force,
             Self::Check(_) | Self::Bench(_) | Self::Explain(_) | Self::Inspect(_) => false,
         }
     }
@@ -362,6 +388,7 @@ impl Recipe {
             Self::Draft(job) => &mut job.force,
             Self::Search(job) => &mut job.force,
             Self::Merge(job) => &mut job.force,
+            Self::Answers(job) => &mut job.force,
             Self::Check(_) | Self::Bench(_) | Self::Explain(_) | Self::Inspect(_) => return,
         } = force;
     }
@@ -383,7 +410,7 @@ impl Recipe {
             Self::Check(job) => job.on.seed.0,
             Self::Bench(job) => job.on.seed.0,
             Self::Explain(job) => job.on.seed.0,
-            Self::Inspect(_) | Self::Merge(_) => 0,
+            Self::Inspect(_) | Self::Merge(_) | Self::Answers(_) => 0,
             Self::Sensitivity(job) => job.on.seed.0,
             Self::Draft(job) => job.on.seed.0,
             Self::Search(job) => job.on.seed.0,
@@ -400,6 +427,7 @@ impl Recipe {
             Self::Bench(job) => job.on.threads,
             Self::Explain(job) => job.on.threads,
             Self::Inspect(_) | Self::Merge(_) => None,
+            Self::Answers(job) => job.threads,
             Self::Sensitivity(job) => job.on.threads,
             Self::Draft(job) => job.on.threads,
             Self::Search(job) => job.on.threads,
@@ -419,7 +447,8 @@ impl Recipe {
             | Self::Explain(_)
             | Self::Inspect(_)
             | Self::Sensitivity(_)
-            | Self::Merge(_) => false,
+            | Self::Merge(_)
+            | Self::Answers(_) => false,
         }
     }
 
@@ -441,7 +470,8 @@ impl Recipe {
             | Self::Explain(_)
             | Self::Inspect(_)
             | Self::Sensitivity(_)
-            | Self::Merge(_) => {
+            | Self::Merge(_)
+            | Self::Answers(_) => {
                 return Ok(Table::new());
             }
         };
@@ -464,6 +494,7 @@ impl Recipe {
             Self::Draft(_) => Self::Draft(Draft::default()),
             Self::Search(_) => Self::Search(Search::default()),
             Self::Merge(_) => Self::Merge(Merge::default()),
+            Self::Answers(_) => Self::Answers(Answers::default()),
         }
     }
 }
@@ -493,10 +524,13 @@ impl std::str::FromStr for Recipe {
     }
 }
 
-fn of_report(mut report: serde_json::Value) -> Result<Recipe> {
+fn of_report(mut report: serde_json::Value, adjusted: impl FnOnce(&mut Table)) -> Result<Recipe> {
     let recipe = report.pointer_mut("/recipe/run").map(serde_json::Value::take).unwrap_or_default();
     match Table::try_from(recipe) {
-        Ok(table) => Recipe::of_table(table),
+        Ok(mut table) => {
+            adjusted(&mut table);
+            Recipe::of_table(table)
+        }
         Err(_) => Err(Error::usage("is not a report with a recipe")
             .help("give a recipe in TOML, or a report.json that this version wrote")),
     }

@@ -11,7 +11,7 @@ use crate::{
     values::Fraction,
 };
 use clap::Args;
-use compress_compiler::words::Unit;
+use compress_compiler::words::{Unit, counted};
 use compress_compiler::{
     error::{Error, Result},
     onnx,
@@ -96,14 +96,15 @@ impl Sweep {
         warnings.retain(|w| reports.iter().all(|r| r.warnings.contains(w)));
         points.iter_mut().for_each(|p| p.warnings.retain(|w| !warnings.contains(w)));
         let first = reports.into_iter().next().ok_or_else(|| Error::bug("no fraction was done"))?;
-        self.sum_up(files, (first.input, first.recipe.data), (points, warnings))
+        let recipe = Recorded::new(&Recipe::Sweep(self.clone()), first.recipe.data);
+        self.sum_up(files, (first.input, recipe), (points, warnings))
     }
 
     /// Writes the plot of the models, unless they are those of a part, and the report of all.
     fn sum_up(
         &self,
         files: &Files,
-        (input, data): (FileFacts, Option<String>),
+        (input, recipe): (FileFacts, Recorded),
         (sweep, mut warnings): (Vec<SweepPoint>, Vec<String>),
     ) -> Result<SweepReport> {
         let whole = self.fractions.shard.is_none();
@@ -124,7 +125,7 @@ impl Sweep {
             plot: plot.map(|_| files.plot.display().to_string()),
             warnings,
             file: files.report.display().to_string(),
-            recipe: Recorded::new(&Recipe::Sweep(self.clone()), data),
+            recipe,
         };
         onnx::write_atomic(&files.report, report::json(&report)?.as_bytes(), self.compress.force)?;
         Ok(report)
@@ -138,15 +139,15 @@ impl Sweep {
         let files = self.files();
         files.check(self.compress.force)?;
         let other = |what: &str| Error::usage(format!("the parts are not of one sweep: they differ in {what}"));
-        let of = |part: &SweepReport| (part.input.clone(), part.recipe.data.clone());
-        let (input, data) = parts.first().map(of).ok_or_else(|| Error::bug("a sweep without parts"))?;
+        let of = |part: &SweepReport| (part.input.clone(), part.recipe.clone());
+        let (input, mut recipe) = parts.first().map(of).ok_or_else(|| Error::bug("a sweep without parts"))?;
         if parts.iter().any(|part| part.input.sha256 != input.sha256) {
             return Err(other("the model"));
         }
-        if parts.iter().any(|part| part.recipe.data != data) {
+        if parts.iter().any(|part| part.recipe.data != recipe.data) {
             return Err(other("the data"));
         }
-        if parts.iter().any(|part| part.recipe.version != parts[0].recipe.version) {
+        if parts.iter().any(|part| part.recipe.version != recipe.version) {
             return Err(other("the version of this program"));
         }
         let shared = |w: &String| parts.iter().all(|part| part.warnings.contains(w));
@@ -164,7 +165,8 @@ impl Sweep {
         if done != self.fractions().iter().map(|f| f.get()).collect::<Vec<_>>() {
             return Err(other("the fractions"));
         }
-        self.sum_up(&files, (input, data), (points, warnings))
+        recipe.run.remove(option::SHARD.0);
+        self.sum_up(&files, (input, recipe), (points, warnings))
     }
 
     fn files(&self) -> Files {
@@ -220,7 +222,9 @@ impl Sweep {
         others.into_iter().try_for_each(|other| needs::apart(&[(&option::SWEEP, true), other]))?;
         let fractions = self.own();
         if let (Some(shard), true) = (self.fractions.shard, fractions.is_empty()) {
-            let what = format!("{} {shard}: there are {} fractions", option::SHARD, self.fractions().len());
+            let count = self.fractions().len();
+            let (is, fractions) = (if count == 1 { "is" } else { "are" }, counted(count, "fraction"));
+            let what = format!("{} {shard}: there {is} {fractions}", option::SHARD);
             return Err(Error::usage(what).help("divide the sweep into no more parts than that"));
         }
         if fractions.is_empty() {

@@ -131,6 +131,7 @@ pub mod option {
         AIM "aim",
         ALLOW_HARDLINKS "allow-hardlinks",
         ALLOW_SYNTHETIC "allow-synthetic",
+        ANSWERS "answers",
         AS_IS "as-is",
         AUGMENT "augment",
         BASELINE "baseline",

@@ -525,6 +525,45 @@ def merge(
     return run("merge", locals())
 
 
+def answers(
+    teacher: Path,
+    *,
+    data: Data,
+    output: Path | None = None,
+    shard: str | None = None,
+    preprocess: str | None = None,
+    tokenizer: Path | None = None,
+    tokens: int | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    allow_hardlinks: bool = False,
+    keep_initializer_inputs: bool = False,
+    force: bool = False,
+    progress: bool = True,
+) -> Report:
+    """Finds what a teacher answers to data, once for all jobs that learn from it.
+
+    Args:
+        teacher: The teacher, an ONNX model
+        data: The data that will be trained on
+        output: The folder for the answers [default: TEACHER with .answers]
+        shard: Answer a part of the samples alone, e.g. 2/4: others answer the rest, into the same folder
+        preprocess: How pictures become inputs, as for compress MODEL
+        tokenizer: The tokenizer of text, a tokenizer.json [default: the one beside the model; bytes for a model of
+            256 words]
+        tokens: Tokens of a sample of text [default: 128]
+        device: Where to run: cpu, cuda, metal, vulkan (with :N for another than the first), or auto
+        threads: Threads on the CPU [default: one a core]
+        allow_hardlinks: Read weights from files with several names (hard links), some perhaps outside the model's
+            folder
+        keep_initializer_inputs: Keep initializers that are also graph inputs as inputs, for callers to replace.
+            Without this flag they are weights
+        force: Overwrite what exists.
+        progress: Show bars, where tqdm is installed.
+    """
+    return run("answers", locals())
+
+
 def check(
     model: Path,
     *,
@@ -910,6 +949,7 @@ class Distill(TrainingJob):
         student: Path,
         *,
         teacher: Path | None = None,
+        answers: Path | None = None,
         output: Path | None = None,
         data: Data | None = None,
         eval: Data | None = None,
@@ -962,6 +1002,8 @@ class Distill(TrainingJob):
         Args:
             student: The ONNX model to train
             teacher: The model to learn from; without it, labels are learnt
+            answers: A folder with the answers of the teacher to the data, which `compress answers` found: the teacher
+                is not run while training
             output: Where the trained model goes [default: STUDENT with .trained.onnx]
             data: Data to train on: an .npz or .npy, a .txt or .jsonl of text, a folder of ONNX test_data_set folders,
                 an IDX file such as train-images-idx3-ubyte.gz, or a folder of pictures (png, jpg, bmp) or of one

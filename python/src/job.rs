@@ -326,6 +326,10 @@ fn carried_out(recipe: &Recipe, events: &mut dyn Events) -> Result<Done> {
             let made = job.run(events)?;
             Ok(done(report::json(&made)?, tables::search(&made), made.verdict(), vec![]))
         }
+        Recipe::Answers(job) => {
+            let made = job.run(events)?;
+            Ok(done(report::json(&made)?, tables::answers(&made), Ok(()), vec![]))
+        }
         Recipe::Merge(job) => {
             let made = job.run(events)?;
             Ok(done(report::json(&made)?, tables::merged(&made), made.verdict(), vec![]))

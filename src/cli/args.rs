@@ -1,8 +1,8 @@
 //! The command line, as clap sees it: the recipes of the library, and how the command shows what they make.
 
 use crate::{
-    Bench, Check, Compress, Distill, Draft, Error, Explain, Fractions, Inspect, Merge, Recipe, Report, Result, Search,
-    Sensitivity, files,
+    Answers, Bench, Check, Compress, Distill, Draft, Error, Explain, Fractions, Inspect, Merge, Recipe, Report, Result,
+    Search, Sensitivity, Shard, files,
     formats::{self, Mlflow, Run},
     options::ReadOptions,
 };
@@ -67,6 +67,8 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Train a model: by a teacher, by labels, or both.
     Distill(Box<DistillArgs>),
+    /// Find what a teacher answers to data, once for all jobs that learn from it.
+    Answers(AnswersArgs),
     /// Make the fastest draft of a decoder, a small model that guesses its tokens (speculative decoding).
     Draft(Box<DraftArgs>),
     /// Search for the best ways to compress a model, and take the one that limits and wish ask for.
@@ -272,6 +274,14 @@ pub struct DraftArgs {
 }
 
 #[derive(Args)]
+pub struct AnswersArgs {
+    #[command(flatten)]
+    pub recipe: Answers,
+    #[command(flatten)]
+    pub show: ShowArgs,
+}
+
+#[derive(Args)]
 pub struct SearchArgs {
     #[command(flatten)]
     pub recipe: Search,
@@ -349,6 +359,9 @@ pub struct RunArgs {
     /// Fail (exit 9) when something that was asked for was not done.
     #[arg(long)]
     pub strict: bool,
+    /// Do a part of the job alone, e.g. 2/4, of a sweep, a search, figures of layers or answers of a teacher.
+    #[arg(long, value_name = "I/N")]
+    pub shard: Option<Shard>,
     #[command(flatten)]
     pub read: ReadOptions,
     #[command(flatten)]

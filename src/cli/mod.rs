@@ -58,6 +58,7 @@ fn start(cli: Cli) -> Result<()> {
             let formats = FormatArgs { page: a.page, ..FormatArgs::default() };
             run(Recipe::Search(a.recipe), &How { formats, ..How::new(a.show) })
         }
+        Some(Command::Answers(a)) => run(Recipe::Answers(a.recipe), &How::new(a.show)),
         Some(Command::Merge(a)) => {
             let formats = FormatArgs { page: a.page, ..FormatArgs::default() };
             run(Recipe::Merge(a.recipe), &How { formats, json: a.json, quiet: a.quiet, ..How::default() })

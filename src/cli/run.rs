@@ -6,8 +6,8 @@ use super::{
     ranks, stdout, tables, terminal, training,
 };
 use crate::{
-    Bench, Check, Compress, Distill, Draft, Error, Explain, Inspect, Inspected, Intent, Merge, Merged, Recipe, Report,
-    Result, Search, Sensitivity, Sweep,
+    Answers, Bench, Check, Compress, Distill, Draft, Error, Explain, Inspect, Inspected, Intent, Merge, Merged, Recipe,
+    Report, Result, Search, Sensitivity, Sweep,
     formats::{self, Run},
     report::json,
 };
@@ -68,6 +68,7 @@ pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
         Recipe::Sensitivity(r) => (Some(&mut r.force), &mut r.read),
         Recipe::Draft(r) => (Some(&mut r.force), &mut r.read),
         Recipe::Search(r) => (Some(&mut r.force), &mut r.read),
+        Recipe::Answers(r) => (Some(&mut r.force), &mut r.read),
         Recipe::Merge(_) => return Err(Error::usage("a merge has no recipe").in_file(&flags.recipe)),
     };
     read.allow_hardlinks |= flags.read.allow_hardlinks;
@@ -83,17 +84,29 @@ pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
         | Recipe::Bench(_)
         | Recipe::Explain(_)
         | Recipe::Inspect(_)
+        | Recipe::Answers(_)
         | Recipe::Merge(_)
         | Recipe::Sensitivity(_) => {}
     }
     let is_for = |what: &str| Err(Error::usage(what).in_file(&flags.recipe));
+    if flags.shard.is_some() {
+        *match &mut recipe {
+            Recipe::Sweep(r) => &mut r.fractions.shard,
+            Recipe::Search(r) => &mut r.shard,
+            Recipe::Sensitivity(r) => &mut r.shard,
+            Recipe::Answers(r) => &mut r.shard,
+            _ => return is_for("--shard is for sweeps, searches, figures of layers and answers of teachers"),
+        } = flags.shard;
+    }
     match recipe {
         Recipe::Check(_) | Recipe::Bench(_) | Recipe::Explain(_) | Recipe::Inspect(_)
             if flags.dry_run || flags.force =>
         {
             is_for("--dry-run and --force are for jobs that write a model")
         }
-        Recipe::Sensitivity(_) | Recipe::Draft(_) | Recipe::Search(_) if flags.dry_run || flags.strict => {
+        Recipe::Sensitivity(_) | Recipe::Draft(_) | Recipe::Search(_) | Recipe::Answers(_)
+            if flags.dry_run || flags.strict =>
+        {
             is_for("--dry-run and --strict are for jobs that write or check a model")
         }
         Recipe::Distill(_) | Recipe::Search(_) => Ok(recipe),
@@ -133,6 +146,7 @@ pub fn run(recipe: Recipe, how: &How) -> Result<()> {
         Recipe::Draft(r) => draft(&r, how),
         Recipe::Search(r) => search(&r, how),
         Recipe::Merge(r) => merge(&r, how),
+        Recipe::Answers(r) => answers(&r, how),
     }
 }
 
@@ -243,6 +257,11 @@ fn search(recipe: &Search, how: &How) -> Result<()> {
     how.formats.page.write(|| formats::search_html(&report))?;
     how.show(&report, || tables::search(&report))?;
     report.verdict()
+}
+
+fn answers(recipe: &Answers, how: &How) -> Result<()> {
+    let report = recipe.run(&mut how.events())?;
+    how.show(&report, || tables::answers(&report))
 }
 
 fn merge(recipe: &Merge, how: &How) -> Result<()> {

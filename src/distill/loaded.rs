@@ -8,6 +8,7 @@ use super::{
     same_samples,
 };
 use crate::{
+    answers as stored,
     data::{Samples, Sets},
     evaluator::{Evaluator, answers, measure, sequences},
     facts, files,
@@ -37,6 +38,7 @@ use compress_runtime::{
         model::{ModelOptions, Trainable},
         ranks::Team,
         replicas::Replicas,
+        stored::StoredAnswers,
         teacher::Teacher,
     },
 };
@@ -237,7 +239,18 @@ impl LoadedJob {
     pub fn teacher(&self, plan: &DistillPlan, backend: &Backend) -> Result<Option<Teacher>> {
         let Some((path, model)) = self.teacher.as_ref().filter(|_| self.loss.needs_teacher()) else { return Ok(None) };
         let features: Vec<String> = plan.recipe.matched.iter().map(|m| m.teacher.clone()).collect();
-        let keep = if same_samples(plan) { self.samples().set.len() } else { 0 };
+        if let Some(folder) = &plan.recipe.answers {
+            let outputs = stored::outputs(&model.graph);
+            let of = stored::digest(model, &self.data, &plan.data)?;
+            let answers = StoredAnswers::open(folder, &of, &outputs)?;
+            if let Some((missing, first)) = answers.missing(&self.samples().indices) {
+                let (samples, count) = (counted(missing, "sample"), self.samples().indices.len());
+                let what = format!("{samples} of the {count} to train on have no answer, the first is {first}");
+                return Err(Error::data(what).in_file(folder).help("find the answers of the missing parts"));
+            }
+            return Ok(Some(Teacher::stored(answers, outputs.len())));
+        }
+        let keep = if same_samples(plan) && plan.job.epochs > 1 { self.samples().set.len() } else { 0 };
         Teacher::new(path, &model.graph, &features, backend, keep).map(Some)
     }
 

@@ -89,6 +89,20 @@ impl<'a> DistillPlan<'a> {
         if let Some(term) = unmatched.filter(|_| r.matched.is_empty()) {
             return Err(Error::usage(format!("{} needs a {}", Opt(term.name()), option::MATCH)));
         }
+        if r.answers.is_some() {
+            let others = [
+                (option::TEACHER, r.teacher.is_none(), "needs"),
+                (option::MATCH, !r.matched.is_empty(), "has only outputs, not the values of"),
+                (
+                    option::AUGMENT,
+                    r.augment.is_some_and(|how| how != Augment::default()),
+                    "has no answers to samples changed by",
+                ),
+            ];
+            if let Some((other, _, why)) = others.into_iter().find(|(_, is, _)| *is) {
+                return Err(Error::usage(format!("{} {why} {other}", option::ANSWERS)));
+            }
+        }
         // 64 is within the bounds.
         let batch = r.batch.unwrap_or(Batch::Fixed(BATCH.try_into().expect("64 samples")));
         let made = Self {

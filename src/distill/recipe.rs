@@ -26,6 +26,9 @@ pub struct Distill {
     /// The model to learn from; without it, labels are learnt.
     #[arg(long, value_name = "FILE")]
     pub teacher: Option<PathBuf>,
+    /// A folder with the answers of the teacher to the data, which `compress answers` found: the teacher is not run while training.
+    #[arg(long, value_name = "DIR", requires = "teacher")]
+    pub answers: Option<PathBuf>,
     /// Where the trained model goes [default: STUDENT with .trained.onnx].
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -179,6 +182,7 @@ impl Distill {
 
     /// What of it shapes the result: all but where that goes and what it is made with.
     pub(crate) fn essence(&self) -> Self {
-        Self { output: None, checkpoint: None, save_every: None, workers: None, threads: None, ..self.clone() }
+        let (output, checkpoint, save_every, workers, threads, answers) = Default::default();
+        Self { output, checkpoint, save_every, workers, threads, answers, ..self.clone() }
     }
 }

@@ -3,7 +3,8 @@
 
 use clap::{Arg, ArgAction, Args, Command};
 use compress::{
-    Bench, Check, Compress, DataSource, Distill, Draft, Explain, Inspect, Merge, Scorer, Search, Sensitivity, Sweep,
+    Answers, Bench, Check, Compress, DataSource, Distill, Draft, Explain, Inspect, Merge, Scorer, Search, Sensitivity,
+    Sweep,
     values::{Bytes, Finite, Fraction, Milliseconds, NotNegative, Positive, Score, Seed, Share, Time},
 };
 use std::{any::TypeId, fmt::Write as _, path::PathBuf};
@@ -52,6 +53,7 @@ fn jobs() -> Vec<Job> {
              result is the one that the limits and the wish ask for.",
         ),
         job::<Merge>("merge", "Puts the parts of a sweep or a search together, which several machines did (`shard`)."),
+        job::<Answers>("answers", "Finds what a teacher answers to data, once for all jobs that learn from it."),
         job::<Check>(
             "check",
             "Compares a model with the one that it came from, and holds the figures against gates. Data is all measured on.",

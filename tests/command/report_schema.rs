@@ -1,8 +1,8 @@
 //! `docs/report.schema.json` follows from the reports. `UPDATE_GOLDEN=1 cargo test --test report_schema` writes it.
 
 use compress::{
-    Ablation, ChannelGroup, Explained, Figures, Inspection, Intent, Report, SearchReport, SensitivityReport,
-    TrainIntent, TrainReport, report::SweepReport,
+    Ablation, AnswersReport, ChannelGroup, Explained, Figures, Inspection, Intent, Report, SearchReport,
+    SensitivityReport, TrainIntent, TrainReport, report::SweepReport,
 };
 use schemars::{JsonSchema, generate::SchemaSettings};
 use std::path::PathBuf;
@@ -20,6 +20,8 @@ enum AnyReport {
     Search(SearchReport),
     /// Of `compress distill`.
     Train(TrainReport),
+    /// Of `compress answers`.
+    Answers(AnswersReport),
     /// Of `compress bench`.
     Bench(Figures),
     /// Of `compress explain`.

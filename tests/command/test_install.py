@@ -8,6 +8,7 @@ import pytest
 from support import ROOT, binary
 
 JOBS = {
+    "answers",
     "bench",
     "check",
     "completions",

@@ -97,6 +97,18 @@ def test_a_merge_tells_which_part_is_wrong(compress, parts, tmp_path):
     assert "no such file" in merge("nothing.json", code=6).lower()
 
 
+def test_a_recipe_is_divided(compress, parts, tmp_path):
+    compress(*SWEEP, "--shard", "1/3", "--save-recipe", "part.toml", cwd=tmp_path)
+    recipe = (tmp_path / "part.toml").read_text()
+    assert 'shard = "1/3"' in recipe
+    (tmp_path / "whole.toml").write_text(recipe.replace('shard = "1/3"\n', ""))
+    compress("run", "whole.toml", "--shard", "2/3", cwd=tmp_path)
+    for name in ("out-0.5.onnx", "out-0.98.onnx", "out-0.7.onnx"):
+        assert (tmp_path / name).read_bytes() == (parts / name).read_bytes()
+    (tmp_path / "check.toml").write_text(f'job = "inspect"\nmodel = "{STUDENT}"\n')
+    assert "--shard is for" in compress("run", "check.toml", "--shard", "2/3", code=2, cwd=tmp_path).err
+
+
 def test_parts_that_make_no_sense_are_refused(compress, tmp_path):
     def refused(*args):
         return compress(*args, "-o", tmp_path / "out.onnx", code=2).err

@@ -22,6 +22,7 @@ pub mod replicas;
 mod scaler;
 pub mod schedule;
 mod sender;
+pub mod stored;
 pub mod teacher;
 pub mod tensorboard;
 pub mod untie;

@@ -1,6 +1,6 @@
 //! The model that is learnt from: run for each batch, or once for each sample where that is the same.
 
-use super::once::Once;
+use super::{once::Once, stored::StoredAnswers};
 use crate::session::{Backend, Session};
 use compress_compiler::{
     error::{Error, Result},
@@ -14,8 +14,14 @@ use std::{path::Path, sync::Arc};
 
 /// A model that is learnt from.
 pub struct Teacher {
-    model: Once,
+    from: From,
     outputs: usize,
+}
+
+/// Where its answers come from.
+enum From {
+    Model(Once),
+    Stored(StoredAnswers),
 }
 
 /// What a teacher says of a batch: nothing, without one.
@@ -48,15 +54,24 @@ impl Teacher {
             graph.add_output(&output, port);
         }
         let session = Session::new(&verify(&graph)?, backend, &[])?;
-        Ok(Self { model: Once::new(path, Arc::new(session), keep), outputs })
+        Ok(Self { from: From::Model(Once::new(path, Arc::new(session), keep)), outputs })
     }
 
-    /// What it says of a batch. `indices` names the samples where answers may be kept.
+    /// A teacher whose answers, of so many `outputs`, are stored: it is not run.
+    pub fn stored(answers: StoredAnswers, outputs: usize) -> Self {
+        Self { from: From::Stored(answers), outputs }
+    }
+
+    /// What it says of a batch. `indices` names the samples where answers may be kept, or are stored.
     ///
     /// # Errors
-    /// As for [`Session::run`]; data when it gives no numbers; file when the disk is full.
+    /// As for [`Session::run`]; data when it gives no numbers, or a sample has no stored answer; file when the disk is full.
     pub fn answer(&mut self, inputs: &[Tensor], indices: Option<&[usize]>) -> Result<Answer> {
-        let mut outputs = self.model.ask(inputs, indices)?;
+        let mut outputs = match (&mut self.from, indices) {
+            (From::Model(model), _) => model.ask(inputs, indices)?,
+            (From::Stored(answers), Some(indices)) => answers.answer(inputs, indices)?,
+            (From::Stored(_), None) => return Err(Error::bug("stored answers to samples that change")),
+        };
         let features = outputs.split_off(self.outputs.min(outputs.len()));
         Ok(Answer { outputs, features })
     }

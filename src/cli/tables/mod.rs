@@ -20,7 +20,14 @@ pub use sensitivity::sensitivity;
 pub use sweep::sweep;
 pub use work::{bisection, intent};
 
-use crate::Merged;
+use crate::{AnswersReport, Merged, shown};
+use compress_compiler::words::counted;
+
+/// Which answers of a teacher were found.
+pub fn answers(r: &AnswersReport) -> String {
+    let (samples, bytes) = (counted(r.samples, "sample"), shown::bytes(r.bytes as usize));
+    format!("{}: {samples} of {} answered\n  written: {}, {bytes}\n", r.teacher, r.of, r.file)
+}
 
 /// What parts make together.
 pub fn merged(merged: &Merged) -> String {
