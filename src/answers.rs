@@ -13,12 +13,13 @@ use crate::{
 use clap::Args;
 use compress_compiler::{
     error::{Error, Result},
+    forms::decoder::Decoder,
     graph::Graph,
     onnx::{self, Model, SourceFile},
     words::option,
 };
 use compress_runtime::{
-    dataset::Preprocess,
+    dataset::{Preprocess, USUAL_TOKENS},
     device::DeviceChoice,
     session::{Backend, EngineChoice},
     train::{stored::AnswersWriter, teacher::Teacher},
@@ -124,38 +125,42 @@ impl Answers {
             return Err(Error::usage(what).help("divide them into no more parts than that"));
         }
         let outputs = outputs(&model.graph);
-        let digest = digest(&model, &sets.calibration.set.digest()?, &data)?;
+        let described = described(&model, &sets.calibration.set.digest()?, &data)?;
         let mut teacher = Teacher::new(&self.teacher, &model.graph, &[], &backend, 0)?;
         let mut writer = AnswersWriter::new(outputs.clone())?;
+        let answered = own.len();
         let samples = sets.calibration.with(own);
-        let progress = monitor.step("answer", samples.indices.len());
-        let mut answered = 0;
-        for indices in samples.batches() {
+        let progress = monitor.step("answer", answered);
+        for indices in samples.indices.chunks(samples.batch) {
             monitor.check()?;
-            let batch = samples.set.batch(indices)?;
+            // A model with a fixed batch takes no less: the last one is filled up, and what is answered to that is left out.
+            let mut filled = indices.to_vec();
+            filled.resize(if samples.set.fixed_batch().is_some() { samples.batch } else { indices.len() }, indices[0]);
+            let batch = samples.set.batch(&filled)?;
             let answer = teacher.answer(&batch.inputs, None).map_err(|e| samples.unfit_if_given(e))?;
             writer.add(&batch.inputs, indices, &answer.outputs).map_err(in_model)?;
-            answered += indices.len();
             progress.advance(indices.len());
         }
         drop(progress);
         let file = self.file();
-        let bytes = writer.finish(&file, &digest)?;
+        let bytes = writer.finish(&file, &described)?;
         let (teacher, file) = (self.teacher.display().to_string(), file.display().to_string());
         Ok(AnswersReport { teacher, file, samples: answered, of: count, outputs, bytes })
     }
 }
 
-/// The names of the outputs.
+/// The names of the outputs: a decoder gives no cache.
 pub(crate) fn outputs(teacher: &Graph) -> Vec<String> {
+    let mut teacher = teacher.clone();
+    Decoder::forget(&mut teacher);
     teacher.outputs().iter().map(|output| output.name.clone()).collect()
 }
 
-/// A digest of all that answers depend on: the teacher, the data by its digest, and how that becomes inputs.
+/// All that answers depend on, in JSON: the teacher, the data by its digest, and how that becomes inputs.
 ///
 /// # Errors
 /// File when the tokenizer can't be read.
-pub(crate) fn digest(teacher: &Model, data: &str, reading: &DataOptions) -> Result<String> {
+pub(crate) fn described(teacher: &Model, data: &str, reading: &DataOptions) -> Result<String> {
     let bytes = |path: &PathBuf| {
         fs::read(path)
             .map_err(|e| Error::file(format!("cannot be read: {e}")).in_file(path))
@@ -168,7 +173,7 @@ pub(crate) fn digest(teacher: &Model, data: &str, reading: &DataOptions) -> Resu
         "data": data,
         "preprocess": preprocess.as_ref().map(ToString::to_string),
         "tokenizer": tokenizer.as_ref().map(bytes).transpose()?,
-        "tokens": tokens.map(|n| n.get()),
+        "tokens": reading.has_text().then(|| tokens.map_or(USUAL_TOKENS, |n| n.get())),
     });
-    Ok(sha256(of.to_string().as_bytes()))
+    Ok(of.to_string())
 }

@@ -4,15 +4,16 @@ use crate::{
     Recipe, Search, SearchReport, Sensitivity, SensitivityReport, Shard, Sweep,
     events::Events,
     facts::sha256,
+    files,
     given::GIVEN,
     report::{SweepPoint, SweepReport},
-    sensitivity::{Judged, PartFile},
+    sensitivity::PartFile,
     sweep::Fractions,
 };
 use clap::Args;
 use compress_compiler::{
-    error::{Error, Result},
-    words::option::{OUTPUT, SHARD},
+    error::{Error, Kind, Result},
+    words::{option, written},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -26,8 +27,8 @@ use toml::{Table, Value};
 #[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct Merge {
-    /// The files that the parts wrote last: reports, folders of searches.
-    #[arg(required = true, value_name = "REPORT")]
+    /// The report of each part; of a part of a search, its folder.
+    #[arg(required = true, value_name = "PART")]
     pub parts: Vec<PathBuf>,
     /// Overwrite what exists.
     #[arg(long)]
@@ -40,7 +41,7 @@ pub struct Merge {
 #[serde(untagged)]
 pub enum Merged {
     /// A sweep.
-    Sweep(SweepReport),
+    Sweep(Box<SweepReport>),
     /// A search.
     Search(Box<SearchReport>),
     /// What layers mind.
@@ -57,8 +58,9 @@ impl Merge {
         let parts = self.parts.iter().map(|path| Part::read(path)).collect::<Result<Vec<_>>>()?;
         let first = parts.first().ok_or_else(|| Error::usage("there is nothing to merge"))?;
         for part in &parts {
-            if part.whole != first.whole || part.shard.of != first.shard.of {
-                let what = format!("is not a part of the same job as {}", first.report.display());
+            if let Some(differs) = part.differs_from(first)? {
+                let what =
+                    format!("is not a part of the same job as {}: they differ in {differs}", first.report.display());
                 return Err(Error::usage(what).in_file(&part.report));
             }
         }
@@ -68,7 +70,7 @@ impl Merge {
                 [] => {
                     let given = parts.iter().map(|part| part.shard.to_string()).collect::<Vec<_>>().join(", ");
                     let what = format!("part {shard} is missing: given are {given}");
-                    return Err(Error::usage(what).help(format!("{SHARD} {shard} does it")));
+                    return Err(Error::usage(what).help(format!("{} {shard} does it", option::SHARD)));
                 }
                 [_, again, ..] => {
                     return Err(Error::usage(format!("part {shard} is given twice")).in_file(&again.report));
@@ -79,26 +81,31 @@ impl Merge {
             Recipe::Sweep(mut sweep) => {
                 sweep.compress.force = self.force;
                 let reports = parts.iter().map(Part::swept).collect::<Result<Vec<_>>>()?;
-                sweep.merged(reports).map(Merged::Sweep)
+                sweep.merged(reports).map(|report| Merged::Sweep(Box::new(report)))
             }
             Recipe::Search(search) => {
-                let folders: Vec<PathBuf> =
-                    parts.iter().map(|part| crate::files::folder(&part.report).into()).collect();
+                let folder = |part: &Part| Ok((files::folder(&part.report).to_path_buf(), part.tried()?));
+                let folders = parts.iter().map(folder).collect::<Result<Vec<_>>>()?;
                 let search = Search { force: self.force, ..search };
                 search.merged(&folders, events).map(|report| Merged::Search(Box::new(report)))
             }
             Recipe::Sensitivity(job) => {
-                let mut known = Judged::new();
-                for part in &parts {
-                    known.extend(PartFile::read(&part.report)?.judged);
-                }
+                let read = |part: &Part| Ok((part.report.clone(), PartFile::read(&part.report)?));
+                let found = parts.iter().map(read).collect::<Result<Vec<_>>>()?;
                 let whole = Sensitivity { force: self.force, ..job };
-                whole.run_with(known, events).map(|report| Merged::Sensitivity(Box::new(report)))
+                whole.run_with(&found, events).map(|report| Merged::Sensitivity(Box::new(report)))
             }
             _ => Err(Error::bug("a job without parts has one").in_file(&first.report)),
         }
     }
+
+    /// The job without parts, as far as the first of them tells.
+    pub(crate) fn whole(&self) -> Option<Recipe> {
+        Part::read(self.parts.first()?).ok().map(|part| part.whole)
+    }
 }
+
+const NOT_A_PART: &str = "is not the report of a part of a sweep, a search or a sensitivity job";
 
 /// A part of a job that was done.
 struct Part {
@@ -111,7 +118,14 @@ struct Part {
 impl Part {
     fn read(path: &Path) -> Result<Self> {
         let report = if path.is_dir() { path.join(crate::search::REPORT) } else { path.to_path_buf() };
-        let (shard, whole) = match Recipe::read_as(&report, without_given)? {
+        if report != path && !report.exists() {
+            return Err(Error::file("its part of the search is not done: it has no report").in_file(path));
+        }
+        let recipe = Recipe::read_as(&report, without_given).map_err(|e| match e.kind() {
+            Kind::Usage => e.about(NOT_A_PART),
+            _ => e,
+        })?;
+        let (shard, whole) = match recipe {
             Recipe::Sweep(job) => {
                 let Fractions { sweep, shard } = job.fractions;
                 (shard, Recipe::Sweep(Sweep { fractions: Fractions { sweep, shard: None }, ..job }))
@@ -120,10 +134,35 @@ impl Part {
             Recipe::Sensitivity(job) => (job.shard, Recipe::Sensitivity(Sensitivity { shard: None, ..job })),
             other => (None, other),
         };
-        let not =
-            || Error::usage("is not the report of a part of a sweep, a search or a sensitivity job").in_file(&report);
-        let shard = shard.ok_or_else(|| not().help(format!("parts are done with {SHARD}")))?;
+        let not = || Error::usage(NOT_A_PART).in_file(&report);
+        let shard = shard.ok_or_else(|| not().help(format!("parts are done with {}", option::SHARD)))?;
         Ok(Self { report, shard, whole })
+    }
+
+    /// The first option in which its job differs from that of `other`, if one does. Parts of a search may end at other times.
+    fn differs_from(&self, other: &Self) -> Result<Option<String>> {
+        if self.shard.of != other.shard.of {
+            return Ok(Some(option::SHARD.to_string()));
+        }
+        let shape = |whole: &Recipe| match whole {
+            Recipe::Search(search) => Recipe::Search(search.essence()).table(),
+            whole => whole.table(),
+        };
+        let (a, b) = (shape(&self.whole)?, shape(&other.whole)?);
+        let differs = |name: &&String| a.get(*name) != b.get(*name);
+        Ok(a.keys().chain(b.keys()).find(differs).map(|name| written(name)))
+    }
+
+    /// How many ways a part of a search tried.
+    fn tried(&self) -> Result<usize> {
+        #[derive(Deserialize)]
+        struct Told {
+            tried: usize,
+        }
+        let fail = |what: String| Error::file(what).in_file(&self.report);
+        let text = fs::read_to_string(&self.report).map_err(|e| fail(format!("cannot be read: {e}")))?;
+        let told: Told = serde_json::from_str(&text).map_err(|e| fail(format!("is not a whole report: {e}")))?;
+        Ok(told.tried)
     }
 
     /// What a part of a sweep found, whose models are where it says.
@@ -148,8 +187,8 @@ fn without_given(recipe: &mut Table) {
 /// File where a model is not there, or is another.
 fn in_place(point: &SweepPoint) -> Result<()> {
     let path = Path::new(&point.output.path);
-    let fail =
-        |what: String| Error::file(what).in_file(path).help(format!("run its part again, with the same {OUTPUT}"));
+    let help = format!("merge where the parts ran, or run its part again, with the same {}", option::OUTPUT);
+    let fail = |what: String| Error::file(what).in_file(path).help(help.clone());
     let bytes = fs::read(path).map_err(|e| fail(format!("cannot be read: {e}")))?;
     match sha256(&bytes) == point.output.sha256 {
         true => Ok(()),

@@ -80,7 +80,7 @@ impl DataOptions {
         Self { data: data.clone(), eval: data, tokenizer: tokenizer.cloned(), tokens, ..Self::default() }
     }
 
-    fn has_text(&self) -> bool {
+    pub(crate) fn has_text(&self) -> bool {
         let mut paths = [&self.data, &self.eval].into_iter().flatten().filter_map(DataSource::path);
         paths.any(is_text)
     }

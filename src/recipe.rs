@@ -335,7 +335,10 @@ impl Recipe {
                     .chain([output.with_extension("report.json"), output, job.model.clone()])
                     .collect();
             }
-            Self::Merge(job) => return job.parts.clone(),
+            Self::Merge(job) => {
+                let whole = job.whole().map_or(vec![], |whole| whole.files());
+                return job.parts.iter().cloned().chain(whole).collect();
+            }
             Self::Answers(job) => {
                 let data = job.data.path().map(Path::to_path_buf);
                 return data.into_iter().chain([job.file(), job.teacher.clone()]).collect();

@@ -168,17 +168,16 @@ impl Search {
         watched(events, |monitor| within(self.on.threads, true, || self.search(monitor)))
     }
 
-    /// The result of a search of which others did the parts, in these folders.
+    /// The result of a search of which others did the parts, in these folders, of so many ways each.
     ///
     /// # Errors
     /// As for [`Search::run`]; usage for parts of another search; file for a part that is not done, or can't be read.
-    pub(crate) fn merged(&self, parts: &[PathBuf], events: &mut dyn Events) -> Result<SearchReport> {
+    pub(crate) fn merged(&self, parts: &[(PathBuf, usize)], events: &mut dyn Events) -> Result<SearchReport> {
         self.check()?;
         watched(events, |monitor| {
             within(self.on.threads, true, || {
                 let mut lab = Lab::new(self, monitor)?;
-                let mut journal = Journal::open(self, &lab)?;
-                journal.gather(parts, &lab)?;
+                let journal = Journal::gathered(self, parts, &lab)?;
                 ending::end(self, &mut lab, &journal, monitor)
             })
         })
@@ -227,12 +226,14 @@ impl Search {
     fn search(&self, monitor: &Monitor) -> Result<SearchReport> {
         let mut lab = Lab::new(self, monitor)?;
         let mut journal = Journal::open(self, &lab)?;
+        let before = journal.tried().len();
         let clock = Clock::new(self.time.map_or(TIME, Time::get), journal.spent());
         let begun = match journal.begun() {
             Some(begun) => begun.clone(),
             None => self.begin(&mut lab, &mut journal, &clock, monitor)?,
         };
-        let known = Known { table: &begun.table, times: &begun.times, bytes: lab.bytes as f64, of_share: lab.of_share };
+        let (bytes, of_share) = (lab.bytes as f64, lab.of_share);
+        let known = Known { table: &begun.table, times: &begun.times, bytes, of_share, before };
         let mut proposer = Proposer::new(self, &known, lab.worst());
         let plain = proposer.plain();
         let progress = monitor.step("search", clock.all.as_secs() as usize);

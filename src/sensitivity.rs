@@ -2,7 +2,7 @@
 
 mod parts;
 
-pub(crate) use parts::{Judged, PartFile};
+pub(crate) use parts::PartFile;
 
 use crate::{
     compress::{calibrator::DataCalibrator, judge},
@@ -22,7 +22,7 @@ use compress_compiler::{
     error::{Error, Result},
     onnx,
     pass::{Calibrator, Context},
-    words::option,
+    words::{counted, option},
 };
 use compress_passes::{
     prune::mask::Scope,
@@ -31,7 +31,7 @@ use compress_passes::{
     target::Target,
 };
 use compress_runtime::{burn::BurnInterpreter, dataset::Preprocess, session::Backend};
-use parts::Dealt;
+use parts::{Dealt, Judged};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -102,6 +102,8 @@ pub struct SensitivityReport {
     pub file: Option<String>,
 }
 
+/// Graphs with several layers in floats, which depend on what all parts found.
+const CURVE: usize = 4;
 /// Samples to find activation ranges on.
 const CALIBRATED: usize = 128;
 
@@ -113,11 +115,11 @@ impl Sensitivity {
     /// that can't be run here, without outputs of floats, or quantised already; whatever reading and running it can raise;
     /// interrupted when `events` asks to stop.
     pub fn run(&self, events: &mut dyn Events) -> Result<SensitivityReport> {
-        self.run_with(Judged::new(), events)
+        self.run_with(&[], events)
     }
 
-    /// [`Sensitivity::run`], where it is known how some graphs are judged.
-    pub(crate) fn run_with(&self, known: Judged, events: &mut dyn Events) -> Result<SensitivityReport> {
+    /// [`Sensitivity::run`] of which others did the parts, in these files.
+    pub(crate) fn run_with(&self, parts: &[(PathBuf, PartFile)], events: &mut dyn Events) -> Result<SensitivityReport> {
         let file = self.file();
         if files::same(&file, &self.model) {
             return Err(Error::usage("the plot would replace the model").in_file(&file));
@@ -133,12 +135,14 @@ impl Sensitivity {
         }
         files::free(&file, self.force, &option::OUTPUT.to_string())?;
         files::placed(&file, &option::OUTPUT.to_string())?;
-        let (found, judged) =
-            watched(events, |monitor| within(self.on.threads, false, || self.measure(known, monitor)))?;
+        let (found, part) = watched(events, |monitor| within(self.on.threads, false, || self.measure(parts, monitor)))?;
         let (model, at) = (self.model.display().to_string(), Some(file.display().to_string()));
-        if self.shard.is_some() {
-            let count = Some(judged.len());
-            let part = PartFile { judged, recipe: Recorded::new(&Recipe::Sensitivity(self.clone()), None) };
+        if let Some(shard) = self.shard {
+            let count = Some(part.judged.len());
+            if part.judged.is_empty() {
+                let what = format!("{} {shard}: the model has too few layers for so many parts", option::SHARD);
+                return Err(Error::usage(what).help("divide the job into fewer parts"));
+            }
             onnx::write_atomic(&file, report::json(&part)?.as_bytes(), self.force)?;
             return Ok(SensitivityReport { model, plot: None, found: None, judged: count, file: at });
         }
@@ -157,7 +161,7 @@ impl Sensitivity {
         self.output.clone().unwrap_or_else(|| self.model.with_extension("sensitivity.svg"))
     }
 
-    fn measure(&self, known: Judged, monitor: &Monitor) -> Result<(Found, Judged)> {
+    fn measure(&self, parts: &[(PathBuf, PartFile)], monitor: &Monitor) -> Result<(Found, PartFile)> {
         let backend = self.on.open()?;
         let model = onnx::read_with(&self.model, &(&self.read).into())?;
         let in_model = |e: Error| e.in_file(&self.model);
@@ -171,6 +175,10 @@ impl Sensitivity {
         let mut sets = sets.map_err(in_model)?;
         sets.keep_apart(seed);
         let (samples, backend) = (&sets.calibration, &backend);
+        let digest = samples.set.digest()?;
+        let files: Vec<String> = model.source().files().iter().map(|file| file.sha256().to_string()).collect();
+        parts.iter().try_for_each(|(path, part)| part.check(path, &files, &digest))?;
+        let known: Judged = parts.iter().flat_map(|(_, part)| part.judged.clone()).collect();
         let scope = Scope { exclude: expressions(&self.exclude), ends: true };
         let measurement = Measurement { scheme: self.target.scheme(self.weight_bits), target: self.target, scope };
         let found = on_samples([samples, &sets.validation], backend, monitor, |cx| {
@@ -181,7 +189,15 @@ impl Sensitivity {
             let found = measurement.run(model.graph, &context)?;
             Ok((found, dealt.judged()))
         });
-        found.map_err(|e| in_model(samples.unfit_if_given(e)))
+        let (found, (judged, unknown)) = found.map_err(|e| in_model(samples.unfit_if_given(e)))?;
+        if !parts.is_empty() && unknown > CURVE {
+            monitor.note(&format!(
+                "{} were in no part, and were judged here: another kind of processor makes other graphs",
+                counted(unknown, "graph")
+            ));
+        }
+        let recipe = Recorded::new(&Recipe::Sensitivity(self.clone()), Some(digest));
+        Ok((found, PartFile { model: files, judged, recipe }))
     }
 
     fn charts(&self, found: &Found) -> Vec<Chart> {

@@ -65,7 +65,9 @@ impl Pipeline {
         after: &mut dyn FnMut(&PassReport, &Graph) -> Result<()>,
     ) -> Result<Done> {
         let mut done = Done::default();
-        run(&self.passes, graph, cx, &mut done, after)?;
+        // Tensors are shared: this copies names and edges.
+        let original = graph.clone();
+        run(&self.passes, (graph, &original), cx, &mut done, after)?;
         Ok(done)
     }
 
@@ -75,23 +77,22 @@ impl Pipeline {
     /// As for [`Pipeline::run`].
     pub fn run_from(&self, first: usize, beginnings: &mut Beginnings, graph: &mut Graph, cx: &Context) -> Result<Done> {
         let (first, rest) = self.passes.split_at(first.min(self.passes.len()));
-        let mut done = beginnings.run(first, graph, cx)?;
-        run(rest, graph, cx, &mut done, &mut |_, _| Ok(()))?;
+        let original = graph.clone();
+        let mut done = beginnings.run(first, graph, &original, cx)?;
+        run(rest, (graph, &original), cx, &mut done, &mut |_, _| Ok(()))?;
         Ok(done)
     }
 }
 
 fn run(
     passes: &[Box<dyn Pass>],
-    graph: &mut Graph,
+    (graph, original): (&mut Graph, &Graph),
     cx: &Context,
     (reports, warnings): &mut Done,
     after: &mut dyn FnMut(&PassReport, &Graph) -> Result<()>,
 ) -> Result<()> {
-    // Tensors are shared: this copies names and edges.
-    let original = graph.clone();
     for pass in passes {
-        let (report, said) = step(&**pass, graph, &original, cx)?;
+        let (report, said) = step(&**pass, graph, original, cx)?;
         after(&report, graph)?;
         warnings.extend(said);
         reports.push(report);
@@ -161,8 +162,7 @@ impl Beginnings {
         self.seconds
     }
 
-    fn run(&mut self, passes: &[Box<dyn Pass>], graph: &mut Graph, cx: &Context) -> Result<Done> {
-        let original = graph.clone();
+    fn run(&mut self, passes: &[Box<dyn Pass>], graph: &mut Graph, original: &Graph, cx: &Context) -> Result<Done> {
         let (mut reports, mut warnings) = Done::default();
         let mut before = self.given.clone();
         self.seconds = 0.0;
@@ -171,7 +171,7 @@ impl Beginnings {
             let known = match self.known.iter().position(|k| k.key == key).and_then(|at| self.known.remove(at)) {
                 Some(known) => known,
                 None => {
-                    let (report, warnings) = step(&**pass, graph, &original, cx)?;
+                    let (report, warnings) = step(&**pass, graph, original, cx)?;
                     self.seconds += report.seconds;
                     Known { graph: (report.edits > 0).then(|| graph.clone()), key, report, warnings }
                 }

@@ -515,10 +515,10 @@ def merge(
     force: bool = False,
     progress: bool = True,
 ) -> Report:
-    """Puts the parts of a sweep or a search together, which several machines did (`shard`).
+    """Puts the parts of a sweep, a search or figures of layers together, which several machines did (`shard`).
 
     Args:
-        parts: The files that the parts wrote last: reports, folders of searches
+        parts: The report of each part; of a part of a search, its folder
         force: Overwrite what exists.
         progress: Show bars, where tqdm is installed.
     """

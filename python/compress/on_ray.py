@@ -141,12 +141,12 @@ def _paths(job: str, *data: Data | None) -> None:
 def _divided(job: str, of: int | None, needs: tuple[float, float, int], options: dict[str, Any]) -> Report:
     """Has the parts of a job done, and puts them together."""
     made = _parts(job, of, needs, options)
-    merged = merge(made, force=bool(options.get("force")))
-    if job != "search":
+    try:
+        return merge(made, force=bool(options.get("force")))
+    finally:
         # Folders of searches have models that may be wanted; a report of a part has nothing that the whole has not.
-        for report in made:
+        for report in made if job != "search" else ():
             os.remove(report)
-    return merged
 
 
 def _parts(job: str, of: int | None, needs: tuple[float, float, int], options: dict[str, Any]) -> list[str]:
@@ -155,8 +155,12 @@ def _parts(job: str, of: int | None, needs: tuple[float, float, int], options: d
     cpus, gpus, retries = needs
     if not ray.is_initialized():
         ray.init()
+    there = ray.cluster_resources()
+    if cpus <= 0 or cpus > there.get("CPU", 0) or gpus > there.get("GPU", 0):
+        count = ", ".join(f"{there.get(name, 0):g} {name}" for name in ("CPU", "GPU"))
+        raise UsageError(f"a task of {cpus:g} CPUs and {gpus:g} GPUs: the cluster has {count}")
     if of is None:
-        of = max(1, int(ray.cluster_resources().get("CPU", 1) // max(cpus, 0.01)))
+        of = max(1, int(there["CPU"] // cpus))
     if of < 1:
         raise UsageError(f"shards = {of}: a job has at least one part")
     for refused in ("shard", "resume"):
@@ -180,7 +184,7 @@ def _parts(job: str, of: int | None, needs: tuple[float, float, int], options: d
             except ray.exceptions.RayTaskError as e:
                 raise e.cause from None
             except ray.exceptions.RayError as e:
-                raise DeviceError(f"part {parts[done]} was lost with its worker {retries + 1} times: {e}") from e
+                raise DeviceError(f"part {parts[done]} was lost, begun again {retries} times at most: {e}") from e
             log.info("part %s is done, %d of %d", parts[done], len(reports), of)
     finally:
         for ref in waiting:

@@ -73,7 +73,7 @@ pub enum Command {
     Draft(Box<DraftArgs>),
     /// Search for the best ways to compress a model, and take the one that limits and wish ask for.
     Search(Box<SearchArgs>),
-    /// Put the parts of a sweep or a search together, which several machines did (--shard).
+    /// Put the parts of a sweep, a search or figures of layers together, which several machines did (--shard).
     Merge(MergeArgs),
     /// Run a job as a recipe says, or as the report of an earlier run does.
     Run(RunArgs),
@@ -168,8 +168,7 @@ impl FormatArgs {
                 "--markdown, --junit and --openmetrics are for jobs that make one report: compress, check and draft";
             return Err(Error::usage(what));
         }
-        let has_page =
-            one || trains || has_report && matches!(recipe, Recipe::Sweep(_) | Recipe::Search(_) | Recipe::Merge(_));
+        let has_page = one || trains || has_report && has_page(recipe);
         if self.page.html.is_some() && !has_page {
             return Err(Error::usage(NO_PAGE));
         }
@@ -215,6 +214,16 @@ impl FormatArgs {
             Some(path) => write_atomic(path, form(report).as_bytes(), true),
             None => Ok(()),
         })
+    }
+}
+
+/// Whether it makes figures of several models, which have a page.
+fn has_page(recipe: &Recipe) -> bool {
+    match recipe {
+        Recipe::Sweep(_) | Recipe::Search(_) => true,
+        // What is wrong with its parts the job says.
+        Recipe::Merge(merge) => !matches!(merge.whole(), Some(Recipe::Sensitivity(_))),
+        _ => false,
     }
 }
 

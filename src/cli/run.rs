@@ -269,9 +269,7 @@ fn merge(recipe: &Merge, how: &How) -> Result<()> {
     match &merged {
         Merged::Sweep(report) => how.formats.page.write(|| formats::sweep_html(report))?,
         Merged::Search(report) => how.formats.page.write(|| formats::search_html(report))?,
-        Merged::Sensitivity(_) if how.formats.page.html.is_some() => {
-            return Err(Error::usage("--html is not for the figures of layers, which have a plot"));
-        }
+        // It has a plot.
         Merged::Sensitivity(_) => {}
     }
     how.show(&merged, || tables::merged(&merged))?;

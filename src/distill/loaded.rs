@@ -241,7 +241,7 @@ impl LoadedJob {
         let features: Vec<String> = plan.recipe.matched.iter().map(|m| m.teacher.clone()).collect();
         if let Some(folder) = &plan.recipe.answers {
             let outputs = stored::outputs(&model.graph);
-            let of = stored::digest(model, &self.data, &plan.data)?;
+            let of = stored::described(model, &self.data, &plan.data)?;
             let answers = StoredAnswers::open(folder, &of, &outputs)?;
             if let Some((missing, first)) = answers.missing(&self.samples().indices) {
                 let (samples, count) = (counted(missing, "sample"), self.samples().indices.len());

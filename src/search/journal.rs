@@ -61,9 +61,7 @@ impl<'a> Journal<'a> {
     /// # Errors
     /// File when there is one that may be neither gone on with nor replaced; usage when it is of another search.
     pub fn open(search: &'a Search, lab: &Lab) -> Result<Self> {
-        let essence = Recipe::Search(search.essence()).table()?.to_string();
-        let of = (env!("CARGO_PKG_VERSION"), lab.digest(), essence);
-        let mut this = Self::at(search, search.folder(), sha256(format!("{of:?}").as_bytes()), lab);
+        let mut this = Self::at(search, search.folder(), Self::digest(search, lab)?, lab);
         files::made(&this.folder)?;
         files::made(&this.points())?;
         this.lock = Some(this.locked()?);
@@ -79,34 +77,51 @@ impl<'a> Journal<'a> {
         Ok(this)
     }
 
+    /// A digest of all that shapes what is tried.
+    fn digest(search: &Search, lab: &Lab) -> Result<String> {
+        let essence = Recipe::Search(search.essence()).table()?.to_string();
+        let of = (env!("CARGO_PKG_VERSION"), lab.digest(), lab.data()?, essence);
+        Ok(sha256(format!("{of:?}").as_bytes()))
+    }
+
     fn at(search: &'a Search, folder: PathBuf, digest: String, lab: &Lab) -> Self {
         let (begun, tried, kept) = Default::default();
         let (validation, of_share, worst) = (lab.validation, lab.of_share, lab.worst());
         Self { search, folder, digest, validation, of_share, worst, begun, tried, kept, lock: None }
     }
 
-    /// Takes over what others tried who searched at once, in these folders; what several of them tried, of the first.
+    /// Makes the folder of a search of what others tried who searched at once, in these folders, each so many ways; what several of them
+    /// tried, of the first.
     ///
     /// # Errors
-    /// File for a folder that can't be read, or in which a search works; usage for one of another search.
-    pub fn gather(&mut self, folders: &[PathBuf], lab: &Lab) -> Result<()> {
-        let mut all = vec![];
-        for folder in folders {
-            let mut part = Self::at(self.search, folder.clone(), self.digest.clone(), lab);
-            part.lock = Some(part.locked()?);
+    /// As for [`Journal::open`]; file for a folder that can't be read, is not whole, or in which a search works.
+    pub fn gathered(search: &'a Search, parts: &[(PathBuf, usize)], lab: &Lab) -> Result<Self> {
+        let digest = Self::digest(search, lab)?;
+        let (mut all, mut known): (Vec<_>, Option<Begun>) = Default::default();
+        for (folder, count) in parts {
+            let part = Self::at(search, folder.clone(), digest.clone(), lab);
+            let is_busy = fs::File::open(part.lock_path())
+                .is_ok_and(|lock| matches!(lock.try_lock(), Err(fs::TryLockError::WouldBlock)));
+            if is_busy {
+                return Err(Error::file("a search works in it still").in_file(folder).help("wait for it"));
+            }
             let none = || Error::file("has no search").in_file(folder);
             let (begun, tried) = part.parsed(&part.written()?.ok_or_else(none)?)?.ok_or_else(none)?;
-            match &self.begun {
-                None => drop(self.begin(begun.table, begun.times)?),
-                Some(first) if first.names().ne(begun.names()) => {
-                    return Err(Error::usage("its layers are not those of the other parts").in_file(part.path()));
-                }
-                Some(_) => {}
+            if tried.len() != *count {
+                let what = format!("has {} of the {count} ways that its report tells of", tried.len());
+                return Err(Error::file(what).in_file(part.path()).help(format!("{} mends it", option::RESUME)));
             }
+            if known.as_ref().is_some_and(|first| first.names().ne(begun.names())) {
+                return Err(Error::usage("its layers are not those of the other parts").in_file(part.path()));
+            }
+            known.get_or_insert(begun);
             all.extend(tried.into_iter().map(|tried| (part.model(tried.number), tried)));
         }
         all.sort_by(|(_, a), (_, b)| a.at.total_cmp(&b.at));
-        let table = self.begun.as_ref().map(|begun| begun.table.clone()).unwrap_or_default();
+        let known = known.ok_or_else(|| Error::bug("a search without parts"))?;
+        // Only now: parts that make no whole leave what is there.
+        let mut this = Self::open(search, lab)?;
+        let table = this.begin(known.table, known.times)?.table;
         let mut seen = HashSet::new();
         for (model, tried) in all {
             if !seen.insert(tried.way.clone()) {
@@ -123,14 +138,14 @@ impl<'a> Journal<'a> {
             };
             // What a part found better than others of its own may be worse than those of all.
             let kept = model.exists();
-            self.add(Tried { number: self.tried.len() + 1, ..tried }, kept.then_some(put), &table)?;
+            this.add(Tried { number: this.tried.len() + 1, ..tried }, kept.then_some(put), &table)?;
         }
-        Ok(())
+        Ok(this)
     }
 
     /// Keeps others out of the folder, as long as this runs.
     fn locked(&self) -> Result<fs::File> {
-        let path = self.folder.join("lock");
+        let path = self.lock_path();
         let fail = |what: String| Error::file(what).in_file(&path);
         let file = fs::File::create(&path).map_err(|e| fail(format!("cannot be written: {e}")))?;
         match file.try_lock() {
@@ -227,6 +242,10 @@ impl<'a> Journal<'a> {
         let fail = |e: std::io::Error| Error::file(format!("cannot be removed: {e}")).in_file(self.points());
         fs::remove_dir_all(self.points()).and_then(|()| fs::remove_file(self.path())).map_err(fail)?;
         files::made(&self.points())
+    }
+
+    fn lock_path(&self) -> PathBuf {
+        self.folder.join("lock")
     }
 
     fn path(&self) -> PathBuf {

@@ -25,6 +25,8 @@ pub type Judged = BTreeMap<String, Likeness>;
 /// The file of a part.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct PartFile {
+    /// SHA-256 of the files of the model.
+    pub model: Vec<String>,
     pub judged: Judged,
     pub recipe: Recorded,
 }
@@ -36,6 +38,18 @@ impl PartFile {
         let fail = |what: String| Error::file(what).in_file(path);
         let text = fs::read_to_string(path).map_err(|e| fail(format!("cannot be read: {e}")))?;
         serde_json::from_str(&text).map_err(|e| fail(format!("is not a whole part of this version: {e}")))
+    }
+
+    /// # Errors
+    /// Usage for what was judged by another version, of another model, or on other data.
+    pub fn check(&self, path: &Path, model: &[String], data: &str) -> Result<()> {
+        let other = match () {
+            () if self.recipe.version != env!("CARGO_PKG_VERSION") => "by another version",
+            () if self.model != model => "of another model",
+            () if self.recipe.data.as_deref() != Some(data) => "on other data",
+            () => return Ok(()),
+        };
+        Err(Error::usage(format!("was judged {other}: it is not a part of this job")).in_file(path))
     }
 }
 
@@ -53,9 +67,9 @@ impl<'a> Dealt<'a> {
         Self { judges, shard, judged: RefCell::new(known), asked: Cell::new(0) }
     }
 
-    /// All that is known now.
-    pub fn judged(self) -> Judged {
-        self.judged.into_inner()
+    /// All that is known now, and how many graphs were in no part.
+    pub fn judged(self) -> (Judged, usize) {
+        (self.judged.into_inner(), self.asked.get())
     }
 }
 

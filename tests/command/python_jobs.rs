@@ -52,7 +52,10 @@ fn jobs() -> Vec<Job> {
             "Searches for the best ways to compress a model: forms of single layers, zeros, channels, calibration and training. The \
              result is the one that the limits and the wish ask for.",
         ),
-        job::<Merge>("merge", "Puts the parts of a sweep or a search together, which several machines did (`shard`)."),
+        job::<Merge>(
+            "merge",
+            "Puts the parts of a sweep, a search or figures of layers together, which several machines did (`shard`).",
+        ),
         job::<Answers>("answers", "Finds what a teacher answers to data, once for all jobs that learn from it."),
         job::<Check>(
             "check",

@@ -1,10 +1,14 @@
 """Answers of a teacher that are found once, in parts, and learnt from by later jobs."""
 
+import json
+
 import numpy as np
+import onnx
 import pytest
 from jobs import STUDENT, TEST, TRAIN, distill
-from support import run_onnx
+from support import ROOT, run_onnx
 
+SCRIBE = ROOT / "models/scribe/scribe.onnx"
 LEARN = ["--from-nothing", "--teacher", STUDENT, "--epochs", 3, "--batch", 32, "--lr", "0.003"]
 
 
@@ -22,8 +26,6 @@ def found(compress, tmp_path_factory):
 
 def stored(path):
     """The samples and the answers of a file, as its format says."""
-    import json
-
     data = path.read_bytes()
     size = int.from_bytes(data[:8], "little")
     header, body = json.loads(data[8 : 8 + size]), data[8 + size :]
@@ -59,13 +61,49 @@ def test_a_student_learns_the_same_from_them(compress, found, tmp_path):
     assert (tmp_path / "other.onnx").read_bytes() != (tmp_path / "taught.onnx").read_bytes()
 
 
+def test_a_fixed_batch_answers_every_sample(compress, found, tmp_path):
+    model = onnx.load(STUDENT)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 48
+    onnx.save(model, tmp_path / "fixed.onnx")
+    report = compress("answers", tmp_path / "fixed.onnx", "--data", TRAIN, "-o", tmp_path / "a", "--json").json()
+    samples, answers = stored(tmp_path / "a/1-of-1.safetensors")
+    assert report["samples"] == len(samples) == report["of"]
+    of_digits = np.concatenate([stored(found / f"{i}-of-3.safetensors")[1] for i in (1, 2, 3)])
+    assert np.allclose(answers, of_digits, atol=1e-4)
+
+
+def test_a_decoder_answers_without_its_cache(compress, tmp_path):
+    text = tmp_path / "corpus.txt"
+    text.write_text("".join(f"Line {i} of a corpus that is long enough for several samples.\n" for i in range(200)))
+    args = ["--data", text, "--tokens", 32]
+    answers = compress("answers", SCRIBE, *args, "-o", tmp_path / "a", "--json").json()
+    assert answers["outputs"] == ["logits"]
+    learn = [
+        "distill",
+        SCRIBE,
+        *args,
+        "--teacher",
+        SCRIBE,
+        "--epochs",
+        "1",
+        "--time",
+        "20s",
+        "-o",
+        tmp_path / "out.onnx",
+    ]
+    compress(*learn, "--answers", tmp_path / "a")
+    shorter = [*learn[:4], "--tokens", 16, *learn[6:]]
+    assert "they differ in tokens" in compress(*shorter, "--force", "--answers", tmp_path / "a", code=2).err
+
+
 def test_answers_that_do_not_fit_are_refused(compress, found, tmp_path):
     def refused(*args, code, data=TRAIN):
         learn = ["distill", STUDENT, "--data", data, "--epochs", "1", "-o", tmp_path / "out.onnx"]
         return compress(*learn, *args, code=code).err
 
     own = ["--teacher", STUDENT, "--answers", found]
-    assert "another teacher, or to other data" in refused(*own, code=2, data=TEST)
+    assert "has other answers than these: they differ in data" in refused(*own, code=2, data=TEST)
     assert "--answers has no answers to samples changed by --augment" in refused(*own, "--augment", "flip", code=2)
     assert "--match" in refused(*own, "--match", "logits=logits", code=2)
     assert "--teacher" in refused("--answers", found, code=2)

@@ -72,19 +72,24 @@ def test_a_merge_tells_which_part_is_wrong(compress, parts, tmp_path):
     one, two, three = (part(i, 3) for i in (1, 2, 3))
     assert "part 2/3 is missing: given are 1/3, 3/3" in merge(one, three)
     assert "part 1/3 is given twice" in merge(one, two, three, one)
-    assert "out.onnx: cannot be read" not in merge("out-0.5.report.json", two, three)
     assert "is not the report of a part" in merge("out-0.5.report.json")
     text = (tmp_path / two).read_text()
     changed = json.loads(text)
     changed["recipe"]["run"]["prune-ends"] = True
     (tmp_path / two).write_text(json.dumps(changed))
-    assert f"{two}: is not a part of the same job as {one}" in merge(one, two, three)
+    assert f"{two}: is not a part of the same job as {one}: they differ in --prune-ends" in merge(one, two, three)
+    changed = json.loads(text)
+    for point in changed["sweep"]:
+        point["accuracy"]["samples"] -= 1
+    (tmp_path / two).write_text(json.dumps(changed))
+    assert "they differ in the data that was measured on" in merge(one, two, three)
+    assert "would replace a file of the job" in merge(one, two, three, "--html", "out-0.5.onnx")
     changed = json.loads(text)
     changed["recipe"]["data"] = "another"
     (tmp_path / two).write_text(json.dumps(changed))
     assert "they differ in the data" in merge(one, two, three)
     (tmp_path / two).write_text(text[: len(text) // 2])
-    assert two in merge(one, two, three)
+    assert f"{two}: is not the report of a part" in merge(one, two, three)
     changed = json.loads(text)
     del changed["sweep"][0]["output"]
     (tmp_path / two).write_text(json.dumps(changed))
@@ -95,6 +100,14 @@ def test_a_merge_tells_which_part_is_wrong(compress, parts, tmp_path):
     (tmp_path / "out-0.7.onnx").unlink()
     assert "out-0.7.onnx: cannot be read" in merge(one, two, three, code=6)
     assert "no such file" in merge("nothing.json", code=6).lower()
+
+
+def test_gates_are_those_of_the_whole(compress, tmp_path):
+    gated = [*SWEEP[:2], "0.5,0.7,0.99", *SWEEP[3:], "--max-drop", "1%"]
+    for i in (1, 2, 3):
+        compress(*gated, "--shard", f"{i}/3", cwd=tmp_path)
+    assert not read_report(tmp_path / part(3, 3))["sweep"][0]["passed"]
+    compress("merge", *(part(i, 3) for i in (1, 2, 3)), cwd=tmp_path)
 
 
 def test_a_recipe_is_divided(compress, parts, tmp_path):
@@ -136,6 +149,13 @@ def test_parts_of_a_search_make_one_front(compress, tmp_path):
     assert lines[0] != lines[1] and lines[0][:2] == lines[1][:2]
     before = (tmp_path / "out.1-of-2.search/tried.jsonl").read_bytes()
     args = ["merge", "out.1-of-2.search", "out.2-of-2.search/search.json"]
+    # A part that is not whole makes no folder.
+    second = tmp_path / "out.2-of-2.search/tried.jsonl"
+    text = second.read_text()
+    second.write_text(text[:-40])
+    assert "has 4 of the 5 ways that its report tells of" in compress(*args, code=6, cwd=tmp_path).err
+    assert not (tmp_path / "out.search").exists()
+    second.write_text(text)
     report = compress(*args, "--json", cwd=tmp_path).json()
     different = {json.dumps(way, sort_keys=True) for way in lines[0] + lines[1]}
     assert report["tried"] == len(different) and report["samples"]["measured"] > 0
@@ -148,6 +168,12 @@ def test_parts_of_a_search_make_one_front(compress, tmp_path):
     assert report["reached"][-1]["hypervolume"] >= 0.9 * best
     taken = tmp_path / f"out.search/points/{report['picked']:03}.onnx"
     assert taken.read_bytes() == (tmp_path / "out.onnx").read_bytes()
+    # What ways began with alike was done once, and makes the same bytes by the recipe alone.
+    pruned = [p for p in front if "fewer" in p["way"] or "zeros" in p["way"]][:2]
+    for point in pruned:
+        place = tmp_path / f"out.search/points/{point['number']:03}"
+        compress("run", place.with_suffix(".toml"), "--force", cwd=tmp_path)
+        assert place.with_suffix(".again.onnx").read_bytes() == place.with_suffix(".onnx").read_bytes(), point["way"]
     assert (tmp_path / "out.1-of-2.search/tried.jsonl").read_bytes() == before
     again = compress(*args, code=6, cwd=tmp_path).err
     assert "exists already" in again and "--force" in again
@@ -178,5 +204,10 @@ def test_parts_judge_layers(compress, tmp_path):
     part["judged"] = {graph: {**likeness, "typical": 0.5} for graph, likeness in part["judged"].items()}
     part_file.write_text(json.dumps(part))
     assert compress(*merge, "--force", "--json", cwd=tmp_path).json()["layers"] != merged["layers"]
+    other = {**part, "recipe": {**part["recipe"], "data": "another"}}
+    part_file.write_text(json.dumps(other))
+    assert "was judged on other data" in compress(*merge, "--force", code=2, cwd=tmp_path).err
+    assert "too few layers" in compress(*args, "--shard", "98/99", code=2, cwd=tmp_path).err
+    assert "--html is for jobs" in compress(*merge, "--html", "page.html", code=2, cwd=tmp_path).err
     part_file.write_text(json.dumps({"recipe": part["recipe"]}))
     assert "plot.2-of-3.json: is not a whole part" in compress(*merge, "--force", code=6, cwd=tmp_path).err

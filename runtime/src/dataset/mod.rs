@@ -28,7 +28,7 @@ pub use given::{Given, GivenItem};
 pub use preprocess::Preprocess;
 pub use source::formats;
 pub use synthetic::{hold_out, sample};
-pub use text::{TEXT, is_text};
+pub use text::{TEXT, USUAL_TOKENS, is_text};
 
 use compress_compiler::{
     error::{Error, Result},

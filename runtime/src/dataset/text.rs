@@ -47,7 +47,7 @@ fn lines_are_json(path: &Path) -> Option<bool> {
 }
 
 /// Tokens of a sample unless told otherwise.
-const USUAL: usize = 128;
+pub const USUAL_TOKENS: usize = 128;
 /// Samples are filled up to a multiple of this, so that batches have few different sizes.
 const STEP: usize = 16;
 /// The longest line: a longer one is no text.
@@ -110,7 +110,7 @@ impl Text {
         let read = parts.iter().position(|p| *p == Part::Tokens).and_then(|place| asked.inputs.get(place));
         let read = read.ok_or_else(|| Error::data("the model has no input of numbers of tokens (input_ids)"))?;
         let vocabulary = if let MadeUpIntegers::Below(n) = read.whole { Some(n) } else { None };
-        let length = read.sizes()[1].or(asked.reading.tokens).unwrap_or(USUAL).max(1);
+        let length = read.sizes()[1].or(asked.reading.tokens).unwrap_or(USUAL_TOKENS).max(1);
         let tokenizer = asked.reading.tokenizer.as_deref();
         let by_line = parts.contains(&Part::Mask).then_some(length);
         let mut writing = Writing {

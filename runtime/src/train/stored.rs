@@ -54,14 +54,18 @@ impl AnswersWriter {
         Ok(Self { names, outputs, shapes: None, samples: vec![] })
     }
 
-    /// Takes the answers to samples, which had these inputs.
+    /// Takes the answers to samples, which had these inputs; rows behind those of the samples are left out.
     ///
     /// # Errors
     /// Unsupported for answers that are not floats, or not those of one sample each, and where samples are of different sizes; file where
     /// there is no room.
     pub fn add(&mut self, inputs: &[Tensor], indices: &[usize], answers: &[Tensor]) -> Result<()> {
-        let own = |t: &Tensor| t.dtype() == DType::F32 && t.shape().first() == Some(&indices.len());
-        if !answers.iter().all(own) {
+        if answers.len() != self.names.len() {
+            return Err(Error::bug(format!("{} answers of {} outputs", answers.len(), self.names.len())));
+        }
+        let rows = inputs.first().and_then(|t| t.shape().first()).copied().unwrap_or(indices.len());
+        let own = |t: &Tensor| t.dtype() == DType::F32 && t.shape().first() == Some(&rows);
+        if rows < indices.len() || !answers.iter().all(own) {
             return Err(Error::unsupported(
                 "an output is not of floats, or not of one row a sample: it can't be stored",
             ));
@@ -73,7 +77,8 @@ impl AnswersWriter {
             return Err(Error::unsupported(what));
         }
         for (file, answer) in self.outputs.iter_mut().zip(answers) {
-            file.write_all(answer.bytes()).map_err(|e| no_room(&e))?;
+            let bytes = answer.bytes().len() / rows.max(1) * indices.len();
+            file.write_all(&answer.bytes()[..bytes]).map_err(|e| no_room(&e))?;
         }
         self.samples.extend(indices.iter().map(|i| *i as i64));
         Ok(())
@@ -120,6 +125,14 @@ impl AnswersWriter {
         file.persist(path).map_err(|e| fail(e.error))?;
         Ok(bytes)
     }
+}
+
+/// In what answers differ that are described so.
+fn differing(a: &str, b: &str) -> Vec<String> {
+    let parts = |text: &str| serde_json::from_str::<serde_json::Map<_, _>>(text).unwrap_or_default();
+    let (a, b) = (parts(a), parts(b));
+    let names = a.keys().chain(b.keys().filter(|name| !a.contains_key(*name)));
+    names.filter(|name| a.get(*name) != b.get(*name)).cloned().collect()
 }
 
 /// An output may be called as the samples are.
@@ -239,8 +252,9 @@ impl AnswersFile {
             return Err(damaged());
         }
         let head = metadata.metadata().as_ref().ok_or_else(damaged)?;
-        if head.get(OF).ok_or_else(damaged)? != of {
-            let what = "has the answers of another teacher, or to other data, or of another version";
+        let found = head.get(OF).ok_or_else(damaged)?;
+        if found != of {
+            let what = format!("has other answers than these: they differ in {}", differing(found, of).join(", "));
             return Err(Error::usage(what).in_file(path).help("give another folder, or find the answers again"));
         }
         let asked: Shapes = head.get(ASKED).and_then(|a| serde_json::from_str(a).ok()).ok_or_else(damaged)?;
@@ -267,6 +281,8 @@ impl AnswersFile {
 mod tests {
     use super::*;
 
+    const OF_A_TEACHER: &str = r#"{"data":"1","teacher":"a"}"#;
+
     fn rows(from: usize, count: usize) -> (Tensor, Vec<usize>, Tensor) {
         let indices: Vec<usize> = (from..from + count).collect();
         let answers: Vec<f32> = indices.iter().flat_map(|i| [*i as f32, -(*i as f32)]).collect();
@@ -279,7 +295,7 @@ mod tests {
             let (inputs, indices, answers) = rows(at, 2);
             writer.add(&[inputs], &indices, &[answers]).unwrap();
         }
-        writer.finish(path, "a teacher").unwrap();
+        writer.finish(path, OF_A_TEACHER).unwrap();
     }
 
     #[test]
@@ -288,15 +304,15 @@ mod tests {
         write(&folder.path().join("1-of-2.safetensors"), 0);
         write(&folder.path().join("2-of-2.safetensors"), 4);
         let outputs = ["samples".to_string()];
-        let stored = StoredAnswers::open(folder.path(), "a teacher", &outputs).unwrap();
+        let stored = StoredAnswers::open(folder.path(), OF_A_TEACHER, &outputs).unwrap();
         assert_eq!((stored.missing(&[0, 7, 3]), stored.missing(&[0, 9, 8])), (None, Some((2, 9))));
         let inputs = [Tensor::f32(&[3, 3], &[0.0; 9])];
         let answers = stored.answer(&inputs, &[6, 1, 4]).unwrap();
         assert_eq!(answers, [Tensor::f32(&[3, 2], &[6.0, -6.0, 1.0, -1.0, 4.0, -4.0])]);
         let wider = [Tensor::f32(&[1, 4], &[0.0; 4])];
         assert!(stored.answer(&wider, &[1]).unwrap_err().to_string().contains("other sizes"));
-        let other = StoredAnswers::open(folder.path(), "another", &outputs).unwrap_err();
-        assert!(other.to_string().contains("another teacher"), "{other}");
+        let other = StoredAnswers::open(folder.path(), r#"{"data":"1","teacher":"b"}"#, &outputs).unwrap_err();
+        assert!(other.to_string().contains("they differ in teacher"), "{other}");
     }
 
     #[test]
@@ -308,14 +324,14 @@ mod tests {
         let outputs = ["samples".to_string()];
         for length in (0..whole.len()).step_by(7) {
             fs::write(&path, &whole[..length]).unwrap();
-            assert!(StoredAnswers::open(folder.path(), "a teacher", &outputs).is_err(), "{length} bytes");
+            assert!(StoredAnswers::open(folder.path(), OF_A_TEACHER, &outputs).is_err(), "{length} bytes");
         }
         let mut header = whole.clone();
         header[..8].copy_from_slice(&u64::MAX.to_le_bytes());
         fs::write(&path, header).unwrap();
-        assert!(StoredAnswers::open(folder.path(), "a teacher", &outputs).is_err());
+        assert!(StoredAnswers::open(folder.path(), OF_A_TEACHER, &outputs).is_err());
         fs::write(&path, whole).unwrap();
-        assert!(StoredAnswers::open(folder.path(), "a teacher", &["y".to_string()]).is_err(), "it has no such output");
+        assert!(StoredAnswers::open(folder.path(), OF_A_TEACHER, &["y".to_string()]).is_err(), "it has no such output");
     }
 
     #[test]
@@ -323,6 +339,10 @@ mod tests {
         let mut writer = AnswersWriter::new(vec!["y".into()]).unwrap();
         let (inputs, indices, answers) = rows(0, 2);
         writer.add(&[inputs], &indices, std::slice::from_ref(&answers)).unwrap();
+        // Two rows of three are of samples, as a batch may be filled up.
+        let (filled, _, more) = rows(0, 3);
+        writer.add(&[filled], &indices, &[more]).unwrap();
+        assert_eq!(writer.samples, [0, 1, 0, 1]);
         let longer = [Tensor::f32(&[2, 5], &[0.0; 10])];
         assert!(writer.add(&longer, &indices, &[answers]).unwrap_err().to_string().contains("different sizes"));
     }
