@@ -330,8 +330,8 @@ impl<'a> Journal<'a> {
         Ok(begun)
     }
 
-    /// Writes down what came of a way. Its model, which `put` puts in its place, and its recipe stay if it is on the front; those that leave it are removed. Returns
-    /// whether it is.
+    /// Writes down what came of a way. Its model, which `put` puts in its place, and its recipe stay if it is on the front; those that
+    /// leave it are removed. Returns whether it is.
     ///
     /// # Errors
     /// File when something can't be written.

@@ -324,7 +324,10 @@ def test_check_compares_two_files(compress, mlp):
     gate = ["--allow-synthetic", "--max-drop"]
     same = compress("check", mlp, "--against", mlp, *gate, "0%", "--json").json()
     assert same["accuracy"]["sqnr_db"] is None and same["accuracy"]["agreement"] == 1
-    assert same["gates"] == [{"name": "--max-drop", "limit": 0.0, "value": 0.0, "passed": True, "verdict": "passed"}]
+    shown = {"limit_shown": "0.00%", "shown": "0.00%"}
+    assert same["gates"] == [
+        {"name": "--max-drop", "limit": 0.0, "value": 0.0, "passed": True, "verdict": "passed", **shown}
+    ]
     before = listing(mlp.parent)
     result = compress("check", mlp.parent / "pruned.onnx", "--against", mlp, *gate, "1%", code=9)
     assert "--max-drop" in result.err and "FAILED" in result.out

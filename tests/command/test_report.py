@@ -66,7 +66,7 @@ LISTS = {
         "kernel",
     },
     "coverage": {"request", "layers", "of_layers", "macs", "left"},
-    "gates": {"name", "limit", "value", "passed", "verdict"},
+    "gates": {"name", "limit", "limit_shown", "value", "shown", "passed", "verdict"},
 }
 
 
