@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from ._data import Data, Path, is_path
@@ -30,7 +31,7 @@ __all__ = ["answers", "search", "sensitivity", "sweep"]
 
 log = logging.getLogger("compress")
 
-_JOBS = {"answers": _answers, "sweep": _sweep, "search": _search, "sensitivity": _sensitivity}
+_JOBS: dict[str, Callable[..., Report]] = {"answers": _answers, "sweep": _sweep, "search": _search, "sensitivity": _sensitivity}
 
 
 def sweep(
@@ -221,7 +222,7 @@ def _part(job: str, part: str, folder: str, options: dict[str, Any], begun: Any,
     except GateError as e:
         # Gates are those of the whole.
         report = e.report
-    return os.path.abspath(report["file"])
+    return os.path.abspath(str(report["file"]))
 
 
 def _in_memory(data: Data | None) -> bool:
