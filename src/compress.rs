@@ -7,6 +7,7 @@ pub(crate) mod calibrator;
 mod coverage;
 mod intent;
 pub(crate) mod judge;
+pub(crate) mod judged;
 pub(crate) mod needs;
 mod opened;
 mod plan;
@@ -18,7 +19,7 @@ pub use bisect::Bisection;
 pub use intent::{Expected, Intent, PlannedPass, Shares};
 pub use recipe::Compress;
 
-pub(crate) use opened::Opened;
+pub(crate) use opened::{Opened, Shared};
 pub(crate) use plan::{CompressPlan, Purpose};
 
 use crate::{

@@ -233,7 +233,8 @@ impl Search {
             None => self.begin(&mut lab, &mut journal, &clock, monitor)?,
         };
         let (bytes, of_share) = (lab.bytes as f64, lab.of_share);
-        let known = Known { table: &begun.table, times: &begun.times, bytes, of_share, before };
+        let Begun { table, times, seconds, .. } = &begun;
+        let known = Known { table, times, seconds: *seconds, bytes, of_share, before };
         let mut proposer = Proposer::new(self, &known, lab.worst());
         let plain = proposer.plain();
         let progress = monitor.step("search", clock.all.as_secs() as usize);
@@ -254,8 +255,10 @@ impl Search {
                 break;
             };
             let (number, is_plain) = (journal.tried().len() + 1, plain.contains(&way));
+            let front: Vec<Objectives> = journal.standings().front().into_iter().map(|(_, reached)| reached).collect();
+            let (place, until) = (journal.model(number), (&clock, clock.ends()));
             let Some((tried, staged)) =
-                self.attempt(&mut lab, (way, &begun.table), &journal.model(number), (&clock, clock.ends()), monitor)?
+                self.attempt(&mut lab, (way, &begun.table), (&place, &front), until, monitor)?
             else {
                 break;
             };
@@ -275,7 +278,9 @@ impl Search {
     /// Finds out what layers cost alone. Floats are tried at once, with which nothing is lost, and then INT8 by one rule, which shows
     /// the times of layers in codes.
     fn begin(&self, lab: &mut Lab, journal: &mut Journal, clock: &Clock, monitor: &Monitor) -> Result<Begun> {
+        let start = Instant::now();
         let table = lab.layers(monitor)?;
+        let seconds = start.elapsed().as_secs_f64();
         let floats = lab.layer_times(&table, None)?;
         let mut codes: Vec<f64> = floats.iter().map(|time| time * CODES).collect();
         let has_codes = table.iter().any(|layer| layer.int8.is_some());
@@ -285,14 +290,14 @@ impl Search {
             let path = journal.model(i + 1);
             // Floats have the time that they take: without any way there is no result.
             let ends = clock.ends().filter(|_| i > 0);
-            done.extend(self.attempt(lab, (way, &table), &path, (clock, ends), monitor)?);
+            done.extend(self.attempt(lab, (way, &table), (&path, &[]), (clock, ends), monitor)?);
         }
         if let Some((_, Some(staged))) = done.get(1) {
             let measured = lab.layer_times(&table, Some(&staged.read_back()?))?;
             codes.iter_mut().zip(measured).filter(|(_, time)| *time > 0.0).for_each(|(own, time)| *own = time);
         }
-        let begun =
-            journal.begin(table, floats.into_iter().zip(codes).map(|(float, codes)| [float, codes]).collect())?;
+        let times = floats.into_iter().zip(codes).map(|(float, codes)| [float, codes]).collect();
+        let begun = journal.begin(table, times, seconds)?;
         for (tried, staged) in done {
             let number = journal.tried().len() + 1;
             let line = line(&tried, lab.of_share);
@@ -307,13 +312,13 @@ impl Search {
         &self,
         lab: &mut Lab,
         (way, table): (Way, &[LayerAlone]),
-        path: &Path,
+        (path, front): (&Path, &[Objectives]),
         (clock, ends): (&Clock, Option<Instant>),
         monitor: &Monitor,
     ) -> Result<Option<(Tried, Option<Staged>)>> {
         let watch = Watch::new(*monitor, ends);
         let start = Instant::now();
-        let made = lab.try_out((&way, table), path, &Monitor(&watch));
+        let made = lab.try_out((&way, table), path, front, &Monitor(&watch));
         let (at, seconds) = (clock.spent().as_secs_f64(), start.elapsed().as_secs_f64());
         let tried = Tried { way, at, seconds, ..Tried::default() };
         match made {

@@ -5,7 +5,11 @@ mod parts;
 pub(crate) use parts::PartFile;
 
 use crate::{
-    compress::{calibrator::DataCalibrator, judge},
+    compress::{
+        calibrator::DataCalibrator,
+        judge,
+        judged::{Dealt, Judged},
+    },
     data::{Samples, Sets},
     events::{Events, Monitor, watched},
     facts, files,
@@ -31,10 +35,9 @@ use compress_passes::{
     target::Target,
 };
 use compress_runtime::{burn::BurnInterpreter, dataset::Preprocess, session::Backend};
-use parts::{Dealt, Judged};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::{cell::RefCell, path::PathBuf};
 
 /// Shows how much the answers of a model mind INT8, zeros and the loss of channels: of one layer at a time.
 #[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
@@ -186,11 +189,13 @@ impl Sensitivity {
             if self.shard.is_none() && parts.is_empty() {
                 return Ok((measurement.run(model.graph, cx)?, Default::default()));
             }
-            let dealt = Dealt::new(judges, self.shard, known);
+            let judged = RefCell::new(known);
+            let dealt = Dealt::new(judges, self.shard, &judged);
             let Context { interpreter, calibrator, stopped, progress, .. } = *cx;
             let context = Context { calibrator, judges: Some(&dealt), stopped, progress, ..Context::new(interpreter) };
             let found = measurement.run(model.graph, &context)?;
-            Ok((found, dealt.judged()))
+            let asked = dealt.asked();
+            Ok((found, (judged.into_inner(), asked)))
         });
         let (found, (judged, unknown)) = found.map_err(|e| in_model(samples.unfit_if_given(e)))?;
         if !parts.is_empty() && unknown > CURVE {

@@ -46,6 +46,7 @@ pub mod error;
 pub mod forms;
 pub mod graph;
 pub mod judge;
+pub mod memo;
 pub mod narrow;
 pub mod node;
 pub mod onnx;

@@ -5,6 +5,7 @@ use crate::{
     error::{Error, Result},
     graph::Graph,
     judge::{Judges, Trial},
+    memo::Memo,
     node::{NodeId, Site},
     op::Op,
     spill::Spill,
@@ -19,6 +20,7 @@ use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
     fmt::Debug,
+    rc::Rc,
     time::Duration,
 };
 
@@ -243,6 +245,8 @@ pub struct Context<'a> {
     pub edits: Edits,
     /// Where tensors of large models go.
     pub spill: Option<&'a Spill>,
+    /// What was found out about graphs by earlier pipelines.
+    pub memo: Option<&'a Memo>,
 }
 
 /// Told of a result, with a way to make it.
@@ -303,6 +307,7 @@ impl<'a> Context<'a> {
             found: &|_| Ok(()),
             edits: Edits::default(),
             spill: None,
+            memo: None,
         }
     }
 
@@ -314,6 +319,20 @@ impl<'a> Context<'a> {
         match self.spill {
             Some(spill) => spill.keep(tensor),
             None => Ok(tensor),
+        }
+    }
+
+    /// What `find` finds out about `graph`, unless an earlier pipeline did; `what` says all else that decides it.
+    ///
+    /// # Errors
+    /// Those of `find`.
+    pub fn known<T: 'static>(&self, graph: &Graph, what: String, find: impl FnOnce() -> Result<T>) -> Result<Rc<T>> {
+        match self.memo {
+            Some(memo) => {
+                let samples = self.calibrator.map_or(0, Calibrator::samples);
+                memo.get_or(graph, format!("{what}, on {samples} samples"), find)
+            }
+            None => find().map(Rc::new),
         }
     }
 

@@ -74,6 +74,7 @@ pub fn bisect(
                 note: cx.note,
                 found: cx.found,
                 spill: cx.spill,
+                memo: cx.memo,
                 edits: Edits::up_to(limit),
             };
             pass.run(&mut after, &cx)?;

@@ -31,7 +31,12 @@ __all__ = ["answers", "search", "sensitivity", "sweep"]
 
 log = logging.getLogger("compress")
 
-_JOBS: dict[str, Callable[..., Report]] = {"answers": _answers, "sweep": _sweep, "search": _search, "sensitivity": _sensitivity}
+_JOBS: dict[str, Callable[..., Report]] = {
+    "answers": _answers,
+    "sweep": _sweep,
+    "search": _search,
+    "sensitivity": _sensitivity,
+}
 
 
 def sweep(

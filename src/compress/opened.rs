@@ -6,6 +6,7 @@ use super::{
     calibrator::{DataCalibrator, Timer},
     coverage,
     judge::{HeldOut, SAMPLES, SAMPLES_OF_SHARE},
+    judged::{Dealt, Judged},
     plan::{CompressPlan, Purpose},
     recipe::Compress,
     trainer::DataTrainer,
@@ -28,6 +29,7 @@ use compress_compiler::{
     error::{Error, Kind, Result},
     graph::Graph,
     judge::Judges,
+    memo::Memo,
     onnx::{self, Model},
     pass::{Calibrator, Context, Stopwatch, Trainer},
     pipeline::{Beginnings, Pipeline},
@@ -62,8 +64,18 @@ pub struct Opened {
     manner: Manner,
     facts: Facts,
     pub warnings: Vec<String>,
-    /// What earlier plans made before anything became codes, if more plans follow that begin alike.
-    pub beginnings: Option<RefCell<Beginnings>>,
+    /// What earlier plans found out, if more plans follow.
+    pub shared: Option<Shared>,
+}
+
+/// What plans for one model share.
+pub struct Shared {
+    /// What they made before anything became codes.
+    pub beginnings: RefCell<Beginnings>,
+    /// What passes found out about graphs.
+    pub memo: Memo,
+    /// How graphs were judged.
+    pub judged: RefCell<Judged>,
 }
 
 /// The facts of the original. They ask for all of a model that may be large, and are found beside the work.
@@ -144,7 +156,7 @@ impl Opened {
         let scored = recipe.measures.score.is_some();
         gates::feasible(&recipe.gates, &Measurable { accuracy, why_not: warnings.last().cloned(), scored })?;
         let facts = Facts::of(&recipe.model, &original);
-        let this = Self { original, teacher, backend, sets, before, manner, facts, warnings, beginnings: None };
+        let this = Self { original, teacher, backend, sets, before, manner, facts, warnings, shared: None };
         Ok(this)
     }
 
@@ -326,6 +338,8 @@ impl Opened {
             backend,
             monitor,
         });
+        let shared = self.shared.as_ref();
+        let dealt = held_out.as_ref().zip(shared).map(|(held_out, shared)| Dealt::new(held_out, None, &shared.judged));
         let kept = BestSoFar::new(&plan.output, &self.original);
         let options = &plan.options;
         let looks = recipe.stores_weights() || options.reconstruct || options.low_rank.is_some();
@@ -338,10 +352,11 @@ impl Opened {
             (self.original.source().len() > SPILLED).then(|| Spill::within(files::folder(&plan.output))).transpose()?;
         let cx = Context {
             spill: spill.as_ref(),
+            memo: shared.map(|shared| &shared.memo),
             original: Some(&self.original.graph),
             calibrator: calibrator.as_ref().map(|c| c as &dyn Calibrator),
             trainer: trainer.as_ref().map(|t| t as &dyn Trainer),
-            judges: held_out.as_ref().map(|h| h as &dyn Judges),
+            judges: dealt.as_ref().map(|d| d as &dyn Judges).or(held_out.as_ref().map(|h| h as &dyn Judges)),
             stopwatch: timer.as_ref().map(|t| t as &dyn Stopwatch),
             stopped: &|| monitor.stopped(),
             progress: &monitor.passes(),
@@ -350,11 +365,13 @@ impl Opened {
             ..Context::new(&interpreter)
         };
         let mut step = 0;
-        let done = match self.beginnings.as_ref().filter(|_| spill.is_none()) {
-            Some(beginnings) => {
+        let done = match shared.filter(|_| spill.is_none()) {
+            Some(shared) => {
                 let samples = self.sets.as_ref().map_or(0, |s| s.calibration.indices.len());
-                let mut beginnings = beginnings.borrow_mut();
-                beginnings.given(format!("{samples} samples, {:?} epochs, a rate of {:?}", recipe.epochs, recipe.lr));
+                let mut beginnings = shared.beginnings.borrow_mut();
+                // Epochs of QAT come later.
+                let trained = options.training.map(|_| (recipe.epochs, recipe.lr));
+                beginnings.given(format!("{samples} samples, training {trained:?}"));
                 pipeline.run_from(before_codes(pipeline), &mut beginnings, &mut model.graph, &cx)
             }
             None => pipeline.run(&mut model.graph, &cx, &mut |pass, graph| {

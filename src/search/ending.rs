@@ -51,7 +51,7 @@ pub fn end(search: &Search, lab: &mut Lab, journal: &Journal, monitor: &Monitor)
     for tried in &best {
         // What was learnt later brought it back.
         if !journal.model(tried.number).exists() {
-            let made = lab.try_out((&tried.way, table), &journal.model(tried.number), monitor)?;
+            let made = lab.try_out((&tried.way, table), &journal.model(tried.number), &[], monitor)?;
             journal.keep(tried, |_| made.staged.commit(true), table)?;
         }
     }
@@ -90,6 +90,7 @@ pub fn end(search: &Search, lab: &mut Lab, journal: &Journal, monitor: &Monitor)
         );
     }
     warnings.extend(unsure(search, limit, &candidates[picked], lab));
+    warnings.extend(figures.accuracy.before.and_then(|measured| trained_on(all, measured, lab)));
     let points = points(journal, &best, &measured, lab);
     let report = SearchReport {
         input: made.input.clone(),
@@ -198,7 +199,7 @@ struct Candidate {
 impl Candidate {
     fn new((tried, lost): (&Tried, f64), (measured, original): (&Measured, f64), lab: &Lab) -> Self {
         let outcome = tried.outcome.clone().unwrap_or_default();
-        let unsure = if lab.of_share { outcome.unsure(lab.validation).sqrt() } else { 0.0 };
+        let unsure = if lab.of_share { outcome.unsure().sqrt() } else { 0.0 };
         let speedup = measured.speed.speedup;
         Self { lost, at_worst: lost + unsure, ms: measured.ms(original), speedup, bytes: outcome.bytes }
     }
@@ -230,6 +231,25 @@ fn unsure(search: &Search, limit: f64, picked: &Candidate, lab: &Lab) -> Option<
         () => None,
     }
 }
+
+/// What is said where the original was probably trained on the samples that chose: it scores more on them than on those that it was
+/// `measured` on at the end, by more than chance explains.
+fn trained_on(all: &[Tried], measured: f64, lab: &Lab) -> Option<String> {
+    let unchanged = all.iter().filter_map(|t| t.outcome.as_ref()).find(|o| o.noise <= UNCHANGED)?;
+    let chose = unchanged.score.filter(|_| lab.of_share)?;
+    let error = (measured * (1.0 - measured) / unchanged.samples.max(1) as f64).sqrt();
+    (chose - measured > 3.0 * error.max(1e-3)).then(|| {
+        format!(
+            "the original scores {} on the samples that chose and {} on the evaluation set: it was probably trained on the former, where \
+             ways lose less; choose on data that it never saw",
+            shown::percent(chose),
+            shown::percent(measured)
+        )
+    })
+}
+
+/// Noise with which answers are those of the original.
+const UNCHANGED: f64 = 1e-9;
 
 /// The place of the one that the wish asks for among those within the limits, or of the nearest to them.
 fn pick(search: &Search, limit: f64, candidates: &[Candidate]) -> usize {

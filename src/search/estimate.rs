@@ -25,6 +25,8 @@ pub struct Known<'a> {
     pub table: &'a [LayerAlone],
     /// The time of each layer in floats and in INT8, in parts of a run of the original.
     pub times: &'a [[f64; 2]],
+    /// Seconds that judging layers alone took, in 8 bits and in 4.
+    pub seconds: f64,
     /// Bytes of the original.
     pub bytes: f64,
     /// Whether a share is measured; else the error of the outputs is.
@@ -65,9 +67,10 @@ const GUESS: f64 = 0.15;
 const MOST: usize = 300;
 /// Logarithms of noise that are told apart, for what is lost by noise.
 const NEAR_NOISE: f64 = 1.5;
-/// Seconds of a quick try before any; and how many times as long other parts take, as long as nothing like them was tried.
+/// Seconds of a quick try before any; and how many times as long other parts take, as long as nothing like them was tried. The search of
+/// INT8 takes as long as judging its layers alone so many times.
 const TRY: f64 = 5.0;
-const CAREFUL_TRY: f64 = 4.0;
+const CAREFUL_TRY: f64 = 15.0;
 const PRUNED_TRY: f64 = 10.0;
 const EPOCH: f64 = 4.0;
 
@@ -130,7 +133,7 @@ impl<'a> Estimator<'a> {
             let careful = Kind { care: Care::Careful, searches: true };
             let careful = self.mean(|t| (Kind::of(&t.way) == careful).then(|| (t.own() - quick).max(0.0)));
             let searches = kind.searches && way.care != Care::Quick;
-            quick + if searches { careful.unwrap_or(CAREFUL_TRY * quick) + epoch() } else { 0.0 }
+            quick + if searches { careful.unwrap_or(CAREFUL_TRY * self.known.int8_seconds()) + epoch() } else { 0.0 }
         });
         own + way.beginning().map_or(0.0, |beginning| {
             if self.tried.iter().skip(self.known.before).any(|t| t.way.beginning() == Some(beginning)) {
@@ -169,6 +172,13 @@ impl Tried {
 }
 
 impl Known<'_> {
+    /// Seconds of judging layers alone in INT8.
+    fn int8_seconds(&self) -> f64 {
+        let of = |has: &dyn Fn(&&LayerAlone) -> bool| self.table.iter().filter(has).count() as f64;
+        let (int8, int4) = (of(&|layer| layer.int8.is_some()), of(&|layer| layer.int4.is_some()));
+        self.seconds * int8 / (int8 + int4).max(1.0)
+    }
+
     fn guess(&self, way: &Way) -> Estimate {
         let each = |of: &dyn Fn(usize, &LayerAlone) -> f64| -> f64 {
             self.table.iter().enumerate().map(|(i, layer)| of(i, layer)).sum()
@@ -272,7 +282,7 @@ mod tests {
     }
 
     fn known(table: &[LayerAlone]) -> Known<'_> {
-        Known { table, times: &TIMES, bytes: 1000.0, of_share: true, before: 0 }
+        Known { table, times: &TIMES, seconds: 1.0, bytes: 1000.0, of_share: true, before: 0 }
     }
 
     const TIMES: [[f64; 2]; 2] = [[0.5, 0.2], [0.3, 0.1]];

@@ -24,7 +24,7 @@ impl Objectives {
     }
 
     /// Whether nothing of `other` is better, and something is worse. Of two that lose as much, the one with less `noise` loses less.
-    fn beats(&self, noise: f64, other: &Self, other_noise: f64) -> bool {
+    pub fn beats(&self, noise: f64, other: &Self, other_noise: f64) -> bool {
         let (a, b) = ((self.lost, noise), (other.lost, other_noise));
         let no_worse = a <= b && self.pace() <= other.pace() && self.size <= other.size;
         no_worse && (a < b || self.pace() < other.pace() || self.size < other.size)

@@ -31,6 +31,8 @@ pub struct Begun {
     pub table: Vec<LayerAlone>,
     /// The time of each in floats and in INT8, in parts of a run of the original.
     pub times: Vec<[f64; 2]>,
+    /// Seconds that judging them alone took.
+    pub seconds: f64,
 }
 
 impl Begun {
@@ -121,7 +123,7 @@ impl<'a> Journal<'a> {
         let known = known.ok_or_else(|| Error::bug("a search without parts"))?;
         // Only now: parts that make no whole leave what is there.
         let mut this = Self::open(search, lab)?;
-        let table = this.begin(known.table, known.times)?.table;
+        let table = this.begin(known.table, known.times, known.seconds)?.table;
         let mut seen = HashSet::new();
         for (model, tried) in all {
             if !seen.insert(tried.way.clone()) {
@@ -278,7 +280,7 @@ impl<'a> Journal<'a> {
 
     /// All ways that were tried, and what they are taken to reach.
     pub fn standings(&self) -> Standings<'_> {
-        Standings::new(&self.tried, self.validation, self.of_share)
+        Standings::new(&self.tried, self.of_share)
     }
 
     /// The numbers of the ways that no other beats, by what they are taken to reach and by what was measured of them, as what is learnt
@@ -286,7 +288,7 @@ impl<'a> Journal<'a> {
     fn best(&self) -> (HashSet<usize>, f64) {
         let front = self.standings().front();
         let reached: Vec<Objectives> = front.iter().map(|(_, objectives)| *objectives).collect();
-        let as_measured = Standings::new(&self.tried, self.validation, false).front();
+        let as_measured = Standings::new(&self.tried, false).front();
         let numbers = front.into_iter().chain(as_measured).map(|(tried, _)| tried.number).collect();
         (numbers, self.worst.hypervolume(&reached))
     }
@@ -323,8 +325,8 @@ impl<'a> Journal<'a> {
     ///
     /// # Errors
     /// File when it can't be written.
-    pub fn begin(&mut self, table: Vec<LayerAlone>, times: Vec<[f64; 2]>) -> Result<Begun> {
-        let begun = Begun { search: self.digest.clone(), table, times };
+    pub fn begin(&mut self, table: Vec<LayerAlone>, times: Vec<[f64; 2]>, seconds: f64) -> Result<Begun> {
+        let begun = Begun { search: self.digest.clone(), table, times, seconds };
         self.append(&json(&begun)?)?;
         self.begun = Some(begun.clone());
         Ok(begun)

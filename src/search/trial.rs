@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     assess::compared_by,
-    compress::{Compress, CompressPlan, Opened, Purpose, calibrator::Timer},
+    compress::{Compress, CompressPlan, Opened, Purpose, Shared, calibrator::Timer},
     data::Samples,
     events::{Ask, Event, Monitor},
     facts,
@@ -23,6 +23,7 @@ use crate::{
 use compress_compiler::{
     error::{Error, Kind, Result},
     graph::Graph,
+    memo::Memo,
     onnx::{self, Model, Staged},
     pass::Stopwatch,
     pipeline::Beginnings,
@@ -108,8 +109,11 @@ impl<'a> Lab<'a> {
         let simple = measure::simplified(&opened.original.graph, monitor).map_err(in_model)?;
         let bytes = opened.original.source().len() as usize;
         let kept = KeptTimes::of(&opened.backend);
-        opened.beginnings =
-            Some(RefCell::new(Beginnings::up_to((MOST_BYTES / bytes.max(1)).clamp(1, MOST_BEGINNINGS))));
+        opened.shared = Some(Shared {
+            beginnings: RefCell::new(Beginnings::up_to((MOST_BYTES / bytes.max(1)).clamp(1, MOST_BEGINNINGS))),
+            memo: Memo::up_to(MOST_FINDINGS),
+            judged: RefCell::default(),
+        });
         let timed = RefCell::default();
         Ok(Self { search, opened, validation, metric, of_share, bytes, simple, kept, timed })
     }
@@ -189,11 +193,17 @@ impl<'a> Lab<'a> {
         Ok(each.into_iter().map(|time| time / whole.max(1e-12)).collect())
     }
 
-    /// Tries a way.
+    /// Tries a way. One that comes nowhere near to the `front` is measured on few samples.
     ///
     /// # Errors
     /// Whatever compressing and measuring can raise; interrupted.
-    pub fn try_out(&mut self, (way, table): (&Way, &[LayerAlone]), path: &Path, monitor: &Monitor) -> Result<Made> {
+    pub fn try_out(
+        &mut self,
+        (way, table): (&Way, &[LayerAlone]),
+        path: &Path,
+        front: &[Objectives],
+        monitor: &Monitor,
+    ) -> Result<Made> {
         let recipe = way.recipe(self.search, table, Some(self.validation))?;
         let recipe = Compress { output: Some(path.into()), force: true, ..recipe };
         let plan = CompressPlan::new(&recipe, Purpose::Compress)?;
@@ -212,24 +222,31 @@ impl<'a> Lab<'a> {
         let sets = opened.sets.as_ref().ok_or_else(|| Error::bug("a search without data"))?;
         let session = Session::of_model(&written, &opened.backend)?;
         let compared = compared_by([&opened.original.graph, &written.graph], &recipe.measures, sets)?;
-        let measured = (Kind::Data, Some(ACCURACY));
         let before = opened.before.as_ref().ok_or_else(|| Error::bug("a search without the original"))?;
-        let accuracy = measure::accuracy(before, &session, &sets.validation, &compared, measured, monitor)?;
-        drop(session);
         let file = facts::file(path, &written);
         let time = self.time(&written, &file.sha256, monitor)?;
-        let objectives =
-            Objectives { lost: self.lost(&accuracy), time, size: file.bytes as f64 / self.bytes.max(1) as f64 };
-        let outcome = Outcome {
-            objectives,
-            noise: noise(&accuracy),
-            score: accuracy.after,
-            agreement: accuracy.agreement,
-            bytes: file.bytes,
-            sha256: file.sha256,
-            unusable: remarks::unusable(&accuracy),
+        let size = file.bytes as f64 / self.bytes.max(1) as f64;
+        let measured = |samples: &Samples| -> Result<Outcome> {
+            let limit = (Kind::Data, Some(ACCURACY));
+            let accuracy = measure::accuracy(before, &session, samples, &compared, limit, monitor)?;
+            Ok(Outcome {
+                objectives: Objectives { lost: self.lost(&accuracy), time, size },
+                noise: noise(&accuracy),
+                score: accuracy.after,
+                agreement: accuracy.agreement,
+                samples: accuracy.samples,
+                bytes: file.bytes,
+                sha256: file.sha256.clone(),
+                unusable: remarks::unusable(&accuracy),
+            })
         };
-        let beginning = opened.beginnings.as_ref().map_or(0.0, |beginnings| beginnings.borrow().seconds());
+        let few = sets.validation.indices.len() / FEW;
+        let some = (few >= LEAST && !front.is_empty()).then(|| measured(&sets.validation.first(few))).transpose()?;
+        let outcome = match some.filter(|some| self.is_hopeless(some, front)) {
+            Some(some) => some,
+            None => measured(&sets.validation)?,
+        };
+        let beginning = opened.shared.as_ref().map_or(0.0, |shared| shared.beginnings.borrow().seconds());
         Ok(Made { outcome, staged, beginning: if way.prunes() { beginning } else { 0.0 } })
     }
 
@@ -252,12 +269,17 @@ impl<'a> Lab<'a> {
         }
         let timer = Timer { samples: &sets.calibration, batch, backend, kept: &self.kept, monitor };
         let graphs = [verify(&self.simple)?, verify(&written.graph)?];
-        let part = || timer.compare([&graphs[0], &graphs[1]]).map(|[before, after]| after / before.max(1e-9));
-        // Where values lie in memory makes a model slower or faster for as long as it is timed.
-        let mut parts = (0..TIMINGS).map(|_| part()).collect::<Result<Vec<_>>>()?;
+        let part = || timer.compare([&graphs[0], &graphs[1]]).map(|[before, after]| (before, after / before.max(1e-9)));
+        let mut parts = vec![part()?];
+        // Where values lie in memory makes a small model slower or faster for as long as it is timed.
+        if parts[0].0 < SHORT_MS {
+            parts.extend((1..TIMINGS).map(|_| part()).collect::<Result<Vec<_>>>()?);
+        }
+        let mut parts: Vec<f64> = parts.into_iter().map(|(_, part)| part).collect();
         parts.sort_by(f64::total_cmp);
-        self.timed.borrow_mut().insert(structure, parts[TIMINGS / 2]);
-        Ok(parts[TIMINGS / 2])
+        let middle = parts[parts.len() / 2];
+        self.timed.borrow_mut().insert(structure, middle);
+        Ok(middle)
     }
 
     /// Times what was written beside the original, by turns, for so long.
@@ -277,6 +299,14 @@ impl<'a> Lab<'a> {
         measure::speed(&make, &self.simple, samples, &pace, backend, monitor)
     }
 
+    /// Whether a way that was measured on few samples stays behind the `front`, as far as they tell.
+    fn is_hopeless(&self, some: &Outcome, front: &[Objectives]) -> bool {
+        let Objectives { lost, .. } = some.objectives;
+        let unsure = if self.of_share { 2.0 * some.unsure().sqrt() } else { UNSURE * lost };
+        let at_best = Objectives { lost: lost - unsure, ..some.objectives };
+        lost - unsure > self.worst().0 || front.iter().any(|other| other.beats(0.0, &at_best, 0.0))
+    }
+
     fn lost(&self, accuracy: &Accuracy) -> f64 {
         match accuracy.drop.filter(|_| self.of_share) {
             Some(drop) => drop,
@@ -285,12 +315,22 @@ impl<'a> Lab<'a> {
     }
 }
 
+/// What passes found out about graphs by calibration: so much is kept.
+const MOST_FINDINGS: usize = 32;
+
 /// Ways that begin alike share what comes of that: so many graphs are kept at most, and about so many bytes of them.
 const MOST_BEGINNINGS: usize = 32;
 const MOST_BYTES: usize = 1 << 30;
 
-/// Timings of which the middle counts.
+/// One of so many samples tells whether a way is measured on all, where they are not too few; and how far an error may be off that they
+/// tell, in parts of it.
+const FEW: usize = 8;
+const LEAST: usize = 32;
+const UNSURE: f64 = 0.3;
+
+/// Timings of which the middle counts, where the original takes less than so many milliseconds.
 const TIMINGS: usize = 3;
+const SHORT_MS: f64 = 5.0;
 
 /// Runs of which the least counts.
 const RUNS: usize = 5;

@@ -6,6 +6,7 @@ use super::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// A way that was tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -41,6 +42,8 @@ pub struct Outcome {
     pub score: Option<f64>,
     /// The share of samples with the same answer as the original's.
     pub agreement: Option<f64>,
+    /// The samples that it was measured on.
+    pub samples: usize,
     /// The size of the file.
     pub bytes: usize,
     /// SHA-256 of the file.
@@ -52,8 +55,8 @@ pub struct Outcome {
 impl Default for Outcome {
     fn default() -> Self {
         let objectives = Objectives { lost: 0.0, time: 1.0, size: 1.0 };
-        let (score, agreement, sha256, unusable) = Default::default();
-        Self { objectives, noise: 0.0, score, agreement, bytes: 0, sha256, unusable }
+        let (score, agreement, samples, sha256, unusable) = Default::default();
+        Self { objectives, noise: 0.0, score, agreement, samples, bytes: 0, sha256, unusable }
     }
 }
 
@@ -66,43 +69,47 @@ impl Default for Tried {
 
 /// All that was tried, and what it is taken to reach.
 ///
-/// Of many ways that were measured on few samples, the best are also the luckiest. So what a way lost counts together with what
-/// others lost whose answers have about as much noise (shrinkage; James and Stein 1961).
+/// Of many ways that were measured on few samples, the best are also the luckiest. But noise was measured in every value of every answer.
+/// So ways are taken to lose about as much as others with about as much noise, and no less than those with less of it, as far as chance
+/// explains how they differ (isotonic regression, Ayer et al. 1955; shrinkage, James and Stein 1961).
 pub struct Standings<'a> {
     tried: &'a [Tried],
     /// For each way that is fit for use: its place, its objectives, and its noise.
     usable: Vec<(usize, Objectives, f64)>,
 }
 
-/// Logarithms of noise that are told apart.
-const NEAR: f64 = 0.35;
-/// Trained ways lose otherwise by the same noise.
-const OTHERWISE: f64 = 0.2;
-
 /// What was measured of a way.
-struct Measured<'a> {
-    way: &'a Way,
-    /// The logarithm of its noise.
+struct Measured {
+    place: usize,
     noise: f64,
     lost: f64,
     /// How far that may be off, as few samples tell: a variance.
     unsure: f64,
+    samples: f64,
 }
 
+/// Logarithms of noise that are told apart, and the steps in which they are counted.
+const NEAR: f64 = 0.35;
+const STEP: f64 = 0.1;
+
 impl<'a> Standings<'a> {
-    /// Those of ways that were measured on so many `samples`; `of_share` says that what they lost are points of a share.
-    pub fn new(tried: &'a [Tried], samples: usize, of_share: bool) -> Self {
-        let measured = |t: &'a Tried| {
-            let o = t.outcome.as_ref()?;
-            let (noise, lost, unsure) = (o.noise.max(1e-9).ln(), o.objectives.lost, o.unsure(samples));
-            Some(Measured { way: &t.way, noise, lost, unsure })
-        };
-        let all: Vec<Measured> = tried.iter().filter_map(measured).collect();
+    /// Those of ways that were measured; `of_share` says that what they lost are points of a share.
+    pub fn new(tried: &'a [Tried], of_share: bool) -> Self {
+        let mut lost: Vec<f64> = tried.iter().map(|t| t.outcome.as_ref().map_or(0.0, |o| o.objectives.lost)).collect();
+        // Trained ways lose otherwise by the same noise. An error is the noise itself.
+        for trained in [false, true].into_iter().filter(|_| of_share) {
+            let measured = |(place, t): (usize, &Tried)| {
+                let o = t.outcome.as_ref().filter(|_| (t.way.epochs() > 0) == trained)?;
+                let (lost, samples) = (o.objectives.lost, o.samples.max(1) as f64);
+                Some(Measured { place, noise: o.noise, lost, unsure: o.unsure(), samples })
+            };
+            for (place, taken) in shrunk(tried.iter().enumerate().filter_map(measured).collect()) {
+                lost[place] = taken;
+            }
+        }
         let usable = |(i, t): (usize, &'a Tried)| {
             let o = t.outcome.as_ref().filter(|o| o.unusable.is_none())?;
-            // An error is the noise itself, and what is not changed loses nothing.
-            let lost = if of_share && o.noise > 0.0 { shrunk(&measured(t)?, &all) } else { o.objectives.lost };
-            Some((i, Objectives { lost, ..o.objectives }, o.noise))
+            Some((i, Objectives { lost: lost[i], ..o.objectives }, o.noise))
         };
         Self { tried, usable: tried.iter().enumerate().filter_map(usable).collect() }
     }
@@ -120,35 +127,64 @@ impl<'a> Standings<'a> {
     }
 }
 
-/// What `own` lost, drawn to the mean of those that have about as much noise: the more, the more of their differences chance explains
-/// (the positive-part estimator of James and Stein, by estimated variances).
-fn shrunk(own: &Measured, all: &[Measured]) -> f64 {
-    let near = |other: &Measured| {
-        let kind = if (other.way.epochs() > 0) == (own.way.epochs() > 0) { 1.0 } else { OTHERWISE };
-        kind * (-((other.noise - own.noise) / NEAR).powi(2)).exp()
-    };
-    let (mut weight, mut lost, mut squares, mut by_chance) = (0.0, 0.0, 0.0, 0.0);
-    for other in all {
-        let near = near(other);
-        weight += near;
-        lost += near * other.lost;
-        squares += near * other.lost.powi(2);
-        by_chance += near * other.unsure;
+/// What ways are taken to have lost, by their places: between what was measured of each, and what ways with so much noise lose.
+fn shrunk(all: Vec<Measured>) -> Vec<(usize, f64)> {
+    let mut steps: BTreeMap<i64, Vec<Measured>> = BTreeMap::new();
+    let mut taken = vec![];
+    for own in all {
+        match own.noise > 0.0 {
+            true => steps.entry((own.noise.ln() / STEP).round() as i64).or_default().push(own),
+            // What is not changed loses nothing, and says nothing of others.
+            false => taken.push((own.place, own.lost)),
+        }
     }
-    let [lost, squares, by_chance] = [lost, squares, by_chance].map(|sum| sum / weight.max(1e-9));
-    let differ = (squares - lost.powi(2) - by_chance).max(0.0);
-    let others = weight - 1.0;
-    // By itself, what was lucky looks sure. And a mean of few is as unsure as what it is the mean of.
-    let by_chance = by_chance.max(own.unsure);
-    let part = by_chance / (by_chance + differ).max(1e-12) * (others / (1.0 + others)).max(0.0);
-    own.lost + part * (lost - own.lost)
+    let sum = |step: &[Measured], of: &dyn Fn(&Measured) -> f64| step.iter().map(|m| m.samples * of(m)).sum::<f64>();
+    // The mean over steps with about as much noise.
+    let smooth = |each: &BTreeMap<i64, (f64, f64)>, at: i64| {
+        let near = |step: i64| (-((step - at) as f64 * STEP / NEAR).powi(2)).exp();
+        let of = |part: &dyn Fn(&(f64, f64)) -> f64| each.iter().map(|(step, v)| near(*step) * part(v)).sum::<f64>();
+        of(&|v| v.1) / of(&|v| v.0).max(f64::MIN_POSITIVE)
+    };
+    let each = |of: &dyn Fn(i64, &Measured) -> f64| -> BTreeMap<i64, (f64, f64)> {
+        steps.iter().map(|(at, step)| (*at, (sum(step, &|_| 1.0), sum(step, &|m| of(*at, m))))).collect()
+    };
+    let lost = each(&|_, m| m.lost);
+    let fitted = rising(lost.iter().map(|(at, (samples, _))| (*samples, smooth(&lost, *at))).collect());
+    let fitted: BTreeMap<i64, f64> = lost.keys().copied().zip(fitted).collect();
+    let (squares, unsure) = (each(&|at, m| (m.lost - fitted[&at]).powi(2)), each(&|_, m| m.unsure));
+    for (at, step) in &steps {
+        let by_chance = smooth(&unsure, *at);
+        let differ = (smooth(&squares, *at) - by_chance).max(0.0);
+        for m in step {
+            // By itself, what was lucky looks sure.
+            let part = differ / (differ + by_chance.max(m.unsure)).max(1e-12);
+            taken.push((m.place, part * m.lost + (1.0 - part) * fitted[at]));
+        }
+    }
+    taken
+}
+
+/// The nearest to some values, with weights, that never falls: neighbours that do are pooled.
+fn rising(values: Vec<(f64, f64)>) -> Vec<f64> {
+    // The weight, the mean and the number of those that were pooled.
+    let mut blocks: Vec<(f64, f64, usize)> = vec![];
+    for (weight, value) in values {
+        blocks.push((weight, value, 1));
+        while let [.., (w, a, n), (v, b, m)] = blocks[..]
+            && a > b
+        {
+            blocks.truncate(blocks.len() - 2);
+            blocks.push((w + v, (w * a + v * b) / (w + v), n + m));
+        }
+    }
+    blocks.into_iter().flat_map(|(_, mean, count)| std::iter::repeat_n(mean, count)).collect()
 }
 
 impl Outcome {
-    /// How far what was lost may be off, measured on so many samples: a variance. One sample more might have changed its answer, where
-    /// noise is strong enough to change any.
-    pub fn unsure(&self, samples: usize) -> f64 {
-        let samples = samples.max(1) as f64;
+    /// How far the points of a share that were lost may be off, as few samples tell: a variance. One sample more might have changed its
+    /// answer, where noise is strong enough to change any.
+    pub fn unsure(&self) -> f64 {
+        let samples = self.samples.max(1) as f64;
         let changed = self.agreement.map_or(self.objectives.lost.abs(), |agreement| 1.0 - agreement);
         (changed + changed_by(self.noise).min(1.0 / samples)) / samples
     }
@@ -163,27 +199,40 @@ pub fn changed_by(noise: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn tried(number: usize, lost: f64, noise: f64) -> Tried {
+    fn tried(number: usize, lost: f64, noise: f64, samples: usize) -> Tried {
         let objectives = Objectives { lost, time: 0.5, size: 0.5 };
         let way = Way { zeros: number, ..Way::plain(Form::Int8) };
         Tried {
             number,
             way,
-            outcome: Some(Outcome { objectives, noise, agreement: Some(1.0 - lost), ..Outcome::default() }),
+            outcome: Some(Outcome { objectives, noise, agreement: Some(1.0 - lost), samples, ..Outcome::default() }),
             ..Tried::default()
         }
     }
 
     #[test]
+    fn ways_with_less_noise_are_taken_to_lose_no_more() {
+        // Two samples of 166 tell them apart.
+        let all = [tried(1, 4.0 / 166.0, 1.7e-3, 166), tried(2, 2.0 / 166.0, 2.8e-3, 166), tried(3, 0.2, 0.1, 166)];
+        let standings = Standings::new(&all, true);
+        let lost: Vec<f64> = standings.all().map(|(_, o)| o.lost).collect();
+        assert!(lost[0] == lost[1] && lost[0] < 4.0 / 166.0 && lost[2] > 0.15, "{lost:?}");
+        assert_eq!(standings.front().len(), 1, "equal losses, times and sizes: the one with less noise");
+    }
+
+    #[test]
     fn luck_counts_less_where_others_with_as_much_noise_lose() {
-        let all =
-            [tried(1, 0.03, 0.1), tried(2, 0.02, 0.11), tried(3, 0.0, 0.1), tried(4, 0.0, 1e-4), tried(5, 0.0, 0.0)];
-        let lost = |samples| Standings::new(&all, samples, true).all().map(|(_, o)| o.lost).collect::<Vec<_>>();
+        let of = |samples, of_share| -> Vec<f64> {
+            let all = [(0.03, 0.1), (0.02, 0.11), (0.0, 0.1), (0.0, 1e-4), (0.0, 0.0)].into_iter().enumerate();
+            let all: Vec<Tried> = all.map(|(i, (lost, noise))| tried(i + 1, lost, noise, samples)).collect();
+            Standings::new(&all, of_share).all().map(|(_, o)| o.lost).collect()
+        };
+        let lost = |samples| of(samples, true);
         let few = lost(100);
-        assert!(few[2] > 0.005 && few[2] < few[0], "the lucky one is taken to lose about what others lose, {few:?}");
+        assert!(few[2] > 0.005 && few[2] <= few[0], "the lucky one is taken to lose about what others lose, {few:?}");
         assert!(few[3] < 1e-6 && few[4] == 0.0, "of other noise nothing is known, and what is equal is equal");
         assert!(lost(1_000_000)[2] < 1e-3, "many samples tell by themselves");
-        let error: Vec<f64> = Standings::new(&all, 100, false).all().map(|(_, o)| o.lost).collect();
-        assert_eq!(error, [0.03, 0.02, 0.0, 0.0, 0.0]);
+        assert_eq!(rising(vec![(1.0, 0.0), (1.0, 3.0), (3.0, 1.0), (1.0, 2.0)]), [0.0, 1.5, 1.5, 2.0]);
+        assert_eq!(of(100, false), [0.03, 0.02, 0.0, 0.0, 0.0]);
     }
 }

@@ -3,24 +3,10 @@
 //! All of them make the same graphs in the same order, and judge every so many of them. Who puts the parts together makes the graphs once
 //! more, and finds in the parts how each was judged.
 
-use crate::{Shard, kept::structure, report::Recorded};
-use compress_compiler::{
-    error::{Error, Result},
-    graph::Graph,
-    judge::{Judge, Judges, Likeness},
-    verify::Verified,
-};
+use crate::{compress::judged::Judged, report::Recorded};
+use compress_compiler::error::{Error, Result};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
-use std::{
-    cell::{Cell, RefCell},
-    collections::BTreeMap,
-    fs,
-    path::Path,
-};
-
-/// How graphs were judged, by their digests.
-pub type Judged = BTreeMap<String, Likeness>;
+use std::{fs, path::Path};
 
 /// The file of a part.
 #[derive(Debug, Serialize, Deserialize)]
@@ -51,75 +37,4 @@ impl PartFile {
         };
         Err(Error::usage(format!("was judged {other}: it is not a part of this job")).in_file(path))
     }
-}
-
-/// Judges graphs, but those that are known, and those that others judge.
-pub struct Dealt<'a> {
-    judges: &'a dyn Judges,
-    shard: Option<Shard>,
-    judged: RefCell<Judged>,
-    asked: Cell<usize>,
-}
-
-impl<'a> Dealt<'a> {
-    /// Judgements by `judges`, of the graphs of a part if it is one, beside those that are known.
-    pub fn new(judges: &'a dyn Judges, shard: Option<Shard>, known: Judged) -> Self {
-        Self { judges, shard, judged: RefCell::new(known), asked: Cell::new(0) }
-    }
-
-    /// All that is known now, and how many graphs were in no part.
-    pub fn judged(self) -> (Judged, usize) {
-        (self.judged.into_inner(), self.asked.get())
-    }
-}
-
-impl Judges for Dealt<'_> {
-    fn beside(&self, original: &Verified) -> Result<Box<dyn Judge + '_>> {
-        Ok(Box::new(DealtJudge { judge: self.judges.beside(original)?, dealt: self }))
-    }
-}
-
-struct DealtJudge<'a> {
-    judge: Box<dyn Judge + 'a>,
-    dealt: &'a Dealt<'a>,
-}
-
-/// In the place of what others find out.
-const UNKNOWN: Likeness = Likeness { noise: 1.0, worst: 1.0, inner: 1.0, strong: 1.0, typical: 1.0, drop: None };
-
-impl Judge for DealtJudge<'_> {
-    fn samples(&self) -> usize {
-        self.judge.samples()
-    }
-
-    fn judge(&self, graph: &Verified, samples: usize) -> Result<Likeness> {
-        let digest = digest(graph, samples);
-        if let Some(known) = self.dealt.judged.borrow().get(&digest) {
-            return Ok(*known);
-        }
-        let turn = self.dealt.asked.replace(self.dealt.asked.get() + 1);
-        if self.dealt.shard.is_some_and(|shard| !shard.has(turn)) {
-            return Ok(UNKNOWN);
-        }
-        let found = self.judge.judge(graph, samples)?;
-        self.dealt.judged.borrow_mut().insert(digest, found);
-        Ok(found)
-    }
-
-    fn sized(&self, graph: &Graph) -> Result<Graph> {
-        self.judge.sized(graph)
-    }
-}
-
-/// A digest of a graph, its constants included, and of the number of samples.
-fn digest(graph: &Graph, samples: usize) -> String {
-    let mut hash = Sha256::new();
-    hash.update(structure(graph));
-    for g in graph.and_bodies() {
-        for constant in g.ids().filter_map(|n| g.constant(n.into())) {
-            hash.update(constant.bytes());
-        }
-    }
-    hash.update(samples.to_le_bytes());
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

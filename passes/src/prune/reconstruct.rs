@@ -109,7 +109,13 @@ pub fn reconstruct(
         Budget::Layers(f) => tasks.iter().map(|t| share(f, t.layout.len()).min(t.layout.len() - 1)).collect(),
         Budget::Fraction(fraction) => {
             let all: usize = tasks.iter().map(|t| t.layout.len()).sum();
-            allocate(&curves(&dense, &mut tasks, calibrator, cx)?, share(fraction, all))
+            let known =
+                cx.known(&dense, format!("curves of {weights:?}"), || curves(&dense, &mut tasks, calibrator, cx))?;
+            let Curves { each, obstacles } = &*known;
+            for (task, why) in tasks.iter_mut().zip(obstacles).filter_map(|(task, why)| Some((task, why.clone()?))) {
+                task.inputs = Err(why);
+            }
+            allocate(each, share(fraction, all))
         }
     };
     let mut done = vec![];
@@ -240,21 +246,22 @@ fn bias(g: &Graph, l: &Layer, layout: WeightMatrix) -> Option<NodeId> {
 }
 
 /// The errors that each weight would have at how many zeros, in parts of its output's energy.
-fn curves(
-    dense: &Graph,
-    tasks: &mut [Task],
-    calibrator: &dyn Calibrator,
-    cx: &Context,
-) -> Result<Vec<Vec<(usize, f64)>>> {
-    let mut curves = vec![];
+struct Curves {
+    each: Vec<Vec<(usize, f64)>>,
+    /// Why the inputs of a weight tell nothing, where they don't.
+    obstacles: Vec<Option<String>>,
+}
+
+fn curves(dense: &Graph, tasks: &mut [Task], calibrator: &dyn Calibrator, cx: &Context) -> Result<Curves> {
+    let mut each = vec![];
     each_problem(dense, tasks, calibrator, cx, &mut |_, weight, problem| {
-        curves.push(match problem {
+        each.push(match problem {
             Some((p, energy)) => p.curve()?.into_iter().map(|(zeros, error)| (zeros, error / energy)).collect(),
             None => by_magnitude(weight),
         });
         Ok(())
     })?;
-    Ok(curves)
+    Ok(Curves { each, obstacles: tasks.iter().map(|task| task.inputs.as_ref().err().cloned()).collect() })
 }
 
 /// What to do with a weight, its matrix, and what there is to solve for it: the problem and the energy of its output.

@@ -209,7 +209,8 @@ impl Scored<'_> {
             }
         }
         let calibrator = cx.calibrator.ok_or_else(|| Error::bug("there is no calibration data"))?;
-        let costs = channel_costs(self.g, &sets, calibrator, cx)?;
+        let find = || channel_costs(self.g, &sets, calibrator, cx);
+        let costs = cx.known(self.g, format!("costs of {sets:?}"), find)?;
         let sum = |(group, read): (&&Group, &BTreeMap<NodeId, usize>)| {
             let mut sums = vec![0.0; group.units.len()];
             let mut add = |of: &[f64]| sums.iter_mut().zip(of).for_each(|(sum, cost)| *sum += cost);

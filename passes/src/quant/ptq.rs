@@ -72,14 +72,14 @@ impl Pass for Int8 {
         let mut out = Outcome::default();
         super::feasible(g, self.target, &self.scheme, layer_forms::store_weights(&self.rules))?;
         let whole = nested::take(g);
-        let seen = self.seen(g, &whole, cx)?;
+        let seen = self.seen_once(g, &whole, cx)?;
         cx.check()?;
         let zero = seen.values.values().filter(|seen| seen.range(MINMAX, 1.0) == Some((0.0, 0.0))).count();
         if zero > 0 {
             let what = if zero == 1 { "1 activation is".into() } else { format!("{zero} activations are") };
             out.warnings.push(format!("{what} zero on all of the calibration data, which says nothing of their range"));
         }
-        let start = Variant { graph: g.clone(), seen: Rc::new(seen), choices: self.start(g)? };
+        let start = Variant { graph: g.clone(), seen, choices: self.start(g)? };
         let best = match self.search {
             Some(budget) if cx.judges.is_some() => search::run(self, budget, &whole, start, cx, &mut out)?,
             _ => start,
@@ -158,6 +158,14 @@ impl Seen {
         values.insert((0, port), Arc::new(Observer::between(low, high)));
         known.insert(port, channels.into());
         Self { values, channels: known }
+    }
+
+    /// What was seen of the values that `draft` wants, if all of them were watched.
+    fn of(&self, draft: &Draft) -> Option<Self> {
+        let wanted = |(i, plan): (usize, &QuantisedValues)| plan.wanted.iter().map(|p| (i, *p)).collect::<Vec<_>>();
+        let wanted = draft.plans.iter().enumerate().flat_map(wanted);
+        let values = wanted.map(|at| Some((at, self.values.get(&at)?.clone()))).collect::<Option<_>>()?;
+        Some(Self { values, channels: self.channels.clone() })
     }
 
     /// The same, and of `new` what is known of `port`: it has its values.
@@ -425,6 +433,23 @@ impl Int8 {
             plans.push(QuantisedValues::new(part, layers, &self.scheme, &none));
         }
         Ok(Draft { inner, plans, readers, skipped })
+    }
+
+    /// [`Int8::seen`]. Where pipelines share what they find out, all layers are watched at once, whatever rules and calibration they have.
+    fn seen_once(&self, g: &Graph, whole: &[Nested], cx: &Context) -> Result<Rc<Seen>> {
+        if cx.memo.is_some() {
+            let (scheme, exclude) = (Scheme { calibration: MINMAX, ..self.scheme }, self.exclude.clone());
+            let (target, any_operator, search) = (self.target, self.any_operator, Some(Budget::default()));
+            let any = Self { scheme, target, exclude, rules: vec![], search, train: false, any_operator };
+            let seen = cx.known(g, format!("seen by {any:?}"), || any.seen(g, whole, cx));
+            // Of layers that nobody wants in INT8, calibration may meet what is not a number.
+            if let Ok(seen) = seen
+                && let Some(own) = seen.of(&self.draft(g, whole, &HashMap::new(), &Choices::default())?)
+            {
+                return Ok(Rc::new(own));
+            }
+        }
+        self.seen(g, whole, cx).map(Rc::new)
     }
 
     /// What calibration sees of each value that may be quantised.
