@@ -423,6 +423,12 @@ impl Samples {
         Self { set: self.set.clone(), indices, ..*self }
     }
 
+    /// One of so many samples, spread over all of them.
+    pub fn every(&self, step: usize) -> Self {
+        let indices = self.indices.iter().copied().step_by(step.max(1)).collect();
+        Self { set: self.set.clone(), indices, ..*self }
+    }
+
     /// Others of the same set.
     pub fn with(self, indices: Vec<usize>) -> Self {
         Self { indices, ..self }

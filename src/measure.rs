@@ -43,8 +43,8 @@ const LAYER_SAMPLES: usize = 16;
 pub struct Reference {
     /// None where all that it is asked for is known.
     session: Option<Session>,
-    /// Its answers, batch by batch, if it is going to be asked for them again.
-    kept: Option<RefCell<Vec<Vec<Tensor>>>>,
+    /// Its answers to batches, by the samples of each, if it is going to be asked for them again.
+    kept: Option<RefCell<HashMap<Vec<usize>, Vec<Tensor>>>>,
 }
 
 /// Bytes of answers that are kept.
@@ -64,9 +64,9 @@ impl Reference {
     pub fn recorded(session: Session, samples: &Samples, time: Duration, monitor: &Monitor) -> Result<Self> {
         let began = Instant::now();
         let this = Self::new(session, true);
-        for (i, indices) in samples.batches().enumerate() {
+        for indices in samples.batches() {
             monitor.check()?;
-            this.answers(i, &samples.set.batch(indices)?.inputs)?;
+            this.answers(indices, &samples.set.batch(indices)?.inputs)?;
             if began.elapsed() >= time {
                 break;
             }
@@ -82,19 +82,19 @@ impl Reference {
         self.session.iter().try_for_each(|s| s.run(inputs).map(drop))
     }
 
-    /// What it answers to batch `i`; `None` if that was not recorded.
+    /// What it answers to a batch of these samples; `None` if that was not recorded.
     ///
     /// # Errors
     /// Whatever running can raise.
-    pub fn answers(&self, i: usize, inputs: &[Tensor]) -> Result<Option<Vec<Tensor>>> {
-        let known = self.kept.as_ref().and_then(|kept| kept.borrow().get(i).cloned());
+    pub fn answers(&self, samples: &[usize], inputs: &[Tensor]) -> Result<Option<Vec<Tensor>>> {
+        let known = self.kept.as_ref().and_then(|kept| kept.borrow().get(samples).cloned());
         let (None, Some(session)) = (&known, &self.session) else { return Ok(known) };
         let answers = session.run(inputs)?;
         if let Some(kept) = &self.kept {
             let mut kept = kept.borrow_mut();
-            let bytes: usize = kept.iter().flatten().chain(&answers).map(|t| t.bytes().len()).sum();
-            if i == kept.len() && bytes <= KEPT_BYTES {
-                kept.push(answers.clone());
+            let bytes: usize = kept.values().flatten().chain(&answers).map(|t| t.bytes().len()).sum();
+            if bytes <= KEPT_BYTES {
+                kept.insert(samples.to_vec(), answers.clone());
             }
         }
         Ok(Some(answers))
@@ -124,7 +124,7 @@ pub fn accuracy(
             break;
         }
         let batch = samples.set.batch(indices)?;
-        let Some(a) = before.answers(i, &batch.inputs)? else { break };
+        let Some(a) = before.answers(indices, &batch.inputs)? else { break };
         let b = after.run(&batch.inputs)?;
         comparison.add(&batch, &compared.answers_in(0, &a), &compared.answers_in(1, &b))?;
         progress.advance(batch.len);

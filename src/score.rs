@@ -43,10 +43,10 @@ pub fn score(
     let (mut old, mut new) = (side("before")?, side("after")?);
     let mut labels = Array::new(&folder.path().join("labels.npy"))?;
     let progress = monitor.step("score", samples.indices.len());
-    for (i, indices) in samples.batches().enumerate() {
+    for indices in samples.batches() {
         monitor.check()?;
         let batch = samples.set.batch(indices)?;
-        let answered = before.answers(i, &batch.inputs)?;
+        let answered = before.answers(indices, &batch.inputs)?;
         let answered = answered.ok_or_else(|| Error::bug("the answers to all samples were not recorded"))?;
         let made = [answered, after.run(&batch.inputs)?];
         for (i, arrays) in [&mut old, &mut new].into_iter().enumerate() {

@@ -255,7 +255,9 @@ impl Search {
                 break;
             };
             let (number, is_plain) = (journal.tried().len() + 1, plain.contains(&way));
-            let front: Vec<Objectives> = journal.standings().front().into_iter().map(|(_, reached)| reached).collect();
+            let noise = |tried: &Tried| tried.outcome.as_ref().map_or(0.0, |o| o.noise);
+            let front = journal.standings().front();
+            let front: Vec<_> = front.into_iter().map(|(tried, reached)| (reached, noise(tried))).collect();
             let (place, until) = (journal.model(number), (&clock, clock.ends()));
             let Some((tried, staged)) =
                 self.attempt(&mut lab, (way, &begun.table), (&place, &front), until, monitor)?
@@ -312,7 +314,7 @@ impl Search {
         &self,
         lab: &mut Lab,
         (way, table): (Way, &[LayerAlone]),
-        (path, front): (&Path, &[Objectives]),
+        (path, front): (&Path, &[(Objectives, f64)]),
         (clock, ends): (&Clock, Option<Instant>),
         monitor: &Monitor,
     ) -> Result<Option<(Tried, Option<Staged>)>> {

@@ -51,7 +51,9 @@ fn digest(graph: &Graph) -> u64 {
     graph.to_string().hash(&mut hash);
     for g in graph.and_bodies() {
         for n in g.ids() {
-            (n, g.constant(n.into()).map(Tensor::bytes)).hash(&mut hash);
+            let node = g.node(n);
+            (n, &node.name, g.constant(n.into()).map(Tensor::bytes)).hash(&mut hash);
+            node.outputs.iter().for_each(|value| value.name.hash(&mut hash));
         }
     }
     hash.finish()

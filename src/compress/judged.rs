@@ -25,7 +25,7 @@ pub struct Dealt<'a> {
 }
 
 impl<'a> Dealt<'a> {
-    /// Judgements by `judges`, of the graphs of a part if it is one, beside those in `judged`, where they stay.
+    /// Judgements by `judges`, of the graphs of a part if others judge the rest, beside those in `judged`, where they stay.
     pub fn new(judges: &'a dyn Judges, shard: Option<Shard>, judged: &'a RefCell<Judged>) -> Self {
         Self { judges, shard, judged, asked: Cell::new(0) }
     }

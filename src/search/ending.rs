@@ -90,7 +90,7 @@ pub fn end(search: &Search, lab: &mut Lab, journal: &Journal, monitor: &Monitor)
         );
     }
     warnings.extend(unsure(search, limit, &candidates[picked], lab));
-    warnings.extend(figures.accuracy.before.and_then(|measured| trained_on(all, measured, lab)));
+    warnings.extend(trained_on(all, &figures.accuracy, lab));
     let points = points(journal, &best, &measured, lab);
     let report = SearchReport {
         input: made.input.clone(),
@@ -234,10 +234,12 @@ fn unsure(search: &Search, limit: f64, picked: &Candidate, lab: &Lab) -> Option<
 
 /// What is said where the original was probably trained on the samples that chose: it scores more on them than on those that it was
 /// `measured` on at the end, by more than chance explains.
-fn trained_on(all: &[Tried], measured: f64, lab: &Lab) -> Option<String> {
+fn trained_on(all: &[Tried], measured: &Accuracy, lab: &Lab) -> Option<String> {
     let unchanged = all.iter().filter_map(|t| t.outcome.as_ref()).find(|o| o.noise <= UNCHANGED)?;
     let chose = unchanged.score.filter(|_| lab.of_share)?;
-    let error = (measured * (1.0 - measured) / unchanged.samples.max(1) as f64).sqrt();
+    let (samples, measured) = (measured.samples, measured.before?);
+    let parts = 1.0 / unchanged.samples.max(1) as f64 + 1.0 / samples.max(1) as f64;
+    let error = (measured * (1.0 - measured) * parts).sqrt();
     (chose - measured > 3.0 * error.max(1e-3)).then(|| {
         format!(
             "the original scores {} on the samples that chose and {} on the evaluation set: it was probably trained on the former, where \

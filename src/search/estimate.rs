@@ -124,16 +124,19 @@ impl<'a> Estimator<'a> {
     /// unless another way began alike.
     pub fn seconds(&self, way: &Way) -> f64 {
         let quick = self.mean(|t| (t.way.care == Care::Quick).then(|| t.own())).unwrap_or(TRY);
+        let careful = Kind { care: Care::Careful, searches: true };
+        let careful = self.mean(|t| (Kind::of(&t.way) == careful).then(|| (t.own() - quick).max(0.0)));
+        let careful = careful.unwrap_or(CAREFUL_TRY * self.known.int8_seconds());
         let epoch = || {
-            let of = |t: &Tried| (t.way.epochs() > 0).then(|| (t.own() - quick).max(0.0) / t.way.epochs() as f64);
+            let trains = |way: &Way| way.epochs() > 0 && way.form == Form::Int8 && way.four.is_empty();
+            let rest = |t: &Tried| (t.own() - quick - careful).max(0.0) / t.way.epochs() as f64;
+            let of = |t: &Tried| trains(&t.way).then(|| rest(t));
             self.mean(of).unwrap_or(EPOCH * quick) * way.epochs() as f64
         };
         let kind = Kind::of(way);
         let own = self.mean(|t| (Kind::of(&t.way) == kind).then(|| t.own())).unwrap_or_else(|| {
-            let careful = Kind { care: Care::Careful, searches: true };
-            let careful = self.mean(|t| (Kind::of(&t.way) == careful).then(|| (t.own() - quick).max(0.0)));
             let searches = kind.searches && way.care != Care::Quick;
-            quick + if searches { careful.unwrap_or(CAREFUL_TRY * self.known.int8_seconds()) + epoch() } else { 0.0 }
+            quick + if searches { careful + epoch() } else { 0.0 }
         });
         own + way.beginning().map_or(0.0, |beginning| {
             if self.tried.iter().skip(self.known.before).any(|t| t.way.beginning() == Some(beginning)) {

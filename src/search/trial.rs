@@ -66,8 +66,8 @@ pub struct Lab<'a> {
     pub bytes: usize,
     simple: Graph,
     kept: KeptTimes,
-    /// The time of each graph, by what of it decides that.
-    timed: RefCell<HashMap<String, f64>>,
+    /// The timings of each graph, by what of it decides them.
+    timed: RefCell<HashMap<String, Vec<f64>>>,
 }
 
 /// A way that was tried, and the file that it made.
@@ -193,7 +193,7 @@ impl<'a> Lab<'a> {
         Ok(each.into_iter().map(|time| time / whole.max(1e-12)).collect())
     }
 
-    /// Tries a way. One that comes nowhere near to the `front` is measured on few samples.
+    /// Tries a way. One that comes nowhere near to the `front`, of which noise is known too, is measured on few samples.
     ///
     /// # Errors
     /// Whatever compressing and measuring can raise; interrupted.
@@ -201,7 +201,7 @@ impl<'a> Lab<'a> {
         &mut self,
         (way, table): (&Way, &[LayerAlone]),
         path: &Path,
-        front: &[Objectives],
+        front: &[(Objectives, f64)],
         monitor: &Monitor,
     ) -> Result<Made> {
         let recipe = way.recipe(self.search, table, Some(self.validation))?;
@@ -224,62 +224,73 @@ impl<'a> Lab<'a> {
         let compared = compared_by([&opened.original.graph, &written.graph], &recipe.measures, sets)?;
         let before = opened.before.as_ref().ok_or_else(|| Error::bug("a search without the original"))?;
         let file = facts::file(path, &written);
-        let time = self.time(&written, &file.sha256, monitor)?;
+        let time = self.time(&written, &file.sha256, 1, monitor)?;
         let size = file.bytes as f64 / self.bytes.max(1) as f64;
-        let measured = |samples: &Samples| -> Result<Outcome> {
+        let measured = |samples: &Samples| -> Result<(Outcome, Metric)> {
             let limit = (Kind::Data, Some(ACCURACY));
             let accuracy = measure::accuracy(before, &session, samples, &compared, limit, monitor)?;
-            Ok(Outcome {
+            let outcome = Outcome {
                 objectives: Objectives { lost: self.lost(&accuracy), time, size },
                 noise: noise(&accuracy),
                 score: accuracy.after,
                 agreement: accuracy.agreement,
                 samples: accuracy.samples,
+                behind: false,
                 bytes: file.bytes,
                 sha256: file.sha256.clone(),
                 unusable: remarks::unusable(&accuracy),
-            })
+            };
+            Ok((outcome, accuracy.metric))
         };
-        let few = sets.validation.indices.len() / FEW;
-        let some = (few >= LEAST && !front.is_empty()).then(|| measured(&sets.validation.first(few))).transpose()?;
-        let outcome = match some.filter(|some| self.is_hopeless(some, front)) {
-            Some(some) => some,
-            None => measured(&sets.validation)?,
+        let few = sets.validation.every(FEW);
+        let some = (few.indices.len() >= LEAST && !front.is_empty()).then(|| measured(&few)).transpose()?;
+        let tells = |(some, metric): &(Outcome, Metric)| some.samples >= LEAST && *metric == self.metric;
+        let outcome = match some.filter(tells).filter(|(some, _)| self.is_behind(some, front)) {
+            Some((some, _)) => Outcome { behind: true, ..some },
+            None => {
+                let (mut outcome, _) = measured(&sets.validation)?;
+                // What was lucky once is no faster for it.
+                if !self.is_behind(&outcome, front) {
+                    outcome.objectives.time = self.time(&written, &file.sha256, TIMINGS, monitor)?;
+                }
+                outcome
+            }
         };
         let beginning = opened.shared.as_ref().map_or(0.0, |shared| shared.beginnings.borrow().seconds());
         Ok(Made { outcome, staged, beginning: if way.prunes() { beginning } else { 0.0 } })
     }
 
-    /// The time of a run of what was written, in parts of the original's.
-    fn time(&self, written: &Model, sha256: &str, monitor: &Monitor) -> Result<f64> {
+    /// The time of a run of what was written, in parts of the original's: the middle of so many timings.
+    fn time(&self, written: &Model, sha256: &str, timings: usize, monitor: &Monitor) -> Result<f64> {
         let sets = self.opened.sets.as_ref().ok_or_else(|| Error::bug("a search without data"))?;
         let (backend, batch) = (&self.opened.backend, self.search.on.batch.get());
-        if backend.runs_any_operator() {
-            let timed = format!("{sha256} beside {}, {batch} at once", self.digest());
-            let parts = self.kept.get_or(&timed, || {
-                let speed = self.speed(written, &sets.calibration, SPEED, monitor)?;
-                Ok(vec![1.0 / speed.speedup.max(1e-6)])
-            })?;
-            return Ok(parts.first().copied().unwrap_or(1.0));
-        }
+        let whole = backend.runs_any_operator();
         // Ways that differ in values alone take the same time.
-        let structure = structure(&written.graph);
-        if let Some(known) = self.timed.borrow().get(&structure) {
-            return Ok(*known);
-        }
+        let known = if whole { sha256.to_string() } else { structure(&written.graph) };
+        let mut timed = self.timed.borrow_mut();
+        let parts = timed.entry(known).or_default();
         let timer = Timer { samples: &sets.calibration, batch, backend, kept: &self.kept, monitor };
         let graphs = [verify(&self.simple)?, verify(&written.graph)?];
-        let part = || timer.compare([&graphs[0], &graphs[1]]).map(|[before, after]| (before, after / before.max(1e-9)));
-        let mut parts = vec![part()?];
-        // Where values lie in memory makes a small model slower or faster for as long as it is timed.
-        if parts[0].0 < SHORT_MS {
-            parts.extend((1..TIMINGS).map(|_| part()).collect::<Result<Vec<_>>>()?);
+        let mut most = timings;
+        while parts.len() < most {
+            let [before, after] = match whole {
+                false => timer.compare([&graphs[0], &graphs[1]])?,
+                true => {
+                    let timed = format!("{sha256} beside {}, {batch} at once", self.digest());
+                    let find = || {
+                        let speed = self.speed(written, &sets.calibration, SPEED, monitor)?;
+                        Ok(vec![speed.before_ms, speed.before_ms / speed.speedup.max(1e-6)])
+                    };
+                    let ms = self.kept.get_or(&timed, find)?;
+                    <[f64; 2]>::try_from(ms).map_err(|_| Error::bug("two models without two times"))?
+                }
+            };
+            parts.push(after / before.max(1e-9));
+            // Where values lie in memory makes a small model slower or faster for as long as it is timed.
+            most = if before < SHORT_MS { TIMINGS } else { timings };
         }
-        let mut parts: Vec<f64> = parts.into_iter().map(|(_, part)| part).collect();
         parts.sort_by(f64::total_cmp);
-        let middle = parts[parts.len() / 2];
-        self.timed.borrow_mut().insert(structure, middle);
-        Ok(middle)
+        Ok(parts[parts.len() / 2])
     }
 
     /// Times what was written beside the original, by turns, for so long.
@@ -299,12 +310,15 @@ impl<'a> Lab<'a> {
         measure::speed(&make, &self.simple, samples, &pace, backend, monitor)
     }
 
-    /// Whether a way that was measured on few samples stays behind the `front`, as far as they tell.
-    fn is_hopeless(&self, some: &Outcome, front: &[Objectives]) -> bool {
-        let Objectives { lost, .. } = some.objectives;
+    /// Whether a way stays behind the `front`, even if it was measured badly by chance: in loss, and in time.
+    fn is_behind(&self, some: &Outcome, front: &[(Objectives, f64)]) -> bool {
+        let Objectives { lost, time, .. } = some.objectives;
         let unsure = if self.of_share { 2.0 * some.unsure().sqrt() } else { UNSURE * lost };
-        let at_best = Objectives { lost: lost - unsure, ..some.objectives };
-        lost - unsure > self.worst().0 || front.iter().any(|other| other.beats(0.0, &at_best, 0.0))
+        // By chance alone, no way gains.
+        let lost = (lost - unsure).max(lost.min(0.0));
+        let at_best = Objectives { lost, time: (1.0 - UNSURE_TIME) * time, ..some.objectives };
+        let noise = UNSURE_NOISE * some.noise;
+        lost > self.worst().0 || front.iter().any(|(other, of_other)| other.beats(*of_other, &at_best, noise))
     }
 
     fn lost(&self, accuracy: &Accuracy) -> f64 {
@@ -316,19 +330,22 @@ impl<'a> Lab<'a> {
 }
 
 /// What passes found out about graphs by calibration: so much is kept.
-const MOST_FINDINGS: usize = 32;
+const MOST_FINDINGS: usize = 16;
 
 /// Ways that begin alike share what comes of that: so many graphs are kept at most, and about so many bytes of them.
 const MOST_BEGINNINGS: usize = 32;
 const MOST_BYTES: usize = 1 << 30;
 
 /// One of so many samples tells whether a way is measured on all, where they are not too few; and how far an error may be off that they
-/// tell, in parts of it.
+/// tell, and one timing, in parts of them.
 const FEW: usize = 8;
 const LEAST: usize = 32;
 const UNSURE: f64 = 0.3;
+const UNSURE_TIME: f64 = 0.05;
+/// What the noise of all answers is at least, in parts of that of few.
+const UNSURE_NOISE: f64 = 0.5;
 
-/// Timings of which the middle counts, where the original takes less than so many milliseconds.
+/// Timings of which the middle counts, for ways that may be on the front; for all where the original takes less than so many milliseconds.
 const TIMINGS: usize = 3;
 const SHORT_MS: f64 = 5.0;
 

@@ -44,6 +44,8 @@ pub struct Outcome {
     pub agreement: Option<f64>,
     /// The samples that it was measured on.
     pub samples: usize,
+    /// Whether few of them showed that it stays behind others, so that it was measured on no more.
+    pub behind: bool,
     /// The size of the file.
     pub bytes: usize,
     /// SHA-256 of the file.
@@ -55,8 +57,8 @@ pub struct Outcome {
 impl Default for Outcome {
     fn default() -> Self {
         let objectives = Objectives { lost: 0.0, time: 1.0, size: 1.0 };
-        let (score, agreement, samples, sha256, unusable) = Default::default();
-        Self { objectives, noise: 0.0, score, agreement, samples, bytes: 0, sha256, unusable }
+        let (score, agreement, samples, behind, sha256, unusable) = Default::default();
+        Self { objectives, noise: 0.0, score, agreement, samples, behind, bytes: 0, sha256, unusable }
     }
 }
 
@@ -74,7 +76,7 @@ impl Default for Tried {
 /// explains how they differ (isotonic regression, Ayer et al. 1955; shrinkage, James and Stein 1961).
 pub struct Standings<'a> {
     tried: &'a [Tried],
-    /// For each way that is fit for use: its place, its objectives, and its noise.
+    /// For each way that is fit for use and was measured on all samples: its place, its objectives, and its noise.
     usable: Vec<(usize, Objectives, f64)>,
 }
 
@@ -108,7 +110,7 @@ impl<'a> Standings<'a> {
             }
         }
         let usable = |(i, t): (usize, &'a Tried)| {
-            let o = t.outcome.as_ref().filter(|o| o.unusable.is_none())?;
+            let o = t.outcome.as_ref().filter(|o| o.unusable.is_none() && !o.behind)?;
             Some((i, Objectives { lost: lost[i], ..o.objectives }, o.noise))
         };
         Self { tried, usable: tried.iter().enumerate().filter_map(usable).collect() }

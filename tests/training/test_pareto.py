@@ -69,13 +69,40 @@ def test_the_result_is_one_of_them_within_the_limits(found):
 def test_each_has_its_recipe(compress, found, tmp_path):
     folder, report = found
     best = [p for p in report["points"] if p["front"]]
-    for point in (best[0], best[-1]):
+    for point in best:
         place = folder / "out.search/points" / f"{point['number']:03}"
         # From any folder.
         compress("run", place.with_suffix(".toml"), "--force", cwd=tmp_path)
         assert place.with_suffix(".again.onnx").read_bytes() == place.with_suffix(".onnx").read_bytes(), point["way"]
     kept = {f.stem for f in (folder / "out.search/points").glob("*.onnx")}
     assert kept >= {f"{p['number']:03}" for p in best}
+
+
+def test_ways_that_share_what_was_found_make_the_same_bytes_alone(compress, tmp_path):
+    out = tmp_path / "out.onnx"
+    # What is timed decides where channels pay: all go by the same times.
+    env = {"COMPRESS_CACHE": str(tmp_path / "cache")}
+    compress(*SEARCH, "--strategy", "random", "--epochs", "0", "--trials", "16", "-o", out, "-q", env=env)
+    begun, ways = tried(tmp_path / "out.search")
+    chose = max(w["outcome"]["samples"] for w in ways if w["outcome"])
+    kept = [f for f in (tmp_path / "out.search/points").glob("*.toml")]
+    for recipe in kept:
+        compress("run", recipe, "--force", "-q", env=env)
+        made = recipe.with_suffix(".again.onnx").read_bytes()
+        assert made == recipe.with_suffix(".onnx").read_bytes(), recipe.read_text()
+    # What stays behind is measured on fewer samples; the best are measured on all.
+    samples = {w["number"]: w["outcome"]["samples"] for w in ways if w["outcome"]}
+    assert set(samples.values()) == {chose, -(-chose // 8)}
+    assert all(samples[int(recipe.stem)] == chose for recipe in kept)
+
+
+def test_it_is_said_where_the_original_was_trained_on_what_chooses(compress, tmp_path):
+    test = dict(np.load(TEST))
+    half = np.arange(len(test["y"])) % 2
+    np.savez(tmp_path / "harder.npz", x=test["x"], y=(test["y"] + half) % 10)
+    args = ["--epochs", "0", "--trials", "2", "-o", tmp_path / "out.onnx", "--json", "--force"]
+    says = [compress(*SEARCH[:4], "--eval", data, *args).json()["warnings"] for data in (tmp_path / "harder.npz", TEST)]
+    assert [any("probably trained on the former" in w for w in warnings) for warnings in says] == [True, False]
 
 
 def test_nothing_sees_the_evaluation_set_until_the_end(compress, tmp_path):

@@ -20,7 +20,7 @@ use crate::{
     target::Target,
 };
 use compress_compiler::{
-    error::{Error, Result},
+    error::{Error, Kind, Result},
     graph::Graph,
     node::{NodeId, Port, Site},
     op::{Operator, Quant},
@@ -435,21 +435,25 @@ impl Int8 {
         Ok(Draft { inner, plans, readers, skipped })
     }
 
-    /// [`Int8::seen`]. Where pipelines share what they find out, all layers are watched at once, whatever rules and calibration they have.
+    /// [`Int8::seen`]. Rules leave layers out only afterwards: pipelines that differ in rules and calibration share what is seen, and it is the
+    /// same with and without others.
     fn seen_once(&self, g: &Graph, whole: &[Nested], cx: &Context) -> Result<Rc<Seen>> {
-        if cx.memo.is_some() {
-            let (scheme, exclude) = (Scheme { calibration: MINMAX, ..self.scheme }, self.exclude.clone());
-            let (target, any_operator, search) = (self.target, self.any_operator, Some(Budget::default()));
-            let any = Self { scheme, target, exclude, rules: vec![], search, train: false, any_operator };
-            let seen = cx.known(g, format!("seen by {any:?}"), || any.seen(g, whole, cx));
-            // Of layers that nobody wants in INT8, calibration may meet what is not a number.
-            if let Ok(seen) = seen
-                && let Some(own) = seen.of(&self.draft(g, whole, &HashMap::new(), &Choices::default())?)
-            {
-                return Ok(Rc::new(own));
-            }
+        let (scheme, search) = match cx.memo {
+            Some(_) => (Scheme { calibration: MINMAX, ..self.scheme }, Some(Budget::default())),
+            None => (self.scheme, self.search),
+        };
+        let (target, exclude, any_operator) = (self.target, self.exclude.clone(), self.any_operator);
+        let all = Self { scheme, target, exclude, rules: vec![], search, train: false, any_operator };
+        match cx.known(g, format!("seen by {all:?}"), || all.seen(g, whole, cx)) {
+            // A layer that rules leave out may meet what is not a number.
+            Err(e) if e.kind() == Kind::Data && !self.rules.is_empty() => self.seen(g, whole, cx).map(Rc::new),
+            Err(e) => Err(e),
+            Ok(seen) if self.rules.is_empty() => Ok(seen),
+            Ok(seen) => match seen.of(&self.draft(g, whole, &HashMap::new(), &Choices::default())?) {
+                Some(own) => Ok(Rc::new(own)),
+                None => self.seen(g, whole, cx).map(Rc::new),
+            },
         }
-        self.seen(g, whole, cx).map(Rc::new)
     }
 
     /// What calibration sees of each value that may be quantised.
