@@ -38,8 +38,7 @@ def compress(
     teacher: Path | None = None,
     exclude: str | Iterable[str] = (),
     target: Literal["portable", "onnxruntime", "openvino", "tensorrt", "qnn"] | None = None,
-    calibration: Literal["minmax", "percentile-99.999", "percentile", "percentile-99.9", "mse", "entropy"]
-    | None = None,
+    calibration: Literal["minmax", "percentile-99.999", "percentile", "percentile-99.9", "mse", "entropy"] | None = None,
     reduce_range: Literal["auto", "always", "never"] | None = None,
     effort: Literal["quick", "normal", "best"] | None = None,
     time: str | None = None,
@@ -240,8 +239,7 @@ def sweep(
     teacher: Path | None = None,
     exclude: str | Iterable[str] = (),
     target: Literal["portable", "onnxruntime", "openvino", "tensorrt", "qnn"] | None = None,
-    calibration: Literal["minmax", "percentile-99.999", "percentile", "percentile-99.9", "mse", "entropy"]
-    | None = None,
+    calibration: Literal["minmax", "percentile-99.999", "percentile", "percentile-99.9", "mse", "entropy"] | None = None,
     reduce_range: Literal["auto", "always", "never"] | None = None,
     effort: Literal["quick", "normal", "best"] | None = None,
     time: str | None = None,

@@ -20,7 +20,7 @@ from search import hypervolume, run
 ZEROS = [0, 30, 50, 60, 70, 80, 90, 95]
 CHANNELS = [0, 10, 20, 30, 40, 50, 60, 70, 80]
 AIMS = [0, 15, 20, 25, 35, 40]
-CALIBRATIONS = ["", "minmax", "mse", "entropy", "percentile"]
+CALIBRATIONS = ["", "minmax", "percentile-99.999", "percentile", "percentile-99.9", "mse", "entropy"]
 EPOCHS = [0, 1, 4, 16]
 SAMPLERS = {
     "tpe": lambda seed: optuna.samplers.TPESampler(seed=seed, multivariate=True),
@@ -89,7 +89,7 @@ def search(place, sampler, options, seed):
         folder = Path(folder)
         (data, chose), model = split(place, folder), place / "model.onnx"
         given = ["--data", data, "--eval", chose, *how]
-        layers = run("sensitivity", model, "--data", data, "--plot", folder / "layers.html", *how)
+        layers = run("sensitivity", model, "--data", data, "-o", folder / "layers.svg", *how)
         layers = [layer for layer in layers["layers"] if layer.get("int8")]
         noisy = [layer["node"] for layer in sorted(layers, key=lambda layer: layer["int8"]["sqnr_db"])]
         first = run(model, *given, "-o", folder / "first.onnx")
