@@ -193,7 +193,7 @@ impl<'a> Lab<'a> {
         Ok(each.into_iter().map(|time| time / whole.max(1e-12)).collect())
     }
 
-    /// Tries a way. One that comes nowhere near to the `front`, of which noise is known too, is measured on few samples.
+    /// Tries a way. One that stays behind the `front` (what its ways reach, and the noise of each) is measured on few samples.
     ///
     /// # Errors
     /// Whatever compressing and measuring can raise; interrupted.

@@ -81,9 +81,7 @@ DISK = 2e9
 def plan():
     """The tables of docs/scale.md."""
     weights = PARAMETERS * BYTES
-    print(
-        "| samples of 4,096 tokens a GPU and step | computing | step, all ranks alike | of it waiting | step, in two levels | of it waiting |"
-    )
+    print("| samples of 4,096 tokens a GPU and step | computing | step, all ranks alike | of it waiting | step, in two levels | of it waiting |")
     print("|---|---|---|---|---|---|")
     for samples in (1, 2, 4, 8):
         # Forward, backward, and the forward pass of a teacher of the same size: 8 operations a parameter and token.
@@ -99,12 +97,7 @@ def plan():
     print("| memory of a rank | whole on each | moments divided | gradients too | weights too |")
     print("|---|---|---|---|---|")
     parts = [weights, weights, 2 * weights]
-    divided = [
-        sum(parts),
-        parts[0] + parts[1] + parts[2] / GPUS,
-        parts[0] + (parts[1] + parts[2]) / GPUS,
-        sum(parts) / GPUS,
-    ]
+    divided = [sum(parts), parts[0] + parts[1] + parts[2] / GPUS, parts[0] + (parts[1] + parts[2]) / GPUS, sum(parts) / GPUS]
     print("| weights, gradients, moments | " + " | ".join(gigabytes(n) for n in divided) + " |")
     print(f"| fits {gigabytes(GPU_MEMORY)} | " + " | ".join("yes" if n < GPU_MEMORY else "no" for n in divided) + " |")
     print("| bytes that a rank sends a step | " + " | ".join(gigabytes(n * weights) for n in (2, 2, 2, 3)) + " |")

@@ -70,23 +70,38 @@ def course(report, minutes):
     return [max((r["hypervolume"] for r in report["reached"] if r["seconds"] <= end), default=0.0) for end in parts]
 
 
+def objectives(report, of_share):
+    """What was lost, the time and the size, in parts of the original's; nothing of a model that is not fit for use."""
+    if report is None or report["accuracy"] is None or report["unusable"]:
+        return None
+    accuracy = report["accuracy"]
+    noise = 0.0 if accuracy["equal"] else 10 ** (-(accuracy["sqnr_db"] or 0) / 20)
+    lost = accuracy["drop"] if of_share and accuracy["drop"] is not None else noise
+    return lost, 1 / report["speed"]["speedup"], report["output"]["bytes"] / report["input"]["bytes"]
+
+
+def arguments():
+    options = argparse.ArgumentParser()
+    options.add_argument("folder", type=Path)
+    options.add_argument("names", nargs="*")
+    options.add_argument("--minutes", type=int, default=10)
+    options.add_argument("--seeds", type=int, default=1)
+    options.add_argument("--threads", type=int)
+    return options.parse_args()
+
+
 def plain(place, of_share, threads):
     """What flags alone reach, and the seconds that all of them took."""
     points, began = [], time.time()
     with tempfile.TemporaryDirectory() as folder:
         for flags in PLAIN:
             report = run(place / "model.onnx", *flags, *data_of(place, threads), "-o", Path(folder) / "out.onnx")
-            if report is None or report["accuracy"] is None or report["unusable"]:
+            reached = objectives(report, of_share)
+            if reached is None:
                 continue
-            accuracy = report["accuracy"]
-            noise = 0.0 if accuracy["equal"] else 10 ** (-(accuracy["sqnr_db"] or 0) / 20)
-            lost = accuracy["drop"] if of_share and accuracy["drop"] is not None else noise
-            size = report["output"]["bytes"] / report["input"]["bytes"]
-            points.append((lost, 1 / report["speed"]["speedup"], size))
-            print(
-                f"  {' '.join(flags) or 'simplified'}: lost {lost:.4f}, {report['speed']['speedup']:.2f}x, {size:.3f}",
-                flush=True,
-            )
+            points.append(reached)
+            lost, part, size = reached
+            print(f"  {' '.join(flags) or 'simplified'}: lost {lost:.4f}, {1 / part:.2f}x, {size:.3f}", flush=True)
     return points, time.time() - began
 
 
@@ -106,13 +121,7 @@ def search(place, strategy, options, seed):
 
 
 def main():
-    options = argparse.ArgumentParser()
-    options.add_argument("folder", type=Path)
-    options.add_argument("names", nargs="*")
-    options.add_argument("--minutes", type=int, default=10)
-    options.add_argument("--seeds", type=int, default=1)
-    options.add_argument("--threads", type=int)
-    options = options.parse_args()
+    options = arguments()
     for name in options.names:
         place = options.folder / name
         found = {}

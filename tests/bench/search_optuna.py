@@ -7,7 +7,6 @@ FOLDER is as tests/bench/shipped_data.py makes it. Two thirds of the samples of 
 set, and how many ways were tried. tests/bench/search.py prints those of `compress search`.
 """
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -15,8 +14,15 @@ from pathlib import Path
 import numpy as np
 import optuna
 
-from search import hypervolume, run
+from search import arguments, hypervolume, objectives, run
 
+FORMS = {
+    "float": [],
+    "int8": ["--int8"],
+    "dynamic": ["--int8=dynamic"],
+    "weights-int8": ["--weights", "int8"],
+    "weights-int4": ["--weights", "int4"],
+}
 ZEROS = [0, 30, 50, 60, 70, 80, 90, 95]
 CHANNELS = [0, 10, 20, 30, 40, 50, 60, 70, 80]
 AIMS = [0, 15, 20, 25, 35, 40]
@@ -43,16 +49,13 @@ def split(place, folder):
 
 def flags(trial, noisy):
     """The flags of a try."""
-    form = trial.suggest_categorical("form", ["float", "int8", "dynamic", "weights-int8", "weights-int4"])
+    form = trial.suggest_categorical("form", list(FORMS))
     zeros, channels = trial.suggest_categorical("zeros", ZEROS), trial.suggest_categorical("channels", CHANNELS)
     pruned = [*(["--prune", zeros / 100] if zeros else []), *(["--prune-channels", channels / 100] if channels else [])]
     if form != "int8" and not pruned:
-        return [[], ["--int8=dynamic"], ["--weights", "int8"], ["--weights", "int4"]][
-            ["float", "dynamic", "weights-int8", "weights-int4"].index(form)
-        ]
+        return FORMS[form]
     epochs = trial.suggest_categorical("epochs", EPOCHS)
-    made = {"float": [], "int8": ["--int8"], "dynamic": ["--int8=dynamic"]}.get(form, ["--weights", form[-4:]])
-    made = [*made, *pruned]
+    made = [*FORMS[form], *pruned]
     if form == "int8":
         for node in noisy[: int(trial.suggest_float("float_layers", 0.0, 0.5) * len(noisy))]:
             made += ["--layer", f"^{node}$=float"]
@@ -69,16 +72,6 @@ def flags(trial, noisy):
         aim = trial.suggest_categorical("aim", AIMS)
         made += ["--aim", aim] if aim else []
     return [*made, *(["--epochs", epochs] if pruned or epochs else [])]
-
-
-def objectives(report, of_share):
-    """What was lost, the time and the size, in parts of the original's; nothing of a model that is not fit for use."""
-    if report is None or report.get("unusable"):
-        return None
-    accuracy = report["accuracy"]
-    noise = 0.0 if accuracy["equal"] else 10 ** (-(accuracy["sqnr_db"] or 0) / 20)
-    lost = accuracy["drop"] if of_share and accuracy["drop"] is not None else noise
-    return lost, 1 / report["speed"]["speedup"], report["output"]["bytes"] / report["input"]["bytes"]
 
 
 def search(place, sampler, options, seed):
@@ -114,13 +107,7 @@ def search(place, sampler, options, seed):
 
 
 def main():
-    options = argparse.ArgumentParser()
-    options.add_argument("folder", type=Path)
-    options.add_argument("names", nargs="*")
-    options.add_argument("--minutes", type=int, default=10)
-    options.add_argument("--seeds", type=int, default=1)
-    options.add_argument("--threads", type=int)
-    options = options.parse_args()
+    options = arguments()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     for name in options.names:
         for sampler in SAMPLERS:
