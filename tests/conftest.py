@@ -10,7 +10,7 @@ from support import binary, run_command
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "slow: left out by tests/run --quick")
+    config.addinivalue_line("markers", "slow: left out by tests/run --quick and --no-slow")
 
 
 @pytest.fixture(scope="session", autouse=True)

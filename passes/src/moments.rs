@@ -24,8 +24,8 @@ const OBSERVATIONS: usize = 16;
 /// Observations that are multiplied at a time.
 const CHUNK: usize = 512;
 
-/// Rows of the moments that are computed by a thread at a time.
-const BLOCK: usize = 64;
+/// Rows of a symmetric matrix that are computed at a time: what stands left of them is not.
+pub(crate) const BLOCK: usize = 64;
 
 /// How a layer's inputs become the columns of its matrix.
 pub struct Inputs {
@@ -187,7 +187,7 @@ pub enum Bias {
 
 /// Adds to the rows of `aᵀ b` from `first` on: both are matrices of so many columns, with a row for each observation. With
 /// `upper` the columns before `first` stay as they are.
-fn add_products(
+pub(crate) fn add_products(
     to: &mut [f64],
     (a, a_columns): (&[f64], usize),
     (b, columns): (&[f64], usize),

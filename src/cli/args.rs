@@ -432,6 +432,7 @@ mod tests {
         "--open",
         "--path",
         "--quick",
+        "--no-slow",
         "--release",
         "--rm",
         "--seeds",

@@ -39,6 +39,7 @@ def network(path, depth, width, scale):
     return path
 
 
+@pytest.mark.slow
 def test_training_makes_up_for_rounding_where_second_moments_don_t(compress, data, tmp_path):
     """In twelve layers that make noise grow, codes of 4 bits leave little of the answers."""
     deep = network(tmp_path / "deep.onnx", depth=12, width=64, scale=0.106)

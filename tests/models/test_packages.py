@@ -65,7 +65,7 @@ def test_a_simplified_model_computes_the_same(compress, tmp_path, name):
 def test_int8_runs_in_onnx_runtime_and_the_report_is_honest(compress, tmp_path, name):
     path, out = found(name), tmp_path / "out.onnx"
     shapes = MODELS[name][2]
-    batches = [feeds(path, shapes, seed) for seed in range(16)]
+    batches = [feeds(path, shapes, seed) for seed in range(8)]
     # A sample is one run of the model: models with a state take one at a time.
     np.savez(tmp_path / "data.npz", **{k: np.stack([b[k] for b in batches]) for k in batches[0]})
     done = compress(path, "--int8", "--data", tmp_path / "data.npz", "-o", out, "--json", code=(0, 9))

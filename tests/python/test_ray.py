@@ -7,7 +7,8 @@ import pytest
 from support import ROOT, run_command
 
 DIGITS = ROOT / "models" / "digits"
-SWEEP = ["--sweep", "0.3,0.5,0.7,0.9", "--epochs", "1", "--data", DIGITS / "train.npz", "--eval", DIGITS / "test.npz"]
+SWEEP = ["--sweep", "0.3,0.5,0.7,0.9", "--prune-by", "magnitude", "--epochs", "2", "--data", DIGITS / "train.npz"]
+SWEEP += ["--eval", DIGITS / "test.npz"]
 
 HEAD = f"""
 import json, os, signal, threading, time
@@ -48,6 +49,7 @@ def same_models(folder, alone):
             assert (folder / name).read_bytes() == (alone / name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_a_lost_worker_changes_nothing(installed, alone, tmp_path):
     done = run(
         installed,
@@ -72,7 +74,8 @@ def test_a_lost_worker_changes_nothing(installed, alone, tmp_path):
 
         threading.Thread(target=kill, daemon=True).start()
         report = on_ray.sweep(
-            model, sweep=[0.3, 0.5, 0.7, 0.9], shards=2, epochs=1, data=data, eval=test, output="out.onnx", progress=False
+            model, sweep=[0.3, 0.5, 0.7, 0.9], prune_by="magnitude", shards=2, epochs=2, data=data, eval=test,
+            output="out.onnx", progress=False
         )
         print(json.dumps([len(killed), [p["fraction"] for p in report["sweep"]], report["file"]]))
     """,
@@ -101,7 +104,7 @@ def several(installed, tmp_path_factory):
 
         done = {}
         memory = {"data": arrays(data), "eval": arrays(test)}
-        quick = {"sweep": [0.3, 0.9], "epochs": 0, **memory}
+        quick = {"sweep": [0.3, 0.9], "prune_by": "magnitude", "epochs": 0, **memory}
         swept = on_ray.sweep(model, output="out.onnx", **quick)
         compress.sweep(model, output="alone.onnx", **quick)
         done["swept"] = [swept["recipe"]["run"]["data"], "shard" in swept["recipe"]["run"]]

@@ -88,11 +88,10 @@ def test_half_precision_goes_on_to_the_same_bytes(tmp_path):
     assert process.wait() == 0, process.stderr.read()
     unbroken = (out.read_bytes(), None, records(out))
     assert scales(out)[-1] < 65536
-    for share in (0.05, 0.6):
-        out = tmp_path / f"{share}.onnx"
-        killed(out, share, unbroken, *args)
-        finished(out, *args)
-        assert out.read_bytes() == unbroken[0] and records(out) == unbroken[2], share
+    out = tmp_path / "out.onnx"
+    killed(out, 0.3, unbroken, *args)
+    finished(out, *args)
+    assert out.read_bytes() == unbroken[0] and records(out) == unbroken[2]
 
 
 def test_ctrl_c_saves_and_goes_on(tmp_path, unbroken):

@@ -8,15 +8,19 @@
 //! step what stays is solved for again.
 
 use super::mask::{Groups, lowest};
+use crate::moments::{BLOCK, add_products};
 use compress_compiler::{
     error::{Error, Result},
     pass::Stopped,
 };
 use rayon::prelude::*;
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 /// The most multiplications for which elements go one at a time.
 const SINGLE_WORK: f64 = 5e9;
+
+/// Elements that go before the inverse of those left is made anew.
+const TOGETHER: usize = 64;
 
 /// Points of a curve of elements that go one at a time.
 const POINTS: usize = 64;
@@ -220,14 +224,12 @@ impl Rows {
             let set = &sets[goes];
             let block = block(set);
             let across: Vec<Vec<f64>> = set.iter().map(|i| a[i * n..(i + 1) * n].to_vec()).collect();
-            let subtract = |row: &mut [f64]| {
+            let make_up = |row: &mut [f64]| {
                 let own: Vec<f64> = set.iter().map(|i| row[*i]).collect();
-                for (factor, from) in block.solve(&own).iter().zip(&across) {
-                    row.iter_mut().zip(from).for_each(|(to, v)| *to -= factor * v);
-                }
+                block.solve(&own).iter().zip(&across).for_each(|(factor, from)| subtract(row, *factor, from));
             };
-            rows.par_iter_mut().for_each(|w| subtract(w));
-            a.par_chunks_mut(n).for_each(subtract);
+            rows.par_iter_mut().for_each(|w| make_up(w));
+            a.par_chunks_mut(n).for_each(make_up);
             // Rounding must not turn an inverse around.
             (0..n).for_each(|i| a[i * n + i] = a[i * n + i].max(f64::MIN_POSITIVE));
         }
@@ -288,38 +290,62 @@ struct Gone {
 }
 
 /// The elements of a row in the order in which they go, the one that costs least first, and the others make up for each.
+///
+/// When an element goes, the inverse of those left loses the product of a vector with itself. Some of these vectors are
+/// subtracted together, by one product of matrices; until then only the diagonal and the row of the element that goes are
+/// told what is missing. Of the inverse, which is symmetric, only what stands on and right of the diagonal is looked at.
 fn leave(inverse: &[f64], mut w: Vec<f64>, first: usize, groups: Option<&Groups>) -> Vec<Gone> {
-    let n = w.len();
-    // What is left: the first `left` rows and columns, of these elements.
-    let (mut a, mut at): (Vec<f64>, Vec<usize>) = (inverse.to_vec(), (first..first + n).collect());
+    let mut a = Cow::Borrowed(inverse);
+    let mut at: Vec<usize> = (first..first + w.len()).collect();
     let mut out: Vec<Gone> = vec![];
     let mut lost = BTreeMap::new();
-    for left in (0..n).rev() {
-        let cost = |i: &usize| w[*i] * w[*i] / a[i * n + i];
-        let group = |i: usize| groups.map(|g| g.of[at[i]]);
-        let may = |i: &usize| groups.is_none_or(|g| lost.get(&group(*i)).is_none_or(|n| *n < g.zeros));
-        let Some(goes) = (0..=left).filter(may).min_by(|i, j| cost(i).total_cmp(&cost(j))) else { break };
-        *lost.entry(group(goes)).or_insert(0) += 1;
-        let adds = cost(&goes);
-        let costs = out.last().map_or(adds, |before| before.costs.max(adds));
-        out.push(Gone { element: at[goes], adds, costs });
-        // To the end, where nothing looks any more.
-        at.swap(goes, left);
-        w.swap(goes, left);
-        (0..=left).for_each(|i| a.swap(i * n + goes, i * n + left));
-        (0..=left).for_each(|j| a.swap(goes * n + j, left * n + j));
-        let (stay, gone) = a.split_at_mut(left * n);
-        let (gone, pivot) = (&gone[..left], gone[left]);
-        let share = w[left] / pivot;
-        w.iter_mut().zip(gone).for_each(|(w, v)| *w -= share * v);
-        for (row, factor) in stay.chunks_mut(n).zip(gone) {
-            let factor = factor / pivot;
-            row.iter_mut().zip(gone).for_each(|(a, v)| *a -= factor * v);
+    loop {
+        let n = at.len();
+        let mut diagonal: Vec<f64> = (0..n).map(|i| a[i * n + i]).collect();
+        let (mut stays, mut vectors) = (vec![true; n], Vec::with_capacity(TOGETHER * n));
+        for _ in 0..TOGETHER {
+            let cost = |i: &usize| w[*i] * w[*i] / diagonal[*i];
+            let group = |i: usize| groups.map(|g| g.of[at[i]]);
+            let may = |i: &usize| groups.is_none_or(|g| lost.get(&group(*i)).is_none_or(|n| *n < g.zeros));
+            let left = (0..n).filter(|i| stays[*i] && may(i));
+            let Some(goes) = left.min_by(|i, j| cost(i).total_cmp(&cost(j))) else { return out };
+            *lost.entry(group(goes)).or_insert(0) += 1;
+            let adds = cost(&goes);
+            let costs = out.last().map_or(adds, |before| before.costs.max(adds));
+            out.push(Gone { element: at[goes], adds, costs });
+            stays[goes] = false;
+            let mut vector: Vec<f64> = (0..n).map(|i| a[goes.min(i) * n + goes.max(i)]).collect();
+            for before in vectors.chunks(n) {
+                subtract(&mut vector, before[goes], before);
+            }
+            let pivot = diagonal[goes];
+            let share = w[goes] / pivot;
+            subtract(&mut w, share, &vector);
+            vector.iter_mut().for_each(|v| *v /= pivot.sqrt());
+            // Rounding must not turn an inverse around.
+            diagonal.iter_mut().zip(&vector).for_each(|(d, v)| *d = (*d - v * v).max(f64::MIN_POSITIVE));
+            vectors.extend(vector);
         }
-        // Rounding must not turn an inverse around.
-        (0..left).for_each(|i| a[i * n + i] = a[i * n + i].max(f64::MIN_POSITIVE));
+        let stay: Vec<usize> = (0..n).filter(|i| stays[*i]).collect();
+        if stay.is_empty() {
+            return out;
+        }
+        let of = |row: &[f64]| stay.iter().map(|i| row[*i]).collect::<Vec<f64>>();
+        let vectors: Vec<f64> = vectors.chunks(n).flat_map(of).collect();
+        let negative: Vec<f64> = vectors.iter().map(|v| -v).collect();
+        (w, at) = (of(&w), stay.iter().map(|i| at[*i]).collect());
+        let (left, a) = (stay.len(), a.to_mut());
+        let places = stay.iter().flat_map(|i| stay.iter().map(move |j| i * n + j));
+        places.enumerate().for_each(|(to, from)| a[to] = a[from]);
+        a.truncate(left * left);
+        for (i, rows) in a.chunks_mut(BLOCK * left).enumerate() {
+            add_products(rows, (&negative, left), (&vectors, left), i * BLOCK, true);
+        }
     }
-    out
+}
+
+fn subtract(from: &mut [f64], factor: f64, vector: &[f64]) {
+    from.iter_mut().zip(vector).for_each(|(to, v)| *to -= factor * v);
 }
 
 /// The inverse of a positive definite matrix, by its Cholesky factor.

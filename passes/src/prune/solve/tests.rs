@@ -58,6 +58,29 @@ fn one_at_a_time_no_pair_of_copies_goes() {
 }
 
 #[test]
+fn each_that_goes_costs_least_of_those_left() {
+    // More than go together.
+    let n = 3 * TOGETHER;
+    let value = |i: usize, j: usize| {
+        if i == j { 3.0 } else { (1.0 + (i * j % 5) as f64) / (1.0 + i.abs_diff(j) as f64).powi(2) }
+    };
+    let h: Vec<f64> = (0..n * n).map(|k| value(k / n, k % n)).collect();
+    let g: Vec<f64> = (0..n).map(|i| (i as f64 * 3.0).sin()).collect();
+    let mut left: Vec<usize> = (0..n).collect();
+    let whole = Inverse::of(&h, n, &left);
+    for gone in leave(&whole.matrix(n), whole.solve(&g), 100, None) {
+        let inverse = Inverse::of(&h, n, &left);
+        let w = inverse.solve(&left.iter().map(|i| g[*i]).collect::<Vec<_>>());
+        let costs: Vec<f64> = w.iter().zip(&inverse.diagonal).map(|(w, d)| w * w / d).collect();
+        let goes = left.iter().position(|i| 100 + i == gone.element).unwrap();
+        let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
+        assert!((gone.adds - costs[goes]).abs() < 1e-9 && costs[goes] < least + 1e-9);
+        left.remove(goes);
+    }
+    assert!(left.is_empty());
+}
+
+#[test]
 fn errors_rise_with_zeros_and_one_element_stays() {
     let curve = problem().curve().unwrap();
     assert!(curve.windows(2).all(|w| w[0].0 < w[1].0 && w[0].1 <= w[1].1));
