@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 import pytest
-from support import binary, run_command
+from support import STARTED, binary, run_command
 
 
 def pytest_configure(config):
@@ -33,6 +33,16 @@ def zoo() -> Path:
     if not os.environ.get("COMPRESS_ZOO"):
         pytest.skip("COMPRESS_ZOO is not set")
     return Path(os.environ["COMPRESS_ZOO"])
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left():
+    """A job that trains for hours would take the time of all tests after it."""
+    yield
+    while STARTED:
+        process = STARTED.pop()
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture

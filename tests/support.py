@@ -70,6 +70,15 @@ def closed(schema):
     return {name: closed(part) for name, part in schema.items()} | rest
 
 
+STARTED: list[subprocess.Popen] = []
+
+
+def started(command, **how) -> subprocess.Popen:
+    """A process that ends with its test, whatever that comes to."""
+    STARTED.append(subprocess.Popen(command, **how))
+    return STARTED[-1]
+
+
 def run_command(*args, code=0, cwd=None, env=None, **rest) -> Result:
     """Runs the command; its exit code is to be `code`, or one of several."""
     # An active environment may have ONNX Runtime, on which results are then measured too.

@@ -12,7 +12,7 @@ import pytest
 import small
 from onnx import TensorProto, helper, numpy_helper
 from small import floats, node
-from support import assert_close, binary, read_report, run_onnx, session
+from support import assert_close, binary, read_report, run_onnx, session, started
 
 
 def warnings(report):
@@ -300,7 +300,7 @@ def test_a_program_that_takes_long_can_be_stopped(tmp_path):
     began = tmp_path / "began"
     program = f"sleep 600 & echo $! > {began}.new; mv {began}.new {began}; wait; true"
     check = [binary(), "check", path, "--against", path, "--data", data, "--score", program]
-    process = subprocess.Popen(check, stderr=subprocess.PIPE, text=True)
+    process = started(check, stderr=subprocess.PIPE, text=True)
     while not began.exists():
         time.sleep(0.002)
     process.send_signal(signal.SIGINT)

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import small
-from support import TIMEOUT, binary, listing, read_report, run_onnx
+from support import TIMEOUT, binary, listing, read_report, run_onnx, started
 
 FILE = {"path", "sha256", "bytes", "zstd_bytes", "data", "nodes", "parameters", "nonzero", "macs"}
 SCHEMA = {
@@ -277,7 +277,7 @@ def start_long_run(folder):
     ir.mkdir()
     before = {p for p in folder.iterdir()}
     args = [binary(), path, "--int8", "--data", data, "--calibration-samples", "3000", "--dump-ir", ir]
-    process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = started(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while not any("simplify" in p.name for p in ir.iterdir()):
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
@@ -307,7 +307,7 @@ def test_a_killed_run_leaves_no_output(tmp_path):
 def test_two_runs_at_once_do_not_mix(cnn):
     """Both write the same output: one wins as a whole, or is told that it exists."""
     args = [binary(), cnn, "--int8", "--quiet"]
-    runs = [subprocess.Popen(args, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    runs = [started(args, stderr=subprocess.PIPE, text=True) for _ in range(4)]
     codes = sorted(run.wait(timeout=TIMEOUT) for run in runs)
     assert codes[0] == 0 and set(codes) <= {0, 6}, [run.stderr.read() for run in runs]
     onnx.checker.check_model(str(cnn.parent / "model.compressed.onnx"), full_check=True)

@@ -12,7 +12,7 @@ import small
 from onnx import TensorProto
 from PIL import Image
 from small import node
-from support import ROOT, binary, read_report, run_onnx
+from support import ROOT, binary, read_report, run_onnx, started
 
 DIGITS = ROOT / "models/digits"
 
@@ -453,7 +453,7 @@ def test_a_sweep_says_what_it_would_do_as_json(compress, mlp):
 
 def test_half_a_model_on_standard_output_is_an_error(tmp_path):
     path = small.save(small.mlp(width=20_000), tmp_path)
-    child = subprocess.Popen([binary(), path, "-o", "-", "-q"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    child = started([binary(), path, "-o", "-", "-q"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     child.stdout.read(10)
     child.stdout.close()
     assert child.wait(600) == 6 and b"standard output" in child.stderr.read()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
-from support import ROOT, read_report
+from support import ROOT, read_report, started
 
 DIGITS = ROOT / "models" / "digits"
 EXAMPLES = ROOT / "python" / "examples"
@@ -263,7 +263,7 @@ def test_ctrl_c_stops_a_job_and_leaves_no_file(installed, tmp_path):
             print(compress.Model(model).run(test["x"])["logits"].shape, flush=True)
         """
     )
-    job = subprocess.Popen(
+    job = started(
         [installed.folder / "bin" / "python", "-c", code, tmp_path],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

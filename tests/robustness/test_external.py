@@ -12,7 +12,7 @@ import onnx
 import pytest
 import small
 from onnx import TensorProto, numpy_helper
-from support import assert_close, binary, listing, run_onnx
+from support import assert_close, binary, listing, run_onnx, started
 
 DATA = "weights.bin"
 
@@ -444,7 +444,7 @@ def test_a_file_truncated_while_it_is_mapped(tmp_path):
         onnx.save(made, path)
         out = tmp_path / "out.onnx"
         command = [binary(), path, "--no-check", "-o", out]
-        child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        child = started(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         time.sleep(delay)
         os.truncate(path, 5000)
         _, err = child.communicate(timeout=120)

@@ -10,7 +10,7 @@ import pytest
 from decoders import decoder, perplexity, scores, sequences
 from onnx import numpy_helper
 from small import floats, model, node
-from support import binary, read_report, run_onnx
+from support import binary, read_report, run_onnx, started
 
 QUICK = ["--batch", 32, "--lr", "0.02", "--device", "cpu"]
 
@@ -62,7 +62,7 @@ def test_a_job_that_is_stopped_ends_with_the_same_bytes(compress, tmp_path, othe
     args = ["distill", decoder(tmp_path / "d.onnx"), *data, "--lora", 2, *QUICK, "--epochs", 6, "--save-every", "0.05s"]
     whole, parts = tmp_path / "whole.onnx", tmp_path / "parts.onnx"
     compress(*args, "-o", whole, "--threads", 2)
-    stopped = subprocess.Popen(list(map(str, [binary(), *args, "-o", parts])), stderr=subprocess.PIPE, text=True)
+    stopped = started(list(map(str, [binary(), *args, "-o", parts])), stderr=subprocess.PIPE, text=True)
     log = tmp_path / "parts.job" / "metrics.jsonl"
     while stopped.poll() is None and (not log.exists() or log.read_bytes().count(b"\n") < 10):
         time.sleep(0.002)

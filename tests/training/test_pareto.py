@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 from jobs import DIGITS, STUDENT, TEST, TRAIN, accuracy
-from support import binary, read_report
+from support import binary, read_report, started
 
 SEARCH = ["search", STUDENT, "--data", TRAIN, "--eval", TEST, "--time", "300s"]
 
@@ -128,7 +128,7 @@ def test_nothing_sees_the_evaluation_set_until_the_end(compress, tmp_path):
 def test_a_search_goes_on_where_it_was_stopped(compress, tmp_path):
     out = tmp_path / "out.onnx"
     args = [*SEARCH, "--epochs", "0", "-o", out]
-    job = subprocess.Popen([binary(), *args], stderr=subprocess.PIPE, text=True)
+    job = started([binary(), *args], stderr=subprocess.PIPE, text=True)
     journal = tmp_path / "out.search/tried.jsonl"
     for _ in range(600):
         if journal.exists() and len(journal.read_text().splitlines()) >= 4:
@@ -196,7 +196,7 @@ def test_a_folder_that_is_damaged_or_in_use_is_told(compress, tmp_path):
     assert len(tried(tmp_path / "out.search")[1]) == 2
 
     journal.write_text("of an earlier search")
-    job = subprocess.Popen([binary(), *map(str, args), "--force"], stderr=subprocess.PIPE, text=True)
+    job = started([binary(), *map(str, args), "--force"], stderr=subprocess.PIPE, text=True)
     # It begins anew once it has the folder for itself.
     while journal.exists() and journal.read_text() == "of an earlier search":
         assert job.poll() is None

@@ -11,7 +11,7 @@ import pytest
 import small
 from jobs import DIGITS, GRADUAL, INNER, TRAIN
 from jobs import STUDENT as MODEL
-from support import TIMEOUT, binary, listing, read_report, run_onnx
+from support import TIMEOUT, binary, listing, read_report, run_onnx, started
 
 
 def points(path):
@@ -320,7 +320,7 @@ def test_an_interrupt_while_layers_are_solved_leaves_nothing(tmp_path):
     np.savez(tmp_path / "x.npz", x=small.floats(9, 100, 1536))
     path, before = small.save(made, tmp_path), listing(tmp_path).keys() | {"model.onnx"}
     args = [path, "--prune", "0.5", "--prune-ends", "--data", tmp_path / "x.npz", "--no-check"]
-    process = subprocess.Popen([binary(), *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = started([binary(), *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert "weigh: 3 steps" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=TIMEOUT)
@@ -330,7 +330,7 @@ def test_an_interrupt_while_layers_are_solved_leaves_nothing(tmp_path):
 
 def test_an_interrupt_while_training_leaves_nothing(tmp_path):
     args = ["--prune", "0.9", *GRADUAL, "--epochs", "100000", "--data", TRAIN, "-o", tmp_path / "out.onnx"]
-    process = subprocess.Popen([binary(), MODEL, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = started([binary(), MODEL, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert "recover" in process.stderr.readline() and "epoch 0" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=TIMEOUT)

@@ -14,14 +14,14 @@ import numpy as np
 import onnx
 import pytest
 from jobs import STUDENT, TEST, TRAIN, distill, scales
-from support import binary, read_report
+from support import binary, read_report, started
 
 pytestmark = pytest.mark.slow
 
 
 def job(out, *args):
     """A long job as a process."""
-    return subprocess.Popen(
+    return started(
         [binary(), "distill", STUDENT, "--data", TRAIN, "--eval", TEST, "-o", out, "--epochs", "6", "--batch", "16",
          "--from-nothing", "--augment", "crop=1", "--accumulate", "3", "--ema", "0.99", "--save-every", "0.05s", *args],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -151,7 +151,7 @@ def test_a_job_with_other_files_does_not_resume(compress, tmp_path, which):
     args = ["distill", files["student"], "--teacher", files["teacher"], "--data", TRAIN, "--eval", files["eval"], "-o",
             tmp_path / "out.onnx", "--epochs", 60, "--save-every", "0.1s"]  # fmt: skip
     command = [str(a) for a in [binary(), *args]]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = started(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not list((tmp_path / "out.job").glob("checkpoint-*")):
         time.sleep(0.01)
     process.kill()
@@ -257,7 +257,7 @@ def test_files_cut_short_while_they_are_used(tmp_path, what):
     shutil.copy(STUDENT, files["student"])
     np.save(files["data"], np.load(TRAIN)["x"])
     out = tmp_path / "out.onnx"
-    process = subprocess.Popen(
+    process = started(
         [binary(), "distill", files["student"], "--teacher", STUDENT, "--data", files["data"], "--eval", TEST,
          "-o", out, "--epochs", "4"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
@@ -274,7 +274,7 @@ def test_the_memory_chooses_the_batch_once(compress, tmp_path):
     out = tmp_path / "out.onnx"
     command = ["distill", STUDENT, "--data", TRAIN, "--eval", TEST, "-o", out, "--batch", "auto", "--epochs", "10",
                "--save-every", "0.1s"]  # fmt: skip
-    process = subprocess.Popen([binary(), *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = started([binary(), *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not list(out.with_suffix(".job").glob("checkpoint-*")):
         time.sleep(0.002)
     process.kill()
