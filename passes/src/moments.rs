@@ -24,7 +24,7 @@ const OBSERVATIONS: usize = 16;
 /// Observations that are multiplied at a time.
 const CHUNK: usize = 512;
 
-/// Rows of a symmetric matrix that are computed at a time: what stands left of them is not.
+/// Rows of a product that are computed at a time. Of a symmetric one, the columns before the first of them are not.
 pub(crate) const BLOCK: usize = 64;
 
 /// How a layer's inputs become the columns of its matrix.

@@ -321,7 +321,8 @@ fn leave(inverse: &[f64], mut w: Vec<f64>, first: usize, groups: Option<&Groups>
             let pivot = diagonal[goes];
             let share = w[goes] / pivot;
             subtract(&mut w, share, &vector);
-            vector.iter_mut().for_each(|v| *v /= pivot.sqrt());
+            let root = pivot.sqrt();
+            vector.iter_mut().for_each(|v| *v /= root);
             // Rounding must not turn an inverse around.
             diagonal.iter_mut().zip(&vector).for_each(|(d, v)| *d = (*d - v * v).max(f64::MIN_POSITIVE));
             vectors.extend(vector);
