@@ -1,8 +1,10 @@
 //! Products of rows by constant matrices of codes of 4 or 8 bits, of which each block of terms has a scale: weights in blocks. The codes
-//! become floats in registers, so that a row takes the time of reading them.
+//! become floats in registers, so that a row takes the time of reading them; for many rows, those of 8 bits become floats in memory, some
+//! columns at a time.
 
 use crate::{
-    Isa, Rows, RowsMut, UnaryOp,
+    GemmF, Isa, Rows, RowsMut, UnaryOp,
+    coded4::Nibbles,
     conv::{aligned, bytes},
     elementwise::apply,
     gemv::multiply_add,
@@ -17,7 +19,7 @@ const LANES: usize = 16;
 /// Columns of a panel.
 const COLUMNS: usize = 2 * LANES;
 /// Rows from which on a panel is made floats first: each row would do it again.
-const MANY: usize = 8;
+const MANY: usize = 4;
 
 /// The bits of a code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +80,8 @@ pub struct CodedF {
     min: f32,
     max: f32,
     then: Option<UnaryOp>,
+    /// Multiplies many rows by a panel of floats; nothing where rows have no terms, or codes 4 bits.
+    gemm: Option<GemmF>,
 }
 
 impl CodedF {
@@ -109,6 +113,7 @@ impl CodedF {
             min,
             max,
             then: None,
+            gemm: (depth > 0 && bits == Bits::Eight).then(|| GemmF::new(isa, depth, COLUMNS, false)),
         };
         for (row, codes) in codes.chunks(outputs.max(1)).enumerate() {
             let (line, shift) = (row / of_byte, row % of_byte * 4);
@@ -156,26 +161,28 @@ impl CodedF {
         self.bias.len().div_ceil(COLUMNS)
     }
 
-    /// Rows that are multiplied together: as many as have their sums in registers, a power of two.
-    fn group(&self, rows: usize) -> usize {
-        let most = match self.isa {
-            Isa::Avx512Vnni | Isa::Amx => 4,
-            _ => 2,
-        };
-        most.min(1 << rows.max(1).ilog2())
+    /// Floats of scratch memory for few rows: these, filled up to whole blocks, and sums of the terms of each of their blocks.
+    fn of_rows(&self, rows: usize) -> [usize; 2] {
+        [rows * self.terms(), rows * self.blocks()]
     }
 
-    /// Floats of scratch memory: rows in groups, sums of the terms of each of their blocks, results, and a panel a thread.
-    fn floats(&self, rows: usize, threads: usize) -> [usize; 4] {
-        let rows_in_groups = rows.next_multiple_of(self.group(rows));
-        let unpacked = if rows < MANY { 0 } else { threads.max(1) * self.terms() * COLUMNS };
-        let results = self.panels() * rows_in_groups * COLUMNS;
-        [rows_in_groups * self.terms(), rows_in_groups * self.blocks(), results, unpacked]
+    /// What multiplies by a panel of floats, where there are enough rows.
+    fn by_floats(&self, rows: usize) -> Option<&GemmF> {
+        self.gemm.as_ref().filter(|_| rows >= MANY)
+    }
+
+    /// Bytes that a thread needs for a panel of floats.
+    fn of_panel(gemm: &GemmF, rows: usize) -> usize {
+        bytes::<f32>(gemm.packed()) + gemm.scratch_packed(rows)
     }
 
     /// Bytes of scratch memory that a run on so many rows needs.
     pub fn scratch(&self, rows: usize, threads: usize) -> usize {
-        bytes::<f32>(self.floats(rows, threads).iter().sum())
+        bytes::<f32>(self.panels() * rows * COLUMNS)
+            + match self.by_floats(rows) {
+                Some(gemm) => threads.max(1) * Self::of_panel(gemm, rows),
+                None => bytes::<f32>(self.of_rows(rows).iter().sum()),
+            }
     }
 
     /// Computes `y = clamp(x * matrix + bias, min, max)`, in `threads` parts. The order of a sum does not depend on them. NaN stays NaN.
@@ -183,34 +190,44 @@ impl CodedF {
     /// # Panics
     /// When operands don't fit, or `scratch` is too small.
     pub fn run(&self, x: Rows<f32>, mut y: RowsMut<f32>, scratch: &mut [u8], threads: usize) {
-        let (rows, outputs) = (x.rows(), self.bias.len());
+        let (rows, outputs, threads) = (x.rows(), self.bias.len(), threads.max(1));
         assert_eq!((x.width(), y.rows(), y.width()), (self.depth, rows, outputs), "rows by {outputs} columns");
         if rows == 0 || outputs == 0 {
             return;
         }
-        let [of_x, of_sums, of_results, of_panels] = self.floats(rows, threads);
-        let (groups, rest) = aligned::<f32>(scratch).split_at_mut(of_x);
-        let (sums, rest) = rest.split_at_mut(of_sums);
-        let (results, rest) = rest.split_at_mut(of_results);
-        let group = self.group(rows);
-        // Term by term, those of a group side by side; what fills up is 0.
-        groups.fill(0.0);
-        for i in 0..rows {
-            let to = &mut groups[i / group * group * self.terms() + i % group..];
-            to.iter_mut().step_by(group).zip(x.row(i)).for_each(|(to, x)| *to = *x);
-        }
-        for (sums, terms) in sums.chunks_exact_mut(group).zip(groups.chunks_exact(group * self.block)) {
-            for (m, sum) in sums.iter_mut().enumerate() {
-                *sum = terms.iter().skip(m).step_by(group).sum();
+        let each = rows * COLUMNS;
+        let (results, rest) = scratch.split_at_mut(bytes::<f32>(self.panels() * each));
+        let results = &mut aligned(results)[..self.panels() * each];
+        match self.by_floats(rows) {
+            Some(gemm) => {
+                let scratch = &mut rest[..threads * Self::of_panel(gemm, rows)];
+                self.divide(0..self.panels(), results, scratch, threads, &|panel, to, scratch| {
+                    let (floats, scratch) = scratch.split_at_mut(bytes::<f32>(gemm.packed()));
+                    let floats = &mut aligned(floats)[..gemm.packed()];
+                    self.unpack(panel, gemm, floats);
+                    gemm.multiply(x, floats, RowsMut::dense(to, rows, COLUMNS), scratch, 1);
+                });
+            }
+            None => {
+                let [of_x, of_sums] = self.of_rows(rows);
+                let (terms, sums) = aligned(rest)[..of_x + of_sums].split_at_mut(of_x);
+                terms.fill(0.0);
+                for (i, terms) in terms.chunks_exact_mut(self.terms().max(1)).enumerate() {
+                    terms[..self.depth].copy_from_slice(x.row(i));
+                }
+                for (sum, terms) in sums.iter_mut().zip(terms.chunks_exact(self.block)) {
+                    *sum = terms.iter().sum();
+                }
+                let (terms, sums) = (&*terms, &*sums);
+                self.divide(0..self.panels(), results, &mut [], threads, &|panel, to, _| {
+                    by_codes(self.isa, self.panel(panel), terms, sums, lines_mut(to));
+                });
             }
         }
-        let x = Groups { group, x: groups, sums };
-        self.divide(0..self.panels(), x, results, &mut rest[..of_panels], threads.max(1));
-        let rows_in_groups = rows.next_multiple_of(group);
         for i in 0..rows {
             let y = y.row(i);
             for (panel, y) in y.chunks_mut(COLUMNS).enumerate() {
-                let from = &results[(panel * rows_in_groups + i) * COLUMNS..];
+                let from = &results[panel * each + i * COLUMNS..];
                 for ((y, v), bias) in y.iter_mut().zip(from).zip(&self.bias[panel * COLUMNS..]) {
                     *y = clamp(v + bias, self.min, self.max);
                 }
@@ -219,57 +236,58 @@ impl CodedF {
         }
     }
 
-    /// Computes some panels, `threads` parts of them at the same time.
-    fn divide(&self, panels: Range<usize>, x: Groups, to: &mut [f32], unpacked: &mut [f32], threads: usize) {
+    /// The floats of a panel, as `gemm` packs a matrix.
+    fn unpack(&self, panel: usize, gemm: &GemmF, to: &mut [f32]) {
+        let Panel { codes, scales, zeros, .. } = self.panel(panel);
+        let (scales, zeros) = (scales.as_flattened().as_flattened(), zeros.as_flattened().as_flattened());
+        for part in gemm.panels() {
+            let bytes = Bytes {
+                codes: codes[part.column..].as_ptr(),
+                scales: scales[part.column..].as_ptr(),
+                zeros: zeros[part.column..].as_ptr(),
+                block: self.block,
+                terms: self.depth,
+                vectors: part.vectors,
+                to: to[part.weights..].as_mut_ptr(),
+            };
+            // SAFETY: `new` found the instruction set available. The panel has a code for each of `COLUMNS` columns of each term, and a scale
+            // and a zero for each block of them. The columns of all parts are `COLUMNS`, a multiple of any vector. `to` has room for all
+            // terms and vectors of a part from where its weights begin.
+            unsafe { (self.isa.codes().unpack)(&bytes) }
+        }
+    }
+
+    /// Computes some panels by `each`, `threads` parts of them at the same time.
+    fn divide(
+        &self,
+        panels: Range<usize>,
+        to: &mut [f32],
+        scratch: &mut [u8],
+        threads: usize,
+        each: &(impl Fn(usize, &mut [f32], &mut [u8]) + Sync),
+    ) {
+        let of_results = to.len() / panels.len().max(1);
         let left = threads / 2;
         if left == 0 || panels.len() < 2 {
-            return self.part(panels, x, to, unpacked);
+            return panels.zip(to.chunks_exact_mut(of_results.max(1))).for_each(|(panel, to)| each(panel, to, scratch));
         }
         let n = panels.len() * left / threads;
-        let (to_a, to_b) = to.split_at_mut(to.len() / panels.len() * n);
-        let (unpacked_a, unpacked_b) = unpacked.split_at_mut(unpacked.len() / threads * left);
+        let (to_a, to_b) = to.split_at_mut(of_results * n);
+        let (scratch_a, scratch_b) = scratch.split_at_mut(scratch.len() / threads * left);
         let (a, b) = (panels.start..panels.start + n, panels.start + n..panels.end);
-        join(|| self.divide(a, x, to_a, unpacked_a, left), || self.divide(b, x, to_b, unpacked_b, threads - left));
+        join(|| self.divide(a, to_a, scratch_a, left, each), || self.divide(b, to_b, scratch_b, threads - left, each));
     }
 
-    fn part(&self, panels: Range<usize>, x: Groups, to: &mut [f32], unpacked: &mut [f32]) {
+    fn panel(&self, i: usize) -> Panel<'_> {
         let of_codes = self.terms() / self.bits.of_byte() * COLUMNS;
         let of_blocks = self.blocks() * COLUMNS;
-        let of_results = to.len().checked_div(panels.len()).unwrap_or(0);
-        for (panel, to) in panels.zip(to.chunks_exact_mut(of_results.max(1))) {
-            let panel = Panel {
-                bits: self.bits,
-                block: self.block,
-                codes: &self.codes[panel * of_codes..][..of_codes],
-                scales: lines(&self.scales[panel * of_blocks..][..of_blocks]),
-                zeros: lines(&self.zeros[panel * of_blocks..][..of_blocks]),
-            };
-            match unpacked.is_empty() {
-                true => by_codes(self.isa, panel, x, lines_mut(to)),
-                false => {
-                    let floats = lines_mut(&mut unpacked[..self.terms() * COLUMNS]);
-                    unpack(self.isa, panel, floats);
-                    by_floats(self.isa, floats, x, lines_mut(to));
-                }
-            }
+        Panel {
+            bits: self.bits,
+            block: self.block,
+            codes: &self.codes[i * of_codes..][..of_codes],
+            scales: lines(&self.scales[i * of_blocks..][..of_blocks]),
+            zeros: lines(&self.zeros[i * of_blocks..][..of_blocks]),
         }
-    }
-}
-
-/// Rows in groups: the terms of a group lie side by side, and so do the sums of each block of them.
-#[derive(Clone, Copy)]
-struct Groups<'a> {
-    group: usize,
-    x: &'a [f32],
-    sums: &'a [f32],
-}
-
-impl<'a> Groups<'a> {
-    /// The rows and sums of groups of `N`, where there are `groups`.
-    #[inline(always)]
-    fn each<const N: usize>(self, groups: usize) -> impl Iterator<Item = (&'a [[f32; N]], &'a [[f32; N]])> {
-        let (x, sums) = (self.x.as_chunks().0, self.sums.as_chunks().0);
-        x.chunks_exact((x.len() / groups).max(1)).zip(sums.chunks_exact((sums.len() / groups).max(1)))
     }
 }
 
@@ -301,17 +319,6 @@ fn floats(codes: &[u8; COLUMNS], of: impl Fn(u8) -> u8) -> Line {
     made
 }
 
-/// `(w - zeros) * scales`.
-#[inline(always)]
-fn scaled(mut w: Line, zeros: &Line, scales: &Line) -> Line {
-    for half in 0..2 {
-        for l in 0..LANES {
-            w[half][l] = (w[half][l] - zeros[half][l]) * scales[half][l];
-        }
-    }
-    w
-}
-
 /// Lines that follow each other.
 fn lines(floats: &[f32]) -> &[Line] {
     floats.as_chunks::<LANES>().0.as_chunks().0
@@ -341,158 +348,84 @@ impl<'a> Panel<'a> {
 }
 
 multiversion! {
-    /// All rows by a panel of codes.
-    fn by_codes(isa: Isa, panel: Panel, x: Groups, to: &mut [Line]) {
-        match x.group {
-            1 => each_tile::<1>(isa, panel, x, to),
-            2 => each_tile::<2>(isa, panel, x, to),
-            _ => each_tile::<4>(isa, panel, x, to),
+    /// Rows by a panel of codes, one after the other; `sums_of_x` are those of the terms of each block.
+    fn by_codes(isa: Isa, panel: Panel, x: &[f32], sums_of_x: &[f32], to: &mut [Line]) {
+        let rows = to.len();
+        for (i, to) in to.iter_mut().enumerate() {
+            let (x, sums) = (&x[x.len() / rows * i..], &sums_of_x[sums_of_x.len() / rows * i..]);
+            *to = row(isa, panel, x, sums);
         }
-    }
-
-    /// The floats of a panel, term by term.
-    fn unpack(isa: Isa, panel: Panel, to: &mut [Line]) {
-        let of_byte = panel.bits.of_byte();
-        for ((codes, scales, zeros), to) in panel.each_block().zip(to.chunks_exact_mut(panel.block)) {
-            for (codes, to) in codes.iter().zip(to.chunks_exact_mut(of_byte)) {
-                match to {
-                    [low, high] => {
-                        *low = scaled(floats(codes, |code| code & 15), zeros, scales);
-                        *high = scaled(floats(codes, |code| code >> 4), zeros, scales);
-                    }
-                    [one] => *one = scaled(floats(codes, |code| code), zeros, scales),
-                    _ => {}
-                }
-            }
-        }
-    }
-
-    /// All rows by a panel of floats.
-    fn by_floats(isa: Isa, weights: &[Line], x: Groups, to: &mut [Line]) {
-        match x.group {
-            1 => each_float_tile::<1>(isa, weights, x, to),
-            2 => each_float_tile::<2>(isa, weights, x, to),
-            _ => each_float_tile::<4>(isa, weights, x, to),
-        }
-    }
-}
-
-#[inline(always)]
-fn each_tile<const N: usize>(isa: Isa, panel: Panel, x: Groups, to: &mut [Line]) {
-    let to = to.as_chunks_mut::<N>().0;
-    for ((x, sums), to) in x.each::<N>(to.len()).zip(to) {
-        *to = tile(isa, panel, x, sums);
-    }
-}
-
-#[inline(always)]
-fn each_float_tile<const N: usize>(isa: Isa, weights: &[Line], x: Groups, to: &mut [Line]) {
-    let to = to.as_chunks_mut::<N>().0;
-    for ((x, _), to) in x.each::<N>(to.len()).zip(to) {
-        *to = float_tile(isa, weights, x);
     }
 }
 
 // Loops over arrays of a fixed size, not iterators: they become vectors. Nothing in them may panic, or sums go to memory and back.
 #[allow(clippy::needless_range_loop)]
 #[inline(always)]
-fn tile<const N: usize>(isa: Isa, panel: Panel, x: &[[f32; N]], sums_of_x: &[[f32; N]]) -> [Line; N] {
-    let mut totals = [NONE; N];
+fn row(isa: Isa, panel: Panel, x: &[f32], sums_of_x: &[f32]) -> Line {
+    let mut totals = NONE;
     let blocks = panel.each_block().zip(x.chunks_exact(panel.block)).zip(sums_of_x);
     for (((codes, scales, zeros), x), all) in blocks {
-        // Two chains of sums for a single row: one would wait for itself.
-        let (mut sums, mut others) = ([NONE; N], NONE);
+        // Two chains of sums: one would wait for itself.
+        let (mut sums, mut others) = (NONE, NONE);
         match panel.bits {
             Bits::Four => {
                 for (codes, [first, second]) in codes.iter().zip(x.as_chunks::<2>().0) {
-                    let (low, high) = (floats(codes, |code| code & 15), floats(codes, |code| code >> 4));
-                    for m in 0..N {
-                        add_products(isa, first[m], &low, &mut sums[m]);
-                        add_products(isa, second[m], &high, if N == 1 { &mut others } else { &mut sums[m] });
-                    }
+                    add_products(isa, *first, &floats(codes, |code| code & 15), &mut sums);
+                    add_products(isa, *second, &floats(codes, |code| code >> 4), &mut others);
                 }
             }
             Bits::Eight => {
                 for (codes, x) in codes.iter().zip(x) {
-                    let weights = floats(codes, |code| code);
-                    for m in 0..N {
-                        add_products(isa, x[m], &weights, &mut sums[m]);
-                    }
+                    add_products(isa, *x, &floats(codes, |code| code), &mut sums);
                 }
             }
         }
-        for m in 0..N {
-            for half in 0..2 {
-                for l in 0..LANES {
-                    let other = if N == 1 { others[half][l] } else { 0.0 };
-                    let sum = sums[m][half][l] + other - zeros[half][l] * all[m];
-                    totals[m][half][l] = multiply_add(isa, scales[half][l], sum, totals[m][half][l]);
-                }
+        for half in 0..2 {
+            for l in 0..LANES {
+                let sum = sums[half][l] + others[half][l] - zeros[half][l] * all;
+                totals[half][l] = multiply_add(isa, scales[half][l], sum, totals[half][l]);
             }
         }
     }
     totals
 }
 
-#[allow(clippy::needless_range_loop)]
-#[inline(always)]
-fn float_tile<const N: usize>(isa: Isa, weights: &[Line], x: &[[f32; N]]) -> [Line; N] {
-    let mut sums = [NONE; N];
-    for (weights, x) in weights.iter().zip(x) {
-        for m in 0..N {
-            add_products(isa, x[m], weights, &mut sums[m]);
-        }
-    }
-    sums
+/// Codes of 8 bits of the columns of some vectors, and the floats that they become.
+pub(crate) struct Bytes {
+    /// For each term a line of [`COLUMNS`] codes.
+    codes: *const u8,
+    /// For each block a line of scales, and one of codes that stand for zero.
+    scales: *const f32,
+    zeros: *const f32,
+    block: usize,
+    terms: usize,
+    vectors: usize,
+    /// For each term so many vectors.
+    to: *mut f32,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::Guarded;
-
-    #[test]
-    fn rows_by_codes_are_rows_by_what_they_stand_for() {
-        let noise = |i: usize| ((i * 2_654_435_761) % 1009) as f32 / 1009.0 - 0.5;
-        for (depth, outputs, block) in
-            [(2usize, 1usize, 2usize), (64, 33, 32), (70, 40, 16), (33, 100, 32), (256, 64, 128)]
-        {
-            for (bits, most) in [(Bits::Four, 16), (Bits::Eight, 256)] {
-                for with_zeros in [false, true] {
-                    let blocks = depth.div_ceil(block);
-                    let codes: Vec<u8> = (0..depth * outputs).map(|i| (i * 7919 % most) as u8).collect();
-                    let scales: Vec<f32> = (0..blocks * outputs).map(|i| noise(i) / most as f32).collect();
-                    let zeros: Vec<u8> = (0..blocks * outputs).map(|i| (i * 31 % most) as u8).collect();
-                    let bias: Vec<f32> = (0..outputs).map(|i| noise(i + 7)).collect();
-                    let zeros = with_zeros.then_some(&zeros[..]);
-                    let matrix = Coded { codes: &codes, bits, block, scales: &scales, zeros };
-                    let weight = |k: usize, j: usize| {
-                        let at = k / block * outputs + j;
-                        let zero = zeros.map_or(bits.middle(), |zeros| zeros[at].into());
-                        f64::from(scales[at]) * (i64::from(codes[k * outputs + j]) - zero) as f64
-                    };
-                    for rows in [1, 2, 3, 7, 8, 13] {
-                        let x: Vec<f32> = (0..rows * depth).map(|i| noise(i + 3)).collect();
-                        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-                            let op = CodedF::new(isa, matrix, depth, bias.clone(), (-1.5, 1.5));
-                            let x = Guarded::new(&x);
-                            let mut y = Guarded::new(&vec![f32::NAN; rows * outputs]);
-                            let mut scratch = vec![0; op.scratch(rows, 3)];
-                            let to = RowsMut::dense(&mut y, rows, outputs);
-                            op.run(Rows::dense(&x, rows, depth), to, &mut scratch, 3);
-                            for (i, y) in y.iter().enumerate() {
-                                let (row, j) = (i / outputs, i % outputs);
-                                let sum: f64 = (0..depth).map(|k| f64::from(x[row * depth + k]) * weight(k, j)).sum();
-                                let want = (sum + f64::from(bias[j])).clamp(-1.5, 1.5);
-                                assert!(
-                                    (f64::from(*y) - want).abs() < 2e-5,
-                                    "{isa} {bits:?} {depth}x{outputs} of {block}, {rows} rows: {y} for {want}"
-                                );
-                            }
-                        }
-                    }
+/// Makes floats of codes: `(code - zero) * scale`.
+///
+/// # Safety
+/// The machine has the instruction set of `V`. What `b` points to is there, for all columns of its vectors; nothing else reads or writes
+/// the floats meanwhile.
+#[inline(always)]
+pub(crate) unsafe fn unpack8<V: Nibbles>(b: &Bytes) {
+    // SAFETY: every address lies within what the caller vouches for.
+    unsafe {
+        for v in 0..b.vectors {
+            let lane = v * V::LANES;
+            for block in 0..b.terms.div_ceil(b.block) {
+                let at = block * COLUMNS + lane;
+                let (scale, less) = (V::load(b.scales.add(at)), V::mul(V::load(b.zeros.add(at)), V::splat(-1.0)));
+                for term in block * b.block..b.terms.min((block + 1) * b.block) {
+                    let code = V::to_f32(V::bytes_times(b.codes.add(term * COLUMNS + lane), 1));
+                    V::store(b.to.add((term * b.vectors + v) * V::LANES), V::mul(V::add(code, less), scale));
                 }
             }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

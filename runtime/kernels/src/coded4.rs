@@ -6,6 +6,7 @@
 
 use crate::{
     Coded, Isa, Rows, RowsMut, UnaryOp,
+    coded::Bytes,
     conv::{aligned, bytes},
     elementwise::apply,
     math::{clamp, round_within},
@@ -207,7 +208,7 @@ impl Coded4 {
         let (blocks, steps) = (self.blocks(), self.block / STEP);
         let rows = to.len() / COLUMNS / panels.len().max(1);
         assert_eq!((x.terms.len(), x.scales.len(), x.sums.len()), (rows * self.terms(), rows * blocks, rows * blocks));
-        let nibbles = self.isa.nibbles();
+        let nibbles = self.isa.codes().nibbles;
         for (panel, to) in panels.zip(to.chunks_exact_mut((rows * COLUMNS).max(1))) {
             let codes = &self.codes[panel * blocks * steps * STEP_BYTES..][..blocks * steps * STEP_BYTES];
             let scales = &self.scales[panel * blocks * COLUMNS..][..blocks * COLUMNS];
@@ -364,14 +365,38 @@ pub(crate) unsafe fn tile4<V: Nibbles, const M: usize>(t: &Tile4, first: usize) 
     }
 }
 
-/// Defines `nibbles` for a [`Nibbles`], which runs [`tile4`] on all rows: on so many at a time as are listed, the last being one.
-macro_rules! nibbles {
+/// What an instruction set does with codes. Safe to call only where the machine has it.
+#[derive(Debug)]
+pub(crate) struct Codes {
+    /// Runs [`tile4`] on all rows, with what that asks for.
+    pub nibbles: unsafe fn(&Tile4),
+    /// Runs [`unpack8`], with what that asks for.
+    ///
+    /// [`unpack8`]: crate::coded::unpack8
+    pub unpack: unsafe fn(&Bytes),
+}
+
+/// Defines `CODES` for a [`Nibbles`], which runs [`tile4`] on so many rows at a time as are listed, the last being one.
+macro_rules! codes {
     ($vectors:ty, $(#[$features:meta])* $($m:literal),+) => {
+        /// What this instruction set does with codes.
+        pub(crate) static CODES: $crate::coded4::Codes = $crate::coded4::Codes { nibbles, unpack };
+
+        /// Makes floats of codes.
+        ///
+        /// # Safety
+        /// The machine has the instruction set, and `b` points to what `unpack8` asks for.
+        $(#[$features])*
+        unsafe fn unpack(b: &$crate::coded::Bytes) {
+            // SAFETY: the caller guarantees the instruction set and the operands.
+            unsafe { $crate::coded::unpack8::<$vectors>(b) }
+        }
+
         /// Runs tiles on all rows.
         ///
         /// # Safety
         /// The machine has the instruction set, and `t` points to what `tile4` asks for.
-        pub(crate) unsafe fn nibbles(t: &$crate::coded4::Tile4) {
+        unsafe fn nibbles(t: &$crate::coded4::Tile4) {
             /// # Safety
             /// As for the function around it.
             $(#[$features])*
@@ -391,7 +416,7 @@ macro_rules! nibbles {
     };
 }
 
-pub(crate) use nibbles;
+pub(crate) use codes;
 
 impl Tile4 {
     /// How many rows there are.

@@ -1,6 +1,6 @@
 //! Products of two matrices of which neither is constant.
 
-use super::{Conv, Shape, Shared, aligned, bytes};
+use super::{Conv, Panel, Shape, Shared, aligned, bytes};
 use crate::{Isa, Rows, RowsMut, Window, team::join, tile::TileF};
 use std::ops::Range;
 
@@ -41,6 +41,16 @@ impl GemmF {
         let weights = aligned(for_b);
         self.pack(b, weights);
         self.multiply(a, weights, y, scratch, threads);
+    }
+
+    /// Bytes of scratch memory that [`Self::multiply`] needs for so many rows, on one thread.
+    pub(crate) fn scratch_packed(&self, rows: usize) -> usize {
+        self.conv.scratch::<f32>(&Window::pixel(rows), 1)
+    }
+
+    /// The panels of a packed matrix: where each begins, its first column and its vectors.
+    pub(crate) fn panels(&self) -> &[Panel] {
+        &self.conv.panels.list
     }
 
     /// Floats of a packed matrix.

@@ -1,7 +1,7 @@
 //! 256-bit vectors: AVX2 and FMA.
 
 use super::ymm::{nibbles_of, vectors};
-use crate::{coded4::nibbles, tile::tiles};
+use crate::{coded4::codes, tile::tiles};
 use std::arch::x86_64::*;
 
 /// Vectors of eight lanes. AVX2's products of bytes saturate; those of 16-bit integers are exact, and no slower where
@@ -37,7 +37,7 @@ unsafe fn dot_four(sum: __m256i, w: __m256i, x: __m256i) -> __m256i {
 
 nibbles_of!(Avx2, dot_four);
 
-nibbles!(
+codes!(
     Avx2,
     #[target_feature(enable = "avx2,fma")]
     4,

@@ -1,7 +1,7 @@
 //! 512-bit vectors: AVX-512 with VNNI.
 
 use crate::{
-    coded4::{Nibbles, nibbles},
+    coded4::{Nibbles, codes},
     tile::{Requantize, Vectors, tiles},
 };
 use std::arch::x86_64::*;
@@ -197,7 +197,7 @@ unsafe impl Nibbles for Avx512 {
     }
 }
 
-nibbles!(
+codes!(
     Avx512,
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512vnni")]
     8,

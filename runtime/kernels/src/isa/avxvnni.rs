@@ -3,7 +3,7 @@
 /// What AVX-VNNI has.
 pub(crate) mod vex {
     use crate::{
-        coded4::nibbles,
+        coded4::codes,
         isa::ymm::{nibbles_of, vectors},
         tile::tiles,
     };
@@ -22,7 +22,7 @@ pub(crate) mod vex {
         float: crate::isa::avx2::tiles_f
     );
 
-    nibbles!(
+    codes!(
         AvxVnni,
         #[target_feature(enable = "avx2,fma,avxvnni")]
         4,
@@ -34,7 +34,7 @@ pub(crate) mod vex {
 /// What AVX-512 VL has.
 pub(crate) mod evex {
     use crate::{
-        coded4::nibbles,
+        coded4::codes,
         isa::ymm::{nibbles_of, vectors},
         tile::tiles,
     };
@@ -53,7 +53,7 @@ pub(crate) mod evex {
         float: crate::isa::avx2::tiles_f
     );
 
-    nibbles!(
+    codes!(
         Avx512Vl,
         #[target_feature(enable = "avx2,fma,avx512f,avx512vl,avx512vnni")]
         4,

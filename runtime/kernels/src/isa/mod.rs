@@ -12,7 +12,7 @@ pub(crate) mod portable;
 #[cfg(target_arch = "x86_64")]
 mod ymm;
 
-use crate::{coded4::Tile4, tile::Tiles};
+use crate::{coded4::Codes, tile::Tiles};
 use std::{fmt, str::FromStr, sync::OnceLock};
 
 /// An instruction set for which there are kernels.
@@ -97,22 +97,22 @@ impl Isa {
         }
     }
 
-    /// What multiplies rows by codes of 4 bits, which the machine can therefore run.
+    /// What it does with codes, which the machine can therefore run.
     ///
     /// # Panics
     /// When this machine doesn't have it.
-    pub(crate) fn nibbles(self) -> unsafe fn(&Tile4) {
+    pub(crate) fn codes(self) -> &'static Codes {
         assert!(self.is_available(), "this machine has no {self}");
         match self {
             #[cfg(target_arch = "x86_64")]
-            Isa::Amx | Isa::Avx512Vnni => avx512vnni::nibbles,
+            Isa::Amx | Isa::Avx512Vnni => &avx512vnni::CODES,
             #[cfg(target_arch = "x86_64")]
-            Isa::AvxVnni if is_x86_feature_detected!("avxvnni") => avxvnni::vex::nibbles,
+            Isa::AvxVnni if is_x86_feature_detected!("avxvnni") => &avxvnni::vex::CODES,
             #[cfg(target_arch = "x86_64")]
-            Isa::AvxVnni => avxvnni::evex::nibbles,
+            Isa::AvxVnni => &avxvnni::evex::CODES,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::nibbles,
-            _ => portable::nibbles,
+            Isa::Avx2 => &avx2::CODES,
+            _ => &portable::CODES,
         }
     }
 

@@ -4,7 +4,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use crate::{
-    coded4::{Nibbles, nibbles},
+    coded4::{Nibbles, codes},
     tile::{Requantize, Vectors, tiles},
 };
 
@@ -190,7 +190,7 @@ unsafe impl<const CUT: bool> Nibbles for Portable<CUT> {
     }
 }
 
-nibbles!(Portable<false>, 4, 1);
+codes!(Portable<false>, 4, 1);
 
 /// With sums that are cut off.
 pub(crate) mod saturating {
