@@ -46,12 +46,16 @@ pub struct Estimator<'a> {
 /// The noise of zeros and of fewer channels: hundredths, and parts of the signal. A first guess, from many convolutional networks.
 const ZEROS: [(f64, f64); 6] = [(0.0, 1e-5), (30.0, 2e-3), (50.0, 1e-2), (70.0, 5e-2), (90.0, 0.4), (100.0, 1.5)];
 const CHANNELS: [(f64, f64); 5] = [(0.0, 1e-5), (10.0, 2e-2), (30.0, 0.12), (50.0, 0.35), (100.0, 1.5)];
-/// What care leaves of the noise.
+/// What care leaves of the noise: the search of INT8, an epoch of training of that of zeros and channels, and any training of that of
+/// codes, which were rounded well before.
 const CAREFUL: f64 = 0.6;
 const TRAINED: f64 = 0.4;
+const TRAINED_CODES: f64 = 0.8;
 /// Decibels that all of the gain of INT8 in time buys; and what is saved at most where fewer are wanted.
 const DB_FOR_ALL: f64 = 30.0;
 const CHEAPER: f64 = 0.05;
+/// Decibels that the search of INT8 reaches at any cost, where nobody says what to aim for.
+const AT_ANY_COST: f64 = 20.0;
 /// Codes of 8 bits are so many times as fine as those of 4, in power.
 const FINER: f64 = 256.0;
 /// The part of a run that fewer multiply-accumulates and zeros save, of what they are.
@@ -202,13 +206,18 @@ impl Known<'_> {
         };
         let codes = noise * if way.care == Care::Quick { 1.0 } else { CAREFUL };
         // What is aimed for is bought with time, a decibel for a part of what INT8 gains.
-        let aimed = if way.aim > 0 { 10f64.powf(-(way.aim as f64) / 10.0) } else { codes };
+        let aimed = match way.care {
+            Care::Quick => codes,
+            _ if way.aim > 0 => 10f64.powf(-(way.aim as f64) / 10.0),
+            Care::Careful | Care::Trained(_) => codes.min(10f64.powf(-AT_ANY_COST / 10.0)),
+        };
         let bought = ((codes.max(1e-9) / aimed.max(1e-9)).log10() * 10.0 / DB_FOR_ALL).clamp(-CHEAPER, 1.0);
-        let noise = (aimed + gone(way.zeros, &ZEROS) + gone(way.channels, &CHANNELS)).max(1e-9)
-            * match way.care {
-                Care::Quick | Care::Careful => 1.0,
-                Care::Trained(epochs) => TRAINED / (epochs as f64).sqrt(),
-            };
+        let (of_codes, of_gone) = match way.care {
+            Care::Quick | Care::Careful => (1.0, 1.0),
+            Care::Trained(epochs) => (TRAINED_CODES, TRAINED / (epochs as f64).sqrt()),
+        };
+        let gone = gone(way.zeros, &ZEROS) + gone(way.channels, &CHANNELS);
+        let noise = (of_codes * aimed + of_gone * gone).max(1e-9);
         let spent = |i: usize| self.times.get(i).copied().unwrap_or_default();
         let layers = each(&|i, layer| match form(i) {
             Form::Int8 if layer.int8.is_some() => spent(i)[1],
@@ -303,6 +312,14 @@ mod tests {
         let pruned = Way { care: Care::Careful, channels: 70, ..Way::plain(Form::Int8) };
         let aimed = all.of(&Way { aim: 40, ..pruned.clone() });
         assert!(aimed.noise > 0.3 && all.of(&pruned).noise > 0.3, "what INT8 aims for brings no channels back");
+        let noisy: Vec<_> = table.iter().map(|l| LayerAlone { int8: l.int8.map(|n| 20.0 * n), ..l.clone() }).collect();
+        let (noisy, care) = (Known { table: &noisy, ..known }, Care::Careful);
+        let noisy = Estimator::new(&noisy, &[]);
+        let [quick, careful] = [Care::Quick, care].map(|care| noisy.of(&Way { care, ..Way::plain(Form::Int8) }));
+        assert!(quick.noise > 0.2 && careful.noise < 0.011, "the search of INT8 reaches 20 dB at any cost");
+        assert!(careful.objectives.time > quick.objectives.time && careful.objectives.time < 1.0, "which takes time");
+        let epochs = |way: &Way| all.of(&Way { care: Care::Trained(16), ..way.clone() }).noise / all.of(way).noise;
+        assert!(epochs(&pruned) < 0.15 && epochs(&Way { channels: 0, ..pruned }) > 0.7, "epochs bring channels back");
         let float = all.of(&Way::plain(Form::Float)).objectives;
         assert!((float.time - 1.0).abs() < 1e-9 && (float.size - 1.0).abs() < 1e-9);
     }

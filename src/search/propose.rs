@@ -26,6 +26,8 @@ const CURIOUS: f64 = 0.15;
 const CURIOUS_OF: usize = 8;
 /// Ways that every search begins with.
 const BEGUN: usize = 2;
+/// What a way has to be expected to add to the hypervolume: less would keep the search at variants of one way that differ by nothing.
+const WORTH: f64 = 0.002;
 /// How much of the seconds counts: less than all, as what a long try shows helps others.
 const THRIFT: f64 = 0.8;
 
@@ -111,7 +113,8 @@ impl<'a> Proposer<'a> {
             let seconds = expected.seconds.max(0.1).powf(THRIFT);
             // Where nothing adds to the front, what would be worth most alone is the nearest to it.
             let alone = self.worst.hypervolume(&[expected.objectives]);
-            ((self.worst.hypervolume(&with) - volume) / seconds, alone / seconds)
+            let added = (self.worst.hypervolume(&with) - volume - WORTH).max(0.0);
+            (added / seconds, alone / seconds)
         };
         let mut scored: Vec<((f64, f64), Way)> = pool.into_iter().map(|way| (promise(&way), way)).collect();
         scored.sort_by(|((a, x), way), ((b, y), other)| b.total_cmp(a).then(y.total_cmp(x)).then(way.cmp(other)));

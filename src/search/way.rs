@@ -47,7 +47,7 @@ pub enum Care {
 pub struct Way {
     /// What layers become.
     pub form: Form,
-    /// Layers of INT8 that stay in floats, by their places in the table.
+    /// Layers of INT8 that stay in floats, by their places in the table, where one rule does it.
     pub float: BTreeSet<usize>,
     /// Layers of INT8 whose weights are stored in 4 bits instead.
     pub four: BTreeSet<usize>,
@@ -108,6 +108,10 @@ impl Way {
         }
         if !quantises || self.care != Care::Quick {
             self.calibration = None;
+        }
+        // The search of INT8 finds these itself: more of them for a higher aim.
+        if self.care != Care::Quick {
+            self.float.clear();
         }
         if !quantises || self.care == Care::Quick {
             self.aim = 0;
@@ -175,6 +179,11 @@ impl Way {
         self.zeros > 0 || self.channels > 0
     }
 
+    /// Whether it is what `--int8` does alone.
+    pub fn is_int8(&self) -> bool {
+        *self == Self { care: Care::Careful, ..Self::plain(Form::Int8) }
+    }
+
     /// Epochs of training.
     pub fn epochs(&self) -> usize {
         if let Care::Trained(epochs) = self.care { epochs } else { 0 }
@@ -213,5 +222,27 @@ impl Way {
         let parts =
             [Some(form), aim, share(self.zeros, "zeros"), share(self.channels, "fewer multiply-accumulates"), care];
         parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_has_no_parts_without_effect() {
+        let of = |form: Form, care: Care| {
+            let (float, four) = ([0, 1].into(), [1].into());
+            Way { float, four, aim: 35, calibration: Some("mse".into()), care, ..Way::plain(form) }.settled()
+        };
+        assert_eq!(of(Form::Dynamic, Care::Trained(4)), Way::plain(Form::Dynamic));
+        let quick = of(Form::Int8, Care::Quick);
+        assert_eq!((quick.float.len(), quick.four.len(), quick.aim), (1, 1, 0), "a layer has one form");
+        assert!(quick.calibration.is_some());
+        let careful = of(Form::Int8, Care::Trained(4));
+        assert_eq!((careful.care, careful.aim), (Care::Careful, 35), "codes of 4 bits are not trained");
+        assert!(careful.float.is_empty() && careful.calibration.is_none(), "the search of INT8 finds both");
+        let pruned = Way { zeros: 50, ..Way::plain(Form::Float) }.settled();
+        assert_eq!(pruned.care, Care::Careful);
     }
 }
