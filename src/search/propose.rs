@@ -8,7 +8,7 @@ use super::{
     Search, Strategy,
     estimate::{Estimator, Known},
     front::Worst,
-    tried::{Standings, Tried},
+    tried::{Standings, Training, Tried},
     way::{AIMS, CHANNELS, Care, Form, Way, ZEROS, rungs},
 };
 use crate::shard::Shard;
@@ -39,6 +39,8 @@ pub struct Proposer<'a> {
     shard: Option<Shard>,
     forms: Vec<Form>,
     cares: Vec<Care>,
+    /// Epochs of training.
+    rungs: Vec<usize>,
     /// Layers that INT8 may have in floats, the worst noise for the time that codes save first.
     spared: Vec<usize>,
     /// Layers whose weights may have 4 bits.
@@ -64,12 +66,24 @@ impl<'a> Proposer<'a> {
         if !stored.is_empty() {
             forms.extend([Form::Dynamic, Form::WeightsInt8, Form::WeightsInt4]);
         }
-        let trained = rungs(search.epochs.map(|n| n.get())).into_iter().map(Care::Trained);
+        let rungs = rungs(search.epochs.map(|n| n.get()));
+        let trained = rungs.iter().map(|epochs| Care::Trained(*epochs));
         let cares = [Care::Quick, Care::Careful].into_iter().chain(trained).collect();
         let mut random = ChaCha8Rng::seed_from_u64(search.on.seed.0);
         // Those that search at once choose otherwise.
         random.set_stream(search.shard.map_or(0, |shard| shard.index as u64));
-        Self { known, worst, strategy: search.strategy, shard: search.shard, forms, cares, spared, stored, random }
+        Self {
+            known,
+            worst,
+            strategy: search.strategy,
+            shard: search.shard,
+            forms,
+            cares,
+            rungs,
+            spared,
+            stored,
+            random,
+        }
     }
 
     /// What flags alone ask for. Those that search at once divide it, but for floats and INT8, with which each begins.
@@ -104,7 +118,9 @@ impl<'a> Proposer<'a> {
             return (0..BY_CHANCE).map(|_| self.by_chance()).find(fits);
         }
         let parents: Vec<&Way> = front.iter().map(|(tried, _)| &tried.way).collect();
-        let pool: Vec<Way> = self.pool(&parents).into_iter().filter(fits).collect();
+        let pool = self.pool(&parents);
+        let training = Training::new(tried, &self.rungs);
+        let pool: Vec<Way> = pool.into_iter().filter(|way| fits(way) && training.allows(way)).collect();
         let reached: Vec<_> = front.iter().map(|(_, objectives)| *objectives).collect();
         let volume = self.worst.hypervolume(&reached);
         let promise = |way: &Way| {

@@ -2,7 +2,7 @@
 
 use super::{
     front::{Objectives, front},
-    way::{Form, Way},
+    way::{Care, Form, Way},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -192,6 +192,37 @@ impl Outcome {
     }
 }
 
+/// How long codes may be trained after what was tried: as many epochs of `rungs` as follow those that the same way was tried with last
+/// (successive halving, Jamieson and Talwalkar 2016); none where training left the answers of any way as they were.
+pub struct Training<'a> {
+    tried: &'a [Tried],
+    rungs: &'a [usize],
+    changes: bool,
+}
+
+impl<'a> Training<'a> {
+    pub fn new(tried: &'a [Tried], rungs: &'a [usize]) -> Self {
+        let changes = |t: &Tried| match (&t.outcome, outcome(tried, &t.way, Care::Careful)) {
+            (Some(trained), Some(before)) => trained.noise != before.noise,
+            _ => true,
+        };
+        Self { tried, rungs, changes: tried.iter().filter(|t| t.way.trains_codes()).all(changes) }
+    }
+
+    /// Whether `way` is one to try. Training that brings back what has gone always is.
+    pub fn allows(&self, way: &Way) -> bool {
+        let before = self.rungs.iter().rev().find(|epochs| **epochs < way.epochs());
+        let before = before.map_or(Care::Careful, |epochs| Care::Trained(*epochs));
+        !way.trains_codes() || self.changes && outcome(self.tried, way, before).is_some()
+    }
+}
+
+/// What came of a way with other care.
+fn outcome<'a>(tried: &'a [Tried], way: &Way, care: Care) -> Option<&'a Outcome> {
+    let way = Way { care, ..way.clone() };
+    tried.iter().find(|t| t.way == way)?.outcome.as_ref()
+}
+
 /// The share of samples that change their answer by so much noise, guessed: half of them where it is as strong as the signal.
 pub fn changed_by(noise: f64) -> f64 {
     (0.5 * noise.max(0.0).sqrt()).min(1.0)
@@ -200,6 +231,24 @@ pub fn changed_by(noise: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn codes_are_trained_rung_by_rung_while_that_changes_answers() {
+        let of = |care: Care, noise: f64| {
+            let way = Way { care, ..Way::plain(Form::Int8) };
+            Tried { way, ..tried(0, 0.1, noise, 100) }
+        };
+        let rungs = [1, 4, 16];
+        let allows =
+            |epochs: usize, tried: &[Tried]| Training::new(tried, &rungs).allows(&of(Care::Trained(epochs), 0.0).way);
+        assert!(!allows(1, &[]) && !allows(4, &[of(Care::Careful, 0.1)]));
+        let [careful, one] = [of(Care::Careful, 0.1), of(Care::Trained(1), 0.05)];
+        assert!(allows(1, std::slice::from_ref(&careful)) && allows(4, &[careful.clone(), one.clone()]));
+        assert!(!allows(16, &[careful.clone(), one]));
+        assert!(!allows(4, &[careful, of(Care::Trained(1), 0.1)]), "training left answers as they were");
+        let pruned = Way { channels: 30, care: Care::Trained(16), ..Way::plain(Form::Int8) };
+        assert!(Training::new(&[], &rungs).allows(&pruned), "what has gone comes back by training");
+    }
 
     fn tried(number: usize, lost: f64, noise: f64, samples: usize) -> Tried {
         let objectives = Objectives { lost, time: 0.5, size: 0.5 };

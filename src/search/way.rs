@@ -184,6 +184,11 @@ impl Way {
         *self == Self { care: Care::Careful, ..Self::plain(Form::Int8) }
     }
 
+    /// Whether it trains codes, and nothing has gone that training could bring back.
+    pub fn trains_codes(&self) -> bool {
+        self.epochs() > 0 && !self.prunes()
+    }
+
     /// Epochs of training.
     pub fn epochs(&self) -> usize {
         if let Care::Trained(epochs) = self.care { epochs } else { 0 }
