@@ -192,8 +192,8 @@ impl Outcome {
     }
 }
 
-/// How long codes may be trained after what was tried: as many epochs of `rungs` as follow those that the same way was tried with last
-/// (successive halving, Jamieson and Talwalkar 2016); none where training left the answers of any way as they were.
+/// Which ways are trained that have no zeros and no fewer channels. Each is tried without training first, then with the epochs of one rung
+/// after the other (successive halving, Jamieson and Talwalkar 2016). None is once training left the answers of one as they were.
 pub struct Training<'a> {
     tried: &'a [Tried],
     rungs: &'a [usize],

@@ -365,7 +365,7 @@ fn row(isa: Isa, panel: Panel, x: &[f32], sums_of_x: &[f32]) -> Line {
     let mut totals = NONE;
     let blocks = panel.each_block().zip(x.chunks_exact(panel.block)).zip(sums_of_x);
     for (((codes, scales, zeros), x), all) in blocks {
-        // Two chains of sums: one would wait for itself.
+        // Of codes of 4 bits, which come in pairs, each of a pair has a chain of sums: one would wait for itself.
         let (mut sums, mut others) = (NONE, NONE);
         match panel.bits {
             Bits::Four => {

@@ -290,7 +290,7 @@ pub(crate) struct Tile4 {
     y: *mut f32,
 }
 
-/// The vector operations on codes of 4 bits, which may be called only where the machine has the instruction set.
+/// The vector operations on codes, above all those of 4 bits, which may be called only where the machine has the instruction set.
 ///
 /// # Safety
 /// The operations must do what their names say in every lane.
