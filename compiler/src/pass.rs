@@ -199,9 +199,26 @@ pub struct Trained {
     pub after: Option<f64>,
     /// Why it ended, in words.
     pub ended: Cow<'static, str>,
+    /// The highest learning rate.
+    #[serde(default)]
+    pub rate: f64,
+    /// The short trainings that it was chosen by, lowest rate first; none where it was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rate_trials: Vec<RateTrial>,
     /// Its course, from before the first step on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub course: Vec<EpochScore>,
+}
+
+/// A short training at one learning rate, which tells what longer ones at about this rate would come to.
+#[derive(Debug, Clone, Copy, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct RateTrial {
+    /// The highest learning rate.
+    pub rate: f64,
+    /// Steps of the training.
+    pub steps: u64,
+    /// The loss after it on samples that are not trained on; absent where it is not a finite number.
+    pub loss: Option<f64>,
 }
 
 /// A model as it was scored after an epoch.

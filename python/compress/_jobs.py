@@ -129,9 +129,8 @@ def compress(
             machine. Without this flag our runtime measures it, whatever the target is
         prune_ends: Prune the first and the last layers too
         epochs: Epochs of training, 0 for no training [default: by the size of model and data, at most some minutes]
-        lr: The highest learning rate of training [default: 0.001, or 0.004 where compression cost over two points of
-            the accuracy; for transformers 0.001 up to a width of 64, and less for wider ones in proportion]; `qat`
-            takes a tenth of it
+        lr: The highest learning rate of training [default: chosen by short trainings at several rates]; `qat` takes a
+            tenth of it
         teacher: The model that training learns from [default: MODEL itself]
         exclude: Leave layers unchanged whose node or weight has a matching name; may be repeated
         target: The runtime that has to run the result [default: portable]
@@ -333,9 +332,8 @@ def sweep(
             machine. Without this flag our runtime measures it, whatever the target is
         prune_ends: Prune the first and the last layers too
         epochs: Epochs of training, 0 for no training [default: by the size of model and data, at most some minutes]
-        lr: The highest learning rate of training [default: 0.001, or 0.004 where compression cost over two points of
-            the accuracy; for transformers 0.001 up to a width of 64, and less for wider ones in proportion]; `qat`
-            takes a tenth of it
+        lr: The highest learning rate of training [default: chosen by short trainings at several rates]; `qat` takes a
+            tenth of it
         teacher: The model that training learns from [default: MODEL itself]
         exclude: Leave layers unchanged whose node or weight has a matching name; may be repeated
         target: The runtime that has to run the result [default: portable]

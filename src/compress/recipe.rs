@@ -108,8 +108,7 @@ pub struct Compress {
     /// Epochs of training, 0 for no training [default: by the size of model and data, at most some minutes].
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub epochs: Option<Whole<0, 1_000_000>>,
-    /// The highest learning rate of training [default: 0.001, or 0.004 where compression cost over two points of the
-    /// accuracy; for transformers 0.001 up to a width of 64, and less for wider ones in proportion]; --qat takes a tenth of it.
+    /// The highest learning rate of training [default: chosen by short trainings at several rates]; --qat takes a tenth of it.
     #[arg(long, value_name = "X", allow_hyphen_values = true)]
     pub lr: Option<Positive>,
     /// The model that training learns from [default: MODEL itself].

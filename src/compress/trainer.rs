@@ -14,10 +14,10 @@ use compress_compiler::{
     graph::Graph,
     node::NodeId,
     op::Op,
-    pass::{Trained, Trainer, Training, Tuning, Weight},
+    pass::{RateTrial, Trained, Trainer, Training, Tuning, Weight},
     words::{
         counted,
-        option::{self, CHANNELS_BY, DATA},
+        option::{self, CHANNELS_BY, DATA, LR},
     },
 };
 use compress_runtime::{
@@ -62,16 +62,18 @@ const LEAST_SAMPLES: usize = 512;
 /// How much longer than its passes through the model a step takes: the optimiser, the teacher, scores.
 const BESIDES: f64 = 1.3;
 
+/// Trials of learning rates, or fewer.
+const TRIALS: u64 = 5;
+
 /// Samples for saliencies.
 const SALIENCY_SAMPLES: usize = 2048;
 
 const BATCH: usize = 64;
+/// The usual rate of long trainings, beside which trials look for a better one.
 const RATE: f64 = 1e-3;
-/// Where compression cost this part of the samples, weights have to move far: at a higher rate, and to where labels lead as
-/// much as the teacher, whose answers it can't give any more. Where it cost less, that leads away from the teacher (measured:
-/// docs/recovery.md). Attention and normalised rows bear no such rate.
+/// Where compression cost this part of the samples, labels lead as much as the teacher, whose answers the model can't give any more.
+/// Where it cost less, that leads away from the teacher (measured: docs/recovery.md).
 const DAMAGED: f64 = 0.02;
-const DAMAGED_RATE: f64 = 4e-3;
 const DAMAGED_LABELS: f32 = 0.5;
 const DAMAGED_TEMPERATURE: f32 = 1.0;
 /// Rows that are normalised and have more values than this are learnt at a lower rate, in inverse proportion: each step of Adam moves
@@ -156,16 +158,8 @@ impl Trainer for DataTrainer<'_> {
         let beside = if measure.metric.judges_alone() { None } else { Some(ask(held.set.len())?) };
         let judge = Evaluator::new(held, self.backend, beside, outputs, measure)?;
         let steps = loader.batches() * epochs;
-        let mut watcher = TrainWatcher {
-            steps: self.monitor.step(training.name, steps),
-            monitor: self.monitor,
-            metric,
-            epochs: epochs as u64,
-            done: 0,
-        };
         let first = loader.epoch(0, 0)?.next().transpose()?.ok_or_else(|| Error::data("no batch"))?;
         let step = model.duration_of_a_step(&first.inputs)?;
-        self.announce(training.name, epochs, samples, step.mul_f64(BESIDES * steps as f64));
         let classes = measure.meaning == Meaning::Classes;
         let setting = Setting { classes, labelled: set.is_labelled(), taught: true, matched: false, sequences };
         let deployed = |graph: &Graph| {
@@ -176,16 +170,31 @@ impl Trainer for DataTrainer<'_> {
         // What goes step by step has cost nothing yet.
         let judged = !rounded && !gradual && metric.is_share();
         let damaged = judged && judge.score(original)?.value - deployed(graph)?.value > DAMAGED;
-        let job = Job {
+        let asks_again = epochs > 1 || self.rate.is_none();
+        let mut job = Job {
             replicas: Replicas::default(),
-            teacher: Some(ask(if epochs > 1 { set.len() } else { 0 })?),
+            teacher: Some(ask(if asks_again { set.len() } else { 0 })?),
             model,
             loader,
-            options: self.options(epochs, rate(graph, rounded, damaged), loss(setting, damaged)),
+            options: self.options(epochs, rate(graph, rounded), loss(setting, damaged)),
             score: &deployed,
             checkpoints: None,
             same_samples: true,
             masks: Some(masks),
+        };
+        let trials = if self.rate.is_none() { TRIALS * job.steps_of_a_trial() } else { 0 };
+        self.announce(training.name, epochs, samples, step.mul_f64(BESIDES * (steps as u64 + trials) as f64));
+        let rate_trials = match self.rate {
+            Some(_) => vec![],
+            None => self.find_rate(&mut job, training.name)?,
+        };
+        let rate = job.options.rate;
+        let mut watcher = TrainWatcher {
+            steps: self.monitor.step(training.name, steps),
+            monitor: self.monitor,
+            metric,
+            epochs: epochs as u64,
+            done: 0,
         };
         let done = job.run(false, &mut watcher)?;
         if done.ended == Ended::Stopped {
@@ -205,6 +214,8 @@ impl Trainer for DataTrainer<'_> {
             before: number(done.first).filter(|_| !gradual),
             after: number(done.best),
             course: done.scores,
+            rate,
+            rate_trials,
             ended: if done.ended == Ended::Patience { "it had converged" } else { "all epochs were done" }.into(),
         })
     }
@@ -240,6 +251,34 @@ impl DataTrainer<'_> {
             save_every: Duration::MAX,
             seed: self.seed,
         }
+    }
+
+    /// Chooses the learning rate by trials.
+    fn find_rate(&self, job: &mut Job, name: &str) -> Result<Vec<RateTrial>> {
+        let held = &self.sets.validation;
+        let options = LoaderOptions {
+            batch: held.set.fixed_batch().unwrap_or(BATCH),
+            seed: self.seed,
+            workers: workers(rayon::current_num_threads()),
+            prefetch: 2,
+            augment: Augment::default(),
+            shuffle: false,
+            drop_last: held.set.fixed_batch().is_some(),
+            share: Share::default(),
+        };
+        let held = Loader::new(held.set.clone(), held.indices.clone(), options)?;
+        let steps = job.steps_of_a_trial();
+        let mut watcher = TrialWatcher { monitor: self.monitor, steps, done: 0, trial: None };
+        let trials = job.find_rate(&held, &mut watcher)?;
+        let rate = job.options.rate;
+        let tried = trials
+            .iter()
+            .map(|t| format!("{} at {}", t.loss.map_or("not a number".into(), |l| format!("{l:.2e}")), t.rate));
+        self.monitor.note(&format!(
+            "{name}: learning rate {rate}, chosen by trials of {steps} steps (loss on other samples: {}); {LR} sets another",
+            tried.collect::<Vec<_>>().join(", ")
+        ));
+        Ok(trials)
     }
 
     /// So many of the samples to train on.
@@ -287,18 +326,9 @@ impl DataTrainer<'_> {
     }
 }
 
-/// The usual learning rate, and the part of any that is taken: less of weights that already have the values of codes.
-fn rate(graph: &Graph, rounded: bool, damaged: bool) -> (f64, f64) {
-    let is_delicate = |n| matches!(graph.op(n), Op::LayerNorm(_) | Op::RmsNorm(_) | Op::Softmax(_) | Op::Attention(_));
-    // A Softmax that makes an output is not one of attention.
-    let inside = |n: &NodeId| !graph.is_output((*n).into());
-    let delicate = graph.operators().filter(inside).any(is_delicate);
-    let usual = match delicate {
-        true => RATE * (NARROW / normalised(graph)).min(1.0),
-        false if damaged => DAMAGED_RATE,
-        false => RATE,
-    };
-    (usual, if rounded { ROUNDED_RATE } else { 1.0 })
+/// The usual learning rate of long trainings, and the part of any that is taken: less of weights that already have the values of codes.
+fn rate(graph: &Graph, rounded: bool) -> (f64, f64) {
+    (RATE * (NARROW / normalised(graph)).min(1.0), if rounded { ROUNDED_RATE } else { 1.0 })
 }
 
 /// The most values that a row has which is normalised.
@@ -328,6 +358,31 @@ pub(super) struct TrainWatcher<'a> {
     pub epochs: u64,
     /// Epochs that are done.
     pub done: u64,
+}
+
+/// Shows the course of short trainings, one after the other.
+struct TrialWatcher<'a> {
+    monitor: &'a Monitor<'a>,
+    /// Steps of a training.
+    steps: u64,
+    /// Those done of all.
+    done: u64,
+    trial: Option<Progress<'a>>,
+}
+
+impl Watcher for TrialWatcher<'_> {
+    fn batch(&mut self, _: &Course) -> Result<()> {
+        if self.done.is_multiple_of(self.steps) {
+            self.trial = None;
+        }
+        self.trial.get_or_insert_with(|| self.monitor.minor_step("learning rate", self.steps as usize)).advance(1);
+        self.done += 1;
+        Ok(())
+    }
+
+    fn stopped(&self) -> bool {
+        self.monitor.stopped()
+    }
 }
 
 /// Epochs of which a line tells, or about so many.

@@ -27,6 +27,15 @@ def noise_ratio(path):
     return 10 * np.log10((wanted**2).sum() / ((wanted - got) ** 2).sum())
 
 
+def divergence(path):
+    """How far the probabilities of classes are from those of the shipped model on test pictures: the mean Kullback-Leibler divergence."""
+    x = np.load(DIGITS / "test.npz")["x"]
+    scores = (run_onnx(p, {"input": x}, optimise=True)[0].astype(float) for p in (MODEL, path))
+    teacher, student = (s - s.max(1, keepdims=True) for s in scores)
+    teacher, student = (s - np.log(np.exp(s).sum(1, keepdims=True)) for s in (teacher, student))
+    return (np.exp(teacher) * (teacher - student)).sum(1).mean()
+
+
 def inner(path):
     """The weights of the second and the third convolution, by size."""
     sizes = (64 * 32 * 9, 64 * 64 * 9)
@@ -79,7 +88,7 @@ def test_training_wins_back_what_solving_leaves(digits):
     assert trained(report) == ["recover"]
     assert all(abs(zeros(path) - 0.99 * INNER) <= 2 for path in (output, solved))
     assert points(output) >= points(solved) + 0.8, (points(output), points(solved))
-    assert noise_ratio(output) >= noise_ratio(solved) + 0.7, (noise_ratio(output), noise_ratio(solved))
+    assert divergence(output) <= 0.7 * divergence(solved), (divergence(output), divergence(solved))
 
 
 def test_the_bytes_do_not_depend_on_run_or_threads(digits):
@@ -162,6 +171,38 @@ def untrainable(tmp_path):
     path = small.save(small.model(nodes, [("input", ["batch", 8])], [("output", ["batch", 4])], weights), tmp_path)
     np.savez(tmp_path / "data.npz", input=small.floats(5, 100, 8))
     return path
+
+
+def test_the_learning_rate_suits_the_weights(compress, tmp_path):
+    # A thousandth of the first layer's values, and a thousand times the weights behind it: the same function, as all between is ReLU.
+    model = onnx.load(MODEL)
+    for tensor in model.graph.initializer:
+        by = {"bn1.weight": 1e-3, "bn1.bias": 1e-3, "conv2.weight": 1e3}.get(tensor.name)
+        if by:
+            values = onnx.numpy_helper.to_array(tensor) * np.float32(by)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+    path = tmp_path / "small.onnx"
+    onnx.save(model, path)
+
+    def made(*flags):
+        output = tmp_path / "out.onnx"
+        flags = ["--prune", "0.98", "--calibration-samples", "128", *flags]
+        done = compress(path, *flags, "--data", TRAIN, "-o", output, "--force")
+        report = read_report(output.with_suffix(".report.json"))
+        courses = [t for p in report["passes"] for t in p.get("trained", [])]
+        return divergence(output), *courses, done.err
+
+    (solved, _), (_, fixed, _) = made("--epochs", "0"), made("--epochs", "1", "--lr", "0.001")
+    # The usual rate is larger than the weights of the first layer.
+    assert fixed["course"][1]["score"] < fixed["before"] - 0.2 and fixed["after"] == fixed["before"]
+    assert fixed["rate"] == 0.001 and "rate_trials" not in fixed
+    after, found, told = made("--epochs", "1")
+    assert found["rate"] < 0.0005 and after <= 0.7 * solved, (found["rate"], after, solved)
+    rates = [t["rate"] for t in found["rate_trials"]]
+    assert len(rates) >= 2 and rates == sorted(rates)
+    chosen = re.search(r"^recover: learning rate ([\d.]+), chosen by trials of (\d+) steps", told, re.M)
+    assert float(chosen[1]) == found["rate"] and int(chosen[2]) == found["rate_trials"][0]["steps"]
+    assert "--lr sets another" in told
 
 
 def test_a_model_that_cannot_be_trained_is_pruned_all_the_same(compress, tmp_path):
@@ -331,7 +372,8 @@ def test_an_interrupt_while_layers_are_solved_leaves_nothing(tmp_path):
 def test_an_interrupt_while_training_leaves_nothing(tmp_path):
     args = ["--prune", "0.9", *GRADUAL, "--epochs", "100000", "--data", TRAIN, "-o", tmp_path / "out.onnx"]
     process = started([binary(), MODEL, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert "recover" in process.stderr.readline() and "epoch 0" in process.stderr.readline()
+    for said in ("recover: 100000 epochs", "recover: learning rate", "epoch 0"):
+        assert said in process.stderr.readline()
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130 and out == "" and "interrupted" in err, err

@@ -6,6 +6,7 @@
 //! remembers, the average of the weights, gradients that are being summed, the best model so far).
 
 mod ablation;
+mod rate;
 mod together;
 
 pub use super::course::{Ended, Progress, Score, Spent, Unwatched, Watcher, number};

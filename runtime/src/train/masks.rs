@@ -34,7 +34,16 @@ struct Masked {
     at: usize,
     /// 1 where an element stays, else 0.
     keep: Float,
+    /// The same at first.
+    first: Float,
     saliency: Option<Float>,
+}
+
+impl Masked {
+    fn new(at: usize, keep: Vec<f32>, parameter: &Parameter, device: &Device) -> Result<Self> {
+        let first = Float::from_vec(keep, parameter.value.shape(), device)?;
+        Ok(Self { at, keep: first.clone(), first, saliency: None })
+    }
 }
 
 impl<'a> Masks<'a> {
@@ -51,7 +60,7 @@ impl<'a> Masks<'a> {
         let masked = parameters.iter().enumerate().filter(|(_, p)| nodes.contains(&p.node()));
         let masked = masked.map(|(at, p)| {
             let keep = p.value.view(|v| Ok(v.iter().map(|v| f32::from(*v != 0.0)).collect()))?;
-            Ok(Masked { at, keep: Float::from_vec(keep, p.value.shape(), device)?, saliency: None })
+            Masked::new(at, keep, p, device)
         });
         Ok(Self { masked: masked.collect::<Result<_>>()?, masking, grown: f64::NEG_INFINITY })
     }
@@ -66,10 +75,18 @@ impl<'a> Masks<'a> {
             let Some(weight) = graph.constant(p.node().into()).and_then(Tensor::as_f32) else { continue };
             if weight.contains(&0.0) {
                 let keep = weight.iter().map(|v| f32::from(*v != 0.0)).collect();
-                masked.push(Masked { at, keep: Float::from_vec(keep, p.value.shape(), device)?, saliency: None });
+                masked.push(Masked::new(at, keep, p, device)?);
             }
         }
         Ok(Self { masked, masking: None, grown: f64::NEG_INFINITY })
+    }
+
+    /// Forgets all growth.
+    pub(super) fn begin_again(&mut self) {
+        self.grown = f64::NEG_INFINITY;
+        for m in &mut self.masked {
+            (m.keep, m.saliency) = (m.first.clone(), None);
+        }
     }
 
     /// Whether masks grow no more: only then does a score tell how good the result is.
