@@ -46,6 +46,12 @@ pub fn milliseconds(ms: f64) -> String {
     if ms < 1.0 { format!("{:.1} µs", 1e3 * ms) } else { format!("{ms:.2} ms") }
 }
 
+/// A number to so many digits.
+pub fn digits(number: f64, digits: usize) -> String {
+    let rounded = format!("{number:.*e}", digits.saturating_sub(1)).parse::<f64>();
+    rounded.unwrap_or(number).to_string()
+}
+
 /// A text of so many characters at most, without its middle if it has more.
 pub fn shortened(text: &str, most: usize) -> String {
     // Names are what somebody wrote into a file: they may hold commands for a terminal.

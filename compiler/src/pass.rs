@@ -199,9 +199,9 @@ pub struct Trained {
     pub after: Option<f64>,
     /// Why it ended, in words.
     pub ended: Cow<'static, str>,
-    /// The highest learning rate.
-    #[serde(default)]
-    pub rate: f64,
+    /// The highest learning rate: of weights that are only rounded, a tenth of the one that was asked for. Absent in older reports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
     /// The short trainings that it was chosen by, lowest rate first; none where it was asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rate_trials: Vec<RateTrial>,
@@ -213,11 +213,12 @@ pub struct Trained {
 /// A short training at one learning rate, which tells what longer ones at about this rate would come to.
 #[derive(Debug, Clone, Copy, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct RateTrial {
-    /// The highest learning rate.
+    /// The highest learning rate; zero stands for no training.
     pub rate: f64,
     /// Steps of the training.
     pub steps: u64,
-    /// The loss after it on samples that are not trained on; absent where it is not a finite number.
+    /// The loss after it on samples that validate; absent where it is not a finite number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
 }
 

@@ -62,9 +62,6 @@ const LEAST_SAMPLES: usize = 512;
 /// How much longer than its passes through the model a step takes: the optimiser, the teacher, scores.
 const BESIDES: f64 = 1.3;
 
-/// Trials of learning rates, or fewer.
-const TRIALS: u64 = 5;
-
 /// Samples for saliencies.
 const SALIENCY_SAMPLES: usize = 2048;
 
@@ -182,11 +179,11 @@ impl Trainer for DataTrainer<'_> {
             same_samples: true,
             masks: Some(masks),
         };
-        let trials = if self.rate.is_none() { TRIALS * job.steps_of_a_trial() } else { 0 };
+        let trials = if self.rate.is_none() { job.steps_of_trials() } else { 0 };
         self.announce(training.name, epochs, samples, step.mul_f64(BESIDES * (steps as u64 + trials) as f64));
         let rate_trials = match self.rate {
             Some(_) => vec![],
-            None => self.find_rate(&mut job, training.name)?,
+            None => self.find_rate(&mut job, training.name, rounded)?,
         };
         let rate = job.options.rate;
         let mut watcher = TrainWatcher {
@@ -214,7 +211,7 @@ impl Trainer for DataTrainer<'_> {
             before: number(done.first).filter(|_| !gradual),
             after: number(done.best),
             course: done.scores,
-            rate,
+            rate: Some(rate),
             rate_trials,
             ended: if done.ended == Ended::Patience { "it had converged" } else { "all epochs were done" }.into(),
         })
@@ -253,11 +250,11 @@ impl DataTrainer<'_> {
         }
     }
 
-    /// Chooses the learning rate by trials.
-    fn find_rate(&self, job: &mut Job, name: &str) -> Result<Vec<RateTrial>> {
+    /// Chooses the learning rate by trials, on what validates.
+    fn find_rate(&self, job: &mut Job, name: &str, rounded: bool) -> Result<Vec<RateTrial>> {
         let held = &self.sets.validation;
         let options = LoaderOptions {
-            batch: held.set.fixed_batch().unwrap_or(BATCH),
+            batch: held.set.fixed_batch().unwrap_or(job.loader.batch()),
             seed: self.seed,
             workers: workers(rayon::current_num_threads()),
             prefetch: 2,
@@ -271,12 +268,16 @@ impl DataTrainer<'_> {
         let mut watcher = TrialWatcher { monitor: self.monitor, steps, done: 0, trial: None };
         let trials = job.find_rate(&held, &mut watcher)?;
         let rate = job.options.rate;
-        let tried = trials
-            .iter()
-            .map(|t| format!("{} at {}", t.loss.map_or("not a number".into(), |l| format!("{l:.2e}")), t.rate));
+        let loss = |t: &RateTrial| t.loss.map_or("not a number".into(), |loss| shown::digits(loss, 3));
+        let told = trials.iter().map(|t| match t.rate > 0.0 {
+            true => format!("{} at {}", loss(t), t.rate),
+            false => format!("{} untrained", loss(t)),
+        });
+        let told = told.collect::<Vec<_>>().join(", ");
+        let part = if rounded { ", of which it takes a tenth" } else { "" };
         self.monitor.note(&format!(
-            "{name}: learning rate {rate}, chosen by trials of {steps} steps (loss on other samples: {}); {LR} sets another",
-            tried.collect::<Vec<_>>().join(", ")
+            "{name}: learning rate {rate}, chosen by trials of {} (loss on samples that validate: {told}); {LR} sets another{part}",
+            counted(steps as usize, "step")
         ));
         Ok(trials)
     }

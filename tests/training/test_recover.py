@@ -198,11 +198,55 @@ def test_the_learning_rate_suits_the_weights(compress, tmp_path):
     assert fixed["rate"] == 0.001 and "rate_trials" not in fixed
     after, found, told = made("--epochs", "1")
     assert found["rate"] < 0.0005 and after <= 0.7 * solved, (found["rate"], after, solved)
-    rates = [t["rate"] for t in found["rate_trials"]]
+    untrained, *trials = found["rate_trials"]
+    assert (untrained["rate"], untrained["steps"]) == (0, 0)
+    rates = [t["rate"] for t in trials]
     assert len(rates) >= 2 and rates == sorted(rates)
-    chosen = re.search(r"^recover: learning rate ([\d.]+), chosen by trials of (\d+) steps", told, re.M)
-    assert float(chosen[1]) == found["rate"] and int(chosen[2]) == found["rate_trials"][0]["steps"]
-    assert "--lr sets another" in told
+    # The model is left as it was by trials: the same rate, asked for, makes the same.
+    again, asked, _ = made("--epochs", "1", "--lr", str(found["rate"]))
+    assert again == after and asked["course"] == found["course"]
+    chosen = re.search(
+        r"^recover: learning rate ([\d.]+), chosen by trials of (\d+) steps \((.*)\); --lr sets another$", told, re.M
+    )
+    assert float(chosen[1]) == found["rate"] and {int(chosen[2])} == {t["steps"] for t in trials}
+    assert chosen[3].count(" at ") == len(trials) and " untrained, " in chosen[3]
+
+
+@pytest.mark.parametrize("by", ["magnitude", "taylor"])
+def test_trials_leave_masks_as_they_were(compress, tmp_path, by):
+    flags = [
+        "--prune",
+        "0.9",
+        "--prune-by",
+        by,
+        "--epochs",
+        "1",
+        "--data",
+        TRAIN,
+        "--json",
+        "--force",
+        "-o",
+        tmp_path / "out.onnx",
+    ]
+    report = compress(MODEL, *flags).json()
+    (found,) = [t for p in report["passes"] for t in p.get("trained", [])]
+    chosen = (tmp_path / "out.onnx").read_bytes()
+    # A model that isn't trained has lost its weights as well when it is compared.
+    assert found["rate_trials"][0]["steps"] == found["rate_trials"][1]["steps"]
+    compress(MODEL, *flags, "--lr", found["rate"])
+    weights = small.initializers(tmp_path / "out.onnx")
+    (tmp_path / "out.onnx").write_bytes(chosen)
+    assert all(np.array_equal(w, weights[n]) for n, w in small.initializers(tmp_path / "out.onnx").items())
+
+
+def test_a_tenth_of_the_rate_is_told(compress, tmp_path):
+    args = [MODEL, "--qat", "--epochs", "1", *FOUR, "--data", TRAIN, "--force", "-o", tmp_path / "out.onnx"]
+    told = compress(*args).err
+    chosen = re.search(r"^qat: learning rate ([\d.]+), .*; --lr sets another, of which it takes a tenth$", told, re.M)
+    (found,) = [t for p in read_report(tmp_path / "out.report.json")["passes"] for t in p.get("trained", [])]
+    assert found["rate"] == float(chosen[1])
+    asked = compress(*args, "--lr", "0.002", "--json").json()
+    assert [t["rate"] for p in asked["passes"] for t in p.get("trained", [])] == [0.0002]
 
 
 def test_a_model_that_cannot_be_trained_is_pruned_all_the_same(compress, tmp_path):
@@ -369,10 +413,11 @@ def test_an_interrupt_while_layers_are_solved_leaves_nothing(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {str(name) for name in before}
 
 
-def test_an_interrupt_while_training_leaves_nothing(tmp_path):
+@pytest.mark.parametrize("lines", [1, 3], ids=["trials", "training"])
+def test_an_interrupt_while_training_leaves_nothing(tmp_path, lines):
     args = ["--prune", "0.9", *GRADUAL, "--epochs", "100000", "--data", TRAIN, "-o", tmp_path / "out.onnx"]
     process = started([binary(), MODEL, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    for said in ("recover: 100000 epochs", "recover: learning rate", "epoch 0"):
+    for said in ("recover: 100000 epochs", "recover: learning rate", "epoch 0")[:lines]:
         assert said in process.stderr.readline()
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=TIMEOUT)

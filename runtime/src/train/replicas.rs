@@ -7,8 +7,8 @@
 
 use super::{
     loader::{Share, TrainBatch, tensor_rows},
-    loss::{LossOptions, Supervision},
-    model::Trainable,
+    loss::{Loss, LossOptions, Supervision},
+    model::{Forward, Trainable},
     ranks::{Arrived, Layout, LossAndTerms, Summing, Taught, Team, Word, in_tree},
     teacher::Answer,
 };
@@ -295,6 +295,15 @@ pub trait Beside {
 
 impl Beside for () {}
 
+/// The loss of a batch, of which nothing is learnt; it may be no finite number.
+///
+/// # Errors
+/// Those of the model and the loss.
+pub fn loss_of_batch(model: &Trainable, how: Learning, batch: &TrainBatch, answer: &Answer) -> Result<f64> {
+    let (_, found) = Material::new(batch, answer).pass(model, how.loss, how.seed)?;
+    found.whole.detached().scalar()
+}
+
 /// What a batch taught all replicas together.
 pub struct Learnt {
     /// `None` when the loss was not a number.
@@ -423,15 +432,8 @@ impl<'a> Material<'a> {
         })
     }
 
-    /// What they teach, and of which gradients `hear` was told as they were found.
-    fn teach(
-        &self,
-        model: &Trainable,
-        Learning { loss, scale, .. }: Learning,
-        seed: u64,
-        hear: Option<Listener>,
-    ) -> Result<(Option<Lesson>, Vec<bool>)> {
-        let ear = hear.map(|hear| Ear::new(model.parameters().len(), hear));
+    /// A run of the model on them, and its loss.
+    fn pass(&self, model: &Trainable, loss: &LossOptions, seed: u64) -> Result<(Forward, Loss)> {
         let labels = loss.labels(&self.inputs, self.labels)?;
         let target = Supervision {
             labels: labels.as_deref(),
@@ -445,6 +447,19 @@ impl<'a> Material<'a> {
         };
         let pass = model.forward(inputs, seed)?;
         let found = loss.of(&pass.outputs, &pass.features, &target, model.device())?;
+        Ok((pass, found))
+    }
+
+    /// What they teach, and of which gradients `hear` was told as they were found.
+    fn teach(
+        &self,
+        model: &Trainable,
+        Learning { loss, scale, .. }: Learning,
+        seed: u64,
+        hear: Option<Listener>,
+    ) -> Result<(Option<Lesson>, Vec<bool>)> {
+        let ear = hear.map(|hear| Ear::new(model.parameters().len(), hear));
+        let (pass, found) = self.pass(model, loss, seed)?;
         let value = found.whole.clone().detached().scalar()?;
         if !value.is_finite() {
             return Ok((None, vec![]));

@@ -2,66 +2,82 @@
 //!
 //! One rate doesn't suit all models. Of trainings as long as each other, the best rates of YuNet and of a residual network are a hundred
 //! times apart, and one that is ten times too high leaves a model worse than no training does (measured: docs/recovery.md). So short
-//! trainings are tried first, as a range test does (Smith 2017), but each at one rate that falls to zero in the end, and each judged on
-//! samples that it does not see.
+//! trainings are tried first, as a range test does (Smith 2017), but each at one rate that falls to zero in the end, and each judged by its
+//! loss on the samples that validate.
 
 use super::{Clocks, Job, Spent, Watcher};
-use crate::train::loader::Loader;
+use crate::train::{
+    loader::{Loader, TrainBatch},
+    replicas::{Learning, loss_of_batch},
+    teacher::Answer,
+};
 use compress_compiler::{
     error::{Error, Result},
     pass::RateTrial,
+    words::option::LR,
 };
 use std::{collections::BTreeMap, time::Instant};
 
-/// A trial has this part of the steps of the training, and so many at least and at most.
+/// A trial has this part of the steps of the training, and so many at most. It has so many at least, but of a training that is very short
+/// no more than this part.
 const PART: u64 = 10;
+const MOST: u64 = 64;
 const FEWEST: u64 = 8;
-const MOST: u64 = 256;
+const MOST_PART: u64 = 2;
 /// Steps of the trainings whose usual rates are known.
 const USUAL: f64 = 1500.0;
+/// Best rates rise with about this power of the number of steps.
+const LONGER: f64 = 1.0 / 3.0;
 /// The ratio of rates that are tried one after the other: the loss is flat where it is lowest.
 const RATIO: f64 = 4.0;
-/// How often a rate may be tried that is another time as low, or as high.
-const FARTHEST: i32 = 4;
+/// How many times lower rates than the first are tried, or higher ones.
+const LOWEST: i32 = -4;
+const HIGHEST: i32 = 3;
+/// Trials at most: down all the way, or a step down and up all the way, and one at rate zero.
+const TRIALS: u64 = 6;
 /// A trial is too short to show what longer trainings gain where none of them takes so much off the loss of the untrained model.
 const GAIN: f64 = 0.02;
 /// The rate is then the highest that adds no more than this to it: what it adds goes first, in longer trainings.
 const BEARABLE: f64 = 0.05;
-/// Best rates rise with about this power of the number of steps.
-const LONGER: f64 = 1.0 / 3.0;
-/// The share of the samples that a trial trains on, as many of which judge it, and how many do at least.
+/// A trial is judged on a part as many samples as it trains on, on this number if that is more, and on all that validate if those are fewer.
 const JUDGES: f64 = 0.25;
-const FEWEST_JUDGES: usize = 64;
+const ENOUGH_JUDGES: usize = 64;
 
 impl Job<'_> {
-    /// Sets the highest learning rate to one that suits the model, its data and the number of steps, as trials show; `held` are samples
-    /// that are not trained on. The rate that the job has tells where to begin: one that is usual for long trainings. Gives the trials,
-    /// lowest rate first. The model is left as it was.
+    /// Sets the highest learning rate to one that suits the model, its data and the number of steps, as trials show; `held` are the samples
+    /// that validate. The rate that the job has tells where to begin: one that is usual for long trainings. Gives the trials, lowest rate
+    /// first; rate zero stands for no training. The model is left as it was.
     ///
     /// Longer trainings bear higher rates, up to [`RATIO`] times the usual one: short ones may need higher rates to get over weights that go
     /// step by step.
     ///
     /// # Errors
-    /// Whatever training raises; interrupted when the watcher says so.
+    /// Whatever training raises; interrupted when the watcher says so; data where no trial ends with a loss that is a number.
     pub fn find_rate(&mut self, held: &Loader, watcher: &mut dyn Watcher) -> Result<Vec<RateTrial>> {
         let (total, steps) = (self.steps(), self.steps_of_a_trial());
-        let start = self.options.rate * (steps as f64 / USUAL).sqrt();
+        let times_longer = |steps: u64, than: f64| (steps as f64 / than).powf(LONGER);
+        let start = self.options.rate * times_longer(steps, USUAL);
         let rate = |place: f64| start * RATIO.powf(place);
         // Where weights go step by step, a model that isn't trained has lost them too.
         let goes = self.masks.as_ref().is_some_and(|masks| !masks.are_final());
-        let untrained = self.trial(0.0, if goes { steps } else { 0 }, held, watcher)?;
-        let mut losses = Losses { untrained, tried: BTreeMap::new() };
+        let idle = if goes { steps } else { 0 };
+        let mut losses = Losses { untrained: self.trial(0.0, idle, held, watcher)?, tried: BTreeMap::new() };
         while let Some(place) = losses.next() {
             losses.tried.insert(place, self.trial(rate(place.into()), steps, held, watcher)?);
         }
-        let found = rate(losses.chosen()) * (total as f64 / steps as f64).powf(LONGER);
+        if losses.tried.values().all(|loss| loss.is_infinite()) {
+            let what = "the loss is not a number at any learning rate that was tried";
+            return Err(Error::data(what).help(format!("look for broken samples, or give {LR}")));
+        }
+        let found = rate(losses.chosen()) * times_longer(total, steps as f64);
         self.options.rate = rounded(found.min(RATIO * self.options.rate));
-        let told = |(place, loss): (&i32, &f64)| RateTrial {
-            rate: rounded(rate((*place).into())),
+        let told = |rate: f64, steps: u64, loss: f64| RateTrial {
+            rate: rounded(rate),
             steps,
-            loss: loss.is_finite().then_some(*loss),
+            loss: loss.is_finite().then_some(loss),
         };
-        Ok(losses.tried.iter().map(told).collect())
+        let tried = losses.tried.iter().map(|(place, loss)| told(rate((*place).into()), steps, *loss));
+        Ok([told(0.0, idle, losses.untrained)].into_iter().chain(tried).collect())
     }
 
     fn steps(&self) -> u64 {
@@ -70,14 +86,31 @@ impl Job<'_> {
 
     /// Steps of each training that [`Job::find_rate`] tries.
     pub fn steps_of_a_trial(&self) -> u64 {
-        (self.steps() / PART).clamp(FEWEST, MOST).min(self.steps())
+        let all = self.steps();
+        (all / PART).clamp(FEWEST, MOST).min(all.div_ceil(MOST_PART))
+    }
+
+    /// About as many steps take as long as all trials, or longer.
+    pub fn steps_of_trials(&self) -> u64 {
+        let judged = self.judges().div_ceil(self.loader.batch()) as u64;
+        TRIALS * (self.steps_of_a_trial() + judged)
+    }
+
+    /// Samples that a trial is judged on, if there are as many.
+    fn judges(&self) -> usize {
+        let trained = self.steps_of_a_trial() as usize * self.loader.batch();
+        ENOUGH_JUDGES.max((JUDGES * trained as f64) as usize)
     }
 
     /// The loss on `held` after so many steps at a rate that rises and falls as in the training itself; infinite where it is not a number.
     fn trial(&mut self, rate: f64, steps: u64, held: &Loader, watcher: &mut dyn Watcher) -> Result<f64> {
         let before = self.model.state()?;
         let usual = std::mem::replace(&mut self.options.rate, rate);
-        let loss = self.train_and_judge(steps, held, watcher);
+        let loss = match self.try_steps(steps, watcher) {
+            Ok(true) => self.judged(held, watcher),
+            Ok(false) => Ok(f64::INFINITY),
+            Err(e) => Err(e),
+        };
         self.options.rate = usual;
         if let Some(masks) = &mut self.masks {
             masks.begin_again();
@@ -86,19 +119,18 @@ impl Job<'_> {
         loss
     }
 
-    fn train_and_judge(&mut self, steps: u64, held: &Loader, watcher: &mut dyn Watcher) -> Result<f64> {
+    /// Trains for so many steps; whether all losses were numbers.
+    fn try_steps(&mut self, steps: u64, watcher: &mut dyn Watcher) -> Result<bool> {
         let (mut state, mut spent, began) = (self.fresh(), Spent::default(), Instant::now());
         let clocks = Clocks { earlier: 0.0, began, saved: began };
         while state.step < steps {
             for batch in self.batches(state.epoch, 0)? {
-                if watcher.stopped() {
-                    return Err(Error::interrupted());
-                }
+                go_on(watcher)?;
                 let batch = batch.as_ref().map_err(Clone::clone);
                 let learnt = self.learn(&state, batch, watcher, clocks, &mut spent)?;
                 let done = state.step as f64 / steps as f64;
                 if self.step(&mut state, learnt.lesson, done, &mut spent)?.is_none() {
-                    return Ok(f64::INFINITY);
+                    return Ok(false);
                 }
                 watcher.batch(&self.progress(&state, 0.0))?;
                 if state.step == steps {
@@ -107,21 +139,33 @@ impl Job<'_> {
             }
             (state.epoch, state.batch) = (state.epoch + 1, 0);
         }
-        let judges =
-            FEWEST_JUDGES.max((JUDGES * (self.steps_of_a_trial() as usize * self.loader.batch()) as f64) as usize);
+        Ok(true)
+    }
+
+    /// The mean loss on the first of `held`.
+    fn judged(&mut self, held: &Loader, watcher: &dyn Watcher) -> Result<f64> {
         let (mut sum, mut samples) = (0.0, 0);
         for batch in held.epoch(0, 0)? {
-            let batch = batch?;
-            let learnt = self.learn(&state, Ok(&batch), watcher, clocks, &mut spent)?;
-            sum += learnt.lesson.map_or(f64::INFINITY, |lesson| lesson.loss) * batch.len as f64;
+            go_on(watcher)?;
+            let batch: TrainBatch = batch?;
+            let answer = match &mut self.teacher {
+                Some(teacher) => teacher.answer(&batch.inputs, self.same_samples.then_some(&batch.indices[..]))?,
+                None => Answer::default(),
+            };
+            let how = Learning { loss: &self.options.loss, seed: self.options.seed, scale: 1.0 };
+            sum += loss_of_batch(&self.model, how, &batch, &answer)? * batch.len as f64;
             samples += batch.len;
-            if samples >= judges {
+            if samples >= self.judges() {
                 break;
             }
         }
-        let loss = sum / samples.max(1) as f64;
+        let loss = sum / samples as f64;
         Ok(if loss.is_finite() { loss } else { f64::INFINITY })
     }
+}
+
+fn go_on(watcher: &dyn Watcher) -> Result<()> {
+    if watcher.stopped() { Err(Error::interrupted()) } else { Ok(()) }
 }
 
 /// What trials showed. Each has a place: its rate is [`RATIO`] times that of the place below.
@@ -149,7 +193,8 @@ impl Losses {
 
     /// The highest place that adds little to the loss.
     fn bearable(&self) -> Option<i32> {
-        self.tried.iter().rev().find(|(_, loss)| **loss <= self.most()).map(|(place, _)| *place)
+        let bearable = |loss: f64| loss.is_finite() && loss <= self.most();
+        self.tried.iter().rev().find(|(_, loss)| bearable(**loss)).map(|(place, _)| *place)
     }
 
     /// Which place to try next, if trials do not tell enough yet.
@@ -160,7 +205,7 @@ impl Losses {
             (None, Some(bearable)) => [bearable + 1; 2],
             (None, None) => [lowest - 1; 2],
         };
-        wanted.into_iter().find(|place| self.of(*place).is_none() && place.abs() <= FARTHEST)
+        wanted.into_iter().find(|place| self.of(*place).is_none() && (LOWEST..=HIGHEST).contains(place))
     }
 
     /// The place to train at, which may be between those that were tried.
@@ -184,7 +229,7 @@ impl Losses {
                 };
                 f64::from(bearable) + offset.clamp(0.0, 1.0)
             }
-            (None, None) => f64::from(-FARTHEST),
+            (None, None) => f64::from(LOWEST),
         }
     }
 }
@@ -237,7 +282,23 @@ mod tests {
         assert_eq!(order, [0, -1, -2]);
         assert!((-1.8..-1.0).contains(&place), "{place}");
         // Nothing that can be tried is low enough.
-        assert_eq!(chosen(1.0, |_| f64::INFINITY), ((-FARTHEST..=0).rev().collect(), f64::from(-FARTHEST)));
+        assert_eq!(chosen(1.0, |_| f64::INFINITY), ((LOWEST..=0).rev().collect(), f64::from(LOWEST)));
+    }
+
+    #[test]
+    fn an_untrained_loss_that_is_not_a_number_makes_no_other_bearable() {
+        let infinite = f64::INFINITY;
+        assert_eq!(chosen(infinite, |_| infinite).0, (LOWEST..=0).rev().collect::<Vec<_>>());
+        let (order, place) = chosen(infinite, |place| if place < -1 { 1.0 - f64::from(place) } else { infinite });
+        assert_eq!((order, place), (vec![0, -1, -2, -3], -2.0));
+    }
+
+    #[test]
+    fn no_search_takes_more_trials_than_announced() {
+        for (untrained, lowest) in [(1.0, 9), (1.0, -9), (9.0, 9), (9.0, -9), (0.0, 0)] {
+            let (order, _) = chosen(untrained, |place| 2.0 + f64::from(place - lowest).abs());
+            assert!(order.len() < TRIALS as usize, "{order:?}");
+        }
     }
 
     #[test]
