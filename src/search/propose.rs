@@ -7,7 +7,7 @@
 use super::{
     Search, Strategy,
     estimate::{Estimator, Known},
-    front::Worst,
+    front::{Objectives, Worst},
     tried::{Standings, Training, Tried},
     way::{AIMS, CHANNELS, Care, Form, Way, ZEROS, rungs},
 };
@@ -28,6 +28,10 @@ const CURIOUS_OF: usize = 8;
 const BEGUN: usize = 2;
 /// What a way has to be expected to add to the hypervolume: less would keep the search at variants of one way that differ by nothing.
 const WORTH: f64 = 0.002;
+/// What a way may come to where estimates are wrong, in parts of what is expected. Where nothing is expected to add anything, those are
+/// tried that may (optimism under uncertainty; Lai and Robbins 1985).
+const HOPED_LOST: f64 = 0.5;
+const HOPED_TIME: f64 = 0.9;
 /// How much of the seconds counts: less than all, as what a long try shows helps others.
 const THRIFT: f64 = 0.8;
 
@@ -125,18 +129,25 @@ impl<'a> Proposer<'a> {
         let volume = self.worst.hypervolume(&reached);
         let promise = |way: &Way| {
             let expected = estimator.of(way);
-            let with: Vec<_> = reached.iter().copied().chain([expected.objectives]).collect();
             let seconds = expected.seconds.max(0.1).powf(THRIFT);
-            // Where nothing adds to the front, what would be worth most alone is the nearest to it.
-            let alone = self.worst.hypervolume(&[expected.objectives]);
-            let added = (self.worst.hypervolume(&with) - volume - WORTH).max(0.0);
-            (added / seconds, alone / seconds)
+            let added = |with: Objectives| {
+                let with: Vec<_> = reached.iter().copied().chain([with]).collect();
+                (self.worst.hypervolume(&with) - volume - WORTH).max(0.0) / seconds
+            };
+            let Objectives { lost, time, size } = expected.objectives;
+            (added(expected.objectives), added(Objectives { lost: HOPED_LOST * lost, time: HOPED_TIME * time, size }))
         };
         let mut scored: Vec<((f64, f64), Way)> = pool.into_iter().map(|way| (promise(&way), way)).collect();
         scored.sort_by(|((a, x), way), ((b, y), other)| b.total_cmp(a).then(y.total_cmp(x)).then(way.cmp(other)));
         // What is expected may be wrong, above all where nothing promises anything.
         let is_sure = scored.first()?.0.0 > 0.0 && !self.random.random_bool(CURIOUS);
-        let from = if is_sure { 1 } else { scored.len().div_ceil(CURIOUS_OF) };
+        let hopeful = scored.iter().filter(|((_, hoped), _)| *hoped > 0.0).count();
+        let some = scored.len().div_ceil(CURIOUS_OF);
+        let from = match (is_sure, hopeful) {
+            (true, _) => 1,
+            (false, 0) => some,
+            (false, _) => some.min(hopeful),
+        };
         scored[..from].choose(&mut self.random).map(|(_, way)| way.clone())
     }
 
