@@ -47,17 +47,7 @@ impl<'a> Evaluator<'a> {
         answers: Answers,
         measure: Measure,
     ) -> Result<Self> {
-        let options = LoaderOptions {
-            batch: held.batch,
-            seed: 0,
-            workers: workers(rayon::current_num_threads()),
-            prefetch: 2,
-            augment: Augment::default(),
-            shuffle: false,
-            drop_last: held.set.fixed_batch().is_some(),
-            share: Share::default(),
-        };
-        let held = Loader::new(held.set.clone(), held.indices.clone(), options)?;
+        let held = in_order(held, held.batch)?;
         Ok(Self { held, backend, teacher: teacher.map(RefCell::new), answers, measure })
     }
 
@@ -104,6 +94,24 @@ impl<'a> Evaluator<'a> {
             None => Score::new(f64::MIN, true, number(tie)),
         })
     }
+}
+
+/// Samples that are not trained on, as they are, in batches of so many.
+///
+/// # Errors
+/// Those of [`Loader::new`].
+pub fn in_order(held: &Samples, batch: usize) -> Result<Loader> {
+    let options = LoaderOptions {
+        batch,
+        seed: 0,
+        workers: workers(rayon::current_num_threads()),
+        prefetch: 2,
+        augment: Augment::default(),
+        shuffle: false,
+        drop_last: held.set.fixed_batch().is_some(),
+        share: Share::default(),
+    };
+    Loader::new(held.set.clone(), held.indices.clone(), options)
 }
 
 /// What a model answers in training and when it is scored: a decoder without its cache.

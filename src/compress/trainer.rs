@@ -4,7 +4,7 @@ use super::tuner;
 use crate::{
     data::Sets,
     distill::workers,
-    evaluator::{Evaluator, answers, measure, sequences},
+    evaluator::{Evaluator, answers, in_order, measure, sequences},
     events::{Monitor, Progress},
     measure::{sized, timing_batch},
     shown,
@@ -253,17 +253,7 @@ impl DataTrainer<'_> {
     /// Chooses the learning rate by trials, on what validates.
     fn find_rate(&self, job: &mut Job, name: &str, rounded: bool) -> Result<Vec<RateTrial>> {
         let held = &self.sets.validation;
-        let options = LoaderOptions {
-            batch: held.set.fixed_batch().unwrap_or(job.loader.batch()),
-            seed: self.seed,
-            workers: workers(rayon::current_num_threads()),
-            prefetch: 2,
-            augment: Augment::default(),
-            shuffle: false,
-            drop_last: held.set.fixed_batch().is_some(),
-            share: Share::default(),
-        };
-        let held = Loader::new(held.set.clone(), held.indices.clone(), options)?;
+        let held = in_order(held, held.set.fixed_batch().unwrap_or(job.loader.batch()))?;
         let steps = job.steps_of_a_trial();
         let mut watcher = TrialWatcher { monitor: self.monitor, steps, done: 0, trial: None };
         let trials = job.find_rate(&held, &mut watcher)?;
