@@ -199,7 +199,7 @@ pub struct Trained {
     pub after: Option<f64>,
     /// Why it ended, in words.
     pub ended: Cow<'static, str>,
-    /// The highest learning rate: of weights that are only rounded, a tenth of the one that was asked for. Absent in older reports.
+    /// The highest learning rate; `--qat` takes a tenth of one that is asked for. Absent in reports of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
     /// The short trainings that it was chosen by, lowest rate first; none where it was asked for.

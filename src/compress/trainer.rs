@@ -250,7 +250,7 @@ impl DataTrainer<'_> {
         }
     }
 
-    /// Chooses the learning rate by trials, on what validates.
+    /// Chooses the learning rate by trials, which the samples that validate judge.
     fn find_rate(&self, job: &mut Job, name: &str, rounded: bool) -> Result<Vec<RateTrial>> {
         let held = &self.sets.validation;
         let held = in_order(held, held.set.fixed_batch().unwrap_or(job.loader.batch()))?;

@@ -6,7 +6,7 @@
 
 use super::{
     Search, Strategy,
-    estimate::{Estimator, Known},
+    estimate::{Estimate, Estimator, Known},
     front::{Objectives, Worst},
     tried::{Standings, Training, Tried},
     way::{AIMS, CHANNELS, Care, Form, Way, ZEROS, rungs},
@@ -28,8 +28,8 @@ const CURIOUS_OF: usize = 8;
 const BEGUN: usize = 2;
 /// What a way has to be expected to add to the hypervolume: less would keep the search at variants of one way that differ by nothing.
 const WORTH: f64 = 0.002;
-/// What a way may come to where estimates are wrong, in parts of what is expected. Where nothing is expected to add anything, those are
-/// tried that may (optimism under uncertainty; Lai and Robbins 1985).
+/// Where no way is expected to add anything, one is tried that would if it lost only this part of what is expected, in this part of the
+/// expected time (optimism under uncertainty; Lai and Robbins 1985).
 const HOPED_LOST: f64 = 0.5;
 const HOPED_TIME: f64 = 0.9;
 /// How much of the seconds counts: less than all, as what a long try shows helps others.
@@ -126,17 +126,7 @@ impl<'a> Proposer<'a> {
         let training = Training::new(tried, &self.rungs);
         let pool: Vec<Way> = pool.into_iter().filter(|way| fits(way) && training.allows(way)).collect();
         let reached: Vec<_> = front.iter().map(|(_, objectives)| *objectives).collect();
-        let volume = self.worst.hypervolume(&reached);
-        let promise = |way: &Way| {
-            let expected = estimator.of(way);
-            let seconds = expected.seconds.max(0.1).powf(THRIFT);
-            let added = |with: Objectives| {
-                let with: Vec<_> = reached.iter().copied().chain([with]).collect();
-                (self.worst.hypervolume(&with) - volume - WORTH).max(0.0) / seconds
-            };
-            let Objectives { lost, time, size } = expected.objectives;
-            (added(expected.objectives), added(Objectives { lost: HOPED_LOST * lost, time: HOPED_TIME * time, size }))
-        };
+        let promise = |way: &Way| promise(self.worst, &reached, &estimator.of(way));
         let mut scored: Vec<((f64, f64), Way)> = pool.into_iter().map(|way| (promise(&way), way)).collect();
         scored.sort_by(|((a, x), way), ((b, y), other)| b.total_cmp(a).then(y.total_cmp(x)).then(way.cmp(other)));
         // What is expected may be wrong, above all where nothing promises anything.
@@ -247,10 +237,43 @@ impl<'a> Proposer<'a> {
     }
 }
 
+/// What a way adds to the hypervolume of those on the front for the seconds that it takes: as it is expected, and as it may be hoped.
+fn promise(worst: Worst, reached: &[Objectives], expected: &Estimate) -> (f64, f64) {
+    let (volume, seconds) = (worst.hypervolume(reached), expected.seconds.max(0.1).powf(THRIFT));
+    let added = |with: Objectives| {
+        let with: Vec<_> = reached.iter().copied().chain([with]).collect();
+        (worst.hypervolume(&with) - volume - WORTH).max(0.0) / seconds
+    };
+    let Objectives { lost, time, size } = expected.objectives;
+    (added(expected.objectives), added(Objectives { lost: HOPED_LOST * lost, time: HOPED_TIME * time, size }))
+}
+
 fn toggle(set: &mut BTreeSet<usize>, one: Option<&usize>) {
     if let Some(one) = one
         && !set.remove(one)
     {
         set.insert(*one);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_that_may_add_is_told_from_one_that_cannot() {
+        let reached = [Objectives { lost: 0.02, time: 0.4, size: 0.3 }];
+        let of = |lost: f64, time: f64, size: f64, seconds: f64| {
+            let expected = Estimate { objectives: Objectives { lost, time, size }, noise: 0.0, seconds };
+            promise(Worst(0.1), &reached, &expected)
+        };
+        let (added, hoped) = of(0.01, 0.4, 0.3, 1.0);
+        assert!(added > 0.0 && hoped > added);
+        // It loses more than the front, but would lose less than that if it lost half.
+        let (added, hoped) = of(0.03, 0.4, 0.3, 1.0);
+        assert!(added == 0.0 && hoped > 0.0);
+        assert!(of(0.03, 0.4, 0.3, 9.0).1 < hoped, "long tries promise less");
+        // A variant of the best, worse throughout by more than may be hoped.
+        assert_eq!(of(0.06, 0.6, 0.4, 1.0), (0.0, 0.0));
     }
 }

@@ -7,9 +7,8 @@
 
 use super::{Clocks, Job, Spent, Watcher};
 use crate::train::{
-    loader::{Loader, TrainBatch},
+    loader::Loader,
     replicas::{Learning, loss_of_batch},
-    teacher::Answer,
 };
 use compress_compiler::{
     error::{Error, Result},
@@ -18,11 +17,10 @@ use compress_compiler::{
 };
 use std::{collections::BTreeMap, time::Instant};
 
-/// A trial has this part of the steps of the training, and so many at most. It has so many at least, but of a training that is very short
-/// no more than this part.
+/// Steps of a trial: a tenth of the training's, within these bounds, and no more than half of a very short training's.
 const PART: u64 = 10;
-const MOST: u64 = 64;
 const FEWEST: u64 = 8;
+const MOST: u64 = 64;
 const MOST_PART: u64 = 2;
 /// Steps of the trainings whose usual rates are known.
 const USUAL: f64 = 1500.0;
@@ -33,15 +31,15 @@ const RATIO: f64 = 4.0;
 /// How many times lower rates than the first are tried, or higher ones.
 const LOWEST: i32 = -4;
 const HIGHEST: i32 = 3;
-/// Trials at most: down all the way, or a step down and up all the way, and one at rate zero.
+/// Trials at most: the first, four lower ones (or one lower and three higher), and one at rate zero.
 const TRIALS: u64 = 6;
-/// A trial is too short to show what longer trainings gain where none of them takes so much off the loss of the untrained model.
+/// Trials show what training gains if one of them takes this part off the loss of the untrained model. Otherwise they are too short for that.
 const GAIN: f64 = 0.02;
-/// The rate is then the highest that adds no more than this to it: what it adds goes first, in longer trainings.
+/// Where they are too short, the rate is the highest that adds no more than this part to the loss: longer trainings take that off again.
 const BEARABLE: f64 = 0.05;
-/// A trial is judged on a part as many samples as it trains on, on this number if that is more, and on all that validate if those are fewer.
+/// Samples that judge a trial, in parts of those that it trains on; at least so many, if so many validate.
 const JUDGES: f64 = 0.25;
-const ENOUGH_JUDGES: usize = 64;
+const FEWEST_JUDGES: usize = 64;
 
 impl Job<'_> {
     /// Sets the highest learning rate to one that suits the model, its data and the number of steps, as trials show; `held` are the samples
@@ -58,10 +56,11 @@ impl Job<'_> {
         let times_longer = |steps: u64, than: f64| (steps as f64 / than).powf(LONGER);
         let start = self.options.rate * times_longer(steps, USUAL);
         let rate = |place: f64| start * RATIO.powf(place);
-        // Where weights go step by step, a model that isn't trained has lost them too.
-        let goes = self.masks.as_ref().is_some_and(|masks| !masks.are_final());
-        let idle = if goes { steps } else { 0 };
-        let mut losses = Losses { untrained: self.trial(0.0, idle, held, watcher)?, tried: BTreeMap::new() };
+        // Where weights go step by step, they have to go from the untrained model too before it is compared.
+        let gradual = self.masks.as_ref().is_some_and(|masks| !masks.are_final());
+        let untrained_steps = if gradual { steps } else { 0 };
+        let untrained = self.trial(0.0, untrained_steps, held, watcher)?;
+        let mut losses = Losses { untrained, tried: BTreeMap::new() };
         while let Some(place) = losses.next() {
             losses.tried.insert(place, self.trial(rate(place.into()), steps, held, watcher)?);
         }
@@ -77,7 +76,7 @@ impl Job<'_> {
             loss: loss.is_finite().then_some(loss),
         };
         let tried = losses.tried.iter().map(|(place, loss)| told(rate((*place).into()), steps, *loss));
-        Ok([told(0.0, idle, losses.untrained)].into_iter().chain(tried).collect())
+        Ok([told(0.0, untrained_steps, losses.untrained)].into_iter().chain(tried).collect())
     }
 
     fn steps(&self) -> u64 {
@@ -99,7 +98,7 @@ impl Job<'_> {
     /// Samples that a trial is judged on, if there are as many.
     fn judges(&self) -> usize {
         let trained = self.steps_of_a_trial() as usize * self.loader.batch();
-        ENOUGH_JUDGES.max((JUDGES * trained as f64) as usize)
+        FEWEST_JUDGES.max((JUDGES * trained as f64) as usize)
     }
 
     /// The loss on `held` after so many steps at a rate that rises and falls as in the training itself; infinite where it is not a number.
@@ -147,11 +146,8 @@ impl Job<'_> {
         let (mut sum, mut samples) = (0.0, 0);
         for batch in held.epoch(0, 0)? {
             go_on(watcher)?;
-            let batch: TrainBatch = batch?;
-            let answer = match &mut self.teacher {
-                Some(teacher) => teacher.answer(&batch.inputs, self.same_samples.then_some(&batch.indices[..]))?,
-                None => Answer::default(),
-            };
+            let batch = batch?;
+            let answer = self.answer(&batch)?;
             let how = Learning { loss: &self.options.loss, seed: self.options.seed, scale: 1.0 };
             sum += loss_of_batch(&self.model, how, &batch, &answer)? * batch.len as f64;
             samples += batch.len;
@@ -187,6 +183,7 @@ impl Losses {
         (*loss < self.untrained * (1.0 - GAIN)).then_some(*place)
     }
 
+    /// The highest loss that can be borne.
     fn most(&self) -> f64 {
         self.untrained * (1.0 + BEARABLE)
     }
@@ -242,17 +239,16 @@ fn rounded(rate: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::RefCell;
 
     /// The places that are tried, in order, and the chosen one, where this is the loss at a place.
     fn chosen(untrained: f64, loss: impl Fn(i32) -> f64) -> (Vec<i32>, f64) {
         let mut losses = Losses { untrained, tried: BTreeMap::new() };
-        let order = RefCell::new(vec![]);
+        let mut order = vec![];
         while let Some(place) = losses.next() {
-            order.borrow_mut().push(place);
+            order.push(place);
             losses.tried.insert(place, loss(place));
         }
-        (order.into_inner(), losses.chosen())
+        (order, losses.chosen())
     }
 
     #[test]

@@ -92,14 +92,7 @@ impl Job<'_> {
         spent: &mut Spent,
     ) -> Result<Learnt> {
         let started = Instant::now();
-        let material = batch.and_then(|batch| {
-            let indices = self.same_samples.then_some(&batch.indices[..]);
-            let answer = match &mut self.teacher {
-                Some(t) if batch.len > 0 => t.answer(&batch.inputs, indices)?,
-                _ => Answer::default(),
-            };
-            Ok((batch, answer))
-        });
+        let material = batch.and_then(|batch| Ok((batch, self.answer(batch)?)));
         spent.teacher += started.elapsed().as_secs_f64();
         let started = Instant::now();
         let seed = self.options.seed ^ (state.epoch << 32 | state.batch).wrapping_mul(0xd6e8_feb8_6659_fd93);
@@ -116,6 +109,15 @@ impl Job<'_> {
         spent.exchange += learnt.waited - saving;
         spent.compute += started.elapsed().as_secs_f64() - learnt.waited;
         Ok(learnt)
+    }
+
+    /// What the teacher says of a batch.
+    pub(super) fn answer(&mut self, batch: &TrainBatch) -> Result<Answer> {
+        let indices = self.same_samples.then_some(&batch.indices[..]);
+        match &mut self.teacher {
+            Some(teacher) if batch.len > 0 => teacher.answer(&batch.inputs, indices),
+            _ => Ok(Answer::default()),
+        }
     }
 
     /// The checkpoint to go on from: the first rank reads it.
