@@ -1,7 +1,8 @@
 //! What a way would cost and gain, before it is tried: from layers alone, and from ways that were tried.
 //!
 //! A first guess adds up what layers do alone: noise, as parts of the signal, and time and bytes. What was measured of ways that are
-//! alike corrects it, the nearer the more (Nadaraya 1964, over the logarithms of what guesses missed).
+//! alike corrects it, the nearer the more (Nadaraya 1964, over the logarithms of what guesses missed). There, ways that are like each other
+//! count as one: else fifty variants of one way outweigh the only one that is of the same form.
 
 use super::{
     front::Objectives,
@@ -18,6 +19,8 @@ pub struct Estimate {
     pub noise: f64,
     /// Seconds to try it.
     pub seconds: f64,
+    /// How many ways like it were measured: the more, the less doubt.
+    pub alike: f64,
 }
 
 /// What is known of a model before anything is tried.
@@ -39,8 +42,16 @@ pub struct Known<'a> {
 pub struct Estimator<'a> {
     known: &'a Known<'a>,
     tried: &'a [Tried],
-    /// The ways that were measured, what came of them, and what was guessed of them.
-    measured: Vec<(&'a Way, &'a Outcome, Estimate)>,
+    measured: Vec<Measured<'a>>,
+}
+
+/// A way that was measured.
+struct Measured<'a> {
+    way: &'a Way,
+    outcome: &'a Outcome,
+    guessed: Estimate,
+    /// How many of those that were measured are like it, itself too.
+    crowd: f64,
 }
 
 /// The noise of zeros and of fewer channels: hundredths, and parts of the signal. A first guess, from many convolutional networks.
@@ -88,18 +99,31 @@ fn between(points: &[(f64, f64)], at: f64) -> f64 {
 impl<'a> Estimator<'a> {
     /// Estimates by what is `known`, and by what was `tried`.
     pub fn new(known: &'a Known<'a>, tried: &'a [Tried]) -> Self {
-        let of = |t: &'a Tried| Some((&t.way, t.outcome.as_ref()?, known.guess(&t.way)));
-        Self { known, tried, measured: tried.iter().rev().filter_map(of).take(MOST).collect() }
+        let of = |t: &'a Tried| {
+            let (way, outcome) = (&t.way, t.outcome.as_ref()?);
+            Some(Measured { way, outcome, guessed: known.guess(way), crowd: 0.0 })
+        };
+        let mut measured: Vec<Measured> = tried.iter().rev().filter_map(of).take(MOST).collect();
+        for i in 0..measured.len() {
+            for j in 0..=i {
+                let near = nearness(known.distance(measured[i].way, measured[j].way));
+                measured[i].crowd += near;
+                if i != j {
+                    measured[j].crowd += near;
+                }
+            }
+        }
+        Self { known, tried, measured }
     }
 
     /// What is expected of `way`.
     pub fn of(&self, way: &Way) -> Estimate {
         let guess = self.known.guess(way);
-        let near: Vec<f64> =
-            self.measured.iter().map(|(other, ..)| nearness(self.known.distance(way, other))).collect();
+        let near: Vec<f64> = self.measured.iter().map(|m| nearness(self.known.distance(way, m.way))).collect();
         let corrected = |of_guess: &dyn Fn(&Estimate) -> f64, of: &dyn Fn(&Outcome) -> f64| {
             let (mut sum, mut weight) = (0.0, GUESS);
-            for (near, (_, outcome, guessed)) in near.iter().zip(&self.measured) {
+            for (near, Measured { outcome, guessed, crowd, .. }) in near.iter().zip(&self.measured) {
+                let near = near / crowd;
                 sum += near * (of(outcome).max(1e-9) / of_guess(guessed).max(1e-9)).ln();
                 weight += near;
             }
@@ -109,14 +133,15 @@ impl<'a> Estimator<'a> {
         let time = corrected(&|e| e.objectives.time, &|o| o.objectives.time);
         let size = corrected(&|e| e.objectives.size, &|o| o.objectives.size);
         let lost = if self.known.of_share { self.lost(noise) } else { noise.sqrt() };
-        Estimate { objectives: Objectives { lost, time, size }, noise, seconds: self.seconds(way) }
+        let alike = near.iter().sum();
+        Estimate { objectives: Objectives { lost, time, size }, noise, seconds: self.seconds(way), alike }
     }
 
     /// What is lost of a share by so much noise: as a first guess has it, and as ways lost that had about as much.
     fn lost(&self, noise: f64) -> f64 {
         let guess = |noise: f64| changed_by(noise.max(1e-9));
         let (mut lost, mut guessed) = (GUESS * guess(noise), GUESS * guess(noise));
-        for (_, outcome, _) in &self.measured {
+        for Measured { outcome, .. } in &self.measured {
             let near = nearness((outcome.noise.max(1e-9) / noise).ln() / NEAR_NOISE);
             lost += near * outcome.objectives.lost.max(0.0);
             guessed += near * guess(outcome.noise);
@@ -242,12 +267,15 @@ impl Known<'_> {
         let bytes = (bytes + (self.bytes - known).max(0.0)) * (1.0 - way.channels as f64 / 100.0);
         let lost = noise.sqrt();
         let objectives = Objectives { lost, time, size: bytes / self.bytes.max(1.0) };
-        Estimate { objectives, noise, seconds: 0.0 }
+        Estimate { objectives, noise, seconds: 0.0, alike: 0.0 }
     }
 
     /// How unlike two ways are: 1 says that one tells little of the other.
     fn distance(&self, a: &Way, b: &Way) -> f64 {
         let share = |of: &dyn Fn(&Way) -> &std::collections::BTreeSet<usize>| {
+            if of(a) == of(b) {
+                return 0.0;
+            }
             let weight = |i: &usize| self.table.get(*i).map_or(0.0, |layer| layer.int8.unwrap_or(0.0).sqrt());
             let all: f64 = (0..self.table.len()).map(|i| weight(&i)).sum();
             of(a).symmetric_difference(of(b)).map(weight).sum::<f64>() / all.max(1e-9)
@@ -279,6 +307,7 @@ fn nearness(distance: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::search::way::AIMS;
 
     fn table() -> Vec<LayerAlone> {
         let layer = |name: &str, noise: f64| LayerAlone {
@@ -339,5 +368,24 @@ mod tests {
         let moved = (other.objectives.time / before.objectives.time).ln().abs();
         assert!(moved < 0.1, "a way far off is guessed as before, {moved}");
         assert_eq!(same.seconds, 3.0);
+        assert!(same.alike > 0.9 && other.alike < 0.1);
+    }
+
+    #[test]
+    fn many_variants_count_as_one() {
+        let table = table();
+        let known = known(&table);
+        let of = |way: &Way, time: f64| {
+            let outcome = Outcome { objectives: Objectives { lost: 0.0, time, size: 0.5 }, ..Outcome::default() };
+            Tried { way: way.clone(), outcome: Some(outcome), seconds: 1.0, ..Tried::default() }
+        };
+        let (int8, float) = (Way { care: Care::Careful, ..Way::plain(Form::Int8) }, Way::plain(Form::Float));
+        // INT8 is slower than floats here, though its layers alone promised half of the time.
+        let variants = AIMS.iter().flat_map(|aim| [0, 1].map(|four| (aim, four)));
+        let variants = variants.map(|(aim, four)| Way { aim: *aim, four: (0..four).collect(), ..int8.clone() });
+        let tried: Vec<Tried> = std::iter::once(of(&float, 1.0)).chain(variants.map(|way| of(&way, 1.2))).collect();
+        let pruned = Way { channels: 10, care: Care::Careful, ..float };
+        let time = Estimator::new(&known, &tried).of(&pruned).objectives.time;
+        assert!(time < 1.04, "one way in floats says more of floats than twelve in INT8: {time}");
     }
 }

@@ -28,10 +28,10 @@ const CURIOUS_OF: usize = 8;
 const BEGUN: usize = 2;
 /// What a way has to be expected to add to the hypervolume: less would keep the search at variants of one way that differ by nothing.
 const WORTH: f64 = 0.002;
-/// Where no way is expected to add anything, one is tried that would if it lost only this part of what is expected, in this part of the
-/// expected time (optimism under uncertainty; Lai and Robbins 1985).
+/// The parts of the expected loss and time by which a way may be hoped to be better. Where no way is expected to add anything, one is tried
+/// that would then (optimism under uncertainty; Lai and Robbins 1985). Of a way like many that were measured less is hoped.
 const HOPED_LOST: f64 = 0.5;
-const HOPED_TIME: f64 = 0.9;
+const HOPED_TIME: f64 = 0.1;
 /// How much of the seconds counts: less than all, as what a long try shows helps others.
 const THRIFT: f64 = 0.8;
 
@@ -121,7 +121,11 @@ impl<'a> Proposer<'a> {
         if self.strategy == Strategy::Random {
             return (0..BY_CHANCE).map(|_| self.by_chance()).find(fits);
         }
-        let parents: Vec<&Way> = front.iter().map(|(tried, _)| &tried.way).collect();
+        // Those that lose more than counts have no children, unless there are no others.
+        let counts = |objectives: &Objectives| objectives.lost < self.worst.0;
+        let some_count = front.iter().any(|(_, objectives)| counts(objectives));
+        let parents = front.iter().filter(|(_, objectives)| counts(objectives) || !some_count);
+        let parents: Vec<&Way> = parents.map(|(tried, _)| &tried.way).collect();
         let pool = self.pool(&parents);
         let training = Training::new(tried, &self.rungs);
         let pool: Vec<Way> = pool.into_iter().filter(|way| fits(way) && training.allows(way)).collect();
@@ -138,7 +142,9 @@ impl<'a> Proposer<'a> {
             (false, 0) => some,
             (false, _) => some.min(hopeful),
         };
-        scored[..from].choose(&mut self.random).map(|(_, way)| way.clone())
+        // By chance a long try is the rarer the longer it takes: else a few of them take all of the time.
+        let thrift = |(_, way): &(_, Way)| thrifty(estimator.seconds(way)).recip();
+        scored[..from].choose_weighted(&mut self.random, thrift).ok().map(|(_, way)| way.clone())
     }
 
     /// Ways to choose from, each once.
@@ -239,13 +245,20 @@ impl<'a> Proposer<'a> {
 
 /// What a way adds to the hypervolume of those on the front for the seconds that it takes: as it is expected, and as it may be hoped.
 fn promise(worst: Worst, reached: &[Objectives], expected: &Estimate) -> (f64, f64) {
-    let (volume, seconds) = (worst.hypervolume(reached), expected.seconds.max(0.1).powf(THRIFT));
+    let (volume, seconds) = (worst.hypervolume(reached), thrifty(expected.seconds));
     let added = |with: Objectives| {
         let with: Vec<_> = reached.iter().copied().chain([with]).collect();
         (worst.hypervolume(&with) - volume - WORTH).max(0.0) / seconds
     };
     let Objectives { lost, time, size } = expected.objectives;
-    (added(expected.objectives), added(Objectives { lost: HOPED_LOST * lost, time: HOPED_TIME * time, size }))
+    let less = |of: f64, hoped: f64| of * (1.0 - hoped / (1.0 + expected.alike));
+    let hoped = Objectives { lost: less(lost, HOPED_LOST), time: less(time, HOPED_TIME), size };
+    (added(expected.objectives), added(hoped))
+}
+
+/// Seconds of a try, as they count.
+fn thrifty(seconds: f64) -> f64 {
+    seconds.max(0.1).powf(THRIFT)
 }
 
 fn toggle(set: &mut BTreeSet<usize>, one: Option<&usize>) {
@@ -263,16 +276,18 @@ mod tests {
     #[test]
     fn a_way_that_may_add_is_told_from_one_that_cannot() {
         let reached = [Objectives { lost: 0.02, time: 0.4, size: 0.3 }];
-        let of = |lost: f64, time: f64, size: f64, seconds: f64| {
-            let expected = Estimate { objectives: Objectives { lost, time, size }, noise: 0.0, seconds };
+        let of_like = |alike: f64, lost: f64, time: f64, size: f64, seconds: f64| {
+            let expected = Estimate { objectives: Objectives { lost, time, size }, noise: 0.0, seconds, alike };
             promise(Worst(0.1), &reached, &expected)
         };
+        let of = |lost: f64, time: f64, size: f64, seconds: f64| of_like(0.0, lost, time, size, seconds);
         let (added, hoped) = of(0.01, 0.4, 0.3, 1.0);
         assert!(added > 0.0 && hoped > added);
         // It loses more than the front, but would lose less than that if it lost half.
         let (added, hoped) = of(0.03, 0.4, 0.3, 1.0);
         assert!(added == 0.0 && hoped > 0.0);
         assert!(of(0.03, 0.4, 0.3, 9.0).1 < hoped, "long tries promise less");
+        assert_eq!(of_like(20.0, 0.03, 0.4, 0.3, 1.0).1, 0.0, "of what was often tried nothing is hoped");
         // A variant of the best, worse throughout by more than may be hoped.
         assert_eq!(of(0.06, 0.6, 0.4, 1.0), (0.0, 0.0));
     }
