@@ -9,7 +9,7 @@ use compress_compiler::{error::Result, graph::Graph};
 use compress_runtime::session::Backend;
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     env,
     fmt::Write as _,
     fs,
@@ -115,7 +115,10 @@ const TENTHS: usize = 10;
 fn machine(backend: &Backend) -> String {
     let device = &backend.device;
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu.lines().find(|line| line.starts_with("model name")).unwrap_or(env::consts::ARCH);
+    // x86 gives cores a name, ARM the number of their maker and of their part: several of these where cores differ.
+    let of_cores = ["model name", "CPU implementer", "CPU part"];
+    let names: BTreeSet<&str> = cpu.lines().filter(|line| of_cores.iter().any(|of| line.starts_with(of))).collect();
+    let model = if names.is_empty() { env::consts::ARCH.into() } else { Vec::from_iter(names).join("; ") };
     let version = env!("CARGO_PKG_VERSION");
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     format!("{model}; {cores} cores; {}; {}; {} threads; {version}", device.describe(), backend.engine, threads(device))

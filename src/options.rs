@@ -244,8 +244,8 @@ pub struct DeviceOptions {
     /// values stay between products too. All but f32 are for NVIDIA's tensor cores. Training has types of its own.
     #[arg(long, value_name = "TYPE", default_value_t, value_parser = choices::<FloatProducts>())]
     pub precision: FloatProducts,
-    /// What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the best. Or
-    /// onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt.
+    /// What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx, on 64-bit ARM neon, dotprod or
+    /// i8mm; auto is the best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt.
     #[arg(long, default_value_t)]
     pub engine: EngineChoice,
     /// The library of ONNX Runtime, or the folder that it is in [default: that of the active Python environment].

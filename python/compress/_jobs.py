@@ -183,9 +183,9 @@ def compress(
         precision: How a GPU multiplies floats: f32; tf32, which keeps 11 of 24 bits of what weights are multiplied
             by; or bf16 or f16, in which values stay between products too. All but f32 are for NVIDIA's tensor cores.
             Training has types of its own [default: f32]
-        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
-            best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
-            [default: auto]
+        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx, on 64-bit ARM
+            neon, dotprod or i8mm; auto is the best. Or onnxruntime, if it is installed, also with a provider:
+            onnxruntime:openvino, :cuda or :tensorrt [default: auto]
         ort: The library of ONNX Runtime, or the folder that it is in [default: that of the active Python environment]
         threads: Threads on the CPU [default: one a core]
         seed: The seed of every random choice [default: 0]
@@ -386,9 +386,9 @@ def sweep(
         precision: How a GPU multiplies floats: f32; tf32, which keeps 11 of 24 bits of what weights are multiplied
             by; or bf16 or f16, in which values stay between products too. All but f32 are for NVIDIA's tensor cores.
             Training has types of its own [default: f32]
-        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
-            best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
-            [default: auto]
+        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx, on 64-bit ARM
+            neon, dotprod or i8mm; auto is the best. Or onnxruntime, if it is installed, also with a provider:
+            onnxruntime:openvino, :cuda or :tensorrt [default: auto]
         ort: The library of ONNX Runtime, or the folder that it is in [default: that of the active Python environment]
         threads: Threads on the CPU [default: one a core]
         seed: The seed of every random choice [default: 0]
@@ -490,9 +490,9 @@ def search(
         precision: How a GPU multiplies floats: f32; tf32, which keeps 11 of 24 bits of what weights are multiplied
             by; or bf16 or f16, in which values stay between products too. All but f32 are for NVIDIA's tensor cores.
             Training has types of its own [default: f32]
-        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
-            best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
-            [default: auto]
+        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx, on 64-bit ARM
+            neon, dotprod or i8mm; auto is the best. Or onnxruntime, if it is installed, also with a provider:
+            onnxruntime:openvino, :cuda or :tensorrt [default: auto]
         ort: The library of ONNX Runtime, or the folder that it is in [default: that of the active Python environment]
         threads: Threads on the CPU [default: one a core]
         seed: The seed of every random choice [default: 0]
@@ -652,9 +652,9 @@ def check(
         precision: How a GPU multiplies floats: f32; tf32, which keeps 11 of 24 bits of what weights are multiplied
             by; or bf16 or f16, in which values stay between products too. All but f32 are for NVIDIA's tensor cores.
             Training has types of its own [default: f32]
-        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
-            best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
-            [default: auto]
+        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx, on 64-bit ARM
+            neon, dotprod or i8mm; auto is the best. Or onnxruntime, if it is installed, also with a provider:
+            onnxruntime:openvino, :cuda or :tensorrt [default: auto]
         ort: The library of ONNX Runtime, or the folder that it is in [default: that of the active Python environment]
         threads: Threads on the CPU [default: one a core]
         seed: The seed of every random choice [default: 0]
@@ -728,9 +728,9 @@ def draft(
         precision: How a GPU multiplies floats: f32; tf32, which keeps 11 of 24 bits of what weights are multiplied
             by; or bf16 or f16, in which values stay between products too. All but f32 are for NVIDIA's tensor cores.
             Training has types of its own [default: f32]
-        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
-            best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
-            [default: auto]
+        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx, on 64-bit ARM
+            neon, dotprod or i8mm; auto is the best. Or onnxruntime, if it is installed, also with a provider:
+            onnxruntime:openvino, :cuda or :tensorrt [default: auto]
         ort: The library of ONNX Runtime, or the folder that it is in [default: that of the active Python environment]
         threads: Threads on the CPU [default: one a core]
         seed: The seed of every random choice [default: 0]
@@ -787,9 +787,9 @@ def bench(
         precision: How a GPU multiplies floats: f32; tf32, which keeps 11 of 24 bits of what weights are multiplied
             by; or bf16 or f16, in which values stay between products too. All but f32 are for NVIDIA's tensor cores.
             Training has types of its own [default: f32]
-        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
-            best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
-            [default: auto]
+        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx, on 64-bit ARM
+            neon, dotprod or i8mm; auto is the best. Or onnxruntime, if it is installed, also with a provider:
+            onnxruntime:openvino, :cuda or :tensorrt [default: auto]
         ort: The library of ONNX Runtime, or the folder that it is in [default: that of the active Python environment]
         threads: Threads on the CPU [default: one a core]
         seed: The seed of every random choice [default: 0]
@@ -837,9 +837,9 @@ def explain(
         precision: How a GPU multiplies floats: f32; tf32, which keeps 11 of 24 bits of what weights are multiplied
             by; or bf16 or f16, in which values stay between products too. All but f32 are for NVIDIA's tensor cores.
             Training has types of its own [default: f32]
-        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
-            best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
-            [default: auto]
+        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx, on 64-bit ARM
+            neon, dotprod or i8mm; auto is the best. Or onnxruntime, if it is installed, also with a provider:
+            onnxruntime:openvino, :cuda or :tensorrt [default: auto]
         ort: The library of ONNX Runtime, or the folder that it is in [default: that of the active Python environment]
         threads: Threads on the CPU [default: one a core]
         seed: The seed of every random choice [default: 0]
@@ -921,9 +921,9 @@ def sensitivity(
         precision: How a GPU multiplies floats: f32; tf32, which keeps 11 of 24 bits of what weights are multiplied
             by; or bf16 or f16, in which values stay between products too. All but f32 are for NVIDIA's tensor cores.
             Training has types of its own [default: f32]
-        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx; auto is the
-            best. Or onnxruntime, if it is installed, also with a provider: onnxruntime:openvino, :cuda or :tensorrt
-            [default: auto]
+        engine: What runs models: burn, or our kernels for portable, avx2, avxvnni, avx512vnni or amx, on 64-bit ARM
+            neon, dotprod or i8mm; auto is the best. Or onnxruntime, if it is installed, also with a provider:
+            onnxruntime:openvino, :cuda or :tensorrt [default: auto]
         ort: The library of ONNX Runtime, or the folder that it is in [default: that of the active Python environment]
         threads: Threads on the CPU [default: one a core]
         seed: The seed of every random choice [default: 0]

@@ -406,6 +406,7 @@ mod tests {
         "--all",
         "--all-targets",
         "--array",
+        "--arm",
         "--bench",
         "--bind-to",
         "--dependency",

@@ -7,8 +7,7 @@ use crate::{
     coded4::Nibbles,
     conv::{aligned, bytes},
     elementwise::apply,
-    gemv::multiply_add,
-    math::clamp,
+    math::{clamp, multiply_add},
     multiversion::multiversion,
     team::join,
 };

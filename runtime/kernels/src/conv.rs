@@ -23,7 +23,7 @@ use crate::{
     Isa, Rows, RowsMut, UnaryOp, Window,
     elementwise::{Lines, apply_lines},
     team::join,
-    tile::{Operand, Tiles, Tiles8},
+    tile::{Operand, Tiles},
 };
 pub(crate) use blocks::POSITIONS;
 use blocks::{Block, Blocks, LEAST, Strides};
@@ -74,17 +74,14 @@ struct Run<'a, X: Number, F> {
 impl Conv {
     fn new(isa: Isa, shape: Shape, quad: usize) -> Self {
         let tiles = isa.tiles();
-        let panels = Panels::new(&shape, tiles.lanes, tiles.vectors, quad);
+        let vectors = if quad == 1 { tiles.vectors_f } else { tiles.vectors };
+        let panels = Panels::new(&shape, tiles.lanes, vectors, quad);
         Self { tiles, shape, panels, block: BLOCK_BYTES }
     }
 
     /// A convolution of 8-bit integers.
     fn of_integers(isa: Isa, shape: Shape) -> Self {
-        let step = match isa.tiles().tiles8 {
-            Tiles8::Bytes(_) => 4,
-            Tiles8::Words(_) => 2,
-        };
-        Self::new(isa, shape, step)
+        Self::new(isa, shape, isa.tiles().step)
     }
 
     fn blocks<'a, X>(&'a self, window: &'a Window) -> Blocks<'a> {

@@ -1,10 +1,14 @@
 //! Depthwise convolutions: one filter a channel.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod bytes;
 mod float;
-#[cfg(target_arch = "x86_64")]
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod packed;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 pub use float::DepthwiseF;
 
@@ -26,7 +30,7 @@ pub struct Depthwise8 {
     input_zero: u8,
     finish: Finish8,
     then: Option<UnaryOp>,
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     packed: Option<packed::Packed>,
 }
 
@@ -53,7 +57,7 @@ impl Depthwise8 {
             taps,
             channels,
             input_zero,
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
             packed: match &finish {
                 Finish8::Requantize { bias, scale, zero, min, max } => {
                     let (zero, min, max) = (*zero, *min, *max);
@@ -98,7 +102,7 @@ impl Depthwise8 {
         check(x, window, &y, self.taps, self.channels);
         let zero = i32::from(*zero);
         let bounds = [i32::from(*min), i32::from(*max)].map(|bound| (bound - zero) as f32);
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
         if let Some(packed) = &self.packed {
             return in_rows(y, window.output[1], threads, &|part, y| {
                 // SAFETY: `new` found the instruction set available, and packed as many taps and

@@ -1,7 +1,11 @@
 //! A row by a large constant matrix, which is read where it lies: in a file that is mapped.
 
 use crate::{
-    Isa, Rows, RowsMut, UnaryOp, elementwise::apply, math::clamp, multiversion::multiversion, parallel::in_parts,
+    Isa, Rows, RowsMut, UnaryOp,
+    elementwise::apply,
+    math::{clamp, multiply_add},
+    multiversion::multiversion,
+    parallel::in_parts,
 };
 
 /// A float as a file has it, at any address.
@@ -78,13 +82,6 @@ impl GemvF {
     pub fn macs(&self) -> u64 {
         (self.depth * self.bias.len()) as u64
     }
-}
-
-/// `a * b + c`.
-#[inline(always)]
-pub(crate) fn multiply_add(isa: Isa, a: f32, b: f32, c: f32) -> f32 {
-    // Without the instruction a fused product would be a call.
-    if matches!(isa, Isa::Portable | Isa::Saturating) { a * b + c } else { a.mul_add(b, c) }
 }
 
 multiversion! {

@@ -2,6 +2,7 @@
 //!
 //! Errors stay below 1e-6 of the result.
 
+use crate::Isa;
 use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, LN_2, LOG2_E};
 
 /// Adding this rounds to an integer, half to even: floats of its size have no room for a fraction.
@@ -11,6 +12,12 @@ const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23
 /// `ln(2)` in two parts, the first of so few bits that its product with an exponent is exact.
 const LN_2_HIGH: f32 = 0.693_359_4;
 const LN_2_LOW: f32 = -2.121_944_4e-4;
+
+/// `a * b + c`, rounded once where the instruction set can.
+#[inline(always)]
+pub(crate) fn multiply_add(isa: Isa, a: f32, b: f32, c: f32) -> f32 {
+    if isa.fuses() { a.mul_add(b, c) } else { a * b + c }
+}
 
 /// Clamps; NaN stays. (Each comparison is one instruction, which a call of `f32::clamp` is not.)
 #[inline(always)]

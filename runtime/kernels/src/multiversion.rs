@@ -42,6 +42,9 @@ macro_rules! multiversion {
                 // SAFETY: the assert found the set available. The features of AVX2 are a part of those of AVX-VNNI.
                 #[cfg(target_arch = "x86_64")]
                 $crate::Isa::Avx2 | $crate::Isa::AvxVnni => unsafe { avx2($($argument),*) },
+                // Every function of 64-bit ARM may use NEON.
+                #[cfg(target_arch = "aarch64")]
+                $crate::Isa::Neon | $crate::Isa::Dotprod | $crate::Isa::I8mm => body($crate::Isa::Neon $(, $argument)*),
                 _ => body($crate::Isa::Portable $(, $argument)*),
             }
         }

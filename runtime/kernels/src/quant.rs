@@ -4,6 +4,8 @@
 //! operations in the order of those kernels. Rounding is always half to even.
 
 mod binary;
+#[cfg(target_arch = "aarch64")]
+mod tbl;
 #[cfg(target_arch = "x86_64")]
 mod vbmi;
 
@@ -51,6 +53,10 @@ pub fn lookup(isa: Isa, x: Rows<u8>, table: &[u8; 256], mut y: RowsMut<u8>, thre
             // SAFETY: `is_available` and `is_x86_feature_detected` found the features. The assert above found `x` and
             // `y` of one shape, and `part` is the same of both.
             return unsafe { vbmi::lookup(part.of(x), table, y) };
+        }
+        #[cfg(target_arch = "aarch64")]
+        if isa >= Isa::Neon {
+            return tbl::lookup(part.of(x), table, y);
         }
         lookup_rows(isa, part.of(x), table, y)
     });

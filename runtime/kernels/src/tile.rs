@@ -22,7 +22,7 @@ pub(crate) struct Operand<X> {
     pub segments: usize,
     /// Elements from the beginning of a piece to that of the next.
     pub segment: usize,
-    /// Steps of a piece: of one float, or of as many integers as four bytes hold.
+    /// Steps of a piece: of one float, or of as many integers as [`Tiles::step`] says.
     pub steps: usize,
 }
 
@@ -33,7 +33,7 @@ pub(crate) const OVERREAD: usize = 15 * 4 * 64;
 pub(crate) struct Tile8<X, W> {
     /// The rows.
     pub x: Operand<X>,
-    /// A panel: for each step, four bytes of weights for each column. Behind bytes, [`OVERREAD`] more can be read.
+    /// A panel: for each step, its weights for each column. Behind bytes, [`OVERREAD`] more can be read.
     pub weights: *const W,
     /// Where the sum of each column begins.
     pub bias: *const i32,
@@ -137,37 +137,12 @@ pub(crate) unsafe trait Vectors {
     type I: Copy;
     /// Floats.
     type F: Copy;
-    /// Of which type 8-bit activations are in memory.
-    type Activation: Copy;
-    /// Of which type 8-bit weights are in memory: of the same size.
-    type Weight: Copy;
-    /// Four bytes of activations, for every lane.
-    type X: Copy;
-    /// Four bytes of weights for each lane.
-    type W: Copy;
-    /// Activations of a step: how many four bytes hold.
-    const STEP: usize = 4 / size_of::<Self::Activation>();
 
     /// Reads a vector of integers.
     ///
     /// # Safety
     /// The machine has the instruction set. `from` is aligned, and `LANES` integers can be read there.
     unsafe fn load_i32(from: *const i32) -> Self::I;
-    /// Reads the activations of a step.
-    ///
-    /// # Safety
-    /// The machine has the instruction set. Four bytes can be read at `from`.
-    unsafe fn load_x(from: *const Self::Activation) -> Self::X;
-    /// Reads the weights of a step for each lane.
-    ///
-    /// # Safety
-    /// The machine has the instruction set. `4 * LANES` bytes can be read at `from`.
-    unsafe fn load_w(from: *const Self::Weight) -> Self::W;
-    /// Adds a step's products to each lane, wrapping around.
-    ///
-    /// # Safety
-    /// The machine has the instruction set.
-    unsafe fn dot(sum: Self::I, x: Self::X, w: Self::W) -> Self::I;
     /// Writes the first `columns` results of each of `rows` rows from `y` on. Sums are those of
     /// the first row's `N` vectors, then those of the second row's, and so on. Scaled, they are
     /// integers of 32 bits.
@@ -240,8 +215,41 @@ pub(crate) unsafe trait Vectors {
     unsafe fn clamp(x: Self::F, min: Self::F, max: Self::F) -> Self::F;
 }
 
+/// Products of bytes, four to a lane, which may be called only where the machine has the instruction set.
+///
+/// # Safety
+/// The operations must do what their names say in every lane.
+pub(crate) unsafe trait Products: Vectors {
+    /// Of which type 8-bit activations are in memory.
+    type Activation: Copy;
+    /// Of which type 8-bit weights are in memory: of the same size.
+    type Weight: Copy;
+    /// Four bytes of activations, for every lane.
+    type X: Copy;
+    /// Four bytes of weights for each lane.
+    type W: Copy;
+    /// Activations of a step: how many four bytes hold.
+    const STEP: usize = 4 / size_of::<Self::Activation>();
+
+    /// Reads the activations of a step.
+    ///
+    /// # Safety
+    /// The machine has the instruction set. Four bytes can be read at `from`.
+    unsafe fn load_x(from: *const Self::Activation) -> Self::X;
+    /// Reads the weights of a step for each lane.
+    ///
+    /// # Safety
+    /// The machine has the instruction set. `4 * LANES` bytes can be read at `from`.
+    unsafe fn load_w(from: *const Self::Weight) -> Self::W;
+    /// Adds a step's products to each lane, wrapping around.
+    ///
+    /// # Safety
+    /// The machine has the instruction set.
+    unsafe fn dot(sum: Self::I, x: Self::X, w: Self::W) -> Self::I;
+}
+
 /// The operands of a tile on 8-bit integers by the vectors of an instruction set.
-pub(crate) type Of8<V> = Tile8<<V as Vectors>::Activation, <V as Vectors>::Weight>;
+pub(crate) type Of8<V> = Tile8<<V as Products>::Activation, <V as Products>::Weight>;
 
 /// A loop of up to 16 turns, written out: where a compiler leaves it a loop, sums are in memory.
 macro_rules! unrolled {
@@ -263,7 +271,7 @@ pub(crate) use unrolled;
 /// # Safety
 /// `rows` is at least 1. At `x.offsets` are the offsets of these rows, which lie within what `x.base` points into.
 #[inline(always)]
-unsafe fn pointers<X, const M: usize>(x: &Operand<X>, first: usize, rows: usize) -> [*const X; M] {
+pub(crate) unsafe fn pointers<X, const M: usize>(x: &Operand<X>, first: usize, rows: usize) -> [*const X; M] {
     let mut pointers = [x.base; M];
     for i in 0..M {
         // SAFETY: the caller has offsets for these rows, at least one, which lie within what
@@ -281,7 +289,7 @@ unsafe fn pointers<X, const M: usize>(x: &Operand<X>, first: usize, rows: usize)
 /// results for `columns` columns, at most those and more than one vector less. `t.x` has these
 /// rows, as many as `rows` says. Pointers are aligned, and nothing else uses the results meanwhile.
 #[inline(always)]
-pub(crate) unsafe fn tile8<V: Vectors, const M: usize, const N: usize>(t: &Of8<V>, first: usize, rows: usize) {
+pub(crate) unsafe fn tile8<V: Products, const M: usize, const N: usize>(t: &Of8<V>, first: usize, rows: usize) {
     // SAFETY: every address lies within what the caller vouches for. Rows step beyond their last
     // segment in the end, but are not read any more.
     unsafe {
@@ -374,7 +382,7 @@ pub(crate) unsafe fn finish8<V: Vectors, const M: usize, const N: usize>(
 #[inline(always)]
 pub(crate) unsafe fn tile_f<V: Vectors, const M: usize, const N: usize>(t: &TileF, first: usize, rows: usize) {
     // SAFETY: every address lies within what the caller vouches for. Rows step beyond their last
-    // segment in the end, but are not read any more. `add` is followed only if it is not null.
+    // segment in the end, but are not read any more.
     unsafe {
         let mut x = pointers::<f32, M>(&t.x, first, rows);
         let mut w = t.weights;
@@ -401,6 +409,23 @@ pub(crate) unsafe fn tile_f<V: Vectors, const M: usize, const N: usize>(t: &Tile
                 x[i] = x[i].wrapping_add(t.x.segment);
             }
         }
+        finish_f::<V, M, N>(t, sums, first, rows);
+    }
+}
+
+/// Writes what becomes of the sums of `rows` rows from `first` on, from one to `M`, of `N` vectors.
+///
+/// # Safety
+/// As for [`tile_f`], of whose operands the rows and weights are not needed.
+#[inline(always)]
+pub(crate) unsafe fn finish_f<V: Vectors, const M: usize, const N: usize>(
+    t: &TileF,
+    sums: [[V::F; N]; M],
+    first: usize,
+    rows: usize,
+) {
+    // SAFETY: every address lies within what the caller vouches for. `add` is followed only if it is not null.
+    unsafe {
         unrolled!(v < N => {
             let at = v * V::LANES;
             unrolled!(i < M => {
@@ -443,11 +468,19 @@ unsafe fn store<V: Vectors>(to: *mut f32, x: V::F, columns: usize) {
 pub(crate) struct Tiles {
     /// 32-bit lanes of a vector.
     pub lanes: usize,
-    /// How many vectors of columns a panel has at most.
+    /// How many vectors of columns a panel of bytes has at most.
     pub vectors: usize,
-    /// Runs [`tile8`] on all rows, for a panel of so many vectors. Safe to call only where the
+    /// The same of floats.
+    pub vectors_f: usize,
+    /// 8-bit activations of a step.
+    pub step: usize,
+    /// What tiles take off 8-bit activations before they multiply them; sums have to begin with so many times the weights.
+    pub offset: u8,
+    /// Runs a tile such as [`tile8`] on all rows, for a panel of so many vectors. Safe to call only where the
     /// machine has the instruction set, and with what [`tile8`] asks for.
     pub tiles8: Tiles8,
+    /// The same of bytes where no weight is -128, if that is faster.
+    pub narrow: Option<unsafe fn(&Tile8<u8, i8>, usize)>,
     /// Runs [`tile_f`] in the same way.
     pub tiles_f: unsafe fn(&TileF, usize),
 }
@@ -458,10 +491,11 @@ pub(crate) enum Tiles8 {
     /// As bytes.
     Bytes(unsafe fn(&Tile8<u8, i8>, usize)),
     /// As 16-bit integers.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "AVX2 alone has such tiles"))]
     Words(unsafe fn(&Tile8<i16, i16>, usize)),
 }
 
-/// Defines `TILES` for a [`Vectors`]: for panels of each number of vectors the rows of the largest
+/// Defines `TILES` for a [`Products`]: for panels of each number of vectors the rows of the largest
 /// tile, and of those that take what rows are left, in ascending order; or another set's floats.
 macro_rules! tiles {
     ($vectors:ty, $(#[$features:meta])*
@@ -469,7 +503,9 @@ macro_rules! tiles {
         float: $($n_f:literal: $most_f:literal [$($m_f:literal),+]),+
     ) => {
         $crate::tile::tiles!($vectors, $(#[$features])* int8: $as $($n: $most [$($m),+]),+; float: tiles_f);
-        $crate::tile::tiles!(@run tiles_f, $crate::tile::TileF, tile_f, $vectors, $(#[$features])* $($n_f: $most_f [$($m_f),+]),+);
+        $crate::tile::run_tiles!(
+            tiles_f, $crate::tile::TileF, [$crate::tile::tile_f], $vectors, $(#[$features])* $($n_f: $most_f [$($m_f),+]),+
+        );
     };
     ($vectors:ty, $(#[$features:meta])*
         int8: $as:ident $($n:literal: $most:literal [$($m:literal),+]),+;
@@ -479,12 +515,23 @@ macro_rules! tiles {
         pub(crate) static TILES: $crate::tile::Tiles = $crate::tile::Tiles {
             lanes: <$vectors as $crate::tile::Vectors>::LANES,
             vectors: $crate::tile::last(&[$($n),+]),
+            vectors_f: $crate::tile::last(&[$($n),+]),
+            step: <$vectors as $crate::tile::Products>::STEP,
+            offset: 0,
             tiles8: $crate::tile::Tiles8::$as(tiles8),
+            narrow: None,
             tiles_f: $tiles_f,
         };
-        $crate::tile::tiles!(@run tiles8, $crate::tile::Of8<$vectors>, tile8, $vectors, $(#[$features])* $($n: $most [$($m),+]),+);
+        $crate::tile::run_tiles!(
+            tiles8, $crate::tile::Of8<$vectors>, [$crate::tile::tile8], $vectors, $(#[$features])* $($n: $most [$($m),+]),+
+        );
     };
-    (@run $name:ident, $operands:ty, $tile:ident, $vectors:ty,
+}
+
+/// Defines a function that runs a tile on all rows: `$tile`, a generic function of vectors, rows and vectors of columns, for panels of
+/// each number of vectors with the rows of the largest tile, and of those that take what rows are left, in ascending order.
+macro_rules! run_tiles {
+    ($name:ident, $operands:ty, [$($tile:tt)+], $vectors:ty,
         $(#[$features:meta])* $($n:literal: $most:literal [$($m:literal),+]),+
     ) => {
         /// Runs tiles on all rows, for a panel of so many vectors.
@@ -500,7 +547,7 @@ macro_rules! tiles {
                 for first in (0..whole).step_by(M) {
                     // SAFETY: the caller guarantees the instruction set and the operands. `first + M` is at most
                     // `whole`, so there are `M` rows.
-                    unsafe { $crate::tile::$tile::<$vectors, M, N>(t, first, M) }
+                    unsafe { $($tile)+::<$vectors, M, N>(t, first, M) }
                 }
                 whole
             }
@@ -509,7 +556,7 @@ macro_rules! tiles {
             $(#[$features])*
             unsafe fn rest<const M: usize, const N: usize>(t: &$operands, first: usize) {
                 // SAFETY: the caller guarantees the instruction set, the operands, and from 1 to `M` rows.
-                unsafe { $crate::tile::$tile::<$vectors, M, N>(t, first, t.x.rows - first) }
+                unsafe { $($tile)+::<$vectors, M, N>(t, first, t.x.rows - first) }
             }
             // SAFETY: the caller guarantees the instruction set and the operands. Each arm is that of the panel's
             // vectors. `rest` gets at least one row, and at most as many as its tile has.
@@ -530,7 +577,7 @@ macro_rules! tiles {
     };
 }
 
-pub(crate) use tiles;
+pub(crate) use {run_tiles, tiles};
 
 /// The last of a list.
 pub(crate) const fn last(list: &[usize]) -> usize {

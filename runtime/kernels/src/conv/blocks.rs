@@ -11,7 +11,7 @@ use crate::{Rows, Window};
 /// The most positions of a block.
 pub(crate) const POSITIONS: usize = 512;
 
-/// What a block has at least, if there are so many: a multiple of every tile's rows.
+/// What a block has at least, if there are so many: a multiple of most tiles' rows.
 pub(super) const LEAST: usize = 24;
 
 /// A run of positions that are computed together, of one image or of several whole ones.
@@ -103,7 +103,7 @@ impl Blocks<'_> {
             let fits = |columns| self.strip_lines(1) * self.strip_line(columns) <= self.budget;
             left.min(width - column).min(largest(width, fits).max(LEAST))
         };
-        // The next block begins where a tile ends.
+        // The next block begins where most tiles end.
         let len = if len < left && len > LEAST { len - len % LEAST } else { len };
         let last = (first + len - 1) % each;
         let columns = if last / width == line { [column, last % width + 1] } else { [0, width] };

@@ -20,7 +20,7 @@ pub struct Conv8 {
     then: Option<(Isa, UnaryOp)>,
     /// The sum of each column's weights, so many times of which a zero point adds.
     weight_sums: Vec<i32>,
-    /// Where sums begin: what the input's zero point adds to them is taken off here.
+    /// Where sums begin: what the input's zero point adds to them is taken off here, and what tiles take off is added.
     start: Vec<i32>,
     scale: Vec<f32>,
 }
@@ -35,7 +35,10 @@ enum Weights {
 impl Weights {
     fn pack(conv: &Conv, weights: &[i8]) -> Self {
         match conv.tiles.tiles8 {
-            Tiles8::Bytes(tiles) => Self::Bytes(conv.panels.pack(&conv.shape, weights, OVERREAD), tiles),
+            Tiles8::Bytes(tiles) => {
+                let narrow = conv.tiles.narrow.filter(|_| !weights.contains(&i8::MIN));
+                Self::Bytes(conv.panels.pack(&conv.shape, weights, OVERREAD), narrow.unwrap_or(tiles))
+            }
             Tiles8::Words(tiles) => {
                 let weights: Vec<i16> = weights.iter().map(|&w| w.into()).collect();
                 Self::Words(conv.panels.pack(&conv.shape, &weights, 0), tiles)
@@ -99,6 +102,9 @@ impl Conv8 {
             }
         };
         let weights = Weights::pack(&conv, weights);
+        let offset = i32::from(conv.tiles.offset);
+        let start: Vec<i32> =
+            start.iter().zip(&weight_sums).map(|(start, sum)| start.wrapping_add(sum * offset)).collect();
         let (start, scale) = (conv.panels.lanes_of(&start), conv.panels.lanes_of(&scale));
         let weight_sums = conv.panels.lanes_of(&weight_sums);
         Self { conv, weights, input_zero, finish, then: None, weight_sums, start, scale }
@@ -166,7 +172,8 @@ impl Conv8 {
         scratch: &mut [u8],
         threads: usize,
     ) {
-        let starts: Vec<i32> = self.weight_sums.iter().map(|sum| -sum * i32::from(zero)).collect();
+        let less = i32::from(self.conv.tiles.offset) - i32::from(zero);
+        let starts: Vec<i32> = self.weight_sums.iter().map(|sum| sum * less).collect();
         let scales: Vec<f32> = self.scale.iter().map(|own| scale * own).collect();
         self.scaled(x, window, y, scratch, threads, zero, (&starts, &scales));
     }

@@ -7,8 +7,12 @@
 
 use super::{aligned, bytes};
 use crate::{
-    Isa, Rows, RowsMut, UnaryOp, Window, elementwise::apply_rows, layout::tile::transpose, math::clamp,
-    multiversion::multiversion, parallel::in_parts,
+    Isa, Rows, RowsMut, UnaryOp, Window,
+    elementwise::apply_rows,
+    layout::tile::transpose,
+    math::{clamp, multiply_add},
+    multiversion::multiversion,
+    parallel::in_parts,
 };
 use std::sync::{Mutex, PoisonError};
 
@@ -248,12 +252,7 @@ fn sum<const SIZE: usize>(isa: Isa, entries: &[Entry], pixels: &[[f32; SIZE]]) -
 #[inline(always)]
 fn add_product<const SIZE: usize>(isa: Isa, sum: &mut [f32; SIZE], entry: &Entry, pixels: &[[f32; SIZE]]) {
     for (sum, x) in sum.iter_mut().zip(&pixels[entry.channel as usize]) {
-        // Without the instruction a fused product would be a call.
-        *sum = if matches!(isa, Isa::Portable | Isa::Saturating) {
-            *sum + x * entry.weight
-        } else {
-            x.mul_add(entry.weight, *sum)
-        };
+        *sum = multiply_add(isa, *x, entry.weight, *sum);
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{by_lines, by_taps, check};
 use crate::{
     Isa, Rows, RowsMut, UnaryOp, Window,
-    math::clamp,
+    math::{clamp, multiply_add},
     multiversion::multiversion,
     parallel::in_rows,
     pool::{Position, by_columns},
@@ -143,12 +143,6 @@ fn part<const N: usize>(x: &[f32]) -> [f32; N] {
     part
 }
 
-/// Without the instruction a fused product would be a call.
-#[inline(always)]
-fn multiply_add(isa: Isa, x: f32, w: f32, sum: f32) -> f32 {
-    if matches!(isa, Isa::Portable | Isa::Saturating) { sum + x * w } else { x.mul_add(w, sum) }
-}
-
 /// How far each tap is from the first, in floats.
 #[inline(always)]
 fn offsets<const TAPS: usize>(window: &Window, step: [usize; 2], stride: usize) -> [usize; TAPS] {
@@ -160,7 +154,7 @@ macro_rules! by_registers {
     ($isa:expr, $run:expr, $offsets:expr) => {{
         let (mut run, offsets) = ($run, $offsets);
         let width = run.bias.len();
-        if $isa >= Isa::Avx512Vnni {
+        if matches!($isa, Isa::Avx512Vnni | Isa::Amx) {
             by_columns!(16: width, |channel, N| run.channels::<_, N>($isa, channel, &offsets));
         } else {
             by_columns!(8: width, |channel, N| run.channels::<_, N>($isa, channel, &offsets));

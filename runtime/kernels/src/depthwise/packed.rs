@@ -7,7 +7,11 @@
 // Iterators over arrays of registers would hide which of them meet, and need closures.
 #![allow(clippy::needless_range_loop)]
 
-use super::bytes::{Bytes, avx2, avx512, evex, vex};
+use super::bytes::Bytes;
+#[cfg(target_arch = "aarch64")]
+use super::neon;
+#[cfg(target_arch = "x86_64")]
+use super::x86::{avx2, avx512, evex, vex};
 use crate::pool::Position;
 use crate::{Isa, Rows, RowsMut, Window};
 use std::ops::Range;
@@ -41,7 +45,7 @@ struct Block {
     channels: usize,
     /// `[groups][4 vectors][16 channels][4 taps]`.
     weights: Vec<[[i8; WIDEST]; 4]>,
-    /// With what the zero point of the input takes off.
+    /// With what the zero point of the input takes off, and what products do, added.
     bias: [[i32; 16]; 4],
     scale: [[f32; 16]; 4],
 }
@@ -59,12 +63,22 @@ impl Packed {
     /// Packs `weights` (`[channels][taps]`), or says that there is no such loop: the set has none, there are too many taps, or
     /// not enough channels.
     pub fn new(isa: Isa, weights: &[i8], taps: usize, input_zero: u8, finish: &Requantize) -> Option<Self> {
-        let (run, width, may_mask): (Run, usize, bool) = match isa {
-            Isa::Portable | Isa::Saturating => return None,
-            Isa::Avx2 => (avx2, 32, false),
-            Isa::AvxVnni if is_x86_feature_detected!("avxvnni") => (vex, 32, false),
-            Isa::AvxVnni => (evex, 32, false),
-            Isa::Avx512Vnni | Isa::Amx => (avx512, 64, true),
+        let (run, width, may_mask, offset): (Run, usize, bool, u8) = match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => (avx2, 32, false, 0),
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni if is_x86_feature_detected!("avxvnni") => (vex, 32, false, 0),
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => (evex, 32, false, 0),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni | Isa::Amx => (avx512, 64, true, 0),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => (neon::plain, 16, false, neon::OFFSET),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Dotprod => (neon::dotprod, 16, false, neon::OFFSET),
+            #[cfg(target_arch = "aarch64")]
+            Isa::I8mm => (neon::i8mm, 16, false, 0),
+            _ => return None,
         };
         // Rounded up to a number for which there is a loop; the weights of further taps are 0.
         let groups = [1, 3, 7, GROUPS].into_iter().find(|groups| groups * 4 >= taps)?;
@@ -93,7 +107,8 @@ impl Packed {
                     block.weights[tap / 4][q][j * 4 + tap % 4] = w;
                 }
                 let sum: i32 = filter.iter().map(|&w| i32::from(w)).sum();
-                block.bias[q][j] = finish.bias[channel].wrapping_sub(i32::from(input_zero) * sum);
+                let less = i32::from(input_zero) - i32::from(offset);
+                block.bias[q][j] = finish.bias[channel].wrapping_sub(less * sum);
                 block.scale[q][j] = finish.scale[channel];
             }
             blocks.push(block);

@@ -37,8 +37,16 @@ const WIDE: usize = 2;
 const FEW: usize = 6;
 
 /// The tiles of this instruction set.
-pub(crate) static TILES: Tiles =
-    Tiles { lanes: Avx512::LANES, vectors: WIDEST, tiles8: Tiles8::Bytes(tiles8), tiles_f: avx512vnni::tiles_f };
+pub(crate) static TILES: Tiles = Tiles {
+    lanes: Avx512::LANES,
+    vectors: WIDEST,
+    vectors_f: WIDEST,
+    step: 4,
+    offset: 0,
+    tiles8: Tiles8::Bytes(tiles8),
+    narrow: None,
+    tiles_f: avx512vnni::tiles_f,
+};
 
 /// Whether the machine has it and the operating system lets this process use it.
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]

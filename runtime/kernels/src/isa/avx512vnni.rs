@@ -2,7 +2,7 @@
 
 use crate::{
     coded4::{Nibbles, codes},
-    tile::{Requantize, Vectors, tiles},
+    tile::{Products, Requantize, Vectors, tiles},
 };
 use std::arch::x86_64::*;
 
@@ -20,30 +20,11 @@ unsafe impl Vectors for Avx512 {
     const LANES: usize = 16;
     type I = __m512i;
     type F = __m512;
-    type Activation = u8;
-    type Weight = i8;
-    type X = __m512i;
-    type W = __m512i;
 
     #[inline(always)]
     unsafe fn load_i32(from: *const i32) -> Self::I {
         // SAFETY: the caller guarantees AVX-512, and 16 integers at `from`.
         unsafe { _mm512_loadu_si512(from.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn load_x(from: *const u8) -> Self::X {
-        // SAFETY: the caller guarantees AVX-512, and four bytes at `from`. They are read without alignment.
-        unsafe { _mm512_set1_epi32(from.cast::<i32>().read_unaligned()) }
-    }
-    #[inline(always)]
-    unsafe fn load_w(from: *const i8) -> Self::W {
-        // SAFETY: the caller guarantees AVX-512, and 64 bytes at `from`.
-        unsafe { _mm512_loadu_si512(from.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn dot(sum: Self::I, x: Self::X, w: Self::W) -> Self::I {
-        // SAFETY: the caller guarantees AVX-512 with VNNI.
-        unsafe { _mm512_dpbusd_epi32(sum, x, w) }
     }
     #[inline(always)]
     unsafe fn requantize<const N: usize>(
@@ -157,6 +138,30 @@ unsafe impl Vectors for Avx512 {
         // Where one is NaN, these have the second.
         // SAFETY: the caller guarantees AVX-512.
         unsafe { _mm512_min_ps(max, _mm512_max_ps(min, x)) }
+    }
+}
+
+// SAFETY: each operation is the intrinsic of its name, which works on all 16 lanes.
+unsafe impl Products for Avx512 {
+    type Activation = u8;
+    type Weight = i8;
+    type X = __m512i;
+    type W = __m512i;
+
+    #[inline(always)]
+    unsafe fn load_x(from: *const u8) -> Self::X {
+        // SAFETY: the caller guarantees AVX-512, and four bytes at `from`. They are read without alignment.
+        unsafe { _mm512_set1_epi32(from.cast::<i32>().read_unaligned()) }
+    }
+    #[inline(always)]
+    unsafe fn load_w(from: *const i8) -> Self::W {
+        // SAFETY: the caller guarantees AVX-512, and 64 bytes at `from`.
+        unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn dot(sum: Self::I, x: Self::X, w: Self::W) -> Self::I {
+        // SAFETY: the caller guarantees AVX-512 with VNNI.
+        unsafe { _mm512_dpbusd_epi32(sum, x, w) }
     }
 }
 

@@ -8,6 +8,8 @@ pub(crate) mod avx2;
 pub(crate) mod avx512vnni;
 #[cfg(target_arch = "x86_64")]
 mod avxvnni;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
 pub(crate) mod portable;
 #[cfg(target_arch = "x86_64")]
 mod ymm;
@@ -28,14 +30,21 @@ pub enum Isa {
     Avx512Vnni,
     /// AMX's tiles for products of bytes, [`Isa::Avx512Vnni`] for all else; on Linux.
     Amx,
+    /// NEON, which every 64-bit ARM processor has: 8-bit products of 16 bits, added to 32.
+    Neon,
+    /// NEON with SDOT, four 8-bit products a lane (FEAT_DotProd).
+    Dotprod,
+    /// NEON with USMMLA, products of 8-bit matrices (FEAT_I8MM), beside SDOT.
+    I8mm,
     /// Plain Rust that cuts off sums of two 8-bit products at 16 bits, as programs do on processors with AVX2 and without
     /// VNNI. It is for looking at what that changes, and none of [`Isa::ALL`], whose results are the same.
     Saturating,
 }
 
 impl Isa {
-    /// Every set, the best last.
-    pub const ALL: [Isa; 5] = [Isa::Portable, Isa::Avx2, Isa::AvxVnni, Isa::Avx512Vnni, Isa::Amx];
+    /// Every set, the best of a machine last.
+    pub const ALL: [Isa; 8] =
+        [Isa::Portable, Isa::Avx2, Isa::AvxVnni, Isa::Avx512Vnni, Isa::Amx, Isa::Neon, Isa::Dotprod, Isa::I8mm];
 
     /// The best set that this machine has.
     pub fn detect() -> Self {
@@ -67,9 +76,21 @@ impl Isa {
                 Isa::AvxVnni => avx512 || avx2 && is_x86_feature_detected!("avxvnni"),
                 Isa::Avx512Vnni => avx512,
                 Isa::Amx => avx512 && amx::is_found(),
+                Isa::Neon | Isa::Dotprod | Isa::I8mm => false,
             }
         }
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        {
+            use std::arch::is_aarch64_feature_detected;
+            let dotprod = is_aarch64_feature_detected!("dotprod");
+            match self {
+                Isa::Portable | Isa::Saturating | Isa::Neon => true,
+                Isa::Dotprod => dotprod,
+                Isa::I8mm => dotprod && is_aarch64_feature_detected!("i8mm"),
+                Isa::Avx2 | Isa::AvxVnni | Isa::Avx512Vnni | Isa::Amx => false,
+            }
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         {
             self == Isa::Portable
         }
@@ -92,6 +113,12 @@ impl Isa {
             Isa::AvxVnni => &avxvnni::evex::TILES,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => &avx2::TILES,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => &neon::plain::TILES,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Dotprod => &neon::dotprod::TILES,
+            #[cfg(target_arch = "aarch64")]
+            Isa::I8mm => &neon::i8mm::TILES,
             Isa::Saturating => &portable::saturating::TILES,
             _ => &portable::TILES,
         }
@@ -112,8 +139,17 @@ impl Isa {
             Isa::AvxVnni => &avxvnni::evex::CODES,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => &avx2::CODES,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => &neon::plain::CODES,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Dotprod | Isa::I8mm => &neon::dotprod::CODES,
             _ => &portable::CODES,
         }
+    }
+
+    /// Whether it multiplies and adds floats in one instruction; without one, a fused product would be a call.
+    pub(crate) const fn fuses(self) -> bool {
+        !matches!(self, Isa::Portable | Isa::Saturating)
     }
 
     /// Its name: what [`Isa::from_str`] takes.
@@ -124,6 +160,9 @@ impl Isa {
             Isa::AvxVnni => "avxvnni",
             Isa::Avx512Vnni => "avx512vnni",
             Isa::Amx => "amx",
+            Isa::Neon => "neon",
+            Isa::Dotprod => "dotprod",
+            Isa::I8mm => "i8mm",
             Isa::Saturating => "saturating",
         }
     }

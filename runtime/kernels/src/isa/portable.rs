@@ -5,7 +5,7 @@
 
 use crate::{
     coded4::{Nibbles, codes},
-    tile::{Requantize, Vectors, tiles},
+    tile::{Products, Requantize, Vectors, tiles},
 };
 
 /// Vectors of eight lanes, which compilers turn into what there is. `CUT` says that sums of two products are cut off.
@@ -21,44 +21,11 @@ unsafe impl<const CUT: bool> Vectors for Portable<CUT> {
     const LANES: usize = LANES;
     type I = [i32; LANES];
     type F = [f32; LANES];
-    type Activation = u8;
-    type Weight = i8;
-    type X = [i32; 4];
-    type W = [[i32; LANES]; 4];
 
     #[inline(always)]
     unsafe fn load_i32(from: *const i32) -> Self::I {
         // SAFETY: the caller guarantees `LANES` aligned integers at `from`. An array of them needs the same alignment.
         unsafe { from.cast::<Self::I>().read() }
-    }
-    #[inline(always)]
-    unsafe fn load_x(from: *const u8) -> Self::X {
-        // SAFETY: the caller guarantees four bytes at `from`. An array of bytes needs no alignment.
-        unsafe { from.cast::<[u8; 4]>().read() }.map(i32::from)
-    }
-    #[inline(always)]
-    unsafe fn load_w(from: *const i8) -> Self::W {
-        let mut w = [[0; LANES]; 4];
-        for lane in 0..LANES {
-            // Shifts, unlike single bytes, are vector operations anywhere.
-            // SAFETY: the caller guarantees `4 * LANES` bytes at `from`, and `lane` is less than `LANES`.
-            let four = i32::from_le_bytes(unsafe { from.add(4 * lane).cast::<[u8; 4]>().read() });
-            for k in 0..4 {
-                w[k][lane] = four << (24 - 8 * k) >> 24;
-            }
-        }
-        w
-    }
-    #[inline(always)]
-    unsafe fn dot(mut sum: Self::I, x: Self::X, w: Self::W) -> Self::I {
-        for k in [0, 2] {
-            for lane in 0..LANES {
-                let two = x[k] * w[k][lane] + x[k + 1] * w[k + 1][lane];
-                let two = if CUT { two.clamp(i16::MIN.into(), i16::MAX.into()) } else { two };
-                sum[lane] = sum[lane].wrapping_add(two);
-            }
-        }
-        sum
     }
     #[inline(always)]
     unsafe fn requantize<const N: usize>(
@@ -146,6 +113,44 @@ unsafe impl<const CUT: bool> Vectors for Portable<CUT> {
             x[lane] = if x[lane] > max[lane] { max[lane] } else { x[lane] };
         }
         x
+    }
+}
+
+// SAFETY: each operation does what its name says, in a loop over all lanes.
+unsafe impl<const CUT: bool> Products for Portable<CUT> {
+    type Activation = u8;
+    type Weight = i8;
+    type X = [i32; 4];
+    type W = [[i32; LANES]; 4];
+
+    #[inline(always)]
+    unsafe fn load_x(from: *const u8) -> Self::X {
+        // SAFETY: the caller guarantees four bytes at `from`. An array of bytes needs no alignment.
+        unsafe { from.cast::<[u8; 4]>().read() }.map(i32::from)
+    }
+    #[inline(always)]
+    unsafe fn load_w(from: *const i8) -> Self::W {
+        let mut w = [[0; LANES]; 4];
+        for lane in 0..LANES {
+            // Shifts, unlike single bytes, are vector operations anywhere.
+            // SAFETY: the caller guarantees `4 * LANES` bytes at `from`, and `lane` is less than `LANES`.
+            let four = i32::from_le_bytes(unsafe { from.add(4 * lane).cast::<[u8; 4]>().read() });
+            for k in 0..4 {
+                w[k][lane] = four << (24 - 8 * k) >> 24;
+            }
+        }
+        w
+    }
+    #[inline(always)]
+    unsafe fn dot(mut sum: Self::I, x: Self::X, w: Self::W) -> Self::I {
+        for k in [0, 2] {
+            for lane in 0..LANES {
+                let two = x[k] * w[k][lane] + x[k + 1] * w[k + 1][lane];
+                let two = if CUT { two.clamp(i16::MIN.into(), i16::MAX.into()) } else { two };
+                sum[lane] = sum[lane].wrapping_add(two);
+            }
+        }
+        sum
     }
 }
 

@@ -3,9 +3,10 @@
 use crate::tile::Requantize;
 use std::arch::x86_64::*;
 
-/// Implements [`Vectors`] with 256-bit vectors; what differs is how products are added.
+/// Implements [`Vectors`] and [`Products`] with 256-bit vectors; what differs is how products are added.
 ///
 /// [`Vectors`]: crate::tile::Vectors
+/// [`Products`]: crate::tile::Products
 macro_rules! vectors {
     ($name:ident, $activation:ty, $weight:ty, $dot:expr) => {
         // SAFETY: each operation is the intrinsic of its name, which works on all eight lanes.
@@ -13,31 +14,11 @@ macro_rules! vectors {
             const LANES: usize = 8;
             type I = __m256i;
             type F = __m256;
-            type Activation = $activation;
-            type Weight = $weight;
-            type X = __m256i;
-            type W = __m256i;
 
             #[inline(always)]
             unsafe fn load_i32(from: *const i32) -> Self::I {
                 // SAFETY: the caller guarantees the instruction set, and eight integers at `from`.
                 unsafe { _mm256_loadu_si256(from.cast()) }
-            }
-            #[inline(always)]
-            unsafe fn load_x(from: *const $activation) -> Self::X {
-                // SAFETY: the caller guarantees the instruction set, and four bytes at `from`. They are read
-                // without alignment.
-                unsafe { _mm256_set1_epi32(from.cast::<i32>().read_unaligned()) }
-            }
-            #[inline(always)]
-            unsafe fn load_w(from: *const $weight) -> Self::W {
-                // SAFETY: the caller guarantees the instruction set, and 32 bytes at `from`.
-                unsafe { _mm256_loadu_si256(from.cast()) }
-            }
-            #[inline(always)]
-            unsafe fn dot(sum: Self::I, x: Self::X, w: Self::W) -> Self::I {
-                // SAFETY: the caller guarantees the instruction set, which has all that `$dot` asks for.
-                unsafe { $dot(sum, x, w) }
             }
             #[inline(always)]
             unsafe fn requantize<const N: usize>(
@@ -104,6 +85,31 @@ macro_rules! vectors {
                 // Where one is NaN, these have the second.
                 // SAFETY: the caller guarantees the instruction set.
                 unsafe { _mm256_min_ps(max, _mm256_max_ps(min, x)) }
+            }
+        }
+
+        // SAFETY: each operation is the intrinsic of its name, which works on all eight lanes.
+        unsafe impl $crate::tile::Products for $name {
+            type Activation = $activation;
+            type Weight = $weight;
+            type X = __m256i;
+            type W = __m256i;
+
+            #[inline(always)]
+            unsafe fn load_x(from: *const $activation) -> Self::X {
+                // SAFETY: the caller guarantees the instruction set, and four bytes at `from`. They are read
+                // without alignment.
+                unsafe { _mm256_set1_epi32(from.cast::<i32>().read_unaligned()) }
+            }
+            #[inline(always)]
+            unsafe fn load_w(from: *const $weight) -> Self::W {
+                // SAFETY: the caller guarantees the instruction set, and 32 bytes at `from`.
+                unsafe { _mm256_loadu_si256(from.cast()) }
+            }
+            #[inline(always)]
+            unsafe fn dot(sum: Self::I, x: Self::X, w: Self::W) -> Self::I {
+                // SAFETY: the caller guarantees the instruction set, which has all that `$dot` asks for.
+                unsafe { $dot(sum, x, w) }
             }
         }
     };

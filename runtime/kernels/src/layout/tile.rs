@@ -58,11 +58,10 @@ fn few_rows<T: Element, const R: usize>(x: Rows<T>, mut y: RowsMut<T>) {
 
 /// How many rows and columns [`tile`] transposes, which divides [`BLOCK`].
 fn tile_side<T: Element>(isa: Isa) -> Option<usize> {
+    // Others than plain Rust have vectors for it.
     match size_of::<T>() {
-        #[cfg(target_arch = "x86_64")]
-        1 if isa >= Isa::Avx2 => Some(16),
-        #[cfg(target_arch = "x86_64")]
-        4 if isa >= Isa::Avx2 => Some(8),
+        1 if isa.fuses() => Some(16),
+        4 if isa.fuses() => Some(if cfg!(target_arch = "x86_64") { 8 } else { 4 }),
         _ => None,
     }
 }
@@ -70,29 +69,29 @@ fn tile_side<T: Element>(isa: Isa) -> Option<usize> {
 /// Transposes the tile of `x` at a row and a column.
 #[inline(always)]
 fn tile<T: Element>(isa: Isa, x: Rows<T>, row: usize, column: usize, mut y: RowsMut<T>) {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     {
         let side = tile_side::<T>(isa).expect("a tile of such elements");
         assert!(isa.is_available() && row + side <= x.rows() && column + side <= x.width());
         let (x_stride, y_stride) = (x.stride(), y.stride());
         // SAFETY: the assert found the tile in `x`, and `transpose` asserted that `y` is of its shape,
         // transposed; strides are those of their rows. `T` has as many bytes as the function moves,
-        // all of which count. The set is available, and is at least AVX2 where it has a side.
+        // all of which count. The set is available, and is at least AVX2 or NEON where it has a side.
         unsafe {
             let from = x.data().as_ptr().add(row * x_stride + column);
             let to = y.data().as_mut_ptr().add(column * y_stride + row);
             match size_of::<T>() {
-                1 => x86::tile_of_bytes(from.cast(), x_stride, to.cast(), y_stride),
-                _ => x86::tile_of_words(from.cast(), x_stride, to.cast(), y_stride),
+                1 => vectors::tile_of_bytes(from.cast(), x_stride, to.cast(), y_stride),
+                _ => vectors::tile_of_words(from.cast(), x_stride, to.cast(), y_stride),
             }
         }
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     unreachable!("{isa} has no tile for {row} {column} of {} and {}", x.rows(), y.rows());
 }
 
 #[cfg(target_arch = "x86_64")]
-mod x86 {
+mod vectors {
     use std::arch::x86_64::*;
 
     /// Transposes 16 rows of 16 bytes.
@@ -143,6 +142,52 @@ mod x86 {
                 _mm256_storeu_ps(y.add(y_stride), _mm256_shuffle_ps::<0xee>(ab_low, cd_low));
                 _mm256_storeu_ps(y.add(2 * y_stride), _mm256_shuffle_ps::<0x44>(ab_high, cd_high));
                 _mm256_storeu_ps(y.add(3 * y_stride), _mm256_shuffle_ps::<0xee>(ab_high, cd_high));
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod vectors {
+    use std::arch::aarch64::*;
+
+    /// Transposes 16 rows of 16 bytes.
+    ///
+    /// # Safety
+    /// Rows lie as far apart as the strides say: 16 bytes of each may be read from `x` on, and written from `y` on.
+    pub unsafe fn tile_of_bytes(x: *const u8, x_stride: usize, y: *mut u8, y_stride: usize) {
+        // SAFETY: the caller guarantees 16 bytes of each of 16 rows, of which all are read before any is written.
+        unsafe {
+            let mut rows: [uint8x16_t; 16] = std::array::from_fn(|i| vld1q_u8(x.add(i * x_stride)));
+            // As on x86-64: each round interleaves rows that are half of all apart.
+            for _ in 0..4 {
+                rows = std::array::from_fn(|i| match i % 2 {
+                    0 => vzip1q_u8(rows[i / 2], rows[i / 2 + 8]),
+                    _ => vzip2q_u8(rows[i / 2], rows[i / 2 + 8]),
+                });
+            }
+            for (i, row) in rows.into_iter().enumerate() {
+                vst1q_u8(y.add(i * y_stride), row);
+            }
+        }
+    }
+
+    /// Transposes 4 rows of 4 elements of 32 bits.
+    ///
+    /// # Safety
+    /// Rows lie as far apart as the strides say: 4 elements of each may be read from `x` on, and written from `y` on.
+    pub unsafe fn tile_of_words(x: *const f32, x_stride: usize, y: *mut f32, y_stride: usize) {
+        // SAFETY: the caller guarantees 4 elements of each of 4 rows, of which all are read before any is written.
+        unsafe {
+            let mut rows: [float32x4_t; 4] = std::array::from_fn(|i| vld1q_f32(x.add(i * x_stride)));
+            for _ in 0..2 {
+                rows = std::array::from_fn(|i| match i % 2 {
+                    0 => vzip1q_f32(rows[i / 2], rows[i / 2 + 2]),
+                    _ => vzip2q_f32(rows[i / 2], rows[i / 2 + 2]),
+                });
+            }
+            for (i, row) in rows.into_iter().enumerate() {
+                vst1q_f32(y.add(i * y_stride), row);
             }
         }
     }

@@ -64,7 +64,7 @@ impl Filters {
 /// How many filters a tile has at most.
 pub(super) fn height(isa: Isa) -> usize {
     match isa {
-        Isa::Avx512Vnni | Isa::Amx => 8,
+        Isa::Avx512Vnni | Isa::Amx | Isa::Neon | Isa::Dotprod | Isa::I8mm => 8,
         _ => 4,
     }
 }
@@ -101,6 +101,8 @@ macro_rules! versions {
                     Isa::Avx512Vnni | Isa::Amx => avx512(t),
                     #[cfg(target_arch = "x86_64")]
                     Isa::AvxVnni | Isa::Avx2 => avx2(t),
+                    #[cfg(target_arch = "aarch64")]
+                    Isa::Neon | Isa::Dotprod | Isa::I8mm => $body::<$crate::isa::neon::Neon, 8>(t),
                     _ => $body::<$crate::isa::portable::Portable<false>, 4>(t),
                 }
             }
