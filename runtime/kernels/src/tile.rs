@@ -480,16 +480,19 @@ pub(crate) struct Tiles {
     /// machine has the instruction set, and with what [`tile8`] asks for.
     pub tiles8: Tiles8,
     /// The same of bytes where no weight is -128, if that is faster.
-    pub narrow: Option<unsafe fn(&Tile8<u8, i8>, usize)>,
+    pub narrow: Option<RunBytes>,
     /// Runs [`tile_f`] in the same way.
     pub tiles_f: unsafe fn(&TileF, usize),
 }
+
+/// Runs tiles of bytes on all rows, for a panel of so many vectors.
+pub(crate) type RunBytes = unsafe fn(&Tile8<u8, i8>, usize);
 
 /// The tiles on 8-bit integers, by the type of which these are in memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Tiles8 {
     /// As bytes.
-    Bytes(unsafe fn(&Tile8<u8, i8>, usize)),
+    Bytes(RunBytes),
     /// As 16-bit integers.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "AVX2 alone has such tiles"))]
     Words(unsafe fn(&Tile8<i16, i16>, usize)),

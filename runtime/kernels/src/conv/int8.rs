@@ -3,7 +3,7 @@
 use super::{Conv, Number, Shape, Shared, panels::Panel};
 use crate::{
     Finish8, Isa, Rows, RowsMut, UnaryOp, Window,
-    tile::{OVERREAD, Operand, Out8, Requantize, Scale, Tile8, Tiles8},
+    tile::{OVERREAD, Operand, Out8, Requantize, RunBytes, Scale, Tile8, Tiles8},
 };
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ pub struct Conv8 {
 /// Packed weights, and the tiles that read them.
 #[derive(Debug)]
 enum Weights {
-    Bytes(Vec<i8>, unsafe fn(&Tile8<u8, i8>, usize)),
+    Bytes(Vec<i8>, RunBytes),
     Words(Vec<i16>, unsafe fn(&Tile8<i16, i16>, usize)),
 }
 

@@ -10,7 +10,7 @@ mod vectors;
 
 use crate::{
     coded4::codes,
-    tile::{Tile8, TileF, Tiles, Tiles8, Vectors, finish_f, pointers, run_tiles},
+    tile::{RunBytes, Tile8, TileF, Tiles, Tiles8, Vectors, finish_f, pointers, run_tiles},
 };
 use std::arch::aarch64::*;
 
@@ -71,7 +71,7 @@ pub(crate) mod i8mm {
     );
 }
 
-const fn tiles(step: usize, offset: u8, tiles8: unsafe fn(&Tile8<u8, i8>, usize)) -> Tiles {
+const fn tiles(step: usize, offset: u8, tiles8: RunBytes) -> Tiles {
     Tiles {
         lanes: Neon::LANES,
         vectors: WIDEST,
