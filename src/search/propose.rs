@@ -142,9 +142,7 @@ impl<'a> Proposer<'a> {
             (false, 0) => some,
             (false, _) => some.min(hopeful),
         };
-        // By chance a long try is the rarer the longer it takes: else a few of them take all of the time.
-        let thrift = |(_, way): &(_, Way)| thrifty(estimator.seconds(way)).recip();
-        scored[..from].choose_weighted(&mut self.random, thrift).ok().map(|(_, way)| way.clone())
+        scored[..from].choose(&mut self.random).map(|(_, way)| way.clone())
     }
 
     /// Ways to choose from, each once.
@@ -245,7 +243,7 @@ impl<'a> Proposer<'a> {
 
 /// What a way adds to the hypervolume of those on the front for the seconds that it takes: as it is expected, and as it may be hoped.
 fn promise(worst: Worst, reached: &[Objectives], expected: &Estimate) -> (f64, f64) {
-    let (volume, seconds) = (worst.hypervolume(reached), thrifty(expected.seconds));
+    let (volume, seconds) = (worst.hypervolume(reached), expected.seconds.max(0.1).powf(THRIFT));
     let added = |with: Objectives| {
         let with: Vec<_> = reached.iter().copied().chain([with]).collect();
         (worst.hypervolume(&with) - volume - WORTH).max(0.0) / seconds
@@ -254,11 +252,6 @@ fn promise(worst: Worst, reached: &[Objectives], expected: &Estimate) -> (f64, f
     let less = |of: f64, hoped: f64| of * (1.0 - hoped / (1.0 + expected.alike));
     let hoped = Objectives { lost: less(lost, HOPED_LOST), time: less(time, HOPED_TIME), size };
     (added(expected.objectives), added(hoped))
-}
-
-/// Seconds of a try, as they count.
-fn thrifty(seconds: f64) -> f64 {
-    seconds.max(0.1).powf(THRIFT)
 }
 
 fn toggle(set: &mut BTreeSet<usize>, one: Option<&usize>) {
