@@ -189,79 +189,58 @@ macro_rules! vectors {
 vectors!(Neon, Halves, halves_of, joined, dot_halves);
 vectors!(Dotprod, int32x4_t, as_is, as_is, sdot);
 
-/// Adds four products to each lane by SDOT.
-///
-/// # Safety
-/// The machine has FEAT_DotProd.
-#[inline(always)]
-pub(crate) unsafe fn sdot(mut sum: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
-    // Rust has no stable function for it.
-    // SAFETY: the caller guarantees the instruction, which reads and writes registers alone.
-    unsafe {
-        asm!(
-            ".arch_extension dotprod",
-            "sdot {sum:v}.4s, {a:v}.16b, {b:v}.16b",
-            sum = inout(vreg) sum, a = in(vreg) a, b = in(vreg) b,
-            options(pure, nomem, nostack, preserves_flags),
-        );
-    }
-    sum
+/// Defines a function for an instruction that adds products to sums. Rust has no stable functions for these.
+macro_rules! product {
+    (
+        $(#[$attribute:meta])*
+        $name:ident $(<const $lane:ident: i32>)? ($a:ty, $b:ty), $extension:literal, $instruction:literal
+    ) => {
+        $(#[$attribute])*
+        #[inline(always)]
+        pub(crate) unsafe fn $name $(<const $lane: i32>)? (mut sum: int32x4_t, a: $a, b: $b) -> int32x4_t {
+            // SAFETY: the caller guarantees the instruction, which reads and writes registers alone.
+            unsafe {
+                asm!(
+                    $extension,
+                    $instruction,
+                    sum = inout(vreg) sum, a = in(vreg) a, b = in(vreg) b, $(lane = const $lane,)?
+                    options(pure, nomem, nostack, preserves_flags),
+                );
+            }
+            sum
+        }
+    };
 }
 
-/// Adds four products to each lane by SDOT: those of `b` are in its lane `K`.
-///
-/// # Safety
-/// The machine has FEAT_DotProd.
-#[inline(always)]
-pub(super) unsafe fn sdot_lane<const K: i32>(mut sum: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
-    // SAFETY: the caller guarantees the instruction, which reads and writes registers alone.
-    unsafe {
-        asm!(
-            ".arch_extension dotprod",
-            "sdot {sum:v}.4s, {a:v}.16b, {b:v}.4b[{k}]",
-            sum = inout(vreg) sum, a = in(vreg) a, b = in(vreg) b, k = const K,
-            options(pure, nomem, nostack, preserves_flags),
-        );
-    }
-    sum
-}
-
-/// Adds four products of unsigned by signed bytes to each lane by USDOT.
-///
-/// # Safety
-/// The machine has FEAT_I8MM.
-#[inline(always)]
-pub(crate) unsafe fn usdot(mut sum: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
-    // SAFETY: the caller guarantees the instruction, which reads and writes registers alone.
-    unsafe {
-        asm!(
-            ".arch_extension i8mm",
-            "usdot {sum:v}.4s, {a:v}.16b, {b:v}.16b",
-            sum = inout(vreg) sum, a = in(vreg) a, b = in(vreg) b,
-            options(pure, nomem, nostack, preserves_flags),
-        );
-    }
-    sum
-}
-
-/// Adds the products of two rows of eight unsigned bytes by two rows of eight signed ones: by the first row of `b`, then by the second;
-/// those of the first row of `a`, then those of the second.
-///
-/// # Safety
-/// The machine has FEAT_I8MM.
-#[inline(always)]
-pub(super) unsafe fn usmmla(mut sum: int32x4_t, a: uint8x16_t, b: int8x16_t) -> int32x4_t {
-    // SAFETY: the caller guarantees the instruction, which reads and writes registers alone.
-    unsafe {
-        asm!(
-            ".arch_extension i8mm",
-            "usmmla {sum:v}.4s, {a:v}.16b, {b:v}.16b",
-            sum = inout(vreg) sum, a = in(vreg) a, b = in(vreg) b,
-            options(pure, nomem, nostack, preserves_flags),
-        );
-    }
-    sum
-}
+product!(
+    /// Adds four products to each lane by SDOT.
+    ///
+    /// # Safety
+    /// The machine has FEAT_DotProd.
+    sdot(int8x16_t, int8x16_t), ".arch_extension dotprod", "sdot {sum:v}.4s, {a:v}.16b, {b:v}.16b"
+);
+product!(
+    /// Adds four products to each lane by SDOT: those of `b` are in its lane `K`.
+    ///
+    /// # Safety
+    /// The machine has FEAT_DotProd. `K` is less than 4.
+    sdot_lane<const K: i32>(int8x16_t, int8x16_t), ".arch_extension dotprod", "sdot {sum:v}.4s, {a:v}.16b, {b:v}.4b[{lane}]"
+);
+product!(
+    /// Adds four products of unsigned by signed bytes to each lane by USDOT.
+    ///
+    /// # Safety
+    /// The machine has FEAT_I8MM.
+    usdot(int8x16_t, int8x16_t), ".arch_extension i8mm", "usdot {sum:v}.4s, {a:v}.16b, {b:v}.16b"
+);
+product!(
+    /// Adds the products of two rows of eight unsigned bytes by two rows of eight signed ones: by the first row of `b`, then by the second;
+    /// those of the first row of `a`, then those of the second.
+    ///
+    /// # Safety
+    /// The machine has FEAT_I8MM.
+    usmmla(uint8x16_t, int8x16_t), ".arch_extension i8mm", "usmmla {sum:v}.4s, {a:v}.16b, {b:v}.16b"
+);
 
 /// Adds four products to each lane. A product fits 16 bits, but the sum of two may not: it is 2^15 where all four bytes are -128.
 ///
