@@ -16,7 +16,10 @@ use compress_compiler::{
     op::{Op, Operator},
     tensor::Tensor,
 };
-use compress_runtime::session::{Backend, Engine, Session};
+use compress_runtime::{
+    memory,
+    session::{Backend, Engine, Session},
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::{
@@ -162,7 +165,7 @@ impl Profile {
             parts,
             weight_bytes: bound::weight_bytes(&model.graph),
             activation_bytes: bound::live_bytes(&sized)?,
-            process_peak_bytes: process_peak(),
+            process_peak_bytes: memory::peak().map(|bytes| bytes as u64),
             gpu_bytes,
             gpu,
             gpu_busy: (!backend.device.is_cpu()).then_some(busy),
@@ -264,11 +267,4 @@ fn timed(session: &Session, inputs: &[Tensor], monitor: &Monitor) -> Result<f64>
     let left = BATCH_TIME.saturating_sub(began.elapsed()).as_secs_f64() * 1e3;
     let runs = (left / one.max(1e-6)).clamp(2.0, 1e4) as usize;
     Ok(compress_runtime::bench::time(session, inputs, runs, &|| monitor.stopped())?.median_ms)
-}
-
-/// The most memory that this process has had.
-fn process_peak() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.trim().strip_suffix("kB")?;
-    Some(kilobytes.trim().parse::<u64>().ok()? << 10)
 }

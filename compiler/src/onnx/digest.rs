@@ -5,10 +5,7 @@
 //! longer than one of them; on two cores it is the difference between waiting for the digest and
 //! waiting for the copy.
 
-use sha2::{
-    Digest, Sha256, compress256,
-    digest::generic_array::{GenericArray, typenum::U64},
-};
+use sha2::{Digest, Sha256};
 
 /// The SHA-256 of the bytes of all `slices`, in hex.
 pub(super) fn sha256<'a>(slices: impl Iterator<Item = &'a [u8]>) -> String {
@@ -24,9 +21,9 @@ pub(super) fn sha256_of_two<'a>(
 ) -> [String; 2] {
     #[cfg(target_arch = "x86_64")]
     if x86::supported() {
-        let (mut a, mut b) = (Lane::new(a), Lane::new(b));
+        let (mut a, mut b) = (x86::Lane::new(a), x86::Lane::new(b));
         while a.ready() && b.ready() {
-            let n = a.rest.len().min(b.rest.len()) / BLOCK * BLOCK;
+            let n = a.rest.len().min(b.rest.len()) / x86::BLOCK * x86::BLOCK;
             let ((now_a, rest_a), (now_b, rest_b)) = (a.rest.split_at(n), b.rest.split_at(n));
             // SAFETY: `supported` found the features that `compress` names.
             unsafe { x86::compress([&mut a.state, &mut b.state], [now_a, now_b]) };
@@ -45,72 +42,84 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-const BLOCK: usize = 64;
-
-/// A stream of bytes that is being hashed.
-struct Lane<'a, I> {
-    slices: I,
-    /// What is left of the current slice.
-    rest: &'a [u8],
-    /// The beginning of a block that goes on in the next slice.
-    begun: Vec<u8>,
-    state: [u32; 8],
-    /// Bytes of all slices taken so far.
-    len: u64,
-}
-
-impl<'a, I: Iterator<Item = &'a [u8]>> Lane<'a, I> {
-    fn new(slices: I) -> Self {
-        let state =
-            [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c, 0x1f83_d9ab, 0x5be0_cd19];
-        Self { slices, rest: &[], begun: vec![], state, len: 0 }
-    }
-
-    /// Takes slices until a block lies in one, and returns whether there is such a block.
-    fn ready(&mut self) -> bool {
-        loop {
-            if !self.begun.is_empty() || self.rest.len() < BLOCK {
-                let (now, later) = self.rest.split_at(self.rest.len().min(BLOCK - self.begun.len()));
-                self.begun.extend_from_slice(now);
-                self.rest = later;
-                if self.begun.len() == BLOCK {
-                    compress256(&mut self.state, &[*GenericArray::<u8, U64>::from_slice(&self.begun)]);
-                    self.begun.clear();
-                }
-            }
-            if self.begun.is_empty() && self.rest.len() >= BLOCK {
-                return true;
-            }
-            if self.rest.is_empty() {
-                let Some(next) = self.slices.next() else { return false };
-                self.rest = next;
-                self.len += next.len() as u64;
-            }
-        }
-    }
-
-    fn finish(mut self) -> String {
-        while self.ready() {
-            for block in self.rest.chunks_exact(BLOCK) {
-                compress256(&mut self.state, &[*GenericArray::<u8, U64>::from_slice(block)]);
-            }
-            self.rest = &self.rest[self.rest.len() / BLOCK * BLOCK..];
-        }
-        let mut end = std::mem::take(&mut self.begun);
-        end.push(0x80);
-        end.resize((end.len() + 8).next_multiple_of(BLOCK) - 8, 0);
-        end.extend((self.len * 8).to_be_bytes());
-        for block in end.chunks_exact(BLOCK) {
-            compress256(&mut self.state, &[*GenericArray::<u8, U64>::from_slice(block)]);
-        }
-        hex(&self.state.iter().flat_map(|w| w.to_be_bytes()).collect::<Vec<_>>())
-    }
-}
-
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::BLOCK;
+    use super::hex;
+    use sha2::{
+        compress256,
+        digest::generic_array::{GenericArray, typenum::U64},
+    };
     use std::arch::x86_64::*;
+
+    pub(super) const BLOCK: usize = 64;
+
+    /// A stream of bytes that is being hashed.
+    pub(super) struct Lane<'a, I> {
+        slices: I,
+        /// What is left of the current slice.
+        pub(super) rest: &'a [u8],
+        /// The beginning of a block that goes on in the next slice.
+        begun: Vec<u8>,
+        pub(super) state: [u32; 8],
+        /// Bytes of all slices taken so far.
+        len: u64,
+    }
+
+    impl<'a, I: Iterator<Item = &'a [u8]>> Lane<'a, I> {
+        pub(super) fn new(slices: I) -> Self {
+            let state = [
+                0x6a09_e667,
+                0xbb67_ae85,
+                0x3c6e_f372,
+                0xa54f_f53a,
+                0x510e_527f,
+                0x9b05_688c,
+                0x1f83_d9ab,
+                0x5be0_cd19,
+            ];
+            Self { slices, rest: &[], begun: vec![], state, len: 0 }
+        }
+
+        /// Takes slices until a block lies in one, and returns whether there is such a block.
+        pub(super) fn ready(&mut self) -> bool {
+            loop {
+                if !self.begun.is_empty() || self.rest.len() < BLOCK {
+                    let (now, later) = self.rest.split_at(self.rest.len().min(BLOCK - self.begun.len()));
+                    self.begun.extend_from_slice(now);
+                    self.rest = later;
+                    if self.begun.len() == BLOCK {
+                        compress256(&mut self.state, &[*GenericArray::<u8, U64>::from_slice(&self.begun)]);
+                        self.begun.clear();
+                    }
+                }
+                if self.begun.is_empty() && self.rest.len() >= BLOCK {
+                    return true;
+                }
+                if self.rest.is_empty() {
+                    let Some(next) = self.slices.next() else { return false };
+                    self.rest = next;
+                    self.len += next.len() as u64;
+                }
+            }
+        }
+
+        pub(super) fn finish(mut self) -> String {
+            while self.ready() {
+                for block in self.rest.chunks_exact(BLOCK) {
+                    compress256(&mut self.state, &[*GenericArray::<u8, U64>::from_slice(block)]);
+                }
+                self.rest = &self.rest[self.rest.len() / BLOCK * BLOCK..];
+            }
+            let mut end = std::mem::take(&mut self.begun);
+            end.push(0x80);
+            end.resize((end.len() + 8).next_multiple_of(BLOCK) - 8, 0);
+            end.extend((self.len * 8).to_be_bytes());
+            for block in end.chunks_exact(BLOCK) {
+                compress256(&mut self.state, &[*GenericArray::<u8, U64>::from_slice(block)]);
+            }
+            hex(&self.state.iter().flat_map(|w| w.to_be_bytes()).collect::<Vec<_>>())
+        }
+    }
 
     /// Whether the processor has the instructions.
     pub(super) fn supported() -> bool {

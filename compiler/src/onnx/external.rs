@@ -21,7 +21,7 @@ use onnx_protobuf::{
 };
 use rustix::{
     fd::OwnedFd,
-    fs::{CWD, Mode, OFlags},
+    fs::{AtFlags, CWD, FileType, Mode, OFlags},
     io::Errno,
 };
 use std::{
@@ -207,26 +207,41 @@ fn open(location: &str, folder: &Path, model: &Path) -> Result<File> {
 
 /// Opens `path` under `root`, following no symbolic link.
 fn beneath(root: &Path, path: &Path) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-    let folder = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECTORY;
-    let mut at = rustix::fs::openat(CWD, root, folder, Mode::empty())?;
+    let root = rustix::fs::openat(CWD, root, FOLDER, Mode::empty())?;
     #[cfg(target_os = "linux")]
-    {
-        use rustix::fs::ResolveFlags as Resolve;
-        let how = Resolve::BENEATH | Resolve::NO_SYMLINKS | Resolve::NO_MAGICLINKS;
-        match rustix::fs::openat2(&at, path, flags, Mode::empty(), how) {
-            // Old kernels don't know the call, and some sandboxes forbid it.
-            Err(Errno::NOSYS | Errno::PERM) => {}
-            done => return done,
-        }
+    match at_once(&root, path) {
+        // Old kernels don't know the call, and some sandboxes forbid it.
+        Err(Errno::NOSYS | Errno::PERM) => {}
+        done => return done,
     }
+    folder_by_folder(root, path)
+}
+
+const FILE: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
+const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::DIRECTORY);
+
+#[cfg(target_os = "linux")]
+fn at_once(root: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
+    use rustix::fs::ResolveFlags as Resolve;
+    let how = Resolve::BENEATH | Resolve::NO_SYMLINKS | Resolve::NO_MAGICLINKS;
+    rustix::fs::openat2(root, path, FILE, Mode::empty(), how)
+}
+
+fn folder_by_folder(root: OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
+    let mut at = root;
     let mut names: Vec<_> = path.components().filter(|c| *c != Component::CurDir).collect();
     let last = names.pop().ok_or(Errno::ISDIR)?;
     for name in names {
-        at = rustix::fs::openat(&at, name.as_os_str(), folder | OFlags::NOFOLLOW, Mode::empty())
-            .map_err(|e| if e == Errno::NOTDIR { Errno::LOOP } else { e })?;
+        let name = name.as_os_str();
+        let next = rustix::fs::openat(&at, name, FOLDER | OFlags::NOFOLLOW, Mode::empty());
+        // Systems say of a link that it isn't a folder.
+        let is_link = || {
+            let stat = rustix::fs::statat(&at, name, AtFlags::SYMLINK_NOFOLLOW);
+            stat.is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Symlink)
+        };
+        at = next.map_err(|e| if e == Errno::NOTDIR && is_link() { Errno::LOOP } else { e })?;
     }
-    rustix::fs::openat(&at, last.as_os_str(), flags | OFlags::NOFOLLOW, Mode::empty())
+    rustix::fs::openat(&at, last.as_os_str(), FILE | OFlags::NOFOLLOW, Mode::empty())
 }
 
 /// A process may have a thousand files open; a model may have a file for each weight.
@@ -314,4 +329,38 @@ fn in_attribute(a: &mut onnx_protobuf::AttributeProto, see: &mut See) -> Result<
 
 fn in_sparse(s: &mut SparseTensorProto, see: &mut See) -> Result<()> {
     s.values.as_mut().into_iter().chain(s.indices.as_mut()).try_for_each(|t| see(t, false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, os::unix::fs::symlink};
+
+    #[test]
+    fn files_are_opened_alike_at_once_and_folder_by_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::create_dir_all(path("inner/deep")).unwrap();
+        fs::write(path("inner/deep/weights"), b"w").unwrap();
+        symlink("inner/deep/weights", path("link")).unwrap();
+        symlink("inner", path("folder")).unwrap();
+        let root = || rustix::fs::openat(CWD, folder.path(), FOLDER, Mode::empty()).unwrap();
+        let cases = [
+            ("inner/deep/weights", Ok(())),
+            ("./inner/./deep/weights", Ok(())),
+            ("inner/deep/other", Err(Errno::NOENT)),
+            ("other/weights", Err(Errno::NOENT)),
+            ("inner/deep/weights/inside", Err(Errno::NOTDIR)),
+            ("link", Err(Errno::LOOP)),
+            ("folder/deep/weights", Err(Errno::LOOP)),
+        ];
+        for (name, wanted) in cases {
+            assert_eq!(folder_by_folder(root(), Path::new(name)).map(drop), wanted, "{name}");
+            #[cfg(target_os = "linux")]
+            match at_once(&root(), Path::new(name)).map(drop) {
+                Err(Errno::NOSYS | Errno::PERM) => {}
+                done => assert_eq!(done, wanted, "{name}"),
+            }
+        }
+    }
 }

@@ -51,26 +51,11 @@ impl Scratch {
             _ => PathBuf::from("."),
         };
         sweep(&folder);
-        // As for any new file, the kernel takes from the mode what the user's mask says.
-        let mode = Mode::from_raw_mode(0o666);
-        #[cfg(target_os = "linux")]
-        if Path::new(DESCRIPTORS).exists()
-            && let Ok(fd) = rustix::fs::openat(CWD, &folder, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, mode)
-        {
-            let file = File::from(fd);
-            hold(&file);
+        if let Some(file) = nameless(&folder) {
             return Ok(Self { folder, made: Made::Nameless(file), flush: None });
         }
-        let named = partial(&folder, |path| {
-            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-            let file = File::from(rustix::fs::openat(CWD, path, flags, mode)?);
-            match hold(&file) && file.metadata()?.nlink() > 0 {
-                true => Ok(file),
-                // Another program sweeps it away, as it was not locked at once: another name is tried.
-                false => Err(ErrorKind::AlreadyExists.into()),
-            }
-        })?;
-        Ok(Self { folder, made: Made::Named(named), flush: None })
+        let made = Made::Named(named(&folder)?);
+        Ok(Self { folder, made, flush: None })
     }
 
     /// The folder that it is in.
@@ -126,6 +111,36 @@ impl Scratch {
         }
         File::open(&self.folder)?.sync_all()
     }
+}
+
+/// As for any new file, the kernel takes from the mode what the user's mask says.
+const MODE: Mode = Mode::from_raw_mode(0o666);
+
+/// What asks for a file without a name, where the system has any.
+#[cfg(target_os = "linux")]
+const NAMELESS: Option<OFlags> = Some(OFlags::TMPFILE);
+#[cfg(not(target_os = "linux"))]
+const NAMELESS: Option<OFlags> = None;
+
+/// A file that has no name, where the file system can make one, and it can be given a name later.
+fn nameless(folder: &Path) -> Option<File> {
+    let flags = NAMELESS.filter(|_| Path::new(DESCRIPTORS).exists())? | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::openat(CWD, folder, flags, MODE).ok()?);
+    hold(&file);
+    Some(file)
+}
+
+/// A file of a name that tells that it isn't whole.
+fn named(folder: &Path) -> std::io::Result<tempfile::NamedTempFile> {
+    partial(folder, |path| {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::openat(CWD, path, flags, MODE)?);
+        match hold(&file) && file.metadata()?.nlink() > 0 {
+            true => Ok(file),
+            // Another program sweeps it away, as it was not locked at once: another name is tried.
+            false => Err(ErrorKind::AlreadyExists.into()),
+        }
+    })
 }
 
 /// A file of the name that tells what is not whole.
@@ -271,6 +286,24 @@ mod tests {
         left.sort();
         assert_eq!(left, [".compress-config", ".compress-folder.partial", "a.partial", "new"]);
         assert!(living.path().exists());
+    }
+
+    /// Where files have names from the beginning, as on systems that make none without.
+    #[test]
+    fn a_file_with_a_name_takes_another_when_it_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let names = || std::fs::read_dir(folder.path()).unwrap().count();
+        for (text, overwrite) in [("one", false), ("two", false), ("three", true)] {
+            let made = Made::Named(named(folder.path()).unwrap());
+            let scratch = Scratch { folder: folder.path().into(), made, flush: None };
+            assert_eq!(names(), if text == "one" { 1 } else { 2 });
+            scratch.file().write_all(text.as_bytes()).unwrap();
+            let done = scratch.name(&path, overwrite);
+            assert_eq!(done.err().map(|e| e.kind()), (text == "two").then_some(ErrorKind::AlreadyExists));
+            assert_eq!(names(), 1);
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), b"three");
     }
 
     #[test]

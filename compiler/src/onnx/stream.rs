@@ -160,11 +160,11 @@ const COPIED: usize = 64 << 10;
 /// From this size on, a file goes to disk while it is written.
 const FLUSHED: u64 = 64 << 20;
 
-/// Lets the kernel copy `len` bytes, and returns how many it did: not every file system can, and
-/// the rest can be written as any bytes are.
+/// Lets the kernel copy `len` bytes, and returns how many it did: not every system and file system can, and the rest can be written as any
+/// bytes are.
+#[cfg(target_os = "linux")]
 fn copy(from: &File, mut at: u64, to: &File, len: usize) -> usize {
     let mut done = 0;
-    #[cfg(target_os = "linux")]
     while done < len {
         match rustix::fs::copy_file_range(from, Some(&mut at), to, None, len - done) {
             Ok(n) if n > 0 => done += n,
@@ -172,6 +172,11 @@ fn copy(from: &File, mut at: u64, to: &File, len: usize) -> usize {
         }
     }
     done
+}
+
+#[cfg(not(target_os = "linux"))]
+fn copy(_: &File, _: u64, _: &File, _: usize) -> usize {
+    0
 }
 
 /// A part of the file, as found in its skeleton.

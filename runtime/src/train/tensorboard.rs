@@ -98,7 +98,7 @@ fn now() -> Duration {
 }
 
 fn host() -> String {
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = sysinfo::System::host_name().unwrap_or_default();
     let name: String = name.chars().filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c)).collect();
     if name.is_empty() { "localhost".to_owned() } else { name }
 }
