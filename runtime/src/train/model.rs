@@ -308,6 +308,15 @@ impl Trainable {
     /// # Errors
     /// As for [`Executable::run`]; unsupported, naming the node, where there is no gradient.
     pub fn forward(&self, inputs: Vec<Value>, seed: u64) -> Result<Forward> {
+        self.computed(self.parameters.iter().map(|p| p.value.clone().leaf(self.recompute)).collect(), inputs, seed)
+    }
+
+    /// As [`Trainable::forward`], where nothing is learnt: what gradients need would be kept until the next are taken.
+    pub(crate) fn forward_alone(&self, inputs: Vec<Value>, seed: u64) -> Result<Forward> {
+        self.computed(self.parameters.iter().map(|p| p.value.clone()).collect(), inputs, seed)
+    }
+
+    fn computed(&self, parameters: Vec<Float>, inputs: Vec<Value>, seed: u64) -> Result<Forward> {
         let made = match &self.decoder {
             Some(decoder) => decoder.beside(&self.shape_of(decoder.tokens, &inputs)?, &self.sizes(&inputs))?,
             None => vec![],
@@ -326,14 +335,13 @@ impl Trainable {
             let seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(i);
             Value::Int(IntArray::new(DType::I64, vec![], vec![seed as i64]))
         }));
-        let leaves: Vec<Float> = self.parameters.iter().map(|p| p.value.clone().leaf(self.recompute)).collect();
-        values.extend(leaves.iter().cloned().map(Value::Float));
+        values.extend(parameters.iter().cloned().map(Value::Float));
         values.extend(self.statistics.iter().map(|s| Value::Float(s.value.clone())));
         let mut made = self.exe.run_values(values)?;
         made.iter_mut().for_each(|value| value.hold(Precision::F32));
         let statistics = made.split_off(self.outputs + self.features);
         let features = made.split_off(self.outputs);
-        Ok(Forward { outputs: made, features, leaves, statistics })
+        Ok(Forward { outputs: made, features, leaves: parameters, statistics })
     }
 
     /// The shape that an input has in these data.

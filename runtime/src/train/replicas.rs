@@ -300,7 +300,8 @@ impl Beside for () {}
 /// # Errors
 /// Those of the model and the loss.
 pub fn loss_of_batch(model: &Trainable, how: Learning, batch: &TrainBatch, answer: &Answer) -> Result<f64> {
-    let (_, found) = Material::new(batch, answer).pass(model, how.loss, how.seed)?;
+    let (_, found) =
+        Material::new(batch, answer).pass(model, how.loss, &|inputs| model.forward_alone(inputs, how.seed))?;
     found.whole.detached().scalar()
 }
 
@@ -433,7 +434,12 @@ impl<'a> Material<'a> {
     }
 
     /// A run of the model on them, and its loss.
-    fn pass(&self, model: &Trainable, loss: &LossOptions, seed: u64) -> Result<(Forward, Loss)> {
+    fn pass(
+        &self,
+        model: &Trainable,
+        loss: &LossOptions,
+        forward: &dyn Fn(Vec<Value>) -> Result<Forward>,
+    ) -> Result<(Forward, Loss)> {
         let labels = loss.labels(&self.inputs, self.labels)?;
         let target = Supervision {
             labels: labels.as_deref(),
@@ -445,7 +451,7 @@ impl<'a> Material<'a> {
             Some(sent) => sent.to_vec(),
             None => model.send(&self.inputs)?,
         };
-        let pass = model.forward(inputs, seed)?;
+        let pass = forward(inputs)?;
         let found = loss.of(&pass.outputs, &pass.features, &target, model.device())?;
         Ok((pass, found))
     }
@@ -459,7 +465,7 @@ impl<'a> Material<'a> {
         hear: Option<Listener>,
     ) -> Result<(Option<Lesson>, Vec<bool>)> {
         let ear = hear.map(|hear| Ear::new(model.parameters().len(), hear));
-        let (pass, found) = self.pass(model, loss, seed)?;
+        let (pass, found) = self.pass(model, loss, &|inputs| model.forward(inputs, seed))?;
         let value = found.whole.clone().detached().scalar()?;
         if !value.is_finite() {
             return Ok((None, vec![]));
