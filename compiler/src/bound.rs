@@ -9,7 +9,7 @@ use crate::{
     tensor::Tensor,
     value::{self, Fact},
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// `graph` with everything inferred anew from the types and shapes of its inputs; those that are not given stay as they are.
 ///
@@ -93,6 +93,24 @@ fn tensor_bytes(t: &Tensor) -> u64 {
     t.bytes().len() as u64
 }
 
+/// Bytes of all values that a run makes of its inputs, but for those inside If, Loop and Scan: training keeps about as many from its
+/// forward pass for the backward pass.
+///
+/// # Errors
+/// Malformed for a graph with a cycle.
+pub fn made_bytes(graph: &Graph) -> Result<u64> {
+    let mut made: HashSet<NodeId> = graph.inputs().iter().copied().collect();
+    let mut sum = 0u64;
+    for node in graph.topological()? {
+        if graph.operands(node).iter().flatten().any(|port| made.contains(&port.node)) {
+            made.insert(node);
+            let ports = (0..graph.node(node).outputs.len()).map(|slot| Port { node, slot });
+            sum = ports.map(|port| bytes(graph.fact(port))).fold(sum, u64::saturating_add);
+        }
+    }
+    Ok(sum)
+}
+
 /// The most bytes that the values of a run take at once, where each is there from the node that makes it to the last that
 /// reads it.
 ///
@@ -147,6 +165,7 @@ mod tests {
         };
         assert_eq!(weight_bytes(&graph), 1600);
         assert_eq!((live_bytes(&at(1)).unwrap(), live_bytes(&at(5)).unwrap()), (800, 4000));
+        assert_eq!((made_bytes(&at(1)).unwrap(), made_bytes(&at(5)).unwrap()), (1204, 6004));
         let macs = |g: &Graph| g.operators().map(|n| g.macs(n)).sum::<u64>();
         assert_eq!((macs(&graph), macs(&at(5))), (400, 2000));
         let narrow = Fact::new(Some(DType::F32), Some(vec![Dim::from(1), Dim::from(3)]));

@@ -10,6 +10,7 @@ use crate::{
     shown,
 };
 use compress_compiler::{
+    bound::made_bytes,
     error::{Error, Result},
     graph::Graph,
     node::NodeId,
@@ -65,7 +66,11 @@ const BESIDES: f64 = 1.3;
 /// Samples for saliencies.
 const SALIENCY_SAMPLES: usize = 2048;
 
+/// Samples of a step at most.
 const BATCH: usize = 64;
+/// Bytes of values that a step may keep for its backward pass: larger batches are divided, and their gradients added up. The bound is the
+/// same on all machines, so that the result is.
+const KEPT_BYTES: u64 = 1 << 30;
 /// The usual rate of long trainings, beside which trials look for a better one.
 const RATE: f64 = 1e-3;
 /// Where compression cost this part of the samples, labels lead as much as the teacher, whose answers the model can't give any more.
@@ -105,22 +110,29 @@ impl Trainer for DataTrainer<'_> {
             return Err(Error::data(what).help(help));
         }
         let model = Trainable::new(graph, &ModelOptions::default(), &self.backend.device)?;
-        let Size { samples, batch, .. } = self.size(graph, 1.0, false);
+        let Size { samples, batch, parts, .. } = self.size(graph, 1.0, false);
         let loader = self.loader(samples.min(SALIENCY_SAMPLES), batch)?;
         let loss = LossOptions::usual(Setting { classes: true, labelled: true, ..Setting::default() });
         let steps = self.monitor.step("saliency", loader.batches());
         let mut saliency: Vec<Option<Float>> = vec![None; model.parameters().len()];
-        for batch in loader.epoch(0, 0)? {
+        let mut gradients = saliency.clone();
+        for (batch, done) in loader.epoch(0, 0)?.zip(1..) {
             self.monitor.check()?;
             let how = Learning { loss: &loss, seed: 0, scale: 1.0 };
             let learnt = Replicas::default().learn(&model, how, Ok((&batch?, &Answer::default())), &())?;
             let lesson =
                 learnt.lesson.ok_or_else(|| Error::data("the loss of the model on its data is not a number"))?;
-            for ((saliency, gradient), p) in saliency.iter_mut().zip(lesson.gradients).zip(model.parameters()) {
-                let now = gradient.map(|g| g.mul(p.value.clone())).transpose()?.map(Float::abs);
-                *saliency = replicas::sum(saliency.take(), now)?;
+            for (sum, gradient) in gradients.iter_mut().zip(lesson.gradients) {
+                *sum = replicas::sum(sum.take(), gradient)?;
             }
             steps.advance(1);
+            if done % parts != 0 && done < loader.batches() {
+                continue;
+            }
+            for ((saliency, gradient), p) in saliency.iter_mut().zip(&mut gradients).zip(model.parameters()) {
+                let now = gradient.take().map(|g| g.mul(p.value.clone())).transpose()?.map(Float::abs);
+                *saliency = replicas::sum(saliency.take(), now)?;
+            }
         }
         let share = 1.0 / loader.batches().max(1) as f32;
         let of = |(p, saliency): (&Parameter, Option<Float>)| {
@@ -149,7 +161,7 @@ impl Trainer for DataTrainer<'_> {
         let gradual = training.masking.is_some();
         let masks = Masks::new(model.parameters(), &training.masked, training.masking, &self.backend.device)?;
         let rounded = training.scales;
-        let Size { epochs, samples, batch } = self.size(graph, training.share, rounded);
+        let Size { epochs, samples, batch, parts } = self.size(graph, training.share, rounded);
         let loader = self.loader(samples, batch)?;
         let ask = |keep| Teacher::new(path, original, &[], self.backend, keep);
         let beside = if measure.metric.judges_alone() { None } else { Some(ask(held.set.len())?) };
@@ -173,13 +185,13 @@ impl Trainer for DataTrainer<'_> {
             teacher: Some(ask(if asks_again { set.len() } else { 0 })?),
             model,
             loader,
-            options: self.options(epochs, rate(graph, rounded), loss(setting, damaged)),
+            options: self.options((epochs, parts), rate(graph, rounded), loss(setting, damaged)),
             score: &deployed,
             checkpoints: None,
             same_samples: true,
             masks: Some(masks),
         };
-        let trials = if self.rate.is_none() { job.steps_of_trials() } else { 0 };
+        let trials = if self.rate.is_none() { job.batches_of_trials() } else { 0 };
         self.announce(training.name, epochs, samples, step.mul_f64(BESIDES * (steps as u64 + trials) as f64));
         let rate_trials = match self.rate {
             Some(_) => vec![],
@@ -221,7 +233,10 @@ impl Trainer for DataTrainer<'_> {
 struct Size {
     epochs: usize,
     samples: usize,
+    /// Samples that are computed at once.
     batch: usize,
+    /// How many of these batches make a step.
+    parts: usize,
 }
 
 impl DataTrainer<'_> {
@@ -233,10 +248,10 @@ impl DataTrainer<'_> {
     }
 
     /// How it trains: `usual` is the rate if none was asked for, and `part` what is taken of either.
-    fn options(&self, epochs: usize, (usual, part): (f64, f64), loss: LossOptions) -> JobOptions {
+    fn options(&self, (epochs, parts): (usize, usize), (usual, part): (f64, f64), loss: LossOptions) -> JobOptions {
         JobOptions {
             epochs: epochs as u64,
-            accumulate: 1,
+            accumulate: parts,
             rate: self.rate.unwrap_or(usual) * part,
             schedule: Schedule::Cosine,
             warmup: WARMUP,
@@ -255,7 +270,8 @@ impl DataTrainer<'_> {
         let held = &self.sets.validation;
         let held = in_order(held, held.set.fixed_batch().unwrap_or(job.loader.batch()))?;
         let steps = job.steps_of_a_trial();
-        let mut watcher = TrialWatcher { monitor: self.monitor, steps, done: 0, trial: None };
+        let batches = steps as usize * job.options.accumulate;
+        let mut watcher = TrialWatcher { monitor: self.monitor, batches, last: (0, 0), trial: None };
         let trials = job.find_rate(&held, &mut watcher)?;
         let rate = job.options.rate;
         let loss = |t: &RateTrial| t.loss.map_or("not a number".into(), |loss| shown::digits(loss, 3));
@@ -288,32 +304,44 @@ impl DataTrainer<'_> {
         Loader::new(set.clone(), sample(&self.sets.training, samples, self.seed), options)
     }
 
-    /// Multiply-accumulates of a sample, at the sizes that samples have.
-    fn macs(&self, graph: &Graph) -> u64 {
-        let batch = timing_batch(&self.sets.validation, 1).ok();
-        let sized = batch.and_then(|batch| sized(graph, &batch.inputs).ok());
-        let graph = sized.as_ref().unwrap_or(graph);
-        graph.operators().map(|n| graph.macs(n)).sum()
-    }
-
     /// How much to train. It follows from the model and the data alone, so that the result does too.
     fn size(&self, graph: &Graph, share: f64, rounded: bool) -> Size {
+        // The sizes that samples have.
+        let sample = timing_batch(&self.sets.validation, 1).ok();
+        let sample = sample.and_then(|batch| sized(graph, &batch.inputs).ok());
+        let sample = sample.as_ref().unwrap_or(graph);
+        let (epochs, samples, batch) = self.course(sample, share, rounded);
+        // Statistics of a batch are those of all of it.
+        let is_whole = |n: NodeId| matches!(graph.op(n), Op::BatchNorm(_));
+        if self.sets.trained_on.fixed_batch().is_some() || graph.operators().any(is_whole) {
+            return Size { epochs, samples, batch, parts: 1 };
+        }
+        let most = KEPT_BYTES / made_bytes(sample).unwrap_or(0).max(1);
+        let part = most.clamp(1, batch as u64) as usize;
+        let parts = batch / part;
+        // A step of fewer parts than others would count as much.
+        let samples = if parts > 1 && samples > part * parts { samples - samples % (part * parts) } else { samples };
+        Size { epochs, samples, batch: part, parts }
+    }
+
+    /// Epochs, their samples, and the samples of a step.
+    fn course(&self, sample: &Graph, share: f64, rounded: bool) -> (usize, usize, usize) {
         let all = self.sets.training.len();
         let batch = self.sets.trained_on.fixed_batch().unwrap_or((all / 16).clamp(1, BATCH));
         if let Some(epochs) = self.epochs {
             // A part of an epoch is one of fewer samples.
             let epochs = epochs as f64 * share;
             let samples = if epochs < 1.0 { (all as f64 * epochs) as usize } else { all };
-            return Size { epochs: epochs.round().max(1.0) as usize, samples: samples.max(batch).min(all), batch };
+            return (epochs.round().max(1.0) as usize, samples.max(batch).min(all), batch);
         }
-        let macs = self.macs(graph);
+        let macs: u64 = sample.operators().map(|n| sample.macs(n)).sum();
         let affordable = MACS / (PASSES * (macs as f64).max(1.0));
         let samples = (affordable as usize).max(LEAST_SAMPLES).min(all);
         let steps = (samples / batch).max(1);
         let most = EPOCHS.max(STEPS.div_ceil(steps)).min(MOST_EPOCHS) as f64;
         let share = if rounded { share * ROUNDED_EPOCHS } else { share };
         let epochs = (affordable / samples as f64).clamp(1.0, most) * share;
-        Size { epochs: epochs.round().max(1.0) as usize, samples, batch }
+        (epochs.round().max(1.0) as usize, samples, batch)
     }
 }
 
@@ -354,20 +382,22 @@ pub(super) struct TrainWatcher<'a> {
 /// Shows the course of short trainings, one after the other.
 struct TrialWatcher<'a> {
     monitor: &'a Monitor<'a>,
-    /// Steps of a training.
-    steps: u64,
-    /// Those done of all.
-    done: u64,
+    /// Batches of a training.
+    batches: usize,
+    /// The epoch and the batch that were done last.
+    last: (u64, u64),
     trial: Option<Progress<'a>>,
 }
 
 impl Watcher for TrialWatcher<'_> {
-    fn batch(&mut self, _: &Course) -> Result<()> {
-        if self.done.is_multiple_of(self.steps) {
+    fn batch(&mut self, p: &Course) -> Result<()> {
+        let now = (p.epoch, p.batch);
+        // Another training begins.
+        if now <= self.last {
             self.trial = None;
         }
-        self.trial.get_or_insert_with(|| self.monitor.minor_step("learning rate", self.steps as usize)).advance(1);
-        self.done += 1;
+        self.last = now;
+        self.trial.get_or_insert_with(|| self.monitor.minor_step("learning rate", self.batches)).advance(1);
         Ok(())
     }
 

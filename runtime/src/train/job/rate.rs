@@ -80,7 +80,7 @@ impl Job<'_> {
     }
 
     fn steps(&self) -> u64 {
-        (self.options.epochs * self.loader.batches() as u64).div_ceil(self.options.accumulate as u64).max(1)
+        (self.options.epochs * self.loader.batches().div_ceil(self.options.accumulate) as u64).max(1)
     }
 
     /// Steps of each training that [`Job::find_rate`] tries.
@@ -89,15 +89,15 @@ impl Job<'_> {
         (all / PART).clamp(FEWEST, MOST).min(all.div_ceil(MOST_PART))
     }
 
-    /// About as many steps take as long as all trials, or longer.
-    pub fn steps_of_trials(&self) -> u64 {
+    /// About as many batches take as long as all trials, or longer.
+    pub fn batches_of_trials(&self) -> u64 {
         let judged = self.judges().div_ceil(self.loader.batch()) as u64;
-        TRIALS * (self.steps_of_a_trial() + judged)
+        TRIALS * (self.steps_of_a_trial() * self.options.accumulate as u64 + judged)
     }
 
     /// Samples that a trial is judged on, if there are as many.
     fn judges(&self) -> usize {
-        let trained = self.steps_of_a_trial() as usize * self.loader.batch();
+        let trained = self.steps_of_a_trial() as usize * self.options.accumulate * self.loader.batch();
         FEWEST_JUDGES.max((JUDGES * trained as f64) as usize)
     }
 
