@@ -1,6 +1,6 @@
 """INT8 for the runtimes that `--target` names: what each file has to look like, and what the runtimes make of it.
 
-TensorRT and processors with 16-bit kernels aren't here: their files are held against their documents, and run in ONNX Runtime.
+TensorRT, XNNPACK and processors with 16-bit kernels aren't here: their files are held against their documents, and run in ONNX Runtime.
 """
 
 import numpy as np
@@ -143,6 +143,25 @@ def test_a_sum_of_products_stays_in_floats(compress, tmp_path):
 def test_a_file_for_any_runtime_loads_in_openvino_too(made):
     model, _, x, before = made("portable", "--effort", "quick")
     assert decibels(before, in_openvino(model, x)[0]) > 20
+
+
+def test_xnnpack_gets_signed_codes_with_zero_points(made):
+    model, _, x, before = made("xnnpack", "--effort", "quick")
+    values = constants(model)
+    pairs = of_type(model, "QuantizeLinear") + of_type(model, "DequantizeLinear")
+    of_activations = [n for n in pairs if values[n.input[1]].size == 1 and values[n.input[2]].dtype != np.int32]
+    assert all(values[n.input[2]].dtype == np.int8 for n in of_activations)
+    assert any(values[n.input[2]].any() for n in of_activations)
+    layers = of_type(model, "Conv")
+    assert len(layers) == 6
+    for layer in layers:
+        # Both sides of a convolution have codes, its weights a scale for each channel, and its biases 32 bits.
+        weight, bias = (maker(model, value) for value in layer.input[1:])
+        assert coded(model, layer.input[0]) and values[weight.input[1]].size == 16
+        assert values[weight.input[0]].dtype == np.int8 and values[bias.input[0]].dtype == np.int32
+        assert any(layer.output[0] in n.input for n in of_type(model, "QuantizeLinear"))
+    assert not of_type(model, "Relu"), "ranges that end at zero clamp"
+    assert decibels(before, run_onnx(model, {"x": x})[0]) > 25
 
 
 def test_tensorrt_gets_no_zero_points_and_float_biases(made):

@@ -22,7 +22,9 @@ impl Affine {
             Symmetry::Symmetric => (high.max(-low) / most as f32, 0),
         };
         if scale <= 0.0 || !scale.is_normal() {
-            return Self { scale: 1.0, zero: least.max(0) };
+            // No code stands for less than zero where a range with a zero point does what a Relu did.
+            let zero = if codes.symmetry == Symmetry::Asymmetric { least } else { 0 };
+            return Self { scale: 1.0, zero };
         }
         Self { scale, zero }
     }
@@ -103,7 +105,7 @@ pub(super) fn bias(bias: &[f32], scales: &[f32]) -> Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quant::scheme::{INT8, INT8_W4};
+    use crate::quant::scheme::{INT8, INT8_W4, S8_ANY_ZERO};
 
     #[test]
     fn zero_is_exact_and_the_ends_are_covered() {
@@ -113,6 +115,8 @@ mod tests {
             assert!(real(0.0) <= low + a.scale && real(255.0) >= high - a.scale, "{low} {high} {a:?}");
         }
         assert_eq!(Affine::covering(0.0, 0.0, INT8.activations.codes()), Affine { scale: 1.0, zero: 0 });
+        assert_eq!(Affine::covering(0.0, 0.0, S8_ANY_ZERO), Affine { scale: 1.0, zero: -128 });
+        assert_eq!(Affine::covering(0.0, 5.1, S8_ANY_ZERO), Affine { scale: 0.02, zero: -128 });
         let signed = Affine::covering(-1.0, 2.54, INT8.weights.codes);
         assert_eq!(signed, Affine { scale: 0.02, zero: 0 });
     }

@@ -125,7 +125,7 @@ impl Codes {
     /// Whether a range that ends at zero does what a Relu does: no code stands for what is below, and runtimes compute on the
     /// codes. Those of 16 bits are left out where there are no kernels for them, and the range with them.
     pub fn clamps(self) -> bool {
-        self.symmetry == Symmetry::Asymmetric && self.stored == DType::U8
+        self.symmetry == Symmetry::Asymmetric && matches!(self.stored, DType::U8 | DType::I8)
     }
 
     /// Steps from the least code to the largest.
@@ -153,6 +153,8 @@ impl Scheme {
 pub(crate) const U16: Codes = Codes { dtype: DType::U16, stored: DType::U16, symmetry: Symmetry::Asymmetric };
 /// U8 activations with a zero point: what every runtime has integer kernels for.
 const U8: Codes = Codes { dtype: DType::U8, stored: DType::U8, symmetry: Symmetry::Asymmetric };
+/// S8 activations with a zero point.
+pub(crate) const S8_ANY_ZERO: Codes = Codes { dtype: DType::I8, stored: DType::I8, symmetry: Symmetry::Asymmetric };
 /// S8 around zero.
 pub(crate) const S8: Codes = Codes { dtype: DType::I8, stored: DType::I8, symmetry: Symmetry::Symmetric };
 /// Weights of four bits, which are stored in eight: every runtime has integer kernels for these.

@@ -257,7 +257,7 @@ pub(super) fn heeded(g: &Graph, port: Port, moved: usize) -> (f32, f32) {
     }
 }
 
-/// Whether a node clamps its input from 0 up, to a constant if to any: what it does, the range of a U8 value with zero point 0
+/// Whether a node clamps its input from 0 up, to a constant if to any: what it does, the range of codes does whose least stands for zero
 /// does as well.
 fn saturates(g: &Graph, n: NodeId) -> bool {
     let constant = |port: &Port| g.constant(*port).is_some();

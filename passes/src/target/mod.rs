@@ -6,6 +6,7 @@ mod openvino;
 mod portable;
 mod qnn;
 mod tensorrt;
+mod xnnpack;
 
 pub use onnxruntime::ForOnnxRuntime;
 
@@ -25,6 +26,7 @@ const TARGETS: &[Target] = &[
     Target(&openvino::TARGET),
     Target(&tensorrt::TARGET),
     Target(&qnn::TARGET),
+    Target(&xnnpack::TARGET),
 ];
 
 /// What the written model has to run on.
