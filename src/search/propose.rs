@@ -16,24 +16,34 @@ use compress_compiler::choice::Choice;
 use compress_passes::quant::calibrators::Calibration;
 use rand::{Rng, SeedableRng, seq::IndexedRandom};
 use rand_chacha::ChaCha8Rng;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Ways that are made of each on the front, and by chance; and the most that are looked at.
 const CHILDREN: usize = 24;
 const BY_CHANCE: usize = 100;
-/// The part of the tries that are chosen by chance, among so large a part of the most promising.
+/// The part of the seconds that goes to tries by chance though others promise more; these come from the most promising eighth.
 const CURIOUS: f64 = 0.15;
 const CURIOUS_OF: usize = 8;
 /// Ways that every search begins with.
 const BEGUN: usize = 2;
-/// What a way has to be expected to add to the hypervolume: less would keep the search at variants of one way that differ by nothing.
-const WORTH: f64 = 0.002;
-/// The parts of the expected loss and time by which a way may be hoped to be better. Where no way is expected to add anything, one is tried
-/// that would then (optimism under uncertainty; Lai and Robbins 1985). Of a way like many that were measured less is hoped.
-const HOPED_LOST: f64 = 0.5;
-const HOPED_TIME: f64 = 0.1;
+/// What a way has to add to the hypervolume: less would keep the search at variants of one way that differ by nothing.
+const WORTH: f64 = 0.0005;
+/// How much better than expected a way may be, and how likely: improvement is expected over all of these (Jones et al. 1998). The first
+/// number counts steps: each takes these parts off its loss and its time, less of a way like many that were measured.
+const MAY_BE: [(f64, f64); 4] = [(0.0, 0.5), (1.0, 0.25), (2.0, 0.15), (4.0, 0.1)];
+const LESS_LOST: f64 = 0.5;
+const LESS_TIME: f64 = 0.1;
+/// The hypervolume that ways of a kind are taken to have promised, and kept, before any was tried.
+const TRUSTED: f64 = 0.01;
 /// How much of the seconds counts: less than all, as what a long try shows helps others.
 const THRIFT: f64 = 0.8;
+
+/// A way, what it promises to add to the hypervolume, and what that is worth beside the seconds and what such promises are.
+struct Scored {
+    score: f64,
+    promised: f64,
+    way: Way,
+}
 
 /// Makes proposals.
 pub struct Proposer<'a> {
@@ -49,6 +59,11 @@ pub struct Proposer<'a> {
     spared: Vec<usize>,
     /// Layers whose weights may have 4 bits.
     stored: Vec<usize>,
+    /// Ways that were chosen by chance though others promised more, and one that waits until there are seconds for it.
+    curious: HashSet<Way>,
+    drawn: Option<Way>,
+    /// What ways promised to add to the hypervolume.
+    promised: HashMap<Way, f64>,
     random: ChaCha8Rng,
 }
 
@@ -68,7 +83,8 @@ impl<'a> Proposer<'a> {
             forms.push(Form::Int8);
         }
         if !stored.is_empty() {
-            forms.extend([Form::Dynamic, Form::WeightsInt8, Form::WeightsInt4]);
+            let all = [Form::Dynamic, Form::WeightsInt8, Form::WeightsInt4].into_iter();
+            forms.extend(all.filter(|form| *form != Form::Dynamic || search.target.capabilities().dynamic));
         }
         let rungs = rungs(search.epochs.map(|n| n.get()));
         let trained = rungs.iter().map(|epochs| Care::Trained(*epochs));
@@ -86,6 +102,9 @@ impl<'a> Proposer<'a> {
             rungs,
             spared,
             stored,
+            curious: HashSet::new(),
+            drawn: None,
+            promised: HashMap::new(),
             random,
         }
     }
@@ -130,19 +149,38 @@ impl<'a> Proposer<'a> {
         let training = Training::new(tried, &self.rungs);
         let pool: Vec<Way> = pool.into_iter().filter(|way| fits(way) && training.allows(way)).collect();
         let reached: Vec<_> = front.iter().map(|(_, objectives)| *objectives).collect();
-        let promise = |way: &Way| promise(self.worst, &reached, &estimator.of(way));
-        let mut scored: Vec<((f64, f64), Way)> = pool.into_iter().map(|way| (promise(&way), way)).collect();
-        scored.sort_by(|((a, x), way), ((b, y), other)| b.total_cmp(a).then(y.total_cmp(x)).then(way.cmp(other)));
-        // What is expected may be wrong, above all where nothing promises anything.
-        let is_sure = scored.first()?.0.0 > 0.0 && !self.random.random_bool(CURIOUS);
-        let hopeful = scored.iter().filter(|((_, hoped), _)| *hoped > 0.0).count();
-        let some = scored.len().div_ceil(CURIOUS_OF);
-        let from = match (is_sure, hopeful) {
-            (true, _) => 1,
-            (false, 0) => some,
-            (false, _) => some.min(hopeful),
+        let volume = self.worst.hypervolume(&reached);
+        let trust = Trust::new(tried, &self.promised);
+        let scored = pool.into_iter().map(|way| {
+            let expected = estimator.of(&way);
+            let promised = promise(self.worst, (&reached, volume), &expected);
+            Scored { score: trust.of(&way) * promised / expected.seconds.max(0.1).powf(THRIFT), promised, way }
+        });
+        let mut scored: Vec<Scored> = scored.collect();
+        scored.sort_by(|a, b| b.score.total_cmp(&a.score).then_with(|| a.way.cmp(&b.way)));
+        if scored.first()?.score == 0.0 {
+            let quick = |s: &Scored| 1.0 / estimator.seconds(&s.way).max(0.1);
+            return scored.choose_weighted(&mut self.random, quick).ok().map(|s| s.way.clone());
+        }
+        let drawn = self.drawn.take().filter(fits).or_else(|| {
+            let most = &scored[..scored.len().div_ceil(CURIOUS_OF)];
+            let promising: Vec<&Scored> = most.iter().skip(1).filter(|s| s.score > 0.0).collect();
+            promising.choose(&mut self.random).map(|s| s.way.clone())
+        });
+        let spare = left_to_curiosity(&tried[self.known.before..], &self.curious);
+        let way = match drawn {
+            Some(way) if estimator.seconds(&way) <= spare => {
+                self.curious.insert(way.clone());
+                way
+            }
+            drawn => {
+                self.drawn = drawn;
+                scored[0].way.clone()
+            }
         };
-        scored[..from].choose(&mut self.random).map(|(_, way)| way.clone())
+        let promised = scored.iter().find(|s| s.way == way).map_or(0.0, |s| s.promised);
+        self.promised.insert(way.clone(), promised);
+        Some(way)
     }
 
     /// Ways to choose from, each once.
@@ -241,17 +279,49 @@ impl<'a> Proposer<'a> {
     }
 }
 
-/// What a way adds to the hypervolume of those on the front for the seconds that it takes: as it is expected, and as it may be hoped.
-fn promise(worst: Worst, reached: &[Objectives], expected: &Estimate) -> (f64, f64) {
-    let (volume, seconds) = (worst.hypervolume(reached), expected.seconds.max(0.1).powf(THRIFT));
-    let added = |with: Objectives| {
-        let with: Vec<_> = reached.iter().copied().chain([with]).collect();
-        (worst.hypervolume(&with) - volume - WORTH).max(0.0) / seconds
-    };
+/// What a way is expected to add to the hypervolume of those on the front, which have the `volume`.
+fn promise(worst: Worst, (reached, volume): (&[Objectives], f64), expected: &Estimate) -> f64 {
     let Objectives { lost, time, size } = expected.objectives;
-    let less = |of: f64, hoped: f64| of * (1.0 - hoped / (1.0 + expected.alike));
-    let hoped = Objectives { lost: less(lost, HOPED_LOST), time: less(time, HOPED_TIME), size };
-    (added(expected.objectives), added(hoped))
+    let added = |(better, likely): (f64, f64)| {
+        let less = |of: f64, part: f64| of * (1.0 - part).powf(better / (1.0 + expected.alike));
+        let with = Objectives { lost: less(lost, LESS_LOST), time: less(time, LESS_TIME), size };
+        let with: Vec<_> = reached.iter().copied().chain([with]).collect();
+        likely * (worst.hypervolume(&with) - volume - WORTH).max(0.0)
+    };
+    MAY_BE.into_iter().map(added).sum()
+}
+
+/// How much of what ways promised they kept.
+struct Trust<'a> {
+    /// Ways that had promised something, what that was, and what they added.
+    kept: Vec<(&'a Way, f64, f64)>,
+}
+
+impl<'a> Trust<'a> {
+    fn new(tried: &'a [Tried], promised: &HashMap<Way, f64>) -> Self {
+        let kept = |pair: &'a [Tried]| {
+            let [before, tried] = pair else { return None };
+            // Of what can't be done nothing is known.
+            tried.outcome.as_ref()?;
+            Some((&tried.way, *promised.get(&tried.way)?, (tried.reached - before.reached).max(0.0)))
+        };
+        Self { kept: tried.windows(2).filter_map(kept).collect() }
+    }
+
+    /// The part that ways of the kind of `way` kept: those with as much care that begin alike, with zeros and fewer channels or without.
+    fn of(&self, way: &Way) -> f64 {
+        let kind = |way: &Way| (std::mem::discriminant(&way.care), way.beginning().is_some());
+        let own = self.kept.iter().filter(|(other, ..)| kind(other) == kind(way));
+        let (promised, kept) = own.fold((TRUSTED, TRUSTED), |(p, k), (_, promised, kept)| (p + promised, k + kept));
+        (kept / promised).min(1.0)
+    }
+}
+
+/// Seconds that are left for tries by chance, of which there were some. If their number counted, those of minutes would take most of the
+/// time. Ways that flags alone ask for don't count: where these take long, little is known behind them.
+fn left_to_curiosity(tried: &[Tried], curious: &HashSet<Way>) -> f64 {
+    let part = |t: &Tried| if curious.contains(&t.way) { CURIOUS - 1.0 } else { CURIOUS };
+    tried.iter().filter(|t| !t.plain).map(|t| part(t) * t.seconds).sum()
 }
 
 fn toggle(set: &mut BTreeSet<usize>, one: Option<&usize>) {
@@ -265,23 +335,48 @@ fn toggle(set: &mut BTreeSet<usize>, one: Option<&usize>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::search::tried::Outcome;
 
     #[test]
     fn a_way_that_may_add_is_told_from_one_that_cannot() {
         let reached = [Objectives { lost: 0.02, time: 0.4, size: 0.3 }];
-        let of_like = |alike: f64, lost: f64, time: f64, size: f64, seconds: f64| {
-            let expected = Estimate { objectives: Objectives { lost, time, size }, noise: 0.0, seconds, alike };
-            promise(Worst(0.1), &reached, &expected)
+        let of = |alike: f64, lost: f64, time: f64, size: f64| {
+            let expected = Estimate { objectives: Objectives { lost, time, size }, noise: 0.0, seconds: 1.0, alike };
+            promise(Worst(0.1), (&reached, Worst(0.1).hypervolume(&reached)), &expected)
         };
-        let of = |lost: f64, time: f64, size: f64, seconds: f64| of_like(0.0, lost, time, size, seconds);
-        let (added, hoped) = of(0.01, 0.4, 0.3, 1.0);
-        assert!(added > 0.0 && hoped > added);
+        let better = of(0.0, 0.01, 0.4, 0.3);
         // It loses more than the front, but would lose less than that if it lost half.
-        let (added, hoped) = of(0.03, 0.4, 0.3, 1.0);
-        assert!(added == 0.0 && hoped > 0.0);
-        assert!(of(0.03, 0.4, 0.3, 9.0).1 < hoped, "long tries promise less");
-        assert_eq!(of_like(20.0, 0.03, 0.4, 0.3, 1.0).1, 0.0, "of what was often tried nothing is hoped");
-        // A variant of the best, worse throughout by more than may be hoped.
-        assert_eq!(of(0.06, 0.6, 0.4, 1.0), (0.0, 0.0));
+        let maybe = of(0.0, 0.03, 0.4, 0.3);
+        assert!(better > maybe && maybe > 0.0);
+        assert!(of(20.0, 0.03, 0.4, 0.3) < 0.02 * maybe, "of what was often tried little is hoped");
+        // Worse throughout, by more than may be hoped.
+        assert!(of(0.0, 0.06, 0.6, 0.4) < 0.3 * maybe);
+        assert_eq!(of(0.0, 0.9, 0.9, 0.9), 0.0);
+    }
+
+    #[test]
+    fn kinds_of_ways_that_keep_no_promise_are_trusted_less() {
+        let way = |care: Care, channels: usize| Way { care, channels, ..Way::plain(Form::Int8) };
+        let [quick, trained, cut] = [way(Care::Quick, 0), way(Care::Trained(4), 0), way(Care::Trained(16), 30)];
+        let outcome = Some(Outcome::default());
+        let of =
+            |way: &Way, reached: f64| Tried { way: way.clone(), reached, outcome: outcome.clone(), ..Tried::default() };
+        let tried = [of(&Way::plain(Form::Float), 0.1), of(&quick, 0.12), of(&cut, 0.12)];
+        let promised = HashMap::from([(quick.clone(), 0.03), (cut.clone(), 0.03)]);
+        let trust = Trust::new(&tried, &promised);
+        let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
+        assert!(near(trust.of(&quick), 0.75) && near(trust.of(&trained), 1.0) && near(trust.of(&cut), 0.25));
+        assert!(near(trust.of(&way(Care::Trained(1), 50)), 0.25) && near(trust.of(&way(Care::Careful, 30)), 1.0));
+    }
+
+    #[test]
+    fn curiosity_has_a_part_of_the_seconds() {
+        let of = |form: Form, seconds: f64| Tried { way: Way::plain(form), seconds, ..Tried::default() };
+        let (int8, float) = (of(Form::Int8, 80.0), of(Form::Float, 10.0));
+        let curious = HashSet::from([float.way.clone()]);
+        let left = |tried: &[Tried]| left_to_curiosity(tried, &curious);
+        assert!(left(&[]).abs() < 1e-9);
+        assert!((left(std::slice::from_ref(&int8)) - 12.0).abs() < 1e-9);
+        assert!((left(&[int8, float]) - 3.5).abs() < 1e-9);
     }
 }
