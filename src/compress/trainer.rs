@@ -316,9 +316,7 @@ impl DataTrainer<'_> {
         if self.sets.trained_on.fixed_batch().is_some() || graph.operators().any(is_whole) {
             return Size { epochs, samples, batch, parts: 1 };
         }
-        let most = KEPT_BYTES / made_bytes(sample).unwrap_or(0).max(1);
-        let part = most.clamp(1, batch as u64) as usize;
-        let parts = batch / part;
+        let (part, parts) = divided(batch, made_bytes(sample).unwrap_or(0));
         // A step of fewer parts than others would count as much.
         let samples = if parts > 1 && samples > part * parts { samples - samples % (part * parts) } else { samples };
         Size { epochs, samples, batch: part, parts }
@@ -343,6 +341,12 @@ impl DataTrainer<'_> {
         let epochs = (affordable / samples as f64).clamp(1.0, most) * share;
         (epochs.round().max(1.0) as usize, samples, batch)
     }
+}
+
+/// The samples of a step that are computed at once, and how many times as many make it, where values of a sample take so many `bytes`.
+fn divided(batch: usize, bytes: u64) -> (usize, usize) {
+    let part = (KEPT_BYTES / bytes.max(1)).clamp(1, batch as u64) as usize;
+    (part, batch / part)
 }
 
 /// The usual learning rate of long trainings, and the part of any that is taken: less of weights that already have the values of codes.
@@ -435,5 +439,17 @@ impl Watcher for TrainWatcher<'_> {
 
     fn stopped(&self) -> bool {
         self.monitor.stopped()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_divided_where_they_keep_too_much() {
+        assert_eq!([divided(64, 0), divided(64, KEPT_BYTES / 64), divided(12, 1000)], [(64, 1), (64, 1), (12, 1)]);
+        assert_eq!([divided(64, KEPT_BYTES / 63), divided(64, KEPT_BYTES / 7)], [(63, 1), (7, 9)]);
+        assert_eq!([divided(64, KEPT_BYTES), divided(64, u64::MAX)], [(1, 64), (1, 64)]);
     }
 }

@@ -377,6 +377,7 @@ mod tests {
         let left = |tried: &[Tried]| left_to_curiosity(tried, &curious);
         assert!(left(&[]).abs() < 1e-9);
         assert!((left(std::slice::from_ref(&int8)) - 12.0).abs() < 1e-9);
-        assert!((left(&[int8, float]) - 3.5).abs() < 1e-9);
+        let plain = Tried { plain: true, ..of(Form::Dynamic, 500.0) };
+        assert!((left(&[plain, int8, float]) - 3.5).abs() < 1e-9);
     }
 }

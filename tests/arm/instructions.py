@@ -5,9 +5,8 @@
     python tests/arm/instructions.py MODEL[@DATA] ... [--cpu NAME ...]
 
 Both run in `compress bench MODEL --threads 1`, which does each inference twice, to time the whole and to time its parts: of a run with
-more inferences and one with fewer, the difference counts. ONNX Runtime is that
-of its wheel for ARM, which pip downloads. Prints a line for each model and processor: millions of instructions, those that read or
-write memory, and the ratios.
+more inferences and one with fewer, the difference counts. ONNX Runtime is that of its wheel for ARM, which pip downloads. Prints a line
+for each model and processor: millions of instructions, those that read or write memory, and the ratios.
 """
 
 import argparse

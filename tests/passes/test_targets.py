@@ -164,6 +164,28 @@ def test_xnnpack_gets_signed_codes_with_zero_points(made):
     assert decibels(before, run_onnx(model, {"x": x})[0]) > 25
 
 
+@pytest.mark.parametrize("target", ["portable", "xnnpack"])
+def test_a_relu_that_was_never_open_stays_shut(compress, tmp_path, target):
+    """Calibration sees nothing but zeros behind it: the codes must not let through what it holds back."""
+    weights = {"w0": floats(0, 8, 3, 3, 3, scale=0.2), "b0": np.full(8, -6, np.float32), "w1": floats(1, 8, 8, 3, 3)}
+    weights |= {"w2": floats(2, 8, 3, 3, 3, scale=0.2)}
+    three = {"pads": [1, 1, 1, 1]}
+    nodes = [
+        node("Conv", "x w0 b0", "c", "shut", **three),
+        node("Relu", "c", "r"),
+        node("Conv", "r w1", "d", **three),
+        node("Conv", "x w2", "e", **three),
+        node("Add", "d e", "y"),
+    ]
+    path = small.save(small.model(nodes, [("x", ["n", 3, 8, 8])], [("y", ["n", 8, 8, 8])], weights), tmp_path)
+    x = floats(0, 300, 3, 8, 8)
+    np.savez(tmp_path / "data.npz", x=x)
+    args = ["--int8", "--effort", "quick", "--target", target, "--data", tmp_path / "data.npz"]
+    compress(path, *args, "-o", tmp_path / "out.onnx")
+    before, after = (run_onnx(p, {"x": x[:50]})[0] for p in (path, tmp_path / "out.onnx"))
+    assert decibels(before, after) > 25
+
+
 def test_tensorrt_gets_no_zero_points_and_float_biases(made):
     model, _, x, before = made("tensorrt", "--effort", "quick")
     values = constants(model)
