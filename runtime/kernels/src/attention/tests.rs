@@ -55,7 +55,24 @@ fn heads_of_all_sizes_are_as_in_double_precision() {
                     if count <= (queries - 1) * keys { (count % 3) as u8 } else { 0 }
                 });
                 let kept = Mask::Kept { condition: condition.rows(), keeps: true, other: f32::NEG_INFINITY };
-                for masks in [[None; 2], [Some(Mask::Added(added.rows())), Some(kept)]] {
+                // One column for all keys.
+                let by_query = Grid::new(queries, 1, 0, f32::NAN, &mut one);
+                let every_other = Grid::new(queries, 1, 0, 7u8, || {
+                    count += 1;
+                    (count % 2) as u8
+                });
+                let of_query = Mask::Kept { condition: every_other.rows(), keeps: false, other: -2.0 };
+                let low = Mask::Kept { condition: condition.rows(), keeps: false, other: -1.5 };
+                let [added, by_query] = [added.rows(), by_query.rows()].map(Mask::Added);
+                for masks in [
+                    [None; 2],
+                    [Some(added), Some(kept)],
+                    [Some(kept), None],
+                    [Some(low), Some(added)],
+                    [Some(of_query), Some(low)],
+                    [Some(of_query), Some(by_query)],
+                    [Some(by_query), Some(of_query)],
+                ] {
                     let heads = Heads { depth, keys, width, keys_are_rows, scale: 0.7, guarded: true };
                     let (q, k, v) = (q.rows(), k.rows(), v.rows());
                     let of = |i: usize| Head {

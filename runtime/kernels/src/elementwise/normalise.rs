@@ -87,6 +87,8 @@ macro_rules! reduce {
                 lanes[0] = $fold;
             }
         }
+        // In memory, so that the loop above has them in whole vectors, whatever becomes of them here.
+        let mut lanes = std::hint::black_box(lanes);
         let mut width = LANES / 2;
         while width > 0 {
             for i in 0..width {
@@ -138,27 +140,30 @@ multiversion! {
         let mut scores = scores;
         for i in 0..scores.rows() {
             let row = scores.row(i);
-            for v in row.iter_mut() {
-                *v *= scale;
-            }
+            // What scores have to be multiplied by still; the first mask does that too.
+            let mut factor = scale;
             for mask in masks.iter().flatten() {
                 match mask {
                     Mask::Added(mask) => match mask.row(if mask.rows() == 1 { 0 } else { first + i }) {
-                        &[all] => row.iter_mut().for_each(|v| *v += all),
-                        mask => row.iter_mut().zip(mask).for_each(|(v, mask)| *v += mask),
+                        &[all] => row.iter_mut().for_each(|v| *v = *v * factor + all),
+                        mask => row.iter_mut().zip(mask).for_each(|(v, mask)| *v = *v * factor + mask),
                     },
                     Mask::Kept { condition, keeps, other } => {
                         match condition.row(if condition.rows() == 1 { 0 } else { first + i }) {
-                            &[all] if (all != 0) == *keeps => {}
+                            &[all] if (all != 0) == *keeps => continue,
                             &[_] => row.fill(*other),
                             condition => {
                                 for (v, is) in row.iter_mut().zip(condition) {
-                                    *v = if (*is != 0) == *keeps { *v } else { *other };
+                                    *v = if (*is != 0) == *keeps { *v * factor } else { *other };
                                 }
                             }
                         }
                     }
                 }
+                factor = 1.0;
+            }
+            if factor != 1.0 {
+                row.iter_mut().for_each(|v| *v *= factor);
             }
             let max = greatest(row);
             each_here!(row, |v| math::exp_below_zero(v - max));
