@@ -152,8 +152,10 @@ impl Panels {
             let mut to = RowsMut::dense(&mut packed[at..], self.steps, self.width(panel));
             // Lanes beyond the columns are filled too: what lies there may be denormal numbers,
             // on which some machines are slow.
-            for k in 0..self.steps {
-                to.row(k)[panel.columns..].fill(0.0);
+            if panel.columns < self.width(panel) {
+                for k in 0..self.steps {
+                    to.row(k)[panel.columns..].fill(0.0);
+                }
             }
             let mut to = to.columns(0, panel.columns);
             if transposed {

@@ -18,25 +18,23 @@ pub(crate) fn transpose<T: Element>(isa: Isa, x: Rows<T>, mut y: RowsMut<T>) {
         4 => return few_rows::<T, 4>(x, y),
         _ => {}
     }
-    let side = tile_side::<T>(isa);
+    // Without tiles, no side is so short.
+    let side = tile_side::<T>(isa).unwrap_or(usize::MAX);
     for column in (0..x.width()).step_by(BLOCK) {
         let columns = BLOCK.min(x.width() - column);
         for row in (0..x.rows()).step_by(BLOCK) {
             let rows = BLOCK.min(x.rows() - row);
-            let mut tiled = 0;
-            if let Some(side) = side
-                && rows == BLOCK
-            {
-                while tiled + side <= columns {
-                    for first in (row..row + BLOCK).step_by(side) {
-                        tile(isa, x, first, column + tiled, y.reborrow());
-                    }
-                    tiled += side;
+            let (down, along) = (rows - rows % side, columns - columns % side);
+            for c in (0..along).step_by(side) {
+                for r in (0..down).step_by(side) {
+                    tile(isa, x, row + r, column + c, y.reborrow());
                 }
             }
-            for c in column + tiled..column + columns {
-                let x = x.data()[row * x.stride() + c..].iter().step_by(x.stride());
-                for (y, x) in y.row(c)[row..][..rows].iter_mut().zip(x) {
+            // What tiles leave: some rows of the columns that have any, and all of the others.
+            for c in if down < rows { 0 } else { along }..columns {
+                let first = row + if c < along { down } else { 0 };
+                let x = x.data()[first * x.stride() + column + c..].iter().step_by(x.stride());
+                for (y, x) in y.row(column + c)[first..row + rows].iter_mut().zip(x) {
                     *y = *x;
                 }
             }
