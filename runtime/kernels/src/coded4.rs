@@ -320,47 +320,58 @@ pub(crate) unsafe trait Nibbles: Vectors {
     unsafe fn bytes_times(from: *const u8, by: i32) -> Self::I;
 }
 
-/// Computes the rows from `first` to `first + M`.
+/// Computes the rows from `first` to `first + M`, `N` vectors of columns at a time.
 ///
 /// # Safety
 /// The machine has the instruction set of `V`. What `t` points to is there: of the panel, for each block `steps` times 64 bytes of codes, and
 /// 16 scales and, unless null, zero points; of rows, for each block `8 * steps` terms, a scale and a sum. It has these rows, of whose
 /// results nothing else reads or writes the 16 columns meanwhile.
 #[inline(always)]
-pub(crate) unsafe fn tile4<V: Nibbles, const M: usize>(t: &Tile4, first: usize) {
+pub(crate) unsafe fn tile4<V: Nibbles, const M: usize, const N: usize>(t: &Tile4, first: usize) {
+    const { assert!(COLUMNS.is_multiple_of(N * V::LANES)) }
     // SAFETY: every address lies within what the caller vouches for.
     unsafe {
         let of_row = t.blocks * t.steps * STEP;
         let mut terms = [t.terms; M];
         unrolled!(m < M => { terms[m] = t.terms.add((first + m) * of_row); });
-        for lane in (0..COLUMNS).step_by(V::LANES) {
+        for lane in (0..COLUMNS).step_by(N * V::LANES) {
             let (mut codes, mut term) = (t.codes.add(4 * lane), 0);
-            let mut totals = [V::splat(0.0); M];
+            let mut totals = [[V::splat(0.0); N]; M];
             for block in 0..t.blocks {
                 let at = block * COLUMNS + lane;
-                let mut sums = [V::splat_i32(0); M];
+                let mut sums = [[V::splat_i32(0); N]; M];
                 unrolled!(m < M => {
                     let sum = *t.sums.add((first + m) * t.blocks + block);
-                    sums[m] = match t.zeros.is_null() {
-                        true => V::splat_i32(-MIDDLE * sum),
-                        false => V::bytes_times(t.zeros.add(at), -sum),
-                    };
+                    unrolled!(n < N => {
+                        sums[m][n] = match t.zeros.is_null() {
+                            true => V::splat_i32(-MIDDLE * sum),
+                            false => V::bytes_times(t.zeros.add(at + n * V::LANES), -sum),
+                        };
+                    });
                 });
                 for _ in 0..t.steps {
-                    let [low, high] = V::halves(codes);
-                    unrolled!(m < M => {
-                        sums[m] = V::dot_four(sums[m], low, terms[m].add(term));
-                        sums[m] = V::dot_four(sums[m], high, terms[m].add(term + 4));
+                    unrolled!(n < N => {
+                        let [low, high] = V::halves(codes.add(4 * n * V::LANES));
+                        unrolled!(m < M => {
+                            sums[m][n] = V::dot_four(sums[m][n], low, terms[m].add(term));
+                            sums[m][n] = V::dot_four(sums[m][n], high, terms[m].add(term + 4));
+                        });
                     });
                     (codes, term) = (codes.add(STEP_BYTES), term + STEP);
                 }
-                let scales = V::load(t.scales.add(at));
-                unrolled!(m < M => {
-                    let scale = V::mul(scales, V::splat(*t.of_terms.add((first + m) * t.blocks + block)));
-                    totals[m] = V::mul_add(totals[m], V::to_f32(sums[m]), scale);
+                unrolled!(n < N => {
+                    let scales = V::load(t.scales.add(at + n * V::LANES));
+                    unrolled!(m < M => {
+                        let scale = V::mul(scales, V::splat(*t.of_terms.add((first + m) * t.blocks + block)));
+                        totals[m][n] = V::mul_add(totals[m][n], V::to_f32(sums[m][n]), scale);
+                    });
                 });
             }
-            unrolled!(m < M => { V::store(t.y.add((first + m) * COLUMNS + lane), totals[m]); });
+            unrolled!(m < M => {
+                unrolled!(n < N => {
+                    V::store(t.y.add((first + m) * COLUMNS + lane + n * V::LANES), totals[m][n]);
+                });
+            });
         }
     }
 }
@@ -376,9 +387,10 @@ pub(crate) struct Codes {
     pub unpack: unsafe fn(&Bytes),
 }
 
-/// Defines `CODES` for a [`Nibbles`], which runs [`tile4`] on so many rows at a time as are listed, the last being one.
+/// Defines `CODES` for a [`Nibbles`], which runs [`tile4`] on so many rows at a time as are listed, the last being one, with so many vectors
+/// of columns: as many as registers hold, so that a panel is read once rather than in parts, one after the other.
 macro_rules! codes {
-    ($vectors:ty, $(#[$features:meta])* $($m:literal),+) => {
+    ($vectors:ty, $(#[$features:meta])* $($m:literal: $n:literal),+) => {
         /// What this instruction set does with codes.
         pub(crate) static CODES: $crate::coded4::Codes = $crate::coded4::Codes { nibbles, unpack };
 
@@ -400,17 +412,17 @@ macro_rules! codes {
             /// # Safety
             /// As for the function around it.
             $(#[$features])*
-            unsafe fn rows<const M: usize>(t: &$crate::coded4::Tile4, first: usize) -> usize {
+            unsafe fn rows<const M: usize, const N: usize>(t: &$crate::coded4::Tile4, first: usize) -> usize {
                 let n = t.rows().saturating_sub(first) / M;
                 for i in 0..n {
                     // SAFETY: the caller guarantees the instruction set and the operands, of which these are rows.
-                    unsafe { $crate::coded4::tile4::<$vectors, M>(t, first + i * M) }
+                    unsafe { $crate::coded4::tile4::<$vectors, M, N>(t, first + i * M) }
                 }
                 first + n * M
             }
             let mut first = 0;
             // SAFETY: the caller guarantees the instruction set and the operands.
-            $(first = unsafe { rows::<$m>(t, first) };)+
+            $(first = unsafe { rows::<$m, $n>(t, first) };)+
             debug_assert_eq!(first, t.rows());
         }
     };

@@ -40,7 +40,5 @@ nibbles_of!(Avx2, dot_four);
 codes!(
     Avx2,
     #[target_feature(enable = "avx2,fma")]
-    4,
-    2,
-    1
+    4: 1, 2: 2, 1: 2
 );

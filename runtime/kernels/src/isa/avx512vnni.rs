@@ -205,8 +205,5 @@ unsafe impl Nibbles for Avx512 {
 codes!(
     Avx512,
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512vnni")]
-    8,
-    4,
-    2,
-    1
+    8: 1, 4: 1, 2: 1, 1: 1
 );

@@ -25,9 +25,7 @@ pub(crate) mod vex {
     codes!(
         AvxVnni,
         #[target_feature(enable = "avx2,fma,avxvnni")]
-        4,
-        2,
-        1
+        4: 1, 2: 2, 1: 2
     );
 }
 
@@ -56,8 +54,6 @@ pub(crate) mod evex {
     codes!(
         Avx512Vl,
         #[target_feature(enable = "avx2,fma,avx512f,avx512vl,avx512vnni")]
-        4,
-        2,
-        1
+        4: 1, 2: 2, 1: 2
     );
 }

@@ -195,7 +195,7 @@ unsafe impl<const CUT: bool> Nibbles for Portable<CUT> {
     }
 }
 
-codes!(Portable<false>, 4, 1);
+codes!(Portable<false>, 4: 1, 1: 1);
 
 /// With sums that are cut off.
 pub(crate) mod saturating {

@@ -34,7 +34,7 @@ pub(crate) mod plain {
 
     run_tiles!(tiles8, Tile8<u8, i8>, [dots::tile8], dots::Smull, 1: 8 [1, 2, 4], 2: 4 [1, 2], 3: 3 [1, 2], 4: 2 [1]);
     run_tiles!(pairs, Tile8<u8, i8>, [dots::tile8], dots::Pairs, 1: 8 [1, 2, 4], 2: 4 [1, 2], 3: 3 [1, 2], 4: 2 [1]);
-    codes!(Neon, 4, 2, 1);
+    codes!(Neon, 4: 1, 2: 2, 1: 4);
 }
 
 /// With SDOT.
@@ -51,10 +51,7 @@ pub(crate) mod dotprod {
     codes!(
         Dotprod,
         #[target_feature(enable = "dotprod")]
-        8,
-        4,
-        2,
-        1
+        8: 1, 4: 2, 2: 4, 1: 4
     );
 }
 
