@@ -180,3 +180,16 @@ impl FromStr for Isa {
         Self::ALL.into_iter().chain([Isa::Saturating]).find(|isa| isa.name() == s).ok_or(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_set_that_is_expected_is_found() {
+        // Where a machine is emulated it is known what it has; without that, its tests would pass with another set's kernels.
+        if let Ok(name) = std::env::var("COMPRESS_EXPECT_ISA") {
+            assert_eq!(Isa::detect().name(), name);
+        }
+    }
+}
