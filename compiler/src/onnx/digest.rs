@@ -196,6 +196,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_digest_is_that_of_the_standard() {
+        // FIPS 180-4, as its examples have it.
+        let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(sha256([&b"a"[..], b"bc"].into_iter()), abc);
+    }
+
+    #[test]
     fn two_at_once_are_as_one_by_one() {
         let bytes: Vec<u8> = (0..100_000u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect();
         // Streams of all lengths around a block's, in slices of all lengths around it.
