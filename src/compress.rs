@@ -12,6 +12,7 @@ pub(crate) mod needs;
 mod opened;
 mod plan;
 mod recipe;
+mod sets;
 mod trainer;
 mod tuner;
 

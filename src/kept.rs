@@ -5,7 +5,7 @@
 //! added, and of two that are alike the first holds: so jobs that run at once may share the file.
 
 use crate::{facts::sha256, measure::threads};
-use compress_compiler::{error::Result, graph::Graph};
+use compress_compiler::{error::Result, graph::Graph, words::counted};
 use compress_runtime::session::Backend;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -78,9 +78,19 @@ impl KeptTimes {
     }
 
     /// How many were not measured anew, and the file that had them.
-    pub fn reused(&self) -> Option<(usize, &Path)> {
+    fn reused(&self) -> Option<(usize, &Path)> {
         let reused = self.state().reused;
         self.file.as_deref().filter(|_| reused > 0).map(|file| (reused, file))
+    }
+
+    /// What is said where some were not measured anew.
+    pub fn told(&self) -> Option<String> {
+        let (times, file) = self.reused()?;
+        Some(format!(
+            "{} of graphs are those that were measured on this machine before: remove {} to measure them anew",
+            counted(times, "time"),
+            file.display()
+        ))
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {

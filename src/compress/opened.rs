@@ -7,13 +7,14 @@ use super::{
     coverage,
     judge::{HeldOut, SAMPLES, SAMPLES_OF_SHARE},
     judged::{Dealt, Judged},
-    plan::{CompressPlan, Purpose},
+    plan::CompressPlan,
     recipe::Compress,
+    sets::{open_sets, tolerate},
     trainer::DataTrainer,
 };
 use crate::{
     assess::{Assessment, Manner, compared_by},
-    data::{self, Sets},
+    data::Sets,
     events::Monitor,
     facts, files, fit,
     gates::{self, Measurable},
@@ -34,12 +35,9 @@ use compress_compiler::{
     pass::{Calibrator, Context, Stopwatch, Trainer},
     pipeline::{Beginnings, Pipeline},
     spill::Spill,
-    words::{
-        counted,
-        option::{BISECT, CHECK, EXCLUDE, LAYER, REPORT},
-    },
+    words::option::{BISECT, CHECK, EXCLUDE, LAYER, REPORT},
 };
-use compress_passes::{Options, before_codes, prune::reconstruct};
+use compress_passes::{Options, before_codes};
 use compress_runtime::{
     burn::BurnInterpreter,
     memory,
@@ -385,13 +383,7 @@ impl Opened {
         };
         let (passes, warnings) = done.map_err(|e| e.in_file(&recipe.model))?;
         kept.remove();
-        if let Some((times, file)) = kept_times.reused() {
-            report.warnings.push(format!(
-                "{} of graphs are those that were measured on this machine before: remove {} to measure them anew",
-                counted(times, "time"),
-                file.display()
-            ));
-        }
+        report.warnings.extend(kept_times.told());
         report.passes = passes;
         report.warnings.extend(warnings);
         model.set_metadata("compress.version", env!("CARGO_PKG_VERSION"));
@@ -408,9 +400,6 @@ fn runs(model: &Model, backend: &Backend) -> bool {
 
 /// What passes make of the weights of larger models is kept on disk.
 const SPILLED: u64 = 1 << 30;
-
-/// Samples to find activation ranges on.
-const CALIBRATED: usize = 256;
 
 /// Larger models are not run only to be measured, where original and result would both be in memory, beside what they
 /// compute; one alone may take this share of what is free.
@@ -443,22 +432,6 @@ fn measurable(plan: &CompressPlan, model: &Model, one_at_a_time: bool, warnings:
     false
 }
 
-/// A model that was only simplified is as good when the original can't be run on made-up
-/// inputs: that is a warning. With data or with INT8 it is an error.
-fn tolerate<T>(result: Result<T>, plan: &CompressPlan, g: &Graph, warnings: &mut Vec<String>) -> Result<Option<T>> {
-    let given = plan.recipe.data.any();
-    match result.map_err(|e| if given { e } else { data::unsuited(e, g) }) {
-        Ok(value) => Ok(Some(value)),
-        Err(e) if given && e.kind() != Kind::Unsupported => Err(e),
-        Err(e) if !matches!(e.kind(), Kind::Unsupported | Kind::Data) => Err(e),
-        Err(e) if !plan.recipe.calibrates() => {
-            warnings.push(format!("accuracy and speed were not measured: {e}"));
-            Ok(None)
-        }
-        Err(e) => Err(e),
-    }
-}
-
 /// # Errors
 /// Usage for a filter that matches no layer.
 fn unmatched(recipe: &Compress, g: &Graph) -> Result<()> {
@@ -474,65 +447,4 @@ fn unmatched(recipe: &Compress, g: &Graph) -> Result<()> {
     [(EXCLUDE, &recipe.exclude), (LAYER, &named)].into_iter().try_for_each(|(option, filters)| {
         fit::check_filters(option, filters, &names, "node and no weight").map_err(|e| e.in_file(&recipe.model))
     })
-}
-
-/// The data, unless nothing would be measured: a model with an operator we can't run.
-fn open_sets(
-    plan: &CompressPlan,
-    model: &Model,
-    singly: bool,
-    backend: &Backend,
-    warnings: &mut Vec<String>,
-    monitor: &Monitor,
-) -> Result<Option<Sets>> {
-    let (g, recipe) = (&model.graph, plan.recipe);
-    let (seed, shapes) = (recipe.on.seed.0, &recipe.measures.shape[..]);
-    let in_model = |e: Error| e.in_file(&recipe.model);
-    let data = recipe.data.beside(&recipe.model)?;
-    let asked = recipe.calibration_samples.map(|n| n.get());
-    if let Some((label, reason)) = facts::first_unknown(g).filter(|_| !backend.runs_any_operator()) {
-        warnings.push(format!(
-            "node {label} can't be run here ({reason}): it is kept as it is, and accuracy and speed were not measured"
-        ));
-        if !plan.recipe.calibrates() {
-            return Ok(None);
-        }
-        // What lies before it is calibrated.
-        let count = asked.unwrap_or(CALIBRATED);
-        return Sets::open(&data, shapes, g, count, seed).map(Some).map_err(in_model);
-    }
-    let count = match asked {
-        Some(n) => n,
-        None if plan.options.reconstruct => reconstruct::affordable_samples(g)?,
-        None => CALIBRATED,
-    };
-    let sets = Sets::open_running(&data, shapes, g, count, seed, (singly, backend));
-    let sets = tolerate(sets.map_err(in_model), plan, g, warnings)?;
-    let Some(mut sets) = sets else { return Ok(None) };
-    if asked.is_none() && plan.options.reconstruct {
-        // Of sizes that the model leaves open, the data tell how much work a sample is.
-        let inputs = measure::timing_batch(&sets.calibration, 1)?.inputs;
-        if let Ok(sized) = measure::sized(g, &inputs) {
-            sets.calibrate_on(reconstruct::affordable_samples(&sized)?, seed);
-        }
-    }
-    let validated = recipe.validation_samples.filter(|_| !sets.calibration.synthetic);
-    if let Some(count) = validated {
-        sets.validate_on(count.get(), seed).map_err(in_model)?;
-    }
-    if plan.options.search.is_some() || validated.is_some() {
-        sets.keep_apart(seed);
-    }
-    if plan.makes_inputs() && plan.trains() && !sets.calibration.set.has_made_up_pictures() {
-        return Err(in_model(data::no_pictures()));
-    }
-    if plan.makes_inputs() && plan.purpose != Purpose::Intent {
-        let failed = sets.match_statistics(g, seed, backend, monitor).map_err(in_model)?;
-        warnings.push(advice::without_data(plan, &sets, failed));
-        if plan.trains() {
-            sets.learn_from_pictures(g, seed).map_err(in_model)?;
-            warnings.push(format!("trained on {} made-up pictures (dead leaves)", sets.training.len()));
-        }
-    }
-    Ok(Some(sets))
 }

@@ -276,6 +276,23 @@ def test_one_sample_is_too_few_to_hold_out(compress, cnn, rng):
     assert compress(cnn, "--int8", "--data", path, "--json").json()["accuracy"]["samples"] == 1
 
 
+@pytest.mark.parametrize(
+    ("count", "says", "help"),
+    [
+        ("3", "the model takes 8 samples at once, and --validation-samples 3 fills no batch", "give 8 or more"),
+        ("30", "leaves 2 of the 32 samples to calibrate or train on, and the model takes 8 at once", "a lower number"),
+    ],
+)
+def test_samples_that_validate_or_train_fill_a_fixed_batch(compress, tmp_path, rng, count, says, help):
+    model = small.save(small.cnn(batch=8), tmp_path)
+    np.savez(tmp_path / "x.npz", input=normal(rng, 32))
+    np.savez(tmp_path / "y.npz", input=normal(rng, 16))
+    data = ("--data", tmp_path / "x.npz", "--eval", tmp_path / "y.npz")
+    err = compress(model, "--int8", *data, "--validation-samples", count, code=7).err
+    assert says in err and help in err
+    compress(model, "--int8", *data, "--validation-samples", "8", "--no-check")
+
+
 def test_a_fifth_is_held_out_and_never_calibrated_on(compress, tmp_path):
     """Five samples, each ten times as large as the one before, of which only the last is labelled
     rightly. The held-out one shows in the accuracy, those calibrated on in the input's scale."""

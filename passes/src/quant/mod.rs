@@ -19,6 +19,7 @@ pub mod reduce_range;
 mod rounding;
 pub mod scheme;
 pub mod search;
+mod seen;
 mod storage;
 pub mod tables;
 mod two_terms;

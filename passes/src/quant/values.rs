@@ -11,8 +11,8 @@
 use super::{
     choices::Choices,
     params::Affine,
-    ptq::Reach,
     scheme::{Codes, Placement, Scheme},
+    seen::Reach,
 };
 use crate::layers::Layer;
 use compress_compiler::{

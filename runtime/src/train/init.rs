@@ -1,7 +1,7 @@
 //! Weights to begin with, where a model is trained from nothing.
 
 use super::{
-    model::origins,
+    form::origins,
     random::{Purpose, Random},
     untie::untie,
 };

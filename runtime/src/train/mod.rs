@@ -4,6 +4,7 @@ mod ahead;
 pub mod augment;
 pub mod checkpoint;
 mod course;
+mod form;
 pub mod init;
 pub mod job;
 pub mod loader;

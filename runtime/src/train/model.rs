@@ -1,11 +1,15 @@
 //! A graph with parameters: what is trained.
 //!
 //! The interpreter that runs any graph ([`Executable`]) runs it here too, with two changes. Constants that are
-//! learnt ([`Operator::parameters`]) become inputs, which are leaves of Burn's tape. And what behaves differently
+//! learnt ([`Operator::parameters`](compress_compiler::op::Operator::parameters)) become inputs, which are leaves of Burn's tape. And what behaves differently
 //! in training is written so in a copy of the graph, as ONNX has it: BatchNormalization takes its statistics from
 //! the batch and gives the moved running ones as outputs; Dropout drops, by a seed that is an input.
 
-use super::{teacher::named, untie::untie};
+use super::{
+    form::{TrainingForm, parameters, scales},
+    teacher::named,
+    untie::untie,
+};
 use crate::{
     burn::{
         Executable,
@@ -17,16 +21,12 @@ use crate::{
 };
 use compress_compiler::{
     error::{Error, Result},
-    forms::{
-        decoder::{Decoder, NamedSizes, SizeNames},
-        packed_rows,
-    },
+    forms::decoder::{Decoder, NamedSizes, SizeNames},
     graph::Graph,
     node::{NodeId, Port},
-    op::{Op, Operator, Quant},
+    op::Op,
     ops::source::Input,
     tensor::{DType, Tensor},
-    value::Fact,
     verify::verify,
     words::option::{FREEZE, KEEP_INITIALIZER_INPUTS},
 };
@@ -427,109 +427,4 @@ impl Trainable {
         self.statistics.iter_mut().zip(statistics).for_each(|(s, v)| s.value = v);
         Ok(())
     }
-}
-
-/// The constants that training learns.
-fn parameters(graph: &Graph) -> BTreeSet<NodeId> {
-    let learns = |node: NodeId| {
-        let op = graph.op(node);
-        // A single number beside a tensor is a setting: the scale of an attention, an epsilon.
-        let least = if matches!(op, Op::Binary(_)) { 2 } else { 1 };
-        let read = op.parameters().iter().filter_map(move |slot| graph.operand(node, *slot));
-        read.flat_map(|port| origins(graph, port)).filter(move |node| {
-            let trained = |t: &Tensor| t.dtype().is_float() && t.dtype() != DType::F64 && t.len() >= least;
-            graph.constant((*node).into()).is_some_and(trained)
-        })
-    };
-    // What bytes stand for is not learnt: a table of codes is read by it.
-    let levels: BTreeSet<NodeId> = graph.operators().filter_map(|n| packed_rows::levels(graph, n)).collect();
-    graph.operators().flat_map(learns).filter(|n| !levels.contains(n)).collect()
-}
-
-/// The constants that scale what QuantizeLinear reads.
-fn scales(graph: &Graph) -> BTreeSet<NodeId> {
-    let quantize = graph.operators().filter(|n| matches!(graph.op(*n), Op::Quantize(_)));
-    let scales = quantize.filter_map(|n| graph.operand(n, 1)).filter(|p| graph.constant(*p).is_some());
-    scales.map(|p| p.node).collect()
-}
-
-/// The constants of which the elements at `port` are, moved and joined perhaps: exporters transpose a weight in the
-/// graph before they multiply by it.
-pub(super) fn origins(graph: &Graph, port: Port) -> Vec<NodeId> {
-    let (mut found, mut seen, mut open) = (vec![], BTreeSet::new(), vec![port]);
-    while let Some(port) = open.pop() {
-        if !seen.insert(port) {
-            continue;
-        }
-        match graph.op(port.node) {
-            Op::Constant(_) => found.push(port.node),
-            Op::Cast(_) | Op::Quantize(_) | Op::Dequantize(_) => open.extend(graph.operand(port.node, 0)),
-            op => match op.quant() {
-                Quant::Same => open.extend(graph.operand(port.node, 0)),
-                Quant::Tied => open.extend(graph.operands(port.node).into_iter().flatten()),
-                _ => {}
-            },
-        }
-    }
-    found
-}
-
-/// A graph rewritten for training.
-struct TrainingForm {
-    graph: Graph,
-    /// The constant of each running statistic, and where the moved one is made.
-    statistics: Vec<(NodeId, Port)>,
-    /// How many seeds follow the model's own inputs.
-    dropouts: usize,
-}
-
-impl TrainingForm {
-    fn of(graph: &Graph, trained: &BTreeSet<NodeId>) -> Result<Self> {
-        let mut g = graph.clone();
-        let (mut statistics, mut dropouts) = (vec![], 0);
-        for node in graph.operators() {
-            let operands = graph.operands(node);
-            let constant = |slot: usize| operands.get(slot).copied().flatten().filter(|p| graph.constant(*p).is_some());
-            match graph.op(node) {
-                Op::BatchNorm(op) if !op.training => {
-                    // One whose scale is frozen keeps its statistics too.
-                    let (Some(scale), Some(mean), Some(variance)) = (constant(1), constant(3), constant(4)) else {
-                        continue;
-                    };
-                    if !trained.contains(&scale.node) {
-                        continue;
-                    }
-                    let mut op = op.clone();
-                    op.training = true;
-                    let made = replace(&mut g, node, op.into(), &operands, 3)?;
-                    statistics.push((mean.node, Port { node: made, slot: 1 }));
-                    statistics.push((variance.node, Port { node: made, slot: 2 }));
-                }
-                Op::Dropout(op) if !op.mask => {
-                    let seed = g.add_input(
-                        &format!("seed of dropout {dropouts}"),
-                        Fact::new(Some(DType::I64), Some(vec![])),
-                        Input { default: None }.into(),
-                    )?;
-                    dropouts += 1;
-                    let ratio = operands.get(1).copied().flatten();
-                    replace(&mut g, node, op.clone().into(), &[operands[0], ratio, None, Some(seed.into())], 1)?;
-                }
-                _ => {}
-            }
-        }
-        Ok(Self { graph: g, statistics, dropouts })
-    }
-}
-
-/// Puts an operator with `outputs` outputs in the place of `node`, whose first output is read as before.
-fn replace(g: &mut Graph, node: NodeId, op: Op, operands: &[Option<Port>], outputs: usize) -> Result<NodeId> {
-    let (name, value) = (g.node(node).name.clone(), g.value(node.into()).name.clone());
-    let names: Vec<String> = (0..outputs).map(|i| format!("{value} in training {i}")).collect();
-    let names: Vec<&str> = names.iter().map(|n| &n[..]).collect();
-    let made = g.add_node(&name, op, operands, &names)?;
-    g.redirect(node.into(), made.into(), &[]);
-    g.take_name(node.into(), made.into());
-    g.remove(node);
-    Ok(made)
 }
