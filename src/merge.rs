@@ -145,7 +145,11 @@ impl Part {
             return Ok(Some(option::SHARD.to_string()));
         }
         let shape = |whole: &Recipe| match whole {
-            Recipe::Search(search) => Recipe::Search(search.essence()).table(),
+            Recipe::Search(search) => {
+                let Search { wish, max_drop, max_size, max_latency, min_speedup, .. } = search.clone();
+                let limits = Search { wish, max_drop, max_size, max_latency, min_speedup, ..search.essence() };
+                Recipe::Search(limits).table()
+            }
             whole => whole.table(),
         };
         let (a, b) = (shape(&self.whole)?, shape(&other.whole)?);

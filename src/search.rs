@@ -34,7 +34,7 @@ use compress_passes::{sensitivity::LayerAlone, target::Target};
 use compress_runtime::metrics::Wanted;
 use estimate::{Estimator, Known};
 use journal::{Begun, Journal};
-use propose::Proposer;
+use propose::{Proposal, Proposer};
 use serde::{Deserialize, Serialize};
 use std::{
     path::{Path, PathBuf},
@@ -90,7 +90,7 @@ pub struct Search {
     /// Where the ways that were tried go, with models and recipes of the best [default: OUT with .search].
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
-    /// How long to search, e.g. 10m, 1h; measuring the best on the evaluation set comes on top [default: 10m].
+    /// How long to search, e.g. 10m, 1h; measuring the best on the evaluation set and making the result come on top [default: 10m].
     #[arg(long, value_name = "TIME")]
     pub time: Option<Time>,
     /// Search alone for a part of those that search at once, e.g. 2/4: each tries ways of its own. `compress merge` makes the result, once
@@ -250,9 +250,11 @@ impl Search {
             let share = |way: &Way| if way.is_int8() { INT8_SHARE } else { PLAIN_SHARE };
             let affordable = |way: &Way| left.min(share(way) * clock.all.as_secs_f64());
             let is_cheap = |way: &&Way| way.care == Care::Quick || estimator.seconds(way) <= affordable(way);
-            let next = plain.iter().filter(untried).find(is_cheap);
-            let Some(way) = next.cloned().or_else(|| proposer.next(journal.tried(), &journal.standings(), left)) else {
-                monitor.note("every way that fits the time was tried");
+            let next = plain.iter().filter(untried).find(is_cheap).map(|way| Proposal::from(way.clone()));
+            let Some(Proposal { way, promised, curious }) =
+                next.or_else(|| proposer.next(journal.tried(), &journal.standings(), left))
+            else {
+                monitor.note("no other way was found that fits the time");
                 break;
             };
             let (number, is_plain) = (journal.tried().len() + 1, plain.contains(&way));
@@ -260,14 +262,15 @@ impl Search {
             let front = journal.standings().front();
             let front: Vec<_> = front.into_iter().map(|(tried, reached)| (reached, noise(tried))).collect();
             let (place, until) = (journal.model(number), (&clock, clock.ends()));
-            let Some((tried, staged)) =
-                self.attempt(&mut lab, (way, &begun.table), (&place, &front), until, monitor)?
-            else {
-                break;
-            };
+            let attempted = self.attempt(&mut lab, (way, &begun.table), (&place, &front), until, monitor);
+            if !matches!(attempted, Ok(Some(_))) {
+                journal.spend(clock.spent())?;
+            }
+            let Some((tried, staged)) = attempted? else { break };
             let line = line(&tried, lab.of_share);
-            let is_best = journal.add(Tried { number, plain: is_plain, ..tried }, made(staged), &begun.table)?;
-            let best = if is_best { ", best so far" } else { "" };
+            let tried = Tried { number, plain: is_plain, promised, curious, ..tried };
+            let is_best = journal.add(tried, made(staged), &begun.table)?;
+            let best = if is_best { ", on the front" } else { "" };
             let reached = journal.tried().last().map_or(0.0, |t| 100.0 * t.reached);
             monitor.note(&format!("{number:>4} {line}{best} ({reached:.1}% reached)"));
         }
@@ -289,7 +292,7 @@ impl Search {
         let has_codes = table.iter().any(|layer| layer.int8.is_some());
         let ways = [Some(Form::Float), has_codes.then_some(Form::Int8)].into_iter().flatten().map(Way::plain);
         let mut done = vec![];
-        for (i, way) in ways.enumerate() {
+        for (i, way) in ways.enumerate().take(self.trials.map_or(usize::MAX, |n| n.get())) {
             let path = journal.model(i + 1);
             // Floats have the time that they take: without any way there is no result.
             let ends = clock.ends().filter(|_| i > 0);

@@ -455,7 +455,8 @@ def search(
         model: The ONNX model, in floats
         output: Where the result goes [default: MODEL with .compressed.onnx]
         folder: Where the ways that were tried go, with models and recipes of the best [default: OUT with .search]
-        time: How long to search, e.g. 10m, 1h; measuring the best on the evaluation set comes on top [default: 10m]
+        time: How long to search, e.g. 10m, 1h; measuring the best on the evaluation set and making the result come on
+            top [default: 10m]
         shard: Search alone for a part of those that search at once, e.g. 2/4: each tries ways of its own. `compress
             merge` makes the result, once all parts are done
         trials: End after so many ways were tried

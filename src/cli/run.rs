@@ -67,7 +67,10 @@ pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
         Recipe::Inspect(r) => (None, &mut r.read),
         Recipe::Sensitivity(r) => (Some(&mut r.force), &mut r.read),
         Recipe::Draft(r) => (Some(&mut r.force), &mut r.read),
-        Recipe::Search(r) => (Some(&mut r.force), &mut r.read),
+        Recipe::Search(r) => {
+            r.resume = flags.resume;
+            (Some(&mut r.force), &mut r.read)
+        }
         Recipe::Answers(r) => (Some(&mut r.force), &mut r.read),
         Recipe::Merge(_) => return Err(Error::usage("a merge has no recipe").in_file(&flags.recipe)),
     };

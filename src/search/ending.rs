@@ -9,7 +9,7 @@ use super::{
     tried::Tried,
 };
 use crate::{
-    assess::compared_by,
+    assess::{GATED_SPEED, compared_by},
     compress::{Compress, CompressPlan, Opened, Purpose},
     events::Monitor,
     gates, measure,
@@ -25,7 +25,10 @@ use compress_compiler::{
     words::{counted, option},
 };
 use compress_runtime::session::Session;
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// For how long each of the best is timed.
 const SPEED: Duration = Duration::from_millis(1500);
@@ -58,15 +61,15 @@ pub fn end(search: &Search, lab: &mut Lab, journal: &Journal, monitor: &Monitor)
     // What is opened anew has the evaluation set.
     let recipe = first.way.recipe(search, table, Some(lab.validation))?;
     let opened = Opened::new(&CompressPlan::new(&recipe, Purpose::Intent)?, true, monitor)?;
-    let measured = best.iter().map(|tried| measured((search, &*lab), &opened, journal, tried, monitor));
-    let measured = measured.collect::<Result<Vec<_>>>()?;
+    let figures = |path: &Path| measured((search, &*lab), &opened, path, monitor);
+    let measured = best.iter().map(|tried| figures(&journal.model(tried.number))).collect::<Result<Vec<_>>>()?;
     let limit = search.max_drop.map_or(if lab.of_share { MAX_DROP } else { MAX_ERROR }, Share::get);
     let each = best.iter().zip(&taken).zip(&measured);
     let original = original_ms(&measured);
     let candidates: Vec<Candidate> =
         each.map(|((t, taken), m)| Candidate::new((t, taken.lost), (m, original), lab)).collect();
     let picked = pick(search, limit, &candidates);
-    let (tried, figures) = (best[picked], &measured[picked]);
+    let tried = best[picked];
     // Without gates, which would shape what the search of INT8 aims for: the result is what was tried.
     let recipe = Compress {
         output: Some(search.output()),
@@ -75,14 +78,26 @@ pub fn end(search: &Search, lab: &mut Lab, journal: &Journal, monitor: &Monitor)
     };
     let plan = CompressPlan::new(&recipe, Purpose::Compress)?;
     let mut made = Opened::new(&plan, false, monitor)?.compress(&plan, true, monitor)?;
-    made.gates = gates::judged(&gates(search, limit, lab.of_share)?, &made);
+    let output = made.output.clone().ok_or_else(|| Error::bug("a model without facts"))?;
+    let is_same = tried.outcome.as_ref().is_some_and(|o| o.sha256 == output.sha256);
+    // What limits are held against is measured in full, on the model that was written.
+    let mut last = if is_same { measured[picked].clone() } else { figures(&plan.output)? };
+    let gates = gates(search, limit, lab.of_share)?;
+    if gates.of_speed() {
+        let model = onnx::read_with(&plan.output, &(&search.read).into())?;
+        let sets = opened.sets.as_ref().ok_or_else(|| Error::bug("a search without data"))?;
+        last.speed = lab.speed(&model, &sets.evaluation, GATED_SPEED, monitor)?;
+    }
+    let Measured { accuracy, speed } = last;
+    let error = noise(&accuracy).sqrt();
+    (made.accuracy, made.speed) = (Some(accuracy.clone()), Some(speed));
+    made.gates = gates::judged(&gates, &made);
     if !lab.of_share {
-        made.gates.push(error_gate(limit, noise(&figures.accuracy).sqrt()));
+        made.gates.push(error_gate(limit, error));
     }
     onnx::write_atomic(&plan.report_path(), report::json(&made)?.as_bytes(), true)?;
-    let output = made.output.clone().ok_or_else(|| Error::bug("a model without facts"))?;
     let mut warnings = made.warnings.clone();
-    if tried.outcome.as_ref().is_some_and(|o| o.sha256 != output.sha256) {
+    if !is_same {
         warnings.push(
             "the result was made anew by its recipe, and differs in its bytes from the model that was tried: what was timed on the way \
              decided otherwise"
@@ -90,14 +105,18 @@ pub fn end(search: &Search, lab: &mut Lab, journal: &Journal, monitor: &Monitor)
         );
     }
     warnings.extend(unsure(search, limit, &candidates[picked], lab));
-    warnings.extend(trained_on(all, &figures.accuracy, lab));
+    warnings.extend(trained_on(all, &accuracy, lab));
+    warnings.extend(lab.of_earlier_times());
+    if all.len() == 1 && search.trials.is_none_or(|n| n.get() > 1) {
+        warnings.push("in this time the search tried nothing but floats: give more time".into());
+    }
     let points = points(journal, &best, &measured, lab);
     let report = SearchReport {
         input: made.input.clone(),
         output: Some(output),
         picked: Some(tried.number),
-        metric: figures.accuracy.metric,
-        samples: SearchSamples { chose: lab.validation, measured: figures.accuracy.samples },
+        metric: accuracy.metric,
+        samples: SearchSamples { chose: chose(all), measured: accuracy.samples },
         gates: made.gates,
         warnings,
         recipe: Recorded::new(&Recipe::Search(search.clone()), made.recipe.data.clone()),
@@ -132,7 +151,7 @@ fn found(search: &Search, lab: &Lab, journal: &Journal, points: Vec<SearchPoint>
         picked: None,
         metric: lab.metric,
         of_share: lab.of_share,
-        samples: SearchSamples { chose: lab.validation, measured: 0 },
+        samples: SearchSamples { chose: chose(all), measured: 0 },
         tried: all.len(),
         failed: all.iter().filter(|t| t.outcome.is_none()).count(),
         seconds: journal.spent().as_secs_f64(),
@@ -147,21 +166,20 @@ fn found(search: &Search, lab: &Lab, journal: &Journal, points: Vec<SearchPoint>
     })
 }
 
+/// The samples that ways on the front were measured on.
+fn chose(all: &[Tried]) -> usize {
+    all.iter().filter_map(|t| t.outcome.as_ref()).filter(|o| !o.behind).map(|o| o.samples).max().unwrap_or(0)
+}
+
 /// One of the best, in front of the evaluation set.
+#[derive(Clone)]
 struct Measured {
     accuracy: Accuracy,
     speed: Speed,
 }
 
-fn measured(
-    (search, lab): (&Search, &Lab),
-    opened: &Opened,
-    journal: &Journal,
-    tried: &Tried,
-    monitor: &Monitor,
-) -> Result<Measured> {
-    let path = journal.model(tried.number);
-    let model = onnx::read_with(&path, &(&search.read).into())?;
+fn measured((search, lab): (&Search, &Lab), opened: &Opened, path: &Path, monitor: &Monitor) -> Result<Measured> {
+    let model = onnx::read_with(path, &(&search.read).into())?;
     let (Some(sets), Some(before)) = (&opened.sets, &opened.before) else {
         return Err(Error::bug("a search without data"));
     };
@@ -194,6 +212,8 @@ struct Candidate {
     ms: f64,
     speedup: f64,
     bytes: usize,
+    /// That it was chosen by.
+    samples: usize,
 }
 
 impl Candidate {
@@ -201,7 +221,8 @@ impl Candidate {
         let outcome = tried.outcome.clone().unwrap_or_default();
         let unsure = if lab.of_share { outcome.unsure().sqrt() } else { 0.0 };
         let speedup = measured.speed.speedup;
-        Self { lost, at_worst: lost + unsure, ms: measured.ms(original), speedup, bytes: outcome.bytes }
+        let (ms, samples) = (measured.ms(original), outcome.samples);
+        Self { lost, at_worst: lost + unsure, ms, speedup, bytes: outcome.bytes, samples }
     }
 
     /// By what parts it exceeds the limits.
@@ -216,7 +237,7 @@ impl Candidate {
 
 /// What is said where the pick may exceed a limit, as far as the samples tell that chose it.
 fn unsure(search: &Search, limit: f64, picked: &Candidate, lab: &Lab) -> Option<String> {
-    let samples = counted(lab.validation, "sample");
+    let samples = counted(picked.samples, "sample");
     let lost = |lost: f64| if lab.of_share { format!("{:.2} points", 100.0 * lost) } else { shown::percent(lost) };
     match () {
         () if picked.at_worst > limit => Some(format!(
@@ -225,7 +246,7 @@ fn unsure(search: &Search, limit: f64, picked: &Candidate, lab: &Lab) -> Option<
             lost(picked.at_worst)
         )),
         () if picked.excess(search, limit) > 0.0 => Some("no way that was tried is within all limits".into()),
-        () if lab.of_share && (lab.validation as f64) < 1.0 / limit.max(1e-9) => {
+        () if lab.of_share && limit > 0.0 && (picked.samples as f64) < 1.0 / limit => {
             Some(format!("{samples} chose: too few to tell a loss of {} from none", lost(limit)))
         }
         () => None,
@@ -236,7 +257,7 @@ fn unsure(search: &Search, limit: f64, picked: &Candidate, lab: &Lab) -> Option<
 /// `measured` on at the end, by more than chance explains.
 fn trained_on(all: &[Tried], measured: &Accuracy, lab: &Lab) -> Option<String> {
     let unchanged = all.iter().filter_map(|t| t.outcome.as_ref()).find(|o| o.noise <= UNCHANGED)?;
-    let chose = unchanged.score.filter(|_| lab.of_share)?;
+    let chose = unchanged.score.filter(|_| lab.of_share && lab.metric == measured.metric)?;
     let (samples, measured) = (measured.samples, measured.before?);
     let parts = 1.0 / unchanged.samples.max(1) as f64 + 1.0 / samples.max(1) as f64;
     let error = (measured * (1.0 - measured) * parts).sqrt();

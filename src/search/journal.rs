@@ -41,6 +41,13 @@ impl Begun {
     }
 }
 
+/// The seconds of a search until it was stopped in the middle of a try.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Spent {
+    spent: f64,
+}
+
 /// The folder, and what it has.
 pub struct Journal<'a> {
     search: &'a Search,
@@ -51,6 +58,7 @@ pub struct Journal<'a> {
     worst: Worst,
     begun: Option<Begun>,
     tried: Vec<Tried>,
+    spent: Spent,
     /// The numbers of the ways whose models are kept.
     kept: Vec<usize>,
     /// Held as long as the search works in the folder.
@@ -87,9 +95,9 @@ impl<'a> Journal<'a> {
     }
 
     fn at(search: &'a Search, folder: PathBuf, digest: String, lab: &Lab) -> Self {
-        let (begun, tried, kept) = Default::default();
+        let (begun, tried, spent, kept) = Default::default();
         let (validation, of_share, worst) = (lab.validation, lab.of_share, lab.worst());
-        Self { search, folder, digest, validation, of_share, worst, begun, tried, kept, lock: None }
+        Self { search, folder, digest, validation, of_share, worst, begun, tried, spent, kept, lock: None }
     }
 
     /// Makes the folder of a search of what others tried who searched at once, in these folders, each so many ways; what several of them
@@ -108,7 +116,7 @@ impl<'a> Journal<'a> {
                 return Err(Error::file("a search works in it still").in_file(folder).help("wait for it"));
             }
             let none = || Error::file("has no search").in_file(folder);
-            let (begun, tried) = part.parsed(&part.written()?.ok_or_else(none)?)?.ok_or_else(none)?;
+            let (begun, tried, _) = part.parsed(&part.written()?.ok_or_else(none)?)?.ok_or_else(none)?;
             if tried.len() != *count {
                 let what = format!("has {} of the {count} ways that its report tells of", tried.len());
                 return Err(Error::file(what).in_file(part.path()).help(format!("{} mends it", option::RESUME)));
@@ -140,7 +148,9 @@ impl<'a> Journal<'a> {
             };
             // What a part found better than others of its own may be worse than those of all.
             let kept = model.exists();
-            this.add(Tried { number: this.tried.len() + 1, ..tried }, kept.then_some(put), &table)?;
+            // What it promised to add to the front of its part says nothing of what it adds to that of all.
+            let tried = Tried { number: this.tried.len() + 1, promised: None, ..tried };
+            this.add(tried, kept.then_some(put), &table)?;
         }
         Ok(this)
     }
@@ -175,15 +185,16 @@ impl<'a> Journal<'a> {
     }
 
     fn go_on(&mut self, written: &[u8]) -> Result<()> {
-        if let Some((begun, tried)) = self.parsed(written)? {
-            (self.begun, self.tried) = (Some(begun), tried);
+        if let Some((begun, tried, spent)) = self.parsed(written)? {
+            (self.begun, self.tried, self.spent) = (Some(begun), tried, spent);
             self.sweep_points()?;
         }
         self.rewrite()
     }
 
-    /// What is known at the beginning and what was tried; nothing where the search was stopped before it knew anything.
-    fn parsed(&self, written: &[u8]) -> Result<Option<(Begun, Vec<Tried>)>> {
+    /// What is known at the beginning, what was tried, and the time that was spent; nothing where the search was stopped before it knew
+    /// anything.
+    fn parsed(&self, written: &[u8]) -> Result<Option<(Begun, Vec<Tried>, Spent)>> {
         let text = str::from_utf8(written).map_err(|_| self.damaged("it is not text"))?;
         let mut lines = text.lines().enumerate().map(|(i, line)| (i + 1, line)).peekable();
         let Some((_, first)) = lines.next() else { return Ok(None) };
@@ -197,8 +208,14 @@ impl<'a> Journal<'a> {
                 format!("give the options, the model and the version that it was begun with, or {}", option::FORCE);
             return Err(Error::usage("it is the folder of another search").in_file(self.path()).help(help));
         }
-        let mut tried: Vec<Tried> = vec![];
+        let (mut tried, mut spent): (Vec<Tried>, Spent) = Default::default();
         while let Some((number, line)) = lines.next() {
+            if let Ok(until) = serde_json::from_str::<Spent>(line)
+                && is_time(until.spent)
+            {
+                spent = until;
+                continue;
+            }
             let read = serde_json::from_str::<Tried>(line).map_err(|e| e.to_string());
             match read.and_then(|read| sound(read, tried.len() + 1, &begun)) {
                 Ok(sound) => tried.push(sound),
@@ -207,7 +224,7 @@ impl<'a> Journal<'a> {
                 Err(e) => return Err(self.damaged(&format!("line {number}: {e}"))),
             }
         }
-        Ok(Some((begun, tried)))
+        Ok(Some((begun, tried, spent)))
     }
 
     /// Removes files that are not those of the ways that were tried: a stop may have left them.
@@ -234,7 +251,8 @@ impl<'a> Journal<'a> {
     /// Writes the file anew, without what was cut off.
     fn rewrite(&self) -> Result<()> {
         let begun = self.begun.iter().map(json);
-        let lines = begun.chain(self.tried.iter().map(json)).collect::<Result<Vec<_>>>()?;
+        let spent = (self.spent.spent > 0.0).then(|| json(&self.spent));
+        let lines = begun.chain(self.tried.iter().map(json)).chain(spent).collect::<Result<Vec<_>>>()?;
         let text: String = lines.into_iter().map(|line| line + "\n").collect();
         onnx::write_atomic(&self.path(), text.as_bytes(), true)
     }
@@ -318,7 +336,16 @@ impl<'a> Journal<'a> {
 
     /// How long was searched so far.
     pub fn spent(&self) -> Duration {
-        Duration::from_secs_f64(self.tried.last().map_or(0.0, |t| t.at))
+        Duration::from_secs_f64(self.tried.last().map_or(0.0, |t| t.at).max(self.spent.spent))
+    }
+
+    /// Writes down the time that was spent when a try was stopped, which no line of a way has.
+    ///
+    /// # Errors
+    /// File when it can't be written.
+    pub fn spend(&mut self, spent: Duration) -> Result<()> {
+        self.spent = Spent { spent: spent.as_secs_f64() };
+        self.append(&json(&self.spent)?)
     }
 
     /// Writes down what is known at the beginning.
@@ -376,7 +403,6 @@ impl<'a> Journal<'a> {
 
 /// A line, if it is one that a search could have written as this `number`.
 fn sound(tried: Tried, number: usize, begun: &Begun) -> std::result::Result<Tried, String> {
-    let is_time = |seconds: f64| (0.0..1e9).contains(&seconds);
     let mut layers = tried.way.float.iter().chain(&tried.way.four);
     match () {
         () if tried.number != number => Err(format!("it is numbered {}", tried.number)),
@@ -384,6 +410,10 @@ fn sound(tried: Tried, number: usize, begun: &Begun) -> std::result::Result<Trie
         () if layers.any(|layer| *layer >= begun.table.len()) => Err("it names a layer that the model hasn't".into()),
         () => Ok(tried),
     }
+}
+
+fn is_time(seconds: f64) -> bool {
+    (0.0..1e9).contains(&seconds)
 }
 
 fn remove(path: &Path) -> Result<()> {

@@ -16,7 +16,7 @@ use compress_compiler::choice::Choice;
 use compress_passes::quant::calibrators::Calibration;
 use rand::{Rng, SeedableRng, seq::IndexedRandom};
 use rand_chacha::ChaCha8Rng;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 
 /// Ways that are made of each on the front, and by chance; and the most that are looked at.
 const CHILDREN: usize = 24;
@@ -38,10 +38,24 @@ const TRUSTED: f64 = 0.01;
 /// How much of the seconds counts: less than all, as what a long try shows helps others.
 const THRIFT: f64 = 0.8;
 
-/// A way, what it promises to add to the hypervolume, and what that is worth beside the seconds and what such promises are.
+/// A way to try next.
+pub struct Proposal {
+    pub way: Way,
+    /// What it promises to add to the hypervolume; nothing where it was not chosen for that.
+    pub promised: Option<f64>,
+    /// Whether it was chosen by chance though others promise more.
+    pub curious: bool,
+}
+
+impl From<Way> for Proposal {
+    fn from(way: Way) -> Self {
+        Self { way, promised: None, curious: false }
+    }
+}
+
+/// A way, and what it promises to add to the hypervolume, beside the seconds and what such promises are worth.
 struct Scored {
     score: f64,
-    promised: f64,
     way: Way,
 }
 
@@ -59,11 +73,8 @@ pub struct Proposer<'a> {
     spared: Vec<usize>,
     /// Layers whose weights may have 4 bits.
     stored: Vec<usize>,
-    /// Ways that were chosen by chance though others promised more, and one that waits until there are seconds for it.
-    curious: HashSet<Way>,
+    /// A way that was chosen by chance though others promised more, which waits until there are seconds for it.
     drawn: Option<Way>,
-    /// What ways promised to add to the hypervolume.
-    promised: HashMap<Way, f64>,
     random: ChaCha8Rng,
 }
 
@@ -92,6 +103,8 @@ impl<'a> Proposer<'a> {
         let mut random = ChaCha8Rng::seed_from_u64(search.on.seed.0);
         // Those that search at once choose otherwise.
         random.set_stream(search.shard.map_or(0, |shard| shard.index as u64));
+        // One that goes on draws others than before.
+        random.set_word_pos((known.before as u128) << 32);
         Self {
             known,
             worst,
@@ -102,9 +115,7 @@ impl<'a> Proposer<'a> {
             rungs,
             spared,
             stored,
-            curious: HashSet::new(),
             drawn: None,
-            promised: HashMap::new(),
             random,
         }
     }
@@ -132,13 +143,13 @@ impl<'a> Proposer<'a> {
     }
 
     /// The way to try next, in no more than `left` seconds; nothing where nothing is left to try.
-    pub fn next(&mut self, tried: &[Tried], standings: &Standings, left: f64) -> Option<Way> {
+    pub fn next(&mut self, tried: &[Tried], standings: &Standings, left: f64) -> Option<Proposal> {
         let front = standings.front();
         let known: HashSet<&Way> = tried.iter().map(|t| &t.way).collect();
         let estimator = Estimator::new(self.known, tried);
         let fits = |way: &Way| !known.contains(way) && estimator.seconds(way) <= left;
         if self.strategy == Strategy::Random {
-            return (0..BY_CHANCE).map(|_| self.by_chance()).find(fits);
+            return (0..BY_CHANCE).map(|_| self.by_chance()).find(fits).map(Proposal::from);
         }
         // Those that lose more than counts have no children, unless there are no others.
         let counts = |objectives: &Objectives| objectives.lost < self.worst.0;
@@ -150,37 +161,33 @@ impl<'a> Proposer<'a> {
         let pool: Vec<Way> = pool.into_iter().filter(|way| fits(way) && training.allows(way)).collect();
         let reached: Vec<_> = front.iter().map(|(_, objectives)| *objectives).collect();
         let volume = self.worst.hypervolume(&reached);
-        let trust = Trust::new(tried, &self.promised);
+        let trust = Trust::new(tried);
         let scored = pool.into_iter().map(|way| {
             let expected = estimator.of(&way);
             let promised = promise(self.worst, (&reached, volume), &expected);
-            Scored { score: trust.of(&way) * promised / expected.seconds.max(0.1).powf(THRIFT), promised, way }
+            Scored { score: trust.of(&way) * promised / expected.seconds.max(0.1).powf(THRIFT), way }
         });
         let mut scored: Vec<Scored> = scored.collect();
         scored.sort_by(|a, b| b.score.total_cmp(&a.score).then_with(|| a.way.cmp(&b.way)));
         if scored.first()?.score == 0.0 {
             let quick = |s: &Scored| 1.0 / estimator.seconds(&s.way).max(0.1);
-            return scored.choose_weighted(&mut self.random, quick).ok().map(|s| s.way.clone());
+            return scored.choose_weighted(&mut self.random, quick).ok().map(|s| s.way.clone().into());
         }
         let drawn = self.drawn.take().filter(fits).or_else(|| {
             let most = &scored[..scored.len().div_ceil(CURIOUS_OF)];
             let promising: Vec<&Scored> = most.iter().skip(1).filter(|s| s.score > 0.0).collect();
             promising.choose(&mut self.random).map(|s| s.way.clone())
         });
-        let spare = left_to_curiosity(&tried[self.known.before..], &self.curious);
-        let way = match drawn {
-            Some(way) if estimator.seconds(&way) <= spare => {
-                self.curious.insert(way.clone());
-                way
-            }
+        let spare = left_to_curiosity(tried);
+        let (way, curious) = match drawn {
+            Some(way) if estimator.seconds(&way) <= spare => (way, true),
             drawn => {
                 self.drawn = drawn;
-                scored[0].way.clone()
+                (scored[0].way.clone(), false)
             }
         };
-        let promised = scored.iter().find(|s| s.way == way).map_or(0.0, |s| s.promised);
-        self.promised.insert(way.clone(), promised);
-        Some(way)
+        let promised = promise(self.worst, (&reached, volume), &estimator.of(&way));
+        Some(Proposal { way, promised: Some(promised), curious })
     }
 
     /// Ways to choose from, each once.
@@ -298,12 +305,12 @@ struct Trust<'a> {
 }
 
 impl<'a> Trust<'a> {
-    fn new(tried: &'a [Tried], promised: &HashMap<Way, f64>) -> Self {
+    fn new(tried: &'a [Tried]) -> Self {
         let kept = |pair: &'a [Tried]| {
             let [before, tried] = pair else { return None };
             // Of what can't be done nothing is known.
             tried.outcome.as_ref()?;
-            Some((&tried.way, *promised.get(&tried.way)?, (tried.reached - before.reached).max(0.0)))
+            Some((&tried.way, tried.promised?, (tried.reached - before.reached).max(0.0)))
         };
         Self { kept: tried.windows(2).filter_map(kept).collect() }
     }
@@ -319,8 +326,8 @@ impl<'a> Trust<'a> {
 
 /// Seconds that are left for tries by chance, of which there were some. If their number counted, those of minutes would take most of the
 /// time. Ways that flags alone ask for don't count: where these take long, little is known behind them.
-fn left_to_curiosity(tried: &[Tried], curious: &HashSet<Way>) -> f64 {
-    let part = |t: &Tried| if curious.contains(&t.way) { CURIOUS - 1.0 } else { CURIOUS };
+fn left_to_curiosity(tried: &[Tried]) -> f64 {
+    let part = |t: &Tried| if t.curious { CURIOUS - 1.0 } else { CURIOUS };
     tried.iter().filter(|t| !t.plain).map(|t| part(t) * t.seconds).sum()
 }
 
@@ -359,11 +366,16 @@ mod tests {
         let way = |care: Care, channels: usize| Way { care, channels, ..Way::plain(Form::Int8) };
         let [quick, trained, cut] = [way(Care::Quick, 0), way(Care::Trained(4), 0), way(Care::Trained(16), 30)];
         let outcome = Some(Outcome::default());
-        let of =
-            |way: &Way, reached: f64| Tried { way: way.clone(), reached, outcome: outcome.clone(), ..Tried::default() };
-        let tried = [of(&Way::plain(Form::Float), 0.1), of(&quick, 0.12), of(&cut, 0.12)];
-        let promised = HashMap::from([(quick.clone(), 0.03), (cut.clone(), 0.03)]);
-        let trust = Trust::new(&tried, &promised);
+        let of = |way: &Way, reached: f64, promised: Option<f64>| Tried {
+            way: way.clone(),
+            reached,
+            promised,
+            outcome: outcome.clone(),
+            ..Tried::default()
+        };
+        let plain = of(&Way::plain(Form::Float), 0.1, None);
+        let tried = [plain, of(&quick, 0.12, Some(0.03)), of(&cut, 0.12, Some(0.03))];
+        let trust = Trust::new(&tried);
         let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
         assert!(near(trust.of(&quick), 0.75) && near(trust.of(&trained), 1.0) && near(trust.of(&cut), 0.25));
         assert!(near(trust.of(&way(Care::Trained(1), 50)), 0.25) && near(trust.of(&way(Care::Careful, 30)), 1.0));
@@ -372,9 +384,8 @@ mod tests {
     #[test]
     fn curiosity_has_a_part_of_the_seconds() {
         let of = |form: Form, seconds: f64| Tried { way: Way::plain(form), seconds, ..Tried::default() };
-        let (int8, float) = (of(Form::Int8, 80.0), of(Form::Float, 10.0));
-        let curious = HashSet::from([float.way.clone()]);
-        let left = |tried: &[Tried]| left_to_curiosity(tried, &curious);
+        let (int8, float) = (of(Form::Int8, 80.0), Tried { curious: true, ..of(Form::Float, 10.0) });
+        let left = |tried: &[Tried]| left_to_curiosity(tried);
         assert!(left(&[]).abs() < 1e-9);
         assert!((left(std::slice::from_ref(&int8)) - 12.0).abs() < 1e-9);
         let plain = Tried { plain: true, ..of(Form::Dynamic, 500.0) };

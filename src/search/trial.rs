@@ -91,20 +91,25 @@ impl<'a> Lab<'a> {
         let all = Way::plain(Form::Float).recipe(search, &[], None)?;
         let mut opened = opened_by(&all)?;
         let count = opened.sets.as_ref().map_or(0, |sets| sets.to_choose_on());
-        let validation = (count / THIRD).min(MOST_VALIDATED);
+        // Whole batches, of a model that takes no others.
+        let batch = opened.sets.as_ref().map_or(1, |sets| sets.validation.timed(1));
+        let validation = (count / THIRD).min(MOST_VALIDATED) / batch * batch;
         if validation == 0 {
-            let what = format!("{count} samples are too few to search on: a third of them chooses");
+            let at_once = if batch > 1 { format!(", and the model takes {batch} at once") } else { String::new() };
+            let what = format!("{count} samples are too few to search on: a third of them chooses{at_once}");
             return Err(Error::data(what).help(format!("give more {DATA}")));
         }
         let recipe = Way::plain(Form::Float).recipe(search, &[], Some(validation))?;
         opened.choose_by(&CompressPlan::new(&recipe, Purpose::Intent)?, monitor)?;
         let in_model = |e: Error| e.in_file(&search.model);
         let sets = opened.sets.as_ref().ok_or_else(|| in_model(Error::unsupported(opened.warnings.join("; "))))?;
-        let session = Session::of_model(&opened.original, &opened.backend).map_err(in_model)?;
-        opened.before = Some(Reference::new(session, true));
-        let graphs = [&opened.original.graph; 2];
-        let measure = compared_by(graphs, &recipe.measures, sets)?.measure;
-        let metric = measure.metric;
+        let session = || Session::of_model(&opened.original, &opened.backend).map_err(in_model);
+        let before = Reference::new(session()?, true);
+        // The outputs suggest a metric, and answers may rule it out: all alike, they choose nothing.
+        let compared = compared_by([&opened.original.graph; 2], &recipe.measures, sets)?;
+        let limit = (Kind::Data, Some(ACCURACY));
+        let metric = measure::accuracy(&before, &session()?, &sets.validation, &compared, limit, monitor)?.metric;
+        opened.before = Some(before);
         let of_share = metric.unit() == Unit::Share;
         let simple = measure::simplified(&opened.original.graph, monitor).map_err(in_model)?;
         let bytes = opened.original.source().len() as usize;
@@ -134,6 +139,11 @@ impl<'a> Lab<'a> {
     /// Whatever reading it can raise.
     pub fn data(&self) -> Result<Option<String>> {
         self.opened.sets.as_ref().map(|sets| sets.calibration.set.digest()).transpose()
+    }
+
+    /// What is said where times of earlier runs took part.
+    pub fn of_earlier_times(&self) -> Option<String> {
+        self.kept.told()
     }
 
     /// The worst that counts.

@@ -16,6 +16,12 @@ pub struct Tried {
     pub way: Way,
     /// Whether it is one of those that flags alone ask for.
     pub plain: bool,
+    /// What it promised to add to the hypervolume; nothing where it was not chosen for that.
+    #[serde(default)]
+    pub promised: Option<f64>,
+    /// Whether it was chosen by chance though others promised more.
+    #[serde(default)]
+    pub curious: bool,
     /// When it was done, in seconds of the search.
     pub at: f64,
     /// What was reached then: the hypervolume.
@@ -64,8 +70,9 @@ impl Default for Outcome {
 
 impl Default for Tried {
     fn default() -> Self {
-        let (plain, at, reached, seconds, beginning, outcome, failed) = Default::default();
-        Self { number: 0, way: Way::plain(Form::Float), plain, at, reached, seconds, beginning, outcome, failed }
+        let (plain, promised, curious, at, reached, seconds, beginning, outcome, failed) = Default::default();
+        let way = Way::plain(Form::Float);
+        Self { number: 0, way, plain, promised, curious, at, reached, seconds, beginning, outcome, failed }
     }
 }
 

@@ -67,7 +67,9 @@ def data_of(place, threads):
 def course(report, minutes):
     """What was reached on the samples that chose, after a sixth, a half and all of the time."""
     parts = [60 * minutes * part for part in (1 / 6, 1 / 2, 1)]
-    return [max((r["hypervolume"] for r in report["reached"] if r["seconds"] <= end), default=0.0) for end in parts]
+    until = [[r["hypervolume"] for r in report["reached"] if r["seconds"] <= end] for end in parts]
+    # What is learnt later may lower it, which only the last shows.
+    return [max(part, default=0.0) for part in until[:-1]] + [report["reached"][-1]["hypervolume"]]
 
 
 def objectives(report, of_share):
@@ -128,8 +130,12 @@ def main():
         for strategy in ("guided", "random"):
             for seed in range(options.seeds):
                 report = search(place, strategy, options, seed)
+                if report is None:
+                    continue
                 (place / f"search-{strategy}-{options.minutes}-{seed}.json").write_text(json.dumps(report))
                 found.setdefault(strategy, []).append(report)
+        if not found.get("guided"):
+            continue
         of_share = found["guided"][0]["of_share"]
         most_lost = 0.1 if of_share else 0.3
         by_hand, seconds = plain(place, of_share, options.threads)

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+import small
 from jobs import DIGITS, STUDENT, TEST, TRAIN, accuracy
 from support import binary, read_report, started
 
@@ -15,8 +16,8 @@ SEARCH = ["search", STUDENT, "--data", TRAIN, "--eval", TEST, "--time", "300s"]
 
 def tried(folder):
     """What was known at the beginning, and each way that was tried."""
-    begun, *all_of_them = map(json.loads, (folder / "tried.jsonl").read_text().splitlines())
-    return begun, all_of_them
+    begun, *lines = map(json.loads, (folder / "tried.jsonl").read_text().splitlines())
+    return begun, [line for line in lines if "way" in line]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def test_a_search_finds_what_no_other_beats(found):
         return no_worse and (a["time"] < 0.96 * b["time"] or a["size"] < b["size"] or a["lost"] < b["lost"])
 
     # What counts is what samples tell together: a way may be on the front that lost a little more by itself.
-    beaten = [b["number"] for b in best if sum(beats(a, b) for a in best) > len(best) // 2]
+    beaten = [b["number"] for b in best if sum(beats(a, b) for a in best) > len(best) // 3]
     assert not beaten
     course = [r["hypervolume"] for r in report["reached"]]
     assert course[:-1] == sorted(course[:-1]) and course[-1] >= report["plain"] > 0
@@ -137,6 +138,8 @@ def test_a_search_goes_on_where_it_was_stopped(compress, tmp_path):
     job.send_signal(signal.SIGINT)
     job.communicate(timeout=60)
     assert job.returncode == 130 and not out.exists()
+    spent = json.loads(journal.read_text().splitlines()[-1])
+    assert spent.keys() == {"spent"}, "the seconds of a try that was stopped count too"
     begun, before = tried(tmp_path / "out.search")
     # The best so far are there, and nothing that is half written.
     front = {f.name for f in (tmp_path / "out.search/points").iterdir()}
@@ -232,13 +235,6 @@ def test_ways_that_do_nothing_come_to_nothing(compress, tmp_path):
     ],
 )
 def test_what_can_not_be_searched_is_told(compress, tmp_path, args, code, says):
-    if code is None:
-        # A second is enough for something, or says that it is not.
-        result = subprocess.run(
-            [binary(), "search", *args, "-o", tmp_path / "out.onnx"], capture_output=True, text=True
-        )
-        assert result.returncode in (0, 2), result.stderr
-        return
     if "-o" not in args:
         args = [*args, "-o", tmp_path / "out.onnx"]
     assert says in compress("search", *args, code=code).err
@@ -268,3 +264,56 @@ def test_a_few_samples_are_too_few(compress, tmp_path):
     np.savez(tmp_path / "few.npz", x=data["x"][:10], y=data["y"][:10])
     report = compress("search", STUDENT, *args, "--trials", "2", "--epochs", "0", "--json").json()
     assert report["samples"]["chose"] == 3 and any("too few to tell" in w for w in report["warnings"])
+
+
+@pytest.mark.slow
+def test_a_search_by_chance_draws_others_when_it_goes_on(compress, tmp_path):
+    """It looks at 100 at a time: after so many, those that it drew first are all tried."""
+    args = [*SEARCH, "--strategy", "random", "--epochs", "0", "-o", tmp_path / "out.onnx", "-q"]
+    compress(*args, "--trials", "110")
+    compress(*args, "--trials", "112", "--resume")
+    _, ways = tried(tmp_path / "out.search")
+    assert len(ways) == 112 and len({json.dumps(way["way"]) for way in ways}) == 112
+
+
+def test_a_recipe_of_a_search_may_go_on(compress, tmp_path):
+    out, recipe = tmp_path / "out.onnx", tmp_path / "search.toml"
+    compress(*SEARCH, "--epochs", "0", "--trials", "2", "-o", out, "--save-recipe", recipe, "-q")
+    first = (tmp_path / "out.search/tried.jsonl").read_text()
+    assert "exists already" in compress("run", recipe, code=6).err
+    for flags, trials in ((["--resume"], 3), (["--resume", "--force"], 4)):
+        recipe.write_text(recipe.read_text().replace(f"trials = {trials - 1}", f"trials = {trials}"))
+        compress("run", recipe, *flags, "-q")
+        second = (tmp_path / "out.search/tried.jsonl").read_text()
+        assert second.startswith(first) and len(second.splitlines()) == trials + 1
+        first = second
+
+
+def test_one_trial_is_one(compress, tmp_path):
+    report = compress(*SEARCH, "--trials", "1", "-o", tmp_path / "out.onnx", "--json").json()
+    assert report["tried"] == 1 and not any("give more time" in w for w in report["warnings"])
+
+
+def test_answers_that_choose_nothing_are_no_metric(compress, tmp_path):
+    """Without labels, and with one class for every sample, what counts is the error of the outputs."""
+    train, test = np.load(TRAIN)["x"], np.load(TEST)["x"]
+    blank = np.zeros_like(train[:1])
+    np.savez(tmp_path / "alike.npz", x=np.repeat(blank, 96, 0) + 1e-4 * train[:96])
+    np.savez(tmp_path / "test.npz", x=np.repeat(blank, 48, 0) + 1e-4 * test[:48])
+    args = ["--data", tmp_path / "alike.npz", "--eval", tmp_path / "test.npz", "--epochs", "0", "--trials", "2"]
+    report = compress("search", STUDENT, *args, "-o", tmp_path / "out.onnx", "--json", code=(0, 9)).json()
+    assert not report["of_share"] and report["metric"] == "sqnr"
+    (gate,) = report["gates"]
+    assert gate["verdict"] == "passed" and "an error of" in json.dumps(gate)
+
+
+def test_samples_that_choose_fill_a_fixed_batch(compress, tmp_path, rng):
+    model = small.save(small.cnn(batch=8), tmp_path)
+    np.savez(tmp_path / "x.npz", input=rng.standard_normal((40, 3, 12, 12)).astype(np.float32))
+    np.savez(tmp_path / "y.npz", input=rng.standard_normal((16, 3, 12, 12)).astype(np.float32))
+    args = ["--data", tmp_path / "x.npz", "--eval", tmp_path / "y.npz", "--epochs", "0", "--trials", "2"]
+    report = compress("search", model, *args, "-o", tmp_path / "out.onnx", "--json", code=(0, 9)).json()
+    assert report["samples"] == {"chose": 8, "measured": 16}
+    np.savez(tmp_path / "x.npz", input=rng.standard_normal((20, 3, 12, 12)).astype(np.float32))
+    err = compress("search", model, *args, "-o", tmp_path / "few.onnx", code=7).err
+    assert "a third of them chooses, and the model takes 8 at once" in err

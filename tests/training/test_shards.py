@@ -157,6 +157,14 @@ def test_parts_of_a_search_make_one_front(compress, tmp_path):
     assert "has 3 of the 4 ways that its report tells of" in compress(*args, code=6, cwd=tmp_path).err
     assert not (tmp_path / "out.search").exists()
     second.write_text(text)
+    # Nor do parts with other limits: one of them would be passed over.
+    told = tmp_path / "out.2-of-2.search/search.json"
+    whole = told.read_text()
+    changed = json.loads(whole)
+    changed["recipe"]["run"]["max-drop"] = "5%"
+    told.write_text(json.dumps(changed))
+    assert "--max-drop" in compress(*args, code=2, cwd=tmp_path).err
+    told.write_text(whole)
     report = compress(*args, "--json", cwd=tmp_path).json()
     different = {json.dumps(way, sort_keys=True) for way in lines[0] + lines[1]}
     assert report["tried"] == len(different) and report["samples"]["measured"] > 0
