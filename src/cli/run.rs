@@ -54,23 +54,18 @@ impl How {
 /// # Errors
 /// Usage for flags that are for other jobs.
 pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
+    recipe.set_resume(flags.resume);
     let (force, read) = match &mut recipe {
         Recipe::Compress(r) => (Some(&mut r.force), &mut r.read),
         Recipe::Sweep(r) => (Some(&mut r.compress.force), &mut r.compress.read),
-        Recipe::Distill(r) => {
-            r.resume = flags.resume;
-            (Some(&mut r.force), &mut r.read)
-        }
+        Recipe::Distill(r) => (Some(&mut r.force), &mut r.read),
         Recipe::Check(r) => (None, &mut r.read),
         Recipe::Bench(r) => (None, &mut r.read),
         Recipe::Explain(r) => (None, &mut r.read),
         Recipe::Inspect(r) => (None, &mut r.read),
         Recipe::Sensitivity(r) => (Some(&mut r.force), &mut r.read),
         Recipe::Draft(r) => (Some(&mut r.force), &mut r.read),
-        Recipe::Search(r) => {
-            r.resume = flags.resume;
-            (Some(&mut r.force), &mut r.read)
-        }
+        Recipe::Search(r) => (Some(&mut r.force), &mut r.read),
         Recipe::Answers(r) => (Some(&mut r.force), &mut r.read),
         Recipe::Merge(_) => return Err(Error::usage("a merge has no recipe").in_file(&flags.recipe)),
     };
