@@ -7,6 +7,7 @@ use super::{
     report::{Reached, SearchPoint, SearchReport, SearchSamples},
     trial::{Lab, noise},
     tried::Tried,
+    way::{Form, Way},
 };
 use crate::{
     assess::{GATED_SPEED, compared_by},
@@ -107,8 +108,9 @@ pub fn end(search: &Search, lab: &mut Lab, journal: &Journal, monitor: &Monitor)
     warnings.extend(unsure(search, limit, &candidates[picked], lab));
     warnings.extend(trained_on(all, &accuracy, lab));
     warnings.extend(lab.of_earlier_times());
-    if all.len() == 1 && search.trials.is_none_or(|n| n.get() > 1) {
-        warnings.push("in this time the search tried nothing but floats: give more time".into());
+    if tried.way == Way::plain(Form::Float) && search.wish != Wish::Nearest {
+        let others = best.iter().zip(&candidates).filter(|(other, _)| other.number != tried.number);
+        warnings.extend(only_floats(search, all, others, limit, lab));
     }
     let points = points(journal, &best, &measured, lab);
     let report = SearchReport {
@@ -238,19 +240,50 @@ impl Candidate {
 /// What is said where the pick may exceed a limit, as far as the samples tell that chose it.
 fn unsure(search: &Search, limit: f64, picked: &Candidate, lab: &Lab) -> Option<String> {
     let samples = counted(picked.samples, "sample");
-    let lost = |lost: f64| if lab.of_share { format!("{:.2} points", 100.0 * lost) } else { shown::percent(lost) };
     match () {
         () if picked.at_worst > limit => Some(format!(
             "no way that was tried is sure to lose at most {}: of the {samples} that chose, the result may have lost {}",
-            lost(limit),
-            lost(picked.at_worst)
+            lost(limit, lab),
+            lost(picked.at_worst, lab)
         )),
         () if picked.excess(search, limit) > 0.0 => Some("no way that was tried is within all limits".into()),
         () if lab.of_share && limit > 0.0 && (picked.samples as f64) < 1.0 / limit => {
-            Some(format!("{samples} chose: too few to tell a loss of {} from none", lost(limit)))
+            Some(format!("{samples} chose: too few to tell a loss of {} from none", lost(limit, lab)))
         }
         () => None,
     }
+}
+
+/// What is said where the result is the original in floats: why no other way was taken.
+fn only_floats<'a>(
+    search: &Search,
+    all: &[Tried],
+    others: impl Iterator<Item = (&'a &'a Tried, &'a Candidate)>,
+    limit: f64,
+    lab: &Lab,
+) -> Option<String> {
+    let nearest = others.min_by(|(_, a), (_, b)| a.at_worst.total_cmp(&b.at_worst));
+    match nearest {
+        Some((_, c)) if c.at_worst <= limit => None,
+        Some((other, c)) => Some(format!(
+            "the result is the original in floats: {} loses the least of the other ways, and may have lost {} on the {} that chose; {} allows {}",
+            other.way.says(),
+            lost(c.at_worst, lab),
+            counted(c.samples, "sample"),
+            option::MAX_DROP,
+            lost(limit, lab)
+        )),
+        None if all.len() > 1 => {
+            Some("the result is the original in floats: no other way that was tried is fit for use and better".into())
+        }
+        None if search.trials.is_some_and(|n| n.get() == 1) => None,
+        None => Some("in this time the search tried nothing but floats: give more time".into()),
+    }
+}
+
+/// What was lost, in words.
+fn lost(lost: f64, lab: &Lab) -> String {
+    if lab.of_share { format!("{:.2} points", 100.0 * lost) } else { shown::percent(lost) }
 }
 
 /// What is said where the original was probably trained on the samples that chose: it scores more on them than on those that it was

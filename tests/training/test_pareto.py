@@ -244,6 +244,7 @@ def test_floats_are_tried_however_short_the_time(compress, tmp_path):
     report = compress(*SEARCH[:-1], "1s", "--max-drop", "0", "-o", tmp_path / "out.onnx", "--json").json()
     (taken,) = [p for p in report["points"] if p["number"] == report["picked"]]
     assert taken["way"] == "floats" and taken["measured"]["lost"] == 0
+    assert any("floats" in w and ("in this time" in w or "is the original" in w) for w in report["warnings"])
 
 
 def test_a_quantised_model_may_still_be_searched(compress, tmp_path):
@@ -317,3 +318,9 @@ def test_samples_that_choose_fill_a_fixed_batch(compress, tmp_path, rng):
     np.savez(tmp_path / "x.npz", input=rng.standard_normal((20, 3, 12, 12)).astype(np.float32))
     err = compress("search", model, *args, "-o", tmp_path / "few.onnx", code=7).err
     assert "a third of them chooses, and the model takes 8 at once" in err
+
+
+def test_it_is_said_why_nothing_but_floats_is_taken(compress, tmp_path):
+    args = ["--epochs", "0", "--trials", "2", "--max-drop", "0", "-o", tmp_path / "out.onnx", "--json"]
+    said = [w for w in compress(*SEARCH, *args).json()["warnings"] if "is the original in floats: INT8" in w]
+    assert len(said) == 1 and "--max-drop allows 0.00 points" in said[0]
