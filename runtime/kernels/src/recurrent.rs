@@ -185,7 +185,7 @@ impl Recurrent {
     /// Reads a sequence of `x`, `[length * batch][directions * gates * hidden]`. `h` and `c`,
     /// `[directions][batch][hidden]`, are the states before, and become those after it; a GRU has no use for `c`.
     /// `y`, `[length][directions][batch][hidden]`, becomes every `h`. Two directions are read at the same time where
-    /// `threads` are two.
+    /// `threads` are more than one.
     ///
     /// # Panics
     /// When the operands don't fit each other, or `scratch` is too small.

@@ -3,8 +3,12 @@
 //! A layer takes microseconds; to wake a thread that sleeps takes longer. So [`Team::assemble`]
 //! wakes helpers once, and until the team is released they look for work in a few slots without
 //! going to sleep. [`join`] offers half of its work in such a slot. Nobody has to come: what no
-//! helper has taken when the other half is done, the caller does itself. A caller waits only for
-//! work that some thread is doing, so that nothing can wait in a circle, whatever is nested.
+//! helper has taken when the other half is done, the caller does itself.
+//!
+//! A thread that waits for a half which another thread took does other work that is on offer, such as
+//! parts of that half: of one run, a slow core holds the others up by one part at most. Threads can't
+//! wait in a circle: a half begins later than the work that waits for it, and what a thread takes while
+//! it waits begins later still. No work may wait for a lock that a caller of [`join`] holds.
 
 use std::{
     any::Any,
@@ -110,11 +114,8 @@ impl Drop for Team {
 fn help() {
     let mut patience = Patience(LOOKS_FOR_WORK);
     loop {
-        if let Some(job) = OFFERS.iter().find_map(Slot::take) {
-            let began = TRACING.load(Ordering::Relaxed).then(Instant::now);
-            // SAFETY: whoever takes a job out of its slot is the only one to have it, and its
-            // frame stays until it is done.
-            unsafe { Job::run(job) };
+        let began = TRACING.load(Ordering::Relaxed).then(Instant::now);
+        if do_what_is_on_offer() {
             if let Some(began) = began {
                 let helped = Helped { thread: thread::current().id(), began, ended: Instant::now() };
                 TRACE.lock().unwrap_or_else(PoisonError::into_inner).push(helped);
@@ -127,6 +128,15 @@ fn help() {
             patience.wait();
         }
     }
+}
+
+/// Does one work that is on offer, if there is any.
+fn do_what_is_on_offer() -> bool {
+    let Some(job) = OFFERS.iter().find_map(Slot::take) else { return false };
+    // SAFETY: whoever takes a job out of its slot is the only one to have it, and its frame stays
+    // until it is done.
+    unsafe { Job::run(job) };
+    true
 }
 
 /// Does `a` and `b`, `b` on another thread if a team is assembled and one of it comes.
@@ -204,11 +214,15 @@ impl Job {
         self.done.load(Ordering::Acquire)
     }
 
-    /// Waits for who took it.
+    /// Waits for who took it, and does other work meanwhile.
     fn wait(&self) -> Result<(), Box<dyn Any + Send>> {
         let mut patience = Patience(LOOKS_FOR_RESULTS);
         while !self.is_done() {
-            patience.wait();
+            if do_what_is_on_offer() {
+                patience = Patience(LOOKS_FOR_RESULTS);
+            } else {
+                patience.wait();
+            }
         }
         // SAFETY: it is done, so who took it touches it no more, and it is in no slot.
         mem::replace(unsafe { &mut *self.outcome.get() }, Ok(()))
@@ -295,6 +309,46 @@ mod tests {
                 });
             }
         });
+    }
+
+    /// Works halves of halves, down to `works` of one each.
+    fn each(works: std::ops::Range<usize>, work: &(impl Fn(usize) + Sync)) {
+        let middle = works.start + works.len() / 2;
+        if middle == works.start {
+            return work(middle);
+        }
+        join(|| each(works.start..middle, work), || each(middle..works.end, work));
+    }
+
+    #[test]
+    fn a_slow_thread_holds_others_up_by_one_work() {
+        const WORKS: usize = 16;
+        /// How often a work looks whether all others are done, which they are not where other tests fill the slots.
+        const LOOKS: usize = 100_000;
+        let _team = Team::of(2);
+        let caller = thread::current().id();
+        let others_are_done_first = || {
+            let (done, is_held, first) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicUsize::new(0));
+            each(0..WORKS, &|_| {
+                if thread::current().id() != caller && !is_held.swap(true, Ordering::Relaxed) {
+                    let all = || done.load(Ordering::Relaxed) == WORKS - 1;
+                    let _ = (0..LOOKS).find(|_| {
+                        all() || {
+                            thread::yield_now();
+                            false
+                        }
+                    });
+                    first.store(done.load(Ordering::Relaxed), Ordering::Relaxed);
+                } else if !is_held.load(Ordering::Relaxed) {
+                    // Gives a helper time to take a half.
+                    thread::yield_now();
+                }
+                done.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(done.into_inner(), WORKS);
+            first.into_inner() == WORKS - 1
+        };
+        assert!((0..50).any(|_| others_are_done_first()), "one thread waits for another that has work to give away");
     }
 
     #[test]

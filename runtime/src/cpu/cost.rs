@@ -1,4 +1,4 @@
-//! What a step costs, roughly, and how many threads that is worth.
+//! What a step costs, roughly, and into how many parts that divides it.
 
 use compress_kernels::Isa;
 
@@ -7,9 +7,17 @@ use compress_kernels::Isa;
 /// gains nothing, what each thread wrote stays in its own core's cache.
 const WORTH_A_THREAD: u64 = 500;
 
-/// How many of at most `threads` threads so many nanoseconds of work are worth.
-pub(super) fn threads(ns: u64, threads: usize) -> usize {
-    (ns / WORTH_A_THREAD).clamp(1, threads.max(1) as u64) as usize
+/// Where there are more parts than threads, a part has at least so many nanoseconds.
+const WORTH_A_PART: u64 = 20_000;
+
+/// Parts of much work for each thread. One whose core is faster, or has no other program to run, does more of them.
+const PARTS: u64 = 2;
+
+/// Into how many parts so many nanoseconds of work are divided for at most `threads` threads.
+pub(super) fn parts(ns: u64, threads: usize) -> usize {
+    let threads = (ns / WORTH_A_THREAD).clamp(1, threads.max(1) as u64);
+    let each = if threads == 1 { 1 } else { (ns / threads / WORTH_A_PART).clamp(1, PARTS) };
+    (threads * each) as usize
 }
 
 /// Nanoseconds that one thread takes for so many 8-bit multiplications and additions.
@@ -53,8 +61,15 @@ mod tests {
 
     #[test]
     fn little_work_is_done_by_one() {
-        for (ns, most, want) in [(0, 4, 1), (999, 4, 1), (1000, 4, 2), (1500, 2, 2), (u64::MAX, 3, 3), (5000, 0, 1)] {
-            assert_eq!(threads(ns, most), want, "{ns} ns");
+        for (ns, most, want) in [(0, 4, 1), (999, 4, 1), (1000, 4, 2), (1500, 2, 2), (5000, 0, 1), (u64::MAX, 1, 1)] {
+            assert_eq!(parts(ns, most), want, "{ns} ns");
+        }
+    }
+
+    #[test]
+    fn much_work_has_parts_for_threads_that_are_done_early() {
+        for (ns, threads, want) in [(79_999, 2, 2), (80_000, 2, 4), (u64::MAX, 3, 6)] {
+            assert_eq!(parts(ns, threads), want, "{ns} ns");
         }
     }
 }

@@ -144,7 +144,7 @@ pub(super) fn plan(program: &Program, shapes: Vec<Vec<usize>>, threads: usize, i
     }
     let (places, memory) = assign(&p.lives);
     let Planner { checks, steps, constants, scratch, .. } = p;
-    Ok(Plan { checks, steps, constants, places, memory, scratch, outputs, shown })
+    Ok(Plan { checks, threads, steps, constants, places, memory, scratch, outputs, shown })
 }
 
 impl Planner<'_> {
@@ -340,10 +340,10 @@ impl Planner<'_> {
         let (isa, work) = (self.isa(), cost::bytes(2 * made.len() * self.size(id)));
         match self.size(id) {
             1 => self.step("transpose", id, &[view], made, 0, work, move |o| {
-                kernels::transpose::<u8>(isa, o.slice(0), batch, rows, columns, o.out(), o.threads);
+                kernels::transpose::<u8>(isa, o.slice(0), batch, rows, columns, o.out(), o.parts);
             }),
             _ => self.step("transpose", id, &[view], made, 0, work, move |o| {
-                kernels::transpose::<f32>(isa, o.slice(0), batch, rows, columns, o.out(), o.threads);
+                kernels::transpose::<f32>(isa, o.slice(0), batch, rows, columns, o.out(), o.parts);
             }),
         }
         let (rows, width) = to.rows(&self.shapes[id]);
@@ -367,9 +367,9 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// How many threads `work` nanoseconds are worth.
-    pub fn threads(&self, work: u64) -> usize {
-        cost::threads(work, self.threads)
+    /// Into how many parts `work` nanoseconds are divided.
+    pub fn parts(&self, work: u64) -> usize {
+        cost::parts(work, self.threads)
     }
 
     /// Adds a step that makes `made` of values at `reads`, which have elements of the same size as what is written.
@@ -420,17 +420,9 @@ impl Planner<'_> {
         reads.iter().for_each(|(view, _)| self.touch(view));
         self.touch(&write);
         self.scratch = self.scratch.max(scratch);
-        let threads = self.threads(work);
+        let parts = self.parts(work);
         let (call, size): (Call, _) = (Box::new(call), self.size(made));
-        self.steps.push(Step {
-            instruction: self.instruction,
-            kernel: kernel.into(),
-            reads,
-            write,
-            size,
-            threads,
-            call,
-        });
+        self.steps.push(Step { instruction: self.instruction, kernel: kernel.into(), reads, write, size, parts, call });
     }
 }
 

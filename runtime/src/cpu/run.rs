@@ -31,6 +31,8 @@ pub(super) struct Check {
 /// Steps with places: what runs.
 pub(super) struct Plan {
     pub checks: Vec<Check>,
+    /// The most threads that work on a step.
+    pub threads: usize,
     pub steps: Vec<Step>,
     pub constants: Vec<Constant>,
     /// Where each buffer begins.
@@ -74,8 +76,8 @@ impl Plan {
         }
         let (memory, scratch) = workspace.bytes()[..self.bytes()].split_at_mut(self.memory);
         let source = Memory { inputs, constants: &self.constants, places: &self.places };
-        let threads = self.steps.iter().map(|s| s.threads).max().unwrap_or(1);
-        let _team = (threads > 1).then(|| Team::assemble(threads));
+        let parts = self.steps.iter().map(|s| s.parts).max().unwrap_or(1);
+        let _team = (parts > 1).then(|| Team::assemble(self.threads.min(parts)));
         let mut shown = self.shown.iter().peekable();
         for (i, step) in self.steps.iter().enumerate() {
             while let Some((_, place, view)) = shown.next_if(|s| s.0 == i) {
@@ -90,7 +92,7 @@ impl Plan {
                 *to = Some(Seen { bytes: source.bytes(view, *size, |range| split.read(range)), view: *view });
             }
             let write = Some((split.write, step.write));
-            (step.call)(&mut Operands { reads, write, scratch, threads: step.threads });
+            (step.call)(&mut Operands { reads, write, scratch, parts: step.parts });
             if let (Some(list), Some(started)) = (spent.as_deref_mut(), started) {
                 list.push(Spent {
                     node: step

@@ -70,7 +70,8 @@ pub(super) struct Operands<'a> {
     pub reads: [Option<Seen<'a>>; READS],
     pub write: Option<(&'a mut [u8], View)>,
     pub scratch: &'a mut [u8],
-    pub threads: usize,
+    /// Into how many parts the work is divided.
+    pub parts: usize,
 }
 
 /// The most values that a step reads.
@@ -162,7 +163,8 @@ pub(super) struct Step {
     pub write: View,
     /// Bytes of an element that is written.
     pub size: usize,
-    pub threads: usize,
+    /// Into how many parts it is divided.
+    pub parts: usize,
     pub call: Call,
 }
 

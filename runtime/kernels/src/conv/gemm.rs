@@ -68,7 +68,13 @@ impl GemmF {
 
     /// Bytes of scratch memory that [`Self::run_each`] needs for `n` products of so many rows.
     pub fn scratch_each(&self, n: usize, rows: usize, threads: usize) -> usize {
-        if n < threads { self.scratch(rows, threads) } else { threads.max(1) * self.scratch(rows, 1) }
+        if self.divides_each(n, threads) { self.scratch(rows, threads) } else { threads.max(1) * self.scratch(rows, 1) }
+    }
+
+    /// Whether each of `n` products is divided: parts of whole products would leave threads without any. There may be twice as many parts
+    /// as threads.
+    fn divides_each(&self, n: usize, parts: usize) -> bool {
+        parts > 1 && 2 * n <= parts
     }
 
     /// Computes `n` products, whose operands `of` gives, into `y`, one below the other. Threads
@@ -86,7 +92,7 @@ impl GemmF {
     ) {
         let rows = y.rows().checked_div(n).unwrap_or(0);
         assert_eq!(y.rows(), n * rows, "{n} products");
-        if n < threads {
+        if self.divides_each(n, threads) {
             for i in 0..n {
                 let (own, rest) = y.split_at(rows);
                 let [a, b] = of(i);

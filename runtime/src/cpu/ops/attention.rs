@@ -346,12 +346,12 @@ impl Lowered for Fused {
         let work = cost::macs32(p.isa(), n as u64 * kernel.macs(queries))
             + cost::math(n * queries * keys)
             + cost::bytes(8 * n * keys * (depth + width));
-        let scratch = kernel.scratch(queries, p.threads(work));
+        let scratch = kernel.scratch(queries, p.parts(work));
         let k_size = if keys_are_rows { [keys, depth] } else { [depth, keys] };
         p.step_of("attention", output, reads, y, scratch, work, move |o| {
             let (of_q, of_k, of_v): (&[f32], &[f32], &[f32]) = (o.slice(0), o.slice(1), o.slice(2));
             let elements: Vec<Elements> = masks.iter().map(|m| m.elements(o)).collect();
-            let threads = o.threads;
+            let parts = o.parts;
             let (y, scratch) = o.write();
             let head = |i: usize| {
                 let [at_q, at_k, at_v] = starts[i];
@@ -366,13 +366,13 @@ impl Lowered for Fused {
                     masks: of_masks,
                 }
             };
-            kernel.run(n, head, y, scratch, threads);
+            kernel.run(n, head, y, scratch, parts);
         });
         if apart {
             let dims = [&batch[..], &[queries, width]].concat();
             p.step("transpose", output, &[y], whole, 0, cost::bytes(8 * rows * width), move |o| {
-                let (x, threads) = (o.slice::<f32>(0), o.threads);
-                kernels::permute(x, &dims, &[0, 2, 1, 3], o.out::<f32>().data(), threads);
+                let (x, parts) = (o.slice::<f32>(0), o.parts);
+                kernels::permute(x, &dims, &[0, 2, 1, 3], o.out::<f32>().data(), parts);
             });
         }
         Ok(())

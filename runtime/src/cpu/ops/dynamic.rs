@@ -66,13 +66,13 @@ impl Lowered for OwnRange {
             let y = p.output(output, layout);
             p.step_of("quantize", output, reads, y, 0, work, move |o| {
                 let (scale, zero) = (o.slice::<f32>(1)[0], o.slice::<u8>(2)[0]);
-                kernels::quantize(isa, o.read(0), scale, zero, o.out(), o.threads);
+                kernels::quantize(isa, o.read(0), scale, zero, o.out(), o.parts);
             });
             return Ok(());
         }
         let y = p.output(output, Layout::Plain);
         p.step_from(size_of::<f32>(), "own_range", output, &[x], y, 0, work, move |o| {
-            let (scale, zero) = kernels::own_range(isa, o.read(0), o.threads);
+            let (scale, zero) = kernels::own_range(isa, o.read(0), o.parts);
             match made {
                 Self::Zero => o.out::<u8>().data().fill(zero as u8),
                 _ => o.out::<f32>().data().fill(scale),
@@ -253,14 +253,14 @@ impl Lowered for Product {
         let y = p.output(output, Layout::Plain);
         let (kernel, Takes { zero, scale }, no_zero) = (self.kernel.clone(), self.takes, self.no_zero);
         let work = cost::macs8(p.isa(), kernel.macs(rows)).max(cost::bytes(self.bytes));
-        let scratch = kernel.scratch_of_codes(rows, p.threads(work));
+        let scratch = kernel.scratch_of_codes(rows, p.parts(work));
         p.step_of("gemm_dynamic_i8", output, reads, y, scratch, work, move |o| {
             let codes: Rows<u8> = o.read(0);
             let zero_point = if zero { o.slice::<u8>(1)[0] } else { no_zero };
             let scale = if scale { o.slice::<f32>(1 + usize::from(zero))[0] } else { 1.0 };
-            let threads = o.threads;
+            let parts = o.parts;
             let (y, scratch) = o.write();
-            kernel.run_codes(CodeRows { codes, scale, zero: zero_point }, y, scratch, threads);
+            kernel.run_codes(CodeRows { codes, scale, zero: zero_point }, y, scratch, parts);
         });
         Ok(())
     }

@@ -152,7 +152,7 @@ impl Lowered for Function {
         let (x, y) = (p.read(inputs[0], layout), p.output(output, layout));
         let (isa, f) = (p.isa(), self.0);
         p.step("elementwise", output, &[x], y, 0, cost::math(y.len()), move |o| {
-            kernels::unary(isa, f, o.read(0), o.out(), o.threads);
+            kernels::unary(isa, f, o.read(0), o.out(), o.parts);
         });
         Ok(())
     }
@@ -221,7 +221,7 @@ impl Lowered for Pair {
                     None => View { rows, width, stride: width, ..p.gathered(*id, *view) },
                 };
             }
-            pair.step(p, output, &reads, y, work, move |o| pair.block(isa, o.threads, o));
+            pair.step(p, output, &reads, y, work, move |o| pair.block(isa, o.parts, o));
             return Ok(());
         }
         let spread: Vec<Spread> = spread
@@ -306,11 +306,11 @@ impl Pair {
         p.step(name, made, reads, y, 0, work, call);
     }
 
-    fn block(self, isa: Isa, threads: usize, o: &mut Operands) {
+    fn block(self, isa: Isa, parts: usize, o: &mut Operands) {
         match self {
-            Pair::Float(f) => kernels::binary(isa, f, o.read(0), o.read(1), o.out(), threads),
-            Pair::Add8(f) => f.run(isa, o.read(0), o.read(1), o.out(), threads),
-            Pair::Mul8(f) => f.run(isa, o.read(0), o.read(1), o.out(), threads),
+            Pair::Float(f) => kernels::binary(isa, f, o.read(0), o.read(1), o.out(), parts),
+            Pair::Add8(f) => f.run(isa, o.read(0), o.read(1), o.out(), parts),
+            Pair::Mul8(f) => f.run(isa, o.read(0), o.read(1), o.out(), parts),
         }
     }
 }

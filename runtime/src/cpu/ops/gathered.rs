@@ -89,8 +89,8 @@ impl Lowered for Take {
             }
             let indices = indices.clone();
             p.step("take", output, &[x], y, 0, work, move |o| {
-                let (x, threads) = (o.read(0), o.threads);
-                kernels::take(x, |i| index(indices[i], n), o.out(), threads);
+                let (x, parts) = (o.read(0), o.parts);
+                kernels::take(x, |i| index(indices[i], n), o.out(), parts);
             });
             return Ok(());
         }
@@ -105,16 +105,16 @@ impl Lowered for Take {
         })?;
         let reads = vec![(x, size_of::<f32>()), (at, size)];
         p.step_of("take", output, reads, y, 0, work, move |o| {
-            let (x, bytes, threads) = (o.read(0), o.bytes(1), o.threads);
+            let (x, bytes, parts) = (o.read(0), o.bytes(1), o.parts);
             let y = o.out();
             match wide {
                 true => {
                     let all = bytes.as_chunks().0;
-                    kernels::take(x, |i| index(i64::from_ne_bytes(all[i]), n), y, threads);
+                    kernels::take(x, |i| index(i64::from_ne_bytes(all[i]), n), y, parts);
                 }
                 false => {
                     let all = bytes.as_chunks().0;
-                    kernels::take(x, |i| index(i32::from_ne_bytes(all[i]).into(), n), y, threads);
+                    kernels::take(x, |i| index(i32::from_ne_bytes(all[i]).into(), n), y, parts);
                 }
             }
         });

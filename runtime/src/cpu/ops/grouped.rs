@@ -272,7 +272,7 @@ impl Lowered for Attended {
             Heads { depth: size, keys: total, width: size, keys_are_rows: true, scale, guarded: true },
         );
         let work = cost::macs32(isa, n as u64 * kernel.macs(length)) + cost::math(n * length * total);
-        let scratch = kernel.scratch(length, p.threads(work));
+        let scratch = kernel.scratch(length, p.parts(work));
         let whole = p.fresh(output, Layout::Plain);
         // Heads lie one below the other first, where there are several rows of each.
         let apart = length > 1 && heads > 1;
@@ -283,7 +283,7 @@ impl Lowered for Attended {
         let shared = heads / groups;
         p.step_of("attention", output, reads, y, scratch, work, move |o| {
             let (q, k, v, mask): (&[f32], &[f32], &[f32], &[f32]) = (o.slice(0), o.slice(1), o.slice(2), o.slice(3));
-            let threads = o.threads;
+            let parts = o.parts;
             let (y, scratch) = o.write();
             let head = |i: usize| {
                 let at = (i / heads * groups + i % heads / shared) * total * size;
@@ -296,13 +296,13 @@ impl Lowered for Attended {
                     masks,
                 }
             };
-            kernel.run(n, head, y, scratch, threads);
+            kernel.run(n, head, y, scratch, parts);
         });
         if apart {
             let dims = [of.batch, heads, length, size];
             p.step("transpose", output, &[y], whole, 0, cost::bytes(8 * rows * size), move |o| {
-                let (x, threads) = (o.slice::<f32>(0), o.threads);
-                kernels::permute(x, &dims, &[0, 2, 1, 3], o.out::<f32>().data(), threads);
+                let (x, parts) = (o.slice::<f32>(0), o.parts);
+                kernels::permute(x, &dims, &[0, 2, 1, 3], o.out::<f32>().data(), parts);
             });
         }
         Ok(())

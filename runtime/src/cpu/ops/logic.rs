@@ -69,7 +69,7 @@ impl Lowered for Logic {
         match *self {
             Logic::Where => p.step_of("where", output, reads, y, 0, work, move |o| {
                 let of = (spread(o, 0, &steps[0]), spread(o, 1, &steps[1]), spread(o, 2, &steps[2]));
-                zip(&dims, of, o.out(), o.threads, |is: u8, a: f32, b: f32| if is == 0 { b } else { a });
+                zip(&dims, of, o.out(), o.parts, |is: u8, a: f32, b: f32| if is == 0 { b } else { a });
             }),
             Logic::Float => {
                 p.step_of("logic", output, reads, y, 0, work, of_one(dims, steps, |a: u8| f32::from(u8::from(a != 0))))
@@ -107,7 +107,7 @@ fn of_one<A: Element, Y: Element>(
     let none = vec![0; dims.len()];
     move |o| {
         let nothing = Broadcast { data: &[()], steps: &none };
-        zip(&dims, (spread(o, 0, &steps[0]), nothing, nothing), o.out(), o.threads, |a, (), ()| f(a));
+        zip(&dims, (spread(o, 0, &steps[0]), nothing, nothing), o.out(), o.parts, |a, (), ()| f(a));
     }
 }
 
@@ -120,7 +120,7 @@ fn of_two<A: Element, Y: Element>(
     move |o| {
         let nothing = Broadcast { data: &[()], steps: &none };
         let of = (spread(o, 0, &steps[0]), spread(o, 1, &steps[1]), nothing);
-        zip(&dims, of, o.out(), o.threads, |a, b, ()| f(a, b));
+        zip(&dims, of, o.out(), o.parts, |a, b, ()| f(a, b));
     }
 }
 

@@ -154,13 +154,13 @@ impl Lowered for Lookup {
         if p.form(output) == Form::Codes {
             let flip = if table.dtype() == DType::I8 { 128 } else { 0 };
             p.step_of("look_up", output, vec![(ids, size)], y, 0, work, move |o| {
-                let (to, threads) = (o.out(), o.threads);
-                kernels::look_up_codes(table.bytes(), flip, |i| row(o, i, size, n), to, threads);
+                let (to, parts) = (o.out(), o.parts);
+                kernels::look_up_codes(table.bytes(), flip, |i| row(o, i, size, n), to, parts);
             });
             return Ok(());
         }
         p.step_of("look_up", output, vec![(ids, size)], y, 0, work, move |o| {
-            let (to, threads) = (o.out(), o.threads);
+            let (to, parts) = (o.out(), o.parts);
             let of = match &scales {
                 Scales::None => kernels::Table::Floats(table.bytes()),
                 Scales::Rows(scales) => kernels::Table::Codes(table.bytes(), scales),
@@ -172,7 +172,7 @@ impl Lowered for Lookup {
                     block: *block,
                 }),
             };
-            kernels::look_up(isa, of, |i| row(o, i, size, n), to, threads);
+            kernels::look_up(isa, of, |i| row(o, i, size, n), to, parts);
         });
         Ok(())
     }

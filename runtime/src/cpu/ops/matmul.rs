@@ -113,17 +113,17 @@ impl Lowered for MatMul {
         let n = starts.len();
         // To pack a matrix is to read and to write it.
         let work = cost::macs32(p.isa(), n as u64 * kernel.macs(rows)) + cost::bytes(8 * n * depth * columns);
-        let scratch = kernel.scratch_each(n, rows, p.threads(work));
+        let scratch = kernel.scratch_each(n, rows, p.parts(work));
         let b_size = if self.0[1].transposed() { [columns, depth] } else { [depth, columns] };
         p.step("matmul_f32", output, &reads, y, scratch, work, move |o| {
-            let (of_a, of_b, threads) = (o.slice(0), o.slice(1), o.threads);
+            let (of_a, of_b, parts) = (o.slice(0), o.slice(1), o.parts);
             let (y, scratch) = o.write();
             let operands = |i: usize| {
                 let (at_a, at_b) = starts[i];
                 let a_rows = Rows::new(&of_a[at_a..], rows, depth, a.stride);
                 [a_rows, Rows::new(&of_b[at_b..], b_size[0], b_size[1], b.stride)]
             };
-            kernel.run_each(n, operands, y, scratch, threads);
+            kernel.run_each(n, operands, y, scratch, parts);
         });
         Ok(())
     }

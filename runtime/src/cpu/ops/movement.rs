@@ -211,15 +211,15 @@ fn permute<T: Element + kernels::Element>(
         // Only the last two axes trade places.
         let (batch, rows, columns) = (dims[..front].iter().product(), dims[front], dims[front + 1]);
         return p.step("transpose", id, &[x], y, 0, work, move |o| {
-            let threads = o.threads;
+            let parts = o.parts;
             let mut y = o.out::<T>();
             let y = kernels::RowsMut::dense(y.data(), batch * columns, rows);
-            kernels::transpose::<T>(isa, o.slice(0), batch, rows, columns, y, threads);
+            kernels::transpose::<T>(isa, o.slice(0), batch, rows, columns, y, parts);
         });
     }
     p.step("transpose", id, &[x], y, 0, work, move |o| {
-        let (x, threads) = (o.slice::<T>(0), o.threads);
-        kernels::permute(x, &dims, &perm, o.out::<T>().data(), threads);
+        let (x, parts) = (o.slice::<T>(0), o.parts);
+        kernels::permute(x, &dims, &perm, o.out::<T>().data(), parts);
     });
 }
 

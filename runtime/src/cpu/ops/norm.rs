@@ -58,9 +58,9 @@ impl Lowered for BatchNorm {
         let (x, y) = (p.read(inputs[0], Layout::Pixels), p.output(output, Layout::Pixels));
         let (window, kernel) = (Window::pixel(x.rows), self.0.clone());
         p.step("batch_norm", output, &[x], y, 0, cost::bytes(8 * y.len()), move |o| {
-            let (x, threads) = (o.read(0), o.threads);
+            let (x, parts) = (o.read(0), o.parts);
             let (y, scratch) = o.write();
-            kernel.run(x, &window, y, scratch, threads);
+            kernel.run(x, &window, y, scratch, parts);
         });
         Ok(())
     }

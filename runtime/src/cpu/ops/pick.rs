@@ -221,6 +221,6 @@ fn step<T: Element>(p: &mut Planner, made: ValueId, x: View, y: View, of: Picked
         Columns::Each(_) => 16,
     };
     p.step("pick", made, &[x], y, 0, cost::bytes(bytes * y.len()), move |o: &mut Operands| {
-        kernels::pick::<T>(o.read(0), &of.rows, &of.columns, fill, o.out(), o.threads);
+        kernels::pick::<T>(o.read(0), &of.rows, &of.columns, fill, o.out(), o.parts);
     });
 }

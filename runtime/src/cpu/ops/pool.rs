@@ -126,10 +126,10 @@ impl Lowered for Max {
         let (isa, taps) = (p.isa(), y.len() * window.taps());
         match p.form(output) {
             Form::Float => p.step("max_pool", output, &[x], y, 0, cost::bytes(4 * taps), move |o| {
-                kernels::max_pool::<f32>(isa, o.read(0), &window, o.out(), o.threads);
+                kernels::max_pool::<f32>(isa, o.read(0), &window, o.out(), o.parts);
             }),
             Form::Codes => p.step("max_pool_i8", output, &[x], y, 0, cost::bytes(taps), move |o| {
-                kernels::max_pool::<u8>(isa, o.read(0), &window, o.out(), o.threads);
+                kernels::max_pool::<u8>(isa, o.read(0), &window, o.out(), o.parts);
             }),
         }
         Ok(())
@@ -148,14 +148,14 @@ impl Average {
     }
 
     /// How many taps count at each position along an axis: those inside of the image, or also
-    /// those in the padding, but never those beyond it (the overhang of ceil_mode).
+    /// those in the padding, but never those beyond it (the overhang of ceil_mode). Where none does, the sum of nothing is the average.
     fn counts(pool: &Pool, axis: usize, size: usize, positions: usize) -> Vec<usize> {
         let (w, taps) = (&pool.window, pool.kernel[axis] as usize);
         let (begin, end) = w.padding(axis, size as i64, taps as i64);
         let (begin, end) = (begin as usize, end as usize);
         let counted = if pool.count_include_pad { 0..begin + size + end } else { begin..begin + size };
         let (stride, dilation) = (w.stride(axis) as usize, w.dilation(axis) as usize);
-        let inside = |at: usize| (0..taps).filter(|t| counted.contains(&(at * stride + t * dilation))).count();
+        let inside = |at: usize| (0..taps).filter(|t| counted.contains(&(at * stride + t * dilation))).count().max(1);
         (0..positions).map(inside).collect()
     }
 }
@@ -185,20 +185,20 @@ impl Lowered for Average {
         if let (Some(rescale), true) = (self.codes, whole) {
             // As ONNX Runtime has it, whose two pools round differently.
             p.step("global_average_pool_i8", output, &[x], y, 0, work, move |o| {
-                kernels::global_average8(isa, o.read(0), window.batch, rescale, o.out(), o.threads);
+                kernels::global_average8(isa, o.read(0), window.batch, rescale, o.out(), o.parts);
             });
             return Ok(());
         }
         match self.codes {
             None => p.step("average_pool", output, &[x], y, 0, work, move |o| {
                 let counts = [&counts[0][..], &counts[1][..]];
-                let (x, threads) = (o.read(0), o.threads);
-                kernels::average_pool(isa, x, &window, Divisor::Counts(counts), o.out(), threads);
+                let (x, parts) = (o.read(0), o.parts);
+                kernels::average_pool(isa, x, &window, Divisor::Counts(counts), o.out(), parts);
             }),
             Some(rescale) => p.step("average_pool_i8", output, &[x], y, 0, work, move |o| {
                 let counts = [&counts[0][..], &counts[1][..]];
-                let (x, threads) = (o.read(0), o.threads);
-                kernels::average_pool8(isa, x, &window, Divisor::Counts(counts), rescale, o.out(), threads);
+                let (x, parts) = (o.read(0), o.parts);
+                kernels::average_pool8(isa, x, &window, Divisor::Counts(counts), rescale, o.out(), parts);
             }),
         }
         Ok(())
@@ -243,16 +243,16 @@ impl Lowered for Whole {
         let isa = p.isa();
         match self.codes {
             Codes::None => p.step("global_average_pool", output, &[x], made, 0, cost::bytes(4 * x.len()), move |o| {
-                kernels::global_average(isa, o.read(0), images, o.out(), o.threads);
+                kernels::global_average(isa, o.read(0), images, o.out(), o.parts);
             }),
             Codes::Whole(rescale) => {
                 p.step("global_average_pool_i8", output, &[x], made, 0, cost::bytes(x.len()), move |o| {
-                    kernels::global_average8(isa, o.read(0), images, rescale, o.out(), o.threads);
+                    kernels::global_average8(isa, o.read(0), images, rescale, o.out(), o.parts);
                 });
             }
             Codes::Mean(rescale) => {
                 p.step("reduce_mean_i8", output, &[x], made, 0, cost::bytes(4 * x.len()), move |o| {
-                    kernels::global_mean8(isa, o.read(0), images, rescale, o.out(), o.threads);
+                    kernels::global_mean8(isa, o.read(0), images, rescale, o.out(), o.parts);
                 })
             }
         }

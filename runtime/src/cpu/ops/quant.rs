@@ -141,7 +141,7 @@ impl Lookup {
     pub fn step(&self, p: &mut Planner, made: ValueId, x: View, y: View) {
         let (isa, table, work) = (p.isa(), self.0.clone(), cost::bytes(2 * y.len()));
         p.step("lookup", made, &[x], y, 0, work, move |o| {
-            kernels::lookup(isa, o.read(0), &table, o.out(), o.threads);
+            kernels::lookup(isa, o.read(0), &table, o.out(), o.parts);
         });
     }
 }
@@ -171,7 +171,7 @@ impl Lowered for Dequantize {
         let (x, y) = (p.read(inputs[0], layout), p.output(output, layout));
         let (isa, Affine { scale, zero }, work) = (p.isa(), self.0, cost::bytes(5 * y.len()));
         p.step_from(1, "dequantize", output, &[x], y, 0, work, move |o| {
-            kernels::dequantize(isa, o.read(0), scale, zero, o.out(), o.threads);
+            kernels::dequantize(isa, o.read(0), scale, zero, o.out(), o.parts);
         });
         Ok(())
     }
@@ -196,14 +196,14 @@ impl Lowered for Quantize {
             let y = p.output(output, Layout::Pixels);
             let (batch, channels, pixels) = (dims[0], dims[1], dims[2..].iter().product());
             p.step_from(size_of::<f32>(), "quantize", output, &[x], y, 0, cost::bytes(5 * y.len()), move |o| {
-                let threads = o.threads;
-                kernels::quantize_transpose(isa, o.slice(0), batch, channels, pixels, scale, zero, o.out(), threads);
+                let parts = o.parts;
+                kernels::quantize_transpose(isa, o.slice(0), batch, channels, pixels, scale, zero, o.out(), parts);
             });
             return Ok(());
         }
         let (x, y) = (p.read(inputs[0], layout), p.output(output, layout));
         p.step_from(size_of::<f32>(), "quantize", output, &[x], y, 0, cost::bytes(5 * y.len()), move |o| {
-            kernels::quantize(isa, o.read(0), scale, zero, o.out(), o.threads);
+            kernels::quantize(isa, o.read(0), scale, zero, o.out(), o.parts);
         });
         Ok(())
     }

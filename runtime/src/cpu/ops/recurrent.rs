@@ -209,17 +209,17 @@ impl Lowered for Layer {
         let projected = p.buffer(output, rows, width);
         let of = self.projection.clone();
         let work = cost::macs32(p.isa(), (rows * width * input) as u64);
-        let threads = p.threads(work);
+        let parts = p.parts(work);
         let (name, scratch) = match &*of {
-            Projection::Floats(of) => ("gemm_f32", of.scratch(&Window::pixel(rows), threads)),
-            Projection::Codes(of) => ("gemm_dynamic_i8", of.scratch(rows, threads)),
+            Projection::Floats(of) => ("gemm_f32", of.scratch(&Window::pixel(rows), parts)),
+            Projection::Codes(of) => ("gemm_dynamic_i8", of.scratch(rows, parts)),
         };
         p.step(name, output, &[x], projected, scratch, work, move |o| {
-            let (x, threads) = (o.read(0), o.threads);
+            let (x, parts) = (o.read(0), o.parts);
             let (y, scratch) = o.write();
             match &*of {
-                Projection::Floats(of) => of.run(x, &Window::pixel(rows), None, y, scratch, threads),
-                Projection::Codes(of) => of.run(x, y, scratch, threads),
+                Projection::Floats(of) => of.run(x, &Window::pixel(rows), None, y, scratch, parts),
+                Projection::Codes(of) => of.run(x, y, scratch, parts),
             }
         });
         let mut reads = vec![projected];
@@ -237,7 +237,7 @@ impl Lowered for Layer {
         let (layer, [has_h, has_c], lstm) = (self.states.clone(), self.starts, self.lstm);
         let size = states * hidden;
         p.step(name, output, &reads, y, scratch, work, move |o| {
-            let (x, threads) = (o.read(0), o.threads);
+            let (x, parts) = (o.read(0), o.parts);
             let h: Option<&[f32]> = has_h.then(|| o.slice(1));
             let c: Option<&[f32]> = has_c.then(|| o.slice(1 + usize::from(has_h)));
             let (mut y, scratch) = o.write();
@@ -249,7 +249,7 @@ impl Lowered for Layer {
                     None => to.fill(0.0),
                 }
             }
-            layer.run(x, after_h, if lstm { after_c } else { &mut [] }, y, scratch, threads);
+            layer.run(x, after_h, if lstm { after_c } else { &mut [] }, y, scratch, parts);
         });
         Ok(())
     }

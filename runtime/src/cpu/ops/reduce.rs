@@ -93,7 +93,7 @@ impl Lowered for Reduced {
         let y = View { rows, width, stride: width, ..made };
         let (isa, kind) = (p.isa(), self.kind);
         p.step("reduce", output, &[x], y, 0, cost::bytes(4 * x.len()), move |o| {
-            kernels::reduce(isa, kind, o.slice(0), along, o.out(), o.threads);
+            kernels::reduce(isa, kind, o.slice(0), along, o.out(), o.parts);
         });
         Ok(())
     }

@@ -83,7 +83,7 @@ impl Lowered for Mixed {
         let (x, y) = (p.gathered(inputs[0], x), p.output(output, layout));
         let resample = Resample::new(p.isa(), planes, input, unit, axes);
         p.step("resize", output, &[x], y, 0, cost::bytes(16 * y.len()), move |o| {
-            resample.run(o.slice(0), o.out(), o.threads);
+            resample.run(o.slice(0), o.out(), o.parts);
         });
         Ok(())
     }

@@ -57,7 +57,7 @@ impl Lowered for Rotate {
         let (y, isa) = (p.output(output, Layout::Plain), p.isa());
         p.step("rotary", output, &[x, angles[0], angles[1]], y, 0, cost::bytes(16 * y.len()), move |o| {
             let [cos, sin] = [1, 2].map(|i| o.slice::<f32>(i)).map(|t| Rows::dense(t, t.len() / width, width));
-            kernels::rotate(isa, o.read(0), [cos, sin], &angle, o.out(), o.threads);
+            kernels::rotate(isa, o.read(0), [cos, sin], &angle, o.out(), o.parts);
         });
         Ok(())
     }

@@ -129,8 +129,8 @@ impl Lowered for Softmax {
         let (x, y) = (p.read(inputs[0], self.layout), p.output(output, self.layout));
         let (isa, log) = (p.isa(), self.log);
         p.step("softmax", output, &[x], y, 0, cost::math(y.len()), move |o| match log {
-            false => kernels::softmax(isa, o.read(0), o.out(), o.threads),
-            true => kernels::log_softmax(isa, o.read(0), o.out(), o.threads),
+            false => kernels::softmax(isa, o.read(0), o.out(), o.parts),
+            true => kernels::log_softmax(isa, o.read(0), o.out(), o.parts),
         });
         Ok(())
     }
@@ -148,7 +148,7 @@ impl Lowered for LayerNorm {
         let (isa, of) = (p.isa(), self.0.clone());
         p.step("layer_norm", output, &[x], y, 0, cost::bytes(16 * y.len()), move |o| {
             let (scale, bias, epsilon) = &*of;
-            kernels::layer_norm(isa, o.read(0), scale, bias.as_deref(), *epsilon, o.out(), o.threads);
+            kernels::layer_norm(isa, o.read(0), scale, bias.as_deref(), *epsilon, o.out(), o.parts);
         });
         Ok(())
     }
@@ -167,7 +167,7 @@ impl Lowered for RootMeanSquare {
         let (isa, of) = (p.isa(), self.0.clone());
         p.step("rms_norm", output, &[x], y, 0, cost::bytes(16 * y.len()), move |o| {
             let (scale, epsilon) = &*of;
-            kernels::rms_norm(isa, o.read(0), scale.as_deref(), *epsilon, o.out(), o.threads);
+            kernels::rms_norm(isa, o.read(0), scale.as_deref(), *epsilon, o.out(), o.parts);
         });
         Ok(())
     }

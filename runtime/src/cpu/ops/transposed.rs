@@ -122,11 +122,11 @@ impl Lowered for Transposed {
         let added = 4 * (x.rows * window.taps() * self.bias.len() + y.len());
         let work = cost::macs32(p.isa(), self.product.macs(&Window::pixel(x.rows))) + cost::bytes(added);
         let product = self.product.clone();
-        let scratch = spread.scratch(&product, p.threads(work));
+        let scratch = spread.scratch(&product, p.parts(work));
         p.step("conv_transpose_f32", output, &[x], y, scratch, work, move |o| {
-            let (x, threads) = (o.read(0), o.threads);
+            let (x, parts) = (o.read(0), o.parts);
             let (y, scratch) = o.write();
-            spread.run(&product, x, y, scratch, threads);
+            spread.run(&product, x, y, scratch, parts);
         });
         Ok(())
     }

@@ -104,16 +104,16 @@ impl Lowered for InBlocks {
         let (name, work, scratch) = match &*kernel {
             Kernel::Floats(k) => {
                 let work = cost::macs32(p.isa(), k.macs(rows)).max(read);
-                ("gemm_coded_f32", work, k.scratch(rows, p.threads(work)))
+                ("gemm_coded_f32", work, k.scratch(rows, p.parts(work)))
             }
             Kernel::Integers(k) => ("gemm_coded_i8", cost::macs8(p.isa(), k.macs(rows)).max(read), k.scratch(rows)),
         };
         p.step(name, output, &[x], y, scratch, work, move |o| {
-            let (x, threads) = (o.read(0), o.threads);
+            let (x, parts) = (o.read(0), o.parts);
             let (y, scratch) = o.write();
             match &*kernel {
-                Kernel::Floats(k) => k.run(x, y, scratch, threads),
-                Kernel::Integers(k) => k.run(x, y, scratch, threads),
+                Kernel::Floats(k) => k.run(x, y, scratch, parts),
+                Kernel::Integers(k) => k.run(x, y, scratch, parts),
             }
         });
         Ok(())

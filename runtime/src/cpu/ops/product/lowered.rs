@@ -91,10 +91,10 @@ impl InPlace {
         Some(Self { weight: weight.clone(), transposed, bias, end, one, many: OnceLock::new() })
     }
 
-    fn one(&self, x: &[f32], add: Option<&[f32]>, y: &mut [f32], threads: usize) {
+    fn one(&self, x: &[f32], add: Option<&[f32]>, y: &mut [f32], parts: usize) {
         let [rows, columns] = [0, 1].map(|axis| self.weight.shape()[axis]);
         let matrix = Rows::dense(self.weight.bytes().as_chunks().0, rows, columns);
-        self.one.run(x, matrix, add, y, threads);
+        self.one.run(x, matrix, add, y, parts);
     }
 
     fn many(&self, isa: Isa) -> Arc<ConvF> {
@@ -161,19 +161,19 @@ impl Lowered for Floating {
             FloatKernel::InPlace(k) if window.positions() == 1 && !p.is_piece() => {
                 let work = cost::bytes(k.weight.bytes().len()).max(cost::macs32(p.isa(), k.one.macs()));
                 p.step("gemv_f32", output, &reads, y, 0, work, move |o| {
-                    let (x, add, threads) = (o.slice(0), sums.then(|| o.slice(1)), o.threads);
-                    k.one(x, add, o.out().data(), threads);
+                    let (x, add, parts) = (o.slice(0), sums.then(|| o.slice(1)), o.parts);
+                    k.one(x, add, o.out().data(), parts);
                 });
                 return Ok(());
             }
             FloatKernel::InPlace(k) => (k.many(p.isa()), None),
             FloatKernel::Depthwise(k) => {
                 let work = cost::macs32(p.isa(), k.macs(&window));
-                let scratch = k.scratch(&window, p.threads(work));
+                let scratch = k.scratch(&window, p.parts(work));
                 p.step("depthwise_f32", output, &reads, y, scratch, work, move |o| {
-                    let (x, threads) = (o.read(0), o.threads);
+                    let (x, parts) = (o.read(0), o.parts);
                     let (y, scratch) = o.write();
-                    k.run(x, &window, y, scratch, threads);
+                    k.run(x, &window, y, scratch, parts);
                 });
                 return Ok(());
             }
@@ -183,20 +183,20 @@ impl Lowered for Floating {
         if let Some(k) = sparse.filter(|k| window.is_pixel() && k.pays_at(positions)) {
             // Each costs about twice as much as in a dense product.
             let work = cost::macs32(p.isa(), 2 * k.macs(&window));
-            let scratch = k.scratch(&window, p.threads(work));
+            let scratch = k.scratch(&window, p.parts(work));
             let kernel = Kernel { name: self.at.name("conv_sparse_f32", "gemm_sparse_f32"), skips_zeros: true };
             p.step(kernel, output, &reads, y, scratch, work, move |o| {
-                let (x, add, threads) = (o.read(0), sums.then(|| o.read(1)), o.threads);
+                let (x, add, parts) = (o.read(0), sums.then(|| o.read(1)), o.parts);
                 let (y, scratch) = o.write();
-                k.run(x, &window, add, y, scratch, threads);
+                k.run(x, &window, add, y, scratch, parts);
             });
         } else {
             let work = cost::macs32(p.isa(), dense.macs(&window));
-            let scratch = dense.scratch(&window, p.threads(work));
+            let scratch = dense.scratch(&window, p.parts(work));
             p.step(self.at.name("conv_f32", "gemm_f32"), output, &reads, y, scratch, work, move |o| {
-                let (x, add, threads) = (o.read(0), sums.then(|| o.read(1)), o.threads);
+                let (x, add, parts) = (o.read(0), sums.then(|| o.read(1)), o.parts);
                 let (y, scratch) = o.write();
-                dense.run(x, &window, add, y, scratch, threads);
+                dense.run(x, &window, add, y, scratch, parts);
             });
         }
         Ok(())
@@ -233,26 +233,26 @@ impl CodeKernel {
         }
     }
 
-    fn scratch(&self, window: &Window, threads: usize) -> usize {
+    fn scratch(&self, window: &Window, parts: usize) -> usize {
         match self {
-            Self::Dense(k) => k.scratch(window, threads),
-            Self::Depthwise(k) => k.scratch(window, threads),
+            Self::Dense(k) => k.scratch(window, parts),
+            Self::Depthwise(k) => k.scratch(window, parts),
         }
     }
 
     fn run(&self, o: &mut Operands, window: &Window, floats: bool) {
-        let (x, threads) = (o.read(0), o.threads);
+        let (x, parts) = (o.read(0), o.parts);
         if floats {
             let (y, scratch) = o.write();
             match self {
-                Self::Dense(k) => k.run_f32(x, window, y, scratch, threads),
-                Self::Depthwise(k) => k.run_f32(x, window, y, scratch, threads),
+                Self::Dense(k) => k.run_f32(x, window, y, scratch, parts),
+                Self::Depthwise(k) => k.run_f32(x, window, y, scratch, parts),
             }
         } else {
             let (y, scratch) = o.write();
             match self {
-                Self::Dense(k) => k.run_u8(x, window, y, scratch, threads),
-                Self::Depthwise(k) => k.run_u8(x, window, y, scratch, threads),
+                Self::Dense(k) => k.run_u8(x, window, y, scratch, parts),
+                Self::Depthwise(k) => k.run_u8(x, window, y, scratch, parts),
             }
         }
     }
@@ -278,7 +278,7 @@ impl Lowered for Coded {
         let y = p.output(output, layout);
         let floats = p.form(output) == Form::Float;
         let work = cost::macs8(p.isa(), self.kernel.macs(&window));
-        let scratch = self.kernel.scratch(&window, p.threads(work));
+        let scratch = self.kernel.scratch(&window, p.parts(work));
         let name = match &self.kernel {
             CodeKernel::Dense(_) => self.at.name("conv_i8", "gemm_i8"),
             CodeKernel::Depthwise(_) => "depthwise_i8",
