@@ -7,7 +7,11 @@ use compress_compiler::{
     graph::Graph,
     node::{NodeId, Port, Use},
     op::{Op, Operator},
-    ops::cast::{Cast, Rounding},
+    ops::{
+        cast::{Cast, Rounding},
+        quantize::Dequantize,
+        signal::MelWeightMatrix,
+    },
     pass::{Context, Outcome, Pass},
     tensor::{DType, Tensor},
     value::Fact,
@@ -115,6 +119,8 @@ fn widen(graph: &mut Graph, node: NodeId) -> Result<()> {
             let Some(value) = c.value.as_f32().map(|v| Tensor::f32(c.value.shape(), &v)) else { return Ok(()) };
             compress_compiler::ops::expand::ConstantOfShape { value }.into()
         }
+        Op::Dequantize(d) if is_half(d.output) => Dequantize { output: Some(DType::F32), ..d.clone() }.into(),
+        Op::MelWeightMatrix(m) if is_half(Some(m.dtype)) => MelWeightMatrix { dtype: DType::F32 }.into(),
         _ => return Ok(()),
     };
     graph.set_op(node, op);

@@ -124,6 +124,35 @@ def test_sixteen_bits_are_quantised(compress, tmp_path, kind):
         assert_close(after, before, 0.1)
 
 
+def test_codes_that_become_sixteen_bits_are_widened_too(compress, tmp_path):
+    """Both factors of the second product have to be of one type."""
+    rng = np.random.default_rng(0)
+    made = small.model(
+        [
+            node("MatMul", "x w", "h"),
+            node("DequantizeLinear", "q s", "d", output_dtype=TensorProto.FLOAT16),
+            node("MatMul", "h d", "y"),
+        ],
+        [("x", ["n", 64], TensorProto.FLOAT16)],
+        [("y", ["n", 64], TensorProto.FLOAT16)],
+        {
+            "w": small.floats(1, 64, 64).astype(np.float16),
+            "q": rng.integers(-9, 9, (64, 64)).astype(np.int8),
+            "s": np.float32(0.02),
+        },
+        opset=23,
+        ir=11,
+    )
+    path = small.save(made, tmp_path)
+    np.savez(tmp_path / "data.npz", x=small.floats(9, 64, 64).astype(np.float16))
+    output = tmp_path / "model.compressed.onnx"
+    compress(path, "--weights", "int8", "--exclude", "d", "--data", tmp_path / "data.npz")
+    onnx.shape_inference.infer_shapes(onnx.load(output), check_type=True, strict_mode=True)
+    x = np.load(tmp_path / "data.npz")["x"][:4]
+    before, after = (session(p).run(None, {"x": x})[0].astype(np.float32) for p in (path, output))
+    assert np.linalg.norm(after - before) < 0.02 * np.linalg.norm(before)
+
+
 def test_tiny_weights_become_zeros(compress, tmp_path):
     w = small.floats(1, 8, 3, 3, 3)
     w[4:] *= np.float32(1e-36)

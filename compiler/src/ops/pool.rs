@@ -39,6 +39,11 @@ impl PoolKind {
         }
     }
 
+    /// In which width it computes: sums of powers may be larger than any of them.
+    fn width(self) -> Width {
+        if matches!(self, PoolKind::Lp(_)) { Width::Wide } else { Width::Bounded }
+    }
+
     fn quant(self) -> Quant {
         match self {
             PoolKind::Max => Quant::Same,
@@ -144,7 +149,7 @@ impl Operator for Pool {
     }
 
     fn width(&self) -> Width {
-        Width::Bounded
+        self.kind.width()
     }
 }
 
@@ -193,6 +198,6 @@ impl Operator for GlobalPool {
     }
 
     fn width(&self) -> Width {
-        Width::Bounded
+        self.kind.width()
     }
 }

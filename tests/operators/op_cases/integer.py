@@ -84,3 +84,4 @@ cases.op("columns", "QLinearMatMul", u8(4, 9), SCALES[0], ONE, i8(9, 3), COLUMNS
 cases.op("plain", "DynamicQuantizeLinear", f32(rng, 3, 4), outputs=3)
 cases.op("positive", "DynamicQuantizeLinear", np.abs(f32(rng, 3, 4)) + 1, outputs=3)
 cases.op("negative", "DynamicQuantizeLinear", -np.abs(f32(rng, 7)) - 1, outputs=3)
+cases.op("empty", "DynamicQuantizeLinear", np.zeros((0, 4), np.float32), outputs=3)

@@ -8,6 +8,7 @@ use crate::burn::{
 use compress_compiler::{
     error::{Error, Result},
     op::{Inputs, Op, Operator},
+    tensor::DType,
     value::{Dim, Fact},
 };
 
@@ -18,6 +19,14 @@ pub(super) fn eval(op: &Op, mut a: Args) -> Result<Vec<Value>> {
         Op::Shape(op) => return Ok(vec![super::fill::shape(op, a)?]),
         Op::Identity(_) => return Ok(vec![a.take(0)?]),
         Op::Dropout(op) => return super::elementwise::dropout(op, a),
+        // The range of nothing.
+        Op::DynamicQuantize(_) => {
+            let shape = a.values.first().and_then(Option::as_ref).map_or(vec![], |x| x.shape().to_vec());
+            let y = Float::from_vec(vec![], &shape, a.device)?.with_dtype(DType::U8);
+            let scale = Float::from_vec(vec![1.0], &[], a.device)?;
+            let zero = Float::from_vec(vec![0.0], &[], a.device)?.with_dtype(DType::U8);
+            return Ok([y, scale, zero].map(Value::Float).into());
+        }
         _ => {}
     }
     let facts: Vec<Option<Fact>> = a.values.iter().map(|v| v.as_ref().map(fact).transpose()).collect::<Result<_>>()?;
