@@ -173,8 +173,8 @@ pub struct Stage {
     pub name: &'static str,
     /// What it does, in one line.
     pub does: &'static str,
-    /// The option that asks for it, unless it always runs.
-    pub asked_by: Option<Opt>,
+    /// The options that ask for it; none where it always runs.
+    pub asked_by: &'static [Opt],
     make: fn(&Asked) -> Option<Box<dyn Pass>>,
 }
 
@@ -222,37 +222,37 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: "fold",
         does: "compute values that depend on constants and known shapes only",
-        asked_by: None,
+        asked_by: &[],
         make: |_| Some(Box::new(fold::Fold)),
     },
     Stage {
         name: "clean",
         does: "remove dead nodes, identities, dropout, duplicates and unused weights",
-        asked_by: None,
+        asked_by: &[],
         make: |_| Some(Box::new(clean::Clean)),
     },
     Stage {
         name: "fuse",
         does: "merge batch norms, biases, scales and pads into layers; merge chains of reshapes, transposes, slices",
-        asked_by: None,
+        asked_by: &[],
         make: |_| Some(Box::new(fuse::Fuse)),
     },
     Stage {
         name: "simplify",
         does: "repeat the three above until nothing changes, also inside If, Loop and Scan",
-        asked_by: None,
+        asked_by: &[],
         make: |_| Some(Box::new(Simplify)),
     },
     Stage {
         name: "widen",
-        does: "widen models of 16-bit floats to 32 bits, so that they can be quantised",
-        asked_by: Some(option::INT8),
+        does: "widen models of 16-bit floats to 32 bits, so that they can be quantised or factorised",
+        asked_by: &[option::INT8, option::WEIGHTS, option::LOW_RANK],
         make: |o| o.needs_floats().then(|| Box::new(Widen) as Box<dyn Pass>),
     },
     Stage {
         name: "layers",
         does: "take whole layers out of a decoder, and train the model",
-        asked_by: Some(option::KEEP_LAYERS),
+        asked_by: &[option::KEEP_LAYERS],
         make: |o| {
             let followed = o.is_followed("layers");
             Some(Box::new(KeepLayers { keep: o.layers?, train: o.training.map(|t| t.must), followed }))
@@ -261,7 +261,7 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: "channels",
         does: "remove channels, adjust the layers that read the remaining ones, and train the model",
-        asked_by: Some(option::PRUNE_CHANNELS),
+        asked_by: &[option::PRUNE_CHANNELS],
         make: |o| {
             let mut channels = o.channels.filter(|c| c.fraction > 0.0)?;
             let (exclude, train) = (o.exclude.clone(), o.training.map(|t| t.must));
@@ -274,7 +274,7 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: "low-rank",
         does: "replace weights of products by two thinner ones, and train the model",
-        asked_by: Some(option::LOW_RANK),
+        asked_by: &[option::LOW_RANK],
         make: |o| {
             let mut of = o.low_rank.filter(|_| o.factorises())?;
             of.round = of.round.or(o.target.capabilities().channels);
@@ -286,13 +286,13 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: "target",
         does: "replace operators by newer ones that ONNX Runtime has kernels for, and products with codes in blocks by MatMulNBits",
-        asked_by: Some(option::TARGET),
+        asked_by: &[option::TARGET],
         make: |o| o.target.capabilities().lower.map(|lower| lower()),
     },
     Stage {
         name: "prune",
         does: "set weights to zero and, with data, adjust the others so that the outputs of layers change least",
-        asked_by: Some(option::PRUNE),
+        asked_by: &[option::PRUNE],
         make: |o| match o.training {
             Some(Recovery { by: WeightSaliency::Obs, .. }) | None => {
                 Some(Box::new(Prune { budget: o.budget()?, scope: o.scope(), reconstruct: o.reconstruct }))
@@ -303,7 +303,7 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: "recover",
         does: "train the pruned model with the original as teacher, or prune it step by step while it trains (with data)",
-        asked_by: Some(option::PRUNE),
+        asked_by: &[option::PRUNE],
         make: |o| {
             let Recovery { by, must } = o.training?;
             let deferred = o.is_deferred_to("recover");
@@ -313,18 +313,20 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: "tables",
         does: "quantise tables from which rows are looked up: in 8 bits with a scale for each row, or large ones in 4 with one for each block of it",
-        asked_by: Some(option::INT8),
+        asked_by: &[option::INT8, option::WEIGHTS],
         make: |o| {
-            let able = (o.scheme.is_some() || o.stores_weights()) && o.target.capabilities().looks_up_codes;
-            let in_blocks_of = o.weights.filter(|format| *format == WeightFormat::Int4).map(|_| o.block);
-            let (exclude, target) = (o.exclude.clone(), o.target);
-            able.then(|| Box::new(Tables { exclude, in_blocks_of, target }) as Box<dyn Pass>)
+            let able = o.target.capabilities().looks_up_codes || layer_forms::store_weights(&o.rules);
+            let able = able && (o.scheme.is_some() || o.stores_weights());
+            // INT8 makes codes of 8 bits of tables too.
+            let others = o.weights.or(o.scheme.map(|_| WeightFormat::Int8));
+            let (exclude, rules, block, target) = (o.exclude.clone(), o.rules.clone(), o.block, o.target);
+            able.then(|| Box::new(Tables { exclude, rules, others, block, target }) as Box<dyn Pass>)
         },
     },
     Stage {
         name: "weights",
         does: "store weights of products in 4 or 8 bits, a scale for each block of inputs; activations stay floats",
-        asked_by: Some(option::WEIGHTS),
+        asked_by: &[option::WEIGHTS],
         make: |o| {
             let (format, block, rules) = (o.weights, o.block, o.rules.clone());
             let (by_data, target, exclude) = (o.weights_by_data, o.target, o.exclude.clone());
@@ -335,7 +337,7 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: "int8",
         does: "quantise activations to U8 and weights to S8 per channel, as QDQ with biases in INT32 or by the range of each run; targets may want others",
-        asked_by: Some(option::INT8),
+        asked_by: &[option::INT8],
         make: |o| {
             let (scheme, target, exclude, rules) = (o.scheme?, o.target, o.exclude.clone(), o.rules.clone());
             if scheme.activations.are_dynamic() {
@@ -355,7 +357,7 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: "narrow",
         does: "store the float weights of models of 16-bit floats in 16 bits again",
-        asked_by: Some(option::INT8),
+        asked_by: &[option::INT8, option::WEIGHTS, option::LOW_RANK],
         make: |o| o.needs_floats().then(|| Box::new(Narrow) as Box<dyn Pass>),
     },
 ];

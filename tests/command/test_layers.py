@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+import small
 from onnx import TensorProto, helper, numpy_helper
 from support import ROOT, read_report, session
 
@@ -112,3 +113,40 @@ def test_what_has_no_matrix_stays_and_is_told(compress, tmp_path):
     assert any("asked for --layer weights-int4" in u and "only products" in u for u in report["undone"]), report[
         "undone"
     ]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """Two products by one weight, as in encoders whose layers share theirs, and a third."""
+    rng = np.random.default_rng(4)
+    weights = {name: rng.normal(0, 0.2, (64, 64)) for name in ("w", "v")}
+    made = small.model(
+        [
+            small.node("MatMul", "x w", "a", name="first"),
+            small.node("Tanh", "a", "b"),
+            small.node("MatMul", "b w", "c", name="second"),
+            small.node("MatMul", "c v", "y", name="third"),
+        ],
+        [("x", ["n", 64])],
+        [("y", ["n", 64])],
+        {name: values.astype(np.float32) for name, values in weights.items()},
+    )
+    path = tmp_path_factory.mktemp("shared") / "shared.onnx"
+    onnx.save(made, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "stays",
+    [["--exclude", "^second$"], ["--exclude", "^first$"], ["--layer", "^second$=float"], ["--layer", "^first$=float"]],
+)
+def test_a_shared_weight_stays_where_one_of_its_layers_has_to(compress, shared, tmp_path, stays):
+    out = tmp_path / "out.onnx"
+    report = compress(shared, "--weights", "int4", *stays, "-o", out, "--json").json()
+    kinds, _ = weights_of(out)
+    assert kinds[:2] == ["FLOAT", "FLOAT"] and kinds[2] in ("INT4", "UINT4")
+    [covered] = [c for c in report["coverage"] if c["request"] == "weights"]
+    assert (covered["layers"], covered["of_layers"]) == (1, 3)
+    assert {left["reason"].split("`")[0] for left in covered["left"]} >= {"its weight is shared with "}
+    compress(shared, "--weights", "int4", "-o", out, "--force")
+    assert set(weights_of(out)[0]) <= {"INT4", "UINT4"}

@@ -191,3 +191,29 @@ def test_tables_of_others_are_read(compress, tmp_path, rng, kind, bits, zeros, c
         compress(out, "--target", "onnxruntime", "-o", again, "--check", "none")
         assert kinds(again) == ["GatherBlockQuantized"]
         np.testing.assert_allclose(ran(again, ids), ran(path, ids), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind"),
+    [
+        (["--int8", "--effort", "quick"], "INT8"),
+        (["--int8", "--effort", "quick", "--layer", "^table$=float"], "FLOAT"),
+        (["--weights", "int8", "--layer", "^rows$=float"], "FLOAT"),
+        (["--weights", "int8", "--layer", "^table$=weights-int4"], "UINT8"),
+        (["--weights", "int4", "--layer", "^table$=weights-int8"], "INT8"),
+        (["--layer", "^w$=weights-int8"], "FLOAT"),
+        (["--layer", "^table$=weights-int4"], "UINT8"),
+    ],
+)
+def test_a_rule_may_name_a_table(compress, tmp_path, rng, flags, kind):
+    path, out = encoder(tmp_path / "m.onnx", rng), tmp_path / "out.onnx"
+    compress(path, *flags, "-o", out, "--check", "none")
+    kinds = {t.name: TensorProto.DataType.Name(t.data_type) for t in onnx.load(out).graph.initializer}
+    # Two codes of 4 bits share a byte.
+    assert [k for name, k in kinds.items() if name in ("table", "table_quantized")] == [kind]
+
+
+def test_a_table_that_can_not_have_the_form_is_told(compress, tmp_path, rng):
+    path, out = encoder(tmp_path / "m.onnx", rng, wide=8), tmp_path / "out.onnx"
+    report = compress(path, "--weights", "int8", "--layer", "^table$=weights-int4", "-o", out, "--json").json()
+    assert any("asked for --layer weights-int4" in u and "`table` has fewer" in u for u in report["undone"])

@@ -101,7 +101,9 @@ fn int8() {
 
 #[test]
 fn tables() {
-    golden_by(&Tables { exclude: vec![], in_blocks_of: None, target: Target::default() }, Keeps::Decibels(35.0));
+    let others = Some(WeightFormat::Int8);
+    let pass = Tables { exclude: vec![], rules: vec![], others, block: 32, target: Target::default() };
+    golden_by(&pass, Keeps::Decibels(35.0));
 }
 
 #[test]

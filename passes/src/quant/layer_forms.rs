@@ -1,7 +1,7 @@
 //! Forms of single layers, as a user names them: a rule is an expression for names, and the form of the layers that it matches.
 
 use super::weight_only::WeightFormat;
-use crate::layers::is_left_out;
+use crate::layers::{is_excluded, is_left_out};
 use compress_compiler::{choice, graph::Graph, node::NodeId, words::option::LAYER};
 use regex::Regex;
 
@@ -53,6 +53,12 @@ pub(crate) fn store_weights(rules: &[LayerRule]) -> bool {
 /// The form of a layer by the first of `rules` that matches it.
 pub(crate) fn form_of(g: &Graph, layer: NodeId, rules: &[LayerRule]) -> Option<LayerForm> {
     let matches = |rule: &&LayerRule| is_left_out(g, layer, std::slice::from_ref(&rule.name));
+    rules.iter().find(matches).map(|rule| rule.form)
+}
+
+/// The form of a node that reads `constant`, by the first of `rules` that matches the name of either.
+pub(crate) fn form_by_name(g: &Graph, node: NodeId, constant: &str, rules: &[LayerRule]) -> Option<LayerForm> {
+    let matches = |rule: &&LayerRule| is_excluded(g, node, constant, std::slice::from_ref(&rule.name));
     rules.iter().find(matches).map(|rule| rule.form)
 }
 

@@ -3,8 +3,11 @@
 //!
 //! Only what was looked up is multiplied by its scale: a DequantizeLinear of the whole table would cost more than the model.
 
-use super::weight_only::{self, Block};
-use crate::{nested, target::Target};
+use super::{
+    layer_forms::{self, LayerForm, LayerRule},
+    weight_only::{self, Block, WeightFormat},
+};
+use crate::{layers::is_excluded, nested, target::Target};
 use compress_compiler::{
     error::{Error, Result},
     forms::packed_rows::PackedRows,
@@ -20,7 +23,7 @@ use compress_compiler::{
     pass::{Context, Outcome, Pass},
     rewrite::{Edit, Rule, Verdict, rewrite},
     tensor::{DType, Tensor},
-    words::option::EXCLUDE,
+    words::option::{EXCLUDE, LAYER},
 };
 use regex::Regex;
 
@@ -34,12 +37,16 @@ const LEAST_COLUMNS: usize = 16;
 const WORTH_4_BITS: f64 = 0.125;
 
 /// The pass "tables".
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Tables {
     /// Those to leave in floats.
     pub exclude: Vec<Regex>,
-    /// How many codes of 4 bits share a scale, if large tables have 4.
-    pub in_blocks_of: Option<usize>,
+    /// Forms of single tables: `int8` and `weights-int8` are codes of 8 bits, `weights-int4` are codes of 4.
+    pub rules: Vec<LayerRule>,
+    /// What others become: large ones have codes of 4 bits for `int4`; nothing where only `rules` name some.
+    pub others: Option<WeightFormat>,
+    /// How many codes of 4 bits share a scale.
+    pub block: usize,
     /// What the result has to run on.
     pub target: Target,
 }
@@ -54,21 +61,98 @@ impl Pass for Tables {
     }
 
     fn run(&self, graph: &mut Graph, cx: &Context) -> Result<Outcome> {
-        let (exclude, by_bits) = (self.exclude.clone(), self.target.capabilities().by_bits);
+        let (of, by_bits) = (self.clone(), self.target.capabilities().by_bits);
         let graphs = graph.and_bodies();
         let constants = graphs.iter().flat_map(|g| g.ids().filter_map(|n| g.constant(n.into())));
         let weights: usize = constants.filter(|t| t.dtype().is_float()).map(Tensor::len).sum();
-        let in_blocks = self.in_blocks_of.map(|block| (block, (WORTH_4_BITS * weights as f64) as usize));
-        let rules: [Box<dyn Rule>; 1] = [Box::new(ToCodes { exclude, in_blocks, by_bits })];
-        nested::change_each(graph, |graph| rewrite(graph, &rules, cx))
+        let large = (WORTH_4_BITS * weights as f64) as usize;
+        let rules: [Box<dyn Rule>; 1] = [Box::new(ToCodes { of, large, by_bits })];
+        nested::change_each(graph, |graph| {
+            let undone = self.undone(graph);
+            let able = self.target.capabilities().looks_up_codes;
+            let mut done = if able { rewrite(graph, &rules, cx)? } else { Outcome::default() };
+            done.undone.extend(undone);
+            Ok(done)
+        })
+    }
+}
+
+impl Tables {
+    /// The form that a rule gives a table.
+    fn form(&self, g: &Graph, table: &Table) -> Option<LayerForm> {
+        layer_forms::form_by_name(g, table.node, &g.value(table.port).name, &self.rules)
+    }
+
+    /// How many codes of 4 bits share a scale, if a table can have such.
+    fn block_of(&self, g: &Graph, table: &Table) -> Option<usize> {
+        g.fact(table.indices).rank().and_then(|_| Block::within(table.columns, self.block))
+    }
+
+    /// Tables that do not get the form which a rule gives them, and why.
+    fn undone(&self, g: &Graph) -> Vec<String> {
+        let why = |node| {
+            let table = Table::of(g, node)?;
+            let form = self.form(g, &table).filter(|form| form.weights().is_some())?;
+            let asked = format!("asked for {LAYER} {form}: {}", g.node(node).label());
+            let able = self.target.capabilities().looks_up_codes;
+            let target = || (!able).then(|| format!("{} looks up no codes", self.target));
+            if let Some(why) = target().or_else(|| table.obstacle(g, &self.exclude)) {
+                return Some(format!("{asked} stays in floats ({why})"));
+            }
+            let has_blocks = form != LayerForm::WeightsInt4 || self.block_of(g, &table).is_some();
+            (!has_blocks)
+                .then(|| format!("{asked} has codes of 8 bits (no block of {} or fewer divides its rows)", self.block))
+        };
+        g.ids().filter_map(why).collect()
+    }
+}
+
+/// A constant from which rows are looked up.
+struct Table<'g> {
+    node: NodeId,
+    port: Port,
+    indices: Port,
+    values: &'g Tensor,
+    rows: usize,
+    columns: usize,
+}
+
+impl<'g> Table<'g> {
+    fn of(g: &'g Graph, node: NodeId) -> Option<Self> {
+        let Op::Gather(Gather { axis: 0 }) = g.op(node) else { return None };
+        let (port, indices) = (g.operand(node, 0)?, g.operand(node, 1)?);
+        let values = g.constant(port)?;
+        let [rows, columns] = *values.shape() else { return None };
+        let is_looked_up = values.dtype() == DType::F32 && g.constant(indices).is_none();
+        is_looked_up.then_some(Self { node, port, indices, values, rows, columns })
+    }
+
+    fn is_large(&self) -> bool {
+        self.values.len() >= LEAST && self.columns >= LEAST_COLUMNS
+    }
+
+    /// Why it can't become codes, if so.
+    fn obstacle(&self, g: &Graph, exclude: &[Regex]) -> Option<String> {
+        let name = &g.value(self.port).name;
+        match () {
+            () if !self.is_large() => Some(format!(
+                "its table `{name}` has fewer than {LEAST} elements, or rows of fewer than {LEAST_COLUMNS}"
+            )),
+            () if is_excluded(g, self.node, name, exclude) => Some(format!("excluded by {EXCLUDE}")),
+            () if g.only_use(self.port).is_none() => Some(format!("its table `{name}` is read elsewhere too")),
+            () if self.values.is_finite() != Some(true) => {
+                Some(format!("its table `{name}` has NaN or infinite values"))
+            }
+            () => None,
+        }
     }
 }
 
 /// A Gather of rows of a constant looks up codes and scales.
 struct ToCodes {
-    exclude: Vec<Regex>,
-    /// How many codes of 4 bits share a scale, and in which tables at least.
-    in_blocks: Option<(usize, usize)>,
+    of: Tables,
+    /// The elements of a table that is worth codes of 4 bits.
+    large: usize,
     by_bits: bool,
 }
 
@@ -88,34 +172,25 @@ impl Rule for ToCodes {
 
 impl ToCodes {
     fn codes(&self, g: &Graph, node: NodeId, cx: &Context) -> Option<Result<Verdict>> {
-        let Op::Gather(Gather { axis: 0 }) = g.op(node) else { return None };
-        let (table, indices) = (g.operand(node, 0)?, g.operand(node, 1)?);
-        let tensor = g.constant(table)?;
-        let [rows, columns] = *tensor.shape() else { return None };
-        if tensor.dtype() != DType::F32
-            || tensor.len() < LEAST
-            || columns < LEAST_COLUMNS
-            || g.constant(indices).is_some()
-        {
-            return None;
+        let table = Table::of(g, node)?;
+        let form = self.of.form(g, &table);
+        let in_blocks = match form {
+            Some(LayerForm::Float) => return Some(Ok(Verdict::Skip(format!("{LAYER} says {}", LayerForm::Float)))),
+            Some(form) => form == LayerForm::WeightsInt4,
+            None => self.of.others? == WeightFormat::Int4 && table.values.len() >= self.large,
+        };
+        if let Some(why) = table.obstacle(g, &self.of.exclude) {
+            // Small tables stay without a word where nothing names them.
+            return (table.is_large() || form.is_some()).then(|| Ok(Verdict::Skip(why)));
         }
-        let name = &g.value(table).name;
-        let is_excluded = |r: &Regex| r.is_match(name) || r.is_match(g.node(node).display_name());
-        if self.exclude.iter().any(is_excluded) {
-            return Some(Ok(Verdict::Skip(format!("excluded by {EXCLUDE}"))));
-        }
-        if g.only_use(table).is_none() {
-            return Some(Ok(Verdict::Skip(format!("its table `{name}` is read elsewhere too"))));
-        }
-        if tensor.is_finite() != Some(true) {
-            return Some(Ok(Verdict::Skip(format!("its table `{name}` has NaN or infinite values"))));
-        }
-        if let (Some((block, least)), Some(rank)) = (self.in_blocks, g.fact(indices).rank())
-            && tensor.len() >= least
-            && let Some(block) = Block::within(columns, block)
+        let block = self.of.block_of(g, &table);
+        let Table { port, indices, values: tensor, rows, columns, .. } = table;
+        if let Some(block) = block.filter(|_| in_blocks)
+            && let Some(rank) = g.fact(indices).rank()
         {
             return Some(self.in_blocks(g, node, tensor, (indices, rank), block, cx));
         }
+        let name = &g.value(port).name;
         let values = tensor.as_f32()?;
         let mut scales = Vec::with_capacity(rows);
         let mut codes = Vec::with_capacity(values.len());

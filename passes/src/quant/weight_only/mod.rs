@@ -38,7 +38,7 @@ use compress_compiler::{
 };
 use float8::Floats;
 use regex::Regex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use trained::Pair;
 
 /// The rows of a table as codes of 4 bits around 8, two a byte, and the scale of each block of a row.
@@ -320,17 +320,31 @@ impl WeightOnly {
 
     /// What there is to do for the layers of a graph, once for each weight; says in `done` what stays, and why.
     fn tasks(&self, graph: &Graph, done: &mut Outcome) -> Result<Vec<Task>> {
+        let layers = layers(graph)?;
+        // A weight has one form: it stays for all of its layers where it has to for one.
+        let stays = layers.iter().filter(|layer| self.asked(graph, layer).is_err());
+        let stays: HashMap<NodeId, NodeId> = stays.map(|layer| (layer.weight, layer.node)).collect();
+        let task = |layer: &Layer| match (self.task(graph, layer), stays.get(&layer.weight)) {
+            (Ok(_), Some(other)) => {
+                Err(format!("its weight is shared with {}, which has another form", graph.node(*other).label()))
+            }
+            (task, _) => task,
+        };
+        let found: Vec<_> = layers.iter().map(|layer| (layer, task(layer))).collect();
+        let coded: HashSet<NodeId> = found.iter().filter(|(_, t)| t.is_ok()).map(|(layer, _)| layer.weight).collect();
         let mut tasks: Vec<Task> = vec![];
         let mut places: HashMap<NodeId, usize> = HashMap::new();
-        for layer in layers(graph)? {
-            match (self.task(graph, &layer), places.get(&layer.weight)) {
+        for (layer, task) in found {
+            match (task, places.get(&layer.weight)) {
                 (Ok(task), Some(place)) if task.layout == tasks[*place].layout => tasks[*place].also.push(layer.node),
-                (_, Some(_)) => {}
+                (Ok(_), Some(_)) => {}
                 (Ok(task), None) => {
                     places.insert(layer.weight, tasks.len());
                     tasks.push(task);
                 }
-                (Err(reason), None) => {
+                // It reads the codes of another layer.
+                (Err(_), _) if coded.contains(&layer.weight) => {}
+                (Err(reason), _) => {
                     let node = graph.node(layer.node).label();
                     let form =
                         layer_forms::form_of(graph, layer.node, &self.rules).filter(|form| form.weights().is_some());
@@ -355,15 +369,21 @@ impl WeightOnly {
         Ok(trained)
     }
 
+    /// The form that a layer's weight is to have, or by which option it stays.
+    fn asked(&self, g: &Graph, layer: &Layer) -> std::result::Result<WeightFormat, String> {
+        match (excluded(g, layer, &self.exclude), layer_forms::form_of(g, layer.node, &self.rules)) {
+            (Some(why), _) => Err(why),
+            (None, Some(form)) => form.weights().ok_or_else(|| format!("{LAYER} says {form}")),
+            (None, None) => self.format.ok_or_else(|| format!("{LAYER} doesn't name it")),
+        }
+    }
+
     /// What there is to do for a layer, or why it stays.
     fn task(&self, g: &Graph, layer: &Layer) -> std::result::Result<Task, String> {
-        if let Some(why) = excluded(g, layer, &self.exclude).or_else(|| obstacle(g, layer)) {
+        let format = self.asked(g, layer)?;
+        if let Some(why) = obstacle(g, layer) {
             return Err(why);
         }
-        let format = match layer_forms::form_of(g, layer.node, &self.rules) {
-            Some(form) => form.weights().ok_or_else(|| format!("{LAYER} says {form}"))?,
-            None => self.format.ok_or_else(|| format!("{LAYER} doesn't name it"))?,
-        };
         if !matches!(g.op(layer.node), Op::MatMul(_) | Op::Gemm(_)) {
             return Err("only products with a matrix have weights in blocks".into());
         }
