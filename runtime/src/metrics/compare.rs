@@ -128,7 +128,11 @@ impl Comparison {
             let far = a.iter().zip(b.iter()).map(|(a, b)| f64::from((a - b).abs())).filter(|d| d.is_finite());
             out.max_error = far.fold(out.max_error, f64::max);
             if out.sqnr.is_lost() {
-                let what = "the new model's outputs have NaN or infinite values where the original's have none";
+                let is_new = a.iter().zip(b.iter()).any(|(a, b)| a.is_finite() && !b.is_finite());
+                let what = match is_new {
+                    true => "the new model's outputs have NaN or infinite values where the original's have none",
+                    false => "the original's outputs have infinite values where the new model's have numbers",
+                };
                 return Err(Error::new(self.blame, format!("output `{}`: {what}", out.name)));
             }
         }

@@ -66,12 +66,14 @@ impl Sqnr {
                 self.signal += a * a;
             }
             self.unknown |= a.is_nan();
-            let same = a == b || (a.is_nan() && b.is_nan());
-            if !same {
-                // A number that became infinite or NaN is lost altogether.
-                let d = a - b;
-                self.noise += if d.is_nan() { f64::INFINITY } else { d * d };
+            // A huge number excludes as minus infinity does.
+            let excludes = |v: f64| v <= -LEAST_MASK;
+            if a == b || a.is_nan() || a == f64::NEG_INFINITY && excludes(b) {
+                continue;
             }
+            // A number that became infinite or NaN is lost altogether.
+            let d = a - b;
+            self.noise += if d.is_nan() { f64::INFINITY } else { d * d };
         }
     }
 
@@ -123,6 +125,24 @@ mod tests {
         let expected = 2f64.ln() + (1.0 + (-1f64).exp()).ln() + 1.0;
         assert!((cross_entropy(&t, &[0, 1]) - expected).abs() < 1e-9);
         assert_eq!(cross_entropy(&t, &[0, 2]), f64::INFINITY);
+    }
+
+    #[test]
+    fn only_numbers_can_be_lost() {
+        let (nan, infinite) = (f32::NAN, f32::NEG_INFINITY);
+        let became = [
+            (1.0, nan, true),
+            (1.0, infinite, true),
+            (infinite, 1.0, true),
+            (infinite, nan, true),
+            (infinite, -1e9, false),
+            (nan, 1.0, false),
+        ];
+        for (before, after, lost) in became {
+            let mut sqnr = Sqnr::default();
+            sqnr.add(&[1.0, before], &[1.0, after]);
+            assert_eq!(sqnr.is_lost(), lost, "{before} became {after}");
+        }
     }
 
     #[test]

@@ -93,7 +93,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("size, zstd", "the same after zstd, as a download is"),
     ("zeros", "the share of all parameters that is zero"),
     ("MACs", "multiply-accumulates of one sample"),
-    ("agreement", "the share of samples to which both models give the same answer"),
+    ("agreement", "the share of samples, or of the answers to them, that both models answer alike"),
     ("output SQNR", "signal to quantisation noise of the outputs beside the original's: a higher value is better"),
     ("latency", "the time of one run"),
     ("latency, p90", "nine of ten runs take no longer"),

@@ -177,7 +177,7 @@ fn columns(r: &SweepReport) -> Vec<Column> {
         ),
         column(
             "Agreement",
-            "the share of samples to which both models give the same answer",
+            "the share of samples, or of the answers to them, that both models answer alike",
             None,
             Box::new(|p| p.accuracy.as_ref()?.agreement.map(shown::percent)),
         ),

@@ -163,3 +163,36 @@ fn whole_numbers_count() {
     assert!(c.sqnr_db().unwrap().is_finite());
     assert_eq!(value(Meaning::Flags, 2, &[2, 1], &[0.6, 0.4], &[0.9, 0.7]), Some(0.5));
 }
+
+#[test]
+fn of_many_flags_those_count_that_are_up() {
+    let before = [&[0.9, 0.8][..], &[0.1; 98]].concat();
+    // Nearly all flags are alike, and all that count are lost.
+    assert_eq!(value(Meaning::Flags, 1, &[1, 100], &before, &[0.1; 100]), Some(0.0));
+    assert_eq!(value(Meaning::Flags, 1, &[1, 100], &before, &before), Some(1.0));
+    // One flag of each sample is an answer, up or down.
+    assert_eq!(value(Meaning::Flags, 4, &[4, 1], &[0.9, 0.1, 0.1, 0.1], &[0.1; 4]), Some(0.75));
+}
+
+#[test]
+fn answers_that_are_all_alike_are_no_measure() {
+    let is_doubted = |meaning, shape: &[usize], x: &[f32]| {
+        let mut c = comparing(meaning, false);
+        for _ in 0..20 {
+            c.add(&batch(1, None), &[Tensor::f32(shape, x)], &[Tensor::f32(shape, x)]).unwrap();
+        }
+        c.metric().1.is_some()
+    };
+    let (blank, read) = ([1.0, 0.0, 1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 1.0, 1.0, 0.0]);
+    assert_eq!([blank, read].map(|x| is_doubted(Meaning::Text, &[1, 3, 2], &x)), [true, false]);
+    let (nothing, something) = ([0.1; 4], [0.1, 0.9, 0.1, 0.1]);
+    assert_eq!([nothing, something].map(|x| is_doubted(Meaning::Mask, &[1, 1, 2, 2], &x)), [true, false]);
+    assert_eq!([[3.0, 3.0], [3.0, 1.0]].map(|x| is_doubted(Meaning::Labels, &[1, 2], &x)), [true, false]);
+}
+
+#[test]
+fn a_number_in_the_place_of_nan_is_not_the_new_models_fault() {
+    let mut c = comparing(Meaning::Values, false);
+    c.add(&batch(1, None), &[Tensor::f32(&[2], &[f32::NAN, 1.0])], &[Tensor::f32(&[2], &[5.0, 1.0])]).unwrap();
+    assert!(!c.is_equal() && c.sqnr_db() == Some(f64::INFINITY));
+}

@@ -1,6 +1,6 @@
 //! Classes: how many are right by labels, and how many both models choose.
 
-use super::{Best, Facts, Made, Pair, Share, Tally, largest};
+use super::{Best, Facts, Made, Pair, Share, TELLING, Tally, largest};
 use crate::metrics::{Meaning, Metric};
 use compress_compiler::{
     error::{Error, Result},
@@ -25,9 +25,6 @@ pub(in crate::metrics) const AGREEMENT: Facts = Facts {
     ..TOP1
 };
 
-/// Samples from which on one class for all of them is not a coincidence.
-const TELLING: usize = 16;
-
 #[derive(Default)]
 struct Classes {
     /// Of labelled samples those that each model has right: by the largest score, by the five largest.
@@ -40,16 +37,15 @@ struct Classes {
 /// What the original chose: classes differ from sample to sample, and their scores are in no order.
 #[derive(Default)]
 struct Chosen {
-    rows: usize,
+    samples: usize,
     first: Option<usize>,
     several: bool,
     unsorted: bool,
 }
 
 impl Chosen {
-    /// Takes note of the class of a row, and whether its scores are in no order.
+    /// Takes note of a class, and whether its scores are in no order.
     fn see(&mut self, class: usize, unsorted: bool) {
-        self.rows += 1;
         self.several |= self.first.is_some_and(|first| first != class);
         self.first.get_or_insert(class);
         self.unsorted |= unsorted;
@@ -61,10 +57,17 @@ impl Tally for Classes {
         match pair.meaning {
             Meaning::Flags => {
                 let flags = |v: &f32| *v > 0.5;
+                self.chosen.samples += pair.batch.len;
                 pair.before.iter().for_each(|x| self.chosen.see(usize::from(flags(x)), true));
-                self.equal(pair, |x, y| flags(x) == flags(y));
+                // Of many flags nearly all are down: those count that one of the models has up.
+                let counts = |x: &f32, y: &f32| pair.each() == 1 || flags(x) || flags(y);
+                self.equal(pair, counts, |x, y| flags(x) == flags(y));
             }
-            Meaning::Labels => self.equal(pair, |x, y| x == y),
+            Meaning::Labels => {
+                self.chosen.samples += pair.batch.len;
+                pair.before.iter().for_each(|x| self.chosen.see(x.to_bits() as usize, true));
+                self.equal(pair, |_, _| true, |x, y| x == y);
+            }
             Meaning::Positions => {
                 let mask = pair.mask(pair.before.len() / pair.width());
                 self.rows(pair.width(), pair, mask.as_deref());
@@ -85,7 +88,7 @@ impl Tally for Classes {
 
     fn doubt(&self) -> Option<&'static str> {
         match self.chosen {
-            Chosen { rows, .. } if rows < TELLING => None,
+            Chosen { samples, .. } if samples < TELLING => None,
             Chosen { several: false, .. } => Some("the original chooses the same in every sample"),
             Chosen { unsorted: false, .. } => Some("its values are sorted, so they are not scores of classes"),
             Chosen { .. } => None,
@@ -94,8 +97,8 @@ impl Tally for Classes {
 }
 
 impl Classes {
-    fn equal(&mut self, pair: &Pair, same: impl Fn(&f32, &f32) -> bool) {
-        let both = pair.before.iter().zip(pair.after);
+    fn equal(&mut self, pair: &Pair, counts: impl Fn(&f32, &f32) -> bool, same: impl Fn(&f32, &f32) -> bool) {
+        let both = pair.before.iter().zip(pair.after).filter(|(x, y)| counts(x, y));
         both.for_each(|(x, y)| self.same.add(f64::from(u8::from(same(x, y)))));
     }
 
@@ -107,6 +110,7 @@ impl Classes {
             }
             let Some(best) = largest(p) else { continue };
             self.same.add(f64::from(u8::from(largest(q) == Some(best))));
+            self.chosen.samples += 1;
             self.chosen.see(best, width < 3 || !(p.is_sorted() || p.is_sorted_by(|a, b| a >= b)));
         }
     }

@@ -118,6 +118,9 @@ impl Share {
     }
 }
 
+/// Samples from which on the same answer to all of them is not a coincidence.
+pub(super) const TELLING: usize = 16;
+
 /// The place of the largest score; NaN never is, and a row of nothing else has none.
 pub(super) fn largest(scores: &[f32]) -> Option<usize> {
     let mut best: Option<(usize, f32)> = None;

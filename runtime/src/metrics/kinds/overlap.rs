@@ -1,6 +1,6 @@
 //! Masks: intersection over union, class by class, on average over the classes of a sample and over samples.
 
-use super::{Best, Facts, Made, Pair, Share, Tally};
+use super::{Best, Facts, Made, Pair, Share, TELLING, Tally};
 use crate::metrics::{Meaning, Metric};
 use compress_compiler::{error::Result, words::Unit};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,34 +15,54 @@ pub(in crate::metrics) const IOU: Facts = Facts {
 };
 
 #[derive(Default)]
-struct Overlap(Share);
+struct Overlap {
+    shared: Share,
+    /// Whether the original sees more than one class in some sample, or another one than in the first.
+    several: bool,
+    first: Option<usize>,
+}
 
 impl Tally for Overlap {
     /// `[N, C, H, W]` with scores for each of C classes, or anything else with one number a point.
     fn add(&mut self, pair: &Pair) -> Result<()> {
         let classes = if pair.shape.len() == 4 { pair.shape[1].max(1) } else { 1 };
         for (p, q) in pair.before.chunks(pair.each()).zip(pair.after.chunks(pair.each())) {
-            self.0.add(iou(p, q, classes));
+            self.shared.add(iou(p, q, classes));
+            self.several = self.several
+                || (0..p.len() / classes).any(|i| {
+                    let class = class(p, i, classes);
+                    *self.first.get_or_insert(class) != class
+                });
         }
         Ok(())
     }
 
     fn value(&self, _: Metric) -> (Option<f64>, Option<f64>) {
-        (None, self.0.value())
+        (None, self.shared.value())
+    }
+
+    fn doubt(&self) -> Option<&'static str> {
+        (!self.several && self.shared.whole >= TELLING)
+            .then_some("the original sees the same class everywhere in every sample")
+    }
+}
+
+/// The class of point `i` of a sample, `[C, H, W]`.
+fn class(v: &[f32], i: usize, classes: usize) -> usize {
+    let points = v.len() / classes;
+    match classes {
+        1 => usize::from(v[i] > 0.5),
+        _ => (1..classes).fold(0, |best, c| if v[c * points + i] > v[best * points + i] { c } else { best }),
     }
 }
 
 /// Of one sample, `[C, H, W]`.
 fn iou(p: &[f32], q: &[f32], classes: usize) -> f64 {
     let points = p.len() / classes;
-    let class = |v: &[f32], i: usize| match classes {
-        1 => usize::from(v[i] > 0.5),
-        _ => (1..classes).fold(0, |best, c| if v[c * points + i] > v[best * points + i] { c } else { best }),
-    };
     // Class by class: points that either has, and that both have.
     let mut counts: BTreeMap<usize, [usize; 2]> = BTreeMap::new();
     for i in 0..points {
-        let (a, b) = (class(p, i), class(q, i));
+        let (a, b) = (class(p, i, classes), class(q, i, classes));
         for c in BTreeSet::from([a, b]) {
             let [either, both] = counts.entry(c).or_default();
             *either += 1;

@@ -1,7 +1,7 @@
 //! Text, as connectionist temporal classification writes it (Graves et al. 2006): a score for each character, and for
 //! none, at each step.
 
-use super::{Best, Facts, Made, Pair, Share, Tally, largest};
+use super::{Best, Facts, Made, Pair, Share, TELLING, Tally, largest};
 use crate::metrics::{Meaning, Metric};
 use compress_compiler::{error::Result, words::Unit};
 
@@ -19,6 +19,8 @@ struct Texts {
     /// The code for no character: the first or the last, whichever the first batch has more of.
     blank: Option<usize>,
     same: Share,
+    /// Whether the original reads anything in any sample.
+    reads: bool,
 }
 
 impl Tally for Texts {
@@ -33,13 +35,19 @@ impl Tally for Texts {
         });
         let steps = (p.len() / pair.batch.len.max(1)).max(1);
         for (p, q) in p.chunks(steps).zip(q.chunks(steps)) {
-            self.same.add(f64::from(u8::from(read(p, blank) == read(q, blank))));
+            let (p, q) = (read(p, blank), read(q, blank));
+            self.reads |= !p.is_empty();
+            self.same.add(f64::from(u8::from(p == q)));
         }
         Ok(())
     }
 
     fn value(&self, _: Metric) -> (Option<f64>, Option<f64>) {
         (None, self.same.value())
+    }
+
+    fn doubt(&self) -> Option<&'static str> {
+        (!self.reads && self.same.whole >= TELLING).then_some("the original reads nothing in any sample")
     }
 }
 
