@@ -20,7 +20,7 @@ use compress_compiler::{
     onnx::Model,
     tensor::Tensor,
     verify::verify,
-    words::option::{AS_IS, CHECK, DATA, EVAL},
+    words::option::{AS_IS, CHECK, DATA, EVAL, MAX_DROP, MIN_SCORE, SCORE},
 };
 use compress_runtime::{
     metrics::{Answers, Measure, Metric},
@@ -159,6 +159,12 @@ impl Assessment<'_> {
                 }
             };
             let (old, new) = scored;
+            if old.is_none() && self.gates.max_drop.is_some() {
+                let what = format!(
+                    "{MAX_DROP} compares two scores, and only that of the result is there: let {SCORE} print that of the original before it, or give {MIN_SCORE}"
+                );
+                report.warnings.push(what);
+            }
             let means = match scorer {
                 Scorer::Command(command) => format!("what `{command}` prints"),
                 Scorer::Given(_) => "what the function that evaluates models returns".into(),

@@ -71,13 +71,15 @@ impl Figures {
         let (Some(accuracy), Some(output)) = (&report.accuracy, &report.output) else {
             return Err(Error::data(format!("{BASELINE}: nothing was measured")));
         };
+        // Figures of some samples say nothing of those that can't be compared.
+        let whole = accuracy.unlike == 0;
         let round = |v: f64, digits: i32| (v * 10f64.powi(digits)).round() / 10f64.powi(digits);
         let on = |s: &crate::report::Speed| format!("{}, threads {}, batch {}", s.engine, s.threads, s.batch);
         Ok(Self {
             size: output.bytes,
             metric: accuracy.metric.to_string(),
-            score: accuracy.after.map(|v| round(v, 5)),
-            sqnr_db: match accuracy.sqnr_db {
+            score: accuracy.after.filter(|_| whole).map(|v| round(v, 5)),
+            sqnr_db: match accuracy.sqnr_db.filter(|_| whole) {
                 None if accuracy.equal && !accuracy.silent => Some(f64::INFINITY),
                 db => db.map(|v| round(v, 2)),
             },
@@ -99,8 +101,12 @@ pub fn judge(path: &Path, model: &Path, report: &mut Report, update: bool) -> Re
     let name = model.to_string_lossy().into_owned();
     let found = Figures::of(report)?;
     if update {
-        if report.unusable.is_some() || report.gates.iter().any(|g| g.verdict == Verdict::Failed) {
-            let why = "a gate failed, or the result is unusable, so the figures were not accepted";
+        let unlike = report.accuracy.as_ref().is_some_and(|a| a.unlike > 0);
+        if unlike || report.unusable.is_some() || report.gates.iter().any(|g| g.verdict == Verdict::Failed) {
+            let why = match unlike {
+                true => "answers to some samples can't be compared, so the figures were not accepted",
+                false => "a gate failed, or the result is unusable, so the figures were not accepted",
+            };
             report.undone.push(format!("{UPDATE_BASELINE}: {why}"));
             return Ok(());
         }
@@ -147,7 +153,7 @@ fn gates(accepted: &Figures, found: &Figures, report: &Report) -> Vec<Gate> {
     if let Some(old) = accepted.sqnr_db {
         // Equal outputs have no noise; a report has no infinite numbers.
         let limit = if old.is_infinite() { f64::MAX } else { old - TOLERANCE * old.abs() };
-        let new = found.sqnr_db.unwrap_or(f64::NAN).min(f64::MAX);
+        let new = found.sqnr_db.map_or(f64::NAN, |db| db.min(f64::MAX));
         let shown = |db: f64| if db == f64::MAX { "equal".into() } else { format!("{db:.1} dB") };
         add("output SQNR", (limit, shown(limit)), (new, shown(new)), holds(new >= limit));
     }

@@ -121,7 +121,8 @@ pub struct Figures {
     /// Where the time goes, beside what the machine can do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<Profile>,
-    /// The largest difference of an output between the two devices, relative to that output's largest value.
+    /// The largest difference of an output between the two devices, relative to that output's largest value; the largest number of all
+    /// where they can't be compared: they have other sizes or types, or are not finite in the same places.
     pub max_relative_difference: Option<f64>,
 }
 
@@ -323,18 +324,21 @@ const DECODED: usize = 10;
 /// Runs of which the least time of each node counts: other work on the machine only adds to it.
 const PROFILED: usize = 20;
 
+/// How far runs are from each other that can't be compared; infinity has no place in a report.
+pub(crate) const FAR: f64 = f64::MAX;
+
 /// How far two runs are from each other, in parts of the largest finite value of the first. A value that only one of them has
-/// infinite, or not as a number, is infinitely far; so is an output of another type or of other sizes.
+/// infinite, or not as a number, is [`FAR`]; so is an output of another type or of other sizes.
 fn difference(a: &[Tensor], b: &[Tensor]) -> f64 {
     if a.len() != b.len() {
-        return f64::INFINITY;
+        return FAR;
     }
     a.iter().zip(b).map(|(a, b)| apart(a, b)).fold(0.0, f64::max)
 }
 
 fn apart(a: &Tensor, b: &Tensor) -> f64 {
     if a.dtype() != b.dtype() || a.shape() != b.shape() {
-        return f64::INFINITY;
+        return FAR;
     }
     let numbers = |t: &Tensor| -> Option<Vec<f64>> {
         match t.as_f32() {
@@ -343,14 +347,14 @@ fn apart(a: &Tensor, b: &Tensor) -> f64 {
         }
     };
     let (Some(x), Some(y)) = (numbers(a), numbers(b)) else {
-        return if a.bytes() == b.bytes() { 0.0 } else { f64::INFINITY };
+        return if a.bytes() == b.bytes() { 0.0 } else { FAR };
     };
     let finite = x.iter().filter(|v| v.is_finite());
     let largest = finite.fold(0f64, |m, v| m.max(v.abs())).max(f64::from(f32::MIN_POSITIVE));
     let far = |(x, y): (&f64, &f64)| match x == y || (x.is_nan() && y.is_nan()) {
         true => 0.0,
         false if x.is_finite() && y.is_finite() => (x - y).abs() / largest,
-        false => f64::INFINITY,
+        false => FAR,
     };
     x.iter().zip(&y).map(far).fold(0.0, f64::max)
 }
@@ -369,10 +373,10 @@ mod tests {
         assert_eq!(far(&[f32::INFINITY, f32::NAN, 1.0], &[f32::INFINITY, f32::NAN, 1.0]), 0.0);
         assert_eq!(far(&[f32::INFINITY, 4.0], &[f32::INFINITY, 5.0]), 0.25);
         for other in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            assert_eq!(far(&[1.0, 2.0], &[1.0, other]), f64::INFINITY);
-            assert_eq!(far(&[1.0, other], &[1.0, 2.0]), f64::INFINITY);
+            assert_eq!(far(&[1.0, 2.0], &[1.0, other]), FAR);
+            assert_eq!(far(&[1.0, other], &[1.0, 2.0]), FAR);
         }
-        assert_eq!(far(&[f32::INFINITY], &[f32::NEG_INFINITY]), f64::INFINITY);
+        assert_eq!(far(&[f32::INFINITY], &[f32::NEG_INFINITY]), FAR);
         assert_eq!(far(&[f32::MAX], &[-f32::MAX]), 2.0);
     }
 
@@ -381,8 +385,8 @@ mod tests {
         let ints = |v: &[i64]| [Tensor::i64s(v)];
         assert_eq!(difference(&ints(&[1, 4]), &ints(&[1, 4])), 0.0);
         assert_eq!(difference(&ints(&[1, 4]), &ints(&[1, 3])), 0.25);
-        assert_eq!(difference(&ints(&[1, 4]), &ints(&[1])), f64::INFINITY);
-        assert_eq!(difference(&ints(&[1]), &[Tensor::f32(&[1], &[1.0])]), f64::INFINITY);
-        assert_eq!(difference(&ints(&[1]), &[]), f64::INFINITY);
+        assert_eq!(difference(&ints(&[1, 4]), &ints(&[1])), FAR);
+        assert_eq!(difference(&ints(&[1]), &[Tensor::f32(&[1], &[1.0])]), FAR);
+        assert_eq!(difference(&ints(&[1]), &[]), FAR);
     }
 }

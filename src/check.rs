@@ -145,9 +145,12 @@ impl Check {
         if self.data.data.is_some() && self.data.eval.is_some() {
             report.undone.push(format!("{DATA} has no effect beside {EVAL}: a check calibrates nothing"));
         }
+        // Before a baseline accepts anything, and again for what that leaves undone.
+        gates::strict(&self.gates, report);
         if let Some(path) = &self.baseline {
             baseline::judge(path, &self.model, report, self.update_baseline)?;
         }
+        gates::strict(&self.gates, report);
         if let Some(folder) = &self.report {
             onnx::write_atomic(&folder.join("report.json"), report::json(report)?.as_bytes(), true)?;
         }
@@ -239,6 +242,7 @@ impl Check {
             ));
         }
         report.gates = gates::judged(&self.gates, &report);
+        report.warnings.extend(gates::too_few(&self.gates, &report));
         self.end(&mut report)?;
         Ok(report)
     }

@@ -8,7 +8,7 @@ use crate::{
 };
 use compress_compiler::{
     error::{Error, Result},
-    words::{Opt, option},
+    words::{Opt, counted, option},
 };
 use compress_runtime::metrics::{Measure, Metric};
 
@@ -120,15 +120,21 @@ pub fn judged(gates: &GateOptions, report: &Report) -> Vec<Gate> {
     // A score of the user's own need not be a share.
     let scored = a.is_some_and(|a| a.metric == Metric::Score);
     let drop = |v: f64| if scored { format!("{v:.4}") } else { shown::percent(v) };
-    gate(option::MAX_DROP, gates.max_drop.map(|v| v.get()), &drop, &|limit| {
-        a.and_then(|a| a.drop).map(|v| Found::new(v, drop(v), v <= limit))
+    gate(option::MAX_DROP, gates.max_drop.map(|v| v.get()), &drop, &|limit| match a?.before {
+        // Nothing that it loses would be too much.
+        Some(before) if !scored && before <= limit && limit < 1.0 => {
+            Some(Found::new(f64::NAN, format!("nothing: the original itself has only {}", drop(before)), false))
+        }
+        _ => a?.drop.map(|v| Found::new(v, drop(v), v <= limit)),
     });
     gate(option::MIN_SQNR, gates.min_sqnr.map(|v| v.get()), &|v| format!("{v} dB"), &|limit| match a?.sqnr_db {
         // Equal outputs have no noise.
         None => a.filter(|a| a.equal && !a.silent).map(|_| Found::new(f64::MAX, "equal".into(), true)),
         Some(db) => Some(Found::new(db, format!("{db:.1} dB"), db >= limit)),
     });
-    let metric = |v: f64| a.map_or_else(|| v.to_string(), |a| a.metric.unit().show(v));
+    // Where the answers are not what they seemed to be, decibels stand in the place of the share that the limit is of.
+    let a = a.filter(|a| a.reason.is_none());
+    let metric = |v: f64| a.map_or_else(|| shown::percent(v), |a| a.metric.unit().show(v));
     gate(option::MIN_SCORE, gates.min_score.map(|v| v.get()), &metric, &|limit| {
         a.and_then(|a| a.after).map(|v| Found::new(v, metric(v), v >= limit))
     });
@@ -156,13 +162,47 @@ pub fn judged(gates: &GateOptions, report: &Report) -> Vec<Gate> {
     out
 }
 
+/// Says where a limit can't be told from nothing lost: one sample is more than it.
+pub fn too_few(gates: &GateOptions, report: &Report) -> Option<String> {
+    let (limit, a) = (gates.max_drop?.get(), report.accuracy.as_ref()?);
+    let is_of_samples = match a.metric {
+        Metric::Top1 | Metric::Top5 | Metric::Text => true,
+        Metric::Agreement => a.agreement.is_some(),
+        _ => false,
+    };
+    let (samples, wanted) = (a.samples as f64, (1.0 / limit).ceil());
+    (is_of_samples && limit > 0.0 && samples > 0.0 && samples < wanted).then(|| {
+        format!(
+            "{} {} was held on {}, of which one is {}: give {} with {wanted} or more",
+            option::MAX_DROP,
+            shown::percent(limit),
+            counted(a.samples, "sample"),
+            shown::percent(1.0 / samples),
+            option::EVAL
+        )
+    })
+}
+
+/// With `strict`, whether everything that was asked for was done is a gate too, as far as that is known by now.
+pub fn strict(gates: &GateOptions, report: &mut Report) {
+    if gates.strict {
+        report.gates.retain(|gate| gate.name != option::STRICT);
+        let n = report.undone.len();
+        let verdict = if n == 0 { Verdict::Passed } else { Verdict::Failed };
+        let (limit, found) = ("all done".into(), format!("{n} not done"));
+        report.gates.push(Gate::new(option::STRICT, limit, 0.0, found, n as f64, verdict));
+    }
+}
+
 impl Report {
     /// What the run amounts to.
     ///
     /// # Errors
     /// Gate when one failed, when the result is unusable, or, if `strict`, when something that was asked for was not done.
     pub fn verdict(&self, strict: bool) -> Result<()> {
-        if let Some(g) = self.gates.iter().find(|g| g.verdict == Verdict::Failed) {
+        // What was not done is told below.
+        let figures = || self.gates.iter().filter(|g| g.name != option::STRICT);
+        if let Some(g) = figures().find(|g| g.verdict == Verdict::Failed) {
             return Err(Error::gate(format!("{} is {}, measured {}", g.name, g.limit_shown, g.shown)));
         }
         if let Some(why) = &self.unusable {

@@ -103,7 +103,7 @@ pub fn of_accuracy(report: &mut Report) {
     if let (Some(why), Some(output)) = (&a.reason, &a.output) {
         report
             .warnings
-            .push(format!("output `{output}` is not scored by class: {why}; {METRIC} measures it otherwise"));
+            .push(format!("output `{output}` is not measured by its answers: {why}; {METRIC} measures it otherwise"));
     }
     let lost = a.before.filter(|before| a.metric.needs_labels() && *before < LOST).map(|before| {
         format!(
@@ -178,7 +178,7 @@ pub fn unusable(a: &Accuracy) -> Option<String> {
         (Some(before), Some(after)) if after < before * share => {
             Some(format!("{} fell from {} to {}", a.metric, shown::percent(before), shown::percent(after)))
         }
-        (Some(_), _) => None,
+        (Some(before), after) if before.max(after.unwrap_or(0.0)) >= LOST => None,
         // Of the other outputs nothing but their noise is known.
         (None, Some(after)) if is_share(a) && after >= WARN.1 && a.worst_output == a.output => None,
         _ => far(a, (db, share)),

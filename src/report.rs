@@ -348,7 +348,7 @@ pub struct SweepPoint {
     pub speed: Option<Speed>,
     /// The gates that were asked for.
     pub gates: Vec<Gate>,
-    /// Whether it passed all of them, and nothing that was asked for was left undone where that counts.
+    /// Whether it passed all of them and is fit for use, and nothing that was asked for was left undone where that counts.
     pub passed: bool,
     /// What was asked for and not done.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -102,6 +102,9 @@ pub fn with_flags(mut recipe: Recipe, flags: &RunArgs) -> Result<Recipe> {
         {
             is_for("--dry-run and --force are for jobs that write a model")
         }
+        Recipe::Bench(_) | Recipe::Explain(_) | Recipe::Inspect(_) if flags.strict => {
+            is_for("--strict is for jobs that write or check a model")
+        }
         Recipe::Sensitivity(_) | Recipe::Draft(_) | Recipe::Search(_) | Recipe::Answers(_)
             if flags.dry_run || flags.strict =>
         {

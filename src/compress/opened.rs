@@ -233,6 +233,8 @@ impl Opened {
             report.warnings.push(what);
         }
         report.gates = gates::judged(&recipe.gates, &report);
+        report.warnings.extend(gates::too_few(&recipe.gates, &report));
+        gates::strict(&recipe.gates, &mut report);
         if advise {
             report.advice = advice::of(self, plan, &report, monitor)?;
             if let Some(remedy) = advice::for_deployment(self, plan, &report, monitor)? {

@@ -6,7 +6,8 @@ import tomllib
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+import small
+from onnx import TensorProto, numpy_helper
 from support import ROOT, run_command
 
 DIGITS = ROOT / "models" / "digits"
@@ -140,3 +141,23 @@ def test_a_file_holds_several_models_in_order(compress, model, tmp_path):
         name.write_bytes(model.read_bytes())
         compress("check", name, *AGAINST, "--baseline", file, "--update-baseline")
     assert list(tomllib.loads(file.read_text())) == sorted(map(str, names))
+
+
+def test_outputs_of_other_sizes_are_not_equal(compress, tmp_path):
+    """A detector that finds another number of things has no noise that can be measured."""
+    path, data = tmp_path / "found.onnx", tmp_path / "data.npz"
+
+    def finds(above, path):
+        nodes = [small.node("Greater", "x least", "is"), small.node("NonZero", "is", "y")]
+        least = {"least": np.float32([above])}
+        onnx.save(small.model(nodes, [("x", ["n", 16])], [("y", [2, "found"], TensorProto.INT64)], least), path)
+        return path
+
+    np.savez(data, x=np.random.default_rng(0).uniform(size=(8, 16)).astype(np.float32))
+    how = ["--against", finds(0.5, tmp_path / "old.onnx"), "--data", data, "--baseline", tmp_path / "baseline.toml"]
+    compress("check", finds(0.5, path), *how, "--update-baseline")
+    again = compress("check", finds(0.9, path), *how, "--json", code=9).json()
+    assert {g["figure"]: g["verdict"] for g in again["gates"]}["output SQNR"] == "failed"
+    accepted = (tmp_path / "baseline.toml").read_bytes()
+    assert "can't be compared" in compress("check", path, *how, "--update-baseline").err
+    assert (tmp_path / "baseline.toml").read_bytes() == accepted

@@ -207,3 +207,10 @@ def test_a_report_is_known_by_what_is_in_it(compress, tmp_path):
     compress(tmp_path / "model.onnx", "-o", tmp_path / "out.onnx")
     (tmp_path / "kept").write_bytes((tmp_path / "out.report.json").read_bytes())
     assert compress("run", tmp_path / "kept", "--force").code == 0
+
+
+@pytest.mark.parametrize("job", ["bench", "explain", "inspect"])
+def test_what_writes_no_model_has_nothing_to_be_strict_about(compress, cnn, job):
+    saved = cnn.parent / "job.toml"
+    compress(job, cnn, "--save-recipe", saved)
+    assert "--strict" in compress("run", saved, "--strict", code=2).err

@@ -1,7 +1,7 @@
 //! How fast a model is.
 
 use super::explain::counted_names;
-use crate::{Bound, Figures, NodeTime, Profile, RunningGpu, Timed, shown};
+use crate::{Bound, Figures, NodeTime, Profile, RunningGpu, Timed, bench::FAR, shown};
 use compress_compiler::words::counted;
 use std::collections::BTreeMap;
 
@@ -43,7 +43,11 @@ pub fn figures(f: &Figures) -> String {
         );
     }
     if let (Some(r), Some(d)) = (&f.reference, f.max_relative_difference) {
-        out += &format!("  {}\n  {:.2}x, outputs differ by {d:.1e} relative\n", line(r), r.median_ms / f.on.median_ms);
+        let apart = match d == FAR {
+            true => "outputs can't be compared (other sizes or types, or numbers that are not finite)".into(),
+            false => format!("outputs differ by {d:.1e} relative"),
+        };
+        out += &format!("  {}\n  {:.2}x, {apart}\n", line(r), r.median_ms / f.on.median_ms);
     }
     if let Some(p) = &f.profile {
         return out + &profile(p, &f.on.device);
