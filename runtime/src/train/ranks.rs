@@ -34,8 +34,11 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// The longest sleep between two looks: ranks share cores with those that compute.
 const LONGEST_SLEEP: Duration = Duration::from_micros(500);
 
-/// Bytes of an exchange at most: MPI counts them in 32 bits.
-pub const MOST_BYTES: usize = 1 << 30;
+/// Bytes from a rank to another at once: MPI counts them in 32 bits.
+pub const MOST_OF_A_MESSAGE: usize = i32::MAX as usize;
+
+/// Bytes from all ranks together in one of several exchanges.
+const MOST_BYTES: usize = 1 << 30;
 
 /// What a rank sends things by: those of one lane are asked for in the same order by all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +59,7 @@ pub trait Ranks: Send + Sync {
     fn rank(&self) -> usize;
     /// How many there are.
     fn count(&self) -> usize;
-    /// Sends each rank its part of `bytes`, and begins to receive so many bytes from each, [`MOST_BYTES`] together at most.
+    /// Sends each rank its part of `bytes`, and begins to receive so many bytes from each, [`MOST_OF_A_MESSAGE`] at most.
     ///
     /// # Errors
     /// Device when the transport fails.

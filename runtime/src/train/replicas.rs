@@ -176,7 +176,7 @@ impl Replicas {
         let (shapes, order) = (model.sizes_of_lessons(), model.order_of_lessons());
         let mut item_of = vec![0; order.len()];
         order.iter().enumerate().for_each(|(item, place)| item_of[*place] = item);
-        let layout = Layout::of(order.iter().map(|place| shapes[*place].iter().product()), self.team.count());
+        let layout = Layout::of(order.iter().map(|place| shapes[*place].iter().product()), self.team.count())?;
         let summing = Summing::new(&self.team, &layout, parts);
         let (to, from) = mpsc::channel();
         let (tell, told) = mpsc::channel();

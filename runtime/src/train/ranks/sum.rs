@@ -5,8 +5,11 @@
 //! and receives twice its gradients, whatever the number of ranks. Sums are taken in a tree whose shape depends on the number of parts
 //! alone.
 
-use super::{Exchange, LONGEST_SLEEP, Lane, PATIENCE, Team, Waiting};
-use compress_compiler::error::{Error, Result};
+use super::{Exchange, LONGEST_SLEEP, Lane, MOST_OF_A_MESSAGE, PATIENCE, Team, Waiting};
+use compress_compiler::{
+    error::{Error, Result},
+    words::option::LORA,
+};
 use std::{
     ops::Range,
     sync::mpsc::{Receiver, RecvTimeoutError},
@@ -60,7 +63,10 @@ pub struct Layout {
 
 impl Layout {
     /// Items of so many numbers, for so many ranks.
-    pub fn of(sizes: impl IntoIterator<Item = usize>, ranks: usize) -> Self {
+    ///
+    /// # Errors
+    /// Limit where a rank would get more of a bucket than MPI can count.
+    pub fn of(sizes: impl IntoIterator<Item = usize>, ranks: usize) -> Result<Self> {
         let enough = BUCKET.max(ranks * SEGMENT);
         let (mut places, mut buckets): (Vec<Range<usize>>, Vec<Range<usize>>) = (vec![], vec![]);
         let (mut end, mut begun) = (0, 0);
@@ -75,7 +81,16 @@ impl Layout {
         if begun < places.len() {
             buckets.push(begun..places.len());
         }
-        Self { places, buckets }
+        let this = Self { places, buckets };
+        let segments = (0..this.buckets.len()).map(|bucket| this.numbers(bucket).len().div_ceil(ranks));
+        let most = size_of::<f32>() * segments.max().unwrap_or(0);
+        if ranks > 1 && most > MOST_OF_A_MESSAGE {
+            let what = format!(
+                "the gradient of a weight has {most} bytes for each of {ranks} ranks, and MPI sends {MOST_OF_A_MESSAGE} at most"
+            );
+            return Err(Error::limit(what).help(format!("start more ranks, or train low-rank updates with {LORA}")));
+        }
+        Ok(this)
     }
 
     fn numbers(&self, bucket: usize) -> Range<usize> {
@@ -348,14 +363,22 @@ impl Head {
 #[cfg(test)]
 mod tests {
     use super::{super::threads::teams, *};
+    use compress_compiler::error::Kind;
     use std::{sync::mpsc, thread};
+
+    #[test]
+    fn what_mpi_cannot_count_is_a_limit() {
+        let huge = 1 << 30;
+        assert_eq!(Layout::of([3, huge], 2).unwrap_err().kind(), Kind::Limit);
+        assert!(Layout::of([3, huge], 4).is_ok() && Layout::of([3, huge], 1).is_ok());
+    }
 
     #[test]
     fn buckets_are_summed_over_ranks_and_parts() {
         // Several buckets, one of fewer numbers than ranks, and one of an item that is larger than a bucket.
         let sizes = [100_000, 3, BUCKET, 1, 150_000, 200_000, 2];
         let (ranks, parts) = (3, 2);
-        let layout = Layout::of(sizes, ranks);
+        let layout = Layout::of(sizes, ranks).unwrap();
         assert!(layout.buckets.len() > 3, "{:?}", layout.buckets);
         // Small integers have exact sums.
         let value = |rank: usize, part: usize, item: usize, i: usize| ((7 * rank + 3 * part + item + i) % 13) as f32;
@@ -402,7 +425,7 @@ mod tests {
 
     #[test]
     fn a_loss_that_is_no_number_on_one_rank_is_none_on_all() {
-        let layout = Layout::of([4], 2);
+        let layout = Layout::of([4], 2).unwrap();
         let taught = thread::scope(|scope| {
             let work = |(rank, team): (usize, Team)| {
                 let layout = &layout;
