@@ -10,7 +10,7 @@ use super::{
     way::{Form, Way},
 };
 use crate::{
-    assess::{GATED_SPEED, compared_by},
+    assess::{GATED_SPEED, SPEED, compared_by},
     compress::{Compress, CompressPlan, Opened, Purpose},
     events::Monitor,
     gates, measure,
@@ -26,13 +26,7 @@ use compress_compiler::{
     words::{counted, option},
 };
 use compress_runtime::session::Session;
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
-
-/// For how long each of the best is timed.
-const SPEED: Duration = Duration::from_millis(1500);
+use std::path::{Path, PathBuf};
 
 /// What a result may lose where nobody says: a point of a share, or an error of a tenth (20 dB).
 const MAX_DROP: f64 = 0.01;
@@ -351,7 +345,6 @@ fn points(journal: &Journal, best: &[&Tried], measured: &[Measured], lab: &Lab) 
         let figures = place.and_then(|place| measured.get(place));
         let accuracy = figures.map(|m| &m.accuracy);
         let kept = |path: PathBuf| place.map(|_| path.display().to_string());
-        let lost = |a: &Accuracy| a.drop.filter(|_| lab.of_share).unwrap_or_else(|| noise(a).sqrt());
         Some(SearchPoint {
             number: tried.number,
             way: tried.way.says(),
@@ -359,7 +352,7 @@ fn points(journal: &Journal, best: &[&Tried], measured: &[Measured], lab: &Lab) 
             plain: tried.plain,
             chosen_by: outcome.objectives,
             measured: figures.map(|m| Objectives {
-                lost: lost(&m.accuracy),
+                lost: lab.lost(&m.accuracy),
                 time: 1.0 / m.speed.speedup.max(1e-9),
                 size: outcome.objectives.size,
             }),

@@ -16,6 +16,7 @@ use compress_passes::sensitivity::LayerAlone;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::HashSet,
+    ffi::OsStr,
     fs,
     io::{ErrorKind, Write},
     path::{Path, PathBuf},
@@ -227,10 +228,8 @@ impl<'a> Journal<'a> {
         Ok(Some((begun, tried, spent)))
     }
 
-    /// Removes files that are not those of the ways that were tried: a stop may have left them.
+    /// Removes models and recipes that are not those of the ways that were tried: a stop may have left them.
     fn sweep_points(&mut self) -> Result<()> {
-        let points = self.points();
-        let fail = |e: std::io::Error| Error::file(format!("cannot be read: {e}")).in_file(&points);
         let is_its = |tried: &Tried| {
             let bytes = fs::read(self.model(tried.number)).unwrap_or_default();
             tried.outcome.as_ref().is_some_and(|o| !bytes.is_empty() && sha256(&bytes) == o.sha256)
@@ -239,9 +238,17 @@ impl<'a> Journal<'a> {
         self.kept = kept;
         let wanted: HashSet<PathBuf> =
             self.kept.iter().flat_map(|number| [self.model(*number), self.recipe(*number)]).collect();
+        self.remove_ways_but(&wanted)
+    }
+
+    /// Removes models and recipes of ways from the folder of points, but for those that are wanted.
+    fn remove_ways_but(&self, wanted: &HashSet<PathBuf>) -> Result<()> {
+        let points = self.points();
+        let fail = |e: std::io::Error| Error::file(format!("cannot be read: {e}")).in_file(&points);
         for entry in fs::read_dir(&points).map_err(fail)? {
             let path = entry.map_err(fail)?.path();
-            if path.is_file() && !wanted.contains(&path) {
+            // What a user made here stays, such as the model of a recipe that was run.
+            if path.is_file() && is_of_a_way(&path) && !wanted.contains(&path) {
                 remove(&path)?;
             }
         }
@@ -259,9 +266,8 @@ impl<'a> Journal<'a> {
 
     /// Removes what an earlier search left.
     fn clear(&self) -> Result<()> {
-        let fail = |e: std::io::Error| Error::file(format!("cannot be removed: {e}")).in_file(self.points());
-        fs::remove_dir_all(self.points()).and_then(|()| fs::remove_file(self.path())).map_err(fail)?;
-        files::made(&self.points())
+        self.remove_ways_but(&HashSet::new())?;
+        remove(&self.path())
     }
 
     fn lock_path(&self) -> PathBuf {
@@ -399,6 +405,12 @@ impl<'a> Journal<'a> {
         });
         written.map_err(|e| Error::file(format!("cannot be written: {e}")).in_file(&path))
     }
+}
+
+/// Whether a file has the name of a way's model or recipe.
+fn is_of_a_way(path: &Path) -> bool {
+    let is_number = |name: &OsStr| name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
+    path.file_stem().is_some_and(is_number) && path.extension().is_some_and(|e| e == "onnx" || e == "toml")
 }
 
 /// A line, if it is one that a search could have written as this `number`.

@@ -331,7 +331,8 @@ impl<'a> Lab<'a> {
         lost > self.worst().0 || front.iter().any(|(other, of_other)| other.beats(*of_other, &at_best, noise))
     }
 
-    fn lost(&self, accuracy: &Accuracy) -> f64 {
+    /// What was lost: of the metric, or of answers as such.
+    pub fn lost(&self, accuracy: &Accuracy) -> f64 {
         match accuracy.drop.filter(|_| self.of_share) {
             Some(drop) => drop,
             None => noise(accuracy).sqrt(),

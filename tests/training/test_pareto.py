@@ -179,6 +179,7 @@ def test_a_folder_that_is_damaged_or_in_use_is_told(compress, tmp_path):
     kept = sorted(points.glob("*.onnx"))
     kept[-1].write_bytes(b"something else")
     (points / "077.onnx").write_bytes(b"left over")
+    (points / "002.again.onnx").write_bytes(b"made by a recipe")
     compress(*args, "--trials", "4", "--resume")
     assert journal.read_text() == whole and not (points / "077.onnx").exists()
     assert kept[-1].read_bytes() != b"something else", "it was made again"
@@ -197,6 +198,7 @@ def test_a_folder_that_is_damaged_or_in_use_is_told(compress, tmp_path):
     assert "not text" in compress(*args, "--resume", code=6).err
     compress(*args, "--trials", "2", "--force")
     assert len(tried(tmp_path / "out.search")[1]) == 2
+    assert (points / "002.again.onnx").exists(), "the search removes what it made"
 
     journal.write_text("of an earlier search")
     job = started([binary(), *map(str, args), "--force"], stderr=subprocess.PIPE, text=True)
