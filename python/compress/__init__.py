@@ -26,7 +26,20 @@ from ._errors import (
     UnsupportedError,
     UsageError,
 )
-from ._jobs import Distill, bench, check, compress, explain, inspect, search, sensitivity, sweep
+from ._jobs import (
+    Distill,
+    answers,
+    bench,
+    check,
+    compress,
+    draft,
+    explain,
+    inspect,
+    merge,
+    search,
+    sensitivity,
+    sweep,
+)
 from ._model import Model, Predict
 from ._report import Report
 from ._run import Evaluate, Metrics
@@ -51,11 +64,14 @@ __all__ = [
     "UnsupportedError",
     "UsageError",
     "__version__",
+    "answers",
     "bench",
     "check",
     "compress",
+    "draft",
     "explain",
     "inspect",
+    "merge",
     "search",
     "sensitivity",
     "sweep",

@@ -21,6 +21,10 @@ classes last); or an iterable of such batches, or of such samples, as a DataLoad
 tensors of PyTorch on the CPU."""
 
 
+_TEXT = "OSU"
+"""Kinds of arrays that hold no numbers."""
+
+
 def is_path(data: Data) -> bool:
     """Whether the data is a file or a folder."""
     return isinstance(data, (str, os.PathLike))
@@ -43,8 +47,11 @@ def _item(item: Any) -> dict[str, npt.NDArray[Any]] | list[npt.NDArray[Any]]:
     """A batch or a sample, as arrays."""
     if isinstance(item, Mapping):
         arrays = {str(name): array(value) for name, value in item.items()}
+        for name in ("y", "labels"):
+            if name in arrays and arrays[name].dtype.kind in _TEXT:
+                raise TypeError(f"`{name}` is an array of {arrays[name].dtype}: labels are numbers of classes")
         # Names of files, say, are no inputs.
-        return {name: value for name, value in arrays.items() if value.dtype.kind not in "OSU"}
+        return {name: value for name, value in arrays.items() if value.dtype.kind not in _TEXT}
     if isinstance(item, (tuple, list)):
         return [array(value) for value in item]
     return [array(item)]

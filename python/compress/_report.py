@@ -41,7 +41,9 @@ class Report(Mapping[str, Any]):
 
     @property
     def passed(self) -> bool:
-        """Whether no gate failed, and the result is fit for use."""
+        """Whether no gate failed, and the result is fit for use; of a sweep, whether that holds for one of its models."""
+        if "sweep" in self:
+            return any(point["passed"] for point in self["sweep"])
         gates = all(gate["passed"] for gate in self.get("gates") or [])
         return gates and self.get("unusable") is None
 
@@ -52,6 +54,8 @@ class Report(Mapping[str, Any]):
         return f"<Report: {', '.join(self)}>"
 
     def _repr_html_(self) -> str:
+        if not any(line[16:].split() == ["before", "after"] for line in self._text.splitlines()):
+            return f"<pre>{html.escape(self._text)}</pre>"
         rows = []
         for line in self._text.splitlines():
             rows.append(_row(line))

@@ -160,7 +160,10 @@ class TrainingJob:
         self._stopped = False
 
     def __iter__(self) -> Iterator[Metrics]:
-        """Begins the job, and yields its metrics after each score: before training, then after each epoch."""
+        """Begins the job, and yields its metrics after each score: before training, then after each epoch.
+
+        Raises the job's error once the metrics that came before it were seen.
+        """
         self._job = Job("distill", self._keys)
         self._stopped = False
         with closing(self._job.events()) as events:
@@ -169,6 +172,7 @@ class TrainingJob:
                     yield _metrics(event)
                 if self._stopped:
                     return
+        self._job.result()
 
     def run(self) -> Report:
         """Does the job, and returns its report."""

@@ -5,9 +5,9 @@
     ray.init()  # or ray.init("ray://head:10001")
     report = on_ray.sweep("model.onnx", sweep=[0.5, 0.6, 0.7, 0.8, 0.9], data="train.npz")
 
-Each part is a task; Ray repeats the task of a worker that was lost, up to `retries` times. What comes out is the same as without Ray. Workers
-work in the folder in which the program runs, so that all machines have to see it under the same path, and the files too. Data in memory
-go to the workers through Ray.
+Each part is a task; Ray repeats the task of a worker that was lost, up to `retries` times. Sweeps, figures of layers and answers are the
+same as without Ray. Workers work in the folder in which the program runs, so that all machines have to see it under the same path, and the
+files too. Data in memory go to the workers through Ray.
 """
 
 from __future__ import annotations
@@ -147,12 +147,23 @@ def _paths(job: str, *data: Data | None) -> None:
 def _divided(job: str, of: int | None, needs: tuple[float, float, int], options: dict[str, Any]) -> Report:
     """Has the parts of a job done, and puts them together."""
     made = _parts(job, of, needs, options)
+    # Folders of searches have models that may be wanted; a report of a part has nothing that the whole has not, once that is there.
+    reports = made if job != "search" else []
     try:
-        return merge(made, force=bool(options.get("force")))
-    finally:
-        # Folders of searches have models that may be wanted; a report of a part has nothing that the whole has not.
-        for report in made if job != "search" else ():
-            os.remove(report)
+        whole = merge(made, force=bool(options.get("force")))
+    except GateError:
+        _remove(reports)
+        raise
+    except BaseException:
+        log.warning("the parts are done, and can be put together by compress.merge(%r)", made)
+        raise
+    _remove(reports)
+    return whole
+
+
+def _remove(paths: list[str]) -> None:
+    for path in paths:
+        os.remove(path)
 
 
 def _parts(job: str, of: int | None, needs: tuple[float, float, int], options: dict[str, Any]) -> list[str]:

@@ -108,6 +108,22 @@ def test_data_in_every_form_gives_the_same_bytes(installed, tmp_path):
     assert len({line[1] for line in lines}) == 1 and len(lines[0][1]) == 64
 
 
+def test_arrays_that_nothing_reads_are_told(installed, tmp_path):
+    printed = script(
+        installed,
+        """
+        how = {"against": model, "max_drop": "1%"}
+        report = compress.check(model, eval={"x": test["x"], "label": test["y"]}, **how)
+        print(any("nothing reads `label`" in w for w in report["warnings"]), report["accuracy"]["metric"])
+        try:
+            compress.check(model, eval={"x": test["x"], "y": test["y"].astype(str)}, **how)
+        except TypeError as error:
+            print("labels are numbers of classes" in str(error))
+        """,
+    )
+    assert printed.split() == ["True", "agreement", "True"]
+
+
 def test_data_is_not_copied(installed, tmp_path):
     printed = script(
         installed,
@@ -288,6 +304,21 @@ def test_a_training_job_yields_its_metrics(installed, tmp_path):
     assert out.exists()
 
 
+def test_a_training_job_that_fails_says_so_at_its_end(installed, tmp_path):
+    printed = script(
+        installed,
+        """
+        try:
+            for metrics in compress.Distill("none.onnx", data=dict(train), output=sys.argv[1] + "/out.onnx"):
+                print(metrics)
+        except compress.FileError as error:
+            print("none.onnx" in str(error))
+        """,
+        tmp_path,
+    )
+    assert printed == "True\n"
+
+
 def test_a_training_job_that_is_left_can_go_on(installed, tmp_path):
     printed = script(
         installed,
@@ -347,6 +378,37 @@ def test_a_notebook_shows_reports_as_tables(installed, tmp_path):
 def test_types_are_complete(installed):
     checked = installed.run("mypy", "--strict", "--cache-dir", "/dev/null", EXAMPLES, ROOT / "python" / "compress")
     assert checked.returncode == 0, checked.stdout
+
+
+def test_every_job_of_the_command_is_a_function(installed):
+    printed = script(
+        installed,
+        """
+        import inspect
+        from compress import _jobs
+        jobs = {name for name, job in inspect.getmembers(_jobs) if getattr(job, "__module__", "") == _jobs.__name__}
+        assert "merge" in jobs and jobs <= set(compress.__all__), jobs - set(compress.__all__)
+        assert all(getattr(compress, name) is getattr(_jobs, name) for name in jobs)
+        print("fine")
+        """,
+    )
+    assert printed == "fine\n"
+
+
+def test_a_sweep_passes_where_one_of_its_models_does(installed, tmp_path):
+    printed = script(
+        installed,
+        """
+        options = {"data": dict(train), "eval": dict(test), "epochs": 0, "prune_by": "magnitude", "max_drop": "5%", "force": True}
+        for fractions in ([0.3, 0.99], [0.99]):
+            try:
+                print(compress.sweep(model, sweep=fractions, output=sys.argv[1] + "/out.onnx", **options).passed)
+            except compress.GateError as error:
+                print(error.report.passed)
+        """,
+        tmp_path,
+    )
+    assert printed.split() == ["True", "False"]
 
 
 def test_every_option_has_a_docstring_and_a_type(installed):

@@ -109,6 +109,8 @@ def several(installed, tmp_path_factory):
         compress.sweep(model, output="alone.onnx", **quick)
         done["swept"] = [swept["recipe"]["run"]["data"], "shard" in swept["recipe"]["run"]]
         done["layers"] = on_ray.sensitivity(model, data=data, shards=3, output="of_all.svg")["layers"]
+        done["there"] = said(compress.FileError, on_ray.sensitivity, model, data=data, shards=2, output="of_all.svg")
+        done["again"] = compress.merge([f"of_all.{i}-of-2.report.json" for i in (1, 2)], force=True)["layers"]
         found = on_ray.search(model, data=data, eval=test, trials=3, epochs=0, output="found.onnx")
         done["search"] = [found["tried"], found["output"]["path"]]
         done["answers"] = on_ray.answers(model, data=memory["data"], shards=2, output="answered")
@@ -143,6 +145,8 @@ def test_layers_are_judged_by_several(several, tmp_path):
     assert run_command("sensitivity", DIGITS / "digits.onnx", *args).json()["layers"] == done["layers"]
     assert (tmp_path / "alone.svg").read_bytes() == (folder / "of_all.svg").read_bytes()
     assert not list(folder.glob("*-of-3*"))
+    # What parts found stays where it can't be put together.
+    assert "exists already" in done["there"] and done["again"] == done["layers"]
 
 
 def test_several_search_at_once(several):

@@ -77,11 +77,22 @@ impl Given {
         if let Some(labels) = labels {
             columns.label("labels", labels)?;
         }
+        columns.unread = self.items.first().map_or(vec![], |item| item.unread(inputs));
         Ok(columns)
     }
 }
 
 impl GivenItem {
+    /// Names of arrays that nothing reads.
+    fn unread(&self, inputs: &[InputSpec]) -> Vec<String> {
+        let Self::Named(arrays) = self else { return vec![] };
+        let is_read = |name: &str| {
+            let alone = inputs.len() == 1 && DATA.contains(&name);
+            alone || LABELS.contains(&name) || inputs.iter().any(|spec| spec.name == name)
+        };
+        arrays.iter().map(|(name, _)| name).filter(|name| !is_read(name)).cloned().collect()
+    }
+
     fn sorted(&self, inputs: &[InputSpec]) -> Result<Sorted<'_>> {
         match self {
             Self::InOrder(arrays) => match arrays.len().checked_sub(inputs.len()) {
