@@ -1,10 +1,10 @@
 //! `compress` makes ONNX models smaller and faster, and measures what that costs.
 //!
-//! A **job** is a recipe and a call of `run`. There are ten: [`Compress`] prunes, quantises and trains a model;
+//! A **job** is a recipe and a call of `run`. There are twelve: [`Compress`] prunes, quantises and trains a model;
 //! [`Sweep`] does so by several fractions, and [`Search`] in many ways; [`Check`] compares two models; [`Bench`] times one; [`Explain`] says
 //! where its time goes; [`Inspect`] looks at one; [`Sensitivity`] measures its layers; [`Distill`] trains one for hours; [`Draft`] makes a
-//! small model that guesses for a large one. A recipe is plain data: the command line, a TOML
-//! file and the report of a job all hold the same struct, and [`Recipe`] is any of them.
+//! small model that guesses for a large one; [`Answers`] keeps what a teacher says; [`Merge`] puts parts of a job together. A recipe is plain
+//! data: the command line, a TOML file and the report of a job all hold the same struct, and [`Recipe`] is any of them.
 //!
 //! ```no_run
 //! use compress::{Compress, Event, values::{Fraction, Int8}};
