@@ -110,7 +110,7 @@ def several(installed, tmp_path_factory):
         done["swept"] = [swept["recipe"]["run"]["data"], "shard" in swept["recipe"]["run"]]
         done["layers"] = on_ray.sensitivity(model, data=data, shards=3, output="of_all.svg")["layers"]
         done["there"] = said(compress.FileError, on_ray.sensitivity, model, data=data, shards=2, output="of_all.svg")
-        done["again"] = compress.merge([f"of_all.{i}-of-2.report.json" for i in (1, 2)], force=True)["layers"]
+        done["again"] = compress.merge([f"of_all.{i}-of-2.json" for i in (1, 2)], force=True)["layers"]
         found = on_ray.search(model, data=data, eval=test, trials=3, epochs=0, output="found.onnx")
         done["search"] = [found["tried"], found["output"]["path"]]
         done["answers"] = on_ray.answers(model, data=memory["data"], shards=2, output="answered")
