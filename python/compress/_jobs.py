@@ -1042,7 +1042,8 @@ class Distill(TrainingJob):
             recompute: Compute cheap operators (normalisation, activations, sums) again in the backward pass, instead
                 of keeping their results: less memory, more time, the same result
             precision: The float type in which convolutions and products compute: f32, bf16 or f16. Weights,
-                statistics and the loss stay in f32; f16 scales the loss. It does not pay on a CPU [default: f32]
+                statistics and the loss stay in f32; f16 scales the loss. On a CPU bf16 is faster where the processor
+                multiplies it (AVX-512 BF16, or BF16 of ARM), and f16 is slower [default: f32]
             replicas: Split each batch into N parts that are trained on in parallel, on threads of their own: faster
                 for small models on a CPU. Each part normalises by its own statistics [default: 1]
             time: Stop after this time, e.g. 90s, 30m, 8h

@@ -8,6 +8,7 @@ use compress_compiler::{
     serde_as_text,
     words::option::DEVICE,
 };
+use compress_kernels::train::FactorWidth;
 use serde::Serialize;
 use std::{fmt, str::FromStr};
 
@@ -264,9 +265,9 @@ impl Device {
         None
     }
 
-    /// Whether it multiplies 16 bits on tensor cores.
+    /// Whether training multiplies 16 bits faster than 32: on tensor cores, or by products of bf16 that a CPU has.
     pub fn multiplies_halves(&self) -> bool {
-        has_tensor_cores(&self.inner)
+        if self.is_cpu { FactorWidth::Bf16.is_fast() } else { has_tensor_cores(&self.inner) }
     }
 
     /// How floats are multiplied.

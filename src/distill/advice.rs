@@ -11,6 +11,8 @@ const WAITS: f64 = 0.1;
 const BUSY: f64 = 0.7;
 /// The share of a GPU's memory above which it is full.
 const FULL: f64 = 0.95;
+/// Seconds of computing on a CPU below which it doesn't matter how to save some.
+const SHORT: f64 = 60.0;
 
 /// What was seen of a training.
 pub struct Seen<'a> {
@@ -32,7 +34,7 @@ pub struct Seen<'a> {
     pub more_samples: bool,
     /// What it computes in.
     pub precision: Precision,
-    /// Whether the device multiplies 16 bits on units of their own.
+    /// Whether the device multiplies 16 bits faster than 32.
     pub multiplies_halves: bool,
     /// Whether cheap operators were computed again.
     pub recompute: bool,
@@ -44,7 +46,7 @@ impl Seen<'_> {
         let waits = self.spent.data / self.spent.training().max(1e-9);
         match waits >= WAITS {
             true => Some(format!("training waits for samples {}{}", percent(waits), self.of_loading())),
-            false => self.of_gpu(),
+            false => self.of_gpu().or_else(|| self.of_cores()),
         }
     }
 
@@ -63,6 +65,19 @@ impl Seen<'_> {
                 format!(", and the cores that prepare them are busy{pictures}{less}")
             }
         }
+    }
+
+    /// What the cores could do less of, where there is no GPU.
+    fn of_cores(&self) -> Option<String> {
+        let computes = self.spent.compute / self.spent.training().max(1e-9);
+        let narrow = self.gpu.is_none() && self.multiplies_halves && !self.precision.is_half();
+        (narrow && self.spent.compute >= SHORT && computes >= BUSY).then(|| {
+            format!(
+                "computing takes {}: {} bf16 may take less, as two such numbers are multiplied in the time of one",
+                percent(computes),
+                option::PRECISION
+            )
+        })
     }
 
     /// What keeps the GPU, where a driver says how busy it is.
@@ -178,6 +193,11 @@ mod tests {
         let computing = Spent { compute: 10.0, ..Spent::default() };
         let (idle, full, busy) = (gpu(0.4, 50), gpu(0.4, 99), gpu(0.93, 99));
         assert_eq!(seen(&computing, None).advice(), None);
+        let long = Spent { compute: 100.0, data: 2.0, ..Spent::default() };
+        let on_cores = seen(&long, None).advice().unwrap_or_default();
+        assert!(on_cores.starts_with("computing takes 98% of the time: ") && on_cores.contains("bf16"), "{on_cores}");
+        assert_eq!(Seen { precision: Precision::Bf16, ..seen(&long, None) }.advice(), None);
+        assert_eq!(Seen { multiplies_halves: false, ..seen(&long, None) }.advice(), None);
         assert_eq!(Seen { more_samples: false, ..seen(&computing, Some(&idle)) }.advice(), None);
         assert_eq!(Seen { recompute: true, ..seen(&computing, Some(&full)) }.advice(), None);
         let says = |seen: Seen| seen.advice().unwrap_or_default();

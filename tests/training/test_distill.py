@@ -1,6 +1,7 @@
 """Training jobs: what is learnt."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -203,6 +204,13 @@ def test_replicas_need_batches_of_any_size(compress, tmp_path):
     assert "--replicas 2" in done.err and "fixes the size of a batch" in done.err
 
 
+def multiplies_bf16():
+    """Whether this processor has products of bf16, beside the sets that there are kernels for."""
+    about = Path("/proc/cpuinfo")
+    flags = set(about.read_text().split()) if about.exists() else set()
+    return {"avx512_bf16", "avx512_vnni"} <= flags or {"asimd", "bf16"} <= flags
+
+
 @pytest.mark.parametrize("precision", ["bf16", "f16"])
 def test_half_precision_learns(compress, tmp_path, precision):
     made = []
@@ -210,7 +218,8 @@ def test_half_precision_learns(compress, tmp_path, precision):
         out = tmp_path / f"{i}.onnx"
         args = ["--from-nothing", "--epochs", 6, "--batch", 32, "--lr", "0.003", "--precision", precision]
         done, report = distill(compress, out, *args)
-        assert "slower than in f32" in done.err and any("slower" in w for w in report["warnings"])
+        slow = precision == "f16" or not multiplies_bf16()
+        assert ("slower than in f32" in done.err, any("slower" in w for w in report["warnings"])) == (slow, slow)
         made.append(out.read_bytes())
     assert made[0] == made[1]
     assert accuracy(out) > 0.9

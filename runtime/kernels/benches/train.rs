@@ -1,7 +1,8 @@
 //! What training kernels cost, on one thread: `cargo bench -p compress-kernels --bench train [WORD]`.
 
 use compress_kernels::train::{
-    BatchNorm, Shape2d, conv, conv_input_gradient, conv_weight_gradient, max_pool, max_pool_gradient,
+    BatchNorm, FactorWidth, Matrices, Shape2d, conv, conv_input_gradient, conv_weight_gradient, max_pool,
+    max_pool_gradient, product,
 };
 use criterion::Criterion;
 use std::hint::black_box;
@@ -36,16 +37,34 @@ fn main() {
             groups,
         };
         let (x, weight, dy) = (values(at.input_len()), values(at.weight_len()), values(at.output_len()));
-        let mut group = criterion.benchmark_group(name);
-        group.bench_function("forward", |b| {
-            one.install(|| b.iter(|| conv(black_box(&at), &x, &weight, None)));
-        });
-        group.bench_function("input gradient", |b| {
-            one.install(|| b.iter(|| conv_input_gradient(black_box(&at), &weight, &dy)));
-        });
-        group.bench_function("weight gradient", |b| {
-            one.install(|| b.iter(|| conv_weight_gradient(black_box(&at), &x, &dy)));
-        });
+        for width in [FactorWidth::F32, FactorWidth::Bf16] {
+            let mut group = criterion.benchmark_group(format!("{name} {width:?}"));
+            group.bench_function("forward", |b| {
+                one.install(|| b.iter(|| conv(width, black_box(&at), &x, &weight, None)));
+            });
+            group.bench_function("input gradient", |b| {
+                one.install(|| b.iter(|| conv_input_gradient(width, black_box(&at), &weight, &dy)));
+            });
+            group.bench_function("weight gradient", |b| {
+                one.install(|| b.iter(|| conv_weight_gradient(width, black_box(&at), &x, &dy)));
+            });
+            group.finish();
+        }
+    }
+    for [m, k, n] in [[1024, 384, 384], [1024, 384, 1536], [1024, 1536, 384], [384, 1024, 1536]] {
+        let (a, b) = (values(m * k), values(k * n));
+        let mut group = criterion.benchmark_group(format!("product {m} {k} {n}"));
+        for width in [FactorWidth::F32, FactorWidth::Bf16] {
+            for turned in [false, true] {
+                let [row_step, column_step] = if turned { [1, k] } else { [n, 1] };
+                let a = Matrices { data: &a, starts: vec![0], row_step: k, column_step: 1 };
+                let b = Matrices { data: &b, starts: vec![0], row_step, column_step };
+                let name = format!("{width:?}{}", if turned { " turned" } else { "" });
+                group.bench_function(name, |bench| {
+                    one.install(|| bench.iter(|| product(width, black_box([m, k, n]), &a, &b)));
+                });
+            }
+        }
         group.finish();
     }
     for (samples, channels, pixels) in [(64, 16, 1024), (64, 64, 64), (64, 512, 1)] {

@@ -18,9 +18,11 @@ mod extension;
 mod gpu;
 pub(crate) mod hearing;
 mod layers;
+mod lines;
 mod math;
 mod moving;
 mod operators;
+mod product;
 mod training;
 mod width;
 
@@ -37,6 +39,7 @@ use compress_compiler::{
 
 pub use layers::Geometry;
 pub use training::Gradients;
+pub(super) use width::multiplying;
 
 /// The backend: picks the real one by the device of the tensors.
 type B = Dispatch;

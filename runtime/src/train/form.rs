@@ -2,11 +2,11 @@
 
 use compress_compiler::{
     error::Result,
-    forms::packed_rows,
+    forms::{gelu::Gelu, packed_rows},
     graph::Graph,
     node::{NodeId, Port},
     op::{Op, Operator, Quant},
-    ops::source::Input,
+    ops::{activation::Activation, source::Input},
     tensor::{DType, Tensor},
     value::Fact,
 };
@@ -75,7 +75,8 @@ impl TrainingForm {
         let mut g = graph.clone();
         let (mut statistics, mut dropouts) = (vec![], 0);
         for node in graph.operators() {
-            let operands = graph.operands(node);
+            // Of what has been put in the place of others already.
+            let operands = g.operands(node);
             let constant = |slot: usize| operands.get(slot).copied().flatten().filter(|p| graph.constant(*p).is_some());
             match graph.op(node) {
                 Op::BatchNorm(op) if !op.training => {
@@ -102,6 +103,12 @@ impl TrainingForm {
                     let ratio = operands.get(1).copied().flatten();
                     replace(&mut g, node, op.clone().into(), &[operands[0], ratio, None, Some(seed.into())], 1)?;
                 }
+                // One operator keeps one value for the backward pass, and the arithmetic around Erf five.
+                Op::Binary(_) => {
+                    if let Some(gelu) = Gelu::of(&g, node).filter(|gelu| !gelu.tanh) {
+                        replace(&mut g, node, Activation::Gelu { tanh: false }.into(), &[Some(gelu.x)], 1)?;
+                    }
+                }
                 _ => {}
             }
         }
@@ -119,4 +126,64 @@ fn replace(g: &mut Graph, node: NodeId, op: Op, operands: &[Option<Port>], outpu
     g.take_name(node.into(), made.into());
     g.remove(node);
     Ok(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use compress_compiler::{text, verify::verify};
+
+    fn form(source: &str) -> TrainingForm {
+        let graph = text::parse(source).unwrap();
+        let form = TrainingForm::of(&graph, &parameters(&graph)).unwrap();
+        verify(&form.graph).unwrap();
+        form
+    }
+
+    #[test]
+    fn what_is_replaced_may_read_what_was() {
+        let form = form(
+            r#"graph "g" {
+                input %x: f32[N,2]
+                const %scale: f32[2] = [1, 2]
+                const %zero: f32[2] = [0, 0]
+                const %one: f32[2] = [1, 1]
+                const %ratio: f32[] = [0.5]
+                %norm = BatchNormalization(%x, %scale, %zero, %zero, %one)
+                %y = Dropout(%norm, %ratio)
+                output %y
+            }"#,
+        );
+        let output = form.graph.outputs()[0].port.node;
+        let read = form.graph.operand(output, 0).unwrap();
+        assert!(matches!(form.graph.op(output), Op::Dropout(_)) && form.dropouts == 1);
+        assert!(matches!(form.graph.op(read.node), Op::BatchNorm(op) if op.training));
+    }
+
+    #[test]
+    fn arithmetic_around_erf_is_one_operator() {
+        let form = form(
+            r#"graph "g" {
+                input %x: f32[N,2]
+                const %w: f32[2,2] = [1, 2, 3, 4]
+                const %root: f32[] = [1.4142135]
+                const %one: f32[] = [1]
+                const %half: f32[] = [0.5]
+                %a = MatMul(%x, %w)
+                %b = Div(%a, %root)
+                %erf = Erf(%b)
+                %sum = Add(%erf, %one)
+                %both = Mul(%a, %sum)
+                %y = Mul(%both, %half)
+                output %y
+                output %erf
+            }"#,
+        );
+        let [y, erf] = [0, 1].map(|i| form.graph.outputs()[i].port.node);
+        assert_eq!(*form.graph.op(y), Op::from(Activation::Gelu { tanh: false }));
+        assert!(matches!(form.graph.op(form.graph.operand(y, 0).unwrap().node), Op::MatMul(_)));
+        // What else reads a value of it gets that as before.
+        assert!(matches!(form.graph.op(erf), Op::Unary(_)));
+        assert_eq!(form.graph.value(y.into()).name, "y");
+    }
 }

@@ -294,8 +294,9 @@ impl Job<'_> {
     /// The state to begin with: that of the last checkpoint, or a fresh one with the model's first score.
     fn begin(&mut self, resume: bool, watcher: &mut dyn Watcher, spent: &mut Spent) -> Result<State> {
         let precision = self.model.precision();
-        if precision.is_half() && self.model.device().is_cpu() {
-            let why = "a CPU computes in f32 anyway";
+        if self.model.device().is_cpu()
+            && let Some(why) = precision.slow_on_cpu()
+        {
             watcher.warn(&format!("training in {precision} is slower than in f32 here: {why}"));
         }
         let mut state = self.fresh();

@@ -14,6 +14,7 @@ use compress_compiler::{
     error::{Error, Result},
     tensor::{DType, Tensor},
 };
+use rayon::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 
 /// Which rule.
@@ -104,32 +105,28 @@ impl Optimiser {
             parameters.iter().zip(&gradients).filter(|(p, _)| p.scale.is_none()).filter_map(|(_, g)| g.as_ref());
         let norm = norm(weights)?;
         let factor = self.options.clip.filter(|most| norm > *most).map(|most| most / norm);
-        for (i, (parameter, gradient)) in parameters.iter_mut().zip(gradients).enumerate() {
-            let Some(mut gradient) = gradient else { continue };
-            if let Some(factor) = factor {
-                gradient = gradient.mul_scalar(factor);
-            }
-            let value = parameter.value.clone();
-            let rate = rate * f64::from(parameter.scale.unwrap_or(parameter.unit));
-            let decay = if parameter.decays() { self.options.weight_decay } else { 0.0 };
-            parameter.value = match &mut self.rules {
-                Rules::Sgd(rule, states) => {
-                    let gradient = match (self.options.method, parameter.decays()) {
-                        (Method::Lars, true) => lars(&value, gradient, decay)?,
-                        _ if decay > 0.0 => gradient.add(value.clone().mul_scalar(decay))?,
-                        _ => gradient,
-                    };
-                    stepped(rule, rate, value, gradient, &mut states[i])?
-                }
-                Rules::AdamW { decaying, free, states } => {
-                    let rule = if parameter.decays() { decaying } else { free };
-                    stepped(rule, rate, value, gradient, &mut states[i])?
-                }
-            };
-            if let Some(first) = parameter.scale {
-                parameter.value = parameter.value.clone().clamp_min(first * LEAST);
-            }
-        }
+        let (method, weight_decay) = (self.options.method, self.options.weight_decay);
+        let decay = |p: &Parameter| if p.decays() { weight_decay } else { 0.0 };
+        let rate = |p: &Parameter| rate * f64::from(p.scale.unwrap_or(p.unit));
+        let clipped = |gradient: Float| match factor {
+            Some(factor) => gradient.mul_scalar(factor),
+            None => gradient,
+        };
+        match &mut self.rules {
+            Rules::Sgd(rule, states) => each(parameters, gradients, states, |p, gradient, state| {
+                let (value, gradient, decay) = (p.value.clone(), clipped(gradient), decay(p));
+                let gradient = match (method, p.decays()) {
+                    (Method::Lars, true) => lars(&value, gradient, decay)?,
+                    _ if decay > 0.0 => gradient.add(value.clone().mul_scalar(decay))?,
+                    _ => gradient,
+                };
+                stepped(&*rule, rate(p), value, gradient, state)
+            }),
+            Rules::AdamW { decaying, free, states } => each(parameters, gradients, states, |p, gradient, state| {
+                let rule: &AdamW = if p.decays() { decaying } else { free };
+                stepped(rule, rate(p), p.value.clone(), clipped(gradient), state)
+            }),
+        }?;
         Ok(norm)
     }
 
@@ -185,6 +182,31 @@ impl Optimiser {
     }
 }
 
+/// Changes each parameter that has a gradient, and keeps scales above the least. On a CPU several at once: what Burn does with one
+/// has one thread there.
+fn each<S: Send>(
+    parameters: &mut [Parameter],
+    gradients: Vec<Option<Float>>,
+    states: &mut [Option<S>],
+    change: impl Fn(&Parameter, Float, &mut Option<S>) -> Result<Float> + Sync,
+) -> Result<()> {
+    let all = parameters.iter_mut().zip(gradients).zip(states);
+    let mut all: Vec<_> = all.filter_map(|((p, gradient), state)| Some((p, gradient?, state))).collect();
+    let one = |(p, gradient, state): (&mut Parameter, Float, &mut Option<S>)| {
+        p.value = change(p, gradient, state)?;
+        if let Some(first) = p.scale {
+            p.value = p.value.clone().clamp_min(first * LEAST);
+        }
+        Ok(())
+    };
+    if all.iter().all(|(p, ..)| p.value.has_kernels()) {
+        // The largest first: the last to end should be small.
+        all.sort_by_key(|(p, ..)| std::cmp::Reverse(p.value.elements()));
+        return all.into_par_iter().with_max_len(1).try_for_each(one);
+    }
+    all.into_iter().try_for_each(one)
+}
+
 /// One step of a rule, which takes a weight as a list of numbers.
 fn stepped<R: Rule>(
     rule: &R,
@@ -199,18 +221,24 @@ fn stepped<R: Rule>(
     Float::from_list(value, dtype).reshape(&shape)
 }
 
+/// The sum of squares: in parts of a size, so that it is the same for any number of threads.
+fn squares(v: &[f32]) -> f64 {
+    let part = |v: &[f32]| v.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>();
+    v.par_chunks(1 << 16).map(part).collect::<Vec<_>>().into_iter().sum()
+}
+
 /// The norm of gradients together.
 fn norm<'a>(gradients: impl Iterator<Item = &'a Float>) -> Result<f32> {
     let mut sum = 0.0;
     for g in gradients {
-        sum += g.view(|v| Ok(v.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>()))?;
+        sum += g.view(|v| Ok(squares(v)))?;
     }
     Ok(sum.sqrt() as f32)
 }
 
 /// The gradient with weight decay, scaled to the weight's norm.
 fn lars(value: &Float, gradient: Float, decay: f32) -> Result<Float> {
-    let length = |x: &Float| x.view(|v| Ok(v.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt() as f32));
+    let length = |x: &Float| x.view(|v| Ok(squares(v).sqrt() as f32));
     let (w, g) = (length(value)?, length(&gradient)?);
     let scale = if w > 0.0 && g > 0.0 { TRUST * w / (g + decay * w) } else { 1.0 };
     Ok(gradient.add(value.clone().mul_scalar(decay))?.mul_scalar(scale))

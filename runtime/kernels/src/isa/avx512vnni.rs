@@ -11,7 +11,7 @@ pub(crate) struct Avx512;
 
 /// A mask of the first `n` lanes, or all.
 #[inline(always)]
-fn first(n: usize) -> u16 {
+pub(crate) fn first(n: usize) -> u16 {
     if n >= 16 { u16::MAX } else { (1 << n) - 1 }
 }
 

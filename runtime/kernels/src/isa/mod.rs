@@ -96,6 +96,19 @@ impl Isa {
         }
     }
 
+    /// Whether this machine has it, and products of bfloat16 beside it: two a lane, added to a float.
+    pub(crate) fn multiplies_bf16(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni | Isa::Amx => self.is_available() && is_x86_feature_detected!("avx512bf16"),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon | Isa::Dotprod | Isa::I8mm => {
+                self.is_available() && std::arch::is_aarch64_feature_detected!("bf16")
+            }
+            _ => false,
+        }
+    }
+
     /// Its register tiles, which the machine can therefore run.
     ///
     /// # Panics

@@ -3,6 +3,7 @@
 use super::Shape2d;
 use super::batch_norm::add_elements;
 use super::copy::{Aligned, join_columns, written};
+use super::factors::{FactorWidth, Set};
 use super::tile::{Filters, Start, convolve};
 use super::unroll::{Axis, Unrolling};
 use crate::Isa;
@@ -10,12 +11,13 @@ use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
 /// The convolution of `x` with `weight`: `[filters, channels / groups, rows, columns]`.
-pub fn conv(at: &Shape2d, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
-    conv_on(Isa::detect(), at, x, weight, bias)
+pub fn conv(width: FactorWidth, at: &Shape2d, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
+    let (set, [x, weight]) = at.width(width).operands(Isa::detect(), [x, weight]);
+    conv_on(set, at, &x, &weight, bias)
 }
 
-/// [`conv`] on an instruction set.
-pub(super) fn conv_on(isa: Isa, at: &Shape2d, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
+/// [`conv`] on a set.
+pub(super) fn conv_on(set: Set, at: &Shape2d, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
     at.check(Some(x), Some(weight), None);
     assert!(bias.is_none_or(|bias| bias.len() == at.filters), "the bias doesn't fit {at:?}");
     if at.output_len() == 0 || x.is_empty() {
@@ -26,22 +28,23 @@ pub(super) fn conv_on(isa: Isa, at: &Shape2d, x: &[f32], weight: &[f32], bias: O
     }
     let (channels, [rows, columns]) = (at.group_channels(), at.kernel);
     let layer =
-        SampleConv::new(isa, at.axes(), at.groups, channels, at.group_filters(), |group, filter, channel, i, j| {
+        SampleConv::new(set, at.axes(), at.groups, channels, at.group_filters(), |group, filter, channel, i, j| {
             weight[(((group * at.group_filters() + filter) * channels + channel) * rows + i) * columns + j]
         });
     layer.run_all(at.samples, x, bias)
 }
 
 /// The gradient of [`conv`] by its input, of that by its output.
-pub fn conv_input_gradient(at: &Shape2d, weight: &[f32], dy: &[f32]) -> Vec<f32> {
-    conv_input_gradient_on(Isa::detect(), at, weight, dy)
+pub fn conv_input_gradient(width: FactorWidth, at: &Shape2d, weight: &[f32], dy: &[f32]) -> Vec<f32> {
+    let (set, [weight, dy]) = at.width(width).operands(Isa::detect(), [weight, dy]);
+    conv_input_gradient_on(set, at, &weight, &dy)
 }
 
-/// [`conv_input_gradient`] on an instruction set.
+/// [`conv_input_gradient`] on a set.
 ///
 /// Inputs a stride apart are read by the same taps: each such phase of the input is a convolution
 /// of the output's gradient, with a stride of 1.
-pub(super) fn conv_input_gradient_on(isa: Isa, at: &Shape2d, weight: &[f32], dy: &[f32]) -> Vec<f32> {
+pub(super) fn conv_input_gradient_on(set: Set, at: &Shape2d, weight: &[f32], dy: &[f32]) -> Vec<f32> {
     at.check(None, Some(weight), Some(dy));
     if at.input_len() == 0 || dy.is_empty() {
         return vec![0.0; at.input_len()];
@@ -54,7 +57,7 @@ pub(super) fn conv_input_gradient_on(isa: Isa, at: &Shape2d, weight: &[f32], dy:
             let (across, j_of) = axes[1].adjoint(phase % at.stride[1]);
             let any = down.taps * across.taps * down.output * across.output > 0;
             any.then(|| {
-                SampleConv::new(isa, [down, across], at.groups, filters, channels, |group, channel, filter, i, j| {
+                SampleConv::new(set, [down, across], at.groups, filters, channels, |group, channel, filter, i, j| {
                     let plane = (group * filters + filter) * channels + channel;
                     weight[(plane * rows + i_of[i]) * columns + j_of[j]]
                 })
@@ -74,7 +77,7 @@ pub(super) fn conv_input_gradient_on(isa: Isa, at: &Shape2d, weight: &[f32], dy:
                 // SAFETY: `run` writes every element of a sample's output, of which there are `len`.
                 Some((layer, unsafe { written(layer.len(), |part| layer.run(dy, None, part, scratch)) }))
             });
-            scatter(isa, at, &parts.collect::<Vec<_>>(), dx);
+            scatter(set.isa, at, &parts.collect::<Vec<_>>(), dx);
         },
     );
     dx
@@ -131,7 +134,7 @@ const WEIGHTS: usize = 1 << 17;
 
 /// A convolution, ready to be run sample by sample.
 struct SampleConv {
-    isa: Isa,
+    set: Set,
     layout: Unrolling,
     /// Of each group the filters' weights, by blocks of channels.
     groups: Vec<Vec<Filters>>,
@@ -149,7 +152,7 @@ struct SampleConv {
 impl SampleConv {
     /// `weight` is asked for a group, a filter, a channel of the group, and a tap's row and column.
     fn new(
-        isa: Isa,
+        set: Set,
         axes: [Axis; 2],
         groups: usize,
         channels: usize,
@@ -165,7 +168,7 @@ impl SampleConv {
         let taps = (0..block).flat_map(|c| layout.taps.iter().map(move |tap| c * plane + tap)).collect();
         let blocks = |group| {
             let filters_of = |first: usize| {
-                Filters::new(isa, filters, block.min(channels - first) * window, |filter, tap| {
+                Filters::new(set, filters, block.min(channels - first) * window, |filter, tap| {
                     let (channel, tap) = (first + tap / window, tap % window);
                     weight(group, filter, channel, tap % rows, tap / rows)
                 })
@@ -174,7 +177,7 @@ impl SampleConv {
         };
         let groups = (0..groups).map(blocks).collect();
         let (plane, output) = (axes[0].input * axes[1].input, axes.map(|axis| axis.output));
-        Self { isa, layout, groups, taps, block, plane, channels, filters, output }
+        Self { set, layout, groups, taps, block, plane, channels, filters, output }
     }
 
     /// Elements of a sample's output.
@@ -202,7 +205,7 @@ impl SampleConv {
 
     /// Convolves a sample: every element of `y` is written.
     fn run(&self, x: &[f32], bias: Option<&[f32]>, y: &mut [MaybeUninit<f32>], scratch: &mut Scratch) {
-        let (isa, layout) = (self.isa, &self.layout);
+        let (set, layout) = (self.set, &self.layout);
         let y = y.chunks_exact_mut(self.filters * layout.runs.elements());
         let groups = self.groups.iter().zip(x.chunks_exact(self.channels * self.plane));
         for (group, ((blocks, x), y)) in groups.zip(y).enumerate() {
@@ -212,12 +215,12 @@ impl SampleConv {
                 let x = if layout.is_plain() {
                     x
                 } else {
-                    layout.fill(isa, x, &mut scratch.planes, &mut scratch.split);
+                    layout.fill(set.isa, x, &mut scratch.planes, &mut scratch.split);
                     &scratch.planes
                 };
                 // SAFETY: sums are added to from the second block on, when the first has written. `new` packed the
-                // filters for `isa`, and each block has at least one tap.
-                unsafe { convolve(isa, filters, x, taps, layout.runs, start, y) }
+                // filters for `set`, and each block has at least one tap.
+                unsafe { convolve(set, filters, x, taps, layout.runs, start, y) }
                 start = Start::Sums;
             }
         }

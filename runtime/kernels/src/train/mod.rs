@@ -1,5 +1,6 @@
-//! The loops of training on the CPU: convolutions, batch normalisation and maximum pools, forward
-//! and backward, on 32-bit floats.
+//! The loops of training on the CPU, forward and backward, on 32-bit floats: convolutions, batch normalisation, maximum
+//! pools, and what else takes time. Convolutions and products of matrices may round to bfloat16 what they multiply
+//! ([`FactorWidth`]).
 //!
 //! Unlike inference, training keeps the graph's own form: contiguous NCHW. Work is divided over
 //! rayon's threads; what is summed over samples is summed in parts that depend on the shape alone,
@@ -13,8 +14,12 @@ mod conv;
 mod copy;
 mod correlate;
 mod elementwise;
+mod factors;
+mod function;
+mod lines;
 mod max_pool;
 mod place;
+mod product;
 mod quantise;
 #[cfg(test)]
 mod tests;
@@ -25,8 +30,12 @@ mod weight_gradient;
 pub use batch_norm::{BatchNorm, NormGradients, Normalised};
 pub use conv::{conv, conv_bias_gradient, conv_input_gradient};
 pub use elementwise::{Signs, add, copied, relu, relu_gradient};
+pub use factors::FactorWidth;
+pub use function::{Function, function, function_gradient};
+pub use lines::{LayerNorm, add_to_lines, softmax, softmax_gradient, sum_of_lines};
 pub use max_pool::{max_pool, max_pool_gradient};
 pub use place::{Picked, Span, place};
+pub use product::{Matrices, product};
 pub use quantise::{Codes, dequantise, dequantise_gradients, quantise, quantise_gradients};
 pub use weight_gradient::conv_weight_gradient;
 
@@ -106,6 +115,12 @@ impl Shape2d {
     /// Filters of a group.
     fn group_filters(&self) -> usize {
         self.filters / self.groups
+    }
+
+    /// The width to multiply in where `width` is asked for: what is read for one filter alone takes longer to narrow than
+    /// its products take in 32 bits.
+    fn width(&self, width: FactorWidth) -> FactorWidth {
+        if self.group_filters() == 1 { FactorWidth::F32 } else { width }
     }
 
     /// What a convolution reads, by axis.

@@ -1,6 +1,7 @@
 //! Every kernel against plain loops, on every instruction set, and every gradient against
 //! differences of these.
 
+use super::factors::rounded;
 use super::*;
 use crate::Isa;
 use proptest::{prelude::*, test_runner::RngSeed};
@@ -54,6 +55,12 @@ fn sets() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|isa| isa.is_available())
 }
 
+/// What is multiplied in a width: as it is, or rounded.
+fn factors(width: FactorWidth, x: &[f32]) -> Vec<f64> {
+    let x = if width == FactorWidth::Bf16 { rounded(x) } else { x.to_vec() };
+    x.into_iter().map(f64::from).collect()
+}
+
 fn shapes() -> impl Strategy<Value = Shape2d> {
     let axis = (1usize..=24, 1usize..=4, 1usize..=3, 1usize..=3, (0usize..=3, 0usize..=3));
     let channels = (1usize..=3, 1usize..=5, 1usize..=19);
@@ -93,24 +100,33 @@ fn usual(samples: usize, channels: usize, side: usize, filters: usize, kernel: u
 }
 
 fn check_conv(at: &Shape2d) {
-    let (x, w) = (noise(at.input_len(), 1), noise(at.weight_len(), 2));
-    let (bias, dy) = (noise(at.filters, 3), noise(at.output_len(), 4));
+    for width in [FactorWidth::F32, FactorWidth::Bf16] {
+        check_conv_in(width, at);
+    }
+}
+
+fn check_conv_in(width: FactorWidth, at: &Shape2d) {
+    let [x, w, dy] = [(at.input_len(), 1), (at.weight_len(), 2), (at.output_len(), 4)].map(|(n, seed)| noise(n, seed));
+    let bias = noise(at.filters, 3);
     let mut y: Vec<f64> = (0..at.output_len()).map(|i| bias[i / at.pixels().max(1) % at.filters].into()).collect();
     let (mut dx, mut dw) = (vec![0.0; x.len()], vec![0.0; w.len()]);
+    let [of_x, of_w, of_dy] = [&x, &w, &dy].map(|values| factors(width, values));
     products(at, |i, j, o| {
-        let [x, w, dy] = [x[i], w[j], dy[o]].map(f64::from);
-        y[o] += x * w;
-        dx[i] += dy * w;
-        dw[j] += dy * x;
+        y[o] += of_x[i] * of_w[j];
+        dx[i] += of_dy[o] * of_w[j];
+        dw[j] += of_dy[o] * of_x[i];
     });
     let taps = at.taps() as f64;
     for isa in sets() {
-        let what = |name: &str| format!("{isa}: {name} of {at:?}");
-        let got = conv::conv_on(isa, at, &x, &w, Some(&bias));
+        let what = |name: &str| format!("{isa}, {width:?}: {name} of {at:?}");
+        let (set, [x_in, w_in]) = width.operands(isa, [&x, &w]);
+        let got = conv::conv_on(set, at, &x_in, &w_in, Some(&bias));
         assert_close(&what("y"), &got, &y, taps * at.group_channels() as f64);
-        let got = conv::conv_input_gradient_on(isa, at, &w, &dy);
+        let (set, [w_in, dy_in]) = width.operands(isa, [&w, &dy]);
+        let got = conv::conv_input_gradient_on(set, at, &w_in, &dy_in);
         assert_close(&what("dx"), &got, &dx, taps * at.group_filters() as f64);
-        let got = weight_gradient::conv_weight_gradient_on(isa, at, &x, &dy);
+        let (set, [x_in, dy_in]) = width.operands(isa, [&x, &dy]);
+        let got = weight_gradient::conv_weight_gradient_on(set, at, &x_in, &dy_in);
         assert_close(&what("dw"), &got, &dw, (at.samples * at.pixels()) as f64);
     }
     let mut db = vec![0.0; at.filters];
@@ -139,6 +155,106 @@ fn usual_convolutions() {
         Shape2d { rows: 1, columns: 50, kernel: [1, 9], pads: [(0, 0), (4, 4)], ..usual(2, 4, 1, 6, 3, 1) },
     ] {
         check_conv(&at);
+    }
+}
+
+/// Products of matrices that lie either way round, or are parts of larger ones.
+#[test]
+fn matrices() {
+    for [count, m, k, n] in [
+        [1, 1, 1, 1],
+        [1, 7, 3, 5],
+        [1, 65, 31, 50],
+        [3, 9, 64, 33],
+        [2, 16, 33, 97],
+        [1, 130, 1025, 17],
+        [2, 8, 2100, 64],
+        [1, 3, 0, 4],
+        [0, 3, 2, 4],
+    ] {
+        for turned in [[false, false], [true, false], [false, true], [true, true]] {
+            for apart in [1, 2] {
+                check_product(count, [m, k, n], turned, apart);
+            }
+        }
+    }
+}
+
+/// `apart` elements from one to the next of a line.
+fn check_product(count: usize, [m, k, n]: [usize; 3], turned: [bool; 2], apart: usize) {
+    let lines = |[rows, columns]: [usize; 2], turned| match turned {
+        true => [apart, rows * apart + 3],
+        false => [columns * apart + 3, apart],
+    };
+    let size = |[rows, columns]: [usize; 2]| (rows * apart + 3) * (columns * apart + 3);
+    let values = [noise(count * size([m, k]), 1), noise(count * size([k, n]), 2)];
+    let matrices = |i: usize, shape: [usize; 2]| {
+        let [row_step, column_step] = lines(shape, turned[i]);
+        let starts = (0..count).map(|i| i * size(shape)).collect();
+        Matrices { data: &values[i], starts, row_step, column_step }
+    };
+    let (a, b) = (matrices(0, [m, k]), matrices(1, [k, n]));
+    for width in [FactorWidth::F32, FactorWidth::Bf16] {
+        let expected = expected_product(width, [m, k, n], &a, &b);
+        for isa in sets() {
+            let (set, [of_a, of_b]) = width.operands(isa, [a.data, b.data]);
+            let got = product::product_on(set, [m, k, n], [(&of_a, &a), (&of_b, &b)]);
+            // Sums of a thousand factors are larger than those of convolutions here.
+            let what = format!("{isa}, {width:?}: {count} {m} {k} {n} {turned:?} {apart}");
+            assert_close(&what, &got, &expected, 4.0 * k as f64);
+        }
+    }
+}
+
+fn expected_product(width: FactorWidth, [m, k, n]: [usize; 3], a: &Matrices, b: &Matrices) -> Vec<f64> {
+    let [of_a, of_b] = [a, b].map(|x| factors(width, x.data));
+    let at =
+        |x: &Matrices, i: usize, row: usize, column: usize| x.starts[i] + row * x.row_step + column * x.column_step;
+    let sum = |o: usize| {
+        let (i, row, column) = (o / (m * n), o / n % m, o % n);
+        (0..k).map(|f| of_a[at(a, i, row, f)] * of_b[at(b, i, f, column)]).sum()
+    };
+    (0..a.starts.len() * m * n).map(sum).collect()
+}
+
+/// A row that is broadcast has a step of 0.
+#[test]
+fn matrices_of_one_row() {
+    let (row, b) = (noise(9, 1), noise(9 * 4, 2));
+    let a = Matrices { data: &row, starts: vec![0], row_step: 0, column_step: 1 };
+    let b = Matrices { data: &b, starts: vec![0], row_step: 4, column_step: 1 };
+    for width in [FactorWidth::F32, FactorWidth::Bf16] {
+        let expected = expected_product(width, [5, 9, 4], &a, &b);
+        assert_close(&format!("{width:?}"), &product(width, [5, 9, 4], &a, &b), &expected, 9.0);
+    }
+}
+
+#[test]
+#[should_panic(expected = "a matrix beyond 3 elements")]
+fn matrices_end_with_their_elements() {
+    let x = Matrices { data: &[1.0; 3], starts: vec![0], row_step: 1 << 63, column_step: 1 };
+    product(FactorWidth::F32, [3, 1, 1], &x, &Matrices { row_step: 1, ..x.clone() });
+}
+
+/// An odd number of taps or factors has a step with one product; the other is not 0 times what is infinite.
+#[test]
+fn what_is_infinite_stays_so() {
+    let at = usual(1, 1, 1, 2, 1, 1);
+    for width in [FactorWidth::F32, FactorWidth::Bf16] {
+        for isa in sets() {
+            for (x, expected) in [([f32::INFINITY], f32::INFINITY), ([f32::MAX], f32::MAX)] {
+                let (set, [x, w]) = width.operands(isa, [&x, &[1.0, 1.0]]);
+                let y = conv::conv_on(set, &at, &x, &w, None);
+                // The largest float is nearer to infinity than to another number of bfloat16.
+                let expected = if width == FactorWidth::Bf16 { f32::INFINITY } else { expected };
+                assert_eq!(y, [expected; 2], "{isa}, {width:?}");
+                let matrix = |step| Matrices { data: &[], starts: vec![0], row_step: step, column_step: 1 };
+                let y = product::product_on(set, [1, 1, 2], [(&x, &matrix(1)), (&w, &matrix(2))]);
+                assert_eq!(y, [expected; 2], "{isa}, {width:?}");
+            }
+            let (set, [x, w]) = width.operands(isa, [&[f32::NAN], &[1.0, 1.0]]);
+            assert!(conv::conv_on(set, &at, &x, &w, None).iter().all(|y| y.is_nan()), "{isa}, {width:?}");
+        }
     }
 }
 
@@ -182,8 +298,8 @@ fn gradients_are_those_of_convolutions() {
         };
         let dx = differences(&x, |x| forward(&|i| x[i], &|j| w[j].into()));
         let dw = differences(&w, |w| forward(&|i| x[i].into(), &|j| w[j]));
-        assert_close("dx", &conv_input_gradient(&at, &w, &dy), &dx, 100.0);
-        assert_close("dw", &conv_weight_gradient(&at, &x, &dy), &dw, 100.0);
+        assert_close("dx", &conv_input_gradient(FactorWidth::F32, &at, &w, &dy), &dx, 100.0);
+        assert_close("dw", &conv_weight_gradient(FactorWidth::F32, &at, &x, &dy), &dw, 100.0);
     }
 }
 
@@ -332,8 +448,13 @@ proptest! {
 
     /// Results are the same to the last bit for any number of threads.
     #[test]
-    fn any_number_of_threads(at in shapes()) {
+    fn any_number_of_threads(at in shapes(), width in prop_oneof![Just(FactorWidth::F32), Just(FactorWidth::Bf16)]) {
         let (x, w) = (noise(at.input_len(), 1), noise(at.weight_len(), 2));
+        // More factors than are packed at a time.
+        let (rows, factors) = (at.filters, 1030);
+        let matrix = noise(rows * factors, 6);
+        let a = Matrices { data: &matrix, starts: vec![0], row_step: factors, column_step: 1 };
+        let b = Matrices { row_step: 1, column_step: factors, ..a.clone() };
         let dy = noise(at.output_len(), 4);
         let all = || {
             let (scale, pixels) = (noise(at.channels, 5), at.plane());
@@ -345,9 +466,10 @@ proptest! {
             let pool = Shape2d { filters: at.channels, ..at };
             let (y, winners) = max_pool(&pool, at.output(), &x);
             let results = [
-                conv(&at, &x, &w, None),
-                conv_input_gradient(&at, &w, &dy),
-                conv_weight_gradient(&at, &x, &dy),
+                conv(width, &at, &x, &w, None),
+                conv_input_gradient(width, &at, &w, &dy),
+                conv_weight_gradient(width, &at, &x, &dy),
+                product(width, [rows, factors, rows], &a, &b),
                 conv_bias_gradient(&at, &dy),
                 max_pool_gradient(&pool, at.output(), &y, &winners),
                 made.y,

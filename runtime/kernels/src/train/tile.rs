@@ -6,6 +6,7 @@
 // Iterators over arrays of registers would hide which of them meet.
 #![allow(clippy::needless_range_loop)]
 
+use super::factors::{Factors, Set};
 use crate::Isa;
 use crate::tile::Vectors;
 use rayon::prelude::*;
@@ -31,10 +32,10 @@ impl Runs {
     }
 }
 
-/// Filters in panels, `height(isa)` at a time side by side: what a tile multiplies by.
+/// Filters in panels, `height(isa)` at a time side by side: what a tile multiplies by, a step's factors a word.
 #[derive(Debug)]
 pub(super) struct Filters {
-    panels: Vec<f32>,
+    panels: Vec<u32>,
     count: usize,
     taps: usize,
     height: usize,
@@ -42,13 +43,16 @@ pub(super) struct Filters {
 
 impl Filters {
     /// Packs what `weight` gives for a filter and a tap.
-    pub fn new(isa: Isa, count: usize, taps: usize, weight: impl Fn(usize, usize) -> f32 + Sync) -> Self {
-        let height = height(isa).min(count.next_power_of_two());
-        let mut panels = vec![0.0; count.next_multiple_of(height) * taps];
-        panels.par_chunks_exact_mut((height * taps).max(1)).enumerate().for_each(|(first, panel)| {
-            for (tap, side) in panel.chunks_exact_mut(height).enumerate() {
+    pub fn new(set: Set, count: usize, taps: usize, weight: impl Fn(usize, usize) -> f32 + Sync) -> Self {
+        let height = height(set.isa).min(count.next_power_of_two());
+        let steps = taps.div_ceil(set.depth());
+        let mut panels = vec![0; count.next_multiple_of(height) * steps];
+        panels.par_chunks_exact_mut((height * steps).max(1)).enumerate().for_each(|(first, panel)| {
+            for (step, side) in panel.chunks_exact_mut(height).enumerate() {
+                let tap = step * set.depth();
+                let has_second = set.bf16 && tap + 1 < taps;
                 for (filter, w) in (first * height..count).zip(side) {
-                    *w = weight(filter, tap);
+                    *w = set.pack([weight(filter, tap), if has_second { weight(filter, tap + 1) } else { 0.0 }]);
                 }
             }
         });
@@ -76,7 +80,7 @@ macro_rules! versions {
         ///
         /// # Safety
         /// The operands are as the body asks for.
-        unsafe fn $name(isa: Isa, t: &mut $operands) {
+        unsafe fn $name(isa: $crate::Isa, t: &mut $operands) {
             /// # Safety
             /// The machine has these features, and the operands are as the body asks for.
             #[cfg(target_arch = "x86_64")]
@@ -98,11 +102,13 @@ macro_rules! versions {
             unsafe {
                 match isa {
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512Vnni | Isa::Amx => avx512(t),
+                    $crate::Isa::Avx512Vnni | $crate::Isa::Amx => avx512(t),
                     #[cfg(target_arch = "x86_64")]
-                    Isa::AvxVnni | Isa::Avx2 => avx2(t),
+                    $crate::Isa::AvxVnni | $crate::Isa::Avx2 => avx2(t),
                     #[cfg(target_arch = "aarch64")]
-                    Isa::Neon | Isa::Dotprod | Isa::I8mm => $body::<$crate::isa::neon::Neon, 8>(t),
+                    $crate::Isa::Neon | $crate::Isa::Dotprod | $crate::Isa::I8mm => {
+                        $body::<$crate::isa::neon::Neon, 8>(t)
+                    }
                     _ => $body::<$crate::isa::portable::Portable<false>, 4>(t),
                 }
             }
@@ -112,7 +118,48 @@ macro_rules! versions {
 
 pub(super) use versions;
 
-versions!(convolve_on, Convolve, convolve_all);
+/// Defines a function that runs `$body` compiled for a set: as [`versions`], or with products of bfloat16.
+macro_rules! products {
+    ($name:ident, $operands:ty, $body:ident) => {
+        /// Runs it compiled for a set.
+        ///
+        /// # Safety
+        /// The operands are as the body asks for.
+        unsafe fn $name(set: Set, t: &mut $operands) {
+            versions!(wide, $operands, $body);
+            /// # Safety
+            /// The machine has these features, and the operands are as the body asks for.
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512vnni,avx512bf16")]
+            unsafe fn bf16(t: &mut $operands) {
+                // SAFETY: the caller guarantees the operands, and the features, which are those of `Bf16<Avx512>`.
+                unsafe { $body::<$crate::train::factors::Bf16<$crate::isa::avx512vnni::Avx512>, 8>(t) }
+            }
+            /// # Safety
+            /// The machine has this feature, and the operands are as the body asks for.
+            #[cfg(target_arch = "aarch64")]
+            #[target_feature(enable = "bf16")]
+            unsafe fn bf16(t: &mut $operands) {
+                // SAFETY: the caller guarantees the operands, and the feature, which is that of `Bf16<Neon>`.
+                unsafe { $body::<$crate::train::factors::Bf16<$crate::isa::neon::Neon>, 8>(t) }
+            }
+            // SAFETY: the caller guarantees the operands. The assert finds the features of `bf16`.
+            unsafe {
+                if set.bf16 {
+                    assert!(set.isa.multiplies_bf16(), "this machine has no bfloat16 beside {}", set.isa);
+                    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+                    bf16(t);
+                } else {
+                    wide(set.isa, t);
+                }
+            }
+        }
+    };
+}
+
+pub(super) use products;
+
+products!(convolve_on, Convolve, convolve_all);
 
 /// With what the sums of [`convolve`] begin.
 #[derive(Clone, Copy, Debug)]
@@ -140,9 +187,9 @@ struct Convolve<'a> {
 ///
 /// # Safety
 /// To begin with [`Start::Sums`], `y` has been written before. Filters were packed for this
-/// instruction set, and there is at least one tap.
+/// set, and there is at least one tap.
 pub(super) unsafe fn convolve(
-    isa: Isa,
+    set: Set,
     filters: &Filters,
     x: &[f32],
     taps: &[usize],
@@ -158,23 +205,23 @@ pub(super) unsafe fn convolve(
     assert!(taps.iter().all(|&tap| tap + runs.extent() <= x.len()), "taps and the input");
     // SAFETY: the asserts found that the operands fit each other. The caller guarantees that panels are of this set's
     // height or of less, and that sums are there if they are to be read.
-    unsafe { convolve_on(isa, &mut Convolve { filters, x, taps, runs, start, y }) }
+    unsafe { convolve_on(set, &mut Convolve { filters, x, taps, runs, start, y }) }
 }
 
 /// Runs tiles over all of it.
 ///
 /// # Safety
-/// The machine has the instruction set of `V`; `M` is the most of its tiles' rows, and operands
+/// The machine has the instruction set of `P`; `M` is the most of its tiles' rows, and operands
 /// are as [`convolve`] asserts and asks for.
 #[inline(always)]
-unsafe fn convolve_all<V: Vectors, const M: usize>(t: &mut Convolve) {
+unsafe fn convolve_all<P: Factors, const M: usize>(t: &mut Convolve) {
     // SAFETY: the caller guarantees the instruction set and the operands, and each arm is that of the panels' height.
     unsafe {
         match t.filters.height {
-            1 => convolve_panels::<V, 1>(t),
-            2 => convolve_panels::<V, 2>(t),
-            4 => convolve_panels::<V, 4>(t),
-            _ => convolve_panels::<V, M>(t),
+            1 => convolve_panels::<P, 1>(t),
+            2 => convolve_panels::<P, 2>(t),
+            4 => convolve_panels::<P, 4>(t),
+            _ => convolve_panels::<P, M>(t),
         }
     }
 }
@@ -184,31 +231,75 @@ unsafe fn convolve_all<V: Vectors, const M: usize>(t: &mut Convolve) {
 /// # Safety
 /// As for [`convolve_all`], with panels of `M`.
 #[inline(always)]
-unsafe fn convolve_panels<V: Vectors, const M: usize>(t: &mut Convolve) {
+unsafe fn convolve_panels<P: Factors, const M: usize>(t: &mut Convolve) {
     for run in 0..t.runs.count {
         let mut at = 0;
         while at < t.runs.length {
             let left = t.runs.length - at;
             // Of four vectors two tiles of two, not of three and one.
-            let vectors = match left.div_ceil(V::LANES) {
+            let vectors = match left.div_ceil(P::V::LANES) {
                 1 => 1,
                 2 | 4 => 2,
                 _ => 3,
             };
-            let columns = left.min(vectors * V::LANES);
+            let columns = left.min(vectors * P::V::LANES);
             // Panels one after the other: what they read of the input stays in the cache.
             for first in (0..t.filters.count).step_by(M) {
                 // SAFETY: the caller guarantees the instruction set and the operands. `first` is a filter's.
                 // At most the `left` columns of the run are taken.
                 unsafe {
                     match vectors {
-                        1 => convolve_tile::<V, M, 1>(t, first, run, at, columns),
-                        2 => convolve_tile::<V, M, 2>(t, first, run, at, columns),
-                        _ => convolve_tile::<V, M, 3>(t, first, run, at, columns),
+                        1 => convolve_tile::<P, M, 1>(t, first, run, at, columns),
+                        2 => convolve_tile::<P, M, 2>(t, first, run, at, columns),
+                        _ => convolve_tile::<P, M, 3>(t, first, run, at, columns),
                     }
                 }
             }
             at += columns;
+        }
+    }
+}
+
+/// The factors of a step in `N` vectors, of which the last has `last` lanes: of two taps, or of the first alone.
+///
+/// # Safety
+/// The machine has the instruction set of `P`. So much can be read at `a`, and at `b` if it `has_second`.
+#[inline(always)]
+unsafe fn side<P: Factors, const N: usize>(a: *const f32, b: *const f32, last: usize, has_second: bool) -> [P::X; N] {
+    let lanes = P::V::LANES;
+    let end = (N - 1) * lanes;
+    let second = |n: usize| if has_second { n } else { 0 };
+    // SAFETY: the caller guarantees the set, and what is read.
+    unsafe {
+        let mut side = [match (last == lanes, has_second) {
+            (true, true) => P::read(a.add(end), b.add(end)),
+            _ => P::read_first(a.add(end), b.add(end), [last, second(last)]),
+        }; N];
+        for v in 0..N - 1 {
+            let [a, b] = [a, b].map(|x| x.add(v * lanes));
+            side[v] = if has_second { P::read(a, b) } else { P::read_first(a, b, [lanes, 0]) };
+        }
+        side
+    }
+}
+
+/// Adds the products of a step: of each row's word and of each vector.
+///
+/// # Safety
+/// The machine has the instruction set of `P`. There are `M` words.
+#[inline(always)]
+unsafe fn add_step<P: Factors, const M: usize, const N: usize>(
+    sums: &mut [[<P::V as Vectors>::F; N]; M],
+    words: *const u32,
+    side: [P::X; N],
+) {
+    for i in 0..M {
+        // SAFETY: the caller guarantees the set and the words.
+        unsafe {
+            let factor = P::splat_word(*words.add(i));
+            for v in 0..N {
+                sums[i][v] = P::add_products(sums[i][v], factor, side[v]);
+            }
         }
     }
 }
@@ -218,66 +309,54 @@ unsafe fn convolve_panels<V: Vectors, const M: usize>(t: &mut Convolve) {
 /// # Safety
 /// As for [`convolve_panels`]; there are filters from `first` on, and these columns from `at` on.
 #[inline(always)]
-unsafe fn convolve_tile<V: Vectors, const M: usize, const N: usize>(
+unsafe fn convolve_tile<P: Factors, const M: usize, const N: usize>(
     t: &mut Convolve,
     first: usize,
     run: usize,
     at: usize,
     columns: usize,
 ) {
-    // SAFETY: a panel has `M` weights for each tap; every tap has its runs within `x`, and `y` has
+    let lanes = P::V::LANES;
+    let last = columns - (N - 1) * lanes;
+    // SAFETY: a panel has `M` words for each step; every tap has its runs within `x`, and `y` has
     // them for every filter. What is beyond the columns is neither read nor written.
     unsafe {
         let x = t.x.as_ptr().add(run * t.runs.step + at);
-        let mut w = t.filters.panels.as_ptr().add(first * t.filters.taps);
-        let mut sums = [[V::splat(0.0); N]; M];
-        let last = columns - (N - 1) * V::LANES;
-        if last == V::LANES {
-            for &tap in t.taps {
-                let x = x.add(tap);
-                let mut side = [V::load(x); N];
-                for v in 1..N {
-                    side[v] = V::load(x.add(v * V::LANES));
-                }
-                for i in 0..M {
-                    let weight = V::splat(*w.add(i));
-                    for v in 0..N {
-                        sums[i][v] = V::mul_add(sums[i][v], weight, side[v]);
-                    }
-                }
+        let mut w = t.filters.panels.as_ptr().add(first * t.filters.taps.div_ceil(P::DEPTH));
+        let mut sums = [[P::V::splat(0.0); N]; M];
+        let (pairs, odd) = t.taps.split_at(t.taps.len() - t.taps.len() % P::DEPTH);
+        // Twice, as what is whole is read faster.
+        if last == lanes {
+            for pair in pairs.chunks_exact(P::DEPTH) {
+                let side = side::<P, N>(x.add(pair[0]), x.add(pair[P::DEPTH - 1]), lanes, true);
+                add_step::<P, M, N>(&mut sums, w, side);
                 w = w.add(M);
             }
         } else {
-            for &tap in t.taps {
-                let x = x.add(tap);
-                let mut side = [V::load_first(x.add((N - 1) * V::LANES), last); N];
-                for v in 0..N - 1 {
-                    side[v] = V::load(x.add(v * V::LANES));
-                }
-                for i in 0..M {
-                    let weight = V::splat(*w.add(i));
-                    for v in 0..N {
-                        sums[i][v] = V::mul_add(sums[i][v], weight, side[v]);
-                    }
-                }
+            for pair in pairs.chunks_exact(P::DEPTH) {
+                let side = side::<P, N>(x.add(pair[0]), x.add(pair[P::DEPTH - 1]), last, true);
+                add_step::<P, M, N>(&mut sums, w, side);
                 w = w.add(M);
             }
+        }
+        for tap in odd {
+            add_step::<P, M, N>(&mut sums, w, side::<P, N>(x.add(*tap), x.add(*tap), last, false));
         }
         for i in 0..M {
             if first + i < t.filters.count {
                 let y = t.y.as_mut_ptr().cast::<f32>().add((first + i) * t.runs.elements() + run * t.runs.length + at);
                 let (bias, add) = match t.start {
-                    Start::Zero => (V::splat(0.0), false),
-                    Start::Bias(bias) => (V::splat(*bias.get_unchecked(first + i)), false),
-                    Start::Sums => (V::splat(0.0), true),
+                    Start::Zero => (P::V::splat(0.0), false),
+                    Start::Bias(bias) => (P::V::splat(*bias.get_unchecked(first + i)), false),
+                    Start::Sums => (P::V::splat(0.0), true),
                 };
                 for v in 0..N - 1 {
-                    let y = y.add(v * V::LANES);
-                    V::store(y, V::add(sums[i][v], if add { V::load(y) } else { bias }));
+                    let y = y.add(v * lanes);
+                    P::V::store(y, P::V::add(sums[i][v], if add { P::V::load(y) } else { bias }));
                 }
-                let y = y.add((N - 1) * V::LANES);
-                let sum = V::add(sums[i][N - 1], if add { V::load_first(y, last) } else { bias });
-                if last == V::LANES { V::store(y, sum) } else { V::store_first(y, sum, last) }
+                let y = y.add((N - 1) * lanes);
+                let sum = P::V::add(sums[i][N - 1], if add { P::V::load_first(y, last) } else { bias });
+                if last == lanes { P::V::store(y, sum) } else { P::V::store_first(y, sum, last) }
             }
         }
     }

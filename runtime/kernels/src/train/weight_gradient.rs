@@ -3,6 +3,7 @@
 use super::Shape2d;
 use super::copy::Aligned;
 use super::correlate::{Panels, correlate};
+use super::factors::{FactorWidth, Set};
 use super::unroll::Unrolling;
 use crate::Isa;
 use rayon::prelude::*;
@@ -21,12 +22,13 @@ const UNROLLED: usize = 1 << 15;
 /// The gradient of [`conv`] by its weight, of that by its output.
 ///
 /// [`conv`]: super::conv
-pub fn conv_weight_gradient(at: &Shape2d, x: &[f32], dy: &[f32]) -> Vec<f32> {
-    conv_weight_gradient_on(Isa::detect(), at, x, dy)
+pub fn conv_weight_gradient(width: FactorWidth, at: &Shape2d, x: &[f32], dy: &[f32]) -> Vec<f32> {
+    let (set, [x, dy]) = at.width(width).operands(Isa::detect(), [x, dy]);
+    conv_weight_gradient_on(set, at, &x, &dy)
 }
 
-/// [`conv_weight_gradient`] on an instruction set.
-pub(super) fn conv_weight_gradient_on(isa: Isa, at: &Shape2d, x: &[f32], dy: &[f32]) -> Vec<f32> {
+/// [`conv_weight_gradient`] on a set.
+pub(super) fn conv_weight_gradient_on(set: Set, at: &Shape2d, x: &[f32], dy: &[f32]) -> Vec<f32> {
     at.check(Some(x), None, Some(dy));
     let mut dw = vec![0.0; at.weight_len()];
     if dw.is_empty() || dy.is_empty() || x.is_empty() {
@@ -47,7 +49,7 @@ pub(super) fn conv_weight_gradient_on(isa: Isa, at: &Shape2d, x: &[f32], dy: &[f
     let blocks_of_task = blocks.len().div_ceil(PARTS.div_ceil(parts));
     let tasks: Vec<&[(usize, Range<usize>)]> = blocks.chunks(blocks_of_task).collect();
 
-    let gradient = Gradient { isa, at, layout: &layout, plane, together, x, dy };
+    let gradient = Gradient { set, at, layout: &layout, plane, together, x, dy };
     let sums: Vec<Vec<f32>> = (0..parts * tasks.len())
         .into_par_iter()
         .map(|i| {
@@ -81,7 +83,7 @@ pub(super) fn conv_weight_gradient_on(isa: Isa, at: &Shape2d, x: &[f32], dy: &[f
 }
 
 struct Gradient<'a> {
-    isa: Isa,
+    set: Set,
     at: &'a Shape2d,
     layout: &'a Unrolling,
     /// Elements of a plane, unrolled.
@@ -113,7 +115,7 @@ impl Gradient<'_> {
                 if packed.replace(group) != Some(group) {
                     let dy = &self.dy[(first * at.filters + group * filters) * pixels..];
                     let steps = [at.filters * pixels, pixels];
-                    panels.pack(self.isa, dy, [together.len(), filters], steps, layout.runs);
+                    panels.pack(self.set, dy, [together.len(), filters], steps, layout.runs);
                 }
                 let planes = |n: usize| {
                     let channel = n * at.channels + group * at.group_channels() + block.start;
@@ -126,11 +128,11 @@ impl Gradient<'_> {
                 } else {
                     let step = block.len() * self.plane;
                     for (n, to) in together.clone().zip(unrolled.chunks_exact_mut(step)) {
-                        layout.fill(self.isa, &planes(n)[..block.len() * at.plane()], to, &mut split);
+                        layout.fill(self.set.isa, &planes(n)[..block.len() * at.plane()], to, &mut split);
                     }
                     (&unrolled[..], step)
                 };
-                correlate(self.isa, &panels, x, step, &taps, layout.runs, sums);
+                correlate(self.set, &panels, x, step, &taps, layout.runs, sums);
             }
         }
         all

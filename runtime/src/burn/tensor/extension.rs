@@ -8,9 +8,11 @@
 
 use super::{
     hearing,
+    lines::{AddLine, LayerNorm, Softmax},
     operators::{Add, BatchNorm, Conv, Pad, Quantised, Relu, Slices, Window2d, elements},
+    product::Product,
 };
-use ::burn::backend::{Autodiff, Backend, Flex, backend_extension, ops::ConvOptions, tensor::FloatTensor};
+use ::burn::backend::{Autodiff, Backend, Flex, backend_extension, tensor::FloatTensor};
 use burn_autodiff::{
     NodeId,
     checkpoint::{
@@ -20,20 +22,23 @@ use burn_autodiff::{
     ops::{Backward, Ops, OpsKind},
 };
 use burn_flex::FlexTensor;
+use compress_kernels::train::{FactorWidth, Function};
 use std::{cell::RefCell, collections::HashSet, fmt::Debug, marker::PhantomData};
 
-/// Operators with kernels of ours. All tensors are contiguous or made so.
+/// Operators with kernels of ours. Tensors may lie in memory in any way.
 #[backend_extension(Flex, Autodiff)]
 pub trait Train: Backend {
     /// Convolution of `[N, C, H, W]` by `[M, C / groups, h, w]`.
-    fn train_conv(x: FloatTensor<Self>, weight: FloatTensor<Self>, options: ConvOptions<2>) -> FloatTensor<Self>;
+    fn train_conv(x: FloatTensor<Self>, weight: FloatTensor<Self>, conv: Conv) -> FloatTensor<Self>;
     /// The same with a bias `[M]`.
     fn train_conv_bias(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
-        options: ConvOptions<2>,
+        conv: Conv,
     ) -> FloatTensor<Self>;
+    /// The products of matrices over the last two axes, of equal batches.
+    fn train_product(x: FloatTensor<Self>, y: FloatTensor<Self>, width: FactorWidth) -> FloatTensor<Self>;
     /// Normalisation of `[N, C, ...]` by its own statistics, and these: mean and population variance, `[C]`.
     fn train_batch_norm(
         x: FloatTensor<Self>,
@@ -45,6 +50,19 @@ pub trait Train: Backend {
     fn train_max_pool(x: FloatTensor<Self>, window: Window2d) -> FloatTensor<Self>;
     /// `max(x, 0)`; NaN stays.
     fn train_relu(x: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// Softmax of the last axis.
+    fn train_softmax(x: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// Normalisation of each line of the last axis, by a scale and a bias of its length.
+    fn train_layer_norm(
+        x: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        norm: LayerNorm,
+    ) -> FloatTensor<Self>;
+    /// `x`, to whose lines of the last axis `line` is added.
+    fn train_add_line(x: FloatTensor<Self>, line: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// A function of each element.
+    fn train_function(x: FloatTensor<Self>, f: Function) -> FloatTensor<Self>;
     /// `a + b` of equal shapes.
     fn train_add(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self>;
     /// A slice whose steps are positive.
@@ -65,6 +83,10 @@ pub(super) trait Vjp<const N: usize>: Clone + Send + Debug + 'static {
     type Saved: Clone + Send + Debug + 'static;
     /// Which inputs the product reads.
     const READS: [bool; N];
+    /// Which of these it reads where only some inputs are `tracked`.
+    fn reads(_tracked: [bool; N]) -> [bool; N] {
+        Self::READS
+    }
     /// Whether the output may be made again when the backward pass reads it, where memory counts more than time.
     const CHEAP: bool;
     fn forward(&self, x: [FlexTensor; N]) -> (FlexTensor, Self::Saved);
@@ -156,7 +178,7 @@ fn record<O: Vjp<N>, C: CheckpointStrategy, const N: usize>(
     };
     match prep.stateful() {
         OpsKind::Tracked(mut prep) => {
-            let mut reads = O::READS.into_iter();
+            let mut reads = O::reads(x.each_ref().map(|t| t.is_tracked())).into_iter();
             let ids = x.each_ref().map(|t| reads.next().unwrap_or(false).then(|| prep.checkpoint(t)));
             let (y, saved) = op.forward(x.map(|t| t.into_primitive()));
             (prep.finish((op, ids, saved.clone()), y), saved)
@@ -169,12 +191,16 @@ fn record<O: Vjp<N>, C: CheckpointStrategy, const N: usize>(
 }
 
 impl Train for Flex {
-    fn train_conv(x: FlexTensor, weight: FlexTensor, options: ConvOptions<2>) -> FlexTensor {
-        Conv(options).run(x, weight, None)
+    fn train_conv(x: FlexTensor, weight: FlexTensor, conv: Conv) -> FlexTensor {
+        conv.run(x, weight, None)
     }
 
-    fn train_conv_bias(x: FlexTensor, weight: FlexTensor, bias: FlexTensor, options: ConvOptions<2>) -> FlexTensor {
-        Conv(options).run(x, weight, Some(bias))
+    fn train_conv_bias(x: FlexTensor, weight: FlexTensor, bias: FlexTensor, conv: Conv) -> FlexTensor {
+        conv.run(x, weight, Some(bias))
+    }
+
+    fn train_product(x: FlexTensor, y: FlexTensor, width: FactorWidth) -> FlexTensor {
+        Product(width).forward([x, y]).0
     }
 
     fn train_batch_norm(
@@ -193,6 +219,22 @@ impl Train for Flex {
 
     fn train_relu(x: FlexTensor) -> FlexTensor {
         Relu.forward([x]).0
+    }
+
+    fn train_softmax(x: FlexTensor) -> FlexTensor {
+        Softmax.forward([x]).0
+    }
+
+    fn train_layer_norm(x: FlexTensor, scale: FlexTensor, bias: FlexTensor, norm: LayerNorm) -> FlexTensor {
+        norm.forward([x, scale, bias]).0
+    }
+
+    fn train_add_line(x: FlexTensor, line: FlexTensor) -> FlexTensor {
+        AddLine.forward([x, line]).0
+    }
+
+    fn train_function(x: FlexTensor, f: Function) -> FlexTensor {
+        f.forward([x]).0
     }
 
     fn train_add(a: FlexTensor, b: FlexTensor) -> FlexTensor {
@@ -221,17 +263,21 @@ impl Train for Flex {
 }
 
 impl<C: CheckpointStrategy> Train for Autodiff<Flex, C> {
-    fn train_conv(x: FloatTensor<Self>, weight: FloatTensor<Self>, options: ConvOptions<2>) -> FloatTensor<Self> {
-        record::<_, C, 2>(Conv(options), [x, weight]).0
+    fn train_conv(x: FloatTensor<Self>, weight: FloatTensor<Self>, conv: Conv) -> FloatTensor<Self> {
+        record::<_, C, 2>(conv, [x, weight]).0
     }
 
     fn train_conv_bias(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
-        options: ConvOptions<2>,
+        conv: Conv,
     ) -> FloatTensor<Self> {
-        record::<_, C, 3>(Conv(options), [x, weight, bias]).0
+        record::<_, C, 3>(conv, [x, weight, bias]).0
+    }
+
+    fn train_product(x: FloatTensor<Self>, y: FloatTensor<Self>, width: FactorWidth) -> FloatTensor<Self> {
+        record::<_, C, 2>(Product(width), [x, y]).0
     }
 
     fn train_batch_norm(
@@ -251,6 +297,27 @@ impl<C: CheckpointStrategy> Train for Autodiff<Flex, C> {
 
     fn train_relu(x: FloatTensor<Self>) -> FloatTensor<Self> {
         record::<_, C, 1>(Relu, [x]).0
+    }
+
+    fn train_softmax(x: FloatTensor<Self>) -> FloatTensor<Self> {
+        record::<_, C, 1>(Softmax, [x]).0
+    }
+
+    fn train_layer_norm(
+        x: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        norm: LayerNorm,
+    ) -> FloatTensor<Self> {
+        record::<_, C, 3>(norm, [x, scale, bias]).0
+    }
+
+    fn train_add_line(x: FloatTensor<Self>, line: FloatTensor<Self>) -> FloatTensor<Self> {
+        record::<_, C, 2>(AddLine, [x, line]).0
+    }
+
+    fn train_function(x: FloatTensor<Self>, f: Function) -> FloatTensor<Self> {
+        record::<_, C, 1>(f, [x]).0
     }
 
     fn train_add(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {

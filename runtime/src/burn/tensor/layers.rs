@@ -1,9 +1,19 @@
 //! Whole layers on the device: products, reductions, normalisation, convolution, pooling.
 
-use super::{B, Float, Prim, check_size};
+use super::{
+    B, Float, Prim, check_size,
+    extension::Train,
+    lines::LayerNorm,
+    training::{has_kernels, is_tracked},
+    width,
+};
 use crate::burn::host;
-use ::burn::backend::ops::{ActivationOps, ConvOptions, ConvTransposeOptions, FloatTensorOps, ModuleOps};
+use ::burn::backend::{
+    TensorMetadata,
+    ops::{ActivationOps, ConvOptions, ConvTransposeOptions, FloatTensorOps, ModuleOps},
+};
 use compress_compiler::{error::Result, ops::reduce::ReduceKind, tensor::DType};
+use compress_kernels::train::FactorWidth;
 
 /// Where a window of `N` axes stands.
 #[derive(Debug, Clone, Copy)]
@@ -67,12 +77,23 @@ macro_rules! convolutions {
     };
 }
 
+/// The axes before the last two.
+fn batches(x: &Prim) -> Vec<usize> {
+    let shape = x.shape();
+    shape[..shape.num_dims() - 2].to_vec()
+}
+
 /// The product over the last two axes.
 fn product(x: Prim, y: Prim) -> Prim {
     #[cfg(feature = "gpu")]
     if super::gpu::has_kernels(&x) {
         use super::gpu::Products;
         return B::product(x, y);
+    }
+    let width = width::of_factors();
+    let ours = width != FactorWidth::F32 || is_tracked(&x) || is_tracked(&y);
+    if ours && has_kernels(&x) && has_kernels(&y) && batches(&x) == batches(&y) {
+        return B::train_product(x, y, width);
     }
     B::float_matmul(x, y)
 }
@@ -99,12 +120,20 @@ impl Float {
 
     /// `softmax`, or its logarithm, along `axis`.
     pub fn softmax(self, axis: usize, log: bool) -> Self {
+        if !log && axis + 1 == self.shape.len() && self.is_tracked() && self.has_kernels() {
+            return self.map(B::train_softmax);
+        }
         self.map(|t| if log { B::log_softmax(t, axis) } else { B::softmax(t, axis) })
     }
 
     /// Normalises the rows of a matrix, then scales and shifts its columns.
     pub fn layer_norm(self, scale: Self, bias: Option<Self>, epsilon: f32) -> Self {
         let (scale, bias) = (scale.widened_like(&self), bias.map(|b| b.widened_like(&self)));
+        let tracked = [&self, &scale].into_iter().chain(&bias).any(Self::is_tracked);
+        if tracked && scale.elements() > 0 && [&self, &scale].into_iter().chain(&bias).all(Self::has_kernels) {
+            let bias = bias.map_or_else(|| scale.clone().detached().mul_scalar(0.0).t, |b| b.t);
+            return self.map(|t| B::train_layer_norm(t, scale.t, bias, LayerNorm { epsilon }));
+        }
         self.map(|t| B::layer_norm(t, scale.t, bias.map(|b| b.t), f64::from(epsilon)))
     }
 

@@ -7,6 +7,7 @@ use ::burn::backend::{
     ops::{ActivationOps, BoolTensorOps, FloatTensorOps},
 };
 use compress_compiler::{error::Result, tensor::DType};
+use compress_kernels::train::Function;
 
 macro_rules! unary {
     ($($(#[$doc:meta])* $name:ident => $prim:ident),* $(,)?) => {
@@ -20,22 +21,12 @@ macro_rules! unary {
 }
 
 unary! {
-    /// The logistic function.
-    sigmoid => sigmoid,
     /// `log(sigmoid(x))`, stable.
     log_sigmoid => log_sigmoid,
-    /// Gaussian error linear unit, by the error function.
-    gelu => gelu,
-    /// Hyperbolic tangent.
-    tanh => float_tanh,
-    /// Exponential.
-    exp => float_exp,
     /// Natural logarithm.
     log => float_log,
     /// Square root.
     sqrt => float_sqrt,
-    /// The error function.
-    erf => float_erf,
     /// `-x`.
     neg => float_neg,
     /// Absolute value.
@@ -174,6 +165,39 @@ impl Float {
         self.neg().log_sigmoid().neg().map(|t| B::float_mask_fill(t, infinite, scalar(f64::INFINITY)))
     }
 
+    /// A function of each element: by a kernel of ours on the tape of a CPU, as Burn's there have one thread.
+    fn function(self, f: Function, elsewhere: impl FnOnce(Prim) -> Prim) -> Self {
+        match self.is_tracked() && self.has_kernels() {
+            true => self.map(|t| B::train_function(t, f)),
+            false => self.map(elsewhere),
+        }
+    }
+
+    /// The logistic function.
+    pub fn sigmoid(self) -> Self {
+        self.function(Function::Sigmoid, B::sigmoid)
+    }
+
+    /// Gaussian error linear unit, by the error function.
+    pub fn gelu(self) -> Self {
+        self.function(Function::Gelu, B::gelu)
+    }
+
+    /// Hyperbolic tangent.
+    pub fn tanh(self) -> Self {
+        self.function(Function::Tanh, B::float_tanh)
+    }
+
+    /// Exponential.
+    pub fn exp(self) -> Self {
+        self.function(Function::Exp, B::float_exp)
+    }
+
+    /// The error function.
+    pub fn erf(self) -> Self {
+        self.function(Function::Erf, B::float_erf)
+    }
+
     /// `max(x, 0)`; NaN stays.
     pub fn relu(self) -> Self {
         if drops_nan(&self.t) {
@@ -194,6 +218,15 @@ impl Float {
     pub fn add(self, other: Self) -> Result<Self> {
         let ours = (self.is_tracked() || other.is_tracked()) && self.has_kernels() && other.has_kernels();
         let alike = self.shape == other.shape;
+        // As biases are.
+        let is_line =
+            |x: &Self, line: &Self| line.shape.len() == 1 && x.shape.len() > 1 && x.shape.last() == line.shape.last();
+        if ours && is_line(&self, &other) && self.dtype == other.dtype {
+            return Ok(Self::wrap(B::train_add_line(self.t, other.t), self.shape, self.dtype));
+        }
+        if ours && is_line(&other, &self) && self.dtype == other.dtype {
+            return Ok(Self::wrap(B::train_add_line(other.t, self.t), other.shape, self.dtype));
+        }
         let (a, b, shape, dtype) = Self::pair(self, other)?;
         let t = if ours && alike { B::train_add(a, b) } else { B::float_add(a, b) };
         Ok(Self::wrap(t, shape, dtype))

@@ -6,10 +6,10 @@ use ::burn::backend::{
     ops::{ConvOptions, FloatTensorOps},
 };
 use burn_flex::{FlexTensor, Layout};
-use compress_kernels::train::{self, Codes, Picked, Shape2d, Signs, Span};
+use compress_kernels::train::{self, Codes, FactorWidth, Function, Picked, Shape2d, Signs, Span};
 use std::sync::Arc;
 
-fn dims(t: &FlexTensor) -> Vec<usize> {
+pub(super) fn dims(t: &FlexTensor) -> Vec<usize> {
     t.shape().iter().copied().collect()
 }
 
@@ -18,14 +18,19 @@ pub(super) fn elements(t: &FlexTensor) -> &[f32] {
     t.as_slice().unwrap_or_default()
 }
 
-fn tensor(data: Vec<f32>, dims: &[usize]) -> FlexTensor {
+pub(super) fn tensor(data: Vec<f32>, dims: &[usize]) -> FlexTensor {
     let layout = Layout::contiguous(Shape::from(dims.to_vec()));
     FlexTensor::new(::burn::tensor::Bytes::from_elems(data), layout, DType::F32)
 }
 
 /// A convolution, with or without a bias.
 #[derive(Clone, Debug)]
-pub struct Conv(pub ConvOptions<2>);
+pub struct Conv {
+    /// Where the window stands.
+    pub options: ConvOptions<2>,
+    /// The width of what is multiplied, in both passes.
+    pub width: FactorWidth,
+}
 
 impl Conv {
     fn shape(&self, x: &[usize], weight: &[usize]) -> Shape2d {
@@ -36,10 +41,10 @@ impl Conv {
             columns: x[3],
             filters: weight[0],
             kernel: [weight[2], weight[3]],
-            stride: self.0.stride,
-            dilation: self.0.dilation,
-            pads: self.0.padding,
-            groups: self.0.groups,
+            stride: self.options.stride,
+            dilation: self.options.dilation,
+            pads: self.options.padding,
+            groups: self.options.groups,
         }
     }
 
@@ -47,7 +52,7 @@ impl Conv {
         let (x, weight, bias) = (x.to_contiguous(), weight.to_contiguous(), bias.map(|b| b.to_contiguous()));
         let at = self.shape(&dims(&x), &dims(&weight));
         let [rows, columns] = at.output();
-        let y = train::conv(&at, elements(&x), elements(&weight), bias.as_ref().map(elements));
+        let y = train::conv(self.width, &at, elements(&x), elements(&weight), bias.as_ref().map(elements));
         tensor(y, &[at.samples, at.filters, rows, columns])
     }
 
@@ -63,8 +68,9 @@ impl Conv {
         let (xs, ws) = (dims(&x), dims(&weight));
         let at = self.shape(&xs, &ws);
         [
-            wants[0].then(|| tensor(train::conv_input_gradient(&at, elements(&weight), elements(&dy)), &xs)),
-            wants[1].then(|| tensor(train::conv_weight_gradient(&at, elements(&x), elements(&dy)), &ws)),
+            wants[0]
+                .then(|| tensor(train::conv_input_gradient(self.width, &at, elements(&weight), elements(&dy)), &xs)),
+            wants[1].then(|| tensor(train::conv_weight_gradient(self.width, &at, elements(&x), elements(&dy)), &ws)),
             wants[2].then(|| tensor(train::conv_bias_gradient(&at, elements(&dy)), &ws[..1])),
         ]
     }
@@ -219,7 +225,7 @@ impl Vjp<1> for Window2d {
 }
 
 /// Changes elements in place where nobody else holds them, in a copy otherwise.
-fn changed<T>(mut x: FlexTensor, change: impl FnOnce(&mut [f32]) -> T) -> (FlexTensor, T) {
+pub(super) fn changed<T>(mut x: FlexTensor, change: impl FnOnce(&mut [f32]) -> T) -> (FlexTensor, T) {
     if x.is_contiguous()
         && size_of_val(elements(&x)) == x.bytes().len()
         && let Some(own) = x.try_storage_mut::<f32>()
@@ -255,6 +261,24 @@ impl Vjp<1> for Relu {
         _: [bool; 1],
     ) -> [Option<FlexTensor>; 1] {
         [Some(changed(dy, |dy| train::relu_gradient(&signs, dy)).0)]
+    }
+}
+
+impl Vjp<1> for Function {
+    type Saved = ();
+    const READS: [bool; 1] = [true];
+    const CHEAP: bool = true;
+
+    fn forward(&self, [x]: [FlexTensor; 1]) -> (FlexTensor, ()) {
+        let x = x.to_contiguous();
+        (tensor(train::function(*self, elements(&x)), &dims(&x)), ())
+    }
+
+    fn backward(&self, [x]: [Option<FlexTensor>; 1], (): (), dy: FlexTensor, _: [bool; 1]) -> [Option<FlexTensor>; 1] {
+        [x.map(|x| {
+            let x = x.to_contiguous();
+            changed(dy, |dy| train::function_gradient(*self, elements(&x), dy)).0
+        })]
     }
 }
 

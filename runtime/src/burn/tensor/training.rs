@@ -1,10 +1,11 @@
 //! Gradients: leaves, the backward pass, and layers with kernels of ours.
 
 use super::{
-    B, Float, check_size,
+    B, Float, Prim, check_size,
     extension::{Train, begin_backward},
     layers::Geometry,
-    operators::{BatchNorm, Quantised, Window2d},
+    operators::{BatchNorm, Conv, Quantised, Window2d},
+    width,
 };
 use ::burn::backend::{
     AutodiffBackend, DType as BurnDType, Dispatch, DispatchAutodiffContext, DispatchTensorKind,
@@ -15,7 +16,7 @@ use compress_compiler::{
     error::{Error, Result},
     tensor::DType,
 };
-use compress_kernels::train::Codes;
+use compress_kernels::train::{Codes, FactorWidth};
 
 /// The gradients of one backward pass.
 pub struct Gradients(<B as AutodiffBackend>::Gradients);
@@ -26,6 +27,20 @@ impl Gradients {
         let t = B::grad_remove(&leaf.t, &mut self.0)?;
         Some(Float::wrap(t, leaf.shape.clone(), leaf.dtype))
     }
+}
+
+/// Whether a CPU holds it, as floats of 32 bits: kernels of ours are for these, whatever they are in ONNX.
+pub(super) fn has_kernels(t: &Prim) -> bool {
+    let on_cpu = match &t.kind {
+        DispatchTensorKind::Autodiff(inner) => matches!(**inner, DispatchTensorKind::Flex(_)),
+        kind => matches!(kind, DispatchTensorKind::Flex(_)),
+    };
+    on_cpu && t.dtype() == BurnDType::F32
+}
+
+/// Whether gradients flow through it.
+pub(super) fn is_tracked(t: &Prim) -> bool {
+    matches!(t.kind, DispatchTensorKind::Autodiff(_)) && Dispatch::is_tracked(t)
 }
 
 impl Float {
@@ -43,7 +58,7 @@ impl Float {
 
     /// Whether gradients flow through this tensor.
     pub fn is_tracked(&self) -> bool {
-        matches!(self.t.kind, DispatchTensorKind::Autodiff(_)) && Dispatch::is_tracked(&self.t)
+        is_tracked(&self.t)
     }
 
     /// The same elements off the tape, where what reads them may read values on it too.
@@ -112,17 +127,12 @@ impl Float {
         self
     }
 
-    /// Whether kernels of ours run under the tape.
-    pub(super) fn has_kernels(&self) -> bool {
-        let on_cpu = match &self.t.kind {
-            DispatchTensorKind::Autodiff(inner) => matches!(**inner, DispatchTensorKind::Flex(_)),
-            kind => matches!(kind, DispatchTensorKind::Flex(_)),
-        };
-        // Of what the device holds, whatever it is in ONNX: kernels of ours are `f32`.
-        on_cpu && self.t.dtype() == BurnDType::F32
+    /// Whether there are kernels of ours for it.
+    pub(crate) fn has_kernels(&self) -> bool {
+        has_kernels(&self.t)
     }
 
-    /// Convolution of `[N, C, H, W]` on the tape; the caller has checked that the shapes fit. `None` where there
+    /// Convolution of `[N, C, H, W]` on the tape, or by factors of 16 bits; the caller has checked that the shapes fit. `None` where there
     /// is no kernel of ours.
     ///
     /// # Errors
@@ -136,16 +146,18 @@ impl Float {
         out: [usize; 2],
     ) -> Result<Option<Self>> {
         let tracked = [self, weight].into_iter().chain(bias).any(Self::is_tracked);
-        if !(tracked && self.has_kernels()) {
+        let width = width::of_factors();
+        let fits = [self, weight].into_iter().chain(bias).all(Self::has_kernels);
+        if !((tracked || width != FactorWidth::F32) && fits) {
             return Ok(None);
         }
         let shape = vec![self.shape[0], weight.shape[0], out[0], out[1]];
         check_size(&shape)?;
-        let options = ConvOptions::new_with_padding(at.stride, at.pads, at.dilation, groups);
+        let conv = Conv { options: ConvOptions::new_with_padding(at.stride, at.pads, at.dilation, groups), width };
         let (x, weight) = (self.t.clone(), weight.t.clone());
         let t = match bias {
-            Some(bias) => B::train_conv_bias(x, weight, bias.t.clone(), options),
-            None => B::train_conv(x, weight, options),
+            Some(bias) => B::train_conv_bias(x, weight, bias.t.clone(), conv),
+            None => B::train_conv(x, weight, conv),
         };
         Ok(Some(Self::wrap(t, shape, self.dtype)))
     }

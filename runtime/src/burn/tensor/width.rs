@@ -1,8 +1,34 @@
-//! Tensors held in 16 bits, which training and inference in half precision make.
+//! The width of tensors and of products in half precision.
+//!
+//! A GPU holds tensors in 16 bits. A CPU holds all in 32, and rounds what convolutions and products read
+//! ([`FactorWidth`]).
 
 use super::{B, Float, Value};
 use crate::{burn::precision::Precision, device::Device};
 use ::burn::backend::{Backend, DType as BurnDType, FloatDType, TensorMetadata};
+use compress_kernels::train::FactorWidth;
+use std::cell::Cell;
+
+thread_local! {
+    static FACTORS: Cell<FactorWidth> = const { Cell::new(FactorWidth::F32) };
+}
+
+/// The width in which this thread multiplies now.
+pub(super) fn of_factors() -> FactorWidth {
+    FACTORS.get()
+}
+
+/// Does `work`, and multiplies in this width where kernels of ours do. A gradient has the width of its forward pass.
+pub fn multiplying<T>(width: FactorWidth, work: impl FnOnce() -> T) -> T {
+    struct Before(FactorWidth);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            FACTORS.set(self.0);
+        }
+    }
+    let _before = Before(FACTORS.replace(width));
+    work()
+}
 
 impl Precision {
     fn width(self) -> FloatDType {

@@ -1,10 +1,10 @@
 //! Our training kernels against Burn's own gradients, on shapes drawn by a seed.
 
-use super::noise;
+use super::{floats, noise};
 use crate::{
     burn::{
         kernels::{self, Args},
-        tensor::{Float, Geometry, Value},
+        tensor::{Float, Geometry, Value, multiplying},
     },
     device::Device,
 };
@@ -20,6 +20,7 @@ use compress_compiler::{
     },
     tensor::Tensor,
 };
+use compress_kernels::train::FactorWidth;
 
 /// How many shapes of each operator.
 const ROUNDS: u64 = 60;
@@ -40,17 +41,22 @@ impl Draw {
 
 /// The output of `f`, and the gradients of all leaves by a weighted sum of it.
 fn derived(leaves: &[Tensor], f: impl Fn(&[Float]) -> Result<Float>) -> Result<Vec<Vec<f32>>> {
-    derived_by(false, leaves, f)
+    derived_by(false, |shape| noise(shape, 99), leaves, f)
 }
 
-/// [`derived`], where cheap values are computed again or not.
-fn derived_by(recompute: bool, leaves: &[Tensor], f: impl Fn(&[Float]) -> Result<Float>) -> Result<Vec<Vec<f32>>> {
+/// [`derived`], with cheap values computed again or not, by a sum that is weighted so.
+fn derived_by(
+    recompute: bool,
+    weights: impl Fn(&[usize]) -> Tensor,
+    leaves: &[Tensor],
+    f: impl Fn(&[Float]) -> Result<Float>,
+) -> Result<Vec<Vec<f32>>> {
     let device = Device::cpu();
     let leaf = |t: &Tensor| Ok(Float::upload(t, &device)?.leaf(recompute));
     let leaves = leaves.iter().map(leaf).collect::<Result<Vec<_>>>()?;
     let y = f(&leaves)?;
     let n = y.elements();
-    let weights = Float::upload(&noise(y.shape(), 99), &device)?;
+    let weights = Float::upload(&weights(y.shape()), &device)?;
     let mut out = vec![y.clone().detached().into_vec()?];
     let mut all = y.mul(weights)?.reshape(&[n])?.reduce(ReduceKind::Sum, &[0], false)?.backward()?;
     for leaf in &leaves {
@@ -70,15 +76,35 @@ fn same(
     ours: impl Fn(&[Float]) -> Result<Float> + Sync,
     theirs: impl Fn(&[Float]) -> Result<Float>,
 ) {
+    near(what, leaves, ours, &derived(leaves, theirs).unwrap());
+}
+
+/// `ours` in bfloat16 gives what `theirs` gives of what is rounded before, both passes.
+fn same_in_bf16(
+    what: &str,
+    leaves: &[Tensor],
+    ours: impl Fn(&[Float]) -> Result<Float> + Sync,
+    theirs: impl Fn(&[Float]) -> Result<Float>,
+) {
+    let rounded = |t: &Tensor| {
+        let near: Vec<f32> = floats(t).into_iter().map(|v| half::bf16::from_f32(v).to_f32()).collect();
+        Tensor::f32(t.shape(), &near)
+    };
+    let narrow: Vec<Tensor> = leaves.iter().map(rounded).collect();
+    let expected = derived_by(false, |shape| rounded(&noise(shape, 99)), &narrow, theirs).unwrap();
+    near(&format!("{what}, in bf16"), leaves, |x| multiplying(FactorWidth::Bf16, || ours(x)), &expected);
+}
+
+fn near(what: &str, leaves: &[Tensor], ours: impl Fn(&[Float]) -> Result<Float> + Sync, expected: &[Vec<f32>]) {
     let threads = |n| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(n).build().unwrap();
         pool.install(|| derived(leaves, &ours)).unwrap()
     };
     let (one, three) = (threads(1), threads(3));
     assert!(bits(&one) == bits(&three), "{what}: differs by the number of threads");
-    for (i, (a, b)) in one.iter().zip(derived(leaves, theirs).unwrap()).enumerate() {
+    for (i, (a, b)) in one.iter().zip(expected).enumerate() {
         let size = b.iter().fold(1e-3f32, |m, v| m.max(v.abs()));
-        let worst = a.iter().zip(&b).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
+        let worst = a.iter().zip(b).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
         assert!(a.len() == b.len() && worst <= 1e-4 * size, "{what}: result {i} is off by {worst} of {size}");
     }
 }
@@ -121,7 +147,34 @@ fn convolutions() {
         let bare = Geometry { pads: [(0, 0); 2], ..at };
         let theirs =
             |x: &[Float]| x[0].clone().pad(&border, 0.0)?.conv2d(x[1].clone(), x.get(2).cloned(), &bare, groups);
-        same(&format!("{:?} by {:?}, {at:?}, {groups} groups", leaves[0], leaves[1]), &leaves, ours, theirs);
+        let what = format!("{:?} by {:?}, {at:?}, {groups} groups", leaves[0], leaves[1]);
+        same(&what, &leaves, ours, theirs);
+        // What reads for one filter multiplies in 32 bits. The gradient of a bias is a sum, of which nothing is rounded.
+        if filters > groups {
+            same_in_bf16(&what, &leaves[..2], ours, theirs);
+        }
+    }
+}
+
+#[test]
+fn products_in_bf16() {
+    for seed in 0..ROUNDS {
+        let mut draw = Draw(seed);
+        let batches: Vec<usize> = (0..draw.from(0, 2)).map(|_| draw.from(1, 3)).collect();
+        let [m, k, n] = [draw.from(1, 40), draw.from(1, 70), draw.from(1, 60)];
+        let turned = [draw.from(0, 1) == 1, draw.from(0, 1) == 1];
+        let shape = |[rows, columns]: [usize; 2], turned: bool| {
+            let last = if turned { [columns, rows] } else { [rows, columns] };
+            [&batches[..], &last].concat()
+        };
+        let leaves = [noise(&shape([m, k], turned[0]), 2 * seed), noise(&shape([k, n], turned[1]), 2 * seed + 1)];
+        let product = |x: &[Float]| {
+            let rank = batches.len() + 2;
+            let order: Vec<usize> = (0..rank - 2).chain([rank - 1, rank - 2]).collect();
+            let side = |i: usize| if turned[i] { x[i].clone().permute(&order) } else { x[i].clone() };
+            side(0).matmul(side(1))
+        };
+        same_in_bf16(&format!("{batches:?} {m} {k} {n} {turned:?}"), &leaves, product, product);
     }
 }
 
@@ -209,6 +262,63 @@ fn rectifiers_and_sums() {
     }
 }
 
+/// Each against its own differences; those of kernels are tested where these are.
+#[test]
+fn functions_of_an_element() {
+    type Of = fn(Float) -> Float;
+    let all: [(&str, Of); 5] = [
+        ("Erf", Float::erf),
+        ("Exp", Float::exp),
+        ("Gelu", Float::gelu),
+        ("Sigmoid", Float::sigmoid),
+        ("Tanh", Float::tanh),
+    ];
+    let x = noise(&[9, 1000], 1);
+    let (device, h) = (Device::cpu(), 0.01);
+    let weights = floats(&noise(&[9, 1000], 99));
+    for (name, f) in all {
+        let at = |by: f64| f(Float::upload(&x, &device).unwrap().add_scalar(by)).into_vec().unwrap();
+        let (low, high) = (at(-h), at(h));
+        let [y, dx] = &derived(std::slice::from_ref(&x), |x| Ok(f(x[0].clone()))).unwrap()[..] else {
+            panic!("a value and a gradient")
+        };
+        for (i, y0) in at(0.0).into_iter().enumerate() {
+            let slope = weights[i] * (high[i] - low[i]) / (2.0 * h as f32);
+            assert!((y[i] - y0).abs() < 1e-6 * y0.abs().max(1.0), "{name}: {} for {y0}", y[i]);
+            assert!((dx[i] - slope).abs() < 3e-4, "the slope of {name}: {} for {slope}", dx[i]);
+        }
+    }
+}
+
+#[test]
+fn what_runs_along_the_last_axis() {
+    for seed in 0..ROUNDS {
+        let mut draw = Draw(seed);
+        let mut shape: Vec<usize> = (0..draw.from(1, 3)).map(|_| draw.from(1, 12)).collect();
+        let (axis, width) = (shape.len(), draw.from(1, 70));
+        shape.push(width);
+        let of = |x: &Float, kind| x.clone().reduce(kind, &[axis], true);
+        let leaves = [noise(&shape, 3 * seed), noise(&[width], 3 * seed + 1), noise(&[width], 3 * seed + 2)];
+        let theirs = |x: &[Float]| {
+            let y = x[0].clone().exp();
+            y.clone().div(of(&y, ReduceKind::Sum)?)
+        };
+        same(&format!("softmax of {shape:?}"), &leaves[..1], |x| Ok(x[0].clone().softmax(axis, false)), theirs);
+        let theirs = |x: &[Float]| x[0].clone().sub(x[1].clone().neg());
+        same(&format!("line of {shape:?}"), &leaves[..2], |x| x[0].clone().add(x[1].clone()), theirs);
+        same(&format!("lines of {shape:?}"), &leaves[..2], |x| x[1].clone().add(x[0].clone()), theirs);
+        let normal = |x: &[Float]| {
+            let rest = x[0].clone().sub(of(&x[0], ReduceKind::Mean)?)?;
+            let variance = of(&rest.clone().mul(rest.clone())?, ReduceKind::Mean)?;
+            rest.div(variance.add_scalar(0.1).sqrt())?.mul(x[1].clone())
+        };
+        let ours = |x: &[Float]| Ok(x[0].clone().layer_norm(x[1].clone(), x.get(2).cloned(), 0.1));
+        same(&format!("norm of {shape:?}"), &leaves[..2], ours, normal);
+        let theirs = |x: &[Float]| normal(x)?.sub(x[2].clone().neg());
+        same(&format!("norm of {shape:?} and a bias"), &leaves, ours, theirs);
+    }
+}
+
 #[test]
 fn slices_and_borders() {
     for seed in 0..ROUNDS {
@@ -267,7 +377,8 @@ fn what_is_computed_again_is_the_same() {
         let part = sum.clone().slice(2, 0, 4, 2)?.slice(3, 0, 4, 2)?.pad(&[(0, 0), (0, 0), (2, 2), (2, 2)], 0.0)?;
         conv(&sum, &x[3])?.add(part)?.relu().add(first)
     };
-    let (kept, again) = (derived(&leaves, net).unwrap(), derived_by(true, &leaves, net).unwrap());
+    let (kept, again) =
+        (derived(&leaves, net).unwrap(), derived_by(true, |shape| noise(shape, 99), &leaves, net).unwrap());
     assert!(bits(&kept) == bits(&again));
 }
 
