@@ -68,7 +68,39 @@ class ResNet20(nn.Module):
         return self.linear(x.mean((2, 3)))
 
 
-MODELS = {"lenet5": (LeNet5, (1, 28, 28)), "bncnn": (BnCnn, (1, 28, 28)), "resnet20": (ResNet20, (3, 32, 32))}
+class Layer(nn.Module):
+    """A layer of an encoder, which normalises what it reads (Xiong et al. 2020)."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.n1, self.n2, self.heads = nn.LayerNorm(width), nn.LayerNorm(width), heads
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        y = self.n1(x)
+        q, k, v = (f(y).unflatten(2, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        weights = torch.softmax(q @ k.transpose(2, 3) * q.shape[-1] ** -0.5, -1)
+        x = x + self.o((weights @ v).transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.n2(x))))
+
+
+class Encoder(nn.Module):
+    def __init__(self, width=192, heads=3, layers=4):
+        super().__init__()
+        self.layers = nn.Sequential(*[Layer(width, heads) for _ in range(layers)])
+        self.norm, self.linear = nn.LayerNorm(width), nn.Linear(width, 10)
+
+    def forward(self, x):
+        return self.linear(self.norm(self.layers(x)).mean(1))
+
+
+MODELS = {
+    "lenet5": (LeNet5, (1, 28, 28)),
+    "bncnn": (BnCnn, (1, 28, 28)),
+    "resnet20": (ResNet20, (3, 32, 32)),
+    "encoder": (Encoder, (64, 192)),
+}
 
 
 def export(model, shape, path):
@@ -98,7 +130,7 @@ def distilled(made, taught, labels):
     )
 
 
-def train(model, x, y, epochs, batch, rate, seed, decay=1e-2, warmup=0.05, masks=(), teacher=None):
+def train(model, x, y, epochs, batch, rate, seed, decay=1e-2, warmup=0.05, masks=(), teacher=None, bf16=False):
     """AdamW, cosine with warm-up, clipped gradients: what `compress distill --epochs --batch --lr` does. `masks` are pairs of a
     weight and which of its elements stay; by labels alone unless there is a teacher."""
     weights = [p for p in model.parameters() if p.dim() > 1]
@@ -117,7 +149,8 @@ def train(model, x, y, epochs, batch, rate, seed, decay=1e-2, warmup=0.05, masks
                 g["lr"] = rate * factor
             at = order[i * batch : (i + 1) * batch]
             optimiser.zero_grad()
-            made = model(x[at])
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+                made = model(x[at]).float()
             if teacher is None:
                 loss = F.cross_entropy(made, y[at])
             else:

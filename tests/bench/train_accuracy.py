@@ -1,13 +1,13 @@
 """What training reaches: `compress distill` beside PyTorch by the same recipe, and a teacher beside labels alone.
 
     TORCH_PYTHON -m pip install torch numpy onnx onnxruntime      (not by tests/run)
-    COMPRESS_ZOO=DIR TORCH_PYTHON tests/bench/train_accuracy.py [--epochs 3] [--seeds 3] [--only same|teacher]
+    COMPRESS_ZOO=DIR TORCH_PYTHON tests/bench/train_accuracy.py [--epochs 3] [--seeds 3] [--only same|teacher] [--precisions f32,bf16]
 
 `same`: LeNet-5 and BnCnn from nothing on MNIST (all of its training pictures, its test pictures to score) and on
 Fashion (50,000 of its training pictures, the other 10,000 to score): AdamW at 0.001, cosine with warm-up, batch 64.
 `teacher`: a student with a quarter of BnCnn's weights on Fashion, by labels alone and by labels and BnCnn. BnCnn itself was
 trained on all of Fashion's training pictures, those held out here too, so that it knows them: the student's gain is
-what counts. Every model is scored in ONNX Runtime.
+what counts. Every model is scored in ONNX Runtime. PyTorch trains in f32.
 """
 
 import argparse
@@ -75,15 +75,17 @@ def main(args):
             np.savez(folder / "held.npz", x=held[0], y=held[1])
             x, y = torch.from_numpy(train[0]), torch.from_numpy(train[1])
             for make in (LeNet5, BnCnn) if args.only != "teacher" else ():
-                theirs_all, ours_all = [], []
+                theirs_all, ours_all = [], {precision: [] for precision in args.precisions}
                 for seed in range(args.seeds):
                     torch.manual_seed(seed)
                     trained = torch_models.train(make(), x, y, args.epochs, BATCH, RATE, seed)
                     export(trained, (1, 28, 28), str(folder / "theirs.onnx"))
                     theirs_all.append(score(folder / "theirs.onnx", held))
-                    made = ours(folder / "theirs.onnx", folder, args.epochs, seed, "--from-nothing")
-                    ours_all.append(score(made, held))
-                print(f"| {make.__name__} | {dataset} | {spread(theirs_all)} | {spread(ours_all)} |", flush=True)
+                    for precision, scores in ours_all.items():
+                        more = ["--from-nothing", "--precision", precision]
+                        scores.append(score(ours(folder / "theirs.onnx", folder, args.epochs, seed, *more), held))
+                columns = " | ".join([spread(theirs_all), *map(spread, ours_all.values())])
+                print(f"| {make.__name__} | {dataset} | {columns} |", flush=True)
             if dataset == "Fashion" and args.only != "same":
                 teacher = Path(os.environ["COMPRESS_ZOO"]) / "models/bncnn_fashion.onnx"
                 student = BnCnn(widths=(8, 16, 16), hidden=64)
@@ -107,4 +109,5 @@ if __name__ == "__main__":
     parser.add_argument("--long", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", choices=["same", "teacher"])
+    parser.add_argument("--precisions", type=lambda s: s.split(","), default=["f32"])
     main(parser.parse_args())
