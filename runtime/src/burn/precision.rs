@@ -1,10 +1,10 @@
 //! In which width training and inference compute (Micikevicius et al. 2018).
 //!
 //! Parameters, and what an optimiser remembers of them, are 32 bits wide in any case. On a CPU bf16 is the width of what
-//! convolutions and products multiply, and nothing else. Elsewhere, and in f16, convolutions
-//! and products narrow what they read, on the tape, so that the gradients of parameters are wide again. What they make
-//! stays narrow as long as operators only move, rectify or add it; all others compute in 32 bits, and those whose
-//! results are about as large as what they read give these back as narrow as that was.
+//! convolutions and products multiply, and nothing else. Elsewhere, and in f16, convolutions and products narrow what
+//! they read, on the tape, so that the gradients of parameters are wide again. What they make stays narrow as long as
+//! operators only move, rectify or add it; all others compute in 32 bits, and those whose results are about as large as
+//! what they read give these back as narrow as that was.
 
 use super::tensor::{Value, multiplying};
 use compress_compiler::{

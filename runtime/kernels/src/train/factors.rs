@@ -7,10 +7,9 @@ use std::borrow::Cow;
 use std::marker::PhantomData;
 
 /// The width of what is multiplied; sums are floats of 32 bits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FactorWidth {
     /// Floats of 32 bits.
-    #[default]
     F32,
     /// bfloat16, the upper half of those, to which operands are rounded: the nearest, the even one of two.
     Bf16,

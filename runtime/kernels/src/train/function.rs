@@ -26,45 +26,49 @@ pub enum Function {
     Tanh,
 }
 
+/// `y = f(x)` of every element, where `f` is an expression: a function that is handed on is called for each, compiled for the least set.
+macro_rules! each {
+    ($x:ident, $y:ident, |$v:ident| $f:expr) => {
+        for (y, &$v) in $y.iter_mut().zip($x) {
+            y.write($f);
+        }
+    };
+}
+
+/// `dy *= f(x)` of every element, in the same way.
+macro_rules! scale {
+    ($x:ident, $dy:ident, |$v:ident| $f:expr) => {
+        for (dy, &$v) in $dy.iter_mut().zip($x) {
+            *dy *= $f;
+        }
+    };
+}
+
 multiversion! {
     fn apply_chunk(isa: Isa, f: Function, x: &[f32], y: &mut [MaybeUninit<f32>]) {
         match f {
-            Function::Erf => map(x, y, math::erf),
-            Function::Exp => map(x, y, math::exp),
-            Function::Gelu => map(x, y, math::gelu),
-            Function::Sigmoid => map(x, y, math::sigmoid),
-            Function::Tanh => map(x, y, math::tanh),
+            Function::Erf => each!(x, y, |v| math::erf(v)),
+            Function::Exp => each!(x, y, |v| math::exp(v)),
+            Function::Gelu => each!(x, y, |v| math::gelu(v)),
+            Function::Sigmoid => each!(x, y, |v| math::sigmoid(v)),
+            Function::Tanh => each!(x, y, |v| math::tanh(v)),
         }
     }
 
     fn derive_chunk(isa: Isa, f: Function, x: &[f32], dy: &mut [f32]) {
         match f {
-            Function::Erf => scale(dy, x, |x| FRAC_2_SQRT_PI * math::exp_below_zero(-x * x)),
-            Function::Exp => scale(dy, x, math::exp),
-            Function::Gelu => scale(dy, x, math::gelu_derivative),
-            Function::Sigmoid => scale(dy, x, |x| {
-                let y = math::sigmoid(x);
+            Function::Erf => scale!(x, dy, |v| FRAC_2_SQRT_PI * math::exp_below_zero(-v * v)),
+            Function::Exp => scale!(x, dy, |v| math::exp(v)),
+            Function::Gelu => scale!(x, dy, |v| math::gelu_derivative(v)),
+            Function::Sigmoid => scale!(x, dy, |v| {
+                let y = math::sigmoid(v);
                 y * (1.0 - y)
             }),
-            Function::Tanh => scale(dy, x, |x| {
-                let y = math::tanh(x);
+            Function::Tanh => scale!(x, dy, |v| {
+                let y = math::tanh(v);
                 1.0 - y * y
             }),
         }
-    }
-}
-
-#[inline(always)]
-fn map(x: &[f32], y: &mut [MaybeUninit<f32>], f: impl Fn(f32) -> f32) {
-    for (y, x) in y.iter_mut().zip(x) {
-        y.write(f(*x));
-    }
-}
-
-#[inline(always)]
-fn scale(dy: &mut [f32], x: &[f32], by: impl Fn(f32) -> f32) {
-    for (dy, x) in dy.iter_mut().zip(x) {
-        *dy *= by(*x);
     }
 }
 

@@ -1,19 +1,12 @@
 //! Whole layers on the device: products, reductions, normalisation, convolution, pooling.
 
-use super::{
-    B, Float, Prim, check_size,
-    extension::Train,
-    lines::LayerNorm,
-    training::{has_kernels, is_tracked},
-    width,
-};
+use super::{B, Float, Prim, check_size, extension::Train, lines::LayerNorm, training::has_kernels, width};
 use crate::burn::host;
 use ::burn::backend::{
     TensorMetadata,
     ops::{ActivationOps, ConvOptions, ConvTransposeOptions, FloatTensorOps, ModuleOps},
 };
 use compress_compiler::{error::Result, ops::reduce::ReduceKind, tensor::DType};
-use compress_kernels::train::FactorWidth;
 
 /// Where a window of `N` axes stands.
 #[derive(Debug, Clone, Copy)]
@@ -90,10 +83,8 @@ fn product(x: Prim, y: Prim) -> Prim {
         use super::gpu::Products;
         return B::product(x, y);
     }
-    let width = width::of_factors();
-    let ours = width != FactorWidth::F32 || is_tracked(&x) || is_tracked(&y);
-    if ours && has_kernels(&x) && has_kernels(&y) && batches(&x) == batches(&y) {
-        return B::train_product(x, y, width);
+    if has_kernels(&x) && has_kernels(&y) && batches(&x) == batches(&y) {
+        return B::train_product(x, y, width::of_factors());
     }
     B::float_matmul(x, y)
 }
@@ -120,7 +111,7 @@ impl Float {
 
     /// `softmax`, or its logarithm, along `axis`.
     pub fn softmax(self, axis: usize, log: bool) -> Self {
-        if !log && axis + 1 == self.shape.len() && self.is_tracked() && self.has_kernels() {
+        if !log && axis + 1 == self.shape.len() && self.has_kernels() {
             return self.map(B::train_softmax);
         }
         self.map(|t| if log { B::log_softmax(t, axis) } else { B::softmax(t, axis) })

@@ -165,9 +165,9 @@ impl Float {
         self.neg().log_sigmoid().neg().map(|t| B::float_mask_fill(t, infinite, scalar(f64::INFINITY)))
     }
 
-    /// A function of each element: by a kernel of ours on the tape of a CPU, as Burn's there have one thread.
+    /// A function of each element: by a kernel of ours on a CPU, as Burn's there have one thread.
     fn function(self, f: Function, elsewhere: impl FnOnce(Prim) -> Prim) -> Self {
-        match self.is_tracked() && self.has_kernels() {
+        match self.has_kernels() {
             true => self.map(|t| B::train_function(t, f)),
             false => self.map(elsewhere),
         }

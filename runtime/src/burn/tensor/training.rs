@@ -38,11 +38,6 @@ pub(super) fn has_kernels(t: &Prim) -> bool {
     on_cpu && t.dtype() == BurnDType::F32
 }
 
-/// Whether gradients flow through it.
-pub(super) fn is_tracked(t: &Prim) -> bool {
-    matches!(t.kind, DispatchTensorKind::Autodiff(_)) && Dispatch::is_tracked(t)
-}
-
 impl Float {
     /// The tensor as a leaf of a new tape: its gradient can be asked for. With `recompute` cheap operators
     /// are computed again in the backward pass instead of kept ("gradient checkpointing").
@@ -58,7 +53,7 @@ impl Float {
 
     /// Whether gradients flow through this tensor.
     pub fn is_tracked(&self) -> bool {
-        is_tracked(&self.t)
+        matches!(self.t.kind, DispatchTensorKind::Autodiff(_)) && Dispatch::is_tracked(&self.t)
     }
 
     /// The same elements off the tape, where what reads them may read values on it too.
@@ -132,8 +127,8 @@ impl Float {
         has_kernels(&self.t)
     }
 
-    /// Convolution of `[N, C, H, W]` on the tape, or by factors of 16 bits; the caller has checked that the shapes fit. `None` where there
-    /// is no kernel of ours.
+    /// Convolution of `[N, C, H, W]` on the tape, or by factors of 16 bits; the caller has checked that the shapes
+    /// fit. `None` where there is no kernel of ours.
     ///
     /// # Errors
     /// Limit when the result is too large.
