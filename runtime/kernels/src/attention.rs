@@ -7,7 +7,7 @@
 use crate::{
     GemmF, Isa, Rows, RowsMut,
     conv::{aligned, bytes},
-    elementwise::weigh_rows,
+    elementwise::{scale_rows, weigh_rows},
     gemv::{Raw, dots, sums},
     team::join,
 };
@@ -106,7 +106,7 @@ impl Attention {
             ..=FEW => bytes::<f32>(self.heads.keys),
             _ => {
                 let products = self.products.scratch(rows, 1) + self.averages.scratch(rows, 1);
-                products + bytes::<f32>(rows * self.heads.keys)
+                products + bytes::<f32>(rows * self.heads.keys) + bytes::<f32>(rows)
             }
         }
     }
@@ -204,8 +204,9 @@ impl<'a, F: Fn(usize) -> Head<'a> + Sync> Run<'_, F> {
         let (for_keys, scratch) = scratch.split_at_mut(bytes::<f32>(products.packed()));
         let (for_values, scratch) = scratch.split_at_mut(bytes::<f32>(averages.packed()));
         let (for_scores, scratch) = scratch.split_at_mut(bytes::<f32>(self.block * heads.keys));
+        let (for_factors, scratch) = scratch.split_at_mut(bytes::<f32>(self.block));
         let (keys, values) = (aligned::<f32>(for_keys), aligned::<f32>(for_values));
-        let scores = aligned::<f32>(for_scores);
+        let (scores, factors) = (aligned::<f32>(for_scores), aligned::<f32>(for_factors));
         let mut packed = (None, None);
         for block in blocks {
             let (head, queries) = self.place(block);
@@ -219,12 +220,14 @@ impl<'a, F: Fn(usize) -> Head<'a> + Sync> Run<'_, F> {
                 averages.pack(v, values);
             }
             packed = from;
-            let (own, rest) = y.split_at(queries.len());
+            let (mut own, rest) = y.split_at(queries.len());
             let n = queries.len();
+            let factors = &mut factors[..n];
             products.multiply(q.part(queries.start, n), keys, RowsMut::dense(scores, n, heads.keys), scratch, 1);
             let rows = RowsMut::dense(scores, n, heads.keys);
-            weigh_rows(*isa, rows, queries.start, heads.scale, masks, heads.guarded);
-            averages.multiply(Rows::dense(scores, n, heads.keys), values, own, scratch, 1);
+            weigh_rows(*isa, rows, queries.start, heads.scale, masks, heads.guarded, factors);
+            averages.multiply(Rows::dense(scores, n, heads.keys), values, own.reborrow(), scratch, 1);
+            scale_rows(*isa, own, factors);
             y = rest;
         }
     }
@@ -239,8 +242,10 @@ impl<'a, F: Fn(usize) -> Head<'a> + Sync> Run<'_, F> {
                 true => dots(isa, q, raw(head.keys), &zeros[..keys], scores),
                 false => sums(isa, q, raw(head.keys), &zeros[..keys], scores),
             }
-            weigh_rows(isa, RowsMut::dense(scores, 1, keys), query, scale, head.masks, guarded);
+            let mut factor = [0.0];
+            weigh_rows(isa, RowsMut::dense(scores, 1, keys), query, scale, head.masks, guarded, &mut factor);
             sums(isa, scores, raw(head.values), &zeros[..self.at.heads.width], y.row(i));
+            y.row(i).iter_mut().for_each(|v| *v *= factor[0]);
         }
     }
 }

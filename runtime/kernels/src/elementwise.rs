@@ -1,13 +1,13 @@
 //! Elementwise operators on floats, and those that normalise rows.
 //!
-//! Every instruction set gives the same result, to the last bit: nothing is fused, and sums are
+//! Every instruction set gives the same result, to the last bit: products are fused on all or on none, and sums are
 //! taken in an order that depends on nothing but the number of elements.
 
 mod normalise;
 mod rotary;
 
-pub(crate) use normalise::weigh_rows;
 pub use normalise::{layer_norm, log_softmax, rms_norm, softmax};
+pub(crate) use normalise::{scale_rows, weigh_rows};
 pub use rotary::rotate;
 
 use crate::broadcast::{each_pair, in_parts_of};
@@ -112,24 +112,24 @@ pub fn unary(isa: Isa, f: UnaryOp, x: Rows<f32>, mut y: RowsMut<f32>, threads: u
 
 /// Calls `each` with the expression that a function is of `v`.
 macro_rules! function {
-    ($f:expr, $each:ident, $($of:expr),+) => {
+    ($isa:ident, $f:expr, $each:ident, $($of:expr),+) => {
         match $f {
             UnaryOp::Relu => $each!($($of),+, |v| if v < 0.0 { 0.0 } else { v }),
             UnaryOp::Clip(min, max) => $each!($($of),+, |v| math::clamp(v, min, max)),
             UnaryOp::LeakyRelu(slope) => $each!($($of),+, |v| if v < 0.0 { v * slope } else { v }),
-            UnaryOp::Sigmoid => $each!($($of),+, |v| math::sigmoid(v)),
-            UnaryOp::Tanh => $each!($($of),+, |v| math::tanh(v)),
-            UnaryOp::Exp => $each!($($of),+, |v| math::exp(v)),
+            UnaryOp::Sigmoid => $each!($($of),+, |v| math::sigmoid($isa, v)),
+            UnaryOp::Tanh => $each!($($of),+, |v| math::tanh($isa, v)),
+            UnaryOp::Exp => $each!($($of),+, |v| math::exp($isa, v)),
             UnaryOp::Sqrt => $each!($($of),+, |v| v.sqrt()),
             UnaryOp::Neg => $each!($($of),+, |v| -v),
             UnaryOp::Abs => $each!($($of),+, |v| v.abs()),
             UnaryOp::HardSigmoid(alpha, beta) => $each!($($of),+, |v| math::clamp(alpha * v + beta, 0.0, 1.0)),
             UnaryOp::HardSwish => $each!($($of),+, |v| v * math::clamp(v * (1.0 / 6.0) + 0.5, 0.0, 1.0)),
-            UnaryOp::Silu => $each!($($of),+, |v| v * math::sigmoid(v)),
-            UnaryOp::Gelu => $each!($($of),+, |v| math::gelu(v)),
-            UnaryOp::GeluTanh => $each!($($of),+, |v| math::gelu_tanh(v)),
-            UnaryOp::Erf => $each!($($of),+, |v| math::erf(v)),
-            UnaryOp::Log => $each!($($of),+, |v| math::log(v)),
+            UnaryOp::Silu => $each!($($of),+, |v| v * math::sigmoid($isa, v)),
+            UnaryOp::Gelu => $each!($($of),+, |v| math::gelu($isa, v)),
+            UnaryOp::GeluTanh => $each!($($of),+, |v| math::gelu_tanh($isa, v)),
+            UnaryOp::Erf => $each!($($of),+, |v| math::erf($isa, v)),
+            UnaryOp::Log => $each!($($of),+, |v| math::log($isa, v)),
             UnaryOp::Floor => $each!($($of),+, |v| v.floor()),
             UnaryOp::Ceil => $each!($($of),+, |v| v.ceil()),
             UnaryOp::Round => $each!($($of),+, |v| v.round_ties_even()),
@@ -138,6 +138,28 @@ macro_rules! function {
             UnaryOp::Cube => $each!($($of),+, |v| v * v * v),
             UnaryOp::Sin => $each!($($of),+, |v| v.sin()),
             UnaryOp::Cos => $each!($($of),+, |v| v.cos()),
+        }
+    };
+}
+
+// The loops over rows and lines are those of one function: around a choice of functions, a compiler would keep the constants of all
+// of them in registers, or rather not.
+
+/// `y = f(x)` for every row.
+macro_rules! each_row {
+    ($x:expr, $y:expr, |$v:ident| $f:expr) => {
+        for i in 0..$y.rows() {
+            let (x, y) = ($x.row(i), $y.row(i));
+            each!(x, y, |$v| $f);
+        }
+    };
+}
+
+/// `y = f(y)` for every line.
+macro_rules! each_line {
+    ($lines:expr, |$v:ident| $f:expr) => {
+        while let Some(y) = $lines.next() {
+            each_here!(y, |$v| $f);
         }
     };
 }
@@ -158,22 +180,17 @@ multiversion! {
 
     fn unary_rows(isa: Isa, f: UnaryOp, x: Rows<f32>, y: RowsMut<f32>) {
         let mut y = y;
-        for i in 0..y.rows() {
-            let (x, y) = (x.row(i), y.row(i));
-            function!(f, each, x, y);
-        }
+        function!(isa, f, each_row, x, y);
     }
 
     fn apply_row(isa: Isa, f: UnaryOp, y: &mut [f32]) {
-        function!(f, each_here, y);
+        function!(isa, f, each_here, y);
     }
 
     /// `y = f(y)` for every element of some lines.
     pub(crate) fn apply_lines<L: Lines>(isa: Isa, f: UnaryOp, lines: L) {
         let mut lines = lines;
-        while let Some(y) = lines.next() {
-            function!(f, each_here, y);
-        }
+        function!(isa, f, each_line, lines);
     }
 }
 

@@ -235,15 +235,15 @@ struct Run<'a> {
 }
 
 #[inline(always)]
-fn lstm(sums: &[f32], h: &mut [f32], c: &mut [f32]) {
+fn lstm(isa: Isa, sums: &[f32], h: &mut [f32], c: &mut [f32]) {
     let n = h.len();
     let [i, o, f, new] = [0, 1, 2, 3].map(|gate| &sums[gate * n..][..n]);
     let c = &mut c[..n];
     for j in 0..n {
-        c[j] = math::sigmoid(f[j]) * c[j] + math::sigmoid(i[j]) * math::tanh(new[j]);
+        c[j] = math::sigmoid(isa, f[j]) * c[j] + math::sigmoid(isa, i[j]) * math::tanh(isa, new[j]);
     }
     for j in 0..n {
-        h[j] = math::sigmoid(o[j]) * math::tanh(c[j]);
+        h[j] = math::sigmoid(isa, o[j]) * math::tanh(isa, c[j]);
     }
 }
 
@@ -265,7 +265,7 @@ multiversion! {
                 Recurrence::Lstm => {
                     products[0].add(states, &mut RowsMut::dense(sums, batch, width), 0, width, scratch);
                     for (b, sums) in sums.chunks_exact(width).enumerate() {
-                        lstm(sums, &mut run.h[b * n..][..n], &mut run.c[b * n..][..n]);
+                        lstm(isa, sums, &mut run.h[b * n..][..n], &mut run.c[b * n..][..n]);
                     }
                 }
                 Recurrence::Gru { linear_before_reset } => {
@@ -277,7 +277,7 @@ multiversion! {
                     }
                     products[0].add(states, &mut RowsMut::dense(sums, batch, width), 0, 2 * n, scratch);
                     for gate in sums.chunks_exact_mut(width).flat_map(|sums| &mut sums[..2 * n]) {
-                        *gate = math::sigmoid(*gate);
+                        *gate = math::sigmoid(isa, *gate);
                     }
                     let y = &mut *run.y[t];
                     if linear_before_reset {
@@ -304,7 +304,7 @@ multiversion! {
                         let h = &mut run.h[b * n..][..n];
                         let (z, new) = (&sums[..n], &sums[2 * n..][..n]);
                         for j in 0..n {
-                            h[j] = (1.0 - z[j]) * math::tanh(new[j]) + z[j] * h[j];
+                            h[j] = (1.0 - z[j]) * math::tanh(isa, new[j]) + z[j] * h[j];
                         }
                     }
                 }

@@ -1,10 +1,11 @@
 //! Operators that look at a whole row.
 
 use crate::attention::{MASKS, Mask};
-use crate::math::{self, each, each_here};
+use crate::math::{self, each, each_here, fused};
 use crate::multiversion::multiversion;
 use crate::parallel::{Part, in_rows};
 use crate::{Isa, Rows, RowsMut};
+use std::f32::consts::LOG2_E;
 
 /// Rows of at most so many elements are computed [`LANES`] at a time, an element of all of them after the other.
 const NARROW: usize = 8;
@@ -75,16 +76,20 @@ macro_rules! reduce {
                 *lane = $fold;
             }
         }
-        if let (Some(last), false) = ($x.last_chunk::<LANES>(), rest.is_empty()) {
-            let done = (LANES - rest.len()) as u32;
-            for (i, (lane, &v)) in (0..).zip(lanes.iter_mut().zip(last)) {
-                let ($sum, $v) = (*lane, if i < done { $neutral } else { v });
-                *lane = $fold;
+        if !rest.is_empty() {
+            let mut last = [$neutral; LANES];
+            let (done, rest) = (LANES - rest.len(), rest);
+            match $x.last_chunk::<LANES>() {
+                Some(all) => {
+                    for (i, (last, v)) in (0..).zip(last.iter_mut().zip(all)) {
+                        *last = if i < done as u32 { *last } else { *v };
+                    }
+                }
+                None => last[..rest.len()].copy_from_slice(rest),
             }
-        } else {
-            for &$v in rest {
-                let $sum = lanes[0];
-                lanes[0] = $fold;
+            for (lane, &$v) in lanes.iter_mut().zip(&last) {
+                let $sum = *lane;
+                *lane = $fold;
             }
         }
         // In memory, so that the loop above has them in whole vectors, whatever becomes of them here.
@@ -105,7 +110,7 @@ macro_rules! reduce {
 #[inline(always)]
 fn greatest(x: &[f32]) -> f32 {
     const LEAST: f32 = f32::NEG_INFINITY;
-    reduce!(x, LEAST, LEAST, |most, v| if v > most { v } else { most }, |a, b| if b > a { b } else { a })
+    reduce!(x, LEAST, LEAST, |most, v| math::greater(v, most), |a, b| math::greater(b, a))
 }
 
 #[inline(always)]
@@ -119,7 +124,7 @@ multiversion! {
         for i in 0..y.rows() {
             let (x, y) = (x.row(i), y.row(i));
             let max = greatest(x);
-            each!(x, y, |v| math::exp_below_zero(v - max));
+            each!(x, y, |v| math::power_below_zero(isa, (v - max) * LOG2_E));
             let factor = 1.0 / sum(y);
             for y in y {
                 *y *= factor;
@@ -127,8 +132,9 @@ multiversion! {
         }
     }
 
-    /// Weights of keys: the softmax of each row of scores, which `scale` multiplies and `masks` mask first. The first row is
-    /// row `first` of the masks that have rows. If `guarded`, a row that would be NaN becomes 0.
+    /// Weights of keys: the softmax of each row of scores, which `scale` multiplies and `masks` mask first. A row's weights
+    /// are still to be multiplied by its number in `factors`, or sums of what they weigh, which are fewer. The first row
+    /// is row `first` of the masks that have rows. If `guarded`, a row that would be NaN becomes 0.
     pub(crate) fn weigh_rows(
         isa: Isa,
         scores: RowsMut<f32>,
@@ -136,17 +142,18 @@ multiversion! {
         scale: f32,
         masks: [Option<Mask>; MASKS],
         guarded: bool,
+        factors: &mut [f32],
     ) {
         let mut scores = scores;
-        for i in 0..scores.rows() {
+        for (i, after) in factors.iter_mut().enumerate() {
             let row = scores.row(i);
-            // What scores have to be multiplied by still; the first mask does that too.
+            // What scores have to be multiplied by still; the first mask does that too, or else the exponential function.
             let mut factor = scale;
             for mask in masks.iter().flatten() {
                 match mask {
                     Mask::Added(mask) => match mask.row(if mask.rows() == 1 { 0 } else { first + i }) {
-                        &[all] => row.iter_mut().for_each(|v| *v = *v * factor + all),
-                        mask => row.iter_mut().zip(mask).for_each(|(v, mask)| *v = *v * factor + mask),
+                        &[all] => row.iter_mut().for_each(|v| *v = fused(isa, *v, factor, all)),
+                        mask => row.iter_mut().zip(mask).for_each(|(v, mask)| *v = fused(isa, *v, factor, *mask)),
                     },
                     Mask::Kept { condition, keeps, other } => {
                         match condition.row(if condition.rows() == 1 { 0 } else { first + i }) {
@@ -162,20 +169,28 @@ multiversion! {
                 }
                 factor = 1.0;
             }
-            if factor != 1.0 {
+            if factor <= 0.0 {
                 row.iter_mut().for_each(|v| *v *= factor);
+                factor = 1.0;
             }
-            let max = greatest(row);
-            each_here!(row, |v| math::exp_below_zero(v - max));
+            let factor = factor * LOG2_E;
+            let most = greatest(row);
+            each_here!(row, |v| math::power_below_zero(isa, (v - most) * factor));
             let sum = sum(row);
             if guarded && sum.is_nan() {
                 row.fill(0.0);
+                *after = 1.0;
                 continue;
             }
-            let factor = 1.0 / sum;
-            for v in row {
-                *v *= factor;
-            }
+            *after = 1.0 / sum;
+        }
+    }
+
+    /// Multiplies each row by its factor.
+    pub(crate) fn scale_rows(isa: Isa, rows: RowsMut<f32>, factors: &[f32]) {
+        let mut rows = rows;
+        for (i, factor) in factors.iter().enumerate() {
+            rows.row(i).iter_mut().for_each(|v| *v *= factor);
         }
     }
 
@@ -200,7 +215,7 @@ multiversion! {
             let mut sum = [0f32; LANES];
             for lane in lanes.iter_mut() {
                 for ((v, most), sum) in lane.iter_mut().zip(most).zip(&mut sum) {
-                    *v = math::exp_below_zero(*v - most);
+                    *v = math::power_below_zero(isa, (*v - most) * LOG2_E);
                     *sum += *v;
                 }
             }
@@ -218,7 +233,7 @@ multiversion! {
         for i in 0..y.rows() {
             let (x, y) = (x.row(i), y.row(i));
             let max = greatest(x);
-            let log = math::log(reduce!(x, 0.0f32, f32::NEG_INFINITY, |sum, v| sum + math::exp_below_zero(v - max), |a, b| a + b));
+            let log = math::log(isa, reduce!(x, 0.0f32, f32::NEG_INFINITY, |sum, v| sum + math::power_below_zero(isa, (v - max) * LOG2_E), |a, b| a + b));
             for (y, x) in y.iter_mut().zip(x) {
                 *y = (x - max) - log;
             }
@@ -238,12 +253,12 @@ multiversion! {
             let (x, y) = (x.row(i), y.row(i));
             let n = x.len() as f32;
             let mean = sum(x) / n;
-            let squares = reduce!(x, 0.0f32, mean, |sum, v| sum + (v - mean) * (v - mean), |a, b| a + b);
+            let squares = reduce!(x, 0.0f32, mean, |sum, v| fused(isa, v - mean, v - mean, sum), |a, b| a + b);
             let factor = 1.0 / (squares / n + epsilon).sqrt();
             match bias {
                 Some(bias) => {
                     for (((y, x), scale), bias) in y.iter_mut().zip(x).zip(scale).zip(bias) {
-                        *y = (x - mean) * factor * scale + bias;
+                        *y = fused(isa, (x - mean) * factor, *scale, *bias);
                     }
                 }
                 None => {
@@ -259,7 +274,7 @@ multiversion! {
         let mut y = y;
         for i in 0..y.rows() {
             let (x, y) = (x.row(i), y.row(i));
-            let squares = reduce!(x, 0.0f32, 0.0, |sum, v| sum + v * v, |a, b| a + b);
+            let squares = reduce!(x, 0.0f32, 0.0, |sum, v| fused(isa, v, v, sum), |a, b| a + b);
             let factor = 1.0 / (squares / x.len() as f32 + epsilon).sqrt();
             each!(x, y, |v| v * factor);
             for (y, scale) in y.iter_mut().zip(scale.unwrap_or_default()) {

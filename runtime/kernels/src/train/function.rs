@@ -5,7 +5,7 @@ use crate::Isa;
 use crate::math;
 use crate::multiversion::multiversion;
 use rayon::prelude::*;
-use std::f32::consts::FRAC_2_SQRT_PI;
+use std::f32::consts::{FRAC_2_SQRT_PI, LOG2_E};
 use std::mem::MaybeUninit;
 
 /// Elements that a thread takes at a time.
@@ -47,25 +47,25 @@ macro_rules! scale {
 multiversion! {
     fn apply_chunk(isa: Isa, f: Function, x: &[f32], y: &mut [MaybeUninit<f32>]) {
         match f {
-            Function::Erf => each!(x, y, |v| math::erf(v)),
-            Function::Exp => each!(x, y, |v| math::exp(v)),
-            Function::Gelu => each!(x, y, |v| math::gelu(v)),
-            Function::Sigmoid => each!(x, y, |v| math::sigmoid(v)),
-            Function::Tanh => each!(x, y, |v| math::tanh(v)),
+            Function::Erf => each!(x, y, |v| math::erf(isa, v)),
+            Function::Exp => each!(x, y, |v| math::exp(isa, v)),
+            Function::Gelu => each!(x, y, |v| math::gelu(isa, v)),
+            Function::Sigmoid => each!(x, y, |v| math::sigmoid(isa, v)),
+            Function::Tanh => each!(x, y, |v| math::tanh(isa, v)),
         }
     }
 
     fn derive_chunk(isa: Isa, f: Function, x: &[f32], dy: &mut [f32]) {
         match f {
-            Function::Erf => scale!(x, dy, |v| FRAC_2_SQRT_PI * math::exp_below_zero(-v * v)),
-            Function::Exp => scale!(x, dy, |v| math::exp(v)),
-            Function::Gelu => scale!(x, dy, |v| math::gelu_derivative(v)),
+            Function::Erf => scale!(x, dy, |v| FRAC_2_SQRT_PI * math::power_below_zero(isa, -LOG2_E * v * v)),
+            Function::Exp => scale!(x, dy, |v| math::exp(isa, v)),
+            Function::Gelu => scale!(x, dy, |v| math::gelu_derivative(isa, v)),
             Function::Sigmoid => scale!(x, dy, |v| {
-                let y = math::sigmoid(v);
+                let y = math::sigmoid(isa, v);
                 y * (1.0 - y)
             }),
             Function::Tanh => scale!(x, dy, |v| {
-                let y = math::tanh(v);
+                let y = math::tanh(isa, v);
                 1.0 - y * y
             }),
         }

@@ -5,6 +5,7 @@ use crate::Isa;
 use crate::math;
 use crate::multiversion::multiversion;
 use rayon::prelude::*;
+use std::f32::consts::LOG2_E;
 
 /// Elements of the lines that a thread takes at a time, at least.
 const CHUNK: usize = 1 << 13;
@@ -63,7 +64,7 @@ multiversion! {
         for (x, y) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)) {
             let most = greatest(x);
             for (y, x) in y.iter_mut().zip(x) {
-                *y = math::exp_below_zero(*x - most);
+                *y = math::power_below_zero(isa, (*x - most) * LOG2_E);
             }
             let scale = 1.0 / sum(y, y, |y, _| y);
             y.iter_mut().for_each(|y| *y *= scale);
