@@ -23,7 +23,7 @@ use crate::{
     Isa, Rows, RowsMut, UnaryOp, Window,
     elementwise::{Lines, apply_lines},
     team::join,
-    tile::{Operand, Tiles},
+    tile::{Operand, Tiles, Together},
 };
 pub(crate) use blocks::POSITIONS;
 use blocks::{Block, Blocks, LEAST, Strides};
@@ -40,6 +40,9 @@ const ALIGN: usize = 64;
 
 /// Positions below which a thread isn't worth its start on them: columns are divided instead.
 const FEW: usize = 48;
+
+/// Panels from which on it is worth while to copy rows for them to where they lie together.
+const WORTH_TOGETHER: usize = 3;
 
 /// What a convolution is before it has weights.
 #[derive(Debug)]
@@ -67,6 +70,8 @@ struct Run<'a, X: Number, F> {
     x: Rows<'a, X::Input>,
     /// What is outside of images.
     pad: X::Input,
+    /// How rows are copied to where they lie together, and what is taken off them.
+    together: Option<(Together, u8)>,
     /// Multiplies rows by a panel; the first of these rows is that of this position.
     tiles: F,
 }
@@ -95,7 +100,16 @@ impl Conv {
     }
 
     fn part_scratch<X: Number>(&self, window: &Window) -> usize {
-        bytes::<X>(self.blocks::<X>(window).capacity())
+        // There is room for whole groups where rows lie together.
+        let more = self.together(window).map_or(0, |(t, _)| t.rows * (self.shape.channels + t.piece));
+        bytes::<X>(self.blocks::<X>(window).capacity() + more)
+    }
+
+    /// How rows are copied to where they lie together, if they are: those of a matrix, in whole pieces.
+    fn together(&self, window: &Window) -> Option<(Together, u8)> {
+        let is_of_bytes = self.panels.quad == self.tiles.step && window.kernel == [1, 1];
+        let together = self.tiles.together.filter(|t| is_of_bytes && self.shape.channels.is_multiple_of(t.piece))?;
+        Some((together, self.tiles.offset))
     }
 
     fn macs(&self, window: &Window) -> u64 {
@@ -122,7 +136,7 @@ impl Conv {
         }
         let blocks = self.blocks::<X>(window);
         let Panels { list: panels, steps, .. } = &self.panels;
-        let run = Run { blocks, panels, steps: *steps, x, pad, tiles };
+        let run = Run { blocks, panels, steps: *steps, x, pad, together: self.together(window), tiles };
         let whole = Part { positions: 0..window.positions(), panels: 0..run.panels.len() };
         let scratch = &mut scratch[..self.scratch::<X>(window, threads)];
         run.divide(whole, scratch, threads.max(1));
@@ -166,9 +180,18 @@ impl<X: Number, F: Fn(Operand<X>, &Panel, usize) + Sync> Run<'_, X, F> {
         let mut first = part.positions.start;
         while first < part.positions.end {
             let block = self.blocks.at(first, part.positions.end);
+            let all = |panels: &[Panel], pixels: Pixels<X>| {
+                panels.iter().for_each(|panel| self.panel(panel, block.first, &pixels));
+            };
             if let Some((x, layout)) = self.in_place(&block, &mut offsets) {
-                for panel in panels {
-                    self.panel(panel, &block, &layout, &offsets, &x[panel.group * channels..]);
+                for panels in panels.chunk_by(|a, b| a.group == b.group) {
+                    let (x, offsets) = (&x[panels[0].group * channels..], &offsets[..block.len]);
+                    if let Some(how) = self.together.filter(|_| panels.len() >= WORTH_TOGETHER) {
+                        let offsets = self.copy_together(how, x, offsets, strip);
+                        all(panels, Pixels { x: strip, offsets: &offsets[..block.len], layout: None });
+                    } else {
+                        all(panels, Pixels { x, offsets, layout: Some(layout) });
+                    }
                 }
             } else {
                 let layout = self.blocks.strip(&block);
@@ -176,9 +199,7 @@ impl<X: Number, F: Fn(Operand<X>, &Panel, usize) + Sync> Run<'_, X, F> {
                 for panels in panels.chunk_by(|a, b| a.group == b.group) {
                     let x = self.x.columns(panels[0].group * channels, channels);
                     self.blocks.fill(&block, x, self.pad, strip);
-                    for panel in panels {
-                        self.panel(panel, &block, &layout, &offsets, strip);
-                    }
+                    all(panels, Pixels { x: strip, offsets: &offsets[..block.len], layout: Some(layout) });
                 }
             }
             first += block.len;
@@ -195,20 +216,70 @@ impl<X: Number, F: Fn(Operand<X>, &Panel, usize) + Sync> Run<'_, X, F> {
         (last + self.blocks.extent(&layout) <= x.len()).then_some((x, layout))
     }
 
-    /// Multiplies a block by a panel.
-    fn panel(&self, panel: &Panel, block: &Block, layout: &Strides, offsets: &[usize; POSITIONS], x: &[X]) {
+    /// Copies rows to where they lie together, and says where they begin.
+    fn copy_together(
+        &self,
+        (how, offset): (Together, u8),
+        x: &[X],
+        from: &[usize],
+        to: &mut [X],
+    ) -> [usize; POSITIONS] {
+        let (group, width) = (how.rows, self.blocks.shape.channels);
+        let mut offsets = [usize::MAX >> 8; POSITIONS];
+        for (i, (rows, to)) in from.chunks(group).zip(to.chunks_exact_mut(group * width)).enumerate() {
+            for (row, &from) in rows.iter().enumerate() {
+                offsets[i * group + row] = i * group * width + row * how.piece;
+                let x = &x[from..][..width];
+                match how.piece {
+                    8 => each_piece::<X, 8>(x, &mut to[row * 8..], group, offset),
+                    16 => each_piece::<X, 16>(x, &mut to[row * 16..], group, offset),
+                    piece => unreachable!("pieces of {piece} bytes"),
+                }
+            }
+        }
+        offsets
+    }
+
+    /// Multiplies a block, whose first position is `first`, by a panel.
+    fn panel(&self, panel: &Panel, first: usize, pixels: &Pixels<X>) {
+        let Pixels { x, offsets, layout } = *pixels;
+        let extent = layout.map_or(self.together.map_or(0, |(t, _)| t.rows) * self.blocks.shape.channels, |layout| {
+            self.blocks.extent(&layout)
+        });
         // Offsets ascend: what is in bounds for the last one is for all.
-        assert!(offsets[block.len - 1] + self.blocks.extent(layout) <= x.len(), "a block within its pixels");
+        assert!(offsets[offsets.len() - 1] + extent <= x.len(), "a block within its pixels");
         let operand = Operand {
             base: x.as_ptr(),
             offsets: offsets.as_ptr(),
-            rows: block.len,
+            rows: offsets.len(),
             segments: self.blocks.shape.kernel[0],
-            segment: layout.segment,
+            segment: layout.map_or(0, |layout| layout.segment),
             steps: self.steps,
+            together: layout.is_none(),
         };
-        (self.tiles)(operand, panel, block.first);
+        (self.tiles)(operand, panel, first);
     }
+}
+
+/// Copies every piece of a row, less `offset`, to the first of each `group`.
+#[inline(always)]
+fn each_piece<X: Number, const PIECE: usize>(x: &[X], to: &mut [X], group: usize, offset: u8) {
+    let all = to.as_chunks_mut::<PIECE>().0.iter_mut().step_by(group).zip(x.as_chunks::<PIECE>().0);
+    // Eight bytes are copied by one instruction, and changed one by one.
+    if offset == 0 {
+        all.for_each(|(to, piece)| *to = *piece);
+    } else {
+        all.for_each(|(to, piece)| *to = piece.map(|x| x.less(offset)));
+    }
+}
+
+/// Where the pixels of a block lie.
+struct Pixels<'a, X> {
+    x: &'a [X],
+    /// Of each position, the first one.
+    offsets: &'a [usize],
+    /// None of rows that lie together.
+    layout: Option<Strides>,
 }
 
 /// A number that tiles read, for which any bytes stand.
@@ -222,13 +293,18 @@ pub(crate) unsafe trait Number: Copy + Send + Sync {
     fn of(x: Self::Input) -> Self;
     /// The input itself, where it has such numbers.
     fn in_place(x: &[Self::Input]) -> Option<&[Self]>;
+    /// A byte less [`Tiles::offset`], which is 0 or 128; nothing is taken off others.
+    #[inline(always)]
+    fn less(self, _offset: u8) -> Self {
+        self
+    }
     /// Converts as many as `to` has room for.
     fn copy(from: &[Self::Input], to: &mut [Self]);
 }
 
 /// Numbers that are the same in the input.
 macro_rules! as_in_input {
-    ($x:ty) => {
+    ($x:ty $(, $less:item)?) => {
         // SAFETY: integers and floats may have any bytes, and are not padded.
         unsafe impl Number for $x {
             type Input = $x;
@@ -238,13 +314,20 @@ macro_rules! as_in_input {
             fn in_place(x: &[$x]) -> Option<&[$x]> {
                 Some(x)
             }
+            $($less)?
             fn copy(from: &[$x], to: &mut [$x]) {
                 to.copy_from_slice(from);
             }
         }
     };
 }
-as_in_input!(u8);
+as_in_input!(
+    u8,
+    #[inline(always)]
+    fn less(self, offset: u8) -> u8 {
+        self ^ offset
+    }
+);
 as_in_input!(i8);
 as_in_input!(i32);
 as_in_input!(f32);

@@ -8,7 +8,7 @@
 
 mod run;
 
-pub(crate) use run::{RunBytes, Tiles, Tiles8, last, run_tiles, tiles};
+pub(crate) use run::{RunBytes, Tiles, Tiles8, Together, last, run_tiles, tiles};
 
 /// Rows of a product's left operand, each in `segments` pieces of the same length.
 ///
@@ -28,6 +28,9 @@ pub(crate) struct Operand<X> {
     pub segment: usize,
     /// Steps of a piece: of one float, or of as many integers as [`Tiles::step`] says.
     pub steps: usize,
+    /// Whether they lie as [`Tiles::together`] says. Offsets are those of each one's first piece, and there is one segment.
+    #[cfg_attr(not(target_arch = "aarch64"), expect(dead_code, reason = "ARM alone has such tiles"))]
+    pub together: bool,
 }
 
 /// Bytes that can be read behind the weights of a panel: AMX reads whole tiles, and multiplies what isn't wanted by zeros.

@@ -42,6 +42,7 @@ pub(crate) static TILES: Tiles = Tiles {
     vectors: WIDEST,
     vectors_f: WIDEST,
     step: 4,
+    together: None,
     offset: 0,
     tiles8: Tiles8::Bytes(tiles8),
     narrow: None,

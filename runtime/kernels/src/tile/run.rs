@@ -13,6 +13,8 @@ pub(crate) struct Tiles {
     pub vectors_f: usize,
     /// 8-bit activations of a step.
     pub step: usize,
+    /// How rows of bytes can lie too, from where tiles read them faster.
+    pub together: Option<Together>,
     /// What tiles take off 8-bit activations before they multiply them; sums have to begin with so many times the weights.
     pub offset: u8,
     /// Runs a tile such as [`tile8`](super::tile8) on all rows, for a panel of so many vectors. Safe to call only where the
@@ -22,6 +24,15 @@ pub(crate) struct Tiles {
     pub narrow: Option<RunBytes>,
     /// Runs [`tile_f`](super::tile_f) in the same way.
     pub tiles_f: unsafe fn(&TileF, usize),
+}
+
+/// Rows of bytes that lie together: a piece of each, the next piece of each, and so on. [`Tiles::offset`] is taken off them already.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Together {
+    /// How many rows.
+    pub rows: usize,
+    /// Bytes of a piece.
+    pub piece: usize,
 }
 
 /// Runs tiles of bytes on all rows, for a panel of so many vectors.
@@ -59,6 +70,7 @@ macro_rules! tiles {
             vectors: $crate::tile::last(&[$($n),+]),
             vectors_f: $crate::tile::last(&[$($n),+]),
             step: <$vectors as $crate::tile::Products>::STEP,
+            together: None,
             offset: 0,
             tiles8: $crate::tile::Tiles8::$as(tiles8),
             narrow: None,

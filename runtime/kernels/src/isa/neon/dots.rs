@@ -10,6 +10,12 @@ use super::{
 use crate::tile::{Tile8, Vectors, finish8, pointers};
 use std::arch::aarch64::*;
 
+/// Rows that may lie together.
+pub(super) const ROWS: usize = 5;
+
+/// Bytes of a piece of these: four steps.
+pub(super) const PIECE: usize = 16;
+
 /// Products of signed bytes.
 ///
 /// # Safety
@@ -108,6 +114,34 @@ unsafe fn in_all_lanes<const K: i32>(x: int8x16_t) -> int8x16_t {
 /// As for the [`tile8`](crate::tile::tile8) of other sets.
 #[inline(always)]
 pub(super) unsafe fn tile8<D: Dots, const M: usize, const N: usize>(t: &Tile8<u8, i8>, first: usize, rows: usize) {
+    // SAFETY: the caller guarantees what this asks for.
+    unsafe { tile::<D, M, N, false>(t, first, rows) }
+}
+
+/// The same of rows that lie together.
+///
+/// # Safety
+/// As for [`tile8`], with at most [`ROWS`]. `first` is a multiple of these, and steps are one of four. In the place of rows that are not
+/// there may be anything, but it can be read.
+#[inline(always)]
+pub(super) unsafe fn tile8_together<D: Dots, const M: usize, const N: usize>(
+    t: &Tile8<u8, i8>,
+    first: usize,
+    rows: usize,
+) {
+    // SAFETY: the caller guarantees what this asks for.
+    unsafe { tile::<D, M, N, true>(t, first, rows) }
+}
+
+/// # Safety
+/// As for [`tile8`], or, if `TOGETHER`, [`tile8_together`].
+#[inline(always)]
+unsafe fn tile<D: Dots, const M: usize, const N: usize, const TOGETHER: bool>(
+    t: &Tile8<u8, i8>,
+    first: usize,
+    rows: usize,
+) {
+    const { assert!(!(TOGETHER && M > ROWS)) }
     // SAFETY: every address lies within what the caller vouches for. Rows step beyond their last segment in the end, but are not read
     // any more.
     unsafe {
@@ -118,24 +152,35 @@ pub(super) unsafe fn tile8<D: Dots, const M: usize, const N: usize>(t: &Tile8<u8
             start[v] = D::V::load_i32(t.bias.add(4 * v));
         }
         let mut sums = [start; M];
-        for _ in 0..t.x.segments {
-            for fourth in 0..t.x.steps / 4 {
-                let mut sixteen = [signed(vld1q_u8(x[0].add(16 * fourth))); M];
-                for i in 1..M {
-                    sixteen[i] = signed(vld1q_u8(x[i].add(16 * fourth)));
+        if TOGETHER {
+            for piece in 0..t.x.steps / 4 {
+                let mut sixteen = [vdupq_n_s8(0); M];
+                for i in 0..M {
+                    sixteen[i] = vreinterpretq_s8_u8(vld1q_u8(x[0].add((piece * ROWS + i) * PIECE)));
                 }
                 w = add_twice::<D, M, N, 0, 1>(&mut sums, &sixteen, w);
                 w = add_twice::<D, M, N, 2, 3>(&mut sums, &sixteen, w);
             }
-            for step in t.x.steps / 4 * 4..t.x.steps {
-                let mut four = [signed(four_bytes(x[0].add(4 * step))); M];
-                for i in 1..M {
-                    four[i] = signed(four_bytes(x[i].add(4 * step)));
+        } else {
+            for _ in 0..t.x.segments {
+                for fourth in 0..t.x.steps / 4 {
+                    let mut sixteen = [signed(vld1q_u8(x[0].add(16 * fourth))); M];
+                    for i in 1..M {
+                        sixteen[i] = signed(vld1q_u8(x[i].add(16 * fourth)));
+                    }
+                    w = add_twice::<D, M, N, 0, 1>(&mut sums, &sixteen, w);
+                    w = add_twice::<D, M, N, 2, 3>(&mut sums, &sixteen, w);
                 }
-                w = add::<D, M, N>(&mut sums, &four, w);
-            }
-            for i in 0..M {
-                x[i] = x[i].wrapping_add(t.x.segment);
+                for step in t.x.steps / 4 * 4..t.x.steps {
+                    let mut four = [signed(four_bytes(x[0].add(4 * step))); M];
+                    for i in 1..M {
+                        four[i] = signed(four_bytes(x[i].add(4 * step)));
+                    }
+                    w = add::<D, M, N>(&mut sums, &four, w);
+                }
+                for i in 0..M {
+                    x[i] = x[i].wrapping_add(t.x.segment);
+                }
             }
         }
         let mut scale = [D::V::load(t.scale); N];

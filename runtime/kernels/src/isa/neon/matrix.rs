@@ -7,6 +7,12 @@ use super::vectors::usmmla;
 use crate::tile::{Tile8, Vectors, finish8, pointers};
 use std::arch::aarch64::*;
 
+/// Rows that may lie together.
+pub(super) const ROWS: usize = 6;
+
+/// Bytes of a step.
+pub(super) const STEP: usize = 8;
+
 /// Sums of two rows and two columns: those of the first row, then those of the second.
 type Sums = int32x4_t;
 
@@ -20,7 +26,34 @@ pub(super) unsafe fn tile8<V: Vectors<I = int32x4_t, F = float32x4_t>, const M: 
     first: usize,
     rows: usize,
 ) {
-    const { assert!(M.is_multiple_of(2) && V::LANES == 4) }
+    // SAFETY: the caller guarantees what this asks for.
+    unsafe { tile::<V, M, N, false>(t, first, rows) }
+}
+
+/// The same of rows that lie together.
+///
+/// # Safety
+/// As for [`tile8`], with at most [`ROWS`]. `first` is a multiple of these. In the place of rows that are not there may be anything,
+/// but it can be read.
+#[inline(always)]
+pub(super) unsafe fn tile8_together<V: Vectors<I = int32x4_t, F = float32x4_t>, const M: usize, const N: usize>(
+    t: &Tile8<u8, i8>,
+    first: usize,
+    rows: usize,
+) {
+    // SAFETY: the caller guarantees what this asks for.
+    unsafe { tile::<V, M, N, true>(t, first, rows) }
+}
+
+/// # Safety
+/// As for [`tile8`], or, if `TOGETHER`, [`tile8_together`].
+#[inline(always)]
+unsafe fn tile<V: Vectors<I = int32x4_t, F = float32x4_t>, const M: usize, const N: usize, const TOGETHER: bool>(
+    t: &Tile8<u8, i8>,
+    first: usize,
+    rows: usize,
+) {
+    const { assert!(M.is_multiple_of(2) && V::LANES == 4 && !(TOGETHER && M > ROWS)) }
     // SAFETY: every address lies within what the caller vouches for. Rows step beyond their last segment in the end, but are not read
     // any more.
     unsafe {
@@ -37,18 +70,31 @@ pub(super) unsafe fn tile8<V: Vectors<I = int32x4_t, F = float32x4_t>, const M: 
                 ];
             }
         }
-        for _ in 0..t.x.segments {
-            for step in 0..t.x.steps {
-                // Eight bytes of each row: of sixteen, which are one load instead of two, there would be more than registers hold.
-                let mut pairs = [vdupq_n_u8(0); M];
-                for pair in 0..M / 2 {
-                    let (upper, lower) = (x[2 * pair].add(8 * step), x[2 * pair + 1].add(8 * step));
-                    pairs[pair] = vcombine_u8(vld1_u8(upper), vld1_u8(lower));
-                }
-                w = add::<M, N>(&mut sums, &pairs, w);
+        if TOGETHER {
+            let mut x = x[0];
+            // Two steps a turn: half as many instructions count them.
+            for _ in 0..t.x.steps / 2 {
+                w = add::<M, N>(&mut sums, &pairs(x), w);
+                w = add::<M, N>(&mut sums, &pairs(x.add(ROWS * STEP)), w);
+                x = x.add(2 * ROWS * STEP);
             }
-            for i in 0..M {
-                x[i] = x[i].wrapping_add(t.x.segment);
+            if !t.x.steps.is_multiple_of(2) {
+                add::<M, N>(&mut sums, &pairs(x), w);
+            }
+        } else {
+            for _ in 0..t.x.segments {
+                for step in 0..t.x.steps {
+                    // Eight bytes of each row: of sixteen, one load instead of two, there would be more than registers hold.
+                    let mut pairs = [vdupq_n_u8(0); M];
+                    for pair in 0..M / 2 {
+                        let (upper, lower) = (x[2 * pair].add(8 * step), x[2 * pair + 1].add(8 * step));
+                        pairs[pair] = vcombine_u8(vld1_u8(upper), vld1_u8(lower));
+                    }
+                    w = add::<M, N>(&mut sums, &pairs, w);
+                }
+                for i in 0..M {
+                    x[i] = x[i].wrapping_add(t.x.segment);
+                }
             }
         }
         let mut by_rows = [[vdupq_n_s32(0); N]; M];
@@ -64,6 +110,22 @@ pub(super) unsafe fn tile8<V: Vectors<I = int32x4_t, F = float32x4_t>, const M: 
             scale[v] = V::load(t.scale.add(v * V::LANES));
         }
         finish8::<V, M, N>(&t.out, t.columns, by_rows, scale, first, rows);
+    }
+}
+
+/// A step of each pair of rows that lie together.
+///
+/// # Safety
+/// The machine has NEON. At `x` such a step of all of them begins.
+#[inline(always)]
+unsafe fn pairs<const M: usize>(x: *const u8) -> [uint8x16_t; M] {
+    // SAFETY: the caller guarantees NEON, and the bytes.
+    unsafe {
+        let mut pairs = [vdupq_n_u8(0); M];
+        for pair in 0..M / 2 {
+            pairs[pair] = vld1q_u8(x.add(2 * pair * STEP));
+        }
+        pairs
     }
 }
 

@@ -10,7 +10,7 @@ mod vectors;
 
 use crate::{
     coded4::codes,
-    tile::{RunBytes, Tile8, TileF, Tiles, Tiles8, Vectors, finish_f, pointers, run_tiles},
+    tile::{RunBytes, Tile8, TileF, Tiles, Tiles8, Together, Vectors, finish_f, pointers, run_tiles},
 };
 use std::arch::aarch64::*;
 
@@ -24,6 +24,20 @@ const WIDEST_F: usize = 3;
 
 /// What is taken off activations where products are of signed bytes.
 pub(crate) const HALF: u8 = 128;
+
+/// Defines a function that runs tiles by the first function where rows lie together, and else by the second.
+macro_rules! either {
+    ($name:ident, $together:ident, $apart:ident) => {
+        /// Runs tiles on all rows, for a panel of so many vectors.
+        ///
+        /// # Safety
+        /// The machine has the instruction set, and `t` points to what a tile of all rows and so many vectors needs.
+        unsafe fn $name(t: &Tile8<u8, i8>, vectors: usize) {
+            // SAFETY: the caller guarantees what both ask for.
+            unsafe { if t.x.together { $together(t, vectors) } else { $apart(t, vectors) } }
+        }
+    };
+}
 
 /// NEON alone.
 pub(crate) mod plain {
@@ -42,11 +56,17 @@ pub(crate) mod dotprod {
     use super::*;
 
     /// The tiles of this instruction set.
-    pub(crate) static TILES: Tiles = tiles(4, HALF, tiles8);
+    pub(crate) static TILES: Tiles =
+        Tiles { together: Some(Together { rows: dots::ROWS, piece: dots::PIECE }), ..tiles(4, HALF, tiles8) };
 
+    either!(tiles8, together, apart);
     run_tiles!(
-        tiles8, Tile8<u8, i8>, [dots::tile8], dots::Sdot, #[target_feature(enable = "dotprod")]
-        1: 8 [1, 2, 4], 2: 8 [1, 2, 4], 3: 6 [1, 2, 4], 4: 5 [1, 2]
+        apart, Tile8<u8, i8>, [dots::tile8], dots::Sdot, #[target_feature(enable = "dotprod")]
+        1: 8 [1, 2, 4], 2: 8 [1, 2, 4], 3: 6 [1, 2, 4], 4: 5 [1, 2, 3]
+    );
+    run_tiles!(
+        together, Tile8<u8, i8>, [dots::tile8_together], dots::Sdot, #[target_feature(enable = "dotprod")]
+        1: 5 [1, 2, 3], 2: 5 [1, 2, 3], 3: 5 [1, 2, 3], 4: 5 [1, 2, 3]
     );
     codes!(
         Dotprod,
@@ -60,11 +80,17 @@ pub(crate) mod i8mm {
     use super::*;
 
     /// The tiles of this instruction set.
-    pub(crate) static TILES: Tiles = tiles(8, 0, tiles8);
+    pub(crate) static TILES: Tiles =
+        Tiles { together: Some(Together { rows: matrix::ROWS, piece: matrix::STEP }), ..tiles(8, 0, tiles8) };
 
+    either!(tiles8, together, apart);
     run_tiles!(
-        tiles8, Tile8<u8, i8>, [matrix::tile8], Dotprod, #[target_feature(enable = "i8mm")]
+        apart, Tile8<u8, i8>, [matrix::tile8], Dotprod, #[target_feature(enable = "i8mm")]
         1: 8 [2, 4], 2: 8 [2, 4], 3: 6 [2, 4], 4: 6 [2, 4]
+    );
+    run_tiles!(
+        together, Tile8<u8, i8>, [matrix::tile8_together], Dotprod, #[target_feature(enable = "i8mm")]
+        1: 6 [2, 4], 2: 6 [2, 4], 3: 6 [2, 4], 4: 6 [2, 4]
     );
 }
 
@@ -74,6 +100,7 @@ const fn tiles(step: usize, offset: u8, tiles8: RunBytes) -> Tiles {
         vectors: WIDEST,
         vectors_f: WIDEST_F,
         step,
+        together: None,
         offset,
         tiles8: Tiles8::Bytes(tiles8),
         narrow: None,
