@@ -1,5 +1,8 @@
 //! How tiles multiply: one product of 32-bit floats a lane at a time, or two of bfloat16 numbers.
 
+// Iterators over arrays of registers would hide which of them meet.
+#![allow(clippy::needless_range_loop)]
+
 use crate::Isa;
 use crate::tile::Vectors;
 use rayon::prelude::*;
@@ -116,6 +119,38 @@ pub(super) unsafe trait Factors {
     /// # Safety
     /// The machine has the set.
     unsafe fn add_products(sum: <Self::V as Vectors>::F, a: Self::X, b: Self::X) -> <Self::V as Vectors>::F;
+    /// The products of `M` rows and `N` vectors of columns: of each step there are `M` packed words at `rows`, and those of the
+    /// vectors at `columns`, from where it is `width` words to the next step's.
+    ///
+    /// # Safety
+    /// The machine has the set. There are so many words.
+    #[inline(always)]
+    unsafe fn product<const M: usize, const N: usize>(
+        rows: *const u32,
+        columns: *const u32,
+        width: usize,
+        steps: usize,
+    ) -> [[<Self::V as Vectors>::F; N]; M] {
+        let lanes = Self::V::LANES;
+        // SAFETY: the caller guarantees the set, and all words of each step.
+        unsafe {
+            let mut sums = [[Self::V::splat(0.0); N]; M];
+            for step in 0..steps {
+                let (rows, columns) = (rows.add(step * M), columns.add(step * width));
+                let mut side = [Self::load_words(columns); N];
+                for v in 1..N {
+                    side[v] = Self::load_words(columns.add(v * lanes));
+                }
+                for i in 0..M {
+                    let factor = Self::splat_word(*rows.add(i));
+                    for v in 0..N {
+                        sums[i][v] = Self::add_products(sums[i][v], factor, side[v]);
+                    }
+                }
+            }
+            sums
+        }
+    }
 }
 
 // SAFETY: each operation is that of the vectors.
@@ -254,7 +289,7 @@ mod x86 {
     }
 }
 
-/// BF16 of ARM: BFCVTN and BFDOT, whose sums are rounded to the odd one of two. Rust has no intrinsics for these yet.
+/// BF16 of ARM: BFCVTN, BFDOT and BFMMLA, whose sums are rounded to the odd one of two. Rust has no intrinsics for these yet.
 #[cfg(target_arch = "aarch64")]
 mod arm {
     use super::{Bf16, Factors};
@@ -301,6 +336,34 @@ mod arm {
     unsafe fn pairs(a: float32x4_t, b: float32x4_t) -> uint16x8_t {
         // SAFETY: the caller guarantees BF16.
         unsafe { vzip1q_u16(lower(a), lower(b)) }
+    }
+
+    /// Both words of each line, of four lines in pairs: those of a step, and of the next one if it is there, or else 0.
+    ///
+    /// # Safety
+    /// The machine has NEON. There are four words of each of these steps, `apart` from each other.
+    #[inline(always)]
+    unsafe fn squares(words: *const u32, apart: usize, has_next: bool) -> [uint16x8_t; 2] {
+        // SAFETY: the caller guarantees NEON, and the words that are read.
+        unsafe {
+            let first = vld1q_u32(words);
+            let next = if has_next { vld1q_u32(words.add(apart)) } else { vdupq_n_u32(0) };
+            [vreinterpretq_u16_u32(vzip1q_u32(first, next)), vreinterpretq_u16_u32(vzip2q_u32(first, next))]
+        }
+    }
+
+    /// Adds the products of two lines of four numbers by two others.
+    ///
+    /// # Safety
+    /// The machine has BF16.
+    #[inline(always)]
+    unsafe fn bfmmla(mut sums: float32x4_t, a: uint16x8_t, b: uint16x8_t) -> float32x4_t {
+        // SAFETY: the caller guarantees BFMMLA, which reads and writes these registers alone.
+        unsafe {
+            asm!(".arch_extension bf16", "bfmmla {sums:v}.4s, {a:v}.8h, {b:v}.8h", sums = inout(vreg) sums, a = in(vreg) a, b = in(vreg) b,
+                options(pure, nomem, nostack, preserves_flags));
+        }
+        sums
     }
 
     // SAFETY: both factors of a lane are beside each other, and BFDOT adds their products.
@@ -355,6 +418,47 @@ mod arm {
                     options(pure, nomem, nostack, preserves_flags));
             }
             sum
+        }
+        /// By BFMMLA: two rows by two columns of four numbers, those of two steps.
+        #[inline(always)]
+        unsafe fn product<const M: usize, const N: usize>(
+            rows: *const u32,
+            columns: *const u32,
+            width: usize,
+            steps: usize,
+        ) -> [[float32x4_t; N]; M] {
+            const { assert!(M.is_multiple_of(4)) }
+            // SAFETY: the caller guarantees the set, and all words of each step.
+            unsafe {
+                // Of each pair of rows, two pairs of columns of each vector: half of these are unused, as arrays can't have half as
+                // many rows as `M`.
+                let mut sums = [[[vdupq_n_f32(0.0); 2]; N]; M];
+                for step in (0..steps).step_by(2) {
+                    let has_next = step + 1 < steps;
+                    let (rows, columns) = (rows.add(step * M), columns.add(step * width));
+                    let mut pairs = [vdupq_n_u16(0); M];
+                    for four in 0..M / 4 {
+                        [pairs[2 * four], pairs[2 * four + 1]] = squares(rows.add(4 * four), M, has_next);
+                    }
+                    for v in 0..N {
+                        let columns = squares(columns.add(4 * v), width, has_next);
+                        for pair in 0..M / 2 {
+                            for half in 0..2 {
+                                sums[pair][v][half] = bfmmla(sums[pair][v][half], pairs[pair], columns[half]);
+                            }
+                        }
+                    }
+                }
+                let mut by_rows = [[vdupq_n_f32(0.0); N]; M];
+                for pair in 0..M / 2 {
+                    for v in 0..N {
+                        let [a, b] = sums[pair][v].map(|sums| vreinterpretq_f64_f32(sums));
+                        by_rows[2 * pair][v] = vreinterpretq_f32_f64(vzip1q_f64(a, b));
+                        by_rows[2 * pair + 1][v] = vreinterpretq_f32_f64(vzip2q_f64(a, b));
+                    }
+                }
+                by_rows
+            }
         }
     }
 }

@@ -264,23 +264,9 @@ unsafe fn multiply_tile<P: Factors, const M: usize, const N: usize>(
     let rows = M.min(t.y.len() / t.columns - row);
     // SAFETY: panels have a word for each step of each line. Of `y` only rows and columns that are there are written.
     unsafe {
-        let mut a = t.left.as_ptr().add(row * t.steps);
-        let b = t.right.as_ptr().add(column * t.steps + at);
-        let mut sums = [[P::V::splat(0.0); N]; M];
-        for step in 0..t.steps {
-            let b = b.add(step * t.width);
-            let mut side = [P::load_words(b); N];
-            for v in 1..N {
-                side[v] = P::load_words(b.add(v * lanes));
-            }
-            for i in 0..M {
-                let factor = P::splat_word(*a.add(i));
-                for v in 0..N {
-                    sums[i][v] = P::add_products(sums[i][v], factor, side[v]);
-                }
-            }
-            a = a.add(M);
-        }
+        let left = t.left.as_ptr().add(row * t.steps);
+        let right = t.right.as_ptr().add(column * t.steps + at);
+        let sums = P::product::<M, N>(left, right, t.width, t.steps);
         for i in 0..M {
             if i < rows {
                 for v in 0..N {
