@@ -42,7 +42,7 @@ const ALIGN: usize = 64;
 const FEW: usize = 48;
 
 /// Panels from which on it is worth while to copy rows for them to where they lie together.
-const WORTH_TOGETHER: usize = 3;
+const WORTH_TOGETHER: usize = 5;
 
 /// What a convolution is before it has weights.
 #[derive(Debug)]
@@ -70,8 +70,10 @@ struct Run<'a, X: Number, F> {
     x: Rows<'a, X::Input>,
     /// What is outside of images.
     pad: X::Input,
-    /// How rows are copied to where they lie together, and what is taken off them.
-    together: Option<(Together, u8)>,
+    /// How rows are copied to where they lie together.
+    together: Option<Together>,
+    /// What is taken off numbers as they are copied.
+    offset: u8,
     /// Multiplies rows by a panel; the first of these rows is that of this position.
     tiles: F,
 }
@@ -101,15 +103,23 @@ impl Conv {
 
     fn part_scratch<X: Number>(&self, window: &Window) -> usize {
         // There is room for whole groups where rows lie together.
-        let more = self.together(window).map_or(0, |(t, _)| t.rows * (self.shape.channels + t.piece));
+        let more = self.together(window).map_or(0, |t| t.rows() * (self.shape.channels + t.bytes()));
         bytes::<X>(self.blocks::<X>(window).capacity() + more)
     }
 
-    /// How rows are copied to where they lie together, if they are: those of a matrix, in whole pieces.
-    fn together(&self, window: &Window) -> Option<(Together, u8)> {
-        let is_of_bytes = self.panels.quad == self.tiles.step && window.kernel == [1, 1];
-        let together = self.tiles.together.filter(|t| is_of_bytes && self.shape.channels.is_multiple_of(t.piece))?;
-        Some((together, self.tiles.offset))
+    /// How rows are copied to where they lie together, if they are: those of a matrix, whose bytes divide so.
+    fn together(&self, window: &Window) -> Option<Together> {
+        let can = self.is_of_bytes() && window.kernel == [1, 1];
+        self.tiles.together.filter(|t| can && self.shape.channels.is_multiple_of(t.bytes()))
+    }
+
+    /// What is taken off numbers as they are copied.
+    fn offset(&self) -> u8 {
+        if self.is_of_bytes() { self.tiles.offset } else { 0 }
+    }
+
+    fn is_of_bytes(&self) -> bool {
+        self.panels.quad == self.tiles.step
     }
 
     fn macs(&self, window: &Window) -> u64 {
@@ -136,7 +146,16 @@ impl Conv {
         }
         let blocks = self.blocks::<X>(window);
         let Panels { list: panels, steps, .. } = &self.panels;
-        let run = Run { blocks, panels, steps: *steps, x, pad, together: self.together(window), tiles };
+        let run = Run {
+            blocks,
+            panels,
+            steps: *steps,
+            x,
+            pad,
+            together: self.together(window),
+            offset: self.offset(),
+            tiles,
+        };
         let whole = Part { positions: 0..window.positions(), panels: 0..run.panels.len() };
         let scratch = &mut scratch[..self.scratch::<X>(window, threads)];
         run.divide(whole, scratch, threads.max(1));
@@ -183,22 +202,26 @@ impl<X: Number, F: Fn(Operand<X>, &Panel, usize) + Sync> Run<'_, X, F> {
             let all = |panels: &[Panel], pixels: Pixels<X>| {
                 panels.iter().for_each(|panel| self.panel(panel, block.first, &pixels));
             };
-            if let Some((x, layout)) = self.in_place(&block, &mut offsets) {
-                for panels in panels.chunk_by(|a, b| a.group == b.group) {
-                    let (x, offsets) = (&x[panels[0].group * channels..], &offsets[..block.len]);
-                    if let Some(how) = self.together.filter(|_| panels.len() >= WORTH_TOGETHER) {
-                        let offsets = self.copy_together(how, x, offsets, strip);
-                        all(panels, Pixels { x: strip, offsets: &offsets[..block.len], layout: None });
-                    } else {
-                        all(panels, Pixels { x, offsets, layout: Some(layout) });
-                    }
+            let in_place = self.in_place(&block, &mut offsets);
+            let groups = || panels.chunk_by(|a, b| a.group == b.group);
+            let are_many = groups().any(|panels| panels.len() >= WORTH_TOGETHER);
+            if let (Some((x, _)), Some(how)) = (in_place, self.together.filter(|_| are_many)) {
+                for panels in groups() {
+                    let x = &x[panels[0].group * channels..];
+                    let offsets = self.copy_together(how, x, &offsets[..block.len], strip);
+                    all(panels, Pixels { x: strip, offsets: &offsets[..block.len], layout: None });
+                }
+            } else if let (Some((x, layout)), 0) = (in_place, self.offset) {
+                for panels in groups() {
+                    let x = &x[panels[0].group * channels..];
+                    all(panels, Pixels { x, offsets: &offsets[..block.len], layout: Some(layout) });
                 }
             } else {
                 let layout = self.blocks.strip(&block);
                 self.blocks.offsets(&block, &layout, true, &mut offsets);
-                for panels in panels.chunk_by(|a, b| a.group == b.group) {
+                for panels in groups() {
                     let x = self.x.columns(panels[0].group * channels, channels);
-                    self.blocks.fill(&block, x, self.pad, strip);
+                    self.blocks.fill(&block, x, (self.pad, self.offset), strip);
                     all(panels, Pixels { x: strip, offsets: &offsets[..block.len], layout: Some(layout) });
                 }
             }
@@ -217,24 +240,18 @@ impl<X: Number, F: Fn(Operand<X>, &Panel, usize) + Sync> Run<'_, X, F> {
     }
 
     /// Copies rows to where they lie together, and says where they begin.
-    fn copy_together(
-        &self,
-        (how, offset): (Together, u8),
-        x: &[X],
-        from: &[usize],
-        to: &mut [X],
-    ) -> [usize; POSITIONS] {
-        let (group, width) = (how.rows, self.blocks.shape.channels);
+    fn copy_together(&self, how: Together, x: &[X], from: &[usize], to: &mut [X]) -> [usize; POSITIONS] {
+        let (group, width) = (how.rows(), self.blocks.shape.channels);
         let mut offsets = [usize::MAX >> 8; POSITIONS];
         for (i, (rows, to)) in from.chunks(group).zip(to.chunks_exact_mut(group * width)).enumerate() {
-            for (row, &from) in rows.iter().enumerate() {
-                offsets[i * group + row] = i * group * width + row * how.piece;
-                let x = &x[from..][..width];
-                match how.piece {
-                    8 => each_piece::<X, 8>(x, &mut to[row * 8..], group, offset),
-                    16 => each_piece::<X, 16>(x, &mut to[row * 16..], group, offset),
-                    piece => unreachable!("pieces of {piece} bytes"),
-                }
+            for row in 0..rows.len() {
+                offsets[i * group + row] = i * group * width + row * how.bytes();
+            }
+            // The last one stands in for others.
+            let row = |i: usize| &x[rows[i.min(rows.len() - 1)]..][..width];
+            match how {
+                Together::FiveBy16 => interleave::<X, 5, 16>(std::array::from_fn(row), to, self.offset),
+                Together::SixBy8 => interleave::<X, 6, 8>(std::array::from_fn(row), to, self.offset),
             }
         }
         offsets
@@ -243,7 +260,7 @@ impl<X: Number, F: Fn(Operand<X>, &Panel, usize) + Sync> Run<'_, X, F> {
     /// Multiplies a block, whose first position is `first`, by a panel.
     fn panel(&self, panel: &Panel, first: usize, pixels: &Pixels<X>) {
         let Pixels { x, offsets, layout } = *pixels;
-        let extent = layout.map_or(self.together.map_or(0, |(t, _)| t.rows) * self.blocks.shape.channels, |layout| {
+        let extent = layout.map_or(self.together.map_or(0, Together::rows) * self.blocks.shape.channels, |layout| {
             self.blocks.extent(&layout)
         });
         // Offsets ascend: what is in bounds for the last one is for all.
@@ -261,15 +278,17 @@ impl<X: Number, F: Fn(Operand<X>, &Panel, usize) + Sync> Run<'_, X, F> {
     }
 }
 
-/// Copies every piece of a row, less `offset`, to the first of each `group`.
-#[inline(always)]
-fn each_piece<X: Number, const PIECE: usize>(x: &[X], to: &mut [X], group: usize, offset: u8) {
-    let all = to.as_chunks_mut::<PIECE>().0.iter_mut().step_by(group).zip(x.as_chunks::<PIECE>().0);
-    // Eight bytes are copied by one instruction, and changed one by one.
-    if offset == 0 {
-        all.for_each(|(to, piece)| *to = *piece);
-    } else {
-        all.for_each(|(to, piece)| *to = piece.map(|x| x.less(offset)));
+/// Copies rows, [less](Number::less) `offset`: `BYTES` of each, the next ones of each, and so on.
+fn interleave<X: Number, const ROWS: usize, const BYTES: usize>(rows: [&[X]; ROWS], to: &mut [X], offset: u8) {
+    let rows = rows.map(|row| row.as_chunks::<BYTES>().0);
+    let count = rows[0].len();
+    let rows = rows.map(|row| &row[..count]);
+    let groups = to.as_chunks_mut::<BYTES>().0.as_chunks_mut::<ROWS>().0;
+    for (i, to) in groups[..count].iter_mut().enumerate() {
+        for (to, row) in to.iter_mut().zip(&rows) {
+            // Eight bytes are copied by one instruction, and changed one by one.
+            *to = if offset == 0 { row[i] } else { row[i].map(|x| x.less(offset)) };
+        }
     }
 }
 
@@ -298,8 +317,8 @@ pub(crate) unsafe trait Number: Copy + Send + Sync {
     fn less(self, _offset: u8) -> Self {
         self
     }
-    /// Converts as many as `to` has room for.
-    fn copy(from: &[Self::Input], to: &mut [Self]);
+    /// Converts as many as `to` has room for, [less](Number::less) `offset`.
+    fn copy(from: &[Self::Input], to: &mut [Self], offset: u8);
 }
 
 /// Numbers that are the same in the input.
@@ -315,8 +334,12 @@ macro_rules! as_in_input {
                 Some(x)
             }
             $($less)?
-            fn copy(from: &[$x], to: &mut [$x]) {
-                to.copy_from_slice(from);
+            fn copy(from: &[$x], to: &mut [$x], offset: u8) {
+                if offset == 0 {
+                    return to.copy_from_slice(from);
+                }
+                assert_eq!(from.len(), to.len(), "as many numbers");
+                to.iter_mut().zip(from).for_each(|(to, from)| *to = from.less(offset));
             }
         }
     };
@@ -341,7 +364,7 @@ unsafe impl Number for i16 {
     fn in_place(_: &[u8]) -> Option<&[i16]> {
         None
     }
-    fn copy(from: &[u8], to: &mut [i16]) {
+    fn copy(from: &[u8], to: &mut [i16], _: u8) {
         assert_eq!(from.len(), to.len(), "as many numbers");
         to.iter_mut().zip(from).for_each(|(to, &from)| *to = from.into());
     }

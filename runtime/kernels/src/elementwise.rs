@@ -142,8 +142,8 @@ macro_rules! function {
     };
 }
 
-// The loops over rows and lines are those of one function: around a choice of functions, a compiler would keep the constants of all
-// of them in registers, or rather not.
+// The loops over rows and lines are those of one function. Around a choice of functions, registers would not hold the constants of all,
+// and each element would load them anew.
 
 /// `y = f(x)` for every row.
 macro_rules! each_row {

@@ -64,7 +64,7 @@ fn heads_of_all_sizes_are_as_in_double_precision() {
                 let of_query = Mask::Kept { condition: every_other.rows(), keeps: false, other: -2.0 };
                 let low = Mask::Kept { condition: condition.rows(), keeps: false, other: -1.5 };
                 let [added, by_query] = [added.rows(), by_query.rows()].map(Mask::Added);
-                for masks in [
+                for (masks, scale) in [
                     [None; 2],
                     [Some(added), Some(kept)],
                     [Some(kept), None],
@@ -72,8 +72,11 @@ fn heads_of_all_sizes_are_as_in_double_precision() {
                     [Some(of_query), Some(low)],
                     [Some(of_query), Some(by_query)],
                     [Some(by_query), Some(of_query)],
-                ] {
-                    let heads = Heads { depth, keys, width, keys_are_rows, scale: 0.7, guarded: true };
+                ]
+                .into_iter()
+                .flat_map(|masks| [0.7, -0.4, 0.0].map(|scale| (masks, scale)))
+                {
+                    let heads = Heads { depth, keys, width, keys_are_rows, scale, guarded: true };
                     let (q, k, v) = (q.rows(), k.rows(), v.rows());
                     let of = |i: usize| Head {
                         queries: q.part(i * queries, queries),
@@ -92,6 +95,32 @@ fn heads_of_all_sizes_are_as_in_double_precision() {
                         }
                     }
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_query_that_sees_no_key_is_nan_unless_it_is_guarded() {
+    for isa in isas() {
+        for queries in [2, 8] {
+            let (q, k, v) = (vec![1.0; 4 * queries], [0.5; 12], [2.0; 12]);
+            let seen: Vec<u8> = (0..queries).map(|i| u8::from(i != 1)).collect();
+            let mask = Mask::Kept { condition: Rows::dense(&seen, queries, 1), keeps: true, other: f32::NEG_INFINITY };
+            for guarded in [false, true] {
+                let heads = Heads { depth: 4, keys: 3, width: 4, keys_are_rows: true, scale: 0.5, guarded };
+                let head = Head {
+                    queries: Rows::dense(&q, queries, 4),
+                    keys: Rows::dense(&k, 3, 4),
+                    values: Rows::dense(&v, 3, 4),
+                    masks: [Some(mask), None],
+                };
+                let attention = Attention::new(isa, heads);
+                let mut y = vec![9.0; 4 * queries];
+                let mut scratch = vec![0u8; attention.scratch(queries, 1)];
+                attention.run(1, |_| head, RowsMut::dense(&mut y, queries, 4), &mut scratch, 1);
+                assert!(y[4..8].iter().all(|y| if guarded { *y == 0.0 } else { y.is_nan() }), "{isa} {guarded}: {y:?}");
+                assert!(y[..4].iter().chain(&y[8..]).all(|y| (y - 2.0).abs() < 1e-6), "{isa} {guarded}: {y:?}");
             }
         }
     }

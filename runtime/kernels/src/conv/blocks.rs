@@ -2,7 +2,8 @@
 //!
 //! In rows of pixels the taps of a window's line are side by side already, so that a tile can read
 //! them where they are: no copy of the taps is made (im2col). What isn't as a tile wants it
-//! (padding, pixels that don't follow each other, a last pixel behind which nothing may be read)
+//! (padding, pixels that don't follow each other, a last pixel behind which nothing may be read, bytes of
+//! which something is taken off)
 //! is copied as an image, padded, a block's lines at a time: the strip.
 
 use super::{Number, panels::Shape};
@@ -166,9 +167,9 @@ impl Blocks<'_> {
         (self.shape.kernel[0] - 1) * layout.segment + self.shape.run().next_multiple_of(self.quad)
     }
 
-    /// Copies a block's lines out of `x`, the columns of one group; `pad` is outside of images.
-    pub fn fill<X: Number>(&self, block: &Block, x: Rows<X::Input>, pad: X::Input, strip: &mut [X]) {
-        let pad = X::of(pad);
+    /// Copies a block's lines out of `x`, the columns of one group, [less](Number::less) `offset`; `pad` is outside of images.
+    pub fn fill<X: Number>(&self, block: &Block, x: Rows<X::Input>, (pad, offset): (X::Input, u8), strip: &mut [X]) {
+        let pad = X::of(pad).less(offset);
         let Window { input, output, kernel, stride, dilation, pad: before, .. } = *self.window;
         let channels = self.shape.channels;
         let each = output[0] * output[1];
@@ -188,7 +189,7 @@ impl Blocks<'_> {
                     let (position, tap) = (block.columns[0] + i / kernel[1], i % kernel[1]);
                     let x = (position * stride[1] + tap * dilation[1]).checked_sub(before[1]);
                     match x.filter(|&x| x < input[1]) {
-                        Some(x) => X::copy(from.row(x), to),
+                        Some(x) => X::copy(from.row(x), to, offset),
                         None => to.fill(pad),
                     }
                 }
@@ -199,7 +200,7 @@ impl Blocks<'_> {
                 let first = (first + left).saturating_sub(before[1]).min(input[1]);
                 let inner = (input[1] - first).min(pixels - left);
                 to[..left * channels].fill(pad);
-                copy(from.part(first, inner), &mut to[left * channels..][..inner * channels]);
+                copy(from.part(first, inner), &mut to[left * channels..][..inner * channels], offset);
                 to[(left + inner) * channels..].fill(pad);
             }
         }
@@ -207,12 +208,12 @@ impl Blocks<'_> {
 }
 
 /// Copies rows to where they follow each other.
-fn copy<X: Number>(from: Rows<X::Input>, to: &mut [X]) {
+fn copy<X: Number>(from: Rows<X::Input>, to: &mut [X], offset: u8) {
     if from.is_dense() {
-        X::copy(from.data(), to);
+        X::copy(from.data(), to, offset);
     } else {
         for (i, to) in to.chunks_exact_mut(from.width()).enumerate() {
-            X::copy(from.row(i), to);
+            X::copy(from.row(i), to, offset);
         }
     }
 }

@@ -20,7 +20,7 @@ pub struct Conv8 {
     then: Option<(Isa, UnaryOp)>,
     /// The sum of each column's weights, so many times of which a zero point adds.
     weight_sums: Vec<i32>,
-    /// Where sums begin: what the input's zero point adds to them is taken off here, and what tiles take off is added.
+    /// Where sums begin: what the input's zero point adds to them is taken off here, and what is taken off inputs is added.
     start: Vec<i32>,
     scale: Vec<f32>,
 }
@@ -246,7 +246,7 @@ impl Conv8 {
                 out: out(row, panel.column, panel.lane),
             };
             // SAFETY: these are the tiles of `Isa::tiles`, which made sure of the instruction set. The driver has shown that the
-            // rows lie within the input or its strip; the panel has its weights and constants, to
+            // rows, and whole groups of those that lie together, are within the input or its strip; the panel has its weights and constants, to
             // whole vectors, and `OVERREAD` bytes follow those that tiles of bytes read; and the result has these rows and columns.
             unsafe { tiles(&tile, panel.vectors) }
             then(row..row + tile.x.rows, panel);

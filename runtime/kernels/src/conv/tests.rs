@@ -258,6 +258,8 @@ fn chosen_convolutions() {
         (window(1, [5, 7], [1, 1], 1, 1, 0), 8, 1, 16),
         (window(1, [5, 7], [1, 1], 1, 1, 0), 8, 1, 32),
         (window(1, [5, 7], [1, 1], 1, 1, 0), 8, 1, 64),
+        // Rows that lie together on ARM, of groups and of every other pixel of several images.
+        (window(2, [7, 9], [1, 1], 2, 1, 0), 16, 3, 80),
         // Patches; a window as large as the image.
         (window(2, [16, 16], [8, 8], 8, 1, 0), 3, 1, 20),
         (window(2, [5, 5], [5, 5], 1, 1, 0), 6, 1, 17),
@@ -294,6 +296,11 @@ fn products() {
         (17, 580, 64),
         (33, 576, 16),
         (16, 700, 48),
+        // Rows that lie together on ARM: one, fewer than a group has, a group and some, several blocks.
+        (1, 16, 80),
+        (3, 32, 100),
+        (8, 16, 130),
+        (95, 384, 96),
     ];
     for (rows, depth, outputs) in shapes {
         for (threads, block) in [(1, BLOCK_BYTES), (1, 2 << 10), (2, 2 << 10), (3, 2 << 10)] {

@@ -92,8 +92,8 @@ macro_rules! reduce {
                 *lane = $fold;
             }
         }
-        // In memory, so that the loop above has them in whole vectors, whatever becomes of them here.
-        let mut lanes = std::hint::black_box(lanes);
+        // In memory for x86, so that the loop above has them in whole vectors, whatever becomes of them here.
+        let mut lanes = if cfg!(target_arch = "x86_64") { std::hint::black_box(lanes) } else { lanes };
         let mut width = LANES / 2;
         while width > 0 {
             for i in 0..width {
@@ -145,9 +145,10 @@ multiversion! {
         factors: &mut [f32],
     ) {
         let mut scores = scores;
+        assert_eq!(scores.rows(), factors.len(), "a factor a row");
         for (i, after) in factors.iter_mut().enumerate() {
             let row = scores.row(i);
-            // What scores have to be multiplied by still; the first mask does that too, or else the exponential function.
+            // What scores have to be multiplied by still: the first mask does it on the way, or else the exponential function.
             let mut factor = scale;
             for mask in masks.iter().flatten() {
                 match mask {
@@ -169,6 +170,7 @@ multiversion! {
                 }
                 factor = 1.0;
             }
+            // The greatest score would become the least.
             if factor <= 0.0 {
                 row.iter_mut().for_each(|v| *v *= factor);
                 factor = 1.0;

@@ -15,7 +15,8 @@ pub(crate) struct Tiles {
     pub step: usize,
     /// How rows of bytes can lie too, from where tiles read them faster.
     pub together: Option<Together>,
-    /// What tiles take off 8-bit activations before they multiply them; sums have to begin with so many times the weights.
+    /// What is taken off 8-bit activations where they are copied for tiles, 0 or 128; sums have to begin with so many times the weights.
+    /// Where it is not 0, they have to be copied.
     pub offset: u8,
     /// Runs a tile such as [`tile8`](super::tile8) on all rows, for a panel of so many vectors. Safe to call only where the
     /// machine has the instruction set, and with what it asks for.
@@ -26,13 +27,32 @@ pub(crate) struct Tiles {
     pub tiles_f: unsafe fn(&TileF, usize),
 }
 
-/// Rows of bytes that lie together: a piece of each, the next piece of each, and so on. [`Tiles::offset`] is taken off them already.
+/// Rows of bytes that lie together: some bytes of each, the next ones of each, and so on.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Together {
+#[cfg_attr(not(target_arch = "aarch64"), expect(dead_code, reason = "ARM alone has such tiles"))]
+pub(crate) enum Together {
+    /// Five rows, 16 bytes of each.
+    FiveBy16,
+    /// Six rows, eight bytes of each.
+    SixBy8,
+}
+
+impl Together {
     /// How many rows.
-    pub rows: usize,
-    /// Bytes of a piece.
-    pub piece: usize,
+    pub const fn rows(self) -> usize {
+        match self {
+            Self::FiveBy16 => 5,
+            Self::SixBy8 => 6,
+        }
+    }
+
+    /// Bytes of a row that follow each other.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::FiveBy16 => 16,
+            Self::SixBy8 => 8,
+        }
+    }
 }
 
 /// Runs tiles of bytes on all rows, for a panel of so many vectors.

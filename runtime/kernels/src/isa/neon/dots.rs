@@ -4,17 +4,17 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::{
-    Dotprod, HALF, Neon,
+    Dotprod, Neon,
     vectors::{Halves, dot_halves, sdot_lane},
 };
-use crate::tile::{Tile8, Vectors, finish8, pointers};
+use crate::tile::{Tile8, Together, Vectors, finish8, pointers};
 use std::arch::aarch64::*;
 
-/// Rows that may lie together.
-pub(super) const ROWS: usize = 5;
+/// How rows may lie together: four steps of each.
+pub(super) const TOGETHER: Together = Together::FiveBy16;
 
-/// Bytes of a piece of these: four steps.
-pub(super) const PIECE: usize = 16;
+/// How many these are.
+const ROWS: usize = TOGETHER.rows();
 
 /// Products of signed bytes.
 ///
@@ -134,14 +134,14 @@ pub(super) unsafe fn tile8_together<D: Dots, const M: usize, const N: usize>(
 }
 
 /// # Safety
-/// As for [`tile8`], or, if `TOGETHER`, [`tile8_together`].
+/// As for [`tile8`], or, if `ARE_TOGETHER`, [`tile8_together`].
 #[inline(always)]
-unsafe fn tile<D: Dots, const M: usize, const N: usize, const TOGETHER: bool>(
+unsafe fn tile<D: Dots, const M: usize, const N: usize, const ARE_TOGETHER: bool>(
     t: &Tile8<u8, i8>,
     first: usize,
     rows: usize,
 ) {
-    const { assert!(!(TOGETHER && M > ROWS)) }
+    debug_assert!(!ARE_TOGETHER || first.is_multiple_of(ROWS), "whole groups before the first row");
     // SAFETY: every address lies within what the caller vouches for. Rows step beyond their last segment in the end, but are not read
     // any more.
     unsafe {
@@ -152,11 +152,11 @@ unsafe fn tile<D: Dots, const M: usize, const N: usize, const TOGETHER: bool>(
             start[v] = D::V::load_i32(t.bias.add(4 * v));
         }
         let mut sums = [start; M];
-        if TOGETHER {
-            for piece in 0..t.x.steps / 4 {
+        if ARE_TOGETHER {
+            for fourth in 0..t.x.steps / 4 {
                 let mut sixteen = [vdupq_n_s8(0); M];
                 for i in 0..M {
-                    sixteen[i] = vreinterpretq_s8_u8(vld1q_u8(x[0].add((piece * ROWS + i) * PIECE)));
+                    sixteen[i] = sixteen_bytes(x[0].add((fourth * ROWS + i) * TOGETHER.bytes()));
                 }
                 w = add_twice::<D, M, N, 0, 1>(&mut sums, &sixteen, w);
                 w = add_twice::<D, M, N, 2, 3>(&mut sums, &sixteen, w);
@@ -164,17 +164,26 @@ unsafe fn tile<D: Dots, const M: usize, const N: usize, const TOGETHER: bool>(
         } else {
             for _ in 0..t.x.segments {
                 for fourth in 0..t.x.steps / 4 {
-                    let mut sixteen = [signed(vld1q_u8(x[0].add(16 * fourth))); M];
+                    let mut sixteen = [sixteen_bytes(x[0].add(16 * fourth)); M];
                     for i in 1..M {
-                        sixteen[i] = signed(vld1q_u8(x[i].add(16 * fourth)));
+                        sixteen[i] = sixteen_bytes(x[i].add(16 * fourth));
                     }
                     w = add_twice::<D, M, N, 0, 1>(&mut sums, &sixteen, w);
                     w = add_twice::<D, M, N, 2, 3>(&mut sums, &sixteen, w);
                 }
-                for step in t.x.steps / 4 * 4..t.x.steps {
-                    let mut four = [signed(four_bytes(x[0].add(4 * step))); M];
+                let mut step = t.x.steps / 4 * 4;
+                if t.x.steps - step >= 2 {
+                    let mut eight = [eight_bytes(x[0].add(4 * step)); M];
                     for i in 1..M {
-                        four[i] = signed(four_bytes(x[i].add(4 * step)));
+                        eight[i] = eight_bytes(x[i].add(4 * step));
+                    }
+                    w = add_twice::<D, M, N, 0, 1>(&mut sums, &eight, w);
+                    step += 2;
+                }
+                if step < t.x.steps {
+                    let mut four = [four_bytes(x[0].add(4 * step)); M];
+                    for i in 1..M {
+                        four[i] = four_bytes(x[i].add(4 * step));
                     }
                     w = add::<D, M, N>(&mut sums, &four, w);
                 }
@@ -235,22 +244,32 @@ unsafe fn add<D: Dots, const M: usize, const N: usize>(
     }
 }
 
-/// Bytes less [`HALF`], which fit a sign.
+/// Sixteen bytes.
 ///
 /// # Safety
-/// The machine has NEON.
+/// The machine has NEON. So many bytes can be read.
 #[inline(always)]
-unsafe fn signed(x: uint8x16_t) -> int8x16_t {
-    // SAFETY: the caller guarantees NEON.
-    unsafe { vreinterpretq_s8_u8(veorq_u8(x, vdupq_n_u8(HALF))) }
+unsafe fn sixteen_bytes(from: *const u8) -> int8x16_t {
+    // SAFETY: the caller guarantees NEON and the bytes.
+    unsafe { vreinterpretq_s8_u8(vld1q_u8(from)) }
+}
+
+/// Eight bytes in the lower half.
+///
+/// # Safety
+/// The machine has NEON. So many bytes can be read.
+#[inline(always)]
+unsafe fn eight_bytes(from: *const u8) -> int8x16_t {
+    // SAFETY: the caller guarantees NEON and the bytes.
+    unsafe { vreinterpretq_s8_u8(vcombine_u8(vld1_u8(from), vdup_n_u8(0))) }
 }
 
 /// Four bytes in every lane.
 ///
 /// # Safety
-/// The machine has NEON. Four bytes can be read.
+/// The machine has NEON. So many bytes can be read.
 #[inline(always)]
-unsafe fn four_bytes(from: *const u8) -> uint8x16_t {
+unsafe fn four_bytes(from: *const u8) -> int8x16_t {
     // SAFETY: the caller guarantees NEON and the bytes, which are read without alignment.
-    unsafe { vreinterpretq_u8_u32(vdupq_n_u32(from.cast::<u32>().read_unaligned())) }
+    unsafe { vreinterpretq_s8_s32(vdupq_n_s32(from.cast::<i32>().read_unaligned())) }
 }

@@ -4,14 +4,17 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::vectors::usmmla;
-use crate::tile::{Tile8, Vectors, finish8, pointers};
+use crate::tile::{Tile8, Together, Vectors, finish8, pointers};
 use std::arch::aarch64::*;
 
-/// Rows that may lie together.
-pub(super) const ROWS: usize = 6;
+/// How rows may lie together: a step of each.
+pub(super) const TOGETHER: Together = Together::SixBy8;
+
+/// How many these are.
+const ROWS: usize = TOGETHER.rows();
 
 /// Bytes of a step.
-pub(super) const STEP: usize = 8;
+const STEP: usize = TOGETHER.bytes();
 
 /// Sums of two rows and two columns: those of the first row, then those of the second.
 type Sums = int32x4_t;
@@ -46,14 +49,15 @@ pub(super) unsafe fn tile8_together<V: Vectors<I = int32x4_t, F = float32x4_t>, 
 }
 
 /// # Safety
-/// As for [`tile8`], or, if `TOGETHER`, [`tile8_together`].
+/// As for [`tile8`], or, if `ARE_TOGETHER`, [`tile8_together`].
 #[inline(always)]
-unsafe fn tile<V: Vectors<I = int32x4_t, F = float32x4_t>, const M: usize, const N: usize, const TOGETHER: bool>(
+unsafe fn tile<V: Vectors<I = int32x4_t, F = float32x4_t>, const M: usize, const N: usize, const ARE_TOGETHER: bool>(
     t: &Tile8<u8, i8>,
     first: usize,
     rows: usize,
 ) {
-    const { assert!(M.is_multiple_of(2) && V::LANES == 4 && !(TOGETHER && M > ROWS)) }
+    const { assert!(M.is_multiple_of(2) && V::LANES == 4) }
+    debug_assert!(!ARE_TOGETHER || first.is_multiple_of(ROWS), "whole groups before the first row");
     // SAFETY: every address lies within what the caller vouches for. Rows step beyond their last segment in the end, but are not read
     // any more.
     unsafe {
@@ -70,7 +74,7 @@ unsafe fn tile<V: Vectors<I = int32x4_t, F = float32x4_t>, const M: usize, const
                 ];
             }
         }
-        if TOGETHER {
+        if ARE_TOGETHER {
             let mut x = x[0];
             // Two steps a turn: half as many instructions count them.
             for _ in 0..t.x.steps / 2 {

@@ -22,7 +22,7 @@ const WIDEST: usize = 4;
 /// Vectors of a panel of floats: seven rows by three vectors are what 32 registers hold with the fewest loads a product.
 const WIDEST_F: usize = 3;
 
-/// What is taken off activations where products are of signed bytes.
+/// What is taken off activations where products are of signed bytes: a change of one bit.
 pub(crate) const HALF: u8 = 128;
 
 /// Defines a function that runs tiles by the first function where rows lie together, and else by the second.
@@ -31,7 +31,8 @@ macro_rules! either {
         /// Runs tiles on all rows, for a panel of so many vectors.
         ///
         /// # Safety
-        /// The machine has the instruction set, and `t` points to what a tile of all rows and so many vectors needs.
+        /// The machine has the instruction set, and `t` points to what a tile of all rows and so many vectors needs: where rows lie
+        /// together, whole groups of them can be read.
         unsafe fn $name(t: &Tile8<u8, i8>, vectors: usize) {
             // SAFETY: the caller guarantees what both ask for.
             unsafe { if t.x.together { $together(t, vectors) } else { $apart(t, vectors) } }
@@ -56,8 +57,7 @@ pub(crate) mod dotprod {
     use super::*;
 
     /// The tiles of this instruction set.
-    pub(crate) static TILES: Tiles =
-        Tiles { together: Some(Together { rows: dots::ROWS, piece: dots::PIECE }), ..tiles(4, HALF, tiles8) };
+    pub(crate) static TILES: Tiles = Tiles { together: Some(dots::TOGETHER), ..tiles(4, HALF, tiles8) };
 
     either!(tiles8, together, apart);
     run_tiles!(
@@ -80,8 +80,7 @@ pub(crate) mod i8mm {
     use super::*;
 
     /// The tiles of this instruction set.
-    pub(crate) static TILES: Tiles =
-        Tiles { together: Some(Together { rows: matrix::ROWS, piece: matrix::STEP }), ..tiles(8, 0, tiles8) };
+    pub(crate) static TILES: Tiles = Tiles { together: Some(matrix::TOGETHER), ..tiles(8, 0, tiles8) };
 
     either!(tiles8, together, apart);
     run_tiles!(
