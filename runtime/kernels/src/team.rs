@@ -348,7 +348,15 @@ mod tests {
             assert_eq!(done.into_inner(), WORKS);
             first.into_inner() == WORKS - 1
         };
-        assert!((0..50).any(|_| others_are_done_first()), "one thread waits for another that has work to give away");
+        let tried = |_| {
+            let found = others_are_done_first();
+            if !found {
+                // Where other programs have all cores, a helper needs a while to come.
+                thread::sleep(std::time::Duration::from_millis(2));
+            }
+            found
+        };
+        assert!((0..1000).any(tried), "one thread waits for another that has work to give away");
     }
 
     #[test]
