@@ -1,4 +1,5 @@
-//! How tiles multiply: one product of 32-bit floats a lane at a time, or two of bfloat16 numbers.
+//! How tiles multiply: one product of 32-bit floats a lane at a time, or two of bfloat16 numbers, or four in products of matrices on
+//! ARM.
 
 // Iterators over arrays of registers would hide which of them meet.
 #![allow(clippy::needless_range_loop)]

@@ -9,8 +9,9 @@
 use super::copy::written;
 use super::factors::{FactorWidth, Factors, Set};
 use super::tile::{height, products, versions};
-use crate::Isa;
+use crate::layout::tile::transpose;
 use crate::tile::Vectors;
+use crate::{Isa, Rows, RowsMut};
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
@@ -38,6 +39,12 @@ const ROWS: usize = 64;
 
 /// The most words of a vector, by which panels of the right matrix are wide.
 const LANES: usize = 16;
+
+/// The most vectors of such a panel.
+const VECTORS: usize = 3;
+
+/// Steps that are turned at a time.
+const STEPS: usize = 64;
 
 /// The products of pairs of matrices, one after the other: `m` rows by `n` columns, over `k` factors.
 pub fn product(width: FactorWidth, sizes: [usize; 3], a: &Matrices, b: &Matrices) -> Vec<f32> {
@@ -111,9 +118,7 @@ fn multiply(set: Set, a: Lines, b: Lines, y: &mut [MaybeUninit<f32>], spreads: b
         panels.for_each(|(i, panel)| pack(b, i * width, width, panel));
         y.par_chunks_mut(rows * b.count).with_min_len(least).enumerate().for_each(|(i, y)| {
             let mut left = vec![0; (y.len() / b.count).next_multiple_of(height) * steps];
-            for (panel, to) in left.chunks_exact_mut(height * steps).enumerate() {
-                pack(a, i * rows + panel * height, height, to);
-            }
+            pack(a, i * rows, height, &mut left);
             let mut tiles = Multiply { left: &left, right: &right, steps, width, columns: b.count, add: first > 0, y };
             // SAFETY: both matrices were packed for this set, in panels for each row and each column of `y`, which the first
             // factors have written where others are added.
@@ -122,7 +127,7 @@ fn multiply(set: Set, a: Lines, b: Lines, y: &mut [MaybeUninit<f32>], spreads: b
     }
 }
 
-/// Operands of packing a panel.
+/// Operands of packing panels.
 struct Pack<'a> {
     set: Set,
     lines: Lines<'a>,
@@ -130,7 +135,7 @@ struct Pack<'a> {
     first: usize,
     /// The first factor, and the one after the last.
     factors: [usize; 2],
-    /// Lines of the panel; those beyond the last are 0.
+    /// Lines of a panel; those beyond the last are 0.
     wide: usize,
     to: &'a mut [u32],
 }
@@ -153,65 +158,83 @@ struct Multiply<'a> {
 products!(pack_on, Pack, pack_all);
 products!(multiply_on, Multiply, multiply_all);
 
-/// Packs a panel: of each step the words of all lines.
+/// Packs panels, one after the other: of each step the words of all lines.
 ///
 /// # Safety
-/// The machine has the set of `P`. All factors of all lines are in the slice, and `to` has room for the panel, which is 0.
+/// The machine has the set of `P`. All factors of all lines are in the slice, and `to` has room for whole panels, which are 0. They are
+/// of `M` lines, or of a multiple of 16.
 #[inline(always)]
 unsafe fn pack_all<P: Factors, const M: usize>(t: &mut Pack) {
     let lanes = P::V::LANES;
-    let lines = t.wide.min(t.lines.count - t.first);
     let [start, end] = t.factors;
     let steps = (end - start).div_ceil(P::DEPTH);
-    let mut words = [0; LANES];
+    let panel = t.wide * steps;
+    let lines = (t.to.len() / steps).min(t.lines.count - t.first);
     // SAFETY: the caller guarantees the set, and that lines from `first` on have these factors: what is read ends with the
-    // last of a line's, or with the last line's. Words are those of a step and a line of the panel.
+    // last of a line's, or with the last line's. Words are those of a step and a line of a panel.
     unsafe {
         let from = t.lines.data.as_ptr().add(t.first * t.lines.step + start * t.lines.apart);
         if t.lines.apart == 1 {
-            for line in 0..lines {
-                let from = from.add(line * t.lines.step);
-                for step in (0..steps).step_by(lanes) {
-                    let at = step * P::DEPTH;
-                    let left = end - start - at;
-                    let x = if left >= lanes * P::DEPTH {
-                        P::read_line(from.add(at))
-                    } else {
-                        P::read_line_first(from.add(at), left)
-                    };
-                    P::store_words(words.as_mut_ptr(), x);
-                    for (i, word) in words[..lanes.min(steps - step)].iter().enumerate() {
-                        *t.to.get_unchecked_mut((step + i) * t.wide + line) = *word;
+            // The words of some steps line by line, which are then turned.
+            let mut words = [0; VECTORS * LANES * STEPS];
+            for (i, to) in t.to.chunks_exact_mut(panel).enumerate() {
+                let lines = t.wide.min(lines.saturating_sub(i * t.wide));
+                for first in (0..steps).step_by(STEPS) {
+                    let some = STEPS.min(steps - first);
+                    for line in 0..lines {
+                        let from = from.add((i * t.wide + line) * t.lines.step);
+                        for step in (0..some).step_by(lanes) {
+                            let at = (first + step) * P::DEPTH;
+                            let left = end - start - at;
+                            let x = if left >= lanes * P::DEPTH {
+                                P::read_line(from.add(at))
+                            } else {
+                                P::read_line_first(from.add(at), left)
+                            };
+                            P::store_words(words.as_mut_ptr().add(line * STEPS + step), x);
+                        }
                     }
+                    let to = RowsMut::new(&mut to[first * t.wide..], some, lines, t.wide);
+                    transpose(t.set.isa, Rows::new(&words, lines, some, STEPS), to);
                 }
             }
         } else if t.lines.step == 1 {
+            let mut words = [0; LANES];
             for step in 0..steps {
                 let a = from.add(step * P::DEPTH * t.lines.apart);
                 // The last step of an odd number of factors has no second.
                 let is_whole = (step + 1) * P::DEPTH <= end - start;
                 let b = a.wrapping_add(if is_whole { (P::DEPTH - 1) * t.lines.apart } else { 0 });
-                let to = t.to.as_mut_ptr().add(step * t.wide);
                 for line in (0..lines).step_by(lanes) {
                     let some = lanes.min(lines - line);
                     let [a, b] = [a, b].map(|x| x.add(line));
+                    // Lines that are not there are 0.
                     let x = if some == lanes && is_whole {
                         P::read(a, b)
                     } else {
                         P::read_first(a, b, [some, if is_whole { some } else { 0 }])
                     };
+                    let to = t.to.as_mut_ptr().add(line / t.wide * panel + step * t.wide + line % t.wide);
+                    if t.wide >= lanes {
+                        P::store_words(to, x);
+                        continue;
+                    }
+                    // A vector has lines of several panels.
                     P::store_words(words.as_mut_ptr(), x);
-                    std::ptr::copy_nonoverlapping(words.as_ptr(), to.add(line), some);
+                    for i in 0..some.div_ceil(M) {
+                        std::ptr::copy_nonoverlapping(words.as_ptr().add(i * M), to.add(i * panel), M);
+                    }
                 }
             }
         } else {
-            for step in 0..steps {
-                for line in 0..lines {
+            for line in 0..lines {
+                for step in 0..steps {
                     let factor = |i: usize| {
                         let at = step * P::DEPTH + i;
                         if at < end - start { *from.add(line * t.lines.step + at * t.lines.apart) } else { 0.0 }
                     };
-                    *t.to.get_unchecked_mut(step * t.wide + line) = t.set.pack([factor(0), factor(P::DEPTH - 1)]);
+                    *t.to.get_unchecked_mut(line / t.wide * panel + step * t.wide + line % t.wide) =
+                        t.set.pack([factor(0), factor(P::DEPTH - 1)]);
                 }
             }
         }
