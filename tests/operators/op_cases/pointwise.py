@@ -176,3 +176,9 @@ cases.op("i64_to_i32_wraps", "Cast", np.array([2**32 + 5, -(2**31) - 1], np.int6
 cases.op("i32_to_u8_wraps", "Cast", np.array([-1, 256, 300], np.int32), to=TensorProto.UINT8)
 cases.op("f64_to_i64", "Cast", np.array([1e15 + 0.5, -1e15 - 0.5], np.float64), to=TensorProto.INT64)
 cases.op("opset9", "Cast", np.array([1.5, -2.5], np.float32), to=TensorProto.INT64, opset=9)
+
+# Lines that are added to several lines that follow each other, as masks of attention are.
+LINES = np.random.default_rng(22)
+cases.op("mask", "Add", f32(LINES, 2, 3, 4, 5), f32(LINES, 2, 1, 1, 5))
+cases.op("mask_of_heads", "Add", f32(LINES, 2, 3, 1, 5), f32(LINES, 2, 3, 4, 5))
+cases.op("mask_of_all", "Add", f32(LINES, 2, 3, 4, 5), f32(LINES, 1, 1, 4, 5))

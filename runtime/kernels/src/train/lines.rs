@@ -1,4 +1,4 @@
-//! What runs along the last axis: softmax, layer normalisation and the addition of a line to every line, with their
+//! What runs along the last axis: softmax, layer normalisation and the addition of lines to lines, with their
 //! gradients, divided over threads.
 
 use crate::Isa;
@@ -203,17 +203,30 @@ impl LayerNorm<'_> {
     }
 }
 
-/// Adds `line` to every line, in place.
-pub fn add_to_lines(x: &mut [f32], line: &[f32]) {
-    if !line.is_empty() {
-        let isa = Isa::detect();
-        assert!(x.len().is_multiple_of(line.len()), "whole lines");
-        x.par_chunks_mut(some_lines(line.len())).for_each(|x| add_line(isa, x, line));
+/// Adds `lines` of `width` elements in place, each to as many lines of `x` that follow each other.
+pub fn add_to_lines(x: &mut [f32], lines: &[f32], width: usize) {
+    if x.is_empty() || lines.is_empty() {
+        return;
+    }
+    let isa = Isa::detect();
+    assert!(x.len().is_multiple_of(lines.len()) && lines.len().is_multiple_of(width), "whole lines, as many for each");
+    let each = x.len() / lines.len() * width;
+    x.par_chunks_mut(each).zip(lines.par_chunks(width)).for_each(|(x, line)| {
+        x.par_chunks_mut(some_lines(width)).for_each(|x| add_line(isa, x, line));
+    });
+}
+
+/// `count` sums of lines of `width` elements, each of as many lines that follow each other.
+pub fn sums_of_lines(x: &[f32], width: usize, count: usize) -> Vec<f32> {
+    assert!(x.len().is_multiple_of((count * width).max(1)), "whole lines, as many for each");
+    match (x.len() / count.max(1), width) {
+        (0, _) | (_, 0) => vec![0.0; count * width],
+        (each, _) => x.par_chunks(each).flat_map_iter(|x| sum_of_lines(x, width)).collect(),
     }
 }
 
 /// The sum of all lines.
-pub fn sum_of_lines(x: &[f32], width: usize) -> Vec<f32> {
+fn sum_of_lines(x: &[f32], width: usize) -> Vec<f32> {
     let mut all = vec![0.0; width];
     if width > 0 {
         let isa = Isa::detect();
@@ -315,12 +328,22 @@ mod tests {
         for (lines, width) in cases() {
             let (x, line) = (noise(lines * width, 7), noise(width, 8));
             let mut y = x.clone();
-            add_to_lines(&mut y, &line);
+            add_to_lines(&mut y, &line, width);
             assert!(y.iter().zip(&x).enumerate().all(|(i, (y, x))| *y == x + line[i % width]));
             let mut wanted = vec![0.0; width];
             x.iter().enumerate().for_each(|(i, x)| wanted[i % width] += f64::from(*x));
-            close("the sum", &sum_of_lines(&x, width), &wanted, 1e-6 * lines.max(10) as f64);
+            close("the sum", &sums_of_lines(&x, width, 1), &wanted, 1e-6 * lines.max(10) as f64);
         }
+        // Three lines for two each, and for none.
+        let (x, three) = (noise(6 * 5, 1), noise(3 * 5, 2));
+        let mut y = x.clone();
+        add_to_lines(&mut y, &three, 5);
+        assert!(y.iter().zip(&x).enumerate().all(|(i, (y, x))| *y == x + three[i / 10 * 5 + i % 5]));
+        let sums: Vec<f64> =
+            (0..15).map(|i| [0, 5].map(|of| f64::from(x[i / 5 * 10 + of + i % 5])).iter().sum()).collect();
+        close("their sums", &sums_of_lines(&x, 5, 3), &sums, 1e-6);
+        add_to_lines(&mut [], &three, 5);
+        assert_eq!(sums_of_lines(&[], 5, 3), [0.0; 15]);
     }
 
     #[test]
@@ -332,7 +355,7 @@ mod tests {
             let (y, statistics) = norm.run(&x);
             let mut dx = dy.clone();
             let [ds, db] = norm.gradients(&x, &statistics, &mut dx);
-            [softmax(&x, 17), y, dx, ds, db, sum_of_lines(&x, 17)]
+            [softmax(&x, 17), y, dx, ds, db, sums_of_lines(&x, 17, 1), sums_of_lines(&x, 17, 3001)]
                 .map(|v| v.into_iter().map(f32::to_bits).collect::<Vec<_>>())
         };
         let with = |n| rayon::ThreadPoolBuilder::new().num_threads(n).build().expect("threads").install(all);

@@ -32,7 +32,7 @@ pub use conv::{conv, conv_bias_gradient, conv_input_gradient};
 pub use elementwise::{Signs, add, copied, relu, relu_gradient};
 pub use factors::FactorWidth;
 pub use function::{Function, function, function_gradient};
-pub use lines::{LayerNorm, add_to_lines, softmax, softmax_gradient, sum_of_lines};
+pub use lines::{LayerNorm, add_to_lines, softmax, softmax_gradient, sums_of_lines};
 pub use max_pool::{max_pool, max_pool_gradient};
 pub use place::{Picked, Span, place};
 pub use product::{Matrices, product};

@@ -8,7 +8,7 @@
 
 use super::{
     hearing,
-    lines::{AddLine, LayerNorm, Softmax},
+    lines::{AddLines, LayerNorm, Softmax},
     operators::{Add, BatchNorm, Conv, Pad, Quantised, Relu, Slices, Window2d, elements},
     product::Product,
 };
@@ -59,8 +59,8 @@ pub trait Train: Backend {
         bias: FloatTensor<Self>,
         norm: LayerNorm,
     ) -> FloatTensor<Self>;
-    /// `x`, to whose lines of the last axis `line` is added.
-    fn train_add_line(x: FloatTensor<Self>, line: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// `x`, to whose lines of the last axis `lines` are added, each to as many that follow each other.
+    fn train_add_lines(x: FloatTensor<Self>, lines: FloatTensor<Self>) -> FloatTensor<Self>;
     /// A function of each element.
     fn train_function(x: FloatTensor<Self>, f: Function) -> FloatTensor<Self>;
     /// `a + b` of equal shapes.
@@ -229,8 +229,8 @@ impl Train for Flex {
         norm.forward([x, scale, bias]).0
     }
 
-    fn train_add_line(x: FlexTensor, line: FlexTensor) -> FlexTensor {
-        AddLine.forward([x, line]).0
+    fn train_add_lines(x: FlexTensor, lines: FlexTensor) -> FlexTensor {
+        AddLines.forward([x, lines]).0
     }
 
     fn train_function(x: FlexTensor, f: Function) -> FlexTensor {
@@ -312,8 +312,8 @@ impl<C: CheckpointStrategy> Train for Autodiff<Flex, C> {
         record::<_, C, 3>(norm, [x, scale, bias]).0
     }
 
-    fn train_add_line(x: FloatTensor<Self>, line: FloatTensor<Self>) -> FloatTensor<Self> {
-        record::<_, C, 2>(AddLine, [x, line]).0
+    fn train_add_lines(x: FloatTensor<Self>, lines: FloatTensor<Self>) -> FloatTensor<Self> {
+        record::<_, C, 2>(AddLines, [x, lines]).0
     }
 
     fn train_function(x: FloatTensor<Self>, f: Function) -> FloatTensor<Self> {

@@ -78,29 +78,30 @@ impl Vjp<3> for LayerNorm {
     }
 }
 
-/// A line that is added to every line.
+/// Lines that are added, each to as many lines that follow each other: a bias, or a mask of attention.
 #[derive(Clone, Debug)]
-pub struct AddLine;
+pub struct AddLines;
 
-impl Vjp<2> for AddLine {
+impl Vjp<2> for AddLines {
     type Saved = Vec<usize>;
     const READS: [bool; 2] = [false; 2];
     const CHEAP: bool = true;
 
-    fn forward(&self, [x, line]: [FlexTensor; 2]) -> (FlexTensor, Vec<usize>) {
-        let line = line.to_contiguous();
-        (changed(x, |x| train::add_to_lines(x, elements(&line))).0, dims(&line))
+    fn forward(&self, [x, lines]: [FlexTensor; 2]) -> (FlexTensor, Vec<usize>) {
+        let lines = lines.to_contiguous();
+        (changed(x, |x| train::add_to_lines(x, elements(&lines), width(&lines))).0, dims(&lines))
     }
 
     fn backward(
         &self,
         _: [Option<FlexTensor>; 2],
-        line: Vec<usize>,
+        lines: Vec<usize>,
         dy: FlexTensor,
         wants: [bool; 2],
     ) -> [Option<FlexTensor>; 2] {
         let dy = dy.to_contiguous();
-        let sum = || tensor(train::sum_of_lines(elements(&dy), width(&dy)), &line);
-        [wants[0].then(|| dy.clone()), wants[1].then(sum)]
+        let count: usize = lines.iter().rev().skip(1).product();
+        let sums = || tensor(train::sums_of_lines(elements(&dy), width(&dy), count), &lines);
+        [wants[0].then(|| dy.clone()), wants[1].then(sums)]
     }
 }

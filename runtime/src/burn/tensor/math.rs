@@ -218,18 +218,25 @@ impl Float {
     pub fn add(self, other: Self) -> Result<Self> {
         let ours = (self.is_tracked() || other.is_tracked()) && self.has_kernels() && other.has_kernels();
         let alike = self.shape == other.shape;
-        // As biases are.
-        let is_line =
-            |x: &Self, line: &Self| line.shape.len() == 1 && x.shape.len() > 1 && x.shape.last() == line.shape.last();
-        if ours && is_line(&self, &other) && self.dtype == other.dtype {
-            return Ok(Self::wrap(B::train_add_line(self.t, other.t), self.shape, self.dtype));
+        if ours && other.has_lines_for(&self.shape) && self.dtype == other.dtype {
+            return Ok(Self::wrap(B::train_add_lines(self.t, other.t), self.shape, self.dtype));
         }
-        if ours && is_line(&other, &self) && self.dtype == other.dtype {
-            return Ok(Self::wrap(B::train_add_line(other.t, self.t), other.shape, self.dtype));
+        if ours && self.has_lines_for(&other.shape) && self.dtype == other.dtype {
+            return Ok(Self::wrap(B::train_add_lines(other.t, self.t), other.shape, self.dtype));
         }
         let (a, b, shape, dtype) = Self::pair(self, other)?;
         let t = if ours && alike { B::train_add(a, b) } else { B::float_add(a, b) };
         Ok(Self::wrap(t, shape, dtype))
+    }
+
+    /// Whether each of its lines is added to lines of the shape that follow each other: as biases are, and masks of attention.
+    fn has_lines_for(&self, shape: &[usize]) -> bool {
+        let (Some((width, counts)), Some((own_width, own))) = (shape.split_last(), self.shape.split_last()) else {
+            return false;
+        };
+        let equal = own.iter().zip(counts).take_while(|(a, b)| own.len() == counts.len() && a == b).count();
+        let others_are_one = own[equal..].iter().all(|n| *n == 1);
+        width == own_width && own.len() <= counts.len() && equal < counts.len() && others_are_one
     }
 
     /// Both operands with equal ranks, and the shape and type of the result.
