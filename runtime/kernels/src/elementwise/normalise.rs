@@ -92,8 +92,8 @@ macro_rules! reduce {
                 *lane = $fold;
             }
         }
-        // In memory for x86, so that the loop above has them in whole vectors, whatever becomes of them here.
-        let mut lanes = if cfg!(target_arch = "x86_64") { std::hint::black_box(lanes) } else { lanes };
+        // In memory, so that the loop above has them in whole vectors, whatever becomes of them here.
+        let mut lanes = std::hint::black_box(lanes);
         let mut width = LANES / 2;
         while width > 0 {
             for i in 0..width {

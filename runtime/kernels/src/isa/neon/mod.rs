@@ -10,7 +10,7 @@ mod vectors;
 
 use crate::{
     coded4::codes,
-    tile::{RunBytes, Tile8, TileF, Tiles, Tiles8, Together, Vectors, finish_f, pointers, run_tiles},
+    tile::{RunBytes, Tile8, TileF, Tiles, Tiles8, Vectors, finish_f, pointers, run_tiles},
 };
 use std::arch::aarch64::*;
 
