@@ -2,8 +2,9 @@
 //! (Vaswani et al., "Attention is all you need", 2017).
 //!
 //! A block of queries is taken through all three steps while the cache holds its scores: they are never in memory as a
-//! whole, as in FlashAttention (Dao et al., 2022), but a row of them is there at once, so that its greatest is known from the start. Sums of values are
-//! divided by that of the weights at the end; they may be as large as the number of keys times the largest value.
+//! whole, as in FlashAttention (Dao et al., 2022), but a row of them is there at once, so that its greatest is known
+//! from the start. Sums of values are divided by that of the weights at the end: before that, they may be as large as the
+//! number of keys times the largest value.
 
 use crate::{
     GemmF, Isa, Rows, RowsMut,

@@ -260,9 +260,10 @@ impl<X: Number, F: Fn(Operand<X>, &Panel, usize) + Sync> Run<'_, X, F> {
     /// Multiplies a block, whose first position is `first`, by a panel.
     fn panel(&self, panel: &Panel, first: usize, pixels: &Pixels<X>) {
         let Pixels { x, offsets, layout } = *pixels;
-        let extent = layout.map_or(self.together.map_or(0, Together::rows) * self.blocks.shape.channels, |layout| {
-            self.blocks.extent(&layout)
-        });
+        let extent = match layout {
+            Some(layout) => self.blocks.extent(&layout),
+            None => self.together.map_or(0, Together::rows) * self.blocks.shape.channels,
+        };
         // Offsets ascend: what is in bounds for the last one is for all.
         assert!(offsets[offsets.len() - 1] + extent <= x.len(), "a block within its pixels");
         let operand = Operand {

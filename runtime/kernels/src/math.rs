@@ -58,7 +58,7 @@ pub(crate) fn clamp(x: f32, min: f32, max: f32) -> f32 {
     if x > max { max } else { x }
 }
 
-/// The greater of two; NaN counts for nothing. (FMAXNM of ARM says which; of x86's MAXPS, the second operand stays where one is NaN.)
+/// `x` where it is greater than the other, which is not NaN. (Each form is one instruction: FMAXNM of ARM, MAXPS of x86.)
 #[inline(always)]
 pub(crate) fn greater(x: f32, than: f32) -> f32 {
     if cfg!(target_arch = "aarch64") {
@@ -67,19 +67,20 @@ pub(crate) fn greater(x: f32, than: f32) -> f32 {
     if x > than { x } else { than }
 }
 
+/// `x` where it is less than the other, which is not NaN.
+#[inline(always)]
+fn lesser(x: f32, than: f32) -> f32 {
+    if cfg!(target_arch = "aarch64") {
+        return x.min(than);
+    }
+    if x < than { x } else { than }
+}
+
 /// `x` clamped to `[min, max]`, two integers of less than 2^21, and rounded, half to even. NaN
 /// gives `min`, as it does in ONNX Runtime's vector code.
 #[inline(always)]
 pub(crate) fn round_within(x: f32, min: f32, max: f32) -> i32 {
-    let x = greater(x, min);
-    let x = if cfg!(target_arch = "aarch64") {
-        x.min(max)
-    } else if x < max {
-        x
-    } else {
-        max
-    };
-    (x + ROUND).to_bits() as i32 - ROUND.to_bits() as i32
+    (lesser(greater(x, min), max) + ROUND).to_bits() as i32 - ROUND.to_bits() as i32
 }
 
 /// `x / ln(2)` in the low bits of a float whose other bits are those of [`ROUND`], and what is left of `x`, at most half of
@@ -303,24 +304,34 @@ mod tests {
     use super::*;
     use crate::testing::Noise;
 
+    fn assert_fused([a, b, c]: [f32; 3]) {
+        let (got, wanted) = (fused(Isa::Portable, a, b, c), a.mul_add(b, c));
+        let same = got.to_bits() == wanted.to_bits() || got.is_nan() && wanted.is_nan();
+        assert!(same, "{a} * {b} + {c}: {got}, {wanted}");
+    }
+
     #[test]
     fn products_are_fused_without_the_instruction() {
         let mut noise = Noise(7);
-        // Any bits, and numbers whose sums nearly cancel, or lie halfway between two floats.
+        // Any bits, and sums that nearly cancel.
         let mut any = || f32::from_bits((noise.bits() << 1 ^ noise.bits()) as u32);
         for i in 0..2_000_000 {
             let [a, b, c] = std::array::from_fn(|_| any());
-            let c = match i % 4 {
-                0 => c,
-                1 => -a * b,
-                2 => (a * b) * f32::EPSILON * 0.5,
-                _ => a * b * c.fract(),
-            };
-            let (got, wanted) = (fused(Isa::Portable, a, b, c), a.mul_add(b, c));
-            assert!(
-                got.to_bits() == wanted.to_bits() || got.is_nan() && wanted.is_nan(),
-                "{a} * {b} + {c}: {got}, {wanted}"
-            );
+            assert_fused([a, b, if i % 2 == 0 { c } else { -a * b }]);
+        }
+    }
+
+    #[test]
+    fn sums_by_the_middle_of_two_floats_are_rounded_once() {
+        // In an `f64` these sums are the middle, and what is lost of them decides.
+        let half = 1.0 / 4096.0; // Its square is half of the last bit of 1.
+        let near = |i: i32| half * (1.0 + i as f32 * f32::EPSILON);
+        for (i, j) in [(1, -1), (3, -3), (2896, -2895), (2897, -2896)] {
+            for odd in 0..4 {
+                for (sign, of_c) in [(1.0, 1.0), (-1.0, 1.0), (1.0, -1.0), (-1.0, -1.0)] {
+                    assert_fused([sign * near(i), near(j), of_c * (1.0 + odd as f32 * f32::EPSILON)]);
+                }
+            }
         }
     }
 }
